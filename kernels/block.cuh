@@ -121,7 +121,7 @@ __device__ inline u64 warp_max(u64 value) {
 }
 
 // The sum of the lanes up to this one.
-__device__ CROUPIER_ONCE inline u64 warp_scan(u64 value) {
+__device__ inline u64 warp_scan_here(u64 value) {
     u32 lane = threadIdx.x % kWarp;
 #pragma unroll
     for (u32 step = 1; step < kWarp; step *= 2) {
@@ -130,11 +130,12 @@ __device__ CROUPIER_ONCE inline u64 warp_scan(u64 value) {
     }
     return value;
 }
+__device__ CROUPIER_ONCE inline u64 warp_scan(u64 value) { return warp_scan_here(value); }
 
-// The first i below n with weight(0) + ... + weight(i) > point, of a point that depends on the whole weight; n and the whole weight
-// if there is none. Each warp finds it for itself, which is quickest for few weights.
-template <class Point, class Weight>
-__device__ Place warp_locate_by(u32 n, Point point_of, Weight weight) {
+// The first i below n with weight(0) + ... + weight(i) > point; n and the whole weight if there is none. Each warp finds it for itself,
+// which is quickest for few weights.
+template <class Weight>
+__device__ Place warp_locate(u32 n, u64 point, Weight weight) {
     u32 lane = threadIdx.x % kWarp, share = (n + kWarp - 1) / kWarp;
     u32 i = lane * share < n ? lane * share : n;
     u32 end = i + share < n ? i + share : n;
@@ -142,10 +143,9 @@ __device__ Place warp_locate_by(u32 n, Point point_of, Weight weight) {
 #pragma unroll 1
     for (u32 at = i; at < end; ++at) own += weight(at);
     u64 sum = warp_scan(own), before = sum - own;
-    u64 total = __shfl_sync(kAllLanes, sum, kWarp - 1), point = point_of(total);
     bool is_here = before <= point && point < sum;
     u32 lanes = __ballot_sync(kAllLanes, is_here);
-    if (lanes == 0) return Place{n, total, 0};
+    if (lanes == 0) return Place{n, __shfl_sync(kAllLanes, sum, kWarp - 1), 0};
     if (is_here && share > 1) {
 #pragma unroll 1
         while (before + (own = weight(i)) <= point) {
@@ -155,11 +155,6 @@ __device__ Place warp_locate_by(u32 n, Point point_of, Weight weight) {
     }
     u32 from = __ffs(lanes) - 1;
     return Place{__shfl_sync(kAllLanes, i, from), __shfl_sync(kAllLanes, before, from), __shfl_sync(kAllLanes, own, from)};
-}
-
-template <class Weight>
-__device__ Place warp_locate(u32 n, u64 point, Weight weight) {
-    return warp_locate_by(n, [&](u64) { return point; }, weight);
 }
 
 // The first value of `from` to `to` for which `is_met`, which holds from there on; `to` if for none before. The lower half

@@ -78,8 +78,8 @@ struct ListMemory {
     Shared<u64> masses;  // theirs; also where a list waits to be put in order, and what a pass notes before it lists
     static constexpr u32 kNoneWaits = ~0u;
 
-    // Up to so many tokens are compared with each other, each with all, and summed by each warp for itself: longer lists are sorted,
-    // drawn from by bins, and summed by the block. Short ones are padded to this, so that four reads at a time need no test.
+    // Up to so many tokens are compared with each other, each with all, and weighed and cut by one warp: longer lists are sorted, drawn
+    // from by bins, and weighed by the block. Short ones are padded to this, so that four reads at a time need no test.
     static constexpr u32 kCounted = 128;
     static_assert(kCounted % (4 * kWarp) == 0 && kCounted <= kHalf, "groups of lanes read whole fours");
 
@@ -102,17 +102,14 @@ struct ListMemory {
     // Where the first `count` entries reach what is needed of their sum; at `count`, with all before it, if they do not.
     template <class Need>
     __device__ Place reach(u32 count, Need need_of) const {
-        auto point = [&](u64 sum) { return need_of(sum) - 1; };
-        auto mass = [&](u32 i) { return masses[i]; };
-        return count <= kCounted ? warp_locate_by(count, point, mass) : block.locate_by(count, point, mass);
+        return block.locate_by(count, [&](u64 sum) { return need_of(sum) - 1; }, [&](u32 i) { return masses[i]; });
     }
 
     __device__ u64 list_total(u32 count) const {
         u64 own = 0;
-        bool few = count <= kCounted;
 #pragma unroll 1
-        for (u32 i = few ? threadIdx.x % kWarp : threadIdx.x; i < count; i += few ? kWarp : kThreads) own += masses[i];
-        return few ? warp_sum(own) : block.sum(own);
+        for (u32 i = threadIdx.x; i < count; i += kThreads) own += masses[i];
+        return block.sum(own);
     }
 
     // Takes the mass of tokens that have less than `need`.
@@ -125,12 +122,68 @@ struct ListMemory {
         __syncthreads();
     }
 
+    // What top-p and min-p leave of a short list, by the first warp alone while the others wait at one barrier: how many, none if top-p is not
+    // reached; and their sum. Behind them no mass stands, up to kCounted, and no token is drawn.
+    struct Cut {
+        u32 kept;
+        u64 total;
+    };
+    template <class Need>
+    __device__ Cut cut_short(const Pass& pass, u32 count, bool cuts, Need need_of, u64 least) const {
+        constexpr u32 kEach = kCounted / kWarp;
+        if (threadIdx.x < kWarp) {
+            u32 first = threadIdx.x * kEach;
+            u64 own[kEach], sum = 0;
+#pragma unroll
+            for (u32 i = 0; i < kEach; i += 2) {
+                Two keys = two_of(list, first + i);
+                // Without a branch, so side by side.
+                own[i] = pass.mass(first + i < count ? logit_of(keys.a) : minus_infinity());
+                own[i + 1] = pass.mass(first + i + 1 < count ? logit_of(keys.b) : minus_infinity());
+                sum += own[i] + own[i + 1];
+            }
+            u64 before = warp_scan_here(sum), point = need_of(__shfl_sync(kAllLanes, before, kWarp - 1)) - 1;
+            before -= sum;
+            // Those up to the one that reaches it.
+            u32 kept = 0;
+#pragma unroll
+            for (u32 i = 0; i < kEach; ++i) {
+                before += own[i];
+                kept += before <= point;
+            }
+            kept = __reduce_add_sync(kAllLanes, kept) + 1;
+            kept = !cuts ? count : kept <= kCounted ? kept : 0;
+            sum = 0;
+#pragma unroll
+            for (u32 i = 0; i < kEach; ++i) {
+                own[i] = first + i < kept && own[i] >= least ? own[i] : 0;
+                masses[first + i] = own[i];
+                sum += own[i];
+            }
+            sum = warp_sum(sum);
+            if (threadIdx.x == 0) {
+                block.partial[0] = sum;
+                block.partial[1] = kept;
+                block.place[0] = Place{~0u, 0, 0};
+            }
+        }
+        __syncthreads();
+        return Cut{(u32)(u64)block.partial[1], block.partial[0]};
+    }
+
     // The one token whose mass spans the point, counting the masses of tokens with smaller ids before it. `bins` are free: cleared
     // here, and by whoever fills them next.
     __device__ u32 draw_from_list(u32 count, u64 point, Histogram bins, u32 vocab_size) const {
         if (count > kCounted) return draw_by_bins(count, point, bins, vocab_size);
-        return draw_counting(list, masses, block.place, count, point);
+        __syncthreads();
+        if (threadIdx.x == 0) block.place[0] = Place{~0u, 0, 0};
+#pragma unroll 1
+        for (u32 i = count + threadIdx.x; i < kCounted; i += kThreads) masses[i] = 0;
+        __syncthreads();
+        return draw_short(count, point);
     }
+    // ... of a short one that was cut.
+    __device__ u32 draw_short(u32 count, u64 point) const { return draw_counting(list, masses, block.place, count, point); }
 
     // Brings keys that wait among the masses into the list, in order.
     __device__ void put_in_order(u32 listed) const {
@@ -142,15 +195,6 @@ struct ListMemory {
     // Two short lists at once: the second one, of the upper half, waits there.
     __device__ void put_two_in_order(u32 first, u32 second) const { order_two(list, masses, first, second); }
 
-    // The list that waits takes its turn.
-    __device__ u32 take_waiting() const {
-        __syncthreads();
-        u32 listed = waiting[0];
-        if (threadIdx.x < listed) list[threadIdx.x] = list[kHalf + threadIdx.x];
-        __syncthreads();
-        return listed;
-    }
-
     // The key at which the list reaches a weight.
     __device__ u64 key_reaching(const Pass& pass, u32 listed, u64 need) const {
         auto weight = [&](u32 i) { return pass.weight(token_of(list[i]), logit_of(list[i])); };
@@ -158,18 +202,20 @@ struct ListMemory {
         return place.index < listed ? list[place.index] : kLastKey;
     }
 
-    __device__ u32 place_in_list(u32 listed, u64 key) const {
-        return count_in_list(listed, [&](u64 of_list) { return of_list < key; });
+    // Of a list from `begin` on; in a short one only to the first warp.
+    __device__ u32 place_in_list(u32 begin, u32 listed, u64 key) const {
+        if (listed <= kCounted && threadIdx.x >= kWarp) return 0;
+        return count_in_list(begin, listed, [&](u64 of_list) { return of_list < key; });
     }
 
-    __device__ u32 left_in_list(const Pass& left, u32 listed) const {
-        return count_in_list(listed, [&](u64 key) { return left.keeps(token_of(key), logit_of(key)); });
+    __device__ u32 left_in_list(const Pass& left, u32 begin, u32 listed) const {
+        return count_in_list(begin, listed, [&](u64 key) { return left.keeps(token_of(key), logit_of(key)); });
     }
 
     // Writes the first `most` tokens of the list that are left, in order, and gives their number; of a short list only to the first
     // warp.
-    __device__ u32 write_top(const Pass& left, u32 listed, u32 most, ReportedToken* to) const {
-        if (listed <= kCounted) return threadIdx.x < kWarp ? write_short_top(left, listed, most, to) : 0;
+    __device__ u32 write_top(const Pass& left, u32 begin, u32 listed, u32 most, ReportedToken* to) const {
+        if (listed <= kCounted) return threadIdx.x < kWarp ? write_short_top(left, begin, listed, most, to) : 0;
         u32 share = (listed + kThreads - 1) / kThreads;
         u32 from = threadIdx.x * share < listed ? threadIdx.x * share : listed;
         u32 end = from + share < listed ? from + share : listed;
@@ -187,19 +233,19 @@ struct ListMemory {
 
   private:
     template <class Is>
-    __device__ u32 count_in_list(u32 listed, Is is_counted) const {
+    __device__ u32 count_in_list(u32 begin, u32 listed, Is is_counted) const {
         u32 own = 0;
         bool few = listed <= kCounted;
 #pragma unroll 1
-        for (u32 i = few ? threadIdx.x % kWarp : threadIdx.x; i < listed; i += few ? kWarp : kThreads) own += is_counted(list[i]);
+        for (u32 i = few ? threadIdx.x % kWarp : threadIdx.x; i < listed; i += few ? kWarp : kThreads) own += is_counted(list[begin + i]);
         return few ? __reduce_add_sync(kAllLanes, own) : (u32)block.sum(own);
     }
 
-    __device__ u32 write_short_top(const Pass& left, u32 listed, u32 most, ReportedToken* to) const {
+    __device__ u32 write_short_top(const Pass& left, u32 begin, u32 listed, u32 most, ReportedToken* to) const {
         u32 written = 0;
 #pragma unroll 1
         for (u32 i = threadIdx.x; i - threadIdx.x < listed && written < most; i += kWarp) {
-            u64 key = i < listed ? (u64)list[i] : ~0ull;
+            u64 key = i < listed ? (u64)list[begin + i] : ~0ull;
             bool is_left = i < listed && left.keeps(token_of(key), logit_of(key));
             u32 lanes = __ballot_sync(kAllLanes, is_left), place = written + __popc(lanes & ((1u << threadIdx.x) - 1));
             if (to != nullptr && is_left && place < most) to[place] = ReportedToken{token_of(key), logit_of(key)};
@@ -264,11 +310,6 @@ struct ListMemory {
     // Behind the entries stand such as were cut, or the padding of a short list. They have no mass here.
     __device__ CROUPIER_ONCE static u32 draw_counting(Shared<u64> list, Shared<u64> masses, Shared<Place> drawn, u32 count,
                                                       u64 point) {
-        __syncthreads();
-        if (threadIdx.x == 0) in_shared(drawn)[0] = Place{~0u, 0, 0};
-#pragma unroll 1
-        for (u32 i = count + threadIdx.x; i < kCounted; i += kThreads) in_shared(masses)[i] = 0;
-        __syncthreads();
         each_in_groups(count, threadIdx.x, kThreads, [&](u32 i, u32 first, u32 step) {
             u32 token = token_of(in_shared(list)[i]);
             u64 before = 0;

@@ -156,21 +156,20 @@ struct Passes {
 
     // After a pass into the list: brings it into each block, in order, and gives its length; kListed + 1 if it did not fit.
     __device__ u32 order_list(Part part) const {
-        if (part == kSecond && memory.waiting[0] != ListMemory::kNoneWaits) return memory.take_waiting();
         u32 listed = team.gather(memory.masses, part);
         if (listed > kListed) return kListed + 1;
         memory.put_in_order(listed);
         return listed;
     }
 
-    // After a pass into both lists, and into the total: what was weighed. Where both lists are short, both are brought at once, the first
+    // After a pass into both lists, and into the total: what was weighed, to the first warp, which tells it. Where both lists are short, both are brought at once, the first
     // one's length is given, and the second one waits in order for its turn. Otherwise they have to be asked for one by one.
     __device__ bool order_lists(u32& listed, u64& weighed) const {
         constexpr u32 kMost = ListMemory::kCounted < kThreads / 2 ? ListMemory::kCounted : kThreads / 2;
         Team::Lengths lengths = team.lengths();
-        u64 own = block_total();
+        u64 own = threadIdx.x < kWarp ? block_total() : 0;
         Team::is_read(lengths, own);
-        weighed = warp_sum(own);
+        if (threadIdx.x < kWarp) weighed = warp_sum(own);
         lengths = team.gather_both(lengths, memory.masses, kMost);
         bool are_short = lengths.first <= kMost && lengths.second <= kMost;
         if (threadIdx.x == 0) memory.waiting[0] = are_short ? lengths.second : ListMemory::kNoneWaits;

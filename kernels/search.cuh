@@ -36,6 +36,7 @@ struct Search {
     u32 wanted = 0;         // first: how many; kWaits while the second list of the last phase does
     static constexpr u32 kWaits = ~0u;
     u32 listed = 0;         // length of the list; kListed + 1 if it did not fit
+    u32 begins = 0;         // where it does; no other list follows on one that has waited
     u64 point = 0;
     u32 found = 0;    // a token, or the bin of mass in which top-p is reached, until its list is there
     u64 weighed = 0;  // by the last pass into chunks, or into the total; or the mass before that bin

@@ -23,7 +23,7 @@ enum Kind {
 template <class Element>
 struct Machine : Search<Element> {
     using Base = Search<Element>;
-    using Base::aim, Base::find, Base::fits, Base::found, Base::found_key, Base::go, Base::left, Base::left_last_key;
+    using Base::aim, Base::begins, Base::find, Base::fits, Base::found, Base::found_key, Base::go, Base::left, Base::left_last_key;
     using Base::left_need, Base::list_and_weigh, Base::list_bins, Base::list_down_to, Base::list_first, Base::listed, Base::memory, Base::missing;
     using Base::pass, Base::passes, Base::point, Base::search, Base::search_in, Base::search_step, Base::step, Base::view, Base::weigh;
     using Base::kWaits, Base::wanted, Base::weighed;
@@ -66,7 +66,10 @@ struct Machine : Search<Element> {
                     if (pass.sink == kToList) needs = kOrder, part = kWhole;
                 }
             }
-            if (needs == kOrder) listed = passes.order_list(part);
+            if (needs == kOrder && part == kSecond && memory.waiting[0] != ListMemory::kNoneWaits) {
+                listed = memory.waiting[0];
+                begins = kHalf;
+            } else if (needs == kOrder) listed = passes.order_list(part);
             if (needs == kDelegates) passes.count_delegates(pass, wanted);
             if (needs == kToken) found = passes.find(pass, point);
         }
@@ -236,22 +239,30 @@ struct Machine : Search<Element> {
     }
 
     __device__ Needs filter_list() {
-        memory.weigh_list(pass, listed);
-        bool cuts = job.top_p_fraction < kTopPOff;
-        if (cuts) {
-            Place last = memory.reach(kept, [&](u64 all) { return missing == 0 ? top_p_need(job.top_p_fraction, all) : missing; });
-            if (missing != 0 && last.index == kept) return search(missing, false, kTopPFound);
-            kept = last.index < kept ? last.index + 1 : kept;
-            total = last.before + last.weight;
+        bool cuts = job.top_p_fraction < kTopPOff, is_short = listed <= ListMemory::kCounted;
+        auto need = [&](u64 all) { return missing == 0 ? top_p_need(job.top_p_fraction, all) : missing; };
+        if (is_short) {
+            ListMemory::Cut cut = memory.cut_short(pass, kept, cuts, need, job.min_p_need);
+            if (cut.kept == 0) return search(missing, false, kTopPFound);
+            kept = cut.kept;
+            total = cut.total;
+        } else {
+            memory.weigh_list(pass, listed);
+            if (cuts) {
+                Place last = memory.reach(kept, need);
+                if (missing != 0 && last.index == kept) return search(missing, false, kTopPFound);
+                kept = last.index < kept ? last.index + 1 : kept;
+                total = last.before + last.weight;
+            }
+            if (job.min_p_need > 0) memory.cut_list(kept, job.min_p_need);
+            if (job.min_p_need > 0 || !cuts) total = memory.list_total(kept);
         }
         kind = kList;
         left_last_key = memory.list[kept - 1];
         left_need = job.min_p_need;
-        if (left_need > 0) memory.cut_list(kept, left_need);
-        if (left_need > 0 || !cuts) total = memory.list_total(kept);
-        if (!is_set(kScore)) {
-            token = memory.draw_from_list(kept, draw_point(job.uniform, total), passes.team.sums(), job.vocab_size);
-        }
+        if (is_set(kScore)) return go(kDrawn);
+        u64 point = draw_point(job.uniform, total);
+        token = is_short ? memory.draw_short(kept, point) : memory.draw_from_list(kept, point, passes.team.sums(), job.vocab_size);
         return go(kDrawn);
     }
 
@@ -330,8 +341,8 @@ struct Machine : Search<Element> {
         leads_order = fits();
         if (is_set(kUnranked)) return go(kTopWritten);
         u64 key = key_of(token, logit);
-        if (leads_order && listed > 0 && key <= memory.list[listed - 1]) {
-            rank = 1 + memory.place_in_list(listed, key);
+        if (leads_order && listed > 0 && key <= memory.list[begins + listed - 1]) {
+            rank = 1 + memory.place_in_list(begins, listed, key);
             return go(kTopWritten);
         }
         // Before a token without a chance stand all that have one and, of its kind, those with smaller ids: that is all
@@ -346,7 +357,7 @@ struct Machine : Search<Element> {
 
     __device__ Needs top_written() {
         if (leads_order) {
-            bool complete = kind != kChunks || left_need == 0 || memory.left_in_list(left(), listed) >= top_n();
+            bool complete = kind != kChunks || left_need == 0 || memory.left_in_list(left(), begins, listed) >= top_n();
             if (complete) return go(kFinish);
         }
         // Masses are not strictly ordered like logits, so a token that is left may stand behind one that min-p cut.
@@ -356,7 +367,7 @@ struct Machine : Search<Element> {
     __device__ Needs finish() {
         bool fit = fits();
         bool leader = passes.team.leads();
-        u32 count = fit ? memory.write_top(left(), listed, top_n(), leader ? reported() : nullptr) : 0;
+        u32 count = fit ? memory.write_top(left(), begins, listed, top_n(), leader ? reported() : nullptr) : 0;
         if (leader) {
 #pragma unroll 1
             for (u32 i = threadIdx.x; i < job.requested_count; i += kThreads) {
