@@ -1,6 +1,6 @@
 // One pass over a row: every token in a range of the order is weighed, and the weights go into bins, into sums by chunk, or
 // the tokens into a list. All that is done with a row after the first look is made of such passes, and of finding a token
-// in one chunk.
+// in one chunk (find.cuh).
 #pragma once
 #include "list.cuh"
 #include "row.cuh"
@@ -134,25 +134,6 @@ struct Passes {
     // The place of a part, behind the sums by chunk.
     __device__ static u32 part_of(u32 chunk, u32 warp) { return kSliceChunks + chunk * kWarps + warp; }
     static_assert(kSliceChunks + kSliceChunks * kWarps <= kBins, "sums by warp are in the box");
-
-    // After a pass into chunks: the first token, by ascending id, at which the running weight exceeds `point`. A number
-    // beyond the vocabulary if there is none, which is a bug.
-    __device__ u32 find(const Pass& pass, u64 point) const {
-        bool leaves_out = pass.adjusted && row.is_listed_only();
-        return find_by(point, [&](u32 token, float x, bool touched) {
-            if (touched) return pass.weight(token, row.value(pass.adjusted, token));
-            return leaves_out ? 0 : pass.weight(token, x);
-        });
-    }
-
-    // The same by weight(token, logit as sent, whether it is touched).
-    template <class Weight>
-    __device__ u32 find_by(u64 point, Weight weight) const {
-        Place chunk = warp_locate(row.chunks(), point, [&](u32 c) { return chunk_sum(c); });
-        if (row.owns(chunk.index)) find_in(chunk.index, point - chunk.before, weight);
-        team.sync(0);
-        return team.found();
-    }
 
     // After a pass into the list: brings it into each block, in order, and gives its length; kListed + 1 if it did not fit.
     __device__ u32 order_list(Part part) const {
@@ -390,19 +371,5 @@ struct Passes {
         if (pass.sink == kToTotal) team.sums().add(0, own);
         else if (pass.counts) team.sums().add_one(pass.bin_of(x));
         else team.sums().add(pass.bin_of(x), own);
-    }
-
-    // In one chunk: the warp that has the point among its tokens, of which then each thread takes one.
-    template <class Weight>
-    __device__ void find_in(u32 chunk, u64 point, Weight weight) const {
-        constexpr u32 kPart = Row<Element>::kWarpTokens;
-        Place part = warp_locate(kWarps, point, [&](u32 warp) { return team.own_sum(part_of(chunk - row.first_chunk, warp)); });
-        if (part.index == kWarps) return;
-        u32 first = chunk * kChunk + part.index * kPart;
-        Place place = memory.block.locate(kPart, point - part.before, [&](u32 i) -> u64 {
-            u32 token = first + i;
-            return token < row.vocab_size ? weight(token, row.logit_of_slice(token), row.is_touched(token)) : 0;
-        });
-        if (threadIdx.x == 0 && place.index < kPart) team.bring_found(first + place.index);
     }
 };

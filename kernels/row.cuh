@@ -3,9 +3,7 @@
 // Adjusts are sparse. A bitmap in shared memory hides the tokens that have one; passes visit the other tokens first and
 // the hidden ones with their adjusted logits after them, but for the sum of all masses as sent, from which none is hidden.
 #pragma once
-#include "block.cuh"
-#include "numbers.cuh"
-#include "team.cuh"
+#include "job_row.cuh"
 
 // A token that has an adjust: its logit as sent, and adjusted.
 struct Touched {
@@ -54,8 +52,6 @@ struct RowMemory {
     static_assert(sizeof(DraftRow) <= sizeof(RowJob) && sizeof(RowJob) % alignof(DraftRow) == 0, "it has room");
 };
 
-constexpr u32 kNoAdjust = ~0u;
-
 // The largest of a thread's logits; a NaN if one is.
 __device__ inline float largest(const float (&x)[kPerThread]) {
     // Four chains side by side, since each step of one waits for the step before.
@@ -71,11 +67,9 @@ __device__ inline float largest(const float (&x)[kPerThread]) {
 }
 
 template <class Element>
-struct Row {
-    static constexpr u32 kVectors = kPerThread / Element::kPerVector;
-    // Tokens of a chunk that follow each other and are one warp's.
-    static constexpr u32 kWarpTokens = kWarp * kPerThread;
-    static constexpr u32 kChunkVectors = kThreads * kVectors;
+struct Row : JobRow<Element> {
+    using Base = JobRow<Element>;
+    using Base::adjust_index, Base::adjusts, Base::kChunkVectors, Base::kVectors, Base::kWarpTokens, Base::raw_of, Base::value_of;
 
     const RowMemory& memory;
     const RowJob& job;
@@ -130,12 +124,6 @@ struct Row {
     // Found anew where they are needed: registers are what a pass is short of.
     __device__ u32 chunks() const { return (vocab_size + kChunk - 1) / kChunk; }
     __device__ const uint4* vectors() const { return reinterpret_cast<const uint4*>(inputs + job.logits); }
-    __device__ static const TokenAdjust* adjusts(const RowJob& job, const u8* inputs) {
-        return reinterpret_cast<const TokenAdjust*>(inputs + job.adjusts);
-    }
-    __device__ static const u32* adjust_index(const RowJob& job, const u8* inputs) {
-        return reinterpret_cast<const u32*>(inputs + job.adjust_index);
-    }
     __device__ const u32* requested() const { return reinterpret_cast<const u32*>(inputs + job.requested); }
 
     // No token of it lies beyond the row's end.
@@ -309,24 +297,7 @@ struct Row {
     __device__ float raw_value(u32 token) const { return raw_of(job, inputs, token); }
 
     // The place of one token's adjust.
-    __device__ u32 adjust_of(u32 token) const { return adjust_of(job, inputs, token); }
-
-    // Has the block's slice of a row on its way from memory before anybody looks at it.
-    __device__ static void fetch_slice([[maybe_unused]] const RowJob& job, [[maybe_unused]] const u8* inputs,
-                                       [[maybe_unused]] const Team& team) {
-#if CROUPIER_CLUSTER
-        if (team.leads() && threadIdx.x == kWarp && job.adjust_count > 0) fetch_adjusts(job, inputs);
-        // Not the first warp: what it asks of memory the team's barriers may wait for. The whole slice at once, since lanes would
-        // ask one after the other.
-        static_assert(kSliceChunks * kChunkVectors * 16 < kFetchEnd, "a slice is fetched whole");
-        if (threadIdx.x != kThreads - kWarp) return;
-        u32 share = share_of((job.vocab_size + kChunk - 1) / kChunk, team.size);
-        u32 end = (job.vocab_size + Element::kPerVector - 1) / Element::kPerVector, first = team.rank * share * kChunkVectors;
-        u32 last = first + share * kChunkVectors < end ? first + share * kChunkVectors : end;
-        if (first >= last) return;
-        fetch_ahead(reinterpret_cast<const uint4*>(inputs + job.logits) + first, (last - first) * 16);
-#endif
-    }
+    __device__ u32 adjust_of(u32 token) const { return Base::adjust_of(job, inputs, token); }
 
   private:
     // A warp's tokens of a chunk follow each other.
@@ -361,51 +332,6 @@ struct Row {
         float x = logit_of_slice(adjust.token);
         return Touched{adjust.token, x, adjusted_logit(adjust, x, job)};
     }
-
-    // ---- of the job alone ----
-
-    __device__ static float raw_of(const RowJob& job, const u8* inputs, u32 token) {
-        const uint4* vectors = reinterpret_cast<const uint4*>(inputs + job.logits);
-        return element<Element>(vectors[token / Element::kPerVector], token % Element::kPerVector);
-    }
-
-    __device__ CROUPIER_ONCE static float value_of(const RowJob& job, const u8* inputs, bool adjusted, u32 token) {
-        float x = raw_of(job, inputs, token);
-        if (!adjusted) return x;
-        u32 at = adjust_of(job, inputs, token);
-        if (at != kNoAdjust) return adjusted_logit(adjusts(job, inputs)[at], x, job);
-        return job.flags & kOnlyListed ? minus_infinity() : x;
-    }
-
-    __device__ static u32 adjust_of(const RowJob& job, const u8* inputs, u32 token) {
-        if (job.adjust_count == 0) return kNoAdjust;
-        const TokenAdjust* all = adjusts(job, inputs);
-        u32 from = adjust_index(job, inputs)[token / kChunk], to = adjust_index(job, inputs)[token / kChunk + 1];
-#pragma unroll 1
-        while (from < to) {
-            u32 middle = from + (to - from) / 2;
-            if (all[middle].token < token) from = middle + 1;
-            else to = middle;
-        }
-        return from < job.adjust_count && all[from].token == token ? from : kNoAdjust;
-    }
-
-#if CROUPIER_CLUSTER
-    // The adjusts, of which few rows have more, and their index: they are read one after the other once the row was looked at.
-    __device__ static void fetch_adjusts(const RowJob& job, const u8* inputs) {
-        constexpr u32 most = 4096;
-        u32 count = job.adjust_count < most ? job.adjust_count : most;
-        u32 words = (job.vocab_size + kChunk - 1) / kChunk + 1;
-        fetch_around(inputs, job.adjusts, count * sizeof(TokenAdjust));
-        fetch_around(inputs, job.adjust_index, words * sizeof(u32));
-    }
-
-    // ... with what lies beside it, to multiples of 16 bytes. Logits stand behind, at such a one.
-    __device__ static void fetch_around(const u8* inputs, u64 from, u32 bytes) {
-        u64 first = from / 16 * 16, end = (from + bytes + 15) / 16 * 16;
-        fetch_ahead(inputs + first, (u32)(end - first));
-    }
-#endif
 
     // Which of the tokens from `token` on are touched, lowest bit first; a vector's bits lie in one word.
     __device__ u32 touched_from(u32 token) const {

@@ -2,7 +2,7 @@
 // specification is src/sampling/mod.rs; every bit of a result is compared with it.
 //
 // Grid: (blocks of a team, teams). Each team takes rows in turn, from `first` up to `rows`. Read params.cuh (what comes in and goes
-// out), numbers.cuh, team.cuh, row.cuh, list.cuh, pass.cuh, search.cuh, steps.cuh, then this file; weigh.cuh for verification.
+// out), numbers.cuh, team.cuh, row.cuh, list.cuh, pass.cuh, search.cuh, steps.cuh and what they include, then this file; weigh.cuh for verification.
 #include "steps.cuh"
 #include "weigh.cuh"
 

@@ -1,7 +1,7 @@
 // Searches of a row's order, as steps: each looks at what the last pass found and sets up the next one. A search ends with
 // the key at which a weight is reached, or with the first tokens as a list, and goes on to `after`.
 #pragma once
-#include "pass.cuh"
+#include "find.cuh"
 
 enum Step {
     // draw_step

@@ -71,7 +71,7 @@ struct Machine : Search<Element> {
                 begins = kHalf;
             } else if (needs == kOrder) listed = passes.order_list(part);
             if (needs == kDelegates) passes.count_delegates(pass, wanted);
-            if (needs == kToken) found = passes.find(pass, point);
+            if (needs == kToken) found = Finding<Element>{passes}.find(pass, point);
         }
     }
 

@@ -3,7 +3,7 @@
 // One pass, and where a token is drawn one chunk in token order. The walk along a draft is the host's
 // (src/backend/cuda/verify/mod.rs), with the rules of src/speculative.
 #pragma once
-#include "pass.cuh"
+#include "find.cuh"
 
 __device__ inline float value_of(const u8* row, u32 format, u32 token) {
     if (format == kRowF32) return reinterpret_cast<const float*>(row)[token];
@@ -105,7 +105,7 @@ struct Weigher {
                 if (!touched) return row.is_listed_only() ? 0 : weigh(token, x, kNoAdjust);
                 return weigh(token, row.value(true, token), row.adjust_of(token));
             };
-            token = passes.find_by(draw_point(row.job.uniform, total), weight);
+            token = Finding<Element>{passes}.find_by(draw_point(row.job.uniform, total), weight);
         }
         if (!passes.team.leads() || threadIdx.x != 0) return;
         u32 status = token < row.job.vocab_size ? kOk : kBroken;
