@@ -42,10 +42,11 @@ impl Launch {
     }
 
     /// Whether its outputs go straight to the host: kernels write them once and never read them, and a few words on their way cost less
-    /// than one more command. Not where a team has a row behind another: its barriers would wait for what the first one has on its way.
-    /// That is an estimate.
+    /// than one more command. Not where a team of several blocks has a row behind another: its barriers would wait for what the first one
+    /// has on its way, those of one block do not. That is an estimate.
     pub(super) fn is_written_to_host(&self) -> bool {
-        self.outputs <= WRITTEN_TO_HOST && self.parts().all(|(rows, shape)| rows.len() <= shape.teams as usize)
+        let waits = |(rows, shape): (Range<u32>, Shape)| shape.team_size > 1 && rows.len() > shape.teams as usize;
+        self.outputs <= WRITTEN_TO_HOST && !self.parts().any(waits)
     }
 }
 
