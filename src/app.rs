@@ -29,7 +29,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::{oneshot, watch};
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 /// Something outside is wrong: an address is taken, a directory cannot be written.
@@ -43,8 +43,8 @@ const EXIT_DEVICE_MEMORY: u8 = 88;
 /// How long connections that are being cut, the engine and the last spans may take at the end.
 const CUT_GRACE: Duration = Duration::from_secs(1);
 
-/// A thread for work that blocks is kept, once it was needed.
-const FOR_EVER: Duration = Duration::from_secs(365 * 24 * 3600);
+/// A thread for work that blocks ends when it had none for so long; upkeep is such work.
+const IDLE_FOR: Duration = Duration::from_secs(5 * UPKEEP_INTERVAL.as_secs());
 
 /// Why the server did not run or did not go on.
 #[derive(Debug, thiserror::Error)]
@@ -284,11 +284,17 @@ fn bind_uds(setting: &'static str, path: &Path) -> Result<UdsListener, Error> {
     UdsListener::bind(path).map_err(|source| Error::Bind { setting, address: path.display().to_string(), source })
 }
 
+/// Also keeps a thread for work that blocks: as long as there is one, such work waits for it where the system gives no more. Without any,
+/// a call that needs one would end by a panic.
 async fn upkeep(metrics: Metrics) {
     let mut interval = tokio::time::interval(UPKEEP_INTERVAL);
     loop {
         interval.tick().await;
-        metrics.upkeep();
+        let metrics = metrics.clone();
+        let done = tokio::task::spawn_blocking(move || metrics.upkeep()).await;
+        if let Err(Ok(panic)) = done.map_err(JoinError::try_into_panic) {
+            std::panic::resume_unwind(panic);
+        }
     }
 }
 
@@ -354,11 +360,8 @@ pub fn run(config: Config) -> ExitCode {
 fn run_logged(config: Config) -> Result<Drained, Error> {
     means::check_descriptors()?;
     let mut builder = tokio::runtime::Builder::new_multi_thread();
-    builder.worker_threads(config.io_threads()).thread_name("croupier-io").thread_keep_alive(FOR_EVER);
+    builder.worker_threads(config.io_threads()).thread_name("croupier-io").thread_keep_alive(IDLE_FOR);
     let runtime = builder.enable_all().build()?;
-    // As long as one thread for work that blocks is there, the system may refuse more: that work waits for this one then. Without any,
-    // a call that needs one would end by a panic.
-    runtime.spawn_blocking(|| ());
     for (variable, setting) in
         config::unknown_variables(std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()))
     {

@@ -161,13 +161,19 @@ class StepMaker(Sharing):
         needs = None if asked.is_plain else needs_of([_sampled(item) for item in asked.work])
         if len(openings) > 1 or not self._fits(asked, needs, size):
             return self._cut(step, asked, needs or [Need(i, i + 1, _SAMPLE) for i in range(len(asked.work))], openings)
-        span = None if asked.rows is None else (0, asked.whole)
+        span = None if asked.rows is None else (0, self._used(asked, asked.rows, needs))
         part = self._part(step, asked, span, works, self._listed(asked.top_n), asked.opening,
                           [one for _, wire in openings for one in wire])
         # What it opens is answered too.
         part.is_plain = asked.is_plain and not openings
         self._close_with(part, asked.closing)
         return [part]
+
+    def _used(self, asked: _Asked, rows: Rows, needs: list[Need] | None) -> int:
+        """Rows up to the last one that work uses: a message has no others. Ranks all send as many as there are."""
+        if needs is None or self.shards or rows.slot is not None:
+            return asked.whole
+        return min(asked.whole, max((need.end for need in needs), default=asked.whole))
 
     def _fits(self, asked: _Asked, needs: list[Need] | None, opening_bytes: int) -> bool:
         """Whether one message may have it all."""

@@ -213,3 +213,14 @@ def test_failures_of_drafts_have_a_status_and_errors_can_be_pickled(server):
         [kept, _] = pickle.loads(pickle.dumps(verifying.value)).verified
         assert kept.token_ids == texts[0].tokens == kept.sequence.tokens and kept.sequence.params == texts[0].params
         assert kept.result == verifying.value.verified[0].result
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_rows_that_no_work_uses_are_left_out(server, path):
+    with croupier.connect(server.uds, VOCAB, data_path=path) as stream:
+        texts = [stream.open(**params(text)) for text in (1, 2)]
+        rows = np.concatenate([logits(text, 0).reshape(1, VOCAB) for text in (1, 2, 3, 4)])
+        works = [pb.Work(sequence_id=text.id, sample=pb.SampleWork(), first_row=at) for at, text in enumerate(texts)]
+        result = stream.step(rows, works)
+        others = [stream.open(**params(text)) for text in (1, 2)]
+        assert [work.tokens[0].token_id for work in result.work] == stream.sample(rows[:2], others)

@@ -312,14 +312,18 @@ def test_rows_are_themselves_and_no_others(server):
         assert listed.index(listed[1]) == 1 and len(set(listed)) == 2
 
 
-def test_logits_that_are_no_numbers_are_told_in_the_log_once_in_a_while(serve):
+@pytest.mark.parametrize("path", PATHS)
+def test_logits_that_are_no_numbers_are_told_in_the_log_once_in_a_while(serve, path):
     server = serve(stderr=subprocess.PIPE)
-    with croupier.connect(server.uds, VOCAB) as stream:
+    with croupier.connect(server.uds, VOCAB, data_path=path) as stream:
         text = stream.open(**params(1))
+        row = np.zeros((1, VOCAB), np.float32)
+        row[0, -3:] = np.nan
         for _ in range(3):
             with pytest.raises(croupier.RowError, match="NaN"):
-                stream.sample(np.full((1, VOCAB), np.nan, np.float32), [text])
+                stream.sample(row, [text])
     server.process.terminate()
     _, log = server.process.communicate(timeout=60)
     told = [line for line in log.decode().splitlines() if "bad logits" in line]
-    assert len(told) == 1 and f"sequence_id={text.id}" in told[0] and "step_id=" in told[0], log.decode()
+    assert len(told) == 1 and "step_id=" in told[0], log.decode()
+    assert f"sequence_id={text.id} row=0 column={VOCAB - 3} columns=3" in told[0], log.decode()

@@ -8,14 +8,17 @@ use std::sync::Mutex;
 use std::thread;
 
 /// Threads beside those that sample and those that read and write messages: the first one, the engine's and who waits for its end, the
-/// log's, one that frees regions, one for work that blocks, and those of grammars.
-const OTHER_THREADS: usize = 10;
+/// log's, one that frees regions, and one for work that blocks.
+const OTHER_THREADS: usize = 6;
+/// Those that work out masks, and one to compile on.
+const OF_GRAMMARS: usize = 5;
 /// Files that a server has open before anybody connects: events, signals, listeners, the one it is told the time of.
 const DESCRIPTORS: usize = 24;
 
 /// Looks whether there are as many threads as a server of this configuration starts.
 pub(super) fn check_threads(config: &Config) -> Result<(), Error> {
-    let count = config.threads() + config.io_threads() + OTHER_THREADS;
+    let of_grammars = if config.grammars { OF_GRAMMARS } else { 0 };
+    let count = config.threads() + config.io_threads() + OTHER_THREADS + of_grammars;
     start_threads(count).map_err(|source| Error::System {
         wanted: format!("{count} threads"),
         remedy: "raise the limit of processes (ulimit -u, or pids of the container), or lower threads or io_threads",
@@ -36,8 +39,22 @@ pub(super) fn check_descriptors() -> Result<(), Error> {
 fn start_threads(count: usize) -> io::Result<()> {
     let gate = Mutex::new(());
     thread::scope(|scope| {
-        let _closed = gate.lock();
-        (0..count).try_for_each(|_| thread::Builder::new().spawn_scoped(scope, || drop(gate.lock())).map(drop))
+        let closed = gate.lock();
+        let start = |_| thread::Builder::new().spawn_scoped(scope, || drop(gate.lock()));
+        let (mut started, mut result) = (Vec::with_capacity(count), Ok(()));
+        for thread in (0..count).map(start) {
+            match thread {
+                Ok(thread) => started.push(thread),
+                Err(error) => {
+                    result = Err(error);
+                    break;
+                }
+            }
+        }
+        drop(closed);
+        // Not only until they are done, but until the system has them back.
+        started.into_iter().for_each(|thread| drop(thread.join()));
+        result
     })
 }
 

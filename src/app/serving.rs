@@ -169,7 +169,8 @@ impl Serving {
                 Drained::Clean
             }
             () = sleep_until(deadline) => {
-                tracing::warn!("streams were still open at the deadline; cutting them");
+                let calls = self.calls.open();
+                tracing::warn!(calls, "calls were still open at the deadline; cutting them");
                 Drained::Cut
             }
         };

@@ -1,7 +1,7 @@
 //! The command line.
 
 use super::flags::{Reader, flag, option};
-use super::resolve::{CONFIG, Env, resolve};
+use super::resolve::{CONFIG, Env, resolve, source_of_grammars};
 use super::settings::SETTINGS;
 use super::{Config, EXIT_CONFIG, LogFormat, access, bench, detect, inject, secrets, top, values};
 use crate::bench::Address;
@@ -194,10 +194,11 @@ pub fn parse(args: impl IntoIterator<Item = OsString>, env: Env<'_>) -> Result<C
             bench::writer_args(sub, problems).map(Command::BenchWriter).map_err(|p| Stop::mistakes(&p))
         }
         Some((_, sub)) => {
-            let (mut config, mut problems) = resolve(&|name| flag(sub, name), env, problems);
+            let flags = |name: &str| flag(sub, name);
+            let (mut config, mut problems) = resolve(&flags, env, problems);
             secrets::check(&config, &mut problems);
             config.read_vocabulary(&mut problems);
-            config.check_grammars(&mut problems);
+            config.check_grammars(|| source_of_grammars(&flags, env), &mut problems);
             if !problems.is_empty() {
                 return Err(Stop::logged(&problems, config.log_format));
             }

@@ -34,21 +34,21 @@ pub(super) fn resolve(flags: Flags<'_>, env: Env<'_>, mut problems: Vec<String>)
     });
     let file = path.as_deref().map(|p| file::read(Path::new(p), &mut problems)).unwrap_or_default();
     let mut config = Config::default();
-    let (mut unread, mut set) = (Vec::new(), Vec::new());
+    let mut unread = Vec::new();
+    let mut has_per_stream = false;
     for setting in SETTINGS {
         let found = flags(setting.name)
             .map(|text| (format!("--{}", setting.name), Ok(text)))
             .or_else(|| variable(env, &setting.env()).map(|text| (setting.env(), text)))
             .or_else(|| file.values.get(&setting.key()).map(|text| (in_file(&path, setting), text.clone())));
         let Some((origin, text)) = found else { continue };
-        set.push((setting.name, origin.clone()));
+        has_per_stream |= setting.name == PER_STREAM;
         if let Err(message) = text.and_then(|text| (setting.set)(&mut config, &text)) {
             problems.push(format!("{origin}: {message}"));
             unread.push(setting.name);
         }
     }
-    let origin = |name: &str| set.iter().find(|(of, _)| *of == name).map(|(_, origin)| origin);
-    if origin(PER_STREAM).is_none() {
+    if !has_per_stream {
         let limits = &mut config.limits;
         limits.max_sequences_per_stream = limits.max_sequences_per_stream.min(limits.max_sequences);
     }
@@ -57,12 +57,19 @@ pub(super) fn resolve(flags: Flags<'_>, env: Env<'_>, mut problems: Vec<String>)
     let told = problems.len();
     config.presets = presets::read(config.presets_file.as_deref(), &config.limits, &mut problems);
     problems[told..].iter_mut().for_each(|problem| problem.insert_str(0, "--presets: "));
-    let lacks_texts = config.grammars && config.vocabulary_file.is_none() && !unread.contains(&"vocabulary");
-    if let Some(origin) = origin(GRAMMARS).filter(|_| lacks_texts) {
-        problems.push(format!("{origin}: needs texts of tokens; set vocabulary"));
-    }
     cross_check(&config, &unread, &mut problems);
     (config, problems)
+}
+
+/// Who gives the setting of grammars, of a configuration that has it.
+pub(super) fn source_of_grammars(flags: Flags<'_>, env: Env<'_>) -> String {
+    let (flag, name) = (format!("--{GRAMMARS}"), env_name(GRAMMARS));
+    match config_file(flags, env) {
+        _ if flags(GRAMMARS).is_some() => flag,
+        _ if variable(env, &name).is_some() => name,
+        Ok(Some(path)) => format!("{path}: {GRAMMARS}"),
+        _ => flag,
+    }
 }
 
 /// The file that flag or variable names, or what is wrong with its name.
@@ -92,8 +99,12 @@ impl Config {
         self.vocabulary = read.ok().flatten().map(Arc::new);
     }
 
-    /// Compiles the grammars of defaults and presets, which takes a while; every mistake goes into `problems`.
-    pub(super) fn check_grammars(&self, problems: &mut Vec<String>) {
+    /// Compiles the grammars of defaults and presets, which takes a while; every mistake goes into `problems`. A server's business alone: whoever
+    /// asks how it is may not know its vocabulary.
+    pub(super) fn check_grammars(&self, source: impl FnOnce() -> String, problems: &mut Vec<String>) {
+        if self.grammars && self.vocabulary_file.is_none() {
+            problems.push(format!("{}: needs texts of tokens; set vocabulary", source()));
+        }
         let file = self.presets_file.as_deref().map_or("shipped".into(), Path::to_string_lossy);
         let presets = self.presets.iter().map(|preset| {
             let mut params = SamplingParams::default();

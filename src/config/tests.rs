@@ -1,6 +1,7 @@
 use super::*;
 use std::collections::HashMap;
 use std::ffi::OsString;
+use std::path::Path;
 
 mod access;
 mod chart;
@@ -42,6 +43,21 @@ fn file(text: &str) -> (tempfile::TempDir, String) {
 fn nothing_given_is_the_default() {
     assert_eq!(config(&[], &[]), Config::default());
     assert_eq!(config(&["serve"], &[("CROUPIER_MAX_STREAMS", "")]), Config::default());
+}
+
+/// That of docs/configuration.md.
+#[test]
+fn the_file_to_start_from_is_right_and_changes_what_it_says() {
+    let page = include_str!("../../docs/configuration.md");
+    let text = page.split("```toml\n").nth(1).and_then(|part| part.split("```").next()).expect("the example");
+    let (_dir, path) = file(text);
+    let (read, default) = (config(&["--config", &path], &[]), Config::default());
+    let limits = Limits { max_state_bytes: 2 << 30, max_bytes_in_flight: 512 << 20, ..default.limits.clone() };
+    assert_eq!((read.listen, read.uds.as_deref()), (None, Some(Path::new("/run/croupier.sock"))));
+    assert_eq!((read.threads(), &read.limits), (4, &limits));
+    assert_eq!((read.defaults.temperature, read.defaults.top_p), (0.7, 0.9));
+    // Each line is of use.
+    assert!(read.admin != default.admin && read.listen != default.listen && read.defaults != default.defaults);
 }
 
 #[test]

@@ -9,6 +9,7 @@
 mod admission;
 mod batch;
 mod commit;
+mod complaint;
 mod desk;
 mod draft;
 mod failure;

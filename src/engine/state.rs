@@ -8,6 +8,7 @@
 use super::admission::StepPermits;
 use super::batch::{Batch, Taken};
 use super::commit::{Results, finish};
+use super::complaint::complain;
 use super::plan::ENTRY_TIME_BYTES;
 use super::step::{Done, Open, Opened, RowFailure, RowStatus, Step, StepReply, Work};
 use super::verify::Lot;
@@ -232,7 +233,8 @@ pub(super) struct Finished {
 #[derive(Debug)]
 pub(super) struct Worked {
     pub(super) sequence: Option<u64>,
-    rows: usize,
+    pub(super) first_row: u64,
+    pub(super) rows: usize,
     pub(super) done: Result<Done, RowFailure>,
 }
 
@@ -252,14 +254,14 @@ impl Stream {
             .for_each(|error| self.model.open_failed(error.label()));
         let mut work = Vec::with_capacity(plan.len());
         for (asked, planned) in std::mem::take(&mut step.work).into_iter().zip(plan) {
-            let (sequence, rows) = (asked.sequence_id, asked.rows());
+            let (sequence, first_row, rows) = (asked.sequence_id, asked.first_row, asked.rows());
             let kept = |table: &Table| sequence.and_then(|id| table.get(id)).map_or(0, |found| found.drafts().len());
             let before = kept(&self.table);
-            let advised = sequence.and_then(|id| self.table.get(id)?.advised());
+            let advised = sequence.filter(|_| asked.is_verify()).and_then(|id| self.table.get(id)?.advised());
             let done = planned.and_then(|planned| finish(&mut self.table, asked, planned, results));
             self.model.unverified.increment(unverified(&done, before, kept(&self.table)));
             self.tested(sequence, advised, &done);
-            work.push(Worked { sequence, rows, done });
+            work.push(Worked { sequence, first_row, rows, done });
         }
         Finished { stream, step, open, work, permits }
     }
@@ -285,7 +287,7 @@ impl Stream {
         for worked in &work {
             worked.sequence.into_iter().for_each(|id| self.table.settle(id));
             record(metrics, &self.model, worked.rows, &worked.done);
-            complain(&self.model, step.id, worked);
+            complain(&self.model, step.id, &step.logits, worked);
         }
         let work: Vec<_> = work.into_iter().map(|worked| worked.done).collect();
         // Room first, so that who sees the reply, or the tokens, also sees the room.
@@ -308,19 +310,6 @@ fn unverified(done: &Result<Done, RowFailure>, before: usize, after: usize) -> u
         _ => (0, 0),
     };
     (before + drawn).saturating_sub(after + verified) as u64
-}
-
-/// Tells the log, once in a while, of logits that no worker means to send, so that who sent them can be found; at level debug of all work
-/// that was not done.
-fn complain(model: &ModelMetrics, step_id: u64, worked: &Worked) {
-    let (Err(failure), sequence_id) = (&worked.done, worked.sequence) else { return };
-    tracing::debug!(step_id, sequence_id, status = failure.label(), "work was not done: {}", failure.message);
-    if failure.status != RowStatus::NanLogits {
-        return;
-    }
-    if let Some(more) = model.bad_logits.next(Instant::now()) {
-        tracing::warn!(step_id, sequence_id, more, "bad logits: {}", failure.message);
-    }
 }
 
 /// Counts what became of a work that asked for so many rows.

@@ -104,6 +104,10 @@ impl Work {
         }
     }
 
+    pub(super) fn is_verify(&self) -> bool {
+        matches!(self.kind, Ok(WorkKind::Verify(_)))
+    }
+
     pub(super) fn is_score(&self) -> bool {
         matches!(self.kind, Ok(WorkKind::Score(_)))
     }

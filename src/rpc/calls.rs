@@ -29,6 +29,12 @@ impl Calls {
         self.open.take_anyway(1)
     }
 
+    /// How many are open.
+    #[must_use]
+    pub fn open(&self) -> usize {
+        self.open.used()
+    }
+
     /// Resolves once no call was open for so long, and all answers are with their clients.
     pub async fn none_for(&self, quiet: Duration) {
         let mut looks = 0;

@@ -3,7 +3,7 @@
 use super::deadline;
 use super::traces::TRACEPARENT;
 use axum::extract::Request;
-use axum::http::header::CONTENT_TYPE;
+use axum::http::header::{ALLOW, CONTENT_TYPE};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 
@@ -31,7 +31,7 @@ pub(super) fn no_grpc(request: &Request) -> Option<Response> {
     } else {
         StatusCode::UNSUPPORTED_MEDIA_TYPE
     };
-    Some((status, NO_GRPC).into_response())
+    Some((status, [(ALLOW, Method::POST.as_str())], NO_GRPC).into_response())
 }
 
 /// Drops all others. Two hundred short ones take some 30 KiB, for as long as their call has sent nothing.

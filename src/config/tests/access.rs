@@ -17,6 +17,8 @@ fn healthcheck_asks_where_serve_would_listen() {
         grpc("unix:/tmp/x")
     );
     assert_eq!(target(&["healthcheck", "--addr", "h:1"], &[]), grpc("h:1"));
+    // What a server lacks may be in the flags that it was given.
+    assert_eq!(target(&["healthcheck", "--addr", "h:1"], &[("CROUPIER_GRAMMARS", "true")]), grpc("h:1"));
     for (flag, value) in
         [("--addr", "127.0.0.1"), ("--addr", "/tmp/x.sock"), ("--admin", "https://h:1"), ("--admin", "h:1/livez")]
     {

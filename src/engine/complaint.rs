@@ -1,0 +1,43 @@
+//! What the log hears of work that was not done.
+
+use super::state::Worked;
+use super::step::{LogitsBlock, RowStatus};
+use crate::metrics::ModelMetrics;
+use std::time::Instant;
+
+/// Rows of a work that are looked through for what is wrong with them.
+const MOST_ROWS: usize = 64;
+
+/// Where the first logit is that is no number, and how many there are in its row.
+struct Bad {
+    row: u64,
+    column: usize,
+    columns: usize,
+}
+
+/// At level debug all of it. Once in a while also of logits that no worker means to send: step and sequence say who sent them, and row,
+/// column and number what may have made them. A row of nothing else is a model's fault, some at its end are padding that nobody wrote.
+pub(super) fn complain(model: &ModelMetrics, step_id: u64, logits: &LogitsBlock, worked: &Worked) {
+    let (Err(failure), sequence_id) = (&worked.done, worked.sequence) else { return };
+    tracing::debug!(step_id, sequence_id, status = failure.label(), "work was not done: {}", failure.message);
+    if failure.status != RowStatus::NanLogits {
+        return;
+    }
+    if let Some(more) = model.bad_logits.next(Instant::now()) {
+        let bad = first_bad(logits, worked);
+        let (row, column) = (bad.as_ref().map(|bad| bad.row), bad.as_ref().map(|bad| bad.column));
+        let columns = bad.as_ref().map(|bad| bad.columns);
+        tracing::warn!(step_id, sequence_id, row, column, columns, more, "bad logits: {}", failure.message);
+    }
+}
+
+/// None where rows are lists, or in a device's memory, or have changed since.
+fn first_bad(logits: &LogitsBlock, worked: &Worked) -> Option<Bad> {
+    (worked.first_row..).take(worked.rows.min(MOST_ROWS)).find_map(|row| {
+        let logits = logits.row(row).filter(|row| row.listed().is_none() && row.device_address().is_none())?;
+        let mut copy = vec![0; logits.byte_len()];
+        let values = logits.taken(&mut copy).widen();
+        let column = values.iter().position(|value| value.is_nan())?;
+        Some(Bad { row, column, columns: values.iter().filter(|value| value.is_nan()).count() })
+    })
+}
