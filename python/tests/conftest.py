@@ -26,8 +26,9 @@ class Server:
         self.path = os.path.join(self.folder, "croupier.sock")
         self.uds = f"unix:{self.path}"
         self.flags, self.options = flags, options
-        if "user" in options:
-            os.chown(self.folder, options["user"], -1)
+        if "preexec_fn" in options:
+            # It may be another user then.
+            os.chmod(self.folder, 0o777)
         self.start()
 
     def start(self):

@@ -33,25 +33,21 @@ def folder():
     shutil.rmtree(path)
 
 
-AS_USER = {"user": USER, "group": USER, "extra_groups": []}
+def as_user():
+    """In a process that is about to be another program. The limit comes first: it is looked at with the user's number of processes."""
+    resource.setrlimit(resource.RLIMIT_NPROC, (MOST, MOST))
+    os.setgroups([])
+    os.setgid(USER)
+    os.setuid(USER)
 
 
 @pytest.fixture
-def limit():
-    """What is started has it, and the tests, which are the superuser's, do not care."""
-    before = resource.getrlimit(resource.RLIMIT_NPROC)
-    resource.setrlimit(resource.RLIMIT_NPROC, (MOST, before[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_NPROC, before)
-
-
-@pytest.fixture
-def server(serve, folder, limit, monkeypatch):
+def server(serve, folder, monkeypatch):
     if os.geteuid():
         pytest.skip("only the superuser can start a server as another user, of whom nothing else runs")
     monkeypatch.setenv("CROUPIER_BIN", str(folder / "croupier"))
     flags = ("--io-threads=2", "--threads=1", "--max-history-tokens=1000000")
-    return started(lambda *own: serve(*flags, *own, stderr=subprocess.PIPE, **AS_USER), folder)
+    return started(lambda *own: serve(*flags, *own, stderr=subprocess.PIPE, preexec_fn=as_user), folder)
 
 
 @contextlib.contextmanager
@@ -61,7 +57,7 @@ def no_threads_left():
     try:
         with contextlib.suppress(BlockingIOError):
             while len(others) < MOST:
-                others.append(subprocess.Popen(["sleep", "600"], **AS_USER))
+                others.append(subprocess.Popen(["sleep", "600"], preexec_fn=as_user))
         assert 0 < len(others) < MOST
         yield
     finally:
