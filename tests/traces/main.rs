@@ -96,6 +96,17 @@ fn step(id: u64, traceparent: &str) -> Step {
     }
 }
 
+/// Of two draft tokens for sequence 1, of which the target can only choose the first.
+fn verification(id: u64) -> Step {
+    let draft_distribution = Some(verify_work::DraftDistribution::Deterministic(DeterministicDraft {}));
+    let verify = VerifyWork { draft_token_ids: vec![2, 3], draft_distribution, ..Default::default() };
+    let only = |token: usize| (0..4).map(move |at| if at == token { 0.0 } else { f32::NEG_INFINITY });
+    let logits: Vec<f32> = [2, 1, 1].into_iter().flat_map(only).collect();
+    let logits = rows::<12>(logits.try_into().expect("three rows"));
+    let work = vec![Work { sequence_id: Some(1), kind: Some(work::Kind::Verify(verify)), ..Default::default() }];
+    Step { step_id: id, work, logits: Some(step::Logits::Inline(logits)), ..Default::default() }
+}
+
 fn rows<const N: usize>(logits: [f32; N]) -> InlineLogits {
     InlineLogits { data: logits.into_iter().flat_map(f32::to_le_bytes).collect::<Vec<u8>>().into(), row_stride: 0 }
 }
@@ -281,10 +292,17 @@ async fn every_attribute_is_on_the_page() {
     let server = start(tracing(address, 1.0)).await;
     let mut worker = Worker::open(&server, None).await;
     worker.step("").await;
-    worker.send(Step { logits: None, ..step(2, "") }).await;
+    worker.send(verification(2)).await;
+    worker.reply().await.expect("a verification");
+    worker.send(Step { logits: None, ..step(3, "") }).await;
     worker.reply().await.expect_err("a mistake");
     client(&server).await.sample(one_row(LogitsDtype::F32)).await.expect("an answer");
     let spans = collected(server, &collector).await;
+    let drafts = |name: &str| spans.iter().filter_map(|span| attributes(span).remove(name)).collect::<Vec<_>>();
+    assert_eq!(
+        (drafts("croupier.draft_tokens"), drafts("croupier.draft_tokens_accepted")),
+        (vec!["2".into()], vec!["1".into()])
+    );
     let mut seen: BTreeSet<String> = spans.iter().flat_map(|span| attributes(span).into_keys()).collect();
     // Only failures of the server itself have it.
     seen.insert("error.type".to_owned());
