@@ -81,7 +81,11 @@ async fn bad_speculation_fails_alone_and_changes_nothing() {
         let rows = [logits(5, position), logits(6, 1), nan(logits(6, 2)), logits(6, 3)];
         let bad = Work { first_row: bad.first_row.or(Some(0)), ..bad };
         let neighbour = |id| Work { first_row: Some(0), ..sample_work(id) };
-        let step = Step { work: vec![neighbour(1), bad, neighbour(2)], logits: inline(&rows), ..Default::default() };
+        // Whatever the bad work uses, the last row is of use.
+        let last =
+            Work { first_row: Some(3), ..score_work(None, ScoreWork { token_ids: vec![1], ..Default::default() }) };
+        let work = vec![neighbour(1), bad, neighbour(2), last];
+        let step = Step { work, logits: inline(&rows), ..Default::default() };
         let result = worker.step(step).await;
         let failed = &result.work[1];
         assert_eq!(failed.status(), status, "{message}: {}", failed.message);
