@@ -71,9 +71,13 @@ class Worker:
             work.append(pb.Work(sequence_id=3, sample=pb.SampleWork()))
             rows.append([math.nan] * VOCAB)
         opening = [pb.OpenSequence(sequence_id=id, params=pb.SamplingParams(seed=id)) for id in (1, 2, 3)] if i == 0 else []
+        closing = []
+        if i > 0 and i % 100 == 0:
+            # Another text, with random numbers of its own: what the last one accepted is told when it goes.
+            closing, opening = [1], [pb.OpenSequence(sequence_id=1, params=pb.SamplingParams(seed=1000 + i))]
         if i % 10 == 0:
             opening.append(pb.OpenSequence(sequence_id=4, params=pb.SamplingParams(temperature=-1)))
-        return pb.Step(open=opening, work=work, inline=pb.InlineLogits(data=array.array("f", sum(rows, [])).tobytes()))
+        return pb.Step(close_sequence_ids=closing, open=opening, work=work, inline=pb.InlineLogits(data=array.array("f", sum(rows, [])).tobytes()))
 
     def run(self, seconds):
         pb, outbox = self.pb, queue.SimpleQueue()
