@@ -3,6 +3,7 @@
 
 use super::Error;
 use crate::config::Config;
+use crate::grammar;
 use std::io;
 use std::sync::Mutex;
 use std::thread;
@@ -11,7 +12,7 @@ use std::thread;
 /// log's, one that frees regions, and one for work that blocks.
 const OTHER_THREADS: usize = 6;
 /// Those that work out masks, and one to compile on.
-const OF_GRAMMARS: usize = 5;
+const OF_GRAMMARS: usize = grammar::MOST_THREADS + 1;
 /// Files that a server has open before anybody connects: events, signals, listeners, the one it is told the time of.
 const DESCRIPTORS: usize = 24;
 

@@ -21,7 +21,7 @@ use toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie};
 /// of whose 64 KiB are such rules, does not overflow this.
 const STACK_BYTES: usize = 256 << 20;
 /// Threads that work out masks, at most.
-const MOST_THREADS: usize = 4;
+pub const MOST_THREADS: usize = 4;
 /// States of a text's lexer, of one or two kilobytes each: a schema of some kilobytes has hundreds.
 pub(super) const MOST_STATES: usize = 50_000;
 /// Fuel that the lexer has for a mask and what is read behind it, some 14 ms.

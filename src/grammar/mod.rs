@@ -24,7 +24,7 @@ mod together;
 mod trouble;
 
 pub use ahead::Ahead;
-pub use compile::{Compiled, MOST_COMPILING};
+pub use compile::{Compiled, MOST_COMPILING, MOST_THREADS};
 pub use state::Mask;
 pub use text::Text;
 pub use trouble::Trouble;
