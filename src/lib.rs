@@ -10,6 +10,7 @@ pub mod config;
 pub mod dial;
 pub mod engine;
 pub mod error;
+pub mod explain;
 pub mod grammar;
 pub mod healthcheck;
 pub mod inject;

@@ -72,7 +72,7 @@ const LAYERS: &[&[&str]] = &[
     &["error", "permits", "backend", "region", "grammar"],
     &["metrics", "sequence", "message"],
     &["engine", "trace"],
-    &["bench", "top", "inject", "config", "telemetry", "otlp", "shutdown"],
+    &["bench", "top", "inject", "explain", "config", "telemetry", "otlp", "shutdown"],
     &["rpc"],
     &["admin", "healthcheck", "secrets"],
     &["app"],

@@ -182,3 +182,58 @@ async fn a_message_that_does_not_come_by_the_deadline_is_not_awaited() {
     server.expect_series("croupier_requests_total{method=\"Sample\",code=\"DEADLINE_EXCEEDED\"}", 1.0).await;
     server.expect_series("croupier_in_flight_bytes", 0.0).await;
 }
+
+/// What `croupier explain` says of a row of so many logits.
+fn explained(logits: &[f32], flags: &[&str]) -> serde_json::Value {
+    use std::io::Write;
+    use std::process::{Command, Stdio};
+    let mut command = Command::new(env!("CARGO_BIN_EXE_croupier"));
+    command.args(["explain", "--json", "--dtype", "f32"]).args(flags);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let bytes: Vec<u8> = logits.iter().flat_map(|logit| logit.to_le_bytes()).collect();
+    child.stdin.take().unwrap().write_all(&bytes).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{flags:?}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[tokio::test]
+async fn explain_tells_the_token_of_a_server() {
+    let server = TestServer::start().await;
+    let mut client = server.client().await;
+    let logprobs = LogprobsParams { top_n: 0, mode: LogprobsMode::Processed.into(), token_ids: Vec::new() };
+    let with = |params: SamplingParams| SamplingParams { logprobs: Some(logprobs.clone()), ..params };
+    let cases = [
+        (with(SamplingParams::default()), vec![]),
+        (
+            with(SamplingParams {
+                temperature: Some(0.7),
+                top_p: Some(0.8),
+                frequency_penalty: Some(0.5),
+                ..Default::default()
+            }),
+            vec!["--set", "temperature=0.7", "--set", "top_p=0.8", "--set", "frequency_penalty=0.5"],
+        ),
+        (
+            with(SamplingParams { typical_p: Some(0.6), min_p: Some(0.1), ..Default::default() }),
+            vec!["--set", "typical_p=0.6", "--set", "min_p=0.1"],
+        ),
+        (
+            with(SamplingParams { xtc_probability: Some(0.5), xtc_threshold: Some(0.1), ..Default::default() }),
+            vec!["--set", "xtc_probability=0.5", "--set", "xtc_threshold=0.1"],
+        ),
+    ];
+    for (params, flags) in cases {
+        for seed in 0..6u32 {
+            let (logits, text) = (logits(seed.into(), 2), seed.to_string());
+            let params = SamplingParams { seed: Some(seed.into()), ..params.clone() };
+            let row = SampleRow { prompt_token_ids: vec![4, 5], output_token_ids: vec![7, 7], ..row(params) };
+            let answer = client.sample(request(vec![row], std::slice::from_ref(&logits))).await.unwrap().into_inner();
+            let token = answer.rows[0].token.clone().unwrap();
+            let told = explained(&logits, &[&flags[..], &["--prompt=4,5", "--output=7,7", "--seed", &text]].concat());
+            assert_eq!(told["token"], token.token_id, "{flags:?} {seed}");
+            assert_eq!(told["logprob"].as_f64().unwrap() as f32, token.logprob.unwrap());
+            assert_eq!(told["rank"], token.rank.unwrap());
+        }
+    }
+}

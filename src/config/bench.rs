@@ -13,7 +13,7 @@ pub(super) const BENCH: &str = "bench";
 pub(super) const BASELINE: &str = "bench-baseline-server";
 pub(super) const WRITER: &str = "bench-shard-writer";
 
-const DTYPES: [(&str, Dtype); 3] = [("f32", Dtype::F32), ("f16", Dtype::F16), ("bf16", Dtype::Bf16)];
+pub(super) const DTYPES: [(&str, Dtype); 3] = [("f32", Dtype::F32), ("f16", Dtype::F16), ("bf16", Dtype::Bf16)];
 
 /// `croupier bench` as clap sees it. The defaults in the help are those of [`BenchArgs`].
 pub(super) fn command() -> clap::Command {

@@ -3,7 +3,7 @@
 use super::flags::{Reader, flag, option};
 use super::resolve::{CONFIG, Env, resolve, source_of_grammars};
 use super::settings::SETTINGS;
-use super::{Config, EXIT_CONFIG, LogFormat, access, bench, detect, inject, secrets, top, values};
+use super::{Config, EXIT_CONFIG, LogFormat, access, bench, detect, explain, inject, secrets, top, values};
 use crate::bench::Address;
 use crate::dial::Access;
 use crate::{admin_client, output, telemetry};
@@ -34,6 +34,8 @@ pub enum Command {
     Top(crate::top::TopArgs),
     /// Add the sidecar to manifests.
     Inject(crate::inject::InjectArgs),
+    /// Take a row of logits its way.
+    Explain(Box<crate::explain::ExplainArgs>),
     /// Look for marks in texts.
     Detect(Box<crate::watermark::command::DetectArgs>),
 }
@@ -139,9 +141,10 @@ pub fn command_line() -> clap::Command {
         .override_usage("croupier [COMMAND]")
         .after_help("Without a command it serves. `croupier COMMAND --help` says more.")
         .subcommand(serve)
-        .subcommand(healthcheck_command(config))
+        .subcommand(healthcheck_command(config.clone()))
         .subcommand(top::command())
         .subcommand(inject::command())
+        .subcommand(explain::command(config))
         .subcommand(detect::command())
         .subcommand(bench::command())
         .subcommand(bench::baseline_command())
@@ -183,6 +186,10 @@ pub fn parse(args: impl IntoIterator<Item = OsString>, env: Env<'_>) -> Result<C
         Some((bench::BENCH, sub)) => bench::args(sub, problems).map(Command::Bench).map_err(|p| Stop::mistakes(&p)),
         Some((top::TOP, sub)) => top::args(sub, problems).map(Command::Top).map_err(|p| Stop::mistakes(&p)),
         Some((inject::INJECT, sub)) => inject::args(sub, problems).map(Command::Inject).map_err(|p| Stop::mistakes(&p)),
+        Some((explain::EXPLAIN, sub)) => {
+            let args = explain::args(sub, env, problems);
+            args.map(|args| Command::Explain(Box::new(args))).map_err(|p| Stop::mistakes(&p))
+        }
         Some((detect::DETECT, sub)) => {
             let args = detect::args(sub, problems);
             args.map(|args| Command::Detect(Box::new(args))).map_err(|p| Stop::mistakes(&p))

@@ -10,6 +10,7 @@ mod cli;
 mod composed;
 mod defaults;
 mod detect;
+mod explain;
 mod file;
 mod flags;
 mod given;

@@ -3,7 +3,7 @@
 //! [`sample_row`] is the contract that every backend is compared with, bit for bit. Read it top to
 //! bottom, then the rule you need: [`adjust`] (masks, bias, penalties), [`order`] (ties), [`mass`] (the
 //! numbers), [`filters`] (top-k, top-p, min-p), [`chain`] (all other samplers, and any order), [`distribution`] (the draw),
-//! [`mark`] (watermarks), [`mask`] (the form of masks), [`philox`] (random numbers), [`report`] (why a token was not drawn), [`listed`] (rows of which only
+//! [`mark`] (watermarks), [`mask`] (the form of masks), [`philox`] (random numbers), [`report`] (why a token was not drawn), [`stages`] (what each step left), [`listed`] (rows of which only
 //! the largest logits are here).
 
 // Tokens may not depend on functions that differ from platform to platform: clippy.toml lists them.
@@ -27,6 +27,7 @@ pub mod philox;
 pub mod report;
 pub mod row;
 pub mod samplers;
+pub mod stages;
 pub(crate) mod steps;
 
 use distribution::Distribution;

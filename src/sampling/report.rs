@@ -92,6 +92,29 @@ pub enum Removed {
     TokenMask,
 }
 
+impl Removed {
+    /// The parameter or thing that it is, in small letters.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::RawLogit => "raw_logit",
+            Self::ForcedToken => "forced_token",
+            Self::AllowedTokenIds => "allowed_token_ids",
+            Self::BannedTokenIds => "banned_token_ids",
+            Self::BadWords => "bad_words",
+            Self::MinTokens => "min_tokens",
+            Self::TokenBanRanges => "token_ban_ranges",
+            Self::NoRepeatNgram => "no_repeat_ngram",
+            Self::Penalties => "penalties",
+            Self::Greedy => "greedy",
+            Self::Sampler(sampler) => sampler.kind_name(),
+            Self::Precision => "precision",
+            Self::Watermark => "watermark",
+            Self::TokenMask => "token_mask",
+        }
+    }
+}
+
 /// What is said about a row, as sent and adjusted, whose first adjusted token is `best`.
 pub(super) fn report(
     (raw, adjusted, best): (&[f32], &[f32], Candidate),

@@ -4,8 +4,9 @@ use super::figures::{Count, Error, Figures, Fill, Latency, Model};
 use super::paths::{HandedOver, Path};
 use super::speculation::{NOT_CHANCE, Position, Proposer, Rejected, Shift};
 use super::table::{column, flow, table};
-use super::units::{bytes, grouped, rate, share, time, uptime};
+use super::units::{bytes, rate, share, time, uptime};
 use crate::metrics::catalog::{self as cat, Def};
+use crate::output::grouped;
 use ratatui::style::{Color, Modifier, Style, Stylize};
 use ratatui::text::{Line, Span};
 

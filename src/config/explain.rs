@@ -1,0 +1,179 @@
+//! The command line of `croupier explain`.
+
+use super::bench::DTYPES;
+use super::flags::{Reader, flag, option, switch};
+use super::resolve::{Env, resolve};
+use super::{Config, defaults, file, given, values};
+use crate::explain::{ExplainArgs, Place};
+use crate::params::SamplingParams;
+use clap::{Arg, ArgAction, ArgMatches};
+use toml::{Table, Value};
+
+pub(super) const EXPLAIN: &str = "explain";
+/// Most tokens that are shown of each kind.
+const MOST_SHOWN: u32 = 1000;
+/// No file has so many that may be read.
+const MOST_LOGITS: usize = 1 << 30;
+const SET: &str = "set";
+
+const ABOUT: &str = "Take a row of logits through the samplers and say what each left, and which token comes";
+const EXAMPLES: &str = "\
+The row is an array that numpy.save wrote (float32 or float16; its last dimension is a row), bare binary numbers with --dtype, \
+or numbers in writing, between spaces or commas.
+
+Parameters are those of a server: of its file ([defaults]) or environment, then of --preset, then of each --set, written as in \
+[defaults] of docs/configuration.md. The token is the one that a server gives for the same logits, parameters, prompt, output and \
+seed. Samplers that remember, mirostat and adaptive-p, begin anew.
+
+  echo 2.5 1 0.5 0 -1 | croupier explain --set temperature=0.8 --set top_k=3
+  croupier explain logits.npy --row 3 --preset creative --output 5,7 --seed 42
+  croupier explain logits.npy --set 'banned_token_ids=[279]' --why-not 279 --json
+
+Exit code 0 when a token came; 1 when the row cannot be read or no token can come of it; 2 for a mistake in the arguments.";
+
+/// `croupier explain` as clap sees it.
+pub(super) fn command(config: Arg) -> clap::Command {
+    clap::Command::new(EXPLAIN)
+        .about(ABOUT)
+        .after_help(EXAMPLES)
+        .arg(Arg::new("file").value_name("FILE").help("The logits [default: standard input]"))
+        .arg(config)
+        .arg(option("preset", "NAME", "Parameters of a preset, over those of the file"))
+        .arg(
+            option(SET, "KEY=VALUE", "A parameter, over those of file and preset; may be repeated")
+                .action(ArgAction::Append),
+        )
+        .arg(option("seed", "N", "The text's seed [default: 0]"))
+        .arg(option("prompt", "ID,ID,...", "Tokens of the prompt [default: none]"))
+        .arg(option("output", "ID,ID,...", "Tokens that followed it; the row is for the next one [default: none]"))
+        .arg(option("eos", "ID,ID,...", "Tokens that end the text [default: none]"))
+        .arg(option("dtype", "NAME", "Format of bare binary numbers: f32, f16 or bf16, little endian"))
+        .arg(option("vocab-size", "N", "Logits of a row [default: an array's last dimension, else all there are]"))
+        .arg(option("row", "N", "Which row, from 0 [default: 0]"))
+        .arg(option("top", "N", "How many of the likeliest tokens to show, as sent and as drawn from [default: 10]"))
+        .arg(option("why-not", "ID,ID,...", "Tokens to show too, with what removed them"))
+        .arg(switch("json", "A JSON object instead of the table; a logit of null is -infinity"))
+}
+
+/// The arguments that clap read.
+///
+/// # Errors
+/// Every mistake, with those found before.
+pub(super) fn args(matches: &ArgMatches, env: Env<'_>, problems: Vec<String>) -> Result<ExplainArgs, Vec<String>> {
+    let only_file = |name: &str| (name == super::resolve::CONFIG).then(|| flag(matches, name)).flatten();
+    let (mut config, mut problems) = resolve(&only_file, env, problems);
+    config.read_vocabulary(&mut problems);
+    let params = params(matches, &config, &mut problems);
+    let mut reader = Reader::new(matches, problems);
+    let args = ExplainArgs {
+        place: Place {
+            file: reader.read("file", None, |t| Ok(Some(t.into()))),
+            dtype: reader.read("dtype", None, |t| values::one_of(t, &DTYPES).map(Some)),
+            vocab_size: reader.read("vocab-size", None, |t| values::count(t, 1..=MOST_LOGITS).map(Some)),
+            row: reader.read("row", 0, |t| values::count(t, 0..=MOST_LOGITS)),
+        },
+        params,
+        most_listed: config.limits.max_top_logprobs,
+        vocabulary: config.vocabulary,
+        eos: reader.read("eos", Vec::new(), tokens),
+        prompt: reader.read("prompt", Vec::new(), tokens),
+        output: reader.read("output", Vec::new(), tokens),
+        seed: reader.read("seed", 0, |t| values::count(t, 0..=u64::MAX)),
+        top: reader.read("top", 10, |t| values::count(t, 0..=MOST_SHOWN)),
+        why_not: reader.read("why-not", Vec::new(), tokens),
+        json: matches.get_flag("json"),
+    };
+    reader.end(args)
+}
+
+/// Those of the file, the preset and the flags, one over the other.
+fn params(matches: &ArgMatches, config: &Config, problems: &mut Vec<String>) -> SamplingParams {
+    let mut params = config.defaults.clone();
+    if let Some(name) = flag(matches, "preset") {
+        match config.presets.get(&name) {
+            Ok(preset) => preset.apply(&mut params),
+            Err(error) => problems.push(format!("--preset: {}", error.message)),
+        }
+    }
+    let mut table = Table::new();
+    for text in matches.get_many::<String>(SET).into_iter().flatten() {
+        match pair(text) {
+            Ok((key, value)) => drop(table.insert(key, value)),
+            Err(problem) => problems.push(format!("--{SET}: {problem}")),
+        }
+    }
+    let given = given::read(&format!("--{SET}"), &table, &config.limits, problems);
+    given.copies.iter().for_each(|copy| copy(&given.params, &mut params));
+    params
+}
+
+/// `key=value`: the value as TOML has it, or else a text.
+fn pair(text: &str) -> Result<(String, Value), String> {
+    let Some((key, value)) = text.split_once('=').map(|(key, value)| (key.trim(), value.trim())) else {
+        return Err(format!("\"{text}\" is no KEY=VALUE, such as top_k=50"));
+    };
+    if defaults::parameter(key).is_some_and(|_| value.is_empty()) {
+        return Err(format!("{key}: has no value"));
+    }
+    let read = file::table(&format!("value = {value}"), SET).ok().and_then(|mut table| table.remove("value"));
+    Ok((key.to_owned(), read.unwrap_or_else(|| Value::String(value.to_owned()))))
+}
+
+/// `5,7,9`.
+fn tokens(text: &str) -> Result<Vec<u32>, String> {
+    let token = |part: &str| part.trim().parse().map_err(|_| format!("\"{}\" is no token id", part.trim()));
+    text.split(',').filter(|part| !part.trim().is_empty()).map(token).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sampling::logits::Dtype;
+    use std::ffi::OsString;
+
+    fn read(arguments: &[&str], env: Env<'_>) -> Result<ExplainArgs, Vec<String>> {
+        let config = option(super::super::resolve::CONFIG, "PATH", "");
+        let arguments = [&["explain"], arguments].concat();
+        args(&command(config).try_get_matches_from(arguments).expect("clap reads it"), env, Vec::new())
+    }
+
+    #[test]
+    fn one_goes_over_the_other() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("croupier.toml");
+        std::fs::write(&file, "[defaults]\ntemperature = 0.5\ntop_k = 7\nmin_p = 0.25\n").unwrap();
+        let env = |name: &str| (name == "CROUPIER_CONFIG").then(|| OsString::from(&file));
+        let args =
+            read(&["--preset", "creative", "--set", "top_k=9", "--set", "banned_token_ids = [3, 5]"], &env).unwrap();
+        let mut preset = SamplingParams { top_k: 7, ..SamplingParams::default() };
+        Config::default().presets.get("creative").unwrap().apply(&mut preset);
+        assert_eq!((args.params.temperature, args.params.min_p), (preset.temperature, preset.min_p));
+        assert_eq!((args.params.top_k, args.params.banned_token_ids), (9, vec![3, 5]));
+        let args =
+            read(&["--set", "engine_order=vllm", "--dtype", "bf16", "--row", "2", "--eos", "5, 7"], &|_| None).unwrap();
+        assert_eq!(args.params.samplers.sampler_order.engine(), crate::params::EngineOrder::Vllm);
+        let place = Place { dtype: Some(Dtype::Bf16), row: 2, ..Place::default() };
+        assert_eq!((args.place, args.eos, args.seed, args.top), (place, vec![5, 7], 0, 10));
+    }
+
+    #[test]
+    fn every_mistake_is_told() {
+        let arguments = [
+            "--preset", "cosy", "--set", "top_k", "--set", "top_p=2", "--set", "topp=1", "--prompt", "a,5", "--dtype",
+            "f64",
+        ];
+        let found = read(&arguments, &|_| None).unwrap_err();
+        let starts = [
+            "--preset: is not the name of a preset; there are ",
+            "--set: \"top_k\" is no KEY=VALUE",
+            "--set.topp: there is no such key; did you mean top_p?",
+            "--set.top_p: is 2, must be in ",
+            "--dtype: \"f64\" is not one of f32, f16, bf16",
+            "--prompt: \"a\" is no token id",
+        ];
+        assert_eq!(found.len(), starts.len(), "{found:?}");
+        for (found, start) in found.iter().zip(starts) {
+            assert!(found.starts_with(start), "{found} is not {start}");
+        }
+    }
+}

@@ -1,0 +1,301 @@
+//! `croupier explain`: one row of logits on its way through the samplers, without a server. The token is that which a server
+//! gives for the same logits, parameters, history, seed and position.
+//!
+//! [`rows`] reads the row, [`sampling::stages`](crate::sampling::stages) follows it, [`table`] shows it.
+
+mod rows;
+mod table;
+
+pub use rows::{Place, Row};
+
+use crate::output;
+use crate::params::SamplingParams;
+use crate::params::report::ReportParams;
+use crate::sampling::distribution::Distribution;
+use crate::sampling::logits::Logits;
+use crate::sampling::philox::Purpose;
+use crate::sampling::report::{self, Removed, ReportSpec, WhyNot};
+use crate::sampling::row::{Filters, RowError, RowSpec};
+use crate::sampling::sample_row;
+use crate::sampling::stages::{Done, Stage, stages};
+use crate::sequence::rules::Rules;
+use crate::sequence::{FinishReason, Sequence};
+use crate::vocabulary::Vocabulary;
+use serde::Serialize;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+/// What `croupier explain` is to do.
+#[derive(Debug, Clone)]
+pub struct ExplainArgs {
+    /// Where the row is.
+    pub place: Place,
+    /// The parameters.
+    pub params: SamplingParams,
+    /// Most entries that a list of tokens may have.
+    pub most_listed: u32,
+    /// Texts of tokens, where they are known.
+    pub vocabulary: Option<Arc<Vocabulary>>,
+    /// Tokens that end the text.
+    pub eos: Vec<u32>,
+    /// The text's prompt.
+    pub prompt: Vec<u32>,
+    /// Its output so far, of which the row is the next token's.
+    pub output: Vec<u32>,
+    /// The text's seed.
+    pub seed: u64,
+    /// How many of the likeliest tokens are shown.
+    pub top: u32,
+    /// Tokens to say the fate of.
+    pub why_not: Vec<u32>,
+    /// A JSON object instead of tables.
+    pub json: bool,
+}
+
+/// No filter.
+const AS_SENT: Filters = Filters { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0 };
+
+/// What is told of a row.
+#[derive(Debug, Clone, Serialize, PartialEq)]
+struct Told {
+    vocab_size: usize,
+    dtype: &'static str,
+    /// Tokens whose logit was sent as −∞.
+    masked_as_sent: usize,
+    seed: u64,
+    position: usize,
+    stages: Vec<ToldStage>,
+    token: u32,
+    /// Of the distribution that the token was drawn from.
+    logprob: f32,
+    raw_logprob: f32,
+    /// By logit after masks, bias and penalties.
+    rank: u32,
+    finish_reason: Option<&'static str>,
+    /// The likeliest tokens of the row as sent and of what was drawn from, the one drawn, and those asked about; the likeliest first.
+    tokens: Vec<ToldToken>,
+}
+
+/// One stage.
+#[derive(Debug, Clone, Serialize, PartialEq)]
+struct ToldStage {
+    stage: &'static str,
+    tokens_left: usize,
+    kept: f64,
+    entropy_bits: f64,
+}
+
+/// One token.
+#[derive(Debug, Clone, Serialize, PartialEq)]
+struct ToldToken {
+    token: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    text: Option<String>,
+    /// As sent; `null` in JSON: −∞.
+    logit: f32,
+    /// After masks, bias and penalties; `null` in JSON: −∞.
+    adjusted_logit: f32,
+    raw_probability: f64,
+    probability: f32,
+    /// What removed it; `None`: it could have been drawn.
+    removed_by: Option<&'static str>,
+}
+
+/// The subcommand `explain`. Exit code 0 when a token came, 1 when the row has none or cannot be read.
+#[must_use]
+pub fn main(args: &ExplainArgs) -> ExitCode {
+    let text = explain(args).and_then(|told| {
+        if !args.json {
+            return Ok(table::of(&told));
+        }
+        serde_json::to_string_pretty(&told).map(|json| json + "\n").map_err(|error| error.to_string())
+    });
+    match text {
+        Ok(text) => output::say(&text).map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS),
+        Err(problem) => {
+            output::complain(&format!("croupier explain: {problem}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Takes the row its way.
+fn explain(args: &ExplainArgs) -> Result<Told, String> {
+    let whence = args.place.file.as_ref().map_or_else(|| "standard input".into(), |path| path.display().to_string());
+    let Row { dtype, bytes } = rows::read(&args.place).map_err(|problem| format!("{whence}: {problem}"))?;
+    let logits = Logits::new(dtype, &bytes);
+    let mut sequence = open(args, logits.vocab_size() as u32)?;
+    let told = told(args, &logits, &sequence.spec(sequence.draw(Purpose::Sample)));
+    let mut told = told.map_err(|error| format!("{whence}: {error}"))?;
+    told.finish_reason = sequence.commit(told.token).map(FinishReason::label);
+    Ok(told)
+}
+
+/// The text whose next token the row is for.
+fn open(args: &ExplainArgs, vocab_size: u32) -> Result<Sequence, String> {
+    let in_vocabulary = |name: &str, tokens: &[u32]| match tokens.iter().find(|&&token| token >= vocab_size) {
+        Some(token) => Err(format!("--{name}: {token} is not below {vocab_size}, the number of logits of the row")),
+        None => Ok(()),
+    };
+    in_vocabulary("prompt", &args.prompt)?;
+    in_vocabulary("output", &args.output)?;
+    in_vocabulary("eos", &args.eos)?;
+    in_vocabulary("why-not", &args.why_not)?;
+    let mut params = args.params.clone();
+    params.samplers.report = Some(Box::new(ReportParams { support_size: true, ..ReportParams::default() }));
+    if params.history.grammar.is_some() {
+        return Err("grammar: is followed by servers only".to_owned());
+    }
+    params.validate(vocab_size, args.most_listed).map_err(|error| error.to_string())?;
+    let rules = Rules::new(params, &args.eos).with_vocabulary(args.vocabulary.clone());
+    rules.validate().map_err(|error| error.to_string())?;
+    let sequence = Sequence::open(Arc::new(rules), args.seed, &args.prompt, &args.output);
+    match sequence.finished() {
+        Some(reason) => Err(format!("--output: the text ended with it ({}); no token follows", reason.label())),
+        None => Ok(sequence),
+    }
+}
+
+/// What is told of a row whose text asks for this.
+fn told(args: &ExplainArgs, logits: &Logits<'_>, spec: &RowSpec<'_>) -> Result<Told, RowError> {
+    let token = sample_row(logits, spec)?.token;
+    let (drawn, sent) =
+        (Distribution::of(logits, spec)?, Distribution::of(logits, &RowSpec::plain(AS_SENT, spec.action))?);
+    let first =
+        |of: &Distribution| of.kept().iter().take(args.top as usize).map(|w| w.candidate.token).collect::<Vec<_>>();
+    let mut shown = [first(&drawn), first(&sent), vec![token], args.why_not.clone()].concat();
+    shown.sort_unstable();
+    shown.dedup();
+    let wanted = ReportParams { why_not_token_ids: shown, ..ReportParams::default() };
+    let report = spec.report.map(|report| ReportSpec { wanted: &wanted, ..report });
+    let fates = report::why_not(logits, &RowSpec { report, ..*spec })?;
+    let mut tokens: Vec<ToldToken> = fates.iter().map(|fate| of(args, fate, sent.logprob(fate.token))).collect();
+    tokens.sort_by(|a, b| {
+        b.probability.total_cmp(&a.probability).then(b.logit.total_cmp(&a.logit)).then(a.token.cmp(&b.token))
+    });
+    Ok(Told {
+        vocab_size: logits.vocab_size(),
+        dtype: logits.dtype().name(),
+        masked_as_sent: logits.vocab_size() - sent.kept().len(),
+        seed: args.seed,
+        position: args.output.len(),
+        stages: stages(logits, spec)?.iter().map(ToldStage::from).collect(),
+        token,
+        logprob: drawn.logprob(token),
+        raw_logprob: sent.logprob(token),
+        rank: drawn.rank(token),
+        finish_reason: None,
+        tokens,
+    })
+}
+
+fn of(args: &ExplainArgs, fate: &WhyNot, raw_logprob: f32) -> ToldToken {
+    ToldToken {
+        token: fate.token,
+        text: args.vocabulary.as_ref().map(|texts| String::from_utf8_lossy(texts.text(fate.token)).into_owned()),
+        logit: fate.raw,
+        adjusted_logit: fate.adjusted,
+        raw_probability: f64::from(raw_logprob).exp(),
+        probability: fate.probability,
+        removed_by: fate.removed.map(Removed::name),
+    }
+}
+
+impl From<&Stage> for ToldStage {
+    fn from(stage: &Stage) -> Self {
+        let name = match stage.done {
+            Done::Sent => "as sent",
+            Done::Adjusted => "masks, bias, penalties",
+            Done::Greedy => "greedy",
+            Done::Sampler(sampler) => sampler.kind_name(),
+            Done::Watermark => "watermark",
+        };
+        let entropy_bits = stage.entropy / std::f64::consts::LN_2;
+        Self { stage: name, tokens_left: stage.left, kept: stage.kept, entropy_bits }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::params::watermark::{GumbelParams, Watermark};
+
+    fn args(params: SamplingParams) -> ExplainArgs {
+        ExplainArgs {
+            place: Place::default(),
+            params,
+            most_listed: 20,
+            vocabulary: None,
+            eos: Vec::new(),
+            prompt: Vec::new(),
+            output: vec![1, 1],
+            seed: 5,
+            top: 2,
+            why_not: vec![3],
+            json: false,
+        }
+    }
+
+    /// What is told of a row whose probabilities are 4, 2, 1, 1 of 8.
+    fn of_four(args: &ExplainArgs) -> Result<Told, String> {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("row");
+        std::fs::write(&file, "1.3862944 0.6931472 0 0").unwrap();
+        explain(&ExplainArgs { place: Place { file: Some(file), ..Place::default() }, ..args.clone() })
+    }
+
+    #[test]
+    fn it_tells_the_way_of_a_row() {
+        let params = SamplingParams { banned_token_ids: vec![0], top_k: 2, ..SamplingParams::default() };
+        let told = of_four(&args(params)).unwrap();
+        let stages: Vec<_> = told.stages.iter().map(|stage| (stage.stage, stage.tokens_left)).collect();
+        assert_eq!(stages, [("as sent", 4), ("masks, bias, penalties", 3), ("temperature", 3), ("top_k", 2)]);
+        let tokens: Vec<_> = told.tokens.iter().map(|token| (token.token, token.removed_by)).collect();
+        assert_eq!(tokens, [(1, None), (2, None), (0, Some("banned_token_ids")), (3, Some("top_k"))]);
+        let near = |a: f64, b: f64| assert!((a - b).abs() < 1e-6, "{a} is not {b}");
+        near(told.tokens[0].raw_probability, 0.25);
+        near(told.tokens[0].probability.into(), 2.0 / 3.0);
+        near(told.tokens[2].raw_probability, 0.5);
+        assert_eq!((told.position, told.seed, told.masked_as_sent), (2, 5, 0));
+        let drawn = told.tokens.iter().find(|token| token.token == told.token).unwrap();
+        near(f64::from(told.logprob).exp(), drawn.probability.into());
+        near(f64::from(told.raw_logprob).exp(), drawn.raw_probability);
+        let table = table::of(&told);
+        assert!(
+            table.contains("removed by top_k") && table.contains(&format!("\nThe token is {}: ", told.token)),
+            "{table}"
+        );
+        assert!(table.contains(&format!(">{:>8} ", told.token)), "{table}");
+    }
+
+    #[test]
+    fn every_way_has_stages() {
+        let usual = SamplingParams::default();
+        let greedy = SamplingParams { temperature: 0.0, ..usual.clone() };
+        let mut xtc = SamplingParams { min_p: 0.3, ..usual.clone() };
+        (xtc.samplers.xtc_probability, xtc.samplers.xtc_threshold) = (1.0, 0.2);
+        let mut gumbel = usual;
+        gumbel.history.watermark = Some(Arc::new(Watermark::Gumbel(GumbelParams::new(7))));
+        let last = |params| of_four(&args(params)).unwrap().stages.pop().unwrap();
+        assert_eq!((last(greedy).stage, last(xtc.clone()).stage, last(gumbel).stage), ("greedy", "xtc", "temperature"));
+        assert_eq!(last(xtc).tokens_left, 1);
+    }
+
+    #[test]
+    fn what_cannot_be_is_told() {
+        let usual = args(SamplingParams::default());
+        let told = |args: ExplainArgs| of_four(&args).unwrap_err();
+        assert_eq!(
+            told(ExplainArgs { prompt: vec![9], ..usual.clone() }),
+            "--prompt: 9 is not below 4, the number of logits of the row"
+        );
+        let ended = SamplingParams { max_tokens: 2, ..SamplingParams::default() };
+        assert!(told(args(ended)).starts_with("--output: the text ended with it ("));
+        let none = SamplingParams { banned_token_ids: vec![0, 1, 2, 3], ..SamplingParams::default() };
+        assert!(told(args(none)).contains("every token of the row is masked"));
+        let wide = SamplingParams { banned_token_ids: vec![7], ..SamplingParams::default() };
+        assert!(told(args(wide)).starts_with("banned_token_ids"));
+        let nowhere = ExplainArgs { place: Place { file: Some("/nowhere".into()), ..Place::default() }, ..usual };
+        assert!(explain(&nowhere).unwrap_err().starts_with("/nowhere: "));
+    }
+}

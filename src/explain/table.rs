@@ -1,0 +1,65 @@
+//! What is told, for people.
+
+use super::{Told, ToldStage, ToldToken};
+use crate::output::grouped;
+use std::fmt::Write as _;
+
+/// Columns of the likeliest token's bar.
+const BAR: f32 = 24.0;
+/// Columns of a token's text.
+const TEXT: usize = 16;
+
+pub(super) fn of(told: &Told) -> String {
+    let mut table = format!(
+        "{} logits ({}), {} of them -infinity; position {}, seed {}\n\n",
+        grouped(told.vocab_size as u64),
+        told.dtype,
+        grouped(told.masked_as_sent as u64),
+        told.position,
+        told.seed
+    );
+    table += &format!("{:24} {:>11} {:>9} {:>13}\n", "stage", "tokens left", "kept", "entropy, bits");
+    told.stages.iter().for_each(|stage| table += &of_stage(stage));
+    let texts = told.tokens.iter().any(|token| token.text.is_some());
+    let text = if texts { format!("  {:TEXT$}", "text") } else { String::new() };
+    let columns = [
+        format!("{:>9}{text}", "token"),
+        format!("{:>10} {:>10}", "logit", "adjusted"),
+        format!("{:>8} {:>8}", "raw", "drawn"),
+    ];
+    let _ = writeln!(table, "\n{}", columns.join(" "));
+    let most = told.tokens.iter().map(|token| token.probability).fold(f32::MIN_POSITIVE, f32::max);
+    told.tokens.iter().for_each(|token| table += &of_token(token, (told.token, most), texts));
+    let end = told.finish_reason.map_or(String::new(), |reason| format!("; it ends the text ({reason})"));
+    let _ = writeln!(
+        table,
+        "\nThe token is {}: logprob {:.4}, as sent {:.4}, rank {}{end}",
+        told.token, told.logprob, told.raw_logprob, told.rank
+    );
+    table
+}
+
+fn of_stage(stage: &ToldStage) -> String {
+    let kept = format!("{:.2} %", stage.kept * 100.0);
+    format!("{:24} {:>11} {kept:>9} {:>13.3}\n", stage.stage, grouped(stage.tokens_left as u64), stage.entropy_bits)
+}
+
+fn of_token(token: &ToldToken, (drawn, most): (u32, f32), texts: bool) -> String {
+    let text = token.text.as_deref().map(shown).unwrap_or_default();
+    let text = if texts { format!("  {text:TEXT$}") } else { String::new() };
+    let logits = format!("{:>10.4} {:>10.4}", token.logit, token.adjusted_logit);
+    let shares = format!("{:>8.5} {:>8.5}", token.raw_probability, token.probability);
+    let fate = match token.removed_by {
+        Some(by) => format!("removed by {by}"),
+        None => "█".repeat((token.probability / most * BAR).round() as usize),
+    };
+    let mark = if token.token == drawn { ">" } else { " " };
+    let line = format!("{mark}{:>8}{text} {logits} {shares}  {fate}", token.token);
+    format!("{}\n", line.trim_end())
+}
+
+/// A token's text on one line, in quotes so that spaces can be seen.
+fn shown(text: &str) -> String {
+    let quoted = format!("{text:?}");
+    if quoted.chars().count() <= TEXT { quoted } else { quoted.chars().take(TEXT - 1).chain(['…']).collect() }
+}

@@ -1,0 +1,152 @@
+//! A row on its way, one stage after the other: what each left. For people who ask why a token came, or did not.
+
+use super::chain::{self, Chain};
+use super::distribution::{self, Distribution};
+use super::entropy::{entropy, entropy_term};
+use super::filters::Weighted;
+use super::logits::Logits;
+use super::order::Candidate;
+use super::report;
+use super::row::{RowError, RowSpec};
+use crate::params::{Sampler, Step};
+
+/// What a stage did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Done {
+    /// Nothing: the row as it was sent.
+    Sent,
+    /// Masks, bans, bias and penalties, and what makes some tokens likelier for a watermark.
+    Adjusted,
+    /// The maximum was taken.
+    Greedy,
+    /// A sampler took its step.
+    Sampler(Sampler),
+    /// A watermark's step, which is no sampler's.
+    Watermark,
+}
+
+/// What is left of a row behind a stage.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Stage {
+    /// The stage.
+    pub done: Done,
+    /// How many tokens are left.
+    pub left: usize,
+    /// What they had of the probability before this stage, 0 to 1.
+    pub kept: f64,
+    /// Entropy in nats of what is left.
+    pub entropy: f64,
+}
+
+/// The stages of a row, the first of them [`Done::Sent`].
+///
+/// # Errors
+/// [`RowError`] when the row has no distribution.
+pub fn stages(logits: &Logits<'_>, spec: &RowSpec<'_>) -> Result<Vec<Stage>, RowError> {
+    let raw = distribution::widened(logits)?;
+    let (adjusted, best) = distribution::adjusted(&raw, spec)?;
+    let sent = Distribution::raw(&raw);
+    let mut before = Shares::of(sent.kept());
+    let first = Stage { done: Done::Sent, left: sent.kept().len(), kept: 1.0, entropy: report::of(&sent) };
+    let plain = Distribution::raw(&adjusted);
+    let kept = before.held_by(plain.kept());
+    let second = Stage { done: Done::Adjusted, left: plain.kept().len(), kept, entropy: report::of(&plain) };
+    before = Shares::of(plain.kept());
+    let mut stages = vec![first, second];
+    if spec.filters.temperature == 0.0 {
+        let only = Weighted { candidate: best, mass: 1 };
+        stages.push(Stage { done: Done::Greedy, left: 1, kept: before.held_by(&[only]), entropy: 0.0 });
+        return Ok(stages);
+    }
+    let usual = report::usual(spec);
+    let chain = spec.chain.unwrap_or(Chain::of_filters(&usual));
+    let row: (Vec<Candidate>, usize) = (distribution::finite(&adjusted).collect(), adjusted.len());
+    chain::watched(row, &spec.filters, &chain, |step, left| {
+        let Some(step) = step else { return };
+        let terms = left.kept().iter().map(|w| entropy_term(left.exponent(w), w.mass)).sum();
+        stages.push(Stage {
+            done: done(step),
+            left: left.kept().len(),
+            kept: before.held_by(left.kept()),
+            entropy: entropy(terms, left.total()),
+        });
+        before = Shares::of(left.kept());
+    });
+    Ok(stages)
+}
+
+fn done(step: &Step) -> Done {
+    step.sampler().map_or(Done::Watermark, Done::Sampler)
+}
+
+/// Masses by token, to see what others leave of them.
+struct Shares {
+    /// By token.
+    masses: Vec<(u32, u64)>,
+    total: u64,
+}
+
+impl Shares {
+    fn of(kept: &[Weighted]) -> Self {
+        let mut masses: Vec<(u32, u64)> = kept.iter().map(|w| (w.candidate.token, w.mass)).collect();
+        masses.sort_unstable();
+        Self { total: masses.iter().map(|(_, mass)| mass).sum(), masses }
+    }
+
+    /// What these tokens have of the whole.
+    fn held_by(&self, kept: &[Weighted]) -> f64 {
+        let mass =
+            |token| self.masses.binary_search_by_key(&token, |&(token, _)| token).map_or(0, |at| self.masses[at].1);
+        let held: u64 = kept.iter().map(|w| mass(w.candidate.token)).sum();
+        held as f64 / self.total as f64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sampling::logits::Dtype;
+    use crate::sampling::row::{Action, Filters};
+
+    fn of(logits: &[f32], filters: Filters) -> Vec<Stage> {
+        let row = Dtype::F32.encode(logits);
+        let spec = RowSpec { banned: &[3], ..RowSpec::plain(filters, Action::Draw { uniform: 0 }) };
+        stages(&Logits::new(Dtype::F32, &row), &spec).unwrap()
+    }
+
+    #[test]
+    fn every_stage_says_what_it_left() {
+        // Probabilities 4 2 1 1 of 8; the last is banned, one has none.
+        let logits = [4f32.ln(), 2f32.ln(), 0.0, 0.0, f32::NEG_INFINITY];
+        let filters = Filters { temperature: 0.5, top_k: 2, top_p: 0.7, min_p: 0.0 };
+        let found = of(&logits, filters);
+        let done: Vec<Done> = found.iter().map(|stage| stage.done).collect();
+        let samplers = [Sampler::Temperature, Sampler::TopK, Sampler::TopP].map(Done::Sampler);
+        assert_eq!(done, [&[Done::Sent, Done::Adjusted][..], &samplers].concat());
+        assert_eq!(found.iter().map(|stage| stage.left).collect::<Vec<_>>(), [4, 3, 3, 2, 1]);
+        // At temperature 1/2 they are 16 4 1 of 21, of which top-k keeps 20 and top-p 16.
+        let kept = [1.0, 7.0 / 8.0, 1.0, 20.0 / 21.0, 0.8];
+        let entropy = |of: &[f64]| {
+            let total: f64 = of.iter().sum();
+            of.iter().map(|p| -(p / total) * (p / total).ln()).sum::<f64>()
+        };
+        let entropies = [
+            entropy(&[4.0, 2.0, 1.0, 1.0]),
+            entropy(&[4.0, 2.0, 1.0]),
+            entropy(&[16.0, 4.0, 1.0]),
+            entropy(&[16.0, 4.0]),
+            0.0,
+        ];
+        for ((stage, kept), entropy) in found.iter().zip(kept).zip(entropies) {
+            assert!((stage.kept - kept).abs() < 1e-6 && (stage.entropy - entropy).abs() < 1e-6, "{stage:?}");
+        }
+    }
+
+    #[test]
+    fn greedy_leaves_one() {
+        let found = of(&[0.0, 2f32.ln(), 0.0, 9.0], Filters { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0 });
+        let last = found.last().unwrap();
+        assert_eq!((found.len(), last.done, last.left, last.entropy), (3, Done::Greedy, 1, 0.0));
+        assert!((last.kept - 0.5).abs() < 1e-6, "{last:?}");
+    }
+}
