@@ -333,6 +333,8 @@ class ThinkingBudgetParams(Params["pb.ThinkingBudgetParams"]):
     """How many tokens a stretch may spend, the end included. 0: none."""
     forced_token_ids: Sequence[int] = ()
     """What is emitted when the budget is spent. At most 64 token ids. Empty: end_token_ids."""
+    other_ends: Sequence[TokenSequence | pb.TokenSequence | Mapping[str, Any] | Sequence[int]] = ()
+    """Sequences that end thinking as end_token_ids do, such as what begins the call of a tool. At most 8."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,7 @@
 //! tables. What is absent is what it is on the wire.
 
 use super::named::named;
-use super::parts::{Parts, Read, boolean, float, list, table, text, token, tokens, whole};
+use super::parts::{Parts, Read, boolean, float, list, sequences, table, text, token, tokens, whole};
 use crate::params::acceptance::{AcceptanceRule, AcceptanceSettings};
 use crate::params::grammar::{GrammarKind, GrammarParams};
 use crate::params::report::ReportParams;
@@ -69,6 +69,7 @@ pub(super) fn thinking_budget(value: &Value) -> Read<Box<ThinkingBudget>> {
             end_token_ids: parts.or("end_token_ids", Vec::new(), tokens),
             budget: parts.or("budget", 0, whole),
             forced_token_ids: parts.or("forced_token_ids", Vec::new(), tokens),
+            other_ends: parts.or("other_ends", Vec::new(), sequences),
         })
     })
 }

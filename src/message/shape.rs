@@ -59,13 +59,14 @@ static PARAMS: Shape = Shape {
         (61, "sequence_bias[]", &leaf(2)),
         (62, "token_ban_ranges[]", &leaf(3)),
         (65, "repetition_detection", &leaf(3)),
-        (66, "thinking_budget", &leaf(4)),
+        (66, "thinking_budget", &THINKING),
         (68, "report", &leaf(4)),
         (81, "grammar", &leaf(6)),
         (82, "stop_token_sequences[]", &TOKENS),
         (90, "watermark", &WATERMARK),
     ],
 };
+static THINKING: Shape = Shape { last: 5, more: &[], parts: &[(5, "other_ends[]", &TOKENS)] };
 static WATERMARK: Shape =
     Shape { last: 3, more: &[], parts: &[(1, "kgw", &leaf(5)), (2, "synthid", &leaf(6)), (3, "gumbel", &leaf(3))] };
 static CONFIG: Shape =

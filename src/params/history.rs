@@ -241,12 +241,14 @@ impl HistoryParams {
     #[must_use]
     pub fn bytes(&self) -> usize {
         let (breakers, stops) = (&self.dry_sequence_breakers, &self.stop_token_sequences);
+        let other_ends = self.thinking_budget.as_ref().map_or(&[][..], |thinking| &thinking.other_ends);
         let (biases, ranges) = (&self.sequence_bias, &self.token_ban_ranges);
         let ngram = self.no_repeat_ngram.as_ref();
         let thinking = self.thinking_budget.as_ref();
         let lists = breakers
             .iter()
             .chain(stops)
+            .chain(other_ends)
             .chain(biases.iter().map(|b| &b.token_ids))
             .chain(ranges.iter().map(|r| &r.token_ids));
         let lists = lists.chain(ngram.map(|ngram| &ngram.whitelist));
@@ -257,7 +259,7 @@ impl HistoryParams {
             + biases.capacity() * size_of::<SequenceBias>()
             + ranges.capacity() * size_of::<TokenBanRange>()
             + ngram.map_or(0, |_| size_of::<NoRepeatNgram>())
-            + thinking.map_or(0, |_| size_of::<ThinkingBudget>())
+            + thinking.map_or(0, |t| size_of::<ThinkingBudget>() + t.other_ends.capacity() * size_of::<Vec<u32>>())
             + self.grammar.as_ref().map_or(0, |grammar| grammar.bytes())
             + self.watermark.as_ref().map_or(0, |mark| mark.bytes())
     }

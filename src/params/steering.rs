@@ -21,6 +21,8 @@ pub const MAX_BAN_RANGES_TOKENS: usize = 32_768;
 pub const MAX_REPEATED_PATTERN: u32 = 256;
 /// Most tokens that the repetitions of a pattern may take together.
 pub const MAX_REPEATED_TOKENS: u64 = 16_384;
+/// Most `other_ends`.
+pub const MAX_OTHER_ENDS: usize = 8;
 /// Largest factor of the length penalty; its inverse is the least.
 pub const MAX_LENGTH_FACTOR: f32 = 100.0;
 
@@ -88,6 +90,8 @@ pub struct ThinkingBudget {
     pub budget: u32,
     /// What is emitted when they are spent; empty: `end_token_ids`.
     pub forced_token_ids: Vec<u32>,
+    /// Each of these ends it too.
+    pub other_ends: Vec<Vec<u32>>,
 }
 
 impl NoRepeatNgram {
@@ -178,10 +182,19 @@ impl ThinkingBudget {
         }
         check_pattern("start_token_ids", &self.start_token_ids, vocab_size)?;
         check_pattern("end_token_ids", &self.end_token_ids, vocab_size)?;
-        if self.forced_token_ids.is_empty() {
-            return Ok(());
+        if !self.forced_token_ids.is_empty() {
+            check_pattern("forced_token_ids", &self.forced_token_ids, vocab_size)?;
         }
-        check_pattern("forced_token_ids", &self.forced_token_ids, vocab_size)
+        check_len("other_ends", self.other_ends.len(), MAX_OTHER_ENDS)?;
+        for (i, end) in self.other_ends.iter().enumerate() {
+            check_pattern(&format!("other_ends[{i}].token_ids"), end, vocab_size)?;
+        }
+        Ok(())
+    }
+
+    /// All sequences that end it.
+    pub fn ends(&self) -> impl Iterator<Item = &Vec<u32>> {
+        std::iter::once(&self.end_token_ids).chain(&self.other_ends)
     }
 
     /// What is emitted when the budget is spent.
@@ -263,10 +276,23 @@ mod tests {
         assert_eq!((detection(256, 256, 64), detection(1, 1, 16_384), detection(0, 0, 0)), (None, None, None));
         let thinking = |start: &[u32], end: &[u32], forced: &[u32]| {
             let (start, end, forced) = (start.to_vec(), end.to_vec(), forced.to_vec());
-            let budget =
-                ThinkingBudget { start_token_ids: start, end_token_ids: end, budget: 0, forced_token_ids: forced };
+            let budget = ThinkingBudget {
+                start_token_ids: start,
+                end_token_ids: end,
+                forced_token_ids: forced,
+                ..Default::default()
+            };
             fault(|p| p.thinking_budget = Some(Box::new(budget)))
         };
+        let others = |other_ends: Vec<Vec<u32>>| {
+            let (start_token_ids, end_token_ids) = (vec![1], vec![2]);
+            let budget = ThinkingBudget { start_token_ids, end_token_ids, other_ends, ..Default::default() };
+            fault(|p| p.thinking_budget = Some(Box::new(budget)))
+        };
+        assert_eq!(others(vec![vec![3], vec![4, 5]]), None);
+        assert_eq!(others(vec![vec![3]; 9]).as_deref(), Some("thinking_budget.other_ends"));
+        assert_eq!(others(vec![vec![3], vec![]]).as_deref(), Some("thinking_budget.other_ends[1].token_ids"));
+        assert_eq!(others(vec![vec![3, 100]]).as_deref(), Some("thinking_budget.other_ends[0].token_ids[1]"));
         assert_eq!(thinking(&[], &[1], &[]).as_deref(), Some("thinking_budget.start_token_ids"));
         assert_eq!(thinking(&[1], &[], &[]).as_deref(), Some("thinking_budget.end_token_ids"));
         assert_eq!(thinking(&[1], &[100], &[]).as_deref(), Some("thinking_budget.end_token_ids[0]"));

@@ -1,7 +1,8 @@
 //! A budget for thinking: `thinking_budget` (llama.cpp `common/reasoning-budget.cpp`, vLLM and TensorRT-LLM
 //! `thinking_token_budget`).
 //!
-//! Thinking begins when prompt or output end with `start_token_ids`, and ends when they end with `end_token_ids`. Each
+//! Thinking begins when prompt or output end with `start_token_ids`, and ends when they end with `end_token_ids` or one of
+//! `other_ends` (llama.cpp's `reasoning_budget_end_tags`: a model may call a tool without a word that it has thought enough). Each
 //! stretch has the whole budget. Every token behind its start is spent, those of the end too, and those in the prompt:
 //! a text that is taken up again in the middle of its thinking has as much left as it had. A start inside a stretch is
 //! none, as in llama.cpp; in vLLM and TensorRT-LLM it would begin the count again, and a model that repeats it would
@@ -83,7 +84,8 @@ impl Thinking {
 
     /// How many of the last tokens are looked at.
     pub(super) fn reach(params: &ThinkingBudget) -> usize {
-        params.start_token_ids.len().max(params.end_token_ids.len()).max(params.forced().len())
+        let ends = params.ends().map(Vec::len).max().unwrap_or(0);
+        params.start_token_ids.len().max(ends).max(params.forced().len())
     }
 
     /// Takes in the token before this position.
@@ -100,7 +102,7 @@ impl Thinking {
             Phase::Forced(next) if text.get(at - 1) == params.forced().get(next as usize).copied() => {
                 if next as usize + 1 == params.forced().len() { Phase::Outside } else { Phase::Forced(next + 1) }
             }
-            _ if text.ends_with(at, &params.end_token_ids) => Phase::Outside,
+            _ if params.ends().any(|end| text.ends_with(at, end)) => Phase::Outside,
             // Another token came. No longer beginning than the one before it can be left.
             Phase::Forced(next) => Phase::Forced(self.said(params, text, at, next)),
             Phase::Inside => Phase::Inside,
@@ -132,6 +134,7 @@ mod tests {
             end_token_ids: vec![3],
             budget,
             forced_token_ids: forced.to_vec(),
+            other_ends: Vec::new(),
         }
     }
 
@@ -177,6 +180,29 @@ mod tests {
         let spent = text.len() - begun - start.len();
         let said = (1..end.len()).rev().find(|&count| text.ends_with(&end[..count])).unwrap_or(0);
         (spent >= params.budget as usize).then(|| end[said])
+    }
+
+    /// A tool is called in the middle of a thought, by one token or by two.
+    #[test]
+    fn other_ends_end_it_too() {
+        let budget = |other_ends: &[&[u32]]| ThinkingBudget {
+            other_ends: other_ends.iter().map(|end| end.to_vec()).collect(),
+            ..params(3, &[5, 3])
+        };
+        let calls = budget(&[&[6], &[7, 8]]);
+        assert_eq!(Thinking::reach(&budget(&[&[6; 9], &[7]])), 9);
+        let same = |prompt: &[u32], wishes: &[u32]| assert_eq!(emitted(&calls, prompt, wishes), wishes, "{prompt:?}");
+        same(&[], &[1, 2, 9, 6, 9, 9, 9, 9, 9]);
+        same(&[1, 2, 9], &[7, 8, 9, 9, 9, 9, 9]);
+        same(&[1, 2, 6], &[9, 9, 9, 9, 9, 9]);
+        // Half of one is none, nor is its beginning in front of the start.
+        assert_eq!(emitted(&calls, &[], &[1, 2, 9, 8, 9, 9, 9, 4]), [1, 2, 9, 8, 9, 5, 3, 4]);
+        assert_eq!(emitted(&calls, &[7], &[1, 2, 8, 9, 9, 9, 9, 4]), [1, 2, 8, 9, 9, 5, 3, 4]);
+        // Each stretch has the whole budget again.
+        assert_eq!(emitted(&calls, &[], &[1, 2, 9, 6, 1, 2, 9, 9, 9, 0, 0, 4]), [1, 2, 9, 6, 1, 2, 9, 9, 9, 5, 3, 4]);
+        // Behind a forced token that was not taken it ends the stretch as well.
+        let forced = Thinking::after(&calls, &[1, 2], &[9, 9, 9, 6]).forced(&calls);
+        assert_eq!(forced, None);
     }
 
     proptest! {

@@ -287,7 +287,7 @@ async fn acceptance_is_relaxed_in_thinking_only_where_that_is_asked() {
             start_token_ids: vec![5],
             end_token_ids: vec![6],
             budget: u32::MAX,
-            forced_token_ids: vec![],
+            ..Default::default()
         }),
         ..greedy()
     };

@@ -23,8 +23,7 @@ async fn fault(worker: &mut Worker, params: SamplingParams) -> Option<(String, S
 #[tokio::test]
 async fn an_empty_message_turns_a_default_off() {
     let server = TestServer::start().await;
-    let thinking =
-        ThinkingBudgetParams { start_token_ids: vec![3], end_token_ids: vec![8], budget: 0, forced_token_ids: vec![] };
+    let thinking = ThinkingBudgetParams { start_token_ids: vec![3], end_token_ids: vec![8], ..Default::default() };
     let advice = DraftLengthParams { draft_cost: 0.0, verify_cost: 0.1, max_draft_tokens: None };
     let defaults = SamplingParams {
         temperature: Some(0.0),

@@ -165,19 +165,27 @@ async fn tokens_are_forced_first_last_and_out_of_thinking() {
             end_token_ids: vec![3],
             budget,
             forced_token_ids,
+            other_ends: vec![TokenSequence { token_ids: vec![6] }],
         }),
         ..Default::default()
     };
     assert_eq!(greedy_text(thinking(2, vec![8, 3]), &[1, 2], &row, 6).await, [4, 4, 8, 3, 4, 4]);
     assert_eq!(greedy_text(thinking(0, vec![]), &[1, 2], &row, 3).await, [3, 4, 4]);
     assert_eq!(greedy_text(thinking(1, vec![]), &[1], &row, 3).await, [4; 3], "it does not think");
+    assert_eq!(greedy_text(thinking(2, vec![8, 3]), &[1, 2, 6], &row, 6).await, [4; 6], "the other end ended it");
 }
 
 #[tokio::test]
 async fn each_stretch_of_thinking_has_the_whole_budget() {
     let text = |budget, prompt: &'static [u32], wishes: &[u32]| {
         let (start_token_ids, end_token_ids) = (vec![11], vec![12]);
-        let thinking = ThinkingBudgetParams { start_token_ids, end_token_ids, budget, forced_token_ids: vec![] };
+        let thinking = ThinkingBudgetParams {
+            start_token_ids,
+            end_token_ids,
+            budget,
+            forced_token_ids: vec![],
+            other_ends: vec![],
+        };
         let params = SamplingParams { thinking_budget: Some(thinking), ..Default::default() };
         let rows: Vec<_> = wishes.iter().map(|&wish| row(&[(wish, 5.0)])).collect();
         greedy_text_of(params, prompt, rows.into_iter())

@@ -112,8 +112,20 @@ fn steering(cases: &mut Vec<(&'static str, SamplingParams)>) {
     };
     let stop = |token_ids| SamplingParams { stop_token_sequences: vec![TokenSequence { token_ids }], ..p() };
     let thinking = |start_token_ids, end_token_ids, forced_token_ids| SamplingParams {
-        thinking_budget: Some(ThinkingBudgetParams { start_token_ids, end_token_ids, budget: 1, forced_token_ids }),
+        thinking_budget: Some(ThinkingBudgetParams {
+            start_token_ids,
+            end_token_ids,
+            budget: 1,
+            forced_token_ids,
+            other_ends: vec![],
+        }),
         ..p()
+    };
+    let others = |ends: Vec<Vec<u32>>| {
+        let mut params = thinking(vec![1], vec![2], vec![]);
+        let other_ends = ends.into_iter().map(|token_ids| TokenSequence { token_ids });
+        params.thinking_budget.as_mut().unwrap().other_ends = other_ends.collect();
+        params
     };
     cases.extend([
         ("params.no_repeat_ngram.size", ngram(66, 0, vec![])),
@@ -144,6 +156,9 @@ fn steering(cases: &mut Vec<(&'static str, SamplingParams)>) {
         ("params.thinking_budget.start_token_ids", thinking(vec![], vec![1], vec![])),
         ("params.thinking_budget.end_token_ids", thinking(vec![1], vec![], vec![])),
         ("params.thinking_budget.forced_token_ids[0]", thinking(vec![1], vec![1], vec![VOCAB])),
+        ("params.thinking_budget.other_ends", others(vec![vec![1]; 9])),
+        ("params.thinking_budget.other_ends[1].token_ids", others(vec![vec![1], vec![]])),
+        ("params.thinking_budget.other_ends[0].token_ids[1]", others(vec![vec![1, VOCAB]])),
     ]);
 }
 

@@ -135,6 +135,7 @@ pub fn tools() -> Vec<(&'static str, SamplingParams)> {
                     end_token_ids: vec![4],
                     budget: 3,
                     forced_token_ids: vec![40, 41, 4],
+                    other_ends: vec![TokenSequence { token_ids: vec![5, 6] }],
                 }),
                 ..p()
             },

@@ -183,7 +183,13 @@ pub const FIELDS: [(&str, Set); 83] = [
     ("thinking_budget", |p, d| {
         let (start_token_ids, end_token_ids) = (d.tokens(1, 2), d.tokens(1, 2));
         let (budget, forced_token_ids) = (d.below(5), d.tokens(0, 2));
-        p.thinking_budget = Some(ThinkingBudgetParams { start_token_ids, end_token_ids, budget, forced_token_ids });
+        p.thinking_budget = Some(ThinkingBudgetParams {
+            start_token_ids,
+            end_token_ids,
+            budget,
+            forced_token_ids,
+            other_ends: sequences(d, 2, 2),
+        });
     }),
     ("return_sampler_state", |p, d| p.return_sampler_state = Some(d.happens(0.5))),
     ("report", |p, d| {

@@ -108,6 +108,7 @@ fn parts_are_what_they_are_on_the_wire() {
         end_token_ids: boxed(&[6, 7]),
         budget: 100,
         forced_token_ids: boxed(&[8, 6, 7]),
+        other_ends: vec![boxed(&[9]), boxed(&[10, 11])],
     };
     assert_eq!(tools.thinking_budget.as_deref(), Some(&thinking));
     let grammar = GrammarParams { kind: GrammarKind::JsonSchema, text: "{}".to_owned(), start_token_ids: boxed(&[7]) };

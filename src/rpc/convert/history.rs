@@ -71,8 +71,9 @@ fn repetition_detection(wire: proto::RepetitionDetectionParams) -> RepetitionDet
 }
 
 fn thinking_budget(wire: proto::ThinkingBudgetParams) -> Box<ThinkingBudget> {
-    let proto::ThinkingBudgetParams { start_token_ids, end_token_ids, budget, forced_token_ids } = wire;
-    Box::new(ThinkingBudget { start_token_ids, end_token_ids, budget, forced_token_ids })
+    let proto::ThinkingBudgetParams { start_token_ids, end_token_ids, budget, forced_token_ids, other_ends } = wire;
+    let other_ends = other_ends.into_iter().map(|end| end.token_ids).collect();
+    Box::new(ThinkingBudget { start_token_ids, end_token_ids, budget, forced_token_ids, other_ends })
 }
 
 /// The grammar of `wire`, none if it says so, or else the default.

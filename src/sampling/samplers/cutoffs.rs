@@ -9,7 +9,7 @@
 //! | `p_less` with `p_less_norm` | `(V s - 1) / (V - 1)`, `V` the candidates | the same, "p-less-norm" |
 //! | `eta_cutoff` | `min(epsilon, sqrt(epsilon) * exp(-H))`, `H` the entropy | the same; `EtaLogitsWarper` |
 //!
-//! text-generation-webui and Aphrodite give epsilon and eta in units of 1e-4.
+//! text-generation-webui gives epsilon and eta in units of 1e-4.
 
 use crate::sampling::mass::MASS_ONE;
 

@@ -77,8 +77,13 @@ fn proposals_are_as_long_as_is_advised() {
 
 /// A text that thinks between 1 and 2, and asks for drafts.
 fn thinking(budget: u32, forced: &[u32], most: u32, prompt: &[u32], output: &[u32]) -> Sequence {
-    let thinking =
-        ThinkingBudget { start_token_ids: vec![1], end_token_ids: vec![2], budget, forced_token_ids: forced.to_vec() };
+    let thinking = ThinkingBudget {
+        start_token_ids: vec![1],
+        end_token_ids: vec![2],
+        budget,
+        forced_token_ids: forced.to_vec(),
+        ..Default::default()
+    };
     let history = HistoryParams { thinking_budget: Some(Box::new(thinking)), ..HistoryParams::default() };
     let proposer = ProposerParams { max_draft_tokens: most, ..ProposerParams::new(ProposerKind::Ngram) };
     let params = SamplingParams { history: history.into(), proposer: Some(proposer), ..SamplingParams::default() };

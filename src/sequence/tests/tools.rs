@@ -58,7 +58,7 @@ prop_compose! {
             stop_token_sequences: stops,
             thinking_budget: thinking.map(|(budget, start, end, forced_token_ids)| {
                 let (start_token_ids, end_token_ids) = (vec![start], vec![end]);
-                Box::new(ThinkingBudget { start_token_ids, end_token_ids, budget, forced_token_ids })
+                Box::new(ThinkingBudget { start_token_ids, end_token_ids, budget, forced_token_ids, ..Default::default() })
             }),
             grammar: None,
             penalty_last_n: window.0,
@@ -337,7 +337,8 @@ fn what_is_forgotten_is_not_missed() {
             Some(RepetitionDetection { max_pattern_size: 3, min_pattern_size: 1, min_count: 3 });
         let (start_token_ids, end_token_ids) = (vec![2, 2], vec![0, 0]);
         let (budget, forced_token_ids) = (9, vec![1, 0, 1, 2]);
-        let thinking = ThinkingBudget { start_token_ids, end_token_ids, budget, forced_token_ids };
+        let other_ends = vec![vec![2, 1]];
+        let thinking = ThinkingBudget { start_token_ids, end_token_ids, budget, forced_token_ids, other_ends };
         p.history.thinking_budget = Some(Box::new(thinking));
     };
     let mut state = 1u32;
