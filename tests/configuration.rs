@@ -49,7 +49,9 @@ fn every_flag_teaches() {
     let serve = command.find_subcommand("serve").expect("serve");
     for argument in serve.get_arguments() {
         let help = argument.get_help().map(ToString::to_string).unwrap_or_default();
-        assert!(help.len() > 40 && help.contains("[env: CROUPIER_"), "{}: {help}", argument.get_id());
+        // A check is asked for each time anew.
+        let has_variable = help.contains("[env: CROUPIER_") || argument.get_id() == "check";
+        assert!(help.len() > 40 && has_variable, "{}: {help}", argument.get_id());
     }
 }
 
@@ -62,6 +64,17 @@ fn mistakes_end_the_program_with_code_2_and_a_list() {
         assert!(told.contains(part), "{part} is missing in:\n{told}");
     }
     assert!(output.stdout.is_empty());
+}
+
+#[test]
+fn a_check_tells_what_a_start_would_and_starts_nothing() {
+    let output = croupier(&["serve", "--check", "--listen=127.0.0.1:1", "--max-streams=7"]);
+    assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), String::new()));
+    assert_eq!(text(&output.stdout), "the configuration is right; nothing was started\n");
+    let output = croupier(&["--check", "--threads=0", "--tls-cert=/nowhere"]);
+    let told = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(i32::from(EXIT_CONFIG)));
+    assert!(told.contains("--threads") && told.contains("tls-cert and tls-key belong together"), "{told}");
 }
 
 /// As if it were unset, a server that was to ask for tokens would ask for none.

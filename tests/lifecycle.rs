@@ -18,6 +18,10 @@ use tonic::Code;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
+use tonic_reflection::pb::v1::ServerReflectionRequest;
+use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
+use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
+use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
 use tonic_types::StatusExt;
 
 #[tokio::test]
@@ -453,15 +457,21 @@ async fn reflection_is_off_unless_asked_for() {
         let server = start(Config { reflection, ..config() }).await;
         let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{}", server.tcp())).expect("an address");
         let channel = endpoint.connect().await.expect("a connection");
-        let mut client = tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient::new(channel);
-        let request = tonic_reflection::pb::v1::ServerReflectionRequest {
-            host: String::new(),
-            message_request: Some(tonic_reflection::pb::v1::server_reflection_request::MessageRequest::ListServices(
-                String::new(),
-            )),
-        };
-        let answer = client.server_reflection_info(tokio_stream::once(request)).await;
+        let mut client = ServerReflectionClient::new(channel);
+        let ask = |request| ServerReflectionRequest { host: String::new(), message_request: Some(request) };
+        // The services, and what tools need to show the details of a refusal.
+        let details = ["google.rpc.ErrorInfo", "google.rpc.BadRequest", "google.rpc.RetryInfo"];
+        let mut asked = vec![ask(MessageRequest::ListServices(String::new()))];
+        asked.extend(details.map(|name| ask(MessageRequest::FileContainingSymbol(name.to_owned()))));
+        let answer = client.server_reflection_info(tokio_stream::iter(asked)).await;
         assert_eq!(answer.is_ok(), reflection, "{answer:?}");
+        let Ok(answers) = answer else { continue };
+        let mut answers = answers.into_inner();
+        for at in 0..=details.len() {
+            let answer = answers.message().await.expect("an answer").expect("one for each").message_response;
+            let is_file = matches!(answer, Some(MessageResponse::FileDescriptorResponse(_)));
+            assert_eq!(is_file, at > 0, "{answer:?}");
+        }
     }
 }
 

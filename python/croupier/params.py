@@ -514,7 +514,7 @@ class SamplingParams(Params["pb.SamplingParams"]):
     Below 1e-5 it is 1e-5. It takes the place of temperature, unless the order has a place for both. temperature 0 is
     greedy all the same.
 
-    This field is low. Range 0 .. dynatemp_high. Server default 0."""
+    This field is low. Range 0 .. dynatemp_high; without that it has no effect. Server default 0."""
     dynatemp_high: float | None = None
     """The temperature where all tokens are equally likely; see dynatemp_low. Range 0 (off), or 1e-5 .. 1e5. Server
     default 0."""

@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import json
+import os
 import pickle
 import subprocess
 
@@ -326,4 +327,5 @@ def test_logits_that_are_no_numbers_are_told_in_the_log_once_in_a_while(serve, p
     _, log = server.process.communicate(timeout=60)
     told = [line for line in log.decode().splitlines() if "bad logits" in line]
     assert len(told) == 1 and "step_id=" in told[0], log.decode()
+    assert f'peer="unix, process {os.getpid()}" model="default"' in told[0], log.decode()
     assert f"sequence_id={text.id} row=0 column={VOCAB - 3} columns=3" in told[0], log.decode()

@@ -175,8 +175,10 @@ impl Serving {
             }
         };
         self.cut().await;
-        if let Drained::Clean = ended {
-            tracing::info!("drained");
+        match ended {
+            Drained::Clean => tracing::info!("drained"),
+            Drained::Cut => tracing::info!("ended; what was still open is cut"),
+            Drained::Left => {}
         }
         ended
     }

@@ -111,7 +111,7 @@ pub(super) async fn measure(
 /// A stream that broke or never was, as a reason.
 fn of_stream(error: &BenchError) -> String {
     match error {
-        BenchError::Stream(status) => format!("stream {:?}", status.code()),
+        BenchError::Stream(status) => format!("stream {:?}: {}", status.code(), status.message()),
         BenchError::Unreachable { reason, .. } | BenchError::Refused { reason, .. } => {
             format!("stream not connected: {reason}")
         }
@@ -268,15 +268,18 @@ impl Worker {
         let ok = i32::from(proto::RowStatus::Ok);
         let tokens = result.work.iter().filter(|work| work.status == ok).map(|work| work.tokens.len() as u64).sum();
         self.shared.counter.add(tokens);
+        // Sequences are opened in the warm-up, and what is not open fails for as long as the measurement lasts.
+        for open in result.open.iter().filter(|open| open.status != i32::from(proto::OpenStatus::Ok)) {
+            let error = open.error.clone().unwrap_or_default();
+            let of = if error.field.is_empty() { String::new() } else { format!("{}: ", error.field) };
+            self.tally.fail(format!("open {}: {of}{}", open.status().as_str_name(), error.message));
+        }
         if !(self.shared.from..self.shared.until).contains(&now) {
             return;
         }
         self.tally.record(tokens, now.saturating_duration_since(self.groups[group].due));
         for work in result.work.iter().filter(|work| work.status != ok) {
             self.tally.fail(format!("row {}", work.status().as_str_name()));
-        }
-        for open in result.open.iter().filter(|open| open.status != i32::from(proto::OpenStatus::Ok)) {
-            self.tally.fail(format!("open {}", open.status().as_str_name()));
         }
     }
 
@@ -301,7 +304,8 @@ fn with_rows(ready: proto::DecodeResponse, pool: &RowPool, more: usize) -> Resul
 pub(super) fn lease(ready: proto::StreamReady, bytes: u64) -> Result<(SideClient, Leased), BenchError> {
     let Some(offer) = ready.region_offer else {
         return Err(BenchError::Args(
-            "the server offers no shared memory; it needs --uds or --region-socket".to_owned(),
+            "the server offers no shared memory; start it with --uds or --region-socket, or here with --spawn uds"
+                .to_owned(),
         ));
     };
     let refused = |e: super::region::SideError| BenchError::Args(format!("no region: {e}"));

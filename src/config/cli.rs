@@ -1,6 +1,6 @@
 //! The command line.
 
-use super::flags::{Reader, flag, option};
+use super::flags::{Reader, flag, option, switch};
 use super::resolve::{CONFIG, Env, resolve, source_of_grammars};
 use super::settings::SETTINGS;
 use super::{Config, EXIT_CONFIG, LogFormat, access, bench, detect, explain, inject, secrets, top, values};
@@ -15,6 +15,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 const SERVE: &str = "serve";
+/// Of `serve`.
+const CHECK: &str = "check";
 const HEALTHCHECK: &str = "healthcheck";
 
 /// What to do.
@@ -62,7 +64,7 @@ pub struct HealthcheckArgs {
     pub timeout: Duration,
 }
 
-/// Why there is nothing to do: help was asked for, or there are mistakes.
+/// Why there is nothing to do: help or a check was asked for, or there are mistakes.
 #[derive(Debug)]
 pub struct Stop {
     /// What to tell.
@@ -74,6 +76,11 @@ pub struct Stop {
 }
 
 impl Stop {
+    /// What was asked for, and no mistake.
+    fn told(text: &str) -> Self {
+        Self { text: text.to_owned(), code: 0, lines: Vec::new() }
+    }
+
     fn mistakes(problems: &[String]) -> Self {
         let list: String = problems.iter().map(|p| format!("  {p}\n")).collect();
         let text = format!("croupier: {}, nothing was done:\n{list}", counted(problems));
@@ -126,6 +133,8 @@ pub fn command_line() -> clap::Command {
         "TOML file with settings and the table [defaults] of sampling parameters [env: CROUPIER_CONFIG]",
     );
     let serve = clap::Command::new(SERVE).about("Run the server").after_help(sources).arg(config.clone());
+    let checks = "Check the whole configuration, say so and end: exit 0 if it is right, 2 with every mistake if not";
+    let serve = serve.arg(switch(CHECK, checks));
     let serve = SETTINGS.iter().fold(serve, |command, s| {
         let arg = option(s.name, s.value, s.help);
         let help = format!("{} [default: {}] [env: {}]", s.help, s.default(), s.env());
@@ -209,6 +218,9 @@ pub fn parse(args: impl IntoIterator<Item = OsString>, env: Env<'_>) -> Result<C
             if !problems.is_empty() {
                 return Err(Stop::logged(&problems, config.log_format));
             }
+            if sub.get_flag(CHECK) {
+                return Err(Stop::told("the configuration is right; nothing was started\n"));
+            }
             Ok(Command::Serve(Box::new(config)))
         }
         None => Err(Stop::mistakes(&problems)),
@@ -235,7 +247,7 @@ fn matches(mut args: Vec<OsString>) -> Result<(ArgMatches, Vec<String>), Stop> {
             Err(error) => error,
         };
         if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
-            return Err(Stop { text: error.render().to_string(), code: 0, lines: Vec::new() });
+            return Err(Stop::told(&error.render().to_string()));
         }
         problems.push(one_line(&error));
         if error.kind() != ErrorKind::UnknownArgument || !take_out(&error, &mut args) {

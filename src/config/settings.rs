@@ -221,7 +221,7 @@ pub(super) static SETTINGS: &[Setting] = &[
         limits.max_state_bytes,
         usize,
         1 << 20..=1 << 46,
-        "Memory for the state of all sequences: their own parameters and, with penalties, 16 to 20 bytes for each distinct token. When it is used up, the server refuses to open more; set it to the memory you can spare"
+        "Memory for the state of all sequences: their own parameters and, with penalties, 16 to 20 bytes for each distinct token; and grammars. When it is used up, the server refuses to open more; set it to the memory you can spare"
     ),
     limit!("max-rows-per-step", max_rows_per_step, 1..=1_000_000, "Logits rows in one step"),
     size!(

@@ -1,12 +1,28 @@
-//! What the log hears of work that was not done.
+//! What the log hears of work that was not done, and of whose it was.
 
 use super::state::Worked;
 use super::step::{LogitsBlock, RowStatus};
 use crate::metrics::ModelMetrics;
+use std::sync::Arc;
 use std::time::Instant;
 
 /// Rows of a work that are looked through for what is wrong with them.
 const MOST_ROWS: usize = 64;
+
+/// Who sends steps.
+#[derive(Debug, Clone)]
+pub struct Origin {
+    /// What is counted of the model.
+    pub model: ModelMetrics,
+    /// The other end of the connection, as the log names it.
+    pub peer: Arc<str>,
+}
+
+impl From<ModelMetrics> for Origin {
+    fn from(model: ModelMetrics) -> Self {
+        Self { model, peer: "nobody".into() }
+    }
+}
 
 /// Where the first logit is that is no number, and how many there are in its row.
 struct Bad {
@@ -15,11 +31,20 @@ struct Bad {
     columns: usize,
 }
 
-/// At level debug all of it. Once in a while also of logits that no worker means to send: step and sequence say who sent them, and row,
+/// At level debug all of it. Once in a while also of logits that no worker means to send: peer, model, step and sequence say who sent them, and row,
 /// column and number what may have made them. A row of nothing else is a model's fault, some at its end are padding that nobody wrote.
-pub(super) fn complain(model: &ModelMetrics, step_id: u64, logits: &LogitsBlock, worked: &Worked) {
+pub(super) fn complain(origin: &Origin, step_id: u64, logits: &LogitsBlock, worked: &Worked) {
     let (Err(failure), sequence_id) = (&worked.done, worked.sequence) else { return };
-    tracing::debug!(step_id, sequence_id, status = failure.label(), "work was not done: {}", failure.message);
+    let (peer, model) = (&*origin.peer, &origin.model);
+    tracing::debug!(
+        peer,
+        model = model.name(),
+        step_id,
+        sequence_id,
+        status = failure.label(),
+        "work was not done: {}",
+        failure.message
+    );
     if failure.status != RowStatus::NanLogits {
         return;
     }
@@ -27,7 +52,18 @@ pub(super) fn complain(model: &ModelMetrics, step_id: u64, logits: &LogitsBlock,
         let bad = first_bad(logits, worked);
         let (row, column) = (bad.as_ref().map(|bad| bad.row), bad.as_ref().map(|bad| bad.column));
         let columns = bad.as_ref().map(|bad| bad.columns);
-        tracing::warn!(step_id, sequence_id, row, column, columns, more, "bad logits: {}", failure.message);
+        tracing::warn!(
+            peer,
+            model = model.name(),
+            step_id,
+            sequence_id,
+            row,
+            column,
+            columns,
+            more,
+            "bad logits: {}",
+            failure.message
+        );
     }
 }
 

@@ -48,7 +48,7 @@ impl RowFailure {
     /// The step that the work is in was to open its sequence and could not.
     #[must_use]
     pub fn not_opened() -> Self {
-        let message = "the sequence was not opened in this step, which its opening says why; one of this id that was open before still is";
+        let message = "an opening of this id in this step failed, and says why; a sequence of this id that is open goes on untouched";
         Self { cause: Some(Cause::NotOpened), ..Self::new(RowStatus::UnknownSequence, message) }
     }
 

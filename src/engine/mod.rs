@@ -31,12 +31,13 @@ mod work;
 use crate::backend::Backend;
 use crate::error::Error;
 use crate::limits::Limits;
-use crate::metrics::{Metrics, ModelMetrics};
+use crate::metrics::Metrics;
 use crate::permits::{Counter, Permit};
 use crate::sequence::OpenError;
 use crate::sequence::table::Table;
 use admission::Admission;
 pub use admission::{Coming, Place};
+pub use complaint::Origin;
 use desk::{Core, Desk};
 pub use pulse::Pulse;
 use state::{Command, Queued, State, StreamId, StreamSpec};
@@ -138,10 +139,10 @@ impl Handle {
     pub fn open_stream(
         &self,
         permit: Arc<Permit>,
-        model: ModelMetrics,
+        origin: impl Into<Origin>,
         capacity: usize,
     ) -> Result<StreamHandle, Error> {
-        self.open(self.admission.table(), permit, model, capacity)
+        self.open(self.admission.table(), permit, origin.into(), capacity)
     }
 
     /// A place among the stateless calls whose messages are on their way.
@@ -178,7 +179,7 @@ impl Handle {
         place: Place,
         step: Step,
         open: impl ExactSizeIterator<Item = Open>,
-        model: ModelMetrics,
+        origin: impl Into<Origin>,
     ) -> Result<StreamHandle, Error> {
         let openings = open.len();
         let permits = self.admission.step(place, &step, openings).map_err(Error::Refused)?;
@@ -188,22 +189,16 @@ impl Handle {
             _ => Ok(open),
         };
         let open = open.map(all_or_nothing).collect::<Result<_, _>>()?;
-        let stream = self.open(table, Arc::new(places), model, 1)?;
+        let stream = self.open(table, Arc::new(places), origin.into(), 1)?;
         stream.queue(Queued::new(step, open, permits))?;
         Ok(stream)
     }
 
-    fn open(
-        &self,
-        table: Table,
-        permit: Arc<Permit>,
-        model: ModelMetrics,
-        capacity: usize,
-    ) -> Result<StreamHandle, Error> {
+    fn open(&self, table: Table, permit: Arc<Permit>, origin: Origin, capacity: usize) -> Result<StreamHandle, Error> {
         let (sender, replies) = mpsc::channel(capacity.max(1));
-        let table = table.recorded(model.sequence_acceptance.clone());
+        let table = table.recorded(origin.model.sequence_acceptance.clone());
         let stream = self.streams.fetch_add(1, Ordering::Relaxed);
-        self.send(Command::Open { stream, spec: StreamSpec { replies: sender, model, table, permit } })?;
+        self.send(Command::Open { stream, spec: Box::new(StreamSpec { replies: sender, origin, table, permit }) })?;
         Ok(StreamHandle { stream, engine: self.clone(), replies, takes_long: AtomicBool::new(false) })
     }
 

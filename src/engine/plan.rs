@@ -175,7 +175,7 @@ fn may_emit<'a>(sequence: Option<&'a Sequence>, tokens: usize, limits: &Limits) 
         return Err(RowFailure::new(RowStatus::InvalidWork, "sequence_id: is required for this kind of work"));
     };
     if sequence.finished().is_some() {
-        return Err(RowFailure::new(RowStatus::SequenceFinished, "the sequence has ended; close it"));
+        return Err(RowFailure::new(RowStatus::SequenceFinished, "the sequence has ended; on a stream, close it"));
     }
     let tokens = tokens.min(sequence.remaining());
     let (len, most) = (sequence.history_len(), limits.max_history_tokens as u64);

@@ -8,7 +8,7 @@
 use super::admission::StepPermits;
 use super::batch::{Batch, Taken};
 use super::commit::{Results, finish};
-use super::complaint::complain;
+use super::complaint::{Origin, complain};
 use super::plan::ENTRY_TIME_BYTES;
 use super::step::{Done, Open, Opened, RowFailure, RowStatus, Step, StepReply, Work};
 use super::verify::Lot;
@@ -32,7 +32,7 @@ pub(super) type StreamId = u64;
 /// What the engine's thread is told.
 #[derive(Debug)]
 pub(super) enum Command {
-    Open { stream: StreamId, spec: StreamSpec },
+    Open { stream: StreamId, spec: Box<StreamSpec> },
     Step { stream: StreamId, queued: Box<Queued> },
     Close { stream: StreamId },
 }
@@ -41,7 +41,7 @@ pub(super) enum Command {
 #[derive(Debug)]
 pub(super) struct StreamSpec {
     pub(super) replies: mpsc::Sender<StepReply>,
-    pub(super) model: ModelMetrics,
+    pub(super) origin: Origin,
     pub(super) table: Table,
     /// Its place among the server's streams, or those of all its sequences; held until the engine has
     /// forgotten it.
@@ -93,7 +93,7 @@ impl Queued {
 #[derive(Debug)]
 pub(super) struct Stream {
     pub(super) table: Table,
-    pub(super) model: ModelMetrics,
+    pub(super) origin: Origin,
     replies: mpsc::Sender<StepReply>,
     waiting: VecDeque<Box<Queued>>,
     _permit: Arc<Permit>,
@@ -121,9 +121,9 @@ impl State {
     pub(super) fn apply(&mut self, command: Command) -> usize {
         match command {
             Command::Open { stream, spec } => {
-                let StreamSpec { replies, model, table, permit } = spec;
+                let StreamSpec { replies, origin, table, permit } = *spec;
                 let waiting = VecDeque::new();
-                self.streams.insert(stream, Stream { table, model, replies, waiting, _permit: permit });
+                self.streams.insert(stream, Stream { table, origin, replies, waiting, _permit: permit });
             }
             Command::Step { stream: id, mut queued } => {
                 let Some(stream) = self.streams.get_mut(&id) else { return 0 };
@@ -251,7 +251,7 @@ impl Stream {
         let Taken { stream, mut step, open, plan, permits, .. } = taken;
         open.iter()
             .filter_map(|opened| opened.result.as_ref().err())
-            .for_each(|error| self.model.open_failed(error.label()));
+            .for_each(|error| self.origin.model.open_failed(error.label()));
         let mut work = Vec::with_capacity(plan.len());
         for (asked, planned) in std::mem::take(&mut step.work).into_iter().zip(plan) {
             let (sequence, first_row, rows) = (asked.sequence_id, asked.first_row, asked.rows());
@@ -259,7 +259,7 @@ impl Stream {
             let before = kept(&self.table);
             let advised = sequence.filter(|_| asked.is_verify()).and_then(|id| self.table.get(id)?.advised());
             let done = planned.and_then(|planned| finish(&mut self.table, asked, planned, results));
-            self.model.unverified.increment(unverified(&done, before, kept(&self.table)));
+            self.origin.model.unverified.increment(unverified(&done, before, kept(&self.table)));
             self.tested(sequence, advised, &done);
             work.push(Worked { sequence, first_row, rows, done });
         }
@@ -274,7 +274,7 @@ impl Stream {
             sequence.tested(round.accepted, round.last == Last::Recovered);
         }
         let beyond = advised.map_or(0, |advised| verification.depth.saturating_sub(advised as usize));
-        self.model.beyond_advice.increment(beyond as u64);
+        self.origin.model.beyond_advice.increment(beyond as u64);
     }
 
     /// Whether a grammar has a part in what some sequence drafts next.
@@ -286,8 +286,8 @@ impl Stream {
         let Finished { step, open, work, permits: (mut room, rows), .. } = finished;
         for worked in &work {
             worked.sequence.into_iter().for_each(|id| self.table.settle(id));
-            record(metrics, &self.model, worked.rows, &worked.done);
-            complain(&self.model, step.id, &step.logits, worked);
+            record(metrics, &self.origin.model, worked.rows, &worked.done);
+            complain(&self.origin, step.id, &step.logits, worked);
         }
         let work: Vec<_> = work.into_iter().map(|worked| worked.done).collect();
         // Room first, so that who sees the reply, or the tokens, also sees the room.

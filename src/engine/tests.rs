@@ -42,8 +42,9 @@ impl Bench {
     fn stream(&mut self, stream: StreamId) -> mpsc::Receiver<StepReply> {
         let (replies, receiver) = mpsc::channel(64);
         let (table, permit) = (self.admission.table(), self.admission.stream().expect("room"));
-        let spec = StreamSpec { replies, model: Metrics::noop().model("test"), table, permit: Arc::new(permit) };
-        self.state.apply(Command::Open { stream, spec });
+        let spec =
+            StreamSpec { replies, origin: Metrics::noop().model("test").into(), table, permit: Arc::new(permit) };
+        self.state.apply(Command::Open { stream, spec: Box::new(spec) });
         receiver
     }
 

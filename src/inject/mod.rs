@@ -165,7 +165,7 @@ impl Found {
 fn nothing(args: &InjectArgs, notes: &[String]) -> String {
     match &args.container {
         Some(name) if !notes.is_empty() => format!("no pod template has a container {name}"),
-        _ => "there is no pod template: no Deployment, StatefulSet, DaemonSet, ReplicaSet, Job, CronJob or Pod"
+        _ => "there is no pod template: no Deployment, StatefulSet, DaemonSet, ReplicaSet, ReplicationController, Job, CronJob or Pod"
             .to_owned(),
     }
 }

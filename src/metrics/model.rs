@@ -25,6 +25,7 @@ pub struct ModelMetrics {
     pub sequence_acceptance: Histogram,
     /// What the log hears of its rows.
     pub(crate) bad_logits: Arc<Complaints>,
+    name: Arc<str>,
     by_reason: Arc<ByReason>,
     pub(super) speculation: Arc<Speculation>,
 }
@@ -49,6 +50,7 @@ impl ModelMetrics {
             beyond_advice: cat::SPEC_BEYOND_ADVICE.as_counter(r, &[("model", model)]),
             sequence_acceptance: cat::SPEC_SEQUENCE_ACCEPTANCE.as_histogram(r, &[("model", model)]),
             bad_logits: Arc::default(),
+            name: model.into(),
             by_reason: Arc::new(ByReason {
                 rows: each(cat::ROWS, "kind", &WorkKind::NAMES),
                 failed: each(cat::ROWS_INVALID, "reason", labels::ROW_STATUSES),
@@ -57,6 +59,11 @@ impl ModelMetrics {
             }),
             speculation: Arc::new(Speculation::new(model)),
         }
+    }
+
+    /// The model's label.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
     }
 
     /// Rows of one kind were answered with OK.

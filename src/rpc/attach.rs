@@ -3,6 +3,7 @@
 //! As in [`decode`](super::decode) the stream of answers drives everything, nothing runs beside the call but the watch on a rank
 //! that does not read, and when it is dropped the rank has left its group.
 
+use super::caller::Caller;
 use super::convert::shards;
 use super::receive::Requests;
 use super::unread::Answers;
@@ -28,6 +29,7 @@ use tonic::{Code, Status};
 #[derive(Debug)]
 pub struct AttachStream {
     shared: Arc<Shared>,
+    caller: Caller,
     /// `None` once the rank has ended its side or made a mistake.
     requests: Requests<RawAttachRequest>,
     phase: Phase,
@@ -48,19 +50,20 @@ enum Phase {
 impl AttachStream {
     pub(super) fn new(
         shared: Arc<Shared>,
+        caller: Caller,
         requests: Requests<RawAttachRequest>,
         permit: Permit,
         started: Instant,
     ) -> Self {
         let phase = Phase::Unknown(Some(permit));
-        Self { shared, requests, phase, due: VecDeque::new(), started, ended: None }
+        Self { shared, caller, requests, phase, due: VecDeque::new(), started, ended: None }
     }
 
     fn accept(&mut self, request: RawAttachRequest) {
         let accepted = proto::AttachRequest::read(request, &self.shared.limits)
             .and_then(|(request, unknown)| self.take_in(request, unknown));
         if let Err(error) = accepted {
-            let status = self.shared.refuse(&error);
+            let status = self.shared.refuse(&error, &self.caller);
             self.end(status);
         }
     }
@@ -209,7 +212,7 @@ impl Answers for AttachStream {
 
     fn give_up(&mut self) {
         self.leave();
-        let unread = self.shared.refuse(&Error::Unread(self.shared.limits.reply_timeout));
+        let unread = self.shared.refuse(&Error::Unread(self.shared.limits.reply_timeout), &self.caller);
         tracing::debug!("a rank does not read its answers; its call ends");
         let status = self.untold().unwrap_or(unread);
         self.due.clear();

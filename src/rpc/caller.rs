@@ -1,10 +1,13 @@
 //! What the calls of one connection have in common.
 
 use crate::permits::{Counter, Permit};
+use axum::http::Extensions;
 use metrics::Gauge;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+use tokio::net::{TcpStream, UnixStream};
+use tokio_rustls::server::TlsStream;
 
 /// Calls of one connection at a time that sample nothing: health, reflection, and what the server says of itself. Each may take memory
 /// before anybody has shown a token, and no client needs more than a few.
@@ -15,6 +18,7 @@ pub(super) const MOST_QUESTIONS: usize = 16;
 pub struct Caller {
     questions: Arc<Counter>,
     line: Arc<Line>,
+    peer: Arc<str>,
 }
 
 /// What is known of the connection.
@@ -27,14 +31,55 @@ struct Line {
     is_told: AtomicBool,
 }
 
-impl Default for Caller {
-    fn default() -> Self {
-        let line = Line { opened: Instant::now(), heard: AtomicU64::new(0), is_told: AtomicBool::new(false) };
-        Self { questions: Counter::new(MOST_QUESTIONS, Gauge::noop()), line: Arc::new(line) }
+/// A socket that knows who is at its other end.
+pub trait Peer {
+    /// As the log names it.
+    fn peer(&self) -> String;
+}
+
+impl Peer for TcpStream {
+    fn peer(&self) -> String {
+        self.peer_addr().map_or_else(|_| "gone".to_owned(), |address| address.to_string())
+    }
+}
+
+impl Peer for UnixStream {
+    fn peer(&self) -> String {
+        match self.peer_cred().ok().and_then(|of| of.pid()) {
+            Some(pid) if pid > 0 => format!("unix, process {pid}"),
+            // Of another PID namespace, as that of another container.
+            _ => "unix".to_owned(),
+        }
+    }
+}
+
+impl<T: Peer> Peer for TlsStream<T> {
+    fn peer(&self) -> String {
+        self.get_ref().0.peer()
     }
 }
 
 impl Caller {
+    /// Who is at the other end of this socket.
+    pub(super) fn at(socket: &impl Peer) -> Self {
+        Self::called(&socket.peer())
+    }
+
+    /// The caller of a request; one without a connection is nobody.
+    pub(super) fn of(extensions: &Extensions) -> Self {
+        extensions.get().cloned().unwrap_or_else(|| Self::called("nobody"))
+    }
+
+    fn called(peer: &str) -> Self {
+        let line = Line { opened: Instant::now(), heard: AtomicU64::new(0), is_told: AtomicBool::new(false) };
+        Self { questions: Counter::new(MOST_QUESTIONS, Gauge::noop()), line: Arc::new(line), peer: peer.into() }
+    }
+
+    /// As the log names it.
+    pub(super) fn peer(&self) -> &Arc<str> {
+        &self.peer
+    }
+
     /// A place for a call that samples nothing, if there is one.
     pub(super) fn question(&self) -> Option<Permit> {
         self.questions.take(1)
@@ -69,7 +114,7 @@ mod tests {
 
     #[test]
     fn who_was_heard_of_lately_is_not_silent_and_who_is_is_told_of_once() {
-        let caller = Caller::default();
+        let caller = Caller::called("test");
         let call = caller.clone();
         caller.heard();
         assert!(!call.is_silent(Duration::from_secs(60)));

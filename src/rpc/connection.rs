@@ -1,6 +1,6 @@
 //! A connection that was accepted: its place within the limits, what it has to begin with and until when, and its end.
 
-use super::caller::Caller;
+use super::caller::{Caller, Peer};
 use super::listener::Guard;
 use crate::complaints::Complaints;
 use crate::error::Reason;
@@ -54,6 +54,7 @@ pub struct Connection<T> {
 
 #[derive(Debug)]
 struct Opening {
+    peer: Arc<str>,
     missing: usize,
     preface: &'static [u8],
     complaints: Arc<Complaints>,
@@ -62,9 +63,11 @@ struct Opening {
     metrics: Metrics,
 }
 
-impl<T> Connection<T> {
+impl<T: Peer> Connection<T> {
     pub(super) fn new(io: T, place: ConnectionPermit, guard: &Guard) -> Self {
+        let caller = Caller::at(&io);
         let opening = Opening {
+            peer: Arc::clone(caller.peer()),
             missing: guard.opening_bytes,
             preface: guard.preface,
             complaints: Arc::clone(&guard.strangers),
@@ -73,9 +76,11 @@ impl<T> Connection<T> {
             metrics: guard.metrics.clone(),
         };
         let kill = Box::pin(guard.kill.clone().cancelled_owned());
-        Self { io, opening: Some(opening), kill, caller: Caller::default(), _place: place }
+        Self { io, opening: Some(opening), kill, caller, _place: place }
     }
+}
 
+impl<T> Connection<T> {
     /// The socket.
     #[must_use]
     pub fn get_ref(&self) -> &T {
@@ -105,7 +110,7 @@ impl Opening {
         self.metrics.refused(Reason::WrongProtocol);
         if let Some(more) = self.complaints.next(Instant::now()) {
             let what = if said.first() == Some(&TLS_HANDSHAKE) { "TLS to a port without it" } else { "no HTTP/2" };
-            tracing::info!(more, "a client speaks {what}");
+            tracing::info!(peer = &*self.peer, more, "a client speaks {what}");
         }
     }
 

@@ -6,6 +6,7 @@
 //! (`unread`), and when the call is dropped everything it held is freed with it.
 
 use super::blocking::blocking;
+use super::caller::Caller;
 use super::convert::config::{Config, config};
 use super::convert::{reply, step};
 use super::held::Held;
@@ -14,8 +15,8 @@ use super::receive::Requests;
 use super::traces::{self, MaybeSpan};
 use super::unread::Answers;
 use super::{Received, RegionSide, Shared, info};
-use crate::engine::StreamHandle;
 use crate::engine::step::StepReply;
+use crate::engine::{Origin, StreamHandle};
 use crate::error::Error;
 use crate::message::codec::{Looked, RawDecodeRequest};
 use crate::message::look::Unknown;
@@ -48,6 +49,7 @@ const RESTS: u8 = 2;
 #[derive(Debug)]
 pub struct DecodeStream {
     shared: Arc<Shared>,
+    caller: Caller,
     /// Its place on the server, kept to the end of the call: what HTTP/2 has of it takes memory for as long.
     place: Arc<Permit>,
     /// `None` once the worker has ended its side or made a mistake.
@@ -92,6 +94,7 @@ enum Due {
 impl DecodeStream {
     pub(super) fn new(
         shared: Arc<Shared>,
+        caller: Caller,
         requests: Requests<RawDecodeRequest>,
         permit: Permit,
         parent: Option<TraceContext>,
@@ -100,7 +103,22 @@ impl DecodeStream {
         let (phase, place) = (Phase::Unconfigured, Arc::new(permit));
         let (due, held) = (VecDeque::new(), Held::default());
         let (outgoing, unsent, turn, rests, ended) = (Outgoing::default(), None, None, 0, None);
-        Self { shared, place, requests, phase, due, held, outgoing, parent, unsent, turn, rests, started, ended }
+        Self {
+            shared,
+            caller,
+            place,
+            requests,
+            phase,
+            due,
+            held,
+            outgoing,
+            parent,
+            unsent,
+            turn,
+            rests,
+            started,
+            ended,
+        }
     }
 
     /// Its replies once they are handed out.
@@ -115,7 +133,7 @@ impl DecodeStream {
         {
             Ok(due) => self.due.push_back(due),
             Err(error) => {
-                let status = self.shared.refuse(&error);
+                let status = self.shared.refuse(&error, &self.caller);
                 self.end(status);
             }
         }
@@ -141,10 +159,10 @@ impl DecodeStream {
         let state = self.shared.engine.state();
         let wants_regions = wire.wants_regions;
         let mut config = config(wire, &self.shared.given, limits, state).map_err(|e| e.within("config"))?;
-        let model = self.shared.metrics.model(&config.model);
+        let origin = Origin { model: self.shared.metrics.model(&config.model), peer: Arc::clone(self.caller.peer()) };
         let place = Arc::clone(&self.place);
-        let stream = self.shared.engine.open_stream(place, model, limits.max_steps_in_flight_per_stream)?;
-        tracing::debug!(model = config.model, "a stream is configured");
+        let stream = self.shared.engine.open_stream(place, origin, limits.max_steps_in_flight_per_stream)?;
+        tracing::debug!(peer = &**self.caller.peer(), model = config.model, "a stream is configured");
         config.has_regions = self.shared.side.is_some();
         let side = self.shared.side.as_ref().filter(|_| wants_regions);
         let region_offer = side.and_then(|side| offer(side, &mut config));
@@ -251,7 +269,7 @@ impl DecodeStream {
     fn deliver(&mut self, reply: Option<StepReply>, mut span: MaybeSpan) -> Result<Response, Status> {
         let Some(reply) = reply else {
             self.shared.end_refused(span, &Error::EngineStopped, true);
-            return Err(self.shared.refuse(&Error::EngineStopped));
+            return Err(self.shared.refuse(&Error::EngineStopped, &self.caller));
         };
         let (received, finished) = (reply.received, reply.finished);
         traces::tell(&mut span, |facts| traces::answered(facts, &reply));
@@ -364,7 +382,7 @@ impl Answers for DecodeStream {
     fn give_up(&mut self) {
         self.free();
         self.outgoing.clear();
-        let unread = self.shared.refuse(&Error::Unread(self.shared.limits.reply_timeout));
+        let unread = self.shared.refuse(&Error::Unread(self.shared.limits.reply_timeout), &self.caller);
         tracing::debug!("a worker does not read its replies; its stream ends");
         let status = self.leave().unwrap_or(unread);
         self.end(status);

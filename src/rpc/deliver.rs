@@ -4,6 +4,7 @@
 //! `max_bytes_in_flight`, until it is taken or the client has taken too long.
 
 use super::Shared;
+use super::caller::Caller;
 use super::outlet::Outgoing;
 use super::unread::{Answers, Replies};
 use crate::error::Error;
@@ -17,13 +18,13 @@ use std::task::{Context, Poll};
 use tokio_stream::Stream;
 
 /// The same answer, watched, if there is more to it than its status.
-pub(super) fn watched(response: Response, shared: &Arc<Shared>) -> Response {
+pub(super) fn watched(response: Response, shared: &Arc<Shared>, caller: Caller) -> Response {
     let (mut parts, body) = response.into_parts();
     if body.is_end_stream() {
         return Response::from_parts(parts, body);
     }
     let outgoing = parts.extensions.remove().unwrap_or_default();
-    let answer = Answer { body: Some(body), outgoing, end: None, shared: Arc::clone(shared) };
+    let answer = Answer { body: Some(body), outgoing, end: None, shared: Arc::clone(shared), caller };
     let replies = Replies::new(answer, shared.limits.reply_timeout);
     Response::from_parts(parts, Body::new(Watched(replies)))
 }
@@ -36,6 +37,7 @@ struct Answer {
     /// What comes behind the message: its status, or that of an answer that was not taken in time.
     end: Option<Result<HeaderMap, axum::Error>>,
     shared: Arc<Shared>,
+    caller: Caller,
 }
 
 impl Answer {
@@ -75,7 +77,7 @@ impl Answers for Answer {
     }
 
     fn give_up(&mut self) {
-        let status = self.shared.refuse(&Error::Unread(self.shared.limits.reply_timeout));
+        let status = self.shared.refuse(&Error::Unread(self.shared.limits.reply_timeout), &self.caller);
         tracing::debug!("a client does not read its answer; it is dropped");
         self.body = None;
         self.outgoing.clear();

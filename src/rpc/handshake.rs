@@ -1,6 +1,7 @@
 //! TLS on connections that were accepted. Each handshake is a task of its own with a time limit of its own, so a client
 //! that stops in the middle holds up nobody and keeps its place no longer than that.
 
+use super::caller::Peer;
 use super::connection::{Connection, ConnectionPermit};
 use super::listener::{Accept, Guard, accept_each};
 use crate::error::Reason;
@@ -41,8 +42,9 @@ pub fn incoming<L: Accept + Sync>(listener: L, guard: Guard, handshake: Handshak
 
 async fn open<T>(io: T, place: ConnectionPermit, guard: Guard, handshake: Handshake, opened: Sender<Opened<T>>)
 where
-    T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin,
+    T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Peer + Unpin,
 {
+    let peer = io.peer();
     let acceptor = TlsAcceptor::from(Arc::clone(&handshake.tls.current().config));
     let shaken = tokio::select! {
         biased;
@@ -57,7 +59,7 @@ where
         }
         Ok(Ok(_)) => Reason::TlsFailed,
         Ok(Err(error)) => {
-            tracing::debug!(%error, "a TLS handshake failed");
+            tracing::debug!(peer, %error, "a TLS handshake failed");
             reason(&error)
         }
         Err(_) => Reason::TlsTimeout,

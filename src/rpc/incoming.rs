@@ -26,7 +26,7 @@ const LATE: Duration = Duration::from_secs(1);
 pub(super) struct Incoming {
     body: BodyDataStream,
     shared: Arc<Shared>,
-    caller: Option<Caller>,
+    caller: Caller,
     framing: Framing,
     /// When the message that is awaited has to be there.
     due: Option<Instant>,
@@ -60,7 +60,7 @@ impl Incoming {
     pub(super) fn new(
         body: BodyDataStream,
         shared: &Arc<Shared>,
-        (kind, place, caller): (Kind, Option<Permit>, Option<Caller>),
+        (kind, place, caller): (Kind, Option<Permit>, Caller),
         (left, part): (Mark, Part),
     ) -> Self {
         let (shared, alone) = (Arc::clone(shared), place.map(|place| (place, None)));
@@ -189,7 +189,7 @@ impl Incoming {
 
     fn fail(&mut self, error: &Error) -> Poll<Option<Result<Bytes, BoxError>>> {
         (self.ended, self.alone) = (true, None);
-        Poll::Ready(Some(Err(self.shared.refuse(error).into())))
+        Poll::Ready(Some(Err(self.shared.refuse(error, &self.caller).into())))
     }
 }
 
@@ -201,11 +201,12 @@ fn from_now(shared: &Shared) -> Option<Instant> {
 
 impl Drop for Incoming {
     fn drop(&mut self) {
-        let Some(caller) = self.caller.take() else { return };
+        let caller = self.caller.clone();
         // Of a connection with many calls each is cut; one of them tells.
         if caller.is_silent(self.shared.ping_timeout) && self.was_broken_off() && caller.tells() {
             self.shared.metrics.refused(Reason::KeepaliveTimeout);
             tracing::info!(
+                peer = &**caller.peer(),
                 "a client with open calls answered no ping within keepalive_timeout; its connection was cut"
             );
         }

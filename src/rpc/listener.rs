@@ -3,6 +3,7 @@
 //! hyper has no limit on connections and no time limit on the HTTP/2 preface, and its graceful shutdown waits for ever
 //! for a client that never sends one; keepalive only begins after it. So each connection is wrapped here.
 
+use super::caller::Peer;
 use super::connection::{Connection, ConnectionPermit};
 use super::uds::UdsListener;
 use crate::complaints::Complaints;
@@ -29,7 +30,7 @@ const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(50);
 /// What a listening socket must do.
 pub trait Accept: Send + 'static {
     /// A connection.
-    type Io: AsyncRead + AsyncWrite + Unpin + Send + 'static;
+    type Io: AsyncRead + AsyncWrite + Peer + Unpin + Send + 'static;
 
     /// The next connection.
     fn accept(&self) -> impl Future<Output = io::Result<Self::Io>> + Send;
@@ -235,6 +236,12 @@ mod tests {
 
     /// Refuses three times, as a process without descriptors does, then connects.
     struct Exhausted(AtomicUsize);
+
+    impl Peer for tokio::io::DuplexStream {
+        fn peer(&self) -> String {
+            "test".to_owned()
+        }
+    }
 
     impl Accept for Exhausted {
         type Io = tokio::io::DuplexStream;

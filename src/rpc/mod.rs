@@ -51,6 +51,7 @@ use crate::region::Regions;
 use crate::trace::Tracer;
 use crate::vocabulary::Vocabulary;
 use attach::AttachStream;
+use caller::Caller;
 pub use calls::Calls;
 use convert::params::SeedSource;
 use decode::DecodeStream;
@@ -231,10 +232,10 @@ impl Shared {
     }
 
     /// Counts an error that refuses a call or ends it, and gives its status.
-    fn refuse(&self, error: &Error) -> Status {
+    fn refuse(&self, error: &Error, caller: &Caller) -> Status {
         self.metrics.refused(error.reason());
         let status = status::from_error(error);
-        tracing::debug!(reason = error.reason().name(), "refused: {}", status.message());
+        tracing::debug!(peer = &**caller.peer(), reason = error.reason().name(), "refused: {}", status.message());
         status
     }
 
@@ -274,20 +275,20 @@ impl Sampler for Service {
         request: Request<Streaming<RawDecodeRequest>>,
     ) -> Result<Response<Self::DecodeStream>, Status> {
         Mark::heard(&request);
-        let started = Instant::now();
+        let (started, caller) = (Instant::now(), Caller::of(request.extensions()));
         let admitted = self.shared.admit().and_then(|()| self.shared.engine.admit_stream());
         match admitted {
             Ok(permit) => {
                 let parent = self.shared.context(request.metadata());
                 let requests = Requests::of(request);
-                let stream = DecodeStream::new(Arc::clone(&self.shared), requests, permit, parent, started);
+                let stream = DecodeStream::new(Arc::clone(&self.shared), caller, requests, permit, parent, started);
                 let outgoing = stream.outgoing();
                 let mut response = Response::new(Replies::new(stream, self.shared.limits.reply_timeout));
                 response.extensions_mut().insert(outgoing);
                 Ok(response)
             }
             Err(error) => {
-                let status = self.shared.refuse(&error);
+                let status = self.shared.refuse(&error, &caller);
                 self.shared.finished("Decode", started, status.code());
                 Err(status)
             }
@@ -299,15 +300,16 @@ impl Sampler for Service {
         request: Request<Streaming<RawAttachRequest>>,
     ) -> Result<Response<Self::AttachStream>, Status> {
         Mark::heard(&request);
-        let started = Instant::now();
+        let (started, caller) = (Instant::now(), Caller::of(request.extensions()));
         let admitted = self.shared.admit().and_then(|()| self.shared.shards.admit().map_err(Error::Refused));
         match admitted {
             Ok(permit) => {
-                let stream = AttachStream::new(Arc::clone(&self.shared), Requests::of(request), permit, started);
+                let stream =
+                    AttachStream::new(Arc::clone(&self.shared), caller, Requests::of(request), permit, started);
                 Ok(Response::new(Replies::new(stream, self.shared.limits.reply_timeout)))
             }
             Err(error) => {
-                let status = self.shared.refuse(&error);
+                let status = self.shared.refuse(&error, &caller);
                 self.shared.finished("Attach", started, status.code());
                 Err(status)
             }
@@ -317,7 +319,8 @@ impl Sampler for Service {
     async fn sample(&self, request: Request<RawSampleRequest>) -> Result<Response<proto::SampleResponse>, Status> {
         Mark::heard(&request);
         let deadline = request.extensions().get().copied().unwrap_or_default();
-        let mut call = sample::Call::start(Arc::clone(&self.shared), self.shared.context(request.metadata()), deadline);
+        let (shared, caller) = (Arc::clone(&self.shared), Caller::of(request.extensions()));
+        let mut call = sample::Call::start(shared, caller, self.shared.context(request.metadata()), deadline);
         let result = sample::run(&mut call, request.into_inner()).await;
         call.finish(result)
     }
@@ -327,12 +330,12 @@ impl Sampler for Service {
         request: Request<RawGetServerInfoRequest>,
     ) -> Result<Response<proto::GetServerInfoResponse>, Status> {
         Mark::heard(&request);
-        let (started, shared) = (Instant::now(), &self.shared);
+        let (started, shared, caller) = (Instant::now(), &self.shared, Caller::of(request.extensions()));
         let read = proto::GetServerInfoRequest::read(request.into_inner(), &shared.limits);
         let info = read.map(|(proto::GetServerInfoRequest {}, _)| {
             info::server_info(&shared.info, &shared.limits, &shared.given, shared.offered())
         });
-        let info = info.map_err(|error| shared.refuse(&error));
+        let info = info.map_err(|error| shared.refuse(&error, &caller));
         shared.finished("GetServerInfo", started, info.as_ref().err().map_or(tonic::Code::Ok, Status::code));
         info.map(Response::new)
     }

@@ -1,5 +1,6 @@
 //! The client of the health service, for `croupier healthcheck`.
 
+use super::health::{LIVENESS, READINESS};
 use crate::dial::{Access, causes, hint};
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
@@ -20,6 +21,10 @@ pub async fn check(address: &str, access: &Access, service: &str) -> Result<(), 
     match answer.map(|reply| reply.into_inner().status()) {
         Ok(ServingStatus::Serving) => Ok(()),
         Ok(status) => Err(format!("{address} answers {}", status.as_str_name())),
+        Err(status) if status.code() == tonic::Code::NotFound => Err(format!(
+            "{address} knows no service \"{service}\"; there are {LIVENESS}, {}, or none for the whole server",
+            READINESS[1..].join(", ")
+        )),
         Err(status) => {
             let why = causes(&status);
             Err(format!("{address} answers {:?}: {why}{}", status.code(), hint(&why, access)))

@@ -75,14 +75,14 @@ impl Kind {
     }
 
     /// A place for a stateless batch among all of these, for any other call but a stream one among those of its connection.
-    fn admit(self, shared: &Shared, caller: Option<&Caller>) -> Result<(Option<Permit>, Option<Permit>), Error> {
-        match (self, caller) {
-            (Self::Alone, _) => Ok((Some(shared.engine.admit_alone()?), None)),
-            (Self::Small | Self::Questions, Some(caller)) => {
+    fn admit(self, shared: &Shared, caller: &Caller) -> Result<(Option<Permit>, Option<Permit>), Error> {
+        match self {
+            Self::Alone => Ok((Some(shared.engine.admit_alone()?), None)),
+            Self::Small | Self::Questions => {
                 let place = caller.question().ok_or(Error::TooManyCalls(MOST_QUESTIONS))?;
                 Ok((None, Some(place)))
             }
-            (Self::Stream, _) | (_, None) => Ok((None, None)),
+            Self::Stream => Ok((None, None)),
         }
     }
 
@@ -103,11 +103,11 @@ async fn watch(State(shared): State<Arc<Shared>>, mut request: Request, next: Ne
     let kind = Kind::of(service, method);
     let open = shared.calls.enter();
     let mut call = Unheard::new(&shared, (service == SERVICE_NAME).then_some(method));
-    let caller = request.extensions().get::<Caller>().cloned();
-    let (place, question) = match kind.admit(&shared, caller.as_ref()) {
+    let caller = Caller::of(request.extensions());
+    let (place, question) = match kind.admit(&shared, &caller) {
         Ok(places) => places,
         Err(error) => {
-            let status = shared.refuse(&error);
+            let status = shared.refuse(&error, &caller);
             call.code = status.code();
             return status.into_http::<Body>().into_response();
         }
@@ -121,17 +121,17 @@ async fn watch(State(shared): State<Arc<Shared>>, mut request: Request, next: Ne
     request.extensions_mut().insert(deadline);
     let marks = (left, part);
     let request = request.map(|body| {
-        let incoming = Incoming::new(body.into_data_stream(), &shared, (kind, place, caller), marks);
+        let incoming = Incoming::new(body.into_data_stream(), &shared, (kind, place, caller.clone()), marks);
         Body::from_stream(incoming)
     });
     let answer = deadline.bound(next.run(request)).await;
-    let response = answer.unwrap_or_else(|error| shared.refuse(&error).into_http::<Body>().into_response());
+    let response = answer.unwrap_or_else(|error| shared.refuse(&error, &caller).into_http::<Body>().into_response());
     // To tonic a call that was left is a request without a message, an internal error.
     if !call.left.is_set() {
         call.code = Status::from_header_map(response.headers()).map_or(Code::Ok, |status| status.code());
     }
     let response = match kind {
-        Kind::Alone => deliver::watched(response, &shared),
+        Kind::Alone => deliver::watched(response, &shared, caller),
         Kind::Stream => outlet::in_pieces(response),
         Kind::Small | Kind::Questions => outlet::in_place(response, question),
     };

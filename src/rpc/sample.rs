@@ -2,12 +2,14 @@
 //! (deadline, cancellation) drops that stream, and the engine forgets the step.
 
 use super::blocking::blocking;
+use super::caller::Caller;
 use super::convert::config::{Config, config};
 use super::convert::{copies, reply, step};
 use super::deadline::Deadline;
 use super::outlet::Outgoing;
 use super::traces::{self, MaybeSpan};
 use super::{Received, Shared};
+use crate::engine::Origin;
 use crate::engine::StreamHandle;
 use crate::engine::step::{LogitsBlock, Masks, Step, Work, WorkKind};
 use crate::error::Error;
@@ -22,6 +24,7 @@ use tonic::{Response, Status};
 #[derive(Debug)]
 pub(super) struct Call {
     shared: Arc<Shared>,
+    caller: Caller,
     started: Instant,
     /// Of its answer, once there is one.
     code: Option<tonic::Code>,
@@ -35,9 +38,10 @@ pub(super) struct Call {
 
 impl Call {
     /// A call that starts now.
-    pub(super) fn start(shared: Arc<Shared>, parent: Option<Context>, deadline: Deadline) -> Self {
+    pub(super) fn start(shared: Arc<Shared>, caller: Caller, parent: Option<Context>, deadline: Deadline) -> Self {
         Self {
             shared,
+            caller,
             started: Instant::now(),
             code: None,
             deadline,
@@ -52,7 +56,7 @@ impl Call {
         if let Err(error) = &result {
             self.shared.end_refused(self.span.take(), error, true);
         }
-        let result = result.map(Response::new).map_err(|error| self.shared.refuse(&error));
+        let result = result.map(Response::new).map_err(|error| self.shared.refuse(&error, &self.caller));
         self.code = Some(result.as_ref().err().map_or(tonic::Code::Ok, Status::code));
         let mut response = result?;
         response.extensions_mut().insert(self.outgoing.clone());
@@ -79,7 +83,7 @@ pub(super) async fn run(call: &mut Call, request: RawSampleRequest) -> Result<pr
     let arrived = received.at;
     *span = shared.sample_span(call.parent, &received);
     shared.admit()?;
-    let mut stream = begin(shared, span, request, received)?;
+    let mut stream = begin((shared, &call.caller), span, request, received)?;
     let answer = stream.reply().await.ok_or(Error::EngineStopped)?;
     let finished = answer.finished;
     traces::tell(span, |facts| traces::answered(facts, &answer));
@@ -95,7 +99,7 @@ pub(super) async fn run(call: &mut Call, request: RawSampleRequest) -> Result<pr
 
 /// Hands the batch to the engine, once there is room for it.
 fn begin(
-    shared: &Shared,
+    (shared, caller): (&Shared, &Caller),
     span: &mut MaybeSpan,
     request: proto::SampleRequest,
     mut received: Received,
@@ -110,7 +114,8 @@ fn begin(
     let open = open.into_iter().enumerate();
     let open = open.map(|(at, wire)| step::open(wire, unknown.of_opening(at), &config, &shared.seeds));
     // They are opened here.
-    blocking(take_long, || shared.engine.run_alone(place, step, open, shared.metrics.model(&config.model)))
+    let origin = Origin { model: shared.metrics.model(&config.model), peer: Arc::clone(caller.peer()) };
+    blocking(take_long, || shared.engine.run_alone(place, step, open, origin))
 }
 
 /// The request as a step, and the rows that it opens sequences for.

@@ -43,6 +43,8 @@ fn reflection(stop: &CancellationToken) -> Routes {
         tonic_reflection::server::Builder::configure()
             .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+            // Of the details of a refusal, which tools show by it.
+            .register_encoded_file_descriptor_set(tonic_types::pb::FILE_DESCRIPTOR_SET)
     };
     // Both versions: grpcurl and many others still ask for the older one.
     match (builder().build_v1(), builder().build_v1alpha()) {

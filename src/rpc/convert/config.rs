@@ -1,6 +1,6 @@
 //! The configuration of a stream: checked once, in force for all of its steps.
 
-use super::params::{merged, unknown_value, with_lists};
+use super::params::{known_values, merged, unknown_value, with_lists};
 use crate::engine::shards::Owner;
 use crate::engine::shards::layout::Layout;
 use crate::error::{Error, Refusal};
@@ -153,8 +153,10 @@ pub(super) fn dtype(field: &str, wire: i32) -> Result<Dtype, FieldError> {
         Ok(proto::LogitsDtype::F32) => Ok(Dtype::F32),
         Ok(proto::LogitsDtype::F16) => Ok(Dtype::F16),
         Ok(proto::LogitsDtype::Bf16) => Ok(Dtype::Bf16),
-        Ok(proto::LogitsDtype::Unspecified) => Err(FieldError::new(field, "is required")),
-        Err(_) => Err(unknown_value(field, wire)),
+        Ok(proto::LogitsDtype::Unspecified) => {
+            Err(FieldError::new(field, format!("is required; there are {}", known_values::<proto::LogitsDtype>())))
+        }
+        Err(_) => Err(unknown_value::<proto::LogitsDtype>(field, wire)),
     }
 }
 

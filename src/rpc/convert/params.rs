@@ -8,6 +8,7 @@ use crate::params::{
 };
 use crate::proto;
 use crate::sampling::row::LogprobsMode;
+use std::fmt::Debug;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -128,7 +129,7 @@ pub(super) fn logprobs(wire: &proto::LogprobsParams) -> Result<LogprobsParams, F
         Ok(proto::LogprobsMode::Unspecified | proto::LogprobsMode::Raw) => LogprobsMode::Raw,
         Ok(proto::LogprobsMode::Processed) => LogprobsMode::Processed,
         Ok(proto::LogprobsMode::Tempered) => LogprobsMode::Tempered,
-        Err(_) => return Err(unknown_value("mode", wire.mode)),
+        Err(_) => return Err(unknown_value::<proto::LogprobsMode>("mode", wire.mode)),
     };
     Ok(LogprobsParams { top_n: wire.top_n, mode, token_ids: wire.token_ids.clone() })
 }
@@ -136,7 +137,7 @@ pub(super) fn logprobs(wire: &proto::LogprobsParams) -> Result<LogprobsParams, F
 /// How draft tokens are accepted; not yet checked against ranges.
 fn acceptance(wire: &proto::AcceptanceParams) -> Result<AcceptanceRule, FieldError> {
     use proto::AcceptanceRule as Wire;
-    let rule = match Wire::try_from(wire.rule).map_err(|_| unknown_value("rule", wire.rule))? {
+    let rule = match Wire::try_from(wire.rule).map_err(|_| unknown_value::<Wire>("rule", wire.rule))? {
         Wire::Unspecified | Wire::Rejection => AcceptanceRule::Rejection,
         Wire::Greedy => AcceptanceRule::Greedy,
         Wire::Block => AcceptanceRule::Block,
@@ -172,7 +173,7 @@ fn proposer(wire: &proto::ProposerParams) -> Result<ProposerParams, FieldError> 
         Ok(proto::ProposerKind::Unspecified) => {
             return Err(FieldError::new("kind", "is required; an empty message turns the stream's off"));
         }
-        Err(_) => return Err(unknown_value("kind", wire.kind)),
+        Err(_) => return Err(unknown_value::<proto::ProposerKind>("kind", wire.kind)),
     };
     let default = ProposerParams::new(kind);
     Ok(ProposerParams {
@@ -191,9 +192,18 @@ fn draft_length(wire: &proto::DraftLengthParams) -> Option<DraftLengthParams> {
     DraftLengthParams { verify_cost: wire.verify_cost, max_draft_tokens, ..default }.or_none()
 }
 
+/// No enum of the schema has as many values.
+const MOST_VALUES: i32 = 100;
+
 /// An enum value that this server does not know.
-pub(super) fn unknown_value(field: &str, value: i32) -> FieldError {
-    FieldError::new(field, format!("has the unknown enum value {value}"))
+pub(super) fn unknown_value<E: TryFrom<i32> + Debug>(field: &str, value: i32) -> FieldError {
+    FieldError::new(field, format!("has the unknown enum value {value}; there are {}", known_values::<E>()))
+}
+
+/// The values of an enum by number and name, but for the unspecified one.
+pub(super) fn known_values<E: TryFrom<i32> + Debug>() -> String {
+    let named = |number: i32| E::try_from(number).ok().map(|value| format!("{number} {value:?}"));
+    (1..=MOST_VALUES).filter_map(named).collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]

@@ -199,7 +199,7 @@ fn works(
             // Not a mistake of this work alone: how many rows it uses decides where the next ones start.
             return Err(match unknown {
                 Some(field) => Error::Unimplemented(field).within(&format!("work[{at}]")),
-                None => Error::invalid(format!("work[{at}].kind"), "is not set"),
+                None => Error::invalid(format!("work[{at}].kind"), "is not set; set sample, draft, score or verify"),
             });
         };
         let (rows, kind) = work_kind(kind, wire.sequence_id.is_some(), config);
