@@ -97,7 +97,7 @@ def as_rules():
 
 
 def filled(query):
-    return re.sub(r"\$(namespace|job|instance)\b", ".*", query.replace("$__rate_interval", "5m"))
+    return re.sub(r"\$(namespace|job|instance|model)\b", ".*", query.replace("$__rate_interval", "5m"))
 
 
 def panels(of):

@@ -88,7 +88,7 @@ class Prometheus:
 def dashboard_queries():
     for panel in json.loads((CHART / "dashboard.json").read_text())["panels"]:
         for target in panel.get("targets", []):
-            query = re.sub(r"\$(namespace|job|instance)\b", ".*", target["expr"].replace("$__rate_interval", "5m"))
+            query = re.sub(r"\$(namespace|job|instance|model)\b", ".*", target["expr"].replace("$__rate_interval", "5m"))
             yield panel["title"], query
 
 

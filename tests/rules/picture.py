@@ -42,7 +42,7 @@ def shown(value, unit):
 
 def queries(panel):
     for target in panel["targets"]:
-        query = re.sub(r"\$(namespace|job|instance)\b", ".*", target["expr"].replace("$__rate_interval", "10s"))
+        query = re.sub(r"\$(namespace|job|instance|model)\b", ".*", target["expr"].replace("$__rate_interval", "10s"))
         yield query, target["legendFormat"]
 
 
