@@ -61,8 +61,9 @@ class Front:
         self._is_down = self._is_ended = False
         # Whether an answer is being taken in.
         self._is_torn = False
-        # Never connected, and nobody told that it takes long.
-        self._is_new, self._has_served = True, False
+        self._has_served = False
+        # Whether somebody was told that a server is waited for, and since when the stream is on its way back.
+        self._is_told, self._since = False, math.inf
         self._traceparent = header("traceparent", text("traceparent", traceparent))
         # From when on another server may be looked for. Behind a socket there is no other.
         self._leave_from = math.inf if address.startswith("unix") else 0.0
@@ -86,6 +87,7 @@ class Front:
         """After an error that ended the stream. The next step connects again, since nothing that is needed for it is lost."""
         self._session.give_up()
         self._is_down = True
+        self._since, self._is_told = math.inf, False
         return CroupierError(f"{why}; what had no result is given up, texts are as they were, and the next step connects again")
 
     def _is_worth_waiting(self, cause: BaseException | None) -> bool:
@@ -93,11 +95,30 @@ class Front:
         one that is being replaced, as its authorities' file is."""
         return may_pass(cause) and (self._has_served or not is_distrusted(cause))
 
+    def _say_lost(self, why: str) -> None:
+        """Says that the connection is lost. Without a reason it was given up here, which is said where no other is found at once."""
+        self._since = min(self._since, time.monotonic())
+        if why:
+            self._say_once("lost %s: %s; connecting again for up to %g s", self._address, why, self._patience)
+
     def _say_waiting(self, why: str) -> None:
-        """Says that a server is waited for at first, when a mistake in the address looks the same."""
-        if self._is_new:
-            self._is_new = False
-            LOG.warning("%s does not serve yet, waiting for up to %g s: %s", self._address, self._patience, why)
+        """Says that a server is waited for: at first a mistake in the address looks the same."""
+        yet = "any more" if self._has_served else "yet"
+        self._say_once("%s does not serve %s, waiting for up to %g s: %s", self._address, yet, self._patience, why)
+
+    def _say_once(self, said: str, *about: object) -> None:
+        """Until it is connected, or given up."""
+        if not self._is_told:
+            self._is_told = True
+            LOG.warning(said, *about)
+
+    def _say_connected(self) -> None:
+        """Says so of a stream that is back."""
+        since, self._since, self._is_told = self._since, math.inf, False
+        # Those that the server refused are open no more; their rows say why.
+        opened, self._session.reopened = [text for text in self._session.reopened if not text.refused], []
+        if since < math.inf:
+            LOG.info("connected to %s again after %.3g s, %d texts opened again", self._address, time.monotonic() - since, len(opened))
 
     def _check_not_ended(self) -> None:
         if self._is_ended:

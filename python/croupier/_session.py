@@ -150,7 +150,7 @@ class Session(StepMaker):
             # The rest was closed by the end of the stream.
             still = {sequence.id for part in unanswered for sequence in part.open} | {sequence.id for sequence in closed}
             self.closing = [number for number in self.closing if number in still]
-        rest = self._without_answer()
+        rest, self.reopened = self._without_answer(), closed + known
         first = [Part(Step(left=1), 0, b"".join(wire), open) for open, wire in self._openings(closed + known, CroupierError)]
         for part in first:
             part.step.parts.append(part)

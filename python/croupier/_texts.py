@@ -28,6 +28,8 @@ class Texts:
         # By id, in order.
         self.opening: dict[int, Sequence] = {}
         self.closing: list[int] = []
+        # Those that the connection of now opened again, until that is said.
+        self.reopened: list[Sequence] = []
         # Texts may be opened and closed by other threads than the one that takes a step.
         self.changing = threading.RLock()
         self.ids = 0

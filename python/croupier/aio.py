@@ -247,7 +247,7 @@ class Stream(Front, Entered):
         failed = await self._failed(error)
         if not is_gone(failed):
             raise self._given_up(said(failed)) from error
-        await self._reconnect()
+        await self._reconnect(said(failed))
 
     async def _read(self) -> bytes:
         message = await self._call.read()
@@ -316,14 +316,16 @@ class Stream(Front, Entered):
             await channel.close()
         try:
             await self._reopen(time.monotonic() + self._patience)
-        except (CroupierError, *ENDED):
-            await self._reconnect()
+        except (CroupierError, *ENDED) as error:
+            await self._reconnect(said(error if isinstance(error, CroupierError) else await self._failed(error)))
         super()._check_not_ended()
+        self._say_connected()
         self._is_down = False
 
-    async def _reconnect(self) -> None:
+    async def _reconnect(self, why: str = "") -> None:
         # Until it is done: who is cancelled meanwhile finds no half of a connection.
         self._is_down = True
+        self._say_lost(why)
         await self._channel.close()
         try:
             await self._keep_trying(self._reopen)
@@ -344,7 +346,8 @@ class Stream(Front, Entered):
                 if then is not None:
                     await then(give_up)
                     super()._check_not_ended()
-                self._is_new, self._has_served = False, True
+                self._has_served = True
+                self._say_connected()
                 return
             except (CroupierError, *ENDED) as error:
                 cause, why = error.__cause__, error

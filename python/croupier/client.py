@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from ._call import Limit, Turn, dial, end_in_order, following, hang_up, is_gone, no_answer
+from ._call import Limit, Turn, dial, end_in_order, following, hang_up, is_from_core, is_gone, no_answer
 from ._checks import listed
 from ._front import Front, backing_off
 from ._options import StreamOptions
@@ -194,7 +194,7 @@ class Stream(Front):
             self._check_not_ended()
             if not is_gone(error):
                 raise self._given_up(said(error)) from error
-            self._reconnect()
+            self._reconnect(said(error))
             return
         self._is_torn = True
         refused = self._session.answer(reply)
@@ -254,14 +254,16 @@ class Stream(Front):
         hang_up()
         try:
             self._reopen(time.monotonic() + self._patience)
-        except (CroupierError, grpc.RpcError, StopIteration):
-            self._reconnect()
+        except (CroupierError, grpc.RpcError, StopIteration) as error:
+            self._reconnect(said(error))
         self._check_not_ended()
+        self._say_connected()
         self._is_down = False
 
-    def _reconnect(self) -> None:
+    def _reconnect(self, why: str = "") -> None:
         # Until it is done: who interrupts it finds no half of a connection.
         self._is_down = True
+        self._say_lost(why)
         self._left()
         self._hang_up()
         try:
@@ -282,7 +284,8 @@ class Stream(Front):
                 self._check_not_ended()
                 then(give_up)
                 self._check_not_ended()
-                self._is_new, self._has_served = False, True
+                self._has_served = True
+                self._say_connected()
                 return
             except (CroupierError, grpc.RpcError, StopIteration) as error:
                 self._hang_up()
@@ -330,5 +333,8 @@ def said(error: BaseException) -> str:
     if isinstance(error, CroupierError):
         return str(error)
     if isinstance(error, grpc.RpcError):
+        if is_from_core(error):
+            # It takes the place of what the call ended with.
+            return "the connection was lost"
         return f"{error.code().name}: {error.details()}"
     return "the server ended the stream"

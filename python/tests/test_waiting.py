@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import re
 import signal
 import socket
 import threading
@@ -54,6 +55,77 @@ def test_a_server_that_comes_later_is_waited_for(server, kind, caplog):
     with pytest.raises(croupier.CroupierError, match="^UNAVAILABLE"):
         run(kind, server.uds, reconnect_within=0.3)
     assert 0.3 <= time.monotonic() - started < 20
+
+
+async def done(kind, thing):
+    return thing if kind == "sync" else await thing
+
+
+def told(caplog):
+    """What the client logged. asyncio tells of event loops of other tests that gRPC does not know to be closed."""
+    return [record for record in caplog.records if record.name == "croupier"]
+
+
+@pytest.mark.parametrize("kind", NAMES)
+def test_a_server_that_is_lost_and_found_again_is_told(server, kind, caplog):
+    caplog.set_level(logging.INFO, "croupier")
+    rows = np.stack([logits(1, 0)] * 2)
+
+    async def use(stream):
+        texts = [stream.open(seed=seed) for seed in range(2)]
+        await done(kind, stream.sample(rows, texts))
+        # Nothing is told of a connection that serves.
+        assert not told(caplog)
+        server.kill()
+        late = threading.Timer(0.5, server.start)
+        late.start()
+        await done(kind, stream.sample(rows, texts))
+        late.join()
+        lost, found = told(caplog)
+        assert lost.levelname == "WARNING"
+        # asyncio's gRPC has no more to say where a write finds it first.
+        why = "(UNAVAILABLE: .+|the connection was lost)"
+        assert re.fullmatch(f"lost {server.uds}: {why}; connecting again for up to 60 s", lost.getMessage())
+        assert found.levelname == "INFO"
+        said = re.fullmatch(f"connected to {server.uds} again after ([0-9.]+) s, 2 texts opened again", found.getMessage())
+        assert 0.3 < float(said[1]) < 60
+        caplog.clear()
+        # One that was given up here is not lost: that is told where no other is there.
+        await done(kind, stream.submit(rows, texts))
+        await done(kind, stream.give_up())
+        await done(kind, stream.sample(rows, texts))
+        [found] = told(caplog)
+        assert found.getMessage().startswith(f"connected to {server.uds} again after ")
+        caplog.clear()
+        await done(kind, stream.submit(rows, texts))
+        await done(kind, stream.give_up())
+        server.kill()
+        late = threading.Timer(0.5, server.start)
+        late.start()
+        await done(kind, stream.sample(rows, texts))
+        late.join()
+        waiting, found = told(caplog)
+        assert waiting.getMessage().startswith(f"{server.uds} does not serve any more, waiting for up to 60 s: UNAVAILABLE")
+        assert found.getMessage().endswith(" s, 2 texts opened again")
+
+    run(kind, server.uds, use if kind == "asyncio" else lambda stream: asyncio.run(use(stream)), reconnect_within=60, data_path="inline")
+
+
+@pytest.mark.parametrize("kind", NAMES)
+def test_a_server_that_is_lost_for_good_is_told_once_each_time(server, kind, caplog):
+    caplog.set_level(logging.INFO, "croupier")
+
+    async def use(stream):
+        text = stream.open(seed=1)
+        await done(kind, stream.sample(logits(1, 0), [text]))
+        server.kill()
+        for _ in range(2):
+            with pytest.raises(croupier.CroupierError, match="given up"):
+                await done(kind, stream.sample(logits(1, 0), [text]))
+
+    run(kind, server.uds, use if kind == "asyncio" else lambda stream: asyncio.run(use(stream)), reconnect_within=0.5, data_path="inline")
+    lost, still = [record.getMessage() for record in told(caplog)]
+    assert lost.startswith(f"lost {server.uds}: ") and still.startswith(f"{server.uds} does not serve any more, waiting for up to 0.5 s: ")
 
 
 @pytest.mark.parametrize("kind", NAMES)
