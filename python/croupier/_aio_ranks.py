@@ -16,7 +16,7 @@ from ._options import AccessOptions, RankOptions, seconds
 from ._ranks import ATTACH_WITHIN, METHOD, NO_SLOT, RankFront, RankSession
 from ._types import Rows
 from ._call import no_answer
-from .client import said
+from ._status import failed, said
 from .errors import CroupierError
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ class Rank(RankFront, Entered):
             # The call is over; reading says why.
             await self._read()
         except grpc.RpcError as error:
-            raise CroupierError(said(error)) from error
+            raise failed(said(error), error) from error
 
     async def _whole(self, doing: Awaitable[None]) -> None:
         """What leaves the rank unusable if it fails in the middle, since how much was sent or taken in nobody can tell. Where it is cancelled
@@ -192,7 +192,7 @@ class Rank(RankFront, Entered):
             message = await self._call.read()
         except grpc.RpcError as error:
             self._check_not_ended()
-            raise CroupierError(said(error)) from error
+            raise failed(said(error), error) from error
         if message is grpc.aio.EOF:
             self._check_not_ended()
             raise CroupierError("the group is over: rank 0 has ended its stream")

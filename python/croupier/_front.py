@@ -18,6 +18,7 @@ from ._masks import masked
 from ._params import as_message, message, params_of
 from ._rows import LOG
 from ._session import Session
+from ._status import failed, said
 from ._top_n import TopN, largest
 from ._types import Rows, Sequence, given_rows
 from .errors import CroupierError
@@ -83,12 +84,12 @@ class Front:
         self._leave_from = now + max(_STAY_SECONDS, _STAY_TIMES * (now - began))
         LOG.info("the server at %s asks to leave, and there is no other yet: %s", self._address, why)
 
-    def _given_up(self, why: str) -> CroupierError:
+    def _given_up(self, why: BaseException) -> CroupierError:
         """After an error that ended the stream. The next step connects again, since nothing that is needed for it is lost."""
         self._session.give_up()
         self._is_down = True
         self._since, self._is_told = math.inf, False
-        return CroupierError(f"{why}; what had no result is given up, texts are as they were, and the next step connects again")
+        return failed(f"{said(why)}; what had no result is given up, texts are as they were, and the next step connects again", why)
 
     def _is_worth_waiting(self, cause: BaseException | None) -> bool:
         """Whether connecting anew may work later. At first a certificate that is not trusted is a mistake in the options; later it may be

@@ -10,7 +10,7 @@ import grpc
 from ._access import Access, access_of
 from ._call import no_answer
 from ._options import AccessOptions, InfoOptions, seconds
-from .client import said
+from ._status import failed, said
 from .errors import CroupierError
 from .schema import pb
 
@@ -52,5 +52,5 @@ class Asked:
     def failed(self, error: grpc.RpcError) -> CroupierError:
         """What is said of a call that ended like this."""
         if error.code() == grpc.StatusCode.DEADLINE_EXCEEDED:
-            return CroupierError(no_answer(self._within))
-        return CroupierError(said(error) + self.access.hint(error))
+            return failed(no_answer(self._within), error)
+        return failed(said(error) + self.access.hint(error), error)

@@ -20,6 +20,7 @@ from ._arrays import DTYPES, as_rows, filled, writable
 from ._checks import MOST_64, whole
 from ._slots import Places
 from ._split import SPARE
+from ._status import failed
 from ._types import Rows, Slots, given_rows
 from .errors import CroupierError
 from .schema import pb
@@ -99,7 +100,7 @@ class RankSession:
                 return _regions.attach(ready.region_offer, place[0], place[1], self.address)
             except (CroupierError, OSError, AttributeError) as error:
                 if self.wanted == "shared_memory":
-                    raise CroupierError(f"no shared memory: {error}") from error
+                    raise failed(f"no shared memory: {error}", error) from error
                 return str(error)
         if self.wanted == "shared_memory":
             raise CroupierError("no shared memory: rank 0 has none")

@@ -11,6 +11,7 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Any
 
+import grpc
 import numpy as np
 
 from .errors import CroupierError
@@ -108,7 +109,10 @@ class Region:
         reply = pb.RegionReply.FromString(self._exactly(struct.unpack("<I", data)[0]))
         if reply.WhichOneof("reply") == "error":
             error = reply.error
-            raise CroupierError(f"no region: {error.reason}: {error.field} {error.message}")
+            # As a call's status has them.
+            code = next((code.name for code in grpc.StatusCode if code.value[0] == error.code), None)
+            said = f"no region: {error.reason}: {error.field} {error.message}"
+            raise CroupierError(said, code=code, reason=error.reason, field=error.field or None)
         return reply, files
 
     def _with_files(self, count: int) -> tuple[bytes, list[io.FileIO]]:

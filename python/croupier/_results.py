@@ -10,7 +10,8 @@ from .errors import Failure, OpenError, RowError
 from .schema import pb
 
 _OK = pb.ROW_STATUS_OK
-_STATUS = {number: name.removeprefix("ROW_STATUS_") for name, number in vars(pb).items() if name.startswith("ROW_STATUS_")}
+_STATUS, _OPEN_STATUS = ({number: name.removeprefix(prefix) for name, number in vars(pb).items() if name.startswith(prefix)}
+                         for prefix in ("ROW_STATUS_", "OPEN_STATUS_"))
 # No server sends it: it stands here for works that the server had no room for, see `merged`.
 _STATUS[pb.ROW_STATUS_UNSPECIFIED] = "REFUSED"
 _ENDED = pb.ROW_STATUS_SEQUENCE_FINISHED
@@ -69,7 +70,9 @@ def apply(part: Part, sequences: dict[int, Sequence], close: Callable[[Sequence]
     for sequence, opened in zip(part.open, result.open):
         if opened.status != _OPEN:
             # Forgotten: it must not be opened again.
-            sequence.refused = step.opens_failed[sequence.id] = f"{opened.error.field}: {opened.error.message}"
+            at_fault = opened.error.field
+            why = Failure(f"{at_fault}: {opened.error.message}", _OPEN_STATUS.get(opened.status, str(opened.status)), at_fault or None)
+            sequence.refused = step.opens_failed[sequence.id] = why
             if sequences.get(sequence.id) is sequence:
                 del sequences[sequence.id]
 

@@ -16,6 +16,7 @@ from ._regions import Region
 from ._results import apply, apply_for_now, merged, not_yet, take_back
 from ._rows import LOST
 from ._split import Limits
+from ._status import failed
 from ._steps import StepMaker
 from ._tokens import tokens_of
 from ._types import Part, Rows, Sequence, Slots, Step
@@ -62,7 +63,7 @@ class Session(StepMaker):
         except (CroupierError, OSError, AttributeError) as error:
             if self.wanted != "auto":
                 hint = "; servers have it with --uds or --region-socket" if kind == "shared memory" else ""
-                raise CroupierError(f"no {kind}: {error}{hint}") from error
+                raise failed(f"no {kind}: {error}{hint}", error) from error
             return str(error)
 
     def move(self, leased: Region | str) -> None:
@@ -243,7 +244,7 @@ class Session(StepMaker):
             if not self.waiting or self.waiting[-1].step is part.step:
                 self.waiting.append(part)
                 return result.refusal.retry_after_ms / 1000, part
-            part.refused = f"refused: {result.refusal.message}"
+            part.refused, part.reason = f"refused: {result.refusal.message}", result.refusal.reason
         else:
             part.result = result
             if part.is_plain:
@@ -272,7 +273,8 @@ class Session(StepMaker):
             if part.refused:
                 # What it should open and close goes with the next.
                 self.put_back(part.open, part.close)
-                step.refused = step.refused or part.refused
+                if not step.refused:
+                    step.refused, step.reason = part.refused, part.reason
                 step.failures.update({s.id: Failure(part.refused, "REFUSED") for s in part.texts if s is not None})
             else:
                 apply(part, self.sequences, self.close)
@@ -288,5 +290,5 @@ class Session(StepMaker):
         """The oldest step, which has all its answers, and its result, of which `checked` says what is missing. Raises where nothing was done."""
         step = self.steps.popleft()
         if step.refused and all(part.refused for part in step.parts):
-            raise CroupierError(step.refused)
+            raise CroupierError(step.refused, reason=step.reason)
         return step, merged(step)

@@ -36,7 +36,7 @@ class Sequence:
     state: pb.SamplerState | None = None
     """What its samplers remember, a `SamplerState`, where one learns from each token and `params.return_sampler_state` is on, as it is
     unless somebody says otherwise."""
-    refused: str | None = None
+    refused: Failure | None = None
     """Why the server would not open it."""
     owner: object = field(default=None, repr=False)
     """What stands for the stream that opened it."""
@@ -174,6 +174,8 @@ class Part:
     tokens: list[int] | None = None
     """Those of the result, where it has nothing else."""
     refused: str = ""
+    reason: str = ""
+    """That of the refusal."""
     busy: str = ""
     """Why the server would not take it yet."""
     is_applied: bool = False
@@ -195,9 +197,10 @@ class Step:
     """Parts without an answer."""
     failures: dict[int, Failure] = field(default_factory=dict)
     """Why works that emit have not, by the sequence's id."""
-    opens_failed: dict[int, str] = field(default_factory=dict)
+    opens_failed: dict[int, Failure] = field(default_factory=dict)
     """Why sequences were not opened."""
     refused: str = ""
+    reason: str = ""
     """Why the server had no room for one of its parts, the first of several."""
 
     @property

@@ -17,10 +17,11 @@ from ._front import Front, backing_off
 from ._info import ANSWER_WITHIN, Asked
 from ._options import AccessOptions, StreamOptions
 from ._results import checked
+from ._status import failed, said
 from ._types import Part, Rows, Sequence, Step
 from ._wire import METHOD
 from ._call import Turn, is_gone, no_answer
-from .client import check_patience, said, sampled, try_within
+from .client import check_patience, sampled, try_within
 from .errors import CroupierError
 from .schema import pb
 
@@ -244,10 +245,10 @@ class Stream(Front, Entered):
 
     async def _go_on(self, error: BaseException) -> None:
         self._check_not_ended()
-        failed = await self._failed(error)
-        if not is_gone(failed):
-            raise self._given_up(said(failed)) from error
-        await self._reconnect(said(failed))
+        why = await self._failed(error)
+        if not is_gone(why):
+            raise self._given_up(why) from error
+        await self._reconnect(said(why))
 
     async def _read(self) -> bytes:
         message = await self._call.read()
@@ -281,9 +282,9 @@ class Stream(Front, Entered):
             await self._channel.close()
             raise CroupierError(no_answer(seconds)) from error
         except ENDED as error:
-            failed = await self._failed(error)
+            why = await self._failed(error)
             await self._channel.close()
-            raise CroupierError(said(failed) + self._access.hint(failed)) from failed
+            raise failed(said(why) + self._access.hint(why), why) from why
         except BaseException:
             # Whatever else ends it, the task's own cancellation too: the server has a stream by then.
             await self._channel.close()
@@ -331,7 +332,7 @@ class Stream(Front, Entered):
             await self._keep_trying(self._reopen)
         except CroupierError as error:
             self._check_not_ended()
-            raise self._given_up(said(error)) from error
+            raise self._given_up(error) from error
         self._is_down = False
         self._session.raise_if_lost()
 
@@ -352,8 +353,8 @@ class Stream(Front, Entered):
             except (CroupierError, *ENDED) as error:
                 cause, why = error.__cause__, error
                 if not isinstance(error, CroupierError):
-                    cause = failed = await self._failed(error)
-                    why = CroupierError(said(failed))
+                    cause = await self._failed(error)
+                    why = failed(said(cause), cause)
                 if self._channel is not None:
                     await self._channel.close()
                 if not self._is_worth_waiting(cause) or time.monotonic() > give_up:

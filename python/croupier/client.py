@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from ._call import Limit, Turn, dial, end_in_order, following, hang_up, is_from_core, is_gone, no_answer
+from ._call import Limit, Turn, dial, end_in_order, following, hang_up, is_gone, no_answer
 from ._checks import listed
 from ._front import Front, backing_off
 from ._options import StreamOptions
 from ._results import checked
+from ._status import failed, said
 from ._types import Part, Rows, Sequence, Step
 from ._wire import METHOD
 from .errors import CroupierError, Failure, RowError
@@ -193,7 +194,7 @@ class Stream(Front):
         except (grpc.RpcError, StopIteration) as error:
             self._check_not_ended()
             if not is_gone(error):
-                raise self._given_up(said(error)) from error
+                raise self._given_up(error) from error
             self._reconnect(said(error))
             return
         self._is_torn = True
@@ -222,7 +223,8 @@ class Stream(Front):
             self._session.move(self._session.lease(ready, self._address))
         except (grpc.RpcError, StopIteration) as error:
             self._hang_up()
-            raise CroupierError(limit.said() or said(error) + self._access.hint(error)) from error
+            # Where it took too long the call ended with what this side made of it.
+            raise (CroupierError(limit.said()) if limit.said() else failed(said(error) + self._access.hint(error), error)) from error
         except CroupierError:
             self._hang_up()
             raise
@@ -270,7 +272,7 @@ class Stream(Front):
             self._keep_trying(self._reopen)
         except (CroupierError, grpc.RpcError, StopIteration) as error:
             self._check_not_ended()
-            raise self._given_up(said(error)) from error
+            raise self._given_up(error) from error
         self._is_down = False
         self._session.raise_if_lost()
 
@@ -326,15 +328,3 @@ def sampled(sequences: list[Sequence], step: Step, result: pb.StepResult) -> lis
     if failures := gone | step.failures:
         raise RowError(failures, result)
     return [sequence.tokens[-1] for sequence in sequences]
-
-
-def said(error: BaseException) -> str:
-    """What the server says."""
-    if isinstance(error, CroupierError):
-        return str(error)
-    if isinstance(error, grpc.RpcError):
-        if is_from_core(error):
-            # It takes the place of what the call ended with.
-            return "the connection was lost"
-        return f"{error.code().name}: {error.details()}"
-    return "the server ended the stream"

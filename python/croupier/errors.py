@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence as Listing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from .schema import pb
 
@@ -11,23 +11,45 @@ if TYPE_CHECKING:
     from .speculative import Verified
 
 
+class Cause(TypedDict, total=False):
+    """What an error says for programs."""
+
+    code: str | None
+    reason: str | None
+    field: str | None
+
+
 class CroupierError(Exception):
-    """A call or a sequence was refused; the message says why."""
+    """A call or a sequence was refused; the message says why. What it says for programs is that of the whole call, and None where nobody said it:
+    of single texts and rows `failures` has it."""
+
+    def __init__(self, *said: object, code: str | None = None, reason: str | None = None, field: str | None = None) -> None:
+        super().__init__(*said)
+        self.code = code
+        """The gRPC status that the call ended with, such as "INVALID_ARGUMENT" or "UNAVAILABLE", or the side socket's answer."""
+        self.reason = reason
+        """The server's, such as "INVALID_FIELD" or "TOO_MANY_STREAMS"; docs/errors.md has them all. Where a whole step was refused that of the
+        refusal."""
+        self.field = field
+        """The field at fault, by its path in the message, such as "config.vocab_size"."""
 
 
 class Failure(str):
-    """Why a row has no token: the text is for people, `status` for programs."""
+    """Why a row has no token, or a text was not opened: the text is for people, `status` and `field` for programs."""
 
     status: str
-    """As `ROW_STATUS_` of the wire without that, such as "BEYOND_TOP_N" or "NAN_LOGITS"; "REFUSED" where the server had no room."""
+    """Of a row as `ROW_STATUS_` of the wire without that, such as "BEYOND_TOP_N" or "NAN_LOGITS"; "REFUSED" where the server had no room. Of an
+    opening as `OPEN_STATUS_`, such as "INVALID_ARGUMENT" or "RESOURCE_EXHAUSTED"."""
+    field: str | None
+    """Of an opening what is at fault, such as "params.top_p"; a row names none."""
 
-    def __new__(cls, why: str, status: str) -> Failure:
+    def __new__(cls, why: str, status: str, field: str | None = None) -> Failure:
         failure = super().__new__(cls, why)
-        failure.status = status
+        failure.status, failure.field = status, field
         return failure
 
-    def __getnewargs__(self) -> tuple[str, str]:  # type: ignore[override]  # A text's own has one; this has `status` too.
-        return str(self), self.status
+    def __getnewargs__(self) -> tuple[str, str, str | None]:  # type: ignore[override]  # A text's own has one; this has more.
+        return str(self), self.status, self.field
 
 
 #: How many sequences an error's text names.
@@ -61,10 +83,10 @@ class OpenError(CroupierError):
     """Some sequences were not opened, and are forgotten. The others are open, and have what the step gave them: it was done, and is not to be
     sent again."""
 
-    def __init__(self, failures: dict[int, str], result: pb.StepResult | None = None, verified: Listing[Verified | None] = ()) -> None:
+    def __init__(self, failures: dict[int, Failure], result: pb.StepResult | None = None, verified: Listing[Verified | None] = ()) -> None:
         super().__init__(_named(failures))
         self.failures = failures
-        """The parameter at fault and what is wrong with it, by the sequence's id."""
+        """The parameter at fault and what is wrong with it, by the sequence's id; with `status` and `field`."""
         self.result = pb.StepResult() if result is None else result
         """The `StepResult` of the whole step, with a work for each that was asked for; those of these sequences failed. Empty where a program
         made the error itself."""

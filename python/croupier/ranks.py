@@ -17,7 +17,8 @@ from ._options import AccessOptions, RankOptions, seconds
 from ._ranks import ATTACH_WITHIN, METHOD, NO_SLOT, RankFront, RankSession
 from ._types import Rows
 from ._call import Limit, Turn, dial, end_in_order, following, hang_up, is_active
-from .client import connect, said
+from ._status import failed, said
+from .client import connect
 from .errors import CroupierError
 
 if TYPE_CHECKING:
@@ -161,7 +162,7 @@ class Rank(RankFront):
         except (grpc.RpcError, StopIteration) as error:
             self._check_not_ended()
             over = "the group is over: rank 0 has ended its stream"
-            raise CroupierError(over if isinstance(error, StopIteration) else said(error)) from error
+            raise failed(over if isinstance(error, StopIteration) else said(error), error) from error
 
     def _check_not_ended(self) -> None:
         super()._check_not_ended()

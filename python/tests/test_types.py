@@ -76,6 +76,9 @@ def said(stream: croupier.Stream, text: croupier.Sequence, params: croupier.Samp
     except croupier.OpenError as error:
         paths: list[list[int]] = [each.accepted_path for each in error.verified if each]
         refused: int = len(error.result.open)
+        at_fault: str | None = error.failures[text.id].field
+    except croupier.CroupierError as error:
+        is_full: bool = error.code == "RESOURCE_EXHAUSTED" and error.reason == "TOO_MANY_STREAMS"
 async def waiting() -> None:
     async with croupier.aio.connect(server, 100, max_rows=5) as stream:
         tokens: list[int] = await stream.sample(logits, texts)
