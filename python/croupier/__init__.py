@@ -13,6 +13,7 @@ import pkgutil
 
 from . import aio, params
 from ._info import server_info
+from ._sparse import SparseDistribution
 from ._top_n import TopN
 from ._types import Rows, Sequence, Token
 from .client import Stream, connect
@@ -28,6 +29,6 @@ __version__ = "0.1.0"
 __path__ = pkgutil.extend_path(__path__, __name__)
 
 __all__ = ["AsyncSpeculation", "CroupierError", "Draft", "Failure", "LogitsLost", "OpenError", "Rank", "RowError", "Rows",
-           "Sampler", "Sequence", "Speculation", "SpeculationError", "Stream", "Token", "TopN", "Verified", "aio", "attach",
+           "Sampler", "Sequence", "SparseDistribution", "Speculation", "SpeculationError", "Stream", "Token", "TopN", "Verified", "aio", "attach",
            "connect", "params", "pb", "server_info"]
 __all__ += params.__all__

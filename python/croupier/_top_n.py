@@ -45,7 +45,7 @@ class TopN:
 
     def encode(self, dtype: str) -> bytes:
         """Its part of a step, of a stream with logits of that dtype."""
-        ids = [_ids(row, at) for at, row in enumerate(self.ids)]
+        ids = [ids_of(row, f"ids[{at}]") for at, row in enumerate(self.ids)]
         with narrowing():
             logits = [in_dtype(as_array(row, dtype), dtype).astype(DTYPES[dtype][1]) for row in self.logits]
         if [row.shape for row in ids] != [row.shape for row in logits]:
@@ -70,13 +70,13 @@ class TopN:
         return TopN(self.ids[first:end], self.logits[first:end], rest, self.ties_in_order, beyond)
 
 
-def _ids(row: npt.ArrayLike, at: int) -> npt.NDArray[np.uint32]:
+def ids_of(row: npt.ArrayLike, name: str) -> npt.NDArray[np.uint32]:
     """Token ids of a row; numpy alone would take -1 as the largest number."""
     ids = np.asarray(row)
     if ids.size and ids.dtype.kind not in "iu":
-        raise ValueError(f"ids[{at}] are {ids.dtype}, must be whole numbers")
+        raise ValueError(f"{name} are {ids.dtype}, must be whole numbers")
     if ids.size and (ids.min() < 0 or ids.max() >= 1 << 32):
-        raise ValueError(f"ids[{at}] has {ids.min() if ids.min() < 0 else ids.max()}, must be in 0 .. vocab_size - 1")
+        raise ValueError(f"{name} has {ids.min() if ids.min() < 0 else ids.max()}, must be in 0 .. vocab_size - 1")
     return ids.astype(np.uint32)
 
 

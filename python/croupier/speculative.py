@@ -22,6 +22,7 @@ from . import aio
 from ._arrays import as_array, in_dtype, is_on_device
 from ._checks import check_once, listed, token_ids, whole
 from ._results import failure_of
+from ._sparse import SparseDistribution
 from ._types import Sequence, Step
 from .client import Stream
 from .errors import Failure, OpenError, RowError
@@ -52,9 +53,10 @@ class Draft:
     token_ids: list[int] = field(default_factory=list)
     parents: list[int] | None = None
     """For trees: the index of the draft token that each follows, -1 for the text's last token. None: a chain."""
-    distribution: npt.ArrayLike | Exported = "deterministic"
+    distribution: npt.ArrayLike | Exported | SparseDistribution = "deterministic"
     """"kept": in the sidecar, from draft work. "deterministic": there is no chance in them. Or probabilities that the worker drew
-    from, shape (draft tokens, vocab_size)."""
+    from, shape (draft tokens, vocab_size), or as a `SparseDistribution` those that are not 0: with a vocabulary of 128,256 a whole row is
+    513 KB for each draft token."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.sequence, Sequence):
@@ -87,12 +89,16 @@ class Draft:
             if kind not in ("kept", "deterministic"):
                 raise ValueError(f'distribution is {kind!r}, must be "kept", "deterministic" or probabilities')
             getattr(verify, kind).SetInParent()
+        elif isinstance(self.distribution, SparseDistribution):
+            verify.sparse.SetInParent()
+            verify.sparse.MergeFrom(self.distribution.encode(len(self.token_ids)))
         else:
             verify.dense.probs = self._probabilities().tobytes()
             verify.dense.dtype = pb.LOGITS_DTYPE_F32
         return pb.Work(sequence_id=self.sequence.id, verify=verify)
 
     def _probabilities(self) -> npt.NDArray[np.float32]:
+        assert not isinstance(self.distribution, SparseDistribution)
         if is_on_device(self.distribution):
             raise ValueError("distribution is on a GPU; give a copy on the host, for a tensor distribution.cpu()")
         found = as_array(self.distribution, "f32")

@@ -8,7 +8,7 @@ import zlib
 import croupier
 import numpy as np
 import pytest
-from croupier import Draft, Speculation, aio, speculative
+from croupier import Draft, SparseDistribution, Speculation, aio, speculative
 
 VOCAB = 12
 TOKENS = 60
@@ -204,6 +204,113 @@ def test_probabilities_that_the_worker_drew_from(server):
             [verified] = speculation.verify([draft], target([draft]))
             # It was drawn from the target itself.
             assert verified.accepted_path == [0]
+
+
+PARENTS = {"chain": None, "tree": [-1, -1, 0, 1]}
+
+
+def drawn(text, shape):
+    """Draft tokens of the worker's own, each out of a few, with those and their probabilities."""
+    chance = np.random.default_rng((text.params.seed, len(text.tokens)))
+    draft = Draft(text, [0] * 4, PARENTS[shape])
+    tokens, ids, probs = [], [], []
+    for index in range(4):
+        path = [tokens[i] for i in draft.path(index)[:-1]]
+        row = model([*text.prompt, *text.tokens, *path], 2.0).astype(np.float64)
+        # Not as many everywhere, nor in order. A sibling is drawn from what the one before it left.
+        few = [token for token in np.argsort(-row)[: 3 + index % 2 + 1] if shape == "chain" or index != 1 or token != tokens[0]]
+        weights = np.exp(row[few])
+        ids.append([int(token) for token in few])
+        probs.append(weights / weights.sum())
+        tokens.append(int(chance.choice(few, p=probs[-1])))
+    return tokens, ids, probs
+
+
+def dense(ids, probs):
+    whole = np.zeros((len(ids), VOCAB), np.float32)
+    for row, tokens, own in zip(whole, ids, probs):
+        row[tokens] = own
+    return whole
+
+
+GIVEN = {"dense": dense, "lists": lambda ids, probs: SparseDistribution(ids, [row.tolist() for row in probs]),
+         "arrays": lambda ids, probs: SparseDistribution([np.array(row, np.int64) for row in ids], probs)}
+
+
+def speculated(server, shape, form):
+    with croupier.connect(server.uds, VOCAB) as stream:
+        texts, speculation, accepted = opened(stream), Speculation(stream), 0
+        while now := going(texts):
+            drafts = []
+            for text in now:
+                tokens, ids, probs = drawn(text, shape)
+                drafts.append(Draft(text, tokens, PARENTS[shape], GIVEN[form](ids, probs)))
+            verified = speculation.verify(drafts, target(drafts))
+            check(verified)
+            accepted += sum(len(each.accepted_path) for each in verified)
+        assert accepted > TOKENS / 2
+        return [text.tokens for text in texts]
+
+
+async def speculated_later(server, shape):
+    async with aio.connect(server.uds, VOCAB) as stream:
+        texts, speculation = opened(stream), speculative.AsyncSpeculation(stream)
+        while now := going(texts):
+            drafts = []
+            for text in now:
+                tokens, ids, probs = drawn(text, shape)
+                drafts.append(Draft(text, tokens, PARENTS[shape], GIVEN["lists"](ids, probs)))
+            await speculation.verify(drafts, target(drafts))
+        return [text.tokens for text in texts]
+
+
+@pytest.mark.parametrize("shape", PARENTS)
+def test_a_sparse_distribution_gives_the_tokens_of_the_whole_one(server, shape):
+    whole = speculated(server, shape, "dense")
+    assert whole != plain(server)
+    assert speculated(server, shape, "lists") == speculated(server, shape, "arrays") == asyncio.run(speculated_later(server, shape)) == whole
+
+
+def test_a_sparse_distribution_is_small(server):
+    with croupier.connect(server.uds, 128_256) as stream:
+        ids, probs = np.arange(150).reshape(3, 50), np.full((3, 50), 0.02)
+        work = Draft(stream.open(), [1, 51, 101], distribution=SparseDistribution(ids, probs)).work()
+        assert list(work.verify.sparse.counts) == [50] * 3 and list(work.verify.sparse.token_ids) == list(range(150))
+        assert work.verify.sparse.probs[0] == np.float32(0.02) and work.ByteSize() < 3 * 400
+
+
+@pytest.mark.parametrize("ids, probs, said", [
+    ([[1, 2]], [[0.5, 0.5]], "1 rows of ids and 1 of probabilities, must have one for each draft token, 2"),
+    ([[1], [2]], [[1.0]], "2 rows of ids and 1 of probabilities"),
+    ([1, 2], [1.0, 1.0], re.escape("distribution.ids[0] has the shape () and probabilities[0] (), must be a line of as many")),
+    ([[1], [2, 3]], [[1.0], [1.0]], re.escape("distribution.ids[1] has the shape (2,) and probabilities[1] (1,)")),
+    ([[1], [2, 0, 0]], [[1.0], [1.0, 0.0, 0.0]], re.escape("distribution.ids[1] has token 0 twice; leave out tokens without")),
+    ([[1], [-1]], [[1.0], [1.0]], re.escape("distribution.ids[1] has -1, must be in 0 .. vocab_size - 1")),
+    ([[1], [2.5]], [[1.0], [1.0]], re.escape("distribution.ids[1] are float64, must be whole numbers")),
+    ([[1], [2]], [[1.0], [None]], re.escape("distribution.probabilities[1] is object with NoneType among them, must be real numbers")),
+    (types.SimpleNamespace(__cuda_array_interface__={}), [[1.0], [1.0]], "distribution is on a GPU"),
+    ([[1], [2]], [[1.0], types.SimpleNamespace(__cuda_array_interface__={})], "distribution is on a GPU"),
+])
+def test_what_is_wrong_with_a_sparse_distribution_is_told_before_it_is_sent(server, ids, probs, said):
+    with croupier.connect(server.uds, VOCAB) as stream:
+        text = stream.open(seed=1)
+        draft = Draft(text, [1, 2], distribution=SparseDistribution(ids, probs))
+        with pytest.raises((ValueError, TypeError), match=said):
+            Speculation(stream).verify([draft], target([draft]))
+        assert not text.tokens and not stream._session.steps
+
+
+@pytest.mark.parametrize("ids, probs, said", [
+    ([[1], [2]], [[0.5], [1.0]], "do not sum to 1"), ([[1], [2]], [[np.nan], [1.0]], "not a number of at least 0"),
+    ([[1], [3]], [[1.0], [1.0]], "the draft token 2 has draft probability 0"), ([[1], [2, VOCAB]], [[1.0], [0.5, 0.5]], "sparse.token_ids"),
+])
+def test_what_is_wrong_with_its_numbers_the_server_says(server, ids, probs, said):
+    with croupier.connect(server.uds, VOCAB) as stream:
+        text, other = stream.open(seed=1, temperature=1.0, logit_bias={1: 50.0}), stream.open(seed=2)
+        drafts = [Draft(text, [1, 2], distribution=SparseDistribution(ids, probs)), Draft(other)]
+        with pytest.raises(speculative.SpeculationError, match=said) as error:
+            Speculation(stream).verify(drafts, target(drafts))
+        assert error.value.failures[text.id].status == "INVALID_WORK" and len(other.tokens) == 1
 
 
 def test_kept_drafts_are_made_anew_after_the_server_was_killed(server):

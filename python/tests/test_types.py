@@ -126,6 +126,8 @@ def gets(rank: croupier.Rank, given: dict[str, Any], wanted: croupier.SamplingFi
     drafts = speculation.chain([text], lambda pairs: logits)
     assert_type(drafts, list[croupier.Draft])
     assert_type(drafts[0].work(), pb.Work)
+    for ids, probabilities in ([[5]], [[1.0]]), (mask, logits):
+        croupier.Draft(text, [5], distribution=croupier.SparseDistribution(ids, probabilities))
     verified = speculation.verify(drafts, logits)
     assert_type(verified, list[croupier.Verified])
     assert_type(verified[0].result, pb.WorkResult)

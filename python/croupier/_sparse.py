@@ -1,0 +1,59 @@
+"""What draft tokens were drawn from, where few tokens had a chance."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ._arrays import as_array, in_dtype, is_on_device, narrowing
+from ._top_n import ids_of
+from .schema import pb
+
+if TYPE_CHECKING:
+    from ._forms import Array, Lines
+
+
+@dataclass(eq=False)
+class SparseDistribution:
+    """The probabilities of the tokens that have any, for `Draft.distribution`; that of all others is 0.
+
+    ids and probabilities: a row for each draft token, arrays of the shape (draft tokens, n) or lists of rows of any lengths; uint16 is bf16
+    here too. The probabilities of a row sum to 1 within 1e-3, and no token is in it twice.
+    """
+
+    ids: Lines
+    probabilities: Lines
+
+    def encode(self, count: int) -> pb.SparseDraft:
+        """That of so many draft tokens."""
+        ids = [ids_of(_on_host(row), f"distribution.ids[{at}]") for at, row in enumerate(_on_host(self.ids))]
+        probs = [_numbers(row, at) for at, row in enumerate(_on_host(self.probabilities))]
+        if not len(ids) == len(probs) == count:
+            raise ValueError(f"distribution has {len(ids)} rows of ids and {len(probs)} of probabilities, "
+                             f"must have one for each draft token, {count}")
+        for at, (row, own) in enumerate(zip(ids, probs)):
+            if row.ndim != 1 or row.shape != own.shape:
+                raise ValueError(f"distribution.ids[{at}] has the shape {row.shape} and probabilities[{at}] {own.shape}, "
+                                 "must be a line of as many ids as probabilities")
+            tokens, found = np.unique(row, return_counts=True)
+            if len(tokens) < len(row):
+                # As where rows of one array are filled up.
+                raise ValueError(f"distribution.ids[{at}] has token {tokens[found > 1][0]} twice; leave out tokens without probability")
+        draft = pb.SparseDraft(counts=[len(row) for row in ids])
+        for row, own in zip(ids, probs):
+            draft.token_ids.extend(row.tolist())
+            draft.probs.extend(own.tolist())
+        return draft
+
+
+def _on_host(given: Any) -> Any:
+    if is_on_device(given):
+        raise ValueError("distribution is on a GPU; give a copy on the host, for a tensor .cpu()")
+    return given
+
+
+def _numbers(row: Any, at: int) -> Array:
+    with narrowing():
+        return in_dtype(as_array(_on_host(row), "f32"), "f32", f"distribution.probabilities[{at}] is").astype("<f4")
