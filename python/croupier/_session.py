@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 #: Seconds until a text is opened again that there was no room for.
 _FULL_AGAIN = 0.1
 _KEPT_PLACES = 1024
+#: Reasons why a region is not to be had and a smaller one may be.
+_OF_SIZE = {"REGION_BYTES", "DEVICE_REGION_BYTES", "DEVICE_MEMORY", "SYSTEM"}
 
 
 class Session(StepMaker):
@@ -58,13 +60,15 @@ class Session(StepMaker):
         kind = "device memory" if self.wanted == "device_memory" else "shared memory"
         try:
             if not ready.HasField("region_offer"):
-                raise CroupierError(f"the server offers no {kind}")
+                hint = "; servers have it with --uds or --region-socket" if self.wanted == "shared_memory" else ""
+                raise CroupierError(f"the server offers no {kind}{hint}")
             return self._leased(ready.region_offer, address)
         except (CroupierError, OSError, AttributeError) as error:
+            is_size = isinstance(error, CroupierError) and (error.reason in _OF_SIZE or error.field == "lease.bytes")
+            hint = f"; it is of max_rows {self.max_rows} and slots {self.slots}, connect with fewer" if is_size else ""
             if self.wanted != "auto":
-                hint = "; servers have it with --uds or --region-socket" if kind == "shared memory" else ""
                 raise failed(f"no {kind}: {error}{hint}", error) from error
-            return str(error)
+            return f"{error}{hint}"
 
     def move(self, leased: Region | str) -> None:
         """Goes over to what was leased."""

@@ -85,7 +85,7 @@ def test_a_server_without_shared_memory_is_served_inline(serve, caplog):
         assert stream.data_path_reason == "the server offers no shared memory"
         assert caplog.messages == ["logits go in messages: the server offers no shared memory"]
         assert stream.sample(logits(1, 0), [stream.open(**params(1))])
-    with pytest.raises(croupier.CroupierError, match="offers no shared memory"):
+    with pytest.raises(croupier.CroupierError, match="offers no shared memory; servers have it with --uds or --region-socket$"):
         croupier.connect(server.uds, VOCAB, data_path="shared_memory")
 
 
@@ -93,6 +93,10 @@ def test_too_little_room_falls_back_too(serve):
     server = serve("--max-bytes-per-region=64KiB", "--max-region-bytes=64KiB")
     with croupier.connect(server.uds, VOCAB) as stream:
         assert stream.data_path == "inline" and "max_bytes_per_region" in stream.data_path_reason
+        assert stream.data_path_reason.endswith("; it is of max_rows 64 and slots 2, connect with fewer")
+    with pytest.raises(croupier.CroupierError, match="lease.bytes is .*; it is of max_rows 10000000 and slots 3, connect with fewer$") as error:
+        croupier.connect(server.uds, VOCAB, data_path="shared_memory", max_rows=10**7, slots=3)
+    assert "--uds" not in str(error.value)
     with croupier.connect(server.uds, VOCAB, max_rows=4) as stream:
         assert stream.data_path == "shared_memory" and stream.data_path_reason == ""
         stream.rows(5)

@@ -267,9 +267,12 @@ def test_nothing_is_sent_of_what_cannot_be_split(serve):
         sent = spied(stream)
         texts = [stream.open(**params(text)) for text in TEXTS]
         draft = pb.VerifyWork(draft_token_ids=range(7), deterministic=pb.DeterministicDraft())
+        scored = pb.ScoreWork(token_ids=range(8))
         for wrong, work, said in [
             (np.concatenate([batch(0), batch(0)[:1]]), texts + texts[:1], r"sequence 1 is in work\[0\] and in work\[23\]"),
-            (batch(0)[:8], [pb.Work(sequence_id=1, verify=draft)], r"work\[0\] alone takes 8 rows, max_rows_per_step is 5"),
+            (batch(0)[:8], [pb.Work(sequence_id=1, verify=draft)], r"work\[0\] alone takes 8 rows, max_rows_per_step is 5; it cannot be split"),
+            (batch(0)[:8], [pb.Work(sequence_id=1, score=scored)], r"work\[0\] alone takes 8 rows, max_rows_per_step is 5; it cannot be split"),
+            (batch(0)[:8], [pb.Work(score=scored)], r"alone takes 8 rows, max_rows_per_step is 5; send its tokens as several scores, works of one"),
             (batch(0)[:, :-1], texts, "shape"),
             (np.full((23, VOCAB), "x", object), texts, "logits are object with str"),
             (None, texts, "logits have 0 rows, this work takes 23"),
@@ -281,6 +284,25 @@ def test_nothing_is_sent_of_what_cannot_be_split(serve):
     with croupier.connect(serve("--max-message-bytes=5KiB").uds, VOCAB, data_path="inline") as stream:
         with pytest.raises(ValueError, match=r"work\[0\] alone takes .* max_message_bytes is 5120"):
             stream.step(batch(0)[:2], [pb.Work(score=pb.ScoreWork(token_ids=[1, 2]))])
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_score_that_is_too_long_is_told_to_be_sent_as_several(serve, path):
+    rows, tokens = batch(0)[:12], range(12)
+    expected = [(token.token_id, token.logprob, token.rank) for token in scores(serve(), path, rows, [tokens])]
+    server = serve("--max-row-bytes-per-step=20KiB", "--max-message-bytes=20KiB")
+    said = r"work\[0\] alone takes 48000 bytes of rows, max_row_bytes_per_step is 20480; send its tokens as several scores"
+    with pytest.raises(ValueError, match=said):
+        scores(server, path, rows, [tokens])
+    # As it says.
+    found = scores(server, path, rows, [tokens[first:first + 4] for first in range(0, 12, 4)])
+    assert [(token.token_id, token.logprob, token.rank) for token in found] == expected
+
+
+def scores(server, path, rows, each):
+    with croupier.connect(server.uds, VOCAB, data_path=path) as stream:
+        result = stream.step(rows, [pb.Work(score=pb.ScoreWork(token_ids=tokens)) for tokens in each])
+        return [token for work in result.work for token in work.tokens]
 
 
 def test_steps_of_ranks_are_not_split(serve):
