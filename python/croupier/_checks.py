@@ -15,8 +15,10 @@ _SHOWN = 20
 _T = TypeVar("_T")
 
 
-def check_known(of: str, given: Iterable[str], known: Iterable[str], kind: str, meant: Mapping[str, str | None] = {}) -> None:
-    """Names that are not known are refused with what is meant by them, or the nearest that is known; nothing is near where None is meant."""
+def check_known(of: str, given: Iterable[str], known: Iterable[str], kind: str, meant: Mapping[str, str | None] = {},
+                differs: Mapping[str, str] = {}) -> None:
+    """Names that are not known are refused with what is meant by them, and how that differs, or the nearest that is known; nothing is near
+    where None is meant."""
     known = list(known)
     for name in given:
         if name not in known:
@@ -24,7 +26,8 @@ def check_known(of: str, given: Iterable[str], known: Iterable[str], kind: str, 
             # All of them where they can be read, what is near first.
             rest = [other for other in known if other not in near]
             there = f"; it has {', '.join([*near, *rest])}" if len(known) <= _SHOWN else ""
-            raise TypeError(f"{of} has no {kind} {name!r}" + (f"; is {near[0]!r} meant?" if near else "") + there)
+            how = f" {differs[name]}" if name in differs else ""
+            raise TypeError(f"{of} has no {kind} {name!r}" + (f"; is {near[0]!r} meant?{how}" if near else "") + there)
 
 
 def _near(name: str, meant: str | None, known: list[str]) -> list[str]:

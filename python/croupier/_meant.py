@@ -55,3 +55,9 @@ _NAMES: dict[str | None, str] = {
 
 #: By a name that is no field, the field that means the same; None where there is none, and what looks alike means something else.
 MEANT = {name: field for field, names in _NAMES.items() for name in names.split()}
+
+#: By such a name, how the field differs where a number says something else there.
+DIFFERS = {
+    "dry_range": "There -1 is the whole text, and 0 is no DRY.",
+    "rep_pen_range": "There 0 is the whole text.",
+}

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 from google.protobuf.descriptor import FieldDescriptor
 
 from ._checks import MOST, MOST_64, check_known
-from ._meant import MEANT
+from ._meant import DIFFERS, MEANT
 from .schema import pb
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ def as_message(given: Any, name: str = "") -> Any:
 
 def check_names(of: str, given: Iterable[str], known: Iterable[str]) -> None:
     """Fields that are not known are refused with what is meant by them, or the nearest that is known."""
-    check_known(of, given, known, "field", MEANT)
+    check_known(of, given, known, "field", MEANT, DIFFERS)
 
 
 def _plain(field: Any, value: Any) -> Any:

@@ -26,13 +26,14 @@ class Sequence:
 
     id: int
     params: pb.SamplingParams
-    """Its `SamplingParams`, with its seed."""
+    """What `open` was given as a `SamplingParams`, and where neither that nor the stream's `default_params` has a seed the one that was chosen
+    here. What `default_params` and `eos_token_ids` of the stream add is not in it: a stream that goes on with the text needs the same two."""
     prompt: tuple[int, ...]
     tokens: list[int] = field(default_factory=list)
     """Emitted so far, those given when it was opened first."""
     finish_reason: str | None = None
-    """"eos", "stop_token", "max_tokens", "repetition" or "other" when it has ended; then it is closed too. "other" is also said of a text
-    that had ended when it was opened, where only the server knows why."""
+    """"eos", "stop_token", "stop_sequence", "max_tokens", "repetition" or "other" when it has ended; then it is closed too. "other" is also
+    said of a text that had ended when it was opened, where only the server knows why."""
     state: pb.SamplerState | None = None
     """What its samplers remember, a `SamplerState`, where one learns from each token and `params.return_sampler_state` is on, as it is
     unless somebody says otherwise."""

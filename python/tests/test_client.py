@@ -107,6 +107,25 @@ def test_too_little_room_falls_back_too(serve):
             assert rank.data_path_reason == "rank 0 has no shared memory"
 
 
+def test_a_text_goes_on_elsewhere_with_the_same_defaults_of_the_stream(server):
+    """Which are not in its own parameters."""
+    options = {"default_params": {**params(1), "max_tokens": 12}, "eos_token_ids": [5]}
+    with croupier.connect(server.uds, VOCAB, **options) as stream:
+        whole = stream.open(top_k=50, prompt=[1, 2])
+        for position in range(12):
+            stream.sample(logits(1, position), [whole])
+    with croupier.connect(server.uds, VOCAB, **options) as stream:
+        text = stream.open(top_k=50, prompt=[1, 2])
+        for position in range(6):
+            stream.sample(logits(1, position), [text])
+    assert not text.params.HasField("seed") and not text.params.HasField("temperature")
+    with croupier.connect(server.uds, VOCAB, **options) as stream:
+        text = stream.open(text.params, prompt=text.prompt, output=text.tokens, sampler_state=text.state)
+        for position in range(6, 12):
+            stream.sample(logits(1, position), [text])
+    assert text.tokens == whole.tokens and text.finish_reason == whole.finish_reason == "max_tokens"
+
+
 @pytest.mark.parametrize("path", PATHS)
 def test_a_killed_server_changes_no_token(server, path):
     expected = text_of(server, 30, path)

@@ -7,7 +7,7 @@ import pytest
 
 import croupier
 from croupier import pb
-from croupier._meant import MEANT
+from croupier._meant import DIFFERS, MEANT
 
 PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs" / "sampling.md"
 FIELDS = set(pb.SamplingParams.DESCRIPTOR.fields_by_name)
@@ -60,8 +60,14 @@ def test_every_name_of_the_page_is_listed_here():
 def test_an_engine_s_name_leads_to_the_field_that_means_the_same(name, field):
     with pytest.raises(TypeError) as error:
         croupier.SamplingParams(**{name: 1})
-    said = f"SamplingParams has no field {name!r}"
-    assert str(error.value) == said + (f"; is {field!r} meant?" if field else "")
+    said, differs = f"SamplingParams has no field {name!r}", f" {DIFFERS[name]}" if name in DIFFERS else ""
+    assert str(error.value) == said + (f"; is {field!r} meant?{differs}" if field else "")
+
+
+def test_a_number_that_says_something_else_there_is_told():
+    with pytest.raises(TypeError, match="is 'dry_penalty_last_n' meant\\? There -1 is the whole text, and 0 is no DRY.$"):
+        croupier.SamplingParams(dry_range=0)
+    assert {name: MEANT[name] for name in DIFFERS} == {"dry_range": "dry_penalty_last_n", "rep_pen_range": "penalty_last_n"}
 
 
 def test_what_is_meant_is_there():
