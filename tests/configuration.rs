@@ -71,6 +71,16 @@ fn a_check_tells_what_a_start_would_and_starts_nothing() {
     let output = croupier(&["serve", "--check", "--listen=127.0.0.1:1", "--max-streams=7"]);
     assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), String::new()));
     assert_eq!(text(&output.stdout), "the configuration is right; nothing was started\n");
+    let mut misspelt = Command::new(env!("CARGO_BIN_EXE_croupier"));
+    let output = misspelt.args(["serve", "--check"]).env("CROUPIER_MAX_STREAM", "3").output().expect("it runs");
+    assert_eq!(output.status.code(), Some(0));
+    assert!(
+        text(&output.stdout)
+            .starts_with("CROUPIER_MAX_STREAM is no setting and is ignored; did you mean CROUPIER_MAX_STREAMS?")
+    );
+    let output = croupier(&["serve", "--check", "--otlp-endpoint=https://collector:4317", "--otlp-ca=/nowhere"]);
+    assert_eq!(output.status.code(), Some(i32::from(EXIT_CONFIG)));
+    assert!(text(&output.stderr).contains("cannot send traces: /nowhere: cannot be read"));
     let output = croupier(&["--check", "--threads=0", "--tls-cert=/nowhere"]);
     let told = text(&output.stderr);
     assert_eq!(output.status.code(), Some(i32::from(EXIT_CONFIG)));

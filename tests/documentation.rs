@@ -5,7 +5,9 @@
 use croupier::error::Reason;
 use croupier::proto::{OpenStatus, RowStatus};
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 /// Folders that hold pages; the root is one, without what lies below it.
@@ -110,6 +112,20 @@ fn every_reason_and_every_status_is_explained() {
     let names = Reason::ALL.iter().map(|reason| reason.name()).chain(opens).chain(rows);
     let unexplained: Vec<&str> = names.filter(|name| !page.contains(&format!("`{name}`"))).collect();
     assert!(unexplained.is_empty(), "docs/errors.md has nothing about {unexplained:?}");
+}
+
+/// What a page shows of `croupier explain` is what it prints.
+#[test]
+fn the_row_that_is_explained_is_what_the_program_says() {
+    let page = fs::read_to_string(Path::new(ROOT).join("docs/sampling.md")).unwrap();
+    let (_, shown) = page.split_once("$ echo ").unwrap();
+    let (shown, _) = shown.split_once("\n```").unwrap();
+    let (command, expected) = shown.split_once('\n').unwrap();
+    let (row, flags) = command.split_once(" | croupier ").unwrap();
+    let mut program = Command::new(env!("CARGO_BIN_EXE_croupier"));
+    let mut child = program.args(flags.split(' ')).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(row.as_bytes()).unwrap();
+    assert_eq!(String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap().trim_end(), expected);
 }
 
 #[test]

@@ -189,6 +189,11 @@ fn explained(logits: &[f32], flags: &[&str]) -> serde_json::Value {
     use std::process::{Command, Stdio};
     let mut command = Command::new(env!("CARGO_BIN_EXE_croupier"));
     command.args(["explain", "--json", "--dtype", "f32"]).args(flags);
+    // What is set for servers on this machine is none of the test's.
+    let ours = std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("CROUPIER_"));
+    ours.for_each(|(name, _)| {
+        command.env_remove(name);
+    });
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let bytes: Vec<u8> = logits.iter().flat_map(|logit| logit.to_le_bytes()).collect();
     child.stdin.take().unwrap().write_all(&bytes).unwrap();
@@ -203,6 +208,8 @@ async fn explain_tells_the_token_of_a_server() {
     let mut client = server.client().await;
     let logprobs = LogprobsParams { top_n: 0, mode: LogprobsMode::Processed.into(), token_ids: Vec::new() };
     let with = |params: SamplingParams| SamplingParams { logprobs: Some(logprobs.clone()), ..params };
+    let synthid = SynthidParams { keys: vec![1, 2, 3], ..Default::default() };
+    let synthid = WatermarkParams { scheme: Some(watermark_params::Scheme::Synthid(synthid)) };
     let cases = [
         (with(SamplingParams::default()), vec![]),
         (
@@ -213,6 +220,18 @@ async fn explain_tells_the_token_of_a_server() {
                 ..Default::default()
             }),
             vec!["--set", "temperature=0.7", "--set", "top_p=0.8", "--set", "frequency_penalty=0.5"],
+        ),
+        (
+            with(SamplingParams { temperature: Some(0.0), repetition_penalty: Some(8.0), ..Default::default() }),
+            vec!["--set", "temperature=0", "--set", "repetition_penalty=8"],
+        ),
+        (
+            with(SamplingParams { repetition_penalty: Some(3.0), top_k: Some(5), ..Default::default() }),
+            vec!["--set", "repetition_penalty=3.0", "--set", "top_k=5"],
+        ),
+        (
+            with(SamplingParams { preset: "creative".to_owned(), watermark: Some(synthid), ..Default::default() }),
+            vec!["--preset=creative", "--set", "watermark={synthid={keys=[1,2,3]}}"],
         ),
         (
             with(SamplingParams { typical_p: Some(0.6), min_p: Some(0.1), ..Default::default() }),

@@ -318,12 +318,12 @@ class RepetitionDetectionParams(Params["pb.RepetitionDetectionParams"]):
 
 @dataclass(frozen=True, kw_only=True)
 class ThinkingBudgetParams(Params["pb.ThinkingBudgetParams"]):
-    """Thinking begins when prompt or output end with start_token_ids, and is over when they end with end_token_ids.
-    Tokens in between are counted, those of the prompt too. Each stretch of thinking has the whole budget. If it is not
-    over when `budget` tokens are spent, the forced tokens are emitted one by one, whatever is banned or allowed; their
-    logits must not be -infinity. If the stretch already ends with the first of them, the others follow. With the last
-    of them the stretch is over, whether or not they are end_token_ids. An empty message: any number of tokens, whatever
-    the stream's default."""
+    """Thinking begins when prompt or output end with start_token_ids, and is over when they end with end_token_ids or
+    one of other_ends. Tokens in between are counted, those of the prompt too. Each stretch of thinking has the whole
+    budget. If it is not over when `budget` tokens are spent, the forced tokens are emitted one by one, whatever is
+    banned or allowed; their logits must not be -infinity. If the stretch already ends with the first of them, the
+    others follow. With the last of them the stretch is over, whether or not they are end_token_ids. An empty message:
+    any number of tokens, whatever the stream's default."""
 
     start_token_ids: Sequence[int] = ()
     """Tokens that begin thinking. 1 .. 64 token ids. Required where anything is set."""
@@ -334,7 +334,8 @@ class ThinkingBudgetParams(Params["pb.ThinkingBudgetParams"]):
     forced_token_ids: Sequence[int] = ()
     """What is emitted when the budget is spent. At most 64 token ids. Empty: end_token_ids."""
     other_ends: Sequence[TokenSequence | pb.TokenSequence | Mapping[str, Any] | Sequence[int]] = ()
-    """Sequences that end thinking as end_token_ids do, such as what begins the call of a tool. At most 8."""
+    """Sequences that end thinking as end_token_ids do, such as what begins the call of a tool. At most 8, of 1 .. 64
+    token ids each."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,7 @@
 use super::flags::{Reader, flag, option, switch};
 use super::resolve::{CONFIG, Env, resolve, source_of_grammars};
 use super::settings::SETTINGS;
-use super::{Config, EXIT_CONFIG, LogFormat, access, bench, detect, explain, inject, secrets, top, values};
+use super::{Config, EXIT_CONFIG, LogFormat, access, bench, check, detect, explain, inject, secrets, top, values};
 use crate::bench::Address;
 use crate::dial::Access;
 use crate::{admin_client, output, telemetry};
@@ -133,7 +133,7 @@ pub fn command_line() -> clap::Command {
         "TOML file with settings and the table [defaults] of sampling parameters [env: CROUPIER_CONFIG]",
     );
     let serve = clap::Command::new(SERVE).about("Run the server").after_help(sources).arg(config.clone());
-    let checks = "Check the whole configuration, say so and end: exit 0 if it is right, 2 with every mistake if not";
+    let checks = "Check settings and the files that they name, say so and end: exit 0 if they are right, 2 with every mistake if not";
     let serve = serve.arg(switch(CHECK, checks));
     let serve = SETTINGS.iter().fold(serve, |command, s| {
         let arg = option(s.name, s.value, s.help);
@@ -219,7 +219,9 @@ pub fn parse(args: impl IntoIterator<Item = OsString>, env: Env<'_>) -> Result<C
                 return Err(Stop::logged(&problems, config.log_format));
             }
             if sub.get_flag(CHECK) {
-                return Err(Stop::told("the configuration is right; nothing was started\n"));
+                return Err(
+                    check::told(&config).map_or_else(|problem| Stop::mistakes(&[problem]), |text| Stop::told(&text))
+                );
             }
             Ok(Command::Serve(Box::new(config)))
         }

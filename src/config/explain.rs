@@ -5,15 +5,15 @@ use super::flags::{Reader, flag, option, switch};
 use super::resolve::{Env, resolve};
 use super::{Config, defaults, file, given, values};
 use crate::explain::{ExplainArgs, Place};
-use crate::params::SamplingParams;
+use crate::params::{MAX_VOCAB_SIZE, SamplingParams};
 use clap::{Arg, ArgAction, ArgMatches};
 use toml::{Table, Value};
 
 pub(super) const EXPLAIN: &str = "explain";
 /// Most tokens that are shown of each kind.
 const MOST_SHOWN: u32 = 1000;
-/// No file has so many that may be read.
-const MOST_LOGITS: usize = 1 << 30;
+/// No file has so many rows that may be read.
+const MOST_ROWS: usize = 1 << 30;
 const SET: &str = "set";
 
 const ABOUT: &str = "Take a row of logits through the samplers and say what each left, and which token comes";
@@ -29,7 +29,8 @@ seed. Samplers that remember, mirostat and adaptive-p, begin anew.
   croupier explain logits.npy --row 3 --preset creative --output 5,7 --seed 42
   croupier explain logits.npy --set 'banned_token_ids=[279]' --why-not 279 --json
 
-Exit code 0 when a token came; 1 when the row cannot be read or no token can come of it; 2 for a mistake in the arguments.";
+Exit code 0 when a token came; 1 when the row cannot be read, no token can come of it, or the arguments do not fit it; 2 for a mistake \
+in the arguments.";
 
 /// `croupier explain` as clap sees it.
 pub(super) fn command(config: Arg) -> clap::Command {
@@ -69,8 +70,8 @@ pub(super) fn args(matches: &ArgMatches, env: Env<'_>, problems: Vec<String>) ->
         place: Place {
             file: reader.read("file", None, |t| Ok(Some(t.into()))),
             dtype: reader.read("dtype", None, |t| values::one_of(t, &DTYPES).map(Some)),
-            vocab_size: reader.read("vocab-size", None, |t| values::count(t, 1..=MOST_LOGITS).map(Some)),
-            row: reader.read("row", 0, |t| values::count(t, 0..=MOST_LOGITS)),
+            vocab_size: reader.read("vocab-size", None, |t| values::count(t, 1..=MAX_VOCAB_SIZE as usize).map(Some)),
+            row: reader.read("row", 0, |t| values::count(t, 0..=MOST_ROWS)),
         },
         params,
         most_listed: config.limits.max_top_logprobs,
@@ -102,9 +103,7 @@ fn params(matches: &ArgMatches, config: &Config, problems: &mut Vec<String>) -> 
             Err(problem) => problems.push(format!("--{SET}: {problem}")),
         }
     }
-    let given = given::read(&format!("--{SET}"), &table, &config.limits, problems);
-    given.copies.iter().for_each(|copy| copy(&given.params, &mut params));
-    params
+    given::read_over(&params, (&format!("--{SET}"), &table), &config.limits, problems).params
 }
 
 /// `key=value`: the value as TOML has it, or else a text.
@@ -115,7 +114,9 @@ fn pair(text: &str) -> Result<(String, Value), String> {
     if defaults::parameter(key).is_some_and(|_| value.is_empty()) {
         return Err(format!("{key}: has no value"));
     }
-    let read = file::table(&format!("value = {value}"), SET).ok().and_then(|mut table| table.remove("value"));
+    // Of a text with line ends, nothing may be taken for another key.
+    let read = file::table(&format!("value = {value}"), SET).ok().filter(|table| table.len() == 1);
+    let read = read.and_then(|mut table| table.remove("value"));
     Ok((key.to_owned(), read.unwrap_or_else(|| Value::String(value.to_owned()))))
 }
 

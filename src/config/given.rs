@@ -20,6 +20,16 @@ pub(super) struct Given {
 
 /// Reads the table called `name` and checks the values, adding its mistakes to `problems`.
 pub(super) fn read(name: &str, table: &Table, limits: &Limits, problems: &mut Vec<String>) -> Given {
+    read_over(&SamplingParams::default(), (name, table), limits, problems)
+}
+
+/// The same over parameters that are there already.
+pub(super) fn read_over(
+    base: &SamplingParams,
+    (name, table): (&str, &Table),
+    limits: &Limits,
+    problems: &mut Vec<String>,
+) -> Given {
     let mut reading = Reading { name, entries: Vec::new(), wrong: Vec::new(), told: Vec::new(), problems: Vec::new() };
     for (key, value) in table {
         if reading.problems.len() <= MOST_TOLD {
@@ -27,7 +37,7 @@ pub(super) fn read(name: &str, table: &Table, limits: &Limits, problems: &mut Ve
         }
     }
     let given = loop {
-        let mut given = Given::default();
+        let mut given = Given { params: base.clone(), copies: Vec::new() };
         for entry in &reading.entries {
             // It was read before.
             _ = (entry.parameter.set)(&mut given.params, &entry.value);

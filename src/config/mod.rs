@@ -6,6 +6,7 @@
 
 mod access;
 mod bench;
+mod check;
 mod cli;
 mod composed;
 mod defaults;

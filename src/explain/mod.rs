@@ -144,7 +144,9 @@ fn open(args: &ExplainArgs, vocab_size: u32) -> Result<Sequence, String> {
     let mut params = args.params.clone();
     params.samplers.report = Some(Box::new(ReportParams { support_size: true, ..ReportParams::default() }));
     if params.history.grammar.is_some() {
-        return Err("grammar: is followed by servers only".to_owned());
+        return Err(
+            "grammar: is followed by servers only; leave it out, with --set grammar={} where a file has one".to_owned()
+        );
     }
     params.validate(vocab_size, args.most_listed).map_err(|error| error.to_string())?;
     let rules = Rules::new(params, &args.eos).with_vocabulary(args.vocabulary.clone());
@@ -218,7 +220,7 @@ impl From<&Stage> for ToldStage {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::params::watermark::{GumbelParams, Watermark};
+    use crate::params::watermark::{GumbelParams, SynthidParams, Watermark};
 
     fn args(params: SamplingParams) -> ExplainArgs {
         ExplainArgs {
@@ -274,10 +276,16 @@ mod tests {
         let greedy = SamplingParams { temperature: 0.0, ..usual.clone() };
         let mut xtc = SamplingParams { min_p: 0.3, ..usual.clone() };
         (xtc.samplers.xtc_probability, xtc.samplers.xtc_threshold) = (1.0, 0.2);
-        let mut gumbel = usual;
-        gumbel.history.watermark = Some(Arc::new(Watermark::Gumbel(GumbelParams::new(7))));
+        let marked = |mark| {
+            let mut params = usual.clone();
+            params.history.watermark = Some(Arc::new(mark));
+            params
+        };
+        let gumbel = marked(Watermark::Gumbel(GumbelParams::new(7)));
+        let synthid = marked(Watermark::Synthid(SynthidParams::new(vec![1, 2, 3])));
         let last = |params| of_four(&args(params)).unwrap().stages.pop().unwrap();
         assert_eq!((last(greedy).stage, last(xtc.clone()).stage, last(gumbel).stage), ("greedy", "xtc", "temperature"));
+        assert_eq!(last(synthid).stage, "watermark");
         assert_eq!(last(xtc).tokens_left, 1);
     }
 

@@ -1,5 +1,6 @@
 //! Rows of logits in files: arrays of numpy, bare numbers in binary, or in writing.
 
+use crate::params::MAX_VOCAB_SIZE;
 use crate::sampling::logits::Dtype;
 use std::fs::File;
 use std::io::{self, Read};
@@ -7,6 +8,10 @@ use std::path::Path;
 
 /// Larger files are not read.
 const LARGEST: u64 = 1 << 30;
+/// Nor are longer ones of numbers in writing, which is enough for every row.
+const LARGEST_TEXT: usize = 64 << 20;
+/// Characters that a mistake repeats of a file.
+const SHOWN: usize = 32;
 const NPY: &[u8] = b"\x93NUMPY";
 const ZIP: &[u8] = b"PK\x03\x04";
 
@@ -74,6 +79,12 @@ fn row(bytes: &[u8], place: &Place) -> Result<Row, String> {
                 "is a zip archive, as torch.save and numpy.savez write them; numpy.save the row alone".to_owned()
             );
         }
+        Some(_)
+            if !bytes.is_empty()
+                && bytes.iter().all(|&byte| between(byte.into()) || b"+-.0123456789e".contains(&byte)) =>
+        {
+            return Err("has numbers in writing; leave --dtype out, which is for bare binary numbers".to_owned());
+        }
         Some(dtype) => Numbers { dtype, bytes: bytes.into(), width: None },
         None => written(bytes)?,
     };
@@ -87,34 +98,53 @@ fn row(bytes: &[u8], place: &Place) -> Result<Row, String> {
         ));
     }
     let width = place.vocab_size.or(numbers.width).unwrap_or(count);
-    if width == 0 || !count.is_multiple_of(width) {
+    if count == 0 || width == 0 {
+        return Err("has no logits".to_owned());
+    }
+    // Sums of masses are right up to here, as on the wire.
+    if width > MAX_VOCAB_SIZE as usize {
+        return Err(format!(
+            "has {width} logits in a row, at most {MAX_VOCAB_SIZE}; say with --vocab-size how many a row has"
+        ));
+    }
+    if !count.is_multiple_of(width) {
         return Err(format!("has {count} logits, which are no whole rows of {width}"));
     }
-    let (rows, row_bytes) = (count / width, width * size);
-    let Some(bytes) = numbers.bytes.chunks_exact(row_bytes).nth(place.row) else {
-        return Err(format!("has {rows} rows of {width} logits, from 0 on; --row {} is not among them", place.row));
+    let mut rows = numbers.bytes.chunks_exact(width * size);
+    let Some(bytes) = rows.nth(place.row) else {
+        let last = count / width - 1;
+        return Err(format!("has rows 0 to {last} of {width} logits; --row {} is not among them", place.row));
     };
     Ok(Row { dtype: numbers.dtype, bytes: bytes.to_vec() })
 }
 
-/// Numbers in writing: between them spaces, commas, brackets.
+/// A piece of a file as a mistake repeats it.
+fn shown(piece: &str) -> String {
+    piece.chars().filter(|c| !c.is_control()).take(SHOWN).collect()
+}
+
+/// What stands between numbers in writing.
+fn between(c: char) -> bool {
+    c.is_whitespace() || matches!(c, ',' | '[' | ']')
+}
+
+/// Numbers in writing.
 fn written(bytes: &[u8]) -> Result<Numbers<'_>, String> {
     let Ok(text) = std::str::from_utf8(bytes) else {
         return Err(
             "is neither an array of numpy nor text; name the format of bare binary numbers: --dtype f32".to_owned()
         );
     };
-    let between = |c: char| c.is_whitespace() || matches!(c, ',' | '[' | ']');
+    if bytes.len() > LARGEST_TEXT {
+        return Err(format!(
+            "has more than {LARGEST_TEXT} bytes of text; give the row alone, or bare binary numbers with --dtype"
+        ));
+    }
     let mut numbers = Vec::new();
     for word in text.split(between).filter(|word| !word.is_empty()) {
-        let number: f32 = word.parse().map_err(|_| {
-            let shown: String = word.chars().filter(|c| !c.is_control()).take(32).collect();
-            format!("logit {}: \"{shown}\" is not a number", numbers.len())
-        })?;
+        let number: f32 =
+            word.parse().map_err(|_| format!("logit {}: \"{}\" is not a number", numbers.len(), shown(word)))?;
         numbers.push(number);
-    }
-    if numbers.is_empty() {
-        return Err("has no logits".to_owned());
     }
     Ok(Numbers { dtype: Dtype::F32, bytes: Dtype::F32.encode(&numbers).into(), width: None })
 }
@@ -140,7 +170,7 @@ fn array(bytes: &[u8], named: Option<Dtype>) -> Result<Numbers<'_>, String> {
     let count = dimensions.iter().try_fold(1usize, |product, &n| product.checked_mul(n));
     if count.and_then(|count| count.checked_mul(dtype.size())) != Some(numbers.len()) {
         return Err(format!(
-            "is an array of {dimensions:?} {}, but has {} bytes of numbers",
+            "is an array of {}, but has {} bytes of numbers, which its shape does not make",
             dtype.name(),
             numbers.len()
         ));
@@ -155,7 +185,7 @@ fn value<'a>(header: &'a str, key: &str) -> Option<&'a str> {
 }
 
 fn dtype_of(descr: &str, named: Option<Dtype>) -> Result<Dtype, String> {
-    let descr = descr.split('\'').nth(1).unwrap_or_default();
+    let descr = &*shown(descr.split('\'').nth(1).unwrap_or_default());
     match (descr, named) {
         ("<f4", None | Some(Dtype::F32)) => Ok(Dtype::F32),
         ("<f2", None | Some(Dtype::F16)) => Ok(Dtype::F16),
@@ -219,7 +249,7 @@ mod tests {
         assert_eq!(told(b"1, 2, x\n", Place::default()), "logit 2: \"x\" is not a number");
         assert_eq!(told(b"[]", Place::default()), "has no logits");
         assert_eq!(told(b"1 2 3", place(None, Some(2), 0)), "has 3 logits, which are no whole rows of 2");
-        assert_eq!(told(b"1 2", place(None, None, 1)), "has 1 rows of 2 logits, from 0 on; --row 1 is not among them");
+        assert_eq!(told(b"1 2", place(None, None, 1)), "has rows 0 to 0 of 2 logits; --row 1 is not among them");
         assert!(told(b"\xFF\xFE", Place::default()).contains("--dtype"));
         assert!(told(b"\xFF\xFE\x00", place(Some(Dtype::F16), None, 0)).starts_with("has 3 bytes"));
         assert!(told(b"PK\x03\x04...", Place::default()).contains("numpy.save"));
@@ -227,6 +257,14 @@ mod tests {
         assert!(told(&npy("<V2", "(1,)", &[0; 2]), Place::default()).contains("--dtype bf16"));
         assert!(told(&npy("<f4", "(1,)", &[0; 4]), place(Some(Dtype::F16), None, 0)).contains("does not fit"));
         assert!(told(&npy("<f4", "(2,)", &[0; 4]), Place::default()).contains("has 4 bytes"));
+        assert_eq!(told(&npy("<f4", "(4, 0)", &[]), Place::default()), "has no logits");
+        assert_eq!(told(b"", place(Some(Dtype::F32), None, 0)), "has no logits");
+        assert!(told(b"1 2 3 4\n", place(Some(Dtype::F32), None, 0)).contains("leave --dtype out"));
+        let many = vec![0; 2 * ((1 << 20) + 1)];
+        assert!(
+            told(&many, place(Some(Dtype::F16), None, 0)).starts_with("has 1048577 logits in a row, at most 1048576")
+        );
+        assert!(!told(&npy("\u{1b}[31mRED", "(1,)", &[0; 4]), Place::default()).contains('\u{1b}'));
         assert!(told(&npy("<f4", "()", &[0; 4]), Place::default()).contains("without dimensions"));
         assert!(told(&npy("<f4", "(99999999999, 99999999999)", &[0; 4]), Place::default()).contains("has 4 bytes"));
         let columns = b"{'descr': '<f4', 'fortran_order': True, 'shape': (1, 1), }";

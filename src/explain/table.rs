@@ -47,7 +47,7 @@ fn of_stage(stage: &ToldStage) -> String {
 fn of_token(token: &ToldToken, (drawn, most): (u32, f32), texts: bool) -> String {
     let text = token.text.as_deref().map(shown).unwrap_or_default();
     let text = if texts { format!("  {text:TEXT$}") } else { String::new() };
-    let logits = format!("{:>10.4} {:>10.4}", token.logit, token.adjusted_logit);
+    let logits = [token.logit, token.adjusted_logit].map(logit).join(" ");
     let shares = format!("{:>8.5} {:>8.5}", token.raw_probability, token.probability);
     let fate = match token.removed_by {
         Some(by) => format!("removed by {by}"),
@@ -56,6 +56,11 @@ fn of_token(token: &ToldToken, (drawn, most): (u32, f32), texts: bool) -> String
     let mark = if token.token == drawn { ">" } else { " " };
     let line = format!("{mark}{:>8}{text} {logits} {shares}  {fate}", token.token);
     format!("{}\n", line.trim_end())
+}
+
+/// A logit in its column.
+fn logit(logit: f32) -> String {
+    if logit.is_finite() && logit.abs() >= 1e5 { format!("{logit:>10.2e}") } else { format!("{logit:>10.4}") }
 }
 
 /// A token's text on one line, in quotes so that spaces can be seen.

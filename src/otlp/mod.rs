@@ -16,7 +16,7 @@ use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tonic::codegen::http::uri::PathAndQuery;
-use tonic::transport::Channel;
+use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Status};
 use tonic_prost::ProstCodec;
 use tonic_types::StatusExt;
@@ -54,16 +54,27 @@ pub struct Collector {
     address: String,
 }
 
+impl Settings {
+    /// The collector's endpoint and address; `None`: there is none.
+    ///
+    /// # Errors
+    /// When address or authorities cannot be used, for people.
+    pub(crate) fn endpoint(&self) -> Result<Option<(Endpoint, String)>, String> {
+        let Some(url) = &self.endpoint else { return Ok(None) };
+        let address = url.split_once("://").map_or(url.as_str(), |(_, address)| address).to_owned();
+        let tls = self.ca.clone().map(|ca| ClientTls { ca, identity: None, name: None });
+        let endpoint = Access { tls, token_file: None }.endpoint(&address)?;
+        Ok(Some((endpoint, address)))
+    }
+}
+
 impl Collector {
     /// `None` without an endpoint. Nothing is connected yet.
     ///
     /// # Errors
     /// When address or authorities cannot be used, for people.
     pub fn open(settings: &Settings) -> Result<Option<Self>, String> {
-        let Some(url) = &settings.endpoint else { return Ok(None) };
-        let address = url.split_once("://").map_or(url.as_str(), |(_, address)| address).to_owned();
-        let tls = settings.ca.clone().map(|ca| ClientTls { ca, identity: None, name: None });
-        let endpoint = Access { tls, token_file: None }.endpoint(&address)?;
+        let Some((endpoint, address)) = settings.endpoint()? else { return Ok(None) };
         // Without pings a collector whose machine is gone would be waited for until the kernel gives its connection up,
         // for a quarter of an hour, although others may stand behind the name.
         let endpoint = endpoint.http2_keep_alive_interval(ANSWER_WITHIN).keep_alive_timeout(ANSWER_WITHIN);

@@ -241,19 +241,16 @@ impl HistoryParams {
     #[must_use]
     pub fn bytes(&self) -> usize {
         let (breakers, stops) = (&self.dry_sequence_breakers, &self.stop_token_sequences);
-        let other_ends = self.thinking_budget.as_ref().map_or(&[][..], |thinking| &thinking.other_ends);
         let (biases, ranges) = (&self.sequence_bias, &self.token_ban_ranges);
         let ngram = self.no_repeat_ngram.as_ref();
         let thinking = self.thinking_budget.as_ref();
         let lists = breakers
             .iter()
             .chain(stops)
-            .chain(other_ends)
             .chain(biases.iter().map(|b| &b.token_ids))
             .chain(ranges.iter().map(|r| &r.token_ids));
         let lists = lists.chain(ngram.map(|ngram| &ngram.whitelist));
-        let lists =
-            lists.chain(thinking.iter().flat_map(|t| [&t.start_token_ids, &t.end_token_ids, &t.forced_token_ids]));
+        let lists = lists.chain(thinking.iter().flat_map(|thinking| thinking.lists()));
         lists.map(Vec::capacity).sum::<usize>() * size_of::<u32>()
             + (breakers.capacity() + stops.capacity()) * size_of::<Vec<u32>>()
             + biases.capacity() * size_of::<SequenceBias>()

@@ -118,7 +118,8 @@ impl SamplingParams {
         let own = own.chain(history.no_repeat_ngram.as_ref().map(|ngram| &ngram.whitelist));
         let own = own
             .chain(history.token_ban_ranges.iter().map(|range| &range.token_ids))
-            .chain(&history.stop_token_sequences);
+            .chain(&history.stop_token_sequences)
+            .chain(history.thinking_budget.iter().flat_map(|thinking| thinking.lists()));
         self.logit_bias.len() + own.map(Vec::len).sum::<usize>()
     }
 }

@@ -192,6 +192,11 @@ impl ThinkingBudget {
         Ok(())
     }
 
+    /// All of its lists.
+    pub fn lists(&self) -> impl Iterator<Item = &Vec<u32>> {
+        [&self.start_token_ids, &self.forced_token_ids].into_iter().chain(self.ends())
+    }
+
     /// All sequences that end it.
     pub fn ends(&self) -> impl Iterator<Item = &Vec<u32>> {
         std::iter::once(&self.end_token_ids).chain(&self.other_ends)

@@ -18,12 +18,13 @@ pub(super) const MOST_QUESTIONS: usize = 16;
 pub struct Caller {
     questions: Arc<Counter>,
     line: Arc<Line>,
-    peer: Arc<str>,
 }
 
 /// What is known of the connection.
 #[derive(Debug)]
 struct Line {
+    /// The other end, as the log names it.
+    peer: Arc<str>,
     opened: Instant,
     /// When something was read last, in milliseconds since it was opened.
     heard: AtomicU64,
@@ -71,13 +72,14 @@ impl Caller {
     }
 
     fn called(peer: &str) -> Self {
-        let line = Line { opened: Instant::now(), heard: AtomicU64::new(0), is_told: AtomicBool::new(false) };
-        Self { questions: Counter::new(MOST_QUESTIONS, Gauge::noop()), line: Arc::new(line), peer: peer.into() }
+        let (heard, is_told) = (AtomicU64::new(0), AtomicBool::new(false));
+        let line = Line { peer: peer.into(), opened: Instant::now(), heard, is_told };
+        Self { questions: Counter::new(MOST_QUESTIONS, Gauge::noop()), line: Arc::new(line) }
     }
 
     /// As the log names it.
     pub(super) fn peer(&self) -> &Arc<str> {
-        &self.peer
+        &self.line.peer
     }
 
     /// A place for a call that samples nothing, if there is one.

@@ -44,7 +44,7 @@ async fn open<T>(io: T, place: ConnectionPermit, guard: Guard, handshake: Handsh
 where
     T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Peer + Unpin,
 {
-    let peer = io.peer();
+    let peer = tracing::enabled!(tracing::Level::DEBUG).then(|| io.peer());
     let acceptor = TlsAcceptor::from(Arc::clone(&handshake.tls.current().config));
     let shaken = tokio::select! {
         biased;

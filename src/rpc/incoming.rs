@@ -201,12 +201,11 @@ fn from_now(shared: &Shared) -> Option<Instant> {
 
 impl Drop for Incoming {
     fn drop(&mut self) {
-        let caller = self.caller.clone();
         // Of a connection with many calls each is cut; one of them tells.
-        if caller.is_silent(self.shared.ping_timeout) && self.was_broken_off() && caller.tells() {
+        if self.caller.is_silent(self.shared.ping_timeout) && self.was_broken_off() && self.caller.tells() {
             self.shared.metrics.refused(Reason::KeepaliveTimeout);
             tracing::info!(
-                peer = &**caller.peer(),
+                peer = &**self.caller.peer(),
                 "a client with open calls answered no ping within keepalive_timeout; its connection was cut"
             );
         }

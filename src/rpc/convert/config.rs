@@ -153,10 +153,11 @@ pub(super) fn dtype(field: &str, wire: i32) -> Result<Dtype, FieldError> {
         Ok(proto::LogitsDtype::F32) => Ok(Dtype::F32),
         Ok(proto::LogitsDtype::F16) => Ok(Dtype::F16),
         Ok(proto::LogitsDtype::Bf16) => Ok(Dtype::Bf16),
-        Ok(proto::LogitsDtype::Unspecified) => {
-            Err(FieldError::new(field, format!("is required; there are {}", known_values::<proto::LogitsDtype>())))
-        }
-        Err(_) => Err(unknown_value::<proto::LogitsDtype>(field, wire)),
+        Ok(proto::LogitsDtype::Unspecified) => Err(FieldError::new(
+            field,
+            format!("is required; there are {}", known_values(proto::LogitsDtype::as_str_name)),
+        )),
+        Err(_) => Err(unknown_value(field, wire, proto::LogitsDtype::as_str_name)),
     }
 }
 

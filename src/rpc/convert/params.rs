@@ -8,7 +8,6 @@ use crate::params::{
 };
 use crate::proto;
 use crate::sampling::row::LogprobsMode;
-use std::fmt::Debug;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -129,7 +128,7 @@ pub(super) fn logprobs(wire: &proto::LogprobsParams) -> Result<LogprobsParams, F
         Ok(proto::LogprobsMode::Unspecified | proto::LogprobsMode::Raw) => LogprobsMode::Raw,
         Ok(proto::LogprobsMode::Processed) => LogprobsMode::Processed,
         Ok(proto::LogprobsMode::Tempered) => LogprobsMode::Tempered,
-        Err(_) => return Err(unknown_value::<proto::LogprobsMode>("mode", wire.mode)),
+        Err(_) => return Err(unknown_value("mode", wire.mode, proto::LogprobsMode::as_str_name)),
     };
     Ok(LogprobsParams { top_n: wire.top_n, mode, token_ids: wire.token_ids.clone() })
 }
@@ -137,7 +136,7 @@ pub(super) fn logprobs(wire: &proto::LogprobsParams) -> Result<LogprobsParams, F
 /// How draft tokens are accepted; not yet checked against ranges.
 fn acceptance(wire: &proto::AcceptanceParams) -> Result<AcceptanceRule, FieldError> {
     use proto::AcceptanceRule as Wire;
-    let rule = match Wire::try_from(wire.rule).map_err(|_| unknown_value::<Wire>("rule", wire.rule))? {
+    let rule = match Wire::try_from(wire.rule).map_err(|_| unknown_value("rule", wire.rule, Wire::as_str_name))? {
         Wire::Unspecified | Wire::Rejection => AcceptanceRule::Rejection,
         Wire::Greedy => AcceptanceRule::Greedy,
         Wire::Block => AcceptanceRule::Block,
@@ -171,9 +170,15 @@ fn proposer(wire: &proto::ProposerParams) -> Result<ProposerParams, FieldError> 
         Ok(proto::ProposerKind::Suffix) => ProposerKind::Suffix,
         Ok(proto::ProposerKind::Grammar) => ProposerKind::Grammar,
         Ok(proto::ProposerKind::Unspecified) => {
-            return Err(FieldError::new("kind", "is required; an empty message turns the stream's off"));
+            return Err(FieldError::new(
+                "kind",
+                format!(
+                    "is required, one of {}; an empty message turns the stream's off",
+                    known_values(proto::ProposerKind::as_str_name)
+                ),
+            ));
         }
-        Err(_) => return Err(unknown_value::<proto::ProposerKind>("kind", wire.kind)),
+        Err(_) => return Err(unknown_value("kind", wire.kind, proto::ProposerKind::as_str_name)),
     };
     let default = ProposerParams::new(kind);
     Ok(ProposerParams {
@@ -194,16 +199,20 @@ fn draft_length(wire: &proto::DraftLengthParams) -> Option<DraftLengthParams> {
 
 /// No enum of the schema has as many values.
 const MOST_VALUES: i32 = 100;
+/// Values that a mistake lists.
+const LISTED: usize = 16;
 
-/// An enum value that this server does not know.
-pub(super) fn unknown_value<E: TryFrom<i32> + Debug>(field: &str, value: i32) -> FieldError {
-    FieldError::new(field, format!("has the unknown enum value {value}; there are {}", known_values::<E>()))
+/// An enum value that this server does not know, of an enum whose values have these names.
+pub(super) fn unknown_value<E: TryFrom<i32>>(field: &str, value: i32, name: fn(&E) -> &'static str) -> FieldError {
+    FieldError::new(field, format!("has the unknown enum value {value}; there are {}", known_values(name)))
 }
 
-/// The values of an enum by number and name, but for the unspecified one.
-pub(super) fn known_values<E: TryFrom<i32> + Debug>() -> String {
-    let named = |number: i32| E::try_from(number).ok().map(|value| format!("{number} {value:?}"));
-    (1..=MOST_VALUES).filter_map(named).collect::<Vec<_>>().join(", ")
+/// The values of an enum but for the unspecified one.
+pub(super) fn known_values<E: TryFrom<i32>>(name: fn(&E) -> &'static str) -> String {
+    let mut names = (1..=MOST_VALUES).filter_map(|number| E::try_from(number).ok()).map(|value| name(&value));
+    let first: Vec<&str> = names.by_ref().take(LISTED).collect();
+    let more = names.next().map_or("", |_| " and more");
+    format!("{}{more}", first.join(", "))
 }
 
 #[cfg(test)]

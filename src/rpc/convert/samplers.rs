@@ -70,7 +70,7 @@ fn order(wire: &proto::SamplingParams, defaults: &SamplerParams) -> Result<Sampl
 
 fn engine(value: i32) -> Result<Option<EngineOrder>, FieldError> {
     use proto::EngineOrder as Wire;
-    Ok(match Wire::try_from(value).map_err(|_| unknown_value::<Wire>("engine_order", value))? {
+    Ok(match Wire::try_from(value).map_err(|_| unknown_value("engine_order", value, Wire::as_str_name))? {
         Wire::Unspecified => None,
         Wire::Croupier => Some(EngineOrder::Croupier),
         Wire::LlamaCpp => Some(EngineOrder::LlamaCpp),
@@ -89,7 +89,7 @@ fn engine(value: i32) -> Result<Option<EngineOrder>, FieldError> {
 
 fn sampler(field: &str, value: i32) -> Result<Sampler, FieldError> {
     use proto::SamplerKind as Wire;
-    Ok(match Wire::try_from(value).map_err(|_| unknown_value::<Wire>(field, value))? {
+    Ok(match Wire::try_from(value).map_err(|_| unknown_value(field, value, Wire::as_str_name))? {
         Wire::Unspecified => return Err(FieldError::new(field, "is unspecified; name a sampler")),
         Wire::Temperature => Sampler::Temperature,
         Wire::DynamicTemperature => Sampler::DynamicTemperature,

@@ -32,7 +32,7 @@ fn watermark(wire: proto::watermark_params::Scheme) -> Result<Watermark, FieldEr
 
 fn kgw(wire: &proto::KgwParams) -> Result<KgwParams, FieldError> {
     use proto::SeedingScheme as Wire;
-    let unknown = || unknown_value::<Wire>("seeding_scheme", wire.seeding_scheme);
+    let unknown = || unknown_value("seeding_scheme", wire.seeding_scheme, Wire::as_str_name);
     let scheme = match Wire::try_from(wire.seeding_scheme).map_err(|_| unknown())? {
         Wire::Unspecified | Wire::Lefthash => SeedingScheme::Lefthash,
         Wire::Selfhash => SeedingScheme::Selfhash,

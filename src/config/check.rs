@@ -1,0 +1,15 @@
+//! `croupier serve --check`: what a start would find in settings and files, without one. Addresses and devices are not tried.
+
+use super::{Config, unknown_variables};
+
+/// What to say of a configuration without mistakes.
+///
+/// # Errors
+/// What a start would find all the same.
+pub(super) fn told(config: &Config) -> Result<String, String> {
+    config.traces.endpoint().map_err(|problem| format!("cannot send traces: {problem}"))?;
+    let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+    let unknown = unknown_variables(names).into_iter();
+    let ignored = unknown.map(|(name, near)| format!("{name} is no setting and is ignored; did you mean {near}?\n"));
+    Ok(ignored.chain(["the configuration is right; nothing was started\n".to_owned()]).collect())
+}
