@@ -166,6 +166,15 @@ mod tests {
         assert_eq!(draw_point(1 << 63, 10), 5);
     }
 
+    /// A row may have 2^60 points, and all bits of a number choose among them.
+    #[test]
+    fn every_point_can_be_drawn() {
+        let total = 1 << 60;
+        for point in [0, 1, 2, 12_345, (1 << 59) + 1, total - 2, total - 1] {
+            assert_eq!([draw_point(point << 4, total), draw_point(point << 4 | 15, total)], [point; 2]);
+        }
+    }
+
     #[test]
     fn logprob_is_true_far_below_the_smallest_mass() {
         let y = -200.0f32;

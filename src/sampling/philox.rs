@@ -94,4 +94,13 @@ mod tests {
         assert_ne!(base, uniform_at(7, 3, Purpose::Sample, 1));
         assert_eq!(base, uniform_at(7, 3, Purpose::Sample, 0));
     }
+
+    /// From a program of a few lines in Python, written from docs/numbers.md: which words of which block, at every position.
+    #[test]
+    fn known_numbers() {
+        assert_eq!(uniform(7, 3, Purpose::Sample), 0x4008_6b6f_63e4_1616);
+        assert_eq!(uniform(7, 4, Purpose::Sample), 0xfd55_fece_4a38_c322);
+        assert_eq!(uniform(u64::MAX, 0, Purpose::Xtc), 0x3aa7_5c73_c426_786b);
+        assert_eq!(uniform_at(7 | 5 << 32, 9 | 1 << 32, Purpose::Accept, 2 | 3 << 16), 0x9acc_60cd_a36b_374d);
+    }
 }

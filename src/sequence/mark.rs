@@ -193,6 +193,19 @@ mod tests {
         assert_eq!(marked(&all(&skipping, &[], &[0, 0, 0, 5])), [false, false, true, false, true]);
     }
 
+    /// The context of token 5 comes again three positions later.
+    #[test]
+    fn a_context_is_remembered_for_as_many_positions_as_it_says() {
+        for (history, is_marked) in [(2, true), (3, false), (4, false)] {
+            let synthid = SynthidParams { ngram_len: 2, context_history_size: history, ..SynthidParams::new(vec![1]) };
+            let gumbel = GumbelParams { context_width: 1, context_history_size: history, ..GumbelParams::new(3) };
+            for mark in [Watermark::Synthid(synthid), Watermark::Gumbel(gumbel)] {
+                let found = marked(&all(&mark, &[8], &[5, 6, 7, 5]));
+                assert_eq!(found, [true, true, true, true, is_marked], "{history}: {mark:?}");
+            }
+        }
+    }
+
     #[test]
     fn a_race_sees_the_prompt_but_marks_a_context_once() {
         let params = GumbelParams { context_width: 2, context_history_size: 8, ..GumbelParams::new(3) };

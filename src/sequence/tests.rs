@@ -67,6 +67,19 @@ fn a_stop_token_goes_before_eos_and_both_before_the_length() {
 }
 
 #[test]
+fn temperature_goes_along_a_line_and_stays_at_its_end() {
+    let change = |p: &mut SamplingParams| {
+        (p.samplers.temperature_end, p.samplers.temperature_tokens) = (0.5, 4);
+    };
+    let mut sequence = opened(change, &[1], &[]);
+    for (position, expected) in [1.0, 0.875, 0.75, 0.625, 0.5, 0.5].into_iter().enumerate() {
+        let spec = sequence.spec(sequence.draw(Purpose::Sample));
+        assert_eq!(spec.filters.temperature, expected, "{position}");
+        sequence.commit(5);
+    }
+}
+
+#[test]
 fn ends_are_banned_until_min_tokens() {
     let mut sequence = opened(|p| (p.min_tokens, p.stop_token_ids) = (2, vec![30, 2, 1]), &[], &[]);
     assert_eq!(banned(&sequence), [1, 2, 9, 30]);

@@ -111,6 +111,9 @@ mod tests {
     fn unit_is_below_one() {
         assert_eq!((unit(0), unit(1 << 63)), (0.0, 0.5));
         assert!(unit(u64::MAX) < 1.0);
+        // As fine as reals near 1 are: a probability of 1e-9 is one, and no more.
+        let ulp = 2f64.powi(-53);
+        assert_eq!([unit(1 << 11), unit((1 << 11) - 1), unit(u64::MAX)], [ulp, 0.0, 1.0 - ulp]);
     }
 
     #[test]

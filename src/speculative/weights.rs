@@ -184,6 +184,14 @@ mod tests {
     }
 
     #[test]
+    fn what_rounding_leaves_is_nothing_in_common() {
+        let part = |bits: i32| 2f64.powi(-bits);
+        assert_eq!([common(1.0, 0.25), common(0.5, 0.5), common(0.5, 0.125)], [0.75, 0.0, 0.375]);
+        assert_eq!([31, 32, 33].map(|bits| common(1.0, 1.0 - part(bits))), [part(31), 0.0, 0.0]);
+        assert_eq!(common(0.5, 0.5 + part(40)), 0.0, "and never less than nothing");
+    }
+
+    #[test]
     fn collisions_by_hand() {
         assert_eq!(weights(&[(0, 1), (3, 3)]).collision(), 0.0625 + 0.5625);
         assert_eq!(weights(&[(7, 9)]).collision(), 1.0);

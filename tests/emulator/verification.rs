@@ -1,7 +1,7 @@
 //! Verification with the kernels on a CPU, against the specification: every rule, chains and trees, distributions kept,
 //! sent or none. And proof that it would be seen if a kernel were told something else.
 
-use super::drafts::{Case, Recipe, Row, bits, recipe, summary, together};
+use super::drafts::{Case, OFF, Recipe, Row, Source, bits, recipe, summary, together};
 use super::harness::{Emulator, Layout, Spoil, built, config, each_job, layout, unspoilt};
 use croupier::backend::cpu::CpuBackend;
 use croupier::backend::cuda::abi;
@@ -10,7 +10,9 @@ use croupier::backend::cuda::read::Answer;
 use croupier::backend::cuda::verify::verify;
 use croupier::backend::{Backend, RowJob, VerifyJob, VerifyResult};
 use croupier::sampling::kept::Kept;
-use croupier::sampling::row::Action;
+use croupier::sampling::logits::Dtype;
+use croupier::sampling::row::{Action, Filters};
+use croupier::speculative::numbers::Numbers;
 use croupier::speculative::rule::AcceptanceRule;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
@@ -119,6 +121,29 @@ fn random_drafts_on_wide_blocks_equal_the_specification() {
 #[test]
 fn long_drafts_equal_the_specification() {
     random_drafts("narrow", 12, 2, 64, vec![64, 1025]);
+}
+
+/// What is left where a draft's distribution is cut, among tokens alike: most draws lie at the cut or just behind it.
+#[test]
+fn residuals_are_drawn_alike_where_a_draft_is_cut() {
+    if !built() {
+        return;
+    }
+    let (vocab, cut) = (1500, 1300);
+    let target: Vec<f32> = (0..vocab).map(|token| if token + 10 < cut { 0.0 } else { 5.0 }).collect();
+    let draft = Row::new(Dtype::F32, &vec![1.0; vocab], Filters { top_k: cut as u32, ..OFF });
+    let case = |seed| Case {
+        rows: vec![Row::new(Dtype::F32, &target, OFF); 2],
+        numbers: Numbers { seed, start: 3 },
+        ..Case::new(vec![(7, Source::Kept(draft.clone()))])
+    };
+    let cases: Vec<Case> = (0..120).map(case).collect();
+    let behind = |case: &Case| case.expected().is_ok_and(|found| found.emitted[0] as usize + 1 >= cut);
+    assert!(cases.iter().filter(|case| behind(case)).count() > 80);
+    let mut emulator = Emulator::start("narrow");
+    for cases in cases.chunks(20) {
+        check(&mut emulator, cases, LAYOUT);
+    }
 }
 
 /// Deterministic samples of the recipes: `wanted` chooses among them.

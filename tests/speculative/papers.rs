@@ -201,6 +201,24 @@ fn the_papers_rule_for_siblings_is_exact() {
 }
 
 /// With the same random numbers, trees are decided as SpecInfer decides, siblings after siblings and with every parameter.
+/// A total variation is the target's own for the first that is tried at a position; behind it, the residual's.
+#[test]
+fn only_the_first_of_siblings_is_held_against_the_target() {
+    let parents = vec![-1, -1, 0, 0, -1, 1];
+    let firsts = [0, 2, 5];
+    let world = World { parents: parents.clone(), ..World::new(Rejection, Source::Kept) };
+    let mut later = 0;
+    for seed in 0..200 {
+        world.text(seed, 9, |verified| {
+            for trial in &verified.trials {
+                assert_eq!(trial.is_first, firsts.contains(&trial.index), "seed {seed}: {trial:?}");
+                later += usize::from(!trial.is_first);
+            }
+        });
+    }
+    assert!(later > 100, "{later}");
+}
+
 #[test]
 fn trees_are_decided_as_in_the_paper() {
     let shapes: [&[i32]; 3] = [&[-1, -1, -1], &TREE, &[-1, 0, 0, -1, 1, 3, 3, 4, 4, 4]];

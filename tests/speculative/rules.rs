@@ -133,6 +133,10 @@ fn typical_acceptance_by_hand() {
         assert!(!verified.lossless);
         assert_eq!(verified.trials[0].expected, Some(0.5), "two of four flat draft tokens pass");
     }
+    // Four equal tokens have a quarter each, which is epsilon: no less than that passes.
+    let rule = Typical(typical::Typical { epsilon: 0.25, alpha: 9.0 });
+    let verified = chain(&flat(&[1]), rule, &mut Given::new(&[&[0.25; 4], C]));
+    assert_eq!((verified.accepted_count(), verified.trials[0].expected), (1, Some(1.0)));
 }
 
 #[test]

@@ -130,8 +130,11 @@ fn loops_are_not_found() {
     for (name, mark) in schemes() {
         for token in 0..200 {
             let p = p_value(&mark, &[token, token + 1, token + 2].repeat(500));
-            // Three n-grams, or so: 200 texts, of which none is very unlikely.
+            // Three n-grams, or so: 200 texts, of which none is very unlikely (false alarms: 4e-4 a scheme, with those below).
             assert!(p > 1e-6, "{name}: a loop is found, p = {p:e}");
+            // By selfhash the same token often decides about the same, whatever else stands before it.
+            let p = p_value(&mark, &(0..300).flat_map(|at| [token, token + 1, 1000 + at]).collect::<Vec<_>>());
+            assert!(p > 1e-6, "{name}: a pair that comes again and again is found, p = {p:e}");
         }
     }
 }

@@ -13,3 +13,6 @@ mod detection;
 mod quality;
 mod texts;
 mod wire;
+#[allow(dead_code, unreachable_pub)] // Written for the tests of drafts.
+#[path = "../drafts/work.rs"]
+mod work;

@@ -1,6 +1,7 @@
 //! Text over a socket, and `croupier detect` on it.
 
 use crate::support::*;
+use crate::work::{chain, deterministic};
 use croupier::proto::watermark_params::Scheme;
 use croupier::proto::*;
 use std::io::Write;
@@ -88,6 +89,21 @@ async fn a_stream_has_a_mark_for_all_and_a_sequence_may_have_none() {
     let greedy = SamplingParams { temperature: Some(0.0), ..seeded(1) };
     let result = worker.step(open_step(vec![open(1, greedy)])).await;
     assert_eq!(result.open[0].error.as_ref().unwrap().field, "params.watermark.gumbel");
+}
+
+/// A race leaves nothing to chance, so there is no expectation that tests could be held against.
+#[tokio::test]
+async fn drafts_of_a_race_are_not_measured() {
+    let server = TestServer::start().await;
+    let mut worker = server.worker().await;
+    let scheme = Scheme::Gumbel(GumbelParams { key: Some(7), ..Default::default() });
+    for (id, (params, is_measured)) in (1..).zip([(mark(scheme), false), (seeded(5), true)]) {
+        let opened = OpenSequence { prompt_token_ids: vec![1, 2, 3, 4], ..open(id, params) };
+        worker.step(open_step(vec![opened])).await;
+        let draft = VerifyWork { measure: true, ..chain(&[3, 4], deterministic()) };
+        let work = worker.verify(id, draft, &[logits(id, 0), logits(id, 1), logits(id, 2)]).await;
+        assert_eq!(!work.verify.unwrap().tests.is_empty(), is_measured);
+    }
 }
 
 #[test]

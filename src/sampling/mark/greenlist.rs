@@ -214,6 +214,16 @@ mod tests {
         assert_eq!(greens.raise(red, -0.0).to_bits(), (-0.0f32).to_bits());
     }
 
+    /// From a program of a few lines in Python, written from the table above.
+    #[test]
+    fn known_bits() {
+        let (key, seed) = (7 | 1 << 32, 0x580c_773e_c4d7_f5d3);
+        let tokens = [0, 15, 16, 31, 32, 127, 128, 145, 128_255];
+        let expected = [10_867, 7608, 53_615, 51_560, 64_455, 5852, 35_203, 10_418, 30_247];
+        assert_eq!(tokens.map(|token| bits(key, seed, token)), expected);
+        assert_eq!([0.25, 0.1, 0.3].map(threshold), [16_384, 6554, 19_661], "the nearest");
+    }
+
     /// Fixed for ever: these are what a key means.
     #[test]
     fn known_answers() {

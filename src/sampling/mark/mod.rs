@@ -60,6 +60,16 @@ pub fn context(key: u64, tokens: impl IntoIterator<Item = u32>) -> u64 {
 mod tests {
     use super::*;
 
+    /// From a program of a few lines in Python, written from the documentation: fixed for ever, since it is what a key means.
+    #[test]
+    fn known_contexts() {
+        let key = 7 | 1 << 32;
+        assert_eq!(context(key, []), 0);
+        assert_eq!(context(key, [5]), 0xd56f_b66b_9e75_401a);
+        assert_eq!(context(key, [5, 6]), 0x580c_773e_c4d7_f5d3);
+        assert_eq!(context(key, [6, 5]), 0x142c_e67d_b850_3dc4);
+    }
+
     #[test]
     fn every_part_of_a_context_matters() {
         let base = context(7, [1, 2, 3]);

@@ -109,6 +109,23 @@ mod tests {
         assert_ne!(race.number(3), Race { key: 6, ..race }.number(3));
     }
 
+    /// From a program of a few lines in Python, written from the table above.
+    #[test]
+    fn known_numbers() {
+        let race = Race { key: 7 | 1 << 32, context: 0x580c_773e_c4d7_f5d3 };
+        for (token, x) in [
+            (0, 0xb_c043_be74_4e8du64),
+            (31, 0x5_92dc_1797_69f4),
+            (32, 0xc_0567_c444_2692),
+            (127, 0x4_a622_90be_237a),
+            (128, 0x1_2841_4263_fd2b),
+            (50_000, 0x1_681f_7fab_530e),
+            (128_255, 0x5ad5_f0f0_e8f1),
+        ] {
+            assert_eq!(race.number(token), (2 * x + 1) as f64 / 2f64.powi(53), "{token}");
+        }
+    }
+
     #[test]
     fn the_first_wins_and_the_smaller_id_among_equals() {
         let mut first = First::default();

@@ -144,3 +144,17 @@ fn a_greenlist_is_not_searched_for_ever() {
     let none = first_of(tokens[..500].iter().copied(), late(u32::MAX), 1.0);
     assert_eq!(none, Some(Candidate { token: 0, logit: 0.0 }));
 }
+
+/// Four tokens beside the listed ones, each as likely as these: what is banned among them weighs nothing.
+#[test]
+fn what_is_banned_among_the_others_is_taken_off() {
+    let entries = (0..2).map(|token| Candidate { token, logit: 0.0 }).collect();
+    let row = Listed::new(6, entries, (4f32.ln(), false), Beyond::Refuse).expect("a row");
+    let penalties = Penalties::OFF;
+    for (banned, there) in [(&[][..], 4u64), (&[3], 3), (&[1, 2, 5], 2), (&[2, 3, 4], 1)] {
+        let rest = Rest::of(&row, &RowSpec { banned, penalties, ..plain() }).expect("there are others");
+        let (low, high) = rest.masses((0.0, mass::scale(1.0)), 1.0);
+        let exact = there * MASS_ONE;
+        assert!(low <= exact && exact <= high && low > exact - MASS_ONE / 100, "{banned:?}: {low} {exact} {high}");
+    }
+}

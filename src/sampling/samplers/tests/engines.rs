@@ -133,6 +133,15 @@ fn min_p_keeps_what_is_equal_to_the_threshold() {
     }
 }
 
+/// A half and two quarters: `indices_to_remove = probabilities < epsilon` in Transformers.
+#[test]
+fn epsilon_cutoff_keeps_what_is_equal_to_it() {
+    for engine in [Croupier, Transformers, TextGenerationWebui] {
+        let of = |epsilon| left(engine, &[1, 0, 1], |params| params.samplers.epsilon_cutoff = epsilon);
+        assert_eq!([of(0.25), of(0.25f32.next_up())], [vec![0, 1, 2], vec![1]], "{engine:?}");
+    }
+}
+
 /// Of four equal tokens each deviates as much; 0.5 is reached with two.
 #[test]
 fn typical_p_has_enough_by_the_engines_own_rule() {
@@ -143,6 +152,10 @@ fn typical_p_has_enough_by_the_engines_own_rule() {
     assert_eq!(of(Transformers, 0.5), [0, 1, 2, 3], "all that deviate as much as the crossing token");
     assert_eq!(of(TextGenerationWebui, 0.5), [0, 1, 2, 3]);
     assert_eq!([of(Croupier, 0.0), of(LlamaCpp, 0.0)], [[0], [0]], "one stays");
+    // Three of a quarter each deviate less than two of an eighth, and have three quarters.
+    let of_five = |engine| left(engine, &[0, 0, 0, 1, 1], |params| params.samplers.typical_p = 0.75);
+    assert_eq!([of_five(Croupier), of_five(Transformers)], [[0, 1, 2], [0, 1, 2]], "what is reached is enough");
+    assert_eq!([of_five(LlamaCpp).len(), of_five(KoboldCpp).len()], [4, 4]);
     assert_eq!(of(Croupier, 0.51), of(LlamaCpp, 0.51), "between sums there is no difference");
     let kept = |min_keep| {
         left(Transformers, &[0, 3, 3, 3], |p| (p.samplers.typical_p, p.samplers.min_keep) = (0.1, min_keep)).len()
