@@ -259,7 +259,8 @@ impl App {
 
 /// What streams are given.
 fn given(config: &Config, metrics: &Metrics) -> Given {
-    let given = Given { defaults: config.defaults.clone(), presets: config.presets.clone(), ..Given::default() };
+    let (defaults, defaults_written) = (config.defaults.clone(), config.defaults_written.clone());
+    let given = Given { defaults, defaults_written, presets: config.presets.clone(), ..Given::default() };
     match &config.vocabulary {
         Some(known) => given.with_vocabulary(Arc::clone(known), config.grammars.then_some(metrics)),
         None => given,

@@ -79,7 +79,8 @@ async fn server_with(presets: &str, defaults: &str) -> TestServer {
     let (presets, defaults) = (path("presets", presets), path("config", &format!("[defaults]\n{defaults}")));
     let args = ["croupier", "--presets", &presets, "--config", &defaults].map(std::ffi::OsString::from);
     let Ok(Command::Serve(config)) = config::parse(args, &|_| None) else { panic!("no mistakes") };
-    let given = Given { presets: config.presets, defaults: config.defaults, ..Given::default() };
+    let (defaults, defaults_written) = (config.defaults, config.defaults_written);
+    let given = Given { presets: config.presets, defaults, defaults_written, ..Given::default() };
     TestServer::given(Transport::Tcp, Limits::default(), Box::new(CpuBackend::new(1)), given).await
 }
 
@@ -305,4 +306,24 @@ async fn presets_are_listed_and_others_are_mistakes() {
     stream.send(Request::Config(StreamConfig { default_params: Some(preset("x")), ..config() })).await;
     let status = stream.reply().await.unwrap_err();
     assert_eq!((status.code(), violation(&status).0.as_str()), (Code::InvalidArgument, "config.default_params.preset"));
+}
+
+/// What a worker writes down to replay a text on a server that says otherwise.
+#[tokio::test]
+async fn what_presets_and_defaults_say_is_told_but_for_keys() {
+    let presets = "[mine]\ndescription = \"d\"\ntop_k = 7\nbad_words = [[1, 2]]\n\
+        watermark = { gumbel = { key = 7, context_width = 1 } }\n";
+    let defaults =
+        "min_p = 0.25\nlength_penalty = { start = 5, factor = 1.5 }\nwatermark = { kgw = { hashing_key = 77 } }\n";
+    let server = server_with(presets, defaults).await;
+    let info = server.client().await.get_server_info(GetServerInfoRequest {}).await.unwrap().into_inner();
+    assert_eq!(info.presets[0].params, "bad_words = [[1, 2]]\ntop_k = 7\n");
+    assert_eq!(info.default_params, "length_penalty = { factor = 1.5, start = 5 }\nmin_p = 0.25\n");
+    // They read as they were written.
+    let again =
+        server_with(&format!("[mine]\ndescription = \"d\"\n{}", info.presets[0].params), &info.default_params).await;
+    let told = again.client().await.get_server_info(GetServerInfoRequest {}).await.unwrap().into_inner();
+    assert_eq!((&told.presets, told.default_params), (&info.presets, info.default_params));
+    let plain = TestServer::start().await.client().await.get_server_info(GetServerInfoRequest {}).await;
+    assert_eq!(plain.unwrap().into_inner().default_params, "");
 }

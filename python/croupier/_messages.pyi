@@ -908,13 +908,14 @@ class GetServerInfoResponse(_Message):
     def presets(self) -> _Messages[Preset]: ...
     @property
     def vocabulary(self) -> Vocabulary: ...
+    default_params: str
     device_uuid: str
     def __init__(self, *, version: str | None = ..., backend: str | None = ..., device: str | None = ...,
                  parallelism: int | None = ..., limits: Limits | _Fields | None = ...,
                  data_paths: _Iterable[str] | None = ..., work_kinds: _Iterable[str] | None = ...,
                  parameters: _Iterable[str] | None = ..., logits_dtypes: _Iterable[str] | None = ...,
                  presets: _Iterable[Preset | _Fields] | None = ..., vocabulary: Vocabulary | _Fields | None = ...,
-                 device_uuid: str | None = ...) -> None: ...
+                 default_params: str | None = ..., device_uuid: str | None = ...) -> None: ...
 
 class Vocabulary(_Message):
     tokens: int
@@ -925,7 +926,8 @@ class Vocabulary(_Message):
 class Preset(_Message):
     name: str
     description: str
-    def __init__(self, *, name: str | None = ..., description: str | None = ...) -> None: ...
+    params: str
+    def __init__(self, *, name: str | None = ..., description: str | None = ..., params: str | None = ...) -> None: ...
 
 class Limits(_Message):
     max_vocab_size: int

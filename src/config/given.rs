@@ -9,6 +9,9 @@ use crate::params::presets::CopyParameter;
 use crate::params::{FieldError, SamplingParams};
 use toml::{Table, Value};
 
+/// The parameter that has secrets.
+const WATERMARK: &str = "watermark";
+
 /// Parameters that a table gives.
 #[derive(Debug, Default)]
 pub(super) struct Given {
@@ -50,6 +53,12 @@ pub(super) fn read_over(
     };
     problems.extend(at_most(name, reading.problems));
     given
+}
+
+/// A table as clients are told it: a parameter a line. Not the watermark, whose keys are secrets.
+pub(super) fn written(table: &Table) -> String {
+    let told = table.iter().filter(|(key, _)| key.as_str() != WATERMARK);
+    told.map(|(key, value)| format!("{key} = {value}\n")).collect()
 }
 
 /// One parameter, as far as it is right.

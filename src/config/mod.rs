@@ -157,6 +157,8 @@ pub struct Config {
     pub limits: Limits,
     /// Parameters for fields that neither a sequence nor its stream gives.
     pub defaults: SamplingParams,
+    /// The same as clients are told of them.
+    pub defaults_written: String,
     /// The file that takes the place of the shipped presets.
     pub presets_file: Option<PathBuf>,
     /// Named parameter sets.
@@ -212,6 +214,7 @@ impl Default for Config {
             log_level: "info".to_owned(),
             limits: Limits::default(),
             defaults: SamplingParams::default(),
+            defaults_written: String::new(),
             presets_file: None,
             presets: presets::shipped(),
             vocabulary_file: None,

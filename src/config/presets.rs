@@ -69,7 +69,7 @@ fn preset(file: &str, name: String, value: Value, limits: &Limits, problems: &mu
         }
     };
     let given = given::read(&at, &table, limits, problems);
-    Some(Preset::new(name, description, given.params, given.copies))
+    Some(Preset::new((name, description, given::written(&table)), given.params, given.copies))
 }
 
 /// The table of presets in `docs/configuration.md`.

@@ -54,6 +54,7 @@ pub(super) fn resolve(flags: Flags<'_>, env: Env<'_>, mut problems: Vec<String>)
     }
     let defaults = path.iter().map(|path| format!("{path}: ")).chain([file::DEFAULTS.to_owned()]).collect::<String>();
     config.defaults = given::read(&defaults, &file.defaults, &config.limits, &mut problems).params;
+    config.defaults_written = given::written(&file.defaults);
     let told = problems.len();
     config.presets = presets::read(config.presets_file.as_deref(), &config.limits, &mut problems);
     problems[told..].iter_mut().for_each(|problem| problem.insert_str(0, "--presets: "));

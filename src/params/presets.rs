@@ -13,6 +13,8 @@ pub struct Preset {
     pub name: String,
     /// What it is for.
     pub description: String,
+    /// Its parameters as they are told: a line each.
+    pub written: String,
     params: SamplingParams,
     copies: Vec<CopyParameter>,
     pattern_tokens: usize,
@@ -22,9 +24,13 @@ pub struct Preset {
 impl Preset {
     /// A preset of those `params` that `copies` copy.
     #[must_use]
-    pub fn new(name: String, description: String, params: SamplingParams, copies: Vec<CopyParameter>) -> Self {
+    pub fn new(
+        (name, description, written): (String, String, String),
+        params: SamplingParams,
+        copies: Vec<CopyParameter>,
+    ) -> Self {
         let (pattern_tokens, entries) = (params.pattern_tokens(), params.listed_entries());
-        Self { name, description, params, copies, pattern_tokens, entries }
+        Self { name, description, written, params, copies, pattern_tokens, entries }
     }
 
     /// How many tokens its sequence breakers, bad words and sequence biases have: they are prepared for each sequence that is

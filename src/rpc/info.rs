@@ -40,6 +40,7 @@ pub(super) fn server_info(
         work_kinds: WorkKind::NAMES.map(str::to_owned).to_vec(),
         parameters: params::SUPPORTED.map(str::to_owned).to_vec(),
         presets: given.presets.iter().map(preset).collect(),
+        default_params: given.defaults_written.clone(),
         vocabulary: given.vocabulary.as_deref().map(vocabulary),
         logits_dtypes: Dtype::ALL.map(|dtype| dtype.name().to_owned()).to_vec(),
         device_uuid: offered.device.unwrap_or_default().to_owned(),
@@ -57,7 +58,8 @@ fn data_paths(offered: Offered<'_>) -> Vec<String> {
 }
 
 fn preset(preset: &Preset) -> proto::Preset {
-    proto::Preset { name: preset.name.clone(), description: preset.description.clone() }
+    let Preset { name, description, written, .. } = preset;
+    proto::Preset { name: name.clone(), description: description.clone(), params: written.clone() }
 }
 
 fn vocabulary(vocabulary: &Vocabulary) -> proto::Vocabulary {

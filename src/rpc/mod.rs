@@ -77,6 +77,8 @@ pub struct Service {
 pub struct Given {
     /// Parameters that neither a sequence nor its stream gives.
     pub defaults: SamplingParams,
+    /// The same as clients are told of them.
+    pub defaults_written: String,
     /// Parameters that either can choose by name.
     pub presets: Presets,
     /// Texts of tokens, for samplers that need them.
