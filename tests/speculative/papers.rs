@@ -200,7 +200,6 @@ fn the_papers_rule_for_siblings_is_exact() {
     }
 }
 
-/// With the same random numbers, trees are decided as SpecInfer decides, siblings after siblings and with every parameter.
 /// A total variation is the target's own for the first that is tried at a position; behind it, the residual's.
 #[test]
 fn only_the_first_of_siblings_is_held_against_the_target() {
@@ -219,6 +218,7 @@ fn only_the_first_of_siblings_is_held_against_the_target() {
     assert!(later > 100, "{later}");
 }
 
+/// With the same random numbers, trees are decided as SpecInfer decides, siblings after siblings and with every parameter.
 #[test]
 fn trees_are_decided_as_in_the_paper() {
     let shapes: [&[i32]; 3] = [&[-1, -1, -1], &TREE, &[-1, 0, 0, -1, 1, 3, 3, 4, 4, 4]];
