@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 from ._access import access_of, is_distrusted
 from ._arrays import as_rows, in_dtype, narrowing
 from ._call import may_pass
-from ._checks import header, listed, text, whole
+from ._checks import header, listed, text, token_ids, whole
 from ._options import AccessOptions, StreamOptions, seconds
 from ._masks import masked
 from ._params import as_message, message, params_of
 from ._rows import LOG
 from ._session import Session
 from ._status import failed, said
+from ._texts import new_seed
 from ._top_n import TopN, largest
 from ._types import Rows, Sequence, given_rows
 from .errors import CroupierError
@@ -175,13 +176,39 @@ class Front:
         state: pb.SamplerState | None = message("SamplerState", sampler_state) if isinstance(sampler_state, Mapping) else sampler_state
         return self._session.open(params_of(params, fields), prompt, output, sequence_id, state)
 
+    def fork(self, sequence: Sequence, *, output: Iterable[int] | None = None, sequence_id: int | None = None,
+             sampler_state: pb.SamplerState | Mapping[str, Any] | None = None, **fields: Unpack[SamplingFields]) -> Sequence:
+        """A new text with the prompt, parameters and tokens of one of this stream, which stays as it is and may have ended. `fields` stand above
+        its parameters. Without a `seed` among them it has another one, so both go on differently.
+
+        output: the new text's tokens in the place of those so far, to go back (`text.tokens[:-5]`), or on past tokens that the model had no
+            choice in (`text.tokens + forced`). Penalties, stops and grammars take them as drawn.
+        sampler_state: what its samplers remember. Without it what they do in the text, where `output` begins with all of its tokens; where it
+            does not, or with `{}`, mirostat and adaptive-p begin anew.
+
+        It is opened with the next step. What was drafted for the text is not there, nor is what the server knows of its drafts' acceptance.
+        Raises `ValueError` while a step with the text is under way: take its result first.
+        """
+        self._check_own(sequence)
+        self._session.check_forked(sequence)
+        tokens = list(sequence.tokens) if output is None else token_ids("output", output)
+        params = params_of(sequence.params, fields)
+        if "seed" not in fields:
+            params.seed = new_seed()
+        if sampler_state is None and tokens[:len(sequence.tokens)] == sequence.tokens:
+            sampler_state = sequence.state
+        return self.open(params, prompt=sequence.prompt, output=tokens, sequence_id=sequence_id, sampler_state=sampler_state)
+
     def close(self, sequence: Sequence) -> None:
         """Forgets a text that has not ended, with the next step. Those with a `finish_reason` are closed already."""
+        self._check_own(sequence)
+        self._session.close(sequence)
+
+    def _check_own(self, sequence: Sequence) -> None:
         if not isinstance(sequence, Sequence):
             raise TypeError(f"{sequence!r} is given, must be a sequence that `open` gave")
         if sequence.owner is not self._session.mark:
             raise ValueError(f"sequence {sequence.id} is not one of this stream: another stream opened it")
-        self._session.close(sequence)
 
     def rows(self, count: int) -> Rows:
         """Rows to write logits into, in shared or device memory where there is some; then give them to `sample` or `step`,

@@ -120,6 +120,13 @@ class StepMaker(Sharing):
                 raise ValueError(f"sequence {item.id} has ended, finish_reason is {item.finish_reason!r}")
             raise ValueError(f"sequence {item.id} is not open on this stream: it was closed, or another stream opened it")
 
+    def check_forked(self, sequence: Sequence) -> None:
+        """Whether all that there is of a text is known here."""
+        if sequence.refused:
+            raise ValueError(f"sequence {sequence.id} was not opened: {sequence.refused}")
+        if any(sequence in part.emits for step in list(self.steps) for part in step.parts):
+            raise ValueError(f"sequence {sequence.id} is in a step that is under way; take its result first, with result()")
+
     def _brought(self, logits: Whole | None, keep: bool) -> tuple[Rows | None, Array | OnDevice | None]:
         """Rows where they can be sent from, or what does not fit there at once."""
         if logits is None:

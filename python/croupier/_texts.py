@@ -102,7 +102,7 @@ class Texts:
             params.return_sampler_state = True
         if not params.HasField("seed") and not defaults.HasField("seed"):
             # Chosen here, so that a text can go on whatever becomes of the server.
-            params.seed = secrets.randbits(64)
+            params.seed = new_seed()
 
     def _finish_reason(self, sequence: Sequence) -> str | None:
         """Of a text whose output has ended already, as far as that is known here: the server would refuse its rows."""
@@ -147,3 +147,8 @@ class Texts:
         whole = chunks([len(one) for one in wire], most, self.limits.sequences)
         runs = [run for each in whole for run in apart(each, grammars, _MOST_GRAMMARS)]
         return [(sequences[run.start:run.stop], wire[run.start:run.stop]) for run in runs]
+
+
+def new_seed() -> int:
+    """One that nobody gave."""
+    return secrets.randbits(64)
