@@ -43,8 +43,8 @@ impl Cost {
 pub struct Costs([[Cost; MAX_TEAM as usize]; 2]);
 
 impl Costs {
-    /// By the arithmetic of docs/performance-notes.md (predictions made without a GPU) for an H100, whose L2 cache does not hold the rows of 132 teams of one
-    /// block.
+    /// By the arithmetic of docs/performance-notes.md ("What predictions made without a GPU were worth") for an H100, whose L2 cache does not
+    /// hold the rows of 132 teams of one block.
     pub const PREDICTED: Self = Self([predicted(1.5, 1.5), predicted(2.3, 1.7)]);
 
     /// Those of a device where only teams of so many blocks are ever taken, as far as they can hold a row.
