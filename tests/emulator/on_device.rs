@@ -1,6 +1,6 @@
 //! Rows that a worker wrote on the device, with the emulator as the device.
 
-use super::cases::{self, Case, case, summary};
+use super::cases::{self, Case, Chained, case, summary};
 use super::drafts::{self, recipe, together};
 use super::harness::{built, config};
 use super::machine::{Emulated, backend};
@@ -8,12 +8,13 @@ use croupier::backend::cuda::CudaBackend;
 use croupier::backend::cuda::ask::has_kernel;
 use croupier::backend::cuda::machine::DeviceRow;
 use croupier::backend::{Backend, RowJob, VerifyJob};
+use croupier::sampling::chain::Step;
 use croupier::sampling::kept::Kept;
 use croupier::sampling::logits::{Dtype, Foreign, Logits};
-use croupier::sampling::row::{Action, Filters};
+use croupier::sampling::row::{Action, Filters, LogprobsMode};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -63,46 +64,99 @@ fn moved<'a>(row: &RowJob<'a>, there: &'a OnDevice, gap: usize) -> RowJob<'a> {
     RowJob { logits, ..*row }
 }
 
-/// Rows on the device and others in one batch, at any alignment: the same results, and the rows are not uploaded.
+/// A case, where its row is on the device the values before it, and otherwise none.
+type Placed = (Case, Option<usize>);
+
+/// Runs rows on the device and others in one batch, holds them to the specification, and gives how often the host looked at each.
+fn looks(backend: &mut CudaBackend<Emulated>, cases: &[Placed]) -> Vec<usize> {
+    let own: Vec<RowJob<'_>> = cases.iter().map(|(case, _)| case.job()).collect();
+    let rows = own.iter().zip(cases).map(|(job, (_, gap))| {
+        let gap = (*gap)? * job.logits.dtype().size();
+        Some((OnDevice::of([&vec![0xCC; gap], job.logits.bytes()].concat()), gap))
+    });
+    let rows: Vec<Option<(OnDevice, usize)>> = rows.collect();
+    let jobs: Vec<RowJob<'_>> =
+        own.iter().zip(&rows).map(|(job, row)| row.as_ref().map_or(*job, |(row, gap)| moved(job, row, *gap))).collect();
+    for ((case, _), got) in cases.iter().zip(backend.run(&jobs)) {
+        assert_eq!(cases::bits(&got), cases::bits(&case.expected()), "{}", summary(case));
+    }
+    rows.iter().map(|row| row.as_ref().map_or(0, |(row, _)| row.looks.load(Ordering::Relaxed))).collect()
+}
+
+thread_local!(static RUNNING: RefCell<Option<CudaBackend<Emulated>>> = const { RefCell::new(None) });
+
+/// At any alignment: the same results, and the rows are not uploaded.
 #[test]
 fn rows_on_the_device_stay_there() {
     if !built() {
         return;
     }
-    let strategy = prop::collection::vec((case(), any::<bool>(), 0usize..9), 1..12);
+    let strategy = prop::collection::vec((case(), prop::option::of(0usize..9)), 1..12);
     let result = TestRunner::new(config(30)).run(&strategy, |cases| {
-        thread_local!(static RUNNING: RefCell<Option<CudaBackend<Emulated>>> = const { RefCell::new(None) });
         let mut backend = RUNNING.take().unwrap_or_else(|| backend("narrow"));
-        let own: Vec<RowJob<'_>> = cases.iter().map(|(case, ..)| case.job()).collect();
-        let rows = own.iter().zip(&cases).map(|(job, &(_, is_there, gap))| {
-            let gap = gap * job.logits.dtype().size();
-            (is_there.then(|| OnDevice::of([&vec![0xCC; gap], job.logits.bytes()].concat())), gap)
-        });
-        let rows: Vec<(Option<OnDevice>, usize)> = rows.collect();
-        let jobs: Vec<RowJob<'_>> = own
-            .iter()
-            .zip(&rows)
-            .map(|(job, (row, gap))| match row {
-                Some(row) => moved(job, row, *gap),
-                None => *job,
-            })
-            .collect();
-        for ((case, ..), got) in cases.iter().zip(backend.run(&jobs)) {
-            assert_eq!(cases::bits(&got), cases::bits(&case.expected()), "{}", summary(case));
-        }
-        for (job, (row, _)) in own.iter().zip(&rows) {
-            let looks = row.as_ref().map_or(0, |row| row.looks.load(Ordering::Relaxed));
-            assert_eq!(
-                looks,
-                usize::from(row.is_some() && has_kernel(&job.spec).is_err()),
-                "only a fallback looks at it"
-            );
+        for ((case, gap), looks) in cases.iter().zip(looks(&mut backend, &cases)) {
+            let spec = case.job().spec;
+            let may_look = gap.is_some() && has_kernel(&spec).is_err();
+            // A chain may be ended without a look at its row.
+            let must_look = may_look && spec.chain.is_none();
+            assert!((usize::from(must_look)..=usize::from(may_look)).contains(&looks), "only a fallback looks at it");
         }
         backend.handed_over().iter_mut().for_each(|(_, rows)| *rows = 0);
         RUNNING.set(Some(backend));
         Ok(())
     });
     result.unwrap_or_else(|error| panic!("{error}"));
+}
+
+/// Steps that kernels do, in any order, and some that they do not.
+fn first_steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        3 => Just(Step::Temperature), 3 => Just(Step::TopK), 3 => Just(Step::TopP), 3 => Just(Step::MinP),
+        1 => (1..200u32).prop_map(Step::AtMost), 1 => Just(Step::MinPAbove), 1 => Just(Step::TopKTies),
+        1 => Just(Step::TopPWithin), 1 => (0.0f32..1.0).prop_map(|p| Step::Xtc { probability: p, threshold: 0.1 })
+    ];
+    prop::collection::vec(step, 1..5)
+}
+
+prop_compose! {
+    /// A row whose chain begins with steps that kernels do, and does anything then.
+    fn begun()(
+        case in case(), chain in cases::chained(), first in first_steps(), top_k in prop_oneof![3 => 1..150u32, 1 => 150..500u32],
+        (top_p, min_p) in (prop_oneof![2 => 0.0f32..1.0, 1 => Just(1.0)], prop_oneof![2 => 0.01f32..1.0, 1 => Just(1e-13)]),
+        temperature in prop_oneof![Just(1.0f32), 0.05f32..3.0],
+    ) -> Case {
+        let steps = [first, chain.steps].concat();
+        let min_keep = if chain.min_keep < 20 { 1 } else { 5 };
+        let chain = Some(Chained { steps, infill: None, min_keep, ..chain });
+        let filters = Filters { temperature, top_k, top_p, min_p };
+        let action = if let Action::Score { .. } = case.action { Action::Draw { uniform: 1 << 61 } } else { case.action };
+        let logprobs = case.logprobs.filter(|wanted| wanted.1 == LogprobsMode::Processed);
+        Case { chain, filters, action, logprobs, report: None, mark: None, ..case }
+    }
+}
+
+/// Of a row whose chain begins so the kernel tells what is left, and the host, which does not look at the row, does the rest.
+#[test]
+fn chains_that_kernels_begin_are_ended_without_their_rows() {
+    if !built() {
+        return;
+    }
+    let (ended, rows) = (Cell::new(0), Cell::new(0));
+    let strategy = prop::collection::vec(begun(), 1..8);
+    let result = TestRunner::new(config(60)).run(&strategy, |cases| {
+        let mut backend = RUNNING.take().unwrap_or_else(|| backend("narrow"));
+        let cases: Vec<Placed> = cases.into_iter().map(|case| (case, Some(0))).collect();
+        let looks = looks(&mut backend, &cases);
+        let handed_over: u64 = backend.handed_over().iter_mut().map(|(_, rows)| std::mem::take(rows)).sum();
+        assert_eq!(handed_over, looks.iter().sum::<usize>() as u64, "who looks at a row is told");
+        rows.set(rows.get() + looks.len());
+        ended.set(ended.get() + looks.iter().filter(|&&looks| looks == 0).count());
+        RUNNING.set(Some(backend));
+        Ok(())
+    });
+    println!("{} of {} rows were not looked at", ended.get(), rows.get());
+    result.unwrap_or_else(|error| panic!("{error}"));
+    assert!(3 * ended.get() > rows.get());
 }
 
 /// Where nothing is uploaded there is nothing to overlap, and rows that follow on each other are copied together.

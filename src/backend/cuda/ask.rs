@@ -16,7 +16,7 @@ pub enum NoKernel {
     TopLogprobs,
     /// All that is known about its tokens is more than a launch takes, or its logits are more than a team of blocks holds.
     TooLarge,
-    /// It has a chain of samplers.
+    /// It has a chain of samplers, and is not on the device or not begun there.
     Chain,
     /// It is to say how its token was chosen.
     Report,
@@ -192,6 +192,12 @@ impl<'a> Asked<'a> {
     #[must_use]
     pub fn row(row: RowJob<'a>) -> Self {
         Self { row, what: What::Row }
+    }
+
+    /// The same, without the rank of its token.
+    #[must_use]
+    pub fn unranked(row: RowJob<'a>) -> Self {
+        Self { row, what: What::Unranked }
     }
 
     /// Who answers it.

@@ -1,13 +1,14 @@
 //! The CUDA backend: the specification on a GPU.
 //!
 //! Reading order: `kernels/README.md` (what runs there), [`abi`] (what both sides share), [`ask`] (what a launch is asked),
-//! [`pack`] (jobs to bytes), [`read`] (bytes to results), `keep` (what a draft row was drawn from), `taken` (rows of
-//! others), [`mod@shape`] (how a batch is laid over the GPU), [`costs`] and `tune` (by what), `launches` (in turn), [`machine`] (what they run on), this file
+//! [`pack`] (jobs to bytes), [`read`] (bytes to results), `begun` (chains that the host ends), `keep` (what a draft row was drawn
+//! from), `taken` (rows of others), [`mod@shape`] (how a batch is laid over the GPU), [`costs`] and `tune` (by what), `launches` (in turn), [`machine`] (what they run on), this file
 //! (what goes there), `choose`, [`image`], `wait` and `device` (the driver), `lend` (its memory for workers). Then [`mod@verify`] for
 //! drafts. Last `warm_up` and `in_turn`: what a device proves before it serves.
 
 pub mod abi;
 pub mod ask;
+mod begun;
 mod choose;
 pub mod costs;
 mod device;
@@ -32,6 +33,7 @@ mod warm_up;
 use super::{Backend, BackendInfo, DeviceLost, DeviceMemory, RowJob, VerifyJob, VerifyResult};
 use crate::sampling::row::RowResult;
 use ask::{Asked, NoKernel, has_kernel, is_read};
+use begun::Begun;
 use costs::Costs;
 use cudarc::driver::{DriverError, sys};
 use gpu::Gpu;
@@ -193,25 +195,44 @@ impl<M: Machine> CudaBackend<M> {
 
     /// Runs rows on the device, and those it cannot do on the other backend.
     fn try_run(&mut self, jobs: &[RowJob<'_>]) -> Result<Vec<RowResult>, M::Error> {
-        let most = self.launches.most();
         let mut results: Vec<Option<RowResult>> = jobs.iter().map(|_| None).collect();
-        let (mut todo, mut asked) = (Vec::with_capacity(jobs.len()), Vec::with_capacity(jobs.len()));
-        for (i, job) in jobs.iter().enumerate() {
-            let row = Asked::row(*job);
-            match is_read(job).and_then(|()| has_kernel(&job.spec)).and_then(|()| most.take(job, row.room())) {
-                Ok(()) => (todo.push(i), asked.push(row)).0,
+        let mut contradicted = 0;
+        for (i, outcome) in self.ask(jobs)? {
+            match outcome {
+                Ok(result) => results[i] = Some(result),
+                Err(NoKernel::Contradiction) => contradicted += 1,
                 Err(reason) => self.hand_over(reason, 1),
             }
         }
-        for (&i, answer) in todo.iter().zip(self.launches.ask(&asked)?) {
-            results[i] = answer.result(&jobs[i]);
-        }
-        let contradicted = todo.iter().filter(|&&i| results[i].is_none()).count();
         self.hand_over(NoKernel::Contradiction, contradicted);
         let rest: Vec<RowJob<'_>> =
             jobs.iter().zip(&results).filter(|(_, r)| r.is_none()).map(|(job, _)| *job).collect();
         let others = if rest.is_empty() { vec![] } else { self.other.run(&rest) };
         Ok(filled(results, others))
+    }
+
+    /// What the kernels make of rows, by their places among `jobs` and in any order.
+    fn ask(&mut self, jobs: &[RowJob<'_>]) -> Result<Vec<(usize, Result<RowResult, NoKernel>)>, M::Error> {
+        let most = self.launches.most();
+        let mut outcomes = Vec::with_capacity(jobs.len());
+        let (mut todo, mut asked) = (Vec::with_capacity(jobs.len()), Vec::with_capacity(jobs.len()));
+        for (i, job) in jobs.iter().enumerate() {
+            let begun = Begun::of(job);
+            let row = begun.as_ref().map_or_else(|| Asked::row(*job), |begun| begun.asked(job));
+            match is_read(job).and_then(|()| has_kernel(&row.row.spec)).and_then(|()| most.take(job, row.room())) {
+                Ok(()) => (todo.push((i, begun)), asked.push(row)).0,
+                Err(reason) => outcomes.push((i, Err(reason))),
+            }
+        }
+        let (mut places, mut halves) = (Vec::new(), Vec::new());
+        for ((i, begun), answer) in todo.into_iter().zip(self.launches.ask(&asked)?) {
+            match begun {
+                Some(begun) => (places.push(i), halves.push((jobs[i], begun, answer))).0,
+                None => outcomes.push((i, answer.result(&jobs[i]).ok_or(NoKernel::Contradiction))),
+            }
+        }
+        outcomes.extend(places.into_iter().zip(begun::ended(&halves, &mut *self.other)));
+        Ok(outcomes)
     }
 
     /// Verifies drafts on the device, and those it cannot on the other backend.

@@ -89,6 +89,8 @@ impl<'a> Open<'a> {
             Step::Temperature => Ok(Some(self)),
             Step::AtMost(most) if most.max(chain.min_keep) as usize >= vocab_size => return Ok(Some(self)),
             Step::AtMost(most) if most.max(chain.min_keep) as usize <= certain => Ok(None),
+            // Others alone may go.
+            Step::AtMost(_) if certain == left.kept().len() => return Ok(Some(Self { cut: true, ..self })),
             Step::TopK | Step::TopKTies if top_k >= vocab_size => return Ok(Some(self)),
             Step::TopK if top_k <= certain => Ok(None),
             Step::TopKTies if self.has_all_ties(left, top_k) => Ok(None),

@@ -224,7 +224,7 @@ impl<'a> Table<'a> {
 fn unranked<'b>(row: RowJob<'b>, action: Action, top_n: u32, tokens: &'b [u32]) -> Asked<'b> {
     let wanted = LogprobsSpec { top_n, mode: LogprobsMode::Processed, tokens };
     let logprobs = (top_n > 0 || !tokens.is_empty()).then_some(wanted);
-    Asked { row: RowJob { spec: RowSpec { action, logprobs, ..row.spec }, ..row }, what: What::Unranked }
+    Asked::unranked(RowJob { spec: RowSpec { action, logprobs, ..row.spec }, ..row })
 }
 
 impl Target {

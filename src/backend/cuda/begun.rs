@@ -1,0 +1,158 @@
+//! Chains of samplers that a kernel begins and the host ends, of rows on the device: filters at a chain's beginning that are among
+//! the kernels' own leave a few tokens, which the kernel tells, and the host takes these through the rest of the chain as a
+//! [listed row](crate::sampling::listed). The row itself stays on the device, since to bring it takes longer than to sample it.
+//!
+//! Where more are left than are told, the other backend does the whole row.
+
+use super::ask::{Asked, NoKernel};
+use super::read::Answer;
+use crate::backend::{Backend, RowJob};
+use crate::params::MAX_TEMPERATURE;
+use crate::sampling::adjust::Adjusts;
+use crate::sampling::chain::{Chain, Step};
+use crate::sampling::listed::{Beyond, Listed};
+use crate::sampling::logits::Logits;
+use crate::sampling::order::Candidate;
+use crate::sampling::row::{Action, Filters, LogprobsMode, LogprobsSpec, Penalties, RowError, RowResult, RowSpec};
+use crate::sampling::samplers::xtc;
+
+/// Most tokens that are told. Each takes the host some 0.1 us, so that longer lists take as long as a row that is brought.
+const MOST: u32 = 256;
+
+/// A chain whose beginning a kernel does.
+#[derive(Debug)]
+pub(super) struct Begun {
+    /// What the kernel does.
+    filters: Filters,
+    /// What is left to do on the host.
+    steps: Vec<Step>,
+}
+
+impl Begun {
+    /// That of a row; `None`: it has no chain, or the host cannot end it.
+    pub(super) fn of(job: &RowJob<'_>) -> Option<Self> {
+        job.logits.device_address()?;
+        let spec = &job.spec;
+        let is_told = spec.logprobs.is_none_or(|wanted| wanted.mode == LogprobsMode::Processed);
+        if !is_told || spec.report.is_some() || spec.mark.is_some() || matches!(spec.action, Action::Score { .. }) {
+            return None;
+        }
+        // What ends a text where nothing is certain may be a token that is not left.
+        let chain = spec.chain.as_ref().filter(|chain| chain.infill.is_none())?;
+        let begun = Self::split(chain, &spec.filters);
+        let few = begun.cuts_by_mass() || (1..=MOST).contains(&begun.filters.top_k);
+        few.then_some(begun)
+    }
+
+    /// The longest beginning that kernels can do: in their order, which is top-k, top-p, min-p.
+    fn split(chain: &Chain<'_>, of: &Filters) -> Self {
+        // Where nothing is weighed all tokens shall have a mass.
+        let mut begun = Self { filters: Filters { temperature: MAX_TEMPERATURE, ..Filters::OFF }, steps: vec![] };
+        let mut taken = 0;
+        for step in chain.steps {
+            if !begun.take(step, chain, of) {
+                break;
+            }
+            taken += 1;
+        }
+        begun.steps.extend(&chain.steps[taken..]);
+        begun
+    }
+
+    /// Takes a step, if kernels can do it behind those before.
+    fn take(&mut self, step: &Step, chain: &Chain<'_>, of: &Filters) -> bool {
+        let (is_cut, cooled) = (self.cuts_by_mass(), self.steps.len());
+        let own = &mut self.filters;
+        match *step {
+            Step::TopP | Step::TopPWithin if of.top_p >= 1.0 => {}
+            Step::Xtc { probability, .. } | Step::XtcUnlessIgnored { probability, .. }
+                if !xtc::happens(probability, chain.xtc) => {}
+            // The host's weights need it too.
+            Step::Temperature if !is_cut => self.steps.push(*step),
+            // Those that min-p removes are the last.
+            Step::TopK if own.top_p >= 1.0 => own.top_k = fewer(own.top_k, of.top_k.max(chain.min_keep)),
+            Step::AtMost(most) if own.top_p >= 1.0 => own.top_k = fewer(own.top_k, most.max(chain.min_keep)),
+            Step::TopP if chain.min_keep <= 1 && cooled <= 1 && !is_cut => {
+                (own.temperature, own.top_p) = (temperature(cooled, of), of.top_p);
+            }
+            Step::MinP if chain.min_keep <= 1 && cooled <= 1 && own.min_p <= 0.0 => {
+                (own.temperature, own.min_p) = (temperature(cooled, of), of.min_p);
+            }
+            _ => return false,
+        }
+        true
+    }
+
+    /// Whether what is left has a mass.
+    fn cuts_by_mass(&self) -> bool {
+        self.filters.top_p < 1.0 || self.filters.min_p > 0.0
+    }
+
+    /// How many tokens a kernel is to tell.
+    fn told(&self) -> u32 {
+        if self.filters.top_k > 0 { self.filters.top_k.min(MOST) } else { MOST }
+    }
+
+    /// What a kernel is asked of the row.
+    pub(super) fn asked<'a>(&self, job: &RowJob<'a>) -> Asked<'a> {
+        let logprobs = LogprobsSpec { top_n: self.told(), mode: LogprobsMode::Processed, tokens: &[] };
+        let (action, logprobs) = (Action::Draw { uniform: 0 }, Some(logprobs));
+        let spec = RowSpec { filters: self.filters, chain: None, action, logprobs, ..job.spec };
+        Asked::unranked(RowJob { spec, ..*job })
+    }
+
+    /// What the host does with a list, whose logits are adjusted.
+    fn rest<'a>(&'a self, spec: &RowSpec<'a>) -> RowSpec<'a> {
+        let chain = spec.chain.map(|chain| Chain { steps: &self.steps, ..chain });
+        let (penalties, adjusts) = (Penalties::OFF, Adjusts::default());
+        RowSpec { chain, penalties, adjusts, banned: &[], allowed: None, mask: None, ..*spec }
+    }
+
+    /// The tokens that a kernel told, as a row without others.
+    fn list(&self, job: &RowJob<'_>, answer: &Answer) -> Told {
+        if let Err(error) = answer.status().ok_or(NoKernel::Contradiction)? {
+            return Ok(Err(error));
+        }
+        let (top, _) = answer.reported(self.told());
+        let is_full = top.len() == self.told() as usize;
+        // Else there may be others beside a full list; or a row has fewer tokens, or some without a mass even so.
+        let is_all = is_full && self.told() == self.filters.top_k || !is_full && self.cuts_by_mass();
+        let entries = top.iter().map(|told| Candidate { token: told.token, logit: told.logit }).collect();
+        let none = (f32::NEG_INFINITY, true);
+        let list = Listed::new(job.logits.vocab_size() as u32, entries, none, Beyond::Refuse);
+        list.ok().filter(|_| is_all).map(Ok).ok_or(NoKernel::Chain)
+    }
+}
+
+/// The first so many of the first so many, where 0 is all.
+fn fewer(top_k: u32, most: u32) -> u32 {
+    if top_k == 0 { most } else { top_k.min(most) }
+}
+
+/// That of weights behind so many steps of it.
+fn temperature(cooled: usize, of: &Filters) -> f32 {
+    if cooled == 0 { 1.0 } else { of.temperature }
+}
+
+/// A row with a chain, and what a kernel told of it.
+pub(super) type Half<'a> = (RowJob<'a>, Begun, Answer);
+
+/// The tokens that are left, what is wrong with their row, or why they are not known.
+type Told = Result<Result<Listed, RowError>, NoKernel>;
+
+/// Results of rows, or why they have none.
+pub(super) fn ended(halves: &[Half<'_>], host: &mut dyn Backend) -> Vec<Result<RowResult, NoKernel>> {
+    let lists: Vec<Told> = halves.iter().map(|(job, begun, answer)| begun.list(job, answer)).collect();
+    let jobs = halves.iter().zip(&lists).filter_map(|((job, begun, _), list)| {
+        let logits = Logits::of_list(list.as_ref().ok()?.as_ref().ok()?);
+        Some(RowJob { logits, spec: begun.rest(&job.spec) })
+    });
+    let jobs: Vec<RowJob<'_>> = jobs.collect();
+    let mut results = if jobs.is_empty() { vec![] } else { host.run(&jobs) }.into_iter();
+    let mut end = |list: &Told| match list {
+        Ok(Ok(_)) => results.next().ok_or(NoKernel::Chain),
+        Ok(Err(error)) => Ok(Err(*error)),
+        Err(reason) => Err(*reason),
+    };
+    lists.iter().map(&mut end).collect()
+}
