@@ -26,6 +26,8 @@ use croupier::speculative::tree::Tree;
 use std::process::ExitCode;
 use std::time::Instant;
 
+#[path = "support/from_host.rs"]
+mod from_host;
 #[path = "support/options.rs"]
 mod options;
 #[path = "support/rows.rs"]
@@ -147,6 +149,7 @@ impl Bench {
         let (before, behind) = self.extent.vocab_sizes;
         self.rows(before);
         self.verification();
+        self.whole_steps();
         self.teams();
         self.rows(behind);
     }
@@ -211,6 +214,14 @@ impl Bench {
                     println!("| {} | {batch} | {} | {} |", dtype.name(), mix.0, times.join(" | "));
                 }
             }
+        }
+    }
+
+    fn whole_steps(&mut self) {
+        let Extent { drafted_vocab_size: vocab, batches, rounds, .. } = self.extent;
+        if let Err(what) = from_host::table(&mut self.backend, vocab, batches, rounds) {
+            self.failures += 1;
+            println!("FAILED: from the host: {what}");
         }
     }
 
@@ -355,19 +366,9 @@ impl Rows {
                 output_count: i % 3,
             })
             .collect();
-        let spec = RowSpec {
-            filters,
-            chain: None,
-            penalties: Penalties { repetition: 1.1, frequency: 0.1, presence: 0.1, ..Penalties::OFF },
-            adjusts: adjusts.as_slice().into(),
-            banned: &[],
-            allowed: None,
-            mask: None,
-            mark: None,
-            action: Action::Draw { uniform: 0x9E37_79B9_7F4A_7C15 },
-            logprobs,
-            report: None,
-        };
+        let penalties = Penalties { repetition: 1.1, frequency: 0.1, presence: 0.1, ..Penalties::OFF };
+        let plain = RowSpec::plain(filters, Action::Draw { uniform: 0x9E37_79B9_7F4A_7C15 });
+        let spec = RowSpec { penalties, adjusts: adjusts.as_slice().into(), logprobs, ..plain };
         let row = |i: usize| RowJob { logits: Logits::new(self.dtype, &self.encoded[i % self.encoded.len()]), spec };
         f(&(0..batch).map(row).collect::<Vec<_>>())
     }

@@ -75,12 +75,13 @@ impl OnDevice {
     }
 }
 
-/// Parameters that a kernel does, and some that the CPU does.
-fn roads() -> [SamplingParams; 3] {
+/// Parameters that a kernel does, some that the CPU does, and a chain that one begins and the other ends.
+fn roads() -> [SamplingParams; 4] {
     [
         SamplingParams { top_p: Some(0.9), ..seeded(5) },
         SamplingParams { temperature: Some(0.0), ..seeded(5) },
         SamplingParams { typical_p: Some(0.5), ..seeded(5) },
+        SamplingParams { engine_order: EngineOrder::LlamaCpp.into(), top_k: Some(5), min_p: Some(0.01), ..seeded(5) },
     ]
 }
 
@@ -95,7 +96,8 @@ async fn texts(worker: &mut Worker, first: u64, mut place: impl FnMut(&[f32]) ->
             draft_distribution: Some(verify_work::DraftDistribution::Deterministic(DeterministicDraft {})),
             ..Default::default()
         };
-        let mut work: Vec<Work> = (first..first + 3).map(|id| Work { first_row: Some(0), ..sample_work(id) }).collect();
+        let mut work: Vec<Work> =
+            (first..first + roads().len() as u64).map(|id| Work { first_row: Some(0), ..sample_work(id) }).collect();
         if position % 2 == 1 {
             work[0].kind = Some(work::Kind::Verify(verify));
         }
