@@ -1,6 +1,7 @@
 //! The composition root: the only place that knows all parts. Binds first, then serves, then drains.
 
 mod descriptors;
+mod device;
 mod exporting;
 mod means;
 mod serving;
@@ -176,7 +177,7 @@ impl App {
     /// # Errors
     /// The first socket that cannot be opened.
     pub async fn bind(config: Config) -> Result<Self, Error> {
-        let backend = config.open_backend()?;
+        let backend = device::open(&config)?;
         Self::bind_with(config, backend).await
     }
 

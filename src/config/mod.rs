@@ -36,9 +36,7 @@ pub use presets::presets_table;
 pub use reference::reference_table;
 pub use resolve::unknown_variables;
 
-use crate::backend::Backend;
-use crate::backend::cpu::{CpuBackend, Level};
-use crate::backend::cuda::{CudaBackend, OpenError};
+use crate::backend::cpu::Level;
 use crate::limits::Limits;
 use crate::otlp;
 use crate::params::SamplingParams;
@@ -233,30 +231,6 @@ impl Config {
             (RegionSocket::At(path), _) => Some(path.clone()),
             (RegionSocket::Auto, Some(uds)) if region::IS_SUPPORTED => Some(region::side_socket(uds)),
             (RegionSocket::Auto | RegionSocket::Off, _) => None,
-        }
-    }
-
-    /// The backend that is asked for.
-    ///
-    /// # Errors
-    /// When it cannot be had.
-    pub fn open_backend(&self) -> Result<Box<dyn Backend>, OpenError> {
-        let cpu = || Box::new(CpuBackend::with_level(self.threads(), self.simd.unwrap_or_else(Level::detect)));
-        if self.backend == BackendChoice::Cpu {
-            return Ok(cpu());
-        }
-        match CudaBackend::open(&self.device, cpu()) {
-            Ok(cuda) => Ok(Box::new(cuda)),
-            Err(reason) if self.backend == BackendChoice::Auto && reason.is_absence() => {
-                tracing::info!(%reason, "sampling on the CPU");
-                Ok(cpu())
-            }
-            // Somebody meant to have a GPU here, and may have to do something about it.
-            Err(reason @ OpenError::NotStarted(_)) if self.backend == BackendChoice::Auto => {
-                tracing::warn!(%reason, "sampling on the CPU, although there may be a GPU");
-                Ok(cpu())
-            }
-            Err(error) => Err(error),
         }
     }
 
