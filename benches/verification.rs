@@ -103,17 +103,9 @@ impl Bench<'_> {
         RowJob {
             logits: Logits::new(Dtype::F32, bytes),
             spec: RowSpec {
-                filters: self.mix.filters,
-                chain: None,
                 penalties: if penalised { penalties } else { Penalties::OFF },
                 adjusts: if penalised { self.adjusts.as_slice().into() } else { Adjusts::default() },
-                banned: &[],
-                allowed: None,
-                mask: None,
-                mark: None,
-                action,
-                logprobs: None,
-                report: None,
+                ..RowSpec::plain(self.mix.filters, action)
             },
         }
     }

@@ -4,7 +4,7 @@
 use croupier::backend::cpu::{CpuBackend, Level};
 use croupier::backend::{Backend, RowJob};
 use croupier::params::state::{Average, SamplerState};
-use croupier::sampling::adjust::{Penalties, TokenAdjust};
+use croupier::sampling::adjust::TokenAdjust;
 use croupier::sampling::chain::{Chain, Step};
 use croupier::sampling::logits::{Dtype, Logits};
 use croupier::sampling::row::{Action, Filters, LogprobsMode, LogprobsSpec, RowSpec};
@@ -88,19 +88,12 @@ fn cuts_equal_the_specification() {
             let dtype = if name.starts_with("as far") { Dtype::F32 } else { dtype };
             let bytes = dtype.encode(&row);
             for adjusts in [&[][..], &touched] {
+                let uniform = 0x9E37_79B9_7F4A_7C15u64.wrapping_mul(turn as u64 + 1);
                 let spec = RowSpec {
-                    filters,
-                    chain: None,
-                    penalties: Penalties::OFF,
                     adjusts: adjusts.into(),
-                    banned: &[],
-                    allowed: None,
-                    mask: None,
-                    mark: None,
-                    action: Action::Draw { uniform: 0x9E37_79B9_7F4A_7C15u64.wrapping_mul(turn as u64 + 1) },
                     // The total and the cut show in the logprobs.
                     logprobs: Some(LogprobsSpec { top_n: 3, mode: LogprobsMode::Processed, tokens: &[0, 601, 20_000] }),
-                    report: None,
+                    ..RowSpec::plain(filters, Action::Draw { uniform })
                 };
                 let job = RowJob { logits: Logits::new(dtype, &bytes), spec };
                 let expected = sample_row(&job.logits, &job.spec);
@@ -178,17 +171,9 @@ fn tokens_of_chains_equal_the_specification() {
                 [0, u64::MAX, 0x9E37_79B9_7F4A_7C15u64.wrapping_mul(turn as u64 + 1)].into_iter().enumerate()
             {
                 let spec = RowSpec {
-                    filters,
                     chain: Some(chain),
-                    penalties: Penalties::OFF,
                     adjusts: if turn == 1 { touched.as_slice().into() } else { [][..].into() },
-                    banned: &[],
-                    allowed: None,
-                    mask: None,
-                    mark: None,
-                    action: Action::Draw { uniform },
-                    logprobs: None,
-                    report: None,
+                    ..RowSpec::plain(filters, Action::Draw { uniform })
                 };
                 let job = RowJob { logits: Logits::new(dtype, &bytes), spec };
                 let expected = sample_row(&job.logits, &job.spec);

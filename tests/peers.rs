@@ -18,7 +18,6 @@ use croupier::backend::{Backend, RowJob};
 use croupier::params::report::ReportParams as Reported;
 use croupier::params::state::SamplerState as State;
 use croupier::proto::*;
-use croupier::sampling::adjust::{Adjusts, Penalties};
 use croupier::sampling::chain::{Chain, Step as Sampler};
 use croupier::sampling::logits::{Dtype, Logits};
 use croupier::sampling::report::{Bans, ReportSpec};
@@ -43,17 +42,10 @@ fn run(logits: &[f32], filters: Filters, steps: &[Sampler], uniform: u64) -> Row
         tournament: None,
     };
     let spec = RowSpec {
-        filters,
         chain: (!steps.is_empty()).then_some(chain),
-        penalties: Penalties::OFF,
-        adjusts: Adjusts::default(),
-        banned: &[],
-        allowed: None,
-        mask: None,
-        mark: None,
-        action: Action::Draw { uniform },
         logprobs: Some(LogprobsSpec { top_n: 2, mode: Mode::Raw, tokens: &[] }),
         report: Some(ReportSpec { wanted: &wanted, bans: Bans::default() }),
+        ..RowSpec::plain(filters, Action::Draw { uniform })
     };
     let levels = Level::ALL.into_iter().filter(|level| level.is_available());
     let run = |level| {

@@ -10,7 +10,6 @@ use croupier::backend::{Backend, RowJob};
 use croupier::params::SamplingParams;
 use croupier::params::chain::SamplerParams;
 use croupier::params::state::{Average, SamplerState};
-use croupier::sampling::adjust::{Adjusts, Penalties};
 use croupier::sampling::chain::{self, Chain, Step};
 use croupier::sampling::logits::{Dtype, Logits};
 use croupier::sampling::order::Candidate;
@@ -197,7 +196,6 @@ fn draws() {
         let (mut backend, mut counts) = (CpuBackend::new(1), vec![0u64; logits.len()]);
         for position in 0..DRAWS {
             let spec = RowSpec {
-                filters: FILTERS,
                 chain: Some(Chain {
                     steps,
                     min_keep: 1,
@@ -208,15 +206,7 @@ fn draws() {
                     infill: Some(known()),
                     tournament: None,
                 }),
-                penalties: Penalties::OFF,
-                adjusts: Adjusts::default(),
-                banned: &[],
-                allowed: None,
-                mask: None,
-                mark: None,
-                action: Action::Draw { uniform: uniform(0xD1CE, position, Purpose::Sample) },
-                logprobs: None,
-                report: None,
+                ..RowSpec::plain(FILTERS, Action::Draw { uniform: uniform(0xD1CE, position, Purpose::Sample) })
             };
             let result = backend.run(&[RowJob { logits: Logits::new(Dtype::F32, &bytes), spec }]).remove(0);
             counts[result.expect("the row is fine").token as usize] += 1;

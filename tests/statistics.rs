@@ -13,7 +13,6 @@ mod chi_square;
 use chi_square::{DEVIATE, FALSE_ALARM, deviate};
 use croupier::backend::cpu::CpuBackend;
 use croupier::backend::{Backend, RowJob};
-use croupier::sampling::adjust::{Adjusts, Penalties};
 use croupier::sampling::logits::{Dtype, Logits};
 use croupier::sampling::philox::{Purpose, uniform};
 use croupier::sampling::row::{Action, Filters, RowSpec};
@@ -57,19 +56,7 @@ fn draw(logits: &[f32], dtype: Dtype, filters: Filters, seed: u64) -> Vec<u64> {
     let mut backend = CpuBackend::new(1);
     let mut counts = vec![0u64; logits.len()];
     for position in 0..DRAWS {
-        let spec = RowSpec {
-            filters,
-            chain: None,
-            penalties: Penalties::OFF,
-            adjusts: Adjusts::default(),
-            banned: &[],
-            allowed: None,
-            mask: None,
-            mark: None,
-            action: Action::Draw { uniform: uniform(seed, position, Purpose::Sample) },
-            logprobs: None,
-            report: None,
-        };
+        let spec = RowSpec::plain(filters, Action::Draw { uniform: uniform(seed, position, Purpose::Sample) });
         let results = backend.run(&[RowJob { logits: Logits::new(dtype, &bytes), spec }]);
         counts[results[0].as_ref().expect("the row is fine").token as usize] += 1;
     }

@@ -72,21 +72,14 @@ fn run(case: &Case, sample: impl FnOnce(RowJob<'_>) -> RowResult) -> String {
     let adjusts: Vec<TokenAdjust> = (0..case.vocab.min(60) as u32).step_by(3).map(seen).collect();
     let bytes = row(case);
     let spec = RowSpec {
-        filters: case.filters,
-        chain: None,
         penalties: if case.penalised {
             Penalties { repetition: 1.3, frequency: 0.25, presence: 0.5, ..Penalties::OFF }
         } else {
             Penalties::OFF
         },
         adjusts: if case.penalised { adjusts.as_slice().into() } else { Adjusts::default() },
-        banned: &[],
-        allowed: None,
-        mask: None,
-        mark: None,
-        action: Action::Draw { uniform: uniform(case.seed, case.position, Purpose::Sample) },
         logprobs: Some(LogprobsSpec { top_n: 0, mode: case.mode, tokens: &[] }),
-        report: None,
+        ..RowSpec::plain(case.filters, Action::Draw { uniform: uniform(case.seed, case.position, Purpose::Sample) })
     };
     let output = sample(RowJob { logits: Logits::new(case.dtype, &bytes), spec }).expect("the row is fine");
     let logprobs = output.logprobs.expect("asked for");

@@ -5,7 +5,6 @@ use super::pool::RowPool;
 use super::{BenchArgs, BenchError, Mix};
 use crate::backend::cpu::CpuBackend;
 use crate::backend::{Backend, RowJob};
-use crate::sampling::adjust::{Adjusts, Penalties};
 use crate::sampling::logits::Logits;
 use crate::sampling::philox::{Purpose, uniform};
 use crate::sampling::row::{Action, Filters, RowSpec};
@@ -60,19 +59,7 @@ fn filters(mix: Mix) -> Option<Filters> {
 }
 
 fn spec(filters: Filters, row: u64, turn: u64) -> RowSpec<'static> {
-    RowSpec {
-        filters,
-        chain: None,
-        penalties: Penalties::OFF,
-        adjusts: Adjusts::default(),
-        banned: &[],
-        allowed: None,
-        mask: None,
-        mark: None,
-        action: Action::Draw { uniform: uniform(row, turn, Purpose::Sample) },
-        logprobs: None,
-        report: None,
-    }
+    RowSpec::plain(filters, Action::Draw { uniform: uniform(row, turn, Purpose::Sample) })
 }
 
 #[cfg(test)]

@@ -6,7 +6,6 @@ use croupier::backend::cpu::CpuBackend;
 use croupier::backend::{Backend, RowJob};
 use croupier::params::state::SamplerState;
 use croupier::params::watermark::{KgwParams, SynthidParams};
-use croupier::sampling::adjust::{Adjusts, Penalties};
 use croupier::sampling::chain::{Chain, Step};
 use croupier::sampling::logits::{Dtype, Logits};
 use croupier::sampling::mark::Mark;
@@ -46,17 +45,9 @@ fn counts(mark: impl Fn(u64, &mut dyn FnMut(Option<Mark>, Option<Tournament<'_>>
                 tournament: Some(tournament),
             });
             let spec = RowSpec {
-                filters: Filters::OFF,
                 chain,
-                penalties: Penalties::OFF,
-                adjusts: Adjusts::default(),
-                banned: &[],
-                allowed: None,
-                mask: None,
                 mark,
-                action: Action::Draw { uniform: uniform(4, draw, Purpose::Sample) },
-                logprobs: None,
-                report: None,
+                ..RowSpec::plain(Filters::OFF, Action::Draw { uniform: uniform(4, draw, Purpose::Sample) })
             };
             let result = backend.run(&[RowJob { logits: Logits::new(Dtype::F32, &bytes), spec }]).remove(0);
             counts[result.unwrap().token as usize] += 1;

@@ -1,6 +1,5 @@
 use super::*;
 use crate::params::state::SamplerState;
-use crate::sampling::adjust::{Adjusts, Penalties};
 use crate::sampling::chain::{Chain, Step};
 use crate::sampling::row::{Action, Filters, RowError, RowSpec};
 use crate::sampling::samplers::infill::Infill;
@@ -61,17 +60,9 @@ fn ended(ends: &[u32], banned: &[u32], beyond: Beyond) -> Result<u32, RowError> 
     let (state, steps) = (SamplerState::default(), [Step::TopK, Step::Infill]);
     let chain = Chain { steps: &steps, min_keep: 1, protected: &[], eos: &[], xtc: 0, state, infill, tournament: None };
     let spec = RowSpec {
-        filters: Filters { temperature: 1.0, top_k: 6, top_p: 1.0, min_p: 0.0 },
         chain: Some(chain),
-        penalties: Penalties::OFF,
-        adjusts: Adjusts::default(),
         banned,
-        allowed: None,
-        mask: None,
-        mark: None,
-        action: Action::Draw { uniform: 0 },
-        logprobs: None,
-        report: None,
+        ..RowSpec::plain(Filters { temperature: 1.0, top_k: 6, top_p: 1.0, min_p: 0.0 }, Action::Draw { uniform: 0 })
     };
     let logits: Vec<(u32, f32)> = (0..7).map(|token| (token, if token < 6 { 1.0 } else { -9.0 })).collect();
     let row = Listed::new(8, entries(&logits), (-10.0, false), beyond).expect("a row");

@@ -3,7 +3,7 @@
 use super::*;
 use crate::params::state::SamplerState;
 use crate::params::watermark::SynthidParams;
-use crate::sampling::adjust::{Adjusts, Penalties, TokenAdjust};
+use crate::sampling::adjust::{Penalties, TokenAdjust};
 use crate::sampling::logits::Dtype;
 use crate::sampling::mark::Mark;
 use crate::sampling::mark::race::Race;
@@ -16,17 +16,8 @@ const OFF: Filters = Filters::OFF;
 
 fn spec<'a>(filters: Filters, wanted: &'a ReportParams) -> RowSpec<'a> {
     RowSpec {
-        filters,
-        chain: None,
-        penalties: Penalties::OFF,
-        adjusts: Adjusts::default(),
-        banned: &[],
-        allowed: None,
-        mask: None,
-        mark: None,
-        action: Action::Draw { uniform: 0 },
-        logprobs: None,
         report: Some(ReportSpec { wanted, bans: Bans::default() }),
+        ..RowSpec::plain(filters, Action::Draw { uniform: 0 })
     }
 }
 

@@ -1,7 +1,6 @@
 use super::*;
 use crate::backend::Backend;
 use crate::backend::cpu::CpuBackend;
-use crate::sampling::adjust::{Adjusts, Penalties};
 use crate::sampling::logits::{Dtype, Foreign};
 use crate::sampling::philox::{Purpose, uniform};
 use crate::sampling::row::{Filters, LogprobsMode, LogprobsSpec, RowResult};
@@ -30,19 +29,7 @@ unsafe impl Foreign for Rewritten {
 }
 
 fn spec(filters: Filters, turn: u64) -> RowSpec<'static> {
-    RowSpec {
-        filters,
-        chain: None,
-        penalties: Penalties::OFF,
-        adjusts: Adjusts::default(),
-        banned: &[],
-        allowed: None,
-        mask: None,
-        mark: None,
-        action: Action::Draw { uniform: uniform(7, turn, Purpose::Sample) },
-        logprobs: None,
-        report: None,
-    }
+    RowSpec::plain(filters, Action::Draw { uniform: uniform(7, turn, Purpose::Sample) })
 }
 
 fn noise(seed: u64, vocab: usize) -> Vec<f32> {

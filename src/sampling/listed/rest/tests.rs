@@ -30,17 +30,8 @@ fn one_by_one(row: &Listed, spec: &RowSpec<'_>, least: f32) -> (Vec<Candidate>, 
 
 fn plain() -> RowSpec<'static> {
     RowSpec {
-        filters: Filters::OFF,
-        chain: None,
         penalties: Penalties { repetition: 1.5, length: 0.5, ..Penalties::OFF },
-        adjusts: Adjusts::default(),
-        banned: &[],
-        allowed: None,
-        mask: None,
-        mark: None,
-        action: Action::Score { token: 0 },
-        logprobs: None,
-        report: None,
+        ..RowSpec::plain(Filters::OFF, Action::Score { token: 0 })
     }
 }
 

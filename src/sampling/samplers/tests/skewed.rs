@@ -3,26 +3,13 @@
 use super::*;
 use crate::params::EngineOrder::{Croupier, Exllama};
 use crate::params::{SamplerOrder, SamplingParams};
-use crate::sampling::adjust::{Adjusts, Penalties};
 use crate::sampling::logits::{Dtype, Logits};
 use crate::sampling::row::{Action, RowSpec};
 use crate::sampling::sample_row;
 
 /// A row that asks how likely a token is.
 fn scored(token: u32, chain: Chain<'_>) -> RowSpec<'_> {
-    RowSpec {
-        filters: FILTERS,
-        chain: Some(chain),
-        penalties: Penalties::OFF,
-        adjusts: Adjusts::default(),
-        banned: &[],
-        allowed: None,
-        mask: None,
-        mark: None,
-        action: Action::Score { token },
-        logprobs: None,
-        report: None,
-    }
+    RowSpec { chain: Some(chain), ..RowSpec::plain(FILTERS, Action::Score { token }) }
 }
 
 #[test]
