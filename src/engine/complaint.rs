@@ -18,9 +18,14 @@ pub struct Origin {
     pub peer: Arc<str>,
 }
 
+impl Origin {
+    /// The other end where there is none, as the log names it.
+    pub const NOBODY: &str = "nobody";
+}
+
 impl From<ModelMetrics> for Origin {
     fn from(model: ModelMetrics) -> Self {
-        Self { model, peer: "nobody".into() }
+        Self { model, peer: Self::NOBODY.into() }
     }
 }
 

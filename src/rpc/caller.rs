@@ -1,5 +1,6 @@
 //! What the calls of one connection have in common.
 
+use crate::engine::Origin;
 use crate::permits::{Counter, Permit};
 use axum::http::Extensions;
 use metrics::Gauge;
@@ -68,7 +69,7 @@ impl Caller {
 
     /// The caller of a request; one without a connection is nobody.
     pub(super) fn of(extensions: &Extensions) -> Self {
-        extensions.get().cloned().unwrap_or_else(|| Self::called("nobody"))
+        extensions.get().cloned().unwrap_or_else(|| Self::called(Origin::NOBODY))
     }
 
     fn called(peer: &str) -> Self {
