@@ -1,15 +1,21 @@
 //! A server in this process over a real socket, and a worker that talks to it.
 #![allow(dead_code, unreachable_pub)] // Every test file uses its own part of this.
 
+mod gate;
+mod worker;
+
+#[allow(unused_imports)] // Few stop the backend.
+pub use gate::Gate;
+pub use worker::Worker;
+
+use croupier::backend::Backend;
 use croupier::backend::cpu::CpuBackend;
-use croupier::backend::{Backend, BackendInfo, RowJob, VerifyJob, VerifyResult};
 use croupier::config::Config;
 use croupier::engine::{Engine, Handle};
 use croupier::grammar::Grammars;
 use croupier::limits::Limits;
 use croupier::metrics::{Metrics, Transport as Counted};
 use croupier::proto::decode_request::Request;
-use croupier::proto::decode_response::Response;
 use croupier::proto::sampler_client::SamplerClient;
 use croupier::proto::*;
 use croupier::region::{DeviceSide, Regions};
@@ -19,17 +25,15 @@ use croupier::rpc::server::routes;
 use croupier::rpc::uds::UdsListener;
 use croupier::rpc::{Given, Options, RegionSide, Service, regions};
 use croupier::sampling::logits::Dtype;
-use croupier::sampling::row::RowResult;
 use croupier::vocabulary::Vocabulary;
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{Semaphore, mpsc};
-use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream, UnixListenerStream};
+use tokio::sync::Semaphore;
+use tokio_stream::wrappers::{TcpListenerStream, UnixListenerStream};
 use tokio_util::sync::{CancellationToken, DropGuard};
+use tonic::Status;
 use tonic::transport::{Channel, Endpoint, Server};
-use tonic::{Status, Streaming};
 use tonic_types::StatusExt;
 
 pub const VOCAB: u32 = 50;
@@ -241,92 +245,6 @@ fn region_side(
     RegionSide { regions: all, socket }
 }
 
-/// The worker's end of a stream.
-pub struct Worker {
-    requests: Option<mpsc::Sender<DecodeRequest>>,
-    replies: Streaming<DecodeResponse>,
-    steps: u64,
-}
-
-impl Worker {
-    /// A stream on which nothing was said yet.
-    pub async fn over(channel: Channel) -> Result<Self, Status> {
-        let (requests, receiver) = mpsc::channel(256);
-        let replies = SamplerClient::new(channel).decode(ReceiverStream::new(receiver)).await?.into_inner();
-        Ok(Self { requests: Some(requests), replies, steps: 0 })
-    }
-
-    /// Configures it, asking for regions.
-    pub async fn with_regions(mut self, config: StreamConfig) -> (Self, RegionOffer) {
-        self.send(Request::Config(StreamConfig { wants_regions: true, ..config })).await;
-        let offer = self.ready().await.region_offer.expect("regions are offered");
-        (self, offer)
-    }
-
-    pub async fn send(&mut self, request: Request) {
-        self.send_raw(DecodeRequest { request: Some(request) }).await;
-    }
-
-    /// Sends where the stream goes on; what it ended with is for the reply to say.
-    pub async fn try_send(&mut self, request: Request) {
-        _ = self.requests.as_ref().unwrap().send(DecodeRequest { request: Some(request) }).await;
-    }
-
-    pub async fn send_raw(&mut self, request: DecodeRequest) {
-        self.requests.as_ref().unwrap().send(request).await.unwrap();
-    }
-
-    pub async fn send_step(&mut self, mut step: Step) -> u64 {
-        self.steps += 1;
-        step.step_id = self.steps;
-        self.send(Request::Step(step)).await;
-        self.steps
-    }
-
-    /// The next message; `None` at the end of the stream.
-    pub async fn reply(&mut self) -> Result<Option<Response>, Status> {
-        let reply = tokio::time::timeout(Duration::from_secs(60), self.replies.message()).await;
-        Ok(reply.expect("an answer in time")?.map(|reply| reply.response.expect("a response")))
-    }
-
-    /// The answer to a configuration.
-    pub async fn ready(&mut self) -> StreamReady {
-        match self.reply().await.unwrap() {
-            Some(Response::Ready(ready)) => {
-                assert!(ready.limits.is_some());
-                ready
-            }
-            other => panic!("expected ready, got {other:?}"),
-        }
-    }
-
-    pub async fn step_reply(&mut self) -> Result<StepResult, Status> {
-        match self.reply().await? {
-            Some(Response::Step(result)) => Ok(result),
-            other => panic!("expected the result of a step, got {other:?}"),
-        }
-    }
-
-    /// Sends a step and waits for its answer.
-    pub async fn step(&mut self, step: Step) -> StepResult {
-        let id = self.send_step(step).await;
-        let result = self.step_reply().await.unwrap();
-        assert_eq!(result.step_id, id);
-        result
-    }
-
-    /// Sends a step that must end the stream; gives the status.
-    pub async fn failing_step(&mut self, step: Step) -> Status {
-        self.send_step(step).await;
-        self.step_reply().await.unwrap_err()
-    }
-
-    /// Says that no more requests come.
-    pub fn half_close(&mut self) {
-        self.requests = None;
-    }
-}
-
 /// The texts of tokens: token 0 has none, then "a", "b", "aa", "ab", "ba", "bb", "aaa" and so on.
 pub fn vocabulary() -> Vocabulary {
     let text = |token: u32| {
@@ -396,51 +314,6 @@ pub fn violation(status: &Status) -> (String, String) {
     let field = details.bad_request().and_then(|bad| bad.field_violations.first().map(|v| v.field.clone()));
     let reason = details.error_info().map(|info| info.reason.clone());
     (field.unwrap_or_default(), reason.unwrap_or_default())
-}
-
-/// A backend that runs a batch only when it is let, to fill queues before it.
-#[derive(Clone, Default)]
-pub struct Gate {
-    state: Arc<(Mutex<bool>, Condvar)>,
-    /// Batches that reached the backend.
-    pub batches: Arc<AtomicUsize>,
-}
-
-impl Gate {
-    pub fn open(&self) {
-        *self.state.0.lock().unwrap() = true;
-        self.state.1.notify_all();
-    }
-
-    /// Waits until a batch stands at the gate.
-    pub async fn wait_for_batch(&self) {
-        for _ in 0..500 {
-            if self.batches.load(Ordering::SeqCst) > 0 {
-                return;
-            }
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
-        panic!("no batch came");
-    }
-}
-
-impl Backend for Gate {
-    fn info(&self) -> BackendInfo {
-        CpuBackend::new(1).info()
-    }
-
-    fn run(&mut self, jobs: &[RowJob<'_>]) -> Vec<RowResult> {
-        self.batches.fetch_add(1, Ordering::SeqCst);
-        let guard = self.state.0.lock().unwrap();
-        let (guard, waited) = self.state.1.wait_timeout_while(guard, Duration::from_secs(10), |open| !*open).unwrap();
-        assert!(!waited.timed_out(), "the gate was never opened");
-        drop(guard);
-        CpuBackend::new(1).run(jobs)
-    }
-
-    fn verify(&mut self, jobs: &[VerifyJob<'_>]) -> Vec<VerifyResult> {
-        CpuBackend::new(1).verify(jobs)
-    }
 }
 
 /// The text with this seed, as a stream that sends its logits inline gets it.

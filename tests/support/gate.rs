@@ -1,0 +1,53 @@
+//! A backend that stands still until it is let.
+
+use croupier::backend::cpu::CpuBackend;
+use croupier::backend::{Backend, BackendInfo, RowJob, VerifyJob, VerifyResult};
+use croupier::sampling::row::RowResult;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+/// A backend that runs a batch only when it is let, to fill queues before it.
+#[derive(Clone, Default)]
+pub struct Gate {
+    state: Arc<(Mutex<bool>, Condvar)>,
+    /// Batches that reached the backend.
+    pub batches: Arc<AtomicUsize>,
+}
+
+impl Gate {
+    pub fn open(&self) {
+        *self.state.0.lock().unwrap() = true;
+        self.state.1.notify_all();
+    }
+
+    /// Waits until a batch stands at the gate.
+    pub async fn wait_for_batch(&self) {
+        for _ in 0..500 {
+            if self.batches.load(Ordering::SeqCst) > 0 {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        panic!("no batch came");
+    }
+}
+
+impl Backend for Gate {
+    fn info(&self) -> BackendInfo {
+        CpuBackend::new(1).info()
+    }
+
+    fn run(&mut self, jobs: &[RowJob<'_>]) -> Vec<RowResult> {
+        self.batches.fetch_add(1, Ordering::SeqCst);
+        let guard = self.state.0.lock().unwrap();
+        let (guard, waited) = self.state.1.wait_timeout_while(guard, Duration::from_secs(10), |open| !*open).unwrap();
+        assert!(!waited.timed_out(), "the gate was never opened");
+        drop(guard);
+        CpuBackend::new(1).run(jobs)
+    }
+
+    fn verify(&mut self, jobs: &[VerifyJob<'_>]) -> Vec<VerifyResult> {
+        CpuBackend::new(1).verify(jobs)
+    }
+}
