@@ -3,7 +3,7 @@
 // Blocks and vectors are counted, since their number is also their place in the row.
 #![allow(clippy::needless_range_loop)]
 
-use super::{BLOCK, Blocks, NO_MASS_Y, Weigh, exponents, load};
+use super::{BLOCK, Blocks, Weigh, exponents, has_mass, load};
 use crate::backend::cpu::simd::Format;
 use crate::backend::cpu::simd::sums::{GROUP, Sums};
 use crate::sampling::samplers::adaptive_p::Near;
@@ -37,7 +37,7 @@ pub(in crate::backend::cpu) unsafe fn weights<S: Sums, F: Format>(
                 continue;
             }
             let (at, mut sum) = (rows.get(b), S::sum_zero());
-            let has_mass = (maxima[b] - weigh.max) * weigh.scale >= NO_MASS_Y;
+            let has_mass = has_mass(weigh.largest(maxima[b]));
             for v in (0..BLOCK / S::LANES).step_by(GROUP) {
                 let mut shares = [S::splat(0.0); GROUP];
                 if has_mass {

@@ -3,7 +3,7 @@
 // Blocks and vectors are counted, since their number is also their place in the row.
 #![allow(clippy::needless_range_loop)]
 
-use super::{BLOCK, Blocks, NO_MASS_Y, Weigh, exponent, exponents, load};
+use super::{BLOCK, Blocks, Weigh, exponent, exponents, has_mass, load};
 use crate::backend::cpu::simd::Format;
 use crate::backend::cpu::simd::measures::Measures;
 use crate::backend::cpu::simd::sums::{GROUP, Sums};
@@ -37,7 +37,7 @@ pub(in crate::backend::cpu) unsafe fn terms<S: Sums, F: Format>(row: &[u8], maxi
             for v in 0..BLOCK / S::LANES {
                 candidates += u64::from(S::gt(load::<S, F>(at, v), masked).count_ones());
             }
-            if (maxima[b] - weigh.max) * weigh.scale < NO_MASS_Y {
+            if !has_mass(weigh.largest(maxima[b])) {
                 continue;
             }
             for v in (0..BLOCK / S::LANES).step_by(GROUP) {
@@ -78,7 +78,7 @@ pub(in crate::backend::cpu) unsafe fn squares<S: Measures, F: Format>(
         let (floor, mut masses) = (S::splat(Y_FLOOR), [0u64; BLOCK]);
         let (mut squares, mut total) = (0, S::mass_zero());
         for b in 0..rows.count() {
-            if (maxima[b] - weigh.max) * weigh.scale < NO_MASS_Y {
+            if !has_mass(weigh.largest(maxima[b])) {
                 continue;
             }
             let at = rows.get(b);

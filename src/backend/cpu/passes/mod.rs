@@ -58,6 +58,7 @@ pub(super) use weigh::{kept_sums, lot_sums, masses, packed_sums, range_sums, spl
 
 use super::simd::sums::GROUP;
 use super::simd::{Format, Simd};
+use crate::sampling::mass;
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 
@@ -121,6 +122,20 @@ pub(super) struct Weigh {
     pub(super) max: f32,
     /// From [`scale`](crate::sampling::mass::scale).
     pub(super) scale: f32,
+}
+
+impl Weigh {
+    /// The largest exponent of a block, by its largest value.
+    #[inline(always)]
+    fn largest(self, maximum: f32) -> f32 {
+        mass::exponent(maximum, self.max, self.scale)
+    }
+}
+
+/// Whether a block has any mass, by its largest exponent.
+#[inline(always)]
+fn has_mass(largest: f32) -> bool {
+    largest >= NO_MASS_Y
 }
 
 /// What a value must satisfy for its mass to be counted.

@@ -4,7 +4,7 @@
 #![allow(clippy::needless_range_loop)]
 
 use super::lot::{Exponents, alone};
-use super::{Blocks, NO_MASS_Y, load};
+use super::{Blocks, has_mass, load};
 use crate::backend::cpu::simd::Format;
 use crate::backend::cpu::simd::sums::{GROUP, Sums};
 use crate::sampling::samplers::smoothing::Curve;
@@ -115,7 +115,7 @@ pub(in crate::backend::cpu) unsafe fn shaped_sums<S: Sums, F: Format>(
         let mut total = 0;
         for b in 0..rows.count() {
             let (at, largest) = (rows.get(b), shape.exponent(maxima[b]));
-            sums[b] = if largest < NO_MASS_Y {
+            sums[b] = if !has_mass(largest) {
                 0
             } else if shape.curve.is_some() {
                 alone::<S>(at, largest, Shaped::<S, F, true>(by, PhantomData))

@@ -4,7 +4,7 @@
 #![allow(clippy::needless_range_loop)]
 
 use super::lot::{Adding, Exponents, Plain, alone};
-use super::{BLOCK, Blocks, Keep, NO_MASS_Y, PAD, Range, Split, Values, Weigh, exponent, exponents, load};
+use super::{BLOCK, Blocks, Keep, PAD, Range, Split, Values, Weigh, exponent, exponents, has_mass, load};
 use crate::backend::cpu::simd::sums::{GROUP, Sums};
 use crate::backend::cpu::simd::{Format, Simd};
 use crate::sampling::mass::Y_FLOOR;
@@ -22,8 +22,8 @@ pub(in crate::backend::cpu) unsafe fn sums<S: Sums, F: Format>(
         let rows = Blocks::<F>::new(row);
         let (by, mut total) = (Plain::<S, F>::new(weigh), 0);
         for b in 0..rows.count() {
-            let largest = (maxima[b] - weigh.max) * weigh.scale;
-            sums[b] = if largest < NO_MASS_Y { 0 } else { alone::<S>(rows.get(b), largest, by) };
+            let largest = weigh.largest(maxima[b]);
+            sums[b] = if has_mass(largest) { alone::<S>(rows.get(b), largest, by) } else { 0 };
             total += sums[b];
         }
         total
@@ -43,8 +43,8 @@ unsafe fn of_lot<S: Sums, F: Format>(
         let by = Plain::<S, F>::new(weigh);
         loop {
             for b in lot.clone() {
-                let largest = (maxima[b] - weigh.max) * weigh.scale;
-                if largest >= NO_MASS_Y {
+                let largest = weigh.largest(maxima[b]);
+                if has_mass(largest) {
                     adding.add(rows.get(b), largest, by);
                 }
             }
@@ -124,8 +124,8 @@ unsafe fn split_block<S: Sums, F: Format>(
     (weigh, cut): (Weigh, f32),
     adding: &mut Adding<S>,
 ) -> u64 {
-    let largest = (most - weigh.max) * weigh.scale;
-    if largest < NO_MASS_Y {
+    let largest = weigh.largest(most);
+    if !has_mass(largest) {
         return 0;
     }
     // SAFETY: see the module.
@@ -167,7 +167,7 @@ pub(in crate::backend::cpu) unsafe fn kept_sums<S: Sums, F: Format>(
         let mut total = 0;
         for b in 0..rows.count() {
             sums[b] = 0;
-            if maxima[b] > keep.above && (maxima[b] - weigh.max) * weigh.scale >= NO_MASS_Y {
+            if maxima[b] > keep.above && has_mass(weigh.largest(maxima[b])) {
                 let (at, mut sum) = (rows.get(b), S::sum_zero());
                 for v in (0..BLOCK / S::LANES).step_by(GROUP) {
                     let mut shares = S::shares(exponents::<S, F>(at, v, max, scale));
@@ -237,7 +237,7 @@ pub(in crate::backend::cpu) unsafe fn range_sums<S: Sums, F: Format>(
         let mut total = 0;
         for b in 0..rows.count() {
             sums[b] = 0;
-            if maxima[b] >= range.low && (maxima[b] - weigh.max) * weigh.scale >= NO_MASS_Y {
+            if maxima[b] >= range.low && has_mass(weigh.largest(maxima[b])) {
                 let (at, mut sum) = (rows.get(b), S::sum_zero());
                 for v in (0..BLOCK / S::LANES).step_by(GROUP) {
                     let mut shares = S::shares(exponents::<S, F>(at, v, max, scale));
