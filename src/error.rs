@@ -67,6 +67,8 @@ reasons! {
     WrongToken = "WRONG_TOKEN";
     /// [`Error::Draining`].
     Draining = "DRAINING";
+    /// [`Error::DrainTimeout`].
+    DrainTimeout = "DRAIN_TIMEOUT";
     /// [`Error::EngineStopped`].
     EngineStopped = "ENGINE_STOPPED";
     /// [`Error::Unread`].
@@ -160,6 +162,9 @@ pub enum Error {
     /// The server is stopping; nothing new is started.
     #[error("the server is draining; connect to another one")]
     Draining,
+    /// The server stops, and waits for the stream no longer.
+    #[error("the server stops, and has waited for this stream until drain_timeout; go on with another one")]
+    DrainTimeout,
     /// The engine's thread has ended.
     #[error("the engine has stopped")]
     EngineStopped,
@@ -237,6 +242,7 @@ impl Error {
             Self::NoToken => Reason::NoToken,
             Self::WrongToken => Reason::WrongToken,
             Self::Draining => Reason::Draining,
+            Self::DrainTimeout => Reason::DrainTimeout,
             Self::EngineStopped => Reason::EngineStopped,
             Self::Unread(_) => Reason::ReplyTimeout,
             Self::NotReceived(_) => Reason::ReceiveTimeout,

@@ -16,14 +16,15 @@ use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::Streaming;
 use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Status, Streaming};
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 use tonic_reflection::pb::v1::ServerReflectionRequest;
 use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
 use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
+use tonic_types::StatusExt;
 
 /// A drain may last longer than a test may wait for its end.
 fn patient() -> Config {
@@ -118,11 +119,12 @@ impl Backend for Stuck {
 async fn an_engine_that_is_stuck_is_left() {
     let config = Config { drain_timeout: Duration::from_millis(100), ..config() };
     let server = serve(App::bind_with(config, Box::new(Stuck)).await.expect("free ports")).await;
-    let (sender, _replies) = stream(&server).await;
+    let (sender, mut replies) = stream(&server).await;
     let [_, step] = requests(8, SamplingParams::default(), 1);
     sender.send(step).await.expect("room");
     until("the step is there", async || server.get("/metrics").await.1.contains("croupier_in_flight_rows 1")).await;
     assert_eq!(server.shut_down().await.expect("an end"), Drained::Left);
+    assert_eq!(end(&mut replies).await, told_at_the_deadline());
 }
 
 #[tokio::test]
@@ -189,6 +191,55 @@ async fn a_stream_as_old_as_connections_get_is_asked_to_leave() {
     assert!(asks_to_leave(&sender, &mut replies, 2).await);
     // It goes on.
     assert!(asks_to_leave(&sender, &mut replies, 3).await);
+}
+
+/// Code and reason of a call that ends without another answer.
+async fn end<T>(answers: &mut Streaming<T>) -> (Code, String) {
+    let end: Status = answers.message().await.err().expect("no answer");
+    (end.code(), end.get_details_error_info().map(|info| info.reason).unwrap_or_default())
+}
+
+/// The same of one that was open at the deadline of a drain.
+fn told_at_the_deadline() -> (Code, String) {
+    (Code::Unavailable, "DRAIN_TIMEOUT".to_owned())
+}
+
+/// A stream whose rows come from two ranks, and the call of the other one.
+async fn ranks(server: &Running) -> (Streaming<DecodeResponse>, Streaming<AttachResponse>) {
+    let mut client = SamplerClient::new(channel(server).await);
+    let logits_dtype = LogitsDtype::F32.into();
+    let vocab_shards = Some(VocabShards { columns: vec![4, 4] });
+    let config = StreamConfig { vocab_size: 8, logits_dtype, vocab_shards, ..Default::default() };
+    let config = DecodeRequest { request: Some(decode_request::Request::Config(config)) };
+    let messages = tokio_stream::once(config).chain(tokio_stream::pending());
+    let mut replies = client.decode(messages).await.expect("a stream").into_inner();
+    let offer = match replies.message().await.expect("an answer").expect("not the end").response {
+        Some(decode_response::Response::Ready(ready)) => ready.shard_offer.expect("ranks may attach"),
+        other => panic!("{other:?}"),
+    };
+    let (vocab_start_index, vocab_end_index) = (4, 8);
+    let rank = AttachRank { token: offer.token, rank: 1, vocab_start_index, vocab_end_index, logits_dtype };
+    let rank = AttachRequest { request: Some(attach_request::Request::Rank(rank)) };
+    let messages = tokio_stream::once(rank).chain(tokio_stream::pending());
+    let mut answers = client.attach(messages).await.expect("a call").into_inner();
+    answers.message().await.expect("an answer").expect("not the end");
+    (replies, answers)
+}
+
+/// With the watch on who does not read, and without.
+#[tokio::test]
+async fn streams_that_are_open_at_the_deadline_hear_why() {
+    for reply_timeout in [Duration::ZERO, NEVER] {
+        let mut config = Config { drain_timeout: Duration::from_millis(200), ..config() };
+        config.limits.reply_timeout = reply_timeout;
+        let server = start(config).await;
+        let ((_sender, mut replies), (mut sharded, mut answers)) = (stream(&server).await, ranks(&server).await);
+        let drained = tokio::spawn(server.shut_down());
+        for end in [end(&mut replies).await, end(&mut sharded).await, end(&mut answers).await] {
+            assert_eq!(end, told_at_the_deadline(), "{reply_timeout:?}");
+        }
+        assert_eq!(drained.await.expect("no panic").expect("an end"), Drained::Cut);
+    }
 }
 
 /// A client that is stopped behind its first words: it answers no ping.

@@ -26,6 +26,8 @@ const UDS_SHARE: usize = 8;
 /// A client answers the ping behind GOAWAY within a round trip, and leaves. One that does not for so long after the last call ended is
 /// stopped or gone, and has nothing to lose.
 const GOODBYE: Duration = Duration::from_secs(1);
+/// What streams that are open at the deadline have to tell their clients so. Of the end's grace, so that it takes no longer.
+const PARTING: Duration = Duration::from_millis(250);
 
 /// Places over TCP beside a Unix socket. Of a single one it may have that.
 fn beside_uds(places: usize) -> usize {
@@ -40,6 +42,8 @@ pub(super) struct Serving {
     calls: Calls,
     /// No new calls; those there may finish.
     refuse: CancellationToken,
+    /// Streams end with a status.
+    close: CancellationToken,
     /// No new connections; those there may finish.
     stop: CancellationToken,
     /// Connections are cut.
@@ -52,9 +56,9 @@ impl Serving {
         let permits = Arc::new(Semaphore::new(config.limits.max_connections));
         let tokens = (stop.clone(), kill.clone());
         let guard = Guard::grpc(permits, config.first_byte_timeout, tokens, metrics.clone());
-        let (calls, refuse) = (service.calls(), service.drain_token());
+        let (calls, refuse, close) = (service.calls(), service.drain_token(), service.closing_token());
         let routes = server::routes(service, health, config, &stop);
-        Self { servers: JoinSet::new(), guard, routes, calls, refuse, stop, kill }
+        Self { servers: JoinSet::new(), guard, routes, calls, refuse, close, stop, kill }
     }
 
     pub(super) fn serve_regions(&mut self, listener: UdsListener, side: RegionSide, metrics: &Metrics) {
@@ -161,19 +165,23 @@ impl Serving {
         tokio::time::sleep(config.lame_duck).await;
         self.refuse.cancel();
         self.stop.cancel();
-        let all_ended = async { while self.servers.join_next().await.is_some() {} };
         let ended = tokio::select! {
-            () = all_ended => Drained::Clean,
+            () = all_ended(&mut self.servers) => Drained::Clean,
             () = self.calls.none_for(GOODBYE) => {
                 tracing::info!("clients without a call did not leave; cutting them");
                 Drained::Clean
             }
             () = sleep_until(deadline) => {
                 let calls = self.calls.open();
-                tracing::warn!(calls, "calls were still open at the deadline; cutting them");
+                tracing::warn!(calls, "calls were still open at the deadline; ending them");
                 Drained::Cut
             }
         };
+        if ended == Drained::Cut {
+            self.close.cancel();
+            // Connections close by themselves behind the last of their streams.
+            let _ = timeout(PARTING, all_ended(&mut self.servers)).await;
+        }
         self.cut().await;
         match ended {
             Drained::Clean => tracing::info!("drained"),
@@ -186,11 +194,15 @@ impl Serving {
     async fn cut(&mut self) {
         self.stop.cancel();
         self.kill.cancel();
-        let all_ended = async { while self.servers.join_next().await.is_some() {} };
-        if timeout(CUT_GRACE, all_ended).await.is_err() {
+        if timeout(CUT_GRACE.saturating_sub(PARTING), all_ended(&mut self.servers)).await.is_err() {
             self.servers.abort_all();
         }
     }
+}
+
+/// Resolves when all servers have ended.
+async fn all_ended(servers: &mut JoinSet<Result<(), String>>) {
+    while servers.join_next().await.is_some() {}
 }
 
 /// Resolves when one of these tasks panics: nothing else would do what it did.

@@ -168,7 +168,7 @@ pub(super) static SETTINGS: &[Setting] = &[
         "drain-timeout",
         drain_timeout,
         ANY,
-        "How long streams may go on after a stop signal, lame-duck included; those still open are then cut. Keep it 2 to 5 seconds below terminationGracePeriodSeconds"
+        "How long streams may go on after a stop signal, lame-duck included; those still open then end with UNAVAILABLE. Keep it 2 to 5 seconds below terminationGracePeriodSeconds"
     ),
     switch!(
         "device-ipc",

@@ -191,6 +191,8 @@ impl Stream for AttachStream {
                     message.iter().for_each(|message| this.shared.sent(message));
                     return Poll::Ready(Some(message));
                 }
+                // Rank 0's stream ends in this same moment.
+                Poll::Ready(None) if this.shared.closing.is_cancelled() => this.close(),
                 Poll::Ready(None) => this.finish(Code::Ok),
                 Poll::Pending if !this.has_room() => return Poll::Pending,
                 Poll::Pending => match this.requests.poll(context) {
@@ -216,6 +218,15 @@ impl Answers for AttachStream {
         tracing::debug!("a rank does not read its answers; its call ends");
         let status = self.untold().unwrap_or(unread);
         self.due.clear();
+        self.end(status);
+    }
+
+    fn close(&mut self) {
+        if self.ended.is_some() || self.untold().is_some() {
+            return;
+        }
+        self.leave();
+        let status = self.shared.refuse(&Error::DrainTimeout, &self.caller);
         self.end(status);
     }
 }

@@ -10,11 +10,12 @@ use super::caller::Caller;
 use super::convert::config::{Config, config};
 use super::convert::{reply, step};
 use super::held::Held;
+use super::offers::{offer, ranks};
 use super::outlet::Outgoing;
 use super::receive::Requests;
 use super::traces::{self, MaybeSpan};
 use super::unread::Answers;
-use super::{Received, RegionSide, Shared, info};
+use super::{Received, Shared, info};
 use crate::engine::step::StepReply;
 use crate::engine::{Origin, StreamHandle};
 use crate::error::Error;
@@ -24,7 +25,6 @@ use crate::permits::Permit;
 use crate::proto;
 use crate::proto::decode_request::Request;
 use crate::proto::decode_response::Response;
-use crate::region::TOKEN_LIFE;
 use crate::trace::context::Context as TraceContext;
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -331,34 +331,6 @@ impl DecodeStream {
     }
 }
 
-/// Makes the group of the stream's ranks, if it has any, which lives as long as its configuration.
-fn ranks(shared: &Shared, config: &mut Config) -> Result<Option<proto::ShardOffer>, Error> {
-    let Some(layout) = config.layout.take() else { return Ok(None) };
-    let regions = config.invitation.as_ref().map(|invitation| Arc::clone(invitation.regions()));
-    let owner = shared.shards.open(layout, regions).map_err(|error| {
-        tracing::error!(%error, "no ranks can be let in");
-        Error::invalid("config.vocab_shards", format!("cannot be had: {error}"))
-    })?;
-    let token = owner.token().bytes().to_vec();
-    config.ranks = Some(owner);
-    Ok(Some(proto::ShardOffer { token }))
-}
-
-/// Lets the stream have regions, for as long as its configuration lives.
-fn offer(side: &RegionSide, config: &mut Config) -> Option<proto::RegionOffer> {
-    let invitation = match side.regions.invite() {
-        Ok(invitation) => invitation,
-        Err(error) => {
-            tracing::error!(%error, "no regions are offered");
-            return None;
-        }
-    };
-    let token = invitation.token().bytes().to_vec();
-    config.invitation = Some(invitation);
-    let socket_path = side.socket.display().to_string();
-    Some(proto::RegionOffer { socket_path, token, expires_in_ms: TOKEN_LIFE.as_millis() as u32 })
-}
-
 impl Stream for DecodeStream {
     type Item = Result<proto::DecodeResponse, Status>;
 
@@ -385,6 +357,15 @@ impl Answers for DecodeStream {
         let unread = self.shared.refuse(&Error::Unread(self.shared.limits.reply_timeout), &self.caller);
         tracing::debug!("a worker does not read its replies; its stream ends");
         let status = self.leave().unwrap_or(unread);
+        self.end(status);
+    }
+
+    fn close(&mut self) {
+        if self.ended.is_some() {
+            return;
+        }
+        self.free();
+        let status = self.leave().unwrap_or_else(|| self.shared.refuse(&Error::DrainTimeout, &self.caller));
         self.end(status);
     }
 }

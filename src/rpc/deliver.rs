@@ -25,8 +25,7 @@ pub(super) fn watched(response: Response, shared: &Arc<Shared>, caller: Caller) 
     }
     let outgoing = parts.extensions.remove().unwrap_or_default();
     let answer = Answer { body: Some(body), outgoing, end: None, shared: Arc::clone(shared), caller };
-    let replies = Replies::new(answer, shared.limits.reply_timeout);
-    Response::from_parts(parts, Body::new(Watched(replies)))
+    Response::from_parts(parts, Body::new(Watched(shared.watched(answer))))
 }
 
 struct Answer {
@@ -84,6 +83,9 @@ impl Answers for Answer {
         let mut late = HeaderMap::new();
         self.end = status.add_header(&mut late).is_ok().then_some(Ok(late));
     }
+
+    /// The call has its answer, which is on its way.
+    fn close(&mut self) {}
 }
 
 /// The frames as a body.

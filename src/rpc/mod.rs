@@ -2,7 +2,7 @@
 //!
 //! Read [`listener`], `connection`, [`handshake`], [`server`] and [`auth`] (how a connection and a call get in), `receive` (how a message does),
 //! [`decode`] (the stream's life),
-//! `outlet` (how replies get out), `unread` (its end when nobody reads), `attach` (that of another rank's), `convert` (where wire and domain meet), `status` (errors), `traces`.
+//! `offers` (what it gets beside), `outlet` (how replies get out), `unread` (its end when nobody reads, or with the server's), `attach` (that of another rank's), `convert` (where wire and domain meet), `status` (errors), `traces`.
 
 mod attach;
 pub mod auth;
@@ -21,6 +21,7 @@ mod held;
 mod incoming;
 mod info;
 pub mod listener;
+mod offers;
 mod outlet;
 pub mod probe;
 mod receive;
@@ -64,7 +65,7 @@ use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 use tonic::{Request, Response, Status, Streaming};
-use unread::Replies;
+use unread::{Answers, Replies};
 
 /// The sampling service.
 #[derive(Debug, Clone)]
@@ -130,6 +131,8 @@ struct Shared {
     metrics: Metrics,
     seeds: SeedSource,
     draining: CancellationToken,
+    /// Ends the streams that are open.
+    closing: CancellationToken,
     calls: Calls,
     /// Streams that are older are asked to leave; zero is never.
     max_age: Duration,
@@ -173,7 +176,8 @@ impl Service {
         if let Some(grammars) = &options.given.grammars {
             grammars.give_way_in(&engine.state());
         }
-        let (seeds, draining, calls) = (SeedSource::default(), CancellationToken::new(), Calls::new(&engine));
+        let (seeds, calls) = (SeedSource::default(), Calls::new(&engine));
+        let (draining, closing) = (CancellationToken::new(), CancellationToken::new());
         let Options { given, max_age, ping_timeout, regions: side, tracer } = options;
         let given = Arc::new(given);
         Self {
@@ -185,6 +189,7 @@ impl Service {
                 metrics,
                 seeds,
                 draining,
+                closing,
                 calls,
                 max_age,
                 ping_timeout,
@@ -205,6 +210,12 @@ impl Service {
     #[must_use]
     pub fn drain_token(&self) -> CancellationToken {
         self.shared.draining.clone()
+    }
+
+    /// Cancel it at the end of a drain: streams that are open end, and their clients are told why.
+    #[must_use]
+    pub fn closing_token(&self) -> CancellationToken {
+        self.shared.closing.clone()
     }
 
     /// Adds this service to what is served, with the message limit in force, and puts a watch on what comes for all of it.
@@ -239,6 +250,11 @@ impl Shared {
         let status = status::from_error(error);
         tracing::debug!(peer = &**caller.peer(), reason = error.reason().name(), "refused: {}", status.message());
         status
+    }
+
+    /// The same answers, which end when they are not taken in time, or the server does not wait for them any more.
+    fn watched<S: Answers>(&self, answers: S) -> Replies<S> {
+        Replies::new(answers, self.limits.reply_timeout, &self.closing)
     }
 
     /// Takes note of a message of Decode, Attach or Sample that came in.
@@ -285,7 +301,7 @@ impl Sampler for Service {
                 let requests = Requests::of(request);
                 let stream = DecodeStream::new(Arc::clone(&self.shared), caller, requests, permit, parent, started);
                 let outgoing = stream.outgoing();
-                let mut response = Response::new(Replies::new(stream, self.shared.limits.reply_timeout));
+                let mut response = Response::new(self.shared.watched(stream));
                 response.extensions_mut().insert(outgoing);
                 Ok(response)
             }
@@ -308,7 +324,7 @@ impl Sampler for Service {
             Ok(permit) => {
                 let stream =
                     AttachStream::new(Arc::clone(&self.shared), caller, Requests::of(request), permit, started);
-                Ok(Response::new(Replies::new(stream, self.shared.limits.reply_timeout)))
+                Ok(Response::new(self.shared.watched(stream)))
             }
             Err(error) => {
                 let status = self.shared.refuse(&error, &caller);

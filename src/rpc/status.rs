@@ -26,7 +26,7 @@ pub(super) fn from_error(error: &Error) -> Status {
         Error::Unread(_) | Error::NotReceived(_) => (Code::Aborted, None, None),
         Error::DeadlineExceeded => (Code::DeadlineExceeded, None, None),
         Error::NoToken | Error::WrongToken => (Code::Unauthenticated, None, None),
-        Error::Draining => (Code::Unavailable, None, Some(Duration::ZERO)),
+        Error::Draining | Error::DrainTimeout => (Code::Unavailable, None, Some(Duration::ZERO)),
         Error::EngineStopped => (Code::Unavailable, None, None),
     };
     let mut details = ErrorDetails::with_error_info(error.reason().name(), DOMAIN, HashMap::new());

@@ -1,8 +1,9 @@
-//! The watch on answers that a worker does not take.
+//! The watch on answers that a worker does not take, and on the end of the server.
 //!
 //! Nobody asks for the answers of a stream while HTTP/2 has no room for what was there before. So nothing of the stream happens
 //! by itself then: no message that stopped in the middle runs out of time, and no step that waits for its shards. All of it
-//! would stay for as long as the worker likes, so this is looked at from beside the call.
+//! would stay for as long as the worker likes, so this is looked at from beside the call. The end of a drain is waited for there
+//! too: a stream that looked for it each time that it is asked would pay for it with every token.
 
 use crate::locks::lock;
 use std::pin::Pin;
@@ -11,10 +12,13 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tokio::time::sleep;
 use tokio_stream::Stream;
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 /// Looks in each timeout.
 const LOOKS: u32 = 4;
+/// How soon a stream is looked at again that was being asked when it was to end.
+const AGAIN: Duration = Duration::from_millis(1);
 
 /// The answers of a call, and what the server holds for it.
 pub trait Answers: Stream + Unpin + Send + 'static {
@@ -23,13 +27,16 @@ pub trait Answers: Stream + Unpin + Send + 'static {
 
     /// Ends it without the answers that are due, and frees everything that it holds but its place.
     fn give_up(&mut self);
+
+    /// Ends it because the server ends. What HTTP/2 is about to get still comes before the status.
+    fn close(&mut self);
 }
 
 /// The answers of a `Decode` stream, an `Attach` or a `Sample` call, which end when the worker does not take them in time.
 #[derive(Debug)]
 pub struct Replies<S> {
     stream: Arc<Mutex<Watched<S>>>,
-    _watch: Option<AbortOnDropHandle<()>>,
+    _watch: AbortOnDropHandle<()>,
 }
 
 #[derive(Debug)]
@@ -43,11 +50,11 @@ struct Watched<S> {
 }
 
 impl<S: Answers> Replies<S> {
-    /// Watches, unless `timeout` is zero.
-    pub(super) fn new(answers: S, timeout: Duration) -> Self {
+    /// Watches until `closing`; a `timeout` of zero is none.
+    pub(super) fn new(answers: S, timeout: Duration, closing: &CancellationToken) -> Self {
         let stream = Arc::new(Mutex::new(Watched { answers, unasked: 0, waker: None }));
-        let watch = (!timeout.is_zero()).then(|| tokio::spawn(watch(Arc::downgrade(&stream), timeout)));
-        Self { stream, _watch: watch.map(AbortOnDropHandle::new) }
+        let watch = tokio::spawn(watch(Arc::downgrade(&stream), timeout, closing.clone()));
+        Self { stream, _watch: AbortOnDropHandle::new(watch) }
     }
 }
 
@@ -66,7 +73,36 @@ impl<S: Answers> Stream for Replies<S> {
 }
 
 /// Looks until the stream is gone, or has to be.
-async fn watch<S: Answers>(stream: Weak<Mutex<Watched<S>>>, timeout: Duration) {
+async fn watch<S: Answers>(stream: Weak<Mutex<Watched<S>>>, timeout: Duration, closing: CancellationToken) {
+    let given_up = async {
+        if timeout.is_zero() {
+            std::future::pending::<()>().await;
+        }
+        give_up_unread(&stream, timeout).await;
+    };
+    let is_closing = tokio::select! {
+        () = given_up => false,
+        () = closing.cancelled() => true,
+    };
+    if is_closing {
+        close(&stream).await;
+    }
+}
+
+async fn close<S: Answers>(stream: &Weak<Mutex<Watched<S>>>) {
+    while let Some(stream) = stream.upgrade() {
+        if let Some(mut watched) = idle(&stream) {
+            watched.answers.close();
+            let waker = watched.waker.take();
+            drop(watched);
+            return waker.into_iter().for_each(Waker::wake);
+        }
+        drop(stream);
+        sleep(AGAIN).await;
+    }
+}
+
+async fn give_up_unread<S: Answers>(stream: &Weak<Mutex<Watched<S>>>, timeout: Duration) {
     loop {
         sleep((timeout / LOOKS).max(Duration::from_millis(1))).await;
         let Some(stream) = stream.upgrade() else { return };

@@ -1,0 +1,36 @@
+//! What a stream is offered beside its answers: ranks that hold columns of its rows, and shared memory.
+
+use super::convert::config::Config;
+use super::{RegionSide, Shared};
+use crate::error::Error;
+use crate::proto;
+use crate::region::TOKEN_LIFE;
+use std::sync::Arc;
+
+/// Makes the group of the stream's ranks, if it has any, which lives as long as its configuration.
+pub(super) fn ranks(shared: &Shared, config: &mut Config) -> Result<Option<proto::ShardOffer>, Error> {
+    let Some(layout) = config.layout.take() else { return Ok(None) };
+    let regions = config.invitation.as_ref().map(|invitation| Arc::clone(invitation.regions()));
+    let owner = shared.shards.open(layout, regions).map_err(|error| {
+        tracing::error!(%error, "no ranks can be let in");
+        Error::invalid("config.vocab_shards", format!("cannot be had: {error}"))
+    })?;
+    let token = owner.token().bytes().to_vec();
+    config.ranks = Some(owner);
+    Ok(Some(proto::ShardOffer { token }))
+}
+
+/// Lets the stream have regions, for as long as its configuration lives.
+pub(super) fn offer(side: &RegionSide, config: &mut Config) -> Option<proto::RegionOffer> {
+    let invitation = match side.regions.invite() {
+        Ok(invitation) => invitation,
+        Err(error) => {
+            tracing::error!(%error, "no regions are offered");
+            return None;
+        }
+    };
+    let token = invitation.token().bytes().to_vec();
+    config.invitation = Some(invitation);
+    let socket_path = side.socket.display().to_string();
+    Some(proto::RegionOffer { socket_path, token, expires_in_ms: TOKEN_LIFE.as_millis() as u32 })
+}
