@@ -103,6 +103,8 @@ reasons! {
     TooManyCalls = "TOO_MANY_CALLS";
     /// [`Error::TooManyItems`].
     TooManyItems = "TOO_MANY_ITEMS";
+    /// [`Error::Compressed`].
+    UnknownCompression = "UNKNOWN_COMPRESSION";
 }
 
 /// Why a call ends.
@@ -130,6 +132,9 @@ pub enum Error {
         /// How many it may have.
         limit: usize,
     },
+    /// The call's messages are compressed.
+    #[error("messages are not compressed here; send them without grpc-encoding, or with identity")]
+    Compressed,
     /// Asked for something this server does not have yet.
     #[error("{0}")]
     Unimplemented(FieldError),
@@ -232,6 +237,7 @@ impl Error {
             Self::Malformed(_) => Reason::MalformedMessage,
             Self::TooLong { .. } => Reason::MessageTooLong,
             Self::TooManyItems { .. } => Reason::TooManyItems,
+            Self::Compressed => Reason::UnknownCompression,
             Self::Unimplemented(_) => Reason::UnimplementedField,
             Self::UnknownRegion(_) => Reason::UnknownRegion,
             Self::StaleRegion(_) => Reason::StaleRegion,

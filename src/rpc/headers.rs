@@ -2,13 +2,16 @@
 
 use super::deadline;
 use super::traces::TRACEPARENT;
+use crate::error::Error;
 use axum::extract::Request;
 use axum::http::header::{ALLOW, CONTENT_TYPE};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 
+/// How messages are compressed, if they are.
+const ENCODING: &str = "grpc-encoding";
 /// Headers that somebody behind this asks for.
-const ASKED_FOR: [&str; 5] = ["content-type", "grpc-encoding", "grpc-accept-encoding", deadline::HEADER, TRACEPARENT];
+const ASKED_FOR: [&str; 5] = ["content-type", ENCODING, "grpc-accept-encoding", deadline::HEADER, TRACEPARENT];
 /// Of one name. Who may have one asks whether there are two.
 const MOST: usize = 2;
 
@@ -32,6 +35,15 @@ pub(super) fn no_grpc(request: &Request) -> Option<Response> {
         StatusCode::UNSUPPORTED_MEDIA_TYPE
     };
     Some((status, [(ALLOW, Method::POST.as_str())], NO_GRPC).into_response())
+}
+
+/// Whether the messages of a call are as they are written. tonic refuses others too, without a reason.
+///
+/// # Errors
+/// They are compressed.
+pub(super) fn plain(headers: &HeaderMap) -> Result<(), Error> {
+    let is_plain = headers.get(ENCODING).is_none_or(|encoding| encoding == "identity");
+    if is_plain { Ok(()) } else { Err(Error::Compressed) }
 }
 
 /// Drops all others. Two hundred short ones take some 30 KiB, for as long as their call has sent nothing.

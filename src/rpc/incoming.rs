@@ -2,7 +2,7 @@
 
 use super::Shared;
 use super::caller::Caller;
-use super::receive::{Kind, Mark, Part};
+use super::receive::{Fault, Kind, Mark, Part};
 use crate::engine::Coming;
 use crate::error::{Error, Reason};
 use crate::metrics::Stage;
@@ -40,6 +40,7 @@ pub(super) struct Incoming {
     begun: bool,
     left: Mark,
     part: Part,
+    told: Fault,
     /// What is wrong with a message that came behind others.
     fault: Option<Error>,
     ended: bool,
@@ -61,12 +62,12 @@ impl Incoming {
         body: BodyDataStream,
         shared: &Arc<Shared>,
         (kind, place, caller): (Kind, Option<Permit>, Caller),
-        (left, part): (Mark, Part),
+        (left, part, told): (Mark, Part, Fault),
     ) -> Self {
         let (shared, alone) = (Arc::clone(shared), place.map(|place| (place, None)));
         let (due, begun, fault, since) = (from_now(&shared), false, None, None);
         let (framing, timer, ended) = (BETWEEN, None, false);
-        Self { body, shared, caller, framing, due, timer, since, kind, alone, begun, left, part, fault, ended }
+        Self { body, shared, caller, framing, due, timer, since, kind, alone, begun, left, part, told, fault, ended }
     }
 
     /// Takes note of bytes that have come. An error tells which of them are not of the message at fault.
@@ -189,7 +190,9 @@ impl Incoming {
 
     fn fail(&mut self, error: &Error) -> Poll<Option<Result<Bytes, BoxError>>> {
         (self.ended, self.alone) = (true, None);
-        Poll::Ready(Some(Err(self.shared.refuse(error, &self.caller).into())))
+        let status = self.shared.refuse(error, &self.caller);
+        self.told.tell(&status);
+        Poll::Ready(Some(Err(status.into())))
     }
 }
 

@@ -20,13 +20,16 @@ use crate::error::{Error, Reason};
 use crate::limits::Limits;
 use crate::permits::Permit;
 use crate::proto::sampler_server::SERVICE_NAME;
-use axum::body::Body;
+use axum::body::{Body, Bytes};
 use axum::extract::{Request, State};
+use axum::http::HeaderMap;
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
+use http_body::Frame;
+use http_body_util::BodyExt;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
 use tokio_stream::Stream;
 use tonic::service::Routes;
@@ -104,7 +107,8 @@ async fn watch(State(shared): State<Arc<Shared>>, mut request: Request, next: Ne
     let open = shared.calls.enter();
     let mut call = Unheard::new(&shared, (service == SERVICE_NAME).then_some(method));
     let caller = Caller::of(request.extensions());
-    let (place, question) = match kind.admit(&shared, &caller) {
+    let admitted = headers::plain(request.headers()).and_then(|()| kind.admit(&shared, &caller));
+    let (place, question) = match admitted {
         Ok(places) => places,
         Err(error) => {
             let status = shared.refuse(&error, &caller);
@@ -119,7 +123,8 @@ async fn watch(State(shared): State<Arc<Shared>>, mut request: Request, next: Ne
     request.extensions_mut().insert(heard);
     request.extensions_mut().insert(part.clone());
     request.extensions_mut().insert(deadline);
-    let marks = (left, part);
+    let fault = Fault::default();
+    let marks = (left, part, fault.clone());
     let request = request.map(|body| {
         let incoming = Incoming::new(body.into_data_stream(), &shared, (kind, place, caller.clone()), marks);
         Body::from_stream(incoming)
@@ -133,7 +138,8 @@ async fn watch(State(shared): State<Arc<Shared>>, mut request: Request, next: Ne
     let response = match kind {
         Kind::Alone => deliver::watched(response, &shared, caller),
         Kind::Stream => outlet::in_pieces(response),
-        Kind::Small | Kind::Questions => outlet::in_place(response, question),
+        Kind::Small => outlet::in_place(response, question),
+        Kind::Questions => outlet::in_place(fault.ending(response), question),
     };
     calls::open_until_dropped(response, open)
 }
@@ -166,6 +172,27 @@ pub(super) struct Part(Arc<AtomicBool>);
 impl Part {
     pub(super) fn tell(&self, has_part: bool) {
         self.0.store(has_part, Ordering::Relaxed);
+    }
+}
+
+/// What is wrong with a call's messages. Reflection takes it for their end, and ends as if nothing were.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Fault(Arc<OnceLock<Status>>);
+
+impl Fault {
+    pub(super) fn tell(&self, status: &Status) {
+        // The first one ended the call.
+        let _ = self.0.set(status.clone());
+    }
+
+    /// The same answers, and at their end what is wrong.
+    fn ending(self, response: Response) -> Response {
+        let told = move |frame: Frame<Bytes>| {
+            let mut end = HeaderMap::new();
+            let is_told = frame.is_trailers() && self.0.get().is_some_and(|status| status.add_header(&mut end).is_ok());
+            if is_told { Frame::trailers(end) } else { frame }
+        };
+        response.map(|body| Body::new(body.map_frame(told)))
     }
 }
 

@@ -4,11 +4,14 @@ use crate::error::{Error, Refusal};
 use crate::params::FieldError;
 use std::collections::HashMap;
 use std::time::Duration;
+use tonic::metadata::MetadataValue;
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 
 /// Domain of `google.rpc.ErrorInfo`.
 const DOMAIN: &str = "croupier";
+/// How messages may be encoded.
+const ACCEPTED: &str = "grpc-accept-encoding";
 
 /// The status of an error, with its details: the field at fault, the reason, when to try again.
 pub(super) fn from_error(error: &Error) -> Status {
@@ -16,6 +19,7 @@ pub(super) fn from_error(error: &Error) -> Status {
         Error::Invalid(field) => (Code::InvalidArgument, Some(field), None),
         Error::Malformed(_) | Error::TooManyItems { .. } => (Code::InvalidArgument, None, None),
         Error::TooLong { .. } => (Code::OutOfRange, None, None),
+        Error::Compressed => (Code::Unimplemented, None, None),
         Error::Unimplemented(field) => (Code::Unimplemented, Some(field), None),
         Error::UnknownRegion(field) => (Code::NotFound, Some(field), None),
         Error::StaleRegion(field) => (Code::FailedPrecondition, Some(field), None),
@@ -36,7 +40,12 @@ pub(super) fn from_error(error: &Error) -> Status {
     if retry.is_some() {
         details.set_retry_info(retry);
     }
-    Status::with_error_details(code, error.to_string(), details)
+    let mut status = Status::with_error_details(code, error.to_string(), details);
+    if *error == Error::Compressed {
+        // What gRPC's libraries look for in its place.
+        status.metadata_mut().insert(ACCEPTED, MetadataValue::from_static("identity"));
+    }
+    status
 }
 
 /// When to try a refused step again, in the wire's unit.

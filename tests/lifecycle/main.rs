@@ -4,6 +4,7 @@
 mod common;
 
 mod admin;
+mod calls;
 mod connections;
 mod end;
 mod lasting;
