@@ -329,3 +329,15 @@ def test_logits_that_are_no_numbers_are_told_in_the_log_once_in_a_while(serve, p
     assert len(told) == 1 and "step_id=" in told[0], log.decode()
     assert f'peer="unix, process {os.getpid()}" model="default"' in told[0], log.decode()
     assert f"sequence_id={text.id} row=0 column={VOCAB - 3} columns=3" in told[0], log.decode()
+
+
+def test_of_a_row_that_lists_its_tokens_the_log_names_the_one_whose_logit_is_no_number(serve):
+    server = serve(stderr=subprocess.PIPE)
+    with croupier.connect(server.uds, VOCAB) as stream:
+        text = stream.open(seed=1)
+        rows = croupier.TopN(np.array([[7, 3, 11]]), np.array([[2.0, np.nan, np.nan]], np.float32), np.full(1, -np.inf, np.float32))
+        with pytest.raises(croupier.RowError, match="NaN"):
+            stream.sample(rows, [text])
+    server.process.terminate()
+    _, log = server.process.communicate(timeout=60)
+    assert f"sequence_id={text.id} row=0 token_id=3 columns=2" in log.decode()

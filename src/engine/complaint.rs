@@ -32,8 +32,16 @@ impl From<ModelMetrics> for Origin {
 /// Where the first logit is that is no number, and how many there are in its row.
 struct Bad {
     row: u64,
-    column: usize,
+    at: At,
     columns: usize,
+}
+
+/// Whose logit it is.
+enum At {
+    /// Of a whole row.
+    Column(usize),
+    /// Of a row that lists its tokens, where columns are none.
+    Token(u32),
 }
 
 /// At level debug all of it. Once in a while also of logits that no worker means to send: peer, model, step and sequence say who sent them, and row,
@@ -55,8 +63,12 @@ pub(super) fn complain(origin: &Origin, step_id: u64, logits: &LogitsBlock, work
     }
     if let Some(more) = model.bad_logits.next(Instant::now()) {
         let bad = first_bad(logits, worked);
-        let (row, column) = (bad.as_ref().map(|bad| bad.row), bad.as_ref().map(|bad| bad.column));
-        let columns = bad.as_ref().map(|bad| bad.columns);
+        let (row, columns) = (bad.as_ref().map(|bad| bad.row), bad.as_ref().map(|bad| bad.columns));
+        let (column, token_id) = match bad.map(|bad| bad.at) {
+            Some(At::Column(column)) => (Some(column), None),
+            Some(At::Token(token)) => (None, Some(token)),
+            None => (None, None),
+        };
         tracing::warn!(
             peer,
             model = model.name(),
@@ -64,6 +76,7 @@ pub(super) fn complain(origin: &Origin, step_id: u64, logits: &LogitsBlock, work
             sequence_id,
             row,
             column,
+            token_id,
             columns,
             more,
             "bad logits: {}",
@@ -72,13 +85,18 @@ pub(super) fn complain(origin: &Origin, step_id: u64, logits: &LogitsBlock, work
     }
 }
 
-/// None where rows are lists, or in a device's memory, or have changed since.
+/// None where rows are in a device's memory, or have changed since.
 fn first_bad(logits: &LogitsBlock, worked: &Worked) -> Option<Bad> {
     (worked.first_row..).take(worked.rows.min(MOST_ROWS)).find_map(|row| {
-        let logits = logits.row(row).filter(|row| row.listed().is_none() && row.device_address().is_none())?;
+        let logits = logits.row(row).filter(|row| row.device_address().is_none())?;
+        if let Some(listed) = logits.listed() {
+            let mut bad = listed.entries().iter().filter(|entry| entry.logit.is_nan());
+            let at = At::Token(bad.next()?.token);
+            return Some(Bad { row, at, columns: 1 + bad.count() });
+        }
         let mut copy = vec![0; logits.byte_len()];
         let values = logits.taken(&mut copy).widen();
         let column = values.iter().position(|value| value.is_nan())?;
-        Some(Bad { row, column, columns: values.iter().filter(|value| value.is_nan()).count() })
+        Some(Bad { row, at: At::Column(column), columns: values.iter().filter(|value| value.is_nan()).count() })
     })
 }
