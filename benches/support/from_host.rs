@@ -12,16 +12,19 @@ use std::time::Instant;
 
 /// llama.cpp's order with its defaults: the kernel begins such a chain, and the CPU ends it.
 const BEGUN: [Step; 4] = [Step::TopK, Step::TopP, Step::MinP, Step::Temperature];
+/// The same where many tokens are left to the CPU.
+const LONG: [Step; 2] = [Step::TopK, Step::Temperature];
 /// The CPU does all of such a row, which is brought to it.
 const BROUGHT: [Step; 2] = [Step::TypicalP(0.9), Step::Temperature];
 
 /// Name, filters, steps of a chain.
 type Kind = (&'static str, Filters, &'static [Step]);
 
-const KINDS: [Kind; 4] = [
+const KINDS: [Kind; 5] = [
     ("greedy", Filters { temperature: 0.0, ..OFF }, &[]),
     ("top-k 50, top-p .9", Filters { top_k: 50, top_p: 0.9, ..OFF }, &[]),
     ("llama.cpp's order, k 40, p .95, min-p .05", Filters { top_k: 40, top_p: 0.95, min_p: 0.05, ..OFF }, &BEGUN),
+    ("the same, k 256 alone", Filters { top_k: 256, ..OFF }, &LONG),
     ("typical-p .9, by the CPU", OFF, &BROUGHT),
 ];
 
@@ -30,7 +33,9 @@ const KINDS: [Kind; 4] = [
 /// # Errors
 /// What the device's memory or the driver says.
 pub(crate) fn table(backend: &mut CudaBackend, vocab: usize, batches: &[usize], rounds: usize) -> Result<(), String> {
-    println!("\nfrom the host, {vocab} f32 logits a row, peaked; one thread of the CPU does what kernels do not");
+    println!(
+        "\nfrom the host, {vocab} f32 logits a row, peaked; one thread of the CPU does what kernels do not: chains of rows in the host's memory too"
+    );
     println!("| rows | what | us, rows in the host's memory | us, rows on the device |");
     println!("|---|---|---|---|");
     let rows = Rows::new(vocab, Dtype::F32, Shape::Peaked);
@@ -72,6 +77,8 @@ fn on_device(backend: &mut CudaBackend, rows: &Rows, batch: usize) -> Result<Box
         let copied = unsafe { result::memcpy_htod_sync(at + (i * row_bytes) as u64, row) };
         copied.map_err(|error| error.to_string())?;
     }
+    // The last bytes may still be on their way.
+    result::ctx::synchronize().map_err(|error| error.to_string())?;
     Ok(made)
 }
 

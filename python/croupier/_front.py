@@ -184,10 +184,10 @@ class Front:
         output: the new text's tokens in the place of those so far, to go back (`text.tokens[:-5]`), or on past tokens that the model had no
             choice in (`text.tokens + forced`). Penalties, stops and grammars take them as drawn.
         sampler_state: what its samplers remember. Without it what they do in the text, where `output` begins with all of its tokens; where it
-            does not, or with `{}`, mirostat and adaptive-p begin anew.
+            does not, or with `{}`, mirostat and adaptive-p begin anew. `fields` that turn them off need `{}`: there is nothing to remember.
 
         It is opened with the next step. What was drafted for the text is not there, nor is what the server knows of its drafts' acceptance.
-        Raises `ValueError` while a step with the text is under way: take its result first.
+        Raises `ValueError` while a step with the text is under way: take its result first. It is for the thread that takes the text's steps.
         """
         self._check_own(sequence)
         self._session.check_forked(sequence)

@@ -1,8 +1,8 @@
 //! Chains of samplers that a kernel begins and the host ends, of rows on the device: filters at a chain's beginning that are among
 //! the kernels' own leave a few tokens, which the kernel tells, and the host takes these through the rest of the chain as a
-//! [listed row](crate::sampling::listed). The row itself stays on the device, since to bring it takes longer than to sample it.
+//! [listed row](crate::sampling::listed). The row itself stays on the device, from where it would be brought whole for a few logits.
 //!
-//! Where more are left than are told, the other backend does the whole row.
+//! Where more are left than are told, the other backend does the whole row. What that takes beside it has not been measured.
 
 use super::ask::{Asked, NoKernel};
 use super::read::Answer;
@@ -16,7 +16,8 @@ use crate::sampling::order::Candidate;
 use crate::sampling::row::{Action, Filters, LogprobsMode, LogprobsSpec, Penalties, RowError, RowResult, RowSpec};
 use crate::sampling::samplers::xtc;
 
-/// Most tokens that are told. Each takes the host some 0.1 us, so that longer lists take as long as a row that is brought.
+/// Most tokens that are told. An estimate: by [`TOKEN_TIME_BYTES`](crate::sampling::listed::TOKEN_TIME_BYTES) each these take the host as
+/// long as a MiB, which is a row of 128,256 f32 logits and the copy of it.
 const MOST: u32 = 256;
 
 /// A chain whose beginning a kernel does.
@@ -39,18 +40,20 @@ impl Begun {
         }
         // What ends a text where nothing is certain may be a token that is not left.
         let chain = spec.chain.as_ref().filter(|chain| chain.infill.is_none())?;
-        let begun = Self::split(chain, &spec.filters);
-        let few = begun.cuts_by_mass() || (1..=MOST).contains(&begun.filters.top_k);
-        few.then_some(begun)
+        let begun = Self::split(chain, spec);
+        let left = [spec.allowed.map(<[u32]>::len), spec.mask.map(|mask| mask.count())];
+        let is_full = left.into_iter().flatten().all(|left| left >= begun.filters.top_k as usize);
+        let is_list = is_full && (1..=MOST).contains(&begun.filters.top_k);
+        (begun.cuts_by_mass() || is_list).then_some(begun)
     }
 
     /// The longest beginning that kernels can do: in their order, which is top-k, top-p, min-p.
-    fn split(chain: &Chain<'_>, of: &Filters) -> Self {
+    fn split(chain: &Chain<'_>, spec: &RowSpec<'_>) -> Self {
         // Where nothing is weighed all tokens shall have a mass.
         let mut begun = Self { filters: Filters { temperature: MAX_TEMPERATURE, ..Filters::OFF }, steps: vec![] };
         let mut taken = 0;
         for step in chain.steps {
-            if !begun.take(step, chain, of) {
+            if !begun.take(step, chain, spec) {
                 break;
             }
             taken += 1;
@@ -60,22 +63,22 @@ impl Begun {
     }
 
     /// Takes a step, if kernels can do it behind those before.
-    fn take(&mut self, step: &Step, chain: &Chain<'_>, of: &Filters) -> bool {
+    fn take(&mut self, step: &Step, chain: &Chain<'_>, spec: &RowSpec<'_>) -> bool {
         let (is_cut, cooled) = (self.cuts_by_mass(), self.steps.len());
-        let own = &mut self.filters;
+        let (own, of) = (&mut self.filters, &spec.filters);
         match *step {
             Step::TopP | Step::TopPWithin if of.top_p >= 1.0 => {}
             Step::Xtc { probability, .. } | Step::XtcUnlessIgnored { probability, .. }
                 if !xtc::happens(probability, chain.xtc) => {}
             // The host's weights need it too.
             Step::Temperature if !is_cut => self.steps.push(*step),
-            // Those that min-p removes are the last.
-            Step::TopK if own.top_p >= 1.0 => own.top_k = fewer(own.top_k, of.top_k.max(chain.min_keep)),
-            Step::AtMost(most) if own.top_p >= 1.0 => own.top_k = fewer(own.top_k, most.max(chain.min_keep)),
+            Step::TopK if !is_cut => own.top_k = fewer(own.top_k, of.top_k.max(chain.min_keep)),
+            Step::AtMost(most) if !is_cut => own.top_k = fewer(own.top_k, most.max(chain.min_keep)),
             Step::TopP if chain.min_keep <= 1 && cooled <= 1 && !is_cut => {
                 (own.temperature, own.top_p) = (temperature(cooled, of), of.top_p);
             }
-            Step::MinP if chain.min_keep <= 1 && cooled <= 1 && own.min_p <= 0.0 => {
+            // What min-p leaves need not be the first tokens, since masses do not quite fall with logits. Ranks count all before one.
+            Step::MinP if chain.min_keep <= 1 && cooled <= 1 && own.min_p <= 0.0 && spec.logprobs.is_none() => {
                 (own.temperature, own.min_p) = (temperature(cooled, of), of.min_p);
             }
             _ => return false,
@@ -120,7 +123,8 @@ impl Begun {
         let entries = top.iter().map(|told| Candidate { token: told.token, logit: told.logit }).collect();
         let none = (f32::NEG_INFINITY, true);
         let list = Listed::new(job.logits.vocab_size() as u32, entries, none, Beyond::Refuse);
-        list.ok().filter(|_| is_all).map(Ok).ok_or(NoKernel::Chain)
+        let list = list.map_err(|_| NoKernel::Contradiction)?;
+        if is_all { Ok(Ok(list)) } else { Err(NoKernel::Chain) }
     }
 }
 
