@@ -8,11 +8,12 @@ use croupier::params::Decay;
 use croupier::params::report::ReportParams;
 use croupier::params::watermark::KgwParams;
 use croupier::sampling::adjust::{Adjusts, Nudge, Penalties, TokenAdjust};
+use croupier::sampling::chain::Step;
 use croupier::sampling::logits::{Dtype, Logits};
 use croupier::sampling::mark::Mark;
 use croupier::sampling::mark::greenlist::{Greenlist, Seeds};
 use croupier::sampling::mask::TokenMask;
-use croupier::sampling::mass::{MASS_ONE, exponent, fraction, mass, scale};
+use croupier::sampling::mass::{MASS_ONE, exponent, fraction, mass, min_p_need, scale};
 use croupier::sampling::report::{Bans, ReportSpec};
 use croupier::sampling::row::{Action, Filters, LogprobsMode, LogprobsSpec, RowResult, RowSpec};
 use croupier::sampling::sample_row;
@@ -240,7 +241,33 @@ fn greens() -> Greenlist {
 }
 
 /// What the property tests once found, by name, and edges that they could miss.
+/// Chains with min-p on a row with two neighbouring logits, of which the smaller one has the larger mass, that which min-p asks for.
+pub(crate) fn masses_the_wrong_way_round() -> [Case; 3] {
+    let (more, less) = (f32::from_bits(0xBE99_99B6), f32::from_bits(0xBE99_99B7));
+    let mut values = vec![-20.0f32; 3000];
+    (values[0], values[1], values[2]) = (0.0, more, less);
+    let mass_of = |logit: f32| mass(exponent(logit, 0.0, scale(1.0)));
+    let min_p = (mass_of(less) as f64 / MASS_ONE as f64) as f32;
+    assert!(more > less && (mass_of(more) + 1..=mass_of(less)).contains(&min_p_need(min_p)));
+    let filters = Filters { top_k: 2, min_p, ..Filters::OFF };
+    [
+        (vec![Step::Temperature, Step::MinP, Step::TopK], None),
+        (vec![Step::TopK, Step::MinP, Step::Temperature], None),
+        (vec![Step::MinP], Some((3, LogprobsMode::Processed, vec![]))),
+    ]
+    .map(|(steps, logprobs)| {
+        let chain = Some(Chained { steps, min_keep: 1, ..Chained::default() });
+        let action = Action::Draw { uniform: u64::MAX };
+        Case { filters, chain, logprobs, action, ..Case::new(Dtype::F32, &values) }
+    })
+}
+
 pub(crate) fn named_edges() -> Vec<(&'static str, Case)> {
+    let inverted = masses_the_wrong_way_round().map(|case| ("min_p in a chain, between two such masses", case));
+    [single_edges(), inverted.to_vec()].concat()
+}
+
+fn single_edges() -> Vec<(&'static str, Case)> {
     let flat = |filters| Case { filters, ..Case::new(Dtype::F32, &vec![1.0; 5000]) };
     let off = Filters::OFF;
     let zeros: Vec<f32> = (0..300).map(|i| if i % 3 == 0 { -0.0 } else { 0.0 }).collect();

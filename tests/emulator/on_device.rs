@@ -11,7 +11,6 @@ use croupier::backend::{Backend, RowJob, VerifyJob};
 use croupier::sampling::chain::Step;
 use croupier::sampling::kept::Kept;
 use croupier::sampling::logits::{Dtype, Foreign, Logits};
-use croupier::sampling::mass;
 use croupier::sampling::row::{Action, Filters, LogprobsMode};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
@@ -160,35 +159,14 @@ fn chains_that_kernels_begin_are_ended_without_their_rows() {
     assert!(6 * ended.get() > rows.get());
 }
 
-/// Of two tokens with neighbouring logits the one with the smaller may have the larger mass, and min-p keep it alone: top-k behind it counts
-/// what is left, and a rank what is not left too.
+/// What min-p leaves need not be the first tokens: top-k behind it counts what is left, and a rank what is not left too.
 #[test]
 fn what_min_p_leaves_need_not_be_the_first_tokens() {
     if !built() {
         return;
     }
-    let (more, less) = (f32::from_bits(0xBE99_99B6), f32::from_bits(0xBE99_99B7));
-    let mut values = vec![-20.0f32; 3000];
-    (values[0], values[1], values[2]) = (0.0, more, less);
-    let weight = |logit: f32| mass::mass(mass::exponent(logit, 0.0, mass::scale(1.0)));
-    assert!(more > less && weight(more) < weight(less), "{} {}", weight(more), weight(less));
-    let min_p = (weight(less) as f64 / mass::MASS_ONE as f64) as f32;
-    assert!((weight(more) + 1..=weight(less)).contains(&mass::min_p_need(min_p)));
-    let filters = Filters { top_k: 2, min_p, ..Filters::OFF };
     let mut backend = backend("narrow");
-    for (steps, logprobs) in [
-        (vec![Step::Temperature, Step::MinP, Step::TopK], None),
-        (vec![Step::TopK, Step::MinP, Step::Temperature], None),
-        (vec![Step::MinP], Some((3, LogprobsMode::Processed, vec![]))),
-    ] {
-        let chain = Some(Chained { steps, min_keep: 1, ..Chained::default() });
-        let case = Case {
-            filters,
-            chain,
-            logprobs,
-            action: Action::Draw { uniform: u64::MAX },
-            ..Case::new(Dtype::F32, &values)
-        };
+    for case in cases::masses_the_wrong_way_round() {
         looks(&mut backend, &[(case, Some(0))]);
     }
 }
