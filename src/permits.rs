@@ -11,6 +11,8 @@ pub struct Counter {
     limit: usize,
     gauge: Gauge,
     spare: OnceLock<Spare>,
+    /// What it is a part of.
+    whole: Option<Arc<Counter>>,
 }
 
 /// Gives back so much room that nobody needs, or none if there is less; says whether it did.
@@ -33,7 +35,14 @@ impl Counter {
     /// Room for `limit`, shown by `gauge`.
     #[must_use]
     pub fn new(limit: usize, gauge: Gauge) -> Arc<Self> {
-        Arc::new(Self { used: AtomicUsize::new(0), limit, gauge, spare: OnceLock::new() })
+        Arc::new(Self { used: AtomicUsize::new(0), limit, gauge, spare: OnceLock::new(), whole: None })
+    }
+
+    /// A part of this room, of which `limit` may be in use: what is taken of it is taken of the whole too.
+    #[must_use]
+    pub fn part(self: &Arc<Self>, limit: usize) -> Arc<Self> {
+        let (used, whole) = (AtomicUsize::new(0), Some(Arc::clone(self)));
+        Arc::new(Self { used, limit, gauge: Gauge::noop(), spare: OnceLock::new(), whole })
     }
 
     /// Has `spare` asked for so much more room where there is too little: it gives back what nobody needs, or says that it
@@ -58,6 +67,15 @@ impl Counter {
 
     /// Counts `more` in, unless there is less room than that.
     fn reserve(&self, more: usize) -> bool {
+        let taken = self.reserve_here(more);
+        if taken && self.whole.as_ref().is_some_and(|whole| !whole.reserve(more)) {
+            self.give_back_here(more);
+            return false;
+        }
+        taken
+    }
+
+    fn reserve_here(&self, more: usize) -> bool {
         let fits = |used: usize| used.checked_add(more).filter(|&after| after <= self.limit);
         let take = || self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok();
         let mut taken = take();
@@ -79,7 +97,18 @@ impl Counter {
         self.limit.checked_sub(amount).map(|left| self.used().saturating_sub(left))
     }
 
+    fn reserve_anyway(&self, more: usize) {
+        self.used.fetch_add(more, Ordering::Relaxed);
+        self.gauge.increment(more as f64);
+        self.whole.iter().for_each(|whole| whole.reserve_anyway(more));
+    }
+
     fn give_back(&self, amount: usize) {
+        self.give_back_here(amount);
+        self.whole.iter().for_each(|whole| whole.give_back(amount));
+    }
+
+    fn give_back_here(&self, amount: usize) {
         self.used.fetch_sub(amount, Ordering::Relaxed);
         self.gauge.decrement(amount as f64);
     }
@@ -122,8 +151,7 @@ impl Permit {
     /// until there is some again.
     pub fn set(&mut self, amount: usize) {
         if amount > self.amount {
-            self.counter.used.fetch_add(amount - self.amount, Ordering::Relaxed);
-            self.counter.gauge.increment((amount - self.amount) as f64);
+            self.counter.reserve_anyway(amount - self.amount);
             self.amount = amount;
         } else {
             let _ = self.resize(amount);
@@ -185,6 +213,22 @@ mod tests {
         assert!(mine.resize(8) && counter.used() == 8, "and the other one");
         assert_eq!(*asked.lock().expect("no panic"), [1, 1], "how much is lacking");
         assert!(counter.take(3).is_none());
+    }
+
+    #[test]
+    fn a_part_takes_of_the_whole_and_leaves_the_rest_of_it_to_others() {
+        let whole = Counter::new(10, Gauge::noop());
+        let part = whole.part(6);
+        let mut four = part.take(4).expect("room");
+        assert!(part.take(3).is_none() && part.used() == 4 && whole.used() == 4);
+        let six = whole.take(6).expect("the rest");
+        assert!(!four.resize(5) && part.used() == 4 && whole.used() == 10, "without room in the whole nothing changes");
+        four.set(8);
+        assert_eq!((part.used(), whole.used()), (8, 14));
+        drop(six);
+        assert!(whole.take(2).is_some() && part.take(0).is_none());
+        drop((four.another(1), four));
+        assert_eq!((part.used(), whole.used()), (0, 0));
     }
 
     #[test]

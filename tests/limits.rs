@@ -128,9 +128,9 @@ async fn bytes_of_what_rows_may_report() {
     worker.step(open_step((0..100).map(asks_much).collect())).await;
     let rows: Vec<_> = (0..100).map(|id| (id, logits(id, 0))).collect();
     let mut work = worker.step(sample_step(&rows)).await.work;
-    // Each may report 16 KiB.
+    // Each may report 16 KiB, and all of them three quarters of the limit.
     let done = work.iter().filter(|work| work.status() == RowStatus::Ok).count();
-    assert!((50..64).contains(&done), "{done}");
+    assert!((40..=48).contains(&done), "{done}");
     let failed: Vec<u64> = (0..100).filter(|&id| work[id as usize].status() == RowStatus::ReplyBytes).collect();
     assert_eq!(done + failed.len(), 100);
     assert!(work[failed[0] as usize].message.contains("max_bytes_in_flight"));
@@ -138,9 +138,11 @@ async fn bytes_of_what_rows_may_report() {
     assert_eq!(counted, failed.len() as f64);
     server.expect_series("croupier_in_flight_bytes", 0.0).await;
     // Nothing was committed: sent again they get the tokens that they would have got.
-    let again: Vec<_> = failed.iter().map(|&id| (id, logits(id, 0))).collect();
-    for (&id, result) in failed.iter().zip(worker.step(sample_step(&again)).await.work) {
-        work[id as usize] = result;
+    for failed in failed.chunks(40) {
+        let again: Vec<_> = failed.iter().map(|&id| (id, logits(id, 0))).collect();
+        for (&id, result) in failed.iter().zip(worker.step(sample_step(&again)).await.work) {
+            work[id as usize] = result;
+        }
     }
     let roomy = TestServer::start().await;
     let mut other = roomy.worker().await;

@@ -42,12 +42,15 @@ async fn expect(server: &TestServer, series: &str, value: f64) {
     assert!(seen.is_ok(), "{series} is {}, expected {value}", server.series(series));
 }
 
+/// Of the neighbour's rows: a fit for nobody who comes with less room than 64 KiB.
+const NEIGHBOURS_TOKENS: u32 = 16384;
+
 /// Samples sequence 1 until the other stream is given up; the most bytes that were in flight meanwhile.
 async fn serves_until_the_other_is_gone(server: &TestServer, worker: &mut Worker) -> f64 {
     let asks = async {
         let mut most = 0.0;
         while server.series("croupier_rejected_total{reason=\"reply_timeout\"}") == 0.0 {
-            let result = worker.step(sample_step(&[(1, logits(1, 0))])).await;
+            let result = worker.step(sample_step(&[(1, vec![0.0; NEIGHBOURS_TOKENS as usize])])).await;
             assert_eq!(result.refusal, None);
             most = f64::max(most, server.series("croupier_in_flight_bytes"));
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -71,7 +74,7 @@ async fn who_does_not_read_loses_the_stream_and_not_the_others_their_room() {
         (limits.max_bytes_in_flight, limits.reply_timeout) = (MOST_BYTES, timeout);
     };
     let server = TestServer::with_backend(gate.clone(), bounds).await;
-    let mut neighbour = server.worker().await;
+    let mut neighbour = server.worker_with(StreamConfig { vocab_size: NEIGHBOURS_TOKENS, ..config() }).await;
     neighbour.step(open_step(vec![open(1, seeded(1))])).await;
     let mut silent = talkative(&server).await;
     for _ in 0..STEPS {
@@ -82,10 +85,10 @@ async fn who_does_not_read_loses_the_stream_and_not_the_others_their_room() {
     expect(&server, "croupier_queue_depth", STEPS as f64 - 1.0).await;
     gate.open();
 
-    // What rows may report has room or they are not done, so that whoever asks for little is served all the time.
+    // What rows may report has room in three quarters or they are not done, so that others are served all the time.
     let most = serves_until_the_other_is_gone(&server, &mut neighbour).await;
-    // Three replies of a megabyte or four, by which of them were in one batch.
-    assert!(most > 3e6 && most < 1.25 * MOST_BYTES as f64, "{most} bytes");
+    // The first reply at least; how much of the others is by how many were in one batch.
+    assert!(most > 1e6 && most < 0.95 * MOST_BYTES as f64, "{most} bytes");
     // What HTTP/2 has counts, and is less than one of the replies.
     let counted = server.series("croupier_in_flight_bytes");
     assert!(counted > 0.0 && counted <= 2.0 * PIECE, "{counted} bytes");

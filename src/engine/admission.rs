@@ -23,6 +23,8 @@ pub(super) struct Admission {
     /// Their messages' bytes: part of all bytes, so that messages that never come leave room for steps.
     coming: Arc<Counter>,
     bytes: Arc<Counter>,
+    /// Replies' bytes until they are read: part of all bytes, so that those who do not read leave room for others' steps.
+    replies: Arc<Counter>,
     rows: Arc<Counter>,
     streams: Arc<Counter>,
     sequences: Arc<Counter>,
@@ -51,26 +53,37 @@ pub struct Place {
 pub(super) struct StepPermits {
     /// Its place in the queue, given back when a batch takes it; before that, its place among those held back.
     pub(super) queued: Permit,
-    /// Its bytes and rows, given back with its reply.
-    pub(super) in_flight: (Permit, Permit),
+    pub(super) in_flight: InFlight,
+}
+
+/// The room of a step that is not answered.
+#[derive(Debug)]
+pub(super) struct InFlight {
+    /// Its message and what is made of it.
+    pub(super) message: Permit,
+    pub(super) rows: Permit,
+    /// What its reply may report, and then what it does.
+    pub(super) reply: Permit,
 }
 
 impl StepPermits {
     /// Counts the sequences that were built, with the texts of those that could not be.
     pub(super) fn opened(&mut self, open: &[Open]) {
-        let (bytes, _) = &mut self.in_flight;
-        bytes.set(bytes.amount() + memory::of_errors(open));
+        let message = &mut self.in_flight.message;
+        message.set(message.amount() + memory::of_errors(open));
     }
 }
 
 impl Admission {
     pub(super) fn new(limits: &Limits, metrics: &Metrics) -> Self {
+        let bytes = Counter::new(limits.max_bytes_in_flight, metrics.bytes_in_flight.clone());
         Self {
             queued: Counter::new(limits.max_queued_steps, metrics.queue_depth.clone()),
             held: Counter::new(limits.max_queued_steps, Gauge::noop()),
             alone: Counter::new(limits.max_queued_steps, Gauge::noop()),
             coming: Counter::new((limits.max_bytes_in_flight / 2).max(limits.max_message_bytes), Gauge::noop()),
-            bytes: Counter::new(limits.max_bytes_in_flight, metrics.bytes_in_flight.clone()),
+            replies: bytes.part(limits.max_bytes_in_flight / 4 * 3),
+            bytes,
             rows: Counter::new(limits.max_rows_in_flight(), metrics.rows_in_flight.clone()),
             streams: Counter::new(limits.max_streams, metrics.streams.clone()),
             sequences: Counter::new(limits.max_sequences, metrics.sequences.clone()),
@@ -97,7 +110,8 @@ impl Admission {
         let rows = self.rows.take(step.rows()).ok_or(Refusal::RowsInFlight)?;
         // Past the limit if need be, by the lists of one step for each core: a message that fits must not be refused for ever.
         bytes.set(memory::of_step(step, openings));
-        Ok(StepPermits { queued, in_flight: (bytes, rows) })
+        let reply = self.replies.take_anyway(0);
+        Ok(StepPermits { queued, in_flight: InFlight { message: bytes, rows, reply } })
     }
 
     /// A step that was held back is queued. It was let in before, so there is a place for it.

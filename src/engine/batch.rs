@@ -1,5 +1,6 @@
 //! One batch: the steps it took, the rows they need, and what comes of them.
 
+use super::admission::InFlight;
 use super::commit::Results;
 use super::plan::{Costs, MAX_EXPLAINED_LOGITS, MAX_LISTED_ENTRIES, Planned, plan_work};
 use super::rows::{MAX_AHEAD_ENTRIES, RowSource, run_rows};
@@ -9,7 +10,6 @@ use super::verify::{Lot, VerifySource, run_verifications};
 use super::{grammar, memory};
 use crate::backend::Backend;
 use crate::limits::Limits;
-use crate::permits::Permit;
 use std::collections::{HashMap, HashSet};
 use std::time::Instant;
 
@@ -41,7 +41,7 @@ pub(super) struct Taken {
     pub(super) open: Vec<Opened>,
     /// For each work what it needs, or why it is not done.
     pub(super) plan: Vec<Result<Planned, RowFailure>>,
-    pub(super) permits: (Permit, Permit),
+    pub(super) permits: InFlight,
 }
 
 impl Batch {
@@ -97,7 +97,7 @@ impl Batch {
             } else {
                 plan_work(&mut stream.table, work, (&step, &mut costs), self.number, limits)
             };
-            let room = &mut permits.in_flight.0;
+            let room = &mut permits.in_flight.reply;
             let planned =
                 planned.and_then(|planned| memory::reserve_lists(room, &stream.table, work).map(|()| planned));
             self.rows += planned.as_ref().map_or(0, |planned| planned.rows());

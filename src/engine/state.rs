@@ -5,7 +5,7 @@
 //! sequence the batch already works on waits for the next batch, and the rest of its stream with it:
 //! its rows depend on tokens that are not drawn yet.
 
-use super::admission::StepPermits;
+use super::admission::{InFlight, StepPermits};
 use super::batch::{Batch, Taken};
 use super::commit::{Results, finish};
 use super::complaint::{Origin, complain};
@@ -226,7 +226,7 @@ pub(super) struct Finished {
     step: Step,
     open: Vec<Opened>,
     pub(super) work: Vec<Worked>,
-    permits: (Permit, Permit),
+    permits: InFlight,
 }
 
 /// What came of a work.
@@ -283,7 +283,8 @@ impl Stream {
     }
 
     fn answer(&mut self, finished: Finished, metrics: &Metrics, (started, finished_at): (Instant, Instant)) {
-        let Finished { step, open, work, permits: (mut room, rows), .. } = finished;
+        let Finished { step, open, work, permits, .. } = finished;
+        let InFlight { message, rows, reply: mut room } = permits;
         for worked in &work {
             worked.sequence.into_iter().for_each(|id| self.table.settle(id));
             record(metrics, &self.origin.model, worked.rows, &worked.done);
@@ -291,7 +292,7 @@ impl Stream {
         }
         let work: Vec<_> = work.into_iter().map(|worked| worked.done).collect();
         // Room first, so that who sees the reply, or the tokens, also sees the room.
-        drop((rows, step.logits));
+        drop((message, rows, step.logits));
         room.set(memory::of_reply(&open, &work));
         let in_slots = step.slots.is_some_and(|slots| slots.tell(step.id, &work));
         let (received, finished) = (step.received, finished_at);
