@@ -4,7 +4,7 @@
 
 use crate::error::Reason;
 use crate::metrics::Metrics;
-use crate::rpc::listener::Acceptor;
+use crate::rpc::connections::listener::Acceptor;
 use std::collections::VecDeque;
 use std::future::Future;
 use std::io;

@@ -5,8 +5,8 @@
 
 use super::caller::Caller;
 use super::convert::shards;
-use super::receive::Requests;
-use super::unread::Answers;
+use super::inbound::receive::Requests;
+use super::outbound::unread::Answers;
 use super::{Shared, status};
 use crate::engine::shards::attachment::Attachment;
 use crate::error::Error;

@@ -1,7 +1,7 @@
 //! Health as gRPC's health service tells it, and as the admin port does.
 
+use super::outbound::until::Until;
 use super::status;
-use super::until::Until;
 use crate::error::Error;
 use crate::metrics::Metrics;
 use crate::proto::sampler_server;

@@ -1,39 +1,30 @@
 //! The gRPC service: the only code that sees protobuf and tonic.
 //!
-//! Read [`listener`], `connection`, [`handshake`], [`server`] and [`auth`] (how a connection and a call get in), `receive` (how a message does),
-//! [`decode`] (the stream's life),
-//! `offers` (what it gets beside), `outlet` (how replies get out), `unread` (its end when nobody reads, or with the server's), `attach` (that of another rank's), `convert` (where wire and domain meet), `status` (errors), `traces`.
+//! Read [`connections`] (how one gets in), [`server`] and [`auth`] (how its calls do), `inbound` (how their messages do),
+//! [`decode`] (the stream's life), `attach` (that of another rank's), `sample` (a batch without one), `offers` (what a stream gets
+//! beside), `outbound` (how replies get out, and what becomes of those that nobody reads), `convert` (where wire and domain meet),
+//! `status` (errors), `traces`. [`regions`] and `refusals` are the side socket.
 
 mod attach;
 pub mod auth;
 mod blocking;
 pub mod caller;
-mod calls;
-mod connection;
+pub mod connections;
 mod convert;
-mod deadline;
 mod decode;
-mod deliver;
-pub mod handshake;
-mod headers;
 pub mod health;
 mod held;
-mod incoming;
+mod inbound;
 mod info;
-pub mod listener;
 mod offers;
-mod outlet;
+mod outbound;
 pub mod probe;
-mod receive;
 mod refusals;
 pub mod regions;
 mod sample;
 pub mod server;
 mod status;
 mod traces;
-pub mod uds;
-mod unread;
-mod until;
 
 use crate::backend::BackendInfo;
 use crate::engine;
@@ -53,19 +44,19 @@ use crate::trace::Tracer;
 use crate::vocabulary::Vocabulary;
 use attach::AttachStream;
 use caller::Caller;
-pub use calls::Calls;
 use convert::params::SeedSource;
 use decode::DecodeStream;
+use inbound::receive::{Mark, Requests};
 use info::Offered;
+pub use outbound::calls::Calls;
+use outbound::unread::{Answers, Replies};
 use prost::Message;
-use receive::{Mark, Requests};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 use tonic::{Request, Response, Status, Streaming};
-use unread::{Answers, Replies};
 
 /// The sampling service.
 #[derive(Debug, Clone)]
@@ -223,7 +214,7 @@ impl Service {
     pub fn add_to(self, routes: Routes) -> Routes {
         let shared = Arc::clone(&self.shared);
         let server = SamplerServer::new(self).max_decoding_message_size(shared.limits.max_message_bytes);
-        receive::watched(routes.add_service(server), shared)
+        inbound::receive::watched(routes.add_service(server), shared)
     }
 }
 

@@ -4,10 +4,10 @@
 //! `RegionReply`; the descriptor of a region travels beside the reply that leases it. The connection is the lease: when
 //! it ends, for whatever reason, the stream's regions end with it.
 
-use super::connection::Connection;
-use super::listener::{Guard, incoming};
+use super::connections::connection::Connection;
+use super::connections::listener::{Guard, incoming};
+use super::connections::uds::UdsListener;
 use super::refusals::{self, not_found, not_leased, outcome, refusal};
-use super::uds::UdsListener;
 use crate::error::Reason;
 use crate::metrics::{Lease, Metrics};
 use crate::proto::region_reply::Reply;

@@ -2,7 +2,7 @@
 
 use super::Service;
 use super::health::Health;
-use super::until::Until;
+use super::outbound::until::Until;
 use crate::config::Config;
 use crate::proto::FILE_DESCRIPTOR_SET;
 use axum::body::Body;

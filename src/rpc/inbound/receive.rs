@@ -7,19 +7,19 @@
 //! for the watch on these to end (`unread`), which is told here of messages that are not whole.
 //! Other calls have small messages, and the same time for them. Calls of the sampler that end before the service hears of them are counted here.
 
-use super::Shared;
-use super::caller::{Caller, MOST_QUESTIONS};
-use super::calls;
 use super::deadline::Deadline;
-use super::deliver;
 use super::headers;
 use super::incoming::Incoming;
-use super::outlet;
-use super::server::split;
 use crate::error::{Error, Reason};
 use crate::limits::Limits;
 use crate::permits::Permit;
 use crate::proto::sampler_server::SERVICE_NAME;
+use crate::rpc::Shared;
+use crate::rpc::caller::{Caller, MOST_QUESTIONS};
+use crate::rpc::outbound::calls;
+use crate::rpc::outbound::deliver;
+use crate::rpc::outbound::outlet;
+use crate::rpc::server::split;
 use axum::body::{Body, Bytes};
 use axum::extract::{Request, State};
 use axum::http::HeaderMap;
@@ -40,7 +40,7 @@ use tonic_health::pb::health_server;
 const SMALL: usize = 4096;
 
 /// The same routes, with a watch on what their calls send.
-pub(super) fn watched(routes: Routes, shared: Arc<Shared>) -> Routes {
+pub(in crate::rpc) fn watched(routes: Routes, shared: Arc<Shared>) -> Routes {
     Routes::from(routes.into_axum_router().layer(from_fn_with_state(shared, watch)))
 }
 
@@ -146,11 +146,11 @@ async fn watch(State(shared): State<Arc<Shared>>, mut request: Request, next: Ne
 
 /// Something that happened to a call, or not yet.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Mark(Arc<AtomicBool>);
+pub(in crate::rpc) struct Mark(Arc<AtomicBool>);
 
 impl Mark {
     /// The service has heard of the call of this request, and counts it from now on.
-    pub(super) fn heard<T>(request: &tonic::Request<T>) {
+    pub(in crate::rpc) fn heard<T>(request: &tonic::Request<T>) {
         if let Some(heard) = request.extensions().get::<Self>() {
             heard.set();
         }
@@ -198,30 +198,30 @@ impl Fault {
 
 /// The messages of a stream's worker, until their end.
 #[derive(Debug)]
-pub(super) struct Requests<T> {
+pub(in crate::rpc) struct Requests<T> {
     /// `None` behind it, or once no more are wanted.
     messages: Option<Streaming<T>>,
     part: Part,
 }
 
 impl<T> Requests<T> {
-    pub(super) fn of(request: tonic::Request<Streaming<T>>) -> Self {
+    pub(in crate::rpc) fn of(request: tonic::Request<Streaming<T>>) -> Self {
         let part = request.extensions().get::<Part>().cloned().unwrap_or_default();
         Self { messages: Some(request.into_inner()), part }
     }
 
     /// Whether they hold part of a message, of which the rest has not come.
-    pub(super) fn hold_part(&self) -> bool {
+    pub(in crate::rpc) fn hold_part(&self) -> bool {
         self.messages.is_some() && self.part.0.load(Ordering::Relaxed)
     }
 
     /// No more are wanted.
-    pub(super) fn close(&mut self) {
+    pub(in crate::rpc) fn close(&mut self) {
         self.messages = None;
     }
 
     /// The next one, or what went wrong instead, behind which none comes.
-    pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<T, Status>>> {
+    pub(in crate::rpc) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<T, Status>>> {
         let Some(messages) = &mut self.messages else { return Poll::Ready(None) };
         let next = ready!(Pin::new(messages).poll_next(context));
         if !matches!(next, Some(Ok(_))) {

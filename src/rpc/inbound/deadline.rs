@@ -16,7 +16,7 @@ const AHEAD: Duration = Duration::from_millis(2);
 
 /// When a call has to be answered, if it says.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Deadline(Option<Instant>);
+pub(in crate::rpc) struct Deadline(Option<Instant>);
 
 impl Deadline {
     /// That of a call which begins now.
@@ -34,7 +34,7 @@ impl Deadline {
     }
 
     /// The code of a call that ends now, without an answer: who leaves at the deadline leaves because of it.
-    pub(super) fn unanswered(self) -> Code {
+    pub(in crate::rpc) fn unanswered(self) -> Code {
         match self.0 {
             Some(deadline) if deadline <= Instant::now() => Code::DeadlineExceeded,
             _ => Code::Cancelled,

@@ -3,11 +3,11 @@
 //! HTTP/2 gets it piece by piece, as it sends them ([`Outlet`](super::outlet::Outlet)), and what is left keeps its room of
 //! `max_bytes_in_flight`, until it is taken or the client has taken too long.
 
-use super::Shared;
-use super::caller::Caller;
 use super::outlet::Outgoing;
 use super::unread::{Answers, Replies};
 use crate::error::Error;
+use crate::rpc::Shared;
+use crate::rpc::caller::Caller;
 use axum::body::{Body, Bytes, HttpBody};
 use axum::http::HeaderMap;
 use axum::response::Response;
@@ -18,7 +18,7 @@ use std::task::{Context, Poll};
 use tokio_stream::Stream;
 
 /// The same answer, watched, if there is more to it than its status.
-pub(super) fn watched(response: Response, shared: &Arc<Shared>, caller: Caller) -> Response {
+pub(in crate::rpc) fn watched(response: Response, shared: &Arc<Shared>, caller: Caller) -> Response {
     let (mut parts, body) = response.into_parts();
     if body.is_end_stream() {
         return Response::from_parts(parts, body);

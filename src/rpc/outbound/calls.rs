@@ -20,12 +20,12 @@ pub struct Calls {
 }
 
 impl Calls {
-    pub(super) fn new(engine: &engine::Handle) -> Self {
+    pub(in crate::rpc) fn new(engine: &engine::Handle) -> Self {
         Self { open: Counter::new(usize::MAX, Gauge::noop()), unsent: engine.bytes_in_flight() }
     }
 
     /// One more, until this is dropped.
-    pub(super) fn enter(&self) -> Permit {
+    pub(in crate::rpc) fn enter(&self) -> Permit {
         self.open.take_anyway(1)
     }
 
@@ -46,7 +46,7 @@ impl Calls {
 }
 
 /// The same answer, whose call is open until HTTP/2 has dropped it.
-pub(super) fn open_until_dropped(response: Response, call: Permit) -> Response {
+pub(in crate::rpc) fn open_until_dropped(response: Response, call: Permit) -> Response {
     let kept = move |frame| {
         let _open = &call;
         frame

@@ -1,11 +1,11 @@
 //! TLS on connections that were accepted. Each handshake is a task of its own with a time limit of its own, so a client
 //! that stops in the middle holds up nobody and keeps its place no longer than that.
 
-use super::caller::Peer;
 use super::connection::{Connection, ConnectionPermit};
 use super::listener::{Accept, Guard, accept_each};
 use crate::error::Reason;
 use crate::reload::Reloaded;
+use crate::rpc::caller::Peer;
 use crate::tls::{H2, ServerTls};
 use std::io;
 use std::sync::Arc;

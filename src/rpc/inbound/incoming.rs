@@ -1,12 +1,12 @@
 //! Messages of all calls on their way in: where they begin and end, how long they take, and those that do not come.
 
-use super::Shared;
-use super::caller::Caller;
 use super::receive::{Fault, Kind, Mark, Part};
 use crate::engine::Coming;
 use crate::error::{Error, Reason};
 use crate::metrics::Stage;
 use crate::permits::Permit;
+use crate::rpc::Shared;
+use crate::rpc::caller::Caller;
 use axum::BoxError;
 use axum::body::{BodyDataStream, Bytes, HttpBody};
 use std::pin::Pin;

@@ -51,7 +51,7 @@ struct Watched<S> {
 
 impl<S: Answers> Replies<S> {
     /// Watches until `closing`; a `timeout` of zero is none.
-    pub(super) fn new(answers: S, timeout: Duration, closing: &CancellationToken) -> Self {
+    pub(in crate::rpc) fn new(answers: S, timeout: Duration, closing: &CancellationToken) -> Self {
         let stream = Arc::new(Mutex::new(Watched { answers, unasked: 0, waker: None }));
         let watch = tokio::spawn(watch(Arc::downgrade(&stream), timeout, closing.clone()));
         Self { stream, _watch: AbortOnDropHandle::new(watch) }

@@ -1,10 +1,10 @@
 //! A connection that was accepted: its place within the limits, what it has to begin with and until when, and its end.
 
-use super::caller::{Caller, Peer};
 use super::listener::Guard;
 use crate::complaints::Complaints;
 use crate::error::Reason;
 use crate::metrics::Metrics;
+use crate::rpc::caller::{Caller, Peer};
 use metrics::Gauge;
 use std::future::Future;
 use std::io;

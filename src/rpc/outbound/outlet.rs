@@ -20,7 +20,7 @@ const PIECE: usize = 64 << 10;
 
 /// What HTTP/2 has not got yet of a call's answers.
 #[derive(Debug, Default)]
-pub(super) struct Outlet {
+pub(in crate::rpc) struct Outlet {
     bytes: Bytes,
     /// Whether it had some of these bytes: the rest of them is in the same allocation.
     is_begun: bool,
@@ -65,7 +65,7 @@ impl Outlet {
         Some(holding(bytes, room))
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(in crate::rpc) fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
 
@@ -93,33 +93,33 @@ impl<H> AsRef<[u8]> for Piece<H> {
 
 /// The outlet of a call, for those who fill it and those who empty it; it travels in the extensions of the call's answer.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Outgoing(Arc<Mutex<Outlet>>);
+pub(in crate::rpc) struct Outgoing(Arc<Mutex<Outlet>>);
 
 impl Outgoing {
     /// A message is about to be encoded, which takes so much room until HTTP/2 lets go of it.
-    pub(super) fn expect(&self, room: Permit) {
+    pub(in crate::rpc) fn expect(&self, room: Permit) {
         self.outlet().expect(room);
     }
 
     /// Whether there is something that HTTP/2 has not got, and has not asked for since this was last called: whoever asks
     /// again begins anew.
-    pub(super) fn took_nothing(&self) -> bool {
+    pub(in crate::rpc) fn took_nothing(&self) -> bool {
         let mut outlet = self.outlet();
         !mem::take(&mut outlet.asked) && !outlet.is_empty()
     }
 
-    pub(super) fn clear(&self) {
+    pub(in crate::rpc) fn clear(&self) {
         self.outlet().clear();
     }
 
     /// A panic while it was held ended its call; what is left is only dropped.
-    pub(super) fn outlet(&self) -> MutexGuard<'_, Outlet> {
+    pub(in crate::rpc) fn outlet(&self) -> MutexGuard<'_, Outlet> {
         lock(&self.0)
     }
 }
 
 /// The same answers, of a stream, piece by piece.
-pub(super) fn in_pieces(response: Response) -> Response {
+pub(in crate::rpc) fn in_pieces(response: Response) -> Response {
     let (mut parts, body) = response.into_parts();
     match parts.extensions.remove::<Outgoing>() {
         Some(outgoing) => Response::from_parts(parts, Body::new(Pieces { body, outgoing })),
@@ -128,7 +128,7 @@ pub(super) fn in_pieces(response: Response) -> Response {
 }
 
 /// The same answers, whose call keeps its place until HTTP/2 has let go of them.
-pub(super) fn in_place(response: Response, place: Option<Permit>) -> Response {
+pub(in crate::rpc) fn in_place(response: Response, place: Option<Permit>) -> Response {
     let Some(place) = place.map(Arc::new) else { return response };
     let held = move |frame: Frame<Bytes>| frame.map_data(|bytes| holding(bytes, Arc::clone(&place)));
     response.map(|body| Body::new(body.map_frame(held)))

@@ -6,13 +6,13 @@ use tokio_stream::Stream;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 /// The items of a stream until the server stops. What is there by then still comes.
-pub(super) struct Until<S> {
+pub(in crate::rpc) struct Until<S> {
     items: S,
     stop: Pin<Box<WaitForCancellationFutureOwned>>,
 }
 
 impl<S> Until<S> {
-    pub(super) fn stopped(items: S, stop: &CancellationToken) -> Self {
+    pub(in crate::rpc) fn stopped(items: S, stop: &CancellationToken) -> Self {
         Self { items, stop: Box::pin(stop.clone().cancelled_owned()) }
     }
 }

@@ -3,12 +3,12 @@
 //! hyper has no limit on connections and no time limit on the HTTP/2 preface, and its graceful shutdown waits for ever
 //! for a client that never sends one; keepalive only begins after it. So each connection is wrapped here.
 
-use super::caller::Peer;
 use super::connection::{Connection, ConnectionPermit};
 use super::uds::UdsListener;
 use crate::complaints::Complaints;
 use crate::error::Reason;
 use crate::metrics::{Metrics, Transport};
+use crate::rpc::caller::Peer;
 use metrics::Gauge;
 use std::future::Future;
 use std::io;

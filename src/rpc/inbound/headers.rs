@@ -1,8 +1,8 @@
 //! What a call's headers have to say, and what is kept of them while its messages are awaited.
 
 use super::deadline;
-use super::traces::TRACEPARENT;
 use crate::error::Error;
+use crate::rpc::traces::TRACEPARENT;
 use axum::extract::Request;
 use axum::http::header::{ALLOW, CONTENT_TYPE};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};

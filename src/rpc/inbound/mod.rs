@@ -1,0 +1,7 @@
+//! Calls and their messages on the way in: `receive` lets a call in by its `headers` and watches its messages with `incoming`;
+//! `deadline` is the time that its client gives it.
+
+pub(super) mod deadline;
+mod headers;
+pub(super) mod incoming;
+pub(super) mod receive;
