@@ -20,24 +20,43 @@ pub(super) struct Admission {
     held: Arc<Counter>,
     /// Stateless calls whose messages are on their way; then each is a step.
     alone: Arc<Counter>,
-    /// Their messages' bytes: part of all bytes, so that messages that never come leave room for steps.
-    coming: Arc<Counter>,
     bytes: Arc<Counter>,
-    /// Replies' bytes until they are read: part of all bytes, so that those who do not read leave room for others' steps.
-    replies: Arc<Counter>,
+    parts: Parts,
     rows: Arc<Counter>,
+    /// Those of steps that are held back.
+    held_rows: Arc<Counter>,
     streams: Arc<Counter>,
     sequences: Arc<Counter>,
     state: Arc<Counter>,
     max_sequences_per_stream: usize,
 }
 
-/// The room of a message that is on its way.
+/// Parts of the bytes in flight that wait for somebody outside, as long as that one likes or a timeout lets. What each may take, and
+/// all of them together, leaves room for steps that wait for nobody.
 #[derive(Debug)]
-pub struct Coming {
-    _coming: Permit,
-    _all: Permit,
+struct Parts {
+    /// Messages of stateless calls, which may never come.
+    coming: Arc<Counter>,
+    /// Steps that are held back for their shards.
+    held: Arc<Counter>,
+    /// Replies, which may never be read.
+    replies: Arc<Counter>,
+    /// Most of these for one stream.
+    most_replies: usize,
 }
+
+impl Parts {
+    /// Of `bytes`. A message that fits alone fits as part of them too.
+    fn new(bytes: &Arc<Counter>, max_message_bytes: usize) -> Self {
+        let eighths = |count: usize| bytes.limit() / 8 * count;
+        let all = bytes.part(eighths(7).max(max_message_bytes));
+        let messages = || all.part(eighths(4).max(max_message_bytes));
+        Self { coming: messages(), held: messages(), replies: all.part(eighths(6)), most_replies: eighths(2) }
+    }
+}
+
+/// The room of a message that is on its way.
+pub type Coming = Permit;
 
 /// A place for a step, and room for its message.
 #[derive(Debug)]
@@ -77,14 +96,15 @@ impl StepPermits {
 impl Admission {
     pub(super) fn new(limits: &Limits, metrics: &Metrics) -> Self {
         let bytes = Counter::new(limits.max_bytes_in_flight, metrics.bytes_in_flight.clone());
+        let rows = Counter::new(limits.max_rows_in_flight(), metrics.rows_in_flight.clone());
         Self {
             queued: Counter::new(limits.max_queued_steps, metrics.queue_depth.clone()),
             held: Counter::new(limits.max_queued_steps, Gauge::noop()),
             alone: Counter::new(limits.max_queued_steps, Gauge::noop()),
-            coming: Counter::new((limits.max_bytes_in_flight / 2).max(limits.max_message_bytes), Gauge::noop()),
-            replies: bytes.part(limits.max_bytes_in_flight / 4 * 3),
+            parts: Parts::new(&bytes, limits.max_message_bytes),
             bytes,
-            rows: Counter::new(limits.max_rows_in_flight(), metrics.rows_in_flight.clone()),
+            held_rows: rows.part(limits.max_rows_in_flight() / 2),
+            rows,
             streams: Counter::new(limits.max_streams, metrics.streams.clone()),
             sequences: Counter::new(limits.max_sequences, metrics.sequences.clone()),
             state: Counter::new(limits.max_state_bytes, metrics.state_bytes.clone()),
@@ -95,22 +115,32 @@ impl Admission {
     /// A place for a step and room for its message, or what there is too little of. `held`: it is held back until it need not
     /// wait for shards.
     pub(super) fn place(&self, message_bytes: usize, held: bool) -> Result<Place, Refusal> {
-        let places = if held { &self.held } else { &self.queued };
+        let (places, bytes) = if held { (&self.held, &self.parts.held) } else { (&self.queued, &self.bytes) };
         let place = places.take(1).ok_or(Refusal::QueueFull)?;
-        let bytes = self.bytes.take(message_bytes).ok_or(Refusal::BytesInFlight)?;
+        let bytes = bytes.take(message_bytes).ok_or(Refusal::BytesInFlight)?;
         Ok(Place { place, bytes, held })
     }
 
-    /// Room for a step with so many openings, once its message is read.
-    pub(super) fn step(&self, place: Place, step: &Step, openings: usize) -> Result<StepPermits, Refusal> {
-        let Place { place: queued, mut bytes, .. } = place;
+    /// Room for a step with so many openings, once its message is read, on a stream with this room for replies.
+    pub(super) fn step(
+        &self,
+        place: Place,
+        step: &Step,
+        openings: usize,
+        replies: &Arc<Counter>,
+    ) -> Result<StepPermits, Refusal> {
+        let Place { place: queued, mut bytes, held } = place;
         if !bytes.resize(memory::of_message(step)) {
             return Err(Refusal::BytesInFlight);
         }
-        let rows = self.rows.take(step.rows()).ok_or(Refusal::RowsInFlight)?;
+        let rows = if held { &self.held_rows } else { &self.rows };
+        let rows = rows.take(step.rows()).ok_or(Refusal::RowsInFlight)?;
+        let reply = memory::of_places(step, openings);
+        // Who has read all there was gets one more, however large, and whoever else reads none.
+        let anyway = || (replies.used() == 0).then(|| replies.take_anyway(reply));
+        let reply = replies.take(reply).or_else(anyway).ok_or(Refusal::BytesInFlight)?;
         // Past the limit if need be, by the lists of one step for each core: a message that fits must not be refused for ever.
         bytes.set(memory::of_step(step, openings));
-        let reply = self.replies.take_anyway(0);
         Ok(StepPermits { queued, in_flight: InFlight { message: bytes, rows, reply } })
     }
 
@@ -126,9 +156,7 @@ impl Admission {
 
     /// Room for a message that is on its way.
     pub(super) fn message(&self, bytes: usize) -> Result<Coming, Refusal> {
-        let coming = self.coming.take(bytes).ok_or(Refusal::BytesInFlight)?;
-        let all = self.bytes.take(bytes).ok_or(Refusal::BytesInFlight)?;
-        Ok(Coming { _coming: coming, _all: all })
+        self.parts.coming.take(bytes).ok_or(Refusal::BytesInFlight)
     }
 
     /// Room for a stream.
@@ -151,6 +179,16 @@ impl Admission {
     /// Room for what is remembered of sequences.
     pub(super) fn state(&self) -> Arc<Counter> {
         Arc::clone(&self.state)
+    }
+
+    /// Room for the replies of a stream.
+    pub(super) fn replies(&self) -> Arc<Counter> {
+        self.parts.replies.part(self.parts.most_replies)
+    }
+
+    /// Room for the answers of stateless calls.
+    pub(super) fn replies_alone(&self) -> Arc<Counter> {
+        Arc::clone(&self.parts.replies)
     }
 
     pub(super) fn bytes_in_flight(&self) -> Arc<Counter> {

@@ -1,11 +1,14 @@
 //! How much memory a step takes until it is answered, and its reply until its worker has read it.
 
 use super::step::{Done, Open, Opened, RowFailure, Step, Work, WorkKind};
+use super::verify::Verification;
+use crate::params::state::SamplerState;
 use crate::permits::Permit;
 use crate::sampling::row::RowOutput;
 use crate::sequence::OpenError;
 use crate::sequence::speculation::NextDraft;
 use crate::sequence::table::Table;
+use crate::speculative::verified::Trial;
 use std::borrow::Cow;
 
 /// The memory of a step's message, and of its top-n rows once they are read.
@@ -19,6 +22,25 @@ pub(super) fn of_step(step: &Step, openings: usize) -> usize {
     let lists = size_of_val(&*step.close) + openings * size_of::<Open>() + size_of_val(&*step.work);
     let texts: usize = step.work.iter().filter_map(|work| work.kind.as_ref().err()).map(text_of_row).sum();
     of_message(step) + lists + texts
+}
+
+/// What its reply takes beside lists and the texts of sequences that cannot be opened.
+pub(super) fn of_places(step: &Step, openings: usize) -> usize {
+    let places = openings * size_of::<Opened>() + step.work.len() * size_of::<Result<Done, RowFailure>>();
+    places + step.work.iter().map(place_beyond).sum::<usize>()
+}
+
+/// What a result takes beside its place in the list, and beside the lists that it may report.
+fn place_beyond(work: &Work) -> usize {
+    match &work.kind {
+        Ok(WorkKind::Sample | WorkKind::Draft(_)) => 0,
+        Ok(WorkKind::Score(_)) => work.rows() * size_of::<RowOutput>(),
+        Ok(WorkKind::Verify(_)) => {
+            let each = size_of::<RowOutput>() + size_of::<Trial>() + size_of::<SamplerState>();
+            size_of::<Verification>() + work.rows() * (each + size_of::<usize>() + size_of::<u32>())
+        }
+        Err(failure) => text_of_row(failure),
+    }
 }
 
 /// The texts of sequences that cannot be opened.

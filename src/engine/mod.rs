@@ -142,7 +142,7 @@ impl Handle {
         origin: impl Into<Origin>,
         capacity: usize,
     ) -> Result<StreamHandle, Error> {
-        self.open(self.admission.table(), permit, origin.into(), capacity)
+        self.open(self.admission.table(), permit, origin.into(), (capacity, self.admission.replies()))
     }
 
     /// A place among the stateless calls whose messages are on their way.
@@ -182,24 +182,32 @@ impl Handle {
         origin: impl Into<Origin>,
     ) -> Result<StreamHandle, Error> {
         let openings = open.len();
-        let permits = self.admission.step(place, &step, openings).map_err(Error::Refused)?;
+        let room = self.admission.replies_alone();
+        let permits = self.admission.step(place, &step, openings, &room).map_err(Error::Refused)?;
         let (table, places) = self.admission.reserved_table(openings).map_err(Error::Refused)?;
         let all_or_nothing = |open: Open| match open.sequence {
             Err(OpenError::Refused(refusal)) => Err(Error::Refused(refusal)),
             _ => Ok(open),
         };
         let open = open.map(all_or_nothing).collect::<Result<_, _>>()?;
-        let stream = self.open(table, Arc::new(places), origin.into(), 1)?;
+        let stream = self.open(table, Arc::new(places), origin.into(), (1, room))?;
         stream.queue(Queued::new(step, open, permits))?;
         Ok(stream)
     }
 
-    fn open(&self, table: Table, permit: Arc<Permit>, origin: Origin, capacity: usize) -> Result<StreamHandle, Error> {
+    /// `capacity`: at most so many steps, and the room of their replies.
+    fn open(
+        &self,
+        table: Table,
+        permit: Arc<Permit>,
+        origin: Origin,
+        (capacity, room): (usize, Arc<Counter>),
+    ) -> Result<StreamHandle, Error> {
         let (sender, replies) = mpsc::channel(capacity.max(1));
         let table = table.recorded(origin.model.sequence_acceptance.clone());
         let stream = self.streams.fetch_add(1, Ordering::Relaxed);
         self.send(Command::Open { stream, spec: Box::new(StreamSpec { replies: sender, origin, table, permit }) })?;
-        Ok(StreamHandle { stream, engine: self.clone(), replies, takes_long: AtomicBool::new(false) })
+        Ok(StreamHandle { stream, engine: self.clone(), replies, room, takes_long: AtomicBool::new(false) })
     }
 
     /// Room for what is remembered of sequences, to be taken by whoever builds one.
@@ -244,6 +252,8 @@ pub struct StreamHandle {
     stream: StreamId,
     engine: Handle,
     replies: mpsc::Receiver<StepReply>,
+    /// Room for these until they are read.
+    room: Arc<Counter>,
     /// Whether it ever opened a sequence whose rows may take long.
     takes_long: AtomicBool,
 }
@@ -269,7 +279,7 @@ impl StreamHandle {
         open: impl ExactSizeIterator<Item = Open>,
     ) -> Result<Admitted, Error> {
         let held = place.held;
-        let permits = self.engine.admission.step(place, &step, open.len()).map_err(Error::Refused)?;
+        let permits = self.engine.admission.step(place, &step, open.len(), &self.room).map_err(Error::Refused)?;
         let queued = Queued::new(step, open.collect(), permits);
         if queued.step.open.iter().any(Open::takes_long) {
             self.takes_long.store(true, Ordering::Relaxed);

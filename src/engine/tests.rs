@@ -27,6 +27,8 @@ const VOCAB: u32 = 16;
 struct Bench {
     state: State,
     admission: Admission,
+    /// Room for the replies of all streams, as if they were one.
+    replies: Arc<Counter>,
     now: Instant,
 }
 
@@ -36,7 +38,8 @@ impl Bench {
         change(&mut limits);
         let admission = Admission::new(&limits, &Metrics::noop());
         let state = State::new(Arc::new(limits), Metrics::noop());
-        Self { state, admission, now: Instant::now() }
+        let replies = admission.replies();
+        Self { state, admission, replies, now: Instant::now() }
     }
 
     fn stream(&mut self, stream: StreamId) -> mpsc::Receiver<StepReply> {
@@ -55,8 +58,13 @@ impl Bench {
 
     /// The room of a step that has what it opens.
     fn permits(&self, step: &Step, held: bool) -> Result<StepPermits, Refusal> {
+        self.permits_on(step, held, &self.replies)
+    }
+
+    /// The same on a stream with this room for replies.
+    fn permits_on(&self, step: &Step, held: bool, replies: &Arc<Counter>) -> Result<StepPermits, Refusal> {
         let place = self.admission.place(step.message_bytes, held)?;
-        let mut permits = self.admission.step(place, step, step.open.len())?;
+        let mut permits = self.admission.step(place, step, step.open.len(), replies)?;
         permits.opened(&step.open);
         Ok(permits)
     }

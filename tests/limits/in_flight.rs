@@ -3,23 +3,26 @@
 use super::*;
 use prost::Message;
 
+/// Rows of so many tokens are what counts of a step: the places of its reply take less than half of one.
+const TOKENS: u32 = 16384;
+
 /// A server whose backend stands still: what arrives stays in flight.
 async fn held(change: impl FnOnce(&mut croupier::limits::Limits)) -> (TestServer, Gate, Worker) {
     let gate = Gate::default();
     let server = TestServer::with_backend(gate.clone(), change).await;
-    let mut worker = server.worker().await;
+    let mut worker = server.worker_with(StreamConfig { vocab_size: TOKENS, ..config() }).await;
     // One by one, since each is among the bytes in flight until it is open.
     for id in 0..40 {
         worker.step(open_step(vec![open(id, seeded(id))])).await;
     }
-    worker.send_step(sample_step(&[(0, logits(0, 0))])).await;
+    worker.send_step(step_of(0, 1)).await;
     gate.wait_for_batch().await;
     (server, gate, worker)
 }
 
 /// A step of `rows` rows on sequences from `first` on.
 fn step_of(first: u64, rows: u64) -> Step {
-    sample_step(&(first..first + rows).map(|id| (id, logits(id, 0))).collect::<Vec<_>>())
+    sample_step(&(first..first + rows).map(|id| (id, vec![0.0; TOKENS as usize])).collect::<Vec<_>>())
 }
 
 #[tokio::test]
@@ -35,7 +38,7 @@ async fn what_is_refused_is_not_read() {
     // A step and a batch that would be refused, or fail, for what is in them: nobody comes to see that.
     let wrong = Step { logits: None, open: vec![open(1, seeded(1))], ..step_of(1, 1) };
     worker.send_step(wrong).await;
-    tokio::time::sleep(Duration::from_millis(50)).await;
+    server.expect_series("croupier_rejected_total{reason=\"queue_full\"}", 1.0).await;
     let state = server.series("croupier_state_bytes");
     let long = SamplingParams { repetition_penalty: Some(1.1), ..seeded(1) };
     let row = SampleRow { params: Some(long), prompt_token_ids: (0..1 << 16).collect(), ..Default::default() };
@@ -79,12 +82,14 @@ fn four_rows(step: impl Fn(u64) -> Step) -> usize {
 
 #[tokio::test]
 async fn bytes_in_flight_that_are_no_logits() {
-    let (server, gate, mut worker) = held(|limits| limits.max_bytes_in_flight = 4096).await;
-    let prompt = || OpenSequence { prompt_token_ids: vec![1; 2000], ..open(50, seeded(1)) };
+    // The row at the backend, and one and a half of these prompts.
+    let most = 4 * TOKENS as usize + 45_000;
+    let (server, gate, mut worker) = held(|limits| limits.max_bytes_in_flight = most).await;
+    let prompt = || OpenSequence { prompt_token_ids: vec![1; 30_000], ..open(50, seeded(1)) };
     worker.send_step(open_step(vec![prompt()])).await;
     worker.send_step(open_step(vec![OpenSequence { sequence_id: 51, ..prompt() }])).await;
-    tokio::time::sleep(Duration::from_millis(50)).await;
-    assert!(server.series("croupier_in_flight_bytes") > 2000.0);
+    server.expect_series("croupier_rejected_total{reason=\"bytes_in_flight\"}", 1.0).await;
+    assert!(server.series("croupier_in_flight_bytes") > 4.0 * f64::from(TOKENS) + 30_000.0);
     gate.open();
     assert!(worker.step_reply().await.unwrap().refusal.is_none());
     assert_eq!(worker.step_reply().await.unwrap().open[0].status(), OpenStatus::Ok);
@@ -117,8 +122,8 @@ async fn refused_at_the_bound(
     }
     let too_much = || Step { open: vec![open(99, seeded(1))], ..step_of(20, more) };
     let id = worker.send_step(too_much()).await;
-    // All are sent before anything is done.
-    tokio::time::sleep(Duration::from_millis(50)).await;
+    // All have come before anything is done.
+    server.expect_series(&format!("croupier_rejected_total{{reason=\"{}\"}}", reason.to_lowercase()), 1.0).await;
     gate.open();
     for _ in 0..=fits.len() {
         let result = worker.step_reply().await.unwrap();
@@ -156,6 +161,7 @@ async fn deadline_of_a_step() {
     let (server, gate, mut worker) = held(|_| ()).await;
     worker.send_step(Step { deadline_ms: 1, ..step_of(1, 2) }).await;
     worker.send_step(Step { deadline_ms: 60_000, ..step_of(3, 1) }).await;
+    server.expect_series("croupier_queue_depth", 2.0).await;
     tokio::time::sleep(Duration::from_millis(50)).await;
     gate.open();
     token(&worker.step_reply().await.unwrap().work[0]);
@@ -164,7 +170,7 @@ async fn deadline_of_a_step() {
     token(&worker.step_reply().await.unwrap().work[0]);
     // They are where they were: position 0.
     let now = token(&worker.step(step_of(1, 1)).await.work[0]);
-    let mut other = server.worker().await;
+    let mut other = server.worker_with(StreamConfig { vocab_size: TOKENS, ..config() }).await;
     let mut fresh = step_of(1, 1);
     fresh.open = vec![open(1, seeded(1))];
     assert_eq!(token(&other.step(fresh).await.work[0]), now);

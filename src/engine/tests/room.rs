@@ -26,7 +26,7 @@ fn room_is_taken_and_given_back() {
 
 #[test]
 fn replies_that_nobody_reads_are_counted() {
-    let mut bench = Bench::new(|limits| limits.max_bytes_in_flight = 4096);
+    let mut bench = Bench::new(|limits| limits.max_bytes_in_flight = 1 << 14);
     let used = |bench: &Bench| bench.admission.bytes_in_flight().used();
     let mut replies = bench.stream(1);
     let logprobs = LogprobsParams { top_n: VOCAB, mode: LogprobsMode::Raw, token_ids: Vec::new() };
@@ -39,18 +39,65 @@ fn replies_that_nobody_reads_are_counted() {
     let each = used(&bench);
     assert!(each > 8 * VOCAB as usize, "{each} bytes do not even hold the logprobs");
     let mut unread = 1;
-    while used(&bench) == each * unread as usize {
+    // Its places have room or a step is refused, what it may report or its row is not done.
+    let one = || step(0, vec![], &[1]);
+    while bench.permits(&one(), false).is_ok() && used(&bench) == each * unread as usize {
         bench.submit(1, step(unread + 1, vec![], &[1]));
         bench.run();
         unread += 1;
     }
     assert!(unread > 3, "the limit is reached by replies, not by the first of them");
-    // But for what a reply has beside lists.
-    assert!(used(&bench) < 3072 + each / 2, "{} bytes: what may be reported has to have room first", used(&bench));
+    assert!(used(&bench) <= 1 << 12, "{} bytes: a stream has a quarter", used(&bench));
+    assert!(bench.permits_on(&one(), false, &bench.admission.replies()).is_ok(), "others have theirs");
     let failed = |reply: StepReply| matches!(&reply.work[0], Err(failure) if failure.status == RowStatus::ReplyBytes);
     let replies: Vec<bool> = std::iter::from_fn(|| replies.try_recv().ok()).map(failed).collect();
-    assert_eq!(replies.iter().position(|&failed| failed), Some(unread as usize - 1), "the last one alone: {replies:?}");
+    let done = replies.iter().position(|&failed| failed).unwrap_or(replies.len());
+    assert!(replies.len() == unread as usize && done + 1 >= replies.len(), "the last one at most: {replies:?}");
     assert_eq!(used(&bench), 0);
+}
+
+#[test]
+fn who_has_read_all_gets_one_more_step_however_large() {
+    let bench = Bench::new(|limits| limits.max_bytes_in_flight = 4096);
+    let large = step(1, vec![], &[1; 64]);
+    assert!(memory::of_places(&large, 0) > 4096);
+    let first = bench.permits(&large, false).expect("nothing is unread");
+    let refused =
+        |bench: &Bench| bench.permits(&step(2, vec![], &[1]), false).err().map(|refusal| refusal.reason().name());
+    assert_eq!(refused(&bench), Some("BYTES_IN_FLIGHT"));
+    drop(first);
+    assert_eq!(refused(&bench), None);
+}
+
+#[test]
+fn what_waits_for_somebody_outside_leaves_room_for_steps() {
+    const ALL: usize = 1 << 20;
+    let bench = Bench::new(|limits| {
+        (limits.max_bytes_in_flight, limits.max_message_bytes, limits.max_rows_per_step) = (ALL, ALL / 16, 4);
+    });
+    let admission = &bench.admission;
+    let each = ALL / 16;
+    let coming: Vec<_> = std::iter::from_fn(|| admission.message(each).ok()).collect();
+    assert_eq!(coming.len(), 8, "messages that do not come");
+    let held: Vec<_> = std::iter::from_fn(|| admission.place(each, true).ok()).collect();
+    assert_eq!(held.len(), 6, "and steps that wait for their shards, together seven eighths");
+    let streams = [0; 4].map(|_| admission.replies());
+    assert!(streams.iter().all(|replies| replies.take(1).is_none()));
+    assert!([0; 2].map(|_| admission.place(each, false).ok()).iter().all(Option::is_some), "an eighth is left");
+    drop(coming);
+    let unread: Vec<_> = streams.iter().flat_map(|replies| std::iter::from_fn(|| replies.take(each))).collect();
+    assert_eq!(unread.len(), 8, "replies that nobody reads have what is left of the seven eighths");
+    drop(held);
+    let more: Vec<_> = streams.iter().flat_map(|replies| std::iter::from_fn(|| replies.take(each))).collect();
+    assert_eq!(more.len(), 4, "six eighths in all, two for each stream");
+    // Rows of steps that are held back are half of those in flight.
+    let two = step(1, vec![], &[1, 2]);
+    let held: Vec<_> = std::iter::from_fn(|| bench.permits_on(&two, true, &admission.replies_alone()).ok()).collect();
+    assert_eq!(held.len(), 0, "nobody has room for replies");
+    drop((unread, more));
+    let held: Vec<_> = std::iter::from_fn(|| bench.permits_on(&two, true, &admission.replies_alone()).ok()).collect();
+    assert_eq!(held.len(), 16, "of 64 rows");
+    assert!(bench.permits_on(&two, false, &admission.replies()).is_ok());
 }
 
 /// A handle whose commands nobody obeys.
@@ -139,8 +186,9 @@ fn what_is_made_of_a_message_is_counted_while_it_waits() {
     let mut more = |change: &dyn Fn(&mut Step), bytes: usize| {
         let mut step = step(1, vec![], &[]);
         change(&mut step);
+        // With the places of its reply, and the texts that it will have.
+        most += bytes + memory::of_places(&step, step.open.len());
         bench.submit(1, step);
-        most += bytes;
         assert_eq!(bench.admission.bytes_in_flight().used(), most);
     };
     more(&|step| step.open = opens(&[1, 2]), 2 * size_of::<Open>());
