@@ -36,6 +36,7 @@ pub mod tls;
 pub mod tokens;
 pub mod top;
 pub mod trace;
+mod turns;
 pub mod vocabulary;
 pub mod watermark;
 

@@ -66,6 +66,7 @@ const LAYERS: &[&[&str]] = &[
         "output",
         "locks",
         "complaints",
+        "turns",
     ],
     &["limits", "sampling"],
     &["speculative", "watermark"],

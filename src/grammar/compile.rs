@@ -7,13 +7,14 @@ use crate::complaints::Complaints;
 use crate::params::FieldError;
 use crate::params::grammar::{GrammarKind, GrammarParams};
 use crate::permits::{Counter, Permit};
+use crate::turns::{Turn, Turns};
 use crate::vocabulary::Vocabulary;
 use llguidance::api::{ParserLimits, TopLevelGrammar};
 use llguidance::{ParserFactory, TokenParser};
 use rayon::{ThreadPool, ThreadPoolBuildError, ThreadPoolBuilder};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicUsize;
-use std::sync::{Arc, Condvar, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 use toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie};
 
@@ -57,8 +58,8 @@ pub(super) struct Tokens {
     pub(super) running: Running,
     /// Batches that wait for texts.
     pub(super) waiting: AtomicUsize,
-    /// Grammars that are being compiled, and word of each that is done.
-    compiling: (Mutex<usize>, Condvar),
+    /// At compiling.
+    pub(super) compiling: Arc<Turns>,
     no_threads: Complaints,
 }
 
@@ -108,7 +109,7 @@ impl Tokens {
             verbose_errors: false,
             ..ParserLimits::default()
         };
-        let (running, waiting, compiling) = (Running::default(), AtomicUsize::new(0), Default::default());
+        let (running, waiting, compiling) = (Running::default(), AtomicUsize::new(0), Turns::new(MOST_COMPILING));
         let (has_special, no_threads) = (!vocabulary.special().is_empty(), Complaints::default());
         Ok(Self { factory, pool, end, has_special, spelling, running, waiting, compiling, no_threads })
     }
@@ -156,12 +157,12 @@ impl std::fmt::Debug for Compiled {
 pub(super) fn compile(params: &GrammarParams, tokens: &Arc<Tokens>, turn: Turn) -> Result<Compiled, CompileError> {
     let wrong = |message: String| CompileError::Invalid(FieldError::new(params.kind.name(), message));
     bounds::check(params).map_err(wrong)?;
-    let (own, (sender, done)) = (params.clone(), mpsc::channel());
+    let (own, with, (sender, done)) = (params.clone(), Arc::clone(tokens), mpsc::channel());
     // It does not expect to be asked for a control token where there are none.
     let is_named = !tokens.has_special && params.text.contains('<');
     let told = move |message: String| if is_named && message == FAILS { NO_NAMES.to_owned() } else { message };
     let work = move || {
-        let compiled = catch_unwind(AssertUnwindSafe(|| parser(&own, &turn.0.factory)));
+        let compiled = catch_unwind(AssertUnwindSafe(|| parser(&own, &with.factory)));
         // Before whoever waits may come with the next one.
         drop(turn);
         // Fails when nobody waits any more.
@@ -182,30 +183,6 @@ pub(super) fn compile(params: &GrammarParams, tokens: &Arc<Tokens>, turn: Turn) 
     let has_rules = !matches!(params.kind, GrammarKind::Regex | GrammarKind::Choices);
     let bytes = BYTES + BYTES_A_BYTE[usize::from(has_rules)] * params.text.len();
     Ok(Compiled { start: Mutex::new(parser), tokens: Arc::clone(tokens), is_one_way, bytes, room: Mutex::default() })
-}
-
-/// The right to compile.
-pub(super) struct Turn(Arc<Tokens>);
-
-impl Turn {
-    /// Waits for it until then; none, if others take too long.
-    pub(super) fn take(tokens: &Arc<Tokens>, until: Instant) -> Option<Self> {
-        let (compiling, done) = &tokens.compiling;
-        let left = until.saturating_duration_since(Instant::now());
-        let waited = done.wait_timeout_while(lock(compiling), left, |others| *others >= MOST_COMPILING);
-        let (mut others, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        let is_free = *others < MOST_COMPILING;
-        *others += usize::from(is_free);
-        is_free.then(|| Self(Arc::clone(tokens)))
-    }
-}
-
-impl Drop for Turn {
-    fn drop(&mut self) {
-        let (compiling, done) = &self.0.compiling;
-        *lock(compiling) -= 1;
-        done.notify_one();
-    }
 }
 
 fn parser(params: &GrammarParams, factory: &ParserFactory) -> Result<TokenParser, String> {

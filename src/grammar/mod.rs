@@ -35,7 +35,7 @@ use crate::params::FieldError;
 use crate::params::grammar::{GrammarKind, GrammarParams};
 use crate::permits::Counter;
 use crate::vocabulary::Vocabulary;
-use compile::{NoTokens, Tokens, Turn};
+use compile::{NoTokens, Tokens};
 use metrics::Histogram;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
@@ -159,7 +159,7 @@ impl Grammars {
             Found::Begun(own) => own,
         };
         let tokens = self.tokens(params.kind)?;
-        let turn = Turn::take(tokens, started + MOST_WAIT).ok_or(CompileError::Busy)?;
+        let turn = tokens.compiling.take_until(started + MOST_WAIT).ok_or(CompileError::Busy)?;
         let begun = Instant::now();
         let compiled = compile::compile(params, tokens, turn).inspect_err(|error| {
             if let CompileError::Invalid(wrong) = error {

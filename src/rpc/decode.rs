@@ -8,6 +8,7 @@
 use super::blocking::blocking;
 use super::caller::Caller;
 use super::convert::config::{Config, config};
+use super::convert::opening::take_long;
 use super::convert::{reply, step};
 use super::held::Held;
 use super::inbound::receive::Requests;
@@ -191,9 +192,9 @@ impl DecodeStream {
             let (rows, path) = (step.rows(), step.logits.data_path());
             tracing::debug!(step_id, rows, "a step");
             traces::tell(&mut span, |facts| traces::asked(facts, &step));
-            let take_long = step::take_long(&open, config);
+            let (take_long, openings) = (take_long(&open, config), shared.openings(config));
             let open = open.into_iter().enumerate();
-            let open = open.map(|(at, wire)| step::open(wire, unknown.of_opening(at), config, &shared.seeds));
+            let open = open.map(|(at, wire)| openings.open(wire, unknown.of_opening(at)));
             // They are opened here.
             blocking(take_long, || self.held.admit(place, step, open, stream))?;
             Ok(path)

@@ -41,9 +41,12 @@ use crate::proto;
 use crate::proto::sampler_server::{Sampler, SamplerServer};
 use crate::region::Regions;
 use crate::trace::Tracer;
+use crate::turns::Turns;
 use crate::vocabulary::Vocabulary;
 use attach::AttachStream;
 use caller::Caller;
+use convert::config::Config;
+use convert::opening::Openings;
 use convert::params::SeedSource;
 use decode::DecodeStream;
 use inbound::receive::{Mark, Requests};
@@ -121,6 +124,8 @@ struct Shared {
     info: BackendInfo,
     metrics: Metrics,
     seeds: SeedSource,
+    /// At building long sequences: they are counted once they are there, so no more are on their way than cores can build.
+    building: Arc<Turns>,
     draining: CancellationToken,
     /// Ends the streams that are open.
     closing: CancellationToken,
@@ -179,6 +184,7 @@ impl Service {
                 info,
                 metrics,
                 seeds,
+                building: Turns::one_per_core(),
                 draining,
                 closing,
                 calls,
@@ -223,6 +229,11 @@ impl Shared {
     fn offered(&self) -> Offered<'_> {
         let side = self.side.as_ref();
         Offered { regions: side.is_some(), device: side.and_then(|side| side.regions.device()) }
+    }
+
+    /// What the sequences of one message are opened with.
+    fn openings<'m>(&'m self, config: &'m Config) -> Openings<'m> {
+        Openings { config, seeds: &self.seeds, building: &self.building }
     }
 
     fn admit(&self) -> Result<(), Error> {

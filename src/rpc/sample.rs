@@ -4,6 +4,7 @@
 use super::blocking::blocking;
 use super::caller::Caller;
 use super::convert::config::{Config, config};
+use super::convert::opening::take_long;
 use super::convert::{copies, reply, step};
 use super::inbound::deadline::Deadline;
 use super::outbound::outlet::Outgoing;
@@ -110,9 +111,9 @@ fn begin(
     traces::tell(span, |facts| traces::named(facts, &config.model, step.id));
     traces::tell(span, |facts| traces::asked(facts, &step));
     let open: Vec<_> = (0..).zip(rows).map(|(id, row)| opening(id, row)).collect();
-    let take_long = step::take_long(&open, &config);
+    let (take_long, openings) = (take_long(&open, &config), shared.openings(&config));
     let open = open.into_iter().enumerate();
-    let open = open.map(|(at, wire)| step::open(wire, unknown.of_opening(at), &config, &shared.seeds));
+    let open = open.map(|(at, wire)| openings.open(wire, unknown.of_opening(at)));
     // They are opened here.
     let origin = Origin { model: shared.metrics.model(&config.model), peer: Arc::clone(caller.peer()) };
     blocking(take_long, || shared.engine.run_alone(place, step, open, origin))

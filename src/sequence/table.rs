@@ -2,6 +2,7 @@
 
 use super::{OpenError, Sequence};
 use crate::error::Refusal;
+use crate::params::FieldError;
 use crate::permits::{Counter, Permit};
 use metrics::Histogram;
 use std::collections::HashMap;
@@ -26,6 +27,15 @@ impl Charged {
     pub fn new(sequence: Sequence, server: &Arc<Counter>) -> Result<Self, OpenError> {
         let room = server.take(Self::PLACE + sequence.bytes_after(1)).ok_or(OpenError::Refused(Refusal::StateBytes))?;
         Ok(Self { sequence, room })
+    }
+
+    /// The same once `more` has made more of its sequence, with room for that too.
+    ///
+    /// # Errors
+    /// Those of `more`, or [`Refusal::StateBytes`] when there is too little room.
+    pub fn then(mut self, more: impl FnOnce(Sequence) -> Result<Sequence, FieldError>) -> Result<Self, OpenError> {
+        self.sequence = more(self.sequence)?;
+        if self.may_grow(1, 0) { Ok(self) } else { Err(OpenError::Refused(Refusal::StateBytes)) }
     }
 
     /// See [`Sequence::explains`].

@@ -4,6 +4,7 @@
 pub(super) mod config;
 pub(super) mod copies;
 mod history;
+pub(super) mod opening;
 pub(super) mod params;
 pub(super) mod reply;
 mod report;

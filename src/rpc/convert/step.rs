@@ -2,28 +2,22 @@
 
 use super::config::{Config, dtype};
 use super::copies::check_copies;
-use super::params::{SeedSource, logprobs, merged};
-use super::{samplers, shards, top_n};
+use super::params::logprobs;
+use super::{shards, top_n};
 use crate::engine::step::{
-    DataPath, DraftWork, DraftsFrom, LogitsBlock, Masks, Open, RegionRows, RowFailure, RowStatus, Score, Slots, Step,
+    DataPath, DraftWork, DraftsFrom, LogitsBlock, Masks, RegionRows, RowFailure, RowStatus, Score, Slots, Step,
     VerifyWork, Work, WorkKind,
 };
-use crate::error::{Error, Refusal};
+use crate::error::Error;
 use crate::message::look::Unknown;
-use crate::params::{FieldError, LogprobsParams, check_tokens};
+use crate::params::{FieldError, LogprobsParams};
 use crate::proto;
 use crate::region::{LookUpError, Region, StreamRegions};
 use crate::rpc::Received;
 use crate::sampling::row::LogprobsMode;
-use crate::sequence::rules::Rules;
-use crate::sequence::table::Charged;
-use crate::sequence::{OpenError, Sequence};
 use bytes::Bytes;
 use std::sync::Arc;
 use std::time::Duration;
-
-/// Tokens that are read in some milliseconds.
-const MOST_AT_ONCE: usize = 1 << 14;
 
 /// Turns a step into its domain form, but for the sequences it opens: to build them takes time and room, which it has only once
 /// it is admitted.
@@ -115,72 +109,6 @@ fn region(regions: &StreamRegions, id: u64, generation: u64) -> Result<Arc<Regio
         LookUpError::Unknown { .. } => Error::UnknownRegion(FieldError::new("region_id", error.to_string())),
         LookUpError::Stale { .. } => Error::StaleRegion(FieldError::new("generation", error.to_string())),
     })
-}
-
-/// A sequence to open, checked and built. It takes its room here, where its memory is, so that what waits is bounded
-/// too. With a field that is `unknown` it is none: it would be sampled as if it had not asked for that.
-pub(in crate::rpc) fn open(
-    wire: proto::OpenSequence,
-    unknown: Option<FieldError>,
-    config: &Config,
-    seeds: &SeedSource,
-) -> Open {
-    let sequence_id = wire.sequence_id;
-    let sequence = match unknown {
-        Some(field) => Err(OpenError::Unimplemented(field)),
-        None => sequence(wire, config, seeds),
-    };
-    Open { sequence_id, sequence }
-}
-
-/// Whether sequences take long to open: because of their texts, or of grammars, which are compiled and read the texts so far.
-pub(in crate::rpc) fn take_long(wires: &[proto::OpenSequence], config: &Config) -> bool {
-    let tokens = |wire: &proto::OpenSequence| wire.prompt_token_ids.len() + wire.output_token_ids.len();
-    wires.iter().map(tokens).sum::<usize>() > MOST_AT_ONCE || wires.iter().any(|wire| has_grammar(wire, config))
-}
-
-fn has_grammar(wire: &proto::OpenSequence, config: &Config) -> bool {
-    let own = wire.params.as_ref().is_some_and(|own| own.grammar.is_some() || !own.preset.is_empty());
-    own || config.rules.params().history.grammar.is_some()
-}
-
-fn sequence(wire: proto::OpenSequence, config: &Config, seeds: &SeedSource) -> Result<Charged, OpenError> {
-    let (prompt, output) = (wire.prompt_token_ids, wire.output_token_ids);
-    let (tokens, limit) = (prompt.len() + output.len(), config.limits.max_history_tokens);
-    if tokens > limit {
-        return Err(OpenError::HistoryLimit { tokens, limit });
-    }
-    check_tokens("prompt_token_ids", &prompt, config.vocab_size)?;
-    check_tokens("output_token_ids", &output, config.vocab_size)?;
-    let (rules, seed) = rules(wire.params.unwrap_or_default(), config)?;
-    let sequence = Sequence::open(rules, seed.unwrap_or_else(|| seeds.next()), &prompt, &output);
-    let mut sequence = sequence.within(limit).matching(config.vocab_size as usize, &output)?;
-    if let Some(wire) = wire.sampler_state {
-        let state = samplers::state(wire).and_then(|state| sequence.remembering(state));
-        sequence = state.map_err(|e| e.within("sampler_state"))?;
-    }
-    Charged::new(sequence, &config.state)
-}
-
-/// The stream's own rules when the sequence asks for nothing else, or else rules over them, so that the stream's lists
-/// are neither checked nor kept a second time.
-fn rules(mut wire: proto::SamplingParams, config: &Config) -> Result<(Arc<Rules>, Option<u64>), OpenError> {
-    let defaults = config.rules.params();
-    let seed = wire.seed.take().or(defaults.seed);
-    if wire == proto::SamplingParams::default() {
-        return Ok((Arc::clone(&config.rules), seed));
-    }
-    let params = merged(wire, defaults, &config.given.presets).map_err(|e| e.within("params"))?;
-    let limits = &config.limits;
-    params.validate(config.vocab_size, limits.max_top_logprobs).map_err(|e| e.within("params"))?;
-    let rules = Rules::over(&config.rules, params);
-    rules.validate().map_err(|e| e.within("params"))?;
-    let rules = rules.with_grammar(config.given.grammars.as_deref(), &config.state).map_err(|error| match error {
-        OpenError::Invalid(field) => OpenError::Invalid(field.within("params")),
-        error => error,
-    })?;
-    let rules = rules.charged(&config.state).ok_or(OpenError::Refused(Refusal::StateBytes))?;
-    Ok((rules, seed))
 }
 
 /// The works with the rows they use. Work without a row of its own starts after the one before it.

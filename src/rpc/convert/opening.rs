@@ -1,0 +1,156 @@
+//! Sequences to open: checked, built from their texts so far, and counted.
+
+use super::config::Config;
+use super::params::{SeedSource, merged};
+use super::samplers;
+use crate::engine::step::Open;
+use crate::error::Refusal;
+use crate::params::{FieldError, check_tokens};
+use crate::proto;
+use crate::sequence::rules::Rules;
+use crate::sequence::table::Charged;
+use crate::sequence::{OpenError, Sequence};
+use crate::turns::Turns;
+use std::sync::Arc;
+
+/// Tokens that are read in some milliseconds.
+const MOST_AT_ONCE: usize = 1 << 14;
+
+/// What the sequences of one message are opened with.
+#[derive(Debug)]
+pub(in crate::rpc) struct Openings<'m> {
+    pub(in crate::rpc) config: &'m Config,
+    pub(in crate::rpc) seeds: &'m SeedSource,
+    /// At building a long sequence, of which nothing is counted before it is there.
+    pub(in crate::rpc) building: &'m Arc<Turns>,
+}
+
+/// Whether sequences take long to open: because of their texts, or of grammars, which are compiled and read the texts so far.
+/// Where they do not, nothing is waited for.
+pub(in crate::rpc) fn take_long(wires: &[proto::OpenSequence], config: &Config) -> bool {
+    let tokens = |wire: &proto::OpenSequence| wire.prompt_token_ids.len() + wire.output_token_ids.len();
+    wires.iter().map(tokens).sum::<usize>() > MOST_AT_ONCE || wires.iter().any(|wire| has_grammar(wire, config))
+}
+
+fn has_grammar(wire: &proto::OpenSequence, config: &Config) -> bool {
+    let own = wire.params.as_ref().is_some_and(|own| own.grammar.is_some() || !own.preset.is_empty());
+    own || config.rules.params().history.grammar.is_some()
+}
+
+impl Openings<'_> {
+    /// A sequence to open, checked and built. It takes its room here, where its memory is, so that what waits is bounded
+    /// too. With a field that is `unknown` it is none: it would be sampled as if it had not asked for that.
+    pub(in crate::rpc) fn open(&self, wire: proto::OpenSequence, unknown: Option<FieldError>) -> Open {
+        let sequence_id = wire.sequence_id;
+        let sequence = match unknown {
+            Some(field) => Err(OpenError::Unimplemented(field)),
+            None => self.sequence(wire),
+        };
+        Open { sequence_id, sequence }
+    }
+
+    fn sequence(&self, wire: proto::OpenSequence) -> Result<Charged, OpenError> {
+        let (config, prompt, output) = (self.config, wire.prompt_token_ids, wire.output_token_ids);
+        let (tokens, limit) = (prompt.len() + output.len(), config.limits.max_history_tokens);
+        if tokens > limit {
+            return Err(OpenError::HistoryLimit { tokens, limit });
+        }
+        check_tokens("prompt_token_ids", &prompt, config.vocab_size)?;
+        check_tokens("output_token_ids", &output, config.vocab_size)?;
+        let (rules, seed) = rules(wire.params.unwrap_or_default(), config)?;
+        let charged = self.built(rules, seed, (&prompt, &output))?;
+        // Not in its turn: a grammar may read for long, and then only who asked for it waits.
+        charged.then(|sequence| {
+            let sequence = sequence.matching(config.vocab_size as usize, &output)?;
+            let Some(wire) = wire.sampler_state else { return Ok(sequence) };
+            let state = samplers::state(wire).and_then(|state| sequence.remembering(state));
+            state.map_err(|e| e.within("sampler_state"))
+        })
+    }
+
+    /// A sequence with its texts so far and its room. Long ones take turns, since there would be one for each call before any
+    /// is counted.
+    fn built(
+        &self,
+        rules: Arc<Rules>,
+        seed: Option<u64>,
+        (prompt, output): (&[u32], &[u32]),
+    ) -> Result<Charged, OpenError> {
+        let _turn = (prompt.len() + output.len() > MOST_AT_ONCE).then(|| self.building.take());
+        let sequence = Sequence::open(rules, seed.unwrap_or_else(|| self.seeds.next()), prompt, output);
+        Charged::new(sequence.within(self.config.limits.max_history_tokens), &self.config.state)
+    }
+}
+
+/// The stream's own rules when the sequence asks for nothing else, or else rules over them, so that the stream's lists
+/// are neither checked nor kept a second time.
+fn rules(mut wire: proto::SamplingParams, config: &Config) -> Result<(Arc<Rules>, Option<u64>), OpenError> {
+    let defaults = config.rules.params();
+    let seed = wire.seed.take().or(defaults.seed);
+    if wire == proto::SamplingParams::default() {
+        return Ok((Arc::clone(&config.rules), seed));
+    }
+    let params = merged(wire, defaults, &config.given.presets).map_err(|e| e.within("params"))?;
+    let limits = &config.limits;
+    params.validate(config.vocab_size, limits.max_top_logprobs).map_err(|e| e.within("params"))?;
+    let rules = Rules::over(&config.rules, params);
+    rules.validate().map_err(|e| e.within("params"))?;
+    let rules = rules.with_grammar(config.given.grammars.as_deref(), &config.state).map_err(|error| match error {
+        OpenError::Invalid(field) => OpenError::Invalid(field.within("params")),
+        error => error,
+    })?;
+    let rules = rules.charged(&config.state).ok_or(OpenError::Refused(Refusal::StateBytes))?;
+    Ok((rules, seed))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::config::config;
+    use super::*;
+    use crate::permits::Counter;
+    use metrics::Gauge;
+    use std::time::{Duration, Instant};
+
+    fn configured(room: usize) -> Config {
+        let wire = proto::StreamConfig {
+            vocab_size: 100,
+            logits_dtype: proto::LogitsDtype::F32.into(),
+            ..proto::StreamConfig::default()
+        };
+        config(wire, &Arc::default(), &Arc::default(), Counter::new(room, Gauge::noop())).expect("it is right")
+    }
+
+    fn text(tokens: usize) -> proto::OpenSequence {
+        proto::OpenSequence { prompt_token_ids: vec![1; tokens], ..proto::OpenSequence::default() }
+    }
+
+    #[test]
+    fn long_texts_take_turns_at_being_built_and_short_ones_wait_for_nobody() {
+        let (config, seeds, building) = (configured(usize::MAX), SeedSource::default(), Turns::new(1));
+        let openings = Openings { config: &config, seeds: &seeds, building: &building };
+        let turn = building.take();
+        std::thread::scope(|scope| {
+            let long = scope.spawn(|| openings.open(text(MOST_AT_ONCE + 1), None));
+            let counted = config.state.used();
+            let short = openings.open(text(MOST_AT_ONCE), None);
+            assert!(short.sequence.is_ok() && config.state.used() > counted);
+            std::thread::sleep(Duration::from_millis(200));
+            assert!(!long.is_finished(), "it has no turn");
+            drop(turn);
+            assert!(long.join().expect("no panic").sequence.is_ok());
+        });
+        assert!(building.take_until(Instant::now()).is_some());
+    }
+
+    #[test]
+    fn a_text_without_room_gives_its_turn_back() {
+        let (config, seeds, building) = (configured(1 << 20), SeedSource::default(), Turns::new(1));
+        let openings = Openings { config: &config, seeds: &seeds, building: &building };
+        let _full = config.state.take(config.state.limit() - config.state.used()).expect("the rest");
+        for _ in 0..3 {
+            let Open { sequence, .. } = openings.open(text(MOST_AT_ONCE + 1), None);
+            assert!(matches!(sequence, Err(OpenError::Refused(Refusal::StateBytes))), "{sequence:?}");
+            assert!(building.take_until(Instant::now()).is_some());
+        }
+    }
+}

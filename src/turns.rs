@@ -1,0 +1,109 @@
+//! Turns at what takes so much that only a few may do it at once.
+
+use crate::locks::lock;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+/// So many have a turn at a time; others wait until one of these is done.
+#[derive(Debug)]
+pub(crate) struct Turns {
+    most: usize,
+    taken: Mutex<usize>,
+    done: Condvar,
+}
+
+/// A turn; dropping it ends it, whatever path led there.
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct Turn(Arc<Turns>);
+
+impl Turns {
+    /// At most `most` at a time, and one at least: with none everybody would wait for ever.
+    pub(crate) fn new(most: usize) -> Arc<Self> {
+        Arc::new(Self { most: most.max(1), taken: Mutex::new(0), done: Condvar::new() })
+    }
+
+    /// One for each core.
+    pub(crate) fn one_per_core() -> Arc<Self> {
+        Self::new(std::thread::available_parallelism().map_or(1, usize::from))
+    }
+
+    /// Waits for a turn, for as long as those take who have theirs.
+    pub(crate) fn take(self: &Arc<Self>) -> Turn {
+        let waited = self.done.wait_while(lock(&self.taken), |taken| self.are_taken(*taken));
+        self.begin(waited.unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Waits for a turn until then; none, if others take too long.
+    pub(crate) fn take_until(self: &Arc<Self>, until: Instant) -> Option<Turn> {
+        let left = until.saturating_duration_since(Instant::now());
+        let waited = self.done.wait_timeout_while(lock(&self.taken), left, |taken| self.are_taken(*taken));
+        let (taken, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        (!self.are_taken(*taken)).then(|| self.begin(taken))
+    }
+
+    fn are_taken(&self, taken: usize) -> bool {
+        taken >= self.most
+    }
+
+    fn begin(self: &Arc<Self>, mut taken: MutexGuard<'_, usize>) -> Turn {
+        *taken += 1;
+        Turn(Arc::clone(self))
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        *lock(&self.0.taken) -= 1;
+        self.0.done.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
+
+    #[test]
+    fn who_finds_none_waits_for_it_or_gives_up() {
+        let turns = Turns::new(3);
+        let take = |millis| turns.take_until(Instant::now() + Duration::from_millis(millis));
+        let mut taken: Vec<Turn> = (0..3).filter_map(|_| take(0)).collect();
+        assert!(taken.len() == 3 && take(20).is_none());
+        std::thread::scope(|scope| {
+            let waiting = [scope.spawn(|| take(60_000)), scope.spawn(|| Some(turns.take()))];
+            taken.truncate(1);
+            assert!(waiting.into_iter().all(|one| one.join().expect("no panic").is_some()));
+        });
+    }
+
+    #[test]
+    fn never_more_have_one_than_may() {
+        let (turns, at_once, most) = (Turns::new(2), AtomicUsize::new(0), AtomicUsize::new(0));
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    for _ in 0..50 {
+                        let _turn = turns.take();
+                        most.fetch_max(at_once.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                        std::thread::yield_now();
+                        at_once.fetch_sub(1, Ordering::SeqCst);
+                    }
+                });
+            }
+        });
+        assert!((1..=2).contains(&most.into_inner()));
+    }
+
+    #[test]
+    fn a_panic_gives_it_back() {
+        let turns = Turns::new(0);
+        let panicked = catch_unwind(AssertUnwindSafe(|| {
+            let _turn = turns.take();
+            panic!("in its turn");
+        }));
+        assert!(panicked.is_err() && turns.take_until(Instant::now()).is_some());
+    }
+}
