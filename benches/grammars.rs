@@ -10,7 +10,7 @@
 
 use croupier::grammar::fill::{Wanted, masks};
 use croupier::grammar::propose::proposals;
-use croupier::grammar::{Ahead, Grammar, Grammars, Text};
+use croupier::grammar::{Ahead, Grammar, Grammars, Patience, Text};
 use croupier::params::grammar::{GrammarKind, GrammarParams};
 use croupier::permits::Counter;
 use croupier::sampling::mask::TokenMask;
@@ -131,9 +131,9 @@ fn main() {
     let vocabulary = Arc::new(vocabulary());
     let (grammars, room) = (Grammars::new(Arc::clone(&vocabulary)), Counter::new(usize::MAX, Gauge::noop()));
     let params = |kind, text: &str| GrammarParams { kind, text: text.to_owned(), start_token_ids: vec![] };
-    let compiled = |job: &Job| grammars.compile(&params(job.kind, job.grammar), &room).unwrap();
+    let compiled = |job: &Job| grammars.compile(&params(job.kind, job.grammar), &room, &Patience::default()).unwrap();
     let started = Instant::now();
-    grammars.compile(&params(GrammarKind::Regex, "a"), &room).unwrap();
+    grammars.compile(&params(GrammarKind::Regex, "a"), &room, &Patience::default()).unwrap();
     println!(
         "the vocabulary, once: {:.0} ms, {} KiB with a first grammar\n",
         micros(started.elapsed()) / 1e3,

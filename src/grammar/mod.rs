@@ -13,6 +13,7 @@ mod bounds;
 mod compile;
 pub mod fill;
 mod gbnf;
+mod patience;
 pub mod propose;
 mod running;
 mod spelling;
@@ -25,6 +26,7 @@ mod trouble;
 
 pub use ahead::Ahead;
 pub use compile::{Compiled, MOST_COMPILING, MOST_THREADS};
+pub use patience::Patience;
 pub use state::Mask;
 pub use text::Text;
 pub use trouble::Trouble;
@@ -47,8 +49,6 @@ const MOST_RECENT: usize = 64;
 /// Grammars that could not be compiled and are known again, and for how long: one that took too long may be in time later.
 const MOST_REFUSED: usize = 16;
 const REFUSED: Duration = Duration::from_secs(60);
-/// How long a grammar waits to be compiled, behind others that take long.
-const MOST_WAIT: Duration = Duration::from_secs(10);
 
 /// What a grammar is known by.
 type Key = (GrammarKind, String);
@@ -60,7 +60,7 @@ pub enum CompileError {
     Invalid(FieldError),
     /// There is no room for it.
     NoRoom,
-    /// Others take so long that its turn did not come, or there are no threads for it now.
+    /// It and others of its message take so long that its turn did not come, or there are no threads for it now.
     Busy,
 }
 
@@ -147,19 +147,23 @@ impl Grammars {
     }
 
     /// A grammar, compiled if it is not there. That takes milliseconds, or tenths of a second for the largest, and the first one
-    /// takes the time of [`Tokens`].
+    /// takes the time of [`Tokens`]. One that is there is found however long its message has waited; `patience` is that of the message.
     ///
     /// # Errors
     /// What is wrong with it, at its field; or too little room in `state`, or too many others that are compiled.
-    pub fn compile(&self, params: &GrammarParams, state: &Arc<Counter>) -> Result<Arc<Compiled>, CompileError> {
-        let key = (params.kind, params.text.clone());
-        let started = Instant::now();
-        let own = match self.found_or_begun(&key, started + MOST_WAIT)? {
+    pub fn compile(
+        &self,
+        params: &GrammarParams,
+        state: &Arc<Counter>,
+        patience: &Patience,
+    ) -> Result<Arc<Compiled>, CompileError> {
+        let (key, until) = ((params.kind, params.text.clone()), patience.until());
+        let own = match self.found_or_begun(&key, until)? {
             Found::There(found) => return Ok(found),
             Found::Begun(own) => own,
         };
         let tokens = self.tokens(params.kind)?;
-        let turn = tokens.compiling.take_until(started + MOST_WAIT).ok_or(CompileError::Busy)?;
+        let turn = tokens.compiling.take_until(until).ok_or(CompileError::Busy)?;
         let begun = Instant::now();
         let compiled = compile::compile(params, tokens, turn).inspect_err(|error| {
             if let CompileError::Invalid(wrong) = error {
@@ -240,7 +244,8 @@ impl Grammars {
         }
     }
 
-    /// Finds a grammar that is there, or that somebody else compiles; it is the caller's to compile if nobody does.
+    /// Finds a grammar that is there, or that somebody else compiles; it is the caller's to compile if nobody does, and if it is not
+    /// too late for that.
     fn found_or_begun(&self, key: &Key, until: Instant) -> Result<Found<'_>, CompileError> {
         let mut known = lock(&self.known);
         loop {
@@ -252,12 +257,12 @@ impl Grammars {
             if let Some(wrong) = known.refused(key) {
                 return Err(CompileError::Invalid(wrong));
             }
-            if known.compiling.insert(key.clone()) {
-                return Ok(Found::Begun(Own { grammars: self, key: key.clone() }));
-            }
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return Err(CompileError::Busy);
+            }
+            if known.compiling.insert(key.clone()) {
+                return Ok(Found::Begun(Own { grammars: self, key: key.clone() }));
             }
             known = self.compiled.wait_timeout(known, left).unwrap_or_else(PoisonError::into_inner).0;
         }

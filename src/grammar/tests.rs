@@ -36,7 +36,7 @@ fn params(kind: GrammarKind, text: &str) -> GrammarParams {
 
 fn compiled(kind: GrammarKind, text: &str) -> Arc<Compiled> {
     loop {
-        match GRAMMARS.compile(&params(kind, text), &room()) {
+        match GRAMMARS.compile(&params(kind, text), &room(), &Patience::default()) {
             // Other tests have all turns for longer than anybody waits.
             Err(CompileError::Busy) => {}
             compiled => return compiled.expect("it is right"),
@@ -315,7 +315,7 @@ proptest! {
     #[test]
     fn no_text_of_a_grammar_fails_the_compiler(text in "[a-z\"/(){}\\[\\]|*+?:,%&@<>=0-9\\\\ \n]{1,60}", kind in 0usize..3) {
         let kind = [GrammarKind::JsonSchema, GrammarKind::Regex, GrammarKind::Lark][kind];
-        if let Ok(compiled) = GRAMMARS.compile(&params(kind, &text), &room()) {
+        if let Ok(compiled) = GRAMMARS.compile(&params(kind, &text), &room(), &Patience::default()) {
             let grammar = Arc::new(Grammar::new(compiled, vec![], vec![END]));
             let text = opened(&grammar, &[]);
             prop_assert!(wanted(&text, Ahead::default()).is_ok());
@@ -325,7 +325,7 @@ proptest! {
 
 #[test]
 fn what_is_wrong_is_told_at_its_field() {
-    let wrong = |kind, text: &str| match GRAMMARS.compile(&params(kind, text), &room()) {
+    let wrong = |kind, text: &str| match GRAMMARS.compile(&params(kind, text), &room(), &Patience::default()) {
         Err(CompileError::Invalid(FieldError { field, message })) => (field, message),
         other => panic!("{text} gives {other:?}"),
     };

@@ -20,6 +20,7 @@ use super::{Received, Shared, info};
 use crate::engine::step::StepReply;
 use crate::engine::{Origin, StreamHandle};
 use crate::error::Error;
+use crate::grammar::Patience;
 use crate::message::codec::{Looked, RawDecodeRequest};
 use crate::message::look::Unknown;
 use crate::permits::Permit;
@@ -159,7 +160,8 @@ impl DecodeStream {
         let limits = &self.shared.limits;
         let state = self.shared.engine.state();
         let wants_regions = wire.wants_regions;
-        let mut config = config(wire, &self.shared.given, limits, state).map_err(|e| e.within("config"))?;
+        let config = config(wire, &self.shared.given, limits, state, &Patience::default());
+        let mut config = config.map_err(|e| e.within("config"))?;
         let origin = Origin { model: self.shared.metrics.model(&config.model), peer: Arc::clone(self.caller.peer()) };
         let place = Arc::clone(&self.place);
         let stream = self.shared.engine.open_stream(place, origin, limits.max_steps_in_flight_per_stream)?;
@@ -192,7 +194,7 @@ impl DecodeStream {
             let (rows, path) = (step.rows(), step.logits.data_path());
             tracing::debug!(step_id, rows, "a step");
             traces::tell(&mut span, |facts| traces::asked(facts, &step));
-            let (take_long, openings) = (take_long(&open, config), shared.openings(config));
+            let (take_long, openings) = (take_long(&open, config), shared.openings(config, Patience::default()));
             let open = open.into_iter().enumerate();
             let open = open.map(|(at, wire)| openings.open(wire, unknown.of_opening(at)));
             // They are opened here.

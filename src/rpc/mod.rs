@@ -30,7 +30,7 @@ use crate::backend::BackendInfo;
 use crate::engine;
 use crate::engine::shards::Shards;
 use crate::error::Error;
-use crate::grammar::Grammars;
+use crate::grammar::{Grammars, Patience};
 use crate::limits::Limits;
 use crate::message::codec::{Looked, RawAttachRequest, RawDecodeRequest, RawGetServerInfoRequest, RawSampleRequest};
 use crate::message::look::Unknown;
@@ -231,9 +231,9 @@ impl Shared {
         Offered { regions: side.is_some(), device: side.and_then(|side| side.regions.device()) }
     }
 
-    /// What the sequences of one message are opened with.
-    fn openings<'m>(&'m self, config: &'m Config) -> Openings<'m> {
-        Openings { config, seeds: &self.seeds, building: &self.building }
+    /// What the sequences of one message are opened with, which has so much patience left.
+    fn openings<'m>(&'m self, config: &'m Config, patience: Patience) -> Openings<'m> {
+        Openings { config, seeds: &self.seeds, building: &self.building, patience }
     }
 
     fn admit(&self) -> Result<(), Error> {

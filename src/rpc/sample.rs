@@ -14,6 +14,7 @@ use crate::engine::Origin;
 use crate::engine::StreamHandle;
 use crate::engine::step::{LogitsBlock, Masks, Step, Work, WorkKind};
 use crate::error::Error;
+use crate::grammar::Patience;
 use crate::message::codec::{Looked, RawSampleRequest};
 use crate::proto;
 use crate::trace::context::Context;
@@ -107,11 +108,12 @@ fn begin(
 ) -> Result<StreamHandle, Error> {
     let place = shared.engine.place(received.bytes)?;
     let mut unknown = std::mem::take(&mut received.unknown);
-    let (config, step, rows) = read(shared, request, received)?;
+    let patience = Patience::default();
+    let (config, step, rows) = read(shared, request, received, &patience)?;
     traces::tell(span, |facts| traces::named(facts, &config.model, step.id));
     traces::tell(span, |facts| traces::asked(facts, &step));
     let open: Vec<_> = (0..).zip(rows).map(|(id, row)| opening(id, row)).collect();
-    let (take_long, openings) = (take_long(&open, &config), shared.openings(&config));
+    let (take_long, openings) = (take_long(&open, &config), shared.openings(&config, patience));
     let open = open.into_iter().enumerate();
     let open = open.map(|(at, wire)| openings.open(wire, unknown.of_opening(at)));
     // They are opened here.
@@ -124,6 +126,7 @@ fn read(
     shared: &Shared,
     mut request: proto::SampleRequest,
     received: Received,
+    patience: &Patience,
 ) -> Result<(Config, Step, Vec<proto::SampleRow>), Error> {
     let wire = proto::StreamConfig {
         vocab_size: request.vocab_size,
@@ -134,7 +137,7 @@ fn read(
         wants_regions: false,
         vocab_shards: None,
     };
-    let config = config(wire, &shared.given, &shared.limits, shared.engine.state())?;
+    let config = config(wire, &shared.given, &shared.limits, shared.engine.state(), patience)?;
     if request.logits.is_none() && request.top_n.is_none() && !request.rows.is_empty() {
         return Err(Error::invalid("logits", "is required when there are rows"));
     }

@@ -161,7 +161,9 @@ fn drafts_that_nobody_verifies_end_no_text() {
         (format!("(xy)*(xyz({})|xyd)", dear(300)), xy, vec![xyz, long, long]),
     ];
     for (pattern, output, draft) in heavy {
-        let compiled = grammars.compile(&params(GrammarKind::Regex, &pattern), &room()).expect("it is right");
+        let compiled = grammars
+            .compile(&params(GrammarKind::Regex, &pattern), &room(), &Patience::default())
+            .expect("it is right");
         let grammar = Arc::new(Grammar::new(compiled, vec![], vec![0]));
         let text = |output: &[u32]| Text::open(Arc::clone(&grammar), texts.len(), output).expect("it matches");
         let mask = |text: &Text| masks(vec![Wanted::new(text, Ahead::default())]).pop().expect("one text");

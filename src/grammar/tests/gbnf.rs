@@ -253,7 +253,7 @@ fn mistakes_are_told_with_their_line() {
         (&deep, "more than 100 groups"),
     ];
     for (gbnf, expected) in wrong {
-        let told = GRAMMARS.compile(&params(GrammarKind::Gbnf, gbnf), &room()).expect_err(gbnf);
+        let told = GRAMMARS.compile(&params(GrammarKind::Gbnf, gbnf), &room(), &Patience::default()).expect_err(gbnf);
         let CompileError::Invalid(told) = told else { panic!("{gbnf}: {told:?}") };
         assert!(told.message.contains(expected), "{gbnf}: {told:?}");
     }

@@ -84,7 +84,7 @@ fn the_largest_grammars_are_compiled_or_refused() {
     for (kind, text) in texts {
         let started = Instant::now();
         assert_eq!(params(kind, &text).validate(VOCAB as u32), Ok(()), "what is refused for its length is no test");
-        let compiled = GRAMMARS.compile(&params(kind, &text), &room());
+        let compiled = GRAMMARS.compile(&params(kind, &text), &room(), &Patience::default());
         eprintln!(
             "{kind:?} of {} bytes: {} in {:?}",
             text.len(),
@@ -164,11 +164,13 @@ fn products_of_patterns_are_refused() {
         format!(r#"{{"allOf":[{}]}}"#, patterns.join(","))
     };
     let started = Instant::now();
-    let refused = |kind, text: &str| GRAMMARS.compile(&params(kind, text), &room()).expect_err("it is too much");
+    let refused = |kind, text: &str| {
+        GRAMMARS.compile(&params(kind, text), &room(), &Patience::default()).expect_err("it is too much")
+    };
     assert!(matches!(refused(GrammarKind::JsonSchema, &schema(57)), CompileError::Invalid(_)));
     let lark = (0..13).map(|i| format!("/(.*a.{{{i}}}b)/")).collect::<Vec<_>>().join(" & ");
     assert!(matches!(refused(GrammarKind::Lark, &format!("start: A\nA: {lark}\n")), CompileError::Invalid(_)));
-    drop(GRAMMARS.compile(&params(GrammarKind::JsonSchema, &schema(8)), &room()));
+    drop(GRAMMARS.compile(&params(GrammarKind::JsonSchema, &schema(8)), &room(), &Patience::default()));
     eprintln!("{:?}", started.elapsed());
 }
 
@@ -179,13 +181,14 @@ fn a_grammar_is_compiled_once_and_waits_for_no_other() {
     let (grammars, room) = (Grammars::new(Arc::new(vocabulary)), room());
     let [slow, right, wrong] = [&*"a?".repeat(20_000), "[ab]{9}", "(a"].map(|text| params(GrammarKind::Regex, text));
     std::thread::scope(|scope| {
-        let late = scope.spawn(|| grammars.compile(&slow, &room));
+        let late = scope.spawn(|| grammars.compile(&slow, &room, &Patience::default()));
         while lock(&grammars.known).compiling.is_empty() {
             std::thread::yield_now();
         }
         let asked = |params| {
             let (grammars, room) = (&grammars, &room);
-            let all: Vec<_> = (0..8).map(|_| scope.spawn(move || grammars.compile(params, room))).collect();
+            let all: Vec<_> =
+                (0..8).map(|_| scope.spawn(move || grammars.compile(params, room, &Patience::default()))).collect();
             all.into_iter().map(|one| one.join().expect("no panic")).collect::<Vec<_>>()
         };
         let same: Vec<_> = asked(&right).into_iter().map(|one| one.expect("it is right")).collect();
@@ -208,13 +211,34 @@ fn as_many_grammars_are_compiled_at_once_as_may_be() {
     assert_eq!(taken.len(), MOST_COMPILING);
 }
 
+/// It keeps its room as long as it waits, for however many.
+#[test]
+fn a_message_that_has_waited_long_begins_no_other_grammar() {
+    let vocabulary = Vocabulary::new(&[Some(b"a".to_vec()), Some(b"b".to_vec())], b"");
+    let (grammars, room) = (Grammars::new(Arc::new(vocabulary)), room());
+    let asked = |text, patience: &Patience| grammars.compile(&params(GrammarKind::Regex, text), &room, patience);
+    let (patience, late) = (Patience::default(), Patience::over());
+    let first = asked("a", &patience).expect("it is right");
+    let until = patience.until();
+    assert!(asked("a{2}", &patience).is_ok() && patience.until() == until, "time begins with the first one");
+    assert_eq!(asked("a{3}", &late).expect_err("it is too late"), CompileError::Busy);
+    assert!(lock(&grammars.known).compiling.is_empty());
+    assert!(Arc::ptr_eq(&first, &asked("a", &late).expect("it is there")));
+    for patience in [Patience::default(), late] {
+        assert!(matches!(asked("(", &patience), Err(CompileError::Invalid(_))), "what is wrong is known");
+    }
+    assert!(asked("a{3}", &Patience::default()).is_ok(), "it may come again");
+}
+
 #[test]
 fn grammars_are_kept_within_their_room() {
     let vocabulary = Vocabulary::new(&[Some(b"a".to_vec()), Some(b"b".to_vec())], b"");
     let grammars = Arc::new(Grammars::new(Arc::new(vocabulary)));
     let room = Counter::new(20 << 20, Gauge::noop());
     grammars.give_way_in(&room);
-    let asked = |i: usize| grammars.compile(&params(GrammarKind::Regex, &format!("a{{{}}}", i + 1)), &room);
+    let asked = |i: usize| {
+        grammars.compile(&params(GrammarKind::Regex, &format!("a{{{}}}", i + 1)), &room, &Patience::default())
+    };
     let first = asked(0).expect("there is room");
     let one = room.used();
     assert!(one > 0 && Arc::ptr_eq(&first, &asked(0).expect("it is there")), "the same is compiled once");
@@ -245,7 +269,8 @@ fn a_grammar_that_nobody_uses_makes_room_for_others() {
     let grammars = Arc::new(Grammars::new(Arc::new(vocabulary)));
     let room = Counter::new(20 << 20, Gauge::noop());
     grammars.give_way_in(&room);
-    let asked = |i: usize| grammars.compile(&params(GrammarKind::Regex, &format!("a{{{i}}}")), &room);
+    let asked =
+        |i: usize| grammars.compile(&params(GrammarKind::Regex, &format!("a{{{i}}}")), &room, &Patience::default());
     let mine = asked(1).expect("there is room");
     let one = room.used();
     (2..10).for_each(|i| drop(asked(i).expect("there is room")));
@@ -264,7 +289,8 @@ fn what_gave_its_room_up_is_not_found_again() {
     let grammars = Arc::new(Grammars::new(Arc::new(vocabulary)));
     let room = Counter::new(20 << 20, Gauge::noop());
     grammars.give_way_in(&room);
-    let asked = || grammars.compile(&params(GrammarKind::Regex, "a{9}"), &room).expect("there is room");
+    let asked =
+        || grammars.compile(&params(GrammarKind::Regex, "a{9}"), &room, &Patience::default()).expect("there is room");
     drop(asked());
     let one = room.used();
     let pool = &grammars.tokens.get().expect("they are made").pool;

@@ -4,6 +4,7 @@ use super::params::{known_values, merged, unknown_value, with_lists};
 use crate::engine::shards::Owner;
 use crate::engine::shards::layout::Layout;
 use crate::error::{Error, Refusal};
+use crate::grammar::Patience;
 use crate::limits::Limits;
 use crate::metrics::MAX_LABEL_BYTES;
 use crate::params::{FieldError, MAX_STOP_TOKEN_IDS, SamplingParams, check_tokens};
@@ -59,6 +60,7 @@ impl Config {
 }
 
 /// Checks a configuration. `given` holds the parameters that the stream leaves absent. The default parameters take their room from `state`.
+/// `patience` is that of the message it comes with.
 ///
 /// # Errors
 /// The field at fault, relative to the message, or too little room.
@@ -67,6 +69,7 @@ pub(in crate::rpc) fn config(
     given: &Arc<Given>,
     limits: &Arc<Limits>,
     state: Arc<Counter>,
+    patience: &Patience,
 ) -> Result<Config, Error> {
     let vocab_size = wire.vocab_size;
     check_vocab_size(vocab_size, limits).map_err(Error::Invalid)?;
@@ -78,7 +81,7 @@ pub(in crate::rpc) fn config(
     check_eos(&wire.eos_token_ids, vocab_size).map_err(Error::Invalid)?;
     let defaults =
         defaults_of(wire.default_params.unwrap_or_default(), given, vocab_size, limits).map_err(in_default_params)?;
-    let rules = prepared(defaults, &wire.eos_token_ids, given, &state)?;
+    let rules = prepared(defaults, &wire.eos_token_ids, given, (&state, patience))?;
     Ok(Config {
         model,
         vocab_size,
@@ -131,12 +134,12 @@ fn prepared(
     defaults: SamplingParams,
     eos_token_ids: &[u32],
     given: &Given,
-    state: &Arc<Counter>,
+    (state, patience): (&Arc<Counter>, &Patience),
 ) -> Result<Arc<Rules>, Error> {
     let rules = Rules::new(defaults, eos_token_ids).with_vocabulary(given.vocabulary.clone());
     rules.validate().map_err(in_default_params)?;
-    let rules =
-        blocking(rules.params().history.grammar.is_some(), || rules.with_grammar(given.grammars.as_deref(), state));
+    let has_grammar = rules.params().history.grammar.is_some();
+    let rules = blocking(has_grammar, || rules.with_grammar(given.grammars.as_deref(), state, patience));
     let rules = rules.map_err(|error| match error {
         OpenError::Refused(refusal) => Error::Refused(refusal),
         error => in_default_params(error.into()),

@@ -5,6 +5,7 @@ use super::params::{SeedSource, merged};
 use super::samplers;
 use crate::engine::step::Open;
 use crate::error::Refusal;
+use crate::grammar::Patience;
 use crate::params::{FieldError, check_tokens};
 use crate::proto;
 use crate::sequence::rules::Rules;
@@ -23,6 +24,8 @@ pub(in crate::rpc) struct Openings<'m> {
     pub(in crate::rpc) seeds: &'m SeedSource,
     /// At building a long sequence, of which nothing is counted before it is there.
     pub(in crate::rpc) building: &'m Arc<Turns>,
+    /// Of all their grammars together: the message keeps its room while they are compiled.
+    pub(in crate::rpc) patience: Patience,
 }
 
 /// Whether sequences take long to open: because of their texts, or of grammars, which are compiled and read the texts so far.
@@ -57,7 +60,7 @@ impl Openings<'_> {
         }
         check_tokens("prompt_token_ids", &prompt, config.vocab_size)?;
         check_tokens("output_token_ids", &output, config.vocab_size)?;
-        let (rules, seed) = rules(wire.params.unwrap_or_default(), config)?;
+        let (rules, seed) = self.rules(wire.params.unwrap_or_default())?;
         let charged = self.built(rules, seed, (&prompt, &output))?;
         // Not in its turn: a grammar may read for long, and then only who asked for it waits.
         charged.then(|sequence| {
@@ -66,6 +69,29 @@ impl Openings<'_> {
             let state = samplers::state(wire).and_then(|state| sequence.remembering(state));
             state.map_err(|e| e.within("sampler_state"))
         })
+    }
+
+    /// The stream's own rules when the sequence asks for nothing else, or else rules over them, so that the stream's lists
+    /// are neither checked nor kept a second time.
+    fn rules(&self, mut wire: proto::SamplingParams) -> Result<(Arc<Rules>, Option<u64>), OpenError> {
+        let config = self.config;
+        let defaults = config.rules.params();
+        let seed = wire.seed.take().or(defaults.seed);
+        if wire == proto::SamplingParams::default() {
+            return Ok((Arc::clone(&config.rules), seed));
+        }
+        let params = merged(wire, defaults, &config.given.presets).map_err(|e| e.within("params"))?;
+        let limits = &config.limits;
+        params.validate(config.vocab_size, limits.max_top_logprobs).map_err(|e| e.within("params"))?;
+        let rules = Rules::over(&config.rules, params);
+        rules.validate().map_err(|e| e.within("params"))?;
+        let rules = rules.with_grammar(config.given.grammars.as_deref(), &config.state, &self.patience);
+        let rules = rules.map_err(|error| match error {
+            OpenError::Invalid(field) => OpenError::Invalid(field.within("params")),
+            error => error,
+        })?;
+        let rules = rules.charged(&config.state).ok_or(OpenError::Refused(Refusal::StateBytes))?;
+        Ok((rules, seed))
     }
 
     /// A sequence with its texts so far and its room. Long ones take turns, since there would be one for each call before any
@@ -82,32 +108,14 @@ impl Openings<'_> {
     }
 }
 
-/// The stream's own rules when the sequence asks for nothing else, or else rules over them, so that the stream's lists
-/// are neither checked nor kept a second time.
-fn rules(mut wire: proto::SamplingParams, config: &Config) -> Result<(Arc<Rules>, Option<u64>), OpenError> {
-    let defaults = config.rules.params();
-    let seed = wire.seed.take().or(defaults.seed);
-    if wire == proto::SamplingParams::default() {
-        return Ok((Arc::clone(&config.rules), seed));
-    }
-    let params = merged(wire, defaults, &config.given.presets).map_err(|e| e.within("params"))?;
-    let limits = &config.limits;
-    params.validate(config.vocab_size, limits.max_top_logprobs).map_err(|e| e.within("params"))?;
-    let rules = Rules::over(&config.rules, params);
-    rules.validate().map_err(|e| e.within("params"))?;
-    let rules = rules.with_grammar(config.given.grammars.as_deref(), &config.state).map_err(|error| match error {
-        OpenError::Invalid(field) => OpenError::Invalid(field.within("params")),
-        error => error,
-    })?;
-    let rules = rules.charged(&config.state).ok_or(OpenError::Refused(Refusal::StateBytes))?;
-    Ok((rules, seed))
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::config::config;
     use super::*;
+    use crate::grammar::Grammars;
     use crate::permits::Counter;
+    use crate::rpc::Given;
+    use crate::vocabulary::Vocabulary;
     use metrics::Gauge;
     use std::time::{Duration, Instant};
 
@@ -115,9 +123,18 @@ mod tests {
         let wire = proto::StreamConfig {
             vocab_size: 100,
             logits_dtype: proto::LogitsDtype::F32.into(),
+            eos_token_ids: vec![0],
             ..proto::StreamConfig::default()
         };
-        config(wire, &Arc::default(), &Arc::default(), Counter::new(room, Gauge::noop())).expect("it is right")
+        let vocabulary = Arc::new(Vocabulary::new(&[None, Some(b"a".to_vec())], b""));
+        let grammars = Some(Arc::new(Grammars::new(Arc::clone(&vocabulary))));
+        let given = Given { grammars, vocabulary: Some(vocabulary), ..Given::default() };
+        let room = Counter::new(room, Gauge::noop());
+        config(wire, &Arc::new(given), &Arc::default(), room, &Patience::default()).expect("it is right")
+    }
+
+    fn openings<'m>(config: &'m Config, seeds: &'m SeedSource, building: &'m Arc<Turns>) -> Openings<'m> {
+        Openings { config, seeds, building, patience: Patience::default() }
     }
 
     fn text(tokens: usize) -> proto::OpenSequence {
@@ -127,7 +144,7 @@ mod tests {
     #[test]
     fn long_texts_take_turns_at_being_built_and_short_ones_wait_for_nobody() {
         let (config, seeds, building) = (configured(usize::MAX), SeedSource::default(), Turns::new(1));
-        let openings = Openings { config: &config, seeds: &seeds, building: &building };
+        let openings = openings(&config, &seeds, &building);
         let turn = building.take();
         std::thread::scope(|scope| {
             let long = scope.spawn(|| openings.open(text(MOST_AT_ONCE + 1), None));
@@ -145,12 +162,30 @@ mod tests {
     #[test]
     fn a_text_without_room_gives_its_turn_back() {
         let (config, seeds, building) = (configured(1 << 20), SeedSource::default(), Turns::new(1));
-        let openings = Openings { config: &config, seeds: &seeds, building: &building };
+        let openings = openings(&config, &seeds, &building);
         let _full = config.state.take(config.state.limit() - config.state.used()).expect("the rest");
         for _ in 0..3 {
             let Open { sequence, .. } = openings.open(text(MOST_AT_ONCE + 1), None);
             assert!(matches!(sequence, Err(OpenError::Refused(Refusal::StateBytes))), "{sequence:?}");
             assert!(building.take_until(Instant::now()).is_some());
         }
+    }
+
+    #[test]
+    fn the_grammars_of_a_message_have_one_time_to_wait() {
+        let (config, seeds, building) = (configured(usize::MAX), SeedSource::default(), Turns::new(1));
+        let matching = |regex: &str| {
+            let kind = Some(proto::grammar_params::Kind::Regex(regex.to_owned()));
+            let grammar = Some(proto::GrammarParams { kind, ..proto::GrammarParams::default() });
+            let params = Some(proto::SamplingParams { grammar, ..proto::SamplingParams::default() });
+            proto::OpenSequence { params, ..text(1) }
+        };
+        let mut openings = openings(&config, &seeds, &building);
+        assert!(openings.open(matching("a"), None).sequence.is_ok());
+        openings.patience = Patience::over();
+        let late = openings.open(matching("aa"), None).sequence;
+        assert!(matches!(late, Err(OpenError::Refused(Refusal::GrammarsBusy))), "{late:?}");
+        assert!(openings.open(matching("a"), None).sequence.is_ok(), "it is there");
+        assert!(openings.open(text(1), None).sequence.is_ok());
     }
 }

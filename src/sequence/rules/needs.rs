@@ -2,7 +2,7 @@
 
 use super::Rules;
 use crate::error::Refusal;
-use crate::grammar::{CompileError, Grammar, Grammars};
+use crate::grammar::{CompileError, Grammar, Grammars, Patience};
 use crate::params::FieldError;
 use crate::permits::Counter;
 use crate::sampling::samplers::infill::Infill;
@@ -17,11 +17,16 @@ impl Rules {
         Self { vocabulary, ..self }
     }
 
-    /// The same with the grammar that the parameters ask for, compiled where it is not there yet.
+    /// The same with the grammar that the parameters ask for, compiled where it is not there yet, with the patience of its message.
     ///
     /// # Errors
     /// At `grammar`, if it is wrong or something is lacking; or too little room in `state`.
-    pub fn with_grammar(mut self, grammars: Option<&Grammars>, state: &Arc<Counter>) -> Result<Self, OpenError> {
+    pub fn with_grammar(
+        mut self,
+        grammars: Option<&Grammars>,
+        state: &Arc<Counter>,
+        patience: &Patience,
+    ) -> Result<Self, OpenError> {
         let Some(params) = &self.params.history.grammar else { return Ok(self) };
         let wrong = |message: &str| Err(OpenError::Invalid(FieldError::new("grammar", message)));
         let ends = [self.eos(), self.stop_tokens()].concat();
@@ -33,7 +38,7 @@ impl Rules {
                 "is for servers that compile grammars, which this one does not; start it with grammars and vocabulary",
             );
         };
-        let compiled = grammars.compile(params, state).map_err(|error| match error {
+        let compiled = grammars.compile(params, state, patience).map_err(|error| match error {
             CompileError::Invalid(field) => OpenError::Invalid(field.within("grammar")),
             CompileError::NoRoom => OpenError::Refused(Refusal::StateBytes),
             CompileError::Busy => OpenError::Refused(Refusal::GrammarsBusy),
