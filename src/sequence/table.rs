@@ -9,6 +9,9 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
+/// Places that a table may have however few of them are taken: less than a step takes.
+const FEW_PLACES: usize = 256;
+
 /// A sequence with room for what it remembers.
 #[derive(Debug)]
 pub struct Charged {
@@ -126,6 +129,17 @@ impl Table {
         gone.and_then(|gone| gone.charged.sequence.accepted_share())
             .into_iter()
             .for_each(|share| self.acceptance.record(share));
+        self.shrink();
+    }
+
+    /// Gives up places where few of many are taken: closed sequences have given their room back, and what they had it for would
+    /// stay for the stream's life. As many again as are taken stay free, so that a place is moved only after as many were
+    /// opened or closed.
+    fn shrink(&mut self) {
+        let (taken, places) = (self.open.len(), self.open.capacity());
+        if places > FEW_PLACES && taken < places / 8 {
+            self.open.shrink_to(2 * taken);
+        }
     }
 
     /// An open sequence.
@@ -183,5 +197,52 @@ impl Drop for Table {
     fn drop(&mut self) {
         let shares = self.open.values().filter_map(|open| open.charged.sequence.accepted_share());
         shares.for_each(|share| self.acceptance.record(share));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::params::SamplingParams;
+    use crate::sequence::rules::Rules;
+    use metrics::Gauge;
+
+    fn opened(ids: std::ops::Range<u64>) -> Table {
+        let mut table = Table::new(usize::MAX, Counter::new(usize::MAX, Gauge::noop()));
+        ids.for_each(|id| open(&mut table, id));
+        table
+    }
+
+    fn open(table: &mut Table, id: u64) {
+        let sequence = Sequence::open(Arc::new(Rules::new(SamplingParams::default(), &[])), 7, &[], &[]);
+        let charged = Charged::new(sequence, &table.server).expect("there is room");
+        table.open(id, charged).expect("it is not open");
+    }
+
+    #[test]
+    fn places_of_closed_sequences_are_given_up() {
+        let mut table = opened(0..16_384);
+        for id in 100..16_384 {
+            table.close(id);
+            assert!(table.open.capacity() <= FEW_PLACES.max(8 * table.len()) + 8, "{} of", table.len());
+        }
+        assert!((0..100).all(|id| table.get(id).is_some()) && table.len() == 100);
+        (0..100).for_each(|id| table.close(id));
+        assert!(table.is_empty() && table.open.capacity() <= FEW_PLACES);
+    }
+
+    #[test]
+    fn opening_and_closing_in_turn_moves_no_places() {
+        let mut table = opened(0..4096);
+        for left in (0..4096).rev().step_by(17) {
+            (left..left + 17).for_each(|id| table.close(id));
+            let moved = (0..100).filter(|_| {
+                let places = table.open.capacity();
+                open(&mut table, 5000);
+                table.close(5000);
+                table.open.capacity() < places / 2
+            });
+            assert!(moved.count() <= 1, "with {} open", table.len());
+        }
     }
 }
