@@ -33,6 +33,8 @@ pub struct AttachStream {
     /// `None` once the rank has ended its side or made a mistake.
     requests: Requests<RawAttachRequest>,
     phase: Phase,
+    /// The rank's place on the server, until the call is gone.
+    place: Arc<Permit>,
     /// What is answered at once: a greeting, refusals, and the end.
     due: VecDeque<Result<Response, Status>>,
     started: Instant,
@@ -41,8 +43,8 @@ pub struct AttachStream {
 
 #[derive(Debug)]
 enum Phase {
-    /// The first message has not come; the permit is the rank's place on the server.
-    Unknown(Option<Permit>),
+    /// The first message has not come, or the rank has left.
+    Unknown,
     /// The rank, and its right to map regions.
     Attached { rank: Attachment, _guest: Option<Guest> },
 }
@@ -55,8 +57,8 @@ impl AttachStream {
         permit: Permit,
         started: Instant,
     ) -> Self {
-        let phase = Phase::Unknown(Some(permit));
-        Self { shared, caller, requests, phase, due: VecDeque::new(), started, ended: None }
+        let (phase, place) = (Phase::Unknown, Arc::new(permit));
+        Self { shared, caller, requests, phase, place, due: VecDeque::new(), started, ended: None }
     }
 
     fn accept(&mut self, request: RawAttachRequest) {
@@ -78,11 +80,11 @@ impl AttachStream {
     }
 
     fn attach(&mut self, wire: &proto::AttachRank) -> Result<(), Error> {
-        let Phase::Unknown(permit) = &mut self.phase else {
+        if !matches!(self.phase, Phase::Unknown) {
             return Err(Error::invalid("rank", "is the first message only; send shards now"));
-        };
-        let permit = permit.take().ok_or_else(|| Error::invalid("rank", "is the first message only"))?;
-        let attached = self.shared.shards.attach(shards::token(wire), permit, |layout| shards::rank(wire, layout));
+        }
+        let place = Arc::clone(&self.place);
+        let attached = self.shared.shards.attach(shards::token(wire), place, |layout| shards::rank(wire, layout));
         let rank = attached.map_err(|e: Error| e.within("rank"))?;
         let guest = self.invite(&rank);
         let region_offer = guest.as_ref().map(|(guest, path)| proto::RegionOffer {
@@ -144,10 +146,9 @@ impl AttachStream {
         self.leave();
     }
 
-    /// Leaves the group. The rank's place goes with it, and is taken again for what HTTP/2 has of the call.
+    /// Leaves the group. The rank's place stays, for what HTTP/2 has of the call.
     fn leave(&mut self) {
-        self.phase = Phase::Unknown(None);
-        self.phase = Phase::Unknown(self.shared.shards.admit().ok());
+        self.phase = Phase::Unknown;
     }
 
     /// The end that the rank has not heard of, if there is one.
@@ -170,7 +171,7 @@ impl AttachStream {
 
     fn has_room(&self) -> bool {
         match &self.phase {
-            Phase::Unknown(_) => true,
+            Phase::Unknown => true,
             Phase::Attached { rank, .. } => rank.has_room(),
         }
     }

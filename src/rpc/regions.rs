@@ -8,6 +8,7 @@ use super::connections::connection::Connection;
 use super::connections::listener::{Guard, incoming};
 use super::connections::uds::UdsListener;
 use super::refusals::{self, not_found, not_leased, outcome, refusal};
+use crate::complaints::Complaints;
 use crate::error::Reason;
 use crate::metrics::{Lease, Metrics};
 use crate::proto::region_reply::Reply;
@@ -41,11 +42,13 @@ struct Side {
     /// Its token must be there by then.
     opening: Duration,
     metrics: Metrics,
+    /// Of regions that there is no room for, or that are asked for wrongly: a worker may ask in a loop.
+    refusals: Arc<Complaints>,
 }
 
 /// Hands out regions on `listener` until the guard stops it; ends when the last connection has.
 pub async fn serve(listener: UdsListener, guard: Guard, regions: Arc<Regions>, metrics: Metrics) {
-    let side = Side { regions, opening: guard.timeout(), metrics };
+    let side = Side { regions, opening: guard.timeout(), metrics, refusals: Arc::default() };
     let (mut connections, closed) = incoming(listener, guard);
     let mut open = JoinSet::new();
     while let Some(Ok(connection)) = connections.next().await {
@@ -198,7 +201,9 @@ impl Side {
             }
             Err(error) => {
                 let told = not_leased(request, &error);
-                tracing::info!(field = told.field, error = told.message, "a region was not leased");
+                if let Some(more) = self.refusals.next(Instant::now()) {
+                    tracing::info!(field = told.field, error = told.message, more, "a region was not leased");
+                }
                 self.metrics.lease(outcome(&error));
                 (Reply::Error(told), None)
             }

@@ -18,7 +18,7 @@ pub struct Attachment {
     rank: usize,
     number: u64,
     settled: u64,
-    _permit: Permit,
+    _place: Arc<Permit>,
 }
 
 /// A shard that is read no more.
@@ -66,10 +66,10 @@ impl Attachment {
         shards: Arc<Shards>,
         group: Arc<Group>,
         rank: usize,
-        permit: Permit,
+        place: Arc<Permit>,
     ) -> Result<Self, AttachError> {
         let (number, settled) = group.attach(rank)?;
-        Ok(Self { shards, group, rank, number, settled, _permit: permit })
+        Ok(Self { shards, group, rank, number, settled, _place: place })
     }
 
     /// Its rank.

@@ -88,12 +88,12 @@ impl Shards {
     pub fn attach<E: From<AttachError>>(
         self: &Arc<Self>,
         token: Option<Token>,
-        permit: Permit,
+        place: Arc<Permit>,
         check: impl FnOnce(&Layout) -> Result<usize, E>,
     ) -> Result<Attachment, E> {
         let group = token.and_then(|token| lock(&self.groups).get(&token).cloned()).ok_or(AttachError::UnknownToken)?;
         let rank = check(group.layout())?;
-        Ok(Attachment::new(Arc::clone(self), group, rank, permit)?)
+        Ok(Attachment::new(Arc::clone(self), group, rank, place)?)
     }
 }
 

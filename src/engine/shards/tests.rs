@@ -24,7 +24,7 @@ fn layout(columns: &[u32]) -> Layout {
 }
 
 fn attach(shards: &Arc<Shards>, owner: &Owner, rank: usize) -> Result<Attachment, AttachError> {
-    let permit = shards.admit().expect("room");
+    let permit = Arc::new(shards.admit().expect("room"));
     shards.attach(Some(*owner.token()), permit, |_| Ok(rank))
 }
 
@@ -224,7 +224,7 @@ fn tokens_and_places_are_those_of_the_group() {
     drop(elsewhere);
     let token = *other.token();
     drop(other);
-    let permit = shards.admit().expect("room");
+    let permit = Arc::new(shards.admit().expect("room"));
     let gone = shards.attach(Some(token), permit, |_| Ok::<_, AttachError>(1));
     assert_eq!(gone.err(), Some(AttachError::UnknownToken));
     drop(owner);
