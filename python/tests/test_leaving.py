@@ -310,10 +310,13 @@ def test_a_message_that_is_to_come_again_does_so_whoever_is_cancelled_in_the_pau
             [part] = stream._session.step(logits(1, 0), [text]).parts
             # As after a refusal.
             stream._session.send(part)
-            stream._refused = time.monotonic() + 0.3, part
+            # So long that none of them sees its end.
+            stream._refused = time.monotonic() + 3600, part
             for _ in range(3):
                 with pytest.raises(asyncio.TimeoutError):
                     await asyncio.wait_for(stream.result(), 0.01)
+            if stream._refused:
+                stream._refused = time.monotonic() + 0.3, stream._refused[1]
             await stream.submit(logits(1, 1), [text])
             for _ in range(2):
                 await stream.result()

@@ -263,7 +263,7 @@ def test_a_killed_server_changes_no_token(server):
 
 
 def test_mistakes_are_told(serve):
-    server = serve("--shard-timeout=50ms")
+    server = serve("--shard-timeout=2s")
     with croupier.connect(server.uds, VOCAB, vocab_shards=[400, 600]) as stream:
         token = stream.shard_token
         sequence = stream.open(**params(1))
@@ -298,7 +298,7 @@ def test_mistakes_are_told(serve):
 
 
 def test_steps_that_were_not_sampled_are_told(serve):
-    server = serve("--shard-timeout=50ms")
+    server = serve("--shard-timeout=2s")
     with croupier.connect(server.uds, VOCAB, vocab_shards=[400, 300, 300]) as stream:
         sequence = stream.open(**params(1))
         with croupier.attach(stream.shard_token, 1) as rank:
