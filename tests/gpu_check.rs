@@ -141,7 +141,7 @@ fn a_step_that_fails_or_hangs_is_told_and_the_next_runs() {
     let hangs = "trap '' TERM; echo one line; while :; do sleep 0.05; done";
     let others =
         [("gpu-bench-kernels", hangs), ("verification", "exit 3"), ("python3", "exit 1"), ("croupier", "exit 2")];
-    let (dir, output) = check("run", "1", &others);
+    let (dir, output) = check("run", "4", &others);
     let summary = read(&dir, "summary.txt");
     let results = ["FAILED ", "passed", "FAILED ", "passed", "FAILED: over its time", "SKIPPED", "FAILED "];
     assert_eq!(summary.lines().count(), results.len());

@@ -36,7 +36,11 @@ async fn who_never_attaches_or_never_announces_fails_the_rows_after_the_timeout(
     rank.announce(2, &[logits(5, 0)]).await;
     assert_eq!(rank.done().await, (2, false));
     for position in 0..2 {
+        // It is there before the step, which would not wait long for it.
+        let announced = "croupier_shards_total{data_path=\"inline\"}";
+        let before = server.series(announced);
         rank.announce(3 + position, &[logits(5, position)]).await;
+        server.expect_series(announced, before + 1.0).await;
         assert_eq!(token(&worker.step(own_step(&TWO, 5, position)).await.work[0]), expected[position as usize]);
         assert_eq!(rank.done().await, (3 + position, true));
     }

@@ -9,7 +9,7 @@ mod pki;
 mod trouble;
 
 use collector::{Collector, Manner, attributes};
-use common::{NEVER, Running, config, start};
+use common::{NEVER, Running, config, start, until};
 use croupier::config::Config;
 use croupier::otlp::Settings;
 use croupier::otlp::wire::{Span, SpanKind};
@@ -29,6 +29,8 @@ const SAMPLED: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 const UNSAMPLED: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00";
 const OTHER: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 const STAGES: [&str; 3] = ["queue", "backend", "reply"];
+/// Spans of a step that is answered: itself and its stages.
+const SPANS: usize = 1 + STAGES.len();
 
 /// A configuration that sends this share of its traces there.
 pub(crate) fn tracing(collector: SocketAddr, ratio: f64) -> Config {
@@ -139,8 +141,10 @@ fn whole(spans: &[Span]) -> Vec<&Span> {
     spans.iter().filter(|span| span.kind() == SpanKind::Server).collect()
 }
 
-/// Stops the server, so that all it has is sent, and gives what the collector got.
-async fn collected(server: Running, collector: &Collector) -> Vec<Span> {
+/// Stops the server, so that all it has is sent, and gives what the collector got. First so many spans have to be there: at the
+/// end they have little time, and those that there should not be come last.
+async fn collected(server: Running, collector: &Collector, least: usize) -> Vec<Span> {
+    until("the spans are there", async || collector.spans().len() >= least).await;
     server.shut_down().await.expect("it ends");
     collector.spans()
 }
@@ -152,7 +156,7 @@ async fn a_step_is_a_span_with_its_stages_in_it() {
     let mut worker = Worker::open(&server, None).await;
     assert_eq!(worker.step(SAMPLED).await.len(), 1);
     drop(worker);
-    let spans = collected(server, &collector).await;
+    let spans = collected(server, &collector, SPANS).await;
     let [step] = whole(&spans)[..] else { panic!("one span, not {spans:?}") };
     assert_eq!((hex(&step.trace_id).as_str(), hex(&step.parent_span_id).as_str()), (TRACE, "b7ad6b7169203331"));
     assert_eq!((step.name.as_str(), step.flags, &step.status), ("croupier.v1.Sampler/Decode", 0x301, &None));
@@ -191,7 +195,7 @@ async fn a_resource_says_which_process_it_is() {
     let (collector, address) = Collector::start(Manner::Takes).await;
     let server = start(tracing(address, 1.0)).await;
     Worker::open(&server, None).await.step("").await;
-    collected(server, &collector).await;
+    collected(server, &collector, SPANS).await;
     let requests = collector.requests();
     let resource = requests[0].resource_spans[0].resource.clone().expect("a resource");
     let keys: Vec<&str> = resource.attributes.iter().map(|a| a.key.as_str()).collect();
@@ -208,7 +212,7 @@ async fn a_step_belongs_to_its_own_trace_or_to_that_of_its_stream() {
     }
     drop(worker);
     assert_eq!(server.series("croupier_trace_contexts_invalid_total").await, 1.0);
-    let spans = collected(server, &collector).await;
+    let spans = collected(server, &collector, 3 * SPANS).await;
     let of: Vec<(String, String)> =
         whole(&spans).iter().map(|span| (attributes(span)["croupier.step.id"].clone(), hex(&span.trace_id))).collect();
     let other = "4bf92f3577b34da6a3ce929d0e0e4736";
@@ -227,7 +231,7 @@ async fn who_brings_no_context_is_recorded_by_share() {
             worker.step("").await;
         }
         drop(worker);
-        let spans = collected(server, &collector).await;
+        let spans = collected(server, &collector, recorded * SPANS).await;
         let steps = whole(&spans);
         assert_eq!(steps.len(), recorded, "share {ratio}");
         let traces: BTreeSet<&Vec<u8>> = steps.iter().map(|span| &span.trace_id).collect();
@@ -248,7 +252,7 @@ async fn calls_of_sample_have_their_parent_in_the_metadata() {
     let wrong = client.sample(with_context(one_row(LogitsDtype::Unspecified), Some(SAMPLED))).await;
     assert_eq!(wrong.expect_err("a mistake").code(), Code::InvalidArgument);
     drop(client);
-    let spans = collected(server, &collector).await;
+    let spans = collected(server, &collector, SPANS + 1).await;
     let [good, bad] = whole(&spans)[..] else { panic!("two spans, not {spans:?}") };
     let (good_told, bad_told) = (attributes(good), attributes(bad));
     assert_eq!(good.name, "croupier.v1.Sampler/Sample");
@@ -274,7 +278,7 @@ async fn steps_that_are_not_answered_have_a_span_too() {
     assert_eq!(refused.expect_err("no room for a third sequence").code(), Code::ResourceExhausted);
     worker.send(Step { logits: None, ..step(2, SAMPLED) }).await;
     assert_eq!(worker.reply().await.expect_err("a mistake").code(), Code::InvalidArgument);
-    let spans = collected(server, &collector).await;
+    let spans = collected(server, &collector, 2).await;
     let [refused, wrong] = whole(&spans)[..] else { panic!("two spans, not {spans:?}") };
     for (span, code, outcome, was_read) in [
         (refused, "RESOURCE_EXHAUSTED", "too_many_sequences", true),
@@ -297,7 +301,7 @@ async fn every_attribute_is_on_the_page() {
     worker.send(Step { logits: None, ..step(3, "") }).await;
     worker.reply().await.expect_err("a mistake");
     client(&server).await.sample(one_row(LogitsDtype::F32)).await.expect("an answer");
-    let spans = collected(server, &collector).await;
+    let spans = collected(server, &collector, 3 * SPANS + 1).await;
     let drafts = |name: &str| spans.iter().filter_map(|span| attributes(span).remove(name)).collect::<Vec<_>>();
     assert_eq!(
         (drafts("croupier.draft_tokens"), drafts("croupier.draft_tokens_accepted")),

@@ -103,7 +103,8 @@ async fn the_collector_is_reached_over_tls() {
         let server = start(settings).await;
         Worker::open(&server, None).await.step("").await;
         let before = collector.spans().len();
-        let after = collected(server, &collector).await.len();
+        let least = if taken { before + super::SPANS } else { before };
+        let after = collected(server, &collector, least).await.len();
         assert_eq!(after > before, taken, "{file}");
     }
     let missing = Settings { endpoint: Some("https://localhost:1".to_owned()), ca: Some(mounted.path("none.crt")) };
