@@ -252,11 +252,13 @@ fn a_sidecar_whose_connections_are_all_taken_is_not_ready_and_lives() {
         command
     };
     let probe = |kind: &str| croupier(&listed(&manifest, kind, "command")[1..]).status().unwrap().success();
+    // As in a cluster, one that was late is asked again before it counts as failed.
+    let is_content = |kind: &str| (0..3).any(|_| probe(kind));
     let mut serve = croupier(&listed(&manifest, "initContainers", "args"));
     serve.args(["--max-connections=1", "--first-byte-timeout=10m"]);
     let _server = Server(serve.spawn().unwrap());
     until("started", || probe("startupProbe"));
-    assert!(probe("livenessProbe") && probe("readinessProbe"));
+    assert!(is_content("livenessProbe") && is_content("readinessProbe"));
 
     // The place of the last probe may still be taken.
     let mut taken = Vec::new();
@@ -264,7 +266,7 @@ fn a_sidecar_whose_connections_are_all_taken_is_not_ready_and_lives() {
         taken.push(UnixStream::connect(folder.path().join("croupier.sock")).unwrap());
         !probe("readinessProbe")
     });
-    assert!(probe("livenessProbe"));
+    assert!(is_content("livenessProbe"));
     taken.clear();
     until("ready again", || probe("readinessProbe"));
 }
