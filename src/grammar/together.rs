@@ -13,6 +13,30 @@ use std::time::{Duration, Instant};
 /// How often it is looked at who takes longer.
 const LOOK: Duration = Duration::from_millis(20);
 
+/// What is later than this stood still, as a process does that is stopped or gets no CPU.
+const LATE: Duration = LOOK.saturating_mul(5);
+
+/// When it was looked at who takes longer.
+struct Looks {
+    last: Instant,
+    was_late: bool,
+}
+
+impl Looks {
+    fn begin() -> Self {
+        Self { last: Instant::now(), was_late: false }
+    }
+
+    /// Takes in a look; whether texts that have had their time are late then. In a look that comes late itself they are not, since
+    /// whoever works on them stood still as well. They have until the next one, which is the last word however late it is.
+    fn counts(&mut self, now: Instant) -> bool {
+        let is_late = now.saturating_duration_since(self.last) > LATE;
+        let counts = !is_late || self.was_late;
+        (self.last, self.was_late) = (now, is_late);
+        counts
+    }
+}
+
 /// Something about one text.
 pub(super) enum Asked<T> {
     Known(Result<T, Trouble>),
@@ -91,7 +115,7 @@ fn wait_for<T>(
     tokens: Option<&Tokens>,
     most: Duration,
 ) {
-    let (look, started, mut looked) = (LOOK.min(most), Instant::now(), Instant::now());
+    let (look, started, mut looks) = (LOOK.min(most), Instant::now(), Looks::begin());
     while !waiting.is_empty() {
         match done.recv_timeout(look) {
             Ok((at, result)) => {
@@ -101,8 +125,8 @@ fn wait_for<T>(
             Err(mpsc::RecvTimeoutError::Timeout) => {}
             Err(mpsc::RecvTimeoutError::Disconnected) => break,
         }
-        if looked.elapsed() >= look {
-            looked = Instant::now();
+        let now = Instant::now();
+        if now.saturating_duration_since(looks.last) >= look && looks.counts(now) {
             // Texts that nobody waits for may have all the threads.
             tokens.into_iter().for_each(|tokens| tokens.running.cancel_late());
             waiting.retain(|(at, place)| {
@@ -114,5 +138,25 @@ fn wait_for<T>(
                 !is_late && started.elapsed() < most
             });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_look_that_is_late_itself_calls_nobody_late_and_the_next_one_does() {
+        let mut looks = Looks::begin();
+        let mut after = |time: Duration| {
+            let now = looks.last + time;
+            looks.counts(now)
+        };
+        let long = LATE + Duration::from_millis(1);
+        assert!(after(LOOK) && after(LATE));
+        assert!(!after(long) && after(LOOK), "nothing was done meanwhile");
+        // A machine that is always late is no reason to go on for ever.
+        assert!(!after(long) && after(long) && after(long) && after(LOOK));
+        assert!(!after(long), "and then it counts anew");
     }
 }
