@@ -121,7 +121,7 @@ impl Drop for Server {
     }
 }
 
-fn until(mut happens: impl FnMut() -> bool) {
+pub(super) fn until(mut happens: impl FnMut() -> bool) {
     let start = Instant::now();
     while !happens() {
         assert!(start.elapsed() < NEVER, "it never happens");

@@ -28,7 +28,7 @@ use croupier::sampling::logits::Dtype;
 use croupier::vocabulary::Vocabulary;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
 use tokio_stream::wrappers::{TcpListenerStream, UnixListenerStream};
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -37,6 +37,8 @@ use tonic::transport::{Channel, Endpoint, Server};
 use tonic_types::StatusExt;
 
 pub const VOCAB: u32 = 50;
+/// Longer than anything here takes on a busy machine: reaching it means that it never happens.
+const NEVER: Duration = Duration::from_secs(60);
 
 /// How workers reach the server.
 #[derive(Debug, Clone, Copy)]
@@ -199,26 +201,26 @@ impl TestServer {
 
     /// Waits until these series have these values.
     pub async fn expect_all(&self, expected: &[(&str, f64)]) {
-        for attempt in 0.. {
+        let started = Instant::now();
+        loop {
             let text = self.metrics.render();
             let Some((series, value)) = expected.iter().find(|(series, value)| value_in(&text, series) != *value)
             else {
                 return;
             };
-            assert!(attempt < 1000, "{series} is {}, expected {value}", value_in(&text, series));
+            assert!(started.elapsed() < NEVER, "{series} is {}, expected {value}", value_in(&text, series));
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }
 
     /// Waits until this many sequences are open on the server.
     pub async fn expect_sequences(&self, count: usize) {
-        for _ in 0..200 {
-            if self.engine.open_sequences() == count {
-                return;
-            }
+        let started = Instant::now();
+        while self.engine.open_sequences() != count {
+            let open = self.engine.open_sequences();
+            assert!(started.elapsed() < NEVER, "{open} sequences are open, expected {count}");
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        panic!("{} sequences are open, expected {count}", self.engine.open_sequences());
     }
 }
 
