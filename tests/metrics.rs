@@ -161,22 +161,28 @@ async fn a_batch_counts_once_and_each_of_its_steps_waits_for_all_of_it() {
 
 #[tokio::test]
 async fn a_stream_that_waits_for_its_worker_is_told_from_one_that_is_waited_for() {
-    let server = TestServer::start().await;
+    let gate = Gate::default();
+    let server = TestServer::with_backend(gate.clone(), |_| ()).await;
     let mut worker = server.worker().await;
     worker.step(open_step(vec![open(1, seeded(1))])).await;
     let turns = |part: &str| server.series(&format!("croupier_worker_turn_seconds_{part}"));
     let (count, sum) = (turns("count"), turns("sum"));
     tokio::time::sleep(Duration::from_millis(300)).await;
-    worker.step(sample_step(&[(1, support::logits(1, 0))])).await;
+    worker.step(open_step(vec![open(2, seeded(2))])).await;
     assert_eq!(turns("count"), count + 1.0);
     assert!((0.3..60.0).contains(&(turns("sum") - sum)), "{}", turns("sum") - sum);
-    // Steps that are on their way when one is answered need no turn.
-    for _ in 0..2 {
-        worker.send_step(sample_step(&[(1, support::logits(1, 0))])).await;
+    // Steps that are on their way when one is answered need no turn: of three the first has one.
+    worker.send_step(sample_step(&[(1, support::logits(1, 0))])).await;
+    gate.wait_for_batch().await;
+    for position in 1..3 {
+        worker.send_step(sample_step(&[(1, support::logits(1, position))])).await;
     }
-    worker.step_reply().await.unwrap();
-    worker.step_reply().await.unwrap();
-    assert!(turns("count") <= count + 3.0);
+    server.expect_series("croupier_queue_depth", 2.0).await;
+    gate.open();
+    for _ in 0..3 {
+        worker.step_reply().await.unwrap();
+    }
+    assert_eq!(turns("count"), count + 2.0);
 }
 
 /// Verifies so many draft tokens, of which the target would choose all or all but the last; what is advised next.

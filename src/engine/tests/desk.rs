@@ -70,12 +70,14 @@ fn until_run_here(told: &Told, stream: &mut StreamHandle) {
 fn until_run_here_from(first: u64, told: &Told, stream: &mut StreamHandle) {
     let here = std::thread::current().id();
     told.threads();
+    let started = std::time::Instant::now();
     for id in first.. {
         submit(stream, step(id, vec![], &[1]), if id == 1 { opens(&[1]) } else { vec![] }).expect("room");
         assert_eq!(stream.replies.blocking_recv().expect("a reply").id, id);
         if told.threads() == [here] {
             return;
         }
+        assert!(started.elapsed().as_secs() < 60, "never run here");
         std::thread::yield_now();
     }
 }

@@ -130,3 +130,46 @@ fn idle<S>(stream: &Mutex<Watched<S>>) -> Option<MutexGuard<'_, Watched<S>>> {
         Err(TryLockError::WouldBlock) => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::pin::pin;
+
+    /// A call that does nothing but hold something.
+    struct Stuck;
+
+    impl Stream for Stuck {
+        type Item = ();
+
+        fn poll_next(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<()>> {
+            Poll::Pending
+        }
+    }
+
+    impl Answers for Stuck {
+        fn looks_stuck(&self) -> bool {
+            true
+        }
+
+        fn give_up(&mut self) {}
+
+        fn close(&mut self) {}
+    }
+
+    /// No test can wait for ever. In a runtime without timers whoever would wait for a time panics instead.
+    #[test]
+    fn a_timeout_of_zero_never_comes() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+        let _inside = runtime.enter();
+        let stream = Arc::new(Mutex::new(Watched { answers: Stuck, unasked: 0, waker: None }));
+        let begun = |timeout| {
+            let watch = watch(Arc::downgrade(&stream), timeout, CancellationToken::new());
+            let poll = || pin!(watch).poll(&mut Context::from_waker(Waker::noop()));
+            catch_unwind(AssertUnwindSafe(poll)).map_err(drop)
+        };
+        assert_eq!(begun(Duration::ZERO), Ok(Poll::Pending));
+        assert_eq!(begun(Duration::from_secs(60)), Err(()), "this would not show");
+    }
+}
