@@ -103,6 +103,12 @@ impl Counter {
         self.whole.iter().for_each(|whole| whole.reserve_anyway(more));
     }
 
+    /// Whether so much is left of it, be it a part or the whole.
+    #[must_use]
+    pub fn has_room(&self, amount: usize) -> bool {
+        self.shortfall(amount) == Some(0)
+    }
+
     fn give_back(&self, amount: usize) {
         self.give_back_here(amount);
         self.whole.iter().for_each(|whole| whole.give_back(amount));
@@ -145,6 +151,28 @@ impl Permit {
         }
         self.amount = amount;
         true
+    }
+
+    /// The same past the limits of parts, for the only one there is of its part, as long as the whole has room.
+    #[must_use]
+    pub fn resize_alone(&mut self, amount: usize) -> bool {
+        let mut whole = &self.counter;
+        while let Some(more) = &whole.whole {
+            whole = more;
+        }
+        let may = self.counter.used() == self.amount && whole.has_room(amount.saturating_sub(self.amount));
+        if may {
+            self.set(amount);
+        }
+        may
+    }
+
+    /// Stands for room of the whole alone from now on, and not of a part.
+    pub fn leave_part(&mut self) {
+        while let Some(whole) = self.counter.whole.clone() {
+            self.counter.give_back_here(self.amount);
+            self.counter = whole;
+        }
     }
 
     /// Makes it stand for `amount`, past the limit if need be: for what is there already. Nobody else gets room
@@ -229,6 +257,23 @@ mod tests {
         assert!(whole.take(2).is_some() && part.take(0).is_none());
         drop((four.another(1), four));
         assert_eq!((part.used(), whole.used()), (0, 0));
+    }
+
+    #[test]
+    fn who_is_alone_may_have_more_than_a_part_and_who_leaves_it_has_none_of_it() {
+        let whole = Counter::new(10, Gauge::noop());
+        let part = whole.part(6).part(4);
+        let mut mine = part.take(1).expect("room");
+        let other = part.take(1).expect("room");
+        assert!(!mine.resize_alone(5), "another one has some of it");
+        drop(other);
+        assert!(!mine.resize_alone(11) && part.used() == 1, "more than there is");
+        assert!(mine.resize_alone(9) && part.used() == 9 && whole.used() == 9);
+        mine.leave_part();
+        assert_eq!((part.used(), whole.used()), (0, 9));
+        assert!(part.take(1).is_some() && part.take(2).is_none());
+        drop(mine);
+        assert_eq!(whole.used(), 0);
     }
 
     #[test]

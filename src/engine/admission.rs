@@ -31,15 +31,17 @@ pub(super) struct Admission {
     max_sequences_per_stream: usize,
 }
 
-/// Parts of the bytes in flight that wait for somebody outside, as long as that one likes or a timeout lets. What each may take, and
-/// all of them together, leaves room for steps that wait for nobody.
+/// Parts of the bytes in flight that wait for somebody outside, as long as that one likes or a timeout lets. Together they leave an
+/// eighth to steps that wait for nobody.
 #[derive(Debug)]
 struct Parts {
     /// Messages of stateless calls, which may never come.
     coming: Arc<Counter>,
     /// Steps that are held back for their shards.
     held: Arc<Counter>,
-    /// Replies, which may never be read.
+    /// Answers of stateless calls, which may never be read.
+    answers: Arc<Counter>,
+    /// Replies of streams, which may not either.
     replies: Arc<Counter>,
     /// Most of these for one stream.
     most_replies: usize,
@@ -49,9 +51,15 @@ impl Parts {
     /// Of `bytes`. A message that fits alone fits as part of them too.
     fn new(bytes: &Arc<Counter>, max_message_bytes: usize) -> Self {
         let eighths = |count: usize| bytes.limit() / 8 * count;
-        let all = bytes.part(eighths(7).max(max_message_bytes));
-        let messages = || all.part(eighths(4).max(max_message_bytes));
-        Self { coming: messages(), held: messages(), replies: all.part(eighths(6)), most_replies: eighths(2) }
+        let messages = |count| eighths(count).max(max_message_bytes);
+        let waits = bytes.part(messages(5));
+        Self {
+            coming: waits.part(messages(3)),
+            held: waits.part(messages(4)),
+            answers: waits.part(eighths(1)),
+            replies: bytes.part(eighths(2)),
+            most_replies: eighths(1),
+        }
     }
 }
 
@@ -135,18 +143,24 @@ impl Admission {
         }
         let rows = if held { &self.held_rows } else { &self.rows };
         let rows = rows.take(step.rows()).ok_or(Refusal::RowsInFlight)?;
-        let reply = memory::of_places(step, openings);
-        // Who has read all there was gets one more, however large, and whoever else reads none.
-        let anyway = || (replies.used() == 0).then(|| replies.take_anyway(reply));
-        let reply = replies.take(reply).or_else(anyway).ok_or(Refusal::BytesInFlight)?;
+        let reply = self.reply(memory::of_places(step, openings), replies).ok_or(Refusal::BytesInFlight)?;
         // Past the limit if need be, by the lists of one step for each core: a message that fits must not be refused for ever.
         bytes.set(memory::of_step(step, openings));
         Ok(StepPermits { queued, in_flight: InFlight { message: bytes, rows, reply } })
     }
 
-    /// A step that was held back is queued. It was let in before, so there is a place for it.
+    /// Room for the places of a reply. Whoever else reads none must not keep it from a stream that does: one that has read all
+    /// replies gets one more, however large, and one that has room of its own gets it while there is some at all.
+    fn reply(&self, bytes: usize, replies: &Arc<Counter>) -> Option<Permit> {
+        let may_exceed = || replies.used() == 0 || replies.has_room(bytes) && self.bytes.has_room(bytes);
+        replies.take(bytes).or_else(|| may_exceed().then(|| replies.take_anyway(bytes)))
+    }
+
+    /// A step that was held back is queued, and waits for nobody any more. It was let in before, so there is a place for it.
     pub(super) fn release(&self, permits: &mut StepPermits) {
         permits.queued = self.queued.take_anyway(1);
+        permits.in_flight.message.leave_part();
+        permits.in_flight.rows.leave_part();
     }
 
     /// A place for a stateless call until its message is there.
@@ -188,7 +202,7 @@ impl Admission {
 
     /// Room for the answers of stateless calls.
     pub(super) fn replies_alone(&self) -> Arc<Counter> {
-        Arc::clone(&self.parts.replies)
+        Arc::clone(&self.parts.answers)
     }
 
     pub(super) fn bytes_in_flight(&self) -> Arc<Counter> {

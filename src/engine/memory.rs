@@ -5,9 +5,9 @@ use super::verify::Verification;
 use crate::params::state::SamplerState;
 use crate::permits::Permit;
 use crate::sampling::row::RowOutput;
-use crate::sequence::OpenError;
 use crate::sequence::speculation::NextDraft;
 use crate::sequence::table::Table;
+use crate::sequence::{OpenError, Sequence};
 use crate::speculative::verified::Trial;
 use std::borrow::Cow;
 
@@ -65,8 +65,14 @@ pub(super) fn reserve_lists(room: &mut Permit, table: &Table, work: &Work) -> Re
         (Ok(WorkKind::Score(score)), None) => score.logprobs.listed_bytes(),
         _ => 0,
     };
-    let lists = each.saturating_mul(work.rows());
-    if lists == 0 || room.resize(room.amount().saturating_add(lists)) { Ok(()) } else { Err(RowFailure::no_reply()) }
+    let proposed = match work.kind {
+        Ok(WorkKind::Sample | WorkKind::Verify(_)) => sequence.map_or(0, Sequence::most_proposed),
+        _ => 0,
+    };
+    let lists = each.saturating_mul(work.rows()).saturating_add(proposed);
+    let all = room.amount().saturating_add(lists);
+    // The only reply of its stream may have more than the stream's share, which it could else never have.
+    if lists == 0 || room.resize(all) || room.resize_alone(all) { Ok(()) } else { Err(RowFailure::no_reply()) }
 }
 
 /// What a result takes beside its place in the list.

@@ -36,7 +36,7 @@ mod window;
 use crate::grammar::Text;
 use crate::params::acceptance::AcceptanceRule;
 use crate::params::state::SamplerState;
-use crate::params::{FieldError, LogprobsParams};
+use crate::params::{FieldError, LogprobsParams, MAX_DRAFT_TOKENS};
 use crate::sampling::kept::Kept;
 use crate::sampling::observed::{Observed, learned};
 use crate::sampling::philox::{self, Purpose};
@@ -296,6 +296,12 @@ impl Sequence {
     #[must_use]
     pub fn most_listed(&self, logprobs: Option<&LogprobsParams>) -> usize {
         self.rules.most_listed(logprobs)
+    }
+
+    /// Most bytes of the tokens that are proposed to it.
+    #[must_use]
+    pub fn most_proposed(&self) -> usize {
+        self.speculation.as_ref().map_or(0, |_| MAX_DRAFT_TOKENS as usize * size_of::<u32>())
     }
 
     /// How many tokens it may emit until it is as long as it may be; at least 1.

@@ -48,7 +48,7 @@ def asked(probe, binary, here):
 
 def is_content(probe, binary, here):
     """The same, where one that was late may be asked again, as the kubelet does before it counts as failed."""
-    return any(asked(probe, binary, here) for _ in range(3))
+    return any(asked(probe, binary, here) or time.sleep(0.2) for _ in range(3))
 
 
 def stopped(server):

@@ -26,7 +26,7 @@ fn room_is_taken_and_given_back() {
 
 #[test]
 fn replies_that_nobody_reads_are_counted() {
-    let mut bench = Bench::new(|limits| limits.max_bytes_in_flight = 1 << 14);
+    let mut bench = Bench::new(|limits| limits.max_bytes_in_flight = 1 << 15);
     let used = |bench: &Bench| bench.admission.bytes_in_flight().used();
     let mut replies = bench.stream(1);
     let logprobs = LogprobsParams { top_n: VOCAB, mode: LogprobsMode::Raw, token_ids: Vec::new() };
@@ -47,7 +47,7 @@ fn replies_that_nobody_reads_are_counted() {
         unread += 1;
     }
     assert!(unread > 3, "the limit is reached by replies, not by the first of them");
-    assert!(used(&bench) <= 1 << 12, "{} bytes: a stream has a quarter", used(&bench));
+    assert!(used(&bench) <= 1 << 12, "{} bytes: a stream has an eighth", used(&bench));
     assert!(bench.permits_on(&one(), false, &bench.admission.replies()).is_ok(), "others have theirs");
     let failed = |reply: StepReply| matches!(&reply.work[0], Err(failure) if failure.status == RowStatus::ReplyBytes);
     let replies: Vec<bool> = std::iter::from_fn(|| replies.try_recv().ok()).map(failed).collect();
@@ -77,27 +77,35 @@ fn what_waits_for_somebody_outside_leaves_room_for_steps() {
     });
     let admission = &bench.admission;
     let each = ALL / 16;
-    let coming: Vec<_> = std::iter::from_fn(|| admission.message(each).ok()).collect();
-    assert_eq!(coming.len(), 8, "messages that do not come");
+    let many = |take: &dyn Fn() -> Option<Permit>| -> Vec<Permit> { std::iter::from_fn(take).collect() };
+    let coming = many(&|| admission.message(each).ok());
+    assert_eq!(coming.len(), 6, "messages that do not come have three eighths");
     let held: Vec<_> = std::iter::from_fn(|| admission.place(each, true).ok()).collect();
-    assert_eq!(held.len(), 6, "and steps that wait for their shards, together seven eighths");
+    assert_eq!(held.len(), 4, "with steps that wait for their shards it is five eighths");
     let streams = [0; 4].map(|_| admission.replies());
-    assert!(streams.iter().all(|replies| replies.take(1).is_none()));
-    assert!([0; 2].map(|_| admission.place(each, false).ok()).iter().all(Option::is_some), "an eighth is left");
-    drop(coming);
-    let unread: Vec<_> = streams.iter().flat_map(|replies| std::iter::from_fn(|| replies.take(each))).collect();
-    assert_eq!(unread.len(), 8, "replies that nobody reads have what is left of the seven eighths");
-    drop(held);
-    let more: Vec<_> = streams.iter().flat_map(|replies| std::iter::from_fn(|| replies.take(each))).collect();
-    assert_eq!(more.len(), 4, "six eighths in all, two for each stream");
-    // Rows of steps that are held back are half of those in flight.
+    let unread: Vec<_> = streams.iter().map(|replies| many(&|| replies.take(each))).collect();
+    assert_eq!(unread.iter().map(Vec::len).collect::<Vec<_>>(), [2, 2, 0, 0], "a stream has one, all have two");
+    // Whoever waits for nobody has the last eighth, with replies that report lists, one at a time.
     let two = step(1, vec![], &[1, 2]);
-    let held: Vec<_> = std::iter::from_fn(|| bench.permits_on(&two, true, &admission.replies_alone()).ok()).collect();
-    assert_eq!(held.len(), 0, "nobody has room for replies");
-    drop((unread, more));
-    let held: Vec<_> = std::iter::from_fn(|| bench.permits_on(&two, true, &admission.replies_alone()).ok()).collect();
+    for replies in [&streams[2], &admission.replies_alone()] {
+        let mut one = bench.permits_on(&two, false, replies).expect("it is served");
+        assert!(one.in_flight.reply.resize_alone(each), "and may tell what it likes");
+    }
+    let first = bench.permits_on(&two, false, &streams[2]).expect("it is served");
+    assert!(bench.permits_on(&two, false, &streams[2]).is_ok(), "it is far from its share");
+    let messages: Vec<_> = std::iter::from_fn(|| admission.place(each / 2, false).ok()).collect();
+    assert_eq!(messages.len(), 3, "an eighth, but for these two");
+    drop((first, messages, coming, held, unread));
+    assert_eq!(admission.bytes_in_flight().used(), 0);
+    // Rows of steps that are held back are half of those in flight, and none once they wait for nobody.
+    let hold = || std::iter::from_fn(|| bench.permits_on(&two, true, &admission.replies_alone()).ok()).collect();
+    let mut held: Vec<StepPermits> = hold();
     assert_eq!(held.len(), 16, "of 64 rows");
     assert!(bench.permits_on(&two, false, &admission.replies()).is_ok());
+    held.iter_mut().for_each(|permits| admission.release(permits));
+    let more: Vec<StepPermits> = hold();
+    assert_eq!(more.len(), 16);
+    assert!(bench.permits_on(&two, false, &admission.replies()).is_err(), "now there are 64");
 }
 
 /// A handle whose commands nobody obeys.

@@ -1,0 +1,81 @@
+//! What comes into one batch, and what waits for the next.
+
+use super::*;
+
+#[test]
+fn waiting_steps_of_all_streams_make_one_batch() {
+    let mut bench = Bench::new(|_| ());
+    let (mut one, mut two) = (bench.stream(1), bench.stream(2));
+    bench.submit(1, step(1, opens(&[1, 2]), &[1]));
+    bench.submit(1, step(2, vec![], &[2]));
+    bench.submit(2, step(3, opens(&[1]), &[1]));
+    assert_eq!(bench.run(), 3);
+    assert_eq!((ids(&mut one), ids(&mut two)), (vec![1, 2], vec![3]));
+    assert!(!bench.state.has_work());
+}
+
+#[test]
+fn a_step_on_a_busy_sequence_waits_and_so_does_all_behind_it() {
+    let mut bench = Bench::new(|_| ());
+    let (mut one, mut two) = (bench.stream(1), bench.stream(2));
+    bench.submit(1, step(1, opens(&[1, 2]), &[1]));
+    bench.submit(1, step(2, vec![], &[1]));
+    bench.submit(1, step(3, vec![], &[2]));
+    bench.submit(2, step(4, opens(&[1]), &[1]));
+    assert_eq!(bench.run(), 2);
+    assert_eq!((ids(&mut one), ids(&mut two)), (vec![1], vec![4]));
+    assert_eq!(bench.run(), 2);
+    assert_eq!(ids(&mut one), [2, 3]);
+    // Closing touches a sequence as much as sampling does.
+    bench.submit(1, step(5, vec![], &[1]));
+    bench.submit(1, Step { close: vec![1], ..step(6, vec![], &[]) });
+    assert_eq!((bench.run(), ids(&mut one)), (1, vec![5]));
+    assert_eq!((bench.run(), ids(&mut one)), (1, vec![6]));
+    assert_eq!(bench.admission.open_sequences(), 2);
+}
+
+#[test]
+fn a_batch_is_bounded_by_rows_and_streams_take_turns() {
+    let mut bench = Bench::new(|limits| limits.max_rows_per_step = 2);
+    let (mut one, mut two) = (bench.stream(1), bench.stream(2));
+    for id in 1..=2 {
+        bench.submit(1, step(id, opens(&[id]), &[id]));
+        bench.submit(2, step(id, opens(&[id]), &[id]));
+    }
+    assert_eq!((bench.run(), ids(&mut one), ids(&mut two)), (2, vec![1], vec![1]));
+    assert_eq!((bench.run(), ids(&mut one), ids(&mut two)), (2, vec![2], vec![2]));
+}
+
+#[test]
+fn a_batch_is_bounded_by_the_bytes_of_its_rows() {
+    let row = VOCAB as usize * size_of::<f32>();
+    let mut bench = Bench::new(|limits| limits.max_row_bytes_per_step = 3 * row);
+    let (mut one, mut two) = (bench.stream(1), bench.stream(2));
+    // Its works share one row, which counts for each.
+    let first_row = |work| Work { first_row: 0, ..work };
+    let shared = step(1, opens(&[1, 2]), &[1, 2]);
+    bench.submit(1, Step { work: shared.work.into_iter().map(first_row).collect(), logits: block(1), ..shared });
+    bench.submit(2, step(2, opens(&[1, 2]), &[1, 2]));
+    bench.submit(1, step(3, opens(&[3]), &[3]));
+    assert_eq!((bench.run(), ids(&mut one), ids(&mut two)), (2, vec![1, 3], vec![]));
+    assert_eq!((bench.run(), ids(&mut one), ids(&mut two)), (1, vec![], vec![2]));
+}
+
+#[test]
+fn a_batch_is_bounded_by_the_logits_that_it_explains() {
+    let mut bench = Bench::new(|_| ());
+    let (mut one, mut two) = (bench.stream(1), bench.stream(2));
+    // One row as long as may be explained in a step.
+    let row = || {
+        let bytes = vec![0; MAX_EXPLAINED_LOGITS * size_of::<f32>()];
+        LogitsBlock::new(bytes.into(), Dtype::F32, MAX_EXPLAINED_LOGITS as u32, 0).expect("one row")
+    };
+    let asking = |id| Step {
+        logits: row(),
+        ..step(id, vec![Open { sequence_id: 1, sequence: charged(sequence(explained)) }], &[1])
+    };
+    bench.submit(1, asking(1));
+    bench.submit(2, asking(2));
+    assert_eq!((bench.run(), ids(&mut one), ids(&mut two)), (1, vec![1], vec![]));
+    assert_eq!((bench.run(), ids(&mut one), ids(&mut two)), (1, vec![], vec![2]));
+}
