@@ -42,12 +42,12 @@ const BYTES: &str = "croupier_in_flight_bytes";
 async fn stateless_messages_take_their_room_before_they_come() {
     const MESSAGE: usize = 1 << 20;
     let server = TestServer::with_limits(|limits| {
-        (limits.max_message_bytes, limits.max_bytes_in_flight) = (MESSAGE, 4 * MESSAGE);
+        (limits.max_message_bytes, limits.max_bytes_in_flight) = (MESSAGE, 6 * MESSAGE);
         limits.receive_timeout = LONG;
     })
     .await;
     let mut calls = Vec::new();
-    // Half of the room, since messages that never come must leave some to steps.
+    // Three eighths of the room, since messages that never come must leave some to steps.
     for _ in 0..2 {
         let mut call = Call::open(&server, SAMPLE).await;
         call.begin(MESSAGE, &[0; 10]);
