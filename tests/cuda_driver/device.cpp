@@ -53,7 +53,7 @@ struct Planted {
 };
 
 std::vector<Planted> read_faults() {
-    static const char* const kNames[] = {"init", "allocate", "copy", "launch", "spoil", "leave", "hang", "function", "range", "clusters", "behind", "weigh", "weighmore"};
+    static const char* const kNames[] = {"init", "allocate", "copy", "launch", "spoil", "leave", "hang", "function", "range", "clusters", "behind", "weigh", "weighmore", "rest"};
     std::vector<Planted> faults;
     for (const std::string& text : split(setting("FAKE_CUDA_FAULTS", ""), ',')) {
         char name[16] = {};

@@ -30,6 +30,8 @@
 //                                          have a row behind another, the tokens of all such rows are others
 //                                weigh     from the N-th launch on of a kernel that weighs, of teams of CODE blocks, all tokens are others
 //                                weighmore the same only of rows behind another
+//                                rest      from the N-th launch on of a kernel that samples, by teams of CODE blocks, what another launch
+//                                          has left of its rows, the tokens of all of these are others
 //                                clusters  the N-th question how many clusters run at once fails
 //   FAKE_CUDA_ARMED            a path: calls are counted for faults only while it exists
 //   FAKE_CUDA_ANSWERS          a folder: what launches brought is kept there, and brought again to the same inputs
@@ -104,7 +106,7 @@ struct Device {
     bool hangs = false;
 };
 
-enum class Fault { kInit, kAllocate, kCopy, kLaunch, kSpoil, kLeave, kHang, kFunction, kRange, kClusters, kBehind, kWeigh, kWeighMore };
+enum class Fault { kInit, kAllocate, kCopy, kLaunch, kSpoil, kLeave, kHang, kFunction, kRange, kClusters, kBehind, kWeigh, kWeighMore, kRest };
 
 struct Config {
     std::vector<std::unique_ptr<Device>> devices;

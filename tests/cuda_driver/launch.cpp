@@ -129,6 +129,7 @@ Result launch(const Function& function, const Grid& grid, const Arguments& argum
     bool weighs = strncmp(function.kernel.name, "weigh", 5) == 0, has_more = arguments.rows > arguments.first + grid.teams;
     auto stays = [&](Fault fault) { return Config::get().stays_planted(fault, int(grid.team_size)); };
     if (has_more && stays(weighs ? Fault::kWeighMore : Fault::kBehind)) spoil_from(arguments.first + grid.teams, arguments);
+    if (arguments.first > 0 && !weighs && stays(Fault::kRest)) spoil_from(arguments.first, arguments);
     if (weighs && stays(Fault::kWeigh)) spoil_from(arguments.first, arguments);
     if (Config::get().is_planted(Fault::kLeave, &planted)) memcpy(result, before.data(), before.size());
     return kSuccess;

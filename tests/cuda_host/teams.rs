@@ -115,9 +115,9 @@ fn proof(device: &str, multiprocessors: &str, fault: &str) -> String {
 }
 
 /// Kinds of rows that are proved, broken ones among them.
-const PROVED: usize = 17;
+const PROVED: usize = 25;
 
-/// Only rows behind a team's first are wrong, or only those that teams of one size weigh.
+/// Only rows behind a team's first are wrong, or only those that teams of one size weigh, or the last of a batch.
 #[test]
 fn teams_of_each_size_prove_rows_behind_another_and_what_they_weigh() {
     if !built() {
@@ -139,6 +139,9 @@ fn teams_of_each_size_prove_rows_behind_another_and_what_they_weigh() {
         told.contains(&format!("row 33 of {}, ", 64 + PROVED)) && told.contains("team_size: 1, teams: 32, "),
         "{told}"
     );
+    // What whole rounds of blocks leave, by teams of two.
+    let told = proof("9.0", "4", "rest@1=2");
+    assert!(told.contains("row 8 of 10, ") && told.contains("rest: Some((8, Shape { team_size: 2, "), "{told}");
     // Without clusters kernels that weigh take row after row too.
     let told = proof("8.6", "4", "weighmore@1=1");
     assert!(told.contains("of 1000 f32 logits, verified by Rejection"), "{told}");

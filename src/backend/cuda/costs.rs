@@ -47,6 +47,19 @@ impl Costs {
     /// hold the rows of 132 teams of one block.
     pub const PREDICTED: Self = Self([predicted(1.5, 1.5), predicted(2.3, 1.7)]);
 
+    /// Those of a device where whole rounds of rows have a block each, and what they leave has teams of two: these take less for a row,
+    /// and so much more than half that they take no more than one round.
+    pub const IN_PARTS: Self = {
+        let mut costs = Self([[Cost::NEVER; MAX_TEAM as usize]; 2]);
+        let mut at = 0;
+        while at < costs.0.len() {
+            costs.0[at][0] = Cost { row: 75.0, chunk: 0.0 };
+            costs.0[at][1] = Cost { row: 50.0, chunk: 0.0 };
+            at += 1;
+        }
+        costs
+    };
+
     /// Those of a device where only teams of so many blocks are ever taken, as far as they can hold a row.
     #[must_use]
     pub fn only(team_size: u32) -> Self {

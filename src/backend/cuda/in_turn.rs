@@ -3,11 +3,10 @@
 //! job at the other place, and what the row before has left in shared memory.
 
 use super::costs::Costs;
+use super::kinds::{KINDS, Known, OF_BROKEN, broken, row, specs};
 use super::launches::MOST_ROWS;
-use super::shape::chunk;
-use super::warm_up::{
-    OF_BROKEN, adjusts, all_were_done, broken, compare, difference_of_drafts, draft_token, name, propose, row, specs,
-};
+use super::shape::{Device, chunk};
+use super::warm_up::{all_were_done, compare, difference_of_drafts, draft_token, name, propose};
 use super::{CudaBackend, Machine, OpenError, RowJob, VerifyJob};
 use crate::params::acceptance::{AcceptanceRule, Typical};
 use crate::sampling::logits::{Dtype, Logits};
@@ -22,12 +21,15 @@ const SHORT: usize = 1000;
 /// What a long row lacks of whole chunks.
 const LACKING: usize = 3000;
 /// Different rows: each kind with either of two rows of logits, so that neighbours differ in both. Broken ones come between them.
-const DIFFERENT: usize = 14;
+const DIFFERENT: usize = 2 * KINDS;
+/// How many rows are uploaded together where several launches are under way.
+const ROWS_OF_PIECE: usize = 5;
 /// Rules that have rows weighed in every way: what is left of them, their entropy, and, where it is measured, their drafts.
 const RULES: [AcceptanceRule; 2] =
     [AcceptanceRule::Typical(Typical { epsilon: 0.1, alpha: 0.3 }), AcceptanceRule::Rejection];
 
-/// Has teams of every size sample rows and verify drafts: in one launch more rows than two for each team.
+/// Has teams of every size sample rows and verify drafts: in one launch more rows than two for each team. Then rows in two parts, and in
+/// several launches.
 ///
 /// # Errors
 /// When a result differs.
@@ -41,6 +43,7 @@ pub(super) fn prove(backend: &mut CudaBackend) -> Result<(), OpenError> {
         backend.set_costs(Costs::only(team_size));
         of_team(backend, dtype, &values, team_size)
     });
+    let proved = proved.and_then(|()| Dtype::ALL.into_iter().try_for_each(|dtype| otherwise(backend, dtype, &values)));
     backend.launches.set_pieces(pieces);
     backend.set_costs(costs);
     proved
@@ -54,23 +57,71 @@ fn longest(dtype: Dtype) -> usize {
 fn of_team(backend: &mut CudaBackend, dtype: Dtype, values: &[f32], team_size: u32) -> Result<(), OpenError> {
     let facts = backend.launches.machine.facts();
     let (chunk, blocks) = (chunk(facts.threads) as usize, team_size as usize);
-    // Where the driver tells no bound, so many run at once at most.
-    let resident = facts.resident(team_size).min(facts.multiprocessors / team_size).max(1) as usize;
+    let resident = at_once(&facts, team_size);
     let (long, short) = (blocks * longest(dtype) * chunk - LACKING, (blocks - 1) * chunk + SHORT);
     let encoded = [(0, long), (1, short), (2, short)].map(|(from, count)| dtype.encode(&values[from..from + count]));
     let [long, short, other] = encoded.each_ref().map(|bytes| Logits::new(dtype, bytes));
     // In the slices of all blocks, whose notes of one row would be wrong of the next.
-    let adjusts = adjusts(short.vocab_size() as u32 / 64);
-    let specs: Vec<RowSpec<'_>> = specs(&adjusts).collect();
+    let known = Known::of(short.vocab_size());
+    let specs: Vec<RowSpec<'_>> = specs(&known).collect();
     let broken = broken(dtype, &values[1..1 + short.vocab_size()]);
-    let mut different = jobs([long, short], &specs, DIFFERENT);
-    for (at, bytes) in broken.iter().enumerate() {
-        // Behind a good row and in front of one, also where few teams come to few rows.
-        different.insert(2 * at + 1, RowJob { logits: Logits::new(dtype, bytes), spec: specs[OF_BROKEN] });
+    let different = different([long, short], &specs, &broken);
+    prove_rows(backend, &different, (resident, 2 * resident + different.len()))?;
+    if team_size == 1 {
+        // So few that a large card, too, writes the results of all straight to the host.
+        prove_rows(backend, &different, (resident, resident + different.len()))?;
     }
-    prove_rows(backend, &different, resident)?;
     prove_drafts(backend, &jobs([short, other], &specs, specs.len()), resident)?;
     all_were_done(backend, &name(&RowJob { logits: short, spec: specs[0] }))
+}
+
+/// Rows in the two ways that teams of one size never make: in two parts, and in several launches.
+fn otherwise(backend: &mut CudaBackend, dtype: Dtype, values: &[f32]) -> Result<(), OpenError> {
+    let count = chunk(backend.launches.machine.facts().threads) as usize + SHORT;
+    let encoded = [0, 1].map(|from| dtype.encode(&values[from..from + count]));
+    let logits = encoded.each_ref().map(|bytes| Logits::new(dtype, bytes));
+    let known = Known::of(count);
+    let specs: Vec<RowSpec<'_>> = specs(&known).collect();
+    let broken = broken(dtype, &values[1..1 + count]);
+    let different = different(logits, &specs, &broken);
+    in_parts(backend, &different)?;
+    in_pieces(backend, &different)?;
+    all_were_done(backend, &name(&different[0]))
+}
+
+/// Single blocks take whole rounds of rows, and larger teams the last of them behind those, where the device has any.
+fn in_parts(backend: &mut CudaBackend, different: &[RowJob<'_>]) -> Result<(), OpenError> {
+    let facts = backend.launches.machine.facts();
+    if facts.most_blocks() == 1 {
+        return Ok(());
+    }
+    let (blocks, rest) = (at_once(&facts, 1), at_once(&facts, 2).min(different.len()));
+    backend.set_costs(Costs::IN_PARTS);
+    prove_rows(backend, different, (blocks, 2 * blocks + rest))
+}
+
+/// Several launches, each uploaded while the one before runs.
+fn in_pieces(backend: &mut CudaBackend, different: &[RowJob<'_>]) -> Result<(), OpenError> {
+    backend.set_costs(Costs::PREDICTED);
+    let whole = backend.launches.set_pieces(ROWS_OF_PIECE * different[0].logits.byte_len());
+    let proved = prove_rows(backend, different, (different.len(), different.len()));
+    backend.launches.set_pieces(whole);
+    proved
+}
+
+/// Teams of so many blocks that run at once. Where the driver tells no bound, as many as there are multiprocessors for.
+fn at_once(facts: &Device, team_size: u32) -> usize {
+    facts.resident(team_size).min(facts.multiprocessors / team_size).max(1) as usize
+}
+
+/// [`DIFFERENT`] rows, and broken ones behind a good row and in front of one, also where few teams come to few rows.
+fn different<'a>(logits: [Logits<'a>; 2], specs: &[RowSpec<'a>], broken: &'a [Vec<u8>]) -> Vec<RowJob<'a>> {
+    let mut different = jobs(logits, specs, DIFFERENT);
+    for (at, bytes) in broken.iter().enumerate() {
+        let logits = Logits::new(logits[0].dtype(), bytes);
+        different.insert(2 * at + 1, RowJob { logits, spec: specs[OF_BROKEN] });
+    }
+    different
 }
 
 /// So many rows, of either logits and of each kind in turn.
@@ -84,11 +135,14 @@ fn which(at: usize, resident: usize, different: usize) -> usize {
     (at % resident + at / resident) % different
 }
 
-/// The same few rows again and again, so that the other backend samples each but once.
-fn prove_rows(backend: &mut CudaBackend, jobs: &[RowJob<'_>], resident: usize) -> Result<(), OpenError> {
+/// The same few rows again and again, so that the other backend samples each but once: so many, of which some are resident at once.
+fn prove_rows(
+    backend: &mut CudaBackend,
+    jobs: &[RowJob<'_>],
+    (resident, count): (usize, usize),
+) -> Result<(), OpenError> {
     let expected = backend.other.run(jobs);
-    let order: Vec<usize> =
-        (0..(2 * resident + jobs.len()).min(MOST_ROWS)).map(|at| which(at, resident, jobs.len())).collect();
+    let order: Vec<usize> = (0..count.min(MOST_ROWS)).map(|at| which(at, resident, jobs.len())).collect();
     let repeated: Vec<RowJob<'_>> = order.iter().map(|&of| jobs[of]).collect();
     compare(backend, &repeated, |at| &expected[order[at]])
 }
@@ -97,7 +151,7 @@ fn prove_rows(backend: &mut CudaBackend, jobs: &[RowJob<'_>], resident: usize) -
 /// weighed at once, and one of the others'.
 fn prove_drafts(backend: &mut CudaBackend, rows: &[RowJob<'_>], resident: usize) -> Result<(), OpenError> {
     let proposed = propose(backend, rows)?;
-    let drafts: Vec<DraftToken<'_>> = proposed.iter().map(|row| draft_token(row, true)).collect();
+    let drafts: Vec<DraftToken<'_>> = proposed.iter().map(|row| draft_token(row, None)).collect();
     let trees = [Tree::chain(2), Tree::new(&[-1, -1], 2).expect("two tokens beside each other")];
     let job = |(seed, (rule, first, tree))| VerifyJob {
         rows: &rows[first..first + 3],
@@ -134,7 +188,5 @@ mod tests {
             let of = |at| which(at, resident, DIFFERENT + broken(Dtype::F32, &[0.0]).len());
             assert!((resident..=2 * resident).all(|at| of(at) != of(at - resident)), "{resident} teams");
         }
-        // Nor one of the same logits, or of the same kind.
-        assert_eq!((DIFFERENT % 2, DIFFERENT % 7), (0, 0));
     }
 }

@@ -4,7 +4,7 @@
 //! [`pack`] (jobs to bytes), [`read`] (bytes to results), `begun` (chains that the host ends), `keep` (what a draft row was drawn
 //! from), `taken` (rows of others), [`mod@shape`] (how a batch is laid over the GPU), [`costs`] and `tune` (by what), `launches` (in turn), [`machine`] (what they run on), this file
 //! (what goes there), `choose`, [`image`], `wait` and `device` (the driver), `lend` (its memory for workers). Then [`mod@verify`] for
-//! drafts. Last `warm_up` and `in_turn`: what a device proves before it serves.
+//! drafts. Last `kinds`, `warm_up` and `in_turn`: what a device proves before it serves.
 
 pub mod abi;
 pub mod ask;
@@ -16,6 +16,7 @@ mod gpu;
 pub mod image;
 mod in_turn;
 mod keep;
+mod kinds;
 mod known;
 mod launches;
 mod lend;

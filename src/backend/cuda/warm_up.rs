@@ -1,31 +1,29 @@
-//! Before a device serves it samples rows of every kind and verifies drafts by every rule, and each result must be that of
-//! the other backend: so its kernels are loaded and compiled, and a device or driver that computes something else is found
+//! Before a device serves it samples rows of every [kind](super::kinds) and verifies drafts by every rule, and each result must be
+//! that of the other backend: so its kernels are loaded and compiled, and a device or driver that computes something else is found
 //! before it answers anybody. [`super::in_turn`] goes on with teams that take row after row.
 
 use super::ask::Asked;
 use super::costs::Costs;
+use super::kinds::{Known, OF_BROKEN, broken, probabilities, row, specs};
 use super::shape::sampling;
 use super::{CudaBackend, Machine, OpenError};
 use crate::backend::cpu::keys;
 use crate::backend::{Backend, RowJob, VerifyJob, VerifyResult};
-use crate::params::Decay;
 use crate::params::acceptance::{AcceptanceRule, Relaxed, Synthetic, Typical};
-use crate::sampling::adjust::{Penalties, TokenAdjust};
 use crate::sampling::distribution::Distribution;
 use crate::sampling::logits::{Dtype, Logits};
 use crate::sampling::philox::{Purpose, uniform};
-use crate::sampling::row::{Action, Filters, LogprobsMode, LogprobsSpec, RowOutput, RowResult, RowSpec};
+use crate::sampling::row::{Action, RowOutput, RowResult, RowSpec};
 use crate::speculative::job::{DraftSource, DraftToken};
 use crate::speculative::numbers::Numbers;
 use crate::speculative::tree::Tree;
 
 /// Sizes of real vocabularies, and one that leaves threads without a token.
 const VOCAB_SIZES: [usize; 4] = [1000, 32_000, 128_256, 151_936];
-/// Of how many kinds the rows are that teams of each size do, and of what size.
+/// Of how many kinds the rows are that teams of each size do, and of what size: one block has more chunks of such a row than any that
+/// takes row after row.
 const SOME: usize = 3;
-const OF_EACH_TEAM: usize = 128_256;
-/// What broken rows ask for: few first tokens and the first logits as sent, which blocks tell each other while they find out.
-pub(super) const OF_BROKEN: usize = 2;
+const OF_EACH_TEAM: usize = 151_936;
 /// Most characters of something that is told as it is.
 const MOST_TOLD: usize = 400;
 
@@ -34,14 +32,13 @@ const MOST_TOLD: usize = 400;
 /// # Errors
 /// When a result differs.
 pub(super) fn prove(backend: &mut CudaBackend) -> Result<(), OpenError> {
-    let adjusts = adjusts(15);
     let most = backend.launches.most().logits;
     for vocab_size in VOCAB_SIZES.into_iter().filter(|&vocab_size| vocab_size <= most) {
-        let row = row(vocab_size);
+        let (row, known) = (row(vocab_size), Known::of(vocab_size));
         for dtype in Dtype::ALL {
             let bytes = dtype.encode(&row);
             let logits = Logits::new(dtype, &bytes);
-            let jobs: Vec<RowJob<'_>> = specs(&adjusts).map(|spec| RowJob { logits, spec }).collect();
+            let jobs: Vec<RowJob<'_>> = specs(&known).map(|spec| RowJob { logits, spec }).collect();
             prove_rows(backend, &jobs)?;
             // One alone is laid over the device in another way.
             prove_rows(backend, &jobs[..1])?;
@@ -187,13 +184,16 @@ pub(super) fn propose(backend: &mut CudaBackend, rows: &[RowJob<'_>]) -> Result<
 }
 
 /// Verifies drafts by every rule: of two tokens, one after the other or beside each other, drawn from the second and third
-/// kind of row or without chance.
+/// kind of row, without chance, or from what is sent along.
 fn prove_drafts(backend: &mut CudaBackend, rows: &[RowJob<'_>]) -> Result<(), OpenError> {
     let proposed = propose(backend, rows)?;
     let trees = [Tree::chain(2), Tree::new(&[-1, -1], 2).expect("two tokens beside each other")];
+    let (dtype, vocab_size) = (rows[0].logits.dtype(), rows[0].logits.vocab_size());
+    let sent = dtype.encode(&probabilities(vocab_size));
+    let sent = DraftSource::Dense(Logits::new(dtype, &sent));
     for (at, rule) in RULES.into_iter().enumerate() {
-        for kept in [true, false] {
-            let drafts: Vec<DraftToken<'_>> = proposed.iter().map(|row| draft_token(row, kept)).collect();
+        for source in [None, Some(DraftSource::Deterministic), Some(sent)] {
+            let drafts: Vec<DraftToken<'_>> = proposed.iter().map(|row| draft_token(row, source)).collect();
             let job = |(first, tree)| VerifyJob {
                 rows: &rows[first..first + 3],
                 ends: &[false; 2],
@@ -220,8 +220,12 @@ pub(super) fn difference_of_drafts(
     expected: &VerifyResult,
     got: &VerifyResult,
 ) -> OpenError {
-    let kept = job.drafts.iter().all(|draft| matches!(draft.source, DraftSource::Kept(_)));
-    let what = format!("draft {at}, kept: {kept}, of {}, verified by {:?}", name(&job.rows[0]), job.rule);
+    let source = match job.drafts.first().map(|draft| draft.source) {
+        Some(DraftSource::Kept(_)) => "kept",
+        Some(DraftSource::Dense(_) | DraftSource::Sparse { .. }) => "sent",
+        Some(DraftSource::Deterministic) | None => "without chance",
+    };
+    let what = format!("draft {at}, {source}, of {}, verified by {:?}", name(&job.rows[0]), job.rule);
     OpenError::Wrong(format!("{what}: expected {}, got {}", beginning(expected), beginning(got)))
 }
 
@@ -235,64 +239,10 @@ fn drawn(row: &RowOutput) -> Option<(u32, u64, Vec<(u32, u64)>)> {
     row.kept.as_ref().map(|kept| (row.token, kept.total(), kept.entries()))
 }
 
-pub(super) fn draft_token(row: &RowOutput, is_kept: bool) -> DraftToken<'_> {
-    let kept = row.kept.as_deref().filter(|_| is_kept);
-    DraftToken { token: row.token, source: kept.map_or(DraftSource::Deterministic, DraftSource::Kept) }
-}
-
-/// Logits about a bell.
-pub(super) fn row(vocab_size: usize) -> Vec<f32> {
-    let number = |token: u64| (uniform(7, token, Purpose::Sample) >> 40) as f32 / (1 << 24) as f32;
-    (0..vocab_size as u64).map(|token| (0..4).map(|i| number(4 * token + i)).sum::<f32>() * 6.0 - 12.0).collect()
-}
-
-/// The same with NaN in it, with infinity, and with nothing that has a chance.
-pub(super) fn broken(dtype: Dtype, row: &[f32]) -> [Vec<u8>; 3] {
-    let with =
-        |at: usize, logit| row.iter().enumerate().map(|(i, &x)| if i == at { logit } else { x }).collect::<Vec<_>>();
-    let rows = [with(row.len() / 2, f32::NAN), with(row.len() - 1, f32::INFINITY), vec![f32::NEG_INFINITY; row.len()]];
-    rows.map(|row| dtype.encode(&row))
-}
-
-/// What is known of 64 tokens, so far apart.
-pub(super) fn adjusts(apart: u32) -> Vec<TokenAdjust> {
-    let known = [TokenAdjust::SEEN, TokenAdjust::SEEN | TokenAdjust::PROMPT, TokenAdjust::END];
-    let adjust =
-        |i: u32| TokenAdjust { token: i * apart, flags: known[i as usize % 3], bias: 0.5, output_count: i % 4 };
-    (0..64).map(|i| adjust(i).at(i as u16)).collect()
-}
-
-/// What rows ask for: each road of the kernels once.
-pub(super) fn specs(adjusts: &[TokenAdjust]) -> impl Iterator<Item = RowSpec<'_>> {
-    let filters = [
-        (0.0, 0, 1.0, 0.0),
-        (1.0, 0, 1.0, 0.0),
-        (0.7, 50, 0.9, 0.02),
-        (1.0, 0, 0.9, 0.0),
-        (1.5, 0, 1.0, 0.05),
-        (1.0, 500, 1.0, 0.0),
-        (1.0, 900, 0.999, 0.0),
-    ];
-    let penalties = Penalties { repetition: 1.1, frequency: 0.2, presence: 0.1, ..Penalties::OFF };
-    let decay = Decay { place: 64, last_n: 8, decay_n: 40 };
-    let of_history = Penalties { encoder: 1.2, decay, length: 0.3, ..penalties };
-    let with = move |(i, (temperature, top_k, top_p, min_p))| {
-        let mode = if i % 2 == 0 { LogprobsMode::Raw } else { LogprobsMode::Processed };
-        RowSpec {
-            filters: Filters { temperature, top_k, top_p, min_p },
-            chain: None,
-            penalties: if i > 0 { of_history } else { penalties },
-            adjusts: if i % 3 == 0 { adjusts.into() } else { [].as_slice().into() },
-            banned: &[3, 700],
-            allowed: None,
-            mask: None,
-            mark: None,
-            action: Action::Draw { uniform: uniform(11, i as u64, Purpose::Sample) },
-            logprobs: Some(LogprobsSpec { top_n: 20, mode, tokens: &[1, 2] }),
-            report: None,
-        }
-    };
-    filters.into_iter().enumerate().map(with)
+/// As it was drawn, or said to be from elsewhere.
+pub(super) fn draft_token<'a>(row: &'a RowOutput, source: Option<DraftSource<'a>>) -> DraftToken<'a> {
+    let kept = row.kept.as_deref().map_or(DraftSource::Deterministic, DraftSource::Kept);
+    DraftToken { token: row.token, source: source.unwrap_or(kept) }
 }
 
 #[cfg(test)]
