@@ -22,12 +22,16 @@ const MOST_BYTES: usize = 32 << 20;
 
 /// A stream whose steps have large replies, with its sequences open.
 async fn talkative(server: &TestServer) -> Worker {
+    with_logprobs(server, SEQUENCES).await
+}
+
+async fn with_logprobs(server: &TestServer, sequences: u64) -> Worker {
     let logprobs = LogprobsParams { token_ids: (0..TOKENS).collect(), ..Default::default() };
     let params = SamplingParams { logprobs: Some(logprobs), ..seeded(1) };
     let mut worker =
         server.worker_with(StreamConfig { vocab_size: TOKENS, default_params: Some(params), ..config() }).await;
     let open = |sequence_id| OpenSequence { sequence_id, ..Default::default() };
-    worker.step(open_step((0..SEQUENCES).map(open).collect())).await;
+    worker.step(open_step((0..sequences).map(open).collect())).await;
     worker
 }
 
@@ -63,7 +67,11 @@ async fn serves_until_the_other_is_gone(server: &TestServer, worker: &mut Worker
 
 /// A token of each sequence, all from one row.
 fn large_step() -> Step {
-    let work = (0..SEQUENCES).map(|id| Work { first_row: Some(0), ..sample_work(id) }).collect();
+    step_of(SEQUENCES)
+}
+
+fn step_of(sequences: u64) -> Step {
+    let work = (0..sequences).map(|id| Work { first_row: Some(0), ..sample_work(id) }).collect();
     Step { work, logits: inline(&[vec![0.0; TOKENS as usize]]), ..Default::default() }
 }
 
@@ -128,6 +136,30 @@ async fn who_leaves_without_having_read_why_is_counted_by_that() {
     drop(silent);
     expect(&server, "croupier_streams", 0.0).await;
     expect(&server, "croupier_requests_total{method=\"Decode\",code=\"ABORTED\"}", 1.0).await;
+}
+
+/// HTTP/2 takes each of its replies whole and asks for no more, so that none is due. What it sends waits in its connection's window,
+/// which its connection's other calls need.
+#[tokio::test]
+async fn who_sends_on_and_does_not_read_is_waited_for_no_longer() {
+    const OF_SMALL_REPLIES: u64 = 14;
+    let server = TestServer::with_limits(|limits| limits.reply_timeout = Duration::from_secs(1)).await;
+    let mut silent = with_logprobs(&server, OF_SMALL_REPLIES).await;
+    let steps = 200;
+    for _ in 0..steps {
+        silent.send_step(step_of(OF_SMALL_REPLIES)).await;
+    }
+    expect(&server, "croupier_rejected_total{reason=\"reply_timeout\"}", 1.0).await;
+    server.expect_sequences(0).await;
+    let mut told = 0;
+    let end = loop {
+        match silent.step_reply().await {
+            Ok(result) => told += u64::from(result.refusal.is_none()),
+            Err(status) => break status,
+        }
+    };
+    assert!(told > 0 && told < steps, "{told} replies");
+    assert_eq!(end.get_details_error_info().expect("a reason").reason, "REPLY_TIMEOUT");
 }
 
 #[tokio::test]

@@ -267,7 +267,7 @@ pub(super) static SETTINGS: &[Setting] = &[
         "reply-timeout",
         limits.reply_timeout,
         ANY,
-        "How long a reply may wait for its worker to read the replies before it, or to give HTTP/2 room for them; then the stream ends with ABORTED, and its share of max-bytes-in-flight is freed. 0: no limit"
+        "How long a reply, or a message behind it, may wait for its worker to read the replies before it, or to give HTTP/2 room for them; then the stream ends with ABORTED, and its share of max-bytes-in-flight is freed. 0: no limit"
     ),
     duration!(
         "receive-timeout",

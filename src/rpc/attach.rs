@@ -210,7 +210,11 @@ impl Stream for AttachStream {
 
 impl Answers for AttachStream {
     fn looks_stuck(&self) -> bool {
-        !self.due.is_empty() || self.requests.hold_part()
+        !self.due.is_empty() || self.requests.hold_some()
+    }
+
+    fn take_in_next(&mut self, context: &mut Context<'_>) {
+        self.requests.take_in_next(context);
     }
 
     fn give_up(&mut self) {

@@ -349,9 +349,13 @@ impl Stream for DecodeStream {
 
 impl Answers for DecodeStream {
     fn looks_stuck(&self) -> bool {
-        let holds_back = !self.due.is_empty() || self.requests.hold_part();
+        let holds_back = !self.due.is_empty() || self.requests.hold_some();
         // Between the pieces of a long reply nobody asks for another one.
         self.outgoing.took_nothing() || (holds_back && self.outgoing.outlet().is_empty())
+    }
+
+    fn take_in_next(&mut self, context: &mut Context<'_>) {
+        self.requests.take_in_next(context);
     }
 
     fn give_up(&mut self) {

@@ -201,27 +201,41 @@ impl Fault {
 pub(in crate::rpc) struct Requests<T> {
     /// `None` behind it, or once no more are wanted.
     messages: Option<Streaming<T>>,
+    /// What was taken in before anybody asked for it.
+    next: Option<Option<Result<T, Status>>>,
     part: Part,
 }
 
 impl<T> Requests<T> {
     pub(in crate::rpc) fn of(request: tonic::Request<Streaming<T>>) -> Self {
         let part = request.extensions().get::<Part>().cloned().unwrap_or_default();
-        Self { messages: Some(request.into_inner()), part }
+        Self { messages: Some(request.into_inner()), next: None, part }
     }
 
-    /// Whether they hold part of a message, of which the rest has not come.
-    pub(in crate::rpc) fn hold_part(&self) -> bool {
-        self.messages.is_some() && self.part.0.load(Ordering::Relaxed)
+    /// Whether they hold a message that nobody has asked for, or part of one, of which the rest has not come.
+    pub(in crate::rpc) fn hold_some(&self) -> bool {
+        matches!(self.next, Some(Some(_))) || self.messages.is_some() && self.part.0.load(Ordering::Relaxed)
     }
 
     /// No more are wanted.
     pub(in crate::rpc) fn close(&mut self) {
-        self.messages = None;
+        (self.messages, self.next) = (None, None);
+    }
+
+    /// Takes in the next one, if it is there, for whoever asks for it.
+    pub(in crate::rpc) fn take_in_next(&mut self, context: &mut Context<'_>) {
+        if self.next.is_none()
+            && let Poll::Ready(next) = self.poll(context)
+        {
+            self.next = Some(next);
+        }
     }
 
     /// The next one, or what went wrong instead, behind which none comes.
     pub(in crate::rpc) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<T, Status>>> {
+        if let Some(next) = self.next.take() {
+            return Poll::Ready(next);
+        }
         let Some(messages) = &mut self.messages else { return Poll::Ready(None) };
         let next = ready!(Pin::new(messages).poll_next(context));
         if !matches!(next, Some(Ok(_))) {

@@ -75,6 +75,9 @@ impl Answers for Answer {
         self.body.is_some() || !self.outgoing.outlet().is_empty()
     }
 
+    /// The call has had its only one.
+    fn take_in_next(&mut self, _: &mut Context<'_>) {}
+
     fn give_up(&mut self) {
         let status = self.shared.refuse(&Error::Unread(self.shared.limits.reply_timeout), &self.caller);
         tracing::debug!("a client does not read its answer; it is dropped");

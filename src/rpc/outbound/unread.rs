@@ -1,11 +1,13 @@
 //! The watch on answers that a worker does not take, and on the end of the server.
 //!
 //! Nobody asks for the answers of a stream while HTTP/2 has no room for what was there before. So nothing of the stream happens
-//! by itself then: no message that stopped in the middle runs out of time, and no step that waits for its shards. All of it
+//! by itself then: no message that stopped in the middle runs out of time, and no step that waits for its shards; none is read
+//! either, and those that wait take the connection's window from its other calls. All of it
 //! would stay for as long as the worker likes, so this is looked at from beside the call. The end of a drain is waited for there
 //! too: a stream that looked for it each time that it is asked would pay for it with every token.
 
 use crate::locks::lock;
+use std::mem;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError, Weak};
 use std::task::{Context, Poll, Waker};
@@ -22,8 +24,11 @@ const AGAIN: Duration = Duration::from_millis(1);
 
 /// The answers of a call, and what the server holds for it.
 pub trait Answers: Stream + Unpin + Send + 'static {
-    /// Whether it holds something that goes on only when it is asked: an answer that is due, or part of a message.
+    /// Whether it holds something that goes on only when it is asked: an answer that is due, or a message or part of one.
     fn looks_stuck(&self) -> bool;
+
+    /// Takes in what has come of a message that is to be read next, so that it is held from now on.
+    fn take_in_next(&mut self, context: &mut Context<'_>);
 
     /// Ends it without the answers that are due, and frees everything that it holds but its place.
     fn give_up(&mut self);
@@ -45,6 +50,8 @@ struct Watched<S> {
     /// Looks that found it holding something, since the last time that anybody asked for an answer. Looks and not time, so
     /// that a server that stood still for a while takes nobody's silence for its worker's.
     unasked: u32,
+    /// Whether anybody has since the last look.
+    asked: bool,
     /// Has it asked again. A stream whose answers are taken always does.
     waker: Option<Waker>,
 }
@@ -52,9 +59,20 @@ struct Watched<S> {
 impl<S: Answers> Replies<S> {
     /// Watches until `closing`; a `timeout` of zero is none.
     pub(in crate::rpc) fn new(answers: S, timeout: Duration, closing: &CancellationToken) -> Self {
-        let stream = Arc::new(Mutex::new(Watched { answers, unasked: 0, waker: None }));
+        let stream = Arc::new(Mutex::new(Watched { answers, unasked: 0, asked: true, waker: None }));
         let watch = tokio::spawn(watch(Arc::downgrade(&stream), timeout, closing.clone()));
         Self { stream, _watch: AbortOnDropHandle::new(watch) }
+    }
+}
+
+impl<S: Answers> Watched<S> {
+    /// Whether it holds something. What nobody has asked for since the last look, when it was woken, may be a message.
+    fn is_stuck(&mut self) -> bool {
+        let asked = mem::take(&mut self.asked);
+        if let Some(waker) = self.waker.as_ref().filter(|_| !asked) {
+            self.answers.take_in_next(&mut Context::from_waker(waker));
+        }
+        self.answers.looks_stuck()
     }
 }
 
@@ -63,7 +81,7 @@ impl<S: Answers> Stream for Replies<S> {
 
     fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<S::Item>> {
         let mut watched = lock(&self.stream);
-        watched.unasked = 0;
+        (watched.unasked, watched.asked) = (0, true);
         match &mut watched.waker {
             Some(waker) => waker.clone_from(context.waker()),
             none => *none = Some(context.waker().clone()),
@@ -108,13 +126,13 @@ async fn give_up_unread<S: Answers>(stream: &Weak<Mutex<Watched<S>>>, timeout: D
         let Some(stream) = stream.upgrade() else { return };
         // It is being asked, which may take long where sequences are opened; to wait for that would keep a thread from others.
         let Some(mut watched) = idle(&stream) else { continue };
-        if !watched.answers.looks_stuck() {
+        if !watched.is_stuck() {
             watched.unasked = 0;
-            continue;
-        }
-        watched.unasked += 1;
-        if watched.unasked > LOOKS {
-            return watched.answers.give_up();
+        } else {
+            watched.unasked += 1;
+            if watched.unasked > LOOKS {
+                return watched.answers.give_up();
+            }
         }
         let waker = watched.waker.clone();
         drop(watched);
@@ -153,6 +171,8 @@ mod tests {
             true
         }
 
+        fn take_in_next(&mut self, _: &mut Context<'_>) {}
+
         fn give_up(&mut self) {}
 
         fn close(&mut self) {}
@@ -163,7 +183,7 @@ mod tests {
     fn a_timeout_of_zero_never_comes() {
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
         let _inside = runtime.enter();
-        let stream = Arc::new(Mutex::new(Watched { answers: Stuck, unasked: 0, waker: None }));
+        let stream = Arc::new(Mutex::new(Watched { answers: Stuck, unasked: 0, asked: true, waker: None }));
         let begun = |timeout| {
             let watch = watch(Arc::downgrade(&stream), timeout, CancellationToken::new());
             let poll = || pin!(watch).poll(&mut Context::from_waker(Waker::noop()));
