@@ -288,11 +288,12 @@ impl SamplingParams {
         !lists || self.history.length_penalty.is_some()
     }
 
-    /// Temperature and truncation at a position of the output.
+    /// Temperature and truncation at a position of the output. None is on that has no [step](Self::steps).
     #[must_use]
     pub fn filters(&self, position: u64) -> Filters {
         let temperature = self.temperature_at(position);
-        Filters { temperature, top_k: self.top_k, top_p: self.top_p, min_p: self.min_p }
+        let min_p = self.samplers.sampler_order.rules().min_p(self.min_p).map_or(0.0, |_| self.min_p);
+        Filters { temperature, top_k: self.top_k, top_p: self.top_p, min_p }
     }
 
     /// Whether every row takes its first token.

@@ -43,7 +43,7 @@ impl SamplingParams {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{EngineOrder, SamplerOrder};
+    use super::super::{EngineOrder, Sampler, SamplerOrder};
     use super::*;
 
     fn steps(change: impl FnOnce(&mut SamplingParams)) -> Option<Vec<Step>> {
@@ -65,5 +65,22 @@ mod tests {
         assert_eq!(steps(|p| (p.top_k, p.samplers.min_keep) = (1, 2)), Some(vec![Step::TopK]));
         assert_eq!(steps(|p| (p.temperature, p.samplers.min_keep) = (2.0, 5)), None, "nothing is cut");
         assert_eq!(steps(|p| p.samplers.typical_p = 0.5), Some(vec![Step::TypicalP(0.5)]));
+    }
+
+    /// Rows without steps have their filters instead.
+    #[test]
+    fn filters_are_on_where_their_steps_are() {
+        let cuts = [(0, 1.0), (9, 0.5)].into_iter().flat_map(|(k, p)| [0.0, 0.5, 1.0].map(|min_p| (k, p, min_p)));
+        for (engine, cuts) in
+            EngineOrder::ALL.into_iter().flat_map(|engine| cuts.clone().map(move |cuts| (engine, cuts)))
+        {
+            let mut params = SamplingParams::default();
+            (params.top_k, params.top_p, params.min_p) = cuts;
+            params.samplers.sampler_order = SamplerOrder::Engine(engine);
+            let filters = params.filters(0);
+            let are_on = [filters.top_k > 0, filters.top_p < 1.0, filters.min_p > 0.0];
+            let steps = [Sampler::TopK, Sampler::TopP, Sampler::MinP].map(|sampler| sampler.step(&params).is_some());
+            assert_eq!(are_on, steps, "{engine:?}: {cuts:?}");
+        }
     }
 }
