@@ -209,8 +209,8 @@ class AcceptanceParams(Params["pb.AcceptanceParams"]):
     """RELAXED: accept if the draft token is among this many first tokens of the target, and meets relaxed_delta. Range
     1 .. 1,024. Absent: 10."""
     relaxed_delta: float | None = None
-    """RELAXED: the target probability of the draft token must be at least the largest minus this. Range 0 .. 1. Absent:
-    0.6."""
+    """RELAXED: the target probability of the draft token must be at least the largest minus this. Greedy sequences are
+    judged at temperature 1, with top_k, top_p and min_p. Range 0 .. 1. Absent: 0.6."""
     synthetic_rate: float | None = None
     """SYNTHETIC: accept each draft token with this probability. Range 0 .. 1. Required for that rule."""
     relaxed_in_thinking_only: bool | None = None
@@ -405,8 +405,8 @@ class SynthidParams(Params["pb.SynthidParams"]):
     ngram_len: int | None = None
     """Length of the context and the token together. Range 2 .. 16. Absent: 5."""
     context_history_size: int | None = None
-    """A context that appeared at one of this many last positions is not marked again. Range 0 .. 16,384; 0: all are
-    marked. Absent: 1,024."""
+    """A context that appeared at one of this many last positions of the output is not marked again; positions that
+    skip_first_ngram_calls leaves out do not count. Range 0 .. 16,384; 0: all are marked. Absent: 1,024."""
     sampling_table_size: int | None = None
     """Size of the table of g-values, in bits. Range 2 .. 1,048,576. Absent: 65,536."""
     sampling_table_seed: int | None = None
@@ -659,8 +659,9 @@ class SamplingParams(Params["pb.SamplingParams"]):
     off. Server default 0."""
     xtc_expected: bool | None = None
     """XTC as ExLlama does it: not by chance at some positions, but at every position by the average effect. The
-    probability of top choices is multiplied by (1 - xtc_probability) / (1 + xtc_probability * m / (1 - m)), where m is
-    their total probability. Server default: by engine_order, true for EXLLAMA and EXLLAMA_V3, false for all others."""
+    probability of top choices that would go is multiplied by (1 - xtc_probability) / (1 + xtc_probability * m / (1 -
+    m)), where m is their total probability. Server default: by engine_order, true for EXLLAMA and EXLLAMA_V3, false for
+    all others."""
     infill: bool | None = None
     """Fill in the middle, as in llama.cpp: ends a text where its continuation is not certain. Put top_k and top_p
     before it.

@@ -68,7 +68,9 @@ impl From<RowError> for RowFailure {
     fn from(error: RowError) -> Self {
         let (status, message) = match error {
             RowError::Nan => (RowStatus::NanLogits, "the row has a NaN logit"),
-            RowError::PositiveInfinity => (RowStatus::PositiveInfinity, "the row has a +infinity logit"),
+            RowError::PositiveInfinity => {
+                (RowStatus::PositiveInfinity, "the row has a +infinity logit, as sent or after bias and penalties")
+            }
             RowError::AllMasked => (
                 RowStatus::AllMasked,
                 "no token of the row is left: each is -infinity, or forbidden by a mask, the grammar, bans or min_tokens",

@@ -183,7 +183,7 @@ pub enum RowError {
     #[error("the row has a NaN logit")]
     Nan,
     /// Some logit is +∞, as sent or after bias and penalties.
-    #[error("the row has a +infinity logit")]
+    #[error("the row has a +infinity logit, as sent or after bias and penalties")]
     PositiveInfinity,
     /// No token is left.
     #[error("every token of the row is masked (-infinity, banned, not allowed, or not in its mask)")]
