@@ -8,6 +8,7 @@ use super::trouble::{MOST_TIME, Trouble, time_for};
 use super::{Grammar, lock};
 use crate::params::FieldError;
 use llguidance::CancellationHandle;
+use rustix::time::{ClockId, clock_gettime};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -65,9 +66,9 @@ impl Text {
         let mut state = State::new(grammar.compiled.parser(), phase);
         let cancellation = state.cancellation();
         let most = time_to_read(output.len());
-        let started = Instant::now();
+        let started = thread_time();
         for (at, &token) in output.iter().enumerate() {
-            let is_late = at % LOOK_EACH == LOOK_EACH - 1 && started.elapsed() > most;
+            let is_late = at % LOOK_EACH == LOOK_EACH - 1 && thread_time().saturating_sub(started) > most;
             let read = if is_late { Err(Trouble::too_long()) } else { guarded(|| state.read(&grammar, token)) };
             let wrong = match read {
                 Ok(true) => continue,
@@ -242,6 +243,12 @@ impl Place {
 /// How long reading so many tokens may take.
 fn time_to_read(tokens: usize) -> Duration {
     MOST_TIME + PER_TOKEN.saturating_mul(u32::try_from(tokens).unwrap_or(u32::MAX))
+}
+
+/// For how long this thread has run. A process that stands still, or is given less CPU, reads no slower by it.
+fn thread_time() -> Duration {
+    let now = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
 }
 
 /// Microseconds since some moment, at least 1.
