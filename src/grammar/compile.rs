@@ -2,7 +2,7 @@
 
 use super::running::Running;
 use super::spelling::Spelling;
-use super::{CompileError, bounds, gbnf, lock};
+use super::{CompileError, bounds, gbnf, lock, rules};
 use crate::complaints::Complaints;
 use crate::params::FieldError;
 use crate::params::grammar::{GrammarKind, GrammarParams};
@@ -43,7 +43,8 @@ const NO_NAMES: &str = "the compiler fails on it; this vocabulary has no control
 const MOST_TOLD: usize = 300;
 /// What a compiled grammar is counted as beside its lexer.
 const BYTES: usize = 256 << 10;
-/// The same for each byte of its text: its rules, where it has some, were seen to take 94 to 110, and an expression 12 to 27.
+/// The same for each byte of its text: its rules, where it has some, were seen to take 94 to 110, and an expression 12 to 27. Where its
+/// [rules] take more, these count.
 const BYTES_A_BYTE: [usize; 2] = [32, 110];
 
 /// What all grammars over a vocabulary share.
@@ -176,16 +177,17 @@ pub(super) fn compile(params: &GrammarParams, tokens: &Arc<Tokens>, turn: Turn) 
         CompileError::Busy
     })?;
     let too_long = |_| format!("takes longer than {} s to compile; simplify it", MOST_COMPILE.as_secs());
-    let parser = done.recv_timeout(MOST_COMPILE).map_err(too_long).flatten().map_err(wrong)?;
+    let (parser, of_rules) = done.recv_timeout(MOST_COMPILE).map_err(too_long).flatten().map_err(wrong)?;
     // Stops are cut off what was read, and tokens are counted forwards only.
     let is_one_way =
         params.kind == GrammarKind::Lark && ["max_tokens", "stop"].iter().any(|word| params.text.contains(word));
     let has_rules = !matches!(params.kind, GrammarKind::Regex | GrammarKind::Choices);
-    let bytes = BYTES + BYTES_A_BYTE[usize::from(has_rules)] * params.text.len();
+    let bytes = BYTES + (BYTES_A_BYTE[usize::from(has_rules)] * params.text.len()).max(of_rules);
     Ok(Compiled { start: Mutex::new(parser), tokens: Arc::clone(tokens), is_one_way, bytes, room: Mutex::default() })
 }
 
-fn parser(params: &GrammarParams, factory: &ParserFactory) -> Result<TokenParser, String> {
+/// The automaton, and bytes that its rules take.
+fn parser(params: &GrammarParams, factory: &ParserFactory) -> Result<(TokenParser, usize), String> {
     let grammar = match params.kind {
         GrammarKind::JsonSchema => {
             let schema = serde_json::from_str(&params.text).map_err(|e| format!("is not JSON: {e}"))?;
@@ -201,7 +203,8 @@ fn parser(params: &GrammarParams, factory: &ParserFactory) -> Result<TokenParser
     };
     let mut parser = factory.create_parser(grammar).map_err(|e| told(&e))?;
     parser.start_without_prompt();
-    Ok(parser)
+    let of_rules = rules::bytes(parser.parser.grammar());
+    Ok((parser, of_rules))
 }
 
 impl Compiled {

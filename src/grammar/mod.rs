@@ -15,6 +15,7 @@ pub mod fill;
 mod gbnf;
 mod patience;
 pub mod propose;
+mod rules;
 mod running;
 mod spelling;
 mod state;

@@ -313,6 +313,26 @@ fn what_gave_its_room_up_is_not_found_again() {
     });
 }
 
+/// Parts that may come often, and conditions, take far more than their text. What these were seen to hold, as the allocator tells it, is
+/// what they are counted as.
+#[test]
+fn a_grammar_is_counted_by_what_it_holds() {
+    let many = |one: &dyn Fn(usize) -> String, between: &str| (0..100).map(one).collect::<Vec<_>>().join(between);
+    let often = |i: usize| format!("\"a\"{{3,{}}}", 2_000_000_000 - i);
+    let long = |i: usize| format!(r#"{{"items":{{"type":"null"}},"minItems":3,"maxItems":{}}}"#, 2_000_000_000 - i);
+    let chosen = |rest: String, i: usize| format!("and(or(bit_set({}),bit_set({})),{rest})", 2 * i, 2 * i + 1);
+    let chosen = (0..12).fold("true".to_owned(), chosen);
+    let grammars = [
+        (GrammarKind::Lark, format!("start: {}\n", many(&often, " ")), 15_492_736),
+        (GrammarKind::JsonSchema, format!(r#"{{"prefixItems":[{}]}}"#, many(&long, ",")), 15_630_720),
+        (GrammarKind::Lark, format!("start: a::0\na::_: \"\" %if {chosen}\n  | \"b\" a::incr(_)\n"), 5_988_672),
+    ];
+    for (kind, text, held) in grammars {
+        let counted = compiled(kind, &text).counted();
+        assert!((held..2 * held).contains(&counted), "{kind:?} of {} bytes: {counted}", text.len());
+    }
+}
+
 /// What a text is counted as grows with it, and with what its grammar has at each place.
 #[test]
 fn a_text_is_counted_by_its_length_and_its_grammars_items() {
