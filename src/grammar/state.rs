@@ -26,6 +26,11 @@ const MOST_BYTES: usize = 64 << 20;
 /// leaves unused.
 const BYTES_PER_BYTE: usize = 96;
 const BYTES_PER_ITEM: usize = 32;
+/// What its lexer takes beside what it tells, for each terminal and for each of its states, in which it has a bit and some more for each
+/// terminal; measured like those.
+const BYTES_PER_TERMINAL: usize = 240;
+const BYTES_PER_STATE: usize = 128;
+const TERMINALS_PER_BYTE: usize = 7;
 
 pub(super) struct State {
     parser: TokenParser,
@@ -104,8 +109,15 @@ impl State {
     /// Bytes that it takes.
     pub(super) fn bytes(&self) -> usize {
         // A panic may have left the lexer locked for good.
-        let lexer = catch_unwind(AssertUnwindSafe(|| self.parser.parser.lexer_stats().num_bytes)).unwrap_or(0);
+        let lexer = catch_unwind(AssertUnwindSafe(|| self.of_lexer())).unwrap_or(0);
         lexer + self.most_read.0 * BYTES_PER_BYTE + self.most_read.1 * BYTES_PER_ITEM
+    }
+
+    fn of_lexer(&self) -> usize {
+        let (stats, terminals) =
+            (self.parser.parser.lexer_stats(), self.parser.parser.grammar().lexer_spec().lexemes.len());
+        let of_states = stats.num_states * (BYTES_PER_STATE + terminals / TERMINALS_PER_BYTE);
+        stats.num_bytes + terminals * BYTES_PER_TERMINAL + of_states
     }
 
     /// Ends all work on it.

@@ -350,3 +350,16 @@ fn a_text_is_counted_by_its_length_and_its_grammars_items() {
     let ambiguous = grown(GrammarKind::Lark, "start: s\ns: s s | \"a\"\n", "aaaaaaaaaaaaaaaa");
     assert!(plain > 16 * 96 && ambiguous > 16 * 500, "{plain} {ambiguous}");
 }
+
+/// The same for a text, of a grammar with many terminals, which its lexer has in each of its states.
+#[test]
+fn a_text_is_counted_by_what_its_lexer_holds() {
+    let words = |count: usize| (0..count).map(|i| format!("{i:x}")).collect::<Vec<_>>();
+    let rule = |between: &str, count| format!("start: \"{}\"\n", words(count).join(between));
+    let choices = grammar(GrammarKind::Lark, &rule("\"|\"", 4000));
+    let sequence = grammar(GrammarKind::Lark, &rule("\" \"", 1000));
+    let texts = [(opened(&choices, &[]), 1_441_200), (opened(&sequence, &tokens_of(&words(1000).concat())), 2_188_752)];
+    for (text, held) in texts {
+        assert!((held..2 * held).contains(&text.bytes()), "{} where {held} are held", text.bytes());
+    }
+}
