@@ -256,3 +256,16 @@ fn clock() -> u64 {
     static START: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
     START.get_or_init(Instant::now).elapsed().as_micros() as u64 + 1
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_stands_still_takes_no_time() {
+        const STILL: Duration = Duration::from_millis(200);
+        let (wall, own) = (Instant::now(), thread_time());
+        std::thread::sleep(STILL);
+        assert!(wall.elapsed() >= STILL && thread_time() - own < STILL / 2);
+    }
+}

@@ -288,7 +288,7 @@ impl SamplingParams {
         !lists || self.history.length_penalty.is_some()
     }
 
-    /// Temperature and truncation at a position of the output. None is on that has no [step](Self::steps).
+    /// Temperature and truncation at a position of the output. Min-p is off where an engine's rules make no [step](Self::steps) of it.
     #[must_use]
     pub fn filters(&self, position: u64) -> Filters {
         let temperature = self.temperature_at(position);

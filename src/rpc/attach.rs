@@ -214,7 +214,9 @@ impl Answers for AttachStream {
     }
 
     fn take_in_next(&mut self, context: &mut Context<'_>) {
-        self.requests.take_in_next(context);
+        if self.due.is_empty() {
+            self.requests.take_in_next(context);
+        }
     }
 
     fn give_up(&mut self) {

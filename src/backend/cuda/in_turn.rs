@@ -89,7 +89,8 @@ fn otherwise(backend: &mut CudaBackend, dtype: Dtype, values: &[f32]) -> Result<
     all_were_done(backend, &name(&different[0]))
 }
 
-/// Single blocks take whole rounds of rows, and larger teams the last of them behind those, where the device has any.
+/// Single blocks take whole rounds of rows, and larger teams the last of them behind those, where the device has any and the driver says
+/// how many run at once; else no rows ever lie in parts.
 fn in_parts(backend: &mut CudaBackend, different: &[RowJob<'_>]) -> Result<(), OpenError> {
     let facts = backend.launches.machine.facts();
     if facts.most_blocks() == 1 {

@@ -24,6 +24,8 @@ const VOCAB_SIZES: [usize; 4] = [1000, 32_000, 128_256, 151_936];
 /// takes row after row.
 const SOME: usize = 3;
 const OF_EACH_TEAM: usize = 151_936;
+/// Of what size the rows are whose drafts have probabilities that were sent, as long as the rows themselves.
+const OF_SENT: usize = 32_000;
 /// Most characters of something that is told as it is.
 const MOST_TOLD: usize = 400;
 
@@ -192,7 +194,8 @@ fn prove_drafts(backend: &mut CudaBackend, rows: &[RowJob<'_>]) -> Result<(), Op
     let sent = dtype.encode(&probabilities(vocab_size));
     let sent = DraftSource::Dense(Logits::new(dtype, &sent));
     for (at, rule) in RULES.into_iter().enumerate() {
-        for source in [None, Some(DraftSource::Deterministic), Some(sent)] {
+        let sent = (vocab_size == OF_SENT).then_some(Some(sent));
+        for source in [None, Some(DraftSource::Deterministic)].into_iter().chain(sent) {
             let drafts: Vec<DraftToken<'_>> = proposed.iter().map(|row| draft_token(row, source)).collect();
             let job = |(first, tree)| VerifyJob {
                 rows: &rows[first..first + 3],

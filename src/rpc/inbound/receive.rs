@@ -4,7 +4,7 @@
 //! within which it has to come (`incoming`), the first one counted from the beginning of its call. A stream has its place on the server before it is read
 //! (`max_streams`, `max_attached_ranks`); a stateless call has none, and takes room for its message once its length is known.
 //! The time of a message passes only while somebody asks for it, which nobody does on a stream whose worker takes no replies: that is
-//! for the watch on these to end (`unread`), which is told here of messages that are not whole.
+//! for the watch on these to end (`unread`), which is told here of messages that nobody has asked for or that are not whole.
 //! Other calls have small messages, and the same time for them. Calls of the sampler that end before the service hears of them are counted here.
 
 use super::deadline::Deadline;
@@ -222,9 +222,10 @@ impl<T> Requests<T> {
         (self.messages, self.next) = (None, None);
     }
 
-    /// Takes in the next one, if it is there, for whoever asks for it.
+    /// Takes in the next one, if it is there, for whoever asks for it. A part of one is enough to be held, and gets no time of its own.
     pub(in crate::rpc) fn take_in_next(&mut self, context: &mut Context<'_>) {
         if self.next.is_none()
+            && !self.hold_some()
             && let Poll::Ready(next) = self.poll(context)
         {
             self.next = Some(next);
