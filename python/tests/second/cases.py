@@ -1,0 +1,118 @@
+"""Rows by chance, each a few numbers that can be written down."""
+
+import dataclasses
+
+import numpy as np
+
+from second import orders
+from second.drawing import Drawing
+from second.params import Params, Text
+
+VOCABS = (1, 2, 5, 20, 60, 200, 600)
+# With more tokens than KoboldCpp looks at.
+LARGE = (4000,)
+MODES = ("RAW", "PROCESSED", "TEMPERED")
+# Those of the server's vocabulary: many are the beginning of others.
+TEXTS = tuple(format(token + 2, "b")[1:] for token in range(max(VOCABS)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A row. Its logits are those of `logits(logits_seed, vocab)`, rounded to the dtype."""
+
+    vocab: int
+    eos: list
+    dtype: str
+    params: Params
+    prompt: list
+    output: list
+    seed: int
+    logits_seed: int
+    mode: str
+    state: dict
+    is_masked: bool = False
+
+    def text(self):
+        return Text(self.params, self.prompt, self.output, self.eos, self.seed, self.state, TEXTS)
+
+    def row(self):
+        """What is sent."""
+        return rounded(logits(self.logits_seed, self.vocab), self.dtype)
+
+    def mask(self):
+        return np.random.default_rng(self.logits_seed + 1).random(self.vocab) < 0.6 if self.is_masked else None
+
+
+def logits(seed, vocab):
+    """With ties, large offsets, zeros of both signs, minus infinity, and now and then a NaN or +infinity."""
+    chance = np.random.default_rng(seed)
+    row = chance.normal(size=vocab) * chance.choice([0.1, 1, 2, 3, 5, 10, 30])
+    kind = chance.random()
+    if kind < 0.3:
+        steps = chance.choice([1, 2, 4, 8])
+        row = np.round(row * steps) / steps
+    elif kind > 0.96:
+        row = row / np.abs(row).max() * 3e38
+    elif kind > 0.9:
+        row = row + chance.choice([-1000, 1000, 1e4])
+    with np.errstate(over="ignore"):
+        row = row.astype(np.float32)
+    if chance.random() < 0.2:
+        row[chance.random(vocab) < chance.choice([0.1, 0.5, 0.95])] = -np.inf
+    if chance.random() < 0.1:
+        row[chance.integers(vocab)], row[chance.integers(vocab)] = -0.0, 0.0
+    for special in (np.nan, np.inf):
+        if chance.random() < 0.01:
+            row[chance.integers(vocab)] = special
+    return row
+
+
+def rounded(row, dtype):
+    """The row in this dtype; bf16 as the upper halves of f32."""
+    if dtype == "bf16":
+        return (row.view(np.uint32) >> 16).astype(np.uint16)
+    with np.errstate(over="ignore"):
+        return row.astype({"f32": np.float32, "f16": np.float16}[dtype])
+
+
+def as_f32_row(sent):
+    return (sent.astype(np.uint32) << 16).view(np.float32) if sent.dtype == np.uint16 else sent.astype(np.float32)
+
+
+def messages(seed, count, rows, params_of, vocabs=VOCABS):
+    """So many messages of rows of one vocabulary, dtype and EOS. `params_of` draws the parameters of a row."""
+    for number in range(count):
+        own = np.random.default_rng([seed, number])
+        vocab, dtype = int(own.choice(vocabs)), str(own.choice(["f32", "f32", "f16", "bf16"]))
+        eos = own.choice(vocab, min(vocab, own.integers(3)), replace=False).tolist()
+        yield [case(int(own.integers(1 << 62)), vocab, eos, dtype, params_of) for _ in range(rows)]
+
+
+def case(seed, vocab, eos, dtype, params_of):
+    drawing = Drawing(seed, vocab, eos)
+    params = Params(**params_of(drawing))
+    if "min_eos_p" in params or "infill" in params:
+        params.pop("ignore_eos", None)
+    prompt, output = (drawing.tokens(drawing.one_of(0, 1, 5, 20)) for _ in range(2))
+    if params.synthid or params.gumbel:
+        # They are refused with these.
+        params.pop("mirostat", None)
+        params.update({"temperature": 0.7} if params.temperature == 0 else {})
+    if params.max_tokens:
+        output = output[: params.max_tokens - 1]
+    ending = {*eos, *params.stop_token_ids}
+    output = [token for token in output if token not in ending]
+    return Case(vocab, eos, dtype, params, prompt, output, drawing.random.getrandbits(64), drawing.random.getrandbits(32),
+                drawing.one_of(*MODES), state(drawing, params, len(output)), drawing.chance(0.05))
+
+
+def state(drawing, params, position):
+    """What samplers that remember begin with; of a greedy row it is refused."""
+    given = {}
+    if orders.temperature(params, position) > 0 and drawing.chance(0.5):
+        if params.mirostat:
+            given["mu"] = drawing.random.uniform(0, 12)
+        if params.adaptive_target >= 0:
+            weight = drawing.random.uniform(0.5, 10)
+            given.update(sum=drawing.random.random() * weight, weight=weight)
+    return given

@@ -1,0 +1,73 @@
+"""DRY: docs/sampling.md, DRY."""
+
+from second.numbers import f32
+
+WINDOW = 32768
+MOST = 1e30
+
+
+def power(base, exponent):
+    """A product by squaring, from the exponent's lowest bit up (docs/numbers.md, From logit to adjusted logit)."""
+    product = 1.0
+    while exponent:
+        if exponent & 1:
+            product *= base
+        base *= base
+        exponent >>= 1
+    return product
+
+
+def penalties(text):
+    """What DRY takes off each token (docs/numbers.md, From logit to adjusted logit; docs/sampling.md, DRY)."""
+    params = text.params
+    if params.dry_multiplier == 0:
+        return {}
+    spared = set() if params.engine == "KOBOLD_CPP" else {word[0] for word in params.dry_sequence_breakers if len(word) == 1}
+    found = {}
+    for token, length in longest_repeats(text).items():
+        if token not in spared:
+            found[token] = f32(min(params.dry_multiplier * power(params.dry_base, length - params.dry_allowed_length), MOST))
+    return found
+
+
+def longest_repeats(text):
+    """Of each token that would go on with a repeat the longest one's length (docs/sampling.md, DRY, and Engines' rules)."""
+    params, tokens = text.params, text.tokens
+    window = WINDOW if params.dry_penalty_last_n == -1 else params.dry_penalty_last_n
+    begin = max(0, len(tokens) - window)
+    limit = behind_last_breaker(tokens, begin, params.dry_sequence_breakers)
+    if params.engine == "KOBOLD_CPP" and limit <= params.dry_allowed_length and limit < len(tokens) - begin:
+        return {}
+    if params.dry_max_ngram:
+        limit = min(limit, params.dry_max_ngram + 1)
+    found = {}
+    for place, length in repeats(tokens, begin, limit, params):
+        if length >= params.dry_allowed_length:
+            follower = tokens[place + 1]
+            found[follower] = max(found.get(follower, 0), length)
+    return found
+
+
+def repeats(tokens, begin, limit, params):
+    """Places where the last token was before, from the latest one back, with the length of each repeat (docs/sampling.md, DRY, bounds)."""
+    occurrences = 0
+    for place in range(len(tokens) - 2, begin - 1, -1):
+        if tokens[place] != tokens[-1]:
+            continue
+        occurrences += 1
+        if params.dry_max_occurrences and occurrences > params.dry_max_occurrences:
+            return
+        length = 0
+        while length < limit and place - length >= begin and tokens[place - length] == tokens[-1 - length]:
+            length += 1
+        yield place, length
+        if params.dry_early_exit_match_len and length >= max(2, params.dry_early_exit_match_len):
+            return
+
+
+def behind_last_breaker(tokens, begin, breakers):
+    """How many tokens of the window come after the breaker that ends last (docs/sampling.md, DRY, Breakers)."""
+    for end in range(len(tokens), begin, -1):
+        if any(len(word) <= end and tokens[end - len(word) : end] == list(word) for word in breakers):
+            return len(tokens) - end
+    return len(tokens) - begin

@@ -1,0 +1,139 @@
+"""What the history of a text bans, and what it makes of biases and penalties: docs/sampling.md, History."""
+
+import numpy as np
+
+from second import dry, orders
+from second.numbers import as_f32, f32
+
+WINDOW = 32768
+MOST = 1e30
+
+
+def ends_with(tokens, end):
+    return len(tokens) >= len(end) and tokens[len(tokens) - len(end) :] == list(end)
+
+
+def forced(text):
+    """docs/sampling.md, What forbids, favours or forces tokens, Forced tokens."""
+    params = text.params
+    if params.forced_last_token is not None and text.position == params.max_tokens - 1:
+        return params.forced_last_token
+    return params.forced_first_token if text.position == 0 else None
+
+
+def banned(text, vocab):
+    """docs/numbers.md, From logit to adjusted logit, step 1."""
+    params, out = text.params, np.zeros(vocab, bool)
+    if params.allowed_token_ids:
+        out[:] = True
+        out[list(params.allowed_token_ids)] = False
+    out[list(params.banned_token_ids)] = True
+    for *before, last in params.bad_words:
+        out[last] |= ends_with(text.output, before)
+    if text.position < params.min_tokens:
+        out[text.ends()] = True
+    for tokens, start, length in params.token_ban_ranges:
+        if start <= text.position < start + length:
+            out[tokens] = True
+    out[list(repeated_ngrams(text))] = True
+    return out
+
+
+def repeated_ngrams(text):
+    """docs/sampling.md, What forbids, favours or forces tokens, `no_repeat_ngram`."""
+    rule = text.params.no_repeat_ngram or {}
+    window = text.tokens[-(rule.get("window") or WINDOW) :]
+    found = completions(window, text.tokens, rule.get("size", 0)) | completions(text.prompt, text.tokens, rule.get("prompt_size", 0))
+    return found - set(rule.get("whitelist_token_ids", ()))
+
+
+def completions(where, tokens, size):
+    """What followed the last `size - 1` tokens there."""
+    if size == 0 or len(tokens) < size - 1:
+        return set()
+    end = tokens[len(tokens) - size + 1 :]
+    return {where[i + size - 1] for i in range(len(where) - size + 1) if where[i : i + size - 1] == end}
+
+
+class History:
+    """What the steps that move a logit need (docs/numbers.md, From logit to adjusted logit, steps 2 to 7)."""
+
+    def __init__(self, text):
+        params = self.params = text.params
+        self.in_prompt, self.eos = set(text.prompt), set(text.eos)
+        self.last, self.counts = seen(text)
+        self.dry = dry.penalties(text)
+        self.dry_is_late = params.engine in orders.DRY_AFTER_PENALTIES
+        self.logit_bias = {token: f32(bias) for token, bias in params.logit_bias}
+        self.sequence_bias = sequence_biases(text)
+        self.share = length_share(text)
+
+    def tokens(self):
+        return {*self.logit_bias, *self.sequence_bias, *self.dry, *self.last, *self.in_prompt, *self.eos}
+
+    def is_penalized(self, token):
+        """Whether one of steps 3 to 6 is about this token."""
+        params = self.params
+        return ((token in self.last and params.repetition_penalty != 1)
+                or (token in self.in_prompt and params.encoder_repetition_penalty != 1)
+                or (token in self.counts and (params.frequency_penalty != 0 or params.presence_penalty != 0))
+                or (token in self.eos and self.share is not None))
+
+    def late_dry(self, token):
+        """What DRY takes off behind the penalties, or None."""
+        return self.dry.get(token) if self.dry_is_late and self.is_penalized(token) else None
+
+    def bias(self, token):
+        """The sum of step 2, or None: sequence biases, then DRY, and the result to the bias (docs/sampling.md, History)."""
+        parts = list(self.sequence_bias.get(token, ()))
+        if token in self.dry and self.late_dry(token) is None:
+            parts.append(-self.dry[token])
+        total = None
+        for part in parts:
+            total = part if total is None else f32(total + part)
+        if token in self.logit_bias:
+            own = self.logit_bias[token]
+            total = own if total is None else f32(own + total)
+        return total
+
+    def fading(self, token):
+        """`s` of a window that fades (docs/numbers.md, From logit to adjusted logit)."""
+        params = self.params
+        beyond = self.last[token] - params.penalty_last_n
+        return f32(1) if beyond <= 0 else f32(1) - f32(f32(beyond) / f32(params.penalty_decay_n + 1))
+
+
+def seen(text):
+    """How far back each token was last, and how often it counts (docs/sampling.md, Windows of penalties)."""
+    params, last, counts = text.params, {}, {}
+    counts_prompt = params.penalties_count_prompt
+    if counts_prompt is None:
+        counts_prompt = params.engine in orders.COUNT_PROMPT
+    begin = min(params.prompt_ignore_length, len(text.prompt))
+    if params.penalty_last_n:
+        begin = max(begin, len(text.tokens) - params.penalty_last_n - params.penalty_decay_n)
+    for place in range(begin, len(text.tokens)):
+        token = text.tokens[place]
+        last[token] = len(text.tokens) - place
+        if counts_prompt or place >= len(text.prompt):
+            counts[token] = counts.get(token, 0) + 1
+    return last, counts
+
+
+def sequence_biases(text):
+    """docs/sampling.md, What forbids, favours or forces tokens, `sequence_bias`."""
+    found = {}
+    for (*before, last), bias in text.params.sequence_bias:
+        if ends_with(text.tokens, before):
+            found.setdefault(last, []).append(f32(bias))
+    return found
+
+
+def length_share(text):
+    """`share` of step 6, or None (docs/numbers.md, From logit to adjusted logit)."""
+    if text.params.length_penalty is None or text.params.ignore_eos:
+        return None
+    start, factor = text.params.length_penalty
+    if text.position < start or as_f32(factor) == 1:
+        return None
+    return f32(min(dry.power(as_f32(factor), text.position - start) - 1, MOST))

@@ -1,0 +1,213 @@
+"""Drafts by chance, what the second implementation says of them, and what a server says."""
+
+import dataclasses
+
+import numpy as np
+
+from croupier import pb
+from second import cases, comparison, numbers, row, wire
+from second.drafts import Draft
+from second.numbers import ONE
+from second.verification import Verification
+
+RULES = ("REJECTION", "BLOCK", "GREEDY", "TYPICAL", "RELAXED", "SYNTHETIC")
+KINDS = ("deterministic", "dense", "sparse", "kept")
+
+
+@dataclasses.dataclass(frozen=True)
+class Round:
+    """A text, and a draft of so many tokens. What the seeds give is in `rows`, `draft_rows` and `sent`."""
+
+    case: cases.Case
+    kind: str
+    parents: list
+
+    def chance(self, purpose):
+        return np.random.default_rng([self.case.logits_seed, purpose])
+
+    def rows(self):
+        """Of the target: behind the text and behind each draft token, alike but for a few."""
+        chance, case = self.chance(1), self.case
+        base = cases.logits(case.logits_seed, case.vocab)
+        rows = [near(base, chance) if chance.random() < 0.9 else cases.logits(int(chance.integers(1 << 32)), case.vocab)
+                for _ in range(len(self.parents) + 1)]
+        if chance.random() < 0.1:
+            rows[len(rows) // 2][0] = np.nan
+        return rows
+
+    def draft_rows(self):
+        chance, rows = self.chance(2), self.rows()
+        return [near(rows[parent + 1], chance) for parent in self.parents]
+
+    def sent(self):
+        """Draft tokens of the worker's own, and the probabilities they were drawn from (None: certain)."""
+        chance, tokens, probabilities = self.chance(3), [], []
+        for draft_row in self.draft_rows():
+            probs = likely(draft_row, chance)
+            tokens.append(int(chance.choice(self.case.vocab, p=probs / probs.sum())))
+            probabilities.append(None if self.kind == "deterministic" else probs.astype(np.float32))
+        return tokens, probabilities
+
+
+def near(logits, chance):
+    return (logits + chance.normal(size=len(logits)) * chance.choice([0, 0.3, 1])).astype(np.float32)
+
+
+def likely(logits, chance):
+    """Probabilities, now and then of few tokens or of one."""
+    finite = np.nan_to_num(logits.astype(np.float64), nan=0, posinf=3, neginf=-300)
+    probs = np.exp(np.maximum(finite - finite.max(), -300))
+    probs /= probs.sum()
+    if chance.random() < 0.3 and probs.max() >= 0.05:
+        probs[probs < 0.05] = 0
+    if chance.random() < 0.1:
+        probs[:] = np.arange(len(probs)) == probs.argmax()
+    return probs / probs.sum()
+
+
+def masses_of(probs):
+    """Of sent probabilities (docs/numbers.md, Verification)."""
+    masses = {int(token): numbers.ceil(float(probs[token]) * ONE) for token in np.flatnonzero(probs)}
+    return masses, sum(masses.values())
+
+
+def rounds(seed, count, kind, is_tree, rule):
+    """Some of one vocabulary."""
+    own = np.random.default_rng(seed)
+    vocab = int(own.choice([2, 5, 20, 60, 200]))
+    eos = own.choice(vocab, own.integers(2), replace=False).tolist()
+    for _ in range(count):
+        case = cases.case(int(own.integers(1 << 62)), vocab, eos, "f32", lambda drawing: params(drawing, rule))
+        length = int(own.integers(1, 6))
+        parents = [int(own.integers(-1, i)) for i in range(length)] if is_tree else list(range(-1, length - 1))
+        yield Round(dataclasses.replace(case, mode="PROCESSED", is_masked=False, state={}), kind, parents)
+
+
+def params(drawing, rule):
+    given = drawing.samplers("CROUPIER", False, drawing.one_of(0, 0.12, 0.25))
+    if drawing.chance(0.5):
+        given.update(drawing.penalties(), **drawing.steering())
+    for name in ("forced_first_token", "forced_last_token", "min_tokens", "infill"):
+        given.pop(name, None)
+    if drawing.chance(0.1):
+        given["temperature"] = 0.0
+        given.pop("temperature_tokens", None)
+    elif drawing.chance(0.2):
+        given.update(drawing.mark(drawing.one_of("kgw", "synthid", "gumbel" if rule in ("REJECTION", "BLOCK") else "kgw")))
+    return {**given, "acceptance": {"rule": rule, **acceptance(drawing, rule)}}
+
+
+def acceptance(drawing, rule):
+    if rule == "SYNTHETIC":
+        return {"synthetic_rate": drawing.between(0.3, 1)}
+    if rule == "TYPICAL" and drawing.chance(0.7):
+        return {"typical_epsilon": drawing.between(0, 1), "typical_alpha": drawing.between(0.1, 3)}
+    if rule == "RELAXED" and drawing.chance(0.7):
+        return {"relaxed_top_n": drawing.random.randint(1, 5), "relaxed_delta": drawing.between(0, 1)}
+    return {}
+
+
+def draft_of(each):
+    """The draft, and how drafting fails, as the second implementation has them."""
+    if each.kind != "kept":
+        tokens, probabilities = each.sent()
+        return Draft(tokens, each.parents, [None if probs is None else masses_of(probs) for probs in probabilities]), "OK"
+    draft, texts = Draft([], each.parents, []), {-1: each.case.text()}
+    for node, logits in enumerate(each.draft_rows()):
+        text = texts[each.parents[node]]
+        result = row.sample(logits, text)
+        if result.status != "OK":
+            return draft, result.status
+        position = each.case.text().position + draft.depth(node)
+        number = numbers.uniform(text.seed, position, numbers.DRAFT, draft.index(node))
+        draft.tokens.append(row.drawn(result.left, text, number))
+        draft.distributions.append(row.distribution(result))
+        texts[node] = row.behind(text, result, draft.tokens[node])
+    return draft, "OK"
+
+
+def expected(each):
+    draft, failure = draft_of(each)
+    if failure != "OK":
+        return {"drafted": draft.tokens, "status": failure}
+    verdict = Verification(each.case.text(), draft, each.rows()).run()
+    out = {"drafted": draft.tokens, "status": verdict.status}
+    if verdict.status == "OK":
+        out.update(tokens=verdict.tokens, path=verdict.path, last=verdict.last, finish=verdict.finish,
+                   state={name: value.hex() for name, value in verdict.text.state.items()})
+    return out
+
+
+def work_of(step, number, each):
+    """Adds a verification to a step."""
+    verify = step.work.add(sequence_id=number).verify
+    if each.kind == "kept":
+        verify.kept.SetInParent()
+        return verify
+    tokens, probabilities = each.sent()
+    verify.draft_token_ids.extend(tokens)
+    verify.parents.extend(each.parents)
+    if each.kind == "deterministic":
+        verify.deterministic.SetInParent()
+    elif each.kind == "dense":
+        verify.dense.probs = b"".join(probs.tobytes() for probs in probabilities)
+    else:
+        for probs in probabilities:
+            listed = np.flatnonzero(probs)[::-1]
+            verify.sparse.counts.append(len(listed))
+            verify.sparse.token_ids.extend(listed.tolist())
+            verify.sparse.probs.extend(probs[listed].tolist())
+    return verify
+
+
+def draft(stream, some, out):
+    """Draft work of the server, one token of each round a step."""
+    for node in range(max(len(each.parents) for each in some)):
+        going = [i for i, each in enumerate(some) if len(each.parents) > node and out[i]["status"] == "OK"]
+        step = pb.Step()
+        for i in going:
+            step.work.add(sequence_id=i).draft.parent = some[i].parents[node]
+        for i, answer in zip(going, stream.step(step, [some[i].draft_rows()[node] for i in going]).work):
+            out[i]["status"] = wire.status(answer)
+            out[i]["drafted"] += [token.token_id for token in answer.tokens]
+
+
+def differences(connection, some):
+    """Of the rounds of one stream those that differ, written out."""
+    compared = [(each, expected(each), seen) for each, seen in zip(some, observed(connection, some))]
+    return [comparison.written(*each) for each in compared if each[1] != each[2]]
+
+
+def observed(connection, some):
+    """What the server says of each round."""
+    first = some[0].case
+    with wire.Stream(connection, first.vocab, first.eos) as stream:
+        opening = pb.Step()
+        for i, each in enumerate(some):
+            case = each.case
+            opening.open.add(sequence_id=i, params=wire.params_message(case.params, case.seed, case.mode, case.vocab),
+                             prompt_token_ids=case.prompt, output_token_ids=case.output)
+        wire.check_opened(stream.step(opening, []))
+        out = [{"drafted": [], "status": "OK"} for _ in some]
+        if some[0].kind == "kept":
+            draft(stream, some, out)
+        else:
+            for each, said in zip(some, out):
+                said["drafted"] = each.sent()[0]
+        verify(stream, some, out)
+    return out
+
+
+def verify(stream, some, out):
+    going, step = [i for i, said in enumerate(out) if said["status"] == "OK"], pb.Step()
+    for i in going:
+        message = work_of(step, i, some[i])
+        if some[i].kind == "kept":
+            message.draft_token_ids.extend(out[i]["drafted"])
+    for i, answer in zip(going, stream.step(step, [target for i in going for target in some[i].rows()]).work):
+        out[i]["status"] = wire.status(answer)
+        if out[i]["status"] == "OK":
+            out[i].update(
+                tokens=[token.token_id for token in answer.tokens], path=list(answer.verify.accepted_path),
+                last=pb.LastToken.Name(answer.verify.last_token).removeprefix("LAST_TOKEN_"), finish=wire.finish(answer),
+                state=wire.state(answer))

@@ -1,0 +1,209 @@
+"""Whether draft tokens are accepted: docs/numbers.md, Verification, and docs/speculative.md."""
+
+import dataclasses
+import functools
+import math
+
+from second import drafts, numbers, orders, row
+from second.drafts import share
+from second.numbers import as_f32, draw, uniform
+
+
+@dataclasses.dataclass
+class Verdict:
+    status: str
+    tokens: list = ()
+    path: list = ()
+    last: str = ""
+    text: object = None
+    finish: str = ""
+
+
+class NoToken(Exception):
+    """A row that was needed has none."""
+
+
+class Verification:
+    """One draft against the rows behind the text and behind each draft token (docs/speculative.md, A round)."""
+
+    def __init__(self, text, draft, rows):
+        self.text, self.draft, self.rows = text, draft, rows
+        self.params = text.params
+        self.acceptance = text.params.acceptance
+        self.target = functools.cache(self.target)
+        self.text_at = functools.cache(self.text_at)
+
+    def text_at(self, node):
+        """The text with the draft tokens up to this one."""
+        if node < 0:
+            return self.text
+        parent = self.draft.parents[node]
+        return row.behind(self.text_at(parent), self.target(parent), self.draft.tokens[node])
+
+    def target(self, node):
+        """The plain row behind a draft token."""
+        result = row.sample(self.rows[node + 1], self.text_at(node))
+        if result.status != "OK":
+            raise NoToken(result.status)
+        return result
+
+    def finish(self, node):
+        """How the text ends with this draft token, or None."""
+        how = self.text_at(self.draft.parents[node]).finish(self.draft.tokens[node])
+        return None if how == "UNSPECIFIED" else how
+
+    def number(self, node):
+        """`u` of the acceptance of a draft token."""
+        position = self.text.position + self.draft.depth(node)
+        return numbers.upper_53(uniform(self.text.seed, position, numbers.ACCEPTANCE, self.draft.index(node)))
+
+    def recovered(self, node, target):
+        """A token by the weights of a residual, behind this node."""
+        masses, total = target
+        number = uniform(self.text.seed, self.text_at(node).position, numbers.RECOVERED)
+        return draw(list(masses), list(masses.values()), total, number)
+
+    def run(self):
+        """docs/numbers.md, Verification, the rules."""
+        draft, rule = self.draft, self.acceptance["rule"]
+        nodes = range(len(draft.tokens))
+        try:
+            if rule == "BLOCK" and draft.is_chain() and not self.is_certain(nodes):
+                return self.block()
+            return self.walk() if rule in ("REJECTION", "BLOCK") else self.longest(getattr(self, rule.lower()))
+        except NoToken as failure:
+            return Verdict(str(failure))
+
+    def is_certain(self, nodes):
+        """Where a mark draws the tokens, drafts with chance are none (docs/watermarks.md, Drafts)."""
+        return self.params.gumbel is not None or all(self.draft.is_certain(node) for node in nodes)
+
+    def ended(self, node):
+        """A text that ends with this draft token."""
+        path, text = self.draft.path(node), self.text_at(node)
+        return Verdict("OK", [self.draft.tokens[i] for i in path], path, "ACCEPTED", text, self.finish(node) or "UNSPECIFIED")
+
+    def more(self, node, token, last):
+        """The draft tokens up to this one and a token behind them."""
+        path, text = self.draft.path(node), self.text_at(node)
+        tokens = [*(self.draft.tokens[i] for i in path), token]
+        return Verdict("OK", tokens, path, last, row.behind(text, self.target(node), token), text.finish(token))
+
+    def walk(self):
+        """REJECTION: siblings in turn, each against what the one before it left (docs/speculative.md, A round)."""
+        node = -1
+        while True:
+            children = self.draft.children(node)
+            if not children:
+                return self.more(node, self.target(node).token, "BONUS")
+            accepted, token = self.siblings(node, children)
+            if accepted is None:
+                return self.more(node, token, "RECOVERED")
+            node = accepted
+            if self.finish(node):
+                return self.ended(node)
+
+    def siblings(self, node, children):
+        """The accepted one, or None and the token in their place."""
+        plain = self.target(node)
+        if self.is_certain(children):
+            return next((i for i in children if self.draft.tokens[i] == plain.token), None), plain.token
+        target = row.distribution(plain)
+        for i in children:
+            draft, token = self.draft.distribution(i), self.draft.tokens[i]
+            if self.number(i) * share(draft[0].get(token, 0), draft[1]) < share(target[0].get(token, 0), target[1]):
+                return i, None
+            target = self.left_over(target, draft)
+        return None, self.recovered(node, target)
+
+    def left_over(self, target, draft, factor=1.0):
+        """The residual, or the target's masses where all its weights are 0 (docs/numbers.md, Verification)."""
+        weights = drafts.residual(target, draft, factor)
+        return weights if weights[1] else target
+
+    def longest(self, is_accepted):
+        """The longest path of accepted tokens, and of several the one that comes first in the draft where they part."""
+        accepted, best = {-1}, -1
+        self.target(-1)
+        for node, parent in enumerate(self.draft.parents):
+            if parent not in accepted or (parent >= 0 and self.finish(parent)) or not is_accepted(node):
+                continue
+            accepted.add(node)
+            path, longest = self.draft.path(node), self.draft.path(best)
+            if len(path) > len(longest) or (len(path) == len(longest) and path < longest):
+                best = node
+        if best >= 0 and self.finish(best):
+            return self.ended(best)
+        plain = self.target(best)
+        token = plain.left.ids[0] if self.acceptance["rule"] == "GREEDY" else plain.token
+        return self.more(best, token, "RECOVERED" if self.draft.children(best) else "BONUS")
+
+    def masses_at(self, node):
+        """Its token, and the target's masses where it stands."""
+        return self.draft.tokens[node], *row.distribution(self.target(self.draft.parents[node]))
+
+    def greedy(self, node):
+        """GREEDY (docs/numbers.md, Verification)."""
+        return self.draft.tokens[node] == self.target(self.draft.parents[node]).left.ids[0]
+
+    def typical(self, node):
+        """TYPICAL (docs/numbers.md, Verification)."""
+        token, masses, total = self.masses_at(node)
+        epsilon, alpha = as_f32(self.acceptance.get("typical_epsilon", 0.09)), as_f32(self.acceptance.get("typical_alpha", 0.3))
+        entropy = self.target(self.draft.parents[node]).left.entropy()
+        return token in masses and share(masses[token], total) >= min(epsilon, alpha * math.exp(-entropy))
+
+    def relaxed(self, node):
+        """RELAXED (docs/numbers.md, Verification)."""
+        parent = self.draft.parents[node]
+        text, result = self.text_at(parent), self.target(parent)
+        if orders.temperature(self.params, text.position) == 0:
+            result = row.sample(self.rows[parent + 1], dataclasses.replace(text, params=self.params.filtered_alone()))
+        token, (masses, total) = self.draft.tokens[node], row.distribution(result)
+        first = result.survivors()[: self.acceptance.get("relaxed_top_n", 10)]
+        least = share(max(masses.values()), total) - as_f32(self.acceptance.get("relaxed_delta", 0.6))
+        return token in first and share(masses[token], total) >= least
+
+    def synthetic(self, node):
+        """SYNTHETIC (docs/numbers.md, Verification)."""
+        token, masses, _ = self.masses_at(node)
+        return token in masses and self.number(node) < as_f32(self.acceptance["synthetic_rate"])
+
+    def block(self):
+        """Block verification of a chain (docs/numbers.md, Verification)."""
+        length, is_cut = self.block_length()
+        p = [1.0]
+        for node in range(length):
+            token, masses, total = self.masses_at(node)
+            draft_masses, draft_total = self.draft.distribution(node)
+            p.append(min(p[-1] * (share(masses.get(token, 0), total) / share(draft_masses[token], draft_total)), 1.0))
+        passed = [i for i in range(1, length + 1) if self.number(i - 1) < self.block_chance(i, length, p[i])]
+        count = max(passed, default=0)
+        node = count - 1
+        if count == length:
+            if is_cut or self.finish(node):
+                return self.ended(node)
+            return self.more(node, self.target(node).token, "BONUS")
+        target = row.distribution(self.target(node))
+        return self.more(node, self.recovered(node, self.left_over(target, self.draft.distribution(count), p[count])), "RECOVERED")
+
+    def block_chance(self, i, length, p):
+        """What `u` has to be below (docs/numbers.md, Verification)."""
+        if i == length or p == 1:
+            return p
+        _, weights = drafts.residual(row.distribution(self.target(i - 1)), self.draft.distribution(i), p)
+        beyond = weights * 2.0**-51
+        return beyond / (beyond + 1 - p)
+
+    def block_length(self):
+        """How many draft tokens take part, and whether a row without a token cut them (docs/speculative.md, A round)."""
+        for node in range(len(self.draft.tokens)):
+            try:
+                self.target(node - 1)
+            except NoToken:
+                if node == 0:
+                    raise
+                return node, True
+            if self.finish(node):
+                return node + 1, False
+        return len(self.draft.tokens), False

@@ -1,0 +1,149 @@
+"""Messages to a server, and what its answers say, in the same words as the second implementation's results."""
+
+import queue
+
+import grpc
+import numpy as np
+
+from croupier import pb
+
+DTYPES = {"f32": pb.LOGITS_DTYPE_F32, "f16": pb.LOGITS_DTYPE_F16, "bf16": pb.LOGITS_DTYPE_BF16}
+OPTIONS = [("grpc.default_authority", "localhost"), ("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
+STATE = {"mu": "mirostat_mu", "sum": "adaptive_sum", "weight": "adaptive_weight"}
+TOP_N = 20
+# Tokens whose logprobs are asked for.
+LISTED = 1000
+
+
+def fill(message, fields):
+    for name, value in fields.items():
+        if isinstance(value, (list, tuple)):
+            getattr(message, name).extend(value)
+        else:
+            setattr(message, name, value)
+
+
+def params_message(params, seed, mode, vocab):
+    """A message that asks for everything that is compared."""
+    message = pb.SamplingParams(seed=seed, return_sampler_state=True)
+    for name, value in params.items():
+        if name in WRITERS:
+            WRITERS[name](message, value)
+        else:
+            fill(message, {name: value})
+    message.logprobs.mode = getattr(pb, f"LOGPROBS_MODE_{mode}")
+    message.logprobs.top_n = min(vocab, TOP_N)
+    message.logprobs.token_ids.extend(range(min(vocab, LISTED)))
+    message.report.max_surviving_token_ids = 4096
+    message.report.entropy = True
+    return message
+
+
+def words(name):
+    def write(message, value):
+        for tokens in value:
+            getattr(message, name).add(token_ids=tokens)
+    return write
+
+
+def mark(name):
+    def write(message, value):
+        fill(getattr(message.watermark, name), value)
+    return write
+
+
+def write_acceptance(message, value):
+    message.acceptance.rule = getattr(pb, f"ACCEPTANCE_RULE_{value['rule']}")
+    fill(message.acceptance, {name: number for name, number in value.items() if name != "rule"})
+
+
+# Parameters that are not a field of the same name.
+WRITERS = {
+    "engine": lambda message, value: setattr(message, "engine_order", getattr(pb, f"ENGINE_ORDER_{value}")),
+    "sampler_order": lambda message, value: message.sampler_order.extend(getattr(pb, f"SAMPLER_KIND_{name.upper()}") for name in value),
+    "logit_bias": lambda message, value: [message.logit_bias.add(token_id=token, bias=bias) for token, bias in value],
+    "sequence_bias": lambda message, value: [message.sequence_bias.add(token_ids=tokens, bias=bias) for tokens, bias in value],
+    "token_ban_ranges": lambda message, value: [
+        message.token_ban_ranges.add(token_ids=tokens, start=start, length=length) for tokens, start, length in value],
+    "no_repeat_ngram": lambda message, value: fill(message.no_repeat_ngram, value),
+    "length_penalty": lambda message, value: fill(message.length_penalty, dict(zip(("start", "factor"), value))),
+    "bad_words": words("bad_words"), "dry_sequence_breakers": words("dry_sequence_breakers"),
+    "kgw": mark("kgw"), "synthid": mark("synthid"), "gumbel": mark("gumbel"), "acceptance": write_acceptance,
+}
+
+
+def mask_bytes(mask):
+    """docs/sampling.md, Masks of grammars."""
+    whole = np.zeros(-(-len(mask) // 32) * 32, bool)
+    whole[: len(mask)] = mask
+    return np.packbits(whole, bitorder="little").tobytes()
+
+
+def state_message(state):
+    return pb.SamplerState(**{STATE[name]: value for name, value in state.items()})
+
+
+def status(answer):
+    return pb.RowStatus.Name(answer.status).removeprefix("ROW_STATUS_")
+
+
+def finish(answer):
+    return pb.FinishReason.Name(answer.finish_reason).removeprefix("FINISH_REASON_")
+
+
+def state(answer):
+    """f64 in hexadecimal, so that what differs in the last bit is not equal."""
+    given = answer.sampler_state
+    return {name: getattr(given, field).hex() for name, field in STATE.items() if given.HasField(field)}
+
+
+def bits(numbers):
+    return np.array(numbers, np.float32).view(np.uint32).tolist()
+
+
+def told(token):
+    """What a Token message says."""
+    report = token.report
+    return dict(
+        token=token.token_id, logprob=bits(token.logprob), rank=token.rank, top=list(token.top_token_ids),
+        top_logprobs=bits(token.top_logprobs), logprobs=bits(token.requested_logprobs), support=report.support_size,
+        survivors=list(report.surviving_token_ids), entropy=report.entropy.hex(), raw_entropy=report.raw_entropy.hex())
+
+
+def check_opened(result):
+    """Whether a step opened all of its sequences."""
+    for answer in result.open:
+        assert answer.status == pb.OPEN_STATUS_OK, answer.error
+
+
+class Connection:
+    def __init__(self, server):
+        self.channel = grpc.insecure_channel(server.uds, OPTIONS)
+        self.sample = self.channel.unary_unary(
+            "/croupier.v1.Sampler/Sample", request_serializer=pb.SampleRequest.SerializeToString,
+            response_deserializer=pb.SampleResponse.FromString)
+        self.decode = self.channel.stream_stream(
+            "/croupier.v1.Sampler/Decode", request_serializer=pb.DecodeRequest.SerializeToString,
+            response_deserializer=pb.DecodeResponse.FromString)
+
+
+class Stream:
+    """A stream of f32 rows that answers one step after the other."""
+
+    def __init__(self, connection, vocab, eos):
+        self.requests = queue.Queue()
+        config = pb.StreamConfig(vocab_size=vocab, logits_dtype=pb.LOGITS_DTYPE_F32, eos_token_ids=eos)
+        self.requests.put(pb.DecodeRequest(config=config))
+        self.answers = connection.decode(iter(self.requests.get, None))
+        next(self.answers)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.requests.put(None)
+
+    def step(self, step, rows):
+        step.inline.data = b"".join(row.tobytes() for row in rows)
+        self.requests.put(pb.DecodeRequest(step=step))
+        return next(self.answers).step
