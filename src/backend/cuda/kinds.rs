@@ -56,12 +56,12 @@ pub(super) fn specs(known: &Known) -> impl Iterator<Item = RowSpec<'_>> {
     let of_history = Penalties { encoder: 1.2, decay, length: 0.3, ..penalties };
     let drawn = move |i: usize| {
         let (temperature, top_k, top_p, min_p) = FILTERS[i % FILTERS.len()];
-        let mode = if i % 2 == 0 { LogprobsMode::Raw } else { LogprobsMode::Processed };
+        let mode = if i.is_multiple_of(2) { LogprobsMode::Raw } else { LogprobsMode::Processed };
         RowSpec {
             filters: Filters { temperature, top_k, top_p, min_p },
             chain: None,
             penalties: if i > 0 { of_history } else { penalties },
-            adjusts: if i % 3 == 0 { known.few.as_slice().into() } else { [].as_slice().into() },
+            adjusts: if i.is_multiple_of(3) { known.few.as_slice().into() } else { [].as_slice().into() },
             banned: &BANNED,
             allowed: None,
             mask: None,
