@@ -103,12 +103,20 @@ fn the_largest_grammars_are_compiled_or_refused() {
     }
 }
 
+/// A grammar whose masks take seconds. Compiling it takes one or two, more where the machine has much else to do; what then took too long
+/// is refused for a while, so each try is another one.
+fn slow() -> Arc<Grammar> {
+    let texts = (0..10).map(|more| params(GrammarKind::Regex, &"a?".repeat(9_000 + more)));
+    let mut compiled = texts.filter_map(|text| GRAMMARS.compile(&text, &room(), &Patience::default()).ok());
+    Arc::new(Grammar::new(compiled.next().expect("none of ten is compiled in time"), vec![], vec![END]))
+}
+
 /// The parameters allow no such grammar. One that takes seconds fails the text that has it, for good; others do not wait for its end.
 #[test]
 fn a_grammar_that_takes_long_fails_alone() {
-    let slow = params(GrammarKind::Regex, &"a?".repeat(9_000));
-    assert_eq!(slow.validate(VOCAB as u32).expect_err("it is too large").field, "regex");
-    let slow = grammar(GrammarKind::Regex, &slow.text);
+    let refused = params(GrammarKind::Regex, &"a?".repeat(9_000));
+    assert_eq!(refused.validate(VOCAB as u32).expect_err("it is too large").field, "regex");
+    let slow = slow();
     let fine = opened(&grammar(GrammarKind::Regex, "no"), &[]);
     let started = Instant::now();
     let late = opened(&slow, &tokens_of("a"));
@@ -123,7 +131,7 @@ fn a_grammar_that_takes_long_fails_alone() {
 /// All threads of grammars are busy with texts that nobody waits for; who waits for another one sees to it that they end.
 #[test]
 fn slow_texts_that_nobody_waits_for_do_not_keep_the_threads() {
-    let slow = grammar(GrammarKind::Regex, &"a?".repeat(9_000));
+    let slow = slow();
     let fine = grammar(GrammarKind::Regex, "no");
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(4);
     let idle: Vec<Text> = (0..threads).map(|_| opened(&slow, &tokens_of("a"))).collect();
