@@ -322,8 +322,9 @@ class ThinkingBudgetParams(Params["pb.ThinkingBudgetParams"]):
     one of other_ends. Tokens in between are counted, those of the prompt too. Each stretch of thinking has the whole
     budget. If it is not over when `budget` tokens are spent, the forced tokens are emitted one by one, whatever is
     banned or allowed; their logits must not be -infinity. If the stretch already ends with the first of them, the
-    others follow. With the last of them the stretch is over, whether or not they are end_token_ids. An empty message:
-    any number of tokens, whatever the stream's default."""
+    others follow. With the last of them the stretch is over, whether or not they are end_token_ids; an end among them
+    is none. No token of the prompt is a forced one. An empty message: any number of tokens, whatever the stream's
+    default."""
 
     start_token_ids: Sequence[int] = ()
     """Tokens that begin thinking. 1 .. 64 token ids. Required where anything is set."""
