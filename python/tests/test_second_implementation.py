@@ -10,7 +10,9 @@ import os
 import numpy as np
 import pytest
 
-from second import adjust, candidates, cases, comparison, drafts, filters, mirostat, numbers, orders, rounds, walks, wire
+from second import (
+    adjust, bounds, candidates, cases, comparison, drafts, endings, filters, mirostat, numbers, orders, rounds, row, thinking, verification,
+    walks, wire)
 
 SEED = 20261128
 REMEMBERING = {"mirostat": {"mirostat", "top_k", "skew", "temperature"}, "adaptive_p": {"adaptive_p", "min_p", "skew"},
@@ -93,6 +95,27 @@ def test_verifications_are_equal(connection, kind, shape, rule):
     check(rounds.differences(connection, each) for each in some)
 
 
+@pytest.mark.parametrize("number", range(4))
+def test_texts_think_and_end_where_they_have_to(connection, number):
+    check(thinking_texts(connection, [SEED, number], 6))
+
+
+@pytest.mark.parametrize("rule", rounds.RULES)
+@pytest.mark.parametrize("shape", ["chain", "tree"])
+def test_drafts_think_and_end_where_they_have_to(connection, shape, rule):
+    check(thinking_rounds(connection, [SEED, *shape.encode()], shape == "tree", rule))
+
+
+def thinking_texts(connection, seed, count):
+    some = (walks.texts([*seed, number], 10, bounds.params, bounds.VOCABS) for number in range(count))
+    return [walks.differences(connection, each, 15) for each in some]
+
+
+def thinking_rounds(connection, seed, is_tree, rule):
+    some = (list(rounds.rounds(seed, 10, kind, is_tree, rule, bounds.params, bounds.VOCABS)) for kind in rounds.KINDS)
+    return [rounds.differences(connection, each) for each in some]
+
+
 def another_constant():
     constants = list(numbers.POLYNOMIAL)
     constants[3] = np.nextafter(constants[3], np.float32(1))
@@ -114,12 +137,36 @@ def residual_without_factor(target, draft, factor=1.0, residual=drafts.residual)
     return residual(target, draft)
 
 
+def an_end_among_forced_tokens(tokens, begin, rule, _, is_over=thinking.is_over):
+    return is_over(tokens, begin, rule, False)
+
+
+def one_repetition_more(output, rule, is_loop=endings.is_loop):
+    return is_loop(output, rule and {**rule, "min_count": rule["min_count"] + 1})
+
+
+def rank_of_what_is_left(result, mode, token, rank=row.Result.rank):
+    return result.left.ids.index(token) + 1 if mode == "PROCESSED" and token in result.left.ids else rank(result, mode, token)
+
+
+def masks_of_other_rows(text, draft, rows, masks):
+    return verification.Verification(text, draft, rows, masks[::-1])
+
+
 def rows_of(params_of):
     return lambda connection: [comparison.differences(connection, some) for some in cases.messages(SEED, 20, 10, params_of)]
 
 
 def learning(connection):
     return [walks.differences(connection, walks.texts(SEED, 10, remembering("mirostat")))]
+
+
+def texts_that_think(connection):
+    return thinking_texts(connection, [SEED], 8)
+
+
+def drafts_that_think(connection):
+    return [each for number in range(4) for each in thinking_rounds(connection, [SEED, number], False, "RELAXED")]
 
 
 def blocks(connection):
@@ -134,6 +181,11 @@ BROKEN = {
     "two penalties in another order": (penalties_in_another_order(), rows_of(history)),
     "a residual without its factor": ((drafts, "residual", residual_without_factor), blocks),
     "another purpose of the draw": ((numbers, "DRAW", 1), rows_of(everything)),
+    "an end among forced tokens": ((thinking, "is_over", an_end_among_forced_tokens), texts_that_think),
+    "one repetition more": ((endings, "is_loop", one_repetition_more), texts_that_think),
+    "relaxed outside of thinking": ((verification.Verification, "is_strict", lambda *_: False), drafts_that_think),
+    "verified tokens by another rank": ((row.Result, "rank", rank_of_what_is_left), blocks),
+    "masks of other rows": ((rounds, "Verification", masks_of_other_rows), blocks),
     "nothing is learned": ((mirostat, "learned", lambda text, *_: text.state), learning),
 }
 

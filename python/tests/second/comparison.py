@@ -3,6 +3,8 @@
 from croupier import pb
 from second import cases, row, wire
 
+NONE = -float("inf")
+
 
 def expected(case):
     """In the words of `wire.told`."""
@@ -12,16 +14,21 @@ def expected(case):
 
 
 def of_token(case, text, result):
+    after = row.behind(text, result, result.token).state
+    return dict(
+        told(case, result, result.token), finish=text.finish(result.token), state={name: value.hex() for name, value in after.items()})
+
+
+def told(case, result, token):
+    """Of a token that a row gave, in the words of `wire.told`."""
     logprobs = result.logprobs(case.mode)
     listed = list(logprobs)[: wire.TOP_N]
     survivors = result.survivors()
-    after = row.behind(text, result, result.token).state
     return dict(
-        token=result.token, logprob=wire.bits(logprobs[result.token]), rank=result.rank(case.mode), top=listed,
-        top_logprobs=wire.bits([logprobs[token] for token in listed]),
-        logprobs=wire.bits([logprobs.get(token, -float("inf")) for token in range(min(case.vocab, wire.LISTED))]), support=len(survivors),
-        survivors=survivors, entropy=result.left.entropy().hex(), raw_entropy=result.raw.entropy().hex(),
-        finish=text.finish(result.token), state={name: value.hex() for name, value in after.items()})
+        token=token, logprob=wire.bits(logprobs.get(token, NONE)), rank=result.rank(case.mode, token), top=listed,
+        top_logprobs=wire.bits([logprobs[each] for each in listed]),
+        logprobs=wire.bits([logprobs.get(each, NONE) for each in range(min(case.vocab, wire.LISTED))]), support=len(survivors),
+        survivors=survivors, entropy=result.left.entropy().hex(), raw_entropy=result.raw.entropy().hex())
 
 
 def request(some):

@@ -2,15 +2,12 @@
 
 import numpy as np
 
-from second import dry, orders
+from second import dry, orders, thinking
 from second.numbers import as_f32, f32
+from second.thinking import ends_with
 
 WINDOW = 32768
 MOST = 1e30
-
-
-def ends_with(tokens, end):
-    return len(tokens) >= len(end) and tokens[len(tokens) - len(end) :] == list(end)
 
 
 def forced(text):
@@ -18,7 +15,9 @@ def forced(text):
     params = text.params
     if params.forced_last_token is not None and text.position == params.max_tokens - 1:
         return params.forced_last_token
-    return params.forced_first_token if text.position == 0 else None
+    if params.forced_first_token is not None and text.position == 0:
+        return params.forced_first_token
+    return thinking.forced(text)
 
 
 def banned(text, vocab):

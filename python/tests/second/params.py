@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from second import numbers
+from second import endings, numbers
 
 # As on the wire; None where a parameter is absent.
 SAMPLERS = dict(
@@ -18,7 +18,7 @@ HISTORY = dict(
     banned_token_ids=(), bad_words=(), token_ban_ranges=(), min_tokens=0, max_tokens=0, ignore_eos=False, stop_token_ids=(),
     no_repeat_ngram=None, length_penalty=None, dry_multiplier=0.0, dry_base=1.75, dry_allowed_length=2, dry_penalty_last_n=-1,
     dry_sequence_breakers=(), dry_max_ngram=0, dry_max_occurrences=0, dry_early_exit_match_len=0, forced_first_token=None,
-    forced_last_token=None)
+    forced_last_token=None, stop_token_sequences=(), repetition_detection=None, thinking_budget=None)
 DEFAULTS = {"engine": "CROUPIER", **SAMPLERS, **HISTORY, "kgw": None, "synthid": None, "gumbel": None, "acceptance": None}
 
 
@@ -73,9 +73,5 @@ class Text:
         return dataclasses.replace(self, output=[*self.output, token], state=state)
 
     def finish(self, token):
-        """How the text ends with this token (docs/sampling.md, What forbids, favours or forces tokens, Endings)."""
-        if token in self.params.stop_token_ids:
-            return "STOP_TOKEN"
-        if token in self.eos and not self.params.ignore_eos:
-            return "EOS"
-        return "MAX_TOKENS" if self.position + 1 == self.params.max_tokens else "UNSPECIFIED"
+        """How the text ends with this token, or "UNSPECIFIED"."""
+        return endings.finish(self, token)

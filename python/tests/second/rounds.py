@@ -5,12 +5,13 @@ import dataclasses
 import numpy as np
 
 from croupier import pb
-from second import cases, comparison, numbers, row, wire
+from second import bounds, cases, comparison, numbers, row, wire
 from second.drafts import Draft
 from second.numbers import ONE
 from second.verification import Verification
 
 RULES = ("REJECTION", "BLOCK", "GREEDY", "TYPICAL", "RELAXED", "SYNTHETIC")
+VOCABS = (2, 5, 20, 60, 200)
 KINDS = ("deterministic", "dense", "sparse", "kept")
 
 
@@ -49,6 +50,18 @@ class Round:
         return tokens, probabilities
 
 
+    def masks(self, purpose, count):
+        """One for each of so many rows, or as many None."""
+        chance = self.chance(purpose)
+        return [chance.random(self.case.vocab) < 0.8 if self.case.is_masked else None for _ in range(count)]
+
+    def target_masks(self):
+        return self.masks(4, len(self.parents) + 1)
+
+    def draft_masks(self):
+        return self.masks(5, len(self.parents))
+
+
 def near(logits, chance):
     return (logits + chance.normal(size=len(logits)) * chance.choice([0, 0.3, 1])).astype(np.float32)
 
@@ -71,16 +84,18 @@ def masses_of(probs):
     return masses, sum(masses.values())
 
 
-def rounds(seed, count, kind, is_tree, rule):
-    """Some of one vocabulary."""
+def rounds(seed, count, kind, is_tree, rule, params_of=None, vocabs=VOCABS):
+    """Some of one vocabulary. `params_of` draws what is not of the rule."""
+    params_of = params_of or params
     own = np.random.default_rng(seed)
-    vocab = int(own.choice([2, 5, 20, 60, 200]))
+    vocab = int(own.choice(vocabs))
     eos = own.choice(vocab, own.integers(2), replace=False).tolist()
     for _ in range(count):
-        case = cases.case(int(own.integers(1 << 62)), vocab, eos, "f32", lambda drawing: params(drawing, rule))
+        case = cases.case(
+            int(own.integers(1 << 62)), vocab, eos, "f32", lambda drawing: {**params_of(drawing, rule), **rule_of(drawing, rule)})
         length = int(own.integers(1, 6))
         parents = [int(own.integers(-1, i)) for i in range(length)] if is_tree else list(range(-1, length - 1))
-        yield Round(dataclasses.replace(case, mode="PROCESSED", is_masked=False, state={}), kind, parents)
+        yield Round(dataclasses.replace(bounds.going_on(case), is_masked=own.random() < 0.2, state={}), kind, parents)
 
 
 def params(drawing, rule):
@@ -94,7 +109,11 @@ def params(drawing, rule):
         given.pop("temperature_tokens", None)
     elif drawing.chance(0.2):
         given.update(drawing.mark(drawing.one_of("kgw", "synthid", "gumbel" if rule in ("REJECTION", "BLOCK") else "kgw")))
-    return {**given, "acceptance": {"rule": rule, **acceptance(drawing, rule)}}
+    return given
+
+
+def rule_of(drawing, rule):
+    return {"acceptance": {"rule": rule, **acceptance(drawing, rule)}}
 
 
 def acceptance(drawing, rule):
@@ -103,7 +122,8 @@ def acceptance(drawing, rule):
     if rule == "TYPICAL" and drawing.chance(0.7):
         return {"typical_epsilon": drawing.between(0, 1), "typical_alpha": drawing.between(0.1, 3)}
     if rule == "RELAXED" and drawing.chance(0.7):
-        return {"relaxed_top_n": drawing.random.randint(1, 5), "relaxed_delta": drawing.between(0, 1)}
+        return {"relaxed_top_n": drawing.random.randint(1, 5), "relaxed_delta": drawing.between(0, 1),
+                "relaxed_in_thinking_only": drawing.chance(0.5)}
     return {}
 
 
@@ -113,9 +133,10 @@ def draft_of(each):
         tokens, probabilities = each.sent()
         return Draft(tokens, each.parents, [None if probs is None else masses_of(probs) for probs in probabilities]), "OK"
     draft, texts = Draft([], each.parents, []), {-1: each.case.text()}
+    masks = each.draft_masks()
     for node, logits in enumerate(each.draft_rows()):
         text = texts[each.parents[node]]
-        result = row.sample(logits, text)
+        result = row.sample(logits, text, masks[node])
         if result.status != "OK":
             return draft, result.status
         position = each.case.text().position + draft.depth(node)
@@ -130,17 +151,24 @@ def expected(each):
     draft, failure = draft_of(each)
     if failure != "OK":
         return {"drafted": draft.tokens, "status": failure}
-    verdict = Verification(each.case.text(), draft, each.rows()).run()
+    verification = Verification(each.case.text(), draft, each.rows(), each.target_masks())
+    verdict = verification.run()
     out = {"drafted": draft.tokens, "status": verdict.status}
     if verdict.status == "OK":
-        out.update(tokens=verdict.tokens, path=verdict.path, last=verdict.last, finish=verdict.finish,
-                   state={name: value.hex() for name, value in verdict.text.state.items()})
+        places = zip([-1, *verdict.path], verdict.tokens)
+        out.update(
+            told=[comparison.told(each.case, verification.target(place), token) for place, token in places], path=verdict.path,
+            last=verdict.last, lossless=verification.is_lossless(verdict), finish=verdict.finish,
+            state={name: value.hex() for name, value in verdict.text.state.items()})
     return out
 
 
 def work_of(step, number, each):
     """Adds a verification to a step."""
-    verify = step.work.add(sequence_id=number).verify
+    work = step.work.add(sequence_id=number)
+    verify = work.verify
+    if each.case.is_masked:
+        work.token_masks = b"".join(wire.mask_bytes(mask) for mask in each.target_masks())
     if each.kind == "kept":
         verify.kept.SetInParent()
         return verify
@@ -166,7 +194,10 @@ def draft(stream, some, out):
         going = [i for i, each in enumerate(some) if len(each.parents) > node and out[i]["status"] == "OK"]
         step = pb.Step()
         for i in going:
-            step.work.add(sequence_id=i).draft.parent = some[i].parents[node]
+            work = step.work.add(sequence_id=i)
+            work.draft.parent = some[i].parents[node]
+            if some[i].case.is_masked:
+                work.token_masks = wire.mask_bytes(some[i].draft_masks()[node])
         for i, answer in zip(going, stream.step(step, [some[i].draft_rows()[node] for i in going]).work):
             out[i]["status"] = wire.status(answer)
             out[i]["drafted"] += [token.token_id for token in answer.tokens]
@@ -208,6 +239,6 @@ def verify(stream, some, out):
         out[i]["status"] = wire.status(answer)
         if out[i]["status"] == "OK":
             out[i].update(
-                tokens=[token.token_id for token in answer.tokens], path=list(answer.verify.accepted_path),
+                told=[wire.told(token) for token in answer.tokens], path=list(answer.verify.accepted_path),
                 last=pb.LastToken.Name(answer.verify.last_token).removeprefix("LAST_TOKEN_"), finish=wire.finish(answer),
-                state=wire.state(answer))
+                state=wire.state(answer), lossless=answer.verify.lossless)

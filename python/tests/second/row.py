@@ -2,6 +2,8 @@
 
 import dataclasses
 
+import numpy as np
+
 from second import adjust, filters, infill, marks, mirostat, numbers, orders, reshaping
 from second.candidates import Candidates
 
@@ -29,9 +31,11 @@ class Result:
         """docs/numbers.md, Logprobs."""
         return {"RAW": self.raw, "PROCESSED": self.left, "TEMPERED": self.tempered}[mode].logprobs()
 
-    def rank(self, mode):
+    def rank(self, mode, token):
         """docs/numbers.md, Logprobs."""
-        return (self.raw if mode == "RAW" else self.adjusted).ids.index(self.token) + 1
+        ordered = self.raw if mode == "RAW" else self.adjusted
+        removed = np.flatnonzero(np.isneginf(ordered.row)).tolist()
+        return [*ordered.ids, *removed].index(token) + 1
 
     def survivors(self):
         """Tokens with a mass, in the token order of the last logits (docs/sampling.md, Why not this token)."""

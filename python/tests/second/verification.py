@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import math
 
-from second import drafts, numbers, orders, row
+from second import drafts, numbers, orders, row, thinking
 from second.drafts import share
 from second.numbers import as_f32, draw, uniform
 
@@ -26,8 +26,8 @@ class NoToken(Exception):
 class Verification:
     """One draft against the rows behind the text and behind each draft token (docs/speculative.md, A round)."""
 
-    def __init__(self, text, draft, rows):
-        self.text, self.draft, self.rows = text, draft, rows
+    def __init__(self, text, draft, rows, masks):
+        self.text, self.draft, self.rows, self.masks = text, draft, rows, masks
         self.params = text.params
         self.acceptance = text.params.acceptance
         self.target = functools.cache(self.target)
@@ -42,7 +42,7 @@ class Verification:
 
     def target(self, node):
         """The plain row behind a draft token."""
-        result = row.sample(self.rows[node + 1], self.text_at(node))
+        result = row.sample(self.rows[node + 1], self.text_at(node), self.masks[node + 1])
         if result.status != "OK":
             raise NoToken(result.status)
         return result
@@ -51,6 +51,19 @@ class Verification:
         """How the text ends with this draft token, or None."""
         how = self.text_at(self.draft.parents[node]).finish(self.draft.tokens[node])
         return None if how == "UNSPECIFIED" else how
+
+    def is_lossless(self, verdict):
+        """docs/speculative.md, How draft tokens are accepted, and VerifyResult.lossless."""
+        rule = self.acceptance["rule"]
+        places = [-1, *verdict.path][: len(verdict.tokens)]
+        if rule == "RELAXED":
+            return all(self.is_strict(self.text_at(place)) for place in places)
+        is_one = all(len(self.target(place).survivors()) == 1 for place in places)
+        return rule in ("REJECTION", "BLOCK") or (rule in ("GREEDY", "TYPICAL") and is_one)
+
+    def is_strict(self, text):
+        """Where RELAXED does not relax."""
+        return self.acceptance.get("relaxed_in_thinking_only", False) and thinking.stretch(text) is None
 
     def number(self, node):
         """`u` of the acceptance of a draft token."""
@@ -157,8 +170,11 @@ class Verification:
         """RELAXED (docs/numbers.md, Verification)."""
         parent = self.draft.parents[node]
         text, result = self.text_at(parent), self.target(parent)
+        if self.is_strict(text):
+            return self.draft.tokens[node] == result.token
         if orders.temperature(self.params, text.position) == 0:
-            result = row.sample(self.rows[parent + 1], dataclasses.replace(text, params=self.params.filtered_alone()))
+            result = row.sample(
+                self.rows[parent + 1], dataclasses.replace(text, params=self.params.filtered_alone()), self.masks[parent + 1])
         token, (masses, total) = self.draft.tokens[node], row.distribution(result)
         first = result.survivors()[: self.acceptance.get("relaxed_top_n", 10)]
         least = share(max(masses.values()), total) - as_f32(self.acceptance.get("relaxed_delta", 0.6))

@@ -3,24 +3,24 @@
 import dataclasses
 
 from croupier import pb
-from second import cases, comparison, row, wire
+from second import bounds, cases, comparison, row, wire
 
 POSITIONS = 6
 
 
-def texts(seed, count, params_of):
+def texts(seed, count, params_of, vocabs=cases.VOCABS):
     """Some of one vocabulary. A row's logits are those of its case's seed and its position."""
-    [some] = cases.messages(seed, 1, count, params_of)
-    return [dataclasses.replace(case, dtype="f32", is_masked=False) for case in some]
+    [some] = cases.messages(seed, 1, count, params_of, vocabs)
+    return [bounds.going_on(dataclasses.replace(case, dtype="f32", is_masked=False)) for case in some]
 
 
-def differences(connection, some):
+def differences(connection, some, positions=POSITIONS):
     """Of texts of one stream those that differ, written out."""
     first, wrong = some[0], []
     with wire.Stream(connection, first.vocab, first.eos) as stream:
         wire.check_opened(stream.step(opening(some), []))
         going = dict(enumerate(some))
-        for _ in range(POSITIONS):
+        for _ in range(positions):
             step = pb.Step()
             for i in going:
                 step.work.add(sequence_id=i).sample.SetInParent()

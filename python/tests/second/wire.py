@@ -46,6 +46,12 @@ def words(name):
     return write
 
 
+def write_thinking(message, value):
+    fill(message.thinking_budget, {name: given for name, given in value.items() if name != "other_ends"})
+    for tokens in value.get("other_ends", ()):
+        message.thinking_budget.other_ends.add(token_ids=tokens)
+
+
 def mark(name):
     def write(message, value):
         fill(getattr(message.watermark, name), value)
@@ -67,6 +73,8 @@ WRITERS = {
         message.token_ban_ranges.add(token_ids=tokens, start=start, length=length) for tokens, start, length in value],
     "no_repeat_ngram": lambda message, value: fill(message.no_repeat_ngram, value),
     "length_penalty": lambda message, value: fill(message.length_penalty, dict(zip(("start", "factor"), value))),
+    "repetition_detection": lambda message, value: fill(message.repetition_detection, value),
+    "thinking_budget": write_thinking, "stop_token_sequences": words("stop_token_sequences"),
     "bad_words": words("bad_words"), "dry_sequence_breakers": words("dry_sequence_breakers"),
     "kgw": mark("kgw"), "synthid": mark("synthid"), "gumbel": mark("gumbel"), "acceptance": write_acceptance,
 }

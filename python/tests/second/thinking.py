@@ -1,0 +1,41 @@
+"""Stretches of thinking: docs/sampling.md, What forbids, favours or forces tokens, `thinking_budget`, and ThinkingBudgetParams."""
+
+
+def ends_with(tokens, end):
+    return len(tokens) >= len(end) and tokens[len(tokens) - len(end) :] == list(end)
+
+
+def stretch(text):
+    """The tokens of the stretch in which the text is, or None."""
+    rule = text.params.thinking_budget
+    if rule is None:
+        return None
+    begin, tokens = None, text.tokens
+    for count in range(1, len(tokens) + 1):
+        if begin is None:
+            begin = count if ends_with(tokens[:count], rule["start_token_ids"]) else None
+        elif is_over(tokens[:count], begin, rule, count > len(text.prompt)):
+            begin = None
+    return None if begin is None else tokens[begin:]
+
+
+def is_over(tokens, begin, rule, is_output):
+    """Whether the stretch that begins there is over with the last of the tokens. Nothing is forced in a prompt, and an end among forced
+    tokens is none."""
+    following, inside = follows(tokens[begin:-1], rule), tokens[begin:]
+    if is_output and following == tokens[-1]:
+        return ends_with(inside, rule.get("forced_token_ids") or rule["end_token_ids"])
+    return any(ends_with(tokens, end) for end in [rule["end_token_ids"], *rule.get("other_ends", ())])
+
+
+def follows(inside, rule):
+    """The forced token that follows in a stretch: the others, if it ends with the first of them."""
+    forced_tokens = rule.get("forced_token_ids") or rule["end_token_ids"]
+    said = max(count for count in range(len(forced_tokens)) if ends_with(inside, forced_tokens[:count]))
+    return forced_tokens[said] if len(inside) >= rule["budget"] else None
+
+
+def forced(text):
+    """What follows in the stretch in which the text is, or None."""
+    inside = stretch(text)
+    return None if inside is None else follows(inside, text.params.thinking_budget)
