@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from second import (
-    adjust, bounds, candidates, cases, comparison, drafts, endings, filters, mirostat, numbers, orders, rounds, row, thinking, verification,
-    walks, wire)
+    adjust, bounds, candidates, cases, comparison, drafts, endings, filters, lists, mirostat, numbers, orders, rounds, row, thinking,
+    verification, walks, wire)
 
 SEED = 20261128
 REMEMBERING = {"mirostat": {"mirostat", "top_k", "skew", "temperature"}, "adaptive_p": {"adaptive_p", "min_p", "skew"},
@@ -64,6 +64,18 @@ GROUPS = {
 }
 
 
+
+def alone(drawing):
+    """A parameter of which docs/data-paths.md says which list is enough."""
+    name = drawing.one_of("temperature", "top_k", "min_p")
+    return {"temperature": 0.0} if name == "temperature" else drawing.sampler(name, "CROUPIER")
+
+
+LISTS = {
+    "alone": alone, "everything": everything, "own order": own_order, "history": history, "thinking": bounds.params,
+    **{name: of_engine(name) for name in ("LLAMA_CPP", "KOBOLD_CPP", "SGLANG")}, "kgw": of_mark("kgw"), "gumbel": of_mark("gumbel")}
+
+
 def check(differences):
     wrong = [written for some in differences for written in some]
     assert not wrong, "\n".join(wrong[:3])
@@ -80,6 +92,11 @@ def test_rows_are_equal(connection, name):
 def test_large_rows_are_equal(connection, name):
     some = cases.messages([SEED, *name.encode()], 3, 10, of_engine(name), cases.LARGE)
     check(comparison.differences(connection, each) for each in some)
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_lists_are_as_good_as_rows(connection, name):
+    check(lists_of(LISTS[name])(connection, [SEED, *name.encode()]))
 
 
 @pytest.mark.parametrize("name", REMEMBERING)
@@ -157,16 +174,21 @@ def rows_of(params_of):
     return lambda connection: [comparison.differences(connection, some) for some in cases.messages(SEED, 20, 10, params_of)]
 
 
+def lists_of(params_of):
+    return lambda connection, seed=(SEED,): [
+        lists.differences(connection, list(lists.listed([*seed, number], 20, params_of))) for number in range(7)]
+
+
 def learning(connection):
     return [walks.differences(connection, walks.texts(SEED, 10, remembering("mirostat")))]
 
 
 def texts_that_think(connection):
-    return thinking_texts(connection, [SEED], 8)
+    return thinking_texts(connection, [SEED], 6)
 
 
 def drafts_that_think(connection):
-    return [each for number in range(4) for each in thinking_rounds(connection, [SEED, number], False, "RELAXED")]
+    return [each for number in range(2) for each in thinking_rounds(connection, [SEED, number], False, "RELAXED")]
 
 
 def blocks(connection):
@@ -186,6 +208,8 @@ BROKEN = {
     "relaxed outside of thinking": ((verification.Verification, "is_strict", lambda *_: False), drafts_that_think),
     "verified tokens by another rank": ((row.Result, "rank", rank_of_what_is_left), blocks),
     "masks of other rows": ((rounds, "Verification", masks_of_other_rows), blocks),
+    "what a list leaves out counts": ((lists.Listed, "cut", lists.Listed.logits), lists_of(everything)),
+    "every list is enough": ((lists.Listed, "needs_an_answer", lambda _: True), lists_of(alone)),
     "nothing is learned": ((mirostat, "learned", lambda text, *_: text.state), learning),
 }
 
@@ -201,6 +225,7 @@ def test_a_mistake_is_seen(connection, monkeypatch, name):
 
 @pytest.mark.skipif("CROUPIER_SECOND_CASE" not in os.environ, reason="CROUPIER_SECOND_CASE, as a failure writes it, is not set")
 def test_one_case_again(connection):
-    written = eval(os.environ["CROUPIER_SECOND_CASE"], {"Case": cases.Case, "Params": cases.Params, "Round": rounds.Round})
-    compare = rounds.differences if isinstance(written, rounds.Round) else comparison.differences
-    check([compare(connection, [written])])
+    names = {"Case": cases.Case, "Params": cases.Params, "Round": rounds.Round, "Listed": lists.Listed}
+    written = eval(os.environ["CROUPIER_SECOND_CASE"], names)
+    compare = {cases.Case: comparison, rounds.Round: rounds, lists.Listed: lists}[type(written)]
+    check([compare.differences(connection, [written])])
