@@ -7,12 +7,11 @@ A failure writes what differs as CROUPIER_SECOND_CASE="…"; with that in the en
 import json
 import os
 
-import numpy as np
 import pytest
 
 from second import (
-    adjust, bounds, candidates, cases, comparison, drafts, endings, filters, lists, mirostat, numbers, orders, rounds, row, thinking,
-    verification, walks, wire)
+    bounds, candidates, cases, comparison, drafts, endings, filters, lists, mirostat, mistakes, numbers, orders, reasons, rounds, row, scores,
+    thinking, verification, walks, wire)
 
 SEED = 20261128
 REMEMBERING = {"mirostat": {"mirostat", "top_k", "skew", "temperature"}, "adaptive_p": {"adaptive_p", "min_p", "skew"},
@@ -71,6 +70,10 @@ def alone(drawing):
     return {"temperature": 0.0} if name == "temperature" else drawing.sampler(name, "CROUPIER")
 
 
+# Of scores, and of what removed tokens.
+TOLD = {
+    "everything": everything, "own order": own_order, "history": history, "thinking": bounds.params, "KOBOLD_CPP": of_engine("KOBOLD_CPP"),
+    **{name: of_mark(name) for name in ("synthid", "gumbel")}, **{name: remembering(name) for name in ("mirostat", "adaptive_p")}}
 LISTS = {
     "alone": alone, "everything": everything, "own order": own_order, "history": history, "thinking": bounds.params,
     **{name: of_engine(name) for name in ("LLAMA_CPP", "KOBOLD_CPP", "SGLANG")}, "kgw": of_mark("kgw"), "gumbel": of_mark("gumbel")}
@@ -97,6 +100,16 @@ def test_large_rows_are_equal(connection, name):
 @pytest.mark.parametrize("name", LISTS)
 def test_lists_are_as_good_as_rows(connection, name):
     check(lists_of(LISTS[name])(connection, [SEED, *name.encode()]))
+
+
+@pytest.mark.parametrize("name", TOLD)
+def test_scores_are_equal(connection, name):
+    check(scores_of(TOLD[name])(connection, [SEED, *name.encode()]))
+
+
+@pytest.mark.parametrize("name", TOLD)
+def test_what_removed_tokens_is_equal(connection, name):
+    check(reasons_of(TOLD[name])(connection, [SEED, *name.encode()]))
 
 
 @pytest.mark.parametrize("name", REMEMBERING)
@@ -133,45 +146,18 @@ def thinking_rounds(connection, seed, is_tree, rule):
     return [rounds.differences(connection, each) for each in some]
 
 
-def another_constant():
-    constants = list(numbers.POLYNOMIAL)
-    constants[3] = np.nextafter(constants[3], np.float32(1))
-    return numbers, "POLYNOMIAL", constants
-
-
-def larger_ids_first(ids, x):
-    return sorted(range(len(ids)), key=lambda i: (-float(x[i]), -ids[i]))
-
-
-def penalties_in_another_order():
-    steps = list(adjust.STEPS)
-    repetition, presence = steps.index(adjust.repetition), steps.index(adjust.presence)
-    steps[repetition], steps[presence] = steps[presence], steps[repetition]
-    return adjust, "STEPS", steps
-
-
-def residual_without_factor(target, draft, factor=1.0, residual=drafts.residual):
-    return residual(target, draft)
-
-
-def an_end_among_forced_tokens(tokens, begin, rule, _, is_over=thinking.is_over):
-    return is_over(tokens, begin, rule, False)
-
-
-def one_repetition_more(output, rule, is_loop=endings.is_loop):
-    return is_loop(output, rule and {**rule, "min_count": rule["min_count"] + 1})
-
-
-def rank_of_what_is_left(result, mode, token, rank=row.Result.rank):
-    return result.left.ids.index(token) + 1 if mode == "PROCESSED" and token in result.left.ids else rank(result, mode, token)
-
-
-def masks_of_other_rows(text, draft, rows, masks):
-    return verification.Verification(text, draft, rows, masks[::-1])
-
-
 def rows_of(params_of):
     return lambda connection: [comparison.differences(connection, some) for some in cases.messages(SEED, 20, 10, params_of)]
+
+
+def scores_of(params_of):
+    return lambda connection, seed=(SEED,): [
+        scores.differences(connection, list(scores.scores([*seed, number], 10, params_of))) for number in range(3)]
+
+
+def reasons_of(params_of):
+    return lambda connection, seed=(SEED,): [
+        reasons.differences(connection, reasons.whys([*seed, number], 10, params_of)) for number in range(5)]
 
 
 def lists_of(params_of):
@@ -197,17 +183,19 @@ def blocks(connection):
 
 # What is broken, in what way, and what has to see it.
 BROKEN = {
-    "a constant of the polynomial": (another_constant(), rows_of(everything)),
+    "a constant of the polynomial": (mistakes.another_constant(), rows_of(everything)),
     "top-p that has to exceed its share": ((filters, "reaches", filters.exceeds), rows_of(lambda drawing: {"top_p": 0.5})),
-    "ties by the larger id": ((candidates, "token_order", larger_ids_first), rows_of(everything)),
-    "two penalties in another order": (penalties_in_another_order(), rows_of(history)),
-    "a residual without its factor": ((drafts, "residual", residual_without_factor), blocks),
+    "ties by the larger id": ((candidates, "token_order", mistakes.larger_ids_first), rows_of(everything)),
+    "two penalties in another order": (mistakes.penalties_in_another_order(), rows_of(history)),
+    "a residual without its factor": ((drafts, "residual", mistakes.residual_without_factor), blocks),
     "another purpose of the draw": ((numbers, "DRAW", 1), rows_of(everything)),
-    "an end among forced tokens": ((thinking, "is_over", an_end_among_forced_tokens), texts_that_think),
-    "one repetition more": ((endings, "is_loop", one_repetition_more), texts_that_think),
+    "an end among forced tokens": ((thinking, "is_over", mistakes.an_end_among_forced_tokens), texts_that_think),
+    "one repetition more": ((endings, "is_loop", mistakes.one_repetition_more), texts_that_think),
     "relaxed outside of thinking": ((verification.Verification, "is_strict", lambda *_: False), drafts_that_think),
-    "verified tokens by another rank": ((row.Result, "rank", rank_of_what_is_left), blocks),
-    "masks of other rows": ((rounds, "Verification", masks_of_other_rows), blocks),
+    "verified tokens by another rank": ((row.Result, "rank", mistakes.rank_of_what_is_left), blocks),
+    "masks of other rows": ((rounds, "Verification", mistakes.masks_of_other_rows), blocks),
+    "scored texts that do not grow": ((scores.row, "behind", mistakes.texts_that_stay), scores_of(history)),
+    "bans in another order": ((reasons.history, "bans", mistakes.bans_in_another_order), reasons_of(history)),
     "what a list leaves out counts": ((lists.Listed, "cut", lists.Listed.logits), lists_of(everything)),
     "every list is enough": ((lists.Listed, "needs_an_answer", lambda _: True), lists_of(alone)),
     "nothing is learned": ((mirostat, "learned", lambda text, *_: text.state), learning),
@@ -225,7 +213,6 @@ def test_a_mistake_is_seen(connection, monkeypatch, name):
 
 @pytest.mark.skipif("CROUPIER_SECOND_CASE" not in os.environ, reason="CROUPIER_SECOND_CASE, as a failure writes it, is not set")
 def test_one_case_again(connection):
-    names = {"Case": cases.Case, "Params": cases.Params, "Round": rounds.Round, "Listed": lists.Listed}
-    written = eval(os.environ["CROUPIER_SECOND_CASE"], names)
-    compare = {cases.Case: comparison, rounds.Round: rounds, lists.Listed: lists}[type(written)]
-    check([compare.differences(connection, [written])])
+    kinds = {cases.Case: comparison, rounds.Round: rounds, lists.Listed: lists, scores.Score: scores, reasons.Why: reasons}
+    written = eval(os.environ["CROUPIER_SECOND_CASE"], {"Params": cases.Params, **{kind.__name__: kind for kind in kinds}})
+    check([kinds[type(written)].differences(connection, [written])])

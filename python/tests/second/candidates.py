@@ -20,6 +20,8 @@ class Candidates:
         self.row = logits
         # What tokens, masses and total were before a sampler, by its name.
         self.before = {}
+        # Which sampler removed a token first.
+        self.gone = {}
         self.set(ids, logits[ids], temperature)
 
     def set(self, ids, x, temperature=1.0):

@@ -22,20 +22,23 @@ def forced(text):
 
 def banned(text, vocab):
     """docs/numbers.md, From logit to adjusted logit, step 1."""
-    params, out = text.params, np.zeros(vocab, bool)
-    if params.allowed_token_ids:
-        out[:] = True
-        out[list(params.allowed_token_ids)] = False
-    out[list(params.banned_token_ids)] = True
-    for *before, last in params.bad_words:
-        out[last] |= ends_with(text.output, before)
-    if text.position < params.min_tokens:
-        out[text.ends()] = True
-    for tokens, start, length in params.token_ban_ranges:
-        if start <= text.position < start + length:
-            out[tokens] = True
-    out[list(repeated_ngrams(text))] = True
+    out = np.zeros(vocab, bool)
+    for tokens in bans(text, vocab).values():
+        out[list(tokens)] = True
     return out
+
+
+def bans(text, vocab):
+    """Tokens by what bans them, in the order of RemovedBy in the schema."""
+    params = text.params
+    allowed, ranges = params.allowed_token_ids, params.token_ban_ranges
+    return {
+        "ALLOWED_TOKEN_IDS": set(range(vocab)) - set(allowed) if allowed else set(),
+        "BANNED_TOKEN_IDS": set(params.banned_token_ids),
+        "BAD_WORDS": {last for *before, last in params.bad_words if ends_with(text.output, before)},
+        "MIN_TOKENS": set(text.ends()) if text.position < params.min_tokens else set(),
+        "TOKEN_BAN_RANGES": {token for tokens, start, length in ranges if start <= text.position < start + length for token in tokens},
+        "NO_REPEAT_NGRAM": repeated_ngrams(text)}
 
 
 def repeated_ngrams(text):

@@ -48,8 +48,12 @@ def chain(adjusted, text):
     if text.params.engine in orders.FIRST_TOKENS:
         left.keep_first(orders.FIRST_TOKENS[text.params.engine])
     for name in orders.steps(text.params):
+        before = left.ids
         SAMPLERS[name](left, text)
+        for token in set(before) - set(left.ids):
+            left.gone.setdefault(token, name)
     if text.params.synthid is not None:
+        left.remember("synthid")
         marks.tournament(left, text)
     return left
 

@@ -1,0 +1,50 @@
+"""Mistakes, each of which the comparison has to see."""
+
+import numpy as np
+
+from second import adjust, drafts, endings, history, numbers, row, thinking, verification
+
+
+def another_constant():
+    constants = list(numbers.POLYNOMIAL)
+    constants[3] = np.nextafter(constants[3], np.float32(1))
+    return numbers, "POLYNOMIAL", constants
+
+
+def larger_ids_first(ids, x):
+    return sorted(range(len(ids)), key=lambda i: (-float(x[i]), -ids[i]))
+
+
+def penalties_in_another_order():
+    steps = list(adjust.STEPS)
+    repetition, presence = steps.index(adjust.repetition), steps.index(adjust.presence)
+    steps[repetition], steps[presence] = steps[presence], steps[repetition]
+    return adjust, "STEPS", steps
+
+
+def residual_without_factor(target, draft, factor=1.0, residual=drafts.residual):
+    return residual(target, draft)
+
+
+def an_end_among_forced_tokens(tokens, begin, rule, _, is_over=thinking.is_over):
+    return is_over(tokens, begin, rule, False)
+
+
+def one_repetition_more(output, rule, is_loop=endings.is_loop):
+    return is_loop(output, rule and {**rule, "min_count": rule["min_count"] + 1})
+
+
+def rank_of_what_is_left(result, mode, token, rank=row.Result.rank):
+    return result.left.ids.index(token) + 1 if mode == "PROCESSED" and token in result.left.ids else rank(result, mode, token)
+
+
+def masks_of_other_rows(text, draft, rows, masks):
+    return verification.Verification(text, draft, rows, masks[::-1])
+
+
+def texts_that_stay(text, *_):
+    return text
+
+
+def bans_in_another_order(text, vocab, bans=history.bans):
+    return dict(reversed(bans(text, vocab).items()))

@@ -1,0 +1,114 @@
+"""Scored tokens: ScoreWork of the schema, and docs/sampling.md, Why not this token."""
+
+import dataclasses
+
+import numpy as np
+
+from croupier import pb
+from second import bounds, cases, comparison, row, wire
+from second.params import Params, Text
+
+# What is told of a row as it was sent, which has no parameters.
+OF_RAW = ("token", "logprob", "rank", "top", "top_logprobs", "logprobs")
+
+
+@dataclasses.dataclass(frozen=True)
+class Score:
+    """A text, and so many rows, each with the token that followed it."""
+
+    case: cases.Case
+    length: int
+
+    def rows(self):
+        return [cases.logits(self.case.logits_seed + place, self.case.vocab) for place in range(self.length)]
+
+    def masks(self):
+        """None in mode RAW, which knows no masks."""
+        chance, case = np.random.default_rng(self.case.logits_seed), self.case
+        has_some = case.is_masked and case.mode != "RAW"
+        return [chance.random(case.vocab) < 0.8 if has_some else None for _ in range(self.length)]
+
+    def walked(self):
+        """Each text with its row's result and its token: often the row's own, and always where samplers learn from it."""
+        text, chance = self.case.text(), np.random.default_rng(self.case.logits_seed + 1)
+        for logits, mask in zip(self.rows(), self.masks()):
+            result = row.sample(logits, text, mask)
+            learns = text.params.mirostat or text.params.adaptive_target >= 0
+            token = result.token if result.status == "OK" and (learns or chance.random() < 0.6) else int(chance.integers(self.case.vocab))
+            yield result, token
+            text = row.behind(text, result, token) if result.status == "OK" else text
+
+    def tokens(self):
+        return [token for _, token in self.walked()]
+
+
+def scores(seed, count, params_of):
+    """Some of one vocabulary."""
+    own = np.random.default_rng(seed)
+    [some] = cases.messages(seed, 1, count, params_of)
+    for case in some:
+        yield Score(bounds.going_on(dataclasses.replace(case, dtype="f32", is_masked=own.random() < 0.3)), int(own.integers(1, 5)))
+
+
+def expected(each):
+    """Of the scored tokens, and of the text's next token, since nothing is committed."""
+    return {**scored(each), "next": comparison.expected(dataclasses.replace(each.case, is_masked=False))}
+
+
+def scored(each):
+    is_raw = each.case.mode == "RAW"
+    results = [(of_sent(logits), token) for logits, token in zip(each.rows(), each.tokens())] if is_raw else list(each.walked())
+    failed = next((result.status for result, _ in results if result.status != "OK"), None)
+    if failed:
+        return {"status": failed}
+    told = [comparison.told(each.case, result, token) for result, token in results]
+    return {"status": "OK", "told": [{name: one[name] for name in OF_RAW} for one in told] if is_raw else told}
+
+
+def of_sent(logits):
+    """The row without parameters: it fails as any other, and gives no token."""
+    return row.sample(logits, Text(Params(temperature=0.0), [], [], [], 0))
+
+
+def observed(connection, some):
+    first = some[0].case
+    with wire.Stream(connection, first.vocab, first.eos) as stream:
+        opening = pb.Step()
+        for i, each in enumerate(some):
+            case = each.case
+            opening.open.add(
+                sequence_id=i, params=wire.params_message(case.params, case.seed, case.mode, case.vocab), prompt_token_ids=case.prompt,
+                output_token_ids=case.output, sampler_state=wire.state_message(case.state))
+        wire.check_opened(stream.step(opening, []))
+        answers = stream.step(step(some), [logits for each in some for logits in each.rows()]).work
+        plain = pb.Step()
+        for i in range(len(some)):
+            plain.work.add(sequence_id=i).sample.SetInParent()
+        following = stream.step(plain, [each.case.row() for each in some]).work
+    return [{**seen(each, answer), "next": comparison.of_row(after, after.tokens)} for each, answer, after in zip(some, answers, following)]
+
+
+def step(some):
+    out = pb.Step()
+    for i, each in enumerate(some):
+        work = out.work.add(sequence_id=i)
+        work.score.token_ids.extend(each.tokens())
+        work.score.logprobs.CopyFrom(wire.params_message(each.case.params, 0, each.case.mode, each.case.vocab).logprobs)
+        if each.masks()[0] is not None:
+            work.token_masks = b"".join(wire.mask_bytes(mask) for mask in each.masks())
+    return out
+
+
+def seen(each, answer):
+    status = wire.status(answer)
+    if status != "OK":
+        return {"status": status}
+    told = [wire.told(token) for token in answer.tokens]
+    if each.case.mode == "RAW":
+        told = [{name: one[name] for name in OF_RAW} for one in told]
+    return {"status": status, "told": told}
+
+
+def differences(connection, some):
+    compared = [(each, expected(each), said) for each, said in zip(some, observed(connection, some))]
+    return [comparison.written(*each) for each in compared if each[1] != each[2]]
