@@ -10,8 +10,8 @@ import os
 import pytest
 
 from second import (
-    bounds, candidates, cases, comparison, drafts, endings, filters, lists, mirostat, mistakes, numbers, orders, reasons, rounds, row, scores,
-    thinking, verification, walks, wire)
+    bounds, candidates, cases, comparison, drafts, endings, filters, lists, measures, mirostat, mistakes, numbers, orders, reasons, rounds,
+    row, scores, thinking, verification, walks, wire)
 
 SEED = 20261128
 REMEMBERING = {"mirostat": {"mirostat", "top_k", "skew", "temperature"}, "adaptive_p": {"adaptive_p", "min_p", "skew"},
@@ -125,6 +125,11 @@ def test_verifications_are_equal(connection, kind, shape, rule):
     check(rounds.differences(connection, each) for each in some)
 
 
+@pytest.mark.parametrize("shape", ["chain", "tree"])
+def test_what_is_measured_is_equal(connection, shape):
+    check(measured_rounds(connection, [SEED, *shape.encode()], shape == "tree"))
+
+
 @pytest.mark.parametrize("number", range(4))
 def test_texts_think_and_end_where_they_have_to(connection, number):
     check(thinking_texts(connection, [SEED, number], 6))
@@ -134,6 +139,11 @@ def test_texts_think_and_end_where_they_have_to(connection, number):
 @pytest.mark.parametrize("shape", ["chain", "tree"])
 def test_drafts_think_and_end_where_they_have_to(connection, shape, rule):
     check(thinking_rounds(connection, [SEED, *shape.encode()], shape == "tree", rule))
+
+
+def measured_rounds(connection, seed, is_tree):
+    some = (list(rounds.rounds([*seed, number], 10, kind, is_tree, "REJECTION")) for kind in rounds.KINDS for number in range(4))
+    return [measures.differences(connection, each) for each in some]
 
 
 def thinking_texts(connection, seed, count):
@@ -177,6 +187,10 @@ def drafts_that_think(connection):
     return [each for number in range(2) for each in thinking_rounds(connection, [SEED, number], False, "RELAXED")]
 
 
+def trees_that_are_measured(connection):
+    return measured_rounds(connection, [SEED], True)
+
+
 def blocks(connection):
     return [rounds.differences(connection, list(rounds.rounds([SEED, number], 10, "dense", False, "BLOCK"))) for number in range(10)]
 
@@ -194,6 +208,7 @@ BROKEN = {
     "relaxed outside of thinking": ((verification.Verification, "is_strict", lambda *_: False), drafts_that_think),
     "verified tokens by another rank": ((row.Result, "rank", mistakes.rank_of_what_is_left), blocks),
     "masks of other rows": ((rounds, "Verification", mistakes.masks_of_other_rows), blocks),
+    "a measure against the whole target": ((measures.Measured, "left_over", mistakes.nothing_is_taken), trees_that_are_measured),
     "scored texts that do not grow": ((scores.row, "behind", mistakes.texts_that_stay), scores_of(history)),
     "bans in another order": ((reasons.history, "bans", mistakes.bans_in_another_order), reasons_of(history)),
     "what a list leaves out counts": ((lists.Listed, "cut", lists.Listed.logits), lists_of(everything)),

@@ -48,10 +48,8 @@ def learned(text, token, left, drawn_from):
     params, state = text.params, {}
     if params.mirostat:
         ids, masses, total = drawn_from
-        mass = dict(zip(ids, masses)).get(token, 0)
-        # A draft token without mass is rejected whatever is learned from it.
-        surprise = math.log2(total / mass) if mass else 0.0
-        state["mu"] = limit(text) - params.mirostat_eta * (surprise - params.mirostat_tau)
+        mass = max(dict(zip(ids, masses)).get(token, 0), 1)
+        state["mu"] = limit(text) - params.mirostat_eta * (math.log2(total / mass) - params.mirostat_tau)
     if "adaptive_p" in left.before:
         ids, masses, total = left.before["adaptive_p"]
         before, weight = reshaping.adaptive_state(text)

@@ -5,9 +5,8 @@ import dataclasses
 import numpy as np
 
 from croupier import pb
-from second import bounds, cases, comparison, numbers, row, wire
+from second import bounds, cases, comparison, numbers, proposals, row, wire
 from second.drafts import Draft
-from second.numbers import ONE
 from second.verification import Verification
 
 RULES = ("REJECTION", "BLOCK", "GREEDY", "TYPICAL", "RELAXED", "SYNTHETIC")
@@ -30,7 +29,7 @@ class Round:
         """Of the target: behind the text and behind each draft token, alike but for a few."""
         chance, case = self.chance(1), self.case
         base = cases.logits(case.logits_seed, case.vocab)
-        rows = [near(base, chance) if chance.random() < 0.9 else cases.logits(int(chance.integers(1 << 32)), case.vocab)
+        rows = [proposals.near(base, chance) if chance.random() < 0.9 else cases.logits(int(chance.integers(1 << 32)), case.vocab)
                 for _ in range(len(self.parents) + 1)]
         if chance.random() < 0.1:
             rows[len(rows) // 2][0] = np.nan
@@ -38,17 +37,22 @@ class Round:
 
     def draft_rows(self):
         chance, rows = self.chance(2), self.rows()
-        return [near(rows[parent + 1], chance) for parent in self.parents]
+        return [proposals.near(rows[parent + 1], chance) for parent in self.parents]
 
     def sent(self):
         """Draft tokens of the worker's own, and the probabilities they were drawn from (None: certain)."""
         chance, tokens, probabilities = self.chance(3), [], []
         for draft_row in self.draft_rows():
-            probs = likely(draft_row, chance)
+            probs = proposals.likely(draft_row, chance)
             tokens.append(int(chance.choice(self.case.vocab, p=probs / probs.sum())))
-            probabilities.append(None if self.kind == "deterministic" else probs.astype(np.float32))
+            probabilities.append(None if self.kind == "deterministic" else cases.as_f32_row(self.encoded(probs)[0]))
         return tokens, probabilities
 
+
+    def encoded(self, probs):
+        """As they are sent, and their number format; only dense ones have another than the rows."""
+        dtype = str(self.chance(6).choice(["f32", "f16", "bf16"])) if self.kind == "dense" else "f32"
+        return proposals.encoded(probs, dtype), dtype
 
     def masks(self, purpose, count):
         """One for each of so many rows, or as many None."""
@@ -60,28 +64,6 @@ class Round:
 
     def draft_masks(self):
         return self.masks(5, len(self.parents))
-
-
-def near(logits, chance):
-    return (logits + chance.normal(size=len(logits)) * chance.choice([0, 0.3, 1])).astype(np.float32)
-
-
-def likely(logits, chance):
-    """Probabilities, now and then of few tokens or of one."""
-    finite = np.nan_to_num(logits.astype(np.float64), nan=0, posinf=3, neginf=-300)
-    probs = np.exp(np.maximum(finite - finite.max(), -300))
-    probs /= probs.sum()
-    if chance.random() < 0.3 and probs.max() >= 0.05:
-        probs[probs < 0.05] = 0
-    if chance.random() < 0.1:
-        probs[:] = np.arange(len(probs)) == probs.argmax()
-    return probs / probs.sum()
-
-
-def masses_of(probs):
-    """Of sent probabilities (docs/numbers.md, Verification)."""
-    masses = {int(token): numbers.ceil(float(probs[token]) * ONE) for token in np.flatnonzero(probs)}
-    return masses, sum(masses.values())
 
 
 def rounds(seed, count, kind, is_tree, rule, params_of=None, vocabs=VOCABS):
@@ -131,7 +113,7 @@ def draft_of(each):
     """The draft, and how drafting fails, as the second implementation has them."""
     if each.kind != "kept":
         tokens, probabilities = each.sent()
-        return Draft(tokens, each.parents, [None if probs is None else masses_of(probs) for probs in probabilities]), "OK"
+        return Draft(tokens, each.parents, [None if probs is None else proposals.masses_of(probs) for probs in probabilities]), "OK"
     draft, texts = Draft([], each.parents, []), {-1: each.case.text()}
     masks = each.draft_masks()
     for node, logits in enumerate(each.draft_rows()):
@@ -178,7 +160,9 @@ def work_of(step, number, each):
     if each.kind == "deterministic":
         verify.deterministic.SetInParent()
     elif each.kind == "dense":
-        verify.dense.probs = b"".join(probs.tobytes() for probs in probabilities)
+        sent = [each.encoded(probs) for probs in probabilities]
+        verify.dense.probs = b"".join(probs.tobytes() for probs, _ in sent)
+        verify.dense.dtype = wire.DTYPES[sent[0][1]]
     else:
         for probs in probabilities:
             listed = np.flatnonzero(probs)[::-1]
@@ -209,8 +193,8 @@ def differences(connection, some):
     return [comparison.written(*each) for each in compared if each[1] != each[2]]
 
 
-def observed(connection, some):
-    """What the server says of each round."""
+def observed(connection, some, told=None):
+    """What the server says of each round; with `told` that of each answer, of verifications that are measured."""
     first = some[0].case
     with wire.Stream(connection, first.vocab, first.eos) as stream:
         opening = pb.Step()
@@ -225,20 +209,25 @@ def observed(connection, some):
         else:
             for each, said in zip(some, out):
                 said["drafted"] = each.sent()[0]
-        verify(stream, some, out)
+        verify(stream, some, out, told)
     return out
 
 
-def verify(stream, some, out):
+def verify(stream, some, out, told):
     going, step = [i for i, said in enumerate(out) if said["status"] == "OK"], pb.Step()
     for i in going:
         message = work_of(step, i, some[i])
+        message.measure = told is not None
         if some[i].kind == "kept":
             message.draft_token_ids.extend(out[i]["drafted"])
     for i, answer in zip(going, stream.step(step, [target for i in going for target in some[i].rows()]).work):
         out[i]["status"] = wire.status(answer)
         if out[i]["status"] == "OK":
-            out[i].update(
-                told=[wire.told(token) for token in answer.tokens], path=list(answer.verify.accepted_path),
-                last=pb.LastToken.Name(answer.verify.last_token).removeprefix("LAST_TOKEN_"), finish=wire.finish(answer),
-                state=wire.state(answer), lossless=answer.verify.lossless)
+            out[i].update((told or verified)(answer))
+
+
+def verified(answer):
+    return dict(
+        told=[wire.told(token) for token in answer.tokens], path=list(answer.verify.accepted_path),
+        last=pb.LastToken.Name(answer.verify.last_token).removeprefix("LAST_TOKEN_"), finish=wire.finish(answer),
+        state=wire.state(answer), lossless=answer.verify.lossless)

@@ -29,12 +29,11 @@ class Score:
         return [chance.random(case.vocab) < 0.8 if has_some else None for _ in range(self.length)]
 
     def walked(self):
-        """Each text with its row's result and its token: often the row's own, and always where samplers learn from it."""
+        """The rows' results and tokens: often the row's own."""
         text, chance = self.case.text(), np.random.default_rng(self.case.logits_seed + 1)
         for logits, mask in zip(self.rows(), self.masks()):
             result = row.sample(logits, text, mask)
-            learns = text.params.mirostat or text.params.adaptive_target >= 0
-            token = result.token if result.status == "OK" and (learns or chance.random() < 0.6) else int(chance.integers(self.case.vocab))
+            token = result.token if result.status == "OK" and chance.random() < 0.6 else int(chance.integers(self.case.vocab))
             yield result, token
             text = row.behind(text, result, token) if result.status == "OK" else text
 
