@@ -209,6 +209,7 @@ BROKEN = {
     "verified tokens by another rank": ((row.Result, "rank", mistakes.rank_of_what_is_left), blocks),
     "masks of other rows": ((rounds, "Verification", mistakes.masks_of_other_rows), blocks),
     "a measure against the whole target": ((measures.Measured, "left_over", mistakes.nothing_is_taken), trees_that_are_measured),
+    "verified tokens are forgotten": ((rounds, "following", mistakes.verified_and_forgotten), blocks),
     "scored texts that do not grow": ((scores.row, "behind", mistakes.texts_that_stay), scores_of(history)),
     "bans in another order": ((reasons.history, "bans", mistakes.bans_in_another_order), reasons_of(history)),
     "what a list leaves out counts": ((lists.Listed, "cut", lists.Listed.logits), lists_of(everything)),

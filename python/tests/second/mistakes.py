@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from second import adjust, drafts, endings, history, numbers, row, thinking, verification
+from second import adjust, drafts, endings, history, numbers, rounds, row, thinking, verification
 
 
 def another_constant():
@@ -52,3 +52,7 @@ def bans_in_another_order(text, vocab, bans=history.bans):
 
 def nothing_is_taken(_, target, *__):
     return target
+
+
+def verified_and_forgotten(each, _, finish, following=rounds.following):
+    return following(each, each.case.text(), finish)

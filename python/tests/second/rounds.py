@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 
 from croupier import pb
-from second import bounds, cases, comparison, numbers, proposals, row, wire
+from second import bounds, cases, comparison, numbers, proposals, row, rules, wire
 from second.drafts import Draft
 from second.verification import Verification
 
@@ -21,6 +21,9 @@ class Round:
     case: cases.Case
     kind: str
     parents: list
+
+    def next_case(self):
+        return dataclasses.replace(self.case, logits_seed=self.case.logits_seed + 1, is_masked=False)
 
     def chance(self, purpose):
         return np.random.default_rng([self.case.logits_seed, purpose])
@@ -68,45 +71,16 @@ class Round:
 
 def rounds(seed, count, kind, is_tree, rule, params_of=None, vocabs=VOCABS):
     """Some of one vocabulary. `params_of` draws what is not of the rule."""
-    params_of = params_of or params
+    params_of = params_of or rules.params
     own = np.random.default_rng(seed)
     vocab = int(own.choice(vocabs))
     eos = own.choice(vocab, own.integers(2), replace=False).tolist()
     for _ in range(count):
         case = cases.case(
-            int(own.integers(1 << 62)), vocab, eos, "f32", lambda drawing: {**params_of(drawing, rule), **rule_of(drawing, rule)})
+            int(own.integers(1 << 62)), vocab, eos, "f32", lambda drawing: {**params_of(drawing, rule), **rules.rule_of(drawing, rule)})
         length = int(own.integers(1, 6))
         parents = [int(own.integers(-1, i)) for i in range(length)] if is_tree else list(range(-1, length - 1))
         yield Round(dataclasses.replace(bounds.going_on(case), is_masked=own.random() < 0.2, state={}), kind, parents)
-
-
-def params(drawing, rule):
-    given = drawing.samplers("CROUPIER", False, drawing.one_of(0, 0.12, 0.25))
-    if drawing.chance(0.5):
-        given.update(drawing.penalties(), **drawing.steering())
-    for name in ("forced_first_token", "forced_last_token", "min_tokens", "infill"):
-        given.pop(name, None)
-    if drawing.chance(0.1):
-        given["temperature"] = 0.0
-        given.pop("temperature_tokens", None)
-    elif drawing.chance(0.2):
-        given.update(drawing.mark(drawing.one_of("kgw", "synthid", "gumbel" if rule in ("REJECTION", "BLOCK") else "kgw")))
-    return given
-
-
-def rule_of(drawing, rule):
-    return {"acceptance": {"rule": rule, **acceptance(drawing, rule)}}
-
-
-def acceptance(drawing, rule):
-    if rule == "SYNTHETIC":
-        return {"synthetic_rate": drawing.between(0.3, 1)}
-    if rule == "TYPICAL" and drawing.chance(0.7):
-        return {"typical_epsilon": drawing.between(0, 1), "typical_alpha": drawing.between(0.1, 3)}
-    if rule == "RELAXED" and drawing.chance(0.7):
-        return {"relaxed_top_n": drawing.random.randint(1, 5), "relaxed_delta": drawing.between(0, 1),
-                "relaxed_in_thinking_only": drawing.chance(0.5)}
-    return {}
 
 
 def draft_of(each):
@@ -132,10 +106,11 @@ def draft_of(each):
 def expected(each):
     draft, failure = draft_of(each)
     if failure != "OK":
-        return {"drafted": draft.tokens, "status": failure}
+        return {"drafted": draft.tokens, "status": failure, "next": following(each, each.case.text(), "UNSPECIFIED")}
     verification = Verification(each.case.text(), draft, each.rows(), each.target_masks())
     verdict = verification.run()
-    out = {"drafted": draft.tokens, "status": verdict.status}
+    out = {"drafted": draft.tokens, "status": verdict.status,
+           "next": following(each, verdict.text or each.case.text(), verdict.finish or "UNSPECIFIED")}
     if verdict.status == "OK":
         places = zip([-1, *verdict.path], verdict.tokens)
         out.update(
@@ -143,6 +118,13 @@ def expected(each):
             last=verdict.last, lossless=verification.is_lossless(verdict), finish=verdict.finish,
             state={name: value.hex() for name, value in verdict.text.state.items()})
     return out
+
+
+def following(each, text, finish):
+    """What a plain row gives then: nothing is changed by what fails."""
+    if finish != "UNSPECIFIED":
+        return {"status": "SEQUENCE_FINISHED"}
+    return comparison.expected(dataclasses.replace(each.next_case(), output=text.output, state=text.state))
 
 
 def work_of(step, number, each):
@@ -210,7 +192,18 @@ def observed(connection, some, told=None):
             for each, said in zip(some, out):
                 said["drafted"] = each.sent()[0]
         verify(stream, some, out, told)
+        if told is None:
+            go_on(stream, some, out)
     return out
+
+
+def go_on(stream, some, out):
+    """A plain row of each."""
+    step = pb.Step()
+    for i in range(len(some)):
+        step.work.add(sequence_id=i).sample.SetInParent()
+    for said, answer in zip(out, stream.step(step, [each.next_case().row() for each in some]).work):
+        said["next"] = comparison.of_row(answer, answer.tokens)
 
 
 def verify(stream, some, out, told):
