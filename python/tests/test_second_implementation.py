@@ -72,11 +72,11 @@ def alone(drawing):
 
 # Of scores, and of what removed tokens.
 TOLD = {
-    "everything": everything, "own order": own_order, "history": history, "thinking": bounds.params, "KOBOLD_CPP": of_engine("KOBOLD_CPP"),
-    **{name: of_mark(name) for name in ("synthid", "gumbel")}, **{name: remembering(name) for name in ("mirostat", "adaptive_p")}}
+    "everything": everything, "thinking": bounds.params, "KOBOLD_CPP": of_engine("KOBOLD_CPP"),
+    **{name: of_mark(name) for name in ("synthid", "gumbel")}, "mirostat": remembering("mirostat")}
 LISTS = {
     "alone": alone, "everything": everything, "own order": own_order, "history": history, "thinking": bounds.params,
-    **{name: of_engine(name) for name in ("LLAMA_CPP", "KOBOLD_CPP", "SGLANG")}, "kgw": of_mark("kgw"), "gumbel": of_mark("gumbel")}
+    **{name: of_engine(name) for name in ("LLAMA_CPP", "KOBOLD_CPP")}, "gumbel": of_mark("gumbel")}
 
 
 def check(differences):
@@ -130,9 +130,9 @@ def test_what_is_measured_is_equal(connection, shape):
     check(measured_rounds(connection, [SEED, *shape.encode()], shape == "tree"))
 
 
-@pytest.mark.parametrize("number", range(4))
+@pytest.mark.parametrize("number", range(3))
 def test_texts_think_and_end_where_they_have_to(connection, number):
-    check(thinking_texts(connection, [SEED, number], 6))
+    check(thinking_texts(connection, [SEED, number], 4))
 
 
 @pytest.mark.parametrize("rule", rounds.RULES)
@@ -142,7 +142,7 @@ def test_drafts_think_and_end_where_they_have_to(connection, shape, rule):
 
 
 def measured_rounds(connection, seed, is_tree):
-    some = (list(rounds.rounds([*seed, number], 10, kind, is_tree, "REJECTION")) for kind in rounds.KINDS for number in range(4))
+    some = (list(rounds.rounds([*seed, number], 10, kind, is_tree, "REJECTION")) for kind in rounds.KINDS for number in range(2))
     return [measures.differences(connection, each) for each in some]
 
 
@@ -162,17 +162,17 @@ def rows_of(params_of):
 
 def scores_of(params_of):
     return lambda connection, seed=(SEED,): [
-        scores.differences(connection, list(scores.scores([*seed, number], 10, params_of))) for number in range(3)]
+        scores.differences(connection, list(scores.scores([*seed, number], 10, params_of))) for number in range(2)]
 
 
 def reasons_of(params_of):
     return lambda connection, seed=(SEED,): [
-        reasons.differences(connection, reasons.whys([*seed, number], 10, params_of)) for number in range(5)]
+        reasons.differences(connection, reasons.whys([*seed, number], 10, params_of)) for number in range(2)]
 
 
 def lists_of(params_of):
     return lambda connection, seed=(SEED,): [
-        lists.differences(connection, list(lists.listed([*seed, number], 20, params_of))) for number in range(7)]
+        lists.differences(connection, list(lists.listed([*seed, number], 20, params_of))) for number in range(4)]
 
 
 def learning(connection):
@@ -191,8 +191,12 @@ def trees_that_are_measured(connection):
     return measured_rounds(connection, [SEED], True)
 
 
-def blocks(connection):
-    return [rounds.differences(connection, list(rounds.rounds([SEED, number], 10, "dense", False, "BLOCK"))) for number in range(10)]
+def blocks(connection, count=7):
+    return [rounds.differences(connection, list(rounds.rounds([SEED, number], 10, "dense", False, "BLOCK"))) for number in range(count)]
+
+
+def few_blocks(connection):
+    return blocks(connection, 2)
 
 
 # What is broken, in what way, and what has to see it.
@@ -207,9 +211,9 @@ BROKEN = {
     "one repetition more": ((endings, "is_loop", mistakes.one_repetition_more), texts_that_think),
     "relaxed outside of thinking": ((verification.Verification, "is_strict", lambda *_: False), drafts_that_think),
     "verified tokens by another rank": ((row.Result, "rank", mistakes.rank_of_what_is_left), blocks),
-    "masks of other rows": ((rounds, "Verification", mistakes.masks_of_other_rows), blocks),
+    "masks of other rows": ((rounds, "Verification", mistakes.masks_of_other_rows), few_blocks),
     "a measure against the whole target": ((measures.Measured, "left_over", mistakes.nothing_is_taken), trees_that_are_measured),
-    "verified tokens are forgotten": ((rounds, "following", mistakes.verified_and_forgotten), blocks),
+    "verified tokens are forgotten": ((rounds, "following", mistakes.verified_and_forgotten), few_blocks),
     "scored texts that do not grow": ((scores.row, "behind", mistakes.texts_that_stay), scores_of(history)),
     "bans in another order": ((reasons.history, "bans", mistakes.bans_in_another_order), reasons_of(history)),
     "what a list leaves out counts": ((lists.Listed, "cut", lists.Listed.logits), lists_of(everything)),
