@@ -1,4 +1,4 @@
-"""The server against a second implementation (second/), which is written from docs/*.md alone: random rows, texts and verifications of
+"""The server against a second implementation (second/), which follows docs/*.md: random rows, texts and verifications of
 drafts have to be equal bit for bit.
 
 A failure writes what differs as CROUPIER_SECOND_CASE="…"; with that in the environment `-k again` compares it once more.
