@@ -1,24 +1,14 @@
 //! Every backend equals the specification bit for bit: every dtype, instruction set, thread count and
 //! batch arrangement, on rows that aim at the boundaries.
 
-#![allow(clippy::unwrap_used)] // A helper of tests may stop at the first surprise, as a test may.
-#![allow(clippy::print_stdout)] // what was measured or skipped is worth reading
-
-#[path = "support/emulator.rs"]
-mod build;
-mod cases;
-#[path = "support/gpu.rs"]
-mod gpu;
-#[path = "backends/nucleus.rs"]
 mod nucleus;
-#[path = "support/rows.rs"]
-mod rows;
-#[path = "backends/teams.rs"]
 mod teams;
-#[path = "backends/touched.rs"]
 mod touched;
 
-use cases::{Case, Chained, SHAPES, bits, case, chained, filters, mark, row, summary};
+use crate::cases::{Case, Chained, SHAPES, bits, case, chained, filters, mark, row, summary};
+use crate::gpu::Gpu;
+use crate::rows::played;
+use crate::rows::{ascending, eos, infill, masking};
 use croupier::backend::cpu::{CpuBackend, Level};
 use croupier::backend::{Backend, RowJob};
 use croupier::params::state::{Average, SamplerState};
@@ -29,11 +19,8 @@ use croupier::sampling::logits::Dtype;
 use croupier::sampling::philox::{Purpose, uniform};
 use croupier::sampling::row::{Action, Filters, LogprobsMode, RowResult, RowSpec};
 use croupier::sampling::sample_row;
-use gpu::Gpu;
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
-use rows::played;
-use rows::{ascending, eos, infill, masking};
 use std::collections::BTreeMap;
 
 fn backends() -> Vec<(String, Box<dyn Backend>)> {
@@ -365,7 +352,7 @@ fn a_million_draws_are_the_same_everywhere() {
 /// What the property tests once found, by name, and edges that they could miss.
 #[test]
 fn named_edges() {
-    for (name, case) in cases::named_edges() {
+    for (name, case) in crate::cases::named_edges() {
         println!("{name}");
         check(&case);
     }

@@ -1,14 +1,10 @@
 //! Every bad input has one exact answer, and loses nothing: neighbours get the token they would have had,
 //! the item at fault goes on once it is right, and no state is left behind.
 
-#![allow(clippy::unwrap_used)]
-
-mod support;
-
+use crate::support::*;
 use croupier::proto::decode_request::Request;
 use croupier::proto::*;
 use croupier::sampling::logits::Dtype;
-use support::*;
 use tonic::Code;
 
 const INF: f32 = f32::INFINITY;

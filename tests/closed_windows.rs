@@ -3,17 +3,11 @@
 //! HTTP/2 has one reply then and asks for no more, so nothing of the call runs by itself: not the time its messages have,
 //! nor that of its shards.
 
-#![allow(clippy::unwrap_used)]
-
-#[path = "support/call.rs"]
-mod call;
-mod support;
-
-use call::{Call, LONG};
+use crate::call::{Call, LONG};
+use crate::support::*;
 use croupier::proto::*;
 use decode_request::Request;
 use std::time::{Duration, Instant};
-use support::*;
 use tonic::{Code, Status};
 use tonic_types::StatusExt;
 

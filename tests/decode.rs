@@ -1,17 +1,13 @@
 //! The main road over real sockets: opening, sampling, scoring, finishing, closing, reconnecting.
 
-#![allow(clippy::unwrap_used)]
-
-#[path = "decode/replies.rs"]
 mod replies;
-mod support;
 
+use crate::support::*;
 use croupier::backend::cpu::CpuBackend;
 use croupier::limits::Limits;
 use croupier::proto::*;
 use croupier::sampling::logits::Dtype;
 use croupier::sampling::philox::{Purpose, uniform};
-use support::*;
 
 #[tokio::test]
 async fn a_sequence_is_opened_sampled_and_closed_on_every_transport() {

@@ -1,12 +1,8 @@
 //! The first promise: the token is a function of logits, parameters, history, seed and position, and of
 //! nothing else.
 
-#![allow(clippy::unwrap_used)]
-
-mod support;
-
+use crate::support::*;
 use croupier::proto::*;
-use support::*;
 
 const LENGTH: u64 = 12;
 const TEXTS: u64 = 9;

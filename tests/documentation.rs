@@ -1,7 +1,5 @@
 //! What the documentation points at is there: links, headings, files, and tests named as `file::test`. And every reason is explained.
 
-#![allow(clippy::unwrap_used)] // A helper of tests may stop at the first surprise, as a test may.
-
 use croupier::error::Reason;
 use croupier::proto::{OpenStatus, RowStatus};
 use std::fs;

@@ -1,8 +1,6 @@
 //! The drain, when something else lasts or breaks meanwhile.
 
-mod common;
-
-use common::{Fatal, Lost, NEVER, Running, config, requests, serve, start, until};
+use crate::common::{Fatal, Lost, NEVER, Running, config, requests, serve, start, until};
 use croupier::app::{App, Drained, Error};
 use croupier::backend::cpu::CpuBackend;
 use croupier::backend::{Backend, BackendInfo, RowJob, VerifyJob, VerifyResult};

@@ -1,27 +1,14 @@
 //! The kernels on a CPU: the same sources as a GPU gets, each thread a fiber, under sanitizers, bit for bit against the
 //! specification. And proof that the machine they run on sees what is wrong: faults are planted, each must be caught.
 
-#![allow(clippy::print_stdout, clippy::print_stderr, clippy::unwrap_used)]
-
-#[path = "support/emulator.rs"]
-mod build;
-mod cases;
-#[path = "support/drafts.rs"]
-mod drafts;
-#[path = "emulator/harness.rs"]
 mod harness;
-#[path = "emulator/machine.rs"]
 mod machine;
-#[path = "emulator/on_device.rs"]
 mod on_device;
-#[path = "emulator/plain.rs"]
 mod plain;
-#[path = "support/rows.rs"]
-mod rows;
-#[path = "emulator/verification.rs"]
 mod verification;
 
-use cases::{Case, SHAPES, bits, case, row, summary};
+use crate::cases::{Case, SHAPES, bits, case, row, summary};
+use crate::rows::Lcg;
 use croupier::backend::cuda::abi::SLICE_CHUNKS;
 use croupier::backend::cuda::ask::{Asked, has_kernel};
 use croupier::sampling::adjust::{Penalties, TokenAdjust};
@@ -30,7 +17,6 @@ use croupier::sampling::row::{Action, Filters, LogprobsMode};
 use harness::{Emulator, FOLDER, Layout, built, config, layout, unspoilt};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
-use rows::Lcg;
 use std::process::Command;
 
 /// Runs the rows that kernels can do, by number format, and compares.
@@ -82,7 +68,7 @@ fn named_edges() {
     }
     for (build, team_size) in [("narrow", 1), ("narrow", 3), ("wide", 1), ("wide", 2)] {
         let mut emulator = Emulator::start(build);
-        for (name, case) in cases::named_edges() {
+        for (name, case) in crate::cases::named_edges() {
             println!("{name}");
             check(&mut emulator, &[case], Layout { team_size, teams: 1, cached: team_size - 1, seed: 1 });
         }

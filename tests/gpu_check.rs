@@ -1,9 +1,6 @@
 //! `scripts/gpu-check` in a folder whose programs are stubs: a machine with a GPU is not there to find out that a script ends
 //! at the first failure, waits for ever, or asks for a test that is not there.
 
-#![cfg(target_os = "linux")]
-#![allow(clippy::unwrap_used)] // A helper of tests may stop at the first surprise, as a test may.
-
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output};
@@ -33,9 +30,8 @@ fn check(verb: &str, limit: &str, others: &[(&str, &str)]) -> (tempfile::TempDir
         ("croupier", SERVER),
         ("gpu-bench-kernels", "echo measured"),
         ("python3", r#"[[ $1 == -c ]] || echo "peers""#),
-        ("backends", TESTS),
-        ("verification", TESTS),
-        ("device_memory", TESTS),
+        ("numbers", TESTS),
+        ("gpu", TESTS),
         ("compute-sanitizer", r#"echo "$2"; while [[ $1 != ./* ]]; do shift; done; exec "$@""#),
     ];
     stubs.iter().chain(others).for_each(|(name, body)| program(dir.path(), name, body));
@@ -138,9 +134,9 @@ fn programs_find_the_device_and_the_driver_that_are_meant() {
 
 #[test]
 fn a_step_that_fails_or_hangs_is_told_and_the_next_runs() {
+    let fails = format!("[[ $* != *verification::* ]] || exit 3; {TESTS}");
     let hangs = "trap '' TERM; echo one line; while :; do sleep 0.05; done";
-    let others =
-        [("gpu-bench-kernels", hangs), ("verification", "exit 3"), ("python3", "exit 1"), ("croupier", "exit 2")];
+    let others = [("gpu-bench-kernels", hangs), ("numbers", &fails), ("python3", "exit 1"), ("croupier", "exit 2")];
     let (dir, output) = check("run", "4", &others);
     let summary = read(&dir, "summary.txt");
     let results = ["FAILED ", "passed", "FAILED ", "passed", "FAILED: over its time", "SKIPPED", "FAILED "];
@@ -155,7 +151,7 @@ fn a_step_that_fails_or_hangs_is_told_and_the_next_runs() {
 #[test]
 fn only_what_a_gpu_without_clusters_can_is_required_of_it() {
     let asked = r#"[[ $CROUPIER_TEST_GPU == required ]]"#;
-    let others = [("nvidia-smi", "echo 8.6"), ("backends", asked), ("verification", asked), ("device_memory", asked)];
+    let others = [("nvidia-smi", "echo 8.6"), ("numbers", asked), ("gpu", asked)];
     let (dir, output) = check("tests", "20", &others);
     assert!(output.status.success(), "{}", read(&dir, "summary.txt"));
 }
@@ -165,19 +161,22 @@ fn only_what_a_gpu_without_clusters_can_is_required_of_it() {
 fn the_tests_that_are_asked_for_are_there() {
     let script = include_str!("../scripts/gpu-check");
     let sources = [
-        ("backends", concat!(include_str!("backends.rs"), include_str!("backends/teams.rs"))),
-        ("verification", include_str!("verification.rs")),
-        ("device_memory", include_str!("device_memory/gpu.rs")),
+        ("numbers", "backends::", include_str!("backends.rs")),
+        ("numbers", "backends::teams::", include_str!("backends/teams.rs")),
+        ("numbers", "verification::", include_str!("verification.rs")),
+        ("gpu", "device_memory::gpu::", include_str!("device_memory/gpu.rs")),
     ];
     let mut asked = 0;
     for line in script.lines() {
         let Some((program, names)) = line.split_once("./").and_then(|(_, line)| line.split_once(" --exact ")) else {
             continue;
         };
-        let (_, source) = sources.iter().find(|(name, _)| program.starts_with(name)).expect(line);
-        for name in names.split(' ') {
-            let name = name.trim_start_matches("gpu::").trim_start_matches("teams::");
-            assert!(source.contains(&format!("fn {name}(")), "{name} is no test: {line}");
+        for path in names.split(' ') {
+            let (module, name) = path.split_at(path.rfind("::").unwrap() + 2);
+            let is_it = |(within, holds, source): &(&str, &str, &str)| {
+                program.starts_with(within) && *holds == module && source.contains(&format!("fn {name}("))
+            };
+            assert!(sources.iter().any(is_it), "{path} is no test: {line}");
             asked += 1;
         }
     }

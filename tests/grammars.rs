@@ -1,19 +1,12 @@
 //! Structured output over real sockets: what is emitted matches the grammar, whatever else is asked; drafts are verified in it;
 //! a text that is opened again goes on in it, on any server; what is wrong with a grammar is told where it was asked for.
 
-#![allow(clippy::unwrap_used, unreachable_pub)]
-
-#[path = "grammars/refused.rs"]
 mod refused;
-mod support;
-#[allow(dead_code)] // Written for the tests of drafts.
-#[path = "drafts/work.rs"]
-mod work;
 
+use crate::support::*;
+use crate::work::*;
 use croupier::proto::grammar_params::Kind;
 use croupier::proto::*;
-use support::*;
-use work::*;
 
 fn by(kind: Kind) -> Option<GrammarParams> {
     Some(GrammarParams { kind: Some(kind), start_token_ids: vec![] })

@@ -3,8 +3,6 @@
 //! It reads text, not syntax: line comments are cut off, string literals stay. That is enough as long as each rule's
 //! own tests below show that it can fail.
 
-#![allow(clippy::unwrap_used)] // A helper of tests may stop at the first surprise, as a test may.
-
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
@@ -216,6 +214,43 @@ fn the_sources_keep_the_rules() {
         report
     });
     assert!(report.is_empty(), "import rules are broken:\n{report}");
+}
+
+/// Files of tests that no other file names as its module, so that nothing would compile them: `programs` are the roots.
+fn forgotten(tests: &[Source], programs: &str) -> Vec<String> {
+    let is_named = |name: &str, by: &dyn Fn(&str) -> bool| {
+        let mut others = tests.iter().filter(|source| by(&source.path));
+        others.any(|source| source.text.lines().any(|line| line.ends_with(&format!("mod {name};"))))
+    };
+    let is_reached = |source: &Source| {
+        let path = source.path.strip_suffix(".rs").unwrap().trim_end_matches("/mod");
+        let (above, name) = path.rsplit_once('/').unwrap_or(("", path));
+        let is_program = above.is_empty() && programs.contains(&format!("[[test]]\nname = \"{name}\"\n"));
+        // Files of `support` are named by the programs, and by each other.
+        let by = |other: &str| {
+            let above = if above == "support" { "" } else { above };
+            other.strip_suffix(".rs").unwrap().trim_end_matches("/mod") == above
+                || (above.is_empty() && !other.contains('/'))
+                || other.starts_with("support/")
+        };
+        is_program || is_named(name, &by)
+    };
+    tests.iter().filter(|source| !is_reached(source)).map(|source| source.path.clone()).collect()
+}
+
+#[test]
+fn every_file_of_tests_is_compiled() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let programs = std::fs::read_to_string(root.join("Cargo.toml")).unwrap();
+    let mut tests = Vec::new();
+    read(&root.join("tests"), &root.join("tests"), &mut tests);
+    assert!(tests.len() > 100, "the tests were not found");
+    assert_eq!(forgotten(&tests, &programs), [""; 0], "name them as modules, as the files beside them are");
+    for planted in ["new.rs", "drafts/new.rs", "samplers/naive/new.rs", "support/new.rs", "new/mod.rs"] {
+        tests.push(Source { path: planted.to_owned(), text: String::new() });
+        assert_eq!(forgotten(&tests, &programs), [planted]);
+        tests.pop();
+    }
 }
 
 /// What the rules say about one planted file.

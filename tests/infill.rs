@@ -1,20 +1,13 @@
 //! Infill over real sockets: texts that end where nothing is certain, what is said of it, and what it needs.
 
-#![allow(clippy::unwrap_used, unreachable_pub)]
-
-mod support;
-#[allow(dead_code)] // Written for the tests of drafts.
-#[path = "drafts/work.rs"]
-mod work;
-
+use crate::support::*;
+use crate::work::*;
 use croupier::backend::cpu::CpuBackend;
 use croupier::limits::Limits;
 use croupier::proto::decode_request::Request;
 use croupier::proto::*;
 use croupier::rpc::Given;
-use support::*;
 use tonic::Code;
-use work::*;
 
 const EOS: u32 = 0;
 

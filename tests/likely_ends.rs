@@ -1,17 +1,10 @@
 //! `min_eos_p` over real sockets: texts that end where that is likely, what is said of it, drafts, and what it needs.
 
-#![allow(clippy::unwrap_used, unreachable_pub)]
-
-mod support;
-#[allow(dead_code)] // Written for the tests of drafts.
-#[path = "drafts/work.rs"]
-mod work;
-
+use crate::support::*;
+use crate::work::*;
 use croupier::proto::decode_request::Request;
 use croupier::proto::*;
-use support::*;
 use tonic::Code;
-use work::*;
 
 /// The tokens that end a text.
 const EOS: [u32; 2] = [3, 5];

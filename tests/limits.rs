@@ -1,15 +1,11 @@
 //! A test at the bound of every limit: what fits works, one more is refused by name, and room comes back.
 
-#![allow(clippy::unwrap_used)]
-
-#[path = "limits/in_flight.rs"]
 mod in_flight;
-mod support;
 
+use crate::support::*;
 use croupier::proto::*;
 use croupier::sampling::logits::Dtype;
 use std::time::Duration;
-use support::*;
 use tonic::Code;
 use tonic_types::StatusExt;
 

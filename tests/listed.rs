@@ -1,13 +1,7 @@
 //! A row that lists some of its tokens gives what the whole row gives, bit for bit, or is refused; and what it is refused
 //! for would have been another result.
 
-#![allow(clippy::print_stdout)] // what was measured is worth reading
-
-mod cases;
-#[path = "support/rows.rs"]
-mod rows;
-
-use cases::{Case, bits, case, row, summary};
+use crate::cases::{Case, bits, case, row, summary};
 use croupier::backend::cpu::CpuBackend;
 use croupier::backend::{Backend, RowJob};
 use croupier::sampling::adjust::{Penalties, TokenAdjust};

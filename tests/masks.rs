@@ -1,17 +1,10 @@
 //! Masks that come with rows, as grammars make them, over real sockets: what a mask removes is not emitted, whatever else is
 //! asked; raw logprobs do not know of it; drafts are verified with the masks of their paths; a wrong one fails its work alone.
 
-#![allow(clippy::unwrap_used, unreachable_pub)]
-
-mod support;
-#[allow(dead_code)] // Written for the tests of drafts.
-#[path = "drafts/work.rs"]
-mod work;
-
+use crate::support::*;
+use crate::work::*;
 use croupier::proto::*;
-use support::*;
 use tonic::Request;
-use work::*;
 
 /// A mask over the tests' vocabulary that leaves these tokens.
 fn mask(tokens: impl IntoIterator<Item = u32>) -> Vec<u8> {

@@ -1,11 +1,7 @@
 //! Memory of sequences is bounded in bytes: what fits works, more is refused by name, and all room comes back.
 
-#![allow(clippy::unwrap_used)]
-
-mod support;
-
+use crate::support::*;
 use croupier::proto::*;
-use support::*;
 use tonic::Code;
 
 const TOKENS: &str = "croupier_tokens_total{model=\"default\"}";

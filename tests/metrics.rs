@@ -1,11 +1,7 @@
 //! What Prometheus sees is what `docs/metrics.md` says.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-mod support;
-
-use common::{config, http_get, start};
+use crate::common::{config, http_get, start};
+use crate::support::{Gate, TestServer, Worker, inline, open, open_step, sample_step, seeded};
 use croupier::metrics::exposition::{Family, Kind, parse};
 use croupier::proto::verify_work::DraftDistribution;
 use croupier::proto::{
@@ -14,7 +10,6 @@ use croupier::proto::{
 };
 use std::collections::BTreeSet;
 use std::time::Duration;
-use support::{Gate, TestServer, Worker, inline, open, open_step, sample_step, seeded};
 
 /// Names of a family's labels, without those of buckets.
 fn labels(family: &Family) -> BTreeSet<&str> {
@@ -54,7 +49,7 @@ async fn the_documentation_lists_every_metric_and_no_other() {
 
 /// Series of speculation exist from the first verification on; some only where another token could have been proposed, and was
 /// measured.
-async fn verify_a_draft(server: &common::Running) {
+async fn verify_a_draft(server: &crate::common::Running) {
     use croupier::proto::{decode_request::Request, sampler_client::SamplerClient, verify_work::DraftDistribution, *};
     let mut client = SamplerClient::connect(format!("http://{}", server.tcp())).await.expect("a connection");
     let config = StreamConfig { vocab_size: 4, logits_dtype: LogitsDtype::F32.into(), ..Default::default() };
@@ -146,7 +141,7 @@ async fn a_batch_counts_once_and_each_of_its_steps_waits_for_all_of_it() {
     };
     let before = counts();
     for (id, worker) in workers.iter_mut().enumerate() {
-        worker.send_step(sample_step(&[(id as u64, support::logits(1, 0))])).await;
+        worker.send_step(sample_step(&[(id as u64, crate::support::logits(1, 0))])).await;
         if id == 0 {
             gate.wait_for_batch().await;
         }
@@ -172,10 +167,10 @@ async fn a_stream_that_waits_for_its_worker_is_told_from_one_that_is_waited_for(
     assert_eq!(turns("count"), count + 1.0);
     assert!((0.3..60.0).contains(&(turns("sum") - sum)), "{}", turns("sum") - sum);
     // Steps that are on their way when one is answered need no turn: of three the first has one.
-    worker.send_step(sample_step(&[(1, support::logits(1, 0))])).await;
+    worker.send_step(sample_step(&[(1, crate::support::logits(1, 0))])).await;
     gate.wait_for_batch().await;
     for position in 1..3 {
-        worker.send_step(sample_step(&[(1, support::logits(1, position))])).await;
+        worker.send_step(sample_step(&[(1, crate::support::logits(1, position))])).await;
     }
     server.expect_series("croupier_queue_depth", 2.0).await;
     gate.open();
@@ -191,7 +186,8 @@ async fn verify(worker: &mut Worker, id: u64, drafts: usize, all: bool) -> u32 {
     if !all {
         draft_token_ids[drafts - 1] = 5;
     }
-    let row: Vec<f32> = (0..support::config().vocab_size).map(|token| if token == 3 { 9.0 } else { 0.0 }).collect();
+    let row: Vec<f32> =
+        (0..crate::support::config().vocab_size).map(|token| if token == 3 { 9.0 } else { 0.0 }).collect();
     let draft_distribution = Some(DraftDistribution::Deterministic(DeterministicDraft {}));
     let verify = VerifyWork { draft_token_ids, draft_distribution, ..Default::default() };
     let work = vec![Work { sequence_id: Some(id), kind: Some(work::Kind::Verify(verify)), ..Default::default() }];
@@ -236,12 +232,12 @@ async fn model_labels_are_counted_beside_how_many_there_may_be() {
     let server = TestServer::with_limits(|limits| limits.max_model_labels = 2).await;
     let mut workers = Vec::new();
     for (model, known) in [("a", 1.0), ("b", 2.0), ("a", 2.0), ("c", 2.0)] {
-        let config = StreamConfig { model: model.to_owned(), ..support::config() };
+        let config = StreamConfig { model: model.to_owned(), ..crate::support::config() };
         workers.push(server.worker_with(config).await);
         let counted = ["croupier_model_labels", "croupier_model_labels_capacity"].map(|series| server.series(series));
         assert_eq!(counted, [known, 2.0], "{model}");
     }
     workers[3].step(open_step(vec![OpenSequence { sequence_id: 1, ..Default::default() }])).await;
-    workers[3].step(sample_step(&[(1, support::logits(1, 0))])).await;
+    workers[3].step(sample_step(&[(1, crate::support::logits(1, 0))])).await;
     assert_eq!(server.series("croupier_tokens_total{model=\"other\"}"), 1.0);
 }

@@ -3,16 +3,9 @@
 //! the specification `tests/backends.rs`, shared memory that goes away under a step (Triton's unregister in flight, its null
 //! manager) `tests/regions/`.
 
-#![allow(clippy::unwrap_used, clippy::print_stdout, unreachable_pub)]
-
-#[path = "support/chi_square.rs"]
-mod chi_square;
-mod support;
-#[allow(dead_code)] // Written for the tests of drafts.
-#[path = "drafts/work.rs"]
-mod work;
-
-use chi_square::{DEVIATE, FALSE_ALARM, deviate};
+use crate::chi_square::{DEVIATE, FALSE_ALARM, deviate};
+use crate::support::*;
+use crate::work::*;
 use croupier::backend::cpu::{CpuBackend, Level};
 use croupier::backend::{Backend, RowJob};
 use croupier::params::report::ReportParams as Reported;
@@ -22,8 +15,6 @@ use croupier::sampling::chain::{Chain, Step as Sampler};
 use croupier::sampling::logits::{Dtype, Logits};
 use croupier::sampling::report::{Bans, ReportSpec};
 use croupier::sampling::row::{Action, Filters, LogprobsMode as Mode, LogprobsSpec, RowOutput, RowSpec};
-use support::*;
-use work::*;
 
 const OFF: Filters = Filters::OFF;
 

@@ -1,12 +1,7 @@
 //! Named parameter sets: what they fill in, what goes before them, and names that there are not.
 
-#![allow(clippy::unwrap_used)]
-
-mod support;
-#[allow(dead_code, unreachable_pub)] // Written for the tests of drafts.
-#[path = "drafts/work.rs"]
-mod work;
-
+use crate::support::*;
+use crate::work::*;
 use croupier::backend::cpu::CpuBackend;
 use croupier::config::{self, Command};
 use croupier::limits::Limits;
@@ -15,9 +10,7 @@ use croupier::proto::decode_request::Request;
 use croupier::proto::decode_response::Response;
 use croupier::proto::*;
 use croupier::rpc::Given;
-use support::*;
 use tonic::Code;
-use work::*;
 
 /// Tokens of 200 rows of one shape with parameters that differ in their seeds.
 async fn drawn(server: &TestServer, defaults: Option<SamplingParams>, params: SamplingParams) -> Vec<u32> {

@@ -263,7 +263,10 @@ fn a_panic_is_a_line_of_the_log() {
         std::process::exit(0);
     }
     let mut child = Command::new(std::env::current_exe().expect("this program"));
-    child.args(["--exact", "a_panic_is_a_line_of_the_log", "--nocapture"]).env(PANIC, "1").env_remove("RUST_BACKTRACE");
+    child
+        .args(["--exact", "process::a_panic_is_a_line_of_the_log", "--nocapture"])
+        .env(PANIC, "1")
+        .env_remove("RUST_BACKTRACE");
     let lines = errors(&child.output().expect("it runs"));
     assert_eq!(lines.len(), 2, "{lines:?}");
     assert_eq!((&lines[0]["message"], &lines[0]["thread"]), (&"panicked: for a test".into(), &"the-panicking".into()));

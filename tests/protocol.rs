@@ -1,22 +1,16 @@
 //! What a client that is not ours may send: bytes that are no message, fields from the future, calls that
 //! do not exist. And what a fault inside the server looks like from outside.
 
-#![allow(clippy::unwrap_used)]
-
-#[path = "support/raw.rs"]
-mod raw;
-mod support;
-
+use crate::raw::Raw;
+use crate::support::*;
 use bytes::Bytes;
 use croupier::backend::cpu::CpuBackend;
 use croupier::backend::{Backend, BackendInfo, RowJob, VerifyJob, VerifyResult};
 use croupier::proto::*;
 use croupier::sampling::row::RowResult;
 use prost::Message;
-use raw::Raw;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use support::*;
 use tonic::{Code, Request, Response, Status, Streaming};
 
 /// Calls `path` with these messages.

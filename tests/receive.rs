@@ -1,17 +1,11 @@
 //! Messages that do not come, or not whole, and what they may take meanwhile.
 
-#![allow(clippy::unwrap_used)]
-
-#[path = "support/call.rs"]
-mod call;
-mod support;
-
+use crate::call::{Call, LONG};
+use crate::support::*;
 use bytes::Bytes;
-use call::{Call, LONG};
 use croupier::proto::*;
 use prost::Message;
 use std::time::{Duration, Instant};
-use support::*;
 use tonic::{Code, Status};
 
 const SAMPLE: &str = "Sample";

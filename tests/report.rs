@@ -1,16 +1,9 @@
 //! Why this token and not that one, over real sockets: the same words for sample, score and verify work, and the parameter
 //! that removed a token by name.
 
-#![allow(clippy::unwrap_used, unreachable_pub)]
-
-mod support;
-#[allow(dead_code)] // Written for the tests of drafts.
-#[path = "drafts/work.rs"]
-mod work;
-
+use crate::support::*;
+use crate::work::*;
 use croupier::proto::*;
-use support::*;
-use work::*;
 
 fn why(tokens: &[u32]) -> Option<ReportParams> {
     Some(ReportParams {

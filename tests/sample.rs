@@ -1,14 +1,8 @@
 //! The stateless road: the same tokens as on a stream, a status for every row, nothing left behind.
 
-#![allow(clippy::unwrap_used)]
-
-#[path = "support/call.rs"]
-mod call;
-mod support;
-
-use call::Call;
+use crate::call::Call;
+use crate::support::*;
 use croupier::proto::*;
-use support::*;
 use tonic::Code;
 
 fn request(rows: Vec<SampleRow>, logits: &[Vec<f32>]) -> SampleRequest {
@@ -170,7 +164,7 @@ async fn a_call_past_its_deadline_is_told_so_and_leaves_nothing() {
 
 #[tokio::test]
 async fn a_message_that_does_not_come_by_the_deadline_is_not_awaited() {
-    let server = TestServer::with_backend(Gate::default(), |limits| limits.receive_timeout = call::LONG).await;
+    let server = TestServer::with_backend(Gate::default(), |limits| limits.receive_timeout = crate::call::LONG).await;
     let mut call = Call::within(&server, "Sample", "100000u").await;
     call.begin(1000, &[0; 10]);
     let (status, _) = call.end().await;

@@ -3,8 +3,6 @@
 //! Rows are random. Where a definition compares two reals that are nearer to one another than rounding can tell, the case
 //! decides nothing and is left out; how many were left out is printed and bounded.
 
-#![allow(clippy::print_stdout)] // what was measured or skipped is worth reading
-
 use croupier::backend::cpu::CpuBackend;
 use croupier::backend::{Backend, RowJob};
 use croupier::params::SamplingParams;
@@ -22,10 +20,7 @@ use croupier::sequence::rules::Rules;
 use croupier::vocabulary::Vocabulary;
 use std::sync::{Arc, LazyLock};
 
-#[path = "support/chi_square.rs"]
-mod chi_square;
-use chi_square::{DEVIATE, FALSE_ALARM, deviate};
-#[path = "samplers/naive.rs"]
+use crate::chi_square::{DEVIATE, FALSE_ALARM, deviate};
 mod naive;
 use naive::Naive;
 

@@ -1,16 +1,9 @@
 //! Samplers that learn from each token, over real sockets: one text, whatever kind of work it comes from, and wherever it is
 //! opened again.
 
-#![allow(clippy::unwrap_used, unreachable_pub)]
-
-mod support;
-#[allow(dead_code)] // Written for the tests of drafts.
-#[path = "drafts/work.rs"]
-mod work;
-
+use crate::support::*;
+use crate::work::*;
 use croupier::proto::*;
-use support::*;
-use work::*;
 
 const LEN: usize = 40;
 

@@ -5,12 +5,7 @@
 //! probability [`FALSE_ALARM`]; `a_wrong_tail_is_seen` shows that a
 //! lower half of the tokens that is 10 % too likely does not pass.
 
-#![allow(clippy::print_stdout)] // what was measured or skipped is worth reading
-
-#[path = "support/chi_square.rs"]
-mod chi_square;
-
-use chi_square::{DEVIATE, FALSE_ALARM, deviate};
+use crate::chi_square::{DEVIATE, FALSE_ALARM, deviate};
 use croupier::backend::cpu::CpuBackend;
 use croupier::backend::{Backend, RowJob};
 use croupier::sampling::logits::{Dtype, Logits};

@@ -1,14 +1,10 @@
 //! Rows of which only the largest logits are sent, over a real socket: the same tokens, or an exact answer why not.
 
-#![allow(clippy::unwrap_used)]
-
-#[path = "top_n/drafts.rs"]
 mod drafts;
-mod support;
 
+use crate::support::*;
 use croupier::proto::*;
 use croupier::sampling::logits::Dtype;
-use support::*;
 use tonic::Code;
 
 /// The `n` largest of each row, by the order.

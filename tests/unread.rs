@@ -1,12 +1,8 @@
 //! A worker that does not read its replies, and others beside it.
 
-#![allow(clippy::unwrap_used)]
-
-mod support;
-
+use crate::support::*;
 use croupier::proto::*;
 use std::time::Duration;
-use support::*;
 use tonic::Code;
 use tonic_types::StatusExt;
 

@@ -2,7 +2,7 @@
 //!
 //! `tests/vectors/sampling.txt` says how each row is made, so another implementation can check itself.
 //! A change of a single bit breaks the promise that a seed replays a text. Should one ever be decided,
-//! `UPDATE_VECTORS=1 cargo test --test vectors` writes the file anew, and the change log must say so.
+//! `UPDATE_VECTORS=1 cargo test --test numbers vectors::` writes the file anew, and the change log must say so.
 
 use croupier::backend::cpu::{CpuBackend, Level};
 use croupier::backend::{Backend, RowJob};

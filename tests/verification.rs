@@ -1,8 +1,6 @@
 //! Verification on every backend equals the specification bit for bit: every rule, instruction set and dtype, chains
 //! and trees, distributions kept, sent or none, on rows that aim at the boundaries.
 
-#![allow(clippy::print_stdout)] // what was skipped is worth reading
-
 use croupier::backend::cpu::{CpuBackend, Level};
 use croupier::backend::{Backend, RowJob, VerifyResult};
 use croupier::params::watermark::KgwParams;
@@ -24,15 +22,9 @@ use croupier::speculative::typical::Typical;
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 
-#[path = "support/drafts.rs"]
-mod drafts;
-#[path = "support/gpu.rs"]
-mod gpu;
-#[path = "support/rows.rs"]
-mod rows;
-use drafts::{Case, OFF, Recipe, Row, Source, bits, plainly, recipe, summary, together};
-use gpu::Gpu;
-use rows::{Lcg, ascending, row};
+use crate::draft_jobs::{Case, OFF, Recipe, Row, Source, bits, plainly, recipe, summary, together};
+use crate::gpu::Gpu;
+use crate::rows::{Lcg, ascending, row};
 
 fn fast(backend: &mut CpuBackend, job: &RowJob<'_>) -> Box<Kept> {
     backend.run(&[*job]).remove(0).expect("the draft row is fine").kept.expect("it was asked for")

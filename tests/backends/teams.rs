@@ -149,10 +149,12 @@ fn teams_of_each_size() {
 /// Runs these tests on a driver that has no GPU and runs the kernels on the CPU (tests/cuda_driver): the same launches, with one
 /// to eight teams.
 fn on_a_driver_without_a_gpu(name: &str, faults: &str) -> Option<(bool, String)> {
-    build::built().then(|| {
+    crate::build::built().then(|| {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args([name, "--nocapture", "--test-threads=1", "--skip", "without_a_gpu"]);
-        command.env("LD_LIBRARY_PATH", format!("{}/driver", build::FOLDER)).env("FAKE_CUDA_MULTIPROCESSORS", "8");
+        command
+            .env("LD_LIBRARY_PATH", format!("{}/driver", crate::build::FOLDER))
+            .env("FAKE_CUDA_MULTIPROCESSORS", "8");
         command.env("CROUPIER_TEST_GPU", "required-clusters").env("CROUPIER_TEST_GPU_PROOF", "skip");
         let output = command.env("FAKE_CUDA_FAULTS", faults).output().unwrap();
         let told = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);

@@ -1,5 +1,7 @@
 #include "answers.hpp"
 
+#include <fcntl.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -62,6 +64,42 @@ void write_to(const std::string& path, const char* outputs, size_t room) {
     if (fclose(file) == 0 && is_whole) rename(unfinished.c_str(), path.c_str());
 }
 
+// While one exists, no other process looks for the same answer: it would take as long, and find the same.
+class Turn {
+  public:
+    explicit Turn(const std::string& path) {
+        // Few files for many answers, so that who waits for nothing waits seldom.
+        std::string turns = path.substr(0, path.rfind('/')) + "/turn-" + path.substr(path.size() - 2);
+        fd = open(turns.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+        // Without it both find it.
+        if (fd >= 0) (void)flock(fd, LOCK_EX);
+    }
+    ~Turn() {
+        if (fd >= 0) close(fd);
+    }
+    Turn(const Turn&) = delete;
+    Turn& operator=(const Turn&) = delete;
+
+  private:
+    int fd;
+};
+
+// Where an answer is kept, and where it goes.
+struct Answer {
+    std::string path;
+    char* to;
+    size_t room;
+};
+
+void find(const Kernel& kernel, const Grid& grid, const Arguments& arguments, const Answer& answer) {
+    Turn turn(answer.path);
+    if (read_from(answer.path, answer.to, answer.room)) return;
+    Arguments own = arguments;
+    own.outputs = reinterpret_cast<Address>(answer.to);
+    kernel.run(grid, own);
+    write_to(answer.path, answer.to, answer.room);
+}
+
 }  // namespace
 
 void run_or_remember(const Kernel& kernel, const Grid& grid, const Arguments& arguments) {
@@ -77,12 +115,7 @@ void run_or_remember(const Kernel& kernel, const Grid& grid, const Arguments& ar
     char* to = apart.empty() ? outputs : apart.data();
     memset(to, kUnwritten, room);
     std::string path = place(folder, kernel, grid, arguments);
-    if (!read_from(path, to, room)) {
-        Arguments own = arguments;
-        own.outputs = reinterpret_cast<Address>(to);
-        kernel.run(grid, own);
-        write_to(path, to, room);
-    }
+    if (!read_from(path, to, room)) find(kernel, grid, arguments, {path, to, room});
     for (size_t at = 0; at < apart.size(); ++at) {
         if (apart[at] != kUnwritten) outputs[at] = apart[at];
     }

@@ -35,6 +35,7 @@ struct Range {
     std::shared_ptr<Memory> memory;  // none if pinned
     int access;                      // PROT_*, while the driver works
     unsigned times_opened = 1;
+    int pages = PROT_NONE;           // what its pages may be used for now, by who has the key
 };
 
 // By address.

@@ -1,7 +1,7 @@
 //! Which device is used, when none is, and what is said about it.
 
 use crate::build::{FOLDER, built};
-use crate::server::{field, start};
+use crate::cuda_host::server::{field, start};
 use crate::support::*;
 use croupier::backend::cpu::CpuBackend;
 use croupier::backend::cuda::CudaBackend;
@@ -208,7 +208,9 @@ fn does_not_open() {
 fn a_driver_that_does_not_start_is_not_taken_for_none() {
     let absent = |faults: &str| {
         let mut command = std::process::Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", "choice::does_not_open", "--ignored", "--nocapture"]).env("FAKE_CUDA_FAULTS", faults);
+        command
+            .args(["--exact", "cuda_host::choice::does_not_open", "--ignored", "--nocapture"])
+            .env("FAKE_CUDA_FAULTS", faults);
         let output = command.env("LD_LIBRARY_PATH", format!("{FOLDER}/driver")).output().unwrap();
         String::from_utf8_lossy(&output.stdout).into_owned()
     };

@@ -1,7 +1,7 @@
 //! Devices without room, devices that compute something else, and devices that break.
 
 use crate::build::{FOLDER, built};
-use crate::server::{Server, WHEN_ARMED, field, start};
+use crate::cuda_host::server::{Server, WHEN_ARMED, field, start};
 use crate::support::*;
 use croupier::backend::cpu::CpuBackend;
 use croupier::backend::cuda::CudaBackend;
@@ -177,7 +177,7 @@ fn a_row_that_a_launch_leaves_out_has_no_result() {
         return;
     }
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "faults::leave_rows_out", "--ignored", "--nocapture"]);
+    command.args(["--exact", "cuda_host::faults::leave_rows_out", "--ignored", "--nocapture"]);
     command.env("LD_LIBRARY_PATH", format!("{FOLDER}/driver")).env("FAKE_CUDA_FAULTS", "leave@2=0,leave@4=0");
     let output = command.output().unwrap();
     let told = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);

@@ -1,7 +1,7 @@
 //! Devices on which only small teams of blocks run.
 
 use crate::build::{FOLDER, built};
-use crate::server::{field, start};
+use crate::cuda_host::server::{field, start};
 use croupier::backend::cpu::CpuBackend;
 use croupier::backend::cuda::CudaBackend;
 use croupier::backend::cuda::machine::Machine;
@@ -41,7 +41,7 @@ fn a_device_on_which_no_clusters_run_serves() {
 
 fn finds_three_blocks(driver: &[(&str, &str)]) -> Result<(), String> {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "teams::of_three_blocks", "--ignored", "--nocapture"]);
+    command.args(["--exact", "cuda_host::teams::of_three_blocks", "--ignored", "--nocapture"]);
     command.env("LD_LIBRARY_PATH", format!("{FOLDER}/driver")).envs(driver.iter().copied());
     let output = command.output().unwrap();
     let told = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
@@ -105,7 +105,7 @@ fn prove_themselves() {
 
 fn proof(device: &str, multiprocessors: &str, fault: &str) -> String {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "teams::prove_themselves", "--ignored", "--nocapture"]);
+    command.args(["--exact", "cuda_host::teams::prove_themselves", "--ignored", "--nocapture"]);
     command.env("FAKE_CUDA_DEVICES", device).env("FAKE_CUDA_MULTIPROCESSORS", multiprocessors);
     command.env("LD_LIBRARY_PATH", format!("{FOLDER}/driver")).env("FAKE_CUDA_FAULTS", fault);
     let output = command.env("FAKE_CUDA_ANSWERS", format!("{FOLDER}/driver/answers")).output().unwrap();

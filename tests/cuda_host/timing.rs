@@ -35,7 +35,9 @@ fn measure() {
 fn measured(faults: &str, call_micros: &str) -> Option<String> {
     built().then(|| {
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", "timing::measure", "--ignored", "--nocapture"]).env("FAKE_CUDA_FAULTS", faults);
+        command
+            .args(["--exact", "cuda_host::timing::measure", "--ignored", "--nocapture"])
+            .env("FAKE_CUDA_FAULTS", faults);
         command.env("FAKE_CUDA_CALL", call_micros);
         command.env("LD_LIBRARY_PATH", format!("{FOLDER}/driver"));
         let output = command.env("FAKE_CUDA_ANSWERS", format!("{FOLDER}/driver/answers")).output().unwrap();

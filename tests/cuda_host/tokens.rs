@@ -1,6 +1,6 @@
 //! Replies of a server with a GPU are those of one without, bit for bit.
 
-use crate::server::{Server, start};
+use crate::cuda_host::server::{Server, start};
 use crate::support::*;
 use croupier::proto::verify_work::DraftDistribution;
 use croupier::proto::*;

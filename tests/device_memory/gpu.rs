@@ -170,7 +170,7 @@ async fn tokens_of_rows_on_a_gpu_are_those_of_inline_rows() {
     let mut inline_worker = server.worker().await;
     let expected = texts(&mut inline_worker, 1, |row| inline(&[row.to_vec()])).await;
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "gpu::worker_process", "--ignored", "--nocapture"]);
+    command.args(["--exact", "device_memory::gpu::worker_process", "--ignored", "--nocapture"]);
     command.env(SOCKET, server.socket()).env(DEVICE, &info.device_uuid).stdout(Stdio::piped());
     let mut child = command.spawn().unwrap();
     let got: Vec<String> = blocking(|| {
@@ -199,12 +199,17 @@ async fn tokens_of_rows_on_a_gpu_are_those_of_inline_rows() {
 
 /// Runs that test with a driver that has no GPU and runs the kernels on the CPU (tests/cuda_driver). Clusters are required.
 fn on_a_driver_without_a_gpu(settings: &[(&str, &str)]) -> Option<(bool, String)> {
-    build::built().then(|| {
+    crate::build::built().then(|| {
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", "gpu::tokens_of_rows_on_a_gpu_are_those_of_inline_rows", "--nocapture"]);
-        command.env("LD_LIBRARY_PATH", format!("{}/driver", build::FOLDER)).envs(settings.iter().copied());
+        command.args([
+            "--exact",
+            "device_memory::gpu::tokens_of_rows_on_a_gpu_are_those_of_inline_rows",
+            "--nocapture",
+        ]);
+        command.env("LD_LIBRARY_PATH", format!("{}/driver", crate::build::FOLDER)).envs(settings.iter().copied());
         command.env("CROUPIER_TEST_GPU", "required-clusters");
-        let output = command.env("FAKE_CUDA_ANSWERS", format!("{}/driver/answers", build::FOLDER)).output().unwrap();
+        let output =
+            command.env("FAKE_CUDA_ANSWERS", format!("{}/driver/answers", crate::build::FOLDER)).output().unwrap();
         let told = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
         (output.status.success(), told.into_owned())
     })

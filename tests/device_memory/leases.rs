@@ -140,7 +140,7 @@ async fn server_of_killed_workers() {
     let (server, device) = server().await;
     let killed = || {
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", "leases::worker_process", "--ignored", "--nocapture"]);
+        command.args(["--exact", "device_memory::leases::worker_process", "--ignored", "--nocapture"]);
         let mut child = command.env(SOCKET, server.socket()).stdout(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         assert!(lines.any(|line| line.unwrap().ends_with("at the point")));
@@ -172,6 +172,6 @@ async fn server_of_killed_workers() {
 #[test]
 fn nothing_is_left_of_workers_that_are_killed() {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "leases::server_of_killed_workers", "--ignored"]);
+    command.args(["--exact", "device_memory::leases::server_of_killed_workers", "--ignored"]);
     assert!(command.status().unwrap().success());
 }

@@ -1,10 +1,10 @@
 //! The whole backend on a machine that is the emulator: batches cut into launches, two of them under way, rows handed over,
 //! foreign rows, drafts proposed and verified. And a machine that fails.
 
-use super::cases::{self, Case, case, summary};
-use super::drafts::{self, recipe, together};
 use super::harness::{Emulator, built, config};
 use super::on_device::{OnDevice, device_bytes};
+use crate::cases::{self, Case, case, summary};
+use crate::draft_jobs::{self, recipe, together};
 use croupier::backend::cpu::CpuBackend;
 use croupier::backend::cuda::CudaBackend;
 use croupier::backend::cuda::abi::{self, SLICE_CHUNKS};
@@ -261,7 +261,7 @@ fn drafts_in_many_launches_equal_the_specification() {
     }
     let strategy = prop::collection::vec(recipe(vec![127, 1025, 2049], 5), 1..6);
     let result = TestRunner::new(config(25)).run(&strategy, |recipes| {
-        let cases: Vec<drafts::Case> = recipes.iter().filter_map(drafts::Recipe::case).collect();
+        let cases: Vec<draft_jobs::Case> = recipes.iter().filter_map(draft_jobs::Recipe::case).collect();
         let backend = RefCell::new(backend("narrow"));
         let keep =
             |job: &RowJob<'_>| -> Box<Kept> { backend.borrow_mut().run(&[*job]).remove(0).unwrap().kept.unwrap() };
@@ -270,7 +270,7 @@ fn drafts_in_many_launches_equal_the_specification() {
             got = backend.borrow_mut().verify(jobs);
         });
         for (case, got) in cases.iter().zip(&got) {
-            assert_eq!(drafts::bits(got), drafts::bits(&case.expected()), "{}", drafts::summary(case));
+            assert_eq!(draft_jobs::bits(got), draft_jobs::bits(&case.expected()), "{}", draft_jobs::summary(case));
         }
         Ok(())
     });

@@ -1,9 +1,9 @@
 //! Rows that a worker wrote on the device, with the emulator as the device.
 
-use super::cases::{self, Case, Chained, case, summary};
-use super::drafts::{self, recipe, together};
 use super::harness::{built, config};
 use super::machine::{Emulated, backend};
+use crate::cases::{self, Case, Chained, case, summary};
+use crate::draft_jobs::{self, recipe, together};
 use croupier::backend::cuda::CudaBackend;
 use croupier::backend::cuda::ask::has_kernel;
 use croupier::backend::cuda::machine::DeviceRow;
@@ -227,7 +227,7 @@ fn drafts_on_the_device_equal_the_specification() {
     }
     let strategy = (prop::collection::vec(recipe(vec![127, 1025], 4), 1..5), any::<bool>());
     let result = TestRunner::new(config(20)).run(&strategy, |(recipes, holds)| {
-        let cases: Vec<drafts::Case> = recipes.iter().filter_map(drafts::Recipe::case).collect();
+        let cases: Vec<draft_jobs::Case> = recipes.iter().filter_map(draft_jobs::Recipe::case).collect();
         let backend = RefCell::new(backend("narrow"));
         backend.borrow_mut().machine().holds = holds;
         let plain = Case::new(Dtype::F32, &cases::row(0, 3000, 1));
@@ -257,7 +257,7 @@ fn drafts_on_the_device_equal_the_specification() {
             );
         });
         for (case, got) in cases.iter().zip(&got) {
-            assert_eq!(drafts::bits(got), drafts::bits(&case.expected()), "{}", drafts::summary(case));
+            assert_eq!(draft_jobs::bits(got), draft_jobs::bits(&case.expected()), "{}", draft_jobs::summary(case));
         }
         Ok(())
     });

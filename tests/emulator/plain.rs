@@ -1,8 +1,8 @@
 //! Plain rows and draft rows with the kernels on a CPU: what is kept of a draft row at the edges of lists, and proof that it
 //! would be seen if a kernel were told something else.
 
-use super::cases::{Case, SHAPES, bits, case, row, summary};
 use super::harness::{Emulator, Layout, Spoil, built, each_job, unspoilt};
+use crate::cases::{Case, SHAPES, bits, case, row, summary};
 use croupier::backend::cuda::abi::LISTED;
 use croupier::backend::cuda::ask::{Asked, has_kernel};
 use croupier::params::Decay;

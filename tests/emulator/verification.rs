@@ -1,8 +1,8 @@
 //! Verification with the kernels on a CPU, against the specification: every rule, chains and trees, distributions kept,
 //! sent or none. And proof that it would be seen if a kernel were told something else.
 
-use super::drafts::{Case, OFF, Recipe, Row, Source, bits, recipe, summary, together};
 use super::harness::{Emulator, Layout, Spoil, built, config, each_job, layout, unspoilt};
+use crate::draft_jobs::{Case, OFF, Recipe, Row, Source, bits, recipe, summary, together};
 use croupier::backend::cpu::CpuBackend;
 use croupier::backend::cuda::abi;
 use croupier::backend::cuda::ask::{Asked, Kernel, Most, NoKernel, has_kernel};

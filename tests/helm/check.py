@@ -153,7 +153,7 @@ def texts():
 
 
 def injected():
-    """What `croupier inject` writes of the manifests in tests/inject, as tests/inject/main.rs holds it."""
+    """What `croupier inject` writes of the manifests in tests/inject, as tests/inject/mod.rs holds it."""
     files = sorted((ROOT / "tests/inject").glob("*.injected.yaml"))
     for path in files:
         objects = [o for o in yaml.safe_load_all(path.read_text()) if o]

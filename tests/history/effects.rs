@@ -1,7 +1,7 @@
 //! What each tool does to a text, by hand.
 
+use crate::history::tools::pattern;
 use crate::support::*;
-use crate::tools::pattern;
 use crate::work::*;
 use croupier::proto::*;
 

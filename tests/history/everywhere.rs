@@ -1,7 +1,7 @@
 //! One text, whatever kind of work it comes from.
 
+use crate::history::tools::*;
 use crate::support::*;
-use crate::tools::*;
 use crate::work::*;
 use croupier::proto::*;
 

@@ -1,7 +1,7 @@
 //! Bad values: the field at fault is named, its sequence is not opened, neighbours go on.
 
+use crate::history::tools::pattern;
 use crate::support::*;
-use crate::tools::pattern;
 use croupier::proto::*;
 
 fn bad() -> Vec<(&'static str, SamplingParams)> {

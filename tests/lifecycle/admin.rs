@@ -1,6 +1,6 @@
 //! The admin port: its pages, and who may not keep the probes out.
 
-use super::common::{NEVER, config, start};
+use crate::common::{NEVER, config, start};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 

@@ -1,6 +1,6 @@
 //! Calls that tonic, or its reflection, would end without a reason.
 
-use super::common::{config, start};
+use crate::common::{config, start};
 use croupier::config::Config;
 use croupier::proto::sampler_client::SamplerClient;
 use croupier::proto::*;

@@ -1,6 +1,6 @@
 //! Bounds of connections: how many there may be, what they may say, and whom they leave places for.
 
-use super::common::{NEVER, config, start, until};
+use crate::common::{NEVER, config, start, until};
 use croupier::config::Config;
 use croupier::proto::sampler_client::SamplerClient;
 use croupier::proto::*;

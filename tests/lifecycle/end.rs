@@ -1,6 +1,6 @@
 //! The end: draining, and what ends a server that was not told to stop.
 
-use super::common::{Fatal, Lost, NEVER, config, requests, serve, start, until};
+use crate::common::{Fatal, Lost, NEVER, config, requests, serve, start, until};
 use croupier::app::{App, Drained, Error};
 use croupier::config::Config;
 use croupier::proto::sampler_client::SamplerClient;

@@ -1,6 +1,6 @@
 //! Connections that last: whose worker vanishes, and that grow old.
 
-use super::common::{config, requests, start, until};
+use crate::common::{config, requests, start, until};
 use croupier::config::Config;
 use croupier::proto::sampler_client::SamplerClient;
 use croupier::proto::*;

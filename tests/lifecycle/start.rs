@@ -1,6 +1,6 @@
 //! The start: sockets that are there already, and what is served.
 
-use super::common::{config, start, until};
+use crate::common::{config, start, until};
 use croupier::app::{App, Drained, Error};
 use croupier::config::Config;
 use croupier::proto::sampler_client::SamplerClient;

@@ -1,9 +1,9 @@
 //! A call whose messages are spoiled on their way, and what its replies must be whatever was in them.
 
+use crate::mutations::spoil::Spoiler;
+use crate::mutations::told::Told;
 use crate::raw::Raw;
-use crate::spoil::Spoiler;
 use crate::support::violation;
-use crate::told::Told;
 use axum::http::uri::PathAndQuery;
 use bytes::Bytes;
 use croupier::proto::decode_request::Request;

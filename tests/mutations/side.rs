@@ -1,8 +1,8 @@
 //! The side socket, where regions are handed out: length, message, length, message.
 
-use crate::call::Went;
-use crate::spoil::Spoiler;
-use crate::told::Told;
+use crate::mutations::call::Went;
+use crate::mutations::spoil::Spoiler;
+use crate::mutations::told::Told;
 use croupier::proto::region_reply::Reply;
 use croupier::proto::region_request::Request;
 use croupier::proto::*;

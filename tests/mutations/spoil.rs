@@ -1,8 +1,8 @@
 //! What may be wrong with a message: numbers at the edges of their types, lengths that fit nothing, fields that are missing, twice,
 //! elsewhere or of another message, and bytes that are no message at all.
 
-use crate::draw::Draw;
-use crate::tree::{self, Field, Value};
+use crate::mutations::tree::{self, Field, Value};
+use crate::whole::draw::Draw;
 
 /// Fields of the call so far, to be put where they do not belong. Old ones are replaced.
 const SEEN: usize = 512;

@@ -1,7 +1,7 @@
 //! Steps as workers send them, of every kind of work and every way of logits, before anything is wrong with them.
 
-use crate::draw::{Chosen, Draw};
 use crate::support::VOCAB;
+use crate::whole::draw::{Chosen, Draw};
 use croupier::proto::decode_request::Request;
 use croupier::proto::*;
 use croupier::sampling::logits::Dtype;

@@ -1,11 +1,11 @@
 //! Calls from beginning to end, each message through the hands of a spoiler.
 
-use crate::call::{ANSWERED, Call, Went, documented};
+use crate::mutations::call::{ANSWERED, Call, Went, documented};
+use crate::mutations::side::Side;
+use crate::mutations::spoil::Spoiler;
+use crate::mutations::steps::{self, COLUMNS, Way};
+use crate::mutations::told::Told;
 use crate::raw::Raw;
-use crate::side::Side;
-use crate::spoil::Spoiler;
-use crate::steps::{self, COLUMNS, Way};
-use crate::told::Told;
 use axum::http::uri::PathAndQuery;
 use croupier::proto::decode_request::Request;
 use croupier::proto::decode_response::Response;

@@ -52,7 +52,7 @@ fn cycles(server: &Server, count: usize, rest: &Held) {
     let mut left = count;
     while left > 0 {
         let workers = left.min(MOST_WORKERS);
-        let mut process = server.process_at("cycles::many_workers", WORKERS, &workers.to_string());
+        let mut process = server.process_at("regions::cycles::many_workers", WORKERS, &workers.to_string());
         assert_eq!(server.held().series[0], workers as f64, "all of them have their region when they die");
         process.kill().unwrap();
         process.wait().unwrap();

@@ -99,7 +99,7 @@ impl Server {
 
     /// A worker process that has come to a point of its life.
     fn worker(&self, point: &str) -> Child {
-        self.process_at("processes::worker_process", POINT, point)
+        self.process_at("regions::processes::worker_process", POINT, point)
     }
 
     /// A process that is one of the tests which are none, told what to do, and has come to its point.

@@ -1,10 +1,10 @@
 //! Emitted tokens have the target's distribution, and observed acceptance is the expected one.
 
 use crate::chi_square::{DEVIATE, FALSE_ALARM, deviate};
-use crate::planted::Planted;
-use crate::reference;
-use crate::rounds::Rounds;
-use crate::world::{Model, PROMPT, Source, VOCAB, World, parameters};
+use crate::speculative::planted::Planted;
+use crate::speculative::reference;
+use crate::speculative::rounds::Rounds;
+use crate::speculative::world::{Model, PROMPT, Source, VOCAB, World, parameters};
 use croupier::params::SamplingParams;
 use croupier::speculative::rule::AcceptanceRule::{Block, Greedy, Rejection};
 

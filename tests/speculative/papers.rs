@@ -1,8 +1,8 @@
 //! The reference is exact, by enumeration; and verification decides as the reference does, draft by draft.
 
-use crate::lossless::TREE;
-use crate::reference;
-use crate::world::{Model, Source, World, dense, parameters};
+use crate::speculative::lossless::TREE;
+use crate::speculative::reference;
+use crate::speculative::world::{Model, Source, World, dense, parameters};
 use croupier::sampling::philox::{Purpose, uniform_at};
 use croupier::speculative::numbers::unit;
 use croupier::speculative::plain::Target;

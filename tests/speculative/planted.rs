@@ -1,7 +1,7 @@
 //! Wrong rules, as they were found in the field or are easily written, so that the tests can show their power.
 
-use crate::reference;
-use crate::world::{Rows, dense};
+use crate::speculative::reference;
+use crate::speculative::world::{Rows, dense};
 use croupier::sampling::philox::{Purpose, uniform};
 use croupier::sequence::Sequence;
 use croupier::speculative::draft::Draft;

@@ -1,6 +1,6 @@
 //! Texts that speculation does not change at all: the same seed gives the same tokens with and without it.
 
-use crate::world::{Model, Source, World, parameters};
+use crate::speculative::world::{Model, Source, World, parameters};
 use croupier::params::SamplingParams;
 use croupier::speculative::rule::AcceptanceRule::{self, Block, Greedy, Rejection};
 

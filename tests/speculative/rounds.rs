@@ -1,7 +1,7 @@
 //! Rounds whose drafts have different shapes in turn. So cheap that a million texts take seconds: there are no parameters, and each
 //! distribution is made once.
 
-use crate::world::{Model, PROMPT, VOCAB, distribution};
+use crate::speculative::world::{Model, PROMPT, VOCAB, distribution};
 use croupier::params::SamplingParams;
 use croupier::sampling::distribution::Distribution;
 use croupier::sampling::kept::Kept;

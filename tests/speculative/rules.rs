@@ -1,7 +1,7 @@
 //! The rules that are not lossless, what is reported for metrics, and rows that are no distribution.
 
 use crate::chi_square::{DEVIATE, deviate};
-use crate::world::{Model, Source, World, distribution};
+use crate::speculative::world::{Model, Source, World, distribution};
 use croupier::params::SamplingParams;
 use croupier::sampling::distribution::Distribution;
 use croupier::sampling::listed::Reach;

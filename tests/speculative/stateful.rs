@@ -3,9 +3,9 @@
 //! other tests hold against references.
 
 use crate::chi_square::{DEVIATE, FALSE_ALARM, deviate};
-use crate::lossless::{CELLS, TREE, VIEWS, cell, seen_by};
-use crate::reference;
-use crate::world::{Model, PROMPT, VOCAB};
+use crate::speculative::lossless::{CELLS, TREE, VIEWS, cell, seen_by};
+use crate::speculative::reference;
+use crate::speculative::world::{Model, PROMPT, VOCAB};
 use croupier::params::SamplingParams;
 use croupier::params::chain::SamplerParams;
 use croupier::params::history::HistoryParams;

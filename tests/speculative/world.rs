@@ -1,7 +1,7 @@
 //! Small models with real sequences, and a worker that drafts and has its drafts verified, round after round.
 
-use crate::planted::Planted;
-use crate::reference;
+use crate::speculative::planted::Planted;
+use crate::speculative::reference;
 use croupier::params::SamplingParams;
 use croupier::params::chain::SamplerParams;
 use croupier::params::history::HistoryParams;

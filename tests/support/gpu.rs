@@ -1,8 +1,5 @@
 //! The GPU among the backends that are compared, where there is one.
 
-#[path = "open_gpu.rs"]
-mod open_gpu;
-
 use croupier::backend::cuda::CudaBackend;
 use croupier::backend::{Backend, BackendInfo, RowJob, VerifyJob, VerifyResult};
 use croupier::sampling::row::RowResult;
@@ -15,7 +12,7 @@ impl Gpu {
     /// None if there is none.
     pub(crate) fn opened() -> Option<MutexGuard<'static, CudaBackend>> {
         static OPENED: OnceLock<Option<Mutex<CudaBackend>>> = OnceLock::new();
-        let opened = OPENED.get_or_init(|| open_gpu::open_gpu().map(Mutex::new));
+        let opened = OPENED.get_or_init(|| crate::open_gpu::open_gpu().map(Mutex::new));
         opened.as_ref().map(|backend| backend.lock().unwrap_or_else(PoisonError::into_inner))
     }
 

@@ -1,8 +1,8 @@
 //! Bearer tokens: who must show one, and tokens that change meanwhile.
 
-use super::common::{Running, config, start, until};
 use super::pki::Mounted;
 use super::{Secured, Worker};
+use crate::common::{Running, config, start, until};
 use croupier::config::Config;
 use croupier::proto::sampler_client::SamplerClient;
 use croupier::proto::*;

@@ -76,7 +76,7 @@ fn recorded_pages_look_as_they_must() {
             wrong.push(format!("{} has to be:\n{is}", path.display()));
         }
     }
-    assert!(wrong.is_empty(), "{}\nIf that is meant: BLESS=1 cargo test --test top", wrong.join("\n"));
+    assert!(wrong.is_empty(), "{}\nIf that is meant: BLESS=1 cargo test --test server top::", wrong.join("\n"));
 }
 
 #[test]

@@ -1,9 +1,9 @@
 //! Collectors that are slow, gone or difficult harm nobody, and what they do not take is counted.
 
 use super::{Worker, client, collected, one_row, tracing};
-use crate::collector::{Collector, Manner};
 use crate::common::{Running, start, until};
-use crate::pki::{Authority, Mounted};
+use crate::tls::pki::{Authority, Mounted};
+use crate::traces::collector::{Collector, Manner};
 use croupier::app::{App, Drained};
 use croupier::otlp::Settings;
 use croupier::proto::LogitsDtype;

@@ -1,7 +1,7 @@
 //! What detectors find, and what they do not.
 
 use crate::chi_square::{DEVIATE, deviate};
-use crate::texts::{KEYS, schemes, text, unmarked};
+use crate::watermarks::texts::{KEYS, schemes, text, unmarked};
 use croupier::params::watermark::{GumbelParams, KgwParams, SeedingScheme, SynthidParams, Watermark};
 use croupier::sampling::mark::greenlist::{Greenlist, Seeds};
 use croupier::watermark::tails::binomial;

@@ -1,6 +1,6 @@
 //! A backend that does everything with each instruction set at hand and as the specification does, and notes what differs.
 
-use crate::drafts;
+use crate::draft_jobs;
 use croupier::backend::cpu::{CpuBackend, Level};
 use croupier::backend::{Backend, BackendInfo, RowJob, VerifyJob, VerifyResult};
 use croupier::sampling::distribution::Distribution;
@@ -57,10 +57,10 @@ impl Backend for Checking {
 
     fn verify(&mut self, jobs: &[VerifyJob<'_>]) -> Vec<VerifyResult> {
         let mut results: Vec<VerifyResult> = jobs.iter().map(verify).collect();
-        let expected: Vec<String> = results.iter().map(drafts::bits).collect();
+        let expected: Vec<String> = results.iter().map(draft_jobs::bits).collect();
         for at in 0..self.levels.len() {
             results = self.levels[at].1.verify(jobs);
-            let got: Vec<String> = results.iter().map(drafts::bits).collect();
+            let got: Vec<String> = results.iter().map(draft_jobs::bits).collect();
             self.compare(self.levels[at].0, || format!("{:?}", jobs[0].rows[0].spec), &got, &expected);
         }
         results

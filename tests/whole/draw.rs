@@ -1,7 +1,7 @@
 //! Whole parameters at random.
 
-pub use crate::fields::FIELDS;
 use crate::rows::Lcg;
+pub use crate::whole::fields::FIELDS;
 use croupier::proto::SamplingParams;
 
 /// Random values, of the vocabulary of a stream.

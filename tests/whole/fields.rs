@@ -1,6 +1,6 @@
 //! A value of each parameter at random: of its range, with its edges, and mostly one that does something.
 
-use crate::draw::Draw;
+use crate::whole::draw::Draw;
 use croupier::proto::*;
 
 /// Sets a parameter.

@@ -1,8 +1,8 @@
 //! What a text goes through: opened with whole parameters at random, twice, and then some tokens by every kind of work.
 
-use crate::draw::{Chosen, Draw, FIELDS};
 use crate::rows::{SHAPES, row};
 use crate::support::*;
+use crate::whole::draw::{Chosen, Draw, FIELDS};
 use croupier::proto::decode_request::Request;
 use croupier::proto::verify_work::DraftDistribution;
 use croupier::proto::*;

@@ -1,11 +1,6 @@
 //! Speculative decoding over real sockets: draft and verify work, what they report, and what they refuse.
 //! (`tests/speculative` proves the rules themselves.)
 
-#![allow(clippy::unwrap_used, unreachable_pub)]
-
-#[path = "../support/mod.rs"]
-mod support;
-
 mod calibration;
 mod metrics;
 mod mistakes;
@@ -13,4 +8,3 @@ mod proposals;
 mod rounds;
 mod shifts;
 mod texts;
-mod work;

@@ -2,19 +2,12 @@
 //! gives tokens on every instruction set as the specification does, the same ones twice, in another batch and opened again, by sample,
 //! draft and verify work; what is refused names a field.
 
-#![allow(clippy::unwrap_used, clippy::print_stdout, unreachable_pub)]
-
 mod checking;
-#[path = "../support/drafts.rs"]
-mod drafts;
-mod draw;
+pub(crate) mod draw;
 mod fields;
 mod life;
-#[path = "../support/rows.rs"]
-mod rows;
-#[path = "../support/mod.rs"]
-mod support;
 
+use crate::support::{TestServer, Transport};
 use checking::Checking;
 use croupier::limits::Limits;
 use croupier::params::SUPPORTED;
@@ -23,7 +16,6 @@ use life::{Counts, Life};
 use proptest::prelude::*;
 use proptest::test_runner::{FileFailurePersistence, TestCaseError, TestRunner};
 use std::cell::RefCell;
-use support::{TestServer, Transport};
 
 /// Each field of the schema is drawn, so a new one belongs in the table.
 #[test]

@@ -1,31 +1,17 @@
 //! Messages with anything wrong with them, at random and over real sockets: of every call that samples, and of the side socket. Each gets an answer
 //! that is documented and names a field, nothing panics, nothing is left behind, and a neighbour's text does not change.
 //!
-//! `MUTATIONS=100000 cargo test --release --test mutations` tries more of them than the suite does, and `MUTATIONS_SEED` others.
-
-#![cfg(target_os = "linux")]
-#![allow(clippy::unwrap_used, clippy::print_stdout, unreachable_pub)]
+//! `MUTATIONS=100000 cargo test --release --test random mutations::` tries more of them than the suite does, and `MUTATIONS_SEED` others.
 
 mod call;
-#[allow(dead_code)] // Parameters are drawn here, and never given up.
-#[path = "../whole/draw.rs"]
-mod draw;
-#[path = "../whole/fields.rs"]
-mod fields;
-#[path = "../support/raw.rs"]
-mod raw;
-#[allow(dead_code)] // Its random numbers are what is used here.
-#[path = "../support/rows.rs"]
-mod rows;
 mod side;
 mod spoil;
 mod steps;
-#[path = "../support/mod.rs"]
-mod support;
 mod talk;
 mod told;
 mod tree;
 
+use crate::support::*;
 use croupier::backend::cpu::CpuBackend;
 use croupier::limits::Limits;
 use croupier::proto::SamplingParams;
@@ -33,7 +19,6 @@ use spoil::Spoiler;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
-use support::*;
 use told::Told;
 
 /// What must be as before when a call has ended. One stream, the neighbour's, stays.

@@ -1,8 +1,5 @@
 //! From the first connection to the last: limits on connections, readiness, and the end.
 
-#[path = "../common/mod.rs"]
-mod common;
-
 mod admin;
 mod calls;
 mod connections;

@@ -1,12 +1,6 @@
 //! Shared memory over real sockets: leases, steps that read regions, everything a worker may do wrong, and what is left
 //! when it dies. The cases are those of Triton's shared memory tests (`qa/L0_shared_memory`) and more of the same kind.
 
-#![cfg(target_os = "linux")]
-#![allow(clippy::unwrap_used, unreachable_pub)]
-
-#[path = "../support/mod.rs"]
-mod support;
-
 mod abuse;
 mod cycles;
 mod leases;
@@ -16,13 +10,13 @@ mod release;
 mod rows;
 mod slots;
 
+use crate::support::*;
 use croupier::backend::Backend;
 use croupier::backend::cpu::CpuBackend;
 use croupier::bench::region::{Leased, SideClient, SideError};
 use croupier::limits::Limits;
 use croupier::proto::*;
 use std::path::Path;
-use support::*;
 
 /// Room for some rows of the vocabulary, in bytes.
 const REGION: u64 = 16 << 10;

@@ -1,11 +1,9 @@
 //! TLS on the TCP listener, over real sockets: who gets in, who does not, and certificates that change meanwhile.
 
-#[path = "../common/mod.rs"]
-mod common;
-mod pki;
+pub(crate) mod pki;
 mod tokens;
 
-use common::{NEVER, Running, config, start, until};
+use crate::common::{NEVER, Running, config, start, until};
 use croupier::config::Config;
 use croupier::proto::decode_request::Request;
 use croupier::proto::decode_response::Response;

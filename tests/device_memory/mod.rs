@@ -1,16 +1,6 @@
 //! Regions in device memory, over real sockets: leases, loans, steps, mistakes, limits, and what is left of a worker that is
 //! killed. The device is a fake whose memory is a file, and the CPU samples; tests/emulator has the kernels.
 
-#![cfg(target_os = "linux")]
-#![allow(clippy::unwrap_used, clippy::print_stdout, unreachable_pub)]
-
-#[path = "../support/emulator.rs"]
-mod build;
-#[path = "../support/open_gpu.rs"]
-mod open_gpu;
-#[path = "../support/mod.rs"]
-mod support;
-
 mod fake;
 mod gpu;
 mod leases;
@@ -18,6 +8,7 @@ mod loans;
 mod ranks;
 mod steps;
 
+use crate::support::*;
 use croupier::backend::Backend;
 use croupier::backend::cpu::CpuBackend;
 use croupier::bench::region::{Leased, SideClient};
@@ -29,7 +20,6 @@ use croupier::region::worker::Window;
 use fake::{Device, GRANULARITY, OnFake, UUID};
 use std::path::Path;
 use std::sync::Arc;
-use support::*;
 use tonic::Code;
 
 /// Room for some rows of the vocabulary, in bytes.

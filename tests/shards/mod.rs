@@ -1,16 +1,11 @@
 //! Rows whose columns several ranks hold: the same tokens as whole rows, and everything a rank may do wrong.
 
-#![cfg(target_os = "linux")]
-#![allow(clippy::unwrap_used, unreachable_pub)]
-
-#[path = "../support/mod.rs"]
-mod support;
-
 mod mistakes;
 mod rank;
 mod tokens;
 mod trouble;
 
+use crate::support::*;
 use croupier::backend::cpu::CpuBackend;
 use croupier::bench::region::{Leased, SideClient};
 use croupier::limits::Limits;
@@ -20,7 +15,6 @@ use rank::Rank;
 use std::ops::Range;
 use std::path::Path;
 use std::time::Duration;
-use support::*;
 
 /// Room for a few slots of rows, in bytes.
 const REGION: u64 = 16 << 10;

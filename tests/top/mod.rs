@@ -2,12 +2,7 @@
 //!
 //! `pages` were recorded from running servers: `empty` at a start, `load` under `croupier bench` 2 s apart, `drafts` from
 //! the example `speculative`, one of whose drafts is broken, 4 s apart. `screens` is what they must look like;
-//! `BLESS=1 cargo test --test top` writes them anew.
-
-#![allow(clippy::unwrap_used, unreachable_pub)]
-
-#[path = "../common/mod.rs"]
-mod common;
+//! `BLESS=1 cargo test --test server top::` writes them anew.
 
 mod live;
 mod refused;

@@ -7,11 +7,6 @@
 //! [`papers`] (decision by decision), [`replay`] (texts that do not change), [`rules`] (those that are not lossless, stops, bad input),
 //! [`stateful`] (chi-square where rows depend on more than counts of tokens).
 
-#![allow(clippy::print_stdout)] // what was measured is worth reading
-#![allow(clippy::unwrap_used, unreachable_pub)] // a test program may stop at the first surprise, and has no users
-
-#[path = "../support/chi_square.rs"]
-mod chi_square;
 mod lossless;
 mod papers;
 mod planted;

@@ -1,15 +1,10 @@
 //! Traces, as a collector gets them from a server over real sockets.
 
 mod collector;
-#[path = "../common/mod.rs"]
-mod common;
-#[path = "../tls/pki.rs"]
-#[allow(dead_code)]
-mod pki;
 mod trouble;
 
+use crate::common::{NEVER, Running, config, start, until};
 use collector::{Collector, Manner, attributes};
-use common::{NEVER, Running, config, start, until};
 use croupier::config::Config;
 use croupier::otlp::Settings;
 use croupier::otlp::wire::{Span, SpanKind};

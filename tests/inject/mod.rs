@@ -1,9 +1,7 @@
 //! `croupier inject` on manifests as they are published: what it writes, byte for byte, and how it ends.
 //!
-//! `BLESS=1 cargo test --test inject` writes `*.injected.yaml` anew; `scripts/helm-check` holds them against the schemas of
+//! `BLESS=1 cargo test --test server inject::` writes `*.injected.yaml` anew; `scripts/helm-check` holds them against the schemas of
 //! Kubernetes. That the sidecar is the chart's is `src/inject/tests.rs::the_sidecar_is_the_charts`.
-
-#![allow(clippy::unwrap_used)]
 
 use std::ffi::OsString;
 use std::io::Write;

@@ -1,0 +1,15 @@
+//! Parameters and messages at random, over real sockets. A program of its own: it counts panics, and other tests plant some.
+
+#![allow(clippy::unwrap_used, clippy::print_stdout, unreachable_pub)] // A test may stop at the first surprise, and has no users.
+
+#[path = "support/draft_jobs.rs"]
+mod draft_jobs;
+#[path = "support/raw.rs"]
+mod raw;
+#[path = "support/rows.rs"]
+mod rows;
+mod support;
+
+#[cfg(target_os = "linux")]
+mod mutations;
+mod whole;

@@ -1,0 +1,17 @@
+//! The program as who runs it sees it: its commands, its configuration, its start and its end, TLS, traces.
+
+#![allow(clippy::unwrap_used, unreachable_pub)] // A test may stop at the first surprise, and has no users.
+
+mod common;
+
+mod bench;
+mod configuration;
+mod drain;
+mod inject;
+mod lifecycle;
+mod parameters;
+mod process;
+mod recovery;
+mod tls;
+mod top;
+mod traces;
