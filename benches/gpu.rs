@@ -10,7 +10,6 @@
 
 use clap::Parser;
 use croupier::backend::cpu::CpuBackend;
-use croupier::backend::cuda::abi::MAX_TEAM;
 use croupier::backend::cuda::costs::Costs;
 use croupier::backend::cuda::timing::Timing;
 use croupier::backend::cuda::{CudaBackend, OpenError};
@@ -26,6 +25,8 @@ use croupier::speculative::tree::Tree;
 use std::process::ExitCode;
 use std::time::Instant;
 
+#[path = "support/by_team.rs"]
+mod by_team;
 #[path = "support/from_host.rs"]
 mod from_host;
 #[path = "support/options.rs"]
@@ -62,6 +63,8 @@ struct Extent {
     batches: &'static [usize],
     drafted_vocab_size: usize,
     drafts: &'static [usize],
+    /// Drafts of which a row each is weighed, by teams of each size.
+    weighed: &'static [usize],
     room: usize,
 }
 
@@ -71,6 +74,7 @@ const WHOLE: Extent = Extent {
     batches: &[1, 8, 64, 256],
     drafted_vocab_size: 128_256,
     drafts: &[1, 8, 32],
+    weighed: &[4, 8, 16, 32],
     room: ROOM,
 };
 const QUICK: Extent = Extent {
@@ -79,6 +83,7 @@ const QUICK: Extent = Extent {
     batches: &[1, 8],
     drafted_vocab_size: 1000,
     drafts: &[1],
+    weighed: &[1],
     room: 4 << 20,
 };
 
@@ -150,7 +155,8 @@ impl Bench {
         self.rows(before);
         self.verification();
         self.whole_steps();
-        self.teams();
+        by_team::rows(self);
+        by_team::weighing(self);
         self.rows(behind);
     }
 
@@ -192,31 +198,6 @@ impl Bench {
         }
     }
 
-    /// What teams of each size take, beside the one that is chosen.
-    fn teams(&mut self) {
-        let sizes = 1..=MAX_TEAM;
-        println!("\n| format | rows | mix | chosen, cold us | by teams of 1 | 2 | 3 | 4 | 5 | 6 | 7 | 8 |");
-        println!("|---|---|---|---|---|---|---|---|---|---|---|---|");
-        let vocab = self.extent.drafted_vocab_size;
-        for dtype in [Dtype::F32, Dtype::Bf16] {
-            let rows = Rows::new(vocab, dtype, Shape::Peaked);
-            for &batch in &self.extent.batches[self.extent.batches.len() / 2..] {
-                for mix in &MIXES[1..] {
-                    let measured = *self.backend.costs();
-                    let forced = sizes.clone().map(Costs::only);
-                    let times = std::iter::once(measured).chain(forced).map(|costs| {
-                        self.backend.set_costs(costs);
-                        let timed = rows.timed(self, batch, mix, self.extent.rounds.div_ceil(10));
-                        timed.map_or_else(|error| error.to_string(), |timing| format!("{:.1}", median(timing.cold)))
-                    });
-                    let times: Vec<String> = times.collect();
-                    self.backend.set_costs(measured);
-                    println!("| {} | {batch} | {} | {} |", dtype.name(), mix.0, times.join(" | "));
-                }
-            }
-        }
-    }
-
     fn whole_steps(&mut self) {
         let Extent { drafted_vocab_size: vocab, batches, rounds, .. } = self.extent;
         if let Err(what) = from_host::table(&mut self.backend, vocab, batches, rounds) {
@@ -248,9 +229,13 @@ const DRAFTED: usize = 8;
 /// What the launches of a verification may take together, cold, over one read of its rows.
 const VERIFICATION_GOAL: f32 = 1.5;
 /// How a draft is verified: name, rule, whether it has chance.
-const RULES: [(&str, AcceptanceRule, bool); 4] = [
+type Rule = (&'static str, AcceptanceRule, bool);
+
+/// By which rows are weighed.
+const KEPT: Rule = ("rejection, kept", AcceptanceRule::Rejection, true);
+const RULES: [Rule; 4] = [
     ("certain", AcceptanceRule::Rejection, false),
-    ("rejection, kept", AcceptanceRule::Rejection, true),
+    KEPT,
     ("block, kept", AcceptanceRule::Block, true),
     ("greedy", AcceptanceRule::Greedy, false),
 ];
@@ -286,7 +271,8 @@ impl Drafts {
         DraftToken { token: *token, source }
     }
 
-    fn line(&self, bench: &mut Bench, batch: usize, &(name, rule, has_chance): &(&str, AcceptanceRule, bool)) {
+    /// Calls `f` with so many drafts, one behind the other.
+    fn with_jobs<R>(&self, batch: usize, &(_, rule, has_chance): &Rule, f: impl FnOnce(&[VerifyJob<'_>]) -> R) -> R {
         let rows_of = |i| (i..=i + DRAFTED).map(|at| self.row(at, Action::Score { token: 0 })).collect();
         let rows: Vec<Vec<RowJob<'_>>> = (0..batch).map(rows_of).collect();
         let drafts_of = |i| (i..i + DRAFTED).map(|at| self.draft(at, has_chance)).collect();
@@ -302,23 +288,34 @@ impl Drafts {
             numbers: Numbers { seed: i as u64, start: 0 },
             measure: false,
         };
-        let jobs: Vec<VerifyJob<'_>> = (0..batch).map(job).collect();
-        let timings = match bench.backend.time_verification(&jobs, bench.extent.rounds) {
+        f(&(0..batch).map(job).collect::<Vec<_>>())
+    }
+
+    /// What each launch takes.
+    fn timed(&self, bench: &mut Bench, batch: usize, rule: &Rule, rounds: usize) -> Result<Vec<Timing>, OpenError> {
+        self.with_jobs(batch, rule, |jobs| bench.backend.time_verification(jobs, rounds))
+    }
+
+    fn line(&self, bench: &mut Bench, batch: usize, rule: &Rule) {
+        let timings = match self.timed(bench, batch, rule, bench.extent.rounds) {
             Ok(timings) => timings,
-            Err(error) => return bench.fail(&format!("{batch} drafts, {name}, {}", self.dtype.name()), &error),
+            Err(error) => return bench.fail(&format!("{batch} drafts, {}, {}", rule.0, self.dtype.name()), &error),
         };
         let (cold, hot): (Vec<f32>, Vec<f32>) = timings.into_iter().map(|of| (median(of.cold), median(of.hot))).unzip();
-        let bytes = jobs.iter().flat_map(|job| job.rows).map(|row| row.logits.byte_len()).sum::<usize>() as f32;
-        let reads = cold.iter().sum::<f32>() * bench.copy_rate / bytes;
-        let all = (0..bench.extent.rounds).map(|_| {
-            let start = Instant::now();
-            bench.backend.verify(&jobs);
-            start.elapsed().as_secs_f32() * 1e6
+        let (bytes, all) = self.with_jobs(batch, rule, |jobs| {
+            let all = (0..bench.extent.rounds).map(|_| {
+                let start = Instant::now();
+                bench.backend.verify(jobs);
+                start.elapsed().as_secs_f32() * 1e6
+            });
+            let rows = jobs.iter().flat_map(|job| job.rows);
+            (rows.map(|row| row.logits.byte_len()).sum::<usize>() as f32, median(all.collect()))
         });
-        let all = median(all.collect());
+        let reads = cold.iter().sum::<f32>() * bench.copy_rate / bytes;
         println!(
-            "| {} | {batch} | {name} | {} | {} | {all:.0} | {reads:.2} |",
+            "| {} | {batch} | {} | {} | {} | {all:.0} | {reads:.2} |",
             self.dtype.name(),
+            rule.0,
             micros(&cold),
             micros(&hot)
         );
