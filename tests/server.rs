@@ -6,6 +6,7 @@ mod common;
 
 mod bench;
 mod configuration;
+mod descriptors;
 mod drain;
 mod inject;
 mod lifecycle;

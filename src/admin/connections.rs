@@ -5,6 +5,7 @@
 use crate::error::Reason;
 use crate::metrics::Metrics;
 use crate::rpc::connections::listener::Acceptor;
+use crate::rpc::connections::spare::{Behind, Spare};
 use std::collections::VecDeque;
 use std::future::Future;
 use std::io;
@@ -36,6 +37,8 @@ const BOUNDS: Bounds = Bounds { places: 64, request: Duration::from_secs(2), who
 pub(super) struct Listener {
     socket: TcpListener,
     acceptor: Acceptor,
+    /// Whatever else has taken all descriptors: a scrape is how that is seen.
+    spare: Spare,
     metrics: Metrics,
     bounds: Bounds,
     places: Arc<Semaphore>,
@@ -56,8 +59,10 @@ impl Listener {
     }
 
     fn within(bounds: Bounds, socket: TcpListener, metrics: Metrics) -> Self {
-        let (acceptor, places) = (Acceptor::new(metrics.clone()), Arc::new(Semaphore::new(bounds.places)));
-        Self { socket, acceptor, metrics, bounds, places, open: VecDeque::new() }
+        let spare = Spare::new();
+        let acceptor = Acceptor::new(metrics.clone()).with(spare.clone());
+        let places = Arc::new(Semaphore::new(bounds.places));
+        Self { socket, acceptor, spare, metrics, bounds, places, open: VecDeque::new() }
     }
 
     /// A place, once there is one.
@@ -90,7 +95,7 @@ impl axum::serve::Listener for Listener {
         let io = self.acceptor.next(&self.socket).await;
         let peer = io.peer_addr().unwrap_or_else(|_| SocketAddr::from(([0, 0, 0, 0], 0)));
         let place = self.place().await;
-        (Connection::new(io, place, self.bounds, self.metrics.clone()), peer)
+        (Connection::new(io, (place, self.spare.behind()), self.bounds, self.metrics.clone()), peer)
     }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
@@ -108,13 +113,15 @@ pub(super) struct Connection {
     leave: Pin<Box<WaitForCancellationFutureOwned>>,
     metrics: Metrics,
     _place: Arc<OpenConnection>,
+    /// Behind `io`, whose descriptor is free then.
+    _behind: Behind,
 }
 
 impl Connection {
-    fn new(io: TcpStream, place: Arc<OpenConnection>, bounds: Bounds, metrics: Metrics) -> Self {
+    fn new(io: TcpStream, (place, behind): (Arc<OpenConnection>, Behind), bounds: Bounds, metrics: Metrics) -> Self {
         let leave = Box::pin(place.leave.clone().cancelled_owned());
         let (deadline, end) = (Box::pin(sleep(bounds.request)), Some(Instant::now() + bounds.whole));
-        Self { io, deadline, end, leave, metrics, _place: place }
+        Self { io, deadline, end, leave, metrics, _place: place, _behind: behind }
     }
 
     /// An error once the connection has to end; otherwise the task is woken when it has to.

@@ -4,15 +4,18 @@
 //! for a client that never sends one; keepalive only begins after it. So each connection is wrapped here.
 
 use super::connection::{Connection, ConnectionPermit};
+use super::spare::Spare;
 use super::uds::UdsListener;
 use crate::complaints::Complaints;
 use crate::error::Reason;
 use crate::metrics::{Metrics, Transport};
 use crate::rpc::caller::Peer;
 use metrics::Gauge;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::io;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
@@ -60,13 +63,20 @@ impl Accept for UdsListener {
 pub struct Acceptor {
     metrics: Metrics,
     complaints: Arc<Complaints>,
+    spare: Option<Spare>,
 }
 
 impl Acceptor {
     /// Counts in `metrics`.
     #[must_use]
     pub fn new(metrics: Metrics) -> Self {
-        Self { metrics, complaints: Arc::default() }
+        Self { metrics, complaints: Arc::default(), spare: None }
+    }
+
+    /// The same, which gives up a descriptor for a socket where there is no other.
+    #[must_use]
+    pub fn with(self, spare: Spare) -> Self {
+        Self { spare: Some(spare), ..self }
     }
 
     /// The next socket.
@@ -76,6 +86,14 @@ impl Acceptor {
                 Ok(io) => return io,
                 Err(error) => {
                     self.metrics.accept_errors.increment(1);
+                    if let Some(spare) = self.spare.as_ref().filter(|spare| is_lack(&error) && spare.give_up()) {
+                        // Without a descriptor the system does not say whether anybody is there.
+                        match at_once(listener.accept()).await {
+                            Some(Ok(io)) => return io,
+                            _ => spare.keep(),
+                        }
+                        continue;
+                    }
                     if let Some(more) = self.complaints.next(Instant::now()) {
                         tracing::warn!(%error, more, "a connection could not be accepted{}", advice(&error));
                     }
@@ -217,14 +235,25 @@ pub(super) async fn accept_each<L: Accept, T, F: Future<Output = ()>>(
     }
 }
 
+/// What comes of it without waiting, if anything.
+async fn at_once<F: Future>(future: F) -> Option<F::Output> {
+    let mut future = pin!(future);
+    let now = |cx: &mut Context<'_>| match future.as_mut().poll(cx) {
+        Poll::Ready(output) => Poll::Ready(Some(output)),
+        Poll::Pending => Poll::Ready(None),
+    };
+    poll_fn(now).await
+}
+
+/// Whether there is no descriptor left.
+fn is_lack(error: &io::Error) -> bool {
+    let is_full = |error| [rustix::io::Errno::MFILE, rustix::io::Errno::NFILE].contains(&error);
+    rustix::io::Errno::from_io_error(error).is_some_and(is_full)
+}
+
 /// What to do about an error.
 fn advice(error: &io::Error) -> &'static str {
-    let is_full = |error| [rustix::io::Errno::MFILE, rustix::io::Errno::NFILE].contains(&error);
-    if rustix::io::Errno::from_io_error(error).is_some_and(is_full) {
-        ": the process has no descriptor left; raise the limit of open files, ulimit -n"
-    } else {
-        ""
-    }
+    if is_lack(error) { ": the process has no descriptor left; raise the limit of open files, ulimit -n" } else { "" }
 }
 
 #[cfg(test)]

@@ -3,4 +3,5 @@
 pub(super) mod connection;
 pub mod handshake;
 pub mod listener;
+pub mod spare;
 pub mod uds;
