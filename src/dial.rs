@@ -128,7 +128,9 @@ pub fn hint(why: &str, access: &Access) -> &'static str {
     match &access.tls {
         _ if has(&[NO_GRPC]) => "; it speaks no gRPC there: is this the admin port?",
         Some(_) if has(&[PLAIN]) => "; it speaks no TLS there: leave --tls-ca out",
-        None if has(&CUT) => "; if the server speaks TLS, give --tls-ca",
+        None if has(&CUT) => {
+            "; if the server speaks TLS, give --tls-ca; or it has as many connections as it may (max_connections)"
+        }
         Some(_) if has(&["CaUsedAsEndEntity"]) => {
             "; the server shows an authority's own certificate: give it one that the authority has signed for a server"
         }

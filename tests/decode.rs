@@ -165,6 +165,18 @@ async fn raw_scores_need_no_sequence() {
     assert!((logprob + (VOCAB as f32).ln()).abs() < 1e-5, "{logprob}");
 }
 
+#[tokio::test]
+async fn a_bad_row_of_many_that_are_scored_is_named() {
+    let server = TestServer::start().await;
+    let mut worker = server.worker().await;
+    let score = score_work(None, ScoreWork { token_ids: vec![1; 5], logprobs: None });
+    let mut rows = vec![vec![0.0; VOCAB as usize]; 5];
+    rows[3][7] = f32::NAN;
+    let result = worker.step(Step { work: vec![score], logits: inline(&rows), ..Default::default() }).await;
+    let told = &result.work[0];
+    assert_eq!((told.status(), &*told.message), (RowStatus::NanLogits, "scored row 3: the row has a NaN logit"));
+}
+
 /// Every number format, with and without padding, with the last row cut short or not.
 #[tokio::test]
 async fn rows_are_found_whatever_the_format_and_stride() {

@@ -22,13 +22,14 @@ _NO_LIMIT = 1 << 62
 
 
 class Limits:
-    """Those of the server's that a message has to keep to. 0, which a server that does not know one says, is no limit."""
+    """Those of the server's that messages and drafts have to keep to. 0, which a server that does not know one says, is no limit."""
 
     def __init__(self, wire: pb.Limits) -> None:
         self.message_bytes = wire.max_message_bytes or _NO_LIMIT
         self.rows = wire.max_rows_per_step or _NO_LIMIT
         self.row_bytes = wire.max_row_bytes_per_step or _NO_LIMIT
         self.sequences = wire.max_sequences_per_stream or _NO_LIMIT
+        self.history_tokens = wire.max_history_tokens or _NO_LIMIT
 
 
 @dataclass

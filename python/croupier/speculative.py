@@ -177,7 +177,10 @@ class _Plan(Generic[_S]):
                 self._told[sequence.id] = told, len(sequence.tokens)
 
     def length(self, sequence: Sequence, at_most: int) -> int:
-        """How many tokens to draft: `at_most`, or fewer where that was the advice last."""
+        """How many tokens to draft: `at_most`, or fewer where that was the advice last, or where `max_history_tokens` has no room for
+        them and the token behind them."""
+        room = self.stream._session.limits.history_tokens - len(sequence.prompt) - len(sequence.tokens) - 1
+        at_most = min(at_most, max(room, 0))
         told, _ = self._told.get(sequence.id, (None, 0))
         if told is None or not told.HasField("advised_draft_length"):
             return at_most

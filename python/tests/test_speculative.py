@@ -83,6 +83,23 @@ def check(verified):
         assert [each.draft.path(i)[-1] for i in each.accepted_path] == each.accepted_path
 
 
+def test_drafts_end_where_a_text_may_be_no_longer(serve):
+    server = serve("--max-history-tokens", "12")
+    with croupier.connect(server.uds, VOCAB) as stream:
+        speculation = Speculation(stream)
+        near, other = (stream.open(prompt=[3] * tokens, seed=tokens) for tokens in (9, 2))
+        emitted = []
+        while near.finish_reason is None and len(near.tokens) < 3:
+            drafts = speculation.chain([near, other], draft_model, 4)
+            assert len(drafts[0].token_ids) == 2 - len(near.tokens) and len(drafts[1].token_ids) == min(4, 9 - len(other.tokens))
+            emitted.append(speculation.verify(drafts, target(drafts))[0].token_ids)
+        assert len(near.tokens) == 3 == sum(map(len, emitted))
+        # By hand it is longer: refused, and what to do is told.
+        [last] = [stream.open(prompt=[3] * 9, seed=1)]
+        with pytest.raises(croupier.SpeculationError, match="a shorter draft may fit"):
+            speculation.verify([Draft(last, [5] * 3)], np.zeros((4, VOCAB), np.float32))
+
+
 @pytest.mark.parametrize("kind", ["NGRAM", "SUFFIX"])
 def test_proposed_in_the_sidecar_not_one_token_changes(server, kind):
     fields = dict(proposer=croupier.pb.ProposerParams(kind=getattr(croupier.pb, f"PROPOSER_KIND_{kind}")))

@@ -81,7 +81,15 @@ fn finish_rows(
             let output = results.next().ok_or_else(lost)??;
             keep(sequence.ok_or_else(lost)?, work, output)
         }
-        WorkKind::Score(_) => results.collect::<Result<_, _>>().map(Done::Scored),
+        WorkKind::Score(_) => {
+            // Prompts are scored by the thousand rows: which one is wrong is worth telling.
+            let named = |(at, result): (usize, Result<RowOutput, RowFailure>)| {
+                result.map_err(|RowFailure { status, message, .. }| {
+                    RowFailure::new(status, format!("scored row {at}: {message}"))
+                })
+            };
+            results.enumerate().map(named).collect::<Result<_, _>>().map(Done::Scored)
+        }
         WorkKind::Verify(_) => Err(lost()),
     }
 }

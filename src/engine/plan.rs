@@ -181,6 +181,7 @@ fn may_emit<'a>(sequence: Option<&'a Sequence>, tokens: usize, limits: &Limits) 
     let (len, most) = (sequence.history_len(), limits.max_history_tokens as u64);
     if len + tokens as u64 > most {
         let message = format!("{len} tokens of prompt and output and {tokens} more are over max_history_tokens {most}");
+        let message = if tokens > 1 && len < most { message + "; a shorter draft may fit" } else { message };
         return Err(RowFailure::new(RowStatus::HistoryLimit, message));
     }
     Ok(sequence)

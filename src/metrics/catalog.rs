@@ -132,7 +132,7 @@ macro_rules! catalog {
 
 catalog! {
     BUILD_INFO = Def::gauge("croupier_build_info", Unit::Count, "Always 1; the labels say what runs here.");
-    READY = Def::gauge("croupier_ready", Unit::Count, "1 while the server takes work; 0 while it starts or drains.");
+    READY = Def::gauge("croupier_ready", Unit::Count, "1 while the server takes work; 0 while it starts or drains, or its engine is stuck.");
     REQUESTS = Def::counter("croupier_requests_total", Unit::Count, "Calls that ended, by method and gRPC status code.");
     CALL_DURATION = Def::histogram("croupier_call_duration_seconds", Unit::Seconds, CALL_SECONDS,
         "Duration of calls from first to last byte; of Decode: how long its stream was open.");

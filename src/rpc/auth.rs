@@ -1,5 +1,6 @@
 //! Bearer tokens of calls over TCP. Whoever may open the Unix socket is told by its file's permissions instead.
 
+use super::caller::Caller;
 use super::server::split;
 use super::status;
 use crate::error::Error;
@@ -41,6 +42,8 @@ async fn check(State(door): State<Door>, request: Request, next: Next) -> Respon
     let Err(error) = admit(request.headers(), &door.tokens.current()) else { return next.run(request).await };
     let status = status::from_error(&error);
     door.metrics.refused(error.reason());
+    let peer = Caller::of(request.extensions());
+    tracing::debug!(peer = %peer.peer(), reason = error.reason().name(), service, method, "a call was refused");
     let method = if service == SERVICE_NAME { method } else { "" };
     door.metrics.call_finished(method, status::code_name(status.code()), Duration::ZERO);
     status.into_http::<axum::body::Body>().into_response()

@@ -67,11 +67,12 @@ pub struct Model {
 /// What went wrong, of which there was at least one since the start.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Error {
-    /// `refused` (connections, calls and steps), `row`, `call`, `lease` (of a region), `shards` (of a step), or `accept`.
+    /// `refused` (connections, calls and steps), `row`, `call`, `opening`, `lease` (of a region), `shards` (of a step), `reload`, or
+    /// `accept`.
     pub kind: &'static str,
     /// The reason's label; of a call its method and code.
     pub reason: String,
-    /// The model label, of rows.
+    /// The model label, of rows and openings.
     pub model: Option<String>,
     /// How often.
     pub count: Count,
@@ -205,16 +206,21 @@ fn errors(d: &Difference<'_>) -> Vec<Error> {
     };
     let refused = d.by(&cat::REJECTED, ["reason"]);
     let rows = d.by(&cat::ROWS_INVALID, ["reason", "model"]);
+    let openings = d.by(&cat::OPENINGS_FAILED, ["reason", "model"]);
     let calls = d.by(&cat::REQUESTS, ["method", "code"]);
     let mut errors = Vec::new();
     errors.extend(refused.into_iter().map(|([reason], n)| error("refused", reason.to_owned(), None, n)));
     errors.extend(rows.into_iter().map(|([reason, model], n)| error("row", reason.to_owned(), Some(model), n)));
+    let refused = |([reason, model], n): ([&str; 2], _)| error("opening", reason.to_owned(), Some(model), n);
+    errors.extend(openings.into_iter().map(refused));
     let failed = calls.into_iter().filter(|([_, code], _)| *code != "OK");
     errors.extend(failed.map(|([method, code], n)| error("call", format!("{method} {code}"), None, n)));
     let leases = d.by(&cat::REGION_LEASES, ["result"]).into_iter().filter(|([result], _)| *result != "granted");
     errors.extend(leases.map(|([result], n)| error("lease", result.to_owned(), None, n)));
     let shards = d.by(&cat::SHARD_FAILURES, ["reason"]);
     errors.extend(shards.into_iter().map(|([reason], n)| error("shards", reason.to_owned(), None, n)));
+    let reloads = d.by(&cat::RELOADS, ["what", "result"]).into_iter().filter(|([_, result], _)| *result != "ok");
+    errors.extend(reloads.map(|([what, _], n)| error("reload", what.to_owned(), None, n)));
     errors.push(error("accept", "accept_errors".to_owned(), None, d.all(&cat::ACCEPT_ERRORS)));
     errors.retain(|e| e.count.total > 0);
     errors
