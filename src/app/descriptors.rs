@@ -8,7 +8,7 @@ const OF_CONNECTION: u64 = 4;
 const OTHERS: u64 = 128;
 
 /// Raises the soft limit to the hard one, and gives what it is then; `None`: there is none. The soft limit is low for the sake of programs
-/// that use `select`. Where descriptors run out nobody is accepted, and a server that works is killed by its probes.
+/// that use `select`. Where descriptors run out nobody is accepted, and a server that works is killed by probes over gRPC.
 pub(super) fn raised() -> Option<u64> {
     let limits = getrlimit(Resource::Nofile);
     // Fails where a sandbox forbids it.
@@ -23,7 +23,7 @@ pub(super) fn check(descriptors: Option<u64>, max_connections: usize) {
         tracing::warn!(
             descriptors,
             needed,
-            "so few open files may run out before max_connections does, and probes would go unanswered; raise the limit (ulimit -Hn), \
+            "so few open files may run out before max_connections does, and new connections, probes over gRPC too, would wait; raise the limit (ulimit -Hn), \
              or lower max_connections"
         );
     }

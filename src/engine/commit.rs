@@ -82,10 +82,11 @@ fn finish_rows(
             keep(sequence.ok_or_else(lost)?, work, output)
         }
         WorkKind::Score(_) => {
-            // Prompts are scored by the thousand rows: which one is wrong is worth telling.
+            // Prompts are scored by the thousand rows: which one is wrong is worth telling. A backend that fails does so for all.
             let named = |(at, result): (usize, Result<RowOutput, RowFailure>)| {
-                result.map_err(|RowFailure { status, message, .. }| {
-                    RowFailure::new(status, format!("scored row {at}: {message}"))
+                result.map_err(|failure| match failure.status {
+                    RowStatus::Internal => failure,
+                    _ => RowFailure { message: format!("scored row {at}: {}", failure.message).into(), ..failure },
                 })
             };
             results.enumerate().map(named).collect::<Result<_, _>>().map(Done::Scored)

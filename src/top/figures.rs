@@ -211,8 +211,7 @@ fn errors(d: &Difference<'_>) -> Vec<Error> {
     let mut errors = Vec::new();
     errors.extend(refused.into_iter().map(|([reason], n)| error("refused", reason.to_owned(), None, n)));
     errors.extend(rows.into_iter().map(|([reason, model], n)| error("row", reason.to_owned(), Some(model), n)));
-    let refused = |([reason, model], n): ([&str; 2], _)| error("opening", reason.to_owned(), Some(model), n);
-    errors.extend(openings.into_iter().map(refused));
+    errors.extend(openings.into_iter().map(|([reason, model], n)| error("opening", reason.to_owned(), Some(model), n)));
     let failed = calls.into_iter().filter(|([_, code], _)| *code != "OK");
     errors.extend(failed.map(|([method, code], n)| error("call", format!("{method} {code}"), None, n)));
     let leases = d.by(&cat::REGION_LEASES, ["result"]).into_iter().filter(|([result], _)| *result != "granted");

@@ -88,11 +88,14 @@ impl Acceptor {
                     self.metrics.accept_errors.increment(1);
                     if let Some(spare) = self.spare.as_ref().filter(|spare| is_lack(&error) && spare.give_up()) {
                         // Without a descriptor the system does not say whether anybody is there.
-                        match at_once(listener.accept()).await {
-                            Some(Ok(io)) => return io,
-                            _ => spare.keep(),
+                        let accepted = at_once(listener.accept()).await;
+                        if let Some(Ok(io)) = accepted {
+                            return io;
                         }
-                        continue;
+                        spare.keep();
+                        if accepted.is_none() {
+                            continue;
+                        }
                     }
                     if let Some(more) = self.complaints.next(Instant::now()) {
                         tracing::warn!(%error, more, "a connection could not be accepted{}", advice(&error));
@@ -300,6 +303,27 @@ mod tests {
         assert_eq!(guard.permits.available_permits(), 0);
         drop(admitted);
         assert_eq!(guard.permits.available_permits(), 1);
+    }
+
+    /// Without descriptors, and without memory for a socket where there is one.
+    struct Hopeless(AtomicUsize);
+
+    impl Accept for Hopeless {
+        type Io = tokio::io::DuplexStream;
+
+        async fn accept(&self) -> io::Result<Self::Io> {
+            let tried = self.0.fetch_add(1, Ordering::Relaxed);
+            assert!(tried < 100, "it spins");
+            Err([rustix::io::Errno::MFILE, rustix::io::Errno::NOBUFS][tried % 2].into())
+        }
+    }
+
+    #[tokio::test]
+    async fn a_spare_descriptor_that_does_not_help_is_no_reason_to_spin() {
+        let (guard, _) = guard(&CancellationToken::new());
+        let (acceptor, listener) = (guard.acceptor.with(Spare::new()), Hopeless(AtomicUsize::new(0)));
+        let next = tokio::time::timeout(3 * PAUSE_AFTER_ERROR, acceptor.next(&listener)).await;
+        assert!(next.is_err() && listener.0.load(Ordering::Relaxed) >= 2);
     }
 
     #[test]
