@@ -182,23 +182,28 @@ struct Passes {
         return pass.need == 0 || !masses_are_below(exponent(most, pass.max, pass.scale), pass.need);
     }
 
+    // Whether the chunks of which tokens are to be listed are noted before masses are summed, or while. The loop over logits of 16 bits is
+    // quicker without, that over words no slower with it.
+    static constexpr bool kNotesFirst = Element::kFormat != kRowF32;
+
     // Masses of all tokens. A warp that has none of the likely ones, as most have, works out its own in fewer instructions. Gives what
     // `chunks_to_list` does.
     __device__ u32 sum_masses(const Pass& pass) const {
         if (!sees_untouched(pass)) return 0;
         bool as_sent = sees_all(pass) || pass.with_total;
         u64 sum = 0;
-        u32 to_list = 0, last = (u32)(pass.last_key >> 32), above = as_sent ? row.above() : 0;
+        u32 to_list = kNotesFirst && pass.sink == kToList ? chunks_to_list(pass) : 0, last = (u32)(pass.last_key >> 32);
+        u32 above = as_sent ? row.above() : 0;
 #pragma unroll 1
         for (u32 chunk = row.first_chunk; chunk < row.end_chunk; ++chunk) {
             float x[kPerThread];
             row.load_logits(chunk, x);
             if (!as_sent) row.hide_touched(chunk, x);
             float most = row.delegate(chunk);
-            to_list |= (u32)(descending(most) <= last) << (chunk - row.first_chunk);
-            // The delegate is of untouched tokens.
-            if (above >> (chunk - row.first_chunk) & 1) most = largest(x);
-            if (__any_sync(kAllLanes, !(exponent(most, pass.max, pass.scale) < kFar))) {
+            if constexpr (!kNotesFirst) to_list |= (u32)(descending(most) <= last) << (chunk - row.first_chunk);
+            // The delegate is of untouched tokens: a touched one that is above it may be a likely one.
+            bool is_above = above >> (chunk - row.first_chunk) & 1;
+            if (__any_sync(kAllLanes, is_above || !(exponent(most, pass.max, pass.scale) < kFar))) {
                 if (pass.sink == kToBins) {
 #pragma unroll
                     for (u32 k = 0; k < kPerThread; ++k) sum += bin_mass(pass, x[k]);

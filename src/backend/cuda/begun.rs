@@ -2,7 +2,7 @@
 //! the kernels' own leave a few tokens, which the kernel tells, and the host takes these through the rest of the chain as a
 //! [listed row](crate::sampling::listed). The row itself stays on the device, from where it would be brought whole for a few logits.
 //!
-//! Where more are left than are told, the other backend does the whole row. What that takes beside it has not been measured.
+//! Where more are left than are told, the other backend does the whole row.
 
 use super::ask::{Asked, NoKernel};
 use super::read::Answer;

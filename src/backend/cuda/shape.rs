@@ -9,11 +9,6 @@ use super::costs::{Cost, Costs};
 /// What a team takes to weigh a row, which is little but arithmetic: as measured on an H200, where teams of each size took the same for
 /// a chunk. What counts is how the two compare.
 const WEIGHING: Cost = Cost { row: 7.2, chunk: 2.9 };
-/// Of so many clusters that weigh and could run at once, one did on that H200: 32 rows took two rounds in teams of three, of which the driver
-/// says that 39 fit, and up to four in teams of eight, of which it says 15. Nobody knows why; of no other number of rows was it measured.
-const OF_WEIGHING_CLUSTERS: u32 = 2;
-/// The smallest of which that was seen.
-const FROM_WEIGHING_TEAMS: u32 = 3;
 /// Microseconds between two parts of a launch: what 288 rows took on that H200 more than 256, less what teams of four take for a row.
 const BETWEEN_PARTS: f32 = 6.0;
 
@@ -142,12 +137,8 @@ pub fn sampling(rows: u32, vocab_size: u32, element_bytes: u32, device: &Device)
 #[must_use]
 pub fn weighing(rows: u32, vocab_size: u32, element_bytes: u32, device: &Device) -> Laid {
     let chunks = chunks(vocab_size, device);
-    let at_once = |size| match device.clusters && size >= FROM_WEIGHING_TEAMS {
-        true => (device.resident(size) / OF_WEIGHING_CLUSTERS).max(1),
-        false => device.resident(size),
-    };
     let cost = |size| Some(device.costs.of(size, element_bytes)).filter(|cost| cost.is_never()).unwrap_or(WEIGHING);
-    let team = |size| (at_once(size), cost(size));
+    let team = |size| (device.resident(size), cost(size));
     lay(rows, chunks, device, team, |rows, size| laid(rows, chunks, element_bytes, size, device).uncached(rows, device))
 }
 
@@ -372,10 +363,10 @@ mod tests {
             }
             (laid.shape.team_size, laid.shape.teams, laid.rest.map(|(from, shape)| (from, shape.team_size)))
         };
-        assert_eq!([1, 8, 16].map(|rows| teams(rows, &H200)), [(8, 1, None), (6, 8, None), (3, 16, None)]);
-        assert_eq!([32, 64, 132].map(|rows| teams(rows, &H200)), [(2, 32, None), (2, 64, None), (1, 132, None)]);
+        assert_eq!([1, 8, 16].map(|rows| teams(rows, &H200)), [(8, 1, None), (8, 8, None), (6, 16, None)]);
+        assert_eq!([32, 64, 132].map(|rows| teams(rows, &H200)), [(3, 32, None), (2, 64, None), (1, 132, None)]);
         // Some rows more than run at once.
-        assert_eq!([70, 140].map(|rows| teams(rows, &H200)), [(2, 66, Some((66, 8))), (1, 132, Some((132, 6)))]);
+        assert_eq!([70, 140].map(|rows| teams(rows, &H200)), [(3, 70, None), (1, 132, Some((132, 8)))]);
         assert_eq!(teams(96, &A100).0, 1);
         // Where all blocks must run at once, no more than that.
         for rows in [1, 8, 32, 64, 256] {

@@ -19,6 +19,8 @@ pub(super) struct Walk<'a> {
     /// What was taken from the row's target, and what is left.
     taken: Vec<Taken>,
     total: u64,
+    /// What is left here is not known, so nothing can be asked about it: that would be about something else.
+    is_asked: bool,
     /// What it lacked. If there is anything, the walk counts for nothing.
     missing: Vec<Query>,
 }
@@ -26,7 +28,15 @@ pub(super) struct Walk<'a> {
 impl<'a> Walk<'a> {
     /// None if the rows are not known, because a kernel contradicted itself.
     pub(super) fn new(table: &'a Table<'a>, drafts: &'a [Proposed<'a>]) -> Option<Self> {
-        table.is_seen().then(|| Self { table, drafts, row: 0, taken: vec![], total: 1, missing: vec![] })
+        table.is_seen().then(|| Self {
+            table,
+            drafts,
+            row: 0,
+            taken: vec![],
+            total: 1,
+            is_asked: false,
+            missing: vec![],
+        })
     }
 
     /// The outcome, or what it lacks.
@@ -47,12 +57,13 @@ impl<'a> Walk<'a> {
         answer
     }
 
-    /// What would be left beyond a draft.
+    /// What would be left beyond a draft, where it is known what is left now.
     fn beyond_by(&mut self, factor: f64, node: usize) -> (Taken, Option<u64>) {
         let next = Taken { node, factor: factor.to_bits(), total: self.total };
         let taken = [self.taken.as_slice(), &[next]].concat();
         let query = Query::Left { row: self.row, taken, uniform: self.table.residual(self.row) };
-        (next, self.answer(query).map(|(total, _)| total))
+        let answer = if self.is_asked { None } else { self.answer(query) };
+        (next, answer.map(|(total, _)| total))
     }
 }
 
@@ -80,6 +91,7 @@ impl Positions for Walk<'_> {
     fn come_to(&mut self, row: usize) -> Result<(), RowError> {
         self.total = self.table.target(row)?.total;
         self.row = row;
+        self.is_asked = false;
         self.taken.clear();
         Ok(())
     }
@@ -92,6 +104,9 @@ impl Positions for Walk<'_> {
     }
 
     fn draw(&mut self, uniform: u64) -> u32 {
+        if self.is_asked {
+            return 0;
+        }
         if self.taken.is_empty() && uniform == self.table.sample(self.row) {
             return self.target().token;
         }
@@ -105,6 +120,7 @@ impl Positions for Walk<'_> {
 
     fn take(&mut self, factor: f64, node: usize) {
         let (next, total) = self.beyond_by(factor, node);
+        self.is_asked |= total.is_none();
         if let Some(total) = total.filter(|&total| total > 0) {
             self.taken.push(next);
             self.total = total;
