@@ -130,7 +130,12 @@ fn wanted(texts: &[Text]) -> Vec<Wanted> {
 fn main() {
     let vocabulary = Arc::new(vocabulary());
     let (grammars, room) = (Grammars::new(Arc::clone(&vocabulary)), Counter::new(usize::MAX, Gauge::noop()));
-    let params = |kind, text: &str| GrammarParams { kind, text: text.to_owned(), start_token_ids: vec![] };
+    let params = |kind, text: &str| GrammarParams {
+        kind,
+        text: text.to_owned(),
+        start_token_ids: vec![],
+        start_sequences: vec![],
+    };
     let compiled = |job: &Job| grammars.compile(&params(job.kind, job.grammar), &room, &Patience::default()).unwrap();
     let started = Instant::now();
     grammars.compile(&params(GrammarKind::Regex, "a"), &room, &Patience::default()).unwrap();
@@ -147,7 +152,7 @@ fn main() {
         let started = Instant::now();
         let compiled = compiled(job);
         let compile = micros(started.elapsed());
-        let grammar = Arc::new(Grammar::new(compiled, vec![], vec![END]));
+        let grammar = Arc::new(Grammar::new(compiled, [], vec![END]));
         let tokens = tokens(&vocabulary, job.text.as_bytes());
         let opened = |output: &[u32]| Text::open(Arc::clone(&grammar), VOCAB, output).unwrap();
         let (mut times, mut left) = (Vec::new(), Vec::new());

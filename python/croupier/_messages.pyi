@@ -733,9 +733,11 @@ class GrammarParams(_Message):
     choices: str
     @property
     def start_token_ids(self) -> _Scalars[int]: ...
+    @property
+    def start_sequences(self) -> _Messages[TokenSequence]: ...
     def __init__(self, *, json_schema: str | None = ..., regex: str | None = ..., lark: str | None = ...,
-                 gbnf: str | None = ..., choices: str | None = ...,
-                 start_token_ids: _Iterable[int] | None = ...) -> None: ...
+                 gbnf: str | None = ..., choices: str | None = ..., start_token_ids: _Iterable[int] | None = ...,
+                 start_sequences: _Iterable[TokenSequence | _Fields] | None = ...) -> None: ...
 
 class ThinkingBudgetParams(_Message):
     @property

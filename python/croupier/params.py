@@ -375,8 +375,12 @@ class GrammarParams(Params["pb.GrammarParams"]):
     choices: str | Sequence[str] | None = None
     """Texts, one a line: the text is one of them. Lines end with LF or CRLF; a last one that is empty does not count."""
     start_token_ids: Sequence[int] = ()
-    """The grammar begins behind the first of these tokens in the output, such as the one that ends thinking. Before it
-    every token may be emitted. At most 64. Empty: it begins with the output's first token."""
+    """The grammar begins behind the first of these tokens in the output, such as the one that ends thinking, or of
+    start_sequences. Before it every token may be emitted. At most 64. Neither: it begins with the output's first token.
+    """
+    start_sequences: Sequence[TokenSequence | pb.TokenSequence | Mapping[str, Any] | Sequence[int]] = ()
+    """Tokens in a row behind which it begins, too, such as what begins an answer or the call of a tool; all of them
+    have to be output. At most 8, of 1 .. 64 token ids each."""
 
 
 @dataclass(frozen=True, kw_only=True)

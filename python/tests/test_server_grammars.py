@@ -239,18 +239,20 @@ def test_drafts_of_the_sidecar_stay_within_the_schema(server, expected, source):
             assert [text.tokens for text in texts] == expected[:5]
 
 
-def test_a_grammar_begins_behind_thinking(server):
-    grammar = {"json_schema": {"type": "boolean"}, "start_token_ids": [THOUGHT]}
+@pytest.mark.parametrize("begins, end", [({"start_token_ids": [THOUGHT]}, [THOUGHT]), ({"start_sequences": [[END, END], [THOUGHT, 2, THOUGHT]]}, [THOUGHT, 2, THOUGHT])])
+def test_a_grammar_begins_behind_thinking(server, begins, end):
+    grammar = {"json_schema": {"type": "boolean"}, **begins}
     with croupier.connect(server.uds, VOCAB, eos_token_ids=[END]) as stream:
         text = stream.open(seed=1, grammar=grammar, max_tokens=50)
         thinks = np.where(np.arange(VOCAB) == 2 + ord("x"), 20, 0).astype("f4")[np.newaxis]
         for _ in range(5):
             stream.sample(thinks, [text])
-        stream.sample(np.where(np.arange(VOCAB) == THOUGHT, 60, 0).astype("f4"), [text])
+        for token in end:
+            stream.sample(np.where(np.arange(VOCAB) == token, 60, 0).astype("f4"), [text])
         while text.finish_reason is None:
             stream.sample(thinks, [text])
-        seen = text.tokens.index(THOUGHT)
-        assert text_of(text.tokens[:seen]) == b"xxxxx" and json.loads(text_of(text.tokens[seen:])) in (True, False)
+        said, written = text.tokens[:5], text.tokens[5:]
+        assert text_of(said) == b"xxxxx" and written[:len(end)] == end and json.loads(text_of(written[len(end):])) in (True, False)
 
 
 def test_a_stream_s_grammar_is_that_of_texts_that_say_nothing_else(server):

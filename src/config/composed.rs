@@ -79,10 +79,13 @@ pub(super) fn grammar(value: &Value) -> Read<Option<Arc<GrammarParams>>> {
     let grammar = |parts: &mut Parts<'_>| {
         let given = GrammarKind::ALL.map(|kind| Some((kind, parts.part(kind.name(), text)?)));
         let start_token_ids = parts.or("start_token_ids", Vec::new(), tokens);
+        let start_sequences = parts.or("start_sequences", Vec::new(), sequences);
         let (mut given, names) = (given.into_iter().flatten(), GrammarKind::ALL.map(GrammarKind::name).join(", "));
         let first = given.next();
         match (first, given.next()) {
-            (Some((kind, text)), None) => Some(Arc::new(GrammarParams { kind, text, start_token_ids })),
+            (Some((kind, text)), None) => {
+                Some(Arc::new(GrammarParams { kind, text, start_token_ids, start_sequences }))
+            }
             (Some(_), Some((second, _))) => {
                 parts.wrong(second.name(), format!("is a second grammar; leave one of {names}"));
                 None

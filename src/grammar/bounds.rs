@@ -240,7 +240,7 @@ mod tests {
     use super::*;
 
     fn checked(kind: GrammarKind, text: &str) -> Result<(), String> {
-        check(&GrammarParams { kind, text: text.to_owned(), start_token_ids: vec![] })
+        check(&GrammarParams { kind, text: text.to_owned(), start_token_ids: vec![], start_sequences: vec![] })
     }
 
     fn schema(text: &str) -> Result<(), String> {

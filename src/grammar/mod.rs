@@ -18,6 +18,7 @@ pub mod propose;
 mod rules;
 mod running;
 mod spelling;
+mod starts;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -40,6 +41,7 @@ use crate::permits::Counter;
 use crate::vocabulary::Vocabulary;
 use compile::{NoTokens, Tokens};
 use metrics::Histogram;
+use starts::Starts;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -69,23 +71,23 @@ pub enum CompileError {
 #[derive(Debug)]
 pub struct Grammar {
     compiled: Arc<Compiled>,
-    /// Behind one of these it begins; empty: at once.
-    starts: Vec<u32>,
+    /// Behind what it begins.
+    starts: Starts,
     /// Tokens that end a text where it may end.
     ends: Vec<u32>,
 }
 
 impl Grammar {
-    /// A compiled grammar that begins and may end with some tokens.
+    /// A compiled grammar that begins behind the first of some sequences, at once where there are none, and may end with some tokens.
     #[must_use]
-    pub fn new(compiled: Arc<Compiled>, starts: Vec<u32>, ends: Vec<u32>) -> Self {
-        Self { compiled, starts, ends }
+    pub fn new<'a>(compiled: Arc<Compiled>, starts: impl IntoIterator<Item = &'a [u32]>, ends: Vec<u32>) -> Self {
+        Self { compiled, starts: Starts::new(starts), ends }
     }
 
     /// Bytes it takes, the compiled grammar not counted, which has room of its own.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        size_of::<Self>() + (self.starts.capacity() + self.ends.capacity()) * size_of::<u32>()
+        size_of::<Self>() + self.starts.bytes() + self.ends.capacity() * size_of::<u32>()
     }
 }
 

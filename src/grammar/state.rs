@@ -6,6 +6,7 @@ mod spent;
 
 use super::ahead::Ahead;
 use super::compile::{MASK_FUEL, told};
+use super::starts::Along;
 use super::text::Place;
 use super::trouble::Trouble;
 use super::{Grammar, lock};
@@ -65,8 +66,8 @@ impl Clone for State {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// The grammar has not begun.
-    Before,
+    /// The grammar has not begun; how far what it begins behind has come.
+    Before(Along),
     Inside,
     /// A token has ended the text; it can only be ended again.
     Ended,
@@ -167,10 +168,8 @@ impl State {
     pub(super) fn read(&mut self, grammar: &Grammar, token: u32) -> anyhow::Result<bool> {
         let is_end = grammar.ends.contains(&token);
         let is_allowed = match self.phase {
-            Phase::Before => {
-                if grammar.starts.contains(&token) {
-                    self.phase = Phase::Inside;
-                }
+            Phase::Before(along) => {
+                self.phase = grammar.starts.go_on(along, token).map_or(Phase::Inside, Phase::Before);
                 true
             }
             // What ends a text is no part of it, also where it has a text of its own.
@@ -238,7 +237,7 @@ impl State {
     fn here(&mut self, place: &Place) -> anyhow::Result<Mask> {
         let (grammar, vocab_size) = (&place.grammar, place.vocab_size);
         let mut made = match self.phase {
-            Phase::Before => return Ok(None),
+            Phase::Before(_) => return Ok(None),
             Phase::Ended => Making::none(vocab_size),
             Phase::Inside => self.inside(grammar, vocab_size)?,
         };

@@ -31,7 +31,7 @@ fn room() -> Arc<Counter> {
 }
 
 fn params(kind: GrammarKind, text: &str) -> GrammarParams {
-    GrammarParams { kind, text: text.to_owned(), start_token_ids: vec![] }
+    GrammarParams { kind, text: text.to_owned(), start_token_ids: vec![], start_sequences: vec![] }
 }
 
 fn compiled(kind: GrammarKind, text: &str) -> Arc<Compiled> {
@@ -184,7 +184,7 @@ fn an_object_may_have_hundreds_of_optional_properties() {
 #[test]
 fn a_grammar_begins_where_it_is_asked_to() {
     let compiled = compiled(GrammarKind::Regex, "no");
-    let grammar = Arc::new(Grammar::new(compiled, vec![BEGIN, UNWRITTEN], vec![END]));
+    let grammar = Arc::new(Grammar::new(compiled, [&[BEGIN][..], &[UNWRITTEN]], vec![END]));
     let mut thinking = opened(&grammar, &tokens_of("what?"));
     assert_eq!(wanted(&thinking, Ahead::default()), Ok(vec![None]), "everything may come before");
     let ahead = Ahead::chain([vec![BEGIN], tokens_of("n")].concat());
@@ -316,7 +316,7 @@ proptest! {
     fn no_text_of_a_grammar_fails_the_compiler(text in "[a-z\"/(){}\\[\\]|*+?:,%&@<>=0-9\\\\ \n]{1,60}", kind in 0usize..3) {
         let kind = [GrammarKind::JsonSchema, GrammarKind::Regex, GrammarKind::Lark][kind];
         if let Ok(compiled) = GRAMMARS.compile(&params(kind, &text), &room(), &Patience::default()) {
-            let grammar = Arc::new(Grammar::new(compiled, vec![], vec![END]));
+            let grammar = Arc::new(Grammar::new(compiled, [], vec![END]));
             let text = opened(&grammar, &[]);
             prop_assert!(wanted(&text, Ahead::default()).is_ok());
         }

@@ -61,12 +61,13 @@ static PARAMS: Shape = Shape {
         (65, "repetition_detection", &leaf(3)),
         (66, "thinking_budget", &THINKING),
         (68, "report", &leaf(4)),
-        (81, "grammar", &leaf(6)),
+        (81, "grammar", &GRAMMAR),
         (82, "stop_token_sequences[]", &TOKENS),
         (90, "watermark", &WATERMARK),
     ],
 };
 static THINKING: Shape = Shape { last: 5, more: &[], parts: &[(5, "other_ends[]", &TOKENS)] };
+static GRAMMAR: Shape = Shape { last: 7, more: &[], parts: &[(7, "start_sequences[]", &TOKENS)] };
 static WATERMARK: Shape =
     Shape { last: 3, more: &[], parts: &[(1, "kgw", &leaf(5)), (2, "synthid", &leaf(6)), (3, "gumbel", &leaf(3))] };
 static CONFIG: Shape =

@@ -1,6 +1,6 @@
 //! Which values of the parameters are valid: every range is checked here and nowhere else.
 
-use super::history::check_pattern;
+use super::history::check_sequences;
 use super::*;
 use std::fmt::Display;
 
@@ -77,11 +77,7 @@ impl SamplingParams {
         check_len("banned_token_ids", self.banned_token_ids.len(), vocab_size as usize)?;
         check_tokens("stop_token_ids", &self.stop_token_ids, vocab_size)?;
         check_len("stop_token_ids", self.stop_token_ids.len(), MAX_STOP_TOKEN_IDS)?;
-        check_len("bad_words", self.bad_words.len(), MAX_BAD_WORDS)?;
-        for (i, word) in self.bad_words.iter().enumerate() {
-            check_pattern(&format!("bad_words[{i}].token_ids"), word, vocab_size)?;
-        }
-        Ok(())
+        check_sequences("bad_words", &self.bad_words, MAX_BAD_WORDS, vocab_size)
     }
 }
 
@@ -283,7 +279,12 @@ mod tests {
                 p.history.thinking_budget = Some(Box::new(ThinkingBudget { budget: 1, ..Default::default() }))
             }),
             ("grammar", |p| {
-                let grammar = GrammarParams { kind: GrammarKind::Lark, text: String::new(), start_token_ids: vec![] };
+                let grammar = GrammarParams {
+                    kind: GrammarKind::Lark,
+                    text: String::new(),
+                    start_token_ids: vec![],
+                    start_sequences: vec![],
+                };
                 p.history.grammar = Some(Arc::new(grammar));
             }),
             ("watermark", |p| p.history.watermark = Some(Arc::new(Watermark::Synthid(SynthidParams::new(vec![]))))),

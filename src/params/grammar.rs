@@ -1,6 +1,7 @@
 //! The grammar of structured output: what a text has to match.
 
 use super::check::{check_len, check_tokens};
+use super::history::check_sequences;
 use super::{FieldError, MAX_STOP_TOKEN_IDS};
 
 /// Longest text of a grammar, in bytes. How deep compiling it goes follows from it.
@@ -9,6 +10,9 @@ pub const MAX_GRAMMAR_BYTES: usize = 1 << 16;
 /// Most optional or repeated parts of a grammar: a chain of so many is looked through at each place, in a time that grows with their
 /// square and that nothing can end. 2,048 take 25 ms and 10 MB, 12,000 a second and 300 MB.
 pub const MAX_GRAMMAR_REPEATS: usize = 2048;
+
+/// Most `start_sequences`.
+pub const MAX_START_SEQUENCES: usize = 8;
 
 /// How a grammar is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -49,8 +53,10 @@ pub struct GrammarParams {
     pub kind: GrammarKind,
     /// The grammar; 1 ..= [`MAX_GRAMMAR_BYTES`] bytes.
     pub text: String,
-    /// It begins behind the first of these tokens in the output; empty: with the first token.
+    /// It begins behind the first of these tokens in the output, or of the sequences; neither: with the first token.
     pub start_token_ids: Vec<u32>,
+    /// Tokens in a row behind which it begins, too.
+    pub start_sequences: Vec<Vec<u32>>,
 }
 
 impl GrammarParams {
@@ -81,7 +87,14 @@ impl GrammarParams {
             return Err(FieldError::new(field, message));
         }
         check_len("start_token_ids", self.start_token_ids.len(), MAX_STOP_TOKEN_IDS)?;
-        check_tokens("start_token_ids", &self.start_token_ids, vocab_size)
+        check_tokens("start_token_ids", &self.start_token_ids, vocab_size)?;
+        check_sequences("start_sequences", &self.start_sequences, MAX_START_SEQUENCES, vocab_size)
+    }
+
+    /// What it begins behind: tokens by themselves, and in a row.
+    pub fn starts(&self) -> impl Iterator<Item = &[u32]> {
+        let single = self.start_token_ids.iter().map(std::slice::from_ref);
+        single.chain(self.start_sequences.iter().map(Vec::as_slice))
     }
 
     /// The lines of [`GrammarKind::Choices`].
@@ -105,6 +118,9 @@ impl GrammarParams {
     /// Bytes that it takes.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        size_of::<Self>() + self.text.capacity() + self.start_token_ids.capacity() * size_of::<u32>()
+        let sequences =
+            self.start_sequences.iter().map(|tokens| size_of_val(tokens) + tokens.capacity() * size_of::<u32>());
+        let tokens = self.start_token_ids.capacity() * size_of::<u32>();
+        size_of::<Self>() + self.text.capacity() + tokens + sequences.sum::<usize>()
     }
 }

@@ -137,10 +137,7 @@ impl HistoryParams {
         in_range("dry_allowed_length", self.dry_allowed_length, 1, MAX_DRY_ALLOWED_LENGTH, "")?;
         let hint = " (-1: as many as may be, 0: off)";
         in_range("dry_penalty_last_n", self.dry_penalty_last_n, -1, MAX_LOOK_BACK as i32, hint)?;
-        check_len("dry_sequence_breakers", self.dry_sequence_breakers.len(), MAX_DRY_BREAKERS)?;
-        for (i, breaker) in self.dry_sequence_breakers.iter().enumerate() {
-            check_pattern(&format!("dry_sequence_breakers[{i}].token_ids"), breaker, vocab_size)?;
-        }
+        check_sequences("dry_sequence_breakers", &self.dry_sequence_breakers, MAX_DRY_BREAKERS, vocab_size)?;
         self.validate_search()?;
         self.validate_penalties()?;
         self.validate_steering(vocab_size)
@@ -161,10 +158,7 @@ impl HistoryParams {
         if let Some(detection) = &self.repetition_detection {
             detection.validate().map_err(|e| e.within("repetition_detection"))?;
         }
-        check_len("stop_token_sequences", self.stop_token_sequences.len(), MAX_STOP_SEQUENCES)?;
-        for (i, sequence) in self.stop_token_sequences.iter().enumerate() {
-            check_pattern(&format!("stop_token_sequences[{i}].token_ids"), sequence, vocab_size)?;
-        }
+        check_sequences("stop_token_sequences", &self.stop_token_sequences, MAX_STOP_SEQUENCES, vocab_size)?;
         if let Some(budget) = &self.thinking_budget {
             budget.validate(vocab_size).map_err(|e| e.within("thinking_budget"))?;
         }
@@ -307,6 +301,13 @@ pub(super) fn check_pattern(field: &str, tokens: &[u32], vocab_size: u32) -> Res
     }
     check_len(field, tokens.len(), MAX_PATTERN_TOKENS)?;
     check_tokens(field, tokens, vocab_size)
+}
+
+/// Checks some of them, as messages of their own: at most so many.
+pub(super) fn check_sequences(field: &str, all: &[Vec<u32>], most: usize, vocab_size: u32) -> Result<(), FieldError> {
+    check_len(field, all.len(), most)?;
+    let each = |(i, tokens): (usize, &Vec<u32>)| check_pattern(&format!("{field}[{i}].token_ids"), tokens, vocab_size);
+    all.iter().enumerate().try_for_each(each)
 }
 
 #[cfg(test)]

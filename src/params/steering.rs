@@ -2,7 +2,7 @@
 //! are checked here.
 
 use super::check::{check_len, check_tokens, in_range};
-use super::history::{MAX_LOOK_BACK, check_pattern};
+use super::history::{MAX_LOOK_BACK, check_pattern, check_sequences};
 use super::{FieldError, MAX_LOGIT_BIAS};
 
 /// Longest n-gram that may be kept from coming again.
@@ -185,11 +185,7 @@ impl ThinkingBudget {
         if !self.forced_token_ids.is_empty() {
             check_pattern("forced_token_ids", &self.forced_token_ids, vocab_size)?;
         }
-        check_len("other_ends", self.other_ends.len(), MAX_OTHER_ENDS)?;
-        for (i, end) in self.other_ends.iter().enumerate() {
-            check_pattern(&format!("other_ends[{i}].token_ids"), end, vocab_size)?;
-        }
-        Ok(())
+        check_sequences("other_ends", &self.other_ends, MAX_OTHER_ENDS, vocab_size)
     }
 
     /// All of its lists.

@@ -16,6 +16,8 @@ async fn what_is_wrong_is_told_where_it_was_asked_for_and_harms_nobody() {
     let with = |grammar| SamplingParams { grammar, ..seeded(1) };
     let long = "a".repeat(65_537);
     let start = GrammarParams { start_token_ids: vec![VOCAB], ..regex("a").unwrap() };
+    let behind = |start_sequences| Some(GrammarParams { start_sequences, ..regex("a").unwrap() });
+    let sequence = |token_ids: &[u32]| TokenSequence { token_ids: token_ids.to_vec() };
     let cases = [
         (with(regex("(")), "params.grammar.regex", "unclosed group"),
         (with(regex("")), "params.grammar.regex", "is empty"),
@@ -24,6 +26,13 @@ async fn what_is_wrong_is_told_where_it_was_asked_for_and_harms_nobody() {
         (with(by(Kind::JsonSchema(r#"{"type": 3}"#.to_owned()))), "params.grammar.json_schema", ""),
         (with(by(Kind::Lark("start: b".to_owned()))), "params.grammar.lark", "b"),
         (with(Some(start)), "params.grammar.start_token_ids[0]", "outside the vocabulary"),
+        (
+            with(behind(vec![sequence(&[1, VOCAB])])),
+            "params.grammar.start_sequences[0].token_ids[1]",
+            "outside the vocabulary",
+        ),
+        (with(behind(vec![sequence(&[1]), sequence(&[])])), "params.grammar.start_sequences[1].token_ids", "is empty"),
+        (with(behind(vec![sequence(&[1]); 9])), "params.grammar.start_sequences", "at most 8"),
         (SamplingParams { ignore_eos: Some(true), ..with(regex("a")) }, "params.grammar", "needs a token that ends"),
     ];
     let opened =

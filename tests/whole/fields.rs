@@ -42,7 +42,9 @@ fn grammar(draw: &mut Draw) -> GrammarParams {
         4 => Some(Kind::Choices("abba\nabab\nbaab\nb".to_owned())),
         _ => Some(Kind::Regex(draw.one_of(&["[ab]*", "(ab|ba|b)+", "a{3,9}b*", "(a|b){6}"]).to_owned())),
     };
-    GrammarParams { kind, start_token_ids: if draw.happens(0.3) { draw.tokens(1, 3) } else { vec![] } }
+    let start_token_ids = if draw.happens(0.2) { draw.tokens(1, 3) } else { vec![] };
+    let start_sequences = if draw.happens(0.2) { sequences(draw, 3, 2) } else { vec![] };
+    GrammarParams { kind, start_token_ids, start_sequences }
 }
 
 fn watermark(draw: &mut Draw) -> WatermarkParams {

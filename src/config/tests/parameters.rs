@@ -103,15 +103,17 @@ fn parts_are_what_they_are_on_the_wire() {
     assert_eq!(tools.length_penalty, Some(LengthPenalty { start: 50, factor: 1.1 }));
     let detection = RepetitionDetection { max_pattern_size: 20, min_pattern_size: 2, min_count: 5 };
     assert_eq!(tools.repetition_detection, Some(detection));
+    let sequences = vec![boxed(&[9]), boxed(&[10, 11])];
     let thinking = ThinkingBudget {
         start_token_ids: boxed(&[5]),
         end_token_ids: boxed(&[6, 7]),
         budget: 100,
         forced_token_ids: boxed(&[8, 6, 7]),
-        other_ends: vec![boxed(&[9]), boxed(&[10, 11])],
+        other_ends: sequences.clone(),
     };
     assert_eq!(tools.thinking_budget.as_deref(), Some(&thinking));
-    let grammar = GrammarParams { kind: GrammarKind::JsonSchema, text: "{}".to_owned(), start_token_ids: boxed(&[7]) };
+    let (kind, text) = (GrammarKind::JsonSchema, "{}".to_owned());
+    let grammar = GrammarParams { kind, text, start_token_ids: boxed(&[7]), start_sequences: sequences };
     assert_eq!(tools.grammar.as_deref(), Some(&grammar));
     assert_eq!(tools.sequence_bias, [SequenceBias { token_ids: boxed(&[25, 220]), bias: -1.5 }]);
     assert_eq!(tools.token_ban_ranges, [TokenBanRange { token_ids: boxed(&[220]), start: 1, length: 4 }]);

@@ -21,10 +21,9 @@ impl State {
     pub(in crate::grammar) fn propose(&mut self, place: &Place, own: &[u32], most: usize) -> Result<Proposed, Trouble> {
         self.read_all(place)?;
         match self.phase {
-            Phase::Before => {
+            Phase::Before(along) => {
                 // What comes behind its beginning is not looked at.
-                let begins = own.iter().position(|token| place.grammar.starts.contains(token));
-                let tokens = own[..begins.map_or(own.len(), |at| at + 1)].to_vec();
+                let tokens = own[..place.grammar.starts.begins(along, own).unwrap_or(own.len())].to_vec();
                 Ok(Proposed { tokens, is_forced: false })
             }
             Phase::Ended => Ok(Proposed::default()),

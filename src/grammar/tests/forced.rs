@@ -92,7 +92,7 @@ fn keys_of_a_schema_are_forced() {
 #[test]
 fn others_propose_as_far_as_the_grammar_allows() {
     let compiled = compiled(GrammarKind::Regex, "no[a-z]*|yes!");
-    let grammar = Arc::new(Grammar::new(compiled, vec![BEGIN], vec![END]));
+    let grammar = Arc::new(Grammar::new(compiled, [&[BEGIN][..]], vec![END]));
     let at = |output: &[u32], own: &[u32]| proposed(&opened(&grammar, output), own, 8);
     let (no, yes) = (tokens_of("nomay"), tokens_of("yes"));
     let own = |tokens: &[u32]| Proposed { tokens: tokens.to_vec(), is_forced: false };

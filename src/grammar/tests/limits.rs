@@ -93,7 +93,7 @@ fn the_largest_grammars_are_compiled_or_refused() {
         );
         match compiled {
             Ok(compiled) => {
-                let grammar = Arc::new(Grammar::new(compiled, vec![], vec![END]));
+                let grammar = Arc::new(Grammar::new(compiled, [], vec![END]));
                 let first = wanted(&opened(&grammar, &[]), Ahead::default());
                 assert!(matches!(first, Ok(_) | Err(Trouble::TooComplex(_) | Trouble::NotYet)), "{kind:?}: {first:?}");
             }

@@ -47,6 +47,10 @@ fn every_sub_message_counts() {
             ..Default::default()
         }),
         report: Some(proto::ReportParams::default()),
+        grammar: Some(proto::GrammarParams {
+            start_sequences: vec![proto::TokenSequence::default(); 2],
+            ..Default::default()
+        }),
         watermark: Some(proto::WatermarkParams {
             scheme: Some(proto::watermark_params::Scheme::Kgw(Default::default())),
         }),
@@ -58,10 +62,10 @@ fn every_sub_message_counts() {
     let work = proto::Work { kind: Some(proto::work::Kind::Score(score)), ..Default::default() };
     let logits = Some(proto::step::Logits::Inline(proto::InlineLogits::default()));
     let message = step(proto::Step { open: vec![open; 2], work: vec![work; 5], logits, ..Default::default() });
-    assert_eq!(counted(&message, &DECODE_REQUEST), 1 + 2 * (1 + 1 + 25 + 1) + 5 * 3 + 1);
+    assert_eq!(counted(&message, &DECODE_REQUEST), 1 + 2 * (1 + 1 + 28 + 1) + 5 * 3 + 1);
     let row = proto::SampleRow { params: Some(params), sampler_state, ..Default::default() };
     let message = proto::SampleRequest { rows: vec![row; 3], logits: Some(Default::default()), ..Default::default() };
-    assert_eq!(counted(&message.encode_to_vec(), &SAMPLE_REQUEST), 3 * 28 + 1);
+    assert_eq!(counted(&message.encode_to_vec(), &SAMPLE_REQUEST), 3 * 31 + 1);
 }
 
 /// A field of wire type 2: its number, and what is in it.

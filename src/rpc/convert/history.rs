@@ -30,7 +30,7 @@ pub(super) fn merged(wire: &mut proto::SamplingParams, defaults: &HistoryParams)
         prompt_ignore_length: wire.prompt_ignore_length.unwrap_or(defaults.prompt_ignore_length),
         penalties_count_prompt: wire.penalties_count_prompt.or(defaults.penalties_count_prompt),
         encoder_repetition_penalty: wire.encoder_repetition_penalty.unwrap_or(defaults.encoder_repetition_penalty),
-        dry_sequence_breakers: breakers.into_iter().map(|breaker| breaker.token_ids).collect(),
+        dry_sequence_breakers: sequences(breakers),
         no_repeat_ngram: wire.no_repeat_ngram.take().map(no_repeat_ngram),
         length_penalty: wire.length_penalty.map(length_penalty).or(defaults.length_penalty),
         sequence_bias: biases.into_iter().map(sequence_bias).collect(),
@@ -38,7 +38,7 @@ pub(super) fn merged(wire: &mut proto::SamplingParams, defaults: &HistoryParams)
         forced_first_token: wire.forced_first_token.or(defaults.forced_first_token),
         forced_last_token: wire.forced_last_token.or(defaults.forced_last_token),
         repetition_detection: wire.repetition_detection.map(repetition_detection).or(defaults.repetition_detection),
-        stop_token_sequences: stops.into_iter().map(|stop| stop.token_ids).collect(),
+        stop_token_sequences: sequences(stops),
         thinking_budget: wire.thinking_budget.take().map(thinking_budget),
         grammar: grammar(wire.grammar.take(), defaults.grammar.as_ref()),
         watermark: watermark::merged(wire.watermark.take(), defaults.watermark.as_ref())?,
@@ -72,14 +72,18 @@ fn repetition_detection(wire: proto::RepetitionDetectionParams) -> RepetitionDet
 
 fn thinking_budget(wire: proto::ThinkingBudgetParams) -> Box<ThinkingBudget> {
     let proto::ThinkingBudgetParams { start_token_ids, end_token_ids, budget, forced_token_ids, other_ends } = wire;
-    let other_ends = other_ends.into_iter().map(|end| end.token_ids).collect();
+    let other_ends = sequences(other_ends);
     Box::new(ThinkingBudget { start_token_ids, end_token_ids, budget, forced_token_ids, other_ends })
+}
+
+pub(super) fn sequences(wire: Vec<proto::TokenSequence>) -> Vec<Vec<u32>> {
+    wire.into_iter().map(|sequence| sequence.token_ids).collect()
 }
 
 /// The grammar of `wire`, none if it says so, or else the default.
 fn grammar(wire: Option<proto::GrammarParams>, default: Option<&Arc<GrammarParams>>) -> Option<Arc<GrammarParams>> {
     use proto::grammar_params::Kind;
-    let Some(proto::GrammarParams { kind, start_token_ids }) = wire else { return default.cloned() };
+    let Some(proto::GrammarParams { kind, start_token_ids, start_sequences }) = wire else { return default.cloned() };
     let (kind, text) = match kind? {
         Kind::JsonSchema(text) => (GrammarKind::JsonSchema, text),
         Kind::Regex(text) => (GrammarKind::Regex, text),
@@ -87,5 +91,6 @@ fn grammar(wire: Option<proto::GrammarParams>, default: Option<&Arc<GrammarParam
         Kind::Gbnf(text) => (GrammarKind::Gbnf, text),
         Kind::Choices(text) => (GrammarKind::Choices, text),
     };
-    Some(Arc::new(GrammarParams { kind, text, start_token_ids }))
+    let start_sequences = sequences(start_sequences);
+    Some(Arc::new(GrammarParams { kind, text, start_token_ids, start_sequences }))
 }

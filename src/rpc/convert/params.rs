@@ -83,7 +83,7 @@ fn over(mut wire: proto::SamplingParams, defaults: &SamplingParams) -> Result<Sa
     let history = history::merged(&mut wire, &defaults.history)?;
     // An empty list is an absent one.
     let bias = wire.logit_bias.iter().map(|bias| (bias.token_id, bias.bias)).collect();
-    let words = wire.bad_words.into_iter().map(|word| word.token_ids).collect();
+    let words = history::sequences(wire.bad_words);
     Ok(SamplingParams {
         temperature: wire.temperature.unwrap_or(defaults.temperature),
         top_k: wire.top_k.unwrap_or(defaults.top_k),

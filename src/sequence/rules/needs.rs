@@ -43,7 +43,7 @@ impl Rules {
             CompileError::NoRoom => OpenError::Refused(Refusal::StateBytes),
             CompileError::Busy => OpenError::Refused(Refusal::GrammarsBusy),
         })?;
-        self.grammar = Some(Arc::new(Grammar::new(compiled, params.start_token_ids.clone(), ends)));
+        self.grammar = Some(Arc::new(Grammar::new(compiled, params.starts(), ends)));
         Ok(self)
     }
 
