@@ -239,7 +239,7 @@ def test_drafts_of_the_sidecar_stay_within_the_schema(server, expected, source):
             assert [text.tokens for text in texts] == expected[:5]
 
 
-@pytest.mark.parametrize("begins, end", [({"start_token_ids": [THOUGHT]}, [THOUGHT]), ({"start_sequences": [[END, END], [THOUGHT, 2, THOUGHT]]}, [THOUGHT, 2, THOUGHT])])
+@pytest.mark.parametrize("begins, end", [({"start_token_ids": [THOUGHT]}, [THOUGHT]), ({"start_sequences": [[THOUGHT, THOUGHT], [THOUGHT, 2, THOUGHT]]}, [THOUGHT, 2, THOUGHT])])
 def test_a_grammar_begins_behind_thinking(server, begins, end):
     grammar = {"json_schema": {"type": "boolean"}, **begins}
     with croupier.connect(server.uds, VOCAB, eos_token_ids=[END]) as stream:

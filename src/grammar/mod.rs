@@ -72,7 +72,9 @@ pub enum CompileError {
 pub struct Grammar {
     compiled: Arc<Compiled>,
     /// Behind what it begins.
-    starts: Starts,
+    starts: Arc<Starts>,
+    /// Whether another one has them, too, and counts them.
+    is_shared: bool,
     /// Tokens that end a text where it may end.
     ends: Vec<u32>,
 }
@@ -81,13 +83,20 @@ impl Grammar {
     /// A compiled grammar that begins behind the first of some sequences, at once where there are none, and may end with some tokens.
     #[must_use]
     pub fn new<'a>(compiled: Arc<Compiled>, starts: impl IntoIterator<Item = &'a [u32]>, ends: Vec<u32>) -> Self {
-        Self { compiled, starts: Starts::new(starts), ends }
+        Self { compiled, starts: Arc::new(Starts::new(starts)), is_shared: false, ends }
+    }
+
+    /// The same, which may end with other tokens.
+    #[must_use]
+    pub fn ending(&self, ends: Vec<u32>) -> Self {
+        Self { compiled: Arc::clone(&self.compiled), starts: Arc::clone(&self.starts), is_shared: true, ends }
     }
 
     /// Bytes it takes, the compiled grammar not counted, which has room of its own.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        size_of::<Self>() + self.starts.bytes() + self.ends.capacity() * size_of::<u32>()
+        let starts = if self.is_shared { 0 } else { self.starts.bytes() };
+        size_of::<Self>() + starts + self.ends.capacity() * size_of::<u32>()
     }
 }
 

@@ -122,7 +122,8 @@ fn check_grammars<'a>(params: impl Iterator<Item = &'a proto::SamplingParams>, f
     Err(Error::invalid(field, message))
 }
 
-/// A sequence with the sequence breakers, bad words or sequence biases of a preset has them prepared, whatever other ones it brings.
+/// A sequence with the sequence breakers, bad words or sequence biases of a preset, or what its grammar begins behind, has them prepared,
+/// whatever other ones it brings.
 fn check_patterns<'a>(
     params: impl Iterator<Item = &'a proto::SamplingParams>,
     field: &str,
@@ -133,8 +134,8 @@ fn check_patterns<'a>(
         return Ok(());
     }
     let message = format!(
-        "sequences with a preset that has dry_sequence_breakers, bad_words or sequence_bias would prepare {tokens} tokens \
-         of these, at most {MAX_PRESET_PATTERN_TOKENS} in one message; split it, or give the preset in the stream's default_params"
+        "sequences with a preset that has dry_sequence_breakers, bad_words, sequence_bias or a grammar's start_sequences \
+         would prepare {tokens} tokens of these, at most {MAX_PRESET_PATTERN_TOKENS} in one message; split it, or give the preset in the stream's default_params"
     );
     Err(Error::invalid(field, message))
 }

@@ -120,10 +120,15 @@ mod tests {
     use std::time::{Duration, Instant};
 
     fn configured(room: usize) -> Config {
+        configured_with(room, proto::SamplingParams::default())
+    }
+
+    fn configured_with(room: usize, default_params: proto::SamplingParams) -> Config {
         let wire = proto::StreamConfig {
             vocab_size: 100,
             logits_dtype: proto::LogitsDtype::F32.into(),
             eos_token_ids: vec![0],
+            default_params: Some(default_params),
             ..proto::StreamConfig::default()
         };
         let vocabulary = Arc::new(Vocabulary::new(&[None, Some(b"a".to_vec())], b""));
@@ -169,6 +174,26 @@ mod tests {
             assert!(matches!(sequence, Err(OpenError::Refused(Refusal::StateBytes))), "{sequence:?}");
             assert!(building.take_until(Instant::now()).is_some());
         }
+    }
+
+    /// Prepared for each opening, 512 tokens would take 17 KB of each.
+    #[test]
+    fn what_a_default_grammar_begins_behind_is_there_once() {
+        let taken_by_one = |start_sequences: Vec<proto::TokenSequence>| {
+            let kind = Some(proto::grammar_params::Kind::Regex("a+".to_owned()));
+            let grammar = Some(proto::GrammarParams { kind, start_token_ids: vec![99], start_sequences });
+            let default = proto::SamplingParams { grammar, ..Default::default() };
+            let config = configured_with(usize::MAX, default);
+            let (seeds, building) = (SeedSource::default(), Turns::new(1));
+            let own = proto::SamplingParams { temperature: Some(0.5), ..Default::default() };
+            let (openings, before) = (openings(&config, &seeds, &building), config.state.used());
+            let open = openings.open(proto::OpenSequence { params: Some(own), ..text(1) }, None);
+            assert!(open.sequence.is_ok());
+            config.state.used() - before
+        };
+        let long = (1..9).map(|first| proto::TokenSequence { token_ids: (first..first + 64).collect() }).collect();
+        let (few, many) = (taken_by_one(vec![]), taken_by_one(long));
+        assert!(many < few + 4096, "{many}, {few}");
     }
 
     #[test]

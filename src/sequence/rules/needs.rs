@@ -33,6 +33,13 @@ impl Rules {
         if ends.is_empty() {
             return wrong("needs a token that ends the text; give eos_token_ids without ignore_eos, or stop_token_ids");
         }
+        // That of the base is there, and what it begins behind is not prepared for each sequence.
+        let is_same =
+            |base: &&Arc<Self>| base.params.history.grammar.as_ref().is_some_and(|of| Arc::ptr_eq(of, params));
+        if let Some(known) = self.base.as_ref().filter(is_same).and_then(|base| base.grammar.as_ref()) {
+            self.grammar = Some(Arc::new(known.ending(ends)));
+            return Ok(self);
+        }
         let Some(grammars) = grammars else {
             return wrong(
                 "is for servers that compile grammars, which this one does not; start it with grammars and vocabulary",

@@ -5,7 +5,8 @@
 //!    relaxed and synthetic acceptance that is all there is to ask.
 //! 2. The rule [walks](walk) along what is [known](table). Where it needs what is not known yet, a sum or a draw over a
 //!    whole row, it goes on with nothing in its place and its walk counts for nothing; what was missing is asked, and it
-//!    walks again. Rejection takes one such round, for the token it draws in the end; block verification two at most.
+//!    walks again. Rejection takes one such round, for the token it draws in the end (two where a draft leaves nothing of the row); block
+//!    verification two at most.
 //!
 //! A rule is a function of the answers, so a walk along complete answers is the specification's. Rows behind a rejected
 //! token are computed for nothing, and their errors, as in the specification, are nobody's.

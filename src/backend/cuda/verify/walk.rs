@@ -20,7 +20,7 @@ pub(super) struct Walk<'a> {
     taken: Vec<Taken>,
     total: u64,
     /// What is left here is not known, so nothing can be asked about it: that would be about something else.
-    is_asked: bool,
+    is_unknown: bool,
     /// What it lacked. If there is anything, the walk counts for nothing.
     missing: Vec<Query>,
 }
@@ -34,7 +34,7 @@ impl<'a> Walk<'a> {
             row: 0,
             taken: vec![],
             total: 1,
-            is_asked: false,
+            is_unknown: false,
             missing: vec![],
         })
     }
@@ -62,7 +62,7 @@ impl<'a> Walk<'a> {
         let next = Taken { node, factor: factor.to_bits(), total: self.total };
         let taken = [self.taken.as_slice(), &[next]].concat();
         let query = Query::Left { row: self.row, taken, uniform: self.table.residual(self.row) };
-        let answer = if self.is_asked { None } else { self.answer(query) };
+        let answer = if self.is_unknown { None } else { self.answer(query) };
         (next, answer.map(|(total, _)| total))
     }
 }
@@ -91,7 +91,7 @@ impl Positions for Walk<'_> {
     fn come_to(&mut self, row: usize) -> Result<(), RowError> {
         self.total = self.table.target(row)?.total;
         self.row = row;
-        self.is_asked = false;
+        self.is_unknown = false;
         self.taken.clear();
         Ok(())
     }
@@ -104,7 +104,7 @@ impl Positions for Walk<'_> {
     }
 
     fn draw(&mut self, uniform: u64) -> u32 {
-        if self.is_asked {
+        if self.is_unknown {
             return 0;
         }
         if self.taken.is_empty() && uniform == self.table.sample(self.row) {
@@ -120,7 +120,7 @@ impl Positions for Walk<'_> {
 
     fn take(&mut self, factor: f64, node: usize) {
         let (next, total) = self.beyond_by(factor, node);
-        self.is_asked |= total.is_none();
+        self.is_unknown |= total.is_none();
         if let Some(total) = total.filter(|&total| total > 0) {
             self.taken.push(next);
             self.total = total;
