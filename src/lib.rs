@@ -3,6 +3,7 @@
 pub mod admin;
 pub mod admin_client;
 pub mod app;
+pub mod automaton;
 pub mod backend;
 pub mod bench;
 mod complaints;

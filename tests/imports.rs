@@ -66,7 +66,7 @@ const LAYERS: &[&[&str]] = &[
         "complaints",
         "turns",
     ],
-    &["limits", "sampling"],
+    &["limits", "sampling", "automaton"],
     &["speculative", "watermark"],
     &["error", "permits", "backend", "region", "grammar"],
     &["metrics", "sequence", "message"],

@@ -18,7 +18,6 @@ pub mod propose;
 mod rules;
 mod running;
 mod spelling;
-mod starts;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -33,6 +32,7 @@ pub use state::Mask;
 pub use text::Text;
 pub use trouble::Trouble;
 
+use crate::automaton::Automaton;
 use crate::complaints::Complaints;
 use crate::locks::lock;
 use crate::params::FieldError;
@@ -41,7 +41,6 @@ use crate::permits::Counter;
 use crate::vocabulary::Vocabulary;
 use compile::{NoTokens, Tokens};
 use metrics::Histogram;
-use starts::Starts;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -72,7 +71,7 @@ pub enum CompileError {
 pub struct Grammar {
     compiled: Arc<Compiled>,
     /// Behind what it begins.
-    starts: Arc<Starts>,
+    starts: Arc<Automaton>,
     /// Whether another one has them, too, and counts them.
     is_shared: bool,
     /// Tokens that end a text where it may end.
@@ -83,7 +82,8 @@ impl Grammar {
     /// A compiled grammar that begins behind the first of some sequences, at once where there are none, and may end with some tokens.
     #[must_use]
     pub fn new<'a>(compiled: Arc<Compiled>, starts: impl IntoIterator<Item = &'a [u32]>, ends: Vec<u32>) -> Self {
-        Self { compiled, starts: Arc::new(Starts::new(starts)), is_shared: false, ends }
+        let starts: Vec<&[u32]> = starts.into_iter().collect();
+        Self { compiled, starts: Arc::new(Automaton::new(&starts)), is_shared: false, ends }
     }
 
     /// The same, which may end with other tokens.

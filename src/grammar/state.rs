@@ -6,10 +6,10 @@ mod spent;
 
 use super::ahead::Ahead;
 use super::compile::{MASK_FUEL, told};
-use super::starts::Along;
 use super::text::Place;
 use super::trouble::Trouble;
 use super::{Grammar, lock};
+use crate::automaton::Node;
 use bytes::Bytes;
 use llguidance::api::StopReason;
 use llguidance::toktrie::SimpleVob;
@@ -67,7 +67,7 @@ impl Clone for State {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
     /// The grammar has not begun; how far what it begins behind has come.
-    Before(Along),
+    Before(Node),
     Inside,
     /// A token has ended the text; it can only be ended again.
     Ended,
@@ -168,8 +168,9 @@ impl State {
     pub(super) fn read(&mut self, grammar: &Grammar, token: u32) -> anyhow::Result<bool> {
         let is_end = grammar.ends.contains(&token);
         let is_allowed = match self.phase {
-            Phase::Before(along) => {
-                self.phase = grammar.starts.go_on(along, token).map_or(Phase::Inside, Phase::Before);
+            Phase::Before(place) => {
+                let place = grammar.starts.next(place, token);
+                self.phase = if grammar.starts.ends(place) { Phase::Inside } else { Phase::Before(place) };
                 true
             }
             // What ends a text is no part of it, also where it has a text of its own.

@@ -3,10 +3,10 @@
 use super::ahead::Ahead;
 use super::propose::Proposed;
 use super::running::OnDrop;
-use super::starts::Along;
 use super::state::{Mask, Phase, State, guarded};
 use super::trouble::{MOST_TIME, Trouble, time_for};
 use super::{Grammar, lock};
+use crate::automaton::Node;
 use crate::params::FieldError;
 use llguidance::CancellationHandle;
 use rustix::time::{ClockId, clock_gettime};
@@ -63,7 +63,8 @@ impl Text {
     /// # Errors
     /// At `output_token_ids`, if they do not match.
     pub fn open(grammar: Arc<Grammar>, vocab_size: usize, output: &[u32]) -> Result<Self, FieldError> {
-        let phase = if grammar.starts.is_empty() { Phase::Inside } else { Phase::Before(Along::default()) };
+        let begins_at_once = grammar.starts.longest() == 0;
+        let phase = if begins_at_once { Phase::Inside } else { Phase::Before(Node::default()) };
         let mut state = State::new(grammar.compiled.parser(), phase);
         let cancellation = state.cancellation();
         let most = time_to_read(output.len());

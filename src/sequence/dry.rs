@@ -25,11 +25,11 @@
 
 pub(super) mod bounds;
 
-use super::breakers::{Breakers, Node};
 use super::length::{MOST, power};
 use super::places::FARTHEST;
 use super::repeats::{LONGEST_CONTEXT, Match};
 use super::text::Text;
+use crate::automaton::{Automaton, Node};
 use crate::params::history::HistoryParams;
 use crate::sampling::adjust::Nudge;
 use crate::speculative::propose::grams::Grams;
@@ -45,7 +45,7 @@ pub(super) struct Since {
 
 impl Since {
     /// From nothing, after `text`; counts no further than the text or `window`.
-    pub(super) fn after(text: &[u32], breakers: Option<&Breakers>, window: usize) -> Self {
+    pub(super) fn after(text: &[u32], breakers: Option<&Automaton>, window: usize) -> Self {
         let (mut place, mut end) = (Node::default(), 0);
         if let Some(breakers) = breakers {
             for (at, &token) in text.iter().enumerate() {
@@ -58,7 +58,7 @@ impl Since {
     }
 
     /// Takes in one more token.
-    pub(super) fn push(&mut self, token: u32, breakers: Option<&Breakers>) {
+    pub(super) fn push(&mut self, token: u32, breakers: Option<&Automaton>) {
         self.place = breakers.map_or(self.place, |breakers| breakers.next(self.place, token));
         let ends = breakers.is_some_and(|breakers| breakers.ends(self.place));
         self.tokens = if ends { 0 } else { self.tokens.saturating_add(1) };
@@ -69,7 +69,7 @@ impl Since {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Dry<'a> {
     pub(super) params: &'a HistoryParams,
-    pub(super) breakers: Option<&'a Breakers>,
+    pub(super) breakers: Option<&'a Automaton>,
     /// Behind the penalties.
     pub(super) is_late: bool,
     /// With the two rules that KoboldCpp has of its own.
@@ -160,7 +160,7 @@ mod tests {
     fn penalties_of(params: &HistoryParams, tokens: &[u32], of_koboldcpp: bool) -> Vec<(u32, f32)> {
         let text = Text::new(tokens, &[]);
         let window = params.dry_window().expect("on");
-        let breakers = Breakers::new(&params.dry_sequence_breakers);
+        let breakers = Automaton::new(&params.dry_sequence_breakers);
         let breakers = Some(&breakers).filter(|_| !params.dry_sequence_breakers.is_empty());
         let places = Places::new(context(params), longest(params), tokens);
         let (matches, since) = (repeats::all(tokens, &places, window), Since::after(tokens, breakers, window));
@@ -294,7 +294,7 @@ mod tests {
 
     #[test]
     fn breakers_cost_two_steps_a_token_whatever_they_are() {
-        let breakers = Breakers::new(&vec![[vec![9], vec![1; 63]].concat(); 1024]);
+        let breakers = Automaton::new(&vec![[vec![9], vec![1; 63]].concat(); 1024]);
         let text = vec![1; 1 << 15];
         let opening = |len: usize| steps(|| _ = Since::after(&text[..len], Some(&breakers), len));
         assert!(
@@ -316,7 +316,7 @@ mod tests {
             breakers in prop::collection::vec(prop::collection::vec(0u32..4, 1..5), 0..5),
             window in 1usize..60,
         ) {
-            let automaton = Breakers::new(&breakers);
+            let automaton = Automaton::new(&breakers);
             let expected = |len: usize| since(&text[..len], &breakers);
             let opened = Since::after(&text, Some(&automaton), window);
             let near = expected(text.len()).filter(|&since| since < window);

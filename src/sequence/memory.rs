@@ -4,7 +4,6 @@
 //! that every token changes: looking ahead copies it and leaves the memory as it is. Both are functions of parameters
 //! and tokens alone, however these came.
 
-use super::breakers::{Breakers, Node};
 use super::dry;
 use super::ends::end;
 use super::mark;
@@ -15,6 +14,7 @@ use super::rules::Rules;
 use super::text::Text;
 use super::thinking::Thinking;
 use super::{FinishReason, bias, in_order_once};
+use crate::automaton::{Automaton, Node};
 use crate::sampling::adjust::Nudge;
 use crate::speculative::propose::grams::{Grams, after_growth, push};
 
@@ -84,7 +84,8 @@ impl Reach {
         let params = &rules.params().history;
         let dry = params.dry_window().map(|window| (dry::context(params), window));
         // A breaker may end where the window begins.
-        let for_dry = dry.map_or(0, |(_, window)| window.saturating_add(rules.breakers().map_or(0, Breakers::longest)));
+        let for_dry =
+            dry.map_or(0, |(_, window)| window.saturating_add(rules.breakers().map_or(0, Automaton::longest)));
         let ngram = rules.no_repeat_ngram().map(|params| (ngram::context(params), ngram::window(params)));
         let keep = [
             for_dry,

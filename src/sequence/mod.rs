@@ -10,7 +10,6 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod bias;
-mod breakers;
 mod chain;
 pub mod drafts;
 mod dry;

@@ -1,13 +1,13 @@
 //! Token sequences that say something about their last token where a text ends with all the others: bad words and sequence
 //! biases. Those that hold at a place are found at once, however many do not.
 //!
-//! The automaton of [`Breakers`], of what stands before last tokens. A node has the sequences whose other tokens are those on
+//! The automaton of [`Automaton`], of what stands before last tokens. A node has the sequences whose other tokens are those on
 //! the way to it, and knows the next shorter end of these that has some too: so a row costs a step for each of these
 //! ends, no more than the longest sequence has tokens, and for each sequence that holds; a token costs a step or two.
 //!
 //! 20 bytes for each token of the sequences and 4 for each sequence, at most.
 
-use super::breakers::{Breakers, Node};
+use crate::automaton::{Automaton, Node};
 use crate::params::SamplingParams;
 use crate::sampling::steps::step;
 
@@ -17,7 +17,7 @@ const NONE: u32 = u32::MAX;
 /// Sequences, numbered as they were given.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Patterns {
-    automaton: Breakers,
+    automaton: Automaton,
     /// For each node the first of its sequences in `at`; one more for the end of the last one's.
     first: Vec<u32>,
     /// For each node the longest end of its tokens, shorter than all, that has sequences.
@@ -33,7 +33,7 @@ pub(super) struct OwnPatterns {
     pub(super) words: Option<Patterns>,
     pub(super) biases: Option<Patterns>,
     /// DRY's sequence breakers.
-    pub(super) breakers: Option<Breakers>,
+    pub(super) breakers: Option<Automaton>,
 }
 
 impl OwnPatterns {
@@ -44,14 +44,14 @@ impl OwnPatterns {
             .then(|| Patterns::new(words.iter().map(|word| if word.len() > 1 { word.as_slice() } else { &[] })));
         let biases = (!biases.is_empty()).then(|| Patterns::new(biases.iter().map(|bias| bias.token_ids.as_slice())));
         let breakers = &params.history.dry_sequence_breakers;
-        let breakers = (!breakers.is_empty()).then(|| Breakers::new(breakers));
+        let breakers = (!breakers.is_empty()).then(|| Automaton::new(breakers));
         let has_some = words.is_some() || biases.is_some() || breakers.is_some();
         has_some.then(|| Box::new(Self { words, biases, breakers }))
     }
 
     pub(super) fn bytes(&self) -> usize {
         let beside = |patterns: &Option<Patterns>| patterns.as_ref().map_or(0, Patterns::bytes);
-        let breakers = self.breakers.as_ref().map_or(0, Breakers::bytes);
+        let breakers = self.breakers.as_ref().map_or(0, Automaton::bytes);
         size_of::<Self>() + beside(&self.words) + beside(&self.biases) + breakers
     }
 }
@@ -62,7 +62,7 @@ impl Patterns {
         let before = |sequence: &'a [u32]| sequence.split_last().map(|(_, before)| before);
         let before: Vec<Option<&[u32]>> = sequences.map(before).collect();
         let contexts: Vec<&[u32]> = before.iter().copied().flatten().filter(|before| !before.is_empty()).collect();
-        let automaton = Breakers::new(&contexts);
+        let automaton = Automaton::new(&contexts);
         let node = |before: &[u32]| before.iter().fold(Node::default(), |place, &token| automaton.next(place, token));
         let mut placed: Vec<(usize, u32)> =
             (0..).zip(&before).filter_map(|(number, before)| Some((node((*before)?).node(), number))).collect();
@@ -126,7 +126,7 @@ impl Patterns {
     /// Bytes they take, their own fields too.
     pub(super) fn bytes(&self) -> usize {
         let numbers = self.first.capacity() + self.shorter.capacity() + self.at.capacity();
-        size_of::<Self>() - size_of::<Breakers>() + self.automaton.bytes() + numbers * size_of::<u32>()
+        size_of::<Self>() - size_of::<Automaton>() + self.automaton.bytes() + numbers * size_of::<u32>()
     }
 }
 

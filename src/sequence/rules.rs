@@ -6,7 +6,6 @@ mod reports;
 mod room;
 mod rows;
 
-use super::breakers::Breakers;
 use super::chain::OwnChain;
 use super::dry::Dry;
 use super::history::{Here, merge};
@@ -15,6 +14,7 @@ use super::patterns::{OwnPatterns, Patterns};
 use super::speculation::Speculation;
 use super::window::Window;
 use super::{FinishReason, in_order_once};
+use crate::automaton::Automaton;
 use crate::grammar::Grammar;
 use crate::params::acceptance::AcceptanceRule;
 use crate::params::steering::{NoRepeatNgram, SequenceBias, ThinkingBudget, TokenBanRange};
@@ -188,7 +188,7 @@ impl Rules {
     }
 
     /// DRY's sequence breakers.
-    pub(super) fn breakers(&self) -> Option<&Breakers> {
+    pub(super) fn breakers(&self) -> Option<&Automaton> {
         self.inherited(|rules| rules.patterns.as_ref()?.breakers.as_ref())
     }
 

@@ -21,9 +21,14 @@ impl State {
     pub(in crate::grammar) fn propose(&mut self, place: &Place, own: &[u32], most: usize) -> Result<Proposed, Trouble> {
         self.read_all(place)?;
         match self.phase {
-            Phase::Before(along) => {
+            Phase::Before(mut at) => {
                 // What comes behind its beginning is not looked at.
-                let tokens = own[..place.grammar.starts.begins(along, own).unwrap_or(own.len())].to_vec();
+                let starts = &place.grammar.starts;
+                let begins = own.iter().position(|&token| {
+                    at = starts.next(at, token);
+                    starts.ends(at)
+                });
+                let tokens = own[..begins.map_or(own.len(), |last| last + 1)].to_vec();
                 Ok(Proposed { tokens, is_forced: false })
             }
             Phase::Ended => Ok(Proposed::default()),

@@ -176,7 +176,7 @@ mod tests {
         }
     }
 
-    /// Prepared for each opening, 512 tokens would take 17 KB of each.
+    /// Prepared for each opening, 512 tokens would take 6 KB of each.
     #[test]
     fn what_a_default_grammar_begins_behind_is_there_once() {
         let taken_by_one = |start_sequences: Vec<proto::TokenSequence>| {

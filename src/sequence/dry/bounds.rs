@@ -51,18 +51,18 @@ pub(super) fn first_place(text: &Text<'_>, grams: &Grams, most: u32) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::breakers::Breakers;
     use super::super::super::places::Places;
     use super::super::super::repeats;
     use super::super::*;
     use super::counted;
+    use crate::automaton::Automaton;
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
     /// As [`penalise`] has it, where the last tokens look ahead.
     fn penalties(params: &HistoryParams, tokens: &[u32], kept: usize) -> Vec<(u32, f32)> {
         let window = params.dry_window().expect("on");
-        let breakers = Breakers::new(&params.dry_sequence_breakers);
+        let breakers = Automaton::new(&params.dry_sequence_breakers);
         let breakers = Some(&breakers).filter(|_| !params.dry_sequence_breakers.is_empty());
         let (before, ahead) = tokens.split_at(kept);
         let places = Places::new(context(params), longest(params), before);

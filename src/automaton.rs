@@ -1,36 +1,35 @@
-//! Sequence breakers of DRY as one automaton (Aho and Corasick, "Efficient string matching", 1975): whether one of them ends
-//! at a token costs a step or two, however many there are and however long.
+//! Sequences of tokens as one automaton (Aho and Corasick, "Efficient string matching", 1975): whether one of them ends
+//! at a token costs a step or two, however many there are and however long. DRY's sequence breakers are found by one, bad words, sequence
+//! biases ([`patterns`](crate::sequence)), and what a grammar begins behind.
 //!
 //! The nodes of a trie, breadth first, so that the children of one stand side by side, in the order of their tokens. A
-//! node stands for the tokens on the way to it; its *fail* is the node of the longest end of these that begins a breaker
-//! too. The automaton is always at the node of the longest end of the text that begins a breaker. A token takes it down by
+//! node stands for the tokens on the way to it; its *fail* is the node of the longest end of these that begins a sequence
+//! too. The automaton is always at the node of the longest end of the text that begins a sequence. A token takes it down by
 //! one or, by fails, up: over a text it goes up no more often than down.
 //!
-//! Bad words and sequence biases are found by one too ([`patterns`](super::patterns)).
-//!
-//! 12 bytes for each node, of which there is one more than breakers have tokens, at most.
+//! 12 bytes for each node, of which there is one more than sequences have tokens, at most.
 
 use crate::sampling::steps::step;
 
 /// The node of nothing.
 const ROOT: u32 = 0;
-/// In [`Breakers::fails`]: a breaker ends here.
+/// In [`Automaton::fails`]: a breaker ends here.
 const ENDS: u32 = 1 << 31;
 
 /// Where an automaton is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Node(u32);
+pub struct Node(u32);
 
 impl Node {
     /// Its number.
-    pub(super) fn node(self) -> usize {
+    pub fn node(self) -> usize {
         self.0 as usize
     }
 }
 
 /// Sequence breakers.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Breakers {
+pub struct Automaton {
     /// For each node the token that leads to it.
     tokens: Vec<u32>,
     /// For each node its first child; one more for the end of the last one's.
@@ -40,9 +39,9 @@ pub(super) struct Breakers {
     longest: usize,
 }
 
-impl Breakers {
+impl Automaton {
     /// Of these breakers, in any order; none of them is empty.
-    pub(super) fn new(breakers: &[impl AsRef<[u32]>]) -> Self {
+    pub fn new(breakers: &[impl AsRef<[u32]>]) -> Self {
         let mut sorted: Vec<&[u32]> = breakers.iter().map(AsRef::as_ref).collect();
         sorted.sort_unstable();
         let longest = sorted.iter().map(|breaker| breaker.len()).max().unwrap_or(0);
@@ -98,7 +97,7 @@ impl Breakers {
     }
 
     /// Where it is after one more token.
-    pub(super) fn next(&self, mut place: Node, token: u32) -> Node {
+    pub fn next(&self, mut place: Node, token: u32) -> Node {
         loop {
             step();
             match self.child(place.0, token) {
@@ -110,32 +109,32 @@ impl Breakers {
     }
 
     /// Whether a breaker ends here.
-    pub(super) fn ends(&self, place: Node) -> bool {
+    pub fn ends(&self, place: Node) -> bool {
         self.fails[place.0 as usize] & ENDS != 0
     }
 
     /// Whether this token alone is one.
-    pub(super) fn is_one(&self, token: u32) -> bool {
+    pub fn is_one(&self, token: u32) -> bool {
         self.child(ROOT, token).is_some_and(|node| self.ends(Node(node)))
     }
 
     /// How many nodes there are; those of fewer tokens come first.
-    pub(super) fn nodes(&self) -> usize {
+    pub fn nodes(&self) -> usize {
         self.tokens.len()
     }
 
     /// The node of the longest end of a node's tokens, but all of them, that begins a breaker too.
-    pub(super) fn shorter(&self, node: usize) -> usize {
+    pub fn shorter(&self, node: usize) -> usize {
         self.fail(node as u32) as usize
     }
 
     /// Tokens of the longest.
-    pub(super) fn longest(&self) -> usize {
+    pub fn longest(&self) -> usize {
         self.longest
     }
 
     /// Bytes they take.
-    pub(super) fn bytes(&self) -> usize {
+    pub fn bytes(&self) -> usize {
         let numbers = self.tokens.capacity() + self.children.capacity() + self.fails.capacity();
         size_of::<Self>() + numbers * size_of::<u32>()
     }
@@ -153,7 +152,7 @@ mod tests {
             breakers in prop::collection::vec(prop::collection::vec(0u32..3, 1..6), 0..8),
             text in prop::collection::vec(0u32..4, 0..40),
         ) {
-            let automaton = Breakers::new(&breakers);
+            let automaton = Automaton::new(&breakers);
             let mut place = Node::default();
             prop_assert!(!automaton.ends(place));
             for at in 0..text.len() {
@@ -164,7 +163,7 @@ mod tests {
             }
             prop_assert_eq!(automaton.longest(), breakers.iter().map(Vec::len).max().unwrap_or(0));
             let tokens: usize = breakers.iter().map(Vec::len).sum();
-            prop_assert!(automaton.bytes() <= size_of::<Breakers>() + 12 * (tokens + 2));
+            prop_assert!(automaton.bytes() <= size_of::<Automaton>() + 12 * (tokens + 2));
         }
     }
 
@@ -178,7 +177,7 @@ mod tests {
         );
         let texts = [vec![1; 4096], (0..4096).map(|i| 1 + u32::from(i % 63 == 62)).collect(), vec![9; 4096]];
         for breakers in [one, chain, odd, mixed] {
-            let automaton = Breakers::new(&breakers);
+            let automaton = Automaton::new(&breakers);
             for text in &texts {
                 let walk = |len: usize| {
                     steps(|| _ = text[..len].iter().fold(Node::default(), |at, &token| automaton.next(at, token)))
