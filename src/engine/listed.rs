@@ -26,7 +26,7 @@ impl ListedRows {
 
     /// Memory that they take.
     pub(super) fn held_bytes(&self) -> usize {
-        let tokens: usize = self.0.iter().flatten().map(|row| size_of_val(row.entries())).sum();
+        let tokens: usize = self.0.iter().flatten().map(Listed::held_bytes).sum();
         tokens + size_of_val(self.0.as_slice())
     }
 

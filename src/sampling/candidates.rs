@@ -7,6 +7,7 @@ use super::mass;
 use super::observed::Seen;
 use super::order::Candidate;
 use super::samplers::skew::Along;
+use super::sort;
 
 /// Candidates in [order](super::order) with their masses at the temperature so far.
 #[derive(Debug, Clone, PartialEq)]
@@ -33,12 +34,17 @@ pub struct Candidates {
 impl Candidates {
     /// Of a row of so many tokens, at temperature 1.
     #[must_use]
-    pub fn new((candidates, vocab_size): (Vec<Candidate>, usize), min_keep: usize) -> Self {
+    pub fn new(row: (Vec<Candidate>, usize), min_keep: usize) -> Self {
+        Self::cooled(row, min_keep, 1.0)
+    }
+
+    /// The same at a temperature, as if it had been [cooled](Self::cool) by it.
+    #[must_use]
+    pub fn cooled((candidates, vocab_size): (Vec<Candidate>, usize), min_keep: usize, temperature: f64) -> Self {
         let kept = candidates.into_iter().map(|candidate| Weighted { candidate, mass: 0 }).collect();
-        let (scale, end) = (mass::scale(1.0), None);
-        let (max, temperature) = (0.0, 1.0);
+        let (scale, max, end) = (mass::scale_of(temperature), 0.0, None);
         let mut new = Self { kept, vocab_size, max, temperature, scale, min_keep, end, seen: None, along: None };
-        new.weigh();
+        new.rank();
         new
     }
 
@@ -48,9 +54,14 @@ impl Candidates {
         Self { end, ..self }
     }
 
-    /// Puts candidates in order and weighs them by the largest.
+    /// Puts candidates in order and weighs them.
+    fn rank(&mut self) {
+        sort::in_order(&mut self.kept, |weighted| weighted.candidate);
+        self.weigh();
+    }
+
+    /// Weighs candidates by the largest.
     fn weigh(&mut self) {
-        self.kept.sort_unstable_by(|a, b| a.candidate.order(&b.candidate));
         self.max = self.kept.first().map_or(0.0, |first| first.candidate.logit);
         for weighted in &mut self.kept {
             weighted.mass = mass::mass(mass::exponent(weighted.candidate.logit, self.max, self.scale));
@@ -126,7 +137,7 @@ impl Candidates {
             weighted.candidate.logit = logit(place, weighted, distance);
         }
         (self.temperature, self.scale) = (1.0, mass::scale(1.0));
-        self.weigh();
+        self.rank();
     }
 
     /// Gives every candidate another logit, from its mass; the temperature then is 1. What they weighed is remembered.
@@ -136,7 +147,7 @@ impl Candidates {
         self.seen = Some(Seen { masses, total: self.total() });
         self.kept.iter_mut().for_each(|weighted| weighted.candidate.logit = logit(weighted.mass));
         (self.temperature, self.scale) = (1.0, mass::scale(1.0));
-        self.weigh();
+        self.rank();
     }
 
     /// Gives every candidate of nonzero mass another logit, from its mass and that of it and all before it; the others go, and
@@ -151,7 +162,7 @@ impl Candidates {
         }
         self.along = Some(Along::new(power, tokens));
         (self.temperature, self.scale) = (1.0, mass::scale(1.0));
-        self.weigh();
+        self.rank();
     }
 
     /// Plays a tournament: every candidate gets another logit, or goes where it has no weight left; the temperature then is 1.
@@ -163,7 +174,7 @@ impl Candidates {
         let mut weights = weights.iter();
         self.kept.retain(|_| weights.next().is_some_and(|&weight| weight > 0));
         (self.temperature, self.scale) = (1.0, mass::scale(1.0));
-        self.weigh();
+        self.rank();
     }
 
     /// Keeps the first `count`, and what is equal to the last of them.
@@ -209,7 +220,7 @@ impl Candidates {
             .zip(places)
             .filter(|&((deviation, _), place)| place < kept || equal.is_some_and(|equal| deviation <= equal));
         self.kept = left.map(|((_, weighted), _)| weighted).collect();
-        self.weigh();
+        self.rank();
     }
 
     /// Removes what `unwanted` says, unless fewer than `min_keep` would be left.
@@ -218,7 +229,7 @@ impl Candidates {
             self.kept.iter().enumerate().filter(|&(at, w)| !unwanted(at, w)).map(|(_, w)| *w).collect();
         if left.len() >= self.min_keep {
             self.kept = left;
-            self.weigh();
+            self.rank();
         }
     }
 
@@ -226,7 +237,7 @@ impl Candidates {
     pub fn keep_end(&mut self) {
         if let Some(candidate) = self.end.filter(|_| self.min_keep <= 1) {
             self.kept = vec![Weighted { candidate, mass: 0 }];
-            self.weigh();
+            self.rank();
         }
     }
 

@@ -10,6 +10,7 @@ use super::observed::{Observed, Seen, Share};
 use super::order::{self, Candidate};
 use super::row::{RowError, RowSpec};
 use super::samplers::skew::Along;
+use super::sort;
 
 /// Tokens with probability, in order, and the numbers their logprobs come from.
 #[derive(Debug, Clone, PartialEq)]
@@ -149,7 +150,7 @@ impl Distribution {
         }
         let point = mass::draw_point(uniform, self.total);
         let mut by_id = self.kept.clone();
-        by_id.sort_unstable_by_key(|w| w.candidate.token);
+        sort::by_token(&mut by_id, |w| w.candidate.token);
         let mut sum = 0;
         let drawn = by_id.iter().find(|w| {
             sum += w.mass;
@@ -221,7 +222,7 @@ fn weigh(row: &[f32], max: f32, scale: f32) -> Vec<Weighted> {
     let mut kept: Vec<Weighted> = finite(row)
         .map(|candidate| Weighted { candidate, mass: mass::mass(mass::exponent(candidate.logit, max, scale)) })
         .collect();
-    kept.sort_unstable_by(|a, b| a.candidate.order(&b.candidate));
+    sort::in_order(&mut kept, |weighted| weighted.candidate);
     kept
 }
 

@@ -1,8 +1,6 @@
 //! The one order of tokens: logit descending, then token id ascending. −0 and +0 are equal.
 //! Every tie in the project is broken by this rule.
 
-use std::cmp::Ordering;
-
 /// A token and its logit.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Candidate {
@@ -20,11 +18,14 @@ impl Candidate {
         self.logit > other.logit || (self.logit == other.logit && self.token < other.token)
     }
 
-    /// The order as a comparison, for sorting.
+    /// The order as one number: ascending from the first on, the id in its lower half.
     #[must_use]
     #[inline]
-    pub fn order(&self, other: &Candidate) -> Ordering {
-        other.logit.partial_cmp(&self.logit).unwrap_or(Ordering::Equal).then(self.token.cmp(&other.token))
+    pub fn place(&self) -> u64 {
+        // Adding 0 makes −0 a +0. Of negative numbers the larger bits are the smaller value, of others the smaller value's.
+        let bits = (self.logit + 0.0).to_bits();
+        let descending = if bits >> 31 == 1 { bits } else { !bits & 0x7FFF_FFFF };
+        u64::from(descending) << 32 | u64::from(self.token)
     }
 }
 

@@ -82,6 +82,13 @@ impl RowSpec<'_> {
         self.mask.is_some_and(|mask| !mask.allows(token))
     }
 
+    /// Whether logits are left as they were sent: no token is masked, banned, biased or penalised.
+    #[must_use]
+    pub fn is_untouched(&self) -> bool {
+        let has_lists = !self.banned.is_empty() || self.allowed.is_some() || self.mask.is_some();
+        self.adjusts.is_empty() && !has_lists && self.greens().is_none()
+    }
+
     /// Whether samplers learn from this row's token.
     #[must_use]
     pub fn has_state(&self) -> bool {

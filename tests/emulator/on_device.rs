@@ -121,7 +121,7 @@ fn first_steps() -> impl Strategy<Value = Vec<Step>> {
 prop_compose! {
     /// A row whose chain begins with steps that kernels do, and does anything then.
     fn begun()(
-        case in case(), chain in cases::chained(), first in first_steps(), top_k in prop_oneof![3 => 1..150u32, 1 => 150..500u32],
+        case in case(), chain in cases::chained(), first in first_steps(), top_k in prop_oneof![3 => 1..150u32, 1 => 150..1300u32],
         (top_p, min_p) in (prop_oneof![2 => 0.0f32..1.0, 1 => Just(1.0)], prop_oneof![2 => 0.01f32..1.0, 1 => Just(1e-13)]),
         temperature in prop_oneof![Just(1.0f32), 0.05f32..3.0],
     ) -> Case {

@@ -4,6 +4,7 @@
 //!
 //! Where more are left than are told, the other backend does the whole row.
 
+use super::abi;
 use super::ask::{Asked, NoKernel};
 use super::read::Answer;
 use crate::backend::{Backend, RowJob};
@@ -16,9 +17,8 @@ use crate::sampling::order::Candidate;
 use crate::sampling::row::{Action, Filters, LogprobsMode, LogprobsSpec, Penalties, RowError, RowResult, RowSpec};
 use crate::sampling::samplers::xtc;
 
-/// Most tokens that are told. An estimate: by [`TOKEN_TIME_BYTES`](crate::sampling::listed::TOKEN_TIME_BYTES) each these take the host as
-/// long as a MiB, which is a row of 128,256 f32 logits and the copy of it.
-const MOST: u32 = 256;
+/// Most tokens that are told of a row that is cut by masses. Few are left of most rows, but room for all is copied to the host.
+const MOST_BY_MASS: u32 = 256;
 
 /// A chain whose beginning a kernel does.
 #[derive(Debug)]
@@ -43,7 +43,7 @@ impl Begun {
         let begun = Self::split(chain, spec);
         let left = [spec.allowed.map(<[u32]>::len), spec.mask.map(|mask| mask.count())];
         let is_full = left.into_iter().flatten().all(|left| left >= begun.filters.top_k as usize);
-        let is_list = is_full && (1..=MOST).contains(&begun.filters.top_k);
+        let is_list = is_full && begun.is_counted();
         (begun.cuts_by_mass() || is_list).then_some(begun)
     }
 
@@ -91,9 +91,14 @@ impl Begun {
         self.filters.top_p < 1.0 || self.filters.min_p > 0.0
     }
 
+    /// Whether a top-k leaves at most as many as a kernel can tell. The host takes these in less time than the row would need to come.
+    fn is_counted(&self) -> bool {
+        (1..=abi::LISTED).contains(&self.filters.top_k)
+    }
+
     /// How many tokens a kernel is to tell.
     fn told(&self) -> u32 {
-        if self.filters.top_k > 0 { self.filters.top_k.min(MOST) } else { MOST }
+        if self.is_counted() { self.filters.top_k } else { MOST_BY_MASS }
     }
 
     /// What a kernel is asked of the row.

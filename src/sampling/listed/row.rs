@@ -1,7 +1,7 @@
 //! One listed row: [`sample_row`](crate::sampling::sample_row), on what is known of it.
 
 use super::rest::{self, Rest};
-use super::walk::{Beside, certain, walk};
+use super::walk::{Begun, Beside, certain, walk};
 use super::{Beyond, Listed, Marks, Ranks, Reach};
 use crate::sampling::candidates::Candidates;
 use crate::sampling::chain::{self, Chain};
@@ -161,11 +161,14 @@ impl<'a> Looked<'a> {
         let usual = report::usual(spec);
         let chain = spec.chain.unwrap_or(Chain::of_filters(&usual));
         let end = chain.infill.map_or(End::default(), |infill| self.end(&infill));
-        let left = Candidates::new((adjusted.tokens().to_vec(), self.row.vocab_size()), chain.min_keep as usize);
-        let (mut left, rest) = (left.with_end(end.known), rest.as_ref());
+        let (vocab_size, rest) = (self.row.vocab_size(), rest.as_ref());
+        let begun = Begun::of(adjusted.tokens(), &spec.filters, &chain, rest);
+        let chain = Chain { steps: begun.steps, ..chain };
+        let left = Candidates::cooled((begun.tokens.to_vec(), vocab_size), chain.min_keep as usize, begun.temperature);
+        let mut left = left.with_end(end.known);
         let is_eos_open = chain.eos.iter().any(|&token| self.may_be_beside(token));
         let beside = Beside { rest, is_end_open: end.is_open, is_eos_open };
-        let is_open = walk(&mut left, &spec.filters, &chain, beside, self.row.vocab_size());
+        let is_open = walk(&mut left, &spec.filters, &chain, beside, vocab_size);
         let is_open = is_open.map_err(RowError::Beyond)?;
         let along = left.take_along().filter(|_| chain::draws_along(chain.steps));
         let open = rest.filter(|_| is_open).map(|rest| certain(&left, rest));
@@ -236,7 +239,7 @@ impl<'a> Looked<'a> {
 
     /// Logprobs of the row as sent, and whether they are rounded.
     fn raw_logprobs(&self, token: u32, wanted: &LogprobsSpec<'_>) -> Result<(TokenLogprobs, bool), RowError> {
-        let raw = Ranks::new(self.row.entries.clone());
+        let raw = Ranks::new(self.row.ranked().to_vec());
         let rest = self.raw_rest();
         let (max, scale) = (raw.tokens().first().map_or(0.0, |first| first.logit), mass::scale(1.0));
         let total: u64 = raw.tokens().iter().map(|c| mass::mass(mass::exponent(c.logit, max, scale))).sum();
@@ -297,7 +300,7 @@ impl<'a> Looked<'a> {
 
     /// Entropy in nats of the row as sent, all others being at −∞.
     fn raw_entropy(&self) -> f64 {
-        let raw = Ranks::new(self.row.entries.clone());
+        let raw = Ranks::new(self.row.ranked().to_vec());
         let max = raw.tokens().first().map_or(0.0, |first| first.logit);
         let (mut terms, mut total) = (0, 0);
         for token in raw.tokens() {
@@ -316,7 +319,10 @@ fn rank(ranks: &Ranks, token: u32) -> Result<u32, RowError> {
 
 /// The entries after masks, bias and penalties, as in [`distribution`](crate::sampling::distribution).
 fn adjusted(row: &Listed, spec: &RowSpec<'_>) -> Vec<Candidate> {
-    let mut entries = row.entries.clone();
+    let mut entries = row.ranked().to_vec();
+    if spec.is_untouched() {
+        return entries;
+    }
     for entry in &mut entries {
         if let Some(adjust) = spec.adjusts.get(entry.token) {
             entry.logit = adjust.apply(entry.logit, &spec.penalties);

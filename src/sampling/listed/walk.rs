@@ -10,6 +10,7 @@ use crate::sampling::candidates::Candidates;
 use crate::sampling::chain::{self, Chain, Step};
 use crate::sampling::filters;
 use crate::sampling::mass;
+use crate::sampling::order::Candidate;
 use crate::sampling::row::Filters;
 use crate::sampling::samplers::infill::{self, Stay};
 use crate::sampling::samplers::min_eos_p;
@@ -59,6 +60,36 @@ pub(super) fn walk(
         None => Ok(false),
         Some(Open { rest, .. }) if certain(left, rest) > 0 && rest.has_no_mass(left.max(), left.scale()) => Ok(true),
         Some(_) => Err(Reach::Draw),
+    }
+}
+
+/// Tokens and steps behind what can be told of a chain's beginning without weighing a token: temperature changes no place, and
+/// a top-k behind it leaves so many.
+pub(super) struct Begun<'a> {
+    /// The first of the tokens, as many as the steps can leave.
+    pub(super) tokens: &'a [Candidate],
+    pub(super) temperature: f64,
+    /// Those that are left to take, a top-k among them.
+    pub(super) steps: &'a [Step],
+}
+
+impl<'a> Begun<'a> {
+    /// Of tokens in order.
+    pub(super) fn of(tokens: &'a [Candidate], filters: &Filters, chain: &Chain<'a>, rest: Option<&Rest>) -> Self {
+        let cooling = chain.steps.iter().take_while(|step| **step == Step::Temperature).count();
+        let (cooled, steps) = chain.steps.split_at(cooling);
+        let temperature = cooled.iter().fold(1.0, |so_far, _| so_far * f64::from(filters.temperature));
+        let most = match steps.first() {
+            Some(Step::TopK) => filters.top_k.max(chain.min_keep) as usize,
+            Some(&Step::AtMost(most)) => most.max(chain.min_keep) as usize,
+            _ => tokens.len(),
+        };
+        let is_certain = |most: usize| match rest {
+            Some(rest) => tokens.get(most.wrapping_sub(1)).is_some_and(|last| last.precedes(&rest.edge)),
+            None => most < tokens.len(),
+        };
+        let tokens = if is_certain(most) { &tokens[..most] } else { tokens };
+        Self { tokens, temperature, steps }
     }
 }
 

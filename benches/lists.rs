@@ -1,0 +1,147 @@
+//! What a row costs of which only the largest logits come, beside the whole row.
+//!
+//! Microseconds of one core, by turns in the same run, the least of many rounds for each of 64 different rows. A list is
+//! counted from the pairs as they came on: put in order, checked, sampled. What copying them to the host and sending them
+//! costs is not in it, nor is that of the whole row.
+//!
+//!   cargo bench --bench lists                 lists of 20 to 4,096 tokens
+//!   cargo bench --bench lists -- --quick      fewer lengths and rounds
+
+#![allow(clippy::print_stdout)] // it prints a table
+
+use clap::Parser;
+use croupier::backend::cpu::{CpuBackend, Level};
+use croupier::backend::{Backend, RowJob};
+use croupier::sampling::chain::{Chain, Step};
+use croupier::sampling::listed::{Beyond, Listed};
+use croupier::sampling::logits::{Dtype, Logits};
+use croupier::sampling::order::Candidate;
+use croupier::sampling::row::{Action, Filters, LogprobsMode, LogprobsSpec, RowSpec};
+use std::cell::Cell;
+use std::hint::black_box;
+
+#[path = "support/options.rs"]
+mod options;
+#[path = "support/rows.rs"]
+mod rows;
+#[path = "support/timing.rs"]
+mod timing;
+use rows::{Shape, reference_max};
+use timing::{Placed, measure};
+
+const VOCAB: usize = 128_256;
+const ROWS: usize = 64;
+/// What is measured; with `--quick` less of each.
+const SHAPES: [Shape; 2] = [Shape::Peaked, Shape::Flat];
+const LENGTHS: [u32; 6] = [64, 256, 20, 1024, 2048, 4096];
+
+/// A parameter mix.
+struct Job {
+    name: &'static str,
+    filters: Filters,
+    steps: &'static [Step],
+    logprobs: Option<LogprobsSpec<'static>>,
+}
+
+const OFF: Filters = Filters { temperature: 0.8, top_k: 0, top_p: 1.0, min_p: 0.0 };
+const FEW: Filters = Filters { top_k: 20, top_p: 0.9, ..OFF };
+const LLAMA: &[Step] = &[Step::TopK, Step::TopP, Step::MinP, Step::Temperature];
+const JOBS: [Job; 4] = [
+    Job { name: "top-k 20, top-p .9", filters: FEW, steps: &[], logprobs: None },
+    Job {
+        name: "the same, raw top-20",
+        filters: FEW,
+        steps: &[],
+        logprobs: Some(LogprobsSpec { top_n: 20, mode: LogprobsMode::Raw, tokens: &[] }),
+    },
+    Job { name: "llama.cpp k 20 p .9 min .05", filters: Filters { min_p: 0.05, ..FEW }, steps: LLAMA, logprobs: None },
+    Job { name: "temperature only", filters: OFF, steps: &[], logprobs: None },
+];
+
+#[derive(Parser)]
+#[command(about = "What a row costs of which only the largest logits come")]
+struct Options {
+    #[command(flatten)]
+    common: options::Common,
+    /// Only lists of so many tokens [default: 20 to 4,096; with --quick 64 and 256].
+    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(20..=4096))]
+    tokens: Option<u32>,
+    /// Only jobs whose name holds this.
+    #[arg(long, value_name = "TEXT")]
+    job: Option<String>,
+}
+
+/// A row, and its tokens in the order in which a worker's top-k gives them.
+struct Row {
+    whole: Placed,
+    order: Vec<Candidate>,
+}
+
+impl Row {
+    fn new(shape: Shape, seed: u64) -> Self {
+        let row = rows::row(shape, VOCAB, seed);
+        let whole = Placed::new(&Dtype::F32.encode(&row));
+        let mut order: Vec<_> = (0..).zip(row).map(|(token, logit)| Candidate { token, logit }).collect();
+        order.sort_unstable_by_key(Candidate::place);
+        Self { whole, order }
+    }
+
+    fn spec(job: &Job, uniform: u64) -> RowSpec<'_> {
+        let chain = (!job.steps.is_empty()).then(|| Chain::of_filters(job.steps));
+        RowSpec { chain, logprobs: job.logprobs, ..RowSpec::plain(job.filters, Action::Draw { uniform }) }
+    }
+
+    /// As if no other token could be emitted.
+    fn list(&self, length: usize) -> Listed {
+        let none = (f32::NEG_INFINITY, true);
+        Listed::new(VOCAB as u32, self.order[..length].to_vec(), none, Beyond::Refuse).expect("a row as it should be")
+    }
+}
+
+fn main() {
+    let options = Options::parse();
+    let quick = options.common.quick();
+    let (rounds, lengths) = if quick { (7, &LENGTHS[..2]) } else { (31, &LENGTHS[..]) };
+    let mut lengths = options.tokens.as_ref().map_or(lengths, std::slice::from_ref).to_vec();
+    lengths.sort_unstable();
+    let jobs = JOBS.iter().filter(|job| options.job.as_deref().is_none_or(|wanted| job.name.contains(wanted)));
+    let shapes = if quick { &SHAPES[..1] } else { &SHAPES[..] };
+    println!(
+        "one core, {}, least of {rounds} rounds, mean of {ROWS} rows of {VOCAB} f32 logits",
+        Level::detect().name()
+    );
+    println!("us of a list of so many tokens; (x) = times one SIMD max pass over the whole rows");
+    for &shape in shapes {
+        let rows: Vec<_> = (0..ROWS as u64).map(|seed| Row::new(shape, seed)).collect();
+        println!("\n  {:28} {:>7} {:>13} {:>16}", format!("{} rows", shape.name()), "tokens", "list", "whole row");
+        for job in jobs.clone() {
+            lengths.iter().for_each(|&length| line(&rows, job, length as usize, rounds));
+        }
+    }
+}
+
+fn line(rows: &[Row], job: &Job, length: usize, rounds: usize) {
+    let level = Level::detect();
+    let (of_list, of_whole) = (Cell::new(1u64), Cell::new(1u64));
+    let next = |uniform: &Cell<u64>| {
+        uniform.set(uniform.get().wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1));
+        uniform.get()
+    };
+    let mut backends = [(); 2].map(|()| CpuBackend::with_level(1, level));
+    let [listed, whole] = &mut backends;
+    let mut reference = |row: usize| {
+        black_box(reference_max(level, Dtype::F32, black_box(rows[row].whole.bytes())));
+    };
+    let mut list = |row: usize| {
+        let list = black_box(&rows[row]).list(length);
+        let job = RowJob { logits: Logits::of_list(&list), spec: Row::spec(job, next(&of_list)) };
+        assert!(black_box(listed.run(&[job]))[0].is_ok());
+    };
+    let mut whole = |row: usize| {
+        let logits = Logits::new(Dtype::F32, black_box(rows[row].whole.bytes()));
+        black_box(whole.run(&[RowJob { logits, spec: Row::spec(job, next(&of_whole)) }]));
+    };
+    let [reference, list, whole] = measure(rounds, ROWS, [&mut reference, &mut list, &mut whole]);
+    let shown = |seconds: f64| format!("{:.1} ({:.2})", seconds * 1e6, seconds / reference);
+    println!("  {:28} {length:7} {:>13} {:>16}", job.name, shown(list), shown(whole));
+}
