@@ -156,8 +156,20 @@ def _plain(field: Any, value: Any) -> Any:
         names = ", ".join(_short_names(field.enum_type))
         raise TypeError(f"{field.containing_type.name}.{field.name} is {value!r}, must be a list of names, such as [{value!r}]; there are {names}")
     if _is_many(value):
-        return [_one(field, item) for item in value]
-    return _one(field, value)
+        return [_at(field, f"[{place}]", item) for place, item in enumerate(value)]
+    return _at(field, "", value)
+
+
+def _at(field: Any, place: str, value: Any) -> Any:
+    """As `_one`; a mistake inside a message is told by the fields around it too."""
+    try:
+        return _one(field, value)
+    except (TypeError, ValueError) as error:
+        inner = f"{field.message_type.name}." if field.message_type is not None else ""
+        if not inner or not str(error).startswith(inner):
+            raise
+        said = f"{field.containing_type.name}.{field.name}{place}.{str(error).removeprefix(inner)}"
+        raise (TypeError if isinstance(error, TypeError) else ValueError)(said) from error
 
 
 def _biases(given: Mapping[Any, Any]) -> list[pb.LogitBias]:

@@ -126,8 +126,8 @@ CIRCULAR["not"] = CIRCULAR
     ({"json_schema": {"const": float("nan")}}, ValueError, "json_schema is not a JSON schema: .*not JSON compliant"),
     ({"json_schema": CIRCULAR}, ValueError, "json_schema is not a JSON schema: .*Circular"),
     ({"json_schema": nested(100_000)}, ValueError, "json_schema is not a JSON schema: .*recursion"),
-    ({"json_schema": {"const": "\ud800"}}, ValueError, "GrammarParams.json_schema is .*, must be a JSON schema: a dict, True or False, or JSON as text"),
-    ({"regex": 5}, TypeError, "GrammarParams.regex is 5, must be text. A regular expression"),
+    ({"json_schema": {"const": "\ud800"}}, ValueError, "SamplingParams.grammar.json_schema is .*, must be a JSON schema: a dict, True or False, or JSON as text"),
+    ({"regex": 5}, TypeError, "SamplingParams.grammar.regex is 5, must be text. A regular expression"),
     ({"json": {}}, TypeError, "GrammarParams has no field 'json'; is 'json_schema' meant?"),
     ("[ab]", TypeError, "SamplingParams.grammar is .*, must be a GrammarParams or a dict of its fields: json_schema, regex, lark, gbnf, choices, start_token_ids"),
 ])

@@ -90,7 +90,12 @@ pub(super) fn grammar(value: &Value) -> Read<Option<Arc<GrammarParams>>> {
                 parts.wrong(second.name(), format!("is a second grammar; leave one of {names}"));
                 None
             }
-            _ => None,
+            _ => {
+                if let Err(error) = GrammarParams::check_none(&start_token_ids, &start_sequences) {
+                    parts.wrong(&error.field, error.message);
+                }
+                None
+            }
         }
     };
     table(value, grammar)

@@ -91,6 +91,20 @@ impl GrammarParams {
         check_sequences("start_sequences", &self.start_sequences, MAX_START_SEQUENCES, vocab_size)
     }
 
+    /// Whether nothing says where a grammar begins that is not there.
+    ///
+    /// # Errors
+    /// The field that does, relative to the message.
+    pub fn check_none(start_token_ids: &[u32], start_sequences: &[Vec<u32>]) -> Result<(), FieldError> {
+        let fields = [("start_token_ids", start_token_ids.is_empty()), ("start_sequences", start_sequences.is_empty())];
+        let Some((field, _)) = fields.into_iter().find(|(_, is_empty)| !is_empty) else { return Ok(()) };
+        let names = GrammarKind::ALL.map(GrammarKind::name).join(", ");
+        Err(FieldError::new(
+            field,
+            format!("says where a grammar begins, and there is none; give one of {names}, or leave this out for none"),
+        ))
+    }
+
     /// What it begins behind: tokens by themselves, and in a row.
     pub fn starts(&self) -> impl Iterator<Item = &[u32]> {
         let single = self.start_token_ids.iter().map(std::slice::from_ref);

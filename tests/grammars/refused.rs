@@ -18,6 +18,8 @@ async fn what_is_wrong_is_told_where_it_was_asked_for_and_harms_nobody() {
     let start = GrammarParams { start_token_ids: vec![VOCAB], ..regex("a").unwrap() };
     let behind = |start_sequences| Some(GrammarParams { start_sequences, ..regex("a").unwrap() });
     let sequence = |token_ids: &[u32]| TokenSequence { token_ids: token_ids.to_vec() };
+    let of_none =
+        |start_token_ids, start_sequences| Some(GrammarParams { kind: None, start_token_ids, start_sequences });
     let cases = [
         (with(regex("(")), "params.grammar.regex", "unclosed group"),
         (with(regex("")), "params.grammar.regex", "is empty"),
@@ -32,6 +34,8 @@ async fn what_is_wrong_is_told_where_it_was_asked_for_and_harms_nobody() {
             "outside the vocabulary",
         ),
         (with(behind(vec![sequence(&[1]), sequence(&[])])), "params.grammar.start_sequences[1].token_ids", "is empty"),
+        (with(of_none(vec![3], vec![])), "params.grammar.start_token_ids", "there is none"),
+        (with(of_none(vec![], vec![sequence(&[3])])), "params.grammar.start_sequences", "there is none"),
         (with(behind(vec![sequence(&[1]); 9])), "params.grammar.start_sequences", "at most 8"),
         (SamplingParams { ignore_eos: Some(true), ..with(regex("a")) }, "params.grammar", "needs a token that ends"),
     ];

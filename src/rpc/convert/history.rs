@@ -40,7 +40,7 @@ pub(super) fn merged(wire: &mut proto::SamplingParams, defaults: &HistoryParams)
         repetition_detection: wire.repetition_detection.map(repetition_detection).or(defaults.repetition_detection),
         stop_token_sequences: sequences(stops),
         thinking_budget: wire.thinking_budget.take().map(thinking_budget),
-        grammar: grammar(wire.grammar.take(), defaults.grammar.as_ref()),
+        grammar: grammar(wire.grammar.take(), defaults.grammar.as_ref())?,
         watermark: watermark::merged(wire.watermark.take(), defaults.watermark.as_ref())?,
     })
 }
@@ -81,16 +81,25 @@ pub(super) fn sequences(wire: Vec<proto::TokenSequence>) -> Vec<Vec<u32>> {
 }
 
 /// The grammar of `wire`, none if it says so, or else the default.
-fn grammar(wire: Option<proto::GrammarParams>, default: Option<&Arc<GrammarParams>>) -> Option<Arc<GrammarParams>> {
+fn grammar(
+    wire: Option<proto::GrammarParams>,
+    default: Option<&Arc<GrammarParams>>,
+) -> Result<Option<Arc<GrammarParams>>, FieldError> {
     use proto::grammar_params::Kind;
-    let Some(proto::GrammarParams { kind, start_token_ids, start_sequences }) = wire else { return default.cloned() };
-    let (kind, text) = match kind? {
+    let Some(proto::GrammarParams { kind, start_token_ids, start_sequences }) = wire else {
+        return Ok(default.cloned());
+    };
+    let start_sequences = sequences(start_sequences);
+    let Some(kind) = kind else {
+        let checked = GrammarParams::check_none(&start_token_ids, &start_sequences);
+        return checked.map(|()| None).map_err(|error| error.within("grammar"));
+    };
+    let (kind, text) = match kind {
         Kind::JsonSchema(text) => (GrammarKind::JsonSchema, text),
         Kind::Regex(text) => (GrammarKind::Regex, text),
         Kind::Lark(text) => (GrammarKind::Lark, text),
         Kind::Gbnf(text) => (GrammarKind::Gbnf, text),
         Kind::Choices(text) => (GrammarKind::Choices, text),
     };
-    let start_sequences = sequences(start_sequences);
-    Some(Arc::new(GrammarParams { kind, text, start_token_ids, start_sequences }))
+    Ok(Some(Arc::new(GrammarParams { kind, text, start_token_ids, start_sequences })))
 }
