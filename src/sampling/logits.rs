@@ -1,6 +1,6 @@
 //! One row of logits as it arrived: bytes in one of three number formats, possibly unaligned, or a [list](super::listed).
 
-use super::listed::{Listed, TOKEN_TIME_BYTES};
+use super::listed::Listed;
 use std::marker::PhantomData;
 
 /// Number format of logits; values are little endian.
@@ -194,7 +194,7 @@ impl<'a> Logits<'a> {
     /// Bytes of a whole row that take as long to sample.
     #[must_use]
     pub fn time_bytes(&self) -> usize {
-        self.listed().map_or(self.byte_len(), |row| row.entries().len().saturating_mul(TOKEN_TIME_BYTES))
+        self.listed().map_or(self.byte_len(), Listed::time_bytes)
     }
 
     /// Whether it is in foreign memory.

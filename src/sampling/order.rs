@@ -20,13 +20,18 @@ impl Candidate {
 
     /// The order as one number: ascending from the first on, the id in its lower half.
     #[must_use]
-    #[inline]
+    #[inline(always)]
     pub fn place(&self) -> u64 {
-        // Adding 0 makes −0 a +0. Of negative numbers the larger bits are the smaller value, of others the smaller value's.
-        let bits = (self.logit + 0.0).to_bits();
-        let descending = if bits >> 31 == 1 { bits } else { !bits & 0x7FFF_FFFF };
-        u64::from(descending) << 32 | u64::from(self.token)
+        u64::from(!ascending(self.logit)) << 32 | u64::from(self.token)
     }
+}
+
+/// Floats as integers in ascending order. −0 is made +0 first.
+#[must_use]
+#[inline(always)]
+pub fn ascending(value: f32) -> u32 {
+    let bits = (value + 0.0).to_bits();
+    if bits >> 31 == 1 { !bits } else { bits | 1 << 31 }
 }
 
 /// The first token of the order, of a row that has at least one; the greedy choice.

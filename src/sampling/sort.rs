@@ -1,9 +1,9 @@
-//! Sorts by token ids and by the [order](super::order). Lists are most often in order already, or of some hundred tokens or more: those
-//! are put in order digit by digit, which takes a few nanoseconds a token where comparing takes tens.
+//! Sorts by token ids and by the [order](super::order). Most lists are in order already, and one look at them is enough. Long ones that
+//! are not are sorted digit by digit, which takes a few nanoseconds a token where comparisons take tens.
 
 use super::order::Candidate;
 
-/// Fewer than this are compared: what digits cost whatever comes is more.
+/// Shorter lists are sorted by comparisons: counting digits costs something however short a list is.
 const FEW: usize = 96;
 /// Values of a digit.
 const VALUES: usize = 1 << u8::BITS;

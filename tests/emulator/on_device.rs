@@ -159,6 +159,24 @@ fn chains_that_kernels_begin_are_ended_without_their_rows() {
     assert!(6 * ended.get() > rows.get());
 }
 
+/// Kernels tell up to 1,024 tokens that a top-k leaves, of rows enough for two turns of the host; with one more the host does the row.
+#[test]
+fn long_lists_are_ended_without_their_rows() {
+    if !built() {
+        return;
+    }
+    let values: Vec<f32> = (0..3000u32).map(|token| (token * 7919 % 3001) as f32 * -1e-3).collect();
+    let case = |top_k| {
+        let chain = Some(Chained { steps: vec![Step::TopK, Step::TypicalP(0.9)], min_keep: 1, ..Chained::default() });
+        (Case { filters: Filters { top_k, ..Filters::OFF }, chain, ..Case::new(Dtype::F32, &values) }, Some(0))
+    };
+    let mut backend = backend("narrow");
+    let cases: Vec<Placed> = [1024, 1025].map(case).into_iter().chain((0..260).map(|_| case(300))).collect();
+    let looks = looks(&mut backend, &cases);
+    let looked: Vec<usize> = looks.iter().enumerate().filter(|(_, looks)| **looks > 0).map(|(at, _)| at).collect();
+    assert_eq!(looked, [1], "of a list of 1,025 tokens the kernel tells none");
+}
+
 /// What min-p leaves need not be the first tokens: top-k behind it counts what is left, and a rank what is not left too.
 #[test]
 fn what_min_p_leaves_need_not_be_the_first_tokens() {

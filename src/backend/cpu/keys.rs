@@ -1,9 +1,12 @@
 //! The order of tokens as one integer: a smaller key precedes.
 
+use crate::sampling::order::Candidate;
+pub(super) use crate::sampling::order::ascending;
+
 /// The key of a token: logit descending, then token id ascending, −0 equal to +0.
 #[inline(always)]
 pub(in crate::backend) fn key(token: u32, logit: f32) -> u64 {
-    u64::from(!ascending(logit)) << 32 | u64::from(token)
+    Candidate { token, logit }.place()
 }
 
 /// The token of a key.
@@ -35,13 +38,6 @@ pub(super) fn up_to(last: u64) -> impl Fn(u32, f32) -> bool + Copy {
     move |token, logit| all | (logit > cut) | (logit == cut) & (token <= last)
 }
 
-/// Floats as integers in ascending order. −0 is made +0 first.
-#[inline(always)]
-pub(super) fn ascending(value: f32) -> u32 {
-    let bits = (value + 0.0).to_bits();
-    if bits >> 31 == 1 { !bits } else { bits | 1 << 31 }
-}
-
 /// The inverse of [`ascending`].
 #[inline(always)]
 pub(super) fn from_ascending(ordered: u32) -> f32 {
@@ -61,7 +57,6 @@ pub(super) fn least(most: f32, wanted: impl Fn(f32) -> bool) -> f32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sampling::order::Candidate;
 
     #[test]
     fn keys_are_the_order() {

@@ -87,7 +87,7 @@ impl OwnRows {
 
 /// How many of the first tokens are all that is asked of a row; `None` where more is, or where its logits are adjusted.
 fn first_only(spec: &RowSpec<'_>, vocab_size: usize) -> Option<usize> {
-    let is_all = spec.mark.is_none() && spec.logprobs.is_none() && view::untouched(spec);
+    let is_all = spec.mark.is_none() && spec.logprobs.is_none() && spec.is_untouched();
     if is_all { first_drawn_from(spec, vocab_size) } else { None }
 }
 

@@ -71,12 +71,6 @@ impl ViewStore {
     }
 }
 
-/// Whether a row is taken as it is.
-pub(super) fn untouched(spec: &RowSpec<'_>) -> bool {
-    let is_listed = !spec.adjusts.is_empty() || !spec.banned.is_empty() || spec.allowed.is_some();
-    !is_listed && spec.mask.is_none() && spec.greens().is_none()
-}
-
 /// Block maxima of `row`, padded, into `maxima`. Rows that are `far` are read as rows from memory are read fastest.
 pub(super) fn scan(passes: Passes, row: &Logits<'_>, far: bool, maxima: &mut Vec<f32>) -> Scan {
     room_for_maxima(row, maxima);
@@ -99,7 +93,7 @@ impl<'a> View<'a> {
 
     /// The row after masks, bias and penalties.
     pub(super) fn adjusted(raw: &View<'a>, spec: &RowSpec<'a>, store: &'a mut ViewStore) -> Result<Self, RowError> {
-        if untouched(spec) {
+        if spec.is_untouched() {
             return Ok(View { ..*raw });
         }
         store.side_blocks.clear();
@@ -114,7 +108,7 @@ impl<'a> View<'a> {
 
     /// What [`View::adjusted`] made, again, as long as `store` holds it.
     pub(super) fn again(raw: &View<'a>, spec: &RowSpec<'a>, store: &'a ViewStore) -> Self {
-        if untouched(spec) {
+        if spec.is_untouched() {
             return View { ..*raw };
         }
         let side = Side {

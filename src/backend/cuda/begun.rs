@@ -17,8 +17,10 @@ use crate::sampling::order::Candidate;
 use crate::sampling::row::{Action, Filters, LogprobsMode, LogprobsSpec, Penalties, RowError, RowResult, RowSpec};
 use crate::sampling::samplers::xtc;
 
-/// Most tokens that are told of a row that is cut by masses. Few are left of most rows, but room for all is copied to the host.
+/// Most tokens that are told of a row that no top-k cuts, but masses. Few are left of most such rows, and room for all is copied.
 const MOST_BY_MASS: u32 = 256;
+/// Most rows whose lists are there at once: 16 bytes for each token, 4 MiB where all are as long as can be.
+const AT_ONCE: usize = 256;
 
 /// A chain whose beginning a kernel does.
 #[derive(Debug)]
@@ -151,6 +153,10 @@ type Told = Result<Result<Listed, RowError>, NoKernel>;
 
 /// Results of rows, or why they have none.
 pub(super) fn ended(halves: &[Half<'_>], host: &mut dyn Backend) -> Vec<Result<RowResult, NoKernel>> {
+    halves.chunks(AT_ONCE).flat_map(|halves| ended_together(halves, host)).collect()
+}
+
+fn ended_together(halves: &[Half<'_>], host: &mut dyn Backend) -> Vec<Result<RowResult, NoKernel>> {
     let lists: Vec<Told> = halves.iter().map(|(job, begun, answer)| begun.list(job, answer)).collect();
     let jobs = halves.iter().zip(&lists).filter_map(|((job, begun, _), list)| {
         let logits = Logits::of_list(list.as_ref().ok()?.as_ref().ok()?);

@@ -68,8 +68,10 @@ pub struct Marks {
     pub rounded: bool,
 }
 
-/// Bytes of a whole row that take as long as a token of a list: about 0.05 us (`benches/lists.rs`).
-pub const TOKEN_TIME_BYTES: usize = 1 << 10;
+/// Bytes of a whole row that take as long as a token of a list, about 0.05 us, and as a list without its tokens, about 1 us
+/// (`benches/lists.rs`).
+const TOKEN_TIME_BYTES: usize = 1 << 10;
+const LIST_TIME_BYTES: usize = 24 << 10;
 
 /// A row of which some tokens are known.
 #[derive(Debug, Clone, PartialEq)]
@@ -188,6 +190,11 @@ impl Listed {
     #[must_use]
     pub fn held_bytes(&self) -> usize {
         size_of_val(self.entries.as_slice()) + size_of_val(self.ranked.as_slice())
+    }
+
+    /// Bytes of a whole row that take as long to sample.
+    pub(super) fn time_bytes(&self) -> usize {
+        LIST_TIME_BYTES + self.entries.len() * TOKEN_TIME_BYTES
     }
 
     /// How many are not.

@@ -63,8 +63,8 @@ pub(super) fn walk(
     }
 }
 
-/// Tokens and steps behind what can be told of a chain's beginning without weighing a token: temperature changes no place, and
-/// a top-k behind it leaves so many.
+/// A chain whose beginning is taken without weighing a token: temperatures change no token's place, and of a top-k right behind them
+/// the first tokens alone matter.
 pub(super) struct Begun<'a> {
     /// The first of the tokens, as many as the steps can leave.
     pub(super) tokens: &'a [Candidate],
@@ -85,7 +85,7 @@ impl<'a> Begun<'a> {
             _ => tokens.len(),
         };
         let is_certain = |most: usize| match rest {
-            Some(rest) => tokens.get(most.wrapping_sub(1)).is_some_and(|last| last.precedes(&rest.edge)),
+            Some(rest) => most > 0 && tokens.get(most - 1).is_some_and(|last| last.precedes(&rest.edge)),
             None => most < tokens.len(),
         };
         let tokens = if is_certain(most) { &tokens[..most] } else { tokens };
