@@ -44,7 +44,8 @@ fn grammar(draw: &mut Draw) -> GrammarParams {
     };
     let start_token_ids = if draw.happens(0.2) { draw.tokens(1, 3) } else { vec![] };
     let start_sequences = if draw.happens(0.2) { sequences(draw, 3, 2) } else { vec![] };
-    GrammarParams { kind, start_token_ids, start_sequences }
+    // None has no beginning.
+    if kind.is_none() { GrammarParams::default() } else { GrammarParams { kind, start_token_ids, start_sequences } }
 }
 
 fn watermark(draw: &mut Draw) -> WatermarkParams {
