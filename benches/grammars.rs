@@ -11,7 +11,7 @@
 use croupier::grammar::fill::{Wanted, masks};
 use croupier::grammar::propose::proposals;
 use croupier::grammar::{Ahead, Grammar, Grammars, Patience, Text};
-use croupier::params::grammar::{GrammarKind, GrammarParams};
+use croupier::params::grammar::{GrammarKind, GrammarParams, GrammarStart};
 use croupier::permits::Counter;
 use croupier::sampling::mask::TokenMask;
 use croupier::vocabulary::Vocabulary;
@@ -130,12 +130,8 @@ fn wanted(texts: &[Text]) -> Vec<Wanted> {
 fn main() {
     let vocabulary = Arc::new(vocabulary());
     let (grammars, room) = (Grammars::new(Arc::clone(&vocabulary)), Counter::new(usize::MAX, Gauge::noop()));
-    let params = |kind, text: &str| GrammarParams {
-        kind,
-        text: text.to_owned(),
-        start_token_ids: vec![],
-        start_sequences: vec![],
-    };
+    let start = GrammarStart::default;
+    let params = |kind, text: &str| GrammarParams { kind, text: text.to_owned(), start: start() };
     let compiled = |job: &Job| grammars.compile(&params(job.kind, job.grammar), &room, &Patience::default()).unwrap();
     let started = Instant::now();
     grammars.compile(&params(GrammarKind::Regex, "a"), &room, &Patience::default()).unwrap();
@@ -152,7 +148,7 @@ fn main() {
         let started = Instant::now();
         let compiled = compiled(job);
         let compile = micros(started.elapsed());
-        let grammar = Arc::new(Grammar::new(compiled, [], vec![END]));
+        let grammar = Arc::new(Grammar::new(compiled, &GrammarStart::default(), vec![END]));
         let tokens = tokens(&vocabulary, job.text.as_bytes());
         let opened = |output: &[u32]| Text::open(Arc::clone(&grammar), VOCAB, output).unwrap();
         let (mut times, mut left) = (Vec::new(), Vec::new());
@@ -198,7 +194,7 @@ fn main() {
     );
     println!("|---|---|---|---|---|---|");
     for job in &JOBS {
-        let grammar = Arc::new(Grammar::new(compiled(job), vec![], vec![END]));
+        let grammar = Arc::new(Grammar::new(compiled(job), &GrammarStart::default(), vec![END]));
         drafts(job.name, &grammar, &tokens(&vocabulary, job.text.as_bytes()));
     }
 }

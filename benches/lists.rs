@@ -2,7 +2,7 @@
 //!
 //! Microseconds of one core, by turns in the same run, the least of many rounds for each of 64 different rows. A list is
 //! counted from the pairs as they came on: put in order, checked, sampled. What copying them to the host and sending them
-//! costs is not in it, nor is that of the whole row.
+//! costs is not in it, nor is that of the whole row. Where a job does not say otherwise no other token can be emitted.
 //!
 //!   cargo bench --bench lists                 lists of 20 to 4,096 tokens
 //!   cargo bench --bench lists -- --quick      fewer lengths and rounds
@@ -12,6 +12,7 @@
 use clap::Parser;
 use croupier::backend::cpu::{CpuBackend, Level};
 use croupier::backend::{Backend, RowJob};
+use croupier::sampling::adjust::{Penalties, TokenAdjust};
 use croupier::sampling::chain::{Chain, Step};
 use croupier::sampling::listed::{Beyond, Listed};
 use croupier::sampling::logits::{Dtype, Logits};
@@ -41,22 +42,27 @@ struct Job {
     filters: Filters,
     steps: &'static [Step],
     logprobs: Option<LogprobsSpec<'static>>,
+    /// Whether others may be emitted, and their log-sum-exp counts.
+    has_rest: bool,
+    /// Whether some tokens were in the text.
+    is_penalised: bool,
 }
 
 const OFF: Filters = Filters { temperature: 0.8, top_k: 0, top_p: 1.0, min_p: 0.0 };
 const FEW: Filters = Filters { top_k: 20, top_p: 0.9, ..OFF };
 const LLAMA: &[Step] = &[Step::TopK, Step::TopP, Step::MinP, Step::Temperature];
-const JOBS: [Job; 4] = [
-    Job { name: "top-k 20, top-p .9", filters: FEW, steps: &[], logprobs: None },
-    Job {
-        name: "the same, raw top-20",
-        filters: FEW,
-        steps: &[],
-        logprobs: Some(LogprobsSpec { top_n: 20, mode: LogprobsMode::Raw, tokens: &[] }),
-    },
-    Job { name: "llama.cpp k 20 p .9 min .05", filters: Filters { min_p: 0.05, ..FEW }, steps: LLAMA, logprobs: None },
-    Job { name: "temperature only", filters: OFF, steps: &[], logprobs: None },
+const PLAIN: Job = Job { name: "", filters: FEW, steps: &[], logprobs: None, has_rest: false, is_penalised: false };
+const TOP_20: LogprobsSpec<'static> = LogprobsSpec { top_n: 20, mode: LogprobsMode::Raw, tokens: &[] };
+const JOBS: [Job; 6] = [
+    Job { name: "top-k 20, top-p .9", ..PLAIN },
+    Job { name: "the same, others behind it", has_rest: true, ..PLAIN },
+    Job { name: "the same, penalties on 64", is_penalised: true, ..PLAIN },
+    Job { name: "the same, raw top-20", logprobs: Some(TOP_20), ..PLAIN },
+    Job { name: "llama.cpp k 20 p .9 min .05", filters: Filters { min_p: 0.05, ..FEW }, steps: LLAMA, ..PLAIN },
+    Job { name: "temperature only", filters: OFF, ..PLAIN },
 ];
+/// Of a text's tokens each row lists half, the most likely ones.
+const PENALISED: usize = 64;
 
 #[derive(Parser)]
 #[command(about = "What a row costs of which only the largest logits come")]
@@ -75,6 +81,8 @@ struct Options {
 struct Row {
     whole: Placed,
     order: Vec<Candidate>,
+    /// What penalties change.
+    known: Vec<TokenAdjust>,
 }
 
 impl Row {
@@ -83,18 +91,29 @@ impl Row {
         let whole = Placed::new(&Dtype::F32.encode(&row));
         let mut order: Vec<_> = (0..).zip(row).map(|(token, logit)| Candidate { token, logit }).collect();
         order.sort_unstable_by_key(Candidate::place);
-        Self { whole, order }
+        let listed = order.iter().step_by(2).take(PENALISED / 2);
+        let known = listed.chain(order.iter().rev().take(PENALISED / 2)).map(|candidate| candidate.token);
+        let adjust = |token| TokenAdjust { token, flags: TokenAdjust::SEEN, bias: 0.0, output_count: 1 };
+        let mut known: Vec<_> = known.map(adjust).collect();
+        known.sort_unstable_by_key(|adjust| adjust.token);
+        Self { whole, order, known }
     }
 
-    fn spec(job: &Job, uniform: u64) -> RowSpec<'_> {
+    fn spec<'a>(&'a self, job: &'a Job, uniform: u64) -> RowSpec<'a> {
         let chain = (!job.steps.is_empty()).then(|| Chain::of_filters(job.steps));
-        RowSpec { chain, logprobs: job.logprobs, ..RowSpec::plain(job.filters, Action::Draw { uniform }) }
+        let plain = RowSpec { chain, logprobs: job.logprobs, ..RowSpec::plain(job.filters, Action::Draw { uniform }) };
+        let penalties = Penalties { repetition: 1.1, frequency: 0.1, presence: 0.1, ..Penalties::OFF };
+        if job.is_penalised { RowSpec { penalties, adjusts: self.known.as_slice().into(), ..plain } } else { plain }
     }
 
-    /// As if no other token could be emitted.
-    fn list(&self, length: usize) -> Listed {
-        let none = (f32::NEG_INFINITY, true);
-        Listed::new(VOCAB as u32, self.order[..length].to_vec(), none, Beyond::Refuse).expect("a row as it should be")
+    /// The log-sum-exp of all behind so many.
+    fn rest(&self, length: usize) -> f32 {
+        self.order[length..].iter().map(|other| f64::from(other.logit).exp()).sum::<f64>().ln() as f32
+    }
+
+    fn list(&self, length: usize, rest: f32) -> Listed {
+        let listed = Listed::new(VOCAB as u32, self.order[..length].to_vec(), (rest, true), Beyond::Refuse);
+        listed.expect("a row as it should be")
     }
 }
 
@@ -132,14 +151,16 @@ fn line(rows: &[Row], job: &Job, length: usize, rounds: usize) {
     let mut reference = |row: usize| {
         black_box(reference_max(level, Dtype::F32, black_box(rows[row].whole.bytes())));
     };
+    let rest = |row: &Row| if job.has_rest { row.rest(length) } else { f32::NEG_INFINITY };
+    let rests: Vec<f32> = rows.iter().map(rest).collect();
     let mut list = |row: usize| {
-        let list = black_box(&rows[row]).list(length);
-        let job = RowJob { logits: Logits::of_list(&list), spec: Row::spec(job, next(&of_list)) };
+        let list = black_box(&rows[row]).list(length, rests[row]);
+        let job = RowJob { logits: Logits::of_list(&list), spec: rows[row].spec(job, next(&of_list)) };
         assert!(black_box(listed.run(&[job]))[0].is_ok());
     };
     let mut whole = |row: usize| {
         let logits = Logits::new(Dtype::F32, black_box(rows[row].whole.bytes()));
-        black_box(whole.run(&[RowJob { logits, spec: Row::spec(job, next(&of_whole)) }]));
+        black_box(whole.run(&[RowJob { logits, spec: rows[row].spec(job, next(&of_whole)) }]));
     };
     let [reference, list, whole] = measure(rounds, ROWS, [&mut reference, &mut list, &mut whole]);
     let shown = |seconds: f64| format!("{:.1} ({:.2})", seconds * 1e6, seconds / reference);

@@ -376,11 +376,14 @@ class GrammarParams(Params["pb.GrammarParams"]):
     """Texts, one a line: the text is one of them. Lines end with LF or CRLF; a last one that is empty does not count."""
     start_token_ids: Sequence[int] = ()
     """The grammar begins behind the first of these tokens in the output, such as the one that ends thinking, or of
-    start_sequences. Before it every token may be emitted. At most 64. Neither: it begins with the output's first token.
-    """
+    start_sequences. Before it every token may be emitted. At most 64. Neither: it begins at start_position."""
     start_sequences: Sequence[TokenSequence | pb.TokenSequence | Mapping[str, Any] | Sequence[int]] = ()
     """Tokens in a row behind which it begins, too, such as what begins an answer or the call of a tool; all of them
     have to be output. At most 8, of 1 .. 64 token ids each."""
+    start_position: int = 0
+    """So many tokens of the output come before it, whatever they are. For a text whose thinking ended where only its
+    engine can tell: close it, and open it again with its output_token_ids and their number here. Not beside
+    start_token_ids or start_sequences. 0: it begins behind those, or with the output's first token."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -255,6 +255,21 @@ def test_a_grammar_begins_behind_thinking(server, begins, end):
         assert text_of(said) == b"xxxxx" and written[:len(end)] == end and json.loads(text_of(written[len(end):])) in (True, False)
 
 
+def test_a_grammar_begins_in_a_text_that_goes_on(server):
+    thinks = np.where(np.arange(VOCAB) == 2 + ord("x"), 20, 0).astype("f4")[np.newaxis]
+    with croupier.connect(server.uds, VOCAB, eos_token_ids=[END]) as stream:
+        text = stream.open(seed=1, max_tokens=50)
+        for _ in range(5):
+            stream.sample(thinks, [text])
+        on = stream.fork(text, grammar={"json_schema": {"type": "boolean"}, "start_position": len(text.tokens)}, seed=text.params.seed)
+        stream.close(text)
+        while on.finish_reason is None:
+            stream.sample(thinks, [on])
+        assert text_of(on.tokens[:5]) == b"xxxxx" and json.loads(text_of(on.tokens[5:])) in (True, False)
+        with pytest.raises(croupier.OpenError, match=r"params.grammar.start_position: is 2, but start_token_ids say where"):
+            stream.sample(thinks, [stream.open(grammar={"regex": "a", "start_position": 2, "start_token_ids": [THOUGHT]})])
+
+
 def test_a_stream_s_grammar_is_that_of_texts_that_say_nothing_else(server):
     with croupier.connect(server.uds, VOCAB, eos_token_ids=[END], default_params={"grammar": {"regex": "[ab]{3}"}}) as stream:
         texts = [stream.open(seed=1), stream.open(seed=1, grammar={}), stream.open(seed=1, grammar=croupier.GrammarParams(lark='start: "die"'))]

@@ -4,7 +4,7 @@
 use super::named::named;
 use super::parts::{Parts, Read, boolean, float, list, sequences, table, text, token, tokens, whole};
 use crate::params::acceptance::{AcceptanceRule, AcceptanceSettings};
-use crate::params::grammar::{GrammarKind, GrammarParams};
+use crate::params::grammar::{GrammarKind, GrammarParams, GrammarStart};
 use crate::params::report::ReportParams;
 use crate::params::steering::{
     LengthPenalty, NoRepeatNgram, RepetitionDetection, SequenceBias, ThinkingBudget, TokenBanRange,
@@ -78,20 +78,21 @@ pub(super) fn thinking_budget(value: &Value) -> Read<Box<ThinkingBudget>> {
 pub(super) fn grammar(value: &Value) -> Read<Option<Arc<GrammarParams>>> {
     let grammar = |parts: &mut Parts<'_>| {
         let given = GrammarKind::ALL.map(|kind| Some((kind, parts.part(kind.name(), text)?)));
-        let start_token_ids = parts.or("start_token_ids", Vec::new(), tokens);
-        let start_sequences = parts.or("start_sequences", Vec::new(), sequences);
+        let start = GrammarStart {
+            token_ids: parts.or("start_token_ids", Vec::new(), tokens),
+            sequences: parts.or("start_sequences", Vec::new(), sequences),
+            position: parts.or("start_position", 0, whole),
+        };
         let (mut given, names) = (given.into_iter().flatten(), GrammarKind::ALL.map(GrammarKind::name).join(", "));
         let first = given.next();
         match (first, given.next()) {
-            (Some((kind, text)), None) => {
-                Some(Arc::new(GrammarParams { kind, text, start_token_ids, start_sequences }))
-            }
+            (Some((kind, text)), None) => Some(Arc::new(GrammarParams { kind, text, start })),
             (Some(_), Some((second, _))) => {
                 parts.wrong(second.name(), format!("is a second grammar; leave one of {names}"));
                 None
             }
             _ => {
-                if let Err(error) = GrammarParams::check_none(&start_token_ids, &start_sequences) {
+                if let Err(error) = start.check_none() {
                     parts.wrong(&error.field, error.message);
                 }
                 None

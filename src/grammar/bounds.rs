@@ -238,9 +238,10 @@ fn unescaped(pointer: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::params::grammar::GrammarStart;
 
     fn checked(kind: GrammarKind, text: &str) -> Result<(), String> {
-        check(&GrammarParams { kind, text: text.to_owned(), start_token_ids: vec![], start_sequences: vec![] })
+        check(&GrammarParams { kind, text: text.to_owned(), start: GrammarStart::default() })
     }
 
     fn schema(text: &str) -> Result<(), String> {

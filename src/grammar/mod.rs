@@ -9,6 +9,7 @@
 //! reaches a limit of work or memory. Limits of time are there for what no other limit holds.
 
 mod ahead;
+mod begins;
 mod bounds;
 mod compile;
 pub mod fill;
@@ -32,13 +33,13 @@ pub use state::Mask;
 pub use text::Text;
 pub use trouble::Trouble;
 
-use crate::automaton::Automaton;
 use crate::complaints::Complaints;
 use crate::locks::lock;
 use crate::params::FieldError;
-use crate::params::grammar::{GrammarKind, GrammarParams};
+use crate::params::grammar::{GrammarKind, GrammarParams, GrammarStart};
 use crate::permits::Counter;
 use crate::vocabulary::Vocabulary;
+use begins::Beginning;
 use compile::{NoTokens, Tokens};
 use metrics::Histogram;
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -70,8 +71,7 @@ pub enum CompileError {
 #[derive(Debug)]
 pub struct Grammar {
     compiled: Arc<Compiled>,
-    /// Behind what it begins.
-    starts: Arc<Automaton>,
+    begins: Arc<Beginning>,
     /// Whether another one has them, too, and counts them.
     is_shared: bool,
     /// Tokens that end a text where it may end.
@@ -79,24 +79,23 @@ pub struct Grammar {
 }
 
 impl Grammar {
-    /// A compiled grammar that begins behind the first of some sequences, at once where there are none, and may end with some tokens.
+    /// A compiled grammar that begins somewhere in a text, and may end with some tokens.
     #[must_use]
-    pub fn new<'a>(compiled: Arc<Compiled>, starts: impl IntoIterator<Item = &'a [u32]>, ends: Vec<u32>) -> Self {
-        let starts: Vec<&[u32]> = starts.into_iter().collect();
-        Self { compiled, starts: Arc::new(Automaton::new(&starts)), is_shared: false, ends }
+    pub fn new(compiled: Arc<Compiled>, start: &GrammarStart, ends: Vec<u32>) -> Self {
+        Self { compiled, begins: Arc::new(Beginning::new(start)), is_shared: false, ends }
     }
 
     /// The same, which may end with other tokens.
     #[must_use]
     pub fn ending(&self, ends: Vec<u32>) -> Self {
-        Self { compiled: Arc::clone(&self.compiled), starts: Arc::clone(&self.starts), is_shared: true, ends }
+        Self { compiled: Arc::clone(&self.compiled), begins: Arc::clone(&self.begins), is_shared: true, ends }
     }
 
     /// Bytes it takes, the compiled grammar not counted, which has room of its own.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        let starts = if self.is_shared { 0 } else { self.starts.bytes() };
-        size_of::<Self>() + starts + self.ends.capacity() * size_of::<u32>()
+        let begins = if self.is_shared { 0 } else { self.begins.bytes() };
+        size_of::<Self>() + begins + self.ends.capacity() * size_of::<u32>()
     }
 }
 

@@ -5,11 +5,11 @@ mod making;
 mod spent;
 
 use super::ahead::Ahead;
+use super::begins::Before;
 use super::compile::{MASK_FUEL, told};
 use super::text::Place;
 use super::trouble::Trouble;
 use super::{Grammar, lock};
-use crate::automaton::Node;
 use bytes::Bytes;
 use llguidance::api::StopReason;
 use llguidance::toktrie::SimpleVob;
@@ -66,8 +66,8 @@ impl Clone for State {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// The grammar has not begun; how far what it begins behind has come.
-    Before(Node),
+    /// The grammar has not begun.
+    Before(Before),
     Inside,
     /// A token has ended the text; it can only be ended again.
     Ended,
@@ -168,9 +168,8 @@ impl State {
     pub(super) fn read(&mut self, grammar: &Grammar, token: u32) -> anyhow::Result<bool> {
         let is_end = grammar.ends.contains(&token);
         let is_allowed = match self.phase {
-            Phase::Before(place) => {
-                let place = grammar.starts.next(place, token);
-                self.phase = if grammar.starts.ends(place) { Phase::Inside } else { Phase::Before(place) };
+            Phase::Before(before) => {
+                self.phase = grammar.begins.next(before, token).map_or(Phase::Inside, Phase::Before);
                 true
             }
             // What ends a text is no part of it, also where it has a text of its own.

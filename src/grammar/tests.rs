@@ -30,8 +30,13 @@ fn room() -> Arc<Counter> {
     Counter::new(usize::MAX, Gauge::noop())
 }
 
+/// Behind the first of these tokens.
+fn behind(tokens: &[u32]) -> GrammarStart {
+    GrammarStart { token_ids: tokens.to_vec(), ..GrammarStart::default() }
+}
+
 fn params(kind: GrammarKind, text: &str) -> GrammarParams {
-    GrammarParams { kind, text: text.to_owned(), start_token_ids: vec![], start_sequences: vec![] }
+    GrammarParams { kind, text: text.to_owned(), start: GrammarStart::default() }
 }
 
 fn compiled(kind: GrammarKind, text: &str) -> Arc<Compiled> {
@@ -45,7 +50,7 @@ fn compiled(kind: GrammarKind, text: &str) -> Arc<Compiled> {
 }
 
 fn grammar(kind: GrammarKind, text: &str) -> Arc<Grammar> {
-    Arc::new(Grammar::new(compiled(kind, text), vec![], vec![END, OTHER_END]))
+    Arc::new(Grammar::new(compiled(kind, text), &GrammarStart::default(), vec![END, OTHER_END]))
 }
 
 fn text(token: u32) -> &'static [u8] {
@@ -136,7 +141,7 @@ fn behind_its_end_a_text_can_only_end() {
 fn tokens_that_end_a_text_are_no_part_of_it() {
     let compiled = compiled(GrammarKind::Regex, "[ab]{2}");
     let [a, b] = [tokens_of("a")[0], tokens_of("b")[0]];
-    let grammar = Arc::new(Grammar::new(compiled, vec![], vec![a]));
+    let grammar = Arc::new(Grammar::new(compiled, &GrammarStart::default(), vec![a]));
     let (ab, ba) = (5 + 256 + 13, 5 + 256 + 15);
     assert_eq!(allowed(&opened(&grammar, &[])), [b, ab, ba]);
     assert_eq!(allowed(&opened(&grammar, &[b])), [b]);
@@ -184,7 +189,7 @@ fn an_object_may_have_hundreds_of_optional_properties() {
 #[test]
 fn a_grammar_begins_where_it_is_asked_to() {
     let compiled = compiled(GrammarKind::Regex, "no");
-    let grammar = Arc::new(Grammar::new(compiled, [&[BEGIN][..], &[UNWRITTEN]], vec![END]));
+    let grammar = Arc::new(Grammar::new(compiled, &behind(&[BEGIN, UNWRITTEN]), vec![END]));
     let mut thinking = opened(&grammar, &tokens_of("what?"));
     assert_eq!(wanted(&thinking, Ahead::default()), Ok(vec![None]), "everything may come before");
     let ahead = Ahead::chain([vec![BEGIN], tokens_of("n")].concat());
@@ -316,7 +321,7 @@ proptest! {
     fn no_text_of_a_grammar_fails_the_compiler(text in "[a-z\"/(){}\\[\\]|*+?:,%&@<>=0-9\\\\ \n]{1,60}", kind in 0usize..3) {
         let kind = [GrammarKind::JsonSchema, GrammarKind::Regex, GrammarKind::Lark][kind];
         if let Ok(compiled) = GRAMMARS.compile(&params(kind, &text), &room(), &Patience::default()) {
-            let grammar = Arc::new(Grammar::new(compiled, [], vec![END]));
+            let grammar = Arc::new(Grammar::new(compiled, &GrammarStart::default(), vec![END]));
             let text = opened(&grammar, &[]);
             prop_assert!(wanted(&text, Ahead::default()).is_ok());
         }

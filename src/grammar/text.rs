@@ -6,7 +6,6 @@ use super::running::OnDrop;
 use super::state::{Mask, Phase, State, guarded};
 use super::trouble::{MOST_TIME, Trouble, time_for};
 use super::{Grammar, lock};
-use crate::automaton::Node;
 use crate::params::FieldError;
 use llguidance::CancellationHandle;
 use rustix::time::{ClockId, clock_gettime};
@@ -63,8 +62,7 @@ impl Text {
     /// # Errors
     /// At `output_token_ids`, if they do not match.
     pub fn open(grammar: Arc<Grammar>, vocab_size: usize, output: &[u32]) -> Result<Self, FieldError> {
-        let begins_at_once = grammar.starts.longest() == 0;
-        let phase = if begins_at_once { Phase::Inside } else { Phase::Before(Node::default()) };
+        let phase = grammar.begins.first().map_or(Phase::Inside, Phase::Before);
         let mut state = State::new(grammar.compiled.parser(), phase);
         let cancellation = state.cancellation();
         let most = time_to_read(output.len());

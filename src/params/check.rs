@@ -139,7 +139,7 @@ fn first_duplicate(mut tokens: Vec<u32>) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::acceptance::Synthetic;
-    use super::grammar::{GrammarKind, GrammarParams};
+    use super::grammar::{GrammarKind, GrammarParams, GrammarStart};
     use super::report::ReportParams;
     use super::steering::{
         LengthPenalty, NoRepeatNgram, RepetitionDetection, SequenceBias, ThinkingBudget, TokenBanRange,
@@ -279,12 +279,8 @@ mod tests {
                 p.history.thinking_budget = Some(Box::new(ThinkingBudget { budget: 1, ..Default::default() }))
             }),
             ("grammar", |p| {
-                let grammar = GrammarParams {
-                    kind: GrammarKind::Lark,
-                    text: String::new(),
-                    start_token_ids: vec![],
-                    start_sequences: vec![],
-                };
+                let (kind, start) = (GrammarKind::Lark, GrammarStart::default());
+                let grammar = GrammarParams { kind, text: String::new(), start };
                 p.history.grammar = Some(Arc::new(grammar));
             }),
             ("watermark", |p| p.history.watermark = Some(Arc::new(Watermark::Synthid(SynthidParams::new(vec![]))))),

@@ -53,10 +53,19 @@ pub struct GrammarParams {
     pub kind: GrammarKind,
     /// The grammar; 1 ..= [`MAX_GRAMMAR_BYTES`] bytes.
     pub text: String,
-    /// It begins behind the first of these tokens in the output, or of the sequences; neither: with the first token.
-    pub start_token_ids: Vec<u32>,
+    /// Where it begins.
+    pub start: GrammarStart,
+}
+
+/// Where a grammar begins in the output; by default with its first token.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct GrammarStart {
+    /// Behind the first of these tokens, or of the sequences.
+    pub token_ids: Vec<u32>,
     /// Tokens in a row behind which it begins, too.
-    pub start_sequences: Vec<Vec<u32>>,
+    pub sequences: Vec<Vec<u32>>,
+    /// Behind so many tokens, whatever they are. Not beside those.
+    pub position: u32,
 }
 
 impl GrammarParams {
@@ -86,29 +95,7 @@ impl GrammarParams {
             );
             return Err(FieldError::new(field, message));
         }
-        check_len("start_token_ids", self.start_token_ids.len(), MAX_STOP_TOKEN_IDS)?;
-        check_tokens("start_token_ids", &self.start_token_ids, vocab_size)?;
-        check_sequences("start_sequences", &self.start_sequences, MAX_START_SEQUENCES, vocab_size)
-    }
-
-    /// Whether nothing says where a grammar begins that is not there.
-    ///
-    /// # Errors
-    /// The field that does, relative to the message.
-    pub fn check_none(start_token_ids: &[u32], start_sequences: &[Vec<u32>]) -> Result<(), FieldError> {
-        let fields = [("start_token_ids", start_token_ids.is_empty()), ("start_sequences", start_sequences.is_empty())];
-        let Some((field, _)) = fields.into_iter().find(|(_, is_empty)| !is_empty) else { return Ok(()) };
-        let names = GrammarKind::ALL.map(GrammarKind::name).join(", ");
-        Err(FieldError::new(
-            field,
-            format!("says where a grammar begins, and there is none; give one of {names}, or leave this out for none"),
-        ))
-    }
-
-    /// What it begins behind: tokens by themselves, and in a row.
-    pub fn starts(&self) -> impl Iterator<Item = &[u32]> {
-        let single = self.start_token_ids.iter().map(std::slice::from_ref);
-        single.chain(self.start_sequences.iter().map(Vec::as_slice))
+        self.start.validate(vocab_size)
     }
 
     /// The lines of [`GrammarKind::Choices`].
@@ -132,9 +119,55 @@ impl GrammarParams {
     /// Bytes that it takes.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        let sequences =
-            self.start_sequences.iter().map(|tokens| size_of_val(tokens) + tokens.capacity() * size_of::<u32>());
-        let tokens = self.start_token_ids.capacity() * size_of::<u32>();
-        size_of::<Self>() + self.text.capacity() + tokens + sequences.sum::<usize>()
+        size_of::<Self>() + self.text.capacity() + self.start.bytes()
+    }
+}
+
+impl GrammarStart {
+    /// # Errors
+    /// The field at fault, relative to the message of the grammar.
+    fn validate(&self, vocab_size: u32) -> Result<(), FieldError> {
+        check_len("start_token_ids", self.token_ids.len(), MAX_STOP_TOKEN_IDS)?;
+        check_tokens("start_token_ids", &self.token_ids, vocab_size)?;
+        check_sequences("start_sequences", &self.sequences, MAX_START_SEQUENCES, vocab_size)?;
+        if self.position > 0
+            && let Some((field, _)) = self.given().into_iter().find(|(_, is_given)| *is_given)
+        {
+            let message =
+                format!("is {}, but {field} say where the grammar begins; leave one of them out", self.position);
+            return Err(FieldError::new("start_position", message));
+        }
+        Ok(())
+    }
+
+    /// Whether nothing says where a grammar begins that is not there.
+    ///
+    /// # Errors
+    /// The field that does, relative to the message of the grammar.
+    pub fn check_none(&self) -> Result<(), FieldError> {
+        let given = self.given().into_iter().chain([("start_position", self.position > 0)]);
+        let Some((field, _)) = given.into_iter().find(|(_, is_given)| *is_given) else { return Ok(()) };
+        let names = GrammarKind::ALL.map(GrammarKind::name).join(", ");
+        Err(FieldError::new(
+            field,
+            format!("says where a grammar begins, and there is none; give one of {names}, or leave this out for none"),
+        ))
+    }
+
+    /// What may be given that it begins behind, and whether it is.
+    fn given(&self) -> [(&'static str, bool); 2] {
+        [("start_token_ids", !self.token_ids.is_empty()), ("start_sequences", !self.sequences.is_empty())]
+    }
+
+    /// What it begins behind: tokens by themselves, and in a row.
+    pub fn starts(&self) -> impl Iterator<Item = &[u32]> {
+        let single = self.token_ids.iter().map(std::slice::from_ref);
+        single.chain(self.sequences.iter().map(Vec::as_slice))
+    }
+
+    /// Bytes that it takes beside itself.
+    fn bytes(&self) -> usize {
+        let sequences = self.sequences.iter().map(|tokens| size_of_val(tokens) + tokens.capacity() * size_of::<u32>());
+        self.token_ids.capacity() * size_of::<u32>() + sequences.sum::<usize>()
     }
 }

@@ -112,7 +112,7 @@ impl SamplingParams {
     fn pattern_tokens(&self) -> usize {
         let patterns = self.bad_words.iter().chain(&self.history.dry_sequence_breakers);
         let patterns = patterns.chain(self.history.sequence_bias.iter().map(|bias| &bias.token_ids)).map(Vec::as_slice);
-        patterns.chain(self.history.grammar.iter().flat_map(|grammar| grammar.starts())).map(<[u32]>::len).sum()
+        patterns.chain(self.history.grammar.iter().flat_map(|grammar| grammar.start.starts())).map(<[u32]>::len).sum()
     }
 
     /// Entries of all other lists.

@@ -18,8 +18,9 @@ async fn what_is_wrong_is_told_where_it_was_asked_for_and_harms_nobody() {
     let start = GrammarParams { start_token_ids: vec![VOCAB], ..regex("a").unwrap() };
     let behind = |start_sequences| Some(GrammarParams { start_sequences, ..regex("a").unwrap() });
     let sequence = |token_ids: &[u32]| TokenSequence { token_ids: token_ids.to_vec() };
-    let of_none =
-        |start_token_ids, start_sequences| Some(GrammarParams { kind: None, start_token_ids, start_sequences });
+    let of_none = |start: GrammarParams| with(Some(GrammarParams { kind: None, ..start }));
+    let (at, one) = (GrammarParams { start_position: 3, ..regex("a").unwrap() }, vec![sequence(&[3])]);
+    let both = GrammarParams { start_sequences: one.clone(), ..at.clone() };
     let cases = [
         (with(regex("(")), "params.grammar.regex", "unclosed group"),
         (with(regex("")), "params.grammar.regex", "is empty"),
@@ -27,15 +28,17 @@ async fn what_is_wrong_is_told_where_it_was_asked_for_and_harms_nobody() {
         (with(by(Kind::JsonSchema("{".to_owned()))), "params.grammar.json_schema", "is not JSON"),
         (with(by(Kind::JsonSchema(r#"{"type": 3}"#.to_owned()))), "params.grammar.json_schema", ""),
         (with(by(Kind::Lark("start: b".to_owned()))), "params.grammar.lark", "b"),
-        (with(Some(start)), "params.grammar.start_token_ids[0]", "outside the vocabulary"),
+        (with(Some(start.clone())), "params.grammar.start_token_ids[0]", "outside the vocabulary"),
         (
             with(behind(vec![sequence(&[1, VOCAB])])),
             "params.grammar.start_sequences[0].token_ids[1]",
             "outside the vocabulary",
         ),
         (with(behind(vec![sequence(&[1]), sequence(&[])])), "params.grammar.start_sequences[1].token_ids", "is empty"),
-        (with(of_none(vec![3], vec![])), "params.grammar.start_token_ids", "there is none"),
-        (with(of_none(vec![], vec![sequence(&[3])])), "params.grammar.start_sequences", "there is none"),
+        (of_none(start.clone()), "params.grammar.start_token_ids", "there is none"),
+        (of_none(both.clone()), "params.grammar.start_sequences", "there is none"),
+        (of_none(at), "params.grammar.start_position", "there is none"),
+        (with(Some(both)), "params.grammar.start_position", "start_sequences say where"),
         (with(behind(vec![sequence(&[1]); 9])), "params.grammar.start_sequences", "at most 8"),
         (SamplingParams { ignore_eos: Some(true), ..with(regex("a")) }, "params.grammar", "needs a token that ends"),
     ];

@@ -45,7 +45,12 @@ fn grammar(draw: &mut Draw) -> GrammarParams {
     let start_token_ids = if draw.happens(0.2) { draw.tokens(1, 3) } else { vec![] };
     let start_sequences = if draw.happens(0.2) { sequences(draw, 3, 2) } else { vec![] };
     // None has no beginning.
-    if kind.is_none() { GrammarParams::default() } else { GrammarParams { kind, start_token_ids, start_sequences } }
+    let is_at = start_token_ids.is_empty() && start_sequences.is_empty() && draw.happens(0.2);
+    let start_position = if is_at { draw.below(6) } else { 0 };
+    if kind.is_none() {
+        return GrammarParams::default();
+    }
+    GrammarParams { kind, start_token_ids, start_sequences, start_position }
 }
 
 fn watermark(draw: &mut Draw) -> WatermarkParams {

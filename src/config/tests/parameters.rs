@@ -3,7 +3,7 @@
 use super::*;
 use crate::params::SUPPORTED;
 use crate::params::acceptance::{AcceptanceRule, Relaxed, Synthetic, Typical};
-use crate::params::grammar::{GrammarKind, GrammarParams};
+use crate::params::grammar::{GrammarKind, GrammarParams, GrammarStart};
 use crate::params::presets::Presets;
 use crate::params::report::ReportParams;
 use crate::params::steering::{
@@ -112,8 +112,8 @@ fn parts_are_what_they_are_on_the_wire() {
         other_ends: sequences.clone(),
     };
     assert_eq!(tools.thinking_budget.as_deref(), Some(&thinking));
-    let (kind, text) = (GrammarKind::JsonSchema, "{}".to_owned());
-    let grammar = GrammarParams { kind, text, start_token_ids: boxed(&[7]), start_sequences: sequences };
+    let start = GrammarStart { token_ids: boxed(&[7]), sequences, position: 0 };
+    let grammar = GrammarParams { kind: GrammarKind::JsonSchema, text: "{}".to_owned(), start };
     assert_eq!(tools.grammar.as_deref(), Some(&grammar));
     assert_eq!(tools.sequence_bias, [SequenceBias { token_ids: boxed(&[25, 220]), bias: -1.5 }]);
     assert_eq!(tools.token_ban_ranges, [TokenBanRange { token_ids: boxed(&[220]), start: 1, length: 4 }]);
@@ -376,7 +376,7 @@ fn a_grammar_is_one_and_compiles_over_the_servers_vocabulary() {
         ["a.grammar.lark: is a second grammar; leave one of json_schema, regex, lark, gbnf, choices", lacking]
     );
     assert_eq!(told("grammar = { regex = 3 }"), ["a.grammar.regex: 3 is not a text"]);
-    assert!(told("grammar = { start_token_ids = [3] }")[0].starts_with("a.grammar.start_token_ids: says where a"));
+    assert!(told("grammar = { start_position = 3 }")[0].starts_with("a.grammar.start_position: says where a"));
     let (_dir, path) = file("[mine]\ndescription = \"x\"\ngrammar = { regex = \"(\" }\n");
     let (_other, config) = file("[defaults]\ngrammar = { json_schema = \"{\" }\n");
     let text = mistakes(&["--presets", &path, "--config", &config, "--grammars=true", "--vocabulary", TEXTS], &[]);

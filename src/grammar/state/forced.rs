@@ -21,14 +21,9 @@ impl State {
     pub(in crate::grammar) fn propose(&mut self, place: &Place, own: &[u32], most: usize) -> Result<Proposed, Trouble> {
         self.read_all(place)?;
         match self.phase {
-            Phase::Before(mut at) => {
+            Phase::Before(before) => {
                 // What comes behind its beginning is not looked at.
-                let starts = &place.grammar.starts;
-                let begins = own.iter().position(|&token| {
-                    at = starts.next(at, token);
-                    starts.ends(at)
-                });
-                let tokens = own[..begins.map_or(own.len(), |last| last + 1)].to_vec();
+                let tokens = own[..place.grammar.begins.within(before, own)].to_vec();
                 Ok(Proposed { tokens, is_forced: false })
             }
             Phase::Ended => Ok(Proposed::default()),

@@ -92,7 +92,7 @@ fn keys_of_a_schema_are_forced() {
 #[test]
 fn others_propose_as_far_as_the_grammar_allows() {
     let compiled = compiled(GrammarKind::Regex, "no[a-z]*|yes!");
-    let grammar = Arc::new(Grammar::new(compiled, [&[BEGIN][..]], vec![END]));
+    let grammar = Arc::new(Grammar::new(compiled, &behind(&[BEGIN]), vec![END]));
     let at = |output: &[u32], own: &[u32]| proposed(&opened(&grammar, output), own, 8);
     let (no, yes) = (tokens_of("nomay"), tokens_of("yes"));
     let own = |tokens: &[u32]| Proposed { tokens: tokens.to_vec(), is_forced: false };
@@ -164,7 +164,7 @@ fn drafts_that_nobody_verifies_end_no_text() {
         let compiled = grammars
             .compile(&params(GrammarKind::Regex, &pattern), &room(), &Patience::default())
             .expect("it is right");
-        let grammar = Arc::new(Grammar::new(compiled, vec![], vec![0]));
+        let grammar = Arc::new(Grammar::new(compiled, &GrammarStart::default(), vec![0]));
         let text = |output: &[u32]| Text::open(Arc::clone(&grammar), texts.len(), output).expect("it matches");
         let asked = |text: &Text| masks(vec![Wanted::new(text, Ahead::default())]).pop().expect("one text");
         // Its turn may not come at once where the machine has much else to do.

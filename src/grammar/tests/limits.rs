@@ -93,7 +93,7 @@ fn the_largest_grammars_are_compiled_or_refused() {
         );
         match compiled {
             Ok(compiled) => {
-                let grammar = Arc::new(Grammar::new(compiled, [], vec![END]));
+                let grammar = Arc::new(Grammar::new(compiled, &GrammarStart::default(), vec![END]));
                 let first = wanted(&opened(&grammar, &[]), Ahead::default());
                 assert!(matches!(first, Ok(_) | Err(Trouble::TooComplex(_) | Trouble::NotYet)), "{kind:?}: {first:?}");
             }
@@ -108,7 +108,11 @@ fn the_largest_grammars_are_compiled_or_refused() {
 fn slow() -> Arc<Grammar> {
     let texts = (0..10).map(|more| params(GrammarKind::Regex, &"a?".repeat(9_000 + more)));
     let mut compiled = texts.filter_map(|text| GRAMMARS.compile(&text, &room(), &Patience::default()).ok());
-    Arc::new(Grammar::new(compiled.next().expect("none of ten is compiled in time"), vec![], vec![END]))
+    Arc::new(Grammar::new(
+        compiled.next().expect("none of ten is compiled in time"),
+        &GrammarStart::default(),
+        vec![END],
+    ))
 }
 
 /// The parameters allow no such grammar. One that takes seconds fails the text that has it, for good; others do not wait for its end.

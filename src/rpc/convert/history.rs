@@ -2,7 +2,7 @@
 
 use super::watermark;
 use crate::params::FieldError;
-use crate::params::grammar::{GrammarKind, GrammarParams};
+use crate::params::grammar::{GrammarKind, GrammarParams, GrammarStart};
 use crate::params::history::HistoryParams;
 use crate::params::steering::{
     LengthPenalty, NoRepeatNgram, RepetitionDetection, SequenceBias, ThinkingBudget, TokenBanRange,
@@ -86,13 +86,13 @@ fn grammar(
     default: Option<&Arc<GrammarParams>>,
 ) -> Result<Option<Arc<GrammarParams>>, FieldError> {
     use proto::grammar_params::Kind;
-    let Some(proto::GrammarParams { kind, start_token_ids, start_sequences }) = wire else {
+    let Some(proto::GrammarParams { kind, start_token_ids, start_sequences, start_position }) = wire else {
         return Ok(default.cloned());
     };
-    let start_sequences = sequences(start_sequences);
+    let sequences = sequences(start_sequences);
+    let start = GrammarStart { token_ids: start_token_ids, sequences, position: start_position };
     let Some(kind) = kind else {
-        let checked = GrammarParams::check_none(&start_token_ids, &start_sequences);
-        return checked.map(|()| None).map_err(|error| error.within("grammar"));
+        return start.check_none().map(|()| None).map_err(|error| error.within("grammar"));
     };
     let (kind, text) = match kind {
         Kind::JsonSchema(text) => (GrammarKind::JsonSchema, text),
@@ -101,5 +101,5 @@ fn grammar(
         Kind::Gbnf(text) => (GrammarKind::Gbnf, text),
         Kind::Choices(text) => (GrammarKind::Choices, text),
     };
-    Ok(Some(Arc::new(GrammarParams { kind, text, start_token_ids, start_sequences })))
+    Ok(Some(Arc::new(GrammarParams { kind, text, start })))
 }

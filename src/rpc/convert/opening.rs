@@ -181,7 +181,8 @@ mod tests {
     fn what_a_default_grammar_begins_behind_is_there_once() {
         let taken_by_one = |start_sequences: Vec<proto::TokenSequence>| {
             let kind = Some(proto::grammar_params::Kind::Regex("a+".to_owned()));
-            let grammar = Some(proto::GrammarParams { kind, start_token_ids: vec![99], start_sequences });
+            let grammar =
+                Some(proto::GrammarParams { kind, start_token_ids: vec![99], start_sequences, start_position: 0 });
             let default = proto::SamplingParams { grammar, ..Default::default() };
             let config = configured_with(usize::MAX, default);
             let (seeds, building) = (SeedSource::default(), Turns::new(1));

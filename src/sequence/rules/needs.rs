@@ -50,7 +50,7 @@ impl Rules {
             CompileError::NoRoom => OpenError::Refused(Refusal::StateBytes),
             CompileError::Busy => OpenError::Refused(Refusal::GrammarsBusy),
         })?;
-        self.grammar = Some(Arc::new(Grammar::new(compiled, params.starts(), ends)));
+        self.grammar = Some(Arc::new(Grammar::new(compiled, &params.start, ends)));
         Ok(self)
     }
 

@@ -1,0 +1,94 @@
+//! Where a grammar begins in a text: behind a token, behind several in a row, or at a position.
+
+use super::*;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_grammar_may_begin_behind_a_token_and_be_switched_off() {
+    let server = TestServer::start().await;
+    let default_params = Some(SamplingParams { temperature: Some(0.0), ..matching(1) });
+    let mut worker = server.worker_with(StreamConfig { default_params, ..with_eos() }).await;
+    let greedy = SamplingParams { temperature: Some(0.0), ..seeded(1) };
+    let begins = GrammarParams { start_token_ids: vec![40], ..matching(1).grammar.unwrap() };
+    let late = SamplingParams { grammar: Some(begins), ..greedy.clone() };
+    let none = SamplingParams { grammar: Some(GrammarParams::default()), ..greedy };
+    let opened = vec![open(1, SamplingParams::default()), open(2, late), open(3, none)];
+    let result = worker.step(open_step(opened)).await;
+    assert!(result.open.iter().all(|open| open.status() == OpenStatus::Ok), "{:?}", result.open);
+    // Falling, but 40 first: "b" is the first token of the grammar that may begin a word.
+    let mut row: Vec<f32> = (0..VOCAB).map(|token| -0.1 * token as f32).collect();
+    row[40] = 1.0;
+    let result = worker.step(sample_step(&[(1, row.clone()), (2, row.clone()), (3, row.clone())])).await;
+    assert_eq!([0, 1, 2].map(|work: usize| token(&result.work[work])), [1, 40, 40]);
+    let result = worker.step(sample_step(&[(1, row.clone()), (2, row.clone()), (3, row)])).await;
+    assert_eq!([0, 1, 2].map(|work: usize| token(&result.work[work])), [2, 1, 40]);
+}
+
+/// gpt-oss's end of thinking is such a sequence; here it is 40 41 40, and its beginning comes twice.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_grammar_may_begin_behind_several_tokens() {
+    let server = TestServer::start().await;
+    let mut worker = server.worker_with(with_eos()).await;
+    let start_sequences = vec![TokenSequence { token_ids: vec![40, 41, 40] }, TokenSequence { token_ids: vec![9, 9] }];
+    let begins = Some(GrammarParams { start_sequences, ..matching(1).grammar.unwrap() });
+    let late = SamplingParams { temperature: Some(0.0), grammar: begins, ..seeded(1) };
+    let written: [&[u32]; 3] = [&[40, 41, 40], &[40, 40, 41, 9, 40], &[9, 40, 41, 3, 9, 9]];
+    let opened = [1, 2, 3]
+        .map(|id| OpenSequence { output_token_ids: written[id as usize - 1].to_vec(), ..open(id, late.clone()) });
+    let result = worker.step(open_step(opened.to_vec())).await;
+    assert!(result.open.iter().all(|open| open.status() == OpenStatus::Ok), "{:?}", result.open);
+    // The grammar's words begin with "b": 1. Where it has not begun, 40 is the first token.
+    let mut row: Vec<f32> = (0..VOCAB).map(|token| -0.1 * token as f32).collect();
+    row[40] = 1.0;
+    let result = worker.step(sample_step(&[1, 2, 3].map(|id| (id, row.clone())))).await;
+    assert_eq!([0, 1, 2].map(|work: usize| token(&result.work[work])), [1, 40, 1]);
+    // A draft that crosses the beginning: rows behind it are the grammar's.
+    let mut rows = [row.clone(), row.clone(), row.clone()];
+    (rows[0][41], rows[1][40]) = (2.0, 2.0);
+    let opened = OpenSequence { output_token_ids: vec![40], ..open(4, late) };
+    let mut step = step_of(verify_work(4, chain(&[41, 40], deterministic())), &rows);
+    step.open.push(opened);
+    let result = worker.step(step).await;
+    assert_eq!(result.work[0].tokens.iter().map(|token| token.token_id).collect::<Vec<_>>(), [41, 40, 1]);
+}
+
+/// An engine that alone can tell where thinking ended opens the text again, with its output and its length.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_grammar_may_begin_at_a_position() {
+    let server = TestServer::start().await;
+    let mut worker = server.worker_with(with_eos()).await;
+    let at = |start_position| {
+        let grammar = Some(GrammarParams { start_position, ..matching(1).grammar.unwrap() });
+        SamplingParams { temperature: Some(0.0), grammar, ..seeded(1) }
+    };
+    // What is behind the position has to be the grammar's: its words begin with "b", 1, and go on with 2.
+    let written: [(&[u32], u32, OpenStatus); 5] = [
+        (&[40, 9, 40], 3, OpenStatus::Ok),
+        (&[40, 9, 40], 4, OpenStatus::Ok),
+        (&[40, 9, 1], 2, OpenStatus::Ok),
+        (&[40, 9, 40], 2, OpenStatus::InvalidArgument),
+        (&[], 1, OpenStatus::Ok),
+    ];
+    let opened = (1..).zip(written).map(|(id, (output, position, _))| OpenSequence {
+        output_token_ids: output.to_vec(),
+        ..open(id, at(position))
+    });
+    let result = worker.step(open_step(opened.collect())).await;
+    for ((.., status), found) in written.iter().zip(&result.open) {
+        assert_eq!(found.status(), *status, "{:?}", found.error);
+    }
+    assert_eq!(result.open[3].error.as_ref().unwrap().field, "output_token_ids[2]");
+    let mut row: Vec<f32> = (0..VOCAB).map(|token| -0.1 * token as f32).collect();
+    row[40] = 1.0;
+    let texts = [1, 2, 3, 5];
+    let result = worker.step(sample_step(&texts.map(|id| (id, row.clone())))).await;
+    assert_eq!([0, 1, 2, 3].map(|work: usize| token(&result.work[work])), [1, 40, 2, 40]);
+    let result = worker.step(sample_step(&texts.map(|id| (id, row.clone())))).await;
+    assert_eq!([1, 3].map(|work: usize| token(&result.work[work])), [1, 1]);
+    // A draft that crosses the position: rows behind it are the grammar's.
+    let mut rows = [row.clone(), row.clone(), row.clone()];
+    (rows[0][41], rows[1][40]) = (2.0, 2.0);
+    let mut step = step_of(verify_work(6, chain(&[41, 40], deterministic())), &rows);
+    step.open.push(OpenSequence { output_token_ids: vec![40], ..open(6, at(3)) });
+    let result = worker.step(step).await;
+    assert_eq!(result.work[0].tokens.iter().map(|token| token.token_id).collect::<Vec<_>>(), [41, 40, 1]);
+}
