@@ -43,7 +43,7 @@ _NAMES: dict[str | None, str] = {
     "stop_token_ids": "stop eos_token_id end_id",
     "logprobs": "n_probs",
     # Grammars, and what they have themselves.
-    "grammar": "json_schema regex lark gbnf structured_outputs response_format start_sequences",
+    "grammar": "json_schema regex lark gbnf structured_outputs response_format start_sequences start_position",
     "json_schema": "json",
     "gbnf": "ebnf",
     "choices": "choice",

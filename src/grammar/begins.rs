@@ -17,7 +17,7 @@ pub(super) struct Beginning {
 pub(super) enum Before {
     /// How far what it begins behind has come.
     Start(Node),
-    /// How many tokens are to come, at least one.
+    /// How many tokens are to come, at least one, whatever they are: one that ends a text ends it only as the last.
     Tokens(u32),
 }
 
@@ -44,7 +44,7 @@ impl Beginning {
         }
     }
 
-    /// How many of these tokens are needed until it begins, itself not counted; all where it does not.
+    /// How many of these tokens are free: those up to where it begins, all where it does not.
     pub(super) fn within(&self, mut before: Before, tokens: &[u32]) -> usize {
         for (place, &token) in tokens.iter().enumerate() {
             match self.next(before, token) {

@@ -166,10 +166,12 @@ impl State {
 
     /// Reads a token; says whether the grammar allows it.
     pub(super) fn read(&mut self, grammar: &Grammar, token: u32) -> anyhow::Result<bool> {
-        let is_end = grammar.ends.contains(&token);
+        let mut is_end = grammar.ends.contains(&token);
         let is_allowed = match self.phase {
             Phase::Before(before) => {
                 self.phase = grammar.begins.next(before, token).map_or(Phase::Inside, Phase::Before);
+                // Up to a position nothing ends the text.
+                is_end &= !matches!(before, Before::Tokens(_));
                 true
             }
             // What ends a text is no part of it, also where it has a text of its own.

@@ -150,7 +150,10 @@ impl GrammarStart {
         let names = GrammarKind::ALL.map(GrammarKind::name).join(", ");
         Err(FieldError::new(
             field,
-            format!("says where a grammar begins, and there is none; give one of {names}, or leave this out for none"),
+            format!(
+                "says where a grammar begins, and there is none beside it (a default's is not taken); give one of {names}, \
+                 or leave this out for none"
+            ),
         ))
     }
 

@@ -61,12 +61,14 @@ async fn a_grammar_may_begin_at_a_position() {
         SamplingParams { temperature: Some(0.0), grammar, ..seeded(1) }
     };
     // What is behind the position has to be the grammar's: its words begin with "b", 1, and go on with 2.
-    let written: [(&[u32], u32, OpenStatus); 5] = [
+    let written: [(&[u32], u32, OpenStatus); 6] = [
         (&[40, 9, 40], 3, OpenStatus::Ok),
         (&[40, 9, 40], 4, OpenStatus::Ok),
         (&[40, 9, 1], 2, OpenStatus::Ok),
         (&[40, 9, 40], 2, OpenStatus::InvalidArgument),
         (&[], 1, OpenStatus::Ok),
+        // What ends a text does so only as its last token.
+        (&[40, EOS, 40], 3, OpenStatus::Ok),
     ];
     let opened = (1..).zip(written).map(|(id, (output, position, _))| OpenSequence {
         output_token_ids: output.to_vec(),
@@ -79,16 +81,16 @@ async fn a_grammar_may_begin_at_a_position() {
     assert_eq!(result.open[3].error.as_ref().unwrap().field, "output_token_ids[2]");
     let mut row: Vec<f32> = (0..VOCAB).map(|token| -0.1 * token as f32).collect();
     row[40] = 1.0;
-    let texts = [1, 2, 3, 5];
+    let texts = [1, 2, 3, 5, 6];
     let result = worker.step(sample_step(&texts.map(|id| (id, row.clone())))).await;
-    assert_eq!([0, 1, 2, 3].map(|work: usize| token(&result.work[work])), [1, 40, 2, 40]);
+    assert_eq!([0, 1, 2, 3, 4].map(|work: usize| token(&result.work[work])), [1, 40, 2, 40, 1]);
     let result = worker.step(sample_step(&texts.map(|id| (id, row.clone())))).await;
     assert_eq!([1, 3].map(|work: usize| token(&result.work[work])), [1, 1]);
     // A draft that crosses the position: rows behind it are the grammar's.
     let mut rows = [row.clone(), row.clone(), row.clone()];
     (rows[0][41], rows[1][40]) = (2.0, 2.0);
-    let mut step = step_of(verify_work(6, chain(&[41, 40], deterministic())), &rows);
-    step.open.push(OpenSequence { output_token_ids: vec![40], ..open(6, at(3)) });
+    let mut step = step_of(verify_work(7, chain(&[41, 40], deterministic())), &rows);
+    step.open.push(OpenSequence { output_token_ids: vec![40], ..open(7, at(3)) });
     let result = worker.step(step).await;
     assert_eq!(result.work[0].tokens.iter().map(|token| token.token_id).collect::<Vec<_>>(), [41, 40, 1]);
 }

@@ -3,6 +3,7 @@
 use super::rest::{self, Rest};
 use super::walk::{Begun, Beside, certain, walk};
 use super::{Beyond, Listed, Marks, Ranks, Reach};
+use crate::sampling::adjust::Adjusted;
 use crate::sampling::candidates::Candidates;
 use crate::sampling::chain::{self, Chain};
 use crate::sampling::distribution::{Distribution, unless_greedy};
@@ -319,14 +320,22 @@ fn rank(ranks: &Ranks, token: u32) -> Result<u32, RowError> {
 
 /// The entries after masks, bias and penalties, as in [`distribution`](crate::sampling::distribution).
 fn adjusted(row: &Listed, spec: &RowSpec<'_>) -> Vec<Candidate> {
-    let mut entries = row.ranked().to_vec();
     if spec.is_untouched() {
-        return entries;
+        return row.ranked().to_vec();
+    }
+    let mut entries = row.entries.clone();
+    let mut apply = |at: usize, adjust: Adjusted| {
+        let logit = &mut entries[at].logit;
+        *logit = adjust.apply(*logit, &spec.penalties);
+    };
+    // As many searches as the shorter side has entries.
+    if spec.adjusts.len_bound() < row.entries.len() {
+        spec.adjusts.iter().for_each(|adjust| row.find(adjust.token()).into_iter().for_each(|at| apply(at, adjust)));
+    } else {
+        let found = row.entries.iter().enumerate().filter_map(|(at, entry)| Some((at, spec.adjusts.get(entry.token)?)));
+        found.for_each(|(at, adjust)| apply(at, adjust));
     }
     for entry in &mut entries {
-        if let Some(adjust) = spec.adjusts.get(entry.token) {
-            entry.logit = adjust.apply(entry.logit, &spec.penalties);
-        }
         if let Some(greens) = spec.greens() {
             entry.logit = greens.raise(entry.token, entry.logit);
         }
