@@ -27,7 +27,7 @@ pub mod philox;
 pub mod report;
 pub mod row;
 pub mod samplers;
-mod sort;
+pub(crate) mod sort;
 pub mod stages;
 pub(crate) mod steps;
 

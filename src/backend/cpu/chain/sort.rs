@@ -1,63 +1,24 @@
-//! Logits in descending order: a radix sort of 32-bit numbers, four passes of 8 bits, whose places stay in the first cache.
+//! Logits in descending order.
 
 use crate::backend::cpu::keys::{ascending, from_ascending};
-
-const BITS: u32 = 8;
-const DIGITS: usize = 1 << BITS;
-const PASSES: usize = 4;
+use crate::sampling::sort::by_digits;
 
 /// Storage of a sort.
 #[derive(Debug, Default)]
 pub(super) struct Sorter {
-    from: Vec<u32>,
-    to: Vec<u32>,
+    numbers: Vec<u32>,
+    spare: Vec<u32>,
 }
 
 impl Sorter {
     /// Puts `logits` in descending order into `sorted`.
     pub(super) fn sort(&mut self, logits: &[f32], sorted: &mut Vec<f32>) {
-        self.from.clear();
-        self.from.extend(logits.iter().map(|&logit| !ascending(logit)));
-        self.to.resize(logits.len(), 0);
-        let mut places = places(&self.from);
-        for (pass, places) in places.iter_mut().enumerate() {
-            for &number in &self.from {
-                let place = &mut places[digit(number, pass)];
-                self.to[*place as usize] = number;
-                *place += 1;
-            }
-            std::mem::swap(&mut self.from, &mut self.to);
-            self.to.resize(logits.len(), 0);
-        }
+        self.numbers.clear();
+        self.numbers.extend(logits.iter().map(|&logit| !ascending(logit)));
+        by_digits(&mut self.numbers, &mut self.spare, |&number| number);
         sorted.clear();
-        sorted.extend(self.from.iter().map(|&number| from_ascending(!number)));
+        sorted.extend(self.numbers.iter().map(|&number| from_ascending(!number)));
     }
-}
-
-#[inline(always)]
-fn digit(number: u32, pass: usize) -> usize {
-    (number >> (BITS * pass as u32)) as usize % DIGITS
-}
-
-/// Where the first number of each digit goes, in each pass.
-fn places(numbers: &[u32]) -> [[u32; DIGITS]; PASSES] {
-    // Neighbours often share a digit, and a count waits for the one before to come back from memory: so two by turns.
-    let mut counts = [[[0u32; DIGITS]; PASSES]; 2];
-    for pair in numbers.chunks(2) {
-        for (counts, &number) in counts.iter_mut().zip(pair) {
-            (0..PASSES).for_each(|pass| counts[pass][digit(number, pass)] += 1);
-        }
-    }
-    let [mut places, others] = counts;
-    for (places, others) in places.iter_mut().zip(&others) {
-        let mut before = 0;
-        for (place, other) in places.iter_mut().zip(others) {
-            let count = *place + other;
-            *place = before;
-            before += count;
-        }
-    }
-    places
 }
 
 #[cfg(test)]
