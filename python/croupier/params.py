@@ -382,10 +382,9 @@ class GrammarParams(Params["pb.GrammarParams"]):
     have to be output. At most 8, of 1 .. 64 token ids each."""
     start_position: int = 0
     """So many tokens of the output come before it, whatever they are. For a text whose thinking ended where only its
-    engine can tell: close it, and open it again with its output_token_ids, their number here, and an empty
-    thinking_budget if it had one, which would wait for its own end. It counts from the output's first token, wherever
-    that is opened again. Not beside start_token_ids or start_sequences. 0: it begins behind those, or with the output's
-    first token."""
+    engine can tell: close it, and open it again with its output_token_ids and their number here. Thinking that
+    thinking_budget counts is over there. It counts from the output's first token, wherever that is opened again. Not
+    beside start_token_ids or start_sequences. 0: it begins behind those, or with the output's first token."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -258,7 +258,9 @@ def test_a_grammar_begins_behind_thinking(server, begins, end):
 def test_a_grammar_begins_in_a_text_that_goes_on(server):
     thinks = np.where(np.arange(VOCAB) == 2 + ord("x"), 20, 0).astype("f4")[np.newaxis]
     with croupier.connect(server.uds, VOCAB, eos_token_ids=[END]) as stream:
-        text = stream.open(seed=1, max_tokens=50)
+        # Thinking that has not come to its end by then; the budget stays, and forces nothing inside the grammar.
+        budget = {"start_token_ids": [2 + ord("x")], "end_token_ids": [THOUGHT], "budget": 6}
+        text = stream.open(seed=1, max_tokens=50, thinking_budget=budget)
         for _ in range(5):
             stream.sample(thinks, [text])
         on = stream.fork(text, grammar={"json_schema": {"type": "boolean"}, "start_position": len(text.tokens)}, seed=text.params.seed)

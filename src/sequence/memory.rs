@@ -118,7 +118,7 @@ impl Memory {
             let tokens = [&prompt[of_prompt..], &output[of_output..]].concat();
             let mut memory = Self { tokens, reach, grams: Index::default(), now: Now::default() };
             if let Some(params) = rules.thinking_budget() {
-                memory.now.thinking = Thinking::after(params, prompt, output);
+                memory.now.thinking = Thinking::after(params, prompt, output, rules.grammar_position());
             }
             memory.index(rules);
             memory.grams.prompt = rules.no_prompt_ngram().map(|params| Box::new(OfPrompt::new(params, prompt)));
@@ -155,7 +155,7 @@ impl Memory {
             stood.push_over(&self.tokens, token);
         }
         push(&mut self.tokens, token);
-        self.now.append(rules, &self.reach, &Text::new(&self.tokens, &[]), &self.grams);
+        self.now.append((rules, &self.reach), &Text::new(&self.tokens, &[]), &self.grams, output);
         if self.tokens.len() > self.reach.most() {
             self.tokens.drain(..self.tokens.len() - self.reach.keep);
             self.index(rules);
@@ -226,7 +226,7 @@ impl MemoryAhead {
     pub(super) fn push(&mut self, rules: &Rules, memory: &Memory, token: u32, output: u64, banned: &mut Vec<u32>) {
         self.tokens.push(token);
         let text = Text::new(&memory.tokens, &self.tokens);
-        self.now.append(rules, &memory.reach, &text, &memory.grams);
+        self.now.append((rules, &memory.reach), &text, &memory.grams, output);
         self.now.look(rules, &text, &memory.grams, output, banned);
     }
 
@@ -246,8 +246,8 @@ impl MemoryAhead {
 }
 
 impl Now {
-    /// Takes in the last token of `text`.
-    fn append(&mut self, rules: &Rules, reach: &Reach, text: &Text<'_>, grams: &Index) {
+    /// Takes in the last token of `text`, the last of `output`.
+    fn append(&mut self, (rules, reach): (&Rules, &Reach), text: &Text<'_>, grams: &Index, output: u64) {
         if let (Some((_, window)), Some(places)) = (reach.dry, &grams.dry) {
             self.matches = repeats::appended(&self.matches, text, places, window);
             if let Some(last) = text.last(1).next() {
@@ -258,7 +258,7 @@ impl Now {
             self.biased = biased.next(self.biased, last);
         }
         if let Some(params) = rules.thinking_budget() {
-            self.thinking.append(params, text);
+            self.thinking.append(params, text, output == rules.grammar_position());
         }
     }
 

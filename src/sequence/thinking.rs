@@ -13,6 +13,8 @@
 //! among forced tokens is not one. Where another token stands in the place of a forced one (`forced_first_token`, an
 //! output that was begun elsewhere), the same holds again behind it, unless it ends the thinking.
 //!
+//! A text whose grammar has a `start_position` thinks no longer there, however it came there: its engine saw the end.
+//!
 //! llama.cpp waits for the last bytes of a character before it forces; here it may be cut.
 
 use super::text::Text;
@@ -36,8 +38,8 @@ enum Phase {
 }
 
 impl Thinking {
-    /// After `prompt` and `output`.
-    pub(super) fn after(params: &ThinkingBudget, prompt: &[u32], output: &[u32]) -> Self {
+    /// After `prompt` and `output`; a stretch that is open behind `over_at` tokens of output is over there, unless that is 0.
+    pub(super) fn after(params: &ThinkingBudget, prompt: &[u32], output: &[u32], over_at: u64) -> Self {
         let mut thinking = Self::default();
         let text = Text::new(prompt, output);
         // Nothing is forced in a prompt, only behind it.
@@ -46,16 +48,23 @@ impl Thinking {
         }
         thinking.stop(params, &text, prompt.len());
         for at in prompt.len() + 1..=text.len() {
-            thinking.step(params, &text, at);
-            thinking.stop(params, &text, at);
+            thinking.emit(params, &text, at, (at - prompt.len()) as u64 == over_at);
         }
         thinking
     }
 
-    /// Takes in the last token of `text`, which was emitted.
-    pub(super) fn append(&mut self, params: &ThinkingBudget, text: &Text<'_>) {
-        self.step(params, text, text.len());
-        self.stop(params, text, text.len());
+    /// Takes in the last token of `text`, which was emitted. With `is_over` no stretch goes on behind it.
+    pub(super) fn append(&mut self, params: &ThinkingBudget, text: &Text<'_>, is_over: bool) {
+        self.emit(params, text, text.len(), is_over);
+    }
+
+    /// Takes in the emitted token before this position.
+    fn emit(&mut self, params: &ThinkingBudget, text: &Text<'_>, at: usize, is_over: bool) {
+        self.step(params, text, at);
+        self.stop(params, text, at);
+        if is_over {
+            self.phase = Phase::Outside;
+        }
     }
 
     /// The token that has to come next.
@@ -140,15 +149,41 @@ mod tests {
 
     /// What a text becomes that wants to go on like this, one wish per position.
     fn emitted(params: &ThinkingBudget, prompt: &[u32], wishes: &[u32]) -> Vec<u32> {
-        let mut thinking = Thinking::after(params, prompt, &[]);
+        emitted_up_to(0, params, prompt, wishes)
+    }
+
+    /// The same for one whose thinking is over behind so many tokens.
+    fn emitted_up_to(over_at: u64, params: &ThinkingBudget, prompt: &[u32], wishes: &[u32]) -> Vec<u32> {
+        let after = |output: &[u32]| Thinking::after(params, prompt, output, over_at);
+        let mut thinking = after(&[]);
         let mut text = prompt.to_vec();
         for &wish in wishes {
             text.push(thinking.forced(params).unwrap_or(wish));
-            thinking.append(params, &Text::new(&text, &[]));
             let output = &text[prompt.len()..];
-            assert_eq!(thinking, Thinking::after(params, prompt, output), "opened again after {output:?}");
+            thinking.append(params, &Text::new(&text, &[]), output.len() as u64 == over_at);
+            assert_eq!(thinking, after(output), "opened again after {output:?}");
         }
         text.split_off(prompt.len())
+    }
+
+    /// Where its engine saw the end of it, in the middle of a budget or of the tokens that are forced.
+    #[test]
+    fn it_is_over_where_a_grammar_begins_at_a_position() {
+        let budget = params(2, &[5, 4, 3]);
+        let wishes = [7, 8, 9, 9, 9, 9];
+        for (over_at, expected) in [
+            (0, [7, 8, 5, 4, 3, 9]),
+            (1, [7, 8, 9, 9, 9, 9]),
+            (2, [7, 8, 9, 9, 9, 9]),
+            (3, [7, 8, 5, 9, 9, 9]),
+            (4, [7, 8, 5, 4, 9, 9]),
+            (5, [7, 8, 5, 4, 3, 9]),
+            (6, [7, 8, 5, 4, 3, 9]),
+        ] {
+            assert_eq!(emitted_up_to(over_at, &budget, &[1, 2], &wishes), expected, "{over_at}");
+        }
+        // One that begins behind it has a budget of its own.
+        assert_eq!(emitted_up_to(1, &budget, &[1, 2], &[7, 1, 2, 8, 8, 8]), [7, 1, 2, 8, 8, 5]);
     }
 
     /// Tokens that came about otherwise, which are not the forced ones, do not end thinking.
@@ -156,7 +191,7 @@ mod tests {
     fn forced_tokens_begin_again_where_another_came_first() {
         let next = |forced: &[u32], prompt: &[u32], output: &[u32]| {
             let params = params(1, forced);
-            Thinking::after(&params, prompt, output).forced(&params)
+            Thinking::after(&params, prompt, output, 0).forced(&params)
         };
         // Inside, one spent: 5, 4 and 3 are due.
         let forced = [5, 4, 3];
@@ -201,7 +236,7 @@ mod tests {
         // Each stretch has the whole budget again.
         assert_eq!(emitted(&calls, &[], &[1, 2, 9, 6, 1, 2, 9, 9, 9, 0, 0, 4]), [1, 2, 9, 6, 1, 2, 9, 9, 9, 5, 3, 4]);
         // Behind a forced token that was not taken it ends the stretch as well.
-        let forced = Thinking::after(&calls, &[1, 2], &[9, 9, 9, 6]).forced(&calls);
+        let forced = Thinking::after(&calls, &[1, 2], &[9, 9, 9, 6], 0).forced(&calls);
         assert_eq!(forced, None);
     }
 
@@ -217,7 +252,7 @@ mod tests {
             let (mut text, mut thinking) = (Vec::new(), Thinking::default());
             for (at, (wish, obeys)) in wishes.into_iter().enumerate() {
                 if at <= prompt {
-                    thinking = Thinking::after(&params, &text, &[]);
+                    thinking = Thinking::after(&params, &text, &[], 0);
                 }
                 let forced = thinking.forced(&params);
                 prop_assert_eq!(forced, by_definition(&params, &text), "{:?}", text);
@@ -227,7 +262,7 @@ mod tests {
                     text.pop();
                     text.push(0);
                 }
-                thinking.append(&params, &Text::new(&text, &[]));
+                thinking.append(&params, &Text::new(&text, &[]), false);
             }
         }
     }

@@ -94,3 +94,38 @@ async fn a_grammar_may_begin_at_a_position() {
     let result = worker.step(step).await;
     assert_eq!(result.work[0].tokens.iter().map(|token| token.token_id).collect::<Vec<_>>(), [41, 40, 1]);
 }
+
+/// Thinking has no end that a budget could see, so the budget takes the position for it, in drafts too.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_budget_for_thinking_is_over_where_a_grammar_begins_at_a_position() {
+    let server = TestServer::start().await;
+    let mut worker = server.worker_with(with_eos()).await;
+    let at = |start_position| {
+        let thinking_budget = Some(ThinkingBudgetParams {
+            start_token_ids: vec![40],
+            end_token_ids: vec![9],
+            budget: 3,
+            ..Default::default()
+        });
+        let grammar = (start_position > 0).then(|| GrammarParams { start_position, ..matching(1).grammar.unwrap() });
+        SamplingParams { temperature: Some(0.0), grammar, thinking_budget, ..seeded(1) }
+    };
+    let output_token_ids = vec![40, 8, 7];
+    let opened = [(1, 0), (2, 3), (3, 4), (4, 5)]
+        .map(|(id, position)| OpenSequence { output_token_ids: output_token_ids.clone(), ..open(id, at(position)) });
+    let result = worker.step(open_step(opened.to_vec())).await;
+    assert!(result.open.iter().all(|open| open.status() == OpenStatus::Ok), "{:?}", result.open);
+    // Falling, but 41 first, which the grammar does not allow: its words begin with 1 and go on with 2. 9 is forced behind it.
+    let mut row: Vec<f32> = (0..VOCAB).map(|token| -0.1 * token as f32).collect();
+    row[41] = 1.0;
+    for expected in [[41, 1, 41, 41], [9, 2, 1, 9], [41, 1, 2, 1]] {
+        let result = worker.step(sample_step(&[1, 2, 3, 4].map(|id| (id, row.clone())))).await;
+        assert_eq!([0, 1, 2, 3].map(|work: usize| token(&result.work[work])), expected);
+    }
+    // A draft that crosses it.
+    let mut step =
+        step_of(verify_work(5, chain(&[41, 1, 2], deterministic())), &[row.clone(), row.clone(), row.clone(), row]);
+    step.open.push(OpenSequence { output_token_ids, ..open(5, at(4)) });
+    let result = worker.step(step).await;
+    assert_eq!(result.work[0].tokens.iter().map(|token| token.token_id).collect::<Vec<_>>(), [41, 1, 2, 1]);
+}

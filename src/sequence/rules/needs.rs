@@ -54,6 +54,11 @@ impl Rules {
         Ok(self)
     }
 
+    /// Behind how many tokens of output its grammar begins, where it begins at a position; otherwise 0.
+    pub(in crate::sequence) fn grammar_position(&self) -> u64 {
+        self.params.history.grammar.as_ref().map_or(0, |grammar| u64::from(grammar.start.position))
+    }
+
     /// What texts have to match.
     pub(in crate::sequence) fn grammar(&self) -> Option<&Arc<Grammar>> {
         self.params.history.grammar.as_ref().and(self.grammar.as_ref())
