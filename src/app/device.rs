@@ -1,9 +1,13 @@
-//! Opens the backend that the configuration describes.
+//! Opens the backend that the configuration describes, and looks after its device.
 
 use crate::backend::Backend;
 use crate::backend::cpu::{CpuBackend, Level};
-use crate::backend::cuda::{CudaBackend, OpenError};
+use crate::backend::cuda::{CudaBackend, OpenError, is_lost};
 use crate::config::{BackendChoice, Config};
+use std::time::Duration;
+
+/// How long nobody may know of a device that was lost while no batch was at work on it.
+const LOOKS_EVERY: Duration = Duration::from_millis(200);
 
 /// The backend that is asked for, or why it cannot be had.
 pub(super) fn open(config: &Config) -> Result<Box<dyn Backend>, OpenError> {
@@ -23,5 +27,13 @@ pub(super) fn open(config: &Config) -> Result<Box<dyn Backend>, OpenError> {
             Ok(cpu())
         }
         Err(error) => Err(error),
+    }
+}
+
+/// Resolves when the device was found to be lost by others than the engine, whose thread ends with what it finds.
+pub(super) async fn lost() {
+    let mut interval = tokio::time::interval(LOOKS_EVERY);
+    while !is_lost() {
+        interval.tick().await;
     }
 }

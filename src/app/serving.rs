@@ -1,7 +1,7 @@
 //! The gRPC servers of all transports: serving, and the drain.
 
 use super::exporting::Exporting;
-use super::{CUT_GRACE, Drained, EngineEnd, Error};
+use super::{CUT_GRACE, Drained, EngineEnd, Error, device};
 use crate::config::Config;
 use crate::metrics::{Metrics, Transport};
 use crate::rpc::connections::handshake::{self, Handshake};
@@ -121,6 +121,7 @@ impl Serving {
             ended = self.last(stop, health, config) => ended,
             error = failed(&mut background) => Err(error),
             end = &mut engine_ended => Err(broken(end)),
+            () = device::lost() => Err(Error::DeviceLost),
         };
         let flushed = async {
             if let Some(exporting) = exporting {

@@ -6,9 +6,15 @@ use crate::support::*;
 use croupier::backend::cpu::CpuBackend;
 use croupier::backend::cuda::CudaBackend;
 use croupier::backend::{Backend, RowJob};
+use croupier::bench::region::SideClient;
+use croupier::proto::region_reply::Reply;
+use croupier::proto::region_request::Request;
+use croupier::proto::{LeaseRegion, RegionDevice};
 use croupier::sampling::logits::{Dtype, Logits};
 use croupier::sampling::row::{Action, Filters, LogprobsMode, LogprobsSpec, RowSpec};
+use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 use tonic::Code;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
@@ -133,6 +139,45 @@ async fn a_copy_that_fails_ends_the_process_with_code_86() {
 #[tokio::test]
 async fn a_kernel_that_never_ends_ends_the_process_with_code_86() {
     breaks_at("hang@1=0", "CUDA_ERROR_LAUNCH_TIMEOUT").await;
+}
+
+/// A worker that leases memory of the device, and what it is told.
+async fn lease(server: &Server) -> (i32, String) {
+    let worker = Worker::over(server.channel().await).await.unwrap();
+    let (_worker, offer) = worker.with_regions(config()).await;
+    let asked = Request::Lease(LeaseRegion { bytes: 100, device: Some(RegionDevice::default()) });
+    let ask = move || SideClient::connect(Path::new(&offer.socket_path), &offer.token).unwrap().ask(asked).unwrap();
+    match tokio::task::spawn_blocking(ask).await.unwrap() {
+        (Reply::Error(error), _) => (error.code, error.reason),
+        leased => panic!("{leased:?}"),
+    }
+}
+
+/// No batch is at work then, and none may come.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_device_that_is_lost_without_a_batch_ends_the_process_with_code_86() {
+    // The zeros that a worker's new memory gets.
+    let Some(mut server) = breaking("copy@1=214") else { return };
+    server.arm();
+    assert_eq!(lease(&server).await, (Code::Internal as i32, "DEVICE".to_owned()));
+    let (code, log) = server.ended();
+    assert_eq!(code, DEVICE_LOST, "{log}");
+    assert!(log.contains("the CUDA device is lost") && log.contains("CUDA_ERROR_ECC_UNCORRECTABLE"), "{log}");
+    assert_eq!(server.calls("exit"), 0);
+}
+
+/// What the driver refuses is no lost device.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_device_that_has_no_memory_for_a_worker_goes_on() {
+    let Some(server) = breaking("allocate@1=801,allocate@2=2") else { return };
+    server.arm();
+    assert_eq!(lease(&server).await, (Code::Internal as i32, "DEVICE".to_owned()));
+    assert_eq!(lease(&server).await, (Code::ResourceExhausted as i32, "DEVICE_MEMORY".to_owned()));
+    // Longer than nobody may know of a lost one.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let mut worker = server.worker(config()).await;
+    worker.step(open_step(vec![open(1, seeded(5))])).await;
+    token(&worker.step(sample_step(&[(1, logits(1, 0))])).await.work[0]);
 }
 
 /// Draws from rows, each with a report of so many tokens.

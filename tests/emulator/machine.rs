@@ -62,6 +62,8 @@ pub(crate) struct Emulated {
     spoil: fn(&mut [u8]),
     /// Bytes that were uploaded, and brought back.
     pub(crate) moved: (usize, usize),
+    /// Rows that were fetched for the host, each time.
+    pub(crate) fetches: Vec<Vec<DeviceRow>>,
     /// Whether rows of drafts may be held.
     pub(crate) holds: bool,
 }
@@ -80,6 +82,7 @@ impl Emulated {
             panics_behind_begin: false,
             spoil: |_| (),
             moved: (0, 0),
+            fetches: vec![],
             holds: true,
         }
     }
@@ -156,6 +159,15 @@ impl Machine for Emulated {
         Ok((slot.inputs.as_slice(), slot.outputs.as_slice()))
     }
 
+    fn fetch(&mut self, slot: usize, rows: &[DeviceRow]) -> Result<&[u8], Self::Error> {
+        assert!(self.slots.iter().all(|slot| slot.written.is_none()), "rows of a launch under way are where these go");
+        let inputs = &mut self.slots[slot].inputs;
+        inputs.fill(0xEE);
+        rows.iter().for_each(|row| inputs[row.to..row.to + row.bytes].copy_from_slice(&device_bytes(row)));
+        self.fetches.push(rows.to_vec());
+        Ok(inputs)
+    }
+
     fn hold(&mut self, rows: &[DeviceRow], bytes: usize) -> Result<Option<Arc<dyn Foreign + Send>>, Self::Error> {
         assert!(self.slots.iter().all(|slot| slot.written.is_none()), "what is held may be read by a launch");
         let mut held = vec![0xBA; bytes];
@@ -172,7 +184,12 @@ impl Emulated {
 }
 
 pub(crate) fn backend(build: &str) -> CudaBackend<Emulated> {
-    CudaBackend::on(Emulated::start(build), Box::new(CpuBackend::new(1)), ROOM).in_pieces_of(PIECE)
+    backend_with(build, ROOM)
+}
+
+/// With so much room for one launch.
+pub(crate) fn backend_with(build: &str, room: usize) -> CudaBackend<Emulated> {
+    CudaBackend::on(Emulated::start(build), Box::new(CpuBackend::new(1)), room).in_pieces_of(PIECE)
 }
 
 /// While there is another launch, it is begun before the one before is waited for, in the other slot.

@@ -1,7 +1,7 @@
 //! Rows that a worker wrote on the device, with the emulator as the device.
 
 use super::harness::{built, config};
-use super::machine::{Emulated, backend};
+use super::machine::{Emulated, backend, backend_with};
 use crate::cases::{self, Case, Chained, case, summary};
 use crate::draft_jobs::{self, recipe, together};
 use croupier::backend::cuda::CudaBackend;
@@ -11,10 +11,11 @@ use croupier::backend::{Backend, RowJob, VerifyJob};
 use croupier::sampling::chain::Step;
 use croupier::sampling::kept::Kept;
 use croupier::sampling::logits::{Dtype, Foreign, Logits};
-use croupier::sampling::row::{Action, Filters, LogprobsMode};
+use croupier::sampling::row::{Action, Filters, LogprobsMode, RowSpec};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -67,7 +68,7 @@ fn moved<'a>(row: &RowJob<'a>, there: &'a OnDevice, gap: usize) -> RowJob<'a> {
 /// A case, where its row is on the device the values before it, and otherwise none.
 type Placed = (Case, Option<usize>);
 
-/// Runs rows on the device and others in one batch, holds them to the specification, and gives how often the host looked at each.
+/// Runs rows on the device and others in one batch, holds them to the specification, and gives how often each was fetched for the host.
 fn looks(backend: &mut CudaBackend<Emulated>, cases: &[Placed]) -> Vec<usize> {
     let own: Vec<RowJob<'_>> = cases.iter().map(|(case, _)| case.job()).collect();
     let rows = own.iter().zip(cases).map(|(job, (_, gap))| {
@@ -80,7 +81,12 @@ fn looks(backend: &mut CudaBackend<Emulated>, cases: &[Placed]) -> Vec<usize> {
     for ((case, _), got) in cases.iter().zip(backend.run(&jobs)) {
         assert_eq!(cases::bits(&got), cases::bits(&case.expected()), "{}", summary(case));
     }
-    rows.iter().map(|row| row.as_ref().map_or(0, |(row, _)| row.looks.load(Ordering::Relaxed))).collect()
+    let fetches = std::mem::take(&mut backend.machine().fetches).concat();
+    let fetched = |row: &OnDevice| {
+        assert_eq!(row.looks.load(Ordering::Relaxed), 0, "the host copies none by itself");
+        fetches.iter().filter(|there| there.from / APART == row.at as u64).count()
+    };
+    rows.iter().map(|row| row.as_ref().map_or(0, |(row, _)| fetched(row))).collect()
 }
 
 thread_local!(static RUNNING: RefCell<Option<CudaBackend<Emulated>>> = const { RefCell::new(None) });
@@ -159,6 +165,48 @@ fn chains_that_kernels_begin_are_ended_without_their_rows() {
     assert!(6 * ended.get() > rows.get());
 }
 
+prop_compose! {
+    /// A row of which masks leave few tokens, with any chain.
+    fn masked()(
+        case in begun(), chain in cases::chained(), tokens in prop::collection::btree_set(any::<u32>(), 1..60), by_bits in any::<bool>(),
+        top_k in prop_oneof![2 => Just(0u32), 1 => 1..80u32],
+    ) -> Case {
+        let vocab = case.job().logits.vocab_size();
+        let tokens: BTreeSet<u32> = tokens.into_iter().map(|token| token % vocab as u32).collect();
+        let mut mask = vec![0u8; 4 * vocab.div_ceil(32)];
+        tokens.iter().for_each(|&token| mask[token as usize / 8] |= 1 << (token % 8));
+        let (allowed, mask) = if by_bits { (None, Some(mask)) } else { (Some(tokens.into_iter().collect()), None) };
+        let chain = Some(Chained { infill: None, ..chain });
+        Case { chain, allowed, mask, filters: Filters { top_k, ..case.filters }, ..case }
+    }
+}
+
+/// Where masks leave few tokens the kernel tells them, and the host does the whole chain, whatever it is.
+#[test]
+fn chains_of_few_tokens_are_done_without_their_rows() {
+    if !built() {
+        return;
+    }
+    let (done, rows) = (Cell::new(0), Cell::new(0));
+    let strategy = prop::collection::vec(masked(), 1..8);
+    let result = TestRunner::new(config(60)).run(&strategy, |cases| {
+        let mut backend = RUNNING.take().unwrap_or_else(|| backend("narrow"));
+        let cases: Vec<Placed> = cases.into_iter().map(|case| (case, Some(0))).collect();
+        let begins = |(case, _): &Placed| has_kernel(&RowSpec { chain: None, ..case.job().spec });
+        let expected: Vec<usize> = cases.iter().map(|case| usize::from(begins(case).is_err())).collect();
+        assert_eq!(looks(&mut backend, &cases), expected);
+        let handed_over: u64 = backend.handed_over().iter_mut().map(|(_, rows)| std::mem::take(rows)).sum();
+        assert_eq!(handed_over, expected.iter().sum::<usize>() as u64);
+        done.set(done.get() + cases.len() - handed_over as usize);
+        rows.set(rows.get() + cases.len());
+        RUNNING.set(Some(backend));
+        Ok(())
+    });
+    println!("{} of {} rows were not looked at", done.get(), rows.get());
+    result.unwrap_or_else(|error| panic!("{error}"));
+    assert!(2 * done.get() > rows.get());
+}
+
 /// Kernels tell up to 1,024 tokens that a top-k leaves, of rows enough for two turns of the host; with one more the host does the row.
 #[test]
 fn long_lists_are_ended_without_their_rows() {
@@ -211,6 +259,37 @@ fn rows_of_one_region_are_one_launch_and_one_copy() {
     assert_eq!((backend.machine().launches(), backend.machine().copies), (2, 3));
     assert_eq!(backend.run(&own).len(), 4);
     assert!(backend.machine().launches() > 3 && backend.machine().copies == 3);
+}
+
+/// Rows without a kernel come to the host together, as many as a launch has room for; one that has no room comes by itself.
+#[test]
+fn rows_that_the_host_does_are_fetched_together() {
+    if !built() {
+        return;
+    }
+    let rows: Vec<Vec<f32>> = (0..100).map(|seed| cases::row(seed, 3008, 1)).collect();
+    let there = OnDevice::of(rows.iter().flat_map(|row| Dtype::F32.encode(row)).collect());
+    let chain = Some(Chained { steps: vec![Step::TypicalP(0.9)], min_keep: 1, ..Chained::default() });
+    let case = |row: &Vec<f32>| Case { chain: chain.clone(), ..Case::new(Dtype::F32, row) };
+    let cases: Vec<Case> = rows.iter().map(case).collect();
+    let own: Vec<RowJob<'_>> = cases.iter().map(Case::job).collect();
+    let jobs: Vec<RowJob<'_>> = own.iter().enumerate().map(|(at, job)| moved(job, &there, at * 3008 * 4)).collect();
+    for (room, fetches, looks) in [(1 << 20, &[87, 13][..], 0), (8 << 10, &[], 100)] {
+        let mut backend = backend_with("narrow", room);
+        for (case, got) in cases.iter().zip(backend.run(&jobs)) {
+            assert_eq!(cases::bits(&got), cases::bits(&case.expected()));
+        }
+        let copies: Vec<usize> = backend
+            .machine()
+            .fetches
+            .iter()
+            .map(|copies| copies.iter().map(|copy| copy.bytes / 12_032).sum())
+            .collect();
+        assert_eq!((copies.as_slice(), there.looks.swap(0, Ordering::Relaxed)), (fetches, looks));
+        assert!(backend.machine().fetches.iter().all(|copies| copies.len() == 1), "they follow on each other");
+        let handed_over: u64 = backend.handed_over().iter_mut().map(|(_, rows)| std::mem::take(rows)).sum();
+        assert_eq!(handed_over, 100);
+    }
 }
 
 /// Only parameters travel; of a row that is kept to draw from, the row comes back, once.
@@ -268,11 +347,13 @@ fn drafts_on_the_device_equal_the_specification() {
             backend.borrow_mut().machine().panics = true;
             assert!(catch_unwind(AssertUnwindSafe(|| backend.borrow_mut().run(&[plain.job()]))).is_err());
             got = backend.borrow_mut().verify(&jobs);
-            let looks = there.iter().flatten().map(|row| row.looks.load(Ordering::Relaxed));
-            assert!(
-                looks.max() <= Some(usize::from(!holds)),
-                "a row is copied once, and where it is held not to the host"
-            );
+            let fetches = std::mem::take(&mut backend.borrow_mut().machine().fetches).concat();
+            for row in there.iter().flatten() {
+                let fetched = fetches.iter().filter(|there| there.from / APART == row.at as u64).count();
+                let looks = row.looks.load(Ordering::Relaxed);
+                let told = "a row is copied once, and where it is held not to the host";
+                assert_eq!((fetched, looks), (usize::from(!holds), 0), "{told}");
+            }
         });
         for (case, got) in cases.iter().zip(&got) {
             assert_eq!(draft_jobs::bits(got), draft_jobs::bits(&case.expected()), "{}", draft_jobs::summary(case));

@@ -1,6 +1,7 @@
 //! Chains of samplers that a kernel begins and the host ends, of rows on the device: filters at a chain's beginning that are among
 //! the kernels' own leave a few tokens, which the kernel tells, and the host takes these through the rest of the chain as a
-//! [listed row](crate::sampling::listed). The row itself stays on the device, from where it would be brought whole for a few logits.
+//! [listed row](crate::sampling::listed). So do masks, whatever chain follows. The row itself stays on the device, from where it would be
+//! brought whole for a few logits.
 //!
 //! Where more are left than are told, the other backend does the whole row.
 
@@ -22,11 +23,13 @@ const MOST_BY_MASS: u32 = 256;
 /// Most rows whose lists are there at once: 16 bytes for each token, 4 MiB where all are as long as can be.
 const AT_ONCE: usize = 256;
 
-/// A chain whose beginning a kernel does.
+/// A chain whose beginning a kernel does, if only that masks leave a few tokens.
 #[derive(Debug)]
 pub(super) struct Begun {
     /// What the kernel does.
     filters: Filters,
+    /// Most tokens that masks leave, if a kernel can tell so many.
+    masked: Option<u32>,
     /// What is left to do on the host.
     steps: Vec<Step>,
 }
@@ -43,16 +46,14 @@ impl Begun {
         // What ends a text where nothing is certain may be a token that is not left.
         let chain = spec.chain.as_ref().filter(|chain| chain.infill.is_none())?;
         let begun = Self::split(chain, spec);
-        let left = [spec.allowed.map(<[u32]>::len), spec.mask.map(|mask| mask.count())];
-        let is_full = left.into_iter().flatten().all(|left| left >= begun.filters.top_k as usize);
-        let is_list = is_full && begun.is_counted();
-        (begun.cuts_by_mass() || is_list).then_some(begun)
+        (begun.cuts_by_mass() || begun.is_counted() || begun.masked.is_some()).then_some(begun)
     }
 
     /// The longest beginning that kernels can do: in their order, which is top-k, top-p, min-p.
     fn split(chain: &Chain<'_>, spec: &RowSpec<'_>) -> Self {
         // Where nothing is weighed all tokens shall have a mass.
-        let mut begun = Self { filters: Filters { temperature: MAX_TEMPERATURE, ..Filters::OFF }, steps: vec![] };
+        let filters = Filters { temperature: MAX_TEMPERATURE, ..Filters::OFF };
+        let mut begun = Self { filters, masked: masked(spec), steps: vec![] };
         let mut taken = 0;
         for step in chain.steps {
             if !begun.take(step, chain, spec) {
@@ -95,12 +96,19 @@ impl Begun {
 
     /// Whether a top-k leaves at most as many as a kernel can tell. The host takes these in less time than the row would need to come.
     fn is_counted(&self) -> bool {
-        (1..=abi::LISTED).contains(&self.filters.top_k)
+        can_be_told(self.filters.top_k)
     }
 
     /// How many tokens a kernel is to tell.
     fn told(&self) -> u32 {
-        if self.is_counted() { self.filters.top_k } else { MOST_BY_MASS }
+        let counted = Some(self.filters.top_k).filter(|_| self.is_counted());
+        counted.into_iter().chain(self.masked).min().unwrap_or(MOST_BY_MASS)
+    }
+
+    /// Whether so many tokens, of those that were asked for, are all that is left.
+    fn is_all(&self, told: usize) -> bool {
+        let most = self.told();
+        told < most as usize || most == self.filters.top_k || Some(most) == self.masked
     }
 
     /// What a kernel is asked of the row.
@@ -124,15 +132,23 @@ impl Begun {
             return Ok(Err(error));
         }
         let (top, _) = answer.reported(self.told());
-        let is_full = top.len() == self.told() as usize;
-        // Else there may be others beside a full list; or a row has fewer tokens, or some without a mass even so.
-        let is_all = is_full && self.told() == self.filters.top_k || !is_full && self.cuts_by_mass();
         let entries = top.iter().map(|told| Candidate { token: told.token, logit: told.logit }).collect();
         let none = (f32::NEG_INFINITY, true);
         let list = Listed::new(job.logits.vocab_size() as u32, entries, none, Beyond::Refuse);
         let list = list.map_err(|_| NoKernel::Contradiction)?;
-        if is_all { Ok(Ok(list)) } else { Err(NoKernel::Chain) }
+        if self.is_all(top.len()) { Ok(Ok(list)) } else { Err(NoKernel::Chain) }
     }
+}
+
+/// Most tokens that masks leave, if a kernel can tell so many.
+fn masked(spec: &RowSpec<'_>) -> Option<u32> {
+    let left = [spec.allowed.map(<[u32]>::len), spec.mask.map(|mask| mask.count())];
+    left.into_iter().flatten().filter_map(|left| u32::try_from(left).ok()).min().filter(|&left| can_be_told(left))
+}
+
+/// Whether a kernel can tell so many tokens.
+fn can_be_told(tokens: u32) -> bool {
+    (1..=abi::LISTED).contains(&tokens)
 }
 
 /// The first so many of the first so many, where 0 is all.

@@ -171,6 +171,17 @@ impl Device {
         self.finish(slot)
     }
 
+    /// Copies rows on the device to the host, into the slot's inputs.
+    pub(super) fn fetch(&self, slot: &mut Slot, rows: &[DeviceRow]) -> Result<(), DriverError> {
+        for &DeviceRow { from, to, bytes, .. } in rows {
+            let host = &mut slot.inputs.host_mut()[to..to + bytes];
+            // SAFETY: the row lies in a region, which lives until its step is answered and is given up only when the device has done
+            // its work; its place is the slot's, and nobody touches it until `finish`.
+            unsafe { result::memcpy_dtoh_async(host, from, slot.stream)? };
+        }
+        self.finish(slot)
+    }
+
     /// Room for rows.
     pub(super) fn room(&self, bytes: usize) -> Result<Arc<Room>, DriverError> {
         Ok(Arc::new(Room::new(self.context, bytes)?))

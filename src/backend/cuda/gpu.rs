@@ -10,9 +10,12 @@ use crate::sampling::logits::Foreign;
 use cudarc::driver::DriverError;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// Room for the rows of drafts that are on the device. As many as one batch may have by default; others go through the host.
 const HELD_BYTES: usize = 66 << 20;
+/// A device that has no room for it is not asked with every batch, each of which would wait for the driver to find none.
+const ASKED_AGAIN: Duration = Duration::from_secs(60);
 
 /// An open device with its slots.
 #[derive(Debug)]
@@ -21,6 +24,8 @@ pub struct Gpu {
     pub(super) slots: [Slot; SLOTS],
     /// Where rows of drafts are held. Made when there is the first.
     held: Option<Arc<Room>>,
+    /// When the device had no room for it.
+    lacked: Option<Instant>,
 }
 
 impl Gpu {
@@ -29,7 +34,24 @@ impl Gpu {
         let device = Device::open(wanted)?;
         let slot = || Slot::new(inputs, outputs, device.facts.scratch_blocks() as usize);
         let slots = [slot()?, slot()?];
-        Ok(Self { device, slots, held: None })
+        Ok(Self { device, slots, held: None, lacked: None })
+    }
+}
+
+impl Gpu {
+    /// Where rows of drafts are held, if the device has room for it.
+    fn held(&mut self) -> Option<Arc<Room>> {
+        let is_due = self.lacked.is_none_or(|at| at.elapsed() >= ASKED_AGAIN);
+        if self.held.is_none() && is_due {
+            match self.device.room(HELD_BYTES) {
+                Ok(room) => (self.held, self.lacked) = (Some(room), None),
+                Err(error) => {
+                    tracing::warn!(%error, bytes = HELD_BYTES, "the device has no room to hold rows of drafts, which go through the host");
+                    self.lacked = Some(Instant::now());
+                }
+            }
+        }
+        self.held.clone()
     }
 }
 
@@ -69,17 +91,21 @@ impl Machine for Gpu {
         self.device.finish(slot)?;
         Ok((slot.inputs.host(), slot.outputs.host()))
     }
+
     fn bring(&mut self, slot: usize, parts: &[Range<usize>]) -> Result<(&[u8], &[u8]), DriverError> {
         let slot = &mut self.slots[slot];
         self.device.bring(slot, parts)?;
         Ok((slot.inputs.host(), slot.outputs.host()))
     }
 
+    fn fetch(&mut self, slot: usize, rows: &[DeviceRow]) -> Result<&[u8], DriverError> {
+        let slot = &mut self.slots[slot];
+        self.device.fetch(slot, rows)?;
+        Ok(slot.inputs.host())
+    }
+
     fn hold(&mut self, rows: &[DeviceRow], bytes: usize) -> Result<Option<Arc<dyn Foreign + Send>>, DriverError> {
-        if self.held.is_none() {
-            self.held = self.device.room(HELD_BYTES).inspect_err(|error| tracing::debug!(%error, "drafts")).ok();
-        }
-        let Some(room) = self.held.clone().filter(|room| bytes <= room.len()) else { return Ok(None) };
+        let Some(room) = self.held().filter(|room| bytes <= room.len()) else { return Ok(None) };
         self.device.gather(&self.slots[0], rows, &room)?;
         Ok(Some(room))
     }

@@ -3,7 +3,7 @@
 
 use super::DriverError;
 use super::machine::DeviceRow;
-use super::wait::hangs;
+use super::wait::{hangs, settle};
 use crate::backend::device_memory::{Allocated, DeviceMemory, DeviceMemoryError, Lent, OnDevice};
 use crate::sampling::logits::Foreign;
 use cudarc::driver::{result, sys};
@@ -87,18 +87,16 @@ impl CudaMemory {
         // SAFETY: the context is retained for the life of the process.
         unsafe { result::ctx::set_current(self.context) }
     }
-}
 
-impl DeviceMemory for CudaMemory {
-    fn uuid(&self) -> &str {
-        &self.uuid
+    /// Looks whether the device is lost, where the driver refused something and does not say why: no batch may come that would find out.
+    fn look_behind(&self, refused: &DeviceMemoryError) {
+        if matches!(refused, DeviceMemoryError::Driver(_) | DeviceMemoryError::Handle(_)) && !hangs() {
+            let _ = self.enter().and_then(|()| settle());
+        }
     }
 
-    fn granularity(&self) -> usize {
-        self.granularity
-    }
-
-    fn allocate(&self, bytes: usize) -> Result<Allocated, DeviceMemoryError> {
+    /// Makes memory, of zeros.
+    fn make(&self, bytes: usize) -> Result<Allocated, DeviceMemoryError> {
         self.enter()?;
         let physical = Physical::create(bytes, &self.properties.0)?;
         let descriptor = physical.export()?;
@@ -123,7 +121,8 @@ impl DeviceMemory for CudaMemory {
         Ok(Allocated { memory: Box::new(mapped), descriptor })
     }
 
-    fn open(&self, lent: &Lent) -> Result<OnDevice, DeviceMemoryError> {
+    /// Opens memory of another process.
+    fn opened(&self, lent: &Lent) -> Result<OnDevice, DeviceMemoryError> {
         self.enter()?;
         let handle = sys::CUipcMemHandle { reserved: lent.handle.map(|byte| byte as _) };
         let lazily = sys::CUipcMem_flags_enum::CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS as u32;
@@ -142,6 +141,24 @@ impl DeviceMemory for CudaMemory {
             .map_err(|error| DeviceMemoryError::Driver(format!("it does not tell where the memory ends: {error}")))?;
         (opened.offset, opened.bytes) = (within(lent, opened.at, range)?, lent.bytes);
         Ok(Box::new(opened))
+    }
+}
+
+impl DeviceMemory for CudaMemory {
+    fn uuid(&self) -> &str {
+        &self.uuid
+    }
+
+    fn granularity(&self) -> usize {
+        self.granularity
+    }
+
+    fn allocate(&self, bytes: usize) -> Result<Allocated, DeviceMemoryError> {
+        self.make(bytes).inspect_err(|error| self.look_behind(error))
+    }
+
+    fn open(&self, lent: &Lent) -> Result<OnDevice, DeviceMemoryError> {
+        self.opened(lent).inspect_err(|error| self.look_behind(error))
     }
 }
 
@@ -243,7 +260,7 @@ impl Drop for Mapped {
         // fails, and the process ends.
         unsafe {
             let _ = result::ctx::set_current(self.context);
-            let _ = result::ctx::synchronize();
+            let _ = settle();
             if self.is_mapped {
                 let _ = sys::cuMemUnmap(self.at, self.bytes);
             }
@@ -287,7 +304,7 @@ impl Drop for Opened {
         // SAFETY: as for memory made here; it was opened once by this value.
         unsafe {
             let _ = result::ctx::set_current(self.context);
-            let _ = result::ctx::synchronize();
+            let _ = settle();
             let _ = sys::cuIpcCloseMemHandle(self.at);
         }
     }

@@ -138,6 +138,12 @@ pub trait Machine: Send {
     /// When it does not answer.
     fn bring(&mut self, slot: usize, parts: &[Range<usize>]) -> Result<(&[u8], &[u8]), Self::Error>;
 
+    /// Copies rows on the device into a slot's inputs on the host, waits, and gives these. No launch of the slot is under way.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    fn fetch(&mut self, slot: usize, rows: &[DeviceRow]) -> Result<&[u8], Self::Error>;
+
     /// Copies rows into memory of its own, `bytes` bytes of it, which holds them until it is asked the next time. None if
     /// it has not so much.
     ///

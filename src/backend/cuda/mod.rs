@@ -2,7 +2,7 @@
 //!
 //! Reading order: `kernels/README.md` (what runs there), [`abi`] (what both sides share), [`ask`] (what a launch is asked),
 //! [`pack`] (jobs to bytes), [`read`] (bytes to results), `begun` (chains that the host ends), `keep` (what a draft row was drawn
-//! from), `taken` (rows of others), [`mod@shape`] (how a batch is laid over the GPU), [`costs`] and `tune` (by what), `launches` (in turn), [`machine`] (what they run on), this file
+//! from), `taken` (rows of others), `fetch` (rows on the device that the CPU does), [`mod@shape`] (how a batch is laid over the GPU), [`costs`] and `tune` (by what), `launches` (in turn), [`machine`] (what they run on), this file
 //! (what goes there), `choose`, [`image`], `wait` and `device` (the driver), `lend` (its memory for workers). Then [`mod@verify`] for
 //! drafts. Last `kinds`, `warm_up` and `in_turn`: what a device proves before it serves.
 
@@ -12,6 +12,7 @@ mod begun;
 mod choose;
 pub mod costs;
 mod device;
+mod fetch;
 mod gpu;
 pub mod image;
 mod in_turn;
@@ -43,7 +44,7 @@ use launches::{Launches, OUTPUT_BYTES};
 use machine::Machine;
 use std::sync::Arc;
 use taken::Taken;
-pub use wait::{end_at_once, hangs};
+pub use wait::{end_at_once, hangs, is_lost};
 
 /// Bytes that one launch uploads at most: larger batches are several launches.
 const INPUT_BYTES: usize = 64 << 20;
@@ -208,7 +209,11 @@ impl<M: Machine> CudaBackend<M> {
         self.hand_over(NoKernel::Contradiction, contradicted);
         let rest: Vec<RowJob<'_>> =
             jobs.iter().zip(&results).filter(|(_, r)| r.is_none()).map(|(job, _)| *job).collect();
-        let others = if rest.is_empty() { vec![] } else { self.other.run(&rest) };
+        let mut others = Vec::with_capacity(rest.len());
+        while others.len() < rest.len() {
+            let rows = self.launches.fetched(rest[others.len()..].iter().map(std::slice::from_ref))?;
+            others.extend(self.other.run(&rows.concat()));
+        }
         Ok(filled(results, others))
     }
 
@@ -245,7 +250,13 @@ impl<M: Machine> CudaBackend<M> {
             self.hand_over(*reason, job.rows.len());
             rest.push(*job);
         }
-        let others = if rest.is_empty() { vec![] } else { self.other.verify(&rest) };
+        let mut others = Vec::with_capacity(rest.len());
+        while others.len() < rest.len() {
+            let rest = &rest[others.len()..];
+            let rows = self.launches.fetched(rest.iter().map(|job| job.rows))?;
+            let jobs: Vec<_> = rest.iter().zip(&rows).map(|(job, rows)| VerifyJob { rows, ..*job }).collect();
+            others.extend(self.other.verify(&jobs));
+        }
         Ok(filled(verified.into_iter().map(Result::ok).collect(), others))
     }
 

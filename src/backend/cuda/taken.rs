@@ -1,5 +1,5 @@
 //! Foreign rows of drafts, copied once: a row is looked at in several launches, which must all see the same values. Rows on
-//! the device stay there, as far as there is room.
+//! the device stay there, as far as there is room; others come to the host together, if they fit what is pinned.
 
 use super::machine::{ALIGNMENT, DeviceRow, Machine};
 use crate::backend::{RowJob, VerifyJob};
@@ -37,9 +37,12 @@ impl Taken {
             end += there.bytes.next_multiple_of(ALIGNMENT);
         }
         let held = if on_device.is_empty() { None } else { machine.hold(&on_device, end)? };
+        let is_fetched = held.is_none() && !on_device.is_empty() && end <= machine.inputs(0).len();
+        let fetched = if is_fetched { Some(machine.fetch(0, &on_device)?) } else { None };
         let mut places = places.into_iter();
-        let mut copied = |row: &RowJob<'_>| match row.logits.device_address().and_then(|_| places.next()) {
-            Some(at) if held.is_some() => Copied::Device(at),
+        let mut copied = |row: &RowJob<'_>| match (row.logits.device_address().and_then(|_| places.next()), fetched) {
+            (Some(at), _) if held.is_some() => Copied::Device(at),
+            (Some(at), Some(fetched)) => Copied::Host(fetched[at..at + row.logits.byte_len()].to_vec()),
             _ if row.logits.is_foreign() => {
                 let mut bytes = vec![0; row.logits.byte_len()];
                 row.logits.copy_to(&mut bytes);

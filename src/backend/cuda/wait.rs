@@ -1,4 +1,4 @@
-//! Waiting for the device, which may never be done.
+//! Waiting for the device, which may never be done, and what is known of a device that is lost.
 
 use cudarc::driver::{DriverError, sys};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,6 +16,8 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(1);
 
 /// Whether a device of this process was found to hang.
 static HANGS: AtomicBool = AtomicBool::new(false);
+/// Whether one was found to be lost by another than the thread that drives it.
+static LOST: AtomicBool = AtomicBool::new(false);
 
 /// Waits until a stream has done all that was asked of it.
 ///
@@ -57,6 +59,22 @@ fn asked(query: impl Fn() -> sys::CUresult, elapsed: impl Fn() -> Duration) -> O
 #[must_use]
 pub fn hangs() -> bool {
     HANGS.load(Ordering::SeqCst)
+}
+
+/// Waits for all of the device's work, beside the thread that drives it. Where that fails the context is lost, and nobody else may
+/// ask it anything for long.
+pub(super) fn settle() -> Result<(), DriverError> {
+    cudarc::driver::result::ctx::synchronize().inspect_err(|error| {
+        if !LOST.swap(true, Ordering::SeqCst) {
+            tracing::error!(%error, "the CUDA device is lost");
+        }
+    })
+}
+
+/// Whether a device of this process was found to be lost where no batch was at work on it. Nothing that it answers is trusted.
+#[must_use]
+pub fn is_lost() -> bool {
+    LOST.load(Ordering::SeqCst)
 }
 
 /// Ends the process, and leaves out what libraries want done at its end: the driver's would wait for a device that is lost, for ever

@@ -1,0 +1,51 @@
+//! Rows on the device that the CPU does: brought to the host together, into the pinned memory of the first slot, and waited for once.
+//! The CPU backend would bring them one by one, each by way of memory that is not pinned.
+
+use super::launches::Launches;
+use super::machine::{DeviceRow, Machine};
+use crate::backend::RowJob;
+use crate::sampling::logits::Logits;
+
+/// Rows begin at multiples of this many bytes on the host, a cache line.
+const LINE: usize = 64;
+
+impl<M: Machine> Launches<M> {
+    /// The rows of the first of these jobs where the host looks at them, of one at least and of as many as there is room for. No launch is
+    /// under way. Those of a job that has no room alone are as they were.
+    ///
+    /// # Errors
+    /// When the machine does not answer.
+    pub(super) fn fetched<'a>(
+        &'a mut self,
+        jobs: impl Iterator<Item = &'a [RowJob<'a>]>,
+    ) -> Result<Vec<Vec<RowJob<'a>>>, M::Error> {
+        let (mut taken, mut copies, mut end) = (Vec::new(), Vec::new(), 0);
+        for rows in jobs {
+            let mut of_job: Vec<Option<DeviceRow>> = rows.iter().map(|row| placed(row, &mut end)).collect();
+            if end > self.input_bytes {
+                if !taken.is_empty() {
+                    break;
+                }
+                (of_job, end) = (vec![None; rows.len()], 0);
+            }
+            of_job.iter().flatten().for_each(|row| row.add_to(&mut copies));
+            taken.push((rows, of_job));
+        }
+        if copies.is_empty() {
+            return Ok(taken.into_iter().map(|(rows, _)| rows.to_vec()).collect());
+        }
+        let host = self.machine.fetch(0, &copies)?;
+        let here = |(row, at): (&RowJob<'a>, &Option<DeviceRow>)| {
+            let bytes = at.map(|at| &host[at.to..at.to + at.bytes]);
+            RowJob { logits: bytes.map_or(row.logits, |bytes| Logits::new(row.logits.dtype(), bytes)), ..*row }
+        };
+        Ok(taken.iter().map(|(rows, places)| rows.iter().zip(places).map(here).collect()).collect())
+    }
+}
+
+/// Where a row goes, if it is on the device: behind `end`, which then is its own.
+fn placed(row: &RowJob<'_>, end: &mut usize) -> Option<DeviceRow> {
+    let there = DeviceRow::of(&row.logits, *end)?;
+    *end += there.bytes.next_multiple_of(LINE);
+    Some(there)
+}
