@@ -282,8 +282,10 @@ impl Refusal {
             Self::BytesInFlight => "too many bytes of messages are in flight (max_bytes_in_flight)",
             Self::RowsInFlight => "too many rows are in flight (sixteen times max_rows_per_step)",
             Self::TooManyStreams => "too many streams are open (max_streams)",
-            Self::TooManySequences => "too many sequences are open (max_sequences)",
-            Self::StateBytes => "what open sequences remember takes too many bytes (max_state_bytes)",
+            Self::TooManySequences => "too many sequences are open (max_sequences); close some, or raise it",
+            Self::StateBytes => {
+                "what open sequences remember takes too many bytes (max_state_bytes); close some, or raise it"
+            }
             Self::TooManyRanks => "too many ranks are attached (max_attached_ranks)",
             Self::ShardBytes => "shards that wait for their steps take too many bytes (max_shard_bytes)",
             Self::GrammarsBusy => {

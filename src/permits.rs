@@ -139,6 +139,12 @@ impl Permit {
         self.amount
     }
 
+    /// How much all that it is counted with may be.
+    #[must_use]
+    pub fn limit(&self) -> usize {
+        self.counter.limit
+    }
+
     /// Makes it stand for `amount`; says whether there was room. Less always fits, and without room nothing
     /// changes.
     #[must_use]

@@ -28,6 +28,13 @@ async fn memory_of_sequences() {
     assert!(error.message.contains("max_state_bytes"), "{}", error.message);
     assert!(server.series(STATE) > f64::from(2 * 1500 * 16));
     assert_eq!(server.not_opened("state_bytes"), 1.0);
+    assert_eq!(error.field, "sequence_id", "it may fit later");
+    // One that never fits is told so, with what it takes.
+    let result = one.step(open_step(vec![long(5, 6000)])).await;
+    let never = result.open[0].error.as_ref().unwrap();
+    assert_eq!((result.open[0].status(), never.field.as_str()), (OpenStatus::ResourceExhausted, "prompt_token_ids"));
+    assert!(never.message.contains("max_state_bytes is 65536: the text never fits"), "{}", never.message);
+    assert_eq!(server.not_opened("state_bytes"), 2.0);
     // So it is on another stream, and what is open goes on.
     let result = two.step(open_step(vec![long(1, 1500)])).await;
     assert_eq!(result.open[0].status(), OpenStatus::ResourceExhausted);

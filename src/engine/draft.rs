@@ -34,7 +34,10 @@ impl Branch {
             Some(parent) => match usize::try_from(parent).ok().filter(|&parent| parent < index) {
                 Some(parent) => Some(parent),
                 None => {
-                    let message = format!("is {parent}, must be -1 or the index of one of {index} draft tokens");
+                    let message = format!(
+                        "is {parent}, must be -1 or the index of one of {index} draft tokens, which are forgotten with each token of \
+                         the text and when it is opened again; draft again from the first"
+                    );
                     return Err(invalid(&FieldError::new("draft.parent", message)));
                 }
             },

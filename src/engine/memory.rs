@@ -100,6 +100,7 @@ fn text(error: &OpenError) -> usize {
         OpenError::Invalid(field) | OpenError::Unimplemented(field) => field.field.len() + field.message.len(),
         OpenError::AlreadyExists
         | OpenError::HistoryLimit { .. }
+        | OpenError::StateLimit { .. }
         | OpenError::StreamLimit { .. }
         | OpenError::Refused(_) => 0,
     }

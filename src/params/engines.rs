@@ -40,6 +40,8 @@ pub struct EngineRules {
     pub at_most: u32,
     /// Top-k keeps what is equal to the last token that it keeps.
     pub top_k_ties: bool,
+    /// But with a top-k of 1, which is greedy.
+    pub top_1_is_greedy: bool,
     /// Top-p does not keep the token with which it has more than its share.
     pub top_p_within: bool,
     /// Min-p keeps what is above its threshold, and at 1 it is off.
@@ -98,8 +100,9 @@ impl EngineRules {
 
     /// The step of top-k.
     #[must_use]
-    pub fn top_k(&self) -> Step {
-        if self.top_k_ties { Step::TopKTies } else { Step::TopK }
+    pub fn top_k(&self, top_k: u32) -> Step {
+        let is_greedy = self.top_1_is_greedy && top_k == 1;
+        if self.top_k_ties && !is_greedy { Step::TopKTies } else { Step::TopK }
     }
 
     /// The step of top-p.
@@ -274,9 +277,13 @@ impl EngineOrder {
                 EngineRules { top_p_within: true, xtc_expected: true, penalties_count_prompt: true, ..rules }
             }
             Self::Mlx => EngineRules { penalties_count_prompt: true, ..rules },
-            Self::TensorrtLlm => {
-                EngineRules { top_k_ties: true, greedy_below: 1e-4, penalties_count_prompt: true, ..rules }
-            }
+            Self::TensorrtLlm => EngineRules {
+                top_k_ties: true,
+                top_1_is_greedy: true,
+                greedy_below: 1e-4,
+                penalties_count_prompt: true,
+                ..rules
+            },
             Self::MistralRs => EngineRules { min_p_above: true, ..rules },
         }
     }
@@ -289,5 +296,18 @@ impl EngineOrder {
             Self::KoboldCpp => Some(&[Sampler::Temperature, Sampler::Smoothing, Sampler::Mirostat]),
             _ => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_top_k_of_one_is_greedy_in_tensorrt_llm_alone() {
+        let steps = |engine: EngineOrder| [1, 2].map(|top_k| engine.rules().top_k(top_k));
+        assert_eq!(steps(EngineOrder::TensorrtLlm), [Step::TopK, Step::TopKTies]);
+        assert_eq!(steps(EngineOrder::Transformers), [Step::TopKTies; 2]);
+        assert_eq!(steps(EngineOrder::Vllm), [Step::TopK; 2]);
     }
 }

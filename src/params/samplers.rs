@@ -266,7 +266,7 @@ impl Sampler {
             Self::TopNSigma => on(params.samplers.top_n_sigma > 0.0, Step::TopNSigma(params.samplers.top_n_sigma)),
             Self::MinK => on(params.samplers.min_k, Step::MinK(params.samplers.min_k_tau)),
             Self::TopH => on(params.samplers.top_h > 0.0, Step::TopH(params.samplers.top_h)),
-            Self::TopK => on(params.top_k > 0, rules.top_k()),
+            Self::TopK => on(params.top_k > 0, rules.top_k(params.top_k)),
             Self::TopP => on(params.top_p < 1.0 || params.samplers.top_p_decay < 1.0, rules.top_p()),
             Self::MinP => rules.min_p(params.min_p),
             Self::TypicalP => on(params.samplers.typical_p < 1.0, rules.typical(params.samplers.typical_p)),

@@ -21,6 +21,13 @@ pub enum OpenError {
         /// How many there may be.
         limit: usize,
     },
+    /// It alone takes more than `max_state_bytes`.
+    StateLimit {
+        /// Bytes it takes.
+        bytes: usize,
+        /// How many all may take.
+        limit: usize,
+    },
     /// The stream has as many sequences as `max_sequences_per_stream`.
     StreamLimit {
         /// How many it has.
@@ -39,6 +46,7 @@ impl OpenError {
             Self::Unimplemented(_) => "unimplemented",
             Self::AlreadyExists => "already_exists",
             Self::HistoryLimit { .. } => "history_limit",
+            Self::StateLimit { .. } => Refusal::StateBytes.reason().name(),
             Self::StreamLimit { .. } => "too_many_sequences_per_stream",
             Self::Refused(refusal) => refusal.reason().name(),
         }
@@ -60,6 +68,12 @@ impl From<OpenError> for FieldError {
             }
             OpenError::HistoryLimit { tokens, limit } => {
                 let message = format!("prompt and output have {tokens} tokens, max_history_tokens is {limit}");
+                Self::new("prompt_token_ids", message)
+            }
+            OpenError::StateLimit { bytes, limit } => {
+                let message = format!(
+                    "take {bytes} bytes with what is remembered of them, max_state_bytes is {limit}: the text never fits; raise it"
+                );
                 Self::new("prompt_token_ids", message)
             }
             OpenError::StreamLimit { open } => {

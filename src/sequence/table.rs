@@ -19,6 +19,11 @@ pub struct Charged {
     room: Permit,
 }
 
+/// Why so many bytes have no room where so many may be taken in all.
+fn no_room(bytes: usize, limit: usize) -> OpenError {
+    if bytes > limit { OpenError::StateLimit { bytes, limit } } else { OpenError::Refused(Refusal::StateBytes) }
+}
+
 impl Charged {
     /// What a sequence takes whatever it remembers: its place in a table at the worst load of the map.
     pub const PLACE: usize = 3 * size_of::<(u64, Open)>();
@@ -26,19 +31,26 @@ impl Charged {
     /// Takes room for a sequence and for its next token.
     ///
     /// # Errors
-    /// [`Refusal::StateBytes`] when there is too little.
+    /// [`Refusal::StateBytes`] when there is too little, or [`OpenError::StateLimit`] where there never is enough.
     pub fn new(sequence: Sequence, server: &Arc<Counter>) -> Result<Self, OpenError> {
-        let room = server.take(Self::PLACE + sequence.bytes_after(1)).ok_or(OpenError::Refused(Refusal::StateBytes))?;
+        let needed = Self::needed(&sequence, 1);
+        let room = server.take(needed).ok_or_else(|| no_room(needed, server.limit()))?;
         Ok(Self { sequence, room })
     }
 
     /// The same once `more` has made more of its sequence, with room for that too.
     ///
     /// # Errors
-    /// Those of `more`, or [`Refusal::StateBytes`] when there is too little room.
+    /// Those of `more`, or those of [`new`](Self::new).
     pub fn then(mut self, more: impl FnOnce(Sequence) -> Result<Sequence, FieldError>) -> Result<Self, OpenError> {
         self.sequence = more(self.sequence)?;
-        if self.may_grow(1, 0) { Ok(self) } else { Err(OpenError::Refused(Refusal::StateBytes)) }
+        let limit = self.room.limit();
+        if self.may_grow(1, 0) { Ok(self) } else { Err(no_room(Self::needed(&self.sequence, 1), limit)) }
+    }
+
+    /// Bytes of a sequence and of its next tokens.
+    fn needed(sequence: &Sequence, tokens: usize) -> usize {
+        Self::PLACE + sequence.bytes_after(tokens)
     }
 
     /// See [`Sequence::explains`].
@@ -62,7 +74,7 @@ impl Charged {
     /// Takes room for `tokens` and `bytes` more; says whether there was enough.
     #[must_use]
     fn may_grow(&mut self, tokens: usize, bytes: usize) -> bool {
-        let needed = Self::PLACE + self.sequence.bytes_after(tokens) + bytes;
+        let needed = Self::needed(&self.sequence, tokens) + bytes;
         needed <= self.room.amount() || self.room.resize(needed)
     }
 

@@ -59,8 +59,10 @@ async fn what_is_refused_is_not_read() {
     }
     let refusal = worker.step_reply().await.unwrap().refusal.expect("the stream goes on");
     assert_eq!((refusal.reason.as_str(), server.not_opened("already_exists")), ("QUEUE_FULL", 0.0));
-    let status = client.sample(sample()).await.unwrap_err();
-    assert_eq!(violation(&status).1, "STATE_BYTES");
+    // Read, it is a text that never fits.
+    let rows = client.sample(sample()).await.unwrap().into_inner().rows;
+    assert_eq!(rows[0].status(), RowStatus::HistoryLimit);
+    assert!(rows[0].message.contains("max_state_bytes is 524288"), "{}", rows[0].message);
     assert_eq!(worker.failing_step(Step { logits: None, ..step_of(1, 1) }).await.code(), Code::InvalidArgument);
 }
 

@@ -89,7 +89,10 @@ def top_h(left, text):
 def top_k(left, text):
     """docs/numbers.md, Filters."""
     count = min(max(text.params.top_k, text.params.min_keep), len(left.ids))
-    left.keep_first(with_equal(count, left.x) if text.params.engine in orders.TOP_K_KEEPS_EQUAL else count)
+    # A top-k of 1 is greedy in TensorRT-LLM (docs/sampling.md, Engines' rules).
+    is_greedy = text.params.engine == "TENSORRT_LLM" and text.params.top_k == 1
+    keeps_equal = text.params.engine in orders.TOP_K_KEEPS_EQUAL and not is_greedy
+    left.keep_first(with_equal(count, left.x) if keeps_equal else count)
 
 
 def top_p(left, text):

@@ -55,9 +55,10 @@ fn open_result(opened: Opened) -> proto::OpenResult {
         OpenError::Invalid(_) => Wire::InvalidArgument,
         OpenError::Unimplemented(_) => Wire::Unimplemented,
         OpenError::AlreadyExists => Wire::AlreadyExists,
-        OpenError::HistoryLimit { .. } | OpenError::StreamLimit { .. } | OpenError::Refused(_) => {
-            Wire::ResourceExhausted
-        }
+        OpenError::HistoryLimit { .. }
+        | OpenError::StateLimit { .. }
+        | OpenError::StreamLimit { .. }
+        | OpenError::Refused(_) => Wire::ResourceExhausted,
     };
     let FieldError { field, message } = error.into();
     let error = Some(proto::FieldError { field, message });
@@ -143,7 +144,7 @@ pub(in crate::rpc) fn sample_row(opened: Opened, result: Result<Done, RowFailure
         Ok((seed, _)) => seed,
         Err(error) => {
             let status = match &error {
-                OpenError::HistoryLimit { .. } => RowStatus::HistoryLimit,
+                OpenError::HistoryLimit { .. } | OpenError::StateLimit { .. } => RowStatus::HistoryLimit,
                 OpenError::Unimplemented(_) => RowStatus::Unimplemented,
                 _ => RowStatus::InvalidWork,
             };

@@ -212,8 +212,15 @@ fn drafts_from(wire: Option<proto::verify_work::DraftDistribution>, config: &Con
                 Ok(proto::LogitsDtype::Unspecified) => config.dtype,
                 _ => dtype("dense.dtype", dense.dtype)?,
             };
-            let rows = LogitsBlock::new(dense.probs, dtype, config.vocab_size, 0);
-            Ok(DraftsFrom::Dense(rows.map_err(|e| FieldError::new("dense.probs", e.message))?))
+            let bytes = dense.probs.len();
+            let rows = LogitsBlock::new(dense.probs, dtype, config.vocab_size, 0).map_err(|_| {
+                let (vocab, size) = (config.vocab_size, dtype.size());
+                let message = format!(
+                    "has {bytes} bytes; it must be draft tokens * vocab_size {vocab} * {size}, without padding"
+                );
+                FieldError::new("dense.probs", message)
+            })?;
+            Ok(DraftsFrom::Dense(rows))
         }
         Some(Wire::Sparse(sparse)) => {
             let ends = sparse.counts.iter().scan(0, |end: &mut usize, &count| {

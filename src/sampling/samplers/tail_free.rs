@@ -8,7 +8,7 @@
 //! than three candidates, or where all `d` are 0, all stay (text-generation-webui divides by 0 there, KoboldCpp takes equal
 //! weights).
 //!
-//! That is so in ExLlamaV2: only what is left is looked at. KoboldCpp and the llama.cpp that had it look at the same, and keep the
+//! That is so in ExLlamaV2, which drops probabilities below 1e-8 first: only what is left is looked at. KoboldCpp and the llama.cpp that had it look at the same, and keep the
 //! candidates before the place at which there is more than `z`: one fewer, at least one, and of three all. text-generation-webui and
 //! Aphrodite sort the whole vocabulary, in which tokens that a mask or a filter removed are probabilities of 0. So the
 //! curvature down to 0 counts too, the last token of the vocabulary is the one that always goes, and one or two candidates
