@@ -102,12 +102,11 @@ def take_back(part: Part, sequences: dict[int, Sequence]) -> None:
     part.before = []
 
 
-def not_yet(part: Part, result: pb.StepResult) -> tuple[list[Sequence], str]:
+def not_yet(part: Part, result: pb.StepResult) -> dict[Sequence, pb.OpenResult]:
     """Of texts that are opened again, those that the server has no room for yet, and what it says. Their old stream takes it up until
     the server knows that it is gone. (A text that is too long for it has another field at fault.)"""
-    full = [(sequence, opened) for sequence, opened in zip(part.open, result.open)
-            if opened.status == pb.OPEN_STATUS_RESOURCE_EXHAUSTED and opened.error.field == "sequence_id"]
-    return [sequence for sequence, _ in full], full[0][1].error.message if full else ""
+    return {sequence: opened for sequence, opened in zip(part.open, result.open)
+            if opened.status == pb.OPEN_STATUS_RESOURCE_EXHAUSTED and opened.error.field == "sequence_id"}
 
 
 def failure_of(result: pb.WorkResult, more: str = "") -> Failure:

@@ -156,7 +156,8 @@ class Session(StepMaker):
             still = {sequence.id for part in unanswered for sequence in part.open} | {sequence.id for sequence in closed}
             self.closing = [number for number in self.closing if number in still]
         rest, self.reopened = self._without_answer(), closed + known
-        first = [Part(Step(left=1), 0, b"".join(wire), open) for open, wire in self._openings(closed + known, CroupierError)]
+        first = [Part(Step(left=1, opens_failed=self.not_reopened), 0, b"".join(wire), open)
+                 for open, wire in self._openings(closed + known, CroupierError)]
         for part in first:
             part.step.parts.append(part)
         self.waiting = deque([*first, *rest])
@@ -173,14 +174,22 @@ class Session(StepMaker):
         return [text for key, text in texts.items()
                 if key not in fresh and self.sequences.get(text.id) is not text and not text.finish_reason and not text.refused]
 
-    def _open_later(self, part: Part, texts: list[Sequence]) -> None:
-        """Settles what was opened again, and keeps these to be tried once more."""
-        others = [(text, opened) for text, opened in zip(part.open, part.answered().open) if text not in texts]
+    def _open_later(self, part: Part, full: dict[Sequence, pb.OpenResult]) -> None:
+        """Settles what was opened again, and keeps those that there was no room for, to be tried once more."""
+        others = [(text, opened) for text, opened in zip(part.open, part.answered().open) if text not in full]
         settled = Part(part.step, 0, b"", [text for text, _ in others], result=pb.StepResult(open=[opened for _, opened in others]))
         apply(settled, self.sequences, self.close)
-        part.open, part.result = texts, None
-        part.fixed = b"".join(one for _, wire in self._openings(texts, CroupierError) for one in wire)
+        part.open, part.full, part.result = [*full], [*full.values()], None
+        part.fixed = b"".join(one for _, wire in self._openings(part.open, CroupierError) for one in wire)
         self.waiting.appendleft(part)
+
+    def wait_no_more(self, part: Part) -> None:
+        """Where what is opened again had to be tried for too long: texts that the server has no room for are not opened, and do not keep the
+        others from going on. Raises where it is busy, and took none."""
+        if not part.full:
+            raise CroupierError(f"texts cannot be opened again: {part.busy}")
+        self.waiting.remove(part)
+        apply(Part(part.step, 0, b"", part.open, result=pb.StepResult(open=part.full)), self.sequences, self.close)
 
     def raise_if_lost(self) -> None:
         """Tells once that logits were lost."""
@@ -255,8 +264,7 @@ class Session(StepMaker):
                 part.tokens = tokens_of(reply, len(part.emits))
             # More than one stream may have are not waited for.
             may_wait = not part.step_id and len(self.sequences) <= self.limits.sequences
-            full, part.busy = not_yet(part, result) if may_wait else ([], "")
-            if full:
+            if may_wait and (full := not_yet(part, result)):
                 self._open_later(part, full)
                 return _FULL_AGAIN, part
         if part.logits is not None:
@@ -295,4 +303,6 @@ class Session(StepMaker):
         step = self.steps.popleft()
         if step.refused and all(part.refused for part in step.parts):
             raise CroupierError(step.refused, reason=step.reason)
+        step.opens_failed.update(self.not_reopened)
+        self.not_reopened.clear()
         return step, merged(step)

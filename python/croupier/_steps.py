@@ -112,7 +112,9 @@ class StepMaker(Sharing):
                 if not isinstance(item, pb.Work):
                     raise TypeError(f"work[{at}] is {item!r}, must be a sequence of this stream or a croupier.pb.Work")
                 continue
-            if self.sequences.get(item.id) is item:
+            known = self.sequences.get(item.id)
+            # Nobody was told yet that it could not be opened again: this step tells it, and is done for the others.
+            if known is item or (known is None and item.refused and self.not_reopened.get(item.id) is item.refused):
                 continue
             if item.refused:
                 raise ValueError(f"sequence {item.id} was not opened: {item.refused}")

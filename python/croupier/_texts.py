@@ -10,6 +10,7 @@ from ._checks import MOST_64, sequence_id as checked_id, token_ids
 from ._split import SPARE, Limits, apart, chunks
 from ._types import Sequence
 from ._wire import opening
+from .errors import Failure
 from .schema import pb
 
 #: Bytes of a token id in a message, at most.
@@ -30,6 +31,8 @@ class Texts:
         self.closing: list[int] = []
         # Those that the connection of now opened again, until that is said.
         self.reopened: list[Sequence] = []
+        # Why others were not, until a step tells it.
+        self.not_reopened: dict[int, Failure] = {}
         # Texts may be opened and closed by other threads than the one that takes a step.
         self.changing = threading.RLock()
         self.ids = 0

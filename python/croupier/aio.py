@@ -21,7 +21,7 @@ from ._status import failed, said
 from ._types import Part, Rows, Sequence, Step
 from ._wire import METHOD
 from ._call import Turn, is_gone, no_answer
-from .client import check_patience, sampled, try_within
+from .client import sampled, try_within
 from .errors import CroupierError
 from .schema import pb
 
@@ -368,7 +368,9 @@ class Stream(Front, Entered):
         for part in first:
             await self._call.write(self._session.encode(part))
             while refused := self._session.answer(await self._read()):
-                check_patience(part, until)
+                if time.monotonic() > until:
+                    self._session.wait_no_more(part)
+                    break
                 await asyncio.sleep(refused[0])
                 await self._call.write(self._session.encode(part))
         for part in rest:

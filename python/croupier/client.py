@@ -303,16 +303,12 @@ class Stream(Front):
         for part in first:
             self._outbox.put(self._session.encode(part))
             while refused := self._session.answer(following(self._replies)):
-                check_patience(part, until)
+                if time.monotonic() > until:
+                    self._session.wait_no_more(part)
+                    break
                 self._try_again(*refused)
         for part in rest:
             self._outbox.put(self._session.encode(part))
-
-
-def check_patience(part: Part, until: float) -> None:
-    """Whether what is opened again may be tried once more."""
-    if time.monotonic() > until:
-        raise CroupierError(f"texts cannot be opened again: {part.busy}")
 
 
 def try_within(until: float) -> float:

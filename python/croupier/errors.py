@@ -80,8 +80,8 @@ class RowError(CroupierError):
 
 
 class OpenError(CroupierError):
-    """Some sequences were not opened, and are forgotten. The others are open, and have what the step gave them: it was done, and is not to be
-    sent again."""
+    """Some sequences were not opened, or not again after a reconnect, and are forgotten. The others are open, and have what the step gave them:
+    it was done, and is not to be sent again."""
 
     def __init__(self, failures: dict[int, Failure], result: pb.StepResult | None = None, verified: Listing[Verified | None] = ()) -> None:
         super().__init__(_named(failures))

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import croupier
+from croupier import pb
 from test_client import VOCAB, logits
 from test_waiting import NAMES, stop
 
@@ -109,7 +110,7 @@ async def do(kind, thing):
 
 
 async def over_a_full_server(kind, address, between, patience, is_freed):
-    """The lengths of three texts, and what was raised, over a connection that is cut only here."""
+    """The tokens of three texts, and what was raised, over a connection that is cut only here."""
     raised = []
     module = croupier if kind == "sync" else croupier.aio
     stream = module.connect(f"unix:{address}", VOCAB, data_path="inline", reconnect_within=patience)
@@ -123,10 +124,12 @@ async def over_a_full_server(kind, address, between, patience, is_freed):
         threading.Timer(0.7, held[-1][1].shutdown, [socket.SHUT_RDWR]).start()
     try:
         await do(kind, stream.sample(rows(3, 1), texts))
-    except croupier.CroupierError as error:
-        raised.append(str(error))
+    except croupier.OpenError as error:
+        raised.append(error)
         held[-1][1].shutdown(socket.SHUT_RDWR)
-        await do(kind, stream.sample(rows(3, 1), texts))
+        # Nothing of them is lost.
+        texts[1:] = [stream.open(text.params, output=text.tokens, sampler_state=text.state) for text in texts[1:]]
+        await do(kind, stream.sample(rows(3, 1)[1:], texts[1:]))
     await do(kind, stream.end())
     return [text.tokens for text in texts], raised
 
@@ -139,9 +142,83 @@ def test_a_server_that_is_full_of_what_was_there_before_is_waited_for(full, kind
         expected = [stream.sample(rows(3, at), texts) and [list(text.tokens) for text in texts] for at in range(2)][-1]
     run = lambda *about: asyncio.run(over_a_full_server(kind, between.path, between, *about))
     assert run(20.0, True) == (expected, [])
-    tokens, [said] = run(0.5, False)
+    tokens, [error] = run(0.5, False)
     assert tokens == expected
-    assert "texts cannot be opened again: too many sequences are open" in said and "texts are as they were" in said
+    assert {number: (why.status, why.field) for number, why in error.failures.items()} == {number: NO_ROOM for number in (2, 3)}
+
+
+NO_ROOM = ("RESOURCE_EXHAUSTED", "sequence_id")
+
+
+@pytest.mark.parametrize("kind", NAMES)
+@pytest.mark.parametrize("is_begun", [True, False], ids=["in a step", "between steps"])
+def test_a_text_that_a_new_server_has_no_room_for_keeps_no_other_from_going_on(serve, kind, is_begun):
+    server = serve("--max-sequences=5")
+
+    async def run():
+        stream = (croupier if kind == "sync" else croupier.aio).connect(server.uds, VOCAB, data_path="inline", reconnect_within=1)
+        if kind == "asyncio":
+            await stream.__aenter__()
+        texts = [stream.open(seed=seed) for seed in range(4)]
+        await do(kind, stream.sample(rows(4, 0), texts))
+        server.kill()
+        server.start()
+        with croupier.connect(server.uds, VOCAB) as other:
+            other.sample(rows(2, 0), [other.open(), other.open()])
+            if not is_begun:
+                await do(kind, stream.submit(rows(4, 1), texts))
+                await do(kind, stream.give_up())
+            with pytest.raises(croupier.OpenError, match="^sequence 4: sequence_id: too many sequences are open .max_sequences.; close some, or raise it$") as error:
+                await do(kind, stream.sample(rows(4, 1), texts))
+            assert (error.value.failures[4].status, error.value.failures[4].field) == NO_ROOM and texts[3].refused == error.value.failures[4]
+            assert [len(work.tokens) for work in error.value.result.work] == [1, 1, 1, 0]
+            # It was told once.
+            await do(kind, stream.sample(rows(3, 2), texts[:3]))
+            with pytest.raises(ValueError, match="^sequence 4 was not opened: sequence_id: too many"):
+                await do(kind, stream.sample(rows(4, 2), texts))
+        await do(kind, stream.end())
+        return [text.tokens for text in texts]
+
+    with croupier.connect(server.uds, VOCAB) as stream:
+        texts = [stream.open(seed=seed) for seed in range(4)]
+        for at in range(3):
+            stream.sample(rows(4, at), texts)
+        expected = [text.tokens for text in texts]
+    assert asyncio.run(run()) == [*expected[:3], expected[3][:1]]
+
+
+def test_a_text_that_takes_too_much_memory_keeps_no_other_from_going_on(serve):
+    server, remembered = serve("--max-state-bytes=1MiB"), {"prompt": [*range(1000)] * 25, "dry_multiplier": 1.0}
+    with croupier.connect(server.uds, VOCAB, reconnect_within=1) as stream:
+        large, small = stream.open(**remembered), stream.open()
+        stream.sample(rows(2, 0), [large, small])
+        server.kill()
+        server.start()
+        with croupier.connect(server.uds, VOCAB) as other:
+            other.sample(rows(1, 0), [other.open(**remembered)])
+            with pytest.raises(croupier.OpenError, match="max_state_bytes") as error:
+                stream.sample(rows(2, 1), [large, small])
+            assert [*error.value.failures] == [large.id] and len(small.tokens) == 2
+            stream.sample(rows(2, 1)[1:], [small])
+
+
+def test_a_server_that_is_busy_for_too_long_takes_no_text_away(server):
+    with croupier.connect(server.uds, VOCAB, data_path="inline", reconnect_within=0.5) as stream:
+        text = stream.open(seed=1)
+        stream.sample(rows(1, 0), [text])
+        answer, refusal = stream._session.answer, pb.Refusal(reason="QUEUE_FULL", message="no room", retry_after_ms=5)
+
+        def busy(reply):
+            return answer(pb.DecodeResponse(step=pb.StepResult(refusal=refusal)).SerializeToString())
+
+        server.kill()
+        server.start()
+        stream._session.answer = busy
+        with pytest.raises(croupier.CroupierError, match="^texts cannot be opened again: no room; what had no result is given up, texts are as they"):
+            stream.sample(rows(1, 1), [text])
+        stream._session.answer = answer
+        stream.sample(rows(1, 1), [text])
+        assert len(text.tokens) == 2
 
 
 def test_a_step_that_is_given_up_after_a_part_of_it_was_answered_leaves_texts_as_they_were(serve):

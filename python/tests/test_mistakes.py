@@ -152,8 +152,9 @@ def test_a_text_that_is_refused_at_a_reconnect_fails_alone(server):
         server.kill()
         server.flags = ("--max-history-tokens=20",)
         server.start()
-        with pytest.raises(croupier.RowError, match="not opened: prompt_token_ids") as error:
+        with pytest.raises(croupier.OpenError, match="^sequence 2: prompt_token_ids: ") as error:
             stream.sample(np.stack([logits(1, 1), logits(2, 1)]), [good, long])
+        assert (error.value.failures[long.id].status, error.value.failures[long.id].field) == ("RESOURCE_EXHAUSTED", "prompt_token_ids")
         assert list(error.value.failures) == [long.id] and list(stream.sequences) == [good.id]
         stream.sample(logits(1, 2), [good])
         assert (len(good.tokens), len(long.tokens)) == (3, 1)
