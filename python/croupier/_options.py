@@ -77,3 +77,10 @@ def check_options(data_path: str, vocab_shards: Any, device: str | None) -> None
         text("device", device)
     if device is not None and data_path != "device_memory":
         raise ValueError(f"device is {device!r}, which wants data_path device_memory, not {data_path}")
+
+
+def check_slot(data_path: str, count: int, max_rows: int) -> None:
+    """Whether more rows than a slot has may go in messages."""
+    if data_path == "shared_memory":
+        raise ValueError(f"{count} rows, must be at most max_rows, {max_rows}, where data_path is shared_memory; connect with a larger max_rows, "
+                         "or with \"auto\", which sends such rows in messages")

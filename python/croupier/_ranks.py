@@ -18,6 +18,7 @@ from . import _regions
 from ._regions import Region
 from ._arrays import DTYPES, as_rows, filled, writable
 from ._checks import MOST_64, whole
+from ._options import check_slot
 from ._slots import Places
 from ._split import SPARE
 from ._status import failed
@@ -129,6 +130,8 @@ class RankSession:
     def rows(self, count: int) -> Rows:
         """Rows to be written: a slot if there is one that holds so many, else memory of one's own."""
         count = whole("count", count, 0)
+        if self.region is not None and count > self.group.max_rows:
+            check_slot(self.wanted, count, self.group.max_rows)
         if self.region is None or count > self.group.max_rows:
             return Rows(writable(np.empty((count, self.columns), self.numpy)), owner=weakref.ref(self))
         _, _, first, slot_bytes, stride = self.group.region

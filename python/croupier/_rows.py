@@ -12,7 +12,7 @@ import numpy as np
 
 from ._arrays import DTYPES, format_named, writable
 from ._checks import MOST, MOST_64, token_ids, whole
-from ._options import check_options
+from ._options import check_options, check_slot
 from ._regions import Region
 from ._texts import Texts
 from ._types import Part, Rows, Slots, Step
@@ -86,6 +86,7 @@ class RowKeeper(Texts):
         if on_device and count > self.max_rows:
             raise ValueError(f"{count} rows, must be at most max_rows, {self.max_rows}: other memory of the GPU is not sent")
         if region is not None and count > self.max_rows:
+            check_slot(self.wanted, count, self.max_rows)
             self._say_inline(f"a step had more rows than max_rows, {self.max_rows}; connect with a larger one", logging.WARNING)
         if region is None or count > self.max_rows:
             return Rows(writable(np.empty((count, self.columns), self.numpy)), owner=weakref.ref(self))

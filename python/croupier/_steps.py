@@ -11,6 +11,7 @@ from . import _device
 from ._arrays import as_rows, filled, is_on_device, narrowing
 from ._checks import below, check_once, listed, text
 from ._masks import masked
+from ._options import check_slot
 from ._slots import Sharing
 from ._split import LISTED_BYTES, SPARE, TARGET, Cut, Need, moved, needs_of, rows_of
 from ._top_n import TopN
@@ -146,6 +147,8 @@ class StepMaker(Sharing):
             logits = as_rows(logits, self.columns, self.dtype)
             count = len(logits)
         if region is None or (count > self.max_rows and self.shards):
+            if region is not None:
+                check_slot(self.wanted, count, self.max_rows)
             rows = Rows(logits)
             if keep:
                 with narrowing(rows):
@@ -243,7 +246,7 @@ class StepMaker(Sharing):
         try:
             return Cut(self.limits, used, [0] * asked.whole + sent, self.max_rows)(needs)
         except ValueError:
-            if self.wanted == "device_memory":
+            if self.wanted != "auto":
                 raise
             # A work that needs more rows than a slot has goes with the message.
             rows = Rows(None)

@@ -46,7 +46,8 @@ class Stream(Front):
     "device_memory" is memory of the GPU that the server samples on: rows have `__cuda_array_interface__`, and so may logits.
     A step waits for all that this process has asked of that GPU, since the server does not.
     device: the UUID of that GPU, as `nvidia-smi -L` shows it, with "device_memory": another one is refused. Default: the server's.
-    max_rows, slots: rows of the largest step, and how many steps may be written or under way, for shared and device memory.
+    max_rows, slots: rows of the largest step, and how many steps may be written or under way, for shared and device memory. More `rows` than
+    that go in messages with "auto", and are a ValueError with "shared_memory" and "device_memory".
     reconnect_within: seconds to try when the server is not there yet, or gone later. Then sequences are opened again with their tokens
     so far, and steps without a result are sent again: the tokens are those that would have come. A server that asks to leave, since it
     drains or has had the stream for `max_connection_age`, is left in the same way between two steps, once HOST:PORT leads to another;

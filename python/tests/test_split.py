@@ -68,7 +68,7 @@ def expected():
     # More rows than a slot has.
     ([], "array", 6, {"data_path": "shared_memory", "max_rows": 4, "slots": 2}),
     ([], "array", 12, {"data_path": "shared_memory", "max_rows": 2, "slots": 1}),
-    ([], "rows", 1, {"data_path": "shared_memory", "max_rows": 4}),
+    ([], "rows", 1, {"max_rows": 4}),
 ])
 def test_tokens_are_those_of_one_message(serve, expected, flags, kind, parts, options):
     assert text_of(serve(*flags), kind, parts, **options) == expected
@@ -104,7 +104,7 @@ def works(sequences):
 
 @pytest.mark.parametrize("flags, options", [
     (BYTES, {"data_path": "inline"}), (ROWS, {"data_path": "inline"}), (ROWS, {"data_path": "shared_memory"}),
-    ([], {"data_path": "shared_memory", "max_rows": 5, "slots": 2}), ([], {"data_path": "shared_memory", "max_rows": 2}),
+    ([], {"data_path": "shared_memory", "max_rows": 5, "slots": 2}), ([], {"max_rows": 2}),
 ])
 @pytest.mark.parametrize("listed", [0, 9])
 def test_every_work_finds_its_rows(server, serve, flags, options, listed):

@@ -1,0 +1,42 @@
+"""Steps of more rows than a slot has, where shared memory is insisted on."""
+
+import asyncio
+
+import pytest
+
+import croupier
+from croupier import pb
+from test_client import VOCAB
+from test_split import batch
+from test_waiting import NAMES, done
+
+
+@pytest.mark.parametrize("kind", NAMES)
+def test_what_insists_on_shared_memory_sends_nothing_in_messages(server, kind):
+    said = "^5 rows, must be at most max_rows, 4, where data_path is shared_memory; connect with a larger max_rows, or with \"auto\""
+
+    async def run(**options):
+        stream = (croupier if kind == "sync" else croupier.aio).connect(server.uds, VOCAB, data_path="shared_memory", max_rows=4, **options)
+        if kind == "asyncio":
+            await stream.__aenter__()
+        text = stream.open(prompt=[1, 2, 3])
+        with pytest.raises(ValueError, match=said):
+            stream.rows(5)
+        if options:
+            # Ranks' steps are not split.
+            with pytest.raises(ValueError, match=said):
+                await done(kind, stream.step(batch(0)[:5, :900], [pb.Work(score=pb.ScoreWork(token_ids=range(5)))]))
+            with croupier.attach(stream.shard_token, 1, data_path="shared_memory") as rank, pytest.raises(ValueError, match=said):
+                rank.rows(5)
+        else:
+            draft = pb.VerifyWork(draft_token_ids=range(4), deterministic=pb.DeterministicDraft())
+            with pytest.raises(ValueError, match=r"^work\[0\] alone takes 5 rows, max_rows is 4; it cannot be split"):
+                await done(kind, stream.step(batch(0)[:5], [pb.Work(sequence_id=text.id, verify=draft)]))
+            # Works of fewer rows are sent one after another.
+            scores = [pb.Work(score=pb.ScoreWork(token_ids=[number])) for number in range(5)]
+            assert len((await done(kind, stream.step(batch(0)[:5], scores))).work) == 5
+        assert stream.data_path_reason == "" and stream.data_path == "shared_memory"
+        await done(kind, stream.end())
+
+    asyncio.run(run())
+    asyncio.run(run(vocab_shards=[900, 100]))
