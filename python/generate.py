@@ -209,7 +209,8 @@ def message_class(schema: Schema, name: str) -> Iterator[str]:
 def fields_class(schema: Schema) -> Iterator[str]:
     yield FIELDS
     for field in schema.messages[ROOT][1].field:
-        yield f"    {field.name}: {field_type(field)[0]}"
+        # None is what was not given, of a list too.
+        yield f"    {field.name}: {field_type(field)[0]}" + (" | None" if field.label == Field.LABEL_REPEATED else "")
 
 
 def stub_field(field: Any) -> tuple[str, str]:

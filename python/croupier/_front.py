@@ -15,7 +15,7 @@ from ._call import may_pass
 from ._checks import header, listed, text, token_ids, whole
 from ._options import AccessOptions, StreamOptions, seconds
 from ._masks import masked
-from ._params import as_message, message, params_of
+from ._params import message, params_of
 from ._rows import LOG
 from ._session import Session
 from ._status import failed, said
@@ -57,8 +57,8 @@ class Front:
                  vocab_shards: Iterable[int] | None = None, device: str | None = None, traceparent: str = "",
                  **access: Unpack[AccessOptions]) -> None:
         self._access = access_of("connect", address, access, StreamOptions)
-        self._session = Session(vocab_size, dtype, text("model", model), eos_token_ids, as_message(default_params, "SamplingParams"), data_path,
-                                max_rows, slots, vocab_shards, device)
+        defaults = None if default_params is None else params_of(default_params, {})
+        self._session = Session(vocab_size, dtype, text("model", model), eos_token_ids, defaults, data_path, max_rows, slots, vocab_shards, device)
         self._address, self._patience = address, seconds("reconnect_within", reconnect_within)
         self._is_down = self._is_ended = False
         # Whether an answer is being taken in.
@@ -174,7 +174,7 @@ class Front:
         # Not whether it is connected: a text may be opened before that, and amid a step.
         Front._check_not_ended(self)
         state: pb.SamplerState | None = message("SamplerState", sampler_state) if isinstance(sampler_state, Mapping) else sampler_state
-        return self._session.open(params_of(params, fields), prompt, output, sequence_id, state)
+        return self._session.open(params_of(params, fields, self._session.config.default_params), prompt, output, sequence_id, state)
 
     def fork(self, sequence: Sequence, *, output: Iterable[int] | None = None, sequence_id: int | None = None,
              sampler_state: pb.SamplerState | Mapping[str, Any] | None = None, **fields: Unpack[SamplingFields]) -> Sequence:
@@ -192,7 +192,7 @@ class Front:
         self._check_own(sequence)
         self._session.check_forked(sequence)
         tokens = list(sequence.tokens) if output is None else token_ids("output", output)
-        params = params_of(sequence.params, fields)
+        params = params_of(sequence.params, fields, self._session.config.default_params)
         if "seed" not in fields:
             params.seed = new_seed()
         if sampler_state is None and tokens[:len(sequence.tokens)] == sequence.tokens:

@@ -113,18 +113,35 @@ def _documented(of: str, name: str) -> str:
     return ". " + " ".join(found[1].split()) if found else ""
 
 
-def params_of(given: Parameters | None, fields: Mapping[str, object]) -> pb.SamplingParams:
-    """The SamplingParams of a text: what was given as a whole, and fields that stand above it."""
+def params_of(given: Parameters | None, fields: Mapping[str, object], defaults: pb.SamplingParams | None = None) -> pb.SamplingParams:
+    """The SamplingParams of a text: what was given as a whole, and fields that stand above it; on a stream with such defaults."""
     over: pb.SamplingParams = message("SamplingParams", fields)
+    _check_lists(fields, over, defaults)
     if given is None:
         return over
-    whole = pb.SamplingParams()
+    whole, source = pb.SamplingParams(), as_message(given, "SamplingParams")
+    if isinstance(given, Mapping):
+        _check_lists({name: value for name, value in given.items() if name not in fields}, source, defaults)
     # A copy: what is chosen here does not show in the caller's.
-    whole.CopyFrom(as_message(given, "SamplingParams"))
+    whole.CopyFrom(source)
     for name in fields:
         whole.ClearField(name)
     whole.MergeFrom(over)
     return whole
+
+
+def _check_lists(given: Mapping[str, object], made: pb.SamplingParams, defaults: pb.SamplingParams | None) -> None:
+    """Refuses empty lists that were meant: on the wire they are absent, and say what the stream's defaults say, not that there are none."""
+    known = made.DESCRIPTOR.fields_by_name
+    if len(given) == len(known):
+        # A dataclass taken apart, where nobody gave them.
+        return
+    for name in (name for name, value in given.items() if value is not None and _is_list(known[name]) and not getattr(made, name)):
+        if name == "allowed_token_ids":
+            raise ValueError("SamplingParams.allowed_token_ids is empty, so no token would be allowed; leave it out, or give None, to allow all")
+        if defaults is not None and getattr(defaults, name):
+            raise ValueError(f"SamplingParams.{name} is empty, and an empty list does not switch off that of default_params; connect without it there, "
+                             "and give it to the texts that are to have it")
 
 
 def as_message(given: Any, name: str = "") -> Any:

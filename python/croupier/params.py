@@ -757,13 +757,13 @@ class SamplingFields(TypedDict, total=False):
     repetition_penalty: float | None
     frequency_penalty: float | None
     presence_penalty: float | None
-    logit_bias: Sequence[LogitBias | pb.LogitBias | Mapping[str, Any]] | Mapping[int, float]
-    allowed_token_ids: Sequence[int]
-    banned_token_ids: Sequence[int]
-    bad_words: Sequence[TokenSequence | pb.TokenSequence | Mapping[str, Any] | Sequence[int]]
+    logit_bias: Sequence[LogitBias | pb.LogitBias | Mapping[str, Any]] | Mapping[int, float] | None
+    allowed_token_ids: Sequence[int] | None
+    banned_token_ids: Sequence[int] | None
+    bad_words: Sequence[TokenSequence | pb.TokenSequence | Mapping[str, Any] | Sequence[int]] | None
     min_tokens: int | None
     max_tokens: int | None
-    stop_token_ids: Sequence[int]
+    stop_token_ids: Sequence[int] | None
     ignore_eos: bool | None
     seed: int | None
     logprobs: LogprobsParams | pb.LogprobsParams | Mapping[str, Any] | None
@@ -786,9 +786,9 @@ class SamplingFields(TypedDict, total=False):
     top_h: float | None
     xtc_probability: float | None
     xtc_threshold: float | None
-    xtc_ignore_token_ids: Sequence[int]
+    xtc_ignore_token_ids: Sequence[int] | None
     min_keep: int | None
-    sampler_order: Sequence[SamplerKind | int | str]
+    sampler_order: Sequence[SamplerKind | int | str] | None
     engine_order: EngineOrder | int | str | None
     mirostat: int | None
     mirostat_tau: float | None
@@ -797,21 +797,21 @@ class SamplingFields(TypedDict, total=False):
     adaptive_decay: float | None
     top_p_decay: float | None
     top_p_min: float | None
-    top_p_reset_token_ids: Sequence[int]
+    top_p_reset_token_ids: Sequence[int] | None
     p_less: bool | None
     dry_multiplier: float | None
     dry_base: float | None
     dry_allowed_length: int | None
     dry_penalty_last_n: int | None
-    dry_sequence_breakers: Sequence[TokenSequence | pb.TokenSequence | Mapping[str, Any] | Sequence[int]]
+    dry_sequence_breakers: Sequence[TokenSequence | pb.TokenSequence | Mapping[str, Any] | Sequence[int]] | None
     penalty_last_n: int | None
     penalty_decay_n: int | None
     prompt_ignore_length: int | None
     encoder_repetition_penalty: float | None
     no_repeat_ngram: NoRepeatNgramParams | pb.NoRepeatNgramParams | Mapping[str, Any] | None
     length_penalty: LengthPenaltyParams | pb.LengthPenaltyParams | Mapping[str, Any] | None
-    sequence_bias: Sequence[SequenceBias | pb.SequenceBias | Mapping[str, Any]]
-    token_ban_ranges: Sequence[TokenBanRange | pb.TokenBanRange | Mapping[str, Any]]
+    sequence_bias: Sequence[SequenceBias | pb.SequenceBias | Mapping[str, Any]] | None
+    token_ban_ranges: Sequence[TokenBanRange | pb.TokenBanRange | Mapping[str, Any]] | None
     forced_first_token: int | None
     forced_last_token: int | None
     repetition_detection: RepetitionDetectionParams | pb.RepetitionDetectionParams | Mapping[str, Any] | None
@@ -830,6 +830,6 @@ class SamplingFields(TypedDict, total=False):
     min_k_tau: float | None
     p_less_norm: bool | None
     grammar: GrammarParams | pb.GrammarParams | Mapping[str, Any] | None
-    stop_token_sequences: Sequence[TokenSequence | pb.TokenSequence | Mapping[str, Any] | Sequence[int]]
+    stop_token_sequences: Sequence[TokenSequence | pb.TokenSequence | Mapping[str, Any] | Sequence[int]] | None
     preset: str
     watermark: WatermarkParams | pb.WatermarkParams | Mapping[str, Any] | None

@@ -43,7 +43,7 @@ def generated(server, chosen, **fields):
     """A text of the adapter's sampler, on a stand-in for torch."""
     own = config(do_sample=True, max_length=len(PROMPT) + 200, eos_token_id=END, pad_token_id=0, **fields)
     params = huggingface.sampling_params(own, len(PROMPT))
-    huggingface._merge(params, huggingface.as_message(chosen, "SamplingParams"))
+    huggingface._merge(params, huggingface.params_of(chosen, {}))
     sampler = huggingface._Sampler(engines.fake_torch(), server.uds, params, 1, [PROMPT], own)
     sampler._open(WHOLE)
     [text] = sampler.texts

@@ -192,3 +192,36 @@ def test_it_is_so_in_what_a_request_of_an_engine_has_for_croupier(extra):
     assert _extra.parsed(extra, "where") == pb.SamplingParams(top_k=0)
     with pytest.raises(ValueError, match="where must be fields of croupier.v1.SamplingParams"):
         _extra.parsed({"top_k": -2}, "where")
+
+
+def test_an_empty_list_does_not_say_the_opposite_of_what_was_meant(server):
+    none = "^SamplingParams.allowed_token_ids is empty, so no token would be allowed; leave it out, or give None, to allow all$"
+    off = "^SamplingParams.stop_token_ids is empty, and an empty list does not switch off that of default_params; connect without it there"
+    with croupier.connect(server.uds, VOCAB) as stream:
+        for empty in [], (), np.array([], int), iter([]):
+            with pytest.raises(ValueError, match=none):
+                stream.open(allowed_token_ids=empty)
+            # Where the defaults have none it says what is so.
+            stream.open(stop_token_ids=empty, logit_bias={})
+        with pytest.raises(ValueError, match=none):
+            stream.open({"allowed_token_ids": []})
+        few = stream.open({"allowed_token_ids": []}, allowed_token_ids=[7], temperature=50.0)
+        with pytest.raises(ValueError, match=none):
+            stream.fork(few, allowed_token_ids=[])
+        all_of_them = stream.fork(few, allowed_token_ids=None)
+        assert not all_of_them.params.allowed_token_ids and few.params.allowed_token_ids == [7]
+        # Nobody gave these.
+        for whole in croupier.SamplingParams(), pb.SamplingParams(), dataclasses.asdict(croupier.SamplingParams()):
+            stream.open(whole)
+        stream.open(**dataclasses.asdict(croupier.SamplingParams()))
+        # A text may leave its own.
+        assert not stream.fork(stream.open(stop_token_ids=[5]), stop_token_ids=[]).params.stop_token_ids
+    with pytest.raises(ValueError, match=none):
+        croupier.connect(server.uds, VOCAB, default_params={"allowed_token_ids": []})
+    with croupier.connect(server.uds, VOCAB, default_params={"stop_token_ids": [5]}) as stream:
+        for wrong in (lambda: stream.open(stop_token_ids=[]), lambda: stream.open({"stop_token_ids": []}),
+                      lambda: stream.fork(stream.open(), stop_token_ids=[])):
+            with pytest.raises(ValueError, match=off):
+                wrong()
+        for given in {}, {"stop_token_ids": None}, {"stop_token_ids": [6]}, {"params": croupier.SamplingParams()}, {"bad_words": []}:
+            stream.open(**given)

@@ -58,7 +58,7 @@ def said(stream: croupier.Stream, text: croupier.Sequence, params: croupier.Samp
     stream.open(params, seed=7)
     stream.open(text.params, prompt=text.prompt, output=text.tokens, sampler_state=text.state)
     stream.open(report=croupier.ReportParams(entropy=True, why_not_token_ids=[42]))
-    stream.open(grammar={})
+    stream.open(grammar={}, allowed_token_ids=None)
     stream.open(grammar=croupier.GrammarParams(json_schema={"type": "object"}, start_token_ids=[5]))
     croupier.GrammarParams(json_schema=True), croupier.GrammarParams(json_schema="{}"), croupier.GrammarParams(regex="[ab]", lark=None)
     croupier.connect("croupier.inference.svc:50051", 5, tls_ca="ca.crt", tls_cert="tls.crt", tls_key="tls.key", auth_token=token)

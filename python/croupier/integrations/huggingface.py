@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .._params import as_message, as_wire
+from .._params import as_wire, params_of
 from ..client import Stream, connect
 from ..errors import LogitsLost
 from ..schema import pb
@@ -188,7 +188,7 @@ def croupier_generate(model: Any, input_ids: Any, logits_processor: Any, stoppin
         raise ValueError("assistant_model is given, which Croupier cannot do; croupier.Speculation drafts with a model")
     config = generation_config
     params = sampling_params(config, input_ids.shape[1], is_encoder_decoder=model.config.is_encoder_decoder)
-    _merge(params, as_message({} if croupier_params is None else croupier_params, "SamplingParams"))
+    _merge(params, params_of({} if croupier_params is None else croupier_params, {}))
     if croupier_seed is None:
         croupier_seed = int(torch.randint(2**62, ()).item())
     mask = None if model.config.is_encoder_decoder else model_kwargs.get("attention_mask")
