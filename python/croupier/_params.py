@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import inspect
 import json
 import operator
@@ -178,14 +177,15 @@ def _plain(field: Any, value: Any) -> Any:
 
 
 def _at(field: Any, place: str, value: Any) -> Any:
-    """As `_one`; a mistake inside a message is told by the fields around it too."""
+    """As `_one`; a mistake inside a message is told by the fields around it too, and one in a list by its place."""
     try:
         return _one(field, value)
     except (TypeError, ValueError) as error:
-        inner = f"{field.message_type.name}." if field.message_type is not None else ""
-        if not inner or not str(error).startswith(inner):
+        of = field.containing_type.name
+        inner, sep = (field.message_type.name, ".") if field.message_type is not None else (f"{of}.{field.name}", " ")
+        if not str(error).startswith(inner + sep):
             raise
-        said = f"{field.containing_type.name}.{field.name}{place}.{str(error).removeprefix(inner)}"
+        said = f"{of}.{field.name}{place}{sep}{str(error).removeprefix(inner + sep)}"
         raise (TypeError if isinstance(error, TypeError) else ValueError)(said) from error
 
 
@@ -227,7 +227,8 @@ def _known_to_json(value: Any) -> Any:
 
 
 def _is_many(value: Any) -> bool:
-    return hasattr(value, "__iter__") and not isinstance(value, (str, bytes, Mapping))
+    # A single number of an array has the method too, and no dimension.
+    return hasattr(value, "__iter__") and not isinstance(value, (str, bytes, Mapping)) and getattr(value, "ndim", 1) != 0
 
 
 def _one(field: Any, value: Any) -> Any:
@@ -235,10 +236,9 @@ def _one(field: Any, value: Any) -> Any:
         if field.message_type.name == TOKENS and _is_many(value):
             return message(TOKENS, {"token_ids": value})
         return message(field.message_type.name, dict(value)) if isinstance(value, Mapping) else as_message(value)
-    if field.enum_type is not None:
-        return _number(field.enum_type, value)
     # Numbers of numpy are none of protobuf's.
-    return as_wire(field.name, value.item() if hasattr(value, "item") else value)
+    value = value.item() if hasattr(value, "item") else value
+    return as_wire(field.name, value) if field.enum_type is None else _number(field, value)
 
 
 def as_wire(name: str, value: Any) -> Any:
@@ -246,14 +246,15 @@ def as_wire(name: str, value: Any) -> Any:
     return 0 if name == "top_k" and type(value) is int and value == -1 else value
 
 
-def _number(kind: Any, value: Any) -> int:
+def _number(field: Any, value: Any) -> Any:
     """Of an enum's value, by number or by name: with the enum's own name before it or without."""
-    if isinstance(value, enum.IntEnum) or not isinstance(value, str):
-        return int(value)
+    if not isinstance(value, str):
+        return value
+    kind = field.enum_type
     short = _short_names(kind)
     chosen = kind.values_by_name[value].number if value in kind.values_by_name else short.get(value.lower())
     if chosen is None:
-        raise ValueError(f"{kind.name} is {value!r}, must be one of {', '.join(short)}")
+        raise ValueError(f"{field.containing_type.name}.{field.name} is {value!r}, must be one of {', '.join(short)}")
     return chosen
 
 

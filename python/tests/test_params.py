@@ -80,6 +80,28 @@ def test_they_become_messages():
         temperature=0.5, stop_token_ids=[4, 5])
 
 
+class Scalar:
+    """A number of PyTorch as far as that matters here: a tensor without a dimension, which has all that tensors have."""
+
+    ndim = 0
+
+    def __init__(self, value):
+        self.value = value
+
+    def __iter__(self):
+        raise TypeError("iteration over a 0-d tensor")
+
+    def item(self):
+        return self.value
+
+
+@pytest.mark.parametrize("scalar", [np.array, Scalar])
+def test_numbers_may_be_arrays_without_a_dimension(scalar):
+    given = {"temperature": 0.5, "seed": 5, "max_tokens": 3, "ignore_eos": True, "top_k": -1, "engine_order": 3}
+    assert croupier.SamplingParams(**{name: scalar(value) for name, value in given.items()}).to_pb() == croupier.SamplingParams(**given).to_pb()
+    assert params_of(None, {"logprobs": {"top_n": scalar(2)}}) == pb.SamplingParams(logprobs=pb.LogprobsParams(top_n=2))
+
+
 def test_they_do_not_change_and_can_be_copied():
     with pytest.raises(dataclasses.FrozenInstanceError):
         WHOLE.temperature = 1.0
@@ -98,7 +120,7 @@ def test_mistakes_name_what_is_meant():
         (lambda: croupier.GrammarParams(words=1), "GrammarParams has no field 'words'; it has json_schema, regex, lark"),
         (lambda: croupier.SamplingParams(sampler_order="temperature").to_pb(),
          r"SamplingParams.sampler_order is 'temperature', must be a list of names, such as \['temperature'\]; there are unspecified, temperature, "),
-        (lambda: croupier.SamplingParams(engine_order="vlm").to_pb(), "EngineOrder is 'vlm', must be one of .*vllm"),
+        (lambda: croupier.SamplingParams(engine_order="vlm").to_pb(), "^SamplingParams.engine_order is 'vlm', must be one of .*vllm"),
         (lambda: croupier.WatermarkParams(kgw=croupier.KgwParams(), gumbel=croupier.GumbelParams(key=1)).to_pb(), "kgw and gumbel"),
     ]:
         with pytest.raises((TypeError, ValueError), match=said):
@@ -130,6 +152,14 @@ WHOLE_NUMBER = "must be a whole number in 0 ..= 4294967295. "
     ({"grammar": croupier.GrammarParams(regex="a", start_sequences=[[-1]])}, ValueError, "SamplingParams.grammar.start_sequences[0].token_ids is [-1], must be"),
     ({"logit_bias": [5]}, TypeError, "SamplingParams.logit_bias is [5], must be a list, each a LogitBias or a dict of its fields: token_id, bias."),
     ({"engine_order": ["vllm"]}, TypeError, "SamplingParams.engine_order is [3], must be one of unspecified, croupier, llama_cpp, vllm"),
+    ({"engine_order": "vlm"}, ValueError, "SamplingParams.engine_order is 'vlm', must be one of unspecified, croupier, llama_cpp, vllm"),
+    ({"engine_order": 3.5}, TypeError, "SamplingParams.engine_order is 3.5, must be one of unspecified, croupier, llama_cpp, vllm"),
+    ({"logprobs": {"mode": "rraw"}}, ValueError, "SamplingParams.logprobs.mode is 'rraw', must be one of unspecified, raw, processed, tempered"),
+    ({"logprobs": croupier.LogprobsParams(mode="rraw")}, ValueError, "SamplingParams.logprobs.mode is 'rraw', must be one of unspecified, raw, "),
+    ({"watermark": {"kgw": {"seeding_scheme": "x"}}}, ValueError, "SamplingParams.watermark.kgw.seeding_scheme is 'x', must be one of unspecified, lefthash"),
+    ({"sampler_order": ["top_k", "top_kk"]}, ValueError, "SamplingParams.sampler_order[1] is 'top_kk', must be one of unspecified, temperature"),
+    ({"temperature": np.array("warm")}, TypeError, "SamplingParams.temperature is 'warm', must be a number."),
+    ({"stop_token_ids": np.array(5)}, TypeError, f"SamplingParams.stop_token_ids is 5, must be a list, each {WHOLE_NUMBER[8:]}"),
     ({"stop": [5]}, TypeError, "SamplingParams has no field 'stop'; is 'stop_token_ids' meant?"),
     ({"max_new_tokens": 5}, TypeError, "SamplingParams has no field 'max_new_tokens'; is 'max_tokens' meant?"),
 ])
