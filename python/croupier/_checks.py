@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import operator
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
@@ -16,24 +17,27 @@ _T = TypeVar("_T")
 
 
 def check_known(of: str, given: Iterable[str], known: Iterable[str], kind: str, meant: Mapping[str, str | None] = {},
-                differs: Mapping[str, str] = {}) -> None:
-    """Names that are not known are refused with what is meant by them, and how that differs, or the nearest that is known; nothing is near
-    where None is meant."""
+                differs: Mapping[str, str] = {}, elsewhere: Mapping[str, str] = {}) -> None:
+    """Names that are not known are refused with what is meant by them, and how that differs, or what does elsewhere, or the nearest that is
+    known; nothing is near where None is meant."""
     known = list(known)
     for name in given:
         if name not in known:
-            near = [] if meant.get(name, name) is None else _near(name, meant.get(name), known)
+            near = [] if meant.get(name, name) is None or name in elsewhere else _near(name, meant.get(name), known)
             # All of them where they can be read, what is near first.
             rest = [other for other in known if other not in near]
             there = f"; it has {', '.join([*near, *rest])}" if len(known) <= _SHOWN else ""
             how = f" {differs[name]}" if name in differs else ""
-            raise TypeError(f"{of} has no {kind} {name!r}" + (f"; is {near[0]!r} meant?{how}" if near else "") + there)
+            instead = f"; {elsewhere[name]}" if name in elsewhere else ""
+            raise TypeError(f"{of} has no {kind} {name!r}" + (f"; is {near[0]!r} meant?{how}" if near else instead) + there)
 
 
 def _near(name: str, meant: str | None, known: list[str]) -> list[str]:
-    """The known name that is meant, or else that looks most alike, or else the only one that has it in it; as a list of one or none."""
-    if meant in known:
-        return [meant]
+    """The known name that is meant, or is the same in another style, or else that looks most alike, or else the only one that has it in it;
+    as a list of one or none."""
+    same = re.sub("(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+    if exact := [other for other in (meant, same) if other in known]:
+        return exact[:1]
     near = difflib.get_close_matches(name, known, 1)
     if not near and len(name) > 2 and len(within := [other for other in known if name in other]) == 1:
         near = within

@@ -31,7 +31,7 @@ _NAMES: dict[str | None, str] = {
     "logit_bias": "token_bias embedding_bias",
     "allowed_token_ids": "allow_tokens prefix_allowed_tokens_fn",
     "banned_token_ids": "disallow_tokens custom_token_bans suppress_tokens ban_eos_token",
-    "bad_words": "bad bad_words_ids",
+    "bad_words": "bad bad_words_ids bad_words_token_ids",
     "token_ban_ranges": "begin_suppress_tokens",
     "forced_first_token": "forced_bos_token_id",
     "forced_last_token": "forced_eos_token_id",
@@ -40,17 +40,19 @@ _NAMES: dict[str | None, str] = {
     # Length, ends and what is told.
     "min_tokens": "min_new_tokens",
     "max_tokens": "max_new_tokens max_completion_tokens n_predict",
-    "stop_token_ids": "stop eos_token_id end_id",
+    "stop_token_ids": "eos_token_id end_id",
+    "stop_token_sequences": "stop stop_strings",
     "logprobs": "n_probs",
     # Grammars, and what they have themselves.
-    "grammar": "json_schema regex lark gbnf structured_outputs response_format start_sequences start_position",
+    "grammar": "json_schema regex lark gbnf structured_outputs response_format guided_decoding guided_json guided_regex guided_choice guided_grammar "
+               "start_sequences start_position",
     "json_schema": "json",
     "gbnf": "ebnf",
     "choices": "choice",
     # A range around the temperature, a switch, a length with the prompt; and what docs/sampling.md says is not here.
     None: """dynatemp_range dynamic_temperature max_length min_length
           rep_pen_slope normalize trace_decode_token_ids filter_prefer_eos remove_invalid_values renormalize_logits guidance_scale cfg_scale
-          max_probability beam_search_diversity_rate diversity_penalty penalize_nl""",
+          max_probability beam_search_diversity_rate diversity_penalty penalize_nl pad_token_id bos_token_id n_keep""",
 }
 
 #: By a name that is no field, the field that means the same; None where there is none, and what looks alike means something else.
@@ -60,4 +62,22 @@ MEANT = {name: field for field, names in _NAMES.items() for name in names.split(
 DIFFERS = {
     "dry_range": "There -1 is the whole text, and 0 is no DRY.",
     "rep_pen_range": "There 0 is the whole text.",
+    "stop": "It takes token ids; to look for text in the output is the worker's.",
+    "stop_strings": "It takes token ids; to look for text in the output is the worker's.",
 }
+
+_ELSEWHERE = {
+    "a sequence is one text: open several with the same prompt, or `stream.fork` one": "n best_of num_return_sequences",
+    "beams are the worker's: a search over several texts, for which `logprobs` tell the likeliest tokens":
+        "use_beam_search beam_search beam_width num_beams num_beam_groups",
+    "score work says how likely tokens of a prompt are: `pb.Work(score=pb.ScoreWork(token_ids=prompt[1:]))`, see docs/clients.md":
+        "prompt_logprobs logprob_start_len",
+    "the worker cuts a prompt, before it opens the text": "truncate_prompt_tokens",
+    "only tokens are seen here, what they spell is the worker's":
+        "detokenize skip_special_tokens spaces_between_special_tokens include_stop_str_in_output stop_regex",
+    "texts know no time: the worker closes them by its clock": "max_time t_max_predict_ms",
+    "temperature=0 is greedy, any other draws": "do_sample greedy",
+}
+
+#: By a name that no field has or comes near, what does in its place.
+ELSEWHERE = {name: said for said, names in _ELSEWHERE.items() for name in names.split()}

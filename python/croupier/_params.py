@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 from google.protobuf.descriptor import FieldDescriptor
 
 from ._checks import MOST, MOST_64, check_known
-from ._meant import DIFFERS, MEANT
+from ._meant import DIFFERS, ELSEWHERE, MEANT
 from .schema import pb
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ def as_message(given: Any, name: str = "") -> Any:
 
 def check_names(of: str, given: Iterable[str], known: Iterable[str]) -> None:
     """Fields that are not known are refused with what is meant by them, or the nearest that is known."""
-    check_known(of, given, known, "field", MEANT, DIFFERS)
+    check_known(of, given, known, "field", MEANT, DIFFERS, ELSEWHERE if of == "SamplingParams" else {})
 
 
 def _plain(field: Any, value: Any) -> Any:

@@ -7,7 +7,7 @@ import pytest
 
 import croupier
 from croupier import pb
-from croupier._meant import DIFFERS, MEANT
+from croupier._meant import DIFFERS, ELSEWHERE, MEANT
 
 PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs" / "sampling.md"
 FIELDS = set(pb.SamplingParams.DESCRIPTOR.fields_by_name)
@@ -35,7 +35,8 @@ OTHERS = {
     "ban_eos_token": "banned_token_ids", "penalize_nl": None, "diversity_penalty": None, "trace_decode_token_ids": None,
     "max_probability": None, "guidance_scale": None, "max_length": None, "min_length": None, "dynamic_temperature": None,
     "sampling_seed": "seed", "sampler_seed": "seed", "watermarking_config": "watermark", "tfs_z": "tfs", "n_probs": "logprobs",
-    "stop": "stop_token_ids", "max_new_tokens": "max_tokens", "json_schema": "grammar", "structured_outputs": "grammar",
+    "stop": "stop_token_sequences", "stop_strings": "stop_token_sequences", "bad_words_token_ids": "bad_words", "guided_decoding": "grammar",
+    "topK": "top_k", "minP": "min_p", "maxTokens": "max_tokens", "bos_token_id": None, "max_new_tokens": "max_tokens", "json_schema": "grammar", "structured_outputs": "grammar",
 }
 
 
@@ -67,7 +68,27 @@ def test_an_engine_s_name_leads_to_the_field_that_means_the_same(name, field):
 def test_a_number_that_says_something_else_there_is_told():
     with pytest.raises(TypeError, match="is 'dry_penalty_last_n' meant\\? There -1 is the whole text, and 0 is no DRY.$"):
         croupier.SamplingParams(dry_range=0)
-    assert {name: MEANT[name] for name in DIFFERS} == {"dry_range": "dry_penalty_last_n", "rep_pen_range": "penalty_last_n"}
+    assert {name: MEANT[name] for name in DIFFERS} == {
+        "dry_range": "dry_penalty_last_n", "rep_pen_range": "penalty_last_n", "stop": "stop_token_sequences", "stop_strings": "stop_token_sequences"}
+
+
+@pytest.mark.parametrize("name, said", [
+    ("n", "a sequence is one text: open several"), ("best_of", "a sequence is one text: open several"),
+    ("num_return_sequences", "a sequence is one text: open several"), ("use_beam_search", "beams are the worker's"),
+    ("num_beams", "beams are the worker's"), ("prompt_logprobs", "score work says how likely"),
+    ("truncate_prompt_tokens", "the worker cuts a prompt"), ("skip_special_tokens", "only tokens are seen here"),
+    ("max_time", "texts know no time"), ("do_sample", "temperature=0 is greedy"),
+])
+def test_what_is_done_elsewhere_is_said(name, said):
+    with pytest.raises(TypeError) as error:
+        croupier.SamplingParams(**{name: 1})
+    assert str(error.value).startswith(f"SamplingParams has no field {name!r}; {said}") and "meant?" not in str(error.value)
+
+
+def test_what_is_done_elsewhere_is_so_of_parameters_alone():
+    assert not FIELDS & set(ELSEWHERE) and not set(MEANT) & set(ELSEWHERE)
+    with pytest.raises(TypeError, match="KgwParams has no field 'n'; it has "):
+        croupier.KgwParams(n=1)
 
 
 def test_what_is_meant_is_there():

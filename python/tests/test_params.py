@@ -160,7 +160,7 @@ WHOLE_NUMBER = "must be a whole number in 0 ..= 4294967295. "
     ({"sampler_order": ["top_k", "top_kk"]}, ValueError, "SamplingParams.sampler_order[1] is 'top_kk', must be one of unspecified, temperature"),
     ({"temperature": np.array("warm")}, TypeError, "SamplingParams.temperature is 'warm', must be a number."),
     ({"stop_token_ids": np.array(5)}, TypeError, f"SamplingParams.stop_token_ids is 5, must be a list, each {WHOLE_NUMBER[8:]}"),
-    ({"stop": [5]}, TypeError, "SamplingParams has no field 'stop'; is 'stop_token_ids' meant?"),
+    ({"stop": [5]}, TypeError, "SamplingParams has no field 'stop'; is 'stop_token_sequences' meant? It takes token ids;"),
     ({"max_new_tokens": 5}, TypeError, "SamplingParams has no field 'max_new_tokens'; is 'max_tokens' meant?"),
 ])
 def test_mistakes_name_their_field(given, kind, said):
