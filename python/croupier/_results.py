@@ -44,6 +44,9 @@ def apply(part: Part, sequences: dict[int, Sequence], close: Callable[[Sequence]
                 emitting.message += _OVERFLOWED
     # Each look into a message costs a tenth of a microsecond or two, and there are many works: none is made twice.
     for sequence, known, emitting in zip(part.emits, part.texts, result.work):
+        if known is not None and known.refused:
+            # In another message, of which the server says nothing here.
+            emitting.message += f" (it was not opened: {known.refused})"
         if sequence is None:
             # Draft work, scores.
             if known is not None and emitting.status == _ENDED:
@@ -57,8 +60,7 @@ def apply(part: Part, sequences: dict[int, Sequence], close: Callable[[Sequence]
         elif emitting.status != _OK:
             if emitting.status == _ENDED:
                 _end(sequence, close)
-            why = f" (it was not opened: {sequence.refused})" if sequence.refused else ""
-            step.failures[sequence.id] = failure_of(emitting, why)
+            step.failures[sequence.id] = failure_of(emitting)
             continue
         finish = emitting.finish_reason
         if finish:
@@ -109,11 +111,11 @@ def not_yet(part: Part, result: pb.StepResult) -> dict[Sequence, pb.OpenResult]:
             if opened.status == pb.OPEN_STATUS_RESOURCE_EXHAUSTED and opened.error.field == "sequence_id"}
 
 
-def failure_of(result: pb.WorkResult, more: str = "") -> Failure:
+def failure_of(result: pb.WorkResult) -> Failure:
     """Why a `WorkResult` has nothing."""
     # To close it, as the server says, is not for the program to do.
     why = "the sequence has ended, see its finish_reason" if result.status == _ENDED else result.message
-    return Failure(why + more, _STATUS.get(result.status, str(result.status)))
+    return Failure(why, _STATUS.get(result.status, str(result.status)))
 
 
 def merged(step: Step) -> pb.StepResult:

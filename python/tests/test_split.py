@@ -247,6 +247,20 @@ def test_more_sequences_than_a_stream_may_have_are_refused_one_by_one(serve):
             stream.sample(batch(1)[:1], sequences[20:21])
 
 
+@pytest.mark.parametrize("count", [2, 8], ids=["whole", "split"])
+def test_a_refused_opening_is_one_failure_and_its_work_says_so(serve, count):
+    with croupier.connect(serve(*BYTES).uds, VOCAB, data_path="inline") as stream:
+        texts = [stream.open(temperature=-1.0 if text == 1 else 1.0) for text in range(count)]
+        sent = spied(stream)
+        with pytest.raises(croupier.OpenError, match="^sequence 2: params.temperature: is -1, [^;]*$") as error:
+            stream.sample(batch(0)[:count], texts)
+        assert len(sent) == (1 if count == 2 else 3) and [*error.value.failures] == [2]
+        [failed] = [work for work in error.value.result.work if not work.tokens]
+        # What the server says of an unknown text is not all that is known here.
+        assert failed == error.value.result.work[1]
+        assert ("an opening of this id in this step failed" if count == 2 else "(it was not opened: params.temperature: is -1") in failed.message
+
+
 def test_parts_that_are_refused_for_want_of_room_come_again(serve, expected):
     # One message of two at a time: most parts are refused at first.
     server = serve("--max-message-bytes=17KiB", "--max-bytes-in-flight=20KiB")
