@@ -69,7 +69,7 @@ class StepMaker(Sharing):
         rows, source = self._brought(whole, keep)
         try:
             asked = _Asked(listed("work", work, "texts or works", "text"), rows, source, top_n, about)
-            self._check_open(asked.work)
+            self.check_open(asked.work)
             count = asked.whole + len(asked.listed)
             if not one_each:
                 _check_count(count, asked.work)
@@ -104,10 +104,11 @@ class StepMaker(Sharing):
 
     def masked(self, sequences: list[Sequence], token_masks: Masks) -> list[pb.Work]:
         """Work that samples these behind their masks."""
-        self._check_open(sequences)
+        self.check_open(sequences)
         return masked(sequences, token_masks, self.vocab_size)
 
-    def _check_open(self, work: Listing[Work]) -> None:
+    def check_open(self, work: Listing[Work]) -> None:
+        """Whether texts among works are open on this stream. They are sent by their ids, which another's may have too."""
         for at, item in enumerate(work):
             if not isinstance(item, Sequence):
                 if not isinstance(item, pb.Work):

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+import weakref
 from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence as Listing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -152,15 +153,15 @@ class _Plan(Generic[_S]):
 
     def __init__(self, stream: _S) -> None:
         self.stream = stream
-        #: What was told last of each text, and how many tokens it had then.
-        self._told: dict[int, tuple[pb.WorkResult, int]] = {}
+        #: What was told last of each text, and how many tokens it had then. Of those that are open: another may have their id later.
+        self._told: weakref.WeakKeyDictionary[Sequence, tuple[pb.WorkResult, int]] = weakref.WeakKeyDictionary()
 
     def proposed(self, sequences: Iterable[Sequence]) -> list[Draft]:
         """Drafts of the proposer in the sidecar, as of the text's last step: a verification, or a step that `told` was given the
         result of. Empty before the first, without a proposer, and where the text has tokens since, from `sample` for example."""
         drafts = []
-        for sequence in _texts(sequences):
-            told, tokens = self._told.get(sequence.id, (None, 0))
+        for sequence in self._open(sequences):
+            told, tokens = self._told.get(sequence, (None, 0))
             # What followed the text then does not follow it now.
             found = list(told.proposed_token_ids) if told and tokens == len(sequence.tokens) else []
             drafts.append(Draft(sequence, found[: self.length(sequence, len(found))]))
@@ -168,23 +169,38 @@ class _Plan(Generic[_S]):
 
     def told(self, sequences: Iterable[Sequence], result: pb.StepResult) -> None:
         """Takes the proposals and the advice of sample work: `result` is what `stream.step(logits, sequences)` gave. `sample` gives
-        tokens alone, and what is proposed with them is lost."""
+        tokens alone, and what is proposed with them is lost. Texts that the step ended may be among them."""
         sequences = _texts(sequences)
+        for sequence in sequences:
+            self.stream._check_own(sequence)
         if len(result.work) != len(sequences):
             raise ValueError(f"the result is of {len(result.work)} works, must be one for each of {len(sequences)} texts")
         for sequence, told in zip(sequences, result.work):
             if told.status == pb.ROW_STATUS_OK:
-                self._told[sequence.id] = told, len(sequence.tokens)
+                self._told[sequence] = told, len(sequence.tokens)
+        self._forget_ended()
 
     def length(self, sequence: Sequence, at_most: int) -> int:
         """How many tokens to draft: `at_most`, or fewer where that was the advice last, or where `max_history_tokens` has no room for
         them and the token behind them."""
         room = self.stream._session.limits.history_tokens - len(sequence.prompt) - len(sequence.tokens) - 1
         at_most = min(at_most, max(room, 0))
-        told, _ = self._told.get(sequence.id, (None, 0))
+        told, _ = self._told.get(sequence, (None, 0))
         if told is None or not told.HasField("advised_draft_length"):
             return at_most
         return min(at_most, told.advised_draft_length)
+
+    def _open(self, sequences: Iterable[Sequence]) -> list[Sequence]:
+        """These, if they are open here: by its id another stream's would be taken for one of this."""
+        texts = _texts(sequences)
+        self.stream._session.check_open(texts)
+        return texts
+
+    def _forget_ended(self) -> None:
+        """The program may keep texts that have ended for as long as it runs."""
+        for sequence in list(self._told):
+            if self.stream.sequences.get(sequence.id) is not sequence:
+                self._told.pop(sequence, None)
 
     def _draft(self, sequences: list[Sequence], model: AsyncDraftModel, parents: Listing[int],
                lengths: list[int] | None) -> _Calls[list[Draft]]:
@@ -227,20 +243,21 @@ class _Plan(Generic[_S]):
         return drafts
 
     def _chain(self, sequences: Iterable[Sequence], model: AsyncDraftModel, at_most: int) -> _Calls[list[Draft]]:
-        sequences, at_most = _texts(sequences), whole("at_most", at_most, 0)
+        sequences, at_most = self._open(sequences), whole("at_most", at_most, 0)
         lengths = [self.length(sequence, at_most) for sequence in sequences]
         return self._draft(sequences, model, range(-1, max(lengths, default=0) - 1), lengths)
 
     def _tree(self, sequences: Iterable[Sequence], model: AsyncDraftModel, parents: Iterable[int]) -> _Calls[list[Draft]]:
         # Before anything is drawn: each follows one before it.
         shape = [whole(f"parents[{at}]", parent, -1, at - 1) for at, parent in enumerate(parents)]
-        return self._draft(_texts(sequences), model, shape, None)
+        return self._draft(self._open(sequences), model, shape, None)
 
     def _verify(self, drafts: Iterable[Draft], logits: Logits, measure: bool) -> _Calls[list[Verified]]:
         drafts = listed("drafts", drafts, "drafts", "Draft(text)")
         for at, draft in enumerate(drafts):
             if not isinstance(draft, Draft):
                 raise TypeError(f"drafts[{at}] is {type(draft).__name__}, must be a Draft; Draft(text) is one without draft tokens")
+        self._open([draft.sequence for draft in drafts])
         check_once("drafts", [draft.sequence.id for draft in drafts])
         works = [draft.work(measure) for draft in drafts]
         # Not `step`, whose errors would leave out what became of the others.
@@ -253,11 +270,10 @@ class _Plan(Generic[_S]):
                 failures[draft.sequence.id] = failure_of(told)
                 verified.append(None)
                 continue
-            self._told[draft.sequence.id] = told, len(draft.sequence.tokens)
+            self._told[draft.sequence] = told, len(draft.sequence.tokens)
             tokens, found = [token.token_id for token in told.tokens], told.verify
             verified.append(Verified(draft, tokens, list(found.accepted_path), _LAST.get(found.last_token, "other"), found.lossless, told))
-        for number in [n for n in self._told if n not in self.stream.sequences]:
-            del self._told[number]
+        self._forget_ended()
         if step.opens_failed:
             raise OpenError(step.opens_failed, result, verified)
         if failures:
