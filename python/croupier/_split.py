@@ -41,6 +41,8 @@ class Need:
     size: int
     is_raw_score: bool = False
     """Whether it scores tokens one by one, each by its row alone."""
+    is_draft: bool = False
+    """Whether it verifies draft tokens."""
 
 
 class Cut:
@@ -64,7 +66,7 @@ class Cut:
                 if end > start and not self._is_welcome(room):
                     break
                 if end == start:
-                    self._check(room, start, needs[start].is_raw_score)
+                    self._check(room, start, needs[start])
                 end += 1
             parts.append(range(start, end))
             start = end
@@ -79,17 +81,22 @@ class Cut:
         return (room.rows <= self._limits.rows and room.end - room.first <= self._span and room.used <= self._limits.row_bytes
                 and sent <= TARGET and sent + room.size + SPARE <= self._limits.message_bytes)
 
-    def _check(self, room: _Sum, at: int, is_raw_score: bool) -> None:
+    def _check(self, room: _Sum, at: int, need: Need) -> None:
         """One work is not cut."""
-        # Several of one text would not do, nor would several that grow its history.
-        instead = "send its tokens as several scores, works of one step or of several" if is_raw_score else "it cannot be split"
         sent = self._bytes(room) + room.size + SPARE
-        for value, limit, what in ((room.end - room.first, self._span, "rows, max_rows is {}"),
-                                   (room.rows, self._limits.rows, "rows, max_rows_per_step is {}"),
-                                   (room.used, self._limits.row_bytes, "bytes of rows, max_row_bytes_per_step is {}"),
-                                   (sent, self._limits.message_bytes, "bytes in a message, max_message_bytes is {}")):
+        for value, limit, what, name in ((room.end - room.first, self._span, "rows", "max_rows"),
+                                         (room.rows, self._limits.rows, "rows", "max_rows_per_step"),
+                                         (room.used, self._limits.row_bytes, "bytes of rows", "max_row_bytes_per_step"),
+                                         (sent, self._limits.message_bytes, "bytes in a message", "max_message_bytes")):
             if value > limit:
-                raise ValueError(f"work[{at}] alone takes {value} {what.format(limit)}; {instead}")
+                raise ValueError(f"work[{at}] alone takes {value} {what}, {name} is {limit}; {_instead(need, name)}")
+
+
+def _instead(need: Need, limit: str) -> str:
+    """What to do about a work that is beyond a limit: several of one text would not do, nor would several that grow its history."""
+    if need.is_raw_score:
+        return "send its tokens as several scores, works of one step or of several"
+    return f"draft fewer tokens, or raise {limit}" if need.is_draft else "it cannot be split"
 
 
 @dataclass
@@ -126,7 +133,7 @@ def needs_of(works: Sequence[pb.Work]) -> list[Need]:
         first = work.first_row if work.HasField("first_row") else at
         at = first + rows_of(work)
         is_raw_score = work.WhichOneof("kind") == "score" and not work.HasField("sequence_id")
-        needs.append(Need(first, at, work.ByteSize() + 8, is_raw_score))
+        needs.append(Need(first, at, work.ByteSize() + 8, is_raw_score, bool(work.verify.draft_token_ids)))
     return needs
 
 

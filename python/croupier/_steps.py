@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 _WITHOUT_SHARDS = 1 << 63
 #: Bytes that a work which samples takes in a message, at most.
 _SAMPLE = 16
+#: The most draft tokens that a text has, and bytes that one takes in a message beside its row and mask.
+_MOST_DRAFTED, _DRAFTED = 256, 16
 #: The most works whose rows a mistake counts one by one.
 _SHOWN = 8
 
@@ -106,6 +108,17 @@ class StepMaker(Sharing):
         """Work that samples these behind their masks."""
         self.check_open(sequences)
         return masked(sequences, token_masks, self.vocab_size)
+
+    def draft_room(self) -> int:
+        """How many draft tokens a verification has room for, with whole rows and masks, by the limits that are known: it cannot be split."""
+        limits, itemsize = self.limits, self.numpy.itemsize
+        mask = -(-self.vocab_size // 32) * 4
+        rows = (limits.message_bytes - 2 * SPARE) // (self.columns * itemsize + mask + _DRAFTED)
+        if self.region is not None:
+            # What is too much for a slot may go in a message, but where the path was named.
+            rows = max(rows, self.max_rows) if self.wanted == "auto" else self.max_rows
+        rows = min(rows, limits.rows, limits.row_bytes // (self.vocab_size * itemsize))
+        return max(min(rows - 1, _MOST_DRAFTED), 0)
 
     def check_open(self, work: Listing[Work]) -> None:
         """Whether texts among works are open on this stream. They are sent by their ids, which another's may have too."""

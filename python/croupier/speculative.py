@@ -181,10 +181,11 @@ class _Plan(Generic[_S]):
         self._forget_ended()
 
     def length(self, sequence: Sequence, at_most: int) -> int:
-        """How many tokens to draft: `at_most`, or fewer where that was the advice last, or where `max_history_tokens` has no room for
-        them and the token behind them."""
-        room = self.stream._session.limits.history_tokens - len(sequence.prompt) - len(sequence.tokens) - 1
-        at_most = min(at_most, max(room, 0))
+        """How many tokens to draft: `at_most`, or fewer where that was the advice last, where `max_history_tokens` has no room for
+        them and the token behind them, or where one verification has none for their rows."""
+        session = self.stream._session
+        room = session.limits.history_tokens - len(sequence.prompt) - len(sequence.tokens) - 1
+        at_most = min(at_most, max(room, 0), session.draft_room())
         told, _ = self._told.get(sequence, (None, 0))
         if told is None or not told.HasField("advised_draft_length"):
             return at_most
@@ -250,7 +251,7 @@ class _Plan(Generic[_S]):
     def _tree(self, sequences: Iterable[Sequence], model: AsyncDraftModel, parents: Iterable[int]) -> _Calls[list[Draft]]:
         # Before anything is drawn: each follows one before it.
         shape = [whole(f"parents[{at}]", parent, -1, at - 1) for at, parent in enumerate(parents)]
-        return self._draft(self._open(sequences), model, shape, None)
+        return self._draft(self._open(sequences), model, shape[: self.stream._session.draft_room()], None)
 
     def _verify(self, drafts: Iterable[Draft], logits: Logits, measure: bool) -> _Calls[list[Verified]]:
         drafts = listed("drafts", drafts, "drafts", "Draft(text)")
@@ -290,7 +291,8 @@ class Speculation(_Plan[Stream]):
         return _run(self._chain(sequences, model, at_most))
 
     def tree(self, sequences: Iterable[Sequence], model: DraftModel, parents: Iterable[int]) -> list[Draft]:
-        """The same in this shape, `Draft.parents`; the model is asked once for siblings. No advice: it is for chains."""
+        """The same in this shape, `Draft.parents`, or its beginning where one verification has no room for all of it; the model is asked once
+        for siblings. No advice: it is for chains."""
         return _run(self._tree(sequences, model, parents))
 
     def verify(self, drafts: Iterable[Draft], logits: Logits, measure: bool = False) -> list[Verified]:

@@ -30,7 +30,7 @@ def test_what_insists_on_shared_memory_sends_nothing_in_messages(server, kind):
                 rank.rows(5)
         else:
             draft = pb.VerifyWork(draft_token_ids=range(4), deterministic=pb.DeterministicDraft())
-            with pytest.raises(ValueError, match=r"^work\[0\] alone takes 5 rows, max_rows is 4; it cannot be split"):
+            with pytest.raises(ValueError, match=r"^work\[0\] alone takes 5 rows, max_rows is 4; draft fewer tokens, or raise max_rows$"):
                 await done(kind, stream.step(batch(0)[:5], [pb.Work(sequence_id=text.id, verify=draft)]))
             # Works of fewer rows are sent one after another.
             scores = [pb.Work(score=pb.ScoreWork(token_ids=[number])) for number in range(5)]

@@ -284,7 +284,7 @@ def test_nothing_is_sent_of_what_cannot_be_split(serve):
         scored = pb.ScoreWork(token_ids=range(8))
         for wrong, work, said in [
             (np.concatenate([batch(0), batch(0)[:1]]), texts + texts[:1], r"sequence 1 is in work\[0\] and in work\[23\]"),
-            (batch(0)[:8], [pb.Work(sequence_id=1, verify=draft)], r"work\[0\] alone takes 8 rows, max_rows_per_step is 5; it cannot be split"),
+            (batch(0)[:8], [pb.Work(sequence_id=1, verify=draft)], r"work\[0\] alone takes 8 rows, max_rows_per_step is 5; draft fewer tokens, or raise"),
             (batch(0)[:8], [pb.Work(sequence_id=1, score=scored)], r"work\[0\] alone takes 8 rows, max_rows_per_step is 5; it cannot be split"),
             (batch(0)[:8], [pb.Work(score=scored)], r"alone takes 8 rows, max_rows_per_step is 5; send its tokens as several scores, works of one"),
             (batch(0)[:, :-1], texts, "shape"),

@@ -1,0 +1,106 @@
+"""No more is drafted than one verification has room for, which cannot be split; what is drafted by hand is told what to do."""
+
+import asyncio
+
+import numpy as np
+import pytest
+
+import croupier
+from croupier import Draft
+from test_client import PATHS
+from test_speculative_texts import connected, done  # noqa: F401
+
+VOCAB = 1000
+ROW = 4 * VOCAB
+TEXT = [5, 6, 7, 8] * 80
+
+
+def opened(stream, **fields):
+    return stream.open(seed=1, temperature=0.0, prompt=TEXT, proposer={"kind": "ngram", "max_draft_tokens": 64}, **fields)
+
+
+def behind(tokens, vocab=VOCAB):
+    """The rows of a model that goes on as the text does, behind each of these."""
+    made = np.zeros((len(tokens), vocab), np.float32)
+    made[range(len(tokens)), [5 + (token - 4) % 4 for token in tokens]] = 60
+    return made
+
+
+def rows(draft, vocab=VOCAB):
+    """Of the target."""
+    return behind([*draft.sequence.prompt, *draft.sequence.tokens, *draft.token_ids][-draft.rows:], vocab)
+
+
+# By each limit: how many draft tokens fit. A message has the mask of each row too, 128 bytes, and 16 for its token.
+LIMITS = {"rows": (["--max-rows-per-step=10"], 9), "row bytes": ([f"--max-row-bytes-per-step={9 * ROW}", f"--max-message-bytes={9 * ROW}"], None),
+          "none": ([], 256)}
+
+
+def room(limit, path):
+    """What there is room for, with 16 rows in a slot: more go in messages, but where shared memory is insisted on."""
+    expected = LIMITS[limit][1]
+    if expected is None:
+        expected = 8 if path != "inline" else (9 * ROW - 512) // (ROW + 128 + 16) - 1
+    return min(expected, 15) if path == "shared_memory" else expected
+
+
+@pytest.mark.parametrize("path", [*PATHS, "auto"])
+@pytest.mark.parametrize("limit", LIMITS)
+def test_a_draft_is_no_longer_than_a_verification_has_room_for(serve, connected, limit, path):  # noqa: F811
+    server, most = serve(*LIMITS[limit][0]), room(limit, path)
+
+    async def run():
+        async with connected(server.uds, VOCAB, data_path=path, max_rows=16) as (stream, speculation):
+            text = opened(stream)
+            await done(speculation.verify([Draft(text)], rows(Draft(text))))
+            asked = []
+
+            def model(pairs):
+                asked.append(len(pairs))
+                return behind([[*text.prompt, *text.tokens, *path][-1] for text, path in pairs])
+
+            for make in (lambda: speculation.proposed([text]), lambda: speculation.chain([text], model, 300),
+                         lambda: speculation.tree([text], model, range(-1, 298))):
+                asked.clear()
+                [draft] = await done(make())
+                assert len(draft.token_ids) == min(most, 256 if asked else 64) and len(asked) <= most
+                [verified] = await done(speculation.verify([draft], rows(draft)))
+                assert len(verified.accepted_path) == len(draft.token_ids)
+            assert speculation.length(text, 999) == most
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_the_largest_vocabularies_with_default_limits(server, path):
+    """A row of 1 MiB, 64 MiB of rows in a step and in a message."""
+    vocab = 262_144
+    with croupier.connect(server.uds, vocab, data_path=path) as stream:
+        text, speculation = opened(stream), croupier.Speculation(stream)
+        speculation.verify([Draft(text)], rows(Draft(text), vocab))
+        [draft] = speculation.proposed([text])
+        assert len(draft.token_ids) == (63 if path == "shared_memory" else 61)
+        [verified] = speculation.verify([draft], rows(draft, vocab))
+        assert len(verified.token_ids) == draft.rows
+
+
+@pytest.mark.parametrize("flags, count, said", [
+    (["--max-rows-per-step=10"], 10, "takes 11 rows, max_rows_per_step is 10; draft fewer tokens, or raise max_rows_per_step$"),
+    ([f"--max-row-bytes-per-step={9 * ROW}", f"--max-message-bytes={9 * ROW}"], 9,
+     "takes 40000 bytes of rows, max_row_bytes_per_step is 36000; draft fewer tokens, or raise max_row_bytes_per_step$"),
+])
+def test_a_draft_of_the_worker_s_own_that_is_too_long_says_what_to_do(serve, flags, count, said):
+    with croupier.connect(serve(*flags).uds, VOCAB) as stream:
+        text, speculation = opened(stream), croupier.Speculation(stream)
+        speculation.verify([Draft(text)], rows(Draft(text)))
+        with pytest.raises(ValueError, match=rf"^work\[0\] alone {said}"):
+            speculation.verify([Draft(text, [5] * count)], np.zeros((count + 1, VOCAB), np.float32))
+        assert len(text.tokens) == 1
+
+
+def test_where_no_row_fits_nothing_is_drafted(serve):
+    with croupier.connect(serve(f"--max-row-bytes-per-step={4096}", "--max-message-bytes=4096").uds, 2000) as stream:
+        text, speculation = opened(stream), croupier.Speculation(stream)
+        assert speculation.chain([text], None, 4) == [Draft(text, [], None, "kept")]
+        with pytest.raises(ValueError, match="takes 8000 bytes of rows, max_row_bytes_per_step is 4096; it cannot be split"):
+            speculation.verify([Draft(text)], np.zeros((1, 2000), np.float32))
