@@ -75,6 +75,8 @@ class RowKeeper(Texts):
         # Whether the server asked to leave, and texts with a draft that it keeps: what their last work was emitted nothing.
         self.is_asked_to_leave = False
         self.drafted: set[int] = set()
+        # How many connections there were: each forgets the drafts that the ones before kept.
+        self.connections = 0
 
     def rows(self, count: int) -> Rows:
         """Rows to be written: a slot if there is one that holds so many, else memory of one's own."""

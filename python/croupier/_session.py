@@ -43,6 +43,7 @@ class Session(StepMaker):
         """Takes in what the server offers."""
         self.offer, self.limits = ready.shard_offer, Limits(ready.limits)
         self.is_asked_to_leave = False
+        self.connections += 1
         self.drafted.clear()
 
     def may_leave(self) -> bool:

@@ -26,7 +26,7 @@ from ._results import failure_of
 from ._sparse import SparseDistribution
 from ._types import Sequence, Step
 from .client import Stream
-from .errors import Failure, OpenError, RowError
+from .errors import Failure, LogitsLost, OpenError, RowError
 from .schema import pb
 
 if TYPE_CHECKING:
@@ -205,10 +205,26 @@ class _Plan(Generic[_S]):
 
     def _draft(self, sequences: list[Sequence], model: AsyncDraftModel, parents: Listing[int],
                lengths: list[int] | None) -> _Calls[list[Draft]]:
-        """Token by token, for all texts at once: draft work is one token a step."""
-        drafts = [Draft(sequence, [], None if lengths else [], "kept") for sequence in sequences]
+        """Again from the first token where the connection was lost meanwhile: no server knows of those before it then."""
         # Before the model is asked.
         check_once("texts", [sequence.id for sequence in sequences])
+        while True:
+            try:
+                drafts = yield from self._drawn(sequences, model, parents, lengths)
+            except LogitsLost:
+                # Ranks have to attach again first.
+                if self.stream._session.shards:
+                    raise
+                continue
+            if drafts is not None:
+                return drafts
+
+    def _drawn(self, sequences: list[Sequence], model: AsyncDraftModel, parents: Listing[int],
+               lengths: list[int] | None) -> _Calls[list[Draft] | None]:
+        """Token by token, for all texts at once: draft work is one token a step. None where they are not all of one connection."""
+        session = self.stream._session
+        connection = session.connections
+        drafts = [Draft(sequence, [], None if lengths else [], "kept") for sequence in sequences]
         # Trees: siblings are drawn from one row.
         behind: dict[tuple[int, int], Any] = {}
         going = list(range(len(drafts)))
@@ -231,6 +247,11 @@ class _Plan(Generic[_S]):
             step, result = done
             if step.opens_failed:
                 raise OpenError(step.opens_failed, result)
+            if session.connections != connection:
+                # One message is sent again as a whole, of several some may have been answered before.
+                if token or len(step.parts) > 1:
+                    return None
+                connection = session.connections
             failures = {drafts[at].sequence.id: failure_of(r) for at, r in zip(going, result.work) if r.status != pb.ROW_STATUS_OK}
             if failures:
                 raise SpeculationError(failures, [None] * len(drafts), result)
@@ -287,7 +308,8 @@ class Speculation(_Plan[Stream]):
 
     def chain(self, sequences: Iterable[Sequence], model: DraftModel, at_most: int = 4) -> list[Draft]:
         """Drafts with a draft model, one token after the other, which the sidecar draws with the texts' own parameters. Raises
-        `SpeculationError`, and `OpenError` where a text was not opened: draft again without it, since the others are as they were."""
+        `SpeculationError`, and `OpenError` where a text was not opened: draft again without it, since the others are as they were. Where the
+        server is lost meanwhile all is drawn again, and the model asked again."""
         return _run(self._chain(sequences, model, at_most))
 
     def tree(self, sequences: Iterable[Sequence], model: DraftModel, parents: Iterable[int]) -> list[Draft]:
@@ -340,24 +362,32 @@ def _stacked(rows: list[Any]) -> Array | OnDevice:
 
 
 def _run(plan: _Calls[_T]) -> _T:
+    resume: Callable[[Any], Callable[[], Any]] = plan.send
     reply: Any = None
     while True:
         try:
-            call = plan.send(reply)
+            call = resume(reply)
         except StopIteration as done:
             value: _T = done.value
             return value
-        reply = call()
+        try:
+            resume, reply = plan.send, call()
+        except LogitsLost as error:
+            resume, reply = plan.throw, error
 
 
 async def _wait(plan: _Calls[_T]) -> _T:
+    resume: Callable[[Any], Callable[[], Any]] = plan.send
     reply: Any = None
     while True:
         try:
-            call = plan.send(reply)
+            call = resume(reply)
         except StopIteration as done:
             value: _T = done.value
             return value
-        reply = call()
-        if inspect.isawaitable(reply):
-            reply = await reply
+        try:
+            resume, reply = plan.send, call()
+            if inspect.isawaitable(reply):
+                reply = await reply
+        except LogitsLost as error:
+            resume, reply = plan.throw, error

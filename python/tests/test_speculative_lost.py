@@ -1,0 +1,75 @@
+"""A server that is lost while a draft is drawn: it is drawn again from its first token, and the texts are the same."""
+
+import asyncio
+
+import numpy as np
+import pytest
+
+import croupier
+from test_client import PATHS
+from test_speculative import TREE, VOCAB, draft_model, going, target
+from test_speculative_texts import connected, done  # noqa: F401
+
+FIELDS = {"max_tokens": 20, "temperature": 1.0}
+
+
+def drawing(speculation, texts, shape, model):
+    return speculation.tree(texts, model, TREE) if shape == "tree" else speculation.chain(texts, model, 4)
+
+
+def replaced(server, how):
+    """Another one in its place; one that ends in order takes the memory of rows along."""
+    if how != "terminate":
+        server.kill()
+    else:
+        server.process.terminate()
+        server.process.wait()
+    server.start()
+
+
+async def run(server, connected, shape, model, **options):  # noqa: F811
+    """The drafts and the texts."""
+    async with connected(server.uds, VOCAB, **options) as (stream, speculation):
+        texts, found = [stream.open(seed=seed, prompt=[seed, 1], **FIELDS) for seed in range(8)], []
+        while now := going(texts):
+            drafts = await done(drawing(speculation, now, shape, model))
+            found.append([draft.token_ids for draft in drafts])
+            await done(speculation.verify(drafts, target(drafts)))
+        return found, [text.tokens for text in texts]
+
+
+# Before the first token of a draft, and between two. One that ends in order takes a second each time.
+HOW = {"kill": ([], (2, 7, 13, 14)), "kill, in two messages": (["--max-rows-per-step=7"], (2, 7, 13, 14)), "terminate": (["--drain-timeout=100ms"], (7, 8))}
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("shape", ["chain", "tree"])
+def test_a_draft_is_drawn_again_where_the_server_was_lost(serve, connected, shape, how, path):  # noqa: F811
+    flags, lost = HOW[how]
+    server, asked = serve(*flags), []
+
+    def model(pairs):
+        asked.append(pairs)
+        if len(asked) in lost:
+            replaced(server, how)
+        return draft_model(pairs)
+
+    whole = asyncio.run(run(server, connected, shape, draft_model, data_path=path))
+    assert asyncio.run(run(server, connected, shape, model, data_path=path)) == whole
+    assert len(asked) > max(lost)
+
+
+def test_ranks_attach_again_first(server):
+    """Whose columns nobody else brings."""
+    with croupier.connect(server.uds, VOCAB, vocab_shards=[5, 7]) as stream:
+        text, speculation, asked = stream.open(seed=1), croupier.Speculation(stream), []
+
+        def model(pairs):
+            asked.append(pairs)
+            replaced(server, "kill")
+            return np.zeros((1, 5), np.float32)
+
+        with pytest.raises(croupier.LogitsLost):
+            speculation.chain([text], model)
+        assert len(asked) == 1 and not text.tokens
