@@ -227,8 +227,8 @@ class Front:
         return largest(rows, whole("n", n, 1), beyond)
 
     def masked(self, sequences: Iterable[Sequence], token_masks: Masks) -> list[pb.Work]:
-        """Work for `step` and `submit` that samples each sequence behind its mask, in the forms that `sample` takes. For other kinds of
-        work set `token_masks` of the message `Work`."""
+        """Work for `step` and `submit` that samples each sequence behind its mask, in the forms that `sample` takes. `Speculation` takes those
+        of drafts; for other kinds of work set `token_masks` of the message `Work`."""
         return self._session.masked(listed("sequences", sequences, "texts", "text"), token_masks)
 
     def discard(self, rows: Rows) -> None:

@@ -18,11 +18,22 @@ _WORD = np.dtype("<u4")
 
 def masked(sequences: list[Sequence], token_masks: Masks, vocab_size: int) -> list[pb.Work]:
     """Work that samples each sequence behind its mask. One that removes nothing is not sent."""
+    masks = encoded([1] * len(sequences), token_masks, vocab_size, "sequences")
+    return [pb.Work(sequence_id=sequence.id, sample=pb.SampleWork(), token_masks=mask) for sequence, mask in zip(sequences, masks)]
+
+
+def encoded(counts: list[int], token_masks: Masks, vocab_size: int, of: str) -> list[bytes]:
+    """The masks of works that use so many rows each, as they are sent; empty where none of a work's removes anything."""
     rows: list[Any] = list(token_masks) if isinstance(token_masks, (list, tuple)) else _rows(token_masks)
-    if len(rows) != len(sequences):
-        raise ValueError(f"token_masks have {len(rows)} rows for {len(sequences)} sequences, must be one for each; None for no mask")
-    return [pb.Work(sequence_id=sequence.id, sample=pb.SampleWork(), token_masks=_wire(at, row, vocab_size))
-            for at, (sequence, row) in enumerate(zip(sequences, rows))]
+    if len(rows) != sum(counts):
+        raise ValueError(f"token_masks have {len(rows)} rows for {sum(counts)} {of}, must be one for each; None for no mask")
+    wire = [_wire(at, row, vocab_size) for at, row in enumerate(rows)]
+    found, start = [], 0
+    for count in counts:
+        own, start = wire[start:start + count], start + count
+        # Among others each row has one.
+        found.append(b"".join(one or b"\xff" * (-(-vocab_size // 32) * 4) for one in own) if any(own) else b"")
+    return found
 
 
 def _rows(given: Any) -> list[Array]:

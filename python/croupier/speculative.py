@@ -21,7 +21,8 @@ import numpy as np
 
 from . import aio
 from ._arrays import as_array, in_dtype, is_on_device
-from ._checks import check_once, listed, token_ids, whole
+from ._checks import below, check_once, listed, text, token_ids, whole
+from ._masks import encoded
 from ._results import failure_of
 from ._sparse import SparseDistribution
 from ._types import Sequence, Step
@@ -32,12 +33,16 @@ from .schema import pb
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from ._forms import Array, Exported, Lines, Logits, OnDevice
+    from ._forms import Array, Exported, Lines, Logits, Masks, OnDevice
 
 #: Gives the draft model's logits behind each text and these draft tokens of it: shape (pairs, vocab_size).
 DraftModel = Callable[[list[tuple[Sequence, list[int]]]], "Lines"]
 #: The same, or an awaitable of them.
 AsyncDraftModel = Callable[[list[tuple[Sequence, list[int]]]], "Lines | Awaitable[Lines]"]
+#: Gives the masks behind each text and these draft tokens of it, in the forms that `sample` takes.
+DraftMasks = Callable[[list[tuple[Sequence, list[int]]]], "Masks"]
+#: The same, or an awaitable of them.
+AsyncDraftMasks = Callable[[list[tuple[Sequence, list[int]]]], "Masks | Awaitable[Masks]"]
 _T = TypeVar("_T")
 _S = TypeVar("_S", bound="Stream | aio.Stream")
 #: A generator of calls, which is given what the calls come to.
@@ -148,6 +153,15 @@ class SpeculationError(RowError):
         return type(self), (self.failures, self.verified, self.result)
 
 
+@dataclass(frozen=True)
+class _Asks:
+    """Whom to ask for rows and masks of a draft, and what to say of its steps."""
+
+    model: AsyncDraftModel
+    masks: AsyncDraftMasks | None
+    about: dict[str, Any]
+
+
 class _Plan(Generic[_S]):
     """The steps, without saying how to wait for them: generators of calls, which are given what the calls come to."""
 
@@ -203,14 +217,13 @@ class _Plan(Generic[_S]):
             if self.stream.sequences.get(sequence.id) is not sequence:
                 self._told.pop(sequence, None)
 
-    def _draft(self, sequences: list[Sequence], model: AsyncDraftModel, parents: Listing[int],
-               lengths: list[int] | None) -> _Calls[list[Draft]]:
+    def _draft(self, sequences: list[Sequence], parents: Listing[int], lengths: list[int] | None, asks: _Asks) -> _Calls[list[Draft]]:
         """Again from the first token where the connection was lost meanwhile: no server knows of those before it then."""
         # Before the model is asked.
         check_once("texts", [sequence.id for sequence in sequences])
         while True:
             try:
-                drafts = yield from self._drawn(sequences, model, parents, lengths)
+                drafts = yield from self._drawn(sequences, parents, lengths, asks)
             except LogitsLost:
                 # Ranks have to attach again first.
                 if self.stream._session.shards:
@@ -219,14 +232,13 @@ class _Plan(Generic[_S]):
             if drafts is not None:
                 return drafts
 
-    def _drawn(self, sequences: list[Sequence], model: AsyncDraftModel, parents: Listing[int],
-               lengths: list[int] | None) -> _Calls[list[Draft] | None]:
+    def _drawn(self, sequences: list[Sequence], parents: Listing[int], lengths: list[int] | None, asks: _Asks) -> _Calls[list[Draft] | None]:
         """Token by token, for all texts at once: draft work is one token a step. None where they are not all of one connection."""
         session = self.stream._session
         connection = session.connections
         drafts = [Draft(sequence, [], None if lengths else [], "kept") for sequence in sequences]
         # Trees: siblings are drawn from one row.
-        behind: dict[tuple[int, int], Any] = {}
+        behind: dict[tuple[int, int], tuple[Any, bytes]] = {}
         going = list(range(len(drafts)))
         for token, parent in enumerate(parents):
             if lengths:
@@ -235,15 +247,12 @@ class _Plan(Generic[_S]):
                 break
             fresh = [at for at in going if (at, parent) not in behind]
             if fresh:
-                paths = [[drafts[at].token_ids[i] for i in drafts[at].path(parent)] for at in fresh]
-                asked = list(zip((drafts[at].sequence for at in fresh), paths))
-                rows: Lines = yield lambda: model(asked)
-                if len(rows) != len(fresh):
-                    raise ValueError(f"the draft model gave {len(rows)} rows for {len(fresh)} texts, must be one for each")
+                rows = yield from self._asked([drafts[at] for at in fresh], parent, asks)
                 behind |= {(at, parent): row for at, row in zip(fresh, rows)}
-            works = [pb.Work(sequence_id=drafts[at].sequence.id, draft=pb.DraftWork(restart=token == 0, parent=parent)) for at in going]
-            logits = _stacked([behind[at, parent] for at in going])
-            done: tuple[Step, pb.StepResult] = yield lambda: self.stream._step(logits, works)
+            works = [pb.Work(sequence_id=drafts[at].sequence.id, draft=pb.DraftWork(restart=token == 0, parent=parent),
+                             token_masks=behind[at, parent][1]) for at in going]
+            logits = _stacked([behind[at, parent][0] for at in going])
+            done: tuple[Step, pb.StepResult] = yield lambda: self.stream._step(logits, works, **asks.about)
             step, result = done
             if step.opens_failed:
                 raise OpenError(step.opens_failed, result)
@@ -264,17 +273,29 @@ class _Plan(Generic[_S]):
                     going.remove(at)
         return drafts
 
-    def _chain(self, sequences: Iterable[Sequence], model: AsyncDraftModel, at_most: int) -> _Calls[list[Draft]]:
+    def _asked(self, drafts: list[Draft], parent: int, asks: _Asks) -> _Calls[list[tuple[Any, bytes]]]:
+        """The model's row behind this draft token of each, and the mask."""
+        pairs = [(draft.sequence, [draft.token_ids[i] for i in draft.path(parent)]) for draft in drafts]
+        rows: Lines = yield lambda: asks.model(pairs)
+        if len(rows) != len(pairs):
+            raise ValueError(f"the draft model gave {len(rows)} rows for {len(pairs)} texts, must be one for each")
+        if (masks := asks.masks) is None:
+            return [(row, b"") for row in rows]
+        given: Masks = yield lambda: masks(pairs)
+        return list(zip(rows, encoded([1] * len(pairs), given, self.stream._session.vocab_size, "texts")))
+
+    def _chain(self, sequences: Iterable[Sequence], at_most: int, asks: _Asks) -> _Calls[list[Draft]]:
         sequences, at_most = self._open(sequences), whole("at_most", at_most, 0)
         lengths = [self.length(sequence, at_most) for sequence in sequences]
-        return self._draft(sequences, model, range(-1, max(lengths, default=0) - 1), lengths)
+        return self._draft(sequences, range(-1, max(lengths, default=0) - 1), lengths, asks)
 
-    def _tree(self, sequences: Iterable[Sequence], model: AsyncDraftModel, parents: Iterable[int]) -> _Calls[list[Draft]]:
+    def _tree(self, sequences: Iterable[Sequence], parents: Iterable[int], asks: _Asks) -> _Calls[list[Draft]]:
         # Before anything is drawn: each follows one before it.
         shape = [whole(f"parents[{at}]", parent, -1, at - 1) for at, parent in enumerate(parents)]
-        return self._draft(self._open(sequences), model, shape[: self.stream._session.draft_room()], None)
+        return self._draft(self._open(sequences), shape[: self.stream._session.draft_room()], None, asks)
 
-    def _verify(self, drafts: Iterable[Draft], logits: Logits, measure: bool) -> _Calls[list[Verified]]:
+    def _verify(self, drafts: Iterable[Draft], logits: Logits, measure: bool, token_masks: Masks | None,
+                about: dict[str, Any]) -> _Calls[list[Verified]]:
         drafts = listed("drafts", drafts, "drafts", "Draft(text)")
         for at, draft in enumerate(drafts):
             if not isinstance(draft, Draft):
@@ -282,8 +303,12 @@ class _Plan(Generic[_S]):
         self._open([draft.sequence for draft in drafts])
         check_once("drafts", [draft.sequence.id for draft in drafts])
         works = [draft.work(measure) for draft in drafts]
+        if token_masks is not None:
+            masks = encoded([draft.rows for draft in drafts], token_masks, self.stream._session.vocab_size, "rows of logits")
+            for work, mask in zip(works, masks):
+                work.token_masks = mask
         # Not `step`, whose errors would leave out what became of the others.
-        done: tuple[Step, pb.StepResult] = yield lambda: self.stream._step(logits, works)
+        done: tuple[Step, pb.StepResult] = yield lambda: self.stream._step(logits, works, **about)
         step, result = done
         verified: list[Verified | None] = []
         failures = {}
@@ -306,48 +331,70 @@ class _Plan(Generic[_S]):
 class Speculation(_Plan[Stream]):
     """Speculates on texts of a `croupier.Stream`."""
 
-    def chain(self, sequences: Iterable[Sequence], model: DraftModel, at_most: int = 4) -> list[Draft]:
+    def chain(self, sequences: Iterable[Sequence], model: DraftModel, at_most: int = 4, *, token_masks: DraftMasks | None = None,
+              traceparent: str = "", deadline_ms: int = 0) -> list[Draft]:
         """Drafts with a draft model, one token after the other, which the sidecar draws with the texts' own parameters. Raises
         `SpeculationError`, and `OpenError` where a text was not opened: draft again without it, since the others are as they were. Where the
-        server is lost meanwhile all is drawn again, and the model asked again."""
-        return _run(self._chain(sequences, model, at_most))
+        server is lost meanwhile all is drawn again, and the model asked again.
 
-    def tree(self, sequences: Iterable[Sequence], model: DraftModel, parents: Iterable[int]) -> list[Draft]:
+        token_masks: what gives masks, as the model gives logits: called behind it with the same pairs, it returns a row for each, in the forms
+        that `Stream.sample` takes. Verify with the same ones.
+        traceparent, deadline_ms: as of `Stream.sample`, for each of the steps, one for each draft token."""
+        return _run(self._chain(sequences, at_most, _asks(model, token_masks, traceparent, deadline_ms)))
+
+    def tree(self, sequences: Iterable[Sequence], model: DraftModel, parents: Iterable[int], *, token_masks: DraftMasks | None = None,
+             traceparent: str = "", deadline_ms: int = 0) -> list[Draft]:
         """The same in this shape, `Draft.parents`, or its beginning where one verification has no room for all of it; the model is asked once
         for siblings. No advice: it is for chains."""
-        return _run(self._tree(sequences, model, parents))
+        return _run(self._tree(sequences, parents, _asks(model, token_masks, traceparent, deadline_ms)))
 
-    def verify(self, drafts: Iterable[Draft], logits: Logits, measure: bool = False) -> list[Verified]:
+    def verify(self, drafts: Iterable[Draft], logits: Logits, measure: bool = False, *, token_masks: Masks | None = None,
+               traceparent: str = "", deadline_ms: int = 0) -> list[Verified]:
         """Verifies drafts with the target's logits, `Draft.rows` rows of each in this order. Raises `SpeculationError`, and `OpenError` where a
         text was not opened; what became of the other drafts is in their `verified`.
 
         A text without a draft may be among them, `Draft(text)`: it gets the token that `sample` would give.
-        """
-        return _run(self._verify(drafts, logits, measure))
+
+        token_masks: which tokens may come, in the forms that `Stream.sample` takes: a row, or None, for each row of logits. That of a draft token's
+        row is the mask behind the path that ends with it.
+        traceparent, deadline_ms: as of `Stream.sample`."""
+        return _run(self._verify(drafts, logits, measure, token_masks, _about(traceparent, deadline_ms)))
 
 
 class AsyncSpeculation(_Plan[aio.Stream]):
-    """The same on a `croupier.aio.Stream`; a draft model may be a coroutine."""
+    """The same on a `croupier.aio.Stream`; a draft model may be a coroutine, and so may what gives masks."""
 
-    async def chain(self, sequences: Iterable[Sequence], model: AsyncDraftModel, at_most: int = 4) -> list[Draft]:
+    async def chain(self, sequences: Iterable[Sequence], model: AsyncDraftModel, at_most: int = 4, *,
+                    token_masks: AsyncDraftMasks | None = None, traceparent: str = "", deadline_ms: int = 0) -> list[Draft]:
         """As of `Speculation`."""
-        return await _wait(self._chain(sequences, model, at_most))
+        return await _wait(self._chain(sequences, at_most, _asks(model, token_masks, traceparent, deadline_ms)))
 
-    async def tree(self, sequences: Iterable[Sequence], model: AsyncDraftModel, parents: Iterable[int]) -> list[Draft]:
+    async def tree(self, sequences: Iterable[Sequence], model: AsyncDraftModel, parents: Iterable[int], *,
+                   token_masks: AsyncDraftMasks | None = None, traceparent: str = "", deadline_ms: int = 0) -> list[Draft]:
         """As of `Speculation`."""
-        return await _wait(self._tree(sequences, model, parents))
+        return await _wait(self._tree(sequences, parents, _asks(model, token_masks, traceparent, deadline_ms)))
 
-    async def verify(self, drafts: Iterable[Draft], logits: Logits, measure: bool = False) -> list[Verified]:
+    async def verify(self, drafts: Iterable[Draft], logits: Logits, measure: bool = False, *, token_masks: Masks | None = None,
+                     traceparent: str = "", deadline_ms: int = 0) -> list[Verified]:
         """As of `Speculation`."""
-        return await _wait(self._verify(drafts, logits, measure))
+        return await _wait(self._verify(drafts, logits, measure, token_masks, _about(traceparent, deadline_ms)))
+
+
+def _asks(model: AsyncDraftModel, masks: AsyncDraftMasks | None, traceparent: str, deadline_ms: int) -> _Asks:
+    return _Asks(model, masks, _about(traceparent, deadline_ms))
+
+
+def _about(traceparent: str, deadline_ms: int) -> dict[str, Any]:
+    """What a step is told of itself; a mistake is told before the model is asked."""
+    return {"traceparent": text("traceparent", traceparent), "deadline_ms": below("deadline_ms", deadline_ms)}
 
 
 def _texts(given: Iterable[Sequence]) -> list[Sequence]:
     """Texts as a list."""
     texts = listed("texts", given, "texts", "text")
-    for at, text in enumerate(texts):
-        if not isinstance(text, Sequence):
-            raise TypeError(f"texts[{at}] is {text!r}, must be one that `open` gave")
+    for at, each in enumerate(texts):
+        if not isinstance(each, Sequence):
+            raise TypeError(f"texts[{at}] is {each!r}, must be one that `open` gave")
     return texts
 
 

@@ -128,7 +128,8 @@ def gets(rank: croupier.Rank, given: dict[str, Any], wanted: croupier.SamplingFi
     assert_type(drafts[0].work(), pb.Work)
     for ids, probabilities in ([[5]], [[1.0]]), (mask, logits):
         croupier.Draft(text, [5], distribution=croupier.SparseDistribution(ids, probabilities))
-    verified = speculation.verify(drafts, logits)
+    speculation.tree([text], lambda pairs: logits, [-1], token_masks=lambda pairs: [mask, None], traceparent="x", deadline_ms=50)
+    verified = speculation.verify(drafts, logits, token_masks=[mask, None], traceparent="x", deadline_ms=50)
     assert_type(verified, list[croupier.Verified])
     assert_type(verified[0].result, pb.WorkResult)
     assert_type(vllm.CroupierLogitsProcessor.address, str | None)
@@ -142,7 +143,10 @@ async def gets_later(text: croupier.Sequence) -> None:
         async def model(pairs: list[tuple[croupier.Sequence, list[int]]]) -> np.ndarray[Any, np.dtype[np.float32]]:
             return logits
         speculation = croupier.AsyncSpeculation(stream)
-        drafts = await speculation.tree([text], model, [-1, -1])
+        async def masks(pairs: list[tuple[croupier.Sequence, list[int]]]) -> list[Any]:
+            return [None for _ in pairs]
+        await speculation.chain([text], model, token_masks=lambda pairs: logits)
+        drafts = await speculation.tree([text], model, [-1, -1], token_masks=masks)
         assert_type(drafts, list[croupier.Draft])
         assert_type(await speculation.verify(drafts, logits), list[croupier.Verified])
     assert_type(await aio.server_info(server), pb.GetServerInfoResponse)
@@ -176,6 +180,7 @@ waiting.sample(logits, texts).append(5)
 croupier.Speculation(waiting)
 asyncio.run(waiting)
 croupier.Speculation(stream).verify(texts, logits)
+croupier.Speculation(stream).chain(texts, model, token_masks=logits)
 croupier.pb.Work(sequence=5)
 croupier.pb.RowStatus.Name("ROW_STATUS_OK")
 croupier.GrammarParams(json_schema=5)
