@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from .schema import pb
 
 if TYPE_CHECKING:
-    from .speculative import Verified
+    from ._drafts import Verified
 
 
 class Cause(TypedDict, total=False):

@@ -14,26 +14,24 @@ import inspect
 import sys
 import weakref
 from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence as Listing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
 from . import aio
-from ._arrays import as_array, in_dtype, is_on_device
-from ._checks import below, check_once, listed, text, token_ids, whole
+from ._arrays import as_array, is_on_device
+from ._checks import below, check_once, listed, text, whole
+from ._drafts import Draft, SpeculationError, Verified
 from ._masks import encoded
 from ._results import failure_of
-from ._sparse import SparseDistribution
 from ._types import Sequence, Step
 from .client import Stream
-from .errors import Failure, LogitsLost, OpenError, RowError
+from .errors import LogitsLost, OpenError
 from .schema import pb
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from ._forms import Array, Exported, Lines, Logits, Masks, OnDevice
+    from ._forms import Array, Lines, Logits, Masks, OnDevice
 
 #: Gives the draft model's logits behind each text and these draft tokens of it: shape (pairs, vocab_size).
 DraftModel = Callable[[list[tuple[Sequence, list[int]]]], "Lines"]
@@ -48,109 +46,9 @@ _S = TypeVar("_S", bound="Stream | aio.Stream")
 #: A generator of calls, which is given what the calls come to.
 _Calls = Generator[Callable[[], Any], Any, _T]
 
+__all__ = ["AsyncSpeculation", "Draft", "Speculation", "SpeculationError", "Verified"]
+
 _LAST = {pb.LAST_TOKEN_RECOVERED: "recovered", pb.LAST_TOKEN_BONUS: "bonus", pb.LAST_TOKEN_ACCEPTED: "accepted"}
-
-
-@dataclass(frozen=True)
-class Draft:
-    """Draft tokens of one text, and where what they were drawn from is."""
-
-    sequence: Sequence
-    token_ids: list[int] = field(default_factory=list)
-    parents: list[int] | None = None
-    """For trees: the index of the draft token that each follows, -1 for the text's last token. None: a chain."""
-    distribution: npt.ArrayLike | Exported | SparseDistribution = "deterministic"
-    """"kept": in the sidecar, from draft work. "deterministic": there is no chance in them. Or probabilities that the worker drew
-    from, shape (draft tokens, vocab_size), or as a `SparseDistribution` those that are not 0: with a vocabulary of 128,256 a whole row is
-    513 KB for each draft token."""
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.sequence, Sequence):
-            raise TypeError(f"sequence is {self.sequence!r}, must be one that `open` gave")
-        object.__setattr__(self, "token_ids", token_ids("token_ids", self.token_ids))
-        if self.parents is not None:
-            object.__setattr__(self, "parents", [whole(f"parents[{at}]", parent, -1) for at, parent in enumerate(self.parents)])
-
-    @property
-    def rows(self) -> int:
-        """Rows of target logits that its verification takes: behind the last token, then behind each draft token."""
-        return len(self.token_ids) + 1
-
-    def path(self, index: int) -> list[int]:
-        """Draft tokens from the first to this one, by index; none for -1."""
-        found: list[int] = []
-        while index >= 0:
-            found.append(index)
-            index = self.parents[index] if self.parents is not None else index - 1
-        return found[::-1]
-
-    def work(self, measure: bool = False) -> pb.Work:
-        """The `Work` that verifies it."""
-        verify = pb.VerifyWork(draft_token_ids=self.token_ids, measure=measure)
-        if self.parents is not None:
-            verify.parents.extend(self.parents)
-        if isinstance(self.distribution, str):
-            # An empty draft was not drawn from anything.
-            kind = self.distribution if self.token_ids else "deterministic"
-            if kind not in ("kept", "deterministic"):
-                raise ValueError(f'distribution is {kind!r}, must be "kept", "deterministic" or probabilities')
-            getattr(verify, kind).SetInParent()
-        elif isinstance(self.distribution, SparseDistribution):
-            verify.sparse.SetInParent()
-            verify.sparse.MergeFrom(self.distribution.encode(len(self.token_ids)))
-        else:
-            verify.dense.probs = self._probabilities().tobytes()
-            verify.dense.dtype = pb.LOGITS_DTYPE_F32
-        return pb.Work(sequence_id=self.sequence.id, verify=verify)
-
-    def _probabilities(self) -> npt.NDArray[np.float32]:
-        assert not isinstance(self.distribution, SparseDistribution)
-        if is_on_device(self.distribution):
-            raise ValueError("distribution is on a GPU; give a copy on the host, for a tensor distribution.cpu()")
-        found = as_array(self.distribution, "f32")
-        # Turned round it would have as many bytes, and nobody would see that it is another one.
-        if found.ndim != 1 and (found.ndim != 2 or len(found) != len(self.token_ids)):
-            raise ValueError(f"distribution has the shape {found.shape}, must be ({len(self.token_ids)}, vocab_size), a row for each draft token")
-        return np.ascontiguousarray(in_dtype(found, "f32", "distribution is"), "<f4")
-
-
-@dataclass
-class Verified:
-    """What became of a draft. The tokens are in `sequence.tokens` too."""
-
-    draft: Draft
-    token_ids: list[int]
-    """Emitted: the accepted draft tokens, and one more unless the text ended with an accepted one, or `BLOCK` came to a row that
-    cannot be sampled. Then the row behind the last one is needed again."""
-    accepted_path: list[int]
-    """Indices of the accepted draft tokens: what to keep of them in the KV cache."""
-    last_token: str
-    """How the last one came: "recovered" where a draft token was rejected, "bonus" behind the draft, or "accepted"."""
-    lossless: bool
-    """Whether the tokens have the target's distribution."""
-    result: pb.WorkResult
-    """The `WorkResult`: logprobs, reports, tests where measured."""
-
-    @property
-    def sequence(self) -> Sequence:
-        """The text."""
-        return self.draft.sequence
-
-
-class SpeculationError(RowError):
-    """Some drafts could not be made or verified; the texts are as they were.
-
-    A draft that was "kept" fails when the server has gone and come back since, for then nobody knows what it was drawn
-    from: make it anew.
-    """
-
-    def __init__(self, failures: dict[int, Failure], verified: list[Verified | None], result: pb.StepResult | None = None) -> None:
-        super().__init__(failures, result)
-        self.verified = verified
-        """Of each draft what became of it; None for those in `failures`."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.failures, self.verified, self.result)
 
 
 @dataclass(frozen=True)
