@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Listing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -113,10 +114,14 @@ class SpeculationError(RowError):
     from: make it anew.
     """
 
-    def __init__(self, failures: dict[int, Failure], verified: list[Verified | None], result: pb.StepResult | None = None) -> None:
+    def __init__(self, failures: dict[int, Failure], verified: list[Verified | None], result: pb.StepResult | None = None,
+                 drafts: Listing[Draft] = ()) -> None:
         super().__init__(failures, result)
         self.verified = verified
         """Of each draft what became of it; None for those in `failures`."""
+        self.drafts = list(drafts)
+        """Of `chain` and `tree`, whose `result` is that of the first step in which one failed: the drafts of all texts that are open. Those of
+        texts in `failures` end before the row that failed, and may be verified as the others are. Else empty."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.failures, self.verified, self.result)
+        return type(self), (self.failures, self.verified, self.result, self.drafts)

@@ -27,7 +27,7 @@ from ._masks import encoded
 from ._results import failure_of
 from ._types import Sequence, Step
 from .client import Stream
-from .errors import LogitsLost, OpenError
+from .errors import Failure, LogitsLost, OpenError
 from .schema import pb
 
 if TYPE_CHECKING:
@@ -137,6 +137,8 @@ class _Plan(Generic[_S]):
         drafts = [Draft(sequence, [], None if lengths else [], "kept") for sequence in sequences]
         # Trees: siblings are drawn from one row.
         behind: dict[tuple[int, int], tuple[Any, bytes]] = {}
+        failures: dict[int, Failure] = {}
+        failed: pb.StepResult | None = None
         going = list(range(len(drafts)))
         for token, parent in enumerate(parents):
             if lengths:
@@ -159,16 +161,21 @@ class _Plan(Generic[_S]):
                 if token or len(step.parts) > 1:
                     return None
                 connection = session.connections
-            failures = {drafts[at].sequence.id: failure_of(r) for at, r in zip(going, result.work) if r.status != pb.ROW_STATUS_OK}
-            if failures:
-                raise SpeculationError(failures, [None] * len(drafts), result)
             for at, drawn in zip(list(going), result.work):
+                if drawn.status != pb.ROW_STATUS_OK:
+                    # Nothing can follow it. The others go on.
+                    failures[drafts[at].sequence.id], failed = failure_of(drawn), failed or result
+                    going.remove(at)
+                    continue
                 drafts[at].token_ids.append(drawn.tokens[0].token_id)
                 if (shape := drafts[at].parents) is not None:
                     shape.append(parent)
                 elif drawn.finish_reason:
                     # Nothing would follow it.
                     going.remove(at)
+        if failures:
+            left = [draft for draft in drafts if self.stream.sequences.get(draft.sequence.id) is draft.sequence]
+            raise SpeculationError(failures, [None] * len(drafts), failed, left)
         return drafts
 
     def _asked(self, drafts: list[Draft], parent: int, asks: _Asks) -> _Calls[list[tuple[Any, bytes]]]:
@@ -232,8 +239,9 @@ class Speculation(_Plan[Stream]):
     def chain(self, sequences: Iterable[Sequence], model: DraftModel, at_most: int = 4, *, token_masks: DraftMasks | None = None,
               traceparent: str = "", deadline_ms: int = 0) -> list[Draft]:
         """Drafts with a draft model, one token after the other, which the sidecar draws with the texts' own parameters. Raises
-        `SpeculationError`, and `OpenError` where a text was not opened: draft again without it, since the others are as they were. Where the
-        server is lost meanwhile all is drawn again, and the model asked again.
+        `SpeculationError` where rows of texts fail, once those of the others are drawn: its `drafts` has all. Raises `OpenError` where a text was
+        not opened: draft again without it, since the others are as they were. Where the server is lost meanwhile all is drawn again, and the
+        model asked again.
 
         token_masks: what gives masks, as the model gives logits: called behind it with the same pairs, it returns a row for each, in the forms
         that `Stream.sample` takes. Verify with the same ones.

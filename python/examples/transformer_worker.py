@@ -197,24 +197,21 @@ def decode(stream: croupier.Stream, target: Target, texts: list[Text], args: arg
         sequences = [text.sequence for text in going]
         if steps == args.kill_after and server and not server.restarts:
             server.replace()
-        try:
-            if args.speculate == "draft":
-                drafts = speculation.chain(sequences, small)
-            elif args.speculate == "tree":
-                drafts = speculation.tree(sequences, small, TREE)
-            else:
-                drafts = speculation.proposed(sequences)
-            begun = time.perf_counter()
-            logits = target.logits(going, drafts)
-            computed = time.perf_counter()
-        except SpeculationError:
-            # The server that knew what draft tokens were drawn from is gone.
-            continue
+        if args.speculate == "draft":
+            drafts = speculation.chain(sequences, small)
+        elif args.speculate == "tree":
+            drafts = speculation.tree(sequences, small, TREE)
+        else:
+            drafts = speculation.proposed(sequences)
+        begun = time.perf_counter()
+        logits = target.logits(going, drafts)
+        computed = time.perf_counter()
         try:
             verified = verify(speculation, drafts, logits)
         except SpeculationError as failed:
             if any(failed.verified):
                 raise
+            # The server that knew what draft tokens were drawn from is gone.
             for text, draft in zip(going, drafts):
                 target.forget(text, draft)
             continue

@@ -38,8 +38,9 @@ async def run(server, connected, shape, model, **options):  # noqa: F811
         return found, [text.tokens for text in texts]
 
 
-# Before the first token of a draft, and between two. One that ends in order takes a second each time.
-HOW = {"kill": ([], (2, 7, 13, 14)), "kill, in two messages": (["--max-rows-per-step=7"], (2, 7, 13, 14)), "terminate": (["--drain-timeout=100ms"], (7, 8))}
+# At which of the model's calls: before the first token of a draft, and between two.
+HOW = {"kill": ([], (2, 7, 13, 14)), "kill, in two messages": (["--max-rows-per-step=7"], (2, 7, 13, 14)),
+       "terminate": (["--drain-timeout=100ms"], (7, 8))}
 
 
 @pytest.mark.parametrize("path", PATHS)
