@@ -115,12 +115,12 @@ def _documented(of: str, name: str) -> str:
 def params_of(given: Parameters | None, fields: Mapping[str, object], defaults: pb.SamplingParams | None = None) -> pb.SamplingParams:
     """The SamplingParams of a text: what was given as a whole, and fields that stand above it; on a stream with such defaults."""
     over: pb.SamplingParams = message("SamplingParams", fields)
-    _check_lists(fields, over, defaults)
+    check_lists(fields, over, defaults)
     if given is None:
         return over
     whole, source = pb.SamplingParams(), as_message(given, "SamplingParams")
     if isinstance(given, Mapping):
-        _check_lists({name: value for name, value in given.items() if name not in fields}, source, defaults)
+        check_lists({name: value for name, value in given.items() if name not in fields}, source, defaults)
     # A copy: what is chosen here does not show in the caller's.
     whole.CopyFrom(source)
     for name in fields:
@@ -129,7 +129,7 @@ def params_of(given: Parameters | None, fields: Mapping[str, object], defaults: 
     return whole
 
 
-def _check_lists(given: Mapping[str, object], made: pb.SamplingParams, defaults: pb.SamplingParams | None) -> None:
+def check_lists(given: Mapping[str, object], made: pb.SamplingParams, defaults: pb.SamplingParams | None = None) -> None:
     """Refuses empty lists that were meant: on the wire they are absent, and say what the stream's defaults say, not that there are none."""
     known = made.DESCRIPTOR.fields_by_name
     if len(given) == len(known):

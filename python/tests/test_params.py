@@ -222,6 +222,10 @@ def test_it_is_so_in_what_a_request_of_an_engine_has_for_croupier(extra):
     assert _extra.parsed(extra, "where") == pb.SamplingParams(top_k=0)
     with pytest.raises(ValueError, match="where must be fields of croupier.v1.SamplingParams"):
         _extra.parsed({"top_k": -2}, "where")
+    for extra in ({"allowed_token_ids": []}, '{"allowedTokenIds": []}'):
+        with pytest.raises(ValueError, match="where must be .* SamplingParams.allowed_token_ids is empty, so no token would be allowed"):
+            _extra.parsed(extra, "where")
+    assert _extra.parsed({"allowed_token_ids": None, "stop_token_ids": []}, "where") == pb.SamplingParams()
 
 
 def test_an_empty_list_does_not_say_the_opposite_of_what_was_meant(server):

@@ -7,8 +7,11 @@ from typing import Any
 
 from google.protobuf import json_format
 
-from .._params import as_json, as_wire
+from .._params import as_json, as_wire, check_lists
 from ..schema import pb
+
+#: Fields by each of their names in JSON.
+_FIELDS = {name: field.name for field in pb.SamplingParams.DESCRIPTOR.fields for name in (field.name, field.json_name)}
 
 
 def parsed(extra: Any, where: str) -> pb.SamplingParams:
@@ -23,6 +26,7 @@ def parsed(extra: Any, where: str) -> pb.SamplingParams:
         if isinstance(fields, dict) and isinstance(grammar := fields.get("grammar"), dict):
             text = json.dumps(json.loads(text) | {"grammar": {name: _schema(name, value) for name, value in grammar.items()}})
         params: pb.SamplingParams = json_format.Parse(text, pb.SamplingParams())
+        check_lists({_FIELDS[name]: value for name, value in json.loads(text).items()}, params)
         return params
     except (json_format.ParseError, TypeError, ValueError, RecursionError) as error:
         # The last where they are nested too deep: a request's own mistake, which must not end the engine.
