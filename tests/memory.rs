@@ -34,7 +34,14 @@ async fn memory_of_sequences() {
     let never = result.open[0].error.as_ref().unwrap();
     assert_eq!((result.open[0].status(), never.field.as_str()), (OpenStatus::ResourceExhausted, "prompt_token_ids"));
     assert!(never.message.contains("max_state_bytes is 65536: the text never fits"), "{}", never.message);
-    assert_eq!(server.not_opened("state_bytes"), 2.0);
+    let biases = SamplingParams {
+        logit_bias: (0..10_000).map(|token_id| LogitBias { token_id, bias: 0.5 }).collect(),
+        ..seeded(1)
+    };
+    let never = one.step(open_step(vec![open(5, biases)])).await.open[0].error.clone().unwrap();
+    assert_eq!(never.field, "params");
+    assert!(never.message.contains("max_state_bytes is 65536: the text never fits"), "{}", never.message);
+    assert_eq!(server.not_opened("state_bytes"), 3.0);
     // So it is on another stream, and what is open goes on.
     let result = two.step(open_step(vec![long(1, 1500)])).await;
     assert_eq!(result.open[0].status(), OpenStatus::ResourceExhausted);

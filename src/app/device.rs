@@ -31,7 +31,10 @@ pub(super) fn open(config: &Config) -> Result<Box<dyn Backend>, OpenError> {
 }
 
 /// Resolves when the device was found to be lost by others than the engine, whose thread ends with what it finds.
-pub(super) async fn lost() {
+pub(super) async fn lost(config: &Config) {
+    if config.backend == BackendChoice::Cpu {
+        return std::future::pending().await;
+    }
     let mut interval = tokio::time::interval(LOOKS_EVERY);
     while !is_lost() {
         interval.tick().await;

@@ -121,7 +121,7 @@ impl Serving {
             ended = self.last(stop, health, config) => ended,
             error = failed(&mut background) => Err(error),
             end = &mut engine_ended => Err(broken(end)),
-            () = device::lost() => Err(Error::DeviceLost),
+            () = device::lost(config) => Err(Error::DeviceLost),
         };
         let flushed = async {
             if let Some(exporting) = exporting {

@@ -61,8 +61,8 @@ type Key = (GrammarKind, String);
 pub enum CompileError {
     /// It is wrong, or too large.
     Invalid(FieldError),
-    /// There is no room for it.
-    NoRoom,
+    /// There is no room for it, of so many bytes.
+    NoRoom(usize),
     /// It and others of its message take so long that its turn did not come, or there are no threads for it now.
     Busy,
 }
@@ -185,7 +185,7 @@ impl Grammars {
         let compiled = Arc::new(compiled);
         self.took.record(begun.elapsed());
         if !compiled.take_room(state) {
-            return Err(CompileError::NoRoom);
+            return Err(CompileError::NoRoom(compiled.counted()));
         }
         let last = lock(&self.known).add(key, &compiled, self.most_recent);
         // Whoever waits for it finds it, once it may be looked for.

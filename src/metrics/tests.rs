@@ -81,6 +81,8 @@ fn every_reason_not_to_open_a_sequence_has_a_series_of_its_own_and_is_documented
         OpenError::Refused(Refusal::StateBytes),
         OpenError::Refused(Refusal::GrammarsBusy),
     ];
+    let never = OpenError::StateLimit { field: "params", bytes: 2, limit: 1 };
+    assert_eq!(never.label(), errors[6].label(), "whether it ever fits or not");
     let metrics = metrics(1);
     for (at, error) in errors.iter().enumerate() {
         (0..=at).for_each(|_| metrics.model("m").open_failed(error.label()));

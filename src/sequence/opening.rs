@@ -23,7 +23,9 @@ pub enum OpenError {
     },
     /// It alone takes more than `max_state_bytes`.
     StateLimit {
-        /// Bytes it takes.
+        /// Which part of it.
+        field: &'static str,
+        /// Bytes it takes, with what goes with it.
         bytes: usize,
         /// How many all may take.
         limit: usize,
@@ -53,6 +55,14 @@ impl OpenError {
     }
 }
 
+impl OpenError {
+    /// Why so many bytes have no room where `limit` may be taken in all.
+    #[must_use]
+    pub fn no_room(field: &'static str, bytes: usize, limit: usize) -> Self {
+        if bytes > limit { Self::StateLimit { field, bytes, limit } } else { Self::Refused(Refusal::StateBytes) }
+    }
+}
+
 impl From<FieldError> for OpenError {
     fn from(field: FieldError) -> Self {
         Self::Invalid(field)
@@ -70,17 +80,19 @@ impl From<OpenError> for FieldError {
                 let message = format!("prompt and output have {tokens} tokens, max_history_tokens is {limit}");
                 Self::new("prompt_token_ids", message)
             }
-            OpenError::StateLimit { bytes, limit } => {
+            OpenError::StateLimit { field, bytes, limit } => {
                 let message = format!(
-                    "take {bytes} bytes with what is remembered of them, max_state_bytes is {limit}: the text never fits; raise it"
+                    "takes {bytes} bytes of memory with what goes with it, max_state_bytes is {limit}: the text never fits; raise it"
                 );
-                Self::new("prompt_token_ids", message)
+                Self::new(field, message)
             }
             OpenError::StreamLimit { open } => {
                 let message =
                     format!("{open} sequences are open on this stream (max_sequences_per_stream); close some");
                 Self::new("sequence_id", message)
             }
+            // Others need not be closed for that.
+            OpenError::Refused(Refusal::GrammarsBusy) => Self::new("params.grammar", Refusal::GrammarsBusy.message()),
             OpenError::Refused(refusal) => Self::new("sequence_id", refusal.message()),
         }
     }

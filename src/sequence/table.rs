@@ -19,11 +19,6 @@ pub struct Charged {
     room: Permit,
 }
 
-/// Why so many bytes have no room where so many may be taken in all.
-fn no_room(bytes: usize, limit: usize) -> OpenError {
-    if bytes > limit { OpenError::StateLimit { bytes, limit } } else { OpenError::Refused(Refusal::StateBytes) }
-}
-
 impl Charged {
     /// What a sequence takes whatever it remembers: its place in a table at the worst load of the map.
     pub const PLACE: usize = 3 * size_of::<(u64, Open)>();
@@ -34,7 +29,7 @@ impl Charged {
     /// [`Refusal::StateBytes`] when there is too little, or [`OpenError::StateLimit`] where there never is enough.
     pub fn new(sequence: Sequence, server: &Arc<Counter>) -> Result<Self, OpenError> {
         let needed = Self::needed(&sequence, 1);
-        let room = server.take(needed).ok_or_else(|| no_room(needed, server.limit()))?;
+        let room = server.take(needed).ok_or_else(|| Self::no_room(&sequence, server.limit()))?;
         Ok(Self { sequence, room })
     }
 
@@ -45,7 +40,12 @@ impl Charged {
     pub fn then(mut self, more: impl FnOnce(Sequence) -> Result<Sequence, FieldError>) -> Result<Self, OpenError> {
         self.sequence = more(self.sequence)?;
         let limit = self.room.limit();
-        if self.may_grow(1, 0) { Ok(self) } else { Err(no_room(Self::needed(&self.sequence, 1), limit)) }
+        if self.may_grow(1, 0) { Ok(self) } else { Err(Self::no_room(&self.sequence, limit)) }
+    }
+
+    /// Why a sequence has no room. Its rules have theirs, as long as it waits for its own.
+    fn no_room(sequence: &Sequence, limit: usize) -> OpenError {
+        OpenError::no_room("prompt_token_ids", Self::needed(sequence, 1) + sequence.rules.held(), limit)
     }
 
     /// Bytes of a sequence and of its next tokens.

@@ -41,6 +41,26 @@ impl<M: Machine> Launches<M> {
         };
         Ok(taken.iter().map(|(rows, places)| rows.iter().zip(places).map(here).collect()).collect())
     }
+
+    /// Copies of rows on the device.
+    ///
+    /// # Errors
+    /// When the machine does not answer.
+    pub(super) fn copies(&mut self, rows: &[RowJob<'_>]) -> Result<Vec<Vec<u8>>, M::Error> {
+        let mut copies = Vec::with_capacity(rows.len());
+        while copies.len() < rows.len() {
+            let fetched = self.fetched(rows[copies.len()..].iter().map(std::slice::from_ref))?;
+            copies.extend(fetched.iter().flatten().map(copy));
+        }
+        Ok(copies)
+    }
+}
+
+/// A copy of a row, looked at once.
+pub(super) fn copy(row: &RowJob<'_>) -> Vec<u8> {
+    let mut bytes = vec![0; row.logits.byte_len()];
+    row.logits.copy_to(&mut bytes);
+    bytes
 }
 
 /// Where a row goes, if it is on the device: behind `end`, which then is its own.

@@ -259,8 +259,7 @@ impl Drop for Mapped {
         // SAFETY: the context is retained for the life of the process; the range is this value's. On a lost device all of it
         // fails, and the process ends.
         unsafe {
-            let _ = result::ctx::set_current(self.context);
-            let _ = settle();
+            let _ = result::ctx::set_current(self.context).and_then(|()| settle());
             if self.is_mapped {
                 let _ = sys::cuMemUnmap(self.at, self.bytes);
             }
@@ -303,8 +302,7 @@ impl Drop for Opened {
         }
         // SAFETY: as for memory made here; it was opened once by this value.
         unsafe {
-            let _ = result::ctx::set_current(self.context);
-            let _ = settle();
+            let _ = result::ctx::set_current(self.context).and_then(|()| settle());
             let _ = sys::cuIpcCloseMemHandle(self.at);
         }
     }

@@ -298,7 +298,7 @@ impl<M: Machine> Backend for CudaBackend<M> {
             return self.try_verify(jobs).unwrap_or_else(|error| self.lost(&error));
         }
         let launches = &mut self.launches;
-        let taken = launches.settle().and_then(|()| Taken::of(&mut launches.machine, jobs));
+        let taken = launches.settle().and_then(|()| Taken::of(launches, jobs));
         let taken = taken.unwrap_or_else(|error| self.lost(&error));
         let rows = taken.rows(jobs);
         let jobs: Vec<VerifyJob<'_>> = jobs.iter().zip(&rows).map(|(job, rows)| VerifyJob { rows, ..*job }).collect();

@@ -1,6 +1,8 @@
 //! Foreign rows of drafts, copied once: a row is looked at in several launches, which must all see the same values. Rows on
-//! the device stay there, as far as there is room; others come to the host together, if they fit what is pinned.
+//! the device stay there, as far as there is room; others come to the host together.
 
+use super::fetch::copy;
+use super::launches::Launches;
 use super::machine::{ALIGNMENT, DeviceRow, Machine};
 use crate::backend::{RowJob, VerifyJob};
 use crate::sampling::logits::{Foreign, Logits};
@@ -28,27 +30,23 @@ impl Taken {
     ///
     /// # Errors
     /// When the machine does not answer.
-    pub(super) fn of<M: Machine>(machine: &mut M, jobs: &[VerifyJob<'_>]) -> Result<Self, M::Error> {
-        let (mut on_device, mut places, mut end) = (Vec::new(), Vec::new(), 0);
+    pub(super) fn of<M: Machine>(launches: &mut Launches<M>, jobs: &[VerifyJob<'_>]) -> Result<Self, M::Error> {
+        let (mut there, mut on_device, mut places, mut end) = (Vec::new(), Vec::new(), Vec::new(), 0);
         for row in jobs.iter().flat_map(|job| job.rows) {
-            let Some(there) = DeviceRow::of(&row.logits, end) else { continue };
-            there.add_to(&mut on_device);
+            let Some(from) = DeviceRow::of(&row.logits, end) else { continue };
+            there.push(*row);
+            from.add_to(&mut on_device);
             places.push(end);
-            end += there.bytes.next_multiple_of(ALIGNMENT);
+            end += from.bytes.next_multiple_of(ALIGNMENT);
         }
-        let held = if on_device.is_empty() { None } else { machine.hold(&on_device, end)? };
-        let is_fetched = held.is_none() && !on_device.is_empty() && end <= machine.inputs(0).len();
-        let fetched = if is_fetched { Some(machine.fetch(0, &on_device)?) } else { None };
+        let held = if there.is_empty() { None } else { launches.machine.hold(&on_device, end)? };
+        let mut fetched = if held.is_none() { launches.copies(&there)? } else { Vec::new() }.into_iter();
         let mut places = places.into_iter();
-        let mut copied = |row: &RowJob<'_>| match (row.logits.device_address().and_then(|_| places.next()), fetched) {
-            (Some(at), _) if held.is_some() => Copied::Device(at),
-            (Some(at), Some(fetched)) => Copied::Host(fetched[at..at + row.logits.byte_len()].to_vec()),
-            _ if row.logits.is_foreign() => {
-                let mut bytes = vec![0; row.logits.byte_len()];
-                row.logits.copy_to(&mut bytes);
-                Copied::Host(bytes)
-            }
-            _ => Copied::Own,
+        let mut copied = |row: &RowJob<'_>| match row.logits.device_address().and_then(|_| places.next()) {
+            Some(at) if held.is_some() => Copied::Device(at),
+            Some(_) => Copied::Host(fetched.next().unwrap_or_else(|| copy(row))),
+            None if row.logits.is_foreign() => Copied::Host(copy(row)),
+            None => Copied::Own,
         };
         let copies = jobs.iter().map(|job| job.rows.iter().map(&mut copied).collect()).collect();
         Ok(Self { held, copies })

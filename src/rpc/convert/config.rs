@@ -142,6 +142,7 @@ fn prepared(
     let rules = blocking(has_grammar, || rules.with_grammar(given.grammars.as_deref(), state, patience));
     let rules = rules.map_err(|error| match error {
         OpenError::Refused(refusal) => Error::Refused(refusal),
+        OpenError::StateLimit { .. } => Error::Refused(Refusal::StateBytes),
         error => in_default_params(error.into()),
     })?;
     rules.charged(state).ok_or(Error::Refused(Refusal::StateBytes))

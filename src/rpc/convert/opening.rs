@@ -4,7 +4,6 @@ use super::config::Config;
 use super::params::{SeedSource, merged};
 use super::samplers;
 use crate::engine::step::Open;
-use crate::error::Refusal;
 use crate::grammar::Patience;
 use crate::params::{FieldError, check_tokens};
 use crate::proto;
@@ -90,7 +89,8 @@ impl Openings<'_> {
             OpenError::Invalid(field) => OpenError::Invalid(field.within("params")),
             error => error,
         })?;
-        let rules = rules.charged(&config.state).ok_or(OpenError::Refused(Refusal::StateBytes))?;
+        let (bytes, limit) = (rules.bytes() + config.rules.held(), config.state.limit());
+        let rules = rules.charged(&config.state).ok_or_else(|| OpenError::no_room("params", bytes, limit))?;
         Ok((rules, seed))
     }
 
@@ -112,6 +112,7 @@ impl Openings<'_> {
 mod tests {
     use super::super::config::config;
     use super::*;
+    use crate::error::Refusal;
     use crate::grammar::Grammars;
     use crate::permits::Counter;
     use crate::rpc::Given;

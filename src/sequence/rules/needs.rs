@@ -47,7 +47,7 @@ impl Rules {
         };
         let compiled = grammars.compile(params, state, patience).map_err(|error| match error {
             CompileError::Invalid(field) => OpenError::Invalid(field.within("grammar")),
-            CompileError::NoRoom => OpenError::Refused(Refusal::StateBytes),
+            CompileError::NoRoom(bytes) => OpenError::no_room("params", bytes, state.limit()),
             CompileError::Busy => OpenError::Refused(Refusal::GrammarsBusy),
         })?;
         self.grammar = Some(Arc::new(Grammar::new(compiled, &params.start, ends)));

@@ -1,7 +1,7 @@
 //! What rules take of memory.
 
 use super::Rules;
-use crate::permits::Counter;
+use crate::permits::{Counter, Permit};
 use crate::sampling::adjust::TokenAdjust;
 use crate::sampling::mark::tournament::Table;
 use crate::sequence::history::Here;
@@ -13,6 +13,13 @@ impl Rules {
     pub fn charged(mut self, counter: &Arc<Counter>) -> Option<Arc<Self>> {
         self.room = Some(counter.take(self.bytes())?);
         Some(Arc::new(self))
+    }
+
+    /// Room that they have, and those that they are over.
+    #[must_use]
+    pub fn held(&self) -> usize {
+        let own = self.room.as_ref().map_or(0, Permit::amount);
+        own + self.base.as_ref().map_or(0, |base| base.held())
     }
 
     /// Entries of biases, bans and penalties of the row that stands here.
