@@ -104,11 +104,21 @@ def take_back(part: Part, sequences: dict[int, Sequence]) -> None:
     part.before = []
 
 
-def not_yet(part: Part, result: pb.StepResult) -> dict[Sequence, pb.OpenResult]:
-    """Of texts that are opened again, those that the server has no room for yet, and what it says. Their old stream takes it up until
-    the server knows that it is gone. (A text that is too long for it has another field at fault.)"""
+def not_yet(part: Part, result: pb.StepResult, may_find_room: bool) -> dict[Sequence, pb.OpenResult]:
+    """Of texts that are opened again, those that the server cannot open yet, and what it says. Where it has no room their old stream takes it
+    up until the server knows that it is gone; it may find some later. Others' grammars may take their time too. (A text that is too long for it
+    has another field at fault.)"""
     return {sequence: opened for sequence, opened in zip(part.open, result.open)
-            if opened.status == pb.OPEN_STATUS_RESOURCE_EXHAUSTED and opened.error.field == "sequence_id"}
+            if is_of_grammars(opened) or (may_find_room and _is_exhausted(opened, "sequence_id"))}
+
+
+def is_of_grammars(opened: pb.OpenResult) -> bool:
+    """Whether others' grammars are being compiled: later is enough, whatever becomes of other texts."""
+    return _is_exhausted(opened, "params.grammar")
+
+
+def _is_exhausted(opened: pb.OpenResult, field: str) -> bool:
+    return opened.status == pb.OPEN_STATUS_RESOURCE_EXHAUSTED and opened.error.field == field
 
 
 def failure_of(result: pb.WorkResult) -> Failure:

@@ -13,7 +13,7 @@ import numpy as np
 from . import _device, _regions
 from ._arrays import narrowing
 from ._regions import Region
-from ._results import apply, apply_for_now, merged, not_yet, take_back
+from ._results import apply, apply_for_now, is_of_grammars, merged, not_yet, take_back
 from ._rows import LOST
 from ._split import Limits
 from ._status import failed
@@ -176,11 +176,13 @@ class Session(StepMaker):
                 if key not in fresh and self.sequences.get(text.id) is not text and not text.finish_reason and not text.refused]
 
     def _open_later(self, part: Part, full: dict[Sequence, pb.OpenResult]) -> None:
-        """Settles what was opened again, and keeps those that there was no room for, to be tried once more."""
+        """Settles what was opened again, and keeps those that could not be yet, to be tried once more."""
         others = [(text, opened) for text, opened in zip(part.open, part.answered().open) if text not in full]
         settled = Part(part.step, 0, b"", [text for text, _ in others], result=pb.StepResult(open=[opened for _, opened in others]))
         apply(settled, self.sequences, self.close)
         part.open, part.full, part.result = [*full], [*full.values()], None
+        if busy := next(filter(is_of_grammars, part.full), None):
+            part.full, part.busy = [], busy.error.message
         part.fixed = b"".join(one for _, wire in self._openings(part.open, CroupierError) for one in wire)
         self.waiting.appendleft(part)
 
@@ -264,8 +266,7 @@ class Session(StepMaker):
             if part.is_plain:
                 part.tokens = tokens_of(reply, len(part.emits))
             # More than one stream may have are not waited for.
-            may_wait = not part.step_id and len(self.sequences) <= self.limits.sequences
-            if may_wait and (full := not_yet(part, result)):
+            if not part.step_id and (full := not_yet(part, result, len(self.sequences) <= self.limits.sequences)):
                 self._open_later(part, full)
                 return _FULL_AGAIN, part
         if part.logits is not None:

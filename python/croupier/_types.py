@@ -180,7 +180,7 @@ class Part:
     busy: str = ""
     """Why the server would not take it yet."""
     full: list[pb.OpenResult] = field(default_factory=list)
-    """What it last said of each text in `open`, where it has no room for any of them yet."""
+    """What it last said of each text in `open`, where all that it lacks is room for them."""
     is_applied: bool = False
     before: list[tuple[Sequence, int, str | None, pb.SamplerState | None, bool]] = field(default_factory=list)
     """Texts as they were before it was applied, where the rest of its step may yet be given up."""

@@ -202,21 +202,57 @@ def test_a_text_that_takes_too_much_memory_keeps_no_other_from_going_on(serve):
             stream.sample(rows(2, 1)[1:], [small])
 
 
-def test_a_server_that_is_busy_for_too_long_takes_no_text_away(server):
-    with croupier.connect(server.uds, VOCAB, data_path="inline", reconnect_within=0.5) as stream:
+def opened_as(status, field="", message=""):
+    return pb.StepResult(open=[pb.OpenResult(sequence_id=1, status=status, error=pb.FieldError(field=field, message=message))])
+
+
+BUSY = pb.StepResult(refusal=pb.Refusal(reason="QUEUE_FULL", message="no room", retry_after_ms=5))
+GRAMMARS = opened_as(pb.OPEN_STATUS_RESOURCE_EXHAUSTED, "params.grammar", "other grammars take long")
+
+
+def answering(stream, *answers):
+    """Has the server say these, one after another and then the last of them, when a text is opened again."""
+    session, answer, left = stream._session, stream._session.answer, list(answers)
+
+    def answered(reply):
+        if session.waiting[0].step_id:
+            return answer(reply)
+        said = left.pop(0) if len(left) > 1 else left[0]
+        return answer(pb.DecodeResponse(step=said).SerializeToString())
+
+    session.answer = answered
+    return answer
+
+
+@pytest.mark.parametrize("kind", NAMES)
+@pytest.mark.parametrize("answers, said", [([BUSY], "no room"), ([GRAMMARS], "other grammars take long")], ids=["busy", "grammars"])
+def test_a_server_that_is_busy_for_too_long_takes_no_text_away(server, kind, answers, said):
+    async def run():
+        stream = (croupier if kind == "sync" else croupier.aio).connect(server.uds, VOCAB, data_path="inline", reconnect_within=0.5)
+        if kind == "asyncio":
+            await stream.__aenter__()
         text = stream.open(seed=1)
-        stream.sample(rows(1, 0), [text])
-        answer, refusal = stream._session.answer, pb.Refusal(reason="QUEUE_FULL", message="no room", retry_after_ms=5)
-
-        def busy(reply):
-            return answer(pb.DecodeResponse(step=pb.StepResult(refusal=refusal)).SerializeToString())
-
+        await do(kind, stream.sample(rows(1, 0), [text]))
         server.kill()
         server.start()
-        stream._session.answer = busy
-        with pytest.raises(croupier.CroupierError, match="^texts cannot be opened again: no room; what had no result is given up, texts are as they"):
-            stream.sample(rows(1, 1), [text])
+        answer = answering(stream, *answers)
+        with pytest.raises(croupier.CroupierError, match=f"^texts cannot be opened again: {said}; what had no result is given up, texts are as they"):
+            await do(kind, stream.sample(rows(1, 1), [text]))
         stream._session.answer = answer
+        await do(kind, stream.sample(rows(1, 1), [text]))
+        assert len(text.tokens) == 2
+        await do(kind, stream.end())
+
+    asyncio.run(run())
+
+
+def test_a_text_whose_grammar_has_to_wait_is_opened_when_its_turn_comes(server):
+    with croupier.connect(server.uds, VOCAB, data_path="inline") as stream:
+        text = stream.open(seed=1)
+        stream.sample(rows(1, 0), [text])
+        server.kill()
+        server.start()
+        answering(stream, GRAMMARS, GRAMMARS, opened_as(pb.OPEN_STATUS_OK))
         stream.sample(rows(1, 1), [text])
         assert len(text.tokens) == 2
 
