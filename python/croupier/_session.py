@@ -251,7 +251,8 @@ class Session(StepMaker):
             raise CroupierError(f"the server answered step {result.step_id}, expected was {part.step_id}; connect again")
         self.waiting.popleft()
         if result.HasField("refusal"):
-            part.busy = result.refusal.message
+            # What it said before of texts that it had no room for may be over by now.
+            part.busy, part.full = result.refusal.message, []
             if not part.step_id:
                 # What is opened again comes before all others, which were not sent yet.
                 self.waiting.appendleft(part)

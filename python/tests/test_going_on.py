@@ -207,6 +207,7 @@ def opened_as(status, field="", message=""):
 
 
 BUSY = pb.StepResult(refusal=pb.Refusal(reason="QUEUE_FULL", message="no room", retry_after_ms=5))
+FULL = opened_as(pb.OPEN_STATUS_RESOURCE_EXHAUSTED, "sequence_id", "too many sequences are open")
 GRAMMARS = opened_as(pb.OPEN_STATUS_RESOURCE_EXHAUSTED, "params.grammar", "other grammars take long")
 
 
@@ -225,7 +226,8 @@ def answering(stream, *answers):
 
 
 @pytest.mark.parametrize("kind", NAMES)
-@pytest.mark.parametrize("answers, said", [([BUSY], "no room"), ([GRAMMARS], "other grammars take long")], ids=["busy", "grammars"])
+@pytest.mark.parametrize("answers, said", [([BUSY], "no room"), ([FULL, BUSY], "no room"), ([GRAMMARS], "other grammars take long"),
+                                           ([FULL, GRAMMARS], "other grammars take long")], ids="busy|full, then busy|grammars|full, then grammars".split("|"))
 def test_a_server_that_is_busy_for_too_long_takes_no_text_away(server, kind, answers, said):
     async def run():
         stream = (croupier if kind == "sync" else croupier.aio).connect(server.uds, VOCAB, data_path="inline", reconnect_within=0.5)
