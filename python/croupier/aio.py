@@ -21,7 +21,7 @@ from ._status import failed, said
 from ._types import Part, Rows, Sequence, Step
 from ._wire import METHOD
 from ._call import Turn, is_gone, no_answer
-from .client import sampled, try_within
+from .client import room_until, sampled, try_within
 from .errors import CroupierError
 from .schema import pb
 
@@ -367,8 +367,9 @@ class Stream(Front, Entered):
         first, rest = self._session.again()
         for part in first:
             await self._call.write(self._session.encode(part))
+            over = room_until(until)
             while refused := self._session.answer(await self._read()):
-                if time.monotonic() > until:
+                if time.monotonic() > over:
                     self._session.wait_no_more(part)
                     break
                 await asyncio.sleep(refused[0])

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 #: A try to connect has so many seconds at least: with a patience of nothing there would be none.
 _TRY_WITHIN = 2.0
+#: Each message that opens texts again is tried for so many seconds at least, however late the connection came. What the server has no room for
+#: at first it may have later: a stream that was lost has its places until the server has noticed.
+_ROOM_WITHIN = 3.0
 
 
 def connect(address: str, vocab_size: int, **options: Unpack[StreamOptions]) -> Stream:
@@ -303,8 +306,9 @@ class Stream(Front):
         first, rest = self._session.again()
         for part in first:
             self._outbox.put(self._session.encode(part))
+            over = room_until(until)
             while refused := self._session.answer(following(self._replies)):
-                if time.monotonic() > until:
+                if time.monotonic() > over:
                     self._session.wait_no_more(part)
                     break
                 self._try_again(*refused)
@@ -315,6 +319,11 @@ class Stream(Front):
 def try_within(until: float) -> float:
     """How many seconds one try to connect has."""
     return max(until - time.monotonic(), _TRY_WITHIN)
+
+
+def room_until(until: float) -> float:
+    """Until when room is waited for, for what is sent now."""
+    return max(until, time.monotonic() + _ROOM_WITHIN)
 
 
 def sampled(sequences: list[Sequence], step: Step, result: pb.StepResult) -> list[int]:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import croupier
-from croupier import pb
+from croupier import client, pb
 from test_client import VOCAB, logits
 from test_waiting import NAMES, stop
 
@@ -109,27 +109,29 @@ async def do(kind, thing):
     return thing if kind == "sync" else await thing
 
 
-async def over_a_full_server(kind, address, between, patience, is_freed):
+async def over_a_full_server(kind, address, between, patience, freed_after, **given):
     """The tokens of three texts, and what was raised, over a connection that is cut only here."""
     raised = []
     module = croupier if kind == "sync" else croupier.aio
     stream = module.connect(f"unix:{address}", VOCAB, data_path="inline", reconnect_within=patience)
     if kind == "asyncio":
         await stream.__aenter__()
-    texts = [stream.open(seed=seed) for seed in range(3)]
+    texts = [stream.open(seed=seed, **given) for seed in range(3)]
     await do(kind, stream.sample(rows(3, 0), texts))
     between.cut(0)
     held, between.held = between.held, []
-    if is_freed:
-        threading.Timer(0.7, held[-1][1].shutdown, [socket.SHUT_RDWR]).start()
+    if freed_after:
+        threading.Timer(freed_after, held[-1][1].shutdown, [socket.SHUT_RDWR]).start()
     try:
         await do(kind, stream.sample(rows(3, 1), texts))
     except croupier.OpenError as error:
         raised.append(error)
         held[-1][1].shutdown(socket.SHUT_RDWR)
         # Nothing of them is lost.
-        texts[1:] = [stream.open(text.params, output=text.tokens, sampler_state=text.state) for text in texts[1:]]
-        await do(kind, stream.sample(rows(3, 1)[1:], texts[1:]))
+        at = [number for number, text in enumerate(texts) if text.refused]
+        for number in at:
+            texts[number] = stream.open(texts[number].params, prompt=texts[number].prompt, output=texts[number].tokens)
+        await do(kind, stream.sample(rows(3, 1)[at], [texts[number] for number in at]))
     await do(kind, stream.end())
     return [text.tokens for text in texts], raised
 
@@ -141,10 +143,24 @@ def test_a_server_that_is_full_of_what_was_there_before_is_waited_for(full, kind
         texts = [stream.open(seed=seed) for seed in range(3)]
         expected = [stream.sample(rows(3, at), texts) and [list(text.tokens) for text in texts] for at in range(2)][-1]
     run = lambda *about: asyncio.run(over_a_full_server(kind, between.path, between, *about))
-    assert run(20.0, True) == (expected, [])
-    tokens, [error] = run(0.5, False)
+    assert run(20.0, 0.7) == (expected, [])
+    # The connection comes at once, but after that the server has its time to see that the other is gone.
+    assert run(0.0, 0.7) == (expected, [])
+    tokens, [error] = run(0.5, None)
     assert tokens == expected
     assert {number: (why.status, why.field) for number, why in error.failures.items()} == {number: NO_ROOM for number in (2, 3)}
+
+
+@pytest.mark.parametrize("kind", NAMES)
+def test_each_message_of_texts_that_are_opened_again_has_its_time(full, kind, monkeypatch):
+    server, between = full
+    server.kill()
+    server.flags = ("--max-sequences=4", "--max-message-bytes=8192")
+    server.start()
+    monkeypatch.setattr(client, "_ROOM_WITHIN", 1.0)
+    # Of three messages the first finds the one place that is left, and the second none in its time.
+    tokens, [error] = asyncio.run(over_a_full_server(kind, between.path, between, 0.0, 1.5, prompt=[500] * 3000))
+    assert [*error.failures] == [2] and [len(text) for text in tokens] == [2, 2, 2]
 
 
 NO_ROOM = ("RESOURCE_EXHAUSTED", "sequence_id")
