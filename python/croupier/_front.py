@@ -213,6 +213,7 @@ class Front:
     def rows(self, count: int) -> Rows:
         """Rows to write logits into, in shared or device memory where there is some; then give them to `sample` or `step`,
         once: their place is another step's after that."""
+        self._session.check_region()
         return self._session.rows(count)
 
     def top_n(self, logits: Numbers, n: int, beyond: str | Iterable[str] = "refuse") -> TopN:

@@ -27,6 +27,7 @@ LOG = logging.getLogger("croupier")
 _PAGE = 4096
 #: Batches whose works are kept as they are sent: what is kept is only looked through where it is not the last one.
 _KEPT = 8
+_NO_REGION = "the stream has ended and its rows with it; step(None) connects again"
 #: What `LogitsLost` says.
 LOST = "the region that the logits were in is gone with the server; write them again and send the step again"
 
@@ -83,7 +84,7 @@ class RowKeeper(Texts):
         # Looked at once: another thread may end the stream.
         count, region = whole("count", count, 0), self.region
         if region is None and self.wanted == "device_memory":
-            raise CroupierError("the stream has ended and its rows with it; step(None) connects again")
+            raise CroupierError(_NO_REGION)
         on_device = region is not None and region.on_device
         if on_device and count > self.max_rows:
             raise ValueError(f"{count} rows, must be at most max_rows, {self.max_rows}: other memory of the GPU is not sent")
@@ -98,6 +99,16 @@ class RowKeeper(Texts):
         offset = region.first + rows.slot * self.slot_bytes
         rows.raw = writable(region.view(self.numpy, count, self.stride, self.columns, offset))
         return rows
+
+    def check_region(self) -> None:
+        """Whether rows that a program takes have a region to lie in, where there must be one."""
+        if self.region is None and self.insists:
+            raise CroupierError(_NO_REGION)
+
+    @property
+    def insists(self) -> bool:
+        """Whether whole rows go in a region or not at all."""
+        return self.wanted in ("shared_memory", "device_memory")
 
     @property
     def free(self) -> list[int]:

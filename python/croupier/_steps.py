@@ -114,9 +114,12 @@ class StepMaker(Sharing):
         limits, itemsize = self.limits, self.numpy.itemsize
         mask = -(-self.vocab_size // 32) * 4
         rows = (limits.message_bytes - 2 * SPARE) // (self.columns * itemsize + mask + _DRAFTED)
-        if self.region is not None:
-            # What is too much for a slot may go in a message, but where the path was named.
-            rows = max(rows, self.max_rows) if self.wanted == "auto" else self.max_rows
+        if self.insists:
+            # Also between two connections, where there is no region.
+            rows = self.max_rows
+        elif self.region is not None:
+            # What is too much for a slot may go in a message.
+            rows = max(rows, self.max_rows)
         rows = min(rows, limits.rows, limits.row_bytes // (self.vocab_size * itemsize))
         return max(min(rows - 1, _MOST_DRAFTED), 0)
 

@@ -40,3 +40,32 @@ def test_what_insists_on_shared_memory_sends_nothing_in_messages(server, kind):
 
     asyncio.run(run())
     asyncio.run(run(vocab_shards=[900, 100]))
+
+
+@pytest.mark.parametrize("why", ["given up", "lost"])
+def test_between_two_connections_too(server, why):
+    """Of a stream of asyncio, whose `rows` cannot connect it again."""
+    async def run():
+        async with croupier.aio.connect(server.uds, VOCAB, data_path="shared_memory", max_rows=4, reconnect_within=0.1) as stream:
+            text, speculation = stream.open(prompt=[1, 2, 3] * 9, proposer={"kind": "ngram"}), croupier.AsyncSpeculation(stream)
+            await stream.sample(batch(0)[:1], [text])
+            assert speculation.length(text, 9) == 3
+            if why == "lost":
+                server.kill()
+                with pytest.raises(croupier.CroupierError, match="the next step connects again"):
+                    await stream.sample(batch(0)[:1], [text])
+                server.start()
+            else:
+                await stream.submit(batch(0)[:1], [text])
+                await stream.give_up()
+            assert stream.data_path == "inline" and speculation.length(text, 9) == 3
+            with pytest.raises(croupier.CroupierError, match=r"^the stream has ended and its rows with it; step\(None\) connects again$"):
+                stream.rows(1)
+            await stream.step(None)
+            rows = stream.rows(1)
+            assert rows.slot is not None and stream.data_path == "shared_memory"
+            rows.write(batch(0)[:1])
+            await stream.sample(rows, [text])
+            assert len(text.tokens) == 2 and stream.data_path_reason == ""
+
+    asyncio.run(run())
