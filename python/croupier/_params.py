@@ -119,8 +119,9 @@ def params_of(given: Parameters | None, fields: Mapping[str, object], defaults: 
     if given is None:
         return over
     whole, source = pb.SamplingParams(), as_message(given, "SamplingParams")
-    if isinstance(given, Mapping):
-        check_lists({name: value for name, value in given.items() if name not in fields}, source, defaults)
+    if isinstance(given, (Mapping, Params)):
+        own = given if isinstance(given, Mapping) else vars(given)
+        check_lists({name: None if name in fields else value for name, value in own.items()}, source, defaults)
     # A copy: what is chosen here does not show in the caller's.
     whole.CopyFrom(source)
     for name in fields:
@@ -130,12 +131,17 @@ def params_of(given: Parameters | None, fields: Mapping[str, object], defaults: 
 
 
 def check_lists(given: Mapping[str, object], made: pb.SamplingParams, defaults: pb.SamplingParams | None = None) -> None:
-    """Refuses empty lists that were meant: on the wire they are absent, and say what the stream's defaults say, not that there are none."""
+    """Refuses empty lists that were meant: on the wire they are absent, and say what the stream's defaults say, not that there are none.
+
+    Of a dataclass, or one taken apart, those that nobody gave are (), or [] where all lists are, since JSON has no other. There an empty
+    `allowed_token_ids` of the same kind cannot be told from one that nobody gave, and is taken for that, as is any other empty list."""
     known = made.DESCRIPTOR.fields_by_name
-    if len(given) == len(known):
-        # A dataclass taken apart, where nobody gave them.
-        return
-    for name in (name for name, value in given.items() if value is not None and _is_list(known[name]) and not getattr(made, name)):
+    lists = {name: value for name, value in given.items() if value is not None and _is_list(known[name])}
+    is_whole = len(given) == len(known)
+    kind = tuple if any(isinstance(value, tuple) for value in lists.values()) else list
+    for name in (name for name in lists if not getattr(made, name)):
+        if is_whole and (name != "allowed_token_ids" or isinstance(lists[name], kind)):
+            continue
         if name == "allowed_token_ids":
             raise ValueError("SamplingParams.allowed_token_ids is empty, so no token would be allowed; leave it out, or give None, to allow all")
         if defaults is not None and getattr(defaults, name):

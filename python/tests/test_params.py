@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import json
 import pathlib
 import pickle
 import re
@@ -247,7 +248,21 @@ def test_an_empty_list_does_not_say_the_opposite_of_what_was_meant(server):
         # Nobody gave these.
         for whole in croupier.SamplingParams(), pb.SamplingParams(), dataclasses.asdict(croupier.SamplingParams()):
             stream.open(whole)
-        stream.open(**dataclasses.asdict(croupier.SamplingParams()))
+        apart = dataclasses.asdict(croupier.SamplingParams(stop_token_ids=[5]))
+        for taken in apart, json.loads(json.dumps(apart)):
+            stream.open(taken)
+            stream.open(**taken)
+            stream.open(taken, temperature=0.5)
+        # Of these somebody did.
+        for empty in [], np.array([], int), iter([]):
+            with pytest.raises(ValueError, match=none):
+                stream.open(**{**apart, "allowed_token_ids": empty})
+        with pytest.raises(ValueError, match=none):
+            stream.open({**apart, "allowed_token_ids": []})
+        with pytest.raises(ValueError, match=none):
+            stream.open(croupier.SamplingParams(allowed_token_ids=[]))
+        stream.open(croupier.SamplingParams(allowed_token_ids=[]), allowed_token_ids=[7])
+        stream.open(croupier.SamplingParams(**json.loads(json.dumps(apart))))
         # A text may leave its own.
         assert not stream.fork(stream.open(stop_token_ids=[5]), stop_token_ids=[]).params.stop_token_ids
     with pytest.raises(ValueError, match=none):
