@@ -77,6 +77,9 @@ def apply(part: Part, sequences: dict[int, Sequence], close: Callable[[Sequence]
             sequence.refused = step.opens_failed[sequence.id] = why
             if sequences.get(sequence.id) is sequence:
                 del sequences[sequence.id]
+            elif not part.step_id:
+                # Opened again and closed by another thread meanwhile: its id may be another text's by now.
+                step.opens_failed.pop(sequence.id, None)
 
 
 def _end(sequence: Sequence, close: Callable[[Sequence], None]) -> None:

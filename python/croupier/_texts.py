@@ -61,6 +61,8 @@ class Texts:
         sequence.finish_reason = self._finish_reason(sequence)
         if not sequence.finish_reason:
             self._check_size(sequence)
+        # What had the id before is not to be named by it.
+        self.not_reopened.pop(sequence.id, None)
         # First, and nothing is called behind it: no other text gets its id, whatever a signal's handler interrupts.
         self.ids = max(self.ids, sequence.id)
         if not sequence.finish_reason:
@@ -70,6 +72,8 @@ class Texts:
 
     def close(self, sequence: Sequence) -> None:
         with self.changing:
+            if sequence.refused and self.not_reopened.get(sequence.id) is sequence.refused:
+                del self.not_reopened[sequence.id]
             if self.sequences.get(sequence.id) is not sequence:
                 return
             # In each case nothing is called meanwhile: a signal's handler finds all of it done or nothing.

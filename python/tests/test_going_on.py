@@ -222,6 +222,39 @@ def opened_as(status, field="", message=""):
     return pb.StepResult(open=[pb.OpenResult(sequence_id=1, status=status, error=pb.FieldError(field=field, message=message))])
 
 
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("is_reused", [False, True], ids=["closed", "and its id reused"])
+def test_a_text_that_another_thread_closes_meanwhile_is_not_told_of(serve, monkeypatch, is_reused, when):
+    """Before or after the server has had no room for it."""
+    server, more = serve("--max-sequences=2"), []
+    monkeypatch.setattr(client, "_ROOM_WITHIN", 0.3)
+    with croupier.connect(server.uds, VOCAB, reconnect_within=0) as stream:
+        texts = [stream.open(seed=seed) for seed in range(2)]
+        stream.sample(rows(2, 0), texts)
+        server.kill()
+        server.start()
+        other, wait_no_more = croupier.connect(server.uds, VOCAB), stream._session.wait_no_more
+        other.sample(rows(1, 0), [other.open()])
+
+        def close():
+            stream.close(texts[1])
+            more.extend([stream.open(sequence_id=texts[1].id)] if is_reused else [])
+
+        def waits_no_more(part):
+            if when == "before":
+                close()
+            wait_no_more(part)
+            if when == "after":
+                close()
+            other.end()
+
+        stream._session.wait_no_more = waits_no_more
+        stream.submit(rows(1, 1), texts[:1])
+        assert stream.result().work[0].tokens and texts[1].refused
+        stream.sample(rows(2, 2)[: 1 + is_reused], [texts[0], *more])
+        assert len(texts[0].tokens) == 3 and [*stream.sequences.values()] == [texts[0], *more]
+
+
 BUSY = pb.StepResult(refusal=pb.Refusal(reason="QUEUE_FULL", message="no room", retry_after_ms=5))
 FULL = opened_as(pb.OPEN_STATUS_RESOURCE_EXHAUSTED, "sequence_id", "too many sequences are open")
 GRAMMARS = opened_as(pb.OPEN_STATUS_RESOURCE_EXHAUSTED, "params.grammar", "other grammars take long")
