@@ -60,6 +60,24 @@ class _Asks:
     about: dict[str, Any]
 
 
+@dataclass(frozen=True)
+class _Shape:
+    """What drafts of several texts look like."""
+
+    parents: Listing[int]
+    """As of `Draft`."""
+    deepest: list[int]
+    """How many draft tokens of each text may follow one another: what is deeper is left out of its draft."""
+    is_tree: bool
+
+    def depths(self) -> list[int]:
+        """The draft tokens from the first to each of them, counted."""
+        found: list[int] = []
+        for parent in self.parents:
+            found.append(1 + (found[parent] if parent >= 0 else 0))
+        return found
+
+
 class _Plan(Generic[_S]):
     """The steps, without saying how to wait for them: generators of calls, which are given what the calls come to."""
 
@@ -95,13 +113,15 @@ class _Plan(Generic[_S]):
     def length(self, sequence: Sequence, at_most: int) -> int:
         """How many tokens to draft: `at_most`, or fewer where that was the advice last, where `max_history_tokens` has no room for
         them and the token behind them, or where one verification has none for their rows."""
-        session = self.stream._session
-        room = session.limits.history_tokens - len(sequence.prompt) - len(sequence.tokens) - 1
-        at_most = min(at_most, max(room, 0), session.draft_room())
+        at_most = min(at_most, self._deepest(sequence), self.stream._session.draft_room())
         told, _ = self._told.get(sequence, (None, 0))
         if told is None or not told.HasField("advised_draft_length"):
             return at_most
         return min(at_most, told.advised_draft_length)
+
+    def _deepest(self, sequence: Sequence) -> int:
+        """How many draft tokens in a row `max_history_tokens` has room for, and for the token behind them."""
+        return max(self.stream._session.limits.history_tokens - len(sequence.prompt) - len(sequence.tokens) - 1, 0)
 
     def _open(self, sequences: Iterable[Sequence]) -> list[Sequence]:
         """These, if they are open here: by its id another stream's would be taken for one of this."""
@@ -115,13 +135,13 @@ class _Plan(Generic[_S]):
             if self.stream.sequences.get(sequence.id) is not sequence:
                 self._told.pop(sequence, None)
 
-    def _draft(self, sequences: list[Sequence], parents: Listing[int], lengths: list[int] | None, asks: _Asks) -> _Calls[list[Draft]]:
+    def _draft(self, sequences: list[Sequence], shape: _Shape, asks: _Asks) -> _Calls[list[Draft]]:
         """Again from the first token where the connection was lost meanwhile: no server knows of those before it then."""
         # Before the model is asked.
         check_once("texts", [sequence.id for sequence in sequences])
         while True:
             try:
-                drafts = yield from self._drawn(sequences, parents, lengths, asks)
+                drafts = yield from self._drawn(sequences, shape, asks)
             except LogitsLost:
                 # Ranks have to attach again first.
                 if self.stream._session.shards:
@@ -130,28 +150,29 @@ class _Plan(Generic[_S]):
             if drafts is not None:
                 return drafts
 
-    def _drawn(self, sequences: list[Sequence], parents: Listing[int], lengths: list[int] | None, asks: _Asks) -> _Calls[list[Draft] | None]:
+    def _drawn(self, sequences: list[Sequence], shape: _Shape, asks: _Asks) -> _Calls[list[Draft] | None]:
         """Token by token, for all texts at once: draft work is one token a step. None where they are not all of one connection."""
         session = self.stream._session
         connection = session.connections
-        drafts = [Draft(sequence, [], None if lengths else [], "kept") for sequence in sequences]
+        drafts = [Draft(sequence, [], [] if shape.is_tree else None, "kept") for sequence in sequences]
+        # Where the tokens of the shape are in each draft, which has none that are too deep.
+        places = [{-1: -1} for _ in drafts]
         # Trees: siblings are drawn from one row.
         behind: dict[tuple[int, int], tuple[Any, bytes]] = {}
         failures: dict[int, Failure] = {}
         failed: pb.StepResult | None = None
         going = list(range(len(drafts)))
-        for token, parent in enumerate(parents):
-            if lengths:
-                going = [at for at in going if len(drafts[at].token_ids) == token < lengths[at]]
-            if not going:
-                break
-            fresh = [at for at in going if (at, parent) not in behind]
+        for token, (parent, depth) in enumerate(zip(shape.parents, shape.depths())):
+            now = [at for at in going if depth <= shape.deepest[at]]
+            if not now:
+                continue
+            fresh = [at for at in now if (at, parent) not in behind]
             if fresh:
-                rows = yield from self._asked([drafts[at] for at in fresh], parent, asks)
+                rows = yield from self._asked([(drafts[at], places[at][parent]) for at in fresh], asks)
                 behind |= {(at, parent): row for at, row in zip(fresh, rows)}
-            works = [pb.Work(sequence_id=drafts[at].sequence.id, draft=pb.DraftWork(restart=token == 0, parent=parent),
-                             token_masks=behind[at, parent][1]) for at in going]
-            logits = _stacked([behind[at, parent][0] for at in going])
+            works = [pb.Work(sequence_id=drafts[at].sequence.id, draft=pb.DraftWork(restart=token == 0, parent=places[at][parent]),
+                             token_masks=behind[at, parent][1]) for at in now]
+            logits = _stacked([behind[at, parent][0] for at in now])
             done: tuple[Step, pb.StepResult] = yield lambda: self.stream._step(logits, works, **asks.about)
             step, result = done
             if step.opens_failed:
@@ -161,15 +182,16 @@ class _Plan(Generic[_S]):
                 if token or len(step.parts) > 1:
                     return None
                 connection = session.connections
-            for at, drawn in zip(list(going), result.work):
+            for at, drawn in zip(now, result.work):
                 if drawn.status != pb.ROW_STATUS_OK:
                     # Nothing can follow it. The others go on.
                     failures[drafts[at].sequence.id], failed = failure_of(drawn), failed or result
                     going.remove(at)
                     continue
+                places[at][token] = len(drafts[at].token_ids)
                 drafts[at].token_ids.append(drawn.tokens[0].token_id)
-                if (shape := drafts[at].parents) is not None:
-                    shape.append(parent)
+                if (parents := drafts[at].parents) is not None:
+                    parents.append(places[at][parent])
                 elif drawn.finish_reason:
                     # Nothing would follow it.
                     going.remove(at)
@@ -178,9 +200,9 @@ class _Plan(Generic[_S]):
             raise SpeculationError(failures, [None] * len(drafts), failed, left)
         return drafts
 
-    def _asked(self, drafts: list[Draft], parent: int, asks: _Asks) -> _Calls[list[tuple[Any, bytes]]]:
-        """The model's row behind this draft token of each, and the mask."""
-        pairs = [(draft.sequence, [draft.token_ids[i] for i in draft.path(parent)]) for draft in drafts]
+    def _asked(self, behind: list[tuple[Draft, int]], asks: _Asks) -> _Calls[list[tuple[Any, bytes]]]:
+        """The model's row behind each of these draft tokens, and the mask."""
+        pairs = [(draft.sequence, [draft.token_ids[i] for i in draft.path(token)]) for draft, token in behind]
         rows: Lines = yield lambda: asks.model(pairs)
         if len(rows) != len(pairs):
             raise ValueError(f"the draft model gave {len(rows)} rows for {len(pairs)} texts, must be one for each")
@@ -192,12 +214,14 @@ class _Plan(Generic[_S]):
     def _chain(self, sequences: Iterable[Sequence], at_most: int, asks: _Asks) -> _Calls[list[Draft]]:
         sequences, at_most = self._open(sequences), whole("at_most", at_most, 0)
         lengths = [self.length(sequence, at_most) for sequence in sequences]
-        return self._draft(sequences, range(-1, max(lengths, default=0) - 1), lengths, asks)
+        return self._draft(sequences, _Shape(range(-1, max(lengths, default=0) - 1), lengths, is_tree=False), asks)
 
     def _tree(self, sequences: Iterable[Sequence], parents: Iterable[int], asks: _Asks) -> _Calls[list[Draft]]:
         # Before anything is drawn: each follows one before it.
-        shape = [whole(f"parents[{at}]", parent, -1, at - 1) for at, parent in enumerate(parents)]
-        return self._draft(self._open(sequences), shape[: self.stream._session.draft_room()], None, asks)
+        parents = [whole(f"parents[{at}]", parent, -1, at - 1) for at, parent in enumerate(parents)]
+        sequences = self._open(sequences)
+        deepest = [self._deepest(sequence) for sequence in sequences]
+        return self._draft(sequences, _Shape(parents[: self.stream._session.draft_room()], deepest, is_tree=True), asks)
 
     def _verify(self, drafts: Iterable[Draft], logits: Logits, measure: bool, token_masks: Masks | None,
                 about: dict[str, Any]) -> _Calls[list[Verified]]:
@@ -250,8 +274,8 @@ class Speculation(_Plan[Stream]):
 
     def tree(self, sequences: Iterable[Sequence], model: DraftModel, parents: Iterable[int], *, token_masks: DraftMasks | None = None,
              traceparent: str = "", deadline_ms: int = 0) -> list[Draft]:
-        """The same in this shape, `Draft.parents`, or its beginning where one verification has no room for all of it; the model is asked once
-        for siblings. No advice: it is for chains."""
+        """The same in this shape, `Draft.parents`, or its beginning where one verification has no room for all of it, without the tokens that
+        are too deep for what `max_history_tokens` leaves a text; the model is asked once for siblings. No advice: it is for chains."""
         return _run(self._tree(sequences, parents, _asks(model, token_masks, traceparent, deadline_ms)))
 
     def verify(self, drafts: Iterable[Draft], logits: Logits, measure: bool = False, *, token_masks: Masks | None = None,

@@ -8,6 +8,7 @@ import pytest
 import croupier
 from croupier import Draft
 from test_client import PATHS
+from test_speculative import draft_model, target
 from test_speculative_texts import connected, done  # noqa: F401
 
 VOCAB = 1000
@@ -104,3 +105,38 @@ def test_where_no_row_fits_nothing_is_drafted(serve):
         assert speculation.chain([text], None, 4) == [Draft(text, [], None, "kept")]
         with pytest.raises(ValueError, match="takes 8000 bytes of rows, max_row_bytes_per_step is 4096; it cannot be split"):
             speculation.verify([Draft(text)], np.zeros((1, 2000), np.float32))
+
+
+# A shape, and what is left of it by the room that a text has, the token behind the draft included.
+DEEP = {"by levels": ([-1, -1, 0, 0, 1, 2], [[], [-1, -1], [-1, -1, 0, 0, 1]]),
+        "by paths": ([-1, 0, 1, -1, 3, 0, 5, -1], [[], [-1, -1, -1], [-1, 0, -1, 2, 0, -1]])}
+
+
+@pytest.mark.parametrize("shape", DEEP)
+def test_trees_are_no_deeper_than_a_text_has_room_for(serve, connected, shape):  # noqa: F811
+    server, (parents, left) = serve("--max-history-tokens=20"), DEEP[shape]
+
+    async def run():
+        async with connected(server.uds, 12) as (stream, speculation):
+            asked = []
+
+            def model(pairs):
+                asked.append(len(pairs))
+                return draft_model(pairs)
+
+            for prompt in range(16, 20):
+                near, other, full = (stream.open(prompt=[3] * count, seed=count) for count in (prompt, 2, 20))
+                while (room := 20 - prompt - len(near.tokens)) > 0:
+                    asked.clear()
+                    drafts = await done(speculation.tree([near, other], model, parents))
+                    assert [draft.parents for draft in drafts] == [[*left, parents][min(room, 4) - 1], parents]
+                    # Still once for siblings, and for both texts at once.
+                    assert len(asked) == len(set(parents)) and asked[0] == 1 + (room > 1)
+                    verified = await done(speculation.verify(drafts, target(drafts)))
+                    assert 1 <= len(verified[0].token_ids) <= room
+                assert len(near.tokens) == 20 - prompt
+                assert (await done(speculation.tree([full], model, parents))) == [Draft(full, [], [], "kept")]
+                for text in (near, other, full):
+                    stream.close(text)
+
+    asyncio.run(run())
