@@ -140,13 +140,7 @@ class _Plan(Generic[_S]):
         # Before the model is asked.
         check_once("texts", [sequence.id for sequence in sequences])
         while True:
-            try:
-                drafts = yield from self._drawn(sequences, shape, asks)
-            except LogitsLost:
-                # Ranks have to attach again first.
-                if self.stream._session.shards:
-                    raise
-                continue
+            drafts = yield from self._drawn(sequences, shape, asks)
             if drafts is not None:
                 return drafts
 
@@ -173,7 +167,13 @@ class _Plan(Generic[_S]):
             works = [pb.Work(sequence_id=drafts[at].sequence.id, draft=pb.DraftWork(restart=token == 0, parent=places[at][parent]),
                              token_masks=behind[at, parent][1]) for at in now]
             logits = _stacked([behind[at, parent][0] for at in now])
-            done: tuple[Step, pb.StepResult] = yield lambda: self.stream._step(logits, works, **asks.about)
+            try:
+                done: tuple[Step, pb.StepResult] = yield lambda: self.stream._step(logits, works, **asks.about)
+            except LogitsLost:
+                # Ranks have to attach again first.
+                if session.shards:
+                    raise
+                return None
             step, result = done
             if step.opens_failed:
                 raise OpenError(step.opens_failed, result)

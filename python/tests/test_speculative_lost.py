@@ -74,3 +74,29 @@ def test_ranks_attach_again_first(server):
         with pytest.raises(croupier.LogitsLost):
             speculation.chain([text], model)
         assert len(asked) == 1 and not text.tokens
+
+
+@pytest.mark.parametrize("shape", ["chain", "tree"])
+@pytest.mark.parametrize("who", ["model", "masks"])
+def test_what_the_model_lost_itself_is_told(server, connected, shape, who):  # noqa: F811
+    """Such as one that works over another stream: nothing would be another time but the rows that it was asked for."""
+    async def run():
+        async with connected(server.uds, VOCAB) as (stream, speculation):
+            text, asked = stream.open(seed=1), []
+
+            def lost(pairs):
+                asked.append(pairs)
+                # So that it fails and does not go on for ever.
+                raise croupier.LogitsLost("its own") if len(asked) == 1 else AssertionError("asked again")
+
+            model, masks = (lost, None) if who == "model" else (draft_model, lost)
+            with pytest.raises(croupier.LogitsLost, match="^its own$"):
+                if shape == "tree":
+                    await done(speculation.tree([text], model, TREE, token_masks=masks))
+                else:
+                    await done(speculation.chain([text], model, token_masks=masks))
+            drafts = await done(drawing(speculation, [text], shape, draft_model))
+            await done(speculation.verify(drafts, target(drafts)))
+            assert text.tokens
+
+    asyncio.run(run())
