@@ -78,6 +78,10 @@ class _Shape:
         return found
 
 
+#: Gives what drafts of these look like. It goes by limits and lengths alone, never by what was drawn.
+_ShapeOf = Callable[[list[Sequence]], _Shape]
+
+
 class _Plan(Generic[_S]):
     """The steps, without saying how to wait for them: generators of calls, which are given what the calls come to."""
 
@@ -135,19 +139,20 @@ class _Plan(Generic[_S]):
             if self.stream.sequences.get(sequence.id) is not sequence:
                 self._told.pop(sequence, None)
 
-    def _draft(self, sequences: list[Sequence], shape: _Shape, asks: _Asks) -> _Calls[list[Draft]]:
+    def _draft(self, sequences: list[Sequence], shape_of: _ShapeOf, asks: _Asks) -> _Calls[list[Draft]]:
         """Again from the first token where the connection was lost meanwhile: no server knows of those before it then."""
         # Before the model is asked.
         check_once("texts", [sequence.id for sequence in sequences])
         while True:
-            drafts = yield from self._drawn(sequences, shape, asks)
+            drafts = yield from self._drawn(sequences, shape_of, asks)
             if drafts is not None:
                 return drafts
 
-    def _drawn(self, sequences: list[Sequence], shape: _Shape, asks: _Asks) -> _Calls[list[Draft] | None]:
-        """Token by token, for all texts at once: draft work is one token a step. None where they are not all of one connection."""
+    def _drawn(self, sequences: list[Sequence], shape_of: _ShapeOf, asks: _Asks) -> _Calls[list[Draft] | None]:
+        """Token by token, for all texts at once: draft work is one token a step. None where they are not all of one connection, or not in
+        the shape that its limits have room for."""
         session = self.stream._session
-        connection = session.connections
+        connection, shape = session.connections, shape_of(sequences)
         drafts = [Draft(sequence, [], [] if shape.is_tree else None, "kept") for sequence in sequences]
         # Where the tokens of the shape are in each draft, which has none that are too deep.
         places = [{-1: -1} for _ in drafts]
@@ -178,8 +183,8 @@ class _Plan(Generic[_S]):
             if step.opens_failed:
                 raise OpenError(step.opens_failed, result)
             if session.connections != connection:
-                # One message is sent again as a whole, of several some may have been answered before.
-                if token or len(step.parts) > 1:
+                # One message is sent again as a whole, of several some may have been answered before. Another server may have room for less.
+                if token or len(step.parts) > 1 or shape_of(sequences) != shape:
                     return None
                 connection = session.connections
             for at, drawn in zip(now, result.work):
@@ -213,15 +218,22 @@ class _Plan(Generic[_S]):
 
     def _chain(self, sequences: Iterable[Sequence], at_most: int, asks: _Asks) -> _Calls[list[Draft]]:
         sequences, at_most = self._open(sequences), whole("at_most", at_most, 0)
-        lengths = [self.length(sequence, at_most) for sequence in sequences]
-        return self._draft(sequences, _Shape(range(-1, max(lengths, default=0) - 1), lengths, is_tree=False), asks)
+
+        def shape_of(sequences: list[Sequence]) -> _Shape:
+            lengths = [self.length(sequence, at_most) for sequence in sequences]
+            return _Shape(range(-1, max(lengths, default=0) - 1), lengths, is_tree=False)
+
+        return self._draft(sequences, shape_of, asks)
 
     def _tree(self, sequences: Iterable[Sequence], parents: Iterable[int], asks: _Asks) -> _Calls[list[Draft]]:
         # Before anything is drawn: each follows one before it.
-        parents = [whole(f"parents[{at}]", parent, -1, at - 1) for at, parent in enumerate(parents)]
-        sequences = self._open(sequences)
-        deepest = [self._deepest(sequence) for sequence in sequences]
-        return self._draft(sequences, _Shape(parents[: self.stream._session.draft_room()], deepest, is_tree=True), asks)
+        asked = [whole(f"parents[{at}]", parent, -1, at - 1) for at, parent in enumerate(parents)]
+
+        def shape_of(sequences: list[Sequence]) -> _Shape:
+            deepest = [self._deepest(sequence) for sequence in sequences]
+            return _Shape(asked[: self.stream._session.draft_room()], deepest, is_tree=True)
+
+        return self._draft(self._open(sequences), shape_of, asks)
 
     def _verify(self, drafts: Iterable[Draft], logits: Logits, measure: bool, token_masks: Masks | None,
                 about: dict[str, Any]) -> _Calls[list[Verified]]:

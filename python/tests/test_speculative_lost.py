@@ -100,3 +100,34 @@ def test_what_the_model_lost_itself_is_told(server, connected, shape, who):  # n
             assert text.tokens
 
     asyncio.run(run())
+
+
+# What a chain of 4 and the tree are with the next server's limit: a text of 10 tokens with room for two draft tokens, or a step with it for three.
+LESS = {"--max-history-tokens=13": {"chain": [-1, 0], "tree": [-1, -1, 0, 0, 1]}, "--max-rows-per-step=4": {"chain": [-1, 0, 1], "tree": [-1, -1, 0]}}
+
+
+@pytest.mark.parametrize("lost", [1, 2, 3])
+@pytest.mark.parametrize("limit", LESS)
+@pytest.mark.parametrize("shape", ["chain", "tree"])
+def test_a_draft_that_is_drawn_again_goes_by_the_new_server_s_limits(serve, connected, shape, limit, lost):  # noqa: F811
+    server, asked = serve(), []
+
+    def model(pairs):
+        asked.append(pairs)
+        if len(asked) == lost:
+            server.flags = (limit,)
+            replaced(server, "kill")
+        return draft_model(pairs)
+
+    async def run():
+        async with connected(server.uds, VOCAB) as (stream, speculation):
+            text = stream.open(seed=1, prompt=[3] * 10)
+            # Opened here, or else there is nothing to open again.
+            await done(drawing(speculation, [text], shape, draft_model))
+            drafts = await done(drawing(speculation, [text], shape, model))
+            [parents] = [list(range(-1, len(draft.token_ids) - 1)) if draft.parents is None else draft.parents for draft in drafts]
+            assert parents == LESS[limit][shape] and len(asked) >= lost
+            [verified] = await done(speculation.verify(drafts, target(drafts)))
+            assert text.tokens == verified.token_ids
+
+    asyncio.run(run())
