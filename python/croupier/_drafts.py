@@ -108,7 +108,8 @@ class Verified:
 
 
 class SpeculationError(RowError):
-    """Some drafts could not be made or verified; the texts are as they were.
+    """Some drafts could not be made or verified. Their texts are as they were, but for those that turned out to have ended, which have a
+    `finish_reason` and are closed now.
 
     A draft that was "kept" fails when the server has gone and come back since, for then nobody knows what it was drawn
     from: make it anew.
@@ -118,10 +119,11 @@ class SpeculationError(RowError):
                  drafts: Listing[Draft] = ()) -> None:
         super().__init__(failures, result)
         self.verified = verified
-        """Of each draft what became of it; None for those in `failures`."""
+        """Of `verify`, of each draft what became of it; None for those of texts in `failures`. Else empty."""
         self.drafts = list(drafts)
-        """Of `chain` and `tree`, whose `result` is that of the first step in which one failed: the drafts of all texts that are open. Those of
-        texts in `failures` end before the row that failed, and may be verified as the others are. Else empty."""
+        """Of `chain` and `tree`, whose `result` is that of the first step in which one failed: the drafts of all texts that are still open, in
+        the order of the texts; `Draft.sequence` says whose each is. Those of texts in `failures` end before the row that failed, and may be
+        verified as the others are. Else empty."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.failures, self.verified, self.result, self.drafts)

@@ -202,7 +202,7 @@ class _Plan(Generic[_S]):
                     going.remove(at)
         if failures:
             left = [draft for draft in drafts if self.stream.sequences.get(draft.sequence.id) is draft.sequence]
-            raise SpeculationError(failures, [None] * len(drafts), failed, left)
+            raise SpeculationError(failures, [], failed, left)
         return drafts
 
     def _asked(self, behind: list[tuple[Draft, int]], asks: _Asks) -> _Calls[list[tuple[Any, bytes]]]:
@@ -275,8 +275,8 @@ class Speculation(_Plan[Stream]):
     def chain(self, sequences: Iterable[Sequence], model: DraftModel, at_most: int = 4, *, token_masks: DraftMasks | None = None,
               traceparent: str = "", deadline_ms: int = 0) -> list[Draft]:
         """Drafts with a draft model, one token after the other, which the sidecar draws with the texts' own parameters. Raises
-        `SpeculationError` where rows of texts fail, once those of the others are drawn: its `drafts` has all. Raises `OpenError` where a text was
-        not opened: draft again without it, since the others are as they were. Where the server is lost meanwhile all is drawn again, and the
+        `SpeculationError` where rows of texts fail, once those of the others are drawn: its `drafts` has those of all texts that are still open.
+        Raises `OpenError` as soon as a text was not opened, without drafts: draft again without it, since the others are as they were. Where the server is lost meanwhile all is drawn again, and the
         model asked again.
 
         token_masks: what gives masks, as the model gives logits: called behind it with the same pairs, it returns a row for each, in the forms
