@@ -1,7 +1,6 @@
 """Drafts are of texts that are open on their own stream: of others nothing is sent, no model is asked, and nothing is remembered."""
 
 import asyncio
-import contextlib
 import gc
 import inspect
 
@@ -10,21 +9,10 @@ import pytest
 
 import croupier
 from croupier import Draft, pb
+from test_kept_results import tasks, threads
 
 VOCAB = 12
 NGRAM = {"proposer": {"kind": "ngram", "min_match": 1}, "prompt": [5, 6, 7, 5], "seed": 1}
-
-
-@contextlib.asynccontextmanager
-async def threads(*args, **options):
-    with croupier.connect(*args, **options) as stream:
-        yield stream, croupier.Speculation(stream)
-
-
-@contextlib.asynccontextmanager
-async def tasks(*args, **options):
-    async with croupier.aio.connect(*args, **options) as stream:
-        yield stream, croupier.AsyncSpeculation(stream)
 
 
 @pytest.fixture(params=[threads, tasks])
