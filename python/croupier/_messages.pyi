@@ -751,9 +751,14 @@ class ThinkingBudgetParams(_Message):
     def forced_token_ids(self) -> _Scalars[int]: ...
     @property
     def other_ends(self) -> _Messages[TokenSequence]: ...
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
     def __init__(self, *, start_token_ids: _Iterable[int] | None = ..., end_token_ids: _Iterable[int] | None = ...,
                  budget: int | None = ..., forced_token_ids: _Iterable[int] | None = ...,
-                 other_ends: _Iterable[TokenSequence | _Fields] | None = ...) -> None: ...
+                 other_ends: _Iterable[TokenSequence | _Fields] | None = ..., temperature: float | None = ...,
+                 top_k: int | None = ..., top_p: float | None = ..., min_p: float | None = ...) -> None: ...
 
 class TokenSequence(_Message):
     @property

@@ -324,19 +324,32 @@ class ThinkingBudgetParams(Params["pb.ThinkingBudgetParams"]):
     banned or allowed; their logits must not be -infinity. If the stretch already ends with the first of them, the
     others follow. With the last of them the stretch is over, whether or not they are end_token_ids; an end among them
     is none. No token of the prompt is a forced one. An empty message: any number of tokens, whatever the stream's
-    default."""
+    default.
+
+    temperature, top_k, top_p and min_p stand in the place of those of SamplingParams for every token of a stretch, its
+    end included: thinking and answer may be drawn differently in one text, where drafts cross from one to the other
+    too. What is absent is as elsewhere. With one of them budget must not be 0, since nothing would be drawn with it."""
 
     start_token_ids: Sequence[int] = ()
     """Tokens that begin thinking. 1 .. 64 token ids. Required where anything is set."""
     end_token_ids: Sequence[int] = ()
     """Tokens that end thinking. 1 .. 64 token ids. Required where anything is set."""
     budget: int = 0
-    """How many tokens a stretch may spend, the end included. 0: none."""
+    """How many tokens a stretch may spend, the end included. 0: none; 4294967295: any number."""
     forced_token_ids: Sequence[int] = ()
     """What is emitted when the budget is spent. At most 64 token ids. Empty: end_token_ids."""
     other_ends: Sequence[TokenSequence | pb.TokenSequence | Mapping[str, Any] | Sequence[int]] = ()
     """Sequences that end thinking as end_token_ids do, such as what begins the call of a tool. At most 8, of 1 .. 64
     token ids each."""
+    temperature: float | None = None
+    """Temperature while the text thinks. 0: greedy, or 1e-5 .. 1e5. Not beside temperature_tokens. Above 0 beside
+    watermark.synthid and watermark.gumbel; beside mirostat and adaptive_target 0 only where that of the rest is."""
+    top_k: int | None = None
+    """top_k while the text thinks. 0: off."""
+    top_p: float | None = None
+    """top_p while the text thinks. Range 0 .. 1; 1: off. Not beside top_p_decay."""
+    min_p: float | None = None
+    """min_p while the text thinks. Range 0 .. 1; 0: off."""
 
 
 @dataclass(frozen=True, kw_only=True)

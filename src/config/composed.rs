@@ -9,7 +9,7 @@ use crate::params::report::ReportParams;
 use crate::params::steering::{
     LengthPenalty, NoRepeatNgram, RepetitionDetection, SequenceBias, ThinkingBudget, TokenBanRange,
 };
-use crate::params::{DraftLengthParams, LogprobsMode, LogprobsParams, ProposerKind, ProposerParams};
+use crate::params::{DraftLengthParams, LogprobsMode, LogprobsParams, ProposerKind, ProposerParams, ThinkingFilters};
 use std::sync::Arc;
 use toml::Value;
 
@@ -70,6 +70,12 @@ pub(super) fn thinking_budget(value: &Value) -> Read<Box<ThinkingBudget>> {
             budget: parts.or("budget", 0, whole),
             forced_token_ids: parts.or("forced_token_ids", Vec::new(), tokens),
             other_ends: parts.or("other_ends", Vec::new(), sequences),
+            filters: ThinkingFilters {
+                temperature: parts.part("temperature", float),
+                top_k: parts.part("top_k", whole),
+                top_p: parts.part("top_p", float),
+                min_p: parts.part("min_p", float),
+            },
         })
     })
 }

@@ -66,7 +66,7 @@ static PARAMS: Shape = Shape {
         (90, "watermark", &WATERMARK),
     ],
 };
-static THINKING: Shape = Shape { last: 5, more: &[], parts: &[(5, "other_ends[]", &TOKENS)] };
+static THINKING: Shape = Shape { last: 9, more: &[], parts: &[(5, "other_ends[]", &TOKENS)] };
 static GRAMMAR: Shape = Shape { last: 8, more: &[], parts: &[(7, "start_sequences[]", &TOKENS)] };
 static WATERMARK: Shape =
     Shape { last: 3, more: &[], parts: &[(1, "kgw", &leaf(5)), (2, "synthid", &leaf(6)), (3, "gumbel", &leaf(3))] };

@@ -18,6 +18,9 @@ impl SamplingParams {
         self.history.validate(vocab_size)?;
         self.acceptance.validate().map_err(|e| e.within("acceptance"))?;
         self.validate_watermark()?;
+        if let Some(budget) = &self.history.thinking_budget {
+            self.validate_thinking(&budget.filters, &self.samplers.xtc_ignore_token_ids)?;
+        }
         if let Some(proposer) = &self.proposer {
             proposer.validate().map_err(|e| e.within("proposer"))?;
         }
@@ -31,11 +34,7 @@ impl SamplingParams {
     }
 
     fn validate_scalars(&self) -> Result<(), FieldError> {
-        if self.temperature != 0.0 {
-            in_range("temperature", self.temperature, MIN_TEMPERATURE, MAX_TEMPERATURE, " (or 0 for greedy)")?;
-        }
-        in_range("top_p", self.top_p, 0.0, 1.0, "")?;
-        in_range("min_p", self.min_p, 0.0, 1.0, "")?;
+        check_filters(self.temperature, self.top_p, self.min_p)?;
         // The least repetition penalty is the inverse of the largest.
         in_range(
             "repetition_penalty",
@@ -108,6 +107,15 @@ pub fn check_tokens(field: &str, tokens: &[u32], vocab_size: u32) -> Result<(), 
         }
         None => Ok(()),
     }
+}
+
+/// Checks temperature and truncation, of which each top-k is right.
+pub(super) fn check_filters(temperature: f32, top_p: f32, min_p: f32) -> Result<(), FieldError> {
+    if temperature != 0.0 {
+        in_range("temperature", temperature, MIN_TEMPERATURE, MAX_TEMPERATURE, " (or 0 for greedy)")?;
+    }
+    in_range("top_p", top_p, 0.0, 1.0, "")?;
+    in_range("min_p", min_p, 0.0, 1.0, "")
 }
 
 pub(super) fn check_len(field: &str, len: usize, most: usize) -> Result<(), FieldError> {

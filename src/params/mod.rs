@@ -22,6 +22,7 @@ pub mod state;
 pub mod steering;
 mod steps;
 mod supported;
+mod thinking;
 pub mod watermark;
 
 pub use check::check_tokens;
@@ -32,6 +33,7 @@ pub use speculation::{
     DraftLengthParams, MAX_DRAFT_COST, MAX_DRAFT_TOKENS, MAX_MATCH, MAX_VERIFY_COST, ProposerKind, ProposerParams,
 };
 pub use supported::SUPPORTED;
+pub use thinking::ThinkingFilters;
 
 use acceptance::AcceptanceRule;
 use chain::SamplerParams;

@@ -3,7 +3,7 @@
 
 use super::check::{check_len, check_tokens, in_range};
 use super::history::{MAX_LOOK_BACK, check_pattern, check_sequences};
-use super::{FieldError, MAX_LOGIT_BIAS};
+use super::{FieldError, MAX_LOGIT_BIAS, ThinkingFilters};
 
 /// Longest n-gram that may be kept from coming again.
 pub const MAX_NGRAM: u32 = 64;
@@ -79,8 +79,8 @@ pub struct RepetitionDetection {
     pub min_count: u32,
 }
 
-/// How long a text may think. Nothing set: any number of tokens.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+/// How long a text may think, and how its tokens are drawn there. Nothing set: any number of tokens.
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct ThinkingBudget {
     /// Thinking begins behind these tokens.
     pub start_token_ids: Vec<u32>,
@@ -92,6 +92,8 @@ pub struct ThinkingBudget {
     pub forced_token_ids: Vec<u32>,
     /// Each of these ends it too.
     pub other_ends: Vec<Vec<u32>>,
+    /// Temperature and truncation there.
+    pub filters: ThinkingFilters,
 }
 
 impl NoRepeatNgram {
@@ -185,7 +187,8 @@ impl ThinkingBudget {
         if !self.forced_token_ids.is_empty() {
             check_pattern("forced_token_ids", &self.forced_token_ids, vocab_size)?;
         }
-        check_sequences("other_ends", &self.other_ends, MAX_OTHER_ENDS, vocab_size)
+        check_sequences("other_ends", &self.other_ends, MAX_OTHER_ENDS, vocab_size)?;
+        self.filters.validate(self.budget)
     }
 
     /// All of its lists.

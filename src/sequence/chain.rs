@@ -1,38 +1,76 @@
-//! What a sequence's chain of samplers is made of.
+//! What a sequence's chains of samplers are made of.
 
 use super::rules::in_order;
-use crate::params::{SamplingParams, Step};
+use crate::params::{Filters, SamplingParams, Step, ThinkingFilters};
 
-/// A chain of samplers, and its lists.
+/// Chains of samplers, and their lists.
 #[derive(Debug, Default)]
 pub(super) struct OwnChain {
     pub(super) steps: Option<Vec<Step>>,
+    /// What differs where the text thinks.
+    pub(super) thinking: Option<InThinking>,
     /// Tokens that XTC leaves alone, ascending; `None`: those of the base.
     pub(super) protected: Option<Vec<u32>>,
     /// Tokens that end the text, in the order in which they are tried; for infill only.
     pub(super) ends: Vec<u32>,
 }
 
+/// How rows are drawn where the text thinks, if that has filters of its own.
+#[derive(Debug)]
+pub(super) struct InThinking {
+    params: SamplingParams,
+    top_p: Option<f32>,
+    pub(super) steps: Option<Vec<Step>>,
+}
+
+impl InThinking {
+    /// Of filters that are not all off.
+    fn of(params: &SamplingParams, filters: &ThinkingFilters) -> Self {
+        let mut own = params.in_thinking(filters);
+        let steps = own.steps();
+        own.history = Default::default();
+        Self { params: own, top_p: filters.top_p, steps }
+    }
+
+    /// At a position where top-p has come to this.
+    pub(super) fn filters(&self, position: u64, top_p: f32) -> Filters {
+        Filters { top_p: self.top_p.unwrap_or(top_p), ..self.params.filters(position) }
+    }
+
+    /// How many tokens top-k keeps.
+    pub(super) fn top_k(&self) -> u32 {
+        self.params.top_k
+    }
+}
+
 impl OwnChain {
-    /// Of parameters; `None` if they have none of it.
-    pub(super) fn of(params: &SamplingParams) -> Option<Box<Self>> {
+    /// Of parameters, and of filters where the text thinks; `None` if they have none of it.
+    pub(super) fn of(params: &SamplingParams, thinking: Option<&ThinkingFilters>) -> Option<Box<Self>> {
         let own = &params.samplers.xtc_ignore_token_ids;
         let protected = (!own.is_empty()).then(|| in_order(own.clone()));
-        let chain = Self { steps: params.steps(), protected, ends: Vec::new() };
-        (chain.steps.is_some() || chain.protected.is_some()).then(|| Box::new(chain))
+        let thinking = thinking.filter(|filters| !filters.is_off()).map(|filters| InThinking::of(params, filters));
+        let chain = Self { steps: params.steps(), thinking, protected, ends: Vec::new() };
+        let is_there = chain.steps.is_some() || chain.thinking.is_some() || chain.protected.is_some();
+        is_there.then(|| Box::new(chain))
     }
 
     pub(super) fn bytes(&self) -> usize {
-        let steps = self.steps.as_ref().map_or(0, Vec::capacity) * size_of::<Step>();
+        let thinking = self.thinking.as_ref().map_or(0, |thinking| thinking.params.bytes());
         let tokens = self.protected.as_ref().map_or(0, Vec::capacity) + self.ends.capacity();
-        size_of::<Self>() + steps + tokens * size_of::<u32>()
+        let steps: usize = self.chains().map(Vec::capacity).sum();
+        size_of::<Self>() + thinking + steps * size_of::<Step>() + tokens * size_of::<u32>()
+    }
+
+    /// That of most rows, and that of those that think.
+    fn chains(&self) -> impl Iterator<Item = &Vec<Step>> {
+        self.steps.iter().chain(self.thinking.iter().filter_map(|thinking| thinking.steps.as_ref()))
     }
 
     pub(super) fn has_min_eos_p(&self) -> bool {
-        self.steps.iter().flatten().any(|step| matches!(step, Step::MinEosP(_)))
+        self.chains().flatten().any(|step| matches!(step, Step::MinEosP(_)))
     }
 
     pub(super) fn has_infill(&self) -> bool {
-        self.steps.as_ref().is_some_and(|steps| steps.contains(&Step::Infill))
+        self.chains().any(|steps| steps.contains(&Step::Infill))
     }
 }

@@ -259,10 +259,11 @@ impl Sequence {
     /// penalties make of it, or a part of it; a list of what a chain of samplers left.
     #[must_use]
     pub fn most_kept_bytes(&self, vocab_size: usize) -> usize {
-        match self.rules.most_left(vocab_size) {
+        let bytes = |left: Option<usize>| match left {
             Some(tokens) => tokens * size_of::<(u32, u64)>() + self.own_bytes(),
             None => vocab_size * size_of::<f32>(),
-        }
+        };
+        self.rules.most_left(vocab_size).map(bytes).max().unwrap_or(0)
     }
 
     /// Forgets all draft tokens.

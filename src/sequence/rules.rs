@@ -6,7 +6,7 @@ mod reports;
 mod room;
 mod rows;
 
-use super::chain::OwnChain;
+use super::chain::{InThinking, OwnChain};
 use super::dry::Dry;
 use super::history::{Here, merge};
 use super::mark;
@@ -18,7 +18,7 @@ use crate::automaton::Automaton;
 use crate::grammar::Grammar;
 use crate::params::acceptance::AcceptanceRule;
 use crate::params::steering::{NoRepeatNgram, SequenceBias, ThinkingBudget, TokenBanRange};
-use crate::params::{LogprobsParams, SamplingParams, Step};
+use crate::params::{LogprobsParams, SamplingParams, Step, ThinkingFilters};
 use crate::permits::Permit;
 use crate::sampling::adjust::TokenAdjust;
 use crate::sampling::mark::tournament::Table;
@@ -81,7 +81,6 @@ impl Rules {
 
     fn prepared(mut params: SamplingParams, eos: Option<Vec<u32>>, base: Option<Arc<Self>>) -> Self {
         put_in_order(&mut params);
-        let chain = OwnChain::of(&params);
         let patterns = OwnPatterns::of(&params);
         // Of the base's mark there is one already; another is made, which takes milliseconds at its largest.
         let table = match base.as_ref().filter(|base| base.params.watermark() == params.watermark()) {
@@ -89,7 +88,9 @@ impl Rules {
             None => params.watermark().and_then(mark::table),
         };
         let (fixed, allowed, ends, vocabulary, grammar, room) = (None, None, Box::default(), None, None, None);
-        let rules = Self { params, fixed, allowed, eos, ends, chain, vocabulary, patterns, table, base, grammar, room };
+        let rules =
+            Self { params, fixed, allowed, eos, ends, chain: None, vocabulary, patterns, table, base, grammar, room };
+        let chain = OwnChain::of(&rules.params, rules.thinking_filters());
         let is_base = rules.base.is_none();
         let fixed = (is_base || rules.has_own_fixed()).then(|| rules.merge_fixed());
         let own = &rules.params.allowed_token_ids;
@@ -99,7 +100,7 @@ impl Rules {
         } else {
             Box::default()
         };
-        Self { fixed, allowed, ends, ..rules }.with_ends()
+        Self { fixed, allowed, ends, chain, ..rules }.with_ends()
     }
 
     /// Whether these rules change other tokens than those they are over.
@@ -217,6 +218,11 @@ impl Rules {
         self.inherited(|rules| rules.params.history.thinking_budget.as_deref()).filter(|budget| !budget.is_off())
     }
 
+    /// Filters of texts that think.
+    fn thinking_filters(&self) -> Option<&ThinkingFilters> {
+        self.thinking_budget().map(|budget| &budget.filters)
+    }
+
     pub(super) fn sequence_bias(&self) -> &[SequenceBias] {
         self.list(|params| &params.history.sequence_bias)
     }
@@ -258,19 +264,29 @@ impl Rules {
         top_p_decay::Decay { top_p: self.params.top_p, decay, least, reset }
     }
 
+    /// The steps of rows, but of those that think where these have [others](Self::thinking).
     pub(super) fn steps(&self) -> Option<&[Step]> {
         self.chain.as_ref()?.steps.as_deref()
     }
 
-    /// How many of so many tokens a chain of samplers leaves at most, if there is one.
-    pub(super) fn most_left(&self, vocab_size: usize) -> Option<usize> {
-        let (top_k, least) = (self.params.top_k, self.params.samplers.min_keep);
-        let most = self.steps()?.iter().filter_map(|step| match *step {
-            Step::AtMost(most) => Some(most.max(least) as usize),
-            Step::TopK => Some(top_k.max(least) as usize),
-            _ => None,
-        });
-        Some(most.fold(vocab_size, usize::min))
+    /// How rows are drawn that think, if otherwise than others.
+    fn thinking(&self) -> Option<&InThinking> {
+        self.chain.as_ref()?.thinking.as_ref()
+    }
+
+    /// How many of so many tokens the chain of a row leaves at most, where there is one: in thinking, and elsewhere.
+    pub(super) fn most_left(&self, vocab_size: usize) -> impl Iterator<Item = Option<usize>> {
+        let least = self.params.samplers.min_keep;
+        let thinking = self.thinking().map(|thinking| (thinking.steps.as_deref(), thinking.top_k()));
+        let chains = [(self.steps(), self.params.top_k)].into_iter().chain(thinking);
+        chains.map(move |(steps, top_k)| {
+            let most = steps?.iter().filter_map(|step| match *step {
+                Step::AtMost(most) => Some(most.max(least) as usize),
+                Step::TopK => Some(top_k.max(least) as usize),
+                _ => None,
+            });
+            Some(most.fold(vocab_size, usize::min))
+        })
     }
 
     /// How far back penalties look; `None`: over the whole text.

@@ -5,8 +5,8 @@ use crate::error::Refusal;
 use crate::params::chain::SamplerParams;
 use crate::params::history::HistoryParams;
 use crate::params::report::ReportParams;
-use crate::params::steering::SequenceBias;
-use crate::params::{EngineOrder, LogprobsParams, SamplerOrder, SamplingParams};
+use crate::params::steering::{SequenceBias, ThinkingBudget};
+use crate::params::{EngineOrder, Filters, LogprobsParams, SamplerOrder, SamplingParams, ThinkingFilters};
 use crate::permits::Counter;
 use crate::sampling::adjust::{Adjusts, TokenAdjust};
 use crate::sampling::row::LogprobsMode;
@@ -76,6 +76,31 @@ fn temperature_goes_along_a_line_and_stays_at_its_end() {
         let spec = sequence.spec(sequence.draw(Purpose::Sample));
         assert_eq!(spec.filters.temperature, expected, "{position}");
         sequence.commit(5);
+    }
+}
+
+#[test]
+fn a_text_that_thinks_has_filters_of_its_own() {
+    let change = |p: &mut SamplingParams| {
+        (p.temperature, p.top_k) = (0.0, 9);
+        let filters = ThinkingFilters { temperature: Some(0.5), top_p: Some(0.9), ..Default::default() };
+        let (start_token_ids, end_token_ids, budget) = (vec![5], vec![6], 4);
+        let thinking = ThinkingBudget { start_token_ids, end_token_ids, budget, filters, ..Default::default() };
+        p.history.thinking_budget = Some(Box::new(thinking));
+    };
+    let answer = Filters { temperature: 0.0, top_k: 9, top_p: 1.0, min_p: 0.0 };
+    let thought = Filters { temperature: 0.5, top_p: 0.9, ..answer };
+    let mut sequence = opened(change, &[1], &[]);
+    let mut ahead = sequence.ahead();
+    // The budget is spent with the fourth token behind the start: the end is forced, and is a thought.
+    let text = [(5, answer), (7, thought), (6, thought), (5, answer), (7, thought), (7, thought)];
+    let rest = [(7, thought), (7, thought), (6, thought), (7, answer)];
+    for (at, (token, expected)) in text.into_iter().chain(rest).enumerate() {
+        let spec = sequence.spec(sequence.draw(Purpose::Sample));
+        assert_eq!((spec.filters, spec.allowed), (expected, (at == 8).then_some(&[6][..])), "{at}");
+        assert_eq!(sequence.spec_ahead(&ahead, Action::Draw { uniform: 0 }).filters, expected, "a draft, {at}");
+        sequence.grow(&mut ahead, token);
+        sequence.commit(token);
     }
 }
 

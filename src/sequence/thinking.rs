@@ -143,7 +143,7 @@ mod tests {
             end_token_ids: vec![3],
             budget,
             forced_token_ids: forced.to_vec(),
-            other_ends: Vec::new(),
+            ..Default::default()
         }
     }
 

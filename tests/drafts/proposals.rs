@@ -67,6 +67,7 @@ async fn a_spent_thinking_budget_is_drafted_and_changes_not_one_token() {
         budget: 20,
         forced_token_ids: end.clone(),
         other_ends: Vec::new(),
+        ..Default::default()
     };
     let params = SamplingParams { thinking_budget: Some(thinking), ..proposing(ProposerKind::Ngram, 5) };
     let text = |id, params| OpenSequence { prompt_token_ids: vec![11], ..open(id, params) };

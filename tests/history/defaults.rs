@@ -108,3 +108,37 @@ async fn ban_ranges_have_so_many_tokens_together() {
     let (field, message) = fault(&mut worker, ranges(9)).await.unwrap();
     assert_eq!((field.as_str(), message.contains("36864")), ("params.token_ban_ranges", true), "{message}");
 }
+
+/// Thinking that the stream draws by filters of its own is that of texts with other parameters, if these go with it.
+#[tokio::test]
+async fn thinking_by_the_streams_filters_goes_with_own_parameters() {
+    let server = TestServer::start().await;
+    let thinking = ThinkingBudgetParams {
+        start_token_ids: vec![3],
+        end_token_ids: vec![8],
+        budget: u32::MAX,
+        temperature: Some(0.0),
+        ..Default::default()
+    };
+    let defaults = SamplingParams { thinking_budget: Some(thinking), ..Default::default() };
+    let mut worker = worker(&server, defaults, vec![]).await;
+    let text = |id, prompt: &[u32], temperature| OpenSequence {
+        prompt_token_ids: prompt.to_vec(),
+        ..open(id, SamplingParams { temperature: Some(temperature), ..seeded(id) })
+    };
+    let texts = (0..40).flat_map(|id| [text(2 * id, &[3], 1e5), text(2 * id + 1, &[3, 8], 1e5)]);
+    worker.step(open_step(texts.collect())).await;
+    let row = row(&[(4, 5.0)]);
+    let step = sample_step(&(0..80).map(|id| (id, row.clone())).collect::<Vec<_>>());
+    let (thoughts, answers): (Vec<_>, Vec<_>) =
+        worker.step(step).await.work.into_iter().enumerate().partition(|(at, _)| at % 2 == 0);
+    assert!(thoughts.iter().all(|(_, work)| ids(work) == [4]));
+    assert!(answers.iter().filter(|(_, work)| ids(work) == [4]).count() < 20);
+    let line = SamplingParams { temperature_tokens: Some(3), ..Default::default() };
+    let (field, message) = fault(&mut worker, line.clone()).await.expect("a mistake");
+    assert_eq!(field, "params.thinking_budget.temperature", "{message}");
+    let learns = SamplingParams { mirostat: Some(2), ..Default::default() };
+    assert_eq!(fault(&mut worker, learns).await.expect("a mistake").0, "params.thinking_budget.temperature");
+    let off = SamplingParams { thinking_budget: Some(ThinkingBudgetParams::default()), ..line };
+    assert_eq!(fault(&mut worker, off).await, None);
+}

@@ -166,6 +166,7 @@ async fn tokens_are_forced_first_last_and_out_of_thinking() {
             budget,
             forced_token_ids,
             other_ends: vec![TokenSequence { token_ids: vec![6] }],
+            ..Default::default()
         }),
         ..Default::default()
     };
@@ -185,6 +186,7 @@ async fn each_stretch_of_thinking_has_the_whole_budget() {
             budget,
             forced_token_ids: vec![],
             other_ends: vec![],
+            ..Default::default()
         };
         let params = SamplingParams { thinking_budget: Some(thinking), ..Default::default() };
         let rows: Vec<_> = wishes.iter().map(|&wish| row(&[(wish, 5.0)])).collect();

@@ -118,6 +118,7 @@ fn steering(cases: &mut Vec<(&'static str, SamplingParams)>) {
             budget: 1,
             forced_token_ids,
             other_ends: vec![],
+            ..Default::default()
         }),
         ..p()
     };
@@ -127,7 +128,31 @@ fn steering(cases: &mut Vec<(&'static str, SamplingParams)>) {
         params.thinking_budget.as_mut().unwrap().other_ends = other_ends.collect();
         params
     };
+    let drawn = |budget, filters: ThinkingBudgetParams, params| SamplingParams {
+        thinking_budget: Some(ThinkingBudgetParams {
+            start_token_ids: vec![1],
+            end_token_ids: vec![2],
+            budget,
+            ..filters
+        }),
+        ..params
+    };
+    let t = ThinkingBudgetParams::default;
+    let (cold, hot) = (
+        || ThinkingBudgetParams { temperature: Some(0.0), ..t() },
+        || ThinkingBudgetParams { temperature: Some(2.0), ..t() },
+    );
+    let cut = |top_p| ThinkingBudgetParams { top_p: Some(top_p), ..t() };
+    let ordered = SamplingParams { sampler_order: vec![SamplerKind::Temperature.into()], ..p() };
     cases.extend([
+        ("params.thinking_budget.temperature", drawn(9, ThinkingBudgetParams { temperature: Some(-1.0), ..t() }, p())),
+        ("params.thinking_budget.top_p", drawn(9, cut(f32::NAN), p())),
+        ("params.thinking_budget.min_p", drawn(9, ThinkingBudgetParams { min_p: Some(1.5), ..t() }, p())),
+        ("params.thinking_budget.budget", drawn(0, cut(0.5), p())),
+        ("params.thinking_budget.temperature", drawn(9, hot(), SamplingParams { temperature_tokens: Some(3), ..p() })),
+        ("params.thinking_budget.top_p", drawn(9, cut(0.5), SamplingParams { top_p_decay: Some(0.5), ..p() })),
+        ("params.thinking_budget.temperature", drawn(9, cold(), SamplingParams { mirostat: Some(2), ..p() })),
+        ("params.thinking_budget", drawn(9, cut(0.5), ordered)),
         ("params.no_repeat_ngram.size", ngram(66, 0, vec![])),
         ("params.no_repeat_ngram.size", ngram(65, 0, vec![])),
         ("params.no_repeat_ngram.window", ngram(2, u32::MAX, vec![])),

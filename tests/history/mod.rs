@@ -5,4 +5,5 @@ mod defaults;
 mod effects;
 mod everywhere;
 mod mistakes;
+mod thinking;
 mod tools;

@@ -136,6 +136,24 @@ pub fn tools() -> Vec<(&'static str, SamplingParams)> {
                     budget: 3,
                     forced_token_ids: vec![40, 41, 4],
                     other_ends: vec![TokenSequence { token_ids: vec![5, 6] }],
+                    ..Default::default()
+                }),
+                ..p()
+            },
+        ),
+        (
+            "thinking with filters of its own",
+            SamplingParams {
+                temperature: Some(0.4),
+                thinking_budget: Some(ThinkingBudgetParams {
+                    start_token_ids: vec![3],
+                    end_token_ids: vec![4],
+                    budget: 5,
+                    temperature: Some(1.7),
+                    top_k: Some(20),
+                    top_p: Some(0.95),
+                    min_p: Some(0.01),
+                    ..Default::default()
                 }),
                 ..p()
             },
@@ -170,11 +188,12 @@ pub fn marks() -> Vec<(&'static str, SamplingParams)> {
     ]
 }
 
-/// Whether it works with temperature 0.
+/// Whether it works with temperature 0, and no token is drawn then.
 pub fn is_for_greedy(params: &SamplingParams) -> bool {
     use watermark_params::Scheme;
     let scheme = params.watermark.as_ref().and_then(|mark| mark.scheme.as_ref());
-    !matches!(scheme, Some(Scheme::Synthid(_) | Scheme::Gumbel(_)))
+    let thoughts = params.thinking_budget.as_ref().and_then(|thinking| thinking.temperature);
+    !matches!(scheme, Some(Scheme::Synthid(_) | Scheme::Gumbel(_))) && thoughts.is_none()
 }
 
 /// All tools at once.

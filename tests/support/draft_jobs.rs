@@ -180,6 +180,8 @@ pub(crate) struct Recipe {
     pub(crate) noise: f32,
     pub(crate) dtypes: [Dtype; 2],
     pub(crate) filters: [Filters; 2],
+    /// Those of some of the rows, where the text thinks.
+    pub(crate) thoughts: Option<Filters>,
     pub(crate) chains: [Option<Chained>; 2],
     pub(crate) penalised: bool,
     /// What is added to some logits behind penalties.
@@ -227,6 +229,14 @@ impl Recipe {
         made
     }
 
+    /// Filters of a target row and a draft row. Samplers that learn from tokens do so in all rows or in none.
+    fn filters(&self, at: usize) -> [Filters; 2] {
+        let is_greedy = |filters: &Filters| filters.temperature == 0.0;
+        let is_alike = |own: &Filters| self.chains[0].is_none() || is_greedy(own) == is_greedy(&self.filters[0]);
+        let own = self.thoughts.filter(|own| is_alike(own) && self.seed >> (at % 32) & 1 == 1);
+        own.map_or(self.filters, |own| [own; 2])
+    }
+
     /// A target row and a draft row for the same position.
     pub(crate) fn rows(&self, at: usize) -> (Row, Row) {
         let logits = row(self.shape, self.vocab, self.seed + at as u64);
@@ -234,8 +244,9 @@ impl Recipe {
         let near = |x: &f32| if x.abs() < 1e30 { x + self.noise * (rng.unit() - 0.5) } else { *x };
         let proposed: Vec<f32> = logits.iter().map(near).collect();
         let [of_target, of_draft] = self.chains.clone();
-        let target = Row { chain: of_target, ..Row::new(self.dtypes[0], &logits, self.filters[0]) };
-        let draft = Row { chain: of_draft, ..Row::new(self.dtypes[1], &proposed, self.filters[1]) };
+        let [target, draft] = self.filters(at);
+        let target = Row { chain: of_target, ..Row::new(self.dtypes[0], &logits, target) };
+        let draft = Row { chain: of_draft, ..Row::new(self.dtypes[1], &proposed, draft) };
         (self.adjusted(target, at as u32), self.adjusted(draft, at as u32))
     }
 
@@ -302,6 +313,7 @@ prop_compose! {
         noise in prop_oneof![Just(0.0f32), Just(0.5), 0.0f32..4.0],
         dtypes in prop::array::uniform2(prop::sample::select(&Dtype::ALL[..])),
         (target, draft, same) in (filters(), filters(), any::<bool>()),
+        thoughts in prop::option::weighted(0.3, filters()),
         chains in prop::array::uniform2(prop::option::weighted(0.3, chained())),
         (penalised, late, mark) in (any::<bool>(), prop::option::weighted(0.2, -9.0f32..0.0), prop::option::weighted(0.3, mark())),
         banned in prop_oneof![Just(vec![]), prop::collection::vec(any::<u32>(), 1..10)],
@@ -320,7 +332,7 @@ prop_compose! {
     ) -> Recipe {
         let filters = [target, if same { target } else { draft }];
         let chains = if same { [chains[0].clone(), chains[0].clone()] } else { chains };
-        Recipe { vocab, shape, seed, noise, dtypes, filters, chains, penalised, late, banned, allowed, masking, mark, tree, sources, bad_row, rule, start, measure }
+        Recipe { vocab, shape, seed, noise, dtypes, filters, thoughts, chains, penalised, late, banned, allowed, masking, mark, tree, sources, bad_row, rule, start, measure }
     }
 }
 

@@ -197,6 +197,10 @@ pub const FIELDS: [(&str, Set); 83] = [
             budget,
             forced_token_ids,
             other_ends: sequences(d, 2, 2),
+            temperature: d.happens(0.3).then(|| d.edge(&[0.0, 1e-5, 1e5, 1.0], (0.1, 2.0))),
+            top_k: d.happens(0.3).then(|| d.below(30)),
+            top_p: d.happens(0.3).then(|| d.share()),
+            min_p: d.happens(0.3).then(|| d.share()),
         });
     }),
     ("return_sampler_state", |p, d| p.return_sampler_state = Some(d.happens(0.5))),

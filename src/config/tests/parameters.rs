@@ -10,7 +10,7 @@ use crate::params::steering::{
     LengthPenalty, NoRepeatNgram, RepetitionDetection, SequenceBias, ThinkingBudget, TokenBanRange,
 };
 use crate::params::watermark::{GumbelParams, KgwParams, SeedingScheme, SynthidParams, Watermark};
-use crate::params::{DraftLengthParams, LogprobsMode, LogprobsParams, ProposerKind, ProposerParams};
+use crate::params::{DraftLengthParams, LogprobsMode, LogprobsParams, ProposerKind, ProposerParams, ThinkingFilters};
 use std::collections::BTreeSet;
 use toml::{Table, Value};
 
@@ -110,6 +110,7 @@ fn parts_are_what_they_are_on_the_wire() {
         budget: 100,
         forced_token_ids: boxed(&[8, 6, 7]),
         other_ends: sequences.clone(),
+        filters: ThinkingFilters { temperature: Some(0.5), top_k: Some(20), top_p: Some(0.875), min_p: Some(0.25) },
     };
     assert_eq!(tools.thinking_budget.as_deref(), Some(&thinking));
     let start = GrammarStart { token_ids: boxed(&[7]), sequences, position: 0 };

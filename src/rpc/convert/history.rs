@@ -1,12 +1,12 @@
 //! Parameters of the tools that work on the history.
 
 use super::watermark;
-use crate::params::FieldError;
 use crate::params::grammar::{GrammarKind, GrammarParams, GrammarStart};
 use crate::params::history::HistoryParams;
 use crate::params::steering::{
     LengthPenalty, NoRepeatNgram, RepetitionDetection, SequenceBias, ThinkingBudget, TokenBanRange,
 };
+use crate::params::{FieldError, ThinkingFilters};
 use crate::proto;
 use std::mem::take;
 use std::sync::Arc;
@@ -71,9 +71,11 @@ fn repetition_detection(wire: proto::RepetitionDetectionParams) -> RepetitionDet
 }
 
 fn thinking_budget(wire: proto::ThinkingBudgetParams) -> Box<ThinkingBudget> {
-    let proto::ThinkingBudgetParams { start_token_ids, end_token_ids, budget, forced_token_ids, other_ends } = wire;
+    let proto::ThinkingBudgetParams { start_token_ids, end_token_ids, budget, forced_token_ids, other_ends, .. } = wire;
+    let proto::ThinkingBudgetParams { temperature, top_k, top_p, min_p, .. } = wire;
+    let filters = ThinkingFilters { temperature, top_k, top_p, min_p };
     let other_ends = sequences(other_ends);
-    Box::new(ThinkingBudget { start_token_ids, end_token_ids, budget, forced_token_ids, other_ends })
+    Box::new(ThinkingBudget { start_token_ids, end_token_ids, budget, forced_token_ids, other_ends, filters })
 }
 
 pub(super) fn sequences(wire: Vec<proto::TokenSequence>) -> Vec<Vec<u32>> {

@@ -70,6 +70,9 @@ impl Rules {
     /// The field at fault, with its path relative to the parameters.
     pub fn validate(&self) -> Result<(), FieldError> {
         self.params.validate_order_ignoring(self.protected())?;
+        if let Some(filters) = self.thinking_filters() {
+            self.params.validate_thinking(filters, self.protected())?;
+        }
         if self.chain.as_ref().is_some_and(|chain| chain.has_min_eos_p()) && self.eos().is_empty() {
             let message = "needs a token that ends the text; give eos_token_ids, without ignore_eos";
             return Err(FieldError::new("min_eos_p", message));

@@ -11,6 +11,15 @@ use crate::sequence::history::Here;
 use crate::sequence::length;
 use crate::sequence::memory::Now;
 
+/// What a row's filters and random numbers depend on.
+struct At {
+    seed: u64,
+    position: u64,
+    /// Top-p there, where thinking has none of its own.
+    top_p: f32,
+    thinks: bool,
+}
+
 impl Rules {
     /// Penalties on the row whose token has this place in the text, numbered from 1, and this position in the output.
     fn penalties(&self, place: u64, position: u64) -> Penalties {
@@ -29,7 +38,7 @@ impl Rules {
 
     /// What to ask of the row that stands here.
     pub(in crate::sequence) fn spec<'a>(&'a self, seed: u64, here: Here<'a>, action: Action) -> RowSpec<'a> {
-        let at = (seed, here.position(), here.top_p());
+        let at = At { seed, position: here.position(), top_p: here.top_p(), thinks: here.thinks() };
         if !here.forced().is_empty() {
             return self.forced_row(at, here.forced(), action);
         }
@@ -41,8 +50,8 @@ impl Rules {
     }
 
     /// A row that has to give this token, whatever else is banned or allowed.
-    fn forced_row<'a>(&'a self, at: (u64, u64, f32), token: &'a [u32], action: Action) -> RowSpec<'a> {
-        let report = self.report(true, at.1, &[]);
+    fn forced_row<'a>(&'a self, at: At, token: &'a [u32], action: Action) -> RowSpec<'a> {
+        let report = self.report(true, at.position, &[]);
         RowSpec { allowed: Some(token), report, ..self.row(at, action) }
     }
 
@@ -50,11 +59,16 @@ impl Rules {
         if self.remembers_output() { here.known() } else { self.fixed() }
     }
 
-    /// What hardly depends on the history: at a position of a text with this seed, and with this top-p.
-    fn row(&self, (seed, position, top_p): (u64, u64, f32), action: Action) -> RowSpec<'_> {
+    /// What hardly depends on the history.
+    fn row(&self, at: At, action: Action) -> RowSpec<'_> {
+        let At { seed, position, top_p, thinks } = at;
+        let (filters, steps) = match self.thinking().filter(|_| thinks) {
+            Some(thinking) => (thinking.filters(position, top_p), thinking.steps.as_deref()),
+            None => (Filters { top_p, ..self.params.filters(position) }, self.steps()),
+        };
         RowSpec {
-            filters: Filters { top_p, ..self.params.filters(position) },
-            chain: self.steps().map(|steps| Chain {
+            filters,
+            chain: steps.map(|steps| Chain {
                 steps,
                 min_keep: self.params.samplers.min_keep,
                 protected: self.protected(),

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::backend::cuda::ask::{NoKernel, has_kernel};
+use crate::params::ThinkingFilters;
 use crate::params::steering::*;
 use crate::params::watermark::*;
 use crate::sampling::steps::steps;
@@ -36,6 +37,7 @@ prop_compose! {
         detection in prop::option::of((1u32..4, 2u32..4)),
         stops in prop::collection::vec(prop::collection::vec(0u32..4, 1..4), 0..3),
         thinking in prop::option::of((0u32..5, 0u32..4, 0u32..4, prop::collection::vec(0u32..5, 0..5))),
+        filters in (prop::option::of(0.5f32..2.0), prop::option::of(0u32..5), prop::option::of(0.0f32..1.0), prop::option::of(0.0f32..0.5)),
         mark in prop::option::weighted(0.4, any_mark()),
     ) -> HistoryParams {
         HistoryParams {
@@ -58,7 +60,11 @@ prop_compose! {
             stop_token_sequences: stops,
             thinking_budget: thinking.map(|(budget, start, end, forced_token_ids)| {
                 let (start_token_ids, end_token_ids) = (vec![start], vec![end]);
-                Box::new(ThinkingBudget { start_token_ids, end_token_ids, budget, forced_token_ids, ..Default::default() })
+                let (temperature, top_k, top_p, min_p) = filters;
+                let filters = ThinkingFilters { temperature, top_k, top_p, min_p };
+                let filters = if budget > 0 { filters } else { ThinkingFilters::default() };
+                let other_ends = Vec::new();
+                Box::new(ThinkingBudget { start_token_ids, end_token_ids, budget, forced_token_ids, other_ends, filters })
             }),
             grammar: None,
             penalty_last_n: window.0,
@@ -338,7 +344,8 @@ fn what_is_forgotten_is_not_missed() {
         let (start_token_ids, end_token_ids) = (vec![2, 2], vec![0, 0]);
         let (budget, forced_token_ids) = (9, vec![1, 0, 1, 2]);
         let other_ends = vec![vec![2, 1]];
-        let thinking = ThinkingBudget { start_token_ids, end_token_ids, budget, forced_token_ids, other_ends };
+        let filters = ThinkingFilters { temperature: Some(0.5), top_p: Some(0.9), ..Default::default() };
+        let thinking = ThinkingBudget { start_token_ids, end_token_ids, budget, forced_token_ids, other_ends, filters };
         p.history.thinking_budget = Some(Box::new(thinking));
     };
     let mut state = 1u32;

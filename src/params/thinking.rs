@@ -1,0 +1,192 @@
+//! Temperature and truncation of their own where a text thinks. Proposed for llama.cpp (pull request 25709) and vLLM (52876), where
+//! what follows the thinking is drawn otherwise: the same from the other end.
+
+use super::check::check_filters;
+use super::history::HistoryParams;
+use super::watermark::Watermark;
+use super::{FieldError, Filters, SamplingParams};
+
+/// Temperature and truncation where a text thinks; `None`: as elsewhere.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct ThinkingFilters {
+    /// 0: greedy, or 1e-5 ..= 1e5.
+    pub temperature: Option<f32>,
+    /// 0: off.
+    pub top_k: Option<u32>,
+    /// 0 ..= 1; 1: off.
+    pub top_p: Option<f32>,
+    /// 0 ..= 1; 0: off.
+    pub min_p: Option<f32>,
+}
+
+impl ThinkingFilters {
+    /// Whether tokens are drawn as elsewhere.
+    #[must_use]
+    pub fn is_off(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Checks every field against its range; `budget` tokens may be thought.
+    pub(super) fn validate(&self, budget: u32) -> Result<(), FieldError> {
+        let Filters { temperature, top_p, min_p, .. } = Filters::OFF;
+        check_filters(
+            self.temperature.unwrap_or(temperature),
+            self.top_p.unwrap_or(top_p),
+            self.min_p.unwrap_or(min_p),
+        )?;
+        if budget == 0 && !self.is_off() {
+            let message = "is 0, so that nothing would be drawn with temperature, top_k, top_p or min_p of \
+                           thinking_budget; set it (4294967295: any number of tokens)";
+            return Err(FieldError::new("budget", message));
+        }
+        Ok(())
+    }
+}
+
+impl SamplingParams {
+    /// What decides about single rows where the text thinks: without lists, and without what other tokens or rows decide.
+    #[must_use]
+    pub fn in_thinking(&self, filters: &ThinkingFilters) -> Self {
+        let mut samplers = self.samplers.clone();
+        if samplers.bytes() > 0 {
+            (samplers.xtc_ignore_token_ids, samplers.top_p_reset_token_ids, samplers.report) = Default::default();
+        }
+        Self {
+            temperature: filters.temperature.unwrap_or(self.temperature),
+            top_k: filters.top_k.unwrap_or(self.top_k),
+            top_p: filters.top_p.unwrap_or(self.top_p),
+            min_p: filters.min_p.unwrap_or(self.min_p),
+            samplers,
+            // It may have a step of its own.
+            history: HistoryParams { watermark: self.history.watermark.clone(), ..HistoryParams::default() }.into(),
+            ..Self::default()
+        }
+    }
+
+    /// Whether these filters go together with the other parameters, where XTC ignores these tokens.
+    ///
+    /// # Errors
+    /// The field at fault.
+    pub fn validate_thinking(&self, filters: &ThinkingFilters, xtc_ignored: &[u32]) -> Result<(), FieldError> {
+        let wrong = |field: &str, message: &str| Err(FieldError::new(format!("thinking_budget.{field}"), message));
+        if filters.temperature.is_some() && self.samplers.temperature_tokens > 0 {
+            return wrong("temperature", "cannot be combined with temperature_tokens; both choose the temperature");
+        }
+        if filters.top_p.is_some() && self.samplers.top_p_decay < 1.0 {
+            return wrong("top_p", "cannot be combined with top_p_decay; both choose top_p");
+        }
+        if filters.is_off() {
+            return Ok(());
+        }
+        let own = self.in_thinking(filters);
+        if own.is_greedy() && !matches!(self.watermark(), None | Some(Watermark::Kgw(_))) {
+            let message = "is greedy, where no token can carry the watermark; set a temperature above 0, or use kgw";
+            return wrong("temperature", message);
+        }
+        let remembers = self.samplers.mirostat > 0 || self.samplers.adaptive_target >= 0.0;
+        if remembers && own.is_greedy() != self.is_greedy() {
+            let message = "is 0 where temperature is not, or the other way round, beside mirostat or adaptive_target, which learn \
+                           from each token; draw both, or turn these off";
+            return wrong("temperature", message);
+        }
+        own.validate_order_ignoring(xtc_ignored)
+            .map_err(|e| FieldError::new("thinking_budget", format!("{} {}", e.field, e.message)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::steering::ThinkingBudget;
+    use super::super::watermark::{GumbelParams, KgwParams};
+    use super::super::{EngineOrder, Sampler, SamplerOrder, Step};
+    use super::*;
+    use std::sync::Arc;
+
+    fn params(filters: ThinkingFilters, change: impl FnOnce(&mut SamplingParams)) -> SamplingParams {
+        let (start_token_ids, end_token_ids, budget) = (vec![1], vec![2], 9);
+        let thinking = ThinkingBudget { start_token_ids, end_token_ids, budget, filters, ..Default::default() };
+        let mut params = SamplingParams::default();
+        params.history.thinking_budget = Some(Box::new(thinking));
+        change(&mut params);
+        params
+    }
+
+    fn fault(filters: ThinkingFilters, change: impl FnOnce(&mut SamplingParams)) -> Option<String> {
+        params(filters, change).validate(9, 9).err().map(|e| e.field)
+    }
+
+    const GREEDY: ThinkingFilters = ThinkingFilters { temperature: Some(0.0), top_k: None, top_p: None, min_p: None };
+    const HOT: ThinkingFilters = ThinkingFilters { temperature: Some(2.0), ..GREEDY };
+    const CUT: ThinkingFilters =
+        ThinkingFilters { temperature: None, top_k: Some(3), top_p: Some(0.5), min_p: Some(0.1) };
+
+    #[test]
+    fn each_range_is_checked_and_named() {
+        let nothing = ThinkingFilters::default();
+        for fine in [nothing, GREEDY, HOT, CUT] {
+            assert_eq!(fault(fine, |_| ()), None, "{fine:?}");
+        }
+        for bad in [-1.0, 1e-6, 2e5, f32::NAN, f32::INFINITY] {
+            let temperature = ThinkingFilters { temperature: Some(bad), ..nothing };
+            assert_eq!(fault(temperature, |_| ()).as_deref(), Some("thinking_budget.temperature"), "{bad}");
+            let (top_p, min_p) =
+                (ThinkingFilters { top_p: Some(-bad), ..CUT }, ThinkingFilters { min_p: Some(-1.0), ..CUT });
+            if bad != 1e-6 && bad != -1.0 {
+                assert_eq!(fault(top_p, |_| ()).as_deref(), Some("thinking_budget.top_p"), "{bad}");
+            }
+            assert_eq!(fault(min_p, |_| ()).as_deref(), Some("thinking_budget.min_p"));
+        }
+        let spent = |filters| fault(filters, |p| p.history.thinking_budget.as_mut().expect("one").budget = 0);
+        assert_eq!([spent(nothing), spent(CUT)], [None, Some("thinking_budget.budget".to_owned())]);
+    }
+
+    #[test]
+    fn what_cannot_go_together_is_refused_by_name() {
+        let (temperature, top_p) = (Some("thinking_budget.temperature"), Some("thinking_budget.top_p"));
+        let line = |p: &mut SamplingParams| p.samplers.temperature_tokens = 5;
+        assert_eq!((fault(HOT, line).as_deref(), fault(CUT, line)), (temperature, None));
+        let decay = |p: &mut SamplingParams| p.samplers.top_p_decay = 0.5;
+        assert_eq!((fault(CUT, decay).as_deref(), fault(HOT, decay)), (top_p, None));
+        let gumbel = |p: &mut SamplingParams| {
+            p.history.watermark = Some(Arc::new(Watermark::Gumbel(GumbelParams::new(1))));
+        };
+        assert_eq!((fault(GREEDY, gumbel).as_deref(), fault(HOT, gumbel)), (temperature, None));
+        let kgw = |p: &mut SamplingParams| {
+            p.history.watermark = Some(Arc::new(Watermark::Kgw(KgwParams::default())));
+        };
+        assert_eq!(fault(GREEDY, kgw), None);
+        let learning: [fn(&mut SamplingParams); 2] =
+            [|p| p.samplers.mirostat = 2, |p| p.samplers.adaptive_target = 0.5];
+        for learns in learning {
+            assert_eq!((fault(GREEDY, learns).as_deref(), fault(HOT, learns)), (temperature, None));
+            let greedy = |p: &mut SamplingParams| {
+                p.temperature = 0.0;
+                learns(p);
+            };
+            assert_eq!((fault(HOT, greedy).as_deref(), fault(GREEDY, greedy)), (temperature, None));
+        }
+        let listed = |p: &mut SamplingParams| {
+            p.samplers.sampler_order =
+                SamplerOrder::Custom(vec![Sampler::TopK, Sampler::Temperature], EngineOrder::Croupier);
+        };
+        assert_eq!((fault(CUT, listed).as_deref(), fault(HOT, listed)), (Some("thinking_budget"), None));
+    }
+
+    /// What else decides about a row is as elsewhere: the other samplers, their order, an engine's rules.
+    #[test]
+    fn the_rest_is_as_elsewhere() {
+        let elsewhere = params(CUT, |p| {
+            (p.temperature, p.top_k, p.samplers.typical_p) = (0.25, 7, 0.5);
+            p.samplers.sampler_order = SamplerOrder::Engine(EngineOrder::LlamaCpp);
+        });
+        let own = elsewhere.in_thinking(&CUT);
+        let steps = vec![Step::TopK, Step::TypicalAbove(0.5), Step::TopP, Step::MinP, Step::Temperature];
+        assert_eq!(own.steps(), Some(steps));
+        assert_eq!(own.filters(0), Filters { temperature: 0.25, top_k: 3, top_p: 0.5, min_p: 0.1 });
+        let exllama = params(ThinkingFilters { temperature: Some(0.005), ..GREEDY }, |p| {
+            p.samplers.sampler_order = SamplerOrder::Engine(EngineOrder::Exllama);
+        });
+        let filters = exllama.history.thinking_budget.as_ref().expect("one").filters;
+        assert_eq!(exllama.in_thinking(&filters).filters(0).temperature, 0.0, "its rule");
+    }
+}
