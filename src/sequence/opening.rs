@@ -82,7 +82,7 @@ impl From<OpenError> for FieldError {
             }
             OpenError::StateLimit { field, bytes, limit } => {
                 let message = format!(
-                    "takes {bytes} bytes of memory with what goes with it, max_state_bytes is {limit}: the text never fits; raise it"
+                    "takes {bytes} bytes of memory with what goes with it, max_state_bytes is {limit}: it never fits; raise that or ask for less"
                 );
                 Self::new(field, message)
             }

@@ -3,7 +3,7 @@
 use super::params::{known_values, merged, unknown_value, with_lists};
 use crate::engine::shards::Owner;
 use crate::engine::shards::layout::Layout;
-use crate::error::{Error, Refusal};
+use crate::error::Error;
 use crate::grammar::Patience;
 use crate::limits::Limits;
 use crate::metrics::MAX_LABEL_BYTES;
@@ -18,6 +18,8 @@ use crate::sequence::OpenError;
 use crate::sequence::rules::Rules;
 use std::sync::Arc;
 
+/// Where a stream's parameters stand.
+const DEFAULTS: &str = "default_params";
 /// Model label of a stream that gives none.
 const DEFAULT_MODEL: &str = "default";
 
@@ -140,16 +142,24 @@ fn prepared(
     rules.validate().map_err(in_default_params)?;
     let has_grammar = rules.params().history.grammar.is_some();
     let rules = blocking(has_grammar, || rules.with_grammar(given.grammars.as_deref(), state, patience));
-    let rules = rules.map_err(|error| match error {
+    let rules = rules.map_err(refused)?;
+    let bytes = rules.bytes();
+    rules.charged(state).ok_or_else(|| refused(OpenError::no_room(DEFAULTS, bytes, state.limit())))
+}
+
+/// Why default parameters, or their grammar, cannot be had.
+fn refused(error: OpenError) -> Error {
+    match error {
         OpenError::Refused(refusal) => Error::Refused(refusal),
-        OpenError::StateLimit { .. } => Error::Refused(Refusal::StateBytes),
+        OpenError::StateLimit { bytes, limit, .. } => {
+            Error::Invalid(OpenError::StateLimit { field: DEFAULTS, bytes, limit }.into())
+        }
         error => in_default_params(error.into()),
-    })?;
-    rules.charged(state).ok_or(Error::Refused(Refusal::StateBytes))
+    }
 }
 
 fn in_default_params(error: FieldError) -> Error {
-    Error::Invalid(error.within("default_params"))
+    Error::Invalid(error.within(DEFAULTS))
 }
 
 pub(super) fn dtype(field: &str, wire: i32) -> Result<Dtype, FieldError> {
