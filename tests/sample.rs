@@ -3,6 +3,7 @@
 use crate::call::Call;
 use crate::support::*;
 use croupier::proto::*;
+use std::path::Path;
 use tonic::Code;
 
 fn request(rows: Vec<SampleRow>, logits: &[Vec<f32>]) -> SampleRequest {
@@ -177,8 +178,8 @@ async fn a_message_that_does_not_come_by_the_deadline_is_not_awaited() {
     server.expect_series("croupier_in_flight_bytes", 0.0).await;
 }
 
-/// What `croupier explain` says of a row of so many logits.
-fn explained(logits: &[f32], flags: &[&str]) -> serde_json::Value {
+/// What `croupier explain` says of a row of so many logits, where texts of tokens are in this file.
+fn explained(vocabulary: &Path, logits: &[f32], flags: &[&str]) -> serde_json::Value {
     use std::io::Write;
     use std::process::{Command, Stdio};
     let mut command = Command::new(env!("CARGO_BIN_EXE_croupier"));
@@ -188,6 +189,7 @@ fn explained(logits: &[f32], flags: &[&str]) -> serde_json::Value {
     ours.for_each(|(name, _)| {
         command.env_remove(name);
     });
+    command.env("CROUPIER_VOCABULARY", vocabulary);
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let bytes: Vec<u8> = logits.iter().flat_map(|logit| logit.to_le_bytes()).collect();
     child.stdin.take().unwrap().write_all(&bytes).unwrap();
@@ -204,6 +206,16 @@ async fn explain_tells_the_token_of_a_server() {
     let with = |params: SamplingParams| SamplingParams { logprobs: Some(logprobs.clone()), ..params };
     let synthid = SynthidParams { keys: vec![1, 2, 3], ..Default::default() };
     let synthid = WatermarkParams { scheme: Some(watermark_params::Scheme::Synthid(synthid)) };
+    let kind = Some(grammar_params::Kind::Regex("(b(ab)*){2}".to_owned()));
+    let grammar = GrammarParams { kind, start_position: 2, ..Default::default() };
+    let thinking = ThinkingBudgetParams {
+        start_token_ids: vec![5, 7],
+        end_token_ids: vec![8],
+        budget: 9,
+        temperature: Some(2.5),
+        top_k: Some(9),
+        ..Default::default()
+    };
     let cases = [
         (with(SamplingParams::default()), vec![]),
         (
@@ -235,7 +247,21 @@ async fn explain_tells_the_token_of_a_server() {
             with(SamplingParams { xtc_probability: Some(0.5), xtc_threshold: Some(0.1), ..Default::default() }),
             vec!["--set", "xtc_probability=0.5", "--set", "xtc_threshold=0.1"],
         ),
+        (
+            with(SamplingParams { grammar: Some(grammar), stop_token_ids: vec![9], ..Default::default() }),
+            vec!["--set", r#"grammar={regex="(b(ab)*){2}", start_position=2}"#, "--set", "stop_token_ids=[9]"],
+        ),
+        (
+            with(SamplingParams { thinking_budget: Some(thinking), ..Default::default() }),
+            vec![
+                "--set",
+                "thinking_budget={start_token_ids=[5,7], end_token_ids=[8], budget=9, temperature=2.5, top_k=9}",
+            ],
+        ),
     ];
+    let texts: Vec<String> = (0..VOCAB).map(|token| String::from_utf8_lossy(vocabulary().text(token)).into()).collect();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), serde_json::to_string(&texts).unwrap()).unwrap();
     for (params, flags) in cases {
         for seed in 0..6u32 {
             let (logits, text) = (logits(seed.into(), 2), seed.to_string());
@@ -243,7 +269,11 @@ async fn explain_tells_the_token_of_a_server() {
             let row = SampleRow { prompt_token_ids: vec![4, 5], output_token_ids: vec![7, 7], ..row(params) };
             let answer = client.sample(request(vec![row], std::slice::from_ref(&logits))).await.unwrap().into_inner();
             let token = answer.rows[0].token.clone().unwrap();
-            let told = explained(&logits, &[&flags[..], &["--prompt=4,5", "--output=7,7", "--seed", &text]].concat());
+            let told = explained(
+                file.path(),
+                &logits,
+                &[&flags[..], &["--prompt=4,5", "--output=7,7", "--seed", &text]].concat(),
+            );
             assert_eq!(told["token"], token.token_id, "{flags:?} {seed}");
             assert_eq!(told["logprob"].as_f64().unwrap() as f32, token.logprob.unwrap());
             assert_eq!(told["rank"], token.rank.unwrap());

@@ -28,6 +28,7 @@ seed. Samplers that remember, mirostat and adaptive-p, begin anew.
   echo 2.5 1 0.5 0 -1 | croupier explain --set temperature=0.8 --set top_k=3
   croupier explain logits.npy --row 3 --preset creative --output 5,7 --seed 42
   croupier explain logits.npy --set 'banned_token_ids=[279]' --why-not 279 --json
+  CROUPIER_VOCABULARY=tokenizer.json croupier explain logits.npy --eos 2 --set 'grammar={regex=\"yes|no\"}'
 
 Exit code 0 when a token came; 1 when the row cannot be read, no token can come of it, or the arguments do not fit it; 2 for a mistake \
 in the arguments.";

@@ -1,8 +1,9 @@
 //! `croupier explain`: one row of logits on its way through the samplers, without a server. The token is that which a server
 //! gives for the same logits, parameters, history, seed and position.
 //!
-//! [`rows`] reads the row, [`sampling::stages`](crate::sampling::stages) follows it, [`table`] shows it.
+//! [`rows`] reads the row, [`opening`] opens the text, [`sampling::stages`](crate::sampling::stages) follows it, [`table`] shows it.
 
+mod opening;
 mod rows;
 mod table;
 
@@ -13,13 +14,13 @@ use crate::params::SamplingParams;
 use crate::params::report::ReportParams;
 use crate::sampling::distribution::Distribution;
 use crate::sampling::logits::Logits;
+use crate::sampling::mask::TokenMask;
 use crate::sampling::philox::Purpose;
 use crate::sampling::report::{self, Removed, ReportSpec, WhyNot};
 use crate::sampling::row::{Filters, RowError, RowSpec};
 use crate::sampling::sample_row;
 use crate::sampling::stages::{Done, Stage, stages};
-use crate::sequence::rules::Rules;
-use crate::sequence::{FinishReason, Sequence};
+use crate::sequence::FinishReason;
 use crate::vocabulary::Vocabulary;
 use serde::Serialize;
 use std::process::ExitCode;
@@ -124,38 +125,13 @@ fn explain(args: &ExplainArgs) -> Result<Told, String> {
     let whence = args.place.file.as_ref().map_or_else(|| "standard input".into(), |path| path.display().to_string());
     let Row { dtype, bytes } = rows::read(&args.place).map_err(|problem| format!("{whence}: {problem}"))?;
     let logits = Logits::new(dtype, &bytes);
-    let mut sequence = open(args, logits.vocab_size() as u32)?;
-    let told = told(args, &logits, &sequence.spec(sequence.draw(Purpose::Sample)));
+    let mut sequence = opening::open(args, logits.vocab_size() as u32)?;
+    let mask = opening::mask(&sequence)?;
+    let mask = mask.as_deref().map(|words| TokenMask::new(words, logits.vocab_size()));
+    let told = told(args, &logits, &RowSpec { mask, ..sequence.spec(sequence.draw(Purpose::Sample)) });
     let mut told = told.map_err(|error| format!("{whence}: {error}"))?;
     told.finish_reason = sequence.commit(told.token).map(FinishReason::label);
     Ok(told)
-}
-
-/// The text whose next token the row is for.
-fn open(args: &ExplainArgs, vocab_size: u32) -> Result<Sequence, String> {
-    let in_vocabulary = |name: &str, tokens: &[u32]| match tokens.iter().find(|&&token| token >= vocab_size) {
-        Some(token) => Err(format!("--{name}: {token} is not below {vocab_size}, the number of logits of the row")),
-        None => Ok(()),
-    };
-    in_vocabulary("prompt", &args.prompt)?;
-    in_vocabulary("output", &args.output)?;
-    in_vocabulary("eos", &args.eos)?;
-    in_vocabulary("why-not", &args.why_not)?;
-    let mut params = args.params.clone();
-    params.samplers.report = Some(Box::new(ReportParams { support_size: true, ..ReportParams::default() }));
-    if params.history.grammar.is_some() {
-        return Err(
-            "grammar: is followed by servers only; leave it out, with --set grammar={} where a file has one".to_owned()
-        );
-    }
-    params.validate(vocab_size, args.most_listed).map_err(|error| error.to_string())?;
-    let rules = Rules::new(params, &args.eos).with_vocabulary(args.vocabulary.clone());
-    rules.validate().map_err(|error| error.to_string())?;
-    let sequence = Sequence::open(Arc::new(rules), args.seed, &args.prompt, &args.output);
-    match sequence.finished() {
-        Some(reason) => Err(format!("--output: the text ended with it ({}); no token follows", reason.label())),
-        None => Ok(sequence),
-    }
 }
 
 /// What is told of a row whose text asks for this.
@@ -220,6 +196,7 @@ impl From<&Stage> for ToldStage {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::params::grammar::{GrammarKind, GrammarParams, GrammarStart};
     use crate::params::watermark::{GumbelParams, SynthidParams, Watermark};
 
     fn args(params: SamplingParams) -> ExplainArgs {
@@ -301,6 +278,17 @@ mod tests {
         assert!(told(args(ended)).starts_with("--output: the text ended with it ("));
         let none = SamplingParams { banned_token_ids: vec![0, 1, 2, 3], ..SamplingParams::default() };
         assert!(told(args(none)).contains("every token of the row is masked"));
+        let mut grammar = SamplingParams { stop_token_ids: vec![3], ..SamplingParams::default() };
+        let start = GrammarStart { position: 1, ..GrammarStart::default() };
+        let regex = GrammarParams { kind: GrammarKind::Regex, text: "ab*".to_owned(), start };
+        grammar.history.grammar = Some(Arc::new(regex));
+        assert!(told(args(grammar.clone())).starts_with("grammar: needs the texts of tokens; set vocabulary"));
+        let texts = ["a", "b", "c", ""].map(|text| Some(text.as_bytes().to_vec()));
+        let known = ExplainArgs { vocabulary: Some(Arc::new(Vocabulary::new(&texts, b""))), ..args(grammar) };
+        assert_eq!(told(known.clone()), "--output: token [1] is not what the grammar allows there");
+        let told_of = of_four(&ExplainArgs { output: vec![1, 0], ..known }).unwrap();
+        let fates: Vec<_> = told_of.tokens.iter().map(|token| (token.token, token.removed_by)).collect();
+        assert_eq!(fates, [(1, None), (3, None), (0, Some("token_mask"))]);
         let wide = SamplingParams { banned_token_ids: vec![7], ..SamplingParams::default() };
         assert!(told(args(wide)).starts_with("banned_token_ids"));
         let nowhere = ExplainArgs { place: Place { file: Some("/nowhere".into()), ..Place::default() }, ..usual };

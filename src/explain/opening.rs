@@ -1,0 +1,56 @@
+//! The text whose next token the row is for, and what its grammar allows there.
+
+use super::ExplainArgs;
+use crate::grammar::fill::{Wanted, masks};
+use crate::grammar::{Ahead, Grammars, Mask, Patience};
+use crate::params::report::ReportParams;
+use crate::permits::Counter;
+use crate::sequence::Sequence;
+use crate::sequence::rules::Rules;
+use metrics::Gauge;
+use std::sync::Arc;
+
+/// The text that the arguments are about, of which a row has so many logits.
+pub(super) fn open(args: &ExplainArgs, vocab_size: u32) -> Result<Sequence, String> {
+    let in_vocabulary = |name: &str, tokens: &[u32]| match tokens.iter().find(|&&token| token >= vocab_size) {
+        Some(token) => Err(format!("--{name}: {token} is not below {vocab_size}, the number of logits of the row")),
+        None => Ok(()),
+    };
+    in_vocabulary("prompt", &args.prompt)?;
+    in_vocabulary("output", &args.output)?;
+    in_vocabulary("eos", &args.eos)?;
+    in_vocabulary("why-not", &args.why_not)?;
+    let mut params = args.params.clone();
+    params.samplers.report = Some(Box::new(ReportParams { support_size: true, ..ReportParams::default() }));
+    params.validate(vocab_size, args.most_listed).map_err(|error| error.to_string())?;
+    let rules = Rules::new(params, &args.eos).with_vocabulary(args.vocabulary.clone());
+    rules.validate().map_err(|error| error.to_string())?;
+    let sequence = Sequence::open(Arc::new(with_grammar(args, rules)?), args.seed, &args.prompt, &args.output);
+    let sequence = sequence.matching(vocab_size as usize, &args.output).map_err(|error| match &args.output[..] {
+        [] => error.to_string(),
+        _ => format!("--output: {} {}", error.field.replace("output_token_ids", "token "), error.message),
+    })?;
+    match sequence.finished() {
+        Some(reason) => Err(format!("--output: the text ended with it ({}); no token follows", reason.label())),
+        None => Ok(sequence),
+    }
+}
+
+/// The rules with their grammar, if they have one.
+fn with_grammar(args: &ExplainArgs, rules: Rules) -> Result<Rules, String> {
+    if rules.params().history.grammar.is_some() && args.vocabulary.is_none() {
+        let source = "set vocabulary in the file of --config, or CROUPIER_VOCABULARY";
+        return Err(format!("grammar: needs the texts of tokens; {source}, or leave it out with --set grammar={{}}"));
+    }
+    let grammars = args.vocabulary.clone().map(Grammars::new);
+    let room = Counter::new(usize::MAX, Gauge::noop());
+    rules.with_grammar(grammars.as_ref(), &room, &Patience::default()).map_err(|error| error.to_string())
+}
+
+/// What the text's grammar allows as its next token; nothing where everything may come.
+pub(super) fn mask(sequence: &Sequence) -> Result<Mask, String> {
+    let Some(text) = sequence.text() else { return Ok(None) };
+    let found = masks(vec![Wanted::new(text, Ahead::default())]).pop().transpose();
+    let found = found.map_err(|trouble| format!("grammar: {trouble}"))?;
+    Ok(found.and_then(|masks| masks.into_iter().next()).flatten())
+}
