@@ -328,7 +328,9 @@ class ThinkingBudgetParams(Params["pb.ThinkingBudgetParams"]):
 
     temperature, top_k, top_p and min_p stand in the place of those of SamplingParams for every token of a stretch, its
     end included: thinking and answer may be drawn differently in one text, where drafts cross from one to the other
-    too. What is absent is as elsewhere. With one of them budget must not be 0, since nothing would be drawn with it."""
+    too. What is absent is as elsewhere. With one of them budget must not be 0, since nothing would be drawn with it. A
+    sequence that gives one of the four fields of SamplingParams, and no thinking_budget, has it in the thinking of its
+    stream too."""
 
     start_token_ids: Sequence[int] = ()
     """Tokens that begin thinking. 1 .. 64 token ids. Required where anything is set."""
@@ -342,8 +344,9 @@ class ThinkingBudgetParams(Params["pb.ThinkingBudgetParams"]):
     """Sequences that end thinking as end_token_ids do, such as what begins the call of a tool. At most 8, of 1 .. 64
     token ids each."""
     temperature: float | None = None
-    """Temperature while the text thinks. 0: greedy, or 1e-5 .. 1e5. Not beside temperature_tokens. Above 0 beside
-    watermark.synthid and watermark.gumbel; beside mirostat and adaptive_target 0 only where that of the rest is."""
+    """Temperature while the text thinks. 0: greedy, or 1e-5 .. 1e5. Not beside temperature_tokens, and only 0 beside a
+    dynatemp_high that takes its place. Above 0 beside watermark.synthid and watermark.gumbel; beside mirostat and
+    adaptive_target 0 only where that of the rest is."""
     top_k: int | None = None
     """top_k while the text thinks. 0: off."""
     top_p: float | None = None
@@ -481,7 +484,7 @@ class SamplingParams(Params["pb.SamplingParams"]):
 
     temperature: float | None = None
     """Logits are divided by it. 0: greedy (the largest logit, smallest id on ties), and the other samplers have nothing
-    left to do. Range 0, or 1e-5 .. 1e5. Server default 1."""
+    left to do. Range 0, or 1e-5 .. 1e5. Server default 1. Thinking may have another one: thinking_budget."""
     top_k: int | None = None
     """Keep exactly the k first tokens of the order. 0: off; larger than the vocabulary: off. Server default 0."""
     top_p: float | None = None

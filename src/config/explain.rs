@@ -5,7 +5,7 @@ use super::flags::{Reader, flag, option, switch};
 use super::resolve::{Env, resolve};
 use super::{Config, defaults, file, given, values};
 use crate::explain::{ExplainArgs, Place};
-use crate::params::{MAX_VOCAB_SIZE, SamplingParams};
+use crate::params::{GivenFilters, MAX_VOCAB_SIZE, SamplingParams};
 use clap::{Arg, ArgAction, ArgMatches};
 use toml::{Table, Value};
 
@@ -93,7 +93,7 @@ fn params(matches: &ArgMatches, config: &Config, problems: &mut Vec<String>) -> 
     let mut params = config.defaults.clone();
     if let Some(name) = flag(matches, "preset") {
         match config.presets.get(&name) {
-            Ok(preset) => preset.apply(&mut params),
+            Ok(preset) => over_thinking(&mut params, preset.filters(), |params| preset.apply(params)),
             Err(error) => problems.push(format!("--preset: {}", error.message)),
         }
     }
@@ -104,7 +104,27 @@ fn params(matches: &ArgMatches, config: &Config, problems: &mut Vec<String>) -> 
             Err(problem) => problems.push(format!("--{SET}: {problem}")),
         }
     }
-    given::read_over(&params, (&format!("--{SET}"), &table), &config.limits, problems).params
+    let gives = |key| table.contains_key(key);
+    let given = GivenFilters {
+        temperature: gives("temperature"),
+        top_k: gives("top_k"),
+        top_p: gives("top_p"),
+        min_p: gives("min_p"),
+    };
+    over_thinking(&mut params, given, |params| {
+        *params = given::read_over(params, (&format!("--{SET}"), &table), &config.limits, problems).params;
+    });
+    params
+}
+
+/// Sets something over parameters that may have a thinking, as a sequence does over its stream's.
+fn over_thinking(params: &mut SamplingParams, given: GivenFilters, set: impl FnOnce(&mut SamplingParams)) {
+    let inherited = params.history.thinking_budget.take();
+    set(params);
+    params.give_way(inherited.as_deref(), given);
+    if params.history.thinking_budget.is_none() && inherited.is_some() {
+        params.history.thinking_budget = inherited;
+    }
 }
 
 /// `key=value`: the value as TOML has it, or else a text.

@@ -33,7 +33,7 @@ pub use speculation::{
     DraftLengthParams, MAX_DRAFT_COST, MAX_DRAFT_TOKENS, MAX_MATCH, MAX_VERIFY_COST, ProposerKind, ProposerParams,
 };
 pub use supported::SUPPORTED;
-pub use thinking::ThinkingFilters;
+pub use thinking::{GivenFilters, ThinkingFilters};
 
 use acceptance::AcceptanceRule;
 use chain::SamplerParams;

@@ -1,7 +1,7 @@
 //! Presets: named sets of parameters, for fields that are left absent.
 
 use super::watermark::Watermark;
-use super::{FieldError, SamplingParams};
+use super::{FieldError, GivenFilters, SamplingParams};
 
 /// Copies one parameter from one set to another.
 pub type CopyParameter = fn(&SamplingParams, &mut SamplingParams);
@@ -56,6 +56,12 @@ impl Preset {
     #[must_use]
     pub fn watermark(&self) -> Option<&Watermark> {
         self.params.watermark()
+    }
+
+    /// Which filters it gives.
+    #[must_use]
+    pub fn filters(&self) -> GivenFilters {
+        GivenFilters::by(|params| self.apply(params))
     }
 
     /// Sets its parameters; others stay.

@@ -178,7 +178,7 @@ impl ThinkingBudget {
             if tokens.is_empty() {
                 return Err(FieldError::new(
                     field,
-                    "is empty; a budget needs start_token_ids and end_token_ids, give both",
+                    "is empty; a budget needs start_token_ids and end_token_ids, none of which it takes from a default; give both",
                 ));
             }
         }

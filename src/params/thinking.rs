@@ -3,8 +3,10 @@
 
 use super::check::check_filters;
 use super::history::HistoryParams;
+use super::rare::Rare;
+use super::steering::ThinkingBudget;
 use super::watermark::Watermark;
-use super::{FieldError, Filters, SamplingParams};
+use super::{FieldError, Filters, Sampler, SamplingParams};
 
 /// Temperature and truncation where a text thinks; `None`: as elsewhere.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -19,7 +21,48 @@ pub struct ThinkingFilters {
     pub min_p: Option<f32>,
 }
 
+/// Which of temperature, top-k, top-p and min-p a text, or a preset, gives itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct GivenFilters {
+    /// Temperature.
+    pub temperature: bool,
+    /// Top-k.
+    pub top_k: bool,
+    /// Top-p.
+    pub top_p: bool,
+    /// Min-p.
+    pub min_p: bool,
+}
+
+impl GivenFilters {
+    /// Those that `set` sets.
+    #[must_use]
+    pub fn by(set: impl FnOnce(&mut SamplingParams)) -> Self {
+        // What no parameters have.
+        let (nothing, top_k) = (f32::NAN, u32::MAX);
+        let mut probe =
+            SamplingParams { temperature: nothing, top_k, top_p: nothing, min_p: nothing, ..Default::default() };
+        set(&mut probe);
+        Self {
+            temperature: !probe.temperature.is_nan(),
+            top_k: probe.top_k != top_k,
+            top_p: !probe.top_p.is_nan(),
+            min_p: !probe.min_p.is_nan(),
+        }
+    }
+}
+
 impl ThinkingFilters {
+    /// Without those that are given otherwise.
+    fn without(self, given: GivenFilters) -> Self {
+        Self {
+            temperature: self.temperature.filter(|_| !given.temperature),
+            top_k: self.top_k.filter(|_| !given.top_k),
+            top_p: self.top_p.filter(|_| !given.top_p),
+            min_p: self.min_p.filter(|_| !given.min_p),
+        }
+    }
+
     /// Whether tokens are drawn as elsewhere.
     #[must_use]
     pub fn is_off(&self) -> bool {
@@ -48,7 +91,7 @@ impl SamplingParams {
     #[must_use]
     pub fn in_thinking(&self, filters: &ThinkingFilters) -> Self {
         let mut samplers = self.samplers.clone();
-        if samplers.bytes() > 0 {
+        if Rare::bytes(&samplers) > 0 {
             (samplers.xtc_ignore_token_ids, samplers.top_p_reset_token_ids, samplers.report) = Default::default();
         }
         Self {
@@ -63,6 +106,16 @@ impl SamplingParams {
         }
     }
 
+    /// Who gives filters and no thinking has them while the text thinks, too, whatever an `inherited` thinking has: a temperature
+    /// of 0 is greedy.
+    pub fn give_way(&mut self, inherited: Option<&ThinkingBudget>, given: GivenFilters) {
+        let Some(inherited) = inherited.filter(|_| self.history.thinking_budget.is_none()) else { return };
+        let filters = inherited.filters.without(given);
+        if filters != inherited.filters {
+            self.history.thinking_budget = Some(Box::new(ThinkingBudget { filters, ..inherited.clone() }));
+        }
+    }
+
     /// Whether these filters go together with the other parameters, where XTC ignores these tokens.
     ///
     /// # Errors
@@ -71,6 +124,13 @@ impl SamplingParams {
         let wrong = |field: &str, message: &str| Err(FieldError::new(format!("thinking_budget.{field}"), message));
         if filters.temperature.is_some() && self.samplers.temperature_tokens > 0 {
             return wrong("temperature", "cannot be combined with temperature_tokens; both choose the temperature");
+        }
+        let is_dynamic = self.samplers.dynatemp_high > 0.0;
+        let is_replaced = is_dynamic && !self.samplers.sampler_order.samplers().contains(&Sampler::DynamicTemperature);
+        if is_replaced && filters.temperature.is_some_and(|temperature| temperature != 0.0) {
+            let message = "does nothing beside dynatemp_high, which takes its place; give 0 for greedy thoughts, turn one of \
+                           them off, or list both in sampler_order";
+            return wrong("temperature", message);
         }
         if filters.top_p.is_some() && self.samplers.top_p_decay < 1.0 {
             return wrong("top_p", "cannot be combined with top_p_decay; both choose top_p");
@@ -85,8 +145,8 @@ impl SamplingParams {
         }
         let remembers = self.samplers.mirostat > 0 || self.samplers.adaptive_target >= 0.0;
         if remembers && own.is_greedy() != self.is_greedy() {
-            let message = "is 0 where temperature is not, or the other way round, beside mirostat or adaptive_target, which learn \
-                           from each token; draw both, or turn these off";
+            let message = "would make one of thinking and answer greedy and not the other, where mirostat or adaptive_target \
+                           learns from each token; give both a temperature above 0, or turn these off";
             return wrong("temperature", message);
         }
         own.validate_order_ignoring(xtc_ignored)
@@ -165,11 +225,41 @@ mod tests {
             };
             assert_eq!((fault(HOT, greedy).as_deref(), fault(GREEDY, greedy)), (temperature, None));
         }
+        let dynamic = |p: &mut SamplingParams| p.samplers.dynatemp_high = 2.0;
+        let both = |p: &mut SamplingParams| {
+            dynamic(p);
+            p.samplers.sampler_order = SamplerOrder::Engine(EngineOrder::Exllama);
+        };
+        assert_eq!(
+            (fault(HOT, dynamic).as_deref(), fault(GREEDY, dynamic), fault(HOT, both)),
+            (temperature, None, None)
+        );
         let listed = |p: &mut SamplingParams| {
             p.samplers.sampler_order =
                 SamplerOrder::Custom(vec![Sampler::TopK, Sampler::Temperature], EngineOrder::Croupier);
         };
         assert_eq!((fault(CUT, listed).as_deref(), fault(HOT, listed)), (Some("thinking_budget"), None));
+    }
+
+    /// Of a stream, a preset or a server's file.
+    #[test]
+    fn own_filters_go_before_those_of_an_inherited_thinking() {
+        let all = ThinkingFilters { temperature: Some(2.0), ..CUT };
+        let inherited = params(all, |_| ()).history.thinking_budget.clone().expect("one");
+        let given = GivenFilters::by(|p| (p.temperature, p.min_p) = (0.0, 0.5));
+        assert_eq!(given, GivenFilters { temperature: true, min_p: true, ..GivenFilters::default() });
+        let mut own = SamplingParams::default();
+        own.give_way(Some(&inherited), given);
+        let left = own.history.thinking_budget.clone().expect("what is left of it");
+        assert_eq!(left.filters, ThinkingFilters { temperature: None, min_p: None, ..all });
+        assert_eq!(ThinkingBudget { filters: all, ..*left }, *inherited);
+        let mut nothing = SamplingParams::default();
+        nothing.give_way(Some(&inherited), GivenFilters::default());
+        assert_eq!(nothing, SamplingParams::default(), "the inherited one is there once");
+        let mut thinking = params(HOT, |_| ());
+        let before = thinking.clone();
+        thinking.give_way(Some(&inherited), given);
+        assert_eq!(thinking, before, "a thinking of its own");
     }
 
     /// What else decides about a row is as elsewhere: the other samplers, their order, an engine's rules.

@@ -109,36 +109,66 @@ async fn ban_ranges_have_so_many_tokens_together() {
     assert_eq!((field.as_str(), message.contains("36864")), ("params.token_ban_ranges", true), "{message}");
 }
 
-/// Thinking that the stream draws by filters of its own is that of texts with other parameters, if these go with it.
-#[tokio::test]
-async fn thinking_by_the_streams_filters_goes_with_own_parameters() {
-    let server = TestServer::start().await;
+/// A stream whose thoughts are drawn at this temperature, and its answers at that one.
+fn thinks_at(thoughts: f32, answers: f32) -> SamplingParams {
     let thinking = ThinkingBudgetParams {
         start_token_ids: vec![3],
         end_token_ids: vec![8],
         budget: u32::MAX,
-        temperature: Some(0.0),
+        temperature: Some(thoughts),
         ..Default::default()
     };
-    let defaults = SamplingParams { thinking_budget: Some(thinking), ..Default::default() };
-    let mut worker = worker(&server, defaults, vec![]).await;
-    let text = |id, prompt: &[u32], temperature| OpenSequence {
+    SamplingParams { temperature: Some(answers), thinking_budget: Some(thinking), ..Default::default() }
+}
+
+/// Of as many texts that think and that do not think any more, those that had the likeliest token.
+async fn likeliest(worker: &mut Worker, params: &SamplingParams) -> [usize; 2] {
+    let text = |id, prompt: &[u32]| OpenSequence {
         prompt_token_ids: prompt.to_vec(),
-        ..open(id, SamplingParams { temperature: Some(temperature), ..seeded(id) })
+        ..open(id, SamplingParams { seed: Some(id), ..params.clone() })
     };
-    let texts = (0..40).flat_map(|id| [text(2 * id, &[3], 1e5), text(2 * id + 1, &[3, 8], 1e5)]);
-    worker.step(open_step(texts.collect())).await;
+    let texts = (0..40).flat_map(|id| [text(2 * id, &[3]), text(2 * id + 1, &[3, 8])]);
+    let opened = worker.step(open_step(texts.collect())).await;
+    assert!(opened.open.iter().all(|open| open.status() == OpenStatus::Ok), "{:?}", opened.open[0].error);
     let row = row(&[(4, 5.0)]);
-    let step = sample_step(&(0..80).map(|id| (id, row.clone())).collect::<Vec<_>>());
-    let (thoughts, answers): (Vec<_>, Vec<_>) =
-        worker.step(step).await.work.into_iter().enumerate().partition(|(at, _)| at % 2 == 0);
-    assert!(thoughts.iter().all(|(_, work)| ids(work) == [4]));
-    assert!(answers.iter().filter(|(_, work)| ids(work) == [4]).count() < 20);
+    let work = worker.step(sample_step(&(0..80).map(|id| (id, row.clone())).collect::<Vec<_>>())).await.work;
+    worker.step(Step { close_sequence_ids: (0..80).collect(), ..Default::default() }).await;
+    [0, 1].map(|phase| work.iter().skip(phase).step_by(2).filter(|work| ids(work) == [4]).count())
+}
+
+/// Filters of a stream's thinking hold for its texts, but those that a text or its preset gives itself go before them.
+#[tokio::test]
+async fn thinking_by_the_streams_filters_gives_way_to_own_ones() {
+    let server = TestServer::start().await;
+    let p = SamplingParams::default;
+    let own = |temperature| SamplingParams { temperature: Some(temperature), ..p() };
+    // At 1e5 all 50 tokens are alike: that more than 10 of 40 are the likeliest one happens once in 10^9 times.
+    let is_like = |found: [usize; 2], greedy: [bool; 2]| {
+        let fits = |(count, greedy): (usize, bool)| if greedy { count == 40 } else { count <= 10 };
+        assert!(found.into_iter().zip(greedy).all(fits), "{found:?} of 40, and not {greedy:?}");
+    };
+    let mut worker = worker(&server, thinks_at(1e5, 0.0), vec![]).await;
+    is_like(likeliest(&mut worker, &p()).await, [false, true]);
+    is_like(likeliest(&mut worker, &SamplingParams { top_p: Some(0.99), ..p() }).await, [false, true]);
+    is_like(likeliest(&mut worker, &own(0.0)).await, [true, true]);
+    let preset = |params| SamplingParams { preset: "classification".to_owned(), ..params };
+    is_like(likeliest(&mut worker, &preset(p())).await, [true, true]);
+    is_like(likeliest(&mut worker, &preset(own(1e5))).await, [false, false]);
+    is_like(likeliest(&mut worker, &preset(thinks_at(1e5, 0.0))).await, [false, true]);
+}
+
+#[tokio::test]
+async fn what_does_not_go_with_the_streams_thinking_is_told() {
+    let server = TestServer::start().await;
+    let mut worker = worker(&server, thinks_at(0.0, 1.0), vec![]).await;
     let line = SamplingParams { temperature_tokens: Some(3), ..Default::default() };
     let (field, message) = fault(&mut worker, line.clone()).await.expect("a mistake");
-    assert_eq!(field, "params.thinking_budget.temperature", "{message}");
+    assert_eq!(field, "params.thinking_budget.temperature");
+    assert!(message.contains("that of default_params, which an empty thinking_budget turns off"), "{message}");
     let learns = SamplingParams { mirostat: Some(2), ..Default::default() };
     assert_eq!(fault(&mut worker, learns).await.expect("a mistake").0, "params.thinking_budget.temperature");
-    let off = SamplingParams { thinking_budget: Some(ThinkingBudgetParams::default()), ..line };
+    let off = SamplingParams { thinking_budget: Some(ThinkingBudgetParams::default()), ..line.clone() };
     assert_eq!(fault(&mut worker, off).await, None);
+    // A temperature of its own is one of its thoughts too.
+    assert_eq!(fault(&mut worker, SamplingParams { temperature: Some(0.5), ..line }).await, None);
 }

@@ -52,6 +52,7 @@ fn cases() -> Vec<(&'static str, SamplingParams, ThinkingBudgetParams)> {
     let penalised = SamplingParams { repetition_penalty: Some(1.2), dry_multiplier: Some(0.5), top_k: Some(9), ..p() };
     let ends = SamplingParams { top_p: Some(0.8), min_p: Some(0.02), min_eos_p: Some(0.2), ..greedy.clone() };
     let tests = ThinkingBudgetParams { top_k: Some(5), min_p: Some(0.05), ..t() };
+    let synthid = watermark_params::Scheme::Synthid(SynthidParams { keys: vec![654, 400, 836], ..Default::default() });
     vec![
         ("a greedy answer", greedy, drawn.clone()),
         (
@@ -72,7 +73,20 @@ fn cases() -> Vec<(&'static str, SamplingParams, ThinkingBudgetParams)> {
             SamplingParams { engine_order: EngineOrder::Sglang.into(), top_p: Some(0.9), ..p() },
             tests,
         ),
-        ("ends of the text in thoughts alone", ends, drawn),
+        ("ends of the text in thoughts alone", ends, drawn.clone()),
+        ("mirostat", SamplingParams { mirostat: Some(2), mirostat_tau: Some(2.0), ..p() }, drawn.clone()),
+        ("adaptive-p", SamplingParams { adaptive_target: Some(0.3), min_p: Some(0.01), ..p() }, drawn.clone()),
+        (
+            "KoboldCpp's mirostat",
+            SamplingParams { engine_order: EngineOrder::KoboldCpp.into(), mirostat: Some(1), ..p() },
+            ThinkingBudgetParams { temperature: Some(1.5), ..t() },
+        ),
+        (
+            "a top-p that decays",
+            SamplingParams { top_p: Some(0.9), top_p_decay: Some(0.9), ..p() },
+            ThinkingBudgetParams { top_k: Some(7), ..t() },
+        ),
+        ("a mark", SamplingParams { watermark: Some(WatermarkParams { scheme: Some(synthid) }), ..p() }, drawn),
     ]
 }
 
@@ -94,7 +108,8 @@ fn phase(params: &SamplingParams, own: &ThinkingBudgetParams, thinks: bool) -> S
     }
 }
 
-/// The text is the one that comes of closing and opening it again with other parameters wherever thinking begins and ends.
+/// The text is the one that comes of closing and opening it again with other parameters wherever thinking begins and ends, and with
+/// what its samplers remember.
 #[tokio::test]
 async fn thoughts_are_drawn_by_filters_of_their_own() {
     let server = TestServer::start().await;
@@ -107,17 +122,18 @@ async fn thoughts_are_drawn_by_filters_of_their_own() {
                 seed: Some(seed),
                 logprobs: Some(wanted),
                 ignore_eos: Some(params.min_eos_p.is_none()),
+                return_sampler_state: Some(true),
                 ..params.clone()
             };
             let with = SamplingParams { thinking_budget: budget(own.clone()), ..params.clone() };
-            worker
-                .step(Step { open: vec![opened(1, &with, &[]), opened(2, &params, &[])], ..Default::default() })
-                .await;
-            let (mut text, mut thought) = (Vec::new(), false);
+            let both = worker.step(open_step(vec![opened(1, &with, &[]), opened(2, &params, &[])])).await.open;
+            both.iter().for_each(|open| assert_eq!(open.status(), OpenStatus::Ok, "{name}: {:?}", open.error));
+            let (mut text, mut thought, mut sampler_state) = (Vec::new(), false, None);
             for _ in 0..LEN {
                 if thinks(&text) != thought {
                     (thought, turns) = (!thought, turns + 1);
-                    let again = vec![opened(2, &phase(&params, &own, thought), &text)];
+                    let again =
+                        vec![OpenSequence { sampler_state, ..opened(2, &phase(&params, &own, thought), &text) }];
                     worker.step(Step { close_sequence_ids: vec![2], open: again, ..Default::default() }).await;
                 }
                 let row = after(&text);
@@ -125,6 +141,8 @@ async fn thoughts_are_drawn_by_filters_of_their_own() {
                 let work = only(worker.step(step_of(sample_work(1), &[row])).await);
                 assert_eq!(work.tokens, expected.tokens, "{name}, seed {seed}, behind {text:?}");
                 assert_eq!(work.finish_reason(), expected.finish_reason());
+                assert_eq!(work.sampler_state, expected.sampler_state);
+                sampler_state = expected.sampler_state;
                 text.extend(ids(&work));
                 if work.finish_reason() != FinishReason::Unspecified {
                     break;
@@ -166,4 +184,33 @@ async fn a_draft_may_cross_the_end_of_thinking() {
     }
     // A thought is the likeliest token once in 50 times: of 64 more than 9 are with a chance below 1e-6.
     assert!(of_the_answer == 64 && of_thoughts < 10, "{of_the_answer} {of_thoughts}");
+}
+
+/// Draft work goes by them too: of the same rows every draft token is accepted, and nothing is said to be amiss.
+#[tokio::test]
+async fn drafts_are_drawn_as_thoughts_and_answers() {
+    let server = TestServer::start().await;
+    let mut worker = server.worker().await;
+    let own = ThinkingBudgetParams { temperature: Some(2.0), top_k: Some(20), ..Default::default() };
+    let (mut crossed, mut drafted) = (0, 0);
+    for seed in 0..24 {
+        let params = SamplingParams { temperature: Some(0.3), thinking_budget: budget(own.clone()), ..seeded(seed) };
+        worker.step(open_step(vec![opened(seed, &params, &[])])).await;
+        let mut text = Vec::new();
+        while text.len() < 40 {
+            let mut draft: Vec<u32> = Vec::new();
+            for _ in 0..5 {
+                let row = after(&[&text[..], &draft].concat());
+                draft.push(worker.draft(seed, DraftWork::default(), row).await);
+            }
+            let rows: Vec<_> = (0..=draft.len()).map(|at| after(&[&text[..], &draft[..at]].concat())).collect();
+            let work = worker.verify(seed, chain(&draft, kept()), &rows).await;
+            assert!(ids(&work).starts_with(&draft), "seed {seed}: {draft:?} and {:?}", ids(&work));
+            crossed +=
+                u32::from((1..draft.len()).any(|at| thinks(&[&text[..], &draft[..at]].concat()) != thinks(&text)));
+            drafted += 1;
+            text.extend(ids(&work));
+        }
+    }
+    assert!(crossed > 40, "{crossed} of {drafted}");
 }

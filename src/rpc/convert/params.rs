@@ -4,7 +4,8 @@ use super::{history, samplers};
 use crate::params::acceptance::{AcceptanceRule, AcceptanceSettings, Relaxed, Typical};
 use crate::params::presets::Presets;
 use crate::params::{
-    Decay, DraftLengthParams, FieldError, LogprobsParams, Penalties, ProposerKind, ProposerParams, SamplingParams,
+    Decay, DraftLengthParams, FieldError, GivenFilters, LogprobsParams, Penalties, ProposerKind, ProposerParams,
+    SamplingParams,
 };
 use crate::proto;
 use crate::sampling::row::LogprobsMode;
@@ -32,14 +33,29 @@ pub(super) fn merged(
     defaults: &SamplingParams,
     presets: &Presets,
 ) -> Result<SamplingParams, FieldError> {
+    let (inherited, given) = (defaults.history.thinking_budget.as_deref(), given_filters(&wire));
     if wire.preset.is_empty() {
-        return over(wire, defaults);
+        let mut params = over(wire, defaults)?;
+        params.give_way(inherited, given);
+        return Ok(params);
     }
     let preset = presets.get(&wire.preset)?;
     // Nothing over the defaults is the defaults without their lists.
     let mut base = over(proto::SamplingParams::default(), defaults)?;
     preset.apply(&mut base);
-    over(wire, &base).map(|params| with_lists(params, &base))
+    base.give_way(inherited, preset.filters());
+    let mut params = over(wire, &base)?;
+    params.give_way(base.history.thinking_budget.as_deref().or(inherited), given);
+    Ok(with_lists(params, &base))
+}
+
+fn given_filters(wire: &proto::SamplingParams) -> GivenFilters {
+    GivenFilters {
+        temperature: wire.temperature.is_some(),
+        top_k: wire.top_k.is_some(),
+        top_p: wire.top_p.is_some(),
+        min_p: wire.min_p.is_some(),
+    }
 }
 
 /// The same with what `over` leaves out of `base` where it is absent: of a preset, or of the server's defaults.

@@ -71,7 +71,15 @@ impl Rules {
     pub fn validate(&self) -> Result<(), FieldError> {
         self.params.validate_order_ignoring(self.protected())?;
         if let Some(filters) = self.thinking_filters() {
-            self.params.validate_thinking(filters, self.protected())?;
+            let is_own = self.params.history.thinking_budget.is_some();
+            self.params.validate_thinking(filters, self.protected()).map_err(|error| match is_own {
+                true => error,
+                false => FieldError {
+                    message: error.message
+                        + "; the thinking is that of default_params, which an empty thinking_budget turns off",
+                    ..error
+                },
+            })?;
         }
         if self.chain.as_ref().is_some_and(|chain| chain.has_min_eos_p()) && self.eos().is_empty() {
             let message = "needs a token that ends the text; give eos_token_ids, without ignore_eos";
