@@ -11,7 +11,7 @@ import pytest
 
 from second import (
     bounds, candidates, cases, comparison, drafts, endings, filters, lists, measures, mirostat, mistakes, numbers, orders, reasons, rounds,
-    row, scores, thinking, verification, walks, wire)
+    row, rules, scores, thinking, verification, walks, wire)
 
 SEED = 20261128
 REMEMBERING = {"mirostat": {"mirostat", "top_k", "skew", "temperature"}, "adaptive_p": {"adaptive_p", "min_p", "skew"},
@@ -61,7 +61,10 @@ GROUPS = {
     "everything": (60, everything), "own order": (60, own_order), "history": (40, history),
     **{name: (20, of_engine(name)) for name in orders.ORDERS}, **{kind: (20, of_mark(kind)) for kind in ("kgw", "synthid", "gumbel")},
 }
-
+# Of texts that think.
+THOUGHTS = {
+    "everything": (40, everything), "own order": (40, own_order), **{name: (10, of_engine(name)) for name in orders.ORDERS},
+    **{kind: (10, of_mark(kind)) for kind in ("synthid", "gumbel")}}
 
 
 def alone(drawing):
@@ -70,12 +73,17 @@ def alone(drawing):
     return {"temperature": 0.0} if name == "temperature" else drawing.sampler(name, "CROUPIER")
 
 
+def thoughts_alone(drawing):
+    return {"thinking_budget": {**bounds.stretches(drawing, bounds.ANY), **alone(drawing)}}
+
+
 # Of scores, and of what removed tokens.
 TOLD = {
-    "everything": everything, "thinking": bounds.params, "KOBOLD_CPP": of_engine("KOBOLD_CPP"),
-    **{name: of_mark(name) for name in ("synthid", "gumbel")}, "mirostat": remembering("mirostat")}
+    "everything": everything, "thinking": bounds.params, "thoughts": bounds.thoughtful(everything),
+    "KOBOLD_CPP": of_engine("KOBOLD_CPP"), **{name: of_mark(name) for name in ("synthid", "gumbel")}, "mirostat": remembering("mirostat")}
 LISTS = {
     "alone": alone, "everything": everything, "own order": own_order, "history": history, "thinking": bounds.params,
+    "thoughts": bounds.thoughtful(everything), "thoughts alone": thoughts_alone,
     **{name: of_engine(name) for name in ("LLAMA_CPP", "KOBOLD_CPP")}, "gumbel": of_mark("gumbel")}
 
 
@@ -89,6 +97,13 @@ def test_rows_are_equal(connection, name):
     count, params_of = GROUPS[name]
     seed = [SEED, *name.encode()]
     check(comparison.differences(connection, some) for some in cases.messages(seed, count, 10, params_of))
+
+
+@pytest.mark.parametrize("name", THOUGHTS)
+def test_rows_of_thoughts_are_equal(connection, name):
+    count, params_of = THOUGHTS[name]
+    some = cases.messages([SEED, 1, *name.encode()], count, 10, bounds.thoughtful(params_of))
+    check(comparison.differences(connection, each) for each in some)
 
 
 @pytest.mark.parametrize("name", ["CROUPIER", "KOBOLD_CPP"])
@@ -117,6 +132,12 @@ def test_texts_and_what_samplers_learn_are_equal(connection, name):
     check(walks.differences(connection, walks.texts([SEED, number], 10, remembering(name))) for number in range(8))
 
 
+@pytest.mark.parametrize("name", REMEMBERING)
+def test_what_samplers_learn_of_thoughts_is_equal(connection, name):
+    params_of = bounds.thoughtful(remembering(name))
+    check(walks.differences(connection, walks.texts([SEED, 1, number], 10, params_of)) for number in range(4))
+
+
 @pytest.mark.parametrize("rule", rounds.RULES)
 @pytest.mark.parametrize("shape", ["chain", "tree"])
 @pytest.mark.parametrize("kind", rounds.KINDS)
@@ -127,7 +148,8 @@ def test_verifications_are_equal(connection, kind, shape, rule):
 
 @pytest.mark.parametrize("shape", ["chain", "tree"])
 def test_what_is_measured_is_equal(connection, shape):
-    check(measured_rounds(connection, [SEED, *shape.encode()], shape == "tree"))
+    for params_of in (rules.params, bounds.thoughtful(rules.params)):
+        check(measured_rounds(connection, [SEED, *shape.encode()], shape == "tree", params_of))
 
 
 @pytest.mark.parametrize("number", range(3))
@@ -141,8 +163,15 @@ def test_drafts_think_and_end_where_they_have_to(connection, shape, rule):
     check(thinking_rounds(connection, [SEED, *shape.encode()], shape == "tree", rule))
 
 
-def measured_rounds(connection, seed, is_tree):
-    some = (list(rounds.rounds([*seed, number], 10, kind, is_tree, "REJECTION")) for kind in rounds.KINDS for number in range(2))
+@pytest.mark.parametrize("rule", rounds.RULES)
+@pytest.mark.parametrize("shape", ["chain", "tree"])
+def test_drafts_of_thoughts_are_equal(connection, shape, rule):
+    check(thoughtful_rounds(connection, [SEED, *shape.encode()], shape == "tree", rule))
+
+
+def measured_rounds(connection, seed, is_tree, params_of=rules.params):
+    some = (list(rounds.rounds([*seed, number], 10, kind, is_tree, "REJECTION", params_of))
+            for kind in rounds.KINDS for number in range(2))
     return [measures.differences(connection, each) for each in some]
 
 
@@ -151,9 +180,15 @@ def thinking_texts(connection, seed, count):
     return [walks.differences(connection, each, 15) for each in some]
 
 
-def thinking_rounds(connection, seed, is_tree, rule):
-    some = (list(rounds.rounds(seed, 10, kind, is_tree, rule, bounds.params, bounds.VOCABS)) for kind in rounds.KINDS)
+def thinking_rounds(connection, seed, is_tree, rule, params_of=bounds.params):
+    some = (list(rounds.rounds([*seed, number], 10, kind, is_tree, rule, params_of, bounds.VOCABS))
+            for number, kind in enumerate(rounds.KINDS))
     return [rounds.differences(connection, each) for each in some]
+
+
+def thoughtful_rounds(connection, seed, is_tree, rule):
+    params_of = bounds.thoughtful(rules.params)
+    return [each for number in range(2) for each in thinking_rounds(connection, [*seed, number], is_tree, rule, params_of)]
 
 
 def rows_of(params_of):
@@ -187,6 +222,15 @@ def drafts_that_think(connection):
     return [each for number in range(2) for each in thinking_rounds(connection, [SEED, number], False, "RELAXED")]
 
 
+def texts_with_thoughts(connection):
+    some = (walks.texts([SEED, number], 10, bounds.thoughtful(bounds.params), bounds.VOCABS) for number in range(4))
+    return [walks.differences(connection, each, 15) for each in some]
+
+
+def drafts_with_thoughts(connection):
+    return thoughtful_rounds(connection, [SEED], False, "REJECTION")
+
+
 def trees_that_are_measured(connection):
     return measured_rounds(connection, [SEED], True)
 
@@ -208,6 +252,9 @@ BROKEN = {
     "a residual without its factor": ((drafts, "residual", mistakes.residual_without_factor), blocks),
     "another purpose of the draw": ((numbers, "DRAW", 1), rows_of(everything)),
     "an end among forced tokens": ((thinking, "is_over", mistakes.an_end_among_forced_tokens), texts_that_think),
+    "filters of thoughts one token late": ((thinking, "filters", mistakes.filters_one_token_late), texts_with_thoughts),
+    "a draft by the filters of its first row": (
+        (verification.Verification, "text_at", mistakes.filters_of_the_drafts_first_row), drafts_with_thoughts),
     "one repetition more": ((endings, "is_loop", mistakes.one_repetition_more), texts_that_think),
     "relaxed outside of thinking": ((verification.Verification, "is_strict", lambda *_: False), drafts_that_think),
     "verified tokens by another rank": ((row.Result, "rank", mistakes.rank_of_what_is_left), blocks),

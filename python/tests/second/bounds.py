@@ -2,10 +2,12 @@
 
 import dataclasses
 
-from second.params import Text
+from second import orders, thinking
+from second.params import Params, Text
 
 # So few tokens that they often come again.
 VOCABS = (2, 3, 5, 20)
+ANY = 4294967295
 
 
 def params(drawing, _=None):
@@ -14,19 +16,58 @@ def params(drawing, _=None):
     given.pop("max_tokens", None)
     given.pop("forced_last_token", None)
     if drawing.chance(0.6):
-        given["thinking_budget"] = thinking(drawing)
+        given["thinking_budget"] = thoughts(drawing, given, drawing.one_of(0, 1, 2, 3, 5, ANY))
     return {**given, **endings(drawing, given.get("min_tokens", 0))}
 
 
-def thinking(drawing):
+def thoughtful(params_of):
+    """What draws the same parameters, of texts that mostly think, and otherwise than they answer."""
+    def draw(drawing, *rule):
+        given = params_of(drawing, *rule)
+        return {**given, "thinking_budget": thoughts(drawing, given, drawing.one_of(5, ANY, ANY, ANY))}
+    return draw
+
+
+def thoughts(drawing, given, budget):
+    """Of a text with these parameters, often with filters of their own."""
+    return {**stretches(drawing, budget), **(filters(drawing, given) if budget and drawing.chance(0.8) else {})}
+
+
+def stretches(drawing, budget):
     """Often with beginnings, ends and forced tokens that are parts of each other."""
     tokens, whole = drawing.tokens, drawing.random.randint
-    given = dict(start_token_ids=tokens(whole(1, 2)), end_token_ids=tokens(whole(1, 3)), budget=drawing.one_of(0, 1, 2, 3, 5, 4294967295))
+    rule = dict(start_token_ids=tokens(whole(1, 2)), end_token_ids=tokens(whole(1, 3)), budget=budget)
     if drawing.chance(0.5):
-        given["forced_token_ids"] = tokens(whole(1, 4))
+        rule["forced_token_ids"] = tokens(whole(1, 4))
     if drawing.chance(0.3):
-        given["other_ends"] = [tokens(whole(1, 3)) for _ in range(2)]
-    return given
+        rule["other_ends"] = [tokens(whole(1, 3)) for _ in range(2)]
+    return rule
+
+
+def filters(drawing, given):
+    """Of thoughts, those that go together with what is given; at the edges of their ranges too."""
+    near, one = drawing.or_between, drawing.one_of
+    choices = {
+        "temperature": lambda: near([0.0, 0.0, 1.0, 0.3, 0.005, 1e-5, 1e5], 0.1, 3), "top_k": lambda: one(0, 1, 2, 3, 10),
+        "top_p": lambda: near([0.0, 0.3, 0.9, 1.0], 0, 1), "min_p": lambda: near([0.0, 0.05, 0.3, 1.0], 0, 1)}
+    drawn = {name: choices[name]() for name in thinking.FILTERS if drawing.chance(0.6)}
+    return {name: value for name, value in drawn.items() if goes_with(given, name, value)}
+
+
+def goes_with(given, name, value):
+    """Whether thoughts with this filter are not refused (ThinkingBudgetParams)."""
+    params, changed = Params(**given), Params(**{**given, name: value})
+    samplers = orders.order(changed)
+    if name not in samplers and orders.is_on(name, changed, "dynamic_temperature" in samplers):
+        return False
+    if name == "top_p":
+        return params.top_p_decay == 1
+    if name != "temperature":
+        return True
+    is_greedy, was_greedy = (orders.temperature(each, 0) == 0 for each in (changed, params))
+    if params.temperature_tokens or (is_greedy and (params.synthid or params.gumbel)):
+        return False
+    return is_greedy == was_greedy or not (params.mirostat or params.adaptive_target >= 0)
 
 
 def endings(drawing, at_least):

@@ -94,6 +94,9 @@ def case(seed, vocab, eos, dtype, params_of):
     if "min_eos_p" in params or "infill" in params:
         params.pop("ignore_eos", None)
     prompt, output = (drawing.tokens(drawing.one_of(0, 1, 5, 20)) for _ in range(2))
+    if params.thinking_budget and drawing.chance(0.6):
+        # It has just begun to think, unless the output ends it.
+        prompt += params.thinking_budget["start_token_ids"]
     if params.synthid or params.gumbel:
         # They are refused with these.
         params.pop("mirostat", None)

@@ -88,9 +88,9 @@ def top_h(left, text):
 
 def top_k(left, text):
     """docs/numbers.md, Filters."""
-    count = min(max(text.params.top_k, text.params.min_keep), len(left.ids))
+    count = min(max(text.in_force.top_k, text.params.min_keep), len(left.ids))
     # A top-k of 1 is greedy in TensorRT-LLM (docs/sampling.md, Engines' rules).
-    is_greedy = text.params.engine == "TENSORRT_LLM" and text.params.top_k == 1
+    is_greedy = text.params.engine == "TENSORRT_LLM" and text.in_force.top_k == 1
     keeps_equal = text.params.engine in orders.TOP_K_KEEPS_EQUAL and not is_greedy
     left.keep_first(with_equal(count, left.x) if keeps_equal else count)
 
@@ -111,7 +111,7 @@ def top_p(left, text):
 
 def decayed_top_p(text):
     """docs/numbers.md, Chains, `top_p_decay`."""
-    params = text.params
+    params = text.in_force
     share = f32(params.top_p)
     if params.top_p_decay < 1:
         for token in text.output:
@@ -122,7 +122,7 @@ def decayed_top_p(text):
 
 def min_p(left, text):
     """docs/numbers.md, Filters."""
-    threshold = Fraction(text.params.min_p) * ONE
+    threshold = Fraction(text.in_force.min_p) * ONE
     is_enough = exceeds if text.params.engine == "MISTRAL_RS" else reaches
     left.keep_where([is_enough(mass, threshold) for mass in left.masses], text.params.min_keep)
 

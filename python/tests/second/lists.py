@@ -5,8 +5,9 @@ import dataclasses
 import numpy as np
 
 from croupier import pb
-from second import bounds, cases, comparison, row, wire
+from second import bounds, cases, comparison, row, thinking, wire
 from second.candidates import token_order
+from second.params import Params
 
 # What is asked for beside the token: docs/data-paths.md says that the rest needs the whole row.
 ASKED = {
@@ -51,15 +52,22 @@ class Listed:
 
     def needs_an_answer(self):
         """Whether the page's table promises that the list is enough: for a parameter alone, or as no other token can be emitted."""
-        params, x = self.case.params, self.logits()[self.tokens()]
+        text, x = self.case.text(), self.logits()[self.tokens()]
+        params = text.params if text.params.thinking_budget is None else filters_alone(text)
         if self.rest() == -np.inf or self.case.is_masked or self.asked not in ("nothing", "PROCESSED"):
             return self.rest() == -np.inf
         above = int((x > x.min()).sum())
         if params == {"temperature": 0.0}:
             return above > 0
         if params.keys() == {"top_k"}:
-            return above >= params.top_k or (self.is_in_order and self.count >= params.top_k)
+            return above >= params["top_k"] or (self.is_in_order and self.count >= params["top_k"])
         return params.keys() == {"min_p"} and len(row.sample(self.cut(), self.case.text()).survivors()) < int((x > -np.inf).sum())
+
+
+def filters_alone(text):
+    """The parameters of a row of a thought that are not what their absence is; nothing where it is of the answer, or forced."""
+    given = {name: value for name, value in text.in_force.items() if name != "thinking_budget" and value != getattr(Params(), name)}
+    return given if thinking.filters(text) and thinking.forced(text) is None else {}
 
 
 def listed(seed, count, params_of):

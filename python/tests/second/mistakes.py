@@ -1,5 +1,7 @@
 """Mistakes, each of which the comparison has to see."""
 
+import dataclasses
+
 import numpy as np
 
 from second import adjust, drafts, endings, history, numbers, rounds, row, thinking, verification
@@ -28,6 +30,14 @@ def residual_without_factor(target, draft, factor=1.0, residual=drafts.residual)
 
 def an_end_among_forced_tokens(tokens, begin, rule, _, is_over=thinking.is_over):
     return is_over(tokens, begin, rule, False)
+
+
+def filters_one_token_late(text, filters=thinking.filters):
+    return filters(dataclasses.replace(text, output=text.output[:-1]))
+
+
+def filters_of_the_drafts_first_row(self, node, text_at=verification.Verification.text_at):
+    return dataclasses.replace(text_at(self, node), params=self.text.in_force)
 
 
 def one_repetition_more(output, rule, is_loop=endings.is_loop):

@@ -1,8 +1,9 @@
 """The parameters of a text, and what else a row is sampled with."""
 
 import dataclasses
+import functools
 
-from second import endings, numbers
+from second import endings, numbers, thinking
 
 # As on the wire; None where a parameter is absent.
 SAMPLERS = dict(
@@ -44,6 +45,13 @@ class Params(dict):
         gone = SAMPLERS.keys() - {"top_k", "top_p", "top_p_decay", "top_p_min", "top_p_reset_token_ids", "min_p"}
         return Params(**{name: value for name, value in self.items() if name not in gone})
 
+    def with_filters(self, given):
+        """With these, whether or not a text thinks."""
+        if self.thinking_budget is None:
+            return self
+        rule = {name: value for name, value in self.thinking_budget.items() if name not in thinking.FILTERS}
+        return Params(**{**self, "thinking_budget": rule, **given})
+
 
 @dataclasses.dataclass(frozen=True)
 class Text:
@@ -64,6 +72,11 @@ class Text:
     @property
     def tokens(self):
         return [*self.prompt, *self.output]
+
+    @functools.cached_property
+    def in_force(self):
+        """The parameters of the row behind the text (docs/sampling.md, Drawn otherwise while it thinks)."""
+        return self.params.with_filters(thinking.filters(self))
 
     def ends(self):
         """Tokens that end the text, in the order of docs/sampling.md, Filling in."""

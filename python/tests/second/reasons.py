@@ -28,7 +28,7 @@ def removed_by(case, result, token):
 
 def by_sampler(text, result, token):
     left = result.left
-    if orders.temperature(text.params, text.position) == 0:
+    if orders.temperature(text.in_force, text.position) == 0:
         return (NOTHING if token == result.token else "GREEDY"), NOTHING
     ids, masses, _ = left.before.get("synthid", (left.ids, left.masses, left.total))
     if token not in ids:

@@ -18,10 +18,10 @@ def dynamic_temperature(left, text):
 
 def temperature(left, text):
     """Dynamic temperature takes its place where that has none of its own (docs/sampling.md, Order)."""
-    if text.params.dynatemp_high > 0 and "dynamic_temperature" not in orders.order(text.params):
+    if text.params.dynatemp_high > 0 and "dynamic_temperature" not in orders.order(text.in_force):
         dynamic_temperature(left, text)
     else:
-        left.temper(orders.temperature(text.params, text.position))
+        left.temper(orders.temperature(text.in_force, text.position))
 
 
 def smoothing(left, text):

@@ -47,7 +47,7 @@ def chain(adjusted, text):
     left = Candidates(adjusted)
     if text.params.engine in orders.FIRST_TOKENS:
         left.keep_first(orders.FIRST_TOKENS[text.params.engine])
-    for name in orders.steps(text.params):
+    for name in orders.steps(text.in_force):
         before = left.ids
         SAMPLERS[name](left, text)
         for token in set(before) - set(left.ids):
@@ -80,8 +80,8 @@ def drawn(left, text, number):
     token = marks.race(left, text) if text.params.gumbel is not None else None
     if token is not None:
         return token
-    if is_skewed(left, text.params):
-        return numbers.draw_skewed(*before_skew(left, text.params), number, text.params.skew)
+    if is_skewed(left, text.in_force):
+        return numbers.draw_skewed(*before_skew(left, text.in_force), number, text.params.skew)
     return numbers.draw(left.ids, left.masses, left.total, number)
 
 
@@ -90,7 +90,7 @@ def sample(logits, text, mask=None):
     adjusted, status = adjust.adjust(logits, text, mask)
     if status != "OK":
         return Result(status)
-    temperature = orders.temperature(text.params, text.position)
+    temperature = orders.temperature(text.in_force, text.position)
     told = dict(adjusted=Candidates(adjusted), raw=Candidates(logits), tempered=Candidates(adjusted, temperature or 1.0))
     if temperature == 0:
         left = greedy(adjusted)
@@ -102,8 +102,8 @@ def sample(logits, text, mask=None):
 
 def behind(text, result, token):
     """The text with this token, drawn or not, and what samplers learn from it (docs/sampling.md, Samplers that remember)."""
-    is_greedy = orders.temperature(text.params, text.position) == 0
-    state = {} if is_greedy else mirostat.learned(text, token, result.left, before_skew(result.left, text.params))
+    is_greedy = orders.temperature(text.in_force, text.position) == 0
+    state = {} if is_greedy else mirostat.learned(text, token, result.left, before_skew(result.left, text.in_force))
     return text.behind(token, state)
 
 

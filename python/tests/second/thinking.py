@@ -1,5 +1,7 @@
 """Stretches of thinking: docs/sampling.md, What forbids, favours or forces tokens, `thinking_budget`, and ThinkingBudgetParams."""
 
+FILTERS = ("temperature", "top_k", "top_p", "min_p")
+
 
 def ends_with(tokens, end):
     return len(tokens) >= len(end) and tokens[len(tokens) - len(end) :] == list(end)
@@ -39,3 +41,9 @@ def forced(text):
     """What follows in the stretch in which the text is, or None."""
     inside = stretch(text)
     return None if inside is None else follows(inside, text.params.thinking_budget)
+
+
+def filters(text):
+    """What stands in the place of the text's parameters in the row behind it (docs/sampling.md, Drawn otherwise while it thinks)."""
+    own = {name: value for name, value in (text.params.thinking_budget or {}).items() if name in FILTERS}
+    return own if own and stretch(text) is not None else {}

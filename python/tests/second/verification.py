@@ -172,9 +172,9 @@ class Verification:
         text, result = self.text_at(parent), self.target(parent)
         if self.is_strict(text):
             return self.draft.tokens[node] == result.token
-        if orders.temperature(self.params, text.position) == 0:
+        if orders.temperature(text.in_force, text.position) == 0:
             result = row.sample(
-                self.rows[parent + 1], dataclasses.replace(text, params=self.params.filtered_alone()), self.masks[parent + 1])
+                self.rows[parent + 1], dataclasses.replace(text, params=text.in_force.filtered_alone()), self.masks[parent + 1])
         token, (masses, total) = self.draft.tokens[node], row.distribution(result)
         first = result.survivors()[: self.acceptance.get("relaxed_top_n", 10)]
         least = share(max(masses.values()), total) - as_f32(self.acceptance.get("relaxed_delta", 0.6))
