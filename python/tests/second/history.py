@@ -32,9 +32,10 @@ def bans(text, vocab):
     """Tokens by what bans them, in the order of RemovedBy in the schema."""
     params = text.params
     allowed, ranges = params.allowed_token_ids, params.token_ban_ranges
+    bad_tokens = {word[0] for word in params.bad_words if len(word) == 1}
     return {
         "ALLOWED_TOKEN_IDS": set(range(vocab)) - set(allowed) if allowed else set(),
-        "BANNED_TOKEN_IDS": set(params.banned_token_ids),
+        "BANNED_TOKEN_IDS": set(params.banned_token_ids) - bad_tokens,
         "BAD_WORDS": {last for *before, last in params.bad_words if ends_with(text.output, before)},
         "MIN_TOKENS": set(text.ends()) if text.position < params.min_tokens else set(),
         "TOKEN_BAN_RANGES": {token for tokens, start, length in ranges if start <= text.position < start + length for token in tokens},
