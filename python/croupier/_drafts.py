@@ -12,7 +12,7 @@ from ._arrays import as_array, in_dtype, is_on_device
 from ._checks import token_ids, whole
 from ._sparse import SparseDistribution
 from ._types import Sequence
-from .errors import Failure, RowError
+from .errors import Failure, OpenError, RowError
 from .schema import pb
 
 if TYPE_CHECKING:
@@ -127,3 +127,34 @@ class SpeculationError(RowError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.failures, self.verified, self.result, self.drafts)
+
+
+@dataclass
+class Undrawn:
+    """What failed while drafts were drawn."""
+
+    rows: dict[int, Failure] = field(default_factory=dict)
+    """Why a text's draft goes no further, by the sequence's id."""
+    result: pb.StepResult | None = None
+    """That of the first step in which a row failed."""
+    openings: dict[int, Failure] = field(default_factory=dict)
+    """Why texts were not opened."""
+    opened: pb.StepResult | None = None
+    """The result of the first step that said so."""
+
+    def no_row(self, sequence: Sequence, why: Failure, result: pb.StepResult) -> None:
+        """Takes in a row that failed. That of a text that was not opened says nothing else."""
+        if sequence.id not in self.openings:
+            self.rows[sequence.id], self.result = why, self.result or result
+
+    def not_opened(self, why: dict[int, Failure], result: pb.StepResult) -> None:
+        """Takes in openings that failed."""
+        self.openings, self.opened = self.openings | why, self.opened or result
+
+    def check(self, drafts: Listing[Draft]) -> None:
+        """Raises where something failed, with the drafts that there are."""
+        rows = SpeculationError(self.rows, [], self.result, drafts) if self.rows else None
+        if self.openings:
+            raise OpenError(self.openings, self.opened, drafts=drafts) from rows
+        if rows:
+            raise rows

@@ -101,6 +101,18 @@ class Texts:
             self.opening = {text.id: text for text in opening if self.sequences.get(text.id) is text} | self.opening
             self.closing = [*closing, *self.closing]
 
+    def tell_again(self, failures: dict[int, Failure]) -> None:
+        """Has the next step tell of these openings too, but where another text has the id by now."""
+        with self.changing:
+            self.not_reopened |= {number: why for number, why in failures.items() if number not in self.sequences}
+
+    def told_of(self, failures: dict[int, Failure]) -> None:
+        """Has no further step tell of these openings."""
+        with self.changing:
+            for number, why in failures.items():
+                if self.not_reopened.get(number) is why:
+                    del self.not_reopened[number]
+
     def _choose(self, params: pb.SamplingParams) -> None:
         """What the client says where nobody else has."""
         defaults = self.config.default_params

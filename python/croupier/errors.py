@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from .schema import pb
 
 if TYPE_CHECKING:
-    from ._drafts import Verified
+    from ._drafts import Draft, Verified
 
 
 class Cause(TypedDict, total=False):
@@ -83,7 +83,8 @@ class OpenError(CroupierError):
     """Some sequences were not opened, or not again after a reconnect, and are forgotten. The others are open, and have what the step gave them:
     it was done, and is not to be sent again."""
 
-    def __init__(self, failures: dict[int, Failure], result: pb.StepResult | None = None, verified: Listing[Verified | None] = ()) -> None:
+    def __init__(self, failures: dict[int, Failure], result: pb.StepResult | None = None, verified: Listing[Verified | None] = (),
+                 drafts: Listing[Draft] = ()) -> None:
         super().__init__(_named(failures))
         self.failures = failures
         """The parameter at fault and what is wrong with it, by the sequence's id; with `status` and `field`."""
@@ -92,9 +93,12 @@ class OpenError(CroupierError):
         made the error itself."""
         self.verified = list(verified)
         """Of `Speculation.verify`, of each draft what became of it; None for those that were not verified. Else empty."""
+        self.drafts = list(drafts)
+        """Of `Speculation.chain` and `tree`, whose `result` is that of the step that told of it first: the drafts of all texts that are still open,
+        as in `SpeculationError.drafts`. Where rows failed too, the `SpeculationError` that says why is the `__cause__`. Else empty."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.failures, self.result, self.verified)
+        return type(self), (self.failures, self.result, self.verified, self.drafts)
 
 
 class LogitsLost(CroupierError):

@@ -22,7 +22,7 @@ import numpy as np
 from . import aio
 from ._arrays import as_array, is_on_device
 from ._checks import below, check_once, listed, text, whole
-from ._drafts import Draft, SpeculationError, Verified
+from ._drafts import Draft, SpeculationError, Undrawn, Verified
 from ._masks import encoded
 from ._results import failure_of
 from ._types import Sequence, Step
@@ -143,12 +143,15 @@ class _Plan(Generic[_S]):
         """Again from the first token where the connection was lost meanwhile: no server knows of those before it then."""
         # Before the model is asked.
         check_once("texts", [sequence.id for sequence in sequences])
-        while True:
-            drafts = yield from self._drawn(sequences, shape_of, asks)
-            if drafts is not None:
-                return drafts
+        failed, drafts = Undrawn(), None
+        while drafts is None:
+            failed.rows, failed.result = {}, None
+            drafts = yield from self._drawn([sequence for sequence in sequences if not sequence.refused], shape_of, asks, failed)
+        self.stream._session.told_of(failed.openings)
+        failed.check([draft for draft in drafts if self.stream.sequences.get(draft.sequence.id) is draft.sequence])
+        return drafts
 
-    def _drawn(self, sequences: list[Sequence], shape_of: _ShapeOf, asks: _Asks) -> _Calls[list[Draft] | None]:
+    def _drawn(self, sequences: list[Sequence], shape_of: _ShapeOf, asks: _Asks, failed: Undrawn) -> _Calls[list[Draft] | None]:
         """Token by token, for all texts at once: draft work is one token a step. None where they are not all of one connection, or not in
         the shape that its limits have room for."""
         session = self.stream._session
@@ -158,8 +161,6 @@ class _Plan(Generic[_S]):
         places = [{-1: -1} for _ in drafts]
         # Trees: siblings are drawn from one row.
         behind: dict[tuple[int, int], tuple[Any, bytes]] = {}
-        failures: dict[int, Failure] = {}
-        failed: pb.StepResult | None = None
         going = list(range(len(drafts)))
         for token, (parent, depth) in enumerate(zip(shape.parents, shape.depths())):
             now = [at for at in going if depth <= shape.deepest[at]]
@@ -181,7 +182,9 @@ class _Plan(Generic[_S]):
                 return None
             step, result = done
             if step.opens_failed:
-                raise OpenError(step.opens_failed, result)
+                failed.not_opened(step.opens_failed, result)
+                # Whatever comes between, such as a mistake of the model, a step tells of them.
+                session.tell_again(step.opens_failed)
             if session.connections != connection:
                 # One message is sent again as a whole, of several some may have been answered before. Another server may have room for less.
                 if token or len(step.parts) > 1 or shape_of(sequences) != shape:
@@ -190,7 +193,7 @@ class _Plan(Generic[_S]):
             for at, drawn in zip(now, result.work):
                 if drawn.status != pb.ROW_STATUS_OK:
                     # Nothing can follow it. The others go on.
-                    failures[drafts[at].sequence.id], failed = failure_of(drawn), failed or result
+                    failed.no_row(drafts[at].sequence, failure_of(drawn), result)
                     going.remove(at)
                     continue
                 places[at][token] = len(drafts[at].token_ids)
@@ -200,9 +203,6 @@ class _Plan(Generic[_S]):
                 elif drawn.finish_reason:
                     # Nothing would follow it.
                     going.remove(at)
-        if failures:
-            left = [draft for draft in drafts if self.stream.sequences.get(draft.sequence.id) is draft.sequence]
-            raise SpeculationError(failures, [], failed, left)
         return drafts
 
     def _asked(self, behind: list[tuple[Draft, int]], asks: _Asks) -> _Calls[list[tuple[Any, bytes]]]:
@@ -275,9 +275,8 @@ class Speculation(_Plan[Stream]):
     def chain(self, sequences: Iterable[Sequence], model: DraftModel, at_most: int = 4, *, token_masks: DraftMasks | None = None,
               traceparent: str = "", deadline_ms: int = 0) -> list[Draft]:
         """Drafts with a draft model, one token after the other, which the sidecar draws with the texts' own parameters. Raises
-        `SpeculationError` where rows of texts fail, once those of the others are drawn: its `drafts` has those of all texts that are still open.
-        Raises `OpenError` as soon as a text was not opened, without drafts: draft again without it, since the others are as they were. Where the server is lost meanwhile all is drawn again, and the
-        model asked again.
+        `SpeculationError` where rows of texts fail, and `OpenError` where a text was not opened, once those of the others are drawn: `drafts` of
+        either has those of all texts that are still open. Where the server is lost meanwhile all is drawn again, and the model asked again.
 
         token_masks: what gives masks, as the model gives logits: called behind it with the same pairs, it returns a row for each, in the forms
         that `Stream.sample` takes. Verify with the same ones.

@@ -95,19 +95,6 @@ def test_a_refused_opening_keeps_what_became_of_drafts(server, connected):
     asyncio.run(run())
 
 
-def test_a_refused_opening_leaves_texts_to_be_drafted_again(server, connected):
-    async def run():
-        async with connected(server.uds, VOCAB) as (stream, speculation):
-            good, bad = opened(stream)
-            with pytest.raises(croupier.OpenError) as error:
-                await done(speculation.chain([good, bad], lambda pairs: rows(len(pairs)), 2))
-            assert [each.status for each in error.value.result.work] == [DONE, FAILED]
-            [draft] = await done(speculation.chain([good], lambda pairs: rows(len(pairs)), 2))
-            assert draft.token_ids[0] == error.value.result.work[0].tokens[0].token_id and good.tokens == []
-
-    asyncio.run(run())
-
-
 def test_a_row_that_fails_keeps_the_result_of_the_others(server, connected):
     async def run():
         async with connected(server.uds, VOCAB) as (stream, speculation):

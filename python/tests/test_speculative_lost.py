@@ -131,3 +131,32 @@ def test_a_draft_that_is_drawn_again_goes_by_the_new_server_s_limits(serve, conn
             assert text.tokens == verified.token_ids
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("alone", [True, False])
+@pytest.mark.parametrize("lost", [1, 2, 3])
+def test_a_text_that_the_next_server_refuses_leaves_the_others(serve, connected, lost, alone):  # noqa: F811
+    """Which takes no text of 10 tokens."""
+    server, asked = serve(), []
+
+    def model(pairs):
+        asked.append([text.id for text, _ in pairs])
+        if len(asked) == lost:
+            server.flags = ("--max-history-tokens=9",)
+            replaced(server, "kill")
+        return draft_model(pairs)
+
+    async def run():
+        async with connected(server.uds, VOCAB) as (stream, speculation):
+            longer, *others = (stream.open(seed=1, prompt=[3] * count) for count in ((10,) if alone else (10, 2, 3)))
+            await done(speculation.chain([longer, *others], draft_model, 4))
+            with pytest.raises(croupier.OpenError, match=f"^sequence {longer.id}: [^;]*max_history_tokens[^;]*$") as error:
+                await done(speculation.chain([longer, *others], model, 4))
+            assert [draft.sequence for draft in error.value.drafts] == others
+            assert all(len(draft.token_ids) == 4 for draft in error.value.drafts)
+            # Once more for the token that was under way, and never again.
+            assert sum(longer.id in ids for ids in asked) == lost
+            verified = await done(speculation.verify(error.value.drafts, target(error.value.drafts))) if others else []
+            assert [each.token_ids for each in verified] == [text.tokens for text in others]
+
+    asyncio.run(run())

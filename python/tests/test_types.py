@@ -76,6 +76,7 @@ def said(stream: croupier.Stream, text: croupier.Sequence, params: croupier.Samp
     except croupier.OpenError as error:
         paths: list[list[int]] = [each.accepted_path for each in error.verified if each]
         refused: int = len(error.result.open)
+        drafted: list[int] = [len(draft.token_ids) for draft in error.drafts]
         at_fault: str | None = error.failures[text.id].field
     except croupier.CroupierError as error:
         is_full: bool = error.code == "RESOURCE_EXHAUSTED" and error.reason == "TOO_MANY_STREAMS"
