@@ -27,8 +27,11 @@ if TYPE_CHECKING:
 _WITHOUT_SHARDS = 1 << 63
 #: Bytes that a work which samples takes in a message, at most.
 _SAMPLE = 16
-#: The most draft tokens that a text has, and bytes that one takes in a message beside its row and mask.
-_MOST_DRAFTED, _DRAFTED = 256, 16
+#: The most draft tokens that a text has. The schema says it in words, at `VerifyWork.draft_token_ids`: it is of the wire, no setting, so that
+#: neither `Limits` nor `GetServerInfo` tells it.
+_MOST_DRAFTED = 256
+#: Bytes that one takes in a message beside its row and mask.
+_DRAFTED = 16
 #: The most works whose rows a mistake counts one by one.
 _SHOWN = 8
 

@@ -1,12 +1,14 @@
 """No more is drafted than one verification has room for, which cannot be split; what is drafted by hand is told what to do."""
 
 import asyncio
+import pathlib
 
 import numpy as np
 import pytest
 
 import croupier
 from croupier import Draft
+from croupier._steps import _MOST_DRAFTED
 from test_client import PATHS
 from test_speculative import draft_model, target
 from test_speculative_texts import connected, done  # noqa: F401
@@ -34,7 +36,7 @@ def rows(draft, vocab=VOCAB):
 
 # By each limit: how many draft tokens fit. A message has the mask of each row too, 128 bytes, and 16 for its token.
 LIMITS = {"rows": (["--max-rows-per-step=10"], 9), "row bytes": ([f"--max-row-bytes-per-step={9 * ROW}", f"--max-message-bytes={9 * ROW}"], None),
-          "none": ([], 256)}
+          "none": ([], _MOST_DRAFTED)}
 
 
 def room(limit, path):
@@ -64,7 +66,7 @@ def test_a_draft_is_no_longer_than_a_verification_has_room_for(serve, connected,
                          lambda: speculation.tree([text], model, range(-1, 298))):
                 asked.clear()
                 [draft] = await done(make())
-                assert len(draft.token_ids) == min(most, 256 if asked else 64) and len(asked) <= most
+                assert len(draft.token_ids) == min(most, _MOST_DRAFTED if asked else 64) and len(asked) <= most
                 [verified] = await done(speculation.verify([draft], rows(draft)))
                 assert len(verified.accepted_path) == len(draft.token_ids)
             assert speculation.length(text, 999) == most
@@ -97,6 +99,20 @@ def test_a_draft_of_the_worker_s_own_that_is_too_long_says_what_to_do(serve, fla
         with pytest.raises(ValueError, match=rf"^work\[0\] alone {said}"):
             speculation.verify([Draft(text, [5] * count)], np.zeros((count + 1, VOCAB), np.float32))
         assert len(text.tokens) == 1
+
+
+def test_the_most_draft_tokens_are_what_the_schema_says_and_the_server_takes(server):
+    schema = (pathlib.Path(__file__).resolve().parents[2] / "proto/croupier/v1/sampler.proto").read_text(encoding="utf-8")
+    assert schema.count(f"// The draft tokens, at most {_MOST_DRAFTED}.") == 1
+    with croupier.connect(server.uds, VOCAB) as stream:
+        speculation = croupier.Speculation(stream)
+        for count, status in (_MOST_DRAFTED, None), (_MOST_DRAFTED + 1, "INVALID_WORK"):
+            draft, found = Draft(stream.open(seed=1), [5] * count), None
+            try:
+                speculation.verify([draft], np.zeros((count + 1, VOCAB), np.float32))
+            except croupier.SpeculationError as error:
+                [found] = [failure.status for failure in error.failures.values()]
+            assert found == status
 
 
 def test_where_no_row_fits_nothing_is_drafted(serve):
