@@ -29,7 +29,7 @@ UNBROKEN = "\N{NO-BREAK SPACE}"
 
 HEAD = '''"""Parameters, as the schema documents them. Made by python/generate.py; do not change it here.
 
-A field that is None is absent: the stream's default holds, then the server's. Lists that are empty are absent too.
+A field that is None is absent: the stream's default holds, then the server's. An empty list is absent on the wire too.
 """
 
 from __future__ import annotations
@@ -177,7 +177,8 @@ def field_type(field: Any) -> tuple[str, str]:
         base, zero = TYPES.get(field.type, ("int", "0"))
     if field.label == Field.LABEL_REPEATED:
         by_token = " | Mapping[int, float]" if field.name == "logit_bias" else ""
-        return f"Sequence[{base}]{by_token}", "()"
+        # None is what was not given: an empty list may have been meant.
+        return f"Sequence[{base}]{by_token} | None", "None"
     if field.name == "json_schema":
         # As Python has it: it is sent as JSON.
         base = "str | Mapping[str, Any] | bool"
@@ -209,8 +210,7 @@ def message_class(schema: Schema, name: str) -> Iterator[str]:
 def fields_class(schema: Schema) -> Iterator[str]:
     yield FIELDS
     for field in schema.messages[ROOT][1].field:
-        # None is what was not given, of a list too.
-        yield f"    {field.name}: {field_type(field)[0]}" + (" | None" if field.label == Field.LABEL_REPEATED else "")
+        yield f"    {field.name}: {field_type(field)[0]}"
 
 
 def stub_field(field: Any) -> tuple[str, str]:

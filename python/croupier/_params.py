@@ -131,16 +131,11 @@ def params_of(given: Parameters | None, fields: Mapping[str, object], defaults: 
 
 
 def check_lists(given: Mapping[str, object], made: pb.SamplingParams, defaults: pb.SamplingParams | None = None) -> None:
-    """Refuses empty lists that were meant: on the wire they are absent, and say what the stream's defaults say, not that there are none.
-
-    Of a dataclass, or one taken apart, those that nobody gave are (), or [] where all lists are, since JSON has no other. There an empty
-    `allowed_token_ids` of the same kind cannot be told from one that nobody gave, and is taken for that, as is any other empty list."""
+    """Refuses empty lists: on the wire they are absent, and say what the stream's defaults say, not that there are none. Those that nobody gave are
+    None, of a dataclass and of one taken apart too."""
     known = made.DESCRIPTOR.fields_by_name
-    lists = {name: value for name, value in given.items() if value is not None and _is_list(known[name])}
-    is_whole = len(given) == len(known)
-    kind = tuple if any(isinstance(value, tuple) for value in lists.values()) else list
-    for name in (name for name in lists if not getattr(made, name)):
-        if is_whole and (name != "allowed_token_ids" or isinstance(lists[name], kind)):
+    for name, value in given.items():
+        if value is None or not _is_list(known[name]) or getattr(made, name):
             continue
         if name == "allowed_token_ids":
             raise ValueError("SamplingParams.allowed_token_ids is empty, so no token would be allowed; leave it out, or give None, to allow all")

@@ -1,6 +1,6 @@
 """Parameters, as the schema documents them. Made by python/generate.py; do not change it here.
 
-A field that is None is absent: the stream's default holds, then the server's. Lists that are empty are absent too.
+A field that is None is absent: the stream's default holds, then the server's. An empty list is absent on the wire too.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ class LogitBias(Params["pb.LogitBias"]):
 class TokenSequence(Params["pb.TokenSequence"]):
     """Some tokens in a row."""
 
-    token_ids: Sequence[int] = ()
+    token_ids: Sequence[int] | None = None
     """1 .. 64 token ids."""
 
 
@@ -190,7 +190,7 @@ class LogprobsParams(Params["pb.LogprobsParams"]):
     """How many of the most likely tokens to list beside the emitted one. 0: none. At most Limits.max_top_logprobs."""
     mode: LogprobsMode | int | str | None = None
     """Which distribution. LOGPROBS_MODE_UNSPECIFIED: RAW."""
-    token_ids: Sequence[int] = ()
+    token_ids: Sequence[int] | None = None
     """Also the logprobs of these tokens. At most 1,024."""
 
 
@@ -262,7 +262,7 @@ class NoRepeatNgramParams(Params["pb.NoRepeatNgramParams"]):
     """Tokens of an n-gram. Range 1 .. 64; with 1 no token comes twice. 0: off."""
     window: int = 0
     """Only n-grams that lie in this many of the last tokens count. Range 0 .. 32,768; 0: 32,768."""
-    whitelist_token_ids: Sequence[int] = ()
+    whitelist_token_ids: Sequence[int] | None = None
     """Tokens that may always follow. At most 4,096."""
     prompt_size: int = 0
     """No n-gram of the prompt with this many tokens comes again, wherever in the prompt it is: a token is banned if it
@@ -285,7 +285,7 @@ class LengthPenaltyParams(Params["pb.LengthPenaltyParams"]):
 class SequenceBias(Params["pb.SequenceBias"]):
     """Where prompt and output end with all of these tokens but the last, the bias is added to the logit of the last."""
 
-    token_ids: Sequence[int] = ()
+    token_ids: Sequence[int] | None = None
     """1 .. 64 token ids; a single one is biased everywhere."""
     bias: float = 0.0
     """Range -1e6 .. 1e6; the biases of the same token add up."""
@@ -295,7 +295,7 @@ class SequenceBias(Params["pb.SequenceBias"]):
 class TokenBanRange(Params["pb.TokenBanRange"]):
     """Tokens that may not be emitted at some positions. Position 0 is the first output token."""
 
-    token_ids: Sequence[int] = ()
+    token_ids: Sequence[int] | None = None
     """The tokens. At most 4,096."""
     start: int = 0
     """The first position."""
@@ -332,15 +332,15 @@ class ThinkingBudgetParams(Params["pb.ThinkingBudgetParams"]):
     sequence that gives one of the four fields of SamplingParams, and no thinking_budget, has it in the thinking of its
     stream too."""
 
-    start_token_ids: Sequence[int] = ()
+    start_token_ids: Sequence[int] | None = None
     """Tokens that begin thinking. 1 .. 64 token ids. Required where anything is set."""
-    end_token_ids: Sequence[int] = ()
+    end_token_ids: Sequence[int] | None = None
     """Tokens that end thinking. 1 .. 64 token ids. Required where anything is set."""
     budget: int = 0
     """How many tokens a stretch may spend, the end included. 0: none; 4294967295: any number."""
-    forced_token_ids: Sequence[int] = ()
+    forced_token_ids: Sequence[int] | None = None
     """What is emitted when the budget is spent. At most 64 token ids. Empty: end_token_ids."""
-    other_ends: Sequence[TokenSequence | pb.TokenSequence | Mapping[str, Any] | Sequence[int]] = ()
+    other_ends: Sequence[TokenSequence | pb.TokenSequence | Mapping[str, Any] | Sequence[int]] | None = None
     """Sequences that end thinking as end_token_ids do, such as what begins the call of a tool. At most 8, of 1 .. 64
     token ids each."""
     temperature: float | None = None
@@ -370,7 +370,7 @@ class ReportParams(Params["pb.ReportParams"]):
     """List up to this many of them. Range 0 .. 4,096."""
     entropy: bool = False
     """Say how uncertain the choice was."""
-    why_not_token_ids: Sequence[int] = ()
+    why_not_token_ids: Sequence[int] | None = None
     """Say what removed each of these tokens. At most 64."""
 
 
@@ -390,10 +390,10 @@ class GrammarParams(Params["pb.GrammarParams"]):
     """A grammar in llama.cpp's GBNF, which XGrammar calls EBNF; its rule "root" is the whole text."""
     choices: str | Sequence[str] | None = None
     """Texts, one a line: the text is one of them. Lines end with LF or CRLF; a last one that is empty does not count."""
-    start_token_ids: Sequence[int] = ()
+    start_token_ids: Sequence[int] | None = None
     """The grammar begins behind the first of these tokens in the output, such as the one that ends thinking, or of
     start_sequences. Before it every token may be emitted. At most 64. Neither: it begins at start_position."""
-    start_sequences: Sequence[TokenSequence | pb.TokenSequence | Mapping[str, Any] | Sequence[int]] = ()
+    start_sequences: Sequence[TokenSequence | pb.TokenSequence | Mapping[str, Any] | Sequence[int]] | None = None
     """Tokens in a row behind which it begins, too, such as what begins an answer or the call of a tool; all of them
     have to be output. At most 8, of 1 .. 64 token ids each."""
     start_position: int = 0
@@ -425,7 +425,7 @@ class SynthidParams(Params["pb.SynthidParams"]):
     """SynthID-Text (Dathathri et al. 2024), with the g-values of Hugging Face Transformers. The context is of the
     output alone, with tokens of id 0 before its first."""
 
-    keys: Sequence[int] = ()
+    keys: Sequence[int] | None = None
     """The secret: one key for each layer, 1 to 64, all different; 20 to 30 are usual. Required."""
     ngram_len: int | None = None
     """Length of the context and the token together. Range 2 .. 16. Absent: 5."""
@@ -502,13 +502,13 @@ class SamplingParams(Params["pb.SamplingParams"]):
     presence_penalty: float | None = None
     """Subtracted once if the token is in the output, or with penalties_count_prompt in the prompt. Range -1e4 .. 1e4;
     0: off. Server default 0."""
-    logit_bias: Sequence[LogitBias | pb.LogitBias | Mapping[str, Any]] | Mapping[int, float] = ()
+    logit_bias: Sequence[LogitBias | pb.LogitBias | Mapping[str, Any]] | Mapping[int, float] | None = None
     """Added to single logits. No token twice. Server default: none."""
-    allowed_token_ids: Sequence[int] = ()
+    allowed_token_ids: Sequence[int] | None = None
     """Only these tokens may be emitted. At most vocab_size. Server default: all."""
-    banned_token_ids: Sequence[int] = ()
+    banned_token_ids: Sequence[int] | None = None
     """These tokens may not be emitted; wins over allowed_token_ids. At most vocab_size. Server default: none."""
-    bad_words: Sequence[TokenSequence | pb.TokenSequence | Mapping[str, Any] | Sequence[int]] = ()
+    bad_words: Sequence[TokenSequence | pb.TokenSequence | Mapping[str, Any] | Sequence[int]] | None = None
     """Token sequences that may not be completed: the last token is banned when the output ends with the tokens before
     it. A sequence of one token is a ban. At most 1,024. Server default: none."""
     min_tokens: int | None = None
@@ -517,7 +517,7 @@ class SamplingParams(Params["pb.SamplingParams"]):
     max_tokens: int | None = None
     """The sequence ends with FINISH_REASON_MAX_TOKENS when its output has this many tokens. 0: no limit. Server default
     0."""
-    stop_token_ids: Sequence[int] = ()
+    stop_token_ids: Sequence[int] | None = None
     """Emitting one of these ends the sequence with FINISH_REASON_STOP_TOKEN. At most 64. Server default: none."""
     ignore_eos: bool | None = None
     """The stream's eos_token_ids do not end the sequence, and are not banned by min_tokens. Server default false."""
@@ -587,11 +587,11 @@ class SamplingParams(Params["pb.SamplingParams"]):
     xtc_threshold: float | None = None
     """The share of the probability that makes a token a top choice for XTC. Range 0 .. 1; above 0.5 XTC can do nothing.
     Server default 0.1."""
-    xtc_ignore_token_ids: Sequence[int] = ()
+    xtc_ignore_token_ids: Sequence[int] | None = None
     """Tokens that XTC never counts as top choices. At most 1,024. Server default: none."""
     min_keep: int | None = None
     """No filter leaves fewer tokens than this, where there are as many. Range 1 .. 1,048,576. Server default 1."""
-    sampler_order: Sequence[SamplerKind | int | str] = ()
+    sampler_order: Sequence[SamplerKind | int | str] | None = None
     """The order of the samplers: every sampler that is on, each once. Those that are off may be left out. The rules for
     ties and thresholds are those of engine_order. Server default: the order of engine_order."""
     engine_order: EngineOrder | int | str | None = None
@@ -616,7 +616,7 @@ class SamplingParams(Params["pb.SamplingParams"]):
     1; 1: off. Server default 1."""
     top_p_min: float | None = None
     """A top_p that decays does not fall below this. Range 0 .. 1. Server default 1e-6."""
-    top_p_reset_token_ids: Sequence[int] = ()
+    top_p_reset_token_ids: Sequence[int] | None = None
     """A top_p that decays starts again at top_p after one of these tokens, such as those that end sentences. At most
     64. Server default: none."""
     p_less: bool | None = None
@@ -634,7 +634,7 @@ class SamplingParams(Params["pb.SamplingParams"]):
     dry_penalty_last_n: int | None = None
     """DRY looks only at this many of the last tokens. Range -1 .. 32,768; -1: 32,768, which is the whole of most texts;
     0: DRY is off. Server default -1."""
-    dry_sequence_breakers: Sequence[TokenSequence | pb.TokenSequence | Mapping[str, Any] | Sequence[int]] = ()
+    dry_sequence_breakers: Sequence[TokenSequence | pb.TokenSequence | Mapping[str, Any] | Sequence[int]] | None = None
     """No repeat reaches across one of these, and one of a single token is never penalised. At most 1,024. Server
     default: none."""
     penalty_last_n: int | None = None
@@ -656,10 +656,10 @@ class SamplingParams(Params["pb.SamplingParams"]):
     length_penalty: LengthPenaltyParams | pb.LengthPenaltyParams | Mapping[str, Any] | None = None
     """EOS becomes more likely with length. After all other penalties; off with ignore_eos. Needs eos_token_ids of the
     stream. Server default: off."""
-    sequence_bias: Sequence[SequenceBias | pb.SequenceBias | Mapping[str, Any]] = ()
+    sequence_bias: Sequence[SequenceBias | pb.SequenceBias | Mapping[str, Any]] | None = None
     """Biases on tokens that follow certain other tokens, added together with logit_bias. At most 1,024. Server default:
     none."""
-    token_ban_ranges: Sequence[TokenBanRange | pb.TokenBanRange | Mapping[str, Any]] = ()
+    token_ban_ranges: Sequence[TokenBanRange | pb.TokenBanRange | Mapping[str, Any]] | None = None
     """Tokens banned at some positions of the output, such as its first ones. At most 64, with at most 32,768 token ids
     together. Server default: none."""
     forced_first_token: int | None = None
@@ -749,7 +749,7 @@ class SamplingParams(Params["pb.SamplingParams"]):
     It needs a server that compiles grammars (settings grammars and vocabulary) and a token that ends the text;
     otherwise the field is invalid, as is one that does not compile. A message without a kind: none, whatever the
     stream's default. Server default: none."""
-    stop_token_sequences: Sequence[TokenSequence | pb.TokenSequence | Mapping[str, Any] | Sequence[int]] = ()
+    stop_token_sequences: Sequence[TokenSequence | pb.TokenSequence | Mapping[str, Any] | Sequence[int]] | None = None
     """The sequence ends with FINISH_REASON_STOP_SEQUENCE when its output ends with one of these, which stays part of
     it. A sequence that begins in the prompt is none, and one that is complete before min_tokens ends nothing. At most
     64. Server default: none."""

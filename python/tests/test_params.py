@@ -226,6 +226,10 @@ def test_it_is_so_in_what_a_request_of_an_engine_has_for_croupier(extra):
     for extra in ({"allowed_token_ids": []}, '{"allowedTokenIds": []}'):
         with pytest.raises(ValueError, match="where must be .* SamplingParams.allowed_token_ids is empty, so no token would be allowed"):
             _extra.parsed(extra, "where")
+    whole = dataclasses.asdict(croupier.SamplingParams(stop_token_ids=[5]))
+    assert _extra.parsed(whole, "where") == pb.SamplingParams(stop_token_ids=[5])
+    with pytest.raises(ValueError, match="where must be .* SamplingParams.allowed_token_ids is empty"):
+        _extra.parsed({**whole, "allowed_token_ids": []}, "where")
     assert _extra.parsed({"allowed_token_ids": None, "stop_token_ids": []}, "where") == pb.SamplingParams()
 
 
@@ -248,17 +252,19 @@ def test_an_empty_list_does_not_say_the_opposite_of_what_was_meant(server):
         # Nobody gave these.
         for whole in croupier.SamplingParams(), pb.SamplingParams(), dataclasses.asdict(croupier.SamplingParams()):
             stream.open(whole)
-        apart = dataclasses.asdict(croupier.SamplingParams(stop_token_ids=[5]))
+        whole = croupier.SamplingParams(stop_token_ids=[5], logprobs=croupier.LogprobsParams(top_n=1))
+        apart = dataclasses.asdict(whole)
         for taken in apart, json.loads(json.dumps(apart)):
+            assert croupier.SamplingParams(**taken).to_pb() == whole.to_pb()
             stream.open(taken)
             stream.open(**taken)
             stream.open(taken, temperature=0.5)
-        # Of these somebody did.
-        for empty in [], np.array([], int), iter([]):
-            with pytest.raises(ValueError, match=none):
-                stream.open(**{**apart, "allowed_token_ids": empty})
-        with pytest.raises(ValueError, match=none):
-            stream.open({**apart, "allowed_token_ids": []})
+        # Of these somebody did, amid all fields as alone.
+        for empty in [], (), np.array([], int), iter([]):
+            given = {**apart, "allowed_token_ids": empty}
+            for wrong in (lambda: stream.open(**given), lambda: stream.open(given), lambda: stream.open(croupier.SamplingParams(**given))):
+                with pytest.raises(ValueError, match=none):
+                    wrong()
         with pytest.raises(ValueError, match=none):
             stream.open(croupier.SamplingParams(allowed_token_ids=[]))
         stream.open(croupier.SamplingParams(allowed_token_ids=[]), allowed_token_ids=[7])
@@ -268,8 +274,9 @@ def test_an_empty_list_does_not_say_the_opposite_of_what_was_meant(server):
     with pytest.raises(ValueError, match=none):
         croupier.connect(server.uds, VOCAB, default_params={"allowed_token_ids": []})
     with croupier.connect(server.uds, VOCAB, default_params={"stop_token_ids": [5]}) as stream:
-        for wrong in (lambda: stream.open(stop_token_ids=[]), lambda: stream.open({"stop_token_ids": []}),
-                      lambda: stream.fork(stream.open(), stop_token_ids=[])):
+        apart = dataclasses.asdict(croupier.SamplingParams(stop_token_ids=[]))
+        for wrong in (lambda: stream.open(stop_token_ids=[]), lambda: stream.open({"stop_token_ids": []}), lambda: stream.open(**apart),
+                      lambda: stream.open(croupier.SamplingParams(stop_token_ids=[])), lambda: stream.fork(stream.open(), stop_token_ids=[])):
             with pytest.raises(ValueError, match=off):
                 wrong()
         for given in {}, {"stop_token_ids": None}, {"stop_token_ids": [6]}, {"params": croupier.SamplingParams()}, {"bad_words": []}:
