@@ -37,7 +37,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, SupportsFloat, SupportsIndex, TypedDict
 
 from ._params import Params
 
@@ -171,12 +171,14 @@ def field_type(field: Any) -> tuple[str, str]:
         name = field.type_name.rpartition(".")[2]
         other = "int | str" if field.type == Field.TYPE_ENUM else f"pb.{name} | Mapping[str, Any]"
         if name == "TokenSequence":
-            other += " | Sequence[int]"
+            other += " | Sequence[int | SupportsIndex]"
         base, zero = f"{name} | {other}", "None"
     else:
         base, zero = TYPES.get(field.type, ("int", "0"))
+        # Numbers of numpy are none of Python's to a type checker.
+        base += {"float": " | SupportsFloat", "int": " | SupportsIndex"}.get(base, "")
     if field.label == Field.LABEL_REPEATED:
-        by_token = " | Mapping[int, float]" if field.name == "logit_bias" else ""
+        by_token = " | Mapping[int, float | SupportsFloat]" if field.name == "logit_bias" else ""
         # None is what was not given: an empty list may have been meant.
         return f"Sequence[{base}]{by_token} | None", "None"
     if field.name == "json_schema":

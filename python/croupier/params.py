@@ -8,7 +8,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, SupportsFloat, SupportsIndex, TypedDict
 
 from ._params import Params
 
@@ -168,9 +168,9 @@ class SeedingScheme(enum.IntEnum):
 class LogitBias(Params["pb.LogitBias"]):
     """A bias on one token."""
 
-    token_id: int = 0
+    token_id: int | SupportsIndex = 0
     """The token."""
-    bias: float = 0.0
+    bias: float | SupportsFloat = 0.0
     """Added to its logit. Range -1e6 .. 1e6; to forbid a token use banned_token_ids."""
 
 
@@ -178,7 +178,7 @@ class LogitBias(Params["pb.LogitBias"]):
 class TokenSequence(Params["pb.TokenSequence"]):
     """Some tokens in a row."""
 
-    token_ids: Sequence[int] | None = None
+    token_ids: Sequence[int | SupportsIndex] | None = None
     """1 .. 64 token ids."""
 
 
@@ -186,11 +186,11 @@ class TokenSequence(Params["pb.TokenSequence"]):
 class LogprobsParams(Params["pb.LogprobsParams"]):
     """What to report about each token."""
 
-    top_n: int = 0
+    top_n: int | SupportsIndex = 0
     """How many of the most likely tokens to list beside the emitted one. 0: none. At most Limits.max_top_logprobs."""
     mode: LogprobsMode | int | str | None = None
     """Which distribution. LOGPROBS_MODE_UNSPECIFIED: RAW."""
-    token_ids: Sequence[int] | None = None
+    token_ids: Sequence[int | SupportsIndex] | None = None
     """Also the logprobs of these tokens. At most 1,024."""
 
 
@@ -200,18 +200,18 @@ class AcceptanceParams(Params["pb.AcceptanceParams"]):
 
     rule: AcceptanceRule | int | str | None = None
     """The rule. ACCEPTANCE_RULE_UNSPECIFIED: REJECTION."""
-    typical_epsilon: float | None = None
+    typical_epsilon: float | SupportsFloat | None = None
     """TYPICAL: accept if the target probability is at least min(epsilon, alpha * exp(-entropy)). Range 0 .. 1. Absent:
     0.09."""
-    typical_alpha: float | None = None
+    typical_alpha: float | SupportsFloat | None = None
     """TYPICAL: alpha; see typical_epsilon. Range 1e-6 .. 1e6. Absent: 0.3."""
-    relaxed_top_n: int | None = None
+    relaxed_top_n: int | SupportsIndex | None = None
     """RELAXED: accept if the draft token is among this many first tokens of the target, and meets relaxed_delta. Range
     1 .. 1,024. Absent: 10."""
-    relaxed_delta: float | None = None
+    relaxed_delta: float | SupportsFloat | None = None
     """RELAXED: the target probability of the draft token must be at least the largest minus this. Greedy sequences are
     judged at temperature 1, with top_k, top_p and min_p. Range 0 .. 1. Absent: 0.6."""
-    synthetic_rate: float | None = None
+    synthetic_rate: float | SupportsFloat | None = None
     """SYNTHETIC: accept each draft token with this probability. Range 0 .. 1. Required for that rule."""
     relaxed_in_thinking_only: bool | None = None
     """RELAXED: relax only inside thinking, as thinking_budget says where it begins and ends. Elsewhere, and everywhere
@@ -228,14 +228,14 @@ class ProposerParams(Params["pb.ProposerParams"]):
 
     kind: ProposerKind | int | str | None = None
     """How draft tokens are found. Required where anything is set."""
-    max_draft_tokens: int | None = None
+    max_draft_tokens: int | SupportsIndex | None = None
     """Most draft tokens at once. Range 1 .. 64. Absent: 8."""
-    min_match: int | None = None
+    min_match: int | SupportsIndex | None = None
     """Shortest match: how many of the last tokens must appear earlier in the text. Range 1 .. max_match. Absent: NGRAM
     2, SUFFIX 1. GRAMMAR does not use it, nor max_match."""
-    max_match: int | None = None
+    max_match: int | SupportsIndex | None = None
     """Longest match: how many of the last tokens are compared. Range 1 .. 64. Absent: NGRAM 5, SUFFIX 24."""
-    min_token_prob: float | None = None
+    min_token_prob: float | SupportsFloat | None = None
     """SUFFIX: the draft ends before its probability, as counted in the text, falls below this. Range 0 .. 1. Absent:
     0.1."""
 
@@ -245,11 +245,11 @@ class DraftLengthParams(Params["pb.DraftLengthParams"]):
     """What advice on draft length needs to know. The unit of cost is the time of a target step that verifies nothing,
     at the batch size that the worker usually has."""
 
-    draft_cost: float = 0.0
+    draft_cost: float | SupportsFloat = 0.0
     """Time to propose one more draft token. Range 0 .. 10; 0 for proposers inside the sidecar."""
-    verify_cost: float = 0.0
+    verify_cost: float | SupportsFloat = 0.0
     """Time that one more target row adds to the step. Range 0 .. 1."""
-    max_draft_tokens: int | None = None
+    max_draft_tokens: int | SupportsIndex | None = None
     """The longest draft that is ever advised, in tokens. Range 1 .. 64. Absent: 16. 0: no advice, whatever the stream's
     default."""
 
@@ -258,13 +258,13 @@ class DraftLengthParams(Params["pb.DraftLengthParams"]):
 class NoRepeatNgramParams(Params["pb.NoRepeatNgramParams"]):
     """A token may not follow the size - 1 tokens before it if it followed the same tokens earlier in the text."""
 
-    size: int = 0
+    size: int | SupportsIndex = 0
     """Tokens of an n-gram. Range 1 .. 64; with 1 no token comes twice. 0: off."""
-    window: int = 0
+    window: int | SupportsIndex = 0
     """Only n-grams that lie in this many of the last tokens count. Range 0 .. 32,768; 0: 32,768."""
-    whitelist_token_ids: Sequence[int] | None = None
+    whitelist_token_ids: Sequence[int | SupportsIndex] | None = None
     """Tokens that may always follow. At most 4,096."""
-    prompt_size: int = 0
+    prompt_size: int | SupportsIndex = 0
     """No n-gram of the prompt with this many tokens comes again, wherever in the prompt it is: a token is banned if it
     follows, in the prompt, the tokens that the text ends with. As Hugging Face's encoder_no_repeat_ngram_size. Range 1
     .. 64; 0: off."""
@@ -275,9 +275,9 @@ class LengthPenaltyParams(Params["pb.LengthPenaltyParams"]):
     """When the output has n tokens, and n is at least start, |x| * (factor ^ (n - start) - 1) is added to the logit x
     of each of the stream's eos_token_ids."""
 
-    start: int = 0
+    start: int | SupportsIndex = 0
     """The number of output tokens from which on it applies."""
-    factor: float = 0.0
+    factor: float | SupportsFloat = 0.0
     """Above 1 texts end earlier, below 1 later. Range 0.01 .. 100; 1: off."""
 
 
@@ -285,9 +285,9 @@ class LengthPenaltyParams(Params["pb.LengthPenaltyParams"]):
 class SequenceBias(Params["pb.SequenceBias"]):
     """Where prompt and output end with all of these tokens but the last, the bias is added to the logit of the last."""
 
-    token_ids: Sequence[int] | None = None
+    token_ids: Sequence[int | SupportsIndex] | None = None
     """1 .. 64 token ids; a single one is biased everywhere."""
-    bias: float = 0.0
+    bias: float | SupportsFloat = 0.0
     """Range -1e6 .. 1e6; the biases of the same token add up."""
 
 
@@ -295,11 +295,11 @@ class SequenceBias(Params["pb.SequenceBias"]):
 class TokenBanRange(Params["pb.TokenBanRange"]):
     """Tokens that may not be emitted at some positions. Position 0 is the first output token."""
 
-    token_ids: Sequence[int] | None = None
+    token_ids: Sequence[int | SupportsIndex] | None = None
     """The tokens. At most 4,096."""
-    start: int = 0
+    start: int | SupportsIndex = 0
     """The first position."""
-    length: int = 0
+    length: int | SupportsIndex = 0
     """How many positions; at least 1."""
 
 
@@ -308,11 +308,11 @@ class RepetitionDetectionParams(Params["pb.RepetitionDetectionParams"]):
     """What counts as a loop: the output ends with min_count repetitions of a pattern of tokens in a row. No text ends
     before min_tokens because of this."""
 
-    max_pattern_size: int = 0
+    max_pattern_size: int | SupportsIndex = 0
     """Longest pattern, in tokens. Range 1 .. 256; 0: off."""
-    min_pattern_size: int | None = None
+    min_pattern_size: int | SupportsIndex | None = None
     """Shortest pattern, in tokens. Range 1 .. max_pattern_size. Absent: 1."""
-    min_count: int = 0
+    min_count: int | SupportsIndex = 0
     """How often the pattern must come. At least 2; times max_pattern_size at most 16,384."""
 
 
@@ -332,26 +332,26 @@ class ThinkingBudgetParams(Params["pb.ThinkingBudgetParams"]):
     sequence that gives one of the four fields of SamplingParams, and no thinking_budget, has it in the thinking of its
     stream too."""
 
-    start_token_ids: Sequence[int] | None = None
+    start_token_ids: Sequence[int | SupportsIndex] | None = None
     """Tokens that begin thinking. 1 .. 64 token ids. Required where anything is set."""
-    end_token_ids: Sequence[int] | None = None
+    end_token_ids: Sequence[int | SupportsIndex] | None = None
     """Tokens that end thinking. 1 .. 64 token ids. Required where anything is set."""
-    budget: int = 0
+    budget: int | SupportsIndex = 0
     """How many tokens a stretch may spend, the end included. 0: none; 4294967295: any number."""
-    forced_token_ids: Sequence[int] | None = None
+    forced_token_ids: Sequence[int | SupportsIndex] | None = None
     """What is emitted when the budget is spent. At most 64 token ids. Empty: end_token_ids."""
-    other_ends: Sequence[TokenSequence | pb.TokenSequence | Mapping[str, Any] | Sequence[int]] | None = None
+    other_ends: Sequence[TokenSequence | pb.TokenSequence | Mapping[str, Any] | Sequence[int | SupportsIndex]] | None = None
     """Sequences that end thinking as end_token_ids do, such as what begins the call of a tool. At most 8, of 1 .. 64
     token ids each."""
-    temperature: float | None = None
+    temperature: float | SupportsFloat | None = None
     """Temperature while the text thinks. 0: greedy, or 1e-5 .. 1e5. Not beside temperature_tokens, and only 0 beside a
     dynatemp_high that takes its place. Above 0 beside watermark.synthid and watermark.gumbel; beside mirostat and
     adaptive_target 0 only where that of the rest is."""
-    top_k: int | None = None
+    top_k: int | SupportsIndex | None = None
     """top_k while the text thinks. 0: off."""
-    top_p: float | None = None
+    top_p: float | SupportsFloat | None = None
     """top_p while the text thinks. Range 0 .. 1; 1: off. Not beside top_p_decay."""
-    min_p: float | None = None
+    min_p: float | SupportsFloat | None = None
     """min_p while the text thinks. Range 0 .. 1; 0: off."""
 
 
@@ -366,11 +366,11 @@ class ReportParams(Params["pb.ReportParams"]):
 
     support_size: bool = False
     """Say how many tokens could have been drawn. Report.support_size is also there with any of the other fields."""
-    max_surviving_token_ids: int = 0
+    max_surviving_token_ids: int | SupportsIndex = 0
     """List up to this many of them. Range 0 .. 4,096."""
     entropy: bool = False
     """Say how uncertain the choice was."""
-    why_not_token_ids: Sequence[int] | None = None
+    why_not_token_ids: Sequence[int | SupportsIndex] | None = None
     """Say what removed each of these tokens. At most 64."""
 
 
@@ -390,13 +390,13 @@ class GrammarParams(Params["pb.GrammarParams"]):
     """A grammar in llama.cpp's GBNF, which XGrammar calls EBNF; its rule "root" is the whole text."""
     choices: str | Sequence[str] | None = None
     """Texts, one a line: the text is one of them. Lines end with LF or CRLF; a last one that is empty does not count."""
-    start_token_ids: Sequence[int] | None = None
+    start_token_ids: Sequence[int | SupportsIndex] | None = None
     """The grammar begins behind the first of these tokens in the output, such as the one that ends thinking, or of
     start_sequences. Before it every token may be emitted. At most 64. Neither: it begins at start_position."""
-    start_sequences: Sequence[TokenSequence | pb.TokenSequence | Mapping[str, Any] | Sequence[int]] | None = None
+    start_sequences: Sequence[TokenSequence | pb.TokenSequence | Mapping[str, Any] | Sequence[int | SupportsIndex]] | None = None
     """Tokens in a row behind which it begins, too, such as what begins an answer or the call of a tool; all of them
     have to be output. At most 8, of 1 .. 64 token ids each."""
-    start_position: int = 0
+    start_position: int | SupportsIndex = 0
     """So many tokens of the output come before it, whatever they are. For a text whose thinking ended where only its
     engine can tell: close it, and open it again with its output_token_ids and their number here. Thinking that
     thinking_budget counts is over there. It counts from the output's first token, wherever that is opened again. Not
@@ -408,15 +408,15 @@ class KgwParams(Params["pb.KgwParams"]):
     """KGW (Kirchenbauer et al. 2023): about greenlist_ratio of the vocabulary is green, and green tokens get a bias
     after all penalties. Nothing is marked before prompt and output have context_width tokens."""
 
-    hashing_key: int | None = None
+    hashing_key: int | SupportsIndex | None = None
     """The secret. Absent: 15,485,863, which everybody knows."""
-    greenlist_ratio: float | None = None
+    greenlist_ratio: float | SupportsFloat | None = None
     """The share of the vocabulary that is green. Range 0.001 .. 0.999, rounded to 2^-16. Absent: 0.25."""
-    bias: float | None = None
+    bias: float | SupportsFloat | None = None
     """Added to the logits of green tokens. Range 0 .. 100. Absent: 2."""
     seeding_scheme: SeedingScheme | int | str | None = None
     """What the greenlist depends on. Absent: SEEDING_SCHEME_LEFTHASH."""
-    context_width: int | None = None
+    context_width: int | SupportsIndex | None = None
     """How many tokens the context has. Range 1 .. 8. Absent: 1; 4 for SEEDING_SCHEME_SELFHASH."""
 
 
@@ -425,16 +425,16 @@ class SynthidParams(Params["pb.SynthidParams"]):
     """SynthID-Text (Dathathri et al. 2024), with the g-values of Hugging Face Transformers. The context is of the
     output alone, with tokens of id 0 before its first."""
 
-    keys: Sequence[int] | None = None
+    keys: Sequence[int | SupportsIndex] | None = None
     """The secret: one key for each layer, 1 to 64, all different; 20 to 30 are usual. Required."""
-    ngram_len: int | None = None
+    ngram_len: int | SupportsIndex | None = None
     """Length of the context and the token together. Range 2 .. 16. Absent: 5."""
-    context_history_size: int | None = None
+    context_history_size: int | SupportsIndex | None = None
     """A context that appeared at one of this many last positions of the output is not marked again; positions that
     skip_first_ngram_calls leaves out do not count. Range 0 .. 16,384; 0: all are marked. Absent: 1,024."""
-    sampling_table_size: int | None = None
+    sampling_table_size: int | SupportsIndex | None = None
     """Size of the table of g-values, in bits. Range 2 .. 1,048,576. Absent: 65,536."""
-    sampling_table_seed: int | None = None
+    sampling_table_seed: int | SupportsIndex | None = None
     """The seed that the table is made from. Absent: 0."""
     skip_first_ngram_calls: bool = False
     """Do not mark the first ngram_len - 1 tokens."""
@@ -445,11 +445,11 @@ class GumbelParams(Params["pb.GumbelParams"]):
     """Aaronson's mark: the token is the one with the largest r^(1/p), where p is its probability and r a uniform number
     of the key, the context and the token. Nothing is marked before prompt and output have context_width tokens."""
 
-    key: int | None = None
+    key: int | SupportsIndex | None = None
     """The secret. Required."""
-    context_width: int | None = None
+    context_width: int | SupportsIndex | None = None
     """How many tokens the context has. Range 1 .. 8. Absent: 4."""
-    context_history_size: int | None = None
+    context_history_size: int | SupportsIndex | None = None
     """As in SynthidParams."""
 
 
@@ -482,46 +482,46 @@ class SamplingParams(Params["pb.SamplingParams"]):
     A field that is absent, or a list that is empty, takes the stream's default, then the server's. Each field gives the
     server's default, which the server's configuration may change."""
 
-    temperature: float | None = None
+    temperature: float | SupportsFloat | None = None
     """Logits are divided by it. 0: greedy (the largest logit, smallest id on ties), and the other samplers have nothing
     left to do. Range 0, or 1e-5 .. 1e5. Server default 1. Thinking may have another one: thinking_budget."""
-    top_k: int | None = None
+    top_k: int | SupportsIndex | None = None
     """Keep exactly the k first tokens of the order. 0: off; larger than the vocabulary: off. Server default 0."""
-    top_p: float | None = None
+    top_p: float | SupportsFloat | None = None
     """Keep the smallest prefix of the order whose probability reaches top_p of what is left; the token that crosses
     stays. Range 0 .. 1; 1: off; 0 keeps one token. Server default 1."""
-    min_p: float | None = None
+    min_p: float | SupportsFloat | None = None
     """Keep tokens with at least min_p times the probability of the most likely one. Range 0 .. 1; 0: off; 1 keeps the
     most likely and its ties. Server default 0."""
-    repetition_penalty: float | None = None
+    repetition_penalty: float | SupportsFloat | None = None
     """For tokens in the prompt or the output: positive logits are divided by it, others multiplied. Range 1e-4 .. 1e4;
     1: off. Server default 1."""
-    frequency_penalty: float | None = None
+    frequency_penalty: float | SupportsFloat | None = None
     """Subtracted once per occurrence in the output; with penalties_count_prompt also per occurrence in the prompt.
     Range -1e4 .. 1e4; 0: off. Server default 0."""
-    presence_penalty: float | None = None
+    presence_penalty: float | SupportsFloat | None = None
     """Subtracted once if the token is in the output, or with penalties_count_prompt in the prompt. Range -1e4 .. 1e4;
     0: off. Server default 0."""
-    logit_bias: Sequence[LogitBias | pb.LogitBias | Mapping[str, Any]] | Mapping[int, float] | None = None
+    logit_bias: Sequence[LogitBias | pb.LogitBias | Mapping[str, Any]] | Mapping[int, float | SupportsFloat] | None = None
     """Added to single logits. No token twice. Server default: none."""
-    allowed_token_ids: Sequence[int] | None = None
+    allowed_token_ids: Sequence[int | SupportsIndex] | None = None
     """Only these tokens may be emitted. At most vocab_size. Server default: all."""
-    banned_token_ids: Sequence[int] | None = None
+    banned_token_ids: Sequence[int | SupportsIndex] | None = None
     """These tokens may not be emitted; wins over allowed_token_ids. At most vocab_size. Server default: none."""
-    bad_words: Sequence[TokenSequence | pb.TokenSequence | Mapping[str, Any] | Sequence[int]] | None = None
+    bad_words: Sequence[TokenSequence | pb.TokenSequence | Mapping[str, Any] | Sequence[int | SupportsIndex]] | None = None
     """Token sequences that may not be completed: the last token is banned when the output ends with the tokens before
     it. A sequence of one token is a ban. At most 1,024. Server default: none."""
-    min_tokens: int | None = None
+    min_tokens: int | SupportsIndex | None = None
     """EOS and stop tokens are banned until the output has this many tokens. Must not exceed max_tokens, unless that is
     0. Server default 0."""
-    max_tokens: int | None = None
+    max_tokens: int | SupportsIndex | None = None
     """The sequence ends with FINISH_REASON_MAX_TOKENS when its output has this many tokens. 0: no limit. Server default
     0."""
-    stop_token_ids: Sequence[int] | None = None
+    stop_token_ids: Sequence[int | SupportsIndex] | None = None
     """Emitting one of these ends the sequence with FINISH_REASON_STOP_TOKEN. At most 64. Server default: none."""
     ignore_eos: bool | None = None
     """The stream's eos_token_ids do not end the sequence, and are not banned by min_tokens. Server default false."""
-    seed: int | None = None
+    seed: int | SupportsIndex | None = None
     """Seed of every random decision of the sequence. Absent: the server chooses one and reports it."""
     logprobs: LogprobsParams | pb.LogprobsParams | Mapping[str, Any] | None = None
     """What to report beside the token. Server default: only the token. Where the stream's default has it, a sequence
@@ -534,62 +534,62 @@ class SamplingParams(Params["pb.SamplingParams"]):
     none. An empty message: none, whatever the stream's default."""
     draft_length: DraftLengthParams | pb.DraftLengthParams | Mapping[str, Any] | None = None
     """Say how many draft tokens are worth while, in WorkResult.advised_draft_length. Server default: no advice."""
-    dynatemp_low: float | None = None
+    dynatemp_low: float | SupportsFloat | None = None
     """Dynamic temperature: from low, where one token has all probability, to high, where all are equally likely. In
     between it is low + (high - low) * s ^ exponent, where s is the entropy's share of the largest possible entropy.
     Below 1e-5 it is 1e-5. It takes the place of temperature, unless the order has a place for both. temperature 0 is
     greedy all the same.
 
     This field is low. Range 0 .. dynatemp_high; without that it has no effect. Server default 0."""
-    dynatemp_high: float | None = None
+    dynatemp_high: float | SupportsFloat | None = None
     """The temperature where all tokens are equally likely; see dynatemp_low. Range 0 (off), or 1e-5 .. 1e5. Server
     default 0."""
-    dynatemp_exponent: float | None = None
+    dynatemp_exponent: float | SupportsFloat | None = None
     """The exponent; see dynatemp_low. 0: the temperature is dynatemp_high. Range 0 .. 100. Server default 1."""
-    temperature_end: float | None = None
+    temperature_end: float | SupportsFloat | None = None
     """The temperature moves in a straight line from temperature to temperature_end, which it reaches after
     temperature_tokens tokens of output. Range 1e-5 .. 1e5. Server default 1."""
-    temperature_tokens: int | None = None
+    temperature_tokens: int | SupportsIndex | None = None
     """The number of output tokens after which temperature_end is reached. Needs a temperature above 0, and cannot be
     combined with dynatemp_high. 0: off. Server default 0."""
-    smoothing_factor: float | None = None
+    smoothing_factor: float | SupportsFloat | None = None
     """Quadratic smoothing: with d the distance to the largest logit over the temperature so far, logits become
 
     -(3 - curve) / 2 * factor * d^2 + (curve - 1) / 2 * factor * d^3
 
     Range 0 .. 100; 0: off. Server default 0."""
-    smoothing_curve: float | None = None
+    smoothing_curve: float | SupportsFloat | None = None
     """The curve of smoothing_factor. Range 1 .. 10; 1: quadratic. Server default 1."""
-    typical_p: float | None = None
+    typical_p: float | SupportsFloat | None = None
     """Keep the tokens whose surprise is nearest to the entropy, until they have this probability; the one that crosses
     stays. Range 0 .. 1; 1: off. Server default 1."""
-    tfs: float | None = None
+    tfs: float | SupportsFloat | None = None
     """Tail-free sampling (z): keep the tokens before this share of the curvature of sorted probabilities. Range 0 .. 1;
     1: off. Server default 1."""
-    top_a: float | None = None
+    top_a: float | SupportsFloat | None = None
     """Keep tokens with a probability of at least top_a times the square of the largest. Range 0 .. 1e4; 0: off. Server
     default 0."""
-    top_n_sigma: float | None = None
+    top_n_sigma: float | SupportsFloat | None = None
     """Keep logits of at least the largest minus this many standard deviations. Range -1e4 .. 1e4; 0 and less: off.
     Server default 0."""
-    epsilon_cutoff: float | None = None
+    epsilon_cutoff: float | SupportsFloat | None = None
     """Keep probabilities of at least this. Range 0 .. 1; 0: off. Server default 0."""
-    eta_cutoff: float | None = None
+    eta_cutoff: float | SupportsFloat | None = None
     """Keep probabilities of at least the smaller of eta_cutoff and sqrt(eta_cutoff) * exp(-entropy). Range 0 .. 1; 0:
     off. Server default 0."""
-    top_h: float | None = None
+    top_h: float | SupportsFloat | None = None
     """Of the first 100 tokens, keep the prefix with at most this share of their entropy. Range 0 .. 1; 0: off. Server
     default 0."""
-    xtc_probability: float | None = None
+    xtc_probability: float | SupportsFloat | None = None
     """Exclude top choices (XTC): with this probability at each position, all tokens with at least xtc_threshold of the
     probability are removed except the least likely of them. xtc_ignore_token_ids are never among them. Range 0 .. 1; 0:
     off. Server default 0."""
-    xtc_threshold: float | None = None
+    xtc_threshold: float | SupportsFloat | None = None
     """The share of the probability that makes a token a top choice for XTC. Range 0 .. 1; above 0.5 XTC can do nothing.
     Server default 0.1."""
-    xtc_ignore_token_ids: Sequence[int] | None = None
+    xtc_ignore_token_ids: Sequence[int | SupportsIndex] | None = None
     """Tokens that XTC never counts as top choices. At most 1,024. Server default: none."""
-    min_keep: int | None = None
+    min_keep: int | SupportsIndex | None = None
     """No filter leaves fewer tokens than this, where there are as many. Range 1 .. 1,048,576. Server default 1."""
     sampler_order: Sequence[SamplerKind | int | str] | None = None
     """The order of the samplers: every sampler that is on, each once. Those that are off may be left out. The rules for
@@ -598,57 +598,57 @@ class SamplingParams(Params["pb.SamplingParams"]):
     """The order and the rules of an engine, or with sampler_order its rules alone. Unless sampler_order is given, it is
     a mistake to turn on a sampler, or a parameter of a sampler, that the engine does not have. Given without
     sampler_order, it also takes the place of a default sampler_order. Server default ENGINE_ORDER_CROUPIER."""
-    mirostat: int | None = None
+    mirostat: int | SupportsIndex | None = None
     """Mirostat: a limit on surprise that learns from each token, so that surprise stays near mirostat_tau. Version 1
     keeps as many first tokens as that takes by Zipf's law; version 2 keeps the tokens whose surprise is at most the
     limit. Range 0 .. 2; 0: off. Server default 0."""
-    mirostat_tau: float | None = None
+    mirostat_tau: float | SupportsFloat | None = None
     """The surprise that mirostat aims at, in bits. Range 0 .. 100. Server default 5."""
-    mirostat_eta: float | None = None
+    mirostat_eta: float | SupportsFloat | None = None
     """Mirostat's learning rate. Range 0 .. 100. Server default 0.1."""
-    adaptive_target: float | None = None
+    adaptive_target: float | SupportsFloat | None = None
     """Adaptive-p: favours tokens whose probability is near this target, corrected for the probabilities that the tokens
     before had. Put a min_p before it. Range 0 .. 1, or below 0, down to -1: off. Server default -1."""
-    adaptive_decay: float | None = None
+    adaptive_decay: float | SupportsFloat | None = None
     """The share of adaptive-p's average that is left after a token. Range 0 .. 0.99. Server default 0.9."""
-    top_p_decay: float | None = None
+    top_p_decay: float | SupportsFloat | None = None
     """Factual nucleus: top_p is multiplied by this with each token. See top_p_min and top_p_reset_token_ids. Range 0 ..
     1; 1: off. Server default 1."""
-    top_p_min: float | None = None
+    top_p_min: float | SupportsFloat | None = None
     """A top_p that decays does not fall below this. Range 0 .. 1. Server default 1e-6."""
-    top_p_reset_token_ids: Sequence[int] | None = None
+    top_p_reset_token_ids: Sequence[int | SupportsIndex] | None = None
     """A top_p that decays starts again at top_p after one of these tokens, such as those that end sentences. At most
     64. Server default: none."""
     p_less: bool | None = None
     """p-less: keep probabilities of at least the sum of the squares of all probabilities. Server default false."""
-    dry_multiplier: float | None = None
+    dry_multiplier: float | SupportsFloat | None = None
     """DRY makes a token less likely if it would extend a repeat, the more so the longer the repeat. Say the last L
     tokens appeared earlier in the text, a token followed them there, and L is at least dry_allowed_length. Then
     dry_multiplier * dry_base ^ (L - dry_allowed_length), at most 1e30, is subtracted from that token's logit. The text
     is the prompt and the output. Range 0 .. 1e4; 0: off. Server default 0."""
-    dry_base: float | None = None
+    dry_base: float | SupportsFloat | None = None
     """The base of DRY's penalty; see dry_multiplier. Range 1 .. 1e4. Server default 1.75."""
-    dry_allowed_length: int | None = None
+    dry_allowed_length: int | SupportsIndex | None = None
     """The longest repeat that costs nothing, in tokens; DRY penalises a token that would extend it. Range 1 .. 1,024.
     Server default 2."""
-    dry_penalty_last_n: int | None = None
+    dry_penalty_last_n: int | SupportsIndex | None = None
     """DRY looks only at this many of the last tokens. Range -1 .. 32,768; -1: 32,768, which is the whole of most texts;
     0: DRY is off. Server default -1."""
-    dry_sequence_breakers: Sequence[TokenSequence | pb.TokenSequence | Mapping[str, Any] | Sequence[int]] | None = None
+    dry_sequence_breakers: Sequence[TokenSequence | pb.TokenSequence | Mapping[str, Any] | Sequence[int | SupportsIndex]] | None = None
     """No repeat reaches across one of these, and one of a single token is never penalised. At most 1,024. Server
     default: none."""
-    penalty_last_n: int | None = None
+    penalty_last_n: int | SupportsIndex | None = None
     """repetition_penalty, frequency_penalty and presence_penalty see only this many of the last tokens of prompt and
     output. Range 0 .. 1,048,576; 0: all. Server default 0."""
-    penalty_decay_n: int | None = None
+    penalty_decay_n: int | SupportsIndex | None = None
     """Over this many tokens further back, these penalties fall off. A token whose latest occurrence is d tokens back is
     penalised with the strength s = 1 - (d - penalty_last_n) / (penalty_decay_n + 1): a repetition penalty r becomes 1 +
     (r - 1) * s, and the other two are multiplied by s. 0: they end at once. Needs penalty_last_n; the two together are
     at most 65,535. Server default 0."""
-    prompt_ignore_length: int | None = None
+    prompt_ignore_length: int | SupportsIndex | None = None
     """repetition_penalty does not see this many of the first tokens of the prompt. With penalties_count_prompt, the
     other two do not count them. 0: all are seen. Server default 0."""
-    encoder_repetition_penalty: float | None = None
+    encoder_repetition_penalty: float | SupportsFloat | None = None
     """For tokens in the prompt, wherever penalties look: positive logits are multiplied by it, others divided, after
     repetition_penalty. Above 1 it favours what the prompt says. Range 1e-4 .. 1e4; 1: off. Server default 1."""
     no_repeat_ngram: NoRepeatNgramParams | pb.NoRepeatNgramParams | Mapping[str, Any] | None = None
@@ -662,10 +662,10 @@ class SamplingParams(Params["pb.SamplingParams"]):
     token_ban_ranges: Sequence[TokenBanRange | pb.TokenBanRange | Mapping[str, Any]] | None = None
     """Tokens banned at some positions of the output, such as its first ones. At most 64, with at most 32,768 token ids
     together. Server default: none."""
-    forced_first_token: int | None = None
+    forced_first_token: int | SupportsIndex | None = None
     """The output begins with this token, whatever is banned or allowed; its logit must not be -infinity. Server
     default: free. Where the stream's default forces a token, a sequence can replace it but not free the position."""
-    forced_last_token: int | None = None
+    forced_last_token: int | SupportsIndex | None = None
     """The token at which max_tokens is reached is this one, in the same way. Needs max_tokens. With max_tokens 1 it is
     emitted instead of forced_first_token. Server default: free. Where the stream's default forces a token, a sequence
     can replace it but not free the position."""
@@ -678,7 +678,7 @@ class SamplingParams(Params["pb.SamplingParams"]):
     failure needs it where mirostat or adaptive_target is on. Server default false."""
     report: ReportParams | pb.ReportParams | Mapping[str, Any] | None = None
     """Say how each token was chosen, in Token.report. Server default: nothing."""
-    skew: float | None = None
+    skew: float | SupportsFloat | None = None
     """Skewed sampling, as in ExLlamaV2: the uniform number that picks a token along falling probabilities is raised to
     the power exp(-skew). Above 0, less likely tokens come more often; below 0, more likely ones. Range -10 .. 10; 0:
     off. Server default 0."""
@@ -707,20 +707,20 @@ class SamplingParams(Params["pb.SamplingParams"]):
     generation-webui and TensorRT-LLM count this way; OpenAI and vLLM count the output alone. Server default: true with
     the engine_order LLAMA_CPP, TEXT_GENERATION_WEBUI, EXLLAMA, KOBOLD_CPP, EXLLAMA_V3, MLX or TENSORRT_LLM, else false.
     """
-    min_eos_p: float | None = None
+    min_eos_p: float | SupportsFloat | None = None
     """Ends a text that is likely to end, as Transformers' BarkEosPrioritizer: if one of the stream's eos_token_ids has
     a probability above this, only these tokens are left, each with its own logit. Several count one by one, not
     together. In the default order it comes before the temperature, so the probability is the model's, after masks, bias
     and penalties. It does nothing where fewer than min_keep tokens would be left. It needs eos_token_ids and no
     ignore_eos; otherwise the field is invalid wherever the temperature is above 0. Range 0 .. 1; 0: off. Server default
     0."""
-    dry_max_ngram: int | None = None
+    dry_max_ngram: int | SupportsIndex | None = None
     """Bounds DRY's search, as Aphrodite does: this many tokens before the last one are compared, so a repeat counts as
     at most one token more. Range 0, or dry_allowed_length + 1 .. 32,768; 0: no bound. Server default 0."""
-    dry_max_occurrences: int | None = None
+    dry_max_occurrences: int | SupportsIndex | None = None
     """Bounds DRY's search: of the places where the last token appeared before, it looks at this many, the latest ones,
     whatever comes before them. Range 0 .. 1,024; 0: no bound. Server default 0."""
-    dry_early_exit_match_len: int | None = None
+    dry_early_exit_match_len: int | SupportsIndex | None = None
     """Bounds DRY's search: it looks at places from the latest one back, and at none before the first that repeats this
     many tokens, and at least 2. Range 0 .. 512; 0: no bound. Server default 0."""
     min_k: bool | None = None
@@ -732,7 +732,7 @@ class SamplingParams(Params["pb.SamplingParams"]):
     and at most all. c, the cliff, is the place i from 1 to V - 1 with the largest (l_i - l_(i+1)) / i, the first of
     several, or 1 where V is 1. Of equal logits the lower token ids come first. No order of another engine has a place
     for it. Server default false."""
-    min_k_tau: float | None = None
+    min_k_tau: float | SupportsFloat | None = None
     """How many tokens min_k keeps at least, times the distance between the largest and the least logit, so that narrow
     rows keep many. Range 0 .. 3.4028235e38; 0: the cliff alone decides. Server default 3."""
     p_less_norm: bool | None = None
@@ -749,7 +749,7 @@ class SamplingParams(Params["pb.SamplingParams"]):
     It needs a server that compiles grammars (settings grammars and vocabulary) and a token that ends the text;
     otherwise the field is invalid, as is one that does not compile. A message without a kind: none, whatever the
     stream's default. Server default: none."""
-    stop_token_sequences: Sequence[TokenSequence | pb.TokenSequence | Mapping[str, Any] | Sequence[int]] | None = None
+    stop_token_sequences: Sequence[TokenSequence | pb.TokenSequence | Mapping[str, Any] | Sequence[int | SupportsIndex]] | None = None
     """The sequence ends with FINISH_REASON_STOP_SEQUENCE when its output ends with one of these, which stays part of
     it. A sequence that begins in the prompt is none, and one that is complete before min_tokens ends nothing. At most
     64. Server default: none."""
@@ -766,86 +766,86 @@ class SamplingParams(Params["pb.SamplingParams"]):
 class SamplingFields(TypedDict, total=False):
     """Fields of `SamplingParams` by name, as `Stream.open` takes them."""
 
-    temperature: float | None
-    top_k: int | None
-    top_p: float | None
-    min_p: float | None
-    repetition_penalty: float | None
-    frequency_penalty: float | None
-    presence_penalty: float | None
-    logit_bias: Sequence[LogitBias | pb.LogitBias | Mapping[str, Any]] | Mapping[int, float] | None
-    allowed_token_ids: Sequence[int] | None
-    banned_token_ids: Sequence[int] | None
-    bad_words: Sequence[TokenSequence | pb.TokenSequence | Mapping[str, Any] | Sequence[int]] | None
-    min_tokens: int | None
-    max_tokens: int | None
-    stop_token_ids: Sequence[int] | None
+    temperature: float | SupportsFloat | None
+    top_k: int | SupportsIndex | None
+    top_p: float | SupportsFloat | None
+    min_p: float | SupportsFloat | None
+    repetition_penalty: float | SupportsFloat | None
+    frequency_penalty: float | SupportsFloat | None
+    presence_penalty: float | SupportsFloat | None
+    logit_bias: Sequence[LogitBias | pb.LogitBias | Mapping[str, Any]] | Mapping[int, float | SupportsFloat] | None
+    allowed_token_ids: Sequence[int | SupportsIndex] | None
+    banned_token_ids: Sequence[int | SupportsIndex] | None
+    bad_words: Sequence[TokenSequence | pb.TokenSequence | Mapping[str, Any] | Sequence[int | SupportsIndex]] | None
+    min_tokens: int | SupportsIndex | None
+    max_tokens: int | SupportsIndex | None
+    stop_token_ids: Sequence[int | SupportsIndex] | None
     ignore_eos: bool | None
-    seed: int | None
+    seed: int | SupportsIndex | None
     logprobs: LogprobsParams | pb.LogprobsParams | Mapping[str, Any] | None
     acceptance: AcceptanceParams | pb.AcceptanceParams | Mapping[str, Any] | None
     proposer: ProposerParams | pb.ProposerParams | Mapping[str, Any] | None
     draft_length: DraftLengthParams | pb.DraftLengthParams | Mapping[str, Any] | None
-    dynatemp_low: float | None
-    dynatemp_high: float | None
-    dynatemp_exponent: float | None
-    temperature_end: float | None
-    temperature_tokens: int | None
-    smoothing_factor: float | None
-    smoothing_curve: float | None
-    typical_p: float | None
-    tfs: float | None
-    top_a: float | None
-    top_n_sigma: float | None
-    epsilon_cutoff: float | None
-    eta_cutoff: float | None
-    top_h: float | None
-    xtc_probability: float | None
-    xtc_threshold: float | None
-    xtc_ignore_token_ids: Sequence[int] | None
-    min_keep: int | None
+    dynatemp_low: float | SupportsFloat | None
+    dynatemp_high: float | SupportsFloat | None
+    dynatemp_exponent: float | SupportsFloat | None
+    temperature_end: float | SupportsFloat | None
+    temperature_tokens: int | SupportsIndex | None
+    smoothing_factor: float | SupportsFloat | None
+    smoothing_curve: float | SupportsFloat | None
+    typical_p: float | SupportsFloat | None
+    tfs: float | SupportsFloat | None
+    top_a: float | SupportsFloat | None
+    top_n_sigma: float | SupportsFloat | None
+    epsilon_cutoff: float | SupportsFloat | None
+    eta_cutoff: float | SupportsFloat | None
+    top_h: float | SupportsFloat | None
+    xtc_probability: float | SupportsFloat | None
+    xtc_threshold: float | SupportsFloat | None
+    xtc_ignore_token_ids: Sequence[int | SupportsIndex] | None
+    min_keep: int | SupportsIndex | None
     sampler_order: Sequence[SamplerKind | int | str] | None
     engine_order: EngineOrder | int | str | None
-    mirostat: int | None
-    mirostat_tau: float | None
-    mirostat_eta: float | None
-    adaptive_target: float | None
-    adaptive_decay: float | None
-    top_p_decay: float | None
-    top_p_min: float | None
-    top_p_reset_token_ids: Sequence[int] | None
+    mirostat: int | SupportsIndex | None
+    mirostat_tau: float | SupportsFloat | None
+    mirostat_eta: float | SupportsFloat | None
+    adaptive_target: float | SupportsFloat | None
+    adaptive_decay: float | SupportsFloat | None
+    top_p_decay: float | SupportsFloat | None
+    top_p_min: float | SupportsFloat | None
+    top_p_reset_token_ids: Sequence[int | SupportsIndex] | None
     p_less: bool | None
-    dry_multiplier: float | None
-    dry_base: float | None
-    dry_allowed_length: int | None
-    dry_penalty_last_n: int | None
-    dry_sequence_breakers: Sequence[TokenSequence | pb.TokenSequence | Mapping[str, Any] | Sequence[int]] | None
-    penalty_last_n: int | None
-    penalty_decay_n: int | None
-    prompt_ignore_length: int | None
-    encoder_repetition_penalty: float | None
+    dry_multiplier: float | SupportsFloat | None
+    dry_base: float | SupportsFloat | None
+    dry_allowed_length: int | SupportsIndex | None
+    dry_penalty_last_n: int | SupportsIndex | None
+    dry_sequence_breakers: Sequence[TokenSequence | pb.TokenSequence | Mapping[str, Any] | Sequence[int | SupportsIndex]] | None
+    penalty_last_n: int | SupportsIndex | None
+    penalty_decay_n: int | SupportsIndex | None
+    prompt_ignore_length: int | SupportsIndex | None
+    encoder_repetition_penalty: float | SupportsFloat | None
     no_repeat_ngram: NoRepeatNgramParams | pb.NoRepeatNgramParams | Mapping[str, Any] | None
     length_penalty: LengthPenaltyParams | pb.LengthPenaltyParams | Mapping[str, Any] | None
     sequence_bias: Sequence[SequenceBias | pb.SequenceBias | Mapping[str, Any]] | None
     token_ban_ranges: Sequence[TokenBanRange | pb.TokenBanRange | Mapping[str, Any]] | None
-    forced_first_token: int | None
-    forced_last_token: int | None
+    forced_first_token: int | SupportsIndex | None
+    forced_last_token: int | SupportsIndex | None
     repetition_detection: RepetitionDetectionParams | pb.RepetitionDetectionParams | Mapping[str, Any] | None
     thinking_budget: ThinkingBudgetParams | pb.ThinkingBudgetParams | Mapping[str, Any] | None
     return_sampler_state: bool | None
     report: ReportParams | pb.ReportParams | Mapping[str, Any] | None
-    skew: float | None
+    skew: float | SupportsFloat | None
     xtc_expected: bool | None
     infill: bool | None
     penalties_count_prompt: bool | None
-    min_eos_p: float | None
-    dry_max_ngram: int | None
-    dry_max_occurrences: int | None
-    dry_early_exit_match_len: int | None
+    min_eos_p: float | SupportsFloat | None
+    dry_max_ngram: int | SupportsIndex | None
+    dry_max_occurrences: int | SupportsIndex | None
+    dry_early_exit_match_len: int | SupportsIndex | None
     min_k: bool | None
-    min_k_tau: float | None
+    min_k_tau: float | SupportsFloat | None
     p_less_norm: bool | None
     grammar: GrammarParams | pb.GrammarParams | Mapping[str, Any] | None
-    stop_token_sequences: Sequence[TokenSequence | pb.TokenSequence | Mapping[str, Any] | Sequence[int]] | None
+    stop_token_sequences: Sequence[TokenSequence | pb.TokenSequence | Mapping[str, Any] | Sequence[int | SupportsIndex]] | None
     preset: str
     watermark: WatermarkParams | pb.WatermarkParams | Mapping[str, Any] | None
