@@ -53,6 +53,39 @@ def test_the_program_of_the_project_prints_what_is_shown(server, capsys):
     assert capsys.readouterr().out == shown
 
 
+def test_the_program_of_the_page_of_samplers_thinks_otherwise_than_it_answers(server):
+    page = (pathlib.Path(__file__).resolve().parents[2] / "docs/sampling.md").read_text(encoding="utf-8")
+    program = re.search(r"#### Drawn otherwise while it thinks\n.*?```python\n(.*?)```", page, re.DOTALL)[1]
+    names = {name: getattr(croupier, name) for name in ("SamplingParams", "ThinkingBudgetParams")}
+    exec(program, names)
+    vocab, count = 151_669, 64
+    # All tokens are alike: top_k leaves a thought 20 of them, and top_p 19; the answer is the first.
+    flat, end = np.zeros(vocab, np.float32), np.where(np.arange(vocab) == 151_668, 60, 0).astype(np.float32)
+    with croupier.connect(server.uds, vocab, max_rows=count) as stream:
+        texts = [stream.open(names["params"], seed=seed, prompt=[1, 151_667]) for seed in range(count)]
+        thoughts = stream.sample(np.tile(flat, (count, 1)), texts)
+        assert max(thoughts) < 19 and len(set(thoughts)) > 10
+        assert {*stream.sample(np.tile(end, (count, 1)), texts)} == {151_668}
+        assert {*stream.sample(np.tile(flat, (count, 1)), texts)} == {0}
+
+
+def test_texts_that_go_on_with_other_parameters_are_drawn_as_they_would_be(server):
+    """As the table of forks says: by one seed, whoever says when."""
+    marked = {"start_token_ids": [1], "end_token_ids": [2], "budget": 100, "temperature": 2.0, "top_k": 7}
+    with croupier.connect(server.uds, VOCAB) as stream:
+        marks = stream.open(thinking_budget=marked, prompt=[1], seed=5, temperature=0.5)
+        parsed = stream.open(prompt=[1], seed=5, temperature=2.0, top_k=7)
+        for position in range(40):
+            row = logits(3, position)
+            row[[1, 2]] = (-60, 60) if position == 20 else (-60, -60)
+            stream.sample(np.stack([row, row]), [marks, parsed])
+            if position == 20:
+                forked = stream.fork(parsed, temperature=0.5, top_k=None, seed=parsed.params.seed)
+                stream.close(parsed)
+                parsed = forked
+        assert marks.tokens == parsed.tokens and len(marks.tokens) == 40
+
+
 def test_texts_that_have_ended_take_no_room(serve):
     server = serve("--max-sequences-per-stream=2")
     with croupier.connect(server.uds, VOCAB) as stream:
