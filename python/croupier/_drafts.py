@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Listing
+from collections.abc import Iterable, Sequence as Listing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +39,9 @@ class Draft:
             raise TypeError(f"sequence is {self.sequence!r}, must be one that `open` gave")
         object.__setattr__(self, "token_ids", token_ids("token_ids", self.token_ids))
         if self.parents is not None:
-            object.__setattr__(self, "parents", [whole(f"parents[{at}]", parent, -1) for at, parent in enumerate(self.parents)])
+            object.__setattr__(self, "parents", parents_of(self.parents))
+            if len(self.parents) != len(self.token_ids):
+                raise ValueError(f"parents are {len(self.parents)}, must be one for each of {len(self.token_ids)} draft tokens")
 
     @property
     def rows(self) -> int:
@@ -82,6 +84,11 @@ class Draft:
         if found.ndim != 1 and (found.ndim != 2 or len(found) != len(self.token_ids)):
             raise ValueError(f"distribution has the shape {found.shape}, must be ({len(self.token_ids)}, vocab_size), a row for each draft token")
         return np.ascontiguousarray(in_dtype(found, "f32", "distribution is"), "<f4")
+
+
+def parents_of(given: Iterable[int]) -> list[int]:
+    """Parents of draft tokens. Each follows one before it: round in a circle no path would end."""
+    return [whole(f"parents[{at}]", parent, -1, at - 1) for at, parent in enumerate(given)]
 
 
 @dataclass

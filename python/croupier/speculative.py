@@ -22,7 +22,7 @@ import numpy as np
 from . import aio
 from ._arrays import as_array, is_on_device
 from ._checks import below, check_once, listed, text, whole
-from ._drafts import Draft, SpeculationError, Undrawn, Verified
+from ._drafts import Draft, SpeculationError, Undrawn, Verified, parents_of
 from ._masks import encoded
 from ._results import failure_of
 from ._types import Sequence, Step
@@ -85,7 +85,12 @@ _ShapeOf = Callable[[list[Sequence]], _Shape]
 class _Plan(Generic[_S]):
     """The steps, without saying how to wait for them: generators of calls, which are given what the calls come to."""
 
+    #: Which streams it takes.
+    _of: type[Any]
+
     def __init__(self, stream: _S) -> None:
+        if not isinstance(stream, self._of):
+            raise TypeError(f"stream is {stream!r}, must be what croupier.connect gave; AsyncSpeculation takes that of croupier.aio.connect")
         self.stream = stream
         #: What was told last of each text, and how many tokens it had then. Of those that are open: another may have their id later.
         self._told: weakref.WeakKeyDictionary[Sequence, tuple[pb.WorkResult, int]] = weakref.WeakKeyDictionary()
@@ -107,6 +112,8 @@ class _Plan(Generic[_S]):
         sequences = _texts(sequences)
         for sequence in sequences:
             self.stream._check_own(sequence)
+        if not isinstance(result, pb.StepResult):
+            raise TypeError(f"result is {type(result).__name__}, must be the StepResult that `step` or `result` gave; `sample` gives tokens alone")
         if len(result.work) != len(sequences):
             raise ValueError(f"the result is of {len(result.work)} works, must be one for each of {len(sequences)} texts")
         for sequence, told in zip(sequences, result.work):
@@ -117,7 +124,8 @@ class _Plan(Generic[_S]):
     def length(self, sequence: Sequence, at_most: int) -> int:
         """How many tokens to draft: `at_most`, or fewer where that was the advice last, where `max_history_tokens` has no room for
         them and the token behind them, or where one verification has none for their rows."""
-        at_most = min(at_most, self._deepest(sequence), self.stream._session.draft_room())
+        self.stream._check_own(sequence)
+        at_most = min(whole("at_most", at_most, 0), self._deepest(sequence), self.stream._session.draft_room())
         told, _ = self._told.get(sequence, (None, 0))
         if told is None or not told.HasField("advised_draft_length"):
             return at_most
@@ -209,6 +217,9 @@ class _Plan(Generic[_S]):
         """The model's row behind each of these draft tokens, and the mask."""
         pairs = [(draft.sequence, [draft.token_ids[i] for i in draft.path(token)]) for draft, token in behind]
         rows: Lines = yield lambda: asks.model(pairs)
+        if not hasattr(rows, "__len__"):
+            hint = "; AsyncSpeculation waits for one" if inspect.isawaitable(rows) else ""
+            raise TypeError(f"the draft model gave {type(rows).__name__}, must be a row of logits for each of {len(pairs)} texts{hint}")
         if len(rows) != len(pairs):
             raise ValueError(f"the draft model gave {len(rows)} rows for {len(pairs)} texts, must be one for each")
         if (masks := asks.masks) is None:
@@ -226,8 +237,8 @@ class _Plan(Generic[_S]):
         return self._draft(sequences, shape_of, asks)
 
     def _tree(self, sequences: Iterable[Sequence], parents: Iterable[int], asks: _Asks) -> _Calls[list[Draft]]:
-        # Before anything is drawn: each follows one before it.
-        asked = [whole(f"parents[{at}]", parent, -1, at - 1) for at, parent in enumerate(parents)]
+        # Before anything is drawn.
+        asked = parents_of(listed("parents", parents, "whole numbers", "-1, 0"))
 
         def shape_of(sequences: list[Sequence]) -> _Shape:
             deepest = [self._deepest(sequence) for sequence in sequences]
@@ -272,6 +283,8 @@ class _Plan(Generic[_S]):
 class Speculation(_Plan[Stream]):
     """Speculates on texts of a `croupier.Stream`."""
 
+    _of = Stream
+
     def chain(self, sequences: Iterable[Sequence], model: DraftModel, at_most: int = 4, *, token_masks: DraftMasks | None = None,
               traceparent: str = "", deadline_ms: int = 0) -> list[Draft]:
         """Drafts with a draft model, one token after the other, which the sidecar draws with the texts' own parameters. Raises
@@ -305,6 +318,8 @@ class Speculation(_Plan[Stream]):
 class AsyncSpeculation(_Plan[aio.Stream]):
     """The same on a `croupier.aio.Stream`; a draft model may be a coroutine, and so may what gives masks."""
 
+    _of = aio.Stream
+
     async def chain(self, sequences: Iterable[Sequence], model: AsyncDraftModel, at_most: int = 4, *,
                     token_masks: AsyncDraftMasks | None = None, traceparent: str = "", deadline_ms: int = 0) -> list[Draft]:
         """As of `Speculation`."""
@@ -322,6 +337,9 @@ class AsyncSpeculation(_Plan[aio.Stream]):
 
 
 def _asks(model: AsyncDraftModel, masks: AsyncDraftMasks | None, traceparent: str, deadline_ms: int) -> _Asks:
+    for name, given in [("model", model), ("token_masks", masks)][: 1 if masks is None else 2]:
+        if not callable(given):
+            raise TypeError(f"{name} is {type(given).__name__}, must be a function of pairs of a text and the draft tokens after it")
     return _Asks(model, masks, _about(traceparent, deadline_ms))
 
 
@@ -346,7 +364,10 @@ def _stacked(rows: list[Any]) -> Array | OnDevice:
         stacked: OnDevice = sys.modules[type(rows[0]).__module__.partition(".")[0]].stack(rows)
         return stacked
     # Bytes are of no use here: a row of them says nothing of its numbers.
-    return np.stack([as_array(row, "f32") for row in rows])
+    arrays = [as_array(row, "f32") for row in rows]
+    if len(shapes := dict.fromkeys(array.shape for array in arrays)) > 1:
+        raise ValueError(f"the draft model gave rows of the shapes {', '.join(map(str, shapes))}, must be of one length")
+    return np.stack(arrays)
 
 
 def _run(plan: _Calls[_T]) -> _T:

@@ -188,11 +188,40 @@ def test_drafts_are_checked(server):
         assert (draft.token_ids, draft.parents) == ([1, 2], [-1, -1])
         speculation.verify([draft], np.stack([logits(1, at) for at in range(3)]))
         for wrong, said in ((lambda: Draft(text, [-1]), r"token_ids\[0\] is -1"), (lambda: Draft(text, [1], [1.5]), r"parents\[0\] is 1.5"),
+                            # Round in a circle its path would have no end.
+                            (lambda: Draft(text, [1, 2], [1, 0]), r"parents\[0\] is 1, must be in -1 ..= -1"),
+                            (lambda: Draft(text, [1, 2], [-1]), "parents are 1, must be one for each of 2 draft tokens"),
                             (lambda: Draft(5), "sequence is 5, must be one that `open` gave"),
                             (lambda: speculation.verify([text], logits(1, 0)), r"drafts\[0\] is Sequence, must be a Draft; Draft\(text\)"),
-                            (lambda: speculation.chain([text, stream.open()], lambda pairs: np.zeros((1, VOCAB))), "gave 1 rows for 2 texts")):
+                            (lambda: speculation.chain([text, stream.open()], lambda pairs: np.zeros((1, VOCAB))), "gave 1 rows for 2 texts"),
+                            (lambda: speculation.chain([text], lambda pairs: None), "the draft model gave NoneType, must be a row of logits for each of 1 texts$"),
+                            (lambda: speculation.chain([text, stream.open()], lambda pairs: [[0.0] * VOCAB, [0.0]]),
+                             rf"gave rows of the shapes \({VOCAB},\), \(1,\), must be of one length"),
+                            (lambda: speculation.chain([text], logits(1, 0)), "model is ndarray, must be a function of pairs"),
+                            (lambda: speculation.chain([text], never, token_masks=[None]), "token_masks is list, must be a function of pairs"),
+                            (lambda: speculation.chain([text], None), "model is NoneType, must be a function of pairs"),
+                            (lambda: croupier.AsyncSpeculation(stream), "must be what croupier.connect gave; AsyncSpeculation takes that of croupier.aio.connect$"),
+                            (lambda: croupier.Speculation(5), "stream is 5, must be what croupier.connect gave"),
+                            (lambda: speculation.tree([text], never, 3), "parents is int, must be a list of whole numbers"),
+                            (lambda: speculation.told([text], [5]), "result is list, must be the StepResult that `step` or `result` gave"),
+                            (lambda: speculation.length(text, 2.5), "at_most is 2.5, must be a whole number"),
+                            (lambda: speculation.length([text], 2), "must be a sequence that `open` gave")):
             with pytest.raises((ValueError, TypeError), match=said):
                 wrong()
+
+
+def test_a_model_that_is_to_be_waited_for_is_told_where(server):
+    async def model(pairs):
+        raise AssertionError("not waited for")
+
+    with croupier.connect(server.uds, VOCAB) as stream:
+        with pytest.warns(RuntimeWarning, match="never awaited"), pytest.raises(TypeError, match="gave coroutine, .*; AsyncSpeculation waits for one$"):
+            croupier.Speculation(stream).chain([stream.open()], model)
+            gc.collect()
+
+
+def never(pairs):
+    raise AssertionError("the model is not asked")
 
 
 def test_failures_of_drafts_have_a_status_and_errors_can_be_pickled(server):
