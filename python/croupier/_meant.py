@@ -35,7 +35,7 @@ _NAMES: dict[str | None, str] = {
     "token_ban_ranges": "begin_suppress_tokens",
     "forced_first_token": "forced_bos_token_id",
     "forced_last_token": "forced_eos_token_id",
-    "thinking_budget": "thinking_token_budget",
+    "thinking_budget": "thinking_token_budget reasoning_budget post_thinking",
     "watermark": "watermarking_config watermark_config WatermarkingConfig WatermarkConfig SynthIDTextWatermarkingConfig",
     # Length, ends and what is told.
     "min_tokens": "min_new_tokens",

@@ -221,6 +221,9 @@ def test_a_top_k_that_is_off_for_vllm_and_sglang_is_off(server, off):
 @pytest.mark.parametrize("extra", [{"top_k": -1}, {"topK": -1}, '{"top_k": -1}'])
 def test_it_is_so_in_what_a_request_of_an_engine_has_for_croupier(extra):
     assert _extra.parsed(extra, "where") == pb.SamplingParams(top_k=0)
+    thinking = {"start_token_ids": [1], "end_token_ids": [2], "budget": 9, **(json.loads(extra) if isinstance(extra, str) else extra)}
+    assert _extra.parsed({"thinking_budget": thinking}, "where").thinking_budget.top_k == 0
+    assert _extra.parsed(json.dumps({"thinkingBudget": thinking, "top_k": 5}), "where").top_k == 5
     with pytest.raises(ValueError, match="where must be fields of croupier.v1.SamplingParams"):
         _extra.parsed({"top_k": -2}, "where")
     for extra in ({"allowed_token_ids": []}, '{"allowedTokenIds": []}'):

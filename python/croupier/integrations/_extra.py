@@ -19,10 +19,8 @@ def parsed(extra: Any, where: str) -> pb.SamplingParams:
     try:
         text = extra if isinstance(extra, str) else json.dumps(extra)
         fields = json.loads(text)
-        # Both are names of it in JSON.
-        for name in ("top_k", "topK"):
-            if isinstance(fields, dict) and as_wire("top_k", given := fields.get(name)) != given:
-                text = json.dumps(fields | {name: as_wire("top_k", given)})
+        if (taken := _top_k(fields)) != fields:
+            text = json.dumps(taken)
         if isinstance(fields, dict) and isinstance(grammar := fields.get("grammar"), dict):
             text = json.dumps(json.loads(text) | {"grammar": {name: _schema(name, value) for name, value in grammar.items()}})
         params: pb.SamplingParams = json_format.Parse(text, pb.SamplingParams())
@@ -31,6 +29,16 @@ def parsed(extra: Any, where: str) -> pb.SamplingParams:
     except (json_format.ParseError, TypeError, ValueError, RecursionError) as error:
         # The last where they are nested too deep: a request's own mistake, which must not end the engine.
         raise ValueError(f"{where} must be fields of croupier.v1.SamplingParams: {error}") from error
+
+
+def _top_k(fields: Any) -> Any:
+    """With top_k as the wire has it, in thinking too: -1 is off."""
+    if not isinstance(fields, dict):
+        return fields
+    # Both are names of it in JSON.
+    own = {name: as_wire("top_k", fields[name]) for name in ("top_k", "topK") if name in fields}
+    inner = {name: _top_k(fields[name]) for name in ("thinking_budget", "thinkingBudget") if name in fields}
+    return fields | own | inner
 
 
 def _schema(name: str, value: Any) -> Any:
