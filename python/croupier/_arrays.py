@@ -107,6 +107,14 @@ def in_dtype(array: Array, dtype: str, what: str = "logits are") -> Array:
     return array if array.dtype.kind in _NUMBERS else array.astype(DTYPES[dtype][1])
 
 
+def format_of(array: Array) -> str:
+    """In which of `DTYPES` its numbers are as they came; f32 where they are in none."""
+    little = array.dtype.newbyteorder("<")
+    if array.dtype.name == "bfloat16":
+        return "bf16"
+    return next((name for name, (_, of) in DTYPES.items() if of == little), "f32")
+
+
 def _odd(array: Array) -> str:
     """Of objects, a kind that is no number."""
     kinds = (type(item) for item in array.flat) if array.dtype.kind == "O" else ()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ._arrays import as_array, in_dtype, is_on_device
+from ._arrays import DTYPES, as_array, format_of, in_dtype, is_on_device
 from ._checks import token_ids, whole
 from ._sparse import SparseDistribution
 from ._types import Sequence
@@ -71,11 +71,11 @@ class Draft:
             verify.sparse.SetInParent()
             verify.sparse.MergeFrom(self.distribution.encode(len(self.token_ids)))
         else:
-            verify.dense.probs = self._probabilities().tobytes()
-            verify.dense.dtype = pb.LOGITS_DTYPE_F32
+            verify.dense.probs, verify.dense.dtype = self._probabilities()
         return pb.Work(sequence_id=self.sequence.id, verify=verify)
 
-    def _probabilities(self) -> npt.NDArray[np.float32]:
+    def _probabilities(self) -> tuple[bytes, int]:
+        """In the format that they have, by which the server knows how far they may be from 1."""
         assert not isinstance(self.distribution, SparseDistribution)
         if is_on_device(self.distribution):
             raise ValueError("distribution is on a GPU; give a copy on the host, for a tensor distribution.cpu()")
@@ -83,7 +83,8 @@ class Draft:
         # Turned round it would have as many bytes, and nobody would see that it is another one.
         if found.ndim != 1 and (found.ndim != 2 or len(found) != len(self.token_ids)):
             raise ValueError(f"distribution has the shape {found.shape}, must be ({len(self.token_ids)}, vocab_size), a row for each draft token")
-        return np.ascontiguousarray(in_dtype(found, "f32", "distribution is"), "<f4")
+        dtype, of = DTYPES[name := format_of(found)]
+        return np.ascontiguousarray(in_dtype(found, name, "distribution is"), of).tobytes(), dtype
 
 
 def parents_of(given: Iterable[int]) -> list[int]:

@@ -329,8 +329,8 @@ class ThinkingBudgetParams(Params["pb.ThinkingBudgetParams"]):
     temperature, top_k, top_p and min_p stand in the place of those of SamplingParams for every token of a stretch, its
     end included: thinking and answer may be drawn differently in one text, where drafts cross from one to the other
     too. What is absent is as elsewhere. With one of them budget must not be 0, since nothing would be drawn with it. A
-    sequence that gives one of the four fields of SamplingParams, and no thinking_budget, has it in the thinking of its
-    stream too."""
+    sequence, or its preset, that gives one of the four fields of SamplingParams and no thinking_budget has it in the
+    thinking too that it inherits from a preset, its stream or the server."""
 
     start_token_ids: Sequence[int | SupportsIndex] | None = None
     """Tokens that begin thinking. 1 .. 64 token ids. Required where anything is set."""

@@ -223,6 +223,30 @@ def test_probabilities_that_the_worker_drew_from(server):
             assert verified.accepted_path == [0]
 
 
+@pytest.mark.parametrize("name, vocab", [("float16", 151_936), ("bf16", 60), ("bfloat16", 60)])
+def test_probabilities_go_as_they_are_given(server, name, vocab):
+    """Equal ones do not sum to 1 in a narrow format, and the server knows how far they may be off in which."""
+    flat = np.full((1, vocab), 1 / vocab, np.float32)
+    if name == "bf16":
+        given = ((flat.view(np.uint32) + 0x8000) >> 16).astype(np.uint16)
+        wide = (given.astype(np.uint32) << 16).view(np.float32)
+    elif name == "bfloat16":
+        given = flat.astype(pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed").bfloat16)
+        wide = given.astype(np.float32)
+    else:
+        given = flat.astype(name)
+        wide = given.astype(np.float32)
+    assert abs(wide.sum(dtype=np.float64) - 1) > 3e-3
+    rows = np.zeros((2, vocab), np.float32)
+    with croupier.connect(server.uds, vocab) as stream:
+        text, speculation = stream.open(seed=1), Speculation(stream)
+        # Target and draft are alike.
+        [verified] = speculation.verify([Draft(text, [7], distribution=given)], rows)
+        assert verified.accepted_path == [0]
+        with pytest.raises(croupier.SpeculationError, match="do not sum to 1"):
+            speculation.verify([Draft(text, [7], distribution=wide)], rows)
+
+
 PARENTS = {"chain": None, "tree": [-1, -1, 0, 1]}
 
 

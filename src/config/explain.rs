@@ -93,7 +93,10 @@ fn params(matches: &ArgMatches, config: &Config, problems: &mut Vec<String>) -> 
     let mut params = config.defaults.clone();
     if let Some(name) = flag(matches, "preset") {
         match config.presets.get(&name) {
-            Ok(preset) => over_thinking(&mut params, preset.filters(), |params| preset.apply(params)),
+            Ok(preset) => over_thinking(&mut params, |params| {
+                preset.apply(params);
+                preset.filters()
+            }),
             Err(error) => problems.push(format!("--preset: {}", error.message)),
         }
     }
@@ -104,23 +107,19 @@ fn params(matches: &ArgMatches, config: &Config, problems: &mut Vec<String>) -> 
             Err(problem) => problems.push(format!("--{SET}: {problem}")),
         }
     }
-    let gives = |key| table.contains_key(key);
-    let given = GivenFilters {
-        temperature: gives("temperature"),
-        top_k: gives("top_k"),
-        top_p: gives("top_p"),
-        min_p: gives("min_p"),
-    };
-    over_thinking(&mut params, given, |params| {
-        *params = given::read_over(params, (&format!("--{SET}"), &table), &config.limits, problems).params;
+    over_thinking(&mut params, |params| {
+        let given = given::read_over(params, (&format!("--{SET}"), &table), &config.limits, problems);
+        let filters = GivenFilters::by(|to| given.copies.iter().for_each(|copy| copy(&given.params, to)));
+        *params = given.params;
+        filters
     });
     params
 }
 
-/// Sets something over parameters that may have a thinking, as a sequence does over its stream's.
-fn over_thinking(params: &mut SamplingParams, given: GivenFilters, set: impl FnOnce(&mut SamplingParams)) {
+/// Sets something over parameters that may have a thinking, as a sequence does over its stream's; `set` says which filters it gives.
+fn over_thinking(params: &mut SamplingParams, set: impl FnOnce(&mut SamplingParams) -> GivenFilters) {
     let inherited = params.history.thinking_budget.take();
-    set(params);
+    let given = set(params);
     params.give_way(inherited.as_deref(), given);
     if params.history.thinking_budget.is_none() && inherited.is_some() {
         params.history.thinking_budget = inherited;
@@ -150,6 +149,7 @@ fn tokens(text: &str) -> Result<Vec<u32>, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::params::ThinkingFilters;
     use crate::sampling::logits::Dtype;
     use std::ffi::OsString;
 
@@ -197,5 +197,28 @@ mod tests {
         for (found, start) in found.iter().zip(starts) {
             assert!(found.starts_with(start), "{found} is not {start}");
         }
+    }
+
+    /// As a sequence has it over its stream's.
+    #[test]
+    fn filters_that_are_set_go_before_those_of_a_thinking_in_the_file() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = dir.path().join("croupier.toml");
+        let thinking = "start_token_ids = [1]\nend_token_ids = [2]\nbudget = 9\ntemperature = 2\ntop_k = 5\ntop_p = 0.5\nmin_p = 0.1";
+        std::fs::write(&path, format!("[defaults.thinking_budget]\n{thinking}\n")).expect("it is written");
+        let filters = |flags: &[&str]| {
+            let config = format!("--config={}", path.display());
+            let args = read(&[&[config.as_str()], flags].concat(), &|_| None).expect("no mistake");
+            args.params.history.thinking_budget.as_ref().expect("thinking").filters
+        };
+        let all = filters(&[]);
+        assert_eq!((all.temperature, all.top_k, all.top_p, all.min_p), (Some(2.0), Some(5), Some(0.5), Some(0.1)));
+        assert_eq!(filters(&["--set", "top_p=0.9"]), ThinkingFilters { top_p: None, ..all });
+        assert_eq!(
+            filters(&["--set", "min_p=0.3", "--set", "top_k=4294967295"]),
+            ThinkingFilters { min_p: None, top_k: None, ..all }
+        );
+        assert_eq!(filters(&["--preset", "classification"]), ThinkingFilters { temperature: None, ..all });
+        assert!(filters(&["--set", "thinking_budget={}", "--set", "top_p=0.9"]).is_off());
     }
 }

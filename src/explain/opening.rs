@@ -26,10 +26,8 @@ pub(super) fn open(args: &ExplainArgs, vocab_size: u32) -> Result<Sequence, Stri
     let rules = Rules::new(params, &args.eos).with_vocabulary(args.vocabulary.clone());
     rules.validate().map_err(|error| error.to_string())?;
     let sequence = Sequence::open(Arc::new(with_grammar(args, rules)?), args.seed, &args.prompt, &args.output);
-    let sequence = sequence.matching(vocab_size as usize, &args.output).map_err(|error| match &args.output[..] {
-        [] => error.to_string(),
-        _ => format!("--output: {} {}", error.field.replace("output_token_ids", "token "), error.message),
-    })?;
+    let sequence = sequence.matching(vocab_size as usize, &args.output);
+    let sequence = sequence.map_err(|error| error.to_string().replace("output_token_ids", "--output"))?;
     match sequence.finished() {
         Some(reason) => Err(format!("--output: the text ended with it ({}); no token follows", reason.label())),
         None => Ok(sequence),
@@ -44,7 +42,8 @@ fn with_grammar(args: &ExplainArgs, rules: Rules) -> Result<Rules, String> {
     }
     let grammars = args.vocabulary.clone().map(Grammars::new);
     let room = Counter::new(usize::MAX, Gauge::noop());
-    rules.with_grammar(grammars.as_ref(), &room, &Patience::default()).map_err(|error| error.to_string())
+    let rules = rules.with_grammar(grammars.as_ref(), &room, &Patience::default());
+    rules.map_err(|error| error.to_string().replace("eos_token_ids", "--eos"))
 }
 
 /// What the text's grammar allows as its next token; nothing where everything may come.

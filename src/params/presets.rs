@@ -19,6 +19,7 @@ pub struct Preset {
     copies: Vec<CopyParameter>,
     pattern_tokens: usize,
     entries: usize,
+    filters: GivenFilters,
 }
 
 impl Preset {
@@ -30,7 +31,8 @@ impl Preset {
         copies: Vec<CopyParameter>,
     ) -> Self {
         let (pattern_tokens, entries) = (params.pattern_tokens(), params.listed_entries());
-        Self { name, description, written, params, copies, pattern_tokens, entries }
+        let filters = GivenFilters::by(|to| copies.iter().for_each(|copy| copy(&params, to)));
+        Self { name, description, written, params, copies, pattern_tokens, entries, filters }
     }
 
     /// How many tokens its sequence breakers, bad words and sequence biases have: they are prepared for each sequence that is
@@ -61,7 +63,7 @@ impl Preset {
     /// Which filters it gives.
     #[must_use]
     pub fn filters(&self) -> GivenFilters {
-        GivenFilters::by(|params| self.apply(params))
+        self.filters
     }
 
     /// Sets its parameters; others stay.

@@ -37,17 +37,19 @@ pub struct GivenFilters {
 impl GivenFilters {
     /// Those that `set` sets.
     #[must_use]
-    pub fn by(set: impl FnOnce(&mut SamplingParams)) -> Self {
-        // What no parameters have.
-        let (nothing, top_k) = (f32::NAN, u32::MAX);
-        let mut probe =
-            SamplingParams { temperature: nothing, top_k, top_p: nothing, min_p: nothing, ..Default::default() };
-        set(&mut probe);
+    pub fn by(set: impl Fn(&mut SamplingParams)) -> Self {
+        let over = |(fraction, top_k)| {
+            let (temperature, top_p, min_p) = (fraction, fraction, fraction);
+            let mut params = SamplingParams { temperature, top_k, top_p, min_p, ..Default::default() };
+            set(&mut params);
+            params
+        };
+        let (one, other) = (over((0.0, 0)), over((1.0, 1)));
         Self {
-            temperature: !probe.temperature.is_nan(),
-            top_k: probe.top_k != top_k,
-            top_p: !probe.top_p.is_nan(),
-            min_p: !probe.min_p.is_nan(),
+            temperature: one.temperature == other.temperature,
+            top_k: one.top_k == other.top_k,
+            top_p: one.top_p == other.top_p,
+            min_p: one.min_p == other.min_p,
         }
     }
 }

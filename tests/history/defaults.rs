@@ -116,6 +116,7 @@ fn thinks_at(thoughts: f32, answers: f32) -> SamplingParams {
         end_token_ids: vec![8],
         budget: u32::MAX,
         temperature: Some(thoughts),
+        top_k: Some(0),
         ..Default::default()
     };
     SamplingParams { temperature: Some(answers), thinking_budget: Some(thinking), ..Default::default() }
@@ -164,7 +165,13 @@ async fn what_does_not_go_with_the_streams_thinking_is_told() {
     let line = SamplingParams { temperature_tokens: Some(3), ..Default::default() };
     let (field, message) = fault(&mut worker, line.clone()).await.expect("a mistake");
     assert_eq!(field, "params.thinking_budget.temperature");
-    assert!(message.contains("that of default_params, which an empty thinking_budget turns off"), "{message}");
+    assert!(
+        message.contains("that of default_params or of the server, which an empty thinking_budget turns off"),
+        "{message}"
+    );
+    // Also where the text has a copy of its own, for what it gives itself.
+    let copied = SamplingParams { top_k: Some(3), ..line.clone() };
+    assert!(fault(&mut worker, copied).await.expect("a mistake").1.contains("an empty thinking_budget turns off"));
     let learns = SamplingParams { mirostat: Some(2), ..Default::default() };
     assert_eq!(fault(&mut worker, learns).await.expect("a mistake").0, "params.thinking_budget.temperature");
     let off = SamplingParams { thinking_budget: Some(ThinkingBudgetParams::default()), ..line.clone() };

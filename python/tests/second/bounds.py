@@ -67,6 +67,8 @@ def goes_with(given, name, value):
     is_greedy, was_greedy = (orders.temperature(each, 0) == 0 for each in (changed, params))
     if params.temperature_tokens or (is_greedy and (params.synthid or params.gumbel)):
         return False
+    if params.dynatemp_high and value and "dynamic_temperature" not in samplers:
+        return False
     return is_greedy == was_greedy or not (params.mirostat or params.adaptive_target >= 0)
 
 

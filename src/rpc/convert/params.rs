@@ -26,8 +26,8 @@ impl SeedSource {
     }
 }
 
-/// `wire` over its preset, if it names one, over `defaults`. Lists and logprobs of `defaults` are left out. Not yet
-/// checked against ranges.
+/// `wire` over its preset, if it names one, over `defaults`. Lists and logprobs of `defaults` are left out, and its thinking but where
+/// filters that are given go before that one's. Not yet checked against ranges.
 pub(super) fn merged(
     wire: proto::SamplingParams,
     defaults: &SamplingParams,
@@ -235,6 +235,8 @@ pub(super) fn known_values<E: TryFrom<i32>>(name: fn(&E) -> &'static str) -> Str
 mod tests {
     use super::*;
     use crate::config::{self, Command};
+    use crate::params::ThinkingFilters;
+    use crate::params::steering::ThinkingBudget;
 
     /// What stands in `merged` and what in `with_lists`, together, is all that a preset or a server can say.
     #[test]
@@ -254,5 +256,25 @@ mod tests {
             let defaults = merged(proto::SamplingParams::default(), &expected, &config.presets);
             assert_eq!(defaults.map(|params| with_lists(params, &expected)), Ok(expected), "{}", preset.name);
         }
+    }
+
+    /// Each of them alone, over a thinking that has all four.
+    #[test]
+    fn a_filter_that_is_given_goes_before_that_of_an_inherited_thinking() {
+        let filters = ThinkingFilters { temperature: Some(2.0), top_k: Some(5), top_p: Some(0.5), min_p: Some(0.1) };
+        let thinking = ThinkingBudget { budget: 9, filters, ..ThinkingBudget::default() };
+        let mut defaults = SamplingParams::default();
+        defaults.history.thinking_budget = Some(Box::new(thinking));
+        let left = |set: fn(&mut proto::SamplingParams)| {
+            let mut wire = proto::SamplingParams::default();
+            set(&mut wire);
+            let merged = merged(wire, &defaults, &Presets::default()).expect("no mistake");
+            merged.history.thinking_budget.as_ref().map(|thinking| thinking.filters)
+        };
+        assert_eq!(left(|_| ()), None, "that of the defaults");
+        assert_eq!(left(|wire| wire.temperature = Some(1.0)), Some(ThinkingFilters { temperature: None, ..filters }));
+        assert_eq!(left(|wire| wire.top_k = Some(0)), Some(ThinkingFilters { top_k: None, ..filters }));
+        assert_eq!(left(|wire| wire.top_p = Some(1.0)), Some(ThinkingFilters { top_p: None, ..filters }));
+        assert_eq!(left(|wire| wire.min_p = Some(0.0)), Some(ThinkingFilters { min_p: None, ..filters }));
     }
 }

@@ -55,7 +55,7 @@ impl<'a> Proposed<'a> {
             },
             DraftSource::Dense(probs) if probs.vocab_size() == vocab_size => {
                 let sent = passes.check(probs.dtype(), probs.bytes());
-                if !sent.fine || !sums_to_one(sent.total, tolerance(probs.dtype())) {
+                if !sent.fine || !sums_to_one(sent.total, tolerance(probs.dtype(), vocab_size)) {
                     return Self::plainly(draft, vocab_size, passes);
                 }
                 (Source::Sent(probs), sent.total)
