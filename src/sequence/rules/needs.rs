@@ -4,7 +4,6 @@ use super::Rules;
 use crate::error::Refusal;
 use crate::grammar::{CompileError, Grammar, Grammars, Patience};
 use crate::params::FieldError;
-use crate::params::steering::ThinkingBudget;
 use crate::permits::Counter;
 use crate::sampling::samplers::infill::Infill;
 use crate::sequence::OpenError;
@@ -73,7 +72,8 @@ impl Rules {
         self.params.validate_order_ignoring(self.protected())?;
         if let Some(filters) = self.thinking_filters() {
             let found = self.params.validate_thinking(filters, self.protected());
-            found.map_err(|error| if self.inherits_thinking() { of_a_default(error) } else { error })?;
+            let is_own = self.params.history.thinking_budget.is_some();
+            found.map_err(|error| if is_own { error } else { of_a_default(error) })?;
         }
         if self.chain.as_ref().is_some_and(|chain| chain.has_min_eos_p()) && self.eos().is_empty() {
             let message = "needs a token that ends the text; give eos_token_ids, without ignore_eos";
@@ -117,15 +117,6 @@ impl Rules {
     pub(super) fn infill(&self) -> Option<Infill<'_>> {
         let ends = self.chain.as_ref().map(|chain| &chain.ends[..]).filter(|ends| !ends.is_empty())?;
         Some(Infill { vocabulary: self.vocabulary()?, ends })
-    }
-
-    /// Whether the thinking is that of a default, but for filters that the text gives itself.
-    fn inherits_thinking(&self) -> bool {
-        let of_base = self.base.as_ref().and_then(|base| base.thinking_budget());
-        let is_like = |own: &ThinkingBudget| {
-            of_base.is_some_and(|of_base| ThinkingBudget { filters: own.filters, ..of_base.clone() } == *own)
-        };
-        self.params.history.thinking_budget.as_deref().is_none_or(is_like)
     }
 }
 
