@@ -196,29 +196,36 @@ fn cases_of_first_tokens(logits: &[f32], likely: (u32, u32, u32), top: u32, unif
 /// for the half of one block or for all, both or only one of them; more threads than are noted; touched tokens that are for both lists,
 /// for one of them, or for none.
 #[test]
-fn first_tokens_of_both_views() {
+fn first_tokens_of_both_views_on_narrow_blocks() {
+    first_tokens_of_both_views("narrow", 9000, &[1, 2, 3, 8]);
+}
+
+#[test]
+fn first_tokens_of_both_views_on_wide_blocks() {
+    first_tokens_of_both_views("wide", 40_000, &[1, 4]);
+}
+
+fn first_tokens_of_both_views(build: &str, vocab: u32, team_sizes: &[u32]) {
     if !built() {
         return;
     }
     let mut rng = Lcg(23);
-    for (build, vocab, team_sizes) in [("narrow", 9000, &[1u32, 2, 3, 8][..]), ("wide", 40_000, &[1, 4])] {
-        let mut emulator = Emulator::start(build);
-        for &team_size in team_sizes {
-            let most = team_size * (emulator.threads >> team_size.next_power_of_two().trailing_zeros()) / 4;
-            let mut cases = Vec::new();
-            // Of every fourth token each thread has some: more than can be noted.
-            for (likely, apart) in
-                [(5, 7), (20, 97), (400, 8), (600, 8), (600, 7), (1020, 8), (1100, 8), (vocab / 4 - 1, 4)]
-            {
-                let first = rng.below(u64::from(vocab - likely * apart)) as u32;
-                let tokens: Vec<u32> = (0..likely).map(|i| first + i * apart).collect();
-                let mut logits: Vec<f32> = (0..vocab).map(|_| -20.0 - rng.below(64) as f32 / 16.0).collect();
-                tokens.iter().for_each(|&t| logits[t as usize] = 5.0 + rng.below(16) as f32 / 1024.0);
-                let few = 1 + rng.below(u64::from(most)) as u32;
-                cases.extend(cases_of_both_views(&logits, &tokens, (few, most), &mut rng));
-            }
-            check(&mut emulator, &cases, Layout { team_size, teams: 2, cached: 1, seed: rng.next() });
+    let mut emulator = Emulator::start(build);
+    for &team_size in team_sizes {
+        let most = team_size * (emulator.threads >> team_size.next_power_of_two().trailing_zeros()) / 4;
+        let mut cases = Vec::new();
+        // Of every fourth token each thread has some: more than can be noted.
+        for (likely, apart) in
+            [(5, 7), (20, 97), (400, 8), (600, 8), (600, 7), (1020, 8), (1100, 8), (vocab / 4 - 1, 4)]
+        {
+            let first = rng.below(u64::from(vocab - likely * apart)) as u32;
+            let tokens: Vec<u32> = (0..likely).map(|i| first + i * apart).collect();
+            let mut logits: Vec<f32> = (0..vocab).map(|_| -20.0 - rng.below(64) as f32 / 16.0).collect();
+            tokens.iter().for_each(|&t| logits[t as usize] = 5.0 + rng.below(16) as f32 / 1024.0);
+            let few = 1 + rng.below(u64::from(most)) as u32;
+            cases.extend(cases_of_both_views(&logits, &tokens, (few, most), &mut rng));
         }
+        check(&mut emulator, &cases, Layout { team_size, teams: 2, cached: 1, seed: rng.next() });
     }
 }
 
