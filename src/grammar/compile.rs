@@ -2,6 +2,7 @@
 
 use super::running::Running;
 use super::spelling::Spelling;
+use super::thread_time::ThreadTime;
 use super::{CompileError, bounds, gbnf, lock, rules};
 use crate::complaints::Complaints;
 use crate::params::FieldError;
@@ -14,7 +15,8 @@ use llguidance::{ParserFactory, TokenParser};
 use rayon::{ThreadPool, ThreadPoolBuildError, ThreadPoolBuilder};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicUsize;
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie};
 
@@ -31,8 +33,10 @@ pub(super) const MASK_FUEL: usize = 200_000;
 pub(super) const MASK_ITEMS: usize = 50_000;
 /// Items that it may have at one place.
 pub(super) const PLACE_ITEMS: usize = 2_000;
-/// How long a grammar may take to compile.
+/// How long a grammar may take to compile, of its thread's time.
 const MOST_COMPILE: Duration = Duration::from_secs(5);
+/// How long it is waited for where its thread gets less than a processor.
+const MOST_WAIT: Duration = Duration::from_secs(10);
 /// Grammars that may be compiled at once, those included that nobody waits for any more.
 pub const MOST_COMPILING: usize = 3;
 /// Longest text of a token.
@@ -162,7 +166,10 @@ pub(super) fn compile(params: &GrammarParams, tokens: &Arc<Tokens>, turn: Turn) 
     // It does not expect to be asked for a control token where there are none.
     let is_named = !tokens.has_special && params.text.contains('<');
     let told = move |message: String| if is_named && message == FAILS { NO_NAMES.to_owned() } else { message };
+    let time = Arc::new(ThreadTime::default());
+    let its = Arc::clone(&time);
     let work = move || {
+        its.begin();
         let compiled = catch_unwind(AssertUnwindSafe(|| parser(&own, &with.factory)));
         // Before whoever waits may come with the next one.
         drop(turn);
@@ -176,14 +183,56 @@ pub(super) fn compile(params: &GrammarParams, tokens: &Arc<Tokens>, turn: Turn) 
         }
         CompileError::Busy
     })?;
-    let too_long = |_| format!("takes longer than {} s to compile; simplify it", MOST_COMPILE.as_secs());
-    let (parser, of_rules) = done.recv_timeout(MOST_COMPILE).map_err(too_long).flatten().map_err(wrong)?;
+    let (parser, of_rules) = match ended(&done, &time, MOST_COMPILE, MOST_WAIT) {
+        Ended::Done(compiled) => compiled.map_err(wrong)?,
+        Ended::TooLong => {
+            return Err(wrong(format!("takes longer than {} s to compile; simplify it", MOST_COMPILE.as_secs())));
+        }
+        Ended::Starved => {
+            tracing::warn!(
+                waited_s = MOST_WAIT.as_secs(),
+                ran_ms = time.taken().unwrap_or_default().as_millis(),
+                "a grammar's compiler gets too little CPU; it is refused as GRAMMARS_BUSY"
+            );
+            return Err(CompileError::Busy);
+        }
+    };
     // Stops are cut off what was read, and tokens are counted forwards only.
     let is_one_way =
         params.kind == GrammarKind::Lark && ["max_tokens", "stop"].iter().any(|word| params.text.contains(word));
     let has_rules = !matches!(params.kind, GrammarKind::Regex | GrammarKind::Choices);
     let bytes = BYTES + (BYTES_A_BYTE[usize::from(has_rules)] * params.text.len()).max(of_rules);
     Ok(Compiled { start: Mutex::new(parser), tokens: Arc::clone(tokens), is_one_way, bytes, room: Mutex::default() })
+}
+
+/// How a thread's work ended.
+enum Ended<T> {
+    Done(T),
+    /// It has had its time.
+    TooLong,
+    /// It was not given its time.
+    Starved,
+}
+
+/// Waits for the work of a thread that may run for `most`, and be waited for until `most_wait`.
+fn ended<T>(done: &mpsc::Receiver<T>, time: &ThreadTime, most: Duration, most_wait: Duration) -> Ended<T> {
+    const LOOK: Duration = Duration::from_millis(20);
+    let begun = Instant::now();
+    loop {
+        let waited = begun.elapsed();
+        // Where the system does not tell, as if it had a processor for itself.
+        let (more, longer) = (most.checked_sub(time.taken().unwrap_or(waited)), most_wait.checked_sub(waited));
+        let (Some(more), Some(longer)) = (more, longer) else {
+            let done = done.try_recv().ok();
+            return done.map_or(if more.is_none() { Ended::TooLong } else { Ended::Starved }, Ended::Done);
+        };
+        match done.recv_timeout(more.min(longer).max(LOOK)) {
+            Ok(done) => return Ended::Done(done),
+            Err(RecvTimeoutError::Timeout) => {}
+            // It ended and said nothing.
+            Err(RecvTimeoutError::Disconnected) => return Ended::TooLong,
+        }
+    }
 }
 
 /// The automaton, and bytes that its rules take.
@@ -254,5 +303,38 @@ pub(super) fn told(error: &impl std::fmt::Display) -> String {
         words.to_owned()
     } else {
         words.chars().take(MOST_TOLD).collect::<String>() + " ..."
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHORT: Duration = Duration::from_millis(200);
+
+    /// What is told of a thread that does this and says so.
+    fn ended_of(most: Duration, most_wait: Duration, work: impl FnOnce() + Send + 'static) -> Ended<()> {
+        let (time, (sender, done)) = (Arc::new(ThreadTime::default()), mpsc::channel());
+        let its = Arc::clone(&time);
+        std::thread::spawn(move || {
+            its.begin();
+            work();
+            let _ = sender.send(());
+        });
+        ended(&done, &time, most, most_wait)
+    }
+
+    #[test]
+    fn a_thread_that_has_not_had_its_time_is_waited_for() {
+        let still = || std::thread::sleep(4 * SHORT);
+        assert!(matches!(ended_of(SHORT, 60 * SHORT, still), Ended::Done(())));
+        assert!(matches!(ended_of(SHORT, 2 * SHORT, still), Ended::Starved));
+    }
+
+    #[test]
+    fn a_thread_that_has_had_its_time_is_not() {
+        let busy = || while super::super::thread_time::own() < 10 * SHORT {};
+        assert!(matches!(ended_of(SHORT, 60 * SHORT, busy), Ended::TooLong));
+        assert!(matches!(ended_of(SHORT, 60 * SHORT, || {}), Ended::Done(())));
     }
 }

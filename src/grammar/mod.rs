@@ -23,6 +23,7 @@ mod state;
 #[cfg(test)]
 mod tests;
 mod text;
+mod thread_time;
 mod together;
 mod trouble;
 

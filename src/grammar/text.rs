@@ -5,10 +5,9 @@ use super::propose::Proposed;
 use super::running::OnDrop;
 use super::state::{Mask, Phase, State, guarded};
 use super::trouble::{MOST_TIME, Trouble, time_for};
-use super::{Grammar, lock};
+use super::{Grammar, lock, thread_time};
 use crate::params::FieldError;
 use llguidance::CancellationHandle;
-use rustix::time::{ClockId, clock_gettime};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -66,9 +65,9 @@ impl Text {
         let mut state = State::new(grammar.compiled.parser(), phase);
         let cancellation = state.cancellation();
         let most = time_to_read(output.len());
-        let started = thread_time();
+        let started = thread_time::own();
         for (at, &token) in output.iter().enumerate() {
-            let is_late = at % LOOK_EACH == LOOK_EACH - 1 && thread_time().saturating_sub(started) > most;
+            let is_late = at % LOOK_EACH == LOOK_EACH - 1 && thread_time::own().saturating_sub(started) > most;
             let read = if is_late { Err(Trouble::too_long()) } else { guarded(|| state.read(&grammar, token)) };
             let wrong = match read {
                 Ok(true) => continue,
@@ -245,27 +244,8 @@ fn time_to_read(tokens: usize) -> Duration {
     MOST_TIME + PER_TOKEN.saturating_mul(u32::try_from(tokens).unwrap_or(u32::MAX))
 }
 
-/// For how long this thread has run. A process that stands still, or is given less CPU, reads no slower by it.
-fn thread_time() -> Duration {
-    let now = clock_gettime(ClockId::ThreadCPUTime);
-    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
-}
-
 /// Microseconds since some moment, at least 1.
 fn clock() -> u64 {
     static START: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
     START.get_or_init(Instant::now).elapsed().as_micros() as u64 + 1
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_thread_that_stands_still_takes_no_time() {
-        const STILL: Duration = Duration::from_millis(200);
-        let (wall, own) = (Instant::now(), thread_time());
-        std::thread::sleep(STILL);
-        assert!(wall.elapsed() >= STILL && thread_time() - own < STILL / 2);
-    }
 }

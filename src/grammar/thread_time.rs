@@ -1,0 +1,69 @@
+//! For how long threads have run. One of a process that stands still, or is given less of a processor than it would take, is no
+//! slower by it.
+
+use rustix::thread::gettid;
+use rustix::time::{ClockId, clock_gettime};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+/// For how long this thread has run.
+pub(super) fn own() -> Duration {
+    let now = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
+}
+
+/// The time of a thread, for others to read.
+#[derive(Debug, Default)]
+pub(super) struct ThreadTime(OnceLock<i32>);
+
+impl ThreadTime {
+    /// This thread's it is, from now on.
+    pub(super) fn begin(&self) {
+        self.0.get_or_init(|| gettid().as_raw_nonzero().get());
+    }
+
+    /// How much it has taken; `None` where the system does not tell, or where the thread has ended.
+    pub(super) fn taken(&self) -> Option<Duration> {
+        let Some(thread) = self.0.get() else { return Some(Duration::ZERO) };
+        let told = std::fs::read_to_string(format!("/proc/self/task/{thread}/schedstat")).ok()?;
+        told.split_whitespace().next()?.parse().ok().map(Duration::from_nanos)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::{Arc, mpsc};
+    use std::time::Instant;
+
+    const STILL: Duration = Duration::from_millis(200);
+
+    #[test]
+    fn a_thread_that_stands_still_takes_no_time() {
+        let (wall, before) = (Instant::now(), own());
+        std::thread::sleep(STILL);
+        assert!(wall.elapsed() >= STILL && own() - before < STILL / 2);
+    }
+
+    #[test]
+    fn another_threads_time_is_what_it_takes() {
+        let (time, (sender, end)) = (Arc::new(ThreadTime::default()), mpsc::channel::<()>());
+        assert_eq!(time.taken(), Some(Duration::ZERO), "it has not begun");
+        let (idle, its) = (Arc::clone(&time), ThreadTime::default());
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                idle.begin();
+                let _ = end.recv();
+            });
+            scope.spawn(move || {
+                its.begin();
+                while own() < 2 * STILL {}
+                std::thread::sleep(STILL);
+                assert!(its.taken().is_some_and(|taken| taken >= 2 * STILL), "{its:?}");
+            });
+            std::thread::sleep(STILL);
+            assert!(time.taken().is_some_and(|taken| taken < STILL / 2), "{time:?}");
+            drop(sender);
+        });
+    }
+}
