@@ -7,6 +7,8 @@ it in its own: `include "croupier.notes" .Subcharts.croupier`. */ -}}
 {{- $vocab := include "croupier.setting" (list . "max_vocab_size") | int64 }}
 {{- $thread := mul $vocab 48 }}
 {{- $threads := include "croupier.threads" . }}
+{{- /* A compiler of grammars, from the first one on. */ -}}
+{{- $grammars := ternary (mul $vocab 640) (0 | int64) (eq (toString .Values.config.grammars) "true") }}
 {{- $regions := 0 | int64 }}
 {{- if and (ne .Values.mode "service") (ne (.Values.config.region_socket | default "auto") "none") }}
 {{- $regions = include "croupier.bytes" (include "croupier.setting" (list . "max_region_bytes")) | int64 }}
@@ -19,7 +21,7 @@ it in its own: `include "croupier.notes" .Subcharts.croupier`. */ -}}
 {{- /* Beside a worker there is one. How many a replica of a service has, values do not say: eight, unless max_streams are fewer. */ -}}
 {{- $workers := ternary 1 (min 8 (include "croupier.setting" (list . "max_streams"))) (ne .Values.mode "service") | int64 }}
 {{- $worker := add (include "croupier.bytes" (include "croupier.setting" (list . "http2_connection_window"))) (include "croupier.bytes" (include "croupier.setting" (list . "max_message_bytes"))) }}
-{{- $bound := add $state $flight $regions $shards 67108864 (mul $worker $workers) (mul $thread ($threads | default "0" | int64)) }}
+{{- $bound := add $state $flight $regions $shards $grammars 67108864 (mul $worker $workers) (mul $thread ($threads | default "0" | int64)) }}
 {{- if eq .Values.mode "service" -}}
 Croupier {{ .Chart.AppVersion }}: {{ $name }} in {{ .Release.Namespace }}. Workers reach it at
 
@@ -58,6 +60,9 @@ Memory of one container, at most:
   workers              {{ printf "%6d" (div (mul $worker $workers) 1048576) }} MiB   {{ $workers }} with messages on their way in: http2_connection_window and max_message_bytes{{ if eq .Values.mode "service" }};
                                     each further one takes {{ div $worker 1048576 }} MiB more, less with smaller messages{{ end }}
   program              {{ printf "%6d" 64 }} MiB
+{{- if $grammars }}
+  grammars             {{ printf "%6d" (div $grammars 1048576) }} MiB   their compiler, for {{ $vocab }} tokens, less for smaller vocabularies
+{{- end }}
 {{- if $threads }}
   threads              {{ printf "%6d" (div (mul $thread ($threads | int64)) 1048576) }} MiB   {{ $threads }} with scratch for rows of {{ $vocab }} tokens, less for smaller vocabularies
   together             {{ printf "%6d" (div $bound 1048576) }} MiB
