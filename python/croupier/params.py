@@ -337,7 +337,8 @@ class ThinkingBudgetParams(Params["pb.ThinkingBudgetParams"]):
     end_token_ids: Sequence[int | SupportsIndex] | None = None
     """Tokens that end thinking. 1 .. 64 token ids. Required where anything is set."""
     budget: int | SupportsIndex = 0
-    """How many tokens a stretch may spend, the end included. 0: none; 4294967295: any number."""
+    """How many tokens a stretch may spend, those of an end that the text says by itself included. Forced ones come on
+    top. 0: none; 4294967295: any number."""
     forced_token_ids: Sequence[int | SupportsIndex] | None = None
     """What is emitted when the budget is spent. At most 64 token ids. Empty: end_token_ids."""
     other_ends: Sequence[TokenSequence | pb.TokenSequence | Mapping[str, Any] | Sequence[int | SupportsIndex]] | None = None
@@ -522,7 +523,8 @@ class SamplingParams(Params["pb.SamplingParams"]):
     ignore_eos: bool | None = None
     """The stream's eos_token_ids do not end the sequence, and are not banned by min_tokens. Server default false."""
     seed: int | SupportsIndex | None = None
-    """Seed of every random decision of the sequence. Absent: the server chooses one and reports it."""
+    """Seed of every random decision of the sequence. Absent: the server chooses one and reports it. A seed among the
+    stream's default parameters is that of each text that gives none, so that texts of the same rows are alike."""
     logprobs: LogprobsParams | pb.LogprobsParams | Mapping[str, Any] | None = None
     """What to report beside the token. Server default: only the token. Where the stream's default has it, a sequence
     can ask for less, but always gets the logprob of the token."""
