@@ -18,7 +18,7 @@ use crate::output;
 use crate::region::{DeviceSide, Regions};
 use crate::rpc::connections::uds::{self, UdsListener};
 use crate::rpc::health::{Health, State};
-use crate::rpc::{Given, Options, RegionSide, Service};
+use crate::rpc::{self, Given, Options, RegionSide, Service};
 use crate::secrets::Secrets;
 use crate::{memory, shutdown, telemetry};
 use serving::Serving;
@@ -362,7 +362,8 @@ pub fn run(config: Config) -> ExitCode {
 fn run_logged(config: Config) -> Result<Drained, Error> {
     means::check_descriptors()?;
     let mut builder = tokio::runtime::Builder::new_multi_thread();
-    builder.worker_threads(config.io_threads()).thread_name("croupier-io").thread_keep_alive(IDLE_FOR);
+    builder.worker_threads(config.io_threads()).max_blocking_threads(rpc::most_threads(&config.limits));
+    builder.thread_name("croupier-io").thread_keep_alive(IDLE_FOR);
     let runtime = builder.enable_all().build()?;
     for (variable, setting) in
         config::unknown_variables(std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()))

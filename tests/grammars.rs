@@ -3,6 +3,7 @@
 
 mod begins;
 mod refused;
+mod waits;
 
 use crate::support::*;
 use crate::work::*;

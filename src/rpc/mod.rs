@@ -44,6 +44,7 @@ use crate::trace::Tracer;
 use crate::turns::Turns;
 use crate::vocabulary::Vocabulary;
 use attach::AttachStream;
+pub use blocking::most_threads;
 use caller::Caller;
 use convert::config::Config;
 use convert::opening::Openings;
@@ -57,6 +58,7 @@ use prost::Message;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 use tonic::{Request, Response, Status, Streaming};
@@ -126,6 +128,8 @@ struct Shared {
     seeds: SeedSource,
     /// At building long sequences: they are counted once they are there, so no more are on their way than cores can build.
     building: Arc<Turns>,
+    /// At taking in stateless calls that may take long.
+    alone: Semaphore,
     draining: CancellationToken,
     /// Ends the streams that are open.
     closing: CancellationToken,
@@ -175,7 +179,7 @@ impl Service {
         let (seeds, calls) = (SeedSource::default(), Calls::new(&engine));
         let (draining, closing) = (CancellationToken::new(), CancellationToken::new());
         let Options { given, max_age, ping_timeout, regions: side, tracer } = options;
-        let given = Arc::new(given);
+        let (given, alone) = (Arc::new(given), Semaphore::new(blocking::most_alone(&limits)));
         Self {
             shared: Arc::new(Shared {
                 engine,
@@ -185,6 +189,7 @@ impl Service {
                 metrics,
                 seeds,
                 building: Turns::one_per_core(),
+                alone,
                 draining,
                 closing,
                 calls,

@@ -4,7 +4,7 @@
 use super::blocking::blocking;
 use super::caller::Caller;
 use super::convert::config::{Config, config};
-use super::convert::opening::take_long;
+use super::convert::opening::{batch_takes_long, take_long};
 use super::convert::{copies, reply, step};
 use super::inbound::deadline::Deadline;
 use super::outbound::outlet::Outgoing;
@@ -85,7 +85,12 @@ pub(super) async fn run(call: &mut Call, request: RawSampleRequest) -> Result<pr
     let arrived = received.at;
     *span = shared.sample_span(call.parent, &received);
     shared.admit()?;
-    let mut stream = begin((shared, &call.caller), span, request, received)?;
+    // It never closes. Meanwhile the call has neither a thread nor a place, and ends with its deadline.
+    let turn = if batch_takes_long(&request, &shared.given) { shared.alone.acquire().await.ok() } else { None };
+    let begun = begin((shared, &call.caller), span, request, received, call.deadline);
+    drop(turn);
+    // What took that long cannot be left, and its own error would not be what the client expects.
+    let mut stream = if call.deadline.is_over() { return Err(Error::DeadlineExceeded) } else { begun? };
     let answer = stream.reply().await.ok_or(Error::EngineStopped)?;
     let finished = answer.finished;
     traces::tell(span, |facts| traces::answered(facts, &answer));
@@ -105,10 +110,11 @@ fn begin(
     span: &mut MaybeSpan,
     request: proto::SampleRequest,
     mut received: Received,
+    deadline: Deadline,
 ) -> Result<StreamHandle, Error> {
     let place = shared.engine.place(received.bytes)?;
     let mut unknown = std::mem::take(&mut received.unknown);
-    let patience = Patience::default();
+    let patience = deadline.patience();
     let (config, step, rows) = read(shared, request, received, &patience)?;
     traces::tell(span, |facts| traces::named(facts, &config.model, step.id));
     traces::tell(span, |facts| traces::asked(facts, &step));

@@ -7,6 +7,7 @@ use crate::engine::step::Open;
 use crate::grammar::Patience;
 use crate::params::{FieldError, check_tokens};
 use crate::proto;
+use crate::rpc::Given;
 use crate::sequence::rules::Rules;
 use crate::sequence::table::Charged;
 use crate::sequence::{OpenError, Sequence};
@@ -34,9 +35,22 @@ pub(in crate::rpc) fn take_long(wires: &[proto::OpenSequence], config: &Config) 
     wires.iter().map(tokens).sum::<usize>() > MOST_AT_ONCE || wires.iter().any(|wire| has_grammar(wire, config))
 }
 
+/// The same of a stateless batch, before its default parameters are read, which may have a grammar too.
+pub(in crate::rpc) fn batch_takes_long(request: &proto::SampleRequest, given: &Given) -> bool {
+    let tokens = |row: &proto::SampleRow| row.prompt_token_ids.len() + row.output_token_ids.len();
+    let params = request.rows.iter().map(|row| row.params.as_ref()).chain([request.default_params.as_ref()]);
+    request.rows.iter().map(tokens).sum::<usize>() > MOST_AT_ONCE
+        || given.defaults.history.grammar.is_some()
+        || params.flatten().any(asks_for_grammar)
+}
+
 fn has_grammar(wire: &proto::OpenSequence, config: &Config) -> bool {
-    let own = wire.params.as_ref().is_some_and(|own| own.grammar.is_some() || !own.preset.is_empty());
-    own || config.rules.params().history.grammar.is_some()
+    wire.params.as_ref().is_some_and(asks_for_grammar) || config.rules.params().history.grammar.is_some()
+}
+
+/// A preset may have one.
+fn asks_for_grammar(own: &proto::SamplingParams) -> bool {
+    own.grammar.is_some() || !own.preset.is_empty()
 }
 
 impl Openings<'_> {
@@ -115,7 +129,6 @@ mod tests {
     use crate::error::Refusal;
     use crate::grammar::Grammars;
     use crate::permits::Counter;
-    use crate::rpc::Given;
     use crate::vocabulary::Vocabulary;
     use metrics::Gauge;
     use std::time::{Duration, Instant};

@@ -3,6 +3,7 @@
 //! tonic ends such a call too, but with `CANCELLED`, as one that its client has left. This comes first, and says what it was.
 
 use crate::error::Error;
+use crate::grammar::Patience;
 use axum::http::HeaderMap;
 use std::future::Future;
 use std::time::Duration;
@@ -33,12 +34,19 @@ impl Deadline {
         }
     }
 
+    /// Whether it has passed.
+    pub(in crate::rpc) fn is_over(self) -> bool {
+        self.0.is_some_and(|deadline| deadline <= Instant::now())
+    }
+
+    /// How long the call's grammars may wait: nobody waits for them behind it.
+    pub(in crate::rpc) fn patience(self) -> Patience {
+        Patience::at_most(self.0.map(Instant::into_std))
+    }
+
     /// The code of a call that ends now, without an answer: who leaves at the deadline leaves because of it.
     pub(in crate::rpc) fn unanswered(self) -> Code {
-        match self.0 {
-            Some(deadline) if deadline <= Instant::now() => Code::DeadlineExceeded,
-            _ => Code::Cancelled,
-        }
+        if self.is_over() { Code::DeadlineExceeded } else { Code::Cancelled }
     }
 }
 

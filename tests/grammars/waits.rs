@@ -1,0 +1,62 @@
+//! Grammars that take long to compile keep nobody else waiting, and whoever asked for them may leave.
+
+use super::*;
+use std::fmt::Write;
+use std::time::{Duration, Instant};
+use tonic::Code;
+
+/// Grammars that take some tenths of a second each, no two of them alike.
+fn slow(which: usize) -> Option<GrammarParams> {
+    let mut text = format!("start: \"x{which}\"? r0\n");
+    for rule in 0..2000 {
+        let _ = writeln!(text, "r{rule}: \"a{rule}\" r{}?", (rule + 1) % 2000);
+    }
+    by(Kind::Lark(text))
+}
+
+fn request(which: usize) -> SampleRequest {
+    let params = Some(SamplingParams { grammar: slow(which), ..seeded(1) });
+    let data: Vec<u8> = logits(1, 0).iter().flat_map(|logit| logit.to_le_bytes()).collect();
+    SampleRequest {
+        vocab_size: VOCAB,
+        logits_dtype: LogitsDtype::F32.into(),
+        eos_token_ids: vec![EOS],
+        rows: vec![SampleRow { params, ..Default::default() }],
+        logits: Some(InlineLogits { data: data.into(), row_stride: 0 }),
+        ..Default::default()
+    }
+}
+
+/// Each took a place in the queue, so that steps were refused, and a thread, of which there were none left for anybody in the end.
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_that_wait_for_grammars_take_no_place_and_may_leave() {
+    const CALLS: usize = 24;
+    let server = TestServer::with_limits(|limits| limits.max_queued_steps = 8).await;
+    let mut worker = server.worker().await;
+    worker.step(open_step(vec![open(1, seeded(1))])).await;
+    let begun = Instant::now();
+    let mut calls = Vec::new();
+    for which in 0..CALLS {
+        let (mut client, mut request) = (server.client().await, tonic::Request::new(request(which)));
+        request.set_timeout(Duration::from_millis(700));
+        calls.push(tokio::spawn(async move { client.sample(request).await }));
+    }
+    let mut steps = 0;
+    while !calls.iter().all(tokio::task::JoinHandle::is_finished) {
+        // A refused step fails here.
+        token(&only(worker.step(sample_step(&[(1, logits(1, steps))])).await));
+        steps += 1;
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let mut left = 0;
+    for call in calls {
+        if let Err(status) = call.await.unwrap() {
+            // Who sees it first, the server or the client's own library.
+            assert!(matches!(status.code(), Code::DeadlineExceeded | Code::Cancelled), "{status}");
+            left += 1;
+        }
+    }
+    assert!(left > 0, "they took too little time to wait for each other: {:?}", begun.elapsed());
+    // The few that are compiled for nobody end with that.
+    server.expect_series("croupier_in_flight_bytes", 0.0).await;
+}
