@@ -1,5 +1,6 @@
 //! The configuration of a stream: checked once, in force for all of its steps.
 
+use super::alike::Alike;
 use super::params::{known_values, merged, unknown_value, with_lists};
 use crate::engine::shards::Owner;
 use crate::engine::shards::layout::Layout;
@@ -32,6 +33,8 @@ pub(in crate::rpc) struct Config {
     /// The defaults, prepared: shared by all sequences that give no parameters of their own, and the base of
     /// those that do.
     pub(super) rules: Arc<Rules>,
+    /// The rules of sequences that give some.
+    pub(super) alike: Alike,
     pub(super) limits: Arc<Limits>,
     /// What the server gives: its presets, its vocabulary.
     pub(super) given: Arc<Given>,
@@ -89,6 +92,7 @@ pub(in crate::rpc) fn config(
         vocab_size,
         dtype,
         rules,
+        alike: Alike::default(),
         limits: Arc::clone(limits),
         given: Arc::clone(given),
         state,

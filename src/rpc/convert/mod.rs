@@ -1,6 +1,7 @@
 //! Where wire and domain meet: requests are checked and turned into domain types, results into replies.
 //! Nothing past this module sees a protobuf type, and nothing past it needs to check one again.
 
+mod alike;
 pub(super) mod config;
 pub(super) mod copies;
 mod history;

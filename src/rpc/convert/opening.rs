@@ -1,5 +1,6 @@
 //! Sequences to open: checked, built from their texts so far, and counted.
 
+use super::alike::Asked;
 use super::config::Config;
 use super::params::{SeedSource, merged};
 use super::samplers;
@@ -85,7 +86,7 @@ impl Openings<'_> {
     }
 
     /// The stream's own rules when the sequence asks for nothing else, or else rules over them, so that the stream's lists
-    /// are neither checked nor kept a second time.
+    /// are neither checked nor kept a second time; those of a sequence that asks for the same, if there is one.
     fn rules(&self, mut wire: proto::SamplingParams) -> Result<(Arc<Rules>, Option<u64>), OpenError> {
         let config = self.config;
         let defaults = config.rules.params();
@@ -93,7 +94,19 @@ impl Openings<'_> {
         if wire == proto::SamplingParams::default() {
             return Ok((Arc::clone(&config.rules), seed));
         }
-        let params = merged(wire, defaults, &config.given.presets).map_err(|e| e.within("params"))?;
+        let asked = Asked::of(&wire);
+        if let Some(rules) = asked.as_ref().and_then(|asked| config.alike.find(asked)) {
+            return Ok((rules, seed));
+        }
+        let rules = self.own_rules(wire)?;
+        asked.into_iter().for_each(|asked| config.alike.add(asked, &rules));
+        Ok((rules, seed))
+    }
+
+    /// Rules over the stream's, with their room.
+    fn own_rules(&self, wire: proto::SamplingParams) -> Result<Arc<Rules>, OpenError> {
+        let config = self.config;
+        let params = merged(wire, config.rules.params(), &config.given.presets).map_err(|e| e.within("params"))?;
         let limits = &config.limits;
         params.validate(config.vocab_size, limits.max_top_logprobs).map_err(|e| e.within("params"))?;
         let rules = Rules::over(&config.rules, params);
@@ -104,8 +117,7 @@ impl Openings<'_> {
             error => error,
         })?;
         let (bytes, limit) = (rules.bytes() + config.rules.held(), config.state.limit());
-        let rules = rules.charged(&config.state).ok_or_else(|| OpenError::no_room("params", bytes, limit))?;
-        Ok((rules, seed))
+        rules.charged(&config.state).ok_or_else(|| OpenError::no_room("params", bytes, limit))
     }
 
     /// A sequence with its texts so far and its room. Long ones take turns, since there would be one for each call before any
@@ -176,6 +188,39 @@ mod tests {
             assert!(long.join().expect("no panic").sequence.is_ok());
         });
         assert!(building.take_until(Instant::now()).is_some());
+    }
+
+    /// Each with rules of its own would take a kilobyte and more.
+    #[test]
+    fn sequences_that_ask_for_the_same_share_their_rules() {
+        let (config, seeds, building) = (configured(usize::MAX), SeedSource::default(), Turns::new(1));
+        let openings = openings(&config, &seeds, &building);
+        let empty = config.state.used();
+        let asking = |temperature: f32, seed: u64| {
+            let params =
+                proto::SamplingParams { temperature: Some(temperature), seed: Some(seed), ..Default::default() };
+            let wire = proto::OpenSequence { params: Some(params), ..text(1) };
+            openings.open(wire, None).sequence.expect("it is right")
+        };
+        let taken = |open: &dyn Fn() -> Charged| {
+            let before = config.state.used();
+            (open(), config.state.used() - before)
+        };
+        let (first, own) = taken(&|| asking(0.5, 1));
+        let (second, shared) = taken(&|| asking(0.5, 2));
+        let (third, other) = taken(&|| asking(0.7, 1));
+        assert!(own == other && shared + 200 < own, "{own}, {shared}, {other}");
+        // What is the same number and not the same bits may be another rule.
+        let (zero, of_zero) = taken(&|| asking(0.0, 1));
+        let (minus, of_minus) = taken(&|| asking(-0.0, 1));
+        assert_eq!((of_zero, of_minus), (own, own));
+        // A list is not kept to be compared with.
+        let banned = proto::SamplingParams { banned_token_ids: vec![3; 1000], ..Default::default() };
+        assert_eq!(Asked::of(&banned), None);
+        drop((first, second, third, zero, minus));
+        assert_eq!(config.state.used(), empty, "nobody has them any more");
+        let (_kept, again) = taken(&|| asking(0.5, 3));
+        assert_eq!(again, own);
     }
 
     #[test]
