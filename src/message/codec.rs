@@ -2,7 +2,7 @@
 
 use super::buffers::{self, Buffers};
 use super::look::{Unknown, look, malformed};
-use super::shape::{ANY, ATTACH_REQUEST, DECODE_REQUEST, SAMPLE_REQUEST, Shape};
+use super::shape::{ANY, ATTACH_REQUEST, DECODE_REQUEST, REGION_REQUEST, SAMPLE_REQUEST, Shape};
 use crate::error::Error;
 use crate::limits::Limits;
 use crate::proto;
@@ -37,6 +37,10 @@ impl Looked for proto::SampleRequest {
 impl Looked for proto::AttachRequest {
     const SHAPE: &'static Shape = &ATTACH_REQUEST;
 }
+/// It comes over the side socket, and has nothing that a limit would be for.
+impl Looked for proto::RegionRequest {
+    const SHAPE: &'static Shape = &REGION_REQUEST;
+}
 impl Looked for proto::GetServerInfoRequest {
     const SHAPE: &'static Shape = &ANY;
 }
@@ -44,6 +48,12 @@ impl Looked for proto::GetServerInfoRequest {
 /// A request as it was received.
 #[derive(Debug)]
 pub struct Raw<U>(Bytes, PhantomData<fn() -> U>);
+
+impl<U> From<Vec<u8>> for Raw<U> {
+    fn from(received: Vec<u8>) -> Self {
+        Self(received.into(), PhantomData)
+    }
+}
 
 /// What the generated service knows requests by.
 pub(crate) type RawDecodeRequest = Raw<proto::DecodeRequest>;

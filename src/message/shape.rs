@@ -25,7 +25,7 @@ impl Shape {
 
     /// Whether it is one of its parts: of two, decoding keeps the last, and items would be numbered with those of the other.
     pub(super) fn is_one(&self) -> bool {
-        std::ptr::eq(self, &DECODE_REQUEST) || std::ptr::eq(self, &ATTACH_REQUEST)
+        [&DECODE_REQUEST, &ATTACH_REQUEST, &REGION_REQUEST].into_iter().any(|one| std::ptr::eq(self, one))
     }
 
     /// Name and shape of a field that is a message.
@@ -107,6 +107,17 @@ pub(super) static DECODE_REQUEST: Shape =
 static SHARD: Shape = Shape { last: 3, more: &[], parts: &[(2, "inline", &INLINE), (3, "region", &REGION)] };
 pub(super) static ATTACH_REQUEST: Shape =
     Shape { last: 2, more: &[], parts: &[(1, "rank", &leaf(5)), (2, "shard", &SHARD)] };
+pub(super) static REGION_REQUEST: Shape = Shape {
+    last: 3,
+    more: &[110, 130],
+    parts: &[
+        (1, "hello", &leaf(1)),
+        (2, "lease", &Shape { last: 1, more: &[130], parts: &[(130, "device", &leaf(1))] }),
+        (3, "release", &leaf(2)),
+        (110, "attach", &leaf(2)),
+        (130, "lend", &leaf(4)),
+    ],
+};
 static ROW: Shape = Shape { last: 6, more: &[], parts: &[(1, "params", &PARAMS), (5, "sampler_state", &STATE)] };
 pub(super) static SAMPLE_REQUEST: Shape = Shape {
     last: 7,
@@ -164,6 +175,7 @@ mod tests {
             let Some(shape) = shapes.get(method.input_type()) else { continue };
             compare(&schema, &method.input_type()[1..], shape, &mut found);
         }
+        compare(&schema, "croupier.v1.RegionRequest", &REGION_REQUEST, &mut found);
         assert!(found.is_empty(), "{found:#?}");
         for (shape, faults) in [(leaf(2), 2), (leaf(1), 3), (leaf(3), 3)] {
             compare(&schema, "croupier.v1.ScoreWork", &shape, &mut found);

@@ -1,7 +1,7 @@
 //! Why requests on the side socket are refused: code, reason and field of each error, and how it is counted.
 
 use crate::backend::device_memory::DeviceMemoryError;
-use crate::error::Reason;
+use crate::error::{Error, Reason};
 use crate::metrics::Lease;
 use crate::proto;
 use crate::region::{DeviceError, LeaseError, LookUpError};
@@ -86,6 +86,16 @@ pub(super) fn not_owner() -> proto::RegionError {
 /// The answer to a request, or a field of one, that makes no sense.
 pub(super) fn invalid(field: &str, message: &str) -> proto::RegionError {
     refusal(Code::InvalidArgument, Reason::InvalidField.name(), field, message)
+}
+
+/// The answer to what cannot be read, or asks for what a newer server may know.
+pub(super) fn unreadable(error: &Error) -> proto::RegionError {
+    let (code, field) = match error {
+        Error::Unimplemented(field) => (Code::Unimplemented, field.field.as_str()),
+        Error::Invalid(field) => (Code::InvalidArgument, field.field.as_str()),
+        _ => (Code::InvalidArgument, ""),
+    };
+    refusal(code, error.reason().name(), field, &error.to_string())
 }
 
 /// An answer that refuses.

@@ -7,9 +7,11 @@
 use super::connections::connection::Connection;
 use super::connections::listener::{Guard, incoming};
 use super::connections::uds::UdsListener;
-use super::refusals::{self, not_found, not_leased, outcome, refusal};
+use super::refusals::{self, not_found, not_leased, outcome, refusal, unreadable};
 use crate::complaints::Complaints;
 use crate::error::Reason;
+use crate::limits::Limits;
+use crate::message::codec::Looked;
 use crate::metrics::{Lease, Metrics};
 use crate::proto::region_reply::Reply;
 use crate::proto::region_request::Request;
@@ -135,10 +137,15 @@ impl Side {
                     write(connection, Reply::Error(refusals::invalid("request", message)), None).await?;
                     continue;
                 }
-                Err(malformed) => {
-                    // Where the next message begins cannot be known.
+                Err(told) => {
                     self.metrics.lease(Lease::Invalid);
-                    return write(connection, Reply::Error(malformed), None).await;
+                    // What a newer client asks for is told and costs no lease. Who sends what is no request may send anything.
+                    let goes_on = told.code == i32::from(Code::Unimplemented);
+                    write(connection, Reply::Error(told), None).await?;
+                    if goes_on {
+                        continue;
+                    }
+                    return Ok(());
                 }
             };
             let (reply, region) = self.answer(request, stream, role).await;
@@ -261,8 +268,8 @@ async fn read(
     }
     let mut bytes = vec![0; len];
     connection.read_exact(&mut bytes).await?;
-    let decoded = RegionRequest::decode(bytes.as_slice());
-    Ok(Some(decoded.map_err(|e| refusal(Code::InvalidArgument, Reason::MalformedMessage.name(), "", &e.to_string()))))
+    let request = RegionRequest::read(bytes.into(), &Limits::default());
+    Ok(Some(request.map(|(request, _)| request).map_err(|error| unreadable(&error))))
 }
 
 /// Sends a reply, and the region's descriptor beside its first byte.

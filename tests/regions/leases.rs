@@ -106,10 +106,13 @@ async fn messages_out_of_turn_and_out_of_shape_have_answers() {
         let twice = side.ask(Request::Hello(RegionHello { token: offer.token.clone() }));
         assert!(matches!(twice, Ok((Reply::Error(RegionError { ref field, .. }), _)) if field == "hello"), "{twice:?}");
         // An empty message, and one of a kind from the future.
-        for message in [&[0, 0, 0, 0][..], &[3, 0, 0, 0, 0x7a, 1, 0]] {
+        for (message, at, reason) in
+            [(&[0, 0, 0, 0][..], "request", "INVALID_FIELD"), (&[3, 0, 0, 0, 0x7a, 1, 0], "15", "UNIMPLEMENTED_FIELD")]
+        {
             side.socket().write_all(message).unwrap();
             let (reply, _) = side.reply().unwrap();
-            assert!(matches!(reply, Reply::Error(RegionError { ref field, .. }) if field == "request"), "{reply:?}");
+            let Reply::Error(told) = reply else { panic!("{reply:?}") };
+            assert_eq!((&*told.field, &*told.reason), (at, reason), "{}", told.message);
         }
         side.lease(4096).unwrap();
         // What cannot be read ends the connection, and the leases with it.

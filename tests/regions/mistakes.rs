@@ -115,3 +115,51 @@ async fn without_asking_there_are_no_regions() {
     let info = tcp.client().await.get_server_info(GetServerInfoRequest {}).await.unwrap().into_inner();
     assert_eq!(info.data_paths, ["inline", "vocab_shards"]);
 }
+
+/// What a field asks for that this server does not know would not be done, and nobody would know.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_unknown_field_of_a_request_is_told_of() {
+    use prost::Message;
+    use std::io::{Read, Write};
+
+    let server = server().await;
+    let known = |request| RegionRequest { request: Some(request) }.encode_to_vec();
+    let with = |request: region_request::Request, inner: &[u8]| {
+        // The request is one field, whose length grows.
+        let mut bytes = known(request);
+        bytes[1] += inner.len() as u8;
+        [bytes, inner.to_vec()].concat()
+    };
+    let lease = || region_request::Request::Lease(LeaseRegion { bytes: 4096, device: None });
+    let cases = [
+        (with(lease(), b"\x82\x09\x02\x08\x01"), Code::Unimplemented, "UNIMPLEMENTED_FIELD", "lease.144"),
+        ([known(lease()), b"\x82\x09\x00".to_vec()].concat(), Code::Unimplemented, "UNIMPLEMENTED_FIELD", "144"),
+        (vec![0x0b], Code::InvalidArgument, "MALFORMED_MESSAGE", ""),
+    ];
+    for (request, code, reason, field) in cases {
+        let mut worker = server.stream().await.unwrap();
+        worker.send(decode_request::Request::Config(StreamConfig { wants_regions: true, ..config() })).await;
+        let ready = worker.ready().await;
+        let offer = ready.region_offer.expect("it has regions");
+        let told = blocking(|| {
+            let mut socket = std::os::unix::net::UnixStream::connect(&offer.socket_path).expect("it listens");
+            let hello = known(region_request::Request::Hello(RegionHello { token: offer.token.clone() }));
+            let mut told = RegionReply::default();
+            for request in [&hello, &request] {
+                socket
+                    .write_all(&(request.len() as u32).to_le_bytes())
+                    .and_then(|()| socket.write_all(request))
+                    .unwrap();
+                let mut length = [0; 4];
+                socket.read_exact(&mut length).unwrap();
+                let mut reply = vec![0; u32::from_le_bytes(length) as usize];
+                socket.read_exact(&mut reply).unwrap();
+                told = RegionReply::decode(&*reply).unwrap();
+            }
+            told.reply
+        });
+        let Some(region_reply::Reply::Error(told)) = told else { panic!("{told:?} to {request:?}") };
+        assert_eq!((told.code, &*told.reason, &*told.field), (i32::from(code), reason, field), "{}", told.message);
+    }
+    server.expect_series("croupier_regions", 0.0).await;
+}
