@@ -45,6 +45,16 @@ async fn a_step_explains_so_many_logits() {
     use RowStatus::{InvalidWork, Ok};
     assert_eq!(statuses, [Ok, InvalidWork, Ok]);
     assert!(result.work[1].message.contains("report.why_not_token_ids"), "{}", result.work[1].message);
+    // Raw logprobs are of no parameters, so there is nothing to explain.
+    let score = |mode: LogprobsMode| {
+        let logprobs = Some(LogprobsParams { mode: mode.into(), ..Default::default() });
+        let kind = work::Kind::Score(ScoreWork { token_ids: vec![3, 3], logprobs });
+        let work = Work { sequence_id: Some(1), kind: Some(kind), ..Default::default() };
+        Step { work: vec![work], logits: inline(&[row.clone(), row.clone()]), ..Default::default() }
+    };
+    assert_eq!(worker.step(score(LogprobsMode::Processed)).await.work[0].status(), InvalidWork);
+    let raw = only(worker.step(score(LogprobsMode::Raw)).await);
+    assert_eq!(raw.tokens.len(), 2);
     // Nothing came of it, and the next step has room again.
     let result = only(worker.step(step(&[2])).await);
     assert_eq!((result.status(), result.tokens.len()), (Ok, 1));

@@ -68,8 +68,12 @@ pub(super) fn check_kept(work: &VerifyWork, sequence: &Sequence) -> Result<(), R
         );
         return Err(invalid(&FieldError::new("verify.draft_token_ids", message)));
     }
-    if let Some(at) = drafts.tokens().zip(&work.tokens).position(|(kept, &sent)| kept != sent) {
-        let message = "is not the token that draft work proposed; send the draft distribution, or draft again";
+    if let Some((at, (kept, sent))) =
+        drafts.tokens().zip(&work.tokens).enumerate().find(|(_, (kept, sent))| kept != *sent)
+    {
+        let message = format!(
+            "is {sent}, where draft work proposed {kept}; send the tokens as they were proposed, or what yours were drawn from"
+        );
         return Err(invalid(&FieldError::new(format!("verify.draft_token_ids[{at}]"), message)));
     }
     match &work.parents {

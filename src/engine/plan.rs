@@ -55,10 +55,10 @@ impl Costs {
         (first, rows): (u64, usize),
         step: &Step,
     ) -> Result<(), RowFailure> {
-        if sequence.explains() && !matches!(kind, WorkKind::Draft(_)) {
+        let is_raw = matches!(kind, WorkKind::Score(score) if score.logprobs.mode == LogprobsMode::Raw);
+        if sequence.explains() && !is_raw && !matches!(kind, WorkKind::Draft(_)) {
             self.explain(rows, step)?;
         }
-        let is_raw = matches!(kind, WorkKind::Score(score) if score.logprobs.mode == LogprobsMode::Raw);
         let listed = if is_raw { 0 } else { step.logits.rests_among(first, rows) };
         if listed > 0 { self.go_through(listed, sequence) } else { Ok(()) }
     }

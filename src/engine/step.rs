@@ -147,7 +147,15 @@ impl LogitsBlock {
     /// # Errors
     /// At `data`, when there are more.
     pub fn check_used(&self, used: u64) -> Result<(), FieldError> {
-        let Data::Inline(data) = &self.data else { return Ok(()) };
+        let data = match &self.data {
+            Data::Inline(data) => data,
+            Data::Sharded(sharded) => {
+                // Those of the other ranks have to be as many as rank 0's.
+                let Sharded::Awaited(_, own) = &**sharded else { return Ok(()) };
+                return own.check_used(used);
+            }
+            Data::Region { .. } => return Ok(()),
+        };
         if used == 0 || self.rows <= used {
             return Ok(());
         }

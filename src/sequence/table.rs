@@ -126,10 +126,11 @@ impl Table {
     pub fn open(&mut self, id: u64, charged: Charged) -> Result<(u64, u64), OpenError> {
         let count = self.open.len();
         let Entry::Vacant(place) = self.open.entry(id) else { return Err(OpenError::AlreadyExists) };
+        // First, since a stream may by default have all that the server may: raising its own limit would change nothing.
+        let permit = self.server.take(1).ok_or(OpenError::Refused(Refusal::TooManySequences))?;
         if count >= self.limit {
             return Err(OpenError::StreamLimit { open: count });
         }
-        let permit = self.server.take(1).ok_or(OpenError::Refused(Refusal::TooManySequences))?;
         let opened = (charged.sequence.seed(), charged.sequence.position());
         place.insert(Open { charged, batch: 0, _permit: permit });
         Ok(opened)
@@ -227,7 +228,8 @@ mod tests {
 
     fn open(table: &mut Table, id: u64) {
         let sequence = Sequence::open(Arc::new(Rules::new(SamplingParams::default(), &[])), 7, &[], &[]);
-        let charged = Charged::new(sequence, &table.server).expect("there is room");
+        let room = Counter::new(usize::MAX, Gauge::noop());
+        let charged = Charged::new(sequence, &room).expect("there is room");
         table.open(id, charged).expect("it is not open");
     }
 
@@ -241,6 +243,22 @@ mod tests {
         assert!((0..100).all(|id| table.get(id).is_some()) && table.len() == 100);
         (0..100).for_each(|id| table.close(id));
         assert!(table.is_empty() && table.open.capacity() <= FEW_PLACES);
+    }
+
+    #[test]
+    fn a_full_server_is_told_before_a_full_stream() {
+        let refused = |mut table: Table| {
+            open(&mut table, 1);
+            let sequence = Sequence::open(Arc::new(Rules::new(SamplingParams::default(), &[])), 7, &[], &[]);
+            let room = Counter::new(usize::MAX, Gauge::noop());
+            let refused = table.open(2, Charged::new(sequence, &room).expect("there is room")).expect_err("it is full");
+            assert_eq!((table.len(), table.server.used()), (1, 1), "nothing has changed");
+            refused
+        };
+        let full = |stream, server| refused(Table::new(stream, Counter::new(server, Gauge::noop())));
+        assert_eq!(full(1, 9), OpenError::StreamLimit { open: 1 });
+        assert_eq!(full(9, 1), OpenError::Refused(Refusal::TooManySequences));
+        assert_eq!(full(1, 1), OpenError::Refused(Refusal::TooManySequences), "to raise the stream's would not do");
     }
 
     #[test]

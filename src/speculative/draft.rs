@@ -44,7 +44,7 @@ pub enum DraftError {
         token: u32,
     },
     /// A parent that is neither -1 nor an earlier draft token, or parents that are not one per draft token.
-    #[error("the parents are not a tree: each must be -1 or the index of an earlier draft token")]
+    #[error("the parents are not a tree: there must be one for each draft token, -1 or the index of an earlier one")]
     Parents,
 }
 

@@ -137,12 +137,14 @@ fn works(
         used += rows.max(1);
         bytes = bytes.saturating_add(logits.bytes_of(first_row, rows.max(1)));
         if let Some(limit) = config.exceeded_by(used, bytes) {
-            return Err(Error::invalid("work", format!("uses {used} rows up to work[{at}], {limit}; split the step")));
+            let way = if used == rows { "one work cannot be split: give it fewer tokens" } else { "split the step" };
+            return Err(Error::invalid("work", format!("uses {used} rows up to work[{at}], {limit}; {way}")));
         }
         let work = Work { sequence_id: wire.sequence_id, first_row, kind, masks: Masks::default() };
         works.push(with_masks(work, (wire.token_masks, rows), config));
     }
-    logits.check_used(last_row).map_err(|e| Error::Invalid(e.within("inline")))?;
+    let part = if logits.data_path() == DataPath::VocabShards { "sharded.inline" } else { "inline" };
+    logits.check_used(last_row).map_err(|e| Error::Invalid(e.within(part)))?;
     Ok(works)
 }
 

@@ -2,6 +2,7 @@
 //! the row.
 
 use super::config::Config;
+use super::params::unknown_value;
 use crate::engine::step::ListedRows;
 use crate::params::FieldError;
 use crate::proto;
@@ -23,8 +24,7 @@ pub(super) fn rows(wire: &proto::TopNRows, config: &Config) -> Result<ListedRows
         first = places.end;
         // The shape was checked, so all places are there.
         let entry = |place: usize| Candidate { token: wire.token_ids[place], logit: logits.get(place as u32) };
-        let beyond = beyond(wire.beyond.get(row).copied().unwrap_or_default());
-        let beyond = beyond.map_err(|message| FieldError::new(format!("beyond[{row}]"), message))?;
+        let beyond = beyond(wire.beyond.get(row).copied().unwrap_or_default(), row)?;
         let listed = Listed::new(config.vocab_size, places.map(entry).collect(), (rest, wire.ties_in_order), beyond);
         rows.push(
             listed.map_err(|error| FieldError::new(format!("top_n.{}[{row}]", error.field()), error.to_string())),
@@ -63,10 +63,10 @@ fn check_shape(wire: &proto::TopNRows, config: &Config) -> Result<(), FieldError
     Ok(())
 }
 
-fn beyond(wire: i32) -> Result<Beyond, String> {
+fn beyond(wire: i32, row: usize) -> Result<Beyond, FieldError> {
     match proto::BeyondTopN::try_from(wire) {
         Ok(proto::BeyondTopN::Unspecified | proto::BeyondTopN::Refuse) => Ok(Beyond::Refuse),
         Ok(proto::BeyondTopN::Mark) => Ok(Beyond::Mark),
-        Err(_) => Err(format!("is {wire}, which this server does not know")),
+        Err(_) => Err(unknown_value(&format!("beyond[{row}]"), wire, proto::BeyondTopN::as_str_name)),
     }
 }
