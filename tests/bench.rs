@@ -147,3 +147,24 @@ fn files_that_are_no_credentials_are_mistakes() {
     }
     std::fs::remove_file(&file).expect("removed");
 }
+
+/// Its servers end with it, and leave nothing.
+#[test]
+fn a_signal_ends_what_it_has_started() {
+    for (signal, code) in [("-TERM", 143), ("-INT", 130)] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_croupier"));
+        command.args(["bench", "--spawn", "uds", "--baseline", "--vocab", "512", "--duration", "60s"]);
+        let mut bench = command.env("TMPDIR", folder.path()).stderr(Stdio::null()).spawn().expect("it starts");
+        let sockets = || std::fs::read_dir(folder.path()).expect("it is there").count();
+        // The server's, its side socket, and the baseline's.
+        while sockets() < 3 {
+            assert!(bench.try_wait().expect("it is there").is_none(), "it has ended");
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        let id = bench.id().to_string();
+        assert!(Command::new("kill").args([signal, &id]).status().expect("kill runs").success());
+        assert_eq!(bench.wait().expect("it ends").code(), Some(code));
+        assert_eq!(sockets(), 0, "a server was left running");
+    }
+}

@@ -173,8 +173,10 @@ impl Serving {
                 Drained::Clean
             }
             () = sleep_until(deadline) => {
-                let calls = self.calls.open();
-                tracing::warn!(calls, "calls were still open at the deadline; ending them");
+                match self.calls.open() {
+                    0 => tracing::info!("connections were still open at the deadline; closing them"),
+                    calls => tracing::warn!(calls, "calls were still open at the deadline; ending them"),
+                }
                 Drained::Cut
             }
         };

@@ -38,6 +38,7 @@ use crate::output;
 use crate::sampling::logits::Dtype;
 use std::process::ExitCode;
 use std::time::Duration;
+use tokio::signal::unix::{SignalKind, signal};
 
 /// The most steps a second that [`BenchArgs::rate`] may ask for.
 pub const MAX_RATE: f64 = 1e6;
@@ -208,6 +209,9 @@ pub enum BenchError {
     /// Arguments that make no sense together.
     #[error("{0}")]
     Args(String),
+    /// The signal that ended it.
+    #[error("stopped by signal {0} before anything was measured")]
+    Stopped(i32),
     /// Nothing could be written or listened on.
     #[error(transparent)]
     Io(#[from] std::io::Error),
@@ -260,11 +264,30 @@ pub fn baseline_main(args: BaselineArgs) -> ExitCode {
 
 fn failed(error: &BenchError) -> ExitCode {
     output::complain(&format!("croupier: {error}"));
-    if matches!(error, BenchError::Args(_)) { ExitCode::from(EXIT_CONFIG) } else { ExitCode::FAILURE }
+    match error {
+        BenchError::Args(_) => ExitCode::from(EXIT_CONFIG),
+        // As a shell reports it.
+        BenchError::Stopped(signal) => u8::try_from(128 + signal).map_or(ExitCode::FAILURE, ExitCode::from),
+        _ => ExitCode::FAILURE,
+    }
 }
 
+/// Until it is done, or a signal ends it: what it has started, servers above all, ends with it.
 fn block_on<T>(work: impl Future<Output = Result<T, BenchError>>) -> Result<T, BenchError> {
-    tokio::runtime::Runtime::new()?.block_on(work)
+    let runtime = tokio::runtime::Runtime::new()?;
+    let done = runtime.block_on(async {
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let stopped = |kind: SignalKind| Err(BenchError::Stopped(kind.as_raw_value()));
+        tokio::select! {
+            done = work => done,
+            _ = terminate.recv() => stopped(SignalKind::terminate()),
+            _ = interrupt.recv() => stopped(SignalKind::interrupt()),
+        }
+    });
+    // What still runs on its threads may not hold up the end.
+    runtime.shutdown_background();
+    done
 }
 
 /// Measures, with progress on stderr.

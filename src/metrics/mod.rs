@@ -9,6 +9,7 @@ pub mod exposition;
 mod labels;
 mod model;
 mod paths;
+mod process;
 mod reloads;
 mod repeats;
 mod shards;
@@ -25,6 +26,7 @@ use model::Models;
 pub use model::{MAX_LABEL_BYTES, ModelMetrics};
 use paths::{DATA_PATHS, LEASES};
 pub use paths::{DataPath, Lease};
+use process::Process;
 use reloads::Reloads;
 pub use reloads::Secret;
 pub use shards::{SHARD_FAILURES, ShardFault, Shards};
@@ -41,7 +43,7 @@ pub const UPKEEP_INTERVAL: Duration = Duration::from_secs(2);
 pub enum Stage {
     /// From the first byte of a message that was read to the whole message: before the step, and no part of `Total`.
     Receive,
-    /// From admission to the backend becoming free.
+    /// From receipt, with the opening of sequences, to the backend becoming free.
     Queue,
     /// In the backend.
     Backend,
@@ -156,18 +158,6 @@ struct Call {
     duration: Histogram,
     /// In the order of `labels::CODES`.
     ended: Vec<Counter>,
-}
-
-/// Handles of what the operating system says about the process.
-#[derive(Debug)]
-struct Process {
-    cpu: Counter,
-    resident: Gauge,
-    virtual_memory: Gauge,
-    open_fds: Gauge,
-    max_fds: Gauge,
-    start: Gauge,
-    threads: Gauge,
 }
 
 /// What renders, and what registers series of model labels seen later.
@@ -360,37 +350,6 @@ impl Call {
         Self {
             duration: cat::CALL_DURATION.as_histogram(r, &[("method", method)]),
             ended: labels::CODES.iter().map(ended).collect(),
-        }
-    }
-}
-
-impl Process {
-    fn register(r: &dyn Recorder) -> Self {
-        Self {
-            cpu: cat::PROCESS_CPU.as_counter(r, &[]),
-            resident: cat::PROCESS_RESIDENT.as_gauge(r, &[]),
-            virtual_memory: cat::PROCESS_VIRTUAL.as_gauge(r, &[]),
-            open_fds: cat::PROCESS_OPEN_FDS.as_gauge(r, &[]),
-            max_fds: cat::PROCESS_MAX_FDS.as_gauge(r, &[]),
-            start: cat::PROCESS_START.as_gauge(r, &[]),
-            threads: cat::PROCESS_THREADS.as_gauge(r, &[]),
-        }
-    }
-
-    /// Read when somebody looks, not on a timer.
-    fn update(&self) {
-        let now = metrics_process::collector::collect();
-        self.cpu.absolute(now.cpu_seconds_total.unwrap_or(0.0) as u64);
-        self.start.set(now.start_time_seconds.unwrap_or(0) as f64);
-        let gauges = [
-            (&self.resident, now.resident_memory_bytes),
-            (&self.virtual_memory, now.virtual_memory_bytes),
-            (&self.open_fds, now.open_fds),
-            (&self.max_fds, now.max_fds),
-            (&self.threads, now.threads),
-        ];
-        for (gauge, value) in gauges {
-            gauge.set(value.unwrap_or(0) as f64);
         }
     }
 }

@@ -40,6 +40,24 @@ fn model_labels_are_bounded() {
     assert!(!text.contains("model=\"c\""));
 }
 
+/// Where there are no descriptors left nothing can be read. Zeros would look like a restart.
+#[test]
+fn what_cannot_be_read_of_the_process_stays_as_it_was() {
+    let of_process = |text: &str| -> Vec<String> {
+        let lines = text.lines().filter(|line| line.starts_with("process_") && !line.starts_with("process_cpu"));
+        let mut lines: Vec<_> = lines.map(str::to_owned).collect();
+        lines.sort();
+        lines
+    };
+    let metrics = metrics(1);
+    let before = of_process(&metrics.render());
+    assert!(before.len() >= 6 && before.iter().all(|line| !line.ends_with(" 0")), "{before:?}");
+    let (start, rest): (Vec<_>, Vec<_>) = before.iter().partition(|line| line.starts_with("process_start"));
+    assert_eq!(start.len(), 1, "{rest:?}");
+    metrics.process.show(&metrics_process::collector::Metrics::default());
+    assert_eq!(of_process(&metrics.exporter.as_ref().expect("it exports").handle.render()), before);
+}
+
 #[test]
 fn unknown_reasons_count_as_other() {
     let metrics = metrics(1);

@@ -47,6 +47,8 @@ pub struct ServerTls {
     pub config: Arc<ServerConfig>,
     /// When the first certificate of the chain ends, in seconds since the Unix epoch.
     pub expires: i64,
+    /// The file of the chain.
+    pub cert: PathBuf,
 }
 
 impl ServerTls {
@@ -69,7 +71,7 @@ impl ServerTls {
         let made = config(chain, private, roots);
         let (certs, keys) = (cert.path.display(), key.path.display());
         let wrong = |problem| vec![format!("{of_cert} and {of_key}: {certs} and {keys}: {problem}")];
-        Ok(Self { config: Arc::new(made.map_err(wrong)?), expires })
+        Ok(Self { config: Arc::new(made.map_err(wrong)?), expires, cert: cert.path.clone() })
     }
 }
 

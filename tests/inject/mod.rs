@@ -167,6 +167,16 @@ fn another_sidecar_takes_the_place_of_the_one_before() {
         let again = inject(&[&next[..], &["--replace"]].concat(), &text(&replaced.stdout));
         assert_eq!(again.stdout, replaced.stdout);
         assert!(text(&again.stderr).contains("unchanged, already injected"), "{}", text(&again.stderr));
+        if flags.iter().any(|flag| flag.contains("cpu-limit")) {
+            continue;
+        }
+        // A flag that is given no more takes with it what it had brought.
+        let limited = inject(&[&next[..], &["--cpu-limit=7"]].concat(), &manifest);
+        let freed = inject(&[&next[..], &["--replace"]].concat(), &text(&limited.stdout));
+        assert_ne!(limited.stdout, replaced.stdout);
+        assert_eq!(text(&freed.stdout), text(&replaced.stdout));
+        let kept = inject(&next, &text(&limited.stdout));
+        assert_eq!(kept.stdout, limited.stdout, "whoever stores it may have added that");
     }
 }
 

@@ -268,3 +268,20 @@ async fn healthcheck_speaks_tls() {
     }
     assert_eq!(secured.healthcheck(&["--tls-cert", &cert]).status.code(), Some(2));
 }
+
+/// It may be all that tells an operator why nobody gets in.
+#[test]
+fn the_log_names_a_certificate_that_has_ended() {
+    let authority = Authority::new();
+    let ended = authority.sign(&["localhost"], |params| params.not_after = rcgen::date_time_ymd(2001, 1, 1));
+    let mounted = mount(&ended, &authority);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_croupier"));
+    command.args(["serve", "--listen", "127.0.0.1:0", "--uds", "none", "--admin", "none", "--log-level", "warn"]);
+    command.arg("--tls-cert").arg(mounted.path("tls.crt")).arg("--tls-key").arg(mounted.path("tls.key"));
+    let mut server = command.stderr(std::process::Stdio::piped()).spawn().expect("it starts");
+    let log = std::io::BufReader::new(server.stderr.take().expect("a log"));
+    let line = std::io::BufRead::lines(log).map_while(Result::ok).find(|line| line.contains("has ended"));
+    let _ = server.kill();
+    let _ = server.wait();
+    assert!(line.as_ref().is_some_and(|line| line.contains("tls.crt")), "{line:?}");
+}

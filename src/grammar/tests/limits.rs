@@ -209,8 +209,8 @@ fn a_grammar_is_compiled_once_and_waits_for_no_other() {
         let refused = lock(&grammars.known).refused.iter().map(|(key, ..)| key.1.clone()).collect::<Vec<_>>();
         assert_eq!(refused, ["(a"], "one of the eight compiled it");
         assert!(!late.is_finished(), "they waited for it");
-        // Where that is in time, it is right.
-        assert!(matches!(late.join().expect("no panic"), Ok(_) | Err(CompileError::Invalid(_))));
+        // Where that is in time, it is right; where the machine has much else to do it may not get its time.
+        assert!(matches!(late.join().expect("no panic"), Ok(_) | Err(CompileError::Invalid(_) | CompileError::Busy)));
     });
     assert!(lock(&grammars.known).compiling.is_empty());
 }

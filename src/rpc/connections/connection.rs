@@ -120,6 +120,7 @@ impl Opening {
         }
         if self.deadline.as_mut().poll(cx).is_ready() {
             self.metrics.refused(Reason::FirstByteTimeout);
+            tracing::debug!(peer = &*self.peer, "a connection stayed silent and is closed");
             return Err(io::Error::new(io::ErrorKind::TimedOut, "the connection stayed silent"));
         }
         Ok(())

@@ -57,12 +57,18 @@ where
             let _ = opened.send(Ok(Connection::new(stream, place, &guard))).await;
             return;
         }
-        Ok(Ok(_)) => Reason::TlsFailed,
+        Ok(Ok(_)) => {
+            tracing::debug!(peer, "a TLS client does not offer HTTP/2 (ALPN h2)");
+            Reason::TlsFailed
+        }
         Ok(Err(error)) => {
             tracing::debug!(peer, %error, "a TLS handshake failed");
             reason(&error)
         }
-        Err(_) => Reason::TlsTimeout,
+        Err(_) => {
+            tracing::debug!(peer, within = ?handshake.timeout, "a TLS handshake was not ended in time");
+            Reason::TlsTimeout
+        }
     };
     guard.metrics().refused(reason);
 }

@@ -100,6 +100,8 @@ impl Kind {
 async fn watch(State(shared): State<Arc<Shared>>, mut request: Request, next: Next) -> Response {
     if let Some(answer) = headers::no_grpc(&request) {
         shared.metrics.refused(Reason::WrongProtocol);
+        let caller = Caller::of(request.extensions());
+        tracing::debug!(peer = &**caller.peer(), method = %request.method(), "a request that is not gRPC");
         return answer;
     }
     let (service, method) = split(request.uri().path());
