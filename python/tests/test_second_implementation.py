@@ -146,12 +146,6 @@ def test_verifications_are_equal(connection, kind, shape, rule):
     check(rounds.differences(connection, each) for each in some)
 
 
-@pytest.mark.parametrize("shape", ["chain", "tree"])
-def test_what_is_measured_is_equal(connection, shape):
-    for params_of in (rules.params, bounds.thoughtful(rules.params)):
-        check(measured_rounds(connection, [SEED, *shape.encode()], shape == "tree", params_of))
-
-
 @pytest.mark.parametrize("number", range(3))
 def test_texts_think_and_end_where_they_have_to(connection, number):
     check(thinking_texts(connection, [SEED, number], 4))
@@ -167,12 +161,6 @@ def test_drafts_think_and_end_where_they_have_to(connection, shape, rule):
 @pytest.mark.parametrize("shape", ["chain", "tree"])
 def test_drafts_of_thoughts_are_equal(connection, shape, rule):
     check(thoughtful_rounds(connection, [SEED, *shape.encode()], shape == "tree", rule))
-
-
-def measured_rounds(connection, seed, is_tree, params_of=rules.params):
-    some = (list(rounds.rounds([*seed, number], 10, kind, is_tree, "REJECTION", params_of))
-            for kind in rounds.KINDS for number in range(2))
-    return [measures.differences(connection, each) for each in some]
 
 
 def thinking_texts(connection, seed, count):
@@ -231,8 +219,9 @@ def drafts_with_thoughts(connection):
     return thoughtful_rounds(connection, [SEED], False, "REJECTION")
 
 
-def trees_that_are_measured(connection):
-    return measured_rounds(connection, [SEED], True)
+def trees(rule):
+    return lambda connection: [
+        rounds.differences(connection, list(rounds.rounds([SEED, number], 10, "dense", True, rule))) for number in range(4)]
 
 
 def blocks(connection, count=7):
@@ -258,8 +247,11 @@ BROKEN = {
     "one repetition more": ((endings, "is_loop", mistakes.one_repetition_more), texts_that_think),
     "relaxed outside of thinking": ((verification.Verification, "is_strict", lambda *_: False), drafts_that_think),
     "verified tokens by another rank": ((row.Result, "rank", mistakes.rank_of_what_is_left), blocks),
-    "masks of other rows": ((rounds, "Verification", mistakes.masks_of_other_rows), few_blocks),
-    "a measure against the whole target": ((measures.Measured, "left_over", mistakes.nothing_is_taken), trees_that_are_measured),
+    "masks of other rows": ((rounds, "Measured", mistakes.masks_of_other_rows), few_blocks),
+    "a measure against the whole target": ((measures.Measured, "left_for_later", mistakes.nothing_is_taken), trees("REJECTION")),
+    "a block's measure without its factor": ((measures, "in_common", mistakes.whole_chance), few_blocks),
+    "expected as if all tokens were alike": ((measures, "share_of", mistakes.all_tokens_alike), trees("TYPICAL")),
+    "tests in another order": ((measures.Measured, "turns", mistakes.tests_in_the_order_of_the_draft), trees("GREEDY")),
     "verified tokens are forgotten": ((rounds, "following", mistakes.verified_and_forgotten), few_blocks),
     "scored texts that do not grow": ((scores.row, "behind", mistakes.texts_that_stay), scores_of(history)),
     "bans in another order": ((reasons.history, "bans", mistakes.bans_in_another_order), reasons_of(history)),

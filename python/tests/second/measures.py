@@ -1,48 +1,96 @@
 """What a measured verification tells of its tests: DraftTest of the schema, docs/numbers.md, Verification, docs/speculative.md."""
 
-from second import comparison, drafts, row, rounds, wire
-from second.drafts import share
+from second import drafts, row, wire
+from second.drafts import TWO_51, share
+from second.numbers import as_f32
 from second.verification import NoToken, Verification
 
 LEAST_IN_COMMON = 2.0**-32
 OVERLAPS = ("late_overlap", "early_overlap", "next_overlap")
 
 
-def in_common(target, draft):
+def in_common(target, draft, factor=1.0):
     """docs/numbers.md, Verification, in common."""
     if len(draft[0]) == 1:
         [token] = draft[0]
-        return min(share(target[0].get(token, 0), target[1]), 1.0)
-    common = 1.0 - drafts.residual(target, draft)[1] * 2.0**-51
+        return min(factor * share(target[0].get(token, 0), target[1]), 1.0)
+    common = factor - drafts.residual(target, draft, factor)[1] * 2.0**-51
     return common if common > LEAST_IN_COMMON else 0.0
 
 
+def average_share(draft):
+    """docs/numbers.md, Verification, expected draft probability."""
+    shares = [share(mass, draft[1]) for mass in draft[0].values()]
+    return sum(round(each * each * TWO_51) for each in shares) * 2.0**-51
+
+
+def share_of(tokens, draft):
+    """What draft tokens have that pass (docs/numbers.md, Verification, expected acceptance)."""
+    return share(sum(mass for token, mass in draft[0].items() if token in tokens), draft[1])
+
+
 class Measured(Verification):
-    """REJECTION, with its tests."""
+    """With the tests that are made, in their order."""
 
     def __init__(self, *given):
         super().__init__(*given)
         self.tests = []
 
     def siblings(self, node, children):
+        """REJECTION: those after the accepted one are not tested."""
         accepted, token = super().siblings(node, children)
         target = row.distribution(self.target(node))
         for i in children:
-            self.tests.append(self.test(i, target, i == accepted))
+            self.test(i, target, i == accepted, in_common(target, self.draft.distribution(i)))
             if i == accepted:
                 break
-            target = self.left_over(target, self.draft.distribution(i))
+            target = self.left_for_later(target, self.draft.distribution(i))
         return accepted, token
 
-    def test(self, node, target, is_accepted):
+    def left_for_later(self, target, draft):
+        """What later siblings are tested against."""
+        return self.left_over(target, draft)
+
+    def passes(self, node):
+        """Of rules that judge each token by itself (docs/numbers.md, Verification, expected acceptance)."""
+        is_accepted, parent = super().passes(node), self.draft.parents[node]
+        rate = as_f32(self.acceptance.get("synthetic_rate", 1))
+        expected = rate * share_of(self.passing(parent), self.draft.distribution(node))
+        self.test(node, row.distribution(self.target(parent)), is_accepted, expected)
+        return is_accepted
+
+    def block(self):
+        """Each token with the factor of those before it, up to one that the target rules out (VerifyResult.tests). Of those behind the
+        first rejected one no rank is told."""
+        verdict = super().block()
+        length, accepted = self.block_length()[0], len(verdict.path)
+        for node, factor in zip(range(length), self.block_factors(length)):
+            if factor == 0:
+                break
+            target = row.distribution(self.target(node - 1))
+            self.test(node, target, node < accepted, in_common(target, self.draft.distribution(node), factor), node == accepted)
+        return verdict
+
+    def longest(self):
+        verdict = super().longest()
+        self.tests.sort(key=lambda test: self.turns().index(test["index"]))
+        return verdict
+
+    def turns(self, node=-1):
+        """The draft tokens behind this one as they are tested: siblings together, then what is behind each (VerifyResult.tests)."""
+        children = self.draft.children(node)
+        return [*children, *(each for child in children for each in self.turns(child))]
+
+    def test(self, node, target, is_accepted, expected, has_rank=True):
+        """Adds one: a DraftTest. `target` is what is left of it for this token."""
         token, draft = self.draft.tokens[node], self.draft.distribution(node)
-        common, result = in_common(target, draft), self.target(self.draft.parents[node])
+        result = self.target(self.draft.parents[node])
         told = dict(
-            index=node, accepted=is_accepted, rejected_rank=0 if is_accepted else result.rank("PROCESSED", token),
-            expected_acceptance=common, total_variation=1.0 - common, target_probability=share(target[0].get(token, 0), target[1]),
-            draft_probability=share(draft[0][token], draft[1]),
-            expected_draft_probability=sum(share(mass, draft[1]) ** 2 for mass in draft[0].values()))
-        return told if self.tests else {**told, **self.overlaps(node)}
+            index=node, accepted=is_accepted, rejected_rank=result.rank("PROCESSED", token) if has_rank and not is_accepted else 0,
+            expected_acceptance=expected, total_variation=1.0 - in_common(target, draft),
+            target_probability=share(target[0].get(token, 0), target[1]), draft_probability=share(draft[0][token], draft[1]),
+            expected_draft_probability=average_share(draft))
+        self.tests.append(told if self.tests else {**told, **self.overlaps(node)})
 
     def overlaps(self, node):
         """Of the first test (docs/speculative.md, Rows that are one place off)."""
@@ -59,37 +107,17 @@ class Measured(Verification):
         out["late_overlap"] = in_common(after, self.draft.distribution(node))
         return {**out, **({"next_overlap": in_common(after, later[0])} if later else {})}
 
-
-def expected(each):
-    draft, failure = rounds.draft_of(each)
-    if failure != "OK":
-        return {"drafted": draft.tokens, "status": failure}
-    verification = Measured(each.case.text(), draft, each.rows(), each.target_masks())
-    verdict = verification.run()
-    if verdict.status != "OK":
-        return {"drafted": draft.tokens, "status": verdict.status}
-    if each.case.params.gumbel is not None:
-        # docs/watermarks.md, Drafts: nothing is measured.
-        return {"drafted": draft.tokens, "status": "OK"}
-    return {"drafted": draft.tokens, "status": "OK", **{f"test {i}": in_bits(test) for i, test in enumerate(verification.tests)}}
+    def told(self):
+        """In the words of `said`. Where a race draws the tokens nothing is measured (docs/watermarks.md, Drafts)."""
+        return [in_bits(test) for test in self.tests] if self.params.gumbel is None else []
 
 
 def in_bits(test):
     return {name: wire.bits(value) if isinstance(value, float) else value for name, value in test.items()}
 
 
-def told(answer):
-    """Of the server's answer to a verification."""
-    return {f"test {i}": in_bits(fields(test)) for i, test in enumerate(answer.verify.tests)}
-
-
-def fields(test):
+def said(test):
+    """What a DraftTest message says."""
     names = ("index", "accepted", "rejected_rank", "expected_acceptance", "total_variation", "target_probability", "draft_probability",
              "expected_draft_probability", *(name for name in OVERLAPS if test.HasField(name)))
-    return {name: getattr(test, name) for name in names}
-
-
-def differences(connection, some):
-    """Of measured rounds of one stream those that differ, written out."""
-    compared = [(each, expected(each), seen) for each, seen in zip(some, rounds.observed(connection, some, told))]
-    return [comparison.written(*each) for each in compared if each[1] != each[2]]
+    return in_bits({name: getattr(test, name) for name in names})

@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 
-from second import adjust, drafts, endings, history, numbers, rounds, row, thinking, verification
+from second import adjust, drafts, endings, history, measures, numbers, rounds, row, thinking, verification
 
 
 def another_constant():
@@ -49,7 +49,7 @@ def rank_of_what_is_left(result, mode, token, rank=row.Result.rank):
 
 
 def masks_of_other_rows(text, draft, rows, masks):
-    return verification.Verification(text, draft, rows, masks[::-1])
+    return measures.Measured(text, draft, rows, masks[::-1])
 
 
 def texts_that_stay(text, *_):
@@ -58,6 +58,18 @@ def texts_that_stay(text, *_):
 
 def bans_in_another_order(text, vocab, bans=history.bans):
     return dict(reversed(bans(text, vocab).items()))
+
+
+def whole_chance(target, draft, _=1.0, in_common=measures.in_common):
+    return in_common(target, draft)
+
+
+def all_tokens_alike(tokens, draft):
+    return len(tokens & draft[0].keys()) / len(draft[0])
+
+
+def tests_in_the_order_of_the_draft(self):
+    return list(range(len(self.draft.tokens)))
 
 
 def nothing_is_taken(_, target, *__):

@@ -5,9 +5,9 @@ import dataclasses
 import numpy as np
 
 from croupier import pb
-from second import bounds, cases, comparison, numbers, proposals, row, rules, wire
+from second import bounds, cases, comparison, measures, numbers, proposals, row, rules, wire
 from second.drafts import Draft
-from second.verification import Verification
+from second.measures import Measured
 
 RULES = ("REJECTION", "BLOCK", "GREEDY", "TYPICAL", "RELAXED", "SYNTHETIC")
 VOCABS = (2, 5, 20, 60, 200)
@@ -68,6 +68,10 @@ class Round:
     def draft_masks(self):
         return self.masks(5, len(self.parents))
 
+    def is_measured(self):
+        """VerifyWork.measure, which changes no token."""
+        return bool(self.chance(7).random() < 0.5)
+
 
 def rounds(seed, count, kind, is_tree, rule, params_of=None, vocabs=VOCABS):
     """Some of one vocabulary. `params_of` draws what is not of the rule."""
@@ -107,7 +111,7 @@ def expected(each):
     draft, failure = draft_of(each)
     if failure != "OK":
         return {"drafted": draft.tokens, "status": failure, "next": following(each, each.case.text(), "UNSPECIFIED")}
-    verification = Verification(each.case.text(), draft, each.rows(), each.target_masks())
+    verification = Measured(each.case.text(), draft, each.rows(), each.target_masks())
     verdict = verification.run()
     out = {"drafted": draft.tokens, "status": verdict.status,
            "next": following(each, verdict.text or each.case.text(), verdict.finish or "UNSPECIFIED")}
@@ -115,7 +119,7 @@ def expected(each):
         places = zip([-1, *verdict.path], verdict.tokens)
         out.update(
             told=[comparison.told(each.case, verification.target(place), token) for place, token in places], path=verdict.path,
-            last=verdict.last, lossless=verification.is_lossless(verdict), finish=verdict.finish,
+            tests=verification.told() if each.is_measured() else [], last=verdict.last, lossless=verification.is_lossless(verdict), finish=verdict.finish,
             state={name: value.hex() for name, value in verdict.text.state.items()})
     return out
 
@@ -175,8 +179,8 @@ def differences(connection, some):
     return [comparison.written(*each) for each in compared if each[1] != each[2]]
 
 
-def observed(connection, some, told=None):
-    """What the server says of each round; with `told` that of each answer, of verifications that are measured."""
+def observed(connection, some):
+    """What the server says of each round."""
     first = some[0].case
     with wire.Stream(connection, first.vocab, first.eos) as stream:
         opening = pb.Step()
@@ -191,9 +195,8 @@ def observed(connection, some, told=None):
         else:
             for each, said in zip(some, out):
                 said["drafted"] = each.sent()[0]
-        verify(stream, some, out, told)
-        if told is None:
-            go_on(stream, some, out)
+        verify(stream, some, out)
+        go_on(stream, some, out)
     return out
 
 
@@ -206,21 +209,22 @@ def go_on(stream, some, out):
         said["next"] = comparison.of_row(answer, answer.tokens)
 
 
-def verify(stream, some, out, told):
+def verify(stream, some, out):
     going, step = [i for i, said in enumerate(out) if said["status"] == "OK"], pb.Step()
     for i in going:
         message = work_of(step, i, some[i])
-        message.measure = told is not None
+        message.measure = some[i].is_measured()
         if some[i].kind == "kept":
             message.draft_token_ids.extend(out[i]["drafted"])
     for i, answer in zip(going, stream.step(step, [target for i in going for target in some[i].rows()]).work):
         out[i]["status"] = wire.status(answer)
         if out[i]["status"] == "OK":
-            out[i].update((told or verified)(answer))
+            out[i].update(verified(answer))
 
 
 def verified(answer):
     return dict(
         told=[wire.told(token) for token in answer.tokens], path=list(answer.verify.accepted_path),
+        tests=[measures.said(test) for test in answer.verify.tests],
         last=pb.LastToken.Name(answer.verify.last_token).removeprefix("LAST_TOKEN_"), finish=wire.finish(answer),
         state=wire.state(answer), lossless=answer.verify.lossless)

@@ -83,7 +83,7 @@ class Verification:
         try:
             if rule == "BLOCK" and draft.is_chain() and not self.is_certain(nodes):
                 return self.block()
-            return self.walk() if rule in ("REJECTION", "BLOCK") else self.longest(getattr(self, rule.lower()))
+            return self.walk() if rule in ("REJECTION", "BLOCK") else self.longest()
         except NoToken as failure:
             return Verdict(str(failure))
 
@@ -134,12 +134,12 @@ class Verification:
         weights = drafts.residual(target, draft, factor)
         return weights if weights[1] else target
 
-    def longest(self, is_accepted):
+    def longest(self):
         """The longest path of accepted tokens, and of several the one that comes first in the draft where they part."""
         accepted, best = {-1}, -1
         self.target(-1)
         for node, parent in enumerate(self.draft.parents):
-            if parent not in accepted or (parent >= 0 and self.finish(parent)) or not is_accepted(node):
+            if parent not in accepted or (parent >= 0 and self.finish(parent)) or not self.passes(node):
                 continue
             accepted.add(node)
             path, longest = self.draft.path(node), self.draft.path(best)
@@ -151,48 +151,47 @@ class Verification:
         token = plain.left.ids[0] if self.acceptance["rule"] == "GREEDY" else plain.token
         return self.more(best, token, "RECOVERED" if self.draft.children(best) else "BONUS")
 
-    def masses_at(self, node):
-        """Its token, and the target's masses where it stands."""
-        return self.draft.tokens[node], *row.distribution(self.target(self.draft.parents[node]))
+    def passes(self, node):
+        """Whether a rule that judges each token by itself accepts this one (docs/numbers.md, Verification)."""
+        is_among = self.draft.tokens[node] in self.passing(self.draft.parents[node])
+        return is_among and (self.acceptance["rule"] != "SYNTHETIC" or self.number(node) < as_f32(self.acceptance["synthetic_rate"]))
 
-    def greedy(self, node):
+    def passing(self, parent):
+        """The tokens that it lets pass behind a draft token; SYNTHETIC does so at its rate."""
+        return getattr(self, self.acceptance["rule"].lower())(parent)
+
+    def greedy(self, parent):
         """GREEDY (docs/numbers.md, Verification)."""
-        return self.draft.tokens[node] == self.target(self.draft.parents[node]).left.ids[0]
+        return set(self.target(parent).left.ids[:1])
 
-    def typical(self, node):
+    def typical(self, parent):
         """TYPICAL (docs/numbers.md, Verification)."""
-        token, masses, total = self.masses_at(node)
+        masses, total = row.distribution(self.target(parent))
         epsilon, alpha = as_f32(self.acceptance.get("typical_epsilon", 0.09)), as_f32(self.acceptance.get("typical_alpha", 0.3))
-        entropy = self.target(self.draft.parents[node]).left.entropy()
-        return token in masses and share(masses[token], total) >= min(epsilon, alpha * math.exp(-entropy))
+        least = min(epsilon, alpha * math.exp(-self.target(parent).left.entropy()))
+        return {token for token, mass in masses.items() if share(mass, total) >= least}
 
-    def relaxed(self, node):
+    def relaxed(self, parent):
         """RELAXED (docs/numbers.md, Verification)."""
-        parent = self.draft.parents[node]
         text, result = self.text_at(parent), self.target(parent)
         if self.is_strict(text):
-            return self.draft.tokens[node] == result.token
+            return {result.token}
         if orders.temperature(text.in_force, text.position) == 0:
             result = row.sample(
                 self.rows[parent + 1], dataclasses.replace(text, params=text.in_force.filtered_alone()), self.masks[parent + 1])
-        token, (masses, total) = self.draft.tokens[node], row.distribution(result)
-        first = result.survivors()[: self.acceptance.get("relaxed_top_n", 10)]
+        masses, total = row.distribution(result)
         least = share(max(masses.values()), total) - as_f32(self.acceptance.get("relaxed_delta", 0.6))
-        return token in first and share(masses[token], total) >= least
+        first = result.survivors()[: self.acceptance.get("relaxed_top_n", 10)]
+        return {token for token in first if share(masses[token], total) >= least}
 
-    def synthetic(self, node):
+    def synthetic(self, parent):
         """SYNTHETIC (docs/numbers.md, Verification)."""
-        token, masses, _ = self.masses_at(node)
-        return token in masses and self.number(node) < as_f32(self.acceptance["synthetic_rate"])
+        return set(row.distribution(self.target(parent))[0])
 
     def block(self):
         """Block verification of a chain (docs/numbers.md, Verification)."""
         length, is_cut = self.block_length()
-        p = [1.0]
-        for node in range(length):
-            token, masses, total = self.masses_at(node)
-            draft_masses, draft_total = self.draft.distribution(node)
-            p.append(min(p[-1] * (share(masses.get(token, 0), total) / share(draft_masses[token], draft_total)), 1.0))
+        p = self.block_factors(length)
         passed = [i for i in range(1, length + 1) if self.number(i - 1) < self.block_chance(i, length, p[i])]
         count = max(passed, default=0)
         node = count - 1
@@ -202,6 +201,15 @@ class Verification:
             return self.more(node, self.target(node).token, "BONUS")
         target = row.distribution(self.target(node))
         return self.more(node, self.recovered(node, self.left_over(target, self.draft.distribution(count), p[count])), "RECOVERED")
+
+    def block_factors(self, length):
+        """`p_0` and that of each draft token of the block (docs/numbers.md, Verification)."""
+        p = [1.0]
+        for node in range(length):
+            token, (masses, total) = self.draft.tokens[node], row.distribution(self.target(node - 1))
+            draft_masses, draft_total = self.draft.distribution(node)
+            p.append(min(p[-1] * (share(masses.get(token, 0), total) / share(draft_masses[token], draft_total)), 1.0))
+        return p
 
     def block_chance(self, i, length, p):
         """What `u` has to be below (docs/numbers.md, Verification)."""
