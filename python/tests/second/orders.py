@@ -49,18 +49,21 @@ def steps(params):
     return [name for name in samplers if is_on(name, params, "dynamic_temperature" in samplers)]
 
 
+# Of samplers whose parameter has another name, or is off elsewhere than at 0 (docs/sampling.md, Samplers, column "off").
+ON = {
+    "dynamic_temperature": lambda params: params.dynatemp_high > 0, "smoothing": lambda params: params.smoothing_factor > 0,
+    "top_p": lambda params: params.top_p < 1 or params.top_p_decay < 1, "typical_p": lambda params: params.typical_p < 1,
+    "tfs": lambda params: params.tfs < 1, "xtc": lambda params: params.xtc_probability > 0, "skew": lambda params: params.skew != 0,
+    "adaptive_p": lambda params: params.adaptive_target >= 0,
+    "min_p": lambda params: params.min_p > 0 and not (params.engine == "MISTRAL_RS" and params.min_p == 1)}
+
+
 def is_on(name, params, has_place_for_dynamic):
-    """docs/sampling.md, Samplers, column "off"; a sampler that is off is no step (docs/numbers.md, Draw)."""
-    dynamic = params.dynatemp_high > 0
+    """A sampler that is off is no step (docs/numbers.md, Draw)."""
     if name == "temperature":
-        return params.temperature != 1 or params.temperature_tokens > 0 or (dynamic and not has_place_for_dynamic)
-    if name == "min_p":
-        return params.min_p > 0 and not (params.engine == "MISTRAL_RS" and params.min_p == 1)
-    return {
-        "dynamic_temperature": dynamic, "smoothing": params.smoothing_factor > 0, "top_p": params.top_p < 1 or params.top_p_decay < 1,
-        "typical_p": params.typical_p < 1, "tfs": params.tfs < 1, "xtc": params.xtc_probability > 0, "skew": params.skew != 0,
-        "adaptive_p": params.adaptive_target >= 0,
-    }.get(name, getattr(params, name, 0) > 0)
+        is_dynamic = params.dynatemp_high > 0 and not has_place_for_dynamic
+        return params.temperature != 1 or params.temperature_tokens > 0 or is_dynamic
+    return ON[name](params) if name in ON else getattr(params, name, 0) > 0
 
 
 def temperature(params, position):

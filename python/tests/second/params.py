@@ -23,19 +23,26 @@ HISTORY = dict(
 DEFAULTS = {"engine": "CROUPIER", **SAMPLERS, **HISTORY, "kgw": None, "synthid": None, "gumbel": None, "acceptance": None}
 
 
+def as_sent(given):
+    """Every fraction is an f32."""
+    return {name: numbers.as_f32(value) if isinstance(value, float) else value for name, value in given.items()}
+
+
+OF_SERVER = as_sent(DEFAULTS)
+
+
 class Params(dict):
-    """Those that were given, and by name all of them. Every fraction is an f32, as on the wire."""
+    """Those that were given, and by name all of them, as on the wire."""
 
     def __init__(self, **given):
         unknown = given.keys() - DEFAULTS.keys()
         assert not unknown, unknown
-        super().__init__({name: numbers.as_f32(value) if isinstance(value, float) else value for name, value in given.items()})
+        super().__init__(as_sent(given))
 
     def __getattr__(self, name):
-        if name not in DEFAULTS:
+        if name not in OF_SERVER:
             raise AttributeError(name)
-        default = DEFAULTS[name]
-        return self.get(name, numbers.as_f32(default) if isinstance(default, float) else default)
+        return self[name] if name in self else OF_SERVER[name]
 
     def __repr__(self):
         return f"Params({', '.join(f'{name}={value!r}' for name, value in self.items())})"

@@ -23,7 +23,7 @@ def removed_by(case, result, token):
     bans = [name for name, tokens in history.bans(text, case.vocab).items() if token in tokens and forced is None]
     if bans:
         return bans[0], NOTHING
-    return ("PENALTIES", NOTHING) if np.isneginf(result.adjusted.row[token]) else by_sampler(text, result, token)
+    return ("PENALTIES", NOTHING) if np.isneginf(result.adjusted[token]) else by_sampler(text, result, token)
 
 
 def by_sampler(text, result, token):
@@ -47,7 +47,7 @@ def why_not(case, result, token):
     survivors, is_left = result.survivors(), cause == NOTHING
     mass = result.left.masses[result.left.ids.index(token)] if is_left else 0
     # The wire has no -0.
-    raw, adjusted = (float(logits[token]) + 0.0 for logits in (cases.as_f32_row(case.row()), result.adjusted.row))
+    raw, adjusted = (float(logits[token]) + 0.0 for logits in (cases.as_f32_row(case.row()), result.adjusted))
     return dict(
         token=token, by=cause, sampler=sampler, raw=wire.bits(raw), adjusted=wire.bits(adjusted),
         probability=wire.bits(mass / result.left.total), rank=survivors.index(token) + 1 if is_left else 0)

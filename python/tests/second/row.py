@@ -1,6 +1,7 @@
 """What comes of a row: docs/numbers.md and docs/sampling.md, From logits to token."""
 
 import dataclasses
+import functools
 
 import numpy as np
 
@@ -18,14 +19,23 @@ SAMPLERS = {
 
 @dataclasses.dataclass
 class Result:
-    """A row's token and what is told of it. `left` has what the token was drawn from, `adjusted` what the samplers began with."""
+    """A row's token and what is told of it. `left` has what the token was drawn from, `logits` are as sent, `adjusted` what the samplers
+    began with."""
 
     status: str
     token: int = -1
     left: Candidates = None
-    adjusted: Candidates = None
-    raw: Candidates = None
-    tempered: Candidates = None
+    logits: np.ndarray = None
+    adjusted: np.ndarray = None
+    temperature: float = 1.0
+
+    @functools.cached_property
+    def raw(self):
+        return Candidates(self.logits)
+
+    @functools.cached_property
+    def tempered(self):
+        return Candidates(self.adjusted, self.temperature or 1.0)
 
     def logprobs(self, mode):
         """docs/numbers.md, Logprobs."""
@@ -33,7 +43,7 @@ class Result:
 
     def rank(self, mode, token):
         """docs/numbers.md, Logprobs."""
-        ordered = self.raw if mode == "RAW" else self.adjusted
+        ordered = self.raw if mode == "RAW" else self.tempered
         removed = np.flatnonzero(np.isneginf(ordered.row)).tolist()
         return [*ordered.ids, *removed].index(token) + 1
 
@@ -91,7 +101,7 @@ def sample(logits, text, mask=None):
     if status != "OK":
         return Result(status)
     temperature = orders.temperature(text.in_force, text.position)
-    told = dict(adjusted=Candidates(adjusted), raw=Candidates(logits), tempered=Candidates(adjusted, temperature or 1.0))
+    told = dict(logits=logits, adjusted=adjusted, temperature=temperature)
     if temperature == 0:
         left = greedy(adjusted)
         return Result(status, left.ids[0], left, **told)
