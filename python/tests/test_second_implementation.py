@@ -10,12 +10,11 @@ import os
 import pytest
 
 from second import (
-    bounds, candidates, cases, comparison, drafts, endings, filters, lists, measures, mirostat, mistakes, numbers, orders, reasons, rounds,
-    row, rules, scores, thinking, verification, walks, wire)
+    bounds, candidates, cases, comparison, drafts, endings, filters, listed, listed_work, lists, measures, mirostat, mistakes, numbers,
+    orders, reasons, rounds, row, rules, scores, thinking, verification, walks, wire)
+from second.kinds import REMEMBERING, alone, everything, history, of_engine, of_mark, own_order, remembering, thoughts_alone
 
 SEED = 20261128
-REMEMBERING = {"mirostat": {"mirostat", "top_k", "skew", "temperature"}, "adaptive_p": {"adaptive_p", "min_p", "skew"},
-               "top_p_decay": {"top_p", "temperature"}}
 
 
 @pytest.fixture
@@ -23,37 +22,6 @@ def connection(serve, tmp_path):
     vocabulary = tmp_path / "vocabulary.json"
     vocabulary.write_text(json.dumps(cases.TEXTS))
     return wire.Connection(serve("--vocabulary", str(vocabulary)))
-
-
-def everything(drawing):
-    return {**drawing.samplers("CROUPIER", False, 0.15), **drawing.penalties(), **drawing.steering()}
-
-
-def own_order(drawing):
-    return {**drawing.samplers(drawing.one_of(*orders.ORDERS), True, 0.15), **drawing.penalties()}
-
-
-def history(drawing):
-    return {"temperature": drawing.one_of(0.0, 1.0), **drawing.penalties(0.4), **drawing.steering(0.2)}
-
-
-def of_engine(name):
-    return lambda drawing: {**drawing.samplers(name, False, 0.35), **drawing.penalties()}
-
-
-def of_mark(kind):
-    return lambda drawing: {**drawing.samplers("CROUPIER", drawing.chance(0.3), 0.08), **drawing.penalties(0.05), **drawing.mark(kind)}
-
-
-def remembering(name):
-    def draw(drawing):
-        given = {}
-        for sampler in sorted(REMEMBERING[name]):
-            if sampler in (name, "top_p") or drawing.chance(0.4):
-                given.update(drawing.sampler(sampler, "CROUPIER"))
-        decay = dict(top_p_decay=drawing.between(0.5, 1), top_p_min=drawing.between(0, 0.5), top_p_reset_token_ids=drawing.token_set(2))
-        return {**given, **(decay if name == "top_p_decay" else {})}
-    return draw
 
 
 # By name, how many messages of ten rows, and what draws their parameters.
@@ -65,18 +33,6 @@ GROUPS = {
 THOUGHTS = {
     "everything": (40, everything), "own order": (40, own_order), **{name: (10, of_engine(name)) for name in orders.ORDERS},
     **{kind: (10, of_mark(kind)) for kind in ("synthid", "gumbel")}}
-
-
-def alone(drawing):
-    """A parameter of which docs/data-paths.md says which list is enough."""
-    name = drawing.one_of("temperature", "top_k", "min_p")
-    return {"temperature": 0.0} if name == "temperature" else drawing.sampler(name, "CROUPIER")
-
-
-def thoughts_alone(drawing):
-    return {"thinking_budget": {**bounds.stretches(drawing, bounds.ANY), **alone(drawing)}}
-
-
 # Of scores, and of what removed tokens.
 TOLD = {
     "everything": everything, "thinking": bounds.params, "thoughts": bounds.thoughtful(everything),
@@ -115,6 +71,16 @@ def test_large_rows_are_equal(connection, name):
 @pytest.mark.parametrize("name", LISTS)
 def test_lists_are_as_good_as_rows(connection, name):
     check(lists_of(LISTS[name])(connection, [SEED, *name.encode()]))
+
+
+@pytest.mark.parametrize("rule", rounds.RULES)
+def test_lists_are_as_good_as_rows_to_verify(connection, rule):
+    check(listed_rounds(connection, [SEED], rule))
+
+
+@pytest.mark.parametrize("params_of", [alone, everything], ids=["alone", "everything"])
+def test_lists_are_as_good_as_rows_to_score(connection, params_of):
+    check(listed_scores(connection, [SEED], params_of))
 
 
 @pytest.mark.parametrize("name", TOLD)
@@ -195,7 +161,28 @@ def reasons_of(params_of):
 
 def lists_of(params_of):
     return lambda connection, seed=(SEED,): [
-        lists.differences(connection, list(lists.listed([*seed, number], 20, params_of))) for number in range(4)]
+        lists.differences(connection, list(lists.some_lists([*seed, number], 20, params_of))) for number in range(4)]
+
+
+def listed_rounds(connection, seed, rule, kinds=rounds.KINDS):
+    """Chains and trees by turns."""
+    for number, kind in enumerate(kinds):
+        for is_tree, params_of in ((number % 2 == 0, rules.params), (number % 2 == 1, lambda drawing, _: alone(drawing))):
+            some = listed_work.some_rounds([*seed, number], 10, kind, is_tree, rule, params_of)
+            yield listed_work.differences(connection, list(some))
+
+
+def listed_scores(connection, seed, params_of):
+    for number in range(3):
+        yield listed_work.differences(connection, list(listed_work.some_scores([*seed, number], 10, params_of)))
+
+
+def listed_drafts(connection):
+    return [each for number in range(2) for each in listed_rounds(connection, [SEED, number], "REJECTION", ["sparse"])]
+
+
+def scores_of_lists(connection):
+    return listed_scores(connection, [SEED, 3], alone)
 
 
 def learning(connection):
@@ -257,6 +244,12 @@ BROKEN = {
     "bans in another order": ((reasons.history, "bans", mistakes.bans_in_another_order), reasons_of(history)),
     "what a list leaves out counts": ((lists.Listed, "cut", lists.Listed.logits), lists_of(everything)),
     "every list is enough": ((lists.Listed, "needs_an_answer", lambda _: True), lists_of(alone)),
+    "what a list leaves out is verified": ((listed.List, "cut", lambda sent: sent.logits), listed_drafts),
+    "what a list leaves out is scored": ((listed.List, "cut", lambda sent: sent.logits), scores_of_lists),
+    "every list is enough to verify": ((listed_work.ListedRound, "is_enough", lambda _: True), listed_drafts),
+    "rounded logprobs are exact": ((listed.List, "is_far", lambda _, told, exact: told["logprob"] != exact["logprob"]), scores_of_lists),
+    "every list is enough to score": ((listed_work.ListedScore, "is_enough", lambda _: True), scores_of_lists),
+    "refused drafts are verified": ((listed_work.ListedRound, "unchanged", mistakes.as_if_verified), listed_drafts),
     "nothing is learned": ((mirostat, "learned", lambda text, *_: text.state), learning),
 }
 
@@ -272,6 +265,8 @@ def test_a_mistake_is_seen(connection, monkeypatch, name):
 
 @pytest.mark.skipif("CROUPIER_SECOND_CASE" not in os.environ, reason="CROUPIER_SECOND_CASE, as a failure writes it, is not set")
 def test_one_case_again(connection):
-    kinds = {cases.Case: comparison, rounds.Round: rounds, lists.Listed: lists, scores.Score: scores, reasons.Why: reasons}
+    kinds = {
+        cases.Case: comparison, rounds.Round: rounds, lists.Listed: lists, scores.Score: scores, reasons.Why: reasons,
+        listed_work.ListedRound: listed_work, listed_work.ListedScore: listed_work}
     written = eval(os.environ["CROUPIER_SECOND_CASE"], {"Params": cases.Params, **{kind.__name__: kind for kind in kinds}})
     check([kinds[type(written)].differences(connection, [written])])

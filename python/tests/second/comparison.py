@@ -28,7 +28,7 @@ def told(case, result, token):
         token=token, logprob=wire.bits(logprobs.get(token, NONE)), rank=result.rank(case.mode, token), top=listed,
         top_logprobs=wire.bits([logprobs[each] for each in listed]),
         logprobs=wire.bits([logprobs.get(each, NONE) for each in range(min(case.vocab, wire.LISTED))]), support=len(survivors),
-        survivors=survivors, entropy=result.left.entropy().hex(), raw_entropy=result.raw.entropy().hex())
+        survivors=survivors, entropy=result.left.entropy().hex(), raw_entropy=result.raw.entropy().hex(), rounded=False)
 
 
 def request(some):

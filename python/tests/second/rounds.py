@@ -51,6 +51,16 @@ class Round:
             probabilities.append(None if self.kind == "deterministic" else cases.as_f32_row(self.encoded(probs)[0]))
         return tokens, probabilities
 
+    def message(self):
+        """Of its parameters."""
+        case = self.case
+        return wire.params_message(case.params, case.seed, case.mode, case.vocab)
+
+    def sent_rows(self):
+        return self.rows()
+
+    def sent_draft_rows(self):
+        return self.draft_rows()
 
     def encoded(self, probs):
         """As they are sent, and their number format; only dense ones have another than the rows."""
@@ -107,11 +117,12 @@ def draft_of(each):
     return draft, "OK"
 
 
-def expected(each):
+def expected(each, rows=None):
+    """With these rows of the target, if they are not the round's own."""
     draft, failure = draft_of(each)
     if failure != "OK":
         return {"drafted": draft.tokens, "status": failure, "next": following(each, each.case.text(), "UNSPECIFIED")}
-    verification = Measured(each.case.text(), draft, each.rows(), each.target_masks())
+    verification = Measured(each.case.text(), draft, each.rows() if rows is None else rows, each.target_masks())
     verdict = verification.run()
     out = {"drafted": draft.tokens, "status": verdict.status,
            "next": following(each, verdict.text or each.case.text(), verdict.finish or "UNSPECIFIED")}
@@ -119,8 +130,8 @@ def expected(each):
         places = zip([-1, *verdict.path], verdict.tokens)
         out.update(
             told=[comparison.told(each.case, verification.target(place), token) for place, token in places], path=verdict.path,
-            tests=verification.told() if each.is_measured() else [], last=verdict.last, lossless=verification.is_lossless(verdict), finish=verdict.finish,
-            state={name: value.hex() for name, value in verdict.text.state.items()})
+            tests=verification.told() if each.is_measured() else [], last=verdict.last, lossless=verification.is_lossless(verdict),
+            finish=verdict.finish, truncated=False, state={name: value.hex() for name, value in verdict.text.state.items()})
     return out
 
 
@@ -168,7 +179,7 @@ def draft(stream, some, out):
             work.draft.parent = some[i].parents[node]
             if some[i].case.is_masked:
                 work.token_masks = wire.mask_bytes(some[i].draft_masks()[node])
-        for i, answer in zip(going, stream.step(step, [some[i].draft_rows()[node] for i in going]).work):
+        for i, answer in zip(going, stream.step(step, [some[i].sent_draft_rows()[node] for i in going]).work):
             out[i]["status"] = wire.status(answer)
             out[i]["drafted"] += [token.token_id for token in answer.tokens]
 
@@ -185,9 +196,8 @@ def observed(connection, some):
     with wire.Stream(connection, first.vocab, first.eos) as stream:
         opening = pb.Step()
         for i, each in enumerate(some):
-            case = each.case
-            opening.open.add(sequence_id=i, params=wire.params_message(case.params, case.seed, case.mode, case.vocab),
-                             prompt_token_ids=case.prompt, output_token_ids=case.output)
+            opening.open.add(
+                sequence_id=i, params=each.message(), prompt_token_ids=each.case.prompt, output_token_ids=each.case.output)
         wire.check_opened(stream.step(opening, []))
         out = [{"drafted": [], "status": "OK"} for _ in some]
         if some[0].kind == "kept":
@@ -216,7 +226,7 @@ def verify(stream, some, out):
         message.measure = some[i].is_measured()
         if some[i].kind == "kept":
             message.draft_token_ids.extend(out[i]["drafted"])
-    for i, answer in zip(going, stream.step(step, [target for i in going for target in some[i].rows()]).work):
+    for i, answer in zip(going, stream.step(step, [target for i in going for target in some[i].sent_rows()]).work):
         out[i]["status"] = wire.status(answer)
         if out[i]["status"] == "OK":
             out[i].update(verified(answer))
@@ -227,4 +237,4 @@ def verified(answer):
         told=[wire.told(token) for token in answer.tokens], path=list(answer.verify.accepted_path),
         tests=[measures.said(test) for test in answer.verify.tests],
         last=pb.LastToken.Name(answer.verify.last_token).removeprefix("LAST_TOKEN_"), finish=wire.finish(answer),
-        state=wire.state(answer), lossless=answer.verify.lossless)
+        state=wire.state(answer), lossless=answer.verify.lossless, truncated=answer.truncated)

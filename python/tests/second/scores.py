@@ -1,6 +1,7 @@
 """Scored tokens: ScoreWork of the schema, and docs/sampling.md, Why not this token."""
 
 import dataclasses
+import functools
 
 import numpy as np
 
@@ -9,7 +10,7 @@ from second import bounds, cases, comparison, row, wire
 from second.params import Params, Text
 
 # What is told of a row as it was sent, which has no parameters.
-OF_RAW = ("token", "logprob", "rank", "top", "top_logprobs", "logprobs")
+OF_RAW = ("token", "logprob", "rank", "top", "top_logprobs", "logprobs", "rounded")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,23 +23,36 @@ class Score:
     def rows(self):
         return [cases.logits(self.case.logits_seed + place, self.case.vocab) for place in range(self.length)]
 
+    def message(self):
+        """Of its parameters."""
+        case = self.case
+        return wire.params_message(case.params, case.seed, case.mode, case.vocab)
+
+    def sent_rows(self):
+        return self.rows()
+
     def masks(self):
         """None in mode RAW, which knows no masks."""
         chance, case = np.random.default_rng(self.case.logits_seed), self.case
         has_some = case.is_masked and case.mode != "RAW"
         return [chance.random(case.vocab) < 0.8 if has_some else None for _ in range(self.length)]
 
-    def walked(self):
-        """The rows' results and tokens: often the row's own."""
-        text, chance = self.case.text(), np.random.default_rng(self.case.logits_seed + 1)
-        for logits, mask in zip(self.rows(), self.masks()):
-            result = row.sample(logits, text, mask)
-            token = result.token if result.status == "OK" and chance.random() < 0.6 else int(chance.integers(self.case.vocab))
-            yield result, token
-            text = row.behind(text, result, token) if result.status == "OK" else text
-
+    @functools.cached_property
     def tokens(self):
-        return [token for _, token in self.walked()]
+        """Often those that the rows give."""
+        chance, tokens = np.random.default_rng(self.case.logits_seed + 1), []
+        for result in self.results(self.rows(), tokens):
+            is_own = result.status == "OK" and chance.random() < 0.6
+            tokens.append(result.token if is_own else int(chance.integers(self.case.vocab)))
+        return tokens
+
+    def results(self, rows, tokens):
+        """What rows give, each behind the tokens before it."""
+        text = self.case.text()
+        for place, (logits, mask) in enumerate(zip(rows, self.masks())):
+            result = row.sample(logits, text, mask)
+            yield result
+            text = row.behind(text, result, tokens[place]) if result.status == "OK" else text
 
 
 def scores(seed, count, params_of):
@@ -54,14 +68,15 @@ def expected(each):
     return {**scored(each), "next": comparison.expected(dataclasses.replace(each.case, is_masked=False))}
 
 
-def scored(each):
-    is_raw = each.case.mode == "RAW"
-    results = [(of_sent(logits), token) for logits, token in zip(each.rows(), each.tokens())] if is_raw else list(each.walked())
-    failed = next((result.status for result, _ in results if result.status != "OK"), None)
+def scored(each, rows=None):
+    """With these rows, if they are not its own."""
+    rows, is_raw = each.rows() if rows is None else rows, each.case.mode == "RAW"
+    results = [of_sent(logits) for logits in rows] if is_raw else list(each.results(rows, each.tokens))
+    failed = next((result.status for result in results if result.status != "OK"), None)
     if failed:
         return {"status": failed}
-    told = [comparison.told(each.case, result, token) for result, token in results]
-    return {"status": "OK", "told": [{name: one[name] for name in OF_RAW} for one in told] if is_raw else told}
+    told = [comparison.told(each.case, *one) for one in zip(results, each.tokens)]
+    return {"status": "OK", "truncated": False, "told": [{name: one[name] for name in OF_RAW} for one in told] if is_raw else told}
 
 
 def of_sent(logits):
@@ -76,10 +91,10 @@ def observed(connection, some):
         for i, each in enumerate(some):
             case = each.case
             opening.open.add(
-                sequence_id=i, params=wire.params_message(case.params, case.seed, case.mode, case.vocab), prompt_token_ids=case.prompt,
-                output_token_ids=case.output, sampler_state=wire.state_message(case.state))
+                sequence_id=i, params=each.message(), prompt_token_ids=case.prompt, output_token_ids=case.output,
+                sampler_state=wire.state_message(case.state))
         wire.check_opened(stream.step(opening, []))
-        answers = stream.step(step(some), [logits for each in some for logits in each.rows()]).work
+        answers = stream.step(step(some), [logits for each in some for logits in each.sent_rows()]).work
         plain = pb.Step()
         for i in range(len(some)):
             plain.work.add(sequence_id=i).sample.SetInParent()
@@ -91,8 +106,8 @@ def step(some):
     out = pb.Step()
     for i, each in enumerate(some):
         work = out.work.add(sequence_id=i)
-        work.score.token_ids.extend(each.tokens())
-        work.score.logprobs.CopyFrom(wire.params_message(each.case.params, 0, each.case.mode, each.case.vocab).logprobs)
+        work.score.token_ids.extend(each.tokens)
+        work.score.logprobs.CopyFrom(each.message().logprobs)
         if each.masks()[0] is not None:
             work.token_masks = b"".join(wire.mask_bytes(mask) for mask in each.masks())
     return out
@@ -105,7 +120,7 @@ def seen(each, answer):
     told = [wire.told(token) for token in answer.tokens]
     if each.case.mode == "RAW":
         told = [{name: one[name] for name in OF_RAW} for one in told]
-    return {"status": status, "told": told}
+    return {"status": status, "truncated": answer.truncated, "told": told}
 
 
 def differences(connection, some):

@@ -115,7 +115,8 @@ def told(token):
     return dict(
         token=token.token_id, logprob=bits(token.logprob), rank=token.rank, top=list(token.top_token_ids),
         top_logprobs=bits(token.top_logprobs), logprobs=bits(token.requested_logprobs), support=report.support_size,
-        survivors=list(report.surviving_token_ids), entropy=report.entropy.hex(), raw_entropy=report.raw_entropy.hex())
+        survivors=list(report.surviving_token_ids), entropy=report.entropy.hex(), raw_entropy=report.raw_entropy.hex(),
+        rounded=token.rounded_logprobs)
 
 
 def check_opened(result):
@@ -152,6 +153,10 @@ class Stream:
         self.requests.put(None)
 
     def step(self, step, rows):
-        step.inline.data = b"".join(row.tobytes() for row in rows)
+        """Whole rows, or Lists."""
+        whole = [row for row in rows if isinstance(row, np.ndarray)]
+        for row in rows[len(whole):]:
+            row.put(step.top_n)
+        step.inline.data = b"".join(row.tobytes() for row in whole)
         self.requests.put(pb.DecodeRequest(step=step))
         return next(self.answers).step

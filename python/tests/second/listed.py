@@ -1,0 +1,121 @@
+"""A row as a list of its largest logits: docs/data-paths.md, Top-n rows, and TopNRows of the schema."""
+
+import dataclasses
+import functools
+
+import numpy as np
+
+from croupier import pb
+from second import cases, row, thinking
+from second.candidates import token_order
+from second.params import Params
+
+# What is asked for beside the token: docs/data-paths.md says that the rest needs the whole row.
+TEMPERED = ("logprob", "rank", "top", "top_logprobs", "logprobs", "rounded")
+ASKED = {"nothing": (), "TEMPERED": TEMPERED, "RAW": ("rank", "top"), "PROCESSED": (*TEMPERED, "support", "survivors")}
+
+TOP_OF_RAW = 2
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class List:
+    """A row as it would be sent, of which `count` logits are. With `is_in_order` those with the smallest ids of the tokens equal to the
+    last."""
+
+    sent: np.ndarray
+    count: int
+    is_in_order: bool
+    is_marked: bool
+    seed: int
+
+    @functools.cached_property
+    def logits(self):
+        return cases.as_f32_row(self.sent)
+
+    @functools.cached_property
+    def tokens(self):
+        """In any order (TopNRows.token_ids)."""
+        x, chance = self.logits, np.random.default_rng(self.seed)
+        names = np.arange(len(x)) if self.is_in_order else chance.permutation(len(x))
+        ordered = token_order(names.tolist(), x)
+        return [int(token) for token in chance.permutation(ordered[: self.count])]
+
+    @functools.cached_property
+    def rest(self):
+        """TopNRows.rest_logsumexp."""
+        others = np.delete(self.logits.astype(np.float64), self.tokens)
+        if not (others > -np.inf).any():
+            return -np.inf
+        return float(others.max() + np.log(np.exp(others - others.max()).sum()))
+
+    def cut(self):
+        """The row as if all other logits were -infinity."""
+        out = np.full(len(self.logits), -np.inf, np.float32)
+        out[self.tokens] = self.logits[self.tokens]
+        return out
+
+    def above(self):
+        """The tokens above the least."""
+        x = self.logits[self.tokens]
+        return [token for token in self.tokens if self.logits[token] > x.min()]
+
+    def is_enough(self, text):
+        """Whether the page's table promises that the list is enough to draw from: for a parameter alone, or as no other token can be
+        emitted."""
+        if self.rest == -np.inf:
+            return True
+        params, above = text.params if text.params.thinking_budget is None else filters_alone(text), len(self.above())
+        if params == {"temperature": 0.0}:
+            return above > 0
+        if params.keys() == {"top_k"}:
+            return above >= params["top_k"] or (self.is_in_order and self.count >= params["top_k"])
+        listed = self.logits[self.tokens]
+        return params.keys() == {"min_p"} and len(row.sample(self.cut(), text).survivors()) < int((listed > -np.inf).sum())
+
+    def put(self, rows):
+        """Adds it to a TopNRows message."""
+        rows.counts.append(len(self.tokens))
+        rows.token_ids.extend(self.tokens)
+        rows.logits += self.sent[self.tokens].tobytes()
+        rows.rest_logsumexp.append(self.rest)
+        rows.beyond.append(pb.BEYOND_TOP_N_MARK if self.is_marked else pb.BEYOND_TOP_N_REFUSE)
+        rows.ties_in_order = self.is_in_order
+
+    def is_far(self, told, exact):
+        """Whether a raw logprob is off though no other token counts, or by more than the error of the sum and 1e-6 (docs/data-paths.md,
+        Top-n rows). Both are in the words of `wire.told`."""
+        logprob, of_row = (float(np.array(each["logprob"], np.uint32).view(np.float32)) for each in (told, exact))
+        if not told["rounded"] or self.rest == -np.inf:
+            return told["rounded"] or logprob != of_row
+        error = abs(float(np.float32(self.rest)) - self.rest)
+        return abs(logprob - of_row) > 1e-6 + error + float(np.spacing(np.float32(abs(of_row))))
+
+
+def filters_alone(text):
+    """The parameters of a row of a thought that are not what their absence is; nothing where it is of the answer, or forced."""
+    given = {name: value for name, value in text.in_force.items() if name != "thinking_budget" and value != getattr(Params(), name)}
+    return given if thinking.filters(text) and thinking.forced(text) is None else {}
+
+
+def some_count(chance, vocab):
+    """How many logits a list has; often few."""
+    return int(chance.integers(1, vocab + 1)) if chance.random() < 0.7 else min(vocab, int(chance.integers(1, 6)))
+
+
+def ask_alone(params, asked, vocab):
+    """Takes out of a message of parameters what is not asked for."""
+    params.report.entropy = False
+    if asked != "PROCESSED":
+        params.ClearField("report")
+    if asked == "nothing":
+        params.ClearField("logprobs")
+    elif asked == "RAW":
+        params.logprobs.ClearField("token_ids")
+        params.logprobs.top_n = min(TOP_OF_RAW, vocab)
+    return params
+
+
+def compared(asked, said):
+    """What is compared of a token, or of a row."""
+    out = {name: value for name, value in said.items() if name in ("status", "token", "finish", "state", *ASKED[asked])}
+    return {**out, "top": out["top"][:TOP_OF_RAW]} if asked == "RAW" and "top" in out else out
