@@ -31,6 +31,8 @@ class Case:
     mode: str
     state: dict
     is_masked: bool = False
+    # Tokens of which is asked what removed them.
+    whys: tuple = ()
 
     def text(self):
         return Text(self.params, self.prompt, self.output, self.eos, self.seed, self.state, TEXTS)
@@ -38,6 +40,11 @@ class Case:
     def row(self):
         """What is sent."""
         return rounded(logits(self.logits_seed, self.vocab), self.dtype)
+
+    def asking(self, most=64):
+        """The same, with what removed so many of its tokens."""
+        chance = np.random.default_rng(self.logits_seed + 2)
+        return dataclasses.replace(self, whys=tuple(chance.permutation(self.vocab)[:most].tolist()))
 
     def mask(self):
         return np.random.default_rng(self.logits_seed + 1).random(self.vocab) < 0.6 if self.is_masked else None

@@ -1,7 +1,7 @@
 """What the second implementation says of a case beside what the server says of it."""
 
 from croupier import pb
-from second import cases, row, wire
+from second import cases, reasons, row, wire
 
 NONE = -float("inf")
 
@@ -28,7 +28,8 @@ def told(case, result, token):
         token=token, logprob=wire.bits(logprobs.get(token, NONE)), rank=result.rank(case.mode, token), top=listed,
         top_logprobs=wire.bits([logprobs[each] for each in listed]),
         logprobs=wire.bits([logprobs.get(each, NONE) for each in range(min(case.vocab, wire.LISTED))]), support=len(survivors),
-        survivors=survivors, entropy=result.left.entropy().hex(), raw_entropy=result.raw.entropy().hex(), rounded=False)
+        survivors=survivors, entropy=result.left.entropy().hex(), raw_entropy=result.raw.entropy().hex(), rounded=False,
+        why_not=reasons.why_not(result, case.whys))
 
 
 def request(some):
@@ -38,7 +39,7 @@ def request(some):
     message.logits.data = b"".join(case.row().tobytes() for case in some)
     for case in some:
         sent = message.rows.add(
-            params=wire.params_message(case.params, case.seed, case.mode, case.vocab), prompt_token_ids=case.prompt,
+            params=wire.params_message(case), prompt_token_ids=case.prompt,
             output_token_ids=case.output, sampler_state=wire.state_message(case.state))
         if case.is_masked:
             sent.token_mask = wire.mask_bytes(case.mask())

@@ -123,7 +123,7 @@ def some_rounds(seed, count, kind, is_tree, rule, params_of):
     is_in_order = bool(own.random() < 0.5)
     for each in rounds.rounds(seed, count, kind, is_tree, rule, params_of, VOCABS):
         asked = str(own.choice(list(listed.ASKED)))
-        case = dataclasses.replace(each.case, mode="PROCESSED" if asked == "nothing" else asked)
+        case = dataclasses.replace(each.case, mode="PROCESSED" if asked == "nothing" else asked, whys=())
         yield ListedRound(case, kind, each.parents, asked, is_in_order)
 
 
@@ -131,7 +131,7 @@ def some_scores(seed, count, params_of):
     own = np.random.default_rng(seed)
     is_in_order = bool(own.random() < 0.5)
     for each in scores.scores(seed, count, params_of):
-        yield ListedScore(each.case, each.length, is_in_order)
+        yield ListedScore(dataclasses.replace(each.case, whys=()), each.length, is_in_order)
 
 
 def differences(connection, some):

@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 
-from second import adjust, drafts, endings, history, measures, numbers, rounds, row, thinking, verification
+from second import adjust, drafts, endings, history, measures, numbers, reasons, rounds, row, thinking, verification
 
 
 def another_constant():
@@ -58,6 +58,11 @@ def texts_that_stay(text, *_):
 
 def bans_in_another_order(text, vocab, bans=history.bans):
     return dict(reversed(bans(text, vocab).items()))
+
+
+def masks_are_allowed_lists(self, token, removed_by=reasons.Reasons.removed_by):
+    cause, sampler = removed_by(self, token)
+    return "ALLOWED_TOKEN_IDS" if cause == "TOKEN_MASK" else cause, sampler
 
 
 def whole_chance(target, draft, _=1.0, in_common=measures.in_common):

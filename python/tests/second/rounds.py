@@ -53,8 +53,7 @@ class Round:
 
     def message(self):
         """Of its parameters."""
-        case = self.case
-        return wire.params_message(case.params, case.seed, case.mode, case.vocab)
+        return wire.params_message(self.case)
 
     def sent_rows(self):
         return self.rows()
@@ -94,7 +93,8 @@ def rounds(seed, count, kind, is_tree, rule, params_of=None, vocabs=VOCABS):
             int(own.integers(1 << 62)), vocab, eos, "f32", lambda drawing: {**params_of(drawing, rule), **rules.rule_of(drawing, rule)})
         length = int(own.integers(1, 6))
         parents = [int(own.integers(-1, i)) for i in range(length)] if is_tree else list(range(-1, length - 1))
-        yield Round(dataclasses.replace(bounds.going_on(case), is_masked=own.random() < 0.2, state={}), kind, parents)
+        case = dataclasses.replace(bounds.going_on(case), is_masked=own.random() < 0.2, state={})
+        yield Round(case.asking(8) if case.logits_seed % 3 == 0 else case, kind, parents)
 
 
 def draft_of(each):

@@ -20,7 +20,7 @@ SAMPLERS = {
 @dataclasses.dataclass
 class Result:
     """A row's token and what is told of it. `left` has what the token was drawn from, `logits` are as sent, `adjusted` what the samplers
-    began with."""
+    began with. `text` and `mask` are those that it was sampled with."""
 
     status: str
     token: int = -1
@@ -28,6 +28,8 @@ class Result:
     logits: np.ndarray = None
     adjusted: np.ndarray = None
     temperature: float = 1.0
+    text: object = None
+    mask: np.ndarray = None
 
     @functools.cached_property
     def raw(self):
@@ -101,7 +103,7 @@ def sample(logits, text, mask=None):
     if status != "OK":
         return Result(status)
     temperature = orders.temperature(text.in_force, text.position)
-    told = dict(logits=logits, adjusted=adjusted, temperature=temperature)
+    told = dict(logits=logits, adjusted=adjusted, temperature=temperature, text=text, mask=mask)
     if temperature == 0:
         left = greedy(adjusted)
         return Result(status, left.ids[0], left, **told)

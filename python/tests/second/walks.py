@@ -40,8 +40,8 @@ def opening(some):
     step = pb.Step()
     for i, case in enumerate(some):
         step.open.add(
-            sequence_id=i, params=wire.params_message(case.params, case.seed, case.mode, case.vocab), prompt_token_ids=case.prompt,
-            output_token_ids=case.output, sampler_state=wire.state_message(case.state))
+            sequence_id=i, params=wire.params_message(case), prompt_token_ids=case.prompt, output_token_ids=case.output,
+            sampler_state=wire.state_message(case.state))
     return step
 
 

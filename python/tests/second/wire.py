@@ -23,19 +23,20 @@ def fill(message, fields):
             setattr(message, name, value)
 
 
-def params_message(params, seed, mode, vocab):
+def params_message(case):
     """A message that asks for everything that is compared."""
-    message = pb.SamplingParams(seed=seed, return_sampler_state=True)
-    for name, value in params.items():
+    message = pb.SamplingParams(seed=case.seed, return_sampler_state=True)
+    for name, value in case.params.items():
         if name in WRITERS:
             WRITERS[name](message, value)
         else:
             fill(message, {name: value})
-    message.logprobs.mode = getattr(pb, f"LOGPROBS_MODE_{mode}")
-    message.logprobs.top_n = min(vocab, TOP_N)
-    message.logprobs.token_ids.extend(range(min(vocab, LISTED)))
+    message.logprobs.mode = getattr(pb, f"LOGPROBS_MODE_{case.mode}")
+    message.logprobs.top_n = min(case.vocab, TOP_N)
+    message.logprobs.token_ids.extend(range(min(case.vocab, LISTED)))
     message.report.max_surviving_token_ids = 4096
     message.report.entropy = True
+    message.report.why_not_token_ids.extend(case.whys)
     return message
 
 
@@ -116,7 +117,15 @@ def told(token):
         token=token.token_id, logprob=bits(token.logprob), rank=token.rank, top=list(token.top_token_ids),
         top_logprobs=bits(token.top_logprobs), logprobs=bits(token.requested_logprobs), support=report.support_size,
         survivors=list(report.surviving_token_ids), entropy=report.entropy.hex(), raw_entropy=report.raw_entropy.hex(),
-        rounded=token.rounded_logprobs)
+        rounded=token.rounded_logprobs, why_not=[why(each) for each in report.why_not])
+
+
+def why(told):
+    """What a WhyNot message says."""
+    return dict(
+        token=told.token_id, by=pb.RemovedBy.Name(told.removed_by).removeprefix("REMOVED_BY_"),
+        sampler=pb.SamplerKind.Name(told.sampler).removeprefix("SAMPLER_KIND_"), raw=bits(told.raw_logit),
+        adjusted=bits(told.adjusted_logit), probability=bits(told.probability), rank=told.rank)
 
 
 def check_opened(result):
