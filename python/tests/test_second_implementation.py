@@ -216,6 +216,11 @@ def blocks(connection, count=7):
     return [rounds.differences(connection, list(rounds.rounds([SEED, number], 10, "dense", False, "BLOCK"))) for number in range(count)]
 
 
+def kept_drafts(connection):
+    some = (rounds.rounds([SEED, number], 10, "kept", False, "GREEDY", bounds.params, bounds.VOCABS) for number in range(4))
+    return [rounds.differences(connection, list(each)) for each in some]
+
+
 def few_blocks(connection):
     return blocks(connection, 2)
 
@@ -245,6 +250,10 @@ BROKEN = {
     "bans in another order": ((reasons.history, "bans", mistakes.bans_in_another_order), reasons_of(history)),
     "bans of scored tokens in another order": ((reasons.history, "bans", mistakes.bans_in_another_order), scores_of(history)),
     "masks of a draft are allowed lists": ((reasons.Reasons, "removed_by", mistakes.masks_are_allowed_lists), blocks),
+    "survivors by their ids": ((row.Result, "survivors", mistakes.survivors_by_ids), rows_of(everything)),
+    "a state that was not asked for": ((comparison, "of_state", mistakes.state_of_all), rows_of(remembering("mirostat"))),
+    "scores of which nothing is asked tell nothing": ((scores.Score, "told", lambda each: each.case), scores_of(everything)),
+    "draft tokens end a text without those before": ((rounds, "proposed", mistakes.ends_of_one_token), kept_drafts),
     "what a list leaves out counts": ((lists.Listed, "cut", lists.Listed.logits), lists_of(everything)),
     "every list is enough": ((lists.Listed, "needs_an_answer", lambda _: True), lists_of(alone)),
     "what a list leaves out is verified": ((listed.List, "cut", lambda sent: sent.logits), listed_drafts),
@@ -271,5 +280,5 @@ def test_one_case_again(connection):
     kinds = {
         cases.Case: comparison, rounds.Round: rounds, lists.Listed: lists, scores.Score: scores,
         listed_work.ListedRound: listed_work, listed_work.ListedScore: listed_work}
-    written = eval(os.environ["CROUPIER_SECOND_CASE"], {"Params": cases.Params, **{kind.__name__: kind for kind in kinds}})
+    written = eval(os.environ["CROUPIER_SECOND_CASE"], {"Params": cases.Params, "Asked": cases.Asked, **{kind.__name__: kind for kind in kinds}})
     check([kinds[type(written)].differences(connection, [written])])

@@ -17,6 +17,38 @@ TEXTS = tuple(format(token + 2, "b")[1:] for token in range(max(VOCABS)))
 
 
 @dataclasses.dataclass(frozen=True)
+class Asked:
+    """What is to be told. Of `logprobs` tokens; None: of all. `survivors` and the like are those of ReportParams."""
+
+    top_n: int = 20
+    logprobs: int | None = None
+    support: bool = True
+    survivors: int = 4096
+    entropy: bool = True
+    whys: tuple = ()
+    state: bool = True
+    has_logprobs: bool = True
+
+    @property
+    def has_report(self):
+        return bool(self.support or self.survivors or self.entropy or self.whys)
+
+
+def asked(chance):
+    """Everything, or some of it: rows of which less is told take other ways through the server."""
+    if chance.random() < 0.5:
+        return Asked()
+    if chance.random() < 0.3:
+        return NOTHING
+    return Asked(
+        int(chance.choice([0, 1, 5])), int(chance.choice([0, 0, 3])), bool(chance.random() < 0.5), int(chance.choice([0, 0, 1, 5])),
+        bool(chance.random() < 0.3), state=bool(chance.random() < 0.7), has_logprobs=bool(chance.random() < 0.7))
+
+
+NOTHING = Asked(0, 0, False, 0, False, state=False, has_logprobs=False)
+
+
+@dataclasses.dataclass(frozen=True)
 class Case:
     """A row. Its logits are those of `logits(logits_seed, vocab)`, rounded to the dtype."""
 
@@ -31,8 +63,7 @@ class Case:
     mode: str
     state: dict
     is_masked: bool = False
-    # Tokens of which is asked what removed them.
-    whys: tuple = ()
+    asked: Asked = Asked()
 
     def text(self):
         return Text(self.params, self.prompt, self.output, self.eos, self.seed, self.state, TEXTS)
@@ -44,7 +75,15 @@ class Case:
     def asking(self, most=64):
         """The same, with what removed so many of its tokens."""
         chance = np.random.default_rng(self.logits_seed + 2)
-        return dataclasses.replace(self, whys=tuple(chance.permutation(self.vocab)[:most].tolist()))
+        whys = tuple(chance.permutation(self.vocab)[:most].tolist())
+        return dataclasses.replace(self, asked=dataclasses.replace(self.asked, whys=whys))
+
+    def wanted(self):
+        """LogprobsParams.token_ids; in any order, and some twice."""
+        if self.asked.logprobs is None:
+            return list(range(min(self.vocab, 1000)))
+        chance = np.random.default_rng(self.seed)
+        return chance.integers(self.vocab, size=self.asked.logprobs).tolist()
 
     def mask(self):
         return np.random.default_rng(self.logits_seed + 1).random(self.vocab) < 0.6 if self.is_masked else None
@@ -112,8 +151,9 @@ def case(seed, vocab, eos, dtype, params_of):
         output = output[: params.max_tokens - 1]
     ending = {*eos, *params.stop_token_ids}
     output = [token for token in output if token not in ending]
-    return Case(vocab, eos, dtype, params, prompt, output, drawing.random.getrandbits(64), drawing.random.getrandbits(32),
-                drawing.one_of(*MODES), state(drawing, params, len(output)), drawing.chance(0.05))
+    own_seed, logits_seed = drawing.random.getrandbits(64), drawing.random.getrandbits(32)
+    return Case(vocab, eos, dtype, params, prompt, output, own_seed, logits_seed, drawing.one_of(*MODES),
+                state(drawing, params, len(output)), drawing.chance(0.05), asked(np.random.default_rng(logits_seed + 4)))
 
 
 def state(drawing, params, position):

@@ -4,6 +4,7 @@ from croupier import pb
 from second import cases, reasons, row, wire
 
 NONE = -float("inf")
+NO_LOGPROBS = dict(logprob=None, rank=None, top=[], top_logprobs=[], logprobs=[])
 
 
 def expected(case):
@@ -16,20 +17,29 @@ def expected(case):
 def of_token(case, text, result):
     after = row.behind(text, result, result.token).state
     return dict(
-        told(case, result, result.token), finish=text.finish(result.token), state={name: value.hex() for name, value in after.items()})
+        told(case, result, result.token), finish=text.finish(result.token), state=of_state(case, after), truncated=False)
 
 
 def told(case, result, token):
     """Of a token that a row gave, in the words of `wire.told`."""
-    logprobs = result.logprobs(case.mode)
-    listed = list(logprobs)[: wire.TOP_N]
-    survivors = result.survivors()
+    asked, survivors = case.asked, result.survivors()
+    entropies = (result.left.entropy().hex(), result.raw.entropy().hex()) if asked.entropy else (None, None)
     return dict(
-        token=token, logprob=wire.bits(logprobs.get(token, NONE)), rank=result.rank(case.mode, token), top=listed,
-        top_logprobs=wire.bits([logprobs[each] for each in listed]),
-        logprobs=wire.bits([logprobs.get(each, NONE) for each in range(min(case.vocab, wire.LISTED))]), support=len(survivors),
-        survivors=survivors, entropy=result.left.entropy().hex(), raw_entropy=result.raw.entropy().hex(), rounded=False,
-        why_not=reasons.why_not(result, case.whys))
+        of_logprobs(case, result, token) if asked.has_logprobs else NO_LOGPROBS, token=token, rounded=False,
+        support=len(survivors) if asked.has_report else None, survivors=survivors[: asked.survivors],
+        **dict(zip(("entropy", "raw_entropy"), entropies)), why_not=reasons.why_not(result, asked.whys))
+
+
+def of_logprobs(case, result, token):
+    logprobs = result.logprobs(case.mode)
+    top = list(logprobs)[: case.asked.top_n]
+    return dict(
+        logprob=wire.bits(logprobs.get(token, NONE)), rank=result.rank(case.mode, token), top=top,
+        top_logprobs=wire.bits([logprobs[each] for each in top]), logprobs=wire.bits([logprobs.get(each, NONE) for each in case.wanted()]))
+
+
+def of_state(case, state):
+    return {name: value.hex() for name, value in state.items()} if case.asked.state else {}
 
 
 def request(some):
@@ -48,19 +58,20 @@ def request(some):
 
 def observed(answer):
     """Of one row of an answer to `request`."""
-    return of_row(answer, [answer.token])
+    return {**of_row(answer, [answer.token]), "seed": answer.seed}
 
 
 def of_row(answer, tokens):
     status = wire.status(answer)
     if status != "OK":
         return {"status": status}
-    return {"status": status, **wire.told(tokens[0]), "finish": wire.finish(answer), "state": wire.state(answer)}
+    return dict(
+        wire.told(tokens[0]), status=status, finish=wire.finish(answer), state=wire.state(answer), truncated=answer.truncated)
 
 
 def differences(connection, some):
     """Of the cases of one message those that differ, written out."""
-    compared = [(case, expected(case), observed(answer)) for case, answer in zip(some, connection.sample(request(some)).rows)]
+    compared = [(case, {**expected(case), "seed": case.seed}, observed(answer)) for case, answer in zip(some, connection.sample(request(some)).rows)]
     return [written(*each) for each in compared if each[1] != each[2]]
 
 

@@ -15,7 +15,7 @@ def finish(text, token):
             return "STOP_SEQUENCE"
         if is_loop(output, params.repetition_detection):
             return "REPETITION"
-    return "MAX_TOKENS" if len(output) == params.max_tokens else "UNSPECIFIED"
+    return "MAX_TOKENS" if 0 < params.max_tokens <= len(output) else "UNSPECIFIED"
 
 
 def is_loop(output, rule):

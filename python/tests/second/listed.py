@@ -11,10 +11,13 @@ from second.candidates import token_order
 from second.params import Params
 
 # What is asked for beside the token: docs/data-paths.md says that the rest needs the whole row.
-TEMPERED = ("logprob", "rank", "top", "top_logprobs", "logprobs", "rounded")
-ASKED = {"nothing": (), "TEMPERED": TEMPERED, "RAW": ("rank", "top"), "PROCESSED": (*TEMPERED, "support", "survivors")}
-
 TOP_OF_RAW = 2
+LOGPROBS = cases.Asked(support=False, survivors=0, entropy=False)
+ASKED = {
+    "nothing": dataclasses.replace(cases.NOTHING, state=True), "TEMPERED": LOGPROBS,
+    "RAW": dataclasses.replace(LOGPROBS, top_n=TOP_OF_RAW, logprobs=0), "PROCESSED": cases.Asked(entropy=False)}
+# Raw logprobs are rounded, and the rest is compared by itself.
+NOT_COMPARED = ("logprob", "top_logprobs", "rounded")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -102,20 +105,10 @@ def some_count(chance, vocab):
     return int(chance.integers(1, vocab + 1)) if chance.random() < 0.7 else min(vocab, int(chance.integers(1, 6)))
 
 
-def ask_alone(params, asked, vocab):
-    """Takes out of a message of parameters what is not asked for."""
-    params.report.entropy = False
-    if asked != "PROCESSED":
-        params.ClearField("report")
-    if asked == "nothing":
-        params.ClearField("logprobs")
-    elif asked == "RAW":
-        params.logprobs.ClearField("token_ids")
-        params.logprobs.top_n = min(TOP_OF_RAW, vocab)
-    return params
+def asking(case, asked):
+    return dataclasses.replace(case, mode="PROCESSED" if asked == "nothing" else asked, asked=ASKED[asked])
 
 
 def compared(asked, said):
     """What is compared of a token, or of a row."""
-    out = {name: value for name, value in said.items() if name in ("status", "token", "finish", "state", *ASKED[asked])}
-    return {**out, "top": out["top"][:TOP_OF_RAW]} if asked == "RAW" and "top" in out else out
+    return {name: value for name, value in said.items() if asked != "RAW" or name not in NOT_COMPARED}

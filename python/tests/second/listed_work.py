@@ -42,9 +42,6 @@ class Lists:
         drawn = [False] if self.asked == "nothing" else [False, said["lossless"]]
         return [{**said, "truncated": True, "lossless": lossless} for lossless in drawn]
 
-    def message(self):
-        return listed.ask_alone(super().message(), self.asked, self.case.vocab)
-
     def text_alone(self):
         """The text without what is not about its rows."""
         params = Params(**{name: value for name, value in self.case.params.items() if name != "acceptance"})
@@ -123,15 +120,14 @@ def some_rounds(seed, count, kind, is_tree, rule, params_of):
     is_in_order = bool(own.random() < 0.5)
     for each in rounds.rounds(seed, count, kind, is_tree, rule, params_of, VOCABS):
         asked = str(own.choice(list(listed.ASKED)))
-        case = dataclasses.replace(each.case, mode="PROCESSED" if asked == "nothing" else asked, whys=())
-        yield ListedRound(case, kind, each.parents, asked, is_in_order)
+        yield ListedRound(listed.asking(each.case, asked), kind, each.parents, asked, is_in_order)
 
 
 def some_scores(seed, count, params_of):
     own = np.random.default_rng(seed)
     is_in_order = bool(own.random() < 0.5)
     for each in scores.scores(seed, count, params_of):
-        yield ListedScore(dataclasses.replace(each.case, whys=()), each.length, is_in_order)
+        yield ListedScore(listed.asking(each.case, each.case.mode), each.length, is_in_order)
 
 
 def differences(connection, some):

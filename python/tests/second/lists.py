@@ -44,8 +44,7 @@ def some_lists(seed, count, params_of):
         if np.isfinite(cases.as_f32_row(case.row())).any() and not special(case):
             size = listed.some_count(own, case.vocab)
             asked = str(own.choice(list(listed.ASKED)))
-            case = dataclasses.replace(bounds.going_on(case), mode="PROCESSED" if asked == "nothing" else asked)
-            yield Listed(case, size, is_in_order, bool(own.random() < 0.5), asked)
+            yield Listed(listed.asking(bounds.going_on(case), asked), size, is_in_order, bool(own.random() < 0.5), asked)
 
 
 def special(case):
@@ -57,9 +56,8 @@ def request(some):
     """One message."""
     message = comparison.request([each.case for each in some])
     message.ClearField("logits")
-    for each, sent in zip(some, message.rows):
+    for each in some:
         each.list().put(message.top_n)
-        listed.ask_alone(sent.params, each.asked, each.case.vocab)
     return message
 
 
@@ -74,12 +72,13 @@ def differences(connection, some):
     """Of the lists of one message those that differ, written out: refused though they need not be, or another result than the row's."""
     wrong = []
     for each, answer in zip(some, connection.sample(request(some)).rows):
-        of_server = listed.compared(each.asked, comparison.observed(answer))
+        of_server = listed.compared(each.asked, comparison.of_row(answer, [answer.token]))
         is_enough = each.needs_an_answer()
         if of_server["status"] == "BEYOND_TOP_N" and not each.is_marked and not is_enough:
             continue
         is_cut = not is_enough and (answer.truncated or (each.is_marked and of_server["status"] != "OK"))
         of_second = listed.compared(each.asked, expected(each, each.cut() if is_cut else each.logits()))
+        of_second.update({"truncated": True} if answer.truncated and is_cut else {})
         if of_second != of_server or (is_enough and answer.truncated) or is_far(each, answer, is_cut):
             wrong.append(comparison.written(each, of_second, of_server))
     return wrong

@@ -65,6 +65,18 @@ def masks_are_allowed_lists(self, token, removed_by=reasons.Reasons.removed_by):
     return "ALLOWED_TOKEN_IDS" if cause == "TOKEN_MASK" else cause, sampler
 
 
+def survivors_by_ids(result, survivors=row.Result.survivors):
+    return sorted(survivors(result))
+
+
+def state_of_all(_, state):
+    return {name: value.hex() for name, value in state.items()}
+
+
+def ends_of_one_token(each, draft, proposed=rounds.proposed):
+    return proposed(each, dataclasses.replace(draft, parents=[-1] * len(draft.tokens)))
+
+
 def whole_chance(target, draft, _=1.0, in_common=measures.in_common):
     return in_common(target, draft)
 

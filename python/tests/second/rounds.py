@@ -51,10 +51,6 @@ class Round:
             probabilities.append(None if self.kind == "deterministic" else cases.as_f32_row(self.encoded(probs)[0]))
         return tokens, probabilities
 
-    def message(self):
-        """Of its parameters."""
-        return wire.params_message(self.case)
-
     def sent_rows(self):
         return self.rows()
 
@@ -117,21 +113,31 @@ def draft_of(each):
     return draft, "OK"
 
 
+def proposed(each, draft):
+    """What is told of kept draft tokens: nothing but how the text would end with each (WorkResult.finish_reason)."""
+    text = each.case.text()
+    for token, parent in zip(draft.tokens, draft.parents):
+        output = [*text.output, *(draft.tokens[node] for node in draft.path(parent))]
+        yield {**wire.NOTHING, "token": token, "finish": dataclasses.replace(text, output=output).finish(token)}
+
+
 def expected(each, rows=None):
     """With these rows of the target, if they are not the round's own."""
     draft, failure = draft_of(each)
+    told = list(proposed(each, draft)) if each.kind == "kept" else draft.tokens
     if failure != "OK":
-        return {"drafted": draft.tokens, "status": failure, "next": following(each, each.case.text(), "UNSPECIFIED")}
+        return {"drafted": told, "status": failure, "next": following(each, each.case.text(), "UNSPECIFIED")}
     verification = Measured(each.case.text(), draft, each.rows() if rows is None else rows, each.target_masks())
     verdict = verification.run()
-    out = {"drafted": draft.tokens, "status": verdict.status,
+    out = {"drafted": told, "status": verdict.status,
            "next": following(each, verdict.text or each.case.text(), verdict.finish or "UNSPECIFIED")}
     if verdict.status == "OK":
         places = zip([-1, *verdict.path], verdict.tokens)
         out.update(
             told=[comparison.told(each.case, verification.target(place), token) for place, token in places], path=verdict.path,
             tests=verification.told() if each.is_measured() else [], last=verdict.last, lossless=verification.is_lossless(verdict),
-            finish=verdict.finish, truncated=False, state={name: value.hex() for name, value in verdict.text.state.items()})
+            finish=verdict.finish, truncated=False, state=comparison.of_state(each.case, verdict.text.state),
+            accepted=len(verdict.path))
     return out
 
 
@@ -181,7 +187,7 @@ def draft(stream, some, out):
                 work.token_masks = wire.mask_bytes(some[i].draft_masks()[node])
         for i, answer in zip(going, stream.step(step, [some[i].sent_draft_rows()[node] for i in going]).work):
             out[i]["status"] = wire.status(answer)
-            out[i]["drafted"] += [token.token_id for token in answer.tokens]
+            out[i]["drafted"] += [{**wire.told(token), "finish": wire.finish(answer)} for token in answer.tokens]
 
 
 def differences(connection, some):
@@ -197,8 +203,8 @@ def observed(connection, some):
         opening = pb.Step()
         for i, each in enumerate(some):
             opening.open.add(
-                sequence_id=i, params=each.message(), prompt_token_ids=each.case.prompt, output_token_ids=each.case.output)
-        wire.check_opened(stream.step(opening, []))
+                sequence_id=i, params=wire.params_message(each.case), prompt_token_ids=each.case.prompt, output_token_ids=each.case.output)
+        wire.check_opened(opening, stream.step(opening, []))
         out = [{"drafted": [], "status": "OK"} for _ in some]
         if some[0].kind == "kept":
             draft(stream, some, out)
@@ -225,7 +231,7 @@ def verify(stream, some, out):
         message = work_of(step, i, some[i])
         message.measure = some[i].is_measured()
         if some[i].kind == "kept":
-            message.draft_token_ids.extend(out[i]["drafted"])
+            message.draft_token_ids.extend(told["token"] for told in out[i]["drafted"])
     for i, answer in zip(going, stream.step(step, [target for i in going for target in some[i].sent_rows()]).work):
         out[i]["status"] = wire.status(answer)
         if out[i]["status"] == "OK":
@@ -237,4 +243,5 @@ def verified(answer):
         told=[wire.told(token) for token in answer.tokens], path=list(answer.verify.accepted_path),
         tests=[measures.said(test) for test in answer.verify.tests],
         last=pb.LastToken.Name(answer.verify.last_token).removeprefix("LAST_TOKEN_"), finish=wire.finish(answer),
-        state=wire.state(answer), lossless=answer.verify.lossless, truncated=answer.truncated)
+        state=wire.state(answer), lossless=answer.verify.lossless, truncated=answer.truncated,
+        accepted=answer.verify.accepted_count)

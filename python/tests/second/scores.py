@@ -9,9 +9,6 @@ from croupier import pb
 from second import bounds, cases, comparison, row, wire
 from second.params import Params, Text
 
-# What is told of a row as it was sent, which has no parameters.
-OF_RAW = ("token", "logprob", "rank", "top", "top_logprobs", "logprobs", "rounded")
-
 
 @dataclasses.dataclass(frozen=True)
 class Score:
@@ -23,9 +20,16 @@ class Score:
     def rows(self):
         return [cases.logits(self.case.logits_seed + place, self.case.vocab) for place in range(self.length)]
 
-    def message(self):
-        """Of its parameters."""
-        return wire.params_message(self.case)
+    def is_bare(self):
+        """Whether it does not say what to tell: the raw logprob and rank (ScoreWork.logprobs)."""
+        return not self.case.asked.has_logprobs
+
+    def told(self):
+        """The case as its scores are told, in mode RAW without a report (Token.report)."""
+        asked = dataclasses.replace(self.case.asked, top_n=0, logprobs=0, has_logprobs=True) if self.is_bare() else self.case.asked
+        if self.case.mode == "RAW":
+            asked = dataclasses.replace(asked, support=False, survivors=0, entropy=False, whys=())
+        return dataclasses.replace(self.case, asked=asked)
 
     def sent_rows(self):
         return self.rows()
@@ -60,6 +64,7 @@ def scores(seed, count, params_of):
     [some] = cases.messages(seed, 1, count, params_of)
     for case in some:
         case = bounds.going_on(dataclasses.replace(case, dtype="f32", is_masked=own.random() < 0.3))
+        case = case if case.asked.has_logprobs else dataclasses.replace(case, mode="RAW")
         yield Score(case.asking(8) if case.logits_seed % 3 == 0 else case, int(own.integers(1, 5)))
 
 
@@ -75,8 +80,8 @@ def scored(each, rows=None):
     failed = next((result.status for result in results if result.status != "OK"), None)
     if failed:
         return {"status": failed}
-    told = [comparison.told(each.case, *one) for one in zip(results, each.tokens)]
-    return {"status": "OK", "truncated": False, "told": [{name: one[name] for name in OF_RAW} for one in told] if is_raw else told}
+    told = [comparison.told(each.told(), *one) for one in zip(results, each.tokens)]
+    return {"status": "OK", "truncated": False, "told": told}
 
 
 def of_sent(logits):
@@ -91,36 +96,35 @@ def observed(connection, some):
         for i, each in enumerate(some):
             case = each.case
             opening.open.add(
-                sequence_id=i, params=each.message(), prompt_token_ids=case.prompt, output_token_ids=case.output,
+                sequence_id=i, params=wire.params_message(case), prompt_token_ids=case.prompt, output_token_ids=case.output,
                 sampler_state=wire.state_message(case.state))
-        wire.check_opened(stream.step(opening, []))
+        wire.check_opened(opening, stream.step(opening, []))
         answers = stream.step(step(some), [logits for each in some for logits in each.sent_rows()]).work
         plain = pb.Step()
         for i in range(len(some)):
             plain.work.add(sequence_id=i).sample.SetInParent()
         following = stream.step(plain, [each.case.row() for each in some]).work
-    return [{**seen(each, answer), "next": comparison.of_row(after, after.tokens)} for each, answer, after in zip(some, answers, following)]
+    return [{**seen(answer), "next": comparison.of_row(after, after.tokens)} for answer, after in zip(answers, following)]
 
 
 def step(some):
     out = pb.Step()
     for i, each in enumerate(some):
-        work = out.work.add(sequence_id=i)
+        # Raw scores need no sequence.
+        work = out.work.add(**({} if each.is_bare() and each.length % 2 else {"sequence_id": i}))
         work.score.token_ids.extend(each.tokens)
-        work.score.logprobs.CopyFrom(each.message().logprobs)
+        if not each.is_bare():
+            work.score.logprobs.CopyFrom(wire.params_message(each.case).logprobs)
         if each.masks()[0] is not None:
             work.token_masks = b"".join(wire.mask_bytes(mask) for mask in each.masks())
     return out
 
 
-def seen(each, answer):
+def seen(answer):
     status = wire.status(answer)
     if status != "OK":
         return {"status": status}
-    told = [wire.told(token) for token in answer.tokens]
-    if each.case.mode == "RAW":
-        told = [{name: one[name] for name in OF_RAW} for one in told]
-    return {"status": status, "truncated": answer.truncated, "told": told}
+    return {"status": status, "truncated": answer.truncated, "told": [wire.told(token) for token in answer.tokens]}
 
 
 def differences(connection, some):

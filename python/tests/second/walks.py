@@ -18,7 +18,8 @@ def differences(connection, some, positions=POSITIONS):
     """Of texts of one stream those that differ, written out."""
     first, wrong = some[0], []
     with wire.Stream(connection, first.vocab, first.eos) as stream:
-        wire.check_opened(stream.step(opening(some), []))
+        first_step = opening(some)
+        wire.check_opened(first_step, stream.step(first_step, []))
         going = dict(enumerate(some))
         for _ in range(positions):
             step = pb.Step()

@@ -6,13 +6,11 @@ import grpc
 import numpy as np
 
 from croupier import pb
+from second.numbers import LOW_64
 
 DTYPES = {"f32": pb.LOGITS_DTYPE_F32, "f16": pb.LOGITS_DTYPE_F16, "bf16": pb.LOGITS_DTYPE_BF16}
 OPTIONS = [("grpc.default_authority", "localhost"), ("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
 STATE = {"mu": "mirostat_mu", "sum": "adaptive_sum", "weight": "adaptive_weight"}
-TOP_N = 20
-# Tokens whose logprobs are asked for.
-LISTED = 1000
 
 
 def fill(message, fields):
@@ -24,19 +22,23 @@ def fill(message, fields):
 
 
 def params_message(case):
-    """A message that asks for everything that is compared."""
-    message = pb.SamplingParams(seed=case.seed, return_sampler_state=True)
+    """With what is asked for."""
+    asked = case.asked
+    message = pb.SamplingParams(seed=case.seed, return_sampler_state=asked.state)
     for name, value in case.params.items():
         if name in WRITERS:
             WRITERS[name](message, value)
         else:
             fill(message, {name: value})
-    message.logprobs.mode = getattr(pb, f"LOGPROBS_MODE_{case.mode}")
-    message.logprobs.top_n = min(case.vocab, TOP_N)
-    message.logprobs.token_ids.extend(range(min(case.vocab, LISTED)))
-    message.report.max_surviving_token_ids = 4096
-    message.report.entropy = True
-    message.report.why_not_token_ids.extend(case.whys)
+    if asked.has_logprobs:
+        message.logprobs.mode = getattr(pb, f"LOGPROBS_MODE_{case.mode}")
+        message.logprobs.top_n = min(case.vocab, asked.top_n)
+        message.logprobs.token_ids.extend(case.wanted())
+    if asked.has_report:
+        message.report.support_size = asked.support
+        message.report.max_surviving_token_ids = asked.survivors
+        message.report.entropy = asked.entropy
+        message.report.why_not_token_ids.extend(asked.whys)
     return message
 
 
@@ -93,6 +95,8 @@ def state_message(state):
 
 
 def status(answer):
+    """In words, and whether there are words for people beside it."""
+    assert bool(answer.message) == (answer.status != pb.ROW_STATUS_OK), answer
     return pb.RowStatus.Name(answer.status).removeprefix("ROW_STATUS_")
 
 
@@ -111,13 +115,19 @@ def bits(numbers):
 
 
 def told(token):
-    """What a Token message says."""
+    """What a Token message says; None where it says nothing."""
     report = token.report
+    logprob, rank = (getattr(token, name) if token.HasField(name) else None for name in ("logprob", "rank"))
+    entropies = (getattr(report, name).hex() if report.HasField(name) else None for name in ("entropy", "raw_entropy"))
     return dict(
-        token=token.token_id, logprob=bits(token.logprob), rank=token.rank, top=list(token.top_token_ids),
-        top_logprobs=bits(token.top_logprobs), logprobs=bits(token.requested_logprobs), support=report.support_size,
-        survivors=list(report.surviving_token_ids), entropy=report.entropy.hex(), raw_entropy=report.raw_entropy.hex(),
-        rounded=token.rounded_logprobs, why_not=[why(each) for each in report.why_not])
+        token=token.token_id, logprob=None if logprob is None else bits(logprob), rank=rank, top=list(token.top_token_ids),
+        top_logprobs=bits(token.top_logprobs), logprobs=bits(token.requested_logprobs), rounded=token.rounded_logprobs,
+        support=report.support_size if token.HasField("report") else None, survivors=list(report.surviving_token_ids),
+        **dict(zip(("entropy", "raw_entropy"), entropies)), why_not=[why(each) for each in report.why_not])
+
+
+# What a Token message says of which nothing was asked.
+NOTHING = told(pb.Token())
 
 
 def why(told):
@@ -128,10 +138,11 @@ def why(told):
         adjusted=bits(told.adjusted_logit), probability=bits(told.probability), rank=told.rank)
 
 
-def check_opened(result):
-    """Whether a step opened all of its sequences."""
-    for answer in result.open:
-        assert answer.status == pb.OPEN_STATUS_OK, answer.error
+def check_opened(step, result):
+    """Whether a step opened all of its sequences, where it should (OpenResult)."""
+    said = [(answer.sequence_id, answer.seed, answer.position, pb.OpenStatus.Name(answer.status)) for answer in result.open]
+    assert said == [
+        (given.sequence_id, given.params.seed, len(given.output_token_ids), "OPEN_STATUS_OK") for given in step.open], result.open
 
 
 class Connection:
@@ -152,7 +163,7 @@ class Stream:
         self.requests = queue.Queue()
         config = pb.StreamConfig(vocab_size=vocab, logits_dtype=pb.LOGITS_DTYPE_F32, eos_token_ids=eos)
         self.requests.put(pb.DecodeRequest(config=config))
-        self.answers = connection.decode(iter(self.requests.get, None))
+        self.answers, self.steps = connection.decode(iter(self.requests.get, None)), 0
         next(self.answers)
 
     def __enter__(self):
@@ -167,5 +178,10 @@ class Stream:
         for row in rows[len(whole):]:
             row.put(step.top_n)
         step.inline.data = b"".join(row.tobytes() for row in whole)
+        # Any number that is not the one before.
+        self.steps = step.step_id = self.steps * 6364136223846793005 + 1442695040888963407 & LOW_64
         self.requests.put(pb.DecodeRequest(step=step))
-        return next(self.answers).step
+        result = next(self.answers).step
+        is_whole = len(result.open) == len(step.open) and len(result.work) == len(step.work)
+        assert is_whole and result.step_id == step.step_id and not result.in_slots and not result.HasField("refusal")
+        return result
