@@ -242,7 +242,7 @@ BROKEN = {
     "verified tokens by another rank": ((row.Result, "rank", mistakes.rank_of_what_is_left), blocks),
     "masks of other rows": ((rounds, "Measured", mistakes.masks_of_other_rows), few_blocks),
     "a measure against the whole target": ((measures.Measured, "left_for_later", mistakes.nothing_is_taken), trees("REJECTION")),
-    "a block's measure without its factor": ((measures, "in_common", mistakes.whole_chance), few_blocks),
+    "a block's measure without its factor": ((measures, "in_common", mistakes.whole_chance), blocks),
     "expected as if all tokens were alike": ((measures, "share_of", mistakes.all_tokens_alike), trees("TYPICAL")),
     "tests in another order": ((measures.Measured, "turns", mistakes.tests_in_the_order_of_the_draft), trees("GREEDY")),
     "verified tokens are forgotten": ((rounds, "following", mistakes.verified_and_forgotten), few_blocks),

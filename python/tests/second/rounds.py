@@ -87,7 +87,7 @@ def rounds(seed, count, kind, is_tree, rule, params_of=None, vocabs=VOCABS):
     for _ in range(count):
         case = cases.case(
             int(own.integers(1 << 62)), vocab, eos, "f32", lambda drawing: {**params_of(drawing, rule), **rules.rule_of(drawing, rule)})
-        length = int(own.integers(1, 6))
+        length = int(own.integers(0, 6))
         parents = [int(own.integers(-1, i)) for i in range(length)] if is_tree else list(range(-1, length - 1))
         case = dataclasses.replace(bounds.going_on(case), is_masked=own.random() < 0.2, state={})
         yield Round(case.asking(8) if case.logits_seed % 3 == 0 else case, kind, parents)
@@ -165,8 +165,9 @@ def work_of(step, number, each):
     elif each.kind == "dense":
         sent = [each.encoded(probs) for probs in probabilities]
         verify.dense.probs = b"".join(probs.tobytes() for probs, _ in sent)
-        verify.dense.dtype = wire.DTYPES[sent[0][1]]
+        verify.dense.dtype = wire.DTYPES[each.encoded(np.ones(1))[1]]
     else:
+        verify.sparse.SetInParent()
         for probs in probabilities:
             listed = np.flatnonzero(probs)[::-1]
             verify.sparse.counts.append(len(listed))

@@ -56,10 +56,10 @@ class Verification:
         """docs/speculative.md, How draft tokens are accepted, and VerifyResult.lossless."""
         rule = self.acceptance["rule"]
         places = [-1, *verdict.path][: len(verdict.tokens)]
-        if rule == "RELAXED":
+        if rule == "RELAXED" and self.draft.tokens:
             return all(self.is_strict(self.text_at(place)) for place in places)
         is_one = all(len(self.target(place).survivors()) == 1 for place in places)
-        return rule in ("REJECTION", "BLOCK") or (rule in ("GREEDY", "TYPICAL") and is_one)
+        return rule in ("REJECTION", "BLOCK") or not self.draft.tokens or (rule in ("GREEDY", "TYPICAL") and is_one)
 
     def is_strict(self, text):
         """Where RELAXED does not relax."""
@@ -83,7 +83,8 @@ class Verification:
         try:
             if rule == "BLOCK" and draft.is_chain() and not self.is_certain(nodes):
                 return self.block()
-            return self.walk() if rule in ("REJECTION", "BLOCK") else self.longest()
+            # Without draft tokens the row is a plain one under every rule.
+            return self.walk() if rule in ("REJECTION", "BLOCK") or not draft.tokens else self.longest()
         except NoToken as failure:
             return Verdict(str(failure))
 
