@@ -10,8 +10,8 @@ import os
 import pytest
 
 from second import (
-    bounds, candidates, cases, comparison, drafts, endings, filters, listed, listed_work, lists, measures, mirostat, mistakes, numbers,
-    orders, reasons, rounds, row, rules, scores, thinking, verification, walks, wire)
+    advice, bounds, candidates, cases, comparison, drafts, endings, filters, listed, listed_work, lists, measures, mirostat, mistakes,
+    numbers, orders, proposers, reasons, rounds, row, rules, scores, speculation, thinking, verification, walks, wire)
 from second.kinds import REMEMBERING, alone, everything, history, of_engine, of_mark, own_order, remembering, thoughts_alone
 
 SEED = 20261128
@@ -112,6 +112,15 @@ def test_verifications_are_equal(connection, kind, shape, rule):
     check(rounds.differences(connection, each) for each in some)
 
 
+@pytest.mark.parametrize("rule", rounds.RULES)
+def test_what_is_to_be_drafted_next_is_equal(connection, rule):
+    check(speculations(connection, [SEED], rule))
+
+
+def test_a_draft_is_advised_again(connection):
+    check(idle_texts(connection))
+
+
 @pytest.mark.parametrize("number", range(3))
 def test_texts_think_and_end_where_they_have_to(connection, number):
     check(thinking_texts(connection, [SEED, number], 4))
@@ -127,6 +136,18 @@ def test_drafts_think_and_end_where_they_have_to(connection, shape, rule):
 @pytest.mark.parametrize("shape", ["chain", "tree"])
 def test_drafts_of_thoughts_are_equal(connection, shape, rule):
     check(thoughtful_rounds(connection, [SEED, *shape.encode()], shape == "tree", rule))
+
+
+def speculations(connection, seed, rule, count=3):
+    return [speculation.differences(connection, list(speculation.texts([*seed, number], 10, rule))) for number in range(count)]
+
+
+def idle_texts(connection):
+    return [speculation.differences(connection, list(speculation.idle_texts([SEED], 4)), 90)]
+
+
+def suffixes_and_rejections(connection):
+    return speculations(connection, [SEED], "REJECTION")
 
 
 def thinking_texts(connection, seed, count):
@@ -262,6 +283,10 @@ BROKEN = {
     "rounded logprobs are exact": ((listed.List, "is_far", lambda _, told, exact: told["logprob"] != exact["logprob"]), scores_of_lists),
     "every list is enough to score": ((listed_work.ListedScore, "is_enough", lambda _: True), scores_of_lists),
     "refused drafts are verified": ((listed_work.ListedRound, "unchanged", mistakes.as_if_verified), listed_drafts),
+    "a draft ends a token later": ((proposers, "room", mistakes.room_for_one_more), suffixes_and_rejections),
+    "the first match counts": ((proposers, "longest_match", mistakes.first_match), suffixes_and_rejections),
+    "outcomes do not fade": ((advice.Acceptance, "fade", lambda _: None), suffixes_and_rejections),
+    "no draft is advised again": ((advice, "WINDOW", 1 << 32), idle_texts),
     "nothing is learned": ((mirostat, "learned", lambda text, *_: text.state), learning),
 }
 
@@ -279,6 +304,6 @@ def test_a_mistake_is_seen(connection, monkeypatch, name):
 def test_one_case_again(connection):
     kinds = {
         cases.Case: comparison, rounds.Round: rounds, lists.Listed: lists, scores.Score: scores,
-        listed_work.ListedRound: listed_work, listed_work.ListedScore: listed_work}
+        speculation.Speculated: speculation, listed_work.ListedRound: listed_work, listed_work.ListedScore: listed_work}
     written = eval(os.environ["CROUPIER_SECOND_CASE"], {"Params": cases.Params, "Asked": cases.Asked, **{kind.__name__: kind for kind in kinds}})
     check([kinds[type(written)].differences(connection, [written])])

@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 
-from second import adjust, drafts, endings, history, measures, numbers, reasons, rounds, row, thinking, verification
+from second import adjust, drafts, endings, history, measures, numbers, proposers, reasons, rounds, row, thinking, verification
 
 
 def another_constant():
@@ -75,6 +75,15 @@ def state_of_all(_, state):
 
 def ends_of_one_token(each, draft, proposed=rounds.proposed):
     return proposed(each, dataclasses.replace(draft, parents=[-1] * len(draft.tokens)))
+
+
+def room_for_one_more(text, room=proposers.room):
+    return room(text) + 1
+
+
+def first_match(tokens, rule, longest_match=proposers.longest_match):
+    length, places = longest_match(tokens, rule)
+    return length, places[::-1]
 
 
 def whole_chance(target, draft, _=1.0, in_common=measures.in_common):

@@ -20,7 +20,8 @@ HISTORY = dict(
     no_repeat_ngram=None, length_penalty=None, dry_multiplier=0.0, dry_base=1.75, dry_allowed_length=2, dry_penalty_last_n=-1,
     dry_sequence_breakers=(), dry_max_ngram=0, dry_max_occurrences=0, dry_early_exit_match_len=0, forced_first_token=None,
     forced_last_token=None, stop_token_sequences=(), repetition_detection=None, thinking_budget=None)
-DEFAULTS = {"engine": "CROUPIER", **SAMPLERS, **HISTORY, "kgw": None, "synthid": None, "gumbel": None, "acceptance": None}
+DEFAULTS = {"engine": "CROUPIER", **SAMPLERS, **HISTORY, "kgw": None, "synthid": None, "gumbel": None, "acceptance": None,
+            "proposer": None, "draft_length": None}
 
 
 def as_sent(given):

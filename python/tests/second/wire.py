@@ -66,6 +66,11 @@ def write_acceptance(message, value):
     fill(message.acceptance, {name: number for name, number in value.items() if name != "rule"})
 
 
+def write_proposer(message, value):
+    message.proposer.kind = getattr(pb, f"PROPOSER_KIND_{value['kind']}")
+    fill(message.proposer, {name: given for name, given in value.items() if name != "kind"})
+
+
 # Parameters that are not a field of the same name.
 WRITERS = {
     "engine": lambda message, value: setattr(message, "engine_order", getattr(pb, f"ENGINE_ORDER_{value}")),
@@ -77,6 +82,7 @@ WRITERS = {
     "no_repeat_ngram": lambda message, value: fill(message.no_repeat_ngram, value),
     "length_penalty": lambda message, value: fill(message.length_penalty, dict(zip(("start", "factor"), value))),
     "repetition_detection": lambda message, value: fill(message.repetition_detection, value),
+    "proposer": write_proposer, "draft_length": lambda message, value: fill(message.draft_length, value),
     "thinking_budget": write_thinking, "stop_token_sequences": words("stop_token_sequences"),
     "bad_words": words("bad_words"), "dry_sequence_breakers": words("dry_sequence_breakers"),
     "kgw": mark("kgw"), "synthid": mark("synthid"), "gumbel": mark("gumbel"), "acceptance": write_acceptance,

@@ -1,0 +1,58 @@
+"""What the sidecar proposes by itself: docs/speculative.md, Proposers in the sidecar, and ProposerParams of the schema."""
+
+from second.numbers import as_f32, f32
+
+MOST_VOTERS = 64
+DEFAULTS = {
+    "NGRAM": dict(max_draft_tokens=8, min_match=2, max_match=5),
+    "SUFFIX": dict(max_draft_tokens=8, min_match=1, max_match=24, min_token_prob=0.1)}
+
+
+def room(text):
+    """How many draft tokens `max_tokens` leaves room for: the last token needs none (WorkResult.proposed_token_ids)."""
+    return text.params.max_tokens - text.position - 1 if text.params.max_tokens else 1 << 32
+
+
+def proposed(text, advised):
+    """Draft tokens that follow the text, no more than are advised."""
+    rule = text.params.proposer
+    if rule is None:
+        return []
+    rule = {**DEFAULTS[rule["kind"]], **rule}
+    most = min(rule["max_draft_tokens"], room(text), *([] if advised is None else [advised]))
+    length, places = longest_match(text.tokens, rule)
+    if not places:
+        return []
+    return followed(text.tokens, places[0], most) if rule["kind"] == "NGRAM" else voted(text.tokens, places, min(most, length), rule)
+
+
+def longest_match(tokens, rule):
+    """Its length, and the places behind it, the latest first."""
+    for length in range(min(rule["max_match"], len(tokens) - 1), rule["min_match"] - 1, -1):
+        places = [place for place in range(len(tokens) - 1, length - 1, -1) if tokens[place - length : place] == tokens[-length:]]
+        if places:
+            return length, places
+    return 0, []
+
+
+def followed(tokens, place, count):
+    """Prompt lookup: a match that reaches the end of the text goes on into the draft."""
+    draft = []
+    for i in range(place, place + count):
+        draft.append([*tokens, *draft][i])
+    return draft
+
+
+def voted(tokens, places, count, rule):
+    """Suffix matching."""
+    voters, draft = places[:MOST_VOTERS], []
+    everyone = len(voters)
+    while len(draft) < count:
+        votes = [[*tokens, *draft][place + len(draft)] for place in voters]
+        # Of equals the one that was seen last.
+        winner = max(votes, key=votes.count)
+        if f32(votes.count(winner)) / f32(everyone) < f32(as_f32(rule["min_token_prob"])):
+            break
+        voters = [place for place, vote in zip(voters, votes) if vote == winner]
+        draft.append(winner)
+    return draft
