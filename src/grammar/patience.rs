@@ -8,7 +8,7 @@ const MOST_WAIT: Duration = Duration::from_secs(10);
 
 /// The time that the grammars of one message have, all together, to begin to be compiled; it runs from the first of them on. With a time
 /// for each, a message of many would keep its room for all of these.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub struct Patience {
     until: OnceLock<Instant>,
     /// It ends then whenever it begins.
@@ -23,7 +23,8 @@ impl Patience {
     }
 
     /// Until when they may wait.
-    pub(super) fn until(&self) -> Instant {
+    #[must_use]
+    pub fn until(&self) -> Instant {
         let until = *self.until.get_or_init(|| Instant::now() + MOST_WAIT);
         self.at_most.map_or(until, |at_most| at_most.min(until))
     }

@@ -22,8 +22,8 @@ pub(super) fn most_alone(limits: &Limits) -> usize {
     MOST_ALONE.min(limits.max_queued_steps / 4).max(1)
 }
 
-/// Threads that the calls of a server may take beside those of the runtime.
+/// Threads that the calls of a server may take beside those of the runtime: one for what a stream opens, and one for what it leases.
 #[must_use]
 pub fn most_threads(limits: &Limits) -> usize {
-    limits.max_streams.min(MOST_STREAMS) + most_alone(limits) + OTHERS
+    2 * limits.max_streams.min(MOST_STREAMS) + most_alone(limits) + OTHERS
 }

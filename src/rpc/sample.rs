@@ -13,13 +13,15 @@ use super::{Received, Shared};
 use crate::engine::Origin;
 use crate::engine::StreamHandle;
 use crate::engine::step::{LogitsBlock, Masks, Step, Work, WorkKind};
-use crate::error::Error;
+use crate::error::{Error, Refusal};
 use crate::grammar::Patience;
 use crate::message::codec::{Looked, RawSampleRequest};
 use crate::proto;
 use crate::trace::context::Context;
 use std::sync::Arc;
 use std::time::Instant;
+use tokio::sync::SemaphorePermit;
+use tokio::time::timeout_at;
 use tonic::{Response, Status};
 
 /// A call in progress; counted however it ends.
@@ -85,11 +87,13 @@ pub(super) async fn run(call: &mut Call, request: RawSampleRequest) -> Result<pr
     let arrived = received.at;
     *span = shared.sample_span(call.parent, &received);
     shared.admit()?;
-    // It never closes. Meanwhile the call has neither a thread nor a place, and ends with its deadline.
-    let turn = if batch_takes_long(&request, &shared.given) { shared.alone.acquire().await.ok() } else { None };
-    let begun = begin((shared, &call.caller), span, request, received, call.deadline);
-    drop(turn);
-    // What took that long cannot be left, and its own error would not be what the client expects.
+    let patience = call.deadline.patience();
+    let begun = match turn(shared, &request, received.bytes, &patience).await {
+        // It has its turn until it is begun.
+        Ok(_turn) => begin((shared, &call.caller), span, request, received, &patience),
+        Err(error) => Err(error),
+    };
+    // What takes long cannot be left meanwhile, and its own error would not be what the client expects.
     let mut stream = if call.deadline.is_over() { return Err(Error::DeadlineExceeded) } else { begun? };
     let answer = stream.reply().await.ok_or(Error::EngineStopped)?;
     let finished = answer.finished;
@@ -104,22 +108,41 @@ pub(super) async fn run(call: &mut Call, request: RawSampleRequest) -> Result<pr
     Ok(response)
 }
 
+/// A turn at taking in a batch that may take long. Who waits for one has neither a thread nor a place in the queue, but counts as
+/// it did while its message was on its way.
+async fn turn<'s>(
+    shared: &'s Shared,
+    request: &proto::SampleRequest,
+    bytes: usize,
+    patience: &Patience,
+) -> Result<Option<SemaphorePermit<'s>>, Error> {
+    if !batch_takes_long(request, &shared.given) {
+        return Ok(None);
+    }
+    if let Ok(turn) = shared.alone.try_acquire() {
+        return Ok(Some(turn));
+    }
+    let _waits = (shared.engine.admit_alone()?, shared.engine.admit_message(bytes)?);
+    let turn = timeout_at(patience.until().into(), shared.alone.acquire()).await;
+    // It never closes.
+    turn.map(Result::ok).map_err(|_| Error::Refused(Refusal::GrammarsBusy))
+}
+
 /// Hands the batch to the engine, once there is room for it.
 fn begin(
     (shared, caller): (&Shared, &Caller),
     span: &mut MaybeSpan,
     request: proto::SampleRequest,
     mut received: Received,
-    deadline: Deadline,
+    patience: &Patience,
 ) -> Result<StreamHandle, Error> {
     let place = shared.engine.place(received.bytes)?;
     let mut unknown = std::mem::take(&mut received.unknown);
-    let patience = deadline.patience();
-    let (config, step, rows) = read(shared, request, received, &patience)?;
+    let (config, step, rows) = read(shared, request, received, patience)?;
     traces::tell(span, |facts| traces::named(facts, &config.model, step.id));
     traces::tell(span, |facts| traces::asked(facts, &step));
     let open: Vec<_> = (0..).zip(rows).map(|(id, row)| opening(id, row)).collect();
-    let (take_long, openings) = (take_long(&open, &config), shared.openings(&config, patience));
+    let (take_long, openings) = (take_long(&open, &config), shared.openings(&config, patience.clone()));
     let open = open.into_iter().enumerate();
     let open = open.map(|(at, wire)| openings.open(wire, unknown.of_opening(at)));
     // They are opened here.

@@ -31,21 +31,25 @@ fn request(which: usize) -> SampleRequest {
 #[tokio::test(flavor = "multi_thread")]
 async fn calls_that_wait_for_grammars_take_no_place_and_may_leave() {
     const CALLS: usize = 24;
-    let server = TestServer::with_limits(|limits| limits.max_queued_steps = 8).await;
+    // A quarter of these are taken in at once.
+    let server = TestServer::with_limits(|limits| limits.max_queued_steps = 32).await;
     let mut worker = server.worker().await;
     worker.step(open_step(vec![open(1, seeded(1))])).await;
     let begun = Instant::now();
     let mut calls = Vec::new();
     for which in 0..CALLS {
         let (mut client, mut request) = (server.client().await, tonic::Request::new(request(which)));
-        request.set_timeout(Duration::from_millis(700));
+        request.set_timeout(Duration::from_millis(500));
         calls.push(tokio::spawn(async move { client.sample(request).await }));
     }
-    let mut steps = 0;
+    let message = prost::Message::encoded_len(&request(0)) as f64;
+    let (mut steps, mut most_places, mut most_bytes) = (0, 0.0f64, 0.0f64);
     while !calls.iter().all(tokio::task::JoinHandle::is_finished) {
         // A refused step fails here.
         token(&only(worker.step(sample_step(&[(1, logits(1, steps))])).await));
         steps += 1;
+        most_places = most_places.max(server.series("croupier_queue_depth"));
+        most_bytes = most_bytes.max(server.series("croupier_in_flight_bytes"));
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     let mut left = 0;
@@ -57,6 +61,8 @@ async fn calls_that_wait_for_grammars_take_no_place_and_may_leave() {
         }
     }
     assert!(left > 0, "they took too little time to wait for each other: {:?}", begun.elapsed());
+    assert!(most_places <= 9.0, "{most_places} places in the queue");
+    assert!(most_bytes > 12.0 * message, "messages that wait count: {most_bytes} of {message} each");
     // The few that are compiled for nobody end with that.
     server.expect_series("croupier_in_flight_bytes", 0.0).await;
 }
