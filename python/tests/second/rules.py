@@ -23,7 +23,9 @@ def acceptance(drawing, rule):
     if rule == "SYNTHETIC":
         return {"synthetic_rate": drawing.between(0.3, 1)}
     if rule == "TYPICAL" and drawing.chance(0.7):
-        return {"typical_epsilon": drawing.between(0, 1), "typical_alpha": drawing.between(0.1, 3)}
+        # 0 takes whatever has a share.
+        epsilon = 0.0 if drawing.chance(0.15) else drawing.between(0, 1)
+        return {"typical_epsilon": epsilon, "typical_alpha": drawing.between(0.1, 3)}
     if rule == "RELAXED" and drawing.chance(0.7):
         return {"relaxed_top_n": drawing.random.randint(1, 5), "relaxed_delta": drawing.between(0, 1),
                 "relaxed_in_thinking_only": drawing.chance(0.5)}
