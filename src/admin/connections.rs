@@ -59,7 +59,7 @@ impl Listener {
     }
 
     fn within(bounds: Bounds, socket: TcpListener, metrics: Metrics) -> Self {
-        let spare = Spare::new();
+        let spare = Spare::of_process();
         let acceptor = Acceptor::new(metrics.clone()).with(spare.clone());
         let places = Arc::new(Semaphore::new(bounds.places));
         Self { socket, acceptor, spare, metrics, bounds, places, open: VecDeque::new() }

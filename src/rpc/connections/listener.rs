@@ -11,6 +11,7 @@ use crate::error::Reason;
 use crate::metrics::{Metrics, Transport};
 use crate::rpc::caller::Peer;
 use metrics::Gauge;
+use rustix::io::Errno;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::pin;
@@ -82,19 +83,19 @@ impl Acceptor {
     /// The next socket.
     pub async fn next<L: Accept>(&self, listener: &L) -> L::Io {
         loop {
-            match listener.accept().await {
+            match self.accepted(listener).await {
                 Ok(io) => return io,
                 Err(error) => {
                     self.metrics.accept_errors.increment(1);
-                    if let Some(spare) = self.spare.as_ref().filter(|spare| is_lack(&error) && spare.give_up()) {
+                    if let Some(spare) = self.spare.as_ref().filter(|_| is_lack(&error)) {
                         // Without a descriptor the system does not say whether anybody is there.
-                        let accepted = at_once(listener.accept()).await;
-                        if let Some(Ok(io)) = accepted {
-                            return io;
-                        }
-                        spare.keep();
-                        if accepted.is_none() {
-                            continue;
+                        match in_place_of(spare, listener).await {
+                            Some(Poll::Ready(Ok(io))) => return io,
+                            Some(Poll::Pending) => {
+                                spare.keep();
+                                continue;
+                            }
+                            Some(Poll::Ready(Err(_))) | None => spare.keep(),
                         }
                     }
                     if let Some(more) = self.complaints.next(Instant::now()) {
@@ -104,6 +105,20 @@ impl Acceptor {
                 }
             }
         }
+    }
+}
+
+impl Acceptor {
+    /// A socket, with any descriptor but one that the process's spare one waits for: that is another acceptor's.
+    async fn accepted<L: Accept>(&self, listener: &L) -> io::Result<L::Io> {
+        let mut accepted = pin!(listener.accept());
+        let poll = |cx: &mut Context<'_>| match &self.spare {
+            Some(_) => accepted.as_mut().poll(cx),
+            None => {
+                Spare::beside(|| accepted.as_mut().poll(cx)).unwrap_or_else(|| Poll::Ready(Err(Errno::MFILE.into())))
+            }
+        };
+        poll_fn(poll).await
     }
 }
 
@@ -238,20 +253,16 @@ pub(super) async fn accept_each<L: Accept, T, F: Future<Output = ()>>(
     }
 }
 
-/// What comes of it without waiting, if anything.
-async fn at_once<F: Future>(future: F) -> Option<F::Output> {
-    let mut future = pin!(future);
-    let now = |cx: &mut Context<'_>| match future.as_mut().poll(cx) {
-        Poll::Ready(output) => Poll::Ready(Some(output)),
-        Poll::Pending => Poll::Ready(None),
-    };
-    poll_fn(now).await
+/// What comes of accepting with the descriptor of `spare`, without waiting; `None` where that is given up already.
+async fn in_place_of<L: Accept>(spare: &Spare, listener: &L) -> Option<Poll<io::Result<L::Io>>> {
+    let mut accepted = pin!(listener.accept());
+    poll_fn(|cx| Poll::Ready(spare.in_its_place(|| accepted.as_mut().poll(cx)))).await
 }
 
 /// Whether there is no descriptor left.
 fn is_lack(error: &io::Error) -> bool {
-    let is_full = |error| [rustix::io::Errno::MFILE, rustix::io::Errno::NFILE].contains(&error);
-    rustix::io::Errno::from_io_error(error).is_some_and(is_full)
+    let is_full = |error| [Errno::MFILE, Errno::NFILE].contains(&error);
+    Errno::from_io_error(error).is_some_and(is_full)
 }
 
 /// What to do about an error.
@@ -314,7 +325,7 @@ mod tests {
         async fn accept(&self) -> io::Result<Self::Io> {
             let tried = self.0.fetch_add(1, Ordering::Relaxed);
             assert!(tried < 100, "it spins");
-            Err([rustix::io::Errno::MFILE, rustix::io::Errno::NOBUFS][tried % 2].into())
+            Err([Errno::MFILE, Errno::NOBUFS][tried % 2].into())
         }
     }
 
@@ -329,7 +340,7 @@ mod tests {
     #[test]
     fn a_lack_of_descriptors_is_told_what_to_do() {
         let of = |errno: rustix::io::Errno| advice(&io::Error::from(errno)).contains("ulimit");
-        assert!(of(rustix::io::Errno::MFILE) && of(rustix::io::Errno::NFILE) && !of(rustix::io::Errno::INTR));
+        assert!(of(Errno::MFILE) && of(Errno::NFILE) && !of(Errno::INTR));
     }
 
     #[tokio::test]

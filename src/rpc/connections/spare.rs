@@ -1,8 +1,11 @@
 //! A descriptor that is kept for one connection more, where the process has no other left.
+//!
+//! It is closed for that connection, and opened again behind it. Whoever else waits for a descriptor must not get it in between: there
+//! would be none for the next one.
 
 use crate::locks::lock;
 use std::fs::File;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 /// Kept until it is given up. Who took a connection for it takes it [back](Self::keep) when that is closed.
 #[derive(Debug, Clone)]
@@ -21,23 +24,44 @@ impl Spare {
         spare
     }
 
-    /// Closes it, so that another can be opened; says whether there was one.
-    pub(super) fn give_up(&self) -> bool {
-        lock(&self.0).take().is_some()
+    /// The one that a server's listeners know of.
+    #[must_use]
+    pub fn of_process() -> Self {
+        OF_PROCESS.get_or_init(Self::new).clone()
+    }
+
+    /// What `take` does with the descriptor that this one was; `None` if it is given up already.
+    pub(super) fn in_its_place<R>(&self, take: impl FnOnce() -> R) -> Option<R> {
+        let mut held = lock(&self.0);
+        held.take()?;
+        Some(take())
+    }
+
+    /// What `take` does with any other descriptor; `None` where the process's own is given up: the next free one is for that.
+    pub(super) fn beside<R>(take: impl FnOnce() -> R) -> Option<R> {
+        let Some(Self(spare)) = OF_PROCESS.get() else { return Some(take()) };
+        let mut held = lock(spare);
+        open(&mut held);
+        held.is_some().then(take)
     }
 
     /// Opens one, unless it is there. It may fail as long as there is none.
     pub(super) fn keep(&self) {
-        let mut held = lock(&self.0);
-        if held.is_none() {
-            *held = File::open("/dev/null").ok();
-        }
+        open(&mut lock(&self.0));
     }
 
     /// For a connection, to be dropped behind it.
     #[must_use]
     pub fn behind(&self) -> Behind {
         Behind(self.clone())
+    }
+}
+
+static OF_PROCESS: OnceLock<Spare> = OnceLock::new();
+
+fn open(held: &mut Option<File>) {
+    if held.is_none() {
+        *held = File::open("/dev/null").ok();
     }
 }
 
@@ -61,8 +85,8 @@ mod tests {
     fn it_is_there_once_and_again_behind_each_connection() {
         let spare = Spare::new();
         let behind = spare.behind();
-        assert!(spare.give_up() && !spare.give_up());
+        assert_eq!((spare.in_its_place(|| 1), spare.in_its_place(|| 2)), (Some(1), None));
         drop(behind);
-        assert!(spare.give_up());
+        assert_eq!(spare.in_its_place(|| 3), Some(3));
     }
 }
