@@ -102,6 +102,8 @@ async fn tell_of_ends(tls: Arc<Reloaded<ServerTls>>) {
             let file = current.cert.display();
             tracing::warn!(%file, ended_s = ended, "the certificate has ended; clients will refuse it");
             told = Some(current.expires);
+        } else if ended <= 0 {
+            told = None;
         }
         drop(current);
         tokio::time::sleep(LOOK).await;

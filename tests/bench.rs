@@ -151,7 +151,7 @@ fn files_that_are_no_credentials_are_mistakes() {
 /// Its servers end with it, and leave nothing.
 #[test]
 fn a_signal_ends_what_it_has_started() {
-    for (signal, code) in [("-TERM", 143), ("-INT", 130)] {
+    for (signal, code) in [("-TERM", 143), ("-INT", 130), ("-HUP", 129)] {
         let folder = tempfile::tempdir().expect("a folder");
         let mut command = Command::new(env!("CARGO_BIN_EXE_croupier"));
         command.args(["bench", "--spawn", "uds", "--baseline", "--vocab", "512", "--duration", "60s"]);
@@ -163,8 +163,19 @@ fn a_signal_ends_what_it_has_started() {
             std::thread::sleep(std::time::Duration::from_millis(10));
         }
         let id = bench.id().to_string();
+        let children = children_of(&id);
+        assert_eq!(children.len(), 2, "the server and the baseline");
         assert!(Command::new("kill").args([signal, &id]).status().expect("kill runs").success());
         assert_eq!(bench.wait().expect("it ends").code(), Some(code));
-        assert_eq!(sockets(), 0, "a server was left running");
+        assert_eq!(sockets(), 0);
+        let left: Vec<_> = children.iter().filter(|child| std::path::Path::new("/proc").join(child).exists()).collect();
+        assert!(left.is_empty(), "{left:?} run on");
     }
+}
+
+/// Of all its threads.
+fn children_of(id: &str) -> Vec<String> {
+    let threads = std::fs::read_dir(format!("/proc/{id}/task")).expect("it runs").flatten();
+    let of_each = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok());
+    of_each.flat_map(|ids| ids.split_whitespace().map(str::to_owned).collect::<Vec<_>>()).collect()
 }

@@ -36,7 +36,9 @@ use crate::config::EXIT_CONFIG;
 use crate::dial::Access;
 use crate::output;
 use crate::sampling::logits::Dtype;
+use std::future::poll_fn;
 use std::process::ExitCode;
+use std::task::Poll;
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -210,7 +212,7 @@ pub enum BenchError {
     #[error("{0}")]
     Args(String),
     /// The signal that ended it.
-    #[error("stopped by signal {0} before anything was measured")]
+    #[error("stopped by signal {0}")]
     Stopped(i32),
     /// Nothing could be written or listened on.
     #[error(transparent)]
@@ -276,13 +278,17 @@ fn failed(error: &BenchError) -> ExitCode {
 fn block_on<T>(work: impl Future<Output = Result<T, BenchError>>) -> Result<T, BenchError> {
     let runtime = tokio::runtime::Runtime::new()?;
     let done = runtime.block_on(async {
-        let mut terminate = signal(SignalKind::terminate())?;
-        let mut interrupt = signal(SignalKind::interrupt())?;
-        let stopped = |kind: SignalKind| Err(BenchError::Stopped(kind.as_raw_value()));
+        let kinds = [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup(), SignalKind::quit()];
+        let signals = kinds.into_iter().map(|kind| Ok((kind, signal(kind)?)));
+        let mut signals = signals.collect::<std::io::Result<Vec<_>>>()?;
+        let stopped = poll_fn(|context| {
+            let mut all = signals.iter_mut();
+            let came = all.find_map(|(kind, signal)| signal.poll_recv(context).is_ready().then_some(*kind));
+            came.map_or(Poll::Pending, Poll::Ready)
+        });
         tokio::select! {
             done = work => done,
-            _ = terminate.recv() => stopped(SignalKind::terminate()),
-            _ = interrupt.recv() => stopped(SignalKind::interrupt()),
+            kind = stopped => Err(BenchError::Stopped(kind.as_raw_value())),
         }
     });
     // What still runs on its threads may not hold up the end.

@@ -280,7 +280,12 @@ fn the_log_names_a_certificate_that_has_ended() {
     command.arg("--tls-cert").arg(mounted.path("tls.crt")).arg("--tls-key").arg(mounted.path("tls.key"));
     let mut server = command.stderr(std::process::Stdio::piped()).spawn().expect("it starts");
     let log = std::io::BufReader::new(server.stderr.take().expect("a log"));
-    let line = std::io::BufRead::lines(log).map_while(Result::ok).find(|line| line.contains("has ended"));
+    let (sender, told) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let found = std::io::BufRead::lines(log).map_while(Result::ok).find(|line| line.contains("has ended"));
+        let _ = found.map(|line| sender.send(line));
+    });
+    let line = told.recv_timeout(NEVER).ok();
     let _ = server.kill();
     let _ = server.wait();
     assert!(line.as_ref().is_some_and(|line| line.contains("tls.crt")), "{line:?}");
