@@ -106,9 +106,7 @@ impl Acceptor {
             }
         }
     }
-}
 
-impl Acceptor {
     /// A socket, with any descriptor but one that the process's spare one waits for: that is another acceptor's.
     async fn accepted<L: Accept>(&self, listener: &L) -> io::Result<L::Io> {
         let mut accepted = pin!(listener.accept());
