@@ -343,6 +343,31 @@ def test_the_plugin_registers_where_a_server_is_named(sglang, monkeypatch):
     assert isinstance(sglang._sampler.factories["croupier"](), sglang._sampler.Sampler)
 
 
+@pytest.mark.parametrize("raw, resolved, refused", [
+    ("EAGLE", "EAGLE", "EAGLE"), (None, "NGRAM", "NGRAM"), ("DSPARK", AttributeError, "DSPARK"), ("STANDALONE", ValueError, "STANDALONE"),
+    # As with --enable-return-aux-hidden-states, where the argument names a way to capture.
+    ("EAGLE3", None, None), ("none", "NONE", None), (None, None, None), (None, ValueError, None),
+])
+def test_speculative_decoding_is_refused_at_the_start(sglang, monkeypatch, raw, resolved, refused):
+    """`eagle_sample` of 0.5.23 (speculative/eagle_utils.py) draws what it verifies and what comes behind it, and asks no sampler."""
+    monkeypatch.setattr(sglang._sampler, "get_server_args", lambda: types.SimpleNamespace(random_seed=11, speculative_algorithm=raw))
+    context = types.ModuleType("sglang.srt.runtime_context")
+
+    def get_spec():
+        if isinstance(resolved, type):
+            raise resolved("config namespace 'spec' not published")
+        return types.SimpleNamespace(speculative_algorithm=resolved)
+
+    context.get_spec = get_spec
+    monkeypatch.setitem(sys.modules, "sglang.srt.runtime_context", context)
+    sglang.register("unix:/tmp/croupier.sock")
+    if refused is None:
+        assert isinstance(sglang._sampler.factories["croupier"](), sglang._sampler.Sampler)
+        return
+    with pytest.raises(ValueError, match=f"--speculative-algorithm is {refused}.*leave it out"):
+        sglang._sampler.factories["croupier"]()
+
+
 def test_a_sampling_mask_is_refused_by_name(sglang, server):
     given = info(ROWS)
     given.sampling_mask_batch_indices = [0]

@@ -7,7 +7,7 @@ one's own, `register(address)` does. SGLang tells its sampler neither which requ
 text of its own: temperature, top_k, top_p, min_p and seed are the request's, penalties, grammars and logit_bias are SGLang's and come
 before. Other parameters that need no history come from the request's `custom_params["croupier"]`, fields of `SamplingParams`, where custom
 logit processors are enabled and the request has one: SGLang hands custom_params on only then. A request with wrong ones is aborted, which
-its client sees as HTTP 400.
+its client sees as HTTP 400. Not with speculative decoding, whose verification draws tokens without SGLang's sampler.
 """
 
 from __future__ import annotations
@@ -70,6 +70,9 @@ class CroupierSampler(Sampler):  # type: ignore[misc, unused-ignore]  # Where th
 
     def __init__(self, address: str, data_path: str = "auto", random_seed: int = 0, reconnect_within: float = 30.0,
                  max_rows: int | None = None) -> None:
+        if algorithm := _speculative_algorithm():
+            raise ValueError(f"--speculative-algorithm is {algorithm}, but SGLang draws tokens without its sampler where it verifies drafts: leave "
+                             "it out, or take another --sampling-backend")
         super().__init__()
         self.torch = needed("torch", "torch", type(self).__name__)
         self._address = address
@@ -279,6 +282,20 @@ def _random_seed() -> int:
     for rank in ("dp_rank", "attn_dp_rank"):
         seed = mixed(seed & MASK, _parallel(rank) or 0)
     return seed
+
+
+def _speculative_algorithm() -> str | None:
+    """SGLang's, by its arguments; None where it speculates nothing, or says nothing yet."""
+    found: Any
+    try:
+        # What it has made of them: it may name a way to capture hidden states alone.
+        found = needed("sglang.srt.runtime_context", "sglang", __name__).get_spec().speculative_algorithm
+    except (AttributeError, ImportError, ValueError):
+        try:
+            found = _sampler.get_server_args().speculative_algorithm
+        except (AttributeError, ValueError):
+            found = None
+    return None if found is None or str(found).upper() == "NONE" else str(found)
 
 
 def _parallel(name: str) -> int | None:
