@@ -41,7 +41,7 @@ def fake_torch():
     module = types.ModuleType("torch")
     module.from_numpy = lambda array: array.view(Tensor)
     module.tensor = lambda values, device=None, dtype=None: np.asarray(values, dtype).view(Tensor)
-    module.int64 = np.int64
+    module.int64, module.int32, module.float32 = np.int64, np.int32, np.float32
     return module
 
 

@@ -368,11 +368,29 @@ def test_speculative_decoding_is_refused_at_the_start(sglang, monkeypatch, raw, 
         sglang._sampler.factories["croupier"]()
 
 
-def test_a_sampling_mask_is_refused_by_name(sglang, server):
-    given = info(ROWS)
-    given.sampling_mask_batch_indices = [0]
-    with pytest.raises(ValueError, match="return_sampling_mask"):
-        forward(sglang.CroupierSampler(server.uds), logits(4), given)
+def test_a_sampling_mask_is_refused_by_name(sglang, server, monkeypatch, caplog):
+    """SGLang 0.5.23 ends a request that has no status of a mask, or the status INVALID, by itself (`get_sampling_mask_finish_reason` of
+    managers/scheduler_components/batch_result_processor.py). With pipeline parallelism a stage has no logits_output without one."""
+    given, rows = info(ROWS[:1] * 4), logits(4)
+    given.sampling_mask_batch_indices = [1, 3]
+    sampler = sglang.CroupierSampler(server.uds)
+    for _ in range(2):
+        tokens, output = forward(sampler, rows, given)
+        assert tokens == rows.argmax(1).tolist() and not hasattr(output, "sampling_mask_output")
+    # A warning, and that once.
+    assert [record.levelname for record in caplog.records] == ["WARNING"] and "return_sampling_mask" in caplog.text
+    monkeypatch.setattr(sglang._sampler, "SamplingMaskOutput", types.SimpleNamespace, raising=False)
+    monkeypatch.setattr(sglang._sampler, "SamplingMaskStatus", types.SimpleNamespace(OK=0, OVERFLOW=1, INVALID=2), raising=False)
+    for stages, statuses in ((1, None), (2, [2, 2])):
+        monkeypatch.setattr(sglang._sampler, "get_parallel", lambda: types.SimpleNamespace(pp_size=stages), raising=False)
+        tokens, output = forward(sampler, rows, given)
+        mask = getattr(output, "sampling_mask_output", None)
+        assert tokens == rows.argmax(1).tolist() and (mask and mask.statuses.tolist()) == statuses
+    assert mask.lengths.tolist() == mask.selected_logprobs.tolist() == [0, 0] and len(mask.token_ids) == 2
+    assert mask.support_logprobs is None and len(caplog.records) == 1
+    # Where nobody asks, nothing is said.
+    given.sampling_mask_batch_indices = None
+    assert not hasattr(forward(sampler, rows, given)[1], "sampling_mask_output")
 
 
 def test_without_sglang_the_import_says_what_is_missing(monkeypatch):

@@ -7,7 +7,8 @@ one's own, `register(address)` does. SGLang tells its sampler neither which requ
 text of its own: temperature, top_k, top_p, min_p and seed are the request's, penalties, grammars and logit_bias are SGLang's and come
 before. Other parameters that need no history come from the request's `custom_params["croupier"]`, fields of `SamplingParams`, where custom
 logit processors are enabled and the request has one: SGLang hands custom_params on only then. A request with wrong ones is aborted, which
-its client sees as HTTP 400. Not with speculative decoding, whose verification draws tokens without SGLang's sampler.
+its client sees as HTTP 400, and one with return_sampling_mask, which its client sees as HTTP 500. Not with speculative decoding, whose
+verification draws tokens without SGLang's sampler.
 """
 
 from __future__ import annotations
@@ -77,15 +78,13 @@ class CroupierSampler(Sampler):  # type: ignore[misc, unused-ignore]  # Where th
         self.torch = needed("torch", "torch", type(self).__name__)
         self._address = address
         self._options: dict[str, Any] = dict(data_path=data_path, reconnect_within=reconnect_within, max_rows=max_rows)
-        self._seed, self._steps, self._is_amid = random_seed, 0, False
+        self._seed, self._steps, self._is_amid, self._has_told_of_masks = random_seed, 0, False, False
         # Connected in the process that samples; not an attribute that torch.nn looks into.
         self.__dict__["_stream"] = None
 
     def forward(self, logits_output: Any, sampling_info: Any, return_logprob: bool, top_logprobs_nums: Any, token_ids_logprobs: Any,
                 positions: Any, *, logprob_logits: Any = None) -> Any:
         """As of `Sampler`: next token ids, and logprobs into `logits_output`."""
-        if getattr(sampling_info, "sampling_mask_batch_indices", None) is not None:
-            raise ValueError("return_sampling_mask is asked for, which the sampling backend croupier does not do")
         logits = self._preprocess_logits(logits_output.next_token_logits, sampling_info)
         tokens = self._choose(logits, sampling_info, positions)
         if return_logprob:
@@ -97,7 +96,25 @@ class CroupierSampler(Sampler):  # type: ignore[misc, unused-ignore]  # Where th
             found = self.output_logprob_processor.compute_logprobs(logprobs, top_logprobs_nums, token_ids_logprobs, tokens)
             found.write_output_to(logits_output)
         self._sync_token_ids_across_tp(tokens, sampling_info)
+        asking = getattr(sampling_info, "sampling_mask_batch_indices", None)
+        if asking is not None:
+            self._give_no_masks(logits_output, len(asking))
         return tokens
+
+    def _give_no_masks(self, logits_output: Any, count: int) -> None:
+        """To requests with return_sampling_mask, each of which SGLang ends where it has none, and no other."""
+        if not self._has_told_of_masks:
+            self._has_told_of_masks = True
+            _log.warning("return_sampling_mask is asked for, which the sampling backend croupier does not do: SGLang aborts such requests")
+        if (_parallel("pp_size") or 1) > 1:
+            # Other stages of a pipeline are told of a mask alone, and fail where they are told nothing.
+            torch, device = self.torch, logits_output.next_token_logits.device
+            logits_output.sampling_mask_output = _sampler.SamplingMaskOutput(
+                token_ids=torch.tensor([[0]] * count, dtype=torch.int32, device=device),
+                lengths=torch.tensor([0] * count, dtype=torch.int32, device=device),
+                selected_logprobs=torch.tensor([0] * count, dtype=torch.float32, device=device),
+                support_logprobs=None,
+                statuses=torch.tensor([int(_sampler.SamplingMaskStatus.INVALID)] * count, dtype=torch.int32, device=device))
 
     def _choose(self, logits: Any, info: Any, positions: Any) -> Any:
         count = len(logits)
