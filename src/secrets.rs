@@ -6,7 +6,7 @@ use crate::reload::{self, Change, Reloaded, Watcher};
 use crate::tls::ServerTls;
 use crate::tokens::Tokens;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -56,7 +56,7 @@ impl Secrets {
         if let Some(tls) = self.tls {
             let (requests, metrics) = (requests.clone(), metrics.clone());
             show_expiry(&metrics, &tls.current.current());
-            background.spawn(tell_of_ends(Arc::clone(&tls.current)));
+            background.spawn(tell_of_validity(Arc::clone(&tls.current)));
             background.spawn(tls.watcher.run(requests, move |tls, change| {
                 told(&metrics, Secret::Tls, &change);
                 show_expiry(&metrics, tls);
@@ -87,24 +87,22 @@ fn told(metrics: &Metrics, secret: Secret, change: &Change) {
 }
 
 fn show_expiry(metrics: &Metrics, tls: &ServerTls) {
-    metrics.tls_certificate_expiry.set(tls.expires as f64);
+    metrics.tls_certificate_expiry.set(tls.validity.ends as f64);
 }
 
-/// Tells of each certificate that has ended, and is in force all the same: at once, or when it ends.
-async fn tell_of_ends(tls: Arc<Reloaded<ServerTls>>) {
+/// Tells of each certificate that is in force and not valid, as one that has ended: at once, or when it ends.
+async fn tell_of_validity(tls: Arc<Reloaded<ServerTls>>) {
     const LOOK: Duration = Duration::from_secs(5);
     let mut told = None;
     loop {
         let current = tls.current();
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
-        let ended = i64::try_from(now).unwrap_or(i64::MAX).saturating_sub(current.expires);
-        if ended > 0 && told != Some(current.expires) {
+        let complaint = current.validity.complaint();
+        let wrong = complaint.is_some().then_some(current.validity);
+        if let Some(complaint) = complaint.filter(|_| told != wrong) {
             let file = current.cert.display();
-            tracing::warn!(%file, ended_s = ended, "the certificate has ended; clients will refuse it");
-            told = Some(current.expires);
-        } else if ended <= 0 {
-            told = None;
+            tracing::warn!(%file, "the certificate {complaint}; clients will refuse it");
         }
+        told = wrong;
         drop(current);
         tokio::time::sleep(LOOK).await;
     }

@@ -87,6 +87,29 @@ fn a_check_tells_what_a_start_would_and_starts_nothing() {
     assert!(told.contains("--threads") && told.contains("tls-cert and tls-key belong together"), "{told}");
 }
 
+#[test]
+fn a_check_tells_of_a_certificate_that_clients_refuse() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let check = |from, until| {
+        let mut params = rcgen::CertificateParams::new(vec!["croupier.example".to_owned()]).expect("a name");
+        (params.not_before, params.not_after) = (rcgen::date_time_ymd(from, 1, 1), rcgen::date_time_ymd(until, 1, 1));
+        let key = rcgen::KeyPair::generate().expect("a key");
+        let (cert, private) = (folder.path().join("cert.pem"), folder.path().join("key.pem"));
+        std::fs::write(&cert, params.self_signed(&key).expect("a certificate").pem()).expect("it is written");
+        std::fs::write(&private, key.serialize_pem()).expect("it is written");
+        let flags = [format!("--tls-cert={}", cert.display()), format!("--tls-key={}", private.display())];
+        let output = croupier(&["serve", "--check", &flags[0], &flags[1]]);
+        assert_eq!(output.status.code(), Some(0), "a server starts with it");
+        text(&output.stdout)
+    };
+    let right = "the configuration is right; nothing was started\n";
+    assert_eq!(check(2001, 2096), right);
+    for (from, until, part) in [(2001, 2002, "the certificate has ended "), (2095, 2096, "is not valid yet")] {
+        let told = check(from, until);
+        assert!(told.starts_with("--tls-cert: ") && told.contains(part) && told.ends_with(right), "{told}");
+    }
+}
+
 /// As if it were unset, a server that was to ask for tokens would ask for none.
 #[test]
 fn a_variable_that_is_not_utf8_is_a_mistake() {

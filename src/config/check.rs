@@ -1,6 +1,8 @@
 //! `croupier serve --check`: what a start would find in settings and files, without one. Addresses and devices are not tried.
 
 use super::{Config, unknown_variables};
+use crate::reload;
+use crate::tls::{self, ServerTls};
 
 /// What to say of a configuration without mistakes.
 ///
@@ -11,5 +13,13 @@ pub(super) fn told(config: &Config) -> Result<String, String> {
     let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
     let unknown = unknown_variables(names).into_iter();
     let ignored = unknown.map(|(name, near)| format!("{name} is no setting and is ignored; did you mean {near}?\n"));
-    Ok(ignored.chain(["the configuration is right; nothing was started\n".to_owned()]).collect())
+    let right = "the configuration is right; nothing was started\n".to_owned();
+    Ok(ignored.chain(certificate(config)).chain([right]).collect())
+}
+
+/// A server starts with a certificate that clients refuse: it may be renewed while it runs.
+fn certificate(config: &Config) -> Option<String> {
+    let tls = reload::check(&config.tls.paths()?, ServerTls::make).ok()?;
+    let ([flag, ..], file) = (tls::FLAGS, tls.cert.display());
+    Some(format!("{flag}: {file}: the certificate {}; clients will refuse it\n", tls.validity.complaint()?))
 }

@@ -1,9 +1,11 @@
 //! TLS: what the server shows and asks for, made of PEM files, and what clients of this program do.
 //!
-//! [`validity`] reads when a certificate ends, [`client`] has the client's side.
+//! [`validity`] reads from when to when a certificate is valid, [`client`] has the client's side.
 
 pub mod client;
 mod validity;
+
+pub use validity::Validity;
 
 use crate::reload::File;
 use std::path::PathBuf;
@@ -45,8 +47,8 @@ impl Files {
 pub struct ServerTls {
     /// For the handshake.
     pub config: Arc<ServerConfig>,
-    /// When the first certificate of the chain ends, in seconds since the Unix epoch.
-    pub expires: i64,
+    /// When all certificates of the chain are valid.
+    pub validity: Validity,
     /// The file of the chain.
     pub cert: PathBuf,
 }
@@ -63,15 +65,15 @@ impl ServerTls {
         let mut problems = Vec::new();
         let mut note = |flag: &str, problem: String| problems.push(format!("{flag}: {problem}"));
         let [of_cert, of_key, of_authorities] = FLAGS;
-        let chain = certificates(cert).and_then(|chain| Ok((expiry(cert, &chain)?, chain)));
+        let chain = certificates(cert).and_then(|chain| Ok((validity(cert, &chain)?, chain)));
         let chain = chain.map_err(|problem| note(of_cert, problem));
         let private = private_key(key).map_err(|problem| note(of_key, problem));
         let roots = authorities.first().map(roots).transpose().map_err(|problem| note(of_authorities, problem));
-        let (Ok((expires, chain)), Ok(private), Ok(roots)) = (chain, private, roots) else { return Err(problems) };
+        let (Ok((validity, chain)), Ok(private), Ok(roots)) = (chain, private, roots) else { return Err(problems) };
         let made = config(chain, private, roots);
         let (certs, keys) = (cert.path.display(), key.path.display());
         let wrong = |problem| vec![format!("{of_cert} and {of_key}: {certs} and {keys}: {problem}")];
-        Ok(Self { config: Arc::new(made.map_err(wrong)?), expires, cert: cert.path.clone() })
+        Ok(Self { config: Arc::new(made.map_err(wrong)?), validity, cert: cert.path.clone() })
     }
 }
 
@@ -124,10 +126,10 @@ fn roots(file: &File) -> Result<RootCertStore, String> {
     Ok(roots)
 }
 
-fn expiry(file: &File, chain: &[CertificateDer<'_>]) -> Result<i64, String> {
-    let ends = chain.iter().map(|certificate| validity::not_after(certificate));
-    let first = ends.collect::<Option<Vec<_>>>().and_then(|ends| ends.into_iter().min());
-    first.ok_or_else(|| format!("{}: holds what is no X.509 certificate", file.path.display()))
+fn validity(file: &File, chain: &[CertificateDer<'_>]) -> Result<Validity, String> {
+    let each = chain.iter().map(|certificate| Validity::of(certificate));
+    let all = each.collect::<Option<Vec<_>>>().and_then(|each| each.into_iter().reduce(Validity::and));
+    all.ok_or_else(|| format!("{}: holds what is no X.509 certificate", file.path.display()))
 }
 
 #[cfg(test)]

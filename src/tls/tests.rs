@@ -18,7 +18,7 @@ fn certificate_key_and_authority_make_a_server() {
     let made = make(&[&cert, &key]).expect("they fit");
     assert_eq!(made.config.alpn_protocols, [H2]);
     // rcgen's default.
-    assert_eq!(made.expires, 67_090_118_400);
+    assert_eq!(made.validity.ends, 67_090_118_400);
     make(&[&cert, &key, &ca]).expect("they fit");
     make(&[&format!("{cert}{ca}"), &key]).expect("a chain");
 }

@@ -1,4 +1,7 @@
-//! When a certificate ends: the few bytes of DER that hold it (RFC 5280, section 4.1). rustls checks it and does not tell.
+//! From when to when a certificate is valid: the few bytes of DER that hold it (RFC 5280, section 4.1). rustls checks it and
+//! does not tell.
+
+use std::time::{SystemTime, UNIX_EPOCH};
 
 const INTEGER: u8 = 0x02;
 const SEQUENCE: u8 = 0x30;
@@ -7,21 +10,56 @@ const GENERALIZED_TIME: u8 = 0x18;
 /// `[0] EXPLICIT`, the version.
 const VERSION: u8 = 0xa0;
 
-/// `notAfter` of a certificate, in seconds since the Unix epoch; `None` if it is none.
-pub(super) fn not_after(certificate: &[u8]) -> Option<i64> {
-    let (body, _) = expect(SEQUENCE, certificate)?;
-    let (mut fields, _) = expect(SEQUENCE, body)?;
-    if let Some((_, rest)) = expect(VERSION, fields) {
-        fields = rest;
+/// From when to when something is valid, in seconds since the Unix epoch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Validity {
+    /// Its first second.
+    pub starts: i64,
+    /// Its last one.
+    pub ends: i64,
+}
+
+impl Validity {
+    /// That of a certificate, its `notBefore` and `notAfter`; `None` if it is none.
+    pub(super) fn of(certificate: &[u8]) -> Option<Self> {
+        let (body, _) = expect(SEQUENCE, certificate)?;
+        let (mut fields, _) = expect(SEQUENCE, body)?;
+        if let Some((_, rest)) = expect(VERSION, fields) {
+            fields = rest;
+        }
+        // Serial number, algorithm of the signature, issuer.
+        for tag in [INTEGER, SEQUENCE, SEQUENCE] {
+            (_, fields) = expect(tag, fields)?;
+        }
+        let (validity, _) = expect(SEQUENCE, fields)?;
+        let (of_start, starts, rest) = element(validity)?;
+        let (of_end, ends, _) = element(rest)?;
+        Some(Self { starts: seconds(of_start, starts)?, ends: seconds(of_end, ends)? })
     }
-    // Serial number, algorithm of the signature, issuer.
-    for tag in [INTEGER, SEQUENCE, SEQUENCE] {
-        (_, fields) = expect(tag, fields)?;
+
+    /// When both are valid.
+    pub(super) fn and(self, other: Self) -> Self {
+        Self { starts: self.starts.max(other.starts), ends: self.ends.min(other.ends) }
     }
-    let (validity, _) = expect(SEQUENCE, fields)?;
-    let (_, _, not_after) = element(validity)?;
-    let (tag, text, _) = element(not_after)?;
-    seconds(tag, text)
+
+    /// What clients will find wrong with it now, if anything.
+    #[must_use]
+    pub fn complaint(self) -> Option<String> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
+        self.complaint_at(i64::try_from(now).unwrap_or(i64::MAX))
+    }
+
+    fn complaint_at(self, now: i64) -> Option<String> {
+        let Self { starts, ends } = self;
+        if now > ends {
+            Some(format!("has ended {} seconds ago", now.saturating_sub(ends)))
+        } else if now < starts {
+            let wait = starts.saturating_sub(now);
+            Some(format!("is not valid yet, for {wait} seconds; is the clock right?"))
+        } else {
+            None
+        }
+    }
 }
 
 /// The content of an element with this tag, and what follows it.
@@ -106,21 +144,36 @@ mod tests {
     }
 
     #[test]
+    fn what_is_wrong_with_the_time_is_told() {
+        let valid = Validity { starts: 100, ends: 200 };
+        assert_eq!([100, 150, 200].map(|now| valid.complaint_at(now)), [None, None, None]);
+        assert_eq!(valid.complaint_at(201).as_deref(), Some("has ended 1 seconds ago"));
+        assert_eq!(valid.complaint_at(90).as_deref(), Some("is not valid yet, for 10 seconds; is the clock right?"));
+        let (early, late) = (Validity { starts: 50, ends: 150 }, Validity { starts: 120, ends: 300 });
+        assert_eq!(early.and(late), Validity { starts: 120, ends: 150 });
+        assert_eq!(
+            Validity { starts: i64::MIN, ends: i64::MIN }.complaint_at(i64::MAX).map(|told| told.len()),
+            Some(39)
+        );
+    }
+
+    #[test]
     fn certificates_are_read_and_anything_cut_or_changed_is_none_or_another_time() {
         let mut params = rcgen::CertificateParams::new(vec!["a.example".to_owned()]).expect("a name");
         for (year, expected) in [(2031, 1_924_992_000), (2061, 2_871_763_200)] {
+            params.not_before = rcgen::date_time_ymd(2024, 2, 29);
             params.not_after = rcgen::date_time_ymd(year, 1, 1);
             let key = rcgen::KeyPair::generate().expect("a key");
             let certificate = params.self_signed(&key).expect("a certificate");
             let der: &[u8] = certificate.der();
-            assert_eq!(not_after(der), Some(expected));
-            (0..der.len()).for_each(|length| assert_eq!(not_after(&der[..length]), None, "{length}"));
+            assert_eq!(Validity::of(der), Some(Validity { starts: 1_709_164_800, ends: expected }));
+            (0..der.len()).for_each(|length| assert_eq!(Validity::of(&der[..length]), None, "{length}"));
             for at in 0..der.len() {
                 for bit in 0..8 {
                     let mut changed = der.to_vec();
                     changed[at] ^= 1 << bit;
                     // No panic is all that is asked for.
-                    let _ = not_after(&changed);
+                    let _ = Validity::of(&changed);
                 }
             }
         }
