@@ -1,7 +1,8 @@
 //! Which columns each rank has, and a rank's columns of some rows.
 
 use super::join::Awaited;
-use crate::engine::step::{Data, ListedRows, LogitsBlock, RegionRows, RowFailure, Sharded};
+use crate::engine::logits::Data;
+use crate::engine::step::{ListedRows, LogitsBlock, RegionRows, RowFailure, Sharded};
 use crate::params::FieldError;
 use crate::region::Region;
 use crate::sampling::logits::Dtype;
