@@ -368,6 +368,21 @@ def test_speculative_decoding_is_refused_at_the_start(sglang, monkeypatch, raw, 
         sglang._sampler.factories["croupier"]()
 
 
+def test_an_unseeded_server_has_the_seed_that_sglang_drew(sglang, monkeypatch):
+    """0.5.23 draws one into its configuration and leaves the argument as it was given (`arg_groups/serving_hook.py`)."""
+    monkeypatch.setattr(sglang._sampler, "get_server_args", lambda: types.SimpleNamespace(random_seed=None, speculative_algorithm=None))
+    unseeded, context = sglang._random_seed(), types.ModuleType("sglang.srt.runtime_context")
+    context.get_device = lambda: types.SimpleNamespace(random_seed=drawn)
+    monkeypatch.setitem(sys.modules, "sglang.srt.runtime_context", context)
+    seeds = []
+    for drawn in (7, 8):
+        seeds.append(sglang._random_seed())
+    assert len({unseeded, *seeds}) == 3
+    monkeypatch.delitem(sys.modules, "sglang.srt.runtime_context")
+    monkeypatch.setattr(sglang._sampler, "get_server_args", lambda: types.SimpleNamespace(random_seed=7))
+    assert sglang._random_seed() == seeds[0]
+
+
 def test_a_sampling_mask_is_refused_by_name(sglang, server, monkeypatch, caplog):
     """SGLang 0.5.23 ends a request that has no status of a mask, or the status INVALID, by itself (`get_sampling_mask_finish_reason` of
     managers/scheduler_components/batch_result_processor.py). With pipeline parallelism a stage has no logits_output without one."""

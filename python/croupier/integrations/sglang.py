@@ -292,10 +292,7 @@ def register(address: str, name: str = "croupier", **options: Any) -> None:
 
 def _random_seed() -> int:
     """SGLang's own, which all ranks share, mixed with which of the replicas of data parallelism this is: their batches have other rows."""
-    try:
-        seed = int(_sampler.get_server_args().random_seed or 0)
-    except (AttributeError, TypeError, ValueError):
-        seed = 0
+    seed = int(_argument("get_device", "random_seed") or 0)
     for rank in ("dp_rank", "attn_dp_rank"):
         seed = mixed(seed & MASK, _parallel(rank) or 0)
     return seed
@@ -303,16 +300,20 @@ def _random_seed() -> int:
 
 def _speculative_algorithm() -> str | None:
     """SGLang's, by its arguments; None where it speculates nothing, or says nothing yet."""
-    found: Any
-    try:
-        # What it has made of them: it may name a way to capture hidden states alone.
-        found = needed("sglang.srt.runtime_context", "sglang", __name__).get_spec().speculative_algorithm
-    except (AttributeError, ImportError, ValueError):
-        try:
-            found = _sampler.get_server_args().speculative_algorithm
-        except (AttributeError, ValueError):
-            found = None
+    found = _argument("get_spec", "speculative_algorithm")
     return None if found is None or str(found).upper() == "NONE" else str(found)
+
+
+def _argument(part: str, name: str) -> Any:
+    """What SGLang has made of an argument: it draws a seed where none is given, and may name a way to capture hidden states alone where an
+    algorithm is. Versions that have no such parts of a configuration change the arguments themselves; None where there is neither."""
+    try:
+        return getattr(getattr(needed("sglang.srt.runtime_context", "sglang", __name__), part)(), name)
+    except (AttributeError, ImportError, RuntimeError, ValueError):
+        try:
+            return getattr(_sampler.get_server_args(), name)
+        except (AttributeError, RuntimeError, ValueError):
+            return None
 
 
 def _parallel(name: str) -> int | None:
