@@ -33,7 +33,10 @@ fn ask(args: &HealthcheckArgs) -> Result<(), String> {
             Target::Admin(url) => admin(url, &args.service).await,
         }
     };
-    runtime.block_on(async { tokio::time::timeout(args.timeout, asked).await }).unwrap_or_else(|_| {
+    let done = runtime.block_on(async { tokio::time::timeout(args.timeout, asked).await });
+    // A name that is being looked up may not hold up the end.
+    runtime.shutdown_background();
+    done.unwrap_or_else(|_| {
         Err(format!("no answer within {:?}; is the server running, and is this its address?", args.timeout))
     })
 }

@@ -144,11 +144,7 @@ impl<T: Send + Sync + 'static> Watcher<T> {
     }
 
     fn see(&mut self) -> Result<Vec<File>, Vec<String>> {
-        // To open a pipe is to wait for who writes to it, maybe for ever.
-        let pipes = self.paths.iter().filter(|path| fs::metadata(path).is_ok_and(|file| file.file_type().is_fifo()));
-        let pipes: Vec<_> =
-            pipes.map(|path| format!("{}: is a pipe, which can be read only once", path.display())).collect();
-        let files = if pipes.is_empty() { read(&self.paths) } else { Err(pipes) };
+        let files = read(&self.paths);
         self.seen = files.as_ref().map(|files| print(files)).map_err(Clone::clone);
         files
     }
@@ -190,6 +186,10 @@ fn read(paths: &[PathBuf]) -> Result<Vec<File>, Vec<String>> {
 /// # Errors
 /// For people.
 pub fn read_one(path: &Path) -> Result<Vec<u8>, String> {
+    // To open a pipe is to wait for who writes to it, maybe for ever; and these files are read more than once.
+    if fs::metadata(path).is_ok_and(|file| file.file_type().is_fifo()) {
+        return Err(format!("{}: is a pipe, which can be read only once; write a file", path.display()));
+    }
     let mut bytes = Vec::new();
     let read = fs::File::open(path).and_then(|file| file.take(LARGEST + 1).read_to_end(&mut bytes));
     match read {

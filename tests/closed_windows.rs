@@ -141,6 +141,7 @@ async fn sequences_do_not_outlive_the_end_of_their_stream() {
     gate.open();
     server.expect_sequences(0).await;
     assert_eq!(call.end().await.0.code(), Code::InvalidArgument);
+    assert_eq!(server.series(UNREAD), 0.0, "a call that ends has one reason");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -54,11 +54,16 @@ impl Child {
     }
 
     /// Waits until it answers, and says who it is.
-    pub(super) async fn wait_until_ready(&self) -> Result<GetServerInfoResponse, BenchError> {
+    pub(super) async fn wait_until_ready(&mut self) -> Result<GetServerInfoResponse, BenchError> {
         let give_up = Instant::now() + READY_WITHIN;
         loop {
             match client::server_info(&self.addr, &Access::default()).await {
                 Ok(info) => return Ok(info),
+                Err(e) if self.process.try_wait()?.is_some() => {
+                    let status = self.process.wait()?;
+                    let reason = format!("it ended at once, with {status}; what it says is above ({e})");
+                    return Err(BenchError::Spawn { what: self.what, reason });
+                }
                 Err(e) if Instant::now() > give_up => {
                     let reason = format!("no answer within {READY_WITHIN:?}: {e}");
                     return Err(BenchError::Spawn { what: self.what, reason });

@@ -53,6 +53,19 @@ impl Tally {
         *self.failures.entry(reason.into()).or_default() += 1;
     }
 
+    /// Takes what failed of a step's works, if they count, and of its openings, which always do: sequences are opened in the warm-up, and
+    /// what is not open fails for as long as the measurement lasts.
+    pub(super) fn failures_of(&mut self, result: &StepResult, counts: bool) {
+        for open in result.open.iter().filter(|open| open.status != i32::from(proto::OpenStatus::Ok)) {
+            let error = open.error.clone().unwrap_or_default();
+            let of = if error.field.is_empty() { String::new() } else { format!("{}: ", error.field) };
+            self.fail(format!("open {}: {of}{}", open.status().as_str_name(), error.message));
+        }
+        for work in result.work.iter().filter(|work| counts && work.status != i32::from(proto::RowStatus::Ok)) {
+            self.fail(format!("row {}", work.status().as_str_name()));
+        }
+    }
+
     fn merge(&mut self, other: &Tally) {
         self.tokens += other.tokens;
         self.steps += other.steps;
@@ -202,7 +215,7 @@ impl Worker {
         let (Some((_side, leased)), Some(group)) = (self.region.take(), self.groups.pop()) else {
             return Err(closed());
         };
-        let failures = tokio::spawn(slots::failures(self.replies));
+        let failures = tokio::spawn(slots::failures(self.replies, self.shared.from..self.shared.until));
         let stream = slots::Stream { shared: self.shared, requests: self.requests, group, leased };
         let tally = tokio::task::spawn_blocking(|| stream.run()).await.expect("it does not panic");
         // With the sender of requests the stream ends, and its replies.
@@ -268,18 +281,10 @@ impl Worker {
         let ok = i32::from(proto::RowStatus::Ok);
         let tokens = result.work.iter().filter(|work| work.status == ok).map(|work| work.tokens.len() as u64).sum();
         self.shared.counter.add(tokens);
-        // Sequences are opened in the warm-up, and what is not open fails for as long as the measurement lasts.
-        for open in result.open.iter().filter(|open| open.status != i32::from(proto::OpenStatus::Ok)) {
-            let error = open.error.clone().unwrap_or_default();
-            let of = if error.field.is_empty() { String::new() } else { format!("{}: ", error.field) };
-            self.tally.fail(format!("open {}: {of}{}", open.status().as_str_name(), error.message));
-        }
-        if !(self.shared.from..self.shared.until).contains(&now) {
-            return;
-        }
-        self.tally.record(tokens, now.saturating_duration_since(self.groups[group].due));
-        for work in result.work.iter().filter(|work| work.status != ok) {
-            self.tally.fail(format!("row {}", work.status().as_str_name()));
+        let counts = (self.shared.from..self.shared.until).contains(&now);
+        self.tally.failures_of(result, counts);
+        if counts {
+            self.tally.record(tokens, now.saturating_duration_since(self.groups[group].due));
         }
     }
 

@@ -303,8 +303,8 @@ fn block_on<T>(work: impl Future<Output = Result<T, BenchError>>) -> Result<T, B
 pub async fn run(args: BenchArgs) -> Result<Report, BenchError> {
     check(&args)?;
     let Target { _spawned, addr, server } = Target::of(&args).await?;
-    let baseline = args.baseline.then(|| child::Child::baseline(addr.transport())).transpose()?;
-    if let Some(child) = &baseline {
+    let mut baseline = args.baseline.then(|| child::Child::baseline(addr.transport())).transpose()?;
+    if let Some(child) = &mut baseline {
         child.wait_until_ready().await?;
     }
     let pool = pool::RowPool::new(&args);
@@ -340,13 +340,13 @@ struct Target {
 
 impl Target {
     async fn of(args: &BenchArgs) -> Result<Self, BenchError> {
-        let spawned = args.spawn.map(child::Child::server).transpose()?;
+        let mut spawned = args.spawn.map(child::Child::server).transpose()?;
         let addr = match (&spawned, &args.addr) {
             (Some(child), _) => child.addr().clone(),
             (None, Some(addr)) => addr.clone(),
             (None, None) => Address::default(),
         };
-        let server = match &spawned {
+        let server = match &mut spawned {
             Some(child) => child.wait_until_ready().await?,
             None => client::server_info(&addr, &args.access).await?,
         };

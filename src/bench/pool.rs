@@ -1,6 +1,6 @@
 //! Rows of logits made once, so that a step costs the client only its sending.
 
-use super::BenchArgs;
+use super::{BenchArgs, slots};
 use crate::region::worker::Window;
 use crate::sampling::philox::philox4x32_10;
 use bytes::Bytes;
@@ -28,7 +28,7 @@ impl Distribution {
 
 /// Distinct rows beyond those of one message, at least: more than a core's caches hold at usual vocabularies.
 const ROWS: usize = 64;
-/// What the pool may take; fewer distinct rows where a row is very long.
+/// What the pool may take with the slots of its rows, no more than a region may have; fewer distinct rows where a row is very long.
 const MOST_BYTES: usize = 256 << 20;
 
 /// Rows one after another; a message is a slice of them.
@@ -54,7 +54,8 @@ impl RowPool {
     /// Some columns of the same rows.
     pub(super) fn of_columns(args: &BenchArgs, columns: Range<u32>) -> Self {
         let (whole_row_bytes, rows_per_message) = (args.row_bytes(), args.rows_per_message());
-        let most = (MOST_BYTES / whole_row_bytes / rows_per_message).max(1);
+        let room = MOST_BYTES - slots::bytes(args.path, args.batch);
+        let most = (room / whole_row_bytes / rows_per_message).max(1);
         let slots = (1 + ROWS.div_ceil(rows_per_message)).min(most);
         let row_bytes = columns.len() * args.dtype.size();
         let mut bytes = Vec::with_capacity(slots * rows_per_message * row_bytes);

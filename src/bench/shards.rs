@@ -164,11 +164,9 @@ impl Leader {
         let ok = i32::from(proto::RowStatus::Ok);
         let tokens = result.work.iter().filter(|work| work.status == ok).map(|work| work.tokens.len() as u64).sum();
         counter.add(tokens);
+        self.tally.failures_of(result, counted.is_some());
         if let Some(now) = counted {
             self.tally.record(tokens, now.saturating_duration_since(self.groups[group].due));
-            for work in result.work.iter().filter(|work| work.status != ok) {
-                self.tally.fail(format!("row {}", work.status().as_str_name()));
-            }
         }
     }
 }

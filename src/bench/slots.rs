@@ -7,6 +7,7 @@ use super::region::Leased;
 use super::{BenchError, LogitsPath};
 use crate::engine::step::SLOT_BYTES;
 use crate::proto::{self, DecodeRequest, decode_request::Request as Ask};
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -73,17 +74,15 @@ impl Stream {
     }
 }
 
-/// Reads replies, which say what failed.
-pub(super) async fn failures(mut replies: Answers) -> Tally {
+/// Reads replies, which say what failed; works count in `window`.
+pub(super) async fn failures(mut replies: Answers, window: Range<Instant>) -> Tally {
     let mut tally = Tally::new();
     while let Ok(Some(reply)) = replies.message().await {
         let Some(proto::decode_response::Response::Step(result)) = reply.response else { continue };
-        if let Some(refusal) = result.refusal {
+        if let Some(refusal) = &result.refusal {
             tally.fail(format!("refused {}", refusal.reason));
         }
-        for work in result.work.iter().filter(|work| work.status != i32::from(proto::RowStatus::Ok)) {
-            tally.fail(format!("row {}", work.status().as_str_name()));
-        }
+        tally.failures_of(&result, window.contains(&Instant::now()));
     }
     tally
 }

@@ -120,6 +120,9 @@ impl Config {
             let compiled = grammars.as_ref().map(|grammars| grammars.compile(grammar, &room, &Patience::default()));
             match compiled {
                 Some(Err(CompileError::Invalid(field))) => problems.push(format!("{place}.grammar.{field}")),
+                Some(Err(CompileError::Busy)) => {
+                    problems.push(format!("{place}.grammar: could not be compiled in time; is there too little CPU?"));
+                }
                 // What is wrong with the file is told already.
                 None if !may_compile => {
                     problems.push(format!(

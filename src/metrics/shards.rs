@@ -47,8 +47,9 @@ impl Shards {
         }
     }
 
-    /// A shard was announced.
+    /// A shard was announced. One without rows is of a message.
     pub fn announced(&self, way: DataPath) {
+        let way = if way == DataPath::None { DataPath::Inline } else { way };
         let ways = WAYS.iter().zip(&self.announced);
         ways.filter(|(known, _)| **known == way).for_each(|(_, announced)| announced.increment(1));
     }

@@ -221,9 +221,9 @@ impl Answers for AttachStream {
 
     fn give_up(&mut self) {
         self.leave();
-        let unread = self.shared.refuse(&Error::Unread(self.shared.limits.reply_timeout), &self.caller);
         tracing::debug!("a rank does not read its answers; its call ends");
-        let status = self.untold().unwrap_or(unread);
+        let unread = || self.shared.refuse(&Error::Unread(self.shared.limits.reply_timeout), &self.caller);
+        let status = self.untold().unwrap_or_else(unread);
         self.due.clear();
         self.end(status);
     }

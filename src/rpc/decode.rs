@@ -363,9 +363,11 @@ impl Answers for DecodeStream {
     fn give_up(&mut self) {
         self.free();
         self.outgoing.clear();
-        let unread = self.shared.refuse(&Error::Unread(self.shared.limits.reply_timeout), &self.caller);
         tracing::debug!("a worker does not read its replies; its stream ends");
-        let status = self.leave().unwrap_or(unread);
+        // What ended before, and could not be told, has its own reason.
+        let left = self.leave();
+        let unread = || self.shared.refuse(&Error::Unread(self.shared.limits.reply_timeout), &self.caller);
+        let status = left.unwrap_or_else(unread);
         self.end(status);
     }
 

@@ -155,41 +155,49 @@ impl Side {
     }
 
     async fn answer(&self, request: Request, stream: &Arc<StreamRegions>, role: &Role) -> (Reply, Option<Arc<Region>>) {
-        let is_owners = matches!(request, Request::Release(_) | Request::Lease(_) | Request::Lend(_));
-        if is_owners && matches!(role, Role::Guest(_)) {
-            self.metrics.lease(Lease::Invalid);
-            return (Reply::Error(refusals::not_owner()), None);
-        }
-        match request {
-            Request::Hello(_) => {
-                self.metrics.lease(Lease::Invalid);
-                (Reply::Error(refusals::invalid("hello", "comes first, and once")), None)
-            }
-            Request::Attach(attach) => self.attached(stream, attach),
-            Request::Release(release) => (released(stream, release).await, None),
-            Request::Lease(lease) => {
+        match (request, role) {
+            (Request::Lease(lease), Role::Owner) => {
                 self.made("lease", stream, move |regions, stream| match lease.device {
                     None => regions.lease(stream, lease.bytes),
                     Some(device) => regions.lease_on_device(stream, &device.uuid, lease.bytes),
                 })
                 .await
             }
-            Request::Lend(lend) => {
+            (Request::Lend(lend), Role::Owner) => {
                 self.made("lend", stream, move |regions, stream| {
                     let proto::LendRegion { uuid, ipc_handle, offset, bytes } = &lend;
                     regions.borrow(stream, &Loan { uuid, handle: ipc_handle, offset: *offset, bytes: *bytes })
                 })
                 .await
             }
+            (request, role) => {
+                let (reply, region) = self.without_making(request, stream, role).await;
+                if matches!(reply, Reply::Error(_)) {
+                    self.metrics.lease(Lease::Invalid);
+                }
+                (reply, region)
+            }
         }
     }
 
-    fn attached(&self, stream: &StreamRegions, attach: proto::AttachRegion) -> (Reply, Option<Arc<Region>>) {
-        match stream.get(attach.region_id, attach.generation) {
-            Ok(region) if region.is_lent() => (Reply::Error(refusals::lent()), None),
-            Ok(region) => (self.leased(&region), Some(region)),
-            Err(error) => (Reply::Error(not_found(error, "attach")), None),
-        }
+    /// Answers what makes no region.
+    async fn without_making(
+        &self,
+        request: Request,
+        stream: &StreamRegions,
+        role: &Role,
+    ) -> (Reply, Option<Arc<Region>>) {
+        let reply = match (request, role) {
+            (Request::Hello(_), _) => Reply::Error(refusals::invalid("hello", "comes first, and once")),
+            (Request::Attach(attach), _) => match stream.get(attach.region_id, attach.generation) {
+                Ok(region) if region.is_lent() => Reply::Error(refusals::lent()),
+                Ok(region) => return (self.leased(&region), Some(region)),
+                Err(error) => Reply::Error(not_found(error, "attach")),
+            },
+            (Request::Release(release), Role::Owner) => released(stream, release).await,
+            (Request::Release(_) | Request::Lease(_) | Request::Lend(_), _) => Reply::Error(refusals::not_owner()),
+        };
+        (reply, None)
     }
 
     /// Makes a region. Its memory is cleared meanwhile, which takes too long for a thread that serves others.

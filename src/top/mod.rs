@@ -103,7 +103,12 @@ pub fn main(args: &TopArgs) -> ExitCode {
         .enable_all()
         .build()
         .map_err(TopError::Io)
-        .and_then(|runtime| runtime.block_on(run(args)));
+        .and_then(|runtime| {
+            let done = runtime.block_on(run(args));
+            // A name that is being looked up may not hold up the end.
+            runtime.shutdown_background();
+            done
+        });
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
