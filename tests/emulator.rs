@@ -1,6 +1,7 @@
 //! The kernels on a CPU: the same sources as a GPU gets, each thread a fiber, under sanitizers, bit for bit against the
 //! specification. And proof that the machine they run on sees what is wrong: faults are planted, each must be caught.
 
+mod beside;
 mod harness;
 mod machine;
 mod on_device;

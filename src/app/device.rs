@@ -2,7 +2,7 @@
 
 use crate::backend::Backend;
 use crate::backend::cpu::{CpuBackend, Level};
-use crate::backend::cuda::{CudaBackend, OpenError, is_lost};
+use crate::backend::cuda::{CudaBackend, HostRows, OpenError, is_lost};
 use crate::config::{BackendChoice, Config};
 use std::time::Duration;
 
@@ -16,7 +16,10 @@ pub(super) fn open(config: &Config) -> Result<Box<dyn Backend>, OpenError> {
         return Ok(cpu());
     }
     match CudaBackend::open(&config.device, cpu()) {
-        Ok(cuda) => Ok(Box::new(cuda)),
+        Ok(mut cuda) => {
+            set_host_rows(&mut cuda, config.host_rows);
+            Ok(Box::new(cuda))
+        }
         Err(reason) if config.backend == BackendChoice::Auto && reason.is_absence() => {
             tracing::info!(%reason, "sampling on the CPU");
             Ok(cpu())
@@ -28,6 +31,16 @@ pub(super) fn open(config: &Config) -> Result<Box<dyn Backend>, OpenError> {
         }
         Err(error) => Err(error),
     }
+}
+
+fn set_host_rows(cuda: &mut CudaBackend, host_rows: HostRows) {
+    match host_rows {
+        HostRows::Cpu => {
+            tracing::info!("rows in the GPU's memory are sampled there, all others by the CPU (host_rows)")
+        }
+        HostRows::Cuda => tracing::info!("rows that are not in the GPU's memory are brought there (host_rows)"),
+    }
+    cuda.set_host_rows(host_rows);
 }
 
 /// Resolves when the device was found to be lost by others than the engine, whose thread ends with what it finds.

@@ -37,6 +37,7 @@ pub use reference::reference_table;
 pub use resolve::unknown_variables;
 
 use crate::backend::cpu::Level;
+use crate::backend::cuda::HostRows;
 use crate::limits::Limits;
 use crate::otlp;
 use crate::params::SamplingParams;
@@ -117,6 +118,8 @@ pub struct Config {
     pub backend: BackendChoice,
     /// Which GPU: its index or UUID.
     pub device: String,
+    /// Who samples rows that are not in the GPU's memory, beside a GPU.
+    pub host_rows: HostRows,
     /// Threads that sample; `None`: as many as this process may use. See [`Config::threads`].
     pub threads: Option<usize>,
     /// Threads that read and write messages; `None`: as many as may run, within reason. See [`Config::io_threads`].
@@ -188,6 +191,7 @@ impl Default for Config {
             auth_token_file: None,
             backend: BackendChoice::Cpu,
             device: "0".to_owned(),
+            host_rows: HostRows::Cpu,
             threads: None,
             io_threads: None,
             simd: None,

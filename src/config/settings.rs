@@ -2,7 +2,7 @@
 
 use super::setting::{ANY, POSITIVE};
 pub(super) use super::setting::{Setting, env_name};
-use super::values::{self, BACKEND, LOG_FORMAT, SHIPPED, SIMD, show_duration, show_option, show_size};
+use super::values::{self, BACKEND, HOST_ROWS, LOG_FORMAT, SHIPPED, SIMD, show_duration, show_option, show_size};
 use crate::params::MAX_VOCAB_SIZE;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -76,7 +76,7 @@ pub(super) static SETTINGS: &[Setting] = &[
         backend,
         |t| values::one_of(t, &BACKEND),
         |b| values::word_of(b, &BACKEND),
-        "What samples: cpu, cuda (a GPU; without a working one the server does not start) or auto (a GPU if one works, else the CPU). Tokens are the same with each. Logits sent inline have to cross PCIe to a GPU"
+        "What samples: cpu, cuda (a GPU; without a working one the server does not start) or auto (a GPU if one works, else the CPU). Tokens are the same with each. A GPU samples rows that are in its memory; host-rows says who samples others"
     ),
     setting!(
         "presets",
@@ -103,6 +103,14 @@ pub(super) static SETTINGS: &[Setting] = &[
         values::device,
         |d: &String| d.clone(),
         "Which GPU to use: its index in the driver's order, or its UUID as nvidia-smi -L shows it. Only used with backend cuda or auto"
+    ),
+    setting!(
+        "host-rows",
+        "NAME",
+        host_rows,
+        |t| values::one_of(t, &HOST_ROWS),
+        |h| values::word_of(h, &HOST_ROWS),
+        "Who samples, beside a GPU, rows whose logits came in messages or lie in shared memory: cpu, which takes about as long for a row as packing it for the GPU would; or cuda, which brings them there. Tokens are the same with each"
     ),
     setting!(
         "threads",

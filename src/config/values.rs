@@ -2,6 +2,7 @@
 
 use super::{BackendChoice, LogFormat, RegionSocket};
 use crate::backend::cpu::Level;
+use crate::backend::cuda::HostRows;
 use crate::dial::LONGEST_SOCKET_PATH;
 use crate::region;
 use std::net::{Ipv6Addr, SocketAddr};
@@ -230,6 +231,9 @@ pub(super) const SIMD: [(&str, Option<Level>); 5] = [
     (Level::Avx2.name(), Some(Level::Avx2)),
     (Level::Portable.name(), Some(Level::Portable)),
 ];
+/// Words of [`HostRows`].
+pub(super) const HOST_ROWS: [(&str, HostRows); 2] = [("cpu", HostRows::Cpu), ("cuda", HostRows::Cuda)];
+
 /// Words of [`BackendChoice`].
 pub(super) const BACKEND: [(&str, BackendChoice); 3] =
     [("cpu", BackendChoice::Cpu), ("cuda", BackendChoice::Cuda), ("auto", BackendChoice::Auto)];

@@ -142,7 +142,7 @@ catalog! {
     CONNECTIONS_CAPACITY = Def::gauge("croupier_connections_capacity", Unit::Count,
         "Connections that may be open on all transports together (max_connections).");
     HANDED_OVER = Def::counter("croupier_backend_handed_over_rows_total", Unit::Count,
-        "Rows that the device has no kernel for and the CPU did in the same batch, by reason.");
+        "Rows that the CPU did beside the device in the same batch, by reason: those in the host's memory (host_rows), and those that it has no kernel for.");
     REGIONS = Def::gauge("croupier_regions", Unit::Count, "Regions of shared and of device memory leased to workers, or lent by them.");
     REGION_BYTES = Def::gauge("croupier_region_bytes", Unit::Bytes,
         "Memory of regions, those that a step still reads after their release included.");

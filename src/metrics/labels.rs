@@ -77,6 +77,7 @@ pub(super) const HANDED_OVER: &[&str] = &[
     "token_mask",
     "top_n",
     "tempered_logprobs",
+    "host_memory",
     "contradiction",
     OTHER,
 ];

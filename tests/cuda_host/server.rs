@@ -25,7 +25,8 @@ impl Drop for Server {
     }
 }
 
-/// Starts a server with these flags and settings of the driver (tests/cuda_driver/driver.hpp). None without a C++ compiler.
+/// Starts a server with these flags and settings of the driver (tests/cuda_driver/driver.hpp). Rows come in messages here, and
+/// are to run on the device, unless the flags say otherwise. None without a C++ compiler.
 pub fn start(flags: &[&str], driver: &[(&str, &str)]) -> Option<Server> {
     built().then(|| {
         let dir = tempfile::tempdir().unwrap();
@@ -33,6 +34,9 @@ pub fn start(flags: &[&str], driver: &[(&str, &str)]) -> Option<Server> {
         std::fs::write(dir.path().join("texts.json"), serde_json::to_vec(&texts).unwrap()).unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_croupier"));
         command.args(["serve", "--listen=none", "--admin=127.0.0.1:0", "--threads=1", "--log-format=json"]).args(flags);
+        if !flags.iter().any(|flag| flag.starts_with("--host-rows")) {
+            command.arg("--host-rows=cuda");
+        }
         command.arg("--vocabulary").arg(dir.path().join("texts.json"));
         command.arg("--uds").arg(dir.path().join("s")).env("FAKE_CUDA_LOG", dir.path().join("calls"));
         command.env("LD_LIBRARY_PATH", format!("{FOLDER}/driver")).envs(driver.iter().copied());

@@ -178,3 +178,20 @@ async fn replies_are_those_of_the_cpu() {
         expect_handed_over(&mut cuda).await;
     }
 }
+
+/// Unless it is told otherwise: all of these rows came in messages.
+#[tokio::test]
+async fn rows_of_messages_are_left_to_the_cpu() {
+    let Some(mut cpu) = start(&["--backend=cpu"], &[]) else { return };
+    cpu.ready();
+    let expected = replies(&cpu, STREAMS[1]).await;
+    let mut cuda = start(&["--backend=cuda", "--host-rows=cpu"], &[]).unwrap();
+    cuda.ready();
+    let launches = cuda.calls("cuLaunchKernelEx");
+    assert_eq!(replies(&cuda, STREAMS[1]).await, expected);
+    assert_eq!(cuda.calls("cuLaunchKernelEx"), launches);
+    let (plain, drafts) = (sampled().len() as u64 + 2, verified().len() as u64 * (2 * DRAFTED + 1));
+    let series = "croupier_backend_handed_over_rows_total{reason=\"host_memory\"}";
+    assert_eq!(cuda.series(series).await, (ROUNDS * (plain + drafts)) as f64);
+    assert!(cuda.log().contains("all others by the CPU (host_rows)"), "{}", cuda.log());
+}

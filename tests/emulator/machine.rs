@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Room for one launch.
-const ROOM: usize = 1 << 20;
+pub(crate) const ROOM: usize = 1 << 20;
 /// Launches are begun from here on, so that a batch has several.
 const PIECE: usize = 24 << 10;
 
@@ -66,6 +66,8 @@ pub(crate) struct Emulated {
     pub(crate) fetches: Vec<Vec<DeviceRow>>,
     /// Whether rows of drafts may be held.
     pub(crate) holds: bool,
+    /// Launches that nobody has waited for.
+    pub(crate) under_way: Arc<AtomicUsize>,
 }
 
 impl Emulated {
@@ -84,6 +86,7 @@ impl Emulated {
             moved: (0, 0),
             fetches: vec![],
             holds: true,
+            under_way: Arc::default(),
         }
     }
 }
@@ -137,6 +140,7 @@ impl Machine for Emulated {
         self.slots[slot].written = Some(self.emulator.run(launch, self.events.len() as u64, &uploaded));
         self.slots[slot].uploaded = uploaded;
         self.slots[slot].outputs = vec![0xCD; launch.outputs];
+        self.under_way.fetch_add(1, Ordering::Relaxed);
         assert!(!std::mem::take(&mut self.panics_behind_begin), "the host panics");
         Ok(())
     }
@@ -144,6 +148,7 @@ impl Machine for Emulated {
     fn finish(&mut self, slot: usize) -> Result<(&[u8], &[u8]), Self::Error> {
         assert!(!std::mem::take(&mut self.panics), "the host panics");
         self.events.push(Event::Finished(slot));
+        self.under_way.fetch_sub(1, Ordering::Relaxed);
         let slot = &mut self.slots[slot];
         slot.outputs = slot.written.take().expect("there is a launch to wait for");
         (self.spoil)(&mut slot.outputs);
@@ -189,7 +194,12 @@ pub(crate) fn backend(build: &str) -> CudaBackend<Emulated> {
 
 /// With so much room for one launch.
 pub(crate) fn backend_with(build: &str, room: usize) -> CudaBackend<Emulated> {
-    CudaBackend::on(Emulated::start(build), Box::new(CpuBackend::new(1)), room).in_pieces_of(PIECE)
+    beside(build, room, Box::new(CpuBackend::new(1)))
+}
+
+/// The same, and who does what has no kernel.
+pub(crate) fn beside(build: &str, room: usize, other: Box<dyn Backend>) -> CudaBackend<Emulated> {
+    CudaBackend::on(Emulated::start(build), other, room).in_pieces_of(PIECE)
 }
 
 /// While there is another launch, it is begun before the one before is waited for, in the other slot.

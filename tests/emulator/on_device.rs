@@ -60,7 +60,7 @@ pub(crate) fn device_bytes(row: &DeviceRow) -> Vec<u8> {
 }
 
 /// The same row, on the device.
-fn moved<'a>(row: &RowJob<'a>, there: &'a OnDevice, gap: usize) -> RowJob<'a> {
+pub(crate) fn moved<'a>(row: &RowJob<'a>, there: &'a OnDevice, gap: usize) -> RowJob<'a> {
     let logits = Logits::foreign(row.logits.dtype(), there, gap, row.logits.vocab_size());
     RowJob { logits, ..*row }
 }

@@ -30,13 +30,15 @@ pub enum NoKernel {
     TopN,
     /// Logprobs are wanted of what the filters see.
     TemperedLogprobs,
+    /// Its logits are in the host's memory, and [`HostRows::Cpu`] has it.
+    HostMemory,
     /// The kernel contradicted itself, which is a bug.
     Contradiction,
 }
 
 impl NoKernel {
     /// Every reason.
-    pub const ALL: [NoKernel; 10] = [
+    pub const ALL: [NoKernel; 11] = [
         Self::TopLogprobs,
         Self::TooLarge,
         Self::Chain,
@@ -46,6 +48,7 @@ impl NoKernel {
         Self::TokenMask,
         Self::TopN,
         Self::TemperedLogprobs,
+        Self::HostMemory,
         Self::Contradiction,
     ];
 
@@ -62,21 +65,47 @@ impl NoKernel {
             Self::TokenMask => "token_mask",
             Self::TopN => "top_n",
             Self::TemperedLogprobs => "tempered_logprobs",
+            Self::HostMemory => "host_memory",
             Self::Contradiction => "contradiction",
         }
     }
 }
 
-/// What a launch takes of one row at most.
+/// Who samples and verifies rows that are not on the device. Tokens are the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HostRows {
+    /// The CPU, where they lie.
+    Cpu,
+    /// The device, to which they are brought.
+    Cuda,
+}
+
+/// Which rows launches take, and of one row at most.
 #[derive(Debug, Clone, Copy)]
 pub struct Most {
     /// Bytes of all that is known about it.
     pub bytes: usize,
     /// Its logits.
     pub logits: usize,
+    /// Who takes it if it is not on the device.
+    pub host_rows: HostRows,
 }
 
 impl Most {
+    /// Whether kernels are to read a row.
+    ///
+    /// # Errors
+    /// With the reason when they are not.
+    pub(super) fn read(&self, row: &RowJob<'_>) -> Result<(), NoKernel> {
+        if row.logits.listed().is_some() {
+            Err(NoKernel::TopN)
+        } else if self.host_rows == HostRows::Cpu && row.logits.device_address().is_none() {
+            Err(NoKernel::HostMemory)
+        } else {
+            Ok(())
+        }
+    }
+
     /// Whether a row of which so many bytes are uploaded fits.
     ///
     /// # Errors
@@ -85,14 +114,6 @@ impl Most {
         let fits = bytes <= self.bytes && row.logits.vocab_size() <= self.logits;
         if fits { Ok(()) } else { Err(NoKernel::TooLarge) }
     }
-}
-
-/// Whether the kernels can read a row.
-///
-/// # Errors
-/// With the reason when they cannot.
-pub(super) fn is_read(row: &RowJob<'_>) -> Result<(), NoKernel> {
-    if row.logits.listed().is_some() { Err(NoKernel::TopN) } else { Ok(()) }
 }
 
 /// Whether the kernels can do this row.

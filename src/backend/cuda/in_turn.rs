@@ -172,7 +172,7 @@ fn prove_drafts(backend: &mut CudaBackend, rows: &[RowJob<'_>], resident: usize)
     let any = |at: usize| (uniform(19, at as u64, Purpose::Draft) % count as u64) as usize;
     let order: Vec<usize> = (0..count.max(resident + 1)).map(|at| if at < count { at } else { any(at) }).collect();
     let repeated: Vec<VerifyJob<'_>> = order.iter().map(|&of| jobs[of]).collect();
-    let got = backend.try_verify(&repeated)?;
+    let got = backend.verify_all(&repeated)?;
     match (0..repeated.len()).find(|&at| got[at] != expected[order[at]]) {
         Some(at) => Err(difference_of_drafts((at, &repeated[at]), &expected[order[at]], &got[at])),
         None => Ok(()),

@@ -1,6 +1,6 @@
 //! Rows in launches: packed into a slot while the other slot's launch is uploaded and runs.
 
-use super::ask::{Asked, Kernel, Most};
+use super::ask::{Asked, HostRows, Kernel, Most};
 use super::machine::{Launch, Machine, SLOTS};
 use super::pack::Packer;
 use super::read::Answer;
@@ -22,6 +22,8 @@ pub(super) struct Launches<M> {
     packers: [Packer; SLOTS],
     /// Room for one launch's inputs.
     pub(super) input_bytes: usize,
+    /// Who does rows that are not on the device.
+    pub(super) host_rows: HostRows,
     /// As [`PIECE_BYTES`].
     piece_bytes: usize,
     /// Whose launch nobody has waited for.
@@ -38,7 +40,8 @@ impl<M: Machine> Launches<M> {
     pub(super) fn new(machine: M, input_bytes: usize) -> Self {
         let packer = || Packer::new(chunk(machine.facts().threads));
         let packers = [packer(), packer()];
-        Self { machine, packers, input_bytes, piece_bytes: PIECE_BYTES.min(input_bytes), busy: [false; SLOTS] }
+        let piece_bytes = PIECE_BYTES.min(input_bytes);
+        Self { machine, packers, input_bytes, host_rows: HostRows::Cuda, piece_bytes, busy: [false; SLOTS] }
     }
 
     /// The same with launches of about so many bytes.
@@ -54,11 +57,11 @@ impl<M: Machine> Launches<M> {
 
     /// What one launch takes of one row.
     pub(super) fn most(&self) -> Most {
-        Most { bytes: self.input_bytes, logits: self.machine.facts().most_logits() }
+        Most { bytes: self.input_bytes, logits: self.machine.facts().most_logits(), host_rows: self.host_rows }
     }
 
-    /// Asks about rows that have kernels and fit: an answer each, in order.
-    pub(super) fn ask(&mut self, asked: &[Asked<'_>]) -> Result<Vec<Answer>, M::Error> {
+    /// Asks about rows that have kernels and fit: an answer each, in order. `beside` is called once, while the last launch is under way.
+    pub(super) fn ask(&mut self, asked: &[Asked<'_>], beside: impl FnOnce()) -> Result<Vec<Answer>, M::Error> {
         self.settle()?;
         let mut answers: Vec<Option<Answer>> = asked.iter().map(|_| None).collect();
         let mut running: Option<Launched> = None;
@@ -75,6 +78,7 @@ impl<M: Machine> Launches<M> {
                 }
             }
         }
+        beside();
         if let Some(last) = running {
             self.finish(&last, asked, &mut answers)?;
         }

@@ -34,7 +34,8 @@ mod warm_up;
 
 use super::{Backend, BackendInfo, DeviceLost, DeviceMemory, RowJob, VerifyJob, VerifyResult};
 use crate::sampling::row::RowResult;
-use ask::{Asked, NoKernel, has_kernel, is_read};
+pub use ask::HostRows;
+use ask::{Asked, NoKernel, has_kernel};
 use begun::Begun;
 use costs::Costs;
 use cudarc::driver::{DriverError, sys};
@@ -42,6 +43,7 @@ use gpu::Gpu;
 use image::Image;
 use launches::{Launches, OUTPUT_BYTES};
 use machine::Machine;
+use read::Answer;
 use std::sync::Arc;
 use taken::Taken;
 pub use wait::{end_at_once, hangs, is_lost};
@@ -190,23 +192,36 @@ impl<M: Machine> CudaBackend<M> {
         Self { launches: self.launches.in_pieces_of(bytes), ..self }
     }
 
+    /// Says who does rows in the host's memory. At first the device does them, so that it proves itself on such.
+    pub fn set_host_rows(&mut self, host_rows: HostRows) {
+        self.launches.host_rows = host_rows;
+    }
+
     /// What it runs on.
     pub fn machine(&mut self) -> &mut M {
         &mut self.launches.machine
     }
 
-    /// Runs rows on the device, and those it cannot do on the other backend.
+    /// Runs rows on the device, and the rest on the other backend: beside the device's, what need not be brought.
     fn try_run(&mut self, jobs: &[RowJob<'_>]) -> Result<Vec<RowResult>, M::Error> {
         let mut results: Vec<Option<RowResult>> = jobs.iter().map(|_| None).collect();
-        let mut contradicted = 0;
-        for (i, outcome) in self.ask(jobs)? {
+        let (todo, asked) = self.sorted(jobs);
+        let mut is_asked = vec![false; jobs.len()];
+        todo.iter().for_each(|(i, _)| is_asked[*i] = true);
+        let here = |&i: &usize| !is_asked[i] && jobs[i].logits.device_address().is_none();
+        let here: Vec<usize> = (0..jobs.len()).filter(here).collect();
+        let (mut others, other) = (Vec::new(), &mut self.other);
+        let answers = self.launches.ask(&asked, || {
+            let rows: Vec<RowJob<'_>> = here.iter().map(|&i| jobs[i]).collect();
+            others = if rows.is_empty() { vec![] } else { other.run(&rows) };
+        })?;
+        here.into_iter().zip(others).for_each(|(i, result)| results[i] = Some(result));
+        for (i, outcome) in self.ended(jobs, todo, answers) {
             match outcome {
                 Ok(result) => results[i] = Some(result),
-                Err(NoKernel::Contradiction) => contradicted += 1,
                 Err(reason) => self.hand_over(reason, 1),
             }
         }
-        self.hand_over(NoKernel::Contradiction, contradicted);
         let rest: Vec<RowJob<'_>> =
             jobs.iter().zip(&results).filter(|(_, r)| r.is_none()).map(|(job, _)| *job).collect();
         let mut others = Vec::with_capacity(rest.len());
@@ -217,34 +232,83 @@ impl<M: Machine> CudaBackend<M> {
         Ok(filled(results, others))
     }
 
-    /// What the kernels make of rows, by their places among `jobs` and in any order.
-    fn ask(&mut self, jobs: &[RowJob<'_>]) -> Result<Vec<(usize, Result<RowResult, NoKernel>)>, M::Error> {
+    /// The rows that kernels are asked about: their places, what kernels begin of chains, and what is asked. The others are counted.
+    fn sorted<'a>(&mut self, jobs: &[RowJob<'a>]) -> (Vec<(usize, Option<Begun>)>, Vec<Asked<'a>>) {
         let most = self.launches.most();
-        let mut outcomes = Vec::with_capacity(jobs.len());
         let (mut todo, mut asked) = (Vec::with_capacity(jobs.len()), Vec::with_capacity(jobs.len()));
         for (i, job) in jobs.iter().enumerate() {
             let begun = Begun::of(job);
             let row = begun.as_ref().map_or_else(|| Asked::row(*job), |begun| begun.asked(job));
-            match is_read(job).and_then(|()| has_kernel(&row.row.spec)).and_then(|()| most.take(job, row.room())) {
+            match most.read(job).and_then(|()| has_kernel(&row.row.spec)).and_then(|()| most.take(job, row.room())) {
                 Ok(()) => (todo.push((i, begun)), asked.push(row)).0,
-                Err(reason) => outcomes.push((i, Err(reason))),
+                Err(reason) => self.hand_over(reason, 1),
             }
         }
-        let (mut places, mut halves) = (Vec::new(), Vec::new());
-        for ((i, begun), answer) in todo.into_iter().zip(self.launches.ask(&asked)?) {
+        (todo, asked)
+    }
+
+    /// What comes of rows that kernels were asked about, by their places among `jobs` and in any order.
+    fn ended(
+        &mut self,
+        jobs: &[RowJob<'_>],
+        todo: Vec<(usize, Option<Begun>)>,
+        answers: Vec<Answer>,
+    ) -> Vec<(usize, Result<RowResult, NoKernel>)> {
+        let (mut outcomes, mut places, mut halves) = (Vec::with_capacity(todo.len()), Vec::new(), Vec::new());
+        for ((i, begun), answer) in todo.into_iter().zip(answers) {
             match begun {
                 Some(begun) => (places.push(i), halves.push((jobs[i], begun, answer))).0,
                 None => outcomes.push((i, answer.result(&jobs[i]).ok_or(NoKernel::Contradiction))),
             }
         }
         outcomes.extend(places.into_iter().zip(begun::ended(&halves, &mut *self.other)));
-        Ok(outcomes)
+        outcomes
     }
 
-    /// Verifies drafts on the device, and those it cannot on the other backend.
-    fn try_verify(&mut self, jobs: &[VerifyJob<'_>]) -> Result<Vec<VerifyResult>, M::Error> {
+    /// Verifies drafts on the device, and the rest on the other backend: beside the device's first launch, those of rows that need not be
+    /// brought.
+    fn verify_all(&mut self, jobs: &[VerifyJob<'_>]) -> Result<Vec<VerifyResult>, M::Error> {
+        let left: Vec<Option<NoKernel>> = jobs.iter().map(|job| self.left_here(job)).collect();
+        let of = |is_here: bool| jobs.iter().zip(&left).filter(move |(_, left)| left.is_some() == is_here);
+        let here: Vec<VerifyJob<'_>> = of(true).map(|(job, _)| *job).collect();
+        let there: Vec<VerifyJob<'_>> = of(false).map(|(job, _)| *job).collect();
+        for (job, reason) in jobs.iter().zip(&left).filter_map(|(job, left)| Some((job, (*left)?))) {
+            self.hand_over(reason, job.rows.len());
+        }
+        let foreign = there.iter().flat_map(|job| job.rows).any(|row| row.logits.is_foreign());
+        let (verified, others) = if foreign {
+            let launches = &mut self.launches;
+            let taken = launches.settle().and_then(|()| Taken::of(launches, &there))?;
+            let rows = taken.rows(&there);
+            let there: Vec<_> = there.iter().zip(&rows).map(|(job, rows)| VerifyJob { rows, ..*job }).collect();
+            self.try_verify(&there, &here)?
+        } else {
+            self.try_verify(&there, &here)?
+        };
+        let mut verified = verified.into_iter();
+        Ok(filled(left.iter().map(|left| left.map_or_else(|| verified.next(), |_| None)).collect(), others))
+    }
+
+    /// Why the other backend verifies a job whose rows need not be brought to it, if it does.
+    fn left_here(&self, job: &VerifyJob<'_>) -> Option<NoKernel> {
         let most = self.launches.most();
-        let verified = verify::verify(jobs, most, &mut |asked| self.launches.ask(asked))?;
+        let is_here = job.rows.iter().all(|row| row.logits.device_address().is_none());
+        job.rows.iter().filter(|_| is_here).find_map(|row| most.read(row).err())
+    }
+
+    /// Results of drafts that are verified on the device, but for those it cannot, and of those `here`.
+    fn try_verify(
+        &mut self,
+        jobs: &[VerifyJob<'_>],
+        here: &[VerifyJob<'_>],
+    ) -> Result<(Vec<VerifyResult>, Vec<VerifyResult>), M::Error> {
+        let (most, launches) = (self.launches.most(), &mut self.launches);
+        let (mut of_here, other) = (None, &mut self.other);
+        let mut beside =
+            || _ = of_here.get_or_insert_with(|| if here.is_empty() { vec![] } else { other.verify(here) });
+        let verified = verify::verify(jobs, most, &mut |asked| launches.ask(asked, &mut beside))?;
+        beside();
+        let of_here = of_here.unwrap_or_default();
         let mut rest = Vec::new();
         for (job, reason) in jobs.iter().zip(&verified).filter_map(|(job, v)| Some((job, v.as_ref().err()?))) {
             self.hand_over(*reason, job.rows.len());
@@ -257,7 +321,7 @@ impl<M: Machine> CudaBackend<M> {
             let jobs: Vec<_> = rest.iter().zip(&rows).map(|(job, rows)| VerifyJob { rows, ..*job }).collect();
             others.extend(self.other.verify(&jobs));
         }
-        Ok(filled(verified.into_iter().map(Result::ok).collect(), others))
+        Ok((filled(verified.into_iter().map(Result::ok).collect(), others), of_here))
     }
 
     fn hand_over(&mut self, reason: NoKernel, rows: usize) {
@@ -293,16 +357,7 @@ impl<M: Machine> Backend for CudaBackend<M> {
     }
 
     fn verify(&mut self, jobs: &[VerifyJob<'_>]) -> Vec<VerifyResult> {
-        let foreign = jobs.iter().flat_map(|job| job.rows).any(|row| row.logits.is_foreign());
-        if !foreign {
-            return self.try_verify(jobs).unwrap_or_else(|error| self.lost(&error));
-        }
-        let launches = &mut self.launches;
-        let taken = launches.settle().and_then(|()| Taken::of(launches, jobs));
-        let taken = taken.unwrap_or_else(|error| self.lost(&error));
-        let rows = taken.rows(jobs);
-        let jobs: Vec<VerifyJob<'_>> = jobs.iter().zip(&rows).map(|(job, rows)| VerifyJob { rows, ..*job }).collect();
-        self.try_verify(&jobs).unwrap_or_else(|error| self.lost(&error))
+        self.verify_all(jobs).unwrap_or_else(|error| self.lost(&error))
     }
 
     fn handed_over(&mut self) -> &mut [(&'static str, u64)] {

@@ -55,7 +55,7 @@ impl CudaBackend {
         let most = self.launches.most();
         let verified = verify(jobs, most, &mut |asked| {
             timings.push(self.time_launch(asked, rounds)?);
-            self.launches.ask(asked)
+            self.launches.ask(asked, || ())
         })?;
         match verified.iter().find_map(|verified| verified.as_ref().err()) {
             Some(reason) => Err(OpenError::Wrong(format!("drafts were handed over: {}", reason.name()))),

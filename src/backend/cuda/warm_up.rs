@@ -123,7 +123,7 @@ fn difference(
         Err(error) => format!("{error:?}"),
     };
     let asked: Vec<Asked<'_>> = jobs.iter().map(|job| Asked::row(*job)).collect();
-    let again = match backend.launches.ask(&asked) {
+    let again = match backend.launches.ask(&asked, || ()) {
         Ok(answers) => {
             let written = &answers[at].written;
             let (status, token, total) = (written.status, written.token, written.total);
@@ -214,7 +214,7 @@ fn prove_drafts(backend: &mut CudaBackend, rows: &[RowJob<'_>]) -> Result<(), Op
                 measure: first == 1,
             };
             let jobs = [(1, &trees[0]), (3, &trees[0]), (0, &trees[1]), (4, &trees[1])].map(job);
-            let (got, expected) = (backend.try_verify(&jobs)?, backend.other.verify(&jobs));
+            let (got, expected) = (backend.verify_all(&jobs)?, backend.other.verify(&jobs));
             if let Some(at) = (0..jobs.len()).find(|&at| got[at] != expected[at]) {
                 return Err(difference_of_drafts((at, &jobs[at]), &expected[at], &got[at]));
             }

@@ -15,7 +15,7 @@ mod table;
 mod walk;
 
 use super::abi::LISTED;
-use super::ask::{Asked, Most, NoKernel, has_kernel, is_read, room};
+use super::ask::{Asked, Most, NoKernel, has_kernel, room};
 use super::read::Answer;
 use crate::backend::cpu::{Level, Proposed};
 use crate::backend::{VerifyJob, VerifyResult};
@@ -111,7 +111,7 @@ impl<'a> Open<'a> {
     fn new(at: usize, job: &'a VerifyJob<'a>, most: Most) -> Result<Result<Self, VerifyFailure>, NoKernel> {
         for row in job.rows {
             let spec = RowSpec { action: Action::Draw { uniform: 0 }, logprobs: None, ..row.spec };
-            is_read(row)?;
+            most.read(row)?;
             has_kernel(&spec)?;
         }
         if matches!(job.rule, AcceptanceRule::Relaxed(relaxed) if relaxed.top_n > LISTED) {
