@@ -48,6 +48,22 @@ class Draft:
         """Rows of target logits that its verification takes: behind the last token, then behind each draft token."""
         return len(self.token_ids) + 1
 
+    def first(self, count: int) -> Draft:
+        """Its first so many draft tokens, with what they were drawn from; all of them where there are no more. Choose how many without
+        a look at those that are left out: to drop a token for what it is changes the text's distribution."""
+        count = whole("count", count, 0)
+        if count >= len(self.token_ids):
+            return self
+        of: Any = self.distribution
+        if count == 0:
+            of = "deterministic"
+        elif isinstance(of, SparseDistribution):
+            of = SparseDistribution(of.ids[:count], of.probabilities[:count])
+        elif not isinstance(of, str):
+            of = self._array().reshape(len(self.token_ids), -1)[:count]
+        parents = self.parents if self.parents is None else self.parents[:count]
+        return Draft(self.sequence, self.token_ids[:count], parents, of)
+
     def path(self, index: int) -> list[int]:
         """Draft tokens from the first to this one, by index; none for -1."""
         found: list[int] = []
@@ -74,8 +90,8 @@ class Draft:
             verify.dense.probs, verify.dense.dtype = self._probabilities()
         return pb.Work(sequence_id=self.sequence.id, verify=verify)
 
-    def _probabilities(self) -> tuple[bytes, int]:
-        """In the format that they have, by which the server knows how far they may be from 1."""
+    def _array(self) -> np.ndarray[Any, Any]:
+        """The probabilities where there is a row for each draft token."""
         assert not isinstance(self.distribution, SparseDistribution)
         if is_on_device(self.distribution):
             raise ValueError("distribution is on a GPU; give a copy on the host, for a tensor distribution.cpu()")
@@ -83,6 +99,11 @@ class Draft:
         # Turned round it would have as many bytes, and nobody would see that it is another one.
         if found.ndim != 1 and (found.ndim != 2 or len(found) != len(self.token_ids)):
             raise ValueError(f"distribution has the shape {found.shape}, must be ({len(self.token_ids)}, vocab_size), a row for each draft token")
+        return found
+
+    def _probabilities(self) -> tuple[bytes, int]:
+        """In the format that they have, by which the server knows how far they may be from 1."""
+        found = self._array()
         dtype, of = DTYPES[name := format_of(found)]
         return np.ascontiguousarray(in_dtype(found, name, "distribution is"), of).tobytes(), dtype
 

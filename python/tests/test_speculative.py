@@ -416,6 +416,40 @@ def test_a_draft_s_distribution_has_a_row_for_each_token(server):
         assert speculation.verify([Draft(text, [1], distribution=probs[0])], rows[:2])
 
 
+@pytest.mark.parametrize("shape", ["chain", "tree"])
+def test_the_first_of_a_drafted_model_are_kept_ones(server, shape):
+    """As many are accepted as of a draft of that length, and the text is the same."""
+    def run(drafted, verified):
+        with croupier.connect(server.uds, VOCAB) as stream:
+            [_, text, *_], speculation = opened(stream), Speculation(stream)
+            drafts = speculation.chain([text], draft_model, drafted) if shape == "chain" else speculation.tree([text], draft_model, TREE[:drafted])
+            first = [draft.first(verified) for draft in drafts]
+            assert [draft.distribution for draft in first] == ["kept" if verified else "deterministic"]
+            assert first[0].parents == (None if shape == "chain" else TREE[:verified]) and first[0].token_ids == drafts[0].token_ids[:verified]
+            return speculation.verify(first, target(first))[0].token_ids
+
+    for count in (0, 1, 2):
+        assert run(4, count) == run(count or 1, count)
+
+
+def test_the_first_of_a_draft_have_their_own_rows(server):
+    with croupier.connect(server.uds, VOCAB) as stream:
+        text = opened(stream)[0]
+        probs = np.arange(3 * VOCAB, dtype=np.float32).reshape(3, VOCAB)
+        for given in probs, probs.tolist(), probs.tobytes(), np.asfortranarray(probs):
+            draft = Draft(text, [1, 2, 3], distribution=given)
+            assert draft.first(2).work().verify.dense.probs == probs[:2].tobytes()
+            assert draft.first(3) is draft is draft.first(9) and draft.first(0).work().verify.HasField("deterministic")
+        sparse = croupier.SparseDistribution([[1, 2], [3], [4, 5]], [[0.5, 0.5], [1.0], [0.25, 0.75]])
+        found = Draft(text, [1, 3, 4], [-1, 0, 0], sparse).first(2)
+        assert (found.parents, list(found.work().verify.sparse.counts), list(found.work().verify.sparse.token_ids)) == ([-1, 0], [2, 1], [1, 2, 3])
+        for wrong, error, said in ((-1, ValueError, "count is -1, must be at least 0"), (1.5, TypeError, "count is 1.5, must be a whole number")):
+            with pytest.raises(error, match=said):
+                draft.first(wrong)
+        with pytest.raises(ValueError, match="distribution has the shape"):
+            Draft(text, [1, 2], distribution=probs[:2].T).first(1)
+
+
 def test_the_shape_of_a_draft_is_told_before_anything_is_drawn(server):
     with croupier.connect(server.uds, VOCAB) as stream:
         [text, *_], speculation = opened(stream), Speculation(stream)
