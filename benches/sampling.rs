@@ -168,8 +168,6 @@ fn samplers() -> impl Iterator<Item = Job> {
         ("vLLM min .05 k 40 p .95", &[Step::Temperature, Step::MinP, Step::TopK, Step::TopP]),
         ("KoboldCpp p .95 min .05", &[Step::AtMost(3000), Step::TopP, Step::MinP, Step::Temperature]),
         ("KoboldCpp tail-free .95", &[Step::AtMost(3000), Step::TfsOneFewer(0.95), Step::Temperature]),
-        ("ExLlamaV3 min .05 p .95", &[Step::Temperature, Step::MinP, Step::TopPWithin]),
-        ("ExLlamaV3 p .95", &[Step::Temperature, Step::TopPWithin]),
         ("mistral.rs k 40 p .95 min .05", &[Step::Temperature, Step::TopK, Step::TopP, Step::MinPAbove]),
         ("min-p .05, min_keep 3", &[Step::Temperature, Step::MinP]),
         ("top-p .95, temperature last", &[Step::TopP, Step::Temperature]),

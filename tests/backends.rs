@@ -123,7 +123,6 @@ fn short_chain() -> impl Strategy<Value = Chained> {
         1 => Just(Step::PLessNorm),
         2 => Just(Step::Infill),
         1 => Just(Step::TopP),
-        2 => Just(Step::TopPWithin),
         1 => Just(Step::MinPAbove),
         1 => (1u32..4000).prop_map(Step::AtMost),
         1 => Just(Step::TopK),
@@ -133,7 +132,7 @@ fn short_chain() -> impl Strategy<Value = Chained> {
         1 => Just(Step::DynamicTemperature { low: 0.5, high: 1.5, exponent: 1.0 }),
     ];
     let beside = || {
-        let cuts = [Step::MinP, Step::TopP, Step::TopPWithin, Step::TopK, Step::TopKTies, Step::AtMost(100)];
+        let cuts = [Step::MinP, Step::TopP, Step::TopK, Step::TopKTies, Step::AtMost(100)];
         let some = [&cuts[..], &[Step::MinPAbove, Step::TopNSigma(1.0), Step::Skew(0.4)]].concat();
         let others = prop::sample::select(some).prop_map(Some);
         prop_oneof![4 => Just(None), 4 => Just(Some(Step::Temperature)), 3 => others]

@@ -122,8 +122,7 @@ fn chains() -> Vec<(Vec<Step>, SamplerState)> {
     chains.extend([0.0, 0.5, 0.95, 1.0f32.next_down()].map(|z| vec![Step::Temperature, Step::TfsWithRemoved(z)]));
     chains.extend([0.0, 0.5, 0.95, 1.0f32.next_down()].map(|z| vec![Step::Temperature, Step::TfsOneFewer(z)]));
     chains.extend([1, 5, 1500, 3000].map(|most| vec![Step::AtMost(most), Step::Tfs(0.9), Step::Temperature]));
-    chains.push(vec![Step::TopPWithin, Step::Temperature, Step::Skew(0.3)]);
-    chains.push(vec![Step::Temperature, Step::MinP, Step::TopPWithin]);
+    chains.push(vec![Step::Temperature, Step::MinP, Step::TopP]);
     // How many candidates there are counts, also where they have no mass, and not those that are masked.
     chains.push(vec![Step::PLessNorm]);
     chains.push(vec![Step::Smoothing { factor: 0.3, curve: 1.0 }, Step::PLessNorm]);

@@ -73,10 +73,9 @@ fn step(kind: usize, seed: u64) -> Step {
         9 => Step::TopA(share),
         10 => Step::TopNSigma(0.3 + 2.0 * share),
         28 => Step::PLessNorm,
-        31 => Step::TopPWithin,
         32 => Step::MinPAbove,
         33 => Step::TfsOneFewer(0.05 + 0.9 * share),
-        34 => Step::AtMost(1 + (40.0 * share) as u32),
+        31 => Step::AtMost(1 + (40.0 * share) as u32),
         30 => Step::XtcExpectedUnlessIgnored { probability: 0.9 * share, threshold: 0.02 + 0.1 * share },
         29 => Step::TfsWithRemoved(0.05 + 0.9 * share),
         // Half of them by the cliff alone, mostly.
@@ -100,7 +99,7 @@ fn step(kind: usize, seed: u64) -> Step {
     }
 }
 
-const KINDS: usize = 35;
+const KINDS: usize = 34;
 
 /// Every sampler alone and behind every other: the tokens that are left and their probabilities are those of the
 /// definitions.

@@ -42,8 +42,6 @@ pub struct EngineRules {
     pub top_k_ties: bool,
     /// But with a top-k of 1, which is greedy.
     pub top_1_is_greedy: bool,
-    /// Top-p does not keep the token with which it has more than its share.
-    pub top_p_within: bool,
     /// Min-p keeps what is above its threshold, and at 1 it is off.
     pub min_p_above: bool,
     /// When typical-p has enough.
@@ -103,12 +101,6 @@ impl EngineRules {
     pub fn top_k(&self, top_k: u32) -> Step {
         let is_greedy = self.top_1_is_greedy && top_k == 1;
         if self.top_k_ties && !is_greedy { Step::TopKTies } else { Step::TopK }
-    }
-
-    /// The step of top-p.
-    #[must_use]
-    pub fn top_p(&self) -> Step {
-        if self.top_p_within { Step::TopPWithin } else { Step::TopP }
     }
 
     /// The step of min-p, where it is on.
@@ -273,9 +265,7 @@ impl EngineOrder {
                 penalties_count_prompt: true,
                 ..rules
             },
-            Self::ExllamaV3 => {
-                EngineRules { top_p_within: true, xtc_expected: true, penalties_count_prompt: true, ..rules }
-            }
+            Self::ExllamaV3 => EngineRules { xtc_expected: true, ..with_prompt },
             Self::Mlx => EngineRules { penalties_count_prompt: true, ..rules },
             Self::TensorrtLlm => EngineRules {
                 top_k_ties: true,

@@ -82,8 +82,6 @@ pub enum Step {
     TopKTies,
     /// With the top-p of the filters.
     TopP,
-    /// The same, but not the token with which it has more than its share.
-    TopPWithin,
     /// With the min-p of the filters.
     MinP,
     /// The same, without what is equal to its threshold.
@@ -267,7 +265,7 @@ impl Sampler {
             Self::MinK => on(params.samplers.min_k, Step::MinK(params.samplers.min_k_tau)),
             Self::TopH => on(params.samplers.top_h > 0.0, Step::TopH(params.samplers.top_h)),
             Self::TopK => on(params.top_k > 0, rules.top_k(params.top_k)),
-            Self::TopP => on(params.top_p < 1.0 || params.samplers.top_p_decay < 1.0, rules.top_p()),
+            Self::TopP => on(params.top_p < 1.0 || params.samplers.top_p_decay < 1.0, Step::TopP),
             Self::MinP => rules.min_p(params.min_p),
             Self::TypicalP => on(params.samplers.typical_p < 1.0, rules.typical(params.samplers.typical_p)),
             Self::Tfs => on(params.samplers.tfs < 1.0, rules.tfs(params.samplers.tfs)),
@@ -317,7 +315,7 @@ impl Step {
             Self::DynamicTemperature { .. } => Sampler::DynamicTemperature,
             Self::Smoothing { .. } => Sampler::Smoothing,
             Self::AtMost(_) | Self::TopK | Self::TopKTies => Sampler::TopK,
-            Self::TopP | Self::TopPWithin => Sampler::TopP,
+            Self::TopP => Sampler::TopP,
             Self::MinP | Self::MinPAbove => Sampler::MinP,
             Self::TypicalP(_) | Self::TypicalAbove(_) | Self::TypicalTies(_) => Sampler::TypicalP,
             Self::Tfs(_) | Self::TfsWithRemoved(_) | Self::TfsOneFewer(_) => Sampler::Tfs,

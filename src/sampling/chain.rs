@@ -98,9 +98,8 @@ pub(super) fn apply(step: &Step, filters: &Filters, chain: &Chain<'_>, left: &mu
         Step::TopK => left.keep_first(filters.top_k as usize),
         Step::TopKTies => left.keep_first_and_ties(filters.top_k as usize),
         // Top-p that decays begins at 1 where it is else off.
-        Step::TopP | Step::TopPWithin if filters.top_p >= 1.0 => {}
+        Step::TopP if filters.top_p >= 1.0 => {}
         Step::TopP => left.keep_first(filters::reaching(left.kept(), mass::top_p_need(filters.top_p, left.total()))),
-        Step::TopPWithin => left.keep_first(filters::within(left.kept(), filters.top_p, left.total())),
         Step::MinP => left.keep_mass(mass::min_p_need(filters.min_p)),
         Step::MinPAbove => left.keep_mass(mass::min_p_above(filters.min_p)),
         Step::TypicalP(p) => typical::apply(left, TypicalRule::Reached, p),

@@ -1,7 +1,7 @@
 //! The truncation filters, each on candidates that stand in [order](super::order) with their masses.
 //! Every one keeps at least the first candidate.
 
-use super::mass::{above_need, min_p_need, top_p_need};
+use super::mass::{min_p_need, top_p_need};
 use super::order::Candidate;
 
 /// A candidate with its mass.
@@ -46,15 +46,6 @@ pub fn reaching(kept: &[Weighted], need: u64) -> usize {
     crossing.map_or(kept.len(), |at| at + 1)
 }
 
-/// How many candidates the longest prefix has whose mass is at most `top_p` of the total, and at least one: top-p as in ExLlamaV3
-/// (`SS_TopP`), where the candidate that crosses goes.
-#[must_use]
-pub fn within(kept: &[Weighted], top_p: f32, total: u64) -> usize {
-    let reached = reaching(kept, top_p_need(top_p, total));
-    let is_more = kept[..reached].iter().map(|w| w.mass).sum::<u64>() >= above_need(top_p, total);
-    (reached - usize::from(is_more && reached > 0)).max(1)
-}
-
 /// Min-p (Nguyen et al. 2024): keeps masses of at least `min_p` times the largest. 0 is off. The first
 /// candidate's mass is 2^40, the largest there is, so it always stays.
 pub fn min_p(kept: &mut Vec<Weighted>, min_p: f32) {
@@ -94,16 +85,6 @@ mod tests {
         {
             assert_eq!(after(&[50, 25, 15, 10], |r| top_p(r, p)), expected, "top_p {p}");
         }
-    }
-
-    #[test]
-    fn the_crossing_token_is_not_within() {
-        // As above; where p lands on a sum, what has exactly that much is within.
-        for (p, expected) in [(0.0, 1), (0.25, 1), (0.5, 1), (0.74, 1), (0.75, 2), (0.89, 2), (0.901, 3), (0.99, 3)] {
-            assert_eq!(within(&row(&[50, 25, 15, 10]), p, 100), expected, "top_p {p}");
-        }
-        // Of equal ones as many as fit.
-        assert_eq!(within(&row(&[5; 4]), 0.7, 20), 2);
     }
 
     #[test]

@@ -119,7 +119,7 @@ fn first_steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         3 => Just(Step::Temperature), 3 => Just(Step::TopK), 3 => Just(Step::TopP), 3 => Just(Step::MinP),
         1 => (1..200u32).prop_map(Step::AtMost), 1 => Just(Step::MinPAbove), 1 => Just(Step::TopKTies),
-        1 => Just(Step::TopPWithin), 1 => (0.0f32..1.0).prop_map(|p| Step::Xtc { probability: p, threshold: 0.1 })
+        1 => (0.0f32..1.0).prop_map(|p| Step::Xtc { probability: p, threshold: 0.1 })
     ];
     prop::collection::vec(step, 1..5)
 }

@@ -88,18 +88,6 @@ impl Naive {
         self.keep_first(order, kept);
     }
 
-    /// The most of `order` whose probability is at most `share`, and the first.
-    fn keep_within(&mut self, order: &[usize], share: f64) {
-        let p = self.probabilities();
-        let mut sum = 0.0;
-        let fits = order.iter().take_while(|&&token| {
-            sum += p[token];
-            self.at_least(share, sum)
-        });
-        let fits = fits.count();
-        self.keep_first(order, fits.max(1));
-    }
-
     pub(super) fn map(&mut self, of: impl Fn(f64) -> f64) {
         self.logits.iter_mut().flatten().for_each(|x| *x = of(*x));
     }
@@ -139,7 +127,6 @@ impl Naive {
                 self.keep_first(&order, FILTERS.top_k as usize);
             }
             Step::TopP => self.keep_reaching(&self.by(|t| p[t]), real(FILTERS.top_p)),
-            Step::TopPWithin => self.keep_within(&self.by(|t| p[t]), real(FILTERS.top_p)),
             // Random rows have none that is equal to the threshold.
             Step::MinP | Step::MinPAbove => self.keep_from(real(FILTERS.min_p) * most),
             Step::TopA(a) => self.keep_from(real(a) * most * most),

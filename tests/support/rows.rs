@@ -147,7 +147,6 @@ fn step() -> impl Strategy<Value = Step> {
         Just(Step::TopKTies),
         (1u32..4000).prop_map(Step::AtMost),
         Just(Step::TopP),
-        Just(Step::TopPWithin),
         Just(Step::MinP),
         Just(Step::MinPAbove),
         share().prop_map(Step::TypicalP),

@@ -100,13 +100,7 @@ def top_p(left, text):
     share = decayed_top_p(text)
     if share >= 1:
         return
-    if text.params.engine == "EXLLAMA_V3":
-        # It drops the token with which it has more (docs/sampling.md, Engines' rules).
-        limit = Fraction(parts(share) * left.total, 1 << 32)
-        count = sum(running <= limit for running in itertools.accumulate(left.masses))
-    else:
-        count = prefix_of_mass(left.masses, share, reaches)
-    left.keep_first(count, text.params.min_keep)
+    left.keep_first(prefix_of_mass(left.masses, share, reaches), text.params.min_keep)
 
 
 def decayed_top_p(text):

@@ -14,7 +14,6 @@ mod known;
 mod race;
 mod reach;
 mod store;
-mod within;
 
 pub(super) use race::Runner;
 pub(super) use reach::{least_reaching, reach_of};

@@ -70,7 +70,7 @@ impl Begun {
         let (is_cut, cooled) = (self.cuts_by_mass(), self.steps.len());
         let (own, of) = (&mut self.filters, &spec.filters);
         match *step {
-            Step::TopP | Step::TopPWithin if of.top_p >= 1.0 => {}
+            Step::TopP if of.top_p >= 1.0 => {}
             Step::Xtc { probability, .. } | Step::XtcUnlessIgnored { probability, .. }
                 if !xtc::happens(probability, chain.xtc) => {}
             // The host's weights need it too.

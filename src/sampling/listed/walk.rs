@@ -8,7 +8,6 @@ use super::rest::Rest;
 use crate::params::Sampler;
 use crate::sampling::candidates::Candidates;
 use crate::sampling::chain::{self, Chain, Step};
-use crate::sampling::filters;
 use crate::sampling::mass;
 use crate::sampling::order::Candidate;
 use crate::sampling::row::Filters;
@@ -125,10 +124,9 @@ impl<'a> Open<'a> {
             Step::TopK | Step::TopKTies if top_k >= vocab_size => return Ok(Some(self)),
             Step::TopK if top_k <= certain => Ok(None),
             Step::TopKTies if self.has_all_ties(left, top_k) => Ok(None),
-            Step::TopP | Step::TopPWithin if filters.top_p >= 1.0 => return Ok(Some(self)),
-            Step::TopP | Step::TopPWithin => {
-                let within = *step == Step::TopPWithin;
-                return self.nucleus(left, (filters.top_p, within), chain.min_keep as usize, certain).map(|()| None);
+            Step::TopP if filters.top_p >= 1.0 => return Ok(Some(self)),
+            Step::TopP => {
+                return self.nucleus(left, filters.top_p, chain.min_keep as usize, certain).map(|()| None);
             }
             Step::MinP | Step::MinPAbove if certain >= (chain.min_keep as usize).max(1) => {
                 let above = *step == Step::MinPAbove;
@@ -190,14 +188,8 @@ impl<'a> Open<'a> {
         (listed + if self.cut { 0 } else { low }, listed + high)
     }
 
-    /// Top-p, and whether the token that crosses goes: the total is known within bounds, which have to agree where it is reached.
-    fn nucleus(
-        &self,
-        left: &mut Candidates,
-        (top_p, within): (f32, bool),
-        min_keep: usize,
-        certain: usize,
-    ) -> Result<(), Reach> {
+    /// Top-p: the total is known within bounds, which have to agree where it is reached.
+    fn nucleus(&self, left: &mut Candidates, top_p: f32, min_keep: usize, certain: usize) -> Result<(), Reach> {
         let beyond = Reach::Sampler(Sampler::TopP);
         if certain == 0 {
             return Err(beyond);
@@ -208,12 +200,7 @@ impl<'a> Open<'a> {
         if kept != count(most)? || kept.max(min_keep) > certain {
             return Err(beyond);
         }
-        let stay = |total: u64| if within { filters::within(left.kept(), top_p, total) } else { kept };
-        let stays = stay(least);
-        if stays != stay(most) {
-            return Err(beyond);
-        }
-        left.keep_first(stays);
+        left.keep_first(kept);
         Ok(())
     }
 }

@@ -221,7 +221,6 @@ fn no_filter_leaves_fewer_than_min_keep() {
         Step::TopKTies,
         Step::AtMost(1),
         Step::TopP,
-        Step::TopPWithin,
         Step::MinP,
         Step::MinPAbove,
         Step::TypicalP(0.0),

@@ -193,7 +193,7 @@ fn dry_stands_where_the_engine_has_it() {
     use EngineOrder::*;
     let at_first =
         [Croupier, Vllm, Transformers, KoboldCpp, MistralRs].map(|engine| (SamplerOrder::Engine(engine), 1.5));
-    let at_last = [LlamaCpp, TextGenerationWebui, Exllama].map(|engine| (SamplerOrder::Engine(engine), 1.0));
+    let at_last = [LlamaCpp, TextGenerationWebui, Exllama, ExllamaV3].map(|engine| (SamplerOrder::Engine(engine), 1.0));
     for (order, expected) in
         at_first.into_iter().chain(at_last).chain([(SamplerOrder::Custom(vec![], EngineOrder::Croupier), 1.5)])
     {

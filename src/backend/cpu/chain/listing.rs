@@ -79,8 +79,6 @@ pub(super) enum Cut {
     FirstAndTies(usize),
     /// A nucleus.
     Prefix(f32),
-    /// The same, without the token with which it has more than its share.
-    Within(f32),
 }
 
 /// What XTC's expected form asks.
@@ -161,7 +159,7 @@ impl<'a, 'v> Whole<'a, 'v> {
                 }
                 left
             }
-            Cut::Prefix(_) | Cut::Within(_) => unreachable!("a nucleus is listed where it is found; this is a bug"),
+            Cut::Prefix(_) => unreachable!("a nucleus is listed where it is found; this is a bug"),
         };
         Some(left.weigh)
     }
@@ -216,7 +214,6 @@ impl<'a, 'v> Whole<'a, 'v> {
             Step::TopK => Cut::First(kept(filters.top_k as usize)),
             Step::TopKTies => Cut::FirstAndTies(kept(filters.top_k as usize)),
             Step::TopP => Cut::Prefix(filters.top_p),
-            Step::TopPWithin => Cut::Within(filters.top_p),
             Step::MinP => Cut::Mass(min_p_need(filters.min_p)),
             Step::MinPAbove => Cut::Mass(min_p_above(filters.min_p)),
             Step::TopA(a) => Cut::Mass(cutoffs::top_a(a, self.total())),

@@ -8,7 +8,7 @@ use crate::backend::cpu::view;
 use crate::params::{TfsRule, TypicalRule};
 use crate::sampling::chain::{Chain, Step, draws_along};
 use crate::sampling::entropy::{entropy, entropy_term};
-use crate::sampling::mass::{self, MASS_BITS, above_need, exponent, min_p_above, min_p_need, top_p_need};
+use crate::sampling::mass::{self, MASS_BITS, exponent, min_p_above, min_p_need, top_p_need};
 use crate::sampling::row::Filters;
 use crate::sampling::samplers::top_n_sigma::{self, Moments};
 use crate::sampling::samplers::xtc::Ignored;
@@ -30,13 +30,8 @@ impl Left<'_> {
             Step::AtMost(most) => self.keep_first(most as usize),
             Step::TopK => self.keep_first(filters.top_k as usize),
             Step::TopKTies => self.keep_first_and_ties(filters.top_k as usize),
-            Step::TopP | Step::TopPWithin if filters.top_p >= 1.0 => {}
+            Step::TopP if filters.top_p >= 1.0 => {}
             Step::TopP => self.keep_prefix(top_p_need(filters.top_p, self.total())),
-            Step::TopPWithin => {
-                let total = self.total();
-                self.keep_prefix(top_p_need(filters.top_p, total));
-                self.drop_crossing(filters.top_p, total);
-            }
             Step::MinP => self.keep_mass(min_p_need(filters.min_p)),
             Step::MinPAbove => self.keep_mass(min_p_above(filters.min_p)),
             Step::TypicalP(p) => self.typical(TypicalRule::Reached, p),
@@ -200,16 +195,6 @@ impl Left<'_> {
         let Some((_, last)) = self.crossing(|values, at| values.masses[at], most, need.max(1)) else { return };
         let last = self.least_kept().map_or(last, |least| last.max(least));
         self.retain_up_to(Some(last), |_, _| false);
-    }
-
-    /// Behind top-p of so much: without the token with which it has more than its share.
-    pub(super) fn drop_crossing(&mut self, top_p: f32, total: u64) {
-        if self.total() < above_need(top_p, total) || self.len() <= self.min_keep.max(1) {
-            return;
-        }
-        let key = |values: &Values, at: usize| keys::key(values.tokens[at], values.logits[at]);
-        let last = (0..self.len()).map(|at| key(&self.store.values, at)).max();
-        self.retain(|values, at| Some(key(values, at)) != last);
     }
 
     pub(super) fn keep_mass(&mut self, need: u64) {

@@ -1,8 +1,8 @@
 //! What a chain leaves of a row where no list is needed: a cut that only weighing comes after is a place in the order, or a
 //! least mass.
 
+use super::ChainStore;
 use super::listing::{Cut, Next, Whole};
-use super::{ChainStore, Left};
 use crate::backend::cpu::distribution::{self, Distribution, LIST_K, Store, Wanted, least_reaching};
 use crate::backend::cpu::passes::Weigh;
 use crate::sampling::chain::{Chain, Step};
@@ -56,7 +56,7 @@ pub(super) fn is_idle(step: &Step, filters: &Filters, chain: &Chain<'_>) -> bool
         Step::Xtc { probability, .. } | Step::XtcUnlessIgnored { probability, .. } => {
             !xtc::happens(probability, chain.xtc)
         }
-        Step::TopP | Step::TopPWithin => filters.top_p >= 1.0,
+        Step::TopP => filters.top_p >= 1.0,
         Step::MirostatV1 { .. } | Step::MirostatV2 { .. } => chain.state.mirostat_mu.is_none(),
         Step::MinEosP(_) => chain.eos.is_empty(),
         Step::Infill => chain.infill.is_none(),
@@ -72,7 +72,6 @@ fn looks_at_masses(step: &Step) -> bool {
         Step::AtMost(_)
         | Step::TopK
         | Step::TopP
-        | Step::TopPWithin
         | Step::MinP
         | Step::MinPAbove
         | Step::TopA(_)
@@ -140,22 +139,7 @@ impl Whole<'_, '_> {
                 }
                 _ => Done::Not,
             },
-            Next::Cut(Cut::Prefix(top_p)) => {
-                let cut = Distribution::nucleus(self.view, self.weigh, top_p, lists);
-                self.cut_nucleus((cut, top_p), (behind, rest), (filters, chain), (lists, store))
-            }
-            Next::Cut(Cut::Within(top_p)) if self.min_keep == 1 => {
-                let cut = Distribution::within(self.view, self.weigh, top_p, lists);
-                self.cut_nucleus((cut, top_p), (behind, rest), (filters, chain), (lists, store))
-            }
-            Next::Cut(Cut::Within(top_p)) => {
-                let cut = Distribution::nucleus(self.view, self.weigh, top_p, lists);
-                let done = self.list_nucleus(&cut, lists, store);
-                if let Done::Listed(weigh) = done {
-                    Left { weigh, ..self.left(store) }.drop_crossing(top_p, self.total());
-                }
-                done
-            }
+            Next::Cut(Cut::Prefix(top_p)) => self.cut_nucleus(top_p, (behind, rest), (filters, chain), (lists, store)),
             Next::Cut(cut) => {
                 if let Some(whole) = self.cut_in_place(&cut, (behind, rest), (filters, chain), lists) {
                     return Done::Whole(whole);
@@ -173,11 +157,12 @@ impl Whole<'_, '_> {
     /// What a nucleus of this share leaves.
     fn cut_nucleus(
         &mut self,
-        (cut, top_p): (Distribution, f32),
+        top_p: f32,
         (behind, rest): (&[Step], Rest),
         (filters, chain): (&Filters, &Chain<'_>),
         (lists, store): (&mut Store, &mut ChainStore),
     ) -> Done {
+        let cut = Distribution::nucleus(self.view, self.weigh, top_p, lists);
         if self.may_stay(rest, chain) && cut.is_whole() && self.min_keep == 1 {
             self.cool_by(behind, filters);
             let left = cut.weighed(self.view, self.weigh, lists);

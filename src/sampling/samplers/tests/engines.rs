@@ -94,7 +94,7 @@ fn sglang_cuts_one_distribution_unless_there_is_a_min_p() {
 #[test]
 fn top_p_keeps_the_crossing_token() {
     let first = [LlamaCpp, Transformers, Vllm, TextGenerationWebui, Exllama, Sglang, Croupier];
-    for engine in first.into_iter().chain([KoboldCpp, Mlx, TensorrtLlm, MistralRs]) {
+    for engine in first.into_iter().chain([KoboldCpp, ExllamaV3, Mlx, TensorrtLlm, MistralRs]) {
         let of = |p: f32| left(engine, &[1, 2, 3, 3], |params| params.top_p = p);
         // Shares 1/2, 1/4, 1/8, 1/8 of what is left.
         assert_eq!([of(0.5), of(0.75), of(0.875)], [vec![0], vec![0, 1], vec![0, 1, 2]], "{engine:?}: on a sum");
