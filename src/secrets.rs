@@ -71,7 +71,7 @@ impl Secrets {
 }
 
 fn told(metrics: &Metrics, secret: Secret, change: &Change) {
-    let what = secret.label();
+    let what = secret.name();
     match change {
         Change::Same => return tracing::info!(what, "the files are those in force"),
         Change::Taken => tracing::info!(what, "changed files were read and are in force"),

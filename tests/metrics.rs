@@ -25,6 +25,7 @@ fn unit(name: &str) -> &'static str {
         _ if ["_acceptance", "_variation", "_probability", "_overlap"].iter().any(|end| base.ends_with(end)) => {
             "share, 0 to 1"
         }
+        _ if base.ends_with("_variance") => "square of a share",
         _ => "count",
     }
 }

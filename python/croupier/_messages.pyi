@@ -394,14 +394,16 @@ class DraftTest(_Message):
     target_probability: float
     draft_probability: float
     expected_draft_probability: float
+    draft_probability_variance: float
     late_overlap: float
     early_overlap: float
     next_overlap: float
     def __init__(self, *, index: int | None = ..., accepted: bool | None = ..., expected_acceptance: float | None = ...,
                  total_variation: float | None = ..., rejected_rank: int | None = ...,
                  target_probability: float | None = ..., draft_probability: float | None = ...,
-                 expected_draft_probability: float | None = ..., late_overlap: float | None = ...,
-                 early_overlap: float | None = ..., next_overlap: float | None = ...) -> None: ...
+                 expected_draft_probability: float | None = ..., draft_probability_variance: float | None = ...,
+                 late_overlap: float | None = ..., early_overlap: float | None = ...,
+                 next_overlap: float | None = ...) -> None: ...
 
 class Token(_Message):
     token_id: int

@@ -141,8 +141,8 @@ class EngineOrder(enum.IntEnum):
     goes on until it has more than its share. DRY penalises its breakers too, and does nothing until more than
     dry_allowed_length tokens are behind the last of them. Sets penalties_count_prompt."""
     EXLLAMA_V3 = 9
-    """temperature, min_p, top_k, top_p, xtc, adaptive_p. top_p does not keep the token with which it has more than its
-    share. xtc_expected is on. Sets penalties_count_prompt."""
+    """temperature, min_p, top_k, top_p, xtc, adaptive_p. DRY comes after the penalties. xtc_expected is on. Sets
+    penalties_count_prompt."""
     MLX = 10
     """mlx-lm: top_p, min_p, xtc, top_k, temperature. Sets penalties_count_prompt."""
     TENSORRT_LLM = 11

@@ -82,6 +82,12 @@ pub(super) const POSITIVE: RangeInclusive<Duration> = Duration::from_millis(10).
 /// Durations that may.
 pub(super) const ANY: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(3600);
 
+/// HTTP/2: RFC 9113, section 6.9.1 and 6.5.2.
+pub(super) const WINDOW: RangeInclusive<u64> = 65_535..=(1 << 31) - 1;
+pub(super) const FRAME: RangeInclusive<u64> = 16_384..=(1 << 24) - 1;
+/// gRPC's length prefix has 32 bits; 4 KiB is less than any useful step.
+pub(super) const MESSAGE: RangeInclusive<u64> = 4096..=u32::MAX as u64;
+
 /// A limit that is a number.
 macro_rules! limit {
     ($name:literal, $field:ident, $range:expr, $help:literal) => {
@@ -100,6 +106,13 @@ macro_rules! size {
 macro_rules! path {
     ($name:literal, $($field:ident).+, $help:literal) => {
         setting!($name, "PATH", $($field).+, values::file_path, |p: &Option<PathBuf>| show_option(p.as_ref().map(|p| p.display()), "none"), $help)
+    };
+}
+
+/// One of some words.
+macro_rules! word {
+    ($name:literal, $value:literal, $field:ident, $words:expr, $help:literal) => {
+        setting!($name, $value, $field, |t| values::one_of(t, $words), |w| values::word_of(w, $words), $help)
     };
 }
 

@@ -1,18 +1,11 @@
 //! The list of settings.
 
-use super::setting::{ANY, POSITIVE};
+use super::setting::{ANY, FRAME, MESSAGE, POSITIVE, WINDOW};
 pub(super) use super::setting::{Setting, env_name};
 use super::values::{self, BACKEND, HOST_ROWS, LOG_FORMAT, SHIPPED, SIMD, show_duration, show_option, show_size};
 use crate::params::MAX_VOCAB_SIZE;
-use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
-
-/// HTTP/2: RFC 9113, section 6.9.1 and 6.5.2.
-const WINDOW: RangeInclusive<u64> = 65_535..=(1 << 31) - 1;
-const FRAME: RangeInclusive<u64> = 16_384..=(1 << 24) - 1;
-/// gRPC's length prefix has 32 bits; 4 KiB is less than any useful step.
-const MESSAGE: RangeInclusive<u64> = 4096..=u32::MAX as u64;
 
 /// Every setting, in the order of `--help`.
 pub(super) static SETTINGS: &[Setting] = &[
@@ -70,12 +63,11 @@ pub(super) static SETTINGS: &[Setting] = &[
         auth_token_file,
         "File of tokens, one per line. Every call on listen, except health, must send one of them as authorization: Bearer TOKEN; none: no token is needed. Read again when it changes. Use it with TLS: without, tokens travel in plain text"
     ),
-    setting!(
+    word!(
         "backend",
         "NAME",
         backend,
-        |t| values::one_of(t, &BACKEND),
-        |b| values::word_of(b, &BACKEND),
+        &BACKEND,
         "What samples: cpu, cuda (a GPU; without a working one the server does not start) or auto (a GPU if one works, else the CPU). Tokens are the same with each. A GPU samples rows that are in its memory; host-rows says who samples others"
     ),
     setting!(
@@ -104,12 +96,11 @@ pub(super) static SETTINGS: &[Setting] = &[
         |d: &String| d.clone(),
         "Which GPU to use: its index in the driver's order, or its UUID as nvidia-smi -L shows it. Only used with backend cuda or auto"
     ),
-    setting!(
+    word!(
         "host-rows",
         "NAME",
         host_rows,
-        |t| values::one_of(t, &HOST_ROWS),
-        |h| values::word_of(h, &HOST_ROWS),
+        &HOST_ROWS,
         "Who samples, beside a GPU, rows whose logits came in messages or lie in shared memory: cpu, which takes about as long for a row as packing it for the GPU would; or cuda, which brings them there. Tokens are the same with each"
     ),
     setting!(
@@ -385,12 +376,11 @@ pub(super) static SETTINGS: &[Setting] = &[
         ToString::to_string,
         "Share of the steps and calls without a trace context of their own that are recorded, 0 to 1. A call that brings a context is recorded if its sampled flag says so, whatever the share. Only used with otlp-endpoint"
     ),
-    setting!(
+    word!(
         "log-format",
         "FORMAT",
         log_format,
-        |t: &str| values::one_of(t, &LOG_FORMAT),
-        |f| values::word_of(f, &LOG_FORMAT),
+        &LOG_FORMAT,
         "Format of log lines on stderr: text or json. Use json where logs are collected"
     ),
     setting!(

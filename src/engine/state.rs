@@ -275,6 +275,7 @@ impl Stream {
         }
         let beyond = advised.map_or(0, |advised| verification.depth.saturating_sub(advised as usize));
         self.origin.model.beyond_advice.increment(beyond as u64);
+        self.origin.model.without_distribution.increment(u64::from(verification.without_distribution));
     }
 
     /// Whether a grammar has a part in what some sequence drafts next.

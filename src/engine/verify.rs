@@ -9,6 +9,7 @@ use crate::params::{FieldError, ProposerKind};
 use crate::sampling::listed::Marks;
 use crate::sampling::row::{Action, RowOutput, RowSpec};
 use crate::sequence::Sequence;
+use crate::sequence::drafts::Drafts;
 use crate::sequence::history::Ahead;
 use crate::sequence::speculation::Origin;
 use crate::speculative::job::{DraftSource, DraftToken, VerifyFailure};
@@ -48,6 +49,8 @@ pub struct Verification {
     pub by_ratio: bool,
     /// Whether it was worked out what acceptance was to be expected, and the worker asked for that.
     pub tests_wanted: bool,
+    /// Whether its draft tokens are kept ones that others could have been drawn in place of, and it was sent as if they were not.
+    pub without_distribution: bool,
 }
 
 /// Of how many verifications one is measured that nobody asked for, to see whether acceptance is what is to be
@@ -307,7 +310,19 @@ impl<'a> Prepared<'a> {
         let (proposer, tests_wanted) = (proposer(work, sequence), work.measure && self.measure);
         let (drafted, depth, after) = (self.drafts.len(), self.tree.depth(), sequence.came());
         let by_ratio = matches!(sequence.acceptance(), AcceptanceRule::Rejection | AcceptanceRule::Block);
-        Verification { verified, outputs, proposer, drafted, depth, last, after, by_ratio, tests_wanted }
+        let without_distribution = proposer == Proposer::Deterministic && are_drawn(&work.tokens, sequence.drafts());
+        Verification {
+            verified,
+            outputs,
+            proposer,
+            drafted,
+            depth,
+            last,
+            after,
+            by_ratio,
+            tests_wanted,
+            without_distribution,
+        }
     }
 
     fn failed(&self, failure: &VerifyFailure) -> RowFailure {
@@ -338,6 +353,13 @@ fn proposer(work: &VerifyWork, sequence: &Sequence) -> Proposer {
             Some(Origin::Thinking) => Proposer::Thinking,
         },
     }
+}
+
+/// Whether these tokens are the first that were kept, and were drawn by chance.
+fn are_drawn(tokens: &[u32], kept: &Drafts) -> bool {
+    let is_drawn = |(at, token): (usize, u32)| kept.kept(at).is_some_and(|of| of.mass(token) < of.total());
+    let drawn = tokens.iter().copied().enumerate().any(is_drawn);
+    drawn && tokens.len() <= kept.len() && kept.tokens().zip(tokens).all(|(kept, &token)| kept == token)
 }
 
 fn lost() -> RowFailure {

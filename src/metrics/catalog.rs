@@ -240,6 +240,8 @@ catalog! {
         "Draft tokens of draft work forgotten without being verified: left out of a verification, restarted, or given up for another token; by model label.");
     SPEC_BEYOND_ADVICE = Def::counter("croupier_spec_decode_num_draft_tokens_beyond_advice_total", Unit::Count,
         "Draft tokens verified beyond the length that the sequence's last reply advised, by model label.");
+    SPEC_WITHOUT_DISTRIBUTION = Def::counter("croupier_spec_decode_num_drafts_without_their_distribution_total", Unit::Count,
+        "Verifications sent as deterministic whose draft tokens are those of draft work, so that what they were drawn from was thrown away and fewer are accepted; by model label.");
     SPEC_SEQUENCE_ACCEPTANCE = Def::shares("croupier_spec_decode_sequence_acceptance", SHARES,
         "Accepted over tested draft tokens of a sequence, when it was closed, of those with at least 16 tested; by model label.");
     SPEC_EXPECTED = Def::shares("croupier_spec_decode_expected_acceptance", SHARES_BY_POSITION,
@@ -254,10 +256,14 @@ catalog! {
         "Probability of measured draft tokens in the draft distribution that they are said to be drawn from; block verification included, certain tokens not.");
     SPEC_EXPECTED_DRAFT_PROBABILITY = Def::shares("croupier_spec_decode_expected_draft_probability", SHARES_BY_POSITION,
         "What that probability is on average for tokens that are drawn from that distribution (the sum of the squares), to be held against it.");
+    SPEC_DRAFT_PROBABILITY_VARIANCE = Def::shares("croupier_spec_decode_draft_probability_variance", MEAN_SHARES,
+        "How far that probability is from its average by chance: the sum of the cubes, less the square of the average. Their sum is the variance of the difference of the two sums.");
     SPEC_OWN_OVERLAP = Def::shares("croupier_spec_decode_own_overlap", MEAN_SHARES,
         "What first draft tokens' distributions have in common with their own rows, the sum of min, of those measured that have a shifted overlap, to be held against it; for late the larger one of that and of what the second ones have in common with theirs.");
     SPEC_SHIFTED_OVERLAP = Def::shares("croupier_spec_decode_shifted_overlap", MEAN_SHARES,
         "What would be in common if rows were shifted: the first draft token's distribution with the row after its own (late), or the second one's with the first one's row (early).");
+    SPEC_SHIFTED_DRAFTS = Def::counter("croupier_spec_decode_num_shifted_drafts_total", Unit::Count,
+        "Of the verifications that have a shifted overlap those where it is more than 0.3 larger than what it is held against.");
     SPEC_ROUNDS = Def::counter("croupier_spec_decode_num_rounds_total", Unit::Count,
         "Verifications of at least one draft token, by how the token before the draft came about, and whether a first draft token was accepted.");
     TRACE_SPANS = Def::counter("croupier_trace_spans_total", Unit::Count,

@@ -6,6 +6,7 @@
 
 pub(crate) mod catalog;
 pub mod exposition;
+mod labelled;
 mod labels;
 mod model;
 mod paths;
@@ -20,16 +21,16 @@ use crate::backend::BackendInfo;
 use crate::error::Reason;
 use crate::limits::Limits;
 use catalog::{self as cat, Def};
+use labelled::labelled;
 use metrics::{Counter, Gauge, Histogram, NoopRecorder, Recorder};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
 use model::Models;
 pub use model::{MAX_LABEL_BYTES, ModelMetrics};
-use paths::{DATA_PATHS, LEASES};
 pub use paths::{DataPath, Lease};
 use process::Process;
 use reloads::Reloads;
 pub use reloads::Secret;
-pub use shards::{SHARD_FAILURES, ShardFault, Shards};
+pub use shards::{ShardFault, Shards};
 pub use speculative::{Last, Proposer, Round};
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,63 +39,47 @@ pub use traces::{Traced, Traces};
 /// How often [`Metrics::upkeep`] should run: at 100,000 steps a second this holds some 10 MB of samples.
 pub const UPKEEP_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Stages of a step, the label `stage`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stage {
-    /// From the first byte of a message that was read to the whole message: before the step, and no part of `Total`.
-    Receive,
-    /// From receipt, with the opening of sequences, to the backend becoming free.
-    Queue,
-    /// In the backend.
-    Backend,
-    /// From the backend's answer to the reply being handed to the transport.
-    Reply,
-    /// All of it, from the whole message on.
-    Total,
-}
-
-/// Values of the label `stage`, in the order of [`Stage`].
-pub(crate) const STAGES: [&str; 5] = ["receive", "queue", "backend", "reply", "total"];
-
-impl Stage {
-    /// Its name, in metrics and traces.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        STAGES[self as usize]
+labelled! {
+    /// Stages of a step, the label `stage`; also in traces.
+    pub enum Stage {
+        /// From the first byte of a message that was read to the whole message: before the step, and no part of `Total`.
+        Receive = "receive",
+        /// From receipt, with the opening of sequences, to the backend becoming free.
+        Queue = "queue",
+        /// In the backend.
+        Backend = "backend",
+        /// From the backend's answer to the reply being handed to the transport.
+        Reply = "reply",
+        /// All of it, from the whole message on.
+        Total = "total",
     }
 }
 
-/// Kinds of work, the label `kind`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WorkKind {
-    /// Sample work.
-    Sample,
-    /// Draft work.
-    Draft,
-    /// Score work.
-    Score,
-    /// Verify work.
-    Verify,
+labelled! {
+    /// Kinds of work, the label `kind`.
+    pub enum WorkKind {
+        /// Sample work.
+        Sample = "sample",
+        /// Draft work.
+        Draft = "draft",
+        /// Score work.
+        Score = "score",
+        /// Verify work.
+        Verify = "verify",
+    }
 }
 
-impl WorkKind {
-    /// The name of each, in their order.
-    pub const NAMES: [&str; 4] = ["sample", "draft", "score", "verify"];
+labelled! {
+    /// Ways for a connection to get here, the label `transport`.
+    pub enum Transport {
+        /// TCP.
+        Tcp = "tcp",
+        /// A Unix domain socket.
+        Uds = "uds",
+        /// The side socket that hands out regions.
+        Region = "region",
+    }
 }
-
-/// Ways for a connection to get here, the label `transport`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Transport {
-    /// TCP.
-    Tcp,
-    /// A Unix domain socket.
-    Uds,
-    /// The side socket that hands out regions.
-    Region,
-}
-
-/// Values of the label `transport`, in the order of [`Transport`].
-const TRANSPORTS: [&str; 3] = ["tcp", "uds", "region"];
 
 /// The server's metric handles, cheap to clone.
 #[derive(Debug, Clone)]
@@ -321,14 +306,14 @@ impl Handles {
             region_bytes: cat::REGION_BYTES.as_gauge(r, &[]),
             device_region_bytes: cat::DEVICE_REGION_BYTES.as_gauge(r, &[]),
             device_region_capacity: cat::DEVICE_REGION_BYTES_CAPACITY.as_gauge(r, &[]),
-            leases: LEASES.iter().map(|&l| cat::REGION_LEASES.as_counter(r, &[("result", l)])).collect(),
-            steps: DATA_PATHS.iter().map(|&p| cat::STEPS.as_counter(r, &[("data_path", p)])).collect(),
+            leases: Lease::ALL.map(|l| cat::REGION_LEASES.as_counter(r, &[("result", l.name())])).into(),
+            steps: DataPath::ALL.map(|p| cat::STEPS.as_counter(r, &[("data_path", p.name())])).into(),
             handed_over: labels::HANDED_OVER
                 .iter()
                 .map(|reason| cat::HANDED_OVER.as_counter(r, &[("reason", reason)]))
                 .collect(),
-            stages: STAGES.iter().map(|&s| cat::STEP_DURATION.as_histogram(r, &[("stage", s)])).collect(),
-            connections: TRANSPORTS.iter().map(|&t| cat::CONNECTIONS.as_gauge(r, &[("transport", t)])).collect(),
+            stages: Stage::ALL.map(|s| cat::STEP_DURATION.as_histogram(r, &[("stage", s.name())])).into(),
+            connections: Transport::ALL.map(|t| cat::CONNECTIONS.as_gauge(r, &[("transport", t.name())])).into(),
             calls: labels::METHODS.iter().map(|&method| Call::register(r, method)).collect(),
             refusals: Reason::ALL.iter().map(|&reason| rejected(r, reason)).collect(),
             traces: Traces::register(r),

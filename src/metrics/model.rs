@@ -21,6 +21,8 @@ pub struct ModelMetrics {
     pub unverified: Counter,
     /// Draft tokens beyond what was advised.
     pub beyond_advice: Counter,
+    /// Verifications of kept draft tokens as if they had no distribution.
+    pub without_distribution: Counter,
     /// Shares of draft tokens that were accepted, by sequence.
     pub sequence_acceptance: Histogram,
     /// What the log hears of its rows.
@@ -48,11 +50,12 @@ impl ModelMetrics {
             truncated: cat::ROWS_TRUNCATED.as_counter(r, &[("model", model)]),
             unverified: cat::SPEC_UNVERIFIED.as_counter(r, &[("model", model)]),
             beyond_advice: cat::SPEC_BEYOND_ADVICE.as_counter(r, &[("model", model)]),
+            without_distribution: cat::SPEC_WITHOUT_DISTRIBUTION.as_counter(r, &[("model", model)]),
             sequence_acceptance: cat::SPEC_SEQUENCE_ACCEPTANCE.as_histogram(r, &[("model", model)]),
             bad_logits: Arc::default(),
             name: model.into(),
             by_reason: Arc::new(ByReason {
-                rows: each(cat::ROWS, "kind", &WorkKind::NAMES),
+                rows: each(cat::ROWS, "kind", &WorkKind::ALL.map(WorkKind::name)),
                 failed: each(cat::ROWS_INVALID, "reason", labels::ROW_STATUSES),
                 finished: each(cat::SEQUENCES_FINISHED, "reason", labels::FINISH_REASONS),
                 not_opened: each(cat::OPENINGS_FAILED, "reason", labels::OPEN_ERRORS),

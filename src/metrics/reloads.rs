@@ -1,27 +1,19 @@
 //! Metrics of files that are read again while the server runs.
 
 use super::catalog as cat;
+use super::labelled::labelled;
 use metrics::{Counter, Gauge, Recorder};
 
-/// Things made of files that may change, the label `what`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Secret {
-    /// Certificate, key and authorities.
-    Tls,
-    /// Bearer tokens.
-    Tokens,
-}
-
-impl Secret {
-    /// Its name in metrics and in logs.
-    #[must_use]
-    pub fn label(self) -> &'static str {
-        SECRETS[self as usize]
+labelled! {
+    /// Things made of files that may change, the label `what`.
+    pub enum Secret {
+        /// Certificate, key and authorities.
+        Tls = "tls",
+        /// Bearer tokens.
+        Tokens = "tokens",
     }
 }
 
-/// Values of the label `what`, in the order of [`Secret`].
-const SECRETS: [&str; 2] = ["tls", "tokens"];
 /// Values of the label `result`: how a reload ended.
 const RELOADED: [&str; 2] = ["failed", "ok"];
 
@@ -38,7 +30,7 @@ struct Reload {
 
 impl Reloads {
     pub(super) fn register(r: &dyn Recorder) -> Self {
-        Self(SECRETS.iter().map(|what| Reload::register(r, what)).collect())
+        Self(Secret::ALL.map(|what| Reload::register(r, what.name())).into())
     }
 
     /// Files were read, and taken if they were good.

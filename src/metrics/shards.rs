@@ -1,23 +1,23 @@
 //! Metrics of rows whose columns come from several ranks.
 
 use super::catalog as cat;
-use super::paths::{DATA_PATHS, DataPath};
+use super::labelled::labelled;
+use super::paths::DataPath;
 use metrics::{Counter, Gauge, Histogram, Recorder};
 
-/// Why a step's rows had not all of their columns, the label `reason`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs)] // Documented where they happen, and in docs/metrics.md.
-pub enum ShardFault {
-    NotAttached,
-    NotAnnounced,
-    Deadline,
-    Left,
-    LeftOut,
-    Rows,
+labelled! {
+    /// Why a step's rows had not all of their columns, the label `reason`.
+    #[allow(missing_docs)] // Documented where they happen, and in docs/metrics.md.
+    pub enum ShardFault {
+        NotAttached = "not_attached",
+        NotAnnounced = "not_announced",
+        Deadline = "deadline",
+        Left = "left",
+        LeftOut = "left_out",
+        Rows = "rows",
+    }
 }
 
-/// Their labels, in the order of [`ShardFault`].
-pub const SHARD_FAILURES: [&str; 6] = ["not_attached", "not_announced", "deadline", "left", "left_out", "rows"];
 /// Ways for one shard to get here.
 const WAYS: [DataPath; 3] = [DataPath::Inline, DataPath::SharedMemory, DataPath::DeviceMemory];
 
@@ -30,20 +30,20 @@ pub struct Shards {
     pub wait: Histogram,
     /// In the order of [`WAYS`].
     announced: Vec<Counter>,
-    /// In the order of [`SHARD_FAILURES`].
+    /// In the order of [`ShardFault`].
     failed: Vec<Counter>,
 }
 
 impl Shards {
     pub(super) fn register(r: &dyn Recorder) -> Self {
-        let announced = |&way: &DataPath| cat::SHARDS.as_counter(r, &[("data_path", DATA_PATHS[way as usize])]);
-        let failed = |&reason: &&str| cat::SHARD_FAILURES.as_counter(r, &[("reason", reason)]);
+        let announced = |&way: &DataPath| cat::SHARDS.as_counter(r, &[("data_path", way.name())]);
+        let failed = |reason: ShardFault| cat::SHARD_FAILURES.as_counter(r, &[("reason", reason.name())]);
         Self {
             ranks: cat::SHARD_RANKS.as_gauge(r, &[]),
             bytes: cat::SHARD_BYTES.as_gauge(r, &[]),
             wait: cat::SHARD_WAIT.as_histogram(r, &[]),
             announced: WAYS.iter().map(announced).collect(),
-            failed: SHARD_FAILURES.iter().map(failed).collect(),
+            failed: ShardFault::ALL.map(failed).into(),
         }
     }
 

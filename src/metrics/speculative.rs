@@ -2,54 +2,53 @@
 //! verifies a draft has none, and one that does only those of the proposers and positions that it has seen.
 
 use super::catalog as cat;
+use super::labelled::labelled;
 use super::repeats::Repeats;
 use crate::speculative::verified::{Came, Chances, Shifts, Trial};
 use metrics::{Counter, Histogram, Recorder};
 use std::sync::OnceLock;
 
-/// Where draft tokens come from, the label `proposer`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Proposer {
-    /// Draft work.
-    Kept,
-    /// The worker, with their distribution.
-    Sent,
-    /// The worker, without one.
-    Deterministic,
-    /// Prompt lookup inside the sidecar.
-    Ngram,
-    /// Suffix matching inside the sidecar.
-    Suffix,
-    /// The text's grammar, which forces what comes next.
-    Grammar,
-    /// The text's thinking budget, which is spent.
-    Thinking,
+labelled! {
+    /// Where draft tokens come from, the label `proposer`.
+    pub enum Proposer {
+        /// Draft work.
+        Kept = "kept",
+        /// The worker, with their distribution.
+        Sent = "sent",
+        /// The worker, without one.
+        Deterministic = "deterministic",
+        /// Prompt lookup inside the sidecar.
+        Ngram = "ngram",
+        /// Suffix matching inside the sidecar.
+        Suffix = "suffix",
+        /// The text's grammar, which forces what comes next.
+        Grammar = "grammar",
+        /// The text's thinking budget, which is spent.
+        Thinking = "thinking",
+    }
 }
 
-/// Values of the label `proposer`, in the order of [`Proposer`].
-pub(super) const PROPOSERS: [&str; 7] = ["kept", "sent", "deterministic", "ngram", "suffix", "grammar", "thinking"];
 /// Positions in a draft that have a label of their own; deeper ones share "16+".
 const POSITIONS: usize = 16;
 
-/// How the last token of a verification came about, the label `kind`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Last {
-    /// It is an accepted draft token: the sequence ended with it, or the block did, before a row without a distribution.
-    Accepted,
-    /// In the place of a rejected one.
-    Recovered,
-    /// On top of the accepted ones.
-    Bonus,
+labelled! {
+    /// How the last token of a verification came about, the label `kind`.
+    pub enum Last {
+        /// It is an accepted draft token: the sequence ended with it, or the block did, before a row without a distribution.
+        Accepted = "accepted",
+        /// In the place of a rejected one.
+        Recovered = "recovered",
+        /// On top of the accepted ones.
+        Bonus = "bonus",
+    }
 }
 
-/// Values of the label `kind`, in the order of [`Last`].
-const LASTS: [&str; 3] = ["accepted", "recovered", "bonus"];
-/// Values of the label `after`, in the order of [`Came`].
-const AFTER: [&str; 5] = ["opened", "sampled", "accepted", "recovered", "bonus"];
 /// Values of the label `first`: whether a first draft token was accepted.
 const FIRST: [&str; 2] = ["rejected", "accepted"];
 /// Values of the label `shift`, in the order in which [`overlaps`] gives them.
 const SHIFTS: [&str; 2] = ["late", "early"];
+/// A verification whose shifted overlap is so much larger than what it is held against speaks for itself.
+const SHIFTED_BY: f64 = 0.3;
 
 /// A verification, as far as metrics go.
 #[derive(Debug, Clone, Copy)]
@@ -80,7 +79,7 @@ pub struct Round<'a> {
 #[derive(Debug)]
 pub(super) struct Speculation {
     model: String,
-    proposers: [OnceLock<Handles>; PROPOSERS.len()],
+    proposers: [OnceLock<Handles>; Proposer::ALL.len()],
 }
 
 #[derive(Debug)]
@@ -91,7 +90,7 @@ struct Handles {
     /// Not lossless, lossless.
     emitted: [Counter; 2],
     lasts: Vec<Counter>,
-    /// By [`AFTER`], then by [`FIRST`].
+    /// By [`Came`], then by [`FIRST`].
     firsts: Vec<[Counter; 2]>,
     total_variation: Histogram,
     /// By [`REASONS`]: how many, and their ranks.
@@ -109,6 +108,7 @@ struct Handles {
 struct Drawn {
     probability: Histogram,
     on_average: Histogram,
+    variance: Histogram,
 }
 
 /// What is in common if rows are as they should be, and if they are shifted.
@@ -116,6 +116,8 @@ struct Drawn {
 struct Shift {
     own: Histogram,
     shifted: Histogram,
+    /// How many speak for themselves.
+    count: Counter,
 }
 
 #[derive(Debug)]
@@ -136,7 +138,7 @@ impl Speculation {
         if round.drafted == 0 {
             return; // a plain row by another name
         }
-        let labels = [("model", self.model.as_str()), ("proposer", PROPOSERS[round.proposer as usize])];
+        let labels = [("model", self.model.as_str()), ("proposer", round.proposer.name())];
         let handles = self.proposers[round.proposer as usize].get_or_init(|| Handles::register(r, labels));
         handles.drafts.increment(1);
         handles.draft_tokens.increment(round.drafted as u64);
@@ -168,9 +170,6 @@ type Labels<'a> = [(&'static str, &'a str); 2];
 impl Handles {
     fn register(r: &dyn Recorder, labels: Labels<'_>) -> Self {
         let [model, proposer] = labels;
-        let each = |def: cat::Def, key: &'static str, values: &[&str]| -> Vec<Counter> {
-            values.iter().map(|&value| def.as_counter(r, &[model, proposer, (key, value)])).collect()
-        };
         let first_of =
             |after, first| cat::SPEC_ROUNDS.as_counter(r, &[model, proposer, ("after", after), ("first", first)]);
         let rejected = |reason| {
@@ -183,8 +182,8 @@ impl Handles {
             draft_tokens: cat::SPEC_DRAFT_TOKENS.as_counter(r, &labels),
             accepted: cat::SPEC_ACCEPTED.as_counter(r, &labels),
             emitted: [emitted("false"), emitted("true")],
-            lasts: each(cat::SPEC_LAST, "kind", &LASTS),
-            firsts: AFTER.iter().map(|after| FIRST.map(|first| first_of(after, first))).collect(),
+            lasts: Last::ALL.map(|last| cat::SPEC_LAST.as_counter(r, &[model, proposer, ("kind", last.name())])).into(),
+            firsts: Came::ALL.map(|came| FIRST.map(|first| first_of(came.name(), first))).into(),
             rejected: REASONS.iter().map(|reason| rejected(reason)).collect(),
             total_variation: cat::SPEC_TOTAL_VARIATION.as_histogram(r, &labels),
             drawn: OnceLock::new(),
@@ -196,13 +195,15 @@ impl Handles {
 
     fn drawn(&self, r: &dyn Recorder, labels: Labels<'_>, chances: Chances) {
         // A token that is certain is what it is said to be.
-        if chances.draft_on_average < 1.0 {
+        if chances.own.mean < 1.0 {
             let drawn = self.drawn.get_or_init(|| Drawn {
                 probability: cat::SPEC_DRAFT_PROBABILITY.as_histogram(r, &labels),
                 on_average: cat::SPEC_EXPECTED_DRAFT_PROBABILITY.as_histogram(r, &labels),
+                variance: cat::SPEC_DRAFT_PROBABILITY_VARIANCE.as_histogram(r, &labels),
             });
             drawn.probability.record(chances.draft);
-            drawn.on_average.record(chances.draft_on_average);
+            drawn.on_average.record(chances.own.mean);
+            drawn.variance.record(chances.own.variance);
         }
     }
 
@@ -216,9 +217,11 @@ impl Handles {
             let handles = handles.get_or_init(|| Shift {
                 own: cat::SPEC_OWN_OVERLAP.as_histogram(r, &labels),
                 shifted: cat::SPEC_SHIFTED_OVERLAP.as_histogram(r, &labels),
+                count: cat::SPEC_SHIFTED_DRAFTS.as_counter(r, &labels),
             });
             handles.own.record(own);
             handles.shifted.record(overlap);
+            handles.count.increment(u64::from(overlap - own > SHIFTED_BY));
         }
     }
 

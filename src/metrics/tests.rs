@@ -3,6 +3,7 @@ use crate::error::Refusal;
 use crate::params::FieldError;
 use crate::sequence::OpenError;
 use crate::speculative::verified::{Came, Chances, Shifts, Trial};
+use crate::speculative::weights::OwnProbability;
 
 fn info() -> BackendInfo {
     BackendInfo { name: "cpu", device: "a \"quoted\" device".to_owned(), parallelism: 1 }
@@ -167,21 +168,12 @@ fn series(model_labels: usize) -> (usize, usize) {
         accepted: false,
         expected: Some(0.5),
         total_variation: Some(0.5),
-        chances: Some(Chances { target: 0.25, draft: 0.5, draft_on_average: 0.5 }),
+        chances: Some(Chances { target: 0.25, draft: 0.5, own: OwnProbability { mean: 0.5, variance: 0.125 } }),
         rejected_rank: Some(2),
         shifts: Shifts { late: Some(0.25), early: Some(0.25), next: None },
     };
     let trials: Vec<Trial> = (0..40).map(trial).collect();
-    let proposers = [
-        Proposer::Kept,
-        Proposer::Sent,
-        Proposer::Deterministic,
-        Proposer::Ngram,
-        Proposer::Suffix,
-        Proposer::Grammar,
-        Proposer::Thinking,
-    ];
-    for (model, proposer) in models.iter().flat_map(|model| proposers.map(|proposer| (model, proposer))) {
+    for (model, proposer) in models.iter().flat_map(|model| Proposer::ALL.map(|proposer| (model, proposer))) {
         let (drafted, accepted, emitted, last) = (trials.len(), trials.len(), 1, Last::Bonus);
         let (lossless, one_by_one, by_ratio) = (true, true, true);
         let after = Came::Bonus;
@@ -224,7 +216,7 @@ fn the_documentation_says_how_many_series_there_are_at_most() {
 #[test]
 fn the_documentation_says_what_remembered_numbers_take() {
     let each = repeats::MOST_BYTES >> 10;
-    let (model, most) = (each * speculative::PROPOSERS.len(), Limits::default().max_model_labels);
+    let (model, most) = (each * Proposer::ALL.len(), Limits::default().max_model_labels);
     let text = format!(
         "at most {each} KiB for each model label and proposer, once it verifies drafts: {model} KiB for each model label, \
          and {} KiB with the default of {most} and `other`",

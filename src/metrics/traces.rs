@@ -1,21 +1,20 @@
 //! What becomes of spans.
 
 use super::catalog as cat;
+use super::labelled::labelled;
 use metrics::{Counter, Recorder};
 
-/// What became of a span, the label `result`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Traced {
-    /// The collector took it.
-    Exported,
-    /// The queue was full.
-    Dropped,
-    /// The collector could not be reached or did not take it.
-    Failed,
+labelled! {
+    /// What became of a span, the label `result`.
+    pub enum Traced {
+        /// The collector took it.
+        Exported = "exported",
+        /// The queue was full.
+        Dropped = "dropped",
+        /// The collector could not be reached or did not take it.
+        Failed = "failed",
+    }
 }
-
-/// Values of the label `result`, in the order of [`Traced`].
-const RESULTS: [&str; 3] = ["exported", "dropped", "failed"];
 
 /// Handles of traces.
 #[derive(Debug)]
@@ -30,7 +29,7 @@ impl Traces {
     pub(super) fn register(r: &dyn Recorder) -> Self {
         Self {
             invalid_contexts: cat::TRACE_CONTEXTS_INVALID.as_counter(r, &[]),
-            spans: RESULTS.iter().map(|&result| cat::TRACE_SPANS.as_counter(r, &[("result", result)])).collect(),
+            spans: Traced::ALL.map(|result| cat::TRACE_SPANS.as_counter(r, &[("result", result.name())])).into(),
         }
     }
 

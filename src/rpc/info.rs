@@ -37,7 +37,7 @@ pub(super) fn server_info(
         parallelism: saturated(backend.parallelism),
         limits: Some(wire_limits(limits, offered)),
         data_paths: data_paths(offered),
-        work_kinds: WorkKind::NAMES.map(str::to_owned).to_vec(),
+        work_kinds: WorkKind::ALL.map(|kind| kind.name().to_owned()).to_vec(),
         parameters: params::SUPPORTED.map(str::to_owned).to_vec(),
         presets: given.presets.iter().map(preset).collect(),
         default_params: given.defaults_written.clone(),

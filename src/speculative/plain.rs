@@ -7,7 +7,7 @@ use super::positions::Positions;
 use super::relaxed::Relaxed;
 use super::typical;
 use super::verified::Verified;
-use super::weights::{ONE, Weights, share};
+use super::weights::{ONE, OwnProbability, Weights, share};
 use crate::params::state::SamplerState;
 use crate::sampling::distribution::Distribution;
 use crate::sampling::mark::race::Race;
@@ -113,8 +113,8 @@ impl<T: Target> Positions for Plain<'_, T> {
         draft.weights().share(draft.token())
     }
 
-    fn collision(&self, node: usize) -> f64 {
-        self.drafts[node].weights().collision()
+    fn own_probability(&self, node: usize) -> OwnProbability {
+        self.drafts[node].weights().own_probability()
     }
 
     fn come_to(&mut self, row: usize) -> Result<(), RowError> {

@@ -2,6 +2,7 @@
 //! way with the same bits; the rules themselves are written once, above this.
 
 use super::relaxed::Relaxed;
+use super::weights::OwnProbability;
 use crate::params::state::SamplerState;
 use crate::sampling::row::RowError;
 
@@ -25,8 +26,8 @@ pub trait Positions {
     /// The probability that a draft token had in its draft distribution.
     fn proposed(&self, node: usize) -> f64;
 
-    /// What that probability is on average for a token drawn from its draft distribution: the sum of the squares.
-    fn collision(&self, node: usize) -> f64;
+    /// What that probability is for tokens drawn from its draft distribution.
+    fn own_probability(&self, node: usize) -> OwnProbability;
 
     /// Goes to a row, whose whole target is left there.
     ///

@@ -2,7 +2,7 @@
 
 use super::plan::Plan;
 use super::positions::Positions;
-use super::weights::common;
+use super::weights::{OwnProbability, common};
 use crate::params::state::SamplerState;
 
 /// How a sequence's last token came about: what a draft goes on from.
@@ -19,6 +19,23 @@ pub enum Came {
     Recovered,
     /// On top of the accepted ones.
     Bonus,
+}
+
+impl Came {
+    /// Every way, in the order of the enum.
+    pub const ALL: [Self; 5] = [Self::Opened, Self::Sampled, Self::Accepted, Self::Recovered, Self::Bonus];
+
+    /// Its name, the label `after` of metrics.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Opened => "opened",
+            Self::Sampled => "sampled",
+            Self::Accepted => "accepted",
+            Self::Recovered => "recovered",
+            Self::Bonus => "bonus",
+        }
+    }
 }
 
 /// The outcome of a draft.
@@ -117,10 +134,10 @@ pub struct Chances {
     pub target: f64,
     /// In its draft distribution; more than 0.
     pub draft: f64,
-    /// What that is on average for tokens drawn from this draft distribution: its
-    /// [collision probability](super::weights::Weights::collision). If draft tokens were drawn from the distributions that
-    /// were claimed, the sums of both over many trials are the same, up to chance.
-    pub draft_on_average: f64,
+    /// What that is for tokens drawn from this draft distribution. If draft tokens were drawn from the distributions that
+    /// were claimed, the sums of `draft` and of its mean over many trials are the same, up to chance: the sum of its variances says
+    /// how much that is.
+    pub own: OwnProbability,
 }
 
 impl Chances {
@@ -149,11 +166,11 @@ impl Trial {
     /// With what was measured where the positions are.
     pub(super) fn measured(self, here: &mut impl Positions, expected: f64, total_variation: f64) -> Self {
         let token = here.token(self.index);
-        let (draft, draft_on_average) = (here.proposed(self.index), here.collision(self.index));
+        let (draft, own) = (here.proposed(self.index), here.own_probability(self.index));
         Self {
             expected: Some(expected),
             total_variation: Some(total_variation),
-            chances: Some(Chances { target: here.share(token), draft, draft_on_average }),
+            chances: Some(Chances { target: here.share(token), draft, own }),
             rejected_rank: (!self.accepted).then(|| here.rank(token)),
             ..self
         }

@@ -31,6 +31,32 @@ pub fn squared(weight: u64, per: f64) -> u64 {
     count(share * share * ONE)
 }
 
+/// The same to the power of three.
+#[must_use]
+pub fn cubed(weight: u64, per: f64) -> u64 {
+    let share = weight as f64 * per;
+    count(share * share * share * ONE)
+}
+
+/// The probability that a token has in the distribution it is drawn from.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct OwnProbability {
+    /// On average: the sum of the squares, the probability that two tokens drawn from it are the same one.
+    pub mean: f64,
+    /// The sum of the cubes, less the square of the mean.
+    pub variance: f64,
+}
+
+impl OwnProbability {
+    /// From the sums of [`squared`] and of [`cubed`] shares.
+    #[must_use]
+    pub fn of(squares: u64, cubes: u64) -> Self {
+        let mean = squares as f64 / ONE;
+        // Where all tokens are alike rounding could leave less than nothing.
+        Self { mean, variance: (cubes as f64 / ONE - mean * mean).max(0.0) }
+    }
+}
+
 /// What the rounding of a residual's weights adds up to at most. Less in common than this is nothing in common.
 const ROUNDING: f64 = 1.0 / (1u64 << 32) as f64;
 
@@ -119,12 +145,12 @@ impl Weights {
         self.entries.len() == 1
     }
 
-    /// The probability that two tokens drawn from it are the same one, the sum of the squares: how likely a token drawn
-    /// from it is on average.
+    /// How likely a token drawn from it is.
     #[must_use]
-    pub fn collision(&self) -> f64 {
+    pub fn own_probability(&self) -> OwnProbability {
         let per = per_weight(self.total);
-        self.entries.iter().map(|&(_, weight)| squared(weight, per)).sum::<u64>() as f64 / ONE
+        let sum = |of: fn(u64, f64) -> u64| self.entries.iter().map(|&(_, weight)| of(weight, per)).sum::<u64>();
+        OwnProbability::of(sum(squared), sum(cubed))
     }
 
     /// Inverse CDF in token-id order, as a plain row is drawn.
@@ -192,9 +218,13 @@ mod tests {
     }
 
     #[test]
-    fn collisions_by_hand() {
-        assert_eq!(weights(&[(0, 1), (3, 3)]).collision(), 0.0625 + 0.5625);
-        assert_eq!(weights(&[(7, 9)]).collision(), 1.0);
+    fn own_probabilities_by_hand() {
+        let of = |entries| weights(entries).own_probability();
+        // 1/16 + 9/16, and 1/64 + 27/64 less the square of that.
+        assert_eq!(of(&[(0, 1), (3, 3)]), OwnProbability { mean: 0.625, variance: 0.4375 - 0.390_625 });
+        assert_eq!(of(&[(7, 9)]), OwnProbability { mean: 1.0, variance: 0.0 });
+        let alike = of(&[(1, 5), (2, 5), (3, 5)]);
+        assert!((alike.mean - 1.0 / 3.0).abs() < 1e-12 && (0.0..1e-12).contains(&alike.variance), "{alike:?}");
     }
 
     #[test]

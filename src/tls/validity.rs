@@ -151,10 +151,8 @@ mod tests {
         assert_eq!(valid.complaint_at(90).as_deref(), Some("is not valid yet, for 10 seconds; is the clock right?"));
         let (early, late) = (Validity { starts: 50, ends: 150 }, Validity { starts: 120, ends: 300 });
         assert_eq!(early.and(late), Validity { starts: 120, ends: 150 });
-        assert_eq!(
-            Validity { starts: i64::MIN, ends: i64::MIN }.complaint_at(i64::MAX).map(|told| told.len()),
-            Some(39)
-        );
+        let most = Validity { starts: i64::MIN, ends: i64::MIN }.complaint_at(i64::MAX);
+        assert!(most.is_some_and(|told| told.contains(&i64::MAX.to_string())));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use super::difference::{Difference, Increase};
 use super::{Paths, Scrape, Speculation};
-use crate::metrics::STAGES;
+use crate::metrics::Stage;
 use crate::metrics::catalog::{self as cat, Def};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -178,7 +178,7 @@ fn latency(d: &Difference<'_>) -> Vec<Latency> {
         let steps = Count::new(histogram.count, d.seconds);
         Some(Latency { stage, steps, p50: quantile(0.5), p90: quantile(0.9), p99: quantile(0.99) })
     };
-    STAGES.into_iter().filter_map(of).collect()
+    Stage::ALL.into_iter().map(Stage::name).filter_map(of).collect()
 }
 
 fn models(d: &Difference<'_>) -> Vec<Model> {

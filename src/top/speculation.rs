@@ -3,6 +3,7 @@
 use super::difference::{Difference, Histogram, Increase};
 use super::figures::Count;
 use crate::metrics::catalog as cat;
+use crate::speculative::verified::Came;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -40,6 +41,8 @@ pub struct Proposer {
     pub total_variation: Option<f64>,
     /// Why measured draft tokens were rejected; reasons that there were.
     pub rejected: Vec<Rejected>,
+    /// Whether first draft tokens are accepted, by how the token before them came about; ways that there were.
+    pub firsts: Vec<First>,
     /// By how many draft tokens stand before.
     pub positions: Vec<Position>,
 }
@@ -66,7 +69,7 @@ pub struct Drawn {
     pub probability: Option<f64>,
     /// What it is for tokens drawn from these distributions.
     pub expected: Option<f64>,
-    /// The difference in standard errors, at least; beyond 4 it is not chance.
+    /// The difference in standard errors; beyond 4 it is not chance.
     pub standard_errors: f64,
 }
 
@@ -99,6 +102,17 @@ pub struct Rejected {
     pub median_rank: Option<f64>,
 }
 
+/// First draft tokens that stand behind tokens of one kind. Where one kind differs much from the others, a model has not seen it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct First {
+    /// Label `after`.
+    pub after: String,
+    /// How many.
+    pub drafts: u64,
+    /// Their share that was accepted.
+    pub accepted: Option<f64>,
+}
+
 /// One position in a draft.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Position {
@@ -123,6 +137,7 @@ impl Speculation {
         let [tokens, accepted, emitted] =
             [cat::SPEC_DRAFT_TOKENS, cat::SPEC_ACCEPTED, cat::SPEC_EMITTED].map(|def| d.by(&def, by));
         let (positions, distributions) = (Positions::of(d), Distributions::of(d));
+        let rounds = d.by(&cat::SPEC_ROUNDS, ["model", "proposer", "after", "first"]);
         let proposer = |(who, drafts): (Who<'_>, Increase)| {
             let count =
                 |of: &BTreeMap<Who<'_>, Increase>| Count::new(of.get(&who).copied().unwrap_or_default(), d.seconds);
@@ -138,6 +153,7 @@ impl Speculation {
                 shifts: distributions.shifts(who),
                 total_variation: distributions.total_variation(who),
                 rejected: distributions.rejected(who),
+                firsts: firsts(&rounds, who),
                 positions: positions.of_proposer(who),
             }
         };
@@ -145,10 +161,27 @@ impl Speculation {
     }
 }
 
+/// By how the tokens before came about, in the order of [`Came`].
+fn firsts(rounds: &BTreeMap<[&str; 4], Increase>, who: Who<'_>) -> Vec<First> {
+    let of =
+        |after: &str, first: &str| rounds.get(&[who[0], who[1], after, first]).map_or(0.0, |rounds| rounds.new as f64);
+    let first = |came: Came| {
+        let (accepted, rejected) = (of(came.name(), "accepted"), of(came.name(), "rejected"));
+        let drafts = accepted + rejected;
+        (drafts > 0.0).then(|| First {
+            after: came.name().to_owned(),
+            drafts: drafts as u64,
+            accepted: share(accepted, drafts),
+        })
+    };
+    Came::ALL.into_iter().filter_map(first).collect()
+}
+
 /// What was measured of distributions.
 struct Distributions<'a> {
     probability: BTreeMap<Who<'a>, Histogram>,
     expected: BTreeMap<Who<'a>, Histogram>,
+    variance: BTreeMap<Who<'a>, Histogram>,
     total_variation: BTreeMap<Who<'a>, Histogram>,
     /// By shift too.
     own: BTreeMap<Where<'a>, Histogram>,
@@ -163,6 +196,7 @@ impl<'a> Distributions<'a> {
         Self {
             probability: d.histograms(&cat::SPEC_DRAFT_PROBABILITY, by),
             expected: d.histograms(&cat::SPEC_EXPECTED_DRAFT_PROBABILITY, by),
+            variance: d.histograms(&cat::SPEC_DRAFT_PROBABILITY_VARIANCE, by),
             total_variation: d.histograms(&cat::SPEC_TOTAL_VARIATION, by),
             own: d.histograms(&cat::SPEC_OWN_OVERLAP, ["model", "proposer", "shift"]),
             shifted: d.histograms(&cat::SPEC_SHIFTED_OVERLAP, ["model", "proposer", "shift"]),
@@ -173,11 +207,13 @@ impl<'a> Distributions<'a> {
     fn drawn(&self, who: Who<'_>) -> Drawn {
         let sum = |of: &BTreeMap<Who<'_>, Histogram>| of.get(&who).map_or((0.0, 0.0), |h| (h.sum, h.count.new));
         let ((probability, tokens), (expected, _)) = (sum(&self.probability), sum(&self.expected));
+        // A server of before it was counted has a bound alone.
+        let variance = self.variance.get(&who).map_or(most_variance(expected, tokens), |h| h.sum);
         Drawn {
             tokens: tokens as u64,
             probability: share(probability, tokens),
             expected: share(expected, tokens),
-            standard_errors: standard_errors(probability, expected, tokens),
+            standard_errors: (probability - expected) / (variance + FEW).sqrt(),
         }
     }
 
@@ -277,11 +313,15 @@ impl Measured {
     }
 }
 
-/// How far the sum of so many numbers of 0 to 1 is from what it is to be expected, in standard errors. With the mean e the
-/// variance of each is at most e (1 - e); a few more for all of them, as in docs/speculative.md.
+/// How far the sum of so many numbers of 0 to 1 is from what it is to be expected, in standard errors; a few more for all of them, as in
+/// docs/speculative.md.
 fn standard_errors(sum: f64, expected: f64, count: f64) -> f64 {
-    let variance = if count > 0.0 { expected * (1.0 - expected / count) } else { 0.0 };
-    (sum - expected) / (variance + FEW).sqrt()
+    (sum - expected) / (most_variance(expected, count) + FEW).sqrt()
+}
+
+/// The variance of a sum of so many numbers of 0 to 1, at most: with the mean e that of each is e (1 - e).
+fn most_variance(expected: f64, count: f64) -> f64 {
+    if count > 0.0 { expected * (1.0 - expected / count) } else { 0.0 }
 }
 
 /// Beyond so many standard errors it is not chance (docs/speculative.md).

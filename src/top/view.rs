@@ -2,7 +2,7 @@
 
 use super::figures::{Count, Error, Figures, Fill, Latency, Model};
 use super::paths::{HandedOver, Path};
-use super::speculation::{NOT_CHANCE, Position, Proposer, Rejected, Shift};
+use super::speculation::{First, NOT_CHANCE, Position, Proposer, Rejected, Shift};
 use super::table::{column, flow, table};
 use super::units::{bytes, rate, share, time, uptime};
 use crate::metrics::catalog::{self as cat, Def};
@@ -224,6 +224,7 @@ fn proposer(p: &Proposer, theme: Theme, width: usize) -> Vec<Line<'static>> {
     ];
     let mut lines = flow(items, width);
     lines.extend(flow(measured(p, theme), width));
+    lines.extend(flow(firsts(p), width));
     let to_a_line = (width.saturating_sub(ROW_LABEL) / POSITION).max(1);
     for part in p.positions.chunks(to_a_line) {
         let row = |label: &str, figure: &dyn Fn(&Position) -> String| {
@@ -236,6 +237,15 @@ fn proposer(p: &Proposer, theme: Theme, width: usize) -> Vec<Line<'static>> {
         lines.push(Line::from(plain(row("expected", &|p| share(p.measured.expected)))));
     }
     lines
+}
+
+/// Acceptance of first draft tokens, by how the token before them came about.
+fn firsts(p: &Proposer) -> Vec<Span<'static>> {
+    let each = |(at, first): (usize, &First)| {
+        let label = if at == 0 { "first tokens after " } else { "" };
+        plain(format!("{label}{} {}", first.after, share(first.accepted)))
+    };
+    p.firsts.iter().enumerate().map(each).collect()
 }
 
 /// What was measured, over all positions.

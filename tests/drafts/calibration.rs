@@ -90,19 +90,23 @@ fn models(chance: &mut Chance) -> (Vec<f32>, Vec<f32>) {
 struct Pair {
     is: f64,
     expected: f64,
+    /// Where it is told.
+    variance: Option<f64>,
     count: f64,
 }
 
 impl Pair {
-    fn add(&mut self, is: f64, expected: f64) {
+    fn add(&mut self, is: f64, expected: f64, variance: Option<f64>) {
         self.is += is;
         self.expected += expected;
+        self.variance = variance.map(|variance| self.variance.unwrap_or_default() + variance);
         self.count += 1.0;
     }
 
     /// As docs/speculative.md has it.
     fn standard_errors(&self) -> f64 {
-        (self.is - self.expected) / (4.0 + self.expected * (1.0 - self.expected / self.count)).sqrt()
+        let most = self.expected * (1.0 - self.expected / self.count);
+        (self.is - self.expected) / (4.0 + self.variance.unwrap_or(most)).sqrt()
     }
 }
 
@@ -138,8 +142,9 @@ async fn run(worker: &mut Worker, rule: AcceptanceRule, shape: Shape, draws: Dra
         }
         let result = worker.step(Step { logits: inline(&rows), ..step }).await;
         for test in result.work.iter().flat_map(|work| &work.verify.as_ref().unwrap().tests) {
-            drawn.add(f64::from(test.draft_probability), f64::from(test.expected_draft_probability));
-            accepted.add(f64::from(u8::from(test.accepted)), f64::from(test.expected_acceptance));
+            let variance = f64::from(test.draft_probability_variance);
+            drawn.add(f64::from(test.draft_probability), f64::from(test.expected_draft_probability), Some(variance));
+            accepted.add(f64::from(u8::from(test.accepted)), f64::from(test.expected_acceptance), None);
         }
     }
     [drawn, accepted]
@@ -182,13 +187,14 @@ fn counted_as_told(server: &TestServer, drawn: &Pair) {
     let metric =
         |name: &str| server.series(&format!("croupier_spec_decode_{name}{{model=\"default\",proposer=\"sent\"}}"));
     assert_eq!(metric("draft_probability_count"), drawn.count);
-    let counted = [metric("draft_probability_sum"), metric("expected_draft_probability_sum")];
-    for (counted, told) in counted.iter().zip([drawn.is, drawn.expected]) {
+    let counted =
+        ["draft_probability_sum", "expected_draft_probability_sum", "draft_probability_variance_sum"].map(metric);
+    for (counted, told) in counted.iter().zip([drawn.is, drawn.expected, drawn.variance.unwrap()]) {
         assert!((counted - told).abs() < 1e-4 * told, "{counted} counted, {told} told");
     }
 }
 
-/// The sum of squares, by hand, from each kind of source.
+/// The sum of squares, and that of cubes less its square, by hand, from each kind of source.
 #[tokio::test]
 async fn what_a_draft_probability_has_to_be_is_the_sum_of_the_squares() {
     let server = TestServer::start().await;
@@ -200,16 +206,17 @@ async fn what_a_draft_probability_has_to_be_is_the_sum_of_the_squares() {
     worker.step(open_step((0..4).map(|id| open(id, seeded(id))).collect())).await;
     let kept_token = worker.draft(3, DraftWork::default(), row.clone()).await;
     let sources = [
-        (0, sparse(&[&[(0, 0.75), (3, 0.25)]]), (0.75, 0.625)),
-        (0, dense(&[even]), (0.75, 0.625)),
-        (0, deterministic(), (1.0, 1.0)),
-        (kept_token, kept(), (0.25, 0.25)),
+        (0, sparse(&[&[(0, 0.75), (3, 0.25)]]), (0.75, 0.625, 0.046_875)),
+        (0, dense(&[even]), (0.75, 0.625, 0.046_875)),
+        (0, deterministic(), (1.0, 1.0, 0.0)),
+        (kept_token, kept(), (0.25, 0.25, 0.0)),
     ];
     for (id, (token, source, expected)) in (0..).zip(sources) {
         let verify = VerifyWork { measure: true, ..chain(&[token], source) };
         let work = worker.verify(id, verify, &[row.clone(), row.clone()]).await;
         let test = &work.verify.as_ref().unwrap().tests[0];
-        assert_eq!((test.draft_probability, test.expected_draft_probability), expected, "source {id}");
+        let told = (test.draft_probability, test.expected_draft_probability, test.draft_probability_variance);
+        assert_eq!(told, expected, "source {id}");
     }
     // Certain tokens are not among those that are counted.
     let count =

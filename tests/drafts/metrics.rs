@@ -79,6 +79,8 @@ async fn a_scripted_run_counts_what_it_did() {
         ("draft_probability_count", "sent", "", 3.0),
         ("draft_probability_sum", "sent", "", 0.25 + 0.25 + 0.5),
         ("expected_draft_probability_sum", "sent", "", 0.625 + 0.625 + 0.5),
+        // 1/64 + 27/64, less the square of .625.
+        ("draft_probability_variance_sum", "sent", "", 2.0 * (0.4375 - 0.390_625)),
         ("num_drafts_total", "deterministic", "", 1.0),
         ("num_draft_tokens_total", "deterministic", "", 2.0),
         ("num_accepted_tokens_total", "deterministic", "", 1.0),
@@ -158,6 +160,38 @@ async fn drawn_tokens_that_nobody_verifies_are_counted() {
     worker.step(Step { close_sequence_ids: vec![1], ..Default::default() }).await;
     let series = "croupier_spec_decode_num_unverified_tokens_total{model=\"default\"}";
     server.expect_series(series, unverified + 2.0).await;
+}
+
+/// Draft work that is verified as if its tokens had no distribution: the text is right, and fewer are accepted.
+#[tokio::test]
+async fn drawn_tokens_that_are_sent_as_certain_are_counted() {
+    let server = TestServer::start().await;
+    let mut worker = server.worker().await;
+    let greedy = SamplingParams { temperature: Some(0.0), ..seeded(2) };
+    worker.step(open_step(vec![open(1, seeded(1)), open(2, greedy)])).await;
+    let (row, mut counted) = (logits(1, 1), 0.0);
+    // Which text, how many draft tokens are verified as what, and whether that loses something.
+    let own = |tokens: &[u32]| tokens.to_vec();
+    let other = |tokens: &[u32]| tokens.iter().map(|token| (token + 1) % VOCAB).collect();
+    let cases: [(u64, usize, fn(&[u32]) -> Vec<u32>, bool, bool); 6] = [
+        (1, 3, own, false, true),
+        (1, 1, own, false, true),
+        (1, 3, own, true, false),
+        (1, 3, other, false, false),
+        (1, 0, own, false, false),
+        (2, 3, own, false, false),
+    ];
+    for (id, len, of, as_kept, loses) in cases {
+        let mut tokens = Vec::new();
+        for at in 0..3 {
+            tokens.push(worker.draft(id, DraftWork { restart: at == 0, ..Default::default() }, row.clone()).await);
+        }
+        let from = if as_kept { kept() } else { deterministic() };
+        worker.verify(id, chain(&of(&tokens[..len]), from), &vec![row.clone(); len + 1]).await;
+        counted += f64::from(u8::from(loses));
+        let series = "croupier_spec_decode_num_drafts_without_their_distribution_total{model=\"default\"}";
+        server.expect_series(series, counted).await;
+    }
 }
 
 #[tokio::test]

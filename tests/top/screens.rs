@@ -159,7 +159,7 @@ fn acceptance_is_shown_beside_what_was_expected() {
     let accepted = metric("num_accepted_tokens_per_pos_total") / metric("num_tested_tokens_per_pos_total");
     let expected = metric("expected_acceptance_sum") / metric("expected_acceptance_count");
     assert!(expected - accepted > 0.1, "the recorded draft is not broken: {accepted} of {expected}");
-    let broken: Vec<&str> = screen.lines().skip_while(|l| !l.starts_with("spec-broken sent")).take(7).collect();
+    let broken: Vec<&str> = screen.lines().skip_while(|l| !l.starts_with("spec-broken sent")).take(8).collect();
     let first = |row: &str| -> f64 {
         let line = broken.iter().find_map(|l| l.strip_prefix(row)).unwrap();
         line.split_whitespace().next().unwrap().parse().unwrap()

@@ -24,6 +24,12 @@ def average_share(draft):
     return sum(round(each * each * TWO_51) for each in shares) * 2.0**-51
 
 
+def variance_of_share(draft):
+    """docs/numbers.md, Verification, variance of the draft probability."""
+    shares, mean = [share(mass, draft[1]) for mass in draft[0].values()], average_share(draft)
+    return max(sum(round(each * each * each * TWO_51) for each in shares) * 2.0**-51 - mean * mean, 0.0)
+
+
 def share_of(tokens, draft):
     """What draft tokens have that pass (docs/numbers.md, Verification, expected acceptance)."""
     return share(sum(mass for token, mass in draft[0].items() if token in tokens), draft[1])
@@ -89,7 +95,7 @@ class Measured(Verification):
             index=node, accepted=is_accepted, rejected_rank=result.rank("PROCESSED", token) if has_rank and not is_accepted else 0,
             expected_acceptance=expected, total_variation=1.0 - in_common(target, draft),
             target_probability=share(target[0].get(token, 0), target[1]), draft_probability=share(draft[0][token], draft[1]),
-            expected_draft_probability=average_share(draft))
+            expected_draft_probability=average_share(draft), draft_probability_variance=variance_of_share(draft))
         self.tests.append(told if self.tests else {**told, **self.overlaps(node)})
 
     def overlaps(self, node):
@@ -119,5 +125,5 @@ def in_bits(test):
 def said(test):
     """What a DraftTest message says."""
     names = ("index", "accepted", "rejected_rank", "expected_acceptance", "total_variation", "target_probability", "draft_probability",
-             "expected_draft_probability", *(name for name in OVERLAPS if test.HasField(name)))
+             "expected_draft_probability", "draft_probability_variance", *(name for name in OVERLAPS if test.HasField(name)))
     return in_bits({name: getattr(test, name) for name in names})

@@ -10,7 +10,7 @@ use crate::sampling::logits::Logits;
 use crate::sampling::order::Candidate;
 use crate::speculative::draft::{DraftError, sent_mass, sums_to_one, tolerance};
 use crate::speculative::job::{DraftSource, DraftToken, VerifyFailure};
-use crate::speculative::weights::{ONE, per_weight, squared};
+use crate::speculative::weights::{OwnProbability, cubed, per_weight, squared};
 use std::borrow::Cow;
 
 /// A draft token that was checked.
@@ -92,23 +92,28 @@ impl<'a> Proposed<'a> {
         self.mass == self.total
     }
 
-    /// How likely a token drawn from its draft distribution is on average.
-    pub(in crate::backend) fn collision(&self) -> f64 {
+    /// How likely a token drawn from its draft distribution is.
+    pub(in crate::backend) fn own_probability(&self) -> OwnProbability {
         let per = per_weight(self.total);
-        let blocks_of = |vocab_size: usize| {
-            let mut masses = [0.0; BLOCK];
-            let each = (0..blocks(vocab_size)).map(|at| {
+        let of_list = |entries: &[(u32, u64)]| {
+            let sum = |of: fn(u64, f64) -> u64| entries.iter().map(|&(_, mass)| of(mass, per)).sum::<u64>();
+            [sum(squared), sum(cubed)]
+        };
+        let of_blocks = |vocab_size: usize| {
+            let (mut masses, mut sums) = ([0.0; BLOCK], [0; 2]);
+            for at in 0..blocks(vocab_size) {
                 self.reals(at, self.passes, &mut masses);
-                self.passes.squares(&masses, per)
-            });
-            each.sum::<u64>()
+                let block = self.passes.powers(&masses, per);
+                sums = [sums[0] + block[0], sums[1] + block[1]];
+            }
+            sums
         };
-        let sum = match &self.source {
-            Source::List(entries) => entries.iter().map(|&(_, mass)| squared(mass, per)).sum(),
-            Source::Row(row) => blocks_of(row.logits().vocab_size()),
-            Source::Sent(probs) => blocks_of(probs.vocab_size()),
+        let [squares, cubes] = match &self.source {
+            Source::List(entries) => of_list(entries),
+            Source::Row(row) => of_blocks(row.logits().vocab_size()),
+            Source::Sent(probs) => of_blocks(probs.vocab_size()),
         };
-        sum as f64 / ONE
+        OwnProbability::of(squares, cubes)
     }
 
     /// The tokens that could have been proposed, if they are a list.

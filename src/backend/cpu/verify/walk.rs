@@ -21,7 +21,7 @@ use crate::speculative::relaxed::Relaxed;
 use crate::speculative::rule::AcceptanceRule;
 use crate::speculative::states::States;
 use crate::speculative::typical;
-use crate::speculative::weights::{ONE, Weights, share};
+use crate::speculative::weights::{ONE, OwnProbability, Weights, share};
 
 /// A job's rows and draft tokens, and where the walk is.
 pub(super) struct Walk<'a> {
@@ -161,8 +161,8 @@ impl Positions for Walk<'_> {
         share(self.drafts[node].mass, self.drafts[node].total)
     }
 
-    fn collision(&self, node: usize) -> f64 {
-        self.drafts[node].collision()
+    fn own_probability(&self, node: usize) -> OwnProbability {
+        self.drafts[node].own_probability()
     }
 
     fn come_to(&mut self, row: usize) -> Result<(), RowError> {

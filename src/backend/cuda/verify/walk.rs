@@ -9,7 +9,7 @@ use crate::sampling::row::RowError;
 use crate::speculative::positions::Positions;
 use crate::speculative::relaxed::Relaxed;
 use crate::speculative::typical;
-use crate::speculative::weights::{ONE, share};
+use crate::speculative::weights::{ONE, OwnProbability, share};
 
 /// A walk along a draft.
 pub(super) struct Walk<'a> {
@@ -84,8 +84,8 @@ impl Positions for Walk<'_> {
         share(self.drafts[node].mass, self.drafts[node].total)
     }
 
-    fn collision(&self, node: usize) -> f64 {
-        self.drafts[node].collision()
+    fn own_probability(&self, node: usize) -> OwnProbability {
+        self.drafts[node].own_probability()
     }
 
     fn come_to(&mut self, row: usize) -> Result<(), RowError> {

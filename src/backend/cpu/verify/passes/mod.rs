@@ -16,7 +16,7 @@ use crate::backend::cpu::simd::{avx2::Avx2, avx512::Avx512};
 use crate::sampling::logits::Dtype;
 use crate::speculative::weights::Residual;
 use check::check;
-use weigh::{as_masses, beyond, entropy, reals, squares, sum_beyond};
+use weigh::{as_masses, beyond, entropy, powers, reals, sum_beyond};
 
 /// The masses of a block as f64.
 pub(super) type Reals = [f64; BLOCK];
@@ -57,7 +57,7 @@ struct Table {
     reals: unsafe fn(&Block<'_>, &mut Reals),
     beyond: unsafe fn(&Reals, &Reals, Residual, &mut [u64; BLOCK]) -> u64,
     sum_beyond: unsafe fn(&Block<'_>, &Block<'_>, Residual) -> u64,
-    squares: unsafe fn(&Reals, f64) -> u64,
+    powers: unsafe fn(&Reals, f64) -> [u64; 2],
     as_masses: unsafe fn(&[u64; BLOCK], &mut Reals),
     entropy: unsafe fn(&Block<'_>) -> u64,
     check: unsafe fn(Dtype, &[u8]) -> Sent,
@@ -72,7 +72,7 @@ macro_rules! table {
                 reals(block: &Block<'_>, out: &mut Reals) -> (),
                 beyond(target: &Reals, draft: &Reals, by: Residual, out: &mut [u64; BLOCK]) -> u64,
                 sum_beyond(target: &Block<'_>, draft: &Block<'_>, by: Residual) -> u64,
-                squares(masses: &Reals, per: f64) -> u64,
+                powers(masses: &Reals, per: f64) -> [u64; 2],
                 as_masses(weights: &[u64; BLOCK], out: &mut Reals) -> (),
                 entropy(block: &Block<'_>) -> u64,
                 check(dtype: Dtype, row: &[u8]) -> Sent,
@@ -82,7 +82,7 @@ macro_rules! table {
             reals: $module::reals,
             beyond: $module::beyond,
             sum_beyond: $module::sum_beyond,
-            squares: $module::squares,
+            powers: $module::powers,
             as_masses: $module::as_masses,
             entropy: $module::entropy,
             check: $module::check,
@@ -137,10 +137,10 @@ impl Passes {
         (target.dtype == draft.dtype).then(|| unsafe { (self.0.sum_beyond)(target, draft, by) })
     }
 
-    /// The sum of [squared](crate::speculative::weights::squared) shares.
-    pub(super) fn squares(self, masses: &Reals, per: f64) -> u64 {
+    /// The sums of [squared](crate::speculative::weights::squared) and of [cubed](crate::speculative::weights::cubed) shares.
+    pub(super) fn powers(self, masses: &Reals, per: f64) -> [u64; 2] {
         // SAFETY: as above.
-        unsafe { (self.0.squares)(masses, per) }
+        unsafe { (self.0.powers)(masses, per) }
     }
 
     /// Weights below 2^52 as masses.

@@ -118,16 +118,18 @@ unsafe fn sum_beyond_by<S: Real, F: Format, const SENT: bool>(
 }
 
 #[inline(always)]
-pub(super) unsafe fn squares<S: Real>(masses: &Reals, per: f64) -> u64 {
+pub(super) unsafe fn powers<S: Real>(masses: &Reals, per: f64) -> [u64; 2] {
     // SAFETY: see the module; there are BLOCK masses.
     unsafe {
         let (per, one) = (S::real_splat(per), S::real_splat(ONE));
-        let mut sum = S::mass_zero();
+        let (mut squares, mut cubes) = (S::mass_zero(), S::mass_zero());
         for v in (0..BLOCK).step_by(S::LANES) {
             let share = S::real_mul(S::real_load(masses.as_ptr().add(v)), per);
-            sum = S::mass_add(sum, S::count(S::real_mul(S::real_mul(share, share), one)));
+            let square = S::real_mul(share, share);
+            squares = S::mass_add(squares, S::count(S::real_mul(square, one)));
+            cubes = S::mass_add(cubes, S::count(S::real_mul(S::real_mul(square, share), one)));
         }
-        S::mass_sum(sum)
+        [S::mass_sum(squares), S::mass_sum(cubes)]
     }
 }
 
