@@ -35,6 +35,7 @@ mod protocol;
 mod receive;
 #[cfg(target_os = "linux")]
 mod regions;
+mod repeated;
 mod report;
 mod sample;
 #[cfg(target_os = "linux")]

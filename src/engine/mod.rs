@@ -21,6 +21,7 @@ mod plan;
 mod pulse;
 mod reply;
 mod rows;
+mod seen;
 pub mod shards;
 mod slots;
 mod state;

@@ -16,9 +16,12 @@ use super::{HERE_BYTES, grammar, memory};
 use crate::backend::Backend;
 use crate::grammar::Text;
 use crate::limits::Limits;
-use crate::metrics::{Last, Metrics, ModelMetrics, Stage, WorkKind};
+use crate::metrics::{Last, Metrics, ModelMetrics, Repeated, Stage, WorkKind};
 use crate::permits::Permit;
+use crate::sampling::logits::Logits;
+use crate::sampling::print::Print;
 use crate::sequence::Sequence;
+use crate::sequence::seen::Seen;
 use crate::sequence::table::Table;
 use std::cell::LazyCell;
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -261,6 +264,7 @@ impl Stream {
             let done = planned.and_then(|planned| finish(&mut self.table, asked, planned, results));
             self.origin.model.unverified.increment(unverified(&done, before, kept(&self.table)));
             self.tested(sequence, advised, &done);
+            self.seen(sequence, step.logits.row(first_row), &done);
             work.push(Worked { sequence, first_row, rows, done });
         }
         Finished { stream, step, open, work, permits }
@@ -276,6 +280,18 @@ impl Stream {
         let beyond = advised.map_or(0, |advised| verification.depth.saturating_sub(advised as usize));
         self.origin.model.beyond_advice.increment(beyond as u64);
         self.origin.model.without_distribution.increment(u64::from(verification.without_distribution));
+    }
+
+    /// Takes note of the rows of a work; `first` is its first one.
+    fn seen(&mut self, sequence: Option<u64>, first: Option<Logits<'_>>, done: &Result<Done, RowFailure>) {
+        let (seen, like_parents) = match done {
+            Ok(Done::Sampled { .. }) => (Seen { first: first.and_then(|row| Print::of(&row)), ..Seen::default() }, 0),
+            Ok(Done::Verified { verification, .. }) => (verification.seen, verification.like_parents),
+            _ => return,
+        };
+        let is_again = sequence.and_then(|id| self.table.get_mut(id)).is_some_and(|sequence| sequence.sees(seen));
+        self.origin.model.rows_repeated(Repeated::Earlier, is_again.into());
+        self.origin.model.rows_repeated(Repeated::Parent, like_parents as u64);
     }
 
     /// Whether a grammar has a part in what some sequence drafts next.

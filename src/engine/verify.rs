@@ -1,16 +1,19 @@
 //! From verify work to jobs of the backend, and to the rows that report on what was emitted.
 
 use super::rows::{guarded, run_guarded};
+use super::seen;
 use super::step::{DraftsFrom, LogitsBlock, Masks, RowFailure, RowStatus, VerifyWork};
 use crate::backend::{Backend, RowJob, VerifyJob};
 use crate::metrics::{Last, Proposer, Round};
 use crate::params::acceptance::AcceptanceRule;
 use crate::params::{FieldError, ProposerKind};
 use crate::sampling::listed::Marks;
+use crate::sampling::print::Print;
 use crate::sampling::row::{Action, RowOutput, RowSpec};
 use crate::sequence::Sequence;
 use crate::sequence::drafts::Drafts;
 use crate::sequence::history::Ahead;
+use crate::sequence::seen::Seen;
 use crate::sequence::speculation::Origin;
 use crate::speculative::job::{DraftSource, DraftToken, VerifyFailure};
 use crate::speculative::tree::Tree;
@@ -51,6 +54,10 @@ pub struct Verification {
     pub tests_wanted: bool,
     /// Whether its draft tokens are kept ones that others could have been drawn in place of, and it was sent as if they were not.
     pub without_distribution: bool,
+    /// Its first row, and those around the last emitted token.
+    pub seen: Seen,
+    /// Rows that are those before the draft token that they come after.
+    pub like_parents: usize,
 }
 
 /// Of how many verifications one is measured that nobody asked for, to see whether acceptance is what is to be
@@ -311,6 +318,11 @@ impl<'a> Prepared<'a> {
         let (drafted, depth, after) = (self.drafts.len(), self.tree.depth(), sequence.came());
         let by_ratio = matches!(sequence.acceptance(), AcceptanceRule::Rejection | AcceptanceRule::Block);
         let without_distribution = proposer == Proposer::Deterministic && are_drawn(&work.tokens, sequence.drafts());
+        let VerifySource { logits, first_row, .. } = self.source;
+        let print = |row: usize| logits.row(first_row + row as u64).and_then(|row| Print::of(&row));
+        let prints: Vec<_> = (0..=drafted).map(print).collect();
+        let seen = seen::of(&prints, &self.tree, verified.accepted_path.last().copied(), last);
+        let like_parents = seen::like_parents(&prints, &self.tree);
         Verification {
             verified,
             outputs,
@@ -322,6 +334,8 @@ impl<'a> Prepared<'a> {
             by_ratio,
             tests_wanted,
             without_distribution,
+            seen,
+            like_parents,
         }
     }
 

@@ -210,6 +210,8 @@ catalog! {
         "Rows answered with an error, by model label and row status.");
     ROWS_TRUNCATED = Def::counter("croupier_rows_truncated_total", Unit::Count,
         "Works whose rows list some tokens only, were reached beyond by their parameters, and were marked instead of refused; by model label.");
+    ROWS_REPEATED = Def::counter("croupier_rows_repeated_total", Unit::Count,
+        "Rows of sample and verify work that are bit for bit a row which their text had before: an earlier one, or in a draft the one before its last token. Rows on a GPU are not looked at.");
     SEQUENCES = Def::gauge("croupier_sequences_active", Unit::Count, "Sequences open.");
     SEQUENCES_CAPACITY = Def::gauge("croupier_sequences_capacity", Unit::Count, "Sequences that may be open (max_sequences).");
     STATE_BYTES = Def::gauge("croupier_state_bytes", Unit::Bytes,

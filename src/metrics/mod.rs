@@ -25,7 +25,7 @@ use labelled::labelled;
 use metrics::{Counter, Gauge, Histogram, NoopRecorder, Recorder};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
 use model::Models;
-pub use model::{MAX_LABEL_BYTES, ModelMetrics};
+pub use model::{MAX_LABEL_BYTES, ModelMetrics, Repeated};
 pub use paths::{DataPath, Lease};
 use process::Process;
 use reloads::Reloads;

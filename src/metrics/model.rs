@@ -1,11 +1,22 @@
 //! Metrics that carry a model label. The label comes from clients, so the number of labels is bounded.
 
+use super::labelled::labelled;
 use super::speculative::Speculation;
 use super::{WorkKind, catalog as cat, labels};
 use crate::complaints::Complaints;
 use metrics::{Counter, Gauge, Histogram, Recorder};
 use std::collections::HashMap;
 use std::sync::{Arc, Once, PoisonError, RwLock};
+
+labelled! {
+    /// Which row another one repeats, the label `like`.
+    pub enum Repeated {
+        /// One that the text had in the work before.
+        Earlier = "earlier",
+        /// The one before the draft token that it comes after.
+        Parent = "parent",
+    }
+}
 
 /// Longest model label: a longer one counts as "other".
 pub const MAX_LABEL_BYTES: usize = 128;
@@ -17,6 +28,8 @@ pub struct ModelMetrics {
     pub tokens: Counter,
     /// Works that were cut to the tokens that their rows list.
     pub truncated: Counter,
+    /// Rows that came again, in the order of [`Repeated`].
+    repeated: Arc<[Counter; Repeated::ALL.len()]>,
     /// Kept draft tokens that were forgotten without being verified.
     pub unverified: Counter,
     /// Draft tokens beyond what was advised.
@@ -48,6 +61,9 @@ impl ModelMetrics {
         Self {
             tokens: cat::TOKENS.as_counter(r, &[("model", model)]),
             truncated: cat::ROWS_TRUNCATED.as_counter(r, &[("model", model)]),
+            repeated: Arc::new(
+                Repeated::ALL.map(|like| cat::ROWS_REPEATED.as_counter(r, &[("model", model), ("like", like.name())])),
+            ),
             unverified: cat::SPEC_UNVERIFIED.as_counter(r, &[("model", model)]),
             beyond_advice: cat::SPEC_BEYOND_ADVICE.as_counter(r, &[("model", model)]),
             without_distribution: cat::SPEC_WITHOUT_DISTRIBUTION.as_counter(r, &[("model", model)]),
@@ -67,6 +83,11 @@ impl ModelMetrics {
     /// The model's label.
     pub(crate) fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Rows came again.
+    pub fn rows_repeated(&self, like: Repeated, rows: u64) {
+        self.repeated[like as usize].increment(rows);
     }
 
     /// Rows of one kind were answered with OK.

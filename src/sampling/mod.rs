@@ -24,6 +24,7 @@ pub mod mass;
 pub mod observed;
 pub mod order;
 pub mod philox;
+pub mod print;
 pub mod report;
 pub mod row;
 pub mod samplers;

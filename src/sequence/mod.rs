@@ -25,6 +25,7 @@ mod patterns;
 mod places;
 mod repeats;
 pub mod rules;
+pub mod seen;
 pub mod speculation;
 pub mod table;
 mod tested;
@@ -46,6 +47,7 @@ use drafts::Drafts;
 use history::{Ahead, History};
 pub use opening::OpenError;
 use rules::Rules;
+use seen::Seen;
 use speculation::Speculation;
 use std::sync::Arc;
 use tested::Tested;
@@ -94,6 +96,7 @@ pub struct Sequence {
     /// How its last token came about.
     came: Came,
     tested: Tested,
+    seen: Seen,
 }
 
 /// What few sequences have.
@@ -124,6 +127,7 @@ impl Sequence {
             seldom,
             came: Came::default(),
             tested: Tested::default(),
+            seen: Seen::default(),
         }
     }
 

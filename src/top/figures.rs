@@ -214,6 +214,8 @@ fn errors(d: &Difference<'_>) -> Vec<Error> {
     errors.extend(openings.into_iter().map(|([reason, model], n)| error("opening", reason.to_owned(), Some(model), n)));
     let failed = calls.into_iter().filter(|([_, code], _)| *code != "OK");
     errors.extend(failed.map(|([method, code], n)| error("call", format!("{method} {code}"), None, n)));
+    let repeated = d.by(&cat::ROWS_REPEATED, ["like", "model"]);
+    errors.extend(repeated.into_iter().map(|([like, model], n)| error("repeated", like.to_owned(), Some(model), n)));
     let leases = d.by(&cat::REGION_LEASES, ["result"]).into_iter().filter(|([result], _)| *result != "granted");
     errors.extend(leases.map(|([result], n)| error("lease", result.to_owned(), None, n)));
     let shards = d.by(&cat::SHARD_FAILURES, ["reason"]);

@@ -129,3 +129,16 @@ async fn a_row_that_does_not_exist_fails_alone() {
     let none = Step { work: vec![sample_work(2)], logits: at(place(&region, REGION, 0)), ..Default::default() };
     assert_eq!(worker.step(none).await.work[0].status(), RowStatus::RowOutOfRange);
 }
+
+/// A buffer that was not written anew is noticed, without a copy of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_row_that_comes_again_is_counted() {
+    let server = server().await;
+    let (mut worker, _side, mut region) = leased(&server, config()).await;
+    worker.step(open_step(vec![open(1, seeded(1))])).await;
+    let again = "croupier_rows_repeated_total{model=\"default\",like=\"earlier\"}";
+    for (position, expected) in [(0, 0.0), (1, 0.0), (1, 1.0), (2, 1.0)] {
+        region_token(&mut worker, &mut region, &logits(1, position)).await;
+        assert_eq!(server.series(again), expected, "position {position}");
+    }
+}

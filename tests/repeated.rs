@@ -1,0 +1,81 @@
+//! Rows that come again, which no model gives: whether they are counted, and no others.
+
+use crate::support::*;
+use crate::work::*;
+use croupier::proto::*;
+
+/// Counts of rows like an earlier one, and like that before their draft token.
+fn counted(server: &TestServer) -> [f64; 2] {
+    ["earlier", "parent"]
+        .map(|like| server.series(&format!("croupier_rows_repeated_total{{model=\"default\",like=\"{like}\"}}")))
+}
+
+#[tokio::test]
+async fn a_row_that_a_text_had_before_is_counted() {
+    let server = TestServer::start().await;
+    let mut worker = server.worker().await;
+    worker.step(open_step((1..=3).map(|id| open(id, seeded(id))).collect())).await;
+    // Texts may have the same row, and one may have it again later on.
+    for (rows, expected) in [([1, 2, 1], 0.0), ([2, 1, 3], 0.0), ([1, 1, 4], 1.0), ([1, 2, 4], 3.0)] {
+        let rows: Vec<(u64, Vec<f32>)> = (1..).zip(rows.map(|number| logits(number, 0))).collect();
+        worker.step(sample_step(&rows)).await;
+        assert_eq!(counted(&server), [expected, 0.0]);
+    }
+    // Of a work that fails nothing is remembered: its row is sent anew, as it should have been.
+    let good = logits(9, 0);
+    let mut bad = good.clone();
+    bad[3] = f32::NAN;
+    for row in [bad, good.clone()] {
+        worker.step(sample_step(&[(1, row)])).await;
+    }
+    assert_eq!(counted(&server), [3.0, 0.0]);
+    worker.step(sample_step(&[(1, good)])).await;
+    assert_eq!(counted(&server), [4.0, 0.0]);
+}
+
+/// Rows that say nothing: masked ones, and such that have all tokens alike.
+#[tokio::test]
+async fn rows_of_which_little_is_seen_are_not_counted() {
+    let server = TestServer::start().await;
+    let mut worker = server.worker().await;
+    worker.step(open_step(vec![open(1, seeded(1))])).await;
+    let masked: Vec<f32> = (0..VOCAB).map(|token| if token < 3 { token as f32 } else { f32::NEG_INFINITY }).collect();
+    for row in [masked, vec![2.0; VOCAB as usize]] {
+        for _ in 0..2 {
+            worker.step(sample_step(&[(1, row.clone())])).await;
+        }
+    }
+    assert_eq!(counted(&server), [0.0, 0.0]);
+}
+
+/// The target has the rejected token in place of the recovered one; or a row in a draft does not see the token before it.
+#[tokio::test]
+async fn rows_of_drafts_that_come_again_are_counted() {
+    let server = TestServer::start().await;
+    let mut worker = server.worker().await;
+    worker.step(open_step(vec![open(1, seeded(1))])).await;
+    // Token 0 alone, and token 1 alone, with a bell below.
+    let alone = |token: usize, number: u64| {
+        let mut row: Vec<f32> = logits(number, 0).iter().map(|logit| logit - 60.0).collect();
+        row[token] = 0.0;
+        row
+    };
+    let (first, after_rejected, other) = (alone(0, 1), alone(0, 2), alone(1, 3));
+    // Draft token 1 is rejected, and token 0 comes in its place.
+    let work = worker.verify(1, chain(&[1], deterministic()), &[first.clone(), after_rejected.clone()]).await;
+    assert_eq!(ids(&work), [0]);
+    assert_eq!(counted(&server), [0.0, 0.0]);
+    // The row after the rejected token is not that after the recovered one.
+    worker.verify(1, chain(&[0], deterministic()), &[after_rejected, other.clone()]).await;
+    assert_eq!(counted(&server), [1.0, 0.0]);
+    // The row of the bonus token again, which was not read.
+    worker.verify(1, chain(&[1], deterministic()), &[other.clone(), first.clone()]).await;
+    assert_eq!(counted(&server), [2.0, 0.0]);
+    // In a tree, beside each other rows may be alike, behind each other not.
+    let [a, b] = [4, 5].map(|number| alone(0, number));
+    let verify = |parents: Vec<i32>| VerifyWork { parents, ..chain(&[0, 0, 0], deterministic()) };
+    worker.verify(1, verify(vec![-1, -1, -1]), &[a.clone(), b.clone(), b.clone(), b.clone()]).await;
+    assert_eq!(counted(&server), [2.0, 0.0]);
+    worker.verify(1, verify(vec![-1, 0, 0]), &[alone(0, 6), b.clone(), b.clone(), b]).await;
+    assert_eq!(counted(&server), [2.0, 2.0]);
+}
