@@ -12,6 +12,7 @@ pub mod dial;
 pub mod engine;
 pub mod error;
 pub mod explain;
+pub mod files;
 pub mod grammar;
 pub mod healthcheck;
 pub mod inject;

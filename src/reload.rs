@@ -3,9 +3,9 @@
 //! The files are read every second or so instead of being watched: a secret of Kubernetes is replaced by moving a symbolic
 //! link one directory up, of which a watch on the file itself never hears.
 
+use crate::files;
 use ring::digest;
 use std::fs;
-use std::io::Read;
 use std::os::unix::fs::FileTypeExt;
 use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
@@ -173,7 +173,7 @@ async fn request(requests: &mut watch::Receiver<()>) {
 fn read(paths: &[PathBuf]) -> Result<Vec<File>, Vec<String>> {
     let (mut files, mut problems) = (Vec::new(), Vec::new());
     for path in paths {
-        match read_one(path) {
+        match read_kept(path) {
             Ok(bytes) => files.push(File { path: path.clone(), bytes }),
             Err(problem) => problems.push(problem),
         }
@@ -181,22 +181,24 @@ fn read(paths: &[PathBuf]) -> Result<Vec<File>, Vec<String>> {
     if problems.is_empty() { Ok(files) } else { Err(problems) }
 }
 
-/// One file, whole; a larger one than any of these can be is not.
+/// One file, whole, that is kept up to date: a larger one than any of these can be is not read, nor a pipe.
+///
+/// # Errors
+/// For people.
+pub fn read_kept(path: &Path) -> Result<Vec<u8>, String> {
+    // To open a pipe is to wait for who writes to it, maybe for ever; and these files are read again and again.
+    if fs::metadata(path).is_ok_and(|file| file.file_type().is_fifo()) {
+        return Err(format!("{}: is a pipe, which can be read only once; write a file", path.display()));
+    }
+    read_one(path)
+}
+
+/// One file that is read once; a larger one than any of these can be is not.
 ///
 /// # Errors
 /// For people.
 pub fn read_one(path: &Path) -> Result<Vec<u8>, String> {
-    // To open a pipe is to wait for who writes to it, maybe for ever; and these files are read more than once.
-    if fs::metadata(path).is_ok_and(|file| file.file_type().is_fifo()) {
-        return Err(format!("{}: is a pipe, which can be read only once; write a file", path.display()));
-    }
-    let mut bytes = Vec::new();
-    let read = fs::File::open(path).and_then(|file| file.take(LARGEST + 1).read_to_end(&mut bytes));
-    match read {
-        Err(error) => Err(format!("{}: cannot be read: {error}", path.display())),
-        Ok(_) if bytes.len() as u64 > LARGEST => Err(format!("{}: has more than {LARGEST} bytes", path.display())),
-        Ok(_) => Ok(bytes),
-    }
+    files::read(path, LARGEST).map_err(|problem| format!("{}: {problem}", path.display()))
 }
 
 fn print(files: &[File]) -> [u8; digest::SHA256_OUTPUT_LEN] {

@@ -56,6 +56,7 @@ const LAYERS: &[&[&str]] = &[
         "proto",
         "vocabulary",
         "memory",
+        "files",
         "admin_client",
         "reload",
         "tls",

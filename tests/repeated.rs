@@ -73,9 +73,33 @@ async fn rows_of_drafts_that_come_again_are_counted() {
     assert_eq!(counted(&server), [2.0, 0.0]);
     // In a tree, beside each other rows may be alike, behind each other not.
     let [a, b] = [4, 5].map(|number| alone(0, number));
-    let verify = |parents: Vec<i32>| VerifyWork { parents, ..chain(&[0, 0, 0], deterministic()) };
+    let verify = |parents: Vec<i32>| VerifyWork { parents, ..chain(&[0, 1, 2], deterministic()) };
     worker.verify(1, verify(vec![-1, -1, -1]), &[a.clone(), b.clone(), b.clone(), b.clone()]).await;
     assert_eq!(counted(&server), [2.0, 0.0]);
     worker.verify(1, verify(vec![-1, 0, 0]), &[alone(0, 6), b.clone(), b.clone(), b]).await;
     assert_eq!(counted(&server), [2.0, 2.0]);
+}
+
+/// A rule that draws from the whole target may emit the token that it rejected; and a text may repeat one token. The rows follow the
+/// same token then, as they may.
+#[tokio::test]
+async fn rows_behind_the_same_token_are_not_counted() {
+    let server = TestServer::start().await;
+    let mut worker = server.worker().await;
+    let acceptance =
+        AcceptanceParams { rule: AcceptanceRule::Synthetic.into(), synthetic_rate: Some(0.0), ..Default::default() };
+    worker.step(open_step(vec![open(1, SamplingParams { acceptance: Some(acceptance), ..seeded(1) })])).await;
+    let alone = |number: u64| {
+        let mut row: Vec<f32> = logits(number, 0).iter().map(|logit| logit - 60.0).collect();
+        row[7] = 0.0;
+        row
+    };
+    let [first, behind] = [1, 2].map(alone);
+    let work = worker.verify(1, chain(&[7], deterministic()), &[first, behind.clone()]).await;
+    assert_eq!((ids(&work), work.verify.as_ref().unwrap().accepted_count), (vec![7], 0));
+    for _ in 0..3 {
+        worker.step(sample_step(&[(1, behind.clone())])).await;
+    }
+    worker.verify(1, chain(&[7], deterministic()), &[behind.clone(), behind.clone()]).await;
+    assert_eq!(counted(&server), [0.0, 0.0]);
 }

@@ -168,15 +168,21 @@ fn bad_drafts() {
     use DraftError::*;
     let dense = |probs: &[f32]| Source::Dense(Dtype::F32, Dtype::F32.encode(probs));
     let fine = || (1, dense(&[0.25, 0.25, 0.25, 0.25, 0.0]));
-    let cases: [(&str, (u32, Source), _); 12] = [
+    let of = croupier::speculative::draft::sent_mass;
+    let cases: [(&str, (u32, Source), _); 13] = [
         ("short", (1, dense(&[0.5, 0.5])), Some(Length { found: 2, expected: 5 })),
         ("NaN", (1, dense(&[0.5, 0.5, f32::NAN, 0.0, 0.0])), Some(NotAProbability { token: 2 })),
         ("infinite", (1, dense(&[0.5, 0.5, 0.0, 0.0, f32::INFINITY])), Some(NotAProbability { token: 4 })),
         ("negative", (1, dense(&[-0.5, 1.5, 0.0, 0.0, 0.0])), Some(NotAProbability { token: 0 })),
         ("a little negative", (1, dense(&[-1e-45, 1.0, 0.0, 0.0, 0.0])), Some(NotAProbability { token: 0 })),
         ("minus zero", (1, dense(&[-0.0, 1.0, 0.0, 0.0, 0.0])), None),
-        ("too large", (1, dense(&[f32::MAX, f32::MAX, 0.0, 0.0, 0.0])), Some(Sum)),
-        ("too much", (1, dense(&[0.5, 0.502, 0.0, 0.0, 0.0])), Some(Sum)),
+        (
+            "too large",
+            (1, dense(&[f32::MAX, 0.0, 0.0, 0.0, 0.0])),
+            Some(TooLarge { token: 0, bits: f32::MAX.to_bits() }),
+        ),
+        ("too much", (1, dense(&[0.5, 0.5, 0.25, 0.0, 0.0])), Some(Sum { total: 5 << 38 })),
+        ("a little too much", (1, dense(&[0.5, 0.502, 0.0, 0.0, 0.0])), Some(Sum { total: of(0.5) + of(0.502) })),
         ("within tolerance", (1, dense(&[0.5, 0.5009, 0.0, 0.0, 0.0])), None),
         ("impossible", (4, dense(&[0.5, 0.5, 0.0, 0.0, 0.0])), Some(Impossible { token: 4 })),
         ("denormal", (4, dense(&[0.5, 0.5, 0.0, 0.0, 1e-45])), None),

@@ -54,7 +54,7 @@ impl RowPool {
     /// Some columns of the same rows.
     pub(super) fn of_columns(args: &BenchArgs, columns: Range<u32>) -> Self {
         let (whole_row_bytes, rows_per_message) = (args.row_bytes(), args.rows_per_message());
-        let room = MOST_BYTES - slots::bytes(args.path, args.batch);
+        let room = MOST_BYTES.saturating_sub(slots::bytes(args.path, args.batch));
         let most = (room / whole_row_bytes / rows_per_message).max(1);
         let slots = (1 + ROWS.div_ceil(rows_per_message)).min(most);
         let row_bytes = columns.len() * args.dtype.size();

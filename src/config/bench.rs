@@ -1,6 +1,6 @@
 //! The command line of `croupier bench`.
 
-use super::flags::{Reader, option, switch};
+use super::flags::{Reader, option, option_with, switch};
 use super::{access, values};
 use crate::bench::{Address, BaselineArgs, BenchArgs, Distribution, LogitsPath, Mix, Transport, WriterArgs};
 use crate::params::MAX_VOCAB_SIZE;
@@ -18,9 +18,7 @@ pub(super) const DTYPES: [(&str, Dtype); 3] = [("f32", Dtype::F32), ("f16", Dtyp
 /// `croupier bench` as clap sees it. The defaults in the help are those of [`BenchArgs`].
 pub(super) fn command() -> clap::Command {
     let d = BenchArgs::default();
-    let with = |name, value, help: &'static str, default: String| {
-        option(name, value, help).help(format!("{help} [default: {default}]"))
-    };
+    let with = |name, value, help, default: String| option_with(name, value, help, &default);
     clap::Command::new(BENCH)
         .about("Measure a server: send it logits as workers do and count the tokens that come back")
         .after_help("Everything at once, with a server of its own: croupier bench --spawn uds --baseline")

@@ -1,6 +1,6 @@
 //! The command line.
 
-use super::flags::{Reader, flag, option, switch};
+use super::flags::{Reader, flag, option, option_with, switch};
 use super::resolve::{CONFIG, Env, resolve, source_of_grammars};
 use super::settings::SETTINGS;
 use super::{Config, EXIT_CONFIG, LogFormat, access, bench, check, detect, explain, inject, secrets, top, values};
@@ -18,6 +18,8 @@ const SERVE: &str = "serve";
 /// Of `serve`.
 const CHECK: &str = "check";
 const HEALTHCHECK: &str = "healthcheck";
+/// How long it waits for the answer.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// What to do.
 #[derive(Debug)]
@@ -172,7 +174,7 @@ fn healthcheck_command(config: Arg) -> clap::Command {
         .arg(option("admin", "URL", "Ask the admin port instead, such as http://127.0.0.1:9464: /readyz, or /livez with --service=liveness"))
         .args(access::tls_flags())
         .arg(option("service", "NAME", "Health service name [default: the whole server]; liveness and readiness are others"))
-        .arg(option("timeout", "TIME", "How long to wait for the answer [default: 1s]"))
+        .arg(option_with("timeout", "TIME", "How long to wait for the answer", &values::show_duration(PATIENCE)))
 }
 
 /// Parses the arguments and environment of this process.
@@ -286,7 +288,7 @@ fn healthcheck(sub: &ArgMatches, env: Env<'_>, problems: Vec<String>) -> Result<
     let (config, problems) = resolve(&only_file, env, problems);
     let mut reader = Reader::new(sub, problems);
     let range = Duration::from_millis(10)..=Duration::from_secs(600);
-    let timeout = reader.read("timeout", Duration::from_secs(1), |t| values::duration(t, range));
+    let timeout = reader.read("timeout", PATIENCE, |t| values::duration(t, range));
     let access = access::read(&mut reader);
     let target = match (flag(sub, "addr"), flag(sub, "admin")) {
         (Some(addr), _) => {

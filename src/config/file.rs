@@ -1,9 +1,8 @@
 //! The TOML file: one key for each setting, and `[defaults]`.
 
 use super::settings::{SETTINGS, Setting};
+use crate::files;
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::Read;
 use std::path::Path;
 use toml::de::DeTable;
 use toml::{Table, Value};
@@ -44,20 +43,10 @@ pub(super) fn at_most(name: &str, mut found: Vec<String>) -> Vec<String> {
 
 /// The text of a file, or a mistake.
 pub(super) fn text(path: &Path, problems: &mut Vec<String>) -> Option<String> {
-    let mut text = String::new();
-    // What has no length of its own, such as a pipe, is not read without end either.
-    let read = File::open(path).and_then(|file| file.take(LARGEST + 1).read_to_string(&mut text));
-    match read {
-        _ if text.len() as u64 > LARGEST => {
-            problems.push(format!("{}: has more than {LARGEST} bytes, which is all it may have", path.display()));
-            None
-        }
-        Err(error) => {
-            problems.push(format!("{}: cannot be read: {error}", path.display()));
-            None
-        }
-        Ok(_) => Some(text),
-    }
+    let read = files::read(path, LARGEST);
+    let text =
+        read.and_then(|bytes| String::from_utf8(bytes).map_err(|_| "cannot be read: it is not UTF-8".to_owned()));
+    text.map_err(|problem| problems.push(format!("{}: {problem}", path.display()))).ok()
 }
 
 /// The text of the file called `name` as a table, or every mistake in its form.

@@ -7,6 +7,11 @@ pub(super) fn option(name: &'static str, value: &'static str, help: &'static str
     Arg::new(name).long(name).value_name(value).help(help).action(ArgAction::Set).allow_negative_numbers(true)
 }
 
+/// The same, its help with what it is if it is not given.
+pub(super) fn option_with(name: &'static str, value: &'static str, help: &'static str, default: &str) -> Arg {
+    option(name, value, help).help(format!("{help} [default: {default}]"))
+}
+
 pub(super) fn switch(name: &'static str, help: &'static str) -> Arg {
     Arg::new(name).long(name).help(help).action(ArgAction::SetTrue)
 }

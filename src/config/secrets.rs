@@ -9,7 +9,7 @@ use crate::tokens::Tokens;
 pub(super) fn check(config: &Config, problems: &mut Vec<String>) {
     if let Some(paths) = config.tls.paths() {
         let unread = tls::FLAGS.iter().zip(&paths).filter_map(|(flag, path)| {
-            let problem = reload::read_one(path).err()?;
+            let problem = reload::read_kept(path).err()?;
             Some(format!("{flag}: {problem}"))
         });
         let unread: Vec<String> = unread.collect();

@@ -1,6 +1,6 @@
 //! The command line of `croupier top`.
 
-use super::flags::{Reader, option, switch};
+use super::flags::{Reader, option_with, switch};
 use super::values;
 use crate::admin_client;
 use crate::top::TopArgs;
@@ -12,9 +12,7 @@ pub(super) const TOP: &str = "top";
 /// `croupier top` as clap sees it. The defaults in the help are those of [`TopArgs`].
 pub(super) fn command() -> clap::Command {
     let d = TopArgs::default();
-    let with = |name, value, help: &'static str, default: String| {
-        option(name, value, help).help(format!("{help} [default: {default}]"))
-    };
+    let with = |name, value, help, default: String| option_with(name, value, help, &default);
     let url = format!("http://{}", d.authority);
     clap::Command::new(TOP)
         .about("Show what a running server does: tokens, latency, bounds, drafts, errors; live, or once as a table")

@@ -128,5 +128,5 @@ fn emit(sequence: &mut Sequence, verification: Verification) -> Done {
 }
 
 fn lost() -> RowFailure {
-    RowFailure::new(RowStatus::Internal, "the row has no result")
+    RowFailure::lost("the row has no result")
 }

@@ -30,6 +30,12 @@ impl RowFailure {
         Self { status, message: message.into(), cause: None }
     }
 
+    /// A backend or the engine has left something out, which is a bug.
+    #[must_use]
+    pub fn lost(what: &'static str) -> Self {
+        Self::new(RowStatus::Internal, what)
+    }
+
     /// There is no room for what a sequence would come to remember.
     #[must_use]
     pub fn no_state() -> Self {

@@ -59,14 +59,14 @@ pub(super) fn of_reply(open: &[Opened], work: &[Result<Done, RowFailure>]) -> us
 pub(super) fn reserve_lists(room: &mut Permit, table: &Table, work: &Work) -> Result<(), RowFailure> {
     let sequence = work.sequence_id.and_then(|id| table.get(id));
     let each = match (&work.kind, sequence) {
-        (Ok(WorkKind::Sample | WorkKind::Verify(_)), Some(sequence)) => sequence.most_listed(None),
-        (Ok(WorkKind::Score(score)), Some(sequence)) => sequence.most_listed(Some(&score.logprobs)),
+        (Ok(WorkKind::Sample | WorkKind::Verify(_)), Some(sequence)) => sequence.most_reported_bytes(None),
+        (Ok(WorkKind::Score(score)), Some(sequence)) => sequence.most_reported_bytes(Some(&score.logprobs)),
         // Rows that belong to no text are scored too.
-        (Ok(WorkKind::Score(score)), None) => score.logprobs.listed_bytes(),
+        (Ok(WorkKind::Score(score)), None) => score.logprobs.reported_bytes(),
         _ => 0,
     };
     let proposed = match work.kind {
-        Ok(WorkKind::Sample | WorkKind::Verify(_)) => sequence.map_or(0, Sequence::most_proposed),
+        Ok(WorkKind::Sample | WorkKind::Verify(_)) => sequence.map_or(0, Sequence::most_proposed_bytes),
         _ => 0,
     };
     let lists = each.saturating_mul(work.rows()).saturating_add(proposed);

@@ -284,12 +284,17 @@ impl Stream {
 
     /// Takes note of the rows of a work; `first` is its first one.
     fn seen(&mut self, sequence: Option<u64>, first: Option<Logits<'_>>, done: &Result<Done, RowFailure>) {
-        let (seen, like_parents) = match done {
-            Ok(Done::Sampled { .. }) => (Seen { first: first.and_then(|row| Print::of(&row)), ..Seen::default() }, 0),
-            Ok(Done::Verified { verification, .. }) => (verification.seen, verification.like_parents),
+        let (rows, emitted, like_parents) = match done {
+            Ok(Done::Sampled { output, .. }) => {
+                let first = first.and_then(|row| Print::of(&row));
+                (Seen { first, ..Seen::default() }, &[output.token][..], 0)
+            }
+            Ok(Done::Verified { verification, .. }) => {
+                (verification.seen, verification.verified.emitted.as_slice(), verification.like_parents)
+            }
             _ => return,
         };
-        let is_again = sequence.and_then(|id| self.table.get_mut(id)).is_some_and(|sequence| sequence.sees(seen));
+        let is_again = sequence.and_then(|id| self.table.get_mut(id)).is_some_and(|text| text.sees(rows, emitted));
         self.origin.model.rows_repeated(Repeated::Earlier, is_again.into());
         self.origin.model.rows_repeated(Repeated::Parent, like_parents as u64);
     }

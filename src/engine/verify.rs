@@ -126,7 +126,7 @@ fn run_round(
     let mut verified = verify(&ready, backend);
     report(&ready, &mut verified, backend);
     let mut verified = verified.into_iter();
-    let lost = || Err(RowFailure::new(RowStatus::Internal, "the verification was lost"));
+    let lost = || Err(RowFailure::lost("the verification was lost"));
     round
         .into_iter()
         .map(|prepared| {
@@ -317,12 +317,14 @@ impl<'a> Prepared<'a> {
         let (proposer, tests_wanted) = (proposer(work, sequence), work.measure && self.measure);
         let (drafted, depth, after) = (self.drafts.len(), self.tree.depth(), sequence.came());
         let by_ratio = matches!(sequence.acceptance(), AcceptanceRule::Rejection | AcceptanceRule::Block);
-        let without_distribution = proposer == Proposer::Deterministic && are_drawn(&work.tokens, sequence.drafts());
+        let without_distribution =
+            by_ratio && proposer == Proposer::Deterministic && are_drawn(&work.tokens, sequence.drafts());
         let VerifySource { logits, first_row, .. } = self.source;
         let print = |row: usize| logits.row(first_row + row as u64).and_then(|row| Print::of(&row));
         let prints: Vec<_> = (0..=drafted).map(print).collect();
-        let seen = seen::of(&prints, &self.tree, verified.accepted_path.last().copied(), last);
-        let like_parents = seen::like_parents(&prints, &self.tree);
+        let rows = seen::Rows { prints: &prints, tree: &self.tree, tokens: &work.tokens };
+        let seen = rows.seen(verified.accepted_path.last().copied(), last);
+        let like_parents = rows.like_parents(sequence.last_emitted());
         Verification {
             verified,
             outputs,
@@ -377,5 +379,5 @@ fn are_drawn(tokens: &[u32], kept: &Drafts) -> bool {
 }
 
 fn lost() -> RowFailure {
-    RowFailure::new(RowStatus::Internal, "a draft token was lost")
+    RowFailure::lost("a draft token was lost")
 }

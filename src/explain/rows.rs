@@ -1,10 +1,9 @@
 //! Rows of logits in files: arrays of numpy, bare numbers in binary, or in writing.
 
+use crate::files;
 use crate::params::MAX_VOCAB_SIZE;
 use crate::sampling::logits::Dtype;
-use std::fs::File;
-use std::io::{self, Read};
-use std::path::Path;
+use std::io;
 
 /// Larger files are not read.
 const LARGEST: u64 = 1 << 30;
@@ -51,23 +50,10 @@ struct Numbers<'a> {
 /// What is wrong, in words.
 pub(super) fn read(place: &Place) -> Result<Row, String> {
     let bytes = match &place.file {
-        Some(path) => open(path).and_then(contents),
-        None => contents(io::stdin().lock()),
+        Some(path) => files::read(path, LARGEST),
+        None => files::at_most(io::stdin().lock(), LARGEST),
     }?;
     row(&bytes, place)
-}
-
-fn open(path: &Path) -> Result<File, String> {
-    File::open(path).map_err(|error| error.to_string())
-}
-
-fn contents(from: impl Read) -> Result<Vec<u8>, String> {
-    let mut bytes = Vec::new();
-    from.take(LARGEST + 1).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
-    if bytes.len() as u64 > LARGEST {
-        return Err(format!("has more than {LARGEST} bytes; give the row alone"));
-    }
-    Ok(bytes)
 }
 
 /// The row of a file with these bytes.

@@ -2,42 +2,39 @@
 //! on their way in.
 
 use super::sidecar::Sidecar;
-use crate::config;
+use crate::config::{self, Config};
 
-/// The settings that bound memory, by their flags.
-const BOUNDS: [&str; 6] = [
-    "max-state-bytes",
-    "max-bytes-in-flight",
-    "max-region-bytes",
-    "http2-connection-window",
-    "max-message-bytes",
-    "max-shard-bytes",
+/// A setting that bounds memory, by its flag, and its default.
+type Bound = (&'static str, fn(&Config) -> usize);
+
+const BOUNDS: [Bound; 6] = [
+    ("max-state-bytes", |config| config.limits.max_state_bytes),
+    ("max-bytes-in-flight", |config| config.limits.max_bytes_in_flight),
+    ("max-region-bytes", |config| config.limits.max_region_bytes),
+    ("http2-connection-window", |config| config.http2.connection_window as usize),
+    ("max-message-bytes", |config| config.limits.max_message_bytes),
+    (SHARDS, |config| config.limits.max_shard_bytes),
 ];
+/// Where no rank may attach there are no shards.
+const SHARDS: &str = "max-shard-bytes";
 /// What the program takes beside them.
 const PROGRAM: u64 = 64 << 20;
 
 /// What to say about a limit that is too low; `None` if it is not, or cannot be read.
 pub(super) fn warning(sidecar: &Sidecar, limit: &str) -> Option<String> {
-    let config::Config { limits, http2, .. } = config::Config::default();
-    let defaults = [
-        limits.max_state_bytes,
-        limits.max_bytes_in_flight,
-        limits.max_region_bytes,
-        http2.connection_window as usize,
-        limits.max_message_bytes,
-        limits.max_shard_bytes,
-    ];
-    let bound =
-        |(name, default): (&str, usize)| sidecar.setting(name).and_then(config::bytes).unwrap_or(default as u64);
-    // Where no rank may attach there are no shards.
-    let bounds = if sidecar.setting("max-attached-ranks") == Some("0") { &BOUNDS[..5] } else { &BOUNDS[..] };
-    let sum = bounds.iter().copied().zip(defaults).map(bound).fold(PROGRAM, u64::saturating_add);
+    let defaults = Config::default();
+    let bound = |(name, default): &Bound| {
+        sidecar.setting(name).and_then(config::bytes).unwrap_or_else(|| default(&defaults) as u64)
+    };
+    let has_shards = sidecar.setting("max-attached-ranks") != Some("0");
+    let bounds: Vec<Bound> = BOUNDS.into_iter().filter(|(name, _)| has_shards || *name != SHARDS).collect();
+    let sum = bounds.iter().map(bound).fold(PROGRAM, u64::saturating_add);
     (quantity(limit)? < sum as f64).then(|| {
         format!(
             "the memory limit of {limit} is less than the {} MiB that {} and the program come to: under load it would be \
              killed instead of refusing work. Raise the limit, or lower one of them with --setting",
             sum >> 20,
-            bounds.join(", ")
+            bounds.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ")
         )
     })
 }

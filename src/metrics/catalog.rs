@@ -211,7 +211,7 @@ catalog! {
     ROWS_TRUNCATED = Def::counter("croupier_rows_truncated_total", Unit::Count,
         "Works whose rows list some tokens only, were reached beyond by their parameters, and were marked instead of refused; by model label.");
     ROWS_REPEATED = Def::counter("croupier_rows_repeated_total", Unit::Count,
-        "Rows of sample and verify work that are bit for bit a row which their text had before: an earlier one, or in a draft the one before its last token. Rows on a GPU are not looked at.");
+        "Rows of sample and verify work that are a row which their text had before, by eight of their logits: an earlier one, or in a draft the one before its last token. Not where a text repeats one token; rows on a GPU, masked ones and those of several shards are not looked at.");
     SEQUENCES = Def::gauge("croupier_sequences_active", Unit::Count, "Sequences open.");
     SEQUENCES_CAPACITY = Def::gauge("croupier_sequences_capacity", Unit::Count, "Sequences that may be open (max_sequences).");
     STATE_BYTES = Def::gauge("croupier_state_bytes", Unit::Bytes,
@@ -265,7 +265,7 @@ catalog! {
     SPEC_SHIFTED_OVERLAP = Def::shares("croupier_spec_decode_shifted_overlap", MEAN_SHARES,
         "What would be in common if rows were shifted: the first draft token's distribution with the row after its own (late), or the second one's with the first one's row (early).");
     SPEC_SHIFTED_DRAFTS = Def::counter("croupier_spec_decode_num_shifted_drafts_total", Unit::Count,
-        "Of the verifications that have a shifted overlap those where it is more than 0.3 larger than what it is held against.");
+        "Of the verifications that have a shifted overlap those where it is more than 0.3 larger than what it is held against, of draft tokens that others could have been drawn in place of.");
     SPEC_ROUNDS = Def::counter("croupier_spec_decode_num_rounds_total", Unit::Count,
         "Verifications of at least one draft token, by how the token before the draft came about, and whether a first draft token was accepted.");
     TRACE_SPANS = Def::counter("croupier_trace_spans_total", Unit::Count,

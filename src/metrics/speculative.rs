@@ -221,7 +221,9 @@ impl Handles {
             });
             handles.own.record(own);
             handles.shifted.record(overlap);
-            handles.count.increment(u64::from(overlap - own > SHIFTED_BY));
+            // A token that is certain, and is what another row is certain of, says nothing.
+            let has_chance = trial.chances.is_some_and(|chances| chances.own.mean < 1.0);
+            handles.count.increment(u64::from(has_chance && overlap - own > SHIFTED_BY));
         }
     }
 

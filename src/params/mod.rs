@@ -183,7 +183,7 @@ pub struct LogprobsParams {
 impl LogprobsParams {
     /// Most bytes of the lists that are reported of a token.
     #[must_use]
-    pub fn listed_bytes(&self) -> usize {
+    pub fn reported_bytes(&self) -> usize {
         self.top_n as usize * size_of::<(u32, f32)>() + size_of_val(&*self.token_ids)
     }
 }

@@ -47,7 +47,7 @@ use drafts::Drafts;
 use history::{Ahead, History};
 pub use opening::OpenError;
 use rules::Rules;
-use seen::Seen;
+use seen::Sighted;
 use speculation::Speculation;
 use std::sync::Arc;
 use tested::Tested;
@@ -96,7 +96,7 @@ pub struct Sequence {
     /// How its last token came about.
     came: Came,
     tested: Tested,
-    seen: Seen,
+    sighted: Sighted,
 }
 
 /// What few sequences have.
@@ -127,7 +127,7 @@ impl Sequence {
             seldom,
             came: Came::default(),
             tested: Tested::default(),
-            seen: Seen::default(),
+            sighted: Sighted::default(),
         }
     }
 
@@ -298,13 +298,13 @@ impl Sequence {
 
     /// Most bytes of the lists that are reported of each of its tokens; `logprobs` stand for its own where tokens are scored.
     #[must_use]
-    pub fn most_listed(&self, logprobs: Option<&LogprobsParams>) -> usize {
-        self.rules.most_listed(logprobs)
+    pub fn most_reported_bytes(&self, logprobs: Option<&LogprobsParams>) -> usize {
+        self.rules.most_reported_bytes(logprobs)
     }
 
     /// Most bytes of the tokens that are proposed to it.
     #[must_use]
-    pub fn most_proposed(&self) -> usize {
+    pub fn most_proposed_bytes(&self) -> usize {
         self.speculation.as_ref().map_or(0, |_| MAX_DRAFT_TOKENS as usize * size_of::<u32>())
     }
 

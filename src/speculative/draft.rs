@@ -23,8 +23,19 @@ pub enum DraftError {
         token: u32,
     },
     /// The probabilities do not sum to 1.
-    #[error("the draft probabilities do not sum to 1")]
-    Sum,
+    #[error("the draft probabilities do not sum to 1 but to {:.6}", *total as f64 / MASS_ONE as f64)]
+    Sum {
+        /// Their sum, as masses.
+        total: u64,
+    },
+    /// A probability is so large that the sum can be no 1.
+    #[error("the draft probabilities do not sum to 1: that of token {token} is {}", f32::from_bits(*bits))]
+    TooLarge {
+        /// Its token.
+        token: u32,
+        /// Its bits, an f32's.
+        bits: u32,
+    },
     /// A token of a sparse row is not in the vocabulary.
     #[error("token {token} of the draft distribution is not in the vocabulary")]
     OutOfVocabulary {
@@ -101,11 +112,12 @@ impl DraftDistribution {
             return Err(DraftError::NotAProbability { token });
         }
         // Such a row cannot sum to 1; without it the sum of the integers fits.
-        if entries.iter().any(|&(_, prob)| prob > MOST_SENT) {
-            return Err(DraftError::Sum);
+        if let Some(&(token, prob)) = entries.iter().find(|(_, prob)| *prob > MOST_SENT) {
+            return Err(DraftError::TooLarge { token, bits: prob.to_bits() });
         }
         let weights = Weights::new(entries.into_iter().map(|(token, prob)| (token, sent_mass(prob))));
-        if sums_to_one(weights.total(), tolerance) { Ok(Self(weights)) } else { Err(DraftError::Sum) }
+        let total = weights.total();
+        if sums_to_one(total, tolerance) { Ok(Self(weights)) } else { Err(DraftError::Sum { total }) }
     }
 
     /// The weights.
@@ -209,9 +221,9 @@ mod tests {
             (&[0.5, f32::NAN, 0.5], Err(NotAProbability { token: 1 })),
             (&[f32::INFINITY, 0.0, 0.0], Err(NotAProbability { token: 0 })),
             (&[1.5, 0.0, -0.5], Err(NotAProbability { token: 2 })),
-            (&[0.0, 0.0, 0.0], Err(Sum)),
-            (&[0.5, 0.5, 0.002], Err(Sum)),
-            (&[f32::MAX, f32::MAX, f32::MAX], Err(Sum)),
+            (&[0.0, 0.0, 0.0], Err(Sum { total: 0 })),
+            (&[0.5, 0.5, 0.002], Err(Sum { total: MASS_ONE + sent_mass(0.002) })),
+            (&[0.5, f32::MAX, f32::MAX], Err(TooLarge { token: 1, bits: f32::MAX.to_bits() })),
             (&[0.5, 0.5, 0.0009], Ok(())),
             (&[-0.0, 1.0, 1e-40], Ok(())),
         ];
@@ -228,7 +240,7 @@ mod tests {
             (&[1, 9], &[0.5, 0.5], Err(OutOfVocabulary { token: 9 })),
             (&[4, 2, 4], &[0.4, 0.2, 0.4], Err(Twice { token: 4 })),
             (&[4, 2], &[0.4, f32::NEG_INFINITY], Err(NotAProbability { token: 2 })),
-            (&[], &[], Err(Sum)),
+            (&[], &[], Err(Sum { total: 0 })),
             (&[4, 2], &[0.25, 0.75], Ok(())),
         ];
         for (tokens, probs, expected) in cases {

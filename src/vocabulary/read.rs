@@ -1,11 +1,11 @@
 //! From a file to texts: a `tokenizer.json` of Hugging Face, or a plain list.
 
 use super::{Vocabulary, tokenizer};
+use crate::files;
 use crate::params::MAX_VOCAB_SIZE;
 use serde::de::{self, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use std::fmt;
-use std::io::Read;
 use std::path::Path;
 
 /// Larger files are none: those of the largest vocabularies have 20 to 35 MB.
@@ -18,14 +18,7 @@ impl Vocabulary {
     /// What is wrong with it, and where.
     pub fn read(path: &Path) -> Result<Self, String> {
         let named = |problem: String| format!("{}: {problem}", path.display());
-        let cannot = |e: std::io::Error| named(format!("cannot be read: {e}"));
-        let mut bytes = Vec::new();
-        // One byte more than it may have, whatever the file says of its size.
-        std::fs::File::open(path).map_err(cannot)?.take(LARGEST + 1).read_to_end(&mut bytes).map_err(cannot)?;
-        if bytes.len() as u64 > LARGEST {
-            return Err(named(format!("has more than {LARGEST} bytes")));
-        }
-        Self::parse(&bytes).map_err(named)
+        files::read(path, LARGEST).and_then(|bytes| Self::parse(&bytes)).map_err(named)
     }
 
     /// Of the bytes of a file: a `tokenizer.json`, or an array of texts by token id, null for a token without one.

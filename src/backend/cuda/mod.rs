@@ -35,7 +35,7 @@ mod warm_up;
 use super::{Backend, BackendInfo, DeviceLost, DeviceMemory, RowJob, VerifyJob, VerifyResult};
 use crate::sampling::row::RowResult;
 pub use ask::HostRows;
-use ask::{Asked, NoKernel, has_kernel};
+use ask::{Asked, Most, NoKernel, has_kernel};
 use begun::Begun;
 use costs::Costs;
 use cudarc::driver::{DriverError, sys};
@@ -237,10 +237,13 @@ impl<M: Machine> CudaBackend<M> {
         let most = self.launches.most();
         let (mut todo, mut asked) = (Vec::with_capacity(jobs.len()), Vec::with_capacity(jobs.len()));
         for (i, job) in jobs.iter().enumerate() {
-            let begun = Begun::of(job);
-            let row = begun.as_ref().map_or_else(|| Asked::row(*job), |begun| begun.asked(job));
-            match most.read(job).and_then(|()| has_kernel(&row.row.spec)).and_then(|()| most.take(job, row.room())) {
-                Ok(()) => (todo.push((i, begun)), asked.push(row)).0,
+            let ready = most.read(job).and_then(|()| {
+                let begun = Begun::of(job);
+                let row = begun.as_ref().map_or_else(|| Asked::row(*job), |begun| begun.asked(job));
+                has_kernel(&row.row.spec).and_then(|()| most.take(job, row.room())).map(|()| (begun, row))
+            });
+            match ready {
+                Ok((begun, row)) => (todo.push((i, begun)), asked.push(row)).0,
                 Err(reason) => self.hand_over(reason, 1),
             }
         }
@@ -302,7 +305,9 @@ impl<M: Machine> CudaBackend<M> {
         jobs: &[VerifyJob<'_>],
         here: &[VerifyJob<'_>],
     ) -> Result<(Vec<VerifyResult>, Vec<VerifyResult>), M::Error> {
-        let (most, launches) = (self.launches.most(), &mut self.launches);
+        // Who has these was decided: of rows on the device there may be copies here, where it had no room to hold them.
+        let most = Most { host_rows: HostRows::Cuda, ..self.launches.most() };
+        let launches = &mut self.launches;
         let (mut of_here, other) = (None, &mut self.other);
         let mut beside =
             || _ = of_here.get_or_insert_with(|| if here.is_empty() { vec![] } else { other.verify(here) });

@@ -17,8 +17,8 @@ impl Rules {
     }
 
     /// Most bytes of the lists that are reported of a token; `logprobs` stand for those of these rules.
-    pub(in crate::sequence) fn most_listed(&self, logprobs: Option<&LogprobsParams>) -> usize {
-        let logprobs = logprobs.or(self.logprobs()).map_or(0, LogprobsParams::listed_bytes);
+    pub(in crate::sequence) fn most_reported_bytes(&self, logprobs: Option<&LogprobsParams>) -> usize {
+        let logprobs = logprobs.or(self.logprobs()).map_or(0, LogprobsParams::reported_bytes);
         let report = self.wanted().map_or(0, |wanted| {
             let surviving = wanted.max_surviving_token_ids as usize * size_of::<u32>();
             size_of::<Report>() + surviving + wanted.why_not_token_ids.len() * size_of::<WhyNot>()

@@ -1,0 +1,44 @@
+//! Files that are read whole, however long they are: no longer than they may be, and no further.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+/// The bytes of a file that may have so many.
+///
+/// # Errors
+/// For people, behind the file's name.
+pub fn read(path: &Path, most: u64) -> Result<Vec<u8>, String> {
+    at_most(File::open(path).map_err(|error| cannot(&error))?, most)
+}
+
+/// The bytes of what may have so many. What has no length of its own, such as a pipe, is not read without end either.
+///
+/// # Errors
+/// As above.
+pub fn at_most(from: impl Read, most: u64) -> Result<Vec<u8>, String> {
+    let mut bytes = Vec::new();
+    from.take(most.saturating_add(1)).read_to_end(&mut bytes).map_err(|error| cannot(&error))?;
+    if bytes.len() as u64 > most {
+        Err(format!("has more than {most} bytes, which is all it may have"))
+    } else {
+        Ok(bytes)
+    }
+}
+
+fn cannot(error: &std::io::Error) -> String {
+    format!("cannot be read: {error}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_longer_than_it_may_be_is_not_read_on() {
+        assert_eq!(at_most(&b"four"[..], 4).as_deref(), Ok(&b"four"[..]));
+        assert_eq!(at_most(&b"four"[..], 3), Err("has more than 3 bytes, which is all it may have".to_owned()));
+        assert!(at_most(std::io::repeat(0), 9).is_err());
+        assert!(read(Path::new("/nowhere"), 9).expect_err("no file").starts_with("cannot be read: No such file"));
+    }
+}
