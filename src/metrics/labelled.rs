@@ -1,6 +1,6 @@
 //! Enums whose values are those of a label.
 
-/// Declares such an enum, each value with its name, so that none can be left out of [`ALL`](Self::ALL) or have another's place: handles
+/// Declares such an enum, each value with its name, so that none can be left out of `ALL` or have another's place: handles
 /// stand in its order, and are found by `as usize`.
 macro_rules! labelled {
     ($(#[$meta:meta])* pub enum $name:ident { $($(#[$doc:meta])* $value:ident = $label:literal,)* }) => {

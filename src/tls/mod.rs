@@ -1,6 +1,6 @@
 //! TLS: what the server shows and asks for, made of PEM files, and what clients of this program do.
 //!
-//! [`validity`] reads from when to when a certificate is valid, [`client`] has the client's side.
+//! [`mod@validity`] reads from when to when a certificate is valid, [`client`] has the client's side.
 
 pub mod client;
 mod validity;

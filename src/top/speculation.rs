@@ -163,8 +163,7 @@ impl Speculation {
 
 /// By how the tokens before came about, in the order of [`Came`].
 fn firsts(rounds: &BTreeMap<[&str; 4], Increase>, who: Who<'_>) -> Vec<First> {
-    let of =
-        |after: &str, first: &str| rounds.get(&[who[0], who[1], after, first]).map_or(0.0, |rounds| rounds.new as f64);
+    let of = |after: &str, first: &str| rounds.get(&[who[0], who[1], after, first]).map_or(0.0, |rounds| rounds.new);
     let first = |came: Came| {
         let (accepted, rejected) = (of(came.name(), "accepted"), of(came.name(), "rejected"));
         let drafts = accepted + rejected;

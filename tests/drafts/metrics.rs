@@ -173,7 +173,8 @@ async fn drawn_tokens_that_are_sent_as_certain_are_counted() {
     // Which text, how many draft tokens are verified as what, and whether that loses something.
     let own = |tokens: &[u32]| tokens.to_vec();
     let other = |tokens: &[u32]| tokens.iter().map(|token| (token + 1) % VOCAB).collect();
-    let cases: [(u64, usize, fn(&[u32]) -> Vec<u32>, bool, bool); 6] = [
+    type Case = (u64, usize, fn(&[u32]) -> Vec<u32>, bool, bool);
+    let cases: [Case; 6] = [
         (1, 3, own, false, true),
         (1, 1, own, false, true),
         (1, 3, own, true, false),

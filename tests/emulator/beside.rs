@@ -124,7 +124,7 @@ fn drafts_in_the_hosts_memory_are_the_cpus_while_the_device_does_its_own() {
             |job: &RowJob<'_>| -> Box<Kept> { backend.borrow_mut().run(&[*job]).remove(0).unwrap().kept.unwrap() };
         let (mut got, mut here, mut has_kernels) = (Vec::new(), (0, 0), false);
         together(&cases, &keep, &mut Vec::new(), &mut |jobs: &[VerifyJob<'_>]| {
-            (seen.taken(), handed_over(&mut backend.borrow_mut()));
+            drop((seen.taken(), handed_over(&mut backend.borrow_mut())));
             let there: Vec<Vec<OnDevice>> = jobs
                 .iter()
                 .map(|job| job.rows.iter().map(|row| OnDevice::of(row.logits.bytes().to_vec())).collect())
@@ -134,7 +134,7 @@ fn drafts_in_the_hosts_memory_are_the_cpus_while_the_device_does_its_own() {
             for (at, (job, there)) in jobs.iter().zip(&there).enumerate() {
                 let rows = job.rows.iter().zip(there);
                 // Some rows of a draft may be elsewhere than others.
-                let is_moved = |row: usize| is_there(at) && (row == 0 || row % 2 == 0 || !is_mixed);
+                let is_moved = |row: usize| is_there(at) && (row.is_multiple_of(2) || !is_mixed);
                 let place = |(row, (job, there))| if is_moved(row) { moved(job, there, 0) } else { *job };
                 placed.push(rows.enumerate().map(place).collect());
             }
