@@ -197,7 +197,7 @@ fn paths(f: &Figures, theme: Theme, width: usize) -> Section {
         items.push(plain(format!("p99 {} until the last shard", time(Some(wait), highest(&cat::SHARD_WAIT)))));
     }
     let left =
-        |h: &HandedOver| plain(format!("{} rows/s of the GPU on the CPU: {}", rate(h.rows.per_second), h.reason));
+        |h: &HandedOver| plain(format!("{} rows/s beside the GPU on the CPU: {}", rate(h.rows.per_second), h.reason));
     items.extend(paths.handed_over.iter().map(left));
     lines.extend(flow(items, width));
     section(theme, "DATA PATHS", &format!("regions {}, ranks {}", grouped(paths.regions), grouped(paths.ranks)), lines)
