@@ -80,7 +80,7 @@ fn rows_in_the_hosts_memory_are_the_cpus_while_the_device_does_its_own() {
     }
     let (running, both) = (RefCell::new(watched()), Cell::new(0));
     let strategy = prop::collection::vec((case(), any::<bool>()), 1..12);
-    let result = TestRunner::new(config(40)).run(&strategy, |cases| {
+    let result = TestRunner::new(config(60)).run(&strategy, |cases| {
         let (backend, seen) = &mut *running.borrow_mut();
         let own: Vec<RowJob<'_>> = cases.iter().map(|(case, _)| case.job()).collect();
         let there: Vec<OnDevice> = own.iter().map(|job| OnDevice::of(job.logits.bytes().to_vec())).collect();
@@ -114,7 +114,7 @@ fn drafts_in_the_hosts_memory_are_the_cpus_while_the_device_does_its_own() {
     }
     let both = Cell::new(0);
     let strategy = (prop::collection::vec(recipe(vec![127, 1025], 4), 1..6), any::<u8>(), any::<bool>(), any::<bool>());
-    let result = TestRunner::new(config(25)).run(&strategy, |(recipes, which, holds, is_mixed)| {
+    let result = TestRunner::new(config(60)).run(&strategy, |(recipes, which, holds, is_mixed)| {
         let cases: Vec<draft_jobs::Case> = recipes.iter().filter_map(draft_jobs::Recipe::case).collect();
         let (mut backend, seen) = watched();
         // Where the device cannot hold rows there are copies of them here, and they are the device's all the same.
