@@ -313,13 +313,12 @@ impl<'a> Prepared<'a> {
             true if children.is_empty() => Last::Bonus,
             true => Last::Recovered,
         };
-        let VerifySource { work, sequence, .. } = self.source;
+        let VerifySource { work, sequence, logits, first_row, .. } = self.source;
         let (proposer, tests_wanted) = (proposer(work, sequence), work.measure && self.measure);
         let (drafted, depth, after) = (self.drafts.len(), self.tree.depth(), sequence.came());
         let by_ratio = matches!(sequence.acceptance(), AcceptanceRule::Rejection | AcceptanceRule::Block);
         let without_distribution =
             by_ratio && proposer == Proposer::Deterministic && are_drawn(&work.tokens, sequence.drafts());
-        let VerifySource { logits, first_row, .. } = self.source;
         let print = |row: usize| logits.row(first_row + row as u64).and_then(|row| Print::of(&row));
         let prints: Vec<_> = (0..=drafted).map(print).collect();
         let rows = seen::Rows { prints: &prints, tree: &self.tree, tokens: &work.tokens };
