@@ -43,30 +43,34 @@ struct Recent {
     position: u64,
     /// Tokens of the prompt, ahead of position 0.
     prompt_len: u32,
+    /// Top-p of this position.
+    top_p: f32,
+    /// The token that this position has to have.
+    forced: Option<u32>,
+    /// `None` where nothing can be banned by position or by text.
+    lists: Option<Box<Lists>>,
+}
+
+/// On the heap, since few sequences have them.
+#[derive(Debug, Clone, Default, PartialEq)]
+struct Lists {
     /// The last output tokens, as many as the longest bad word looks back.
     tail: Vec<u32>,
     /// Tokens banned at this position.
     banned: Vec<u32>,
-    /// The token that this position has to have.
-    forced: Option<u32>,
-    /// Top-p of this position.
-    top_p: f32,
 }
 
 impl History {
     /// The history after `prompt` and `output`.
     pub(super) fn new(rules: &Rules, prompt: &[u32], output: &[u32]) -> Self {
-        // As much as they may ever hold, so that only the counts grow.
-        let (keep, banned) = (rules.tail_len(), Vec::with_capacity(rules.most_banned()));
-        let mut tail = Vec::with_capacity(keep);
-        tail.extend_from_slice(output.get(output.len().saturating_sub(keep)..).unwrap_or_default());
         let adjusts = if rules.remembers_output() { counted(rules, prompt, output) } else { Vec::new() };
         // A prompt is no longer than a message.
         let (position, prompt_len) = (output.len() as u64, prompt.len() as u32);
         let top_p = rules.top_p_decay().after(output);
-        let mut recent = Recent { position, prompt_len, tail, banned, forced: None, top_p };
+        let lists = Lists::new(rules, output).map(Box::new);
+        let mut recent = Recent { position, prompt_len, top_p, forced: None, lists };
         recent.ban(rules);
-        let memory = Memory::new(rules, prompt, output, &mut recent.banned);
+        let memory = Memory::new(rules, prompt, output, || recent.banned());
         Self { recent, adjusts, memory }
     }
 
@@ -74,7 +78,7 @@ impl History {
     pub(super) fn push(&mut self, rules: &Rules, token: u32) {
         self.recent.push(rules, token);
         if let Some(memory) = &mut self.memory {
-            memory.push(rules, token, self.recent.position, &mut self.recent.banned);
+            memory.push(rules, token, self.recent.position, self.recent.banned());
         }
         if rules.remembers_output() {
             let emitted = self.recent.emitted(rules, token);
@@ -101,9 +105,9 @@ impl History {
 
     /// Bytes it takes beside its own fields.
     pub(super) fn bytes(&self) -> usize {
-        let tokens = self.recent.tail.capacity() + self.recent.banned.capacity();
+        let lists = self.recent.lists.as_ref().map_or(0, |lists| lists.bytes());
         let memory = self.memory.as_ref().map_or(0, |memory| memory.bytes());
-        self.adjusts.capacity() * size_of::<TokenAdjust>() + tokens * size_of::<u32>() + memory
+        self.adjusts.capacity() * size_of::<TokenAdjust>() + lists + memory
     }
 
     /// Bytes it may take once `tokens` more are appended.
@@ -117,7 +121,8 @@ impl History {
         let most_banned = self.memory.as_ref().map_or(0, |memory| memory.most_banned(tokens));
         // Bans of a position only come on top where there is a list of them.
         let banned = if most_banned > 0 { most_banned + rules.most_banned() } else { 0 };
-        let banned = banned.saturating_sub(self.recent.banned.capacity()) * size_of::<u32>();
+        let room = self.recent.lists.as_ref().map_or(0, |lists| lists.banned.capacity());
+        let banned = banned.saturating_sub(room) * size_of::<u32>();
         self.bytes() + (capacity - now) * size_of::<TokenAdjust>() + memory + banned
     }
 
@@ -139,7 +144,7 @@ impl Ahead {
     pub(super) fn push(&mut self, rules: &Rules, history: &History, token: u32) {
         self.recent.push(rules, token);
         if let (Some(ahead), Some(memory)) = (&mut self.memory, &history.memory) {
-            ahead.push(rules, memory, token, self.recent.position, &mut self.recent.banned);
+            ahead.push(rules, memory, token, self.recent.position, self.recent.banned());
         }
         if rules.remembers_output() {
             let emitted = self.recent.emitted(rules, token);
@@ -174,7 +179,8 @@ impl Ahead {
     #[must_use]
     pub fn weight(&self) -> usize {
         let memory = self.memory.as_ref().map_or(0, |memory| memory.weight());
-        self.over.len() + self.recent.tail.len() + self.recent.banned.len() + memory + 1
+        let lists = self.recent.lists.as_ref().map_or(0, |lists| lists.tail.len() + lists.banned.len());
+        self.over.len() + lists + memory + 1
     }
 }
 
@@ -227,12 +233,12 @@ impl<'a> Here<'a> {
 
     /// Tokens that are banned here.
     pub(super) fn banned(self) -> &'a [u32] {
-        &self.recent.banned
+        self.recent.lists.as_ref().map_or(&[], |lists| &lists.banned)
     }
 
     /// The last output tokens, as many as the longest bad word looks back.
     pub(super) fn tail(self) -> &'a [u32] {
-        &self.recent.tail
+        self.recent.lists.as_ref().map_or(&[], |lists| &lists.tail)
     }
 
     /// What tools that look back make of it.
@@ -245,12 +251,8 @@ impl Recent {
     fn push(&mut self, rules: &Rules, token: u32) {
         self.position += 1;
         self.top_p = rules.top_p_decay().next(self.top_p, token);
-        let keep = rules.tail_len();
-        if keep > 0 {
-            if self.tail.len() == keep {
-                self.tail.remove(0);
-            }
-            self.tail.push(token);
+        if let Some(lists) = &mut self.lists {
+            lists.push(rules.tail_len(), token);
         }
         self.ban(rules);
     }
@@ -270,17 +272,55 @@ impl Recent {
         rules.window()?.left(text, self.len(), self.position)
     }
 
-    /// Works out what is banned at this position only.
+    /// What is banned at this position, to be added to.
+    fn banned(&mut self) -> &mut Vec<u32> {
+        &mut self.lists.get_or_insert_default().banned
+    }
+
+    /// Works out what holds at this position only.
     fn ban(&mut self, rules: &Rules) {
+        if let Some(lists) = &mut self.lists {
+            lists.ban(rules, self.position);
+        }
+        self.forced = rules.forced_at(self.position);
+    }
+}
+
+impl Lists {
+    /// With as much room as they may ever need, so that only the counts grow.
+    fn new(rules: &Rules, output: &[u32]) -> Option<Self> {
+        let (keep, most) = (rules.tail_len(), rules.most_banned());
+        (keep + most > 0).then(|| {
+            let mut tail = Vec::with_capacity(keep);
+            tail.extend_from_slice(output.get(output.len().saturating_sub(keep)..).unwrap_or_default());
+            Self { tail, banned: Vec::with_capacity(most) }
+        })
+    }
+
+    /// Appends a token to the last `keep`.
+    fn push(&mut self, keep: usize, token: u32) {
+        if keep > 0 {
+            if self.tail.len() == keep {
+                self.tail.remove(0);
+            }
+            self.tail.push(token);
+        }
+    }
+
+    /// Works out what is banned at this position only.
+    fn ban(&mut self, rules: &Rules, position: u64) {
         self.banned.clear();
-        self.banned.extend_from_slice(rules.ends_banned_at(self.position));
+        self.banned.extend_from_slice(rules.ends_banned_at(position));
         let words = rules.words().map_or(Vec::new(), |words| words.holding(words.after(&self.tail)));
         self.banned.extend(words.iter().filter_map(|&word| rules.bad_words()[word as usize].last()));
-        for range in rules.ban_ranges().iter().filter(|range| range.holds_at(self.position)) {
+        for range in rules.ban_ranges().iter().filter(|range| range.holds_at(position)) {
             self.banned.extend_from_slice(&range.token_ids);
         }
         in_order_once(&mut self.banned);
-        self.forced = rules.forced_at(self.position);
+    }
+
+    fn bytes(&self) -> usize {
+        size_of::<Self>() + (self.tail.capacity() + self.banned.capacity()) * size_of::<u32>()
     }
 }
 

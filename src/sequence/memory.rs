@@ -109,8 +109,13 @@ impl Reach {
 }
 
 impl Memory {
-    /// After `prompt` and `output`; nothing if no tool looks back. Bans are added to `banned`.
-    pub(super) fn new(rules: &Rules, prompt: &[u32], output: &[u32], banned: &mut Vec<u32>) -> Option<Box<Self>> {
+    /// After `prompt` and `output`; nothing if no tool looks back, and then nobody asks where bans are added, which `banned` says.
+    pub(super) fn new<'a>(
+        rules: &Rules,
+        prompt: &[u32],
+        output: &[u32],
+        banned: impl FnOnce() -> &'a mut Vec<u32>,
+    ) -> Option<Box<Self>> {
         let reach = Reach::of(rules);
         (reach.keep > 0).then(|| {
             let skipped = (prompt.len() + output.len()).saturating_sub(reach.keep);
@@ -122,7 +127,7 @@ impl Memory {
             }
             memory.index(rules);
             memory.grams.prompt = rules.no_prompt_ngram().map(|params| Box::new(OfPrompt::new(params, prompt)));
-            memory.look(rules, output.len() as u64, banned);
+            memory.look(rules, output.len() as u64, banned());
             Box::new(memory)
         })
     }
