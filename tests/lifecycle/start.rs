@@ -41,6 +41,28 @@ async fn the_socket_file_is_replaced_when_stale_refused_when_live_and_removed_at
 }
 
 #[tokio::test]
+async fn a_socket_file_that_is_removed_comes_back() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("croupier.sock");
+    let server = start(Config { uds: Some(path.clone()), ..config() }).await;
+    let connect = || SamplerClient::connect(format!("unix:{}", path.display()));
+    let mut before = connect().await.expect("a connection");
+    // That of the regions lies beside it.
+    let files = [path.clone(), server.addresses.regions.clone().expect("regions")];
+    for file in &files {
+        std::fs::remove_file(file).expect("it is there");
+    }
+    until("there again", async || files.iter().all(|file| std::os::unix::net::UnixStream::connect(file).is_ok())).await;
+    let mut after = connect().await.expect("a connection");
+    for client in [&mut before, &mut after] {
+        client.get_server_info(GetServerInfoRequest {}).await.expect("an answer");
+    }
+    drop((before, after));
+    server.shut_down().await.expect("a clean end");
+    assert!(files.iter().all(|file| !file.exists()));
+}
+
+#[tokio::test]
 async fn a_taken_port_is_told_before_anything_runs() {
     let server = start(config()).await;
     let taken = App::bind(Config { listen: server.addresses.tcp, ..config() }).await.expect_err("taken");

@@ -1,5 +1,6 @@
-//! The Unix socket: its file, its mode, and what an earlier server left behind.
+//! The Unix socket: its file, its mode, what an earlier server left behind, and a file that is removed under a server.
 
+use crate::complaints::Complaints;
 use crate::locks::lock;
 use rustix::fs::{self, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
@@ -8,9 +9,10 @@ use std::io::{self, ErrorKind};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::net::{UnixListener, UnixStream};
+use tokio::time::sleep;
 
 /// The owner and its group may connect: workers share a group, not a user.
 const MODE: u32 = 0o660;
@@ -19,6 +21,9 @@ const MODE: u32 = 0o660;
 const BACKLOG: i32 = 1024;
 /// Nobody needs it for as long.
 const LONGEST_HOLD: Duration = Duration::from_secs(1);
+
+/// How often somebody looks whether the file is there. Who clears a folder closes no socket, and nobody could find the server any more.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// Files of the sockets that this process listens on.
 static OWN: Mutex<Vec<Own>> = Mutex::new(Vec::new());
@@ -39,6 +44,11 @@ impl Own {
             let _ = std::fs::remove_file(&self.path);
         }
     }
+
+    /// It is this process's no more.
+    fn forget(&self) {
+        lock(&OWN).retain(|own| own != self);
+    }
 }
 
 /// Removes the files of all sockets of this process, which is about to end without dropping them.
@@ -47,10 +57,18 @@ pub fn remove_own_files() {
     own.iter().for_each(Own::remove);
 }
 
-/// A listening Unix socket whose file goes with it.
+/// A listening Unix socket whose file goes with it, and comes back if somebody removes it.
 #[derive(Debug)]
 pub struct UdsListener {
-    listener: UnixListener,
+    path: PathBuf,
+    at: Mutex<At>,
+    complaints: Complaints,
+}
+
+/// Where it listens now.
+#[derive(Debug, Clone)]
+struct At {
+    listener: Arc<UnixListener>,
     file: Own,
 }
 
@@ -60,24 +78,14 @@ impl UdsListener {
     /// # Errors
     /// When a server listens there, something else has the name, or the system refuses.
     pub fn bind(path: &Path) -> io::Result<Self> {
-        // Of two servers that start at once, the second would take the first's socket for a stale one until it listens.
-        let _alone = alone_in_folder_of(path, LONGEST_HOLD);
-        remove_stale(path)?;
-        let socket = socket()?;
-        net::bind(&socket, &SocketAddrUnix::new(path)?)?;
-        // Before it listens: who is let in by the umask alone could connect meanwhile.
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(MODE))?;
-        net::listen(&socket, BACKLOG)?;
-        let listener = UnixListener::from_std(socket.into())?;
-        let file = Own { path: path.to_owned(), identity: identity(path)? };
-        lock(&OWN).push(file.clone());
-        Ok(Self { listener, file })
+        let at = At::bind(path, LONGEST_HOLD)?;
+        Ok(Self { path: at.file.path.clone(), at: Mutex::new(at), complaints: Complaints::default() })
     }
 
-    /// Its file.
+    /// Its file, as a client finds it from any folder.
     #[must_use]
     pub fn path(&self) -> &Path {
-        &self.file.path
+        &self.path
     }
 
     /// The next connection.
@@ -85,14 +93,65 @@ impl UdsListener {
     /// # Errors
     /// What the system says.
     pub async fn accept(&self) -> io::Result<UnixStream> {
-        Ok(self.listener.accept().await?.0)
+        loop {
+            let listener = Arc::clone(&lock(&self.at).listener);
+            tokio::select! {
+                accepted = listener.accept() => return Ok(accepted?.0),
+                () = sleep(LOOK) => self.find_again(),
+            }
+        }
+    }
+
+    /// Listens anew where the file is gone. What took its place is somebody else's and stays.
+    fn find_again(&self) {
+        let file = lock(&self.at).file.clone();
+        let path = self.path.display();
+        match identity(&self.path) {
+            Ok(there) if there == file.identity => {}
+            Err(error) if error.kind() == ErrorKind::NotFound => match At::bind(&self.path, Duration::ZERO) {
+                Ok(at) => {
+                    *lock(&self.at) = at;
+                    file.forget();
+                    tracing::warn!(%path, "the socket's file was removed; it is there again");
+                }
+                Err(error) => self.complain(&error.to_string()),
+            },
+            Ok(_) => self.complain("something else has its name"),
+            Err(error) => self.complain(&error.to_string()),
+        }
+    }
+
+    fn complain(&self, problem: &str) {
+        if let Some(more) = self.complaints.next(Instant::now()) {
+            let path = self.path.display();
+            tracing::error!(%path, problem, more, "the socket's file is gone, so no client finds this server by it");
+        }
+    }
+}
+
+impl At {
+    /// Listens at `path`; waits at most for so long for who else changes the folder.
+    fn bind(path: &Path, longest: Duration) -> io::Result<Self> {
+        // Of two servers that start at once, the second would take the first's socket for a stale one until it listens.
+        let _alone = alone_in_folder_of(path, longest);
+        remove_stale(path)?;
+        let socket = socket()?;
+        net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+        // Before it listens: who is let in by the umask alone could connect meanwhile.
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(MODE))?;
+        net::listen(&socket, BACKLOG)?;
+        let listener = Arc::new(UnixListener::from_std(socket.into())?);
+        let file = Own { path: std::path::absolute(path)?, identity: identity(path)? };
+        lock(&OWN).push(file.clone());
+        Ok(Self { listener, file })
     }
 }
 
 impl Drop for UdsListener {
     fn drop(&mut self) {
-        self.file.remove();
-        lock(&OWN).retain(|own| *own != self.file);
+        let file = lock(&self.at).file.clone();
+        file.remove();
+        file.forget();
     }
 }
 
@@ -152,6 +211,41 @@ fn connect(path: &Path) -> Result<(), Errno> {
 mod tests {
     use super::*;
 
+    impl UdsListener {
+        fn at(&self) -> At {
+            lock(&self.at).clone()
+        }
+    }
+
+    #[tokio::test]
+    async fn a_file_that_is_removed_comes_back_and_anothers_stays() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = dir.path().join("socket");
+        let listener = UdsListener::bind(&path).expect("nobody has it");
+        let before = listener.at().file;
+        listener.find_again();
+        assert_eq!(listener.at().file, before, "it is where it was");
+
+        std::fs::remove_file(&path).expect("it is there");
+        // Whoever waits for a connection finds the file again.
+        let connecting = async {
+            while connect(&path).is_err() {
+                sleep(LOOK / 10).await;
+            }
+        };
+        let (accepted, ()) = tokio::join!(listener.accept(), connecting);
+        accepted.expect("a connection");
+        let mode = std::fs::metadata(&path).expect("it is back").permissions().mode();
+        assert_eq!((mode & 0o777, listener.path()), (MODE, &*path));
+        assert!(!lock(&OWN).contains(&before) && lock(&OWN).contains(&listener.at().file));
+
+        std::fs::remove_file(&path).expect("it is there");
+        std::fs::write(&path, "another").expect("a file");
+        listener.find_again();
+        drop(listener);
+        assert_eq!(std::fs::read(&path).expect("it is there"), b"another");
+    }
+
     /// All find the socket of a server that was killed.
     #[tokio::test]
     async fn of_servers_that_start_at_once_one_has_the_socket() {
@@ -172,7 +266,7 @@ mod tests {
             let (one, others): (Vec<_>, Vec<_>) = started.into_iter().partition(Result::is_ok);
             let one: Vec<UdsListener> = one.into_iter().flatten().collect();
             assert_eq!(one.len(), 1, "{others:?}");
-            assert_eq!(identity(&path).expect("it is there"), one[0].file.identity);
+            assert_eq!(identity(&path).expect("it is there"), one[0].at().file.identity);
             assert!(others.iter().all(|other| other.as_ref().is_err_and(|e| e.kind() == ErrorKind::AddrInUse)));
         }
     }
@@ -187,7 +281,7 @@ mod tests {
         drop(closed);
         // Those of this test alone: others listen in the same process.
         let own: Vec<Own> = lock(&OWN).iter().filter(|own| own.path.starts_with(dir.path())).cloned().collect();
-        assert_eq!(own, [mine.file.clone(), taken.file.clone()]);
+        assert_eq!(own, [mine.at().file, taken.at().file]);
         own.iter().for_each(Own::remove);
         assert_eq!(paths.each_ref().map(|path| path.exists()), [false, true, false]);
     }
