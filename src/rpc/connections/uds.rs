@@ -184,6 +184,10 @@ fn remove_stale(path: &Path) -> io::Result<()> {
         Err(e) if e.kind() == ErrorKind::NotFound => return Ok(()),
         Err(e) => return Err(e),
     };
+    if path.is_dir() {
+        let advice = format!("this is a folder; name a file in it, such as {}", path.join("croupier.sock").display());
+        return Err(io::Error::new(ErrorKind::IsADirectory, advice));
+    }
     if !meta.file_type().is_socket() {
         return Err(io::Error::new(ErrorKind::AlreadyExists, "the file exists and is not a socket; remove it"));
     }
@@ -284,6 +288,21 @@ mod tests {
         assert_eq!(own, [mine.at().file, taken.at().file]);
         own.iter().for_each(Own::remove);
         assert_eq!(paths.each_ref().map(|path| path.exists()), [false, true, false]);
+    }
+
+    #[tokio::test]
+    async fn a_path_is_told_as_it_is_found_from_anywhere() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = dir.path().join("socket");
+        let depth = std::env::current_dir().expect("a folder").components().count() - 1;
+        let up = PathBuf::from_iter(std::iter::repeat_n("..", depth));
+        let relative = up.join(path.strip_prefix("/").expect("an absolute one"));
+        let listener = UdsListener::bind(&relative).expect("nobody has it");
+        assert!(relative.is_relative() && listener.path().is_absolute());
+        assert_eq!(identity(listener.path()).ok(), identity(&path).ok());
+
+        let refused = UdsListener::bind(dir.path()).expect_err("a folder").to_string();
+        assert!(refused.contains("name a file in it") && refused.contains("/croupier.sock"), "{refused}");
     }
 
     #[test]
