@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
 
 from ._regions import Region
 from ._call import PART_WITHIN
 from .errors import CroupierError
+
+_Given = TypeVar("_Given")
 
 #: What ends a call, or says that it has ended.
 ENDED = (grpc.RpcError, asyncio.InvalidStateError, EOFError)
@@ -64,10 +66,26 @@ class Home:
             raise CroupierError(f"the {self._what} is of another event loop, in which it was connected; connect another one in this loop")
 
 
+async def within(doing: Coroutine[Any, Any, _Given], most: float) -> _Given:
+    """What this gives, or asyncio.TimeoutError after so many seconds. As asyncio.wait_for, which before Python 3.12 loses a cancellation that
+    comes just as `doing` ends, and leaves an error in it that asyncio then tells of as one that nobody retrieved."""
+    task = _watched(doing)
+    try:
+        await asyncio.wait([task], timeout=most)
+    finally:
+        # Nothing of it goes on behind this.
+        if not task.done():
+            task.cancel()
+            await asyncio.wait([task])
+    if task.cancelled():
+        raise asyncio.TimeoutError
+    return task.result()
+
+
 async def begin(call: Any) -> None:
     """Waits until the server took the call: a first write that meets its refusal would hide what that says."""
     with contextlib.suppress(asyncio.TimeoutError):
-        await asyncio.wait_for(call.initial_metadata(), _HEADERS_WITHIN)
+        await within(call.initial_metadata(), _HEADERS_WITHIN)
 
 
 async def leased(lease: Callable[..., Region | str], *about: Any) -> Region | str:
@@ -127,7 +145,7 @@ class Steady:
         return is_so
 
 
-def _watched(doing: Coroutine[Any, Any, Any]) -> asyncio.Future[Any]:
+def _watched(doing: Coroutine[Any, Any, _Given]) -> asyncio.Future[_Given]:
     """A task of its own. asyncio would tell of an error in it that nobody waits for any more."""
     task = asyncio.ensure_future(doing)
     task.add_done_callback(lambda done: done.cancelled() or done.exception())
@@ -142,6 +160,6 @@ async def end_in_order(call: Any) -> None:
             pass
 
     try:
-        await asyncio.wait_for(end(), PART_WITHIN)
+        await within(end(), PART_WITHIN)
     except (asyncio.TimeoutError, *ENDED):
         pass

@@ -11,7 +11,7 @@ import grpc
 
 from ._access import access_of
 from ._checks import MOST_64, whole
-from ._aio_call import Entered, Home, Steady, begin, end_in_order, is_cancelled, leased
+from ._aio_call import Entered, Home, Steady, begin, end_in_order, is_cancelled, leased, within
 from ._options import AccessOptions, RankOptions, seconds
 from ._ranks import ATTACH_WITHIN, METHOD, NO_SLOT, RankFront, RankSession
 from ._types import Rows
@@ -52,7 +52,7 @@ class Rank(RankFront, Entered):
         self._channel = self._access.channel(grpc.aio)
         self._call = Steady(self._channel.stream_stream(METHOD)(metadata=self._access.metadata()))
         try:
-            answer = await asyncio.wait_for(self._said_hello(), self._attach_within)
+            answer = await within(self._said_hello(), self._attach_within)
             session.attached(answer, await leased(session.mapped, answer))
         except BaseException as error:
             # Nothing is left to be ended in order.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from ._aio_call import ENDED, Entered, Home, Steady, begin, end_in_order, is_cancelled, leased
+from ._aio_call import ENDED, Entered, Home, Steady, begin, end_in_order, is_cancelled, leased, within
 from ._aio_ranks import Rank, attach
 from ._checks import listed
 from ._front import Front, backing_off
@@ -275,7 +275,7 @@ class Stream(Front, Entered):
         self._call = Steady(self._channel.stream_stream(METHOD)(metadata=self._access.metadata(self._traceparent)))
         seconds = try_within(until)
         try:
-            ready = await asyncio.wait_for(self._begun(), seconds)
+            ready = await within(self._begun(), seconds)
             self._session.offered(ready)
             self._session.move(await leased(self._session.lease, ready, self._address))
         except asyncio.TimeoutError as error:

@@ -1,0 +1,73 @@
+"""What a cancellation does to what asyncio's client waits for, whenever it comes."""
+
+import asyncio
+
+import pytest
+from croupier._aio_call import begin, within
+
+
+class Refused(Exception):
+    """What a call may end with."""
+
+
+@pytest.mark.parametrize("outcome", [None, Refused], ids=["done", "failed"])
+@pytest.mark.parametrize("turns", range(6))
+def test_a_cancellation_that_comes_as_the_work_ends_is_not_lost(outcome, turns):
+    told, ran = [], []
+
+    async def main():
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context["message"]))
+        go = asyncio.Event()
+
+        class Call:
+            async def initial_metadata(self):
+                await go.wait()
+                ran.append(True)
+                if outcome is not None:
+                    raise outcome
+
+        async def connecting():
+            await begin(Call())
+            await asyncio.sleep(60)
+
+        task = asyncio.create_task(within(connecting(), 60))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        go.set()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        cancelled = task.cancel()
+        done, _ = await asyncio.wait([task], timeout=5)
+        assert done, "the cancellation was lost: the task goes on"
+        if cancelled:
+            assert task.cancelled()
+        else:
+            with pytest.raises(Refused):
+                task.result()
+
+    asyncio.run(main())
+    assert told == [] and (ran == [True] or turns == 0)
+
+
+def test_what_takes_too_long_is_cancelled_before_that_is_told():
+    async def main():
+        ended = []
+
+        async def work():
+            try:
+                await asyncio.sleep(60)
+            finally:
+                await asyncio.sleep(0)
+                ended.append(True)
+
+        with pytest.raises(asyncio.TimeoutError):
+            await within(work(), 0.01)
+        assert ended == [True]
+        with pytest.raises(Refused):
+            await within(failing(), 5)
+        assert await within(asyncio.sleep(0, "given"), 5) == "given"
+
+    async def failing():
+        raise Refused
+
+    asyncio.run(main())
