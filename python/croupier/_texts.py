@@ -137,14 +137,15 @@ class Texts:
         ignores = says.ignore_eos if says else bool(own.preset)
         if last in self.config.eos_token_ids and not ignores:
             return "eos"
-        # Where nobody here says it, the server's defaults may.
+        most = (own if own.HasField("max_tokens") else defaults).max_tokens
+        is_longest = 0 < most <= len(sequence.tokens)
+        # Where nobody here says it, the server's defaults may; but never more than max_tokens.
         least = next((params.min_tokens for params in (own, defaults) if params.HasField("min_tokens")), None)
         stops = [list(stop.token_ids) for stop in own.stop_token_sequences or defaults.stop_token_sequences]
-        is_long = least is not None and least <= len(sequence.tokens)
+        is_long = is_longest or (least is not None and least <= len(sequence.tokens))
         if is_long and any(sequence.tokens[-len(stop):] == stop for stop in stops):
             return "stop_sequence"
-        most = (own if own.HasField("max_tokens") else defaults).max_tokens
-        return "max_tokens" if 0 < most <= len(sequence.tokens) else None
+        return "max_tokens" if is_longest else None
 
     def _check_size(self, sequence: Sequence) -> None:
         """Whether a message has room for it."""

@@ -151,6 +151,8 @@ def test_a_rank_s_rows_give_their_slots_back(server):
     ({}, {"stop_token_ids": [2]}, [2], "stop_token"),
     ({"stop_token_sequences": [{"token_ids": [1, 2]}, {"token_ids": [5]}], "min_tokens": 0}, None, [3, 1, 2], "stop_sequence"),
     ({"stop_token_sequences": [{"token_ids": [1, 2]}, {"token_ids": [5]}]}, None, [1, 2, 3], None),
+    ({"stop_token_sequences": [[1, 2]], "max_tokens": 3}, None, [3, 1, 2], "stop_sequence"),
+    ({"stop_token_sequences": [[1, 2]], "max_tokens": 4}, None, [1, 2, 3, 4], "max_tokens"),
     ({"stop_token_sequences": [[1, 2], (5,)], "min_tokens": 0}, None, [3, 1, 2], "stop_sequence"),
     ({"stop_token_sequences": [{"token_ids": [1, 2]}]}, None, [2], None),
     ({"stop_token_sequences": [{"token_ids": [1, 2]}], "min_tokens": 3}, None, [1, 2], None),
