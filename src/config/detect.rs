@@ -293,7 +293,7 @@ mod tests {
         assert_eq!(problems(&["--scheme", "synthid"]), ["--keys: is required"]);
         assert_eq!(problems(&["--scheme", "synthid", "--keys", "1,2,1"])[0].split(':').next(), Some("--keys[2]"));
         let found = problems(&["--scheme", "synthid", "--keys", "secret"]);
-        assert_eq!(found, ["--keys[0]: is no key, a whole number below 2^64 (as a text from 2^63 on)"]);
+        assert_eq!(found, ["--keys[0]: is no key, a whole number below 2^64 (in a file, as a text from 2^63 on)"]);
     }
 
     #[test]
@@ -326,7 +326,7 @@ mod tests {
         );
         assert_eq!(
             told("mark.json", r#"{"synthid": {"keys": [1, 1.5]}}"#, &[]),
-            ["FILE: synthid.keys[1]: is no key, a whole number below 2^64 (as a text from 2^63 on)"]
+            ["FILE: synthid.keys[1]: is no key, a whole number below 2^64 (in a file, as a text from 2^63 on)"]
         );
         assert!(told("mark.json", "[1]", &[])[0].starts_with("FILE: is not an object of JSON: "));
         assert!(told("mark.toml", "[kgw]\nx = = 1\ny = [,]\n", &[])[0].starts_with("FILE: is not TOML: "));

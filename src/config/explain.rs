@@ -131,6 +131,12 @@ fn pair(text: &str) -> Result<(String, Value), String> {
     let Some((key, value)) = text.split_once('=').map(|(key, value)| (key.trim(), value.trim())) else {
         return Err(format!("\"{text}\" is no KEY=VALUE, such as top_k=50"));
     };
+    if key.is_empty() {
+        return Err(format!("\"{text}\" names no parameter; write for example top_k=50"));
+    }
+    if ["seed", "preset"].contains(&key) {
+        return Err(format!("{key}: give it as --{key}"));
+    }
     if defaults::parameter(key).is_some_and(|_| value.is_empty()) {
         return Err(format!("{key}: has no value"));
     }
@@ -181,13 +187,35 @@ mod tests {
     #[test]
     fn every_mistake_is_told() {
         let arguments = [
-            "--preset", "cosy", "--set", "top_k", "--set", "top_p=2", "--set", "topp=1", "--prompt", "a,5", "--dtype",
+            "--preset",
+            "cosy",
+            "--set",
+            "top_k",
+            "--set",
+            "top_p=2",
+            "--set",
+            "topp=1",
+            "--prompt",
+            "a,5",
+            "--dtype",
             "f64",
+            "--set",
+            "seed=4",
+            "--set",
+            "preset=chat",
+            "--set",
+            "=3",
+            "--set",
+            "max_streams=3",
         ];
         let found = read(&arguments, &|_| None).unwrap_err();
         let starts = [
             "--preset: is not the name of a preset; there are ",
             "--set: \"top_k\" is no KEY=VALUE",
+            "--set: seed: give it as --seed",
+            "--set: preset: give it as --preset",
+            "--set: \"=3\" names no parameter; write for example top_k=50",
+            "--set.max_streams: is a setting of the server; it stands at the top of its file",
             "--set.topp: there is no such key; did you mean top_p?",
             "--set.top_p: is 2, must be in ",
             "--dtype: \"f64\" is not one of f32, f16, bf16",

@@ -96,6 +96,9 @@ fn parse(text: &str, path: &str, problems: &mut Vec<String>) -> Said {
                     let written = written.map_err(|problem| format!("{}{problem}", place_of(text, &key)));
                     file.values.insert(key, written);
                 }
+                None if super::defaults::parameter(&key).is_some() => {
+                    problems.push(format!("{path}: {key}: is a sampling parameter; write it under [{DEFAULTS}]"));
+                }
                 None => {
                     let known = known_keys();
                     problems.push(format!("{path}: {}", unknown_key(&key, &key, known.iter().map(String::as_str))));
@@ -108,6 +111,11 @@ fn parse(text: &str, path: &str, problems: &mut Vec<String>) -> Said {
 
 fn known_keys() -> Vec<String> {
     SETTINGS.iter().map(Setting::key).chain([DEFAULTS.to_owned()]).collect()
+}
+
+/// Whether a key of the top of a file is a setting.
+pub(super) fn is_setting(key: &str) -> bool {
+    SETTINGS.iter().any(|setting| setting.key() == key)
 }
 
 /// A value as the text that a flag would have, or what is wrong with its type.

@@ -2,7 +2,7 @@
 //! does not hide the next.
 
 use super::defaults::{self, NEVER, Parameter};
-use super::file::{MOST_TOLD, at_most, unknown_key};
+use super::file::{MOST_TOLD, at_most, is_setting, unknown_key};
 use super::parts::Wrong;
 use crate::limits::Limits;
 use crate::params::presets::CopyParameter;
@@ -87,6 +87,9 @@ impl Reading<'_> {
             let path = format!("{}.{key}", self.name);
             self.problems.push(match NEVER.iter().find(|(never, _)| *never == key) {
                 Some((_, why)) => format!("{path}: {why}"),
+                None if is_setting(key) => {
+                    format!("{path}: is a setting of the server; it stands at the top of its file")
+                }
                 None => unknown_key(&path, key, defaults::keys()),
             });
             return;

@@ -1,5 +1,6 @@
 //! The command line of `croupier inject`.
 
+use super::file;
 use super::flags::{Reader, option, switch};
 use super::resolve::resolve;
 use super::settings::SETTINGS;
@@ -116,7 +117,11 @@ fn settings(matches: &ArgMatches, problems: &mut Vec<String>) -> Vec<(String, St
         match name.as_str() {
             _ if value.is_empty() => problems.push(format!("--setting: \"{text}\" is not NAME=VALUE")),
             own if OWN_SETTINGS.contains(&own) => problems.push(format!("--setting: {own} is set by inject itself")),
-            _ if !known => problems.push(format!("--setting: there is no setting {name}")),
+            _ if !known => {
+                let near = file::nearest(&name, SETTINGS.iter().map(|setting| setting.name));
+                let hint = near.map_or_else(String::new, |near| format!("; did you mean {near}?"));
+                problems.push(format!("--setting: there is no setting {name}{hint}"));
+            }
             _ => settings.push((name, value.to_owned())),
         }
     }

@@ -65,7 +65,10 @@ fn secret(value: &Value) -> Read<Cow<'_, Value>> {
 
 fn key(value: &Value) -> Read<u64> {
     let value = secret(value)?;
-    number(&value).map_or_else(|| wrong("is no key, a whole number below 2^64 (as a text from 2^63 on)".to_owned()), Ok)
+    number(&value).map_or_else(
+        || wrong("is no key, a whole number below 2^64 (in a file, as a text from 2^63 on)".to_owned()),
+        Ok,
+    )
 }
 
 /// `[1, 2]`, or `"1, 2"`; in a file also one a line.

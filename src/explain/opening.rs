@@ -8,6 +8,7 @@ use crate::permits::Counter;
 use crate::sequence::Sequence;
 use crate::sequence::rules::Rules;
 use metrics::Gauge;
+use std::fmt::Display;
 use std::sync::Arc;
 
 /// The text that the arguments are about, of which a row has so many logits.
@@ -24,10 +25,10 @@ pub(super) fn open(args: &ExplainArgs, vocab_size: u32) -> Result<Sequence, Stri
     params.samplers.report = Some(Box::new(ReportParams { support_size: true, ..ReportParams::default() }));
     params.validate(vocab_size, args.most_listed).map_err(|error| error.to_string())?;
     let rules = Rules::new(params, &args.eos).with_vocabulary(args.vocabulary.clone());
-    rules.validate().map_err(|error| error.to_string())?;
+    rules.validate().map_err(|error| by_flags(&error))?;
     let sequence = Sequence::open(Arc::new(with_grammar(args, rules)?), args.seed, &args.prompt, &args.output);
     let sequence = sequence.matching(vocab_size as usize, &args.output);
-    let sequence = sequence.map_err(|error| error.to_string().replace("output_token_ids", "--output"))?;
+    let sequence = sequence.map_err(|error| by_flags(&error))?;
     match sequence.finished() {
         Some(reason) => Err(format!("--output: the text ended with it ({}); no token follows", reason.label())),
         None => Ok(sequence),
@@ -43,7 +44,12 @@ fn with_grammar(args: &ExplainArgs, rules: Rules) -> Result<Rules, String> {
     let grammars = args.vocabulary.clone().map(Grammars::new);
     let room = Counter::new(usize::MAX, Gauge::noop());
     let rules = rules.with_grammar(grammars.as_ref(), &room, &Patience::default());
-    rules.map_err(|error| error.to_string().replace("eos_token_ids", "--eos"))
+    rules.map_err(|error| by_flags(&error))
+}
+
+/// What is wrong, by the flags that stand for fields of the wire.
+fn by_flags(error: &impl Display) -> String {
+    error.to_string().replace("eos_token_ids", "--eos").replace("output_token_ids", "--output")
 }
 
 /// What the text's grammar allows as its next token; nothing where everything may come.

@@ -32,6 +32,22 @@ fn a_value_of_the_wrong_type_is_told_with_its_line_and_the_fix() {
 }
 
 #[test]
+fn what_stands_in_the_wrong_table_is_told_where_it_belongs() {
+    let (_dir, path) = file("temperature = 0.5\n[defaults]\nmax_streams = 5\n");
+    let told = mistakes(&["--config", &path], &[]);
+    for part in [
+        "2 mistakes",
+        &format!("{path}: temperature: is a sampling parameter; write it under [defaults]"),
+        "defaults.max_streams: is a setting of the server; it stands at the top of its file",
+    ] {
+        assert!(told.contains(part), "{part:?} is missing in:\n{told}");
+    }
+    let told = mistakes(&["inject", "--setting", "thread=2", "--setting", "xyzzy=2"], &[]);
+    assert!(told.contains("there is no setting thread; did you mean threads?\n"), "{told}");
+    assert!(told.contains("there is no setting xyzzy\n"), "{told}");
+}
+
+#[test]
 fn a_word_that_switches_is_no_path() {
     for word in ["off", "false", "no", "on", "true", "0", "None", "False"] {
         for variable in ["CROUPIER_UDS", "CROUPIER_REGION_SOCKET", "CROUPIER_TLS_CERT", "CROUPIER_AUTH_TOKEN_FILE"] {
