@@ -125,10 +125,10 @@ pub(super) fn apply(step: &Step, filters: &Filters, chain: &Chain<'_>, left: &mu
             }
         }
         Step::XtcExpected { probability, threshold } => {
-            xtc::apply_expected(left, (probability, threshold), Ignored::Spared(chain.protected));
+            xtc::apply_expected(left, probability, threshold, Ignored::Spared(chain.protected));
         }
         Step::XtcExpectedUnlessIgnored { probability, threshold } => {
-            xtc::apply_expected(left, (probability, threshold), Ignored::Stop(chain.protected));
+            xtc::apply_expected(left, probability, threshold, Ignored::Stop(chain.protected));
         }
         Step::PLess => left.keep_mass(cutoffs::p_less(left.kept().iter().map(|w| w.mass))),
         Step::PLessNorm => left.keep_mass(cutoffs::p_less_norm(left.kept().iter().map(|w| w.mass))),

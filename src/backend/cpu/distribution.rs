@@ -113,7 +113,8 @@ impl Distribution {
     pub(super) fn processed(
         view: &View<'_>,
         filters: &Filters,
-        (chain, wanted): (Option<&Chain<'_>>, Wanted),
+        chain: Option<&Chain<'_>>,
+        wanted: Wanted,
         store: &mut Store,
     ) -> Self {
         let one = Weigh { max: view.max, scale: 1.0 };
@@ -121,7 +122,7 @@ impl Distribution {
             return Self::one(view, select::first(view));
         }
         if let Some(chain) = chain {
-            return match chain::run(view, filters, (chain, wanted), store) {
+            return match chain::run(view, filters, chain, wanted, store) {
                 Outcome::Whole(whole) => whole,
                 Outcome::Shaped(total) => Self { total, kind: Kind::Shaped, ..Self::all(one) },
                 Outcome::Listed(Chained { weigh, total }) => Self { total, kind: Kind::Chain, ..Self::all(weigh) },
@@ -206,18 +207,17 @@ impl Distribution {
 
     /// Top-p over many tokens, then min-p.
     fn top_p(self, view: &View<'_>, top_p: f32, need: u64, store: &mut Store) -> Self {
-        self.prefix(view, (f64::from(top_p), |total| top_p_need(top_p, total)), need, store)
+        self.prefix(view, f64::from(top_p), |total| top_p_need(top_p, total), need, store)
     }
 
     /// The token with which the mass of all up to it exceeds a point, which is about this share of the total.
-    pub(super) fn along(self, view: &View<'_>, by: (f64, impl Fn(u64) -> u64), store: &mut Store) -> Self {
-        let (share, point) = by;
-        let prefix = self.prefix(view, (share, |total| point(total) + 1), 0, store);
+    pub(super) fn along(self, view: &View<'_>, share: f64, point: impl Fn(u64) -> u64, store: &mut Store) -> Self {
+        let prefix = self.prefix(view, share, |total| point(total) + 1, 0, store);
         Self { kind: Kind::One, total: MASS_ONE, ..prefix }
     }
 
     /// The smallest prefix that has the mass which is asked of a total, about this share of it, then min-p.
-    fn prefix(self, view: &View<'_>, (share, asked): (f64, impl Fn(u64) -> u64), need: u64, store: &mut Store) -> Self {
+    fn prefix(self, view: &View<'_>, share: f64, asked: impl Fn(u64) -> u64, need: u64, store: &mut Store) -> Self {
         let known = (self.last_key != u64::MAX).then(|| self.keep(view, 0, store).total);
         let from = store.list_largest(view, self.weigh);
         let guess = Guess::new(view, self.weigh, false, from, &mut store.search.sample);
@@ -331,15 +331,15 @@ impl Distribution {
         match self.kind {
             Kind::One => keys::token(self.last_key),
             Kind::List => store.draw(point),
-            Kind::Blocks => self.draw_from_blocks(view, point, (store, 1)),
-            Kind::Lots => self.draw_from_blocks(view, point, (store, LOT)),
+            Kind::Blocks => self.draw_from_blocks(view, point, 1, store),
+            Kind::Lots => self.draw_from_blocks(view, point, LOT, store),
             Kind::Chain => store.chain.draw(uniform, point),
             Kind::Shaped => store.chain.shaped().draw(view, point, &store.sums),
         }
     }
 
     /// From sums of so many blocks each.
-    fn draw_from_blocks(&self, view: &View<'_>, mut point: u64, (store, each): (&Store, usize)) -> u32 {
+    fn draw_from_blocks(&self, view: &View<'_>, mut point: u64, each: usize, store: &Store) -> u32 {
         let at = store.sums.iter().position(|&sum| {
             let here = point < sum;
             point -= if here { 0 } else { sum };

@@ -123,7 +123,7 @@ fn look_at_few(passes: Passes, row: &Logits<'_>, own: &mut [u8], first: usize, m
     if scan.nan || !scan.max.is_finite() {
         return Some(scan);
     }
-    let bound = select::bound_of_top(passes, (maxima, scan.max), first);
+    let bound = select::bound_of_top(passes, maxima, scan.max, first);
     let size = BLOCK * row.dtype().size();
     for block in 0..blocks(row.vocab_size()) {
         if maxima[block] < bound {

@@ -13,7 +13,8 @@ use crate::sampling::row::RowError;
 /// What is said about a row.
 pub(super) fn report(
     job: &RowJob<'_>,
-    (raw, adjusted): (&View<'_>, &View<'_>),
+    raw: &View<'_>,
+    adjusted: &View<'_>,
     processed: &Distribution,
     wanted: &ReportSpec<'_>,
     store: &Store,

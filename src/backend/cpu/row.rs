@@ -72,10 +72,8 @@ pub(super) fn sample_row(
     let max = prepare_scanned(level, job, scan, maxima, view)?;
     let raw = View::raw(level, job.logits, maxima, max);
     let adjusted = View::again(&raw, &job.spec, view);
-    let processed = is_filtered(job).then(|| {
-        let chain = (job.spec.chain.as_ref(), wanted_of(job));
-        Distribution::processed(&adjusted, &job.spec.filters, chain, store)
-    });
+    let processed = is_filtered(job)
+        .then(|| Distribution::processed(&adjusted, &job.spec.filters, job.spec.chain.as_ref(), wanted_of(job), store));
     let processed = processed.as_ref();
     let token = match (job.spec.action, processed) {
         (Action::Draw { uniform } | Action::Propose { uniform }, Some(processed)) => {
@@ -93,7 +91,7 @@ pub(super) fn sample_row(
         _ => Distribution::tempered(&raw, 1.0).report(&raw, token, &wanted, keys, store),
     });
     let report = job.spec.report.zip(processed);
-    let report = report.map(|(wanted, processed)| report::report(job, (&raw, &adjusted), processed, &wanted, store));
+    let report = report.map(|(wanted, processed)| report::report(job, &raw, &adjusted, processed, &wanted, store));
     let observed = processed.filter(|_| job.spec.has_state() && !is_scored_raw(job));
     let observed = observed.map(|processed| processed.observed(&adjusted, token, store));
     let kept = processed.filter(|_| matches!(job.spec.action, Action::Propose { .. }));

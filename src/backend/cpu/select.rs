@@ -9,7 +9,7 @@ use super::view::View;
 
 /// A bound that at least `k` tokens reach, and not many more. `f32::MIN`, which every token reaches that
 /// has a chance at all, when there are fewer blocks with one. From the maxima of a row's blocks, padded, and their largest.
-pub(super) fn bound_of_top(passes: Passes, (maxima, max): (&[f32], f32), k: usize) -> f32 {
+pub(super) fn bound_of_top(passes: Passes, maxima: &[f32], max: f32, k: usize) -> f32 {
     let count = |bound| passes.count_ge(maxima, bound);
     if count(f32::MIN) < k {
         return f32::MIN;
@@ -48,7 +48,7 @@ pub(super) fn top(view: &View<'_>, k: usize, keys: &mut Vec<u64>) {
     if k == 0 {
         return keys.clear();
     }
-    view.collect(bound_of_top(view.passes(), (view.maxima, view.max), k), keys);
+    view.collect(bound_of_top(view.passes(), view.maxima, view.max, k), keys);
     if keys.len() > k {
         keys.select_nth_unstable(k - 1);
         keys.truncate(k);

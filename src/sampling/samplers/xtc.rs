@@ -87,7 +87,7 @@ pub fn apply(left: &mut Candidates, threshold: f32, ignored: Ignored<'_>) {
 }
 
 /// The expected form.
-pub fn apply_expected(left: &mut Candidates, (probability, threshold): (f32, f32), ignored: Ignored<'_>) {
+pub fn apply_expected(left: &mut Candidates, probability: f32, threshold: f32, ignored: Ignored<'_>) {
     if probability >= 1.0 {
         return apply(left, threshold, ignored);
     }

@@ -1,15 +1,14 @@
 //! Adaptive-p: on a list, and on a whole row, which is weighed twice: its masses are kept for the second time.
 
+use super::after::After;
 use super::listing::Whole;
 use super::shaped::{Adapted, Shaped};
-use super::whole::{Done, Rest};
+use super::whole::Done;
 use super::{ChainStore, Left};
 use crate::backend::cpu::distribution::Store;
 use crate::backend::cpu::passes::{Adapt, BLOCK, Values, Weigh};
-use crate::params::Step;
 use crate::sampling::mass::{self, MASS_ONE};
 use crate::sampling::observed::Seen;
-use crate::sampling::row::Filters;
 use crate::sampling::samplers::adaptive_p::{self, Near};
 
 impl Left<'_> {
@@ -37,14 +36,8 @@ impl ChainStore {
 
 impl Whole<'_, '_> {
     /// Adaptive-p of an adapted target where nothing but a token is wanted and only weighing comes.
-    pub(super) fn adapt(
-        &mut self,
-        target: f64,
-        (behind, rest): (&[Step], Rest),
-        filters: &Filters,
-        (lists, store): (&mut Store, &mut ChainStore),
-    ) -> Done {
-        if !self.is_for_a_token() || !rest.only_weighs() {
+    pub(super) fn adapt(&mut self, target: f64, after: &After<'_>, lists: &mut Store, store: &mut ChainStore) -> Done {
+        if !self.is_for_a_token() || !after.rest.only_weighs() {
             return Done::Not;
         }
         let total = self.view.weights(self.weigh, &mut store.weights);
@@ -52,7 +45,7 @@ impl Whole<'_, '_> {
         let Some(max) = largest(&store.weights, target, total) else { return Done::Not };
         let before = (self.weigh, total);
         (self.temperature, self.weigh.scale) = (1.0, mass::scale(1.0));
-        self.cool_by(behind, filters);
+        self.cool_by(after);
         let weigh = Weigh { max, scale: self.weigh.scale };
         let mut sums = lists.take_sums();
         // Every one is written.

@@ -116,7 +116,7 @@ impl Left<'_> {
         if sums.end_it() {
             return Some(Stay::These(is_end));
         }
-        let counted = texts::counted((known.vocabulary, &sums), (values, &is_end), store)?;
+        let counted = texts::counted(known.vocabulary, &sums, values, &is_end, store)?;
         sums.stay(&counted, &is_end, 0)
     }
 }

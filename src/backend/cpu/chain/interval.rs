@@ -2,15 +2,14 @@
 //! what lies inside for sure is only added up, and what is near the ends is listed.
 
 use super::ChainStore;
+use super::after::After;
 use super::listing::Whole;
 use super::shaped::{Shaped, Typical};
 use super::typical::{Asked, DEVIATIONS, Guess, typical_last};
 use crate::backend::cpu::distribution::Store;
 use crate::backend::cpu::keys;
 use crate::backend::cpu::passes::{BLOCK, Range, Weigh};
-use crate::params::Step;
 use crate::sampling::mass::{exponent, mass};
-use crate::sampling::row::Filters;
 
 /// The distance of a logit to the centre, with its sign. Never falls.
 #[derive(Clone, Copy)]
@@ -63,13 +62,14 @@ impl Whole<'_, '_> {
         &mut self,
         asked: Asked,
         guess: &Guess,
-        (behind, filters): (&[Step], &Filters),
-        (lists, store): (&mut Store, &mut ChainStore),
+        after: &After<'_>,
+        lists: &mut Store,
+        store: &mut ChainStore,
     ) -> Option<u64> {
         let mut sums = lists.take_sums();
-        let typical = DEVIATIONS.into_iter().find_map(|most| self.ends(asked, guess, most, (&mut sums, store)));
+        let typical = DEVIATIONS.into_iter().find_map(|most| self.ends(asked, guess, most, &mut sums, store));
         let total = typical.map(|typical| {
-            self.cool_by(behind, filters);
+            self.cool_by(after);
             let typical = Typical { weigh: Weigh { scale: self.weigh.scale, ..typical.weigh }, ..typical };
             self.sums_of(typical, &mut sums, store)
         });
@@ -83,7 +83,8 @@ impl Whole<'_, '_> {
         asked: Asked,
         guess: &Guess,
         most: f32,
-        (sums, store): (&mut Vec<u64>, &mut ChainStore),
+        sums: &mut Vec<u64>,
+        store: &mut ChainStore,
     ) -> Option<Typical> {
         let Asked { rule, need, centre } = asked;
         let (distance, doubt) = (Distance { weigh: self.weigh, centre }, most * guess.doubt(need as f32));

@@ -1,7 +1,8 @@
 //! From a row to the list of its candidates. A row stays as it is for as long as steps only weigh it; the first step that
 //! cuts decides what is listed, so that of a row where few tokens are left only these are touched.
 
-use super::whole::{Done, Rest, is_idle};
+use super::after::{After, is_idle};
+use super::whole::Done;
 use super::{ChainStore, Left};
 use crate::backend::cpu::distribution::{self, Distribution, LIST_K, Store, Wanted};
 use crate::backend::cpu::keys;
@@ -44,9 +45,9 @@ pub(super) enum Next<'c> {
     /// To be cut.
     Cut(Cut),
     /// All but top choices of this probability.
-    Exclude(f32, Ignored<'c>),
-    /// Less of top choices: with which probability they go, and which they need to be one.
-    Lower((f32, f32), Ignored<'c>),
+    Exclude { threshold: f32, ignored: Ignored<'c> },
+    /// Less of top choices, which would go with this probability.
+    Lower { probability: f32, threshold: f32, ignored: Ignored<'c> },
     /// Other logits.
     Smooth(Curve),
     /// A draw along all candidates, if it is the last step.
@@ -83,7 +84,10 @@ pub(super) enum Cut {
 
 /// What XTC's expected form asks.
 fn lower(probability: f32, threshold: f32, ignored: Ignored<'_>) -> Next<'_> {
-    if probability >= 1.0 { Next::Exclude(threshold, ignored) } else { Next::Lower((probability, threshold), ignored) }
+    if probability >= 1.0 {
+        return Next::Exclude { threshold, ignored };
+    }
+    Next::Lower { probability, threshold, ignored }
 }
 
 impl<'a, 'v> Whole<'a, 'v> {
@@ -102,19 +106,19 @@ impl<'a, 'v> Whole<'a, 'v> {
         mut self,
         filters: &Filters,
         chain: &Chain<'c>,
-        (lists, store): (&mut Store, &'s mut ChainStore),
+        lists: &mut Store,
+        store: &'s mut ChainStore,
     ) -> Started<'s, 'c> {
         for (at, step) in chain.steps.iter().enumerate() {
             let (from, behind) = (&chain.steps[at..], &chain.steps[at + 1..]);
             if matches!(step, Step::TopP)
                 && filters.top_p < 1.0
-                && let Some((weigh, rest)) = self.nucleus_within(behind, (filters, chain), store)
+                && let Some((weigh, rest)) = self.nucleus_within(behind, filters, chain, store)
             {
                 return Started::Listed(Left { weigh, ..self.left(store) }, rest);
             }
             let next = self.next(step, filters, chain);
-            let rest = Rest::of(behind, filters, chain);
-            return match self.done(next, (behind, rest), (filters, chain), (lists, store)) {
+            return match self.done(next, &After::new(behind, filters, chain), lists, store) {
                 Done::Nothing => continue,
                 Done::Whole(whole) => Started::Whole(whole),
                 Done::Shaped(total) => Started::Shaped(total),
@@ -181,8 +185,8 @@ impl<'a, 'v> Whole<'a, 'v> {
             Step::TypicalP(_) | Step::TypicalAbove(_) | Step::TypicalTies(_) if self.min_keep > 1 => Next::List,
             Step::Tfs(_) | Step::TfsWithRemoved(_) | Step::TfsOneFewer(_) if self.min_keep > 1 => Next::List,
             _ if self.min_keep > 1 && step.sampler() == Some(Sampler::Xtc) => Next::List,
-            Step::Xtc { threshold, .. } => Next::Exclude(threshold, spared),
-            Step::XtcUnlessIgnored { threshold, .. } => Next::Exclude(threshold, stop),
+            Step::Xtc { threshold, .. } => Next::Exclude { threshold, ignored: spared },
+            Step::XtcUnlessIgnored { threshold, .. } => Next::Exclude { threshold, ignored: stop },
             Step::XtcExpected { probability, threshold } => lower(probability, threshold, spared),
             Step::XtcExpectedUnlessIgnored { probability, threshold } => lower(probability, threshold, stop),
             Step::Smoothing { factor, curve } => Next::Smooth(Curve::new(factor, curve)),
@@ -294,7 +298,7 @@ impl<'a, 'v> Whole<'a, 'v> {
     }
 
     /// Top choices that would go, ascending ids, where all tokens have `total`; all that are as likely are in the list then.
-    pub(super) fn out(&self, (threshold, total): (f32, u64), ignored: Ignored<'_>, store: &mut ChainStore) -> Vec<u32> {
+    pub(super) fn out(&self, threshold: f32, total: u64, ignored: Ignored<'_>, store: &mut ChainStore) -> Vec<u32> {
         let from = distribution::reach_of(self.weigh, xtc::need(threshold, total));
         let range = Range { low: from.max(f32::MIN), high: f32::INFINITY };
         self.list(range, store).excluded(threshold, total, ignored)

@@ -5,6 +5,7 @@
 //! decides what is [listed](listing) at all.
 
 mod adapt;
+mod after;
 mod cut;
 mod doubt;
 mod ends;
@@ -100,18 +101,13 @@ pub(super) enum Outcome {
 }
 
 /// Takes a row through its chain.
-pub(super) fn run(
-    view: &View<'_>,
-    filters: &Filters,
-    (chain, wanted): (&Chain<'_>, Wanted),
-    lists: &mut Store,
-) -> Outcome {
+pub(super) fn run(view: &View<'_>, filters: &Filters, chain: &Chain<'_>, wanted: Wanted, lists: &mut Store) -> Outcome {
     let mut store = std::mem::take(&mut lists.chain);
     (store.seen, store.along) = (None, None);
     let has = |token: u32| (token as usize) < view.vocab_size();
     let logit = |token| if has(token) { view.value(token) } else { f32::NEG_INFINITY };
     store.end = chain.infill.and_then(|known| known.end(logit));
-    let outcome = match Whole::new(view, chain, wanted).start(filters, chain, (lists, &mut store)) {
+    let outcome = match Whole::new(view, chain, wanted).start(filters, chain, lists, &mut store) {
         Started::Whole(distribution) => Outcome::Whole(distribution),
         Started::Shaped(total) => Outcome::Shaped(total),
         Started::Listed(mut left, rest) => {

@@ -1,8 +1,8 @@
 //! Top-p before filters that look at no total. What it keeps is a prefix of the order, and so is what these keep: the shorter one is left,
 //! whichever comes first. So they cut, and the nucleus, which of a flat row is most of it, is looked for in what they leave.
 
+use super::after::is_idle;
 use super::listing::{Next, Whole};
-use super::whole::is_idle;
 use super::{ChainStore, Left};
 use crate::backend::cpu::distribution::least_reaching;
 use crate::backend::cpu::passes::Weigh;
@@ -16,7 +16,8 @@ impl Whole<'_, '_> {
     pub(super) fn nucleus_within<'c>(
         &mut self,
         behind: &'c [Step],
-        (filters, chain): (&Filters, &Chain<'_>),
+        filters: &Filters,
+        chain: &Chain<'_>,
         store: &mut ChainStore,
     ) -> Option<(Weigh, &'c [Step])> {
         let least = |step: &Step| match step {

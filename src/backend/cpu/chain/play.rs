@@ -63,7 +63,7 @@ fn play(mut sums: [f64; PATTERNS], layers: usize, doubt: &mut Doubt) -> [f64; PA
 impl Field {
     /// Plays all layers on these masses of whole blocks, -1 of what is masked: what a token weighs in the end is its mass times the
     /// product of its class.
-    fn play(&mut self, passes: Passes, (turned, begins): (&[u8], &[u32]), masses: &[f32]) -> Doubt {
+    fn play(&mut self, passes: Passes, turned: &[u8], begins: &[u32], masses: &[f32]) -> Doubt {
         let (classes, mut doubt) = (classes(turned, masses.len()), Doubt::new(masses.len()));
         // Every one is written.
         self.patterns.resize(classes, 0);
@@ -93,7 +93,7 @@ impl Field {
     }
 
     /// The token that is drawn at this share of what all weigh in the end, if no more than `off` cannot make it another one.
-    fn token(&mut self, passes: Passes, masses: &[f32], (share, off): (f64, f64)) -> Option<u32> {
+    fn token(&mut self, passes: Passes, masses: &[f32], share: f64, off: f64) -> Option<u32> {
         self.sums.resize(masses.len() / BLOCK, 0.0);
         passes.weigh_classes(masses, &self.products, &mut self.sums);
         let total: f64 = self.sums.iter().sum();
@@ -123,9 +123,9 @@ impl Whole<'_, '_> {
         let (turned, begins) = (played.table.turned()?, played.begins().collect::<Vec<u32>>());
         let ChainStore { field, weights: masses, .. } = store;
         self.view.weights(self.weigh, masses);
-        let doubt = field.play(self.view.passes(), (turned, &begins), masses);
+        let doubt = field.play(self.view.passes(), turned, &begins, masses);
         let share = uniform as f64 / 18_446_744_073_709_551_616.0;
-        field.token(self.view.passes(), masses, (share, doubt.of_a_share()))
+        field.token(self.view.passes(), masses, share, doubt.of_a_share())
     }
 }
 
@@ -246,7 +246,7 @@ mod tests {
                 let keys: Vec<u64> = (0..layers).map(|_| random(&mut state)).collect();
                 let played = Tournament { context: random(&mut state), keys: &keys, table: &table };
                 let begins: Vec<u32> = played.begins().collect();
-                let doubt = field.play(passes, (table.turned().unwrap(), &begins), &masses);
+                let doubt = field.play(passes, table.turned().unwrap(), &begins, &masses);
                 let off = doubt.of_a_share();
                 assert!(off < 1e-4, "{shape} {layers} {off}");
                 let (expected, mut from) = (shares(&played, &masses), 0.0);
@@ -261,7 +261,7 @@ mod tests {
                     assert!((found / from - expected).abs() <= off, "{shape} {layers} {token}");
                 }
                 let points = (0..32).map(|i| (f64::from(i) + 0.5) / 32.0);
-                sure += points.filter(|&share| field.token(passes, &masses, (share, off)).is_some()).count();
+                sure += points.filter(|&share| field.token(passes, &masses, share, off).is_some()).count();
                 draws += 32;
             }
         }

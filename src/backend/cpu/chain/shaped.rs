@@ -2,15 +2,14 @@
 //! of a distribution needs the list.
 
 use super::ChainStore;
+use super::after::After;
 use super::listing::Whole;
 use crate::backend::cpu::distribution::Store;
 use crate::backend::cpu::keys;
 use crate::backend::cpu::passes::{BLOCK, MOST_Y, Range, Shape, Weigh};
 use crate::backend::cpu::view::View;
-use crate::params::Step;
 use crate::sampling::mass;
 use crate::sampling::observed::Share;
-use crate::sampling::row::Filters;
 use crate::sampling::samplers::adaptive_p;
 use crate::sampling::samplers::smoothing::Curve;
 
@@ -183,11 +182,12 @@ impl Whole<'_, '_> {
     pub(super) fn without(
         &mut self,
         out: &[u32],
-        (behind, filters): (&[Step], &Filters),
-        (lists, store): (&mut Store, &mut ChainStore),
+        after: &After<'_>,
+        lists: &mut Store,
+        store: &mut ChainStore,
     ) -> Option<u64> {
         let before = (self.temperature, self.weigh.scale);
-        self.cool_by(behind, filters);
+        self.cool_by(after);
         let listed = store.values.tokens.iter().zip(&store.values.logits);
         let left = listed.filter(|(token, _)| out.binary_search(token).is_err()).map(|(_, &logit)| logit);
         let rule = Rule::Plain(Weigh { max: left.fold(f32::NEG_INFINITY, f32::max), ..self.weigh });
@@ -204,12 +204,13 @@ impl Whole<'_, '_> {
         &mut self,
         lowered: f32,
         out: &[u32],
-        (behind, filters): (&[Step], &Filters),
-        (lists, store): (&mut Store, &mut ChainStore),
+        after: &After<'_>,
+        lists: &mut Store,
+        store: &mut ChainStore,
     ) -> Option<u64> {
         let before = (self.temperature, self.weigh.scale);
         let shape = self.reshaped(None);
-        self.cool_by(behind, filters);
+        self.cool_by(after);
         let new = |(&token, &logit): (&u32, &f32)| {
             let (is_out, logit) = (out.binary_search(&token).is_ok(), shape.logit(logit));
             (token, if is_out { logit + lowered } else { logit }, is_out)

@@ -57,10 +57,10 @@ impl Left<'_> {
                 }
             }
             Step::XtcExpected { probability, threshold } => {
-                self.lower((probability, threshold), Ignored::Spared(chain.protected));
+                self.lower(probability, threshold, Ignored::Spared(chain.protected));
             }
             Step::XtcExpectedUnlessIgnored { probability, threshold } => {
-                self.lower((probability, threshold), Ignored::Stop(chain.protected));
+                self.lower(probability, threshold, Ignored::Stop(chain.protected));
             }
             Step::PLess => self.keep_mass(cutoffs::p_less(self.store.values.masses.iter().copied())),
             Step::PLessNorm => self.keep_mass(cutoffs::p_less_norm(self.store.values.masses.iter().copied())),

@@ -1,16 +1,15 @@
 //! Tail-free sampling of a whole row: logits that count in order, without their tokens; what is left ends at one of them.
 
 use super::ChainStore;
+use super::after::After;
 use super::listing::Whole;
-use super::whole::{Done, Rest};
+use super::whole::Done;
 use crate::backend::cpu::distribution::{Distribution, Store, reach_of};
 use crate::backend::cpu::keys;
 use crate::backend::cpu::passes::{PAD, Range};
-use crate::params::{Step, TfsRule};
-use crate::sampling::chain::Chain;
+use crate::params::TfsRule;
 use crate::sampling::entropy::real;
 use crate::sampling::mass::fraction;
-use crate::sampling::row::Filters;
 use crate::sampling::samplers::tail_free::{self, LEAST, LISTED};
 
 /// Second differences that are added up together.
@@ -64,10 +63,11 @@ impl Whole<'_, '_> {
     /// Tail-free sampling.
     pub(super) fn tail_free(
         &mut self,
-        (rule, z): (TfsRule, f32),
-        (behind, rest): (&[Step], Rest),
-        (filters, chain): (&Filters, &Chain<'_>),
-        (lists, store): (&mut Store, &mut ChainStore),
+        rule: TfsRule,
+        z: f32,
+        after: &After<'_>,
+        lists: &mut Store,
+        store: &mut ChainStore,
     ) -> Done {
         let low = reach_of(self.weigh, LISTED).max(f32::MIN);
         self.view.tokens(Range { low, high: f32::INFINITY }, &mut store.values);
@@ -93,8 +93,8 @@ impl Whole<'_, '_> {
         ties.sort_unstable();
         let last = keys::key(ties[equal - 1], bound);
         let all = Distribution::all(self.weigh);
-        if self.may_stay(rest, chain) && !all.is_rare(self.view, bound, lists.sample()) {
-            return Done::Whole(self.cut_at(last, (behind, filters), lists));
+        if self.may_stay(after) && !all.is_rare(self.view, bound, lists.sample()) {
+            return Done::Whole(self.cut_at(last, after, lists));
         }
         let mut left = self.list(Range { low: bound, high: f32::INFINITY }, store);
         left.retain_up_to(Some(last), |_, _| false);

@@ -38,8 +38,10 @@ struct Texts<'a> {
 /// What each candidate that may stay counts with, by its place in the list, and 0 for others; `None`: two are equal where it
 /// matters, or texts stand in one another too deep. What ends the text is not merged.
 pub(super) fn counted(
-    (known, sums): (&Vocabulary, &Sums),
-    (values, is_end): (&Values, &[bool]),
+    known: &Vocabulary,
+    sums: &Sums,
+    values: &Values,
+    is_end: &[bool],
     store: &mut TextStore,
 ) -> Option<Vec<u64>> {
     store.fill(known, values, is_end);
@@ -71,7 +73,7 @@ impl TextStore {
 }
 
 impl Texts<'_> {
-    /// What has no text counts alone.
+    /// What has no text counts for itself.
     fn count_without_text(&mut self, is_end: &[bool]) {
         for (at, &mass) in self.values.masses.iter().enumerate() {
             if self.sums.is_fifth(mass) && !is_end[at] && self.known.place(self.values.tokens[at]).is_none() {
@@ -152,7 +154,7 @@ mod tests {
             values.masses.push(if token + 1 < texts { 1 + token as u64 } else { 1 << 40 });
         }
         let sums = Sums { candidates: texts, ends: 0, texts: values.masses.iter().sum() };
-        counted((&known, &sums), (&values, &vec![false; texts]), &mut TextStore::default())
+        counted(&known, &sums, &values, &vec![false; texts], &mut TextStore::default())
     }
 
     #[test]
@@ -199,7 +201,7 @@ mod tests {
                     Stay::These(stays)
                 }
             };
-            if let Some(counted) = counted((&known, &sums), (&values, &is_end), &mut TextStore::default()) {
+            if let Some(counted) = counted(&known, &sums, &values, &is_end, &mut TextStore::default()) {
                 prop_assert_eq!(sums.stay(&counted, &is_end, 0), Some(expected));
             }
         }

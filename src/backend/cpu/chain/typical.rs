@@ -1,16 +1,16 @@
 //! Locally typical sampling: on a list, and on a whole row, of which only tokens near the centre are listed.
 
+use super::after::After;
 use super::cut::{Along, Bins, Ordered, Ruler};
 use super::listing::Whole;
-use super::whole::{Done, Rest};
+use super::whole::Done;
 use super::{ChainStore, Left};
 use crate::backend::cpu::distribution::Store;
 use crate::backend::cpu::keys;
 use crate::backend::cpu::passes::{Range, Sample, Weigh};
 use crate::backend::cpu::select;
-use crate::params::{Step, TypicalRule};
+use crate::params::TypicalRule;
 use crate::sampling::mass::{MASS_BITS, exponent, mass};
-use crate::sampling::row::Filters;
 use crate::sampling::samplers::typical::{centre, deviation, need};
 
 /// Half widths that are tried, each four times the one before, before everything is listed.
@@ -88,19 +88,20 @@ impl Whole<'_, '_> {
     /// Typical sampling.
     pub(super) fn typical(
         &mut self,
-        (rule, p): (TypicalRule, f32),
-        (behind, rest): (&[Step], Rest),
-        filters: &Filters,
-        (lists, store): (&mut Store, &mut ChainStore),
+        rule: TypicalRule,
+        p: f32,
+        after: &After<'_>,
+        lists: &mut Store,
+        store: &mut ChainStore,
     ) -> Done {
         let (entropy, total) = self.entropy();
         let (need, centre) = (need(rule, p, total).max(1), centre(entropy, total));
-        let (asked, guess) = (Asked { rule, need, centre }, self.guess((centre, total), lists.sample()));
+        let (asked, guess) = (Asked { rule, need, centre }, self.guess(centre, total, lists.sample()));
         if self.is_for_a_token()
-            && rest.only_weighs()
+            && after.rest.only_weighs()
             && guess.share_within(guess.width(need as f32)) * LIST_SHARE > 1.0
         {
-            let total = self.interval(asked, &guess, (behind, filters), (lists, store));
+            let total = self.interval(asked, &guess, after, lists, store);
             if let Some(total) = total {
                 return Done::Shaped(total);
             }
@@ -133,10 +134,11 @@ impl Whole<'_, '_> {
 
     /// About how far from the centre tokens are, and what they weigh: of the tokens near the top all, of the others a sample, as if
     /// it had all that is left of the total.
-    fn guess(&self, (centre, total): (f32, u64), sample: &mut Sample) -> Guess {
+    fn guess(&self, centre: f32, total: u64, sample: &mut Sample) -> Guess {
         let bound = select::bound_of_top(
             self.view.passes(),
-            (self.view.maxima, self.view.max),
+            self.view.maxima,
+            self.view.max,
             TOP_BLOCKS.min(self.view.blocks()),
         );
         let mut top = vec![];

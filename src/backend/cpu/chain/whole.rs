@@ -2,88 +2,13 @@
 //! least mass.
 
 use super::ChainStore;
+use super::after::{After, Rest};
 use super::listing::{Cut, Next, Whole};
 use crate::backend::cpu::distribution::{self, Distribution, LIST_K, Store, Wanted, least_reaching};
 use crate::backend::cpu::passes::Weigh;
-use crate::sampling::chain::{Chain, Step};
-use crate::sampling::row::Filters;
+use crate::sampling::chain::Step;
+use crate::sampling::samplers::skew;
 use crate::sampling::samplers::smoothing::Curve;
-use crate::sampling::samplers::{skew, xtc};
-
-/// What comes after a step.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Rest {
-    /// Nothing.
-    Nothing,
-    /// Only temperatures.
-    Temperatures,
-    /// Temperatures, and at the very end a skew.
-    Skewed,
-    /// Steps that look at masses alone, so that it is all the same to them whether tokens without mass are there.
-    Masses,
-    /// Anything.
-    Steps,
-}
-
-impl Rest {
-    pub(super) fn of(steps: &[Step], filters: &Filters, chain: &Chain<'_>) -> Self {
-        let mut active = steps.iter().filter(|step| !is_idle(step, filters, chain)).peekable();
-        if active.peek().is_none() {
-            Self::Nothing
-        } else if active.clone().all(|step| matches!(step, Step::Temperature)) {
-            Self::Temperatures
-        } else if let Some((Step::Skew(_), before)) = steps.split_last()
-            && Self::of(before, filters, chain).only_weighs()
-        {
-            Self::Skewed
-        } else if active.all(looks_at_masses) {
-            Self::Masses
-        } else {
-            Self::Steps
-        }
-    }
-
-    /// Whether nothing but temperatures comes.
-    pub(super) fn only_weighs(self) -> bool {
-        matches!(self, Self::Nothing | Self::Temperatures)
-    }
-}
-
-/// Whether a step does nothing on any row.
-pub(super) fn is_idle(step: &Step, filters: &Filters, chain: &Chain<'_>) -> bool {
-    match *step {
-        Step::Temperature => filters.temperature == 1.0,
-        Step::Xtc { probability, .. } | Step::XtcUnlessIgnored { probability, .. } => {
-            !xtc::happens(probability, chain.xtc)
-        }
-        Step::TopP => filters.top_p >= 1.0,
-        Step::MirostatV1 { .. } | Step::MirostatV2 { .. } => chain.state.mirostat_mu.is_none(),
-        Step::MinEosP(_) => chain.eos.is_empty(),
-        Step::Infill => chain.infill.is_none(),
-        Step::AdaptiveP { .. } => chain.state.adaptive.is_none(),
-        Step::Tournament => chain.tournament.is_none(),
-        _ => false,
-    }
-}
-
-/// Tokens without mass that come after all that have one change nothing that such a step does to these.
-fn looks_at_masses(step: &Step) -> bool {
-    match *step {
-        Step::AtMost(_)
-        | Step::TopK
-        | Step::TopP
-        | Step::MinP
-        | Step::MinPAbove
-        | Step::TopA(_)
-        | Step::EpsilonCutoff(_)
-        | Step::EtaCutoff(_)
-        | Step::PLess
-        | Step::TypicalP(_)
-        | Step::MirostatV2 { .. } => true,
-        Step::Xtc { threshold, .. } => threshold > 0.0,
-        _ => false,
-    }
-}
 
 /// What a step came to.
 pub(super) enum Done {
@@ -108,10 +33,11 @@ impl Whole<'_, '_> {
     pub(super) fn done(
         &mut self,
         next: Next<'_>,
-        (behind, rest): (&[Step], Rest),
-        (filters, chain): (&Filters, &Chain<'_>),
-        (lists, store): (&mut Store, &mut ChainStore),
+        after: &After<'_>,
+        lists: &mut Store,
+        store: &mut ChainStore,
     ) -> Done {
+        let chain = after.chain;
         match next {
             Next::Done => Done::Nothing,
             Next::List => Done::Not,
@@ -123,25 +49,25 @@ impl Whole<'_, '_> {
             }
             Next::Ends(p) => self.min_eos_p(p, chain.eos, store),
             Next::Infill => chain.infill.map_or(Done::Nothing, |known| self.infill(&known, store)),
-            Next::TailFree(rule, z) => self.tail_free((rule, z), (behind, rest), (filters, chain), (lists, store)),
-            Next::Typical(rule, p) => self.typical((rule, p), (behind, rest), filters, (lists, store)),
-            Next::Adapt(target) => self.adapt(target, (behind, rest), filters, (lists, store)),
-            Next::Exclude(threshold, ignored) => {
-                self.exclude((threshold, ignored), (behind, rest), filters, (lists, store))
+            Next::TailFree(rule, z) => self.tail_free(rule, z, after, lists, store),
+            Next::Typical(rule, p) => self.typical(rule, p, after, lists, store),
+            Next::Adapt(target) => self.adapt(target, after, lists, store),
+            Next::Exclude { threshold, ignored } => self.exclude(threshold, ignored, after, lists, store),
+            Next::Lower { probability, threshold, ignored } => {
+                self.lower(probability, threshold, ignored, after, lists, store)
             }
-            Next::Lower(by, ignored) => self.lower((by, ignored), (behind, rest), filters, (lists, store)),
-            Next::Smooth(curve) => self.smooth(curve, (behind, rest), filters, (lists, store)),
+            Next::Smooth(curve) => self.smooth(curve, after, lists, store),
             Next::Along(by) => match self.wanted {
-                Wanted::Token(uniform) if behind.is_empty() && chain.state.is_empty() => {
+                Wanted::Token(uniform) if after.steps.is_empty() && chain.state.is_empty() => {
                     let share = skew::share(skew::power(by), uniform);
                     let all = Distribution::all(self.weigh);
-                    Done::Whole(all.along(self.view, (share, |total| skew::point(share, total)), lists))
+                    Done::Whole(all.along(self.view, share, |total| skew::point(share, total), lists))
                 }
                 _ => Done::Not,
             },
-            Next::Cut(Cut::Prefix(top_p)) => self.cut_nucleus(top_p, (behind, rest), (filters, chain), (lists, store)),
+            Next::Cut(Cut::Prefix(top_p)) => self.cut_nucleus(top_p, after, lists, store),
             Next::Cut(cut) => {
-                if let Some(whole) = self.cut_in_place(&cut, (behind, rest), (filters, chain), lists) {
+                if let Some(whole) = self.cut_in_place(&cut, after, lists) {
                     return Done::Whole(whole);
                 }
                 let first = self.first_of_many(&cut, lists);
@@ -155,18 +81,12 @@ impl Whole<'_, '_> {
     }
 
     /// What a nucleus of this share leaves.
-    fn cut_nucleus(
-        &mut self,
-        top_p: f32,
-        (behind, rest): (&[Step], Rest),
-        (filters, chain): (&Filters, &Chain<'_>),
-        (lists, store): (&mut Store, &mut ChainStore),
-    ) -> Done {
+    fn cut_nucleus(&mut self, top_p: f32, after: &After<'_>, lists: &mut Store, store: &mut ChainStore) -> Done {
         let cut = Distribution::nucleus(self.view, self.weigh, top_p, lists);
-        if self.may_stay(rest, chain) && cut.is_whole() && self.min_keep == 1 {
-            self.cool_by(behind, filters);
+        if self.may_stay(after) && cut.is_whole() && self.min_keep == 1 {
+            self.cool_by(after);
             let left = cut.weighed(self.view, self.weigh, lists);
-            return Done::Whole(self.along_cut(left, f64::from(top_p), behind, lists));
+            return Done::Whole(self.along_cut(left, f64::from(top_p), after, lists));
         }
         self.list_nucleus(&cut, lists, store)
     }
@@ -196,49 +116,38 @@ impl Whole<'_, '_> {
     }
 
     /// Whether a row of which a prefix of the order is left needs no list for what comes.
-    pub(super) fn may_stay(&self, rest: Rest, chain: &Chain<'_>) -> bool {
-        rest.only_weighs() || rest == Rest::Skewed && self.is_for_a_token() && chain.state.is_empty()
+    pub(super) fn may_stay(&self, after: &After<'_>) -> bool {
+        after.rest.only_weighs() || after.rest == Rest::Skewed && self.is_for_a_token() && after.chain.state.is_empty()
     }
 
     /// What is left, or where a skew is the last step the token that it draws; about this share of the mass is left.
-    fn along_cut(&self, left: Distribution, share: f64, steps: &[Step], lists: &mut Store) -> Distribution {
-        let (Some(&Step::Skew(by)), Wanted::Token(uniform)) = (steps.last(), self.wanted) else { return left };
+    fn along_cut(&self, left: Distribution, share: f64, after: &After<'_>, lists: &mut Store) -> Distribution {
+        let (Some(&Step::Skew(by)), Wanted::Token(uniform)) = (after.steps.last(), self.wanted) else { return left };
         let (drawn, total) = (skew::share(skew::power(by), uniform), left.total());
         let point = skew::point(drawn, total);
-        Distribution::all(self.weigh).along(self.view, (drawn * share, |_| point), lists)
+        Distribution::all(self.weigh).along(self.view, drawn * share, |_| point, lists)
     }
 
     /// What is left up to a key, where only weighing comes, or what a skew draws from that.
-    pub(super) fn cut_at(
-        &mut self,
-        last: u64,
-        (steps, filters): (&[Step], &Filters),
-        lists: &mut Store,
-    ) -> Distribution {
-        self.cool_by(steps, filters);
+    pub(super) fn cut_at(&mut self, last: u64, after: &After<'_>, lists: &mut Store) -> Distribution {
+        self.cool_by(after);
         let left = Distribution::all(self.weigh).up_to(last).keep(self.view, 0, lists);
-        self.along_cut(left, 1.0, steps, lists)
+        self.along_cut(left, 1.0, after, lists)
     }
 
     /// What a cut leaves, where only weighing comes after it and it leaves more than a short list.
-    pub(super) fn cut_in_place(
-        &mut self,
-        cut: &Cut,
-        (steps, rest): (&[Step], Rest),
-        (filters, chain): (&Filters, &Chain<'_>),
-        lists: &mut Store,
-    ) -> Option<Distribution> {
+    fn cut_in_place(&mut self, cut: &Cut, after: &After<'_>, lists: &mut Store) -> Option<Distribution> {
         let all = Distribution::all(self.weigh);
-        let stays = self.may_stay(rest, chain);
+        let stays = self.may_stay(after);
         // Where more than a token is wanted, few tokens are better off in a list; for a skew only very few, since it sorts them.
-        let is_short = |least: f32, lists: &mut Store| match rest {
+        let is_short = |least: f32, lists: &mut Store| match after.rest {
             _ if !self.is_for_a_token() => all.is_rare(self.view, least, lists.sample()),
             Rest::Skewed => distribution::reached_by_few(self.view, least),
             _ => false,
         };
         let left = match *cut {
             Cut::Mass(_) | Cut::Logit(_) if self.min_keep > 1 => return None,
-            Cut::Mass(need) if rest == Rest::Nothing => return Some(all.keep(self.view, need, lists)),
+            Cut::Mass(need) if after.rest == Rest::Nothing => return Some(all.keep(self.view, need, lists)),
             Cut::Mass(need) if stays => {
                 let least = least_reaching(self.weigh, need)?;
                 if is_short(least, lists) {
@@ -251,31 +160,25 @@ impl Whole<'_, '_> {
             _ => return None,
         };
         let (_, last, _) = left.kept_by();
-        Some(self.cut_at(last, (steps, filters), lists))
+        Some(self.cut_at(last, after, lists))
     }
 
-    /// Temperatures, and what does nothing.
-    pub(super) fn cool_by(&mut self, steps: &[Step], filters: &Filters) {
-        for _ in steps.iter().filter(|step| matches!(step, Step::Temperature)) {
-            self.cool(f64::from(filters.temperature));
+    /// The temperatures to come.
+    pub(super) fn cool_by(&mut self, after: &After<'_>) {
+        for _ in after.steps.iter().filter(|step| matches!(step, Step::Temperature)) {
+            self.cool(f64::from(after.filters.temperature));
         }
     }
 
     /// Smoothing. Where nothing but a token is wanted: every token on the curve, or a list of those that may have a mass.
-    fn smooth(
-        &mut self,
-        curve: Curve,
-        (behind, rest): (&[Step], Rest),
-        filters: &Filters,
-        (lists, store): (&mut Store, &mut ChainStore),
-    ) -> Done {
+    fn smooth(&mut self, curve: Curve, after: &After<'_>, lists: &mut Store, store: &mut ChainStore) -> Done {
         if !self.is_for_a_token() || !curve.is_rising() || self.min_keep > 1 {
             return Done::Not;
         }
-        match rest {
+        match after.rest {
             Rest::Nothing | Rest::Temperatures => {
                 let shape = self.reshaped(Some(curve));
-                self.cool_by(behind, filters);
+                self.cool_by(after);
                 Done::Shaped(self.shaped(shape, lists, store))
             }
             Rest::Masses => Done::From(self.reach_on(curve)),

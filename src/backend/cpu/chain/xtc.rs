@@ -1,59 +1,61 @@
 //! XTC on a list of candidates.
 
+use super::after::{After, Rest};
 use super::listing::Whole;
-use super::whole::{Done, Rest};
+use super::whole::Done;
 use super::{ChainStore, Left};
 use crate::backend::cpu::distribution::{Distribution, Store};
 use crate::backend::cpu::keys;
 use crate::backend::cpu::passes::Values;
-use crate::sampling::chain::Step;
 use crate::sampling::mass;
-use crate::sampling::row::Filters;
 use crate::sampling::samplers::xtc::{self, Ignored};
 
 impl Whole<'_, '_> {
     /// XTC of this threshold.
     pub(super) fn exclude(
         &mut self,
-        (threshold, ignored): (f32, Ignored<'_>),
-        (behind, rest): (&[Step], Rest),
-        filters: &Filters,
-        (lists, store): (&mut Store, &mut ChainStore),
+        threshold: f32,
+        ignored: Ignored<'_>,
+        after: &After<'_>,
+        lists: &mut Store,
+        store: &mut ChainStore,
     ) -> Done {
         // Where this is the last step masses by block are wanted if nothing goes, and they have the total too.
         let all = Distribution::all(self.weigh);
-        let whole = (rest == Rest::Nothing).then(|| all.keep(self.view, 0, lists));
+        let whole = (after.rest == Rest::Nothing).then(|| all.keep(self.view, 0, lists));
         let total = whole.map_or_else(|| self.total(), |whole| whole.total());
-        let out = self.out((threshold, total), ignored, store);
+        let out = self.out(threshold, total, ignored, store);
         if out.is_empty() {
             return whole.map_or(Done::Nothing, Done::Whole);
         }
-        let in_place = self.is_for_a_token() && rest.only_weighs();
-        let total = if in_place { self.without(&out, (behind, filters), (lists, store)) } else { None };
+        let in_place = self.is_for_a_token() && after.rest.only_weighs();
+        let total = if in_place { self.without(&out, after, lists, store) } else { None };
         total.map_or(Done::Without(out), Done::Shaped)
     }
 
     /// XTC's expected form.
     pub(super) fn lower(
         &mut self,
-        ((probability, threshold), ignored): ((f32, f32), Ignored<'_>),
-        (behind, rest): (&[Step], Rest),
-        filters: &Filters,
-        (lists, store): (&mut Store, &mut ChainStore),
+        probability: f32,
+        threshold: f32,
+        ignored: Ignored<'_>,
+        after: &After<'_>,
+        lists: &mut Store,
+        store: &mut ChainStore,
     ) -> Done {
         let total = self.total();
-        let out = self.out((threshold, total), ignored, store);
+        let out = self.out(threshold, total, ignored, store);
         let gone = out.iter().map(|&token| store.mass_of(token)).sum();
         let Some(lowered) = xtc::lowered(probability, gone, total) else { return Done::Nothing };
-        let in_place = self.is_for_a_token() && rest.only_weighs();
-        let total = if in_place { self.with_less(lowered, &out, (behind, filters), (lists, store)) } else { None };
+        let in_place = self.is_for_a_token() && after.rest.only_weighs();
+        let total = if in_place { self.with_less(lowered, &out, after, lists, store) } else { None };
         total.map_or(Done::Not, Done::Shaped)
     }
 }
 
 impl Left<'_> {
     /// XTC's expected form.
-    pub(super) fn lower(&mut self, (probability, threshold): (f32, f32), ignored: Ignored<'_>) {
+    pub(super) fn lower(&mut self, probability: f32, threshold: f32, ignored: Ignored<'_>) {
         if probability >= 1.0 {
             return self.exclude(threshold, ignored);
         }

@@ -46,7 +46,7 @@ impl Store {
     /// Lists the tokens at or above the maximum of [`TOP_P_BLOCKS`] blocks and their masses, unless they are
     /// too many. Returns where the list ends.
     pub(super) fn list_largest(&mut self, view: &View<'_>, weigh: Weigh) -> Anchor {
-        let bound = select::bound_of_top(view.passes(), (view.maxima, view.max), TOP_P_BLOCKS.min(view.blocks()));
+        let bound = select::bound_of_top(view.passes(), view.maxima, view.max, TOP_P_BLOCKS.min(view.blocks()));
         view.collect(bound, &mut self.keys);
         if self.keys.len() > TOP_P_LIST {
             self.keys.clear();

@@ -62,7 +62,7 @@ impl Here {
         store: &mut Store,
     ) -> Self {
         let view = view(level, job, (row, max), maxima, adjusted);
-        let target = Distribution::processed(&view, &spec.filters, (spec.chain.as_ref(), Wanted::All), store);
+        let target = Distribution::processed(&view, &spec.filters, spec.chain.as_ref(), Wanted::All, store);
         let list = target.entries(store).map(|entries| Weights::new(entries.into_iter()));
         let list = list.map(|list| [list.clone(), list]);
         // The store may still hold what an earlier row was drawn from along.

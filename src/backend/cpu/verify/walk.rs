@@ -284,7 +284,7 @@ impl Positions for Walk<'_> {
         let here = self.here.as_ref().expect("a rule comes to a row first; this is a bug");
         let view = view(self.level, self.job, here.at(), self.maxima, self.view);
         let spec = self.job.relaxed(here.row).spec.remembering(self.states.before(here.row));
-        let judged = Distribution::processed(&view, &spec.filters, (spec.chain.as_ref(), Wanted::All), self.other);
+        let judged = Distribution::processed(&view, &spec.filters, spec.chain.as_ref(), Wanted::All, self.other);
         let most = (relaxed.top_n as usize).min(view.vocab_size());
         let first = judged.first_masses(&view, most, self.keys, self.other);
         let accepted = relaxed.accepted(first.iter().map(|&(_, mass)| mass), judged.total());

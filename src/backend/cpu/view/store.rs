@@ -79,7 +79,7 @@ impl ViewStore {
             let block = block_of(changes[0].token);
             self.maxima[block] = reach(self.before[block], changes).0;
         }
-        select::bound_of_top(raw.passes, (&self.maxima, maximum(&self.maxima)), first)
+        select::bound_of_top(raw.passes, &self.maxima, maximum(&self.maxima), first)
     }
 
     /// Hides a block, and puts it on the side with the values whose bits are set and its changes, if it may have a value from
@@ -132,7 +132,7 @@ impl ViewStore {
             raw.passes.masked(raw.row.bytes(), mask, &mut self.maxima);
         }
         touched(spec).for_each(|block| self.maxima[block] = f32::NEG_INFINITY);
-        select::bound_of_top(raw.passes, (&self.maxima, maximum(&self.maxima)), first)
+        select::bound_of_top(raw.passes, &self.maxima, maximum(&self.maxima), first)
     }
 
     /// All of a row with a greenlist but without a list of what is allowed: side blocks for the whole row, adjusted, and their
