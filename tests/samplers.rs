@@ -134,7 +134,7 @@ fn definitions() {
                     infill: Some(known()),
                     tournament: None,
                 };
-                let left = chain::run((all, logits.len()), &FILTERS, &chain);
+                let left = chain::run(all, logits.len(), &FILTERS, &chain);
                 let mut tokens: Vec<usize> = left.kept().iter().map(|w| w.candidate.token as usize).collect();
                 tokens.sort_unstable();
                 assert_eq!(tokens, naive.left(), "{steps:?}, case {case}");

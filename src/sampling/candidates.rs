@@ -31,16 +31,29 @@ pub struct Candidates {
     along: Option<Along>,
 }
 
+/// What a chain leaves of a row: what the row's distribution is made of.
+#[derive(Debug)]
+pub struct Left {
+    /// The candidates.
+    pub kept: Vec<Weighted>,
+    /// The largest logit, which exponents are relative to.
+    pub max: f32,
+    /// From the temperature.
+    pub scale: f32,
+    /// What the step that gave new logits by mass [saw](Candidates::reshape_by_mass).
+    pub seen: Option<Seen>,
+}
+
 impl Candidates {
     /// Of a row of so many tokens, at temperature 1.
     #[must_use]
-    pub fn new(row: (Vec<Candidate>, usize), min_keep: usize) -> Self {
-        Self::cooled(row, min_keep, 1.0)
+    pub fn new(candidates: Vec<Candidate>, vocab_size: usize, min_keep: usize) -> Self {
+        Self::cooled(candidates, vocab_size, min_keep, 1.0)
     }
 
     /// The same at a temperature, as if it had been [cooled](Self::cool) by it.
     #[must_use]
-    pub fn cooled((candidates, vocab_size): (Vec<Candidate>, usize), min_keep: usize, temperature: f64) -> Self {
+    pub fn cooled(candidates: Vec<Candidate>, vocab_size: usize, min_keep: usize, temperature: f64) -> Self {
         let kept = candidates.into_iter().map(|candidate| Weighted { candidate, mass: 0 }).collect();
         let (scale, max, end) = (mass::scale_of(temperature), 0.0, None);
         let mut new = Self { kept, vocab_size, max, temperature, scale, min_keep, end, seen: None, along: None };
@@ -246,9 +259,9 @@ impl Candidates {
         self.along.take()
     }
 
-    /// What is left: candidates, the largest logit and the scale; and what was [seen](Self::reshape_by_mass).
+    /// What is left after the last step.
     #[must_use]
-    pub fn into_parts(self) -> (Vec<Weighted>, f32, f32, Option<Seen>) {
-        (self.kept, self.max, self.scale, self.seen)
+    pub fn into_left(self) -> Left {
+        Left { kept: self.kept, max: self.max, scale: self.scale, seen: self.seen }
     }
 }

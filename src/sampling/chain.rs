@@ -52,13 +52,14 @@ impl<'a> Chain<'a> {
 
 /// What is left of the candidates of a row of so many tokens.
 #[must_use]
-pub fn run(row: (Vec<Candidate>, usize), filters: &Filters, chain: &Chain<'_>) -> Candidates {
-    watched(row, filters, chain, |_, _| ())
+pub fn run(candidates: Vec<Candidate>, vocab_size: usize, filters: &Filters, chain: &Chain<'_>) -> Candidates {
+    watched(candidates, vocab_size, filters, chain, |_, _| ())
 }
 
 /// The same, with a look at what is there at first and what is left after each step.
 pub fn watched(
-    (candidates, vocab_size): (Vec<Candidate>, usize),
+    candidates: Vec<Candidate>,
+    vocab_size: usize,
     filters: &Filters,
     chain: &Chain<'_>,
     mut look: impl FnMut(Option<&Step>, &Candidates),
@@ -67,7 +68,7 @@ pub fn watched(
         let logit = |token| candidates.iter().find(|c| c.token == token).map_or(f32::NEG_INFINITY, |c| c.logit);
         infill.end(logit)
     });
-    let mut left = Candidates::new((candidates, vocab_size), chain.min_keep as usize).with_end(end);
+    let mut left = Candidates::new(candidates, vocab_size, chain.min_keep as usize).with_end(end);
     look(None, &left);
     for step in chain.steps {
         apply(step, filters, chain, &mut left);

@@ -1,5 +1,6 @@
 //! What a row's token is drawn from: the tokens that masks and filters left, with their integer masses.
 
+use super::candidates::Left;
 use super::chain;
 use super::filters::{self, Weighted};
 use super::listed::{self, Ranks};
@@ -44,16 +45,12 @@ impl Distribution {
         if let Some(row) = logits.listed() {
             return listed::distribution(row, spec);
         }
-        let (adjusted, best) = adjusted(&widened(logits)?, spec)?;
-        Ok(Self::processed(&adjusted, best, spec))
+        Ok(Self::processed(&adjusted(&widened(logits)?, spec)?, spec))
     }
 
-    /// Of a listed row: what is left, the largest logit, the scale, and what was seen.
-    pub(super) fn listed(
-        row: Ranks,
-        (kept, max, scale, seen): (Vec<Weighted>, f32, f32, Option<Seen>),
-        along: Option<Along>,
-    ) -> Self {
+    /// Of a listed row.
+    pub(super) fn listed(row: Ranks, left: Left, along: Option<Along>) -> Self {
+        let Left { kept, max, scale, seen } = left;
         let (row, total) = (Row::Listed(row), filters::total(&kept));
         Self { row, kept, total, max, scale, seen, along, truncated: false }
     }
@@ -109,8 +106,9 @@ impl Distribution {
     }
 
     /// After temperature and filters. Greedy keeps the first token alone.
-    pub(super) fn processed(adjusted: &[f32], best: Candidate, spec: &RowSpec<'_>) -> Self {
-        let (row, truncated) = (Row::Whole(adjusted.to_vec()), false);
+    pub(super) fn processed(adjusted: &Adjusted, spec: &RowSpec<'_>) -> Self {
+        let Adjusted { ref logits, best } = *adjusted;
+        let (row, truncated) = (Row::Whole(logits.clone()), false);
         if spec.filters.temperature == 0.0 {
             let kept = vec![Weighted { candidate: best, mass: mass::MASS_ONE }];
             return Self {
@@ -125,13 +123,13 @@ impl Distribution {
             };
         }
         if let Some(chain) = &spec.chain {
-            let mut left = chain::run((finite(adjusted).collect(), adjusted.len()), &spec.filters, chain);
+            let mut left = chain::run(finite(logits).collect(), logits.len(), &spec.filters, chain);
             let along = left.take_along();
-            let (kept, max, scale, seen) = left.into_parts();
+            let Left { kept, max, scale, seen } = left.into_left();
             return Self { row, total: filters::total(&kept), kept, max, scale, seen, along, truncated };
         }
         let scale = mass::scale(spec.filters.temperature);
-        let mut kept = weigh(adjusted, best.logit, scale);
+        let mut kept = weigh(logits, best.logit, scale);
         filters::top_k(&mut kept, spec.filters.top_k);
         filters::top_p(&mut kept, spec.filters.top_p);
         filters::min_p(&mut kept, spec.filters.min_p);
@@ -238,8 +236,15 @@ pub(super) fn widened(logits: &Logits<'_>) -> Result<Vec<f32>, RowError> {
     Ok(raw)
 }
 
-/// The row after masks, bias and penalties, and its first token.
-pub(super) fn adjusted(raw: &[f32], spec: &RowSpec<'_>) -> Result<(Vec<f32>, Candidate), RowError> {
+/// A row after masks, bias and penalties.
+pub(super) struct Adjusted {
+    pub(super) logits: Vec<f32>,
+    /// Its first token.
+    pub(super) best: Candidate,
+}
+
+/// The row after masks, bias and penalties.
+pub(super) fn adjusted(raw: &[f32], spec: &RowSpec<'_>) -> Result<Adjusted, RowError> {
     let mut row = raw.to_vec();
     for adjust in spec.adjusts.iter() {
         let logit = &mut row[adjust.token() as usize];
@@ -260,5 +265,5 @@ pub(super) fn adjusted(raw: &[f32], spec: &RowSpec<'_>) -> Result<(Vec<f32>, Can
         return Err(RowError::PositiveInfinity);
     }
     let best = order::first(&row).filter(|c| c.logit > f32::NEG_INFINITY).ok_or(RowError::AllMasked)?;
-    Ok((row, best))
+    Ok(Adjusted { logits: row, best })
 }

@@ -47,9 +47,9 @@ pub fn sample_row(logits: &Logits<'_>, spec: &RowSpec<'_>) -> RowResult {
         return listed::sample_row(row, spec);
     }
     let raw = distribution::widened(logits)?;
-    let (adjusted, best) = distribution::adjusted(&raw, spec)?;
+    let adjusted = distribution::adjusted(&raw, spec)?;
 
-    let processed = Distribution::processed(&adjusted, best, spec);
+    let processed = Distribution::processed(&adjusted, spec);
     let token = match spec.action {
         Action::Draw { uniform } | Action::Propose { uniform } => processed.draw_by(spec.race(), uniform),
         Action::Score { token } => token,
@@ -57,8 +57,10 @@ pub fn sample_row(logits: &Logits<'_>, spec: &RowSpec<'_>) -> RowResult {
     let logprobs = spec.logprobs.map(|wanted| {
         let (distribution, row) = match wanted.mode {
             LogprobsMode::Raw => (&Distribution::raw(&raw), &raw),
-            LogprobsMode::Processed => (&processed, &adjusted),
-            LogprobsMode::Tempered => (&Distribution::tempered(&adjusted, spec.filters.temperature), &adjusted),
+            LogprobsMode::Processed => (&processed, &adjusted.logits),
+            LogprobsMode::Tempered => {
+                (&Distribution::tempered(&adjusted.logits, spec.filters.temperature), &adjusted.logits)
+            }
         };
         TokenLogprobs {
             logprob: distribution.logprob(token),
@@ -71,6 +73,6 @@ pub fn sample_row(logits: &Logits<'_>, spec: &RowSpec<'_>) -> RowResult {
         && spec.logprobs.is_some_and(|wanted| wanted.mode == LogprobsMode::Raw);
     let observed = (spec.has_state() && !raw_only).then(|| processed.observed(token));
     let kept = matches!(spec.action, Action::Propose { .. }).then(|| Box::new(Kept::from(&processed)));
-    let report = spec.report.map(|wanted| Box::new(report::report((&raw, &adjusted, best), &processed, spec, &wanted)));
+    let report = spec.report.map(|wanted| Box::new(report::report(&raw, &adjusted, &processed, spec, &wanted)));
     Ok(RowOutput { token, logprobs, kept, observed, report, marks: Marks::default() })
 }

@@ -5,12 +5,11 @@
 //! looking after every step.
 
 use super::chain::{self, Chain, Step};
-use super::distribution::{self, Distribution};
+use super::distribution::{self, Adjusted, Distribution};
 use super::entropy::{entropy, entropy_term};
 use super::filters::{self, Weighted};
 use super::logits::Logits;
 use super::mass;
-use super::order::Candidate;
 use super::row::{RowError, RowSpec};
 use crate::params::Sampler;
 use crate::params::report::ReportParams;
@@ -115,9 +114,10 @@ impl Removed {
     }
 }
 
-/// What is said about a row, as sent and adjusted, whose first adjusted token is `best`.
+/// What is said about a row.
 pub(super) fn report(
-    (raw, adjusted, best): (&[f32], &[f32], Candidate),
+    raw: &[f32],
+    adjusted: &Adjusted,
     processed: &Distribution,
     spec: &RowSpec<'_>,
     wanted: &ReportSpec<'_>,
@@ -128,7 +128,7 @@ pub(super) fn report(
         support_size: left.clone().count() as u32,
         surviving: left.take(most).map(|w| w.candidate.token).collect(),
         entropy: wanted.wanted.entropy.then(|| (of(processed), of(&Distribution::raw(raw)))),
-        why_not: fates((raw, adjusted, best), spec, wanted),
+        why_not: fates(raw, adjusted, spec, wanted),
     }
 }
 
@@ -147,38 +147,33 @@ pub fn why_not(logits: &Logits<'_>, spec: &RowSpec<'_>) -> Result<Vec<WhyNot>, R
         return Ok(Vec::new());
     };
     let raw = distribution::widened(logits)?;
-    let (adjusted, best) = distribution::adjusted(&raw, spec)?;
-    Ok(fates((&raw, &adjusted, best), spec, &wanted))
+    Ok(fates(&raw, &distribution::adjusted(&raw, spec)?, spec, &wanted))
 }
 
-fn fates(
-    (raw, adjusted, best): (&[f32], &[f32], Candidate),
-    spec: &RowSpec<'_>,
-    wanted: &ReportSpec<'_>,
-) -> Vec<WhyNot> {
+fn fates(raw: &[f32], adjusted: &Adjusted, spec: &RowSpec<'_>, wanted: &ReportSpec<'_>) -> Vec<WhyNot> {
     let asked = &wanted.wanted.why_not_token_ids;
     if asked.is_empty() {
         return Vec::new();
     }
-    let (cut, left) = watched((adjusted, best), spec, asked);
+    let (cut, left) = watched(adjusted, spec, asked);
     let total = filters::total(&left);
     let fate = |(&token, cut): (&u32, Option<Removed>)| {
-        let (raw, adjusted) = (raw[token as usize], adjusted[token as usize]);
+        let (raw, logit) = (raw[token as usize], adjusted.logits[token as usize]);
         let mass = left.iter().find(|w| w.candidate.token == token).map_or(0, |w| w.mass);
-        let before_samplers = masked(token, (raw, adjusted), spec, &wanted.bans)
-            .or((spec.filters.temperature == 0.0 && token != best.token).then_some(Removed::Greedy));
+        let before_samplers = masked(token, raw, logit, spec, &wanted.bans)
+            .or((spec.filters.temperature == 0.0 && token != adjusted.best.token).then_some(Removed::Greedy));
         let removed = before_samplers.or(cut).or((mass == 0).then_some(Removed::Precision));
         let before = left.iter().take_while(|w| w.candidate.token != token).filter(|w| w.mass > 0);
         let rank = if removed.is_some() { 0 } else { 1 + before.count() as u32 };
         // The loser of a race has a mass, and no chance.
         let mass = if removed.is_some() { 0 } else { mass };
-        WhyNot { token, removed, raw, adjusted, probability: (mass as f64 / total as f64) as f32, rank }
+        WhyNot { token, removed, raw, adjusted: logit, probability: (mass as f64 / total as f64) as f32, rank }
     };
     asked.iter().zip(cut).map(fate).collect()
 }
 
 /// What removed a token before any sampler.
-fn masked(token: u32, (raw, adjusted): (f32, f32), spec: &RowSpec<'_>, bans: &Bans<'_>) -> Option<Removed> {
+fn masked(token: u32, raw: f32, adjusted: f32, spec: &RowSpec<'_>, bans: &Bans<'_>) -> Option<Removed> {
     if raw == f32::NEG_INFINITY {
         return Some(Removed::RawLogit);
     }
@@ -218,14 +213,10 @@ impl Bans<'_> {
 }
 
 /// For each token the first sampler after which it was not there, or had no mass left by a watermark; and what is drawn from.
-fn watched(
-    (adjusted, best): (&[f32], Candidate),
-    spec: &RowSpec<'_>,
-    asked: &[u32],
-) -> (Vec<Option<Removed>>, Vec<Weighted>) {
+fn watched(adjusted: &Adjusted, spec: &RowSpec<'_>, asked: &[u32]) -> (Vec<Option<Removed>>, Vec<Weighted>) {
     let mut cuts = vec![None; asked.len()];
     if spec.filters.temperature == 0.0 {
-        return (cuts, vec![Weighted { candidate: best, mass: mass::MASS_ONE }]);
+        return (cuts, vec![Weighted { candidate: adjusted.best, mass: mass::MASS_ONE }]);
     }
     let usual = usual(spec);
     let chain = spec.chain.unwrap_or(Chain::of_filters(&usual));
@@ -234,8 +225,8 @@ fn watched(
     ids.dedup();
     // What each of them weighs; `None`: it is not there.
     let mut masses = vec![None; ids.len()];
-    let row = (distribution::finite(adjusted).collect(), adjusted.len());
-    let left = chain::watched(row, &spec.filters, &chain, |step, left| {
+    let candidates = distribution::finite(&adjusted.logits).collect();
+    let left = chain::watched(candidates, adjusted.logits.len(), &spec.filters, &chain, |step, left| {
         let before = std::mem::replace(&mut masses, vec![None; ids.len()]);
         for w in left.kept() {
             ids.binary_search(&w.candidate.token).into_iter().for_each(|at| masses[at] = Some(w.mass));
@@ -250,7 +241,7 @@ fn watched(
             };
         }
     });
-    let left = left.into_parts().0;
+    let left = left.into_left().kept;
     if let Some(race) = spec.race() {
         let mass_of = |token: u32| ids.binary_search(&token).ok().and_then(|at| masses[at]);
         cut_by_race(asked, &mut cuts, distribution::first_of(race, &left), mass_of);

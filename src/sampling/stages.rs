@@ -1,11 +1,10 @@
 //! A row on its way, one stage after the other: what each left. For people who ask why a token came, or did not.
 
 use super::chain::{self, Chain};
-use super::distribution::{self, Distribution};
+use super::distribution::{self, Adjusted, Distribution};
 use super::entropy::{entropy, entropy_term};
 use super::filters::Weighted;
 use super::logits::Logits;
-use super::order::Candidate;
 use super::report;
 use super::row::{RowError, RowSpec};
 use crate::params::{Sampler, Step};
@@ -44,7 +43,7 @@ pub struct Stage {
 /// [`RowError`] when the row has no distribution.
 pub fn stages(logits: &Logits<'_>, spec: &RowSpec<'_>) -> Result<Vec<Stage>, RowError> {
     let raw = distribution::widened(logits)?;
-    let (adjusted, best) = distribution::adjusted(&raw, spec)?;
+    let Adjusted { logits: adjusted, best } = distribution::adjusted(&raw, spec)?;
     let sent = Distribution::raw(&raw);
     let mut before = Shares::of(sent.kept());
     let first = Stage { done: Done::Sent, left: sent.kept().len(), kept: 1.0, entropy: report::of(&sent) };
@@ -60,8 +59,7 @@ pub fn stages(logits: &Logits<'_>, spec: &RowSpec<'_>) -> Result<Vec<Stage>, Row
     }
     let usual = report::usual(spec);
     let chain = spec.chain.unwrap_or(Chain::of_filters(&usual));
-    let row: (Vec<Candidate>, usize) = (distribution::finite(&adjusted).collect(), adjusted.len());
-    chain::watched(row, &spec.filters, &chain, |step, left| {
+    chain::watched(distribution::finite(&adjusted).collect(), adjusted.len(), &spec.filters, &chain, |step, left| {
         let Some(step) = step else { return };
         let terms = left.kept().iter().map(|w| entropy_term(left.exponent(w), w.mass)).sum();
         stages.push(Stage {

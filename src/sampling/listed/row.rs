@@ -4,7 +4,7 @@ use super::rest::{self, Rest};
 use super::walk::{Begun, Beside, certain, walk};
 use super::{Beyond, Listed, Marks, Ranks, Reach};
 use crate::sampling::adjust::Adjusted;
-use crate::sampling::candidates::Candidates;
+use crate::sampling::candidates::{Candidates, Left};
 use crate::sampling::chain::{self, Chain};
 use crate::sampling::distribution::{Distribution, unless_greedy};
 use crate::sampling::entropy::{entropy, entropy_term};
@@ -156,7 +156,8 @@ impl<'a> Looked<'a> {
                 return Err(RowError::Beyond(Reach::First));
             }
             let kept = vec![Weighted { candidate: best, mass: MASS_ONE }];
-            let distribution = Distribution::listed(self.ranks(), (kept, best.logit, 1.0, None), None);
+            let distribution =
+                Distribution::listed(self.ranks(), Left { kept, max: best.logit, scale: 1.0, seen: None }, None);
             return Ok(Processed { distribution, open: None });
         }
         let usual = report::usual(spec);
@@ -165,7 +166,7 @@ impl<'a> Looked<'a> {
         let (vocab_size, rest) = (self.row.vocab_size(), rest.as_ref());
         let begun = Begun::of(adjusted.tokens(), &spec.filters, &chain, rest);
         let chain = Chain { steps: begun.steps, ..chain };
-        let left = Candidates::cooled((begun.tokens.to_vec(), vocab_size), chain.min_keep as usize, begun.temperature);
+        let left = Candidates::cooled(begun.tokens.to_vec(), vocab_size, chain.min_keep as usize, begun.temperature);
         let mut left = left.with_end(end.known);
         let is_eos_open = chain.eos.iter().any(|&token| self.may_be_beside(token));
         let beside = Beside { rest, is_end_open: end.is_open, is_eos_open };
@@ -173,7 +174,7 @@ impl<'a> Looked<'a> {
         let is_open = is_open.map_err(RowError::Beyond)?;
         let along = left.take_along().filter(|_| chain::draws_along(chain.steps));
         let open = rest.filter(|_| is_open).map(|rest| certain(&left, rest));
-        Ok(Processed { distribution: Distribution::listed(self.ranks(), left.into_parts(), along), open })
+        Ok(Processed { distribution: Distribution::listed(self.ranks(), left.into_left(), along), open })
     }
 
     /// Where tokens stand for certain.
@@ -195,7 +196,10 @@ impl<'a> Looked<'a> {
         };
         let kept = tokens.iter().map(weighed).collect();
         let open = rest.map(|rest| tokens.partition_point(|token| token.precedes(&rest.edge)));
-        Ok(Processed { distribution: Distribution::listed(self.ranks(), (kept, max, scale, None), None), open })
+        Ok(Processed {
+            distribution: Distribution::listed(self.ranks(), Left { kept, max, scale, seen: None }, None),
+            open,
+        })
     }
 
     /// What ends the text where nothing else is certain.

@@ -26,7 +26,7 @@ fn candidates(probs: &[f64]) -> Vec<Candidate> {
 }
 
 fn after(probs: &[f64], filters: Filters, chain: Chain<'_>) -> Vec<(u32, f64)> {
-    let left = chain::run((candidates(probs), probs.len()), &filters, &chain);
+    let left = chain::run(candidates(probs), probs.len(), &filters, &chain);
     let total = left.total() as f64;
     let mut left: Vec<_> = left.kept().iter().map(|w| (w.candidate.token, w.mass as f64 / total)).collect();
     left.sort_by_key(|&(token, _)| token);
@@ -202,8 +202,7 @@ fn xtc_spares_what_is_protected_and_weighs_anew() {
     let left = after(&down, FILTERS, Chain { protected: &[0], ..chained(&step) });
     assert_eq!(left.iter().map(|l| l.0).collect::<Vec<_>>(), [0, 2, 3]);
     let rare = [1.0 - 3e-15, 1e-15, 2e-15];
-    let left =
-        chain::run((candidates(&rare), 3), &FILTERS, &chained(&[Step::Xtc { probability: 1.0, threshold: 0.0 }]));
+    let left = chain::run(candidates(&rare), 3, &FILTERS, &chained(&[Step::Xtc { probability: 1.0, threshold: 0.0 }]));
     assert_eq!(left.kept().iter().map(|w| (w.candidate.token, w.mass)).collect::<Vec<_>>(), [(1, MASS_ONE)]);
 }
 
@@ -262,10 +261,10 @@ fn the_order_is_what_it_says() {
 
 #[test]
 fn a_temperature_beside_another_multiplies() {
-    let mut left = Candidates::new((candidates(&FOUR), 4), 1);
+    let mut left = Candidates::new(candidates(&FOUR), 4, 1);
     left.cool(2.0);
     left.cool(3.0);
-    let mut once = Candidates::new((candidates(&FOUR), 4), 1);
+    let mut once = Candidates::new(candidates(&FOUR), 4, 1);
     once.cool(6.0);
     assert_eq!(left, once);
 }
@@ -360,7 +359,7 @@ fn mirostat_learns() {
         let (steps, mut sum) = ([Step::MirostatV2 { tau, eta: 0.1 }], 0.0);
         let mut state = remembering(Some(2.0 * f64::from(tau)), None);
         for position in 0..2000u64 {
-            let left = chain::run((candidates(&probs), probs.len()), &FILTERS, &Chain { state, ..chained(&steps) });
+            let left = chain::run(candidates(&probs), probs.len(), &FILTERS, &Chain { state, ..chained(&steps) });
             let point = draw_point(uniform(1, position, Purpose::Sample), left.total());
             let mut below = 0;
             let drawn = left.kept().iter().find(|w| {

@@ -34,7 +34,7 @@ fn left(engine: EngineOrder, exponents: &[i32], change: impl FnOnce(&mut Samplin
     let steps: Vec<Step> = [Step::Temperature].into_iter().chain(on.filter_map(|s| s.step(&params))).collect();
     let protected = params.samplers.xtc_ignore_token_ids.clone();
     let chain = Chain { protected: &protected, min_keep: params.samplers.min_keep, ..chained(&steps) };
-    let left = chain::run((halves(exponents), exponents.len()), &filters, &chain);
+    let left = chain::run(halves(exponents), exponents.len(), &filters, &chain);
     let mut tokens: Vec<u32> = left.kept().iter().map(|w| w.candidate.token).collect();
     tokens.sort_unstable();
     tokens
@@ -43,7 +43,7 @@ fn left(engine: EngineOrder, exponents: &[i32], change: impl FnOnce(&mut Samplin
 #[test]
 fn masses_of_these_rows_are_exact() {
     let filters = Filters { temperature: PLAIN, ..FILTERS };
-    let left = chain::run((halves(&[0, 1, 1, 3]), 4), &filters, &chained(&[Step::Temperature]));
+    let left = chain::run(halves(&[0, 1, 1, 3]), 4, &filters, &chained(&[Step::Temperature]));
     let masses: Vec<u64> = left.kept().iter().map(|w| w.mass).collect();
     assert_eq!(masses, [MASS_ONE, MASS_ONE / 2, MASS_ONE / 2, MASS_ONE / 8]);
 }
@@ -83,7 +83,7 @@ fn sglang_cuts_one_distribution_unless_there_is_a_min_p() {
     assert_eq!(params(0.01).steps(), None, "the order of this project");
     // Shares 1/2 and 1/4 of all, 2/3 and 1/3 of the first two.
     let kept = |steps: &[Step]| {
-        chain::run((halves(&[1, 2, 3, 3]), 4), &params(0.0).filters(0), &chained(steps)).kept().iter().count()
+        chain::run(halves(&[1, 2, 3, 3]), 4, &params(0.0).filters(0), &chained(steps)).kept().iter().count()
     };
     assert_eq!((kept(&joint), kept(&[Step::Temperature, Step::TopK, Step::TopP])), (2, 1));
 }
@@ -115,7 +115,7 @@ fn some_have_min_p_before_top_p() {
         let own = vec![Step::Temperature, Step::TopK, Step::TopP, Step::MinP];
         // Masses 1, 1/4 and four of 1/8: the first has 4/5 of what min-p leaves, and 4/7 of all.
         let steps = params.steps().unwrap_or(own);
-        chain::run((halves(&[0, 2, 3, 3, 3, 3]), 6), &params.filters(0), &chained(&steps)).kept().len()
+        chain::run(halves(&[0, 2, 3, 3, 3, 3]), 6, &params.filters(0), &chained(&steps)).kept().len()
     };
     assert_eq!([Vllm, TensorrtLlm, ExllamaV3].map(kept), [1, 1, 1]);
     let last = [Transformers, TextGenerationWebui, Exllama, Sglang, Croupier, MistralRs];

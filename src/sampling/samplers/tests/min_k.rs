@@ -11,7 +11,7 @@ fn left(logits: &[f32], steps: &[Step], min_keep: u32) -> Vec<u32> {
     let candidate = |(token, &logit): (usize, &f32)| Candidate { token: token as u32, logit };
     let candidates = logits.iter().enumerate().map(candidate).collect();
     let filters = Filters { temperature: 50.0, top_k: 2, ..FILTERS };
-    let left = chain::run((candidates, logits.len()), &filters, &Chain { min_keep, ..chained(steps) });
+    let left = chain::run(candidates, logits.len(), &filters, &Chain { min_keep, ..chained(steps) });
     left.kept().iter().map(|w| w.candidate.token).collect()
 }
 

@@ -47,7 +47,7 @@ fn its_order() {
 #[test]
 fn it_sees_3000_tokens() {
     let kept = |steps: &[Step], filters: Filters| {
-        chain::run((halves(&[0; 5000]), 5000), &filters, &chained(steps)).kept().iter().count()
+        chain::run(halves(&[0; 5000]), 5000, &filters, &chained(steps)).kept().iter().count()
     };
     let top_p = steps(|p| p.top_p = 0.9);
     assert_eq!(top_p, [Step::AtMost(3000), Step::TopP]);
@@ -81,7 +81,7 @@ fn its_tail_free_keeps_one_fewer() {
         let step = [Step::Temperature, Step::TfsOneFewer(0.8)];
         let chain = Chain { min_keep, ..chained(&step) };
         let filters = Filters { temperature: PLAIN, ..FILTERS };
-        chain::run((halves(&[0, 1, 2, 3, 3]), 5), &filters, &chain).kept().len()
+        chain::run(halves(&[0, 1, 2, 3, 3]), 5, &filters, &chain).kept().len()
     };
     assert_eq!([1, 2, 3, 9].map(kept), [2, 2, 3, 5]);
 }
