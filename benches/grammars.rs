@@ -9,7 +9,7 @@
 #![allow(clippy::print_stdout, clippy::unwrap_used)]
 
 use croupier::grammar::fill::{Wanted, masks};
-use croupier::grammar::propose::proposals;
+use croupier::grammar::propose::{ToDraft, proposals};
 use croupier::grammar::{Ahead, Grammar, Grammars, Patience, Text};
 use croupier::params::grammar::{GrammarKind, GrammarParams, GrammarStart};
 use croupier::permits::Counter;
@@ -206,7 +206,7 @@ fn drafts(name: &str, grammar: &Arc<Grammar>, tokens: &[u32]) {
     let mut forced = 0;
     for (at, token) in tokens.iter().enumerate() {
         texts.iter_mut().for_each(|text| text.push(*token));
-        let asked = texts.iter().map(|text| (text, vec![], DRAFT)).collect();
+        let asked = texts.iter().map(|text| ToDraft { text, own: vec![], most: DRAFT }).collect();
         let started = Instant::now();
         let draft = proposals(asked).pop().unwrap().tokens;
         drafted.push(micros(started.elapsed()));

@@ -14,7 +14,7 @@ use super::step::{Done, Open, Opened, RowFailure, RowStatus, Step, StepReply, Wo
 use super::verify::Lot;
 use super::{HERE_BYTES, grammar, memory};
 use crate::backend::Backend;
-use crate::grammar::Text;
+use crate::grammar::propose::ToDraft;
 use crate::limits::Limits;
 use crate::metrics::{Last, Metrics, ModelMetrics, Repeated, Stage, WorkKind};
 use crate::permits::Permit;
@@ -243,7 +243,7 @@ pub(super) struct Worked {
 
 impl Worked {
     /// See [`Sequence::draft_by_grammar`], where tokens were emitted.
-    pub(super) fn draft_by_grammar<'t>(&self, table: &'t Table) -> Option<(&'t Text, Vec<u32>, usize)> {
+    pub(super) fn draft_by_grammar<'t>(&self, table: &'t Table) -> Option<ToDraft<'t>> {
         self.done.as_ref().ok()?.next()?;
         table.get(self.sequence?)?.draft_by_grammar()
     }

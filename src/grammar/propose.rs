@@ -25,17 +25,28 @@ impl Proposed {
     }
 }
 
-/// What to draft behind each text: the draft that comes with it, as far as its grammar allows, or up to so many tokens that
-/// spell what the grammar forces, whichever is longer. Nothing for texts about which the next row will tell what is wrong; where
-/// a text's turn does not come in time, its draft as it is.
+/// What to draft behind a text.
+#[derive(Debug)]
+pub struct ToDraft<'t> {
+    /// Where the text stands in its grammar.
+    pub text: &'t Text,
+    /// What a proposer would draft, which knows nothing of the grammar.
+    pub own: Vec<u32>,
+    /// At most so many tokens.
+    pub most: usize,
+}
+
+/// What to draft behind each text: its own draft, as far as its grammar allows, or tokens that spell what the grammar forces,
+/// whichever is longer. Nothing for texts about which the next row will tell what is wrong; where
+/// a text's turn does not come in time, its own draft as it is.
 #[must_use]
-pub fn proposals(texts: Vec<(&Text, Vec<u32>, usize)>) -> Vec<Proposed> {
+pub fn proposals(texts: Vec<ToDraft<'_>>) -> Vec<Proposed> {
     within(texts, MOST_WAIT)
 }
 
-pub(super) fn within(texts: Vec<(&Text, Vec<u32>, usize)>, most_wait: Duration) -> Vec<Proposed> {
-    let drafts: Vec<Vec<u32>> = texts.iter().map(|(_, own, _)| own.clone()).collect();
-    let asked = |(text, own, most): (&Text, Vec<u32>, usize)| {
+pub(super) fn within(texts: Vec<ToDraft<'_>>, most_wait: Duration) -> Vec<Proposed> {
+    let drafts: Vec<Vec<u32>> = texts.iter().map(|text| text.own.clone()).collect();
+    let asked = |ToDraft { text, own, most }: ToDraft<'_>| {
         Asked::new(Arc::clone(text.place()), move |place| place.propose(&own, most))
     };
     let found = together(texts.into_iter().map(asked).collect(), most_wait).into_iter().zip(drafts);

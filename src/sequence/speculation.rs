@@ -1,7 +1,7 @@
 //! What a sequence remembers to propose draft tokens and to say how many are worth while.
 
-use super::{Sequence, Text};
-use crate::grammar::propose::Proposed;
+use super::Sequence;
+use crate::grammar::propose::{Proposed, ToDraft};
 use crate::params::{DraftLengthParams, MAX_DRAFT_TOKENS, ProposerKind, SamplingParams};
 use crate::speculative::advice::Acceptance;
 use crate::speculative::propose::Proposer;
@@ -222,13 +222,12 @@ impl Sequence {
         draft.iter().take_while(may_come).count()
     }
 
-    /// Where it stands in its grammar, what it would draft next otherwise, and how many tokens that may be; `None` where a
-    /// grammar has no part in that.
+    /// What to draft next, where a grammar has a part in that.
     #[must_use]
-    pub fn draft_by_grammar(&self) -> Option<(&Text, Vec<u32>, usize)> {
+    pub fn draft_by_grammar(&self) -> Option<ToDraft<'_>> {
         let (text, speculation) = (self.text()?, self.speculation.as_deref()?);
         let most = speculation.most_proposed().min(self.most_drafted());
-        (most > 0 && self.finished.is_none()).then(|| (text, speculation.proposed().to_vec(), most))
+        (most > 0 && self.finished.is_none()).then(|| ToDraft { text, own: speculation.proposed().to_vec(), most })
     }
 
     /// Takes in what its grammar makes of what was proposed, and says what to draft next. What a budget forces goes before what the

@@ -1,11 +1,11 @@
 //! What a grammar forces, and how far it lets others propose.
 
-use super::super::propose::{Proposed, within};
+use super::super::propose::{Proposed, ToDraft, within};
 use super::*;
 use std::time::Duration;
 
 pub(super) fn proposed(text: &Text, own: &[u32], most: usize) -> Proposed {
-    within(vec![(text, own.to_vec(), most)], Duration::from_secs(60)).pop().expect("one text")
+    within(vec![ToDraft { text, own: own.to_vec(), most }], Duration::from_secs(60)).pop().expect("one text")
 }
 
 fn forced(text: &Text) -> Vec<u32> {
