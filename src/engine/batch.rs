@@ -95,7 +95,7 @@ impl Batch {
             } else if expired {
                 Err(RowFailure::new(RowStatus::DeadlineExceeded, "the step's deadline passed before its rows started"))
             } else {
-                plan_work(&mut stream.table, work, (&step, &mut costs), self.number, limits)
+                plan_work(&mut stream.table, work, &step, &mut costs, self.number, limits)
             };
             let room = &mut permits.in_flight.reply;
             let planned =
@@ -135,7 +135,7 @@ impl Batch {
                     Planned::Rows(count) => {
                         for row in 0..*count {
                             let logits = logits.row(work.first_row + row as u64)?;
-                            rows.push(RowSource::new((logits, work.masks.row(row)), kind, sequence, row)?);
+                            rows.push(RowSource::new(logits, work.masks.row(row), kind, sequence, row)?);
                         }
                     }
                     Planned::Verify(_) => {

@@ -145,7 +145,7 @@ impl Handle {
         origin: impl Into<Origin>,
         capacity: usize,
     ) -> Result<StreamHandle, Error> {
-        self.open(self.admission.table(), permit, origin.into(), (capacity, self.admission.replies()))
+        self.open(self.admission.table(), permit, origin.into(), capacity, self.admission.replies())
     }
 
     /// A place among the stateless calls whose messages are on their way.
@@ -193,18 +193,19 @@ impl Handle {
             _ => Ok(open),
         };
         let open = open.map(all_or_nothing).collect::<Result<_, _>>()?;
-        let stream = self.open(table, Arc::new(places), origin.into(), (1, room))?;
+        let stream = self.open(table, Arc::new(places), origin.into(), 1, room)?;
         stream.queue(Queued::new(step, open, permits))?;
         Ok(stream)
     }
 
-    /// `capacity`: at most so many steps, and the room of their replies.
+    /// A stream of at most `capacity` steps, with `room` for their replies.
     fn open(
         &self,
         table: Table,
         permit: Arc<Permit>,
         origin: Origin,
-        (capacity, room): (usize, Arc<Counter>),
+        capacity: usize,
+        room: Arc<Counter>,
     ) -> Result<StreamHandle, Error> {
         let (sender, replies) = mpsc::channel(capacity.max(1));
         let table = table.recorded(origin.model.sequence_acceptance.clone());

@@ -47,13 +47,14 @@ pub(super) struct Costs {
 }
 
 impl Costs {
-    /// Adds what rows of a sequence cost.
+    /// Adds what `rows` of the step cost, from `first` on, for a sequence.
     fn add(
         &mut self,
         kind: &WorkKind,
         sequence: &Sequence,
-        (first, rows): (u64, usize),
         step: &Step,
+        first: u64,
+        rows: usize,
     ) -> Result<(), RowFailure> {
         let is_raw = matches!(kind, WorkKind::Score(score) if score.logprobs.mode == LogprobsMode::Raw);
         if sequence.explains() && !is_raw && !matches!(kind, WorkKind::Draft(_)) {
@@ -95,7 +96,8 @@ impl Costs {
 pub(super) fn plan_work(
     table: &mut Table,
     work: &Work,
-    (step, costs): (&Step, &mut Costs),
+    step: &Step,
+    costs: &mut Costs,
     batch: u64,
     limits: &Limits,
 ) -> Result<Planned, RowFailure> {
@@ -110,7 +112,7 @@ pub(super) fn plan_work(
     }
     step.logits.check(first, rows, matches!(planned, Planned::Verify(_)))?;
     if let Some(sequence) = sequence {
-        costs.add(kind, sequence, (first, rows), step)?;
+        costs.add(kind, sequence, step, first, rows)?;
     }
     if let Some(id) = work.sequence_id {
         take_room(table, id, work, step)?;

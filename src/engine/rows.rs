@@ -52,7 +52,8 @@ enum Asked<'a> {
 impl<'a> RowSource<'a> {
     /// Row `row` of a work; `None` if it needs a sequence and has none.
     pub(super) fn new(
-        (logits, mask): (Logits<'a>, Option<TokenMask<'a>>),
+        logits: Logits<'a>,
+        mask: Option<TokenMask<'a>>,
         kind: &'a WorkKind,
         sequence: Option<&'a Sequence>,
         row: usize,

@@ -185,7 +185,7 @@ impl State {
 
     /// Commits a batch's tokens and hands out its replies; those last that say what a grammar forces next, which takes a while.
     pub(super) fn commit(&mut self, batch: Batch, now: Instant) {
-        let (mut results, times) = (batch.results, (batch.now, now));
+        let (mut results, started) = (batch.results, batch.now);
         let (mut later, mut waiting) = (Vec::new(), HashSet::new());
         for taken in batch.steps {
             let Some(stream) = self.streams.get_mut(&taken.stream) else {
@@ -198,7 +198,7 @@ impl State {
                 waiting.insert(finished.stream);
                 later.push(finished);
             } else {
-                stream.answer(finished, &self.metrics, times);
+                stream.answer(finished, &self.metrics, started, now);
             }
         }
         if later.is_empty() {
@@ -209,7 +209,7 @@ impl State {
         self.metrics.grammar_wait.record(asked.elapsed());
         for finished in later {
             if let Some(stream) = self.streams.get_mut(&finished.stream) {
-                stream.answer(finished, &self.metrics, times);
+                stream.answer(finished, &self.metrics, started, now);
             }
         }
     }
@@ -304,7 +304,7 @@ impl Stream {
         finished.work.iter().any(|worked| worked.draft_by_grammar(&self.table).is_some())
     }
 
-    fn answer(&mut self, finished: Finished, metrics: &Metrics, (started, finished_at): (Instant, Instant)) {
+    fn answer(&mut self, finished: Finished, metrics: &Metrics, started: Instant, finished_at: Instant) {
         let Finished { step, open, work, permits, .. } = finished;
         let InFlight { message, rows, reply: mut room } = permits;
         for worked in &work {

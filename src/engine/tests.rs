@@ -250,8 +250,8 @@ fn processed_scores_do_not_depend_on_rounds() {
     let kind = WorkKind::Score(Score { tokens, logprobs });
     let text = sequence(|p| (p.frequency_penalty, p.bad_words) = (0.5, vec![vec![1, 2], vec![0, 1, 3]]));
     let logits = block(8);
-    let row = |row: usize| (logits.row(row as u64).expect("a row"), None);
-    let source = |at| rows::RowSource::new(row(at), &kind, Some(&text), at).expect("a source");
+    let row = |row: usize| logits.row(row as u64).expect("a row");
+    let source = |at| rows::RowSource::new(row(at), None, &kind, Some(&text), at).expect("a source");
     let sources: Vec<_> = (0..8).map(source).collect();
     let mut backend = CpuBackend::new(1);
     let whole = rows::run_rows(&sources, usize::MAX, &mut backend);
@@ -265,7 +265,7 @@ fn processed_scores_do_not_depend_on_rounds() {
     for (at, result) in whole.iter().enumerate() {
         let single = Score { tokens: vec![score.tokens[at]], logprobs: score.logprobs.clone() };
         let single = WorkKind::Score(single);
-        let source = rows::RowSource::new(row(at), &single, Some(&grown), 0);
+        let source = rows::RowSource::new(row(at), None, &single, Some(&grown), 0);
         assert_eq!(&rows::run_rows(&[source.expect("a source")], 0, &mut backend)[0], result);
         grown.commit(score.tokens[at]);
     }

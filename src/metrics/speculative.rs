@@ -4,7 +4,7 @@
 use super::catalog as cat;
 use super::labelled::labelled;
 use super::repeats::Repeats;
-use crate::speculative::verified::{Came, Chances, Shifts, Trial};
+use crate::speculative::verified::{Came, Chances, Held, Shifts, Trial};
 use metrics::{Counter, Histogram, Recorder};
 use std::sync::OnceLock;
 
@@ -155,7 +155,7 @@ impl Speculation {
             handles.shifts(r, labels, trial);
             // Acceptance did not come to these.
             if trial.depth <= round.accepted {
-                handles.trial(r, labels, trial, (round, is_new));
+                handles.trial(r, labels, trial, round, is_new);
             }
         }
         // One at each depth of the path that was taken. Tests of a tree may have accepted others beside it.
@@ -212,7 +212,7 @@ impl Handles {
         let Some(own) = trial.overlap() else { return };
         let [model, proposer] = labels;
         for ((shift, handles), held) in SHIFTS.iter().zip(&self.shifts).zip(overlaps(trial.shifts, own)) {
-            let Some((overlap, own)) = held else { continue };
+            let Some(Held { shifted, own }) = held else { continue };
             let labels = [model, proposer, ("shift", *shift)];
             let handles = handles.get_or_init(|| Shift {
                 own: cat::SPEC_OWN_OVERLAP.as_histogram(r, &labels),
@@ -220,14 +220,14 @@ impl Handles {
                 count: cat::SPEC_SHIFTED_DRAFTS.as_counter(r, &labels),
             });
             handles.own.record(own);
-            handles.shifted.record(overlap);
+            handles.shifted.record(shifted);
             // A token that is certain, and is what another row is certain of, says nothing.
             let has_chance = trial.chances.is_some_and(|chances| chances.own.mean < 1.0);
-            handles.count.increment(u64::from(has_chance && overlap - own > SHIFTED_BY));
+            handles.count.increment(u64::from(has_chance && shifted - own > SHIFTED_BY));
         }
     }
 
-    fn trial(&self, r: &dyn Recorder, labels: Labels<'_>, trial: &Trial, (round, is_new): (&Round<'_>, bool)) {
+    fn trial(&self, r: &dyn Recorder, labels: Labels<'_>, trial: &Trial, round: &Round<'_>, is_new: bool) {
         let position = self.position(r, labels, trial.depth);
         position.tested.increment(1);
         if let Some(expected) = trial.expected.filter(|_| round.one_by_one && is_new) {
@@ -273,8 +273,9 @@ impl Position {
     }
 }
 
-fn overlaps(shifts: Shifts, own: f64) -> [Option<(f64, f64)>; SHIFTS.len()] {
-    [shifts.late_and_own(own), shifts.early_and_own(own)]
+/// In the order of [`SHIFTS`].
+fn overlaps(shifts: Shifts, own: f64) -> [Option<Held>; SHIFTS.len()] {
+    [shifts.late_held(own), shifts.early_held(own)]
 }
 
 /// Values of the label `reason`: what a rejection points to. A token is ruled out by a mask or a filter, and also by being so

@@ -115,7 +115,7 @@ impl Block {
             if plan.measure {
                 come_to(positions, node)?;
             }
-            let mut trial = plan.trial(positions, (node, node), factor, node < self.accepted);
+            let mut trial = plan.trial(positions, node, node, factor, node < self.accepted);
             // Behind the token at which acceptance stopped, nothing is rejected for its own sake.
             trial.rejected_rank = trial.rejected_rank.filter(|_| node == self.accepted);
             trials.push(trial);

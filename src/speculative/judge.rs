@@ -41,7 +41,7 @@ enum Verdict {
 
 impl Verdict {
     /// Of the position come to, behind so many draft tokens.
-    fn of(plan: &Plan<'_>, (row, depth): (usize, usize), here: &mut impl Positions) -> Result<Self, VerifyError> {
+    fn of(plan: &Plan<'_>, row: usize, depth: usize, here: &mut impl Positions) -> Result<Self, VerifyError> {
         Ok(match &plan.rule {
             _ if plan.is_strict(row) => Self::Among(vec![here.draw(plan.numbers.sample(depth))]),
             AcceptanceRule::Typical(typical) => Self::From(typical.threshold(here.entropy())),
@@ -126,7 +126,7 @@ impl<P: Positions> Walk<'_, P> {
 
     fn verdict(&mut self, path: &[usize]) -> Result<Verdict, VerifyError> {
         let row = self.come_to(path)?;
-        Verdict::of(self.plan, (row, path.len()), self.positions)
+        Verdict::of(self.plan, row, path.len(), self.positions)
     }
 
     fn judge(&mut self, verdict: &Verdict, node: usize) -> bool {

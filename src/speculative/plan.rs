@@ -55,7 +55,8 @@ impl Plan<'_> {
     pub(super) fn trial(
         &self,
         positions: &mut impl Positions,
-        (node, depth): (usize, usize),
+        node: usize,
+        depth: usize,
         factor: f64,
         accepted: bool,
     ) -> Trial {
@@ -63,21 +64,30 @@ impl Plan<'_> {
         if !self.measure {
             return trial;
         }
-        let (in_common, variation) = overlap(positions, 1.0, node);
-        let expected = if factor == 1.0 { in_common } else { overlap(positions, factor, node).0 };
-        trial.measured(positions, expected, variation)
+        let whole = overlap(positions, 1.0, node);
+        let of_left = if factor == 1.0 { whole } else { overlap(positions, factor, node) };
+        trial.measured(positions, of_left.in_common, whole.beyond)
     }
 }
 
-/// What `factor` times what is left here has in common with a draft distribution, the sum of min over all tokens, and what it has
-/// beyond it. Of a distribution with one token that token's probability tells, so that nothing has to be summed up.
-pub(super) fn overlap(positions: &mut impl Positions, factor: f64, node: usize) -> (f64, f64) {
+/// What is left at a position, held against a draft distribution.
+#[derive(Clone, Copy)]
+pub(super) struct Overlap {
+    /// The sum of min over all tokens.
+    pub(super) in_common: f64,
+    /// What is left beyond that.
+    pub(super) beyond: f64,
+}
+
+/// Of `factor` times what is left here. Of a distribution with one token that token's probability tells, so that nothing has to be
+/// summed up.
+pub(super) fn overlap(positions: &mut impl Positions, factor: f64, node: usize) -> Overlap {
     if positions.proposed(node) == 1.0 {
         let in_common = (factor * positions.share(positions.token(node))).min(1.0);
-        return (in_common, factor - in_common);
+        return Overlap { in_common, beyond: factor - in_common };
     }
     let beyond = positions.beyond(factor, node);
-    (common(factor, beyond), beyond)
+    Overlap { in_common: common(factor, beyond), beyond }
 }
 
 /// What samplers remember after each emitted token.

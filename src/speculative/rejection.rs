@@ -47,7 +47,7 @@ pub(super) fn deal(
             Some(plain) => plain == token,
             None => unit(plan.numbers.accept(plan.tree.spot(node))) * here.proposed(node) < here.share(token),
         };
-        let trial = plan.trial(here, (node, depth), 1.0, accepted);
+        let trial = plan.trial(here, node, depth, 1.0, accepted);
         let number = if certain { plan.numbers.sample(depth) } else { trial.number };
         trials.push(Trial { is_first: nth == 0, number, ..trial });
         if accepted {

@@ -36,7 +36,7 @@ pub(super) fn measure(plan: &Plan<'_>, positions: &mut impl Positions, trials: &
     positions.look_aside();
     let mut in_common = |row, node| {
         positions.come_to(row).ok()?;
-        Some(overlap(positions, 1.0, node).0)
+        Some(overlap(positions, 1.0, node).in_common)
     };
     let second = plan.tree.children(Some(first.index)).first();
     // In this order: where the first draft token was rejected, row 0 is the one that was come to last.

@@ -114,17 +114,26 @@ pub struct Shifts {
 }
 
 impl Shifts {
-    /// Late, and what it is held against, where the first draft token and its own row have so much in common.
+    /// Late rows, where the first draft token and its own row have `own` in common.
     #[must_use]
-    pub fn late_and_own(&self, own: f64) -> Option<(f64, f64)> {
-        self.late.map(|late| (late, own.max(self.next.unwrap_or(0.0))))
+    pub fn late_held(&self, own: f64) -> Option<Held> {
+        self.late.map(|shifted| Held { shifted, own: own.max(self.next.unwrap_or(0.0)) })
     }
 
-    /// Early, and what it is held against.
+    /// Early rows, likewise.
     #[must_use]
-    pub fn early_and_own(&self, own: f64) -> Option<(f64, f64)> {
-        self.early.map(|early| (early, own))
+    pub fn early_held(&self, own: f64) -> Option<Held> {
+        self.early.map(|shifted| Held { shifted, own })
     }
+}
+
+/// How well a draft fits rows that are shifted, held against how well it fits its own.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Held {
+    /// What it has in common with shifted rows.
+    pub shifted: f64,
+    /// What it has in common with its own.
+    pub own: f64,
 }
 
 /// How likely a draft token was.
