@@ -14,7 +14,7 @@ pub use device_memory::DeviceMemory;
 use crate::sampling::row::RowResult;
 use std::sync::Arc;
 
-/// The thread that brings a batch of at most so many bytes samples it alone, whatever the backend: 40 to 100 us of work. Waking another
+/// The thread that brings a batch of at most so many bytes samples it itself, whatever the backend: 40 to 100 us of work. Waking another
 /// one takes about as long, in time for the first row and in processor time that others want.
 pub const ALONE_BYTES: usize = 2 << 20;
 

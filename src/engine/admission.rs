@@ -19,7 +19,7 @@ pub(super) struct Admission {
     /// Steps that wait for their shards, and those behind them: they may wait for seconds, and must not keep others out.
     held: Arc<Counter>,
     /// Stateless calls whose messages are on their way; then each is a step.
-    alone: Arc<Counter>,
+    stateless: Arc<Counter>,
     bytes: Arc<Counter>,
     parts: Parts,
     rows: Arc<Counter>,
@@ -108,7 +108,7 @@ impl Admission {
         Self {
             queued: Counter::new(limits.max_queued_steps, metrics.queue_depth.clone()),
             held: Counter::new(limits.max_queued_steps, Gauge::noop()),
-            alone: Counter::new(limits.max_queued_steps, Gauge::noop()),
+            stateless: Counter::new(limits.max_queued_steps, Gauge::noop()),
             parts: Parts::new(&bytes, limits.max_message_bytes),
             bytes,
             held_rows: rows.part(limits.max_rows_in_flight() / 2),
@@ -164,8 +164,8 @@ impl Admission {
     }
 
     /// A place for a stateless call until its message is there.
-    pub(super) fn alone(&self) -> Result<Permit, Refusal> {
-        self.alone.take(1).ok_or(Refusal::QueueFull)
+    pub(super) fn stateless(&self) -> Result<Permit, Refusal> {
+        self.stateless.take(1).ok_or(Refusal::QueueFull)
     }
 
     /// Room for a message that is on its way.
@@ -201,7 +201,7 @@ impl Admission {
     }
 
     /// Room for the answers of stateless calls.
-    pub(super) fn replies_alone(&self) -> Arc<Counter> {
+    pub(super) fn answers(&self) -> Arc<Counter> {
         Arc::clone(&self.parts.answers)
     }
 

@@ -58,7 +58,7 @@ impl Batch {
         }
     }
 
-    /// Whether the step's rows fit. A step alone always does.
+    /// Whether the step's rows fit. Any step's do in a batch that has none.
     pub(super) fn has_room_for(&self, step: &Step, limits: &Limits) -> bool {
         let fits = |taken: usize, more: usize, limit: usize| taken.saturating_add(more) <= limit;
         self.rows == 0

@@ -14,7 +14,7 @@ use std::sync::mpsc::{Receiver, TryRecvError};
 use std::sync::{Mutex, MutexGuard, TryLockError};
 use std::time::Instant;
 
-/// Everything a batch needs. Whoever has it runs the engine, alone.
+/// Everything a batch needs. Whoever has it runs the engine; nobody else does meanwhile.
 pub(super) struct Core {
     pub(super) state: State,
     pub(super) inbox: Receiver<Command>,

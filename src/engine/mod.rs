@@ -152,8 +152,8 @@ impl Handle {
     ///
     /// # Errors
     /// When there are too many.
-    pub fn admit_alone(&self) -> Result<Permit, Error> {
-        self.admission.alone().map_err(Error::Refused)
+    pub fn admit_stateless(&self) -> Result<Permit, Error> {
+        self.admission.stateless().map_err(Error::Refused)
     }
 
     /// Room for a message of so many bytes that is on its way.
@@ -164,7 +164,7 @@ impl Handle {
         self.admission.message(bytes).map_err(Error::Refused)
     }
 
-    /// A place for a step that will run alone, and room for its message; to be taken before anything is made of that.
+    /// A place for the step of a stateless call, and room for its message; to be taken before anything is made of that.
     ///
     /// # Errors
     /// When there is too little.
@@ -172,12 +172,12 @@ impl Handle {
         self.admission.place(message_bytes, false).map_err(Error::Refused)
     }
 
-    /// Runs a step on a stream of its own, with the sequences that `open` builds. Room for all it needs is taken before
+    /// Runs the step of a stateless call on a stream of its own, with the sequences that `open` builds. Room for all it needs is taken before
     /// the engine hears of it, so either all of its sequences can be opened, or nothing happens.
     ///
     /// # Errors
     /// When the step is refused, before anything is built unless it is for lack of room for what was, or the engine has stopped.
-    pub fn run_alone(
+    pub fn run_stateless(
         &self,
         place: Place,
         step: Step,
@@ -185,7 +185,7 @@ impl Handle {
         origin: impl Into<Origin>,
     ) -> Result<StreamHandle, Error> {
         let openings = open.len();
-        let room = self.admission.replies_alone();
+        let room = self.admission.answers();
         let permits = self.admission.step(place, &step, openings, &room).map_err(Error::Refused)?;
         let (table, places) = self.admission.reserved_table(openings).map_err(Error::Refused)?;
         let all_or_nothing = |open: Open| match open.sequence {

@@ -5,7 +5,7 @@ use crate::limits::Limits;
 use tokio::runtime::{Handle, RuntimeFlavor};
 
 /// Stateless calls that may take long to take in, at once. Others wait, with neither a thread nor a place in the queue, and may leave.
-const MOST_ALONE: usize = 32;
+const MOST_LONG_CALLS: usize = 32;
 /// Streams have one each, but no more than this: a system may not give any number of threads.
 const MOST_STREAMS: usize = 1024;
 /// For files that are read and names that are looked up.
@@ -18,12 +18,12 @@ pub(super) fn blocking<T>(long: bool, work: impl FnOnce() -> T) -> T {
 }
 
 /// Stateless calls that may take long to take in, at once. They have a place in the queue each, and leave most to others.
-pub(super) fn most_alone(limits: &Limits) -> usize {
-    MOST_ALONE.min(limits.max_queued_steps / 4).max(1)
+pub(super) fn most_long_calls(limits: &Limits) -> usize {
+    MOST_LONG_CALLS.min(limits.max_queued_steps / 4).max(1)
 }
 
 /// Threads that the calls of a server may take beside those of the runtime: one for what a stream opens, and one for what it leases.
 #[must_use]
 pub fn most_threads(limits: &Limits) -> usize {
-    2 * limits.max_streams.min(MOST_STREAMS) + most_alone(limits) + OTHERS
+    2 * limits.max_streams.min(MOST_STREAMS) + most_long_calls(limits) + OTHERS
 }

@@ -129,7 +129,7 @@ struct Shared {
     /// At building long sequences: they are counted once they are there, so no more are on their way than cores can build.
     building: Arc<Turns>,
     /// At taking in stateless calls that may take long.
-    alone: Semaphore,
+    long_calls: Semaphore,
     draining: CancellationToken,
     /// Ends the streams that are open.
     closing: CancellationToken,
@@ -179,7 +179,7 @@ impl Service {
         let (seeds, calls) = (SeedSource::default(), Calls::new(&engine));
         let (draining, closing) = (CancellationToken::new(), CancellationToken::new());
         let Options { given, max_age, ping_timeout, regions: side, tracer } = options;
-        let (given, alone) = (Arc::new(given), Semaphore::new(blocking::most_alone(&limits)));
+        let (given, long_calls) = (Arc::new(given), Semaphore::new(blocking::most_long_calls(&limits)));
         Self {
             shared: Arc::new(Shared {
                 engine,
@@ -189,7 +189,7 @@ impl Service {
                 metrics,
                 seeds,
                 building: Turns::one_per_core(),
-                alone,
+                long_calls,
                 draining,
                 closing,
                 calls,

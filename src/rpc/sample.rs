@@ -119,11 +119,11 @@ async fn turn<'s>(
     if !batch_takes_long(request, &shared.given) {
         return Ok(None);
     }
-    if let Ok(turn) = shared.alone.try_acquire() {
+    if let Ok(turn) = shared.long_calls.try_acquire() {
         return Ok(Some(turn));
     }
-    let _waits = (shared.engine.admit_alone()?, shared.engine.admit_message(bytes)?);
-    let turn = timeout_at(patience.until().into(), shared.alone.acquire()).await;
+    let _waits = (shared.engine.admit_stateless()?, shared.engine.admit_message(bytes)?);
+    let turn = timeout_at(patience.until().into(), shared.long_calls.acquire()).await;
     // It never closes.
     turn.map(Result::ok).map_err(|_| Error::Refused(Refusal::GrammarsBusy))
 }
@@ -147,7 +147,7 @@ fn begin(
     let open = open.map(|(at, wire)| openings.open(wire, unknown.of_opening(at)));
     // They are opened here.
     let origin = Origin { model: shared.metrics.model(&config.model), peer: Arc::clone(caller.peer()) };
-    blocking(take_long, || shared.engine.run_alone(place, step, open, origin))
+    blocking(take_long, || shared.engine.run_stateless(place, step, open, origin))
 }
 
 /// The request as a step, and the rows that it opens sequences for.

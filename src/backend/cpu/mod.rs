@@ -67,7 +67,7 @@ impl Shelf {
 pub struct CpuBackend {
     level: Level,
     threads: usize,
-    /// Threads beside the calling one, which samples too; absent when it is alone.
+    /// Threads beside the calling one, which samples too; absent when there are none.
     pool: Option<rayon::ThreadPool>,
     tools: Shelf,
     share_above_bytes: usize,

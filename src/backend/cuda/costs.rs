@@ -89,11 +89,11 @@ impl Costs {
 }
 
 /// Of teams of one block, which have no barrier but their own, and of others.
-const fn predicted(alone: f32, with_others: f32) -> [Cost; MAX_TEAM as usize] {
-    let mut costs = [Cost { row: 5.0, chunk: alone }; MAX_TEAM as usize];
+const fn predicted(one_block: f32, many_blocks: f32) -> [Cost; MAX_TEAM as usize] {
+    let mut costs = [Cost { row: 5.0, chunk: one_block }; MAX_TEAM as usize];
     let mut at = 1;
     while at < costs.len() {
-        costs[at] = Cost { row: 6.0 + 0.1 * (at + 1) as f32, chunk: with_others };
+        costs[at] = Cost { row: 6.0 + 0.1 * (at + 1) as f32, chunk: many_blocks };
         at += 1;
     }
     costs

@@ -46,7 +46,7 @@ pub(super) fn prove(backend: &mut CudaBackend) -> Result<(), OpenError> {
             let logits = Logits::new(dtype, &bytes);
             let jobs: Vec<RowJob<'_>> = specs(&known).map(|spec| RowJob { logits, spec }).collect();
             prove_rows(backend, &jobs)?;
-            // One alone is laid over the device in another way.
+            // A single one is laid over the device in another way.
             prove_rows(backend, &jobs[..1])?;
             if vocab_size == OF_EACH_TEAM {
                 let broken = broken(dtype, &row);

@@ -87,7 +87,7 @@ fn what_waits_for_somebody_outside_leaves_room_for_steps() {
     assert_eq!(unread.iter().map(Vec::len).collect::<Vec<_>>(), [2, 2, 0, 0], "a stream has one, all have two");
     // Whoever waits for nobody has the last eighth, with replies that report lists, one at a time.
     let two = step(1, vec![], &[1, 2]);
-    for replies in [&streams[2], &admission.replies_alone()] {
+    for replies in [&streams[2], &admission.answers()] {
         let mut one = bench.permits_on(&two, false, replies).expect("it is served");
         assert!(one.in_flight.reply.resize_alone(each), "and may tell what it likes");
     }
@@ -98,7 +98,7 @@ fn what_waits_for_somebody_outside_leaves_room_for_steps() {
     drop((first, messages, coming, held, unread));
     assert_eq!(admission.bytes_in_flight().used(), 0);
     // Rows of steps that are held back are half of those in flight, and none once they wait for nobody.
-    let hold = || std::iter::from_fn(|| bench.permits_on(&two, true, &admission.replies_alone()).ok()).collect();
+    let hold = || std::iter::from_fn(|| bench.permits_on(&two, true, &admission.answers()).ok()).collect();
     let mut held: Vec<StepPermits> = hold();
     assert_eq!(held.len(), 16, "of 64 rows");
     assert!(bench.permits_on(&two, false, &admission.replies()).is_ok());
@@ -124,7 +124,7 @@ fn a_step_that_runs_alone_is_admitted_before_the_engine_hears_of_it() {
     let (handle, inbox) = handle_of(&limits);
     let run = |ids: &[u64]| {
         let (place, step) = (handle.place(0)?, step(1, vec![], ids));
-        handle.run_alone(place, step, opens(ids).into_iter(), Metrics::noop().model("test"))
+        handle.run_stateless(place, step, opens(ids).into_iter(), Metrics::noop().model("test"))
     };
     let refusal = |ids| {
         run(ids).err().and_then(|error| match error {
@@ -173,14 +173,14 @@ fn what_is_refused_builds_nothing_and_takes_nobodys_state() {
         assert_eq!(reason(refused), expected);
     }
     let place = handle.place(0).expect("room");
-    let refused = handle.run_alone(place, shared(17), building(&state, &built), model()).expect_err("no room");
+    let refused = handle.run_stateless(place, shared(17), building(&state, &built), model()).expect_err("no room");
     assert_eq!((reason(refused), built.get(), state.used()), ("ROWS_IN_FLIGHT", 0, 0));
     // What is admitted does, and who has no room for all of it opens none.
     let place = stream.place(0, false).expect("room");
     let admitted = stream.admit(place, shared(1), building(&state, &built)).expect("room");
     assert_eq!((built.get(), state.used()), (3, 3 * one));
     let place = handle.place(0).expect("room");
-    let refused = handle.run_alone(place, shared(1), building(&state, &built), model()).expect_err("no state");
+    let refused = handle.run_stateless(place, shared(1), building(&state, &built), model()).expect_err("no state");
     assert_eq!((reason(refused), built.get()), ("STATE_BYTES", 4));
     drop(admitted);
     assert_eq!((state.used(), handle.open_sequences()), (0, 0));

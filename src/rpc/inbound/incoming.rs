@@ -34,8 +34,8 @@ pub(super) struct Incoming {
     /// When the first bytes came of a message that did not come at once.
     since: Option<std::time::Instant>,
     kind: Kind,
-    /// The place of a stateless batch, and the room of its message.
-    alone: Option<(Permit, Option<Coming>)>,
+    /// Of a stateless call: its place, and the room of its message once its length is known.
+    stateless: Option<(Permit, Option<Coming>)>,
     /// Whether the length of a message is known.
     begun: bool,
     left: Mark,
@@ -64,10 +64,26 @@ impl Incoming {
         (kind, place, caller): (Kind, Option<Permit>, Caller),
         (left, part, told): (Mark, Part, Fault),
     ) -> Self {
-        let (shared, alone) = (Arc::clone(shared), place.map(|place| (place, None)));
+        let (shared, stateless) = (Arc::clone(shared), place.map(|place| (place, None)));
         let (due, begun, fault, since) = (from_now(&shared), false, None, None);
         let (framing, timer, ended) = (BETWEEN, None, false);
-        Self { body, shared, caller, framing, due, timer, since, kind, alone, begun, left, part, told, fault, ended }
+        Self {
+            body,
+            shared,
+            caller,
+            framing,
+            due,
+            timer,
+            since,
+            kind,
+            stateless,
+            begun,
+            left,
+            part,
+            told,
+            fault,
+            ended,
+        }
     }
 
     /// Takes note of bytes that have come. An error tells which of them are not of the message at fault.
@@ -112,7 +128,7 @@ impl Incoming {
         if len > longest {
             return Err(Error::TooLong { len, longest });
         }
-        if let Some((_, room)) = &mut self.alone {
+        if let Some((_, room)) = &mut self.stateless {
             *room = Some(self.shared.engine.admit_message(len)?);
         }
         if len == 0 {
@@ -183,13 +199,13 @@ impl Incoming {
 
     /// The client has left the call, or the connection is gone.
     fn left(&mut self, why: String) -> Poll<Option<Result<Bytes, BoxError>>> {
-        (self.ended, self.alone) = (true, None);
+        (self.ended, self.stateless) = (true, None);
         self.left.set();
         Poll::Ready(Some(Err(Status::cancelled(why).into())))
     }
 
     fn fail(&mut self, error: &Error) -> Poll<Option<Result<Bytes, BoxError>>> {
-        (self.ended, self.alone) = (true, None);
+        (self.ended, self.stateless) = (true, None);
         let status = self.shared.refuse(error, &self.caller);
         self.told.tell(&status);
         Poll::Ready(Some(Err(status.into())))

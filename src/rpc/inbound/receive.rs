@@ -50,7 +50,7 @@ pub(super) enum Kind {
     /// A stream of the sampler, which has its place.
     Stream,
     /// A stateless batch, which has none.
-    Alone,
+    Stateless,
     /// Any other call of one small message.
     Small,
     /// Reflection, a stream of small messages.
@@ -61,7 +61,7 @@ impl Kind {
     fn of(service: &str, method: &str) -> Self {
         match (service, method) {
             (SERVICE_NAME, "Decode" | "Attach") => Self::Stream,
-            (SERVICE_NAME, "Sample") => Self::Alone,
+            (SERVICE_NAME, "Sample") => Self::Stateless,
             (SERVICE_NAME | health_server::SERVICE_NAME, _) => Self::Small,
             _ => Self::Questions,
         }
@@ -69,18 +69,18 @@ impl Kind {
 
     /// Whether the call ends behind its only message.
     pub(super) fn is_single(self) -> bool {
-        matches!(self, Self::Alone | Self::Small)
+        matches!(self, Self::Stateless | Self::Small)
     }
 
     /// Whether its messages have something to sample, or columns of it.
     pub(super) fn is_sampling(self) -> bool {
-        matches!(self, Self::Stream | Self::Alone)
+        matches!(self, Self::Stream | Self::Stateless)
     }
 
     /// A place for a stateless batch among all of these, for any other call but a stream one among those of its connection.
     fn admit(self, shared: &Shared, caller: &Caller) -> Result<(Option<Permit>, Option<Permit>), Error> {
         match self {
-            Self::Alone => Ok((Some(shared.engine.admit_alone()?), None)),
+            Self::Stateless => Ok((Some(shared.engine.admit_stateless()?), None)),
             Self::Small | Self::Questions => {
                 let place = caller.question().ok_or(Error::TooManyCalls(MOST_QUESTIONS))?;
                 Ok((None, Some(place)))
@@ -91,7 +91,7 @@ impl Kind {
 
     pub(super) fn longest(self, limits: &Limits) -> usize {
         match self {
-            Self::Stream | Self::Alone => limits.max_message_bytes,
+            Self::Stream | Self::Stateless => limits.max_message_bytes,
             Self::Small | Self::Questions => SMALL.min(limits.max_message_bytes),
         }
     }
@@ -119,7 +119,7 @@ async fn watch(State(shared): State<Arc<Shared>>, mut request: Request, next: Ne
         }
     };
     // A stream lasts as long as it lasts: tonic bounds the time until it begins.
-    let deadline = if kind == Kind::Alone { Deadline::of(request.headers()) } else { Deadline::default() };
+    let deadline = if kind == Kind::Stateless { Deadline::of(request.headers()) } else { Deadline::default() };
     headers::lighten(request.headers_mut());
     let (heard, left, part) = (call.heard.clone(), call.left.clone(), Part::default());
     request.extensions_mut().insert(heard);
@@ -138,7 +138,7 @@ async fn watch(State(shared): State<Arc<Shared>>, mut request: Request, next: Ne
         call.code = Status::from_header_map(response.headers()).map_or(Code::Ok, |status| status.code());
     }
     let response = match kind {
-        Kind::Alone => deliver::watched(response, &shared, caller),
+        Kind::Stateless => deliver::watched(response, &shared, caller),
         Kind::Stream => outlet::in_pieces(response),
         Kind::Small => outlet::in_place(response, question),
         Kind::Questions => outlet::in_place(fault.ending(response), question),

@@ -107,7 +107,7 @@ impl<S: Sums> Adding<S> {
 
 /// The mass of a block by itself, of any largest exponent.
 #[inline(always)]
-pub(super) unsafe fn alone<S: Sums>(at: *const u8, largest: f32, by: impl Exponents<S>) -> u64 {
+pub(super) unsafe fn block_mass<S: Sums>(at: *const u8, largest: f32, by: impl Exponents<S>) -> u64 {
     // SAFETY: passed on.
     unsafe {
         if largest <= NARROW_Y {

@@ -3,7 +3,7 @@
 // Blocks and vectors are counted, since their number is also their place in the row.
 #![allow(clippy::needless_range_loop)]
 
-use super::lot::{Exponents, alone};
+use super::lot::{Exponents, block_mass};
 use super::{Blocks, has_mass, load};
 use crate::backend::cpu::simd::Format;
 use crate::backend::cpu::simd::sums::{GROUP, Sums};
@@ -118,9 +118,9 @@ pub(in crate::backend::cpu) unsafe fn shaped_sums<S: Sums, F: Format>(
             sums[b] = if !has_mass(largest) {
                 0
             } else if shape.curve.is_some() {
-                alone::<S>(at, largest, Shaped::<S, F, true>(by, PhantomData))
+                block_mass::<S>(at, largest, Shaped::<S, F, true>(by, PhantomData))
             } else {
-                alone::<S>(at, largest, Shaped::<S, F, false>(by, PhantomData))
+                block_mass::<S>(at, largest, Shaped::<S, F, false>(by, PhantomData))
             };
             total += sums[b];
         }

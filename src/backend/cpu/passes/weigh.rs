@@ -3,7 +3,7 @@
 // Blocks and vectors are counted, since their number is also their place in the row.
 #![allow(clippy::needless_range_loop)]
 
-use super::lot::{Adding, Exponents, Plain, alone};
+use super::lot::{Adding, Exponents, Plain, block_mass};
 use super::{BLOCK, Blocks, Keep, PAD, Range, Split, Values, Weigh, exponent, exponents, has_mass, load};
 use crate::backend::cpu::simd::sums::{GROUP, Sums};
 use crate::backend::cpu::simd::{Format, Simd};
@@ -23,7 +23,7 @@ pub(in crate::backend::cpu) unsafe fn sums<S: Sums, F: Format>(
         let (by, mut total) = (Plain::<S, F>::new(weigh), 0);
         for b in 0..rows.count() {
             let largest = weigh.largest(maxima[b]);
-            sums[b] = if has_mass(largest) { alone::<S>(rows.get(b), largest, by) } else { 0 };
+            sums[b] = if has_mass(largest) { block_mass::<S>(rows.get(b), largest, by) } else { 0 };
             total += sums[b];
         }
         total
