@@ -254,7 +254,7 @@ impl App {
         self.secrets.watch(&mut background, &self.requests, &self.metrics);
         health.set(State::Ready).await;
         self.addresses.log_ready(&self.info);
-        serving.run(stop, (engine_ended, background), exporting, &health, &self.config).await
+        serving.run(stop, engine_ended, background, exporting, &health, &self.config).await
     }
 }
 

@@ -95,7 +95,7 @@ impl axum::serve::Listener for Listener {
         let io = self.acceptor.next(&self.socket).await;
         let peer = io.peer_addr().unwrap_or_else(|_| SocketAddr::from(([0, 0, 0, 0], 0)));
         let place = self.place().await;
-        (Connection::new(io, (place, self.spare.behind()), self.bounds, self.metrics.clone()), peer)
+        (Connection::new(io, place, self.spare.behind(), self.bounds, self.metrics.clone()), peer)
     }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
@@ -118,7 +118,7 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    fn new(io: TcpStream, (place, behind): (Arc<OpenConnection>, Behind), bounds: Bounds, metrics: Metrics) -> Self {
+    fn new(io: TcpStream, place: Arc<OpenConnection>, behind: Behind, bounds: Bounds, metrics: Metrics) -> Self {
         let leave = Box::pin(place.leave.clone().cancelled_owned());
         let (deadline, end) = (Box::pin(sleep(bounds.request)), Some(Instant::now() + bounds.whole));
         Self { io, deadline, end, leave, metrics, _place: place, _behind: behind }

@@ -54,8 +54,7 @@ impl Serving {
     pub(super) fn prepare(config: &Config, service: Service, health: &Health, metrics: &Metrics) -> Self {
         let (stop, kill) = (CancellationToken::new(), CancellationToken::new());
         let permits = Arc::new(Semaphore::new(config.limits.max_connections));
-        let tokens = (stop.clone(), kill.clone());
-        let guard = Guard::grpc(permits, config.first_byte_timeout, tokens, metrics.clone());
+        let guard = Guard::grpc(permits, config.first_byte_timeout, stop.clone(), kill.clone(), metrics.clone());
         let (calls, refuse, close) = (service.calls(), service.drain_token(), service.closing_token());
         let routes = server::routes(service, health, config, &stop);
         Self { servers: JoinSet::new(), guard, routes, calls, refuse, close, stop, kill }
@@ -111,7 +110,8 @@ impl Serving {
     pub(super) async fn run(
         &mut self,
         stop: CancellationToken,
-        (mut engine_ended, mut background): (oneshot::Receiver<EngineEnd>, JoinSet<()>),
+        mut engine_ended: oneshot::Receiver<EngineEnd>,
+        mut background: JoinSet<()>,
         exporting: Option<Exporting>,
         health: &Health,
         config: &Config,

@@ -190,7 +190,7 @@ impl DecodeStream {
         let sharded = matches!(wire.logits, Some(proto::step::Logits::Sharded(_)));
         let taken = self.held.place(received.bytes, sharded, stream).and_then(|place| {
             let mut unknown = std::mem::take(&mut received.unknown);
-            let (step, open) = step::step(wire, config, (received, &mut unknown)).map_err(|e| e.within("step"))?;
+            let (step, open) = step::step(wire, config, received, &mut unknown).map_err(|e| e.within("step"))?;
             let (rows, path) = (step.rows(), step.logits.data_path());
             tracing::debug!(step_id, rows, "a step");
             traces::tell(&mut span, |facts| traces::asked(facts, &step));

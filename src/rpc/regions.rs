@@ -37,6 +37,19 @@ pub const OPENING_BYTES: usize = 4 + 2 + 2 + Token::BYTES;
 /// Whose regions a connection is about, and what it may do with them.
 type Admitted = (Arc<StreamRegions>, Role);
 
+/// What a request is answered with.
+struct Answer {
+    reply: Reply,
+    /// Its descriptor goes beside the reply.
+    region: Option<Arc<Region>>,
+}
+
+impl From<Reply> for Answer {
+    fn from(reply: Reply) -> Self {
+        Self { reply, region: None }
+    }
+}
+
 /// What every connection needs.
 #[derive(Debug, Clone)]
 struct Side {
@@ -148,13 +161,13 @@ impl Side {
                     return Ok(());
                 }
             };
-            let (reply, region) = self.answer(request, stream, role).await;
-            write(connection, reply, region.as_deref()).await?;
+            let answer = self.answer(request, stream, role).await;
+            write(connection, answer.reply, answer.region.as_deref()).await?;
         }
         Ok(())
     }
 
-    async fn answer(&self, request: Request, stream: &Arc<StreamRegions>, role: &Role) -> (Reply, Option<Arc<Region>>) {
+    async fn answer(&self, request: Request, stream: &Arc<StreamRegions>, role: &Role) -> Answer {
         match (request, role) {
             (Request::Lease(lease), Role::Owner) => {
                 self.made("lease", stream, move |regions, stream| match lease.device {
@@ -171,33 +184,28 @@ impl Side {
                 .await
             }
             (request, role) => {
-                let (reply, region) = self.without_making(request, stream, role).await;
-                if matches!(reply, Reply::Error(_)) {
+                let answer = self.without_making(request, stream, role).await;
+                if matches!(answer.reply, Reply::Error(_)) {
                     self.metrics.lease(Lease::Invalid);
                 }
-                (reply, region)
+                answer
             }
         }
     }
 
     /// Answers what makes no region.
-    async fn without_making(
-        &self,
-        request: Request,
-        stream: &StreamRegions,
-        role: &Role,
-    ) -> (Reply, Option<Arc<Region>>) {
+    async fn without_making(&self, request: Request, stream: &StreamRegions, role: &Role) -> Answer {
         let reply = match (request, role) {
             (Request::Hello(_), _) => Reply::Error(refusals::invalid("hello", "comes first, and once")),
             (Request::Attach(attach), _) => match stream.get(attach.region_id, attach.generation) {
                 Ok(region) if region.is_lent() => Reply::Error(refusals::lent()),
-                Ok(region) => return (self.leased(&region), Some(region)),
+                Ok(region) => return self.leased(region),
                 Err(error) => Reply::Error(not_found(error, "attach")),
             },
             (Request::Release(release), Role::Owner) => released(stream, release).await,
             (Request::Release(_) | Request::Lease(_) | Request::Lend(_), _) => Reply::Error(refusals::not_owner()),
         };
-        (reply, None)
+        reply.into()
     }
 
     /// Makes a region. Its memory is cleared meanwhile, which takes too long for a thread that serves others.
@@ -206,13 +214,13 @@ impl Side {
         request: &str,
         stream: &Arc<StreamRegions>,
         make: impl FnOnce(&Regions, &StreamRegions) -> Result<Arc<Region>, LeaseError> + Send + 'static,
-    ) -> (Reply, Option<Arc<Region>>) {
+    ) -> Answer {
         let (regions, stream) = (Arc::clone(&self.regions), Arc::clone(stream));
         let made = tokio::task::spawn_blocking(move || make(&regions, &stream)).await;
         match made.unwrap_or_else(|failed| Err(LeaseError::System(io::Error::other(failed)))) {
             Ok(region) => {
                 self.metrics.lease(Lease::Granted);
-                (self.leased(&region), Some(region))
+                self.leased(region)
             }
             Err(error) => {
                 let told = not_leased(request, &error);
@@ -220,20 +228,21 @@ impl Side {
                     tracing::info!(field = told.field, error = told.message, more, "a region was not leased");
                 }
                 self.metrics.lease(outcome(&error));
-                (Reply::Error(told), None)
+                Reply::Error(told).into()
             }
         }
     }
 
-    fn leased(&self, region: &Region) -> Reply {
-        let granularity = if region.is_lent() { 0 } else { self.regions.granularity_of(region) };
-        Reply::Leased(proto::RegionLease {
+    fn leased(&self, region: Arc<Region>) -> Answer {
+        let granularity = if region.is_lent() { 0 } else { self.regions.granularity_of(&region) };
+        let reply = Reply::Leased(proto::RegionLease {
             region_id: region.id(),
             generation: region.generation(),
             bytes: region.len() as u64,
             device_uuid: region.device().unwrap_or_default().to_owned(),
             granularity: granularity as u64,
-        })
+        });
+        Answer { reply, region: Some(region) }
     }
 }
 

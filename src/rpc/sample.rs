@@ -90,7 +90,7 @@ pub(super) async fn run(call: &mut Call, request: RawSampleRequest) -> Result<pr
     let patience = call.deadline.patience();
     let begun = match turn(shared, &request, received.bytes, &patience).await {
         // It has its turn until it is begun.
-        Ok(_turn) => begin((shared, &call.caller), span, request, received, &patience),
+        Ok(_turn) => begin(shared, &call.caller, span, request, received, &patience),
         Err(error) => Err(error),
     };
     // What takes long cannot be left meanwhile, and its own error would not be what the client expects.
@@ -130,7 +130,8 @@ async fn turn<'s>(
 
 /// Hands the batch to the engine, once there is room for it.
 fn begin(
-    (shared, caller): (&Shared, &Caller),
+    shared: &Shared,
+    caller: &Caller,
     span: &mut MaybeSpan,
     request: proto::SampleRequest,
     mut received: Received,

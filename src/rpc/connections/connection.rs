@@ -25,13 +25,15 @@ const TLS_HANDSHAKE: u8 = 0x16;
 #[derive(Debug)]
 pub(super) struct ConnectionPermit {
     open: Gauge,
-    _permits: (OwnedSemaphorePermit, Option<OwnedSemaphorePermit>),
+    _permit: OwnedSemaphorePermit,
+    /// Among those of its transport, where these have fewer places.
+    _share: Option<OwnedSemaphorePermit>,
 }
 
 impl ConnectionPermit {
-    pub(super) fn new(permits: (OwnedSemaphorePermit, Option<OwnedSemaphorePermit>), open: Gauge) -> Self {
+    pub(super) fn new(permit: OwnedSemaphorePermit, share: Option<OwnedSemaphorePermit>, open: Gauge) -> Self {
         open.increment(1.0);
-        Self { open, _permits: permits }
+        Self { open, _permit: permit, _share: share }
     }
 }
 

@@ -148,7 +148,8 @@ impl Guard {
     pub fn grpc(
         permits: Arc<Semaphore>,
         timeout: Duration,
-        (stop, kill): (CancellationToken, CancellationToken),
+        stop: CancellationToken,
+        kill: CancellationToken,
         metrics: Metrics,
     ) -> Self {
         Self {
@@ -215,7 +216,7 @@ impl Guard {
     fn place(&self) -> Result<ConnectionPermit, TryAcquireError> {
         let share = self.share.clone().map(Semaphore::try_acquire_owned).transpose()?;
         let permit = Arc::clone(&self.permits).try_acquire_owned()?;
-        Ok(ConnectionPermit::new((permit, share), self.open.clone()))
+        Ok(ConnectionPermit::new(permit, share, self.open.clone()))
     }
 }
 
@@ -299,8 +300,8 @@ mod tests {
     fn guard(stop: &CancellationToken) -> (Guard, Metrics) {
         let info = BackendInfo { name: "cpu", device: String::new(), parallelism: 1 };
         let metrics = Metrics::new(&Limits::default(), &info);
-        let tokens = (stop.clone(), CancellationToken::new());
-        (Guard::grpc(Arc::new(Semaphore::new(1)), Duration::from_secs(60), tokens, metrics.clone()), metrics)
+        let (permits, timeout, kill) = (Arc::new(Semaphore::new(1)), Duration::from_secs(60), CancellationToken::new());
+        (Guard::grpc(permits, timeout, stop.clone(), kill, metrics.clone()), metrics)
     }
 
     #[tokio::test]

@@ -86,7 +86,7 @@ pub(in crate::rpc) fn config(
     check_eos(&wire.eos_token_ids, vocab_size).map_err(Error::Invalid)?;
     let defaults =
         defaults_of(wire.default_params.unwrap_or_default(), given, vocab_size, limits).map_err(in_default_params)?;
-    let rules = prepared(defaults, &wire.eos_token_ids, given, (&state, patience))?;
+    let rules = prepared(defaults, &wire.eos_token_ids, given, &state, patience)?;
     Ok(Config {
         model,
         vocab_size,
@@ -140,7 +140,8 @@ fn prepared(
     defaults: SamplingParams,
     eos_token_ids: &[u32],
     given: &Given,
-    (state, patience): (&Arc<Counter>, &Patience),
+    state: &Arc<Counter>,
+    patience: &Patience,
 ) -> Result<Arc<Rules>, Error> {
     let rules = Rules::new(defaults, eos_token_ids).with_vocabulary(given.vocabulary.clone());
     rules.validate().map_err(in_default_params)?;

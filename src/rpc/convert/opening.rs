@@ -75,7 +75,7 @@ impl Openings<'_> {
         check_tokens("prompt_token_ids", &prompt, config.vocab_size)?;
         check_tokens("output_token_ids", &output, config.vocab_size)?;
         let (rules, seed) = self.rules(wire.params.unwrap_or_default())?;
-        let charged = self.built(rules, seed, (&prompt, &output))?;
+        let charged = self.built(rules, seed, &prompt, &output)?;
         // Not in its turn: a grammar may read for long, and then only who asked for it waits.
         charged.then(|sequence| {
             let sequence = sequence.matching(config.vocab_size as usize, &output)?;
@@ -126,7 +126,8 @@ impl Openings<'_> {
         &self,
         rules: Arc<Rules>,
         seed: Option<u64>,
-        (prompt, output): (&[u32], &[u32]),
+        prompt: &[u32],
+        output: &[u32],
     ) -> Result<Charged, OpenError> {
         let _turn = (prompt.len() + output.len() > MOST_AT_ONCE).then(|| self.building.take());
         let sequence = Sequence::open(rules, seed.unwrap_or_else(|| self.seeds.next()), prompt, output);

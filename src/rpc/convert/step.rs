@@ -27,7 +27,8 @@ use std::time::Duration;
 pub(in crate::rpc) fn step(
     wire: proto::Step,
     config: &Config,
-    (received, unknown): (Received, &mut Unknown),
+    received: Received,
+    unknown: &mut Unknown,
 ) -> Result<(Step, Vec<proto::OpenSequence>), Error> {
     check_copies(wire.open.iter().map(|open| open.params.as_ref()), "open", config)?;
     let logits = match wire.logits {
@@ -141,7 +142,7 @@ fn works(
             return Err(Error::invalid("work", format!("uses {used} rows up to work[{at}], {limit}; {way}")));
         }
         let work = Work { sequence_id: wire.sequence_id, first_row, kind, masks: Masks::default() };
-        works.push(with_masks(work, (wire.token_masks, rows), config));
+        works.push(with_masks(work, wire.token_masks, rows, config));
     }
     let part = if logits.data_path() == DataPath::VocabShards { "sharded.inline" } else { "inline" };
     logits.check_used(last_row).map_err(|e| Error::Invalid(e.within(part)))?;
@@ -160,7 +161,7 @@ fn work_kind(wire: proto::work::Kind, has_sequence: bool, config: &Config) -> (u
 }
 
 /// A work with the masks of its rows, or what is wrong with it.
-fn with_masks(work: Work, (words, rows): (Bytes, usize), config: &Config) -> Work {
+fn with_masks(work: Work, words: Bytes, rows: usize, config: &Config) -> Work {
     let is_raw = matches!(&work.kind, Ok(WorkKind::Score(score)) if score.logprobs.mode == LogprobsMode::Raw);
     let masks = if is_raw && !words.is_empty() {
         Err(FieldError::new(

@@ -38,12 +38,18 @@ pub(super) struct Incoming {
     stateless: Option<(Permit, Option<Coming>)>,
     /// Whether the length of a message is known.
     begun: bool,
-    left: Mark,
-    part: Part,
-    told: Fault,
+    told: Told,
     /// What is wrong with a message that came behind others.
     fault: Option<Error>,
     ended: bool,
+}
+
+/// What whoever reads the call is told of it.
+pub(super) struct Told {
+    /// That the client has left it.
+    pub(super) left: Mark,
+    pub(super) part: Part,
+    pub(super) fault: Fault,
 }
 
 /// Where in a call's messages its bytes stand.
@@ -61,29 +67,15 @@ impl Incoming {
     pub(super) fn new(
         body: BodyDataStream,
         shared: &Arc<Shared>,
-        (kind, place, caller): (Kind, Option<Permit>, Caller),
-        (left, part, told): (Mark, Part, Fault),
+        kind: Kind,
+        place: Option<Permit>,
+        caller: Caller,
+        told: Told,
     ) -> Self {
         let (shared, stateless) = (Arc::clone(shared), place.map(|place| (place, None)));
         let (due, begun, fault, since) = (from_now(&shared), false, None, None);
         let (framing, timer, ended) = (BETWEEN, None, false);
-        Self {
-            body,
-            shared,
-            caller,
-            framing,
-            due,
-            timer,
-            since,
-            kind,
-            stateless,
-            begun,
-            left,
-            part,
-            told,
-            fault,
-            ended,
-        }
+        Self { body, shared, caller, framing, due, timer, since, kind, stateless, begun, told, fault, ended }
     }
 
     /// Takes note of bytes that have come. An error tells which of them are not of the message at fault.
@@ -200,14 +192,14 @@ impl Incoming {
     /// The client has left the call, or the connection is gone.
     fn left(&mut self, why: String) -> Poll<Option<Result<Bytes, BoxError>>> {
         (self.ended, self.stateless) = (true, None);
-        self.left.set();
+        self.told.left.set();
         Poll::Ready(Some(Err(Status::cancelled(why).into())))
     }
 
     fn fail(&mut self, error: &Error) -> Poll<Option<Result<Bytes, BoxError>>> {
         (self.ended, self.stateless) = (true, None);
         let status = self.shared.refuse(error, &self.caller);
-        self.told.tell(&status);
+        self.told.fault.tell(&status);
         Poll::Ready(Some(Err(status.into())))
     }
 }
@@ -245,7 +237,7 @@ impl Stream for Incoming {
         match Pin::new(&mut this.body).poll_next(context) {
             Poll::Ready(Some(Ok(bytes))) => match this.see(&bytes) {
                 Ok(()) => {
-                    this.part.tell(!this.is_between());
+                    this.told.part.tell(!this.is_between());
                     Poll::Ready(Some(Ok(bytes)))
                 }
                 Err((0, error)) => this.fail(&error),

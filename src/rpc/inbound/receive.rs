@@ -9,7 +9,7 @@
 
 use super::deadline::Deadline;
 use super::headers;
-use super::incoming::Incoming;
+use super::incoming::{Incoming, Told};
 use crate::error::{Error, Reason};
 use crate::limits::Limits;
 use crate::permits::Permit;
@@ -57,6 +57,14 @@ pub(super) enum Kind {
     Questions,
 }
 
+/// The places that a call takes before its message comes. A stream takes its own later.
+struct Places {
+    /// Of a stateless call, among all of these.
+    stateless: Option<Permit>,
+    /// Of a call that samples nothing, among those of its connection.
+    question: Option<Permit>,
+}
+
 impl Kind {
     fn of(service: &str, method: &str) -> Self {
         match (service, method) {
@@ -77,15 +85,14 @@ impl Kind {
         matches!(self, Self::Stream | Self::Stateless)
     }
 
-    /// A place for a stateless batch among all of these, for any other call but a stream one among those of its connection.
-    fn admit(self, shared: &Shared, caller: &Caller) -> Result<(Option<Permit>, Option<Permit>), Error> {
+    fn admit(self, shared: &Shared, caller: &Caller) -> Result<Places, Error> {
         match self {
-            Self::Stateless => Ok((Some(shared.engine.admit_stateless()?), None)),
+            Self::Stateless => Ok(Places { stateless: Some(shared.engine.admit_stateless()?), question: None }),
             Self::Small | Self::Questions => {
                 let place = caller.question().ok_or(Error::TooManyCalls(MOST_QUESTIONS))?;
-                Ok((None, Some(place)))
+                Ok(Places { stateless: None, question: Some(place) })
             }
-            Self::Stream => Ok((None, None)),
+            Self::Stream => Ok(Places { stateless: None, question: None }),
         }
     }
 
@@ -110,7 +117,7 @@ async fn watch(State(shared): State<Arc<Shared>>, mut request: Request, next: Ne
     let mut call = Unheard::new(&shared, (service == SERVICE_NAME).then_some(method));
     let caller = Caller::of(request.extensions());
     let admitted = headers::plain(request.headers()).and_then(|()| kind.admit(&shared, &caller));
-    let (place, question) = match admitted {
+    let Places { stateless, question } = match admitted {
         Ok(places) => places,
         Err(error) => {
             let status = shared.refuse(&error, &caller);
@@ -126,9 +133,9 @@ async fn watch(State(shared): State<Arc<Shared>>, mut request: Request, next: Ne
     request.extensions_mut().insert(part.clone());
     request.extensions_mut().insert(deadline);
     let fault = Fault::default();
-    let marks = (left, part, fault.clone());
+    let told = Told { left, part, fault: fault.clone() };
     let request = request.map(|body| {
-        let incoming = Incoming::new(body.into_data_stream(), &shared, (kind, place, caller.clone()), marks);
+        let incoming = Incoming::new(body.into_data_stream(), &shared, kind, stateless, caller.clone(), told);
         Body::from_stream(incoming)
     });
     let answer = deadline.bound(next.run(request)).await;
