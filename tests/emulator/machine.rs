@@ -10,7 +10,7 @@ use croupier::backend::cuda::CudaBackend;
 use croupier::backend::cuda::abi::{self, SLICE_CHUNKS};
 use croupier::backend::cuda::ask::has_kernel;
 use croupier::backend::cuda::costs::Costs;
-use croupier::backend::cuda::machine::{DeviceRow, Launch, Machine, SLOTS, uploads};
+use croupier::backend::cuda::machine::{DeviceRow, HostMemory, Launch, Machine, SLOTS, uploads};
 use croupier::backend::cuda::shape::{self, shared_bytes};
 use croupier::backend::{Backend, DeviceLost, RowJob, VerifyJob};
 use croupier::sampling::kept::Kept;
@@ -145,23 +145,23 @@ impl Machine for Emulated {
         Ok(())
     }
 
-    fn finish(&mut self, slot: usize) -> Result<(&[u8], &[u8]), Self::Error> {
+    fn finish(&mut self, slot: usize) -> Result<HostMemory<'_>, Self::Error> {
         assert!(!std::mem::take(&mut self.panics), "the host panics");
         self.events.push(Event::Finished(slot));
         self.under_way.fetch_sub(1, Ordering::Relaxed);
         let slot = &mut self.slots[slot];
         slot.outputs = slot.written.take().expect("there is a launch to wait for");
         (self.spoil)(&mut slot.outputs);
-        Ok((slot.inputs.as_slice(), slot.outputs.as_slice()))
+        Ok(HostMemory { inputs: &slot.inputs, outputs: &slot.outputs })
     }
 
-    fn bring(&mut self, slot: usize, parts: &[Range<usize>]) -> Result<(&[u8], &[u8]), Self::Error> {
+    fn bring(&mut self, slot: usize, parts: &[Range<usize>]) -> Result<HostMemory<'_>, Self::Error> {
         let slot = &mut self.slots[slot];
         for part in parts {
             self.moved.1 += part.len();
             slot.inputs[part.clone()].copy_from_slice(&slot.uploaded[part.clone()]);
         }
-        Ok((slot.inputs.as_slice(), slot.outputs.as_slice()))
+        Ok(HostMemory { inputs: &slot.inputs, outputs: &slot.outputs })
     }
 
     fn fetch(&mut self, slot: usize, rows: &[DeviceRow]) -> Result<&[u8], Self::Error> {

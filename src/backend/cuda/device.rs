@@ -120,14 +120,15 @@ impl Device {
         let format = Dtype::ALL.iter().position(|&d| d == launch.dtype).expect("every format is listed");
         let kernel = self.kernels[launch.kernel as usize][format];
         let outputs = if launch.is_written_to_host() { slot.outputs.seen } else { slot.outputs.device };
-        launch.parts().try_for_each(|(rows, shape)| self.launch_part(stream, kernel, (slot, outputs), rows, shape))
+        launch.parts().try_for_each(|(rows, shape)| self.launch_part(stream, kernel, slot, outputs, rows, shape))
     }
 
     fn launch_part(
         &self,
         stream: sys::CUstream,
         kernel: sys::CUfunction,
-        (slot, outputs): (&Slot, sys::CUdeviceptr),
+        slot: &Slot,
+        outputs: sys::CUdeviceptr,
         rows: Range<u32>,
         shape: Shape,
     ) -> Result<(), DriverError> {

@@ -3,7 +3,7 @@
 use super::OpenError;
 use super::device::{Device, Slot};
 use super::lend::Room;
-use super::machine::{DeviceRow, Launch, Machine, SLOTS};
+use super::machine::{DeviceRow, HostMemory, Launch, Machine, SLOTS};
 use super::shape;
 use crate::backend::DeviceMemory;
 use crate::sampling::logits::Foreign;
@@ -86,16 +86,16 @@ impl Machine for Gpu {
         self.device.begin(&mut self.slots[slot], launch, rows)
     }
 
-    fn finish(&mut self, slot: usize) -> Result<(&[u8], &[u8]), DriverError> {
+    fn finish(&mut self, slot: usize) -> Result<HostMemory<'_>, DriverError> {
         let slot = &self.slots[slot];
         self.device.finish(slot)?;
-        Ok((slot.inputs.host(), slot.outputs.host()))
+        Ok(HostMemory { inputs: slot.inputs.host(), outputs: slot.outputs.host() })
     }
 
-    fn bring(&mut self, slot: usize, parts: &[Range<usize>]) -> Result<(&[u8], &[u8]), DriverError> {
+    fn bring(&mut self, slot: usize, parts: &[Range<usize>]) -> Result<HostMemory<'_>, DriverError> {
         let slot = &mut self.slots[slot];
         self.device.bring(slot, parts)?;
-        Ok((slot.inputs.host(), slot.outputs.host()))
+        Ok(HostMemory { inputs: slot.inputs.host(), outputs: slot.outputs.host() })
     }
 
     fn fetch(&mut self, slot: usize, rows: &[DeviceRow]) -> Result<&[u8], DriverError> {

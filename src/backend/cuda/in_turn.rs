@@ -66,10 +66,10 @@ fn of_team(backend: &mut CudaBackend, dtype: Dtype, values: &[f32], team_size: u
     let specs: Vec<RowSpec<'_>> = specs(&known).collect();
     let broken = broken(dtype, &values[1..1 + short.vocab_size()]);
     let different = different([long, short], &specs, &broken);
-    prove_rows(backend, &different, (resident, 2 * resident + different.len()))?;
+    prove_rows(backend, &different, resident, 2 * resident + different.len())?;
     if team_size == 1 {
         // So few that a large card, too, writes the results of all straight to the host.
-        prove_rows(backend, &different, (resident, resident + different.len()))?;
+        prove_rows(backend, &different, resident, resident + different.len())?;
     }
     prove_drafts(backend, &jobs([short, other], &specs, specs.len()), resident)?;
     all_were_done(backend, &name(&RowJob { logits: short, spec: specs[0] }))
@@ -98,14 +98,14 @@ fn in_parts(backend: &mut CudaBackend, different: &[RowJob<'_>]) -> Result<(), O
     }
     let (blocks, rest) = (at_once(&facts, 1), at_once(&facts, 2).min(different.len()));
     backend.set_costs(Costs::IN_PARTS);
-    prove_rows(backend, different, (blocks, 2 * blocks + rest))
+    prove_rows(backend, different, blocks, 2 * blocks + rest)
 }
 
 /// Several launches, each uploaded while the one before runs.
 fn in_pieces(backend: &mut CudaBackend, different: &[RowJob<'_>]) -> Result<(), OpenError> {
     backend.set_costs(Costs::PREDICTED);
     let whole = backend.launches.set_pieces(ROWS_OF_PIECE * different[0].logits.byte_len());
-    let proved = prove_rows(backend, different, (different.len(), different.len()));
+    let proved = prove_rows(backend, different, different.len(), different.len());
     backend.launches.set_pieces(whole);
     proved
 }
@@ -137,11 +137,7 @@ fn which(at: usize, resident: usize, different: usize) -> usize {
 }
 
 /// The same few rows again and again, so that the other backend samples each but once: so many, of which some are resident at once.
-fn prove_rows(
-    backend: &mut CudaBackend,
-    jobs: &[RowJob<'_>],
-    (resident, count): (usize, usize),
-) -> Result<(), OpenError> {
+fn prove_rows(backend: &mut CudaBackend, jobs: &[RowJob<'_>], resident: usize, count: usize) -> Result<(), OpenError> {
     let expected = backend.other.run(jobs);
     let order: Vec<usize> = (0..count.min(MOST_ROWS)).map(|at| which(at, resident, jobs.len())).collect();
     let repeated: Vec<RowJob<'_>> = order.iter().map(|&of| jobs[of]).collect();
@@ -174,7 +170,7 @@ fn prove_drafts(backend: &mut CudaBackend, rows: &[RowJob<'_>], resident: usize)
     let repeated: Vec<VerifyJob<'_>> = order.iter().map(|&of| jobs[of]).collect();
     let got = backend.verify_all(&repeated)?;
     match (0..repeated.len()).find(|&at| got[at] != expected[order[at]]) {
-        Some(at) => Err(difference_of_drafts((at, &repeated[at]), &expected[order[at]], &got[at])),
+        Some(at) => Err(difference_of_drafts(at, &repeated[at], &expected[order[at]], &got[at])),
         None => Ok(()),
     }
 }

@@ -1,7 +1,7 @@
 //! Rows in launches: packed into a slot while the other slot's launch is uploaded and runs.
 
 use super::ask::{Asked, HostRows, Kernel, Most};
-use super::machine::{Launch, Machine, SLOTS};
+use super::machine::{HostMemory, Launch, Machine, SLOTS};
 use super::pack::Packer;
 use super::read::Answer;
 use super::shape::{chunk, sampling, weighing};
@@ -71,7 +71,7 @@ impl<M: Machine> Launches<M> {
             while !rest.is_empty() {
                 let slot = running.as_ref().map_or(0, |launched| (launched.slot + 1) % SLOTS);
                 let later = rest.split_off(self.pack(slot, asked, &rest, self.piece_bytes));
-                self.begin(slot, (kernel, dtype), asked, &rest)?;
+                self.begin(slot, kernel, dtype, asked, &rest)?;
                 let launched = Launched { slot, rows: std::mem::replace(&mut rest, later) };
                 if let Some(before) = running.replace(launched) {
                     self.finish(&before, asked, &mut answers)?;
@@ -95,8 +95,8 @@ impl<M: Machine> Launches<M> {
         Ok(())
     }
 
-    /// Waits for the slot's launch, and gives its inputs and outputs.
-    pub(super) fn wait(&mut self, slot: usize) -> Result<(&[u8], &[u8]), M::Error> {
+    /// Waits for the slot's launch.
+    pub(super) fn wait(&mut self, slot: usize) -> Result<HostMemory<'_>, M::Error> {
         let brought = self.machine.finish(slot)?;
         self.busy[slot] = false;
         Ok(brought)
@@ -128,7 +128,8 @@ impl<M: Machine> Launches<M> {
     pub(super) fn begin(
         &mut self,
         slot: usize,
-        (kernel, dtype): (Kernel, Dtype),
+        kernel: Kernel,
+        dtype: Dtype,
         asked: &[Asked<'_>],
         rows: &[usize],
     ) -> Result<Launch, M::Error> {
@@ -151,16 +152,16 @@ impl<M: Machine> Launches<M> {
     }
 
     fn finish(&mut self, launched: &Launched, asked: &[Asked<'_>], to: &mut [Option<Answer>]) -> Result<(), M::Error> {
-        let (inputs, outputs) = self.machine.finish(launched.slot)?;
+        let memory = self.machine.finish(launched.slot)?;
         self.busy[launched.slot] = false;
         let rows = launched.rows.iter().map(|&row| &asked[row]);
-        let lacking = self.packers[launched.slot].lacking(rows, outputs);
-        let (inputs, outputs) = match lacking.as_slice() {
-            [] => (inputs, outputs),
+        let lacking = self.packers[launched.slot].lacking(rows, memory.outputs);
+        let memory = match lacking.as_slice() {
+            [] => memory,
             lacking => self.machine.bring(launched.slot, lacking)?,
         };
         for (at, &row) in launched.rows.iter().enumerate() {
-            to[row] = Some(self.packers[launched.slot].answer(at, &asked[row], inputs, outputs));
+            to[row] = Some(self.packers[launched.slot].answer(at, &asked[row], memory.inputs, memory.outputs));
         }
         Ok(())
     }

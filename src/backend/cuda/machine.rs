@@ -50,6 +50,15 @@ impl Launch {
     }
 }
 
+/// What the host has of a launch that is over.
+#[derive(Debug, Clone, Copy)]
+pub struct HostMemory<'a> {
+    /// As they were written; rows that lie on the device are not among them.
+    pub inputs: &'a [u8],
+    /// What the kernel wrote.
+    pub outputs: &'a [u8],
+}
+
 /// A row that a worker wrote on the device, or several in turn: copied there, into a launch's inputs, before the launch looks at it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DeviceRow {
@@ -125,18 +134,18 @@ pub trait Machine: Send {
     /// When it does not answer.
     fn begin(&mut self, slot: usize, launch: &Launch, rows: &[DeviceRow]) -> Result<(), Self::Error>;
 
-    /// Waits for the slot's launch, and gives its inputs and outputs.
+    /// Waits for the slot's launch.
     ///
     /// # Errors
     /// When it does not answer.
-    fn finish(&mut self, slot: usize) -> Result<(&[u8], &[u8]), Self::Error>;
+    fn finish(&mut self, slot: usize) -> Result<HostMemory<'_>, Self::Error>;
 
     /// The same of a launch that was waited for, with these parts of the inputs as the launch saw them: they were rows on
     /// the device.
     ///
     /// # Errors
     /// When it does not answer.
-    fn bring(&mut self, slot: usize, parts: &[Range<usize>]) -> Result<(&[u8], &[u8]), Self::Error>;
+    fn bring(&mut self, slot: usize, parts: &[Range<usize>]) -> Result<HostMemory<'_>, Self::Error>;
 
     /// Copies rows on the device into a slot's inputs on the host, waits, and gives these. No launch of the slot is under way.
     ///

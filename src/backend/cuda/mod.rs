@@ -104,6 +104,14 @@ pub struct CudaBackend<M = Gpu> {
     handed_over: [(&'static str, u64); NoKernel::ALL.len()],
 }
 
+/// A row that kernels are asked about.
+struct ToDo {
+    /// Its place among the jobs.
+    at: usize,
+    /// What kernels begin of its chain, if it has one.
+    begun: Option<Begun>,
+}
+
 impl<M: Machine> std::fmt::Debug for CudaBackend<M> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("CudaBackend").field("machine", &self.launches.machine.name()).finish_non_exhaustive()
@@ -207,7 +215,7 @@ impl<M: Machine> CudaBackend<M> {
         let mut results: Vec<Option<RowResult>> = jobs.iter().map(|_| None).collect();
         let (todo, asked) = self.sorted(jobs);
         let mut is_asked = vec![false; jobs.len()];
-        todo.iter().for_each(|(i, _)| is_asked[*i] = true);
+        todo.iter().for_each(|todo| is_asked[todo.at] = true);
         let here = |&i: &usize| !is_asked[i] && jobs[i].logits.device_address().is_none();
         let here: Vec<usize> = (0..jobs.len()).filter(here).collect();
         let (mut others, other) = (Vec::new(), &mut self.other);
@@ -232,8 +240,8 @@ impl<M: Machine> CudaBackend<M> {
         Ok(filled(results, others))
     }
 
-    /// The rows that kernels are asked about: their places, what kernels begin of chains, and what is asked. The others are counted.
-    fn sorted<'a>(&mut self, jobs: &[RowJob<'a>]) -> (Vec<(usize, Option<Begun>)>, Vec<Asked<'a>>) {
+    /// The rows that kernels are asked about, and what of each. The others are counted.
+    fn sorted<'a>(&mut self, jobs: &[RowJob<'a>]) -> (Vec<ToDo>, Vec<Asked<'a>>) {
         let most = self.launches.most();
         let (mut todo, mut asked) = (Vec::with_capacity(jobs.len()), Vec::with_capacity(jobs.len()));
         for (i, job) in jobs.iter().enumerate() {
@@ -243,7 +251,7 @@ impl<M: Machine> CudaBackend<M> {
                 has_kernel(&row.row.spec).and_then(|()| most.take(job, row.room())).map(|()| (begun, row))
             });
             match ready {
-                Ok((begun, row)) => (todo.push((i, begun)), asked.push(row)).0,
+                Ok((begun, row)) => (todo.push(ToDo { at: i, begun }), asked.push(row)).0,
                 Err(reason) => self.hand_over(reason, 1),
             }
         }
@@ -254,11 +262,11 @@ impl<M: Machine> CudaBackend<M> {
     fn ended(
         &mut self,
         jobs: &[RowJob<'_>],
-        todo: Vec<(usize, Option<Begun>)>,
+        todo: Vec<ToDo>,
         answers: Vec<Answer>,
     ) -> Vec<(usize, Result<RowResult, NoKernel>)> {
         let (mut outcomes, mut places, mut halves) = (Vec::with_capacity(todo.len()), Vec::new(), Vec::new());
-        for ((i, begun), answer) in todo.into_iter().zip(answers) {
+        for (ToDo { at: i, begun }, answer) in todo.into_iter().zip(answers) {
             match begun {
                 Some(begun) => (places.push(i), halves.push((jobs[i], begun, answer))).0,
                 None => outcomes.push((i, answer.result(&jobs[i]).ok_or(NoKernel::Contradiction))),

@@ -92,7 +92,7 @@ impl CudaBackend {
         let asked: Vec<Asked<'_>> = jobs.iter().map(|job| Asked::row(*job)).collect();
         let launch = self.upload(&asked)?;
         let Gpu { device, slots: [slot, _], .. } = &self.launches.machine;
-        Ok(device.time_in_graph(slot, &launch, (IN_GRAPH, rounds))?)
+        Ok(device.time_in_graph(slot, &launch, IN_GRAPH, rounds)?)
     }
 
     /// Runs rows of one kernel and number format once, in the first slot, where they stay.
@@ -102,9 +102,10 @@ impl CudaBackend {
         let rows: Vec<usize> = (0..asked.len()).collect();
         let taken = launches.pack(0, asked, &rows, launches.input_bytes);
         assert_eq!(taken, asked.len(), "the rows fit into one launch");
-        let which = (asked[0].kernel(), asked[0].row.logits.dtype());
-        assert!(asked.iter().all(|asked| (asked.kernel(), asked.row.logits.dtype()) == which), "one kernel does them");
-        let launch = launches.begin(0, which, asked, &rows)?;
+        let (kernel, dtype) = (asked[0].kernel(), asked[0].row.logits.dtype());
+        let is_alike = |asked: &Asked<'_>| asked.kernel() == kernel && asked.row.logits.dtype() == dtype;
+        assert!(asked.iter().all(is_alike), "one kernel does them");
+        let launch = launches.begin(0, kernel, dtype, asked, &rows)?;
         launches.wait(0)?;
         Ok(launch)
     }
@@ -138,6 +139,6 @@ impl CudaBackend {
         let asked: Vec<Asked<'_>> = (0..count).map(|_| row()).collect();
         let rows: Vec<usize> = (0..count).collect();
         let taken = launches.pack(1, &asked, &rows, launches.input_bytes);
-        launches.begin(1, (Kernel::Sample, dtype), &asked, &rows[..taken])
+        launches.begin(1, Kernel::Sample, dtype, &asked, &rows[..taken])
     }
 }

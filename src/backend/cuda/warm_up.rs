@@ -94,7 +94,7 @@ pub(super) fn compare<'e>(
 ) -> Result<(), OpenError> {
     let got = backend.try_run(jobs)?;
     match (0..jobs.len()).find(|&at| got[at] != *expected(at)) {
-        Some(at) => Err(OpenError::Wrong(difference(backend, jobs, at, (expected(at), &got[at])))),
+        Some(at) => Err(OpenError::Wrong(difference(backend, jobs, at, expected(at), &got[at]))),
         None => Ok(()),
     }
 }
@@ -109,7 +109,8 @@ fn difference(
     backend: &mut CudaBackend,
     jobs: &[RowJob<'_>],
     at: usize,
-    (expected, got): (&RowResult, &RowResult),
+    expected: &RowResult,
+    got: &RowResult,
 ) -> String {
     let job = &jobs[at];
     let (rows, bytes) = (jobs.len() as u32, job.logits.dtype().size() as u32);
@@ -216,7 +217,7 @@ fn prove_drafts(backend: &mut CudaBackend, rows: &[RowJob<'_>]) -> Result<(), Op
             let jobs = [(1, &trees[0]), (3, &trees[0]), (0, &trees[1]), (4, &trees[1])].map(job);
             let (got, expected) = (backend.verify_all(&jobs)?, backend.other.verify(&jobs));
             if let Some(at) = (0..jobs.len()).find(|&at| got[at] != expected[at]) {
-                return Err(difference_of_drafts((at, &jobs[at]), &expected[at], &got[at]));
+                return Err(difference_of_drafts(at, &jobs[at], &expected[at], &got[at]));
             }
         }
     }
@@ -225,7 +226,8 @@ fn prove_drafts(backend: &mut CudaBackend, rows: &[RowJob<'_>]) -> Result<(), Op
 
 /// In what the verification of a batch's draft differs.
 pub(super) fn difference_of_drafts(
-    (at, job): (usize, &VerifyJob<'_>),
+    at: usize,
+    job: &VerifyJob<'_>,
     expected: &VerifyResult,
     got: &VerifyResult,
 ) -> OpenError {

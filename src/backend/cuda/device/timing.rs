@@ -26,7 +26,8 @@ impl Device {
         &self,
         slot: &Slot,
         launch: &Launch,
-        (launches, rounds): (usize, usize),
+        launches: usize,
+        rounds: usize,
     ) -> Result<Vec<f32>, DriverError> {
         let stream = slot.stream;
         let graph = captured(stream, || (0..launches).try_for_each(|_| self.launch(slot, launch)))?;

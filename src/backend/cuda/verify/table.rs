@@ -26,6 +26,15 @@ pub(super) enum Query {
     Rank { row: usize, token: u32 },
 }
 
+/// The answer to a query.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Found {
+    /// The sum, or the rank.
+    pub(super) sum: u64,
+    /// The token that was drawn, where one was.
+    pub(super) token: u32,
+}
+
 /// A draft's distribution taken from what was left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Taken {
@@ -68,7 +77,7 @@ pub(super) struct Table<'a> {
     targets: Vec<Result<Target, RowError>>,
     /// Of rows whose distribution is judged at another temperature: first tokens, their masses, the total.
     judged: Vec<(Vec<(u32, u64)>, u64)>,
-    answers: HashMap<Query, (u64, u32)>,
+    answers: HashMap<Query, Found>,
 }
 
 impl<'a> Table<'a> {
@@ -168,8 +177,8 @@ impl<'a> Table<'a> {
         Ok((&self.judged[at].0, self.judged[at].1))
     }
 
-    /// The answer to a query: a sum, and a token where one is drawn.
-    pub(super) fn answer(&self, query: &Query) -> Option<(u64, u32)> {
+    /// The answer to a query.
+    pub(super) fn answer(&self, query: &Query) -> Option<Found> {
         self.answers.get(query).copied()
     }
 
@@ -180,7 +189,7 @@ impl<'a> Table<'a> {
         }
         let written = &answer.written;
         let sum = if matches!(query, Query::Rank { .. }) { u64::from(written.rank) } else { written.total };
-        self.answers.insert(query, (sum, written.token));
+        self.answers.insert(query, Found { sum, token: written.token });
     }
 
     /// The row that answers a query.

@@ -1,6 +1,6 @@
 //! What the rules ask, answered from what is known.
 
-use super::table::{Query, Table, Taken, Target};
+use super::table::{Found, Query, Table, Taken, Target};
 use crate::backend::VerifyResult;
 use crate::backend::cpu::Proposed;
 use crate::params::state::SamplerState;
@@ -49,7 +49,7 @@ impl<'a> Walk<'a> {
         self.table.target(self.row).expect("a rule comes to a row first; this is a bug")
     }
 
-    fn answer(&mut self, query: Query) -> Option<(u64, u32)> {
+    fn answer(&mut self, query: Query) -> Option<Found> {
         let answer = self.table.answer(&query);
         if answer.is_none() && !self.missing.contains(&query) {
             self.missing.push(query);
@@ -63,7 +63,7 @@ impl<'a> Walk<'a> {
         let taken = [self.taken.as_slice(), &[next]].concat();
         let query = Query::Left { row: self.row, taken, uniform: self.table.residual(self.row) };
         let answer = if self.is_unknown { None } else { self.answer(query) };
-        (next, answer.map(|(total, _)| total))
+        (next, answer.map(|found| found.sum))
     }
 }
 
@@ -111,7 +111,7 @@ impl Positions for Walk<'_> {
             return self.target().token;
         }
         let query = Query::Left { row: self.row, taken: self.taken.clone(), uniform };
-        self.answer(query).map_or(0, |(_, token)| token)
+        self.answer(query).map_or(0, |found| found.token)
     }
 
     fn beyond(&mut self, factor: f64, node: usize) -> f64 {
@@ -144,7 +144,7 @@ impl Positions for Walk<'_> {
                 self.answer(Query::Entropy { row });
             }
         }
-        typical::entropy(terms.map_or(0, |(terms, _)| terms), self.target().total)
+        typical::entropy(terms.map_or(0, |found| found.sum), self.target().total)
     }
 
     fn relaxed(&mut self, relaxed: &Relaxed) -> Result<Vec<u32>, RowError> {
@@ -164,12 +164,12 @@ impl Positions for Walk<'_> {
         // A share grows with its mass.
         let need = least_mass(reaches);
         let query = Query::Drafted { row: self.row, node, need };
-        let sum = if need > MASS_ONE { Some(0) } else { self.answer(query).map(|(sum, _)| sum) };
+        let sum = if need > MASS_ONE { Some(0) } else { self.answer(query).map(|found| found.sum) };
         share(sum.unwrap_or(0), self.drafts[node].total)
     }
 
     fn rank(&mut self, token: u32) -> u32 {
-        self.answer(Query::Rank { row: self.row, token }).map_or(0, |(rank, _)| rank as u32)
+        self.answer(Query::Rank { row: self.row, token }).map_or(0, |found| found.sum as u32)
     }
 
     // Samplers with a state make a chain, which has no kernel.
