@@ -7,7 +7,6 @@ use super::{Address, BenchError};
 use crate::config::Config;
 use crate::limits::Limits;
 use crate::message::codec::{Looked, RawAttachRequest, RawDecodeRequest, RawGetServerInfoRequest, RawSampleRequest};
-use crate::message::look::Unknown;
 use crate::proto::decode_request::Request as Ask;
 use crate::proto::decode_response::Response as Answer;
 use crate::proto::sampler_server::{Sampler, SamplerServer};
@@ -75,7 +74,8 @@ impl Sampler for Bare {
         let limits = Limits::default();
         // A look and decoding, as in Croupier: what is compared is sampling.
         let read = move |message: RawDecodeRequest| {
-            DecodeRequest::read(message, &limits).map_err(|e| Status::internal(e.to_string()))
+            let read = DecodeRequest::read(message, &limits).map_err(|e| Status::internal(e.to_string()));
+            read.map(|(request, _)| request)
         };
         Ok(Response::new(Box::pin(request.into_inner().map(move |message| message.and_then(&read).map(answer)))))
     }
@@ -97,7 +97,7 @@ impl Sampler for Bare {
 }
 
 /// Token 0 for every work, so that the client counts alike on both sides.
-fn answer((request, _): (DecodeRequest, Unknown)) -> DecodeResponse {
+fn answer(request: DecodeRequest) -> DecodeResponse {
     let response = match request.request {
         Some(Ask::Step(step)) => Answer::Step(proto::StepResult {
             step_id: step.step_id,

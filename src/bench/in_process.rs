@@ -2,18 +2,13 @@
 
 use super::load::Tally;
 use super::pool::RowPool;
-use super::{BenchArgs, BenchError, Mix};
+use super::{BenchArgs, BenchError};
 use crate::backend::cpu::CpuBackend;
 use crate::backend::{Backend, RowJob};
 use crate::sampling::logits::Logits;
 use crate::sampling::philox::{Purpose, uniform};
 use crate::sampling::row::{Action, Filters, RowSpec};
 use std::time::Instant;
-
-/// Whether a mix can be run without a sequence: those without history and logprobs.
-pub(super) fn is_possible(mix: Mix) -> bool {
-    filters(mix).is_some()
-}
 
 /// Samples batches as large as a server's steps, on as many threads as the server has, for the warm-up and the duration.
 pub(super) async fn measure(args: &BenchArgs, pool: &RowPool, threads: usize) -> Result<Tally, BenchError> {
@@ -25,7 +20,7 @@ pub(super) async fn measure(args: &BenchArgs, pool: &RowPool, threads: usize) ->
 fn run(args: &BenchArgs, pool: &RowPool, threads: usize) -> Tally {
     let mut backend = CpuBackend::new(threads);
     let mut tally = Tally::new();
-    let Some(filters) = filters(args.mix) else { return tally };
+    let Some(filters) = args.mix.filters() else { return tally };
     let (rows, from) = (args.rows_per_message(), Instant::now() + args.warmup);
     for turn in 0.. {
         let bytes = pool.slice(rows, turn);
@@ -45,25 +40,13 @@ fn run(args: &BenchArgs, pool: &RowPool, threads: usize) -> Tally {
     tally
 }
 
-/// As [`Mix::params`] says it, for rows that need no sequence.
-fn filters(mix: Mix) -> Option<Filters> {
-    let warm = Filters { temperature: 0.8, top_k: 0, top_p: 1.0, min_p: 0.0 };
-    match mix {
-        Mix::Greedy => Some(Filters { temperature: 0.0, ..warm }),
-        Mix::TopK => Some(Filters { top_k: 50, top_p: 0.95, ..warm }),
-        Mix::Temperature => Some(warm),
-        Mix::TopP => Some(Filters { top_p: 0.9, ..warm }),
-        Mix::MinP => Some(Filters { min_p: 0.05, ..warm }),
-        Mix::Full | Mix::Mixed => None,
-    }
-}
-
 fn spec(filters: Filters, row: u64, turn: u64) -> RowSpec<'static> {
     RowSpec::plain(filters, Action::Draw { uniform: uniform(row, turn, Purpose::Sample) })
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::Mix;
     use super::*;
     use std::time::Duration;
 
@@ -80,7 +63,7 @@ mod tests {
             let args = BenchArgs { mix, ..args.clone() };
             let tally = run(&args, &RowPool::new(&args), 1);
             assert_eq!(tally.tokens, tally.steps * 4);
-            assert_eq!(tally.steps > 0, is_possible(mix), "{mix:?}");
+            assert_eq!(tally.steps > 0, mix.filters().is_some(), "{mix:?}");
         }
     }
 }

@@ -80,7 +80,8 @@ impl Tally {
 /// Runs all streams for the warm-up and the duration.
 pub(super) async fn measure(
     args: &BenchArgs,
-    (addr, access): (&Address, &Access),
+    addr: &Address,
+    access: &Access,
     pool: &RowPool,
     counter: &Counter,
 ) -> Result<Tally, BenchError> {

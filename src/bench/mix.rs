@@ -1,6 +1,7 @@
 //! What the sequences of a load ask for.
 
 use crate::proto;
+use crate::sampling::row::Filters;
 
 /// A named set of sampling parameters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -13,7 +14,7 @@ pub enum Mix {
     Temperature,
     /// Top-p 0.9 of the whole vocabulary.
     TopP,
-    /// Min-p 0.05 alone.
+    /// Min-p 0.05 and nothing else.
     MinP,
     /// Penalties, raw logprobs with the 20 most likely tokens, temperature, top-k and top-p.
     Full,
@@ -54,6 +55,19 @@ impl Mix {
                 let kinds = Self::NAMES.len() as u64 - 1; // all but Mixed, the last
                 Self::NAMES[(sequence % kinds) as usize].1.params(sequence, seed)
             }
+        }
+    }
+
+    /// The same for a row of its own. `None`: it needs a sequence, for its history or what it reports.
+    pub(super) fn filters(self) -> Option<Filters> {
+        let warm = Filters { temperature: 0.8, top_k: 0, top_p: 1.0, min_p: 0.0 };
+        match self {
+            Mix::Greedy => Some(Filters { temperature: 0.0, ..warm }),
+            Mix::TopK => Some(Filters { top_k: 50, top_p: 0.95, ..warm }),
+            Mix::Temperature => Some(warm),
+            Mix::TopP => Some(Filters { top_p: 0.9, ..warm }),
+            Mix::MinP => Some(Filters { min_p: 0.05, ..warm }),
+            Mix::Full | Mix::Mixed => None,
         }
     }
 }

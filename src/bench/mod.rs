@@ -315,11 +315,11 @@ pub async fn run(args: BenchArgs) -> Result<Report, BenchError> {
         let bare = match &baseline {
             Some(child) => {
                 let progress = progress.of("bare tonic", round);
-                Some(load::measure(&args, (child.addr(), &Access::default()), &pool, &progress).await?)
+                Some(load::measure(&args, child.addr(), &Access::default(), &pool, &progress).await?)
             }
             None => None,
         };
-        let croupier = load::measure(&args, (&addr, &args.access), &pool, &progress.of("croupier", round)).await?;
+        let croupier = load::measure(&args, &addr, &args.access, &pool, &progress.of("croupier", round)).await?;
         let in_process = match args.in_process {
             true => Some(in_process::measure(&args, &pool, server.parallelism as usize).await?),
             false => None,
@@ -365,7 +365,7 @@ fn check(args: &BenchArgs) -> Result<(), BenchError> {
         BenchArgs { batch: 0, .. } => wrong("--batch must be at least 1"),
         BenchArgs { vocab: 0, .. } => wrong("--vocab must be at least 1"),
         BenchArgs { duration: Duration::ZERO, .. } => wrong("--duration must be positive"),
-        BenchArgs { in_process: true, mix, .. } if !in_process::is_possible(*mix) => wrong(
+        BenchArgs { in_process: true, mix, .. } if mix.filters().is_none() => wrong(
             "--in-process samples rows without sequences; give a --mix of greedy, top-k, temperature, top-p or min-p",
         ),
         BenchArgs { shards, streams, baseline, in_process, rate, .. }

@@ -46,7 +46,7 @@ pub(super) async fn run(args: &BenchArgs) -> Result<ShardReport, BenchError> {
     let mut rounds = Vec::new();
     for round in 1..=args.round_count() {
         let counter = progress.of("whole rows", round);
-        let whole = load::measure(args, (&addr, &args.access), &pool, &counter).await?;
+        let whole = load::measure(args, &addr, &args.access, &pool, &counter).await?;
         let mut sharded = Vec::new();
         for &ranks in &args.shards {
             let counter = progress.of(&format!("{ranks} ranks"), round);

@@ -99,7 +99,7 @@ pub async fn write_shards(args: WriterArgs) -> Result<(), BenchError> {
     loop {
         while ahead < ready.max_shards_ahead {
             let Some((turn, group)) = next.next() else { return Ok(()) };
-            let shard = shard(&args, &pool, &groups[group], (turn, groups.len(), group));
+            let shard = shard(&args, &pool, &groups[group], turn, groups.len(), group);
             send(&requests, Ask::Shard(shard)).await?;
             ahead += 1;
         }
@@ -129,7 +129,9 @@ fn shard(
     args: &WriterArgs,
     pool: &RowPool,
     group: &Group,
-    (turn, groups, number): (u64, usize, usize),
+    turn: u64,
+    groups: usize,
+    number: usize,
 ) -> proto::VocabShard {
     let (rows, at) = (group.rows(), group.turn() + turn);
     let columns = match (args.load.path, args.region) {
