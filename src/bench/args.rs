@@ -1,0 +1,181 @@
+//! What `croupier bench` is asked for.
+
+use super::{Address, BenchError, Distribution, Mix};
+use crate::dial::Access;
+use crate::sampling::logits::Dtype;
+use std::time::Duration;
+
+/// The most steps a second that [`BenchArgs::rate`] may ask for.
+pub const MAX_RATE: f64 = 1e6;
+
+/// What `croupier bench` is to do.
+#[derive(Debug, Clone, PartialEq)]
+pub struct BenchArgs {
+    /// The server. `None`: [`Address::default`], unless `spawn`.
+    pub addr: Option<Address>,
+    /// How to get in there.
+    pub access: Access,
+    /// Start a server as a child process, listening on this kind of socket.
+    pub spawn: Option<Transport>,
+    /// Concurrent streams, each on its own connection.
+    pub streams: usize,
+    /// Sequences per stream.
+    pub batch: usize,
+    /// Logits per row.
+    pub vocab: u32,
+    /// Number format of the logits.
+    pub dtype: Dtype,
+    /// What the sequences ask for.
+    pub mix: Mix,
+    /// What the rows look like.
+    pub distribution: Distribution,
+    /// How long each round measures.
+    pub duration: Duration,
+    /// How long each round runs before it measures.
+    pub warmup: Duration,
+    /// Rows are put into one message up to this many bytes; at least one. With shared memory all rows of a stream
+    /// make one step.
+    pub message_bytes: usize,
+    /// How logits get to the server.
+    pub path: LogitsPath,
+    /// Also run the same rows on a backend in this process, alternately.
+    pub in_process: bool,
+    /// Measure rows whose columns so many ranks bring, each a process of its own, beside whole rows.
+    pub shards: Vec<u32>,
+    /// Steps per second of each group of sequences. 0: as fast as the replies come.
+    pub rate: f64,
+    /// Rounds. 0: three with `baseline`, else one.
+    pub rounds: usize,
+    /// Also measure a bare tonic stream, alternately.
+    pub baseline: bool,
+    /// Seed of rows and sequences.
+    pub seed: u64,
+    /// Print one JSON object instead of a table.
+    pub json: bool,
+}
+
+impl Default for BenchArgs {
+    fn default() -> Self {
+        Self {
+            addr: None,
+            access: Access::default(),
+            spawn: None,
+            streams: 1,
+            batch: 64,
+            vocab: 128_256,
+            dtype: Dtype::F32,
+            mix: Mix::TopK,
+            distribution: Distribution::Peaked,
+            duration: Duration::from_secs(5),
+            warmup: Duration::from_secs(1),
+            message_bytes: 1 << 20,
+            path: LogitsPath::Inline,
+            in_process: false,
+            shards: Vec::new(),
+            rate: 0.0,
+            rounds: 0,
+            baseline: false,
+            seed: 1,
+            json: false,
+        }
+    }
+}
+
+impl BenchArgs {
+    pub(super) fn row_bytes(&self) -> usize {
+        self.vocab as usize * self.dtype.size()
+    }
+
+    pub(super) fn rows_per_message(&self) -> usize {
+        match self.path {
+            LogitsPath::Inline => (self.message_bytes / self.row_bytes()).clamp(1, self.batch),
+            LogitsPath::SharedMemory | LogitsPath::Slots => self.batch,
+        }
+    }
+
+    pub(super) fn round_count(&self) -> usize {
+        match (self.rounds, self.baseline || self.in_process || !self.shards.is_empty()) {
+            (0, true) => 3,
+            (0, false) => 1,
+            (rounds, _) => rounds,
+        }
+    }
+
+    /// Whether they make sense together.
+    pub(super) fn check(&self) -> Result<(), BenchError> {
+        let wrong = |text: &str| Err(BenchError::Args(text.to_owned()));
+        match self {
+            BenchArgs { addr: Some(_), spawn: Some(_), .. } => wrong("give --addr or --spawn, not both"),
+            BenchArgs { spawn: Some(_), access, .. } if *access != Access::default() => {
+                wrong("TLS and tokens are for --addr; a server of --spawn has neither")
+            }
+            BenchArgs { streams: 0, .. } => wrong("--streams must be at least 1"),
+            BenchArgs { batch: 0, .. } => wrong("--batch must be at least 1"),
+            BenchArgs { vocab: 0, .. } => wrong("--vocab must be at least 1"),
+            BenchArgs { duration: Duration::ZERO, .. } => wrong("--duration must be positive"),
+            BenchArgs { in_process: true, mix, .. } if mix.filters().is_none() => wrong(
+                "--in-process samples rows without sequences; give a --mix of greedy, top-k, temperature, top-p or min-p",
+            ),
+            BenchArgs { shards, streams, baseline, in_process, rate, .. }
+                if !shards.is_empty() && (*streams != 1 || *baseline || *in_process || *rate != 0.0) =>
+            {
+                wrong(
+                    "--shards is measured with one stream and as fast as replies come, beside whole rows and nothing else",
+                )
+            }
+            BenchArgs { shards, access, .. } if !shards.is_empty() && *access != Access::default() => {
+                wrong("--shards starts processes that know neither TLS nor tokens")
+            }
+            BenchArgs { path: LogitsPath::Slots, shards, rate, .. } if !shards.is_empty() || *rate != 0.0 => {
+                wrong("--transport shm-slots goes without --shards and --rate; give --transport shm")
+            }
+            BenchArgs { path: LogitsPath::SharedMemory | LogitsPath::Slots, baseline: true, .. } => wrong(
+                "--baseline is a bare stream of messages, so it stands beside --transport inline; beside shared memory give --in-process",
+            ),
+            BenchArgs { shards, vocab, .. } if shards.iter().any(|ranks| ranks > vocab) => {
+                wrong("--shards must not be more than the columns of --vocab")
+            }
+            BenchArgs { rate, .. } if !(0.0..=MAX_RATE).contains(rate) => {
+                wrong(&format!("--rate must be in 0 ..= {MAX_RATE}"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Ways for logits to get to the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogitsPath {
+    /// In the message.
+    Inline,
+    /// In a region. The rows lie there before the first step, as if a device had put them there.
+    SharedMemory,
+    /// In a region, and tokens come back through it: a step ends when they are there.
+    Slots,
+}
+
+impl LogitsPath {
+    /// Names and values, for the command line.
+    pub const NAMES: [(&str, LogitsPath); 3] =
+        [("inline", LogitsPath::Inline), ("shm", LogitsPath::SharedMemory), ("shm-slots", LogitsPath::Slots)];
+
+    /// Its name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        Self::NAMES.iter().find(|&&(_, path)| path == self).map_or("", |&(name, _)| name)
+    }
+}
+
+/// Kinds of socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Transport {
+    /// TCP on the loopback interface.
+    Tcp,
+    /// A Unix socket.
+    Uds,
+}
+
+impl Transport {
+    /// Names and values, for the command line.
+    pub const NAMES: [(&str, Transport); 2] = [("tcp", Transport::Tcp), ("uds", Transport::Uds)];
+}
