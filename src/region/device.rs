@@ -147,7 +147,7 @@ impl Regions {
 
     pub(super) fn insert(&self, stream: &StreamRegions, held: Held) -> Result<Arc<Region>, LeaseError> {
         let generation = self.generations.fetch_add(1, Ordering::Relaxed) + 1;
-        let region = |id| Region { id, generation, held: Some(held), freeing: self.freeing.clone() };
+        let region = |id| Region::new(id, generation, held, self.freeing.clone());
         stream.insert(self.max_per_stream, region)
     }
 }

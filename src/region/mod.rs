@@ -2,14 +2,18 @@
 //!
 //! The server makes the memory, sealed and with every page in place, and hands over its descriptor; the worker can do
 //! nothing to it but write. A region belongs to one stream, and to the side connection that asked for it: it goes with
-//! whichever ends first. Reading order: this file (who may have what), [`memory`] (the memory itself), [`pass`] (how a
-//! descriptor travels), [`worker`] (the other end), `freeing` (where memory goes), `device` (memory of a GPU).
+//! whichever ends first. Reading order: this file (how much there may be), `rights` (who may have it), `stream` and `leased` (what they
+//! have), [`memory`] (the memory itself), [`pass`] (how a descriptor travels), [`worker`] (the other end), `freeing` (where memory goes),
+//! `device` (memory of a GPU).
 
 mod device;
 mod error;
 mod freeing;
+mod leased;
 mod memory;
 pub mod pass;
+mod rights;
+mod stream;
 #[cfg(target_os = "linux")]
 mod system;
 #[cfg(not(target_os = "linux"))]
@@ -19,28 +23,23 @@ mod token;
 mod words;
 pub mod worker;
 
-use crate::locks::lock;
 pub use device::{DeviceError, DeviceSide, Loan};
 pub use error::{LeaseError, LookUpError};
 use freeing::{Backing, Freeing, Gone, Held};
+pub use leased::Region;
 pub use memory::{IS_SUPPORTED, Memory};
+pub use rights::{Guest, Invitation, Role, TOKEN_LIFE};
+pub use stream::StreamRegions;
 pub use token::Token;
 
 use crate::limits::Limits;
 use crate::permits::{Counter, Permit};
-use crate::sampling::logits::Foreign;
 use metrics::Gauge;
-use std::collections::{BTreeMap, HashMap};
-use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use rights::Invited;
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
-use tokio_util::sync::CancellationToken;
-
-/// How long a stream's token may be used. A worker connects at once or not at all.
-pub const TOKEN_LIFE: Duration = Duration::from_secs(30);
 
 /// The server's regions: what all streams share.
 #[derive(Debug)]
@@ -54,57 +53,6 @@ pub struct Regions {
     max_bytes: usize,
     freeing: Freeing,
     device: Option<DeviceSide>,
-}
-
-#[derive(Debug)]
-struct Invited {
-    stream: Arc<StreamRegions>,
-    role: Role,
-    until: Instant,
-}
-
-/// What a side connection may do.
-#[derive(Debug, Clone)]
-pub enum Role {
-    /// Lease and release; the stream's regions end with it.
-    Owner,
-    /// Map what is leased, until it is cancelled.
-    Guest(CancellationToken),
-}
-
-/// Regions of one stream.
-#[derive(Debug)]
-pub struct StreamRegions {
-    leases: Mutex<BTreeMap<u64, Arc<Region>>>,
-    /// Set before the leases are cleared for the last time.
-    over: AtomicBool,
-    ended: CancellationToken,
-}
-
-/// A stream's right to regions. Dropping it ends them all.
-#[derive(Debug)]
-pub struct Invitation {
-    regions: Arc<Regions>,
-    stream: Arc<StreamRegions>,
-    token: Token,
-}
-
-/// The right of somebody else to map a stream's regions. Dropping it ends that, not what is mapped.
-#[derive(Debug)]
-pub struct Guest {
-    regions: Arc<Regions>,
-    token: Token,
-    over: CancellationToken,
-}
-
-/// A region. It lives as long as a step refers to it, whatever becomes of its lease.
-#[derive(Debug)]
-pub struct Region {
-    id: u64,
-    generation: u64,
-    /// Until it is dropped.
-    held: Option<Held>,
-    freeing: Freeing,
 }
 
 /// The side socket's name beside that of the Unix socket, unless it is set.
@@ -137,42 +85,6 @@ impl Regions {
         })
     }
 
-    /// Lets a stream have regions.
-    ///
-    /// # Errors
-    /// When the system has no random numbers.
-    pub fn invite(self: &Arc<Self>) -> io::Result<Invitation> {
-        let (leases, over, ended) = (Mutex::default(), AtomicBool::new(false), CancellationToken::new());
-        let stream = Arc::new(StreamRegions { leases, over, ended });
-        let token = self.token(&stream, Role::Owner)?;
-        Ok(Invitation { regions: Arc::clone(self), stream, token })
-    }
-
-    /// Lets somebody else map the regions of a stream.
-    ///
-    /// # Errors
-    /// When the system has no random numbers.
-    pub fn invite_guest(self: &Arc<Self>, stream: &Arc<StreamRegions>) -> io::Result<Guest> {
-        let over = CancellationToken::new();
-        let token = self.token(stream, Role::Guest(over.clone()))?;
-        Ok(Guest { regions: Arc::clone(self), token, over })
-    }
-
-    fn token(&self, stream: &Arc<StreamRegions>, role: Role) -> io::Result<Token> {
-        let token = Token::random()?;
-        let invited = Invited { stream: Arc::clone(stream), role, until: Instant::now() + TOKEN_LIFE };
-        lock(&self.tokens).insert(token, invited);
-        Ok(token)
-    }
-
-    /// The stream whose token this is, and what may be done; the token is used up. `None` if it is none, was used, or is
-    /// too old by `now`.
-    #[must_use]
-    pub fn admit(&self, token: &Token, now: Instant) -> Option<(Arc<StreamRegions>, Role)> {
-        let invited = lock(&self.tokens).remove(token)?;
-        (now <= invited.until).then_some((invited.stream, invited.role))
-    }
-
     /// Makes a region of at least `bytes` bytes and leases it to `stream`. Blocks while the memory is made.
     ///
     /// # Errors
@@ -194,7 +106,7 @@ impl Regions {
     fn size(&self, stream: &StreamRegions, bytes: u64) -> Result<usize, LeaseError> {
         let size = || LeaseError::Size { bytes, limit: self.max_bytes };
         let len = usize::try_from(bytes).ok().filter(|&len| len > 0 && len <= self.max_bytes).ok_or_else(size)?;
-        if lock(&stream.leases).len() >= self.max_per_stream {
+        if stream.count() >= self.max_per_stream {
             return Err(LeaseError::TooMany(self.max_per_stream));
         }
         Ok(len)
@@ -206,174 +118,6 @@ impl Regions {
             self.freeing.settle();
             take()
         })
-    }
-}
-
-impl StreamRegions {
-    /// The region of this id and generation.
-    ///
-    /// # Errors
-    /// [`LookUpError`].
-    pub fn get(&self, id: u64, generation: u64) -> Result<Arc<Region>, LookUpError> {
-        let leases = lock(&self.leases);
-        let region = leases.get(&id).ok_or(LookUpError::Unknown { id })?;
-        if region.generation != generation {
-            return Err(LookUpError::Stale { generation, current: region.generation });
-        }
-        Ok(Arc::clone(region))
-    }
-
-    /// Ends a lease. Steps under way keep the memory until they are answered. For memory that the worker lent: what tells
-    /// when the server has let go of it.
-    ///
-    /// # Errors
-    /// [`LookUpError`].
-    pub fn release(&self, id: u64, generation: u64) -> Result<Option<CancellationToken>, LookUpError> {
-        let region = self.get(id, generation)?;
-        // Unmapping takes a while, also what is done at once; not under the lock.
-        let leased = lock(&self.leases).remove(&id);
-        let gone = region.is_lent().then(|| region.held().gone());
-        drop((region, leased));
-        Ok(gone)
-    }
-
-    /// Ends every lease, for good.
-    pub fn end(&self) {
-        self.over.store(true, Ordering::SeqCst);
-        let leases = std::mem::take(&mut *lock(&self.leases));
-        drop(leases);
-        self.ended.cancel();
-    }
-
-    /// Resolves when the stream has ended.
-    pub async fn ended(&self) {
-        self.ended.cancelled().await;
-    }
-
-    /// Leases what `region` makes of the smallest free id.
-    fn insert(&self, most: usize, region: impl FnOnce(u64) -> Region) -> Result<Arc<Region>, LeaseError> {
-        let mut leases = lock(&self.leases);
-        // Looked at under the lock: whoever ends the stream either sees this lease or is seen here.
-        if self.over.load(Ordering::SeqCst) {
-            return Err(LeaseError::Ended);
-        }
-        let free = (1..=most as u64).find(|id| !leases.contains_key(id)).ok_or(LeaseError::TooMany(most))?;
-        let region = Arc::new(region(free));
-        leases.insert(free, Arc::clone(&region));
-        Ok(region)
-    }
-}
-
-impl Invitation {
-    /// What the worker has to come with.
-    #[must_use]
-    pub fn token(&self) -> &Token {
-        &self.token
-    }
-
-    /// The stream's regions.
-    #[must_use]
-    pub fn regions(&self) -> &Arc<StreamRegions> {
-        &self.stream
-    }
-}
-
-impl Drop for Invitation {
-    fn drop(&mut self) {
-        lock(&self.regions.tokens).remove(&self.token);
-        self.stream.end();
-    }
-}
-
-impl Guest {
-    /// What they have to come with.
-    #[must_use]
-    pub fn token(&self) -> &Token {
-        &self.token
-    }
-}
-
-impl Drop for Guest {
-    fn drop(&mut self) {
-        lock(&self.regions.tokens).remove(&self.token);
-        self.over.cancel();
-    }
-}
-
-impl Region {
-    /// Its id, unique among those of its stream.
-    #[must_use]
-    pub fn id(&self) -> u64 {
-        self.id
-    }
-
-    /// Tells it from earlier regions of the same id.
-    #[must_use]
-    pub fn generation(&self) -> u64 {
-        self.generation
-    }
-
-    /// Its memory.
-    #[must_use]
-    pub fn memory(&self) -> &dyn Foreign {
-        match &self.held().memory {
-            Backing::Host(memory) => memory,
-            Backing::Device(device) => &*device.memory,
-        }
-    }
-
-    /// Its memory if it is the host's, to write to; `None` on a device.
-    #[must_use]
-    pub fn words(&self) -> Option<&Memory> {
-        match &self.held().memory {
-            Backing::Host(memory) => Some(memory),
-            Backing::Device(_) => None,
-        }
-    }
-
-    /// Its length in bytes.
-    #[must_use]
-    #[allow(clippy::len_without_is_empty)] // It never is.
-    pub fn len(&self) -> usize {
-        match &self.held().memory {
-            Backing::Host(memory) => memory.len(),
-            Backing::Device(device) => device.len,
-        }
-    }
-
-    /// The UUID of the device that it is on; none for the host's memory.
-    #[must_use]
-    pub fn device(&self) -> Option<&str> {
-        match &self.held().memory {
-            Backing::Host(_) => None,
-            Backing::Device(device) => Some(&device.device),
-        }
-    }
-
-    /// What the worker maps; none for memory that it lent.
-    #[must_use]
-    pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        match &self.held().memory {
-            Backing::Host(memory) => Some(memory.descriptor()),
-            Backing::Device(device) => device.descriptor.as_ref().map(AsFd::as_fd),
-        }
-    }
-
-    /// Whether it is memory that the worker lent.
-    #[must_use]
-    pub fn is_lent(&self) -> bool {
-        self.descriptor().is_none()
-    }
-
-    /// It is there until the region is dropped.
-    fn held(&self) -> &Held {
-        self.held.as_ref().expect("it is there until the region is dropped; this is a bug")
-    }
-}
-
-impl Drop for Region {
-    fn drop(&mut self) {
-        self.held.take().into_iter().for_each(|held| self.freeing.free(held));
     }
 }
 

@@ -1,5 +1,8 @@
 use super::*;
+use crate::locks::lock;
 use crate::sampling::logits::Foreign;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 fn regions(change: impl FnOnce(&mut Limits)) -> Arc<Regions> {
     let mut limits = Limits { max_bytes_per_region: 1 << 20, max_region_bytes: 2 << 20, ..Limits::default() };

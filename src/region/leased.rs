@@ -1,0 +1,97 @@
+//! A region, from when it is made until nobody looks at it any more.
+
+use super::Memory;
+use super::freeing::{Backing, Freeing, Held};
+use crate::sampling::logits::Foreign;
+use std::os::fd::{AsFd, BorrowedFd};
+
+/// A region. It lives as long as a step refers to it, whatever becomes of its lease.
+#[derive(Debug)]
+pub struct Region {
+    id: u64,
+    generation: u64,
+    /// Until it is dropped.
+    held: Option<Held>,
+    freeing: Freeing,
+}
+
+impl Region {
+    pub(super) fn new(id: u64, generation: u64, held: Held, freeing: Freeing) -> Self {
+        Self { id, generation, held: Some(held), freeing }
+    }
+
+    /// Its id, unique among those of its stream.
+    #[must_use]
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Tells it from earlier regions of the same id.
+    #[must_use]
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// Its memory.
+    #[must_use]
+    pub fn memory(&self) -> &dyn Foreign {
+        match &self.held().memory {
+            Backing::Host(memory) => memory,
+            Backing::Device(device) => &*device.memory,
+        }
+    }
+
+    /// Its memory if it is the host's, to write to; `None` on a device.
+    #[must_use]
+    pub fn words(&self) -> Option<&Memory> {
+        match &self.held().memory {
+            Backing::Host(memory) => Some(memory),
+            Backing::Device(_) => None,
+        }
+    }
+
+    /// Its length in bytes.
+    #[must_use]
+    #[allow(clippy::len_without_is_empty)] // It never is.
+    pub fn len(&self) -> usize {
+        match &self.held().memory {
+            Backing::Host(memory) => memory.len(),
+            Backing::Device(device) => device.len,
+        }
+    }
+
+    /// The UUID of the device that it is on; none for the host's memory.
+    #[must_use]
+    pub fn device(&self) -> Option<&str> {
+        match &self.held().memory {
+            Backing::Host(_) => None,
+            Backing::Device(device) => Some(&device.device),
+        }
+    }
+
+    /// What the worker maps; none for memory that it lent.
+    #[must_use]
+    pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        match &self.held().memory {
+            Backing::Host(memory) => Some(memory.descriptor()),
+            Backing::Device(device) => device.descriptor.as_ref().map(AsFd::as_fd),
+        }
+    }
+
+    /// Whether it is memory that the worker lent.
+    #[must_use]
+    pub fn is_lent(&self) -> bool {
+        self.descriptor().is_none()
+    }
+
+    /// It is there until the region is dropped.
+    pub(super) fn held(&self) -> &Held {
+        self.held.as_ref().expect("it is there until the region is dropped; this is a bug")
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        self.held.take().into_iter().for_each(|held| self.freeing.free(held));
+    }
+}
