@@ -7,52 +7,54 @@ use crate::proto;
 use crate::region::{DeviceError, LeaseError, LookUpError};
 use tonic::Code;
 
-/// How an error is counted.
-pub(super) fn outcome(error: &LeaseError) -> Lease {
-    match error {
-        LeaseError::Size { .. } | LeaseError::Device(DeviceError::HandleSize(_) | DeviceError::NoIpc) => Lease::Invalid,
-        LeaseError::TooMany(_) | LeaseError::NoPlace(_) => Lease::TooManyRegions,
-        LeaseError::NoRoom(_) => Lease::RegionBytes,
-        LeaseError::System(_) => Lease::System,
-        LeaseError::Ended => Lease::StreamEnded,
-        LeaseError::Device(DeviceError::NoDevice | DeviceError::WrongDevice { .. }) => Lease::WrongDevice,
-        LeaseError::Device(DeviceError::NoRoom(_)) => Lease::DeviceRegionBytes,
-        LeaseError::Device(DeviceError::Refused(_)) => Lease::Device,
-    }
+/// A lease that is refused.
+pub(super) struct NotLeased {
+    pub(super) error: proto::RegionError,
+    /// What it is counted as.
+    pub(super) counted: Lease,
 }
 
 /// The answer to `request` that there is no region for.
-pub(super) fn not_leased(request: &str, error: &LeaseError) -> proto::RegionError {
-    let (code, reason, field) = match error {
-        LeaseError::Size { .. } => (Code::InvalidArgument, Reason::InvalidField.name(), "bytes"),
-        LeaseError::TooMany(_) | LeaseError::NoPlace(_) => (Code::ResourceExhausted, "TOO_MANY_REGIONS", ""),
-        LeaseError::NoRoom(_) => (Code::ResourceExhausted, "REGION_BYTES", ""),
-        LeaseError::System(_) => (Code::ResourceExhausted, "SYSTEM", ""),
-        LeaseError::Ended => (Code::FailedPrecondition, "STREAM_ENDED", ""),
+pub(super) fn not_leased(request: &str, error: &LeaseError) -> NotLeased {
+    use Code::{FailedPrecondition, InvalidArgument, ResourceExhausted};
+    let invalid = Reason::InvalidField.name();
+    let (counted, code, reason, field) = match error {
+        LeaseError::Size { .. } => (Lease::Invalid, InvalidArgument, invalid, "bytes"),
+        LeaseError::TooMany(_) | LeaseError::NoPlace(_) => {
+            (Lease::TooManyRegions, ResourceExhausted, "TOO_MANY_REGIONS", "")
+        }
+        LeaseError::NoRoom(_) => (Lease::RegionBytes, ResourceExhausted, "REGION_BYTES", ""),
+        LeaseError::System(_) => (Lease::System, ResourceExhausted, "SYSTEM", ""),
+        LeaseError::Ended => (Lease::StreamEnded, FailedPrecondition, "STREAM_ENDED", ""),
         LeaseError::Device(error) => on_device(request, error),
     };
     let field = if field.is_empty() { String::new() } else { format!("{request}.{field}") };
-    refusal(code, reason, &field, &error.to_string())
+    NotLeased { error: refusal(code, reason, &field, &error.to_string()), counted }
 }
 
-fn on_device(request: &str, error: &DeviceError) -> (Code, &'static str, &'static str) {
+fn on_device(request: &str, error: &DeviceError) -> (Lease, Code, &'static str, &'static str) {
+    use Code::{FailedPrecondition, Internal, InvalidArgument, ResourceExhausted, Unimplemented};
+    let invalid = Reason::InvalidField.name();
     // A lease says its device in a message of its own.
     let of = |lend: &'static str, lease: &'static str| if request == "lend" { lend } else { lease };
     match error {
-        DeviceError::NoDevice => (Code::Unimplemented, "NO_DEVICE", of("uuid", "device")),
-        DeviceError::WrongDevice { .. } => (Code::FailedPrecondition, "WRONG_DEVICE", of("uuid", "device.uuid")),
-        DeviceError::NoIpc => (Code::Unimplemented, "NO_DEVICE_IPC", "ipc_handle"),
-        DeviceError::HandleSize(_) => (Code::InvalidArgument, Reason::InvalidField.name(), "ipc_handle"),
-        DeviceError::NoRoom(_) => (Code::ResourceExhausted, "DEVICE_REGION_BYTES", ""),
-        DeviceError::Refused(DeviceMemoryError::OutOfMemory(_)) => (Code::ResourceExhausted, "DEVICE_MEMORY", ""),
-        DeviceError::Refused(DeviceMemoryError::Handle(_)) => (Code::FailedPrecondition, "IPC_HANDLE", "ipc_handle"),
-        DeviceError::Refused(DeviceMemoryError::Elsewhere { .. }) => {
-            (Code::FailedPrecondition, "WRONG_DEVICE", "ipc_handle")
+        DeviceError::NoDevice => (Lease::WrongDevice, Unimplemented, "NO_DEVICE", of("uuid", "device")),
+        DeviceError::WrongDevice { .. } => {
+            (Lease::WrongDevice, FailedPrecondition, "WRONG_DEVICE", of("uuid", "device.uuid"))
         }
-        DeviceError::Refused(DeviceMemoryError::TooShort { .. }) => {
-            (Code::InvalidArgument, Reason::InvalidField.name(), "bytes")
+        DeviceError::NoIpc => (Lease::Invalid, Unimplemented, "NO_DEVICE_IPC", "ipc_handle"),
+        DeviceError::HandleSize(_) => (Lease::Invalid, InvalidArgument, invalid, "ipc_handle"),
+        DeviceError::NoRoom(_) => (Lease::DeviceRegionBytes, ResourceExhausted, "DEVICE_REGION_BYTES", ""),
+        DeviceError::Refused(refused) => {
+            let (code, reason, field) = match refused {
+                DeviceMemoryError::OutOfMemory(_) => (ResourceExhausted, "DEVICE_MEMORY", ""),
+                DeviceMemoryError::Handle(_) => (FailedPrecondition, "IPC_HANDLE", "ipc_handle"),
+                DeviceMemoryError::Elsewhere { .. } => (FailedPrecondition, "WRONG_DEVICE", "ipc_handle"),
+                DeviceMemoryError::TooShort { .. } => (InvalidArgument, invalid, "bytes"),
+                DeviceMemoryError::Driver(_) => (Internal, "DEVICE", ""),
+            };
+            (Lease::Device, code, reason, field)
         }
-        DeviceError::Refused(DeviceMemoryError::Driver(_)) => (Code::Internal, "DEVICE", ""),
     }
 }
 

@@ -7,7 +7,7 @@
 use super::connections::connection::Connection;
 use super::connections::listener::{Guard, incoming};
 use super::connections::uds::UdsListener;
-use super::refusals::{self, not_found, not_leased, outcome, refusal, unreadable};
+use super::refusals::{self, NotLeased, not_found, not_leased, refusal, unreadable};
 use crate::complaints::Complaints;
 use crate::error::Reason;
 use crate::limits::Limits;
@@ -223,11 +223,11 @@ impl Side {
                 self.leased(region)
             }
             Err(error) => {
-                let told = not_leased(request, &error);
+                let NotLeased { error: told, counted } = not_leased(request, &error);
                 if let Some(more) = self.refusals.next(Instant::now()) {
                     tracing::info!(field = told.field, error = told.message, more, "a region was not leased");
                 }
-                self.metrics.lease(outcome(&error));
+                self.metrics.lease(counted);
                 Reply::Error(told).into()
             }
         }
