@@ -3,7 +3,7 @@
 //! Read [`connections`] (how one gets in), [`server`] and [`auth`] (how its calls do), `inbound` (how their messages do),
 //! [`decode`] (the stream's life), `attach` (that of another rank's), `sample` (a batch without one), `offers` (what a stream gets
 //! beside), `outbound` (how replies get out, and what becomes of those that nobody reads), `convert` (where wire and domain meet),
-//! `status` (errors), `traces`. [`regions`] and `refusals` are the side socket.
+//! `status` (errors), `shared` (what all of these need), `traces`. [`regions`] and `refusals` are the side socket.
 
 mod attach;
 pub mod auth;
@@ -23,42 +23,35 @@ mod refusals;
 pub mod regions;
 mod sample;
 pub mod server;
+mod shared;
 mod status;
 mod traces;
 
 use crate::backend::BackendInfo;
 use crate::engine;
-use crate::engine::shards::Shards;
 use crate::error::Error;
-use crate::grammar::{Grammars, Patience};
+use crate::grammar::Grammars;
 use crate::limits::Limits;
 use crate::message::codec::{Looked, RawAttachRequest, RawDecodeRequest, RawGetServerInfoRequest, RawSampleRequest};
-use crate::message::look::Unknown;
-use crate::metrics::{Metrics, Stage};
+use crate::metrics::Metrics;
 use crate::params::SamplingParams;
 use crate::params::presets::Presets;
 use crate::proto;
 use crate::proto::sampler_server::{Sampler, SamplerServer};
 use crate::region::Regions;
 use crate::trace::Tracer;
-use crate::turns::Turns;
 use crate::vocabulary::Vocabulary;
 use attach::AttachStream;
 pub use blocking::most_threads;
 use caller::Caller;
-use convert::config::Config;
-use convert::opening::Openings;
-use convert::params::SeedSource;
 use decode::DecodeStream;
 use inbound::receive::{Mark, Requests};
-use info::Offered;
 pub use outbound::calls::Calls;
-use outbound::unread::{Answers, Replies};
-use prost::Message;
+use outbound::unread::Replies;
+use shared::{Received, Shared};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 use tonic::{Request, Response, Status, Streaming};
@@ -117,32 +110,6 @@ impl Default for Options {
     }
 }
 
-/// What every call needs.
-#[derive(Debug)]
-struct Shared {
-    engine: engine::Handle,
-    limits: Arc<Limits>,
-    given: Arc<Given>,
-    info: BackendInfo,
-    metrics: Metrics,
-    seeds: SeedSource,
-    /// At building long sequences: they are counted once they are there, so no more are on their way than cores can build.
-    building: Arc<Turns>,
-    /// At taking in stateless calls that may take long.
-    long_calls: Semaphore,
-    draining: CancellationToken,
-    /// Ends the streams that are open.
-    closing: CancellationToken,
-    calls: Calls,
-    /// Streams that are older are asked to leave; zero is never.
-    max_age: Duration,
-    /// A client that has said nothing for so long and is cut then has not answered a ping.
-    ping_timeout: Duration,
-    side: Option<RegionSide>,
-    shards: Arc<Shards>,
-    tracer: Option<Tracer>,
-}
-
 /// Where workers find regions.
 #[derive(Debug, Clone)]
 pub struct RegionSide {
@@ -150,16 +117,6 @@ pub struct RegionSide {
     pub regions: Arc<Regions>,
     /// The socket that hands them out.
     pub socket: PathBuf,
-}
-
-/// What is known of a message before it is read.
-#[derive(Debug, Clone)]
-struct Received {
-    at: Instant,
-    /// Its encoded size.
-    bytes: usize,
-    /// What is unknown in its openings and works.
-    unknown: Unknown,
 }
 
 impl Service {
@@ -172,34 +129,7 @@ impl Service {
         metrics: Metrics,
         options: Options,
     ) -> Self {
-        let shards = Shards::new(&limits, metrics.clone());
-        if let Some(grammars) = &options.given.grammars {
-            grammars.give_way_in(&engine.state());
-        }
-        let (seeds, calls) = (SeedSource::default(), Calls::new(&engine));
-        let (draining, closing) = (CancellationToken::new(), CancellationToken::new());
-        let Options { given, max_age, ping_timeout, regions: side, tracer } = options;
-        let (given, long_calls) = (Arc::new(given), Semaphore::new(blocking::most_long_calls(&limits)));
-        Self {
-            shared: Arc::new(Shared {
-                engine,
-                limits,
-                given,
-                info,
-                metrics,
-                seeds,
-                building: Turns::one_per_core(),
-                long_calls,
-                draining,
-                closing,
-                calls,
-                max_age,
-                ping_timeout,
-                side,
-                shards,
-                tracer,
-            }),
-        }
+        Self { shared: Arc::new(Shared::new(engine, limits, info, metrics, options)) }
     }
 
     /// Which calls are open, of those that are watched ([`Self::add_to`]).
@@ -226,67 +156,6 @@ impl Service {
         let shared = Arc::clone(&self.shared);
         let server = SamplerServer::new(self).max_decoding_message_size(shared.limits.max_message_bytes);
         inbound::receive::watched(routes.add_service(server), shared)
-    }
-}
-
-impl Shared {
-    /// Where regions may be.
-    fn offered(&self) -> Offered<'_> {
-        let side = self.side.as_ref();
-        Offered { regions: side.is_some(), device: side.and_then(|side| side.regions.device()) }
-    }
-
-    /// What the sequences of one message are opened with, which has so much patience left.
-    fn openings<'m>(&'m self, config: &'m Config, patience: Patience) -> Openings<'m> {
-        Openings { config, seeds: &self.seeds, building: &self.building, patience }
-    }
-
-    fn admit(&self) -> Result<(), Error> {
-        if self.draining.is_cancelled() { Err(Error::Draining) } else { Ok(()) }
-    }
-
-    /// Whether a stream is asked to leave: from about when its connection hears GOAWAY, which says nothing to open streams.
-    fn asks_to_leave(&self, started: Instant) -> bool {
-        let is_old = !self.max_age.is_zero() && started.elapsed() >= self.max_age;
-        is_old || self.draining.is_cancelled()
-    }
-
-    /// Counts an error that refuses a call or ends it, and gives its status.
-    fn refuse(&self, error: &Error, caller: &Caller) -> Status {
-        self.metrics.refused(error.reason());
-        let status = status::from_error(error);
-        tracing::debug!(peer = &**caller.peer(), reason = error.reason().name(), "refused: {}", status.message());
-        status
-    }
-
-    /// The same answers, which end when they are not taken in time, or the server does not wait for them any more.
-    fn watched<S: Answers>(&self, answers: S) -> Replies<S> {
-        Replies::new(answers, self.limits.reply_timeout, &self.closing)
-    }
-
-    /// Takes note of a message of Decode, Attach or Sample that came in.
-    fn received(&self, message: &impl Message, unknown: Unknown) -> Received {
-        let bytes = message.encoded_len();
-        self.metrics.request_bytes.record(bytes as f64);
-        Received { at: Instant::now(), bytes, unknown }
-    }
-
-    /// Records a message of Decode, Attach or Sample that goes out.
-    fn sent(&self, message: &impl Message) {
-        self.metrics.response_bytes.record(message.encoded_len() as f64);
-    }
-
-    /// Records the stages that end with a step's reply being ready to go out, which is now.
-    fn replied(&self, received: Instant, finished: Instant) -> Instant {
-        let now = Instant::now();
-        self.metrics.stage(Stage::Reply, now.saturating_duration_since(finished));
-        self.metrics.stage(Stage::Total, now.saturating_duration_since(received));
-        now
-    }
-
-    /// Counts the end of a call.
-    fn finished(&self, method: &str, started: Instant, code: tonic::Code) {
-        self.metrics.call_finished(method, status::code_name(code), started.elapsed());
     }
 }
 

@@ -1,0 +1,159 @@
+//! What all calls share, and what is recorded of each.
+
+use super::blocking;
+use super::caller::Caller;
+use super::convert::config::Config;
+use super::convert::opening::Openings;
+use super::convert::params::SeedSource;
+use super::info::Offered;
+use super::outbound::calls::Calls;
+use super::outbound::unread::{Answers, Replies};
+use super::{Given, Options, RegionSide, status};
+use crate::backend::BackendInfo;
+use crate::engine;
+use crate::engine::shards::Shards;
+use crate::error::Error;
+use crate::grammar::Patience;
+use crate::limits::Limits;
+use crate::message::look::Unknown;
+use crate::metrics::{Metrics, Stage};
+use crate::trace::Tracer;
+use crate::turns::Turns;
+use prost::Message;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tonic::Status;
+
+/// What every call needs.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) engine: engine::Handle,
+    pub(super) limits: Arc<Limits>,
+    pub(super) given: Arc<Given>,
+    pub(super) info: BackendInfo,
+    pub(super) metrics: Metrics,
+    pub(super) seeds: SeedSource,
+    /// At building long sequences: they are counted once they are there, so no more are on their way than cores can build.
+    pub(super) building: Arc<Turns>,
+    /// At taking in stateless calls that may take long.
+    pub(super) long_calls: Semaphore,
+    pub(super) draining: CancellationToken,
+    /// Ends the streams that are open.
+    pub(super) closing: CancellationToken,
+    pub(super) calls: Calls,
+    /// Streams that are older are asked to leave; zero is never.
+    pub(super) max_age: Duration,
+    /// A client that has said nothing for so long and is cut then has not answered a ping.
+    pub(super) ping_timeout: Duration,
+    pub(super) side: Option<RegionSide>,
+    pub(super) shards: Arc<Shards>,
+    pub(super) tracer: Option<Tracer>,
+}
+
+/// What is known of a message before it is read.
+#[derive(Debug, Clone)]
+pub(super) struct Received {
+    pub(super) at: Instant,
+    /// Its encoded size.
+    pub(super) bytes: usize,
+    /// What is unknown in its openings and works.
+    pub(super) unknown: Unknown,
+}
+
+impl Shared {
+    pub(super) fn new(
+        engine: engine::Handle,
+        limits: Arc<Limits>,
+        info: BackendInfo,
+        metrics: Metrics,
+        options: Options,
+    ) -> Self {
+        let shards = Shards::new(&limits, metrics.clone());
+        if let Some(grammars) = &options.given.grammars {
+            grammars.give_way_in(&engine.state());
+        }
+        let (seeds, calls) = (SeedSource::default(), Calls::new(&engine));
+        let (draining, closing) = (CancellationToken::new(), CancellationToken::new());
+        let Options { given, max_age, ping_timeout, regions: side, tracer } = options;
+        let (given, long_calls) = (Arc::new(given), Semaphore::new(blocking::most_long_calls(&limits)));
+        Self {
+            engine,
+            limits,
+            given,
+            info,
+            metrics,
+            seeds,
+            building: Turns::one_per_core(),
+            long_calls,
+            draining,
+            closing,
+            calls,
+            max_age,
+            ping_timeout,
+            side,
+            shards,
+            tracer,
+        }
+    }
+
+    /// Where regions may be.
+    pub(super) fn offered(&self) -> Offered<'_> {
+        let side = self.side.as_ref();
+        Offered { regions: side.is_some(), device: side.and_then(|side| side.regions.device()) }
+    }
+
+    /// What the sequences of one message are opened with, which has so much patience left.
+    pub(super) fn openings<'m>(&'m self, config: &'m Config, patience: Patience) -> Openings<'m> {
+        Openings { config, seeds: &self.seeds, building: &self.building, patience }
+    }
+
+    pub(super) fn admit(&self) -> Result<(), Error> {
+        if self.draining.is_cancelled() { Err(Error::Draining) } else { Ok(()) }
+    }
+
+    /// Whether a stream is asked to leave: from about when its connection hears GOAWAY, which says nothing to open streams.
+    pub(super) fn asks_to_leave(&self, started: Instant) -> bool {
+        let is_old = !self.max_age.is_zero() && started.elapsed() >= self.max_age;
+        is_old || self.draining.is_cancelled()
+    }
+
+    /// Counts an error that refuses a call or ends it, and gives its status.
+    pub(super) fn refuse(&self, error: &Error, caller: &Caller) -> Status {
+        self.metrics.refused(error.reason());
+        let status = status::from_error(error);
+        tracing::debug!(peer = &**caller.peer(), reason = error.reason().name(), "refused: {}", status.message());
+        status
+    }
+
+    /// The same answers, which end when they are not taken in time, or the server does not wait for them any more.
+    pub(super) fn watched<S: Answers>(&self, answers: S) -> Replies<S> {
+        Replies::new(answers, self.limits.reply_timeout, &self.closing)
+    }
+
+    /// Takes note of a message of Decode, Attach or Sample that came in.
+    pub(super) fn received(&self, message: &impl Message, unknown: Unknown) -> Received {
+        let bytes = message.encoded_len();
+        self.metrics.request_bytes.record(bytes as f64);
+        Received { at: Instant::now(), bytes, unknown }
+    }
+
+    /// Records a message of Decode, Attach or Sample that goes out.
+    pub(super) fn sent(&self, message: &impl Message) {
+        self.metrics.response_bytes.record(message.encoded_len() as f64);
+    }
+
+    /// Records the stages that end with a step's reply being ready to go out, which is now.
+    pub(super) fn replied(&self, received: Instant, finished: Instant) -> Instant {
+        let now = Instant::now();
+        self.metrics.stage(Stage::Reply, now.saturating_duration_since(finished));
+        self.metrics.stage(Stage::Total, now.saturating_duration_since(received));
+        now
+    }
+
+    /// Counts the end of a call.
+    pub(super) fn finished(&self, method: &str, started: Instant, code: tonic::Code) {
+        self.metrics.call_finished(method, status::code_name(code), started.elapsed());
+    }
+}
