@@ -15,6 +15,7 @@ use super::inbound::receive::Requests;
 use super::offers::{offer, ranks};
 use super::outbound::outlet::Outgoing;
 use super::outbound::unread::Answers;
+use super::pace::Pace;
 use super::traces::{self, MaybeSpan};
 use super::{Received, Shared, info};
 use crate::engine::step::StepReply;
@@ -32,20 +33,9 @@ use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use tokio_stream::Stream;
 use tonic::{Code, Status};
-
-/// How long replies may gather: so long after the receipt of a step whose reply is not out, nothing more is read or run. Short steps
-/// that were sent ahead share a write until then, which costs more than such a step does.
-const HELD_UP: Duration = Duration::from_micros(100);
-
-/// How often it rests then, so that the reply is out before another step runs here. tonic asks for more while it has the reply,
-/// and hyper once it has passed that on, both in the same turn of the task; the connection, which writes it, has the next.
-///
-/// The worker waits no longer for it: a rest costs nothing but the turn after it, which comes behind the connection's, and which does
-/// what was done in each of these two before: it finds that no request is there, if its worker waits for this reply to send one.
-const RESTS: u8 = 2;
 
 /// Replies of one stream, in the order of its requests.
 #[derive(Debug)]
@@ -65,12 +55,10 @@ pub struct DecodeStream {
     outgoing: Outgoing,
     /// The trace of steps that have none of their own.
     parent: Option<TraceContext>,
-    /// When the first step was received whose reply was handed out and may not be out.
-    unsent: Option<Instant>,
+    /// Rests for replies that may not be out.
+    pace: Pace,
     /// When the last reply that was due was handed out; `None`: it is not the worker's turn.
     turn: Option<Instant>,
-    /// Rests to be had.
-    rests: u8,
     started: Instant,
     ended: Option<Code>,
 }
@@ -104,23 +92,8 @@ impl DecodeStream {
     ) -> Self {
         let (phase, place) = (Phase::Unconfigured, Arc::new(permit));
         let (due, held) = (VecDeque::new(), Held::default());
-        let (outgoing, unsent, turn, rests, ended) = (Outgoing::default(), None, None, 0, None);
-        Self {
-            shared,
-            caller,
-            place,
-            requests,
-            phase,
-            due,
-            held,
-            outgoing,
-            parent,
-            unsent,
-            turn,
-            rests,
-            started,
-            ended,
-        }
+        let (outgoing, pace, turn, ended) = (Outgoing::default(), Pace::default(), None, None);
+        Self { shared, caller, place, requests, phase, due, held, outgoing, parent, pace, turn, started, ended }
     }
 
     /// Its replies once they are handed out.
@@ -280,8 +253,7 @@ impl DecodeStream {
         self.outgoing.expect(room);
         let response = Response::Step(result);
         let now = self.shared.replied(received, finished);
-        let held_up = now.saturating_duration_since(*self.unsent.get_or_insert(received));
-        self.rests = if held_up >= HELD_UP { RESTS } else { 0 };
+        self.pace.replied(received, now);
         self.shared.end_answered(span, now, None);
         Ok(response)
     }
@@ -309,8 +281,7 @@ impl DecodeStream {
             if let Poll::Ready(due) = self.poll_due(context) {
                 return Poll::Ready(Some(self.hand_out(due)));
             }
-            if let Some(rests) = self.rests.checked_sub(1) {
-                self.rests = rests;
+            if self.pace.rests() {
                 context.waker().wake_by_ref();
                 return Poll::Pending;
             }
@@ -340,8 +311,7 @@ impl Stream for DecodeStream {
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let next = self.poll_reply(context);
         if next.is_pending() {
-            // The connection has its turn.
-            self.unsent = None;
+            self.pace.sent();
         }
         next
     }

@@ -18,6 +18,7 @@ mod inbound;
 mod info;
 mod offers;
 mod outbound;
+mod pace;
 pub mod probe;
 mod refusals;
 pub mod regions;
