@@ -1,6 +1,7 @@
-//! The engine's one place: what it remembers and what it drives, behind a lock, so that whoever brings a step to an idle
-//! engine may run it on the spot. Two threads less are woken for it, which is most of what a small step costs.
-//! Why, and when not: `docs/decisions/0024-run-on-the-spot.md`.
+//! The engine's one place, behind a lock: what it remembers and what it drives.
+//!
+//! Whoever brings a step to an idle engine may run it on the spot. Two threads less are woken then, which is most of what a small step
+//! costs. Why, and when not: `docs/decisions/0024-run-on-the-spot.md`.
 
 use super::state::{Command, State};
 use super::{HERE_BYTES, Pulse};

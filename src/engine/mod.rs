@@ -1,10 +1,11 @@
-//! The engine: one at a time runs the backend and has every stream's sequences, so one lock does for all of it (`desk`), and no
-//! sequence has one of its own. That is the engine's own thread, or whoever brings a small step to an engine with nothing to do.
+//! The engine: gathers the waiting steps of all streams into batches, has the backend run these, and commits what comes of them.
 //!
-//! While the backend runs, steps of all streams pile up; when it is free, all of them make the next
-//! batch. There is no timer: an idle engine starts a step at once. Read [`step`] (what goes in and comes
-//! out), then `state` (the pure state machine), `batch`, `plan`
-//! (what a work needs), `rows` and `verify` (what the backend is asked), `commit`; this file only drives them.
+//! One thread at a time runs it and has every stream's sequences, so one lock is enough (`desk`), and no sequence has a lock of its own.
+//! That thread is the engine's own, or one that brings a small step to an engine with nothing to do.
+//!
+//! There is no timer. An idle engine starts a step at once; while the backend runs, steps of all streams pile up, and together they are
+//! the next batch. Read [`step`] (what goes in and comes out), then `state` (the pure state machine), `batch`, `plan` (what a work needs),
+//! `rows` and `verify` (what the backend is asked), `commit`. This file only drives them.
 
 mod admission;
 mod batch;

@@ -1,9 +1,8 @@
-//! The engine's state: every stream's sequences and waiting steps. A pure state machine: it is told what
+//! The engine's state: every stream's sequences and waiting steps. It is a state machine without clock or channel: it is told what
 //! arrived and what time it is, and waits for nothing but what a grammar's threads work out.
 //!
-//! A batch takes the waiting steps of all streams in turn, each stream's in order. A step that names a
-//! sequence the batch already works on waits for the next batch, and the rest of its stream with it:
-//! its rows depend on tokens that are not drawn yet.
+//! A batch takes the waiting steps of all streams in turn, each stream's in order. A step that names a sequence which the batch already
+//! works on waits for the next batch, and the rest of its stream with it: its rows depend on tokens that are not drawn yet.
 
 use super::admission::{InFlight, StepPermits};
 use super::batch::{Batch, Taken};

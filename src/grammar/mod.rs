@@ -1,12 +1,12 @@
 //! Grammars of structured output: which tokens a text may go on with.
 //!
-//! [`Grammars`] compiles (the automata are llguidance's), once for all sequences that ask for the same. A [`Text`] is what one
-//! sequence remembers: where in its grammar it stands. What comes of a token is worked out by threads of their own while the
-//! worker computes its next row, so that a mask is there when the row comes; [`fill`] has the masks of a batch, and waits for those that
-//! are not. [`propose`] has what a grammar forces. Read this file, then `compile`, `text`, `state`, [`fill`].
+//! [`Grammars`] compiles them, once for all sequences that ask for the same; the automata are llguidance's. A [`Text`] is what one
+//! sequence remembers: where in its grammar it stands. Threads of their own work out what comes of a token while the worker computes its
+//! next row, so that the mask is there when the row comes. [`fill`] has the masks of a batch, and waits for those that are not there;
+//! [`propose`] has what a grammar forces. Read this file, then `compile`, `text`, `state`, [`fill`].
 //!
-//! A mask is a function of grammar, vocabulary and tokens. Each text has an automaton of its own, so that no other has a part in whether it
-//! reaches a limit of work or memory. Limits of time are there for what no other limit holds.
+//! A mask is a function of grammar, vocabulary and tokens. Each text has an automaton of its own, so that no other text decides whether
+//! it reaches a limit of work or memory. Limits of time are there for what no other limit holds.
 
 mod ahead;
 mod begins;

@@ -1,5 +1,5 @@
-//! What the rules of a compiled grammar take. Its text does not tell: a part that may come three to two billion times is two hundred
-//! rules, and a condition of what may be empty stands there once for each way to meet it.
+//! How much memory the rules of a compiled grammar take. The grammar's text does not tell: a part that may come three to two billion
+//! times is two hundred rules, and a condition on what may be empty stands there once for each way to meet it.
 
 use llguidance::earley::{CGrammar, ParamCond};
 use std::collections::HashSet;

@@ -1,5 +1,5 @@
-//! For how long threads have run. One of a process that stands still, or is given less of a processor than it would take, is no
-//! slower by it.
+//! For how long threads have really run. A thread may stand still because its process does, or because it gets less of a processor than
+//! it could use: it is no slower for that, and nothing is held against it.
 
 use rustix::thread::gettid;
 use rustix::time::{ClockId, clock_gettime};

@@ -1,7 +1,7 @@
 //! The life of one `Attach` call: a rank above 0 that announces its columns, step by step.
 //!
-//! As in [`decode`](super::decode) the stream of answers drives everything, nothing runs beside the call but the watch on a rank
-//! that does not read, and when it is dropped the rank has left its group.
+//! As in [`decode`](super::decode), the stream of answers drives everything, and only the watch on a rank that does not read runs beside
+//! the call. When the call is dropped, the rank has left its group.
 
 use super::caller::Caller;
 use super::convert::shards;

@@ -1,5 +1,6 @@
-//! Work that takes long, out of the way of other calls: each such call has a thread meanwhile, and there is a known number of these.
-//! Were there none left, whatever needs one would stand still: other calls, the admin port and signals.
+//! Work that takes long, out of the way of other calls: each call with such work has a thread meanwhile, and the number of these is
+//! bounded. If they took all threads that the runtime may have, whatever needs one would stand still: other calls, the admin port and
+//! signals.
 
 use crate::limits::Limits;
 use tokio::runtime::{Handle, RuntimeFlavor};

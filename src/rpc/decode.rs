@@ -1,9 +1,9 @@
 //! The life of one `Decode` stream.
 //!
-//! The stream of replies drives everything: polled, it hands out the reply whose turn it is, and reads
-//! the next request when that is out and there is room for one more step in flight. So a worker that does not read its
-//! replies is not read from either, nothing runs beside the call but the watch on a worker that does not read
-//! (`unread`), and when the call is dropped everything it held is freed with it.
+//! The stream of replies drives everything. When HTTP/2 asks for a reply, it hands out the one whose turn it is; when there is none yet,
+//! it reads the next request, if one more step may be in flight. So a worker that does not read its replies is not read from either, and
+//! when the call is dropped everything it held is freed with it. The only thing that runs beside the call is the watch on a worker that
+//! does not read (`unread`).
 
 use super::blocking::blocking;
 use super::caller::Caller;

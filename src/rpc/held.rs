@@ -1,4 +1,5 @@
-//! Steps that have come and that the engine does not know of yet: those that wait for their shards, and all behind them.
+//! Steps that have come and that the engine does not know of yet: those that wait for their shards, and all steps behind them, since a
+//! stream's steps run in order.
 
 use crate::engine::step::{Open, Step};
 use crate::engine::{Admitted, Place, StreamHandle};

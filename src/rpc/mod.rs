@@ -1,9 +1,9 @@
 //! The gRPC service: the only code that sees protobuf and tonic.
 //!
-//! Read [`connections`] (how one gets in), [`server`] and [`auth`] (how its calls do), `inbound` (how their messages do),
-//! [`decode`] (the stream's life), `attach` (that of another rank's), `sample` (a batch without one), `offers` (what a stream gets
-//! beside), `outbound` (how replies get out, and what becomes of those that nobody reads), `convert` (where wire and domain meet),
-//! `status` (errors), `shared` (what all of these need), `traces`. [`regions`] and `refusals` are the side socket.
+//! Read [`connections`] (how a client gets in), [`server`] and [`auth`] (how its calls do), `inbound` (how their messages do), [`decode`]
+//! (the life of a stream), `attach` (that of another rank's call), `sample` (a batch without a stream), `offers` (what a stream is offered
+//! beside its answers), `outbound` (how replies get out, and what becomes of those that nobody reads), `convert` (where wire and domain
+//! meet), `status` (errors), `shared` (what all of these need), `traces`. [`regions`] and `refusals` are the side socket.
 
 mod attach;
 pub mod auth;

@@ -1,15 +1,12 @@
-//! Relaxed acceptance (TensorRT-LLM, multi-token prediction in thinking phases): a draft token is accepted if it
-//! is among the target's first `top_n` tokens and its probability is at least the largest minus `delta`. Not
-//! lossless.
+//! Relaxed acceptance (TensorRT-LLM, multi-token prediction in thinking phases): a draft token is accepted if it is among the target's
+//! first `top_n` tokens and its probability is at least the largest minus `delta`. Not lossless.
 //!
 //! TensorRT-LLM relaxes in thinking phases only, which is `in_thinking_only` here. Where a row is then
-//! [strict](super::plan::Plan::strict), a draft token is accepted if it is the one that a plain row would draw, with that
-//! row's own number, and otherwise that one is emitted: the text of plain rows, token for token.
+//! [strict](super::plan::Plan::strict), a draft token is accepted if it is the one that a plain row would draw, with that row's own number,
+//! and otherwise that one is emitted: the text of plain rows, token for token.
 //!
-//! It judges the processed distribution, what a chain of samplers left included, for greedy sequences the one at
-//! temperature 1 (see
-//! [`Relaxed::filters`]), since a greedy distribution has one token. What follows the
-//! accepted tokens is drawn as a plain row.
+//! It judges the processed distribution, with all that a chain of samplers left. For greedy sequences it is the one at temperature 1 (see
+//! [`Relaxed::filters`]), since a greedy distribution has one token. What follows the accepted tokens is drawn as a plain row.
 
 use super::weights::share;
 use crate::params::Filters;

@@ -1,5 +1,5 @@
-//! What samplers remember along a draft: after a draft token what they learned from it in the target of the row before,
-//! as if it had been emitted. So a row's target is known once its parent's is, and rules come to rows in this order.
+//! What samplers remember along a draft. After a draft token that is what they learn from it in the target of the row before, as if it had
+//! been emitted. So a row's target is known once its parent's is, and rules come to rows in this order.
 
 use super::job::VerifyJob;
 use crate::params::state::SamplerState;

@@ -1,8 +1,7 @@
-//! Foreign rows: the first look at them, by copying into this thread's own memory.
+//! Foreign rows, which a worker may write while they are read: the first look at them copies them into this thread's own memory.
 //!
-//! The passes look at a row several times and rely on seeing the same values each time. A worker may write its region
-//! meanwhile, so what is looked at again is copied first. Why, and which rows are copied whole:
-//! `docs/decisions/0011-foreign-rows-are-copied-once.md`.
+//! The passes look at a row several times and rely on seeing the same values each time, so what is looked at again is copied first. Why,
+//! and which rows are copied whole: `docs/decisions/0011-foreign-rows-are-copied-once.md`.
 
 use super::distribution;
 use super::level::{Level, Passes};

@@ -1,11 +1,12 @@
 //! A row as the passes see it: the logits as they arrived, with some blocks replaced.
 //!
-//! Masks, bias and penalties touch few tokens, so the row is not copied: each block that holds a touched
-//! token is widened and adjusted on the side, and its maximum is hidden from the passes over the row. A
-//! pass over the side blocks, which lie together like a short row, completes the result. Where only the first
-//! tokens of the order matter, blocks that have none of them are hidden only. Where only listed tokens are
-//! allowed, the side blocks are the whole row. A mask that comes with a row hides the blocks of which it leaves nothing, and
-//! puts those of which it leaves some on the side.
+//! Masks, bias and penalties touch few tokens, so the row is not copied. Each block that holds a touched token is widened and adjusted on
+//! the side, and its maximum is hidden from the passes over the row. The side blocks lie together like a short row, and a pass over them
+//! completes the result.
+//!
+//! - Where only the first tokens of the order matter, a touched block that has none of them is hidden only.
+//! - Where only listed tokens are allowed, the side blocks are the whole row.
+//! - A mask that comes with a row hides the blocks of which it leaves nothing, and puts those of which it leaves some on the side.
 
 mod lists;
 mod store;

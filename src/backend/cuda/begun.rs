@@ -1,9 +1,10 @@
-//! Chains of samplers that a kernel begins and the host ends, of rows on the device: filters at a chain's beginning that are among
-//! the kernels' own leave a few tokens, which the kernel tells, and the host takes these through the rest of the chain as a
-//! [listed row](crate::sampling::listed). So do masks, whatever chain follows. The row itself stays on the device, from where it would be
-//! brought whole for a few logits.
+//! Chains of samplers that a kernel begins and the host ends.
 //!
-//! Where more are left than are told, the other backend does the whole row.
+//! The filters at a chain's beginning may be among the kernels' own, and leave a few tokens; a mask may do so, whatever chain follows. The
+//! kernel then tells these tokens, and the host takes them through the rest of the chain as a
+//! [listed row](crate::sampling::listed). So the row stays on the device, and is not brought to the host whole for a few logits.
+//!
+//! Where more tokens are left than are told, the other backend does the whole row.
 
 use super::abi;
 use super::ask::{Asked, NoKernel};

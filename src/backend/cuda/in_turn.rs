@@ -1,6 +1,7 @@
-//! The second half of what a device proves before it serves: teams of every size, each with one row behind another. A batch of
-//! [`super::warm_up`] has fewer rows than teams run at once on a whole card, so none of them comes to a second row there: to the
-//! job at the other place, and what the row before has left in shared memory.
+//! What a device proves before it serves, second half: teams of every size, each with one row behind another.
+//!
+//! A batch of [`super::warm_up`] has fewer rows than a whole card runs teams at once. So none of its teams comes to a second row, where
+//! it reads its job from the other of two places, and meets in shared memory what the first row has left there.
 
 use super::costs::Costs;
 use super::kinds::{KINDS, Known, OF_BROKEN, broken, row, specs};

@@ -1,6 +1,6 @@
-//! Before a device serves it samples rows of every [kind](super::kinds) and verifies drafts by every rule, and each result must be
-//! that of the other backend: so its kernels are loaded and compiled, and a device or driver that computes something else is found
-//! before it answers anybody. [`super::in_turn`] goes on with teams that take row after row.
+//! What a device proves before it serves, first half: it samples rows of every [kind](super::kinds) and verifies drafts by every rule, and
+//! each result must be that of the other backend. That loads and compiles its kernels, and a device or driver that computes something
+//! else is found before it answers anybody. [`super::in_turn`] goes on with teams that take row after row.
 
 use super::ask::Asked;
 use super::costs::Costs;

@@ -1,8 +1,8 @@
-//! Which terminals are in another's way.
+//! Which terminals are in each other's way.
 //!
-//! A lexer that has read a word of one terminal ends it when the next byte leads nowhere in any. So where a byte may follow a terminal, no
-//! other, nor itself, may run on over it: for words w of A, and bytes b that may follow A, no word of B may begin with w b. All terminals are
-//! taken as if they could stand in the same place.
+//! A lexer ends a word when the next byte leads nowhere in any terminal. So a terminal ends where it should only if no terminal, itself
+//! included, could go on with a byte that may follow it: for each word `w` of A and each byte `b` that may follow A, no word of any B may
+//! begin with `w b`. All terminals are taken as if they could stand in the same place.
 
 use super::bytes::Bytes;
 use super::plan::{Follows, Plan};

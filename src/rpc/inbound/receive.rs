@@ -1,11 +1,17 @@
 //! Calls on their way in, before there is a message.
 //!
-//! A call takes memory from its first byte on, and whoever stops in the middle of a message keeps it. So each message has a time
-//! within which it has to come (`incoming`), the first one counted from the beginning of its call. A stream has its place on the server before it is read
-//! (`max_streams`, `max_attached_ranks`); a stateless call has none, and takes room for its message once its length is known.
-//! The time of a message passes only while somebody asks for it, which nobody does on a stream whose worker takes no replies: that is
-//! for the watch on these to end (`unread`), which is told here of messages that nobody has asked for or that are not whole.
-//! Other calls have small messages, and the same time for them. Calls of the sampler that end before the service hears of them are counted here.
+//! A call takes memory from its first byte on, and a client that stops in the middle of a message keeps that memory. So each message
+//! has to come within a time (`incoming`); the first one's begins with its call.
+//!
+//! - A stream has its place on the server before anything of it is read (`max_streams`, `max_attached_ranks`).
+//! - A stateless call has no such place. It takes room for its message once the length is known.
+//! - Other calls have small messages, and the same time for them.
+//!
+//! The time passes only while somebody asks for the message. On a stream whose worker takes no replies nobody asks, so it is not this
+//! time that ends such a stream but the watch on replies (`unread`). It is told here of messages that nobody has asked for, or that are
+//! not whole.
+//!
+//! Calls of the sampler that end before the service hears of them are counted here.
 
 use super::deadline::Deadline;
 use super::headers;

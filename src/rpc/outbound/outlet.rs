@@ -1,8 +1,8 @@
 //! Answers on their way into HTTP/2, and the room that they take until they have left it.
 //!
-//! HTTP/2 takes what it is given whole, however little its client lets through, asks for what comes behind it at once, and keeps it for as
-//! long as that client likes. So it gets answers in pieces, and each piece has its room of `max_bytes_in_flight` with it: that comes
-//! back when HTTP/2 lets go of the piece. What it has not got yet can be dropped.
+//! HTTP/2 takes whatever it is given, however little its client lets through, asks for more at once, and keeps what it has for as long as
+//! the client likes. So it gets answers in pieces. Each piece carries its part of the room of `max_bytes_in_flight`, which comes back when
+//! HTTP/2 lets go of the piece; what it has not got yet can still be dropped.
 
 use crate::locks::lock;
 use crate::permits::Permit;

@@ -1,10 +1,11 @@
 //! The watch on answers that a worker does not take, and on the end of the server.
 //!
-//! Nobody asks for the answers of a stream while HTTP/2 has no room for what was there before. So nothing of the stream happens
-//! by itself then: no message that stopped in the middle runs out of time, and no step that waits for its shards; none is read
-//! either, and those that wait take the connection's window from its other calls. All of it
-//! would stay for as long as the worker likes, so this is looked at from beside the call. The end of a drain is waited for there
-//! too: a stream that looked for it each time that it is asked would pay for it with every token.
+//! A stream does something only when HTTP/2 asks it for an answer, and HTTP/2 does not ask while it has no room for the one before. So
+//! nothing of a stream whose worker does not read happens by itself: a message that stopped in the middle does not run out of time, nor
+//! does a step that waits for its shards, and messages that wait to be read take the connection's window from its other calls. All of it
+//! would stay for as long as the worker likes. That is why a task beside the call looks at it.
+//!
+//! The same task waits for the end of a drain: a stream that looked for that whenever it is asked would pay for it with every token.
 
 use crate::locks::lock;
 use std::mem;
