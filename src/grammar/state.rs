@@ -1,5 +1,6 @@
 //! Where a text stands in its grammar's automaton, and which tokens may come there.
 
+mod extent;
 mod forced;
 mod making;
 mod spent;
@@ -11,6 +12,7 @@ use super::text::Place;
 use super::trouble::Trouble;
 use super::{Grammar, lock};
 use bytes::Bytes;
+use extent::Extent;
 use llguidance::api::StopReason;
 use llguidance::toktrie::SimpleVob;
 use llguidance::{CancellationHandle, Cancelled, TokenParser};
@@ -23,12 +25,8 @@ pub type Mask = Option<Bytes>;
 
 /// What an automaton may take for one text.
 const MOST_BYTES: usize = 64 << 20;
-/// What a byte of text takes in it, and what each of the items does that the grammar has there; measured, with what growing by doubling
-/// leaves unused.
-const BYTES_PER_BYTE: usize = 96;
-const BYTES_PER_ITEM: usize = 32;
 /// What its lexer takes beside what it tells, for each terminal and for each of its states, in which it has a bit and some more for each
-/// terminal; measured like those.
+/// terminal; measured, with what growing by doubling leaves unused.
 const BYTES_PER_TERMINAL: usize = 240;
 const BYTES_PER_STATE: usize = 128;
 const TERMINALS_PER_BYTE: usize = 7;
@@ -42,10 +40,10 @@ pub(super) struct State {
     ahead: Option<(Vec<u32>, Vec<Mask>)>,
     /// Why there will be none any more.
     failed: Option<Trouble>,
-    /// Bytes of text that the automaton has read, and items that its grammar had there, all together.
-    read: (usize, usize),
-    /// The most of each that it ever had read, ahead of the text too: it keeps the room.
-    most_read: (usize, usize),
+    /// What the automaton has read.
+    read: Extent,
+    /// The most that it ever had read, ahead of the text too: it keeps the room.
+    most_read: Extent,
     /// Fuel that its lexer had taken when it last got new, for a mask; `None`: it never did.
     refuelled: Option<usize>,
     /// The tokens that the automaton has.
@@ -81,7 +79,7 @@ struct Read {
     /// Whether the automaton has it.
     is_consumed: bool,
     /// What was read before it.
-    before: (usize, usize),
+    before: Extent,
     /// Whether the grammar allows it, and all before it.
     is_allowed: bool,
 }
@@ -103,7 +101,7 @@ impl State {
     /// At the beginning of a text.
     pub(super) fn new(parser: TokenParser, phase: Phase) -> Self {
         let (mask, ahead, failed, refuelled) = (None, None, None, None);
-        let (read, most_read, consumed, is_cautious) = ((0, 0), (0, 0), Vec::new(), false);
+        let (read, most_read, consumed, is_cautious) = (Extent::default(), Extent::default(), Vec::new(), false);
         Self { parser, phase, mask, ahead, failed, read, most_read, refuelled, consumed, is_cautious }
     }
 
@@ -111,7 +109,7 @@ impl State {
     pub(super) fn bytes(&self) -> usize {
         // A panic may have left the lexer locked for good.
         let lexer = catch_unwind(AssertUnwindSafe(|| self.of_lexer())).unwrap_or(0);
-        lexer + self.most_read.0 * BYTES_PER_BYTE + self.most_read.1 * BYTES_PER_ITEM
+        lexer + self.most_read.memory()
     }
 
     fn of_lexer(&self) -> usize {
@@ -197,8 +195,8 @@ impl State {
         let items = self.parser.parser.stats().all_items;
         self.parser.consume_token(token)?;
         self.consumed.push(token);
-        self.read.1 += self.parser.parser.stats().all_items - items;
-        self.read.0 += self.parser.token_env.tok_trie().token_len(token);
+        self.read.items += self.parser.parser.stats().all_items - items;
+        self.read.bytes += self.parser.token_env.tok_trie().token_len(token);
         self.count_room(self.read);
         self.parser.check_stop()?;
         Ok(true)
@@ -222,8 +220,8 @@ impl State {
         Ok(mask)
     }
 
-    fn count_room(&mut self, read: (usize, usize)) {
-        self.most_read = (self.most_read.0.max(read.0), self.most_read.1.max(read.1));
+    fn count_room(&mut self, read: Extent) {
+        self.most_read = self.most_read.max(read);
     }
 
     fn may_end(&mut self) -> bool {

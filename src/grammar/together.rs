@@ -75,7 +75,7 @@ pub(super) fn together<T: Send + 'static>(asked: Vec<Asked<T>>, most: Duration) 
     let waiting_for = |count: fn(&AtomicUsize)| tokens.iter().for_each(|tokens| count(&tokens.waiting));
     waiting_for(|count| _ = count.fetch_add(1, Ordering::Relaxed));
     let _waits = OnDrop(|| waiting_for(|count| _ = count.fetch_sub(1, Ordering::Relaxed)));
-    wait_for((&mut results, &mut waiting), &done, tokens.as_deref(), most);
+    wait_for(&mut results, &mut waiting, &done, tokens.as_deref(), most);
     results.into_iter().map(|result| result.unwrap_or(Err(Trouble::NotYet))).collect()
 }
 
@@ -110,7 +110,8 @@ fn begun<T: Send + 'static>(
 
 /// Waits for what threads send, for `most` in all, and cancels texts that take too long meanwhile.
 fn wait_for<T>(
-    (results, waiting): (&mut Results<T>, &mut Waiting),
+    results: &mut Results<T>,
+    waiting: &mut Waiting,
     done: &mpsc::Receiver<(usize, Result<T, Trouble>)>,
     tokens: Option<&Tokens>,
     most: Duration,

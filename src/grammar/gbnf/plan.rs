@@ -2,7 +2,7 @@
 
 use super::bytes::Bytes;
 use super::rules::{Id, Node, Rules};
-use super::write::{self, text_of};
+use super::write::{self, Written, text_of};
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// Where a terminal stands.
@@ -156,7 +156,7 @@ impl Planner<'_> {
     fn terminal(&mut self, nodes: &[Id], from: Place) -> Option<Part> {
         let is_character = matches!(nodes, [one] if matches!(self.rules.nodes[*one], Node::Chars(_)));
         let most = if is_character { usize::MAX } else { 4 * self.longest };
-        let (regex, is_nullable) = write::regex(self.rules, nodes, most)?;
+        let Written { regex, is_nullable } = write::regex(self.rules, nodes, most)?;
         Some(match regex {
             None => Part::All(vec![]),
             Some(regex) => {

@@ -3,15 +3,20 @@
 use super::plan::{Part, Plan};
 use super::rules::{Id, Node, Rules};
 
-/// The regular expression of some nodes, one behind the other, without the empty text, which it says whether they match. No expression: they
-/// match only that. None at all, if it is longer than `most`.
-pub(super) fn regex(rules: &Rules, nodes: &[Id], most: usize) -> Option<(Option<String>, bool)> {
+/// Some nodes, one behind the other, as a regular expression.
+pub(super) struct Written {
+    /// Of all that they match but the empty text; `None`: they match nothing else.
+    pub(super) regex: Option<String>,
+    /// Whether they match the empty text.
+    pub(super) is_nullable: bool,
+}
+
+/// Writes nodes; `None` where the expression is longer than `most`.
+pub(super) fn regex(rules: &Rules, nodes: &[Id], most: usize) -> Option<Written> {
     let is_nullable = nodes.iter().all(|node| is_nullable(rules, *node));
     let writer = Writer { rules, most };
-    Some(match writer.some_of(nodes)? {
-        text if text == NOTHING => (None, is_nullable),
-        text => (Some(text), is_nullable),
-    })
+    let regex = Some(writer.some_of(nodes)?).filter(|text| text != NOTHING);
+    Some(Written { regex, is_nullable })
 }
 
 /// A text as a regular expression.

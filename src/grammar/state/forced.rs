@@ -1,6 +1,7 @@
 //! What a grammar forces: the bytes that have to come next, and the tokens that spell them.
 
 use super::super::propose::Proposed;
+use super::extent::Extent;
 use super::spent::Spent;
 use super::{Phase, Place, State, Trouble};
 use crate::grammar::compile::{MASK_FUEL, PLACE_ITEMS};
@@ -93,7 +94,8 @@ impl State {
         if bytes.is_empty() {
             return Ok(Vec::new());
         }
-        self.count_room((self.read.0 + bytes.len(), self.read.1 + items - before.items));
+        let read = Extent { bytes: self.read.bytes + bytes.len(), items: self.read.items + items - before.items };
+        self.count_room(read);
         let mut tokens = spelling.of(&bytes);
         // What follows may be one token with the last bytes.
         let trie = self.parser.token_env.tok_trie();
