@@ -82,7 +82,9 @@ pub(super) struct Dry<'a> {
 pub(super) fn penalise(
     dry: Dry<'_>,
     text: &Text<'_>,
-    (matches, since, counted): (&[Match], Since, Option<&Grams>),
+    matches: &[Match],
+    since: Since,
+    counted: Option<&Grams>,
     nudges: &mut Vec<Nudge>,
 ) {
     let Dry { params, breakers, is_late, of_koboldcpp } = dry;
@@ -165,9 +167,9 @@ mod tests {
         let places = Places::new(context(params), longest(params), tokens);
         let (matches, since) = (repeats::all(tokens, &places, window), Since::after(tokens, breakers, window));
         let mut nudges = Vec::new();
-        penalise(Dry { params, breakers, is_late: false, of_koboldcpp }, &text, (&matches, since, None), &mut nudges);
+        penalise(Dry { params, breakers, is_late: false, of_koboldcpp }, &text, &matches, since, None, &mut nudges);
         let mut late = Vec::new();
-        penalise(Dry { params, breakers, is_late: true, of_koboldcpp }, &text, (&matches, since, None), &mut late);
+        penalise(Dry { params, breakers, is_late: true, of_koboldcpp }, &text, &matches, since, None, &mut late);
         assert!(late.iter().all(|n| n.bias == 0.0));
         assert!(nudges.iter().map(|n| (n.token, n.bias)).eq(late.into_iter().map(|n| (n.token, n.late))));
         nudges.into_iter().map(|n| (n.token, n.bias)).collect()

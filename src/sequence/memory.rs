@@ -160,7 +160,7 @@ impl Memory {
             stood.push_over(&self.tokens, token);
         }
         push(&mut self.tokens, token);
-        self.now.append((rules, &self.reach), &Text::new(&self.tokens, &[]), &self.grams, output);
+        self.now.append(rules, &self.reach, &Text::new(&self.tokens, &[]), &self.grams, output);
         if self.tokens.len() > self.reach.most() {
             self.tokens.drain(..self.tokens.len() - self.reach.keep);
             self.index(rules);
@@ -231,7 +231,7 @@ impl MemoryAhead {
     pub(super) fn push(&mut self, rules: &Rules, memory: &Memory, token: u32, output: u64, banned: &mut Vec<u32>) {
         self.tokens.push(token);
         let text = Text::new(&memory.tokens, &self.tokens);
-        self.now.append((rules, &memory.reach), &text, &memory.grams, output);
+        self.now.append(rules, &memory.reach, &text, &memory.grams, output);
         self.now.look(rules, &text, &memory.grams, output, banned);
     }
 
@@ -252,7 +252,7 @@ impl MemoryAhead {
 
 impl Now {
     /// Takes in the last token of `text`, the last of `output`.
-    fn append(&mut self, (rules, reach): (&Rules, &Reach), text: &Text<'_>, grams: &Index, output: u64) {
+    fn append(&mut self, rules: &Rules, reach: &Reach, text: &Text<'_>, grams: &Index, output: u64) {
         if let (Some((_, window)), Some(places)) = (reach.dry, &grams.dry) {
             self.matches = repeats::appended(&self.matches, text, places, window);
             if let Some(last) = text.last(1).next() {
@@ -273,8 +273,8 @@ impl Now {
         if let Some(biased) = rules.biased() {
             bias::add(rules.sequence_bias(), &biased.holding(self.biased), &mut self.nudges);
         }
-        let repeats = (self.matches.as_slice(), self.since, grams.counted.as_ref());
-        dry::penalise(rules.dry(), text, repeats, &mut self.nudges);
+        let counted = grams.counted.as_ref();
+        dry::penalise(rules.dry(), text, &self.matches, self.since, counted, &mut self.nudges);
         bias::sum(&mut self.nudges);
         self.nudges.shrink_to_fit();
         if let (Some(params), Some(stood)) = (rules.no_repeat_ngram(), &grams.ngram) {

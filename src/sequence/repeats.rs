@@ -35,7 +35,7 @@ pub(super) struct Match {
 pub(super) fn all(text: &[u32], places: &Places, window: usize) -> Vec<Match> {
     let lens = lens(&text[text.len().saturating_sub(window)..]);
     let measured = |at: usize| lens[text.len() - at].min(places.matter());
-    matches((&Text::new(text, &[]), 0..0), places, window, measured)
+    matches(&Text::new(text, &[]), 0..0, places, window, measured)
 }
 
 /// The matches of `text`, which the last token was just appended to, from those before it: `old`. `places` are those of the
@@ -53,12 +53,13 @@ pub(super) fn appended(old: &[Match], text: &Text<'_>, places: &Places, window: 
         }
     };
     // Positions that look ahead are not chained; they are few.
-    matches((text, text.kept_len()..n), places, window, measured)
+    matches(text, text.kept_len()..n, places, window, measured)
 }
 
 /// The matches among the positions that look ahead and those that are chained, as long as they are measured.
 fn matches(
-    (text, ahead): (&Text<'_>, std::ops::Range<usize>),
+    text: &Text<'_>,
+    ahead: std::ops::Range<usize>,
     places: &Places,
     window: usize,
     mut measured: impl FnMut(usize) -> usize,

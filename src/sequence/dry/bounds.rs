@@ -74,7 +74,7 @@ mod tests {
         }
         let (text, mut nudges) = (Text::new(before, ahead), Vec::new());
         let dry = Dry { params, breakers, is_late: false, of_koboldcpp: false };
-        penalise(dry, &text, (&matches, since, counted.as_ref()), &mut nudges);
+        penalise(dry, &text, &matches, since, counted.as_ref(), &mut nudges);
         nudges.into_iter().map(|n| (n.token, n.bias)).collect()
     }
 
