@@ -112,7 +112,7 @@ impl Row {
     }
 
     fn list(&self, length: usize, rest: f32) -> Listed {
-        let listed = Listed::new(VOCAB as u32, self.order[..length].to_vec(), (rest, true), Beyond::Refuse);
+        let listed = Listed::new(VOCAB as u32, self.order[..length].to_vec(), rest, true, Beyond::Refuse);
         listed.expect("a row as it should be")
     }
 }

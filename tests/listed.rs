@@ -30,7 +30,7 @@ fn in_order(logits: &[f32], ties_in_order: bool) -> Vec<Candidate> {
 fn first_of(logits: &[f32], n: usize, ties_in_order: bool, beyond: Beyond) -> Listed {
     let mut all = in_order(logits, ties_in_order);
     let rest = log_sum_exp(all.split_off(n).iter().map(|other| f64::from(other.logit)));
-    Listed::new(logits.len() as u32, all, (rest, ties_in_order), beyond).expect("a row as it should be")
+    Listed::new(logits.len() as u32, all, rest, ties_in_order, beyond).expect("a row as it should be")
 }
 
 fn log_sum_exp(logits: impl Iterator<Item = f64> + Clone) -> f32 {

@@ -29,7 +29,7 @@ pub(super) fn of(told: &Told) -> String {
     ];
     let _ = writeln!(table, "\n{}", columns.join(" "));
     let most = told.tokens.iter().map(|token| token.probability).fold(f32::MIN_POSITIVE, f32::max);
-    told.tokens.iter().for_each(|token| table += &of_token(token, (told.token, most), texts));
+    told.tokens.iter().for_each(|token| table += &of_token(token, told.token, most, texts));
     let end = told.finish_reason.map_or(String::new(), |reason| format!("; it ends the text ({reason})"));
     let _ = writeln!(
         table,
@@ -44,7 +44,7 @@ fn of_stage(stage: &ToldStage) -> String {
     format!("{:24} {:>11} {kept:>9} {:>13.3}\n", stage.stage, grouped(stage.tokens_left as u64), stage.entropy_bits)
 }
 
-fn of_token(token: &ToldToken, (drawn, most): (u32, f32), texts: bool) -> String {
+fn of_token(token: &ToldToken, drawn: u32, most: f32, texts: bool) -> String {
     let text = token.text.as_deref().map(shown).unwrap_or_default();
     let text = if texts { format!("  {text:TEXT$}") } else { String::new() };
     let logits = [token.logit, token.adjusted_logit].map(logit).join(" ");

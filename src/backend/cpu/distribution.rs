@@ -15,6 +15,7 @@ mod race;
 mod reach;
 mod store;
 
+pub(super) use known::KeptBy;
 pub(super) use race::Runner;
 pub(super) use reach::{least_reaching, reach_of};
 

@@ -1,6 +1,6 @@
 //! What is kept of a draft row's distribution: a list if it is one, else the row.
 
-use super::distribution::{Distribution, Store};
+use super::distribution::{Distribution, KeptBy, Store};
 use super::keys;
 use super::view::View;
 use crate::backend::RowJob;
@@ -19,7 +19,7 @@ pub(super) fn keep(job: &RowJob<'_>, view: &View<'_>, distribution: &Distributio
 
 /// At most four bytes for each token.
 fn row(job: &RowJob<'_>, view: &View<'_>, distribution: &Distribution) -> KeptRow {
-    let (weigh, last_key, need) = distribution.kept_by();
+    let KeptBy { weigh, last_key, need } = distribution.kept_by();
     let last = Candidate { token: keys::token(last_key), logit: keys::logit(last_key) };
     let last = (last_key != u64::MAX).then_some(last);
     let (dtype, bytes, patches) = match job.spec.greens() {

@@ -204,7 +204,7 @@ impl<'a> View<'a> {
 
     /// As [`View::sums`], of the values at or above `keep.above`, which are few, with masses that `keep` allows.
     pub(super) fn packed_sums(&self, weigh: Weigh, keep: Keep, packed: &mut Values, sums: &mut Vec<u64>) -> u64 {
-        self.by_block(sums, |passes, row, maxima, sums| passes.packed_sums(row, maxima, (weigh, keep), packed, sums))
+        self.by_block(sums, |passes, row, maxima, sums| passes.packed_sums(row, maxima, weigh, keep, packed, sums))
     }
 
     /// As [`View::sums`], of the values in a range; others may exceed the maximum.

@@ -134,8 +134,9 @@ impl Begun {
         }
         let (top, _) = answer.reported(self.told());
         let entries = top.iter().map(|told| Candidate { token: told.token, logit: told.logit }).collect();
-        let none = (f32::NEG_INFINITY, true);
-        let list = Listed::new(job.logits.vocab_size() as u32, entries, none, Beyond::Refuse);
+        // The weight of none.
+        let rest = f32::NEG_INFINITY;
+        let list = Listed::new(job.logits.vocab_size() as u32, entries, rest, true, Beyond::Refuse);
         let list = list.map_err(|_| NoKernel::Contradiction)?;
         if self.is_all(top.len()) { Ok(Ok(list)) } else { Err(NoKernel::Chain) }
     }

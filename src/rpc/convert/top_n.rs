@@ -25,7 +25,7 @@ pub(super) fn rows(wire: &proto::TopNRows, config: &Config) -> Result<ListedRows
         // The shape was checked, so all places are there.
         let entry = |place: usize| Candidate { token: wire.token_ids[place], logit: logits.get(place as u32) };
         let beyond = beyond(wire.beyond.get(row).copied().unwrap_or_default(), row)?;
-        let listed = Listed::new(config.vocab_size, places.map(entry).collect(), (rest, wire.ties_in_order), beyond);
+        let listed = Listed::new(config.vocab_size, places.map(entry).collect(), rest, wire.ties_in_order, beyond);
         rows.push(
             listed.map_err(|error| FieldError::new(format!("top_n.{}[{row}]", error.field()), error.to_string())),
         );

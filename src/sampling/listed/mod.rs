@@ -130,7 +130,8 @@ impl Listed {
     pub fn new(
         vocab_size: u32,
         mut entries: Vec<Candidate>,
-        (rest, ties_in_order): (f32, bool),
+        rest: f32,
+        ties_in_order: bool,
         beyond: Beyond,
     ) -> Result<Self, ListedError> {
         let most = MAX_LISTED.min(vocab_size as usize);

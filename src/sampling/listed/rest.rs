@@ -84,7 +84,7 @@ impl Rest {
     }
 
     /// Between what all of them weigh, at this largest logit, which the edge is not above, and temperature.
-    pub(super) fn masses(&self, (max, scale): (f32, f32), temperature: f64) -> (u64, u64) {
+    pub(super) fn masses(&self, max: f32, scale: f32, temperature: f64) -> (u64, u64) {
         if self.has_no_mass(max, scale) {
             return (0, 0);
         }

@@ -10,7 +10,7 @@ fn entries(logits: &[(u32, f32)]) -> Vec<Candidate> {
 }
 
 fn listed(logits: &[(u32, f32)], rest: f32) -> Result<Listed, ListedError> {
-    Listed::new(10, entries(logits), (rest, false), Beyond::Refuse)
+    Listed::new(10, entries(logits), rest, false, Beyond::Refuse)
 }
 
 #[test]
@@ -40,7 +40,8 @@ fn ranks_are_those_of_a_row_of_minus_infinity_elsewhere() {
     let row = Listed::new(
         7,
         entries(&[(5, 1.0), (1, 1.0), (3, 2.0), (2, f32::NEG_INFINITY)]),
-        (f32::NEG_INFINITY, false),
+        f32::NEG_INFINITY,
+        false,
         Beyond::Mark,
     )
     .expect("a row");
@@ -65,7 +66,7 @@ fn ended(ends: &[u32], banned: &[u32], beyond: Beyond) -> Result<u32, RowError> 
         ..RowSpec::plain(Filters { temperature: 1.0, top_k: 6, top_p: 1.0, min_p: 0.0 }, Action::Draw { uniform: 0 })
     };
     let logits: Vec<(u32, f32)> = (0..7).map(|token| (token, if token < 6 { 1.0 } else { -9.0 })).collect();
-    let row = Listed::new(8, entries(&logits), (-10.0, false), beyond).expect("a row");
+    let row = Listed::new(8, entries(&logits), -10.0, false, beyond).expect("a row");
     sample_row(&row, &spec).map(|output| output.token)
 }
 

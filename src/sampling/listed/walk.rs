@@ -183,7 +183,7 @@ impl<'a> Open<'a> {
 
     /// Between what the masses of all come to.
     fn totals(&self, left: &Candidates) -> (u64, u64) {
-        let (low, high) = self.rest.masses((left.max(), left.scale()), left.temperature());
+        let (low, high) = self.rest.masses(left.max(), left.scale(), left.temperature());
         let listed = left.total();
         (listed + if self.cut { 0 } else { low }, listed + high)
     }

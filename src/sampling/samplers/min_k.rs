@@ -28,7 +28,7 @@ pub fn fall(place: usize, above: f32, below: f32) -> f64 {
 
 /// How many of `candidates` with logits from `first` down to `last` stay wherever the cliff is.
 #[must_use]
-pub fn at_least(tau: f32, (first, last): (f32, f32), candidates: usize) -> usize {
+pub fn at_least(tau: f32, first: f32, last: f32, candidates: usize) -> usize {
     let range = f64::from(first) - f64::from(last) + LEAST_RANGE;
     // Compared as reals: the quotient may be above all integers.
     (f64::from(tau) / range).floor().min(candidates as f64) as usize
@@ -46,7 +46,7 @@ pub fn cliff(logits: &[f32]) -> usize {
 #[must_use]
 pub fn kept(logits: &[f32], tau: f32) -> usize {
     let ends = logits.first().zip(logits.last());
-    ends.map_or(0, |(&first, &last)| cliff(logits).max(at_least(tau, (first, last), logits.len())))
+    ends.map_or(0, |(&first, &last)| cliff(logits).max(at_least(tau, first, last, logits.len())))
 }
 
 /// Keeps them.

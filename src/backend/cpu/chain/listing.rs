@@ -340,7 +340,7 @@ impl<'a, 'v> Whole<'a, 'v> {
         if let Some(keys) = cut.listed(lists) {
             return self.list_keys(keys.to_vec(), store);
         }
-        let (_, last, _) = cut.kept_by();
+        let last = cut.kept_by().last_key;
         let low = if last == u64::MAX { f32::MIN } else { keys::logit(last).max(f32::MIN) };
         let mut left = self.list(Range { low, high: f32::INFINITY }, store);
         left.retain_up_to(Some(last), |_, _| false);

@@ -37,7 +37,7 @@ impl Whole<'_, '_> {
     pub(super) fn min_k(&self, tau: f32) -> Next<'static> {
         let (last, vocab_size) = (self.view.least(), self.view.vocab_size());
         // More than there are candidates are all of them.
-        let at_least = at_least(tau, (self.view.max, last), vocab_size);
+        let at_least = at_least(tau, self.view.max, last, vocab_size);
         if at_least >= vocab_size {
             return Next::Done;
         }
@@ -58,7 +58,7 @@ impl Left<'_> {
         sorter.sort(&values.logits, sorted);
         sorted.truncate(sorted.partition_point(|&logit| logit > f32::NEG_INFINITY));
         let cliff = cliff(sorted, last).expect("the last one is among them; this is a bug");
-        let kept = cliff.max(at_least(tau, (sorted[0], last), sorted.len()));
+        let kept = cliff.max(at_least(tau, sorted[0], last, sorted.len()));
         self.keep_first(kept);
     }
 }

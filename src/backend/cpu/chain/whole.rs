@@ -159,8 +159,7 @@ impl Whole<'_, '_> {
             _ if stays => self.first_of_many(cut, lists)?,
             _ => return None,
         };
-        let (_, last, _) = left.kept_by();
-        Some(self.cut_at(last, after, lists))
+        Some(self.cut_at(left.kept_by().last_key, after, lists))
     }
 
     /// The temperatures to come.

@@ -10,15 +10,25 @@ use crate::sampling::mass;
 use crate::sampling::observed::{Observed, Share};
 use crate::sampling::row::{LogprobsSpec, TokenLogprobs};
 
+/// By what a distribution keeps tokens.
+pub(in crate::backend::cpu) struct KeptBy {
+    /// How they are weighed.
+    pub(in crate::backend::cpu) weigh: Weigh,
+    /// The key of the last one; all bits where none is cut off.
+    pub(in crate::backend::cpu) last_key: u64,
+    /// The least mass.
+    pub(in crate::backend::cpu) need: u64,
+}
+
 impl Distribution {
     /// The sum of all masses that are left.
     pub(in crate::backend::cpu) fn total(&self) -> u64 {
         self.total
     }
 
-    /// How a token is weighed, the key of the last one that is kept, and the least mass that is.
-    pub(in crate::backend::cpu) fn kept_by(&self) -> (Weigh, u64, u64) {
-        (self.weigh, self.last_key, self.need)
+    /// By what tokens are kept.
+    pub(in crate::backend::cpu) fn kept_by(&self) -> KeptBy {
+        KeptBy { weigh: self.weigh, last_key: self.last_key, need: self.need }
     }
 
     /// The mass of a token with this logit; 0 if it is not left.

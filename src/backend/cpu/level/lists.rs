@@ -8,7 +8,8 @@ impl Passes {
         self,
         row: &[u8],
         maxima: &[f32],
-        (weigh, keep): (Weigh, Keep),
+        weigh: Weigh,
+        keep: Keep,
         packed: &mut Values,
         sums: &mut [u64],
     ) -> u64 {

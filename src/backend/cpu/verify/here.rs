@@ -57,11 +57,14 @@ impl Here {
     pub(super) fn new(
         level: Level,
         job: &VerifyJob<'_>,
-        ((row, max), spec): ((usize, f32), &RowSpec<'_>),
-        (maxima, adjusted): (&[f32], &ViewStore),
+        row: usize,
+        max: f32,
+        spec: &RowSpec<'_>,
+        maxima: &[f32],
+        adjusted: &ViewStore,
         store: &mut Store,
     ) -> Self {
-        let view = view(level, job, (row, max), maxima, adjusted);
+        let view = view(level, job, row, max, maxima, adjusted);
         let target = Distribution::processed(&view, &spec.filters, spec.chain.as_ref(), Wanted::All, store);
         let list = target.entries(store).map(|entries| Weights::new(entries.into_iter()));
         let list = list.map(|list| [list.clone(), list]);
@@ -97,9 +100,15 @@ impl Here {
         Observed { drawn, seen: self.seen.as_ref().map_or(drawn, |seen| seen.share(token)) }
     }
 
-    /// Its row and that one's maximum as sent.
-    pub(super) fn at(&self) -> (usize, f32) {
-        (self.row, self.max)
+    /// The row as it was prepared.
+    pub(super) fn view<'v>(
+        &self,
+        level: Level,
+        job: &VerifyJob<'v>,
+        maxima: &'v [f32],
+        store: &'v ViewStore,
+    ) -> View<'v> {
+        view(level, job, self.row, self.max, maxima, store)
     }
 
     /// The whole target is left.
@@ -131,10 +140,11 @@ impl Aside {
 }
 
 /// A prepared row of a job, by its number and its maximum as sent.
-pub(super) fn view<'v>(
+fn view<'v>(
     level: Level,
     job: &VerifyJob<'v>,
-    (row, max): (usize, f32),
+    row: usize,
+    max: f32,
     maxima: &'v [f32],
     store: &'v ViewStore,
 ) -> View<'v> {

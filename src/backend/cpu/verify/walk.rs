@@ -1,10 +1,10 @@
 //! What the rules ask, answered from rows as they are.
 
-use super::here::{Aside, Here, MOST_ASIDE_BYTES, Weighed, view};
+use super::here::{Aside, Here, MOST_ASIDE_BYTES, Weighed};
 use super::left::{Blocks, Left, LeftStore};
 use super::passes::Passes;
 use super::proposed::{Cut, Proposed, is_far};
-use crate::backend::cpu::distribution::{Distribution, Runner, Store, Wanted};
+use crate::backend::cpu::distribution::{Distribution, KeptBy, Runner, Store, Wanted};
 use crate::backend::cpu::keys;
 use crate::backend::cpu::level::Level;
 use crate::backend::cpu::passes::BLOCK;
@@ -68,17 +68,17 @@ impl<'a> Walk<'a> {
     }
 
     fn view(&self) -> View<'_> {
-        view(self.level, self.job, self.here().at(), self.maxima, self.view)
+        self.here().view(self.level, self.job, self.maxima, self.view)
     }
 
     /// The position, whose target is no list, and the place for its residuals.
     fn blocks(&mut self) -> (Blocks<'_>, &mut LeftStore) {
         let here = self.here.as_ref().expect("a rule comes to a row first; this is a bug");
-        let (weigh, last_key, need) = here.target.kept_by();
+        let KeptBy { weigh, last_key, need } = here.target.kept_by();
         let last = Candidate { token: keys::token(last_key), logit: keys::logit(last_key) };
         let blocks = Blocks {
             passes: Passes::of(self.level),
-            view: view(self.level, self.job, here.at(), self.maxima, self.view),
+            view: here.view(self.level, self.job, self.maxima, self.view),
             target: &here.target,
             sums: self.store.sums(),
             cut: Cut { last: (last_key != u64::MAX).then_some(last), weigh, need },
@@ -173,9 +173,8 @@ impl Positions for Walk<'_> {
                 None => {
                     let max = prepare(self.level, &self.looked_at(row), self.far, self.maxima, self.view)?;
                     let spec = self.states.spec(self.job, row);
-                    let here =
-                        Here::new(self.level, self.job, ((row, max), &spec), (self.maxima, self.view), self.store);
-                    let view = view(self.level, self.job, here.at(), self.maxima, self.view);
+                    let here = Here::new(self.level, self.job, row, max, &spec, self.maxima, self.view, self.store);
+                    let view = here.view(self.level, self.job, self.maxima, self.view);
                     self.states.learn(self.job, row, |token| here.observed(&view, token));
                     here
                 }
@@ -209,7 +208,7 @@ impl Positions for Walk<'_> {
             return blocks.draw(uniform, store);
         }
         let here = self.here.as_ref().expect("a rule comes to a row first; this is a bug");
-        let view = view(self.level, self.job, here.at(), self.maxima, self.view);
+        let view = here.view(self.level, self.job, self.maxima, self.view);
         here.target.draw_by(race, &view, uniform, self.store)
     }
 
@@ -261,7 +260,7 @@ impl Positions for Walk<'_> {
 
     fn entropy(&mut self) -> f64 {
         let total = self.here().target.total();
-        let (weigh, ..) = self.here().target.kept_by();
+        let weigh = self.here().target.kept_by().weigh;
         let exponent = |logit| crate::sampling::mass::exponent(logit, weigh.max, weigh.scale);
         if let Some(entropy) = self.here().target.entropy(self.store) {
             return entropy;
@@ -282,7 +281,7 @@ impl Positions for Walk<'_> {
 
     fn relaxed(&mut self, relaxed: &Relaxed) -> Result<Vec<u32>, RowError> {
         let here = self.here.as_ref().expect("a rule comes to a row first; this is a bug");
-        let view = view(self.level, self.job, here.at(), self.maxima, self.view);
+        let view = here.view(self.level, self.job, self.maxima, self.view);
         let spec = self.job.relaxed(here.row).spec.remembering(self.states.before(here.row));
         let judged = Distribution::processed(&view, &spec.filters, spec.chain.as_ref(), Wanted::All, self.other);
         let most = (relaxed.top_n as usize).min(view.vocab_size());

@@ -41,11 +41,11 @@ impl ViewStore {
                 let bits = mask.block(block);
                 let of_block = changed.next_if(|changes| block_of(changes[0].token) == block).unwrap_or_default();
                 if bits != u128::MAX || !of_block.is_empty() {
-                    self.touch_block(raw, (block, bits), of_block, from);
+                    self.touch_block(raw, block, bits, of_block, from);
                 }
             }
         }
-        changed.for_each(|of_block| self.touch_block(raw, (block_of(of_block[0].token), u128::MAX), of_block, from));
+        changed.for_each(|of_block| self.touch_block(raw, block_of(of_block[0].token), u128::MAX, of_block, from));
         self.changes = changes;
     }
 
@@ -84,7 +84,7 @@ impl ViewStore {
 
     /// Hides a block, and puts it on the side with the values whose bits are set and its changes, if it may have a value from
     /// here on, as it was or as it becomes.
-    fn touch_block(&mut self, raw: &View<'_>, (block, bits): (usize, u128), changes: &[Change], from: f32) {
+    fn touch_block(&mut self, raw: &View<'_>, block: usize, bits: u128, changes: &[Change], from: f32) {
         (self.plain[block], self.maxima[block]) = (f32::NEG_INFINITY, f32::NEG_INFINITY);
         if bits == 0 {
             return;

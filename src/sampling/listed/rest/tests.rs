@@ -38,7 +38,7 @@ fn plain() -> RowSpec<'static> {
 fn listed(vocab_size: u32, tokens: impl IntoIterator<Item = u32>, least: f32) -> Listed {
     let entries: Vec<_> = tokens.into_iter().map(|token| Candidate { token, logit: least }).collect();
     let rest = if entries.len() == vocab_size as usize { f32::NEG_INFINITY } else { -1e3 };
-    Listed::new(vocab_size, entries, (rest, false), Beyond::Refuse).expect("a row")
+    Listed::new(vocab_size, entries, rest, false, Beyond::Refuse).expect("a row")
 }
 
 fn green(bias: f32) -> Mark {
@@ -100,7 +100,7 @@ fn behind_a_mask_others_may_be_gone() {
     // The sum that a worker sends is of all others: what a mask leaves of it is anything from nothing up.
     let masked = rest(0b1000).expect("token 3 is left");
     let all = Rest::of(&row, &RowSpec { penalties: Penalties::OFF, ..plain() }).expect("others");
-    let ((low, high), (_, most)) = (masked.masses((max, scale), 1.0), all.masses((max, scale), 1.0));
+    let ((low, high), (_, most)) = (masked.masses(max, scale, 1.0), all.masses(max, scale, 1.0));
     assert!(low == 0 && high == most);
     // Bits behind the vocabulary are nothing.
     assert!(rest(0b101).is_none() && rest(0xFFFF_F007).is_none());
@@ -140,11 +140,11 @@ fn a_greenlist_is_not_searched_for_ever() {
 #[test]
 fn what_is_banned_among_the_others_is_taken_off() {
     let entries = (0..2).map(|token| Candidate { token, logit: 0.0 }).collect();
-    let row = Listed::new(6, entries, (4f32.ln(), false), Beyond::Refuse).expect("a row");
+    let row = Listed::new(6, entries, 4f32.ln(), false, Beyond::Refuse).expect("a row");
     let penalties = Penalties::OFF;
     for (banned, there) in [(&[][..], 4u64), (&[3], 3), (&[1, 2, 5], 2), (&[2, 3, 4], 1)] {
         let rest = Rest::of(&row, &RowSpec { banned, penalties, ..plain() }).expect("there are others");
-        let (low, high) = rest.masses((0.0, mass::scale(1.0)), 1.0);
+        let (low, high) = rest.masses(0.0, mass::scale(1.0), 1.0);
         let exact = there * MASS_ONE;
         assert!(low <= exact && exact <= high && low > exact - MASS_ONE / 100, "{banned:?}: {low} {exact} {high}");
     }

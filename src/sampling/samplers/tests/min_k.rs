@@ -37,10 +37,10 @@ fn the_falls_are_those_of_the_logits_own_bits() {
 
 #[test]
 fn narrow_rows_keep_many_and_wide_ones_what_is_before_the_cliff() {
-    let spread = |range: f32| at_least(3.0, (range, 0.0), 100);
+    let spread = |range: f32| at_least(3.0, range, 0.0, 100);
     // R is 1e-8 more than the range, so that 3 over a range of 3 is below 1.
     assert_eq!([spread(30.0), spread(3.5), spread(3.0), spread(2.0), spread(0.75), spread(0.1)], [0, 0, 0, 1, 3, 29]);
-    assert_eq!(at_least(3.5, (1.0, -0.5), 9), 2);
+    assert_eq!(at_least(3.5, 1.0, -0.5, 9), 2);
     let row = [1.0, 0.5, 0.25, 0.125, 0.0];
     assert_eq!([0.0, 1.5, 2.5, 4.5, 99.0].map(|tau| kept(&row, tau)), [1, 1, 2, 4, 5]);
 }
@@ -52,8 +52,8 @@ fn edges() {
     assert_eq!([0.0, 3.0, f32::MAX].map(|tau| kept(&[-4.0], tau)), [1, 1, 1], "a single one stays");
     assert_eq!(kept(&[], 3.0), 0);
     assert_eq!(kept(&[f32::MAX, f32::MIN], 3.0), 1, "a range that no f32 holds");
-    assert_eq!(at_least(f32::MAX, (0.0, 0.0), 1 << 20), 1 << 20, "a quotient that no integer holds");
-    assert_eq!(at_least(-0.0, (1.0, 0.0), 9), 0);
+    assert_eq!(at_least(f32::MAX, 0.0, 0.0, 1 << 20), 1 << 20, "a quotient that no integer holds");
+    assert_eq!(at_least(-0.0, 1.0, 0.0, 9), 0);
 }
 
 #[test]
