@@ -110,7 +110,7 @@ impl<'a> Editor<'a> {
         let mut edits = Vec::new();
         let aliases = shared::aliases(self.root);
         for (path, addition) in &self.additions {
-            let Some(node) = shared::alone(self.root, path, &aliases)? else { continue };
+            let Some(node) = shared::unshared(self.root, path, &aliases)? else { continue };
             edits.push(self.edit(node, addition)?);
             if let Some(node) = find_mut(&mut meant, path) {
                 put(node, addition);

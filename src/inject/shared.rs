@@ -29,13 +29,13 @@ pub(super) fn aliases(root: &Node) -> BTreeMap<usize, usize> {
 }
 
 /// The node at a path, which stands in no other place, so that something can be added to it.
-pub(super) fn alone<'n>(
+pub(super) fn unshared<'n>(
     root: &'n Node,
     path: &[Step],
     aliases: &BTreeMap<usize, usize>,
 ) -> Result<Option<&'n Node>, Mistake> {
     let (mut node, mut line) = (root, root.place.line);
-    check_alone(node, line, aliases)?;
+    check_unshared(node, line, aliases)?;
     for step in path {
         let next = match step {
             Step::Key(key) => node.entry(key).map(|(key, value)| (value, key.place.line)),
@@ -43,12 +43,12 @@ pub(super) fn alone<'n>(
         };
         let Some(next) = next else { return Ok(None) };
         (node, line) = next;
-        check_alone(node, line, aliases)?;
+        check_unshared(node, line, aliases)?;
     }
     Ok(Some(node))
 }
 
-fn check_alone(node: &Node, line: usize, aliases: &BTreeMap<usize, usize>) -> Result<(), Mistake> {
+fn check_unshared(node: &Node, line: usize, aliases: &BTreeMap<usize, usize>) -> Result<(), Mistake> {
     if matches!(node.what, What::Alias(..)) {
         let problem = "an alias stands where something has to be added; write it out".to_owned();
         return Err(Mistake { line, problem });

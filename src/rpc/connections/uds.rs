@@ -39,7 +39,7 @@ impl Own {
     /// A successor may have put its own socket there meanwhile. Nobody waits here for who else keeps the folder: this may be a
     /// runtime's thread, and it has other connections.
     fn remove(&self) {
-        let _alone = alone_in_folder_of(&self.path, Duration::ZERO);
+        let _lock = lock_of_folder(&self.path, Duration::ZERO);
         if identity(&self.path).is_ok_and(|identity| identity == self.identity) {
             let _ = std::fs::remove_file(&self.path);
         }
@@ -133,7 +133,7 @@ impl At {
     /// Listens at `path`; waits at most for so long for who else changes the folder.
     fn bind(path: &Path, longest: Duration) -> io::Result<Self> {
         // Of two servers that start at once, the second would take the first's socket for a stale one until it listens.
-        let _alone = alone_in_folder_of(path, longest);
+        let _lock = lock_of_folder(path, longest);
         remove_stale(path)?;
         let socket = socket()?;
         net::bind(&socket, &SocketAddrUnix::new(path)?)?;
@@ -157,7 +157,7 @@ impl Drop for UdsListener {
 
 /// A lock that servers take before they look at what lies in a folder and change it. `None` where there are no such locks, or somebody
 /// else keeps it for so long: a server has to start and to end all the same.
-fn alone_in_folder_of(path: &Path, longest: Duration) -> Option<OwnedFd> {
+fn lock_of_folder(path: &Path, longest: Duration) -> Option<OwnedFd> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let folder = fs::open(folder, flags, Mode::empty()).ok()?;
