@@ -1,6 +1,6 @@
 //! What the log hears of work that was not done, and of whose it was.
 
-use super::state::Worked;
+use super::finished::Worked;
 use super::step::{LogitsBlock, RowStatus};
 use crate::metrics::ModelMetrics;
 use std::sync::Arc;

@@ -2,7 +2,8 @@
 
 use super::batch::Taken;
 use super::draft::Branch;
-use super::state::{Finished, Stream, StreamId};
+use super::finished::Finished;
+use super::state::{Stream, StreamId};
 use super::step::{Done, RowFailure, RowStatus, Work, WorkKind};
 use crate::grammar::fill::{Wanted, masks};
 use crate::grammar::propose::proposals;

@@ -5,7 +5,7 @@
 //!
 //! There is no timer. An idle engine starts a step at once; while the backend runs, steps of all streams pile up, and together they are
 //! the next batch. Read [`step`] (what goes in and comes out), then `state` (the pure state machine), `batch`, `plan` (what a work needs),
-//! `rows` and `verify` (what the backend is asked), `commit`. This file only drives them.
+//! `rows` and `verify` (what the backend is asked), `commit` and `finished` (what comes of it). This file only drives them.
 
 mod admission;
 mod batch;
@@ -14,6 +14,7 @@ mod complaint;
 mod desk;
 mod draft;
 mod failure;
+mod finished;
 mod grammar;
 mod listed;
 mod logits;

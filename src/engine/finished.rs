@@ -1,0 +1,165 @@
+//! A step from when its rows have run until it is answered: what it changes in its stream, what is recorded of it, and its reply.
+
+use super::admission::InFlight;
+use super::batch::Taken;
+use super::commit::{Results, finish};
+use super::complaint::complain;
+use super::memory;
+use super::state::{Stream, StreamId};
+use super::step::{Done, Opened, RowFailure, RowStatus, Step, StepReply};
+use crate::grammar::propose::ToDraft;
+use crate::metrics::{Last, Metrics, ModelMetrics, Repeated, WorkKind};
+use crate::sampling::logits::Logits;
+use crate::sampling::print::Print;
+use crate::sequence::seen::Seen;
+use crate::sequence::table::Table;
+use std::time::Instant;
+
+/// A step whose tokens are committed, and which is not answered yet.
+#[derive(Debug)]
+pub(super) struct Finished {
+    pub(super) stream: StreamId,
+    /// Without its works.
+    step: Step,
+    open: Vec<Opened>,
+    pub(super) work: Vec<Worked>,
+    permits: InFlight,
+}
+
+/// What came of a work.
+#[derive(Debug)]
+pub(super) struct Worked {
+    pub(super) sequence: Option<u64>,
+    pub(super) first_row: u64,
+    pub(super) rows: usize,
+    pub(super) done: Result<Done, RowFailure>,
+}
+
+impl Worked {
+    /// See [`Sequence::draft_by_grammar`](crate::sequence::Sequence::draft_by_grammar), where tokens were emitted.
+    pub(super) fn draft_by_grammar<'t>(&self, table: &'t Table) -> Option<ToDraft<'t>> {
+        self.done.as_ref().ok()?.next()?;
+        table.get(self.sequence?)?.draft_by_grammar()
+    }
+}
+
+impl Stream {
+    /// Commits what came of a step's rows.
+    pub(super) fn finish(&mut self, taken: Taken, results: &mut Results) -> Finished {
+        let Taken { stream, mut step, open, plan, permits, .. } = taken;
+        open.iter()
+            .filter_map(|opened| opened.result.as_ref().err())
+            .for_each(|error| self.origin.model.open_failed(error.label()));
+        let mut work = Vec::with_capacity(plan.len());
+        for (asked, planned) in std::mem::take(&mut step.work).into_iter().zip(plan) {
+            let (sequence, first_row, rows) = (asked.sequence_id, asked.first_row, asked.rows());
+            let kept = |table: &Table| sequence.and_then(|id| table.get(id)).map_or(0, |found| found.drafts().len());
+            let before = kept(&self.table);
+            let advised = sequence.filter(|_| asked.is_verify()).and_then(|id| self.table.get(id)?.advised());
+            let done = planned.and_then(|planned| finish(&mut self.table, asked, planned, results));
+            self.origin.model.unverified.increment(unverified(&done, before, kept(&self.table)));
+            self.tested(sequence, advised, &done);
+            self.seen(sequence, step.logits.row(first_row), &done);
+            work.push(Worked { sequence, first_row, rows, done });
+        }
+        Finished { stream, step, open, work, permits }
+    }
+
+    /// Takes note of what a verification says of its sequence.
+    fn tested(&mut self, sequence: Option<u64>, advised: Option<u32>, done: &Result<Done, RowFailure>) {
+        let (Some(id), Ok(Done::Verified { verification, .. })) = (sequence, done) else { return };
+        let round = verification.round();
+        if let Some(sequence) = self.table.get_mut(id) {
+            sequence.tested(round.accepted, round.last == Last::Recovered);
+        }
+        let beyond = advised.map_or(0, |advised| verification.depth.saturating_sub(advised as usize));
+        self.origin.model.beyond_advice.increment(beyond as u64);
+        self.origin.model.without_distribution.increment(u64::from(verification.without_distribution));
+    }
+
+    /// Takes note of the rows of a work; `first` is its first one.
+    fn seen(&mut self, sequence: Option<u64>, first: Option<Logits<'_>>, done: &Result<Done, RowFailure>) {
+        let (rows, emitted, like_parents) = match done {
+            Ok(Done::Sampled { output, .. }) => {
+                let first = first.and_then(|row| Print::of(&row));
+                (Seen { first, ..Seen::default() }, &[output.token][..], 0)
+            }
+            Ok(Done::Verified { verification, .. }) => {
+                (verification.seen, verification.verified.emitted.as_slice(), verification.like_parents)
+            }
+            _ => return,
+        };
+        let is_again = sequence.and_then(|id| self.table.get_mut(id)).is_some_and(|text| text.sees(rows, emitted));
+        self.origin.model.rows_repeated(Repeated::Earlier, is_again.into());
+        self.origin.model.rows_repeated(Repeated::Parent, like_parents as u64);
+    }
+
+    /// Whether a grammar has a part in what some sequence drafts next.
+    pub(super) fn drafts_by_grammar(&self, finished: &Finished) -> bool {
+        finished.work.iter().any(|worked| worked.draft_by_grammar(&self.table).is_some())
+    }
+
+    /// Gives a step's room back and sends its reply.
+    pub(super) fn answer(&mut self, finished: Finished, metrics: &Metrics, started: Instant, finished_at: Instant) {
+        let Finished { step, open, work, permits, .. } = finished;
+        let InFlight { message, rows, reply: mut room } = permits;
+        for worked in &work {
+            worked.sequence.into_iter().for_each(|id| self.table.settle(id));
+            record(metrics, &self.origin.model, worked.rows, &worked.done);
+            complain(&self.origin, step.id, &step.logits, worked);
+        }
+        let work: Vec<_> = work.into_iter().map(|worked| worked.done).collect();
+        // Room first, so that who sees the reply, or the tokens, also sees the room.
+        drop((message, rows, step.logits));
+        room.set(memory::of_reply(&open, &work));
+        let in_slots = step.slots.is_some_and(|slots| slots.tell(step.id, &work));
+        let (received, finished) = (step.received, finished_at);
+        let reply = StepReply { id: step.id, open, work, in_slots, received, started, finished, room };
+        // The channel has room for all steps a stream may have in flight; it fails only when the stream
+        // is gone, and then nobody waits for the reply.
+        let _ = self.replies.try_send(reply);
+    }
+}
+
+/// How many kept draft tokens a work forgot that no verification was about.
+fn unverified(done: &Result<Done, RowFailure>, before: usize, after: usize) -> u64 {
+    let (drawn, verified) = match done {
+        Ok(Done::Drafted { .. }) => (1, 0),
+        Ok(Done::Verified { verification, .. }) => (0, verification.kept_verified()),
+        _ => (0, 0),
+    };
+    (before + drawn).saturating_sub(after + verified) as u64
+}
+
+/// Counts what became of a work that asked for so many rows.
+fn record(metrics: &Metrics, model: &ModelMetrics, rows: usize, done: &Result<Done, RowFailure>) {
+    if done.as_ref().is_ok_and(Done::is_truncated) {
+        model.truncated.increment(1);
+    }
+    match done {
+        Ok(Done::Sampled { finish, .. }) => {
+            model.rows(WorkKind::Sample, 1);
+            model.tokens.increment(1);
+            if let Some(reason) = finish {
+                model.finished(reason.label());
+            }
+        }
+        Ok(Done::Drafted { .. }) => model.rows(WorkKind::Draft, 1),
+        Ok(Done::Verified { verification, finish, .. }) => {
+            model.rows(WorkKind::Verify, verification.drafted as u64 + 1);
+            model.tokens.increment(verification.outputs.len() as u64);
+            if let Some(reason) = finish {
+                model.finished(reason.label());
+            }
+            metrics.verified(model, &verification.round());
+        }
+        Ok(Done::Scored(outputs)) => model.rows(WorkKind::Score, outputs.len() as u64),
+        Err(failure) => {
+            if failure.status == RowStatus::Internal {
+                tracing::error!(message = %failure.message, "a row failed by a fault of the server");
+            }
+            // A work that cannot be read asks for none, and is answered with an error all the same.
+            model.rows_failed(failure.label(), rows.max(1) as u64);
+        }
+    }
+}
