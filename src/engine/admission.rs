@@ -1,6 +1,8 @@
-//! Who is let in. A step takes its place and room for its message before anything is made of the message, and room for its
-//! rows and lists before its sequences are built, so that what is refused costs little and takes nobody's room. The permits
-//! travel with it and give the room back when they are dropped, on whatever path.
+//! Who is let in, and the room that they take.
+//!
+//! A step takes its place and room for its message before anything is made of the message, and room for its rows and lists before its
+//! sequences are built. So what is refused costs little and takes nobody's room. The permits travel with the step, and give the room back
+//! when they are dropped, on whatever path.
 
 use super::memory;
 use super::step::{Open, Step};

@@ -1,10 +1,13 @@
 //! The specification: what a row's result is, sequential and obvious.
 //!
-//! [`sample_row`] is the contract that every backend is compared with, bit for bit. Read it top to
-//! bottom, then the rule you need: [`adjust`] (masks, bias, penalties), [`order`] (ties), [`mass`] (the
-//! numbers), [`filters`] (top-k, top-p, min-p), [`chain`] (all other samplers, and any order), [`distribution`] (the draw),
-//! [`mark`] (watermarks), [`mask`] (the form of masks), [`philox`] (random numbers), [`report`] (why a token was not drawn), [`stages`] (what each step left), [`listed`] (rows of which only
-//! the largest logits are here).
+//! [`sample_row`] is the contract that every backend is compared with, bit for bit. Read it top to bottom, then the rule you need:
+//!
+//! - [`adjust`] (masks, bias, penalties), [`mask`] (the form of masks)
+//! - [`order`] (ties), [`mass`] (the numbers), [`philox`] (random numbers)
+//! - [`filters`] (top-k, top-p, min-p), [`chain`] (all other samplers, and any order)
+//! - [`distribution`] (the draw), [`mark`] (watermarks)
+//! - [`report`] (why a token was not drawn), [`stages`] (what each step left)
+//! - [`listed`] (rows of which only the largest logits are here)
 
 // Tokens may not depend on functions that differ from platform to platform: clippy.toml lists them.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]

@@ -1,10 +1,16 @@
 //! The CUDA backend: the specification on a GPU.
 //!
-//! Reading order: `kernels/README.md` (what runs there), [`abi`] (what both sides share), [`ask`] (what a launch is asked),
-//! [`pack`] (jobs to bytes), [`read`] (bytes to results), `begun` (chains that the host ends), `keep` (what a draft row was drawn
-//! from), `taken` (rows of others), `fetch` (rows on the device that the CPU does), [`mod@shape`] (how a batch is laid over the GPU), [`costs`] and `tune` (by what), `launches` (in turn), [`machine`] (what they run on), this file
-//! (what goes there), `choose`, [`image`], `wait` and `device` (the driver), `lend` (its memory for workers). Then [`mod@verify`] for
-//! drafts. Last `kinds`, `warm_up` and `in_turn`: what a device proves before it serves.
+//! Reading order:
+//!
+//! 1. `kernels/README.md` (what runs there), [`abi`] (what both sides share)
+//! 2. [`ask`] (what a launch is asked), [`pack`] (jobs to bytes), [`read`] (bytes to results)
+//! 3. `begun` (chains that the host ends), `keep` (what a draft row was drawn from)
+//! 4. `taken` (rows that others may write), `fetch` (rows on the device that the CPU does)
+//! 5. [`mod@shape`] (how a batch is laid over the GPU), [`costs`] and `tune` (by which figures)
+//! 6. `launches` (one after the other), [`machine`] (what they run on), this file (what goes there)
+//! 7. `choose`, [`image`], `wait` and `device` (the driver), `lend` (its memory for workers)
+//! 8. [`mod@verify`] (drafts)
+//! 9. `kinds`, `warm_up` and `in_turn` (what a device proves before it serves)
 
 pub mod abi;
 pub mod ask;

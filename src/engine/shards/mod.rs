@@ -1,10 +1,11 @@
 //! Rows whose columns several tensor-parallel ranks hold.
 //!
-//! The stream of rank 0 owns the group; the other ranks attach to it and announce, step by step, where their columns are. A
-//! step of rank 0 waits until every rank has announced the same step, then goes on as any other: the columns are put
-//! together where a row is copied anyway, in the memory of the thread that samples it. Why it is so:
-//! `docs/decisions/0018-vocabulary-shards.md`. Reading order: this file (who belongs to whom), [`layout`], `group` (what is
-//! announced, and who waits for it), [`attachment`] (a rank's end), [`join`] (rank 0's end).
+//! The stream of rank 0 owns the group. The other ranks attach to it and announce, step by step, where their columns are. A step of rank 0
+//! waits until every rank has announced the same step, then goes on as any other. The columns are put together where a row is copied
+//! anyway, in the memory of the thread that samples it. Why it is so: `docs/decisions/0018-vocabulary-shards.md`.
+//!
+//! Reading order: this file (who belongs to whom), [`layout`], `group` (what is announced, and who waits for it), [`attachment`] (a rank's
+//! end), [`join`] (rank 0's end).
 
 pub mod attachment;
 mod group;

@@ -1,12 +1,11 @@
-//! Proposers inside the sidecar: draft tokens from the sequence's own text, without a draft model. What a grammar forces is
-//! found by its automaton instead ([`grammar::propose`](crate::grammar::propose)).
+//! Proposers inside the sidecar: draft tokens from the sequence's own text, without a draft model. What a grammar forces is found by its
+//! automaton instead ([`grammar::propose`](crate::grammar::propose)).
 //!
-//! What is proposed is a function of the parameters and the tokens alone, however they came: a sequence that is
-//! opened again with its tokens proposes what it would have proposed (with a grammar, as far as looking ahead takes little). There is no chance in it, so verification takes
-//! the draft tokens as certain, and they change not one token of the text ([`rejection`](super::rejection)).
+//! What is proposed is a function of the parameters and the tokens only, however these came. So a sequence that is opened again with its
+//! tokens proposes what it would have proposed; with a grammar, as far as looking ahead takes little. There is no chance in it: verification
+//! takes the draft tokens as certain, and they change not one token of the text ([`rejection`](super::rejection)).
 //!
-//! [`index`] says what pushing, proposing and remembering cost at worst. Read it first, then [`grams`], [`ngram`] and
-//! [`suffix`].
+//! [`index`] says what pushing, proposing and remembering cost at worst. Read it first, then [`grams`], [`ngram`] and [`suffix`].
 
 pub(crate) mod grams;
 mod index;
