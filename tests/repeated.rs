@@ -4,9 +4,9 @@ use crate::support::*;
 use crate::work::*;
 use croupier::proto::*;
 
-/// Counts of rows like an earlier one, and like that before their draft token.
-fn counted(server: &TestServer) -> [f64; 2] {
-    ["earlier", "parent"]
+/// Counts of rows like an earlier one, like that before their draft token, like that of another text, and of flat ones.
+fn counted(server: &TestServer) -> [f64; 4] {
+    ["earlier", "parent", "neighbour", "flat"]
         .map(|like| server.series(&format!("croupier_rows_repeated_total{{model=\"default\",like=\"{like}\"}}")))
 }
 
@@ -19,7 +19,7 @@ async fn a_row_that_a_text_had_before_is_counted() {
     for (rows, expected) in [([1, 2, 1], 0.0), ([2, 1, 3], 0.0), ([1, 1, 4], 1.0), ([1, 2, 4], 3.0)] {
         let rows: Vec<(u64, Vec<f32>)> = (1..).zip(rows.map(|number| logits(number, 0))).collect();
         worker.step(sample_step(&rows)).await;
-        assert_eq!(counted(&server), [expected, 0.0]);
+        assert_eq!(counted(&server)[..2], [expected, 0.0]);
     }
     // Of a work that fails nothing is remembered: its row is sent anew, as it should have been.
     let good = logits(9, 0);
@@ -28,9 +28,9 @@ async fn a_row_that_a_text_had_before_is_counted() {
     for row in [bad, good.clone()] {
         worker.step(sample_step(&[(1, row)])).await;
     }
-    assert_eq!(counted(&server), [3.0, 0.0]);
+    assert_eq!(counted(&server)[..2], [3.0, 0.0]);
     worker.step(sample_step(&[(1, good)])).await;
-    assert_eq!(counted(&server), [4.0, 0.0]);
+    assert_eq!(counted(&server)[..2], [4.0, 0.0]);
 }
 
 /// Rows that say nothing: masked ones, and such that have all tokens alike.
@@ -45,7 +45,43 @@ async fn rows_of_which_little_is_seen_are_not_counted() {
             worker.step(sample_step(&[(1, row.clone())])).await;
         }
     }
-    assert_eq!(counted(&server), [0.0, 0.0]);
+    // But a row with all tokens alike is flat, whether it comes again or not.
+    assert_eq!(counted(&server), [0.0, 0.0, 0.0, 2.0]);
+    let flat = vec![0.0; VOCAB as usize];
+    worker.verify(1, chain(&[1, 2], deterministic()), &[logits(1, 0), flat.clone(), flat]).await;
+    assert_eq!(counted(&server), [0.0, 0.0, 0.0, 4.0]);
+}
+
+/// Two texts that end with different tokens cannot have the same row. Before a token was emitted nothing is known of how they end.
+#[tokio::test]
+async fn a_row_that_two_texts_have_at_once_is_counted() {
+    let server = TestServer::start().await;
+    let mut worker = server.worker().await;
+    worker.step(open_step((1..=3).map(|id| open(id, seeded(id))).collect())).await;
+    // One token, with a bell far below.
+    let only = |token: usize, number: u64| {
+        let mut row: Vec<f32> = logits(number, 0).iter().map(|logit| logit - 60.0).collect();
+        row[token] = 0.0;
+        row
+    };
+    let same = only(4, 9);
+    worker.step(sample_step(&[(1, same.clone()), (2, same.clone()), (3, same)])).await;
+    assert_eq!(counted(&server), [0.0; 4]);
+    worker.step(sample_step(&[(1, only(5, 1)), (2, only(5, 2)), (3, only(6, 3))])).await;
+    // Texts 1 and 2 may be the same text; 3 is another one.
+    let same = only(7, 4);
+    worker.step(sample_step(&[(1, same.clone()), (2, same.clone())])).await;
+    worker.step(sample_step(&[(1, only(5, 5)), (2, only(5, 6)), (3, only(6, 7))])).await;
+    assert_eq!(counted(&server), [0.0; 4]);
+    let same = only(7, 8);
+    worker.step(sample_step(&[(1, same.clone()), (2, only(7, 10)), (3, same)])).await;
+    assert_eq!(counted(&server), [0.0, 0.0, 1.0, 0.0]);
+    // The first row of a draft counts as well.
+    worker.step(sample_step(&[(1, only(5, 11)), (3, only(6, 12))])).await;
+    let same = only(7, 13);
+    let work = vec![sample_work(1), verify_work(3, chain(&[1], deterministic()))];
+    worker.step(Step { work, logits: inline(&[same.clone(), same, only(7, 14)]), ..Default::default() }).await;
+    assert_eq!(counted(&server), [0.0, 0.0, 2.0, 0.0]);
 }
 
 /// The target has the rejected token in place of the recovered one; or a row in a draft does not see the token before it.
@@ -64,20 +100,20 @@ async fn rows_of_drafts_that_come_again_are_counted() {
     // Draft token 1 is rejected, and token 0 comes in its place.
     let work = worker.verify(1, chain(&[1], deterministic()), &[first.clone(), after_rejected.clone()]).await;
     assert_eq!(ids(&work), [0]);
-    assert_eq!(counted(&server), [0.0, 0.0]);
+    assert_eq!(counted(&server)[..2], [0.0, 0.0]);
     // The row after the rejected token is not that after the recovered one.
     worker.verify(1, chain(&[0], deterministic()), &[after_rejected, other.clone()]).await;
-    assert_eq!(counted(&server), [1.0, 0.0]);
+    assert_eq!(counted(&server)[..2], [1.0, 0.0]);
     // The row of the bonus token again, which was not read.
     worker.verify(1, chain(&[1], deterministic()), &[other.clone(), first.clone()]).await;
-    assert_eq!(counted(&server), [2.0, 0.0]);
+    assert_eq!(counted(&server)[..2], [2.0, 0.0]);
     // In a tree, beside each other rows may be alike, behind each other not.
     let [a, b] = [4, 5].map(|number| alone(0, number));
     let verify = |parents: Vec<i32>| VerifyWork { parents, ..chain(&[0, 1, 2], deterministic()) };
     worker.verify(1, verify(vec![-1, -1, -1]), &[a.clone(), b.clone(), b.clone(), b.clone()]).await;
-    assert_eq!(counted(&server), [2.0, 0.0]);
+    assert_eq!(counted(&server)[..2], [2.0, 0.0]);
     worker.verify(1, verify(vec![-1, 0, 0]), &[alone(0, 6), b.clone(), b.clone(), b]).await;
-    assert_eq!(counted(&server), [2.0, 2.0]);
+    assert_eq!(counted(&server)[..2], [2.0, 2.0]);
 }
 
 /// A rule that draws from the whole target may emit the token that it rejected; and a text may repeat one token. The rows follow the
@@ -101,5 +137,5 @@ async fn rows_behind_the_same_token_are_not_counted() {
         worker.step(sample_step(&[(1, behind.clone())])).await;
     }
     worker.verify(1, chain(&[7], deterministic()), &[behind.clone(), behind.clone()]).await;
-    assert_eq!(counted(&server), [0.0, 0.0]);
+    assert_eq!(counted(&server)[..2], [0.0, 0.0]);
 }

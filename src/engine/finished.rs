@@ -5,13 +5,14 @@ use super::batch::Taken;
 use super::commit::{Results, finish};
 use super::complaint::complain;
 use super::memory;
+use super::repeated::{FirstRow, like_neighbours};
 use super::state::{Stream, StreamId};
 use super::step::{Done, Opened, RowFailure, RowStatus, Step, StepReply};
 use crate::grammar::propose::ToDraft;
 use crate::metrics::{Last, Metrics, ModelMetrics, Repeated, WorkKind};
+use crate::sampling::fingerprint::{Fingerprint, is_flat};
 use crate::sampling::logits::Logits;
-use crate::sampling::print::Print;
-use crate::sequence::seen::Seen;
+use crate::sequence::repeated::WorkRows;
 use crate::sequence::table::Table;
 use std::time::Instant;
 
@@ -50,7 +51,7 @@ impl Stream {
         open.iter()
             .filter_map(|opened| opened.result.as_ref().err())
             .for_each(|error| self.origin.model.open_failed(error.label()));
-        let mut work = Vec::with_capacity(plan.len());
+        let (mut work, mut first_rows) = (Vec::with_capacity(plan.len()), Vec::new());
         for (asked, planned) in std::mem::take(&mut step.work).into_iter().zip(plan) {
             let (sequence, first_row, rows) = (asked.sequence_id, asked.first_row, asked.rows());
             let kept = |table: &Table| sequence.and_then(|id| table.get(id)).map_or(0, |found| found.drafts().len());
@@ -59,9 +60,10 @@ impl Stream {
             let done = planned.and_then(|planned| finish(&mut self.table, asked, planned, results));
             self.origin.model.unverified.increment(unverified(&done, before, kept(&self.table)));
             self.tested(sequence, advised, &done);
-            self.seen(sequence, step.logits.row(first_row), &done);
+            first_rows.extend(self.look_at_rows(sequence, step.logits.row(first_row), &done));
             work.push(Worked { sequence, first_row, rows, done });
         }
+        self.origin.model.rows_repeated(Repeated::Neighbour, like_neighbours(first_rows));
         Finished { stream, step, open, work, permits }
     }
 
@@ -77,21 +79,33 @@ impl Stream {
         self.origin.model.without_distribution.increment(u64::from(verification.without_distribution));
     }
 
-    /// Takes note of the rows of a work; `first` is its first one.
-    fn seen(&mut self, sequence: Option<u64>, first: Option<Logits<'_>>, done: &Result<Done, RowFailure>) {
-        let (rows, emitted, like_parents) = match done {
+    /// Takes note of the rows of a work, of which `first` is the first one. That one, where it can be held against those of other texts.
+    fn look_at_rows(
+        &mut self,
+        sequence: Option<u64>,
+        first: Option<Logits<'_>>,
+        done: &Result<Done, RowFailure>,
+    ) -> Option<FirstRow> {
+        let (rows, emitted, like_parents, flat) = match done {
             Ok(Done::Sampled { output, .. }) => {
-                let first = first.and_then(|row| Print::of(&row));
-                (Seen { first, ..Seen::default() }, &[output.token][..], 0)
+                let found = first.as_ref().and_then(Fingerprint::of);
+                let flat = found.is_none() && first.as_ref().is_some_and(is_flat);
+                (WorkRows { first: found, ..WorkRows::default() }, &[output.token][..], 0, flat.into())
             }
-            Ok(Done::Verified { verification, .. }) => {
-                (verification.seen, verification.verified.emitted.as_slice(), verification.like_parents)
+            Ok(Done::Verified { verification: found, .. }) => {
+                (found.rows, found.verified.emitted.as_slice(), found.like_parents, found.flat)
             }
-            _ => return,
+            _ => return None,
         };
-        let is_again = sequence.and_then(|id| self.table.get_mut(id)).is_some_and(|text| text.sees(rows, emitted));
-        self.origin.model.rows_repeated(Repeated::Earlier, is_again.into());
-        self.origin.model.rows_repeated(Repeated::Parent, like_parents as u64);
+        let text = self.table.get_mut(sequence?)?;
+        let before = text.last_emitted();
+        let is_again = text.note_rows(rows, emitted);
+        for (like, found) in
+            [(Repeated::Earlier, is_again.into()), (Repeated::Parent, like_parents), (Repeated::Flat, flat)]
+        {
+            self.origin.model.rows_repeated(like, found);
+        }
+        Some(FirstRow { fingerprint: rows.first?, after: before? })
     }
 
     /// Whether a grammar has a part in what some sequence drafts next.
@@ -125,7 +139,7 @@ impl Stream {
 fn unverified(done: &Result<Done, RowFailure>, before: usize, after: usize) -> u64 {
     let (drawn, verified) = match done {
         Ok(Done::Drafted { .. }) => (1, 0),
-        Ok(Done::Verified { verification, .. }) => (0, verification.kept_verified()),
+        Ok(Done::Verified { verification, .. }) => (0, verification.kept),
         _ => (0, 0),
     };
     (before + drawn).saturating_sub(after + verified) as u64

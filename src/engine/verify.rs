@@ -1,19 +1,19 @@
 //! From verify work to jobs of the backend, and to the rows that report on what was emitted.
 
+use super::repeated::VerifiedRows;
 use super::rows::{guarded, run_guarded};
-use super::seen;
 use super::step::{DraftsFrom, LogitsBlock, Masks, RowFailure, RowStatus, VerifyWork};
 use crate::backend::{Backend, RowJob, VerifyJob};
 use crate::metrics::{Last, Proposer, Round};
 use crate::params::acceptance::AcceptanceRule;
 use crate::params::{FieldError, ProposerKind};
+use crate::sampling::fingerprint::{Fingerprint, is_flat};
 use crate::sampling::listed::Marks;
-use crate::sampling::print::Print;
 use crate::sampling::row::{Action, RowOutput, RowSpec};
 use crate::sequence::Sequence;
 use crate::sequence::drafts::Drafts;
 use crate::sequence::history::Ahead;
-use crate::sequence::seen::Seen;
+use crate::sequence::repeated::WorkRows;
 use crate::sequence::speculation::Origin;
 use crate::speculative::job::{DraftSource, DraftToken, VerifyFailure};
 use crate::speculative::tree::Tree;
@@ -42,6 +42,8 @@ pub struct Verification {
     pub proposer: Proposer,
     /// How many there were.
     pub drafted: usize,
+    /// How many of them, from the first on, are those that the sequence kept, whatever they were said to be drawn from.
+    pub kept: usize,
     /// How many of them could be accepted.
     pub depth: usize,
     /// How the last emitted token came about.
@@ -55,9 +57,11 @@ pub struct Verification {
     /// Whether its draft tokens are kept ones that others could have been drawn in place of, and it was sent as if they were not.
     pub without_distribution: bool,
     /// Its first row, and those around the last emitted token.
-    pub seen: Seen,
+    pub rows: WorkRows,
     /// Rows that are those before the draft token that they come after.
     pub like_parents: usize,
+    /// Rows whose logits are all one number.
+    pub flat: usize,
 }
 
 /// Of how many verifications one is measured that nobody asked for, to see whether acceptance is what is to be
@@ -191,11 +195,6 @@ fn report(ready: &[&Prepared<'_>], verified: &mut [Result<Emitted, RowFailure>],
 }
 
 impl Verification {
-    /// How many kept draft tokens it was about.
-    pub(super) fn kept_verified(&self) -> usize {
-        if self.proposer == Proposer::Kept { self.drafted } else { 0 }
-    }
-
     /// How the last emitted token came about, as the next verification sees it.
     pub(super) fn came(&self) -> Came {
         match self.last {
@@ -317,26 +316,33 @@ impl<'a> Prepared<'a> {
         let (proposer, tests_wanted) = (proposer(work, sequence), work.measure && self.measure);
         let (drafted, depth, after) = (self.drafts.len(), self.tree.depth(), sequence.came());
         let by_ratio = matches!(sequence.acceptance(), AcceptanceRule::Rejection | AcceptanceRule::Block);
-        let without_distribution =
-            by_ratio && proposer == Proposer::Deterministic && are_drawn(&work.tokens, sequence.drafts());
-        let print = |row: usize| logits.row(first_row + row as u64).and_then(|row| Print::of(&row));
-        let prints: Vec<_> = (0..=drafted).map(print).collect();
-        let rows = seen::Rows { prints: &prints, tree: &self.tree, tokens: &work.tokens };
-        let seen = rows.seen(verified.accepted_path.last().copied(), last);
-        let like_parents = rows.like_parents(sequence.last_emitted());
+        let kept = of_kept(&work.tokens, sequence.drafts());
+        let without_distribution = by_ratio
+            && proposer == Proposer::Deterministic
+            && kept == drafted
+            && is_by_chance(&work.tokens, sequence.drafts());
+        let sent: Vec<_> = (0..=drafted as u64).map(|row| logits.row(first_row + row)).collect();
+        let fingerprints: Vec<_> = sent.iter().map(|row| Fingerprint::of(row.as_ref()?)).collect();
+        let unknown = sent.iter().zip(&fingerprints).filter(|(_, found)| found.is_none());
+        let flat = unknown.filter(|(row, _)| row.as_ref().is_some_and(is_flat)).count();
+        let all = VerifiedRows { fingerprints: &fingerprints, tree: &self.tree, tokens: &work.tokens };
+        let rows = all.around_the_last(verified.accepted_path.last().copied(), last);
+        let like_parents = all.like_parents(sequence.last_emitted());
         Verification {
             verified,
             outputs,
             proposer,
             drafted,
+            kept,
             depth,
             last,
             after,
             by_ratio,
             tests_wanted,
             without_distribution,
-            seen,
+            rows,
             like_parents,
+            flat,
         }
     }
 
@@ -370,11 +376,15 @@ fn proposer(work: &VerifyWork, sequence: &Sequence) -> Proposer {
     }
 }
 
-/// Whether these tokens are the first that were kept, and were drawn by chance.
-fn are_drawn(tokens: &[u32], kept: &Drafts) -> bool {
+/// How many of these tokens, from the first on, are those that were kept.
+fn of_kept(tokens: &[u32], kept: &Drafts) -> usize {
+    kept.tokens().zip(tokens).take_while(|(kept, token)| kept == *token).count()
+}
+
+/// Whether one of them could have been another one.
+fn is_by_chance(tokens: &[u32], kept: &Drafts) -> bool {
     let is_drawn = |(at, token): (usize, u32)| kept.kept(at).is_some_and(|of| of.mass(token) < of.total());
-    let drawn = tokens.iter().copied().enumerate().any(is_drawn);
-    drawn && tokens.len() <= kept.len() && kept.tokens().zip(tokens).all(|(kept, &token)| kept == token)
+    tokens.iter().copied().enumerate().any(is_drawn)
 }
 
 fn lost() -> RowFailure {

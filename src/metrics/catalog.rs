@@ -211,7 +211,7 @@ catalog! {
     ROWS_TRUNCATED = Def::counter("croupier_rows_truncated_total", Unit::Count,
         "Works whose rows list some tokens only, were reached beyond by their parameters, and were marked instead of refused; by model label.");
     ROWS_REPEATED = Def::counter("croupier_rows_repeated_total", Unit::Count,
-        "Rows of sample and verify work that are a row which their text had before, by eight of their logits: an earlier one, or in a draft the one before its last token. Not where a text repeats one token; rows on a GPU, masked ones and those of several shards are not looked at.");
+        "Rows of sample and verify work that no model gives, by eight of their logits: like an earlier row of their text, in a draft like the one before its last token, like that of another text in the step, or flat. Not where a text repeats one token; rows on a GPU, masked ones and those of several shards are not looked at.");
     SEQUENCES = Def::gauge("croupier_sequences_active", Unit::Count, "Sequences open.");
     SEQUENCES_CAPACITY = Def::gauge("croupier_sequences_capacity", Unit::Count, "Sequences that may be open (max_sequences).");
     STATE_BYTES = Def::gauge("croupier_state_bytes", Unit::Bytes,

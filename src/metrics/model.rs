@@ -15,6 +15,10 @@ labelled! {
         Earlier = "earlier",
         /// The one before the draft token that it comes after.
         Parent = "parent",
+        /// That of another text of the step, which ended with another token.
+        Neighbour = "neighbour",
+        /// None: all of its logits are one number.
+        Flat = "flat",
     }
 }
 
@@ -86,8 +90,8 @@ impl ModelMetrics {
     }
 
     /// Rows came again.
-    pub fn rows_repeated(&self, like: Repeated, rows: u64) {
-        self.repeated[like as usize].increment(rows);
+    pub fn rows_repeated(&self, like: Repeated, rows: usize) {
+        self.repeated[like as usize].increment(rows as u64);
     }
 
     /// Rows of one kind were answered with OK.

@@ -23,9 +23,10 @@ mod ngram;
 mod opening;
 mod patterns;
 mod places;
+pub mod repeated;
 mod repeats;
 pub mod rules;
-pub mod seen;
+
 pub mod speculation;
 pub mod table;
 mod tested;
@@ -46,8 +47,8 @@ use crate::speculative::verified::Came;
 use drafts::Drafts;
 use history::{Ahead, History};
 pub use opening::OpenError;
+use repeated::EarlierRows;
 use rules::Rules;
-use seen::Sighted;
 use speculation::Speculation;
 use std::sync::Arc;
 use tested::Tested;
@@ -96,7 +97,7 @@ pub struct Sequence {
     /// How its last token came about.
     came: Came,
     tested: Tested,
-    sighted: Sighted,
+    earlier_rows: EarlierRows,
 }
 
 /// What few sequences have.
@@ -127,7 +128,7 @@ impl Sequence {
             seldom,
             came: Came::default(),
             tested: Tested::default(),
-            sighted: Sighted::default(),
+            earlier_rows: EarlierRows::default(),
         }
     }
 

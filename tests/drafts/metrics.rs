@@ -140,13 +140,16 @@ async fn drawn_tokens_that_nobody_verifies_are_counted() {
     worker.step(open_step(vec![open(1, seeded(1))])).await;
     let row = logits(1, 1);
     let mut unverified = 0.0;
-    for (drawn, verified) in [(3, Some(3)), (3, Some(1)), (2, Some(0)), (2, None)] {
+    let all = [(3, Some(3), kept()), (3, Some(1), kept()), (2, Some(0), kept()), (2, None, kept())];
+    // Verified as if they were drawn from something else they are verified all the same.
+    let otherwise = [(3, Some(3), deterministic()), (3, Some(2), deterministic())];
+    for (drawn, verified, from) in all.into_iter().chain(otherwise) {
         let mut tokens = Vec::new();
         for at in 0..drawn {
             tokens.push(worker.draft(1, DraftWork { restart: at == 0, ..Default::default() }, row.clone()).await);
         }
         match verified {
-            Some(len) => drop(worker.verify(1, chain(&tokens[..len], kept()), &vec![row.clone(); len + 1]).await),
+            Some(len) => drop(worker.verify(1, chain(&tokens[..len], from), &vec![row.clone(); len + 1]).await),
             None => drop(worker.step(sample_step(&[(1, row.clone())])).await),
         }
         unverified += f64::from(drawn) - verified.unwrap_or(0) as f64;
