@@ -50,6 +50,8 @@ pub struct Verification {
     pub last: Last,
     /// How the token before the draft did.
     pub after: Came,
+    /// Tokens of the text before the draft.
+    pub text_tokens: u64,
     /// Whether it is the ratio of target and draft probability that acceptance goes by.
     pub by_ratio: bool,
     /// Whether it was worked out what acceptance was to be expected, and the worker asked for that.
@@ -216,6 +218,7 @@ impl Verification {
             lossless: self.verified.lossless,
             last: self.last,
             after: self.after,
+            text_tokens: self.text_tokens,
             one_by_one: !self.verified.is_block,
             by_ratio: self.by_ratio,
             trials: &self.verified.trials,
@@ -337,6 +340,7 @@ impl<'a> Prepared<'a> {
             depth,
             last,
             after,
+            text_tokens: sequence.history_len(),
             by_ratio,
             tests_wanted,
             without_distribution,

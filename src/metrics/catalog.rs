@@ -268,6 +268,8 @@ catalog! {
         "Of the verifications that have a shifted overlap those where it is more than 0.3 larger than what it is held against, of draft tokens that others could have been drawn in place of.");
     SPEC_ROUNDS = Def::counter("croupier_spec_decode_num_rounds_total", Unit::Count,
         "Verifications of at least one draft token, by how the token before the draft came about, and whether a first draft token was accepted.");
+    SPEC_ROUNDS_BY_LENGTH = Def::counter("croupier_spec_decode_num_rounds_by_length_total", Unit::Count,
+        "Verifications of at least one draft token, by how many tokens their text has, and whether a first draft token was accepted.");
     TRACE_SPANS = Def::counter("croupier_trace_spans_total", Unit::Count,
         "Spans recorded, those of stages included, by what became of them: exported, dropped (the queue was full), or failed.");
     TRACE_CONTEXTS_INVALID = Def::counter("croupier_trace_contexts_invalid_total", Unit::Count,

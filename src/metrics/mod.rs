@@ -8,6 +8,7 @@ pub(crate) mod catalog;
 pub mod exposition;
 mod labelled;
 mod labels;
+mod lengths;
 mod model;
 mod paths;
 mod process;

@@ -3,6 +3,7 @@
 
 use super::catalog as cat;
 use super::labelled::labelled;
+use super::lengths::Lengths;
 use super::repeats::Repeats;
 use crate::speculative::verified::{Came, Chances, Held, Shifts, Trial};
 use metrics::{Counter, Histogram, Recorder};
@@ -44,7 +45,7 @@ labelled! {
 }
 
 /// Values of the label `first`: whether a first draft token was accepted.
-const FIRST: [&str; 2] = ["rejected", "accepted"];
+pub(super) const FIRST: [&str; 2] = ["rejected", "accepted"];
 /// Values of the label `shift`, in the order in which [`overlaps`] gives them.
 const SHIFTS: [&str; 2] = ["late", "early"];
 /// A verification whose shifted overlap is so much larger than what it is held against speaks for itself.
@@ -67,6 +68,8 @@ pub struct Round<'a> {
     pub last: Last,
     /// How the token before the draft came about.
     pub after: Came,
+    /// Tokens of the text before the draft.
+    pub text_tokens: u64,
     /// Whether draft tokens were judged one by one, and not together as a block.
     pub one_by_one: bool,
     /// Whether it is the ratio of target and draft probability that acceptance goes by.
@@ -92,6 +95,7 @@ struct Handles {
     lasts: Vec<Counter>,
     /// By [`Came`], then by [`FIRST`].
     firsts: Vec<[Counter; 2]>,
+    lengths: Lengths,
     total_variation: Histogram,
     /// By [`REASONS`]: how many, and their ranks.
     rejected: Vec<(Counter, Histogram)>,
@@ -146,6 +150,7 @@ impl Speculation {
         handles.emitted[usize::from(round.lossless)].increment(round.emitted as u64);
         handles.lasts[round.last as usize].increment(1);
         handles.firsts[round.after as usize][usize::from(round.accepted > 0)].increment(1);
+        handles.lengths.record(r, labels, round.text_tokens, round.accepted > 0);
         for trial in round.trials {
             let is_new = trial.chances.is_some() && handles.repeats.is_new(trial.number);
             // Also of those behind the token at which a block stopped: where it stops depends on what they are.
@@ -165,7 +170,7 @@ impl Speculation {
     }
 }
 
-type Labels<'a> = [(&'static str, &'a str); 2];
+pub(super) type Labels<'a> = [(&'static str, &'a str); 2];
 
 impl Handles {
     fn register(r: &dyn Recorder, labels: Labels<'_>) -> Self {
@@ -184,6 +189,7 @@ impl Handles {
             emitted: [emitted("false"), emitted("true")],
             lasts: Last::ALL.map(|last| cat::SPEC_LAST.as_counter(r, &[model, proposer, ("kind", last.name())])).into(),
             firsts: Came::ALL.map(|came| FIRST.map(|first| first_of(came.name(), first))).into(),
+            lengths: Lengths::default(),
             rejected: REASONS.iter().map(|reason| rejected(reason)).collect(),
             total_variation: cat::SPEC_TOTAL_VARIATION.as_histogram(r, &labels),
             drawn: OnceLock::new(),

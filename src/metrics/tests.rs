@@ -1,3 +1,4 @@
+use super::lengths::Lengths;
 use super::*;
 use crate::error::Refusal;
 use crate::params::FieldError;
@@ -177,7 +178,7 @@ fn series(model_labels: usize) -> (usize, usize) {
         let (drafted, accepted, emitted, last) = (trials.len(), trials.len(), 1, Last::Bonus);
         let (lossless, one_by_one, by_ratio) = (true, true, true);
         let after = Came::Bonus;
-        let round = Round {
+        let round = |text_tokens| Round {
             proposer,
             drafted,
             accepted,
@@ -185,11 +186,12 @@ fn series(model_labels: usize) -> (usize, usize) {
             lossless,
             last,
             after,
+            text_tokens,
             one_by_one,
             by_ratio,
             trials: &trials,
         };
-        metrics.verified(model, &round);
+        Lengths::all().for_each(|tokens| metrics.verified(model, &round(tokens)));
     }
     (plain, count())
 }

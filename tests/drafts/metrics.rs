@@ -58,6 +58,8 @@ async fn a_scripted_run_counts_what_it_did() {
         ("num_tested_tokens_per_pos_total", "sent", ",position=\"1\"", 1.0),
         ("num_accepted_tokens_per_pos_total", "sent", ",position=\"0\"", 1.0),
         ("num_accepted_tokens_per_pos_total", "sent", ",position=\"1\"", 1.0),
+        ("num_rounds_by_length_total", "sent", ",text_tokens=\"256\",first=\"accepted\"", 1.0),
+        ("num_rounds_by_length_total", "sent", ",text_tokens=\"256\",first=\"rejected\"", 1.0),
         ("num_emitted_tokens_total", "sent", ",lossless=\"true\"", 4.0),
         ("num_emitted_tokens_total", "sent", ",lossless=\"false\"", 0.0),
         ("last_tokens_total", "sent", ",kind=\"bonus\"", 1.0),
@@ -96,6 +98,29 @@ async fn a_scripted_run_counts_what_it_did() {
     }
     assert_eq!(server.series("croupier_tokens_total{model=\"m\"}"), 6.0);
     assert_eq!(server.series("croupier_rows_total{model=\"m\",kind=\"verify\"}"), 9.0);
+}
+
+/// The text of which a draft is, and no draft token, decides what length it has.
+#[tokio::test]
+async fn rounds_are_counted_by_the_length_of_their_text() {
+    let server = TestServer::start().await;
+    let mut worker = server.worker().await;
+    let prompts = [255, 256, 257, 1024, 1025].map(|len| vec![1; len]);
+    let open = (1..)
+        .zip(&prompts)
+        .map(|(id, prompt)| OpenSequence { prompt_token_ids: prompt.clone(), ..open(id, seeded(1)) });
+    worker.step(open_step(open.collect())).await;
+    for (id, _) in (1..).zip(&prompts) {
+        worker.verify(id, chain(&[0, 2], deterministic()), &[among(&[0]), among(&[1]), among(&[1])]).await;
+    }
+    worker.verify(1, chain(&[0], deterministic()), &[among(&[1]), among(&[1])]).await;
+    for (length, first, expected) in
+        [("256", "accepted", 2.0), ("1024", "accepted", 2.0), ("1024", "rejected", 1.0), ("4096", "accepted", 1.0)]
+    {
+        let labels = format!("model=\"default\",proposer=\"deterministic\",text_tokens=\"{length}\",first=\"{first}\"");
+        let series = format!("croupier_spec_decode_num_rounds_by_length_total{{{labels}}}");
+        assert_eq!(server.series(&series), expected, "{series}");
+    }
 }
 
 /// Of a tree that is judged token by token, what is accepted is counted along the path that was taken, and what is said of
