@@ -6,7 +6,7 @@ use super::plan::{Costs, MAX_EXPLAINED_LOGITS, MAX_LISTED_ENTRIES, Planned, plan
 use super::rows::{MAX_AHEAD_ENTRIES, RowSource, run_rows};
 use super::state::{Queued, Stream, StreamId};
 use super::step::{Opened, RowFailure, RowStatus, Step, WorkKind};
-use super::verify::{Lot, VerifySource, run_verifications};
+use super::verify::{Lottery, VerifySource, run_verifications};
 use super::{grammar, memory};
 use crate::backend::Backend;
 use crate::limits::Limits;
@@ -115,10 +115,15 @@ impl Batch {
     }
 
     /// Runs all rows.
-    pub(super) fn run(&mut self, streams: &HashMap<StreamId, Stream>, lot: &mut Lot, backend: &mut dyn Backend) {
+    pub(super) fn run(
+        &mut self,
+        streams: &HashMap<StreamId, Stream>,
+        lottery: &mut Lottery,
+        backend: &mut dyn Backend,
+    ) {
         // Planned work always has its rows. Should one not, none may run: results are told apart by order.
         if let Some((rows, verify)) = self.sources(streams) {
-            let verified = run_verifications(&verify, MAX_AHEAD_ENTRIES, lot, backend);
+            let verified = run_verifications(&verify, MAX_AHEAD_ENTRIES, lottery, backend);
             self.results = Results::new(run_rows(&rows, MAX_AHEAD_ENTRIES, backend), verified);
         }
     }

@@ -8,7 +8,7 @@ use crate::metrics::Proposer;
 use crate::sampling::row::RowOutput;
 use crate::sequence::Sequence;
 use crate::sequence::table::Table;
-use crate::speculative::verified::Came;
+use crate::speculative::verified::TokenOrigin;
 
 /// What came of a batch's rows.
 #[derive(Debug, Default)]
@@ -73,7 +73,7 @@ fn finish_rows(
                 sequence.remember(state);
             }
             let finish = sequence.commit(output.token);
-            sequence.came_by(Came::Sampled);
+            sequence.set_last_token_origin(TokenOrigin::Sampled);
             let (next, state) = (sequence.next_draft(&[]), sequence.told_state());
             Ok(Done::Sampled { output, finish, next, state })
         }
@@ -120,7 +120,7 @@ fn emit(sequence: &mut Sequence, verification: Verification) -> Done {
     for &token in &verification.verified.emitted {
         finish = sequence.commit(token);
     }
-    sequence.came_by(verification.came());
+    sequence.set_last_token_origin(verification.last_token_origin());
     // That forced tokens were accepted says nothing of others.
     let is_forced = matches!(verification.proposer, Proposer::Grammar | Proposer::Thinking);
     let next = sequence.next_draft(if is_forced { &[] } else { &verification.verified.trials });

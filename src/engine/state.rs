@@ -9,7 +9,7 @@ use super::batch::Batch;
 use super::complaint::Origin;
 use super::plan::ENTRY_TIME_BYTES;
 use super::step::{Open, Step, StepReply, Work};
-use super::verify::Lot;
+use super::verify::Lottery;
 use super::{HERE_BYTES, grammar};
 use crate::backend::Backend;
 use crate::limits::Limits;
@@ -105,13 +105,13 @@ pub(super) struct State {
     limits: Arc<Limits>,
     metrics: Metrics,
     batches: u64,
-    lot: Lot,
+    lottery: Lottery,
 }
 
 impl State {
     pub(super) fn new(limits: Arc<Limits>, metrics: Metrics) -> Self {
         let (streams, ready) = (HashMap::new(), VecDeque::new());
-        Self { streams, ready, limits, metrics, batches: 0, lot: Lot::default() }
+        Self { streams, ready, limits, metrics, batches: 0, lottery: Lottery::default() }
     }
 
     /// Takes in what arrived; gives the weight of a step that waits now.
@@ -174,7 +174,7 @@ impl State {
         if batch.mask(&self.streams) {
             self.metrics.grammar_wait.record(asked.elapsed());
         }
-        batch.run(&self.streams, &mut self.lot, backend);
+        batch.run(&self.streams, &mut self.lottery, backend);
     }
 
     /// Commits a batch's tokens and hands out its replies; those last that say what a grammar forces next, which takes a while.

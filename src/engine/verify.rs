@@ -17,7 +17,7 @@ use crate::sequence::repeated::WorkRows;
 use crate::sequence::speculation::Origin;
 use crate::speculative::job::{DraftSource, DraftToken, VerifyFailure};
 use crate::speculative::tree::Tree;
-use crate::speculative::verified::{Came, Verified};
+use crate::speculative::verified::{TokenOrigin, Verified};
 use std::borrow::Cow;
 use std::hash::{BuildHasher, RandomState};
 
@@ -49,7 +49,7 @@ pub struct Verification {
     /// How the last emitted token came about.
     pub last: Last,
     /// How the token before the draft did.
-    pub after: Came,
+    pub after: TokenOrigin,
     /// Tokens of the text before the draft.
     pub text_tokens: u64,
     /// Whether it is the ratio of target and draft probability that acceptance goes by.
@@ -73,12 +73,12 @@ const MEASURED_ONE_IN: u64 = 16;
 /// Draws which verifications are measured. By chance, since whatever is regular may be regular in the text too; not by a
 /// number of the sequence, since texts that share a seed would all be measured at the same positions, or at none.
 #[derive(Debug, Default)]
-pub(super) struct Lot {
+pub(super) struct Lottery {
     key: RandomState,
     drawn: u64,
 }
 
-impl Lot {
+impl Lottery {
     fn draw(&mut self) -> bool {
         self.drawn += 1;
         self.key.hash_one(self.drawn) < u64::MAX / MEASURED_ONE_IN
@@ -104,7 +104,7 @@ struct Prepared<'a> {
 pub(super) fn run_verifications(
     sources: &[VerifySource<'_>],
     max_entries: usize,
-    lot: &mut Lot,
+    lottery: &mut Lottery,
     backend: &mut dyn Backend,
 ) -> Vec<Result<Verification, RowFailure>> {
     let mut results = Vec::with_capacity(sources.len());
@@ -112,7 +112,7 @@ pub(super) fn run_verifications(
         let mut entries = 0;
         let mut round = Vec::new();
         for source in &sources[results.len()..] {
-            let prepared = Prepared::new(*source, lot.draw());
+            let prepared = Prepared::new(*source, lottery.draw());
             entries += prepared.as_ref().map_or(0, Prepared::weight);
             round.push(prepared);
             if entries > max_entries {
@@ -198,13 +198,13 @@ fn report(ready: &[&Prepared<'_>], verified: &mut [Result<Emitted, RowFailure>],
 
 impl Verification {
     /// How the last emitted token came about, as the next verification sees it.
-    pub(super) fn came(&self) -> Came {
+    pub(super) fn last_token_origin(&self) -> TokenOrigin {
         match self.last {
             // A plain row by another name.
-            _ if self.drafted == 0 => Came::Sampled,
-            Last::Accepted => Came::Accepted,
-            Last::Recovered => Came::Recovered,
-            Last::Bonus => Came::Bonus,
+            _ if self.drafted == 0 => TokenOrigin::Sampled,
+            Last::Accepted => TokenOrigin::Accepted,
+            Last::Recovered => TokenOrigin::Recovered,
+            Last::Bonus => TokenOrigin::Bonus,
         }
     }
 
@@ -317,7 +317,7 @@ impl<'a> Prepared<'a> {
         };
         let VerifySource { work, sequence, logits, first_row, .. } = self.source;
         let (proposer, tests_wanted) = (proposer(work, sequence), work.measure && self.measure);
-        let (drafted, depth, after) = (self.drafts.len(), self.tree.depth(), sequence.came());
+        let (drafted, depth, after) = (self.drafts.len(), self.tree.depth(), sequence.last_token_origin());
         let by_ratio = matches!(sequence.acceptance(), AcceptanceRule::Rejection | AcceptanceRule::Block);
         let kept = of_kept(&work.tokens, sequence.drafts());
         let without_distribution = by_ratio

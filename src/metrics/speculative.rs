@@ -5,7 +5,7 @@ use super::catalog as cat;
 use super::labelled::labelled;
 use super::lengths::Lengths;
 use super::repeats::Repeats;
-use crate::speculative::verified::{Came, Chances, Held, Shifts, Trial};
+use crate::speculative::verified::{Chances, Held, Shifts, TokenOrigin, Trial};
 use metrics::{Counter, Histogram, Recorder};
 use std::sync::OnceLock;
 
@@ -67,7 +67,7 @@ pub struct Round<'a> {
     /// How the last of them came about.
     pub last: Last,
     /// How the token before the draft came about.
-    pub after: Came,
+    pub after: TokenOrigin,
     /// Tokens of the text before the draft.
     pub text_tokens: u64,
     /// Whether draft tokens were judged one by one, and not together as a block.
@@ -93,7 +93,7 @@ struct Handles {
     /// Not lossless, lossless.
     emitted: [Counter; 2],
     lasts: Vec<Counter>,
-    /// By [`Came`], then by [`FIRST`].
+    /// By [`TokenOrigin`], then by [`FIRST`].
     firsts: Vec<[Counter; 2]>,
     lengths: Lengths,
     total_variation: Histogram,
@@ -188,7 +188,7 @@ impl Handles {
             accepted: cat::SPEC_ACCEPTED.as_counter(r, &labels),
             emitted: [emitted("false"), emitted("true")],
             lasts: Last::ALL.map(|last| cat::SPEC_LAST.as_counter(r, &[model, proposer, ("kind", last.name())])).into(),
-            firsts: Came::ALL.map(|came| FIRST.map(|first| first_of(came.name(), first))).into(),
+            firsts: TokenOrigin::ALL.map(|origin| FIRST.map(|first| first_of(origin.name(), first))).into(),
             lengths: Lengths::default(),
             rejected: REASONS.iter().map(|reason| rejected(reason)).collect(),
             total_variation: cat::SPEC_TOTAL_VARIATION.as_histogram(r, &labels),

@@ -3,7 +3,7 @@ use super::*;
 use crate::error::Refusal;
 use crate::params::FieldError;
 use crate::sequence::OpenError;
-use crate::speculative::verified::{Came, Chances, Shifts, Trial};
+use crate::speculative::verified::{Chances, Shifts, TokenOrigin, Trial};
 use crate::speculative::weights::OwnProbability;
 
 fn info() -> BackendInfo {
@@ -177,7 +177,7 @@ fn series(model_labels: usize) -> (usize, usize) {
     for (model, proposer) in models.iter().flat_map(|model| Proposer::ALL.map(|proposer| (model, proposer))) {
         let (drafted, accepted, emitted, last) = (trials.len(), trials.len(), 1, Last::Bonus);
         let (lossless, one_by_one, by_ratio) = (true, true, true);
-        let after = Came::Bonus;
+        let after = TokenOrigin::Bonus;
         let round = |text_tokens| Round {
             proposer,
             drafted,

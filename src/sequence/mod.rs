@@ -9,6 +9,7 @@
 // Tokens may not depend on functions that differ from platform to platform: clippy.toml lists them.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
+mod acceptance_tally;
 mod bias;
 mod chain;
 pub mod drafts;
@@ -29,7 +30,6 @@ pub mod rules;
 
 pub mod speculation;
 pub mod table;
-mod tested;
 mod text;
 mod thinking;
 mod window;
@@ -43,7 +43,8 @@ use crate::sampling::observed::{Observed, learned};
 use crate::sampling::philox::{self, Purpose};
 use crate::sampling::row::{Action, RowSpec};
 use crate::speculative::numbers::Numbers;
-use crate::speculative::verified::Came;
+use crate::speculative::verified::TokenOrigin;
+use acceptance_tally::AcceptanceTally;
 use drafts::Drafts;
 use history::{Ahead, History};
 pub use opening::OpenError;
@@ -51,7 +52,6 @@ use repeated::EarlierRows;
 use rules::Rules;
 use speculation::Speculation;
 use std::sync::Arc;
-use tested::Tested;
 
 /// Why a sequence ended. The numbers are those of the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,16 +93,16 @@ pub struct Sequence {
     drafts: Option<Box<Drafts>>,
     speculation: Option<Box<Speculation>>,
     finished: Option<FinishReason>,
-    seldom: Option<Box<Seldom>>,
+    rare: Option<Box<RareState>>,
     /// How its last token came about.
-    came: Came,
-    tested: Tested,
+    last_token_origin: TokenOrigin,
+    acceptance: AcceptanceTally,
     earlier_rows: EarlierRows,
 }
 
 /// What few sequences have.
 #[derive(Debug, Clone, Default)]
-struct Seldom {
+struct RareState {
     /// What its samplers remember.
     state: Option<SamplerState>,
     /// Where it stands in the grammar that it has to match.
@@ -117,7 +117,7 @@ impl Sequence {
         let finished = output.last().and_then(|&last| rules.finish(last, history.here()));
         let speculation = rules.speculation(prompt, output);
         let state = Some(SamplerState::new(rules.params())).filter(|state| !state.is_empty());
-        let seldom = state.map(|state| Box::new(Seldom { state: Some(state), text: None }));
+        let rare = state.map(|state| Box::new(RareState { state: Some(state), text: None }));
         Self {
             rules,
             seed,
@@ -125,9 +125,9 @@ impl Sequence {
             drafts: None,
             speculation,
             finished,
-            seldom,
-            came: Came::default(),
-            tested: Tested::default(),
+            rare,
+            last_token_origin: TokenOrigin::default(),
+            acceptance: AcceptanceTally::default(),
             earlier_rows: EarlierRows::default(),
         }
     }
@@ -139,7 +139,7 @@ impl Sequence {
     pub fn matching(mut self, vocab_size: usize, output: &[u32]) -> Result<Self, FieldError> {
         if let Some(grammar) = self.rules.grammar() {
             let text = Text::open(Arc::clone(grammar), vocab_size, output)?;
-            self.seldom.get_or_insert_default().text = Some(text);
+            self.rare.get_or_insert_default().text = Some(text);
         }
         Ok(self)
     }
@@ -147,7 +147,7 @@ impl Sequence {
     /// Where it stands in its grammar, if it has one.
     #[must_use]
     pub fn text(&self) -> Option<&Text> {
-        self.seldom.as_ref()?.text.as_ref()
+        self.rare.as_ref()?.text.as_ref()
     }
 
     /// The same, its samplers with what they remembered.
@@ -162,19 +162,19 @@ impl Sequence {
 
     /// How its last token came about, for metrics.
     #[must_use]
-    pub fn came(&self) -> Came {
-        self.came
+    pub fn last_token_origin(&self) -> TokenOrigin {
+        self.last_token_origin
     }
 
     /// Says how its last token came about.
-    pub fn came_by(&mut self, came: Came) {
-        self.came = came;
+    pub fn set_last_token_origin(&mut self, origin: TokenOrigin) {
+        self.last_token_origin = origin;
     }
 
     /// What its samplers remember, if they do.
     #[must_use]
     pub fn state(&self) -> Option<SamplerState> {
-        self.seldom.as_ref()?.state
+        self.rare.as_ref()?.state
     }
 
     /// The same, if it was asked to say so with each token.
@@ -192,7 +192,7 @@ impl Sequence {
 
     /// Lets its samplers remember something else. Before the token is committed that they know it from.
     pub fn remember(&mut self, state: SamplerState) {
-        if let Some(own) = self.seldom.as_mut().and_then(|seldom| seldom.state.as_mut()) {
+        if let Some(own) = self.rare.as_mut().and_then(|rare| rare.state.as_mut()) {
             *own = state;
         }
     }
@@ -283,7 +283,7 @@ impl Sequence {
         if let Some(speculation) = &mut self.speculation {
             speculation.push(token);
         }
-        if let Some(text) = self.seldom.as_mut().and_then(|seldom| seldom.text.as_mut()) {
+        if let Some(text) = self.rare.as_mut().and_then(|rare| rare.text.as_mut()) {
             text.push(token);
         }
         self.history.push(&self.rules, token);
@@ -319,9 +319,7 @@ impl Sequence {
     /// Has the masks of its next rows worked out elsewhere, if it has a grammar and goes on.
     pub fn work_ahead(&mut self) {
         let draft = self.speculation.as_deref().map_or(&[][..], Speculation::proposed);
-        if let Some(text) =
-            self.seldom.as_mut().and_then(|seldom| seldom.text.as_mut()).filter(|_| self.finished.is_none())
-        {
+        if let Some(text) = self.rare.as_mut().and_then(|rare| rare.text.as_mut()).filter(|_| self.finished.is_none()) {
             text.work_ahead(draft);
         }
     }
@@ -368,7 +366,7 @@ impl Sequence {
     }
 
     fn own_bytes(&self) -> usize {
-        self.seldom.as_ref().map_or(0, |_| size_of::<Seldom>())
+        self.rare.as_ref().map_or(0, |_| size_of::<RareState>())
     }
 
     /// The seed in force.

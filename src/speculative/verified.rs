@@ -7,7 +7,7 @@ use crate::params::state::SamplerState;
 
 /// How a sequence's last token came about: what a draft goes on from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Came {
+pub enum TokenOrigin {
     /// It was there when the sequence was opened.
     #[default]
     Opened,
@@ -21,7 +21,7 @@ pub enum Came {
     Bonus,
 }
 
-impl Came {
+impl TokenOrigin {
     /// Every way, in the order of the enum.
     pub const ALL: [Self; 5] = [Self::Opened, Self::Sampled, Self::Accepted, Self::Recovered, Self::Bonus];
 

@@ -3,7 +3,7 @@
 use super::difference::{Difference, Histogram, Increase};
 use super::figures::Count;
 use crate::metrics::catalog as cat;
-use crate::speculative::verified::Came;
+use crate::speculative::verified::TokenOrigin;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -161,10 +161,10 @@ impl Speculation {
     }
 }
 
-/// By how the tokens before came about, in the order of [`Came`].
+/// By how the tokens before came about, in the order of [`TokenOrigin`].
 fn firsts(rounds: &BTreeMap<[&str; 4], Increase>, who: Who<'_>) -> Vec<First> {
     let of = |after: &str, first: &str| rounds.get(&[who[0], who[1], after, first]).map_or(0.0, |rounds| rounds.new);
-    let first = |came: Came| {
+    let first = |came: TokenOrigin| {
         let (accepted, rejected) = (of(came.name(), "accepted"), of(came.name(), "rejected"));
         let drafts = accepted + rejected;
         (drafts > 0.0).then(|| First {
@@ -173,7 +173,7 @@ fn firsts(rounds: &BTreeMap<[&str; 4], Increase>, who: Who<'_>) -> Vec<First> {
             accepted: share(accepted, drafts),
         })
     };
-    Came::ALL.into_iter().filter_map(first).collect()
+    TokenOrigin::ALL.into_iter().filter_map(first).collect()
 }
 
 /// What was measured of distributions.

@@ -1,7 +1,7 @@
 //! The configuration of a stream: checked once, in force for all of its steps.
 
-use super::alike::Alike;
 use super::params::{known_values, merged, unknown_value, with_lists};
+use super::rules_cache::RulesCache;
 use crate::engine::shards::Owner;
 use crate::engine::shards::layout::Layout;
 use crate::error::Error;
@@ -34,7 +34,7 @@ pub(in crate::rpc) struct Config {
     /// those that do.
     pub(super) rules: Arc<Rules>,
     /// The rules of sequences that give some.
-    pub(super) alike: Alike,
+    pub(super) rules_cache: RulesCache,
     pub(super) limits: Arc<Limits>,
     /// What the server gives: its presets, its vocabulary.
     pub(super) given: Arc<Given>,
@@ -92,7 +92,7 @@ pub(in crate::rpc) fn config(
         vocab_size,
         dtype,
         rules,
-        alike: Alike::default(),
+        rules_cache: RulesCache::default(),
         limits: Arc::clone(limits),
         given: Arc::clone(given),
         state,

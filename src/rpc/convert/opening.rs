@@ -1,8 +1,8 @@
 //! Sequences to open: checked, built from their texts so far, and counted.
 
-use super::alike::Asked;
 use super::config::Config;
 use super::params::{SeedSource, merged};
+use super::rules_cache::CacheKey;
 use super::samplers;
 use crate::engine::step::Open;
 use crate::grammar::Patience;
@@ -94,12 +94,12 @@ impl Openings<'_> {
         if wire == proto::SamplingParams::default() {
             return Ok((Arc::clone(&config.rules), seed));
         }
-        let asked = Asked::of(&wire);
-        if let Some(rules) = asked.as_ref().and_then(|asked| config.alike.find(asked)) {
+        let asked = CacheKey::of(&wire);
+        if let Some(rules) = asked.as_ref().and_then(|asked| config.rules_cache.find(asked)) {
             return Ok((rules, seed));
         }
         let rules = self.own_rules(wire)?;
-        asked.into_iter().for_each(|asked| config.alike.add(asked, &rules));
+        asked.into_iter().for_each(|asked| config.rules_cache.add(asked, &rules));
         Ok((rules, seed))
     }
 
@@ -217,7 +217,7 @@ mod tests {
         assert_eq!((of_zero, of_minus), (own, own));
         // A list is not kept to be compared with.
         let banned = proto::SamplingParams { banned_token_ids: vec![3; 1000], ..Default::default() };
-        assert_eq!(Asked::of(&banned), None);
+        assert_eq!(CacheKey::of(&banned), None);
         drop((first, second, third, zero, minus));
         assert_eq!(config.state.used(), empty, "nobody has them any more");
         let (_kept, again) = taken(&|| asking(0.5, 3));

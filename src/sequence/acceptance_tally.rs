@@ -4,12 +4,12 @@ use super::Sequence;
 
 /// In few bytes, since every sequence has it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Tested {
+pub(super) struct AcceptanceTally {
     all: u16,
     accepted: u16,
 }
 
-impl Tested {
+impl AcceptanceTally {
     /// Fewer say little of a sequence.
     const ENOUGH: u16 = 16;
 
@@ -30,13 +30,13 @@ impl Tested {
 impl Sequence {
     /// So many draft tokens were accepted, and one was rejected or not.
     pub fn tested(&mut self, accepted: usize, rejected: bool) {
-        self.tested.add(u16::try_from(accepted).unwrap_or(u16::MAX), rejected);
+        self.acceptance.add(u16::try_from(accepted).unwrap_or(u16::MAX), rejected);
     }
 
     /// The share of draft tokens that was accepted, where enough were tested.
     #[must_use]
     pub fn accepted_share(&self) -> Option<f64> {
-        self.tested.share()
+        self.acceptance.share()
     }
 }
 
@@ -46,7 +46,7 @@ mod tests {
 
     #[test]
     fn the_share_is_that_of_the_tokens_tested_however_many() {
-        let mut tested = Tested::default();
+        let mut tested = AcceptanceTally::default();
         tested.add(12, true);
         assert_eq!(tested.share(), None);
         tested.add(2, true);

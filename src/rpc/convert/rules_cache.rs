@@ -14,33 +14,33 @@ const MOST_BYTES: usize = 512;
 
 /// The sets that were asked for last, the latest one at the end, with their rules while a sequence has them.
 #[derive(Debug, Default)]
-pub(super) struct Alike(Mutex<VecDeque<(Asked, Weak<Rules>)>>);
+pub(super) struct RulesCache(Mutex<VecDeque<(CacheKey, Weak<Rules>)>>);
 
 /// A set of parameters as it is encoded, so that two are the same bit by bit or are not.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Asked(Vec<u8>);
+pub(super) struct CacheKey(Vec<u8>);
 
-impl Asked {
+impl CacheKey {
     /// Without a seed, which is no rule; `None` if it is too long to be known again.
     pub(super) fn of(wire: &proto::SamplingParams) -> Option<Self> {
         (wire.encoded_len() <= MOST_BYTES).then(|| Self(wire.encode_to_vec()))
     }
 }
 
-impl Alike {
+impl RulesCache {
     /// The rules of the same parameters, if a sequence has them.
-    pub(super) fn find(&self, asked: &Asked) -> Option<Arc<Rules>> {
+    pub(super) fn find(&self, key: &CacheKey) -> Option<Arc<Rules>> {
         let known = lock(&self.0);
-        known.iter().find(|(other, _)| other == asked).and_then(|(_, rules)| rules.upgrade())
+        known.iter().find(|(other, _)| other == key).and_then(|(_, rules)| rules.upgrade())
     }
 
     /// Knows them from now on, in the place of those that were added first.
-    pub(super) fn add(&self, asked: Asked, rules: &Arc<Rules>) {
+    pub(super) fn add(&self, key: CacheKey, rules: &Arc<Rules>) {
         let mut known = lock(&self.0);
-        known.retain(|(other, rules)| *other != asked && rules.strong_count() > 0);
+        known.retain(|(other, rules)| *other != key && rules.strong_count() > 0);
         if known.len() == KNOWN {
             known.pop_front();
         }
-        known.push_back((asked, Arc::downgrade(rules)));
+        known.push_back((key, Arc::downgrade(rules)));
     }
 }
