@@ -39,8 +39,9 @@ async fn rows_of_which_little_is_seen_are_not_counted() {
     let server = TestServer::start().await;
     let mut worker = server.worker().await;
     worker.step(open_step(vec![open(1, seeded(1))])).await;
-    let masked: Vec<f32> = (0..VOCAB).map(|token| if token < 3 { token as f32 } else { f32::NEG_INFINITY }).collect();
-    for row in [masked, vec![2.0; VOCAB as usize]] {
+    // A mask need not be infinite.
+    let masked = |mask: f32| (0..VOCAB).map(|token| if token < 3 { token as f32 } else { mask }).collect::<Vec<f32>>();
+    for row in [masked(f32::NEG_INFINITY), masked(-1e9), vec![2.0; VOCAB as usize]] {
         for _ in 0..2 {
             worker.step(sample_step(&[(1, row.clone())])).await;
         }
@@ -48,8 +49,14 @@ async fn rows_of_which_little_is_seen_are_not_counted() {
     // But a row with all tokens alike is flat, whether it comes again or not.
     assert_eq!(counted(&server), [0.0, 0.0, 0.0, 2.0]);
     let flat = vec![0.0; VOCAB as usize];
-    worker.verify(1, chain(&[1, 2], deterministic()), &[logits(1, 0), flat.clone(), flat]).await;
-    assert_eq!(counted(&server), [0.0, 0.0, 0.0, 4.0]);
+    let work = worker.verify(1, chain(&[1, 2], deterministic()), &[flat.clone(), flat.clone(), flat]).await;
+    let all = 2.0 + ids(&work).len() as f64;
+    assert_eq!(counted(&server), [0.0, 0.0, 0.0, all], "of each row that a token was drawn from");
+    // What is unlikely may be cut at one number.
+    let mut cut = vec![-23.0; VOCAB as usize];
+    cut[4] = 0.0;
+    worker.step(sample_step(&[(1, cut)])).await;
+    assert_eq!(counted(&server), [0.0, 0.0, 0.0, all]);
 }
 
 /// Two texts that end with different tokens cannot have the same row. Before a token was emitted nothing is known of how they end.

@@ -89,7 +89,7 @@ impl Stream {
         let (rows, emitted, like_parents, flat) = match done {
             Ok(Done::Sampled { output, .. }) => {
                 let found = first.as_ref().and_then(Fingerprint::of);
-                let flat = found.is_none() && first.as_ref().is_some_and(is_flat);
+                let flat = found.is_none() && first.as_ref().is_some_and(|row| is_flat(row, output.token));
                 (WorkRows { first: found, ..WorkRows::default() }, &[output.token][..], 0, flat.into())
             }
             Ok(Done::Verified { verification: found, .. }) => {

@@ -62,7 +62,7 @@ pub struct Verification {
     pub rows: WorkRows,
     /// Rows that are those before the draft token that they come after.
     pub like_parents: usize,
-    /// Rows whose logits are all one number.
+    /// Rows that a token was drawn from, and whose logits are all one number.
     pub flat: usize,
 }
 
@@ -326,8 +326,11 @@ impl<'a> Prepared<'a> {
             && is_by_chance(&work.tokens, sequence.drafts());
         let sent: Vec<_> = (0..=drafted as u64).map(|row| logits.row(first_row + row)).collect();
         let fingerprints: Vec<_> = sent.iter().map(|row| Fingerprint::of(row.as_ref()?)).collect();
-        let unknown = sent.iter().zip(&fingerprints).filter(|(_, found)| found.is_none());
-        let flat = unknown.filter(|(row, _)| row.as_ref().is_some_and(is_flat)).count();
+        let flat_at = |row: usize, token: u32| {
+            fingerprints[row].is_none() && sent[row].as_ref().is_some_and(|logits| is_flat(logits, token))
+        };
+        let drawn_from = std::iter::once(0).chain(verified.accepted_path.iter().map(|&node| node + 1));
+        let flat = drawn_from.zip(&verified.emitted).filter(|&(row, &token)| flat_at(row, token)).count();
         let all = VerifiedRows { fingerprints: &fingerprints, tree: &self.tree, tokens: &work.tokens };
         let rows = all.around_the_last(verified.accepted_path.last().copied(), last);
         let like_parents = all.like_parents(sequence.last_emitted());

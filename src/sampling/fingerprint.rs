@@ -7,8 +7,10 @@ use std::num::NonZeroU64;
 
 /// How many logits are looked at, at places that are spread over the row.
 const SPOTS: usize = 8;
-/// Fewer that are finite say nothing: rows that a worker masks are alike where both are masked.
+/// Fewer that are not masked say nothing: rows that a worker masks are alike where both are masked.
 const LEAST: usize = 4;
+/// No model's logits are so far from 0; masks that are not infinite are, such as -10,000, or the least number of a format.
+const MASKED: f32 = 1e3;
 
 /// Some logits of a row, mixed into one number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -19,8 +21,8 @@ impl Fingerprint {
     #[must_use]
     pub fn of(row: &Logits<'_>) -> Option<Self> {
         let spots = spots(row)?;
-        let finite = spots.iter().filter(|(_, logit)| logit.is_finite()).count();
-        if finite < LEAST || are_alike(&spots) {
+        let seen = spots.iter().filter(|(_, logit)| is_seen(*logit)).count();
+        if seen < LEAST || are_alike(&spots) {
             return None;
         }
         let mix = |all: u64, &(token, logit): &(u32, f32)| {
@@ -31,13 +33,23 @@ impl Fingerprint {
     }
 }
 
-/// Whether all logits that are looked at are one number, as in a buffer that nobody has written. Not of rows of which some tokens are
-/// listed, and not of vocabularies smaller than what is looked at.
+/// Whether all logits that are looked at are one number, and that of the token which was drawn from the row too, as in a buffer that nobody
+/// has written. Without that token, rows of which all but a few are cut at some least number would be flat. Not of rows of which some
+/// tokens are listed, and not of vocabularies smaller than what is looked at.
 #[must_use]
-pub fn is_flat(row: &Logits<'_>) -> bool {
-    row.listed().is_none()
-        && row.vocab_size() >= SPOTS
-        && spots(row).is_some_and(|spots| spots[0].1.is_finite() && are_alike(&spots))
+pub fn is_flat(row: &Logits<'_>, drawn: u32) -> bool {
+    let (size, drawn) = (row.vocab_size(), drawn as usize);
+    let has_all = row.listed().is_none() && size >= SPOTS && drawn < size;
+    let is_one_number = |spots: [(u32, f32); SPOTS]| {
+        let first = spots[0].1;
+        is_seen(first) && are_alike(&spots) && logit(row, drawn).to_bits() == first.to_bits()
+    };
+    has_all && spots(row).is_some_and(is_one_number)
+}
+
+/// Whether it is a number, and not masked.
+fn is_seen(logit: f32) -> bool {
+    logit.abs() < MASKED
 }
 
 /// What is looked at of a row, each logit with its token; NaN where it has none.
@@ -93,10 +105,12 @@ mod tests {
 
     #[test]
     fn rows_of_which_little_is_seen_have_none() {
-        let mut masked = vec![f32::NEG_INFINITY; 800];
-        masked[50..150].fill(1.0);
-        masked[151] = 2.0;
-        assert_eq!(fingerprint(Dtype::F32, &masked), None, "a few are left");
+        for mask in [f32::NEG_INFINITY, f32::MIN, -1e4] {
+            let mut masked = vec![mask; 800];
+            masked[50..150].fill(1.0);
+            masked[151] = 2.0;
+            assert_eq!(fingerprint(Dtype::F32, &masked), None, "a few are left");
+        }
         assert_eq!(fingerprint(Dtype::F32, &[3.0; 800]), None, "all are alike");
         assert_eq!(fingerprint(Dtype::F32, &[1.0]), None);
         assert_eq!(fingerprint(Dtype::F32, &[]), None);
@@ -104,13 +118,19 @@ mod tests {
 
     #[test]
     fn a_row_that_nobody_wrote_is_flat() {
-        let flat = |dtype: Dtype, row: &[f32]| is_flat(&Logits::new(dtype, &dtype.encode(row)));
+        let flat = |dtype: Dtype, row: &[f32]| is_flat(&Logits::new(dtype, &dtype.encode(row)), 5);
         for dtype in Dtype::ALL {
             assert!(flat(dtype, &[0.0; 800]) && flat(dtype, &[3.0; SPOTS]), "{dtype:?}");
             assert!(!flat(dtype, &[0.0; SPOTS - 1]), "{dtype:?}: so few tokens may be alike");
-            assert!(!flat(dtype, &[f32::NEG_INFINITY; 800]), "{dtype:?}: it is masked");
+            for mask in [f32::NEG_INFINITY, -1e4] {
+                assert!(!flat(dtype, &[mask; 800]), "{dtype:?}: it is masked");
+            }
             let row: Vec<f32> = (0..800).map(|at| (at % 7) as f32).collect();
             assert!(!flat(dtype, &row), "{dtype:?}");
+            let mut cut = vec![-23.0_f32; 800];
+            assert!(flat(dtype, &cut), "{dtype:?}");
+            cut[5] = 0.0;
+            assert!(!flat(dtype, &cut), "{dtype:?}: what is unlikely is cut at one number");
         }
     }
 }
