@@ -69,15 +69,16 @@ class Home:
 async def within(doing: Coroutine[Any, Any, _Given], most: float) -> _Given:
     """What this gives, or asyncio.TimeoutError after so many seconds. As asyncio.wait_for, which before Python 3.12 loses a cancellation that
     comes just as `doing` ends, and leaves an error in it that asyncio then tells of as one that nobody retrieved."""
-    task = _watched(doing)
+    task, is_late = _watched(doing), False
     try:
         await asyncio.wait([task], timeout=most)
     finally:
         # Nothing of it goes on behind this.
         if not task.done():
+            is_late = True
             task.cancel()
             await asyncio.wait([task])
-    if task.cancelled():
+    if is_late and task.cancelled():
         raise asyncio.TimeoutError
     return task.result()
 
