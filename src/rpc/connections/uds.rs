@@ -60,7 +60,9 @@ pub fn remove_own_files() {
 /// A listening Unix socket whose file goes with it, and comes back if somebody removes it.
 #[derive(Debug)]
 pub struct UdsListener {
-    path: PathBuf,
+    given: PathBuf,
+    /// As a client finds it from any folder, where so long a path is one of a socket.
+    absolute: Option<PathBuf>,
     at: Mutex<At>,
     complaints: Complaints,
 }
@@ -79,13 +81,14 @@ impl UdsListener {
     /// When a server listens there, something else has the name, or the system refuses.
     pub fn bind(path: &Path) -> io::Result<Self> {
         let at = At::bind(path, LONGEST_HOLD)?;
-        Ok(Self { path: at.file.path.clone(), at: Mutex::new(at), complaints: Complaints::default() })
+        let absolute = Some(at.file.path.clone()).filter(|path| SocketAddrUnix::new(path).is_ok());
+        Ok(Self { given: path.to_owned(), absolute, at: Mutex::new(at), complaints: Complaints::default() })
     }
 
-    /// Its file, as a client finds it from any folder.
+    /// Its file.
     #[must_use]
     pub fn path(&self) -> &Path {
-        &self.path
+        self.absolute.as_ref().unwrap_or(&self.given)
     }
 
     /// The next connection.
@@ -102,29 +105,32 @@ impl UdsListener {
         }
     }
 
-    /// Listens anew where the file is gone. What took its place is somebody else's and stays.
+    /// Listens anew where the file is gone, or is that of a server that is gone. What else took its place stays.
     fn find_again(&self) {
         let file = lock(&self.at).file.clone();
-        let path = self.path.display();
-        match identity(&self.path) {
-            Ok(there) if there == file.identity => {}
-            Err(error) if error.kind() == ErrorKind::NotFound => match At::bind(&self.path, Duration::ZERO) {
-                Ok(at) => {
-                    *lock(&self.at) = at;
-                    file.forget();
-                    tracing::warn!(%path, "the socket's file was removed; it is there again");
-                }
-                Err(error) => self.complain(&error.to_string()),
-            },
-            Ok(_) => self.complain("something else has its name"),
-            Err(error) => self.complain(&error.to_string()),
+        let found = identity(&file.path);
+        if found.as_ref().is_ok_and(|found| *found == file.identity) {
+            return;
         }
-    }
-
-    fn complain(&self, problem: &str) {
-        if let Some(more) = self.complaints.next(Instant::now()) {
-            let path = self.path.display();
-            tracing::error!(%path, problem, more, "the socket's file is gone, so no client finds this server by it");
+        let complaint = self.complaints.next(Instant::now());
+        // A server that starts has bound its file, and does not listen yet, while it has the lock. Whether one listens is asked seldom.
+        let _lock = match lock_of_folder(&self.given, Duration::ZERO) {
+            None if found.is_ok() => return,
+            _ if found.is_ok() && complaint.is_none() => return,
+            lock => lock,
+        };
+        let path = self.path().display();
+        match At::bind(&self.given, Duration::ZERO) {
+            Ok(at) => {
+                *lock(&self.at) = at;
+                file.forget();
+                tracing::warn!(%path, "the socket's file was removed; it is there again");
+            }
+            Err(error) => {
+                if let Some(more) = complaint {
+                    tracing::error!(%path, %error, more, "the socket's file is not there: no client finds this server by it");
+                }
+            }
         }
     }
 }
@@ -137,6 +143,10 @@ impl At {
         remove_stale(path)?;
         let socket = socket()?;
         net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+        Self::listen(socket, path).inspect_err(|_| drop(std::fs::remove_file(path)))
+    }
+
+    fn listen(socket: OwnedFd, path: &Path) -> io::Result<Self> {
         // Before it listens: who is let in by the umask alone could connect meanwhile.
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(MODE))?;
         net::listen(&socket, BACKLOG)?;
@@ -242,12 +252,35 @@ mod tests {
         let mode = std::fs::metadata(&path).expect("it is back").permissions().mode();
         assert_eq!((mode & 0o777, listener.path()), (MODE, &*path));
         assert!(!lock(&OWN).contains(&before) && lock(&OWN).contains(&listener.at().file));
+    }
 
-        std::fs::remove_file(&path).expect("it is there");
-        std::fs::write(&path, "another").expect("a file");
-        listener.find_again();
-        drop(listener);
-        assert_eq!(std::fs::read(&path).expect("it is there"), b"another");
+    #[tokio::test]
+    async fn what_has_the_place_of_a_file_stays_unless_it_is_dead() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let instead = |name: &str, put: &dyn Fn(&Path)| {
+            let path = dir.path().join(name);
+            let listener = UdsListener::bind(&path).expect("nobody has it");
+            std::fs::remove_file(&path).expect("it is there");
+            put(&path);
+            listener.find_again();
+            let is_own = identity(&path).is_ok_and(|found| found == listener.at().file.identity);
+            drop(listener);
+            (is_own, path.exists())
+        };
+        let file = |path: &Path| std::fs::write(path, "another").expect("a file");
+        assert_eq!(instead("file", &file), (false, true));
+        let dead = |path: &Path| drop(std::os::unix::net::UnixListener::bind(path).expect("a socket"));
+        assert_eq!(instead("dead", &dead), (true, false));
+        let live = |path: &Path| {
+            std::os::unix::net::UnixListener::bind(path).map(std::mem::forget).expect("a socket");
+        };
+        assert_eq!(instead("live", &live), (false, true));
+        // One that starts: it does not listen yet.
+        let starts = |path: &Path| {
+            dead(path);
+            std::mem::forget(lock_of_folder(path, LONGEST_HOLD));
+        };
+        assert_eq!(instead("starts", &starts), (false, true));
     }
 
     /// All find the socket of a server that was killed.
@@ -300,6 +333,22 @@ mod tests {
         let listener = UdsListener::bind(&relative).expect("nobody has it");
         assert!(relative.is_relative() && listener.path().is_absolute());
         assert_eq!(identity(listener.path()).ok(), identity(&path).ok());
+
+        // Where the absolute path is too long for a socket, that which was given is told, and bound again.
+        let here = std::env::current_dir().expect("a folder");
+        let detour = Path::new("..").join(here.file_name().expect("a name"));
+        let is_socket = |path: &Path| SocketAddrUnix::new(path).is_ok();
+        let longer = (1..30).map(|times| PathBuf::from_iter(std::iter::repeat_n(&detour, times)).join(&relative));
+        let on_the_edge = |path: &PathBuf| is_socket(path) && !is_socket(&here.join(path));
+        drop(listener);
+        if let Some(given) = longer.into_iter().find(on_the_edge) {
+            let listener = UdsListener::bind(&given).expect("nobody has it");
+            std::fs::remove_file(&path).expect("it is there");
+            listener.find_again();
+            assert!(listener.path() == given && connect(&given).is_ok());
+        } else {
+            eprintln!("no path is long enough from {}: not tried", here.display());
+        }
 
         let refused = UdsListener::bind(dir.path()).expect_err("a folder").to_string();
         assert!(refused.contains("name a file in it") && refused.contains("/croupier.sock"), "{refused}");
