@@ -68,9 +68,8 @@ pub(super) fn check_kept(work: &VerifyWork, sequence: &Sequence) -> Result<(), R
         );
         return Err(invalid(&FieldError::new("verify.draft_token_ids", message)));
     }
-    if let Some((at, (kept, sent))) =
-        drafts.tokens().zip(&work.tokens).enumerate().find(|(_, (kept, sent))| kept != *sent)
-    {
+    let at = drafts.in_common(&work.tokens);
+    if let Some((kept, sent)) = drafts.tokens().zip(&work.tokens).nth(at) {
         let message = format!(
             "is {sent}, where draft work proposed {kept}; send the tokens as they were proposed, or what yours were drawn from"
         );

@@ -319,7 +319,7 @@ impl<'a> Prepared<'a> {
         let (proposer, tests_wanted) = (proposer(work, sequence), work.measure && self.measure);
         let (drafted, depth, after) = (self.drafts.len(), self.tree.depth(), sequence.last_token_origin());
         let by_ratio = matches!(sequence.acceptance(), AcceptanceRule::Rejection | AcceptanceRule::Block);
-        let kept = of_kept(&work.tokens, sequence.drafts());
+        let kept = sequence.drafts().in_common(&work.tokens);
         let without_distribution = by_ratio
             && proposer == Proposer::Deterministic
             && kept == drafted
@@ -383,12 +383,7 @@ fn proposer(work: &VerifyWork, sequence: &Sequence) -> Proposer {
     }
 }
 
-/// How many of these tokens, from the first on, are those that were kept.
-fn of_kept(tokens: &[u32], kept: &Drafts) -> usize {
-    kept.tokens().zip(tokens).take_while(|(kept, token)| kept == *token).count()
-}
-
-/// Whether one of them could have been another one.
+/// Whether one of these kept tokens could have been another one.
 fn is_by_chance(tokens: &[u32], kept: &Drafts) -> bool {
     let is_drawn = |(at, token): (usize, u32)| kept.kept(at).is_some_and(|of| of.mass(token) < of.total());
     tokens.iter().copied().enumerate().any(is_drawn)

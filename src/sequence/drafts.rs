@@ -42,6 +42,12 @@ impl Drafts {
         self.nodes.iter().map(|node| node.token)
     }
 
+    /// How many of `tokens`, from the first on, are these.
+    #[must_use]
+    pub fn in_common(&self, tokens: &[u32]) -> usize {
+        self.tokens().zip(tokens).take_while(|(kept, token)| kept == *token).count()
+    }
+
     /// What draft token `index` was drawn from.
     #[must_use]
     pub fn kept(&self, index: usize) -> Option<&Kept> {
