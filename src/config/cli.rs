@@ -316,7 +316,8 @@ fn healthcheck(sub: &ArgMatches, env: Env<'_>, problems: Vec<String>) -> Result<
 
 /// Where a server with this configuration can be reached from its own host by who speaks TLS or does not.
 fn own_address(config: &Config, tls: bool) -> Result<Target, String> {
-    let understood = config.listen.filter(|_| tls == config.tls.cert.is_some());
+    let known = |a: &SocketAddr| a.port() != 0;
+    let understood = config.listen.filter(known).filter(|_| tls == config.tls.cert.is_some());
     let tcp = understood.map(|a| Target::Grpc(reachable(a).to_string()));
     if tls {
         // The others speak none: whoever asks for TLS is not told that all is well without it.
@@ -325,10 +326,12 @@ fn own_address(config: &Config, tls: bool) -> Result<Target, String> {
         });
     }
     let uds = || config.uds.as_ref().map(|path| Target::Grpc(format!("unix:{}", path.display())));
-    let admin = || config.admin.map(|a| Target::Admin(format!("http://{}", reachable(a))));
-    tcp.or_else(uds).or_else(admin).ok_or_else(|| {
-        "without plain TCP, uds and admin there is nobody to ask; give --addr, and --tls-ca for TLS".to_owned()
-    })
+    let admin = || config.admin.filter(known).map(|a| Target::Admin(format!("http://{}", reachable(a))));
+    let nobody = match [config.listen, config.admin].into_iter().flatten().find(|a| !known(a)) {
+        Some(address) => format!("{address} has another port at each start of the server; give --addr"),
+        None => "without plain TCP, uds and admin there is nobody to ask; give --addr, and --tls-ca for TLS".to_owned(),
+    };
+    tcp.or_else(uds).or_else(admin).ok_or(nobody)
 }
 
 /// "Any address" can be listened on but not connected to.

@@ -51,8 +51,10 @@ pub(super) fn text(path: &Path, problems: &mut Vec<String>) -> Option<String> {
 
 /// The text of the file called `name` as a table, or every mistake in its form.
 pub(super) fn table(text: &str, name: &str) -> Result<Table, Vec<String>> {
-    let told =
-        |e: &toml::de::Error| format!("{name}: is not TOML: {}{}", place(text, e.span()), without_numbers(e.message()));
+    let told = |e: &toml::de::Error| {
+        let (at, hint) = (place(text, e.span()), hint(text, e.span()));
+        format!("{name}: is not TOML: {at}{}{hint}", without_numbers(e.message()))
+    };
     // The parser that goes on after a mistake finds those behind it.
     text.parse().map_err(|first| match DeTable::parse_recoverable(text).1 {
         found if found.is_empty() => vec![told(&first)],
@@ -65,6 +67,13 @@ fn place(text: &str, span: Option<std::ops::Range<usize>>) -> String {
     let Some(before) = span.and_then(|span| text.get(..span.start)) else { return String::new() };
     let line = before.rsplit('\n').next().unwrap_or_default();
     format!("line {}, column {}: ", before.matches('\n').count() + 1, line.chars().count() + 1)
+}
+
+/// What to write where a mistake has a usual cause that the parser does not name.
+fn hint(text: &str, span: Option<std::ops::Range<usize>>) -> &'static str {
+    let rest = span.and_then(|span| text.get(span.start..)).unwrap_or_default();
+    let is_fraction = rest.strip_prefix('.').is_some_and(|digits| digits.starts_with(|c: char| c.is_ascii_digit()));
+    if is_fraction { "; a number begins with a digit, as in 0.5" } else { "" }
 }
 
 /// A message without what it quotes of a number, for the same reason.

@@ -135,6 +135,12 @@ fn a_flag_is_not_the_value_of_the_flag_before_it() {
 fn a_broken_file_is_told() {
     let (_dir, path) = file("max_streams = = 1");
     assert!(mistakes(&["--config", &path], &[]).contains("is not TOML: line 1, column 15: "));
+    let (_dir, path) = file("[defaults]\ntop_p = .95");
+    let told = mistakes(&["--config", &path], &[]);
+    assert!(
+        told.contains("line 2, column 9: ") && told.contains("; a number begins with a digit, as in 0.5"),
+        "{told}"
+    );
     // What stands there may be the key of a watermark; this one is a number that TOML has not.
     let (_dir, path) = file("[defaults]\nwatermark = { gumbel = { key = 12345678901234567890 } }\n");
     let told = mistakes(&["--config", &path], &[]);

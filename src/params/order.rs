@@ -110,7 +110,8 @@ impl SamplingParams {
         let mut names: Vec<&str> = missing.iter().map(|sampler| sampler.name()).collect();
         let unknown = self.unknown_to_its_engine(xtc_ignored);
         unknown.for_each(|name| {
-            if !names.contains(&name) {
+            // `mirostat 1` says nothing more where `mirostat` has no place at all.
+            if !names.iter().any(|missing| name.split(' ').next() == Some(missing)) {
                 names.push(name)
             }
         });

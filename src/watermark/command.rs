@@ -35,9 +35,27 @@ struct Told<'a> {
     marked: bool,
 }
 
+/// Tables of SynthID with fewer bits find marks in texts without one more often than the p-value says (docs/watermarks.md).
+const SAFE_TABLE_BITS: u32 = 256;
+
+/// Why p-values of this mark are to be doubted.
+fn doubt(mark: &Watermark) -> Option<String> {
+    match mark {
+        Watermark::Synthid(params) if params.sampling_table_size < SAFE_TABLE_BITS => Some(format!(
+            "with a table of {} bits, n-grams that are alike say nearly the same, and texts without a mark have small p-values \
+             too often; mark texts with at least {SAFE_TABLE_BITS}",
+            params.sampling_table_size
+        )),
+        _ => None,
+    }
+}
+
 /// The subcommand `detect`. Exit code 0 when all texts were looked at, marked or not, 1 when something could not be read.
 #[must_use]
 pub fn main(args: &DetectArgs) -> ExitCode {
+    if let Some(doubt) = doubt(&args.mark) {
+        output::complain(&format!("croupier detect: {doubt}"));
+    }
     let from: Box<dyn BufRead> = match &args.file {
         None => Box::new(io::stdin().lock()),
         Some(path) => match File::open(path) {
@@ -158,6 +176,17 @@ mod tests {
                 assert!(told.contains("0.0") && !told.contains("-0"), "{told}");
             }
         }
+    }
+
+    #[test]
+    fn a_small_table_is_doubted() {
+        use crate::params::watermark::SynthidParams;
+        let of = |bits| {
+            let params = SynthidParams { sampling_table_size: bits, ..SynthidParams::new(vec![1]) };
+            doubt(&Watermark::Synthid(params))
+        };
+        assert!(of(8).unwrap().starts_with("with a table of 8 bits"));
+        assert_eq!((of(SAFE_TABLE_BITS), doubt(&Watermark::Kgw(KgwParams::default()))), (None, None));
     }
 
     #[test]

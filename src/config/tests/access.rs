@@ -68,6 +68,17 @@ fn healthcheck_asks_a_server_with_tls_where_no_certificate_is_needed() {
     assert!(mistakes(&["healthcheck"], &nobody).contains("give --addr, and --tls-ca for TLS"));
 }
 
+#[test]
+fn healthcheck_asks_no_port_that_only_the_server_knows() {
+    let any = ("CROUPIER_LISTEN", "127.0.0.1:0");
+    match parse_with(&["healthcheck"], &[any, ("CROUPIER_ADMIN", "127.0.0.1:9")]) {
+        Ok(Command::Healthcheck(args)) => assert_eq!(args.target, Target::Admin("http://127.0.0.1:9".to_owned())),
+        other => panic!("{other:?}"),
+    }
+    let told = mistakes(&["healthcheck"], &[any, ("CROUPIER_ADMIN", "127.0.0.1:0")]);
+    assert!(told.contains("127.0.0.1:0 has another port at each start of the server; give --addr"), "{told}");
+}
+
 /// The flag of a file with an authority's certificate.
 fn authority() -> (tempfile::TempDir, String) {
     let dir = tempfile::tempdir().expect("a directory");

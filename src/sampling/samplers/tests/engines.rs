@@ -296,7 +296,7 @@ fn exllama_counts_no_protected_token_as_a_choice() {
 
 #[test]
 fn parameters_that_an_engine_does_not_have_are_refused_by_name() {
-    let cases: [(EngineOrder, fn(&mut SamplingParams), &str); 9] = [
+    let cases: [(EngineOrder, fn(&mut SamplingParams), &str); 10] = [
         (Vllm, |p| p.samplers.dynatemp_high = 2.0, "dynatemp_high"),
         (Transformers, |p| p.samplers.dynatemp_high = 2.0, "dynatemp_high"),
         (Vllm, |p| (p.temperature, p.samplers.temperature_tokens) = (0.5, 9), "temperature_tokens"),
@@ -309,6 +309,7 @@ fn parameters_that_an_engine_does_not_have_are_refused_by_name() {
             "xtc_ignore_token_ids",
         ),
         (Exllama, |p| p.samplers.mirostat = 1, "mirostat 1"),
+        (Vllm, |p| p.samplers.mirostat = 1, "mirostat"),
         (Vllm, |p| p.samplers.min_keep = 2, "min_keep"),
     ];
     for (engine, change, name) in cases {
