@@ -1,7 +1,7 @@
 //! The `croupier` program.
 
 use croupier::config::{self, Command};
-use croupier::{app, bench, explain, healthcheck, inject, shutdown, top, watermark};
+use croupier::{app, bench, compare, explain, healthcheck, inject, shutdown, top, watermark};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -13,6 +13,7 @@ fn main() -> ExitCode {
         Ok(Command::Top(args)) => top::main(&args),
         Ok(Command::Inject(args)) => inject::main(&args),
         Ok(Command::Explain(args)) => explain::main(&args),
+        Ok(Command::Compare(args)) => compare::main(&args),
         Ok(Command::Detect(args)) => watermark::command::main(&args),
         Ok(Command::BenchWriter(args)) => bench::writer_main(args),
         Ok(Command::BenchBaseline(args)) => bench::baseline_main(args),

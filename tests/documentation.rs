@@ -126,6 +126,19 @@ fn the_row_that_is_explained_is_what_the_program_says() {
     assert_eq!(String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap().trim_end(), expected);
 }
 
+/// What a page shows of `croupier compare` is what it prints.
+#[test]
+fn the_rows_that_are_compared_are_what_the_program_says() {
+    let page = fs::read_to_string(Path::new(ROOT).join("docs/clients.md")).unwrap();
+    let (_, shown) = page.split_once("$ croupier compare ").unwrap();
+    let (shown, _) = shown.split_once("\n```").unwrap();
+    let (flags, expected) = shown.split_once('\n').unwrap();
+    let line = format!("{} compare {flags}", env!("CARGO_BIN_EXE_croupier"));
+    let output = Command::new("bash").args(["-c", &line]).output().unwrap();
+    assert_eq!(String::from_utf8(output.stdout).unwrap().trim_end(), expected);
+    assert_eq!(output.status.code(), Some(1), "one of the rows is not the model's");
+}
+
 #[test]
 fn what_is_not_there_is_found() {
     let found: Vec<_> = links("[a](b.md#c), [d](https://e), [f](#g), [h](i.md)").collect();

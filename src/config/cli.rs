@@ -3,7 +3,9 @@
 use super::flags::{Reader, flag, option, option_with, switch};
 use super::resolve::{CONFIG, Env, resolve, source_of_grammars};
 use super::settings::SETTINGS;
-use super::{Config, EXIT_CONFIG, LogFormat, access, bench, check, detect, explain, inject, secrets, top, values};
+use super::{
+    Config, EXIT_CONFIG, LogFormat, access, bench, check, compare, detect, explain, inject, secrets, top, values,
+};
 use crate::bench::Address;
 use crate::dial::Access;
 use crate::{admin_client, output, telemetry};
@@ -40,6 +42,8 @@ pub enum Command {
     Inject(crate::inject::InjectArgs),
     /// Take a row of logits its way.
     Explain(Box<crate::explain::ExplainArgs>),
+    /// Compare rows with those of a plain forward pass.
+    Compare(Box<crate::compare::CompareArgs>),
     /// Look for marks in texts.
     Detect(Box<crate::watermark::command::DetectArgs>),
 }
@@ -156,6 +160,7 @@ pub fn command_line() -> clap::Command {
         .subcommand(top::command())
         .subcommand(inject::command())
         .subcommand(explain::command(config))
+        .subcommand(compare::command())
         .subcommand(detect::command())
         .subcommand(bench::command())
         .subcommand(bench::baseline_command())
@@ -200,6 +205,10 @@ pub fn parse(args: impl IntoIterator<Item = OsString>, env: Env<'_>) -> Result<C
         Some((explain::EXPLAIN, sub)) => {
             let args = explain::args(sub, env, problems);
             args.map(|args| Command::Explain(Box::new(args))).map_err(|p| Stop::mistakes(&p))
+        }
+        Some((compare::COMPARE, sub)) => {
+            let args = compare::args(sub, problems);
+            args.map(|args| Command::Compare(Box::new(args))).map_err(|p| Stop::mistakes(&p))
         }
         Some((detect::DETECT, sub)) => {
             let args = detect::args(sub, problems);

@@ -4,8 +4,10 @@ use super::bench::DTYPES;
 use super::flags::{Reader, flag, option, switch};
 use super::resolve::{Env, resolve};
 use super::{Config, defaults, file, given, values};
-use crate::explain::{ExplainArgs, Place};
+use crate::explain::ExplainArgs;
 use crate::params::{GivenFilters, MAX_VOCAB_SIZE, SamplingParams};
+use crate::row_files::RowFile;
+use crate::sampling::logits::Dtype;
 use clap::{Arg, ArgAction, ArgMatches};
 use toml::{Table, Value};
 
@@ -68,12 +70,12 @@ pub(super) fn args(matches: &ArgMatches, env: Env<'_>, problems: Vec<String>) ->
     let params = params(matches, &config, &mut problems);
     let mut reader = Reader::new(matches, problems);
     let args = ExplainArgs {
-        place: Place {
-            file: reader.read("file", None, |t| Ok(Some(t.into()))),
-            dtype: reader.read("dtype", None, |t| values::one_of(t, &DTYPES).map(Some)),
-            vocab_size: reader.read("vocab-size", None, |t| values::count(t, 1..=MAX_VOCAB_SIZE as usize).map(Some)),
-            row: reader.read("row", 0, |t| values::count(t, 0..=MOST_ROWS)),
+        file: RowFile {
+            path: reader.read("file", None, |t| Ok(Some(t.into()))),
+            dtype: reader.read("dtype", None, dtype),
+            vocab_size: reader.read("vocab-size", None, vocab_size),
         },
+        row: reader.read("row", 0, |t| values::count(t, 0..=MOST_ROWS)),
         params,
         most_listed: config.limits.max_top_logprobs,
         vocabulary: config.vocabulary,
@@ -146,8 +148,18 @@ fn pair(text: &str) -> Result<(String, Value), String> {
     Ok((key.to_owned(), read.unwrap_or_else(|| Value::String(value.to_owned()))))
 }
 
+/// The format of a file's numbers, where it is named.
+pub(super) fn dtype(text: &str) -> Result<Option<Dtype>, String> {
+    values::one_of(text, &DTYPES).map(Some)
+}
+
+/// How many logits a row has, where that is said.
+pub(super) fn vocab_size(text: &str) -> Result<Option<usize>, String> {
+    values::count(text, 1..=MAX_VOCAB_SIZE as usize).map(Some)
+}
+
 /// `5,7,9`.
-fn tokens(text: &str) -> Result<Vec<u32>, String> {
+pub(super) fn tokens(text: &str) -> Result<Vec<u32>, String> {
     let token = |part: &str| part.trim().parse().map_err(|_| format!("\"{}\" is no token id", part.trim()));
     text.split(',').filter(|part| !part.trim().is_empty()).map(token).collect()
 }
@@ -180,8 +192,8 @@ mod tests {
         let args =
             read(&["--set", "engine_order=vllm", "--dtype", "bf16", "--row", "2", "--eos", "5, 7"], &|_| None).unwrap();
         assert_eq!(args.params.samplers.sampler_order.engine(), crate::params::EngineOrder::Vllm);
-        let place = Place { dtype: Some(Dtype::Bf16), row: 2, ..Place::default() };
-        assert_eq!((args.place, args.eos, args.seed, args.top), (place, vec![5, 7], 0, 10));
+        let file = RowFile { dtype: Some(Dtype::Bf16), ..RowFile::default() };
+        assert_eq!((args.file, args.row, args.eos, args.seed, args.top), (file, 2, vec![5, 7], 0, 10));
     }
 
     #[test]

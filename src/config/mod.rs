@@ -8,6 +8,7 @@ mod access;
 mod bench;
 mod check;
 mod cli;
+mod compare;
 mod composed;
 mod defaults;
 mod detect;

@@ -1,17 +1,15 @@
 //! `croupier explain`: one row of logits on its way through the samplers, without a server. The token is that which a server
 //! gives for the same logits, parameters, history, seed and position.
 //!
-//! [`rows`] reads the row, [`opening`] opens the text, [`sampling::stages`](crate::sampling::stages) follows it, [`table`] shows it.
+//! [`row_files`](crate::row_files) reads the row, [`opening`] opens the text, [`sampling::stages`](crate::sampling::stages) follows it, [`table`] shows it.
 
 mod opening;
-mod rows;
 mod table;
-
-pub use rows::{Place, Row};
 
 use crate::output;
 use crate::params::SamplingParams;
 use crate::params::report::ReportParams;
+use crate::row_files::{RowFile, Rows};
 use crate::sampling::distribution::Distribution;
 use crate::sampling::logits::Logits;
 use crate::sampling::mask::TokenMask;
@@ -30,7 +28,9 @@ use std::sync::Arc;
 #[derive(Debug, Clone)]
 pub struct ExplainArgs {
     /// Where the row is.
-    pub place: Place,
+    pub file: RowFile,
+    /// Which of its rows, from 0.
+    pub row: usize,
     /// The parameters.
     pub params: SamplingParams,
     /// Most entries that a list of tokens may have.
@@ -122,9 +122,8 @@ pub fn main(args: &ExplainArgs) -> ExitCode {
 
 /// Takes the row its way.
 fn explain(args: &ExplainArgs) -> Result<Told, String> {
-    let whence = args.place.file.as_ref().map_or_else(|| "standard input".into(), |path| path.display().to_string());
-    let Row { dtype, bytes } = rows::read(&args.place).map_err(|problem| format!("{whence}: {problem}"))?;
-    let logits = Logits::new(dtype, &bytes);
+    let (whence, rows) = (args.file.name(), args.file.read()?);
+    let logits = row_of(&rows, args.row).map_err(|problem| format!("{whence}: {problem}"))?;
     let mut sequence = opening::open(args, logits.vocab_size() as u32)?;
     let mask = opening::mask(&sequence)?;
     let mask = mask.as_deref().map(|words| TokenMask::new(words, logits.vocab_size()));
@@ -132,6 +131,13 @@ fn explain(args: &ExplainArgs) -> Result<Told, String> {
     let mut told = told.map_err(|error| format!("{whence}: {error}"))?;
     told.finish_reason = sequence.commit(told.token).map(FinishReason::label);
     Ok(told)
+}
+
+fn row_of(rows: &Rows, row: usize) -> Result<Logits<'_>, String> {
+    rows.get(row).ok_or_else(|| {
+        let (last, width) = (rows.count() - 1, rows.vocab_size);
+        format!("has rows 0 to {last} of {width} logits; --row {row} is not among them")
+    })
 }
 
 /// What is told of a row whose text asks for this.
@@ -201,7 +207,8 @@ mod tests {
 
     fn args(params: SamplingParams) -> ExplainArgs {
         ExplainArgs {
-            place: Place::default(),
+            file: RowFile::default(),
+            row: 0,
             params,
             most_listed: 20,
             vocabulary: None,
@@ -220,7 +227,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("row");
         std::fs::write(&file, "1.3862944 0.6931472 0 0").unwrap();
-        explain(&ExplainArgs { place: Place { file: Some(file), ..Place::default() }, ..args.clone() })
+        explain(&ExplainArgs { file: RowFile { path: Some(file), ..RowFile::default() }, ..args.clone() })
     }
 
     #[test]
@@ -291,7 +298,9 @@ mod tests {
         assert_eq!(fates, [(1, None), (3, None), (0, Some("token_mask"))]);
         let wide = SamplingParams { banned_token_ids: vec![7], ..SamplingParams::default() };
         assert!(told(args(wide)).starts_with("banned_token_ids"));
-        let nowhere = ExplainArgs { place: Place { file: Some("/nowhere".into()), ..Place::default() }, ..usual };
+        let nowhere = ExplainArgs { file: RowFile { path: Some("/nowhere".into()), ..RowFile::default() }, ..usual };
         assert!(explain(&nowhere).unwrap_err().starts_with("/nowhere: "));
+        let beyond = of_four(&ExplainArgs { row: 1, ..args(SamplingParams::default()) }).unwrap_err();
+        assert!(beyond.ends_with("has rows 0 to 0 of 4 logits; --row 1 is not among them"), "{beyond}");
     }
 }

@@ -1,0 +1,46 @@
+//! Which of the plain rows a row is most like, where it is not the one at its own place.
+
+use crate::row_files::Rows;
+
+/// Columns by which rows are compared first.
+const COLUMNS: usize = 512;
+/// How alike two rows are at least, by correlation, to be looked at whole.
+const ALIKE: f64 = 0.9;
+
+/// Some columns of each plain row.
+pub(super) struct Places {
+    step: usize,
+    rows: Vec<Vec<f32>>,
+}
+
+impl Places {
+    /// Of rows that are compared with some of so many columns.
+    pub(super) fn of(plain: &Rows, columns: usize) -> Self {
+        let step = columns.div_ceil(COLUMNS).max(1);
+        let some = |row| {
+            let logits = super::widened(plain, row, columns);
+            logits.into_iter().step_by(step).collect()
+        };
+        Self { step, rows: (0..plain.count()).map(some).collect() }
+    }
+
+    /// The row that is most like this one, but for the one at its own place; of equals the nearest.
+    pub(super) fn most_like(&self, sent: &[f32], own: usize) -> Option<usize> {
+        let sent: Vec<f32> = sent.iter().copied().step_by(self.step).collect();
+        let others = (0..self.rows.len()).filter(|&row| row != own);
+        let alike = others.map(|row| (row, correlation(&sent, &self.rows[row]))).filter(|(_, alike)| *alike > ALIKE);
+        let nearer = |row: usize| std::cmp::Reverse(row.abs_diff(own));
+        alike.max_by(|a, b| a.1.total_cmp(&b.1).then(nearer(a.0).cmp(&nearer(b.0)))).map(|(row, _)| row)
+    }
+}
+
+/// Pearson's, over columns that neither masks.
+fn correlation(a: &[f32], b: &[f32]) -> f64 {
+    let masked = super::line::is_masked;
+    let pairs: Vec<(f64, f64)> =
+        a.iter().zip(b).filter(|(a, b)| !masked(**a) && !masked(**b)).map(|(&a, &b)| (a.into(), b.into())).collect();
+    let of = pairs.len() as f64;
+    let (x, y) = (pairs.iter().map(|p| p.0).sum::<f64>() / of, pairs.iter().map(|p| p.1).sum::<f64>() / of);
+    let sum = |of: fn(f64, f64) -> f64| pairs.iter().map(|p| of(p.0 - x, p.1 - y)).sum::<f64>();
+    sum(|x, y| x * y) / (sum(|x, _| x * x) * sum(|_, y| y * y)).sqrt()
+}

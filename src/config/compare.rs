@@ -1,0 +1,96 @@
+//! The command line of `croupier compare`.
+
+use super::explain::{dtype, tokens, vocab_size};
+use super::flags::{Reader, option, switch};
+use crate::compare::CompareArgs;
+use crate::row_files::RowFile;
+use clap::{Arg, ArgMatches};
+
+pub(super) const COMPARE: &str = "compare";
+
+const ABOUT: &str =
+    "Compare rows as a worker sends them with those of a plain forward pass, and say what was done to them";
+const EXAMPLES: &str = "\
+SENT and PLAIN are files of rows: arrays that numpy.save wrote (float32 or float16; the last dimension is a row), bare binary \
+numbers, or numbers in writing. Row i of both is for the same place of the same text: save in the worker what it is about to send, \
+and run the model once over the whole text, without a cache, for the other. A tree's node has the path to it for its text.
+
+A row is as plain as its noise is small: what is left of the difference when a temperature and a shift are taken out. In 16 \
+bits it is some hundredths. \"others\" is the probability with which a token drawn at temperature 1 is another one.
+
+  croupier compare sent.npy plain.npy
+  croupier compare sent.npy plain.npy --text 5,7,7,2    # the tokens before the rows: tells penalties
+  croupier compare sent.bf16 plain.npy --sent-dtype bf16 --vocab-size 32000 --json
+
+Exit code 0 when every row is the model's, 1 when one is not, 2 when they cannot be compared or for a mistake in the arguments.";
+
+/// `croupier compare` as clap sees it.
+pub(super) fn command() -> clap::Command {
+    let file = |name, help| Arg::new(name).value_name(help).required(true);
+    clap::Command::new(COMPARE)
+        .about(ABOUT)
+        .after_help(EXAMPLES)
+        .arg(file("sent", "SENT").help("Rows as the worker sends them"))
+        .arg(file("plain", "PLAIN").help("Rows of a plain forward pass, at least as many"))
+        .arg(option("text", "ID,ID,...", "Tokens of the text that stand before all of the rows [default: none]"))
+        .arg(option("sent-dtype", "NAME", "Format of bare binary numbers in SENT: f32, f16 or bf16, little endian"))
+        .arg(option("plain-dtype", "NAME", "Format of bare binary numbers in PLAIN"))
+        .arg(option(
+            "vocab-size",
+            "N",
+            "Logits of a row in both [default: an array's last dimension, else all there are]",
+        ))
+        .arg(switch("json", "A JSON object, with every row by itself, instead of the table"))
+}
+
+/// The arguments that clap read.
+///
+/// # Errors
+/// Every mistake, with those found before.
+pub(super) fn args(matches: &ArgMatches, problems: Vec<String>) -> Result<CompareArgs, Vec<String>> {
+    let mut reader = Reader::new(matches, problems);
+    let vocab_size = reader.read("vocab-size", None, vocab_size);
+    let args = CompareArgs {
+        sent: RowFile {
+            path: reader.read("sent", None, |t| Ok(Some(t.into()))),
+            dtype: reader.read("sent-dtype", None, dtype),
+            vocab_size,
+        },
+        plain: RowFile {
+            path: reader.read("plain", None, |t| Ok(Some(t.into()))),
+            dtype: reader.read("plain-dtype", None, dtype),
+            vocab_size,
+        },
+        text: reader.read("text", Vec::new(), tokens),
+        json: matches.get_flag("json"),
+    };
+    reader.end(args)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sampling::logits::Dtype;
+
+    fn read(arguments: &[&str]) -> Result<CompareArgs, Vec<String>> {
+        args(&command().try_get_matches_from([&[COMPARE], arguments].concat()).unwrap(), Vec::new())
+    }
+
+    #[test]
+    fn both_files_have_their_own_format_and_one_width() {
+        let args = read(&["a", "b", "--sent-dtype=bf16", "--vocab-size", "7", "--text", "5, 7", "--json"]).unwrap();
+        let file = |path: &str, dtype| RowFile { path: Some(path.into()), dtype, vocab_size: Some(7) };
+        let (sent, plain) = (file("a", Some(Dtype::Bf16)), file("b", None));
+        assert_eq!(args, CompareArgs { sent, plain, text: vec![5, 7], json: true });
+    }
+
+    #[test]
+    fn every_mistake_is_told() {
+        let found = read(&["a", "b", "--sent-dtype=f64", "--plain-dtype=x", "--vocab-size=0", "--text=a"]).unwrap_err();
+        let starts = ["--vocab-size: ", "--sent-dtype: ", "--plain-dtype: ", "--text: \"a\" is no token id"];
+        assert_eq!(found.len(), starts.len(), "{found:?}");
+        for (told, start) in found.iter().zip(starts) {
+            assert!(told.starts_with(start), "{told}");
+        }
+    }
+}

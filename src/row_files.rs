@@ -1,0 +1,289 @@
+//! Rows of logits in files: arrays of numpy, bare numbers in binary, or in writing.
+
+use crate::files;
+use crate::params::MAX_VOCAB_SIZE;
+use crate::sampling::logits::{Dtype, Logits};
+use std::io;
+
+/// Larger files are not read.
+const LARGEST: u64 = 1 << 30;
+/// Nor are longer ones of numbers in writing, which is enough for every row.
+const LARGEST_TEXT: usize = 64 << 20;
+/// Characters that a mistake repeats of a file.
+const SHOWN: usize = 32;
+const NPY: &[u8] = b"\x93NUMPY";
+const ZIP: &[u8] = b"PK\x03\x04";
+
+/// A file of rows, and what it does not say itself.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct RowFile {
+    /// Its path; `None`: standard input.
+    pub path: Option<std::path::PathBuf>,
+    /// The format of bare binary numbers, or of an array that does not name its own.
+    pub dtype: Option<Dtype>,
+    /// Logits in a row; `None`: the last dimension of an array, or all that are there.
+    pub vocab_size: Option<usize>,
+}
+
+/// All rows of a file: at least one, each of at least one logit.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Rows {
+    /// Their number format.
+    pub dtype: Dtype,
+    /// Logits in a row.
+    pub vocab_size: usize,
+    /// Their numbers, little endian, one row behind the other.
+    bytes: Vec<u8>,
+}
+
+/// The numbers of a file.
+struct Numbers<'a> {
+    dtype: Dtype,
+    bytes: std::borrow::Cow<'a, [u8]>,
+    /// Numbers in a row, as far as the file says so.
+    width: Option<usize>,
+}
+
+impl RowFile {
+    /// Its name in messages.
+    #[must_use]
+    pub fn name(&self) -> String {
+        self.path.as_ref().map_or_else(|| "standard input".into(), |path| path.display().to_string())
+    }
+
+    /// Reads its rows.
+    ///
+    /// # Errors
+    /// What is wrong, in words, behind its [name](Self::name).
+    pub fn read(&self) -> Result<Rows, String> {
+        let bytes = match &self.path {
+            Some(path) => files::read(path, LARGEST),
+            None => files::at_most(io::stdin().lock(), LARGEST),
+        };
+        bytes.and_then(|bytes| self.rows(&bytes)).map_err(|problem| format!("{}: {problem}", self.name()))
+    }
+
+    /// The rows of a file with these bytes.
+    fn rows(&self, bytes: &[u8]) -> Result<Rows, String> {
+        let numbers = self.numbers(bytes)?;
+        let size = numbers.dtype.size();
+        let count = numbers.bytes.len() / size;
+        if !numbers.bytes.len().is_multiple_of(size) {
+            return Err(format!(
+                "has {} bytes, which are no whole number of {}",
+                numbers.bytes.len(),
+                numbers.dtype.name()
+            ));
+        }
+        let width = self.vocab_size.or(numbers.width).unwrap_or(count);
+        if count == 0 || width == 0 {
+            return Err("has no logits".to_owned());
+        }
+        // Sums of masses are right up to here, as on the wire.
+        if width > MAX_VOCAB_SIZE as usize {
+            return Err(format!(
+                "has {width} logits in a row, at most {MAX_VOCAB_SIZE}; say with --vocab-size how many a row has"
+            ));
+        }
+        if !count.is_multiple_of(width) {
+            return Err(format!("has {count} logits, which are no whole rows of {width}"));
+        }
+        Ok(Rows { dtype: numbers.dtype, vocab_size: width, bytes: numbers.bytes.into_owned() })
+    }
+
+    fn numbers<'a>(&self, bytes: &'a [u8]) -> Result<Numbers<'a>, String> {
+        let in_writing = |byte: u8| between(byte.into()) || b"+-.0123456789e".contains(&byte);
+        match self.dtype {
+            _ if bytes.starts_with(NPY) => array(bytes, self.dtype),
+            _ if bytes.starts_with(ZIP) => {
+                Err("is a zip archive, as torch.save and numpy.savez write them; numpy.save the row alone".to_owned())
+            }
+            Some(_) if !bytes.is_empty() && bytes.iter().all(|&byte| in_writing(byte)) => {
+                Err("has numbers in writing; leave --dtype out, which is for bare binary numbers".to_owned())
+            }
+            Some(dtype) => Ok(Numbers { dtype, bytes: bytes.into(), width: None }),
+            None => written(bytes),
+        }
+    }
+}
+
+impl Rows {
+    /// How many there are.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.bytes.len() / self.row_bytes()
+    }
+
+    /// One of them, from 0.
+    #[must_use]
+    pub fn get(&self, row: usize) -> Option<Logits<'_>> {
+        let bytes = self.bytes.chunks_exact(self.row_bytes()).nth(row)?;
+        Some(Logits::new(self.dtype, bytes))
+    }
+
+    fn row_bytes(&self) -> usize {
+        self.vocab_size * self.dtype.size()
+    }
+}
+
+/// A piece of a file as a mistake repeats it.
+fn shown(piece: &str) -> String {
+    piece.chars().filter(|c| !c.is_control()).take(SHOWN).collect()
+}
+
+/// What stands between numbers in writing.
+fn between(c: char) -> bool {
+    c.is_whitespace() || matches!(c, ',' | '[' | ']')
+}
+
+/// Numbers in writing.
+fn written(bytes: &[u8]) -> Result<Numbers<'_>, String> {
+    let Ok(text) = std::str::from_utf8(bytes) else {
+        return Err(
+            "is neither an array of numpy nor text; name the format of bare binary numbers: --dtype f32".to_owned()
+        );
+    };
+    if bytes.len() > LARGEST_TEXT {
+        return Err(format!(
+            "has more than {LARGEST_TEXT} bytes of text; give the row alone, or bare binary numbers with --dtype"
+        ));
+    }
+    let mut numbers = Vec::new();
+    for word in text.split(between).filter(|word| !word.is_empty()) {
+        let number: f32 =
+            word.parse().map_err(|_| format!("logit {}: \"{}\" is not a number", numbers.len(), shown(word)))?;
+        numbers.push(number);
+    }
+    Ok(Numbers { dtype: Dtype::F32, bytes: Dtype::F32.encode(&numbers).into(), width: None })
+}
+
+/// An array as `numpy.save` writes it (NEP 1): a magic, a version, the length of the header, the header, the numbers.
+fn array(bytes: &[u8], named: Option<Dtype>) -> Result<Numbers<'_>, String> {
+    let cut = || "is an array of numpy that ends too soon".to_owned();
+    let length_bytes = match bytes.get(NPY.len()).ok_or_else(cut)? {
+        1 => 2,
+        2 | 3 => 4,
+        version => return Err(format!("is an array of numpy of version {version}, which is not known here")),
+    };
+    let start = NPY.len() + 2;
+    let length = bytes.get(start..start + length_bytes).ok_or_else(cut)?;
+    let length = length.iter().rev().fold(0usize, |sum, &byte| sum << 8 | usize::from(byte));
+    let (header, numbers) = bytes[start + length_bytes..].split_at_checked(length).ok_or_else(cut)?;
+    let header = String::from_utf8_lossy(header);
+    let dtype = dtype_of(value(&header, "descr").unwrap_or_default(), named)?;
+    let dimensions = dimensions(value(&header, "shape").unwrap_or_default())?;
+    if dimensions.len() > 1 && value(&header, "fortran_order").is_some_and(|order| order.starts_with("True")) {
+        return Err("is an array in Fortran order; save numpy.ascontiguousarray of it".to_owned());
+    }
+    let count = dimensions.iter().try_fold(1usize, |product, &n| product.checked_mul(n));
+    if count.and_then(|count| count.checked_mul(dtype.size())) != Some(numbers.len()) {
+        return Err(format!(
+            "is an array of {}, but has {} bytes of numbers, which its shape does not make",
+            dtype.name(),
+            numbers.len()
+        ));
+    }
+    Ok(Numbers { dtype, bytes: numbers.into(), width: dimensions.last().copied() })
+}
+
+/// What follows a key in a header: `{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }`.
+fn value<'a>(header: &'a str, key: &str) -> Option<&'a str> {
+    let (_, rest) = header.split_once(&format!("'{key}':"))?;
+    Some(rest.trim_start())
+}
+
+fn dtype_of(descr: &str, named: Option<Dtype>) -> Result<Dtype, String> {
+    let descr = &*shown(descr.split('\'').nth(1).unwrap_or_default());
+    match (descr, named) {
+        ("<f4", None | Some(Dtype::F32)) => Ok(Dtype::F32),
+        ("<f2", None | Some(Dtype::F16)) => Ok(Dtype::F16),
+        // numpy itself has no bfloat16: libraries write it as two bytes of anything, or as an integer.
+        ("|V2" | "<V2" | "<u2" | "<i2", Some(dtype)) if dtype.size() == 2 => Ok(dtype),
+        ("|V2" | "<V2" | "<u2" | "<i2", None) => {
+            Err(format!("is an array of \"{descr}\"; say what these two bytes are: --dtype bf16 or f16"))
+        }
+        ("<f4" | "<f2", Some(dtype)) => {
+            Err(format!("is an array of \"{descr}\"; --dtype {} does not fit", dtype.name()))
+        }
+        _ => Err(format!(
+            "is an array of \"{descr}\"; logits are float32 or float16, little endian: save them with astype('float32')"
+        )),
+    }
+}
+
+fn dimensions(shape: &str) -> Result<Vec<usize>, String> {
+    let inner = shape.strip_prefix('(').and_then(|rest| rest.split_once(')')).map(|(inner, _)| inner);
+    let parts = inner.into_iter().flat_map(|inner| inner.split(',')).map(str::trim).filter(|part| !part.is_empty());
+    let dimensions: Result<Vec<usize>, _> = parts.map(str::parse).collect();
+    dimensions
+        .ok()
+        .filter(|dimensions| !dimensions.is_empty())
+        .ok_or_else(|| "is an array without dimensions".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn npy(descr: &str, shape: &str, numbers: &[u8]) -> Vec<u8> {
+        let header = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}\n");
+        let length = (header.len() as u16).to_le_bytes();
+        [NPY, &[1, 0], &length, header.as_bytes(), numbers].concat()
+    }
+
+    fn file(dtype: Option<Dtype>, vocab_size: Option<usize>) -> RowFile {
+        RowFile { path: None, dtype, vocab_size }
+    }
+
+    #[test]
+    fn the_three_forms_are_read() {
+        let numbers = Dtype::F32.encode(&[1.0, 2.5, f32::NEG_INFINITY, -3.0]);
+        let of = |vocab_size| Rows { dtype: Dtype::F32, vocab_size, bytes: numbers.clone() };
+        let text = b"[[1, 2.5],\n [-Infinity -3e0]]";
+        let bare = Some(Dtype::F32);
+        assert_eq!(RowFile::default().rows(text).unwrap(), of(4));
+        assert_eq!(file(None, Some(2)).rows(text).unwrap(), of(2));
+        assert_eq!(file(bare, None).rows(&numbers).unwrap(), of(4));
+        assert_eq!(file(bare, Some(2)).rows(&numbers).unwrap(), of(2));
+        assert_eq!(RowFile::default().rows(&npy("<f4", "(4,)", &numbers)).unwrap(), of(4));
+        assert_eq!(RowFile::default().rows(&npy("<f4", "(1, 2, 2)", &numbers)).unwrap(), of(2));
+        let half = Rows { dtype: Dtype::Bf16, vocab_size: 1, bytes: vec![0x80, 0x3F] };
+        assert_eq!(file(Some(Dtype::Bf16), None).rows(&npy("|V2", "(1,)", &half.bytes)).unwrap(), half);
+    }
+
+    #[test]
+    fn rows_are_counted_from_0() {
+        let rows = file(None, Some(2)).rows(b"1 2 3 4").unwrap();
+        let widened = |row| rows.get(row).map(|logits| logits.widen());
+        assert_eq!((rows.count(), widened(1), widened(2)), (2, Some(vec![3.0, 4.0]), None));
+    }
+
+    #[test]
+    fn what_is_wrong_is_told() {
+        let told = |bytes: &[u8], file: RowFile| file.rows(bytes).unwrap_err();
+        assert_eq!(told(b"1, 2, x\n", RowFile::default()), "logit 2: \"x\" is not a number");
+        assert_eq!(told(b"[]", RowFile::default()), "has no logits");
+        assert_eq!(told(b"1 2 3", file(None, Some(2))), "has 3 logits, which are no whole rows of 2");
+        assert!(told(b"\xFF\xFE", RowFile::default()).contains("--dtype"));
+        assert!(told(b"\xFF\xFE\x00", file(Some(Dtype::F16), None)).starts_with("has 3 bytes"));
+        assert!(told(b"PK\x03\x04...", RowFile::default()).contains("numpy.save"));
+        assert!(told(&npy("<f8", "(1,)", &[0; 8]), RowFile::default()).contains("astype"));
+        assert!(told(&npy("<V2", "(1,)", &[0; 2]), RowFile::default()).contains("--dtype bf16"));
+        assert!(told(&npy("<f4", "(1,)", &[0; 4]), file(Some(Dtype::F16), None)).contains("does not fit"));
+        assert!(told(&npy("<f4", "(2,)", &[0; 4]), RowFile::default()).contains("has 4 bytes"));
+        assert_eq!(told(&npy("<f4", "(4, 0)", &[]), RowFile::default()), "has no logits");
+        assert_eq!(told(b"", file(Some(Dtype::F32), None)), "has no logits");
+        assert!(told(b"1 2 3 4\n", file(Some(Dtype::F32), None)).contains("leave --dtype out"));
+        let many = vec![0; 2 * ((1 << 20) + 1)];
+        assert!(told(&many, file(Some(Dtype::F16), None)).starts_with("has 1048577 logits in a row, at most 1048576"));
+        assert!(!told(&npy("\u{1b}[31mRED", "(1,)", &[0; 4]), RowFile::default()).contains('\u{1b}'));
+        assert!(told(&npy("<f4", "()", &[0; 4]), RowFile::default()).contains("without dimensions"));
+        assert!(told(&npy("<f4", "(99999999999, 99999999999)", &[0; 4]), RowFile::default()).contains("has 4 bytes"));
+        let columns = b"{'descr': '<f4', 'fortran_order': True, 'shape': (1, 1), }";
+        let fortran = [NPY, &[1, 0, columns.len() as u8, 0], columns, &[0; 4]].concat();
+        assert!(told(&fortran, RowFile::default()).contains("ascontiguousarray"));
+        for cut in 0..npy("<f4", "(1,)", &[0; 4]).len() {
+            RowFile::default().rows(&npy("<f4", "(1,)", &[0; 4])[..cut]).unwrap_err();
+        }
+    }
+}
