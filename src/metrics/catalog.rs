@@ -260,6 +260,10 @@ catalog! {
         "What that probability is on average for tokens that are drawn from that distribution (the sum of the squares), to be held against it.");
     SPEC_DRAFT_PROBABILITY_VARIANCE = Def::shares("croupier_spec_decode_draft_probability_variance", MEAN_SHARES,
         "How far that probability is from its average by chance: the sum of the cubes, less the square of the average. Their sum is the variance of the difference of the two sums.");
+    SPEC_REPEATED_SIBLINGS = Def::counter("croupier_spec_decode_num_repeated_siblings_total", Unit::Count,
+        "Measured draft tokens of a tree that are the token of an earlier sibling.");
+    SPEC_EXPECTED_REPEATED_SIBLINGS = Def::shares("croupier_spec_decode_expected_repeated_siblings", MEAN_SHARES,
+        "The probability of that in their draft distributions, of later siblings that are measured, certain ones not. Its sum is how many are to be expected.");
     SPEC_OWN_OVERLAP = Def::shares("croupier_spec_decode_own_overlap", MEAN_SHARES,
         "What first draft tokens' distributions have in common with their own rows, the sum of min, of those measured that have a shifted overlap, to be held against it; for late the larger one of that and of what the second ones have in common with theirs.");
     SPEC_SHIFTED_OVERLAP = Def::shares("croupier_spec_decode_shifted_overlap", MEAN_SHARES,

@@ -5,6 +5,7 @@ use super::catalog as cat;
 use super::labelled::labelled;
 use super::lengths::Lengths;
 use super::repeats::Repeats;
+use crate::speculative::siblings::Repeat;
 use crate::speculative::verified::{Chances, Held, Shifts, TokenOrigin, Trial};
 use metrics::{Counter, Histogram, Recorder};
 use std::sync::OnceLock;
@@ -101,6 +102,8 @@ struct Handles {
     rejected: Vec<(Counter, Histogram)>,
     /// Of draft tokens that others could have been proposed in place of.
     drawn: OnceLock<Drawn>,
+    /// Of siblings in trees.
+    siblings: OnceLock<Siblings>,
     /// By [`SHIFTS`].
     shifts: [OnceLock<Shift>; SHIFTS.len()],
     positions: Vec<OnceLock<Position>>,
@@ -113,6 +116,13 @@ struct Drawn {
     probability: Histogram,
     on_average: Histogram,
     variance: Histogram,
+}
+
+/// Later siblings that are an earlier one again.
+#[derive(Debug)]
+struct Siblings {
+    expected: Histogram,
+    repeated: Counter,
 }
 
 /// What is in common if rows are as they should be, and if they are shifted.
@@ -157,6 +167,9 @@ impl Speculation {
             if let Some(chances) = trial.chances.filter(|_| is_new) {
                 handles.drawn(r, labels, chances);
             }
+            if let Some(repeat) = trial.repeat.filter(|_| is_new) {
+                handles.siblings(r, labels, repeat);
+            }
             handles.shifts(r, labels, trial);
             // Acceptance did not come to these.
             if trial.depth <= round.accepted {
@@ -193,6 +206,7 @@ impl Handles {
             rejected: REASONS.iter().map(|reason| rejected(reason)).collect(),
             total_variation: cat::SPEC_TOTAL_VARIATION.as_histogram(r, &labels),
             drawn: OnceLock::new(),
+            siblings: OnceLock::new(),
             shifts: Default::default(),
             positions: (0..=POSITIONS).map(|_| OnceLock::new()).collect(),
             repeats: Repeats::default(),
@@ -211,6 +225,15 @@ impl Handles {
             drawn.on_average.record(chances.own.mean);
             drawn.variance.record(chances.own.variance);
         }
+    }
+
+    fn siblings(&self, r: &dyn Recorder, labels: Labels<'_>, repeat: Repeat) {
+        let siblings = self.siblings.get_or_init(|| Siblings {
+            expected: cat::SPEC_EXPECTED_REPEATED_SIBLINGS.as_histogram(r, &labels),
+            repeated: cat::SPEC_REPEATED_SIBLINGS.as_counter(r, &labels),
+        });
+        siblings.expected.record(repeat.expected);
+        siblings.repeated.increment(u64::from(repeat.found));
     }
 
     /// Every one that was measured: texts that share a seed may be any, and no random number enters.

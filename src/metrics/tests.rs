@@ -3,6 +3,7 @@ use super::*;
 use crate::error::Refusal;
 use crate::params::FieldError;
 use crate::sequence::OpenError;
+use crate::speculative::siblings::Repeat;
 use crate::speculative::verified::{Chances, Shifts, TokenOrigin, Trial};
 use crate::speculative::weights::OwnProbability;
 
@@ -171,6 +172,7 @@ fn series(model_labels: usize) -> (usize, usize) {
         total_variation: Some(0.5),
         chances: Some(Chances { target: 0.25, draft: 0.5, own: OwnProbability { mean: 0.5, variance: 0.125 } }),
         rejected_rank: Some(2),
+        repeat: Some(Repeat { expected: 0.5, found: true }),
         shifts: Shifts { late: Some(0.25), early: Some(0.25), next: None },
     };
     let trials: Vec<Trial> = (0..40).map(trial).collect();

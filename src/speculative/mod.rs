@@ -28,6 +28,7 @@ pub mod rejection;
 pub mod relaxed;
 pub mod rule;
 pub mod shifts;
+pub mod siblings;
 pub mod states;
 pub mod synthetic;
 pub mod tree;

@@ -6,7 +6,7 @@ use super::rule::AcceptanceRule;
 use super::tree::{self, Tree, row_after};
 use super::verified::{Trial, Verified};
 use super::weights::common;
-use super::{VerifyError, block, come_to, judge, shifts};
+use super::{VerifyError, block, come_to, judge, shifts, siblings};
 use crate::params::state::SamplerState;
 
 /// What a verification goes by besides draft and rows.
@@ -47,6 +47,7 @@ impl Plan<'_> {
         let states = states(&verified, positions)?;
         if self.measure {
             shifts::measure(self, positions, &mut verified.trials);
+            siblings::measure(self, positions, &mut verified.trials);
         }
         Ok(Verified { states, ..verified })
     }

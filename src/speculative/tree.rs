@@ -83,6 +83,13 @@ impl Tree {
         &self.children[node.map_or(0, |node| node + 1)]
     }
 
+    /// What was proposed in the place of a node, and is tried before it.
+    pub(super) fn siblings_before(&self, node: usize) -> &[usize] {
+        let place =
+            self.children.iter().find_map(|siblings| Some((siblings, siblings.iter().position(|&s| s == node)?)));
+        place.map_or(&[], |(siblings, nth)| &siblings[..nth])
+    }
+
     /// What was proposed after the last node of `path`.
     pub(super) fn after(&self, path: &[usize]) -> &[usize] {
         &self.children[row_after(path)]
@@ -139,7 +146,9 @@ mod tests {
         }
         assert!(Tree::new(&[-1, 0, 1], 3).unwrap().is_chain());
         assert!(!Tree::new(&[-1, -1], 2).unwrap().is_chain());
-        assert_eq!(Tree::new(&[-1, -1, 0, 0, 1], 5).unwrap().after(&[0]), [2, 3]);
+        let tree = Tree::new(&[-1, -1, 0, 0, 1], 5).unwrap();
+        assert_eq!(tree.after(&[0]), [2, 3]);
+        assert_eq!([1, 2, 3, 4].map(|node| tree.siblings_before(node)), [&[0][..], &[], &[2], &[]]);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use super::plan::Plan;
 use super::positions::Positions;
+use super::siblings::Repeat;
 use super::weights::{OwnProbability, common};
 use crate::params::state::SamplerState;
 
@@ -95,6 +96,8 @@ pub struct Trial {
     /// stopped. 1 + the number of tokens before it in the target's order, after masks, bias and penalties. So a token that
     /// top-k 50 removed shows how far behind it was. 0 where a [listed](crate::sampling::listed) row does not tell.
     pub rejected_rank: Option<u32>,
+    /// Of a later sibling that was measured: whether it is an earlier one again.
+    pub repeat: Option<Repeat>,
     /// What of the draft would fit if rows were shifted; known for the first test of a verification.
     pub shifts: Shifts,
 }
@@ -162,8 +165,20 @@ impl Trial {
     pub(super) fn new(plan: &Plan<'_>, index: usize, depth: usize, accepted: bool) -> Self {
         let (expected, total_variation, chances, rejected_rank) = (None, None, None, None);
         let number = plan.numbers.accept(plan.tree.spot(index));
-        let (is_first, shifts) = (true, Shifts::default());
-        Self { index, depth, number, is_first, accepted, expected, total_variation, chances, rejected_rank, shifts }
+        let (is_first, repeat, shifts) = (true, None, Shifts::default());
+        Self {
+            index,
+            depth,
+            number,
+            is_first,
+            accepted,
+            expected,
+            total_variation,
+            chances,
+            rejected_rank,
+            repeat,
+            shifts,
+        }
     }
 
     /// What is common to its draft distribution and to what was to be drawn, if it was measured.

@@ -11,19 +11,19 @@ const TEXTS: u64 = 16;
 
 /// Beyond it a pair of sums is not equal up to chance: two-sided 7 in a million. Every number here is fixed, so a test that
 /// passes always passes.
-const NOT_CHANCE: f64 = 4.5;
+pub(super) const NOT_CHANCE: f64 = 4.5;
 
 /// Numbers of 0 to 1 that a worker draws.
-struct Chance(u64);
+pub(super) struct Chance(pub(super) u64);
 
 impl Chance {
-    fn next(&mut self) -> f64 {
+    pub(super) fn next(&mut self) -> f64 {
         self.0 += 1;
         uniform(7, self.0, Purpose::Draft) as f64 / u64::MAX as f64
     }
 
     /// About normal, of deviation 1.
-    fn normal(&mut self) -> f32 {
+    pub(super) fn normal(&mut self) -> f32 {
         ((0..12).map(|_| self.next()).sum::<f64>() - 6.0) as f32
     }
 }

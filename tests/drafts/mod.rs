@@ -7,4 +7,5 @@ mod mistakes;
 mod proposals;
 mod rounds;
 mod shifts;
+mod siblings;
 mod texts;

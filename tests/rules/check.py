@@ -130,6 +130,8 @@ def recorded_labels(rules):
             by[rule["record"]] = set(re.findall(r"\w+", grouped[1])) - {"le"} if grouped else {"instance"}
     # The difference of recordings.
     for name in by:
+        if "repeated_siblings_minus_expected" in name:
+            by[name] = by["croupier:spec_decode_repeated_siblings:increase30m"]
         if "shifted_minus_own" in name:
             by[name] = by["croupier:spec_decode_shift_measured:increase30m"]
         if "expected_minus_observed" in name or "drawn_minus_claimed" in name:

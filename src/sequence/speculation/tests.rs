@@ -29,6 +29,7 @@ fn trial(depth: usize, accepted: bool) -> Trial {
         total_variation,
         chances,
         rejected_rank,
+        repeat: None,
         shifts: Default::default(),
     }
 }
