@@ -52,8 +52,8 @@ class AcceptanceRule(enum.IntEnum):
     TYPICAL = 4
     """Typical acceptance (Medusa). Not lossless."""
     RELAXED = 5
-    """Relaxed acceptance (TensorRT-LLM): a token that is nearly as likely as the first will do. Not lossless, unless
-    relaxed_in_thinking_only is set and the text does not think."""
+    """Relaxed acceptance (TensorRT-LLM): a token that is nearly as likely as the first is accepted. Not lossless,
+    unless relaxed_in_thinking_only is set and the text does not think."""
     SYNTHETIC = 6
     """A fixed rate for draft tokens that the target could emit, for load tests. Not lossless."""
 
@@ -69,8 +69,9 @@ class ProposerKind(enum.IntEnum):
     """Suffix matching: what followed most often, as far as it is likely."""
     GRAMMAR = 3
     """Jump-forward: tokens that spell the bytes that SamplingParams.grammar forces next, spelled as BPE merges them
-    (the pair that makes the token of the lowest id first), without those that could be spelled another way with what
-    follows. None where nothing is forced, or the sequence has no grammar, or one in Lark with max_tokens or stop."""
+    (the pair that makes the token of the lowest id first), without the last tokens that could be spelled another way
+    with what follows. No tokens where nothing is forced, or where the sequence has no grammar or one in Lark with
+    max_tokens or stop."""
 
 
 class SamplerKind(enum.IntEnum):
@@ -78,7 +79,7 @@ class SamplerKind(enum.IntEnum):
 
     UNSPECIFIED = 0
     TEMPERATURE = 1
-    """temperature. Dynamic temperature takes its place, where that is on and not listed by itself."""
+    """temperature. Dynamic temperature takes this place where it is on and not listed by itself."""
     SMOOTHING = 2
     """smoothing_factor and smoothing_curve."""
     TOP_N_SIGMA = 3
@@ -125,9 +126,9 @@ class EngineOrder(enum.IntEnum):
     also keep tokens that are equal to the last one they keep."""
     TEXT_GENERATION_WEBUI = 5
     """top_n_sigma, temperature, dynamic temperature, smoothing, top_k, top_p, typical_p, epsilon_cutoff, eta_cutoff,
-    tfs, top_a, min_p, adaptive_p, mirostat, xtc. adaptive_p and mirostat end it. Ties as with TRANSFORMERS. tfs sees
-    the whole vocabulary, with removed tokens as zeros. xtc does nothing where it would remove one of
-    xtc_ignore_token_ids. DRY comes after the penalties. Sets penalties_count_prompt."""
+    tfs, top_a, min_p, adaptive_p, mirostat, xtc. The order ends with adaptive_p or mirostat where one of them is on.
+    Ties as with TRANSFORMERS. tfs sees the whole vocabulary, with removed tokens as zeros. xtc does nothing where it
+    would remove one of xtc_ignore_token_ids. DRY comes after the penalties. Sets penalties_count_prompt."""
     EXLLAMA = 6
     """ExLlamaV2: smoothing, temperature, top_k, top_p, top_a, min_p, tfs, typical_p, mirostat, dynamic temperature,
     xtc, skew. A temperature up to 0.01 is greedy, and xtc_expected is on. DRY comes after the penalties. Sets
@@ -137,9 +138,9 @@ class EngineOrder(enum.IntEnum):
     min_p."""
     KOBOLD_CPP = 8
     """top_k, top_a, tfs, typical_p, top_p, min_p, temperature, smoothing, top_n_sigma, xtc, adaptive_p. With mirostat:
-    temperature, smoothing, mirostat. Before them the first 3,000 tokens are taken. tfs keeps one token fewer, typical_p
+    temperature, smoothing, mirostat. All of them see only the first 3,000 tokens. tfs keeps one token fewer, typical_p
     goes on until it has more than its share. DRY penalises its breakers too, and does nothing until more than
-    dry_allowed_length tokens are behind the last of them. Sets penalties_count_prompt."""
+    dry_allowed_length tokens follow the last of them. Sets penalties_count_prompt."""
     EXLLAMA_V3 = 9
     """temperature, min_p, top_k, top_p, xtc, adaptive_p. DRY comes after the penalties. xtc_expected is on. Sets
     penalties_count_prompt."""
@@ -187,7 +188,8 @@ class LogprobsParams(Params["pb.LogprobsParams"]):
     """What to report about each token."""
 
     top_n: int | SupportsIndex = 0
-    """How many of the most likely tokens to list beside the emitted one. 0: none. At most Limits.max_top_logprobs."""
+    """How many of the most likely tokens to list in addition to the emitted one. 0: none. At most
+    Limits.max_top_logprobs."""
     mode: LogprobsMode | int | str | None = None
     """Which distribution. LOGPROBS_MODE_UNSPECIFIED: RAW."""
     token_ids: Sequence[int | SupportsIndex] | None = None
@@ -222,9 +224,9 @@ class AcceptanceParams(Params["pb.AcceptanceParams"]):
 @dataclass(frozen=True, kw_only=True)
 class ProposerParams(Params["pb.ProposerParams"]):
     """A proposer inside the sidecar. It sees the sequence's prompt and output. Memory per token with the defaults: 31
-    bytes (NGRAM), 44 bytes (SUFFIX), none (GRAMMAR). In a text with a grammar NGRAM and SUFFIX propose no further than
-    the grammar allows, and what it forces, as GRAMMAR does, where that is longer. Every kind proposes the tokens that a
-    spent thinking_budget forces, and before them none that would stand in their place."""
+    bytes (NGRAM), 44 bytes (SUFFIX), none (GRAMMAR). In a text with a grammar, NGRAM and SUFFIX propose no further than
+    the grammar allows; where what the grammar forces is longer, they propose that, as GRAMMAR does. Every kind proposes
+    the tokens that a spent thinking_budget forces, and its own proposals end where these begin."""
 
     kind: ProposerKind | int | str | None = None
     """How draft tokens are found. Required where anything is set."""
@@ -313,45 +315,46 @@ class RepetitionDetectionParams(Params["pb.RepetitionDetectionParams"]):
     min_pattern_size: int | SupportsIndex | None = None
     """Shortest pattern, in tokens. Range 1 .. max_pattern_size. Absent: 1."""
     min_count: int | SupportsIndex = 0
-    """How often the pattern must come. At least 2; times max_pattern_size at most 16,384."""
+    """How often the pattern must occur. At least 2; times max_pattern_size at most 16,384."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ThinkingBudgetParams(Params["pb.ThinkingBudgetParams"]):
     """Thinking begins when prompt or output end with start_token_ids, and is over when they end with end_token_ids or
     one of other_ends. Tokens in between are counted, those of the prompt too. Each stretch of thinking has the whole
-    budget. If it is not over when `budget` tokens are spent, the forced tokens are emitted one by one, whatever is
-    banned or allowed; their logits must not be -infinity. If the stretch already ends with the first of them, the
-    others follow. With the last of them the stretch is over, whether or not they are end_token_ids; an end among them
-    is none. No token of the prompt is a forced one. An empty message: any number of tokens, whatever the stream's
-    default.
+    budget. If the stretch is not over when `budget` tokens are spent, the forced tokens are emitted one by one,
+    whatever is banned or allowed; their logits must not be -infinity. If the stretch already ends with the first of
+    them, the others follow. With the last of them the stretch is over, whether or not they are end_token_ids; an end
+    among them does not count. No token of the prompt counts as forced. An empty message: any number of tokens, whatever
+    the stream's default.
 
-    temperature, top_k, top_p and min_p stand in the place of those of SamplingParams for every token of a stretch, its
-    end included: thinking and answer may be drawn differently in one text, where drafts cross from one to the other
-    too. What is absent is as elsewhere. With one of them budget must not be 0, since nothing would be drawn with it. A
-    sequence, or its preset, that gives one of the four fields of SamplingParams and no thinking_budget has it in the
-    thinking too that it inherits from a preset, its stream or the server."""
+    temperature, top_k, top_p and min_p replace those of SamplingParams for every token of a stretch, its end included:
+    thinking and answer may be drawn differently in one text, even where drafts cross from one to the other. A field
+    that is absent here has the value that holds elsewhere. With one of them set, budget must not be 0, since nothing
+    would be drawn with it. If a sequence, or its preset, gives one of the four fields of SamplingParams and no
+    thinking_budget, that field also holds in the thinking that the sequence inherits from a preset, its stream or the
+    server."""
 
     start_token_ids: Sequence[int | SupportsIndex] | None = None
     """Tokens that begin thinking. 1 .. 64 token ids. Required where anything is set."""
     end_token_ids: Sequence[int | SupportsIndex] | None = None
     """Tokens that end thinking. 1 .. 64 token ids. Required where anything is set."""
     budget: int | SupportsIndex = 0
-    """How many tokens a stretch may spend, those of an end that the text says by itself included. Forced ones come on
-    top. 0: none; 4294967295: any number."""
+    """How many tokens a stretch may spend, including those of an end that the text reaches by itself. Forced ones come
+    on top. 0: none; 4294967295: any number."""
     forced_token_ids: Sequence[int | SupportsIndex] | None = None
     """What is emitted when the budget is spent. At most 64 token ids. Empty: end_token_ids."""
     other_ends: Sequence[TokenSequence | pb.TokenSequence | Mapping[str, Any] | Sequence[int | SupportsIndex]] | None = None
-    """Sequences that end thinking as end_token_ids do, such as what begins the call of a tool. At most 8, of 1 .. 64
+    """Sequences that end thinking as end_token_ids do, such as the beginning of a tool call. At most 8, of 1 .. 64
     token ids each."""
     temperature: float | SupportsFloat | None = None
-    """Temperature while the text thinks. 0: greedy, or 1e-5 .. 1e5. Not beside temperature_tokens, and only 0 beside a
-    dynatemp_high that takes its place. Above 0 beside watermark.synthid and watermark.gumbel; beside mirostat and
-    adaptive_target 0 only where that of the rest is."""
+    """Temperature while the text thinks. 0: greedy, or 1e-5 .. 1e5. Not together with temperature_tokens, and only 0
+    with a dynatemp_high that takes its place. Must be above 0 with watermark.synthid and watermark.gumbel; with
+    mirostat and adaptive_target it is 0 where the temperature of the rest is 0, and nowhere else."""
     top_k: int | SupportsIndex | None = None
     """top_k while the text thinks. 0: off."""
     top_p: float | SupportsFloat | None = None
-    """top_p while the text thinks. Range 0 .. 1; 1: off. Not beside top_p_decay."""
+    """top_p while the text thinks. Range 0 .. 1; 1: off. Not together with top_p_decay."""
     min_p: float | SupportsFloat | None = None
     """min_p while the text thinks. Range 0 .. 1; 0: off."""
 
@@ -361,9 +364,9 @@ class ReportParams(Params["pb.ReportParams"]):
     """What to say about how each token was chosen: for training that needs the support, and for finding out why a token
     did not come. Nothing set: off, whatever the stream's default.
 
-    It costs another look at every token with probability; with why_not_token_ids as much as sorting the row, so that is
-    for debugging. The CPU does it, on a server with a GPU too. why_not_token_ids may explain at most 1,048,576 logits
-    (rows times vocab_size) in a step; further work gets ROW_STATUS_INVALID_WORK."""
+    It costs another look at every token with probability; with why_not_token_ids it costs as much as sorting the row,
+    so that field is for debugging. The CPU does this work, on a server with a GPU too. why_not_token_ids may explain at
+    most 1,048,576 logits (rows times vocab_size) in a step; further work gets ROW_STATUS_INVALID_WORK."""
 
     support_size: bool = False
     """Say how many tokens could have been drawn. Report.support_size is also there with any of the other fields."""
@@ -377,9 +380,9 @@ class ReportParams(Params["pb.ReportParams"]):
 
 @dataclass(frozen=True, kw_only=True)
 class GrammarParams(Params["pb.GrammarParams"]):
-    """A grammar for structured output (docs/sampling.md says what each kind knows). Its text has at most 65,536 bytes
-    and 2,048 signs of optional or repeated parts (?, *, + and the like); what has to hold at once for the same text is
-    limited, too. A message may have 64 different grammars."""
+    """A grammar for structured output (docs/sampling.md says what each kind supports). Its text has at most 65,536
+    bytes and 2,048 signs of optional or repeated parts (?, *, + and the like); how much has to hold at once for the
+    same text is limited, too. A message may have 64 different grammars."""
 
     json_schema: str | Mapping[str, Any] | bool | None = None
     """A JSON schema, as JSON: a value that is valid under it. "{}" is any JSON value."""
@@ -390,18 +393,20 @@ class GrammarParams(Params["pb.GrammarParams"]):
     gbnf: str | None = None
     """A grammar in llama.cpp's GBNF, which XGrammar calls EBNF; its rule "root" is the whole text."""
     choices: str | Sequence[str] | None = None
-    """Texts, one a line: the text is one of them. Lines end with LF or CRLF; a last one that is empty does not count."""
+    """Texts, one per line: the text is one of them. Lines end with LF or CRLF; a last one that is empty does not count."""
     start_token_ids: Sequence[int | SupportsIndex] | None = None
-    """The grammar begins behind the first of these tokens in the output, such as the one that ends thinking, or of
-    start_sequences. Before it every token may be emitted. At most 64. Neither: it begins at start_position."""
+    """The grammar begins after the first of these tokens in the output (such as the one that ends thinking), or of
+    start_sequences. Before that every token may be emitted. At most 64. If neither is given, it begins at
+    start_position."""
     start_sequences: Sequence[TokenSequence | pb.TokenSequence | Mapping[str, Any] | Sequence[int | SupportsIndex]] | None = None
-    """Tokens in a row behind which it begins, too, such as what begins an answer or the call of a tool; all of them
-    have to be output. At most 8, of 1 .. 64 token ids each."""
+    """Sequences of tokens after which the grammar begins too, such as the beginning of an answer or of a tool call; all
+    tokens of one have to be in the output. At most 8, of 1 .. 64 token ids each."""
     start_position: int | SupportsIndex = 0
-    """So many tokens of the output come before it, whatever they are. For a text whose thinking ended where only its
-    engine can tell: close it, and open it again with its output_token_ids and their number here. Thinking that
-    thinking_budget counts is over there. It counts from the output's first token, wherever that is opened again. Not
-    beside start_token_ids or start_sequences. 0: it begins behind those, or with the output's first token."""
+    """How many tokens of the output come before the grammar, whatever they are. For a text whose thinking ended where
+    only its engine can tell: close it, and open it again with its output_token_ids and their number here. Thinking that
+    thinking_budget counts is over at this position. The position counts from the output's first token, wherever the
+    text is opened again. Not together with start_token_ids or start_sequences. 0: the grammar begins after those, or
+    with the output's first token."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -423,8 +428,8 @@ class KgwParams(Params["pb.KgwParams"]):
 
 @dataclass(frozen=True, kw_only=True)
 class SynthidParams(Params["pb.SynthidParams"]):
-    """SynthID-Text (Dathathri et al. 2024), with the g-values of Hugging Face Transformers. The context is of the
-    output alone, with tokens of id 0 before its first."""
+    """SynthID-Text (Dathathri et al. 2024), with the g-values of Hugging Face Transformers. The context is taken from
+    the output alone, with tokens of id 0 before its first one."""
 
     keys: Sequence[int | SupportsIndex] | None = None
     """The secret: one key for each layer, 1 to 64, all different; 20 to 30 are usual. Required."""
@@ -444,7 +449,8 @@ class SynthidParams(Params["pb.SynthidParams"]):
 @dataclass(frozen=True, kw_only=True)
 class GumbelParams(Params["pb.GumbelParams"]):
     """Aaronson's mark: the token is the one with the largest r^(1/p), where p is its probability and r a uniform number
-    of the key, the context and the token. Nothing is marked before prompt and output have context_width tokens."""
+    made from the key, the context and the token. Nothing is marked before prompt and output have context_width tokens.
+    """
 
     key: int | SupportsIndex | None = None
     """The secret. Required."""
@@ -485,9 +491,9 @@ class SamplingParams(Params["pb.SamplingParams"]):
 
     temperature: float | SupportsFloat | None = None
     """Logits are divided by it. 0: greedy (the largest logit, smallest id on ties), and the other samplers have nothing
-    left to do. Range 0, or 1e-5 .. 1e5. Server default 1. Thinking may have another one: thinking_budget."""
+    left to do. Range 0, or 1e-5 .. 1e5. Server default 1. Thinking may have another temperature: thinking_budget."""
     top_k: int | SupportsIndex | None = None
-    """Keep exactly the k first tokens of the order. 0: off; larger than the vocabulary: off. Server default 0."""
+    """Keep exactly the first k tokens of the order. 0: off; larger than the vocabulary: off. Server default 0."""
     top_p: float | SupportsFloat | None = None
     """Keep the smallest prefix of the order whose probability reaches top_p of what is left; the token that crosses
     stays. Range 0 .. 1; 1: off; 0 keeps one token. Server default 1."""
@@ -523,11 +529,11 @@ class SamplingParams(Params["pb.SamplingParams"]):
     ignore_eos: bool | None = None
     """The stream's eos_token_ids do not end the sequence, and are not banned by min_tokens. Server default false."""
     seed: int | SupportsIndex | None = None
-    """Seed of every random decision of the sequence. Absent: the server chooses one and reports it. A seed among the
-    stream's default parameters is that of each text that gives none, so that texts of the same rows are alike."""
+    """Seed of every random decision of the sequence. Absent: the server chooses one and reports it. A seed in the
+    stream's default parameters is used for each text that gives none, so texts with the same rows are alike."""
     logprobs: LogprobsParams | pb.LogprobsParams | Mapping[str, Any] | None = None
-    """What to report beside the token. Server default: only the token. Where the stream's default has it, a sequence
-    can ask for less, but always gets the logprob of the token."""
+    """What to report in addition to the token. Server default: only the token. If the stream's default asks for
+    logprobs, a sequence can ask for less, but always gets the logprob of the token."""
     acceptance: AcceptanceParams | pb.AcceptanceParams | Mapping[str, Any] | None = None
     """How draft tokens are accepted. Server default: rejection sampling (lossless)."""
     proposer: ProposerParams | pb.ProposerParams | Mapping[str, Any] | None = None
@@ -535,7 +541,7 @@ class SamplingParams(Params["pb.SamplingParams"]):
     verify work carries them in WorkResult.proposed_token_ids, to be verified with DeterministicDraft. Server default:
     none. An empty message: none, whatever the stream's default."""
     draft_length: DraftLengthParams | pb.DraftLengthParams | Mapping[str, Any] | None = None
-    """Say how many draft tokens are worth while, in WorkResult.advised_draft_length. Server default: no advice."""
+    """Say how many draft tokens are worthwhile, in WorkResult.advised_draft_length. Server default: no advice."""
     dynatemp_low: float | SupportsFloat | None = None
     """Dynamic temperature: from low, where one token has all probability, to high, where all are equally likely. In
     between it is low + (high - low) * s ^ exponent, where s is the entropy's share of the largest possible entropy.
@@ -609,8 +615,8 @@ class SamplingParams(Params["pb.SamplingParams"]):
     mirostat_eta: float | SupportsFloat | None = None
     """Mirostat's learning rate. Range 0 .. 100. Server default 0.1."""
     adaptive_target: float | SupportsFloat | None = None
-    """Adaptive-p: favours tokens whose probability is near this target, corrected for the probabilities that the tokens
-    before had. Put a min_p before it. Range 0 .. 1, or below 0, down to -1: off. Server default -1."""
+    """Adaptive-p: favours tokens whose probability is near this target, corrected for the probabilities that the
+    previous tokens had. Put a min_p before it. Range 0 .. 1, or below 0, down to -1: off. Server default -1."""
     adaptive_decay: float | SupportsFloat | None = None
     """The share of adaptive-p's average that is left after a token. Range 0 .. 0.99. Server default 0.9."""
     top_p_decay: float | SupportsFloat | None = None
@@ -637,7 +643,7 @@ class SamplingParams(Params["pb.SamplingParams"]):
     """DRY looks only at this many of the last tokens. Range -1 .. 32,768; -1: 32,768, which is the whole of most texts;
     0: DRY is off. Server default -1."""
     dry_sequence_breakers: Sequence[TokenSequence | pb.TokenSequence | Mapping[str, Any] | Sequence[int | SupportsIndex]] | None = None
-    """No repeat reaches across one of these, and one of a single token is never penalised. At most 1,024. Server
+    """No repeat reaches across one of these, and a breaker of a single token is never penalised. At most 1,024. Server
     default: none."""
     penalty_last_n: int | SupportsIndex | None = None
     """repetition_penalty, frequency_penalty and presence_penalty see only this many of the last tokens of prompt and
@@ -697,9 +703,9 @@ class SamplingParams(Params["pb.SamplingParams"]):
     ignore_eos) and stop_token_ids. If 3 * n times their probability is above that of all other tokens, only they stay.
     Otherwise, a token whose text is the beginning of another token's counts together with it, as the more likely one of
     the two. Of the tokens other than those that end the text, those that count less than 0.2 are removed. Of the k that
-    are left, those with at least 1 / (k + 1) of what is left stay, beside the tokens that end the text. If none counts
-    0.2, the only token that stays is the first one that ends the text and may be emitted. Tokens that stay keep their
-    own probabilities.
+    are left, those with at least 1 / (k + 1) of what is left stay, together with the tokens that end the text. If none
+    counts 0.2, the only token that stays is the first one that ends the text and may be emitted. Tokens that stay keep
+    their own probabilities.
 
     It needs a server with a vocabulary (GetServerInfoResponse.vocabulary) and a token that ends the text. Without
     either, the field is invalid wherever the temperature is above 0. Server default false."""
@@ -723,17 +729,17 @@ class SamplingParams(Params["pb.SamplingParams"]):
     """Bounds DRY's search: of the places where the last token appeared before, it looks at this many, the latest ones,
     whatever comes before them. Range 0 .. 1,024; 0: no bound. Server default 0."""
     dry_early_exit_match_len: int | SupportsIndex | None = None
-    """Bounds DRY's search: it looks at places from the latest one back, and at none before the first that repeats this
-    many tokens, and at least 2. Range 0 .. 512; 0: no bound. Server default 0."""
+    """Bounds DRY's search: it looks at places from the latest one back, and stops at the first that repeats this many
+    tokens, and at least 2. Range 0 .. 512; 0: no bound. Server default 0."""
     min_k: bool | None = None
-    """Min-k (Ding et al. 2026): of the V tokens that are left, their logits l_1 >= l_2 >= ... >= l_V and no temperature
-    counted, keep the first
+    """Min-k (Ding et al. 2026): of the V tokens that are left, with logits l_1 >= l_2 >= ... >= l_V taken without
+    temperature, keep the first
 
     max(c, floor(min_k_tau / (l_1 - l_V + 1e-8)))
 
     and at most all. c, the cliff, is the place i from 1 to V - 1 with the largest (l_i - l_(i+1)) / i, the first of
-    several, or 1 where V is 1. Of equal logits the lower token ids come first. No order of another engine has a place
-    for it. Server default false."""
+    several, or 1 where V is 1. Of equal logits the lower token ids come first. No other engine's order has a place for
+    it. Server default false."""
     min_k_tau: float | SupportsFloat | None = None
     """How many tokens min_k keeps at least, times the distance between the largest and the least logit, so that narrow
     rows keep many. Range 0 .. 3.4028235e38; 0: the cliff alone decides. Server default 3."""
@@ -742,19 +748,19 @@ class SamplingParams(Params["pb.SamplingParams"]):
     and V the number of tokens that are left, p_less keeps probabilities of at least (V * s - 1) / (V - 1) in place of
     s, and all where they are equal. Without p_less it has no effect. Server default false."""
     grammar: GrammarParams | pb.GrammarParams | Mapping[str, Any] | None = None
-    """Structured output: the text has to match this grammar. At each position only those tokens may be emitted with
-    which it still can, as if a mask (Work.token_masks) left only these; behind a whole match those that end the text
-    may, which are eos_token_ids and stop_token_ids, and where nothing can follow only they. Draft tokens are masked and
-    verified position by position. A text that is opened again with its tokens goes on where it was; tokens that the
-    grammar does not allow there make output_token_ids invalid.
+    """Structured output: the text has to match this grammar. At each position only tokens with which the text can still
+    match may be emitted, as if a mask (Work.token_masks) left only these. After a whole match, the tokens that end the
+    text (eos_token_ids and stop_token_ids) may be emitted too; where nothing can follow, only they may. Draft tokens
+    are masked and verified position by position. A text that is opened again with its tokens goes on where it was;
+    tokens that the grammar does not allow there make output_token_ids invalid.
 
     It needs a server that compiles grammars (settings grammars and vocabulary) and a token that ends the text;
-    otherwise the field is invalid, as is one that does not compile. A message without a kind: none, whatever the
+    otherwise the field is invalid, as is a grammar that does not compile. A message without a kind: none, whatever the
     stream's default. Server default: none."""
     stop_token_sequences: Sequence[TokenSequence | pb.TokenSequence | Mapping[str, Any] | Sequence[int | SupportsIndex]] | None = None
     """The sequence ends with FINISH_REASON_STOP_SEQUENCE when its output ends with one of these, which stays part of
-    it. A sequence that begins in the prompt is none, and one that is complete before min_tokens ends nothing. At most
-    64. Server default: none."""
+    the output. One that begins in the prompt does not count, and one that is complete before min_tokens ends nothing.
+    At most 64. Server default: none."""
     preset: str = ""
     """A named set of parameters of the server, such as "chat", for fields that are absent here. GetServerInfo lists the
     names; another name is invalid. A sequence's fields come first, then its preset, then the stream's fields and its

@@ -132,7 +132,7 @@ WHOLE_NUMBER = "must be a whole number in 0 ..= 4294967295. "
 
 
 @pytest.mark.parametrize("given, kind, said", [
-    ({"top_k": -2}, ValueError, f"SamplingParams.top_k is -2, {WHOLE_NUMBER}Keep exactly the k first tokens of the order. 0: off;"),
+    ({"top_k": -2}, ValueError, f"SamplingParams.top_k is -2, {WHOLE_NUMBER}Keep exactly the first k tokens of the order. 0: off;"),
     ({"top_k": -1.0}, TypeError, f"SamplingParams.top_k is -1.0, {WHOLE_NUMBER}"),
     ({"top_k": 5.0}, TypeError, f"SamplingParams.top_k is 5.0, {WHOLE_NUMBER}"),
     ({"top_k": np.float64(5)}, TypeError, f"SamplingParams.top_k is 5.0, {WHOLE_NUMBER}"),

@@ -12,7 +12,7 @@
 //! | table | the lowest bits of MT19937's words |
 //!
 //! Probabilities are integers: with `w = mass << s`, so that all together are below 2^62, `W` the sum of all and `A` of those whose
-//! bit is set, `w' = floor(w * (f + g * 2^62) / 2^62)`, `f = floor((W - A) * 2^62 / W)`. What remains is a logit again: `ln(w / W)` of the
+//! bit is set, `w' = floor(w * (f + g * 2^62) / 2^62)`, `f = floor((W - A) * 2^62 / W)`. What remains is a logit again: `ln w - ln W` of the
 //! last layer, in f64, by the `libm` crate, rounded to f32 once, at temperature 1; a token without weight is gone. That is
 //! within 1e-6 of the probability.
 
