@@ -53,19 +53,16 @@ pub struct ExplainArgs {
     pub json: bool,
 }
 
-/// No filter.
-const AS_SENT: Filters = Filters { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0 };
-
-/// What is told of a row.
+/// All that is said of a row; its fields are those of the JSON object.
 #[derive(Debug, Clone, Serialize, PartialEq)]
-struct Told {
+struct Explanation {
     vocab_size: usize,
     dtype: &'static str,
     /// Tokens whose logit was sent as −∞.
     masked_as_sent: usize,
     seed: u64,
     position: usize,
-    stages: Vec<ToldStage>,
+    stages: Vec<ExplainedStage>,
     token: u32,
     /// Of the distribution that the token was drawn from.
     logprob: f32,
@@ -74,21 +71,21 @@ struct Told {
     rank: u32,
     finish_reason: Option<&'static str>,
     /// The likeliest tokens of the row as sent and of what was drawn from, the one drawn, and those asked about; the likeliest first.
-    tokens: Vec<ToldToken>,
+    tokens: Vec<ExplainedToken>,
 }
 
-/// One stage.
+/// What one stage left of the row.
 #[derive(Debug, Clone, Serialize, PartialEq)]
-struct ToldStage {
+struct ExplainedStage {
     stage: &'static str,
     tokens_left: usize,
     kept: f64,
     entropy_bits: f64,
 }
 
-/// One token.
+/// What became of one token.
 #[derive(Debug, Clone, Serialize, PartialEq)]
-struct ToldToken {
+struct ExplainedToken {
     token: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     text: Option<String>,
@@ -105,11 +102,11 @@ struct ToldToken {
 /// The subcommand `explain`. Exit code 0 when a token came, 1 when the row has none or cannot be read.
 #[must_use]
 pub fn main(args: &ExplainArgs) -> ExitCode {
-    let text = explain(args).and_then(|told| {
+    let text = explain(args).and_then(|explanation| {
         if !args.json {
-            return Ok(table::of(&told));
+            return Ok(table::render(&explanation));
         }
-        serde_json::to_string_pretty(&told).map(|json| json + "\n").map_err(|error| error.to_string())
+        serde_json::to_string_pretty(&explanation).map(|json| json + "\n").map_err(|error| error.to_string())
     });
     match text {
         Ok(text) => output::say(&text).map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS),
@@ -120,17 +117,17 @@ pub fn main(args: &ExplainArgs) -> ExitCode {
     }
 }
 
-/// Takes the row its way.
-fn explain(args: &ExplainArgs) -> Result<Told, String> {
+/// Reads the row, opens its text, and explains how the next token is chosen.
+fn explain(args: &ExplainArgs) -> Result<Explanation, String> {
     let (whence, rows) = (args.file.name(), args.file.read()?);
     let logits = row_of(&rows, args.row).map_err(|problem| format!("{whence}: {problem}"))?;
     let mut sequence = opening::open(args, logits.vocab_size() as u32)?;
     let mask = opening::mask(&sequence)?;
     let mask = mask.as_deref().map(|words| TokenMask::new(words, logits.vocab_size()));
-    let told = told(args, &logits, &RowSpec { mask, ..sequence.spec(sequence.draw(Purpose::Sample)) });
-    let mut told = told.map_err(|error| format!("{whence}: {error}"))?;
-    told.finish_reason = sequence.commit(told.token).map(FinishReason::label);
-    Ok(told)
+    let spec = RowSpec { mask, ..sequence.spec(sequence.draw(Purpose::Sample)) };
+    let mut explanation = explain_row(args, &logits, &spec).map_err(|error| format!("{whence}: {error}"))?;
+    explanation.finish_reason = sequence.commit(explanation.token).map(FinishReason::label);
+    Ok(explanation)
 }
 
 fn row_of(rows: &Rows, row: usize) -> Result<Logits<'_>, String> {
@@ -140,30 +137,32 @@ fn row_of(rows: &Rows, row: usize) -> Result<Logits<'_>, String> {
     })
 }
 
-/// What is told of a row whose text asks for this.
-fn told(args: &ExplainArgs, logits: &Logits<'_>, spec: &RowSpec<'_>) -> Result<Told, RowError> {
+/// Explains a row with the parameters that its text has at this position.
+fn explain_row(args: &ExplainArgs, logits: &Logits<'_>, spec: &RowSpec<'_>) -> Result<Explanation, RowError> {
     let token = sample_row(logits, spec)?.token;
-    let (drawn, sent) =
-        (Distribution::of(logits, spec)?, Distribution::of(logits, &RowSpec::plain(AS_SENT, spec.action))?);
-    let first =
-        |of: &Distribution| of.kept().iter().take(args.top as usize).map(|w| w.candidate.token).collect::<Vec<_>>();
-    let mut shown = [first(&drawn), first(&sent), vec![token], args.why_not.clone()].concat();
+    let drawn = Distribution::of(logits, spec)?;
+    let sent = Distribution::of(logits, &RowSpec::plain(Filters::OFF, spec.action))?;
+    let likeliest = |distribution: &Distribution| -> Vec<u32> {
+        distribution.kept().iter().take(args.top as usize).map(|w| w.candidate.token).collect()
+    };
+    let mut shown = [likeliest(&drawn), likeliest(&sent), vec![token], args.why_not.clone()].concat();
     shown.sort_unstable();
     shown.dedup();
     let wanted = ReportParams { why_not_token_ids: shown, ..ReportParams::default() };
     let report = spec.report.map(|report| ReportSpec { wanted: &wanted, ..report });
     let fates = report::why_not(logits, &RowSpec { report, ..*spec })?;
-    let mut tokens: Vec<ToldToken> = fates.iter().map(|fate| of(args, fate, sent.logprob(fate.token))).collect();
+    let mut tokens: Vec<ExplainedToken> =
+        fates.iter().map(|fate| explain_token(args, fate, sent.logprob(fate.token))).collect();
     tokens.sort_by(|a, b| {
         b.probability.total_cmp(&a.probability).then(b.logit.total_cmp(&a.logit)).then(a.token.cmp(&b.token))
     });
-    Ok(Told {
+    Ok(Explanation {
         vocab_size: logits.vocab_size(),
         dtype: logits.dtype().name(),
         masked_as_sent: logits.vocab_size() - sent.kept().len(),
         seed: args.seed,
         position: args.output.len(),
-        stages: stages(logits, spec)?.iter().map(ToldStage::from).collect(),
+        stages: stages(logits, spec)?.iter().map(ExplainedStage::from).collect(),
         token,
         logprob: drawn.logprob(token),
         raw_logprob: sent.logprob(token),
@@ -173,8 +172,8 @@ fn told(args: &ExplainArgs, logits: &Logits<'_>, spec: &RowSpec<'_>) -> Result<T
     })
 }
 
-fn of(args: &ExplainArgs, fate: &WhyNot, raw_logprob: f32) -> ToldToken {
-    ToldToken {
+fn explain_token(args: &ExplainArgs, fate: &WhyNot, raw_logprob: f32) -> ExplainedToken {
+    ExplainedToken {
         token: fate.token,
         text: args.vocabulary.as_ref().map(|texts| String::from_utf8_lossy(texts.text(fate.token)).into_owned()),
         logit: fate.raw,
@@ -185,7 +184,7 @@ fn of(args: &ExplainArgs, fate: &WhyNot, raw_logprob: f32) -> ToldToken {
     }
 }
 
-impl From<&Stage> for ToldStage {
+impl From<&Stage> for ExplainedStage {
     fn from(stage: &Stage) -> Self {
         let name = match stage.done {
             Done::Sent => "as sent",
@@ -222,8 +221,8 @@ mod tests {
         }
     }
 
-    /// What is told of a row whose probabilities are 4, 2, 1, 1 of 8.
-    fn of_four(args: &ExplainArgs) -> Result<Told, String> {
+    /// Explains a row whose probabilities are 4, 2, 1, 1 of 8.
+    fn of_four(args: &ExplainArgs) -> Result<Explanation, String> {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("row");
         std::fs::write(&file, "1.3862944 0.6931472 0 0").unwrap();
@@ -246,7 +245,7 @@ mod tests {
         let drawn = told.tokens.iter().find(|token| token.token == told.token).unwrap();
         near(f64::from(told.logprob).exp(), drawn.probability.into());
         near(f64::from(told.raw_logprob).exp(), drawn.raw_probability);
-        let table = table::of(&told);
+        let table = table::render(&told);
         assert!(
             table.contains("removed by top_k") && table.contains(&format!("\nThe token is {}: ", told.token)),
             "{table}"

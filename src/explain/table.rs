@@ -1,6 +1,6 @@
-//! What is told, for people.
+//! An explanation as tables, for people.
 
-use super::{Told, ToldStage, ToldToken};
+use super::{ExplainedStage, ExplainedToken, Explanation};
 use crate::output::grouped;
 use std::fmt::Write as _;
 
@@ -9,44 +9,44 @@ const BAR: f32 = 24.0;
 /// Columns of a token's text.
 const TEXT: usize = 16;
 
-pub(super) fn of(told: &Told) -> String {
+pub(super) fn render(explanation: &Explanation) -> String {
     let mut table = format!(
         "{} logits ({}), {} of them -infinity; position {}, seed {}\n\n",
-        grouped(told.vocab_size as u64),
-        told.dtype,
-        grouped(told.masked_as_sent as u64),
-        told.position,
-        told.seed
+        grouped(explanation.vocab_size as u64),
+        explanation.dtype,
+        grouped(explanation.masked_as_sent as u64),
+        explanation.position,
+        explanation.seed
     );
     table += &format!("{:24} {:>11} {:>9} {:>13}\n", "stage", "tokens left", "kept", "entropy, bits");
-    told.stages.iter().for_each(|stage| table += &of_stage(stage));
-    let texts = told.tokens.iter().any(|token| token.text.is_some());
-    let text = if texts { format!("  {:TEXT$}", "text") } else { String::new() };
+    explanation.stages.iter().for_each(|stage| table += &stage_line(stage));
+    let has_texts = explanation.tokens.iter().any(|token| token.text.is_some());
+    let text = if has_texts { format!("  {:TEXT$}", "text") } else { String::new() };
     let columns = [
         format!("{:>9}{text}", "token"),
         format!("{:>10} {:>10}", "logit", "adjusted"),
         format!("{:>8} {:>8}", "raw", "drawn"),
     ];
     let _ = writeln!(table, "\n{}", columns.join(" "));
-    let most = told.tokens.iter().map(|token| token.probability).fold(f32::MIN_POSITIVE, f32::max);
-    told.tokens.iter().for_each(|token| table += &of_token(token, told.token, most, texts));
-    let end = told.finish_reason.map_or(String::new(), |reason| format!("; it ends the text ({reason})"));
+    let most = explanation.tokens.iter().map(|token| token.probability).fold(f32::MIN_POSITIVE, f32::max);
+    explanation.tokens.iter().for_each(|token| table += &token_line(token, explanation.token, most, has_texts));
+    let end = explanation.finish_reason.map_or(String::new(), |reason| format!("; it ends the text ({reason})"));
     let _ = writeln!(
         table,
         "\nThe token is {}: logprob {:.4}, as sent {:.4}, rank {}{end}",
-        told.token, told.logprob, told.raw_logprob, told.rank
+        explanation.token, explanation.logprob, explanation.raw_logprob, explanation.rank
     );
     table
 }
 
-fn of_stage(stage: &ToldStage) -> String {
+fn stage_line(stage: &ExplainedStage) -> String {
     let kept = format!("{:.2} %", stage.kept * 100.0);
     format!("{:24} {:>11} {kept:>9} {:>13.3}\n", stage.stage, grouped(stage.tokens_left as u64), stage.entropy_bits)
 }
 
-fn of_token(token: &ToldToken, drawn: u32, most: f32, texts: bool) -> String {
+fn token_line(token: &ExplainedToken, drawn: u32, most: f32, has_texts: bool) -> String {
     let text = token.text.as_deref().map(shown).unwrap_or_default();
-    let text = if texts { format!("  {text:TEXT$}") } else { String::new() };
+    let text = if has_texts { format!("  {text:TEXT$}") } else { String::new() };
     let logits = [token.logit, token.adjusted_logit].map(logit).join(" ");
     let shares = format!("{:>8.5} {:>8.5}", token.raw_probability, token.probability);
     let fate = match token.removed_by {
