@@ -35,7 +35,7 @@ fn run(logits: &[f32], filters: Filters, steps: &[Sampler], uniform: u64) -> Row
     let spec = RowSpec {
         chain: (!steps.is_empty()).then_some(chain),
         logprobs: Some(LogprobsSpec { top_n: 2, mode: Mode::Raw, tokens: &[] }),
-        report: Some(ReportSpec { wanted: &wanted, bans: Bans::default() }),
+        report: Some(ReportSpec { params: &wanted, bans: Bans::default() }),
         ..RowSpec::plain(filters, Action::Draw { uniform })
     };
     let levels = Level::ALL.into_iter().filter(|level| level.is_available());

@@ -17,7 +17,7 @@ use crate::sampling::philox::Purpose;
 use crate::sampling::report::{self, Removed, ReportSpec, WhyNot};
 use crate::sampling::row::{Filters, RowError, RowSpec};
 use crate::sampling::sample_row;
-use crate::sampling::stages::{Done, Stage, stages};
+use crate::sampling::stages::{Stage, StageKind, stages};
 use crate::sequence::FinishReason;
 use crate::vocabulary::Vocabulary;
 use serde::Serialize;
@@ -149,7 +149,7 @@ fn explain_row(args: &ExplainArgs, logits: &Logits<'_>, spec: &RowSpec<'_>) -> R
     shown.sort_unstable();
     shown.dedup();
     let wanted = ReportParams { why_not_token_ids: shown, ..ReportParams::default() };
-    let report = spec.report.map(|report| ReportSpec { wanted: &wanted, ..report });
+    let report = spec.report.map(|report| ReportSpec { params: &wanted, ..report });
     let fates = report::why_not(logits, &RowSpec { report, ..*spec })?;
     let mut tokens: Vec<ExplainedToken> =
         fates.iter().map(|fate| explain_token(args, fate, sent.logprob(fate.token))).collect();
@@ -186,12 +186,12 @@ fn explain_token(args: &ExplainArgs, fate: &WhyNot, raw_logprob: f32) -> Explain
 
 impl From<&Stage> for ExplainedStage {
     fn from(stage: &Stage) -> Self {
-        let name = match stage.done {
-            Done::Sent => "as sent",
-            Done::Adjusted => "masks, bias, penalties",
-            Done::Greedy => "greedy",
-            Done::Sampler(sampler) => sampler.kind_name(),
-            Done::Watermark => "watermark",
+        let name = match stage.kind {
+            StageKind::Sent => "as sent",
+            StageKind::Adjusted => "masks, bias, penalties",
+            StageKind::Greedy => "greedy",
+            StageKind::Sampler(sampler) => sampler.kind_name(),
+            StageKind::Watermark => "watermark",
         };
         let entropy_bits = stage.entropy / std::f64::consts::LN_2;
         Self { stage: name, tokens_left: stage.left, kept: stage.kept, entropy_bits }

@@ -18,8 +18,8 @@ use crate::params::steering::TokenBanRange;
 /// What to say, and what is needed to say which parameter banned a token.
 #[derive(Debug, Clone, Copy)]
 pub struct ReportSpec<'a> {
-    /// What is asked.
-    pub wanted: &'a ReportParams,
+    /// What to say.
+    pub params: &'a ReportParams,
     /// Where bans come from.
     pub bans: Bans<'a>,
 }
@@ -123,17 +123,17 @@ pub(super) fn report(
     wanted: &ReportSpec<'_>,
 ) -> Report {
     let left = processed.kept().iter().filter(|w| w.mass > 0);
-    let most = wanted.wanted.max_surviving_token_ids as usize;
+    let most = wanted.params.max_surviving_token_ids as usize;
     Report {
         support_size: left.clone().count() as u32,
         surviving: left.take(most).map(|w| w.candidate.token).collect(),
-        entropy: wanted.wanted.entropy.then(|| (of(processed), of(&Distribution::raw(raw)))),
+        entropy: wanted.params.entropy.then(|| (entropy_of(processed), entropy_of(&Distribution::raw(raw)))),
         why_not: fates(raw, adjusted, spec, wanted),
     }
 }
 
-/// Entropy in nats.
-pub(super) fn of(distribution: &Distribution) -> f64 {
+/// Entropy of a distribution in nats.
+pub(super) fn entropy_of(distribution: &Distribution) -> f64 {
     let term = |w: &Weighted| entropy_term(distribution.exponent(w.candidate.logit), w.mass);
     entropy(distribution.kept().iter().map(term).sum(), distribution.total())
 }
@@ -143,7 +143,7 @@ pub(super) fn of(distribution: &Distribution) -> f64 {
 /// # Errors
 /// [`RowError`] when the row has no distribution.
 pub fn why_not(logits: &Logits<'_>, spec: &RowSpec<'_>) -> Result<Vec<WhyNot>, RowError> {
-    let Some(wanted) = spec.report.filter(|report| !report.wanted.why_not_token_ids.is_empty()) else {
+    let Some(wanted) = spec.report.filter(|report| !report.params.why_not_token_ids.is_empty()) else {
         return Ok(Vec::new());
     };
     let raw = distribution::widened(logits)?;
@@ -151,17 +151,18 @@ pub fn why_not(logits: &Logits<'_>, spec: &RowSpec<'_>) -> Result<Vec<WhyNot>, R
 }
 
 fn fates(raw: &[f32], adjusted: &Adjusted, spec: &RowSpec<'_>, wanted: &ReportSpec<'_>) -> Vec<WhyNot> {
-    let asked = &wanted.wanted.why_not_token_ids;
+    let asked = &wanted.params.why_not_token_ids;
     if asked.is_empty() {
         return Vec::new();
     }
-    let (cut, left) = watched(adjusted, spec, asked);
+    let (cut, left) = follow_samplers(adjusted, spec, asked);
     let total = filters::total(&left);
     let fate = |(&token, cut): (&u32, Option<Removed>)| {
         let (raw, logit) = (raw[token as usize], adjusted.logits[token as usize]);
         let mass = left.iter().find(|w| w.candidate.token == token).map_or(0, |w| w.mass);
-        let before_samplers = masked(token, raw, logit, spec, &wanted.bans)
-            .or((spec.filters.temperature == 0.0 && token != adjusted.best.token).then_some(Removed::Greedy));
+        let before_samplers =
+            removed_before_samplers(token, raw, logit, spec, &wanted.bans)
+                .or((spec.filters.temperature == 0.0 && token != adjusted.best.token).then_some(Removed::Greedy));
         let removed = before_samplers.or(cut).or((mass == 0).then_some(Removed::Precision));
         let before = left.iter().take_while(|w| w.candidate.token != token).filter(|w| w.mass > 0);
         let rank = if removed.is_some() { 0 } else { 1 + before.count() as u32 };
@@ -173,7 +174,13 @@ fn fates(raw: &[f32], adjusted: &Adjusted, spec: &RowSpec<'_>, wanted: &ReportSp
 }
 
 /// What removed a token before any sampler.
-fn masked(token: u32, raw: f32, adjusted: f32, spec: &RowSpec<'_>, bans: &Bans<'_>) -> Option<Removed> {
+fn removed_before_samplers(
+    token: u32,
+    raw: f32,
+    adjusted: f32,
+    spec: &RowSpec<'_>,
+    bans: &Bans<'_>,
+) -> Option<Removed> {
     if raw == f32::NEG_INFINITY {
         return Some(Removed::RawLogit);
     }
@@ -188,14 +195,14 @@ fn masked(token: u32, raw: f32, adjusted: f32, spec: &RowSpec<'_>, bans: &Bans<'
         return Some(if is_word { Removed::BadWords } else { Removed::BannedTokenIds });
     }
     if spec.banned.binary_search(&token).is_ok() {
-        return Some(bans.of(token));
+        return Some(bans.source_of(token));
     }
     (adjusted == f32::NEG_INFINITY).then_some(Removed::Penalties)
 }
 
 impl Bans<'_> {
     /// What bans a token that is banned at this position only.
-    fn of(&self, token: u32) -> Removed {
+    fn source_of(&self, token: u32) -> Removed {
         let ends_word = |word: &Vec<u32>| {
             word.split_last().is_some_and(|(&last, before)| last == token && self.tail.ends_with(before))
         };
@@ -213,13 +220,13 @@ impl Bans<'_> {
 }
 
 /// For each token the first sampler after which it was not there, or had no mass left by a watermark; and what is drawn from.
-fn watched(adjusted: &Adjusted, spec: &RowSpec<'_>, asked: &[u32]) -> (Vec<Option<Removed>>, Vec<Weighted>) {
+fn follow_samplers(adjusted: &Adjusted, spec: &RowSpec<'_>, asked: &[u32]) -> (Vec<Option<Removed>>, Vec<Weighted>) {
     let mut cuts = vec![None; asked.len()];
     if spec.filters.temperature == 0.0 {
         return (cuts, vec![Weighted { candidate: adjusted.best, mass: mass::MASS_ONE }]);
     }
-    let usual = usual(spec);
-    let chain = spec.chain.unwrap_or(Chain::of_filters(&usual));
+    let filter_steps = filter_steps(spec);
+    let chain = spec.chain.unwrap_or(Chain::of_filters(&filter_steps));
     let mut ids = asked.to_vec();
     ids.sort_unstable();
     ids.dedup();
@@ -261,7 +268,7 @@ fn weighs(mass: Option<u64>) -> bool {
 }
 
 /// The filters as steps, for a row without a chain.
-pub(super) fn usual(spec: &RowSpec<'_>) -> Vec<Step> {
+pub(super) fn filter_steps(spec: &RowSpec<'_>) -> Vec<Step> {
     let filters = &spec.filters;
     let on = [
         (true, Step::Temperature),

@@ -9,9 +9,9 @@ use super::report;
 use super::row::{RowError, RowSpec};
 use crate::params::{Sampler, Step};
 
-/// What a stage did.
+/// What happened to a row in a stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Done {
+pub enum StageKind {
     /// Nothing: the row as it was sent.
     Sent,
     /// Masks, bans, bias and penalties, and what makes some tokens likelier for a watermark.
@@ -27,8 +27,8 @@ pub enum Done {
 /// What is left of a row behind a stage.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Stage {
-    /// The stage.
-    pub done: Done,
+    /// What happened in it.
+    pub kind: StageKind,
     /// How many tokens are left.
     pub left: usize,
     /// What they had of the probability before this stage, 0 to 1.
@@ -37,7 +37,7 @@ pub struct Stage {
     pub entropy: f64,
 }
 
-/// The stages of a row, the first of them [`Done::Sent`].
+/// The stages of a row, the first of them [`StageKind::Sent`].
 ///
 /// # Errors
 /// [`RowError`] when the row has no distribution.
@@ -46,24 +46,25 @@ pub fn stages(logits: &Logits<'_>, spec: &RowSpec<'_>) -> Result<Vec<Stage>, Row
     let Adjusted { logits: adjusted, best } = distribution::adjusted(&raw, spec)?;
     let sent = Distribution::raw(&raw);
     let mut before = Shares::of(sent.kept());
-    let first = Stage { done: Done::Sent, left: sent.kept().len(), kept: 1.0, entropy: report::of(&sent) };
+    let first = Stage { kind: StageKind::Sent, left: sent.kept().len(), kept: 1.0, entropy: report::entropy_of(&sent) };
     let plain = Distribution::raw(&adjusted);
     let kept = before.held_by(plain.kept());
-    let second = Stage { done: Done::Adjusted, left: plain.kept().len(), kept, entropy: report::of(&plain) };
+    let second =
+        Stage { kind: StageKind::Adjusted, left: plain.kept().len(), kept, entropy: report::entropy_of(&plain) };
     before = Shares::of(plain.kept());
     let mut stages = vec![first, second];
     if spec.filters.temperature == 0.0 {
         let only = Weighted { candidate: best, mass: 1 };
-        stages.push(Stage { done: Done::Greedy, left: 1, kept: before.held_by(&[only]), entropy: 0.0 });
+        stages.push(Stage { kind: StageKind::Greedy, left: 1, kept: before.held_by(&[only]), entropy: 0.0 });
         return Ok(stages);
     }
-    let usual = report::usual(spec);
-    let chain = spec.chain.unwrap_or(Chain::of_filters(&usual));
+    let filter_steps = report::filter_steps(spec);
+    let chain = spec.chain.unwrap_or(Chain::of_filters(&filter_steps));
     chain::watched(distribution::finite(&adjusted).collect(), adjusted.len(), &spec.filters, &chain, |step, left| {
         let Some(step) = step else { return };
         let terms = left.kept().iter().map(|w| entropy_term(left.exponent(w), w.mass)).sum();
         stages.push(Stage {
-            done: done(step),
+            kind: stage_kind(step),
             left: left.kept().len(),
             kept: before.held_by(left.kept()),
             entropy: entropy(terms, left.total()),
@@ -73,8 +74,8 @@ pub fn stages(logits: &Logits<'_>, spec: &RowSpec<'_>) -> Result<Vec<Stage>, Row
     Ok(stages)
 }
 
-fn done(step: &Step) -> Done {
-    step.sampler().map_or(Done::Watermark, Done::Sampler)
+fn stage_kind(step: &Step) -> StageKind {
+    step.sampler().map_or(StageKind::Watermark, StageKind::Sampler)
 }
 
 /// Masses by token, to see what others leave of them.
@@ -118,9 +119,9 @@ mod tests {
         let logits = [4f32.ln(), 2f32.ln(), 0.0, 0.0, f32::NEG_INFINITY];
         let filters = Filters { temperature: 0.5, top_k: 2, top_p: 0.7, min_p: 0.0 };
         let found = of(&logits, filters);
-        let done: Vec<Done> = found.iter().map(|stage| stage.done).collect();
-        let samplers = [Sampler::Temperature, Sampler::TopK, Sampler::TopP].map(Done::Sampler);
-        assert_eq!(done, [&[Done::Sent, Done::Adjusted][..], &samplers].concat());
+        let kinds: Vec<StageKind> = found.iter().map(|stage| stage.kind).collect();
+        let samplers = [Sampler::Temperature, Sampler::TopK, Sampler::TopP].map(StageKind::Sampler);
+        assert_eq!(kinds, [&[StageKind::Sent, StageKind::Adjusted][..], &samplers].concat());
         assert_eq!(found.iter().map(|stage| stage.left).collect::<Vec<_>>(), [4, 3, 3, 2, 1]);
         // At temperature 1/2 they are 16 4 1 of 21, of which top-k keeps 20 and top-p 16.
         let kept = [1.0, 7.0 / 8.0, 1.0, 20.0 / 21.0, 0.8];
@@ -144,7 +145,7 @@ mod tests {
     fn greedy_leaves_one() {
         let found = of(&[0.0, 2f32.ln(), 0.0, 9.0], Filters { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0 });
         let last = found.last().unwrap();
-        assert_eq!((found.len(), last.done, last.left, last.entropy), (3, Done::Greedy, 1, 0.0));
+        assert_eq!((found.len(), last.kind, last.left, last.entropy), (3, StageKind::Greedy, 1, 0.0));
         assert!((last.kept - 0.5).abs() < 1e-6, "{last:?}");
     }
 }

@@ -78,7 +78,7 @@ impl Case {
                 mark: self.mark,
                 action: self.action,
                 logprobs: logprobs.map(|(top_n, mode, tokens)| LogprobsSpec { top_n: *top_n, mode: *mode, tokens }),
-                report: self.report.as_ref().map(|wanted| ReportSpec { wanted, bans: Bans::default() }),
+                report: self.report.as_ref().map(|params| ReportSpec { params, bans: Bans::default() }),
             },
         }
     }

@@ -26,8 +26,8 @@ pub(super) fn report(
         let of_raw = entropy(terms, total);
         (processed.entropy(store).unwrap_or_else(|| processed.entropy_of(&support)), of_raw)
     };
-    let entropy = wanted.wanted.entropy.then(entropies);
-    let (support_size, most) = (support.len() as u32, wanted.wanted.max_surviving_token_ids as usize);
+    let entropy = wanted.params.entropy.then(entropies);
+    let (support_size, most) = (support.len() as u32, wanted.params.max_surviving_token_ids as usize);
     let surviving = super::keys::first(support, most);
     Ok(Report { support_size, surviving, entropy, why_not: why_not(&job.logits, &job.spec)? })
 }

@@ -160,8 +160,8 @@ impl<'a> Looked<'a> {
                 Distribution::listed(self.ranks(), Left { kept, max: best.logit, scale: 1.0, seen: None }, None);
             return Ok(Processed { distribution, open: None });
         }
-        let usual = report::usual(spec);
-        let chain = spec.chain.unwrap_or(Chain::of_filters(&usual));
+        let filter_steps = report::filter_steps(spec);
+        let chain = spec.chain.unwrap_or(Chain::of_filters(&filter_steps));
         let end = chain.infill.map_or(End::default(), |infill| self.end(&infill));
         let (vocab_size, rest) = (self.row.vocab_size(), rest.as_ref());
         let begun = Begun::of(adjusted.tokens(), &spec.filters, &chain, rest);
@@ -284,7 +284,7 @@ impl<'a> Looked<'a> {
     }
 
     fn report(&self, processed: &Distribution, wanted: &ReportSpec<'_>) -> Result<Report, RowError> {
-        let asked = wanted.wanted;
+        let asked = wanted.params;
         if self.strict && self.row.has_rest() && (asked.entropy || !asked.why_not_token_ids.is_empty()) {
             return Err(RowError::Beyond(Reach::Report));
         }
@@ -298,7 +298,7 @@ impl<'a> Looked<'a> {
         Ok(Report {
             support_size: left.clone().count() as u32,
             surviving: left.take(asked.max_surviving_token_ids as usize).map(|w| w.candidate.token).collect(),
-            entropy: asked.entropy.then(|| (report::of(processed), self.raw_entropy())),
+            entropy: asked.entropy.then(|| (report::entropy_of(processed), self.raw_entropy())),
             why_not,
         })
     }

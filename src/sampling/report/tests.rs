@@ -16,7 +16,7 @@ const OFF: Filters = Filters::OFF;
 
 fn spec<'a>(filters: Filters, wanted: &'a ReportParams) -> RowSpec<'a> {
     RowSpec {
-        report: Some(ReportSpec { wanted, bans: Bans::default() }),
+        report: Some(ReportSpec { params: wanted, bans: Bans::default() }),
         ..RowSpec::plain(filters, Action::Draw { uniform: 0 })
     }
 }
@@ -155,7 +155,7 @@ fn masks_are_told_apart() {
         penalties: Penalties { presence: f32::MAX, ..Penalties::OFF },
         adjusts: adjusts.as_slice().into(),
         banned: &[3, 4, 5, 6, 7],
-        report: Some(ReportSpec { wanted: &wanted, bans }),
+        report: Some(ReportSpec { params: &wanted, bans }),
         ..spec(OFF, &wanted)
     };
     let expected = [
@@ -172,7 +172,7 @@ fn masks_are_told_apart() {
     for (forced, expected) in [(false, Removed::AllowedTokenIds), (true, Removed::ForcedToken)] {
         let bans = Bans { forced, ..Bans::default() };
         let only =
-            RowSpec { allowed: Some(&[0]), report: Some(ReportSpec { wanted: &wanted, bans }), ..spec(OFF, &wanted) };
+            RowSpec { allowed: Some(&[0]), report: Some(ReportSpec { params: &wanted, bans }), ..spec(OFF, &wanted) };
         assert_eq!(removed(&told(&logits, &only)), [Some(expected); 8]);
     }
 }

@@ -28,9 +28,9 @@ impl Rules {
 
     /// What to say about a row at this position of the output, which ends with `tail`.
     pub(super) fn report<'a>(&'a self, forced: bool, position: u64, tail: &'a [u32]) -> Option<ReportSpec<'a>> {
-        let wanted = self.wanted()?;
+        let params = self.wanted()?;
         let (ends, ranges) = (self.ends_banned_at(position), self.ban_ranges());
         let words = self.bad_words();
-        Some(ReportSpec { wanted, bans: Bans { forced, position, ends, words, tail, ranges } })
+        Some(ReportSpec { params, bans: Bans { forced, position, ends, words, tail, ranges } })
     }
 }
