@@ -14,7 +14,7 @@ use croupier::backend::cpu::{CpuBackend, Level};
 use croupier::backend::{Backend, RowJob};
 use croupier::sampling::adjust::{Penalties, TokenAdjust};
 use croupier::sampling::chain::{Chain, Step};
-use croupier::sampling::listed::{Beyond, Listed};
+use croupier::sampling::listed::{BeyondTopN, Listed};
 use croupier::sampling::logits::{Dtype, Logits};
 use croupier::sampling::order::Candidate;
 use croupier::sampling::row::{Action, Filters, LogprobsMode, LogprobsSpec, RowSpec};
@@ -112,7 +112,7 @@ impl Row {
     }
 
     fn list(&self, length: usize, rest: f32) -> Listed {
-        let listed = Listed::new(VOCAB as u32, self.order[..length].to_vec(), rest, true, Beyond::Refuse);
+        let listed = Listed::new(VOCAB as u32, self.order[..length].to_vec(), rest, true, BeyondTopN::Refuse);
         listed.expect("a row as it should be")
     }
 }

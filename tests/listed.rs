@@ -5,7 +5,7 @@ use crate::cases::{Case, bits, case, row, summary};
 use croupier::backend::cpu::CpuBackend;
 use croupier::backend::{Backend, RowJob};
 use croupier::sampling::adjust::{Penalties, TokenAdjust};
-use croupier::sampling::listed::{Beyond, Listed, MAX_LISTED, Reach};
+use croupier::sampling::listed::{BeyondTopN, Listed, MAX_LISTED, NeedsUnlisted};
 use croupier::sampling::logits::{Dtype, Logits};
 use croupier::sampling::order::Candidate;
 use croupier::sampling::row::{Action, Filters, LogprobsMode, RowError, RowOutput, RowResult};
@@ -27,7 +27,7 @@ fn in_order(logits: &[f32], ties_in_order: bool) -> Vec<Candidate> {
 }
 
 /// The first `n` of a row's tokens, and what the others come to.
-fn first_of(logits: &[f32], n: usize, ties_in_order: bool, beyond: Beyond) -> Listed {
+fn first_of(logits: &[f32], n: usize, ties_in_order: bool, beyond: BeyondTopN) -> Listed {
     let mut all = in_order(logits, ties_in_order);
     let rest = log_sum_exp(all.split_off(n).iter().map(|other| f64::from(other.logit)));
     Listed::new(logits.len() as u32, all, rest, ties_in_order, beyond).expect("a row as it should be")
@@ -55,7 +55,7 @@ impl Thin {
         self.case.job().logits.widen().iter().map(|x| x + 0.0).collect()
     }
 
-    fn result(&self, beyond: Beyond) -> RowResult {
+    fn result(&self, beyond: BeyondTopN) -> RowResult {
         let listed = first_of(&self.whole(), self.n, self.ties_in_order, beyond);
         sample_row(&Logits::of_list(&listed), &self.case.job().spec)
     }
@@ -66,7 +66,7 @@ impl Thin {
 
     /// That of the row with −∞ for all that is not listed.
     fn cut(&self) -> RowResult {
-        let listed = first_of(&self.whole(), self.n, self.ties_in_order, Beyond::Mark);
+        let listed = first_of(&self.whole(), self.n, self.ties_in_order, BeyondTopN::Mark);
         let mut cut = vec![f32::NEG_INFINITY; listed.vocab_size()];
         listed.entries().iter().for_each(|entry| cut[entry.token as usize] = entry.logit);
         sample_row(&Logits::new(Dtype::F32, &Dtype::F32.encode(&cut)), &self.case.job().spec)
@@ -132,8 +132,8 @@ fn results_are_the_whole_rows_or_refused_and_every_reason_is_one() {
     let (mut taken, mut refused) = (0, BTreeMap::<String, Refused>::new());
     for _ in 0..6000 {
         let thin = strategy.new_tree(&mut runner).expect("a case").current();
-        let (got, expected) = (thin.result(Beyond::Refuse), thin.expected());
-        let marked = thin.result(Beyond::Mark);
+        let (got, expected) = (thin.result(BeyondTopN::Refuse), thin.expected());
+        let marked = thin.result(BeyondTopN::Mark);
         if let Err(RowError::Beyond(reach)) = got {
             check_marked(&thin, &marked);
             let reason = refused.entry(format!("{reach:?}")).or_default();
@@ -198,11 +198,15 @@ fn masked_tokens_that_are_not_listed_refuse_no_row() {
     for (name, case) in cases {
         let thin = |case| Thin { case, n: 2, ties_in_order: true };
         let open = thin(case.clone());
-        assert_eq!(open.result(Beyond::Refuse), Err(RowError::Beyond(Reach::First)), "{name}, without a mask");
+        assert_eq!(
+            open.result(BeyondTopN::Refuse),
+            Err(RowError::Beyond(NeedsUnlisted::First)),
+            "{name}, without a mask"
+        );
         // Token 2 is left and not listed.
         let masked = thin(Case { mask: Some(vec![0b111, 0]), ..case });
-        assert_eq!(bits(&masked.result(Beyond::Refuse)), bits(&masked.expected()), "{name}");
-        assert!(masked.result(Beyond::Refuse).is_ok(), "{name}");
+        assert_eq!(bits(&masked.result(BeyondTopN::Refuse)), bits(&masked.expected()), "{name}");
+        assert!(masked.result(BeyondTopN::Refuse).is_ok(), "{name}");
     }
 }
 
@@ -225,7 +229,7 @@ fn usual_parameters_never_reach_beyond_usual_lists() {
             let logprobs = Some((5, LogprobsMode::Raw, vec![]));
             let case = Case { filters, action, logprobs, ..Case::new(Dtype::F32, &logits) };
             let thin = Thin { case, n: 64, ties_in_order: true };
-            let got = thin.result(Beyond::Refuse);
+            let got = thin.result(BeyondTopN::Refuse);
             assert!(is_same(&got, &thin.expected(), rounding(&thin)), "{at} of row {seed}: {got:?}");
         }
     }
@@ -243,10 +247,10 @@ fn lists_of_large_logits_count_on_no_more_than_the_log_sum_exp_says() {
             let action = Action::Draw { uniform: seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) };
             let case = Case { filters, action, ..Case::new(Dtype::F32, &logits) };
             let thin = Thin { case, n: 1000, ties_in_order: true };
-            let (got, expected) = (thin.result(Beyond::Refuse), thin.expected());
+            let (got, expected) = (thin.result(BeyondTopN::Refuse), thin.expected());
             if matches!(got, Err(RowError::Beyond(_))) {
                 refused += 1;
-                others += i32::from(!is_same(&thin.result(Beyond::Mark), &expected, 0.0));
+                others += i32::from(!is_same(&thin.result(BeyondTopN::Mark), &expected, 0.0));
             } else {
                 taken += 1;
                 assert!(is_same(&got, &expected, 0.0), "{shift} {seed}: {got:?} for {expected:?}");
@@ -263,7 +267,8 @@ fn backends_take_lists_among_whole_rows() {
         let (mut runner, strategy) = (TestRunner::deterministic(), thin());
         (0..60).map(|_| strategy.new_tree(&mut runner).expect("a case").current()).collect()
     };
-    let listed: Vec<Listed> = rows.iter().map(|thin| first_of(&thin.whole(), thin.n, false, Beyond::Mark)).collect();
+    let listed: Vec<Listed> =
+        rows.iter().map(|thin| first_of(&thin.whole(), thin.n, false, BeyondTopN::Mark)).collect();
     let jobs = rows.iter().zip(&listed).enumerate().map(|(at, (thin, listed))| {
         let job = thin.case.job();
         if at % 3 == 0 { job } else { RowJob { logits: Logits::of_list(listed), ..job } }

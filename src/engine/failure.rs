@@ -81,8 +81,8 @@ impl From<RowError> for RowFailure {
                 RowStatus::AllMasked,
                 "no token of the row is left: each is -infinity, or forbidden by a mask, the grammar, bans or min_tokens",
             ),
-            RowError::Beyond(reach) => {
-                let message = format!("{reach}; send the whole row, more of it, or let it be marked");
+            RowError::Beyond(need) => {
+                let message = format!("{need}; send the whole row, more of it, or let it be marked");
                 return Self::new(RowStatus::BeyondTopN, message);
             }
         };

@@ -25,7 +25,7 @@ pub struct Distribution {
     seen: Option<Seen>,
     /// What it is drawn from along, where it is not by token ids.
     along: Option<Along>,
-    /// Whether it is of a listed row that was [marked](listed::Beyond::Mark).
+    /// Whether it is of a listed row that was [marked](listed::BeyondTopN::Mark).
     truncated: bool,
 }
 

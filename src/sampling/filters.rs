@@ -38,12 +38,18 @@ pub fn top_p(kept: &mut Vec<Weighted>, top_p: f32) {
 /// How many of the first candidates it takes to reach a mass; all if they do not.
 #[must_use]
 pub fn reaching(kept: &[Weighted], need: u64) -> usize {
+    crossing(kept, need).unwrap_or(kept.len())
+}
+
+/// How many of the first candidates it takes to reach a mass; `None` if they do not.
+#[must_use]
+pub fn crossing(kept: &[Weighted], need: u64) -> Option<usize> {
     let mut sum = 0;
-    let crossing = kept.iter().position(|w| {
+    let last = kept.iter().position(|w| {
         sum += w.mass;
         sum >= need
     });
-    crossing.map_or(kept.len(), |at| at + 1)
+    last.map(|at| at + 1)
 }
 
 /// Min-p (Nguyen et al. 2024): keeps masses of at least `min_p` times the largest. 0 is off. The first

@@ -3,7 +3,7 @@
 use super::adjust::Adjusts;
 use super::chain::Chain;
 use super::kept::Kept;
-use super::listed::{Marks, Reach};
+use super::listed::{Marks, NeedsUnlisted};
 use super::logits::Logits;
 use super::mark::Mark;
 use super::mark::greenlist::Greenlist;
@@ -197,7 +197,7 @@ pub enum RowError {
     AllMasked,
     /// The row [lists](super::listed) some tokens only, and what is asked depends on others.
     #[error("{0}")]
-    Beyond(Reach),
+    Beyond(NeedsUnlisted),
 }
 
 /// A row's result.

@@ -4,7 +4,7 @@ use crate::chi_square::{DEVIATE, deviate};
 use crate::speculative::world::{Model, Source, World, distribution};
 use croupier::params::SamplingParams;
 use croupier::sampling::distribution::Distribution;
-use croupier::sampling::listed::Reach;
+use croupier::sampling::listed::NeedsUnlisted;
 use croupier::sampling::row::{Action, RowError};
 use croupier::sequence::Sequence;
 use croupier::speculative::draft::{Draft, DraftDistribution};
@@ -56,7 +56,7 @@ impl Target for Given {
     fn distribution(&mut self, row: usize) -> Result<Distribution, RowError> {
         self.asked.extend((!self.looks_aside).then_some(row));
         if row >= self.short_from {
-            return Err(RowError::Beyond(Reach::Draw));
+            return Err(RowError::Beyond(NeedsUnlisted::Draw));
         }
         self.at(row, self.temperature)
     }
@@ -363,7 +363,7 @@ fn a_block_ends_before_a_row_without_a_distribution() {
 /// had come at once. Else the longer block would be held against numbers that were chosen for the shorter one.
 #[test]
 fn a_block_fails_where_a_row_lists_too_few_tokens() {
-    let error = RowError::Beyond(Reach::Draw);
+    let error = RowError::Beyond(NeedsUnlisted::Draw);
     for seed in 0..200 {
         let tokens = [seed as u32 % 4, 1];
         let numbers = Numbers { seed, start: 0 };

@@ -13,7 +13,7 @@ use crate::backend::{Backend, RowJob};
 use crate::params::MAX_TEMPERATURE;
 use crate::sampling::adjust::Adjusts;
 use crate::sampling::chain::{Chain, Step};
-use crate::sampling::listed::{Beyond, Listed};
+use crate::sampling::listed::{BeyondTopN, Listed};
 use crate::sampling::logits::Logits;
 use crate::sampling::order::Candidate;
 use crate::sampling::row::{Action, Filters, LogprobsMode, LogprobsSpec, Penalties, RowError, RowResult, RowSpec};
@@ -136,7 +136,7 @@ impl Begun {
         let entries = top.iter().map(|told| Candidate { token: told.token, logit: told.logit }).collect();
         // The weight of none.
         let rest = f32::NEG_INFINITY;
-        let list = Listed::new(job.logits.vocab_size() as u32, entries, rest, true, Beyond::Refuse);
+        let list = Listed::new(job.logits.vocab_size() as u32, entries, rest, true, BeyondTopN::Refuse);
         let list = list.map_err(|_| NoKernel::Contradiction)?;
         if self.is_all(top.len()) { Ok(Ok(list)) } else { Err(NoKernel::Chain) }
     }

@@ -3,7 +3,7 @@
 use super::*;
 use crate::backend::DeviceLost;
 use crate::engine::listed::ListedRows;
-use crate::sampling::listed::{Beyond, Listed};
+use crate::sampling::listed::{BeyondTopN, Listed};
 use crate::sampling::order::Candidate;
 use std::sync::Mutex;
 use std::thread::ThreadId;
@@ -181,7 +181,7 @@ fn short_lists_are_run_here_unless_their_sequences_know_much() {
     };
     let listed = |id, tokens: u32| {
         let entries = (0..tokens).map(|token| Candidate { logit: token as f32 * -1e-3, token }).collect();
-        let row = Listed::new(vocab_size, entries, -20.0, true, Beyond::Mark).expect("a row");
+        let row = Listed::new(vocab_size, entries, -20.0, true, BeyondTopN::Mark).expect("a row");
         let logits = LogitsBlock::empty(Dtype::F32, vocab_size).with_listed(ListedRows::new(vec![Ok(row)]));
         Step { logits, ..step(id, vec![], &[2]) }
     };

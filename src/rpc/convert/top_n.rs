@@ -6,7 +6,7 @@ use super::params::unknown_value;
 use crate::engine::step::ListedRows;
 use crate::params::FieldError;
 use crate::proto;
-use crate::sampling::listed::{Beyond, Listed};
+use crate::sampling::listed::{BeyondTopN, Listed};
 use crate::sampling::logits::Logits;
 use crate::sampling::order::Candidate;
 
@@ -63,10 +63,10 @@ fn check_shape(wire: &proto::TopNRows, config: &Config) -> Result<(), FieldError
     Ok(())
 }
 
-fn beyond(wire: i32, row: usize) -> Result<Beyond, FieldError> {
+fn beyond(wire: i32, row: usize) -> Result<BeyondTopN, FieldError> {
     match proto::BeyondTopN::try_from(wire) {
-        Ok(proto::BeyondTopN::Unspecified | proto::BeyondTopN::Refuse) => Ok(Beyond::Refuse),
-        Ok(proto::BeyondTopN::Mark) => Ok(Beyond::Mark),
+        Ok(proto::BeyondTopN::Unspecified | proto::BeyondTopN::Refuse) => Ok(BeyondTopN::Refuse),
+        Ok(proto::BeyondTopN::Mark) => Ok(BeyondTopN::Mark),
         Err(_) => Err(unknown_value(&format!("beyond[{row}]"), wire, proto::BeyondTopN::as_str_name)),
     }
 }

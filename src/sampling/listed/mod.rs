@@ -1,7 +1,7 @@
 //! Rows of which only the largest logits are here: some tokens with their logits, and the log-sum-exp of all others.
 //!
-//! Such a row gives what the whole row would have given, bit for bit, or it is refused with what [reaches](Reach) beyond the
-//! list. Nothing is guessed: what is not listed is bounded ([`rest`]), and a row goes its way ([`walk`]) as long as the
+//! Such a row gives what the whole row would have given, bit for bit, or it is refused with what [needs tokens](NeedsUnlisted)
+//! that are not listed. Nothing is guessed: what is not listed is bounded ([`rest`]), and a row goes its way ([`walk`]) as long as the
 //! bounds leave one answer. All of it costs about as much as the list is long, whatever is allowed, and where others may be
 //! emitted a look at each entry of biases, bans and penalties, of which a step may have so many (`src/engine/plan.rs`);
 //! [`row`] puts it together.
@@ -23,9 +23,9 @@ use crate::params::Sampler;
 /// Most tokens of one row: more are no thin row, and each costs what a hundred of a whole row do.
 pub const MAX_LISTED: usize = 1 << 14;
 
-/// What becomes of a row whose parameters reach beyond its tokens.
+/// What becomes of a row whose parameters reach beyond its tokens; `BeyondTopN` of the wire contract.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Beyond {
+pub enum BeyondTopN {
     /// It has no result.
     #[default]
     Refuse,
@@ -33,9 +33,9 @@ pub enum Beyond {
     Mark,
 }
 
-/// What reaches beyond the tokens of a row.
+/// What of a row cannot be known without the tokens that it does not list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Reach {
+pub enum NeedsUnlisted {
     /// Who comes first is not certain.
     #[error("after masks, bias and penalties a token that is not listed may come first")]
     First,
@@ -62,7 +62,7 @@ pub enum Reach {
 /// How a result differs from that of a whole row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Marks {
-    /// Parameters reach beyond the tokens; see [`Beyond::Mark`].
+    /// Parameters reach beyond the tokens; see [`BeyondTopN::Mark`].
     pub truncated: bool,
     /// Logprobs count tokens that are not here by their log-sum-exp, so they are off by some roundings.
     pub rounded: bool,
@@ -85,7 +85,7 @@ pub struct Listed {
     rest: f32,
     /// Whether the tokens are the first of the order, those of equal logits by their ids.
     ties_in_order: bool,
-    beyond: Beyond,
+    beyond: BeyondTopN,
 }
 
 /// What is wrong with a row.
@@ -132,7 +132,7 @@ impl Listed {
         mut entries: Vec<Candidate>,
         rest: f32,
         ties_in_order: bool,
-        beyond: Beyond,
+        beyond: BeyondTopN,
     ) -> Result<Self, ListedError> {
         let most = MAX_LISTED.min(vocab_size as usize);
         if entries.is_empty() || entries.len() > most {

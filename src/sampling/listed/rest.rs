@@ -50,8 +50,8 @@ pub(super) struct Rest {
 }
 
 impl Rest {
-    /// `None`: no token can be emitted that is not listed.
-    pub(super) fn of(row: &Listed, spec: &RowSpec<'_>) -> Option<Self> {
+    /// Bounds what these tokens can be; `None`: no token can be emitted that is not listed.
+    pub(super) fn bound(row: &Listed, spec: &RowSpec<'_>) -> Option<Self> {
         if !row.has_rest() || spec.mask.is_some_and(|mask| row.lists_all_of(mask)) {
             return None;
         }

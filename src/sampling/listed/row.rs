@@ -1,8 +1,8 @@
 //! One listed row: [`sample_row`](crate::sampling::sample_row), on what is known of it.
 
 use super::rest::{self, Rest};
-use super::walk::{Begun, Beside, certain, walk};
-use super::{Beyond, Listed, Marks, Ranks, Reach};
+use super::walk::{ChainStart, MayBeUnlisted, certain, run_chain};
+use super::{BeyondTopN, Listed, Marks, NeedsUnlisted, Ranks};
 use crate::sampling::adjust::Adjusted;
 use crate::sampling::candidates::{Candidates, Left};
 use crate::sampling::chain::{self, Chain};
@@ -24,7 +24,11 @@ use crate::sampling::samplers::infill::Infill;
 /// # Errors
 /// [`RowError`], that of the whole row, or [`RowError::Beyond`].
 pub(in crate::sampling) fn sample_row(row: &Listed, spec: &RowSpec<'_>) -> RowResult {
-    with_choice(row, |strict| Looked::new(row, spec, strict)?.sampled(), |output| output.marks.truncated = true)
+    strictly_or_marked(
+        row,
+        |strict| AdjustedRow::new(row, spec, strict)?.sampled(),
+        |output| output.marks.truncated = true,
+    )
 }
 
 /// What a plain row would be drawn from.
@@ -32,18 +36,22 @@ pub(in crate::sampling) fn sample_row(row: &Listed, spec: &RowSpec<'_>) -> RowRe
 /// # Errors
 /// As [`sample_row`].
 pub(in crate::sampling) fn distribution(row: &Listed, spec: &RowSpec<'_>) -> Result<Distribution, RowError> {
-    with_choice(row, |strict| Ok(Looked::new(row, spec, strict)?.processed()?.distribution), Distribution::truncate)
+    strictly_or_marked(
+        row,
+        |strict| Ok(AdjustedRow::new(row, spec, strict)?.processed()?.distribution),
+        Distribution::truncate,
+    )
 }
 
 /// Does `work` strictly and, where that reaches beyond the list and the row is to be marked, as if there were nothing
 /// beyond it.
-fn with_choice<T>(
+fn strictly_or_marked<T>(
     row: &Listed,
     work: impl Fn(bool) -> Result<T, RowError>,
     mark: impl Fn(&mut T),
 ) -> Result<T, RowError> {
     match work(true) {
-        Err(RowError::Beyond(_)) if row.beyond == Beyond::Mark => {
+        Err(RowError::Beyond(_)) if row.beyond == BeyondTopN::Mark => {
             let mut result = work(false)?;
             mark(&mut result);
             Ok(result)
@@ -53,34 +61,34 @@ fn with_choice<T>(
 }
 
 /// A row after masks, bias and penalties.
-struct Looked<'a> {
+struct AdjustedRow<'a> {
     row: &'a Listed,
     spec: &'a RowSpec<'a>,
-    /// Whether others are counted with.
+    /// Whether tokens that are not listed may be emitted; else the row is taken as if there were none.
     strict: bool,
     adjusted: Ranks,
-    /// What others may be, if there are any.
+    /// What those may be, if there are any.
     rest: Option<Rest>,
-    /// Behind which they are, also where they are not counted with.
+    /// None of them comes before this in the order, also where the row is taken as if there were none.
     edge: Option<Candidate>,
 }
 
 /// What a token is drawn from.
 struct Processed {
     distribution: Distribution,
-    /// Whether others without a mass may be left in it, and how many of its tokens come before all of them.
-    open: Option<usize>,
+    /// How many of its tokens come before all that are not listed. `None`: it has no such tokens; else they are without a mass.
+    certain: Option<usize>,
 }
 
 /// What is known of the token that ends a text where nothing else is certain.
 #[derive(Default)]
-struct End {
+struct TextEnd {
     known: Option<Candidate>,
     /// Whether it may be one that is not listed.
     is_open: bool,
 }
 
-impl<'a> Looked<'a> {
+impl<'a> AdjustedRow<'a> {
     fn new(row: &'a Listed, spec: &'a RowSpec<'a>, strict: bool) -> Result<Self, RowError> {
         if row.entries.iter().any(|entry| entry.logit.is_nan()) {
             return Err(RowError::Nan);
@@ -92,14 +100,14 @@ impl<'a> Looked<'a> {
         if adjusted.iter().any(|entry| entry.logit == f32::INFINITY) {
             return Err(RowError::PositiveInfinity);
         }
-        let others = Rest::of(row, spec);
+        let others = Rest::bound(row, spec);
         let edge = others.as_ref().map(|rest| rest.edge);
         let rest = others.filter(|_| strict);
         let adjusted = Ranks::new(adjusted).until(edge.filter(|_| strict));
         match (adjusted.tokens().first(), &rest) {
             (None, None) => Err(RowError::AllMasked),
-            (None, Some(_)) => Err(RowError::Beyond(Reach::First)),
-            (_, Some(rest)) if rest.edge.logit == f32::INFINITY => Err(RowError::Beyond(Reach::First)),
+            (None, Some(_)) => Err(RowError::Beyond(NeedsUnlisted::First)),
+            (_, Some(rest)) if rest.edge.logit == f32::INFINITY => Err(RowError::Beyond(NeedsUnlisted::First)),
             _ => Ok(Self { row, spec, strict, adjusted, rest, edge }),
         }
     }
@@ -153,28 +161,27 @@ impl<'a> Looked<'a> {
         let Some(&best) = adjusted.tokens().first() else { return Err(RowError::AllMasked) };
         if spec.filters.temperature == 0.0 {
             if rest.as_ref().is_some_and(|rest| !best.precedes(&rest.edge)) {
-                return Err(RowError::Beyond(Reach::First));
+                return Err(RowError::Beyond(NeedsUnlisted::First));
             }
             let kept = vec![Weighted { candidate: best, mass: MASS_ONE }];
             let distribution =
                 Distribution::listed(self.ranks(), Left { kept, max: best.logit, scale: 1.0, seen: None }, None);
-            return Ok(Processed { distribution, open: None });
+            return Ok(Processed { distribution, certain: None });
         }
         let filter_steps = report::filter_steps(spec);
         let chain = spec.chain.unwrap_or(Chain::of_filters(&filter_steps));
-        let end = chain.infill.map_or(End::default(), |infill| self.end(&infill));
+        let end = chain.infill.map_or(TextEnd::default(), |infill| self.end(&infill));
         let (vocab_size, rest) = (self.row.vocab_size(), rest.as_ref());
-        let begun = Begun::of(adjusted.tokens(), &spec.filters, &chain, rest);
-        let chain = Chain { steps: begun.steps, ..chain };
-        let left = Candidates::cooled(begun.tokens.to_vec(), vocab_size, chain.min_keep as usize, begun.temperature);
+        let start = ChainStart::new(adjusted.tokens(), &spec.filters, &chain, rest);
+        let chain = Chain { steps: start.steps, ..chain };
+        let left = Candidates::cooled(start.tokens.to_vec(), vocab_size, chain.min_keep as usize, start.temperature);
         let mut left = left.with_end(end.known);
-        let is_eos_open = chain.eos.iter().any(|&token| self.may_be_beside(token));
-        let beside = Beside { rest, is_end_open: end.is_open, is_eos_open };
-        let is_open = walk(&mut left, &spec.filters, &chain, beside, vocab_size);
-        let is_open = is_open.map_err(RowError::Beyond)?;
+        let eos = chain.eos.iter().any(|&token| self.may_be_unlisted(token));
+        let unlisted = MayBeUnlisted { rest, end: end.is_open, eos };
+        let has_unlisted = run_chain(&mut left, &spec.filters, &chain, unlisted).map_err(RowError::Beyond)?;
         let along = left.take_along().filter(|_| chain::draws_along(chain.steps));
-        let open = rest.filter(|_| is_open).map(|rest| certain(&left, rest));
-        Ok(Processed { distribution: Distribution::listed(self.ranks(), left.into_left(), along), open })
+        let certain = rest.filter(|_| has_unlisted).map(|rest| certain(&left, rest));
+        Ok(Processed { distribution: Distribution::listed(self.ranks(), left.into_left(), along), certain })
     }
 
     /// Where tokens stand for certain.
@@ -188,51 +195,51 @@ impl<'a> Looked<'a> {
         let max = tokens.first().map_or(0.0, |first| first.logit);
         let scale = mass::scale(unless_greedy(self.spec.filters.temperature));
         if rest.is_some_and(|rest| !rest.has_no_mass(max, scale)) {
-            return Err(RowError::Beyond(Reach::Logprob));
+            return Err(RowError::Beyond(NeedsUnlisted::Logprob));
         }
         let weighed = |&candidate: &Candidate| Weighted {
             candidate,
             mass: mass::mass(mass::exponent(candidate.logit, max, scale)),
         };
         let kept = tokens.iter().map(weighed).collect();
-        let open = rest.map(|rest| tokens.partition_point(|token| token.precedes(&rest.edge)));
+        let certain = rest.map(|rest| tokens.partition_point(|token| token.precedes(&rest.edge)));
         Ok(Processed {
             distribution: Distribution::listed(self.ranks(), Left { kept, max, scale, seen: None }, None),
-            open,
+            certain,
         })
     }
 
     /// What ends the text where nothing else is certain.
-    fn end(&self, infill: &Infill<'_>) -> End {
+    fn end(&self, infill: &Infill<'_>) -> TextEnd {
         for &token in infill.ends {
             if let Some(&known) = self.adjusted.tokens().iter().find(|c| c.token == token) {
-                return End { known: Some(known), is_open: false };
+                return TextEnd { known: Some(known), is_open: false };
             }
-            if self.may_be_beside(token) {
-                return End { known: None, is_open: true };
+            if self.may_be_unlisted(token) {
+                return TextEnd { known: None, is_open: true };
             }
         }
-        End::default()
+        TextEnd::default()
     }
 
     /// Whether a token may be one of those that are not listed.
-    fn may_be_beside(&self, token: u32) -> bool {
+    fn may_be_unlisted(&self, token: u32) -> bool {
         self.rest.is_some() && self.row.find(token).is_none() && !rest::cannot_be(token, self.spec)
     }
 
     fn processed_logprobs(
         &self,
-        Processed { distribution, open }: &Processed,
+        Processed { distribution, certain }: &Processed,
         token: u32,
         wanted: &LogprobsSpec<'_>,
     ) -> Result<TokenLogprobs, RowError> {
-        let logprob = |token: u32| match open {
-            Some(_) if self.row.find(token).is_none() => Err(RowError::Beyond(Reach::Logprob)),
+        let logprob = |token: u32| match certain {
+            Some(_) if self.row.find(token).is_none() => Err(RowError::Beyond(NeedsUnlisted::Logprob)),
             _ => Ok(distribution.logprob(token)),
         };
         let top_n = (wanted.top_n as usize).min(self.row.vocab_size());
-        if open.is_some_and(|certain| top_n > certain) {
-            return Err(RowError::Beyond(Reach::TopLogprobs));
+        if certain.is_some_and(|certain| top_n > certain) {
+            return Err(RowError::Beyond(NeedsUnlisted::TopLogprobs));
         }
         Ok(TokenLogprobs {
             logprob: logprob(token)?,
@@ -259,13 +266,13 @@ impl<'a> Looked<'a> {
         let strict = rest.filter(|_| self.strict);
         let logprob = |token: u32| match (self.row.find(token), &strict) {
             (Some(at), _) if self.row.entries[at].logit > f32::NEG_INFINITY => Ok(of_logit(self.row.entries[at].logit)),
-            (None, Some(_)) => Err(RowError::Beyond(Reach::Logprob)),
+            (None, Some(_)) => Err(RowError::Beyond(NeedsUnlisted::Logprob)),
             _ => Ok(f32::NEG_INFINITY),
         };
         let top_n = (wanted.top_n as usize).min(self.row.vocab_size());
         let certain = |rest: &Rest| raw.tokens().partition_point(|c| c.precedes(&rest.edge));
         if strict.as_ref().is_some_and(|rest| top_n > certain(rest)) {
-            return Err(RowError::Beyond(Reach::TopLogprobs));
+            return Err(RowError::Beyond(NeedsUnlisted::TopLogprobs));
         }
         let logprobs = TokenLogprobs {
             logprob: logprob(token)?,
@@ -280,13 +287,13 @@ impl<'a> Looked<'a> {
     fn raw_rest(&self) -> Option<Rest> {
         let adjusts = [].as_slice().into();
         let untouched = RowSpec { adjusts, banned: &[], allowed: None, mask: None, mark: None, ..*self.spec };
-        Rest::of(self.row, &untouched)
+        Rest::bound(self.row, &untouched)
     }
 
     fn report(&self, processed: &Distribution, wanted: &ReportSpec<'_>) -> Result<Report, RowError> {
         let asked = wanted.params;
         if self.strict && self.row.has_rest() && (asked.entropy || !asked.why_not_token_ids.is_empty()) {
-            return Err(RowError::Beyond(Reach::Report));
+            return Err(RowError::Beyond(NeedsUnlisted::Report));
         }
         let left = processed.kept().iter().filter(|w| w.mass > 0);
         let why_not = if asked.why_not_token_ids.is_empty() {
@@ -319,7 +326,7 @@ impl<'a> Looked<'a> {
 
 /// 1 + the number of tokens before this one, where that is certain.
 fn rank(ranks: &Ranks, token: u32) -> Result<u32, RowError> {
-    ranks.rank(token).ok_or(RowError::Beyond(Reach::Rank))
+    ranks.rank(token).ok_or(RowError::Beyond(NeedsUnlisted::Rank))
 }
 
 /// The entries after masks, bias and penalties, as in [`distribution`](crate::sampling::distribution).

@@ -10,7 +10,7 @@ fn entries(logits: &[(u32, f32)]) -> Vec<Candidate> {
 }
 
 fn listed(logits: &[(u32, f32)], rest: f32) -> Result<Listed, ListedError> {
-    Listed::new(10, entries(logits), rest, false, Beyond::Refuse)
+    Listed::new(10, entries(logits), rest, false, BeyondTopN::Refuse)
 }
 
 #[test]
@@ -42,7 +42,7 @@ fn ranks_are_those_of_a_row_of_minus_infinity_elsewhere() {
         entries(&[(5, 1.0), (1, 1.0), (3, 2.0), (2, f32::NEG_INFINITY)]),
         f32::NEG_INFINITY,
         false,
-        Beyond::Mark,
+        BeyondTopN::Mark,
     )
     .expect("a row");
     let whole: Vec<f32> =
@@ -55,7 +55,7 @@ fn ranks_are_those_of_a_row_of_minus_infinity_elsewhere() {
 
 /// What comes of eight tokens, six of which are listed with about a sixth each, cut to these by top-k, where infill ends the text
 /// with these tokens.
-fn ended(ends: &[u32], banned: &[u32], beyond: Beyond) -> Result<u32, RowError> {
+fn ended(ends: &[u32], banned: &[u32], beyond: BeyondTopN) -> Result<u32, RowError> {
     let texts: Vec<_> = (0..8u8).map(|token| Some(vec![b'a' + token])).collect();
     let infill = Some(Infill { vocabulary: &Vocabulary::new(&texts, b""), ends });
     let (state, steps) = (SamplerState::default(), [Step::TopK, Step::Infill]);
@@ -72,11 +72,11 @@ fn ended(ends: &[u32], banned: &[u32], beyond: Beyond) -> Result<u32, RowError> 
 
 #[test]
 fn a_text_that_ends_with_a_token_that_is_not_listed_is_refused() {
-    let refused = Err(RowError::Beyond(Reach::Sampler(Sampler::Infill)));
-    assert_eq!(ended(&[6], &[], Beyond::Refuse), Ok(6), "it is listed, and comes back");
-    assert_eq!(ended(&[7], &[], Beyond::Refuse), refused);
-    assert_eq!(ended(&[7, 6], &[], Beyond::Refuse), refused, "7 would come first");
-    assert_eq!(ended(&[7, 6], &[7], Beyond::Refuse), Ok(6), "7 cannot be emitted");
-    assert_eq!(ended(&[7, 6], &[], Beyond::Mark), Ok(6));
-    assert_eq!(ended(&[7], &[7], Beyond::Refuse), Ok(0), "nothing may end it, so nothing happens");
+    let refused = Err(RowError::Beyond(NeedsUnlisted::Sampler(Sampler::Infill)));
+    assert_eq!(ended(&[6], &[], BeyondTopN::Refuse), Ok(6), "it is listed, and comes back");
+    assert_eq!(ended(&[7], &[], BeyondTopN::Refuse), refused);
+    assert_eq!(ended(&[7, 6], &[], BeyondTopN::Refuse), refused, "7 would come first");
+    assert_eq!(ended(&[7, 6], &[7], BeyondTopN::Refuse), Ok(6), "7 cannot be emitted");
+    assert_eq!(ended(&[7, 6], &[], BeyondTopN::Mark), Ok(6));
+    assert_eq!(ended(&[7], &[7], BeyondTopN::Refuse), Ok(0), "nothing may end it, so nothing happens");
 }

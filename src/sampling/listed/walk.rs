@@ -3,11 +3,12 @@
 //! As long as others may be left, only steps are taken whose answer they cannot change; the first that leaves listed tokens
 //! alone ends that, and from then on the list is all there is.
 
-use super::Reach;
+use super::NeedsUnlisted;
 use super::rest::Rest;
 use crate::params::Sampler;
 use crate::sampling::candidates::Candidates;
 use crate::sampling::chain::{self, Chain, Step};
+use crate::sampling::filters;
 use crate::sampling::mass;
 use crate::sampling::order::Candidate;
 use crate::sampling::row::Filters;
@@ -15,56 +16,57 @@ use crate::sampling::samplers::infill::{self, Stay};
 use crate::sampling::samplers::min_eos_p;
 use crate::sampling::samplers::xtc;
 
-/// Whether others may be left.
+/// The tokens that are not listed, while some of them may be left.
 #[derive(Debug, Clone, Copy)]
-struct Open<'a> {
+struct Unlisted<'a> {
     rest: &'a Rest,
     /// Whether some of them may have been cut off.
     cut: bool,
     /// Whether an EOS token may be one of them.
-    is_eos_open: bool,
+    eos: bool,
 }
 
-/// What may be beside the tokens.
+/// What may be among the tokens that are not listed.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Beside<'a> {
-    /// Others; `None`: there are none.
+pub(super) struct MayBeUnlisted<'a> {
+    /// What they can be; `None`: there are none.
     pub(super) rest: Option<&'a Rest>,
     /// Whether the token that ends a text where nothing else is certain may be one of them.
-    pub(super) is_end_open: bool,
-    /// Whether an EOS token may be.
-    pub(super) is_eos_open: bool,
+    pub(super) end: bool,
+    /// Whether an EOS token may be one of them.
+    pub(super) eos: bool,
 }
 
-/// Takes the steps. Whether others, none of which has a mass, may be left beside the tokens.
+/// Takes the steps of a chain. Whether tokens that are not listed, none of which has a mass, may be left beside the others.
 ///
 /// # Errors
 /// What reaches beyond the tokens.
-pub(super) fn walk(
+pub(super) fn run_chain(
     left: &mut Candidates,
     filters: &Filters,
     chain: &Chain<'_>,
-    Beside { rest, is_end_open, is_eos_open }: Beside<'_>,
-    vocab_size: usize,
-) -> Result<bool, Reach> {
-    let mut open = rest.map(|rest| Open { rest, cut: false, is_eos_open });
+    may_be: MayBeUnlisted<'_>,
+) -> Result<bool, NeedsUnlisted> {
+    let mut unlisted = may_be.rest.map(|rest| Unlisted { rest, cut: false, eos: may_be.eos });
     for step in chain.steps {
-        match open {
-            Some(beside) => open = beside.take(step, left, filters, chain, vocab_size)?,
-            None if is_end_open && ends(step, left, chain) => return Err(Reach::Sampler(Sampler::Infill)),
+        match unlisted {
+            Some(others) => unlisted = others.take(step, left, filters, chain)?,
+            None if may_be.end && ends(step, left, chain) => return Err(NeedsUnlisted::Sampler(Sampler::Infill)),
             None => chain::apply(step, filters, chain, left),
         }
     }
-    match open {
+    match unlisted {
         None => Ok(false),
-        Some(Open { rest, .. }) if certain(left, rest) > 0 && rest.has_no_mass(left.max(), left.scale()) => Ok(true),
-        Some(_) => Err(Reach::Draw),
+        Some(Unlisted { rest, .. }) if certain(left, rest) > 0 && rest.has_no_mass(left.max(), left.scale()) => {
+            Ok(true)
+        }
+        Some(_) => Err(NeedsUnlisted::Draw),
     }
 }
 
 /// A chain whose beginning is taken without weighing a token: temperatures change no token's place, and of a top-k right behind them
 /// the first tokens alone matter.
-pub(super) struct Begun<'a> {
+pub(super) struct ChainStart<'a> {
     /// The first of the tokens, as many as the steps can leave.
     pub(super) tokens: &'a [Candidate],
     pub(super) temperature: f64,
@@ -72,9 +74,9 @@ pub(super) struct Begun<'a> {
     pub(super) steps: &'a [Step],
 }
 
-impl<'a> Begun<'a> {
-    /// Of tokens in order.
-    pub(super) fn of(tokens: &'a [Candidate], filters: &Filters, chain: &Chain<'a>, rest: Option<&Rest>) -> Self {
+impl<'a> ChainStart<'a> {
+    /// The start of a chain on tokens in order.
+    pub(super) fn new(tokens: &'a [Candidate], filters: &Filters, chain: &Chain<'a>, rest: Option<&Rest>) -> Self {
         let cooling = chain.steps.iter().take_while(|step| **step == Step::Temperature).count();
         let (cooled, steps) = chain.steps.split_at(cooling);
         let temperature = cooled.iter().fold(1.0, |so_far, _| so_far * f64::from(filters.temperature));
@@ -103,7 +105,7 @@ pub(super) fn certain(left: &Candidates, rest: &Rest) -> usize {
     left.kept().partition_point(|weighted| weighted.candidate.precedes(&rest.edge))
 }
 
-impl<'a> Open<'a> {
+impl<'a> Unlisted<'a> {
     /// Takes a step; `None`: no others are left behind it.
     fn take(
         self,
@@ -111,8 +113,8 @@ impl<'a> Open<'a> {
         left: &mut Candidates,
         filters: &Filters,
         chain: &Chain<'_>,
-        vocab_size: usize,
-    ) -> Result<Option<Self>, Reach> {
+    ) -> Result<Option<Self>, NeedsUnlisted> {
+        let vocab_size = left.vocab_size();
         let certain = certain(left, self.rest);
         let top_k = filters.top_k.max(chain.min_keep) as usize;
         let taken = match *step {
@@ -136,12 +138,16 @@ impl<'a> Open<'a> {
                 Ok(if closes { None } else { Some(Self { cut: true, ..self }) })
             }
             Step::Xtc { probability, .. } | Step::XtcUnlessIgnored { probability, .. } => {
-                if xtc::happens(probability, chain.xtc) { Err(Reach::Sampler(Sampler::Xtc)) } else { Ok(Some(self)) }
+                if xtc::happens(probability, chain.xtc) {
+                    Err(NeedsUnlisted::Sampler(Sampler::Xtc))
+                } else {
+                    Ok(Some(self))
+                }
             }
             Step::MinEosP(p) => return self.ends(p, left, chain, certain),
             Step::Tournament if chain.tournament.is_none() => Ok(Some(self)),
             Step::Infill if chain.infill.is_none() => Ok(Some(self)),
-            _ => Err(step.sampler().map_or(Reach::Draw, Reach::Sampler)),
+            _ => Err(step.sampler().map_or(NeedsUnlisted::Draw, NeedsUnlisted::Sampler)),
         };
         if taken.is_ok() {
             chain::apply(step, filters, chain, left);
@@ -156,8 +162,14 @@ impl<'a> Open<'a> {
     }
 
     /// Whether an EOS token is likely: the total is known within bounds, which have to agree.
-    fn ends(self, p: f32, left: &mut Candidates, chain: &Chain<'_>, certain: usize) -> Result<Option<Self>, Reach> {
-        let beyond = Err(Reach::Sampler(Sampler::MinEosP));
+    fn ends(
+        self,
+        p: f32,
+        left: &mut Candidates,
+        chain: &Chain<'_>,
+        certain: usize,
+    ) -> Result<Option<Self>, NeedsUnlisted> {
+        let beyond = Err(NeedsUnlisted::Sampler(Sampler::MinEosP));
         if chain.eos.is_empty() {
             return Ok(Some(self));
         }
@@ -167,11 +179,11 @@ impl<'a> Open<'a> {
         let (least, most) = self.totals(left);
         let ends = left.kept().iter().filter(|w| chain.eos.contains(&w.candidate.token));
         let (count, heaviest) = ends.fold((0, 0), |(count, most), end| (count + 1, end.mass.max(most)));
-        let of_others = if self.is_eos_open { self.rest.most_of_one(left.max(), left.scale()) } else { 0.0 };
+        let of_others = if self.eos { self.rest.most_of_one(left.max(), left.scale()) } else { 0.0 };
         if heaviest.max(of_others as u64) < min_eos_p::need(p, least) {
             return Ok(Some(self));
         }
-        if self.is_eos_open || heaviest < min_eos_p::need(p, most) {
+        if self.eos || heaviest < min_eos_p::need(p, most) {
             return beyond;
         }
         if count < chain.min_keep as usize {
@@ -189,13 +201,13 @@ impl<'a> Open<'a> {
     }
 
     /// Top-p: the total is known within bounds, which have to agree where it is reached.
-    fn nucleus(&self, left: &mut Candidates, top_p: f32, min_keep: usize, certain: usize) -> Result<(), Reach> {
-        let beyond = Reach::Sampler(Sampler::TopP);
+    fn nucleus(&self, left: &mut Candidates, top_p: f32, min_keep: usize, certain: usize) -> Result<(), NeedsUnlisted> {
+        let beyond = NeedsUnlisted::Sampler(Sampler::TopP);
         if certain == 0 {
             return Err(beyond);
         }
         let (least, most) = self.totals(left);
-        let count = |total: u64| reaching(left, mass::top_p_need(top_p, total)).ok_or(beyond);
+        let count = |total: u64| filters::crossing(left.kept(), mass::top_p_need(top_p, total)).ok_or(beyond);
         let kept = count(least)?;
         if kept != count(most)? || kept.max(min_keep) > certain {
             return Err(beyond);
@@ -203,14 +215,4 @@ impl<'a> Open<'a> {
         left.keep_first(kept);
         Ok(())
     }
-}
-
-/// How many of the first tokens it takes to reach a mass, if they do.
-fn reaching(left: &Candidates, need: u64) -> Option<usize> {
-    let mut sum = 0;
-    let crossing = left.kept().iter().position(|weighted| {
-        sum += weighted.mass;
-        sum >= need
-    });
-    crossing.map(|at| at + 1)
 }

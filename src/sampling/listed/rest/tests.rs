@@ -1,4 +1,4 @@
-use super::super::Beyond;
+use super::super::BeyondTopN;
 use super::*;
 use crate::params::Penalties;
 use crate::params::watermark::KgwParams;
@@ -38,7 +38,7 @@ fn plain() -> RowSpec<'static> {
 fn listed(vocab_size: u32, tokens: impl IntoIterator<Item = u32>, least: f32) -> Listed {
     let entries: Vec<_> = tokens.into_iter().map(|token| Candidate { token, logit: least }).collect();
     let rest = if entries.len() == vocab_size as usize { f32::NEG_INFINITY } else { -1e3 };
-    Listed::new(vocab_size, entries, rest, false, Beyond::Refuse).expect("a row")
+    Listed::new(vocab_size, entries, rest, false, BeyondTopN::Refuse).expect("a row")
 }
 
 fn green(bias: f32) -> Mark {
@@ -94,12 +94,12 @@ fn behind_a_mask_others_may_be_gone() {
     let row = listed(12, 0..3, 0.0);
     let rest = |bits: u32| {
         let words = bits.to_le_bytes();
-        Rest::of(&row, &RowSpec { mask: Some(TokenMask::new(&words, 12)), penalties: Penalties::OFF, ..plain() })
+        Rest::bound(&row, &RowSpec { mask: Some(TokenMask::new(&words, 12)), penalties: Penalties::OFF, ..plain() })
     };
     let (max, scale) = (0.0, mass::scale(1.0));
     // The sum that a worker sends is of all others: what a mask leaves of it is anything from nothing up.
     let masked = rest(0b1000).expect("token 3 is left");
-    let all = Rest::of(&row, &RowSpec { penalties: Penalties::OFF, ..plain() }).expect("others");
+    let all = Rest::bound(&row, &RowSpec { penalties: Penalties::OFF, ..plain() }).expect("others");
     let ((low, high), (_, most)) = (masked.masses(max, scale, 1.0), all.masses(max, scale, 1.0));
     assert!(low == 0 && high == most);
     // Bits behind the vocabulary are nothing.
@@ -113,12 +113,12 @@ fn a_row_costs_what_it_lists_whatever_is_allowed() {
     for (listed_tokens, mark) in [(1, None), (100, None), (1, Some(green(2.0))), (100, Some(green(2.0)))] {
         let row = listed(1 << 20, 0..listed_tokens, 0.0);
         let spec = |allowed| RowSpec { allowed: Some(allowed), mark, ..plain() };
-        let cost = |allowed| steps(|| Rest::of(&row, &spec(allowed)));
+        let cost = |allowed| steps(|| Rest::bound(&row, &spec(allowed)));
         let (half, whole) = (cost(&allowed[..1 << 19]), cost(&allowed));
         // Of four tokens one is green: that the first 200 are not has a chance of 10^-25.
         let most = listed_tokens as usize + if mark.is_some() { 2 * 200 } else { 2 };
         assert!(half == whole && whole <= most, "{listed_tokens} listed: {half} {whole}");
-        let rest = Rest::of(&row, &spec(&allowed)).expect("others");
+        let rest = Rest::bound(&row, &spec(&allowed)).expect("others");
         assert_eq!(rest.each.iter().map(|(_, count)| count).sum::<usize>(), (1 << 20) - listed_tokens as usize);
     }
 }
@@ -140,10 +140,10 @@ fn a_greenlist_is_not_searched_for_ever() {
 #[test]
 fn what_is_banned_among_the_others_is_taken_off() {
     let entries = (0..2).map(|token| Candidate { token, logit: 0.0 }).collect();
-    let row = Listed::new(6, entries, 4f32.ln(), false, Beyond::Refuse).expect("a row");
+    let row = Listed::new(6, entries, 4f32.ln(), false, BeyondTopN::Refuse).expect("a row");
     let penalties = Penalties::OFF;
     for (banned, there) in [(&[][..], 4u64), (&[3], 3), (&[1, 2, 5], 2), (&[2, 3, 4], 1)] {
-        let rest = Rest::of(&row, &RowSpec { banned, penalties, ..plain() }).expect("there are others");
+        let rest = Rest::bound(&row, &RowSpec { banned, penalties, ..plain() }).expect("there are others");
         let (low, high) = rest.masses(0.0, mass::scale(1.0), 1.0);
         let exact = there * MASS_ONE;
         assert!(low <= exact && exact <= high && low > exact - MASS_ONE / 100, "{banned:?}: {low} {exact} {high}");
