@@ -1,7 +1,7 @@
 //! A rank's end of a group: it announces shards, and is told when they are done with.
 
 use super::Shards;
-use super::group::{Group, Hold, Presence, Shard};
+use super::group::{Group, Shard, ShardGuard};
 use super::layout::Layout;
 use crate::engine::step::{DataPath, LogitsBlock};
 use crate::error::Refusal;
@@ -134,9 +134,9 @@ impl Attachment {
         }
         self.shards.metrics.shards.announced(path);
         let (group, rank, attachment) = (Arc::clone(&self.group), self.rank, self.number);
-        let hold = Hold { group, rank, attachment, step_id, joined: false, room };
+        let guard = ShardGuard { group, rank, attachment, step_id, joined: false, room };
         // One that came too late is released here, and not under the lock.
-        drop(self.group.announce(Shard { step_id, block, hold }));
+        drop(self.group.announce(Shard { step_id, block, guard }));
         Ok(())
     }
 
@@ -159,12 +159,5 @@ impl Attachment {
 impl Drop for Attachment {
     fn drop(&mut self) {
         self.group.leave(self.rank);
-    }
-}
-
-impl Presence {
-    /// Whether the rank has been here.
-    pub(super) fn is_known(self) -> bool {
-        self != Self::Expected
     }
 }

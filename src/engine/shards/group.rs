@@ -1,7 +1,7 @@
 //! What the ranks of one stream have announced, and which step waits for it.
 
 use super::attachment::{AttachError, Released};
-use super::join::ShardFailure;
+use super::join::{Overdue, ShardFailure};
 use super::layout::Layout;
 use super::lock;
 use crate::engine::step::LogitsBlock;
@@ -24,14 +24,23 @@ struct State {
     /// Those above 0.
     ranks: Vec<Rank>,
     /// The largest step that rank 0 has sent.
-    named: u64,
+    last_step: u64,
     /// The last step that had its turn, or that comes before the one whose turn it is; 0 before any. Shards are for later ones.
     settled: u64,
     /// Whether the last step that had its turn waited in vain.
     gave_up: bool,
-    /// The step of rank 0 that waits, and how many rows it has.
-    waiting: Option<(u64, u64, Waker)>,
-    over: bool,
+    /// The step of rank 0 that waits.
+    waiting: Option<WaitingStep>,
+    /// Whether the stream is gone, and the group with it.
+    ended: bool,
+}
+
+/// A step of rank 0 that waits for its shards.
+#[derive(Debug)]
+struct WaitingStep {
+    step_id: u64,
+    rows: u64,
+    waker: Waker,
 }
 
 /// What is known of a rank.
@@ -68,12 +77,13 @@ pub(super) enum Presence {
 pub(super) struct Shard {
     pub(super) step_id: u64,
     pub(super) block: LogitsBlock,
-    pub(super) hold: Hold,
+    pub(super) guard: ShardGuard,
 }
 
-/// What a shard holds. Dropped when nobody reads it any more, on whatever path, it tells its rank.
+/// Goes with a shard wherever it is read. Dropped when nobody reads it any more, on whatever path, it gives the room back and tells
+/// the shard's rank.
 #[derive(Debug)]
-pub(super) struct Hold {
+pub(super) struct ShardGuard {
     pub(super) group: Arc<Group>,
     pub(super) rank: usize,
     pub(super) attachment: u64,
@@ -82,7 +92,7 @@ pub(super) struct Hold {
     pub(super) room: Option<Permit>,
 }
 
-impl Drop for Hold {
+impl Drop for ShardGuard {
     fn drop(&mut self) {
         // Room first, so that who is told also sees the room.
         drop(self.room.take());
@@ -93,7 +103,7 @@ impl Drop for Hold {
 impl Group {
     pub(super) fn new(layout: Layout, regions: Option<Arc<StreamRegions>>) -> Self {
         let ranks = (1..layout.ranks()).map(|_| Rank::default()).collect();
-        let state = State { ranks, named: 0, settled: 0, gave_up: false, waiting: None, over: false };
+        let state = State { ranks, last_step: 0, settled: 0, gave_up: false, waiting: None, ended: false };
         Self { layout, regions, state: Mutex::new(state) }
     }
 
@@ -108,7 +118,7 @@ impl Group {
     /// Ends the group, for good.
     pub(super) fn end(&self) {
         let mut state = lock(&self.state);
-        state.over = true;
+        state.ended = true;
         let waiting: Vec<_> = state.ranks.iter_mut().map(|rank| std::mem::take(&mut rank.announced)).collect();
         let wakers: Vec<_> = state.ranks.iter_mut().filter_map(|rank| rank.waker.take()).collect();
         drop(state);
@@ -116,21 +126,22 @@ impl Group {
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    pub(super) fn named(&self) -> u64 {
-        lock(&self.state).named
+    /// The largest step that rank 0 has sent.
+    pub(super) fn last_step(&self) -> u64 {
+        lock(&self.state).last_step
     }
 
-    /// Rank 0's next step is this one.
-    pub(super) fn name(&self, step_id: u64) {
-        lock(&self.state).named = step_id;
+    /// Rank 0 has sent this step.
+    pub(super) fn set_last_step(&self, step_id: u64) {
+        lock(&self.state).last_step = step_id;
     }
 
     /// Attaches a rank; gives which of its attachments this is, and the largest step that is done with. What an earlier one
     /// has announced is forgotten.
     pub(super) fn attach(&self, rank: usize) -> Result<(u64, u64), AttachError> {
         let mut state = lock(&self.state);
-        let (over, settled) = (state.over, state.settled);
-        let place = state.ranks.get_mut(rank.wrapping_sub(1)).filter(|_| !over).ok_or(AttachError::UnknownToken)?;
+        let (ended, settled) = (state.ended, state.settled);
+        let place = state.rank_mut(rank).filter(|_| !ended).ok_or(AttachError::UnknownToken)?;
         if place.presence == Presence::Attached {
             return Err(AttachError::Taken { rank });
         }
@@ -144,31 +155,35 @@ impl Group {
     /// The rank's end of the group is gone. What it has announced stays good.
     pub(super) fn leave(&self, rank: usize) {
         let mut state = lock(&self.state);
-        if let Some(rank) = state.ranks.get_mut(rank.wrapping_sub(1)) {
+        let mut unused = None;
+        if let Some(rank) = state.rank_mut(rank) {
             rank.presence = Presence::Left;
+            // To be dropped when the lock is not held: its task may have the last handle of something that takes this lock.
+            unused = rank.waker.take();
         }
-        let wakers = (state.if_settled(), state.ranks.get_mut(rank.wrapping_sub(1)).and_then(|rank| rank.waker.take()));
+        let waker = state.take_waker_if_settled();
         drop(state);
-        wakers.0.into_iter().for_each(Waker::wake);
+        drop(unused);
+        waker.into_iter().for_each(Waker::wake);
     }
 
-    /// What becomes of a rank's place under the lock. `None` when the group is over.
+    /// Does something with what is known of a rank, under the lock. `None` when the group has ended.
     pub(super) fn with_rank<T>(&self, rank: usize, f: impl FnOnce(&mut Rank) -> T) -> Option<T> {
         let mut state = lock(&self.state);
-        let over = state.over;
-        state.ranks.get_mut(rank.wrapping_sub(1)).filter(|_| !over).map(f)
+        let ended = state.ended;
+        state.rank_mut(rank).filter(|_| !ended).map(f)
     }
 
     /// Takes in a shard that its rank has counted as outstanding. One that comes too late is given back.
     pub(super) fn announce(&self, shard: Shard) -> Option<Shard> {
         let mut state = lock(&self.state);
-        if state.over || shard.step_id <= state.settled {
+        if state.ended || shard.step_id <= state.settled {
             return Some(shard);
         }
-        if let Some(rank) = state.ranks.get_mut(shard.hold.rank.wrapping_sub(1)) {
+        if let Some(rank) = state.rank_mut(shard.guard.rank) {
             rank.announced.push_back(shard);
         }
-        let waker = state.if_settled();
+        let waker = state.take_waker_if_settled();
         drop(state);
         waker.into_iter().for_each(Waker::wake);
         None
@@ -180,24 +195,24 @@ impl Group {
     }
 
     /// A shard is read no more.
-    fn release(&self, hold: &Hold) {
+    fn release(&self, shard: &ShardGuard) {
         let mut state = lock(&self.state);
-        let Some(rank) = state.ranks.get_mut(hold.rank.wrapping_sub(1)) else { return };
+        let Some(rank) = state.rank_mut(shard.rank) else { return };
         // One of an earlier attachment has nobody to be told.
-        if rank.attachments == hold.attachment && rank.presence == Presence::Attached {
-            rank.released.push_back(Released { step_id: hold.step_id, joined: hold.joined });
+        if rank.attachments == shard.attachment && rank.presence == Presence::Attached {
+            rank.released.push_back(Released { step_id: shard.step_id, joined: shard.joined });
             let waker = rank.waker.take();
             drop(state);
             waker.into_iter().for_each(Waker::wake);
         }
     }
 
-    /// The shards of a step of so many rows, or why it has none. Past `expired` it waits no more.
+    /// The shards of a step of so many rows, or why it has none. One that is overdue waits no more.
     pub(super) fn settle(
         &self,
         step_id: u64,
         rows: u64,
-        expired: Option<&dyn Fn(usize, Presence) -> ShardFailure>,
+        overdue: Option<Overdue>,
         waker: &Waker,
     ) -> Poll<Result<Vec<Shard>, ShardFailure>> {
         let mut state = lock(&self.state);
@@ -206,10 +221,10 @@ impl Group {
         let failure = match state.missing(step_id, rows) {
             Ok(None) => None,
             Err(failure) => Some(failure),
-            Ok(Some((rank, presence))) => match expired {
-                Some(failure) => Some(failure(rank, presence)),
+            Ok(Some((rank, presence))) => match overdue {
+                Some(overdue) => Some(overdue.failure(rank, presence)),
                 None => {
-                    state.waiting = Some((step_id, rows, waker.clone()));
+                    state.waiting = Some(WaitingStep { step_id, rows, waker: waker.clone() });
                     drop(state);
                     drop(stale);
                     return Poll::Pending;
@@ -217,7 +232,7 @@ impl Group {
             },
         };
         state.waiting = None;
-        state.gave_up = failure.is_some() && expired.is_some();
+        state.gave_up = failure.is_some() && overdue.is_some();
         let shards = state.advance(step_id);
         drop(state);
         drop(stale);
@@ -226,10 +241,15 @@ impl Group {
 }
 
 impl State {
+    /// What is known of a rank above 0. Rank 0 has no entry: it owns the group.
+    fn rank_mut(&mut self, rank: usize) -> Option<&mut Rank> {
+        self.ranks.get_mut(rank.checked_sub(1)?)
+    }
+
     /// Steps up to this one have had their turn. Gives their shards, to be dropped when the lock is not held.
     fn advance(&mut self, settled: u64) -> Vec<Shard> {
         self.settled = settled;
-        self.ranks.iter_mut().flat_map(|rank| rank.up_to(settled)).collect()
+        self.ranks.iter_mut().flat_map(|rank| rank.take_up_to(settled)).collect()
     }
 
     /// The first rank above 0 that a step waits for, or why it need not wait.
@@ -252,18 +272,18 @@ impl State {
     }
 
     /// What wakes rank 0, when its step need not wait any longer; to be used when the lock is not held.
-    fn if_settled(&mut self) -> Option<Waker> {
-        let waits = |(step_id, rows, _): &(u64, u64, Waker)| matches!(self.missing(*step_id, *rows), Ok(Some(_)));
+    fn take_waker_if_settled(&mut self) -> Option<Waker> {
+        let waits = |step: &WaitingStep| matches!(self.missing(step.step_id, step.rows), Ok(Some(_)));
         if self.waiting.as_ref().is_none_or(waits) {
             return None;
         }
-        self.waiting.take().map(|(_, _, waker)| waker)
+        self.waiting.take().map(|step| step.waker)
     }
 }
 
 impl Rank {
-    /// Its shards for steps up to this one.
-    fn up_to(&mut self, step_id: u64) -> Vec<Shard> {
+    /// Takes out its shards for steps up to this one.
+    fn take_up_to(&mut self, step_id: u64) -> Vec<Shard> {
         let count = self.announced.iter().take_while(|shard| shard.step_id <= step_id).count();
         self.announced.drain(..count).collect()
     }

@@ -1,7 +1,7 @@
 //! Rank 0's end of a group: a step waits for the shards of the others, and its rows are put together.
 
 use super::Shards;
-use super::group::{Group, Hold, Presence};
+use super::group::{Group, Presence, ShardGuard};
 use crate::engine::step::{LogitsBlock, RowFailure, RowStatus};
 use crate::metrics::ShardFault;
 use crate::sampling::logits::{Dtype, Foreign, Logits};
@@ -37,7 +37,27 @@ pub struct Joined {
     /// The columns, in order; those that lie together are one.
     blocks: Vec<LogitsBlock>,
     row_bytes: usize,
-    _holds: Vec<Hold>,
+    _guards: Vec<ShardGuard>,
+}
+
+/// What a step has waited for as long as it may.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Overdue {
+    /// Its own deadline.
+    Deadline,
+    /// The limit `shard_timeout`, which is so long.
+    ShardTimeout(Duration),
+}
+
+impl Overdue {
+    /// What a step is told that waited for this rank.
+    pub(super) fn failure(self, rank: usize, presence: Presence) -> ShardFailure {
+        match (self, presence) {
+            (Self::Deadline, _) => ShardFailure::Deadline { rank },
+            (Self::ShardTimeout(waited), Presence::Expected) => ShardFailure::NotAttached { rank, waited },
+            (Self::ShardTimeout(waited), _) => ShardFailure::NotAnnounced { rank, waited },
+        }
+    }
 }
 
 /// Why a step's rows have not all of their columns.
@@ -58,22 +78,12 @@ impl Awaited {
         Self { shards: Arc::clone(shards), group: Arc::clone(group), step_id, received, turn: None }
     }
 
-    /// Until when the step waits, and what it is then told.
-    fn until(
-        &self,
-        turn: Instant,
-        deadline: Option<Instant>,
-    ) -> (Instant, Box<dyn Fn(usize, Presence) -> ShardFailure>) {
-        let (waited, until) = (self.shards.timeout, turn + self.shards.timeout);
-        match deadline.filter(|deadline| *deadline < until) {
-            Some(deadline) => (deadline, Box::new(|rank, _| ShardFailure::Deadline { rank })),
-            None => {
-                let failure = move |rank, presence: Presence| match presence.is_known() {
-                    true => ShardFailure::NotAnnounced { rank, waited },
-                    false => ShardFailure::NotAttached { rank, waited },
-                };
-                (until, Box::new(failure))
-            }
+    /// Until when the step waits that has waited since `turn`, and what it has then waited for.
+    fn until(&self, turn: Instant, deadline: Option<Instant>) -> (Instant, Overdue) {
+        let timeout = self.shards.timeout;
+        match deadline.filter(|deadline| *deadline < turn + timeout) {
+            Some(deadline) => (deadline, Overdue::Deadline),
+            None => (turn + timeout, Overdue::ShardTimeout(timeout)),
         }
     }
 }
@@ -82,7 +92,7 @@ impl Sharded {
     /// Says that the step was taken in: the next has to be above it.
     pub fn begin(&self) {
         if let Self::Awaited(awaited, _) = self {
-            awaited.group.name(awaited.step_id);
+            awaited.group.set_last_step(awaited.step_id);
         }
     }
 
@@ -93,15 +103,15 @@ impl Sharded {
         // Ranks that kept the step before it waiting in vain had their time for this one too.
         let came = || if awaited.group.gave_up() { awaited.received.min(now) } else { now };
         let turn = *awaited.turn.get_or_insert_with(came);
-        let (until, failure) = awaited.until(turn, deadline);
-        let expired = (now >= until).then_some(&*failure as &dyn Fn(usize, Presence) -> ShardFailure);
+        let (until, overdue) = awaited.until(turn, deadline);
+        let overdue = (now >= until).then_some(overdue);
         let metrics = &awaited.shards.metrics.shards;
-        *self = match awaited.group.settle(awaited.step_id, own.rows(), expired, context.waker()) {
+        *self = match awaited.group.settle(awaited.step_id, own.rows(), overdue, context.waker()) {
             Poll::Pending => return Some(until),
             Poll::Ready(Ok(others)) => {
                 metrics.wait.record(now.saturating_duration_since(turn));
-                let (blocks, holds) = others.into_iter().map(|shard| (shard.block, shard.hold)).unzip();
-                Self::Joined(Joined::new(std::mem::replace(own, LogitsBlock::empty(Dtype::F32, 0)), blocks, holds))
+                let (blocks, guards) = others.into_iter().map(|shard| (shard.block, shard.guard)).unzip();
+                Self::Joined(Joined::new(std::mem::replace(own, LogitsBlock::empty(Dtype::F32, 0)), blocks, guards))
             }
             Poll::Ready(Err(failure)) => {
                 metrics.failed(failure.counted());
@@ -130,7 +140,7 @@ impl Sharded {
 }
 
 impl Joined {
-    fn new(own: LogitsBlock, others: Vec<LogitsBlock>, mut holds: Vec<Hold>) -> Self {
+    fn new(own: LogitsBlock, others: Vec<LogitsBlock>, mut guards: Vec<ShardGuard>) -> Self {
         let row_bytes = others.iter().fold(own.row_bytes(), |bytes, block| bytes + block.row_bytes());
         let mut blocks = vec![own];
         for next in others {
@@ -139,8 +149,8 @@ impl Joined {
                 None => blocks.push(next),
             }
         }
-        holds.iter_mut().for_each(|hold| hold.joined = true);
-        Self { blocks, row_bytes, _holds: holds }
+        guards.iter_mut().for_each(|guard| guard.joined = true);
+        Self { blocks, row_bytes, _guards: guards }
     }
 
     /// The row that lies `offset` bytes behind row 0: where all of its columns lie, or to be put together.

@@ -111,10 +111,10 @@ impl Owner {
         self.group.layout()
     }
 
-    /// The largest step that was named; the next one has to be above it.
+    /// The largest step that was sent; the next one has to be above it.
     #[must_use]
-    pub fn named(&self) -> u64 {
-        self.group.named()
+    pub fn last_step(&self) -> u64 {
+        self.group.last_step()
     }
 
     /// What a step waits for.

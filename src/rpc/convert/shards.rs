@@ -20,9 +20,9 @@ pub(super) fn rows(wire: proto::ShardedLogits, step_id: u64, config: &Config) ->
         let message = "needs StreamConfig.vocab_shards, which says what columns each rank holds";
         return Err(Error::invalid("sharded", message));
     };
-    let named = owner.named();
-    if step_id <= named {
-        let message = format!("is {step_id}, must be above {named}, that of the step before it with sharded logits");
+    let last = owner.last_step();
+    if step_id <= last {
+        let message = format!("is {step_id}, must be above {last}, that of the step before it with sharded logits");
         return Err(Error::invalid("step_id", message));
     }
     use proto::sharded_logits::Columns;
