@@ -23,7 +23,7 @@ pub(super) struct Admission {
     /// Stateless calls whose messages are on their way; then each is a step.
     stateless: Arc<Counter>,
     bytes: Arc<Counter>,
-    parts: Parts,
+    shares: ByteShares,
     rows: Arc<Counter>,
     /// Those of steps that are held back.
     held_rows: Arc<Counter>,
@@ -33,12 +33,12 @@ pub(super) struct Admission {
     max_sequences_per_stream: usize,
 }
 
-/// Parts of the bytes in flight that wait for somebody outside, as long as that one likes or a timeout lets. Together they leave an
-/// eighth to steps that wait for nobody.
+/// Shares of the bytes in flight for what waits for somebody outside, as long as that one likes or a timeout lets. Together they leave
+/// an eighth to steps that wait for nobody.
 #[derive(Debug)]
-struct Parts {
-    /// Messages of stateless calls, which may never come.
-    coming: Arc<Counter>,
+struct ByteShares {
+    /// Messages of stateless calls that are on their way, and may never come.
+    incoming: Arc<Counter>,
     /// Steps that are held back for their shards.
     held: Arc<Counter>,
     /// Answers of stateless calls, which may never be read.
@@ -46,34 +46,31 @@ struct Parts {
     /// Replies of streams, which may not either.
     replies: Arc<Counter>,
     /// Most of these for one stream.
-    most_replies: usize,
+    max_stream_replies: usize,
 }
 
-impl Parts {
-    /// Of `bytes`. A message that fits alone fits as part of them too.
+impl ByteShares {
+    /// Shares of `bytes`. A message that fits alone fits in its share too.
     fn new(bytes: &Arc<Counter>, max_message_bytes: usize) -> Self {
         let eighths = |count: usize| bytes.limit() / 8 * count;
         let messages = |count| eighths(count).max(max_message_bytes);
         let waits = bytes.part(messages(5));
         Self {
-            coming: waits.part(messages(3)),
+            incoming: waits.part(messages(3)),
             held: waits.part(messages(4)),
             answers: waits.part(eighths(1)),
             replies: bytes.part(eighths(2)),
-            most_replies: eighths(1),
+            max_stream_replies: eighths(1),
         }
     }
 }
 
-/// The room of a message that is on its way.
-pub type Coming = Permit;
-
 /// A place for a step, and room for its message.
 #[derive(Debug)]
-pub struct Place {
+pub struct StepPlace {
     place: Permit,
     bytes: Permit,
-    /// Whether its place is among those held back.
+    /// Whether the step is held back for its shards, or behind one that is.
     pub(super) held: bool,
 }
 
@@ -111,7 +108,7 @@ impl Admission {
             queued: Counter::new(limits.max_queued_steps, metrics.queue_depth.clone()),
             held: Counter::new(limits.max_queued_steps, Gauge::noop()),
             stateless: Counter::new(limits.max_queued_steps, Gauge::noop()),
-            parts: Parts::new(&bytes, limits.max_message_bytes),
+            shares: ByteShares::new(&bytes, limits.max_message_bytes),
             bytes,
             held_rows: rows.part(limits.max_rows_in_flight() / 2),
             rows,
@@ -122,24 +119,29 @@ impl Admission {
         }
     }
 
-    /// A place for a step and room for its message, or what there is too little of. `held`: it is held back until it need not
-    /// wait for shards.
-    pub(super) fn place(&self, message_bytes: usize, held: bool) -> Result<Place, Refusal> {
-        let (places, bytes) = if held { (&self.held, &self.parts.held) } else { (&self.queued, &self.bytes) };
-        let place = places.take(1).ok_or(Refusal::QueueFull)?;
-        let bytes = bytes.take(message_bytes).ok_or(Refusal::BytesInFlight)?;
-        Ok(Place { place, bytes, held })
+    /// A place for a step that goes to the engine, and room for its message, or what there is too little of.
+    pub(super) fn place(&self, message_bytes: usize) -> Result<StepPlace, Refusal> {
+        let place = self.queued.take(1).ok_or(Refusal::QueueFull)?;
+        let bytes = self.bytes.take(message_bytes).ok_or(Refusal::BytesInFlight)?;
+        Ok(StepPlace { place, bytes, held: false })
+    }
+
+    /// The same for a step that is held back until it need not wait for shards.
+    pub(super) fn held_place(&self, message_bytes: usize) -> Result<StepPlace, Refusal> {
+        let place = self.held.take(1).ok_or(Refusal::QueueFull)?;
+        let bytes = self.shares.held.take(message_bytes).ok_or(Refusal::BytesInFlight)?;
+        Ok(StepPlace { place, bytes, held: true })
     }
 
     /// Room for a step with so many openings, once its message is read, on a stream with this room for replies.
     pub(super) fn step(
         &self,
-        place: Place,
+        place: StepPlace,
         step: &Step,
         openings: usize,
         replies: &Arc<Counter>,
     ) -> Result<StepPermits, Refusal> {
-        let Place { place: queued, mut bytes, held } = place;
+        let StepPlace { place: queued, mut bytes, held } = place;
         if !bytes.resize(memory::of_message(step)) {
             return Err(Refusal::BytesInFlight);
         }
@@ -171,8 +173,8 @@ impl Admission {
     }
 
     /// Room for a message that is on its way.
-    pub(super) fn message(&self, bytes: usize) -> Result<Coming, Refusal> {
-        self.parts.coming.take(bytes).ok_or(Refusal::BytesInFlight)
+    pub(super) fn message(&self, bytes: usize) -> Result<Permit, Refusal> {
+        self.shares.incoming.take(bytes).ok_or(Refusal::BytesInFlight)
     }
 
     /// Room for a stream.
@@ -199,12 +201,12 @@ impl Admission {
 
     /// Room for the replies of a stream.
     pub(super) fn replies(&self) -> Arc<Counter> {
-        self.parts.replies.part(self.parts.most_replies)
+        self.shares.replies.part(self.shares.max_stream_replies)
     }
 
     /// Room for the answers of stateless calls.
     pub(super) fn answers(&self) -> Arc<Counter> {
-        Arc::clone(&self.parts.answers)
+        Arc::clone(&self.shares.answers)
     }
 
     pub(super) fn bytes_in_flight(&self) -> Arc<Counter> {

@@ -147,10 +147,10 @@ impl LogitsBlock {
         self.row_bytes
     }
 
-    /// What a row would take in f32.
+    /// Values of a row.
     #[must_use]
-    pub fn row_bytes_in_f32(&self) -> usize {
-        self.row_bytes / self.dtype.size() * Dtype::F32.size()
+    pub fn vocab_size(&self) -> usize {
+        self.row_bytes / self.dtype.size()
     }
 
     /// Row `row`, unless there are fewer.
@@ -163,8 +163,7 @@ impl LogitsBlock {
         match &self.data {
             Data::Inline(data) => data.get(start..start + self.row_bytes).map(|bytes| Logits::new(self.dtype, bytes)),
             Data::Region { region, offset } => {
-                let vocab_size = self.row_bytes / self.dtype.size();
-                Some(Logits::foreign(self.dtype, region.memory(), offset + start, vocab_size))
+                Some(Logits::foreign(self.dtype, region.memory(), offset + start, self.vocab_size()))
             }
             Data::Sharded(sharded) => sharded.row(self.dtype, start),
         }

@@ -41,7 +41,7 @@ use crate::permits::{Counter, Permit};
 use crate::sequence::OpenError;
 use crate::sequence::table::Table;
 use admission::Admission;
-pub use admission::{Coming, Place};
+pub use admission::StepPlace;
 pub use complaint::Origin;
 use desk::{Core, Desk};
 pub use pulse::Pulse;
@@ -162,16 +162,16 @@ impl Handle {
     ///
     /// # Errors
     /// When there is too little.
-    pub fn admit_message(&self, bytes: usize) -> Result<Coming, Error> {
+    pub fn admit_message(&self, bytes: usize) -> Result<Permit, Error> {
         self.admission.message(bytes).map_err(Error::Refused)
     }
 
-    /// A place for the step of a stateless call, and room for its message; to be taken before anything is made of that.
+    /// A place for a step, and room for its message; to be taken before anything is made of that.
     ///
     /// # Errors
     /// When there is too little.
-    pub fn place(&self, message_bytes: usize) -> Result<Place, Error> {
-        self.admission.place(message_bytes, false).map_err(Error::Refused)
+    pub fn place(&self, message_bytes: usize) -> Result<StepPlace, Error> {
+        self.admission.place(message_bytes).map_err(Error::Refused)
     }
 
     /// Runs the step of a stateless call on a stream of its own, with the sequences that `open` builds. Room for all it needs is taken before
@@ -181,7 +181,7 @@ impl Handle {
     /// When the step is refused, before anything is built unless it is for lack of room for what was, or the engine has stopped.
     pub fn run_stateless(
         &self,
-        place: Place,
+        place: StepPlace,
         step: Step,
         open: impl ExactSizeIterator<Item = Open>,
         origin: impl Into<Origin>,
@@ -265,13 +265,20 @@ pub struct StreamHandle {
 }
 
 impl StreamHandle {
-    /// A place for a step, and room for its message; to be taken before anything is made of that. `held`: the step is held
-    /// back first, for its shards or behind one that is.
+    /// A place for a step, and room for its message; to be taken before anything is made of that.
     ///
     /// # Errors
     /// When there is too little.
-    pub fn place(&self, message_bytes: usize, held: bool) -> Result<Place, Error> {
-        self.engine.admission.place(message_bytes, held).map_err(Error::Refused)
+    pub fn place(&self, message_bytes: usize) -> Result<StepPlace, Error> {
+        self.engine.place(message_bytes)
+    }
+
+    /// The same for a step that is held back first, for its shards or behind one that is.
+    ///
+    /// # Errors
+    /// When there is too little.
+    pub fn held_place(&self, message_bytes: usize) -> Result<StepPlace, Error> {
+        self.engine.admission.held_place(message_bytes).map_err(Error::Refused)
     }
 
     /// Takes the room that a step needs, and then builds the sequences it opens.
@@ -280,7 +287,7 @@ impl StreamHandle {
     /// When there is too little; nothing is built then.
     pub fn admit(
         &self,
-        place: Place,
+        place: StepPlace,
         step: Step,
         open: impl ExactSizeIterator<Item = Open>,
     ) -> Result<Admitted, Error> {

@@ -65,7 +65,7 @@ impl Costs {
     }
 
     fn explain(&mut self, rows: usize, step: &Step) -> Result<(), RowFailure> {
-        let logits = rows.saturating_mul(step.logits.row_bytes_in_f32() / size_of::<f32>());
+        let logits = rows.saturating_mul(step.logits.vocab_size());
         let all = self.explained.saturating_add(logits);
         if all > MAX_EXPLAINED_LOGITS {
             let message = format!(
@@ -160,7 +160,7 @@ fn take_room(table: &mut Table, id: u64, work: &Work, step: &Step) -> Result<(),
         WorkKind::Sample => table.may_grow(id, 1, 0),
         WorkKind::Verify(verify) => table.may_grow(id, verify.most_emitted(), 0),
         WorkKind::Draft(_) => {
-            let vocab_size = step.logits.row_bytes_in_f32() / size_of::<f32>();
+            let vocab_size = step.logits.vocab_size();
             let kept = table.get(id).map_or(0, |sequence| sequence.most_kept_bytes(vocab_size));
             // What is kept of a list is one, also where a whole row would be kept as it is.
             let listed = step.logits.most_listed(work.first_row, 1) * size_of::<(u32, u64)>();

@@ -64,7 +64,8 @@ impl Bench {
 
     /// The same on a stream with this room for replies.
     fn permits_on(&self, step: &Step, held: bool, replies: &Arc<Counter>) -> Result<StepPermits, Refusal> {
-        let place = self.admission.place(step.message_bytes, held)?;
+        let (admission, bytes) = (&self.admission, step.message_bytes);
+        let place = if held { admission.held_place(bytes) } else { admission.place(bytes) }?;
         let mut permits = self.admission.step(place, step, step.open.len(), replies)?;
         permits.opened(&step.open);
         Ok(permits)
@@ -130,7 +131,7 @@ fn explained(params: &mut SamplingParams) {
 
 /// Hands a step to the engine.
 fn submit(stream: &StreamHandle, step: Step, open: Vec<Open>) -> Result<(), Error> {
-    let place = stream.place(step.message_bytes, false)?;
+    let place = stream.place(step.message_bytes)?;
     stream.hand_over(stream.admit(place, step, open.into_iter())?)
 }
 

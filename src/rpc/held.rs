@@ -2,7 +2,7 @@
 //! stream's steps run in order.
 
 use crate::engine::step::{Open, Step};
-use crate::engine::{Admitted, Place, StreamHandle};
+use crate::engine::{Admitted, StepPlace, StreamHandle};
 use crate::error::Error;
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -18,15 +18,16 @@ pub(super) struct Held {
 }
 
 impl Held {
-    /// A place for a step, if there is one; those of shards wait for them, and the others behind these.
-    pub(super) fn place(&self, message_bytes: usize, sharded: bool, stream: &StreamHandle) -> Result<Place, Error> {
-        stream.place(message_bytes, sharded || !self.steps.is_empty())
+    /// A place for a step, if there is one. A sharded one is held back for its shards, and any other behind those that are.
+    pub(super) fn place(&self, message_bytes: usize, sharded: bool, stream: &StreamHandle) -> Result<StepPlace, Error> {
+        let is_held = sharded || !self.steps.is_empty();
+        if is_held { stream.held_place(message_bytes) } else { stream.place(message_bytes) }
     }
 
     /// Takes a step in if there is room, to be handed over when its turn has come. What it opens is built then.
     pub(super) fn admit(
         &mut self,
-        place: Place,
+        place: StepPlace,
         step: Step,
         open: impl ExactSizeIterator<Item = Open>,
         stream: &StreamHandle,

@@ -105,7 +105,7 @@ fn a_large_message_and_a_backend_that_stays_where_it_is_go_to_the_engines_thread
 
 /// Leaves a step at the desk, and tells nobody.
 fn leave(stream: &StreamHandle, step: Step) {
-    let place = stream.place(step.message_bytes, false).expect("room");
+    let place = stream.place(step.message_bytes).expect("room");
     let Admitted { queued, .. } = stream.admit(place, step, vec![].into_iter()).expect("room");
     let left = Command::Step { stream: stream.stream, queued: Box::new(queued) };
     stream.engine.line.leave(left).expect("the engine runs");

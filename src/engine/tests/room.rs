@@ -80,7 +80,7 @@ fn what_waits_for_somebody_outside_leaves_room_for_steps() {
     let many = |take: &dyn Fn() -> Option<Permit>| -> Vec<Permit> { std::iter::from_fn(take).collect() };
     let coming = many(&|| admission.message(each).ok());
     assert_eq!(coming.len(), 6, "messages that do not come have three eighths");
-    let held: Vec<_> = std::iter::from_fn(|| admission.place(each, true).ok()).collect();
+    let held: Vec<_> = std::iter::from_fn(|| admission.held_place(each).ok()).collect();
     assert_eq!(held.len(), 4, "with steps that wait for their shards it is five eighths");
     let streams = [0; 4].map(|_| admission.replies());
     let unread: Vec<_> = streams.iter().map(|replies| many(&|| replies.take(each))).collect();
@@ -93,7 +93,7 @@ fn what_waits_for_somebody_outside_leaves_room_for_steps() {
     }
     let first = bench.permits_on(&two, false, &streams[2]).expect("it is served");
     assert!(bench.permits_on(&two, false, &streams[2]).is_ok(), "it is far from its share");
-    let messages: Vec<_> = std::iter::from_fn(|| admission.place(each / 2, false).ok()).collect();
+    let messages: Vec<_> = std::iter::from_fn(|| admission.place(each / 2).ok()).collect();
     assert_eq!(messages.len(), 3, "an eighth, but for these two");
     drop((first, messages, coming, held, unread));
     assert_eq!(admission.bytes_in_flight().used(), 0);
@@ -168,7 +168,7 @@ fn what_is_refused_builds_nothing_and_takes_nobodys_state() {
     let shared = |rows: usize| Step { logits: block(1), ..step(1, vec![], &vec![1; rows]) };
     let long = || Step { message_bytes: (1 << 14) + 1, ..step(1, vec![], &[]) };
     for (step, expected) in [(shared(17), "ROWS_IN_FLIGHT"), (long(), "BYTES_IN_FLIGHT")] {
-        let place = stream.place(0, false).expect("room");
+        let place = stream.place(0).expect("room");
         let refused = stream.admit(place, step, building(&state, &built)).expect_err("no room");
         assert_eq!(reason(refused), expected);
     }
@@ -176,7 +176,7 @@ fn what_is_refused_builds_nothing_and_takes_nobodys_state() {
     let refused = handle.run_stateless(place, shared(17), building(&state, &built), model()).expect_err("no room");
     assert_eq!((reason(refused), built.get(), state.used()), ("ROWS_IN_FLIGHT", 0, 0));
     // What is admitted does, and who has no room for all of it opens none.
-    let place = stream.place(0, false).expect("room");
+    let place = stream.place(0).expect("room");
     let admitted = stream.admit(place, shared(1), building(&state, &built)).expect("room");
     assert_eq!((built.get(), state.used()), (3, 3 * one));
     let place = handle.place(0).expect("room");

@@ -1,7 +1,6 @@
 //! Messages of all calls on their way in: where they begin and end, how long they take, and those that do not come.
 
 use super::receive::{Fault, Kind, Mark, Part};
-use crate::engine::Coming;
 use crate::error::{Error, Reason};
 use crate::metrics::Stage;
 use crate::permits::Permit;
@@ -34,14 +33,21 @@ pub(super) struct Incoming {
     /// When the first bytes came of a message that did not come at once.
     since: Option<std::time::Instant>,
     kind: Kind,
-    /// Of a stateless call: its place, and the room of its message once its length is known.
-    stateless: Option<(Permit, Option<Coming>)>,
+    /// Of a stateless call.
+    stateless: Option<StatelessRoom>,
     /// Whether the length of a message is known.
     begun: bool,
     told: Told,
     /// What is wrong with a message that came behind others.
     fault: Option<Error>,
     ended: bool,
+}
+
+/// The room that a stateless call takes while its message is on its way.
+struct StatelessRoom {
+    _place: Permit,
+    /// Of the message, once its length is known.
+    message: Option<Permit>,
 }
 
 /// What whoever reads the call is told of it.
@@ -72,7 +78,8 @@ impl Incoming {
         caller: Caller,
         told: Told,
     ) -> Self {
-        let (shared, stateless) = (Arc::clone(shared), place.map(|place| (place, None)));
+        let (shared, stateless) =
+            (Arc::clone(shared), place.map(|place| StatelessRoom { _place: place, message: None }));
         let (due, begun, fault, since) = (from_now(&shared), false, None, None);
         let (framing, timer, ended) = (BETWEEN, None, false);
         Self { body, shared, caller, framing, due, timer, since, kind, stateless, begun, told, fault, ended }
@@ -120,8 +127,8 @@ impl Incoming {
         if len > longest {
             return Err(Error::TooLong { len, longest });
         }
-        if let Some((_, room)) = &mut self.stateless {
-            *room = Some(self.shared.engine.admit_message(len)?);
+        if let Some(room) = &mut self.stateless {
+            room.message = Some(self.shared.engine.admit_message(len)?);
         }
         if len == 0 {
             self.whole();
