@@ -5,11 +5,13 @@ use super::commit::Results;
 use super::plan::{Costs, MAX_EXPLAINED_LOGITS, MAX_LISTED_ENTRIES, Planned, plan_work};
 use super::rows::{MAX_AHEAD_ENTRIES, RowSource, run_rows};
 use super::state::{Queued, Stream, StreamId};
-use super::step::{Opened, RowFailure, RowStatus, Step, WorkKind};
+use super::step::{Open, Opened, RowFailure, RowStatus, Step, WorkKind};
 use super::verify::{Lottery, VerifySource, run_verifications};
 use super::{grammar, memory};
 use crate::backend::Backend;
 use crate::limits::Limits;
+use crate::permits::Permit;
+use crate::sequence::table::Table;
 use std::collections::{HashMap, HashSet};
 use std::time::Instant;
 
@@ -18,8 +20,8 @@ use std::time::Instant;
 pub(super) struct Batch {
     pub(super) number: u64,
     /// When it was gathered.
-    pub(super) now: Instant,
-    pub(super) steps: Vec<Taken>,
+    pub(super) gathered: Instant,
+    pub(super) steps: Vec<BatchedStep>,
     /// Rows to run.
     pub(super) rows: usize,
     /// Bytes of the rows that its steps use.
@@ -33,7 +35,7 @@ pub(super) struct Batch {
 
 /// A step in a batch.
 #[derive(Debug)]
-pub(super) struct Taken {
+pub(super) struct BatchedStep {
     pub(super) stream: StreamId,
     pub(super) step: Step,
     /// See [`Queued`].
@@ -45,10 +47,10 @@ pub(super) struct Taken {
 }
 
 impl Batch {
-    pub(super) fn new(number: u64, now: Instant) -> Self {
+    pub(super) fn new(number: u64, gathered: Instant) -> Self {
         Self {
             number,
-            now,
+            gathered,
             steps: Vec::new(),
             rows: 0,
             row_bytes: 0,
@@ -75,16 +77,24 @@ impl Batch {
         for &sequence in &step.close {
             stream.table.close(sequence);
         }
-        let open: Vec<Opened> = std::mem::take(&mut step.open)
-            .into_iter()
-            .map(|open| {
-                let result = open.sequence.and_then(|sequence| stream.table.open(open.sequence_id, sequence));
-                Opened { sequence_id: open.sequence_id, result }
-            })
-            .collect();
+        let open = open_all(&mut stream.table, std::mem::take(&mut step.open));
+        let plan = self.plan(&mut stream.table, &step, &open, &mut permits.in_flight.reply, limits);
+        drop(permits.queued);
+        self.steps.push(BatchedStep { stream: id, step, weight, open, plan, permits: permits.in_flight });
+    }
+
+    /// For each work of a step what it needs, with room for what it may report, or why it is not done.
+    fn plan(
+        &mut self,
+        table: &mut Table,
+        step: &Step,
+        open: &[Opened],
+        reply_room: &mut Permit,
+        limits: &Limits,
+    ) -> Vec<Result<Planned, RowFailure>> {
         // An id whose opening failed may be open all the same, as another text that must go on untouched.
         let failed: HashSet<u64> = open.iter().filter(|open| open.result.is_err()).map(|o| o.sequence_id).collect();
-        let expired = step.deadline.is_some_and(|deadline| self.now > deadline);
+        let expired = step.deadline.is_some_and(|deadline| self.gathered > deadline);
         let without_rows = step.logits.failure();
         let (mut plan, mut costs) = (Vec::with_capacity(step.work.len()), Costs::default());
         for work in &step.work {
@@ -95,22 +105,19 @@ impl Batch {
             } else if expired {
                 Err(RowFailure::new(RowStatus::DeadlineExceeded, "the step's deadline passed before its rows started"))
             } else {
-                plan_work(&mut stream.table, work, &step, &mut costs, self.number, limits)
+                plan_work(table, work, step, &mut costs, self.number, limits)
             };
-            let room = &mut permits.in_flight.reply;
-            let planned =
-                planned.and_then(|planned| memory::reserve_lists(room, &stream.table, work).map(|()| planned));
+            let planned = planned.and_then(|planned| memory::reserve_lists(reply_room, table, work).map(|()| planned));
             self.rows += planned.as_ref().map_or(0, |planned| planned.rows());
             plan.push(planned);
         }
         self.entries += costs.entries;
         self.explained += costs.explained;
-        drop(permits.queued);
-        self.steps.push(Taken { stream: id, step, weight, open, plan, permits: permits.in_flight });
+        plan
     }
 
     /// Gets the masks of rows that have to match a grammar; says whether there are such.
-    pub(super) fn mask(&mut self, streams: &HashMap<StreamId, Stream>) -> bool {
+    pub(super) fn fill_masks(&mut self, streams: &HashMap<StreamId, Stream>) -> bool {
         grammar::fill(&mut self.steps, streams)
     }
 
@@ -130,12 +137,12 @@ impl Batch {
 
     fn sources<'a>(&'a self, streams: &'a HashMap<StreamId, Stream>) -> Option<Sources<'a>> {
         let (mut rows, mut verify) = (Vec::with_capacity(self.rows), Vec::new());
-        for taken in &self.steps {
-            let table = &streams.get(&taken.stream)?.table;
-            for (work, planned) in taken.step.work.iter().zip(&taken.plan) {
+        for batched in &self.steps {
+            let table = &streams.get(&batched.stream)?.table;
+            for (work, planned) in batched.step.work.iter().zip(&batched.plan) {
                 let Ok(planned) = planned else { continue };
                 let sequence = work.sequence_id.and_then(|id| table.get(id));
-                let (kind, logits) = (work.kind.as_ref().ok()?, &taken.step.logits);
+                let (kind, logits) = (work.kind.as_ref().ok()?, &batched.step.logits);
                 match planned {
                     Planned::Rows(count) => {
                         for row in 0..*count {
@@ -159,6 +166,15 @@ impl Batch {
         }
         Some((rows, verify))
     }
+}
+
+/// Opens the sequences of a step, as far as there is room for them.
+fn open_all(table: &mut Table, open: Vec<Open>) -> Vec<Opened> {
+    let opened = |Open { sequence_id, sequence }: Open| Opened {
+        sequence_id,
+        result: sequence.and_then(|sequence| table.open(sequence_id, sequence)),
+    };
+    open.into_iter().map(opened).collect()
 }
 
 type Sources<'a> = (Vec<RowSource<'a>>, Vec<VerifySource<'a>>);

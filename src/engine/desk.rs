@@ -4,7 +4,7 @@
 //! costs. Why, and when not: `docs/decisions/0024-run-on-the-spot.md`.
 
 use super::state::{Command, State};
-use super::{HERE_BYTES, Pulse};
+use super::{Pulse, RUN_HERE_BYTES};
 use crate::backend::Backend;
 use crate::locks::lock;
 use crate::metrics::Metrics;
@@ -26,42 +26,43 @@ pub(super) struct Core {
     pub(super) waiting_bytes: usize,
 }
 
-/// What a turn leaves.
+/// What is left to do after a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Left {
-    Nothing,
-    /// Steps that wait for another batch.
-    Work,
-    /// Nobody holds the engine any more.
-    Nobody,
+enum TurnEnd {
+    /// Nothing, until somebody brings more.
+    Idle,
+    /// Steps wait for another batch.
+    StepsWait,
+    /// Nothing, for good: nobody holds the engine any more.
+    Abandoned,
 }
 
 impl Core {
-    /// Takes in what arrived and runs one batch of what waits, unless the rows of all that waits have more than `most` bytes.
-    fn turn(&mut self, most: usize) -> Left {
-        let mut ended = self.take_in();
+    /// Takes in what arrived and runs one batch of what waits, unless the rows of all that waits have more than `max_bytes`.
+    fn turn(&mut self, max_bytes: usize) -> TurnEnd {
+        let mut ended = self.receive_all();
         if self.state.has_work() {
-            if self.waiting_bytes > most {
-                return Left::Work;
+            if self.waiting_bytes > max_bytes {
+                return TurnEnd::StepsWait;
             }
             self.pulse.beat();
-            self.batch();
+            self.run_batch();
             // Whoever waited in there, by parking, may have taken the wake-up that somebody left for what came meanwhile.
-            ended = self.take_in();
+            ended = self.receive_all();
         }
         if !self.state.has_work() {
             self.waiting_bytes = 0;
         }
         match (self.state.has_work(), ended) {
-            (true, _) => return Left::Work,
-            (false, true) => return Left::Nobody,
+            (true, _) => return TurnEnd::StepsWait,
+            (false, true) => return TurnEnd::Abandoned,
             (false, false) => self.pulse.rest(),
         }
-        Left::Nothing
+        TurnEnd::Idle
     }
 
-    /// Whether nobody is left who could bring more.
-    fn take_in(&mut self) -> bool {
+    /// Takes in all commands that have come. Whether nobody is left who could send more.
+    fn receive_all(&mut self) -> bool {
         loop {
             match self.inbox.try_recv() {
                 Ok(command) => {
@@ -73,15 +74,16 @@ impl Core {
         }
     }
 
-    fn batch(&mut self) {
+    /// Gathers a batch of what waits, runs its rows, commits their tokens and hands out the replies.
+    fn run_batch(&mut self) {
         let Self { state, backend, metrics, .. } = self;
         let started = Instant::now();
         let mut batch = state.gather(started);
         if batch.steps.is_empty() {
             return;
         }
-        let taken = batch.steps.iter().map(|taken| taken.weight).fold(0, usize::saturating_add);
-        self.waiting_bytes = self.waiting_bytes.saturating_sub(taken);
+        let weight = batch.steps.iter().map(|step| step.weight).fold(0, usize::saturating_add);
+        self.waiting_bytes = self.waiting_bytes.saturating_sub(weight);
         metrics.batch_steps.record(batch.steps.len() as f64);
         metrics.batch_rows.record(batch.rows as f64);
         if batch.rows > 0 {
@@ -97,7 +99,7 @@ impl Core {
 }
 
 /// What lies at the desk.
-enum OnDesk {
+enum DeskState {
     Core(Box<Core>),
     /// Somebody panicked at it. The engine's own thread ends with the same.
     Broken(Box<dyn Any + Send>),
@@ -105,7 +107,7 @@ enum OnDesk {
 }
 
 /// Where the core lies when nobody runs it.
-pub(super) struct Desk(Mutex<OnDesk>);
+pub(super) struct Desk(Mutex<DeskState>);
 
 impl fmt::Debug for Desk {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -115,13 +117,13 @@ impl fmt::Debug for Desk {
 
 impl Desk {
     pub(super) fn new(core: Core) -> Self {
-        Self(Mutex::new(OnDesk::Core(Box::new(core))))
+        Self(Mutex::new(DeskState::Core(Box::new(core))))
     }
 
     /// One at which nothing is run, for tests of what is left there.
     #[cfg(test)]
     pub(super) fn empty() -> Self {
-        Self(Mutex::new(OnDesk::Ended))
+        Self(Mutex::new(DeskState::Ended))
     }
 
     /// Drives the engine on this thread, which sleeps until it is unparked whenever nothing is left to do.
@@ -131,14 +133,14 @@ impl Desk {
     pub(super) fn drive(&self) {
         loop {
             // The lock is given back before this thread sleeps.
-            let left = turn(&mut self.lock(), usize::MAX);
-            match left {
-                Some(Left::Work) => {}
-                Some(Left::Nothing) => std::thread::park(),
-                Some(Left::Nobody) | None => break,
+            let end = turn(&mut self.lock(), usize::MAX);
+            match end {
+                Some(TurnEnd::StepsWait) => {}
+                Some(TurnEnd::Idle) => std::thread::park(),
+                Some(TurnEnd::Abandoned) | None => break,
             }
         }
-        if let OnDesk::Broken(panic) = std::mem::replace(&mut *self.lock(), OnDesk::Ended) {
+        if let DeskState::Broken(panic) = std::mem::replace(&mut *self.lock(), DeskState::Ended) {
             resume_unwind(panic);
         }
     }
@@ -146,27 +148,27 @@ impl Desk {
     /// Runs what waits on this thread if nobody else is at it and it is little: others may have left large steps there. Whether
     /// the engine's own thread has to look all the same.
     pub(super) fn run_here(&self) -> bool {
-        let mut place = match self.0.try_lock() {
-            Ok(place) => place,
+        let mut state = match self.0.try_lock() {
+            Ok(state) => state,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => return true,
         };
-        turn(&mut place, HERE_BYTES) != Some(Left::Nothing)
+        turn(&mut state, RUN_HERE_BYTES) != Some(TurnEnd::Idle)
     }
 
-    fn lock(&self) -> MutexGuard<'_, OnDesk> {
+    fn lock(&self) -> MutexGuard<'_, DeskState> {
         // No panic leaves a turn.
         lock(&self.0)
     }
 }
 
 /// One turn; `None` when there is nothing to run. After a panic the core is gone, and with it every stream's end of its replies.
-fn turn(place: &mut OnDesk, most: usize) -> Option<Left> {
-    let OnDesk::Core(core) = place else { return None };
-    match catch_unwind(AssertUnwindSafe(|| core.turn(most))) {
+fn turn(state: &mut DeskState, max_bytes: usize) -> Option<TurnEnd> {
+    let DeskState::Core(core) = state else { return None };
+    match catch_unwind(AssertUnwindSafe(|| core.turn(max_bytes))) {
         Ok(left) => Some(left),
         Err(panic) => {
-            *place = OnDesk::Broken(panic);
+            *state = DeskState::Broken(panic);
             None
         }
     }

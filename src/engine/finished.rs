@@ -1,7 +1,7 @@
 //! A step from when its rows have run until it is answered: what it changes in its stream, what is recorded of it, and its reply.
 
 use super::admission::InFlight;
-use super::batch::Taken;
+use super::batch::BatchedStep;
 use super::commit::{Results, finish};
 use super::complaint::complain;
 use super::memory;
@@ -46,8 +46,8 @@ impl Worked {
 
 impl Stream {
     /// Commits what came of a step's rows.
-    pub(super) fn finish(&mut self, taken: Taken, results: &mut Results) -> Finished {
-        let Taken { stream, mut step, open, plan, permits, .. } = taken;
+    pub(super) fn finish(&mut self, batched: BatchedStep, results: &mut Results) -> Finished {
+        let BatchedStep { stream, mut step, open, plan, permits, .. } = batched;
         open.iter()
             .filter_map(|opened| opened.result.as_ref().err())
             .for_each(|error| self.origin.model.open_failed(error.label()));

@@ -1,6 +1,6 @@
 //! The masks of rows whose texts have to match a grammar, and what is drafted behind them.
 
-use super::batch::Taken;
+use super::batch::BatchedStep;
 use super::draft::Branch;
 use super::finished::Finished;
 use super::state::{Stream, StreamId};
@@ -14,11 +14,11 @@ use std::collections::HashMap;
 
 /// Masks the rows of works that are going to be done, beside the masks that their worker sent. A work whose masks cannot be had
 /// is not done. Says whether there were any.
-pub(super) fn fill(steps: &mut [Taken], streams: &HashMap<StreamId, Stream>) -> bool {
+pub(super) fn fill(steps: &mut [BatchedStep], streams: &HashMap<StreamId, Stream>) -> bool {
     let (mut places, mut wanted) = (Vec::new(), Vec::new());
-    for (at, taken) in steps.iter().enumerate() {
-        let Some(stream) = streams.get(&taken.stream) else { continue };
-        for (work, asked) in taken.step.work.iter().enumerate().filter(|(work, _)| taken.plan[*work].is_ok()) {
+    for (at, batched) in steps.iter().enumerate() {
+        let Some(stream) = streams.get(&batched.stream) else { continue };
+        for (work, asked) in batched.step.work.iter().enumerate().filter(|(work, _)| batched.plan[*work].is_ok()) {
             let sequence = asked.sequence_id.and_then(|id| stream.table.get(id));
             let Some((sequence, text)) = sequence.and_then(|sequence| Some((sequence, sequence.text()?))) else {
                 continue;
@@ -32,16 +32,16 @@ pub(super) fn fill(steps: &mut [Taken], streams: &HashMap<StreamId, Stream>) -> 
         return false;
     }
     for ((at, work, vocab_size), masks) in places.into_iter().zip(masks(wanted)) {
-        let taken = &mut steps[at];
+        let batched = &mut steps[at];
         match masks {
-            Ok(masks) => taken.step.work[work].masks = taken.step.work[work].masks.and(&masks, vocab_size),
+            Ok(masks) => batched.step.work[work].masks = batched.step.work[work].masks.and(&masks, vocab_size),
             Err(trouble) => {
                 let status = match trouble {
                     Trouble::TooComplex(_) => RowStatus::GrammarTooComplex,
                     Trouble::NotYet => RowStatus::DeadlineExceeded,
                     Trouble::Fault(_) => RowStatus::Internal,
                 };
-                taken.plan[work] = Err(RowFailure::new(status, format!("params.grammar: {trouble}")));
+                batched.plan[work] = Err(RowFailure::new(status, format!("params.grammar: {trouble}")));
             }
         }
     }

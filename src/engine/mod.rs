@@ -54,13 +54,13 @@ use std::thread::{JoinHandle, Thread};
 use step::{Open, Step, StepReply};
 use tokio::sync::mpsc;
 
-/// Steps that are worth at most this, with all that waits, are run by whoever hands them over: some 0.1 ms of work, about what waking the engine and
-/// being woken by it takes. Larger ones gain nothing: measured, with 64 rows of 128,256.
-const HERE_BYTES: usize = crate::backend::ALONE_BYTES;
+/// A step is run by whoever hands it over, if it and all that waits are worth at most this: some 0.1 ms of work, about what waking the
+/// engine and being woken by it takes. Larger ones gain nothing: measured, with 64 rows of 128,256.
+const RUN_HERE_BYTES: usize = crate::backend::ALONE_BYTES;
 
 /// Messages up to this size hold references to rows, or small ones. A larger one is likely followed by the next, which is read while
 /// the engine's thread runs the first.
-const HERE_MESSAGE_BYTES: usize = 64 << 10;
+const RUN_HERE_MESSAGE_BYTES: usize = 64 << 10;
 
 /// Starts engines.
 #[derive(Debug)]
@@ -87,15 +87,15 @@ impl Engine {
             .name("croupier-engine".to_owned())
             .spawn(move || own.drive())
             .expect("a thread for the engine");
-        let line = Arc::new(Line { commands: Some(commands), desk, thread: thread.thread().clone() });
-        (Handle { line, admission, streams: Arc::new(AtomicU64::new(0)), pulse, runs_anywhere }, thread)
+        let link = Arc::new(EngineLink { commands: Some(commands), desk, thread: thread.thread().clone() });
+        (Handle { link, admission, streams: Arc::new(AtomicU64::new(0)), pulse, runs_anywhere }, thread)
     }
 }
 
 /// The engine as others see it.
 #[derive(Debug, Clone)]
 pub struct Handle {
-    line: Arc<Line>,
+    link: Arc<EngineLink>,
     admission: Arc<Admission>,
     streams: Arc<AtomicU64>,
     pulse: Pulse,
@@ -103,24 +103,24 @@ pub struct Handle {
     runs_anywhere: bool,
 }
 
-/// The way to the engine.
+/// How commands reach the engine, and who runs it.
 #[derive(Debug)]
-struct Line {
+struct EngineLink {
     /// `None` when this is dropped, which the engine's thread must see before it looks.
     commands: Option<thread_channel::Sender<Command>>,
     desk: Arc<Desk>,
     thread: Thread,
 }
 
-impl Line {
-    /// Leaves a command at the desk. Somebody has to look then.
-    fn leave(&self, command: Command) -> Result<(), Error> {
+impl EngineLink {
+    /// Sends a command, and wakes nobody: the caller has to run the engine then, or to unpark its thread.
+    fn send_quietly(&self, command: Command) -> Result<(), Error> {
         let commands = self.commands.as_ref().ok_or(Error::EngineStopped)?;
         commands.send(command).map_err(|_| Error::EngineStopped)
     }
 }
 
-impl Drop for Line {
+impl Drop for EngineLink {
     fn drop(&mut self) {
         drop(self.commands.take());
         self.thread.unpark();
@@ -241,14 +241,14 @@ impl Handle {
     }
 
     fn send(&self, command: Command) -> Result<(), Error> {
-        self.line.leave(command)?;
-        self.line.thread.unpark();
+        self.link.send_quietly(command)?;
+        self.link.thread.unpark();
         Ok(())
     }
 
     /// Whether a step is worth no wake-up, and its thread is not missed for as long.
     fn may_run_here(&self, queued: &Queued) -> bool {
-        self.runs_anywhere && queued.step.message_bytes <= HERE_MESSAGE_BYTES && queued.weight <= HERE_BYTES
+        self.runs_anywhere && queued.step.message_bytes <= RUN_HERE_MESSAGE_BYTES && queued.weight <= RUN_HERE_BYTES
     }
 }
 
@@ -297,7 +297,7 @@ impl StreamHandle {
         if queued.step.open.iter().any(Open::takes_long) {
             self.takes_long.store(true, Ordering::Relaxed);
         }
-        let queued = if self.takes_long.load(Ordering::Relaxed) { queued.not_here() } else { queued };
+        let queued = if self.takes_long.load(Ordering::Relaxed) { queued.for_engine_thread() } else { queued };
         Ok(Admitted { queued, held })
     }
 
@@ -314,10 +314,10 @@ impl StreamHandle {
         if !self.engine.may_run_here(&queued) {
             return self.queue(queued);
         }
-        let line = &self.engine.line;
-        line.leave(Command::Step { stream: self.stream, queued: Box::new(queued) })?;
-        if line.desk.run_here() {
-            line.thread.unpark();
+        let link = &self.engine.link;
+        link.send_quietly(Command::Step { stream: self.stream, queued: Box::new(queued) })?;
+        if link.desk.run_here() {
+            link.thread.unpark();
         }
         Ok(())
     }

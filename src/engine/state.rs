@@ -10,7 +10,7 @@ use super::complaint::Origin;
 use super::plan::ENTRY_TIME_BYTES;
 use super::step::{Open, Step, StepReply, Work};
 use super::verify::Lottery;
-use super::{HERE_BYTES, grammar};
+use super::{RUN_HERE_BYTES, grammar};
 use crate::backend::Backend;
 use crate::limits::Limits;
 use crate::metrics::{Metrics, Stage};
@@ -50,7 +50,7 @@ pub(super) struct StreamSpec {
 pub(super) struct Queued {
     pub(super) step: Step,
     pub(super) permits: StepPermits,
-    /// What it is worth in bytes of whole rows, by the time that it takes, for who may run it ([`HERE_BYTES`]).
+    /// The time that it takes, in bytes of whole rows that take as long: decides who may run it ([`RUN_HERE_BYTES`]).
     pub(super) weight: usize,
 }
 
@@ -63,12 +63,12 @@ impl Queued {
         let is_long = step.work.iter().any(Work::is_score) || open.iter().any(Open::takes_long);
         let step = Step { open, ..step };
         let queued = Self { weight: step.time_bytes(), step, permits };
-        if is_long { queued.not_here() } else { queued }
+        if is_long { queued.for_engine_thread() } else { queued }
     }
 
-    /// The same, which takes longer than its rows tell: it is left to the engine's thread.
-    pub(super) fn not_here(self) -> Self {
-        Self { weight: self.weight.max(HERE_BYTES + 1), ..self }
+    /// The same, left to the engine's thread, since it takes longer than its rows tell.
+    pub(super) fn for_engine_thread(self) -> Self {
+        Self { weight: self.weight.max(RUN_HERE_BYTES + 1), ..self }
     }
 
     /// Counts what sequences know of tokens, which every top-n row goes through as a whole row does, however short it is.
@@ -171,7 +171,7 @@ impl State {
     /// Runs a batch's rows on the backend.
     pub(super) fn run(&mut self, batch: &mut Batch, backend: &mut dyn Backend) {
         let asked = Instant::now();
-        if batch.mask(&self.streams) {
+        if batch.fill_masks(&self.streams) {
             self.metrics.grammar_wait.record(asked.elapsed());
         }
         batch.run(&self.streams, &mut self.lottery, backend);
@@ -179,14 +179,14 @@ impl State {
 
     /// Commits a batch's tokens and hands out its replies; those last that say what a grammar forces next, which takes a while.
     pub(super) fn commit(&mut self, batch: Batch, now: Instant) {
-        let (mut results, started) = (batch.results, batch.now);
+        let (mut results, started) = (batch.results, batch.gathered);
         let (mut later, mut waiting) = (Vec::new(), HashSet::new());
-        for taken in batch.steps {
-            let Some(stream) = self.streams.get_mut(&taken.stream) else {
-                results.skip(&taken.plan);
+        for step in batch.steps {
+            let Some(stream) = self.streams.get_mut(&step.stream) else {
+                results.skip(&step.plan);
                 continue;
             };
-            let finished = stream.finish(taken, &mut results);
+            let finished = stream.finish(step, &mut results);
             // Replies of a stream go out in order.
             if waiting.contains(&finished.stream) || stream.drafts_by_grammar(&finished) {
                 waiting.insert(finished.stream);

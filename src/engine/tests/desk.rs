@@ -10,15 +10,15 @@ use std::thread::ThreadId;
 
 /// Says which threads drive it, and is lost at will.
 #[derive(Debug, Clone)]
-struct Told {
+struct SpyBackend {
     anywhere: bool,
     is_lost: bool,
     threads: Arc<Mutex<Vec<ThreadId>>>,
-    /// Those that drove it with a row of more than `HERE_BYTES`.
+    /// Those that drove it with a row of more than `RUN_HERE_BYTES`.
     at_large: Arc<Mutex<Vec<ThreadId>>>,
 }
 
-impl Told {
+impl SpyBackend {
     fn new() -> Self {
         Self { anywhere: true, is_lost: false, threads: Arc::default(), at_large: Arc::default() }
     }
@@ -28,7 +28,7 @@ impl Told {
     }
 }
 
-impl Backend for Told {
+impl Backend for SpyBackend {
     fn info(&self) -> BackendInfo {
         CpuBackend::new(1).info()
     }
@@ -40,7 +40,7 @@ impl Backend for Told {
     fn run(&mut self, jobs: &[RowJob<'_>]) -> Vec<RowResult> {
         let here = std::thread::current().id();
         self.threads.lock().expect("no panic").push(here);
-        if jobs.iter().any(|job| job.logits.byte_len() > HERE_BYTES) {
+        if jobs.iter().any(|job| job.logits.byte_len() > RUN_HERE_BYTES) {
             self.at_large.lock().expect("no panic").push(here);
         }
         if self.is_lost {
@@ -63,18 +63,18 @@ fn start(backend: impl Backend + 'static) -> (Handle, StreamHandle, std::thread:
 }
 
 /// The engine's thread looks at a new stream, so it may be at the desk for a moment.
-fn until_run_here(told: &Told, stream: &mut StreamHandle) {
-    until_run_here_from(1, told, stream);
+fn until_run_here(spy: &SpyBackend, stream: &mut StreamHandle) {
+    until_run_here_from(1, spy, stream);
 }
 
-fn until_run_here_from(first: u64, told: &Told, stream: &mut StreamHandle) {
+fn until_run_here_from(first: u64, spy: &SpyBackend, stream: &mut StreamHandle) {
     let here = std::thread::current().id();
-    told.threads();
+    spy.threads();
     let started = std::time::Instant::now();
     for id in first.. {
         submit(stream, step(id, vec![], &[1]), if id == 1 { opens(&[1]) } else { vec![] }).expect("room");
         assert_eq!(stream.replies.blocking_recv().expect("a reply").id, id);
-        if told.threads() == [here] {
+        if spy.threads() == [here] {
             return;
         }
         assert!(started.elapsed().as_secs() < 60, "never run here");
@@ -84,22 +84,22 @@ fn until_run_here_from(first: u64, told: &Told, stream: &mut StreamHandle) {
 
 #[test]
 fn a_small_step_is_run_by_whoever_brings_it() {
-    let told = Told::new();
-    let (_handle, mut stream, _thread) = start(told.clone());
-    until_run_here(&told, &mut stream);
+    let spy = SpyBackend::new();
+    let (_handle, mut stream, _thread) = start(spy.clone());
+    until_run_here(&spy, &mut stream);
 }
 
 #[test]
 fn a_large_message_and_a_backend_that_stays_where_it_is_go_to_the_engines_thread() {
-    for (anywhere, message_bytes) in [(true, HERE_MESSAGE_BYTES + 1), (false, 0)] {
-        let told = Told { anywhere, ..Told::new() };
-        let (_handle, mut stream, thread) = start(told.clone());
+    for (anywhere, message_bytes) in [(true, RUN_HERE_MESSAGE_BYTES + 1), (false, 0)] {
+        let spy = SpyBackend { anywhere, ..SpyBackend::new() };
+        let (_handle, mut stream, thread) = start(spy.clone());
         for id in 1..100 {
             let open = if id == 1 { opens(&[1]) } else { vec![] };
             submit(&stream, Step { message_bytes, ..step(id, vec![], &[1]) }, open).expect("room");
             stream.replies.blocking_recv().expect("a reply");
         }
-        assert_eq!(told.threads(), vec![thread.thread().id(); 99], "{anywhere} {message_bytes}");
+        assert_eq!(spy.threads(), vec![thread.thread().id(); 99], "{anywhere} {message_bytes}");
     }
 }
 
@@ -108,17 +108,17 @@ fn leave(stream: &StreamHandle, step: Step) {
     let place = stream.place(step.message_bytes).expect("room");
     let Admitted { queued, .. } = stream.admit(place, step, vec![].into_iter()).expect("room");
     let left = Command::Step { stream: stream.stream, queued: Box::new(queued) };
-    stream.engine.line.leave(left).expect("the engine runs");
+    stream.engine.link.send_quietly(left).expect("the engine runs");
 }
 
 /// Who brings a small step finds what others have left, before the engine's thread has come for it.
 #[test]
 fn large_steps_that_others_left_are_run_by_the_engines_thread() {
-    let told = Told::new();
-    let (handle, mut stream, thread) = start(told.clone());
-    until_run_here(&told, &mut stream);
-    let vocab_size = (HERE_BYTES / size_of::<f32>() + 1) as u32;
-    let row = || LogitsBlock::new(vec![0; HERE_BYTES + 4].into(), Dtype::F32, vocab_size, 0).expect("one row");
+    let spy = SpyBackend::new();
+    let (handle, mut stream, thread) = start(spy.clone());
+    until_run_here(&spy, &mut stream);
+    let vocab_size = (RUN_HERE_BYTES / size_of::<f32>() + 1) as u32;
+    let row = || LogitsBlock::new(vec![0; RUN_HERE_BYTES + 4].into(), Dtype::F32, vocab_size, 0).expect("one row");
     for id in (1_000_000..1_000_040).step_by(2) {
         leave(&stream, Step { logits: row(), ..step(id, vec![], &[1]) });
         submit(&stream, step(id + 1, vec![], &[]), vec![]).expect("room");
@@ -126,21 +126,21 @@ fn large_steps_that_others_left_are_run_by_the_engines_thread() {
             assert_eq!(stream.replies.blocking_recv().expect("a reply").id, id);
         }
     }
-    assert_eq!(*told.at_large.lock().expect("no panic"), vec![thread.thread().id(); 20]);
+    assert_eq!(*spy.at_large.lock().expect("no panic"), vec![thread.thread().id(); 20]);
     // Then small ones are run here as before, also when a large one went with its stream.
     let permit = Arc::new(handle.admit_stream().expect("room"));
     let gone = handle.open_stream(permit, Metrics::noop().model("test"), 1).expect("a stream");
     leave(&gone, Step { logits: row(), ..step(1, vec![], &[1]) });
     drop(gone);
-    until_run_here_from(2_000_000, &told, &mut stream);
+    until_run_here_from(2_000_000, &spy, &mut stream);
 }
 
 /// However small its rows are, on the stream that brings it and on one that finds it.
 #[test]
 fn what_takes_longer_than_its_rows_tell_is_run_by_the_engines_thread() {
-    let told = Told::new();
-    let (handle, mut stream, thread) = start(told.clone());
-    until_run_here(&told, &mut stream);
+    let spy = SpyBackend::new();
+    let (handle, mut stream, thread) = start(spy.clone());
+    until_run_here(&spy, &mut stream);
     let score =
         || Score { tokens: vec![0], logprobs: LogprobsParams { top_n: 1, mode: LogprobsMode::Raw, token_ids: vec![] } };
     let scores = |id| {
@@ -152,10 +152,10 @@ fn what_takes_longer_than_its_rows_tell_is_run_by_the_engines_thread() {
         submit(&stream, scores(id), vec![]).expect("room");
         stream.replies.blocking_recv().expect("a reply");
         leave(&stream, scores(id + 1));
-        stream.engine.line.desk.run_here().then(|| stream.engine.line.thread.unpark());
+        stream.engine.link.desk.run_here().then(|| stream.engine.link.thread.unpark());
         stream.replies.blocking_recv().expect("a reply");
     }
-    assert_eq!(told.threads(), vec![thread.thread().id(); 40]);
+    assert_eq!(spy.threads(), vec![thread.thread().id(); 40]);
     // Any step of a stream with such a sequence: which ones are of it is known only later.
     let permit = Arc::new(handle.admit_stream().expect("room"));
     let mut other = handle.open_stream(permit, Metrics::noop().model("test"), 2).expect("a stream");
@@ -164,16 +164,16 @@ fn what_takes_longer_than_its_rows_tell_is_run_by_the_engines_thread() {
         submit(&other, step(id, vec![], &[1]), if id == 1 { vec![open] } else { vec![] }).expect("room");
         other.replies.blocking_recv().expect("a reply");
     }
-    assert_eq!(told.threads(), vec![thread.thread().id(); 40]);
-    until_run_here_from(2_000_000, &told, &mut stream);
+    assert_eq!(spy.threads(), vec![thread.thread().id(); 40]);
+    until_run_here_from(2_000_000, &spy, &mut stream);
 }
 
 /// A row of a list costs by its tokens, and by all that its sequence knows of tokens.
 #[test]
 fn short_lists_are_run_here_unless_their_sequences_know_much() {
-    let told = Told::new();
-    let (_handle, mut stream, thread) = start(told.clone());
-    until_run_here(&told, &mut stream);
+    let spy = SpyBackend::new();
+    let (_handle, mut stream, thread) = start(spy.clone());
+    until_run_here(&spy, &mut stream);
     let vocab_size = 1 << 16;
     let banned = |count: u32| {
         let ban = move |params: &mut SamplingParams| params.banned_token_ids = (1..=count).collect();
@@ -191,14 +191,14 @@ fn short_lists_are_run_here_unless_their_sequences_know_much() {
     {
         let first = 1_000_000 * (at as u64 + 1);
         let expected = if here { std::thread::current().id() } else { thread.thread().id() };
-        until_run_here_from(first, &told, &mut stream);
+        until_run_here_from(first, &spy, &mut stream);
         for turn in 0..1000 {
             // The one that opens it, and others.
             let open = if turn == 0 { vec![banned(bans)] } else { vec![] };
             submit(&stream, listed(first + 900_000 + turn, tokens), open).expect("room");
             let reply = stream.replies.blocking_recv().expect("a reply");
             assert_eq!(statuses(&reply), [None], "{:?}", reply.work);
-            let ran = told.threads();
+            let ran = spy.threads();
             // The engine's thread may be at the desk for a moment, and runs a short one then.
             if here && ran != [expected] {
                 assert!(turn < 999, "{bans} bans and {tokens} tokens never ran here");
@@ -218,8 +218,8 @@ fn short_lists_are_run_here_unless_their_sequences_know_much() {
 /// Steps from many threads at once: none is lost, whoever runs it.
 #[test]
 fn no_step_is_left_lying() {
-    let told = Told::new();
-    let (handle, stream, thread) = start(told.clone());
+    let spy = SpyBackend::new();
+    let (handle, stream, thread) = start(spy.clone());
     drop(stream);
     std::thread::scope(|scope| {
         for _ in 0..4 {
@@ -228,7 +228,7 @@ fn no_step_is_left_lying() {
                 let mut stream = handle.open_stream(permit, Metrics::noop().model("test"), 2).expect("a stream");
                 for id in 1..=2_000 {
                     let open = if id == 1 { opens(&[1]) } else { vec![] };
-                    let message_bytes = if id % 3 == 0 { HERE_MESSAGE_BYTES + 1 } else { 0 };
+                    let message_bytes = if id % 3 == 0 { RUN_HERE_MESSAGE_BYTES + 1 } else { 0 };
                     submit(&stream, Step { message_bytes, ..step(id, vec![], &[1]) }, open).expect("room");
                     let reply = stream.replies.blocking_recv().expect("a reply");
                     assert_eq!((reply.id, statuses(&reply)), (id, vec![None]));
@@ -236,7 +236,7 @@ fn no_step_is_left_lying() {
             });
         }
     });
-    let threads = told.threads();
+    let threads = spy.threads();
     assert!(threads.contains(&thread.thread().id()) && threads.iter().any(|&id| id != thread.thread().id()));
     // The last handle ends the engine, though nobody unparks it for a step.
     drop(handle);
@@ -245,8 +245,8 @@ fn no_step_is_left_lying() {
 
 #[test]
 fn a_device_lost_elsewhere_ends_the_engines_thread_with_it() {
-    let told = Told { is_lost: true, ..Told::new() };
-    let (handle, mut stream, thread) = start(told.clone());
+    let spy = SpyBackend { is_lost: true, ..SpyBackend::new() };
+    let (handle, mut stream, thread) = start(spy.clone());
     let _ = submit(&stream, step(1, vec![], &[1]), opens(&[1]));
     assert!(stream.replies.blocking_recv().is_none(), "no answer from a broken device");
     assert!(thread.join().expect_err("it panics too").is::<DeviceLost>());

@@ -113,8 +113,8 @@ fn handle_of(limits: &Limits) -> (Handle, thread_channel::Receiver<Command>) {
     let (commands, inbox) = thread_channel::channel();
     let admission = Arc::new(Admission::new(limits, &Metrics::noop()));
     let (desk, thread) = (Arc::new(Desk::empty()), std::thread::current());
-    let line = Arc::new(Line { commands: Some(commands), desk, thread });
-    let handle = Handle { line, admission, streams: Arc::default(), pulse: Pulse::new(), runs_anywhere: false };
+    let link = Arc::new(EngineLink { commands: Some(commands), desk, thread });
+    let handle = Handle { link, admission, streams: Arc::default(), pulse: Pulse::new(), runs_anywhere: false };
     (handle, inbox)
 }
 
