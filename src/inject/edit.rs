@@ -8,7 +8,7 @@
 
 use super::shared;
 use super::written::entry_lines;
-use super::yaml::{self, Mistake, Node, Stretch, What};
+use super::yaml::{self, Mistake, Node, NodeKind, Stretch};
 
 /// A step of a path into a document.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -135,11 +135,11 @@ impl<'a> Editor<'a> {
                 length => Ok(Edit { at: place.start, remove: length, text: inside }),
             };
         }
-        match (&node.what, addition) {
-            (What::Map(entries), Addition::Entries(_)) if self.is_in_line(node) => {
+        match (&node.kind, addition) {
+            (NodeKind::Map(entries), Addition::Entries(_)) if self.is_in_line(node) => {
                 Ok(in_line(node.place.start + 1, addition, entries.is_empty()))
             }
-            (What::List(items), Addition::Items(at, _)) if self.is_in_line(node) => {
+            (NodeKind::List(items), Addition::Items(at, _)) if self.is_in_line(node) => {
                 Ok(match at.checked_sub(1).and_then(|before| items.get(before)) {
                     Some(before) => {
                         Edit { at: before.place.end, remove: 0, text: ", ".to_owned() + &addition.in_line() }
@@ -147,11 +147,11 @@ impl<'a> Editor<'a> {
                     None => in_line(node.place.start + 1, addition, items.is_empty()),
                 })
             }
-            (What::Map(entries), Addition::Entries(new)) if !entries.is_empty() => {
+            (NodeKind::Map(entries), Addition::Entries(new)) if !entries.is_empty() => {
                 let lines = new.iter().flat_map(|(key, value)| entry_lines(&key_text(key), value)).collect();
                 Ok(self.in_map(&entries[0], lines))
             }
-            (What::List(items), Addition::Items(at, new)) if !items.is_empty() => {
+            (NodeKind::List(items), Addition::Items(at, new)) if !items.is_empty() => {
                 self.in_list(items, *at, new.iter().flat_map(Node::item_lines).collect())
             }
             _ => unusual("something else stands where a map or a list should be"),
@@ -163,7 +163,7 @@ impl<'a> Editor<'a> {
     fn instead(&self, node: &Node, value: &Node) -> Edit {
         let Stretch { start, column, .. } = node.place;
         let end = start + self.text[start..self.end(node)].trim_end().len();
-        let in_line = matches!(node.what, What::Scalar { .. }) || self.is_in_line(node);
+        let in_line = matches!(node.kind, NodeKind::Scalar { .. }) || self.is_in_line(node);
         let lines = if in_line { vec![value.in_line()] } else { value.lines() };
         let next_line = format!("{}{}", self.line_end(), " ".repeat(column));
         Edit { at: start, remove: end - start, text: lines.join(&next_line) }
@@ -175,9 +175,9 @@ impl<'a> Editor<'a> {
     }
 
     fn is_in_line(&self, node: &Node) -> bool {
-        let first = match &node.what {
-            What::List(items) => items.first(),
-            What::Map(entries) => entries.first().map(|(key, _)| key),
+        let first = match &node.kind {
+            NodeKind::List(items) => items.first(),
+            NodeKind::Map(entries) => entries.first().map(|(key, _)| key),
             _ => None,
         };
         // Before what is in it stands its own bracket: that of a block's first item may begin the block.
@@ -188,7 +188,7 @@ impl<'a> Editor<'a> {
     /// Behind the first entry where that is one short line, else before it.
     fn in_map(&self, (key, value): &(Node, Node), lines: Vec<String>) -> Edit {
         let line_end = self.text[key.place.start..].find('\n').map(|length| key.place.start + length + 1);
-        let one_line = matches!(value.what, What::Scalar { .. })
+        let one_line = matches!(value.kind, NodeKind::Scalar { .. })
             && !self.text[value.place.start..].starts_with(['|', '>', '&', '!']);
         match line_end {
             Some(at) if one_line && value.place.end < at && !value.is_null() => self.block(at, key.place.column, lines),
@@ -211,10 +211,10 @@ impl<'a> Editor<'a> {
 
     /// Where the last thing in a node ends.
     fn end(&self, node: &Node) -> usize {
-        let last = match &node.what {
+        let last = match &node.kind {
             _ if self.is_in_line(node) => None,
-            What::List(items) => items.last(),
-            What::Map(entries) => entries.last().map(|(_, value)| value),
+            NodeKind::List(items) => items.last(),
+            NodeKind::Map(entries) => entries.last().map(|(_, value)| value),
             _ => None,
         };
         last.map_or(node.place.end, |last| self.end(last))
@@ -297,11 +297,11 @@ fn find<'n>(root: &'n Node, path: &[Step]) -> Option<&'n Node> {
 }
 
 fn find_mut<'n>(root: &'n mut Node, path: &[Step]) -> Option<&'n mut Node> {
-    path.iter().try_fold(root, |node, step| match (step, &mut node.what) {
-        (Step::Key(key), What::Map(entries)) => {
+    path.iter().try_fold(root, |node, step| match (step, &mut node.kind) {
+        (Step::Key(key), NodeKind::Map(entries)) => {
             entries.iter_mut().find(|(known, _)| known.text() == Some(*key)).map(|(_, value)| value)
         }
-        (Step::Item(at), What::List(items)) => items.get_mut(*at),
+        (Step::Item(at), NodeKind::List(items)) => items.get_mut(*at),
         _ => None,
     })
 }
@@ -313,14 +313,17 @@ fn put(node: &mut Node, addition: &Addition) {
         return;
     }
     if node.is_null() {
-        node.what =
-            if matches!(addition, Addition::Items(..)) { What::List(Vec::new()) } else { What::Map(Vec::new()) };
+        node.kind = if matches!(addition, Addition::Items(..)) {
+            NodeKind::List(Vec::new())
+        } else {
+            NodeKind::Map(Vec::new())
+        };
     }
-    match (&mut node.what, addition) {
-        (What::Map(known), Addition::Entries(new)) => {
+    match (&mut node.kind, addition) {
+        (NodeKind::Map(known), Addition::Entries(new)) => {
             known.extend(new.iter().map(|(key, value)| (Node::string(key), value.clone())));
         }
-        (What::List(known), Addition::Items(at, new)) => {
+        (NodeKind::List(known), Addition::Items(at, new)) => {
             let at = (*at).min(known.len());
             drop(known.splice(at..at, new.iter().cloned()));
         }
@@ -339,15 +342,15 @@ pub(super) fn says(text: &str, meant: &[Node]) -> bool {
 impl Node {
     /// With the entries of each map in the order of their keys, which means nothing.
     pub(super) fn sorted(&self) -> Node {
-        let what = match &self.what {
-            What::List(items) => What::List(items.iter().map(Node::sorted).collect()),
-            What::Map(entries) => {
+        let kind = match &self.kind {
+            NodeKind::List(items) => NodeKind::List(items.iter().map(Node::sorted).collect()),
+            NodeKind::Map(entries) => {
                 let mut entries: Vec<_> = entries.iter().map(|(key, value)| (key.clone(), value.sorted())).collect();
                 entries.sort_by(|a, b| a.0.text().cmp(&b.0.text()));
-                What::Map(entries)
+                NodeKind::Map(entries)
             }
             other => other.clone(),
         };
-        Node { what, place: self.place, anchor: self.anchor }
+        Node { kind, place: self.place, anchor: self.anchor }
     }
 }

@@ -4,7 +4,7 @@
 //! programs differ in whether it or a key beside it counts.
 
 use super::edit::Step;
-use super::yaml::{Mistake, Node, What};
+use super::yaml::{Mistake, Node, NodeKind};
 use std::collections::BTreeMap;
 
 /// The key that brings entries of other maps along.
@@ -13,14 +13,14 @@ const MERGE: &str = "<<";
 /// The anchors that have aliases, each with the line of the first one.
 pub(super) fn aliases(root: &Node) -> BTreeMap<usize, usize> {
     fn collect(node: &Node, found: &mut BTreeMap<usize, usize>) {
-        match &node.what {
-            What::Scalar { .. } => {}
-            What::List(items) => items.iter().for_each(|item| collect(item, found)),
-            What::Map(entries) => entries.iter().for_each(|(key, value)| {
+        match &node.kind {
+            NodeKind::Scalar { .. } => {}
+            NodeKind::List(items) => items.iter().for_each(|item| collect(item, found)),
+            NodeKind::Map(entries) => entries.iter().for_each(|(key, value)| {
                 collect(key, found);
                 collect(value, found);
             }),
-            What::Alias(anchor, _) => _ = found.entry(*anchor).or_insert(node.place.line),
+            NodeKind::Alias(anchor, _) => _ = found.entry(*anchor).or_insert(node.place.line),
         }
     }
     let mut found = BTreeMap::new();
@@ -49,7 +49,7 @@ pub(super) fn unshared<'n>(
 }
 
 fn check_unshared(node: &Node, line: usize, aliases: &BTreeMap<usize, usize>) -> Result<(), Mistake> {
-    if matches!(node.what, What::Alias(..)) {
+    if matches!(node.kind, NodeKind::Alias(..)) {
         let problem = "an alias stands where something has to be added; write it out".to_owned();
         return Err(Mistake { line, problem });
     }

@@ -1,31 +1,31 @@
 //! Parts of YAML as text.
 
-use super::yaml::{Node, What};
+use super::yaml::{Node, NodeKind};
 
 impl Node {
     /// On one line, as JSON, which is YAML too.
     pub(super) fn in_line(&self) -> String {
         let joined = |parts: Vec<String>| parts.join(", ");
-        match &self.what {
-            What::Scalar { text, .. } if !self.is_string() => text.clone(),
-            What::Scalar { text, .. } => quoted(text),
-            What::List(items) => format!("[{}]", joined(items.iter().map(Node::in_line).collect())),
-            What::Map(entries) => {
+        match &self.kind {
+            NodeKind::Scalar { text, .. } if !self.is_string() => text.clone(),
+            NodeKind::Scalar { text, .. } => quoted(text),
+            NodeKind::List(items) => format!("[{}]", joined(items.iter().map(Node::in_line).collect())),
+            NodeKind::Map(entries) => {
                 let entry = |(key, value): &(Node, Node)| format!("{}: {}", key.in_line(), value.in_line());
                 format!("{{{}}}", joined(entries.iter().map(entry).collect()))
             }
-            What::Alias(..) => unreachable!("none is made, and those that are read are not written"),
+            NodeKind::Alias(..) => unreachable!("none is made, and those that are read are not written"),
         }
     }
 
     /// As lines, of a map or a list without indentation, of a scalar one.
     pub(super) fn lines(&self) -> Vec<String> {
-        match &self.what {
-            What::List(items) if !items.is_empty() => items.iter().flat_map(Node::item_lines).collect(),
-            What::Map(entries) if !entries.is_empty() => {
+        match &self.kind {
+            NodeKind::List(items) if !items.is_empty() => items.iter().flat_map(Node::item_lines).collect(),
+            NodeKind::Map(entries) if !entries.is_empty() => {
                 entries.iter().flat_map(|(key, value)| entry_lines(&key.scalar(), value)).collect()
             }
-            What::Scalar { .. } => vec![self.scalar()],
+            NodeKind::Scalar { .. } => vec![self.scalar()],
             _ => vec![self.in_line()],
         }
     }
@@ -48,9 +48,9 @@ impl Node {
 /// As lines of an entry of a map.
 pub(super) fn entry_lines(key: &str, value: &Node) -> Vec<String> {
     let lines = value.lines();
-    let nested = match &value.what {
-        What::List(items) => !items.is_empty(),
-        What::Map(entries) => !entries.is_empty(),
+    let nested = match &value.kind {
+        NodeKind::List(items) => !items.is_empty(),
+        NodeKind::Map(entries) => !entries.is_empty(),
         _ => false,
     };
     if !nested {

@@ -26,8 +26,9 @@ pub(super) struct Stretch {
     pub(super) column: usize,
 }
 
+/// What a node is, and what it holds.
 #[derive(Debug, Clone)]
-pub(super) enum What {
+pub(super) enum NodeKind {
     /// `plain`: without quotes, so that it may be a number, a boolean or null.
     Scalar {
         text: String,
@@ -41,7 +42,7 @@ pub(super) enum What {
 
 #[derive(Debug, Clone)]
 pub(super) struct Node {
-    pub(super) what: What,
+    pub(super) kind: NodeKind,
     pub(super) place: Stretch,
     /// What its aliases know it by: a number that no other node of the text has.
     pub(super) anchor: Option<usize>,
@@ -83,18 +84,18 @@ impl<'a> Reader<'a> {
             return Err(too_deep(place.line));
         }
         let anchor = event.anchor_id();
-        let what = match event {
+        let kind = match event {
             Event::Scalar(text, style, ..) => {
-                What::Scalar { text: text.into_owned(), plain: style == ScalarStyle::Plain }
+                NodeKind::Scalar { text: text.into_owned(), plain: style == ScalarStyle::Plain }
             }
-            Event::SequenceStart(..) => What::List(self.items(&mut place, depth)?),
-            Event::MappingStart(..) => What::Map(self.entries(&mut place, depth)?),
-            Event::Alias(anchor) => What::Alias(anchor, self.meant(anchor, place.line)?),
+            Event::SequenceStart(..) => NodeKind::List(self.items(&mut place, depth)?),
+            Event::MappingStart(..) => NodeKind::Map(self.entries(&mut place, depth)?),
+            Event::Alias(anchor) => NodeKind::Alias(anchor, self.meant(anchor, place.line)?),
             _ => {
                 return Err(Mistake { line: place.line, problem: "nothing stands where a value should be".to_owned() });
             }
         };
-        let node = Node { what, place, anchor };
+        let node = Node { kind, place, anchor };
         if let Some(anchor) = anchor {
             let levels = self.levels(&node);
             if levels > DEEPEST {
@@ -114,11 +115,11 @@ impl<'a> Reader<'a> {
     }
 
     fn levels(&self, node: &Node) -> usize {
-        let inner = match &node.what {
-            What::Scalar { .. } => return 1,
-            What::Alias(anchor, _) => return self.anchored.get(anchor).map_or(1, |(_, levels)| *levels),
-            What::List(items) => items.iter().map(|item| self.levels(item)).max(),
-            What::Map(entries) => entries.iter().map(|(_, value)| self.levels(value)).max(),
+        let inner = match &node.kind {
+            NodeKind::Scalar { .. } => return 1,
+            NodeKind::Alias(anchor, _) => return self.anchored.get(anchor).map_or(1, |(_, levels)| *levels),
+            NodeKind::List(items) => items.iter().map(|item| self.levels(item)).max(),
+            NodeKind::Map(entries) => entries.iter().map(|(_, value)| self.levels(value)).max(),
         };
         1 + inner.unwrap_or_default()
     }
@@ -174,54 +175,54 @@ fn end(span: Span) -> usize {
 }
 
 impl Node {
-    fn made(what: What) -> Self {
-        Self { what, place: Stretch::default(), anchor: None }
+    fn made(kind: NodeKind) -> Self {
+        Self { kind, place: Stretch::default(), anchor: None }
     }
 
     /// A string.
     pub(super) fn string(text: impl Into<String>) -> Self {
-        Self::made(What::Scalar { text: text.into(), plain: false })
+        Self::made(NodeKind::Scalar { text: text.into(), plain: false })
     }
 
     /// A number or a boolean.
     pub(super) fn plain(text: impl ToString) -> Self {
-        Self::made(What::Scalar { text: text.to_string(), plain: true })
+        Self::made(NodeKind::Scalar { text: text.to_string(), plain: true })
     }
 
     pub(super) fn list(items: impl IntoIterator<Item = Node>) -> Self {
-        Self::made(What::List(items.into_iter().collect()))
+        Self::made(NodeKind::List(items.into_iter().collect()))
     }
 
     pub(super) fn map<K: Into<String>>(entries: impl IntoIterator<Item = (K, Node)>) -> Self {
-        Self::made(What::Map(entries.into_iter().map(|(key, value)| (Node::string(key), value)).collect()))
+        Self::made(NodeKind::Map(entries.into_iter().map(|(key, value)| (Node::string(key), value)).collect()))
     }
 
     /// The node itself, or what an alias stands for.
     fn real(&self) -> &Node {
-        match &self.what {
-            What::Alias(_, node) => node,
+        match &self.kind {
+            NodeKind::Alias(_, node) => node,
             _ => self,
         }
     }
 
     /// The text of a scalar.
     pub(super) fn text(&self) -> Option<&str> {
-        match &self.real().what {
-            What::Scalar { text, .. } => Some(text),
+        match &self.real().kind {
+            NodeKind::Scalar { text, .. } => Some(text),
             _ => None,
         }
     }
 
     pub(super) fn items(&self) -> &[Node] {
-        match &self.real().what {
-            What::List(items) => items,
+        match &self.real().kind {
+            NodeKind::List(items) => items,
             _ => &[],
         }
     }
 
     pub(super) fn entries(&self) -> &[(Node, Node)] {
-        match &self.real().what {
-            What::Map(entries) => entries,
+        match &self.real().kind {
+            NodeKind::Map(entries) => entries,
             _ => &[],
         }
     }
@@ -242,14 +243,14 @@ impl Node {
     }
 
     pub(super) fn is_null(&self) -> bool {
-        matches!(&self.real().what, What::Scalar { text, plain: true } if matches!(text.as_str(), "" | "~" | "null"))
+        matches!(&self.real().kind, NodeKind::Scalar { text, plain: true } if matches!(text.as_str(), "" | "~" | "null"))
     }
 
     /// Whether a scalar is a string, whichever version of YAML reads it.
     pub(super) fn is_string(&self) -> bool {
         const WORDS: [&str; 12] = ["", "~", "null", "true", "false", "yes", "no", "on", "off", "y", "n", ".nan"];
-        match &self.what {
-            What::Scalar { text, plain: true } => {
+        match &self.kind {
+            NodeKind::Scalar { text, plain: true } => {
                 // Decimal, with an exponent, of another base, or of base 60.
                 let digits = |c: char| c.is_ascii_hexdigit() || "+-._:xXoO".contains(c);
                 let unsigned = text.trim_start_matches(['+', '-', '.']);
@@ -263,20 +264,20 @@ impl Node {
 
     /// Whether it stands for the same, in whatever style it is written, and for its aliases too.
     pub(super) fn same(&self, other: &Self) -> bool {
-        let what = match (&self.what, &other.what) {
-            (What::List(a), What::List(b)) => a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.same(b)),
-            (What::Map(a), What::Map(b)) => {
+        let what = match (&self.kind, &other.kind) {
+            (NodeKind::List(a), NodeKind::List(b)) => a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.same(b)),
+            (NodeKind::Map(a), NodeKind::Map(b)) => {
                 a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.0.same(&b.0) && a.1.same(&b.1))
             }
-            (What::Alias(a, _), What::Alias(b, _)) => a == b,
+            (NodeKind::Alias(a, _), NodeKind::Alias(b, _)) => a == b,
             _ => self.same_scalar(other),
         };
         what && self.anchor == other.anchor
     }
 
     fn same_scalar(&self, other: &Self) -> bool {
-        match (&self.what, &other.what) {
-            (What::Scalar { text: a, .. }, What::Scalar { text: b, .. }) => {
+        match (&self.kind, &other.kind) {
+            (NodeKind::Scalar { text: a, .. }, NodeKind::Scalar { text: b, .. }) => {
                 a == b && self.is_string() == other.is_string()
             }
             _ => false,
@@ -286,12 +287,12 @@ impl Node {
     /// Whether it has all that `wanted` has. Who stores an object adds what was left out, to maps and to lists of them.
     pub(super) fn says(&self, wanted: &Self) -> bool {
         let own = self.real();
-        match (&own.what, &wanted.what) {
-            (What::Map(_), What::Map(entries)) => entries
+        match (&own.kind, &wanted.kind) {
+            (NodeKind::Map(_), NodeKind::Map(entries)) => entries
                 .iter()
                 .all(|(key, value)| key.text().and_then(|key| own.get(key)).is_some_and(|own| own.says(value))),
-            (What::List(has), What::List(items)) => {
-                let more = items.iter().all(|item| matches!(item.what, What::Map(_)));
+            (NodeKind::List(has), NodeKind::List(items)) => {
+                let more = items.iter().all(|item| matches!(item.kind, NodeKind::Map(_)));
                 let fits = has.len() == items.len() || has.len() > items.len() && more;
                 fits && has.iter().zip(items).all(|(own, item)| own.says(item))
             }

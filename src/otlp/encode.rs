@@ -40,9 +40,9 @@ pub(super) fn request(spans: &[trace::Span], instance: &str) -> ExportTraceServi
 }
 
 fn step(span: &trace::Span) -> Span {
-    let name = match span.of {
-        trace::Of::Step => DECODE,
-        trace::Of::Sample => SAMPLE,
+    let name = match span.operation {
+        trace::Operation::Step => DECODE,
+        trace::Operation::Sample => SAMPLE,
     };
     let remote = if span.parent.is_some() { PARENT_IS_REMOTE } else { 0 };
     let failure = span.code.filter(|code| FAILURES.contains(code));
@@ -67,7 +67,7 @@ fn step(span: &trace::Span) -> Span {
 fn facts(span: &trace::Span) -> Vec<KeyValue> {
     let facts = &span.facts;
     let mut told = vec![number("croupier.message.bytes", facts.message_bytes as u64)];
-    if span.of == trace::Of::Step {
+    if span.operation == trace::Operation::Step {
         told.push(number("croupier.step.id", facts.step_id));
     }
     // A message that is wrong was not read as far as this.
@@ -129,9 +129,9 @@ mod tests {
 
     fn span(code: Option<&'static str>) -> Span {
         let time = (Duration::from_nanos(5), Duration::from_nanos(7));
-        let (of, facts) = (trace::Of::Sample, trace::Facts::default());
+        let (operation, facts) = (trace::Operation::Sample, trace::Facts::default());
         let (trace_id, span_id, stages) = ([1; 16], [2; 8], Vec::new());
-        step(&trace::Span { trace_id, span_id, parent: None, of, facts, code, reason: code, time, stages })
+        step(&trace::Span { trace_id, span_id, parent: None, operation, facts, code, reason: code, time, stages })
     }
 
     #[test]

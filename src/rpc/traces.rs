@@ -4,7 +4,7 @@ use super::{Received, Shared, status};
 use crate::engine::step::{Done, Step, StepReply};
 use crate::error::Error;
 use crate::trace::context::Context;
-use crate::trace::{End, Facts, Of, Open};
+use crate::trace::{Facts, OpenSpan, Operation, SpanEnd};
 use std::time::Instant;
 use tonic::Code;
 use tonic::metadata::{AsciiMetadataValue, MetadataMap};
@@ -13,7 +13,7 @@ use tonic::metadata::{AsciiMetadataValue, MetadataMap};
 pub(super) const TRACEPARENT: &str = "traceparent";
 
 /// A span that is not over, if it is recorded.
-pub(super) type MaybeSpan = Option<Box<Open>>;
+pub(super) type MaybeSpan = Option<Box<OpenSpan>>;
 
 impl Shared {
     /// The trace that a call belongs to.
@@ -30,30 +30,30 @@ impl Shared {
 
     /// The span of a call of Sample, if it is recorded.
     pub(super) fn sample_span(&self, parent: Option<Context>, received: &Received) -> MaybeSpan {
-        let span = self.tracer.as_ref()?.begin(Of::Sample, parent, received.at);
+        let span = self.tracer.as_ref()?.begin(Operation::Sample, parent, received.at);
         of_message(span, received)
     }
 
     /// Ends the span of a step or call that was answered.
     pub(super) fn end_answered(&self, span: MaybeSpan, at: Instant, code: Option<Code>) {
-        self.end(span, || End { at, code: code.map(status::code_name), reason: None });
+        self.end(span, || SpanEnd { at, code: code.map(status::code_name), reason: None });
     }
 
     /// Ends the span of a step or call that was refused or is wrong. `ends_call`: the whole call ends with that.
     pub(super) fn end_refused(&self, span: MaybeSpan, error: &Error, ends_call: bool) {
         self.end(span, || {
             let code = ends_call.then(|| status::code_name(status::from_error(error).code()));
-            End { at: Instant::now(), code, reason: Some(error.reason().name()) }
+            SpanEnd { at: Instant::now(), code, reason: Some(error.reason().name()) }
         });
     }
 
     /// Ends the span of a step or call without an answer: its worker left, or its deadline passed.
     pub(super) fn end_left(&self, span: MaybeSpan, code: Code) {
         let name = status::code_name(code);
-        self.end(span, || End { at: Instant::now(), code: Some(name), reason: Some(name) });
+        self.end(span, || SpanEnd { at: Instant::now(), code: Some(name), reason: Some(name) });
     }
 
-    fn end(&self, span: MaybeSpan, end: impl FnOnce() -> End) {
+    fn end(&self, span: MaybeSpan, end: impl FnOnce() -> SpanEnd) {
         if let (Some(span), Some(tracer)) = (span, &self.tracer) {
             tracer.end(*span, end());
         }

@@ -25,9 +25,9 @@ pub struct Tracer {
     metrics: Metrics,
 }
 
-/// What a span is of.
+/// What a span covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Of {
+pub enum Operation {
     /// A step of a Decode stream.
     Step,
     /// A call of Sample.
@@ -36,11 +36,11 @@ pub enum Of {
 
 /// A span that is not over. Boxed, so that a step that is not recorded carries a null pointer.
 #[derive(Debug)]
-pub struct Open {
+pub struct OpenSpan {
     trace_id: [u8; 16],
     span_id: [u8; 8],
     parent: Option<[u8; 8]>,
-    of: Of,
+    operation: Operation,
     received: Instant,
     /// What is known of it so far.
     pub facts: Facts,
@@ -71,7 +71,7 @@ pub struct Facts {
 
 /// How a step ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct End {
+pub struct SpanEnd {
     /// When.
     pub at: Instant,
     /// The gRPC status of the call, if the call ended with it.
@@ -89,8 +89,8 @@ pub struct Span {
     pub span_id: [u8; 8],
     /// The span it is part of, in another process.
     pub parent: Option<[u8; 8]>,
-    /// What it is of.
-    pub of: Of,
+    /// What it covers.
+    pub operation: Operation,
     /// What is told of it.
     pub facts: Facts,
     /// The gRPC status of the call, if the call ended with it.
@@ -144,12 +144,12 @@ impl Tracer {
 
     /// Begins the span of a step if it is recorded. `own` is the step's `traceparent`; without one it belongs to
     /// `stream`, and without that it begins a trace. Who has a parent is recorded if and only if the parent is.
-    pub fn step(&self, own: &str, stream: Option<Context>, received: Instant) -> Option<Box<Open>> {
-        self.begin(Of::Step, self.of_step(own).or(stream), received)
+    pub fn step(&self, own: &str, stream: Option<Context>, received: Instant) -> Option<Box<OpenSpan>> {
+        self.begin(Operation::Step, self.of_step(own).or(stream), received)
     }
 
     /// Begins the span of a call, or of a step, if it is recorded.
-    pub fn begin(&self, of: Of, parent: Option<Context>, received: Instant) -> Option<Box<Open>> {
+    pub fn begin(&self, operation: Operation, parent: Option<Context>, received: Instant) -> Option<Box<OpenSpan>> {
         let (trace_id, recorded) = match parent {
             Some(parent) => (parent.trace_id, parent.sampled),
             None => {
@@ -159,13 +159,13 @@ impl Tracer {
         };
         recorded.then(|| {
             let (span_id, parent) = (self.ids.span(), parent.map(|parent| parent.span_id));
-            Box::new(Open { trace_id, span_id, parent, of, received, facts: Facts::default() })
+            Box::new(OpenSpan { trace_id, span_id, parent, operation, received, facts: Facts::default() })
         })
     }
 
     /// Ends a span. When the queue is full it is dropped and counted.
-    pub fn end(&self, open: Open, end: End) {
-        let Open { trace_id, span_id, parent, of, received, facts } = open;
+    pub fn end(&self, open: OpenSpan, end: SpanEnd) {
+        let OpenSpan { trace_id, span_id, parent, operation, received, facts } = open;
         // The clock that people read may jump: it is read once, and the steady one gives the rest.
         let (now, wall) = (Instant::now(), SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default());
         let time = |at: Instant| wall.saturating_sub(now.saturating_duration_since(at));
@@ -175,7 +175,7 @@ impl Tracer {
             stages.map(|(stage, from, to)| (self.ids.span(), stage.name(), time(from), time(to))).into()
         });
         let (code, reason, time) = (end.code, end.reason, (time(received), time(end.at)));
-        let span = Span { trace_id, span_id, parent, of, facts, code, reason, time, stages };
+        let span = Span { trace_id, span_id, parent, operation, facts, code, reason, time, stages };
         if let Err(mpsc::error::TrySendError::Full(span) | mpsc::error::TrySendError::Closed(span)) =
             self.queue.try_send(span)
         {

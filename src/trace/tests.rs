@@ -13,8 +13,8 @@ fn context(text: &str) -> Option<Context> {
     Context::parse(text.as_bytes())
 }
 
-fn answered(at: Instant) -> End {
-    End { at, code: None, reason: None }
+fn answered(at: Instant) -> SpanEnd {
+    SpanEnd { at, code: None, reason: None }
 }
 
 #[test]

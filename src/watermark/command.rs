@@ -25,9 +25,9 @@ pub struct DetectArgs {
     pub max_line_bytes: usize,
 }
 
-/// One text's line of JSON.
+/// What was found in one text: a line of JSON, or a row of the table.
 #[derive(serde::Serialize)]
-struct Told<'a> {
+struct TextLine<'a> {
     line: u64,
     tokens: usize,
     #[serde(flatten)]
@@ -87,17 +87,17 @@ pub fn run(args: &DetectArgs, from: impl BufRead, to: &mut impl Write) -> Result
     let (mut looked_at, mut marked) = (0u64, 0u64);
     while let Some((line, text)) = texts.next_text()? {
         let found = detector.look(&text.text());
-        let told = Told { line, tokens: text.tokens.len(), marked: found.p_value < args.alpha, found: &found };
+        let looked = TextLine { line, tokens: text.tokens.len(), marked: found.p_value < args.alpha, found: &found };
         looked_at += 1;
-        marked += u64::from(told.marked);
+        marked += u64::from(looked.marked);
         if args.json {
-            serde_json::to_writer(&mut *to, &told).map_err(io::Error::from)?;
+            serde_json::to_writer(&mut *to, &looked).map_err(io::Error::from)?;
             writeln!(to)?;
         } else {
             if looked_at == 1 {
-                writeln!(to, "{}", head(&found.evidence))?;
+                writeln!(to, "{}", table_head(&found.evidence))?;
             }
-            writeln!(to, "{}", row(&told))?;
+            writeln!(to, "{}", table_row(&looked))?;
         }
     }
     if !args.json {
@@ -107,7 +107,7 @@ pub fn run(args: &DetectArgs, from: impl BufRead, to: &mut impl Write) -> Result
     Ok(())
 }
 
-fn head(evidence: &Evidence) -> String {
+fn table_head(evidence: &Evidence) -> String {
     let own = match evidence {
         Evidence::Greens { .. } => format!("{:>8} {:>10}", "green", "expected"),
         Evidence::Layers { .. } => format!("{:>8} {:>10}", "mean g", "weighted"),
@@ -116,16 +116,16 @@ fn head(evidence: &Evidence) -> String {
     format!("{:>6} {:>8} {:>8} {own} {:>8} {:>10}  mark", "line", "tokens", "scored", "z", "p-value")
 }
 
-fn row(told: &Told<'_>) -> String {
-    let Found { scored, evidence, z, p_value } = told.found;
-    let mut row = format!("{:>6} {:>8} {scored:>8}", told.line, told.tokens);
+fn table_row(text: &TextLine<'_>) -> String {
+    let Found { scored, evidence, z, p_value } = text.found;
+    let mut row = format!("{:>6} {:>8} {scored:>8}", text.line, text.tokens);
     let written = match evidence {
         Evidence::Greens { green, expected } => write!(row, " {green:>8} {expected:>10.1}"),
         Evidence::Layers { mean_g, weighted_mean_g } => write!(row, " {mean_g:>8.4} {weighted_mean_g:>10.4}"),
         Evidence::Sum { sum } => write!(row, " {sum:>10.1}"),
     };
     let written = written.and_then(|()| {
-        let mark = if told.marked { "yes" } else { "no" };
+        let mark = if text.marked { "yes" } else { "no" };
         write!(row, " {z:>+8.2} {p_value:>10.2e}  {mark}")
     });
     debug_assert!(written.is_ok(), "a string takes all that is written");
