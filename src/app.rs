@@ -18,7 +18,7 @@ use crate::output;
 use crate::region::{DeviceSide, Regions};
 use crate::rpc::connections::uds::{self, UdsListener};
 use crate::rpc::health::{Health, State};
-use crate::rpc::{self, Given, Options, RegionSide, Service};
+use crate::rpc::{self, Options, RegionSide, ServerSetup, Service};
 use crate::secrets::Secrets;
 use crate::{memory, shutdown, telemetry};
 use serving::Serving;
@@ -240,7 +240,7 @@ impl App {
         let traces = self.collector.map(|to| exporting::start(to, self.config.trace_ratio, &self.metrics));
         let (tracer, exporting) = traces.unzip();
         let options = Options {
-            given: given(&self.config, &self.metrics),
+            setup: server_setup(&self.config, &self.metrics),
             max_age: self.config.max_connection_age,
             ping_timeout: self.config.keepalive_timeout,
             regions: regions.as_ref().map(|(_, side)| side.clone()),
@@ -258,13 +258,13 @@ impl App {
     }
 }
 
-/// What streams are given.
-fn given(config: &Config, metrics: &Metrics) -> Given {
+/// What the configuration gives to streams.
+fn server_setup(config: &Config, metrics: &Metrics) -> ServerSetup {
     let (defaults, defaults_written) = (config.defaults.clone(), config.defaults_written.clone());
-    let given = Given { defaults, defaults_written, presets: config.presets.clone(), ..Given::default() };
+    let setup = ServerSetup { defaults, defaults_written, presets: config.presets.clone(), ..ServerSetup::default() };
     match &config.vocabulary {
-        Some(known) => given.with_vocabulary(Arc::clone(known), config.grammars.then_some(metrics)),
-        None => given,
+        Some(known) => setup.with_vocabulary(Arc::clone(known), config.grammars.then_some(metrics)),
+        None => setup,
     }
 }
 

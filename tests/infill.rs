@@ -6,7 +6,7 @@ use croupier::backend::cpu::CpuBackend;
 use croupier::limits::Limits;
 use croupier::proto::decode_request::Request;
 use croupier::proto::*;
-use croupier::rpc::Given;
+use croupier::rpc::ServerSetup;
 use tonic::Code;
 
 const EOS: u32 = 0;
@@ -81,8 +81,8 @@ async fn what_may_not_end_a_text_does_not() {
 #[tokio::test]
 async fn what_it_needs_is_told() {
     let known = TestServer::start().await;
-    let given = Given::default();
-    let bare = TestServer::given(Transport::Tcp, Limits::default(), Box::new(CpuBackend::new(1)), given).await;
+    let setup = ServerSetup::default();
+    let bare = TestServer::with_setup(Transport::Tcp, Limits::default(), Box::new(CpuBackend::new(1)), setup).await;
     let ignored = SamplingParams { ignore_eos: Some(true), ..infill(1) };
     let greedy = SamplingParams { temperature: Some(0.0), ..infill(1) };
     let stop = SamplingParams { stop_token_ids: vec![3], ..infill(1) };

@@ -9,7 +9,7 @@ use croupier::params;
 use croupier::proto::decode_request::Request;
 use croupier::proto::decode_response::Response;
 use croupier::proto::*;
-use croupier::rpc::Given;
+use croupier::rpc::ServerSetup;
 use tonic::Code;
 
 /// Tokens of 200 rows of one shape with parameters that differ in their seeds.
@@ -73,8 +73,8 @@ async fn server_with(presets: &str, defaults: &str) -> TestServer {
     let args = ["croupier", "--presets", &presets, "--config", &defaults].map(std::ffi::OsString::from);
     let Ok(Command::Serve(config)) = config::parse(args, &|_| None) else { panic!("no mistakes") };
     let (defaults, defaults_written) = (config.defaults, config.defaults_written);
-    let given = Given { presets: config.presets, defaults, defaults_written, ..Given::default() };
-    TestServer::given(Transport::Tcp, Limits::default(), Box::new(CpuBackend::new(1)), given).await
+    let setup = ServerSetup { presets: config.presets, defaults, defaults_written, ..ServerSetup::default() };
+    TestServer::with_setup(Transport::Tcp, Limits::default(), Box::new(CpuBackend::new(1)), setup).await
 }
 
 /// Opens a text that says 5 6 7 again and again, and takes its most likely token: 7 unless DRY is about it.

@@ -133,7 +133,7 @@ impl DecodeStream {
         let limits = &self.shared.limits;
         let state = self.shared.engine.state();
         let wants_regions = wire.wants_regions;
-        let config = config(wire, &self.shared.given, limits, state, &Patience::default());
+        let config = config(wire, &self.shared.setup, limits, state, &Patience::default());
         let mut config = config.map_err(|e| e.within("config"))?;
         let origin = Origin { model: self.shared.metrics.model(&config.model), peer: Arc::clone(self.caller.peer()) };
         let place = Arc::clone(&self.place);

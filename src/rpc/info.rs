@@ -6,7 +6,7 @@ use crate::metrics::{DataPath, WorkKind};
 use crate::params;
 use crate::params::presets::Preset;
 use crate::proto;
-use crate::rpc::Given;
+use crate::rpc::ServerSetup;
 use crate::sampling::listed::MAX_LISTED;
 use crate::sampling::logits::Dtype;
 use crate::vocabulary::Vocabulary;
@@ -27,7 +27,7 @@ pub(super) struct Offered<'a> {
 pub(super) fn server_info(
     backend: &BackendInfo,
     limits: &Limits,
-    given: &Given,
+    setup: &ServerSetup,
     offered: Offered<'_>,
 ) -> proto::GetServerInfoResponse {
     proto::GetServerInfoResponse {
@@ -39,9 +39,9 @@ pub(super) fn server_info(
         data_paths: data_paths(offered),
         work_kinds: WorkKind::ALL.map(|kind| kind.name().to_owned()).to_vec(),
         parameters: params::SUPPORTED.map(str::to_owned).to_vec(),
-        presets: given.presets.iter().map(preset).collect(),
-        default_params: given.defaults_written.clone(),
-        vocabulary: given.vocabulary.as_deref().map(vocabulary),
+        presets: setup.presets.iter().map(preset).collect(),
+        default_params: setup.defaults_written.clone(),
+        vocabulary: setup.vocabulary.as_deref().map(vocabulary),
         logits_dtypes: Dtype::ALL.map(|dtype| dtype.name().to_owned()).to_vec(),
         device_uuid: offered.device.unwrap_or_default().to_owned(),
     }

@@ -63,9 +63,9 @@ pub struct Service {
     shared: Arc<Shared>,
 }
 
-/// What the server gives to streams.
+/// What the server was set up with for all streams.
 #[derive(Debug, Clone, Default)]
-pub struct Given {
+pub struct ServerSetup {
     /// Parameters that neither a sequence nor its stream gives.
     pub defaults: SamplingParams,
     /// The same as clients are told of them.
@@ -78,7 +78,7 @@ pub struct Given {
     pub grammars: Option<Arc<Grammars>>,
 }
 
-impl Given {
+impl ServerSetup {
     /// The same with texts of tokens; with grammars over them, where there are metrics of these.
     #[must_use]
     pub fn with_vocabulary(self, vocabulary: Arc<Vocabulary>, of_grammars: Option<&Metrics>) -> Self {
@@ -93,7 +93,7 @@ impl Given {
 #[derive(Debug)]
 pub struct Options {
     /// What streams are given.
-    pub given: Given,
+    pub setup: ServerSetup,
     /// Streams that are older are asked to leave; zero is never.
     pub max_age: Duration,
     /// Tells clients that are cut because they answer no ping in this time from those that leave.
@@ -107,7 +107,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         let (max_age, ping_timeout) = (Duration::ZERO, Duration::MAX);
-        Self { given: Given::default(), max_age, ping_timeout, regions: None, tracer: None }
+        Self { setup: ServerSetup::default(), max_age, ping_timeout, regions: None, tracer: None }
     }
 }
 
@@ -228,7 +228,7 @@ impl Sampler for Service {
         let (started, shared, caller) = (Instant::now(), &self.shared, Caller::of(request.extensions()));
         let read = proto::GetServerInfoRequest::read(request.into_inner(), &shared.limits);
         let info = read.map(|(proto::GetServerInfoRequest {}, _)| {
-            info::server_info(&shared.info, &shared.limits, &shared.given, shared.offered())
+            info::server_info(&shared.info, &shared.limits, &shared.setup, shared.offered())
         });
         let info = info.map_err(|error| shared.refuse(&error, &caller));
         shared.finished("GetServerInfo", started, info.as_ref().err().map_or(tonic::Code::Ok, Status::code));

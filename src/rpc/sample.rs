@@ -116,7 +116,7 @@ async fn turn<'s>(
     bytes: usize,
     patience: &Patience,
 ) -> Result<Option<SemaphorePermit<'s>>, Error> {
-    if !batch_takes_long(request, &shared.given) {
+    if !batch_takes_long(request, &shared.setup) {
         return Ok(None);
     }
     if let Ok(turn) = shared.long_calls.try_acquire() {
@@ -167,7 +167,7 @@ fn read(
         wants_regions: false,
         vocab_shards: None,
     };
-    let config = config(wire, &shared.given, &shared.limits, shared.engine.state(), patience)?;
+    let config = config(wire, &shared.setup, &shared.limits, shared.engine.state(), patience)?;
     if request.logits.is_none() && request.top_n.is_none() && !request.rows.is_empty() {
         return Err(Error::invalid("logits", "is required when there are rows"));
     }

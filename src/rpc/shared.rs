@@ -8,7 +8,7 @@ use super::convert::params::SeedSource;
 use super::info::Offered;
 use super::outbound::calls::Calls;
 use super::outbound::unread::{Answers, Replies};
-use super::{Given, Options, RegionSide, status};
+use super::{Options, RegionSide, ServerSetup, status};
 use crate::backend::BackendInfo;
 use crate::engine;
 use crate::engine::shards::Shards;
@@ -31,7 +31,7 @@ use tonic::Status;
 pub(super) struct Shared {
     pub(super) engine: engine::Handle,
     pub(super) limits: Arc<Limits>,
-    pub(super) given: Arc<Given>,
+    pub(super) setup: Arc<ServerSetup>,
     pub(super) info: BackendInfo,
     pub(super) metrics: Metrics,
     pub(super) seeds: SeedSource,
@@ -71,17 +71,17 @@ impl Shared {
         options: Options,
     ) -> Self {
         let shards = Shards::new(&limits, metrics.clone());
-        if let Some(grammars) = &options.given.grammars {
+        if let Some(grammars) = &options.setup.grammars {
             grammars.give_way_in(&engine.state());
         }
         let (seeds, calls) = (SeedSource::default(), Calls::new(&engine));
         let (draining, closing) = (CancellationToken::new(), CancellationToken::new());
-        let Options { given, max_age, ping_timeout, regions: side, tracer } = options;
-        let (given, long_calls) = (Arc::new(given), Semaphore::new(blocking::most_long_calls(&limits)));
+        let Options { setup, max_age, ping_timeout, regions: side, tracer } = options;
+        let (setup, long_calls) = (Arc::new(setup), Semaphore::new(blocking::most_long_calls(&limits)));
         Self {
             engine,
             limits,
-            given,
+            setup,
             info,
             metrics,
             seeds,

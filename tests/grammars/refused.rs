@@ -96,11 +96,11 @@ async fn a_grammar_that_is_too_complex_fails_alone() {
 /// Nothing is there to compile a grammar with.
 #[tokio::test]
 async fn a_server_without_texts_refuses_grammars() {
-    let server = TestServer::given(
+    let server = TestServer::with_setup(
         Transport::Tcp,
         croupier::limits::Limits::default(),
         Box::new(croupier::backend::cpu::CpuBackend::new(1)),
-        croupier::rpc::Given::default(),
+        croupier::rpc::ServerSetup::default(),
     )
     .await;
     let mut worker = server.worker_with(with_eos()).await;

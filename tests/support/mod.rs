@@ -23,7 +23,7 @@ use croupier::rpc::connections::listener::Guard;
 use croupier::rpc::connections::uds::UdsListener;
 use croupier::rpc::health::Health;
 use croupier::rpc::server::routes;
-use croupier::rpc::{Given, Options, RegionSide, Service, regions};
+use croupier::rpc::{Options, RegionSide, ServerSetup, Service, regions};
 use croupier::sampling::logits::Dtype;
 use croupier::vocabulary::Vocabulary;
 use std::path::Path;
@@ -80,25 +80,30 @@ impl TestServer {
 
     /// With the shipped presets, and texts of tokens.
     pub async fn with(transport: Transport, limits: Limits, backend: Box<dyn Backend>) -> Self {
-        let given = Given { presets: Config::default().presets, ..Given::default() };
+        let setup = ServerSetup { presets: Config::default().presets, ..ServerSetup::default() };
         let metrics = Metrics::new(&limits, &backend.info());
         let (vocabulary, compile) = (Arc::new(vocabulary()), metrics.grammar_compile.clone());
         // None is kept that nobody uses, so that tests see memory come back.
         let grammars = Grammars::new(Arc::clone(&vocabulary)).recorded(compile).keeping(0);
-        let given = Given { vocabulary: Some(vocabulary), grammars: Some(Arc::new(grammars)), ..given };
-        Self::counted(transport, limits, backend, (given, metrics)).await
+        let setup = ServerSetup { vocabulary: Some(vocabulary), grammars: Some(Arc::new(grammars)), ..setup };
+        Self::counted(transport, limits, backend, (setup, metrics)).await
     }
 
-    pub async fn given(transport: Transport, limits: Limits, backend: Box<dyn Backend>, given: Given) -> Self {
+    pub async fn with_setup(
+        transport: Transport,
+        limits: Limits,
+        backend: Box<dyn Backend>,
+        setup: ServerSetup,
+    ) -> Self {
         let metrics = Metrics::new(&limits, &backend.info());
-        Self::counted(transport, limits, backend, (given, metrics)).await
+        Self::counted(transport, limits, backend, (setup, metrics)).await
     }
 
     async fn counted(
         transport: Transport,
         limits: Limits,
         backend: Box<dyn Backend>,
-        (given, metrics): (Given, Metrics),
+        (setup, metrics): (ServerSetup, Metrics),
     ) -> Self {
         let limits = Arc::new(limits);
         let info = backend.info();
@@ -111,7 +116,7 @@ impl TestServer {
         let dir = tempfile::tempdir().unwrap();
         let regions =
             matches!(transport, Transport::Unix).then(|| region_side(dir.path(), &limits, &metrics, device, &stop));
-        let options = Options { given, regions, ..Options::default() };
+        let options = Options { setup, regions, ..Options::default() };
         let service = Service::new(engine.clone(), Arc::clone(&limits), info, metrics.clone(), options);
         let draining = service.drain_token();
         let router = Server::builder()

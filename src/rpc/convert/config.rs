@@ -12,7 +12,7 @@ use crate::params::{FieldError, MAX_STOP_TOKEN_IDS, SamplingParams, check_tokens
 use crate::permits::Counter;
 use crate::proto;
 use crate::region::Invitation;
-use crate::rpc::Given;
+use crate::rpc::ServerSetup;
 use crate::rpc::blocking::blocking;
 use crate::sampling::logits::Dtype;
 use crate::sequence::OpenError;
@@ -37,7 +37,7 @@ pub(in crate::rpc) struct Config {
     pub(super) rules_cache: RulesCache,
     pub(super) limits: Arc<Limits>,
     /// What the server gives: its presets, its vocabulary.
-    pub(super) given: Arc<Given>,
+    pub(super) setup: Arc<ServerSetup>,
     /// Room for what is remembered of sequences.
     pub(super) state: Arc<Counter>,
     /// Whether the server has regions at all.
@@ -64,14 +64,14 @@ impl Config {
     }
 }
 
-/// Checks a configuration. `given` holds the parameters that the stream leaves absent. The default parameters take their room from `state`.
+/// Checks a configuration. `setup` holds the parameters that the stream leaves absent. The default parameters take their room from `state`.
 /// `patience` is that of the message it comes with.
 ///
 /// # Errors
 /// The field at fault, relative to the message, or too little room.
 pub(in crate::rpc) fn config(
     wire: proto::StreamConfig,
-    given: &Arc<Given>,
+    setup: &Arc<ServerSetup>,
     limits: &Arc<Limits>,
     state: Arc<Counter>,
     patience: &Patience,
@@ -85,8 +85,8 @@ pub(in crate::rpc) fn config(
     let model = model(wire.model).map_err(Error::Invalid)?;
     check_eos(&wire.eos_token_ids, vocab_size).map_err(Error::Invalid)?;
     let defaults =
-        defaults_of(wire.default_params.unwrap_or_default(), given, vocab_size, limits).map_err(in_default_params)?;
-    let rules = prepared(defaults, &wire.eos_token_ids, given, &state, patience)?;
+        defaults_of(wire.default_params.unwrap_or_default(), setup, vocab_size, limits).map_err(in_default_params)?;
+    let rules = prepared(defaults, &wire.eos_token_ids, setup, &state, patience)?;
     Ok(Config {
         model,
         vocab_size,
@@ -94,7 +94,7 @@ pub(in crate::rpc) fn config(
         rules,
         rules_cache: RulesCache::default(),
         limits: Arc::clone(limits),
-        given: Arc::clone(given),
+        setup: Arc::clone(setup),
         state,
         has_regions: false,
         invitation: None,
@@ -122,13 +122,13 @@ fn check_eos(eos_token_ids: &[u32], vocab_size: u32) -> Result<(), FieldError> {
 /// The stream's default parameters, over the server's.
 fn defaults_of(
     wire: proto::SamplingParams,
-    given: &Given,
+    setup: &ServerSetup,
     vocab_size: u32,
     limits: &Limits,
 ) -> Result<SamplingParams, FieldError> {
-    let defaults = with_lists(merged(wire, &given.defaults, &given.presets)?, &given.defaults);
+    let defaults = with_lists(merged(wire, &setup.defaults, &setup.presets)?, &setup.defaults);
     defaults.validate(vocab_size, limits.max_top_logprobs).map_err(|error| {
-        let own = given.defaults.validate(vocab_size, limits.max_top_logprobs).is_err_and(|own| own == error);
+        let own = setup.defaults.validate(vocab_size, limits.max_top_logprobs).is_err_and(|own| own == error);
         let whose = if own { "; it is the server's own, from [defaults] of its configuration" } else { "" };
         FieldError { message: error.message + whose, ..error }
     })?;
@@ -139,14 +139,14 @@ fn defaults_of(
 fn prepared(
     defaults: SamplingParams,
     eos_token_ids: &[u32],
-    given: &Given,
+    setup: &ServerSetup,
     state: &Arc<Counter>,
     patience: &Patience,
 ) -> Result<Arc<Rules>, Error> {
-    let rules = Rules::new(defaults, eos_token_ids).with_vocabulary(given.vocabulary.clone());
+    let rules = Rules::new(defaults, eos_token_ids).with_vocabulary(setup.vocabulary.clone());
     rules.validate().map_err(in_default_params)?;
     let has_grammar = rules.params().history.grammar.is_some();
-    let rules = blocking(has_grammar, || rules.with_grammar(given.grammars.as_deref(), state, patience));
+    let rules = blocking(has_grammar, || rules.with_grammar(setup.grammars.as_deref(), state, patience));
     let rules = rules.map_err(refused)?;
     let bytes = rules.bytes();
     rules.charged(state).ok_or_else(|| refused(OpenError::no_room(DEFAULTS, bytes, state.limit())))

@@ -62,7 +62,7 @@ pub(in crate::rpc) fn check_copies<'a>(
 
 /// The preset that parameters name. An unknown one is told where the sequence is opened.
 fn preset<'c>(own: &proto::SamplingParams, config: &'c Config) -> Option<&'c Preset> {
-    if own.preset.is_empty() { None } else { config.given.presets.get(&own.preset).ok() }
+    if own.preset.is_empty() { None } else { config.setup.presets.get(&own.preset).ok() }
 }
 
 /// A sequence with a table of its own has it made, from a few bytes on the wire.

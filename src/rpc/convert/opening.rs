@@ -8,7 +8,7 @@ use crate::engine::step::Open;
 use crate::grammar::Patience;
 use crate::params::{FieldError, check_tokens};
 use crate::proto;
-use crate::rpc::Given;
+use crate::rpc::ServerSetup;
 use crate::sequence::rules::Rules;
 use crate::sequence::table::Charged;
 use crate::sequence::{OpenError, Sequence};
@@ -37,11 +37,11 @@ pub(in crate::rpc) fn take_long(wires: &[proto::OpenSequence], config: &Config) 
 }
 
 /// The same of a stateless batch, before its default parameters are read, which may have a grammar too.
-pub(in crate::rpc) fn batch_takes_long(request: &proto::SampleRequest, given: &Given) -> bool {
+pub(in crate::rpc) fn batch_takes_long(request: &proto::SampleRequest, setup: &ServerSetup) -> bool {
     let tokens = |row: &proto::SampleRow| row.prompt_token_ids.len() + row.output_token_ids.len();
     let params = request.rows.iter().map(|row| row.params.as_ref()).chain([request.default_params.as_ref()]);
     request.rows.iter().map(tokens).sum::<usize>() > MOST_AT_ONCE
-        || given.defaults.history.grammar.is_some()
+        || setup.defaults.history.grammar.is_some()
         || params.flatten().any(asks_for_grammar)
 }
 
@@ -106,12 +106,12 @@ impl Openings<'_> {
     /// Rules over the stream's, with their room.
     fn own_rules(&self, wire: proto::SamplingParams) -> Result<Arc<Rules>, OpenError> {
         let config = self.config;
-        let params = merged(wire, config.rules.params(), &config.given.presets).map_err(|e| e.within("params"))?;
+        let params = merged(wire, config.rules.params(), &config.setup.presets).map_err(|e| e.within("params"))?;
         let limits = &config.limits;
         params.validate(config.vocab_size, limits.max_top_logprobs).map_err(|e| e.within("params"))?;
         let rules = Rules::over(&config.rules, params);
         rules.validate().map_err(|e| e.within("params"))?;
-        let rules = rules.with_grammar(config.given.grammars.as_deref(), &config.state, &self.patience);
+        let rules = rules.with_grammar(config.setup.grammars.as_deref(), &config.state, &self.patience);
         let rules = rules.map_err(|error| match error {
             OpenError::Invalid(field) => OpenError::Invalid(field.within("params")),
             error => error,
@@ -160,9 +160,9 @@ mod tests {
         };
         let vocabulary = Arc::new(Vocabulary::new(&[None, Some(b"a".to_vec())], b""));
         let grammars = Some(Arc::new(Grammars::new(Arc::clone(&vocabulary))));
-        let given = Given { grammars, vocabulary: Some(vocabulary), ..Given::default() };
+        let setup = ServerSetup { grammars, vocabulary: Some(vocabulary), ..ServerSetup::default() };
         let room = Counter::new(room, Gauge::noop());
-        config(wire, &Arc::new(given), &Arc::default(), room, &Patience::default()).expect("it is right")
+        config(wire, &Arc::new(setup), &Arc::default(), room, &Patience::default()).expect("it is right")
     }
 
     fn openings<'m>(config: &'m Config, seeds: &'m SeedSource, building: &'m Arc<Turns>) -> Openings<'m> {
