@@ -3,9 +3,9 @@
 mod descriptors;
 mod device;
 mod exporting;
-mod means;
 mod serving;
 mod stall;
+mod startup_checks;
 
 use crate::admin;
 use crate::backend::cuda::{self, OpenError};
@@ -44,8 +44,8 @@ const EXIT_DEVICE_MEMORY: u8 = 88;
 /// How long connections that are being cut, the engine and the last spans may take at the end.
 const CUT_GRACE: Duration = Duration::from_secs(1);
 
-/// A thread for work that blocks ends when it had none for so long; upkeep is such work.
-const IDLE_FOR: Duration = Duration::from_secs(5 * UPKEEP_INTERVAL.as_secs());
+/// A thread for work that blocks ends when it had none for so long. Upkeep is such work, so that there is always one.
+const BLOCKING_THREAD_KEEP_ALIVE: Duration = Duration::from_secs(5 * UPKEEP_INTERVAL.as_secs());
 
 /// Why the server did not run or did not go on.
 #[derive(Debug, thiserror::Error)]
@@ -143,9 +143,9 @@ pub enum Drained {
     Clean,
     /// Streams were cut at the deadline.
     Cut,
-    /// And the engine was still at work then. A device that hangs is waited for by what its driver wants done at the end of
-    /// a process, so that is left out.
-    Left,
+    /// Streams had ended or were cut, and the engine was still at work. Its device may hang, and the driver would wait for it at the
+    /// end of the process, so that what the driver wants done there is left out.
+    EngineBusy,
 }
 
 /// A server whose sockets are open and that does not serve yet.
@@ -155,8 +155,8 @@ pub struct App {
     info: BackendInfo,
     metrics: Metrics,
     secrets: Secrets,
-    /// Change whenever somebody asks for a look at the files of secrets.
-    requests: watch::Receiver<()>,
+    /// Changes whenever somebody asks for the files of secrets to be read again.
+    reload_requests: watch::Receiver<()>,
     collector: Option<Collector>,
     tcp: Option<TcpListener>,
     uds: Option<UdsListener>,
@@ -198,14 +198,27 @@ impl App {
         let path = |listener: &Option<UdsListener>| listener.as_ref().map(|uds| uds.path().to_owned());
         let addresses =
             Addresses { tcp: local(&tcp)?, uds: path(&uds), regions: path(&regions), admin: local(&admin)? };
-        let requests = watch::channel(()).1;
-        Ok(Self { config, backend, info, metrics, secrets, requests, collector, tcp, uds, regions, admin, addresses })
+        let reload_requests = watch::channel(()).1;
+        Ok(Self {
+            config,
+            backend,
+            info,
+            metrics,
+            secrets,
+            reload_requests,
+            collector,
+            tcp,
+            uds,
+            regions,
+            admin,
+            addresses,
+        })
     }
 
-    /// The same server; it also looks at the files of certificate and tokens whenever `requests` change.
+    /// The same server; it also reads the files of certificate and tokens again whenever `reload_requests` changes.
     #[must_use]
-    pub fn looking_on(self, requests: watch::Receiver<()>) -> Self {
-        Self { requests, ..self }
+    pub fn reloading_on(self, reload_requests: watch::Receiver<()>) -> Self {
+        Self { reload_requests, ..self }
     }
 
     /// Where the server listens.
@@ -247,14 +260,14 @@ impl App {
             tracer,
         };
         let service = Service::new(engine, limits, self.info.clone(), self.metrics.clone(), options);
-        let mut serving = Serving::prepare(&self.config, service, &health, &self.metrics);
-        regions.into_iter().for_each(|(listener, side)| serving.serve_regions(listener, side, &self.metrics));
-        self.tcp.into_iter().for_each(|tcp| serving.serve_tcp(tcp, &self.config, &self.secrets, &self.metrics));
-        self.uds.into_iter().for_each(|uds| serving.serve_uds(uds, &self.config));
-        self.secrets.watch(&mut background, &self.requests, &self.metrics);
+        let mut serving = Serving::new(&self.config, service, &health, &self.metrics);
+        regions.into_iter().for_each(|(listener, side)| serving.serve_regions(listener, side));
+        self.tcp.into_iter().for_each(|tcp| serving.serve_tcp(tcp, &self.secrets));
+        self.uds.into_iter().for_each(|uds| serving.serve_uds(uds));
+        self.secrets.watch(&mut background, &self.reload_requests, &self.metrics);
         health.set(State::Ready).await;
         self.addresses.log_ready(&self.info);
-        serving.run(stop, engine_ended, background, exporting, &health, &self.config).await
+        serving.run(stop, engine_ended, background, exporting).await
     }
 }
 
@@ -327,8 +340,8 @@ fn watch_thread(thread: std::thread::JoinHandle<()>) -> io::Result<oneshot::Rece
 #[must_use]
 pub fn run(config: Config) -> ExitCode {
     memory::keep_large_buffers();
-    let descriptors = descriptors::raised();
-    if let Err(error) = means::check_threads(&config) {
+    let descriptors = descriptors::raise_limit();
+    if let Err(error) = startup_checks::check_threads(&config) {
         // A log has a thread of its own.
         output::complain(&format!("croupier: {error}"));
         return ExitCode::from(error.exit_code());
@@ -340,9 +353,9 @@ pub fn run(config: Config) -> ExitCode {
             return ExitCode::from(EXIT_INTERNAL);
         }
     };
-    descriptors::check(descriptors, config.limits.max_connections);
+    descriptors::warn_if_few(descriptors, config.limits.max_connections);
     let ended = run_logged(config);
-    let is_left = matches!(ended, Ok(Drained::Left));
+    let is_engine_busy = matches!(ended, Ok(Drained::EngineBusy));
     let code = match ended {
         Ok(_) => 0,
         Err(error) => {
@@ -352,7 +365,7 @@ pub fn run(config: Config) -> ExitCode {
     };
     // Writes the last lines.
     drop(guard);
-    if is_left || code == EXIT_DEVICE_LOST || cuda::hangs() {
+    if is_engine_busy || code == EXIT_DEVICE_LOST || cuda::hangs() {
         uds::remove_own_files();
         cuda::end_at_once(code);
     }
@@ -360,10 +373,10 @@ pub fn run(config: Config) -> ExitCode {
 }
 
 fn run_logged(config: Config) -> Result<Drained, Error> {
-    means::check_descriptors()?;
+    startup_checks::check_descriptors()?;
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     builder.worker_threads(config.io_threads()).max_blocking_threads(rpc::most_threads(&config.limits));
-    builder.thread_name("croupier-io").thread_keep_alive(IDLE_FOR);
+    builder.thread_name("croupier-io").thread_keep_alive(BLOCKING_THREAD_KEEP_ALIVE);
     let runtime = builder.enable_all().build()?;
     for (variable, setting) in
         config::unknown_variables(std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()))
@@ -372,8 +385,8 @@ fn run_logged(config: Config) -> Result<Drained, Error> {
     }
     let ended = runtime.block_on(async {
         // Before a device is opened, which takes a while.
-        let (stop, requests) = (shutdown::on_signal(uds::remove_own_files)?, shutdown::on_hangup()?);
-        App::bind(config).await?.looking_on(requests).serve(stop).await
+        let (stop, reload_requests) = (shutdown::on_signal(uds::remove_own_files)?, shutdown::on_hangup()?);
+        App::bind(config).await?.reloading_on(reload_requests).serve(stop).await
     });
     // Whatever is left may not hold up the exit.
     runtime.shutdown_background();

@@ -121,7 +121,7 @@ async fn an_engine_that_is_stuck_is_left() {
     let [_, step] = requests(8, SamplingParams::default(), 1);
     sender.send(step).await.expect("room");
     until("the step is there", async || server.get("/metrics").await.1.contains("croupier_in_flight_rows 1")).await;
-    assert_eq!(server.shut_down().await.expect("an end"), Drained::Left);
+    assert_eq!(server.shut_down().await.expect("an end"), Drained::EngineBusy);
     assert_eq!(end(&mut replies).await, told_at_the_deadline());
 }
 

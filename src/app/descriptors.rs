@@ -3,13 +3,13 @@
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// A connection, and three for its regions: both are memory, and the socket that hands them over.
-const OF_CONNECTION: u64 = 4;
+const PER_CONNECTION: u64 = 4;
 /// Listeners, files, and whoever asks the admin port.
 const OTHERS: u64 = 128;
 
 /// Raises the soft limit to the hard one, and gives what it is then; `None`: there is none. The soft limit is low for the sake of programs
 /// that use `select`. Where descriptors run out nobody is accepted, and a server that works is killed by probes over gRPC.
-pub(super) fn raised() -> Option<u64> {
+pub(super) fn raise_limit() -> Option<u64> {
     let limits = getrlimit(Resource::Nofile);
     // Fails where a sandbox forbids it.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limits.maximum, ..limits });
@@ -17,8 +17,8 @@ pub(super) fn raised() -> Option<u64> {
 }
 
 /// Warns of a limit that connections may use up.
-pub(super) fn check(descriptors: Option<u64>, max_connections: usize) {
-    let needed = OF_CONNECTION * max_connections as u64 + OTHERS;
+pub(super) fn warn_if_few(descriptors: Option<u64>, max_connections: usize) {
+    let needed = PER_CONNECTION * max_connections as u64 + OTHERS;
     if let Some(descriptors) = descriptors.filter(|descriptors| *descriptors < needed) {
         tracing::warn!(
             descriptors,

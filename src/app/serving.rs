@@ -23,19 +23,23 @@ use tonic::service::Routes;
 
 /// One in so many connections is kept for the Unix sockets, where there are any.
 const UDS_SHARE: usize = 8;
-/// A client answers the ping behind GOAWAY within a round trip, and leaves. One that does not for so long after the last call ended is
-/// stopped or gone, and has nothing to lose.
+/// A client answers the ping behind GOAWAY within a round trip, and leaves. One that has not left so long after the last call ended is
+/// stopped or gone, and loses nothing if it is cut.
 const GOODBYE: Duration = Duration::from_secs(1);
-/// What streams that are open at the deadline have to tell their clients so. Of the end's grace, so that it takes no longer.
+/// How long streams that are open at the deadline have to tell their clients why they end. It is part of [`CUT_GRACE`], so that the end
+/// takes no longer for it.
 const PARTING: Duration = Duration::from_millis(250);
 
-/// Places over TCP beside a Unix socket. Of a single one it may have that.
+/// How many of these connections TCP may have where there is a Unix socket too: all but its share, and one at least.
 fn beside_uds(places: usize) -> usize {
     (places - (places / UDS_SHARE).max(1)).max(1)
 }
 
 /// The gRPC servers of all transports.
-pub(super) struct Serving {
+pub(super) struct Serving<'a> {
+    config: &'a Config,
+    health: &'a Health,
+    metrics: &'a Metrics,
     servers: JoinSet<Result<(), String>>,
     guard: Guard,
     routes: Routes,
@@ -50,26 +54,29 @@ pub(super) struct Serving {
     kill: CancellationToken,
 }
 
-impl Serving {
-    pub(super) fn prepare(config: &Config, service: Service, health: &Health, metrics: &Metrics) -> Self {
+impl<'a> Serving<'a> {
+    /// Serves nothing yet.
+    pub(super) fn new(config: &'a Config, service: Service, health: &'a Health, metrics: &'a Metrics) -> Self {
         let (stop, kill) = (CancellationToken::new(), CancellationToken::new());
         let permits = Arc::new(Semaphore::new(config.limits.max_connections));
         let guard = Guard::grpc(permits, config.first_byte_timeout, stop.clone(), kill.clone(), metrics.clone());
         let (calls, refuse, close) = (service.calls(), service.drain_token(), service.closing_token());
         let routes = server::routes(service, health, config, &stop);
-        Self { servers: JoinSet::new(), guard, routes, calls, refuse, close, stop, kill }
+        let servers = JoinSet::new();
+        Self { config, health, metrics, servers, guard, routes, calls, refuse, close, stop, kill }
     }
 
-    pub(super) fn serve_regions(&mut self, listener: UdsListener, side: RegionSide, metrics: &Metrics) {
+    pub(super) fn serve_regions(&mut self, listener: UdsListener, side: RegionSide) {
         let guard = self.guard.of(Transport::Region).opening_with(regions::OPENING_BYTES);
-        let served = regions::serve(listener, guard, side.regions, metrics.clone());
+        let served = regions::serve(listener, guard, side.regions, self.metrics.clone());
         self.servers.spawn(async move {
             served.await;
             Ok(())
         });
     }
 
-    pub(super) fn serve_tcp(&mut self, listener: TcpListener, config: &Config, secrets: &Secrets, metrics: &Metrics) {
+    pub(super) fn serve_tcp(&mut self, listener: TcpListener, secrets: &Secrets) {
+        let config = self.config;
         let guard = self.guard.of(Transport::Tcp);
         // Whoever reaches the port may connect, with a token or without; workers on this host have places that nobody there can take.
         let guard = match config.uds {
@@ -77,7 +84,7 @@ impl Serving {
             None => guard,
         };
         let routes = match &secrets.tokens {
-            Some(tokens) => auth::guarded(self.routes.clone(), Arc::clone(&tokens.current), metrics.clone()),
+            Some(tokens) => auth::guarded(self.routes.clone(), Arc::clone(&tokens.current), self.metrics.clone()),
             None => self.routes.clone(),
         };
         let (stopped, frame) = (guard.stopped(), config.http2.frame_size_tcp);
@@ -91,14 +98,15 @@ impl Serving {
         }
     }
 
-    pub(super) fn serve_uds(&mut self, listener: UdsListener, config: &Config) {
+    pub(super) fn serve_uds(&mut self, listener: UdsListener) {
+        let config = self.config;
         let guard = self.guard.of(Transport::Uds);
         let (stopped, routes) = (guard.stopped(), self.routes.clone());
         let (connections, closed) = listener::incoming(listener, guard);
         self.spawn(server::serve(connections, stopped, routes, config, config.http2.frame_size_uds), closed);
     }
 
-    /// Has a server that has ended only when its socket is closed: the process would else end with the socket's file still there.
+    /// Runs a server, which counts as ended only when its socket is closed: the process would else end with the socket's file still there.
     fn spawn(&mut self, served: impl Future<Output = Result<(), String>> + Send + 'static, closed: JoinHandle<()>) {
         self.servers.spawn(async move {
             let ended = served.await;
@@ -107,18 +115,18 @@ impl Serving {
         });
     }
 
+    /// Serves until `stop`, and then drains; or until something that serving needs has ended.
     pub(super) async fn run(
         &mut self,
         stop: CancellationToken,
         mut engine_ended: oneshot::Receiver<EngineEnd>,
         mut background: JoinSet<()>,
         exporting: Option<Exporting>,
-        health: &Health,
-        config: &Config,
     ) -> Result<Drained, Error> {
+        let config = self.config;
         // While calls may be open the engine may not end, whether new ones are taken or not.
         let ended = tokio::select! {
-            ended = self.last(stop, health, config) => ended,
+            ended = self.until_drained(stop) => ended,
             error = failed(&mut background) => Err(error),
             end = &mut engine_ended => Err(broken(end)),
             () = device::lost(config) => Err(Error::DeviceLost),
@@ -131,7 +139,7 @@ impl Serving {
         let drained = match ended {
             Ok(drained) => drained,
             Err(error) => {
-                health.set(State::Broken).await;
+                self.health.set(State::Broken).await;
                 self.cut().await;
                 flushed.await;
                 return Err(error);
@@ -145,25 +153,25 @@ impl Serving {
             Ok(end) => return Err(broken(end)),
             Err(_) => {
                 tracing::warn!("the engine is still at work; leaving it");
-                return Ok(Drained::Left);
+                return Ok(Drained::EngineBusy);
             }
         }
         Ok(drained)
     }
 
     /// Until `stop`, and then until the last call has ended or is cut.
-    async fn last(&mut self, stop: CancellationToken, health: &Health, config: &Config) -> Result<Drained, Error> {
+    async fn until_drained(&mut self, stop: CancellationToken) -> Result<Drained, Error> {
         tokio::select! {
-            () = stop.cancelled() => Ok(self.drain(health, config).await),
+            () = stop.cancelled() => Ok(self.drain().await),
             ended = self.servers.join_next() => Err(Error::Server(format!("{ended:?}"))),
         }
     }
 
-    async fn drain(&mut self, health: &Health, config: &Config) -> Drained {
-        let deadline = Instant::now() + config.drain_timeout;
+    async fn drain(&mut self) -> Drained {
+        let deadline = Instant::now() + self.config.drain_timeout;
         // First of all, so that nobody sends work here who can still choose.
-        health.set(State::Draining).await;
-        tokio::time::sleep(config.lame_duck).await;
+        self.health.set(State::Draining).await;
+        tokio::time::sleep(self.config.lame_duck).await;
         self.refuse.cancel();
         self.stop.cancel();
         let ended = tokio::select! {
@@ -189,7 +197,7 @@ impl Serving {
         match ended {
             Drained::Clean => tracing::info!("drained"),
             Drained::Cut => tracing::info!("ended; what was still open is cut"),
-            Drained::Left => {}
+            Drained::EngineBusy => {}
         }
         ended
     }

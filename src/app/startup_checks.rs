@@ -1,5 +1,5 @@
-//! What the system has to give a server that starts, asked for before anything else is: where libraries get too little of it, the process
-//! ends by a panic or hangs.
+//! Threads and open files: looks at the start whether the system gives as many as a server needs. Where libraries get too few of them
+//! later, the process ends by a panic or hangs.
 
 use super::Error;
 use crate::config::Config;
@@ -8,18 +8,18 @@ use std::io;
 use std::sync::Mutex;
 use std::thread;
 
-/// Threads beside those that sample and those that read and write messages: the first one, the engine's and who waits for its end, the
+/// Threads beside those that sample and those that read and write messages: the first one, the engine's, one that waits for its end, the
 /// log's, one that frees regions, and one for work that blocks.
 const OTHER_THREADS: usize = 6;
 /// Those that work out masks, and one to compile on.
-const OF_GRAMMARS: usize = grammar::MOST_THREADS + 1;
+const GRAMMAR_THREADS: usize = grammar::MOST_THREADS + 1;
 /// Files that a server has open before anybody connects: events, signals, listeners, the one it is told the time of.
-const DESCRIPTORS: usize = 24;
+const STARTUP_FILES: usize = 24;
 
 /// Looks whether there are as many threads as a server of this configuration starts.
 pub(super) fn check_threads(config: &Config) -> Result<(), Error> {
-    let of_grammars = if config.grammars { OF_GRAMMARS } else { 0 };
-    let count = config.threads() + config.io_threads() + OTHER_THREADS + of_grammars;
+    let grammar_threads = if config.grammars { GRAMMAR_THREADS } else { 0 };
+    let count = config.threads() + config.io_threads() + OTHER_THREADS + grammar_threads;
     start_threads(count).map_err(|source| Error::System {
         wanted: format!("{count} threads"),
         remedy: "raise the limit of processes (ulimit -u, or pids of the container), or lower threads or io_threads",
@@ -29,8 +29,8 @@ pub(super) fn check_threads(config: &Config) -> Result<(), Error> {
 
 /// Looks whether as many files can be opened as a server needs.
 pub(super) fn check_descriptors() -> Result<(), Error> {
-    open_files(DESCRIPTORS).map_err(|source| Error::System {
-        wanted: format!("{DESCRIPTORS} open files"),
+    open_files(STARTUP_FILES).map_err(|source| Error::System {
+        wanted: format!("{STARTUP_FILES} open files"),
         remedy: "raise their limit (ulimit -Hn)",
         source,
     })
