@@ -133,8 +133,8 @@ impl Distribution {
         let need = if filters.min_p > 0.0 { min_p_need(filters.min_p) } else { 0 };
         let all = Self::all(weigh);
         let top_k = if (filters.top_k as usize) < view.vocab_size() { filters.top_k as usize } else { 0 };
-        if let Some(listed) = first_only(filters, view.vocab_size()) {
-            select::top(view, listed, &mut store.keys);
+        if let Some(top) = top_kept(filters, view.vocab_size()) {
+            select::top(view, top, &mut store.keys);
             store.weigh_keys(view, weigh);
             let total = store.masses.iter().sum();
             return all.list((filters.top_p < 1.0).then(|| top_p_need(filters.top_p, total)), need, store);
@@ -376,7 +376,7 @@ pub(super) fn reached_by_few(view: &View<'_>, bound: f32) -> bool {
 }
 
 /// How many of the first tokens are all that these filters look at; `None` if they look at more. Of rows without a chain.
-pub(super) fn first_only(filters: &Filters, vocab_size: usize) -> Option<usize> {
+pub(super) fn top_kept(filters: &Filters, vocab_size: usize) -> Option<usize> {
     let top_k = if filters.temperature == 0.0 { 1 } else { filters.top_k as usize };
     (top_k > 0 && top_k < vocab_size && top_k <= LIST_K.min(blocks(vocab_size))).then_some(top_k)
 }

@@ -7,12 +7,12 @@
 
 mod chain;
 mod distribution;
+mod foreign_rows;
 mod greens;
 pub(super) mod keep;
 pub(super) mod keys;
 mod level;
 mod memory;
-mod own;
 mod passes;
 mod report;
 mod row;
@@ -29,35 +29,49 @@ use super::{ALONE_BYTES, Backend, BackendInfo, RowJob, VerifyJob, VerifyResult};
 use crate::locks::lock;
 use crate::sampling::row::RowResult;
 use crate::speculative::job;
-use own::OwnRows;
+use foreign_rows::RowCopies;
 use row::{Scratch, sample_row};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock};
 
-/// Batches above this do not fit the cache of a core, so their rows are read as rows from memory are read fastest.
-const FAR_BYTES: usize = 1 << 20;
+/// Batches above this do not fit the cache of a core.
+const CACHE_BYTES: usize = 1 << 20;
+
+/// Where the rows of a batch are when they are read; each is read the way that is fastest from there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ReadFrom {
+    Cache,
+    Memory,
+}
+
+impl ReadFrom {
+    /// Where a batch of so many bytes is.
+    fn of_bytes(bytes: usize) -> Self {
+        if bytes > CACHE_BYTES { Self::Memory } else { Self::Cache }
+    }
+}
 
 /// What a thread needs to sample, kept from batch to batch.
 #[derive(Debug, Default)]
-struct Tools {
+struct Workspace {
     scratch: Scratch,
-    own: OwnRows,
+    copies: RowCopies,
 }
 
-/// Tools that nobody has in hand: never more than there are threads, whichever threads these are.
+/// Workspaces that no thread uses now: never more than there are threads, whichever threads these are.
 #[derive(Debug, Default)]
-struct Shelf(Mutex<Vec<Tools>>);
+struct WorkspacePool(Mutex<Vec<Workspace>>);
 
-impl Shelf {
-    /// Does `work` with tools in hand.
-    fn with<R>(&self, work: impl FnOnce(&mut Tools) -> R) -> R {
-        let mut tools = self.lock().pop().unwrap_or_default();
-        let result = work(&mut tools);
-        self.lock().push(tools);
+impl WorkspacePool {
+    /// Does `work` in a workspace of its own.
+    fn with<R>(&self, work: impl FnOnce(&mut Workspace) -> R) -> R {
+        let mut workspace = self.lock().pop().unwrap_or_default();
+        let result = work(&mut workspace);
+        self.lock().push(workspace);
         result
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Tools>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<Workspace>> {
         lock(&self.0)
     }
 }
@@ -69,7 +83,7 @@ pub struct CpuBackend {
     threads: usize,
     /// Threads beside the calling one, which samples too; absent when there are none.
     pool: Option<rayon::ThreadPool>,
-    tools: Shelf,
+    workspaces: WorkspacePool,
     share_above_bytes: usize,
 }
 
@@ -92,7 +106,7 @@ impl CpuBackend {
             let builder = rayon::ThreadPoolBuilder::new().num_threads(threads - 1);
             builder.thread_name(|i| format!("sample-{i}")).build().expect("threads can be started")
         });
-        Self { level, threads, pool, tools: Shelf::default(), share_above_bytes: ALONE_BYTES }
+        Self { level, threads, pool, workspaces: WorkspacePool::default(), share_above_bytes: ALONE_BYTES }
     }
 
     /// Spreads batches of more bytes over the threads. The result does not depend on it.
@@ -114,22 +128,22 @@ impl Backend for CpuBackend {
 
     fn run(&mut self, jobs: &[RowJob<'_>]) -> Vec<RowResult> {
         let level = self.level;
-        let far = jobs.iter().map(|job| job.logits.byte_len()).sum::<usize>() > FAR_BYTES;
-        let sample = |job: &RowJob<'_>, tools: &mut Tools| {
+        let read_from = ReadFrom::of_bytes(jobs.iter().map(|job| job.logits.byte_len()).sum());
+        let sample = |job: &RowJob<'_>, workspace: &mut Workspace| {
             if job.logits.listed().is_some() {
                 // As long as its list: the specification is as fast as anything.
                 return crate::sampling::sample_row(&job.logits, &job.spec);
             }
-            sample_row(level, job, far, &mut tools.own, &mut tools.scratch)
+            sample_row(level, job, read_from, &mut workspace.copies, &mut workspace.scratch)
         };
         self.spread(jobs, time_bytes(jobs), sample)
     }
 
     fn verify(&mut self, jobs: &[VerifyJob<'_>]) -> Vec<VerifyResult> {
         let level = self.level;
-        let verify = |job: &VerifyJob<'_>, tools: &mut Tools| {
-            let Tools { scratch, own } = tools;
-            own.with_rows(job, |job| match job.has_lists() {
+        let verify = |job: &VerifyJob<'_>, workspace: &mut Workspace| {
+            let Workspace { scratch, copies } = workspace;
+            copies.with_rows(job, |job| match job.has_lists() {
                 true => job::verify(job),
                 false => verify::verify(level, job, scratch),
             })
@@ -149,11 +163,11 @@ impl CpuBackend {
         &self,
         jobs: &[J],
         bytes: usize,
-        work: impl Fn(&J, &mut Tools) -> R + Sync,
+        work: impl Fn(&J, &mut Workspace) -> R + Sync,
     ) -> Vec<R> {
         match &self.pool {
-            Some(pool) if jobs.len() > 1 && bytes > self.share_above_bytes => share(pool, jobs, &self.tools, work),
-            _ => self.tools.with(|tools| jobs.iter().map(|job| work(job, tools)).collect()),
+            Some(pool) if jobs.len() > 1 && bytes > self.share_above_bytes => share(pool, jobs, &self.workspaces, work),
+            _ => self.workspaces.with(|workspace| jobs.iter().map(|job| work(job, workspace)).collect()),
         }
     }
 }
@@ -163,22 +177,22 @@ impl CpuBackend {
 fn share<J: Sync, R: Send + Sync>(
     pool: &rayon::ThreadPool,
     jobs: &[J],
-    shelf: &Shelf,
-    work_on: impl Fn(&J, &mut Tools) -> R + Sync,
+    workspaces: &WorkspacePool,
+    work: impl Fn(&J, &mut Workspace) -> R + Sync,
 ) -> Vec<R> {
     let results: Vec<OnceLock<R>> = jobs.iter().map(|_| OnceLock::new()).collect();
     let next = AtomicUsize::new(0);
-    let take = |tools: &mut Tools| {
+    let take_jobs = |workspace: &mut Workspace| {
         while let Some(i) = Some(next.fetch_add(1, Ordering::Relaxed)).filter(|&i| i < jobs.len()) {
-            let _ = results[i].set(work_on(&jobs[i], tools));
+            let _ = results[i].set(work(&jobs[i], workspace));
         }
     };
-    let work = || shelf.with(take);
+    let help = || workspaces.with(take_jobs);
     pool.in_place_scope(|scope| {
         for _ in 0..pool.current_num_threads().min(jobs.len() - 1) {
-            scope.spawn(|_| work());
+            scope.spawn(|_| help());
         }
-        work();
+        help();
     });
     results.into_iter().map(|result| result.into_inner().expect("every job was taken; this is a bug")).collect()
 }

@@ -1,9 +1,10 @@
 //! One row on the CPU backend: [`sample_row`](crate::sampling::sample_row), fast.
 
+use super::ReadFrom;
 use super::distribution::{Distribution, Store, Wanted};
+use super::foreign_rows::RowCopies;
 use super::keep;
 use super::level::Level;
-use super::own::OwnRows;
 use super::passes::Scan;
 use super::report;
 use super::verify::LeftStore;
@@ -26,16 +27,15 @@ pub(super) struct Scratch {
     pub(super) left: LeftStore,
 }
 
-/// Scans a row, which may be [far](view::scan), and adjusts it: its maximum as sent, and in the stores what makes a
-/// [`View`] of it.
+/// Scans a row and adjusts it: gives its maximum as sent, and in the stores what makes a [`View`] of it.
 pub(super) fn prepare(
     level: Level,
     job: &RowJob<'_>,
-    far: bool,
+    read_from: ReadFrom,
     maxima: &mut Vec<f32>,
     store: &mut ViewStore,
 ) -> Result<f32, RowError> {
-    let scan = view::scan(level.passes(job.logits.dtype()), &job.logits, far, maxima);
+    let scan = view::scan(level.passes(job.logits.dtype()), &job.logits, read_from, maxima);
     prepare_scanned(level, job, scan, maxima, store)
 }
 
@@ -58,20 +58,20 @@ fn prepare_scanned(
     if adjusted.max == f32::NEG_INFINITY { Err(RowError::AllMasked) } else { Ok(scan.max) }
 }
 
-/// Samples or scores one row, which may be [far](view::scan).
+/// Samples or scores one row.
 pub(super) fn sample_row(
     level: Level,
     job: &RowJob<'_>,
-    far: bool,
-    own: &mut OwnRows,
+    read_from: ReadFrom,
+    copies: &mut RowCopies,
     scratch: &mut Scratch,
 ) -> RowResult {
     let Scratch { maxima, view, processed: store, keys, .. } = scratch;
-    let (logits, scan) = own.look(level, job, far, maxima);
+    let (logits, scan) = copies.scan(level, job, read_from, maxima);
     let job = &RowJob { logits, spec: job.spec };
     let max = prepare_scanned(level, job, scan, maxima, view)?;
     let raw = View::raw(level, job.logits, maxima, max);
-    let adjusted = View::again(&raw, &job.spec, view);
+    let adjusted = View::from_store(&raw, &job.spec, view);
     let processed = is_filtered(job)
         .then(|| Distribution::processed(&adjusted, &job.spec.filters, job.spec.chain.as_ref(), wanted_of(job), store));
     let processed = processed.as_ref();

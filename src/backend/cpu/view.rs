@@ -11,6 +11,7 @@
 mod lists;
 mod store;
 
+use super::ReadFrom;
 use super::keys;
 use super::level::{Level, Passes};
 use super::memory;
@@ -72,11 +73,15 @@ impl ViewStore {
     }
 }
 
-/// Block maxima of `row`, padded, into `maxima`. Rows that are `far` are read as rows from memory are read fastest.
-pub(super) fn scan(passes: Passes, row: &Logits<'_>, far: bool, maxima: &mut Vec<f32>) -> Scan {
+/// Block maxima of `row`, padded, into `maxima`.
+pub(super) fn scan(passes: Passes, row: &Logits<'_>, read_from: ReadFrom, maxima: &mut Vec<f32>) -> Scan {
     room_for_maxima(row, maxima);
     // Where no hints are wanted, eight places are as fast as one in caches and faster from memory.
-    if far || !memory::wants_hints() { passes.far_scan(row.bytes(), maxima) } else { passes.scan(row.bytes(), maxima) }
+    if read_from == ReadFrom::Memory || !memory::wants_hints() {
+        passes.far_scan(row.bytes(), maxima)
+    } else {
+        passes.scan(row.bytes(), maxima)
+    }
 }
 
 /// One −∞ for each block of `row`, padded.
@@ -103,12 +108,12 @@ impl<'a> View<'a> {
             (Some(allowed), _) => store.only(raw, spec, allowed),
             (None, None) => store.touch(raw, spec),
         }
-        let view = Self::again(raw, spec, store);
+        let view = Self::from_store(raw, spec, store);
         if view.max == f32::INFINITY { Err(RowError::PositiveInfinity) } else { Ok(view) }
     }
 
-    /// What [`View::adjusted`] made, again, as long as `store` holds it.
-    pub(super) fn again(raw: &View<'a>, spec: &RowSpec<'a>, store: &'a ViewStore) -> Self {
+    /// What [`View::adjusted`] made, as long as `store` holds it.
+    pub(super) fn from_store(raw: &View<'a>, spec: &RowSpec<'a>, store: &'a ViewStore) -> Self {
         if spec.is_untouched() {
             return View { ..*raw };
         }

@@ -149,5 +149,5 @@ fn view<'v>(
     store: &'v ViewStore,
 ) -> View<'v> {
     let row = &job.rows[row];
-    View::again(&View::raw(level, row.logits, maxima, max), &row.spec, store)
+    View::from_store(&View::raw(level, row.logits, maxima, max), &row.spec, store)
 }

@@ -2,7 +2,7 @@
 
 use super::passes::{Block, Passes, Reals, Weighing};
 use crate::backend::VerifyJob;
-use crate::backend::cpu::FAR_BYTES;
+use crate::backend::cpu::ReadFrom;
 use crate::backend::cpu::level::Level;
 use crate::backend::cpu::passes::{BLOCK, Weigh, blocks};
 use crate::sampling::kept::{Form, KeptRow};
@@ -35,14 +35,14 @@ pub(in crate::backend) enum Source<'a> {
     Sent(Logits<'a>),
 }
 
-/// Whether a job's rows and what was sent of its draft come from memory.
-pub(super) fn is_far(job: &VerifyJob<'_>) -> bool {
+/// Where a job's rows and what was sent of its draft are read from.
+pub(super) fn read_from(job: &VerifyJob<'_>) -> ReadFrom {
     let sent = |draft: &DraftToken<'_>| match draft.source {
         DraftSource::Dense(probs) => probs.bytes().len(),
         _ => 0,
     };
     let rows = job.rows.iter().map(|row| row.logits.bytes().len()).sum::<usize>();
-    rows + job.drafts.iter().map(sent).sum::<usize>() > FAR_BYTES
+    ReadFrom::of_bytes(rows + job.drafts.iter().map(sent).sum::<usize>())
 }
 
 impl<'a> Proposed<'a> {

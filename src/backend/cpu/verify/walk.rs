@@ -3,7 +3,8 @@
 use super::here::{Aside, Here, MOST_ASIDE_BYTES, Weighed};
 use super::left::{Blocks, Left, LeftStore};
 use super::passes::Passes;
-use super::proposed::{Cut, Proposed, is_far};
+use super::proposed::{Cut, Proposed, read_from};
+use crate::backend::cpu::ReadFrom;
 use crate::backend::cpu::distribution::{Distribution, KeptBy, Runner, Store, Wanted};
 use crate::backend::cpu::keys;
 use crate::backend::cpu::level::Level;
@@ -34,8 +35,7 @@ pub(super) struct Walk<'a> {
     other: &'a mut Store,
     keys: &'a mut Vec<u64>,
     left: &'a mut LeftStore,
-    /// Whether rows are read from memory.
-    far: bool,
+    read_from: ReadFrom,
     here: Option<Here>,
     /// Rows that will be come to again, and their bytes.
     aside: Vec<(usize, Aside)>,
@@ -54,9 +54,25 @@ impl<'a> Walk<'a> {
         scratch: &'a mut Scratch,
     ) -> Self {
         let Scratch { maxima, view, processed, other, keys, left } = scratch;
-        let (far, aside, states) = (is_far(job), Vec::new(), States::new(job));
+        let (read_from, aside, states) = (read_from(job), Vec::new(), States::new(job));
         let (store, here, room_aside, raced) = (processed, None, MOST_ASIDE_BYTES, job.is_raced());
-        Self { level, job, drafts, maxima, view, store, other, keys, left, far, here, aside, room_aside, states, raced }
+        Self {
+            level,
+            job,
+            drafts,
+            maxima,
+            view,
+            store,
+            other,
+            keys,
+            left,
+            read_from,
+            here,
+            aside,
+            room_aside,
+            states,
+            raced,
+        }
     }
 
     fn here(&self) -> &Here {
@@ -171,7 +187,7 @@ impl Positions for Walk<'_> {
             let here = match self.taken_back(row) {
                 Some(here) => here,
                 None => {
-                    let max = prepare(self.level, &self.looked_at(row), self.far, self.maxima, self.view)?;
+                    let max = prepare(self.level, &self.looked_at(row), self.read_from, self.maxima, self.view)?;
                     let spec = self.states.spec(self.job, row);
                     let here = Here::new(self.level, self.job, row, max, &spec, self.maxima, self.view, self.store);
                     let view = here.view(self.level, self.job, self.maxima, self.view);

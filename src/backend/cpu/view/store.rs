@@ -2,7 +2,7 @@
 
 use super::{View, ViewStore};
 use crate::backend::cpu::passes::{BLOCK, Raise, maximum};
-use crate::backend::cpu::{greens, own, select};
+use crate::backend::cpu::{foreign_rows, greens, select};
 use crate::sampling::mark::greenlist::Greenlist;
 use crate::sampling::mask::TokenMask;
 use crate::sampling::row::RowSpec;
@@ -72,7 +72,7 @@ impl ViewStore {
     /// A value below which nothing matters: if only the first of the order are asked for, so many blocks have one that reaches
     /// it.
     fn needed_from(&mut self, raw: &View<'_>, spec: &RowSpec<'_>) -> f32 {
-        let Some(first) = own::first_drawn_from(spec, raw.vocab_size()) else { return f32::NEG_INFINITY };
+        let Some(first) = foreign_rows::top_drawn_from(spec, raw.vocab_size()) else { return f32::NEG_INFINITY };
         self.maxima.clear();
         self.maxima.extend_from_slice(&self.before);
         for changes in by_block(&self.changes) {
@@ -125,7 +125,7 @@ impl ViewStore {
     /// A value below which it is all the same what raised tokens become: if only the first of the order are asked for, so many
     /// blocks that nothing else touches have one that reaches it behind the mask, and raising takes nothing away.
     fn raised_from(&mut self, raw: &View<'_>, spec: &RowSpec<'_>) -> f32 {
-        let Some(first) = own::first_drawn_from(spec, raw.vocab_size()) else { return f32::NEG_INFINITY };
+        let Some(first) = foreign_rows::top_drawn_from(spec, raw.vocab_size()) else { return f32::NEG_INFINITY };
         self.maxima.clear();
         self.maxima.extend_from_slice(raw.maxima);
         if let Some(mask) = spec.mask {

@@ -3,6 +3,7 @@
 //! The passes look at a row several times and rely on seeing the same values each time, so what is looked at again is copied first. Why,
 //! and which rows are copied whole: `docs/decisions/0011-foreign-rows-are-copied-once.md`.
 
+use super::ReadFrom;
 use super::distribution;
 use super::level::{Level, Passes};
 use super::passes::{BLOCK, Scan, blocks};
@@ -24,23 +25,23 @@ struct Line([u8; 64]);
 
 const _: () = assert!(PIECE.is_multiple_of(BLOCK * 4), "a piece is whole blocks of any number format");
 
-/// One thread's memory for foreign rows.
+/// One thread's memory for copies of foreign rows.
 #[derive(Debug, Default)]
-pub(super) struct OwnRows(Vec<Line>);
+pub(super) struct RowCopies(Vec<Line>);
 
-impl OwnRows {
-    /// A job's row as it may be looked at from now on, and the block maxima of its first look. Of a foreign row the blocks
-    /// that cannot matter may be hidden: their maxima are −∞, and they are not there.
-    pub(super) fn look<'a>(
+impl RowCopies {
+    /// Scans a job's row: gives the row as it may be read from now on, and its block maxima in `maxima`. A foreign row is copied, but
+    /// perhaps without the blocks that cannot matter: their maxima are −∞, and they are not there.
+    pub(super) fn scan<'a>(
         &'a mut self,
         level: Level,
         job: &RowJob<'a>,
-        far: bool,
+        read_from: ReadFrom,
         maxima: &mut Vec<f32>,
     ) -> (Logits<'a>, Scan) {
         let (row, passes) = (job.logits, level.passes(job.logits.dtype()));
         if !row.is_foreign() {
-            return (row, view::scan(passes, &row, far, maxima));
+            return (row, view::scan(passes, &row, read_from, maxima));
         }
         view::room_for_maxima(&row, maxima);
         let own = self.room(row.byte_len());
@@ -49,9 +50,9 @@ impl OwnRows {
             let row = Logits::new(row.dtype(), own);
             return (row, passes.scan(own, maxima));
         }
-        let scan = first_only(&job.spec, row.vocab_size())
-            .and_then(|first| look_at_few(passes, &row, own, first, maxima))
-            .unwrap_or_else(|| take(passes, &row, own, maxima));
+        let scan = top_asked_for(&job.spec, row.vocab_size())
+            .and_then(|top| copy_blocks_of_top(passes, &row, own, top, maxima))
+            .unwrap_or_else(|| copy_whole(passes, &row, own, maxima));
         (Logits::new(row.dtype(), own), scan)
     }
 
@@ -85,44 +86,50 @@ impl OwnRows {
 }
 
 /// How many of the first tokens are all that is asked of a row; `None` where more is, or where its logits are adjusted.
-fn first_only(spec: &RowSpec<'_>, vocab_size: usize) -> Option<usize> {
+fn top_asked_for(spec: &RowSpec<'_>, vocab_size: usize) -> Option<usize> {
     let is_all = spec.mark.is_none() && spec.logprobs.is_none() && spec.is_untouched();
-    if is_all { first_drawn_from(spec, vocab_size) } else { None }
+    if is_all { top_drawn_from(spec, vocab_size) } else { None }
 }
 
 /// How many of the first tokens, by what their logits become, are all that is asked of what they become; `None` where more
 /// is. Raw logprobs ask what logits were, and processed ones of tokens behind the first are −∞; tempered ones ask of all.
-pub(super) fn first_drawn_from(spec: &RowSpec<'_>, vocab_size: usize) -> Option<usize> {
+pub(super) fn top_drawn_from(spec: &RowSpec<'_>, vocab_size: usize) -> Option<usize> {
     let draws = matches!(spec.action, Action::Draw { .. } | Action::Propose { .. }) && spec.report.is_none();
     let asks_of_all = spec.logprobs.is_some_and(|wanted| wanted.mode == LogprobsMode::Tempered);
     let plain = spec.chain.is_none() && !spec.has_state() && !asks_of_all;
-    if draws && plain { distribution::first_only(&spec.filters, vocab_size) } else { None }
+    if draws && plain { distribution::top_kept(&spec.filters, vocab_size) } else { None }
 }
 
-/// Copies the whole row, and looks at each block on the way.
-fn take(passes: Passes, row: &Logits<'_>, own: &mut [u8], maxima: &mut [f32]) -> Scan {
-    let begun = row.mapped().map(|mapped| passes.fetch(mapped, own, maxima));
-    each_piece(row, begun, |first, from, len| {
+/// Copies the whole row, and scans each block on the way.
+fn copy_whole(passes: Passes, row: &Logits<'_>, own: &mut [u8], maxima: &mut [f32]) -> Scan {
+    let whole_blocks = row.mapped().map(|mapped| passes.fetch(mapped, own, maxima));
+    scan_pieces(row, whole_blocks, |Piece { first_block, from, len }| {
         let piece = &mut own[from..from + len];
         row.copy_from(from, piece);
-        passes.scan(piece, &mut maxima[first..])
+        passes.scan(piece, &mut maxima[first_block..])
     })
 }
 
-/// Looks at the row where it is, and copies only the blocks in which its `first` tokens lie. `None` if what is copied is
+/// Scans the row where it is, and copies only the blocks in which its `top` first tokens lie. `None` if what is copied is
 /// not what was seen, since somebody writes there: then nothing of this holds.
-fn look_at_few(passes: Passes, row: &Logits<'_>, own: &mut [u8], first: usize, maxima: &mut [f32]) -> Option<Scan> {
+fn copy_blocks_of_top(
+    passes: Passes,
+    row: &Logits<'_>,
+    own: &mut [u8],
+    top: usize,
+    maxima: &mut [f32],
+) -> Option<Scan> {
     let mut piece = [Line::zeroed(); PIECE / size_of::<Line>()];
     let piece: &mut [u8] = bytemuck::cast_slice_mut(&mut piece);
-    let begun = row.mapped().map(|mapped| passes.look(mapped, maxima));
-    let scan = each_piece(row, begun, |first, from, len| {
+    let whole_blocks = row.mapped().map(|mapped| passes.look(mapped, maxima));
+    let scan = scan_pieces(row, whole_blocks, |Piece { first_block, from, len }| {
         row.copy_from(from, &mut piece[..len]);
-        passes.scan(&piece[..len], &mut maxima[first..])
+        passes.scan(&piece[..len], &mut maxima[first_block..])
     });
     if scan.nan || !scan.max.is_finite() {
         return Some(scan);
     }
-    let bound = select::bound_of_top(passes, maxima, scan.max, first);
+    let bound = select::bound_of_top(passes, maxima, scan.max, top);
     let size = BLOCK * row.dtype().size();
     for block in 0..blocks(row.vocab_size()) {
         if maxima[block] < bound {
@@ -141,14 +148,20 @@ fn look_at_few(passes: Passes, row: &Logits<'_>, own: &mut [u8], first: usize, m
     Some(scan)
 }
 
-/// Goes through a row of memory piece by piece, with the piece's first block, where it begins and its length in bytes. Behind
-/// its whole blocks, where those have been seen.
-fn each_piece(row: &Logits<'_>, begun: Option<Scan>, mut look: impl FnMut(usize, usize, usize) -> Scan) -> Scan {
+/// A part of a row that is copied at once, in bytes.
+struct Piece {
+    first_block: usize,
+    from: usize,
+    len: usize,
+}
+
+/// Scans a row of memory piece by piece. Where its whole blocks were scanned before, only what stands behind them.
+fn scan_pieces(row: &Logits<'_>, whole_blocks: Option<Scan>, mut scan_piece: impl FnMut(Piece) -> Scan) -> Scan {
     let (bytes, block) = (row.byte_len(), BLOCK * row.dtype().size());
-    let first = if begun.is_some() { bytes / block * block } else { 0 };
-    let mut all = begun.unwrap_or(Scan { max: f32::NEG_INFINITY, nan: false });
+    let first = if whole_blocks.is_some() { bytes / block * block } else { 0 };
+    let mut all = whole_blocks.unwrap_or(Scan { max: f32::NEG_INFINITY, nan: false });
     for from in (first..bytes).step_by(PIECE) {
-        let scan = look(from / block, from, PIECE.min(bytes - from));
+        let scan = scan_piece(Piece { first_block: from / block, from, len: PIECE.min(bytes - from) });
         all = Scan { max: if scan.max > all.max { scan.max } else { all.max }, nan: all.nan | scan.nan };
     }
     all

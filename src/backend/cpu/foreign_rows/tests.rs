@@ -110,10 +110,10 @@ fn of_first_tokens_only_the_blocks_that_hold_them_are_copied() {
     (logits[5 * BLOCK + 3], logits[77 * BLOCK]) = (9.0, 8.0);
     let memory = Rewritten { first: Dtype::F32.encode(&logits), later: vec![], left: usize::MAX.into() };
     let row = Logits::foreign(Dtype::F32, &memory, 0, vocab);
-    let (mut own, mut maxima) = (OwnRows::default(), vec![]);
+    let (mut copies, mut maxima) = (RowCopies::default(), vec![]);
     for (top_k, shown) in [(1, vec![5]), (2, vec![5, 77])] {
         let filters = Filters { top_k, ..filters()[0] };
-        own.look(Level::detect(), &RowJob { logits: row, spec: spec(filters, 0) }, false, &mut maxima);
+        copies.scan(Level::detect(), &RowJob { logits: row, spec: spec(filters, 0) }, ReadFrom::Cache, &mut maxima);
         let there: Vec<usize> = (0..maxima.len()).filter(|&block| maxima[block] > f32::NEG_INFINITY).collect();
         assert_eq!(there, shown);
     }
