@@ -67,7 +67,7 @@ impl<'a> Serving<'a> {
     }
 
     pub(super) fn serve_regions(&mut self, listener: UdsListener, side: RegionSide) {
-        let guard = self.guard.of(Transport::Region).opening_with(regions::OPENING_BYTES);
+        let guard = self.guard.for_transport(Transport::Region).opening_with(regions::OPENING_BYTES);
         let served = regions::serve(listener, guard, side.regions, self.metrics.clone());
         self.servers.spawn(async move {
             served.await;
@@ -77,7 +77,7 @@ impl<'a> Serving<'a> {
 
     pub(super) fn serve_tcp(&mut self, listener: TcpListener, secrets: &Secrets) {
         let config = self.config;
-        let guard = self.guard.of(Transport::Tcp);
+        let guard = self.guard.for_transport(Transport::Tcp);
         // Whoever reaches the port may connect, with a token or without; workers on this host have places that nobody there can take.
         let guard = match config.uds {
             Some(_) => guard.at_most(beside_uds(config.limits.max_connections)),
@@ -100,7 +100,7 @@ impl<'a> Serving<'a> {
 
     pub(super) fn serve_uds(&mut self, listener: UdsListener) {
         let config = self.config;
-        let guard = self.guard.of(Transport::Uds);
+        let guard = self.guard.for_transport(Transport::Uds);
         let (stopped, routes) = (guard.stopped(), self.routes.clone());
         let (connections, closed) = listener::incoming(listener, guard);
         self.spawn(server::serve(connections, stopped, routes, config, config.http2.frame_size_uds), closed);

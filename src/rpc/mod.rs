@@ -46,7 +46,7 @@ use attach::AttachStream;
 pub use blocking::most_threads;
 use caller::Caller;
 use decode::DecodeStream;
-use inbound::receive::{Mark, Requests};
+use inbound::receive::{Flag, Requests};
 pub use outbound::calls::Calls;
 use outbound::unread::Replies;
 use shared::{Received, Shared};
@@ -169,7 +169,7 @@ impl Sampler for Service {
         &self,
         request: Request<Streaming<RawDecodeRequest>>,
     ) -> Result<Response<Self::DecodeStream>, Status> {
-        Mark::heard(&request);
+        Flag::set_heard(&request);
         let (started, caller) = (Instant::now(), Caller::of(request.extensions()));
         let admitted = self.shared.admit().and_then(|()| self.shared.engine.admit_stream());
         match admitted {
@@ -194,7 +194,7 @@ impl Sampler for Service {
         &self,
         request: Request<Streaming<RawAttachRequest>>,
     ) -> Result<Response<Self::AttachStream>, Status> {
-        Mark::heard(&request);
+        Flag::set_heard(&request);
         let (started, caller) = (Instant::now(), Caller::of(request.extensions()));
         let admitted = self.shared.admit().and_then(|()| self.shared.shards.admit().map_err(Error::Refused));
         match admitted {
@@ -212,7 +212,7 @@ impl Sampler for Service {
     }
 
     async fn sample(&self, request: Request<RawSampleRequest>) -> Result<Response<proto::SampleResponse>, Status> {
-        Mark::heard(&request);
+        Flag::set_heard(&request);
         let deadline = request.extensions().get().copied().unwrap_or_default();
         let (shared, caller) = (Arc::clone(&self.shared), Caller::of(request.extensions()));
         let mut call = sample::Call::start(shared, caller, self.shared.context(request.metadata()), deadline);
@@ -224,7 +224,7 @@ impl Sampler for Service {
         &self,
         request: Request<RawGetServerInfoRequest>,
     ) -> Result<Response<proto::GetServerInfoResponse>, Status> {
-        Mark::heard(&request);
+        Flag::set_heard(&request);
         let (started, shared, caller) = (Instant::now(), &self.shared, Caller::of(request.extensions()));
         let read = proto::GetServerInfoRequest::read(request.into_inner(), &shared.limits);
         let info = read.map(|(proto::GetServerInfoRequest {}, _)| {

@@ -247,7 +247,7 @@ fn region_side(
     let all = Regions::with_device(limits, metrics.regions.clone(), metrics.region_bytes.clone(), device);
     let (permits, timeout) = (Arc::new(Semaphore::new(64)), Duration::from_secs(1));
     let guard = Guard::grpc(permits, timeout, stop.clone(), stop.clone(), metrics.clone());
-    let guard = guard.of(Counted::Region).opening_with(regions::OPENING_BYTES);
+    let guard = guard.for_transport(Counted::Region).opening_with(regions::OPENING_BYTES);
     tokio::spawn(regions::serve(UdsListener::bind(&socket).unwrap(), guard, Arc::clone(&all), metrics.clone()));
     RegionSide { regions: all, socket }
 }

@@ -187,7 +187,7 @@ impl Guard {
 
     /// The same guard for connections counted under `transport`.
     #[must_use]
-    pub fn of(&self, transport: Transport) -> Self {
+    pub fn for_transport(&self, transport: Transport) -> Self {
         Self { open: self.metrics.connections(transport).clone(), ..self.clone() }
     }
 
@@ -205,7 +205,7 @@ impl Guard {
     async fn admit<L: Accept>(&self, listener: &L) -> (L::Io, ConnectionPermit) {
         loop {
             let io = self.acceptor.next(listener).await;
-            match self.place() {
+            match self.take_place() {
                 Ok(place) => return (io, place),
                 // Closing at once tells the client more than a connection that nobody answers.
                 Err(_) => self.metrics.refused(Reason::TooManyConnections),
@@ -213,7 +213,8 @@ impl Guard {
         }
     }
 
-    fn place(&self) -> Result<ConnectionPermit, TryAcquireError> {
+    /// A place for one more connection, if there is one.
+    fn take_place(&self) -> Result<ConnectionPermit, TryAcquireError> {
         let share = self.share.clone().map(Semaphore::try_acquire_owned).transpose()?;
         let permit = Arc::clone(&self.permits).try_acquire_owned()?;
         Ok(ConnectionPermit::new(permit, share, self.open.clone()))

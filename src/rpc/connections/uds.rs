@@ -19,59 +19,60 @@ const MODE: u32 = 0o660;
 
 /// Connections that wait to be accepted; tokio's own number.
 const BACKLOG: i32 = 1024;
-/// Nobody needs it for as long.
-const LONGEST_HOLD: Duration = Duration::from_secs(1);
+/// How long a server waits for the lock of a folder when it starts. Nobody needs it for as long.
+const FOLDER_LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How often somebody looks whether the file is there. Who clears a folder closes no socket, and nobody could find the server any more.
-const LOOK: Duration = Duration::from_secs(1);
+/// How often a listener looks whether its file is still there. Whoever clears a folder closes no socket, but no client finds the server
+/// any more.
+const FILE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Files of the sockets that this process listens on.
-static OWN: Mutex<Vec<Own>> = Mutex::new(Vec::new());
+static OWN_FILES: Mutex<Vec<SocketFile>> = Mutex::new(Vec::new());
 
 /// The file of a socket: where it is, and its device and inode, so that only the own file is removed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Own {
+struct SocketFile {
     path: PathBuf,
     identity: (u64, u64),
 }
 
-impl Own {
-    /// A successor may have put its own socket there meanwhile. Nobody waits here for who else keeps the folder: this may be a
-    /// runtime's thread, and it has other connections.
+impl SocketFile {
+    /// Removes it, unless a successor has put its own socket there meanwhile. It does not wait for a lock of the folder that somebody
+    /// else has: this may be a thread of the runtime, which has other connections.
     fn remove(&self) {
-        let _lock = lock_of_folder(&self.path, Duration::ZERO);
+        let _lock = lock_folder(&self.path, Duration::ZERO);
         if identity(&self.path).is_ok_and(|identity| identity == self.identity) {
             let _ = std::fs::remove_file(&self.path);
         }
     }
 
-    /// It is this process's no more.
+    /// Takes it off the list of this process's files.
     fn forget(&self) {
-        lock(&OWN).retain(|own| own != self);
+        lock(&OWN_FILES).retain(|own| own != self);
     }
 }
 
 /// Removes the files of all sockets of this process, which is about to end without dropping them.
 pub fn remove_own_files() {
-    let own = std::mem::take(&mut *lock(&OWN));
-    own.iter().for_each(Own::remove);
+    let own = std::mem::take(&mut *lock(&OWN_FILES));
+    own.iter().for_each(SocketFile::remove);
 }
 
 /// A listening Unix socket whose file goes with it, and comes back if somebody removes it.
 #[derive(Debug)]
 pub struct UdsListener {
     given: PathBuf,
-    /// As a client finds it from any folder, where so long a path is one of a socket.
+    /// How a client finds it from any folder; `None` where so long a path is too long for a socket.
     absolute: Option<PathBuf>,
-    at: Mutex<At>,
+    bound: Mutex<Bound>,
     complaints: Complaints,
 }
 
-/// Where it listens now.
+/// The socket that it listens on now, and its file.
 #[derive(Debug, Clone)]
-struct At {
+struct Bound {
     listener: Arc<UnixListener>,
-    file: Own,
+    file: SocketFile,
 }
 
 impl UdsListener {
@@ -80,9 +81,9 @@ impl UdsListener {
     /// # Errors
     /// When a server listens there, something else has the name, or the system refuses.
     pub fn bind(path: &Path) -> io::Result<Self> {
-        let at = At::bind(path, LONGEST_HOLD)?;
-        let absolute = Some(at.file.path.clone()).filter(|path| SocketAddrUnix::new(path).is_ok());
-        Ok(Self { given: path.to_owned(), absolute, at: Mutex::new(at), complaints: Complaints::default() })
+        let bound = Bound::bind(path, FOLDER_LOCK_TIMEOUT)?;
+        let absolute = Some(bound.file.path.clone()).filter(|path| SocketAddrUnix::new(path).is_ok());
+        Ok(Self { given: path.to_owned(), absolute, bound: Mutex::new(bound), complaints: Complaints::default() })
     }
 
     /// Its file.
@@ -97,32 +98,32 @@ impl UdsListener {
     /// What the system says.
     pub async fn accept(&self) -> io::Result<UnixStream> {
         loop {
-            let listener = Arc::clone(&lock(&self.at).listener);
+            let listener = Arc::clone(&lock(&self.bound).listener);
             tokio::select! {
                 accepted = listener.accept() => return Ok(accepted?.0),
-                () = sleep(LOOK) => self.find_again(),
+                () = sleep(FILE_CHECK_INTERVAL) => self.restore_file(),
             }
         }
     }
 
     /// Listens anew where the file is gone, or is that of a server that is gone. What else took its place stays.
-    fn find_again(&self) {
-        let file = lock(&self.at).file.clone();
+    fn restore_file(&self) {
+        let file = lock(&self.bound).file.clone();
         let found = identity(&file.path);
         if found.as_ref().is_ok_and(|found| *found == file.identity) {
             return;
         }
         let complaint = self.complaints.next(Instant::now());
         // A server that starts has bound its file, and does not listen yet, while it has the lock. Whether one listens is asked seldom.
-        let _lock = match lock_of_folder(&self.given, Duration::ZERO) {
+        let _lock = match lock_folder(&self.given, Duration::ZERO) {
             None if found.is_ok() => return,
             _ if found.is_ok() && complaint.is_none() => return,
             lock => lock,
         };
         let path = self.path().display();
-        match At::bind(&self.given, Duration::ZERO) {
-            Ok(at) => {
-                *lock(&self.at) = at;
+        match Bound::bind(&self.given, Duration::ZERO) {
+            Ok(bound) => {
+                *lock(&self.bound) = bound;
                 file.forget();
                 tracing::warn!(%path, "the socket's file was removed; it is there again");
             }
@@ -135,11 +136,11 @@ impl UdsListener {
     }
 }
 
-impl At {
+impl Bound {
     /// Listens at `path`; waits at most for so long for who else changes the folder.
     fn bind(path: &Path, longest: Duration) -> io::Result<Self> {
         // Of two servers that start at once, the second would take the first's socket for a stale one until it listens.
-        let _lock = lock_of_folder(path, longest);
+        let _lock = lock_folder(path, longest);
         remove_stale(path)?;
         let socket = socket()?;
         net::bind(&socket, &SocketAddrUnix::new(path)?)?;
@@ -151,15 +152,15 @@ impl At {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(MODE))?;
         net::listen(&socket, BACKLOG)?;
         let listener = Arc::new(UnixListener::from_std(socket.into())?);
-        let file = Own { path: std::path::absolute(path)?, identity: identity(path)? };
-        lock(&OWN).push(file.clone());
+        let file = SocketFile { path: std::path::absolute(path)?, identity: identity(path)? };
+        lock(&OWN_FILES).push(file.clone());
         Ok(Self { listener, file })
     }
 }
 
 impl Drop for UdsListener {
     fn drop(&mut self) {
-        let file = lock(&self.at).file.clone();
+        let file = lock(&self.bound).file.clone();
         file.remove();
         file.forget();
     }
@@ -167,7 +168,7 @@ impl Drop for UdsListener {
 
 /// A lock that servers take before they look at what lies in a folder and change it. `None` where there are no such locks, or somebody
 /// else keeps it for so long: a server has to start and to end all the same.
-fn lock_of_folder(path: &Path, longest: Duration) -> Option<OwnedFd> {
+fn lock_folder(path: &Path, longest: Duration) -> Option<OwnedFd> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let folder = fs::open(folder, flags, Mode::empty()).ok()?;
@@ -226,8 +227,8 @@ mod tests {
     use super::*;
 
     impl UdsListener {
-        fn at(&self) -> At {
-            lock(&self.at).clone()
+        fn bound(&self) -> Bound {
+            lock(&self.bound).clone()
         }
     }
 
@@ -236,22 +237,22 @@ mod tests {
         let dir = tempfile::tempdir().expect("a folder");
         let path = dir.path().join("socket");
         let listener = UdsListener::bind(&path).expect("nobody has it");
-        let before = listener.at().file;
-        listener.find_again();
-        assert_eq!(listener.at().file, before, "it is where it was");
+        let before = listener.bound().file;
+        listener.restore_file();
+        assert_eq!(listener.bound().file, before, "it is where it was");
 
         std::fs::remove_file(&path).expect("it is there");
         // Whoever waits for a connection finds the file again.
         let connecting = async {
             while connect(&path).is_err() {
-                sleep(LOOK / 10).await;
+                sleep(FILE_CHECK_INTERVAL / 10).await;
             }
         };
         let (accepted, ()) = tokio::join!(listener.accept(), connecting);
         accepted.expect("a connection");
         let mode = std::fs::metadata(&path).expect("it is back").permissions().mode();
         assert_eq!((mode & 0o777, listener.path()), (MODE, &*path));
-        assert!(!lock(&OWN).contains(&before) && lock(&OWN).contains(&listener.at().file));
+        assert!(!lock(&OWN_FILES).contains(&before) && lock(&OWN_FILES).contains(&listener.bound().file));
     }
 
     #[tokio::test]
@@ -262,8 +263,8 @@ mod tests {
             let listener = UdsListener::bind(&path).expect("nobody has it");
             std::fs::remove_file(&path).expect("it is there");
             put(&path);
-            listener.find_again();
-            let is_own = identity(&path).is_ok_and(|found| found == listener.at().file.identity);
+            listener.restore_file();
+            let is_own = identity(&path).is_ok_and(|found| found == listener.bound().file.identity);
             drop(listener);
             (is_own, path.exists())
         };
@@ -278,7 +279,7 @@ mod tests {
         // One that starts: it does not listen yet.
         let starts = |path: &Path| {
             dead(path);
-            std::mem::forget(lock_of_folder(path, LONGEST_HOLD));
+            std::mem::forget(lock_folder(path, FOLDER_LOCK_TIMEOUT));
         };
         assert_eq!(instead("starts", &starts), (false, true));
     }
@@ -303,7 +304,7 @@ mod tests {
             let (one, others): (Vec<_>, Vec<_>) = started.into_iter().partition(Result::is_ok);
             let one: Vec<UdsListener> = one.into_iter().flatten().collect();
             assert_eq!(one.len(), 1, "{others:?}");
-            assert_eq!(identity(&path).expect("it is there"), one[0].at().file.identity);
+            assert_eq!(identity(&path).expect("it is there"), one[0].bound().file.identity);
             assert!(others.iter().all(|other| other.as_ref().is_err_and(|e| e.kind() == ErrorKind::AddrInUse)));
         }
     }
@@ -317,9 +318,10 @@ mod tests {
         let _successor = std::os::unix::net::UnixListener::bind(&paths[1]).expect("nobody has it");
         drop(closed);
         // Those of this test alone: others listen in the same process.
-        let own: Vec<Own> = lock(&OWN).iter().filter(|own| own.path.starts_with(dir.path())).cloned().collect();
-        assert_eq!(own, [mine.at().file, taken.at().file]);
-        own.iter().for_each(Own::remove);
+        let own: Vec<SocketFile> =
+            lock(&OWN_FILES).iter().filter(|own| own.path.starts_with(dir.path())).cloned().collect();
+        assert_eq!(own, [mine.bound().file, taken.bound().file]);
+        own.iter().for_each(SocketFile::remove);
         assert_eq!(paths.each_ref().map(|path| path.exists()), [false, true, false]);
     }
 
@@ -344,7 +346,7 @@ mod tests {
         if let Some(given) = longer.into_iter().find(on_the_edge) {
             let listener = UdsListener::bind(&given).expect("nobody has it");
             std::fs::remove_file(&path).expect("it is there");
-            listener.find_again();
+            listener.restore_file();
             assert!(listener.path() == given && connect(&given).is_ok());
         } else {
             eprintln!("no path is long enough from {}: not tried", here.display());

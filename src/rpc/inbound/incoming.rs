@@ -1,6 +1,6 @@
 //! Messages of all calls on their way in: where they begin and end, how long they take, and those that do not come.
 
-use super::receive::{Fault, Kind, Mark, Part};
+use super::receive::{Fault, Flag, Kind, PartialMessage};
 use crate::error::{Error, Reason};
 use crate::metrics::Stage;
 use crate::permits::Permit;
@@ -18,8 +18,8 @@ use tonic::Status;
 
 /// What stands before a message: whether it is compressed, and its length.
 const PREFIX: usize = 5;
-/// A timer that is looked at so much later than it was set for says nothing of the worker: nobody was asking for the message.
-const LATE: Duration = Duration::from_secs(1);
+/// A timer that is polled so much later than it was set for says nothing of the worker: nobody was asking for the message meanwhile.
+const POLLED_LATE: Duration = Duration::from_secs(1);
 
 /// What a call sends.
 pub(super) struct Incoming {
@@ -37,7 +37,7 @@ pub(super) struct Incoming {
     stateless: Option<StatelessRoom>,
     /// Whether the length of a message is known.
     begun: bool,
-    told: Told,
+    signals: Signals,
     /// What is wrong with a message that came behind others.
     fault: Option<Error>,
     ended: bool,
@@ -50,11 +50,11 @@ struct StatelessRoom {
     message: Option<Permit>,
 }
 
-/// What whoever reads the call is told of it.
-pub(super) struct Told {
-    /// That the client has left it.
-    pub(super) left: Mark,
-    pub(super) part: Part,
+/// How whoever reads the call learns what became of its messages.
+pub(super) struct Signals {
+    /// Set when the client has left the call.
+    pub(super) left: Flag,
+    pub(super) part: PartialMessage,
     pub(super) fault: Fault,
 }
 
@@ -76,13 +76,13 @@ impl Incoming {
         kind: Kind,
         place: Option<Permit>,
         caller: Caller,
-        told: Told,
+        signals: Signals,
     ) -> Self {
         let (shared, stateless) =
             (Arc::clone(shared), place.map(|place| StatelessRoom { _place: place, message: None }));
         let (due, begun, fault, since) = (from_now(&shared), false, None, None);
         let (framing, timer, ended) = (BETWEEN, None, false);
-        Self { body, shared, caller, framing, due, timer, since, kind, stateless, begun, told, fault, ended }
+        Self { body, shared, caller, framing, due, timer, since, kind, stateless, begun, signals, fault, ended }
     }
 
     /// Takes note of bytes that have come. An error tells which of them are not of the message at fault.
@@ -157,7 +157,7 @@ impl Incoming {
             timer.as_mut().reset(due);
         }
         while timer.as_mut().poll(context).is_ready() {
-            if due.elapsed() < LATE {
+            if due.elapsed() < POLLED_LATE {
                 return Poll::Ready(Error::NotReceived(self.shared.limits.receive_timeout));
             }
             self.due = from_now(&self.shared);
@@ -199,14 +199,14 @@ impl Incoming {
     /// The client has left the call, or the connection is gone.
     fn left(&mut self, why: String) -> Poll<Option<Result<Bytes, BoxError>>> {
         (self.ended, self.stateless) = (true, None);
-        self.told.left.set();
+        self.signals.left.set();
         Poll::Ready(Some(Err(Status::cancelled(why).into())))
     }
 
     fn fail(&mut self, error: &Error) -> Poll<Option<Result<Bytes, BoxError>>> {
         (self.ended, self.stateless) = (true, None);
         let status = self.shared.refuse(error, &self.caller);
-        self.told.fault.tell(&status);
+        self.signals.fault.set(&status);
         Poll::Ready(Some(Err(status.into())))
     }
 }
@@ -244,7 +244,7 @@ impl Stream for Incoming {
         match Pin::new(&mut this.body).poll_next(context) {
             Poll::Ready(Some(Ok(bytes))) => match this.see(&bytes) {
                 Ok(()) => {
-                    this.told.part.tell(!this.is_between());
+                    this.signals.part.set(!this.is_between());
                     Poll::Ready(Some(Ok(bytes)))
                 }
                 Err((0, error)) => this.fail(&error),

@@ -15,7 +15,7 @@
 
 use super::deadline::Deadline;
 use super::headers;
-use super::incoming::{Incoming, Told};
+use super::incoming::{Incoming, Signals};
 use crate::error::{Error, Reason};
 use crate::limits::Limits;
 use crate::permits::Permit;
@@ -50,7 +50,7 @@ pub(in crate::rpc) fn watched(routes: Routes, shared: Arc<Shared>) -> Routes {
     Routes::from(routes.into_axum_router().layer(from_fn_with_state(shared, watch)))
 }
 
-/// What is watched for.
+/// What a call is, as far as the watch on its messages has to know.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// A stream of the sampler, which has its place.
@@ -134,14 +134,14 @@ async fn watch(State(shared): State<Arc<Shared>>, mut request: Request, next: Ne
     // A stream lasts as long as it lasts: tonic bounds the time until it begins.
     let deadline = if kind == Kind::Stateless { Deadline::of(request.headers()) } else { Deadline::default() };
     headers::lighten(request.headers_mut());
-    let (heard, left, part) = (call.heard.clone(), call.left.clone(), Part::default());
+    let (heard, left, part) = (call.heard.clone(), call.left.clone(), PartialMessage::default());
     request.extensions_mut().insert(heard);
     request.extensions_mut().insert(part.clone());
     request.extensions_mut().insert(deadline);
     let fault = Fault::default();
-    let told = Told { left, part, fault: fault.clone() };
+    let signals = Signals { left, part, fault: fault.clone() };
     let request = request.map(|body| {
-        let incoming = Incoming::new(body.into_data_stream(), &shared, kind, stateless, caller.clone(), told);
+        let incoming = Incoming::new(body.into_data_stream(), &shared, kind, stateless, caller.clone(), signals);
         Body::from_stream(incoming)
     });
     let answer = deadline.bound(next.run(request)).await;
@@ -154,18 +154,18 @@ async fn watch(State(shared): State<Arc<Shared>>, mut request: Request, next: Ne
         Kind::Stateless => deliver::watched(response, &shared, caller),
         Kind::Stream => outlet::in_pieces(response),
         Kind::Small => outlet::in_place(response, question),
-        Kind::Questions => outlet::in_place(fault.ending(response), question),
+        Kind::Questions => outlet::in_place(fault.at_end_of(response), question),
     };
     calls::open_until_dropped(response, open)
 }
 
-/// Something that happened to a call, or not yet.
+/// Whether something has happened to a call. Clones are the same one.
 #[derive(Debug, Clone, Default)]
-pub(in crate::rpc) struct Mark(Arc<AtomicBool>);
+pub(in crate::rpc) struct Flag(Arc<AtomicBool>);
 
-impl Mark {
-    /// The service has heard of the call of this request, and counts it from now on.
-    pub(in crate::rpc) fn heard<T>(request: &tonic::Request<T>) {
+impl Flag {
+    /// Notes that the service has heard of the call of this request, and counts it from now on.
+    pub(in crate::rpc) fn set_heard<T>(request: &tonic::Request<T>) {
         if let Some(heard) = request.extensions().get::<Self>() {
             heard.set();
         }
@@ -182,11 +182,15 @@ impl Mark {
 
 /// Whether a call has sent part of a message so far.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Part(Arc<AtomicBool>);
+pub(super) struct PartialMessage(Arc<AtomicBool>);
 
-impl Part {
-    pub(super) fn tell(&self, has_part: bool) {
+impl PartialMessage {
+    pub(super) fn set(&self, has_part: bool) {
         self.0.store(has_part, Ordering::Relaxed);
+    }
+
+    fn is_set(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
     }
 }
 
@@ -195,19 +199,19 @@ impl Part {
 pub(super) struct Fault(Arc<OnceLock<Status>>);
 
 impl Fault {
-    pub(super) fn tell(&self, status: &Status) {
+    pub(super) fn set(&self, status: &Status) {
         // The first one ended the call.
         let _ = self.0.set(status.clone());
     }
 
     /// The same answers, and at their end what is wrong.
-    fn ending(self, response: Response) -> Response {
-        let told = move |frame: Frame<Bytes>| {
+    fn at_end_of(self, response: Response) -> Response {
+        let with_fault = move |frame: Frame<Bytes>| {
             let mut end = HeaderMap::new();
             let is_told = frame.is_trailers() && self.0.get().is_some_and(|status| status.add_header(&mut end).is_ok());
             if is_told { Frame::trailers(end) } else { frame }
         };
-        response.map(|body| Body::new(body.map_frame(told)))
+        response.map(|body| Body::new(body.map_frame(with_fault)))
     }
 }
 
@@ -218,18 +222,18 @@ pub(in crate::rpc) struct Requests<T> {
     messages: Option<Streaming<T>>,
     /// What was taken in before anybody asked for it.
     next: Option<Option<Result<T, Status>>>,
-    part: Part,
+    part: PartialMessage,
 }
 
 impl<T> Requests<T> {
     pub(in crate::rpc) fn of(request: tonic::Request<Streaming<T>>) -> Self {
-        let part = request.extensions().get::<Part>().cloned().unwrap_or_default();
+        let part = request.extensions().get::<PartialMessage>().cloned().unwrap_or_default();
         Self { messages: Some(request.into_inner()), next: None, part }
     }
 
     /// Whether they hold a message that nobody has asked for, or part of one, of which the rest has not come.
     pub(in crate::rpc) fn hold_some(&self) -> bool {
-        matches!(self.next, Some(Some(_))) || self.messages.is_some() && self.part.0.load(Ordering::Relaxed)
+        matches!(self.next, Some(Some(_))) || self.messages.is_some() && self.part.is_set()
     }
 
     /// No more are wanted.
@@ -267,16 +271,16 @@ struct Unheard {
     /// Of the sampler; other services' calls are not counted.
     method: Option<String>,
     started: std::time::Instant,
-    heard: Mark,
+    heard: Flag,
     /// By its client, before its message was there.
-    left: Mark,
+    left: Flag,
     code: Code,
 }
 
 impl Unheard {
     fn new(shared: &Arc<Shared>, method: Option<&str>) -> Self {
         let (shared, started) = (Arc::clone(shared), std::time::Instant::now());
-        let (heard, left) = (Mark::default(), Mark::default());
+        let (heard, left) = (Flag::default(), Flag::default());
         Self { shared, method: method.map(str::to_owned), started, heard, left, code: Code::Cancelled }
     }
 }
