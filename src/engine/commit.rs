@@ -55,7 +55,7 @@ pub(super) fn finish(
         }
         Planned::Verify(_) => {
             let verification = results.verified.next().ok_or_else(lost)??;
-            Ok(emit(sequence.ok_or_else(lost)?, verification))
+            Ok(commit_verified(sequence.ok_or_else(lost)?, verification))
         }
     }
 }
@@ -74,12 +74,12 @@ fn finish_rows(
             }
             let finish = sequence.commit(output.token);
             sequence.set_last_token_origin(TokenOrigin::Sampled);
-            let (next, state) = (sequence.next_draft(&[]), sequence.told_state());
+            let (next, state) = (sequence.next_draft(&[]), sequence.returned_state());
             Ok(Done::Sampled { output, finish, next, state })
         }
         WorkKind::Draft(work) => {
             let output = results.next().ok_or_else(lost)??;
-            keep(sequence.ok_or_else(lost)?, work, output)
+            keep_draft(sequence.ok_or_else(lost)?, work, output)
         }
         WorkKind::Score(_) => {
             // Prompts are scored by the thousand rows: which one is wrong is worth telling. A backend that fails does so for all.
@@ -95,7 +95,8 @@ fn finish_rows(
     }
 }
 
-fn keep(sequence: &mut Sequence, work: DraftWork, output: RowOutput) -> Result<Done, RowFailure> {
+/// Keeps a draft token that was drawn.
+fn keep_draft(sequence: &mut Sequence, work: DraftWork, output: RowOutput) -> Result<Done, RowFailure> {
     let (token, truncated, kept) = (output.token, output.marks.truncated, output.kept.ok_or_else(lost)?);
     let branch = Branch::of(work, sequence.drafts())?;
     let mut ahead = sequence.ahead();
@@ -112,7 +113,8 @@ fn keep(sequence: &mut Sequence, work: DraftWork, output: RowOutput) -> Result<D
     Ok(Done::Drafted { token, finish, truncated })
 }
 
-fn emit(sequence: &mut Sequence, verification: Verification) -> Done {
+/// Commits the tokens that a verification emits.
+fn commit_verified(sequence: &mut Sequence, verification: Verification) -> Done {
     let mut finish = None;
     if let Some(&state) = verification.verified.states.last() {
         sequence.remember(state);
@@ -124,7 +126,7 @@ fn emit(sequence: &mut Sequence, verification: Verification) -> Done {
     // That forced tokens were accepted says nothing of others.
     let is_forced = matches!(verification.proposer, Proposer::Grammar | Proposer::Thinking);
     let next = sequence.next_draft(if is_forced { &[] } else { &verification.verified.trials });
-    Done::Verified { verification: Box::new(verification), finish, next, state: sequence.told_state() }
+    Done::Verified { verification: Box::new(verification), finish, next, state: sequence.returned_state() }
 }
 
 fn lost() -> RowFailure {

@@ -22,11 +22,12 @@ pub(super) const MAX_AHEAD_ENTRIES: usize = 1 << 20;
 pub(super) struct RowSource<'a> {
     logits: Logits<'a>,
     mask: Option<TokenMask<'a>>,
-    asked: Asked<'a>,
+    request: RowRequest<'a>,
 }
 
+/// What a row is wanted for.
 #[derive(Debug)]
-enum Asked<'a> {
+enum RowRequest<'a> {
     Sample(&'a Sequence),
     /// A draft token that follows `path`.
     Draft {
@@ -58,34 +59,34 @@ impl<'a> RowSource<'a> {
         sequence: Option<&'a Sequence>,
         row: usize,
     ) -> Option<Self> {
-        let asked = match kind {
-            WorkKind::Sample => Asked::Sample(sequence?),
+        let request = match kind {
+            WorkKind::Sample => RowRequest::Sample(sequence?),
             WorkKind::Draft(work) => Self::draft(*work, sequence?)?,
             WorkKind::Verify(_) => return None,
             WorkKind::Score(score) => match score.logprobs.mode {
-                LogprobsMode::Raw => Asked::ScoreRaw { score, row },
+                LogprobsMode::Raw => RowRequest::ScoreRaw { score, row },
                 LogprobsMode::Processed | LogprobsMode::Tempered => {
-                    Asked::ScoreProcessed { score, row, sequence: sequence? }
+                    RowRequest::ScoreProcessed { score, row, sequence: sequence? }
                 }
             },
         };
-        Some(Self { logits, mask, asked })
+        Some(Self { logits, mask, request })
     }
 
-    fn draft(work: DraftWork, sequence: &'a Sequence) -> Option<Asked<'a>> {
+    fn draft(work: DraftWork, sequence: &'a Sequence) -> Option<RowRequest<'a>> {
         let branch = Branch::of(work, sequence.drafts()).ok()?;
         let path = branch.path(sequence.drafts());
         let state = branch.parent.and_then(|parent| sequence.drafts().state(parent));
-        Some(Asked::Draft { uniform: sequence.numbers().draft(branch.spot), sequence, path, state })
+        Some(RowRequest::Draft { uniform: sequence.numbers().draft(branch.spot), sequence, path, state })
     }
 
     /// The history this row must see when its sequence has not emitted all the tokens before it. The
     /// `previous` row's history saves growing it from the start.
     fn ahead(&self, previous: Option<&Ahead>) -> Option<Ahead> {
-        let (sequence, tokens, previous) = match &self.asked {
-            Asked::Draft { sequence, path, .. } => (sequence, path.as_slice(), None),
-            Asked::ScoreProcessed { score, row, sequence } => (sequence, score.tokens.get(..*row)?, previous),
-            Asked::Sample(_) | Asked::ScoreRaw { .. } => return None,
+        let (sequence, tokens, previous) = match &self.request {
+            RowRequest::Draft { sequence, path, .. } => (sequence, path.as_slice(), None),
+            RowRequest::ScoreProcessed { score, row, sequence } => (sequence, score.tokens.get(..*row)?, previous),
+            RowRequest::Sample(_) | RowRequest::ScoreRaw { .. } => return None,
         };
         let (last, before) = tokens.split_last()?;
         let mut history = match previous {
@@ -106,7 +107,7 @@ impl<'a> RowSource<'a> {
 
     /// Whether samplers learn from the row before what they do with this one.
     fn follows(&self) -> bool {
-        matches!(&self.asked, Asked::ScoreProcessed { row, sequence, .. } if *row > 0 && sequence.state().is_some())
+        matches!(&self.request, RowRequest::ScoreProcessed { row, sequence, .. } if *row > 0 && sequence.state().is_some())
     }
 
     /// `state` is what samplers remember of the rows before, if it [follows](Self::follows).
@@ -114,17 +115,17 @@ impl<'a> RowSource<'a> {
     where
         'a: 'b,
     {
-        let spec = match &self.asked {
-            Asked::Sample(sequence) => sequence.spec(sequence.draw(Purpose::Sample)),
+        let spec = match &self.request {
+            RowRequest::Sample(sequence) => sequence.spec(sequence.draw(Purpose::Sample)),
             // Nobody needs to know of a token that may never be emitted how likely it was.
-            Asked::Draft { sequence, uniform, state, .. } => {
+            RowRequest::Draft { sequence, uniform, state, .. } => {
                 let spec = spec(sequence, ahead, Action::Propose { uniform: *uniform }).remembering(*state);
                 RowSpec { logprobs: None, report: None, ..spec }
             }
-            Asked::ScoreRaw { score, row } => {
+            RowRequest::ScoreRaw { score, row } => {
                 RowSpec { logprobs: Some(wanted(score)), ..RowSpec::plain(Filters::OFF, known(score, *row)) }
             }
-            Asked::ScoreProcessed { score, row, sequence } => {
+            RowRequest::ScoreProcessed { score, row, sequence } => {
                 let spec = spec(sequence, ahead, known(score, *row)).remembering(state.filter(|_| self.follows()));
                 RowSpec { logprobs: Some(wanted(score)), ..spec }
             }

@@ -27,7 +27,7 @@ pub(super) fn open(args: &ExplainArgs, vocab_size: u32) -> Result<Sequence, Stri
     let rules = Rules::new(params, &args.eos).with_vocabulary(args.vocabulary.clone());
     rules.validate().map_err(|error| by_flags(&error))?;
     let sequence = Sequence::open(Arc::new(with_grammar(args, rules)?), args.seed, &args.prompt, &args.output);
-    let sequence = sequence.matching(vocab_size as usize, &args.output);
+    let sequence = sequence.with_grammar_text(vocab_size as usize, &args.output);
     let sequence = sequence.map_err(|error| by_flags(&error))?;
     match sequence.finished() {
         Some(reason) => Err(format!("--output: the text ended with it ({}); no token follows", reason.label())),

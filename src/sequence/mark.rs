@@ -17,10 +17,10 @@ use crate::sampling::mark::{Mark, context, tournament};
 use crate::sampling::row::RowSpec;
 use std::sync::Arc;
 
-/// What the mark of the next token goes by.
+/// What the watermark of the next token depends on, of the tokens before it.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub(super) enum At {
-    /// It has none.
+pub(super) enum MarkContext {
+    /// The next token is not marked.
     #[default]
     Unmarked,
     /// Of a greenlist.
@@ -48,13 +48,13 @@ pub(super) fn marked<'a>(
 ) -> RowSpec<'a> {
     let (Some(mark), Some(now)) = (params.watermark(), now) else { return row };
     match (mark, now.mark()) {
-        (Watermark::Kgw(kgw), At::Seeds(seeds)) => {
+        (Watermark::Kgw(kgw), MarkContext::Seeds(seeds)) => {
             RowSpec { mark: Some(Mark::Green(Greenlist::new(kgw, seeds))), ..row }
         }
-        (Watermark::Gumbel(gumbel), At::Context(context)) => {
+        (Watermark::Gumbel(gumbel), MarkContext::Context(context)) => {
             RowSpec { mark: Some(Mark::Race(Some(Race { key: gumbel.key, context }))), ..row }
         }
-        (Watermark::Synthid(synthid), At::Context(context)) => {
+        (Watermark::Synthid(synthid), MarkContext::Context(context)) => {
             let tournament = table.map(|table| Tournament { context, keys: &synthid.keys, table });
             RowSpec { chain: row.chain.map(|chain| Chain { tournament, ..chain }), ..row }
         }
@@ -101,40 +101,40 @@ pub(super) fn reach(mark: &Watermark) -> usize {
 }
 
 /// What it goes by after `text`, whose last `output` tokens were emitted, or all of it if there are fewer.
-pub(super) fn at(mark: &Watermark, text: &Text<'_>, output: u64) -> At {
+pub(super) fn context_at(mark: &Watermark, text: &Text<'_>, output: u64) -> MarkContext {
     let place = Next { text, output };
     match mark {
         Watermark::Kgw(kgw) => match kgw.context_width as usize {
-            width if width > text.len() => At::Unmarked,
-            width => At::Seeds(Seeds::new(kgw, text.last(width))),
+            width if width > text.len() => MarkContext::Unmarked,
+            width => MarkContext::Seeds(Seeds::new(kgw, text.last(width))),
         },
         Watermark::Synthid(synthid) => of_synthid(synthid, &place),
         Watermark::Gumbel(gumbel) => of_gumbel(gumbel, &place),
     }
 }
 
-fn of_synthid(params: &SynthidParams, place: &Next<'_>) -> At {
+fn of_synthid(params: &SynthidParams, place: &Next<'_>) -> MarkContext {
     let width = params.ngram_len as i64 - 1;
     let (here, first) = (place.output as i64, if params.skip_first_ngram_calls { width } else { 0 });
     let token = |at| place.emitted(at);
     if here < first || place.is_repeated(width as usize, params.context_history_size, first, token) {
-        return At::Unmarked;
+        return MarkContext::Unmarked;
     }
-    At::Context(tournament::context((here - width..here).map(token)))
+    MarkContext::Context(tournament::context((here - width..here).map(token)))
 }
 
-fn of_gumbel(params: &GumbelParams, place: &Next<'_>) -> At {
+fn of_gumbel(params: &GumbelParams, place: &Next<'_>) -> MarkContext {
     let (width, text) = (params.context_width as usize, place.text);
     if width > text.len() {
-        return At::Unmarked;
+        return MarkContext::Unmarked;
     }
     // The tokens of the prompt lie before position 0.
     let before = text.len() as i64 - place.output as i64;
     let token = |at: i64| usize::try_from(before + at).ok().and_then(|at| text.get(at)).unwrap_or(u32::MAX);
     if place.is_repeated(width, params.context_history_size, 0, token) {
-        return At::Unmarked;
+        return MarkContext::Unmarked;
     }
-    At::Context(context(params.key, text.last(width)))
+    MarkContext::Context(context(params.key, text.last(width)))
 }
 
 #[cfg(test)]
@@ -142,18 +142,19 @@ mod tests {
     use super::*;
     use crate::params::watermark::KgwParams;
 
-    fn all(mark: &Watermark, prompt: &[u32], output: &[u32]) -> Vec<At> {
+    fn all(mark: &Watermark, prompt: &[u32], output: &[u32]) -> Vec<MarkContext> {
         let whole = [prompt, output].concat();
         let at = |n: usize| {
             let text = &whole[..prompt.len() + n];
             // As much as is kept, cut anywhere.
             let kept = &text[text.len().saturating_sub(reach(mark))..];
-            let cuts = (0..=kept.len()).map(|cut| super::at(mark, &Text::new(&kept[..cut], &kept[cut..]), n as u64));
-            let all: Vec<At> = cuts.collect();
+            let cuts =
+                (0..=kept.len()).map(|cut| super::context_at(mark, &Text::new(&kept[..cut], &kept[cut..]), n as u64));
+            let all: Vec<MarkContext> = cuts.collect();
             assert!(all.iter().all(|at| *at == all[0]), "{n}");
             assert_eq!(
                 all[0],
-                super::at(mark, &Text::new(text, &[]), n as u64),
+                super::context_at(mark, &Text::new(text, &[]), n as u64),
                 "what is not kept does not matter: {n}"
             );
             all[0]
@@ -161,8 +162,8 @@ mod tests {
         (0..=output.len()).map(at).collect()
     }
 
-    fn marked(all: &[At]) -> Vec<bool> {
-        all.iter().map(|at| *at != At::Unmarked).collect()
+    fn marked(all: &[MarkContext]) -> Vec<bool> {
+        all.iter().map(|at| *at != MarkContext::Unmarked).collect()
     }
 
     #[test]
@@ -171,7 +172,7 @@ mod tests {
         let mark = Watermark::Kgw(params.clone());
         let found = all(&mark, &[9], &[1, 2, 1, 2]);
         assert_eq!(marked(&found), [false, true, true, true, true]);
-        assert_eq!(found[2], At::Seeds(Seeds::new(&params, [1, 2])));
+        assert_eq!(found[2], MarkContext::Seeds(Seeds::new(&params, [1, 2])));
         assert_eq!(found[2], found[4]);
     }
 
@@ -182,7 +183,7 @@ mod tests {
         // Contexts: 00, 04, 45, 54, 45 (seen two positions before), 54 (seen), 45, ...
         let found = all(&mark, &[7, 7], &[4, 5, 4, 5, 4]);
         assert_eq!(marked(&found), [true, true, true, true, false, false]);
-        let hash = |tokens: [u32; 2]| At::Context(tournament::context(tokens));
+        let hash = |tokens: [u32; 2]| MarkContext::Context(tournament::context(tokens));
         assert_eq!(found[..4], [hash([0, 0]), hash([0, 4]), hash([4, 5]), hash([5, 4])]);
         // Token 0 makes the context there was before the first token.
         assert_eq!(marked(&all(&mark, &[], &[0, 3, 3, 3, 3, 3])), [true, false, true, true, false, false, false]);
@@ -213,7 +214,7 @@ mod tests {
         // Contexts: 1; 12; 23 and so on. That of the prompt alone, 1 2 before token 3, is new to the output.
         assert_eq!(marked(&all(&mark, &[1], &[2, 3, 1, 2, 3])), [false, true, true, true, false, false]);
         let found = all(&mark, &[1, 2], &[3]);
-        assert_eq!(found[0], At::Context(context(3, [1, 2])));
+        assert_eq!(found[0], MarkContext::Context(context(3, [1, 2])));
         let never = Watermark::Gumbel(GumbelParams { context_history_size: 0, context_width: 1, key: 3 });
         assert_eq!(marked(&all(&never, &[5], &[5, 5])), [true; 3]);
     }

@@ -26,7 +26,7 @@ const SLACK: usize = 256;
 pub(super) struct Memory {
     /// The last ones of prompt and output.
     tokens: Vec<u32>,
-    reach: Reach,
+    look_back: LookBack,
     grams: Index,
     now: Now,
 }
@@ -64,13 +64,13 @@ pub(super) struct Now {
     forced: Option<u32>,
     /// Why the text ends by its last tokens, if it does.
     end: Option<FinishReason>,
-    /// What the mark goes by.
-    mark: mark::At,
+    /// What the watermark of the next token depends on.
+    mark: mark::MarkContext,
 }
 
 /// How far back tools look.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Reach {
+struct LookBack {
     /// Context of DRY's grams and its window.
     dry: Option<(usize, usize)>,
     /// Context of the n-grams and their window.
@@ -79,8 +79,8 @@ struct Reach {
     keep: usize,
 }
 
-impl Reach {
-    fn of(rules: &Rules) -> Self {
+impl LookBack {
+    fn new(rules: &Rules) -> Self {
         let params = &rules.params().history;
         let dry = params.dry_window().map(|window| (dry::context(params), window));
         // A breaker may end where the window begins.
@@ -116,12 +116,12 @@ impl Memory {
         output: &[u32],
         banned: impl FnOnce() -> &'a mut Vec<u32>,
     ) -> Option<Box<Self>> {
-        let reach = Reach::of(rules);
-        (reach.keep > 0).then(|| {
-            let skipped = (prompt.len() + output.len()).saturating_sub(reach.keep);
+        let look_back = LookBack::new(rules);
+        (look_back.keep > 0).then(|| {
+            let skipped = (prompt.len() + output.len()).saturating_sub(look_back.keep);
             let (of_prompt, of_output) = (skipped.min(prompt.len()), skipped.saturating_sub(prompt.len()));
             let tokens = [&prompt[of_prompt..], &output[of_output..]].concat();
-            let mut memory = Self { tokens, reach, grams: Index::default(), now: Now::default() };
+            let mut memory = Self { tokens, look_back, grams: Index::default(), now: Now::default() };
             if let Some(params) = rules.thinking_budget() {
                 memory.now.thinking = Thinking::after(params, prompt, output, rules.grammar_position());
             }
@@ -134,12 +134,12 @@ impl Memory {
 
     /// Chains all tokens anew.
     fn index(&mut self, rules: &Rules) {
-        let reach = self.reach;
-        self.grams.ngram = reach.ngram.map(|(context, _)| Stood::latest(context, &self.tokens));
+        let look_back = self.look_back;
+        self.grams.ngram = look_back.ngram.map(|(context, _)| Stood::latest(context, &self.tokens));
         if let Some(biased) = rules.biased() {
             self.now.biased = biased.after(&self.tokens);
         }
-        if let Some((context, window)) = reach.dry {
+        if let Some((context, window)) = look_back.dry {
             let places = Places::new(context, dry::longest(&rules.params().history), &self.tokens);
             self.now.matches = repeats::all(&self.tokens, &places, window);
             self.now.since = dry::Since::after(&self.tokens, rules.breakers(), window);
@@ -160,9 +160,9 @@ impl Memory {
             stood.push_over(&self.tokens, token);
         }
         push(&mut self.tokens, token);
-        self.now.append(rules, &self.reach, &Text::new(&self.tokens, &[]), &self.grams, output);
-        if self.tokens.len() > self.reach.most() {
-            self.tokens.drain(..self.tokens.len() - self.reach.keep);
+        self.now.append(rules, &self.look_back, &Text::new(&self.tokens, &[]), &self.grams, output);
+        if self.tokens.len() > self.look_back.most() {
+            self.tokens.drain(..self.tokens.len() - self.look_back.keep);
             self.index(rules);
         }
         self.look(rules, output, banned);
@@ -191,11 +191,11 @@ impl Memory {
 
     /// Bytes it may take once `more` tokens are appended.
     pub(super) fn bytes_after(&self, rules: &Rules, more: usize) -> usize {
-        let reach = self.reach;
-        let len = self.tokens.len().saturating_add(more).min(reach.most().saturating_add(1));
+        let look_back = self.look_back;
+        let len = self.tokens.len().saturating_add(more).min(look_back.most().saturating_add(1));
         let tokens = after_growth(self.tokens.capacity(), len) * size_of::<u32>();
         let grams = self.grams.bytes_after(len);
-        let matches = reach.dry.map_or(0, |(_, window)| repeats::most_bytes(len, window));
+        let matches = look_back.dry.map_or(0, |(_, window)| repeats::most_bytes(len, window));
         // No more tokens are penalised than there are matches.
         let nudges = matches / size_of::<Match>() + rules.sequence_bias().len();
         size_of::<Self>() + tokens + grams + matches.max(self.now.bytes()) + nudges * size_of::<Nudge>()
@@ -204,7 +204,7 @@ impl Memory {
     /// Most tokens that it may ban once `more` tokens are appended.
     pub(super) fn most_banned(&self, more: usize) -> usize {
         let of_prompt = self.grams.prompt.as_ref().map_or(0, |prompt| prompt.most_banned());
-        of_prompt + self.reach.ngram.map_or(0, |(_, window)| self.tokens.len().saturating_add(more).min(window))
+        of_prompt + self.look_back.ngram.map_or(0, |(_, window)| self.tokens.len().saturating_add(more).min(window))
     }
 }
 
@@ -231,7 +231,7 @@ impl MemoryAhead {
     pub(super) fn push(&mut self, rules: &Rules, memory: &Memory, token: u32, output: u64, banned: &mut Vec<u32>) {
         self.tokens.push(token);
         let text = Text::new(&memory.tokens, &self.tokens);
-        self.now.append(rules, &memory.reach, &text, &memory.grams, output);
+        self.now.append(rules, &memory.look_back, &text, &memory.grams, output);
         self.now.look(rules, &text, &memory.grams, output, banned);
     }
 
@@ -252,8 +252,8 @@ impl MemoryAhead {
 
 impl Now {
     /// Takes in the last token of `text`, the last of `output`.
-    fn append(&mut self, rules: &Rules, reach: &Reach, text: &Text<'_>, grams: &Index, output: u64) {
-        if let (Some((_, window)), Some(places)) = (reach.dry, &grams.dry) {
+    fn append(&mut self, rules: &Rules, look_back: &LookBack, text: &Text<'_>, grams: &Index, output: u64) {
+        if let (Some((_, window)), Some(places)) = (look_back.dry, &grams.dry) {
             self.matches = repeats::appended(&self.matches, text, places, window);
             if let Some(last) = text.last(1).next() {
                 self.since.push(last, rules.breakers());
@@ -287,7 +287,10 @@ impl Now {
         }
         self.forced = rules.thinking_budget().and_then(|params| self.thinking.forced(params));
         self.end = end(rules, text, output);
-        self.mark = rules.params().watermark().map_or(mark::At::Unmarked, |params| mark::at(params, text, output));
+        self.mark = rules
+            .params()
+            .watermark()
+            .map_or(mark::MarkContext::Unmarked, |params| mark::context_at(params, text, output));
     }
 
     /// The token that has to come next.
@@ -301,7 +304,7 @@ impl Now {
     }
 
     /// What the mark of the next token goes by.
-    pub(super) fn mark(&self) -> mark::At {
+    pub(super) fn mark(&self) -> mark::MarkContext {
         self.mark
     }
 

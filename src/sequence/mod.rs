@@ -27,7 +27,6 @@ mod places;
 pub mod repeated;
 mod repeats;
 pub mod rules;
-
 pub mod speculation;
 pub mod table;
 mod text;
@@ -132,11 +131,11 @@ impl Sequence {
         }
     }
 
-    /// The same where rows have so many tokens, with its grammar, if it has one. `output` is what it has emitted.
+    /// The same with a place in its grammar, if it has one, over rows of so many tokens. `output` is what it has emitted.
     ///
     /// # Errors
     /// At `output_token_ids`, where the grammar does not allow them.
-    pub fn matching(mut self, vocab_size: usize, output: &[u32]) -> Result<Self, FieldError> {
+    pub fn with_grammar_text(mut self, vocab_size: usize, output: &[u32]) -> Result<Self, FieldError> {
         if let Some(grammar) = self.rules.grammar() {
             let text = Text::open(Arc::clone(grammar), vocab_size, output)?;
             self.rare.get_or_insert_default().text = Some(text);
@@ -150,11 +149,11 @@ impl Sequence {
         self.rare.as_ref()?.text.as_ref()
     }
 
-    /// The same, its samplers with what they remembered.
+    /// The same, its samplers with what they remembered before it was opened again.
     ///
     /// # Errors
     /// The field at fault, of the wire's `SamplerState`.
-    pub fn remembering(mut self, state: SamplerState) -> Result<Self, FieldError> {
+    pub fn with_sampler_state(mut self, state: SamplerState) -> Result<Self, FieldError> {
         let state = state.over_new(self.rules.params())?;
         self.remember(state);
         Ok(self)
@@ -177,9 +176,9 @@ impl Sequence {
         self.rare.as_ref()?.state
     }
 
-    /// The same, if it was asked to say so with each token.
+    /// The same, if it is to be returned with each token.
     #[must_use]
-    pub fn told_state(&self) -> Option<SamplerState> {
+    pub fn returned_state(&self) -> Option<SamplerState> {
         self.state().filter(|_| self.rules.params().samplers.return_sampler_state)
     }
 

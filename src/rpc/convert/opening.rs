@@ -78,9 +78,9 @@ impl Openings<'_> {
         let charged = self.built(rules, seed, &prompt, &output)?;
         // Not in its turn: a grammar may read for long, and then only who asked for it waits.
         charged.then(|sequence| {
-            let sequence = sequence.matching(config.vocab_size as usize, &output)?;
+            let sequence = sequence.with_grammar_text(config.vocab_size as usize, &output)?;
             let Some(wire) = wire.sampler_state else { return Ok(sequence) };
-            let state = samplers::state(wire).and_then(|state| sequence.remembering(state));
+            let state = samplers::state(wire).and_then(|state| sequence.with_sampler_state(state));
             state.map_err(|e| e.within("sampler_state"))
         })
     }

@@ -1,7 +1,7 @@
 //! Results in the wire's form. Every domain status has exactly one on the wire.
 
 use super::report;
-use super::samplers::told_state;
+use super::samplers::wire_state;
 use crate::engine::step::{Done, Last, Opened, RowFailure, RowStatus, StepReply, Verification};
 use crate::error::Refusal;
 use crate::params::FieldError;
@@ -93,7 +93,7 @@ fn work_done(result: Result<Done, RowFailure>) -> proto::WorkResult {
 /// A result with what to draft next, and with what samplers remember.
 fn proposing(result: proto::WorkResult, next: NextDraft, state: Option<SamplerState>) -> proto::WorkResult {
     let NextDraft { tokens: proposed_token_ids, advised: advised_draft_length } = next;
-    let sampler_state = state.map(told_state);
+    let sampler_state = state.map(wire_state);
     proto::WorkResult { proposed_token_ids, advised_draft_length, sampler_state, ..result }
 }
 

@@ -158,7 +158,7 @@ pub(super) fn state(wire: proto::SamplerState) -> Result<SamplerState, FieldErro
 }
 
 /// The same as it is told.
-pub(super) fn told_state(state: SamplerState) -> proto::SamplerState {
+pub(super) fn wire_state(state: SamplerState) -> proto::SamplerState {
     let SamplerState { mirostat_mu, adaptive } = state;
     let (adaptive_sum, adaptive_weight) = adaptive.map(|average| (average.sum, average.weight)).unzip();
     proto::SamplerState { mirostat_mu, adaptive_sum, adaptive_weight }

@@ -12,7 +12,7 @@ use crate::sequence::length;
 use crate::sequence::memory::Now;
 
 /// What a row's filters and random numbers depend on.
-struct At {
+struct RowPosition {
     seed: u64,
     position: u64,
     /// Top-p there, where thinking has none of its own.
@@ -38,7 +38,7 @@ impl Rules {
 
     /// What to ask of the row that stands here.
     pub(in crate::sequence) fn spec<'a>(&'a self, seed: u64, here: Here<'a>, action: Action) -> RowSpec<'a> {
-        let at = At { seed, position: here.position(), top_p: here.top_p(), thinks: here.thinks() };
+        let at = RowPosition { seed, position: here.position(), top_p: here.top_p(), thinks: here.thinks() };
         if !here.forced().is_empty() {
             return self.forced_row(at, here.forced(), action);
         }
@@ -50,7 +50,7 @@ impl Rules {
     }
 
     /// A row that has to give this token, whatever else is banned or allowed.
-    fn forced_row<'a>(&'a self, at: At, token: &'a [u32], action: Action) -> RowSpec<'a> {
+    fn forced_row<'a>(&'a self, at: RowPosition, token: &'a [u32], action: Action) -> RowSpec<'a> {
         let report = self.report(true, at.position, &[]);
         RowSpec { allowed: Some(token), report, ..self.row(at, action) }
     }
@@ -60,8 +60,8 @@ impl Rules {
     }
 
     /// What hardly depends on the history.
-    fn row(&self, at: At, action: Action) -> RowSpec<'_> {
-        let At { seed, position, top_p, thinks } = at;
+    fn row(&self, at: RowPosition, action: Action) -> RowSpec<'_> {
+        let RowPosition { seed, position, top_p, thinks } = at;
         let (filters, steps) = match self.thinking().filter(|_| thinks) {
             Some(thinking) => (thinking.filters(position, top_p), thinking.steps.as_deref()),
             None => (Filters { top_p, ..self.params.filters(position) }, self.steps()),
