@@ -5,7 +5,7 @@ use super::harness::{Emulator, Layout, Spoil, built, config, each_job, layout, u
 use crate::draft_jobs::{Case, OFF, Recipe, Row, Source, bits, recipe, summary, together};
 use croupier::backend::cpu::CpuBackend;
 use croupier::backend::cuda::abi;
-use croupier::backend::cuda::ask::{Asked, HostRows, Kernel, Most, NoKernel, has_kernel};
+use croupier::backend::cuda::ask::{Asked, HostRows, Kernel, LaunchLimits, NoKernel, has_kernel};
 use croupier::backend::cuda::read::Answer;
 use croupier::backend::cuda::verify::verify;
 use croupier::backend::{Backend, RowJob, VerifyJob, VerifyResult};
@@ -45,7 +45,7 @@ fn run(
     together(cases, &keep, &mut Vec::new(), &mut |jobs: &[VerifyJob<'_>]| {
         let verified = verify::<Infallible>(
             jobs,
-            Most { bytes: ROOM, logits: 1 << 20, host_rows: HostRows::Cuda },
+            LaunchLimits { bytes: ROOM, logits: 1 << 20, host_rows: HostRows::Cuda },
             &mut |asked| {
                 launches.push(asked.len());
                 let answers: Vec<Answer> = emulator.borrow_mut().ask(asked, layout, spoil);

@@ -80,23 +80,23 @@ pub enum HostRows {
     Cuda,
 }
 
-/// Which rows launches take, and of one row at most.
+/// Which rows launches take, and how large one row may be.
 #[derive(Debug, Clone, Copy)]
-pub struct Most {
-    /// Bytes of all that is known about it.
+pub struct LaunchLimits {
+    /// Most bytes of all that is known about it.
     pub bytes: usize,
-    /// Its logits.
+    /// Most logits.
     pub logits: usize,
     /// Who takes it if it is not on the device.
     pub host_rows: HostRows,
 }
 
-impl Most {
-    /// Whether kernels are to read a row.
+impl LaunchLimits {
+    /// Whether kernels are to read a row, by where and what its logits are.
     ///
     /// # Errors
     /// With the reason when they are not.
-    pub(super) fn read(&self, row: &RowJob<'_>) -> Result<(), NoKernel> {
+    pub(super) fn check_logits(&self, row: &RowJob<'_>) -> Result<(), NoKernel> {
         if row.logits.listed().is_some() {
             Err(NoKernel::TopN)
         } else if self.host_rows == HostRows::Cpu && row.logits.device_address().is_none() {
@@ -110,7 +110,7 @@ impl Most {
     ///
     /// # Errors
     /// With the reason when it does not.
-    pub(super) fn take(&self, row: &RowJob<'_>, bytes: usize) -> Result<(), NoKernel> {
+    pub(super) fn check_size(&self, row: &RowJob<'_>, bytes: usize) -> Result<(), NoKernel> {
         let fits = bytes <= self.bytes && row.logits.vocab_size() <= self.logits;
         if fits { Ok(()) } else { Err(NoKernel::TooLarge) }
     }
@@ -149,12 +149,12 @@ pub struct Asked<'a> {
     /// Its logits and parameters.
     pub row: RowJob<'a>,
     /// What is asked.
-    pub(super) what: What<'a>,
+    pub(super) task: RowTask<'a>,
 }
 
 /// What is asked of a row.
 #[derive(Debug)]
-pub(super) enum What<'a> {
+pub(super) enum RowTask<'a> {
     /// Its own action and report.
     Row,
     /// The same; nothing is ranked.
@@ -212,29 +212,29 @@ impl<'a> Asked<'a> {
     /// A plain row.
     #[must_use]
     pub fn row(row: RowJob<'a>) -> Self {
-        Self { row, what: What::Row }
+        Self { row, task: RowTask::Row }
     }
 
     /// The same, without the rank of its token.
     #[must_use]
     pub fn unranked(row: RowJob<'a>) -> Self {
-        Self { row, what: What::Unranked }
+        Self { row, task: RowTask::Unranked }
     }
 
     /// Who answers it.
     #[must_use]
     pub fn kernel(&self) -> Kernel {
-        match self.what {
-            What::Row | What::Unranked => Kernel::Sample,
-            What::Weigh(_) => Kernel::Weigh,
+        match self.task {
+            RowTask::Row | RowTask::Unranked => Kernel::Sample,
+            RowTask::Weigh(_) => Kernel::Weigh,
         }
     }
 
     pub(super) fn drafts(&self) -> impl ExactSizeIterator<Item = (&'a Proposed<'a>, Residual)> + '_ {
         let none = Residual { target: 0.0, draft: 0.0 };
-        let (one, several) = match &self.what {
-            What::Row | What::Unranked => (None, &[][..]),
-            What::Weigh(weigh) => match &weigh.by {
+        let (one, several) = match &self.task {
+            RowTask::Row | RowTask::Unranked => (None, &[][..]),
+            RowTask::Weigh(weigh) => match &weigh.by {
                 WeighBy::Entropy => (None, &[][..]),
                 WeighBy::Drafted(draft) => (Some(*draft), &[][..]),
                 WeighBy::Beyond(drafts) => (None, drafts.as_slice()),
@@ -247,7 +247,7 @@ impl<'a> Asked<'a> {
     /// more than the row.
     pub(super) fn most_left(&self) -> Option<usize> {
         let RowJob { logits, spec } = &self.row;
-        let keeps = matches!((&self.what, spec.action), (What::Row, Action::Propose { .. }));
+        let keeps = matches!((&self.task, spec.action), (RowTask::Row, Action::Propose { .. }));
         let fitting = logits.byte_len() / size_of::<(u32, u64)>();
         let top_k = if spec.filters.top_k > 0 { spec.filters.top_k } else { u32::MAX };
         let most = fitting.min(abi::LISTED as usize).min(top_k as usize);

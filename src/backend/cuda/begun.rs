@@ -128,7 +128,7 @@ impl Begun {
     }
 
     /// The tokens that a kernel told, as a row without others.
-    fn list(&self, job: &RowJob<'_>, answer: &Answer) -> Told {
+    fn list(&self, job: &RowJob<'_>, answer: &Answer) -> KernelList {
         if let Err(error) = answer.status().ok_or(NoKernel::Contradiction)? {
             return Ok(Err(error));
         }
@@ -167,7 +167,7 @@ fn temperature(cooled: usize, of: &Filters) -> f32 {
 pub(super) type Half<'a> = (RowJob<'a>, Begun, Answer);
 
 /// The tokens that are left, what is wrong with their row, or why they are not known.
-type Told = Result<Result<Listed, RowError>, NoKernel>;
+type KernelList = Result<Result<Listed, RowError>, NoKernel>;
 
 /// Results of rows, or why they have none.
 pub(super) fn ended(halves: &[Half<'_>], host: &mut dyn Backend) -> Vec<Result<RowResult, NoKernel>> {
@@ -175,14 +175,14 @@ pub(super) fn ended(halves: &[Half<'_>], host: &mut dyn Backend) -> Vec<Result<R
 }
 
 fn ended_together(halves: &[Half<'_>], host: &mut dyn Backend) -> Vec<Result<RowResult, NoKernel>> {
-    let lists: Vec<Told> = halves.iter().map(|(job, begun, answer)| begun.list(job, answer)).collect();
+    let lists: Vec<KernelList> = halves.iter().map(|(job, begun, answer)| begun.list(job, answer)).collect();
     let jobs = halves.iter().zip(&lists).filter_map(|((job, begun, _), list)| {
         let logits = Logits::of_list(list.as_ref().ok()?.as_ref().ok()?);
         Some(RowJob { logits, spec: begun.rest(&job.spec) })
     });
     let jobs: Vec<RowJob<'_>> = jobs.collect();
     let mut results = if jobs.is_empty() { vec![] } else { host.run(&jobs) }.into_iter();
-    let mut end = |list: &Told| match list {
+    let mut end = |list: &KernelList| match list {
         Ok(Ok(_)) => results.next().ok_or(NoKernel::Chain),
         Ok(Err(error)) => Ok(Err(*error)),
         Err(reason) => Err(*reason),

@@ -1,6 +1,6 @@
 //! Rows in launches: packed into a slot while the other slot's launch is uploaded and runs.
 
-use super::ask::{Asked, HostRows, Kernel, Most};
+use super::ask::{Asked, HostRows, Kernel, LaunchLimits};
 use super::machine::{HostMemory, Launch, Machine, SLOTS};
 use super::pack::Packer;
 use super::read::Answer;
@@ -56,8 +56,8 @@ impl<M: Machine> Launches<M> {
     }
 
     /// What one launch takes of one row.
-    pub(super) fn most(&self) -> Most {
-        Most { bytes: self.input_bytes, logits: self.machine.facts().most_logits(), host_rows: self.host_rows }
+    pub(super) fn limits(&self) -> LaunchLimits {
+        LaunchLimits { bytes: self.input_bytes, logits: self.machine.facts().most_logits(), host_rows: self.host_rows }
     }
 
     /// Asks about rows that have kernels and fit: an answer each, in order. `beside` is called once, while the last launch is under way.

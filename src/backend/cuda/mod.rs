@@ -41,7 +41,7 @@ mod warm_up;
 use super::{Backend, BackendInfo, DeviceLost, DeviceMemory, RowJob, VerifyJob, VerifyResult};
 use crate::sampling::row::RowResult;
 pub use ask::HostRows;
-use ask::{Asked, Most, NoKernel, has_kernel};
+use ask::{Asked, LaunchLimits, NoKernel, has_kernel};
 use begun::Begun;
 use costs::Costs;
 use cudarc::driver::{DriverError, sys};
@@ -248,13 +248,13 @@ impl<M: Machine> CudaBackend<M> {
 
     /// The rows that kernels are asked about, and what of each. The others are counted.
     fn sorted<'a>(&mut self, jobs: &[RowJob<'a>]) -> (Vec<ToDo>, Vec<Asked<'a>>) {
-        let most = self.launches.most();
+        let limits = self.launches.limits();
         let (mut todo, mut asked) = (Vec::with_capacity(jobs.len()), Vec::with_capacity(jobs.len()));
         for (i, job) in jobs.iter().enumerate() {
-            let ready = most.read(job).and_then(|()| {
+            let ready = limits.check_logits(job).and_then(|()| {
                 let begun = Begun::of(job);
                 let row = begun.as_ref().map_or_else(|| Asked::row(*job), |begun| begun.asked(job));
-                has_kernel(&row.row.spec).and_then(|()| most.take(job, row.room())).map(|()| (begun, row))
+                has_kernel(&row.row.spec).and_then(|()| limits.check_size(job, row.room())).map(|()| (begun, row))
             });
             match ready {
                 Ok((begun, row)) => (todo.push(ToDo { at: i, begun }), asked.push(row)).0,
@@ -308,9 +308,9 @@ impl<M: Machine> CudaBackend<M> {
 
     /// Why the other backend verifies a job whose rows need not be brought to it, if it does.
     fn left_here(&self, job: &VerifyJob<'_>) -> Option<NoKernel> {
-        let most = self.launches.most();
+        let limits = self.launches.limits();
         let is_here = job.rows.iter().all(|row| row.logits.device_address().is_none());
-        job.rows.iter().filter(|_| is_here).find_map(|row| most.read(row).err())
+        job.rows.iter().filter(|_| is_here).find_map(|row| limits.check_logits(row).err())
     }
 
     /// Results of drafts that are verified on the device, but for those it cannot, and of those `here`.
@@ -320,12 +320,12 @@ impl<M: Machine> CudaBackend<M> {
         here: &[VerifyJob<'_>],
     ) -> Result<(Vec<VerifyResult>, Vec<VerifyResult>), M::Error> {
         // Who has these was decided: of rows on the device there may be copies here, where it had no room to hold them.
-        let most = Most { host_rows: HostRows::Cuda, ..self.launches.most() };
+        let limits = LaunchLimits { host_rows: HostRows::Cuda, ..self.launches.limits() };
         let launches = &mut self.launches;
         let (mut of_here, other) = (None, &mut self.other);
         let mut beside =
             || _ = of_here.get_or_insert_with(|| if here.is_empty() { vec![] } else { other.verify(here) });
-        let verified = verify::verify(jobs, most, &mut |asked| launches.ask(asked, &mut beside))?;
+        let verified = verify::verify(jobs, limits, &mut |asked| launches.ask(asked, &mut beside))?;
         beside();
         let of_here = of_here.unwrap_or_default();
         let mut rest = Vec::new();

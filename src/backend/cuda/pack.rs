@@ -2,7 +2,7 @@
 //! with a GPU and in the tests that run the kernels on a CPU.
 
 use super::abi::{self, DraftRow, Left, ReportedToken, RowResult as Written};
-use super::ask::{Asked, WeighBy, What, listed, row_of};
+use super::ask::{Asked, RowTask, WeighBy, listed, row_of};
 use super::keep;
 use super::known::{know_too, merge};
 use super::machine::{ALIGNMENT, DeviceRow};
@@ -354,10 +354,10 @@ fn drawn(action: Action) -> (u64, u32, u32) {
 
 /// What is weighed: the last key, the logit of mass one, the least mass that counts, and the flag.
 fn weighing(asked: &Asked<'_>) -> (u64, f32, u64, u32) {
-    match &asked.what {
-        What::Row => (0, 0.0, min_p_need(&asked.row.spec), 0),
-        What::Unranked => (0, 0.0, min_p_need(&asked.row.spec), abi::UNRANKED),
-        What::Weigh(weigh) => {
+    match &asked.task {
+        RowTask::Row => (0, 0.0, min_p_need(&asked.row.spec), 0),
+        RowTask::Unranked => (0, 0.0, min_p_need(&asked.row.spec), abi::UNRANKED),
+        RowTask::Weigh(weigh) => {
             let by = match weigh.by {
                 WeighBy::Entropy => abi::ENTROPY,
                 WeighBy::Drafted(_) => abi::DRAFTED,

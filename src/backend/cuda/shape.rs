@@ -130,7 +130,7 @@ impl From<Shape> for Laid {
 pub fn sampling(rows: u32, vocab_size: u32, element_bytes: u32, device: &Device) -> Laid {
     let chunks = chunks(vocab_size, device);
     let team = |size| (device.resident(size), device.costs.of(size, element_bytes));
-    lay(rows, chunks, device, team, |rows, size| laid(rows, chunks, element_bytes, size, device))
+    quickest_layout(rows, chunks, device, team, |rows, size| shape_of_team(rows, chunks, element_bytes, size, device))
 }
 
 /// The same for a kernel that reads rows once and keeps nothing of them.
@@ -139,15 +139,17 @@ pub fn weighing(rows: u32, vocab_size: u32, element_bytes: u32, device: &Device)
     let chunks = chunks(vocab_size, device);
     let cost = |size| Some(device.costs.of(size, element_bytes)).filter(|cost| cost.is_never()).unwrap_or(WEIGHING);
     let team = |size| (device.resident(size), cost(size));
-    lay(rows, chunks, device, team, |rows, size| laid(rows, chunks, element_bytes, size, device).uncached(rows, device))
+    quickest_layout(rows, chunks, device, team, |rows, size| {
+        shape_of_team(rows, chunks, element_bytes, size, device).uncached(rows, device)
+    })
 }
 
 fn chunks(vocab_size: u32, device: &Device) -> u32 {
     vocab_size.div_ceil(chunk(device.threads)).max(1)
 }
 
-/// The way that should take the least, by how many teams of a size run at once, and what one takes for a row.
-fn lay(
+/// The layout that should take the least time, by how many teams of a size run at once, and what one takes for a row.
+fn quickest_layout(
     rows: u32,
     chunks: u32,
     device: &Device,
@@ -186,9 +188,9 @@ fn teams(chunks: u32, device: &Device) -> std::ops::RangeInclusive<u32> {
     least..=device.most_blocks().min(chunks).max(least)
 }
 
-/// The same with teams of so many blocks, which must be as many as hold the row at least.
+/// How rows are sampled by teams of so many blocks, which must be as many as hold the row at least.
 #[must_use]
-pub fn laid(rows: u32, chunks: u32, element_bytes: u32, team_size: u32, device: &Device) -> Shape {
+pub fn shape_of_team(rows: u32, chunks: u32, element_bytes: u32, team_size: u32, device: &Device) -> Shape {
     let slice_chunks = chunks.div_ceil(team_size);
     let notes = shared_bytes(device.threads, slice_chunks);
     // What is left keeps as many of the slice's first chunks as it has room for. The last ones, which were just read, are the
@@ -348,9 +350,9 @@ mod tests {
     #[test]
     fn what_is_left_of_shared_memory_keeps_a_part_of_a_slice() {
         let chunk_vectors = chunk(THREADS) * 4 / 16;
-        let kept = |team| laid(64, 16, 4, team, &H200).cached_vectors / chunk_vectors;
+        let kept = |team| shape_of_team(64, 16, 4, team, &H200).cached_vectors / chunk_vectors;
         assert_eq!([1, 2, 4, 8].map(kept), [4, 4, 4, 2]);
-        assert_eq!([1, 2].map(|team| laid(64, 16, 2, team, &H200).cached_vectors * 2 / chunk_vectors), [8, 8]);
+        assert_eq!([1, 2].map(|team| shape_of_team(64, 16, 2, team, &H200).cached_vectors * 2 / chunk_vectors), [8, 8]);
     }
 
     /// A chunk takes as long in any team, so rows that are weighed have as many blocks as run at once.

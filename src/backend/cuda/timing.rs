@@ -52,8 +52,8 @@ impl CudaBackend {
     /// If the rows do not fit.
     pub fn time_verification(&mut self, jobs: &[VerifyJob<'_>], rounds: usize) -> Result<Vec<Timing>, OpenError> {
         let mut timings = Vec::new();
-        let most = self.launches.most();
-        let verified = verify(jobs, most, &mut |asked| {
+        let limits = self.launches.limits();
+        let verified = verify(jobs, limits, &mut |asked| {
             timings.push(self.time_launch(asked, rounds)?);
             self.launches.ask(asked, || ())
         })?;

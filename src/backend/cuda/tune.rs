@@ -8,7 +8,7 @@ use super::gpu::Gpu;
 use super::kinds::row;
 use super::launches::MOST_ROWS;
 use super::machine::Launch;
-use super::shape::{Laid, Shape, chunk, laid};
+use super::shape::{Laid, Shape, chunk, shape_of_team};
 use super::{CudaBackend, DriverError, Machine, RowJob};
 use crate::sampling::logits::{Dtype, Logits};
 use crate::sampling::philox::{Purpose, uniform};
@@ -55,7 +55,7 @@ fn of_teams(backend: &mut CudaBackend, dtype: Dtype, vocab_size: usize) -> Resul
     let chunks = (vocab_size as u32).div_ceil(chunk(device.threads));
     let mut measured = Measured::default();
     for (team_size, place) in (1..=device.most_blocks()).zip(&mut measured) {
-        let shape = laid(most as u32, chunks, dtype.size() as u32, team_size, &device);
+        let shape = shape_of_team(most as u32, chunks, dtype.size() as u32, team_size, &device);
         *place = Some((shape.slice_chunks, row_time(backend, &launch, shape)?));
     }
     Ok(measured)

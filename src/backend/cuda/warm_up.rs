@@ -38,7 +38,7 @@ const MOST_TOLD: usize = 400;
 /// # Errors
 /// When a result differs.
 pub(super) fn prove(backend: &mut CudaBackend) -> Result<(), OpenError> {
-    let most = backend.launches.most().logits;
+    let most = backend.launches.limits().logits;
     for vocab_size in VOCAB_SIZES.into_iter().filter(|&vocab_size| vocab_size <= most) {
         let (row, known) = (row(vocab_size), Known::of(vocab_size));
         for dtype in Dtype::ALL {

@@ -15,7 +15,7 @@ mod table;
 mod walk;
 
 use super::abi::LISTED;
-use super::ask::{Asked, Most, NoKernel, has_kernel, room};
+use super::ask::{Asked, LaunchLimits, NoKernel, has_kernel, room};
 use super::read::Answer;
 use crate::backend::cpu::{Level, Proposed};
 use crate::backend::{VerifyJob, VerifyResult};
@@ -46,13 +46,13 @@ struct Open<'a> {
 /// Those of `launch`.
 pub fn verify<E>(
     jobs: &[VerifyJob<'_>],
-    most: Most,
+    limits: LaunchLimits,
     launch: &mut Launch<'_, E>,
 ) -> Result<Vec<Result<VerifyResult, NoKernel>>, E> {
     let mut results: Vec<_> = jobs.iter().map(|_| Err(NoKernel::Contradiction)).collect();
     let mut open = Vec::with_capacity(jobs.len());
     for (at, job) in jobs.iter().enumerate() {
-        match Open::new(at, job, most) {
+        match Open::new(at, job, limits) {
             Ok(Ok(ready)) => open.push(ready),
             Ok(Err(failure)) => results[at] = Ok(Err(failure)),
             Err(reason) => results[at] = Err(reason),
@@ -108,10 +108,10 @@ fn ask<E>(open: &mut [Open<'_>], missing: Vec<(usize, Query)>, launch: &mut Laun
 
 impl<'a> Open<'a> {
     /// Checks a job, its drafts first, as the specification does.
-    fn new(at: usize, job: &'a VerifyJob<'a>, most: Most) -> Result<Result<Self, VerifyFailure>, NoKernel> {
+    fn new(at: usize, job: &'a VerifyJob<'a>, limits: LaunchLimits) -> Result<Result<Self, VerifyFailure>, NoKernel> {
         for row in job.rows {
             let spec = RowSpec { action: Action::Draw { uniform: 0 }, logprobs: None, ..row.spec };
-            most.read(row)?;
+            limits.check_logits(row)?;
             has_kernel(&spec)?;
         }
         if matches!(job.rule, AcceptanceRule::Relaxed(relaxed) if relaxed.top_n > LISTED) {
@@ -123,7 +123,7 @@ impl<'a> Open<'a> {
         };
         let fits = |(at, row): (usize, &RowJob<'_>)| {
             let children = job.tree.children(at.checked_sub(1));
-            most.take(row, room(row, children.iter().map(|&node| &drafts[node])) + 4 * children.len())
+            limits.check_size(row, room(row, children.iter().map(|&node| &drafts[node])) + 4 * children.len())
         };
         job.rows.iter().enumerate().try_for_each(fits)?;
         let table = Table::new(job, &drafts);

@@ -1,7 +1,7 @@
 //! What is known of a job's rows: what to ask about them, and what came back.
 
 use super::super::abi::ReportedToken;
-use super::super::ask::{Asked, Weigh, WeighBy, What};
+use super::super::ask::{Asked, RowTask, Weigh, WeighBy};
 use super::super::pack::{min_p_need, scale};
 use super::super::read::Answer;
 use crate::backend::VerifyJob;
@@ -209,7 +209,7 @@ impl<'a> Table<'a> {
                 let RowJob { logits, spec } = self.job.rows[row];
                 let wanted = LogprobsSpec { top_n: 0, mode: LogprobsMode::Processed, tokens: &[] };
                 let spec = RowSpec { action: Action::Score { token }, logprobs: Some(wanted), ..spec };
-                Asked { row: RowJob { logits, spec }, what: What::Row }
+                Asked { row: RowJob { logits, spec }, task: RowTask::Row }
             }
         }
     }
@@ -225,7 +225,7 @@ impl<'a> Table<'a> {
         let need = need.max(if spec.filters.temperature == 0.0 { 0 } else { min_p_need(&spec) });
         let spec = RowSpec { action, logprobs: None, ..spec };
         let weigh = Weigh { last_key, max: keys::logit(first_key), need, by };
-        Asked { row: RowJob { logits, spec }, what: What::Weigh(weigh) }
+        Asked { row: RowJob { logits, spec }, task: RowTask::Weigh(weigh) }
     }
 }
 
