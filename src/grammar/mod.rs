@@ -50,9 +50,10 @@ use std::time::{Duration, Instant};
 /// Compiled grammars that are kept, whether or not a sequence uses them, for the next one that asks for the same; unless
 /// [`Grammars::keeping`] says otherwise.
 const MOST_RECENT: usize = 64;
-/// Grammars that could not be compiled and are known again, and for how long: one that took too long may be in time later.
+/// How many grammars that could not be compiled are remembered, so that nobody tries again at once.
 const MOST_REFUSED: usize = 16;
-const REFUSED: Duration = Duration::from_secs(60);
+/// For how long they are. Not for ever: one that took too long may be in time later.
+const REFUSED_FOR: Duration = Duration::from_secs(60);
 
 /// What a grammar is known by.
 type Key = (GrammarKind, String);
@@ -73,7 +74,7 @@ pub enum CompileError {
 pub struct Grammar {
     compiled: Arc<Compiled>,
     begins: Arc<Beginning>,
-    /// Whether another one has them, too, and counts them.
+    /// Whether another grammar has the same `compiled` and `begins`, and counts their bytes.
     is_shared: bool,
     /// Tokens that end a text where it may end.
     ends: Vec<u32>,
@@ -106,20 +107,21 @@ pub struct Grammars {
     vocabulary: Arc<Vocabulary>,
     /// Made when the first grammar is asked for: it takes some tenths of a second and 70 MB.
     tokens: OnceLock<Arc<Tokens>>,
-    making: Mutex<()>,
+    /// Held by whoever makes them.
+    making_tokens: Mutex<()>,
     no_threads: Complaints,
-    known: Mutex<Known>,
-    /// Tells who waits for a grammar that somebody else compiles.
+    table: Mutex<GrammarTable>,
+    /// Wakes those that wait for a grammar that somebody else compiles.
     compiled: Condvar,
-    /// How long each took.
-    took: Histogram,
-    /// How many are kept.
+    /// How long each took to compile.
+    compile_time: Histogram,
+    /// How many are kept when nobody uses them.
     most_recent: usize,
 }
 
-/// Grammars that are there.
+/// Grammars that are compiled, are about to be, or could not be.
 #[derive(Debug, Default)]
-struct Known {
+struct GrammarTable {
     /// Those that somebody has, and some that nobody has any more.
     all: HashMap<Key, Weak<Compiled>>,
     /// Those that were asked for last, the latest one at the end.
@@ -127,7 +129,15 @@ struct Known {
     /// Those that somebody compiles.
     compiling: HashSet<Key>,
     /// Those that could not be compiled, and when that was found, the latest one at the end.
-    refused: VecDeque<(Key, FieldError, Instant)>,
+    refused: VecDeque<Refused>,
+}
+
+/// A grammar that could not be compiled.
+#[derive(Debug)]
+struct Refused {
+    key: Key,
+    error: FieldError,
+    at: Instant,
 }
 
 impl Grammars {
@@ -137,19 +147,19 @@ impl Grammars {
         Self {
             vocabulary,
             tokens: OnceLock::new(),
-            making: Mutex::default(),
+            making_tokens: Mutex::default(),
             no_threads: Complaints::default(),
-            known: Mutex::default(),
+            table: Mutex::default(),
             compiled: Condvar::new(),
-            took: Histogram::noop(),
+            compile_time: Histogram::noop(),
             most_recent: MOST_RECENT,
         }
     }
 
     /// The same, with a record of how long each takes to compile.
     #[must_use]
-    pub fn recorded(self, took: Histogram) -> Self {
-        Self { took, ..self }
+    pub fn recorded(self, compile_time: Histogram) -> Self {
+        Self { compile_time, ..self }
     }
 
     /// The same, where so many are kept when nobody uses them.
@@ -170,34 +180,34 @@ impl Grammars {
         patience: &Patience,
     ) -> Result<Arc<Compiled>, CompileError> {
         let (key, until) = ((params.kind, params.text.clone()), patience.until());
-        let own = match self.found_or_begun(&key, until)? {
-            Found::There(found) => return Ok(found),
-            Found::Begun(own) => own,
+        let claim = match self.find_or_claim(&key, until)? {
+            Lookup::Compiled(found) => return Ok(found),
+            Lookup::Claimed(claim) => claim,
         };
         let tokens = self.tokens(params.kind)?;
         let turn = tokens.compiling.take_until(until).ok_or(CompileError::Busy)?;
         let begun = Instant::now();
         let compiled = compile::compile(params, tokens, turn).inspect_err(|error| {
             if let CompileError::Invalid(wrong) = error {
-                // Whoever waits for it is told the same.
-                lock(&self.known).refuse(&key, wrong.clone());
+                // Whoever waits for it gets the same error.
+                lock(&self.table).refuse(&key, wrong.clone());
             }
         })?;
         let compiled = Arc::new(compiled);
-        self.took.record(begun.elapsed());
+        self.compile_time.record(begun.elapsed());
         if !compiled.take_room(state) {
             return Err(CompileError::NoRoom(compiled.counted()));
         }
-        let last = lock(&self.known).add(key, &compiled, self.most_recent);
-        // Whoever waits for it finds it, once it may be looked for.
-        drop(own);
-        self.take_apart(last);
+        let last = lock(&self.table).add(key, &compiled, self.most_recent);
+        // Wakes whoever waits for it, to find it in the table.
+        drop(claim);
+        self.drop_elsewhere(last);
         Ok(compiled)
     }
 
     /// What all grammars need. Where it cannot be made for want of threads or memory the next one tries again.
     fn tokens(&self, kind: GrammarKind) -> Result<&Arc<Tokens>, CompileError> {
-        let _one = lock(&self.making);
+        let _one = lock(&self.making_tokens);
         if let Some(made) = self.tokens.get() {
             return Ok(made);
         }
@@ -226,28 +236,28 @@ impl Grammars {
     /// Gives up those that nobody has asked for for longest, of those that nobody uses, until there is so much room more; none
     /// where all of them have less.
     fn give_way(&self, short: usize) -> bool {
-        let mut known = lock(&self.known);
-        let all = known.recent.iter().filter(|compiled| is_unused(compiled)).map(|compiled| compiled.room());
+        let mut table = lock(&self.table);
+        let all = table.recent.iter().filter(|compiled| is_unused(compiled)).map(|compiled| compiled.room());
         if all.sum::<usize>() < short {
             return false;
         }
         let (mut gone, mut freed) = (Vec::new(), 0);
         while freed < short {
-            let Some(compiled) = known.recent.iter().position(is_unused).and_then(|unused| known.recent.remove(unused))
+            let Some(compiled) = table.recent.iter().position(is_unused).and_then(|unused| table.recent.remove(unused))
             else {
                 break;
             };
             freed += compiled.room();
-            known.leave(&compiled);
+            table.forget(&compiled);
             gone.push(compiled);
         }
-        drop(known);
-        self.take_apart(gone);
+        drop(table);
+        self.drop_elsewhere(gone);
         true
     }
 
-    /// Drops grammars, those that may be large where nobody waits for it. Not to be called with the lock.
-    fn take_apart(&self, gone: impl IntoIterator<Item = Arc<Compiled>>) {
+    /// Drops grammars on a thread of the pool, since large ones take long. Not to be called with the lock.
+    fn drop_elsewhere(&self, gone: impl IntoIterator<Item = Arc<Compiled>>) {
         // One that somebody uses is only one fewer, and has to be so at once: it gives way once it is used no more.
         let gone: Vec<_> = gone.into_iter().filter(is_unused).collect();
         match self.tokens.get() {
@@ -256,51 +266,53 @@ impl Grammars {
         }
     }
 
-    /// Finds a grammar that is there, or that somebody else compiles; it is the caller's to compile if nobody does, and if it is not
-    /// too late for that.
-    fn found_or_begun(&self, key: &Key, until: Instant) -> Result<Found<'_>, CompileError> {
-        let mut known = lock(&self.known);
+    /// Finds a grammar that is compiled, or waits for somebody else who compiles it. If nobody does, and it is not too late, the caller
+    /// claims it and has to compile it.
+    fn find_or_claim(&self, key: &Key, until: Instant) -> Result<Lookup<'_>, CompileError> {
+        let mut table = lock(&self.table);
         loop {
-            if let Some((found, last)) = known.find(key, self.most_recent) {
-                drop(known);
-                self.take_apart(last);
-                return Ok(Found::There(found));
+            if let Some((found, last)) = table.find(key, self.most_recent) {
+                drop(table);
+                self.drop_elsewhere(last);
+                return Ok(Lookup::Compiled(found));
             }
-            if let Some(wrong) = known.refused(key) {
+            if let Some(wrong) = table.refused(key) {
                 return Err(CompileError::Invalid(wrong));
             }
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return Err(CompileError::Busy);
             }
-            if known.compiling.insert(key.clone()) {
-                return Ok(Found::Begun(Own { grammars: self, key: key.clone() }));
+            if table.compiling.insert(key.clone()) {
+                return Ok(Lookup::Claimed(CompileClaim { grammars: self, key: key.clone() }));
             }
-            known = self.compiled.wait_timeout(known, left).unwrap_or_else(PoisonError::into_inner).0;
+            table = self.compiled.wait_timeout(table, left).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 }
 
-enum Found<'g> {
-    There(Arc<Compiled>),
-    Begun(Own<'g>),
+/// What came of looking for a grammar.
+enum Lookup<'g> {
+    Compiled(Arc<Compiled>),
+    /// It is the caller's to compile.
+    Claimed(CompileClaim<'g>),
 }
 
 /// The right to compile a grammar, which nobody else does meanwhile.
-struct Own<'g> {
+struct CompileClaim<'g> {
     grammars: &'g Grammars,
     key: Key,
 }
 
-impl Drop for Own<'_> {
+impl Drop for CompileClaim<'_> {
     fn drop(&mut self) {
-        lock(&self.grammars.known).compiling.remove(&self.key);
+        lock(&self.grammars.table).compiling.remove(&self.key);
         self.grammars.compiled.notify_all();
     }
 }
 
-impl Known {
-    /// A grammar that is there, and one that is not kept any more.
+impl GrammarTable {
+    /// A grammar that is compiled, and one that is not kept any more in its place.
     fn find(&mut self, key: &Key, most: usize) -> Option<(Arc<Compiled>, Option<Arc<Compiled>>)> {
         let found = self.all.get(key)?.upgrade()?;
         self.recent.retain(|recent| !Arc::ptr_eq(recent, &found));
@@ -317,12 +329,12 @@ impl Known {
     }
 
     fn refused(&self, key: &Key) -> Option<FieldError> {
-        let known = self.refused.iter().find(|(refused, _, at)| refused == key && at.elapsed() < REFUSED);
-        known.map(|(_, wrong, _)| wrong.clone())
+        let known = self.refused.iter().find(|refused| refused.key == *key && refused.at.elapsed() < REFUSED_FOR);
+        known.map(|refused| refused.error.clone())
     }
 
     fn refuse(&mut self, key: &Key, wrong: FieldError) {
-        self.refused.push_back((key.clone(), wrong, Instant::now()));
+        self.refused.push_back(Refused { key: key.clone(), error: wrong, at: Instant::now() });
         if self.refused.len() > MOST_REFUSED {
             self.refused.pop_front();
         }
@@ -332,19 +344,20 @@ impl Known {
         self.recent.push_back(Arc::clone(compiled));
         let last = if self.recent.len() > most { self.recent.pop_front() } else { None };
         if let Some(last) = last.as_ref().filter(|last| is_unused(last)) {
-            self.leave(last);
+            self.forget(last);
         }
         last
     }
 
     /// Takes its room from a grammar that nobody uses. It is not found any more either: it would be used without room.
-    fn leave(&mut self, compiled: &Arc<Compiled>) {
+    fn forget(&mut self, compiled: &Arc<Compiled>) {
         compiled.leave_room();
         self.all.retain(|_, known| !std::ptr::eq(known.as_ptr(), Arc::as_ptr(compiled)));
     }
 }
 
-/// Of what is known, under its lock, or not known any more: nobody comes to use it meanwhile.
+/// Whether nobody uses a grammar. To be asked under the lock of the table that has it, or of one that no table has any more: else
+/// somebody may come to use it meanwhile.
 fn is_unused(compiled: &Arc<Compiled>) -> bool {
     Arc::strong_count(compiled) == 1
 }

@@ -194,7 +194,7 @@ fn a_grammar_is_compiled_once_and_waits_for_no_other() {
     let [slow, right, wrong] = [&*"a?".repeat(20_000), "[ab]{9}", "(a"].map(|text| params(GrammarKind::Regex, text));
     std::thread::scope(|scope| {
         let late = scope.spawn(|| grammars.compile(&slow, &room, &Patience::default()));
-        while lock(&grammars.known).compiling.is_empty() {
+        while lock(&grammars.table).compiling.is_empty() {
             std::thread::yield_now();
         }
         let asked = |params| {
@@ -206,13 +206,13 @@ fn a_grammar_is_compiled_once_and_waits_for_no_other() {
         let same: Vec<_> = asked(&right).into_iter().map(|one| one.expect("it is right")).collect();
         assert!(same.iter().all(|other| Arc::ptr_eq(other, &same[0])));
         assert!(asked(&wrong).iter().all(|wrong| matches!(wrong, Err(CompileError::Invalid(_)))));
-        let refused = lock(&grammars.known).refused.iter().map(|(key, ..)| key.1.clone()).collect::<Vec<_>>();
+        let refused = lock(&grammars.table).refused.iter().map(|refused| refused.key.1.clone()).collect::<Vec<_>>();
         assert_eq!(refused, ["(a"], "one of the eight compiled it");
         assert!(!late.is_finished(), "they waited for it");
         // Where that is in time, it is right; where the machine has much else to do it may not get its time.
         assert!(matches!(late.join().expect("no panic"), Ok(_) | Err(CompileError::Invalid(_) | CompileError::Busy)));
     });
-    assert!(lock(&grammars.known).compiling.is_empty());
+    assert!(lock(&grammars.table).compiling.is_empty());
 }
 
 #[test]
@@ -234,7 +234,7 @@ fn a_message_that_has_waited_long_begins_no_other_grammar() {
     let until = patience.until();
     assert!(asked("a{2}", &patience).is_ok() && patience.until() == until, "time begins with the first one");
     assert_eq!(asked("a{3}", &late).expect_err("it is too late"), CompileError::Busy);
-    assert!(lock(&grammars.known).compiling.is_empty());
+    assert!(lock(&grammars.table).compiling.is_empty());
     assert!(Arc::ptr_eq(&first, &asked("a", &late).expect("it is there")));
     for patience in [Patience::default(), late] {
         assert!(matches!(asked("(", &patience), Err(CompileError::Invalid(_))), "what is wrong is known");
@@ -257,9 +257,9 @@ fn grammars_are_kept_within_their_room() {
     for i in 1..=MOST_RECENT + 8 {
         drop(asked(i).expect("those that nobody has make room"));
     }
-    let there = |known: &Known| known.all.values().filter(|known| known.strong_count() > 0).count();
-    assert!(lock(&grammars.known).recent.len() <= MOST_RECENT);
-    assert!(there(&lock(&grammars.known)) <= MOST_RECENT + 1 && room.used() < (MOST_RECENT + 2) * 2 * one);
+    let there = |table: &GrammarTable| table.all.values().filter(|known| known.strong_count() > 0).count();
+    assert!(lock(&grammars.table).recent.len() <= MOST_RECENT);
+    assert!(there(&lock(&grammars.table)) <= MOST_RECENT + 1 && room.used() < (MOST_RECENT + 2) * 2 * one);
     assert!(Arc::ptr_eq(&first, &asked(0).expect("it is there")), "what somebody has is not compiled again");
     let mut used = vec![first];
     let full = loop {
