@@ -10,17 +10,17 @@ pub struct Counter {
     used: AtomicUsize,
     limit: usize,
     gauge: Gauge,
-    spare: OnceLock<Spare>,
+    reclaim: OnceLock<Reclaim>,
     /// What it is a part of.
     whole: Option<Arc<Counter>>,
 }
 
-/// Gives back so much room that nobody needs, or none if there is less; says whether it did.
-struct Spare(Box<dyn Fn(usize) -> bool + Send + Sync>);
+/// Asks whoever holds room that nobody needs for so much of it. Gives that back, or nothing if there is less; says whether it did.
+struct Reclaim(Box<dyn Fn(usize) -> bool + Send + Sync>);
 
-impl std::fmt::Debug for Spare {
+impl std::fmt::Debug for Reclaim {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Spare")
+        f.write_str("Reclaim")
     }
 }
 
@@ -35,20 +35,20 @@ impl Counter {
     /// Room for `limit`, shown by `gauge`.
     #[must_use]
     pub fn new(limit: usize, gauge: Gauge) -> Arc<Self> {
-        Arc::new(Self { used: AtomicUsize::new(0), limit, gauge, spare: OnceLock::new(), whole: None })
+        Arc::new(Self { used: AtomicUsize::new(0), limit, gauge, reclaim: OnceLock::new(), whole: None })
     }
 
     /// A part of this room, of which `limit` may be in use: what is taken of it is taken of the whole too.
     #[must_use]
     pub fn part(self: &Arc<Self>, limit: usize) -> Arc<Self> {
         let (used, whole) = (AtomicUsize::new(0), Some(Arc::clone(self)));
-        Arc::new(Self { used, limit, gauge: Gauge::noop(), spare: OnceLock::new(), whole })
+        Arc::new(Self { used, limit, gauge: Gauge::noop(), reclaim: OnceLock::new(), whole })
     }
 
-    /// Has `spare` asked for so much more room where there is too little: it gives back what nobody needs, or says that it
-    /// has not enough. Only the first one counts.
-    pub fn spared_by(&self, spare: impl Fn(usize) -> bool + Send + Sync + 'static) {
-        let _ = self.spare.set(Spare(Box::new(spare)));
+    /// Where there is too little room, calls `reclaim` with how much more is needed: it has that much given back which nobody needs, or
+    /// says that it has not enough. Only the first one counts.
+    pub fn reclaim_by(&self, reclaim: impl Fn(usize) -> bool + Send + Sync + 'static) {
+        let _ = self.reclaim.set(Reclaim(Box::new(reclaim)));
     }
 
     /// Takes `amount`, or nothing if there is less room than that.
@@ -79,8 +79,8 @@ impl Counter {
         let fits = |used: usize| used.checked_add(more).filter(|&after| after <= self.limit);
         let take = || self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok();
         let mut taken = take();
-        while let Some(Spare(spare)) = self.spare.get().filter(|_| !taken) {
-            if !self.shortfall(more).is_some_and(spare) {
+        while let Some(Reclaim(reclaim)) = self.reclaim.get().filter(|_| !taken) {
+            if !self.shortfall(more).is_some_and(reclaim) {
                 break;
             }
             taken = take();
@@ -236,7 +236,7 @@ mod tests {
             Vec::from([3, 2].map(|amount| counter.take(amount).expect("room"))).into();
         let asked: std::sync::Arc<std::sync::Mutex<Vec<usize>>> = Arc::default();
         let told = Arc::clone(&asked);
-        counter.spared_by(move |short| {
+        counter.reclaim_by(move |short| {
             told.lock().expect("no panic").push(short);
             kept.lock().expect("no panic").pop().is_some()
         });

@@ -153,8 +153,9 @@ impl Admission {
         Ok(StepPermits { queued, in_flight: InFlight { message: bytes, rows, reply } })
     }
 
-    /// Room for the places of a reply. Whoever else reads none must not keep it from a stream that does: one that has read all
-    /// replies gets one more, however large, and one that has room of its own gets it while there is some at all.
+    /// Room for the places of a reply, of the share of all replies. Streams that do not read theirs may use up that share, but not keep
+    /// out those that do. So a stream that has read all of its replies gets room for one more, however large; and one whose own part has
+    /// room gets it as long as there is any room at all.
     fn reply(&self, bytes: usize, replies: &Arc<Counter>) -> Option<Permit> {
         let may_exceed = || replies.used() == 0 || replies.has_room(bytes) && self.bytes.has_room(bytes);
         replies.take(bytes).or_else(|| may_exceed().then(|| replies.take_anyway(bytes)))

@@ -27,7 +27,8 @@ impl Results {
         Self { rows: rows.into_iter(), verified: verified.into_iter() }
     }
 
-    /// Leaves out what nobody waits for any more: of a stream that was closed while its batch ran. No stream is, as the desk is now.
+    /// Leaves out the results of a step whose stream was closed while its batch ran. That does not happen as long as whoever runs a batch
+    /// holds the desk until it is committed; if it did, results of other steps would be taken for these.
     pub(super) fn skip(&mut self, plan: &[Result<Planned, RowFailure>]) {
         for planned in plan.iter().flatten() {
             match planned {

@@ -106,7 +106,7 @@ pub struct Handle {
 /// How commands reach the engine, and who runs it.
 #[derive(Debug)]
 struct EngineLink {
-    /// `None` when this is dropped, which the engine's thread must see before it looks.
+    /// `None` while this is dropped: the channel has to be closed before the engine's thread is woken to see that.
     commands: Option<thread_channel::Sender<Command>>,
     desk: Arc<Desk>,
     thread: Thread,
@@ -234,7 +234,7 @@ impl Handle {
         self.admission.open_sequences()
     }
 
-    /// Whether it moves.
+    /// What tells whether the engine makes progress.
     #[must_use]
     pub fn pulse(&self) -> Pulse {
         self.pulse.clone()
@@ -246,7 +246,8 @@ impl Handle {
         Ok(())
     }
 
-    /// Whether a step is worth no wake-up, and its thread is not missed for as long.
+    /// Whether the thread that brings a step may run it: that costs less than waking the engine, and takes the thread from its other
+    /// work for no longer.
     fn may_run_here(&self, queued: &Queued) -> bool {
         self.runs_anywhere && queued.step.message_bytes <= RUN_HERE_MESSAGE_BYTES && queued.weight <= RUN_HERE_BYTES
     }
@@ -258,7 +259,7 @@ pub struct StreamHandle {
     stream: StreamId,
     engine: Handle,
     replies: mpsc::Receiver<StepReply>,
-    /// Room for these until they are read.
+    /// Room that the replies take until they are read.
     room: Arc<Counter>,
     /// Whether it ever opened a sequence whose rows may take long.
     takes_long: AtomicBool,

@@ -230,7 +230,7 @@ impl Grammars {
     /// Has those that nobody uses go where something else needs their room in `state`.
     pub fn give_way_in(self: &Arc<Self>, state: &Counter) {
         let grammars = Arc::downgrade(self);
-        state.spared_by(move |short| grammars.upgrade().is_some_and(|grammars| grammars.give_way(short)));
+        state.reclaim_by(move |short| grammars.upgrade().is_some_and(|grammars| grammars.give_way(short)));
     }
 
     /// Gives up those that nobody has asked for for longest, of those that nobody uses, until there is so much room more; none

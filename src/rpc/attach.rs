@@ -105,7 +105,7 @@ impl AttachStream {
 
     /// Lets the rank map the stream's regions, where there are some.
     fn invite(&self, rank: &Attachment) -> Option<(Guest, String)> {
-        let (side, regions) = (self.shared.side.as_ref()?, rank.regions()?);
+        let (side, regions) = (self.shared.region_side.as_ref()?, rank.regions()?);
         match side.regions.invite_guest(regions) {
             Ok(guest) => Some((guest, side.socket.display().to_string())),
             Err(error) => {

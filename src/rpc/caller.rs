@@ -10,27 +10,27 @@ use std::time::{Duration, Instant};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::server::TlsStream;
 
-/// Calls of one connection at a time that sample nothing: health, reflection, and what the server says of itself. Each may take memory
-/// before anybody has shown a token, and no client needs more than a few.
-pub(super) const MOST_QUESTIONS: usize = 16;
+/// Most small calls of one connection at a time, which sample nothing: health, reflection, and what the server says of itself. Each may
+/// take memory before anybody has shown a token, and no client needs more than a few.
+pub(super) const MAX_SMALL_CALLS: usize = 16;
 
 /// Who is at the other end of a connection; it travels in the extensions of the connection's requests.
 #[derive(Debug, Clone)]
 pub struct Caller {
-    questions: Arc<Counter>,
-    line: Arc<Line>,
+    small_calls: Arc<Counter>,
+    connection: Arc<ConnectionState>,
 }
 
 /// What is known of the connection.
 #[derive(Debug)]
-struct Line {
+struct ConnectionState {
     /// The other end, as the log names it.
     peer: Arc<str>,
     opened: Instant,
     /// When something was read last, in milliseconds since it was opened.
     heard: AtomicU64,
-    /// Whether it was told that it fell silent.
-    is_told: AtomicBool,
+    /// Whether its silence was reported.
+    is_silence_reported: AtomicBool,
 }
 
 /// A socket that knows who is at its other end.
@@ -73,39 +73,39 @@ impl Caller {
     }
 
     fn called(peer: &str) -> Self {
-        let (heard, is_told) = (AtomicU64::new(0), AtomicBool::new(false));
-        let line = Line { peer: peer.into(), opened: Instant::now(), heard, is_told };
-        Self { questions: Counter::new(MOST_QUESTIONS, Gauge::noop()), line: Arc::new(line) }
+        let (heard, is_silence_reported) = (AtomicU64::new(0), AtomicBool::new(false));
+        let connection = ConnectionState { peer: peer.into(), opened: Instant::now(), heard, is_silence_reported };
+        Self { small_calls: Counter::new(MAX_SMALL_CALLS, Gauge::noop()), connection: Arc::new(connection) }
     }
 
     /// As the log names it.
     pub(super) fn peer(&self) -> &Arc<str> {
-        &self.line.peer
+        &self.connection.peer
     }
 
     /// A place for a call that samples nothing, if there is one.
-    pub(super) fn question(&self) -> Option<Permit> {
-        self.questions.take(1)
+    pub(super) fn small_call_place(&self) -> Option<Permit> {
+        self.small_calls.take(1)
     }
 
     /// Something was read.
     pub(super) fn heard(&self) {
-        self.line.heard.store(self.line.age(), Ordering::Relaxed);
+        self.connection.heard.store(self.connection.age(), Ordering::Relaxed);
     }
 
     /// Whether nothing was read for so long.
     pub(super) fn is_silent(&self, timeout: Duration) -> bool {
-        let quiet = self.line.age().saturating_sub(self.line.heard.load(Ordering::Relaxed));
+        let quiet = self.connection.age().saturating_sub(self.connection.heard.load(Ordering::Relaxed));
         Duration::from_millis(quiet) >= timeout
     }
 
-    /// Whether this is the first time that its silence is told of.
-    pub(super) fn tells(&self) -> bool {
-        !self.line.is_told.swap(true, Ordering::Relaxed)
+    /// Whether its silence is to be reported now: only the first of its calls that asks is told so.
+    pub(super) fn may_report_silence(&self) -> bool {
+        !self.connection.is_silence_reported.swap(true, Ordering::Relaxed)
     }
 }
 
-impl Line {
+impl ConnectionState {
     fn age(&self) -> u64 {
         u64::try_from(self.opened.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
@@ -123,6 +123,6 @@ mod tests {
         assert!(!call.is_silent(Duration::from_secs(60)));
         std::thread::sleep(Duration::from_millis(20));
         assert!(call.is_silent(Duration::from_millis(10)));
-        assert!(call.tells() && !caller.tells());
+        assert!(call.may_report_silence() && !caller.may_report_silence());
     }
 }

@@ -44,7 +44,7 @@ pub struct DecodeStream {
     caller: Caller,
     /// Its place on the server, kept to the end of the call: what HTTP/2 has of it takes memory for as long.
     place: Arc<Permit>,
-    /// `None` once the worker has ended its side or made a mistake.
+    /// Closed once the worker has ended its side or made a mistake.
     requests: Requests<RawDecodeRequest>,
     phase: Phase,
     /// What the next replies are, in order; never more than the steps that may be in flight.
@@ -55,9 +55,9 @@ pub struct DecodeStream {
     outgoing: Outgoing,
     /// The trace of steps that have none of their own.
     parent: Option<TraceContext>,
-    /// Rests for replies that may not be out.
+    /// Says when to rest, so that replies go out.
     pace: Pace,
-    /// When the last reply that was due was handed out; `None`: it is not the worker's turn.
+    /// Since when it is the worker's turn: when the last reply that was due was handed out. `None`: it is not.
     turn: Option<Instant>,
     started: Instant,
     ended: Option<Code>,
@@ -139,8 +139,8 @@ impl DecodeStream {
         let place = Arc::clone(&self.place);
         let stream = self.shared.engine.open_stream(place, origin, limits.max_steps_in_flight_per_stream)?;
         tracing::debug!(peer = &**self.caller.peer(), model = config.model, "a stream is configured");
-        config.has_regions = self.shared.side.is_some();
-        let side = self.shared.side.as_ref().filter(|_| wants_regions);
+        config.has_regions = self.shared.region_side.is_some();
+        let side = self.shared.region_side.as_ref().filter(|_| wants_regions);
         let region_offer = side.and_then(|side| offer(side, &mut config));
         let shard_offer = ranks(&self.shared, &mut config)?;
         self.phase = Phase::Configured(Box::new(config), stream);
@@ -197,7 +197,7 @@ impl DecodeStream {
         self.due.push_back(Due::End(status));
     }
 
-    /// Nothing comes after this, which the worker may not hear of for long.
+    /// Ends the call. The worker may not hear of that for long, so all that the call holds is freed at once.
     fn finish(&mut self, code: Code) {
         self.ended = Some(code);
         self.requests.close();
@@ -210,8 +210,8 @@ impl DecodeStream {
         self.phase = Phase::Unconfigured;
     }
 
-    /// Drops what is due; gives the end that the worker has not heard of, if there is one.
-    fn leave(&mut self) -> Option<Status> {
+    /// Drops the replies that are due; gives the status that was to end the stream behind them, if there was one.
+    fn drop_due(&mut self) -> Option<Status> {
         let mut end = None;
         for due in self.due.drain(..) {
             match due {
@@ -285,7 +285,7 @@ impl DecodeStream {
                 context.waker().wake_by_ref();
                 return Poll::Pending;
             }
-            // One at a time: it may be answered already.
+            // One step at a time: the reply to this one may be there already, and goes first.
             if let Phase::Configured(_, stream) = &self.phase
                 && self.held.poll(stream, context)
             {
@@ -334,10 +334,10 @@ impl Answers for DecodeStream {
         self.free();
         self.outgoing.clear();
         tracing::debug!("a worker does not read its replies; its stream ends");
-        // What ended before, and could not be told, has its own reason.
-        let left = self.leave();
+        // A stream that ended before for another reason ends for that one.
+        let end = self.drop_due();
         let unread = || self.shared.refuse(&Error::Unread(self.shared.limits.reply_timeout), &self.caller);
-        let status = left.unwrap_or_else(unread);
+        let status = end.unwrap_or_else(unread);
         self.end(status);
     }
 
@@ -346,7 +346,7 @@ impl Answers for DecodeStream {
             return;
         }
         self.free();
-        let status = self.leave().unwrap_or_else(|| self.shared.refuse(&Error::DrainTimeout, &self.caller));
+        let status = self.drop_due().unwrap_or_else(|| self.shared.refuse(&Error::DrainTimeout, &self.caller));
         self.end(status);
     }
 }
@@ -354,7 +354,7 @@ impl Answers for DecodeStream {
 impl Drop for DecodeStream {
     fn drop(&mut self) {
         // A call that is dropped before its end was left by the worker.
-        let untold = self.leave().map(|status| status.code());
+        let untold = self.drop_due().map(|status| status.code());
         self.shared.finished("Decode", self.started, self.ended.or(untold).unwrap_or(Code::Cancelled));
     }
 }

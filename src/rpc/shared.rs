@@ -35,30 +35,32 @@ pub(super) struct Shared {
     pub(super) info: BackendInfo,
     pub(super) metrics: Metrics,
     pub(super) seeds: SeedSource,
-    /// At building long sequences: they are counted once they are there, so no more are on their way than cores can build.
+    /// Turns at building long sequences, one for each core: what they take is counted only once they are built.
     pub(super) building: Arc<Turns>,
-    /// At taking in stateless calls that may take long.
+    /// Turns at taking in stateless calls that may take long.
     pub(super) long_calls: Semaphore,
+    /// Cancelled when the server drains: it takes no new calls then.
     pub(super) draining: CancellationToken,
-    /// Ends the streams that are open.
+    /// Cancelled at the end of a drain: streams that are still open end then.
     pub(super) closing: CancellationToken,
     pub(super) calls: Calls,
     /// Streams that are older are asked to leave; zero is never.
     pub(super) max_age: Duration,
     /// A client that has said nothing for so long and is cut then has not answered a ping.
     pub(super) ping_timeout: Duration,
-    pub(super) side: Option<RegionSide>,
+    /// Where workers find shared memory, if they may have some.
+    pub(super) region_side: Option<RegionSide>,
     pub(super) shards: Arc<Shards>,
     pub(super) tracer: Option<Tracer>,
 }
 
-/// What is known of a message before it is read.
+/// A message that came in: what is known of it beside its fields.
 #[derive(Debug, Clone)]
 pub(super) struct Received {
     pub(super) at: Instant,
     /// Its encoded size.
     pub(super) bytes: usize,
-    /// What is unknown in its openings and works.
+    /// Fields in its openings and works that this server does not know.
     pub(super) unknown: Unknown,
 }
 
@@ -76,7 +78,7 @@ impl Shared {
         }
         let (seeds, calls) = (SeedSource::default(), Calls::new(&engine));
         let (draining, closing) = (CancellationToken::new(), CancellationToken::new());
-        let Options { setup, max_age, ping_timeout, regions: side, tracer } = options;
+        let Options { setup, max_age, ping_timeout, regions: region_side, tracer } = options;
         let (setup, long_calls) = (Arc::new(setup), Semaphore::new(blocking::most_long_calls(&limits)));
         Self {
             engine,
@@ -92,7 +94,7 @@ impl Shared {
             calls,
             max_age,
             ping_timeout,
-            side,
+            region_side,
             shards,
             tracer,
         }
@@ -100,7 +102,7 @@ impl Shared {
 
     /// Where regions may be.
     pub(super) fn offered(&self) -> Offered<'_> {
-        let side = self.side.as_ref();
+        let side = self.region_side.as_ref();
         Offered { regions: side.is_some(), device: side.and_then(|side| side.regions.device()) }
     }
 

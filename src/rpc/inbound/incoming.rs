@@ -219,8 +219,9 @@ fn from_now(shared: &Shared) -> Option<Instant> {
 
 impl Drop for Incoming {
     fn drop(&mut self) {
-        // Of a connection with many calls each is cut; one of them tells.
-        if self.caller.is_silent(self.shared.ping_timeout) && self.was_broken_off() && self.caller.tells() {
+        // All calls of a connection are cut together; one of them reports it.
+        if self.caller.is_silent(self.shared.ping_timeout) && self.was_broken_off() && self.caller.may_report_silence()
+        {
             self.shared.metrics.refused(Reason::KeepaliveTimeout);
             tracing::info!(
                 peer = &**self.caller.peer(),

@@ -21,7 +21,7 @@ use crate::limits::Limits;
 use crate::permits::Permit;
 use crate::proto::sampler_server::SERVICE_NAME;
 use crate::rpc::Shared;
-use crate::rpc::caller::{Caller, MOST_QUESTIONS};
+use crate::rpc::caller::{Caller, MAX_SMALL_CALLS};
 use crate::rpc::outbound::calls;
 use crate::rpc::outbound::deliver;
 use crate::rpc::outbound::outlet;
@@ -43,7 +43,7 @@ use tonic::{Code, Status, Streaming};
 use tonic_health::pb::health_server;
 
 /// The longest message of a call that samples nothing: a service's name, or a symbol's.
-const SMALL: usize = 4096;
+const SMALL_MESSAGE_BYTES: usize = 4096;
 
 /// The same routes, with a watch on what their calls send.
 pub(in crate::rpc) fn watched(routes: Routes, shared: Arc<Shared>) -> Routes {
@@ -60,7 +60,7 @@ pub(super) enum Kind {
     /// Any other call of one small message.
     Small,
     /// Reflection, a stream of small messages.
-    Questions,
+    SmallStream,
 }
 
 /// The places that a call takes before its message comes. A stream takes its own later.
@@ -68,7 +68,7 @@ struct Places {
     /// Of a stateless call, among all of these.
     stateless: Option<Permit>,
     /// Of a call that samples nothing, among those of its connection.
-    question: Option<Permit>,
+    small_call: Option<Permit>,
 }
 
 impl Kind {
@@ -77,7 +77,7 @@ impl Kind {
             (SERVICE_NAME, "Decode" | "Attach") => Self::Stream,
             (SERVICE_NAME, "Sample") => Self::Stateless,
             (SERVICE_NAME | health_server::SERVICE_NAME, _) => Self::Small,
-            _ => Self::Questions,
+            _ => Self::SmallStream,
         }
     }
 
@@ -93,19 +93,20 @@ impl Kind {
 
     fn admit(self, shared: &Shared, caller: &Caller) -> Result<Places, Error> {
         match self {
-            Self::Stateless => Ok(Places { stateless: Some(shared.engine.admit_stateless()?), question: None }),
-            Self::Small | Self::Questions => {
-                let place = caller.question().ok_or(Error::TooManyCalls(MOST_QUESTIONS))?;
-                Ok(Places { stateless: None, question: Some(place) })
+            Self::Stateless => Ok(Places { stateless: Some(shared.engine.admit_stateless()?), small_call: None }),
+            Self::Small | Self::SmallStream => {
+                let place = caller.small_call_place().ok_or(Error::TooManyCalls(MAX_SMALL_CALLS))?;
+                Ok(Places { stateless: None, small_call: Some(place) })
             }
-            Self::Stream => Ok(Places { stateless: None, question: None }),
+            Self::Stream => Ok(Places { stateless: None, small_call: None }),
         }
     }
 
+    /// The longest message that it may send.
     pub(super) fn longest(self, limits: &Limits) -> usize {
         match self {
             Self::Stream | Self::Stateless => limits.max_message_bytes,
-            Self::Small | Self::Questions => SMALL.min(limits.max_message_bytes),
+            Self::Small | Self::SmallStream => SMALL_MESSAGE_BYTES.min(limits.max_message_bytes),
         }
     }
 }
@@ -123,7 +124,7 @@ async fn watch(State(shared): State<Arc<Shared>>, mut request: Request, next: Ne
     let mut call = Unheard::new(&shared, (service == SERVICE_NAME).then_some(method));
     let caller = Caller::of(request.extensions());
     let admitted = headers::plain(request.headers()).and_then(|()| kind.admit(&shared, &caller));
-    let Places { stateless, question } = match admitted {
+    let Places { stateless, small_call } = match admitted {
         Ok(places) => places,
         Err(error) => {
             let status = shared.refuse(&error, &caller);
@@ -153,8 +154,8 @@ async fn watch(State(shared): State<Arc<Shared>>, mut request: Request, next: Ne
     let response = match kind {
         Kind::Stateless => deliver::watched(response, &shared, caller),
         Kind::Stream => outlet::in_pieces(response),
-        Kind::Small => outlet::in_place(response, question),
-        Kind::Questions => outlet::in_place(fault.at_end_of(response), question),
+        Kind::Small => outlet::in_place(response, small_call),
+        Kind::SmallStream => outlet::in_place(fault.at_end_of(response), small_call),
     };
     calls::open_until_dropped(response, open)
 }
