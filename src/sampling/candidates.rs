@@ -31,9 +31,9 @@ pub struct Candidates {
     along: Option<Along>,
 }
 
-/// What a chain leaves of a row: what the row's distribution is made of.
+/// What filters or a chain leave of a row: what its distribution is made of.
 #[derive(Debug)]
-pub struct Left {
+pub struct Survivors {
     /// The candidates.
     pub kept: Vec<Weighted>,
     /// The largest logit, which exponents are relative to.
@@ -42,6 +42,15 @@ pub struct Left {
     pub scale: f32,
     /// What the step that gave new logits by mass [saw](Candidates::reshape_by_mass).
     pub seen: Option<Seen>,
+}
+
+impl Survivors {
+    /// The first token alone, as greedy sampling keeps it.
+    #[must_use]
+    pub(super) fn greedy(best: Candidate) -> Self {
+        let kept = vec![Weighted { candidate: best, mass: mass::MASS_ONE }];
+        Self { kept, max: best.logit, scale: 1.0, seen: None }
+    }
 }
 
 impl Candidates {
@@ -261,7 +270,7 @@ impl Candidates {
 
     /// What is left after the last step.
     #[must_use]
-    pub fn into_left(self) -> Left {
-        Left { kept: self.kept, max: self.max, scale: self.scale, seen: self.seen }
+    pub fn into_survivors(self) -> Survivors {
+        Survivors { kept: self.kept, max: self.max, scale: self.scale, seen: self.seen }
     }
 }

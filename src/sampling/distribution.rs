@@ -1,6 +1,6 @@
 //! What a row's token is drawn from: the tokens that masks and filters left, with their integer masses.
 
-use super::candidates::Left;
+use super::candidates::Survivors;
 use super::chain;
 use super::filters::{self, Weighted};
 use super::listed::{self, Ranks};
@@ -49,10 +49,13 @@ impl Distribution {
     }
 
     /// Of a listed row.
-    pub(super) fn listed(row: Ranks, left: Left, along: Option<Along>) -> Self {
-        let Left { kept, max, scale, seen } = left;
-        let (row, total) = (Row::Listed(row), filters::total(&kept));
-        Self { row, kept, total, max, scale, seen, along, truncated: false }
+    pub(super) fn listed(row: Ranks, survivors: Survivors, along: Option<Along>) -> Self {
+        Self::new(Row::Listed(row), survivors, along)
+    }
+
+    fn new(row: Row, survivors: Survivors, along: Option<Along>) -> Self {
+        let Survivors { kept, max, scale, seen } = survivors;
+        Self { row, total: filters::total(&kept), kept, max, scale, seen, along, truncated: false }
     }
 
     /// Whether a listed row was taken as if no other tokens could be emitted, which its parameters reach.
@@ -101,39 +104,27 @@ impl Distribution {
     pub(super) fn tempered(row: &[f32], temperature: f32) -> Self {
         let max = order::first(row).map_or(0.0, |c| c.logit);
         let scale = mass::scale(unless_greedy(temperature));
-        let (kept, row) = (weigh(row, max, scale), Row::Whole(row.to_vec()));
-        Self { row, total: filters::total(&kept), kept, max, scale, seen: None, along: None, truncated: false }
+        Self::new(Row::Whole(row.to_vec()), Survivors { kept: weigh(row, max, scale), max, scale, seen: None }, None)
     }
 
     /// After temperature and filters. Greedy keeps the first token alone.
-    pub(super) fn processed(adjusted: &Adjusted, spec: &RowSpec<'_>) -> Self {
-        let Adjusted { ref logits, best } = *adjusted;
-        let (row, truncated) = (Row::Whole(logits.clone()), false);
+    pub(super) fn processed(adjusted: &AdjustedLogits, spec: &RowSpec<'_>) -> Self {
+        let AdjustedLogits { ref logits, best } = *adjusted;
+        let row = Row::Whole(logits.clone());
         if spec.filters.temperature == 0.0 {
-            let kept = vec![Weighted { candidate: best, mass: mass::MASS_ONE }];
-            return Self {
-                row,
-                kept,
-                total: mass::MASS_ONE,
-                max: best.logit,
-                scale: 1.0,
-                seen: None,
-                along: None,
-                truncated,
-            };
+            return Self::new(row, Survivors::greedy(best), None);
         }
         if let Some(chain) = &spec.chain {
             let mut left = chain::run(finite(logits).collect(), logits.len(), &spec.filters, chain);
             let along = left.take_along();
-            let Left { kept, max, scale, seen } = left.into_left();
-            return Self { row, total: filters::total(&kept), kept, max, scale, seen, along, truncated };
+            return Self::new(row, left.into_survivors(), along);
         }
         let scale = mass::scale(spec.filters.temperature);
         let mut kept = weigh(logits, best.logit, scale);
         filters::top_k(&mut kept, spec.filters.top_k);
         filters::top_p(&mut kept, spec.filters.top_p);
         filters::min_p(&mut kept, spec.filters.min_p);
-        Self { row, total: filters::total(&kept), kept, max: best.logit, scale, seen: None, along: None, truncated }
+        Self::new(row, Survivors { kept, max: best.logit, scale, seen: None }, None)
     }
 
     /// Inverse CDF in token-id order: the first token whose running mass exceeds the draw point. Behind a skew, along
@@ -237,14 +228,14 @@ pub(super) fn widened(logits: &Logits<'_>) -> Result<Vec<f32>, RowError> {
 }
 
 /// A row after masks, bias and penalties.
-pub(super) struct Adjusted {
+pub(super) struct AdjustedLogits {
     pub(super) logits: Vec<f32>,
     /// Its first token.
     pub(super) best: Candidate,
 }
 
 /// The row after masks, bias and penalties.
-pub(super) fn adjusted(raw: &[f32], spec: &RowSpec<'_>) -> Result<Adjusted, RowError> {
+pub(super) fn adjusted(raw: &[f32], spec: &RowSpec<'_>) -> Result<AdjustedLogits, RowError> {
     let mut row = raw.to_vec();
     for adjust in spec.adjusts.iter() {
         let logit = &mut row[adjust.token() as usize];
@@ -265,5 +256,5 @@ pub(super) fn adjusted(raw: &[f32], spec: &RowSpec<'_>) -> Result<Adjusted, RowE
         return Err(RowError::PositiveInfinity);
     }
     let best = order::first(&row).filter(|c| c.logit > f32::NEG_INFINITY).ok_or(RowError::AllMasked)?;
-    Ok(Adjusted { logits: row, best })
+    Ok(AdjustedLogits { logits: row, best })
 }

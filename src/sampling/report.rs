@@ -5,7 +5,7 @@
 //! looking after every step.
 
 use super::chain::{self, Chain, Step};
-use super::distribution::{self, Adjusted, Distribution};
+use super::distribution::{self, AdjustedLogits, Distribution};
 use super::entropy::{entropy, entropy_term};
 use super::filters::{self, Weighted};
 use super::logits::Logits;
@@ -117,7 +117,7 @@ impl Removed {
 /// What is said about a row.
 pub(super) fn report(
     raw: &[f32],
-    adjusted: &Adjusted,
+    adjusted: &AdjustedLogits,
     processed: &Distribution,
     spec: &RowSpec<'_>,
     wanted: &ReportSpec<'_>,
@@ -150,7 +150,7 @@ pub fn why_not(logits: &Logits<'_>, spec: &RowSpec<'_>) -> Result<Vec<WhyNot>, R
     Ok(fates(&raw, &distribution::adjusted(&raw, spec)?, spec, &wanted))
 }
 
-fn fates(raw: &[f32], adjusted: &Adjusted, spec: &RowSpec<'_>, wanted: &ReportSpec<'_>) -> Vec<WhyNot> {
+fn fates(raw: &[f32], adjusted: &AdjustedLogits, spec: &RowSpec<'_>, wanted: &ReportSpec<'_>) -> Vec<WhyNot> {
     let asked = &wanted.params.why_not_token_ids;
     if asked.is_empty() {
         return Vec::new();
@@ -220,7 +220,11 @@ impl Bans<'_> {
 }
 
 /// For each token the first sampler after which it was not there, or had no mass left by a watermark; and what is drawn from.
-fn follow_samplers(adjusted: &Adjusted, spec: &RowSpec<'_>, asked: &[u32]) -> (Vec<Option<Removed>>, Vec<Weighted>) {
+fn follow_samplers(
+    adjusted: &AdjustedLogits,
+    spec: &RowSpec<'_>,
+    asked: &[u32],
+) -> (Vec<Option<Removed>>, Vec<Weighted>) {
     let mut cuts = vec![None; asked.len()];
     if spec.filters.temperature == 0.0 {
         return (cuts, vec![Weighted { candidate: adjusted.best, mass: mass::MASS_ONE }]);
@@ -248,7 +252,7 @@ fn follow_samplers(adjusted: &Adjusted, spec: &RowSpec<'_>, asked: &[u32]) -> (V
             };
         }
     });
-    let left = left.into_left().kept;
+    let left = left.into_survivors().kept;
     if let Some(race) = spec.race() {
         let mass_of = |token: u32| ids.binary_search(&token).ok().and_then(|at| masses[at]);
         cut_by_race(asked, &mut cuts, distribution::first_of(race, &left), mass_of);

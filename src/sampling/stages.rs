@@ -1,7 +1,7 @@
 //! A row on its way, one stage after the other: what each left. For people who ask why a token came, or did not.
 
 use super::chain::{self, Chain};
-use super::distribution::{self, Adjusted, Distribution};
+use super::distribution::{self, AdjustedLogits, Distribution};
 use super::entropy::{entropy, entropy_term};
 use super::filters::Weighted;
 use super::logits::Logits;
@@ -43,7 +43,7 @@ pub struct Stage {
 /// [`RowError`] when the row has no distribution.
 pub fn stages(logits: &Logits<'_>, spec: &RowSpec<'_>) -> Result<Vec<Stage>, RowError> {
     let raw = distribution::widened(logits)?;
-    let Adjusted { logits: adjusted, best } = distribution::adjusted(&raw, spec)?;
+    let AdjustedLogits { logits: adjusted, best } = distribution::adjusted(&raw, spec)?;
     let sent = Distribution::raw(&raw);
     let mut before = Shares::of(sent.kept());
     let first = Stage { kind: StageKind::Sent, left: sent.kept().len(), kept: 1.0, entropy: report::entropy_of(&sent) };

@@ -4,7 +4,7 @@ use super::rest::{self, Rest};
 use super::walk::{ChainStart, MayBeUnlisted, certain, run_chain};
 use super::{BeyondTopN, Listed, Marks, NeedsUnlisted, Ranks};
 use crate::sampling::adjust::Adjusted;
-use crate::sampling::candidates::{Candidates, Left};
+use crate::sampling::candidates::{Candidates, Survivors};
 use crate::sampling::chain::{self, Chain};
 use crate::sampling::distribution::{Distribution, unless_greedy};
 use crate::sampling::entropy::{entropy, entropy_term};
@@ -163,9 +163,7 @@ impl<'a> AdjustedRow<'a> {
             if rest.as_ref().is_some_and(|rest| !best.precedes(&rest.edge)) {
                 return Err(RowError::Beyond(NeedsUnlisted::First));
             }
-            let kept = vec![Weighted { candidate: best, mass: MASS_ONE }];
-            let distribution =
-                Distribution::listed(self.ranks(), Left { kept, max: best.logit, scale: 1.0, seen: None }, None);
+            let distribution = Distribution::listed(self.ranks(), Survivors::greedy(best), None);
             return Ok(Processed { distribution, certain: None });
         }
         let filter_steps = report::filter_steps(spec);
@@ -181,7 +179,7 @@ impl<'a> AdjustedRow<'a> {
         let has_unlisted = run_chain(&mut left, &spec.filters, &chain, unlisted).map_err(RowError::Beyond)?;
         let along = left.take_along().filter(|_| chain::draws_along(chain.steps));
         let certain = rest.filter(|_| has_unlisted).map(|rest| certain(&left, rest));
-        Ok(Processed { distribution: Distribution::listed(self.ranks(), left.into_left(), along), certain })
+        Ok(Processed { distribution: Distribution::listed(self.ranks(), left.into_survivors(), along), certain })
     }
 
     /// Where tokens stand for certain.
@@ -204,7 +202,7 @@ impl<'a> AdjustedRow<'a> {
         let kept = tokens.iter().map(weighed).collect();
         let certain = rest.map(|rest| tokens.partition_point(|token| token.precedes(&rest.edge)));
         Ok(Processed {
-            distribution: Distribution::listed(self.ranks(), Left { kept, max, scale, seen: None }, None),
+            distribution: Distribution::listed(self.ranks(), Survivors { kept, max, scale, seen: None }, None),
             certain,
         })
     }
