@@ -1,17 +1,17 @@
 //! Adaptive-p: on a list, and on a whole row, which is weighed twice: its masses are kept for the second time.
 
 use super::after::After;
-use super::listing::Whole;
+use super::listing::WholeRow;
 use super::shaped::{Adapted, Shaped};
-use super::whole::Done;
-use super::{ChainStore, Left};
+use super::whole::StepResult;
+use super::{CandidateList, ChainStore};
 use crate::backend::cpu::distribution::Store;
 use crate::backend::cpu::passes::{Adapt, BLOCK, Values, Weigh};
 use crate::sampling::mass::{self, MASS_ONE};
 use crate::sampling::observed::Seen;
 use crate::sampling::samplers::adaptive_p::{self, Near};
 
-impl Left<'_> {
+impl CandidateList<'_> {
     /// Adaptive-p.
     pub(super) fn adapt(&mut self, adapted: f64) {
         let total = self.total();
@@ -34,15 +34,21 @@ impl ChainStore {
     }
 }
 
-impl Whole<'_, '_> {
+impl WholeRow<'_, '_> {
     /// Adaptive-p of an adapted target where nothing but a token is wanted and only weighing comes.
-    pub(super) fn adapt(&mut self, target: f64, after: &After<'_>, lists: &mut Store, store: &mut ChainStore) -> Done {
+    pub(super) fn adapt(
+        &mut self,
+        target: f64,
+        after: &After<'_>,
+        lists: &mut Store,
+        store: &mut ChainStore,
+    ) -> StepResult {
         if !self.is_for_a_token() || !after.rest.only_weighs() {
-            return Done::Not;
+            return StepResult::NotDone;
         }
         let total = self.view.weights(self.weigh, &mut store.weights);
         let (curve, near) = (adaptive_p::curve(target, total), Near::new(target, total));
-        let Some(max) = largest(&store.weights, target, total) else { return Done::Not };
+        let Some(max) = largest(&store.weights, target, total) else { return StepResult::NotDone };
         let before = (self.weigh, total);
         (self.temperature, self.weigh.scale) = (1.0, mass::scale(1.0));
         self.cool_by(after);
@@ -54,7 +60,7 @@ impl Whole<'_, '_> {
         let total = self.view.passes().adapted(&store.weights, by, &mut sums);
         lists.give_sums(sums);
         store.shaped = Shaped::adapted(Adapted { before, target, weigh });
-        Done::Shaped(total)
+        StepResult::Shaped(total)
     }
 }
 

@@ -1,9 +1,9 @@
 //! [Likely ends](crate::sampling::samplers::min_eos_p) on a whole row, of which mostly a few logits tell that there is none, and
 //! on a list of candidates.
 
-use super::listing::Whole;
-use super::whole::Done;
-use super::{ChainStore, Left};
+use super::listing::WholeRow;
+use super::whole::StepResult;
+use super::{CandidateList, ChainStore};
 use crate::backend::cpu::keys;
 use crate::sampling::mass::{MASS_ONE, exponent, mass};
 use crate::sampling::samplers::min_eos_p;
@@ -15,7 +15,7 @@ pub(super) struct End {
     pub(super) mass: u64,
 }
 
-impl Whole<'_, '_> {
+impl WholeRow<'_, '_> {
     /// Those of some tokens that end the text and may be emitted, each once.
     pub(super) fn text_ends(&self, tokens: &[u32]) -> Vec<End> {
         let mut tokens: Vec<u32> =
@@ -29,22 +29,22 @@ impl Whole<'_, '_> {
         there.map(weighed).collect()
     }
 
-    pub(super) fn min_eos_p(&self, p: f32, eos: &[u32], store: &mut ChainStore) -> Done {
+    pub(super) fn min_eos_p(&self, p: f32, eos: &[u32], store: &mut ChainStore) -> StepResult {
         let ends = self.text_ends(eos);
         let most = ends.iter().map(|end| end.mass).max().unwrap_or(0);
         // The largest token alone weighs that much, so most rows need not be added up.
         if ends.len() < self.min_keep || most < min_eos_p::need(p, MASS_ONE) {
-            return Done::Nothing;
+            return StepResult::Unchanged;
         }
         if most < min_eos_p::need(p, self.total()) {
-            return Done::Nothing;
+            return StepResult::Unchanged;
         }
         let ends = ends.into_iter().map(|end| keys::key(end.token, end.logit)).collect();
-        Done::Listed(self.list_keys(ends, store).weigh)
+        StepResult::Listed(self.list_keys(ends, store).weigh)
     }
 }
 
-impl Left<'_> {
+impl CandidateList<'_> {
     pub(super) fn min_eos_p(&mut self, p: f32, eos: &[u32]) {
         let mut ends: Vec<usize> = eos.iter().filter_map(|&end| self.store.place(end)).collect();
         ends.sort_unstable();

@@ -1,10 +1,10 @@
 //! [Infill](crate::sampling::samplers::infill) on a whole row, of which a few tokens mostly tell it, and on a list of candidates.
 
 use super::ends::End;
-use super::listing::Whole;
+use super::listing::WholeRow;
 use super::texts;
-use super::whole::Done;
-use super::{ChainStore, Left};
+use super::whole::StepResult;
+use super::{CandidateList, ChainStore};
 use crate::backend::cpu::distribution::reach_of;
 use crate::backend::cpu::keys;
 use crate::backend::cpu::passes::{Range, Values};
@@ -16,10 +16,10 @@ const FIRST_LOOKS: [u64; 2] = [1 << 12, 1 << 15];
 /// Longer lists are not put in order.
 const SORTED: usize = 2048;
 
-impl Whole<'_, '_> {
-    pub(super) fn infill(&self, known: &Infill<'_>, store: &mut ChainStore) -> Done {
+impl WholeRow<'_, '_> {
+    pub(super) fn infill(&self, known: &Infill<'_>, store: &mut ChainStore) -> StepResult {
         if self.min_keep > 1 {
-            return Done::Not;
+            return StepResult::NotDone;
         }
         let (total, ends) = (self.total(), self.text_ends(known.ends));
         let of_ends = ends.iter().map(|end| end.mass).sum();
@@ -30,7 +30,7 @@ impl Whole<'_, '_> {
         }
         if sums.end_it() {
             let ends = ends.into_iter().map(|end| keys::key(end.token, end.logit)).collect();
-            return Done::Listed(self.list_keys(ends, store).weigh);
+            return StepResult::Listed(self.list_keys(ends, store).weigh);
         }
         for part in FIRST_LOOKS {
             let mut first = self.reaching(total.div_ceil(part), &ends, store);
@@ -38,14 +38,15 @@ impl Whole<'_, '_> {
             let Some(stay) = known.stay_of_all(&masses, &sums) else { continue };
             let Stay::These(stays) = stay else {
                 let end = store.end.map(|end| keys::key(end.token, end.logit));
-                return end.map_or(Done::Nothing, |end| Done::Listed(self.list_keys(vec![end], store).weigh));
+                return end
+                    .map_or(StepResult::Unchanged, |end| StepResult::Listed(self.list_keys(vec![end], store).weigh));
             };
             let mut stays = stays.into_iter();
             first.retain(|_| stays.next() == Some(true));
             let left = first.into_iter().map(|(key, _)| key).collect();
-            return Done::Listed(self.list_keys(left, store).weigh);
+            return StepResult::Listed(self.list_keys(left, store).weigh);
         }
-        Done::Not
+        StepResult::NotDone
     }
 
     /// Keys and masses of the tokens that have so much, in order, and of all ends.
@@ -64,7 +65,7 @@ impl Whole<'_, '_> {
     }
 }
 
-impl Left<'_> {
+impl CandidateList<'_> {
     pub(super) fn infill(&mut self, known: &Infill<'_>) {
         match self.stay_of_many(known).unwrap_or_else(|| self.stay_in_order(known)) {
             Stay::These(stays) => {

@@ -3,7 +3,7 @@
 
 use super::ChainStore;
 use super::after::After;
-use super::listing::Whole;
+use super::listing::WholeRow;
 use super::shaped::{Shaped, Typical};
 use super::typical::{Asked, DEVIATIONS, Guess, typical_last};
 use crate::backend::cpu::distribution::Store;
@@ -55,7 +55,7 @@ impl Typical {
     }
 }
 
-impl Whole<'_, '_> {
+impl WholeRow<'_, '_> {
     /// What typical sampling leaves where only temperatures come and nothing but a token is wanted: its mass by block, the rule
     /// and the total. `None` where the guess was off, or all ends lie beyond the row.
     pub(super) fn interval(

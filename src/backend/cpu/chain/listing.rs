@@ -2,8 +2,8 @@
 //! cuts decides what is listed, so that of a row where few tokens are left only these are touched.
 
 use super::after::{After, is_idle};
-use super::whole::Done;
-use super::{ChainStore, Left};
+use super::whole::StepResult;
+use super::{CandidateList, ChainStore};
 use crate::backend::cpu::distribution::{self, Distribution, LIST_K, Store, Wanted};
 use crate::backend::cpu::keys;
 use crate::backend::cpu::passes::{Range, Squares, Terms, Weigh};
@@ -19,7 +19,7 @@ use crate::sampling::samplers::xtc::{self, Ignored};
 use crate::sampling::samplers::{adaptive_p, cutoffs, mirostat, temperature, top_h};
 
 /// A row of which every candidate is left.
-pub(super) struct Whole<'a, 'v> {
+pub(super) struct WholeRow<'a, 'v> {
     pub(super) view: &'a View<'v>,
     pub(super) weigh: Weigh,
     pub(super) temperature: f64,
@@ -30,42 +30,42 @@ pub(super) struct Whole<'a, 'v> {
 
 /// What is there once a row needs no more steps, or is a list.
 pub(super) enum Started<'s, 'c> {
-    /// Nothing is left to do.
+    /// No step is left to take: this is what the chain leaves.
     Whole(Distribution),
-    /// Nothing either: masses by block and the rule are in the stores, of this total.
+    /// The same: what the chain leaves are masses by block and the rule in the stores, of this total.
     Shaped(u64),
     /// The steps that are left to do on a list.
-    Listed(Left<'s>, &'c [Step]),
+    Listed(CandidateList<'s>, &'c [Step]),
 }
 
-/// What a step asks of a whole row.
-pub(super) enum Next<'c> {
-    /// Nothing more.
-    Done,
-    /// To be cut.
+/// What a step does to a whole row.
+pub(super) enum RowOperation<'c> {
+    /// Nothing, or nothing more than to weigh it otherwise.
+    Nothing,
+    /// Cuts it.
     Cut(Cut),
-    /// All but top choices of this probability.
+    /// XTC: leaves out top choices of this probability.
     Exclude { threshold: f32, ignored: Ignored<'c> },
-    /// Less of top choices, which would go with this probability.
+    /// XTC's expected form: makes top choices less likely, which would be left out with this probability.
     Lower { probability: f32, threshold: f32, ignored: Ignored<'c> },
-    /// Other logits.
+    /// Smoothing: gives other logits.
     Smooth(Curve),
-    /// A draw along all candidates, if it is the last step.
-    Along(f32),
-    /// All but a flat tail.
+    /// Draws along all candidates, if it is the last step.
+    Skew(f32),
+    /// Leaves out a flat tail.
     TailFree(TfsRule, f32),
-    /// What is typical.
+    /// Keeps what is typical.
     Typical(TypicalRule, f32),
-    /// New logits by masses.
-    Adapt(f64),
-    /// A tournament.
-    Play,
-    /// EOS tokens alone, where one has more than this probability.
-    Ends(f32),
-    /// What infill keeps.
+    /// Adaptive-p: gives new logits by masses.
+    AdaptiveP(f64),
+    /// Plays a tournament.
+    Tournament,
+    /// Keeps EOS tokens alone, where one has more than this probability.
+    MinEosP(f32),
+    /// Keeps what infill keeps.
     Infill,
-    /// A list, to do the step on.
-    List,
+    /// What is done on a list only.
+    OnList,
 }
 
 /// What is left of a whole row.
@@ -83,14 +83,14 @@ pub(super) enum Cut {
 }
 
 /// What XTC's expected form asks.
-fn lower(probability: f32, threshold: f32, ignored: Ignored<'_>) -> Next<'_> {
+fn lower(probability: f32, threshold: f32, ignored: Ignored<'_>) -> RowOperation<'_> {
     if probability >= 1.0 {
-        return Next::Exclude { threshold, ignored };
+        return RowOperation::Exclude { threshold, ignored };
     }
-    Next::Lower { probability, threshold, ignored }
+    RowOperation::Lower { probability, threshold, ignored }
 }
 
-impl<'a, 'v> Whole<'a, 'v> {
+impl<'a, 'v> WholeRow<'a, 'v> {
     pub(super) fn new(view: &'a View<'v>, chain: &Chain<'_>, wanted: Wanted) -> Self {
         let weigh = Weigh { max: view.max, scale: mass::scale(1.0) };
         Self { view, weigh, temperature: 1.0, min_keep: chain.min_keep as usize, wanted }
@@ -115,17 +115,17 @@ impl<'a, 'v> Whole<'a, 'v> {
                 && filters.top_p < 1.0
                 && let Some((weigh, rest)) = self.nucleus_within(behind, filters, chain, store)
             {
-                return Started::Listed(Left { weigh, ..self.left(store) }, rest);
+                return Started::Listed(CandidateList { weigh, ..self.left(store) }, rest);
             }
-            let next = self.next(step, filters, chain);
-            return match self.done(next, &After::new(behind, filters, chain), lists, store) {
-                Done::Nothing => continue,
-                Done::Whole(whole) => Started::Whole(whole),
-                Done::Shaped(total) => Started::Shaped(total),
-                Done::Listed(weigh) => Started::Listed(Left { weigh, ..self.left(store) }, behind),
-                Done::Without(out) => Started::Listed(self.list_without(&out, store), behind),
-                Done::From(low) => Started::Listed(self.list(Range { low, high: f32::INFINITY }, store), from),
-                Done::Not => Started::Listed(self.list_all(store), from),
+            let operation = self.operation(step, filters, chain);
+            return match self.apply(operation, &After::new(behind, filters, chain), lists, store) {
+                StepResult::Unchanged => continue,
+                StepResult::Finished(whole) => Started::Whole(whole),
+                StepResult::Shaped(total) => Started::Shaped(total),
+                StepResult::Listed(weigh) => Started::Listed(CandidateList { weigh, ..self.left(store) }, behind),
+                StepResult::Without(out) => Started::Listed(self.list_without(&out, store), behind),
+                StepResult::From(low) => Started::Listed(self.list(Range { low, high: f32::INFINITY }, store), from),
+                StepResult::NotDone => Started::Listed(self.list_all(store), from),
             };
         }
         Started::Whole(Distribution::all(self.weigh).keep_for(self.wanted, self.view, 0, lists))
@@ -168,44 +168,48 @@ impl<'a, 'v> Whole<'a, 'v> {
         Some(left.weigh)
     }
 
-    pub(super) fn next<'c>(&mut self, step: &Step, filters: &Filters, chain: &Chain<'c>) -> Next<'c> {
+    pub(super) fn operation<'c>(&mut self, step: &Step, filters: &Filters, chain: &Chain<'c>) -> RowOperation<'c> {
         let (spared, stop) = (Ignored::Spared(chain.protected), Ignored::Stop(chain.protected));
         match *step {
             Step::Temperature => {
                 self.cool(f64::from(filters.temperature));
-                Next::Done
+                RowOperation::Nothing
             }
             Step::DynamicTemperature { low, high, exponent } => {
                 let Terms { terms, total, candidates } = self.view.terms(self.weigh);
                 self.cool(temperature::dynamic(entropy(terms, total), candidates as usize, low, high, exponent));
-                Next::Done
+                RowOperation::Nothing
             }
-            _ if is_idle(step, filters, chain) => Next::Done,
-            Step::AtMost(most) if most as usize >= self.view.vocab_size() => Next::Done,
-            Step::TypicalP(_) | Step::TypicalAbove(_) | Step::TypicalTies(_) if self.min_keep > 1 => Next::List,
-            Step::Tfs(_) | Step::TfsWithRemoved(_) | Step::TfsOneFewer(_) if self.min_keep > 1 => Next::List,
-            _ if self.min_keep > 1 && step.sampler() == Some(Sampler::Xtc) => Next::List,
-            Step::Xtc { threshold, .. } => Next::Exclude { threshold, ignored: spared },
-            Step::XtcUnlessIgnored { threshold, .. } => Next::Exclude { threshold, ignored: stop },
+            _ if is_idle(step, filters, chain) => RowOperation::Nothing,
+            Step::AtMost(most) if most as usize >= self.view.vocab_size() => RowOperation::Nothing,
+            Step::TypicalP(_) | Step::TypicalAbove(_) | Step::TypicalTies(_) if self.min_keep > 1 => {
+                RowOperation::OnList
+            }
+            Step::Tfs(_) | Step::TfsWithRemoved(_) | Step::TfsOneFewer(_) if self.min_keep > 1 => RowOperation::OnList,
+            _ if self.min_keep > 1 && step.sampler() == Some(Sampler::Xtc) => RowOperation::OnList,
+            Step::Xtc { threshold, .. } => RowOperation::Exclude { threshold, ignored: spared },
+            Step::XtcUnlessIgnored { threshold, .. } => RowOperation::Exclude { threshold, ignored: stop },
             Step::XtcExpected { probability, threshold } => lower(probability, threshold, spared),
             Step::XtcExpectedUnlessIgnored { probability, threshold } => lower(probability, threshold, stop),
-            Step::Smoothing { factor, curve } => Next::Smooth(Curve::new(factor, curve)),
-            Step::Skew(by) => Next::Along(by),
+            Step::Smoothing { factor, curve } => RowOperation::Smooth(Curve::new(factor, curve)),
+            Step::Skew(by) => RowOperation::Skew(by),
             Step::AdaptiveP { target, .. } => {
                 let average = chain.state.adaptive;
-                average.map_or(Next::Done, |average| Next::Adapt(adaptive_p::adapted(target, average)))
+                average.map_or(RowOperation::Nothing, |average| {
+                    RowOperation::AdaptiveP(adaptive_p::adapted(target, average))
+                })
             }
-            Step::MinEosP(p) => Next::Ends(p),
-            Step::Infill => Next::Infill,
-            Step::Tournament => Next::Play,
+            Step::MinEosP(p) => RowOperation::MinEosP(p),
+            Step::Infill => RowOperation::Infill,
+            Step::Tournament => RowOperation::Tournament,
             Step::MinK(tau) => self.min_k(tau),
-            Step::TypicalP(p) => Next::Typical(TypicalRule::Reached, p),
-            Step::TypicalAbove(p) => Next::Typical(TypicalRule::Above, p),
-            Step::TypicalTies(p) => Next::Typical(TypicalRule::Ties, p),
-            Step::Tfs(z) => Next::TailFree(TfsRule::Left, z),
-            Step::TfsWithRemoved(z) => Next::TailFree(TfsRule::WithRemoved, z),
-            Step::TfsOneFewer(z) => Next::TailFree(TfsRule::OneFewer, z),
-            _ => self.cut_of(step, filters, chain).map_or(Next::List, Next::Cut),
+            Step::TypicalP(p) => RowOperation::Typical(TypicalRule::Reached, p),
+            Step::TypicalAbove(p) => RowOperation::Typical(TypicalRule::Above, p),
+            Step::TypicalTies(p) => RowOperation::Typical(TypicalRule::Ties, p),
+            Step::Tfs(z) => RowOperation::TailFree(TfsRule::Left, z),
+            Step::TfsWithRemoved(z) => RowOperation::TailFree(TfsRule::WithRemoved, z),
+            Step::TfsOneFewer(z) => RowOperation::TailFree(TfsRule::OneFewer, z),
+            _ => self.cut_of(step, filters, chain).map_or(RowOperation::OnList, RowOperation::Cut),
         }
     }
 
@@ -285,14 +289,14 @@ impl<'a, 'v> Whole<'a, 'v> {
         cutoffs::p_less_norm_of(squares, u128::from(total), self.view.count(f32::MIN) as usize)
     }
 
-    pub(super) fn left<'s>(&self, store: &'s mut ChainStore) -> Left<'s> {
+    pub(super) fn left<'s>(&self, store: &'s mut ChainStore) -> CandidateList<'s> {
         let (passes, vocab_size) = (self.view.passes(), self.view.vocab_size());
         let Self { weigh, temperature, min_keep, .. } = *self;
-        Left { passes, store, weigh, temperature, min_keep, vocab_size, is_weighed: true }
+        CandidateList { passes, store, weigh, temperature, min_keep, vocab_size, is_weighed: true }
     }
 
     /// The tokens in `range`.
-    pub(super) fn list<'s>(&self, range: Range, store: &'s mut ChainStore) -> Left<'s> {
+    pub(super) fn list<'s>(&self, range: Range, store: &'s mut ChainStore) -> CandidateList<'s> {
         store.plain = self.view.between(false, self.weigh, range, &mut store.values);
         self.left(store)
     }
@@ -305,7 +309,7 @@ impl<'a, 'v> Whole<'a, 'v> {
     }
 
     /// All candidates but these, ascending.
-    fn list_without<'s>(&self, out: &[u32], store: &'s mut ChainStore) -> Left<'s> {
+    fn list_without<'s>(&self, out: &[u32], store: &'s mut ChainStore) -> CandidateList<'s> {
         let mut left = self.list_all(store);
         left.remove(out);
         left.weigh();
@@ -313,10 +317,10 @@ impl<'a, 'v> Whole<'a, 'v> {
     }
 
     /// All candidates, not weighed yet: the step that is to come may do without, or weigh them in its own way.
-    fn list_all<'s>(&self, store: &'s mut ChainStore) -> Left<'s> {
+    fn list_all<'s>(&self, store: &'s mut ChainStore) -> CandidateList<'s> {
         self.view.all(&mut store.values);
         store.plain = store.values.tokens.len();
-        let mut left = Left { is_weighed: false, ..self.left(store) };
+        let mut left = CandidateList { is_weighed: false, ..self.left(store) };
         if left.store.values.logits.contains(&f32::NEG_INFINITY) {
             left.retain(|values, at| values.logits[at] > f32::NEG_INFINITY);
         }
@@ -324,7 +328,7 @@ impl<'a, 'v> Whole<'a, 'v> {
     }
 
     /// The tokens of these keys.
-    pub(super) fn list_keys<'s>(&self, mut keys: Vec<u64>, store: &'s mut ChainStore) -> Left<'s> {
+    pub(super) fn list_keys<'s>(&self, mut keys: Vec<u64>, store: &'s mut ChainStore) -> CandidateList<'s> {
         keys.sort_unstable_by_key(|&key| keys::token(key));
         store.values.clear();
         store.values.tokens.extend(keys.iter().map(|&key| keys::token(key)));
@@ -336,7 +340,12 @@ impl<'a, 'v> Whole<'a, 'v> {
     }
 
     /// The tokens that a cut left.
-    pub(super) fn list_cut<'s>(&self, cut: &Distribution, lists: &Store, store: &'s mut ChainStore) -> Left<'s> {
+    pub(super) fn list_cut<'s>(
+        &self,
+        cut: &Distribution,
+        lists: &Store,
+        store: &'s mut ChainStore,
+    ) -> CandidateList<'s> {
         if let Some(keys) = cut.listed(lists) {
             return self.list_keys(keys.to_vec(), store);
         }

@@ -1,8 +1,8 @@
 //! Min-k of a row or a list: mostly the cliff is among the first few logits, and the distance to the last one tells that
 //! none comes behind them.
 
-use super::listing::{Cut, Next, Whole};
-use super::{ChainStore, Left};
+use super::listing::{Cut, RowOperation, WholeRow};
+use super::{CandidateList, ChainStore};
 use crate::backend::cpu::keys;
 use crate::backend::cpu::select;
 use crate::sampling::samplers::min_k::{at_least, fall};
@@ -32,25 +32,26 @@ fn cliff(first: &[f32], last: f32) -> Option<usize> {
     (first.last() == Some(&last)).then_some(cliff)
 }
 
-impl Whole<'_, '_> {
+impl WholeRow<'_, '_> {
     /// Min-k.
-    pub(super) fn min_k(&self, tau: f32) -> Next<'static> {
+    pub(super) fn min_k(&self, tau: f32) -> RowOperation<'static> {
         let (last, vocab_size) = (self.view.least(), self.view.vocab_size());
         // More than there are candidates are all of them.
         let at_least = at_least(tau, self.view.max, last, vocab_size);
         if at_least >= vocab_size {
-            return Next::Done;
+            return RowOperation::Nothing;
         }
         let mut keys = vec![];
         let cliff = LOOKED_AT.into_iter().find_map(|count| {
             select::top(self.view, count, &mut keys);
             cliff(&keys.iter().map(|&key| keys::logit(key)).collect::<Vec<_>>(), last)
         });
-        cliff.map_or(Next::List, |cliff| Next::Cut(Cut::First(cliff.max(at_least).max(self.min_keep))))
+        cliff
+            .map_or(RowOperation::OnList, |cliff| RowOperation::Cut(Cut::First(cliff.max(at_least).max(self.min_keep))))
     }
 }
 
-impl Left<'_> {
+impl CandidateList<'_> {
     /// Min-k.
     pub(super) fn min_k(&mut self, tau: f32) {
         let ChainStore { values, sorter, sorted: (sorted, _), .. } = &mut *self.store;

@@ -37,7 +37,7 @@ use crate::sampling::order::Candidate;
 use crate::sampling::row::{Filters, LogprobsSpec, TokenLogprobs};
 use crate::sampling::samplers::skew::Along;
 use cut::Bins;
-use listing::{Started, Whole};
+use listing::{Started, WholeRow};
 use play::Field;
 use shaped::Shaped;
 use sort::Sorter;
@@ -77,8 +77,8 @@ pub(super) struct Chained {
     pub(super) total: u64,
 }
 
-/// Candidates on their way.
-struct Left<'s> {
+/// The candidates that are left, as a list in the store.
+struct CandidateList<'s> {
     passes: Passes,
     store: &'s mut ChainStore,
     weigh: Weigh,
@@ -107,7 +107,7 @@ pub(super) fn run(view: &View<'_>, filters: &Filters, chain: &Chain<'_>, wanted:
     let has = |token: u32| (token as usize) < view.vocab_size();
     let logit = |token| if has(token) { view.value(token) } else { f32::NEG_INFINITY };
     store.end = chain.infill.and_then(|known| known.end(logit));
-    let outcome = match Whole::new(view, chain, wanted).start(filters, chain, lists, &mut store) {
+    let outcome = match WholeRow::new(view, chain, wanted).start(filters, chain, lists, &mut store) {
         Started::Whole(distribution) => Outcome::Whole(distribution),
         Started::Shaped(total) => Outcome::Shaped(total),
         Started::Listed(mut left, rest) => {

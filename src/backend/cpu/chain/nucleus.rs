@@ -2,15 +2,15 @@
 //! whichever comes first. So they cut, and the nucleus, which of a flat row is most of it, is looked for in what they leave.
 
 use super::after::is_idle;
-use super::listing::{Next, Whole};
-use super::{ChainStore, Left};
+use super::listing::{RowOperation, WholeRow};
+use super::{CandidateList, ChainStore};
 use crate::backend::cpu::distribution::least_reaching;
 use crate::backend::cpu::passes::Weigh;
 use crate::sampling::chain::{Chain, Step};
 use crate::sampling::mass::{min_p_above, min_p_need, top_p_need};
 use crate::sampling::row::Filters;
 
-impl Whole<'_, '_> {
+impl WholeRow<'_, '_> {
     /// Lists what top-p and such filters behind it leave: how that is weighed, and the steps behind these filters. `None` where there are
     /// none, or their list would be one of all.
     pub(super) fn nucleus_within<'c>(
@@ -34,9 +34,9 @@ impl Whole<'_, '_> {
             // Only then is what has a least mass a prefix.
             least_reaching(self.weigh, need)?;
         }
-        let Next::Cut(cut) = self.next(cuts.next()?, filters, chain) else { return None };
+        let RowOperation::Cut(cut) = self.operation(cuts.next()?, filters, chain) else { return None };
         let weigh = self.cut(cut, store)?;
-        let mut left = Left { weigh, ..self.left(store) };
+        let mut left = CandidateList { weigh, ..self.left(store) };
         cuts.for_each(|step| left.apply(step, filters, chain));
         left.keep_prefix(top_p_need(filters.top_p, self.total()));
         Some((left.weigh, rest))

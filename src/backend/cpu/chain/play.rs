@@ -4,8 +4,8 @@
 //! and wherever more than a token is wanted, a list of integers plays.
 
 use super::doubt::Doubt;
-use super::listing::Whole;
-use super::{ChainStore, Left};
+use super::listing::WholeRow;
+use super::{CandidateList, ChainStore};
 use crate::backend::cpu::distribution::Wanted;
 use crate::backend::cpu::level::Passes;
 use crate::backend::cpu::passes::{BLOCK, LAYERS, PATTERNS, Values};
@@ -116,7 +116,7 @@ impl Field {
     }
 }
 
-impl Whole<'_, '_> {
+impl WholeRow<'_, '_> {
     /// The token of a tournament of all candidates where nothing else is wanted; `None`: play it on a list.
     pub(super) fn play(&self, played: &Tournament<'_>, store: &mut ChainStore) -> Option<u32> {
         let Wanted::Token(uniform) = self.wanted else { return None };
@@ -129,7 +129,7 @@ impl Whole<'_, '_> {
     }
 }
 
-impl Left<'_> {
+impl CandidateList<'_> {
     /// SynthID's tournament.
     pub(super) fn play(&mut self, played: &Tournament<'_>) {
         let (passes, bits) = (self.passes, self.bits(played));

@@ -3,7 +3,7 @@
 
 use super::ChainStore;
 use super::after::After;
-use super::listing::Whole;
+use super::listing::WholeRow;
 use crate::backend::cpu::distribution::Store;
 use crate::backend::cpu::keys;
 use crate::backend::cpu::passes::{BLOCK, MOST_Y, Range, Shape, Weigh};
@@ -163,7 +163,7 @@ impl Shaped {
     }
 }
 
-impl Whole<'_, '_> {
+impl WholeRow<'_, '_> {
     /// Every token by a shape, at the temperature that now is; the total mass.
     pub(super) fn shaped(&self, shape: Shape, lists: &mut Store, store: &mut ChainStore) -> u64 {
         self.shape_by(Rule::Shape(Shape { scale: self.weigh.scale, ..shape }), vec![], lists, store)

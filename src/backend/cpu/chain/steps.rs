@@ -1,7 +1,7 @@
 //! The steps on a list of candidates.
 
 use super::cut::{Along, Ordered, Ruler};
-use super::{ChainStore, Left};
+use super::{CandidateList, ChainStore};
 use crate::backend::cpu::keys;
 use crate::backend::cpu::passes::{PAD, Values, Weigh};
 use crate::backend::cpu::view;
@@ -14,7 +14,7 @@ use crate::sampling::samplers::top_n_sigma::{self, Moments};
 use crate::sampling::samplers::xtc::Ignored;
 use crate::sampling::samplers::{adaptive_p, cutoffs, mirostat, skew, smoothing, tail_free, temperature, top_h, xtc};
 
-impl Left<'_> {
+impl CandidateList<'_> {
     /// Does one step.
     pub(super) fn apply(&mut self, step: &Step, filters: &Filters, chain: &Chain<'_>) {
         if !matches!(step, Step::Smoothing { .. }) {

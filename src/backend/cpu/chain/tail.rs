@@ -2,8 +2,8 @@
 
 use super::ChainStore;
 use super::after::After;
-use super::listing::Whole;
-use super::whole::Done;
+use super::listing::WholeRow;
+use super::whole::StepResult;
 use crate::backend::cpu::distribution::{Distribution, Store, reach_of};
 use crate::backend::cpu::keys;
 use crate::backend::cpu::passes::{PAD, Range};
@@ -59,7 +59,7 @@ fn kept(masses: &[u64], tokens: usize, z: f32) -> usize {
     tokens - 1
 }
 
-impl Whole<'_, '_> {
+impl WholeRow<'_, '_> {
     /// Tail-free sampling.
     pub(super) fn tail_free(
         &mut self,
@@ -68,7 +68,7 @@ impl Whole<'_, '_> {
         after: &After<'_>,
         lists: &mut Store,
         store: &mut ChainStore,
-    ) -> Done {
+    ) -> StepResult {
         let low = reach_of(self.weigh, LISTED).max(f32::MIN);
         self.view.tokens(Range { low, high: f32::INFINITY }, &mut store.values);
         let (listed, candidates) = (store.values.tokens.len(), self.view.count(f32::MIN) as usize);
@@ -80,10 +80,10 @@ impl Whole<'_, '_> {
         let tokens = tail_free::looked_at(rule, candidates, self.view.vocab_size());
         let kept = tail_free::kept_by(rule, kept(&masses[..listed], tokens, z), tokens);
         if kept >= candidates {
-            return Done::Nothing;
+            return StepResult::Unchanged;
         }
         if kept > listed {
-            return Done::Not;
+            return StepResult::NotDone;
         }
         // Of those that are equal to the last one that is kept, the first tokens.
         let bound = sorted[kept - 1];
@@ -94,11 +94,11 @@ impl Whole<'_, '_> {
         let last = keys::key(ties[equal - 1], bound);
         let all = Distribution::all(self.weigh);
         if self.may_stay(after) && !all.is_rare(self.view, bound, lists.sample()) {
-            return Done::Whole(self.cut_at(last, after, lists));
+            return StepResult::Finished(self.cut_at(last, after, lists));
         }
         let mut left = self.list(Range { low: bound, high: f32::INFINITY }, store);
         left.retain_up_to(Some(last), |_, _| false);
-        Done::Listed(left.weigh)
+        StepResult::Listed(left.weigh)
     }
 }
 

@@ -2,9 +2,9 @@
 
 use super::after::After;
 use super::cut::{Along, Bins, Ordered, Ruler};
-use super::listing::Whole;
-use super::whole::Done;
-use super::{ChainStore, Left};
+use super::listing::WholeRow;
+use super::whole::StepResult;
+use super::{CandidateList, ChainStore};
 use crate::backend::cpu::distribution::Store;
 use crate::backend::cpu::keys;
 use crate::backend::cpu::passes::{Range, Sample, Weigh};
@@ -29,7 +29,7 @@ pub(super) const DEVIATIONS: [f32; 2] = [2.0, 4.0];
 /// As if at least this share of the mass were left out, for what a sample may miss.
 const LEAST_REST: f32 = 0.02;
 
-impl Left<'_> {
+impl CandidateList<'_> {
     pub(super) fn typical(&mut self, rule: TypicalRule, p: f32) {
         let total = self.total();
         let (need, centre) = (need(rule, p, total).max(1), centre(self.entropy(), total));
@@ -84,7 +84,7 @@ pub(super) struct Asked {
     pub(super) centre: f32,
 }
 
-impl Whole<'_, '_> {
+impl WholeRow<'_, '_> {
     /// Typical sampling.
     pub(super) fn typical(
         &mut self,
@@ -93,7 +93,7 @@ impl Whole<'_, '_> {
         after: &After<'_>,
         lists: &mut Store,
         store: &mut ChainStore,
-    ) -> Done {
+    ) -> StepResult {
         let (entropy, total) = self.entropy();
         let (need, centre) = (need(rule, p, total).max(1), centre(entropy, total));
         let (asked, guess) = (Asked { rule, need, centre }, self.guess(centre, total, lists.sample()));
@@ -103,10 +103,10 @@ impl Whole<'_, '_> {
         {
             let total = self.interval(asked, &guess, after, lists, store);
             if let Some(total) = total {
-                return Done::Shaped(total);
+                return StepResult::Shaped(total);
             }
         }
-        self.listed(asked, &guess, store).map_or(Done::Not, Done::Listed)
+        self.listed(asked, &guess, store).map_or(StepResult::NotDone, StepResult::Listed)
     }
 
     /// Lists what typical sampling leaves, and says how it is weighed; `None` if a list of all is the way.

@@ -3,20 +3,20 @@
 
 use super::ChainStore;
 use super::after::{After, Rest};
-use super::listing::{Cut, Next, Whole};
+use super::listing::{Cut, RowOperation, WholeRow};
 use crate::backend::cpu::distribution::{self, Distribution, LIST_K, Store, Wanted, least_reaching};
 use crate::backend::cpu::passes::Weigh;
 use crate::sampling::chain::Step;
 use crate::sampling::samplers::skew;
 use crate::sampling::samplers::smoothing::Curve;
 
-/// What a step came to.
-pub(super) enum Done {
+/// What a step came to on a whole row.
+pub(super) enum StepResult {
     /// The row is as it was.
-    Nothing,
-    /// Nothing is left to do.
-    Whole(Distribution),
-    /// Nothing either: masses by block and the rule are in the stores, of this total.
+    Unchanged,
+    /// No step is left to take: this is what the chain leaves.
+    Finished(Distribution),
+    /// The same: what the chain leaves are masses by block and the rule in the stores, of this total.
     Shaped(u64),
     /// What is left is in the list, weighed like this.
     Listed(Weigh),
@@ -25,79 +25,79 @@ pub(super) enum Done {
     /// Not done yet, on a list of the tokens from this logit on.
     From(f32),
     /// Not done yet, on a list of all.
-    Not,
+    NotDone,
 }
 
-impl Whole<'_, '_> {
-    /// Does a step.
-    pub(super) fn done(
+impl WholeRow<'_, '_> {
+    /// Takes a step.
+    pub(super) fn apply(
         &mut self,
-        next: Next<'_>,
+        operation: RowOperation<'_>,
         after: &After<'_>,
         lists: &mut Store,
         store: &mut ChainStore,
-    ) -> Done {
+    ) -> StepResult {
         let chain = after.chain;
-        match next {
-            Next::Done => Done::Nothing,
-            Next::List => Done::Not,
-            Next::Play => {
+        match operation {
+            RowOperation::Nothing => StepResult::Unchanged,
+            RowOperation::OnList => StepResult::NotDone,
+            RowOperation::Tournament => {
                 // It is the last step; who remembers asks for more than a token.
                 let played = chain.tournament.as_ref().filter(|_| chain.state.is_empty());
                 let token = played.and_then(|played| self.play(played, store));
-                token.map_or(Done::Not, |token| Done::Whole(Distribution::one(self.view, token)))
+                token.map_or(StepResult::NotDone, |token| StepResult::Finished(Distribution::one(self.view, token)))
             }
-            Next::Ends(p) => self.min_eos_p(p, chain.eos, store),
-            Next::Infill => chain.infill.map_or(Done::Nothing, |known| self.infill(&known, store)),
-            Next::TailFree(rule, z) => self.tail_free(rule, z, after, lists, store),
-            Next::Typical(rule, p) => self.typical(rule, p, after, lists, store),
-            Next::Adapt(target) => self.adapt(target, after, lists, store),
-            Next::Exclude { threshold, ignored } => self.exclude(threshold, ignored, after, lists, store),
-            Next::Lower { probability, threshold, ignored } => {
+            RowOperation::MinEosP(p) => self.min_eos_p(p, chain.eos, store),
+            RowOperation::Infill => chain.infill.map_or(StepResult::Unchanged, |known| self.infill(&known, store)),
+            RowOperation::TailFree(rule, z) => self.tail_free(rule, z, after, lists, store),
+            RowOperation::Typical(rule, p) => self.typical(rule, p, after, lists, store),
+            RowOperation::AdaptiveP(target) => self.adapt(target, after, lists, store),
+            RowOperation::Exclude { threshold, ignored } => self.exclude(threshold, ignored, after, lists, store),
+            RowOperation::Lower { probability, threshold, ignored } => {
                 self.lower(probability, threshold, ignored, after, lists, store)
             }
-            Next::Smooth(curve) => self.smooth(curve, after, lists, store),
-            Next::Along(by) => match self.wanted {
+            RowOperation::Smooth(curve) => self.smooth(curve, after, lists, store),
+            RowOperation::Skew(by) => match self.wanted {
                 Wanted::Token(uniform) if after.steps.is_empty() && chain.state.is_empty() => {
                     let share = skew::share(skew::power(by), uniform);
                     let all = Distribution::all(self.weigh);
-                    Done::Whole(all.along(self.view, share, |total| skew::point(share, total), lists))
+                    StepResult::Finished(all.along(self.view, share, |total| skew::point(share, total), lists))
                 }
-                _ => Done::Not,
+                _ => StepResult::NotDone,
             },
-            Next::Cut(Cut::Prefix(top_p)) => self.cut_nucleus(top_p, after, lists, store),
-            Next::Cut(cut) => {
+            RowOperation::Cut(Cut::Prefix(top_p)) => self.cut_nucleus(top_p, after, lists, store),
+            RowOperation::Cut(cut) => {
                 if let Some(whole) = self.cut_in_place(&cut, after, lists) {
-                    return Done::Whole(whole);
+                    return StepResult::Finished(whole);
                 }
                 let first = self.first_of_many(&cut, lists);
                 let listed = match first {
                     Some(first) => Some(self.list_cut(&first, lists, store).weigh),
                     None => self.cut(cut, store),
                 };
-                listed.map_or(Done::Not, Done::Listed)
+                listed.map_or(StepResult::NotDone, StepResult::Listed)
             }
         }
     }
 
     /// What a nucleus of this share leaves.
-    fn cut_nucleus(&mut self, top_p: f32, after: &After<'_>, lists: &mut Store, store: &mut ChainStore) -> Done {
+    fn cut_nucleus(&mut self, top_p: f32, after: &After<'_>, lists: &mut Store, store: &mut ChainStore) -> StepResult {
         let cut = Distribution::nucleus(self.view, self.weigh, top_p, lists);
         if self.may_stay(after) && cut.is_whole() && self.min_keep == 1 {
             self.cool_by(after);
             let left = cut.weighed(self.view, self.weigh, lists);
-            return Done::Whole(self.along_cut(left, f64::from(top_p), after, lists));
+            return StepResult::Finished(self.along_cut(left, f64::from(top_p), after, lists));
         }
         self.list_nucleus(&cut, lists, store)
     }
 
     /// Lists a nucleus, or the first `min_keep` where it has fewer.
-    fn list_nucleus(&self, nucleus: &Distribution, lists: &Store, store: &mut ChainStore) -> Done {
+    fn list_nucleus(&self, nucleus: &Distribution, lists: &Store, store: &mut ChainStore) -> StepResult {
         let left = self.list_cut(nucleus, lists, store);
         if left.len() >= self.min_keep {
-            return Done::Listed(left.weigh);
+            return StepResult::Listed(left.weigh);
         }
-        self.cut(Cut::First(self.min_keep), store).map_or(Done::Not, Done::Listed)
+        self.cut(Cut::First(self.min_keep), store).map_or(StepResult::NotDone, StepResult::Listed)
     }
 
     /// Whether so many first tokens are more than a list of keys holds, and not all.
@@ -170,18 +170,18 @@ impl Whole<'_, '_> {
     }
 
     /// Smoothing. Where nothing but a token is wanted: every token on the curve, or a list of those that may have a mass.
-    fn smooth(&mut self, curve: Curve, after: &After<'_>, lists: &mut Store, store: &mut ChainStore) -> Done {
+    fn smooth(&mut self, curve: Curve, after: &After<'_>, lists: &mut Store, store: &mut ChainStore) -> StepResult {
         if !self.is_for_a_token() || !curve.is_rising() || self.min_keep > 1 {
-            return Done::Not;
+            return StepResult::NotDone;
         }
         match after.rest {
             Rest::Nothing | Rest::Temperatures => {
                 let shape = self.reshaped(Some(curve));
                 self.cool_by(after);
-                Done::Shaped(self.shaped(shape, lists, store))
+                StepResult::Shaped(self.shaped(shape, lists, store))
             }
-            Rest::Masses => Done::From(self.reach_on(curve)),
-            Rest::Skewed | Rest::Steps => Done::Not,
+            Rest::Masses => StepResult::From(self.reach_on(curve)),
+            Rest::Skewed | Rest::Steps => StepResult::NotDone,
         }
     }
 }

@@ -1,16 +1,16 @@
 //! XTC on a list of candidates.
 
 use super::after::{After, Rest};
-use super::listing::Whole;
-use super::whole::Done;
-use super::{ChainStore, Left};
+use super::listing::WholeRow;
+use super::whole::StepResult;
+use super::{CandidateList, ChainStore};
 use crate::backend::cpu::distribution::{Distribution, Store};
 use crate::backend::cpu::keys;
 use crate::backend::cpu::passes::Values;
 use crate::sampling::mass;
 use crate::sampling::samplers::xtc::{self, Ignored};
 
-impl Whole<'_, '_> {
+impl WholeRow<'_, '_> {
     /// XTC of this threshold.
     pub(super) fn exclude(
         &mut self,
@@ -19,18 +19,18 @@ impl Whole<'_, '_> {
         after: &After<'_>,
         lists: &mut Store,
         store: &mut ChainStore,
-    ) -> Done {
+    ) -> StepResult {
         // Where this is the last step masses by block are wanted if nothing goes, and they have the total too.
         let all = Distribution::all(self.weigh);
         let whole = (after.rest == Rest::Nothing).then(|| all.keep(self.view, 0, lists));
         let total = whole.map_or_else(|| self.total(), |whole| whole.total());
         let out = self.out(threshold, total, ignored, store);
         if out.is_empty() {
-            return whole.map_or(Done::Nothing, Done::Whole);
+            return whole.map_or(StepResult::Unchanged, StepResult::Finished);
         }
         let in_place = self.is_for_a_token() && after.rest.only_weighs();
         let total = if in_place { self.without(&out, after, lists, store) } else { None };
-        total.map_or(Done::Without(out), Done::Shaped)
+        total.map_or(StepResult::Without(out), StepResult::Shaped)
     }
 
     /// XTC's expected form.
@@ -42,18 +42,18 @@ impl Whole<'_, '_> {
         after: &After<'_>,
         lists: &mut Store,
         store: &mut ChainStore,
-    ) -> Done {
+    ) -> StepResult {
         let total = self.total();
         let out = self.out(threshold, total, ignored, store);
         let gone = out.iter().map(|&token| store.mass_of(token)).sum();
-        let Some(lowered) = xtc::lowered(probability, gone, total) else { return Done::Nothing };
+        let Some(lowered) = xtc::lowered(probability, gone, total) else { return StepResult::Unchanged };
         let in_place = self.is_for_a_token() && after.rest.only_weighs();
         let total = if in_place { self.with_less(lowered, &out, after, lists, store) } else { None };
-        total.map_or(Done::Not, Done::Shaped)
+        total.map_or(StepResult::NotDone, StepResult::Shaped)
     }
 }
 
-impl Left<'_> {
+impl CandidateList<'_> {
     /// XTC's expected form.
     pub(super) fn lower(&mut self, probability: f32, threshold: f32, ignored: Ignored<'_>) {
         if probability >= 1.0 {
