@@ -141,7 +141,7 @@ class CroupierSampler(Sampler):  # type: ignore[misc, unused-ignore]  # Where th
         return self.torch.tensor(tokens, dtype=self.torch.int64, device=logits.device)
 
     def _tokens(self, stream: Stream, logits: Any, params: list[pb.SamplingParams], is_plain: bool = False) -> tuple[list[int | None], list[str]]:
-        """The token of each row, and why it has none. Raises where the server opens no text at all, not even a plain one."""
+        """The token of each row, and why it has none. Raises where the server refuses even a plain text."""
         texts: dict[int, Sequence] = {}
         why, failures = ["no token"] * len(params), {}
         try:
