@@ -34,7 +34,7 @@ pub(super) struct Line {
     /// Standard deviation of what is sent around the line, whatever a few tokens do.
     pub(super) noise: f64,
     /// How far the plain row's logits lie apart: about one standard deviation.
-    spread: f64,
+    pub(super) spread: f64,
     /// The last place of the coarser format of the two, in parts of a number.
     resolution: f64,
 }

@@ -32,8 +32,10 @@ pub struct CompareArgs {
     pub json: bool,
 }
 
-/// Temperatures so near 1 are noise.
+/// Temperatures so near 1 are none.
 const NEAR_ONE: f64 = 0.01;
+/// A temperature moves logits by so many times the noise at least, or is part of it.
+const CLEAR: f64 = 2.0;
 /// A shift of less than this part of a logit is none.
 const NEAR_ZERO: f64 = 1e-3;
 /// How far the sum of probabilities may be off, in 16 bits.
@@ -212,7 +214,8 @@ fn what_it_is(
 /// How the one row is made of the other, if it is.
 fn made_of(plain_row: usize, pair: &Pair<'_>, counts: &HashMap<u32, u32>) -> Option<Made> {
     let line = Line::through(pair).filter(Line::is_one_row)?;
-    let temperature = (line.scale - 1.0).abs() > NEAR_ONE;
+    let moved = (line.scale - 1.0).abs();
+    let temperature = moved > NEAR_ONE && moved * line.spread > CLEAR * line.noise;
     let shift = line.shift.abs() > NEAR_ZERO.max(line.noise);
     Some(Made {
         plain_row,
