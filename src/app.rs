@@ -2,6 +2,7 @@
 
 mod descriptors;
 mod device;
+mod engine_thread;
 mod exporting;
 mod serving;
 mod stall;
@@ -9,7 +10,7 @@ mod startup_checks;
 
 use crate::admin;
 use crate::backend::cuda::{self, OpenError};
-use crate::backend::{Backend, BackendInfo, DeviceLost};
+use crate::backend::{Backend, BackendInfo};
 use crate::config::{self, Config};
 use crate::engine::Engine;
 use crate::metrics::{Metrics, UPKEEP_INTERVAL};
@@ -29,7 +30,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::watch;
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
@@ -242,7 +243,7 @@ impl App {
         let limits = Arc::new(self.config.limits.clone());
         let device = device_side(&*self.backend, &self.config, &self.metrics);
         let (engine, thread) = Engine::start(self.backend, Arc::clone(&limits), self.metrics.clone());
-        let engine_ended = watch_thread(thread)?;
+        let engine_ended = engine_thread::watch(thread)?;
         let pulse = engine.pulse();
         background.spawn(stall::watch(move || pulse.busy_for(), self.config.engine_stall_timeout, health.clone()));
         let regions = self.regions.map(|listener| {
@@ -311,29 +312,6 @@ async fn upkeep(metrics: Metrics) {
             std::panic::resume_unwind(panic);
         }
     }
-}
-
-/// How the engine's thread ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum EngineEnd {
-    /// Nobody holds it any more.
-    Finished,
-    DeviceLost,
-    Panicked,
-}
-
-/// Resolves when the thread ends. A thread of its own waits, because a blocking task would hold up the exit.
-fn watch_thread(thread: std::thread::JoinHandle<()>) -> io::Result<oneshot::Receiver<EngineEnd>> {
-    let (sender, receiver) = oneshot::channel();
-    std::thread::Builder::new().name("croupier-watch".to_owned()).spawn(move || {
-        let end = match thread.join() {
-            Ok(()) => EngineEnd::Finished,
-            Err(panic) if panic.is::<DeviceLost>() => EngineEnd::DeviceLost,
-            Err(_) => EngineEnd::Panicked,
-        };
-        let _ = sender.send(end);
-    })?;
-    Ok(receiver)
 }
 
 /// Runs a server with this configuration until it is told to stop, and gives the exit code.

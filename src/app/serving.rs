@@ -1,7 +1,8 @@
 //! The gRPC servers of all transports: serving, and the drain.
 
+use super::engine_thread::EngineEnd;
 use super::exporting::Exporting;
-use super::{CUT_GRACE, Drained, EngineEnd, Error, device};
+use super::{CUT_GRACE, Drained, Error, device};
 use crate::config::Config;
 use crate::metrics::{Metrics, Transport};
 use crate::rpc::connections::handshake::{self, Handshake};

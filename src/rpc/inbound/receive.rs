@@ -111,11 +111,18 @@ impl Kind {
     }
 }
 
+/// The answer to a request that is not gRPC, which is counted as refused.
+fn unless_grpc(request: &Request, shared: &Shared) -> Option<Response> {
+    let answer = headers::no_grpc(request)?;
+    shared.metrics.refused(Reason::WrongProtocol);
+    let caller = Caller::of(request.extensions());
+    tracing::debug!(peer = &**caller.peer(), method = %request.method(), "a request that is not gRPC");
+    Some(answer)
+}
+
+/// Watches a call from its headers on: admits it, has its messages watched as they come, and counts it if the service never hears of it.
 async fn watch(State(shared): State<Arc<Shared>>, mut request: Request, next: Next) -> Response {
-    if let Some(answer) = headers::no_grpc(&request) {
-        shared.metrics.refused(Reason::WrongProtocol);
-        let caller = Caller::of(request.extensions());
-        tracing::debug!(peer = &**caller.peer(), method = %request.method(), "a request that is not gRPC");
+    if let Some(answer) = unless_grpc(&request, &shared) {
         return answer;
     }
     let (service, method) = split(request.uri().path());

@@ -114,29 +114,22 @@ impl<'a> Unlisted<'a> {
         filters: &Filters,
         chain: &Chain<'_>,
     ) -> Result<Option<Self>, NeedsUnlisted> {
-        let vocab_size = left.vocab_size();
+        let (vocab_size, min_keep) = (left.vocab_size(), chain.min_keep as usize);
         let certain = certain(left, self.rest);
-        let top_k = filters.top_k.max(chain.min_keep) as usize;
+        let top_k = (filters.top_k as usize).max(min_keep);
         let taken = match *step {
             Step::Temperature => Ok(Some(self)),
-            Step::AtMost(most) if most.max(chain.min_keep) as usize >= vocab_size => return Ok(Some(self)),
-            Step::AtMost(most) if most.max(chain.min_keep) as usize <= certain => Ok(None),
+            Step::AtMost(most) if (most as usize).max(min_keep) >= vocab_size => return Ok(Some(self)),
+            Step::AtMost(most) if (most as usize).max(min_keep) <= certain => Ok(None),
             // Others alone may go.
             Step::AtMost(_) if certain == left.kept().len() => return Ok(Some(Self { cut: true, ..self })),
             Step::TopK | Step::TopKTies if top_k >= vocab_size => return Ok(Some(self)),
             Step::TopK if top_k <= certain => Ok(None),
             Step::TopKTies if self.has_all_ties(left, top_k) => Ok(None),
             Step::TopP if filters.top_p >= 1.0 => return Ok(Some(self)),
-            Step::TopP => {
-                return self.nucleus(left, filters.top_p, chain.min_keep as usize, certain).map(|()| None);
-            }
-            Step::MinP | Step::MinPAbove if certain >= (chain.min_keep as usize).max(1) => {
-                let above = *step == Step::MinPAbove;
-                let need = if above { mass::min_p_above } else { mass::min_p_need };
-                let most = self.rest.most_of_one(left.max(), left.scale());
-                let closes = most < need(filters.min_p) as f64;
-                Ok(if closes { None } else { Some(Self { cut: true, ..self }) })
-            }
+            Step::TopP => return self.nucleus(left, filters.top_p, min_keep, certain).map(|()| None),
+            Step::MinP if certain >= min_keep.max(1) => Ok(self.of_mass(mass::min_p_need(filters.min_p), left)),
+            Step::MinPAbove if certain >= min_keep.max(1) => Ok(self.of_mass(mass::min_p_above(filters.min_p), left)),
             Step::Xtc { probability, .. } | Step::XtcUnlessIgnored { probability, .. } => {
                 if xtc::happens(probability, chain.xtc) {
                     Err(NeedsUnlisted::Sampler(Sampler::Xtc))
@@ -153,6 +146,12 @@ impl<'a> Unlisted<'a> {
             chain::apply(step, filters, chain, left);
         }
         taken
+    }
+
+    /// Those that may have a mass of at least `need`; `None`: none has.
+    fn of_mass(self, need: u64, left: &Candidates) -> Option<Self> {
+        let most = self.rest.most_of_one(left.max(), left.scale());
+        if most < need as f64 { None } else { Some(Self { cut: true, ..self }) }
     }
 
     /// Whether the k first are certain, and all that are equal to the last of them.
