@@ -1,4 +1,4 @@
-//! The composition root: the only place that knows all parts. Binds first, then serves, then drains.
+//! The composition root: the only place that knows all parts. It binds every socket, then serves, then drains.
 
 mod descriptors;
 mod device;
@@ -34,18 +34,19 @@ use tokio::sync::watch;
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
-/// Something outside is wrong: an address is taken, a directory cannot be written.
+/// The fault is outside the process: an address is taken, a directory cannot be written.
 const EXIT_START: u8 = 1;
-/// Something inside is wrong.
+/// The fault is inside the process.
 const EXIT_INTERNAL: u8 = 70;
-/// The device failed; whoever started the process should start it again, on another device if it happens often.
+/// The device failed. Whoever started the process should start it again, on another device if it fails often.
 const EXIT_DEVICE_LOST: u8 = 86;
 /// The device has no room at the start.
 const EXIT_DEVICE_MEMORY: u8 = 88;
 /// How long connections that are being cut, the engine and the last spans may take at the end.
 const CUT_GRACE: Duration = Duration::from_secs(1);
 
-/// A thread for work that blocks ends when it had none for so long. Upkeep is such work, so that there is always one.
+/// A thread for blocking work ends after this long without work. Upkeep is such work and comes more often, so that one
+/// thread is always there.
 const BLOCKING_THREAD_KEEP_ALIVE: Duration = Duration::from_secs(5 * UPKEEP_INTERVAL.as_secs());
 
 /// Why the server did not run or did not go on.
@@ -54,20 +55,20 @@ pub enum Error {
     /// A socket could not be opened.
     #[error("{setting}: cannot listen on {address}: {source}")]
     Bind {
-        /// The flag of its setting.
+        /// The flag of the setting that names the address.
         setting: &'static str,
-        /// Which.
+        /// The address.
         address: String,
         /// What the system says.
         source: io::Error,
     },
-    /// Certificate or tokens cannot be used.
+    /// The certificate or the tokens cannot be used.
     #[error("cannot use certificate or tokens: {}", .0.join("; "))]
     Secrets(Vec<String>),
     /// The collector of traces cannot be used.
     #[error("cannot send traces: {0}")]
     Collector(String),
-    /// The backend asked for cannot be had.
+    /// The configured backend cannot be used.
     #[error("cannot use the backend cuda: {0}")]
     Backend(#[from] OpenError),
     /// The device failed in a way that it does not recover from.
@@ -76,20 +77,20 @@ pub enum Error {
     /// The thread that drives the backend ended.
     #[error("the engine stopped unexpectedly")]
     Engine,
-    /// A task that serves ended.
+    /// A task that serves has ended.
     #[error("a server stopped unexpectedly: {0}")]
     Server(String),
-    /// The system has less than a server needs at the start.
+    /// The system gives less than a server needs at the start.
     #[error("cannot start without {wanted}: {source}; {remedy}")]
     System {
-        /// What of, and how much.
+        /// The resource and how much of it is needed.
         wanted: String,
         /// What to do about it.
         remedy: &'static str,
         /// What the system says.
         source: io::Error,
     },
-    /// The system refuses something else at the start.
+    /// The system refused something else at the start.
     #[error("cannot start: {0}")]
     Io(#[from] io::Error),
 }
@@ -137,26 +138,26 @@ impl Addresses {
     }
 }
 
-/// How the end of serving went.
+/// How serving ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Drained {
     /// Every stream had ended.
     Clean,
-    /// Streams were cut at the deadline.
+    /// Streams that were still open at the deadline were cut.
     Cut,
-    /// Streams had ended or were cut, and the engine was still at work. Its device may hang, and the driver would wait for it at the
-    /// end of the process, so that what the driver wants done there is left out.
+    /// All streams had ended or were cut, but the engine was still at work. Its device may hang. The driver would wait
+    /// for it at the end of the process, so the process ends without the driver's exit handlers.
     EngineBusy,
 }
 
-/// A server whose sockets are open and that does not serve yet.
+/// A server with open sockets that does not serve yet.
 pub struct App {
     config: Config,
     backend: Box<dyn Backend>,
     info: BackendInfo,
     metrics: Metrics,
     secrets: Secrets,
-    /// Changes whenever somebody asks for the files of secrets to be read again.
+    /// Changes whenever somebody asks for the certificate and token files to be read again.
     reload_requests: watch::Receiver<()>,
     collector: Option<Collector>,
     tcp: Option<TcpListener>,
@@ -182,7 +183,7 @@ impl App {
         Self::bind_with(config, backend).await
     }
 
-    /// The same with a backend of one's own.
+    /// As [`Self::bind`], with a backend that the caller has made.
     ///
     /// # Errors
     /// The first socket that cannot be opened.
@@ -216,7 +217,7 @@ impl App {
         })
     }
 
-    /// The same server; it also reads the files of certificate and tokens again whenever `reload_requests` changes.
+    /// Makes the server also read its certificate and token files again whenever `reload_requests` changes.
     #[must_use]
     pub fn reloading_on(self, reload_requests: watch::Receiver<()>) -> Self {
         Self { reload_requests, ..self }
@@ -272,7 +273,7 @@ impl App {
     }
 }
 
-/// What the configuration gives to streams.
+/// The parts of the configuration that apply to streams.
 fn server_setup(config: &Config, metrics: &Metrics) -> ServerSetup {
     let (defaults, defaults_written) = (config.defaults.clone(), config.defaults_written.clone());
     let setup = ServerSetup { defaults, defaults_written, presets: config.presets.clone(), ..ServerSetup::default() };
@@ -282,7 +283,7 @@ fn server_setup(config: &Config, metrics: &Metrics) -> ServerSetup {
     }
 }
 
-/// The memory of the backend's device, where workers may have some.
+/// The memory of the backend's device, if workers may lease some.
 fn device_side(backend: &dyn Backend, config: &Config, metrics: &Metrics) -> Option<DeviceSide> {
     let limit = config.limits.max_device_region_bytes;
     let memory = backend.device_memory().filter(|_| limit > 0)?;
@@ -300,8 +301,8 @@ fn bind_uds(setting: &'static str, path: &Path) -> Result<UdsListener, Error> {
     UdsListener::bind(path).map_err(|source| Error::Bind { setting, address: path.display().to_string(), source })
 }
 
-/// Also keeps a thread for work that blocks: as long as there is one, such work waits for it where the system gives no more. Without any,
-/// a call that needs one would end by a panic.
+/// Does the metrics' upkeep, and by that keeps one thread for blocking work alive. As long as there is one, blocking
+/// work waits for it when the system gives no more threads. With none, a call that needs one would panic.
 async fn upkeep(metrics: Metrics) {
     let mut interval = tokio::time::interval(UPKEEP_INTERVAL);
     loop {
@@ -314,13 +315,13 @@ async fn upkeep(metrics: Metrics) {
     }
 }
 
-/// Runs a server with this configuration until it is told to stop, and gives the exit code.
+/// Runs a server with this configuration until a signal stops it, and returns the exit code.
 #[must_use]
 pub fn run(config: Config) -> ExitCode {
     memory::keep_large_buffers();
     let descriptors = descriptors::raise_limit();
     if let Err(error) = startup_checks::check_threads(&config) {
-        // A log has a thread of its own.
+        // The check comes before the log because the log has a thread of its own.
         output::complain(&format!("croupier: {error}"));
         return ExitCode::from(error.exit_code());
     }
@@ -341,7 +342,7 @@ pub fn run(config: Config) -> ExitCode {
             error.exit_code()
         }
     };
-    // Writes the last lines.
+    // Flushes the log.
     drop(guard);
     if is_engine_busy || code == EXIT_DEVICE_LOST || cuda::hangs() {
         uds::remove_own_files();
@@ -362,7 +363,7 @@ fn run_logged(config: Config) -> Result<Drained, Error> {
         tracing::warn!("{variable} is no setting and is ignored; did you mean {setting}?");
     }
     let ended = runtime.block_on(async {
-        // Before a device is opened, which takes a while.
+        // Signals are watched before a device is opened, because opening it takes a while.
         let (stop, reload_requests) = (shutdown::on_signal(uds::remove_own_files)?, shutdown::on_hangup()?);
         App::bind(config).await?.reloading_on(reload_requests).serve(stop).await
     });

@@ -1,14 +1,16 @@
-//! Open files: as many as the system lets this process have.
+//! Open files: raises their limit to what the system allows, and warns if that is low.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// A connection, and three for its regions: both are memory, and the socket that hands them over.
+/// Descriptors of one connection: its own, and three for its regions: two for memory, one for the socket that hands the
+/// memory over.
 const PER_CONNECTION: u64 = 4;
-/// Listeners, files, and whoever asks the admin port.
+/// Descriptors of listeners, files and clients of the admin port.
 const OTHERS: u64 = 128;
 
-/// Raises the soft limit to the hard one, and gives what it is then; `None`: there is none. The soft limit is low for the sake of programs
-/// that use `select`. Where descriptors run out nobody is accepted, and a server that works is killed by probes over gRPC.
+/// Raises the soft limit to the hard one and returns the limit in force afterwards; `None` means no limit. The soft
+/// limit is low for the sake of programs that use `select`. Without free descriptors the server accepts nobody, and
+/// failing gRPC probes would kill a server that works.
 pub(super) fn raise_limit() -> Option<u64> {
     let limits = getrlimit(Resource::Nofile);
     // Fails where a sandbox forbids it.
@@ -16,7 +18,7 @@ pub(super) fn raise_limit() -> Option<u64> {
     getrlimit(Resource::Nofile).current
 }
 
-/// Warns of a limit that connections may use up.
+/// Warns if connections may use up the limit.
 pub(super) fn warn_if_few(descriptors: Option<u64>, max_connections: usize) {
     let needed = PER_CONNECTION * max_connections as u64 + OTHERS;
     if let Some(descriptors) = descriptors.filter(|descriptors| *descriptors < needed) {

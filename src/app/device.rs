@@ -1,4 +1,4 @@
-//! Opens the backend that the configuration describes, and looks after its device.
+//! Opens the backend that the configuration describes, and watches its device.
 
 use crate::backend::Backend;
 use crate::backend::cpu::{CpuBackend, Level};
@@ -6,10 +6,10 @@ use crate::backend::cuda::{CudaBackend, HostRows, OpenError, is_lost};
 use crate::config::{BackendChoice, Config};
 use std::time::Duration;
 
-/// How long nobody may know of a device that was lost while no batch was at work on it.
+/// How long the loss of a device may go unnoticed while no batch runs on it.
 const LOOKS_EVERY: Duration = Duration::from_millis(200);
 
-/// The backend that is asked for, or why it cannot be had.
+/// Opens the configured backend, or says why it cannot be used.
 pub(super) fn open(config: &Config) -> Result<Box<dyn Backend>, OpenError> {
     let cpu = || Box::new(CpuBackend::with_level(config.threads(), config.simd.unwrap_or_else(Level::detect)));
     if config.backend == BackendChoice::Cpu {
@@ -43,7 +43,8 @@ fn set_host_rows(cuda: &mut CudaBackend, host_rows: HostRows) {
     cuda.set_host_rows(host_rows);
 }
 
-/// Resolves when the device was found to be lost by others than the engine, whose thread ends with what it finds.
+/// Resolves when somebody other than the engine found the device lost. The engine's own finding ends its thread
+/// instead.
 pub(super) async fn lost(config: &Config) {
     if config.backend == BackendChoice::Cpu {
         return std::future::pending().await;

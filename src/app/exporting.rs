@@ -1,4 +1,4 @@
-//! Traces, if there are to be any: their tracer, and the task that carries them away.
+//! Traces, if they are configured: the tracer that records them, and the task that exports them.
 
 use super::CUT_GRACE;
 use crate::metrics::Metrics;
@@ -15,7 +15,7 @@ pub(super) struct Exporting {
     task: JoinHandle<()>,
 }
 
-/// Records a share of all traces that begin here, and starts to export them.
+/// Starts to record the share `ratio` of all traces that begin here, and to export them.
 pub(super) fn start(collector: Collector, ratio: f64, metrics: &Metrics) -> (Tracer, Exporting) {
     let (tracer, spans) = Tracer::new(ratio, metrics.clone());
     let exporter = Exporter { collector, spans, instance: tracer.instance(), metrics: metrics.clone() };
@@ -25,7 +25,7 @@ pub(super) fn start(collector: Collector, ratio: f64, metrics: &Metrics) -> (Tra
 }
 
 impl Exporting {
-    /// Exports what there still is, as far as it goes within a moment.
+    /// Exports the spans that are left, as far as that is possible within a moment.
     pub(super) async fn flush(self) {
         self.stop.cancel();
         if timeout(CUT_GRACE, self.task).await.is_err() {

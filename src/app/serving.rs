@@ -22,16 +22,17 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 
-/// One in so many connections is kept for the Unix sockets, where there are any.
+/// Where there are Unix sockets, one in this many connections is kept for them.
 const UDS_SHARE: usize = 8;
-/// A client answers the ping behind GOAWAY within a round trip, and leaves. One that has not left so long after the last call ended is
-/// stopped or gone, and loses nothing if it is cut.
+/// How long clients may stay after the last call has ended. A client answers the ping that follows GOAWAY within a
+/// round trip, and leaves. One that stays longer is stopped or gone, and loses nothing if its connection is cut.
 const GOODBYE: Duration = Duration::from_secs(1);
-/// How long streams that are open at the deadline have to tell their clients why they end. It is part of [`CUT_GRACE`], so that the end
-/// takes no longer for it.
+/// How long streams that are open at the deadline have to tell their clients why they end. It is part of [`CUT_GRACE`],
+/// so it does not make the end take longer.
 const PARTING: Duration = Duration::from_millis(250);
 
-/// How many of these connections TCP may have where there is a Unix socket too: all but its share, and one at least.
+/// How many of these connections TCP may have where there is a Unix socket too: all but the socket's share, and at
+/// least one.
 fn beside_uds(places: usize) -> usize {
     (places - (places / UDS_SHARE).max(1)).max(1)
 }
@@ -45,18 +46,18 @@ pub(super) struct Serving<'a> {
     guard: Guard,
     routes: Routes,
     calls: Calls,
-    /// No new calls; those there may finish.
+    /// Cancelled: new calls are refused; open calls may finish.
     refuse: CancellationToken,
-    /// Streams end with a status.
+    /// Cancelled: open streams end with a status.
     close: CancellationToken,
-    /// No new connections; those there may finish.
+    /// Cancelled: no new connections are accepted; open ones may finish.
     stop: CancellationToken,
-    /// Connections are cut.
+    /// Cancelled: open connections are cut.
     kill: CancellationToken,
 }
 
 impl<'a> Serving<'a> {
-    /// Serves nothing yet.
+    /// Prepares the servers; none serves yet.
     pub(super) fn new(config: &'a Config, service: Service, health: &'a Health, metrics: &'a Metrics) -> Self {
         let (stop, kill) = (CancellationToken::new(), CancellationToken::new());
         let permits = Arc::new(Semaphore::new(config.limits.max_connections));
@@ -79,7 +80,8 @@ impl<'a> Serving<'a> {
     pub(super) fn serve_tcp(&mut self, listener: TcpListener, secrets: &Secrets) {
         let config = self.config;
         let guard = self.guard.for_transport(Transport::Tcp);
-        // Whoever reaches the port may connect, with a token or without; workers on this host have places that nobody there can take.
+        // Anyone who reaches the port may connect, even without a token. So workers on this host have places that TCP
+        // clients cannot take.
         let guard = match config.uds {
             Some(_) => guard.at_most(beside_uds(config.limits.max_connections)),
             None => guard,
@@ -107,7 +109,8 @@ impl<'a> Serving<'a> {
         self.spawn(server::serve(connections, stopped, routes, config, config.http2.frame_size_uds), closed);
     }
 
-    /// Runs a server, which counts as ended only when its socket is closed: the process would else end with the socket's file still there.
+    /// Runs a server. It counts as ended only when its socket is closed; otherwise the process could end and leave the
+    /// socket's file behind.
     fn spawn(&mut self, served: impl Future<Output = Result<(), String>> + Send + 'static, closed: JoinHandle<()>) {
         self.servers.spawn(async move {
             let ended = served.await;
@@ -116,7 +119,7 @@ impl<'a> Serving<'a> {
         });
     }
 
-    /// Serves until `stop`, and then drains; or until something that serving needs has ended.
+    /// Serves until `stop` and then drains, or ends early when something that serving needs has ended.
     pub(super) async fn run(
         &mut self,
         stop: CancellationToken,
@@ -125,7 +128,7 @@ impl<'a> Serving<'a> {
         exporting: Option<Exporting>,
     ) -> Result<Drained, Error> {
         let config = self.config;
-        // While calls may be open the engine may not end, whether new ones are taken or not.
+        // The engine may not end while calls may be open, whether or not new ones are taken.
         let ended = tokio::select! {
             ended = self.until_drained(stop) => ended,
             error = failed(&mut background) => Err(error),
@@ -146,11 +149,11 @@ impl<'a> Serving<'a> {
                 return Err(error);
             }
         };
-        // The last handles of the engine go with this; in the middle of a batch it finishes that first.
+        // This drops the last handles of the engine. An engine in the middle of a batch finishes it first.
         self.routes = Routes::default();
         match tokio::join!(timeout(CUT_GRACE, engine_ended), flushed).0 {
             Ok(Ok(EngineEnd::Finished)) => {}
-            // A break that ended the last calls, and was not seen before their end.
+            // A fault ended the last calls and was noticed only after they had ended.
             Ok(end) => return Err(broken(end)),
             Err(_) => {
                 tracing::warn!("the engine is still at work; leaving it");
@@ -160,7 +163,7 @@ impl<'a> Serving<'a> {
         Ok(drained)
     }
 
-    /// Until `stop`, and then until the last call has ended or is cut.
+    /// Serves until `stop`, and then until the last call has ended or is cut.
     async fn until_drained(&mut self, stop: CancellationToken) -> Result<Drained, Error> {
         tokio::select! {
             () = stop.cancelled() => Ok(self.drain().await),
@@ -170,7 +173,7 @@ impl<'a> Serving<'a> {
 
     async fn drain(&mut self) -> Drained {
         let deadline = Instant::now() + self.config.drain_timeout;
-        // First of all, so that nobody sends work here who can still choose.
+        // Health changes first, so that clients with a choice send no more work here.
         self.health.set(State::Draining).await;
         tokio::time::sleep(self.config.lame_duck).await;
         self.refuse.cancel();
@@ -191,7 +194,7 @@ impl<'a> Serving<'a> {
         };
         if ended == Drained::Cut {
             self.close.cancel();
-            // Connections close by themselves behind the last of their streams.
+            // Connections close by themselves after the last of their streams.
             let _ = timeout(PARTING, all_ended(&mut self.servers)).await;
         }
         self.cut().await;
@@ -217,7 +220,7 @@ async fn all_ended(servers: &mut JoinSet<Result<(), String>>) {
     while servers.join_next().await.is_some() {}
 }
 
-/// Resolves when one of these tasks panics: nothing else would do what it did.
+/// Resolves when one of these tasks panics, because nothing else would do its work.
 async fn failed(tasks: &mut JoinSet<()>) -> Error {
     while let Some(ended) = tasks.join_next().await {
         if let Err(error) = ended {
@@ -227,7 +230,7 @@ async fn failed(tasks: &mut JoinSet<()>) -> Error {
     std::future::pending().await
 }
 
-/// What it means that the engine ended before the server, or by a fault.
+/// The error when the engine ended before the server did, or ended by a fault.
 fn broken(end: Result<EngineEnd, RecvError>) -> Error {
     if end == Ok(EngineEnd::DeviceLost) { Error::DeviceLost } else { Error::Engine }
 }

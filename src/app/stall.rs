@@ -1,13 +1,15 @@
-//! The watch on the engine: one that does not move is told to the probes, so that the process is started again.
+//! The watch on the engine: it reports an engine that does not move to the probes, so that the process is started
+//! again.
 
 use crate::rpc::health::{Health, State};
 use std::time::Duration;
 use tokio::time::{MissedTickBehavior, interval};
 
-/// Looks in each timeout.
+/// How often the watch looks in each timeout.
 const LOOKS: u32 = 4;
 
-/// Watches until dropped how long the engine is `busy` with one batch; not at all when `timeout` is zero.
+/// Watches how long the engine has been `busy` with one batch, until dropped. With a `timeout` of zero it does not
+/// watch.
 pub(super) async fn watch(busy: impl Fn() -> Option<Duration>, timeout: Duration, health: Health) {
     if timeout.is_zero() {
         return;

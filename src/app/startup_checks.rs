@@ -1,5 +1,5 @@
-//! Threads and open files: looks at the start whether the system gives as many as a server needs. Where libraries get too few of them
-//! later, the process ends by a panic or hangs.
+//! Checks at the start whether the system gives as many threads and open files as a server needs. If libraries got too
+//! few of them later, the process would panic or hang.
 
 use super::Error;
 use crate::config::Config;
@@ -8,15 +8,15 @@ use std::io;
 use std::sync::Mutex;
 use std::thread;
 
-/// Threads beside those that sample and those that read and write messages: the first one, the engine's, one that waits for its end, the
-/// log's, one that frees regions, and one for work that blocks.
+/// Threads beside those that sample and those that read and write messages: the main thread, the engine's, the one that
+/// waits for the engine's end, the log's, the one that frees regions, and one for blocking work.
 const OTHER_THREADS: usize = 6;
-/// Those that work out masks, and one to compile on.
+/// Threads that compute masks, and one for a compilation.
 const GRAMMAR_THREADS: usize = grammar::MOST_THREADS + 1;
 /// Files that a server has open before anybody connects: events, signals, listeners, the one it is told the time of.
 const STARTUP_FILES: usize = 24;
 
-/// Looks whether there are as many threads as a server of this configuration starts.
+/// Checks whether the system gives as many threads as a server of this configuration starts.
 pub(super) fn check_threads(config: &Config) -> Result<(), Error> {
     let grammar_threads = if config.grammars { GRAMMAR_THREADS } else { 0 };
     let count = config.threads() + config.io_threads() + OTHER_THREADS + grammar_threads;
@@ -27,7 +27,7 @@ pub(super) fn check_threads(config: &Config) -> Result<(), Error> {
     })
 }
 
-/// Looks whether as many files can be opened as a server needs.
+/// Checks whether as many files can be opened as a server needs.
 pub(super) fn check_descriptors() -> Result<(), Error> {
     open_files(STARTUP_FILES).map_err(|source| Error::System {
         wanted: format!("{STARTUP_FILES} open files"),
@@ -36,7 +36,7 @@ pub(super) fn check_descriptors() -> Result<(), Error> {
     })
 }
 
-/// Has so many threads at once, and ends them.
+/// Starts this many threads, has them all at once, and ends them.
 fn start_threads(count: usize) -> io::Result<()> {
     let gate = Mutex::new(());
     thread::scope(|scope| {
@@ -53,13 +53,13 @@ fn start_threads(count: usize) -> io::Result<()> {
             }
         }
         drop(closed);
-        // Not only until they are done, but until the system has them back.
+        // Waits until the system has the threads back, not only until they are done.
         started.into_iter().for_each(|thread| drop(thread.join()));
         result
     })
 }
 
-/// Has so many descriptors at once, and closes them.
+/// Opens this many descriptors at once, and closes them.
 fn open_files(count: usize) -> io::Result<()> {
     let open: io::Result<Vec<_>> = (0..count.div_ceil(2)).map(|_| io::pipe()).collect();
     open.map(drop)

@@ -1,7 +1,7 @@
-//! The life of one `Attach` call: a rank above 0 that announces its columns, step by step.
+//! The life of one `Attach` call, in which a rank above 0 announces its columns step by step.
 //!
-//! As in [`decode`](super::decode), the stream of answers drives everything, and only the watch on a rank that does not read runs beside
-//! the call. When the call is dropped, the rank has left its group.
+//! As in [`decode`](super::decode), the stream of answers drives everything; only the watch on a rank that does not
+//! read runs beside the call. Dropping the call removes the rank from its group.
 
 use super::caller::Caller;
 use super::convert::shards;
@@ -25,17 +25,17 @@ use std::time::Instant;
 use tokio_stream::Stream;
 use tonic::{Code, Status};
 
-/// Answers to one rank.
+/// The answers to one rank.
 #[derive(Debug)]
 pub struct AttachStream {
     shared: Arc<Shared>,
     caller: Caller,
-    /// `None` once the rank has ended its side or made a mistake.
+    /// Closed once the rank has ended its side or made a mistake.
     requests: Requests<RawAttachRequest>,
     phase: Phase,
-    /// The rank's place on the server, until the call is gone.
+    /// The rank's place on the server, kept until the call is gone.
     place: Arc<Permit>,
-    /// What is answered at once: a greeting, refusals, and the end.
+    /// Answers that are ready: a greeting, refusals, and the end.
     due: VecDeque<Result<Response, Status>>,
     started: Instant,
     ended: Option<Code>,
@@ -43,9 +43,9 @@ pub struct AttachStream {
 
 #[derive(Debug)]
 enum Phase {
-    /// The first message has not come, or the rank has left.
+    /// The first message has not come yet, or the rank has left.
     Unknown,
-    /// The rank, and its right to map regions.
+    /// The rank is in its group, with the right to map regions.
     Attached { rank: Attachment, _guest: Option<Guest> },
 }
 
@@ -103,7 +103,7 @@ impl AttachStream {
         Ok(())
     }
 
-    /// Lets the rank map the stream's regions, where there are some.
+    /// Lets the rank map the stream's regions, if there are any.
     fn invite(&self, rank: &Attachment) -> Option<(Guest, String)> {
         let (side, regions) = (self.shared.region_side.as_ref()?, rank.regions()?);
         match side.regions.invite_guest(regions) {
@@ -133,30 +133,30 @@ impl AttachStream {
         }
     }
 
-    /// Ends the call with `status` once the answers before it are out.
+    /// Ends the call with `status`, after the answers that are due.
     fn end(&mut self, status: Status) {
         self.requests.close();
         self.due.push_back(Err(status));
     }
 
-    /// Nothing comes after this, which the rank may not hear of for long.
+    /// Ends the call and leaves the group at once, because the rank may not hear of the end for long.
     fn finish(&mut self, code: Code) {
         self.ended = Some(code);
         self.requests.close();
         self.leave();
     }
 
-    /// Leaves the group. The rank's place stays, for what HTTP/2 has of the call.
+    /// Leaves the group. The rank keeps its place on the server, because HTTP/2 may still hold parts of the call.
     fn leave(&mut self) {
         self.phase = Phase::Unknown;
     }
 
-    /// The end that the rank has not heard of, if there is one.
+    /// The status that ends the call, if the rank has not been told it yet.
     fn untold(&self) -> Option<Status> {
         self.due.iter().find_map(|due| due.as_ref().err().cloned())
     }
 
-    /// The next answer; `None` when the group has ended.
+    /// The next answer; `None` once the group has ended.
     fn poll_answer(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Response, Status>>> {
         if let Some(due) = self.due.pop_front() {
             return Poll::Ready(Some(due));
@@ -192,7 +192,7 @@ impl Stream for AttachStream {
                     message.iter().for_each(|message| this.shared.sent(message));
                     return Poll::Ready(Some(message));
                 }
-                // Rank 0's stream ends in this same moment.
+                // During a shutdown the group may end because rank 0's stream is closed in the same moment.
                 Poll::Ready(None) if this.shared.closing.is_cancelled() => this.close(),
                 Poll::Ready(None) => this.finish(Code::Ok),
                 Poll::Pending if !this.has_room() => return Poll::Pending,

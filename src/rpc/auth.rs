@@ -1,4 +1,4 @@
-//! Bearer tokens of calls over TCP. Whoever may open the Unix socket is told by its file's permissions instead.
+//! Bearer tokens of calls over TCP. For the Unix socket, the permissions of its file decide who may connect.
 
 use super::caller::Caller;
 use super::server::split;
@@ -26,8 +26,8 @@ struct Door {
     metrics: Metrics,
 }
 
-/// The same routes for those who show a token. Health is for everyone: probes have none, and it says nothing of use to
-/// anybody else.
+/// The same routes, open only to those who show a token. Health is open to everyone: probes have no token, and health
+/// says nothing that is of use to anybody else.
 #[must_use]
 pub fn guarded(routes: Routes, tokens: Arc<Reloaded<Tokens>>, metrics: Metrics) -> Routes {
     let door = Door { tokens, metrics };
@@ -51,7 +51,7 @@ async fn check(State(door): State<Door>, request: Request, next: Next) -> Respon
 
 fn admit(headers: &HeaderMap, tokens: &Tokens) -> Result<(), Error> {
     let mut shown = headers.get_all(AUTHORIZATION).iter();
-    // Two of them are nobody's mistake but an attempt.
+    // Nobody sends two tokens by mistake, so two are an attempt to get in.
     let (Some(value), None) = (shown.next(), shown.next()) else { return Err(Error::NoToken) };
     let value = value.as_bytes();
     let Some((scheme, token)) = value.split_at_checked(SCHEME.len()) else { return Err(Error::NoToken) };

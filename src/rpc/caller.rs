@@ -10,32 +10,32 @@ use std::time::{Duration, Instant};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::server::TlsStream;
 
-/// Most small calls of one connection at a time, which sample nothing: health, reflection, and what the server says of itself. Each may
+/// Most small calls of one connection at a time: health, reflection and server info, which sample nothing. Each may
 /// take memory before anybody has shown a token, and no client needs more than a few.
 pub(super) const MAX_SMALL_CALLS: usize = 16;
 
-/// Who is at the other end of a connection; it travels in the extensions of the connection's requests.
+/// The client at the other end of a connection. It travels in the extensions of the connection's requests.
 #[derive(Debug, Clone)]
 pub struct Caller {
     small_calls: Arc<Counter>,
     connection: Arc<ConnectionState>,
 }
 
-/// What is known of the connection.
+/// What all requests of a connection share.
 #[derive(Debug)]
 struct ConnectionState {
-    /// The other end, as the log names it.
+    /// The client's address or process, as the log names it.
     peer: Arc<str>,
     opened: Instant,
-    /// When something was read last, in milliseconds since it was opened.
+    /// When something was last read, in milliseconds since the connection was opened.
     heard: AtomicU64,
-    /// Whether its silence was reported.
+    /// Whether the connection's silence was reported.
     is_silence_reported: AtomicBool,
 }
 
-/// A socket that knows who is at its other end.
+/// A socket that knows its peer.
 pub trait Peer {
-    /// As the log names it.
+    /// The peer, as the log names it.
     fn peer(&self) -> String;
 }
 
@@ -49,7 +49,7 @@ impl Peer for UnixStream {
     fn peer(&self) -> String {
         match self.peer_cred().ok().and_then(|of| of.pid()) {
             Some(pid) if pid > 0 => format!("unix, process {pid}"),
-            // Of another PID namespace, as that of another container.
+            // The process is in another PID namespace, for example in another container.
             _ => "unix".to_owned(),
         }
     }
@@ -62,12 +62,12 @@ impl<T: Peer> Peer for TlsStream<T> {
 }
 
 impl Caller {
-    /// Who is at the other end of this socket.
+    /// The caller at the other end of this socket.
     pub(super) fn at(socket: &impl Peer) -> Self {
         Self::called(&socket.peer())
     }
 
-    /// The caller of a request; one without a connection is nobody.
+    /// The caller of a request. A request without a connection has a caller without a name.
     pub(super) fn of(extensions: &Extensions) -> Self {
         extensions.get().cloned().unwrap_or_else(|| Self::called(Origin::NOBODY))
     }
@@ -78,7 +78,7 @@ impl Caller {
         Self { small_calls: Counter::new(MAX_SMALL_CALLS, Gauge::noop()), connection: Arc::new(connection) }
     }
 
-    /// As the log names it.
+    /// The peer, as the log names it.
     pub(super) fn peer(&self) -> &Arc<str> {
         &self.connection.peer
     }
@@ -88,18 +88,18 @@ impl Caller {
         self.small_calls.take(1)
     }
 
-    /// Something was read.
+    /// Notes that something was read.
     pub(super) fn heard(&self) {
         self.connection.heard.store(self.connection.age(), Ordering::Relaxed);
     }
 
-    /// Whether nothing was read for so long.
+    /// Whether nothing was read for at least `timeout`.
     pub(super) fn is_silent(&self, timeout: Duration) -> bool {
         let quiet = self.connection.age().saturating_sub(self.connection.heard.load(Ordering::Relaxed));
         Duration::from_millis(quiet) >= timeout
     }
 
-    /// Whether its silence is to be reported now: only the first of its calls that asks is told so.
+    /// Whether to report the connection's silence now. Only the first of its calls that asks gets `true`.
     pub(super) fn may_report_silence(&self) -> bool {
         !self.connection.is_silence_reported.swap(true, Ordering::Relaxed)
     }

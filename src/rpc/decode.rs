@@ -1,9 +1,9 @@
 //! The life of one `Decode` stream.
 //!
-//! The stream of replies drives everything. When HTTP/2 asks for a reply, it hands out the one whose turn it is; when there is none yet,
-//! it reads the next request, if one more step may be in flight. So a worker that does not read its replies is not read from either, and
-//! when the call is dropped everything it held is freed with it. The only thing that runs beside the call is the watch on a worker that
-//! does not read (`unread`).
+//! The stream of replies drives everything. When HTTP/2 asks for a reply, the stream hands out the one whose turn it
+//! is. If none is ready, it reads the next request, provided that one more step may be in flight. So a worker that does
+//! not read its replies is not read from either, and dropping the call frees everything it held. Only the watch on a
+//! worker that does not read (`unread`) runs beside the call.
 
 use super::blocking::blocking;
 use super::caller::Caller;
@@ -42,22 +42,24 @@ use tonic::{Code, Status};
 pub struct DecodeStream {
     shared: Arc<Shared>,
     caller: Caller,
-    /// Its place on the server, kept to the end of the call: what HTTP/2 has of it takes memory for as long.
+    /// The stream's place on the server. The stream keeps it to the end of the call, because what HTTP/2 holds of the
+    /// call takes memory that long.
     place: Arc<Permit>,
     /// Closed once the worker has ended its side or made a mistake.
     requests: Requests<RawDecodeRequest>,
     phase: Phase,
-    /// What the next replies are, in order; never more than the steps that may be in flight.
+    /// Where the next replies come from, in order; never more than the steps that may be in flight.
     due: VecDeque<Due>,
-    /// Steps that wait for other ranks.
+    /// Steps that wait for the shards of other ranks, and the steps behind them.
     held: Held,
-    /// Replies that were handed out, until HTTP/2 has them.
+    /// Replies that were handed out, until HTTP/2 has taken them.
     outgoing: Outgoing,
-    /// The trace of steps that have none of their own.
+    /// The trace for steps that name none of their own.
     parent: Option<TraceContext>,
-    /// Says when to rest, so that replies go out.
+    /// Decides when to rest so that replies go out.
     pace: Pace,
-    /// Since when it is the worker's turn: when the last reply that was due was handed out. `None`: it is not.
+    /// When the last due reply was handed out, while the worker has yet to send its next message; `None` while replies
+    /// are due.
     turn: Option<Instant>,
     started: Instant,
     ended: Option<Code>,
@@ -65,7 +67,7 @@ pub struct DecodeStream {
 
 #[derive(Debug)]
 enum Phase {
-    /// The first message has not come, or the stream was given up.
+    /// The first message has not come yet, or the stream was given up.
     Unconfigured,
     Configured(Box<Config>, StreamHandle),
 }
@@ -73,11 +75,11 @@ enum Phase {
 /// Where a reply comes from.
 #[derive(Debug)]
 enum Due {
-    /// The engine will send it.
+    /// The engine will send the reply.
     Engine(MaybeSpan),
-    /// It is here.
+    /// The reply is here.
     Ready(Box<Response>),
-    /// The stream ends with this.
+    /// The stream ends with this status.
     End(Status),
 }
 
@@ -96,12 +98,12 @@ impl DecodeStream {
         Self { shared, caller, place, requests, phase, due, held, outgoing, parent, pace, turn, started, ended }
     }
 
-    /// Its replies once they are handed out.
+    /// The stream's replies after they are handed out.
     pub(super) fn outgoing(&self) -> Outgoing {
         self.outgoing.clone()
     }
 
-    /// Takes in one request; what it calls for is due then.
+    /// Takes in one request. Its reply, or the end of the stream, is due afterwards.
     fn accept(&mut self, request: RawDecodeRequest) {
         match proto::DecodeRequest::read(request, &self.shared.limits)
             .and_then(|(request, unknown)| self.take_in(request, unknown))
@@ -170,7 +172,7 @@ impl DecodeStream {
             let (take_long, openings) = (take_long(&open, config), shared.openings(config, Patience::default()));
             let open = open.into_iter().enumerate();
             let open = open.map(|(at, wire)| openings.open(wire, unknown.of_opening(at)));
-            // They are opened here.
+            // The iterator is lazy: `admit` builds the sequences.
             blocking(take_long, || self.held.admit(place, step, open, stream))?;
             Ok(path)
         });
@@ -191,26 +193,26 @@ impl DecodeStream {
         }
     }
 
-    /// Ends the stream with `status` once the replies before it are out.
+    /// Ends the stream with `status`, after the replies that are due.
     fn end(&mut self, status: Status) {
         self.requests.close();
         self.due.push_back(Due::End(status));
     }
 
-    /// Ends the call. The worker may not hear of that for long, so all that the call holds is freed at once.
+    /// Ends the call. The worker may not hear of the end for long, so everything that the call holds is freed at once.
     fn finish(&mut self, code: Code) {
         self.ended = Some(code);
         self.requests.close();
         self.free();
     }
 
-    /// Frees all that the engine has of it.
+    /// Frees everything that the engine has of the stream.
     fn free(&mut self) {
         self.held = Held::default();
         self.phase = Phase::Unconfigured;
     }
 
-    /// Drops the replies that are due; gives the status that was to end the stream behind them, if there was one.
+    /// Drops the replies that are due. Returns the status that was to end the stream after them, if there was one.
     fn drop_due(&mut self) -> Option<Status> {
         let mut end = None;
         for due in self.due.drain(..) {
@@ -223,7 +225,7 @@ impl DecodeStream {
         end
     }
 
-    /// The reply whose turn it is.
+    /// Polls the reply whose turn it is.
     fn poll_due(&mut self, context: &mut Context<'_>) -> Poll<Result<Response, Status>> {
         match self.due.front() {
             None => return Poll::Pending,
@@ -275,7 +277,7 @@ impl DecodeStream {
         message
     }
 
-    /// The next reply, once it is its turn.
+    /// Polls the next reply, and reads requests until there is one.
     fn poll_reply(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<proto::DecodeResponse, Status>>> {
         while self.ended.is_none() {
             if let Poll::Ready(due) = self.poll_due(context) {
@@ -285,7 +287,7 @@ impl DecodeStream {
                 context.waker().wake_by_ref();
                 return Poll::Pending;
             }
-            // One step at a time: the reply to this one may be there already, and goes first.
+            // Hands over one step at a time: its reply may be ready at once, and then goes out first.
             if let Phase::Configured(_, stream) = &self.phase
                 && self.held.poll(stream, context)
             {
@@ -320,7 +322,8 @@ impl Stream for DecodeStream {
 impl Answers for DecodeStream {
     fn looks_stuck(&self) -> bool {
         let holds_back = !self.due.is_empty() || self.requests.hold_some();
-        // Between the pieces of a long reply nobody asks for another one.
+        // Between the pieces of a long reply nobody asks for another reply, so an outlet that is not empty is no sign
+        // of a stuck stream.
         self.outgoing.took_nothing() || (holds_back && self.outgoing.outlet().is_empty())
     }
 
@@ -334,7 +337,7 @@ impl Answers for DecodeStream {
         self.free();
         self.outgoing.clear();
         tracing::debug!("a worker does not read its replies; its stream ends");
-        // A stream that ended before for another reason ends for that one.
+        // A stream that had already ended for another reason keeps that reason.
         let end = self.drop_due();
         let unread = || self.shared.refuse(&Error::Unread(self.shared.limits.reply_timeout), &self.caller);
         let status = end.unwrap_or_else(unread);
@@ -353,7 +356,7 @@ impl Answers for DecodeStream {
 
 impl Drop for DecodeStream {
     fn drop(&mut self) {
-        // A call that is dropped before its end was left by the worker.
+        // If a call is dropped before its end, its worker left it.
         let untold = self.drop_due().map(|status| status.code());
         self.shared.finished("Decode", self.started, self.ended.or(untold).unwrap_or(Code::Cancelled));
     }

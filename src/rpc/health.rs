@@ -1,4 +1,4 @@
-//! Health as gRPC's health service tells it, and as the admin port does.
+//! Health, as the gRPC health service and the admin port report it.
 
 use super::outbound::until::Until;
 use super::status;
@@ -15,9 +15,9 @@ use tonic_health::ServingStatus;
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse, health_server};
 use tonic_health::server::{HealthReporter, HealthService};
 
-/// Names whose status says whether work is taken: the whole server, the service, and what probes ask for.
+/// Names whose status says whether the server takes work: the whole server, the service, and the name that probes use.
 pub const READINESS: [&str; 3] = ["", sampler_server::SERVICE_NAME, "readiness"];
-/// The name whose status says whether the process is worth keeping.
+/// The name whose status says whether the process should be kept running.
 pub const LIVENESS: &str = "liveness";
 
 /// What the server is doing.
@@ -29,32 +29,32 @@ pub enum State {
     Ready,
     /// Finishes what it has.
     Draining,
-    /// The engine has not moved for long; restart it if it does not go on.
+    /// The engine has not moved for long. Restart the process if the engine does not go on.
     Stalled,
-    /// Will not recover; restart it.
+    /// The server will not recover. Restart the process.
     Broken,
 }
 
 impl State {
-    /// Whether the process is worth keeping.
+    /// Whether the process should be kept running.
     #[must_use]
     pub fn is_live(self) -> bool {
         !matches!(self, Self::Stalled | Self::Broken)
     }
 }
 
-/// The state, and whom to tell when it changes.
+/// The state, and everyone who is told when it changes.
 #[derive(Debug, Clone)]
 pub struct Health {
     state: watch::Sender<State>,
     reporter: HealthReporter,
     metrics: Metrics,
-    /// Held while everyone is told, so that who tells of an older state is not the last one.
+    /// Held while everyone is told. Without it, a call that reports an older state could be the last to report.
     telling: Arc<Mutex<()>>,
 }
 
 impl Health {
-    /// A server that starts.
+    /// The health of a server that is starting.
     pub async fn new(metrics: Metrics) -> Self {
         let (state, reporter) = (watch::Sender::new(State::Starting), HealthReporter::new());
         let health = Self { state, reporter, metrics, telling: Arc::default() };
@@ -62,13 +62,14 @@ impl Health {
         health
     }
 
-    /// Tells everyone.
+    /// Sets the state and tells everyone.
     pub async fn set(&self, state: State) {
         self.state.send_replace(state);
         self.tell().await;
     }
 
-    /// Tells everyone, if it is still in that state; says whether it was.
+    /// Changes the state from `from` to `to` and tells everyone; does nothing in any other state. Returns whether the
+    /// state changed.
     pub async fn turn(&self, from: State, to: State) -> bool {
         let turned = self.state.send_if_modified(|state| {
             let is = *state == from;
@@ -97,7 +98,7 @@ impl Health {
         *self.state.borrow()
     }
 
-    /// gRPC's health service. Watches end once `stop` says so, or the connections that they are on would not.
+    /// The gRPC health service. Watches end when `stop` is cancelled; otherwise they would keep their connections open.
     pub(super) fn service(&self, stop: CancellationToken) -> impl health_server::Health {
         Watched { service: HealthService::from_health_reporter(self.reporter.clone()), stop }
     }
@@ -119,7 +120,7 @@ impl health_server::Health for Watched {
 
     async fn watch(&self, request: Request<HealthCheckRequest>) -> Result<Response<Self::WatchStream>, Status> {
         let statuses = self.service.watch(request).await?.into_inner();
-        // The last status is out by then: it is set before the stop.
+        // The last status is already out: it is set before `stop` is cancelled.
         let end = tokio_stream::once(Err(status::from_error(&Error::Draining)));
         Ok(Response::new(Box::pin(Until::stopped(statuses, &self.stop).chain(end))))
     }

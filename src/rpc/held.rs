@@ -1,5 +1,5 @@
-//! Steps that have come and that the engine does not know of yet: those that wait for their shards, and all steps behind them, since a
-//! stream's steps run in order.
+//! Steps that have been received but that the engine does not know of yet: those that wait for their shards, and all
+//! steps behind them, because the steps of a stream run in order.
 
 use crate::engine::step::{Open, Step};
 use crate::engine::{Admitted, StepPlace, StreamHandle};
@@ -10,7 +10,7 @@ use std::task::Context;
 use std::time::Instant;
 use tokio::time::{Sleep, sleep_until};
 
-/// The steps that one stream holds back, in order; no more than may be in flight.
+/// The steps that one stream holds back, in order. There are no more than may be in flight.
 #[derive(Debug, Default)]
 pub(super) struct Held {
     steps: VecDeque<Admitted>,
@@ -18,13 +18,15 @@ pub(super) struct Held {
 }
 
 impl Held {
-    /// A place for a step, if there is one. A sharded one is held back for its shards, and any other behind those that are.
+    /// A place for a step, if there is room. A sharded step is held back until its shards are there, and any other step
+    /// waits behind the held ones.
     pub(super) fn place(&self, message_bytes: usize, sharded: bool, stream: &StreamHandle) -> Result<StepPlace, Error> {
         let is_held = sharded || !self.steps.is_empty();
         if is_held { stream.held_place(message_bytes) } else { stream.place(message_bytes) }
     }
 
-    /// Takes a step in if there is room, to be handed over when its turn has come. What it opens is built then.
+    /// Takes a step in if there is room, and builds the sequences that it opens. [`Self::poll`] hands it over when its
+    /// turn has come.
     pub(super) fn admit(
         &mut self,
         place: StepPlace,
@@ -38,7 +40,8 @@ impl Held {
         Ok(())
     }
 
-    /// Hands over the next step if it need not wait, which may run it; whether it did. If not, the task is woken when it may go.
+    /// Hands over the next step, and possibly runs it, unless the step has to wait. Returns whether it did; if not, the
+    /// task is woken when the step may go.
     pub(super) fn poll(&mut self, stream: &StreamHandle, context: &mut Context<'_>) -> bool {
         while let Some(first) = self.steps.front_mut() {
             let step = first.step();
@@ -51,7 +54,8 @@ impl Held {
                 continue;
             }
             if let Some(admitted) = self.steps.pop_front() {
-                // Fails only when the engine has stopped; then no reply comes, and that is told in its turn.
+                // Fails only when the engine has stopped. Then no reply comes, and the stream reports that when it is
+                // the reply's turn.
                 let _ = stream.hand_over(admitted);
                 return true;
             }
@@ -60,7 +64,7 @@ impl Held {
         false
     }
 
-    /// Whether it is too early.
+    /// Whether `until` has not come yet; the task is woken then.
     fn wait(&mut self, until: Instant, context: &mut Context<'_>) -> bool {
         let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(until.into())));
         if timer.deadline() != until.into() {

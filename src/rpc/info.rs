@@ -11,15 +11,15 @@ use crate::sampling::listed::MAX_LISTED;
 use crate::sampling::logits::Dtype;
 use crate::vocabulary::Vocabulary;
 
-/// Version of this server.
+/// The version of this server.
 pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// Where regions may be leased.
+/// Where streams may lease regions.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Offered<'a> {
-    /// In shared memory.
+    /// Whether in shared memory.
     pub(super) regions: bool,
-    /// On this device.
+    /// In the memory of this device, if any.
     pub(super) device: Option<&'a str>,
 }
 

@@ -1,9 +1,10 @@
 //! The gRPC service: the only code that sees protobuf and tonic.
 //!
-//! Read [`connections`] (how a client gets in), [`server`] and [`auth`] (how its calls do), `inbound` (how their messages do), [`decode`]
-//! (the life of a stream), `attach` (that of another rank's call), `sample` (a batch without a stream), `offers` (what a stream is offered
-//! beside its answers), `outbound` (how replies get out, and what becomes of those that nobody reads), `convert` (where wire and domain
-//! meet), `status` (errors), `shared` (what all of these need), `traces`. [`regions`] and `refusals` are the side socket.
+//! Reading order: [`connections`] (how a client gets in), [`server`] and [`auth`] (how its calls get in), `inbound`
+//! (how their messages get in), [`decode`] (the life of a stream), `attach` (the life of another rank's call), `sample`
+//! (a batch without a stream), `offers` (what a stream is offered beside its answers), `outbound` (how replies get out,
+//! and what happens to those that nobody reads), `convert` (wire types to domain types and back), `status` (errors),
+//! `shared` (what all of these need), `traces`. [`regions`] and `refusals` are the side socket.
 
 mod attach;
 pub mod auth;
@@ -63,23 +64,24 @@ pub struct Service {
     shared: Arc<Shared>,
 }
 
-/// What the server was set up with for all streams.
+/// What the server was set up with, for all streams.
 #[derive(Debug, Clone, Default)]
 pub struct ServerSetup {
-    /// Parameters that neither a sequence nor its stream gives.
+    /// Parameters for sequences when neither they nor their stream give any.
     pub defaults: SamplingParams,
-    /// The same as clients are told of them.
+    /// The same parameters as text, in the form in which clients are told of them.
     pub defaults_written: String,
-    /// Parameters that either can choose by name.
+    /// Parameters that a sequence or a stream can choose by name.
     pub presets: Presets,
-    /// Texts of tokens, for samplers that need them.
+    /// The texts of tokens, for samplers that need them.
     pub vocabulary: Option<Arc<Vocabulary>>,
-    /// Grammars over these texts.
+    /// Grammars over the vocabulary.
     pub grammars: Option<Arc<Grammars>>,
 }
 
 impl ServerSetup {
-    /// The same with texts of tokens; with grammars over them, where there are metrics of these.
+    /// Adds the texts of tokens. With `of_grammars`, which records their compilation, it also adds grammars over these
+    /// texts.
     #[must_use]
     pub fn with_vocabulary(self, vocabulary: Arc<Vocabulary>, of_grammars: Option<&Metrics>) -> Self {
         let compiled = |metrics: &Metrics| {
@@ -89,16 +91,17 @@ impl ServerSetup {
     }
 }
 
-/// What a service is given beside what every one needs.
+/// Settings of a service that have a default.
 #[derive(Debug)]
 pub struct Options {
-    /// What streams are given.
+    /// What the server was set up with, for all streams.
     pub setup: ServerSetup,
-    /// Streams that are older are asked to leave; zero is never.
+    /// Streams that are older than this are asked to leave; zero means never.
     pub max_age: Duration,
-    /// Tells clients that are cut because they answer no ping in this time from those that leave.
+    /// How long a client may take to answer a ping. It tells clients whose connections are cut for silence from clients
+    /// that leave.
     pub ping_timeout: Duration,
-    /// Offers regions to streams that want them.
+    /// Offers regions to streams that ask for them.
     pub regions: Option<RegionSide>,
     /// Records traces.
     pub tracer: Option<Tracer>,
@@ -111,12 +114,12 @@ impl Default for Options {
     }
 }
 
-/// Where workers find regions.
+/// The regions and the socket that hands them out.
 #[derive(Debug, Clone)]
 pub struct RegionSide {
-    /// All of them.
+    /// All regions of the server.
     pub regions: Arc<Regions>,
-    /// The socket that hands them out.
+    /// The path of the side socket.
     pub socket: PathBuf,
 }
 
@@ -133,25 +136,26 @@ impl Service {
         Self { shared: Arc::new(Shared::new(engine, limits, info, metrics, options)) }
     }
 
-    /// Which calls are open, of those that are watched ([`Self::add_to`]).
+    /// The open calls, of all that pass through [`Self::add_to`].
     #[must_use]
     pub fn calls(&self) -> Calls {
         self.shared.calls.clone()
     }
 
-    /// Cancel it to drain: new calls get UNAVAILABLE, open streams are asked to leave and go on.
+    /// Cancel this token to drain: new calls get UNAVAILABLE, open streams are asked to leave but go on.
     #[must_use]
     pub fn drain_token(&self) -> CancellationToken {
         self.shared.draining.clone()
     }
 
-    /// Cancel it at the end of a drain: streams that are open end, and their clients are told why.
+    /// Cancel this token at the end of a drain: streams that are still open end, and their clients are told why.
     #[must_use]
     pub fn closing_token(&self) -> CancellationToken {
         self.shared.closing.clone()
     }
 
-    /// Adds this service to what is served, with the message limit in force, and puts a watch on what comes for all of it.
+    /// Adds this service to `routes`, with the message limit in force, and puts the watch on incoming calls around all
+    /// of them.
     #[must_use]
     pub fn add_to(self, routes: Routes) -> Routes {
         let shared = Arc::clone(&self.shared);

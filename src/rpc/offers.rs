@@ -7,7 +7,8 @@ use crate::proto;
 use crate::region::TOKEN_LIFE;
 use std::sync::Arc;
 
-/// Makes the group of the stream's ranks, if it has any, which lives as long as its configuration.
+/// Makes the group of the stream's ranks, if the stream has ranks. The group lives as long as the stream's
+/// configuration.
 pub(super) fn ranks(shared: &Shared, config: &mut Config) -> Result<Option<proto::ShardOffer>, Error> {
     let Some(layout) = config.layout.take() else { return Ok(None) };
     let regions = config.invitation.as_ref().map(|invitation| Arc::clone(invitation.regions()));
@@ -20,7 +21,7 @@ pub(super) fn ranks(shared: &Shared, config: &mut Config) -> Result<Option<proto
     Ok(Some(proto::ShardOffer { token }))
 }
 
-/// Lets the stream have regions, for as long as its configuration lives.
+/// Lets the stream lease regions for as long as its configuration lives.
 pub(super) fn offer(side: &RegionSide, config: &mut Config) -> Option<proto::RegionOffer> {
     let invitation = match side.regions.invite() {
         Ok(invitation) => invitation,

@@ -9,7 +9,7 @@ use tonic_health::pb::health_client::HealthClient;
 /// Asks the server at `address`, `host:port` or `unix:PATH`, for the health of `service`.
 ///
 /// # Errors
-/// Why the answer is not SERVING, for people.
+/// Why the answer is not SERVING, as text for people.
 pub async fn check(address: &str, access: &Access, service: &str) -> Result<(), String> {
     let channel = access.endpoint(address)?.connect().await;
     let channel = channel.map_err(|error| {

@@ -1,4 +1,4 @@
-//! Why requests on the side socket are refused: code, reason and field of each error, and how it is counted.
+//! Why requests on the side socket are refused: the code, reason and field of each error, and what it is counted as.
 
 use crate::backend::device_memory::DeviceMemoryError;
 use crate::error::{Error, Reason};
@@ -7,14 +7,14 @@ use crate::proto;
 use crate::region::{DeviceError, LeaseError, LookUpError};
 use tonic::Code;
 
-/// A lease that is refused.
+/// A lease that was refused.
 pub(super) struct NotLeased {
     pub(super) error: proto::RegionError,
-    /// What it is counted as.
+    /// What the refusal is counted as.
     pub(super) counted: Lease,
 }
 
-/// The answer to `request` that there is no region for.
+/// The answer to a `request` that gets no region.
 pub(super) fn not_leased(request: &str, error: &LeaseError) -> NotLeased {
     use Code::{FailedPrecondition, InvalidArgument, ResourceExhausted};
     let invalid = Reason::InvalidField.name();
@@ -35,7 +35,7 @@ pub(super) fn not_leased(request: &str, error: &LeaseError) -> NotLeased {
 fn on_device(request: &str, error: &DeviceError) -> (Lease, Code, &'static str, &'static str) {
     use Code::{FailedPrecondition, Internal, InvalidArgument, ResourceExhausted, Unimplemented};
     let invalid = Reason::InvalidField.name();
-    // A lease says its device in a message of its own.
+    // In a lease, the device has a message of its own.
     let of = |lend: &'static str, lease: &'static str| if request == "lend" { lend } else { lease };
     match error {
         DeviceError::NoDevice => (Lease::WrongDevice, Unimplemented, "NO_DEVICE", of("uuid", "device")),
@@ -58,7 +58,7 @@ fn on_device(request: &str, error: &DeviceError) -> (Lease, Code, &'static str, 
     }
 }
 
-/// The answer to `request` that names a region which is none.
+/// The answer to a `request` that names a region which does not exist.
 pub(super) fn not_found(error: LookUpError, request: &str) -> proto::RegionError {
     let (code, reason, field) = match error {
         LookUpError::Unknown { .. } => (Code::NotFound, Reason::UnknownRegion.name(), "region_id"),
@@ -73,13 +73,13 @@ pub(super) fn unknown_token() -> proto::RegionError {
     refusal(Code::PermissionDenied, "UNKNOWN_TOKEN", "hello.token", message)
 }
 
-/// The answer to a rank that attaches what has no descriptor.
+/// The answer to a rank that attaches a region without a descriptor.
 pub(super) fn lent() -> proto::RegionError {
     let message = "is a buffer that its worker lent; the server has no descriptor of it";
     refusal(Code::FailedPrecondition, "LENT_REGION", "attach.region_id", message)
 }
 
-/// The answer to a rank that asks for more than to attach.
+/// The answer to a rank that asks for anything but to attach.
 pub(super) fn not_owner() -> proto::RegionError {
     let message = "a rank may attach regions; rank 0 leases and releases them";
     refusal(Code::PermissionDenied, "NOT_OWNER", "request", message)
@@ -90,7 +90,7 @@ pub(super) fn invalid(field: &str, message: &str) -> proto::RegionError {
     refusal(Code::InvalidArgument, Reason::InvalidField.name(), field, message)
 }
 
-/// The answer to what cannot be read, or asks for what a newer server may know.
+/// The answer to a request that cannot be read, or that asks for something only a newer server may know.
 pub(super) fn unreadable(error: &Error) -> proto::RegionError {
     let (code, field) = match error {
         Error::Unimplemented(field) => (Code::Unimplemented, field.field.as_str()),

@@ -1,8 +1,8 @@
-//! The side socket: where a worker shows its stream's token and is handed the memory of regions.
+//! The side socket, where a worker shows its stream's token and receives the memory of regions.
 //!
 //! gRPC cannot carry descriptors. A message here is its length in four bytes, little endian, and a `RegionRequest` or
 //! `RegionReply`; the descriptor of a region travels beside the reply that leases it. The connection is the lease: when
-//! it ends, for whatever reason, the stream's regions end with it.
+//! the connection ends, for whatever reason, the stream's regions end with it.
 
 use super::connections::connection::Connection;
 use super::connections::listener::{Guard, incoming};
@@ -29,18 +29,18 @@ use tokio::time::timeout;
 use tokio_stream::StreamExt;
 use tonic::Code;
 
-/// Longest request. None that makes sense is a tenth of it.
+/// Longest request. Every meaningful request is shorter than a tenth of it.
 const MOST_REQUEST_BYTES: usize = 1024;
-/// A token's message with its length: what a new connection must send before long.
+/// The message with a token, including its length. A new connection must send it before long.
 pub const OPENING_BYTES: usize = 4 + 2 + 2 + Token::BYTES;
 
-/// Whose regions a connection is about, and what it may do with them.
+/// The stream whose regions a connection is about, and what the connection may do with them.
 type Admitted = (Arc<StreamRegions>, Role);
 
-/// What a request is answered with.
+/// The answer to a request.
 struct Answer {
     reply: Reply,
-    /// Its descriptor goes beside the reply.
+    /// The region whose descriptor travels beside the reply.
     region: Option<Arc<Region>>,
 }
 
@@ -54,14 +54,14 @@ impl From<Reply> for Answer {
 #[derive(Debug, Clone)]
 struct Side {
     regions: Arc<Regions>,
-    /// Its token must be there by then.
+    /// How long a connection has to show its token.
     opening: Duration,
     metrics: Metrics,
-    /// Of regions that there is no room for, or that are asked for wrongly: a worker may ask in a loop.
+    /// Limits log lines about leases that find no room or are asked for wrongly, because a worker may ask in a loop.
     refusals: Arc<Complaints>,
 }
 
-/// Hands out regions on `listener` until the guard stops it; ends when the last connection has.
+/// Hands out regions on `listener` until the guard stops it. Ends when the last connection has ended.
 pub async fn serve(listener: UdsListener, guard: Guard, regions: Arc<Regions>, metrics: Metrics) {
     let side = Side { regions, opening: guard.timeout(), metrics, refusals: Arc::default() };
     let (mut connections, closed) = incoming(listener, guard);
@@ -75,7 +75,7 @@ pub async fn serve(listener: UdsListener, guard: Guard, regions: Arc<Regions>, m
     let _ = closed.await;
 }
 
-/// An owner's connection, with whose end, for whatever reason, the stream's regions end.
+/// The connection of a stream's owner. When it ends, for whatever reason, the stream's regions end.
 struct Tenancy(Option<Arc<StreamRegions>>);
 
 impl Tenancy {
@@ -93,7 +93,8 @@ impl Drop for Tenancy {
 impl Side {
     /// The life of one connection.
     async fn connection(self, mut connection: Connection<UnixStream>) {
-        // The guard counts as many bytes as a token needs. A longer message that never ends would wait for ever.
+        // The guard counts only as many bytes as a token needs, so a longer message that never ends would wait for ever
+        // without this timeout.
         let (stream, role) = match timeout(self.opening, self.greeting(&mut connection)).await {
             Ok(Ok(Some(admitted))) => admitted,
             Ok(Ok(None)) => return,
@@ -112,7 +113,7 @@ impl Side {
         }
     }
 
-    /// The stream that the connection has the token of; `None` if it has none, which it was told.
+    /// The stream that the connection has shown the token of; `None` if it has shown none. It has been told so then.
     async fn greeting(&self, connection: &mut Connection<UnixStream>) -> io::Result<Option<Admitted>> {
         let Some(request) = read(connection).await? else { return Ok(None) };
         let stream = match request.map(|request| request.request) {
@@ -152,7 +153,8 @@ impl Side {
                 }
                 Err(told) => {
                     self.metrics.lease(Lease::Invalid);
-                    // What a newer client asks for is told and costs no lease. Who sends what is no request may send anything.
+                    // A client newer than the server gets an error, and keeps its lease. One that sends nonsense may
+                    // send anything, so its connection ends.
                     let goes_on = told.code == i32::from(Code::Unimplemented);
                     write(connection, Reply::Error(told), None).await?;
                     if goes_on {
@@ -193,7 +195,7 @@ impl Side {
         }
     }
 
-    /// Answers what makes no region.
+    /// Answers requests that make no region.
     async fn without_making(&self, request: Request, stream: &StreamRegions, role: &Role) -> Answer {
         let reply = match (request, role) {
             (Request::Hello(_), _) => Reply::Error(refusals::invalid("hello", "comes first, and once")),
@@ -208,7 +210,7 @@ impl Side {
         reply.into()
     }
 
-    /// Makes a region. Its memory is cleared meanwhile, which takes too long for a thread that serves others.
+    /// Makes a region. Clearing its memory takes too long for a thread that serves others.
     async fn made(
         &self,
         request: &str,
@@ -246,7 +248,7 @@ impl Side {
     }
 }
 
-/// Ends a lease; of a buffer that is lent, waits until it is closed.
+/// Ends a lease. If the region is a buffer that the worker lent, waits until it is closed.
 async fn released(stream: &StreamRegions, release: proto::ReleaseRegion) -> Reply {
     let proto::ReleaseRegion { region_id, generation } = release;
     match stream.release(region_id, generation) {
@@ -260,7 +262,7 @@ async fn released(stream: &StreamRegions, release: proto::ReleaseRegion) -> Repl
     }
 }
 
-/// Resolves when a guest has to go.
+/// Resolves when a guest has to leave.
 async fn has_left(role: &Role) {
     match role {
         Role::Owner => std::future::pending().await,
@@ -268,8 +270,8 @@ async fn has_left(role: &Role) {
     }
 }
 
-/// The next request, or what is wrong with it; `None` at the end. Descriptors that come along are closed by the kernel:
-/// there is no room for them.
+/// The next request, or what is wrong with it; `None` at the end. The kernel closes descriptors that come along,
+/// because this offers no room for them.
 async fn read(
     connection: &mut Connection<UnixStream>,
 ) -> io::Result<Option<Result<RegionRequest, proto::RegionError>>> {
@@ -289,7 +291,7 @@ async fn read(
     Ok(Some(request.map(|(request, _)| request).map_err(|error| unreadable(&error))))
 }
 
-/// Sends a reply, and the region's descriptor beside its first byte.
+/// Sends a reply, with the region's descriptor beside its first byte.
 async fn write(connection: &mut Connection<UnixStream>, reply: Reply, region: Option<&Region>) -> io::Result<()> {
     let reply = RegionReply { reply: Some(reply) }.encode_to_vec();
     let mut bytes = Vec::with_capacity(4 + reply.len());

@@ -1,5 +1,5 @@
-//! One stateless batch: a stream of one step that opens a sequence for every row. Dropping the call
-//! (deadline, cancellation) drops that stream, and the engine forgets the step.
+//! One stateless batch: a stream of one step that opens a sequence for every row. Dropping the call, at its deadline or
+//! by cancellation, drops that stream, and the engine forgets the step.
 
 use super::blocking::blocking;
 use super::caller::Caller;
@@ -24,18 +24,18 @@ use tokio::sync::SemaphorePermit;
 use tokio::time::timeout_at;
 use tonic::{Response, Status};
 
-/// A call in progress; counted however it ends.
+/// A call in progress. It is counted however it ends.
 #[derive(Debug)]
 pub(super) struct Call {
     shared: Arc<Shared>,
     caller: Caller,
     started: Instant,
-    /// Of its answer, once there is one.
+    /// The code of the call's answer, once there is one.
     code: Option<tonic::Code>,
     deadline: Deadline,
-    /// Its answer, until HTTP/2 has it.
+    /// The call's answer, until HTTP/2 has taken it.
     outgoing: Outgoing,
-    /// The trace it belongs to.
+    /// The trace that the call belongs to.
     parent: Option<Context>,
     span: MaybeSpan,
 }
@@ -89,11 +89,12 @@ pub(super) async fn run(call: &mut Call, request: RawSampleRequest) -> Result<pr
     shared.admit()?;
     let patience = call.deadline.patience();
     let begun = match turn(shared, &request, received.bytes, &patience).await {
-        // It has its turn until it is begun.
+        // The call keeps its turn until `begin` is done.
         Ok(_turn) => begin(shared, &call.caller, span, request, received, &patience),
         Err(error) => Err(error),
     };
-    // What takes long cannot be left meanwhile, and its own error would not be what the client expects.
+    // A deadline may pass while long work cannot be interrupted. The client then expects DEADLINE_EXCEEDED, not the
+    // error of that work.
     let mut stream = if call.deadline.is_over() { return Err(Error::DeadlineExceeded) } else { begun? };
     let answer = stream.reply().await.ok_or(Error::EngineStopped)?;
     let finished = answer.finished;
@@ -108,8 +109,8 @@ pub(super) async fn run(call: &mut Call, request: RawSampleRequest) -> Result<pr
     Ok(response)
 }
 
-/// A turn at taking in a batch that may take long. Who waits for one has neither a thread nor a place in the queue, but counts as
-/// it did while its message was on its way.
+/// A turn at taking in a batch that takes long; `None` for a batch that does not. A call that waits for its turn has
+/// neither a thread nor a place in the queue, and keeps the same room as while its message was on its way.
 async fn turn<'s>(
     shared: &'s Shared,
     request: &proto::SampleRequest,
@@ -124,11 +125,11 @@ async fn turn<'s>(
     }
     let _waits = (shared.engine.admit_stateless()?, shared.engine.admit_message(bytes)?);
     let turn = timeout_at(patience.until().into(), shared.long_calls.acquire()).await;
-    // It never closes.
+    // The semaphore is never closed.
     turn.map(Result::ok).map_err(|_| Error::Refused(Refusal::GrammarsBusy))
 }
 
-/// Hands the batch to the engine, once there is room for it.
+/// Hands the batch to the engine, if there is room for it.
 fn begin(
     shared: &Shared,
     caller: &Caller,
@@ -146,12 +147,12 @@ fn begin(
     let (take_long, openings) = (take_long(&open, &config), shared.openings(&config, patience.clone()));
     let open = open.into_iter().enumerate();
     let open = open.map(|(at, wire)| openings.open(wire, unknown.of_opening(at)));
-    // They are opened here.
+    // The iterator is lazy: `run_stateless` builds the sequences.
     let origin = Origin { model: shared.metrics.model(&config.model), peer: Arc::clone(caller.peer()) };
     blocking(take_long, || shared.engine.run_stateless(place, step, open, origin))
 }
 
-/// The request as a step, and the rows that it opens sequences for.
+/// The request as a step, and the rows for which it opens sequences.
 fn read(
     shared: &Shared,
     mut request: proto::SampleRequest,
@@ -192,7 +193,7 @@ fn read(
     Ok((config, step, request.rows))
 }
 
-/// The logits row of each row: the one after that of the row before, unless it says another.
+/// The index of the logits row of each row: the one after the previous row's, unless the row names another.
 fn places(rows: &[proto::SampleRow]) -> impl Iterator<Item = u64> {
     rows.iter().scan(0, |next, row| {
         let place = row.row.map_or(*next, u64::from);
@@ -201,7 +202,7 @@ fn places(rows: &[proto::SampleRow]) -> impl Iterator<Item = u64> {
     })
 }
 
-/// More rows than a limit could never be taken, so there is nothing to wait for.
+/// A batch with more rows than a limit could never run, so the call fails instead of waiting.
 fn check_rows(
     rows: &[proto::SampleRow],
     logits: &LogitsBlock,

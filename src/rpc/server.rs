@@ -1,4 +1,4 @@
-//! The gRPC server over the connections of one listening socket: services, and the settings of HTTP/2.
+//! The gRPC server over the connections of one listening socket: its services and its HTTP/2 settings.
 
 use super::Service;
 use super::health::Health;
@@ -18,13 +18,13 @@ use tonic::service::Routes;
 use tonic::transport::server::Connected;
 use tonic_health::pb::health_server::HealthServer;
 
-/// Metadata of a request. Sampling needs none; a proxy may add some.
+/// Most bytes of a request's metadata. Sampling needs none; a proxy may add some.
 const MAX_HEADER_BYTES: u32 = 8 << 10;
-/// Calls of one connection beside its Decode streams: stateless ones, health, and streams about to be refused. Past
-/// this bound of HTTP/2 a call waits in the client without a word.
+/// Calls of one connection beside its Decode streams: stateless ones, health, and streams about to be refused. Beyond
+/// this HTTP/2 limit a call waits silently in the client.
 const OTHER_CALLS: usize = 100;
 
-/// Everything that is served. After `stop` nothing lasts but the calls of the sampler.
+/// All routes that are served. After `stop`, only calls of the sampler last.
 #[must_use]
 pub fn routes(service: Service, health: &Health, config: &Config, stop: &CancellationToken) -> Routes {
     let health = HealthServer::new(health.service(stop.clone()));
@@ -32,18 +32,18 @@ pub fn routes(service: Service, health: &Health, config: &Config, stop: &Cancell
     service.add_to(routes.add_service(health))
 }
 
-/// Service and method of a path, `/service/method`.
+/// The service and the method of a path `/service/method`.
 pub(super) fn split(path: &str) -> (&str, &str) {
     path.strip_prefix('/').and_then(|path| path.split_once('/')).unwrap_or_default()
 }
 
-/// What tools ask for the schema.
+/// gRPC reflection, with which tools ask for the schema.
 fn reflection(stop: &CancellationToken) -> Routes {
     let builder = || {
         tonic_reflection::server::Builder::configure()
             .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
-            // Of the details of a refusal, which tools show by it.
+            // The types of the error details, which tools decode by reflection.
             .register_encoded_file_descriptor_set(tonic_types::pb::FILE_DESCRIPTOR_SET)
     };
     // Both versions: grpcurl and many others still ask for the older one.
@@ -59,13 +59,13 @@ fn reflection(stop: &CancellationToken) -> Routes {
     }
 }
 
-/// Ends what a client asks for when the server stops: a call of reflection lasts as long as its requests.
+/// Ends a client's requests when the server stops, because a reflection call lasts as long as its requests.
 async fn asked_until(State(stop): State<CancellationToken>, request: Request, next: Next) -> Response {
     let asked = |body: Body| Body::from_stream(Until::stopped(body.into_data_stream(), &stop));
     next.run(request.map(asked)).await
 }
 
-/// Serves `routes` on `connections` until `stopped` resolves; ends when the last connection has.
+/// Serves `routes` on `connections` until `stopped` resolves. Ends when the last connection has ended.
 pub fn serve<I, C, F>(
     connections: I,
     stopped: F,
@@ -81,10 +81,10 @@ where
     let calls = config.limits.max_streams.saturating_add(OTHER_CALLS);
     let per_connection = u32::try_from(calls).unwrap_or(u32::MAX);
     let keepalive = Some(config.keepalive_interval).filter(|interval| *interval > Duration::ZERO);
-    // Fixed windows: the adaptive ones start at 64 KiB and shrink h2's budget for small frames with them.
+    // The windows are fixed: adaptive windows start at 64 KiB, and shrink h2's budget for small frames with them.
     let mut server = tonic::transport::Server::builder();
     if config.max_connection_age > Duration::ZERO {
-        // Without a grace: streams that run are a worker's sequences, and end when it closes them.
+        // There is no grace period: running streams hold a worker's sequences, and end when the worker closes them.
         server = server.max_connection_age(config.max_connection_age);
     }
     let router = server

@@ -1,4 +1,4 @@
-//! What all calls share, and what is recorded of each.
+//! What all calls share, and what is recorded of each call.
 
 use super::blocking;
 use super::caller::Caller;
@@ -35,32 +35,34 @@ pub(super) struct Shared {
     pub(super) info: BackendInfo,
     pub(super) metrics: Metrics,
     pub(super) seeds: SeedSource,
-    /// Turns at building long sequences, one for each core: what they take is counted only once they are built.
+    /// Turns at building long sequences, one for each core. Turns are needed because the memory of a sequence is
+    /// counted only once it is built.
     pub(super) building: Arc<Turns>,
-    /// Turns at taking in stateless calls that may take long.
+    /// Turns at taking in stateless calls that take long.
     pub(super) long_calls: Semaphore,
-    /// Cancelled when the server drains: it takes no new calls then.
+    /// Cancelled when a drain begins. The server takes no new calls from then on.
     pub(super) draining: CancellationToken,
-    /// Cancelled at the end of a drain: streams that are still open end then.
+    /// Cancelled at the end of a drain. Streams that are still open end then.
     pub(super) closing: CancellationToken,
     pub(super) calls: Calls,
-    /// Streams that are older are asked to leave; zero is never.
+    /// Streams that are older than this are asked to leave; zero means never.
     pub(super) max_age: Duration,
-    /// A client that has said nothing for so long and is cut then has not answered a ping.
+    /// How long a client may take to answer a ping. A client that was silent this long when its connection was cut did
+    /// not answer.
     pub(super) ping_timeout: Duration,
-    /// Where workers find shared memory, if they may have some.
+    /// Where workers find shared memory, if the server offers it.
     pub(super) region_side: Option<RegionSide>,
     pub(super) shards: Arc<Shards>,
     pub(super) tracer: Option<Tracer>,
 }
 
-/// A message that came in: what is known of it beside its fields.
+/// What is known of a received message beside its fields.
 #[derive(Debug, Clone)]
 pub(super) struct Received {
     pub(super) at: Instant,
-    /// Its encoded size.
+    /// The message's encoded size.
     pub(super) bytes: usize,
-    /// Fields in its openings and works that this server does not know.
+    /// Fields in the message's openings and works that this server does not know.
     pub(super) unknown: Unknown,
 }
 
@@ -100,13 +102,13 @@ impl Shared {
         }
     }
 
-    /// Where regions may be.
+    /// Where streams may lease regions.
     pub(super) fn offered(&self) -> Offered<'_> {
         let side = self.region_side.as_ref();
         Offered { regions: side.is_some(), device: side.and_then(|side| side.regions.device()) }
     }
 
-    /// What the sequences of one message are opened with, which has so much patience left.
+    /// The means to open the sequences of one message, whose grammars may wait as long as `patience` says.
     pub(super) fn openings<'m>(&'m self, config: &'m Config, patience: Patience) -> Openings<'m> {
         Openings { config, seeds: &self.seeds, building: &self.building, patience }
     }
@@ -115,13 +117,14 @@ impl Shared {
         if self.draining.is_cancelled() { Err(Error::Draining) } else { Ok(()) }
     }
 
-    /// Whether a stream is asked to leave: from about when its connection hears GOAWAY, which says nothing to open streams.
+    /// Whether a stream is asked to leave. This begins about when its connection gets GOAWAY, because GOAWAY says
+    /// nothing to open streams.
     pub(super) fn asks_to_leave(&self, started: Instant) -> bool {
         let is_old = !self.max_age.is_zero() && started.elapsed() >= self.max_age;
         is_old || self.draining.is_cancelled()
     }
 
-    /// Counts an error that refuses a call or ends it, and gives its status.
+    /// Counts an error that refuses or ends a call, and returns its status.
     pub(super) fn refuse(&self, error: &Error, caller: &Caller) -> Status {
         self.metrics.refused(error.reason());
         let status = status::from_error(error);
@@ -129,12 +132,13 @@ impl Shared {
         status
     }
 
-    /// The same answers, which end when they are not taken in time, or the server does not wait for them any more.
+    /// The same answers under a watch: they end when the client does not take them in time, or when the server no
+    /// longer waits for them.
     pub(super) fn watched<S: Answers>(&self, answers: S) -> Replies<S> {
         Replies::new(answers, self.limits.reply_timeout, &self.closing)
     }
 
-    /// Takes note of a message of Decode, Attach or Sample that came in.
+    /// Records a message of Decode, Attach or Sample that came in.
     pub(super) fn received(&self, message: &impl Message, unknown: Unknown) -> Received {
         let bytes = message.encoded_len();
         self.metrics.request_bytes.record(bytes as f64);

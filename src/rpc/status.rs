@@ -1,4 +1,4 @@
-//! Each error's gRPC status, in this one place.
+//! The gRPC status of each error, defined in this one place.
 
 use crate::error::{Error, Refusal};
 use crate::params::FieldError;
@@ -8,12 +8,12 @@ use tonic::metadata::MetadataValue;
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 
-/// Domain of `google.rpc.ErrorInfo`.
+/// The domain of `google.rpc.ErrorInfo`.
 const DOMAIN: &str = "croupier";
-/// How messages may be encoded.
+/// The metadata key for the encodings that messages may have.
 const ACCEPTED: &str = "grpc-accept-encoding";
 
-/// The status of an error, with its details: the field at fault, the reason, when to try again.
+/// The status of an error, with its details: the field at fault, the reason, and when to try again.
 pub(super) fn from_error(error: &Error) -> Status {
     let (code, field, retry) = match error {
         Error::Invalid(field) => (Code::InvalidArgument, Some(field), None),
@@ -42,7 +42,7 @@ pub(super) fn from_error(error: &Error) -> Status {
     }
     let mut status = Status::with_error_details(code, error.to_string(), details);
     if *error == Error::Compressed {
-        // What gRPC's libraries look for in its place.
+        // gRPC libraries look for the accepted encodings here.
         status.metadata_mut().insert(ACCEPTED, MetadataValue::from_static("identity"));
     }
     status

@@ -1,4 +1,4 @@
-//! Where calls and steps meet traces.
+//! Records calls and steps in traces.
 
 use super::{Received, Shared, status};
 use crate::engine::step::{Done, Step, StepReply};
@@ -9,10 +9,10 @@ use std::time::Instant;
 use tonic::Code;
 use tonic::metadata::{AsciiMetadataValue, MetadataMap};
 
-/// The header of W3C Trace Context.
+/// The header name of W3C Trace Context.
 pub(super) const TRACEPARENT: &str = "traceparent";
 
-/// A span that is not over, if it is recorded.
+/// An open span, if the call or step is recorded.
 pub(super) type MaybeSpan = Option<Box<OpenSpan>>;
 
 impl Shared {
@@ -39,7 +39,7 @@ impl Shared {
         self.end(span, || SpanEnd { at, code: code.map(status::code_name), reason: None });
     }
 
-    /// Ends the span of a step or call that was refused or is wrong. `ends_call`: the whole call ends with that.
+    /// Ends the span of a step or call that was refused or is wrong. `ends_call` says that the whole call ends with it.
     pub(super) fn end_refused(&self, span: MaybeSpan, error: &Error, ends_call: bool) {
         self.end(span, || {
             let code = ends_call.then(|| status::code_name(status::from_error(error).code()));
@@ -47,7 +47,7 @@ impl Shared {
         });
     }
 
-    /// Ends the span of a step or call without an answer: its worker left, or its deadline passed.
+    /// Ends the span of a step or call without an answer, because its worker left or its deadline passed.
     pub(super) fn end_left(&self, span: MaybeSpan, code: Code) {
         let name = status::code_name(code);
         self.end(span, || SpanEnd { at: Instant::now(), code: Some(name), reason: Some(name) });
@@ -65,26 +65,26 @@ fn of_message(mut span: MaybeSpan, received: &Received) -> MaybeSpan {
     span
 }
 
-/// Tells a span, if there is one, something about its step.
+/// Adds facts to a span, if there is one.
 pub(super) fn tell(span: &mut MaybeSpan, told: impl FnOnce(&mut Facts)) {
     if let Some(span) = span {
         told(&mut span.facts);
     }
 }
 
-/// Tells which step it is.
+/// Adds which step it is.
 pub(super) fn named(facts: &mut Facts, model: &str, step_id: u64) {
     facts.model = model.to_owned();
     facts.step_id = step_id;
 }
 
-/// Tells of what a step asks for.
+/// Adds what a step asks for.
 pub(super) fn asked(facts: &mut Facts, step: &Step) {
     facts.rows = step.rows();
     facts.data_path = Some(step.logits.data_path());
 }
 
-/// Tells of what came of it, and when the backend was at it.
+/// Adds the results of a step, and when the backend worked on it.
 pub(super) fn answered(facts: &mut Facts, reply: &StepReply) {
     facts.tokens = reply.work.iter().flatten().map(Done::tokens).sum();
     let drafts = reply.work.iter().flatten().filter_map(Done::drafts);
