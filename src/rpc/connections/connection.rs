@@ -1,4 +1,4 @@
-//! A connection that was accepted: its place within the limits, what it has to begin with and until when, and its end.
+//! An accepted connection: its place within the limits, the bytes it must begin with and by when, and its end.
 
 use super::listener::Guard;
 use crate::complaints::Complaints;
@@ -18,7 +18,7 @@ use tokio::time::{Sleep, sleep};
 use tokio_util::sync::WaitForCancellationFutureOwned;
 use tonic::transport::server::Connected;
 
-/// How TLS begins.
+/// The first byte of a TLS connection.
 const TLS_HANDSHAKE: u8 = 0x16;
 
 /// A connection's place within the limit; dropping it gives the place back.
@@ -26,7 +26,7 @@ const TLS_HANDSHAKE: u8 = 0x16;
 pub(super) struct ConnectionPermit {
     open: Gauge,
     _permit: OwnedSemaphorePermit,
-    /// Among those of its transport, where these have fewer places.
+    /// The connection's place among those of its transport, if the transport has fewer places.
     _share: Option<OwnedSemaphorePermit>,
 }
 
@@ -47,7 +47,7 @@ impl Drop for ConnectionPermit {
 #[derive(Debug)]
 pub struct Connection<T> {
     io: T,
-    /// Until enough bytes have come.
+    /// Present until enough bytes have come.
     opening: Option<Opening>,
     kill: Pin<Box<WaitForCancellationFutureOwned>>,
     caller: Caller,
@@ -89,7 +89,7 @@ impl<T> Connection<T> {
         &self.io
     }
 
-    /// An error once the connection has to end; otherwise the task is woken when it has to.
+    /// Returns an error once the connection has to end. Until then, the task is woken when that moment comes.
     fn check(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         if self.kill.as_mut().poll(cx).is_ready() {
             return Err(io::Error::new(io::ErrorKind::ConnectionAborted, "the server stops"));
@@ -99,7 +99,7 @@ impl<T> Connection<T> {
 }
 
 impl Opening {
-    /// Tells of a client that speaks something else; whoever reads this ends the connection then.
+    /// Reports a client that speaks another protocol. The reader of these bytes then ends the connection.
     fn hear(&mut self, said: &[u8]) {
         let length = said.len().min(self.preface.len());
         let (expected, rest) = self.preface.split_at(length);
@@ -107,7 +107,7 @@ impl Opening {
         if expected == &said[..length] {
             return;
         }
-        // Once for a connection.
+        // Clears the expected bytes, so that a connection is reported once.
         self.preface = &[];
         self.metrics.refused(Reason::WrongProtocol);
         if let Some(more) = self.complaints.next(Instant::now()) {
@@ -149,7 +149,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for Connection<T> {
 
 impl<T: AsyncWrite + Unpin> AsyncWrite for Connection<T> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        // Also here: a client that does not read keeps the connection's task in its writes.
+        // Writes check too, because a client that does not read keeps the connection's task in its writes.
         self.check(cx)?;
         Pin::new(&mut self.io).poll_write(cx, buf)
     }

@@ -1,5 +1,5 @@
-//! TLS on connections that were accepted. Each handshake is a task of its own with a time limit of its own, so a client
-//! that stops in the middle holds up nobody and keeps its place no longer than that.
+//! TLS on accepted connections. Each handshake is a task of its own with a time limit of its own. So a client that
+//! stops in the middle holds up nobody, and keeps its place no longer than that limit.
 
 use super::connection::{Connection, ConnectionPermit};
 use super::listener::{Accept, Guard, accept_each};
@@ -17,23 +17,23 @@ use tokio_rustls::rustls::Error;
 use tokio_rustls::server::TlsStream;
 use tokio_stream::wrappers::ReceiverStream;
 
-/// How TLS is spoken.
+/// The TLS settings of a listener.
 #[derive(Debug, Clone)]
 pub struct Handshake {
-    /// What new connections meet. Those there keep what they met.
+    /// The configuration for new connections. Open connections keep the one they began with.
     pub tls: Arc<Reloaded<ServerTls>>,
-    /// A handshake must be over by then.
+    /// How long a handshake may take.
     pub timeout: Duration,
 }
 
 type Opened<T> = io::Result<Connection<TlsStream<T>>>;
 
-/// Connections of `listener` after their handshakes, until the guard stops it; then the socket is closed.
+/// The connections of `listener` after their handshakes, until the guard stops it. Then the socket is closed.
 pub fn incoming<L: Accept + Sync>(listener: L, guard: Guard, handshake: Handshake) -> ReceiverStream<Opened<L::Io>> {
     let (sender, receiver) = mpsc::channel(1);
     let (each, opened) = (guard.clone(), sender.clone());
     tokio::spawn(accept_each(listener, guard, sender, move |io, place| {
-        // As many of these as there are places.
+        // The number of these tasks is bounded by the number of places.
         tokio::spawn(open(io, place, each.clone(), handshake.clone(), opened.clone()));
         std::future::ready(())
     }));
@@ -53,7 +53,7 @@ where
     };
     let reason = match shaken {
         Ok(Ok(stream)) if stream.get_ref().1.alpn_protocol() == Some(H2) => {
-            // Its time limit for the preface begins now.
+            // The time limit for the HTTP/2 preface begins now.
             let _ = opened.send(Ok(Connection::new(stream, place, &guard))).await;
             return;
         }
@@ -73,7 +73,7 @@ where
     guard.metrics().refused(reason);
 }
 
-/// What went wrong, as far as it tells whose mistake it is.
+/// What went wrong, as precisely as it helps to tell whose mistake it is.
 fn reason(error: &io::Error) -> Reason {
     match error.get_ref().and_then(|error| error.downcast_ref::<Error>()) {
         Some(Error::NoCertificatesPresented) => Reason::TlsNoCertificate,

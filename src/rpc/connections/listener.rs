@@ -1,7 +1,7 @@
-//! Accepting connections: at most so many, none that stays silent, and no error that ends it.
+//! Accepts connections: at most a fixed number, none that stays silent, and no error ends the accepting.
 //!
 //! hyper has no limit on connections and no time limit on the HTTP/2 preface, and its graceful shutdown waits for ever
-//! for a client that never sends one; keepalive only begins after it. So each connection is wrapped here.
+//! for a client that never sends one; keepalive only begins after it. So this module wraps each connection.
 
 use super::connection::{Connection, ConnectionPermit};
 use super::spare::Spare;
@@ -26,9 +26,10 @@ use tokio::time::sleep;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
-/// What every client of HTTP/2 says first.
+/// The bytes that every HTTP/2 client sends first.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// Running out of descriptors lasts until one is closed: without a pause the loop would burn a core meanwhile.
+/// Pause after a failed accept. The lack of descriptors lasts until one is closed, and a loop without a pause would
+/// burn a core meanwhile.
 const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(50);
 
 /// What a listening socket must do.
@@ -45,7 +46,8 @@ impl Accept for TcpListener {
 
     async fn accept(&self) -> io::Result<TcpStream> {
         let (stream, _) = Self::accept(self).await?;
-        // Replies are small and waited for. Without it they would still arrive, later.
+        // Replies are small and workers wait for them. A failure may be ignored: replies would arrive all the same,
+        // only later.
         let _ = stream.set_nodelay(true);
         Ok(stream)
     }
@@ -59,7 +61,7 @@ impl Accept for UdsListener {
     }
 }
 
-/// Takes sockets. Errors are counted and survived.
+/// Accepts sockets. Errors are counted, and accepting goes on.
 #[derive(Debug, Clone)]
 pub struct Acceptor {
     metrics: Metrics,
@@ -68,13 +70,13 @@ pub struct Acceptor {
 }
 
 impl Acceptor {
-    /// Counts in `metrics`.
+    /// Counts errors in `metrics`.
     #[must_use]
     pub fn new(metrics: Metrics) -> Self {
         Self { metrics, complaints: Arc::default(), spare: None }
     }
 
-    /// The same, which gives up a descriptor for a socket where there is no other.
+    /// The same, which gives up the spare descriptor for a socket when no other descriptor is free.
     #[must_use]
     pub fn with(self, spare: Spare) -> Self {
         Self { spare: Some(spare), ..self }
@@ -88,7 +90,7 @@ impl Acceptor {
                 Err(error) => {
                     self.metrics.accept_errors.increment(1);
                     if let Some(spare) = self.spare.as_ref().filter(|_| is_lack(&error)) {
-                        // Without a descriptor the system does not say whether anybody is there.
+                        // Without a free descriptor the system does not say whether a client is waiting.
                         match in_place_of(spare, listener).await {
                             Some(Poll::Ready(Ok(io))) => return io,
                             Some(Poll::Pending) => {
@@ -107,7 +109,8 @@ impl Acceptor {
         }
     }
 
-    /// A socket, with any descriptor but one that the process's spare one waits for: that is another acceptor's.
+    /// Accepts a socket, but leaves alone the descriptor that the process's spare one waits for: that is for another
+    /// acceptor.
     async fn accepted<L: Accept>(&self, listener: &L) -> io::Result<L::Io> {
         let mut accepted = pin!(listener.accept());
         let poll = |cx: &mut Context<'_>| match &self.spare {
@@ -120,30 +123,30 @@ impl Acceptor {
     }
 }
 
-/// What connections are held to.
+/// The limits that connections must keep.
 #[derive(Debug, Clone)]
 pub struct Guard {
     permits: Arc<Semaphore>,
-    /// How many of these its transport may have, where that is fewer.
+    /// The places of this transport, if it has fewer than all transports together.
     share: Option<Arc<Semaphore>>,
-    /// Bytes that must have come within `timeout`.
+    /// How many bytes must have come within `timeout`.
     pub(super) opening_bytes: usize,
-    /// What they begin with, where that is known.
+    /// The bytes that connections begin with, if these are known.
     pub(super) preface: &'static [u8],
     pub(super) timeout: Duration,
-    /// Ends accepting, and connections that are still opening.
+    /// Cancelled: no more connections are accepted, and those that are still opening end.
     pub(super) stop: CancellationToken,
-    /// Ends every connection.
+    /// Cancelled: every connection ends.
     pub(super) kill: CancellationToken,
     open: Gauge,
     pub(super) metrics: Metrics,
     acceptor: Acceptor,
-    /// Of clients that speak something else.
+    /// Limits log lines about clients that speak another protocol.
     pub(super) strangers: Arc<Complaints>,
 }
 
 impl Guard {
-    /// For gRPC: the HTTP/2 preface must come within `timeout`. Clones share `permits` and so the limit.
+    /// A guard for gRPC: the HTTP/2 preface must come within `timeout`. Clones share `permits` and so the limit.
     #[must_use]
     pub fn grpc(
         permits: Arc<Semaphore>,
@@ -173,7 +176,7 @@ impl Guard {
         Self { opening_bytes, preface: &[], ..self }
     }
 
-    /// The same guard, with so few places among those of all transports.
+    /// The same guard, which admits at most `places` of the connections of all transports.
     #[must_use]
     pub fn at_most(self, places: usize) -> Self {
         Self { share: Some(Arc::new(Semaphore::new(places))), ..self }
@@ -191,23 +194,23 @@ impl Guard {
         Self { open: self.metrics.connections(transport).clone(), ..self.clone() }
     }
 
-    /// Resolves when no more connections are taken.
+    /// Resolves when no more connections are accepted.
     pub fn stopped(&self) -> WaitForCancellationFutureOwned {
         self.stop.clone().cancelled_owned()
     }
 
-    /// Where its refusals are counted.
+    /// Where refusals are counted.
     pub(super) fn metrics(&self) -> &Metrics {
         &self.metrics
     }
 
-    /// The next socket within the limit; what is over it is closed.
+    /// The next socket within the limit. Sockets beyond the limit are closed.
     async fn admit<L: Accept>(&self, listener: &L) -> (L::Io, ConnectionPermit) {
         loop {
             let io = self.acceptor.next(listener).await;
             match self.take_place() {
                 Ok(place) => return (io, place),
-                // Closing at once tells the client more than a connection that nobody answers.
+                // A connection closed at once tells the client more than one that nobody answers.
                 Err(_) => self.metrics.refused(Reason::TooManyConnections),
             }
         }
@@ -221,10 +224,10 @@ impl Guard {
     }
 }
 
-/// What `incoming` gives: connections, and what is over once the socket is closed and its file gone.
+/// What [`incoming`] returns: the connections, and a task that ends once the socket is closed and its file is gone.
 pub type Incoming<T> = (ReceiverStream<io::Result<Connection<T>>>, JoinHandle<()>);
 
-/// Connections of `listener` until the guard stops it, or nobody takes them; then the socket is closed.
+/// The connections of `listener`, until the guard stops it or nobody takes them. Then the socket is closed.
 pub fn incoming<L: Accept + Sync>(listener: L, guard: Guard) -> Incoming<L::Io> {
     let (sender, receiver) = mpsc::channel(1);
     let (opened, each) = (sender.clone(), guard.clone());
@@ -235,7 +238,7 @@ pub fn incoming<L: Accept + Sync>(listener: L, guard: Guard) -> Incoming<L::Io> 
     (ReceiverStream::new(receiver), closed)
 }
 
-/// Gives every socket of `listener` to `each`, until the guard stops it or nobody takes what comes of it.
+/// Passes every socket of `listener` to `each`, until the guard stops it or the receiver of `taken` is gone.
 pub(super) async fn accept_each<L: Accept, T, F: Future<Output = ()>>(
     listener: L,
     guard: Guard,
@@ -253,13 +256,13 @@ pub(super) async fn accept_each<L: Accept, T, F: Future<Output = ()>>(
     }
 }
 
-/// What comes of accepting with the descriptor of `spare`, without waiting; `None` where that is given up already.
+/// Accepts with the descriptor of `spare`, without waiting; `None` if that descriptor is already given up.
 async fn in_place_of<L: Accept>(spare: &Spare, listener: &L) -> Option<Poll<io::Result<L::Io>>> {
     let mut accepted = pin!(listener.accept());
     poll_fn(|cx| Poll::Ready(spare.in_its_place(|| accepted.as_mut().poll(cx)))).await
 }
 
-/// Whether there is no descriptor left.
+/// Whether the error means that no descriptor is left.
 fn is_lack(error: &io::Error) -> bool {
     let is_full = |error| [Errno::MFILE, Errno::NFILE].contains(&error);
     Errno::from_io_error(error).is_some_and(is_full)
@@ -316,7 +319,7 @@ mod tests {
         assert_eq!(guard.permits.available_permits(), 1);
     }
 
-    /// Without descriptors, and without memory for a socket where there is one.
+    /// A listener without descriptors; where there is one, it has no memory for a socket.
     struct Hopeless(AtomicUsize);
 
     impl Accept for Hopeless {

@@ -1,4 +1,5 @@
-//! Connections, before there is a call: read [`listener`], `connection`, [`handshake`]. [`uds`] is the file of the Unix socket.
+//! Connections before their calls. Read [`listener`], `connection`, [`handshake`]; [`uds`] is the file of the Unix
+//! socket.
 
 pub(super) mod connection;
 pub mod handshake;

@@ -1,22 +1,23 @@
-//! A descriptor that is kept for one connection more, where the process has no other left.
+//! A spare descriptor, kept for one more connection when the process has no other left.
 //!
-//! It is closed for that connection, and opened again behind it. Whoever else waits for a descriptor must not get it in between: there
-//! would be none for the next one.
+//! The spare is closed to free a descriptor for that connection, and opened again after the connection is closed.
+//! Nobody else may get the descriptor in between, or there would be none for the next connection.
 
 use crate::locks::lock;
 use std::fs::File;
 use std::sync::{Arc, Mutex, OnceLock};
 
-/// Kept until it is given up. Who took a connection for it takes it [back](Self::keep) when that is closed.
+/// The descriptor, until it is given up. Whoever took a connection in its place [takes it back](Self::keep) when the
+/// connection is closed.
 #[derive(Debug, Clone)]
 pub struct Spare(Arc<Mutex<Option<File>>>);
 
-/// Takes the descriptor back when it is dropped: behind the connection's own.
+/// Takes the descriptor back when dropped. It must be dropped after the connection, which frees the descriptor.
 #[derive(Debug)]
 pub struct Behind(Spare);
 
 impl Spare {
-    /// With a descriptor, if there is one.
+    /// A spare with a descriptor, if there is one.
     #[must_use]
     pub fn new() -> Self {
         let spare = Self(Arc::default());
@@ -24,20 +25,21 @@ impl Spare {
         spare
     }
 
-    /// The one that a server's listeners know of.
+    /// The spare that all listeners of the process know.
     #[must_use]
     pub fn of_process() -> Self {
         OF_PROCESS.get_or_init(Self::new).clone()
     }
 
-    /// What `take` does with the descriptor that this one was; `None` if it is given up already.
+    /// Gives up the descriptor and runs `take`, which can use it; `None` if it was already given up.
     pub(super) fn in_its_place<R>(&self, take: impl FnOnce() -> R) -> Option<R> {
         let mut held = lock(&self.0);
         held.take()?;
         Some(take())
     }
 
-    /// What `take` does with any other descriptor; `None` where the process's own is given up: the next free one is for that.
+    /// Runs `take`, which may use any other descriptor; `None` while the process's spare one is given up and none is
+    /// free, because the next free descriptor is for the spare.
     pub(super) fn beside<R>(take: impl FnOnce() -> R) -> Option<R> {
         let Some(Self(spare)) = OF_PROCESS.get() else { return Some(take()) };
         let mut held = lock(spare);
@@ -45,12 +47,12 @@ impl Spare {
         held.is_some().then(take)
     }
 
-    /// Opens one, unless it is there. It may fail as long as there is none.
+    /// Opens a descriptor, unless the spare has one. This fails while none is free.
     pub(super) fn keep(&self) {
         open(&mut lock(&self.0));
     }
 
-    /// For a connection, to be dropped behind it.
+    /// A handle for a connection, to be dropped after the connection.
     #[must_use]
     pub fn behind(&self) -> Behind {
         Behind(self.clone())

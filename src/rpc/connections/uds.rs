@@ -1,4 +1,5 @@
-//! The Unix socket: its file, its mode, what an earlier server left behind, and a file that is removed under a server.
+//! The Unix socket: its file and mode, files that an earlier server left behind, and files removed while the server
+//! runs.
 
 use crate::complaints::Complaints;
 use crate::locks::lock;
@@ -14,22 +15,22 @@ use std::time::{Duration, Instant};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::time::sleep;
 
-/// The owner and its group may connect: workers share a group, not a user.
+/// The socket file's mode: its owner and its group may connect, because workers share a group and not a user.
 const MODE: u32 = 0o660;
 
-/// Connections that wait to be accepted; tokio's own number.
+/// How many connections may wait to be accepted; tokio uses the same number.
 const BACKLOG: i32 = 1024;
-/// How long a server waits for the lock of a folder when it starts. Nobody needs it for as long.
+/// How long a starting server waits for the lock of a folder. Nobody holds it that long in normal use.
 const FOLDER_LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How often a listener looks whether its file is still there. Whoever clears a folder closes no socket, but no client finds the server
-/// any more.
+/// How often a listener checks that its file is still there. Clearing a folder closes no socket, but afterwards no
+/// client finds the server.
 const FILE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Files of the sockets that this process listens on.
+/// The files of the sockets that this process listens on.
 static OWN_FILES: Mutex<Vec<SocketFile>> = Mutex::new(Vec::new());
 
-/// The file of a socket: where it is, and its device and inode, so that only the own file is removed.
+/// The file of a socket: its path, and its device and inode, so that a server removes only its own file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct SocketFile {
     path: PathBuf,
@@ -37,8 +38,8 @@ struct SocketFile {
 }
 
 impl SocketFile {
-    /// Removes it, unless a successor has put its own socket there meanwhile. It does not wait for a lock of the folder that somebody
-    /// else has: this may be a thread of the runtime, which has other connections.
+    /// Removes the file, unless a successor has put its own socket there meanwhile. Does not wait for a folder lock
+    /// that somebody else holds: this may be a runtime thread, which has other connections to serve.
     fn remove(&self) {
         let _lock = lock_folder(&self.path, Duration::ZERO);
         if identity(&self.path).is_ok_and(|identity| identity == self.identity) {
@@ -46,7 +47,7 @@ impl SocketFile {
         }
     }
 
-    /// Takes it off the list of this process's files.
+    /// Takes the file off the list of this process's files.
     fn forget(&self) {
         lock(&OWN_FILES).retain(|own| own != self);
     }
@@ -58,17 +59,17 @@ pub fn remove_own_files() {
     own.iter().for_each(SocketFile::remove);
 }
 
-/// A listening Unix socket whose file goes with it, and comes back if somebody removes it.
+/// A listening Unix socket. Its file is removed with it, and put back if somebody else removes it.
 #[derive(Debug)]
 pub struct UdsListener {
     given: PathBuf,
-    /// How a client finds it from any folder; `None` where so long a path is too long for a socket.
+    /// A path by which clients find the socket from any folder; `None` if that path is too long for a socket.
     absolute: Option<PathBuf>,
     bound: Mutex<Bound>,
     complaints: Complaints,
 }
 
-/// The socket that it listens on now, and its file.
+/// The socket that the listener uses now, and its file.
 #[derive(Debug, Clone)]
 struct Bound {
     listener: Arc<UnixListener>,
@@ -76,17 +77,17 @@ struct Bound {
 }
 
 impl UdsListener {
-    /// Listens at `path`. The file of a server that is gone is replaced, that of a live one is not.
+    /// Listens at `path`. Replaces the file of a server that is gone, but not the file of a live one.
     ///
     /// # Errors
-    /// When a server listens there, something else has the name, or the system refuses.
+    /// When a live server listens at `path`, the path belongs to something else, or the system refuses.
     pub fn bind(path: &Path) -> io::Result<Self> {
         let bound = Bound::bind(path, FOLDER_LOCK_TIMEOUT)?;
         let absolute = Some(bound.file.path.clone()).filter(|path| SocketAddrUnix::new(path).is_ok());
         Ok(Self { given: path.to_owned(), absolute, bound: Mutex::new(bound), complaints: Complaints::default() })
     }
 
-    /// Its file.
+    /// The socket's file.
     #[must_use]
     pub fn path(&self) -> &Path {
         self.absolute.as_ref().unwrap_or(&self.given)
@@ -106,7 +107,8 @@ impl UdsListener {
         }
     }
 
-    /// Listens anew where the file is gone, or is that of a server that is gone. What else took its place stays.
+    /// Listens anew if the file is missing or belongs to a server that is gone. Anything else that took its place
+    /// stays.
     fn restore_file(&self) {
         let file = lock(&self.bound).file.clone();
         let found = identity(&file.path);
@@ -114,7 +116,8 @@ impl UdsListener {
             return;
         }
         let complaint = self.complaints.next(Instant::now());
-        // A server that starts has bound its file, and does not listen yet, while it has the lock. Whether one listens is asked seldom.
+        // A starting server has bound its file but does not listen yet while it holds the lock. Whether a server
+        // listens is checked only when a complaint is due, because that is seldom enough.
         let _lock = match lock_folder(&self.given, Duration::ZERO) {
             None if found.is_ok() => return,
             _ if found.is_ok() && complaint.is_none() => return,
@@ -137,9 +140,10 @@ impl UdsListener {
 }
 
 impl Bound {
-    /// Listens at `path`; waits at most for so long for who else changes the folder.
+    /// Listens at `path`. Waits at most `longest` for others who change the folder.
     fn bind(path: &Path, longest: Duration) -> io::Result<Self> {
-        // Of two servers that start at once, the second would take the first's socket for a stale one until it listens.
+        // If two servers start at once, the second would take the first's socket for a stale one until the first
+        // listens.
         let _lock = lock_folder(path, longest);
         remove_stale(path)?;
         let socket = socket()?;
@@ -148,7 +152,8 @@ impl Bound {
     }
 
     fn listen(socket: OwnedFd, path: &Path) -> io::Result<Self> {
-        // Before it listens: who is let in by the umask alone could connect meanwhile.
+        // The mode is set before the socket listens; otherwise clients that only the umask lets in could connect
+        // meanwhile.
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(MODE))?;
         net::listen(&socket, BACKLOG)?;
         let listener = Arc::new(UnixListener::from_std(socket.into())?);
@@ -166,8 +171,8 @@ impl Drop for UdsListener {
     }
 }
 
-/// A lock that servers take before they look at what lies in a folder and change it. `None` where there are no such locks, or somebody
-/// else keeps it for so long: a server has to start and to end all the same.
+/// Takes the lock that servers hold while they check and change what lies in a folder. `None` if the file system has no
+/// such locks, or somebody else keeps the lock for `longest`: a server must be able to start and end all the same.
 fn lock_folder(path: &Path, longest: Duration) -> Option<OwnedFd> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -202,10 +207,10 @@ fn remove_stale(path: &Path) -> io::Result<()> {
     if !meta.file_type().is_socket() {
         return Err(io::Error::new(ErrorKind::AlreadyExists, "the file exists and is not a socket; remove it"));
     }
-    // Only connecting tells whether somebody listens: the file outlives a server that was killed.
+    // Only connecting shows whether a server listens, because the file of a killed server remains.
     match connect(path) {
         Err(Errno::CONNREFUSED) => std::fs::remove_file(path),
-        // A server that stands still has no room for one more. It is there all the same, and waiting for it would take for ever.
+        // The backlog of a stalled server is full. That server still exists, and waiting for it could take for ever.
         Ok(()) | Err(Errno::AGAIN) => {
             Err(io::Error::new(ErrorKind::AddrInUse, "another server listens on this socket"))
         }
@@ -276,7 +281,7 @@ mod tests {
             std::os::unix::net::UnixListener::bind(path).map(std::mem::forget).expect("a socket");
         };
         assert_eq!(instead("live", &live), (false, true));
-        // One that starts: it does not listen yet.
+        // A server that is starting and does not listen yet.
         let starts = |path: &Path| {
             dead(path);
             std::mem::forget(lock_folder(path, FOLDER_LOCK_TIMEOUT));
@@ -284,7 +289,7 @@ mod tests {
         assert_eq!(instead("starts", &starts), (false, true));
     }
 
-    /// All find the socket of a server that was killed.
+    /// All servers find the socket of a server that was killed.
     #[tokio::test]
     async fn of_servers_that_start_at_once_one_has_the_socket() {
         let dir = tempfile::tempdir().expect("a folder");
@@ -317,7 +322,7 @@ mod tests {
         std::fs::remove_file(&paths[1]).expect("it is there");
         let _successor = std::os::unix::net::UnixListener::bind(&paths[1]).expect("nobody has it");
         drop(closed);
-        // Those of this test alone: others listen in the same process.
+        // Only the files of this test: other listeners live in the same process.
         let own: Vec<SocketFile> =
             lock(&OWN_FILES).iter().filter(|own| own.path.starts_with(dir.path())).cloned().collect();
         assert_eq!(own, [mine.bound().file, taken.bound().file]);
@@ -336,7 +341,7 @@ mod tests {
         assert!(relative.is_relative() && listener.path().is_absolute());
         assert_eq!(identity(listener.path()).ok(), identity(&path).ok());
 
-        // Where the absolute path is too long for a socket, that which was given is told, and bound again.
+        // If the absolute path is too long for a socket, the given path is reported and bound again.
         let here = std::env::current_dir().expect("a folder");
         let detour = Path::new("..").join(here.file_name().expect("a name"));
         let is_socket = |path: &Path| SocketAddrUnix::new(path).is_ok();

@@ -1,4 +1,4 @@
-//! The configuration of a stream: checked once, in force for all of its steps.
+//! The configuration of a stream: checked once, and in force for all of its steps.
 
 use super::params::{known_values, merged, unknown_value, with_lists};
 use super::rules_cache::RulesCache;
@@ -19,9 +19,9 @@ use crate::sequence::OpenError;
 use crate::sequence::rules::Rules;
 use std::sync::Arc;
 
-/// Where a stream's parameters stand.
+/// The field that holds a stream's default parameters.
 const DEFAULTS: &str = "default_params";
-/// Model label of a stream that gives none.
+/// The model label of a stream that names no model.
 const DEFAULT_MODEL: &str = "default";
 
 /// A stream's configuration.
@@ -30,28 +30,29 @@ pub(in crate::rpc) struct Config {
     pub(in crate::rpc) model: String,
     pub(super) vocab_size: u32,
     pub(super) dtype: Dtype,
-    /// The defaults, prepared: shared by all sequences that give no parameters of their own, and the base of
-    /// those that do.
+    /// The default parameters, prepared. All sequences without parameters of their own share them, and the others build
+    /// on them.
     pub(super) rules: Arc<Rules>,
-    /// The rules of sequences that give some.
+    /// Rules that sequences with parameters of their own may share.
     pub(super) rules_cache: RulesCache,
     pub(super) limits: Arc<Limits>,
-    /// What the server gives: its presets, its vocabulary.
+    /// The server's part: its presets and its vocabulary.
     pub(super) setup: Arc<ServerSetup>,
     /// Room for what is remembered of sequences.
     pub(super) state: Arc<Counter>,
     /// Whether the server has regions at all.
     pub(in crate::rpc) has_regions: bool,
-    /// The stream's right to regions; they go with it.
+    /// The stream's right to regions. The regions end when it is dropped.
     pub(in crate::rpc) invitation: Option<Invitation>,
-    /// Which columns each rank has, where rows are not whole.
+    /// Which columns each rank has, if rows come in columns.
     pub(in crate::rpc) layout: Option<Layout>,
-    /// The group of these ranks; it goes with it.
+    /// The group of these ranks. The group ends when this is dropped.
     pub(in crate::rpc) ranks: Option<Owner>,
 }
 
 impl Config {
-    /// Which limit this many rows of one message exceed, of so many bytes together: its name and what may be done about it.
+    /// The limit that these rows of one message exceed, if any: its name and value. Together, the rows have `bytes`
+    /// bytes.
     pub(in crate::rpc) fn exceeded_by(&self, rows: usize, bytes: usize) -> Option<String> {
         let limits = &self.limits;
         if rows > limits.max_rows_per_step {
@@ -64,8 +65,8 @@ impl Config {
     }
 }
 
-/// Checks a configuration. `setup` holds the parameters that the stream leaves absent. The default parameters take their room from `state`.
-/// `patience` is that of the message it comes with.
+/// Checks a configuration. `setup` holds the parameters that the stream leaves absent. The default parameters take
+/// their room from `state`. `patience` belongs to the message that carries the configuration.
 ///
 /// # Errors
 /// The field at fault, relative to the message, or too little room.
@@ -119,7 +120,7 @@ fn check_eos(eos_token_ids: &[u32], vocab_size: u32) -> Result<(), FieldError> {
     check_tokens("eos_token_ids", eos_token_ids, vocab_size)
 }
 
-/// The stream's default parameters, over the server's.
+/// The stream's default parameters, merged over the server's.
 fn defaults_of(
     wire: proto::SamplingParams,
     setup: &ServerSetup,
@@ -135,7 +136,7 @@ fn defaults_of(
     Ok(defaults)
 }
 
-/// The rules of the defaults, with their room.
+/// The rules of the default parameters, with the room that they take.
 fn prepared(
     defaults: SamplingParams,
     eos_token_ids: &[u32],
@@ -152,7 +153,7 @@ fn prepared(
     rules.charged(state).ok_or_else(|| refused(OpenError::no_room(DEFAULTS, bytes, state.limit())))
 }
 
-/// Why default parameters, or their grammar, cannot be had.
+/// The error when default parameters, or their grammar, cannot be prepared.
 fn refused(error: OpenError) -> Error {
     match error {
         OpenError::Refused(refusal) => Error::Refused(refusal),
@@ -180,7 +181,7 @@ pub(super) fn dtype(field: &str, wire: i32) -> Result<Dtype, FieldError> {
     }
 }
 
-/// The label goes into metrics and logs, so it holds nothing that could break a line there.
+/// The model label. It goes into metrics and logs, so it may hold nothing that could break a line there.
 fn model(wire: String) -> Result<String, FieldError> {
     if wire.is_empty() {
         return Ok(DEFAULT_MODEL.to_owned());

@@ -1,4 +1,5 @@
-//! What a few bytes on the wire may ask for: a sequence copies lists of its stream or of a preset, and has some of them prepared.
+//! Bounds the work that few bytes on the wire can ask for: a sequence copies lists of its stream or of a preset, and
+//! has some of them prepared.
 
 use super::config::Config;
 use super::params::penalties;
@@ -12,18 +13,18 @@ use std::collections::HashSet;
 /// Most entries of default lists, and of presets' lists, that the sequences of one message may copy.
 const MAX_COPIED_ENTRIES: usize = 1 << 24;
 
-/// Places of SynthID's tables that one message may have made: 16 of the largest, 60 ms of work.
+/// Most places of SynthID tables that one message may have built: 16 of the largest tables, 60 ms of work.
 const MAX_TABLE_PLACES: usize = 1 << 24;
 
-/// Different grammars that one message may have compiled: each takes some tenths of a second at most.
+/// Most different grammars that one message may have compiled. Each takes some tenths of a second at most.
 const MAX_GRAMMARS: usize = 64;
 
-/// Tokens of presets' patterns that one message may have prepared.
+/// Most tokens of presets' patterns that one message may have prepared.
 const MAX_PRESET_PATTERN_TOKENS: usize = 1 << 20;
 
-/// A sequence that has bans or biases of its own merges them with the stream's, and one with penalties counts into a
-/// copy of them, so a few bytes on the wire could ask for much work. So could one that names a preset with long lists. The
-/// memory is bounded by `max_state_bytes`.
+/// Checks how much work the sequences of a message ask for. A sequence that has bans or biases of its own merges them
+/// with the stream's, and one with penalties counts into a copy of them, so a few bytes on the wire could ask for much
+/// work. So could a sequence that names a preset with long lists. `max_state_bytes` bounds the memory.
 ///
 /// # Errors
 /// At `field`, when the message asks for more than [`MAX_COPIED_ENTRIES`], [`MAX_TABLE_PLACES`], [`MAX_GRAMMARS`] or
@@ -60,12 +61,12 @@ pub(in crate::rpc) fn check_copies<'a>(
     Ok(())
 }
 
-/// The preset that parameters name. An unknown one is told where the sequence is opened.
+/// The preset that parameters name. An unknown preset is reported when the sequence is opened.
 fn preset<'c>(own: &proto::SamplingParams, config: &'c Config) -> Option<&'c Preset> {
     if own.preset.is_empty() { None } else { config.setup.presets.get(&own.preset).ok() }
 }
 
-/// A sequence with a table of its own has it made, from a few bytes on the wire.
+/// Bounds SynthID tables: a sequence with a table of its own has it built, from a few bytes on the wire.
 fn check_tables<'a>(
     params: impl Iterator<Item = &'a proto::SamplingParams>,
     field: &str,
@@ -74,11 +75,11 @@ fn check_tables<'a>(
     use proto::watermark_params::Scheme;
     let usual = SynthidParams::new(Vec::new());
     let is_usual = |size, seed| size == usual.sampling_table_size && seed == usual.sampling_table_seed;
-    // Larger ones are refused.
+    // Larger tables are refused elsewhere.
     let places = |size: u32, seed| if is_usual(size, seed) { 0 } else { size.min(MAX_TABLE_SIZE) as usize };
     let of_preset = |own: &proto::SamplingParams| {
         let mark = preset(own, config).and_then(Preset::watermark);
-        // That of the stream is there.
+        // The stream's table is already built.
         mark.filter(|mark| config.rules.params().watermark() != Some(mark))
             .and_then(|mark| mark.table())
             .map_or(0, |(size, seed)| places(size, seed))
@@ -104,7 +105,7 @@ fn check_tables<'a>(
     Err(Error::invalid(field, message))
 }
 
-/// A grammar that is not there is compiled.
+/// Bounds grammars: each one that is not known yet is compiled.
 fn check_grammars<'a>(params: impl Iterator<Item = &'a proto::SamplingParams>, field: &str) -> Result<(), Error> {
     let grammars = params.filter_map(|own| own.grammar.as_ref()?.kind.as_ref());
     let texts: HashSet<&str> = grammars
@@ -122,8 +123,8 @@ fn check_grammars<'a>(params: impl Iterator<Item = &'a proto::SamplingParams>, f
     Err(Error::invalid(field, message))
 }
 
-/// A sequence with the sequence breakers, bad words or sequence biases of a preset, or what its grammar begins behind, has them prepared,
-/// whatever other ones it brings.
+/// Bounds patterns. A sequence has the sequence breakers, bad words or sequence biases of its preset prepared, or the
+/// sequences after which its grammar begins, whatever other ones it brings.
 fn check_patterns<'a>(
     params: impl Iterator<Item = &'a proto::SamplingParams>,
     field: &str,

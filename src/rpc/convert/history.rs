@@ -11,8 +11,8 @@ use crate::proto;
 use std::mem::take;
 use std::sync::Arc;
 
-/// The fields of `wire` over `defaults`, of which lists and messages with lists are left out; they are taken out of
-/// `wire`. Not yet checked against ranges.
+/// The fields of `wire` merged over `defaults`, without the lists of `defaults` and its messages with lists. The lists
+/// of `wire` are moved out of it. Ranges are not checked yet.
 pub(super) fn merged(wire: &mut proto::SamplingParams, defaults: &HistoryParams) -> Result<HistoryParams, FieldError> {
     let breakers = take(&mut wire.dry_sequence_breakers);
     let (biases, ranges) = (take(&mut wire.sequence_bias), take(&mut wire.token_ban_ranges));
@@ -82,7 +82,7 @@ pub(super) fn sequences(wire: Vec<proto::TokenSequence>) -> Vec<Vec<u32>> {
     wire.into_iter().map(|sequence| sequence.token_ids).collect()
 }
 
-/// The grammar of `wire`, none if it says so, or else the default.
+/// The grammar of `wire`; no grammar if `wire` turns it off; the default if `wire` says nothing.
 fn grammar(
     wire: Option<proto::GrammarParams>,
     default: Option<&Arc<GrammarParams>>,

@@ -1,5 +1,5 @@
-//! Where wire and domain meet: requests are checked and turned into domain types, results into replies.
-//! Nothing past this module sees a protobuf type, and nothing past it needs to check one again.
+//! Translates between wire and domain: requests are checked and turned into domain types, results into replies. Code
+//! past this module sees no protobuf types and need not check anything again.
 
 pub(super) mod config;
 pub(super) mod copies;

@@ -15,28 +15,28 @@ use crate::sequence::{OpenError, Sequence};
 use crate::turns::Turns;
 use std::sync::Arc;
 
-/// Tokens that are read in some milliseconds.
+/// How many tokens can be read in a few milliseconds.
 const MOST_AT_ONCE: usize = 1 << 14;
 
-/// What the sequences of one message are opened with.
+/// The means to open the sequences of one message.
 #[derive(Debug)]
 pub(in crate::rpc) struct Openings<'m> {
     pub(in crate::rpc) config: &'m Config,
     pub(in crate::rpc) seeds: &'m SeedSource,
-    /// At building a long sequence, of which nothing is counted before it is there.
+    /// Turns at building long sequences, whose memory is counted only once they are built.
     pub(in crate::rpc) building: &'m Arc<Turns>,
-    /// Of all their grammars together: the message keeps its room while they are compiled.
+    /// The patience of all their grammars together, because the message keeps its room while they are compiled.
     pub(in crate::rpc) patience: Patience,
 }
 
-/// Whether sequences take long to open: because of their texts, or of grammars, which are compiled and read the texts so far.
-/// Where they do not, nothing is waited for.
+/// Whether sequences take long to open: because of long texts, or because of grammars, which are compiled and then read
+/// the texts so far. If not, opening them waits for nothing.
 pub(in crate::rpc) fn take_long(wires: &[proto::OpenSequence], config: &Config) -> bool {
     let tokens = |wire: &proto::OpenSequence| wire.prompt_token_ids.len() + wire.output_token_ids.len();
     wires.iter().map(tokens).sum::<usize>() > MOST_AT_ONCE || wires.iter().any(|wire| has_grammar(wire, config))
 }
 
-/// The same of a stateless batch, before its default parameters are read, which may have a grammar too.
+/// The same for a stateless batch, before its default parameters are read. These may have a grammar too.
 pub(in crate::rpc) fn batch_takes_long(request: &proto::SampleRequest, setup: &ServerSetup) -> bool {
     let tokens = |row: &proto::SampleRow| row.prompt_token_ids.len() + row.output_token_ids.len();
     let params = request.rows.iter().map(|row| row.params.as_ref()).chain([request.default_params.as_ref()]);
@@ -49,14 +49,15 @@ fn has_grammar(wire: &proto::OpenSequence, config: &Config) -> bool {
     wire.params.as_ref().is_some_and(asks_for_grammar) || config.rules.params().history.grammar.is_some()
 }
 
-/// A preset may have one.
+/// Parameters that name a preset count, because the preset may have a grammar.
 fn asks_for_grammar(own: &proto::SamplingParams) -> bool {
     own.grammar.is_some() || !own.preset.is_empty()
 }
 
 impl Openings<'_> {
-    /// A sequence to open, checked and built. It takes its room here, where its memory is, so that what waits is bounded
-    /// too. With a field that is `unknown` it is none: it would be sampled as if it had not asked for that.
+    /// A sequence to open, checked and built. It takes its room here, when its memory is allocated, so that sequences
+    /// of waiting steps are bounded too. If the wire message has an `unknown` field, no sequence is built: it would be
+    /// sampled as if it had not asked for that.
     pub(in crate::rpc) fn open(&self, wire: proto::OpenSequence, unknown: Option<FieldError>) -> Open {
         let sequence_id = wire.sequence_id;
         let sequence = match unknown {
@@ -76,7 +77,7 @@ impl Openings<'_> {
         check_tokens("output_token_ids", &output, config.vocab_size)?;
         let (rules, seed) = self.rules(wire.params.unwrap_or_default())?;
         let charged = self.built(rules, seed, &prompt, &output)?;
-        // Not in its turn: a grammar may read for long, and then only who asked for it waits.
+        // This is outside the turn: a grammar may read for long, and then only the caller who asked for it should wait.
         charged.then(|sequence| {
             let sequence = sequence.with_grammar_text(config.vocab_size as usize, &output)?;
             let Some(wire) = wire.sampler_state else { return Ok(sequence) };
@@ -85,8 +86,9 @@ impl Openings<'_> {
         })
     }
 
-    /// The stream's own rules when the sequence asks for nothing else, or else rules over them, so that the stream's lists
-    /// are neither checked nor kept a second time; those of a sequence that asks for the same, if there is one.
+    /// The stream's own rules if the sequence asks for nothing else. Otherwise the rules of another sequence that asks
+    /// for the same, if there is one; or else new rules over the stream's, so that the stream's lists are neither
+    /// checked nor kept a second time.
     fn rules(&self, mut wire: proto::SamplingParams) -> Result<(Arc<Rules>, Option<u64>), OpenError> {
         let config = self.config;
         let defaults = config.rules.params();
@@ -103,7 +105,7 @@ impl Openings<'_> {
         Ok((rules, seed))
     }
 
-    /// Rules over the stream's, with their room.
+    /// New rules over the stream's, with the room that they take.
     fn own_rules(&self, wire: proto::SamplingParams) -> Result<Arc<Rules>, OpenError> {
         let config = self.config;
         let params = merged(wire, config.rules.params(), &config.setup.presets).map_err(|e| e.within("params"))?;
@@ -120,8 +122,8 @@ impl Openings<'_> {
         rules.charged(&config.state).ok_or_else(|| OpenError::no_room("params", bytes, limit))
     }
 
-    /// A sequence with its texts so far and its room. Long ones take turns, since there would be one for each call before any
-    /// is counted.
+    /// A sequence with its texts so far and its room. Long sequences take turns, because otherwise each call could
+    /// build one before any of them is counted.
     fn built(
         &self,
         rules: Arc<Rules>,
@@ -191,7 +193,7 @@ mod tests {
         assert!(building.take_until(Instant::now()).is_some());
     }
 
-    /// Each with rules of its own would take a kilobyte and more.
+    /// Without sharing, each sequence would have rules of its own, a kilobyte and more.
     #[test]
     fn sequences_that_ask_for_the_same_share_their_rules() {
         let (config, seeds, building) = (configured(usize::MAX), SeedSource::default(), Turns::new(1));
@@ -211,11 +213,11 @@ mod tests {
         let (second, shared) = taken(&|| asking(0.5, 2));
         let (third, other) = taken(&|| asking(0.7, 1));
         assert!(own == other && shared + 200 < own, "{own}, {shared}, {other}");
-        // What is the same number and not the same bits may be another rule.
+        // Numbers that are equal but differ in their bits may be different rules.
         let (zero, of_zero) = taken(&|| asking(0.0, 1));
         let (minus, of_minus) = taken(&|| asking(-0.0, 1));
         assert_eq!((of_zero, of_minus), (own, own));
-        // A list is not kept to be compared with.
+        // Lists are not kept for comparison.
         let banned = proto::SamplingParams { banned_token_ids: vec![3; 1000], ..Default::default() };
         assert_eq!(CacheKey::of(&banned), None);
         drop((first, second, third, zero, minus));
@@ -236,7 +238,7 @@ mod tests {
         }
     }
 
-    /// Prepared for each opening, 512 tokens would take 6 KB of each.
+    /// If each opening prepared them, 512 tokens would take 6 KB for each opening.
     #[test]
     fn what_a_default_grammar_begins_behind_is_there_once() {
         let taken_by_one = |start_sequences: Vec<proto::TokenSequence>| {

@@ -1,4 +1,4 @@
-//! Sampling parameters: absent fields take the defaults, then everything is checked.
+//! Sampling parameters: absent fields take their defaults, then everything is checked.
 
 use super::{history, samplers};
 use crate::params::acceptance::{AcceptanceRule, AcceptanceSettings, Relaxed, Typical};
@@ -12,7 +12,7 @@ use crate::sampling::row::LogprobsMode;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Seeds for sequences that bring none: the count of them, hashed with a key from the system.
+/// Makes seeds for sequences without one: hashes a counter with a key from the system.
 #[derive(Debug, Default)]
 pub(in crate::rpc) struct SeedSource {
     key: RandomState,
@@ -20,14 +20,16 @@ pub(in crate::rpc) struct SeedSource {
 }
 
 impl SeedSource {
-    /// A seed that nobody can guess, and that was hardly ever given before: two of 2^32 seeds may be the same.
+    /// A seed that nobody can guess and that almost certainly was not given before: among 2^32 seeds, two may be the
+    /// same.
     pub(in crate::rpc) fn next(&self) -> u64 {
         self.key.hash_one(self.given.fetch_add(1, Ordering::Relaxed))
     }
 }
 
-/// `wire` over its preset, if it names one, over `defaults`. Lists and logprobs of `defaults` are left out, and its thinking but where
-/// filters that are given go before that one's. Not yet checked against ranges.
+/// Merges `wire` over its preset, if it names one, and both over `defaults`. Leaves out the lists and logprobs of
+/// `defaults`. Also leaves out its thinking, unless given filters have to go before those of that thinking. Ranges are
+/// not checked yet.
 pub(super) fn merged(
     wire: proto::SamplingParams,
     defaults: &SamplingParams,
@@ -40,7 +42,7 @@ pub(super) fn merged(
         return Ok(params);
     }
     let preset = presets.get(&wire.preset)?;
-    // Nothing over the defaults is the defaults without their lists.
+    // An empty message merged over the defaults gives the defaults without their lists.
     let mut base = over(proto::SamplingParams::default(), defaults)?;
     preset.apply(&mut base);
     base.give_way(inherited, preset.filters());
@@ -58,9 +60,10 @@ fn given_filters(wire: &proto::SamplingParams) -> GivenFilters {
     }
 }
 
-/// The same with what `over` leaves out of `base` where it is absent: of a preset, or of the server's defaults.
+/// Fills in what `over` left out of `base`, where `params` has nothing of its own. `base` is a preset or the server's
+/// defaults.
 pub(super) fn with_lists(mut params: SamplingParams, base: &SamplingParams) -> SamplingParams {
-    // Nothing is touched without need, since what is changed takes memory.
+    // Only absent fields are touched, because a changed field takes memory.
     macro_rules! fill {
         ($is_absent:ident: $($($field:ident).+),+) => {
             $(if params.$($field).+.$is_absent() && !base.$($field).+.$is_absent() {
@@ -76,7 +79,8 @@ pub(super) fn with_lists(mut params: SamplingParams, base: &SamplingParams) -> S
     params
 }
 
-/// `wire` over `defaults`, of which lists and logprobs are left out: these are the same for all and kept once.
+/// Merges `wire` over `defaults`, without the lists and logprobs of `defaults`: these are the same for all and kept
+/// once.
 fn over(mut wire: proto::SamplingParams, defaults: &SamplingParams) -> Result<SamplingParams, FieldError> {
     let acceptance = match &wire.acceptance {
         Some(wire) => acceptance(wire).map_err(|e| e.within("acceptance"))?,
@@ -85,7 +89,7 @@ fn over(mut wire: proto::SamplingParams, defaults: &SamplingParams) -> Result<Sa
     let logprobs = wire.logprobs.as_ref().map(logprobs).transpose();
     let logprobs = logprobs.map_err(|e| e.within("logprobs"))?;
     let proposer = match &wire.proposer {
-        // An empty message turns the stream's off.
+        // An empty message turns off the stream's proposer.
         Some(wire) if *wire == proto::ProposerParams::default() => None,
         Some(wire) => Some(proposer(wire).map_err(|e| e.within("proposer"))?),
         None => defaults.proposer,
@@ -97,7 +101,7 @@ fn over(mut wire: proto::SamplingParams, defaults: &SamplingParams) -> Result<Sa
     let penalties = penalties(&wire, defaults);
     let samplers = samplers::merged(&mut wire, &defaults.samplers)?;
     let history = history::merged(&mut wire, &defaults.history)?;
-    // An empty list is an absent one.
+    // An empty list counts as absent.
     let bias = wire.logit_bias.iter().map(|bias| (bias.token_id, bias.bias)).collect();
     let words = history::sequences(wire.bad_words);
     Ok(SamplingParams {
@@ -126,7 +130,7 @@ fn over(mut wire: proto::SamplingParams, defaults: &SamplingParams) -> Result<Sa
     })
 }
 
-/// The penalties of `wire` over `defaults`.
+/// The penalties of `wire`, merged over `defaults`.
 pub(super) fn penalties(wire: &proto::SamplingParams, defaults: &SamplingParams) -> Penalties {
     Penalties {
         repetition: wire.repetition_penalty.unwrap_or(defaults.repetition_penalty),
@@ -138,7 +142,7 @@ pub(super) fn penalties(wire: &proto::SamplingParams, defaults: &SamplingParams)
     }
 }
 
-/// What to report about tokens; not yet checked against ranges.
+/// What to report about tokens. Ranges are not checked yet.
 pub(super) fn logprobs(wire: &proto::LogprobsParams) -> Result<LogprobsParams, FieldError> {
     let mode = match proto::LogprobsMode::try_from(wire.mode) {
         Ok(proto::LogprobsMode::Unspecified | proto::LogprobsMode::Raw) => LogprobsMode::Raw,
@@ -149,7 +153,7 @@ pub(super) fn logprobs(wire: &proto::LogprobsParams) -> Result<LogprobsParams, F
     Ok(LogprobsParams { top_n: wire.top_n, mode, token_ids: wire.token_ids.clone() })
 }
 
-/// How draft tokens are accepted; not yet checked against ranges.
+/// How draft tokens are accepted. Ranges are not checked yet.
 fn acceptance(wire: &proto::AcceptanceParams) -> Result<AcceptanceRule, FieldError> {
     use proto::AcceptanceRule as Wire;
     let rule = match Wire::try_from(wire.rule).map_err(|_| unknown_value("rule", wire.rule, Wire::as_str_name))? {
@@ -179,7 +183,7 @@ fn acceptance(wire: &proto::AcceptanceParams) -> Result<AcceptanceRule, FieldErr
     })
 }
 
-/// A proposer inside the sidecar; not yet checked against ranges.
+/// A proposer inside the sidecar. Its ranges are not checked yet.
 fn proposer(wire: &proto::ProposerParams) -> Result<ProposerParams, FieldError> {
     let kind = match proto::ProposerKind::try_from(wire.kind) {
         Ok(proto::ProposerKind::Ngram) => ProposerKind::Ngram,
@@ -206,24 +210,24 @@ fn proposer(wire: &proto::ProposerParams) -> Result<ProposerParams, FieldError> 
     })
 }
 
-/// What advice needs to know, not yet checked against ranges; `None`: no advice.
+/// The input of the advice on draft lengths, with ranges not checked yet; `None` means no advice.
 fn draft_length(wire: &proto::DraftLengthParams) -> Option<DraftLengthParams> {
     let default = DraftLengthParams::new(wire.draft_cost);
     let max_draft_tokens = wire.max_draft_tokens.unwrap_or(default.max_draft_tokens);
     DraftLengthParams { verify_cost: wire.verify_cost, max_draft_tokens, ..default }.or_none()
 }
 
-/// No enum of the schema has as many values.
+/// A number that no enum value of the schema reaches.
 const MOST_VALUES: i32 = 100;
-/// Values that a mistake lists.
+/// How many values an error message lists.
 const LISTED: usize = 16;
 
-/// An enum value that this server does not know, of an enum whose values have these names.
+/// The error for an enum value that this server does not know. `name` gives the names of the enum's values.
 pub(super) fn unknown_value<E: TryFrom<i32>>(field: &str, value: i32, name: fn(&E) -> &'static str) -> FieldError {
     FieldError::new(field, format!("has the unknown enum value {value}; there are {}", known_values(name)))
 }
 
-/// The values of an enum but for the unspecified one.
+/// The names of an enum's values, without the unspecified one.
 pub(super) fn known_values<E: TryFrom<i32>>(name: fn(&E) -> &'static str) -> String {
     let mut names = (1..=MOST_VALUES).filter_map(|number| E::try_from(number).ok()).map(|value| name(&value));
     let first: Vec<&str> = names.by_ref().take(LISTED).collect();
@@ -238,7 +242,7 @@ mod tests {
     use crate::params::ThinkingFilters;
     use crate::params::steering::ThinkingBudget;
 
-    /// What stands in `merged` and what in `with_lists`, together, is all that a preset or a server can say.
+    /// Together, `merged` and `with_lists` cover everything that a preset or the server's defaults can say.
     #[test]
     fn nothing_of_a_preset_or_of_the_servers_defaults_is_left_out() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/src/config/tests/every_parameter.toml");
@@ -258,7 +262,7 @@ mod tests {
         }
     }
 
-    /// Each of them alone, over a thinking that has all four.
+    /// Sets each filter alone, over a thinking that has all four.
     #[test]
     fn a_filter_that_is_given_goes_before_that_of_an_inherited_thinking() {
         let filters = ThinkingFilters { temperature: Some(2.0), top_k: Some(5), top_p: Some(0.5), min_p: Some(0.1) };

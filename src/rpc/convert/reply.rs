@@ -1,4 +1,4 @@
-//! Results in the wire's form. Every domain status has exactly one on the wire.
+//! Results in their wire form. Every domain status has exactly one wire status.
 
 use super::report;
 use super::samplers::wire_state;
@@ -14,7 +14,7 @@ use crate::sequence::speculation::NextDraft;
 use crate::sequence::{FinishReason, OpenError};
 use crate::speculative::verified::{Chances, Trial};
 
-/// The answer to a step, and the room that it takes.
+/// The reply to a step, and the room that the reply takes.
 pub(in crate::rpc) fn step_result(reply: StepReply) -> (proto::StepResult, Permit) {
     let in_slots = reply.in_slots;
     let result = proto::StepResult {
@@ -28,12 +28,12 @@ pub(in crate::rpc) fn step_result(reply: StepReply) -> (proto::StepResult, Permi
     (result, reply.room)
 }
 
-/// The answer to a step that was refused.
+/// The reply to a step that was refused.
 pub(in crate::rpc) fn refused(step_id: u64, refusal: Refusal) -> proto::StepResult {
     proto::StepResult { step_id, refusal: Some(told(refusal)), ..Default::default() }
 }
 
-/// A refusal as a reply has it.
+/// A refusal in its wire form.
 pub(super) fn told(refusal: Refusal) -> proto::Refusal {
     proto::Refusal {
         reason: refusal.reason().name().to_owned(),
@@ -90,7 +90,7 @@ fn work_done(result: Result<Done, RowFailure>) -> proto::WorkResult {
     proposing(done, next, state)
 }
 
-/// A result with what to draft next, and with what samplers remember.
+/// Adds to a result what to draft next and the state of its samplers.
 fn proposing(result: proto::WorkResult, next: NextDraft, state: Option<SamplerState>) -> proto::WorkResult {
     let NextDraft { tokens: proposed_token_ids, advised: advised_draft_length } = next;
     let sampler_state = state.map(wire_state);
@@ -139,7 +139,7 @@ fn draft_test(trial: &Trial) -> proto::DraftTest {
     }
 }
 
-/// One row of a stateless batch: its opening and its work as one.
+/// The result of one row of a stateless batch, from its opening and its work.
 pub(in crate::rpc) fn sample_row(opened: Opened, result: Result<Done, RowFailure>) -> proto::SampleRowResult {
     let seed = match opened.result {
         Ok((seed, _)) => seed,
@@ -219,7 +219,7 @@ mod tests {
             ShardMismatch,
             BeyondTopN,
         ];
-        // All but OK and what is never sent.
+        // Every status but OK and the one that is never sent.
         assert_eq!(statuses.len(), (2..=i32::from(u8::MAX)).filter(|&i| proto::RowStatus::try_from(i).is_ok()).count());
         for status in statuses {
             let wire = proto::RowStatus::try_from(row_status(status)).expect("it is on the wire");

@@ -1,17 +1,17 @@
-//! What is said about how a token was chosen.
+//! Reports on how a token was chosen.
 
 use super::samplers::kind;
 use crate::params::report::ReportParams;
 use crate::proto;
 use crate::sampling::report::{Removed, Report, WhyNot};
 
-/// What to say; not yet checked against ranges.
+/// What to report. Ranges are not checked yet.
 pub(super) fn params(wire: proto::ReportParams) -> Box<ReportParams> {
     let proto::ReportParams { support_size, max_surviving_token_ids, entropy, why_not_token_ids } = wire;
     Box::new(ReportParams { support_size, max_surviving_token_ids, entropy, why_not_token_ids })
 }
 
-/// What is said.
+/// A report in its wire form.
 pub(super) fn told(report: Report) -> proto::Report {
     let (entropy, raw_entropy) = report.entropy.unzip();
     proto::Report {

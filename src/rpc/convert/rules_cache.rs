@@ -1,4 +1,5 @@
-//! Rules that sequences of a stream have in common: however many there are, most ask for one of the same few sets of parameters.
+//! Rules that sequences of a stream share. However many sequences there are, most ask for one of the same few sets of
+//! parameters.
 
 use crate::locks::lock;
 use crate::proto;
@@ -7,34 +8,35 @@ use prost::Message;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, Weak};
 
-/// Sets of parameters that a stream knows again.
+/// How many sets of parameters a stream remembers.
 const KNOWN: usize = 4;
-/// Longest set, encoded. What is longer has lists, which are seldom the same twice.
+/// Longest encoded set that is remembered. Longer sets have lists, which are seldom the same twice.
 const MOST_BYTES: usize = 512;
 
-/// The sets that were asked for last, the latest one at the end, with their rules while a sequence has them.
+/// The sets that were asked for last, the latest at the end. Their rules are kept only as long as a sequence has them.
 #[derive(Debug, Default)]
 pub(super) struct RulesCache(Mutex<VecDeque<(CacheKey, Weak<Rules>)>>);
 
-/// A set of parameters as it is encoded, so that two are the same bit by bit or are not.
+/// A set of parameters in encoded form, so that sets are compared bit by bit.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct CacheKey(Vec<u8>);
 
 impl CacheKey {
-    /// Without a seed, which is no rule; `None` if it is too long to be known again.
+    /// The key of parameters whose seed was taken out, since a seed is no rule; `None` if they are too long to be
+    /// remembered.
     pub(super) fn of(wire: &proto::SamplingParams) -> Option<Self> {
         (wire.encoded_len() <= MOST_BYTES).then(|| Self(wire.encode_to_vec()))
     }
 }
 
 impl RulesCache {
-    /// The rules of the same parameters, if a sequence has them.
+    /// The rules of the same parameters, if a sequence still has them.
     pub(super) fn find(&self, key: &CacheKey) -> Option<Arc<Rules>> {
         let known = lock(&self.0);
         known.iter().find(|(other, _)| other == key).and_then(|(_, rules)| rules.upgrade())
     }
 
-    /// Knows them from now on, in the place of those that were added first.
+    /// Remembers the rules of a set, in place of the oldest set if the cache is full.
     pub(super) fn add(&self, key: CacheKey, rules: &Arc<Rules>) {
         let mut known = lock(&self.0);
         known.retain(|(other, rules)| *other != key && rules.strong_count() > 0);

@@ -8,8 +8,8 @@ use crate::params::{EngineOrder, FieldError, Sampler, SamplerOrder};
 use crate::proto;
 use std::mem::take;
 
-/// The fields of `wire` over `defaults`, of which lists of tokens are left out; they are taken out of `wire`. Not yet
-/// checked against ranges.
+/// The fields of `wire` merged over `defaults`, without the token lists of `defaults`. The lists of `wire` are moved
+/// out of it. Ranges are not checked yet.
 pub(super) fn merged(wire: &mut proto::SamplingParams, defaults: &SamplerParams) -> Result<SamplerParams, FieldError> {
     Ok(SamplerParams {
         dynatemp_low: wire.dynatemp_low.unwrap_or(defaults.dynatemp_low),
@@ -52,7 +52,7 @@ pub(super) fn merged(wire: &mut proto::SamplingParams, defaults: &SamplerParams)
     })
 }
 
-/// The order of `wire`, or else that of `defaults`; not yet checked against what is on.
+/// The order of `wire`, or that of `defaults` if `wire` gives none. Not checked yet against the samplers that are on.
 fn order(wire: &proto::SamplingParams, defaults: &SamplerParams) -> Result<SamplerOrder, FieldError> {
     let engine = engine(wire.engine_order)?;
     if wire.sampler_order.is_empty() {
@@ -115,7 +115,7 @@ fn sampler(field: &str, value: i32) -> Result<Sampler, FieldError> {
     })
 }
 
-/// A sampler as it is told.
+/// A sampler in its wire form.
 pub(super) fn kind(sampler: Sampler) -> proto::SamplerKind {
     use proto::SamplerKind as Wire;
     match sampler {
@@ -143,7 +143,7 @@ pub(super) fn kind(sampler: Sampler) -> proto::SamplerKind {
     }
 }
 
-/// What samplers remembered; not yet checked against ranges.
+/// What samplers remembered. Ranges are not checked yet.
 ///
 /// # Errors
 /// A part of adaptive-p's average without the other.
@@ -157,7 +157,7 @@ pub(super) fn state(wire: proto::SamplerState) -> Result<SamplerState, FieldErro
     Ok(SamplerState { mirostat_mu: wire.mirostat_mu, adaptive })
 }
 
-/// The same as it is told.
+/// The same state in its wire form.
 pub(super) fn wire_state(state: SamplerState) -> proto::SamplerState {
     let SamplerState { mirostat_mu, adaptive } = state;
     let (adaptive_sum, adaptive_weight) = adaptive.map(|average| (average.sum, average.weight)).unzip();

@@ -1,4 +1,4 @@
-//! Columns of ranks: those of rank 0 in a step, and those that other ranks announce.
+//! The columns of ranks: those of rank 0, which come in a step, and those that other ranks announce.
 
 use super::config::{Config, dtype};
 use super::step::region_rows;
@@ -11,7 +11,7 @@ use crate::proto;
 use crate::region::{StreamRegions, Token};
 use std::sync::Arc;
 
-/// Rows of which a step has the columns of rank 0.
+/// The rows of a step that carries the columns of rank 0.
 ///
 /// # Errors
 /// The field at fault, relative to the step.
@@ -48,7 +48,7 @@ pub(in crate::rpc) fn announced(wire: proto::VocabShard, rank: &Attachment) -> R
     shard(place, rank.layout(), rank.rank(), rank.regions().map(Arc::as_ref))
 }
 
-/// Where columns are.
+/// Where a rank's columns are.
 enum Sent {
     Inline(proto::InlineLogits),
     Region(proto::RegionLogits),
@@ -77,7 +77,7 @@ fn shard(
     }
 }
 
-/// The rank's number, if what it says of itself is what rank 0 has said.
+/// The rank's number, if the rank describes itself as rank 0 described it.
 ///
 /// # Errors
 /// The field at fault, relative to the message.
@@ -110,7 +110,7 @@ pub(in crate::rpc) fn token(wire: &proto::AttachRank) -> Option<Token> {
     Token::read(&wire.token)
 }
 
-/// The answer to a shard that there was no room for.
+/// The answer to a shard for which there was no room.
 pub(in crate::rpc) fn refused(step_id: u64, refusal: Refusal) -> proto::ShardResult {
     proto::ShardResult { step_id, joined: false, refusal: Some(super::reply::told(refusal)) }
 }
@@ -124,7 +124,7 @@ impl From<AttachError> for Error {
     }
 }
 
-/// What an announcement that is refused means for its call.
+/// The error of the call whose announcement was refused.
 pub(in crate::rpc) fn of_announcement(error: AnnounceError, step_id: u64) -> Error {
     match error {
         AnnounceError::Order { last } => {

@@ -1,4 +1,4 @@
-//! A step: mistakes in its shape are errors, mistakes of one sequence or row go into that item.
+//! Checks a step. Mistakes in its shape are errors; mistakes in one sequence or row are recorded in that item.
 
 use super::config::{Config, dtype};
 use super::copies::check_copies;
@@ -19,8 +19,8 @@ use bytes::Bytes;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Turns a step into its domain form, but for the sequences it opens: to build them takes time and room, which it has only once
-/// it is admitted.
+/// Turns a step into its domain form, except for the sequences it opens: building them takes time and room, which the
+/// step has only once it is admitted.
 ///
 /// # Errors
 /// A mistake in the message's shape, with its path in the step.
@@ -54,12 +54,12 @@ pub(in crate::rpc) fn step(
     Ok((Step { id, close, open, work, logits, message_bytes, received, deadline, slots }, wire.open))
 }
 
-/// Logits carried in the message.
+/// Logits that the message carries.
 pub(in crate::rpc) fn inline_logits(wire: proto::InlineLogits, config: &Config) -> Result<LogitsBlock, FieldError> {
     LogitsBlock::new(wire.data, config.dtype, config.vocab_size, wire.row_stride)
 }
 
-/// The same rows, and those of which only the largest logits came.
+/// Adds to `logits` the rows of which only the largest logits were sent.
 ///
 /// # Errors
 /// At `top_n`, relative to the message.
@@ -76,13 +76,13 @@ pub(in crate::rpc) fn with_listed(
     Ok(logits.with_listed(listed))
 }
 
-/// Logits in a region of the stream.
+/// Logits that lie in a region of the stream.
 fn region_logits(wire: &proto::RegionLogits, config: &Config) -> Result<LogitsBlock, Error> {
     let (region, place) = region_rows(wire, regions(config)?)?;
     LogitsBlock::in_region(region, place, config.dtype, config.vocab_size).map_err(Error::Invalid)
 }
 
-/// Where a step's tokens go, in a region of the stream.
+/// The place in a region of the stream where a step's tokens go.
 fn slots(wire: &proto::TokenSlots, work: &[Work], config: &Config) -> Result<Slots, Error> {
     let region = region(regions(config)?, wire.region_id, wire.generation)?;
     Slots::new(region, wire.offset, wire.instead_of_result, work).map_err(Error::Invalid)
@@ -96,7 +96,7 @@ fn regions(config: &Config) -> Result<&StreamRegions, Error> {
     Ok(invitation.regions())
 }
 
-/// A region of a stream, and where rows lie in it.
+/// A region of a stream, and the place of rows in it.
 pub(super) fn region_rows(
     wire: &proto::RegionLogits,
     regions: &StreamRegions,
@@ -112,7 +112,7 @@ fn region(regions: &StreamRegions, id: u64, generation: u64) -> Result<Arc<Regio
     })
 }
 
-/// The works with the rows they use. Work without a row of its own starts after the one before it.
+/// The works with the rows they use. A work that names no first row starts after the rows of the work before it.
 fn works(
     wire: Vec<proto::Work>,
     unknown: &mut Unknown,
@@ -125,7 +125,8 @@ fn works(
         let first_row = wire.first_row.map_or(next_row, u64::from);
         let unknown = unknown.of_work(at);
         let Some(kind) = wire.kind else {
-            // Not a mistake of this work alone: how many rows it uses decides where the next ones start.
+            // This is no mistake of this work alone: the number of rows it uses decides where the next work's rows
+            // start.
             return Err(match unknown {
                 Some(field) => Error::Unimplemented(field).within(&format!("work[{at}]")),
                 None => Error::invalid(format!("work[{at}].kind"), "is not set; set sample, draft, score or verify"),
@@ -149,7 +150,7 @@ fn works(
     Ok(works)
 }
 
-/// What to do and how many rows it uses.
+/// How many rows a work uses, and what to do with them.
 fn work_kind(wire: proto::work::Kind, has_sequence: bool, config: &Config) -> (usize, Result<WorkKind, RowFailure>) {
     use proto::work::Kind;
     match wire {
@@ -160,7 +161,7 @@ fn work_kind(wire: proto::work::Kind, has_sequence: bool, config: &Config) -> (u
     }
 }
 
-/// A work with the masks of its rows, or what is wrong with it.
+/// Adds to a work the masks of its rows, or the error that they cause.
 fn with_masks(work: Work, words: Bytes, rows: usize, config: &Config) -> Work {
     let is_raw = matches!(&work.kind, Ok(WorkKind::Score(score)) if score.logprobs.mode == LogprobsMode::Raw);
     let masks = if is_raw && !words.is_empty() {
@@ -174,7 +175,7 @@ fn with_masks(work: Work, words: Bytes, rows: usize, config: &Config) -> Work {
     masked(work, masks)
 }
 
-/// A work with its masks. What is wrong with itself comes before what is wrong with them.
+/// Adds masks to a work. The work's own error takes precedence over an error in the masks.
 pub(in crate::rpc) fn masked(work: Work, masks: Result<Masks, FieldError>) -> Work {
     match masks {
         Ok(masks) => Work { masks, ..work },

@@ -1,5 +1,5 @@
-//! Rows of which only the largest logits came: lists that do not fit one another are a mistake of the message, all else of
-//! the row.
+//! Rows of which only the largest logits were sent. Lists that do not fit one another are a mistake of the message; any
+//! other mistake belongs to its row.
 
 use super::config::Config;
 use super::params::unknown_value;
@@ -13,7 +13,7 @@ use crate::sampling::order::Candidate;
 /// The rows.
 ///
 /// # Errors
-/// A mistake in the message's shape, relative to it.
+/// A mistake in the shape of `wire`, relative to it.
 pub(super) fn rows(wire: &proto::TopNRows, config: &Config) -> Result<ListedRows, FieldError> {
     check_shape(wire, config)?;
     let logits = Logits::new(config.dtype, &wire.logits);
@@ -35,7 +35,7 @@ pub(super) fn rows(wire: &proto::TopNRows, config: &Config) -> Result<ListedRows
 
 fn check_shape(wire: &proto::TopNRows, config: &Config) -> Result<(), FieldError> {
     let (rows, tokens) = (wire.counts.len(), wire.token_ids.len());
-    // Rows are put in order as they are read, so those that no work uses count too.
+    // Every row is sorted as it is read, so rows that no work uses count too.
     if let Some(limit) = config.exceeded_by(rows, tokens.saturating_mul(ListedRows::TOKEN_BYTES)) {
         let message = format!("has {rows} rows of {tokens} tokens, {limit}; split the step");
         return Err(FieldError::new("counts", message));

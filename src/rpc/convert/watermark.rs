@@ -1,4 +1,4 @@
-//! How texts are marked.
+//! Watermark parameters.
 
 use super::params::unknown_value;
 use crate::params::FieldError;
@@ -6,7 +6,7 @@ use crate::params::watermark::{GumbelParams, KgwParams, SeedingScheme, SynthidPa
 use crate::proto;
 use std::sync::Arc;
 
-/// The mark of `wire`, or that of `defaults` where it says nothing. Not yet checked against ranges.
+/// The watermark of `wire`, or that of `defaults` if `wire` has none. Ranges are not checked yet.
 ///
 /// # Errors
 /// The field at fault.
@@ -16,7 +16,7 @@ pub(super) fn merged(
 ) -> Result<Option<Arc<Watermark>>, FieldError> {
     let Some(wire) = wire else { return Ok(defaults.cloned()) };
     let mark = wire.scheme.map(watermark).transpose().map_err(|e| e.within("watermark"))?;
-    // The same as the default is the default, which is there once.
+    // A watermark that equals the default is stored only once, as the default.
     let is_default = |mark: &Watermark| defaults.filter(|default| ***default == *mark).cloned();
     Ok(mark.map(|mark| is_default(&mark).unwrap_or_else(|| Arc::new(mark))))
 }

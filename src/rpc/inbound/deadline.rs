@@ -1,6 +1,7 @@
-//! The time that a client gives a stateless call (`grpc-timeout`).
+//! The time that a client gives a stateless call, in the header `grpc-timeout`.
 //!
-//! tonic ends such a call too, but with `CANCELLED`, as one that its client has left. This comes first, and says what it was.
+//! tonic ends such a call too, but with `CANCELLED`, as if its client had left. This deadline comes first and names the
+//! real reason.
 
 use crate::error::Error;
 use crate::grammar::Patience;
@@ -10,23 +11,24 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 use tonic::Code;
 
-/// Where it stands.
+/// The header with the time.
 pub(super) const HEADER: &str = "grpc-timeout";
-/// How long before tonic, whose timers go by whole milliseconds and begin a little earlier.
+/// How long this deadline comes before tonic's, whose timers have a resolution of a millisecond and begin a little
+/// earlier.
 const AHEAD: Duration = Duration::from_millis(2);
 
-/// When a call has to be answered, if it says.
+/// When a call has to be answered, if its client says so.
 #[derive(Debug, Clone, Copy, Default)]
 pub(in crate::rpc) struct Deadline(Option<Instant>);
 
 impl Deadline {
-    /// That of a call which begins now.
+    /// The deadline of a call that begins now.
     pub(super) fn of(headers: &HeaderMap) -> Self {
         let timeout = headers.get(HEADER).and_then(|value| value.to_str().ok()).and_then(timeout);
         Self(timeout.and_then(|timeout| Instant::now().checked_add(timeout - AHEAD.min(timeout / 4))))
     }
 
-    /// An answer in time, or the error of a call without.
+    /// The answer if it comes in time, or the error of a call whose deadline has passed.
     pub(super) async fn bound<T>(self, answer: impl Future<Output = T>) -> Result<T, Error> {
         match self.0 {
             Some(deadline) => timeout_at(deadline, answer).await.map_err(|_| Error::DeadlineExceeded),
@@ -39,18 +41,18 @@ impl Deadline {
         self.0.is_some_and(|deadline| deadline <= Instant::now())
     }
 
-    /// How long the call's grammars may wait: nobody waits for them behind it.
+    /// How long the call's grammars may wait: after the deadline, nobody waits for them.
     pub(in crate::rpc) fn patience(self) -> Patience {
         Patience::at_most(self.0.map(Instant::into_std))
     }
 
-    /// The code of a call that ends now, without an answer: who leaves at the deadline leaves because of it.
+    /// The code of a call that ends now without an answer. A client that leaves at the deadline leaves because of it.
     pub(in crate::rpc) fn unanswered(self) -> Code {
         if self.is_over() { Code::DeadlineExceeded } else { Code::Cancelled }
     }
 }
 
-/// At most eight digits and a unit, as gRPC over HTTP/2 has it.
+/// Parses a timeout: at most eight digits and a unit, as gRPC over HTTP/2 has it.
 fn timeout(value: &str) -> Option<Duration> {
     let (number, unit) = value.split_at_checked(value.len().checked_sub(1)?)?;
     if number.len() > 8 || !number.bytes().all(|byte| byte.is_ascii_digit()) {

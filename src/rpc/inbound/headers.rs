@@ -1,4 +1,4 @@
-//! What a call's headers have to say, and what is kept of them while its messages are awaited.
+//! What a call's headers must say, and which of them are kept while the call's messages are awaited.
 
 use super::deadline;
 use crate::error::Error;
@@ -8,20 +8,21 @@ use axum::http::header::{ALLOW, CONTENT_TYPE};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 
-/// How messages are compressed, if they are.
+/// The header that names the compression of messages.
 const ENCODING: &str = "grpc-encoding";
-/// Headers that somebody behind this asks for.
+/// Headers that code after this layer reads.
 const ASKED_FOR: [&str; 5] = ["content-type", ENCODING, "grpc-accept-encoding", deadline::HEADER, TRACEPARENT];
-/// Of one name. Who may have one asks whether there are two.
+/// How many values of one name are kept. Code that accepts one value checks whether there is a second.
 const MOST: usize = 2;
 
-/// What its messages are.
+/// The content types of gRPC.
 const GRPC: [&[u8]; 2] = [b"application/grpc", b"application/grpc+proto"];
-/// For whoever sees it in a terminal.
+/// The answer's text, for people who see it in a terminal.
 const NO_GRPC: &str =
     "this server speaks gRPC: POST with content-type application/grpc, and messages of Protocol Buffers\n";
 
-/// The answer to a call that is none of gRPC, by the status that its specification names. Its bytes would be read as messages.
+/// The answer to a call that is not gRPC, with the status that the gRPC specification names; `None` for gRPC. Without
+/// this check, the bytes of such a call would be read as messages.
 pub(super) fn no_grpc(request: &Request) -> Option<Response> {
     let says = |value: &HeaderValue| {
         let kind = value.as_bytes().split(|&byte| byte == b';').next().unwrap_or_default();
@@ -37,16 +38,17 @@ pub(super) fn no_grpc(request: &Request) -> Option<Response> {
     Some((status, [(ALLOW, Method::POST.as_str())], NO_GRPC).into_response())
 }
 
-/// Whether the messages of a call are as they are written. tonic refuses others too, without a reason.
+/// Checks that the messages of a call are not compressed. tonic refuses compressed ones too, but without a reason.
 ///
 /// # Errors
-/// They are compressed.
+/// When the messages are compressed.
 pub(super) fn plain(headers: &HeaderMap) -> Result<(), Error> {
     let is_plain = headers.get(ENCODING).is_none_or(|encoding| encoding == "identity");
     if is_plain { Ok(()) } else { Err(Error::Compressed) }
 }
 
-/// Drops all others. Two hundred short ones take some 30 KiB, for as long as their call has sent nothing.
+/// Drops all headers that nobody reads. Two hundred short ones take some 30 KiB for as long as their call has sent
+/// nothing.
 pub(super) fn lighten(headers: &mut HeaderMap) {
     let mut kept = HeaderMap::with_capacity(ASKED_FOR.len());
     for name in ASKED_FOR {
@@ -57,7 +59,7 @@ pub(super) fn lighten(headers: &mut HeaderMap) {
     *headers = kept;
 }
 
-/// A copy, since a value may be part of the buffer in which all of them came.
+/// Copies a value, because it may be part of the buffer in which all headers came.
 fn copy(value: &HeaderValue) -> HeaderValue {
     HeaderValue::from_bytes(value.as_bytes()).unwrap_or_else(|_| value.clone())
 }

@@ -1,4 +1,5 @@
-//! Messages of all calls on their way in: where they begin and end, how long they take, and those that do not come.
+//! The messages of all calls on their way in: where each begins and ends, how long it takes, and what happens if it
+//! does not come.
 
 use super::receive::{Fault, Flag, Kind, PartialMessage};
 use crate::error::{Error, Reason};
@@ -16,9 +17,10 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use tokio_stream::Stream;
 use tonic::Status;
 
-/// What stands before a message: whether it is compressed, and its length.
+/// Length of a message's prefix, which says whether the message is compressed and how long it is.
 const PREFIX: usize = 5;
-/// A timer that is polled so much later than it was set for says nothing of the worker: nobody was asking for the message meanwhile.
+/// How late a timer must be polled for its expiry to be ignored. Nobody was asking for the message meanwhile, so the
+/// expiry says nothing about the worker.
 const POLLED_LATE: Duration = Duration::from_secs(1);
 
 /// What a call sends.
@@ -27,18 +29,18 @@ pub(super) struct Incoming {
     shared: Arc<Shared>,
     caller: Caller,
     framing: Framing,
-    /// When the message that is awaited has to be there.
+    /// When the awaited message has to be whole.
     due: Option<Instant>,
     timer: Option<Pin<Box<Sleep>>>,
-    /// When the first bytes came of a message that did not come at once.
+    /// When the first bytes of the current message came, if the message did not come at once.
     since: Option<std::time::Instant>,
     kind: Kind,
-    /// Of a stateless call.
+    /// The room of a stateless call; `None` for other calls.
     stateless: Option<StatelessRoom>,
-    /// Whether the length of a message is known.
+    /// Whether the length of a message has come.
     begun: bool,
     signals: Signals,
-    /// What is wrong with a message that came behind others.
+    /// What is wrong with a message that came after good ones, which are answered first.
     fault: Option<Error>,
     ended: bool,
 }
@@ -46,11 +48,11 @@ pub(super) struct Incoming {
 /// The room that a stateless call takes while its message is on its way.
 struct StatelessRoom {
     _place: Permit,
-    /// Of the message, once its length is known.
+    /// The room of the message, once its length is known.
     message: Option<Permit>,
 }
 
-/// How whoever reads the call learns what became of its messages.
+/// How the reader of the call learns what happened to its messages.
 pub(super) struct Signals {
     /// Set when the client has left the call.
     pub(super) left: Flag,
@@ -58,12 +60,12 @@ pub(super) struct Signals {
     pub(super) fault: Fault,
 }
 
-/// Where in a call's messages its bytes stand.
+/// Where the next byte stands in the call's messages.
 #[derive(Debug)]
 enum Framing {
-    /// So much of a message's prefix has come.
+    /// This many bytes of a message's prefix have come.
     Prefix([u8; PREFIX], usize),
-    /// So many bytes of a message are to come.
+    /// This many bytes of a message are still to come.
     Message(usize),
 }
 
@@ -85,7 +87,8 @@ impl Incoming {
         Self { body, shared, caller, framing, due, timer, since, kind, stateless, begun, signals, fault, ended }
     }
 
-    /// Takes note of bytes that have come. An error tells which of them are not of the message at fault.
+    /// Takes note of bytes that have come. An error comes with the number of bytes that belong to the messages before
+    /// the faulty one.
     fn see(&mut self, chunk: &[u8]) -> Result<(), (usize, Error)> {
         let (mut bytes, mut good) = (chunk, 0);
         while !bytes.is_empty() {
@@ -120,7 +123,7 @@ impl Incoming {
         Ok(())
     }
 
-    /// A message of so many bytes begins.
+    /// A message of `len` bytes begins.
     fn begin(&mut self, len: usize) -> Result<(), Error> {
         (self.framing, self.begun) = (Framing::Message(len), true);
         let longest = self.kind.longest(&self.shared.limits);
@@ -136,11 +139,11 @@ impl Incoming {
         Ok(())
     }
 
-    /// A message is whole. A call of one message has to end behind it too.
+    /// A message is whole. A call with a single message keeps its time limit, because its end must come in time too.
     fn whole(&mut self) {
         self.framing = BETWEEN;
         if self.kind.is_sampling() {
-            // One that came at once has no beginning, and costs no look at the clock.
+            // A message that came at once has no start time, which saves a look at the clock.
             let elapsed = self.since.take().map_or(Duration::ZERO, |since| since.elapsed());
             self.shared.metrics.stage(Stage::Receive, elapsed);
         }
@@ -149,7 +152,7 @@ impl Incoming {
         }
     }
 
-    /// The error of a message that does not come.
+    /// The error of a message that does not come in time.
     fn poll_late(&mut self, context: &mut Context<'_>) -> Poll<Error> {
         let Some(due) = self.due else { return Poll::Pending };
         let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(due)));
@@ -167,18 +170,19 @@ impl Incoming {
         Poll::Pending
     }
 
-    /// Whether nothing more comes although the client has not ended its side: hyper hides a reset or a GOAWAY without an error behind
-    /// the end of a body. Proxies reset calls like that; and hyper itself cuts a connection so whose client answers no pings.
+    /// Whether the call was broken off: nothing more comes although the client has not ended its side. hyper presents a
+    /// reset or a GOAWAY without an error as the end of the body. Proxies reset calls like that, and hyper itself cuts
+    /// a connection like that when its client answers no pings.
     fn is_broken_off(&self) -> bool {
         !self.body.is_end_stream()
     }
 
-    /// The same for a call that is dropped, of which nobody may have asked since it was broken off.
+    /// The same for a call that is dropped: nobody may have read from it since it was broken off.
     fn was_broken_off(&mut self) -> bool {
         let mut context = Context::from_waker(Waker::noop());
         loop {
             match Pin::new(&mut self.body).poll_next(&mut context) {
-                // What has come before is not asked for any more.
+                // Bytes that had come before are of no interest any more.
                 Poll::Ready(Some(Ok(_))) => {}
                 Poll::Ready(None) => return self.is_broken_off(),
                 Poll::Ready(Some(Err(_))) | Poll::Pending => return false,
@@ -186,17 +190,17 @@ impl Incoming {
         }
     }
 
-    /// Whether all messages that have begun are whole.
+    /// Whether every message that has begun is whole.
     fn is_between(&self) -> bool {
         matches!(self.framing, Framing::Prefix(_, 0))
     }
 
-    /// Whether what has come ends in the middle, or is not enough.
+    /// Whether what has come ends inside a message, or is not enough.
     fn is_awaiting(&self) -> bool {
         !self.is_between() || (self.kind.is_single() && !self.begun)
     }
 
-    /// The client has left the call, or the connection is gone.
+    /// Ends a call that its client has left or whose connection is gone.
     fn left(&mut self, why: String) -> Poll<Option<Result<Bytes, BoxError>>> {
         (self.ended, self.stateless) = (true, None);
         self.signals.left.set();
@@ -211,7 +215,7 @@ impl Incoming {
     }
 }
 
-/// When what is awaited from now on has to be there.
+/// The time limit of something that is awaited from now on.
 fn from_now(shared: &Shared) -> Option<Instant> {
     let timeout = shared.limits.receive_timeout;
     (!timeout.is_zero()).then(|| Instant::now() + timeout)
@@ -219,7 +223,7 @@ fn from_now(shared: &Shared) -> Option<Instant> {
 
 impl Drop for Incoming {
     fn drop(&mut self) {
-        // All calls of a connection are cut together; one of them reports it.
+        // All calls of a connection are cut together, and one of them reports it.
         if self.caller.is_silent(self.shared.ping_timeout) && self.was_broken_off() && self.caller.may_report_silence()
         {
             self.shared.metrics.refused(Reason::KeepaliveTimeout);
@@ -249,7 +253,7 @@ impl Stream for Incoming {
                     Poll::Ready(Some(Ok(bytes)))
                 }
                 Err((0, error)) => this.fail(&error),
-                // The messages before it have their answers first.
+                // The messages before the faulty one are answered first.
                 Err((good, error)) => {
                     this.fault = Some(error);
                     Poll::Ready(Some(Ok(bytes.slice(..good))))
@@ -257,7 +261,7 @@ impl Stream for Incoming {
             },
             Poll::Ready(Some(Err(error))) => this.left(error.to_string()),
             Poll::Ready(None) if this.is_broken_off() => this.left("the call was broken off".to_owned()),
-            // Of a call that its client has cancelled hyper tells by an error.
+            // This is no cancelled call: hyper reports those as an error.
             Poll::Ready(None) if this.is_awaiting() => {
                 let at = if this.is_between() { "before its message" } else { "inside a message" };
                 this.fail(&Error::Malformed(format!("the call ended {at}")))

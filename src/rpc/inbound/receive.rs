@@ -1,15 +1,15 @@
-//! Calls on their way in, before there is a message.
+//! Calls on their way in, before they have a message.
 //!
-//! A call takes memory from its first byte on, and a client that stops in the middle of a message keeps that memory. So each message
-//! has to come within a time (`incoming`); the first one's begins with its call.
+//! A call takes memory from its first byte on, and a client that stops in the middle of a message keeps that memory. So
+//! each message has to come within a time (`incoming`); for the first message the time begins with the call.
 //!
-//! - A stream has its place on the server before anything of it is read (`max_streams`, `max_attached_ranks`).
+//! - A stream takes its place on the server before anything of it is read (`max_streams`, `max_attached_ranks`).
 //! - A stateless call has no such place. It takes room for its message once the length is known.
 //! - Other calls have small messages, and the same time for them.
 //!
-//! The time passes only while somebody asks for the message. On a stream whose worker takes no replies nobody asks, so it is not this
-//! time that ends such a stream but the watch on replies (`unread`). It is told here of messages that nobody has asked for, or that are
-//! not whole.
+//! The time passes only while somebody asks for the message. Nobody asks on a stream whose worker does not take its
+//! replies. So the watch on replies (`unread`) ends such a stream, and not this time limit. This module tells that
+//! watch of messages that nobody has asked for, or that are not whole.
 //!
 //! Calls of the sampler that end before the service hears of them are counted here.
 
@@ -42,20 +42,20 @@ use tonic::service::Routes;
 use tonic::{Code, Status, Streaming};
 use tonic_health::pb::health_server;
 
-/// The longest message of a call that samples nothing: a service's name, or a symbol's.
+/// The longest message of a call that samples nothing: it holds the name of a service or of a symbol.
 const SMALL_MESSAGE_BYTES: usize = 4096;
 
-/// The same routes, with a watch on what their calls send.
+/// The same routes, with a watch on the messages of their calls.
 pub(in crate::rpc) fn watched(routes: Routes, shared: Arc<Shared>) -> Routes {
     Routes::from(routes.into_axum_router().layer(from_fn_with_state(shared, watch)))
 }
 
-/// What a call is, as far as the watch on its messages has to know.
+/// The kind of a call, as far as the watch on its messages needs it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// A stream of the sampler, which has its place.
+    /// A stream of the sampler, which takes a place on the server.
     Stream,
-    /// A stateless batch, which has none.
+    /// A stateless batch, which takes none.
     Stateless,
     /// Any other call of one small message.
     Small,
@@ -63,11 +63,11 @@ pub(super) enum Kind {
     SmallStream,
 }
 
-/// The places that a call takes before its message comes. A stream takes its own later.
+/// The places that a call takes before its message comes. A stream takes its place later.
 struct Places {
-    /// Of a stateless call, among all of these.
+    /// The place of a stateless call, among all stateless calls.
     stateless: Option<Permit>,
-    /// Of a call that samples nothing, among those of its connection.
+    /// The place of a call that samples nothing, among those of its connection.
     small_call: Option<Permit>,
 }
 
@@ -81,12 +81,12 @@ impl Kind {
         }
     }
 
-    /// Whether the call ends behind its only message.
+    /// Whether the call ends after its only message.
     pub(super) fn is_single(self) -> bool {
         matches!(self, Self::Stateless | Self::Small)
     }
 
-    /// Whether its messages have something to sample, or columns of it.
+    /// Whether its messages carry rows to sample, or columns of them.
     pub(super) fn is_sampling(self) -> bool {
         matches!(self, Self::Stream | Self::Stateless)
     }
@@ -102,7 +102,7 @@ impl Kind {
         }
     }
 
-    /// The longest message that it may send.
+    /// The longest message that the call may send.
     pub(super) fn longest(self, limits: &Limits) -> usize {
         match self {
             Self::Stream | Self::Stateless => limits.max_message_bytes,
@@ -139,7 +139,7 @@ async fn watch(State(shared): State<Arc<Shared>>, mut request: Request, next: Ne
             return status.into_http::<Body>().into_response();
         }
     };
-    // A stream lasts as long as it lasts: tonic bounds the time until it begins.
+    // A stream may last as long as it likes: for streams, tonic bounds only the time until they begin.
     let deadline = if kind == Kind::Stateless { Deadline::of(request.headers()) } else { Deadline::default() };
     headers::lighten(request.headers_mut());
     let (heard, left, part) = (call.heard.clone(), call.left.clone(), PartialMessage::default());
@@ -154,7 +154,8 @@ async fn watch(State(shared): State<Arc<Shared>>, mut request: Request, next: Ne
     });
     let answer = deadline.bound(next.run(request)).await;
     let response = answer.unwrap_or_else(|error| shared.refuse(&error, &caller).into_http::<Body>().into_response());
-    // To tonic a call that was left is a request without a message, an internal error.
+    // tonic sees a call that its client left as a request without a message, and answers with an internal error; the
+    // call keeps its code.
     if !call.left.is_set() {
         call.code = Status::from_header_map(response.headers()).map_or(Code::Ok, |status| status.code());
     }
@@ -167,12 +168,12 @@ async fn watch(State(shared): State<Arc<Shared>>, mut request: Request, next: Ne
     calls::open_until_dropped(response, open)
 }
 
-/// Whether something has happened to a call. Clones are the same one.
+/// Whether something has happened to a call. Clones share one flag.
 #[derive(Debug, Clone, Default)]
 pub(in crate::rpc) struct Flag(Arc<AtomicBool>);
 
 impl Flag {
-    /// Notes that the service has heard of the call of this request, and counts it from now on.
+    /// Notes that the service has heard of the call of this request, and counts the call from now on.
     pub(in crate::rpc) fn set_heard<T>(request: &tonic::Request<T>) {
         if let Some(heard) = request.extensions().get::<Self>() {
             heard.set();
@@ -188,7 +189,7 @@ impl Flag {
     }
 }
 
-/// Whether a call has sent part of a message so far.
+/// Whether a call has sent only part of a message so far.
 #[derive(Debug, Clone, Default)]
 pub(super) struct PartialMessage(Arc<AtomicBool>);
 
@@ -202,17 +203,17 @@ impl PartialMessage {
     }
 }
 
-/// What is wrong with a call's messages. Reflection takes it for their end, and ends as if nothing were.
+/// What is wrong with a call's messages. Reflection mistakes it for their end, and ends as if nothing were wrong.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Fault(Arc<OnceLock<Status>>);
 
 impl Fault {
     pub(super) fn set(&self, status: &Status) {
-        // The first one ended the call.
+        // The first fault ended the call, so later ones are ignored.
         let _ = self.0.set(status.clone());
     }
 
-    /// The same answers, and at their end what is wrong.
+    /// The same answers, with the fault's status at their end.
     fn at_end_of(self, response: Response) -> Response {
         let with_fault = move |frame: Frame<Bytes>| {
             let mut end = HeaderMap::new();
@@ -223,12 +224,12 @@ impl Fault {
     }
 }
 
-/// The messages of a stream's worker, until their end.
+/// The messages of a stream's worker.
 #[derive(Debug)]
 pub(in crate::rpc) struct Requests<T> {
-    /// `None` behind it, or once no more are wanted.
+    /// `None` after the last message, or once no more are wanted.
     messages: Option<Streaming<T>>,
-    /// What was taken in before anybody asked for it.
+    /// A message, or the end, that was taken in before anybody asked for it.
     next: Option<Option<Result<T, Status>>>,
     part: PartialMessage,
 }
@@ -239,17 +240,18 @@ impl<T> Requests<T> {
         Self { messages: Some(request.into_inner()), next: None, part }
     }
 
-    /// Whether they hold a message that nobody has asked for, or part of one, of which the rest has not come.
+    /// Whether there is a message that nobody has asked for, or part of a message whose rest has not come.
     pub(in crate::rpc) fn hold_some(&self) -> bool {
         matches!(self.next, Some(Some(_))) || self.messages.is_some() && self.part.is_set()
     }
 
-    /// No more are wanted.
+    /// Drops the messages: no more are wanted.
     pub(in crate::rpc) fn close(&mut self) {
         (self.messages, self.next) = (None, None);
     }
 
-    /// Takes in the next one, if it is there, for whoever asks for it. A part of one is enough to be held, and gets no time of its own.
+    /// Takes in the next message, if it is here, and keeps it for whoever asks. Part of a message already counts as
+    /// held, and gets no time limit of its own.
     pub(in crate::rpc) fn take_in_next(&mut self, context: &mut Context<'_>) {
         if self.next.is_none()
             && !self.hold_some()
@@ -259,7 +261,7 @@ impl<T> Requests<T> {
         }
     }
 
-    /// The next one, or what went wrong instead, behind which none comes.
+    /// The next message, or what went wrong instead. After an error no message comes.
     pub(in crate::rpc) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<T, Status>>> {
         if let Some(next) = self.next.take() {
             return Poll::Ready(next);
@@ -273,14 +275,14 @@ impl<T> Requests<T> {
     }
 }
 
-/// A call that is counted if the service never hears of it.
+/// Counts a call if the service never hears of it.
 struct Unheard {
     shared: Arc<Shared>,
-    /// Of the sampler; other services' calls are not counted.
+    /// The method, if the call is one of the sampler; other services' calls are not counted.
     method: Option<String>,
     started: std::time::Instant,
     heard: Flag,
-    /// By its client, before its message was there.
+    /// Set if the client left before its message had come.
     left: Flag,
     code: Code,
 }

@@ -1,4 +1,4 @@
-//! Calls that are open, whatever they ask for: a server that drains waits for no client without one.
+//! Counts the open calls of every kind. A server that drains does not wait for clients without a call.
 
 use crate::engine;
 use crate::permits::{Counter, Permit};
@@ -9,10 +9,10 @@ use metrics::Gauge;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Looks while others are waited for.
+/// How many looks must find no call before the wait is over.
 const LOOKS: u32 = 10;
 
-/// Which calls are open, and whether something of those that are not is still on its way out.
+/// The open calls, and whether answers of ended calls are still on their way out.
 #[derive(Debug, Clone)]
 pub struct Calls {
     open: Arc<Counter>,
@@ -24,18 +24,18 @@ impl Calls {
         Self { open: Counter::new(usize::MAX, Gauge::noop()), unsent: engine.bytes_in_flight() }
     }
 
-    /// One more, until this is dropped.
+    /// Counts one more call until the permit is dropped.
     pub(in crate::rpc) fn enter(&self) -> Permit {
         self.open.take_anyway(1)
     }
 
-    /// How many are open.
+    /// How many calls are open.
     #[must_use]
     pub fn open(&self) -> usize {
         self.open.used()
     }
 
-    /// Resolves once no call was open for so long, and all answers are with their clients.
+    /// Resolves once no call was open for `quiet` and no answer was still to be sent.
     pub async fn none_for(&self, quiet: Duration) {
         let mut looks = 0;
         while looks < LOOKS {
@@ -45,7 +45,7 @@ impl Calls {
     }
 }
 
-/// The same answer, whose call is open until HTTP/2 has dropped it.
+/// The same answer. Its call counts as open until HTTP/2 has dropped the answer.
 pub(in crate::rpc) fn open_until_dropped(response: Response, call: Permit) -> Response {
     let kept = move |frame| {
         let _open = &call;

@@ -1,7 +1,7 @@
 //! The answer of a stateless call on its way out.
 //!
-//! HTTP/2 gets it piece by piece, as it sends them ([`Outlet`](super::outlet::Outlet)), and what is left keeps its room of
-//! `max_bytes_in_flight`, until it is taken or the client has taken too long.
+//! HTTP/2 gets the answer piece by piece, as it sends them ([`Outlet`](super::outlet::Outlet)). What is left keeps its
+//! room in `max_bytes_in_flight` until it is taken, or until the client has taken too long.
 
 use super::outlet::Outgoing;
 use super::unread::{Answers, Replies};
@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use tokio_stream::Stream;
 
-/// The same answer, watched, if there is more to it than its status.
+/// The same answer under a watch, if it consists of more than its status.
 pub(in crate::rpc) fn watched(response: Response, shared: &Arc<Shared>, caller: Caller) -> Response {
     let (mut parts, body) = response.into_parts();
     if body.is_end_stream() {
@@ -29,18 +29,19 @@ pub(in crate::rpc) fn watched(response: Response, shared: &Arc<Shared>, caller: 
 }
 
 struct Answer {
-    /// Until its end has come.
+    /// The answer's body, until its end has come.
     body: Option<Body>,
-    /// What HTTP/2 has not got yet of the message.
+    /// The part of the message that HTTP/2 has not got yet.
     outgoing: Outgoing,
-    /// What comes behind the message: its status, or that of an answer that was not taken in time.
+    /// What comes after the message: its own status, or the status of an answer that was not taken in time.
     end: Option<Result<HeaderMap, axum::Error>>,
     shared: Arc<Shared>,
     caller: Caller,
 }
 
 impl Answer {
-    /// Takes the message and its status, which is ready with it: what HTTP/2 then has whole is not held here any more.
+    /// Takes the message and its status, which are ready together. Once HTTP/2 has the whole message, nothing of it is
+    /// held here.
     fn take_in(&mut self, context: &mut Context<'_>) {
         while let Some(body) = &mut self.body {
             let Poll::Ready(frame) = Pin::new(body).poll_frame(context) else { return };
@@ -75,7 +76,7 @@ impl Answers for Answer {
         self.body.is_some() || !self.outgoing.outlet().is_empty()
     }
 
-    /// The call has had its only one.
+    /// A stateless call has only one message, and it has come.
     fn take_in_next(&mut self, _: &mut Context<'_>) {}
 
     fn give_up(&mut self) {
@@ -91,7 +92,7 @@ impl Answers for Answer {
     fn close(&mut self) {}
 }
 
-/// The frames as a body.
+/// The frames of the watched answer as a body.
 struct Watched(Replies<Answer>);
 
 impl HttpBody for Watched {

@@ -1,5 +1,5 @@
-//! Answers on the way out: in pieces (`outlet`), watched (`unread`, and `deliver` for those of stateless calls), until the server
-//! ends (`until`); `calls` knows who is still to get some.
+//! Answers on the way out: cut into pieces (`outlet`), watched (`unread`, and `deliver` for stateless calls), and ended
+//! when the server stops (`until`). `calls` counts the calls that are still to get answers.
 
 pub(super) mod calls;
 pub(super) mod deliver;

@@ -1,8 +1,9 @@
 //! Answers on their way into HTTP/2, and the room that they take until they have left it.
 //!
-//! HTTP/2 takes whatever it is given, however little its client lets through, asks for more at once, and keeps what it has for as long as
-//! the client likes. So it gets answers in pieces. Each piece carries its part of the room of `max_bytes_in_flight`, which comes back when
-//! HTTP/2 lets go of the piece; what it has not got yet can still be dropped.
+//! HTTP/2 takes all it is given, however little its client lets through. It asks for more at once, and keeps what it
+//! has for as long as the client likes. So it gets answers in pieces. Each piece carries its part of the room in
+//! `max_bytes_in_flight`, which comes back when HTTP/2 lets go of the piece. What HTTP/2 has not got yet can still be
+//! dropped.
 
 use crate::locks::lock;
 use crate::permits::Permit;
@@ -15,23 +16,23 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, ready};
 
-/// What HTTP/2 gets at once. It may hold two of them: one that it could not send whole, and the next.
+/// The bytes that HTTP/2 gets at once. It may hold two such pieces: one that it could not send whole, and the next.
 const PIECE: usize = 64 << 10;
 
-/// What HTTP/2 has not got yet of a call's answers.
+/// The part of a call's answers that HTTP/2 has not got yet.
 #[derive(Debug, Default)]
 pub(in crate::rpc) struct Outlet {
     bytes: Bytes,
-    /// Whether it had some of these bytes: the rest of them is in the same allocation.
+    /// Whether HTTP/2 already had some of these bytes. The rest of them is in the same allocation.
     is_begun: bool,
-    /// What these bytes take, or the messages that will be encoded to them.
+    /// The room of these bytes, or of the messages that will be encoded into them.
     room: Option<Permit>,
-    /// Whether it has asked since this was last looked at.
+    /// Whether HTTP/2 has asked for bytes since this was last checked.
     asked: bool,
 }
 
 impl Outlet {
-    /// A message is about to be encoded, which takes so much room.
+    /// Notes that a message is about to be encoded that takes this room.
     fn expect(&mut self, room: Permit) {
         match &mut self.room {
             Some(all) => all.absorb(room),
@@ -39,13 +40,14 @@ impl Outlet {
         }
     }
 
-    /// Encoded, the messages that were expected are these bytes.
+    /// Adds the bytes into which the expected messages were encoded.
     pub(super) fn fill(&mut self, bytes: Bytes) {
         self.bytes = if self.bytes.is_empty() { bytes } else { [&*self.bytes, &*bytes].concat().into() };
         self.room.iter_mut().for_each(|room| room.set(self.bytes.len()));
     }
 
-    /// The next piece, if there is one. Of bytes that are several pieces each is a copy: one that stays would else keep all of them.
+    /// The next piece, if there is one. If the bytes make several pieces, each piece is a copy: otherwise one piece
+    /// that stays would keep all of them in memory.
     pub(super) fn piece(&mut self) -> Option<Bytes> {
         self.asked = true;
         let len = self.bytes.len().min(PIECE);
@@ -69,13 +71,13 @@ impl Outlet {
         self.bytes.is_empty()
     }
 
-    /// Drops what HTTP/2 has not got.
+    /// Drops what HTTP/2 has not got yet.
     pub(super) fn clear(&mut self) {
         (self.bytes, self.is_begun, self.room) = (Bytes::new(), false, None);
     }
 }
 
-/// The same bytes, which hold something until HTTP/2 lets go of them.
+/// The same bytes, which keep `held` alive until HTTP/2 lets go of them.
 fn holding<H: Send + 'static>(bytes: Bytes, held: H) -> Bytes {
     Bytes::from_owner(Piece { bytes, _held: held })
 }
@@ -91,18 +93,19 @@ impl<H> AsRef<[u8]> for Piece<H> {
     }
 }
 
-/// The outlet of a call, for those who fill it and those who empty it; it travels in the extensions of the call's answer.
+/// The outlet of a call, shared by those who fill it and those who empty it. It travels in the extensions of the call's
+/// answer.
 #[derive(Debug, Clone, Default)]
 pub(in crate::rpc) struct Outgoing(Arc<Mutex<Outlet>>);
 
 impl Outgoing {
-    /// A message is about to be encoded, which takes so much room until HTTP/2 lets go of it.
+    /// Notes that a message is about to be encoded that takes this room until HTTP/2 lets go of the message.
     pub(in crate::rpc) fn expect(&self, room: Permit) {
         self.outlet().expect(room);
     }
 
-    /// Whether there is something that HTTP/2 has not got, and has not asked for since this was last called: whoever asks
-    /// again begins anew.
+    /// Whether there is something that HTTP/2 has neither got nor asked for since the last call. The check starts anew
+    /// with each call.
     pub(in crate::rpc) fn took_nothing(&self) -> bool {
         let mut outlet = self.outlet();
         !mem::take(&mut outlet.asked) && !outlet.is_empty()
@@ -112,13 +115,13 @@ impl Outgoing {
         self.outlet().clear();
     }
 
-    /// A panic while it was held ended its call; what is left is only dropped.
+    /// Locks the outlet. If somebody panicked while holding it, the call has ended, and what is left is only dropped.
     pub(in crate::rpc) fn outlet(&self) -> MutexGuard<'_, Outlet> {
         lock(&self.0)
     }
 }
 
-/// The same answers, of a stream, piece by piece.
+/// The same answers of a stream, piece by piece.
 pub(in crate::rpc) fn in_pieces(response: Response) -> Response {
     let (mut parts, body) = response.into_parts();
     match parts.extensions.remove::<Outgoing>() {
@@ -127,7 +130,7 @@ pub(in crate::rpc) fn in_pieces(response: Response) -> Response {
     }
 }
 
-/// The same answers, whose call keeps its place until HTTP/2 has let go of them.
+/// The same answers. Their call keeps its place until HTTP/2 has let go of them.
 pub(in crate::rpc) fn in_place(response: Response, place: Option<Permit>) -> Response {
     let Some(place) = place.map(Arc::new) else { return response };
     let held = move |frame: Frame<Bytes>| frame.map_data(|bytes| holding(bytes, Arc::clone(&place)));

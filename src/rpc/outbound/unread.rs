@@ -1,11 +1,13 @@
 //! The watch on answers that a worker does not take, and on the end of the server.
 //!
-//! A stream does something only when HTTP/2 asks it for an answer, and HTTP/2 does not ask while it has no room for the one before. So
-//! nothing of a stream whose worker does not read happens by itself: a message that stopped in the middle does not run out of time, nor
-//! does a step that waits for its shards, and messages that wait to be read take the connection's window from its other calls. All of it
-//! would stay for as long as the worker likes. That is why a task beside the call looks at it.
+//! A stream acts only when HTTP/2 asks it for an answer, and HTTP/2 does not ask while it has no room for the answer
+//! before. So nothing happens by itself on a stream whose worker does not read. A message that stopped in the middle
+//! does not run out of time, nor does a step that waits for its shards; and messages that wait to be read take the
+//! connection's window from its other calls. All of this would stay for as long as the worker likes. That is why a task
+//! beside the call watches the stream.
 //!
-//! The same task waits for the end of a drain: a stream that looked for that whenever it is asked would pay for it with every token.
+//! The same task waits for the end of a drain. If the stream itself checked for that, it would pay for the check with
+//! every token.
 
 use crate::locks::lock;
 use std::mem;
@@ -18,27 +20,29 @@ use tokio_stream::Stream;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-/// Looks in each timeout.
+/// How often the watch looks in each timeout.
 const LOOKS: u32 = 4;
-/// How soon a stream is looked at again that was being asked when it was to end.
+/// How soon the watch looks again if a stream was busy when it was to end.
 const AGAIN: Duration = Duration::from_millis(1);
 
 /// The answers of a call, and what the server holds for it.
 pub trait Answers: Stream + Unpin + Send + 'static {
-    /// Whether it holds something that goes on only when it is asked: an answer that is due, or a message or part of one.
+    /// Whether the call holds something that moves on only when the call is asked: an answer that is due, or a message
+    /// or part of one.
     fn looks_stuck(&self) -> bool;
 
-    /// Takes in what has come of a message that is to be read next, so that it is held from now on.
+    /// Takes in what has come of the message that is to be read next, so that the call holds it from now on.
     fn take_in_next(&mut self, context: &mut Context<'_>);
 
-    /// Ends it without the answers that are due, and frees everything that it holds but its place.
+    /// Ends the call without the answers that are due, and frees everything it holds but its place.
     fn give_up(&mut self);
 
-    /// Ends it because the server ends. What HTTP/2 is about to get still comes before the status.
+    /// Ends the call because the server ends. What HTTP/2 is about to get still comes before the status.
     fn close(&mut self);
 }
 
-/// The answers of a `Decode` stream, an `Attach` or a `Sample` call, which end when the worker does not take them in time.
+/// The answers of a `Decode` stream, an `Attach` or a `Sample` call. They end when the worker does not take them in
+/// time.
 #[derive(Debug)]
 pub struct Replies<S> {
     stream: Arc<Mutex<Watched<S>>>,
@@ -48,17 +52,17 @@ pub struct Replies<S> {
 #[derive(Debug)]
 struct Watched<S> {
     answers: S,
-    /// Looks that found it holding something, since the last time that anybody asked for an answer. Looks and not time, so
-    /// that a server that stood still for a while takes nobody's silence for its worker's.
+    /// How many looks found the call holding something, since anybody last asked for an answer. Counting looks instead
+    /// of time matters after the server itself stood still: that silence is not the worker's.
     unasked: u32,
-    /// Whether anybody has since the last look.
+    /// Whether anybody has asked for an answer since the last look.
     asked: bool,
-    /// Has it asked again. A stream whose answers are taken always does.
+    /// Wakes the task that asks for answers. A stream whose answers are taken is always asked again then.
     waker: Option<Waker>,
 }
 
 impl<S: Answers> Replies<S> {
-    /// Watches until `closing`; a `timeout` of zero is none.
+    /// Watches until `closing` is cancelled. A `timeout` of zero means no time limit.
     pub(in crate::rpc) fn new(answers: S, timeout: Duration, closing: &CancellationToken) -> Self {
         let stream = Arc::new(Mutex::new(Watched { answers, unasked: 0, asked: true, waker: None }));
         let watch = tokio::spawn(watch(Arc::downgrade(&stream), timeout, closing.clone()));
@@ -67,7 +71,8 @@ impl<S: Answers> Replies<S> {
 }
 
 impl<S: Answers> Watched<S> {
-    /// Whether it holds something. What nobody has asked for since the last look, when it was woken, may be a message.
+    /// Whether the call holds something. If nobody has asked for an answer since the last look, which woke the task, a
+    /// message may be waiting, so this takes it in first.
     fn is_stuck(&mut self) -> bool {
         let asked = mem::take(&mut self.asked);
         if let Some(waker) = self.waker.as_ref().filter(|_| !asked) {
@@ -91,7 +96,7 @@ impl<S: Answers> Stream for Replies<S> {
     }
 }
 
-/// Looks until the stream is gone, or has to be.
+/// Looks until the stream is gone or has to end.
 async fn watch<S: Answers>(stream: Weak<Mutex<Watched<S>>>, timeout: Duration, closing: CancellationToken) {
     let given_up = async {
         if timeout.is_zero() {
@@ -125,7 +130,8 @@ async fn give_up_unread<S: Answers>(stream: &Weak<Mutex<Watched<S>>>, timeout: D
     loop {
         sleep((timeout / LOOKS).max(Duration::from_millis(1))).await;
         let Some(stream) = stream.upgrade() else { return };
-        // It is being asked, which may take long where sequences are opened; to wait for that would keep a thread from others.
+        // Somebody is asking the stream, which may take long while sequences are opened. Waiting for that would keep a
+        // thread from other work.
         let Some(mut watched) = idle(&stream) else { continue };
         if !watched.is_stuck() {
             watched.unasked = 0;
@@ -141,7 +147,7 @@ async fn give_up_unread<S: Answers>(stream: &Weak<Mutex<Watched<S>>>, timeout: D
     }
 }
 
-/// None while somebody asks it.
+/// The stream, or `None` while somebody is asking it.
 fn idle<S>(stream: &Mutex<Watched<S>>) -> Option<MutexGuard<'_, Watched<S>>> {
     match stream.try_lock() {
         Ok(watched) => Some(watched),
@@ -179,7 +185,7 @@ mod tests {
         fn close(&mut self) {}
     }
 
-    /// No test can wait for ever. In a runtime without timers whoever would wait for a time panics instead.
+    /// No test can wait for ever. But in a runtime without timers, a watch with a time limit panics.
     #[test]
     fn a_timeout_of_zero_never_comes() {
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");

@@ -1,11 +1,11 @@
-//! Streams that would go on for ever, ended when the server stops.
+//! Ends streams that would go on for ever when the server stops.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use tokio_stream::Stream;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
-/// The items of a stream until the server stops. What is there by then still comes.
+/// The items of a stream until the server stops. Items that are ready by then still come.
 pub(in crate::rpc) struct Until<S> {
     items: S,
     stop: Pin<Box<WaitForCancellationFutureOwned>>,
