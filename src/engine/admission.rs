@@ -1,8 +1,8 @@
-//! Who is let in, and the room that they take.
+//! Decides which calls and steps are let in, and takes the room that they need.
 //!
-//! A step takes its place and room for its message before anything is made of the message, and room for its rows and lists before its
-//! sequences are built. So what is refused costs little and takes nobody's room. The permits travel with the step, and give the room back
-//! when they are dropped, on whatever path.
+//! A step takes its place and room for its message before anything is made of the message. It takes room for its rows
+//! and lists before its sequences are built. So a refused step costs little and takes nobody's room. The permits travel
+//! with the step, and give the room back when they are dropped, on whatever path.
 
 use super::memory;
 use super::step::{Open, Step};
@@ -18,14 +18,15 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(super) struct Admission {
     queued: Arc<Counter>,
-    /// Steps that wait for their shards, and those behind them: they may wait for seconds, and must not keep others out.
+    /// Steps that wait for their shards, and the steps behind them. They may wait for seconds, and must not keep others
+    /// out.
     held: Arc<Counter>,
-    /// Stateless calls whose messages are on their way; then each is a step.
+    /// Stateless calls whose messages are on their way. A call whose message has come is a step instead.
     stateless: Arc<Counter>,
     bytes: Arc<Counter>,
     shares: ByteShares,
     rows: Arc<Counter>,
-    /// Those of steps that are held back.
+    /// Rows of steps that are held back.
     held_rows: Arc<Counter>,
     streams: Arc<Counter>,
     sequences: Arc<Counter>,
@@ -33,24 +34,24 @@ pub(super) struct Admission {
     max_sequences_per_stream: usize,
 }
 
-/// Shares of the bytes in flight for what waits for somebody outside, as long as that one likes or a timeout lets. Together they leave
-/// an eighth to steps that wait for nobody.
+/// Shares of the bytes in flight for what waits for somebody outside, as long as that one likes or a timeout allows.
+/// Together they leave an eighth to steps that wait for nobody.
 #[derive(Debug)]
 struct ByteShares {
-    /// Messages of stateless calls that are on their way, and may never come.
+    /// Messages of stateless calls. They are on their way and may never come.
     incoming: Arc<Counter>,
     /// Steps that are held back for their shards.
     held: Arc<Counter>,
-    /// Answers of stateless calls, which may never be read.
+    /// Answers of stateless calls. They may never be read.
     answers: Arc<Counter>,
-    /// Replies of streams, which may not either.
+    /// Replies of streams. They may never be read either.
     replies: Arc<Counter>,
-    /// Most of these for one stream.
+    /// The most bytes of replies that one stream may have.
     max_stream_replies: usize,
 }
 
 impl ByteShares {
-    /// Shares of `bytes`. A message that fits alone fits in its share too.
+    /// Divides `bytes` into shares. A message that fits alone fits in its share too.
     fn new(bytes: &Arc<Counter>, max_message_bytes: usize) -> Self {
         let eighths = |count: usize| bytes.limit() / 8 * count;
         let messages = |count| eighths(count).max(max_message_bytes);
@@ -70,30 +71,31 @@ impl ByteShares {
 pub struct StepPlace {
     place: Permit,
     bytes: Permit,
-    /// Whether the step is held back for its shards, or behind one that is.
+    /// Whether the step is held back, for its own shards or behind a step that waits for shards.
     pub(super) held: bool,
 }
 
 /// The room of one step.
 #[derive(Debug)]
 pub(super) struct StepPermits {
-    /// Its place in the queue, given back when a batch takes it; before that, its place among those held back.
+    /// The step's place in the queue, given back when a batch takes the step. Before that, its place among the held
+    /// steps, if it is held back.
     pub(super) queued: Permit,
     pub(super) in_flight: InFlight,
 }
 
-/// The room of a step that is not answered.
+/// The room of a step that is not answered yet.
 #[derive(Debug)]
 pub(super) struct InFlight {
-    /// Its message and what is made of it.
+    /// Room for the step's message and what is made of it.
     pub(super) message: Permit,
     pub(super) rows: Permit,
-    /// What its reply may report, and then what it does.
+    /// Room for what the reply may report; once the reply is made, for what it does report.
     pub(super) reply: Permit,
 }
 
 impl StepPermits {
-    /// Counts the sequences that were built, with the texts of those that could not be.
+    /// Counts the error texts of sequences that could not be built.
     pub(super) fn opened(&mut self, open: &[Open]) {
         let message = &mut self.in_flight.message;
         message.set(message.amount() + memory::of_errors(open));
@@ -119,7 +121,7 @@ impl Admission {
         }
     }
 
-    /// A place for a step that goes to the engine, and room for its message, or what there is too little of.
+    /// A place for a step that goes to the engine, and room for its message; or the refusal, if there is too little.
     pub(super) fn place(&self, message_bytes: usize) -> Result<StepPlace, Refusal> {
         let place = self.queued.take(1).ok_or(Refusal::QueueFull)?;
         let bytes = self.bytes.take(message_bytes).ok_or(Refusal::BytesInFlight)?;
@@ -133,7 +135,8 @@ impl Admission {
         Ok(StepPlace { place, bytes, held: true })
     }
 
-    /// Room for a step with so many openings, once its message is read, on a stream with this room for replies.
+    /// Room for a step with `openings` openings, once its message is read. `replies` is the room for replies of its
+    /// stream.
     pub(super) fn step(
         &self,
         place: StepPlace,
@@ -148,27 +151,28 @@ impl Admission {
         let rows = if held { &self.held_rows } else { &self.rows };
         let rows = rows.take(step.rows()).ok_or(Refusal::RowsInFlight)?;
         let reply = self.reply(memory::of_places(step, openings), replies).ok_or(Refusal::BytesInFlight)?;
-        // Past the limit if need be, by the lists of one step for each core: a message that fits must not be refused for ever.
+        // This may exceed the limit, by the lists of one step for each core: a message that fits must not be refused
+        // for ever.
         bytes.set(memory::of_step(step, openings));
         Ok(StepPermits { queued, in_flight: InFlight { message: bytes, rows, reply } })
     }
 
-    /// Room for the places of a reply, of the share of all replies. Streams that do not read theirs may use up that share, but not keep
-    /// out those that do. So a stream that has read all of its replies gets room for one more, however large; and one whose own part has
-    /// room gets it as long as there is any room at all.
+    /// Room for the places of a reply, out of the share of all replies. Streams that do not read their replies may use
+    /// up that share, but must not keep out those that do. So a stream that has read all of its replies gets room for
+    /// one more, however large. And a stream whose own part has room gets it as long as there is any room at all.
     fn reply(&self, bytes: usize, replies: &Arc<Counter>) -> Option<Permit> {
         let may_exceed = || replies.used() == 0 || replies.has_room(bytes) && self.bytes.has_room(bytes);
         replies.take(bytes).or_else(|| may_exceed().then(|| replies.take_anyway(bytes)))
     }
 
-    /// A step that was held back is queued, and waits for nobody any more. It was let in before, so there is a place for it.
+    /// Queues a step that was held back and now waits for nobody. It was let in before, so it gets a place in any case.
     pub(super) fn release(&self, permits: &mut StepPermits) {
         permits.queued = self.queued.take_anyway(1);
         permits.in_flight.message.leave_part();
         permits.in_flight.rows.leave_part();
     }
 
-    /// A place for a stateless call until its message is there.
+    /// A place for a stateless call until its message has come.
     pub(super) fn stateless(&self) -> Result<Permit, Refusal> {
         self.stateless.take(1).ok_or(Refusal::QueueFull)
     }
@@ -183,13 +187,13 @@ impl Admission {
         self.streams.take(1).ok_or(Refusal::TooManyStreams)
     }
 
-    /// A stream's table: each sequence takes its place on the server when it is opened.
+    /// A stream's table. Each sequence takes its place on the server when it is opened.
     pub(super) fn table(&self) -> Table {
         Table::new(self.max_sequences_per_stream, Arc::clone(&self.sequences))
     }
 
-    /// The table of a stream of one step, and places on the server for all that the step opens: one at
-    /// least, so that such streams are bounded too.
+    /// The table of a stream of one step, and places on the server for all sequences that the step opens. At least one
+    /// place is taken, so that such streams are bounded too.
     pub(super) fn reserved_table(&self, openings: usize) -> Result<(Table, Permit), Refusal> {
         let permit = self.sequences.take(openings.max(1)).ok_or(Refusal::TooManySequences)?;
         Ok((Table::new(openings, Counter::new(openings, Gauge::noop())), permit))
@@ -214,7 +218,7 @@ impl Admission {
         Arc::clone(&self.bytes)
     }
 
-    /// Sequences open on the server, or about to be.
+    /// How many sequences are open on the server, or about to be.
     pub(super) fn open_sequences(&self) -> usize {
         self.sequences.used()
     }

@@ -1,4 +1,4 @@
-//! One batch: the steps it took, the rows they need, and what comes of them.
+//! One batch: the steps it took, the rows they need, and the results.
 
 use super::admission::InFlight;
 use super::commit::Results;
@@ -15,20 +15,20 @@ use crate::sequence::table::Table;
 use std::collections::{HashMap, HashSet};
 use std::time::Instant;
 
-/// Steps taken together, and their results once run.
+/// Steps that run together, and their results afterwards.
 #[derive(Debug)]
 pub(super) struct Batch {
     pub(super) number: u64,
-    /// When it was gathered.
+    /// When the batch was gathered.
     pub(super) gathered: Instant,
     pub(super) steps: Vec<BatchedStep>,
-    /// Rows to run.
+    /// How many rows are to run.
     pub(super) rows: usize,
-    /// Bytes of the rows that its steps use.
+    /// Bytes of the rows that the batch's steps use.
     row_bytes: usize,
-    /// Entries that its top-n rows go through.
+    /// Entries of sequences that the batch's top-n rows go through.
     entries: usize,
-    /// Logits that are explained.
+    /// How many logits are explained.
     explained: usize,
     pub(super) results: Results,
 }
@@ -41,7 +41,7 @@ pub(super) struct BatchedStep {
     /// See [`Queued`].
     pub(super) weight: usize,
     pub(super) open: Vec<Opened>,
-    /// For each work what it needs, or why it is not done.
+    /// What each work needs, or why it is not done.
     pub(super) plan: Vec<Result<Planned, RowFailure>>,
     pub(super) permits: InFlight,
 }
@@ -60,7 +60,7 @@ impl Batch {
         }
     }
 
-    /// Whether the step's rows fit. Any step's do in a batch that has none.
+    /// Whether the step's rows fit. A batch without rows has room for any step.
     pub(super) fn has_room_for(&self, step: &Step, limits: &Limits) -> bool {
         let fits = |taken: usize, more: usize, limit: usize| taken.saturating_add(more) <= limit;
         self.rows == 0
@@ -70,7 +70,7 @@ impl Batch {
                 && fits(self.row_bytes, step.row_bytes(), limits.max_row_bytes_per_step)
     }
 
-    /// Takes a step: closes and opens its sequences, plans its rows.
+    /// Takes a step: closes and opens its sequences, and plans its rows.
     pub(super) fn take(&mut self, id: StreamId, queued: Queued, stream: &mut Stream, limits: &Limits) {
         let Queued { mut step, mut permits, weight } = queued;
         self.row_bytes += step.row_bytes();
@@ -83,7 +83,7 @@ impl Batch {
         self.steps.push(BatchedStep { stream: id, step, weight, open, plan, permits: permits.in_flight });
     }
 
-    /// For each work of a step what it needs, with room for what it may report, or why it is not done.
+    /// Finds out what each work of a step needs, or why it is not done, and takes room for what it may report.
     fn plan(
         &mut self,
         table: &mut Table,
@@ -92,7 +92,8 @@ impl Batch {
         reply_room: &mut Permit,
         limits: &Limits,
     ) -> Vec<Result<Planned, RowFailure>> {
-        // An id whose opening failed may be open all the same, as another text that must go on untouched.
+        // If an opening fails, its id may still belong to an open sequence, with another text that must go on
+        // untouched.
         let failed: HashSet<u64> = open.iter().filter(|open| open.result.is_err()).map(|o| o.sequence_id).collect();
         let expired = step.deadline.is_some_and(|deadline| self.gathered > deadline);
         let without_rows = step.logits.failure();
@@ -116,7 +117,7 @@ impl Batch {
         plan
     }
 
-    /// Gets the masks of rows that have to match a grammar; says whether there are such.
+    /// Fills in the masks of rows that have to match a grammar. Returns whether there are such rows.
     pub(super) fn fill_masks(&mut self, streams: &HashMap<StreamId, Stream>) -> bool {
         grammar::fill(&mut self.steps, streams)
     }
@@ -128,7 +129,8 @@ impl Batch {
         lottery: &mut Lottery,
         backend: &mut dyn Backend,
     ) {
-        // Planned work always has its rows. Should one not, none may run: results are told apart by order.
+        // Planned work always has its rows. If one had none, none may run, because results are matched with works by
+        // their order.
         if let Some((rows, verify)) = self.sources(streams) {
             let verified = run_verifications(&verify, MAX_AHEAD_ENTRIES, lottery, backend);
             self.results = Results::new(run_rows(&rows, MAX_AHEAD_ENTRIES, backend), verified);

@@ -1,4 +1,4 @@
-//! What came of rows, and what it changes in their sequences.
+//! The results of rows, and what they change in their sequences.
 
 use super::draft::Branch;
 use super::plan::Planned;
@@ -10,12 +10,12 @@ use crate::sequence::Sequence;
 use crate::sequence::table::Table;
 use crate::speculative::verified::TokenOrigin;
 
-/// What came of a batch's rows.
+/// The results of a batch's rows.
 #[derive(Debug, Default)]
 pub(super) struct Results {
-    /// One per row that no verification uses, in order.
+    /// One result for each row that no verification uses, in order.
     rows: std::vec::IntoIter<Result<RowOutput, RowFailure>>,
-    /// One per verification, in order.
+    /// One result for each verification, in order.
     verified: std::vec::IntoIter<Result<Verification, RowFailure>>,
 }
 
@@ -27,8 +27,9 @@ impl Results {
         Self { rows: rows.into_iter(), verified: verified.into_iter() }
     }
 
-    /// Leaves out the results of a step whose stream was closed while its batch ran. That does not happen as long as whoever runs a batch
-    /// holds the desk until it is committed; if it did, results of other steps would be taken for these.
+    /// Skips the results of a step whose stream was closed while its batch ran. This cannot happen as long as the
+    /// thread that runs a batch holds the desk until the batch is committed. If it did happen, the results of other
+    /// steps would otherwise be taken for the skipped ones.
     pub(super) fn skip(&mut self, plan: &[Result<Planned, RowFailure>]) {
         for planned in plan.iter().flatten() {
             match planned {
@@ -39,7 +40,7 @@ impl Results {
     }
 }
 
-/// What came of a work; commits its tokens.
+/// The result of a work, whose tokens are committed.
 pub(super) fn finish(
     table: &mut Table,
     work: Work,
@@ -83,7 +84,8 @@ fn finish_rows(
             keep_draft(sequence.ok_or_else(lost)?, work, output)
         }
         WorkKind::Score(_) => {
-            // Prompts are scored by the thousand rows: which one is wrong is worth telling. A backend that fails does so for all.
+            // Prompts are scored by the thousand rows, so it helps to say which row is wrong. A failing backend fails
+            // all rows, so then it does not.
             let named = |(at, result): (usize, Result<RowOutput, RowFailure>)| {
                 result.map_err(|failure| match failure.status {
                     RowStatus::Internal => failure,
@@ -124,7 +126,7 @@ fn commit_verified(sequence: &mut Sequence, verification: Verification) -> Done 
         finish = sequence.commit(token);
     }
     sequence.set_last_token_origin(verification.last_token_origin());
-    // That forced tokens were accepted says nothing of others.
+    // Forced tokens are accepted in any case, so their acceptance says nothing about other tokens.
     let is_forced = matches!(verification.proposer, Proposer::Grammar | Proposer::Thinking);
     let next = sequence.next_draft(if is_forced { &[] } else { &verification.verified.trials });
     Done::Verified { verification: Box::new(verification), finish, next, state: sequence.returned_state() }

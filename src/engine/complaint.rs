@@ -1,4 +1,4 @@
-//! What the log hears of work that was not done, and of whose it was.
+//! Logs work that was not done, and who sent it.
 
 use super::finished::Worked;
 use super::step::{LogitsBlock, RowStatus};
@@ -6,20 +6,20 @@ use crate::metrics::ModelMetrics;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Rows of a work that are looked through for what is wrong with them.
+/// How many rows of a work are searched for the reason of its failure.
 const MOST_ROWS: usize = 64;
 
 /// Who sends steps.
 #[derive(Debug, Clone)]
 pub struct Origin {
-    /// What is counted of the model.
+    /// The metrics of the model.
     pub model: ModelMetrics,
     /// The other end of the connection, as the log names it.
     pub peer: Arc<str>,
 }
 
 impl Origin {
-    /// The other end where there is none, as the log names it.
+    /// What the log names the other end if there is none.
     pub const NOBODY: &str = "nobody";
 }
 
@@ -29,23 +29,24 @@ impl From<ModelMetrics> for Origin {
     }
 }
 
-/// Where the first logit is that is no number, and how many there are in its row.
+/// The first logit that is not a number, and how many of them its row has.
 struct Bad {
     row: u64,
     at: At,
     columns: usize,
 }
 
-/// Whose logit it is.
+/// The place of a logit in its row.
 enum At {
-    /// Of a whole row.
+    /// A column of a whole row.
     Column(usize),
-    /// Of a row that lists its tokens, where columns are none.
+    /// A token of a row that lists its tokens and so has no columns.
     Token(u32),
 }
 
-/// At level debug all of it. Once in a while also of logits that no worker means to send: peer, model, step and sequence say who sent them, and row,
-/// column and number what may have made them. A row of nothing else is a model's fault, some at its end are padding that nobody wrote.
+/// Logs every work that was not done at level debug. Once in a while it also warns of logits that no worker means to
+/// send. Peer, model, step and sequence say who sent them; row, column and number may show what made them. A row of
+/// nothing but such logits is a model's fault; some at the end of a row are padding that nobody wrote.
 pub(super) fn complain(origin: &Origin, step_id: u64, logits: &LogitsBlock, worked: &Worked) {
     let (Err(failure), sequence_id) = (&worked.done, worked.sequence) else { return };
     let (peer, model) = (&*origin.peer, &origin.model);
@@ -85,7 +86,7 @@ pub(super) fn complain(origin: &Origin, step_id: u64, logits: &LogitsBlock, work
     }
 }
 
-/// None where rows are in a device's memory, or have changed since.
+/// The first bad logit. `None` if the rows are in a device's memory, or have changed since.
 fn first_bad(logits: &LogitsBlock, worked: &Worked) -> Option<Bad> {
     (worked.first_row..).take(worked.rows.min(MOST_ROWS)).find_map(|row| {
         let logits = logits.row(row).filter(|row| row.device_address().is_none())?;

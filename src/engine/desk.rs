@@ -1,7 +1,7 @@
-//! The engine's one place, behind a lock: what it remembers and what it drives.
+//! The engine behind its one lock: what it remembers and what it drives.
 //!
-//! Whoever brings a step to an idle engine may run it on the spot. Two threads less are woken then, which is most of what a small step
-//! costs. Why, and when not: `docs/decisions/0024-run-on-the-spot.md`.
+//! A thread that brings a step to an idle engine may run the step on the spot. Two threads fewer are woken then, and
+//! waking is most of what a small step costs. Why and when: `docs/decisions/0024-run-on-the-spot.md`.
 
 use super::state::{Command, State};
 use super::{Pulse, RUN_HERE_BYTES};
@@ -15,14 +15,15 @@ use std::sync::mpsc::{Receiver, TryRecvError};
 use std::sync::{Mutex, MutexGuard, TryLockError};
 use std::time::Instant;
 
-/// Everything a batch needs. Whoever has it runs the engine; nobody else does meanwhile.
+/// Everything a batch needs. The thread that has it runs the engine, and no other thread does meanwhile.
 pub(super) struct Core {
     pub(super) state: State,
     pub(super) inbox: Receiver<Command>,
     pub(super) backend: Box<dyn Backend>,
     pub(super) metrics: Metrics,
     pub(super) pulse: Pulse,
-    /// The most that waiting steps weigh. Less when some of these were dropped with their stream; none wait then soon.
+    /// An upper bound on the weight of the waiting steps. They weigh less if some of them were dropped with their
+    /// stream; the bound is reset as soon as none wait.
     pub(super) waiting_bytes: usize,
 }
 
@@ -38,7 +39,8 @@ enum TurnEnd {
 }
 
 impl Core {
-    /// Takes in what arrived and runs one batch of what waits, unless the rows of all that waits have more than `max_bytes`.
+    /// Takes in what arrived and runs one batch of the waiting steps, unless all waiting steps together weigh more than
+    /// `max_bytes`.
     fn turn(&mut self, max_bytes: usize) -> TurnEnd {
         let mut ended = self.receive_all();
         if self.state.has_work() {
@@ -47,7 +49,8 @@ impl Core {
             }
             self.pulse.beat();
             self.run_batch();
-            // Whoever waited in there, by parking, may have taken the wake-up that somebody left for what came meanwhile.
+            // A thread that parked while the batch ran may have used up the wake-up meant for commands that came
+            // meanwhile, so these are taken in here.
             ended = self.receive_all();
         }
         if !self.state.has_work() {
@@ -61,7 +64,7 @@ impl Core {
         TurnEnd::Idle
     }
 
-    /// Takes in all commands that have come. Whether nobody is left who could send more.
+    /// Takes in all commands that have come. Returns whether nobody is left who could send more.
     fn receive_all(&mut self) -> bool {
         loop {
             match self.inbox.try_recv() {
@@ -74,7 +77,7 @@ impl Core {
         }
     }
 
-    /// Gathers a batch of what waits, runs its rows, commits their tokens and hands out the replies.
+    /// Gathers a batch of the waiting steps, runs its rows, commits their tokens and hands out the replies.
     fn run_batch(&mut self) {
         let Self { state, backend, metrics, .. } = self;
         let started = Instant::now();
@@ -101,12 +104,12 @@ impl Core {
 /// What lies at the desk.
 enum DeskState {
     Core(Box<Core>),
-    /// Somebody panicked at it. The engine's own thread ends with the same.
+    /// Somebody panicked at the desk. The engine's own thread ends with the same panic.
     Broken(Box<dyn Any + Send>),
     Ended,
 }
 
-/// Where the core lies when nobody runs it.
+/// The place of the core while nobody runs it.
 pub(super) struct Desk(Mutex<DeskState>);
 
 impl fmt::Debug for Desk {
@@ -120,19 +123,19 @@ impl Desk {
         Self(Mutex::new(DeskState::Core(Box::new(core))))
     }
 
-    /// One at which nothing is run, for tests of what is left there.
+    /// A desk at which nothing is run, so that tests can look at what is left there.
     #[cfg(test)]
     pub(super) fn empty() -> Self {
         Self(Mutex::new(DeskState::Ended))
     }
 
-    /// Drives the engine on this thread, which sleeps until it is unparked whenever nothing is left to do.
+    /// Drives the engine on this thread. The thread parks whenever nothing is left to do.
     ///
     /// # Panics
     /// With whatever panicked at the desk, here or on another thread.
     pub(super) fn drive(&self) {
         loop {
-            // The lock is given back before this thread sleeps.
+            // The lock is released before this thread parks.
             let end = turn(&mut self.lock(), usize::MAX);
             match end {
                 Some(TurnEnd::StepsWait) => {}
@@ -145,8 +148,8 @@ impl Desk {
         }
     }
 
-    /// Runs what waits on this thread if nobody else is at it and it is little: others may have left large steps there. Whether
-    /// the engine's own thread has to look all the same.
+    /// Runs the waiting steps on this thread, unless another thread runs the engine or too much waits: others may have
+    /// left large steps there. Returns whether the engine's own thread still has to look.
     pub(super) fn run_here(&self) -> bool {
         let mut state = match self.0.try_lock() {
             Ok(state) => state,
@@ -157,12 +160,13 @@ impl Desk {
     }
 
     fn lock(&self) -> MutexGuard<'_, DeskState> {
-        // No panic leaves a turn.
+        // The lock is never poisoned: no panic leaves a turn.
         lock(&self.0)
     }
 }
 
-/// One turn; `None` when there is nothing to run. After a panic the core is gone, and with it every stream's end of its replies.
+/// Runs one turn; `None` when there is nothing to run. After a panic the core is gone, and with it the sending end of
+/// every stream's replies.
 fn turn(state: &mut DeskState, max_bytes: usize) -> Option<TurnEnd> {
     let DeskState::Core(core) = state else { return None };
     match catch_unwind(AssertUnwindSafe(|| core.turn(max_bytes))) {

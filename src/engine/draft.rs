@@ -1,4 +1,4 @@
-//! Where a draft token goes among those of its sequence, and which kept ones a verification is about.
+//! Where a draft token goes among those of its sequence, and whether a verification matches the kept draft tokens.
 
 use super::step::{DraftWork, RowFailure, RowStatus, VerifyWork};
 use crate::params::{FieldError, MAX_TREE_TOKENS};
@@ -9,17 +9,17 @@ use crate::speculative::numbers::Spot;
 /// A place in a tree of draft tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Branch {
-    /// The draft token that it follows, if it does not follow the sequence's last token.
+    /// The draft token that it follows; `None` if it follows the sequence's last token.
     pub(super) parent: Option<usize>,
-    /// Where it stands, which its random numbers depend on.
+    /// The place's coordinates, on which its random numbers depend.
     pub(super) spot: Spot,
 }
 
 impl Branch {
-    /// Where a draft token goes.
+    /// The place of the next draft token.
     ///
     /// # Errors
-    /// When its parent is no draft token, or there are too many.
+    /// When the parent is no draft token, or there are too many draft tokens.
     pub(super) fn of(work: DraftWork, drafts: &Drafts) -> Result<Self, RowFailure> {
         let none = Drafts::default();
         let drafts = if work.restart { &none } else { drafts };
@@ -45,16 +45,16 @@ impl Branch {
         Ok(Self { parent, spot: drafts.next_spot(parent) })
     }
 
-    /// The draft tokens before it.
+    /// The draft tokens before this place.
     pub(super) fn path(&self, drafts: &Drafts) -> Vec<u32> {
         drafts.path(self.parent)
     }
 }
 
-/// Whether kept draft tokens are what a verification says they are: the first of them, in their tree.
+/// Checks that a verification of kept draft tokens matches them: it names the first of them, in their tree.
 ///
 /// # Errors
-/// When they are not.
+/// When it does not match.
 pub(super) fn check_kept(work: &VerifyWork, sequence: &Sequence) -> Result<(), RowFailure> {
     if !work.is_kept() {
         return Ok(());

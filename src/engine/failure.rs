@@ -4,18 +4,18 @@ use crate::error::Refusal;
 use crate::sampling::row::RowError;
 use std::borrow::Cow;
 
-/// Why work was not done. Nothing was committed.
+/// Why work was not done. Nothing of it was committed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RowFailure {
     /// The kind of failure.
     pub status: RowStatus,
-    /// For people.
+    /// The explanation for people.
     pub message: Cow<'static, str>,
-    /// What brought it about, where metrics tell more than the status.
+    /// The cause, for metrics that tell more than the status.
     pub cause: Option<Cause>,
 }
 
-/// What brought a failure about that shares its status with others.
+/// The cause of a failure that shares its status with others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cause {
     /// A limit of the server.
@@ -36,14 +36,14 @@ impl RowFailure {
         Self::new(RowStatus::Internal, what)
     }
 
-    /// There is no room for what a sequence would come to remember.
+    /// There is no room for what a sequence would have to remember.
     #[must_use]
     pub fn no_state() -> Self {
         let refusal = Refusal::StateBytes;
         Self { cause: Some(Cause::Limit(refusal)), ..Self::new(RowStatus::HistoryLimit, refusal.message()) }
     }
 
-    /// There is no room for what its reply may report.
+    /// There is no room for what the work's reply may report.
     #[must_use]
     pub fn no_reply() -> Self {
         let message = "replies that are not read yet leave no room for what this work may report (max_bytes_in_flight); \
@@ -51,15 +51,15 @@ impl RowFailure {
         Self::new(RowStatus::ReplyBytes, message)
     }
 
-    /// The step that the work is in was to open its sequence and could not.
+    /// The work's step should have opened its sequence, and could not.
     #[must_use]
     pub fn not_opened() -> Self {
         let message = "an opening of this id in this step failed, and says why; a sequence of this id that is open goes on untouched";
         Self { cause: Some(Cause::NotOpened), ..Self::new(RowStatus::UnknownSequence, message) }
     }
 
-    /// Name as used in metrics: who runs the server has to know which limit is reached, and that a refused opening is not
-    /// a worker that has lost its sequences.
+    /// The failure's name in metrics. Operators have to know which limit was reached, and must not mistake a refused
+    /// opening for a worker that has lost its sequences.
     #[must_use]
     pub fn label(&self) -> &'static str {
         match self.cause {
@@ -115,7 +115,7 @@ pub enum RowStatus {
 }
 
 impl RowStatus {
-    /// Name as used in metrics.
+    /// The status's name in metrics.
     #[must_use]
     pub fn label(self) -> &'static str {
         match self {

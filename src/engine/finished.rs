@@ -1,4 +1,4 @@
-//! A step from when its rows have run until it is answered: what it changes in its stream, what is recorded of it, and its reply.
+//! A step from the end of its rows to its answer: what it changes in its stream, what is recorded of it, and its reply.
 
 use super::admission::InFlight;
 use super::batch::BatchedStep;
@@ -16,18 +16,18 @@ use crate::sequence::repeated::WorkRows;
 use crate::sequence::table::Table;
 use std::time::Instant;
 
-/// A step whose tokens are committed, and which is not answered yet.
+/// A step whose tokens are committed and which is not answered yet.
 #[derive(Debug)]
 pub(super) struct Finished {
     pub(super) stream: StreamId,
-    /// Without its works.
+    /// The step without its works.
     step: Step,
     open: Vec<Opened>,
     pub(super) work: Vec<Worked>,
     permits: InFlight,
 }
 
-/// What came of a work.
+/// A work with its result.
 #[derive(Debug)]
 pub(super) struct Worked {
     pub(super) sequence: Option<u64>,
@@ -37,7 +37,7 @@ pub(super) struct Worked {
 }
 
 impl Worked {
-    /// See [`Sequence::draft_by_grammar`](crate::sequence::Sequence::draft_by_grammar), where tokens were emitted.
+    /// [`Sequence::draft_by_grammar`](crate::sequence::Sequence::draft_by_grammar), for works that emitted tokens.
     pub(super) fn draft_by_grammar<'t>(&self, table: &'t Table) -> Option<ToDraft<'t>> {
         self.done.as_ref().ok()?.next()?;
         table.get(self.sequence?)?.draft_by_grammar()
@@ -45,7 +45,7 @@ impl Worked {
 }
 
 impl Stream {
-    /// Commits what came of a step's rows.
+    /// Commits the results of a step's rows.
     pub(super) fn finish(&mut self, batched: BatchedStep, results: &mut Results) -> Finished {
         let BatchedStep { stream, mut step, open, plan, permits, .. } = batched;
         open.iter()
@@ -67,7 +67,7 @@ impl Stream {
         Finished { stream, step, open, work, permits }
     }
 
-    /// Takes note of what a verification says of its sequence.
+    /// Records what a verification says about its sequence.
     fn tested(&mut self, sequence: Option<u64>, advised: Option<u32>, done: &Result<Done, RowFailure>) {
         let (Some(id), Ok(Done::Verified { verification, .. })) = (sequence, done) else { return };
         let round = verification.round();
@@ -79,7 +79,8 @@ impl Stream {
         self.origin.model.without_distribution.increment(u64::from(verification.without_distribution));
     }
 
-    /// Takes note of the rows of a work, of which `first` is the first one. That one, where it can be held against those of other texts.
+    /// Records the rows of a work; `first` is the first of them. Returns the first row if it can be compared with those
+    /// of other texts.
     fn look_at_rows(
         &mut self,
         sequence: Option<u64>,
@@ -108,7 +109,7 @@ impl Stream {
         Some(FirstRow { fingerprint: rows.first?, after: before? })
     }
 
-    /// Whether a grammar has a part in what some sequence drafts next.
+    /// Whether a grammar decides what any of the step's sequences drafts next.
     pub(super) fn drafts_by_grammar(&self, finished: &Finished) -> bool {
         finished.work.iter().any(|worked| worked.draft_by_grammar(&self.table).is_some())
     }
@@ -123,19 +124,19 @@ impl Stream {
             complain(&self.origin, step.id, &step.logits, worked);
         }
         let work: Vec<_> = work.into_iter().map(|worked| worked.done).collect();
-        // Room first, so that who sees the reply, or the tokens, also sees the room.
+        // Room first, so that whoever sees the reply or the tokens also sees the room.
         drop((message, rows, step.logits));
         room.set(memory::of_reply(&open, &work));
         let in_slots = step.slots.is_some_and(|slots| slots.tell(step.id, &work));
         let (received, finished) = (step.received, finished_at);
         let reply = StepReply { id: step.id, open, work, in_slots, received, started, finished, room };
-        // The channel has room for all steps a stream may have in flight; it fails only when the stream
-        // is gone, and then nobody waits for the reply.
+        // The channel has room for all steps that a stream may have in flight. Sending fails only when the stream is
+        // gone, and then nobody waits for the reply.
         let _ = self.replies.try_send(reply);
     }
 }
 
-/// How many kept draft tokens a work forgot that no verification was about.
+/// How many kept draft tokens were forgotten in this work without having been verified.
 fn unverified(done: &Result<Done, RowFailure>, before: usize, after: usize) -> u64 {
     let (drawn, verified) = match done {
         Ok(Done::Drafted { .. }) => (1, 0),
@@ -145,7 +146,7 @@ fn unverified(done: &Result<Done, RowFailure>, before: usize, after: usize) -> u
     (before + drawn).saturating_sub(after + verified) as u64
 }
 
-/// Counts what became of a work that asked for so many rows.
+/// Counts the result of a work that asked for `rows` rows.
 fn record(metrics: &Metrics, model: &ModelMetrics, rows: usize, done: &Result<Done, RowFailure>) {
     if done.as_ref().is_ok_and(Done::is_truncated) {
         model.truncated.increment(1);
@@ -172,7 +173,7 @@ fn record(metrics: &Metrics, model: &ModelMetrics, rows: usize, done: &Result<Do
             if failure.status == RowStatus::Internal {
                 tracing::error!(message = %failure.message, "a row failed by a fault of the server");
             }
-            // A work that cannot be read asks for none, and is answered with an error all the same.
+            // A work that cannot be read asks for no rows, but its error counts as one.
             model.rows_failed(failure.label(), rows.max(1) as u64);
         }
     }

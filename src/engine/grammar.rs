@@ -1,4 +1,4 @@
-//! The masks of rows whose texts have to match a grammar, and what is drafted behind them.
+//! The masks of rows whose texts have to match a grammar, and the drafts that grammars force or allow.
 
 use super::batch::BatchedStep;
 use super::draft::Branch;
@@ -12,8 +12,8 @@ use crate::sampling::row::LogprobsMode;
 use crate::sequence::Sequence;
 use std::collections::HashMap;
 
-/// Masks the rows of works that are going to be done, beside the masks that their worker sent. A work whose masks cannot be had
-/// is not done. Says whether there were any.
+/// Adds grammar masks to the rows of works that are going to run, on top of the masks that their worker sent. A work
+/// whose masks cannot be computed is not done. Returns whether any work needed masks.
 pub(super) fn fill(steps: &mut [BatchedStep], streams: &HashMap<StreamId, Stream>) -> bool {
     let (mut places, mut wanted) = (Vec::new(), Vec::new());
     for (at, batched) in steps.iter().enumerate() {
@@ -48,7 +48,8 @@ pub(super) fn fill(steps: &mut [BatchedStep], streams: &HashMap<StreamId, Stream
     true
 }
 
-/// Gives the drafts of texts that have a grammar: the proposers' own, as far as it allows them, or what it forces.
+/// Adds the drafts of texts that have a grammar: what the grammar forces, or the proposers' drafts as far as the
+/// grammar allows them.
 pub(super) fn propose(finished: &mut [Finished], streams: &mut HashMap<StreamId, Stream>) {
     let (mut places, mut texts) = (Vec::new(), Vec::new());
     for (at, finished) in finished.iter().enumerate() {
@@ -69,7 +70,7 @@ pub(super) fn propose(finished: &mut [Finished], streams: &mut HashMap<StreamId,
     }
 }
 
-/// The places of a work's rows, where masks matter.
+/// The places of a work's rows in its text; `None` if masks do not matter there.
 fn ahead(work: &Work, sequence: &Sequence) -> Option<Ahead> {
     match work.kind.as_ref().ok()? {
         WorkKind::Sample => Some(Ahead::default()),

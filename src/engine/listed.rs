@@ -1,4 +1,4 @@
-//! Rows of a step of which only the largest logits came: they stand behind the whole ones of its block.
+//! Rows of a step of which only the largest logits were sent. In their block they come after the whole rows.
 
 use super::step::{LogitsBlock, RowFailure, RowStatus};
 use crate::params::FieldError;
@@ -6,15 +6,15 @@ use crate::sampling::listed::Listed;
 use crate::sampling::logits::Logits;
 use std::ops::Range;
 
-/// Such rows, or what is wrong with them.
+/// These rows; or for each one what is wrong with it.
 #[derive(Debug, Clone, Default)]
 pub struct ListedRows(Vec<Result<Listed, FieldError>>);
 
 impl ListedRows {
-    /// What a token of such a row counts towards limits on bytes of rows.
+    /// How many bytes a token of such a row counts towards limits on bytes of rows.
     pub const TOKEN_BYTES: usize = 64;
 
-    /// Rows, each checked.
+    /// Rows that are each checked.
     #[must_use]
     pub fn new(rows: Vec<Result<Listed, FieldError>>) -> Self {
         Self(rows)
@@ -24,7 +24,7 @@ impl ListedRows {
         self.0.len()
     }
 
-    /// Memory that they take.
+    /// The memory that the rows take.
     pub(super) fn held_bytes(&self) -> usize {
         let tokens: usize = self.0.iter().flatten().map(Listed::held_bytes).sum();
         tokens + size_of_val(self.0.as_slice())
@@ -34,7 +34,7 @@ impl ListedRows {
         self.0.get(usize::try_from(row).ok()?)?.as_ref().ok().map(Logits::of_list)
     }
 
-    /// Bytes that some of the rows count.
+    /// Bytes that some of the rows count towards limits.
     pub(super) fn bytes(&self, rows: Range<usize>) -> usize {
         let tokens = self.0.get(rows).into_iter().flatten().flatten().map(|row| row.entries().len());
         tokens.sum::<usize>().saturating_mul(Self::TOKEN_BYTES)
@@ -46,21 +46,21 @@ impl ListedRows {
         rows.map(|row| Logits::of_list(row).time_bytes()).fold(0, usize::saturating_add)
     }
 
-    /// How many of the rows have tokens beside those that are listed.
+    /// How many of the rows have tokens beside the listed ones.
     fn rests(&self, rows: Range<usize>) -> usize {
         self.0.get(rows).into_iter().flatten().flatten().filter(|row| row.has_rest()).count()
     }
 
-    /// Tokens of the longest of some of the rows.
+    /// How many tokens the longest of some of the rows has.
     pub(super) fn most_tokens(&self, rows: Range<usize>) -> usize {
         let tokens = self.0.get(rows).into_iter().flatten().flatten().map(|row| row.entries().len());
         tokens.max().unwrap_or(0)
     }
 
-    /// Whether some of the rows are what they should be.
+    /// Checks that some of the rows are valid.
     ///
     /// # Errors
-    /// The first that is not.
+    /// The first row that is not.
     pub(super) fn check(&self, rows: Range<usize>) -> Result<(), RowFailure> {
         let wrong = self.0.get(rows).into_iter().flatten().find_map(|row| row.as_ref().err());
         wrong.map_or(Ok(()), |error| Err(RowFailure::new(RowStatus::InvalidWork, error.to_string())))
@@ -68,20 +68,20 @@ impl ListedRows {
 }
 
 impl LogitsBlock {
-    /// The same rows, and listed ones behind them.
+    /// The same rows, followed by listed ones.
     #[must_use]
     pub fn with_listed(mut self, listed: ListedRows) -> Self {
         self.listed = listed;
         self
     }
 
-    /// Which of the listed rows are among these.
+    /// The indices of the listed rows among these rows.
     fn listed_among(&self, first_row: u64, count: usize) -> Range<usize> {
         let place = |row: u64| row.saturating_sub(self.rows).min(self.listed.len() as u64) as usize;
         place(first_row)..place(first_row.saturating_add(count as u64))
     }
 
-    /// Bytes that these rows count, whole ones and those that are not there as they are.
+    /// Bytes that these rows, whole or listed, count towards limits.
     #[must_use]
     pub fn bytes_of(&self, first_row: u64, count: usize) -> usize {
         self.bytes_by(ListedRows::bytes, first_row, count)
@@ -92,24 +92,25 @@ impl LogitsBlock {
         self.bytes_by(ListedRows::time_bytes, first_row, count)
     }
 
-    /// Bytes of whole ones among these rows, and what `of_listed` says of the others.
+    /// Bytes of the whole rows among these, plus what `of_listed` says about the listed ones.
     fn bytes_by(&self, of_listed: fn(&ListedRows, Range<usize>) -> usize, first_row: u64, count: usize) -> usize {
         let listed = self.listed_among(first_row, count);
         let whole = count - listed.len();
         whole.saturating_mul(self.row_bytes).saturating_add(of_listed(&self.listed, listed))
     }
 
-    /// The most tokens that a distribution over one of these rows may have, beside those of whole rows.
+    /// The most tokens that a distribution over one of these listed rows may have.
     pub(super) fn most_listed(&self, first_row: u64, count: usize) -> usize {
         self.listed.most_tokens(self.listed_among(first_row, count))
     }
 
-    /// How many of these rows have tokens beside those that are listed.
+    /// How many of these rows have tokens beside the listed ones.
     pub(super) fn rests_among(&self, first_row: u64, count: usize) -> usize {
         self.listed.rests(self.listed_among(first_row, count))
     }
 
-    /// Whether rows that are worked on together are there as they should be: `together`, all whole or all listed.
+    /// Checks that the listed rows among these are valid. Rows that are worked on `together` must also be all whole or
+    /// all listed.
     ///
     /// # Errors
     /// [`RowStatus::InvalidWork`].
@@ -122,7 +123,7 @@ impl LogitsBlock {
         self.listed.check(listed)
     }
 
-    /// Memory of listed rows, which is not that of the message that they came in.
+    /// The memory of listed rows, which is not part of the message that carried them.
     #[must_use]
     pub fn listed_bytes(&self) -> usize {
         self.listed.held_bytes()

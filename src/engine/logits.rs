@@ -16,7 +16,7 @@ pub struct LogitsBlock {
     pub(super) dtype: Dtype,
     pub(super) row_bytes: usize,
     pub(super) stride_bytes: usize,
-    /// Whole ones, which come first.
+    /// How many whole rows there are. They come first.
     pub(super) rows: u64,
     pub(super) listed: ListedRows,
 }
@@ -35,7 +35,7 @@ pub struct RegionRows {
     pub offset: u64,
     /// Number of rows.
     pub rows: u32,
-    /// Values from row to row; 0: the vocabulary's size.
+    /// Values from one row to the next; 0 means the vocabulary's size.
     pub row_stride: u32,
 }
 
@@ -62,16 +62,17 @@ impl LogitsBlock {
         Ok(Self { data: Data::Inline(data), dtype, row_bytes, stride_bytes, rows, listed: ListedRows::default() })
     }
 
-    /// Whether work uses the last of the rows that a message carries, if it uses any; `used` are those up to the last one that it does.
-    /// Logits in another number format than was said, or further apart, look like more rows or fewer, and give tokens of noise.
+    /// Checks that work uses the last row that a message carries, unless it uses none. `used` is the number of rows up
+    /// to the last one that work uses. Logits in another number format than the stream's, or with another stride, look
+    /// like more rows or fewer, and would give tokens from noise.
     ///
     /// # Errors
-    /// At `data`, when there are more.
+    /// At `data`, when the message has more rows.
     pub fn check_used(&self, used: u64) -> Result<(), FieldError> {
         let data = match &self.data {
             Data::Inline(data) => data,
             Data::Sharded(sharded) => {
-                // Those of the other ranks have to be as many as rank 0's.
+                // The other ranks must send as many rows as rank 0.
                 let Sharded::Awaited(_, own) = &**sharded else { return Ok(()) };
                 return own.check_used(used);
             }
@@ -107,7 +108,7 @@ impl LogitsBlock {
             let message = format!("is {offset}, not a multiple of the value size {}", dtype.size());
             return Err(FieldError::new("offset", message));
         }
-        // Bytes from row 0 to the end of the last row; `None` past 64 bits.
+        // Bytes from the region's start to the end of the last row; `None` past 64 bits.
         let extent = |rows: u32| {
             let before = u64::from(rows.saturating_sub(1)).checked_mul(stride_bytes as u64)?;
             before.checked_add(if rows == 0 { 0 } else { row_bytes as u64 })?.checked_add(offset)
@@ -122,12 +123,12 @@ impl LogitsBlock {
             );
             return Err(FieldError::new("rows", message));
         }
-        // It is within the region, which is in memory.
+        // The cast keeps the value: the offset is within the region, which is in memory.
         let data = Data::Region { region, offset: offset as usize };
         Ok(Self { data, dtype, row_bytes, stride_bytes, rows: rows.into(), listed: ListedRows::default() })
     }
 
-    /// No rows.
+    /// A block without rows.
     #[must_use]
     pub fn empty(dtype: Dtype, vocab_size: u32) -> Self {
         let row_bytes = vocab_size as usize * dtype.size();
@@ -135,25 +136,25 @@ impl LogitsBlock {
         Self { data, dtype, row_bytes, stride_bytes: row_bytes, rows: 0, listed }
     }
 
-    /// Number of rows.
+    /// The number of rows.
     #[must_use]
     pub fn rows(&self) -> u64 {
         self.rows + self.listed.len() as u64
     }
 
-    /// Bytes of the part of a row that counts.
+    /// Bytes of the values of a row, without padding.
     #[must_use]
     pub fn row_bytes(&self) -> usize {
         self.row_bytes
     }
 
-    /// Values of a row.
+    /// The number of values in a row.
     #[must_use]
     pub fn vocab_size(&self) -> usize {
         self.row_bytes / self.dtype.size()
     }
 
-    /// Row `row`, unless there are fewer.
+    /// The row with this index; `None` if there is none.
     #[must_use]
     pub fn row(&self, row: u64) -> Option<Logits<'_>> {
         if row >= self.rows {
@@ -169,7 +170,7 @@ impl LogitsBlock {
         }
     }
 
-    /// How its rows got here.
+    /// How the rows arrived.
     #[must_use]
     pub fn data_path(&self) -> DataPath {
         match &self.data {
@@ -185,7 +186,7 @@ impl LogitsBlock {
     }
 }
 
-/// Bytes of a row, and from row to row.
+/// Bytes of a row, and bytes from one row to the next.
 fn row_sizes(dtype: Dtype, vocab_size: u32, row_stride: u32) -> Result<(usize, usize), FieldError> {
     let row_stride = if row_stride == 0 { vocab_size } else { row_stride };
     if row_stride < vocab_size {

@@ -1,4 +1,4 @@
-//! How much memory a step takes until it is answered, and its reply until its worker has read it.
+//! How much memory a step takes until it is answered, and its reply until the worker has read it.
 
 use super::step::{Done, Open, Opened, RowFailure, Step, Work, WorkKind};
 use super::verify::Verification;
@@ -16,21 +16,21 @@ pub(super) fn of_message(step: &Step) -> usize {
     step.message_bytes + step.logits.listed_bytes()
 }
 
-/// The memory of a step with so many openings, which need not be built yet: that of its message, and of what is made of it.
-/// What sequences take beyond their place in the list is the state's.
+/// The memory of a step with `openings` openings, which need not be built yet: its message and what is made of it. What
+/// sequences take beyond their place in the list counts as state.
 pub(super) fn of_step(step: &Step, openings: usize) -> usize {
     let lists = size_of_val(&*step.close) + openings * size_of::<Open>() + size_of_val(&*step.work);
     let texts: usize = step.work.iter().filter_map(|work| work.kind.as_ref().err()).map(text_of_row).sum();
     of_message(step) + lists + texts
 }
 
-/// What its reply takes beside lists and the texts of sequences that cannot be opened.
+/// What the reply to a step takes, without lists and without the error texts of sequences that cannot be opened.
 pub(super) fn of_places(step: &Step, openings: usize) -> usize {
     let places = openings * size_of::<Opened>() + step.work.len() * size_of::<Result<Done, RowFailure>>();
     places + step.work.iter().map(place_beyond).sum::<usize>()
 }
 
-/// What a result takes beside its place in the list, and beside the lists that it may report.
+/// What a result takes beside its place in the list, without the lists that it may report.
 fn place_beyond(work: &Work) -> usize {
     match &work.kind {
         Ok(WorkKind::Sample | WorkKind::Draft(_)) => 0,
@@ -43,25 +43,27 @@ fn place_beyond(work: &Work) -> usize {
     }
 }
 
-/// The texts of sequences that cannot be opened.
+/// The error texts of sequences that cannot be opened.
 pub(super) fn of_errors(open: &[Open]) -> usize {
     open.iter().filter_map(|open| open.sequence.as_ref().err()).map(text).sum()
 }
 
-/// The memory of a step's results. It counts as a message in flight, since a worker that does not read can have many of them.
+/// The memory of a step's results. It counts as bytes in flight, because a worker that does not read can have many
+/// results.
 pub(super) fn of_reply(open: &[Opened], work: &[Result<Done, RowFailure>]) -> usize {
     let texts: usize = open.iter().filter_map(|opened| opened.result.as_ref().err()).map(text).sum();
     size_of_val(open) + texts + size_of_val(work) + work.iter().map(beyond).sum::<usize>()
 }
 
-/// Takes room for the lists that a work may report, which has to be there before its rows run: a worker that does not read could let
-/// them grow. What the reply takes in the end is set once it is made.
+/// Takes room for the lists that a work may report. The room has to be there before the work's rows run, because
+/// otherwise a worker that does not read could let the lists pile up. The amount is set to what the reply really takes
+/// once the reply is made.
 pub(super) fn reserve_lists(room: &mut Permit, table: &Table, work: &Work) -> Result<(), RowFailure> {
     let sequence = work.sequence_id.and_then(|id| table.get(id));
     let each = match (&work.kind, sequence) {
         (Ok(WorkKind::Sample | WorkKind::Verify(_)), Some(sequence)) => sequence.most_reported_bytes(None),
         (Ok(WorkKind::Score(score)), Some(sequence)) => sequence.most_reported_bytes(Some(&score.logprobs)),
-        // Rows that belong to no text are scored too.
+        // Rows that belong to no text can be scored too.
         (Ok(WorkKind::Score(score)), None) => score.logprobs.reported_bytes(),
         _ => 0,
     };
@@ -71,7 +73,7 @@ pub(super) fn reserve_lists(room: &mut Permit, table: &Table, work: &Work) -> Re
     };
     let lists = each.saturating_mul(work.rows()).saturating_add(proposed);
     let all = room.amount().saturating_add(lists);
-    // The only reply of its stream may have more than the stream's share, which it could else never have.
+    // The only reply of its stream may exceed the stream's share, because otherwise such a reply could never be sent.
     if lists == 0 || room.resize(all) || room.resize_alone(all) { Ok(()) } else { Err(RowFailure::no_reply()) }
 }
 

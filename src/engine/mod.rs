@@ -1,11 +1,14 @@
-//! The engine: gathers the waiting steps of all streams into batches, has the backend run these, and commits what comes of them.
+//! The engine: gathers the waiting steps of all streams into batches, has the backend run them, and commits the
+//! results.
 //!
-//! One thread at a time runs it and has every stream's sequences, so one lock is enough (`desk`), and no sequence has a lock of its own.
-//! That thread is the engine's own, or one that brings a small step to an engine with nothing to do.
+//! One thread at a time runs the engine and has every stream's sequences. So one lock is enough (`desk`), and no
+//! sequence has a lock of its own. That thread is the engine's own, or one that brings a small step to an engine with
+//! nothing to do.
 //!
-//! There is no timer. An idle engine starts a step at once; while the backend runs, steps of all streams pile up, and together they are
-//! the next batch. Read [`step`] (what goes in and comes out), then `state` (the pure state machine), `batch`, `plan` (what a work needs),
-//! `rows` and `verify` (what the backend is asked), `commit` and `finished` (what comes of it). This file only drives them.
+//! There is no timer. An idle engine starts a step at once; while the backend runs, steps of all streams pile up and
+//! become the next batch. Read [`step`] (what goes in and comes out), then `state` (the pure state machine), `batch`,
+//! `plan` (what a work needs), `rows` and `verify` (what the backend is asked), `commit` and `finished` (what is done
+//! with the results). This file only drives them.
 
 mod admission;
 mod batch;
@@ -54,12 +57,13 @@ use std::thread::{JoinHandle, Thread};
 use step::{Open, Step, StepReply};
 use tokio::sync::mpsc;
 
-/// A step is run by whoever hands it over, if it and all that waits are worth at most this: some 0.1 ms of work, about what waking the
-/// engine and being woken by it takes. Larger ones gain nothing: measured, with 64 rows of 128,256.
+/// The thread that hands over a step may run it itself if the step and everything that waits take at most the time of
+/// this many bytes. That is some 0.1 ms of work, about what it costs to wake the engine and be woken by it. Larger
+/// steps gain nothing: measured, with 64 rows of 128,256.
 const RUN_HERE_BYTES: usize = crate::backend::ALONE_BYTES;
 
-/// Messages up to this size hold references to rows, or small ones. A larger one is likely followed by the next, which is read while
-/// the engine's thread runs the first.
+/// Messages up to this size hold references to rows, or small rows. A larger message is likely followed by another one,
+/// which the handing thread can read while the engine's thread runs the first.
 const RUN_HERE_MESSAGE_BYTES: usize = 64 << 10;
 
 /// Starts engines.
@@ -92,18 +96,18 @@ impl Engine {
     }
 }
 
-/// The engine as others see it.
+/// A handle to the engine, for the rest of the server.
 #[derive(Debug, Clone)]
 pub struct Handle {
     link: Arc<EngineLink>,
     admission: Arc<Admission>,
     streams: Arc<AtomicU64>,
     pulse: Pulse,
-    /// Whether whoever hands over a small step may run it.
+    /// Whether the thread that hands over a small step may run it.
     runs_anywhere: bool,
 }
 
-/// How commands reach the engine, and who runs it.
+/// The channel on which commands reach the engine, and those who run it.
 #[derive(Debug)]
 struct EngineLink {
     /// `None` while this is dropped: the channel has to be closed before the engine's thread is woken to see that.
@@ -113,7 +117,7 @@ struct EngineLink {
 }
 
 impl EngineLink {
-    /// Sends a command, and wakes nobody: the caller has to run the engine then, or to unpark its thread.
+    /// Sends a command and wakes nobody. The caller has to run the engine afterwards, or to unpark its thread.
     fn send_quietly(&self, command: Command) -> Result<(), Error> {
         let commands = self.commands.as_ref().ok_or(Error::EngineStopped)?;
         commands.send(command).map_err(|_| Error::EngineStopped)
@@ -128,7 +132,7 @@ impl Drop for EngineLink {
 }
 
 impl Handle {
-    /// A place among the server's streams.
+    /// Takes a place among the server's streams.
     ///
     /// # Errors
     /// When there are too many.
@@ -150,7 +154,7 @@ impl Handle {
         self.open(self.admission.table(), permit, origin.into(), capacity, self.admission.replies())
     }
 
-    /// A place among the stateless calls whose messages are on their way.
+    /// Takes a place among the stateless calls whose messages are on their way.
     ///
     /// # Errors
     /// When there are too many.
@@ -158,7 +162,7 @@ impl Handle {
         self.admission.stateless().map_err(Error::Refused)
     }
 
-    /// Room for a message of so many bytes that is on its way.
+    /// Takes room for a message of `bytes` bytes that is on its way.
     ///
     /// # Errors
     /// When there is too little.
@@ -166,7 +170,7 @@ impl Handle {
         self.admission.message(bytes).map_err(Error::Refused)
     }
 
-    /// A place for a step, and room for its message; to be taken before anything is made of that.
+    /// Takes a place for a step and room for its message. To be called before anything is made of the message.
     ///
     /// # Errors
     /// When there is too little.
@@ -174,11 +178,12 @@ impl Handle {
         self.admission.place(message_bytes).map_err(Error::Refused)
     }
 
-    /// Runs the step of a stateless call on a stream of its own, with the sequences that `open` builds. Room for all it needs is taken before
-    /// the engine hears of it, so either all of its sequences can be opened, or nothing happens.
+    /// Runs the step of a stateless call on a stream of its own, with the sequences that `open` builds. All the room it
+    /// needs is taken before the engine hears of it, so either all of its sequences can be opened, or nothing happens.
     ///
     /// # Errors
-    /// When the step is refused, before anything is built unless it is for lack of room for what was, or the engine has stopped.
+    /// When the engine has stopped or the step is refused. A refusal comes before anything is built, unless what was
+    /// built finds no room.
     pub fn run_stateless(
         &self,
         place: StepPlace,
@@ -200,7 +205,7 @@ impl Handle {
         Ok(stream)
     }
 
-    /// A stream of at most `capacity` steps, with `room` for their replies.
+    /// Opens a stream of at most `capacity` steps, with `room` for their replies.
     fn open(
         &self,
         table: Table,
@@ -216,25 +221,25 @@ impl Handle {
         Ok(StreamHandle { stream, engine: self.clone(), replies, room, takes_long: AtomicBool::new(false) })
     }
 
-    /// Room for what is remembered of sequences, to be taken by whoever builds one.
+    /// Room for what is remembered of sequences. Whoever builds a sequence takes its room here.
     #[must_use]
     pub fn state(&self) -> Arc<Counter> {
         self.admission.state()
     }
 
-    /// Room for messages received and not answered, and for replies not sent.
+    /// Room for messages that are not answered yet, and for replies that are not sent yet.
     #[must_use]
     pub fn bytes_in_flight(&self) -> Arc<Counter> {
         self.admission.bytes_in_flight()
     }
 
-    /// Sequences open on the server, or about to be.
+    /// How many sequences are open on the server, or about to be.
     #[must_use]
     pub fn open_sequences(&self) -> usize {
         self.admission.open_sequences()
     }
 
-    /// What tells whether the engine makes progress.
+    /// Tells whether the engine makes progress.
     #[must_use]
     pub fn pulse(&self) -> Pulse {
         self.pulse.clone()
@@ -246,8 +251,8 @@ impl Handle {
         Ok(())
     }
 
-    /// Whether the thread that brings a step may run it: that costs less than waking the engine, and takes the thread from its other
-    /// work for no longer.
+    /// Whether the thread that brings a step may run it. Running a small step costs less than waking the engine, and
+    /// does not keep the thread from its other work for longer.
     fn may_run_here(&self, queued: &Queued) -> bool {
         self.runs_anywhere && queued.step.message_bytes <= RUN_HERE_MESSAGE_BYTES && queued.weight <= RUN_HERE_BYTES
     }
@@ -259,14 +264,14 @@ pub struct StreamHandle {
     stream: StreamId,
     engine: Handle,
     replies: mpsc::Receiver<StepReply>,
-    /// Room that the replies take until they are read.
+    /// Room for the stream's replies until they are read.
     room: Arc<Counter>,
-    /// Whether it ever opened a sequence whose rows may take long.
+    /// Whether the stream ever opened a sequence whose rows may take long.
     takes_long: AtomicBool,
 }
 
 impl StreamHandle {
-    /// A place for a step, and room for its message; to be taken before anything is made of that.
+    /// Takes a place for a step and room for its message. To be called before anything is made of the message.
     ///
     /// # Errors
     /// When there is too little.
@@ -274,7 +279,7 @@ impl StreamHandle {
         self.engine.place(message_bytes)
     }
 
-    /// The same for a step that is held back first, for its shards or behind one that is.
+    /// The same for a step that is held back first, for its own shards or behind a step that waits for shards.
     ///
     /// # Errors
     /// When there is too little.
@@ -302,8 +307,8 @@ impl StreamHandle {
         Ok(Admitted { queued, held })
     }
 
-    /// Hands an admitted step to the engine, or runs it at once where that costs less than waking the engine. The caller keeps no
-    /// more steps in flight than the stream's capacity.
+    /// Hands an admitted step to the engine, or runs it at once if that costs less than waking the engine. The caller
+    /// keeps no more steps in flight than the stream's capacity.
     ///
     /// # Errors
     /// When the engine has stopped.
@@ -342,7 +347,7 @@ impl StreamHandle {
 #[derive(Debug)]
 pub struct Admitted {
     queued: Queued,
-    /// Whether its place is among those held back.
+    /// Whether the step has a place among those held back.
     held: bool,
 }
 
@@ -355,7 +360,7 @@ impl Admitted {
 
 impl Drop for StreamHandle {
     fn drop(&mut self) {
-        // Fails only when the engine has stopped, and its state with it.
+        // This fails only when the engine has stopped, and its state is gone then.
         let _ = self.engine.send(Command::Close { stream: self.stream });
     }
 }

@@ -1,4 +1,4 @@
-//! What a work needs, checked against its sequence and its step before anything runs.
+//! Finds out what a work needs, and checks it against its sequence and its step before anything runs.
 
 use super::draft::{Branch, check_kept};
 use super::step::{RowFailure, RowStatus, Step, Work, WorkKind};
@@ -10,14 +10,14 @@ use crate::sequence::table::Table;
 /// What a work needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Planned {
-    /// So many rows, each with a result of its own.
+    /// This many rows, each with a result of its own.
     Rows(usize),
-    /// So many rows, verified together.
+    /// This many rows, verified together.
     Verify(usize),
 }
 
 impl Planned {
-    /// Rows it uses.
+    /// How many rows the work uses.
     pub(super) fn rows(self) -> usize {
         match self {
             Self::Rows(rows) | Self::Verify(rows) => rows,
@@ -25,29 +25,30 @@ impl Planned {
     }
 }
 
-/// Logits that one step may have explained (`why_not_token_ids`): 8 rows of 131,072, a second or two of one thread with the
-/// longest of chains. By step, since a result must not depend on what else is in its batch; a batch takes no further step once
-/// so many are to be explained.
+/// How many logits one step may have explained (`why_not_token_ids`): 8 rows of 131,072, which take one thread a second
+/// or two with the longest of chains. The limit is per step, because a result must not depend on what else is in its
+/// batch. A batch takes no further step once it has this many logits to explain.
 pub(super) const MAX_EXPLAINED_LOGITS: usize = 1 << 20;
 
-/// Entries of biases, bans and penalties that the top-n rows of one step may go through: a row of one token goes through all
-/// that its sequence has, as a whole one does, but costs no whole row's bytes. About a tenth of a second.
+/// How many entries of biases, bans and penalties the top-n rows of one step may go through. A row of one token goes
+/// through all entries of its sequence, as a whole row does, but does not cost a whole row's bytes. This many take
+/// about a tenth of a second.
 pub(super) const MAX_LISTED_ENTRIES: usize = 1 << 24;
 
 /// Bytes of a whole row that take as long as one of these entries: about 6 ns.
 pub(super) const ENTRY_TIME_BYTES: usize = 128;
 
-/// What a step costs so far that is not bounded by the bytes of its rows.
+/// What a step costs so far beyond what the bytes of its rows bound.
 #[derive(Debug, Default)]
 pub(super) struct Costs {
-    /// Logits that are to be explained.
+    /// How many logits are to be explained.
     pub(super) explained: usize,
-    /// Entries that top-n rows go through.
+    /// How many entries top-n rows go through.
     pub(super) entries: usize,
 }
 
 impl Costs {
-    /// Adds what `rows` of the step cost, from `first` on, for a sequence.
+    /// Adds the cost of `rows` rows of the step, from row `first` on, for a sequence.
     fn add(
         &mut self,
         kind: &WorkKind,
@@ -92,7 +93,7 @@ impl Costs {
     }
 }
 
-/// What a work needs, or why it cannot be done.
+/// Returns what a work needs, or why it cannot be done.
 pub(super) fn plan_work(
     table: &mut Table,
     work: &Work,
@@ -120,7 +121,7 @@ pub(super) fn plan_work(
     Ok(planned)
 }
 
-/// The sequence of a work that names one, in the batch from now on.
+/// The sequence that a work names, entered in this batch; `None` if the work names none.
 fn entered<'a>(table: &'a mut Table, work: &Work, batch: u64) -> Result<Option<&'a Sequence>, RowFailure> {
     let Some(id) = work.sequence_id else { return Ok(None) };
     match table.enter_batch(id, batch) {
@@ -133,7 +134,7 @@ fn entered<'a>(table: &'a mut Table, work: &Work, batch: u64) -> Result<Option<&
     }
 }
 
-/// The rows of a work that its sequence may do.
+/// The rows of a work, if its sequence may do it.
 fn planned(kind: &WorkKind, sequence: Option<&Sequence>, limits: &Limits) -> Result<Planned, RowFailure> {
     match kind {
         WorkKind::Sample => {
@@ -154,7 +155,8 @@ fn planned(kind: &WorkKind, sequence: Option<&Sequence>, limits: &Limits) -> Res
     }
 }
 
-/// Takes room for what the sequence may come to remember by this work. What it does not is given back with the result.
+/// Takes room for what the sequence may have to remember of this work. What it does not need is given back with the
+/// result.
 fn take_room(table: &mut Table, id: u64, work: &Work, step: &Step) -> Result<(), RowFailure> {
     let fits = match work.kind.as_ref().map_err(RowFailure::clone)? {
         WorkKind::Sample => table.may_grow(id, 1, 0),
@@ -162,7 +164,7 @@ fn take_room(table: &mut Table, id: u64, work: &Work, step: &Step) -> Result<(),
         WorkKind::Draft(_) => {
             let vocab_size = step.logits.vocab_size();
             let kept = table.get(id).map_or(0, |sequence| sequence.most_kept_bytes(vocab_size));
-            // What is kept of a list is one, also where a whole row would be kept as it is.
+            // What is kept of a listed row is a list, even if a whole row would be kept as it is.
             let listed = step.logits.most_listed(work.first_row, 1) * size_of::<(u32, u64)>();
             table.may_grow(id, 0, if listed > 0 { kept.max(listed) } else { kept })
         }
@@ -171,7 +173,7 @@ fn take_room(table: &mut Table, id: u64, work: &Work, step: &Step) -> Result<(),
     if fits { Ok(()) } else { Err(RowFailure::no_state()) }
 }
 
-/// The sequence, if it may emit so many tokens more.
+/// The sequence, if it may emit this many more tokens.
 fn may_emit<'a>(sequence: Option<&'a Sequence>, tokens: usize, limits: &Limits) -> Result<&'a Sequence, RowFailure> {
     let Some(sequence) = sequence else {
         return Err(RowFailure::new(RowStatus::InvalidWork, "sequence_id: is required for this kind of work"));

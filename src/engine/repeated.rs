@@ -1,4 +1,4 @@
-//! Which rows come again, in a verification or with the next work, or are another text's.
+//! Finds rows that come again: within a verification, with the next work, or in another text.
 
 use crate::metrics::Last;
 use crate::sampling::fingerprint::Fingerprint;
@@ -12,15 +12,15 @@ pub(super) struct FirstRow {
     pub(super) after: u32,
 }
 
-/// How many of a step's works have the row of another one whose text ended with another token: they cannot both be right. Texts that end
-/// alike may be alike, as those of one prompt are.
+/// How many of a step's works have the same row as another work whose text ended with another token: the two rows
+/// cannot both be right. Texts that end with the same token may be alike, for example texts of one prompt.
 pub(super) fn like_neighbours(mut rows: Vec<FirstRow>) -> usize {
     rows.sort_unstable();
     let alike = rows.chunk_by(|a, b| a.fingerprint == b.fingerprint);
     alike.map(|rows| rows.iter().filter(|row| row.after != rows[0].after).count()).sum()
 }
 
-/// The rows of a verification: row 0 follows the text's last token, row `i + 1` draft token `i`.
+/// The rows of a verification: row 0 follows the text's last token, row `i + 1` follows draft token `i`.
 pub(super) struct VerifiedRows<'a> {
     pub(super) fingerprints: &'a [Option<Fingerprint>],
     pub(super) tree: &'a Tree,
@@ -29,16 +29,17 @@ pub(super) struct VerifiedRows<'a> {
 }
 
 impl VerifiedRows<'_> {
-    /// What its sequence remembers, where `accepted` is the last draft token that was accepted.
+    /// What the sequence remembers of these rows; `accepted` is the last draft token that was accepted.
     pub(super) fn around_the_last(&self, accepted: Option<usize>, last: Last) -> WorkRows {
         let rejected = self.tree.children(accepted).first().filter(|_| last == Last::Recovered);
-        // Behind a block that ended before a row without a distribution that row is sent anew, as it may be.
+        // A block may end before a row without a distribution. The worker may rightly send that row again.
         let used = accepted.filter(|_| last != Last::Accepted);
         WorkRows { first: self.fingerprint(0), behind: [used, rejected.copied()].map(|node| self.after(node?)) }
     }
 
-    /// How many rows are those before the draft token that they come after: the model did not see it. Where it is the token before it once
-    /// more, nothing is said: the two are nearly alike. `last` is the text's, if it is known.
+    /// How many rows after a draft token equal the row before it, which means that the model did not see that token. A
+    /// draft token that repeats the token before it does not count, because the two rows are nearly alike anyway.
+    /// `last` is the text's last token, if known.
     pub(super) fn like_parents(&self, last: Option<u32>) -> usize {
         let is_like = |parent: Option<usize>, node: usize| {
             let before = parent.map_or(last, |parent| Some(self.tokens[parent]));
@@ -64,7 +65,7 @@ mod tests {
     use super::*;
     use crate::sampling::logits::{Dtype, Logits};
 
-    /// Fingerprints of rows, of which those with one number are the same.
+    /// Fingerprints of rows. Rows with the same number are the same.
     fn fingerprints<const N: usize>(rows: [u8; N]) -> Vec<Option<Fingerprint>> {
         let row = |number: u8| Dtype::F32.encode(&(0..8u8).map(|at| f32::from(at + number)).collect::<Vec<_>>());
         rows.map(|number| Fingerprint::of(&Logits::new(Dtype::F32, &row(number)))).into()
@@ -94,7 +95,7 @@ mod tests {
         assert_eq!(like([1, 1, 3, 3], &chain, &different), 2);
         assert_eq!(like([1, 2, 1, 2], &chain, &different), 0, "they are not beside each other");
         assert_eq!(like([1, 1, 1, 1], &chain, &[9, 9, 5]), 1, "of a run nothing is said");
-        // Two beside each other, and one behind the second.
+        // Two siblings side by side, and one token after the second.
         assert_eq!(like([1, 2, 2, 3], &[-1, -1, 1], &different), 0, "siblings may be alike");
         assert_eq!(like([1, 2, 3, 3], &[-1, -1, 1], &different), 1);
         let tree = Tree::chain(3);

@@ -1,4 +1,4 @@
-//! What comes of a step.
+//! The results of a step.
 
 use super::failure::RowFailure;
 use super::verify::Verification;
@@ -9,33 +9,33 @@ use crate::sequence::speculation::NextDraft;
 use crate::sequence::{FinishReason, OpenError};
 use std::time::Instant;
 
-/// What came of a step.
+/// The results of a step.
 #[derive(Debug)]
 pub struct StepReply {
-    /// The worker's number for it.
+    /// The worker's number for the step.
     pub id: u64,
-    /// One per `open`.
+    /// One for each sequence to open.
     pub open: Vec<Opened>,
-    /// One per `work`.
+    /// One for each work.
     pub work: Vec<Result<Done, RowFailure>>,
-    /// Whether the step's slots tell all of its work.
+    /// Whether the step's slots hold all results of its work.
     pub in_slots: bool,
     /// When the step was received.
     pub received: Instant,
-    /// When its batch began.
+    /// When the step's batch began.
     pub started: Instant,
-    /// When the backend's results were there.
+    /// When the backend's results were ready.
     pub finished: Instant,
-    /// What it takes of the bytes in flight, until it is on the wire.
+    /// Room that the reply takes of the bytes in flight until it is on the wire.
     pub room: Permit,
 }
 
-/// What came of opening a sequence.
+/// The result of opening a sequence.
 #[derive(Debug)]
 pub struct Opened {
-    /// The worker's id for it.
+    /// The worker's id for the sequence.
     pub sequence_id: u64,
-    /// Seed and position, or why it was not opened.
+    /// The seed and the position, or why the sequence was not opened.
     pub result: Result<(u64, u64), OpenError>,
 }
 
@@ -46,39 +46,39 @@ pub enum Done {
     Sampled {
         /// The token.
         output: RowOutput,
-        /// Why the sequence ends with it, if it does.
+        /// Why the sequence ends with this token, if it does.
         finish: Option<FinishReason>,
         /// What to draft next.
         next: NextDraft,
-        /// What samplers remember now, if that was asked for.
+        /// What samplers remember now, if the worker asked for it.
         state: Option<SamplerState>,
     },
     /// A draft token was drawn and kept.
     Drafted {
         /// The token.
         token: u32,
-        /// Why the sequence would end with it, if it would.
+        /// Why the sequence would end with this token, if it would.
         finish: Option<FinishReason>,
-        /// Whether its row was cut to the tokens that it lists.
+        /// Whether the token's row was cut to the tokens that it lists.
         truncated: bool,
     },
     /// Tokens were scored.
     Scored(Vec<RowOutput>),
     /// Draft tokens were verified and the emitted tokens committed.
     Verified {
-        /// What verification found.
+        /// What the verification found.
         verification: Box<Verification>,
         /// Why the sequence ends with the last emitted token, if it does.
         finish: Option<FinishReason>,
         /// What to draft next.
         next: NextDraft,
-        /// What samplers remember now, if that was asked for.
+        /// What samplers remember now, if the worker asked for it.
         state: Option<SamplerState>,
     },
 }
 
 impl Done {
-    /// What to draft next, where tokens were emitted.
+    /// What to draft next, if tokens were emitted.
     #[must_use]
     pub fn next(&self) -> Option<&NextDraft> {
         match self {
@@ -87,7 +87,7 @@ impl Done {
         }
     }
 
-    /// The same, to be changed.
+    /// The same, mutable.
     pub(super) fn next_mut(&mut self) -> Option<&mut NextDraft> {
         match self {
             Self::Sampled { next, .. } | Self::Verified { next, .. } => Some(next),
@@ -95,7 +95,7 @@ impl Done {
         }
     }
 
-    /// Whether a row was cut to the tokens that it lists, though parameters reach beyond them.
+    /// Whether a row was cut to the tokens that it lists although its parameters reach beyond them.
     #[must_use]
     pub fn is_truncated(&self) -> bool {
         let any = |outputs: &[RowOutput]| outputs.iter().any(|output| output.marks.truncated);
@@ -107,7 +107,7 @@ impl Done {
         }
     }
 
-    /// Draft tokens verified, and how many of them were accepted.
+    /// How many draft tokens were verified, and how many of them were accepted.
     #[must_use]
     pub fn drafts(&self) -> Option<(usize, usize)> {
         match self {
@@ -116,7 +116,7 @@ impl Done {
         }
     }
 
-    /// Tokens emitted.
+    /// How many tokens were emitted.
     #[must_use]
     pub fn tokens(&self) -> usize {
         match self {

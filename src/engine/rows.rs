@@ -1,4 +1,4 @@
-//! From rows of work to jobs of the backend, and the guard around it.
+//! Turns rows of work into jobs of the backend, and guards the engine against a failing backend.
 
 use super::draft::Branch;
 use super::step::{DraftWork, RowFailure, RowStatus, Score, WorkKind};
@@ -13,11 +13,11 @@ use crate::sequence::Sequence;
 use crate::sequence::history::Ahead;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-/// Entries of histories held at a time for rows that look ahead. Such rows run in several rounds rather
-/// than hold a copy of a long history each.
+/// How many entries of histories may be held at a time for rows that look ahead. Such rows run in several rounds, so
+/// that a long history is not copied for each of them at once.
 pub(super) const MAX_AHEAD_ENTRIES: usize = 1 << 20;
 
-/// Where a row's logits and specification come from.
+/// A row's logits, its mask and what it is wanted for.
 #[derive(Debug)]
 pub(super) struct RowSource<'a> {
     logits: Logits<'a>,
@@ -34,15 +34,15 @@ enum RowRequest<'a> {
         sequence: &'a Sequence,
         path: Vec<u32>,
         uniform: u64,
-        /// What samplers remember there.
+        /// What samplers remember after `path`.
         state: Option<SamplerState>,
     },
-    /// Row `row` of the model's own distribution.
+    /// Row `row`, scored by the model's own distribution.
     ScoreRaw {
         score: &'a Score,
         row: usize,
     },
-    /// Row `row` of what the sequence would draw from.
+    /// Row `row`, scored by the distribution that the sequence would draw from.
     ScoreProcessed {
         score: &'a Score,
         row: usize,
@@ -51,7 +51,7 @@ enum RowRequest<'a> {
 }
 
 impl<'a> RowSource<'a> {
-    /// Row `row` of a work; `None` if it needs a sequence and has none.
+    /// Row `row` of a work; `None` if the work needs a sequence and has none.
     pub(super) fn new(
         logits: Logits<'a>,
         mask: Option<TokenMask<'a>>,
@@ -80,8 +80,8 @@ impl<'a> RowSource<'a> {
         Some(RowRequest::Draft { uniform: sequence.numbers().draft(branch.spot), sequence, path, state })
     }
 
-    /// The history this row must see when its sequence has not emitted all the tokens before it. The
-    /// `previous` row's history saves growing it from the start.
+    /// The history that this row must see if its sequence has not emitted all the tokens before it. Starting from the
+    /// `previous` row's history saves growing it from the beginning.
     fn ahead(&self, previous: Option<&Ahead>) -> Option<Ahead> {
         let (sequence, tokens, previous) = match &self.request {
             RowRequest::Draft { sequence, path, .. } => (sequence, path.as_slice(), None),
@@ -90,8 +90,8 @@ impl<'a> RowSource<'a> {
         };
         let (last, before) = tokens.split_last()?;
         let mut history = match previous {
-            // The row before is of the same work unless this is its first, which looks at no token ahead;
-            // the second follows a row without a history of its own.
+            // The row before is of the same work unless this is the work's first row, which looks at no token ahead.
+            // The second row follows a row without a history of its own.
             Some(previous) if !before.is_empty() => previous.clone(),
             _ => {
                 let mut history = sequence.ahead();
@@ -105,19 +105,19 @@ impl<'a> RowSource<'a> {
         Some(history)
     }
 
-    /// Whether samplers learn from the row before what they do with this one.
+    /// Whether samplers learn from the row before how to treat this one.
     fn follows(&self) -> bool {
         matches!(&self.request, RowRequest::ScoreProcessed { row, sequence, .. } if *row > 0 && sequence.state().is_some())
     }
 
-    /// `state` is what samplers remember of the rows before, if it [follows](Self::follows).
+    /// The row's job. `state` is what samplers remember of the rows before, if the row [follows](Self::follows) them.
     fn job<'b>(&self, ahead: Option<&'b Ahead>, state: Option<SamplerState>) -> RowJob<'b>
     where
         'a: 'b,
     {
         let spec = match &self.request {
             RowRequest::Sample(sequence) => sequence.spec(sequence.draw(Purpose::Sample)),
-            // Nobody needs to know of a token that may never be emitted how likely it was.
+            // Nobody needs the logprob of a draft token, which may never be emitted.
             RowRequest::Draft { sequence, uniform, state, .. } => {
                 let spec = spec(sequence, ahead, Action::Propose { uniform: *uniform }).remembering(*state);
                 RowSpec { logprobs: None, report: None, ..spec }
@@ -150,8 +150,8 @@ fn wanted(score: &Score) -> LogprobsSpec<'_> {
     LogprobsSpec { top_n: wanted.top_n, mode: wanted.mode, tokens: &wanted.token_ids }
 }
 
-/// Runs all rows; one result per row, in order. No more than `max_entries` of histories that look ahead
-/// are held at a time (beside one history, which has to fit).
+/// Runs all rows; one result per row, in order. At most `max_entries` of histories that look ahead are held at a time
+/// (beside one history, which has to fit).
 pub(super) fn run_rows(
     sources: &[RowSource<'_>],
     max_entries: usize,
@@ -168,7 +168,7 @@ pub(super) fn run_rows(
         let jobs: Vec<RowJob<'_>> = jobs.collect();
         results.extend(run_guarded(backend, &jobs));
         state = after(jobs.last(), results.last());
-        // The next round goes on from here instead of from the start of its work.
+        // The next round continues from here instead of from the start of its work.
         last = ahead.pop().flatten();
     }
     results
@@ -180,7 +180,7 @@ fn after(job: Option<&RowJob<'_>>, result: Option<&Result<RowOutput, RowFailure>
     Some(learned(chain.state, chain.steps, output.observed?))
 }
 
-/// The histories of the first rows, at least one, as many as may be held at a time. `before` is that of the
+/// The histories of the first rows: at least one, and as many as may be held at a time. `before` is the history of the
 /// row before them.
 fn histories(rows: &[RowSource<'_>], before: Option<&Ahead>, max_entries: usize) -> Vec<Option<Ahead>> {
     let mut histories: Vec<Option<Ahead>> = Vec::with_capacity(rows.len());
@@ -197,7 +197,7 @@ fn histories(rows: &[RowSource<'_>], before: Option<&Ahead>, max_entries: usize)
     histories
 }
 
-/// The backend's results, one per job. Should it panic, only these rows fail: the server stays up.
+/// The backend's results, one per job. If the backend panics, only these rows fail and the server stays up.
 pub(super) fn run_guarded(backend: &mut dyn Backend, jobs: &[RowJob<'_>]) -> Vec<Result<RowOutput, RowFailure>> {
     match guarded(jobs.len(), || backend.run(jobs)) {
         Ok(results) => results.into_iter().map(|result| result.map_err(RowFailure::from)).collect(),
@@ -205,7 +205,7 @@ pub(super) fn run_guarded(backend: &mut dyn Backend, jobs: &[RowJob<'_>]) -> Vec
     }
 }
 
-/// `len` results of the backend, or why there are none. A lost device ends the engine, and the process with it.
+/// `len` results of the backend, or why there are none. A lost device ends the engine and with it the process.
 pub(super) fn guarded<R>(len: usize, run: impl FnOnce() -> Vec<R>) -> Result<Vec<R>, RowFailure> {
     match catch_unwind(AssertUnwindSafe(run)) {
         Ok(results) if results.len() == len => Ok(results),

@@ -1,4 +1,4 @@
-//! Tokens of a step in shared memory: a worker, and whoever else maps the region, has them without a message.
+//! A step's tokens in shared memory: the worker, and anybody else who maps the region, gets them without a message.
 //!
 //! The layout is that of `TokenSlots` in the wire contract.
 
@@ -20,29 +20,29 @@ pub const BYTES: usize = WORDS * WORD;
 
 /// `RowStatus` of work that was done, as on the wire.
 const OK: u32 = 1;
-/// Where the reason stands why a text ends.
+/// The bit at which the reason for the end of a text begins.
 const FINISH: u32 = 8;
-/// The last slot of its work.
+/// Marks the last slot of its work.
 const LAST: u32 = 1 << 16;
-/// Logprob and rank count.
+/// Says that logprob and rank are set.
 const LOGPROB: u32 = 1 << 17;
 const TRUNCATED: u32 = 1 << 18;
 const ROUNDED: u32 = 1 << 19;
 
-/// Where a step's tokens go.
+/// The place where a step's tokens go.
 #[derive(Debug)]
 pub struct Slots {
     region: Arc<Region>,
     offset: usize,
-    /// Whether the reply may leave out what they tell.
+    /// Whether the reply may leave out what the slots say.
     instead: bool,
 }
 
 impl Slots {
-    /// A place in a region that has room for all that may come of `work`.
+    /// A place in a region that has room for all possible results of `work`.
     ///
     /// # Errors
-    /// When it has not, or the region is on a device.
+    /// When the region has too little room or is on a device.
     pub fn new(region: Arc<Region>, offset: u64, instead: bool, work: &[Work]) -> Result<Self, FieldError> {
         if let Some(device) = region.device() {
             let message =
@@ -64,9 +64,9 @@ impl Slots {
         }
     }
 
-    /// Writes what came of a step; whether the reply leaves it out.
+    /// Writes the results of a step. Returns whether the reply may leave them out.
     pub(super) fn tell(&self, step_id: u64, work: &[Result<Done, RowFailure>]) -> bool {
-        // It is the host's, as was checked.
+        // `new` has checked that the region is in the host's memory.
         let Some(memory) = self.region.words() else { return false };
         let (mut count, mut is_all) = (0, true);
         memory.withdraw(self.offset, !(step_id as u32));
@@ -82,7 +82,7 @@ impl Slots {
     }
 }
 
-/// Hands out the slots of a work; whether they tell all of it.
+/// Passes the slots of a work to `put`. Returns whether they say everything about it.
 fn each_slot(done: &Result<Done, RowFailure>, mut put: impl FnMut([u32; WORDS])) -> bool {
     let nothing = |next: &NextDraft| next.tokens.is_empty() && next.advised.is_none();
     match done {
@@ -102,13 +102,13 @@ fn each_slot(done: &Result<Done, RowFailure>, mut put: impl FnMut([u32; WORDS]))
         Ok(Done::Scored(outputs)) => all(outputs, 0, put),
         Ok(Done::Verified { verification, finish, .. }) => {
             all(&verification.outputs, finished(*finish), put);
-            // How many were accepted, by what path, and what to draft next is told by the reply.
+            // Only the reply says how many tokens were accepted, by what path, and what to draft next.
             false
         }
     }
 }
 
-/// The slots of several tokens of one work.
+/// Passes the slots of several tokens of one work to `put`. Returns whether they say everything about the tokens.
 fn all(outputs: &[RowOutput], finish: u32, mut put: impl FnMut([u32; WORDS])) -> bool {
     for (i, output) in outputs.iter().enumerate() {
         let end = if i + 1 == outputs.len() { LAST | finish } else { 0 };
@@ -130,7 +130,7 @@ fn slot(output: &RowOutput, state: u32) -> [u32; WORDS] {
     }
 }
 
-/// Whether a slot tells all of a token.
+/// Whether a slot says everything about a token.
 fn is_told(output: &RowOutput) -> bool {
     let lists =
         |logprobs: &crate::sampling::row::TokenLogprobs| !logprobs.top.is_empty() || !logprobs.requested.is_empty();

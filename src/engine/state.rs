@@ -1,8 +1,9 @@
-//! The engine's state: every stream's sequences and waiting steps. It is a state machine without clock or channel: it is told what
-//! arrived and what time it is, and waits for nothing but what a grammar's threads work out.
+//! The engine's state: every stream's sequences and waiting steps. It is a state machine without clock or channel. Its
+//! callers say what arrived and what time it is, and it waits for nothing but the results of a grammar's threads.
 //!
-//! A batch takes the waiting steps of all streams in turn, each stream's in order. A step that names a sequence which the batch already
-//! works on waits for the next batch, and the rest of its stream with it: its rows depend on tokens that are not drawn yet.
+//! A batch takes the waiting steps of all streams in turn, and each stream's steps in order. A step waits for the next
+//! batch if it names a sequence that the current batch already works on, because its rows depend on tokens that are not
+//! drawn yet. The rest of its stream waits with it.
 
 use super::admission::StepPermits;
 use super::batch::Batch;
@@ -23,10 +24,10 @@ use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::mpsc;
 
-/// A stream, as the engine numbers them.
+/// The engine's number for a stream.
 pub(super) type StreamId = u64;
 
-/// What the engine's thread is told.
+/// A command to the engine.
 #[derive(Debug)]
 pub(super) enum Command {
     Open { stream: StreamId, spec: Box<StreamSpec> },
@@ -34,51 +35,54 @@ pub(super) enum Command {
     Close { stream: StreamId },
 }
 
-/// What a stream brings with it.
+/// What a new stream brings with it.
 #[derive(Debug)]
 pub(super) struct StreamSpec {
     pub(super) replies: mpsc::Sender<StepReply>,
     pub(super) origin: Origin,
     pub(super) table: Table,
-    /// Its place among the server's streams, or those of all its sequences; held until the engine has
-    /// forgotten it.
+    /// The stream's place among the server's streams, or the places of all its sequences. Held until the engine has
+    /// forgotten the stream.
     pub(super) permit: Arc<Permit>,
 }
 
-/// A step that waits, and the room it takes.
+/// A waiting step, and the room it takes.
 #[derive(Debug)]
 pub(super) struct Queued {
     pub(super) step: Step,
     pub(super) permits: StepPermits,
-    /// The time that it takes, in bytes of whole rows that take as long: decides who may run it ([`RUN_HERE_BYTES`]).
+    /// The time that the step takes, in bytes of whole rows that take as long. It decides which thread may run the step
+    /// ([`RUN_HERE_BYTES`]).
     pub(super) weight: usize,
 }
 
 impl Queued {
-    /// A step with the sequences it opens.
+    /// Puts a step together with the sequences it opens.
     pub(super) fn new(step: Step, open: Vec<Open>, mut permits: StepPermits) -> Self {
         permits.opened(&open);
-        // A score penalises each of its rows for the text so far, of which there may be many; what is explained is gone through
-        // filter by filter.
+        // Two kinds of step take longer than their rows tell. A score penalises each of its rows for the text so far,
+        // and there may be many rows. An explanation goes through its row once for each filter.
         let is_long = step.work.iter().any(Work::is_score) || open.iter().any(Open::takes_long);
         let step = Step { open, ..step };
         let queued = Self { weight: step.time_bytes(), step, permits };
         if is_long { queued.for_engine_thread() } else { queued }
     }
 
-    /// The same, left to the engine's thread, since it takes longer than its rows tell.
+    /// The same step, left to the engine's thread because it takes longer than its rows tell.
     pub(super) fn for_engine_thread(self) -> Self {
         Self { weight: self.weight.max(RUN_HERE_BYTES + 1), ..self }
     }
 
-    /// Counts what sequences know of tokens, which every top-n row goes through as a whole row does, however short it is.
+    /// Adds the time for what sequences know of tokens: every top-n row goes through these entries as a whole row does,
+    /// however short it is.
     fn weigh_entries(&mut self, table: &Table) {
         let Step { open, work, logits, .. } = &self.step;
         let opened = LazyCell::new(|| open.iter().flat_map(|open| &open.sequence).map(|open| open.entries()).max());
         for work in work {
             let rows = logits.rests_among(work.first_row, work.rows());
             let Some(id) = work.sequence_id.filter(|_| rows > 0) else { continue };
-            // Those that this step opens count as the worst of them; one that a step before it opens may be anything.
+            // Sequences that this step opens count as the largest of them. One that an earlier step opens is not known
+            // yet and may be of any size.
             let known = table.get(id).map(Sequence::entries).max(*opened).unwrap_or(usize::MAX);
             let weight = rows.saturating_mul(known).saturating_mul(ENTRY_TIME_BYTES);
             self.weight = self.weight.saturating_add(weight);
@@ -86,7 +90,7 @@ impl Queued {
     }
 }
 
-/// A stream's part of the state.
+/// What the engine keeps for one stream.
 #[derive(Debug)]
 pub(super) struct Stream {
     pub(super) table: Table,
@@ -100,7 +104,7 @@ pub(super) struct Stream {
 #[derive(Debug)]
 pub(super) struct State {
     streams: HashMap<StreamId, Stream>,
-    /// Streams with waiting steps, the next to be served first; each once.
+    /// Streams with waiting steps, in the order in which they are served, each once.
     ready: VecDeque<StreamId>,
     limits: Arc<Limits>,
     metrics: Metrics,
@@ -114,7 +118,7 @@ impl State {
         Self { streams, ready, limits, metrics, batches: 0, lottery: Lottery::default() }
     }
 
-    /// Takes in what arrived; gives the weight of a step that waits now.
+    /// Takes in a command. Returns the weight of the step that it adds to the waiting ones, if any.
     pub(super) fn apply(&mut self, command: Command) -> usize {
         match command {
             Command::Open { stream, spec } => {
@@ -137,18 +141,18 @@ impl State {
         0
     }
 
-    /// Whether some step waits.
+    /// Whether any step waits.
     pub(super) fn has_work(&self) -> bool {
         !self.ready.is_empty()
     }
 
-    /// Takes waiting steps into a batch: all of them, unless rows or order forbid.
+    /// Takes waiting steps into a batch: all of them, unless limits on rows or the order of a stream forbid it.
     pub(super) fn gather(&mut self, now: Instant) -> Batch {
         self.batches += 1;
         let mut batch = Batch::new(self.batches, now);
         let mut later = VecDeque::new();
         while let Some(id) = self.ready.pop_front() {
-            // A stream that is gone costs nothing.
+            // Steps of a stream that is gone are dropped here and cost nothing.
             let Some(stream) = self.streams.get_mut(&id).filter(|stream| !stream.replies.is_closed()) else {
                 continue;
             };
@@ -168,7 +172,7 @@ impl State {
         batch
     }
 
-    /// Runs a batch's rows on the backend.
+    /// Fills in a batch's masks and runs its rows on the backend.
     pub(super) fn run(&mut self, batch: &mut Batch, backend: &mut dyn Backend) {
         let asked = Instant::now();
         if batch.fill_masks(&self.streams) {
@@ -177,7 +181,8 @@ impl State {
         batch.run(&self.streams, &mut self.lottery, backend);
     }
 
-    /// Commits a batch's tokens and hands out its replies; those last that say what a grammar forces next, which takes a while.
+    /// Commits a batch's tokens and hands out its replies. Replies that say what a grammar forces next come last,
+    /// because finding that out takes a while.
     pub(super) fn commit(&mut self, batch: Batch, now: Instant) {
         let (mut results, started) = (batch.results, batch.gathered);
         let (mut later, mut waiting) = (Vec::new(), HashSet::new());
@@ -187,7 +192,7 @@ impl State {
                 continue;
             };
             let finished = stream.finish(step, &mut results);
-            // Replies of a stream go out in order.
+            // Replies of a stream go out in order, so those behind a waiting reply wait too.
             if waiting.contains(&finished.stream) || stream.drafts_by_grammar(&finished) {
                 waiting.insert(finished.stream);
                 later.push(finished);
@@ -208,7 +213,7 @@ impl State {
         }
     }
 
-    /// How many streams there are, for tests.
+    /// How many streams there are.
     #[cfg(test)]
     pub(super) fn streams(&self) -> usize {
         self.streams.len()

@@ -1,4 +1,4 @@
-//! A step in domain words: what one message asks for, and what comes of it.
+//! A step in domain terms: what one message asks for, and the results.
 
 pub use super::failure::{RowFailure, RowStatus};
 pub use super::listed::ListedRows;
@@ -14,31 +14,32 @@ use crate::sequence::OpenError;
 use crate::sequence::table::Charged;
 use std::time::Instant;
 
-/// A batch of work on sequences of one stream; applied in the order close, open, work.
+/// A batch of work on sequences of one stream. It is applied in the order close, open, work.
 #[derive(Debug)]
 pub struct Step {
-    /// The worker's number for it.
+    /// The worker's number for the step.
     pub id: u64,
     /// Sequences to forget.
     pub close: Vec<u64>,
     /// Sequences to open.
     pub open: Vec<Open>,
-    /// Work, answered in this order.
+    /// The works, answered in this order.
     pub work: Vec<Work>,
-    /// The rows that work refers to.
+    /// The rows that the works refer to.
     pub logits: LogitsBlock,
-    /// Size of the message it came in, which its logits keep in memory. What is made of it is counted beside it.
+    /// Size of the message that carried the step. The step's logits keep that message in memory; the lists made from it
+    /// are counted separately.
     pub message_bytes: usize,
-    /// When it was received.
+    /// When the step was received.
     pub received: Instant,
-    /// Rows not started by then are not worth sampling.
+    /// Rows that have not started by then are not worth sampling.
     pub deadline: Option<Instant>,
-    /// Where its tokens go besides into the reply.
+    /// A place for the step's tokens, in addition to the reply.
     pub slots: Option<Slots>,
 }
 
 impl Step {
-    /// Rows that its work samples or scores; shared rows count each time.
+    /// How many rows the works sample or score. A shared row counts each time.
     #[must_use]
     pub fn rows(&self) -> usize {
         self.work.iter().map(Work::rows).sum()
@@ -50,14 +51,14 @@ impl Step {
         self.work.iter().map(|work| self.logits.bytes_of(work.first_row, work.rows())).fold(0, usize::saturating_add)
     }
 
-    /// Bytes of whole rows that take as long to sample as these rows.
+    /// Bytes of whole rows that take as long to sample as these rows do.
     #[must_use]
     pub fn time_bytes(&self) -> usize {
         let each = self.work.iter().map(|work| self.logits.time_bytes_of(work.first_row, work.rows()));
         each.fold(0, usize::saturating_add)
     }
 
-    /// Every sequence it names.
+    /// Every sequence that the step names.
     pub fn sequence_ids(&self) -> impl Iterator<Item = u64> {
         let open = self.open.iter().map(|open| open.sequence_id);
         let work = self.work.iter().filter_map(|work| work.sequence_id);
@@ -65,17 +66,17 @@ impl Step {
     }
 }
 
-/// A sequence to open, built and checked by whoever read the message.
+/// A sequence to open, built and checked by the reader of the message.
 #[derive(Debug)]
 pub struct Open {
-    /// The worker's id for it.
+    /// The worker's id for the sequence.
     pub sequence_id: u64,
     /// The sequence, or what is wrong with it.
     pub sequence: Result<Charged, OpenError>,
 }
 
 impl Open {
-    /// Whether rows of the sequence may take long: they are explained, or wait for the masks of a grammar.
+    /// Whether rows of the sequence may take long, because they are explained or wait for the masks of a grammar.
     pub(super) fn takes_long(&self) -> bool {
         self.sequence.as_ref().is_ok_and(|sequence| sequence.explains() || sequence.has_grammar())
     }

@@ -1,4 +1,4 @@
-//! From verify work to jobs of the backend, and to the rows that report on what was emitted.
+//! Turns verify work into jobs of the backend, and into the rows that report on emitted tokens.
 
 use super::repeated::VerifiedRows;
 use super::rows::{guarded, run_guarded};
@@ -31,47 +31,49 @@ pub(super) struct VerifySource<'a> {
     pub(super) sequence: &'a Sequence,
 }
 
-/// What came of a verify work.
+/// The result of a verify work.
 #[derive(Debug)]
 pub struct Verification {
-    /// What verification found.
+    /// What the verification found.
     pub verified: Verified,
     /// The emitted tokens with what is reported about them.
     pub outputs: Vec<RowOutput>,
     /// Where the draft tokens came from.
     pub proposer: Proposer,
-    /// How many there were.
+    /// How many draft tokens there were.
     pub drafted: usize,
-    /// How many of them, from the first on, are those that the sequence kept, whatever they were said to be drawn from.
+    /// How many of the first draft tokens are those that the sequence kept, whatever the work says they were drawn
+    /// from.
     pub kept: usize,
-    /// How many of them could be accepted.
+    /// The largest number of draft tokens that could have been accepted.
     pub depth: usize,
     /// How the last emitted token came about.
     pub last: Last,
-    /// How the token before the draft did.
+    /// How the token before the draft came about.
     pub after: TokenOrigin,
     /// Tokens of the text before the draft.
     pub text_tokens: u64,
-    /// Whether it is the ratio of target and draft probability that acceptance goes by.
+    /// Whether acceptance depends on the ratio of target and draft probability.
     pub by_ratio: bool,
-    /// Whether it was worked out what acceptance was to be expected, and the worker asked for that.
+    /// Whether the worker asked for the expected acceptance and it was computed.
     pub tests_wanted: bool,
-    /// Whether its draft tokens are kept ones that others could have been drawn in place of, and it was sent as if they were not.
+    /// Whether the draft tokens are kept ones that were drawn by chance, but the work said that they have no
+    /// distribution.
     pub without_distribution: bool,
-    /// Its first row, and those around the last emitted token.
+    /// The first row, and the rows around the last emitted token.
     pub rows: WorkRows,
-    /// Rows that are those before the draft token that they come after.
+    /// How many rows after a draft token equal the row before it.
     pub like_parents: usize,
-    /// Rows that a token was drawn from, and whose logits are all one number.
+    /// How many rows a token was drawn from although their logits are all the same number.
     pub flat: usize,
 }
 
-/// Of how many verifications one is measured that nobody asked for, to see whether acceptance is what is to be
-/// expected.
+/// One in this many verifications is measured without being asked for, to see whether acceptance is as expected.
 const MEASURED_ONE_IN: u64 = 16;
 
-/// Draws which verifications are measured. By chance, since whatever is regular may be regular in the text too; not by a
-/// number of the sequence, since texts that share a seed would all be measured at the same positions, or at none.
+/// Draws which verifications are measured. The choice is random, because anything regular might match a regularity of
+/// the text. It does not use a number of the sequence, because texts that share a seed would all be measured at the
+/// same positions, or at none.
 #[derive(Debug, Default)]
 pub(super) struct Lottery {
     key: RandomState,
@@ -90,17 +92,17 @@ struct Prepared<'a> {
     source: VerifySource<'a>,
     tree: Tree,
     drafts: Vec<DraftToken<'a>>,
-    /// The sequence after each draft token.
+    /// The sequence's history after each draft token.
     ahead: Vec<Ahead>,
     ends: Vec<bool>,
-    /// Of each row whether relaxed acceptance is strict there; empty: nowhere.
+    /// For each row, whether relaxed acceptance is strict there; empty means nowhere.
     strict: Vec<bool>,
-    /// Whether it is worked out what was to be expected.
+    /// Whether the expected acceptance is computed.
     measure: bool,
 }
 
-/// Runs verify works; one result each, in order. No more than `max_entries` of histories that look ahead are held
-/// at a time (beside those of one work, which have to fit).
+/// Runs verify works; one result for each, in order. At most `max_entries` of histories that look ahead are held at a
+/// time (beside those of one work, which have to fit).
 pub(super) fn run_verifications(
     sources: &[VerifySource<'_>],
     max_entries: usize,
@@ -145,7 +147,7 @@ fn run_round(
 
 type Emitted = (Verified, Vec<RowOutput>);
 
-/// What is emitted, without a word about the tokens.
+/// Finds what is emitted, without reports on the tokens.
 fn verify(ready: &[&Prepared<'_>], backend: &mut dyn Backend) -> Vec<Result<Emitted, RowFailure>> {
     let rows: Vec<Vec<RowJob<'_>>> = ready.iter().map(|prepared| prepared.rows()).collect();
     let jobs: Vec<VerifyJob<'_>> = ready.iter().zip(&rows).map(|(prepared, rows)| prepared.job(rows)).collect();
@@ -168,10 +170,10 @@ fn verify(ready: &[&Prepared<'_>], backend: &mut dyn Backend) -> Vec<Result<Emit
     each.collect()
 }
 
-/// Lets emitted tokens be reported on as those of plain rows are, by scoring them.
+/// Reports on emitted tokens as on those of plain rows, by scoring them.
 fn report(ready: &[&Prepared<'_>], verified: &mut [Result<Emitted, RowFailure>], backend: &mut dyn Backend) {
     let mut jobs = Vec::new();
-    // How many of the jobs are of each verification.
+    // How many of the jobs belong to each verification.
     let mut counts = Vec::with_capacity(ready.len());
     for (prepared, found) in ready.iter().zip(verified.iter()) {
         let before = jobs.len();
@@ -183,7 +185,7 @@ fn report(ready: &[&Prepared<'_>], verified: &mut [Result<Emitted, RowFailure>],
     }
     let mut scored = run_guarded(backend, &jobs).into_iter();
     for ((prepared, result), count) in ready.iter().zip(verified).zip(counts) {
-        // All of them, also where one fails: what is left would be taken for the next one's.
+        // All of them are taken even if one fails, because the rest would be taken for the next verification's.
         let own: Vec<_> = scored.by_ref().take(count).collect();
         let Ok((verified, outputs)) = result else { continue };
         if prepared.wants_words() {
@@ -200,7 +202,7 @@ impl Verification {
     /// How the last emitted token came about, as the next verification sees it.
     pub(super) fn last_token_origin(&self) -> TokenOrigin {
         match self.last {
-            // A plain row by another name.
+            // Without draft tokens, a verification is a plain row by another name.
             _ if self.drafted == 0 => TokenOrigin::Sampled,
             Last::Accepted => TokenOrigin::Accepted,
             Last::Recovered => TokenOrigin::Recovered,
@@ -208,7 +210,7 @@ impl Verification {
         }
     }
 
-    /// What metrics are to know of it.
+    /// What metrics need to know of the verification.
     pub(super) fn round(&self) -> Round<'_> {
         Round {
             proposer: self.proposer,
@@ -239,7 +241,7 @@ impl<'a> Prepared<'a> {
         };
         let drafts = work.tokens.iter().enumerate().map(draft).collect::<Option<_>>().ok_or_else(lost)?;
         let (ahead, ends, strict) = (Vec::with_capacity(len), Vec::with_capacity(len), Vec::new());
-        // Where a key draws the tokens there is no expectation that tests could be held against.
+        // If a key draws the tokens, there is no expected acceptance with which tests could be compared.
         let measure = (work.measure || by_lot) && !sequence.spec(Action::Score { token: 0 }).is_raced();
         let mut prepared = Self { source, tree, drafts, ahead, ends, strict, measure };
         for (&token, &parent) in work.tokens.iter().zip(&parents) {
@@ -259,7 +261,7 @@ impl<'a> Prepared<'a> {
         self.ahead.iter().map(Ahead::weight).sum()
     }
 
-    /// The row after draft token `index - 1`; row 0 is the one after the sequence's last token.
+    /// The job for the row after draft token `row - 1`; row 0 is the one after the sequence's last token.
     fn row(&self, row: usize, action: Action) -> Option<RowJob<'_>> {
         let VerifySource { logits, masks, first_row, sequence, .. } = self.source;
         let logits = logits.row(first_row + row as u64)?;
@@ -295,7 +297,7 @@ impl<'a> Prepared<'a> {
         spec.logprobs.is_some() || spec.report.is_some()
     }
 
-    /// Rows that score what was emitted: each token at the row after those before it.
+    /// Rows that score the emitted tokens: each token at the row that follows the tokens before it.
     fn scores(&self, verified: &Verified) -> impl Iterator<Item = RowJob<'_>> {
         let wanted = if self.wants_words() { verified.emitted.len() } else { 0 };
         let after = |at: usize| at.checked_sub(1).map_or(0, |before| verified.accepted_path[before] + 1);
@@ -383,7 +385,7 @@ fn proposer(work: &VerifyWork, sequence: &Sequence) -> Proposer {
     }
 }
 
-/// Whether one of these kept tokens could have been another one.
+/// Whether any of these kept tokens could have been another one.
 fn is_by_chance(tokens: &[u32], kept: &Drafts) -> bool {
     let is_drawn = |(at, token): (usize, u32)| kept.kept(at).is_some_and(|of| of.mass(token) < of.total());
     tokens.iter().copied().enumerate().any(is_drawn)

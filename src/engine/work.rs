@@ -1,4 +1,4 @@
-//! What a step asks to be done with rows.
+//! The works that a step asks for.
 
 use super::step::{LogitsBlock, RowFailure, RowStatus};
 use crate::params::{FieldError, LogprobsParams, MAX_TREE_TOKENS, check_tokens};
@@ -12,13 +12,13 @@ use bytes::Bytes;
 /// One piece of work.
 #[derive(Debug)]
 pub struct Work {
-    /// The sequence it is for.
+    /// The sequence that the work is for.
     pub sequence_id: Option<u64>,
-    /// The first logits row it uses.
+    /// The first logits row that the work uses.
     pub first_row: u64,
-    /// What to do, or why it cannot be done whatever the state.
+    /// What to do, or why it cannot be done in any state.
     pub kind: Result<WorkKind, RowFailure>,
-    /// Which tokens its rows may emit.
+    /// The tokens that the work's rows may emit.
     pub masks: Masks,
 }
 
@@ -38,23 +38,24 @@ pub enum WorkKind {
     Draft(DraftWork),
     /// Report on known tokens, one row each.
     Score(Score),
-    /// Decide which draft tokens to emit, one row more than draft tokens.
+    /// Decide which draft tokens to emit. This takes one row more than there are draft tokens.
     Verify(VerifyWork),
 }
 
 /// A draft token to draw.
 #[derive(Debug, Clone, Copy)]
 pub struct DraftWork {
-    /// Forget earlier draft tokens first.
+    /// Whether to forget earlier draft tokens first.
     pub restart: bool,
-    /// What it follows: a draft token's index, −1 for the sequence's last token; `None` for the latest draft token.
+    /// What the draft token follows: the draft token with this index, or for −1 the sequence's last token; `None` means
+    /// the latest draft token.
     pub parent: Option<i32>,
 }
 
 /// Tokens to score and what to report about them.
 #[derive(Debug)]
 pub struct Score {
-    /// Token i followed row i.
+    /// The tokens; token i followed row i.
     pub tokens: Vec<u32>,
     /// What to report.
     pub logprobs: LogprobsParams,
@@ -65,22 +66,22 @@ pub struct Score {
 pub struct VerifyWork {
     /// The tokens.
     pub tokens: Vec<u32>,
-    /// How they stand to one another; `None` for a chain, or for the tree that draft work made.
+    /// The parent of each token; `None` for a chain, or for the tree that draft work made.
     pub parents: Option<Vec<i32>>,
-    /// What they were drawn from.
+    /// What the tokens were drawn from.
     pub from: DraftsFrom,
-    /// Whether to work out what acceptance was to be expected.
+    /// Whether to compute the expected acceptance.
     pub measure: bool,
 }
 
 /// Where draft distributions are.
 #[derive(Debug)]
 pub enum DraftsFrom {
-    /// With the sequence.
+    /// Kept with the sequence by draft work.
     Kept,
-    /// Here, a row of probabilities for each draft token.
+    /// In this block, as a row of probabilities for each draft token.
     Dense(LogitsBlock),
-    /// Here, the probabilities of some tokens.
+    /// Here, as the probabilities of some tokens.
     Sparse {
         /// Where the entries of each draft token end.
         ends: Vec<usize>,
@@ -89,12 +90,12 @@ pub enum DraftsFrom {
         /// Their probabilities.
         probs: Vec<f32>,
     },
-    /// Nowhere: the proposer is deterministic.
+    /// Nowhere, because the proposer is deterministic.
     Nowhere,
 }
 
 impl Work {
-    /// Rows it uses.
+    /// How many rows the work uses.
     pub(super) fn rows(&self) -> usize {
         match &self.kind {
             Ok(WorkKind::Sample | WorkKind::Draft(_)) => 1,
@@ -114,10 +115,10 @@ impl Work {
 }
 
 impl Masks {
-    /// Masks over so many tokens, for so many rows; empty: none.
+    /// Masks over `vocab_size` tokens for `rows` rows; without `words` there are none.
     ///
     /// # Errors
-    /// At `field`, with the length that they should have.
+    /// At `field`, with the length that the masks should have.
     pub fn new(field: &str, words: Bytes, rows: usize, vocab_size: u32) -> Result<Self, FieldError> {
         let vocab_size = vocab_size as usize;
         let each = TokenMask::bytes_for(vocab_size);
@@ -139,7 +140,7 @@ impl Masks {
         self.words.is_empty()
     }
 
-    /// Of these and others what both allow; `None` among the others allows everything.
+    /// Masks that allow what both these and `others` allow. `None` among the others allows everything.
     #[must_use]
     pub fn and(&self, others: &[Option<Bytes>], vocab_size: usize) -> Self {
         if others.iter().all(Option::is_none) {
@@ -153,7 +154,7 @@ impl Masks {
         Self { words: words.into(), vocab_size }
     }
 
-    /// That of a row of the work.
+    /// The mask of a row of the work.
     #[must_use]
     pub fn row(&self, row: usize) -> Option<TokenMask<'_>> {
         let each = TokenMask::bytes_for(self.vocab_size);
@@ -181,13 +182,14 @@ impl Score {
 }
 
 impl VerifyWork {
-    /// Rows it uses.
+    /// How many rows the work uses.
     #[must_use]
     pub fn rows(&self) -> usize {
         self.tokens.len() + 1
     }
 
-    /// The token that each follows, -1 for the sequence's last one: as was sent, as draft work kept them, or in a row.
+    /// The parent of each draft token, -1 for the sequence's last token: as sent, or as draft work kept them, or as a
+    /// chain.
     pub(super) fn parents_among(&self, kept: &Drafts) -> Vec<i32> {
         match &self.parents {
             Some(parents) => parents.clone(),
@@ -196,7 +198,7 @@ impl VerifyWork {
         }
     }
 
-    /// The most tokens that it may emit: those of the longest path, and one.
+    /// The most tokens that the work may emit: the longest path and one more.
     #[must_use]
     pub fn most_emitted(&self) -> usize {
         let Some(parents) = &self.parents else { return self.rows() };
@@ -258,12 +260,12 @@ impl VerifyWork {
         }
     }
 
-    /// Whether draft distributions are those of draft work.
+    /// Whether the draft tokens have the distributions that draft work kept.
     pub(super) fn is_kept(&self) -> bool {
         matches!(self.from, DraftsFrom::Kept)
     }
 
-    /// What a sent draft token was drawn from; `None` for kept ones, or if there is none.
+    /// The distribution that the worker sent for a draft token; `None` for kept ones, or if there is none.
     pub(super) fn sent(&self, index: usize) -> Option<DraftSource<'_>> {
         match &self.from {
             DraftsFrom::Kept => None,

@@ -1,4 +1,4 @@
-//! A rank's end of a group: it announces shards, and is told when they are done with.
+//! A rank's end of a group. The rank announces shards here, and learns when they are no longer needed.
 
 use super::Shards;
 use super::group::{Group, Shard, ShardGuard};
@@ -10,7 +10,7 @@ use crate::region::StreamRegions;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-/// A rank that is attached. Dropping it leaves the group.
+/// An attached rank. Dropping it leaves the group.
 #[derive(Debug)]
 pub struct Attachment {
     shards: Arc<Shards>,
@@ -21,25 +21,25 @@ pub struct Attachment {
     _place: Arc<Permit>,
 }
 
-/// A shard that is read no more.
+/// A shard that nobody reads any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Released {
-    /// The step it was for.
+    /// The step that the shard was for.
     pub step_id: u64,
-    /// Whether that had all of its shards.
+    /// Whether that step had all of its shards.
     pub joined: bool,
 }
 
-/// Why a rank is not attached.
+/// Why a rank could not be attached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum AttachError {
-    /// No stream has this token.
+    /// No open stream has this token.
     #[error("is no token of a stream that is open")]
     UnknownToken,
-    /// The rank is there already.
+    /// The rank is already attached.
     #[error("{rank} is attached; one call at a time may be")]
     Taken {
-        /// Which.
+        /// The rank.
         rank: usize,
     },
 }
@@ -47,17 +47,17 @@ pub enum AttachError {
 /// Why a shard was not taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AnnounceError {
-    /// The step is not above that of the shard before.
+    /// The shard's step is not above that of the shard before.
     Order {
         /// The step of the shard before.
         last: u64,
     },
-    /// There could never be room for it.
+    /// There could never be room for the shard.
     TooLarge {
-        /// Bytes of all shards that there may be.
+        /// The limit on the bytes of all shards.
         limit: usize,
     },
-    /// There is no room for it; it may come again.
+    /// There is no room for the shard now. It may be announced again.
     Refused(Refusal),
 }
 
@@ -72,7 +72,7 @@ impl Attachment {
         Ok(Self { shards, group, rank, number, settled, _place: place })
     }
 
-    /// Its rank.
+    /// The number of the rank.
     #[must_use]
     pub fn rank(&self) -> usize {
         self.rank
@@ -90,28 +90,28 @@ impl Attachment {
         self.group.regions()
     }
 
-    /// The largest step that was done with when it attached.
+    /// The largest step that was settled when the rank attached.
     #[must_use]
     pub fn settled(&self) -> u64 {
         self.settled
     }
 
-    /// How many shards it may announce before one of them is answered.
+    /// How many shards the rank may announce before one of them is answered.
     #[must_use]
     pub fn most_ahead(&self) -> usize {
         self.shards.ahead
     }
 
-    /// Whether one more shard may be announced.
+    /// Whether the rank may announce one more shard.
     #[must_use]
     pub fn has_room(&self) -> bool {
         self.group.with_rank(self.rank, |rank| rank.outstanding < self.shards.ahead).unwrap_or(true)
     }
 
-    /// Announces the rank's columns of a step's rows, which keep `bytes` of a message in memory.
+    /// Announces the rank's columns of a step's rows. They keep `bytes` bytes of a message in memory.
     ///
     /// # Errors
-    /// [`AnnounceError`]; nothing is kept then.
+    /// [`AnnounceError`]; the shard is not kept then.
     pub fn announce(&self, step_id: u64, block: LogitsBlock, bytes: usize) -> Result<(), AnnounceError> {
         let last = self.group.with_rank(self.rank, |rank| rank.last).unwrap_or(0);
         if step_id <= last {
@@ -135,12 +135,12 @@ impl Attachment {
         self.shards.metrics.shards.announced(path);
         let (group, rank, attachment) = (Arc::clone(&self.group), self.rank, self.number);
         let guard = ShardGuard { group, rank, attachment, step_id, joined: false, room };
-        // One that came too late is released here, and not under the lock.
+        // A shard that came too late is released here, outside the lock.
         drop(self.group.announce(Shard { step_id, block, guard }));
         Ok(())
     }
 
-    /// The next shard that is done with; `None` when the group has ended.
+    /// Polls the next shard that is no longer needed; `None` when the group has ended.
     pub fn poll_released(&self, context: &mut Context<'_>) -> Poll<Option<Released>> {
         let polled = self.group.with_rank(self.rank, |rank| match rank.released.pop_front() {
             Some(released) => {

@@ -21,17 +21,18 @@ pub(super) struct Group {
 
 #[derive(Debug)]
 struct State {
-    /// Those above 0.
+    /// The ranks above 0.
     ranks: Vec<Rank>,
     /// The largest step that rank 0 has sent.
     last_step: u64,
-    /// The last step that had its turn, or that comes before the one whose turn it is; 0 before any. Shards are for later ones.
+    /// The last step that had its turn, or the step before the one whose turn it is; 0 before any. Shards are for later
+    /// steps.
     settled: u64,
     /// Whether the last step that had its turn waited in vain.
     gave_up: bool,
-    /// The step of rank 0 that waits.
+    /// The step of rank 0 that waits for shards.
     waiting: Option<WaitingStep>,
-    /// Whether the stream is gone, and the group with it.
+    /// Whether the stream, and with it the group, has ended.
     ended: bool,
 }
 
@@ -47,28 +48,28 @@ struct WaitingStep {
 #[derive(Debug, Default)]
 pub(super) struct Rank {
     pub(super) presence: Presence,
-    /// Tells its attachments apart.
+    /// How often the rank has attached. Tells its attachments apart.
     pub(super) attachments: u64,
     /// Shards that wait for their step, in ascending order.
     pub(super) announced: VecDeque<Shard>,
-    /// The last step it announced.
+    /// The last step that the rank announced.
     pub(super) last: u64,
-    /// Shards announced and not answered.
+    /// How many shards are announced and not answered.
     pub(super) outstanding: usize,
-    /// Answers that wait to be sent; no more than are outstanding.
+    /// Answers to be sent; no more than are outstanding.
     pub(super) released: VecDeque<Released>,
     pub(super) waker: Option<Waker>,
 }
 
-/// Whether a rank is there.
+/// Whether a rank is attached.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum Presence {
-    /// It has not come yet; it may.
+    /// The rank has not attached yet, and may.
     #[default]
     Expected,
-    /// It is attached.
+    /// The rank is attached.
     Attached,
-    /// It was attached, and has left.
+    /// The rank was attached and has left.
     Left,
 }
 
@@ -80,8 +81,8 @@ pub(super) struct Shard {
     pub(super) guard: ShardGuard,
 }
 
-/// Goes with a shard wherever it is read. Dropped when nobody reads it any more, on whatever path, it gives the room back and tells
-/// the shard's rank.
+/// Goes with a shard wherever the shard is read. When nobody reads the shard any more, dropping this gives the room
+/// back and tells the shard's rank, on whatever path.
 #[derive(Debug)]
 pub(super) struct ShardGuard {
     pub(super) group: Arc<Group>,
@@ -94,7 +95,7 @@ pub(super) struct ShardGuard {
 
 impl Drop for ShardGuard {
     fn drop(&mut self) {
-        // Room first, so that who is told also sees the room.
+        // Room first, so that whoever is told also sees the room.
         drop(self.room.take());
         self.group.release(self);
     }
@@ -115,7 +116,7 @@ impl Group {
         self.regions.as_ref()
     }
 
-    /// Ends the group, for good.
+    /// Ends the group for good.
     pub(super) fn end(&self) {
         let mut state = lock(&self.state);
         state.ended = true;
@@ -131,13 +132,13 @@ impl Group {
         lock(&self.state).last_step
     }
 
-    /// Rank 0 has sent this step.
+    /// Notes that rank 0 has sent this step.
     pub(super) fn set_last_step(&self, step_id: u64) {
         lock(&self.state).last_step = step_id;
     }
 
-    /// Attaches a rank; gives which of its attachments this is, and the largest step that is done with. What an earlier one
-    /// has announced is forgotten.
+    /// Attaches a rank. Returns the number of this attachment, and the largest settled step. Shards that an earlier
+    /// attachment announced are forgotten.
     pub(super) fn attach(&self, rank: usize) -> Result<(u64, u64), AttachError> {
         let mut state = lock(&self.state);
         let (ended, settled) = (state.ended, state.settled);
@@ -152,13 +153,14 @@ impl Group {
         Ok((attachments, settled))
     }
 
-    /// The rank's end of the group is gone. What it has announced stays good.
+    /// Notes that a rank has left. Shards that it announced stay valid.
     pub(super) fn leave(&self, rank: usize) {
         let mut state = lock(&self.state);
         let mut unused = None;
         if let Some(rank) = state.rank_mut(rank) {
             rank.presence = Presence::Left;
-            // To be dropped when the lock is not held: its task may have the last handle of something that takes this lock.
+            // Dropped only after the lock is released: the waker's task may own the last handle of something whose drop
+            // takes this lock.
             unused = rank.waker.take();
         }
         let waker = state.take_waker_if_settled();
@@ -167,14 +169,14 @@ impl Group {
         waker.into_iter().for_each(Waker::wake);
     }
 
-    /// Does something with what is known of a rank, under the lock. `None` when the group has ended.
+    /// Runs `f` on what is known of a rank, under the lock; `None` when the group has ended.
     pub(super) fn with_rank<T>(&self, rank: usize, f: impl FnOnce(&mut Rank) -> T) -> Option<T> {
         let mut state = lock(&self.state);
         let ended = state.ended;
         state.rank_mut(rank).filter(|_| !ended).map(f)
     }
 
-    /// Takes in a shard that its rank has counted as outstanding. One that comes too late is given back.
+    /// Takes in a shard that its rank has counted as outstanding. Gives back a shard that comes too late.
     pub(super) fn announce(&self, shard: Shard) -> Option<Shard> {
         let mut state = lock(&self.state);
         if state.ended || shard.step_id <= state.settled {
@@ -194,11 +196,11 @@ impl Group {
         lock(&self.state).gave_up
     }
 
-    /// A shard is read no more.
+    /// Notes that a shard is no longer read.
     fn release(&self, shard: &ShardGuard) {
         let mut state = lock(&self.state);
         let Some(rank) = state.rank_mut(shard.rank) else { return };
-        // One of an earlier attachment has nobody to be told.
+        // If the shard is from an earlier attachment, there is nobody to tell.
         if rank.attachments == shard.attachment && rank.presence == Presence::Attached {
             rank.released.push_back(Released { step_id: shard.step_id, joined: shard.joined });
             let waker = rank.waker.take();
@@ -207,7 +209,7 @@ impl Group {
         }
     }
 
-    /// The shards of a step of so many rows, or why it has none. One that is overdue waits no more.
+    /// Polls the shards of a step of `rows` rows, or why it does not get them. An overdue step waits no more.
     pub(super) fn settle(
         &self,
         step_id: u64,
@@ -216,7 +218,8 @@ impl Group {
         waker: &Waker,
     ) -> Poll<Result<Vec<Shard>, ShardFailure>> {
         let mut state = lock(&self.state);
-        // What is older was for no step that came. It goes now, so that what its rank announces next can be read.
+        // Older shards were for steps that never came. They are dropped now, so that the rank's next announcements can
+        // be read.
         let stale = state.advance(step_id.saturating_sub(1));
         let failure = match state.missing(step_id, rows) {
             Ok(None) => None,
@@ -241,18 +244,18 @@ impl Group {
 }
 
 impl State {
-    /// What is known of a rank above 0. Rank 0 has no entry: it owns the group.
+    /// What is known of a rank above 0. Rank 0 has no entry, because it owns the group.
     fn rank_mut(&mut self, rank: usize) -> Option<&mut Rank> {
         self.ranks.get_mut(rank.checked_sub(1)?)
     }
 
-    /// Steps up to this one have had their turn. Gives their shards, to be dropped when the lock is not held.
+    /// Marks steps up to `settled` as settled. Returns their shards, which must be dropped outside the lock.
     fn advance(&mut self, settled: u64) -> Vec<Shard> {
         self.settled = settled;
         self.ranks.iter_mut().flat_map(|rank| rank.take_up_to(settled)).collect()
     }
 
-    /// The first rank above 0 that a step waits for, or why it need not wait.
+    /// The first rank above 0 that a step waits for; `None` if none is missing; or why waiting is useless.
     fn missing(&self, step_id: u64, rows: u64) -> Result<Option<(usize, Presence)>, ShardFailure> {
         let mut missing = None;
         for (rank, place) in (1..).zip(&self.ranks) {
@@ -271,7 +274,7 @@ impl State {
         Ok(missing)
     }
 
-    /// What wakes rank 0, when its step need not wait any longer; to be used when the lock is not held.
+    /// The waker of rank 0, once its step need not wait any longer. It must be used outside the lock.
     fn take_waker_if_settled(&mut self) -> Option<Waker> {
         let waits = |step: &WaitingStep| matches!(self.missing(step.step_id, step.rows), Ok(Some(_)));
         if self.waiting.as_ref().is_none_or(waits) {
@@ -282,7 +285,7 @@ impl State {
 }
 
 impl Rank {
-    /// Takes out its shards for steps up to this one.
+    /// Takes out the rank's shards for steps up to this one.
     fn take_up_to(&mut self, step_id: u64) -> Vec<Shard> {
         let count = self.announced.iter().take_while(|shard| shard.step_id <= step_id).count();
         self.announced.drain(..count).collect()

@@ -1,4 +1,4 @@
-//! Rank 0's end of a group: a step waits for the shards of the others, and its rows are put together.
+//! Rank 0's end of a group. A step waits here for the shards of the other ranks, and its rows are put together.
 
 use super::Shards;
 use super::group::{Group, Presence, ShardGuard};
@@ -12,11 +12,11 @@ use std::time::{Duration, Instant};
 /// The rows of a step whose columns come from several ranks.
 #[derive(Debug)]
 pub enum Sharded {
-    /// Rank 0's columns are there; the others are to come.
+    /// Rank 0's columns are here; those of the other ranks are still to come.
     Awaited(Awaited, LogitsBlock),
-    /// All columns are there.
+    /// All columns are here.
     Joined(Joined),
-    /// Some will not come.
+    /// Some columns will not come.
     Failed(ShardFailure),
 }
 
@@ -27,30 +27,30 @@ pub struct Awaited {
     group: Arc<Group>,
     step_id: u64,
     received: Instant,
-    /// From when it waits: the steps before it wait no more.
+    /// Since when the step waits: the steps before it no longer wait.
     turn: Option<Instant>,
 }
 
-/// Rows of which all columns are there. They are released when it is dropped.
+/// Rows that have all of their columns. Dropping this releases the shards.
 #[derive(Debug)]
 pub struct Joined {
-    /// The columns, in order; those that lie together are one.
+    /// The columns, in order. Columns that lie next to each other in one region are one block.
     blocks: Vec<LogitsBlock>,
     row_bytes: usize,
     _guards: Vec<ShardGuard>,
 }
 
-/// What a step has waited for as long as it may.
+/// Which time limit of a waiting step has passed.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Overdue {
-    /// Its own deadline.
+    /// The step's own deadline.
     Deadline,
-    /// The limit `shard_timeout`, which is so long.
+    /// The limit `shard_timeout`, with its length.
     ShardTimeout(Duration),
 }
 
 impl Overdue {
-    /// What a step is told that waited for this rank.
+    /// The failure of a step that waited for this rank.
     pub(super) fn failure(self, rank: usize, presence: Presence) -> ShardFailure {
         match (self, presence) {
             (Self::Deadline, _) => ShardFailure::Deadline { rank },
@@ -60,7 +60,7 @@ impl Overdue {
     }
 }
 
-/// Why a step's rows have not all of their columns.
+/// Why a step's rows do not have all of their columns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)] // Each is explained by its message.
 pub enum ShardFailure {
@@ -78,7 +78,7 @@ impl Awaited {
         Self { shards: Arc::clone(shards), group: Arc::clone(group), step_id, received, turn: None }
     }
 
-    /// Until when the step waits that has waited since `turn`, and what it has then waited for.
+    /// How long a step that has waited since `turn` may wait, and which limit ends its wait.
     fn until(&self, turn: Instant, deadline: Option<Instant>) -> (Instant, Overdue) {
         let timeout = self.shards.timeout;
         match deadline.filter(|deadline| *deadline < turn + timeout) {
@@ -89,18 +89,19 @@ impl Awaited {
 }
 
 impl Sharded {
-    /// Says that the step was taken in: the next has to be above it.
+    /// Notes that the step was taken in: the next step has to be above it.
     pub fn begin(&self) {
         if let Self::Awaited(awaited, _) = self {
             awaited.group.set_last_step(awaited.step_id);
         }
     }
 
-    /// Puts the rows together if every shard is there, or gives them up. While it waits, when to try again at the latest:
-    /// the task is woken before that if it need not wait so long. To be called once the steps before it wait no more.
+    /// Puts the rows together if every shard is here, or gives them up. While the step waits, returns when to try again
+    /// at the latest; the task is woken earlier if the step need not wait so long. To be called once the steps before
+    /// it no longer wait.
     pub fn join(&mut self, now: Instant, deadline: Option<Instant>, context: &mut Context<'_>) -> Option<Instant> {
         let Self::Awaited(awaited, own) = self else { return None };
-        // Ranks that kept the step before it waiting in vain had their time for this one too.
+        // If ranks kept the step before waiting in vain, they had their time for this step too.
         let came = || if awaited.group.gave_up() { awaited.received.min(now) } else { now };
         let turn = *awaited.turn.get_or_insert_with(came);
         let (until, overdue) = awaited.until(turn, deadline);
@@ -121,7 +122,7 @@ impl Sharded {
         None
     }
 
-    /// The row that lies `offset` bytes behind row 0, if all of its columns are there.
+    /// The row that lies `offset` bytes after row 0, if all of its columns are here.
     pub(in crate::engine) fn row(&self, dtype: Dtype, offset: usize) -> Option<Logits<'_>> {
         match self {
             Self::Joined(joined) => joined.row(dtype, offset),
@@ -153,7 +154,8 @@ impl Joined {
         Self { blocks, row_bytes, _guards: guards }
     }
 
-    /// The row that lies `offset` bytes behind row 0: where all of its columns lie, or to be put together.
+    /// The row that lies `offset` bytes after row 0: in place if its columns lie together, or else to be put together
+    /// when it is copied.
     fn row(&self, dtype: Dtype, offset: usize) -> Option<Logits<'_>> {
         match &self.blocks[..] {
             [all] => all.row((offset / self.row_bytes) as u64),
@@ -180,7 +182,7 @@ unsafe impl Foreign for Joined {
 }
 
 impl ShardFailure {
-    /// As what it is counted.
+    /// What the failure is counted as.
     #[must_use]
     pub fn counted(&self) -> ShardFault {
         match self {

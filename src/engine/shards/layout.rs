@@ -1,4 +1,4 @@
-//! Which columns each rank has, and a rank's columns of some rows.
+//! Which columns each rank has, and a rank's columns of a block of rows.
 
 use super::join::Awaited;
 use crate::engine::logits::Data;
@@ -10,7 +10,7 @@ use bytes::Bytes;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// The columns of each rank: those of rank 0 come first, without holes.
+/// The columns of each rank. Those of rank 0 come first, and there are no gaps.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Layout {
     dtype: Dtype,
@@ -19,10 +19,10 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// So many columns for each rank.
+    /// A layout with this many columns for each rank.
     ///
     /// # Errors
-    /// At `columns`, when there are too many ranks, one without columns, or another sum than `vocab_size`.
+    /// At `columns`, when there are too many ranks, a rank has no columns, or the sum is not `vocab_size`.
     pub fn new(columns: &[u32], vocab_size: u32, dtype: Dtype, max_ranks: usize) -> Result<Self, FieldError> {
         let wrong = |message: String| Err(FieldError::new("columns", message));
         if columns.is_empty() || columns.len() > max_ranks {
@@ -42,19 +42,19 @@ impl Layout {
         Ok(Self { dtype, ends: columns.iter().scan(0, end).collect() })
     }
 
-    /// Number format of the logits.
+    /// The number format of the logits.
     #[must_use]
     pub fn dtype(&self) -> Dtype {
         self.dtype
     }
 
-    /// Number of ranks.
+    /// The number of ranks.
     #[must_use]
     pub fn ranks(&self) -> usize {
         self.ends.len()
     }
 
-    /// Number of columns of all ranks.
+    /// The number of columns of all ranks together.
     #[must_use]
     pub fn vocab_size(&self) -> u32 {
         self.ends.last().copied().unwrap_or(0)
@@ -103,7 +103,7 @@ impl LogitsBlock {
         self
     }
 
-    /// Rows of `vocab_size` values, of which rank 0 has brought its columns.
+    /// Rows of `vocab_size` values. Rank 0's columns are here, and the others are awaited.
     #[must_use]
     pub fn awaiting(own: Self, awaited: Awaited, vocab_size: u32) -> Self {
         let (dtype, rows) = (own.dtype, own.rows);
@@ -112,7 +112,7 @@ impl LogitsBlock {
         Self { data, dtype, row_bytes, stride_bytes: row_bytes, rows, listed: ListedRows::default() }
     }
 
-    /// What they are if their columns come from several ranks.
+    /// The rows' sharded form, if their columns come from several ranks.
     pub fn sharded(&mut self) -> Option<&mut Sharded> {
         match &mut self.data {
             Data::Sharded(sharded) => Some(sharded),
@@ -128,7 +128,7 @@ impl LogitsBlock {
         }
     }
 
-    /// Both as one, where the columns of `next` lie right behind these in every row of one region.
+    /// Both blocks as one, if the columns of `next` directly follow these in every row of one region.
     pub(super) fn with_next(&self, next: &Self) -> Option<Self> {
         let (Data::Region { region, offset }, Data::Region { region: other, offset: behind }) =
             (&self.data, &next.data)

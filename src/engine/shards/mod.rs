@@ -1,11 +1,12 @@
 //! Rows whose columns several tensor-parallel ranks hold.
 //!
-//! The stream of rank 0 owns the group. The other ranks attach to it and announce, step by step, where their columns are. A step of rank 0
-//! waits until every rank has announced the same step, then goes on as any other. The columns are put together where a row is copied
-//! anyway, in the memory of the thread that samples it. Why it is so: `docs/decisions/0018-vocabulary-shards.md`.
+//! The stream of rank 0 owns the group. The other ranks attach to it and announce, step by step, where their columns
+//! are. A step of rank 0 waits until every rank has announced the same step, and then goes on like any other. The
+//! columns are put together where a row is copied anyway, in the memory of the thread that samples it. For the reasons
+//! see `docs/decisions/0018-vocabulary-shards.md`.
 //!
-//! Reading order: this file (who belongs to whom), [`layout`], `group` (what is announced, and who waits for it), [`attachment`] (a rank's
-//! end), [`join`] (rank 0's end).
+//! Reading order: this file (which ranks belong to which stream), [`layout`], `group` (what is announced, and who waits
+//! for it), [`attachment`] (a rank's end), [`join`] (rank 0's end).
 
 pub mod attachment;
 mod group;
@@ -32,7 +33,7 @@ use std::time::Duration;
 /// What all groups of the server share.
 #[derive(Debug)]
 pub struct Shards {
-    /// One for each stream that has ranks.
+    /// One group for each stream that has ranks.
     groups: Mutex<HashMap<Token, Arc<Group>>>,
     ranks: Arc<Counter>,
     bytes: Arc<Counter>,
@@ -41,7 +42,7 @@ pub struct Shards {
     metrics: Metrics,
 }
 
-/// Rank 0's end of a group. The group ends with it.
+/// Rank 0's end of a group. Dropping it ends the group.
 #[derive(Debug)]
 pub struct Owner {
     shards: Arc<Shards>,
@@ -50,7 +51,7 @@ pub struct Owner {
 }
 
 impl Shards {
-    /// No groups yet.
+    /// Starts without groups.
     #[must_use]
     pub fn new(limits: &Limits, metrics: Metrics) -> Arc<Self> {
         Arc::new(Self {
@@ -63,7 +64,7 @@ impl Shards {
         })
     }
 
-    /// A group for a stream whose rows are laid out like this. Shards may lie in `regions`.
+    /// Opens a group for a stream whose rows have this layout. Shards may lie in `regions`.
     ///
     /// # Errors
     /// When the system has no random numbers.
@@ -74,7 +75,7 @@ impl Shards {
         Ok(Owner { shards: Arc::clone(self), group, token })
     }
 
-    /// A place among the attached ranks.
+    /// Takes a place among the attached ranks.
     ///
     /// # Errors
     /// When there are too many.
@@ -82,10 +83,10 @@ impl Shards {
         self.ranks.take(1).ok_or(Refusal::TooManyRanks)
     }
 
-    /// Attaches a rank that has shown `token`, unless `check` finds something wrong with what it says of itself.
+    /// Attaches a rank that has shown `token`, unless `check` finds a mistake in how the rank describes itself.
     ///
     /// # Errors
-    /// [`AttachError`], or that of `check`.
+    /// [`AttachError`], or the error of `check`.
     pub fn attach<E: From<AttachError>>(
         self: &Arc<Self>,
         token: Option<Token>,
@@ -99,7 +100,7 @@ impl Shards {
 }
 
 impl Owner {
-    /// What ranks have to come with.
+    /// The token that ranks have to show.
     #[must_use]
     pub fn token(&self) -> &Token {
         &self.token
@@ -117,7 +118,7 @@ impl Owner {
         self.group.last_step()
     }
 
-    /// What a step waits for.
+    /// The shards that a step waits for.
     #[must_use]
     pub fn awaited(&self, step_id: u64) -> Awaited {
         Awaited::new(&self.shards, &self.group, step_id)
