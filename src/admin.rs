@@ -1,5 +1,5 @@
-//! The admin port: metrics and probes over HTTP. Every connection carries one short request, and the oldest makes room
-//! when there are too many, so that silent ones cannot keep the probes out.
+//! The admin port: metrics and probes over HTTP. Every connection carries one short request. When there are too many
+//! connections, the oldest makes room, so that silent ones cannot keep the probes out.
 
 mod connections;
 
@@ -13,11 +13,11 @@ use connections::Listener;
 use std::io;
 use tokio::net::TcpListener;
 
-/// Prometheus' text format.
+/// The content type of Prometheus' text format.
 const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 const TEXT_TYPE: &str = "text/plain; charset=utf-8";
 
-/// Serves until dropped.
+/// Serves the admin port until dropped.
 ///
 /// # Errors
 /// What the system says.

@@ -1,26 +1,26 @@
-//! The client of the admin port, for `croupier healthcheck` and `croupier top`: one short request over plain HTTP, which
-//! is too little for an HTTP client.
+//! The client of the admin port, for `croupier healthcheck` and `croupier top`: one short request over plain HTTP, for
+//! which an HTTP client library would be too much.
 
 use std::io;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// An answer.
+/// An answer of the admin port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
-    /// The code, such as 200.
+    /// The status code, such as 200.
     pub status: u16,
     /// The first line, such as `HTTP/1.0 200 OK`.
     pub status_line: String,
-    /// What follows the headers.
+    /// The text after the headers.
     pub body: String,
 }
 
-/// The `host:port` of an address of the admin port, as people write it: with or without `http://`, a slash at the end, or
-/// one of its pages.
+/// The `host:port` in an address of the admin port, as people write it: with or without `http://`, with or without a
+/// slash or the name of a page at the end.
 ///
 /// # Errors
-/// For people, when it is something else.
+/// When the text is something else, with a message for people.
 pub fn authority(url: &str) -> Result<&str, String> {
     let wrong = || format!("\"{url}\" is no address of an admin port; write HOST:PORT or http://HOST:PORT");
     let rest = url.strip_prefix("http://").unwrap_or(url);
@@ -33,13 +33,13 @@ pub fn authority(url: &str) -> Result<&str, String> {
     }
 }
 
-/// A page of the admin port at `authority`, of at most `most` bytes with its headers.
+/// Fetches a page of the admin port at `authority`. With its headers, the answer may have `most` bytes.
 ///
 /// # Errors
-/// What the system says; `InvalidData` when the answer is not HTTP, is longer, or was cut.
+/// What the system says; `InvalidData` when the answer is not HTTP, is too long, or was cut.
 pub async fn get(authority: &str, path: &str, most: u64) -> io::Result<Answer> {
     let mut stream = TcpStream::connect(authority).await?;
-    // HTTP/1.0: the answer comes in one piece, and the connection ends with it.
+    // With HTTP/1.0 the answer comes in one piece, and the connection ends with it.
     stream.write_all(format!("GET {path} HTTP/1.0\r\nHost: {authority}\r\n\r\n").as_bytes()).await?;
     let mut answer = Vec::new();
     stream.take(most + 1).read_to_end(&mut answer).await?;

@@ -1,6 +1,7 @@
-//! Connections of the admin port. Each is there for one short request and is closed with its answer, so one that has been
-//! open for long waits for something that does not come. When there is no place left the oldest makes room: a probe is
-//! always heard, and is answered unless as many newer connections as there are places come before that.
+//! Connections of the admin port. Each exists for one short request and is closed with its answer, so one that has been
+//! open for long waits for something that does not come. When there is no place left, the oldest connection makes room.
+//! So a probe is always heard, and it is answered unless as many newer connections as there are places come before
+//! that.
 
 use crate::error::Reason;
 use crate::metrics::Metrics;
@@ -20,12 +21,12 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, Sleep, sleep};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
-/// What connections are held to.
+/// The limits that connections must keep.
 #[derive(Debug, Clone, Copy)]
 struct Bounds {
-    /// How many there may be. Scrapers and probes need a handful.
+    /// How many connections there may be. Scrapers and probes need a handful.
     places: usize,
-    /// How long a request may take to come. It is one packet, and whoever asks for health gives up after a second.
+    /// How long a request may take to come. It is one packet, and a health probe gives up after a second.
     request: Duration,
     /// How long a connection may last. A slow scrape takes milliseconds.
     whole: Duration,
@@ -33,22 +34,22 @@ struct Bounds {
 
 const BOUNDS: Bounds = Bounds { places: 64, request: Duration::from_secs(2), whole: Duration::from_secs(10) };
 
-/// The admin port's socket, and those of its connections that are open.
+/// The admin port's socket and its open connections.
 pub(super) struct Listener {
     socket: TcpListener,
     acceptor: Acceptor,
-    /// Whatever else has taken all descriptors: a scrape is how that is seen.
+    /// The spare descriptor, for when everything else has taken all descriptors: a scrape is how operators see that.
     spare: Spare,
     metrics: Metrics,
     bounds: Bounds,
     places: Arc<Semaphore>,
-    /// The oldest first; those that have ended are forgotten when the next one comes.
+    /// The open connections, oldest first. Connections that have ended are forgotten when the next one comes.
     open: VecDeque<Weak<OpenConnection>>,
 }
 
 /// What an open connection holds.
 struct OpenConnection {
-    /// Told to make room for another one.
+    /// Cancelled when the connection has to make room for another one.
     leave: CancellationToken,
     _permit: OwnedSemaphorePermit,
 }
@@ -65,18 +66,20 @@ impl Listener {
         Self { socket, acceptor, spare, metrics, bounds, places, open: VecDeque::new() }
     }
 
-    /// A place, once there is one.
+    /// Waits for a place, for which the oldest connection may have to leave.
     async fn place(&mut self) -> Arc<OpenConnection> {
         let permit = match Arc::clone(&self.places).try_acquire_owned() {
             Ok(permit) => permit,
             Err(_) => {
-                // It may have been told already and not ended yet, where another one's place was free first.
+                // The oldest connection may already have been asked to leave without having ended yet, if another place
+                // became free first.
                 let oldest = self.open.iter().find_map(Weak::upgrade);
                 if let Some(oldest) = oldest.filter(|oldest| !oldest.leave.is_cancelled()) {
                     oldest.leave.cancel();
                     self.metrics.refused(Reason::AdminConnections);
                 }
-                // It ends as soon as its task is woken. Until then nobody else is taken, so that the bound holds.
+                // The oldest connection ends as soon as its task is woken. Until then no other connection is accepted,
+                // so that the bound holds.
                 Arc::clone(&self.places).acquire_owned().await.expect("the semaphore is never closed")
             }
         };
@@ -106,14 +109,14 @@ impl axum::serve::Listener for Listener {
 /// A connection for one request.
 pub(super) struct Connection {
     io: TcpStream,
-    /// Until the answer begins that of the request, then that of the whole connection.
+    /// The deadline of the request until the answer begins, and of the whole connection afterwards.
     deadline: Pin<Box<Sleep>>,
-    /// When it has to end, until its answer begins.
+    /// When the whole connection has to end; `None` once its answer has begun.
     end: Option<Instant>,
     leave: Pin<Box<WaitForCancellationFutureOwned>>,
     metrics: Metrics,
     _place: Arc<OpenConnection>,
-    /// Behind `io`, whose descriptor is free then.
+    /// Dropped after `io`, whose descriptor is free by then.
     _behind: Behind,
 }
 
@@ -124,7 +127,7 @@ impl Connection {
         Self { io, deadline, end, leave, metrics, _place: place, _behind: behind }
     }
 
-    /// An error once the connection has to end; otherwise the task is woken when it has to.
+    /// Returns an error once the connection has to end. Until then, the task is woken when that moment comes.
     fn check(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         if self.leave.as_mut().poll(cx).is_ready() {
             return Err(io::Error::new(io::ErrorKind::ConnectionAborted, "another connection needs the place"));
@@ -139,8 +142,8 @@ impl Connection {
         Ok(())
     }
 
-    /// There is nothing to say before a request, or the greeting of HTTP/2, has come: the first byte that is written tells
-    /// that it has.
+    /// Moves the deadline to that of the whole connection. The server writes nothing before a request, or the greeting
+    /// of HTTP/2, has come, so the first written byte shows that it has.
     fn answering(&mut self) {
         if let Some(end) = self.end.take() {
             self.deadline.as_mut().reset(end);

@@ -1,25 +1,26 @@
-//! What memory a request holds on to. Its logits are slices of what was received, and what was received in one piece is
-//! freed in one piece: a small message must not keep a large one, nor what decoding left out of it, since only its own
-//! bytes are counted (`max_bytes_in_flight`, `max_shard_bytes`).
+//! Bounds the memory that a request keeps alive. Its logits are slices of the received bytes, and bytes received in one
+//! piece are freed in one piece. So a small message must not keep a large buffer, nor parts that decoding left out:
+//! only the message's own bytes are counted (`max_bytes_in_flight`, `max_shard_bytes`).
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use prost::{DecodeError, Message};
 
-/// Smaller messages are copied out of what they came in, which may be a frame of a megabyte with others in it; more where
-/// `http2_frame_size_uds` is set larger. A copy of so much takes some 20 us.
+/// Smaller messages are copied out of their frame, which may be a megabyte long and hold other messages too, or even
+/// longer if `http2_frame_size_uds` is larger. Copying this much takes some 20 us.
 const COPIED_BELOW: usize = 256 << 10;
-/// What a message may hold beside its own bytes: fields of a newer schema, and the space of one that was moved.
+/// How many bytes a message may keep beside its own: fields of a newer schema, and the space of one that was moved.
 const SLACK: usize = 256;
 
-/// The receive buffer of one stream, seen from the messages that leave it.
+/// The receive buffer of one stream, as its messages show it.
 #[derive(Debug, Default)]
 pub(super) struct Buffers {
-    /// The buffer never shrinks, and is at most twice as long as the longest message.
+    /// The longest message so far. The buffer never shrinks, and is at most twice as long as this.
     longest: usize,
 }
 
 impl Buffers {
-    /// The whole of `buffer`, in memory of which it is about a quarter or more, where frames have their default size.
+    /// All bytes of `buffer`, in an allocation that they fill to about a quarter or more if frames have their default
+    /// size.
     pub(super) fn take(&mut self, buffer: &mut impl Buf) -> Bytes {
         let len = buffer.remaining();
         self.longest = self.longest.max(len);
@@ -32,8 +33,8 @@ impl Buffers {
     }
 }
 
-/// Decodes a message. It keeps `received` only if that is hardly more than the message itself: unknown fields, and fields
-/// that are set twice, are not counted.
+/// Decodes a message. The message keeps `received` in memory only if that is hardly more than the message itself,
+/// because unknown fields and fields that are set twice are not counted.
 pub(super) fn decode<U: Message + Default>(received: Bytes) -> Result<U, DecodeError> {
     let bytes = received.len();
     let decoded = U::decode(received)?;
@@ -51,7 +52,7 @@ mod tests {
     use proto::decode_request::Request;
     use proto::step::Logits;
 
-    /// A step with so many bytes of logits, and an unknown field with so many.
+    /// A step with `logits` bytes of logits and an unknown field of `unknown` bytes.
     fn step(logits: usize, unknown: usize) -> Bytes {
         let data = vec![7; logits].into();
         let logits = Some(Logits::Inline(proto::InlineLogits { data, ..Default::default() }));
@@ -63,7 +64,7 @@ mod tests {
         message.into()
     }
 
-    /// The logits, and whether they lie in `buffer` still.
+    /// The logits, and whether they still lie in `buffer`.
     fn logits(message: Bytes, buffer: &Bytes) -> (Bytes, bool) {
         let decoded: proto::DecodeRequest = decode(message).expect("it is well formed");
         let Some(Request::Step(proto::Step { step_id: 3, logits: Some(Logits::Inline(logits)), .. })) = decoded.request
@@ -91,7 +92,7 @@ mod tests {
             assert!(!there, "{own} bytes of logits keep {unknown} of another field");
             assert_eq!(data, vec![7; own]);
         }
-        // The last one counts, the first one would be kept.
+        // Decoding uses the last one, and would keep the first one in memory.
         let twice = Bytes::from([step(1 << 20, 0), step(1000, 0)].concat());
         let (data, there) = logits(twice.clone(), &twice);
         assert!(!there && data.len() == 1000);

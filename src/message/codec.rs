@@ -1,4 +1,5 @@
-//! The codec of the generated service: messages as they were received, to be read where the limits are known.
+//! The codec of the generated service. It passes messages on as they were received, to be read where the limits are
+//! known.
 
 use super::buffers::{self, Buffers};
 use super::look::{Unknown, look, malformed};
@@ -13,15 +14,15 @@ use tonic::Status;
 use tonic::codec::{Codec as TonicCodec, DecodeBuf, Decoder as TonicDecoder};
 use tonic_prost::ProstEncoder;
 
-/// A request, which has a shape to look at.
+/// A request whose shape is checked before it is decoded.
 pub(crate) trait Looked: Message + Default {
-    /// Its sub-messages.
+    /// The fields and sub-messages of the request.
     const SHAPE: &'static Shape;
 
-    /// The message that was received, and what is unknown in its openings and works.
+    /// Decodes the received message. Also returns the unknown fields in its openings and works.
     ///
     /// # Errors
-    /// When it is none, has more parts than one may have, or an unknown field elsewhere.
+    /// When the bytes are no such message, or it has more parts than allowed or an unknown field elsewhere.
     fn read(raw: Raw<Self>, limits: &Limits) -> Result<(Self, Unknown), Error> {
         let unknown = look(&raw.0, Self::SHAPE, limits)?;
         Ok((buffers::decode(raw.0).map_err(malformed)?, unknown))
@@ -37,7 +38,7 @@ impl Looked for proto::SampleRequest {
 impl Looked for proto::AttachRequest {
     const SHAPE: &'static Shape = &ATTACH_REQUEST;
 }
-/// It comes over the side socket, and has nothing that a limit would be for.
+/// This request comes over the side socket, and has nothing that a limit would be for.
 impl Looked for proto::RegionRequest {
     const SHAPE: &'static Shape = &REGION_REQUEST;
 }
@@ -55,7 +56,7 @@ impl<U> From<Vec<u8>> for Raw<U> {
     }
 }
 
-/// What the generated service knows requests by.
+/// The request types of the generated service.
 pub(crate) type RawDecodeRequest = Raw<proto::DecodeRequest>;
 /// As above.
 pub(crate) type RawAttachRequest = Raw<proto::AttachRequest>;
@@ -68,7 +69,7 @@ pub(crate) type RawGetServerInfoRequest = Raw<proto::GetServerInfoRequest>;
 #[derive(Debug)]
 pub(crate) struct Codec<T, U>(PhantomData<(T, U)>);
 
-/// Takes messages as they are.
+/// Passes messages on undecoded.
 #[derive(Debug)]
 pub(crate) struct Decoder<U>(Buffers, PhantomData<U>);
 
@@ -102,7 +103,7 @@ impl<U> TonicDecoder for Decoder<U> {
     type Error = Status;
 
     fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<Raw<U>>, Status> {
-        // Where it is large it is not copied; logits become slices of it.
+        // A large message is not copied; its logits become slices of the received bytes.
         Ok(Some(Raw(self.0.take(buffer), PhantomData)))
     }
 }

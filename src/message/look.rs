@@ -1,10 +1,10 @@
-//! A look at a request before it is decoded.
+//! Checks a request before it is decoded.
 //!
-//! Two bytes on the wire can be an empty sub-message that takes hundreds once decoded, so a message within
-//! the size limit could still take hundreds of times its size. The look counts sub-messages without
-//! decoding anything, and holds lists to their limits. It finds fields that the schema does not have, which decoding drops:
-//! what they ask for would not be done, and nobody would know. It also lets a message that is not protobuf end in INVALID_ARGUMENT,
-//! where tonic's own codec would call that an internal fault.
+//! Two bytes on the wire can be an empty sub-message that takes hundreds of bytes once decoded. So a message within the
+//! size limit could still take hundreds of times its size. This check counts sub-messages without decoding anything,
+//! and holds lists to their limits. It also finds fields that the schema does not have: decoding would drop them, what
+//! they ask for would not be done, and nobody would know. And a message that is not protobuf ends in INVALID_ARGUMENT
+//! here, while tonic's own codec would report an internal fault.
 
 use super::shape::Shape;
 use crate::error::Error;
@@ -18,8 +18,8 @@ const MAX_SUB_MESSAGES: usize = 1 << 18;
 /// The largest number that a field may have in protobuf.
 const LARGEST_FIELD: u64 = (1 << 29) - 1;
 
-/// Fields of openings and of works that the schema does not have, one for each that has such. Elsewhere they are errors of the
-/// message.
+/// Fields that the schema does not have, in openings and in works: one for each item that has any. Elsewhere they are
+/// errors of the whole message.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Unknown {
     openings: BTreeMap<usize, FieldError>,
@@ -27,12 +27,12 @@ pub(crate) struct Unknown {
 }
 
 impl Unknown {
-    /// The one of an opening, or of a row of a stateless batch.
+    /// The unknown field of an opening, or of a row of a stateless batch.
     pub(crate) fn of_opening(&mut self, at: usize) -> Option<FieldError> {
         self.openings.remove(&at)
     }
 
-    /// The one of a work.
+    /// The unknown field of a work.
     pub(crate) fn of_work(&mut self, at: usize) -> Option<FieldError> {
         self.works.remove(&at)
     }
@@ -42,13 +42,14 @@ pub(super) fn malformed(error: prost::DecodeError) -> Error {
     Error::Malformed(error.to_string())
 }
 
-/// What a message may still have.
+/// What a message may still contain.
 struct Room<'a> {
     sub_messages: usize,
-    /// Sequences that may be closed: to close what is not open is no mistake, but a list longer than there may be sequences is.
+    /// Sequences that may still be closed. Closing a sequence that is not open is no mistake, but a list longer than
+    /// the number of possible sequences is.
     close: usize,
     open: usize,
-    /// Works of a step, and rows of a batch: either takes a row at least.
+    /// Works of a step, or rows of a batch. Each takes at least one row.
     rows: usize,
     limits: &'a Limits,
     unknown: Unknown,
@@ -76,7 +77,7 @@ impl<'a> Room<'a> {
         Ok(())
     }
 
-    /// Takes room for so many numbers of a list.
+    /// Takes room for `count` numbers of a list.
     fn take_numbers(&mut self, name: &str, count: usize) -> Result<(), Error> {
         self.close = self.close.checked_sub(count).ok_or_else(|| {
             let limit = self.limits.max_sequences;
@@ -88,7 +89,7 @@ impl<'a> Room<'a> {
         Ok(())
     }
 
-    /// Where unknown fields of such a sub-message belong, whose room was just taken, and which one it is.
+    /// Where to record an unknown field of the sub-message whose room was just taken, and the sub-message's index.
     fn item(&mut self, name: &str) -> Option<(&mut BTreeMap<usize, FieldError>, usize)> {
         let (open, rows) = (self.limits.max_sequences_per_stream, self.limits.max_rows_per_step);
         match name {
@@ -100,10 +101,10 @@ impl<'a> Room<'a> {
     }
 }
 
-/// Counts the sub-messages of a request, and finds what is unknown in its openings and works.
+/// Counts the sub-messages of a request, and finds the unknown fields in its openings and works.
 ///
 /// # Errors
-/// More than there may be, a field that is unknown elsewhere, or bytes that are no message.
+/// When there are too many parts, a field elsewhere is unknown, or the bytes are no message.
 pub(super) fn look(message: &[u8], shape: &Shape, limits: &Limits) -> Result<Unknown, Error> {
     let mut room = Room::new(limits);
     match count(message, shape, &mut room)? {
@@ -112,8 +113,8 @@ pub(super) fn look(message: &[u8], shape: &Shape, limits: &Limits) -> Result<Unk
     }
 }
 
-/// Counts down `room` for each sub-message in `message`, and gives the first field that is unknown outside openings and works.
-/// The depth is that of the shape.
+/// Counts down `room` for each sub-message in `message`. Returns the first unknown field outside openings and works.
+/// The depth of the recursion is that of the shape.
 fn count(message: &[u8], shape: &Shape, room: &mut Room<'_>) -> Result<Option<FieldError>, Error> {
     let (mut bytes, mut unknown, mut one) = (message, None, None);
     while !bytes.is_empty() {
@@ -148,14 +149,15 @@ fn count(message: &[u8], shape: &Shape, room: &mut Room<'_>) -> Result<Option<Fi
                     None => drop(unknown.get_or_insert_with(|| error.within(&place()))),
                 }
             }
-            // Groups are older than proto3 and would hide what is in them.
+            // Groups are older than proto3, and would hide what is in them.
             _ => return Err(Error::Malformed("groups are not part of this protocol".to_owned())),
         }
     }
     Ok(unknown)
 }
 
-/// The number of the field with this tag. What no schema can have is no field of a newer one either.
+/// The number of the field with this tag. A number that no schema can have is an error, because a newer schema cannot
+/// have it either.
 fn field_number(tag: u64) -> Result<u64, Error> {
     match tag >> 3 {
         0 => Err(Error::Malformed("a field has the number 0, which there is in no schema".to_owned())),
@@ -166,18 +168,19 @@ fn field_number(tag: u64) -> Result<u64, Error> {
     }
 }
 
-/// What is wrong with a field that only its number tells of.
+/// The error for a field of which only the number is known.
 fn unknown_field(number: u64) -> FieldError {
     let message = "is the number of a field that this server does not know; GetServerInfo says which version it is, and its parameters";
     FieldError::new(number.to_string(), message)
 }
 
-/// Which field of `message` it is that has this tag, and behind which there are `left` bytes.
+/// The name of the field of `message` with this tag, followed by `left` more bytes; in a repeated field, with its
+/// index.
 fn place(name: &str, message: &[u8], tag: u64, left: usize) -> String {
     let Some(name) = name.strip_suffix("[]") else { return name.to_owned() };
     let (mut bytes, mut before) = (message, 0);
     while bytes.len() > left {
-        // All of it was read once already.
+        // These bytes were read before without an error.
         let Ok(next) = varint(&mut bytes) else { break };
         let skipped = match next & 7 {
             0 => varint(&mut bytes).map(drop),

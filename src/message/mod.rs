@@ -1,4 +1,5 @@
-//! Requests on the wire: what they hold on to, a look at each before it is decoded, and the codec that leaves both to their reader.
+//! Requests on the wire: the memory they keep, a check of each before it is decoded, and the codec that leaves both to
+//! its caller.
 
 mod buffers;
 pub(crate) mod codec;

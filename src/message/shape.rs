@@ -1,45 +1,46 @@
-//! What requests are made of: the field numbers of each message, and which of them are messages. A test holds it against the
-//! schema.
+//! The shapes of requests: the field numbers of each message, and which of its fields are messages. A test compares
+//! them with the schema.
 
-/// A message.
+/// The shape of a message.
 #[derive(Debug)]
 pub(crate) struct Shape {
-    /// It has the fields from 1 to this one.
+    /// The message has the fields from 1 to this one.
     last: u64,
-    /// And these.
+    /// The message's further fields.
     more: &'static [u64],
-    /// Which are messages, with their names, `[]` behind those of which there may be more than one, and theirs.
+    /// The fields that are messages, with their names and shapes. The name of a repeated field ends with `[]`.
     parts: &'static [(u64, &'static str, &'static Shape)],
 }
 
 impl Shape {
-    /// Whether there is such a field.
+    /// Whether the message has a field with this number.
     pub(super) fn has(&self, number: u64) -> bool {
         (1..=self.last).contains(&number) || self.more.contains(&number)
     }
 
-    /// Name of a field of numbers that is held to a limit: a byte on the wire takes eight once it is decoded.
+    /// The name of a list of numbers that has a limit, because a byte on the wire takes eight bytes once decoded.
     pub(super) fn list(&self, number: u64) -> Option<&'static str> {
         (std::ptr::eq(self, &STEP) && number == 2).then_some("close_sequence_ids")
     }
 
-    /// Whether it is one of its parts: of two, decoding keeps the last, and items would be numbered with those of the other.
+    /// Whether the message may have only one of its parts. Of two, decoding would keep the last, and their items would
+    /// be counted together.
     pub(super) fn is_one(&self) -> bool {
         [&DECODE_REQUEST, &ATTACH_REQUEST, &REGION_REQUEST].into_iter().any(|one| std::ptr::eq(self, one))
     }
 
-    /// Name and shape of a field that is a message.
+    /// The name and shape of a field that is a message.
     pub(super) fn part(&self, number: u64) -> Option<(&'static str, &'static Self)> {
         self.parts.iter().find(|(of, ..)| *of == number).map(|(_, name, inner)| (*name, *inner))
     }
 }
 
-/// A message without messages.
+/// A message without sub-messages.
 const fn leaf(last: u64) -> Shape {
     Shape { last, more: &[], parts: &[] }
 }
 
-/// One whose fields do not matter: a client of any schema may ask what this server knows.
+/// A message whose fields do not matter: a client of any schema may ask what this server knows.
 pub(super) static ANY: Shape = leaf(u64::MAX);
 static LOGPROBS: Shape = leaf(3);
 static TOKENS: Shape = leaf(1);
@@ -135,7 +136,7 @@ mod tests {
     use prost_types::{DescriptorProto, FileDescriptorSet};
     use std::collections::HashMap;
 
-    /// Adds what differs between a message of the schema and its shape.
+    /// Records the differences between a message of the schema and its shape.
     fn compare(schema: &HashMap<String, DescriptorProto>, name: &str, shape: &Shape, found: &mut Vec<String>) {
         let numbers: Vec<u64> = schema[name].field.iter().map(|field| field.number() as u64).collect();
         if let Some(number) = (0..1000).find(|number| shape.has(*number) != numbers.contains(number)) {

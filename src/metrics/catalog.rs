@@ -2,14 +2,14 @@
 
 use metrics::{Counter, Gauge, Histogram, Key, Label, Metadata, Recorder, Unit};
 
-/// Latency of whole calls: the buckets of gRFC A66, so that they compare with other gRPC servers.
+/// Latency of whole calls: the buckets of gRFC A66, for comparison with other gRPC servers.
 const CALL_SECONDS: &[f64] = &[
     0.0, 0.00001, 0.00005, 0.0001, 0.0003, 0.0006, 0.0008, 0.001, 0.002, 0.003, 0.004, 0.005, 0.006, 0.008, 0.01,
     0.013, 0.016, 0.02, 0.025, 0.03, 0.04, 0.05, 0.065, 0.08, 0.1, 0.13, 0.16, 0.2, 0.25, 0.3, 0.4, 0.5, 0.65, 0.8,
     1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0,
 ];
-/// Latency of a step: fine where a sampler lives, between microseconds and milliseconds; and up to where a step is in
-/// trouble, so that a quantile still says by how much.
+/// Latency of a step. The buckets are fine where a sampler normally is, between microseconds and milliseconds, and
+/// reach up to where a step is in trouble, so that a quantile still says by how much.
 const STEP_SECONDS: &[f64] = &[
     5e-6, 1e-5, 2e-5, 3e-5, 5e-5, 7.5e-5, 1e-4, 1.5e-4, 2e-4, 3e-4, 5e-4, 7.5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2.5e-2, 5e-2,
     0.1, 0.25, 0.5, 1.0, 2.5, 10.0,
@@ -36,10 +36,10 @@ const COUNTS: &[f64] = &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512
 
 /// Probabilities.
 const SHARES: &[f64] = &[0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0];
-/// Probabilities by position of a draft, of which a server has many: few, as their means say most. All are at most 1, so that the
-/// bucket for all of them is the one up to 1.
+/// Probabilities by position in a draft. There are many such series, so they have few buckets; their means say most.
+/// All values are at most 1, so the bucket with all of them serves as the one up to 1.
 const SHARES_BY_POSITION: &[f64] = &[0.1, 0.25, 0.5, 0.75, 0.9];
-/// Shares of which only the mean counts.
+/// Shares whose mean is all that matters.
 const MEAN_SHARES: &[f64] = &[0.5];
 /// Ranks of tokens.
 pub(crate) const RANKS: &[f64] = &[1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0, 100.0, 1000.0, 10_000.0];
@@ -57,7 +57,7 @@ pub(crate) enum Kind {
 pub(crate) struct Def {
     pub(crate) name: &'static str,
     pub(super) kind: Kind,
-    /// None for shares, 0 to 1.
+    /// `None` for shares, 0 to 1.
     pub(super) unit: Option<Unit>,
     pub(super) help: &'static str,
     pub(crate) buckets: &'static [f64],
@@ -88,7 +88,7 @@ impl Def {
         Key::from_parts(self.name, labels)
     }
 
-    /// A handle; the series is exported at 0 from now on.
+    /// Registers the series and returns its handle. The series is exported at 0 from now on.
     pub(super) fn as_counter(&self, recorder: &dyn Recorder, labels: &[(&'static str, &str)]) -> Counter {
         debug_assert_eq!(self.kind, Kind::Counter);
         let counter = recorder.register_counter(&self.key(labels), &METADATA);
@@ -96,7 +96,7 @@ impl Def {
         counter
     }
 
-    /// A handle; the series is exported at 0 from now on.
+    /// Registers the series and returns its handle. The series is exported at 0 from now on.
     pub(super) fn as_gauge(&self, recorder: &dyn Recorder, labels: &[(&'static str, &str)]) -> Gauge {
         debug_assert_eq!(self.kind, Kind::Gauge);
         let gauge = recorder.register_gauge(&self.key(labels), &METADATA);
@@ -104,13 +104,13 @@ impl Def {
         gauge
     }
 
-    /// A handle; the series is exported from now on.
+    /// Registers the series and returns its handle. The series is exported from now on.
     pub(super) fn as_histogram(&self, recorder: &dyn Recorder, labels: &[(&'static str, &str)]) -> Histogram {
         debug_assert_eq!(self.kind, Kind::Histogram);
         recorder.register_histogram(&self.key(labels), &METADATA)
     }
 
-    /// Tells the recorder what the metric means.
+    /// Gives the metric's meaning to the recorder.
     pub(super) fn describe(&self, recorder: &dyn Recorder) {
         let (name, help) = (self.name.into(), self.help.into());
         match self.kind {
@@ -121,7 +121,7 @@ impl Def {
     }
 }
 
-/// Declares the constants and `ALL` from one list, so that none can be left out of the descriptions.
+/// Declares the constants and `ALL` from one list, so that no metric can be missing from the descriptions.
 macro_rules! catalog {
     ($($id:ident = $def:expr;)*) => {
         $(pub(crate) const $id: Def = $def;)*

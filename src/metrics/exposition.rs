@@ -1,6 +1,6 @@
 //! Reads what `/metrics` serves: Prometheus' text format 0.0.4, as
-//! <https://prometheus.io/docs/instrumenting/exposition_formats/> defines it. Strict: a page that is not quite right was
-//! cut on its way, or is another program's.
+//! <https://prometheus.io/docs/instrumenting/exposition_formats/> defines it. The parser is strict: a page that is not
+//! quite right was cut on its way, or is another program's.
 
 use std::collections::BTreeMap;
 
@@ -25,13 +25,13 @@ impl Kind {
         ("untyped", Kind::Untyped),
     ];
 
-    /// As the page writes it.
+    /// The type's name on the page.
     #[must_use]
     pub fn name(self) -> &'static str {
         Self::NAMES[self as usize].0
     }
 
-    /// What the names of its samples may have behind the family's.
+    /// What sample names may add to the family's name.
     fn suffixes(self) -> &'static [&'static str] {
         match self {
             Kind::Histogram => &["_bucket", "_sum", "_count"],
@@ -44,11 +44,11 @@ impl Kind {
 /// One series at one moment.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sample {
-    /// Its name, with `_bucket`, `_sum` or `_count` where the family is a histogram.
+    /// The sample's name, with `_bucket`, `_sum` or `_count` if the family is a histogram.
     pub name: String,
-    /// Names and values of its labels, in the page's order.
+    /// Names and values of the labels, in the page's order.
     pub labels: Vec<(String, String)>,
-    /// Its value.
+    /// The sample's value.
     pub value: f64,
 }
 
@@ -63,15 +63,15 @@ impl Sample {
 /// Samples that belong together.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Family {
-    /// Its type.
+    /// The type of its samples.
     pub kind: Kind,
-    /// Its help.
+    /// The help text.
     pub help: String,
-    /// Its samples, in the page's order.
+    /// The samples, in the page's order.
     pub samples: Vec<Sample>,
 }
 
-/// Families by name.
+/// Families by their names.
 pub type Page = BTreeMap<String, Family>;
 
 /// Where a page is wrong.
@@ -80,14 +80,14 @@ pub type Page = BTreeMap<String, Family>;
 pub struct Mistake {
     /// The line, from 1.
     pub line: usize,
-    /// What it is instead of what it should be.
+    /// What the line is instead of what it should be.
     pub problem: &'static str,
 }
 
 /// Reads a page.
 ///
 /// # Errors
-/// The first line that does not belong there.
+/// The first line that is wrong.
 pub fn parse(text: &str) -> Result<Page, Mistake> {
     let mut reader = Reader::default();
     for (number, line) in text.lines().enumerate() {
@@ -155,7 +155,7 @@ impl Reader {
         Ok(())
     }
 
-    /// The family that a sample of this name belongs to.
+    /// The name of the family that a sample of this name belongs to.
     fn family_of<'a>(&'a self, name: &'a str) -> &'a str {
         let kind = self.page.get(&self.current).map(|family| family.kind).unwrap_or_default();
         let suffix = name.strip_prefix(self.current.as_str());
@@ -199,7 +199,7 @@ fn closing_quote(text: &str) -> Option<usize> {
     })
 }
 
-/// What `\\`, `\n` and, in labels, `\"` stand for.
+/// Replaces the escapes `\\`, `\n` and, in labels, `\"`.
 fn unescape(text: &str, quotes: bool) -> Result<String, &'static str> {
     let mut plain = String::with_capacity(text.len());
     let mut chars = text.chars();

@@ -1,7 +1,7 @@
-//! Enums whose values are those of a label.
+//! Enums whose values are the values of a label.
 
-/// Declares such an enum, each value with its name, so that none can be left out of `ALL` or have another's place: handles
-/// stand in its order, and are found by `as usize`.
+/// Declares such an enum with a name for each value. No value can be missing from `ALL` or be in another's place; this
+/// matters because handles are stored in the order of `ALL` and found by `as usize`.
 macro_rules! labelled {
     ($(#[$meta:meta])* pub enum $name:ident { $($(#[$doc:meta])* $value:ident = $label:literal,)* }) => {
         $(#[$meta])*
@@ -14,7 +14,7 @@ macro_rules! labelled {
             /// Every value, in order.
             pub const ALL: [Self; [$($label),*].len()] = [$(Self::$value),*];
 
-            /// Its name, in metrics and wherever else it is told.
+            /// The value's name, in metrics and elsewhere.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self {

@@ -1,6 +1,6 @@
-//! The closed sets of label values. A value from outside its set counts as "other", so no client can make series.
+//! The closed sets of label values. A value outside its set counts as "other", so that no client can create series.
 
-/// What every open-ended value becomes.
+/// The label for every value outside a set.
 pub(super) const OTHER: &str = "other";
 
 /// gRPC methods.
@@ -28,8 +28,8 @@ pub(super) const CODES: &[&str] = &[
     OTHER,
 ];
 
-/// Row statuses other than OK: `RowStatus` of the wire in lower case; the limit of the server that is `history_limit` there; and
-/// the row of a sequence that its own step could not open, `unknown_sequence` there.
+/// Row statuses other than OK: the wire's `RowStatus` in lower case. Two more are finer than the wire: the server limit
+/// that is `history_limit` there, and the row of a sequence that its own step could not open, `unknown_sequence` there.
 pub(super) const ROW_STATUSES: &[&str] = &[
     "nan_logits",
     "positive_infinity",
@@ -53,7 +53,7 @@ pub(super) const ROW_STATUSES: &[&str] = &[
     OTHER,
 ];
 
-/// Why a sequence was not opened: `sequence::OpenError`.
+/// Why a sequence was not opened; see `sequence::OpenError`.
 pub(super) const OPEN_ERRORS: &[&str] = &[
     "invalid_argument",
     "unimplemented",
@@ -66,7 +66,7 @@ pub(super) const OPEN_ERRORS: &[&str] = &[
     OTHER,
 ];
 
-/// Why a row was handed to another backend: `backend::cuda::ask::NoKernel`.
+/// Why a row was handed to another backend; see `backend::cuda::ask::NoKernel`.
 pub(super) const HANDED_OVER: &[&str] = &[
     "top_logprobs",
     "too_large",
@@ -82,11 +82,11 @@ pub(super) const HANDED_OVER: &[&str] = &[
     OTHER,
 ];
 
-/// Finish reasons: `FinishReason` of the wire in lower case.
+/// Finish reasons: the wire's `FinishReason` in lower case.
 pub(super) const FINISH_REASONS: &[&str] = &["eos", "stop_token", "max_tokens", "repetition", "stop_sequence", OTHER];
 
-/// The position of `value` in `set`, without regard to case or underscores, so that "InvalidArgument" and
-/// "INVALID_ARGUMENT" are one; the position of "other", which every set ends with, when it is not there.
+/// The position of `value` in `set`, ignoring case and underscores, so that "InvalidArgument" and "INVALID_ARGUMENT"
+/// are the same. Unknown values get the position of "other", with which every set ends.
 pub(super) fn index(set: &[&str], value: &str) -> usize {
     set.iter().position(|known| same(known, value)).unwrap_or(set.len() - 1)
 }
@@ -114,7 +114,7 @@ mod tests {
         }
     }
 
-    /// Names of the wire's enum from its third value or second on, in lower case, then "other". Numbers may be left out.
+    /// The names of the wire's enum from value `from` on, in lower case, then "other". Numbers may be missing.
     fn wire(prefix: &str, from: i32, name: impl Fn(i32) -> Option<&'static str>) -> Vec<String> {
         let mut names: Vec<String> =
             (from..from + 256).filter_map(name).map(|n| n.trim_start_matches(prefix).to_lowercase()).collect();

@@ -1,15 +1,15 @@
-//! How often first draft tokens are accepted, by how long their text is: a draft model that was trained on short texts, or whose positions
-//! end, is good up to some length.
+//! Counts how often first draft tokens are accepted, by the length of their text. A draft model that was trained on
+//! short texts, or that has few positions, is good only up to some length.
 
 use super::catalog as cat;
 use super::speculative::{FIRST, Labels};
 use metrics::{Counter, Recorder};
 use std::sync::OnceLock;
 
-/// Tokens of a text, at most, of each value of the label `text_tokens`; longer ones are "more".
+/// The most tokens of a text for each value of the label `text_tokens`; longer texts count as "more".
 const UP_TO: [u64; 5] = [256, 1024, 4096, 16_384, 65_536];
 
-/// By [`UP_TO`], then by [`FIRST`]. Series are made at first sight, like all of speculation.
+/// Counters by [`UP_TO`], then by [`FIRST`]. Series are registered at first sight, like all of speculation.
 #[derive(Debug, Default)]
 pub(super) struct Lengths([OnceLock<[Counter; 2]>; UP_TO.len() + 1]);
 
@@ -20,7 +20,7 @@ impl Lengths {
         UP_TO.into_iter().chain([u64::MAX])
     }
 
-    /// A verification of a text of so many tokens.
+    /// Counts a verification in a text of `tokens` tokens.
     pub(super) fn record(&self, r: &dyn Recorder, labels: Labels<'_>, tokens: u64, accepted: bool) {
         let at = UP_TO.partition_point(|&most| most < tokens);
         let counters = self.0[at].get_or_init(|| {

@@ -1,7 +1,7 @@
 //! Every metric: name, unit, help, buckets and handles. No metric name is written anywhere else.
 //!
-//! Each server has its own recorder instead of the global one, so several servers can live in one process. Handles
-//! are made once and kept: recording is an atomic addition, or for a histogram a push into a lock-free bucket that
+//! Each server has its own recorder instead of the global one, so several servers can live in one process. Handles are
+//! made once and kept. Recording is an atomic addition, or for a histogram a push into a lock-free bucket that
 //! [`Metrics::upkeep`] empties.
 
 pub(crate) mod catalog;
@@ -37,21 +37,22 @@ use std::sync::Arc;
 use std::time::Duration;
 pub use traces::{Traced, Traces};
 
-/// How often [`Metrics::upkeep`] should run: at 100,000 steps a second this holds some 10 MB of samples.
+/// How often [`Metrics::upkeep`] should run. At 100,000 steps a second, some 10 MB of samples gather between two runs.
 pub const UPKEEP_INTERVAL: Duration = Duration::from_secs(2);
 
 labelled! {
-    /// Stages of a step, the label `stage`; also in traces.
+    /// Stages of a step, the label `stage`. Traces use them too.
     pub enum Stage {
-        /// From the first byte of a message that was read to the whole message: before the step, and no part of `Total`.
+        /// From the first byte of a message to the whole message. This comes before the step and is not part of
+        /// `Total`.
         Receive = "receive",
-        /// From receipt, with the opening of sequences, to the backend becoming free.
+        /// From receipt until the backend is free, including the opening of sequences.
         Queue = "queue",
         /// In the backend.
         Backend = "backend",
         /// From the backend's answer to the reply being handed to the transport.
         Reply = "reply",
-        /// All of it, from the whole message on.
+        /// All stages from the whole message on.
         Total = "total",
     }
 }
@@ -71,7 +72,7 @@ labelled! {
 }
 
 labelled! {
-    /// Ways for a connection to get here, the label `transport`.
+    /// How a connection reaches the server, the label `transport`.
     pub enum Transport {
         /// TCP.
         Tcp = "tcp",
@@ -146,7 +147,7 @@ struct Call {
     ended: Vec<Counter>,
 }
 
-/// What renders, and what registers series of model labels seen later.
+/// Renders the metrics, and registers series for model labels that are first seen later.
 struct Exporter {
     recorder: PrometheusRecorder,
     handle: PrometheusHandle,
@@ -211,20 +212,20 @@ impl Metrics {
         exporter.handle.render()
     }
 
-    /// Moves recorded samples into their buckets. Without it they pile up until the next scrape.
+    /// Moves recorded samples into their buckets. Without this they pile up until the next scrape.
     pub fn upkeep(&self) {
         if let Some(exporter) = &self.exporter {
             exporter.handle.run_upkeep();
         }
     }
 
-    /// Handles of a model label; past the configured number of labels, those of "other".
+    /// The handles of a model label. Beyond the configured number of labels, these are the handles of "other".
     #[must_use]
     pub fn model(&self, label: &str) -> ModelMetrics {
         self.models.get(self.recorder(), label)
     }
 
-    /// A draft was verified.
+    /// Records that a draft was verified.
     pub fn verified(&self, model: &ModelMetrics, round: &Round<'_>) {
         model.speculation.record(self.recorder(), round);
     }
@@ -233,50 +234,51 @@ impl Metrics {
         self.exporter.as_ref().map_or(&NoopRecorder, |e| &e.recorder)
     }
 
-    /// Rows were handed to another backend.
+    /// Counts rows that were handed to another backend.
     pub fn handed_over(&self, reason: &str, rows: u64) {
         self.handed_over[labels::index(labels::HANDED_OVER, reason)].increment(rows);
     }
 
-    /// A stage of a step took this long.
+    /// Records how long a stage of a step took.
     pub fn stage(&self, stage: Stage, elapsed: Duration) {
         self.stages[stage as usize].record(elapsed);
     }
 
-    /// The backend was this long at a batch of so many steps.
+    /// Records how long the backend took for a batch of `steps` steps.
     pub fn batch(&self, steps: usize, elapsed: Duration) {
         self.batch_duration.record(elapsed);
         self.stages[Stage::Backend as usize].record_many(elapsed, steps);
     }
 
-    /// Changed files were read, and taken if they were good.
+    /// Records that changed files were read, and whether they were good and so taken.
     pub fn reloaded(&self, what: Secret, ok: bool) {
         self.reloads.record(what, ok);
     }
 
-    /// A call ended. `method` is "Decode", "Attach", "Sample" or "GetServerInfo", all else counts as "other"; `code` a gRPC code name.
+    /// Records the end of a call. `method` is "Decode", "Attach", "Sample" or "GetServerInfo", and anything else counts
+    /// as "other"; `code` is a gRPC code name.
     pub fn call_finished(&self, method: &str, code: &'static str, elapsed: Duration) {
         let call = &self.calls[labels::index(labels::METHODS, method)];
         call.ended[labels::index(labels::CODES, code)].increment(1);
         call.duration.record(elapsed);
     }
 
-    /// A connection, call or step was refused for this reason.
+    /// Counts a connection, call or step that was refused for this reason.
     pub fn refused(&self, reason: Reason) {
         self.refusals[reason as usize].increment(1);
     }
 
-    /// A region was asked for.
+    /// Counts a request for a region.
     pub fn lease(&self, result: Lease) {
         self.leases[result as usize].increment(1);
     }
 
-    /// A step was accepted.
+    /// Counts an accepted step.
     pub fn step(&self, path: DataPath) {
         self.steps[path as usize].increment(1);
     }
 
-    /// Connections open over `transport`.
+    /// The gauge of open connections over `transport`.
     pub fn connections(&self, transport: Transport) -> &Gauge {
         &self.connections[transport as usize]
     }

@@ -9,28 +9,28 @@ use std::collections::HashMap;
 use std::sync::{Arc, Once, PoisonError, RwLock};
 
 labelled! {
-    /// Which row another one repeats, the label `like`.
+    /// How a row repeats another one, the label `like`.
     pub enum Repeated {
-        /// One that the text had in the work before.
+        /// It equals a row that the text had in the work before.
         Earlier = "earlier",
-        /// The one before the draft token that it comes after.
+        /// It equals the row before the draft token that it comes after.
         Parent = "parent",
-        /// That of another text of the step, which ended with another token.
+        /// It equals the row of another text of the step that ended with another token.
         Neighbour = "neighbour",
-        /// None: all of its logits are one number.
+        /// It equals no other row, but all of its logits are the same number.
         Flat = "flat",
     }
 }
 
-/// Longest model label: a longer one counts as "other".
+/// Most bytes of a model label. A longer label counts as "other".
 pub const MAX_LABEL_BYTES: usize = 128;
 
-/// Handles of one model label.
+/// The handles of one model label.
 #[derive(Debug, Clone)]
 pub struct ModelMetrics {
     /// Tokens emitted.
     pub tokens: Counter,
-    /// Works that were cut to the tokens that their rows list.
+    /// Works whose rows were cut to the tokens that they list.
     pub truncated: Counter,
     /// Rows that came again, in the order of [`Repeated`].
     repeated: Arc<[Counter; Repeated::ALL.len()]>,
@@ -38,11 +38,11 @@ pub struct ModelMetrics {
     pub unverified: Counter,
     /// Draft tokens beyond what was advised.
     pub beyond_advice: Counter,
-    /// Verifications of kept draft tokens as if they had no distribution.
+    /// Verifications of kept draft tokens that were sent as if they had no distribution.
     pub without_distribution: Counter,
     /// Shares of draft tokens that were accepted, by sequence.
     pub sequence_acceptance: Histogram,
-    /// What the log hears of its rows.
+    /// Limits log lines about bad logits of this model.
     pub(crate) bad_logits: Arc<Complaints>,
     name: Arc<str>,
     by_reason: Arc<ByReason>,
@@ -89,28 +89,28 @@ impl ModelMetrics {
         &self.name
     }
 
-    /// Rows came again.
+    /// Counts rows that came again.
     pub fn rows_repeated(&self, like: Repeated, rows: usize) {
         self.repeated[like as usize].increment(rows as u64);
     }
 
-    /// Rows of one kind were answered with OK.
+    /// Counts rows of one kind that were answered with OK.
     pub fn rows(&self, kind: WorkKind, rows: u64) {
         self.by_reason.rows[kind as usize].increment(rows);
     }
 
-    /// A sequence was not opened; `reason` is that of `sequence::OpenError`, such as "already_exists".
+    /// Counts a sequence that was not opened; `reason` is that of `sequence::OpenError`, such as "already_exists".
     pub fn open_failed(&self, reason: &'static str) {
         self.by_reason.not_opened[labels::index(labels::OPEN_ERRORS, reason)].increment(1);
     }
 
-    /// Rows failed; `reason` is the wire's row status in lower case, such as "nan_logits", or its cause, "state_bytes" or
-    /// "not_opened".
+    /// Counts failed rows; `reason` is the wire's row status in lower case, such as "nan_logits", or its cause,
+    /// "state_bytes" or "not_opened".
     pub fn rows_failed(&self, reason: &'static str, rows: u64) {
         self.by_reason.failed[labels::index(labels::ROW_STATUSES, reason)].increment(rows);
     }
 
-    /// A sequence ended; `reason` is the wire's finish reason in lower case.
+    /// Counts a sequence that ended; `reason` is the wire's finish reason in lower case.
     pub fn finished(&self, reason: &'static str) {
         self.by_reason.finished[labels::index(labels::FINISH_REASONS, reason)].increment(1);
     }
@@ -132,12 +132,12 @@ impl Models {
         Self { most, known: RwLock::new(HashMap::new()), other, count, overflow: Once::new() }
     }
 
-    /// Handles of `label`, registered at first sight while there is room.
+    /// The handles of `label`, registered at first sight while there is room.
     pub(super) fn get(&self, r: &dyn Recorder, label: &str) -> ModelMetrics {
         if label == labels::OTHER || label.len() > MAX_LABEL_BYTES {
             return self.other.clone();
         }
-        // A panic elsewhere cannot leave the map half changed, so a poisoned lock is as good as any.
+        // A panic elsewhere cannot leave the map half changed, so a poisoned lock may be used.
         if let Some(found) = self.known.read().unwrap_or_else(PoisonError::into_inner).get(label) {
             return found.clone();
         }

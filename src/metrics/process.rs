@@ -29,12 +29,13 @@ impl Process {
         }
     }
 
-    /// Read when somebody looks, not on a timer.
+    /// Updates the gauges. Called for each scrape, not on a timer.
     pub(super) fn update(&self) {
         self.show(&collector::collect());
     }
 
-    /// What could not be read, for want of a descriptor for its file, stays as it was: a start at 0 would look like a restart.
+    /// Sets the gauges. Values that could not be read, for lack of a file descriptor, stay as they were: a start time
+    /// of 0 would look like a restart.
     pub(super) fn show(&self, now: &collector::Metrics) {
         if let Some(cpu) = now.cpu_seconds_total {
             self.cpu.absolute(cpu as u64);

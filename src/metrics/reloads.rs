@@ -5,7 +5,7 @@ use super::labelled::labelled;
 use metrics::{Counter, Gauge, Recorder};
 
 labelled! {
-    /// Things made of files that may change, the label `what`.
+    /// What is read from files that may change, the label `what`.
     pub enum Secret {
         /// Certificate, key and authorities.
         Tls = "tls",
@@ -33,11 +33,12 @@ impl Reloads {
         Self(Secret::ALL.map(|what| Reload::register(r, what.name())).into())
     }
 
-    /// Files were read, and taken if they were good.
+    /// Records that files were read, and whether they were good and so taken.
     pub(super) fn record(&self, what: Secret, ok: bool) {
         let reload = &self.0[what as usize];
         reload.ended[usize::from(ok)].increment(1);
-        // A count moves once, and is forgotten by whoever looks at a stretch of time; this stays until it is put right.
+        // A counter moves once, and queries over a time window soon miss it. This gauge stays set until the fault is
+        // put right.
         reload.pending.set(if ok { 0.0 } else { 1.0 });
     }
 }

@@ -1,40 +1,41 @@
-//! Tests that were seen before.
+//! Finds tests that were seen before.
 
 use crate::locks::lock;
 use std::sync::Mutex;
 
-/// Remembers the random numbers of tests. Texts that share a seed share the numbers of their positions: what they draw there
-/// is not independent, and counted again and again, one number's luck would look like a fault. So of all tests with a number one
-/// counts, as long as it is remembered.
+/// Remembers the random numbers of tests. Texts that share a seed share the numbers of their positions, so their tests
+/// are not independent; counted again and again, one number's luck would look like a fault. So of all tests with the
+/// same number only one counts, as long as the number is remembered.
 #[derive(Debug, Default)]
 pub(super) struct Repeats(Mutex<Seen>);
 
-/// Numbers in two generations: when the younger one is full, the older one is forgotten.
+/// Numbers in two generations. When the younger one is full, the older one is forgotten.
 #[derive(Debug, Default)]
 struct Seen {
     young: Generation,
     old: Generation,
 }
 
-/// Numbers of a generation.
+/// How many numbers a generation holds.
 const GENERATION: usize = 2048;
-/// Places of its table, half of which stay free, so that a number is found after a few.
+/// Places in its table. Half of them stay free, so that a number is found after a few steps.
 const PLACES: usize = 2 * GENERATION;
-/// What the numbers of one model and proposer take at most. They lie beside `max_state_bytes`: metrics outlive sequences.
+/// Most bytes that the numbers of one model and proposer take. `max_state_bytes` does not count them, because metrics
+/// outlive sequences.
 pub(super) const MOST_BYTES: usize = 2 * PLACES * size_of::<u64>();
 const _: () = assert!(MOST_BYTES <= 64 << 10, "docs/deployment.md says so");
 
-/// A table of a fixed size, so that it takes what it is said to take; no room before the first number. The numbers are random,
-/// so that each is where its lowest bits say, or in the next free place.
+/// A table of a fixed size, so that it never takes more memory than stated; empty before the first number. The numbers
+/// are random, so each is stored at the place given by its lowest bits, or at the next free place.
 #[derive(Debug, Default)]
 struct Generation {
-    /// 0 is a free place.
+    /// 0 marks a free place.
     places: Vec<u64>,
     taken: usize,
 }
 
 impl Generation {
-    /// Where a number is, or is to be. There always is a free place.
+    /// The place where a number is, or is to be stored. There is always a free place.
     fn place(&self, number: u64) -> usize {
         let first = number as usize % PLACES;
         let places = (first..PLACES).chain(0..first);
@@ -45,7 +46,7 @@ impl Generation {
         !self.places.is_empty() && self.places[self.place(number)] == number
     }
 
-    /// Whether it was not there.
+    /// Adds a number. Returns whether it was new.
     fn insert(&mut self, number: u64) -> bool {
         if self.places.is_empty() {
             self.places = vec![0; PLACES];
@@ -64,7 +65,7 @@ impl Generation {
 }
 
 impl Repeats {
-    /// Whether a number is new. The next time it is not.
+    /// Whether a number is new. Remembers it.
     pub(super) fn is_new(&self, number: u64) -> bool {
         let number = number.max(1);
         let mut guard = lock(&self.0);
@@ -89,7 +90,7 @@ mod tests {
         positions.filter(|&at| repeats.is_new(uniform(seed, at, Purpose::Accept))).count()
     }
 
-    /// What it really has.
+    /// The memory that is really allocated.
     fn bytes(repeats: &Repeats) -> usize {
         let seen = repeats.0.lock().unwrap();
         [&seen.young, &seen.old].map(|generation| generation.places.capacity() * size_of::<u64>()).iter().sum()
@@ -98,7 +99,7 @@ mod tests {
     #[test]
     fn of_texts_that_share_a_seed_one_counts() {
         let repeats = Repeats::default();
-        // Step by step, longer than what is remembered; and one text after another.
+        // First step by step, for longer than numbers are remembered; then one text after another.
         assert!((0..10_000).all(|at| (0..64).map(|_| counted(&repeats, 42, at..at + 1)).sum::<usize>() == 1));
         assert_eq!((0..64).map(|_| counted(&repeats, 43, 0..2000)).sum::<usize>(), 2000);
     }
@@ -111,7 +112,7 @@ mod tests {
         assert_eq!(bytes(&repeats), MOST_BYTES);
     }
 
-    /// Seeds that are chosen so that all numbers want the same place, those that mean a free one among them.
+    /// The seeds make all numbers want the same place; among the numbers is the one that marks a free place.
     #[test]
     fn numbers_that_are_no_random_ones_count_once_too() {
         let repeats = Repeats::default();

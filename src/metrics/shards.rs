@@ -6,7 +6,7 @@ use super::paths::DataPath;
 use metrics::{Counter, Gauge, Histogram, Recorder};
 
 labelled! {
-    /// Why a step's rows had not all of their columns, the label `reason`.
+    /// Why a step's rows did not have all of their columns, the label `reason`.
     #[allow(missing_docs)] // Documented where they happen, and in docs/metrics.md.
     pub enum ShardFault {
         NotAttached = "not_attached",
@@ -18,7 +18,7 @@ labelled! {
     }
 }
 
-/// Ways for one shard to get here.
+/// The ways in which one shard can reach the server.
 const WAYS: [DataPath; 3] = [DataPath::Inline, DataPath::SharedMemory, DataPath::DeviceMemory];
 
 /// Handles of shards.
@@ -47,14 +47,14 @@ impl Shards {
         }
     }
 
-    /// A shard was announced. One without rows is of a message.
+    /// Counts an announced shard. A shard without rows counts as sent in a message.
     pub fn announced(&self, way: DataPath) {
         let way = if way == DataPath::None { DataPath::Inline } else { way };
         let ways = WAYS.iter().zip(&self.announced);
         ways.filter(|(known, _)| **known == way).for_each(|(_, announced)| announced.increment(1));
     }
 
-    /// A step had not all of its shards.
+    /// Counts a step that did not get all of its shards.
     pub fn failed(&self, reason: ShardFault) {
         self.failed[reason as usize].increment(1);
     }

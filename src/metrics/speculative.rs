@@ -1,5 +1,5 @@
-//! Metrics of speculative decoding, by model label and proposer. Series are made at first sight: a server that never
-//! verifies a draft has none, and one that does only those of the proposers and positions that it has seen.
+//! Metrics of speculative decoding, by model label and proposer. Series are registered at first sight. A server that
+//! never verifies a draft has none; any other has only those of the proposers and positions that it has seen.
 
 use super::catalog as cat;
 use super::labelled::labelled;
@@ -17,7 +17,7 @@ labelled! {
         Kept = "kept",
         /// The worker, with their distribution.
         Sent = "sent",
-        /// The worker, without one.
+        /// The worker, without their distribution.
         Deterministic = "deterministic",
         /// Prompt lookup inside the sidecar.
         Ngram = "ngram",
@@ -25,7 +25,7 @@ labelled! {
         Suffix = "suffix",
         /// The text's grammar, which forces what comes next.
         Grammar = "grammar",
-        /// The text's thinking budget, which is spent.
+        /// The text's thinking budget, which is used up.
         Thinking = "thinking",
     }
 }
@@ -36,44 +36,45 @@ const POSITIONS: usize = 16;
 labelled! {
     /// How the last token of a verification came about, the label `kind`.
     pub enum Last {
-        /// It is an accepted draft token: the sequence ended with it, or the block did, before a row without a distribution.
+        /// The last token is an accepted draft token: the sequence ended with it, or the block ended there, before a
+        /// row without a distribution.
         Accepted = "accepted",
-        /// In the place of a rejected one.
+        /// The last token replaces a rejected draft token.
         Recovered = "recovered",
-        /// On top of the accepted ones.
+        /// The last token comes on top of the accepted ones.
         Bonus = "bonus",
     }
 }
 
 /// Values of the label `first`: whether a first draft token was accepted.
 pub(super) const FIRST: [&str; 2] = ["rejected", "accepted"];
-/// Values of the label `shift`, in the order in which [`overlaps`] gives them.
+/// Values of the label `shift`, in the order in which [`overlaps`] returns them.
 const SHIFTS: [&str; 2] = ["late", "early"];
-/// A verification whose shifted overlap is so much larger than what it is held against speaks for itself.
+/// A verification is clearly shifted if its shifted overlap exceeds the overlap it is compared with by more than this.
 const SHIFTED_BY: f64 = 0.3;
 
-/// A verification, as far as metrics go.
+/// A verification, as far as metrics need it.
 #[derive(Debug, Clone, Copy)]
 pub struct Round<'a> {
-    /// Where its draft tokens came from.
+    /// Where the draft tokens came from.
     pub proposer: Proposer,
-    /// How many there were.
+    /// How many draft tokens there were.
     pub drafted: usize,
     /// How many were accepted.
     pub accepted: usize,
     /// How many tokens were emitted.
     pub emitted: usize,
-    /// Whether they have the target's distribution.
+    /// Whether the emitted tokens have the target's distribution.
     pub lossless: bool,
-    /// How the last of them came about.
+    /// How the last emitted token came about.
     pub last: Last,
     /// How the token before the draft came about.
     pub after: TokenOrigin,
     /// Tokens of the text before the draft.
     pub text_tokens: u64,
-    /// Whether draft tokens were judged one by one, and not together as a block.
+    /// Whether draft tokens were judged one by one, not together as a block.
     pub one_by_one: bool,
-    /// Whether it is the ratio of target and draft probability that acceptance goes by.
+    /// Whether acceptance depends on the ratio of target and draft probability.
     pub by_ratio: bool,
     /// The tests that were made.
     pub trials: &'a [Trial],
@@ -91,18 +92,18 @@ struct Handles {
     drafts: Counter,
     draft_tokens: Counter,
     accepted: Counter,
-    /// Not lossless, lossless.
+    /// Not lossless, then lossless.
     emitted: [Counter; 2],
     lasts: Vec<Counter>,
     /// By [`TokenOrigin`], then by [`FIRST`].
     firsts: Vec<[Counter; 2]>,
     lengths: Lengths,
     total_variation: Histogram,
-    /// By [`REASONS`]: how many, and their ranks.
+    /// By [`REASONS`]: how many rejections, and the ranks of the rejected tokens.
     rejected: Vec<(Counter, Histogram)>,
-    /// Of draft tokens that others could have been proposed in place of.
+    /// For draft tokens that were drawn by chance: others could have been proposed instead.
     drawn: OnceLock<Drawn>,
-    /// Of siblings in trees.
+    /// For siblings in trees.
     siblings: OnceLock<Siblings>,
     /// By [`SHIFTS`].
     shifts: [OnceLock<Shift>; SHIFTS.len()],
@@ -110,7 +111,7 @@ struct Handles {
     repeats: Repeats,
 }
 
-/// Draft tokens against the distributions that they are said to be drawn from.
+/// Compares draft tokens with the distributions that they are said to be drawn from.
 #[derive(Debug)]
 struct Drawn {
     probability: Histogram,
@@ -118,19 +119,19 @@ struct Drawn {
     variance: Histogram,
 }
 
-/// Later siblings that are an earlier one again.
+/// Later siblings that repeat an earlier one.
 #[derive(Debug)]
 struct Siblings {
     expected: Histogram,
     repeated: Counter,
 }
 
-/// What is in common if rows are as they should be, and if they are shifted.
+/// The overlap of the distributions if rows are as they should be, and if they are shifted.
 #[derive(Debug)]
 struct Shift {
     own: Histogram,
     shifted: Histogram,
-    /// How many speak for themselves.
+    /// How many verifications are clearly shifted.
     count: Counter,
 }
 
@@ -163,7 +164,8 @@ impl Speculation {
         handles.lengths.record(r, labels, round.text_tokens, round.accepted > 0);
         for trial in round.trials {
             let is_new = trial.chances.is_some() && handles.repeats.is_new(trial.number);
-            // Also of those behind the token at which a block stopped: where it stops depends on what they are.
+            // Trials after the token at which a block stopped count too, because where it stops depends on what they
+            // are.
             if let Some(chances) = trial.chances.filter(|_| is_new) {
                 handles.drawn(r, labels, chances);
             }
@@ -171,12 +173,12 @@ impl Speculation {
                 handles.siblings(r, labels, repeat);
             }
             handles.shifts(r, labels, trial);
-            // Acceptance did not come to these.
+            // Acceptance did not get as far as the other trials.
             if trial.depth <= round.accepted {
                 handles.trial(r, labels, trial, round, is_new);
             }
         }
-        // One at each depth of the path that was taken. Tests of a tree may have accepted others beside it.
+        // One for each depth of the accepted path. In a tree, tests may have accepted other tokens beside it.
         for depth in 0..round.accepted {
             handles.position(r, labels, depth).accepted.increment(1);
         }
@@ -214,7 +216,7 @@ impl Handles {
     }
 
     fn drawn(&self, r: &dyn Recorder, labels: Labels<'_>, chances: Chances) {
-        // A token that is certain is what it is said to be.
+        // A certain token cannot differ from what it is said to be drawn from.
         if chances.own.mean < 1.0 {
             let drawn = self.drawn.get_or_init(|| Drawn {
                 probability: cat::SPEC_DRAFT_PROBABILITY.as_histogram(r, &labels),
@@ -236,7 +238,8 @@ impl Handles {
         siblings.repeated.increment(u64::from(repeat.found));
     }
 
-    /// Every one that was measured: texts that share a seed may be any, and no random number enters.
+    /// Records every measured trial: unlike above, texts that share a seed count too, because no random number is
+    /// involved.
     fn shifts(&self, r: &dyn Recorder, labels: Labels<'_>, trial: &Trial) {
         let Some(own) = trial.overlap() else { return };
         let [model, proposer] = labels;
@@ -250,7 +253,7 @@ impl Handles {
             });
             handles.own.record(own);
             handles.shifted.record(shifted);
-            // A token that is certain, and is what another row is certain of, says nothing.
+            // A certain token says nothing, even if another row is certain of it too.
             let has_chance = trial.chances.is_some_and(|chances| chances.own.mean < 1.0);
             handles.count.increment(u64::from(has_chance && shifted - own > SHIFTED_BY));
         }
@@ -263,7 +266,7 @@ impl Handles {
             position.expected.record(expected);
             position.measured_accepted.increment(u64::from(trial.accepted));
         }
-        // What later siblings are held against is what the first one left.
+        // Later siblings are compared with what the first one left of the target, so only the first one counts here.
         if trial.is_first {
             self.held_against_the_target(trial, round.by_ratio);
         }
@@ -302,16 +305,16 @@ impl Position {
     }
 }
 
-/// In the order of [`SHIFTS`].
+/// The overlaps in the order of [`SHIFTS`].
 fn overlaps(shifts: Shifts, own: f64) -> [Option<Held>; SHIFTS.len()] {
     [shifts.late_held(own), shifts.early_held(own)]
 }
 
-/// Values of the label `reason`: what a rejection points to. A token is ruled out by a mask or a filter, and also by being so
-/// far behind that its mass is 0; which of them, the ratio does not say. Rules that do not go by the ratio reject what they
-/// reject.
+/// Values of the label `reason`: what a rejection points to. "ruled_out" covers tokens that a mask or a filter
+/// excludes, and also tokens so far behind that their mass is 0; the ratio does not tell these apart. Rules that do not
+/// use the ratio have the reason "rule".
 const REASONS: [&str; 4] = ["ruled_out", "unlikely", "chance", "rule"];
-/// A token that the target finds less likely than this share of what the draft did is no bad luck.
+/// If the target's probability is less than this share of the draft's, the rejection is not bad luck.
 const UNLIKELY: f64 = 0.1;
 
 fn reason(ratio: f64, by_ratio: bool) -> usize {

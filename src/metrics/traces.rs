@@ -1,17 +1,17 @@
-//! What becomes of spans.
+//! Counts what happens to spans.
 
 use super::catalog as cat;
 use super::labelled::labelled;
 use metrics::{Counter, Recorder};
 
 labelled! {
-    /// What became of a span, the label `result`.
+    /// What happened to a span, the label `result`.
     pub enum Traced {
-        /// The collector took it.
+        /// The collector took the span.
         Exported = "exported",
         /// The queue was full.
         Dropped = "dropped",
-        /// The collector could not be reached or did not take it.
+        /// The collector could not be reached or did not take the span.
         Failed = "failed",
     }
 }
@@ -19,7 +19,7 @@ labelled! {
 /// Handles of traces.
 #[derive(Debug)]
 pub struct Traces {
-    /// Trace contexts that were not valid.
+    /// Trace contexts that were invalid.
     pub invalid_contexts: Counter,
     /// In the order of [`Traced`].
     spans: Vec<Counter>,
@@ -33,7 +33,7 @@ impl Traces {
         }
     }
 
-    /// This became of so many spans.
+    /// Counts `count` spans with this result.
     pub fn spans(&self, result: Traced, count: u64) {
         self.spans[result as usize].increment(count);
     }

@@ -1,7 +1,7 @@
-//! Spans in the words of OpenTelemetry. Every attribute's name is here and on the page docs/traces.md.
+//! Encodes spans in the terms of OpenTelemetry. Every attribute's name is here and on the page docs/traces.md.
 //!
 //! Names follow the semantic conventions for RPC (release candidate of 2026: `rpc.system.name`, `rpc.method` with the
-//! service in it) and for GenAI; what they have no word for begins with `croupier.`.
+//! service in it) and for GenAI. Names of things that the conventions do not cover begin with `croupier.`.
 
 use super::wire::{
     AnyValue, ExportTraceServiceRequest, KeyValue, Resource, ResourceSpans, Scope, ScopeSpans, Span, SpanKind, Status,
@@ -13,12 +13,12 @@ use std::time::Duration;
 /// Name of the service and of the library.
 const NAME: &str = "croupier";
 const VERSION: &str = env!("CARGO_PKG_VERSION");
-/// Methods, as the conventions write them: also the names of spans.
+/// Methods as the conventions write them. They are also the names of spans.
 const DECODE: &str = "croupier.v1.Sampler/Decode";
 const SAMPLE: &str = "croupier.v1.Sampler/Sample";
-/// Codes that are failures of a server; the others are its answers to a client's mistake or leaving.
+/// Codes that mean a failure of the server. The other codes answer a client's mistake or a client that left.
 const FAILURES: [&str; 6] = ["UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS"];
-/// Flags of a span: recorded; it is known where the parent is; that is another process.
+/// Flags of a span: it is recorded; it is known whether the parent is remote; the parent is remote.
 const SAMPLED: u32 = 0x001;
 const PARENT_IS_KNOWN: u32 = 0x100;
 const PARENT_IS_REMOTE: u32 = 0x200;
@@ -70,7 +70,7 @@ fn facts(span: &trace::Span) -> Vec<KeyValue> {
     if span.operation == trace::Operation::Step {
         told.push(number("croupier.step.id", facts.step_id));
     }
-    // A message that is wrong was not read as far as this.
+    // A faulty message may not have been read up to this field.
     if !facts.model.is_empty() {
         told.push(text("gen_ai.request.model", &facts.model));
     }
@@ -115,7 +115,7 @@ fn text(key: &str, value: &str) -> KeyValue {
 }
 
 fn number(key: &str, value: u64) -> KeyValue {
-    // There are no unsigned numbers; a worker may number its steps with any.
+    // OTLP has no unsigned numbers, but a worker may give its steps any number.
     attribute(key, Value::Number(i64::try_from(value).unwrap_or(i64::MAX)))
 }
 

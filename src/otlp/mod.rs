@@ -1,7 +1,7 @@
-//! The way of recorded spans to a collector of OpenTelemetry: OTLP over gRPC, in batches, by one task.
+//! Sends recorded spans to an OpenTelemetry collector: OTLP over gRPC, in batches, by one task.
 //!
-//! Nobody waits for it. While the collector is slow or gone, spans pile up in the tracer's bounded queue, and what does
-//! not fit there is dropped and counted.
+//! Nobody waits for the export. While the collector is slow or gone, spans pile up in the tracer's bounded queue. Spans
+//! that do not fit there are dropped and counted.
 
 mod encode;
 pub mod wire;
@@ -22,32 +22,32 @@ use tonic_prost::ProstCodec;
 use tonic_types::StatusExt;
 use wire::{ExportTraceServiceRequest, ExportTraceServiceResponse};
 
-/// Steps to a request: with their stages about 300 KB.
+/// Most steps in a request: with their stages about 300 KB.
 const MOST_IN_BATCH: usize = 256;
 /// How long the first span of a batch waits for others.
 const GATHER: Duration = Duration::from_secs(1);
-/// How long the collector may take.
+/// How long the collector may take to answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
-/// Pauses before a batch is tried again; after the last one it is given up.
+/// Pauses before a batch is tried again. After the last try the batch is given up.
 const PAUSES: [Duration; 4] =
     [Duration::from_secs(1), Duration::from_secs(2), Duration::from_secs(4), Duration::from_secs(8)];
 
 /// Longest pause that a collector may ask for.
 const MOST_PAUSE: Duration = Duration::from_secs(30);
 
-/// Characters of a collector's reason that are logged.
+/// How many characters of a collector's reason are logged.
 const MOST_REASON: usize = 300;
 
 /// Where spans go.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Settings {
-    /// `http://HOST:PORT` or `https://HOST:PORT`; `None`: no traces.
+    /// `http://HOST:PORT` or `https://HOST:PORT`; `None` means no traces.
     pub endpoint: Option<String>,
-    /// Authorities one of which must have signed the collector's certificate, PEM.
+    /// The authorities, in PEM, one of which must have signed the collector's certificate.
     pub ca: Option<PathBuf>,
 }
 
-/// The collector, reached when there is something for it.
+/// The collector. It is connected to when there is something to send.
 #[derive(Debug)]
 pub struct Collector {
     channel: Channel,
@@ -55,10 +55,10 @@ pub struct Collector {
 }
 
 impl Settings {
-    /// The collector's endpoint and address; `None`: there is none.
+    /// The collector's endpoint and address; `None` if there is no collector.
     ///
     /// # Errors
-    /// When address or authorities cannot be used, for people.
+    /// When the address or the authorities cannot be used, with a message for people.
     pub(crate) fn endpoint(&self) -> Result<Option<(Endpoint, String)>, String> {
         let Some(url) = &self.endpoint else { return Ok(None) };
         let address = url.split_once("://").map_or(url.as_str(), |(_, address)| address).to_owned();
@@ -69,14 +69,14 @@ impl Settings {
 }
 
 impl Collector {
-    /// `None` without an endpoint. Nothing is connected yet.
+    /// Prepares the collector without connecting to it; `None` without an endpoint.
     ///
     /// # Errors
-    /// When address or authorities cannot be used, for people.
+    /// When the address or the authorities cannot be used, with a message for people.
     pub fn open(settings: &Settings) -> Result<Option<Self>, String> {
         let Some((endpoint, address)) = settings.endpoint()? else { return Ok(None) };
-        // Without pings a collector whose machine is gone would be waited for until the kernel gives its connection up,
-        // for a quarter of an hour, although others may stand behind the name.
+        // Without pings, a collector whose machine is gone would be waited for until the kernel gives its connection
+        // up. That takes a quarter of an hour, although other collectors may stand behind the same name.
         let endpoint = endpoint.http2_keep_alive_interval(ANSWER_WITHIN).keep_alive_timeout(ANSWER_WITHIN);
         let channel = endpoint.connect_timeout(ANSWER_WITHIN).connect_lazy();
         Ok(Some(Self { channel, address }))
@@ -94,21 +94,21 @@ impl Collector {
     }
 }
 
-/// Carries spans to the collector.
+/// Sends spans to the collector.
 #[derive(Debug)]
 pub struct Exporter {
-    /// Where they go.
+    /// Where the spans go.
     pub collector: Collector,
-    /// Where they come from.
+    /// Where the spans come from.
     pub spans: mpsc::Receiver<Span>,
     /// Names this process among others.
     pub instance: String,
-    /// Counts them.
+    /// Counts the spans.
     pub metrics: Metrics,
 }
 
 impl Exporter {
-    /// Exports until `stop`; then what is there once more, without trying again, and ends.
+    /// Exports until `stop`. Then exports once more what is there, without retries, and ends.
     pub async fn run(mut self, stop: CancellationToken) {
         let mut trouble = false;
         let mut batch = Vec::with_capacity(MOST_IN_BATCH);
@@ -123,7 +123,7 @@ impl Exporter {
             };
             self.metrics.traces.spans(Traced::Exported, taken);
             self.metrics.traces.spans(Traced::Failed, count - taken);
-            // Once for each time that it goes or comes back: the counter says how much.
+            // Logged once each time the collector goes or comes back; the counter says how many spans failed.
             let address = &self.collector.address;
             let fault = match sent {
                 Err(status) => Some(("the collector takes no spans; they are counted as failed", causes(&status))),
@@ -154,14 +154,14 @@ impl Exporter {
             }
         }
         if stop.is_cancelled() {
-            // From a closed queue comes what is there, and then nothing.
+            // A closed queue gives what it still has, and then nothing.
             self.spans.close();
             fill(&mut self.spans, batch).await;
         }
         !batch.is_empty()
     }
 
-    /// How many spans the collector turned away and why, or why it took none.
+    /// Sends a batch. Returns how many spans the collector turned away and why, or why it took none.
     async fn deliver(
         &self,
         request: &ExportTraceServiceRequest,
@@ -199,14 +199,14 @@ fn rejected(answer: ExportTraceServiceResponse) -> (u64, String) {
     (u64::try_from(partial.rejected_spans).unwrap_or(0), partial.error_message)
 }
 
-/// The beginning of what a collector says: it may be megabytes.
+/// The beginning of a collector's message, which may be megabytes long.
 fn shortened(reason: &str) -> &str {
     let end = reason.char_indices().nth(MOST_REASON).map_or(reason.len(), |(at, _)| at);
     &reason[..end]
 }
 
-/// How long to wait before the same is sent again, if it may be: after the codes of OTLP's list, and to a collector without
-/// room when it says how long that will last.
+/// How long to wait before a batch is sent again; `None` if it must not be. Retries are allowed after the codes of
+/// OTLP's list, and for a collector without room if it says how long that will last.
 fn pause_after(status: &Status, least: Duration) -> Option<Duration> {
     let asked = status.get_details_retry_info().and_then(|info| info.retry_delay);
     let passes = match status.code() {

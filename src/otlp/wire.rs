@@ -1,6 +1,6 @@
-//! The messages of OTLP 1.x that carry spans, as far as they are sent from here
-//! (<https://opentelemetry.io/docs/specs/otlp/>). Written by hand: what is not sent is not here, and numbers of fields
-//! never change. `tests/python/test_traces.py` reads them with OpenTelemetry's own classes.
+//! The OTLP 1.x messages that carry spans, as far as they are sent from here
+//! (<https://opentelemetry.io/docs/specs/otlp/>). They are written by hand: only what is sent is here, and field
+//! numbers never change. `tests/python/test_traces.py` reads the messages with OpenTelemetry's own classes.
 
 use prost::{Enumeration, Message, Oneof};
 
@@ -15,21 +15,21 @@ pub struct ExportTraceServiceRequest {
     pub resource_spans: Vec<ResourceSpans>,
 }
 
-/// What the collector says to that.
+/// The collector's answer to the request.
 #[derive(Clone, PartialEq, Message)]
 pub struct ExportTraceServiceResponse {
-    /// Set when it did not take all.
+    /// Set when the collector did not take all spans.
     #[prost(message, optional, tag = "1")]
     pub partial_success: Option<PartialSuccess>,
 }
 
-/// What was not taken.
+/// What the collector did not take.
 #[derive(Clone, PartialEq, Message)]
 pub struct PartialSuccess {
-    /// Spans not taken.
+    /// The number of spans not taken.
     #[prost(int64, tag = "1")]
     pub rejected_spans: i64,
-    /// Why, for people.
+    /// The reason, for people.
     #[prost(string, tag = "2")]
     pub error_message: String,
 }
@@ -40,7 +40,7 @@ pub struct ResourceSpans {
     /// The process.
     #[prost(message, optional, tag = "1")]
     pub resource: Option<Resource>,
-    /// Spans by who made them.
+    /// Its spans, by the library that made them.
     #[prost(message, repeated, tag = "2")]
     pub scope_spans: Vec<ScopeSpans>,
 }
@@ -48,7 +48,7 @@ pub struct ResourceSpans {
 /// A process.
 #[derive(Clone, PartialEq, Message)]
 pub struct Resource {
-    /// What is told of it.
+    /// Attributes of the process.
     #[prost(message, repeated, tag = "1")]
     pub attributes: Vec<KeyValue>,
 }
@@ -67,10 +67,10 @@ pub struct ScopeSpans {
 /// A library.
 #[derive(Clone, PartialEq, Message)]
 pub struct Scope {
-    /// Its name.
+    /// The library's name.
     #[prost(string, tag = "1")]
     pub name: String,
-    /// Its version.
+    /// The library's version.
     #[prost(string, tag = "2")]
     pub version: String,
 }
@@ -87,22 +87,22 @@ pub struct Span {
     /// 8 bytes, or empty.
     #[prost(bytes = "vec", tag = "4")]
     pub parent_span_id: Vec<u8>,
-    /// Name.
+    /// The span's name.
     #[prost(string, tag = "5")]
     pub name: String,
-    /// Server or internal.
+    /// A [`SpanKind`]: server or internal.
     #[prost(enumeration = "SpanKind", tag = "6")]
     pub kind: i32,
     /// Nanoseconds since the Unix epoch.
     #[prost(fixed64, tag = "7")]
     pub start_time_unix_nano: u64,
-    /// The same.
+    /// Nanoseconds since the Unix epoch.
     #[prost(fixed64, tag = "8")]
     pub end_time_unix_nano: u64,
-    /// What is told of it.
+    /// Attributes of the span.
     #[prost(message, repeated, tag = "9")]
     pub attributes: Vec<KeyValue>,
-    /// Set when it failed.
+    /// Set when the span failed.
     #[prost(message, optional, tag = "15")]
     pub status: Option<Status>,
     /// Flags of W3C Trace Context, and whether the parent is in another process.
@@ -110,22 +110,22 @@ pub struct Span {
     pub flags: u32,
 }
 
-/// What a span is to its parent.
+/// The relation of a span to its parent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Enumeration)]
 #[repr(i32)]
 pub enum SpanKind {
-    /// Not said.
+    /// Not specified.
     Unspecified = 0,
-    /// A part of it.
+    /// The span is a part of its parent.
     Internal = 1,
-    /// It answers it.
+    /// The span answers its parent's request.
     Server = 2,
 }
 
 /// How a span ended.
 #[derive(Clone, PartialEq, Message)]
 pub struct Status {
-    /// Unset or failed.
+    /// A [`StatusCode`]: unset or failed.
     #[prost(enumeration = "StatusCode", tag = "3")]
     pub code: i32,
 }
@@ -134,9 +134,9 @@ pub struct Status {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Enumeration)]
 #[repr(i32)]
 pub enum StatusCode {
-    /// Not failed.
+    /// The span did not fail.
     Unset = 0,
-    /// Failed.
+    /// The span failed.
     Error = 2,
 }
 
@@ -154,12 +154,12 @@ pub struct KeyValue {
 /// A value.
 #[derive(Clone, PartialEq, Message)]
 pub struct AnyValue {
-    /// Of one of these types.
+    /// The value, of one of these types.
     #[prost(oneof = "Value", tags = "1, 3")]
     pub value: Option<Value>,
 }
 
-/// A value of a type.
+/// A value, by type.
 #[derive(Clone, PartialEq, Oneof)]
 pub enum Value {
     /// Text.

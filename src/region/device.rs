@@ -1,4 +1,5 @@
-//! Regions in the memory of a GPU: made there and handed over as a descriptor, or a worker's own and opened by its handle.
+//! Regions in the memory of a GPU: either made there and handed over as a descriptor, or lent by a worker and opened by
+//! a handle.
 
 use super::freeing::{Backing, Gone, Held};
 use super::{LeaseError, Region, Regions, StreamRegions};
@@ -24,7 +25,7 @@ pub struct DeviceSide {
 pub(super) struct DeviceBacking {
     pub(super) memory: OnDevice,
     pub(super) len: usize,
-    /// What the worker maps; none for memory that it has.
+    /// The descriptor that the worker maps; `None` for memory that the worker lent.
     pub(super) descriptor: Option<OwnedFd>,
     pub(super) device: Arc<str>,
 }
@@ -32,13 +33,13 @@ pub(super) struct DeviceBacking {
 /// A buffer that a worker lends.
 #[derive(Debug, Clone, Copy)]
 pub struct Loan<'a> {
-    /// The GPU that it is on; empty: the server's.
+    /// The GPU that the buffer is on; empty means the server's.
     pub uuid: &'a str,
-    /// Its legacy IPC handle.
+    /// The buffer's legacy IPC handle.
     pub handle: &'a [u8],
-    /// Where in its allocation it begins.
+    /// Where the buffer begins in its allocation.
     pub offset: u64,
-    /// Its length.
+    /// The buffer's length.
     pub bytes: u64,
 }
 
@@ -50,21 +51,21 @@ pub enum DeviceError {
         "this server has no device memory to share (see GetServerInfo.data_paths); use shared memory or inline logits"
     )]
     NoDevice,
-    /// It samples on another.
+    /// The server samples on another device.
     #[error("is {asked:?}, this server samples on {own}; nothing is copied from GPU to GPU")]
     WrongDevice {
-        /// What was asked for.
+        /// The device that was asked for.
         asked: String,
-        /// What there is.
+        /// The server's device.
         own: String,
     },
-    /// Handles are not taken.
+    /// The server takes no IPC handles.
     #[error("this server takes no legacy IPC handles (device-ipc); lease a region instead")]
     NoIpc,
-    /// It is no handle.
+    /// The handle has the wrong length.
     #[error("has {0} bytes, a handle has {IPC_HANDLE_BYTES}")]
     HandleSize(usize),
-    /// Regions on the device take as much of it as they may.
+    /// Regions already take as much of the device's memory as they may.
     #[error("the regions on the device have no room for {0} bytes more (max_device_region_bytes)")]
     NoRoom(usize),
     /// The device or its driver refuses.
@@ -73,13 +74,14 @@ pub enum DeviceError {
 }
 
 impl DeviceSide {
-    /// Memory of a device: `limit` bytes of it, shown by `bytes`. With `takes_ipc` workers may lend buffers of theirs.
+    /// Offers `limit` bytes of a device's memory; the gauge `bytes` shows how many are used. With `takes_ipc`, workers
+    /// may lend buffers of their own.
     #[must_use]
     pub fn new(memory: Arc<dyn DeviceMemory>, limit: usize, bytes: Gauge, takes_ipc: bool) -> Self {
         Self { memory, bytes: Counter::new(limit, bytes), takes_ipc }
     }
 
-    /// Refuses another device than this.
+    /// Refuses any other device than this one.
     fn check(&self, asked: &str) -> Result<(), DeviceError> {
         let own = self.memory.uuid();
         if asked.is_empty() || is_same_device(asked, own) {
@@ -90,13 +92,13 @@ impl DeviceSide {
 }
 
 impl Regions {
-    /// The device whose memory is offered, by its UUID.
+    /// The UUID of the device whose memory is offered.
     #[must_use]
     pub fn device(&self) -> Option<&str> {
         self.device.as_ref().map(|device| device.memory.uuid())
     }
 
-    /// What the length of a region is a multiple of on its device; 0 for one of shared memory.
+    /// The size of which the region's length is a multiple on its device; 0 for shared memory.
     #[must_use]
     pub fn granularity_of(&self, region: &Region) -> usize {
         self.device.as_ref().filter(|_| region.device().is_some()).map_or(0, |device| device.memory.granularity())
@@ -108,8 +110,8 @@ impl Regions {
         Ok(device)
     }
 
-    /// Makes a region of at least `bytes` bytes on the device `uuid` (empty: whichever it is) and leases it to `stream`.
-    /// Blocks while the memory is made.
+    /// Makes a region of at least `bytes` bytes on the device `uuid` (empty means the server's) and leases it to
+    /// `stream`. Blocks while the memory is made.
     ///
     /// # Errors
     /// [`LeaseError`]; nothing is kept then.
@@ -126,7 +128,7 @@ impl Regions {
         self.insert(stream, Held { memory, _room: (Some(bytes), place), gone: Gone::default() })
     }
 
-    /// Takes a buffer that a worker lends. Blocks while it is opened.
+    /// Takes a buffer that a worker lends as a region. Blocks while the buffer is opened.
     ///
     /// # Errors
     /// [`LeaseError`]; nothing is kept then.

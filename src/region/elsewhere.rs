@@ -1,4 +1,5 @@
-//! Regions need what only Linux has; other systems refuse them here, and before that in the configuration.
+//! Regions on systems other than Linux: regions need what only Linux has, so everything here refuses. The configuration
+//! refuses them first.
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};

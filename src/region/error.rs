@@ -6,7 +6,7 @@ use std::io;
 /// Why a region was not leased.
 #[derive(Debug, thiserror::Error)]
 pub enum LeaseError {
-    /// No bytes, or more than one region may have.
+    /// The request asks for no bytes, or for more than one region may have.
     #[error("is {bytes}, must be in 1 ..= {limit} (max_bytes_per_region)")]
     Size {
         /// How many were asked for.
@@ -14,22 +14,22 @@ pub enum LeaseError {
         /// `Limits.max_bytes_per_region`.
         limit: usize,
     },
-    /// The stream has as many as it may.
+    /// The stream has as many regions as it may.
     #[error("the stream has {0} regions, which is all it may have (max_regions_per_stream)")]
     TooMany(usize),
-    /// Regions that streams gave up, and that are still read, have all of the server's places.
+    /// Regions that streams gave up, but that are still read, have all of the server's places.
     #[error("all {0} places for regions are taken, by some that were given up and are still read; try again")]
     NoPlace(usize),
-    /// The server's regions take as much memory as they may.
+    /// The server's regions already take as much memory as they may.
     #[error("the regions of all streams have no room for {0} bytes more (max_region_bytes)")]
     NoRoom(usize),
-    /// The system gives none.
+    /// The system gives no memory.
     #[error("the system gives no memory: {0}")]
     System(#[from] io::Error),
-    /// The stream is gone.
+    /// The stream has ended.
     #[error("the stream has ended")]
     Ended,
-    /// It was to be on a device.
+    /// The region was to be on a device, and could not be.
     #[error(transparent)]
     Device(#[from] DeviceError),
 }
@@ -43,12 +43,12 @@ pub enum LookUpError {
         /// The id.
         id: u64,
     },
-    /// The region of that id is another one now.
+    /// The id belongs to another region now.
     #[error("is {generation}, the region leased under this id has generation {current}")]
     Stale {
         /// The generation sent.
         generation: u64,
-        /// The one in force.
+        /// The generation in force.
         current: u64,
     },
 }

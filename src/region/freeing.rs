@@ -1,8 +1,8 @@
-//! Where the memory of big regions goes: to a thread of its own.
+//! Frees the memory of large regions on a thread of its own.
 //!
-//! To unmap a gigabyte and to free its pages takes a tenth of a second or so. Who drops a region last may be a thread that
-//! serves connections, or the one that samples; both have better things to do. What waits here is bounded: it holds its
-//! room until it is freed.
+//! Unmapping a gigabyte and freeing its pages takes about a tenth of a second. The last owner of a region may be a
+//! thread that serves connections or samples, and must not be held up for that long. The amount of memory that waits
+//! here is bounded, because it keeps its room until it is freed.
 
 use super::Memory;
 use super::device::DeviceBacking;
@@ -10,26 +10,26 @@ use crate::permits::Permit;
 use std::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-/// Regions up to this size are freed where they are dropped: that takes less than to wake a thread for long.
+/// Regions up to this size are freed where they are dropped, because that takes less time than waking a thread.
 const AT_ONCE: usize = 1 << 20;
 
-/// Memory, and the room that it takes. It is freed in this order.
+/// The memory of a region and the room that it takes. They are freed in this order.
 #[derive(Debug)]
 pub(super) struct Held {
     pub(super) memory: Backing,
-    /// Bytes, of memory that was made here, and one region.
+    /// Room for the bytes, if the memory was made here, and for one region.
     pub(super) _room: (Option<Permit>, Permit),
     pub(super) gone: Gone,
 }
 
-/// Where the memory of a region is.
+/// The kind of memory that backs a region.
 #[derive(Debug)]
 pub(super) enum Backing {
     Host(Memory),
     Device(DeviceBacking),
 }
 
-/// Tells when it is dropped.
+/// Cancels its token when dropped, which tells that the memory is freed.
 #[derive(Debug, Default)]
 pub(super) struct Gone(pub(super) CancellationToken);
 
@@ -40,12 +40,12 @@ impl Drop for Gone {
 }
 
 impl Held {
-    /// What tells when it is freed.
+    /// Cancelled when the memory is freed.
     pub(super) fn gone(&self) -> CancellationToken {
         self.gone.0.clone()
     }
 
-    /// Whether it takes a while to give up: much memory, or that of a device, which is waited for.
+    /// Whether freeing the memory takes a while: a lot of memory, or a device's, which has to be waited for.
     fn is_slow(&self) -> bool {
         match &self.memory {
             Backing::Host(memory) => memory.len() > AT_ONCE,
@@ -57,19 +57,19 @@ impl Held {
 #[derive(Debug)]
 enum Task {
     Free(Held),
-    /// Says when all before it is done.
+    /// Says when all tasks before it are done.
     Tell(mpsc::SyncSender<()>),
-    /// Waits until it is told to go on.
+    /// Waits until the test lets it go on.
     #[cfg(test)]
     Wait(mpsc::Receiver<()>),
 }
 
-/// The way to the thread. It ends with the last of these.
+/// The way to the freeing thread, which ends when the last clone is dropped.
 #[derive(Debug, Clone)]
 pub(super) struct Freeing(Option<mpsc::Sender<Task>>);
 
 impl Freeing {
-    /// Starts the thread; where the system gives none, memory is freed by whoever drops it.
+    /// Starts the thread. If the system gives none, memory is freed by whoever drops it.
     pub(super) fn start() -> Self {
         let (tasks, inbox) = mpsc::channel();
         let thread = std::thread::Builder::new().name("croupier-regions".to_owned());
@@ -80,15 +80,15 @@ impl Freeing {
         Self(started.ok().map(|_| tasks))
     }
 
-    /// Frees memory, soon if it takes a while.
+    /// Frees memory: at once, or soon on the thread if it takes a while.
     pub(super) fn free(&self, held: Held) {
         if let Some(tasks) = self.0.as_ref().filter(|_| held.is_slow()) {
-            // Should the thread be gone, it is dropped here.
+            // If the thread is gone, the memory is dropped here.
             let _ = tasks.send(Task::Free(held));
         }
     }
 
-    /// Waits until what was given up before is freed.
+    /// Waits until everything that was given up before is freed.
     pub(super) fn settle(&self) {
         let (told, tells) = mpsc::sync_channel(1);
         if self.0.as_ref().is_some_and(|tasks| tasks.send(Task::Tell(told)).is_ok()) {
@@ -96,7 +96,7 @@ impl Freeing {
         }
     }
 
-    /// Lets the thread wait until the sender is dropped.
+    /// Makes the thread wait until the sender is dropped.
     #[cfg(test)]
     pub(super) fn pause(&self) -> mpsc::Sender<()> {
         let (go_on, wait) = mpsc::channel();

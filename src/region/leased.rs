@@ -1,16 +1,16 @@
-//! A region, from when it is made until nobody looks at it any more.
+//! A region, from its making until nobody reads it any more.
 
 use super::Memory;
 use super::freeing::{Backing, Freeing, Held};
 use crate::sampling::logits::Foreign;
 use std::os::fd::{AsFd, BorrowedFd};
 
-/// A region. It lives as long as a step refers to it, whatever becomes of its lease.
+/// A region. It lives as long as a step refers to it, even after its lease has ended.
 #[derive(Debug)]
 pub struct Region {
     id: u64,
     generation: u64,
-    /// Until it is dropped.
+    /// `None` only while the region is dropped.
     held: Option<Held>,
     freeing: Freeing,
 }
@@ -20,19 +20,19 @@ impl Region {
         Self { id, generation, held: Some(held), freeing }
     }
 
-    /// Its id, unique among those of its stream.
+    /// The region's id, unique within its stream.
     #[must_use]
     pub fn id(&self) -> u64 {
         self.id
     }
 
-    /// Tells it from earlier regions of the same id.
+    /// Distinguishes the region from earlier ones with the same id.
     #[must_use]
     pub fn generation(&self) -> u64 {
         self.generation
     }
 
-    /// Its memory.
+    /// The region's memory.
     #[must_use]
     pub fn memory(&self) -> &dyn Foreign {
         match &self.held().memory {
@@ -41,7 +41,7 @@ impl Region {
         }
     }
 
-    /// Its memory if it is the host's, to write to; `None` on a device.
+    /// The region's memory for writing, if it is the host's; `None` on a device.
     #[must_use]
     pub fn words(&self) -> Option<&Memory> {
         match &self.held().memory {
@@ -50,7 +50,7 @@ impl Region {
         }
     }
 
-    /// Its length in bytes.
+    /// The region's length in bytes.
     #[must_use]
     #[allow(clippy::len_without_is_empty)] // It never is.
     pub fn len(&self) -> usize {
@@ -60,7 +60,7 @@ impl Region {
         }
     }
 
-    /// The UUID of the device that it is on; none for the host's memory.
+    /// The UUID of the device that the region is on; `None` for the host's memory.
     #[must_use]
     pub fn device(&self) -> Option<&str> {
         match &self.held().memory {
@@ -69,7 +69,7 @@ impl Region {
         }
     }
 
-    /// What the worker maps; none for memory that it lent.
+    /// The descriptor that the worker maps; `None` for memory that the worker lent.
     #[must_use]
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         match &self.held().memory {
@@ -78,13 +78,13 @@ impl Region {
         }
     }
 
-    /// Whether it is memory that the worker lent.
+    /// Whether the worker lent the region's memory.
     #[must_use]
     pub fn is_lent(&self) -> bool {
         self.descriptor().is_none()
     }
 
-    /// It is there until the region is dropped.
+    /// The memory, which exists until the region is dropped.
     pub(super) fn held(&self) -> &Held {
         self.held.as_ref().expect("it is there until the region is dropped; this is a bug")
     }

@@ -1,6 +1,7 @@
-//! Memory that another process writes: made here, sealed, and read by copying only. Tokens are written to it, word by word.
+//! Memory that another process writes: made here, sealed, and read only by copying. The server writes tokens to it,
+//! word by word.
 //!
-//! Why nothing else reads it: `docs/decisions/0011-foreign-rows-are-copied-once.md`.
+//! Why it is read in no other way: `docs/decisions/0011-foreign-rows-are-copied-once.md`.
 
 use super::{system, words};
 use crate::sampling::logits::Foreign;
@@ -17,8 +18,8 @@ const WORD: usize = size_of::<u64>();
 /// Bytes of a cache line.
 const LINE: usize = 64;
 
-/// How far ahead of the reading lines are asked for. A piece is scanned behind each copy of one, so that the processor by itself
-/// does not get to the loads of the pieces behind.
+/// How many bytes ahead of the current line to prefetch. Each piece is scanned after it is copied, so the processor by
+/// itself does not get to the loads of the pieces that follow.
 #[cfg(target_arch = "x86_64")]
 const AHEAD: usize = 1024;
 
@@ -41,8 +42,8 @@ pub(super) fn whole_pages(len: usize) -> usize {
 }
 
 impl Memory {
-    /// `len` bytes of zeros, whole pages, all of them in place: neither side will wait for a page, or die for want of
-    /// one.
+    /// Makes `len` bytes of zeros, whole pages, all of them in place. So neither side will wait for a page, or die for
+    /// want of one.
     ///
     /// # Errors
     /// When the system gives no memory or no descriptor.
@@ -53,14 +54,14 @@ impl Memory {
         Ok(Self { at, len, descriptor })
     }
 
-    /// Its length in bytes.
+    /// The length in bytes.
     #[must_use]
     #[allow(clippy::len_without_is_empty)] // It never is.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// What another process maps.
+    /// The descriptor that another process maps.
     #[must_use]
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.descriptor.as_fd()
@@ -72,7 +73,8 @@ unsafe impl Foreign for Memory {
     fn copy(&self, offset: usize, to: &mut [u8]) {
         let end = offset.checked_add(to.len());
         assert!(end.is_some_and(|end| end <= self.len), "a row lies in its region; this is a bug");
-        // Up to the first aligned word, whole lines or words, the rest. The mapping itself starts at a page.
+        // Single bytes up to the first aligned word, then whole lines or words, then the remaining bytes. The mapping
+        // itself starts at a page.
         let head = (offset.next_multiple_of(WORD) - offset).min(to.len());
         let (first, rest) = to.split_at_mut(head);
         self.copy_bytes(offset, first);
@@ -96,8 +98,8 @@ unsafe impl Foreign for Memory {
 }
 
 impl Memory {
-    /// Copies whole cache lines from an aligned offset as long as there are, if this processor has vectors for it; gives
-    /// how many bytes. `offset + to.len()` is within the mapping.
+    /// Copies whole cache lines from an aligned offset, as many as there are, if this processor has vectors for it.
+    /// Returns how many bytes it copied. `offset + to.len()` is within the mapping.
     fn copy_lines(&self, offset: usize, to: &mut [u8]) -> usize {
         #[cfg(target_arch = "x86_64")]
         if is_x86_feature_detected!("avx") {
@@ -112,7 +114,7 @@ impl Memory {
         0
     }
 
-    /// Copies whole words from an aligned offset; as [`Self::copy_lines`].
+    /// Copies whole words from an aligned offset. Its bounds are those of [`Self::copy_lines`].
     fn copy_words(&self, offset: usize, to: &mut [u8]) {
         for (i, word) in to.chunks_exact_mut(WORD).enumerate() {
             // SAFETY: the word lies in the mapping, as the caller checked, and is aligned; an atomic load may meet a write.
@@ -121,7 +123,7 @@ impl Memory {
         }
     }
 
-    /// Copies single bytes; as [`Self::copy_lines`].
+    /// Copies single bytes. Its bounds are those of [`Self::copy_lines`].
     fn copy_bytes(&self, offset: usize, to: &mut [u8]) {
         for (i, byte) in to.iter_mut().enumerate() {
             // SAFETY: the caller checked that the byte lies in the mapping; an atomic load may meet a write.
@@ -130,29 +132,31 @@ impl Memory {
         }
     }
 
-    /// Writes words from an offset on, a multiple of their size.
+    /// Writes words from `offset` on, which must be a multiple of their size.
     ///
     /// # Panics
-    /// If they do not lie in it.
+    /// If the words do not lie in the memory.
     pub fn write(&self, offset: usize, words: impl IntoIterator<Item = u32>) {
         for (i, word) in words.into_iter().enumerate() {
             self.word(offset + i * size_of::<u32>()).store(word, Ordering::Relaxed);
         }
     }
 
-    /// Writes one word before others: whoever sees one of those, and looks at this one behind that, sees it or a later value.
+    /// Writes one word before other words are written. A reader that sees one of those, and reads this word afterwards,
+    /// sees this value or a later one.
     ///
     /// # Panics
-    /// If it does not lie in it.
+    /// If the word does not lie in the memory.
     pub fn withdraw(&self, offset: usize, word: u32) {
         self.word(offset).store(word, Ordering::Relaxed);
         fence(Ordering::Release);
     }
 
-    /// Writes one word such that whoever sees it sees what was written before, and wakes those who wait for it to change.
+    /// Writes one word so that a reader that sees it also sees everything written before, and wakes those who wait for
+    /// it to change.
     ///
     /// # Panics
-    /// If it does not lie in it.
+    /// If the word does not lie in the memory.
     pub fn publish(&self, offset: usize, word: u32) {
         let place = self.word(offset);
         place.store(word, Ordering::Release);
@@ -169,13 +173,13 @@ impl Drop for Memory {
     fn drop(&mut self) {
         // SAFETY: the mapping was made by this value and is looked at through it alone.
         unsafe { system::unmap(self.at, self.len) };
-        // A worker may keep its own mapping for as long as it likes. The pages go all the same: they are counted here,
-        // and what it touches from now on is counted where it runs.
+        // A worker may keep its own mapping for as long as it likes. The pages are freed all the same: they are counted
+        // here, and pages that the worker touches from now on are counted where the worker runs.
         let _ = system::free_pages(&self.descriptor, self.len);
     }
 }
 
-/// Copies cache lines, and asks for those that follow, which may lie outside the mapping.
+/// Copies cache lines, and prefetches the ones that follow, which may lie outside the mapping.
 ///
 /// # Safety
 /// `from` begins a cache line of memory that is mapped and not Rust's, `to.len()` bytes of it.

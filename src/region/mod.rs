@@ -1,10 +1,10 @@
 //! Logits without the copy: memory that a worker on the same host writes and this server reads.
 //!
 //! The server makes the memory, sealed and with every page in place, and hands over its descriptor; the worker can do
-//! nothing to it but write. A region belongs to one stream, and to the side connection that asked for it: it goes with
-//! whichever ends first. Reading order: this file (how much there may be), `rights` (who may have it), `stream` and `leased` (what they
-//! have), [`memory`] (the memory itself), [`pass`] (how a descriptor travels), [`worker`] (the other end), `freeing` (where memory goes),
-//! `device` (memory of a GPU).
+//! nothing to it but write. A region belongs to one stream and to the side connection that asked for it, and ends with
+//! whichever of the two ends first. Reading order: this file (how much there may be), `rights` (who may have it),
+//! `stream` and `leased` (what a stream has), [`memory`] (the memory itself), [`pass`] (how a descriptor travels),
+//! [`worker`] (the other end), `freeing` (how memory is freed), `device` (memory of a GPU).
 
 mod device;
 mod error;
@@ -44,7 +44,7 @@ use std::sync::{Arc, Mutex};
 /// The server's regions: what all streams share.
 #[derive(Debug)]
 pub struct Regions {
-    /// Tokens that nobody has come with yet; at most one for each stream and each attached rank.
+    /// Tokens that have not been used yet; at most one for each stream and each attached rank.
     tokens: Mutex<HashMap<Token, Invited>>,
     bytes: Arc<Counter>,
     count: Arc<Counter>,
@@ -55,7 +55,7 @@ pub struct Regions {
     device: Option<DeviceSide>,
 }
 
-/// The side socket's name beside that of the Unix socket, unless it is set.
+/// The default path of the side socket, derived from that of the Unix socket.
 #[must_use]
 pub fn side_socket(uds: &Path) -> PathBuf {
     let mut name = uds.to_path_buf().into_os_string();
@@ -64,13 +64,13 @@ pub fn side_socket(uds: &Path) -> PathBuf {
 }
 
 impl Regions {
-    /// No regions yet. `count` shows how many there are, `bytes` their memory.
+    /// Starts without regions. The gauge `count` shows how many there are, `bytes` how much memory they take.
     #[must_use]
     pub fn new(limits: &Limits, count: Gauge, bytes: Gauge) -> Arc<Self> {
         Self::with_device(limits, count, bytes, None)
     }
 
-    /// The same, also on a device.
+    /// The same, with regions on a device too.
     #[must_use]
     pub fn with_device(limits: &Limits, count: Gauge, bytes: Gauge, device: Option<DeviceSide>) -> Arc<Self> {
         Arc::new(Self {
@@ -97,12 +97,12 @@ impl Regions {
         self.insert(stream, Held { memory, _room: (Some(bytes), place), gone: Gone::default() })
     }
 
-    /// A place for one more region. Those that streams gave up have theirs while somebody still reads them.
+    /// A place for one more region. A region that its stream gave up keeps its place while somebody still reads it.
     fn place(&self) -> Result<Permit, LeaseError> {
         self.room(|| self.count.take(1)).ok_or_else(|| LeaseError::NoPlace(self.count.limit()))
     }
 
-    /// The size of one more region of a stream.
+    /// Checks the size of one more region of a stream.
     fn size(&self, stream: &StreamRegions, bytes: u64) -> Result<usize, LeaseError> {
         let size = || LeaseError::Size { bytes, limit: self.max_bytes };
         let len = usize::try_from(bytes).ok().filter(|&len| len > 0 && len <= self.max_bytes).ok_or_else(size)?;
@@ -112,7 +112,7 @@ impl Regions {
         Ok(len)
     }
 
-    /// Room for a region; where there is none, that of regions which were given up before is waited for.
+    /// Takes room for a region. If there is none, first waits until regions that were given up before are freed.
     fn room<R>(&self, take: impl Fn() -> Option<R>) -> Option<R> {
         take().or_else(|| {
             self.freeing.settle();

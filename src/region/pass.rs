@@ -4,7 +4,7 @@ use super::system;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// Sends the beginning of `bytes`, with the descriptor if there is one; gives how many bytes went.
+/// Sends the beginning of `bytes`, with the descriptor if there is one. Returns how many bytes were sent.
 ///
 /// # Errors
 /// What the system says.

@@ -1,4 +1,4 @@
-//! Who may have regions: a stream, and whom it lets map what it has. Each comes with a token, once.
+//! Who may use regions: a stream, and the guests that may map the stream's regions. Each shows a token, once.
 
 use super::stream::StreamRegions;
 use super::{Regions, Token};
@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 /// How long a stream's token may be used. A worker connects at once or not at all.
 pub const TOKEN_LIFE: Duration = Duration::from_secs(30);
 
-/// Whom a token admits.
+/// The stream and role that a token admits to.
 #[derive(Debug)]
 pub(super) struct Invited {
     stream: Arc<StreamRegions>,
@@ -22,9 +22,9 @@ pub(super) struct Invited {
 /// What a side connection may do.
 #[derive(Debug, Clone)]
 pub enum Role {
-    /// Lease and release; the stream's regions end with it.
+    /// Leases and releases regions. The stream's regions end with this connection.
     Owner,
-    /// Map what is leased, until it is cancelled.
+    /// Maps what is leased, until the token is cancelled.
     Guest(CancellationToken),
 }
 
@@ -36,7 +36,7 @@ pub struct Invitation {
     token: Token,
 }
 
-/// The right of somebody else to map a stream's regions. Dropping it ends that, not what is mapped.
+/// The right of somebody else to map a stream's regions. Dropping it ends the right, but not existing mappings.
 #[derive(Debug)]
 pub struct Guest {
     regions: Arc<Regions>,
@@ -72,8 +72,8 @@ impl Regions {
         Ok(token)
     }
 
-    /// The stream whose token this is, and what may be done; the token is used up. `None` if it is none, was used, or is
-    /// too old by `now`.
+    /// Uses up a token. Returns its stream and its role; `None` if the token is unknown, was used, or is too old by
+    /// `now`.
     #[must_use]
     pub fn admit(&self, token: &Token, now: Instant) -> Option<(Arc<StreamRegions>, Role)> {
         let invited = lock(&self.tokens).remove(token)?;
@@ -82,7 +82,7 @@ impl Regions {
 }
 
 impl Invitation {
-    /// What the worker has to come with.
+    /// The token that the worker has to show.
     #[must_use]
     pub fn token(&self) -> &Token {
         &self.token
@@ -103,7 +103,7 @@ impl Drop for Invitation {
 }
 
 impl Guest {
-    /// What they have to come with.
+    /// The token that the guest has to show.
     #[must_use]
     pub fn token(&self) -> &Token {
         &self.token

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use tokio_util::sync::CancellationToken;
 
-/// Regions of one stream, by id.
+/// The regions of one stream, by id.
 #[derive(Debug, Default)]
 pub struct StreamRegions {
     leases: Mutex<BTreeMap<u64, Arc<Region>>>,
@@ -31,21 +31,21 @@ impl StreamRegions {
         Ok(Arc::clone(region))
     }
 
-    /// Ends a lease. Steps under way keep the memory until they are answered. For memory that the worker lent: what tells
-    /// when the server has let go of it.
+    /// Ends a lease. Steps under way keep the memory until they are answered. For memory that the worker lent, returns
+    /// a token that is cancelled when the server has let go of it.
     ///
     /// # Errors
     /// [`LookUpError`].
     pub fn release(&self, id: u64, generation: u64) -> Result<Option<CancellationToken>, LookUpError> {
         let region = self.get(id, generation)?;
-        // Unmapping takes a while, also what is done at once; not under the lock.
+        // Unmapping takes a while, even if it happens right here, so it must not happen under the lock.
         let leased = lock(&self.leases).remove(&id);
         let gone = region.is_lent().then(|| region.held().gone());
         drop((region, leased));
         Ok(gone)
     }
 
-    /// Ends every lease, for good.
+    /// Ends every lease for good.
     pub fn end(&self) {
         self.over.store(true, Ordering::SeqCst);
         let leases = std::mem::take(&mut *lock(&self.leases));
@@ -58,15 +58,15 @@ impl StreamRegions {
         self.ended.cancelled().await;
     }
 
-    /// How many there are.
+    /// How many regions the stream has.
     pub(super) fn count(&self) -> usize {
         lock(&self.leases).len()
     }
 
-    /// Leases what `region` makes of the smallest free id.
+    /// Leases the region that `region` makes for the smallest free id.
     pub(super) fn insert(&self, most: usize, region: impl FnOnce(u64) -> Region) -> Result<Arc<Region>, LeaseError> {
         let mut leases = lock(&self.leases);
-        // Looked at under the lock: whoever ends the stream either sees this lease or is seen here.
+        // Checked under the lock, so that a concurrent end of the stream either sees this lease or is seen here.
         if self.over.load(Ordering::SeqCst) {
             return Err(LeaseError::Ended);
         }

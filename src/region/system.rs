@@ -1,4 +1,4 @@
-//! What regions ask of Linux.
+//! The Linux system calls that regions need.
 
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::io::Errno;
@@ -17,11 +17,11 @@ use std::ptr::NonNull;
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
-/// Shown beside the memory's mappings in `/proc/PID/maps`.
+/// The name beside the memory's mappings in `/proc/PID/maps`.
 const NAME: &str = "croupier-region";
-/// Bytes of a huge page, on the processors that regions are read fast on.
+/// Bytes of a huge page, on the processors on which regions are read fast.
 const HUGE_PAGE: usize = 2 << 20;
-/// More descriptors than this beside one message are cut off by the kernel, which closes them.
+/// Most descriptors beside one message. The kernel cuts off further ones and closes them.
 const MOST_RECEIVED: usize = 4;
 
 /// Bytes of a page.
@@ -33,33 +33,34 @@ pub(super) fn page_size() -> usize {
 pub(super) fn random(bytes: &mut [u8]) -> io::Result<()> {
     let wanted = bytes.len();
     let filled = rustix::rand::getrandom(bytes, GetRandomFlags::empty())?;
-    // Never short for so few bytes, says getrandom(2); a token of zeros would be worse than none.
+    // getrandom(2) never returns fewer bytes when this few are asked for; but a token of zeros would be worse than
+    // none.
     if filled < wanted { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(()) }
 }
 
-/// Memory of `len` bytes, sealed, all of its pages in place.
+/// Makes `len` bytes of memory, sealed, with all pages in place.
 pub(super) fn make(len: usize) -> io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    // NOEXEC_SEAL is of Linux 6.3; before, the flag is refused.
+    // NOEXEC_SEAL exists since Linux 6.3; older kernels refuse the flag.
     let descriptor = match rustix::fs::memfd_create(NAME, flags | MemfdFlags::NOEXEC_SEAL) {
         Err(Errno::INVAL) => rustix::fs::memfd_create(NAME, flags)?,
         made => made?,
     };
     rustix::fs::ftruncate(&descriptor, len as u64)?;
     rustix::fs::fallocate(&descriptor, FallocateFlags::empty(), 0, len as u64)?;
-    // No process can shorten it any more, under a reader's feet, nor lengthen it past what is counted.
+    // After this, no process can shorten the memory while somebody reads it, nor lengthen it past what is counted.
     rustix::fs::fcntl_add_seals(&descriptor, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
     Ok(descriptor)
 }
 
-/// Frees the memory's pages, whoever else has mapped them.
+/// Frees the memory's pages, no matter who else has mapped them.
 pub(super) fn free_pages(descriptor: &OwnedFd, len: usize) -> io::Result<()> {
     let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     Ok(rustix::fs::fallocate(descriptor, punch, 0, len as u64)?)
 }
 
-/// Maps `len` bytes of the memory, shared with whoever else does. Where a huge page fits, at a boundary of them: only
-/// what lies at one can be [joined](join_pages).
+/// Maps `len` bytes of the memory, shared with all others who map it. If a huge page fits, the mapping begins at a
+/// multiple of its size, because only such mappings can be [joined](join_pages).
 pub(super) fn map(descriptor: &OwnedFd, len: usize) -> io::Result<NonNull<u8>> {
     let protection = ProtFlags::READ | ProtFlags::WRITE;
     let (place, fixed) = match len {
@@ -81,7 +82,7 @@ pub(super) fn map(descriptor: &OwnedFd, len: usize) -> io::Result<NonNull<u8>> {
     }
 }
 
-/// `len` bytes of addresses at a boundary of huge pages, with nothing behind them.
+/// Reserves `len` bytes of addresses at a multiple of the huge page size, with no memory behind them.
 fn reserve(len: usize) -> io::Result<*mut c_void> {
     let len = len.next_multiple_of(page_size());
     let more = len.checked_add(HUGE_PAGE).ok_or(io::ErrorKind::OutOfMemory)?;
@@ -101,8 +102,9 @@ fn reserve(len: usize) -> io::Result<*mut c_void> {
     Ok(at)
 }
 
-/// Joins the pages of a mapping to huge ones, as far as they go and the system can: reading rows from memory then takes a
-/// fifth to a third less. Whether it may is not for the system's setting to say, which concerns what it does unasked.
+/// Joins the pages of a mapping to huge pages, as far as they go and the system can: reading rows from memory then
+/// takes a fifth to a third less time. The system's setting for huge pages does not matter here, because it concerns
+/// what the system does unasked.
 pub(super) fn join_pages(at: NonNull<u8>, len: usize) {
     let whole = len / HUGE_PAGE * HUGE_PAGE;
     if whole > 0 {
@@ -120,16 +122,16 @@ pub(super) unsafe fn unmap(at: NonNull<u8>, len: usize) {
     let _ = unsafe { rustix::mm::munmap(at.as_ptr().cast(), len) };
 }
 
-/// Wakes whoever waits for a word to change, in whatever process.
+/// Wakes everybody who waits for a word to change, in any process.
 pub(super) fn wake(word: &AtomicU32) {
-    // It fails only where no memory is, and then nobody waits there.
+    // This fails only if there is no memory at the address, and then nobody waits there.
     let _ = futex::wake(word, futex::Flags::empty(), i32::MAX as u32);
 }
 
-/// Waits while a word has a value, or as long as that; it may end sooner.
+/// Waits while a word has `value`, but no longer than `most`. May return sooner.
 pub(super) fn wait(word: &AtomicU32, value: u32, most: Duration) {
     let most = Timespec { tv_sec: most.as_secs() as i64, tv_nsec: most.subsec_nanos().into() };
-    // Whoever waits looks again, why ever this ends.
+    // Callers check the word again, whatever the reason for the return.
     let _ = futex::wait(word, futex::Flags::empty(), value, Some(&most));
 }
 

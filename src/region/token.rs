@@ -1,4 +1,4 @@
-//! What a worker proves with that a stream is its own.
+//! The token with which a worker proves that a stream is its own.
 
 use std::fmt;
 use std::io;
@@ -8,10 +8,10 @@ use std::io;
 pub struct Token([u8; Token::BYTES]);
 
 impl Token {
-    /// Its length.
+    /// The length of a token.
     pub const BYTES: usize = 32;
 
-    /// A new one.
+    /// Makes a new token.
     ///
     /// # Errors
     /// When the system has no random numbers.
@@ -21,13 +21,13 @@ impl Token {
         Ok(Self(bytes))
     }
 
-    /// Reads one; `None` if it has another length.
+    /// Reads a token; `None` if the bytes have another length.
     #[must_use]
     pub fn read(bytes: &[u8]) -> Option<Self> {
         bytes.try_into().ok().map(Self)
     }
 
-    /// As it is sent.
+    /// The token as it is sent.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.0
@@ -35,7 +35,7 @@ impl Token {
 }
 
 impl fmt::Debug for Token {
-    /// Not the token: it may come into a log.
+    /// Does not print the token, which might end up in a log.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Token(..)")
     }

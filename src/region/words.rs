@@ -1,4 +1,4 @@
-//! One word of a mapping that several processes write: a place of tokens, see `TokenSlots` in the wire contract.
+//! One word of a mapping that several processes write, at which token slots lie; see `TokenSlots` in the wire contract.
 
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU32;

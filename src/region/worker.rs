@@ -1,5 +1,5 @@
-//! The worker's end of a region: what it maps, writes, and reads tokens from. For the load generator and tests; other languages do the
-//! same with a few lines (see `docs/data-paths.md`).
+//! The worker's end of a region, which the worker maps, writes, and reads tokens from. It is for the load generator and
+//! tests; other languages do the same with a few lines (see `docs/data-paths.md`).
 
 use super::{system, words};
 use std::io;
@@ -8,7 +8,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// A region as its worker has it.
+/// A region as the worker has it.
 #[derive(Debug)]
 pub struct Window {
     at: NonNull<u8>,
@@ -21,7 +21,7 @@ unsafe impl Send for Window {}
 unsafe impl Sync for Window {}
 
 impl Window {
-    /// Maps `len` bytes of what a descriptor stands for.
+    /// Maps `len` bytes of the memory behind a descriptor.
     ///
     /// # Errors
     /// What the system says.
@@ -30,7 +30,7 @@ impl Window {
         Ok(Self { at, len })
     }
 
-    /// Its length in bytes.
+    /// The length in bytes.
     #[must_use]
     #[allow(clippy::len_without_is_empty)] // It never is.
     pub fn len(&self) -> usize {
@@ -40,7 +40,7 @@ impl Window {
     /// Writes `bytes` from `offset` on.
     ///
     /// # Panics
-    /// If they do not fit.
+    /// If the bytes do not fit.
     pub fn write(&mut self, offset: usize, bytes: &[u8]) {
         assert!(
             offset.checked_add(bytes.len()).is_some_and(|end| end <= self.len),
@@ -51,16 +51,16 @@ impl Window {
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.at.as_ptr().add(offset), bytes.len()) }
     }
 
-    /// A word that the server writes, and with it all that it wrote before.
+    /// Reads a word that the server writes. Everything the server wrote before it is then visible too.
     ///
     /// # Panics
-    /// If it does not lie in the region at a multiple of its size.
+    /// If the word does not lie in the region at a multiple of its size.
     #[must_use]
     pub fn word(&self, offset: usize) -> u32 {
         self.place(offset).load(Ordering::Acquire)
     }
 
-    /// Waits until a word has a value, or until the time is over; whether it has it.
+    /// Waits until a word has `value` or `most` has passed. Returns whether the word has the value.
     ///
     /// # Panics
     /// As [`Self::word`].

@@ -1,32 +1,32 @@
-//! Which trace a call or a step belongs to: the header `traceparent` of W3C Trace Context
+//! The trace that a call or a step belongs to: the header `traceparent` of W3C Trace Context
 //! (<https://www.w3.org/TR/trace-context/>, section 3.2).
 //!
-//! `tracestate` is not read: it is for those who pass a trace on, and nothing is called from here.
+//! `tracestate` is not read: it matters only to services that pass a trace on, and this server calls nobody.
 
 use std::str;
 
-/// Longer values are of no version to come: version 00 has 55 characters, later ones may have more.
+/// Longer values are invalid in any version: version 00 has 55 characters, and later versions may have more.
 pub const LONGEST: usize = 512;
 /// Version 00: `VV-` and 32, `-` and 16, `-` and 2 digits.
 const LEN: usize = 55;
-/// A version that is none.
+/// The version number that is never valid.
 const NO_VERSION: u8 = 0xff;
 /// The one flag whose meaning is fixed: the caller records this trace.
 const SAMPLED: u8 = 1;
 
-/// The parent of a span to come, in another process.
+/// The parent of a new span, in another process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Context {
     /// The trace.
     pub trace_id: [u8; 16],
-    /// The span there.
+    /// The parent span.
     pub span_id: [u8; 8],
-    /// Whether it is recorded there.
+    /// Whether the parent is recorded.
     pub sampled: bool,
 }
 
 impl Context {
-    /// Reads a `traceparent`. `None`: it is invalid, and to be treated as if it were not there.
+    /// Reads a `traceparent`. `None` means that it is invalid and must be treated as if it were absent.
     #[must_use]
     pub fn parse(text: &[u8]) -> Option<Self> {
         let known = str::from_utf8(text.get(..LEN)?).ok()?;
@@ -43,7 +43,7 @@ impl Context {
         (fits && is_some && parts.next().is_none()).then_some(context)
     }
 
-    /// The one value of a header; two of them are none.
+    /// Reads the one value of a header; `None` without a value. Two values are invalid.
     #[must_use]
     pub fn of_header<'a>(mut values: impl Iterator<Item = &'a [u8]>) -> Option<Option<Self>> {
         let first = values.next()?;

@@ -1,15 +1,15 @@
-//! Numbers of traces and spans.
+//! The ids of traces and spans.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Bits of a trace's number that its recording hangs on: the last 56, which W3C Trace Context wants random.
+/// How many bits of a trace id decide whether it is recorded: the last 56, which W3C Trace Context wants to be random.
 const RANDOM_BITS: u32 = 56;
 /// The increment of splitmix64.
 const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
 
-/// Draws numbers that no other process draws: splitmix64 from places that the system chose.
+/// Draws ids that no other process draws, with splitmix64 from starting points that the system chose.
 #[derive(Debug)]
 pub(super) struct Ids {
     keys: [u64; 3],
@@ -27,7 +27,7 @@ impl Ids {
         self.drawn.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// The number of a trace.
+    /// A new trace id.
     pub(super) fn trace(&self) -> [u8; 16] {
         let n = self.next();
         let halves = [mix(self.keys[0], n), mix(self.keys[1], n).max(1)];
@@ -37,7 +37,7 @@ impl Ids {
         id
     }
 
-    /// The number of a span.
+    /// A new span id.
     pub(super) fn span(&self) -> [u8; 8] {
         mix(self.keys[2], self.next()).max(1).to_be_bytes()
     }
@@ -61,16 +61,16 @@ fn mix(key: u64, n: u64) -> u64 {
 pub(super) struct Share(u64);
 
 impl Share {
-    /// A share of all, 0 ..= 1.
+    /// A share of all traces, 0 ..= 1.
     pub(super) fn new(ratio: f64) -> Self {
         Self((ratio.clamp(0.0, 1.0) * (1u64 << RANDOM_BITS) as f64) as u64)
     }
 
-    /// Whether the trace of this number is in it; the same for everyone who asks with the same share.
+    /// Whether the trace with this id is in the share. Everyone who asks with the same share gets the same answer.
     pub(super) fn holds(self, trace: [u8; 16]) -> bool {
         let mut low = [0; 8];
         low.copy_from_slice(&trace[8..]);
-        // The largest ones, as OpenTelemetry's consistent sampling has it.
+        // The share consists of the largest ids, as in OpenTelemetry's consistent sampling.
         u64::from_be_bytes(low) & ((1 << RANDOM_BITS) - 1) >= (1 << RANDOM_BITS) - self.0
     }
 }
@@ -92,7 +92,7 @@ mod tests {
         let ids = [Ids::new(), Ids::new()];
         let traces: HashSet<_> = (0..20_000).map(|i| ids[i % 2].trace()).collect();
         let spans: HashSet<_> = (0..20_000).map(|i| ids[i % 2].span()).collect();
-        // 64 random bits: 20,000 of them meet with a probability of 1e-11.
+        // 64 random bits: two of 20,000 are equal with a probability of 1e-11.
         assert_eq!((traces.len(), spans.len()), (20_000, 20_000));
         assert_ne!(ids[0].instance(), ids[1].instance());
     }
@@ -103,7 +103,7 @@ mod tests {
         let traces: Vec<_> = (0..100_000).map(|_| ids.trace()).collect();
         for ratio in [0.0, 1e-3, 0.01, 0.5, 1.0] {
             let held = traces.iter().filter(|&&trace| Share::new(ratio).holds(trace)).count() as f64;
-            // The keys are fixed, so this is the same each time; six standard deviations beforehand.
+            // The keys are fixed, so the result is the same each time; six standard deviations were chosen beforehand.
             let (mean, deviation) = (1e5 * ratio, (1e5 * ratio * (1.0 - ratio)).sqrt());
             assert!((held - mean).abs() <= 6.0 * deviation, "{ratio}: {held}");
         }

@@ -1,8 +1,8 @@
-//! Traces: a span for each step and each `Sample` that is recorded, with a span inside it for each stage.
+//! Traces: a span for each recorded step and each recorded `Sample`, with a span inside it for each stage.
 //!
-//! Read [`context`] (whose trace a step belongs to), then [`Tracer`] (whether it is recorded, and what of it). What is
-//! recorded goes into a bounded queue; [`crate::otlp`] takes it from there. Without a tracer a step costs a look at an
-//! `Option` when it comes and another when it goes.
+//! Read [`context`] (whose trace a step belongs to), then [`Tracer`] (whether the step is recorded, and what of it).
+//! Recorded spans go into a bounded queue, from which [`crate::otlp`] takes them. Without a tracer, a step costs one
+//! check of an `Option` when it comes and another when it goes.
 
 pub mod context;
 mod ids;
@@ -13,7 +13,8 @@ use ids::{Ids, Share};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::mpsc;
 
-/// Steps whose spans wait for the collector: at about 300 bytes each, and their stages, well below 2 MB. More are dropped.
+/// How many steps' spans may wait for the collector: at about 300 bytes each, with their stages, well below 2 MB.
+/// Further spans are dropped.
 const MOST_WAITING: usize = 2048;
 
 /// Decides which steps are recorded, and records them.
@@ -34,7 +35,7 @@ pub enum Operation {
     Sample,
 }
 
-/// A span that is not over. Boxed, so that a step that is not recorded carries a null pointer.
+/// An open span. It is boxed, so that a step that is not recorded carries only a null pointer.
 #[derive(Debug)]
 pub struct OpenSpan {
     trace_id: [u8; 16],
@@ -42,11 +43,11 @@ pub struct OpenSpan {
     parent: Option<[u8; 8]>,
     operation: Operation,
     received: Instant,
-    /// What is known of it so far.
+    /// What is known of the step so far.
     pub facts: Facts,
 }
 
-/// What is told of a step beside its times.
+/// What a span says of its step beside times.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Facts {
     /// The stream's model label.
@@ -55,56 +56,56 @@ pub struct Facts {
     pub step_id: u64,
     /// Size of the message.
     pub message_bytes: usize,
-    /// How its logits came.
+    /// How the step's logits came.
     pub data_path: Option<DataPath>,
-    /// Rows that its work uses.
+    /// How many rows the step's work uses.
     pub rows: usize,
-    /// Tokens emitted.
+    /// How many tokens were emitted.
     pub tokens: usize,
-    /// Draft tokens verified, and how many of them were accepted.
+    /// How many draft tokens were verified, and how many of them were accepted.
     pub drafts: (usize, usize),
-    /// Works answered with an error.
+    /// How many works were answered with an error.
     pub failed: usize,
-    /// When the backend began and ended, if it came to that.
+    /// When the backend began and ended, if it got that far.
     pub backend: Option<(Instant, Instant)>,
 }
 
 /// How a step ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SpanEnd {
-    /// When.
+    /// When the step ended.
     pub at: Instant,
     /// The gRPC status of the call, if the call ended with it.
     pub code: Option<&'static str>,
-    /// Why it was refused or is wrong; `None`: it was answered.
+    /// Why the step was refused or is wrong; `None` if it was answered.
     pub reason: Option<&'static str>,
 }
 
-/// A span that is over, and the stages in it.
+/// A span that has ended, with its stages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Span {
-    /// The trace it belongs to.
+    /// The trace that the span belongs to.
     pub trace_id: [u8; 16],
-    /// Its number.
+    /// The span's id.
     pub span_id: [u8; 8],
-    /// The span it is part of, in another process.
+    /// The parent span, in another process.
     pub parent: Option<[u8; 8]>,
-    /// What it covers.
+    /// What the span covers.
     pub operation: Operation,
-    /// What is told of it.
+    /// What the span says of its step.
     pub facts: Facts,
     /// The gRPC status of the call, if the call ended with it.
     pub code: Option<&'static str>,
-    /// Why it was refused or is wrong.
+    /// Why the step was refused or is wrong.
     pub reason: Option<&'static str>,
-    /// Beginning and end, since the Unix epoch.
+    /// The beginning and the end, since the Unix epoch.
     pub time: (Duration, Duration),
-    /// The stages it came to, one after another: number, name, beginning and end.
+    /// The stages that the step reached, one after another: id, name, beginning and end.
     pub stages: Vec<([u8; 8], &'static str, Duration, Duration)>,
 }
 
 impl Span {
-    /// Spans that the collector gets of it.
+    /// How many spans the collector gets for this one.
     #[must_use]
     pub fn count(&self) -> u64 {
         1 + self.stages.len() as u64
@@ -112,7 +113,7 @@ impl Span {
 }
 
 impl Tracer {
-    /// A tracer that records `ratio` of the traces that begin here, and where their spans come out.
+    /// A tracer that records `ratio` of the traces that begin here, and the receiver of its spans.
     #[must_use]
     pub fn new(ratio: f64, metrics: Metrics) -> (Self, mpsc::Receiver<Span>) {
         let (queue, spans) = mpsc::channel(MOST_WAITING);
@@ -130,7 +131,7 @@ impl Tracer {
         self.counted(Context::of_header(values)?)
     }
 
-    /// The context of a step, from its field; empty: none.
+    /// The context of a step, from the text of its field; an empty text means none.
     fn of_step(&self, text: &str) -> Option<Context> {
         if text.is_empty() { None } else { self.counted(Context::parse(text.as_bytes())) }
     }
@@ -142,8 +143,9 @@ impl Tracer {
         context
     }
 
-    /// Begins the span of a step if it is recorded. `own` is the step's `traceparent`; without one it belongs to
-    /// `stream`, and without that it begins a trace. Who has a parent is recorded if and only if the parent is.
+    /// Begins the span of a step if it is recorded. `own` is the step's `traceparent`. Without one the step belongs to
+    /// `stream`'s trace, and without that it begins a trace. A step with a parent is recorded if and only if the parent
+    /// is.
     pub fn step(&self, own: &str, stream: Option<Context>, received: Instant) -> Option<Box<OpenSpan>> {
         self.begin(Operation::Step, self.of_step(own).or(stream), received)
     }
@@ -163,10 +165,10 @@ impl Tracer {
         })
     }
 
-    /// Ends a span. When the queue is full it is dropped and counted.
+    /// Ends a span. If the queue is full, the span is dropped and counted.
     pub fn end(&self, open: OpenSpan, end: SpanEnd) {
         let OpenSpan { trace_id, span_id, parent, operation, received, facts } = open;
-        // The clock that people read may jump: it is read once, and the steady one gives the rest.
+        // The wall clock may jump, so it is read only once, and the steady clock gives all differences.
         let (now, wall) = (Instant::now(), SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default());
         let time = |at: Instant| wall.saturating_sub(now.saturating_duration_since(at));
         let stages = facts.backend.map_or_else(Vec::new, |(began, ended)| {
