@@ -1,52 +1,55 @@
-//! Sequences of tokens as one automaton (Aho and Corasick, "Efficient string matching", 1975): whether one of them ends
-//! at a token costs a step or two, however many there are and however long. DRY's sequence breakers are found by one, bad words, sequence
-//! biases ([`patterns`](crate::sequence)), and what a grammar begins behind.
+//! Many sequences of tokens as one automaton (Aho and Corasick, "Efficient string matching", 1975). Checking whether
+//! one of them ends at a token costs a step or two, however many and however long they are. DRY's sequence breakers are
+//! found by an automaton, as are bad words, sequence biases ([`patterns`](crate::sequence)), and the sequences after
+//! which a grammar begins.
 //!
-//! The nodes of a trie, breadth first, so that the children of one stand side by side, in the order of their tokens. A
-//! node stands for the tokens on the way to it; its *fail* is the node of the longest end of these that begins a sequence
-//! too. The automaton is always at the node of the longest end of the text that begins a sequence. A token takes it down by
-//! one or, by fails, up: over a text it goes up no more often than down.
+//! The automaton consists of the nodes of a trie, breadth first, so that the children of a node stand side by side, in
+//! the order of their tokens. A node stands for the tokens on the way to it. Its *fail* is the node of the longest
+//! proper end of these tokens that begins a sequence too. The automaton is always at the node of the longest end of the
+//! text that begins a sequence. A token takes it one level down or, by fails, up: over a text it goes up no more often
+//! than down.
 //!
-//! 12 bytes for each node, of which there is one more than sequences have tokens, at most.
+//! Each node takes 12 bytes. There is at most one node more than the sequences have tokens.
 
 use crate::sampling::steps::step;
 
-/// The node of nothing.
+/// The node of the empty sequence.
 const ROOT: u32 = 0;
-/// In [`Automaton::fails`]: a breaker ends here.
+/// A bit in [`Automaton::fails`]: a sequence ends at this node.
 const ENDS: u32 = 1 << 31;
 
-/// Where an automaton is.
+/// The place of an automaton in a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Node(u32);
 
 impl Node {
-    /// Its number.
+    /// The number of the node.
     pub fn node(self) -> usize {
         self.0 as usize
     }
 }
 
-/// Sequence breakers.
+/// An automaton over sequences such as DRY's sequence breakers.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Automaton {
-    /// For each node the token that leads to it.
+    /// For each node, the token that leads to it.
     tokens: Vec<u32>,
-    /// For each node its first child; one more for the end of the last one's.
+    /// For each node, its first child; then one more entry, the end of the last node's children.
     children: Vec<u32>,
-    /// For each node its fail, and whether a breaker [ends](ENDS) with it.
+    /// For each node, its fail, and whether a sequence [ends](ENDS) there.
     fails: Vec<u32>,
     longest: usize,
 }
 
 impl Automaton {
-    /// Of these breakers, in any order; none of them is empty.
+    /// An automaton over these sequences, in any order. None of them may be empty.
     pub fn new(breakers: &[impl AsRef<[u32]>]) -> Self {
         let mut sorted: Vec<&[u32]> = breakers.iter().map(AsRef::as_ref).collect();
         sorted.sort_unstable();
         let longest = sorted.iter().map(|breaker| breaker.len()).max().unwrap_or(0);
         let mut built = Self { tokens: vec![0], children: Vec::new(), fails: vec![ROOT], longest };
-        // Those that begin with the tokens of a node, which are side by side, and how many tokens these are.
+        // For each node, the range of sequences that begin with its tokens, which are side by side, and the number of
+        // these tokens.
         let mut begun = vec![(0..sorted.len(), 0)];
         let mut node = 0;
         while let Some((mut among, depth)) = begun.get(node).cloned() {
@@ -71,7 +74,7 @@ impl Automaton {
         built
     }
 
-    /// Shorter tokens first, as the fail of a child begins with its parent's.
+    /// Computes the fails. Nodes of fewer tokens come first, because the fail of a child follows from its parent's.
     fn find_fails(&mut self) {
         for node in 0..self.tokens.len() {
             for child in self.children[node]..self.children[node + 1] {
@@ -80,7 +83,7 @@ impl Automaton {
                 } else {
                     self.next(Node(self.fail(node as u32)), self.tokens[child as usize])
                 };
-                // What ends with a breaker is one's end too.
+                // If a sequence ends at a node's fail, it ends at the node too.
                 self.fails[child as usize] |= above.0 | (self.fails[above.0 as usize] & ENDS);
             }
         }
@@ -96,7 +99,7 @@ impl Automaton {
         among.binary_search(&token).ok().map(|at| from + at as u32)
     }
 
-    /// Where it is after one more token.
+    /// The place after one more token.
     pub fn next(&self, mut place: Node, token: u32) -> Node {
         loop {
             step();
@@ -108,32 +111,32 @@ impl Automaton {
         }
     }
 
-    /// Whether a breaker ends here.
+    /// Whether a sequence ends here.
     pub fn ends(&self, place: Node) -> bool {
         self.fails[place.0 as usize] & ENDS != 0
     }
 
-    /// Whether this token alone is one.
+    /// Whether this token alone is a sequence.
     pub fn is_one(&self, token: u32) -> bool {
         self.child(ROOT, token).is_some_and(|node| self.ends(Node(node)))
     }
 
-    /// How many nodes there are; those of fewer tokens come first.
+    /// How many nodes there are. Nodes of fewer tokens come first.
     pub fn nodes(&self) -> usize {
         self.tokens.len()
     }
 
-    /// The node of the longest end of a node's tokens, but all of them, that begins a breaker too.
+    /// The node of the longest proper end of a node's tokens that begins a sequence too.
     pub fn shorter(&self, node: usize) -> usize {
         self.fail(node as u32) as usize
     }
 
-    /// Tokens of the longest.
+    /// The number of tokens of the longest sequence.
     pub fn longest(&self) -> usize {
         self.longest
     }
 
-    /// Bytes they take.
+    /// How many bytes the automaton takes.
     pub fn bytes(&self) -> usize {
         let numbers = self.tokens.capacity() + self.children.capacity() + self.fails.capacity();
         size_of::<Self>() + numbers * size_of::<u32>()
@@ -167,7 +170,7 @@ mod tests {
         }
     }
 
-    /// As many as may be, as long as may be, made so that each but for its first token fits everywhere.
+    /// As many and as long as possible, built so that each sequence without its first token fits everywhere.
     #[test]
     fn a_text_costs_two_steps_a_token_whatever_the_breakers() {
         let (one, chain) = (vec![[vec![9], vec![1; 63]].concat(); 1024], (1..=64).map(|len| vec![1; len]).collect());

@@ -1,4 +1,4 @@
-//! How often the log hears of trouble that others cause, as often as they like: once in a while.
+//! Limits how often the log hears of trouble that others can cause as often as they like.
 
 use crate::locks::lock;
 use std::sync::Mutex;
@@ -6,15 +6,16 @@ use std::time::{Duration, Instant};
 
 const EVERY: Duration = Duration::from_secs(10);
 
-/// What was said of one kind of trouble. Errors in accepting may come twenty times a second for as long as descriptors are short.
+/// Log lines about one kind of trouble. Errors in accepting, for example, may come twenty times a second while
+/// descriptors are short.
 #[derive(Debug, Default)]
 pub(crate) struct Complaints {
-    /// When something was said last, and how much was not since then.
+    /// When a line was last logged, and how many were left out since then.
     last: Mutex<(Option<Instant>, u64)>,
 }
 
 impl Complaints {
-    /// Whether another one is to be said, and how many were left out before it.
+    /// `None` if no line may be logged now; otherwise how many were left out before it.
     pub(crate) fn next(&self, now: Instant) -> Option<u64> {
         let (last, left_out) = &mut *lock(&self.last);
         if last.is_some_and(|last| now.saturating_duration_since(last) < EVERY) {

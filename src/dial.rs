@@ -1,4 +1,4 @@
-//! Connections of this program's clients to a server: over TCP, plain or with TLS, or over a Unix socket.
+//! Connections from this program's clients to a server: over TCP, plain or with TLS, or over a Unix socket.
 
 use crate::tls::client::ClientTls;
 use crate::tokens;
@@ -8,15 +8,15 @@ use tonic::service::Interceptor;
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 use tonic::{Request, Status};
 
-/// What the path of a Unix socket may have, in bytes: `sun_path` holds 108 with its final zero.
+/// Most bytes in the path of a Unix socket: `sun_path` holds 108 including its final zero.
 pub const LONGEST_SOCKET_PATH: usize = 107;
 
 /// How a client gets in.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Access {
-    /// TLS, of TCP alone; `None`: plain.
+    /// TLS, for TCP only; `None` means plain.
     pub tls: Option<ClientTls>,
-    /// The file with the token to show; its first line that holds one counts.
+    /// The file with the token to show. The first line with a token counts.
     pub token_file: Option<std::path::PathBuf>,
 }
 
@@ -34,10 +34,10 @@ impl Interceptor for Token {
 }
 
 impl Access {
-    /// The token to show.
+    /// Reads the token to show.
     ///
     /// # Errors
-    /// When the file cannot be read or holds none, for people.
+    /// When the file cannot be read or has no token, with a message for people.
     pub fn token(&self) -> Result<Token, String> {
         let Some(path) = &self.token_file else { return Ok(Token(None)) };
         let text = crate::reload::read_one(path)?;
@@ -49,11 +49,11 @@ impl Access {
         value.map(|value| Token(Some(value))).ok_or_else(|| format!("{}: holds no token", path.display()))
     }
 
-    /// Whether TLS, if it is asked for, is spoken at `address`, `host:port`, `unix:PATH` or the URL of an admin port. Who asks for it
-    /// wants to know who answers, which a plain answer would not tell.
+    /// Checks that TLS, if it is asked for, is spoken at `address`: `host:port`, `unix:PATH` or the URL of an admin
+    /// port. Whoever asks for TLS wants to know who answers, which a plain answer would not show.
     ///
     /// # Errors
-    /// What to do, for people.
+    /// What to do, as a message for people.
     pub fn suits(&self, address: &str) -> Result<(), String> {
         let is_plain = address.starts_with("unix:") || address.starts_with("http:");
         match &self.tls {
@@ -64,13 +64,14 @@ impl Access {
         }
     }
 
-    /// The server at `address`, `host:port` or `unix:PATH`.
+    /// The endpoint of the server at `address`, `host:port` or `unix:PATH`.
     ///
     /// # Errors
-    /// When address or files are wrong, for people.
+    /// When the address or the files are wrong, with a message for people.
     pub fn endpoint(&self, address: &str) -> Result<Endpoint, String> {
         self.suits(address)?;
-        // tonic reads unix:PATH itself and sends "localhost" as the authority there: h2 refuses one with slashes.
+        // tonic reads unix:PATH itself, and sends "localhost" as the authority there, because h2 refuses an authority
+        // with slashes.
         let (uri, tls) = match (&self.tls, address.starts_with("unix:")) {
             (_, true) => (address.to_owned(), None),
             (None, false) => (format!("http://{address}"), None),
@@ -89,20 +90,20 @@ impl Access {
     }
 }
 
-/// The host that is called. An address of IPv6 has brackets in a URI and none in a certificate.
+/// The host in the URI. An IPv6 address has brackets in a URI, but none in a certificate.
 fn host(endpoint: &Endpoint) -> Option<String> {
     let host = endpoint.uri().host()?;
     Some(host.trim_start_matches('[').trim_end_matches(']').to_owned())
 }
 
-/// An error and its causes: tonic's own text is only "transport error".
+/// An error and its causes, because tonic's own text is only "transport error".
 #[must_use]
 pub fn causes(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
     while let Some(cause) = next {
         let cause_text = cause.to_string();
-        // Some say what their cause says.
+        // Some errors already repeat their cause's text.
         if !text.ends_with(&cause_text) {
             text += &format!(": {cause_text}");
         }
@@ -111,17 +112,18 @@ pub fn causes(error: &dyn Error) -> String {
     text
 }
 
-/// Signs of a server that ended a connection since it could not, or would not, speak with this client: its alert may be
-/// read as a frame, or be lost with the connection.
+/// Signs that a server ended a connection because it could not, or would not, speak with this client. The server's
+/// alert may be read as a frame, or be lost with the connection.
 const CUT: [&str; 4] = ["FRAME_SIZE_ERROR", "connection closed", "broken pipe", "reset"];
 
-/// Sign of a server that does not speak TLS: its first frame is read as a record.
+/// Sign of a server that does not speak TLS: its first frame is read as a TLS record.
 const PLAIN: &str = "InvalidContentType";
 
-/// Signs of a server that speaks HTTP and no gRPC: what it answers is read as a message.
+/// Sign of a server that speaks HTTP but not gRPC: its answer is read as a message.
 const NO_GRPC: &str = "invalid compression flag";
 
-/// What to do about a connection that fails because one side speaks TLS and the other does not, or shows nothing.
+/// What to do about a connection that fails because only one side speaks TLS, or because a client does not show what
+/// the server asks for.
 #[must_use]
 pub fn hint(why: &str, access: &Access) -> &'static str {
     let has = |signs: &[&str]| signs.iter().any(|sign| why.contains(sign));
@@ -166,7 +168,7 @@ mod tests {
     fn what_fails_is_told_what_to_do() {
         let tls = Some(ClientTls { ca: "ca.pem".into(), identity: None, name: None });
         let (plain, tls) = (Access::default(), Access { tls, ..Access::default() });
-        // As rustls words them, also where only the text of a cause is left.
+        // Worded as by rustls, also where only the text of a cause is left.
         let named = "invalid peer certificate: certificate not valid for name \"localhost\"";
         assert!(hint(named, &tls).contains("--tls-name"));
         assert!(

@@ -1,10 +1,10 @@
-//! What can go wrong with a whole call or a whole step, in domain words. `rpc` turns each into one gRPC
-//! code; mistakes of single sequences and rows are not here, they are answered in their own results.
+//! What can go wrong with a whole call or a whole step, in domain terms. `rpc` turns each error into one gRPC code.
+//! Mistakes in single sequences and rows are not here; their own results report them.
 
 use crate::params::FieldError;
 use std::time::Duration;
 
-/// Declares the reasons and their names, so that none can be left out of [`Reason::ALL`].
+/// Declares the reasons and their names, so that none can be missing from [`Reason::ALL`].
 macro_rules! reasons {
     ($($(#[$doc:meta])* $reason:ident = $name:literal;)*) => {
         /// Why a connection, call or step was refused or ended: a closed set, for clients and metrics.
@@ -17,7 +17,7 @@ macro_rules! reasons {
             /// Every reason, in the order of the enum.
             pub const ALL: &[Self] = &[$(Self::$reason),*];
 
-            /// Stable name.
+            /// The stable name.
             #[must_use]
             pub fn name(self) -> &'static str {
                 match self {
@@ -51,15 +51,16 @@ reasons! {
     KeepaliveTimeout = "KEEPALIVE_TIMEOUT";
     /// A TLS handshake took too long.
     TlsTimeout = "TLS_TIMEOUT";
-    /// A client showed no certificate where one is asked for.
+    /// A client showed no certificate although one is required.
     TlsNoCertificate = "TLS_NO_CERTIFICATE";
-    /// A client's certificate has ended, is another authority's, or is wrong otherwise.
+    /// A client's certificate has expired, is from another authority, or is wrong otherwise.
     TlsBadCertificate = "TLS_BAD_CERTIFICATE";
-    /// A client ended the handshake, as one does that does not trust this server's certificate.
+    /// A client ended the handshake, for example because it does not trust this server's certificate.
     TlsRefused = "TLS_REFUSED";
-    /// A handshake failed otherwise: what came is not TLS, has no version or cipher in common, or no HTTP/2.
+    /// A handshake failed otherwise: the client does not speak TLS, shares no version or cipher with the server, or
+    /// offers no HTTP/2.
     TlsFailed = "TLS_FAILED";
-    /// What a client says first is not HTTP/2.
+    /// The first bytes from a client are not HTTP/2.
     WrongProtocol = "WRONG_PROTOCOL";
     /// [`Error::NoToken`].
     NoToken = "NO_TOKEN";
@@ -116,7 +117,7 @@ pub enum Error {
     /// The message is not protobuf.
     #[error("the message cannot be decoded: {0}")]
     Malformed(String),
-    /// The message is longer than one may be.
+    /// The message is longer than allowed.
     #[error(
         "the message has {len} bytes, and may have {longest} (max_message_bytes, or less where nothing is sampled); split it"
     )]
@@ -126,7 +127,7 @@ pub enum Error {
         /// How long it may be.
         longest: usize,
     },
-    /// The message has more parts than one message may.
+    /// The message has more parts than allowed.
     #[error("the message has more than {limit} sub-messages; split it")]
     TooManyItems {
         /// How many it may have.
@@ -135,48 +136,48 @@ pub enum Error {
     /// The call's messages are compressed.
     #[error("messages are not compressed here; send them without grpc-encoding, or with identity")]
     Compressed,
-    /// Asked for something this server does not have yet.
+    /// The message asks for something that this server does not have yet.
     #[error("{0}")]
     Unimplemented(FieldError),
-    /// Refers to a region that the stream does not have.
+    /// The message refers to a region that the stream does not have.
     #[error("{0}")]
     UnknownRegion(FieldError),
-    /// Refers to a region whose id was leased anew since.
+    /// The message refers to a region whose id has since been leased anew.
     #[error("{0}")]
     StaleRegion(FieldError),
     /// A rank shows a token that no stream has.
     #[error("{0}")]
     UnknownShardToken(FieldError),
-    /// The rank is attached already.
+    /// The rank is already attached.
     #[error("{0}")]
     RankTaken(FieldError),
     /// The server is full.
     #[error("{}", .0.message())]
     Refused(Refusal),
-    /// The connection has as many calls that sample nothing as it may have.
+    /// The connection already has as many calls that sample nothing as it may have.
     #[error(
         "this connection has {0} calls of health, reflection or GetServerInfo, and may have no more; end some of them"
     )]
     TooManyCalls(usize),
-    /// A call shows no token, and only those that do are answered.
+    /// A call shows no token, and the server answers only calls that show one.
     #[error("this server asks for a token; send it as the metadata authorization: Bearer TOKEN")]
     NoToken,
-    /// A call shows a token that lets nobody in.
+    /// A call shows a token that the server does not accept.
     #[error("the token is none of this server's; it may have been replaced")]
     WrongToken,
-    /// The server is stopping; nothing new is started.
+    /// The server is stopping and starts nothing new.
     #[error("the server is draining; connect to another one")]
     Draining,
-    /// The server stops, and waits for the stream no longer.
+    /// The server is stopping and no longer waits for the stream.
     #[error("the server stops, and has waited for this stream until drain_timeout; go on with another one")]
     DrainTimeout,
     /// The engine's thread has ended.
     #[error("the engine has stopped")]
     EngineStopped,
-    /// The worker does not take its replies, which others would need the room of.
+    /// The worker does not take its replies, whose room others need.
     #[error("replies were not read for {0:?} (reply_timeout); open the sequences again on another stream")]
     Unread(Duration),
-    /// A message does not come, or not whole, which others would need the room of.
+    /// A message does not come whole in time, and others need its room.
     #[error(
         "no message came whole within {0:?} (receive_timeout); send the first one when the call begins, and each without a pause"
     )]
@@ -205,12 +206,12 @@ pub enum Refusal {
     TooManyRanks,
     /// `Limits.max_shard_bytes`.
     ShardBytes,
-    /// Grammars that are compiled at once, [`MOST_COMPILING`](crate::grammar::MOST_COMPILING).
+    /// Grammars that may be compiled at once, [`MOST_COMPILING`](crate::grammar::MOST_COMPILING).
     GrammarsBusy,
 }
 
 impl Error {
-    /// A field of the message at fault.
+    /// An error in a field of the message.
     pub fn invalid(field: impl Into<String>, message: impl Into<String>) -> Self {
         Self::Invalid(FieldError::new(field, message))
     }

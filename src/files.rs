@@ -1,18 +1,19 @@
-//! Files that are read whole, however long they are: no longer than they may be, and no further.
+//! Reads whole files, up to a limit: a file that is longer is an error and is not read further.
 
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-/// The bytes of a file that may have so many.
+/// The bytes of a file, which may have at most `most`.
 ///
 /// # Errors
-/// For people, behind the file's name.
+/// A message for people, to be put after the file's name.
 pub fn read(path: &Path, most: u64) -> Result<Vec<u8>, String> {
     at_most(File::open(path).map_err(|error| cannot(&error))?, most)
 }
 
-/// The bytes of what may have so many. What has no length of its own, such as a pipe, is not read without end either.
+/// The bytes of `from`, which may have at most `most`. So even a source without a length, such as a pipe, is not read
+/// without end.
 ///
 /// # Errors
 /// As above.

@@ -6,15 +6,15 @@ use crate::rpc::probe;
 use crate::{admin_client, output};
 use std::process::ExitCode;
 
-/// A longer answer is none of `/readyz`.
+/// An answer of `/readyz` is never longer.
 const LONGEST_ANSWER: u64 = 4096;
 
-/// Asks, says what came of it, and gives the exit code: 0 if the server serves, 1 if not.
+/// Asks the server, prints the result, and returns the exit code: 0 if the server serves, 1 if not.
 #[must_use]
 pub fn run(args: &HealthcheckArgs) -> ExitCode {
     match ask(args) {
         Ok(()) => {
-            // Whether the server serves is the exit code's matter, whoever reads this or not.
+            // The exit code says whether the server serves, even if nobody reads this line.
             let _ = output::say("serving\n");
             ExitCode::SUCCESS
         }
@@ -34,7 +34,7 @@ fn ask(args: &HealthcheckArgs) -> Result<(), String> {
         }
     };
     let done = runtime.block_on(async { tokio::time::timeout(args.timeout, asked).await });
-    // A name that is being looked up may not hold up the end.
+    // A name lookup that is still running may not hold up the end.
     runtime.shutdown_background();
     done.unwrap_or_else(|_| {
         Err(format!("no answer within {:?}; is the server running, and is this its address?", args.timeout))

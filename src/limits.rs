@@ -1,4 +1,4 @@
-//! Every bound of the server, with its default. A limit reached is an error that names it.
+//! Every bound of the server, with its default. An error names the limit that was reached.
 
 use crate::params::MAX_VOCAB_SIZE;
 use std::time::Duration;
@@ -24,13 +24,14 @@ pub struct Limits {
     pub max_rows_per_step: usize,
     /// Bytes of the logits rows used by one step, and by one batch; a row counts each time it is used.
     pub max_row_bytes_per_step: usize,
-    /// `LogprobsParams.top_n`.
+    /// The largest `LogprobsParams.top_n`.
     pub max_top_logprobs: u32,
     /// Bytes of messages in flight on the server.
     pub max_bytes_in_flight: usize,
-    /// How long a reply waits for its worker to read those before it; zero: for ever.
+    /// How long a reply waits for its worker to read the replies before it; zero means for ever.
     pub reply_timeout: Duration,
-    /// How long a message may take to come, the first one of a call and each that has begun; zero: for ever.
+    /// How long a message may take to come. This applies to the first message of a call and to each one that has begun;
+    /// zero means for ever.
     pub receive_timeout: Duration,
     /// Steps waiting for the backend.
     pub max_queued_steps: usize,

@@ -1,8 +1,8 @@
-//! Locks, also where somebody panicked who had one: what is behind these is valid at all times.
+//! Locks that may be used even after a holder panicked, because the data behind them is valid at all times.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// What is locked.
+/// Locks a mutex.
 pub(crate) fn lock<T: ?Sized>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }

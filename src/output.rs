@@ -1,11 +1,11 @@
-//! What subcommands print. Nothing here panics where a standard stream is closed or its disk full, as `println!` does.
+//! Output of subcommands. Unlike `println!`, nothing here panics when a standard stream is closed or its disk full.
 
 use std::io::{self, Write};
 
-/// Writes `text` to standard output. Whoever reads may stop when it has seen enough, as `head` does: that is no mistake.
+/// Writes `text` to standard output. A reader may stop when it has seen enough, as `head` does; that is no error.
 ///
 /// # Errors
-/// It cannot be written for another reason.
+/// When the text cannot be written for another reason.
 pub(crate) fn say(text: &str) -> io::Result<()> {
     let mut to = io::stdout().lock();
     match to.write_all(text.as_bytes()).and_then(|()| to.flush()) {
@@ -14,12 +14,12 @@ pub(crate) fn say(text: &str) -> io::Result<()> {
     }
 }
 
-/// Writes a line to standard error, where that can be written.
+/// Writes a line to standard error, if that is possible.
 pub(crate) fn complain(line: &str) {
     let _ = io::stderr().lock().write_all(format!("{line}\n").as_bytes());
 }
 
-/// 1234567 as "1,234,567".
+/// Formats 1234567 as "1,234,567".
 pub(crate) fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();

@@ -1,21 +1,23 @@
-//! Counted room: what is in use of a limited thing, returned by dropping the permit that stands for it.
+//! Counted room: a permit stands for the part of a limited resource that is in use, and dropping the permit gives it
+//! back.
 
 use metrics::Gauge;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// How much of something is in use, and how much may be.
+/// How much of a resource is in use, and how much may be.
 #[derive(Debug)]
 pub struct Counter {
     used: AtomicUsize,
     limit: usize,
     gauge: Gauge,
     reclaim: OnceLock<Reclaim>,
-    /// What it is a part of.
+    /// The counter of which this one is a part.
     whole: Option<Arc<Counter>>,
 }
 
-/// Asks whoever holds room that nobody needs for so much of it. Gives that back, or nothing if there is less; says whether it did.
+/// Called with an amount of room to get back from those who hold room that nobody needs. Gives back that much, or
+/// nothing if there is less. Returns whether it did.
 struct Reclaim(Box<dyn Fn(usize) -> bool + Send + Sync>);
 
 impl std::fmt::Debug for Reclaim {
@@ -24,7 +26,7 @@ impl std::fmt::Debug for Reclaim {
     }
 }
 
-/// Room taken from a [`Counter`]; dropping it gives the room back, whatever path led there.
+/// Room taken from a [`Counter`]. Dropping the permit gives the room back, on whatever path.
 #[derive(Debug)]
 pub struct Permit {
     counter: Arc<Counter>,
@@ -32,32 +34,34 @@ pub struct Permit {
 }
 
 impl Counter {
-    /// Room for `limit`, shown by `gauge`.
+    /// Room for `limit`; `gauge` shows how much of it is in use.
     #[must_use]
     pub fn new(limit: usize, gauge: Gauge) -> Arc<Self> {
         Arc::new(Self { used: AtomicUsize::new(0), limit, gauge, reclaim: OnceLock::new(), whole: None })
     }
 
-    /// A part of this room, of which `limit` may be in use: what is taken of it is taken of the whole too.
+    /// A part of this room, of which at most `limit` may be in use. What is taken from the part is taken from the whole
+    /// too.
     #[must_use]
     pub fn part(self: &Arc<Self>, limit: usize) -> Arc<Self> {
         let (used, whole) = (AtomicUsize::new(0), Some(Arc::clone(self)));
         Arc::new(Self { used, limit, gauge: Gauge::noop(), reclaim: OnceLock::new(), whole })
     }
 
-    /// Where there is too little room, calls `reclaim` with how much more is needed: it has that much given back which nobody needs, or
-    /// says that it has not enough. Only the first one counts.
+    /// Sets what to do when there is too little room: `reclaim` is called with how much more is needed. It gives back
+    /// that much room that nobody needs, or returns that it has too little. Only the first call of this function
+    /// counts.
     pub fn reclaim_by(&self, reclaim: impl Fn(usize) -> bool + Send + Sync + 'static) {
         let _ = self.reclaim.set(Reclaim(Box::new(reclaim)));
     }
 
-    /// Takes `amount`, or nothing if there is less room than that.
+    /// Takes `amount`, or nothing if there is less room.
     #[must_use]
     pub fn take(self: &Arc<Self>, amount: usize) -> Option<Permit> {
         self.reserve(amount).then(|| Permit { counter: Arc::clone(self), amount })
     }
 
-    /// Takes `amount`, past the limit if need be. Nobody else gets room until there is some again.
+    /// Takes `amount`, beyond the limit if necessary. Nobody else gets room until there is some again.
     #[must_use]
     pub fn take_anyway(self: &Arc<Self>, amount: usize) -> Permit {
         let mut permit = Permit { counter: Arc::clone(self), amount: 0 };
@@ -65,7 +69,7 @@ impl Counter {
         permit
     }
 
-    /// Counts `more` in, unless there is less room than that.
+    /// Adds `more` to what is in use, unless there is less room.
     fn reserve(&self, more: usize) -> bool {
         let taken = self.reserve_here(more);
         if taken && self.whole.as_ref().is_some_and(|whole| !whole.reserve(more)) {
@@ -91,7 +95,7 @@ impl Counter {
         taken
     }
 
-    /// How much has to be given back before there is so much room; `None`: there never is.
+    /// How much has to be given back before `amount` fits; `None` if it never will.
     #[must_use]
     pub fn shortfall(&self, amount: usize) -> Option<usize> {
         self.limit.checked_sub(amount).map(|left| self.used().saturating_sub(left))
@@ -103,7 +107,8 @@ impl Counter {
         self.whole.iter().for_each(|whole| whole.reserve_anyway(more));
     }
 
-    /// Whether so much is left of it, be it a part or the whole.
+    /// Whether this much room is left in this counter, which may be a part or the whole. For a part, the whole is not
+    /// checked.
     #[must_use]
     pub fn has_room(&self, amount: usize) -> bool {
         self.shortfall(amount) == Some(0)
@@ -133,20 +138,20 @@ impl Counter {
 }
 
 impl Permit {
-    /// What it stands for.
+    /// How much room the permit stands for.
     #[must_use]
     pub fn amount(&self) -> usize {
         self.amount
     }
 
-    /// How much all that it is counted with may be.
+    /// The limit of the permit's counter.
     #[must_use]
     pub fn limit(&self) -> usize {
         self.counter.limit
     }
 
-    /// Makes it stand for `amount`; says whether there was room. Less always fits, and without room nothing
-    /// changes.
+    /// Makes the permit stand for `amount`, and returns whether there was room. A smaller amount always fits. Without
+    /// room nothing changes.
     #[must_use]
     pub fn resize(&mut self, amount: usize) -> bool {
         if amount > self.amount && !self.counter.reserve(amount - self.amount) {
@@ -159,7 +164,8 @@ impl Permit {
         true
     }
 
-    /// The same past the limits of parts, for the only one there is of its part, as long as the whole has room.
+    /// The same, but beyond the limits of parts. It succeeds only for the only permit of its part, and only if the
+    /// whole has room.
     #[must_use]
     pub fn resize_alone(&mut self, amount: usize) -> bool {
         let mut whole = &self.counter;
@@ -173,7 +179,7 @@ impl Permit {
         may
     }
 
-    /// Stands for room of the whole alone from now on, and not of a part.
+    /// Makes the permit stand for room of the whole only, and no longer of a part.
     pub fn leave_part(&mut self) {
         while let Some(whole) = self.counter.whole.clone() {
             self.counter.give_back_here(self.amount);
@@ -181,8 +187,8 @@ impl Permit {
         }
     }
 
-    /// Makes it stand for `amount`, past the limit if need be: for what is there already. Nobody else gets room
-    /// until there is some again.
+    /// Makes the permit stand for `amount`, beyond the limit if necessary, for what already exists. Nobody else gets
+    /// room until there is some again.
     pub fn set(&mut self, amount: usize) {
         if amount > self.amount {
             self.counter.reserve_anyway(amount - self.amount);
@@ -192,13 +198,13 @@ impl Permit {
         }
     }
 
-    /// Another permit for room of the same kind, past the limit if need be.
+    /// Another permit of the same counter, beyond the limit if necessary.
     #[must_use]
     pub fn another(&self, amount: usize) -> Self {
         self.counter.take_anyway(amount)
     }
 
-    /// Makes it stand for what `other` stands for too, of the same kind.
+    /// Adds the room of `other`, which must be of the same counter.
     pub fn absorb(&mut self, mut other: Self) {
         debug_assert!(Arc::ptr_eq(&self.counter, &other.counter), "rooms of two kinds");
         self.amount += std::mem::take(&mut other.amount);

@@ -1,6 +1,6 @@
-//! Things made of files that may change while the server runs: certificates, keys, tokens.
+//! Reloads values made from files that may change while the server runs: certificates, keys, tokens.
 //!
-//! The files are read every second or so instead of being watched: a secret of Kubernetes is replaced by moving a symbolic
+//! The files are read every second or so instead of being watched. A Kubernetes secret is replaced by moving a symbolic
 //! link one directory up, of which a watch on the file itself never hears.
 
 use crate::files;
@@ -15,68 +15,68 @@ use tokio::sync::watch;
 use tokio::task::JoinError;
 use tokio::time::MissedTickBehavior;
 
-/// How often files are looked at. A change is taken at the second look that sees it.
+/// How often the files are checked. A change is taken at the second look that sees it.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// More is no certificate, key or list of tokens. The same bound as a Kubernetes Secret has.
+/// Most bytes of a file. No certificate, key or list of tokens is larger. A Kubernetes Secret has the same bound.
 const LARGEST: u64 = 1 << 20;
 
 /// A file as it was read.
 #[derive(Debug)]
 pub struct File {
-    /// Where it is.
+    /// The path of the file.
     pub path: PathBuf,
-    /// What is in it.
+    /// The content of the file.
     pub bytes: Vec<u8>,
 }
 
-/// Makes a thing of its files, in the order of their paths, or tells every mistake in them.
+/// Makes a value from its files, in the order of their paths, or returns every mistake in them.
 pub type Make<T> = fn(&[File]) -> Result<T, Vec<String>>;
 
-/// The thing that is in force.
+/// The value that is in force.
 #[derive(Debug)]
 pub struct Reloaded<T> {
     current: RwLock<Arc<T>>,
 }
 
-/// What became of changed files.
+/// What happened to changed files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
-    /// They are in force.
+    /// The files are in force.
     Taken,
-    /// They are wrong; what was before is still in force.
+    /// The files are wrong. What was in force before still is.
     Refused(Vec<String>),
-    /// Somebody asked, and they are those in force already.
+    /// Somebody asked for a reload, but the files are already in force.
     Same,
 }
 
-/// Looks whether files have changed.
+/// Checks whether files have changed.
 #[derive(Debug)]
 pub struct Watcher<T> {
     target: Arc<Reloaded<T>>,
     paths: Vec<PathBuf>,
     make: Make<T>,
-    /// The state of the files that was taken or refused last.
+    /// The state of the files that was last taken or refused.
     judged: Print,
-    /// Whether it was taken.
+    /// Whether that state was taken.
     is_in_force: bool,
     /// The state at the last look.
     seen: Print,
 }
 
-/// A digest of what was read; nobody should hold keys and tokens in memory longer than it takes to use them. Without one,
-/// why the files cannot be read.
+/// A digest of the files' contents, because keys and tokens should not stay in memory longer than they are used; or why
+/// the files cannot be read.
 type Print = Result<[u8; digest::SHA256_OUTPUT_LEN], Vec<String>>;
 
 impl<T> Reloaded<T> {
-    /// What is in force now. Who holds it keeps it, whatever comes after.
+    /// The value in force now. A caller may keep using it, whatever comes after.
     #[must_use]
     pub fn current(&self) -> Arc<T> {
-        // Nothing is half done under this lock, so a poisoned one is as good as any.
+        // Nothing is half done under this lock, so a poisoned lock may be used.
         Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-/// Reads the files and makes the thing, to know whether that works.
+/// Reads the files and makes the value, to see whether that works.
 ///
 /// # Errors
 /// Every mistake.
@@ -84,7 +84,7 @@ pub fn check<T>(paths: &[PathBuf], make: Make<T>) -> Result<T, Vec<String>> {
     make(&read(paths)?)
 }
 
-/// Makes the thing, and what keeps it up to date.
+/// Makes the value, and the watcher that keeps it up to date.
 ///
 /// # Errors
 /// Every mistake in the files.
@@ -96,7 +96,8 @@ pub fn open<T>(paths: Vec<PathBuf>, make: Make<T>) -> Result<(Arc<Reloaded<T>>, 
 }
 
 impl<T: Send + Sync + 'static> Watcher<T> {
-    /// Looks for ever, also whenever somebody asks; tells of every change, and whoever asked what there is.
+    /// Checks the files for ever, at intervals and whenever somebody asks. Calls `tell` for every change, and for every
+    /// request.
     pub async fn run(mut self, mut requests: watch::Receiver<()>, tell: impl Fn(&T, Change)) {
         let mut interval = tokio::time::interval(INTERVAL);
         interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -105,7 +106,7 @@ impl<T: Send + Sync + 'static> Watcher<T> {
                 () = request(&mut requests) => true,
                 _ = interval.tick() => false,
             };
-            // Not on a thread that serves: a file may be on a disk that hangs.
+            // The files are not read on a thread that serves, because they may be on a disk that hangs.
             let looked = tokio::task::spawn_blocking(move || {
                 let change = if is_asked { Some(self.look_now()) } else { self.look() };
                 (self, change)
@@ -113,7 +114,7 @@ impl<T: Send + Sync + 'static> Watcher<T> {
             let (watcher, change) = match looked.await.map_err(JoinError::try_into_panic) {
                 Ok(looked) => looked,
                 Err(Ok(panic)) => resume_unwind(panic),
-                // The process ends.
+                // The runtime is shutting down.
                 Err(Err(_)) => return,
             };
             self = watcher;
@@ -123,8 +124,8 @@ impl<T: Send + Sync + 'static> Watcher<T> {
         }
     }
 
-    /// Takes or refuses files that differ from those judged last, once they have stayed the same from one look to the
-    /// next: whoever replaces two files one by one is not caught in between.
+    /// Takes or refuses files that differ from the state judged last, once they have stayed the same from one look to
+    /// the next. So somebody who replaces two files one by one is not caught in between.
     fn look(&mut self) -> Option<Change> {
         let before = self.seen.clone();
         let files = self.see();
@@ -134,7 +135,8 @@ impl<T: Send + Sync + 'static> Watcher<T> {
         Some(self.judge(files))
     }
 
-    /// The same for whoever says that the files are as they should be: without a second look, and wrong ones are told again.
+    /// The same for somebody who says that the files are ready: it does not wait for a second look, and reports wrong
+    /// files again.
     fn look_now(&mut self) -> Change {
         let files = self.see();
         if self.is_in_force && self.seen == self.judged {
@@ -163,7 +165,7 @@ impl<T: Send + Sync + 'static> Watcher<T> {
     }
 }
 
-/// Until somebody asks; for ever once nobody is left who could.
+/// Waits until somebody asks; for ever once nobody is left who could ask.
 async fn request(requests: &mut watch::Receiver<()>) {
     if requests.changed().await.is_err() {
         std::future::pending().await
@@ -181,22 +183,22 @@ fn read(paths: &[PathBuf]) -> Result<Vec<File>, Vec<String>> {
     if problems.is_empty() { Ok(files) } else { Err(problems) }
 }
 
-/// One file, whole, that is kept up to date: a larger one than any of these can be is not read, nor a pipe.
+/// Reads one whole file that is kept up to date. Refuses pipes, and files that are larger than any of these can be.
 ///
 /// # Errors
-/// For people.
+/// A message for people.
 pub fn read_kept(path: &Path) -> Result<Vec<u8>, String> {
-    // To open a pipe is to wait for who writes to it, maybe for ever; and these files are read again and again.
+    // Opening a pipe waits for its writer, maybe for ever; and these files are read again and again.
     if fs::metadata(path).is_ok_and(|file| file.file_type().is_fifo()) {
         return Err(format!("{}: is a pipe, which can be read only once; write a file", path.display()));
     }
     read_one(path)
 }
 
-/// One file that is read once; a larger one than any of these can be is not.
+/// Reads one whole file that is read only once. Refuses files that are larger than any of these can be.
 ///
 /// # Errors
-/// For people.
+/// A message for people.
 pub fn read_one(path: &Path) -> Result<Vec<u8>, String> {
     files::read(path, LARGEST).map_err(|problem| format!("{}: {problem}", path.display()))
 }
@@ -204,7 +206,7 @@ pub fn read_one(path: &Path) -> Result<Vec<u8>, String> {
 fn print(files: &[File]) -> [u8; digest::SHA256_OUTPUT_LEN] {
     let mut context = digest::Context::new(&digest::SHA256);
     for file in files {
-        // With its length: bytes that move from one file to the next are a change.
+        // The length is part of the digest, so that moving bytes from one file to the next counts as a change.
         context.update(&(file.bytes.len() as u64).to_le_bytes());
         context.update(&file.bytes);
     }
@@ -217,7 +219,7 @@ fn print(files: &[File]) -> [u8; digest::SHA256_OUTPUT_LEN] {
 mod tests {
     use super::*;
 
-    /// Two numbers that must be equal, as a key must fit its certificate.
+    /// Two numbers that must be equal, as a key must match its certificate.
     fn pair(files: &[File]) -> Result<u32, Vec<String>> {
         let number = |file: &File| {
             let text = String::from_utf8_lossy(&file.bytes);
@@ -269,7 +271,7 @@ mod tests {
         assert_eq!((watcher.look(), watcher.look(), *thing.current()), (None, None, 2));
     }
 
-    /// Nobody writes to it, so whoever opened it would wait for ever.
+    /// Nobody writes to the pipe, so opening it would wait for ever.
     #[test]
     fn a_file_that_becomes_a_pipe_is_refused_until_it_is_a_file_again() {
         let dir = tempfile::tempdir().expect("a directory");

@@ -1,4 +1,4 @@
-//! Rows of logits in files: arrays of numpy, bare numbers in binary, or in writing.
+//! Rows of logits in files: as numpy arrays, bare binary numbers, or numbers as text.
 
 use crate::files;
 use crate::params::MAX_VOCAB_SIZE;
@@ -7,32 +7,32 @@ use std::io;
 
 /// Larger files are not read.
 const LARGEST: u64 = 1 << 30;
-/// Nor are longer ones of numbers in writing, which is enough for every row.
+/// Most bytes of a file of numbers as text; every row fits.
 const LARGEST_TEXT: usize = 64 << 20;
-/// Characters that a mistake repeats of a file.
+/// How many characters of a file an error message repeats.
 const SHOWN: usize = 32;
 const NPY: &[u8] = b"\x93NUMPY";
 const ZIP: &[u8] = b"PK\x03\x04";
 
-/// A file of rows, and what it does not say itself.
+/// A file of rows, and what the file itself does not say.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RowFile {
-    /// Its path; `None`: standard input.
+    /// The path; `None` means standard input.
     pub path: Option<std::path::PathBuf>,
     /// The format of bare binary numbers, or of an array that does not name its own.
     pub dtype: Option<Dtype>,
-    /// Logits in a row; `None`: the last dimension of an array, or all that are there.
+    /// Logits in a row; `None` means the last dimension of an array, or all logits of the file.
     pub vocab_size: Option<usize>,
 }
 
-/// All rows of a file: at least one, each of at least one logit.
+/// All rows of a file. There is at least one, and each has at least one logit.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rows {
-    /// Their number format.
+    /// The number format of the rows.
     pub dtype: Dtype,
     /// Logits in a row.
     pub vocab_size: usize,
-    /// Their numbers, little endian, one row behind the other.
+    /// The numbers of the rows, little endian, one row after the other.
     bytes: Vec<u8>,
 }
 
@@ -40,21 +40,21 @@ pub struct Rows {
 struct Numbers<'a> {
     dtype: Dtype,
     bytes: std::borrow::Cow<'a, [u8]>,
-    /// Numbers in a row, as far as the file says so.
+    /// Numbers in a row, if the file says so.
     width: Option<usize>,
 }
 
 impl RowFile {
-    /// Its name in messages.
+    /// The file's name in messages.
     #[must_use]
     pub fn name(&self) -> String {
         self.path.as_ref().map_or_else(|| "standard input".into(), |path| path.display().to_string())
     }
 
-    /// Reads its rows.
+    /// Reads the rows of the file.
     ///
     /// # Errors
-    /// What is wrong, in words, behind its [name](Self::name).
+    /// What is wrong, in words, after the file's [name](Self::name).
     pub fn read(&self) -> Result<Rows, String> {
         let bytes = match &self.path {
             Some(path) => files::read(path, LARGEST),
@@ -63,7 +63,7 @@ impl RowFile {
         bytes.and_then(|bytes| self.rows(&bytes)).map_err(|problem| format!("{}: {problem}", self.name()))
     }
 
-    /// The rows of a file with these bytes.
+    /// The rows in the bytes of a file.
     fn rows(&self, bytes: &[u8]) -> Result<Rows, String> {
         let numbers = self.numbers(bytes)?;
         let size = numbers.dtype.size();
@@ -79,7 +79,7 @@ impl RowFile {
         if count == 0 || width == 0 {
             return Err("has no logits".to_owned());
         }
-        // Sums of masses are right up to here, as on the wire.
+        // Sums of masses are exact up to this size, as on the wire.
         if width > MAX_VOCAB_SIZE as usize {
             return Err(format!(
                 "has {width} logits in a row, at most {MAX_VOCAB_SIZE}; say with --vocab-size how many a row has"
@@ -108,13 +108,13 @@ impl RowFile {
 }
 
 impl Rows {
-    /// How many there are.
+    /// How many rows there are.
     #[must_use]
     pub fn count(&self) -> usize {
         self.bytes.len() / self.row_bytes()
     }
 
-    /// One of them, from 0.
+    /// The row with this index, counted from 0.
     #[must_use]
     pub fn get(&self, row: usize) -> Option<Logits<'_>> {
         let bytes = self.bytes.chunks_exact(self.row_bytes()).nth(row)?;
@@ -126,17 +126,17 @@ impl Rows {
     }
 }
 
-/// A piece of a file as a mistake repeats it.
+/// A piece of a file as an error message repeats it.
 fn shown(piece: &str) -> String {
     piece.chars().filter(|c| !c.is_control()).take(SHOWN).collect()
 }
 
-/// What stands between numbers in writing.
+/// Whether `c` separates numbers in a text.
 fn between(c: char) -> bool {
     c.is_whitespace() || matches!(c, ',' | '[' | ']')
 }
 
-/// Numbers in writing.
+/// Reads numbers from a text.
 fn written(bytes: &[u8]) -> Result<Numbers<'_>, String> {
     let Ok(text) = std::str::from_utf8(bytes) else {
         return Err(
@@ -157,7 +157,8 @@ fn written(bytes: &[u8]) -> Result<Numbers<'_>, String> {
     Ok(Numbers { dtype: Dtype::F32, bytes: Dtype::F32.encode(&numbers).into(), width: None })
 }
 
-/// An array as `numpy.save` writes it (NEP 1): a magic, a version, the length of the header, the header, the numbers.
+/// Reads an array as `numpy.save` writes it (NEP 1): a magic, a version, the length of the header, the header, the
+/// numbers.
 fn array(bytes: &[u8], named: Option<Dtype>) -> Result<Numbers<'_>, String> {
     let cut = || "is an array of numpy that ends too soon".to_owned();
     let length_bytes = match bytes.get(NPY.len()).ok_or_else(cut)? {
@@ -186,7 +187,7 @@ fn array(bytes: &[u8], named: Option<Dtype>) -> Result<Numbers<'_>, String> {
     Ok(Numbers { dtype, bytes: numbers.into(), width: dimensions.last().copied() })
 }
 
-/// What follows a key in a header: `{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }`.
+/// The text after a key in a header: `{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }`.
 fn value<'a>(header: &'a str, key: &str) -> Option<&'a str> {
     let (_, rest) = header.split_once(&format!("'{key}':"))?;
     Some(rest.trim_start())
@@ -197,7 +198,7 @@ fn dtype_of(descr: &str, named: Option<Dtype>) -> Result<Dtype, String> {
     match (descr, named) {
         ("<f4", None | Some(Dtype::F32)) => Ok(Dtype::F32),
         ("<f2", None | Some(Dtype::F16)) => Ok(Dtype::F16),
-        // numpy itself has no bfloat16: libraries write it as two bytes of anything, or as an integer.
+        // numpy itself has no bfloat16; libraries write it as two raw bytes or as an integer.
         ("|V2" | "<V2" | "<u2" | "<i2", Some(dtype)) if dtype.size() == 2 => Ok(dtype),
         ("|V2" | "<V2" | "<u2" | "<i2", None) => {
             Err(format!("is an array of \"{descr}\"; say what these two bytes are: --dtype bf16 or f16"))

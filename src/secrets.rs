@@ -1,4 +1,4 @@
-//! Certificate and tokens of a running server: read at the start, then kept up to date.
+//! The certificate and tokens of a running server, read at the start and then kept up to date.
 
 use crate::config::Config;
 use crate::metrics::{Metrics, Secret};
@@ -10,19 +10,19 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-/// What guards `listen`.
+/// The secrets that guard `listen`.
 #[derive(Debug)]
 pub struct Secrets {
-    /// Without it TCP is plain.
+    /// The certificate. Without one, TCP is plain.
     pub tls: Option<Kept<ServerTls>>,
-    /// Without them nobody is asked for a token.
+    /// The tokens. Without any, nobody is asked for a token.
     pub tokens: Option<Kept<Tokens>>,
 }
 
-/// A thing, and what keeps it up to date.
+/// A value with the watcher that keeps it up to date.
 #[derive(Debug)]
 pub struct Kept<T> {
-    /// What is in force.
+    /// The value in force.
     pub current: Arc<Reloaded<T>>,
     watcher: Watcher<T>,
 }
@@ -38,7 +38,7 @@ impl Secrets {
     /// Reads the files that `config` names.
     ///
     /// # Errors
-    /// Every mistake in them.
+    /// Every mistake in the files.
     pub fn open(config: &Config) -> Result<Self, Vec<String>> {
         let tls = config.tls.paths().map(|paths| Kept::open(paths, ServerTls::make)).transpose()?;
         let file = config.auth_token_file.clone();
@@ -51,7 +51,8 @@ impl Secrets {
         Ok(Self { tls, tokens })
     }
 
-    /// Keeps them up to date from now on, as tasks of `background`, and looks at once on `requests`.
+    /// Keeps the secrets up to date from now on, as tasks of `background`. On `requests`, the files are checked at
+    /// once.
     pub fn watch(self, background: &mut JoinSet<()>, requests: &watch::Receiver<()>, metrics: &Metrics) {
         if let Some(tls) = self.tls {
             let (requests, metrics) = (requests.clone(), metrics.clone());
@@ -90,7 +91,8 @@ fn show_expiry(metrics: &Metrics, tls: &ServerTls) {
     metrics.tls_certificate_expiry.set(tls.validity.ends as f64);
 }
 
-/// Tells of each certificate that is in force and not valid, as one that has ended: at once, or when it ends.
+/// Warns of each certificate in force that is not valid, for example because it has expired: at once, or when it
+/// becomes invalid.
 async fn tell_of_validity(tls: Arc<Reloaded<ServerTls>>) {
     const LOOK: Duration = Duration::from_secs(5);
     let mut told = None;

@@ -1,4 +1,4 @@
-//! Signals: those that stop, and the one that has files looked at.
+//! Signals: those that stop the server, and the one that reloads files.
 
 use crate::backend::cuda;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -12,26 +12,28 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// Signals that come together are one wish: `timeout` and wrappers that pass Ctrl-C on send one to the process and one to its group.
+/// Signals within this time count as one. `timeout` and wrappers that pass Ctrl-C on send one signal to the process and
+/// one to its group.
 const TOGETHER: Duration = Duration::from_secs(1);
 
 /// Whether nobody watches signals yet.
 static IS_STARTING: LazyLock<Arc<AtomicBool>> = LazyLock::new(|| Arc::new(AtomicBool::new(true)));
 
-/// Lets SIGTERM and SIGINT end the first process of a container from its beginning. For others they do that by themselves, but the
-/// first of all is not told a signal that it does not handle: while it reads its configuration, the one that stops its pod would be lost.
+/// Lets SIGTERM and SIGINT end the first process of a container right from its beginning. They end other processes by
+/// default, but the first process never gets a signal that it does not handle: the signal that stops its pod while it
+/// reads its configuration would be lost.
 pub fn end_until_watched() {
     if std::process::id() != 1 {
         return;
     }
     for signal in [SIGTERM, SIGINT] {
-        // Without it signals are lost for a while, as they were.
+        // If this fails, signals are lost for a while, as without it.
         let _ = register_conditional_shutdown(signal, 128 + signal, Arc::clone(&IS_STARTING));
     }
 }
 
-/// A token that the first SIGTERM or SIGINT cancels. Another one a second later or more ends the process at once, with `before_end`
-/// done: whoever sends it does not want to wait for the drain.
+/// A token that the first SIGTERM or SIGINT cancels. Another signal, a second later or more, calls `before_end` and
+/// ends the process at once, because its sender does not want to wait for the drain.
 ///
 /// # Errors
 /// When the signals cannot be watched.
@@ -60,7 +62,8 @@ pub fn on_signal(before_end: fn()) -> io::Result<CancellationToken> {
                 }
                 Some(_) => {
                     before_end();
-                    // As a shell reports a process that a signal ended. Nothing is waited for, a device that hangs least of all.
+                    // The exit code is the one a shell reports for a process that a signal ended. Nothing is waited
+                    // for, least of all a device that hangs.
                     cuda::end_at_once(u8::try_from(128 + number).unwrap_or(u8::MAX));
                 }
             }
@@ -69,8 +72,8 @@ pub fn on_signal(before_end: fn()) -> io::Result<CancellationToken> {
     Ok(token)
 }
 
-/// Changes with every SIGHUP. Without this, a server would end by one without a drain: it is what other servers are asked to
-/// read their files with, and what a terminal that is closed sends.
+/// Changes with every SIGHUP. Without this, a SIGHUP would end the server without a drain. It is the signal that makes
+/// other servers read their files again, and a terminal sends it when it is closed.
 ///
 /// # Errors
 /// When the signal cannot be watched.

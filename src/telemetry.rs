@@ -8,13 +8,13 @@ use std::time::Duration;
 use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::EnvFilter;
 
-/// Lines waiting for a slow reader of stderr; more are dropped.
+/// Most lines that wait for a slow reader of stderr. Further lines are dropped.
 const LINES_BUFFERED: usize = 8192;
 
-/// Starts logging for this process, once; the lines still buffered are written when the guard is dropped.
+/// Starts logging for this process, once. Lines that are still buffered are written when the guard is dropped.
 ///
-/// Lines are written by a thread of their own, so that a reader of stderr that has stopped cannot stop the server. As JSON, panics
-/// are lines too.
+/// A thread of its own writes the lines, so that a reader of stderr that has stopped cannot stop the server. In JSON
+/// format, panics are logged as lines too.
 ///
 /// # Errors
 /// When the filter is wrong, or something logs already.
@@ -33,28 +33,29 @@ pub fn init(format: LogFormat, filter: &str) -> Result<WorkerGuard, Box<dyn std:
     Ok(guard)
 }
 
-/// A filter under which no stranger fills the log: of each connection that resets more than it may, h2 warns. Who names targets, or asks
-/// for more than information, gets what is asked for.
+/// A filter with which clients cannot fill the log: h2 warns of each connection that resets too many streams. A filter
+/// that names targets, or asks for more than information, stays as it is.
 fn of_strangers(filter: &str) -> String {
     if matches!(filter.trim(), "warn" | "info") { format!("{filter},h2=error") } else { filter.to_owned() }
 }
 
-/// Has panics told as everything else is. What Rust prints of one is several lines, none of which is an object; whoever parses the log
-/// would lose it.
+/// Logs panics like everything else. What Rust prints of a panic is several lines without a JSON object, which a parser
+/// of the log would lose.
 fn log_panics() {
     let before = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
-        // Who has filtered all errors out sees at least this.
+        // If the filter excludes all errors, Rust's own message is printed at least.
         if !tracing::enabled!(tracing::Level::ERROR) {
             return before(panic);
         }
         log_panic(panic);
-        // Behind some panics, as behind a second one in a thread, the process dies at once: the thread that writes comes first.
+        // After some panics, such as a second one in a thread, the process dies at once, so the writing thread gets
+        // time first.
         std::thread::sleep(WRITTEN_WITHIN);
     }));
 }
 
-/// By then a line is written, unless nobody reads.
+/// Within this time a line is written, unless nobody reads.
 const WRITTEN_WITHIN: Duration = Duration::from_millis(20);
 
 fn log_panic(panic: &PanicHookInfo<'_>) {

@@ -1,18 +1,18 @@
-//! Bearer tokens (RFC 6750) that let a client in. The file has one on each line; blank lines and lines that begin with
-//! `#` say nothing.
+//! Bearer tokens (RFC 6750) that let a client in. The file has one token on each line. Blank lines and lines that begin
+//! with `#` are ignored.
 
 use crate::reload::File;
 use ring::digest::{self, SHA256, SHA256_OUTPUT_LEN};
 use subtle::{Choice, ConstantTimeEq};
 
-/// Shorter ones can be guessed.
+/// Fewest characters of a token. Shorter tokens can be guessed.
 const SHORTEST: usize = 16;
-/// Longer ones do not fit into the headers that a call may have.
+/// Most characters of a token. Longer tokens do not fit into the headers that a call may have.
 const LONGEST: usize = 4096;
-/// Each is compared with each token that arrives.
+/// Most tokens, because each is compared with each token that arrives.
 const MOST: usize = 1024;
 
-/// What a file of tokens holds, and on which lines.
+/// The tokens in a file, with their line numbers.
 pub fn lines(bytes: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
     let lines = (1..).zip(bytes.split(|&byte| byte == b'\n').map(<[u8]>::trim_ascii));
     lines.filter(|(_, line)| !line.is_empty() && !line.starts_with(b"#"))
@@ -20,7 +20,7 @@ pub fn lines(bytes: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
 
 /// The tokens in force.
 pub struct Tokens {
-    /// Digests are compared instead of tokens: they have one length, and this holds nothing worth stealing.
+    /// Digests are compared instead of tokens: they all have the same length, and hold nothing worth stealing.
     digests: Vec<[u8; SHA256_OUTPUT_LEN]>,
 }
 
@@ -31,10 +31,10 @@ impl std::fmt::Debug for Tokens {
 }
 
 impl Tokens {
-    /// The tokens of some files.
+    /// Reads the tokens of some files.
     ///
     /// # Errors
-    /// Every mistake, by line; what a line holds is not repeated.
+    /// Every mistake, by line, without the line's content.
     pub fn make(files: &[File]) -> Result<Self, Vec<String>> {
         let (mut digests, mut problems) = (Vec::new(), Vec::new());
         for file in files {
@@ -55,15 +55,15 @@ impl Tokens {
         if problems.is_empty() { Ok(Self { digests }) } else { Err(problems) }
     }
 
-    /// Whether `token` is one of them. The time it takes depends on how many there are and on how long it is, not on which
-    /// of them it is or how much of one it has.
+    /// Whether `token` is one of the tokens. The time this takes depends on their number and on the length of `token`,
+    /// but not on which token matches or how far one matches.
     #[must_use]
     pub fn contains(&self, token: &[u8]) -> bool {
         let digest = digest(token);
         self.digests.iter().fold(Choice::from(0), |found, known| found | known.ct_eq(&digest)).into()
     }
 
-    /// How many there are.
+    /// How many tokens there are.
     #[must_use]
     pub fn count(&self) -> usize {
         self.digests.len()

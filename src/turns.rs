@@ -1,10 +1,10 @@
-//! Turns at what takes so much that only a few may do it at once.
+//! Turns at work that takes so much that only a few may do it at once.
 
 use crate::locks::lock;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// So many have a turn at a time; others wait until one of these is done.
+/// At most `most` turns are taken at a time. Others wait until one of them ends.
 #[derive(Debug)]
 pub(crate) struct Turns {
     most: usize,
@@ -12,29 +12,29 @@ pub(crate) struct Turns {
     done: Condvar,
 }
 
-/// A turn; dropping it ends it, whatever path led there.
+/// A turn. Dropping it ends the turn, on whatever path.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct Turn(Arc<Turns>);
 
 impl Turns {
-    /// At most `most` at a time, and one at least: with none everybody would wait for ever.
+    /// Allows `most` turns at a time, but at least one: with none everybody would wait for ever.
     pub(crate) fn new(most: usize) -> Arc<Self> {
         Arc::new(Self { most: most.max(1), taken: Mutex::new(0), done: Condvar::new() })
     }
 
-    /// One for each core.
+    /// As many turns as there are cores.
     pub(crate) fn one_per_core() -> Arc<Self> {
         Self::new(std::thread::available_parallelism().map_or(1, usize::from))
     }
 
-    /// Waits for a turn, for as long as those take who have theirs.
+    /// Waits for a turn, however long others keep theirs.
     pub(crate) fn take(self: &Arc<Self>) -> Turn {
         let waited = self.done.wait_while(lock(&self.taken), |taken| self.are_taken(*taken));
         self.begin(waited.unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Waits for a turn until then; none, if others take too long.
+    /// Waits for a turn until `until`; `None` if others take too long.
     pub(crate) fn take_until(self: &Arc<Self>, until: Instant) -> Option<Turn> {
         let left = until.saturating_duration_since(Instant::now());
         let waited = self.done.wait_timeout_while(lock(&self.taken), left, |taken| self.are_taken(*taken));
