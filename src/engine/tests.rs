@@ -1,4 +1,4 @@
-//! The engine's state machine without its thread: what makes a batch, and what comes of it.
+//! The engine's state machine without its thread: what makes a batch, and its results.
 
 use super::admission::StepPermits;
 use super::*;
@@ -57,7 +57,7 @@ impl Bench {
         self.state.apply(Command::Step { stream, queued: Box::new(Queued { step, permits, weight: 0 }) });
     }
 
-    /// The room of a step that has what it opens.
+    /// The room of a step that already has its openings.
     fn permits(&self, step: &Step, held: bool) -> Result<StepPermits, Refusal> {
         self.permits_on(step, held, &self.replies)
     }
@@ -286,7 +286,7 @@ fn the_thread_ends_with_its_last_handle() {
     thread.join().expect("the thread ends");
 }
 
-/// Tells when it is asked, and answers when it may.
+/// A backend that says when it is asked, and answers only when it may.
 #[derive(Debug)]
 struct Slow(CpuBackend, thread_channel::Sender<()>, thread_channel::Receiver<()>);
 
@@ -320,7 +320,7 @@ fn its_pulse_says_how_long_it_is_at_a_batch() {
     assert!(pulse.busy_for().expect("it still is") >= before + Duration::from_millis(4));
     may.send(()).expect("it waits");
     assert_eq!(statuses(&stream.replies.blocking_recv().expect("a reply")), [None]);
-    // It rests when it has looked for more work, which is soon.
+    // The engine rests once it has looked for more work, which is soon.
     while pulse.busy_for().is_some() {
         std::thread::yield_now();
     }

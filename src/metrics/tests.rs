@@ -43,7 +43,7 @@ fn model_labels_are_bounded() {
     assert!(!text.contains("model=\"c\""));
 }
 
-/// Where there are no descriptors left nothing can be read. Zeros would look like a restart.
+/// Without file descriptors nothing can be read. Zeros would look like a restart.
 #[test]
 fn what_cannot_be_read_of_the_process_stays_as_it_was() {
     let of_process = |text: &str| -> Vec<String> {
@@ -156,7 +156,7 @@ fn every_reason_to_hand_a_row_over_has_a_series() {
     }
 }
 
-/// Series of a server that has seen so many models do all there is, and of one whose models never verify a draft.
+/// The number of series without any verified draft, and after this many models have done all there is.
 fn series(model_labels: usize) -> (usize, usize) {
     let metrics = metrics(model_labels);
     let models: Vec<_> = (0..=model_labels).map(|at| metrics.model(&format!("model {at}"))).collect();
@@ -198,12 +198,12 @@ fn series(model_labels: usize) -> (usize, usize) {
     (plain, count())
 }
 
-/// A label that is added multiplies: whoever does has to see by how much, here and in the documentation.
+/// A new label multiplies the number of series: whoever adds one has to see by how much, here and in the documentation.
 #[test]
 fn the_documentation_says_how_many_series_there_are_at_most() {
     let ((plain, all), (more_plain, more)) = (series(1), series(2));
     let (per_plain, per_model) = (more_plain - plain, more - all);
-    // Two are the one that is known and "other".
+    // Two labels are there: the known one and "other".
     let fixed = plain - 2 * per_plain;
     assert_eq!(all - 2 * per_model, fixed);
     let most = Limits::default().max_model_labels;
@@ -216,7 +216,7 @@ fn the_documentation_says_how_many_series_there_are_at_most() {
     assert!(page.contains(&text), "docs/metrics.md has to say: {text}");
 }
 
-/// What is remembered beside `max_state_bytes`.
+/// The memory of remembered numbers, which `max_state_bytes` does not count.
 #[test]
 fn the_documentation_says_what_remembered_numbers_take() {
     let each = repeats::MOST_BYTES >> 10;

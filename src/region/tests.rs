@@ -70,7 +70,7 @@ fn room_is_taken_while_a_region_is_looked_at_and_comes_back() {
     assert_eq!((regions.bytes.used(), regions.count.used()), (0, 0));
 }
 
-/// A place that is missing is no room that is missing: other limits are to be raised.
+/// A lack of places is not reported as a lack of memory, because other limits have to be raised.
 #[test]
 fn a_region_that_is_given_up_and_still_looked_at_has_its_place() {
     let regions = regions(|limits| (limits.max_streams, limits.max_regions_per_stream) = (1, 1));
@@ -96,7 +96,7 @@ fn big_regions_are_freed_by_a_thread_of_their_own_and_their_room_is_waited_for()
     stream.release(small.0, small.1).expect("it is leased");
     assert_eq!(regions.bytes.used(), 3 << 20, "a small one is freed at once");
     drop(go_on);
-    // There is room for this one when the first is freed.
+    // Makes room by waiting until the first region is freed.
     lease(2 << 20).expect("room");
     assert_eq!((regions.bytes.used(), regions.count.used()), (2 << 20, 1));
     drop(invitation);
@@ -172,7 +172,7 @@ fn a_worker_can_change_neither_size_nor_seals_and_keeps_no_page() {
     }
     assert!(rustix::fs::fallocate(&theirs, FallocateFlags::empty(), 1 << 16, 4096).is_err());
     assert!(rustix::fs::fcntl_add_seals(&theirs, SealFlags::WRITE).is_err());
-    // It may take the pages out; they read as zeros.
+    // The worker may punch holes into the memory; they read as zeros.
     let mut window = worker::Window::map(&theirs, 1 << 16).expect("a mapping");
     window.write(0, &[7; 100]);
     let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
@@ -180,7 +180,7 @@ fn a_worker_can_change_neither_size_nor_seals_and_keeps_no_page() {
     let mut read = [1; 100];
     memory.copy(0, &mut read);
     assert_eq!(read, [0; 100]);
-    // When the region ends its pages go, whatever the worker keeps.
+    // When the region ends its pages are freed, whatever the worker keeps.
     window.write(0, &[7; 4096]);
     assert!(rustix::fs::fstat(&theirs).expect("a file").st_blocks > 0);
     drop(memory);

@@ -1,4 +1,4 @@
-//! Groups without sockets: what is announced by whom, and when a step waits no more.
+//! Groups without sockets: what ranks announce, and when a step no longer waits.
 
 use super::attachment::{AnnounceError, Released};
 use super::join::ShardFailure;
@@ -141,11 +141,11 @@ fn room_comes_back_whatever_becomes_of_a_shard() {
     assert_eq!(rank.announce(2, shard(), 60), Err(AnnounceError::Refused(Refusal::ShardBytes)));
     assert_eq!(rank.announce(2, shard(), 101), Err(AnnounceError::TooLarge { limit: 100 }));
     assert_eq!(rank.announce(1, shard(), 1), Err(AnnounceError::Order { last: 1 }));
-    // Passed over.
+    // A shard that rank 0 passes over.
     let mut block = step(&owner, 2, &[1]);
     assert!(join(&mut block, Instant::now()).is_some());
     assert_eq!((shards.bytes.used(), released(&rank)), (0, Some(Released { step_id: 1, joined: false })));
-    // Joined.
+    // A shard that is joined.
     rank.announce(2, shard(), 60).expect("room");
     assert!(join(&mut block, Instant::now()).is_none());
     assert_eq!((shards.bytes.used(), released(&rank)), (60, None));
@@ -156,7 +156,7 @@ fn room_comes_back_whatever_becomes_of_a_shard() {
     let mut block = step(&owner, 4, &[1]);
     join(&mut block, Instant::now());
     assert_eq!((shards.bytes.used(), released(&rank)), (0, Some(Released { step_id: 3, joined: false })));
-    // Left behind by its rank, and by the group.
+    // A shard whose rank leaves, and then its group.
     rank.announce(5, shard(), 60).expect("room");
     drop(rank);
     assert_eq!((shards.bytes.used(), shards.ranks.used()), (60, 0));
@@ -204,7 +204,7 @@ fn steps_behind_one_that_waited_in_vain_do_not_wait_as_long_again() {
     assert_eq!(join(first, start + 5 * second), None);
     assert_eq!(join(next, start + 5 * second), None, "it was there as long as the first");
     assert_eq!(failure(next), ShardFailure::NotAnnounced { rank: 1, waited: 5 * second });
-    // One that comes after all is none of these.
+    // A shard that comes after all is used.
     rank.announce(3, columns(owner.layout(), 1, &[1]), 0).expect("room");
     assert_eq!(join(last, start + 5 * second), None);
     assert!(last.failure().is_none());
@@ -257,7 +257,8 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
 }
 
 proptest! {
-    /// Whatever they do, a step's rows are whole or it says why not, no room is lost, and every shard is answered once.
+    /// Whatever they do, a step's rows are whole or it says why they are not, no room is lost, and every shard is
+    /// answered once.
     #[test]
     fn whatever_ranks_do_rows_are_whole_or_refused_and_nothing_is_lost(acts in acts()) {
         let shards = shards(|limits| limits.max_shard_bytes = 1000);

@@ -1,4 +1,4 @@
-//! Who runs a step: whoever brings a small one to an idle engine, or the engine's own thread.
+//! Which thread runs a step: the one that brings a small step to an idle engine, or the engine's own.
 
 use super::*;
 use crate::backend::DeviceLost;
@@ -8,13 +8,13 @@ use crate::sampling::order::Candidate;
 use std::sync::Mutex;
 use std::thread::ThreadId;
 
-/// Says which threads drive it, and is lost at will.
+/// A backend that records which threads drive it, and that is lost on demand.
 #[derive(Debug, Clone)]
 struct SpyBackend {
     anywhere: bool,
     is_lost: bool,
     threads: Arc<Mutex<Vec<ThreadId>>>,
-    /// Those that drove it with a row of more than `RUN_HERE_BYTES`.
+    /// The threads that drove it with a row of more than `RUN_HERE_BYTES`.
     at_large: Arc<Mutex<Vec<ThreadId>>>,
 }
 
@@ -103,7 +103,7 @@ fn a_large_message_and_a_backend_that_stays_where_it_is_go_to_the_engines_thread
     }
 }
 
-/// Leaves a step at the desk, and tells nobody.
+/// Leaves a step at the desk without waking anybody.
 fn leave(stream: &StreamHandle, step: Step) {
     let place = stream.place(step.message_bytes).expect("room");
     let Admitted { queued, .. } = stream.admit(place, step, vec![].into_iter()).expect("room");
@@ -111,7 +111,7 @@ fn leave(stream: &StreamHandle, step: Step) {
     stream.engine.link.send_quietly(left).expect("the engine runs");
 }
 
-/// Who brings a small step finds what others have left, before the engine's thread has come for it.
+/// A thread that brings a small step finds what others have left, before the engine's thread has come for it.
 #[test]
 fn large_steps_that_others_left_are_run_by_the_engines_thread() {
     let spy = SpyBackend::new();
@@ -127,7 +127,7 @@ fn large_steps_that_others_left_are_run_by_the_engines_thread() {
         }
     }
     assert_eq!(*spy.at_large.lock().expect("no panic"), vec![thread.thread().id(); 20]);
-    // Then small ones are run here as before, also when a large one went with its stream.
+    // Afterwards small steps are run here as before, even if a large one was dropped with its stream.
     let permit = Arc::new(handle.admit_stream().expect("room"));
     let gone = handle.open_stream(permit, Metrics::noop().model("test"), 1).expect("a stream");
     leave(&gone, Step { logits: row(), ..step(1, vec![], &[1]) });
@@ -135,7 +135,7 @@ fn large_steps_that_others_left_are_run_by_the_engines_thread() {
     until_run_here_from(2_000_000, &spy, &mut stream);
 }
 
-/// However small its rows are, on the stream that brings it and on one that finds it.
+/// This holds however small the rows are, on the stream that brings such a step and on one that finds it.
 #[test]
 fn what_takes_longer_than_its_rows_tell_is_run_by_the_engines_thread() {
     let spy = SpyBackend::new();
@@ -156,7 +156,7 @@ fn what_takes_longer_than_its_rows_tell_is_run_by_the_engines_thread() {
         stream.replies.blocking_recv().expect("a reply");
     }
     assert_eq!(spy.threads(), vec![thread.thread().id(); 40]);
-    // Any step of a stream with such a sequence: which ones are of it is known only later.
+    // Any step of a stream with such a sequence counts, because which steps name the sequence is known only later.
     let permit = Arc::new(handle.admit_stream().expect("room"));
     let mut other = handle.open_stream(permit, Metrics::noop().model("test"), 2).expect("a stream");
     for id in 1..=40 {
@@ -168,7 +168,7 @@ fn what_takes_longer_than_its_rows_tell_is_run_by_the_engines_thread() {
     until_run_here_from(2_000_000, &spy, &mut stream);
 }
 
-/// A row of a list costs by its tokens, and by all that its sequence knows of tokens.
+/// A listed row costs time for its tokens, and for all that its sequence knows of tokens.
 #[test]
 fn short_lists_are_run_here_unless_their_sequences_know_much() {
     let spy = SpyBackend::new();
@@ -185,7 +185,8 @@ fn short_lists_are_run_here_unless_their_sequences_know_much() {
         let logits = LogitsBlock::empty(Dtype::F32, vocab_size).with_listed(ListedRows::new(vec![Ok(row)]));
         Step { logits, ..step(id, vec![], &[2]) }
     };
-    // Bans, listed tokens, and whether so much is run here: 24 KiB and one for each token have to be within 2 MiB.
+    // Bans, listed tokens, and whether so much is run here. A row counts 24 KiB, and one KiB more for each token; the
+    // total has to be within 2 MiB.
     for (at, (bans, tokens, here)) in
         [(10, 2, true), (60_000, 2, false), (10, 2_025, false), (10, 2_022, true)].into_iter().enumerate()
     {
@@ -193,13 +194,13 @@ fn short_lists_are_run_here_unless_their_sequences_know_much() {
         let expected = if here { std::thread::current().id() } else { thread.thread().id() };
         until_run_here_from(first, &spy, &mut stream);
         for turn in 0..1000 {
-            // The one that opens it, and others.
+            // The first step opens the sequence, the others use it.
             let open = if turn == 0 { vec![banned(bans)] } else { vec![] };
             submit(&stream, listed(first + 900_000 + turn, tokens), open).expect("room");
             let reply = stream.replies.blocking_recv().expect("a reply");
             assert_eq!(statuses(&reply), [None], "{:?}", reply.work);
             let ran = spy.threads();
-            // The engine's thread may be at the desk for a moment, and runs a short one then.
+            // The engine's thread may be at the desk for a moment, and then runs a short step itself.
             if here && ran != [expected] {
                 assert!(turn < 999, "{bans} bans and {tokens} tokens never ran here");
                 std::thread::yield_now();
@@ -215,7 +216,7 @@ fn short_lists_are_run_here_unless_their_sequences_know_much() {
     }
 }
 
-/// Steps from many threads at once: none is lost, whoever runs it.
+/// Steps from many threads at once: none is lost, whichever thread runs it.
 #[test]
 fn no_step_is_left_lying() {
     let spy = SpyBackend::new();
@@ -254,7 +255,7 @@ fn a_device_lost_elsewhere_ends_the_engines_thread_with_it() {
     drop(handle);
 }
 
-/// Waits, in a way that takes wake-ups, until it is told to go on.
+/// A backend that waits until it is told to go on, in a way that uses up wake-ups.
 #[derive(Debug)]
 struct Waits {
     begun: std::sync::mpsc::Sender<()>,
@@ -277,7 +278,7 @@ impl Backend for Waits {
     }
 }
 
-/// A step that comes while a batch waits for something is seen, though the wake-up that it left ended a wait in there.
+/// A step that comes while a batch waits is seen, although the wake-up that it left ended a wait inside the batch.
 #[test]
 fn what_comes_while_a_batch_waits_is_run_behind_it() {
     let ((begun, has_begun), (go, go_on)) = (std::sync::mpsc::channel(), std::sync::mpsc::channel());
@@ -285,7 +286,7 @@ fn what_comes_while_a_batch_waits_is_run_behind_it() {
     submit(&stream, step(1, vec![], &[1]), opens(&[1])).expect("room");
     has_begun.recv().expect("it begins");
     submit(&stream, step(2, vec![], &[1]), vec![]).expect("room");
-    // So that it sleeps again when it is told.
+    // Gives the thread time to park again before it is told to go on.
     std::thread::sleep(std::time::Duration::from_millis(50));
     go.send(()).expect("it waits");
     assert_eq!(stream.replies.blocking_recv().expect("a reply").id, 1);

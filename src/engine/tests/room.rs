@@ -39,7 +39,7 @@ fn replies_that_nobody_reads_are_counted() {
     let each = used(&bench);
     assert!(each > 8 * VOCAB as usize, "{each} bytes do not even hold the logprobs");
     let mut unread = 1;
-    // Its places have room or a step is refused, what it may report or its row is not done.
+    // Without room for the reply's places a step is refused; without room for what it may report, its row is not done.
     let one = || step(0, vec![], &[1]);
     while bench.permits(&one(), false).is_ok() && used(&bench) == each * unread as usize {
         bench.submit(1, step(unread + 1, vec![], &[1]));
@@ -85,7 +85,7 @@ fn what_waits_for_somebody_outside_leaves_room_for_steps() {
     let streams = [0; 4].map(|_| admission.replies());
     let unread: Vec<_> = streams.iter().map(|replies| many(&|| replies.take(each))).collect();
     assert_eq!(unread.iter().map(Vec::len).collect::<Vec<_>>(), [2, 2, 0, 0], "a stream has one, all have two");
-    // Whoever waits for nobody has the last eighth, with replies that report lists, one at a time.
+    // Steps that wait for nobody have the last eighth, even with replies that report lists, one at a time.
     let two = step(1, vec![], &[1, 2]);
     for replies in [&streams[2], &admission.answers()] {
         let mut one = bench.permits_on(&two, false, replies).expect("it is served");
@@ -97,7 +97,7 @@ fn what_waits_for_somebody_outside_leaves_room_for_steps() {
     assert_eq!(messages.len(), 3, "an eighth, but for these two");
     drop((first, messages, coming, held, unread));
     assert_eq!(admission.bytes_in_flight().used(), 0);
-    // Rows of steps that are held back are half of those in flight, and none once they wait for nobody.
+    // Held steps may have half of the rows in flight. Once they are released, their rows no longer count in that half.
     let hold = || std::iter::from_fn(|| bench.permits_on(&two, true, &admission.answers()).ok()).collect();
     let mut held: Vec<StepPermits> = hold();
     assert_eq!(held.len(), 16, "of 64 rows");
@@ -108,7 +108,7 @@ fn what_waits_for_somebody_outside_leaves_room_for_steps() {
     assert!(bench.permits_on(&two, false, &admission.replies()).is_err(), "now there are 64");
 }
 
-/// A handle whose commands nobody obeys.
+/// A handle whose commands nobody carries out.
 fn handle_of(limits: &Limits) -> (Handle, thread_channel::Receiver<Command>) {
     let (commands, inbox) = thread_channel::channel();
     let admission = Arc::new(Admission::new(limits, &Metrics::noop()));
@@ -132,12 +132,12 @@ fn a_step_that_runs_alone_is_admitted_before_the_engine_hears_of_it() {
             _ => None,
         })
     };
-    // More than one stream may have: a step that runs alone is bound by its rows and the server only.
+    // One stream may not have as many sequences. But a step that runs alone is bounded only by its rows and the server.
     let (two, one) = (run(&[1, 2]), run(&[]));
     assert_eq!((two.is_ok(), one.is_ok(), handle.open_sequences()), (true, true, 3), "none at all takes a place too");
     let queue_full = refusal(&[]);
     assert_eq!(inbox.try_iter().count(), 4, "each is opened and sent its step");
-    // Its commands were taken off the channel and dropped, and with them all room.
+    // The commands were taken off the channel and dropped, and all their room with them.
     drop((two, one));
     assert_eq!((queue_full, handle.open_sequences()), (Some(Refusal::QueueFull), 0));
     inbox.try_iter().for_each(drop);
@@ -147,7 +147,7 @@ fn a_step_that_runs_alone_is_admitted_before_the_engine_hears_of_it() {
     drop(two);
 }
 
-/// Openings that take state when they are built, of which each is counted.
+/// Openings that take state when they are built; `built` counts them.
 fn building<'a>(state: &'a Arc<Counter>, built: &'a Cell<usize>) -> impl ExactSizeIterator<Item = Open> + 'a {
     (0..3u32).map(move |id| {
         built.set(built.get() + 1);
@@ -164,7 +164,7 @@ fn what_is_refused_builds_nothing_and_takes_nobodys_state() {
     let (state, built, model) = (handle.state(), Cell::new(0), || Metrics::noop().model("test"));
     let stream = handle.open_stream(Arc::new(handle.admit_stream().expect("room")), model(), 9).expect("a stream");
     let reason = |error: Error| error.reason().name();
-    // Neither rows nor bytes that are too many, on a stream or alone.
+    // A step with too many rows or bytes builds nothing, on a stream or alone.
     let shared = |rows: usize| Step { logits: block(1), ..step(1, vec![], &vec![1; rows]) };
     let long = || Step { message_bytes: (1 << 14) + 1, ..step(1, vec![], &[]) };
     for (step, expected) in [(shared(17), "ROWS_IN_FLIGHT"), (long(), "BYTES_IN_FLIGHT")] {
@@ -175,7 +175,7 @@ fn what_is_refused_builds_nothing_and_takes_nobodys_state() {
     let place = handle.place(0).expect("room");
     let refused = handle.run_stateless(place, shared(17), building(&state, &built), model()).expect_err("no room");
     assert_eq!((reason(refused), built.get(), state.used()), ("ROWS_IN_FLIGHT", 0, 0));
-    // What is admitted does, and who has no room for all of it opens none.
+    // An admitted step does. A step that runs alone without room for all of its sequences opens none.
     let place = stream.place(0).expect("room");
     let admitted = stream.admit(place, shared(1), building(&state, &built)).expect("room");
     assert_eq!((built.get(), state.used()), (3, 3 * one));
@@ -194,7 +194,7 @@ fn what_is_made_of_a_message_is_counted_while_it_waits() {
     let mut more = |change: &dyn Fn(&mut Step), bytes: usize| {
         let mut step = step(1, vec![], &[]);
         change(&mut step);
-        // With the places of its reply, and the texts that it will have.
+        // The places of its reply count too, and the texts that the reply will have.
         most += bytes + memory::of_places(&step, step.open.len());
         bench.submit(1, step);
         assert_eq!(bench.admission.bytes_in_flight().used(), most);
@@ -203,7 +203,7 @@ fn what_is_made_of_a_message_is_counted_while_it_waits() {
     more(&|step| step.open = vec![wrong(3), wrong(4)], 2 * (size_of::<Open>() + TEXT));
     more(&|step| step.close = vec![1; 5], 5 * size_of::<u64>());
     more(&|step| step.work = vec![unfit(), unfit()], 2 * (size_of::<Work>() + TEXT));
-    // What a limit says takes no text.
+    // A refusal by a limit takes no text.
     let full = || Open { sequence_id: 5, sequence: Err(OpenError::Refused(Refusal::StateBytes)) };
     more(&|step| step.open = vec![full()], size_of::<Open>());
 }
@@ -224,7 +224,7 @@ fn all_that_a_reply_says_is_counted_until_it_is_read() {
     assert_eq!(reply(opens(&[1]), vec![]).0, size_of::<Opened>(), "it is open, which takes no text");
     assert_eq!(reply(vec![wrong(3)], vec![]).0, size_of::<Opened>() + TEXT);
     assert_eq!(reply(vec![], vec![unfit()]).0, size_of::<Result<Done, RowFailure>>() + TEXT);
-    // So is what is proposed.
+    // Proposed tokens count too.
     let sample = Work { sequence_id: Some(1), first_row: 0, kind: Ok(WorkKind::Sample), masks: Masks::default() };
     let (plain, mut reply) = reply(vec![], vec![sample]);
     let Ok(Done::Sampled { next, .. }) = &mut reply.work[0] else {
@@ -254,7 +254,7 @@ fn steps_that_are_held_back_take_no_place_in_the_queue() {
     let mut held = [0; 2].map(|_| bench.permits(&one(), true).expect("room"));
     assert!(bench.permits(&one(), true).is_err(), "they are bounded too");
     let others = [0; 2].map(|_| bench.permits(&one(), false).expect("the queue is empty"));
-    // What was let in is queued, and then nothing else is until there is room.
+    // Released steps are queued, and nothing else is until there is room.
     held.iter_mut().for_each(|permits| bench.admission.release(permits));
     assert!(bench.permits(&one(), true).is_ok());
     drop(others);

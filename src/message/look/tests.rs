@@ -1,4 +1,4 @@
-//! What a look finds, and what it refuses.
+//! What the check of a request finds, and what it refuses.
 
 use super::super::shape::{ANY, ATTACH_REQUEST, DECODE_REQUEST, SAMPLE_REQUEST};
 use super::*;
@@ -76,7 +76,7 @@ fn field(number: u32, content: &[u8]) -> Vec<u8> {
     [bytes, content.to_vec()].concat()
 }
 
-/// One that holds `fields`, one after the other.
+/// A field that holds `fields`, one after the other.
 fn with(number: u32, fields: &[Vec<u8>]) -> Vec<u8> {
     field(number, &fields.concat())
 }
@@ -96,7 +96,7 @@ fn unknown_fields_are_those_of_their_opening_or_work() {
     let paths = [1, 2].map(|at| unknown.of_work(at).expect("one").field);
     assert_eq!(paths, ["draft.3", "9"]);
     assert_eq!(unknown, Unknown::default(), "and no others");
-    // A step that is there twice is one, with the items of both.
+    // A step that comes twice counts as one, with the items of both.
     let twice = [with(2, &[open(&[])]), with(2, &[open(&[]), open(&[count])])].concat();
     let mut unknown = looked(&twice, &DECODE_REQUEST).expect("well formed");
     assert_eq!(unknown.of_opening(2).expect("one").field, "params.95");
@@ -125,7 +125,7 @@ fn unknown_fields_elsewhere_are_the_messages() {
             other => panic!("{path}: {other:?}"),
         }
     }
-    // Whoever asks what this server knows may be of any schema.
+    // A client of any schema may ask what this server knows.
     assert_eq!(looked(&field(9, &[]), &ANY), Ok(Unknown::default()));
 }
 
@@ -144,7 +144,7 @@ fn a_number_that_no_field_can_have_makes_no_message() {
     ] {
         assert!(matches!(looked(&message, shape), Err(Error::Malformed(_))), "{message:?}");
     }
-    // The largest that one can have is only unknown.
+    // The largest number that a field can have is only unknown.
     assert!(matches!(looked(&tagged(u64::from(u32::MAX) - 7), &DECODE_REQUEST), Err(Error::Unimplemented(_))));
 }
 
@@ -199,7 +199,7 @@ proptest! {
     }
 }
 
-/// Items of hundreds of bytes each are not made of two bytes each first.
+/// Two bytes on the wire must not become an item of hundreds of bytes before its list is refused.
 #[test]
 fn lists_past_their_limits_are_refused_before_they_are_decoded() {
     let limits = Limits { max_sequences: 4, max_sequences_per_stream: 3, max_rows_per_step: 2, ..Limits::default() };
@@ -213,7 +213,7 @@ fn lists_past_their_limits_are_refused_before_they_are_decoded() {
     assert!(refused.starts_with("step.open: ") && refused.contains("max_sequences_per_stream is 3"), "{refused}");
     let refused = said(&step(works(3)), &DECODE_REQUEST).unwrap_err();
     assert!(refused.starts_with("step.work: ") && refused.contains("max_rows_per_step is 2"), "{refused}");
-    // Packed or not, and however long each number is.
+    // This holds whether the list is packed or not, and however long each number is.
     let closes = |ids: &[u64]| proto::Step { close_sequence_ids: ids.to_vec(), ..Default::default() };
     assert_eq!(said(&step(closes(&[1, u64::MAX, 300, 0])), &DECODE_REQUEST), Ok(Unknown::default()));
     let refused = said(&step(closes(&[0; 5])), &DECODE_REQUEST).unwrap_err();
@@ -222,7 +222,7 @@ fn lists_past_their_limits_are_refused_before_they_are_decoded() {
     assert_eq!(said(&unpacked, &DECODE_REQUEST), Ok(Unknown::default()));
     let unpacked = with(2, &[[0x10, 1].repeat(5)]);
     assert!(said(&unpacked, &DECODE_REQUEST).unwrap_err().starts_with("step.close_sequence_ids: "));
-    // A field that is there twice is one, with the items of both.
+    // A field that comes twice counts as one, with the items of both.
     let twice = [step(opens(2)), step(opens(2))].concat();
     assert!(said(&twice, &DECODE_REQUEST).unwrap_err().starts_with("step.open: "));
     let rows = |count| proto::SampleRequest { rows: vec![Default::default(); count], ..Default::default() };
