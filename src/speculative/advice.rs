@@ -1,45 +1,45 @@
 //! How long the next draft should be, from the acceptance seen so far.
 //!
-//! A draft of `k` tokens takes `1 + k * (draft_cost + verify_cost)` target steps, and emits
-//! `E(k) = 1 + a1 + a1 a2 + … + a1 … ak` tokens in expectation, `ad` the chance that the draft token at depth `d`
-//! is accepted if those before it were. The advice is the `k` with the largest `E(k)` per time. With one chance for all
-//! depths this is Leviathan et al. 2023, theorem 3.8: `(1 - a^(k+1)) / ((1 - a) (1 + k c))`.
+//! A draft of `k` tokens takes the time of `1 + k * (draft_cost + verify_cost)` target steps. It emits
+//! `E(k) = 1 + a1 + a1 a2 + … + a1 … ak` tokens in expectation, where `ad` is the chance that the draft token at depth
+//! `d` is accepted if those before it were. The advice is the `k` with the largest `E(k)` per time. With the same
+//! chance at all depths this is Leviathan et al. 2023, theorem 3.8: `(1 - a^(k+1)) / ((1 - a) (1 + k c))`.
 //!
-//! **Estimates.** What was seen loses 1/[`WINDOW`] of its weight with every step, at every depth. A depth's estimate
-//! begins as that of the depth before it, which counts as [`PRIOR_WEIGHT`] outcomes; the first depth's begins at
-//! [`PRIOR`]. So a depth that is not reached any more is thought to be like the one before it, and is tried again.
+//! **Estimates.** With every step, outcomes at every depth lose 1/[`WINDOW`] of their weight. A depth's estimate starts
+//! as that of the depth before it, which counts as [`PRIOR_WEIGHT`] outcomes; the first depth's estimate starts at
+//! [`PRIOR`]. So a depth that is not reached any more is assumed to be like the one before it, and is tried again.
 //!
-//! **Back from 0.** While nothing is drafted, what was seen is forgotten in favour of the prior, until one token
-//! seems to pay again. Trying costs a hopeless sequence at most `PRIOR * PRIOR_WEIGHT / WINDOW`, 2 %, of its time. At
-//! costs above the prior that moment does not come, so after [`WINDOW`] steps without a draft one token is advised, and
-//! again as long as it is accepted; unless not even a sure one would pay.
+//! **Back from 0.** While nothing is drafted, past outcomes fade in favour of the prior, until one token seems to pay
+//! again. Such trials cost a hopeless sequence at most `PRIOR * PRIOR_WEIGHT / WINDOW`, 2 %, of its time. If costs are
+//! above the prior, that moment never comes. So after [`WINDOW`] steps without a draft one token is advised, and again
+//! as long as it is accepted, unless even a sure token would not pay.
 //!
-//! **It only advises.** Nothing here is a function of the tokens: it is gone when a sequence is opened again, and
-//! begins anew. Whether tokens depend on the length of drafts is the rules' business: with a proposer without chance
-//! not one does; with a draft model their distribution does not, but which random number decides what does, so a
-//! worker that replays texts with a draft model replays its draft lengths too.
+//! **It only advises.** The estimates are not a function of the tokens: they are lost when a sequence is opened again,
+//! and start anew. Whether the text depends on the length of drafts is up to the rules. With a proposer without chance
+//! it does not. With a draft model the distribution of the text does not, but which random number decides which token
+//! does. So a worker that replays texts with a draft model has to replay its draft lengths too.
 
 use crate::params::{DraftLengthParams, MAX_DRAFT_TOKENS};
 
-/// Steps after which what was seen has 1/e of its weight.
+/// The number of steps after which an outcome has 1/e of its weight.
 const WINDOW: u32 = 64;
-/// The chance of acceptance to begin with: between the 0.3 of prompt lookup on plain prose and the 0.8 of a good
-/// draft model.
+/// The chance of acceptance that is assumed at first. It lies between the 0.3 of prompt lookup on plain prose and the
+/// 0.8 of a good draft model.
 const PRIOR: f64 = 0.6;
-/// How many outcomes a prior counts for.
+/// How many outcomes a prior counts as.
 const PRIOR_WEIGHT: f64 = 2.0;
 
-/// What was seen of one sequence's drafts. At most 512 bytes.
+/// The outcomes of one sequence's drafts. At most 512 bytes.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Acceptance {
     depths: Vec<Seen>,
-    /// Steps without a draft since the first token of one was rejected.
+    /// Steps without a draft since the first token of a draft was last rejected.
     skipped: u32,
-    /// The step's draft was rejected at some depth: those behind it say nothing.
+    /// Whether a token of this step's draft was rejected. Outcomes behind it do not count.
     rejected: bool,
 }
 
-/// Outcomes at one depth, old ones counting less.
+/// Outcomes at one depth; old ones count less.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 struct Seen {
     tested: f32,
@@ -47,12 +47,12 @@ struct Seen {
 }
 
 impl Acceptance {
-    /// The most memory that it holds beside itself.
+    /// The most memory that it holds, besides its own fields.
     pub const MAX_BYTES: usize = MAX_DRAFT_TOKENS as usize * size_of::<Seen>();
 
-    /// Takes in whether a draft went on at `depth`: once for each depth, from 0 on. Depth 0 begins a step; behind the
-    /// first rejection, where block verification tests too, nothing counts. In a tree a depth is accepted if one of the
-    /// siblings is.
+    /// Records whether a draft token at `depth` was accepted: once for each depth, from 0 on. Depth 0 begins a new
+    /// step. Outcomes behind the first rejection do not count; block verification has some. In a tree, a depth is
+    /// accepted if one of the siblings is.
     pub fn record(&mut self, depth: usize, accepted: bool) {
         if depth == 0 {
             self.age();
@@ -61,7 +61,7 @@ impl Acceptance {
         let behind = depth > 0 && self.rejected;
         self.rejected = behind || !accepted;
         if behind || depth >= MAX_DRAFT_TOKENS as usize {
-            return; // no chance given what is before it, or longer than is ever advised
+            return; // not a chance given that all tokens before it were accepted, or longer than any advice
         }
         if depth >= self.depths.len() {
             self.depths.resize(depth + 1, Seen::default());
@@ -70,13 +70,14 @@ impl Acceptance {
         self.depths[depth].accepted += f32::from(u8::from(accepted));
     }
 
-    /// Takes in a step without a draft because 0 was advised. A step for which a proposer found nothing says nothing.
+    /// Records a step without a draft because the advice was 0. Steps in which a proposer found nothing are not
+    /// recorded.
     pub fn record_skipped(&mut self) {
         self.age();
         self.skipped = self.skipped.saturating_add(1);
     }
 
-    /// The length of the next draft, 0 included, that emits most tokens per time.
+    /// The length of the next draft, possibly 0, that emits the most tokens per time.
     #[must_use]
     pub fn advise(&self, params: &DraftLengthParams) -> u32 {
         let cost = f64::from(params.draft_cost) + f64::from(params.verify_cost);
@@ -94,7 +95,7 @@ impl Acceptance {
         }
     }
 
-    /// Estimates of the chance of acceptance, by depth; without end.
+    /// The estimated chance of acceptance at each depth; endless.
     fn chances(&self) -> impl Iterator<Item = f64> {
         let seen = self.depths.iter().copied().chain(std::iter::repeat(Seen::default()));
         seen.scan(PRIOR, |chance, seen| {
@@ -105,7 +106,8 @@ impl Acceptance {
     }
 }
 
-/// The length of at most `most` with the largest expected number of tokens per time; of equals the shortest.
+/// The length of at most `most` with the largest expected number of tokens per time; of equally good lengths the
+/// shortest.
 fn best_length(chances: impl Iterator<Item = f64>, cost: f64, most: u32) -> u32 {
     let (mut reached, mut tokens) = (1.0, 1.0);
     let mut best = (0, 1.0);

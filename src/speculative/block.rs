@@ -1,8 +1,8 @@
-//! Block verification (Sun et al., ICLR 2025, arXiv 2403.10444, algorithm 2): the draft tokens are tested
-//! together, so that a token may be accepted for the sake of those behind it. Lossless, and no valid rule accepts
-//! more tokens in expectation (theorem 2).
+//! Block verification (Sun et al., ICLR 2025, arXiv 2403.10444, algorithm 2): the draft tokens are tested together, so
+//! that a token may be accepted for the sake of those behind it. Lossless, and no valid rule accepts more tokens in
+//! expectation (theorem 2).
 //!
-//! With `t_i`, `d_i` the target and draft distribution of draft token `x_i` (from 1 to k):
+//! `t_i` and `d_i` are the target and the draft distribution of draft token `x_i`, for `i` from 1 to k:
 //!
 //! | | |
 //! |---|---|
@@ -10,24 +10,25 @@
 //! | `z_i = sum of max(p_i * t_(i+1) - d_(i+1), 0)` | what is left to draw from after `i` |
 //! | `h_i = z_i / (z_i + 1 - p_i)`, `h_k = p_k` | the test: `u_i < h_i` |
 //!
-//! The last `i` that passes its test is accepted with all before it. If it is not the last of the draft, the
-//! recovered token has the weights `max(p_i * t_(i+1) - d_(i+1), 0)`.
+//! The last `i` that passes its test is accepted, with all before it. If it is not the last of the draft, the recovered
+//! token is drawn with the weights `max(p_i * t_(i+1) - d_(i+1), 0)`.
 //!
-//! **Where a block ends.** A draft token that ends the sequence ends the block, and so does one behind which the target's
-//! row has no distribution (a NaN, a mask that leaves nothing): the block is then the draft tokens before that row. If all
-//! of them are accepted, they are all that is emitted, and the row is the sequence's next. That is exact wherever a block
-//! ends by what tokens and rows are and not by accept numbers: at the end `h = p`, so that over all drafts a text is
-//! accepted up to there with the target's probability, whatever comes next. To put it another way, it is as if behind the
-//! end target and draft had agreed, where `z` is 0 and `p` does not change. So a row fails a sequence as often as it fails
-//! one that does not speculate, and not because a draft strayed there.
+//! **Where a block ends.** A draft token that ends the sequence ends the block. A target row without a distribution (a
+//! NaN, a mask that leaves nothing) also ends it: the block then consists of the draft tokens before that row. If all
+//! of them are accepted, nothing else is emitted, and the row is the sequence's next. This is exact as long as tokens
+//! and rows decide where a block ends, and accept numbers do not: at the end `h = p`, so that over all drafts a text is
+//! accepted up to there with the target's probability, whatever comes next. In other words, the block ends as if target
+//! and draft agreed from there on, where `z` is 0 and `p` does not change. So a bad row fails a sequence as often as it
+//! would without speculation, and not because a draft strayed to it.
 //!
-//! It must be the end for good: were the verification to fail there, and to be repeated with a better row, it would be
-//! repeated only for accept numbers that came so far, and the longer block would be held against these. Where a row may
-//! have more tokens than it [lists](crate::sampling::listed), the verification fails whatever the accept numbers are,
-//! and whoever sends the whole row has the block that it would have had.
+//! The block must really end there. If the verification failed instead and were repeated with a better row, only those
+//! accept numbers that led to the row would be used again, so the longer block would be tested with a biased selection
+//! of numbers. Rows that may have more tokens than they [list](crate::sampling::listed) are treated differently: the
+//! verification fails whatever the accept numbers are, and a worker that then sends the whole row gets the block that
+//! it would have got at once.
 //!
-//! The tests are made from the last to the first, and since `z_i <= p_i` makes `h_i <= p_i`, `z` is summed only where
-//! a test needs it.
+//! The tests are made from the last to the first. Since `z_i <= p_i` implies `h_i <= p_i`, `z` is summed only where a
+//! test needs it.
 
 use super::numbers::unit;
 use super::plan::Plan;
@@ -63,19 +64,19 @@ pub(super) fn verify(plan: &Plan<'_>, positions: &mut impl Positions) -> Result<
     })
 }
 
-/// What the tests of a block say.
+/// The results of a block's tests.
 struct Block {
-    /// `p_i`, from `p_0` on, of the rows that were come to.
+    /// `p_i`, from `p_0` on, for the rows that were visited.
     factors: Vec<f64>,
-    /// How many draft tokens it has.
+    /// The number of draft tokens in the block.
     len: usize,
     /// How many of them are accepted.
     accepted: usize,
 }
 
 impl Block {
-    /// Makes the tests of the first `len` draft tokens, or of those before a row without a distribution. Behind a token
-    /// that the target rules out nothing can be accepted, so the rows there are not come to.
+    /// Tests the first `len` draft tokens, or those before the first row without a distribution. Behind a token that
+    /// the target rules out nothing can be accepted, so rows there are not visited.
     fn test(plan: &Plan<'_>, mut len: usize, positions: &mut impl Positions) -> Result<Self, VerifyError> {
         let mut factors = vec![1.0];
         for node in 0..len {
@@ -116,7 +117,7 @@ impl Block {
                 come_to(positions, node)?;
             }
             let mut trial = plan.trial(positions, node, node, factor, node < self.accepted);
-            // Behind the token at which acceptance stopped, nothing is rejected for its own sake.
+            // Tokens behind the one at which acceptance stopped were not rejected on their own account.
             trial.rejected_rank = trial.rejected_rank.filter(|_| node == self.accepted);
             trials.push(trial);
         }
@@ -124,17 +125,17 @@ impl Block {
     }
 }
 
-/// What there would be to draw from after a draft token.
+/// What would be left to draw from after a draft token.
 enum Left {
-    /// It is the last: the next row is drawn from as it is.
+    /// The token is the block's last, so the next row is drawn from unchanged.
     Nothing,
-    /// What this row has beyond its draft token.
+    /// The part of this row's target beyond the distribution of its draft token.
     Beyond(usize),
 }
 
 impl Left {
-    /// `h_i`. Where `p_i` is 1 it is 1, also if nothing is left: then target and draft agree at the next position,
-    /// and the target is drawn from.
+    /// `h_i`. Where `p_i` is 1, `h_i` is 1 too, even if nothing is left: target and draft then agree at the next
+    /// position, and the next token is drawn from the target.
     fn test(&self, factor: f64, positions: &mut impl Positions) -> Result<f64, VerifyError> {
         match *self {
             Self::Beyond(row) if factor < 1.0 => {

@@ -5,15 +5,15 @@ use crate::sampling::kept::Kept;
 use crate::sampling::logits::{Dtype, Logits};
 use crate::sampling::mass::MASS_ONE;
 
-/// Why a draft is no draft.
+/// Why a draft is invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum DraftError {
-    /// A row of another length than the vocabulary, or token ids and probabilities of different number.
+    /// The row's length is not that of the vocabulary, or there are not as many probabilities as token ids.
     #[error("the draft distribution has {found} entries where {expected} are needed")]
     Length {
-        /// As many as were sent.
+        /// How many entries were sent.
         found: usize,
-        /// As many as are needed.
+        /// How many entries are needed.
         expected: usize,
     },
     /// A probability is NaN, infinite or negative.
@@ -28,12 +28,12 @@ pub enum DraftError {
         /// Their sum, as masses.
         total: u64,
     },
-    /// A probability is so large that the sum can be no 1.
+    /// A probability is so large that the sum cannot be 1.
     #[error("the draft probabilities do not sum to 1: that of token {token} is {}", f32::from_bits(*bits))]
     TooLarge {
         /// Its token.
         token: u32,
-        /// Its bits, an f32's.
+        /// The bits of the probability, an f32.
         bits: u32,
     },
     /// A token of a sparse row is not in the vocabulary.
@@ -42,25 +42,25 @@ pub enum DraftError {
         /// The token.
         token: u32,
     },
-    /// A token stands in a sparse row twice.
+    /// A token appears twice in a sparse row.
     #[error("token {token} stands twice in the draft distribution")]
     Twice {
         /// The token.
         token: u32,
     },
-    /// The draft token cannot have come from that distribution.
+    /// The draft token cannot have been drawn from its distribution.
     #[error("the draft token {token} has draft probability 0")]
     Impossible {
         /// The token.
         token: u32,
     },
-    /// A parent that is neither -1 nor an earlier draft token, or parents that are not one per draft token.
+    /// A parent is neither -1 nor the index of an earlier draft token, or there is not one parent for each draft token.
     #[error("the parents are not a tree: there must be one for each draft token, -1 or the index of an earlier one")]
     Parents,
 }
 
-/// What a draft token was drawn from. For a token that has siblings in a tree: what it was drawn from
-/// given its earlier siblings.
+/// The distribution that a draft token was drawn from. For a token with siblings in a tree: its distribution given its
+/// earlier siblings.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DraftDistribution(Weights);
 
@@ -71,8 +71,8 @@ impl DraftDistribution {
         Self(Weights::new(kept.entries().into_iter()))
     }
 
-    /// A proposer without chance (n-gram, suffix, greedy draft, the most likely candidates): probability 1
-    /// on its token.
+    /// The distribution of a proposer without chance (n-gram, suffix, greedy draft, the most likely candidates): its
+    /// token has probability 1.
     #[must_use]
     pub fn deterministic(token: u32) -> Self {
         Self(Weights::certain(token))
@@ -88,7 +88,7 @@ impl DraftDistribution {
         Self::sent(entries, tolerance(probs.dtype(), probs.vocab_size()))
     }
 
-    /// Probabilities of the tokens that have any, in any order.
+    /// The probabilities of some tokens, in any order; all others have probability 0.
     ///
     /// # Errors
     /// [`DraftError`] unless the tokens are in the vocabulary, each once, with numbers of at least 0 that sum
@@ -106,12 +106,12 @@ impl DraftDistribution {
         Self::sent(entries, tolerance(Dtype::F32, tokens.len()))
     }
 
-    /// From entries in token order.
+    /// Checks entries that are in token order.
     fn sent(entries: Vec<(u32, f32)>, tolerance: f64) -> Result<Self, DraftError> {
         if let Some(&(token, _)) = entries.iter().find(|(_, prob)| !prob.is_finite() || *prob < 0.0) {
             return Err(DraftError::NotAProbability { token });
         }
-        // Such a row cannot sum to 1; without it the sum of the integers fits.
+        // A row with such a probability cannot sum to 1. Without one, the sum of the integers does not overflow.
         if let Some(&(token, prob)) = entries.iter().find(|(_, prob)| *prob > MOST_SENT) {
             return Err(DraftError::TooLarge { token, bits: prob.to_bits() });
         }
@@ -127,7 +127,7 @@ impl DraftDistribution {
     }
 }
 
-/// No probability of a row that sums to 1 is larger, within any tolerance.
+/// No probability of a row that sums to 1, within any tolerance, is larger than this.
 pub const MOST_SENT: f32 = 2.0;
 
 /// Whether sent masses sum to 1.
@@ -136,8 +136,9 @@ pub fn sums_to_one(total: u64, tolerance: f64) -> bool {
     (total as f64 / MASS_ONE as f64 - 1.0).abs() <= tolerance
 }
 
-/// How far from 1 a row of so many numbers may sum. A bf16 has 8 significant bits: rounding each number to one may move the sum
-/// of a peaked row by 2^-9, and that of a row of equal numbers by 2^-8. An f16 has 11, but small ones are multiples of 2^-24.
+/// How far from 1 a row of so many numbers may sum. A bf16 has 8 significant bits: rounding every number to bf16 may
+/// move the sum of a peaked row by 2^-9, and that of a row of equal numbers by 2^-8. An f16 has 11 significant bits,
+/// but small numbers are multiples of 2^-24.
 #[must_use]
 pub fn tolerance(dtype: Dtype, numbers: usize) -> f64 {
     match dtype {
@@ -147,7 +148,8 @@ pub fn tolerance(dtype: Dtype, numbers: usize) -> f64 {
     }
 }
 
-/// A probability as an integer: `ceil(prob * 2^40)`, so that whatever can be proposed can be verified.
+/// A probability as an integer: `ceil(prob * 2^40)`. Rounding up keeps every token that can be proposed above 0, so
+/// that it can be verified.
 #[must_use]
 #[inline]
 pub fn sent_mass(prob: f32) -> u64 {
@@ -191,13 +193,13 @@ impl Draft {
         self.token
     }
 
-    /// What it was drawn from.
+    /// The distribution that the token was drawn from.
     #[must_use]
     pub fn weights(&self) -> &Weights {
         self.distribution.weights()
     }
 
-    /// Whether no other token could have been proposed. So for every proposer without chance, whether it says
+    /// Whether no other token could have been proposed. This holds for every proposer without chance, whether it says
     /// so or sends a distribution of one token.
     #[must_use]
     pub fn is_certain(&self) -> bool {

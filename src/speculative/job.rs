@@ -1,4 +1,4 @@
-//! What a backend is asked to verify, and what comes of it.
+//! A verification as a backend gets it, and its result.
 
 use super::VerifyError;
 use super::draft::{Draft, DraftDistribution, DraftError};
@@ -21,40 +21,40 @@ use crate::sampling::row::{RowError, RowJob, RowSpec};
 /// One sequence's draft and the target rows to verify it with. All tokens are in the vocabulary.
 #[derive(Debug, Clone, Copy)]
 pub struct VerifyJob<'a> {
-    /// One more than draft tokens: row 0 follows the sequence's last token, row `i + 1` draft token `i`. Their
-    /// specs see the draft tokens before them as emitted; actions and logprobs are not looked at.
+    /// One more than there are draft tokens: row 0 follows the sequence's last token, row `i + 1` follows draft token
+    /// `i`. Their specs treat the draft tokens before them as emitted. Their actions and logprobs are ignored.
     pub rows: &'a [RowJob<'a>],
     /// Whether the sequence ends with draft token `i`.
     pub ends: &'a [bool],
     /// The draft tokens.
     pub drafts: &'a [DraftToken<'a>],
-    /// How they stand to one another.
+    /// The parent and the children of each draft token.
     pub tree: &'a Tree,
-    /// How they are accepted.
+    /// The rule by which draft tokens are accepted.
     pub rule: AcceptanceRule,
-    /// Of each row whether [relaxed acceptance](super::relaxed) is strict there; empty: nowhere.
+    /// For each row, whether [relaxed acceptance](super::relaxed) is strict there. If empty, it is strict nowhere.
     pub strict: &'a [bool],
     /// The sequence's random numbers.
     pub numbers: Numbers,
-    /// Whether the trials are to say what acceptance was to be expected, which may cost twice as much again.
+    /// Whether trials also report what acceptance was expected, which may cost twice as much again.
     pub measure: bool,
 }
 
-/// A draft token and where its distribution is.
+/// A draft token, and where the distribution is that it was drawn from.
 #[derive(Debug, Clone, Copy)]
 pub struct DraftToken<'a> {
     /// The token.
     pub token: u32,
-    /// What it was drawn from.
+    /// Its distribution.
     pub source: DraftSource<'a>,
 }
 
-/// Where the distribution of a draft token is.
+/// Where to find the distribution of a draft token.
 #[derive(Debug, Clone, Copy)]
 pub enum DraftSource<'a> {
     /// Nowhere: the proposer is deterministic.
     Deterministic,
-    /// Kept from draft work.
+    /// Kept by the sidecar since draft work drew the token.
     Kept(&'a Kept),
     /// Sent as probabilities of all tokens.
     Dense(Logits<'a>),
@@ -67,16 +67,16 @@ pub enum DraftSource<'a> {
     },
 }
 
-/// Why nothing was verified. Nothing is emitted.
+/// Why a verification failed. Nothing is emitted then.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum VerifyFailure {
-    /// A row of the target that was needed has no distribution.
+    /// A target row that verification needs has no distribution.
     #[error(transparent)]
     Target(#[from] VerifyError),
-    /// A draft token or its distribution is none.
+    /// A draft token or its distribution is invalid.
     #[error("draft token {index}: {error}")]
     Draft {
-        /// Its index.
+        /// The draft token's index.
         index: usize,
         /// What is wrong.
         error: DraftError,
@@ -89,7 +89,7 @@ pub type VerifyResult = Result<Verified, VerifyFailure>;
 /// Verifies a draft: the specification that backends are compared with.
 ///
 /// # Errors
-/// [`VerifyFailure`]; drafts are looked at first, all of them.
+/// [`VerifyFailure`]. All drafts are checked before any row.
 pub fn verify(job: &VerifyJob<'_>) -> VerifyResult {
     let vocab_size = job.rows.first().map_or(0, |row| row.logits.vocab_size() as u32);
     let draft = |(index, draft): (usize, &DraftToken<'_>)| {
@@ -98,13 +98,13 @@ pub fn verify(job: &VerifyJob<'_>) -> VerifyResult {
     let drafts: Vec<Draft> = job.drafts.iter().enumerate().map(draft).collect::<Result<_, _>>()?;
     let mut rows = Rows { job, states: States::new(job), truncated: false, looks_aside: false };
     let verified = plain::verify(&drafts, &job.plan(), &mut rows)?;
-    // What a list leaves out, the target has and the text cannot.
+    // A list leaves out tokens that the target has, so the text cannot have the target's distribution.
     let lossless = verified.lossless && !rows.truncated;
     Ok(Verified { lossless, truncated: rows.truncated, ..verified })
 }
 
 impl<'a> VerifyJob<'a> {
-    /// What it goes by.
+    /// What the verification goes by, besides its rows and draft tokens.
     #[must_use]
     pub fn plan(&self) -> Plan<'a> {
         let &Self { tree, rule, strict, numbers, measure, .. } = self;
@@ -117,13 +117,13 @@ impl<'a> VerifyJob<'a> {
         self.rows.iter().any(|row| row.spec.is_raced())
     }
 
-    /// Whether some row [lists](crate::sampling::listed) some of its tokens only.
+    /// Whether some row [lists](crate::sampling::listed) only some of its tokens.
     #[must_use]
     pub fn has_lists(&self) -> bool {
         self.rows.iter().any(|row| row.logits.listed().is_some())
     }
 
-    /// What [relaxed acceptance](super::relaxed) judges a row by.
+    /// The row as [relaxed acceptance](super::relaxed) judges it.
     #[must_use]
     pub fn relaxed(&self, row: usize) -> RowJob<'a> {
         let RowJob { logits, spec } = self.rows[row];
@@ -132,7 +132,7 @@ impl<'a> VerifyJob<'a> {
 }
 
 impl DraftToken<'_> {
-    /// Checks it, and makes of its source what the specification works with.
+    /// Checks the draft token and turns its source into the form that the specification works with.
     ///
     /// # Errors
     /// [`DraftError`].
@@ -151,9 +151,10 @@ impl DraftToken<'_> {
 struct Rows<'a> {
     job: &'a VerifyJob<'a>,
     states: States,
-    /// Whether a row that was come to was cut to its list.
+    /// Whether a row that verification looked at was cut to its list. Rows looked at after [`Target::look_aside`] do
+    /// not count.
     truncated: bool,
-    /// Whether nothing that is emitted goes by the rows come to now.
+    /// Whether the rows looked at from now on are only measured, so that nothing emitted depends on them.
     looks_aside: bool,
 }
 

@@ -1,5 +1,5 @@
-//! The rules that judge each draft token by itself: greedy match, typical, relaxed, synthetic. In a tree they take the
-//! longest path of accepted tokens (Medusa), the earlier one of equals.
+//! The rules that judge each draft token independently: greedy match, typical, relaxed, synthetic. In a tree they take
+//! the longest path of accepted tokens (Medusa), and of equally long paths the earlier one.
 
 use super::plan::Plan;
 use super::positions::Positions;
@@ -9,7 +9,7 @@ use super::tree::row_after;
 use super::verified::{Trial, Verified};
 use super::{VerifyError, come_to};
 
-/// Verifies: the longest path, then the token after it.
+/// Verifies: emits the longest accepted path, then the token after it.
 pub(super) fn longest<P: Positions>(plan: &Plan<'_>, positions: &mut P) -> Result<Verified, VerifyError> {
     let nodes = plan.tree.len();
     let mut walk =
@@ -28,19 +28,19 @@ pub(super) fn longest<P: Positions>(plan: &Plan<'_>, positions: &mut P) -> Resul
     Ok(Verified { accepted_path: path, emitted, lossless, trials, states, is_block: false, truncated: false })
 }
 
-/// What a rule says about a position.
+/// What a rule accepts at a position.
 #[derive(Debug, Clone)]
 enum Verdict {
-    /// These tokens are accepted.
+    /// Accepts these tokens.
     Among(Vec<u32>),
-    /// Tokens of at least this share are, if they have any.
+    /// Accepts tokens of at least this probability, but never a token of probability 0.
     From(f64),
-    /// Chance decides.
+    /// Accepts by chance any token that the target could emit.
     Chance(Synthetic),
 }
 
 impl Verdict {
-    /// Of the position come to, behind so many draft tokens.
+    /// The verdict at the current position, which follows `depth` draft tokens.
     fn of(plan: &Plan<'_>, row: usize, depth: usize, here: &mut impl Positions) -> Result<Self, VerifyError> {
         Ok(match &plan.rule {
             _ if plan.is_strict(row) => Self::Among(vec![here.draw(plan.numbers.sample(depth))]),
@@ -65,7 +65,7 @@ impl Verdict {
         }
     }
 
-    /// The probability that a token like this one is accepted.
+    /// The probability that a token drawn from this draft token's distribution is accepted.
     fn chance(&self, here: &mut impl Positions, node: usize) -> f64 {
         match self {
             Self::Among(tokens) => here.chance_of(node, tokens),
@@ -79,18 +79,18 @@ impl Verdict {
 struct Walk<'a, P> {
     plan: &'a Plan<'a>,
     positions: &'a mut P,
-    /// By node, of those that were judged.
+    /// For each node that was judged, whether it was accepted.
     accepted: Vec<bool>,
-    /// By row, of those come to: whether the target has one token.
+    /// For each row that was looked at, whether the target has only one token.
     settled: Vec<bool>,
-    /// All that was judged, on whatever path: what is left out would be what was rejected, and acceptance seem
-    /// better than is to be expected.
+    /// All tokens that were judged, on whatever path. Leaving out some would leave out the rejected ones, and
+    /// acceptance would seem better than expected.
     trials: Vec<Trial>,
 }
 
 impl<P: Positions> Walk<'_, P> {
-    /// `path` and the longest run of accepted tokens after it. The siblings of a position are judged together, so
-    /// that each position is come to once.
+    /// `path` and the longest run of accepted tokens after it. The siblings of a position are judged together, so that
+    /// the walk visits each position only once.
     fn longest_after(&mut self, path: &mut Vec<usize>) -> Result<Vec<usize>, VerifyError> {
         let mut longest = path.clone();
         let children = self.plan.tree.after(path);

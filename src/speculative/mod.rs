@@ -1,15 +1,17 @@
-//! Speculative verification: which draft tokens a sequence emits, sequential and obvious.
+//! Speculative verification: decides which draft tokens a sequence emits. The code is sequential and favours clarity
+//! over speed.
 //!
-//! [`verify`] is the contract that every backend is compared with, bit for bit. Read [`weights`] (distributions as
-//! they are compared), [`draft`] (what was proposed), [`numbers`] (random numbers), [`positions`] (what a rule may ask),
-//! then the rules: [`rejection`], [`block`], [`rule::AcceptanceRule::Greedy`], [`typical`], [`relaxed`], [`synthetic`],
-//! and [`tree`]; [`shifts`] is measured beside them. [`plan`] leads from a draft to its rule, [`plain`] answers what the rules ask.
-//! Around them stand [`propose`], draft tokens without a draft model, and [`advice`], how many of them pay.
+//! [`verify`] is the specification that every backend is compared with, bit for bit. Read [`weights`] (distributions in
+//! the form that verification compares), [`draft`] (what was proposed), [`numbers`] (random numbers) and [`positions`]
+//! (what a rule may ask), then the rules: [`rejection`], [`block`], [`rule::AcceptanceRule::Greedy`], [`typical`],
+//! [`relaxed`], [`synthetic`], and [`tree`]. [`shifts`] measures mistakes of workers and decides nothing. [`plan`]
+//! chooses the rule for a draft, and [`plain`] answers what the rules ask. Two modules stand beside verification:
+//! [`propose`] finds draft tokens without a draft model, and [`advice`] says how many of them pay.
 //!
-//! Rejection and block verification are lossless with every parameter, penalty and mask, because the two
-//! distributions that they compare are the ones that tokens are really drawn from, after everything: the target
-//! of a position is what a plain row at that position would be drawn from, the draft what the draft token was.
-//! Drafts without chance change not one token of a text; see [`rejection`].
+//! Rejection and block verification are lossless with every parameter, penalty and mask, because they compare the
+//! distributions that tokens are really drawn from, after all processing: the target of a position is what a plain row
+//! at that position would be drawn from, and the draft distribution is what the draft token was drawn from. Draft
+//! tokens from a proposer without chance do not change a single token of a text; see [`rejection`].
 
 // Tokens may not depend on functions that differ from platform to platform: clippy.toml lists them.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
@@ -40,7 +42,7 @@ use crate::sampling::row::RowError;
 pub use job::verify;
 use positions::Positions;
 
-/// A row of the target had no distribution; nothing is emitted.
+/// A row of the target had no distribution, so nothing is emitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("target row {row}: {error}")]
 pub struct VerifyError {
@@ -50,7 +52,7 @@ pub struct VerifyError {
     pub error: RowError,
 }
 
-/// [`Positions::come_to`], its error with the row.
+/// Calls [`Positions::come_to`] and adds the row to its error.
 fn come_to(positions: &mut impl Positions, row: usize) -> Result<(), VerifyError> {
     positions.come_to(row).map_err(|error| VerifyError { row, error })
 }

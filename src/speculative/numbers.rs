@@ -1,14 +1,15 @@
 //! The random numbers of a draft and its verification.
 //!
-//! Every number is addressed by the position that its token has or would have in the output, its purpose, and
-//! an index. For accept numbers and for the draws of draft tokens the index says where the draft token stands in its
-//! draft: its depth, and how many tokens of that depth come before it ([`Spot`]).
+//! Every number is addressed by three things: the position that its token has or would have in the output, a purpose,
+//! and an index. For accept numbers and for the draws of draft tokens, the index says where the draft token stands in
+//! its draft: its depth, and how many tokens of that depth come before it ([`Spot`]).
 //!
 //! So a position that is proposed again in a later round has fresh numbers, whatever the shapes of the two drafts: the
-//! later round starts further on, and the position has another depth in it. Standard rejection does not need that, since
-//! it looks at nothing behind the first rejected token. Block verification does: which tokens it accepts depends on all
-//! draft tokens and accept numbers, and numbers that led to a rejection would, seen again, lead to one too often. It is
-//! not enough that blocks do not see them again: a tree, which is verified by rejection, may come after a chain.
+//! later round starts further on, which gives the position another depth. Standard rejection does not need fresh
+//! numbers, since it looks at nothing behind the first rejected token. Block verification does: which tokens it accepts
+//! depends on all draft tokens and accept numbers, so numbers that led to one rejection would, if they were used again,
+//! lead to rejections too often. Fresh numbers for blocks alone would not be enough, because a tree, which is verified
+//! by rejection, may come after a chain.
 //!
 //! | number | position | purpose, index |
 //! |---|---|---|
@@ -17,34 +18,36 @@
 //! | recovered token after `d` accepted ones | `start + d` | `Residual`, 0 |
 //! | bonus token, and any token drawn from the target itself | `start + d` | `Sample`, 0 |
 //!
-//! A recovered token and one that is drawn from the target are emitted at their position, which no later round proposes
-//! again. The last line is a plain row's number: a bonus token is the token that a plain row would have drawn.
+//! A recovered token and one that is drawn from the target are emitted at their position, so no later round proposes
+//! that position again. The last line is a plain row's number: a bonus token is the token that a plain row would have
+//! drawn.
 
 use crate::params::MAX_TREE_TOKENS;
 use crate::sampling::philox::{Purpose, uniform_at};
 
-/// Bits of an index that are the depth.
+/// How many bits of an index hold the depth.
 const DEPTH_BITS: u32 = 16;
 const _: () = assert!(MAX_TREE_TOKENS <= 1 << DEPTH_BITS, "depths, and places among tokens of a depth, fit 16 bits");
 
-/// Where a draft token stands in its draft. It is known when the token is drawn, since it does not depend on tokens that
-/// come after it in the draft.
+/// Where a draft token stands in its draft. This is known when the token is drawn, since it does not depend on later
+/// tokens of the draft.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Spot {
     /// How many draft tokens stand before it on its path.
     pub depth: usize,
-    /// How many draft tokens with a lower index have the same depth; 0 all along a chain.
+    /// How many draft tokens with a lower index have the same depth; always 0 in a chain.
     pub nth: usize,
 }
 
 impl Spot {
-    /// In a chain, after `depth` draft tokens.
+    /// The spot in a chain after `depth` draft tokens.
     #[must_use]
     pub fn in_chain(depth: usize) -> Self {
         Self { depth, nth: 0 }
     }
 
-    /// Of the next token of a draft, which follows the one at `parent`. `before` are all tokens that the draft has.
+    /// The spot of a draft's next token, which follows the one at `parent`. `before` are the spots of all tokens that
+    /// the draft already has.
     #[must_use]
     pub fn next(parent: Option<Self>, before: impl Iterator<Item = Self>) -> Self {
         let depth = parent.map_or(0, |parent| parent.depth + 1);
@@ -56,34 +59,34 @@ impl Spot {
     }
 }
 
-/// The numbers of one sequence, from one position on.
+/// The random numbers of one sequence, from one position on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Numbers {
     /// The sequence's seed.
     pub seed: u64,
-    /// Its position: the number of tokens it has emitted.
+    /// The position: how many tokens the sequence has emitted.
     pub start: u64,
 }
 
 impl Numbers {
-    /// For the draw of a draft token.
+    /// The number for the draw of a draft token.
     #[must_use]
     pub fn draft(&self, spot: Spot) -> u64 {
         self.at(spot.depth, Purpose::Draft, spot.index())
     }
 
-    /// For its accept test.
+    /// The number for a draft token's accept test.
     pub(super) fn accept(&self, spot: Spot) -> u64 {
         self.at(spot.depth, Purpose::Accept, spot.index())
     }
 
-    /// For the recovered token after `depth` accepted ones.
+    /// The number for the recovered token after `depth` accepted ones.
     #[must_use]
     pub fn residual(&self, depth: usize) -> u64 {
         self.at(depth, Purpose::Residual, 0)
     }
 
-    /// For the bonus token after `depth` accepted ones, and any token drawn from the target itself.
+    /// The number for the bonus token after `depth` accepted ones, and for any token drawn from the target itself.
     #[must_use]
     pub fn sample(&self, depth: usize) -> u64 {
         self.at(depth, Purpose::Sample, 0)
@@ -94,7 +97,7 @@ impl Numbers {
     }
 }
 
-/// A uniform real number in 0 .. 1, of 53 bits: exact in f64.
+/// Turns a number into a uniform real in 0 .. 1. It has 53 bits, so it is exact in f64.
 #[must_use]
 pub fn unit(uniform: u64) -> f64 {
     (uniform >> 11) as f64 / (1u64 << 53) as f64

@@ -1,4 +1,5 @@
-//! The specification's answers to what the rules ask: sequential and obvious.
+//! The specification's answers to what the rules ask. Like the rest of the specification, they are sequential and
+//! favour clarity over speed.
 
 use super::VerifyError;
 use super::draft::Draft;
@@ -13,27 +14,29 @@ use crate::sampling::distribution::Distribution;
 use crate::sampling::mark::race::Race;
 use crate::sampling::row::RowError;
 
-/// The target as seen from the sequence that is verified. The draft tokens before a row count as emitted: penalties,
-/// bans and lengths grow along them.
+/// The target as the verified sequence sees it. The draft tokens before a row count as emitted: penalties, bans and
+/// lengths take them into account.
 pub trait Target {
-    /// What a plain row would be drawn from after this row's draft token: row 0 is the row after the sequence's last
-    /// token, `i + 1` the row after draft token `i`.
+    /// The distribution that a plain row would be drawn from. Row 0 is the row after the sequence's last token, row
+    /// `i + 1` the row after draft token `i`.
     ///
     /// # Errors
-    /// [`RowError`] if that row has no distribution. Rows that a verification does not come to are not asked for.
+    /// [`RowError`] if that row has no distribution. Verification asks only for the rows that it reaches.
     fn distribution(&mut self, row: usize) -> Result<Distribution, RowError>;
 
-    /// What [relaxed acceptance](super::relaxed) judges by: the same with [`Relaxed::filters`].
+    /// The distribution that [relaxed acceptance](super::relaxed) judges: that of the same row, but with
+    /// [`Relaxed::filters`].
     ///
     /// # Errors
     /// As [`Target::distribution`].
     fn relaxed(&mut self, row: usize) -> Result<Distribution, RowError>;
 
-    /// Whether the sequence ends with a draft token: EOS, a stop token, its length. What was drafted behind it is
-    /// dropped.
+    /// Whether the sequence ends with a draft token: at EOS, a stop token or its maximum length. Draft tokens behind
+    /// that one are dropped.
     fn ends(&self, node: usize) -> bool;
 
-    /// Whether the sequence's draws follow a key: then every token is the plain row's, also where a draft token was drawn.
+    /// Whether the sequence's draws follow a key. If so, every emitted token is the plain row's, even where draft
+    /// tokens were drawn by chance.
     fn is_raced(&self) -> bool {
         false
     }
@@ -43,7 +46,7 @@ pub trait Target {
         None
     }
 
-    /// As [`Positions::look_aside`].
+    /// See [`Positions::look_aside`].
     fn look_aside(&mut self) {}
 
     /// What samplers remember before a row.
@@ -51,19 +54,19 @@ pub trait Target {
         None
     }
 
-    /// What they remember after a token of a row with this distribution.
+    /// What samplers remember after a token of a row with this distribution.
     fn state_after(&self, _row: usize, _target: &Distribution, _token: u32) -> Option<SamplerState> {
         None
     }
 }
 
-/// Verifies drafts.
+/// Verifies drafts by `plan`.
 ///
 /// # Errors
-/// [`VerifyError`] if a row that was needed has no distribution.
+/// [`VerifyError`] if a row that verification needs has no distribution.
 ///
 /// # Panics
-/// If the tree is not one of `drafts.len()` tokens, which is a bug.
+/// If the tree does not have exactly `drafts.len()` tokens, which is a bug.
 pub fn verify(drafts: &[Draft], plan: &Plan<'_>, target: &mut impl Target) -> Result<Verified, VerifyError> {
     assert_eq!(plan.tree.len(), drafts.len(), "one parent per draft token; this is a bug");
     plan.verify(&mut Plain { drafts, target, here: None })
@@ -75,12 +78,12 @@ struct Plain<'a, T> {
     here: Option<Here>,
 }
 
-/// A row that was come to.
+/// The row that the rules look at, and what is left of its target.
 struct Here {
     row: usize,
     target: Distribution,
     left: Weights,
-    /// Whether all of the target is left.
+    /// Whether nothing has been taken from the target yet.
     is_whole: bool,
 }
 

@@ -1,4 +1,4 @@
-//! How a draft is to be verified, and the one way from there to a rule.
+//! What a verification goes by, and the one place that chooses its rule.
 
 use super::numbers::Numbers;
 use super::positions::Positions;
@@ -9,36 +9,36 @@ use super::weights::common;
 use super::{VerifyError, block, come_to, judge, shifts, siblings};
 use crate::params::state::SamplerState;
 
-/// What a verification goes by besides draft and rows.
+/// What a verification goes by, besides its rows and draft tokens.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan<'a> {
-    /// How draft tokens stand to one another.
+    /// The parent and the children of each draft token.
     pub tree: &'a Tree,
-    /// How they are accepted.
+    /// The rule by which draft tokens are accepted.
     pub rule: AcceptanceRule,
-    /// Of each row whether [relaxed acceptance](super::relaxed) is strict there; empty: nowhere.
+    /// For each row, whether [relaxed acceptance](super::relaxed) is strict there. If empty, it is strict nowhere.
     pub strict: &'a [bool],
     /// The sequence's random numbers.
     pub numbers: Numbers,
-    /// Whether trials say what was to be expected. It changes no decision.
+    /// Whether trials report what acceptance was expected. This changes no decision.
     pub measure: bool,
 }
 
 impl Plan<'_> {
-    /// Whether only the token that a plain row would draw is accepted at this row.
+    /// Whether this row accepts only the token that a plain row would draw.
     pub(super) fn is_strict(&self, row: usize) -> bool {
         matches!(self.rule, AcceptanceRule::Relaxed(_)) && self.strict.get(row) == Some(&true)
     }
 
-    /// Verifies.
+    /// Verifies the draft by its rule.
     ///
     /// # Errors
-    /// [`VerifyError`] if a row that was needed has no distribution.
+    /// [`VerifyError`] if a row that verification needs has no distribution.
     pub fn verify(&self, positions: &mut impl Positions) -> Result<Verified, VerifyError> {
-        // Where nothing is left to chance there is nothing to gain from a block, and the plain row's text to keep.
+        // Without chance in the draft, a block gains nothing, and rejection keeps the plain row's text.
         let certain = || (0..self.tree.len()).all(|node| positions.is_certain(node));
         let mut verified = match self.rule {
-            // No draft: a plain row, whatever the rule.
+            // Without draft tokens this is a plain row, whatever the rule.
             _ if self.tree.is_empty() => tree::sampled(self, positions),
             AcceptanceRule::Block if self.tree.is_chain() && !certain() => block::verify(self, positions),
             AcceptanceRule::Block | AcceptanceRule::Rejection => tree::sampled(self, positions),
@@ -52,7 +52,7 @@ impl Plan<'_> {
         Ok(Verified { states, ..verified })
     }
 
-    /// A trial of the lossless rules: with the sum of min(factor * left, draft) as what was to be expected.
+    /// A trial of the lossless rules. Its expected acceptance is the sum of min(factor * left, draft).
     pub(super) fn trial(
         &self,
         positions: &mut impl Positions,
@@ -71,17 +71,17 @@ impl Plan<'_> {
     }
 }
 
-/// What is left at a position, held against a draft distribution.
+/// What is left at a position, compared with a draft distribution.
 #[derive(Clone, Copy)]
 pub(super) struct Overlap {
-    /// The sum of min over all tokens.
+    /// The sum over all tokens of the smaller of the two.
     pub(super) in_common: f64,
-    /// What is left beyond that.
+    /// What is left in excess of the draft distribution, summed over all tokens.
     pub(super) beyond: f64,
 }
 
-/// Of `factor` times what is left here. Of a distribution with one token that token's probability tells, so that nothing has to be
-/// summed up.
+/// Compares `factor` times what is left here with a token's draft distribution. If that distribution has only one
+/// token, the token's probability is enough, and nothing has to be summed.
 pub(super) fn overlap(positions: &mut impl Positions, factor: f64, node: usize) -> Overlap {
     if positions.proposed(node) == 1.0 {
         let in_common = (factor * positions.share(positions.token(node))).min(1.0);

@@ -1,26 +1,28 @@
 //! Relaxed acceptance (TensorRT-LLM, multi-token prediction in thinking phases): a draft token is accepted if it is among the target's
 //! first `top_n` tokens and its probability is at least the largest minus `delta`. Not lossless.
 //!
-//! TensorRT-LLM relaxes in thinking phases only, which is `in_thinking_only` here. Where a row is then
-//! [strict](super::plan::Plan::strict), a draft token is accepted if it is the one that a plain row would draw, with that row's own number,
-//! and otherwise that one is emitted: the text of plain rows, token for token.
+//! TensorRT-LLM relaxes in thinking phases only; `in_thinking_only` asks for the same here. Rows outside thinking are
+//! then [strict](super::plan::Plan::strict): a draft token is accepted only if it is the one that a plain row would
+//! draw, with that row's own number. Otherwise the plain row's token is emitted. So outside thinking the text is, token
+//! for token, that of plain rows.
 //!
-//! It judges the processed distribution, with all that a chain of samplers left. For greedy sequences it is the one at temperature 1 (see
-//! [`Relaxed::filters`]), since a greedy distribution has one token. What follows the accepted tokens is drawn as a plain row.
+//! The rule judges the processed distribution, after the whole chain of samplers. For greedy sequences it judges the
+//! distribution at temperature 1 (see [`Relaxed::filters`]), because a greedy distribution has only one token. The
+//! token after the accepted ones is drawn as in a plain row.
 
 use super::weights::share;
 use crate::params::Filters;
 pub use crate::params::acceptance::Relaxed;
 
 impl Relaxed {
-    /// What makes the judged distribution of a row with these filters.
+    /// The filters of the judged distribution, for a row with these filters.
     #[must_use]
     pub fn filters(filters: Filters) -> Filters {
         Filters { temperature: if filters.temperature == 0.0 { 1.0 } else { filters.temperature }, ..filters }
     }
 
-    /// How many tokens are accepted, of the first `top_n` of the judged distribution with these masses, in order.
-    /// Those that follow one too unlikely are no likelier, but for what rounds, so they are not asked.
+    /// How many of the first `top_n` tokens are accepted. `masses` are those of the judged distribution, in order. The
+    /// first token that is too unlikely ends the search: those after it are no likelier, except for rounding.
     pub fn accepted(&self, masses: impl Iterator<Item = u64>, total: u64) -> usize {
         let mut masses = masses.take(self.top_n as usize).map(|mass| share(mass, total)).peekable();
         let most = masses.peek().copied().unwrap_or(0.0);

@@ -3,9 +3,10 @@
 pub use crate::params::acceptance::AcceptanceRule;
 
 impl AcceptanceRule {
-    /// Whether emitted tokens have the target's distribution. `certain`: whether each target distribution
-    /// leaves one token, as it does for temperature 0 and `top_k` 1. Then the most likely token is the only one,
-    /// and typical acceptance, which takes no token without a share and whose threshold is at most `epsilon <= 1`, takes it alone.
+    /// Whether emitted tokens have the target's distribution. `certain` says whether each target distribution has only
+    /// one token left, as with temperature 0 or `top_k` 1. Then that token is also the most likely one. Typical
+    /// acceptance takes it and no other, because its threshold is at most `epsilon <= 1` and it accepts no token of
+    /// probability 0.
     #[must_use]
     pub fn is_lossless(&self, certain: bool) -> bool {
         match self {

@@ -1,22 +1,23 @@
-//! Whether siblings of a tree are the token of an earlier one as often as their distributions say. Siblings that are drawn
-//! independently of one distribution are, with its probability of that token; those drawn without replacement never are, and their
-//! distributions have nothing for it. A worker that draws without replacement and sends one distribution for all, or that drops
-//! what it has drawn twice, shows here and hardly elsewhere: each token by itself is about as likely as it is said to be.
+//! Measures whether siblings of a tree repeat an earlier sibling's token as often as their distributions say. Siblings
+//! drawn independently of one distribution repeat a token with that token's probability. Siblings drawn without
+//! replacement never repeat one, and their distributions give it probability 0. A worker that draws without replacement
+//! but sends one distribution for all, or that drops repeated tokens, shows here and hardly elsewhere, because each
+//! token by itself is about as likely as the worker claims.
 
 use super::plan::Plan;
 use super::positions::Positions;
 use super::verified::Trial;
 
-/// A later sibling that was tested.
+/// Whether a later sibling repeats an earlier one, and how likely that was.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Repeat {
-    /// The probability in its draft distribution of being the token of an earlier sibling.
+    /// The probability, in its draft distribution, of all earlier siblings' tokens together.
     pub expected: f64,
-    /// Whether it is.
+    /// Whether the sibling is the same token as an earlier one.
     pub found: bool,
 }
 
-/// Notes it in the tests of later siblings, where they are measured and others could have been drawn in their place.
+/// Sets `repeat` in the trials of later siblings that were measured, unless their distributions have only one token.
 pub(super) fn measure(plan: &Plan<'_>, positions: &mut impl Positions, trials: &mut [Trial]) {
     let later = |trial: &&mut Trial| !trial.is_first && trial.chances.is_some_and(|chances| chances.own.mean < 1.0);
     for trial in trials.iter_mut().filter(later) {

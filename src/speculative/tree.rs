@@ -1,4 +1,4 @@
-//! Trees of draft tokens and the walk along them. A chain is a tree without siblings.
+//! Trees of draft tokens, and the walk of rejection sampling. A chain is a tree without siblings.
 
 use super::draft::DraftError;
 use super::numbers::Spot;
@@ -8,7 +8,7 @@ use super::rejection::{self, Dealt};
 use super::verified::Verified;
 use super::{VerifyError, come_to};
 
-/// The shape of a draft. Node `i` is draft token `i`; siblings stand in the order they are tried in.
+/// The shape of a draft. Node `i` is draft token `i`. Siblings are in the order in which they are tried.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tree {
     /// The children of the root, then those of each node.
@@ -18,10 +18,10 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// From the parent of each draft token: an earlier token's index, or -1.
+    /// Builds the tree from the parent of each draft token: the index of an earlier token, or -1.
     ///
     /// # Errors
-    /// [`DraftError::Parents`] if one is anything else, or there are not `len` of them.
+    /// [`DraftError::Parents`] if a parent is anything else, or if there are not `len` of them.
     pub fn new(parents: &[i32], len: usize) -> Result<Self, DraftError> {
         if parents.len() != len {
             return Err(DraftError::Parents);
@@ -40,7 +40,7 @@ impl Tree {
         Ok(Self { children, spots })
     }
 
-    /// Each token follows the one before it.
+    /// The tree in which each token follows the one before it.
     #[must_use]
     pub fn chain(len: usize) -> Self {
         let only = |node: usize| if node < len { vec![node] } else { Vec::new() };
@@ -77,20 +77,20 @@ impl Tree {
         self.spots[node]
     }
 
-    /// What was proposed after a node, or after the sequence's last token.
+    /// The nodes that were proposed after a node, or after the sequence's last token.
     #[must_use]
     pub fn children(&self, node: Option<usize>) -> &[usize] {
         &self.children[node.map_or(0, |node| node + 1)]
     }
 
-    /// What was proposed in the place of a node, and is tried before it.
+    /// The node's siblings that are tried before it.
     pub(super) fn siblings_before(&self, node: usize) -> &[usize] {
         let place =
             self.children.iter().find_map(|siblings| Some((siblings, siblings.iter().position(|&s| s == node)?)));
         place.map_or(&[], |(siblings, nth)| &siblings[..nth])
     }
 
-    /// What was proposed after the last node of `path`.
+    /// The nodes that were proposed after the last node of `path`.
     pub(super) fn after(&self, path: &[usize]) -> &[usize] {
         &self.children[row_after(path)]
     }
@@ -101,8 +101,8 @@ pub(super) fn row_after(path: &[usize]) -> usize {
     path.last().map_or(0, |&node| node + 1)
 }
 
-/// The walk of rejection sampling: siblings in turn, from each position to the first that is accepted; then the token
-/// that comes after it.
+/// The walk of rejection sampling. At each position it tests the siblings in turn until one is accepted, then moves on
+/// to that one's position. If none is accepted, the token that is drawn instead ends the walk.
 pub(super) fn sampled(plan: &Plan<'_>, positions: &mut impl Positions) -> Result<Verified, VerifyError> {
     let (mut path, mut emitted, mut trials) = (Vec::new(), Vec::new(), Vec::new());
     loop {

@@ -1,18 +1,19 @@
-//! Typical acceptance (Cai et al. 2024, Medusa, section 2.3.1; Hewitt et al. 2022): a draft token is accepted
-//! if its target probability is at least `min(epsilon, alpha * exp(-H))`, `H` the target's entropy in nats. So
-//! where the target is undecided, any plausible token will do. Not lossless: the draft decides among them.
+//! Typical acceptance (Cai et al. 2024, Medusa, section 2.3.1; Hewitt et al. 2022): a draft token is accepted if its
+//! target probability is at least `min(epsilon, alpha * exp(-H))`, where `H` is the target's entropy in nats. So where
+//! the target is undecided, any plausible token is accepted. Not lossless: the draft decides which of the plausible
+//! tokens comes.
 //!
-//! The target is the processed one, and what follows the accepted tokens is drawn from it as a plain row.
+//! The target is the processed distribution. The token after the accepted ones is drawn from it as in a plain row.
 
 pub use crate::params::acceptance::Typical;
 pub use crate::sampling::entropy::{entropy, entropy_term};
 
 impl Typical {
-    /// The least target probability that is accepted, where the target has this entropy. A token without any
-    /// probability is never accepted.
+    /// The least target probability that is accepted where the target has this entropy. A token of probability 0 is
+    /// never accepted, even if the threshold is 0.
     #[must_use]
     pub fn threshold(&self, entropy: f64) -> f64 {
-        // libm: the platforms' own exponentials differ in last bits.
+        // libm, because the exponentials of different platforms differ in their last bits.
         f64::from(self.epsilon).min(f64::from(self.alpha) * libm::exp(-entropy))
     }
 }

@@ -1,18 +1,19 @@
-//! Distributions as verification compares them: integer weights by token, and the few operations that turn them into
-//! probabilities and back.
+//! Distributions in the form that verification compares: integer weights by token, and the few operations that turn
+//! weights into probabilities and back.
 //!
-//! A probability is [`share`], in f64, so it is the same number on every machine. What has to be summed is turned into
-//! an integer first ([`count`]), so that no result depends on the order of addition.
+//! [`share`] makes a probability from a weight, in f64, so that it is the same number on every machine. Values that are
+//! summed are turned into integers first ([`count`]), so that no result depends on the order of addition.
 
 use crate::sampling::distribution::Distribution;
 pub use crate::sampling::entropy::count;
 use crate::sampling::mass::draw_point;
 
-/// 1 as a summable integer: probabilities are summed in units of 2^-51. So what is left of a row of 2^20 tokens is off
-/// by at most 2^-32, and every weight is below 2^52, where u64 and f64 turn into one another by adding a constant.
+/// 1 as a summable integer: probabilities are summed in units of 2^-51. With this unit, what is left of a row of 2^20
+/// tokens is off by at most 2^-32, and every weight is below 2^52, where adding a constant converts between u64 and
+/// f64.
 pub const ONE: f64 = (1u64 << 51) as f64;
 
-/// What turns weights with this total into probabilities.
+/// The factor that turns weights with this total into probabilities.
 #[must_use]
 pub fn per_weight(total: u64) -> f64 {
     1.0 / total as f64
@@ -31,19 +32,20 @@ pub fn squared(weight: u64, per: f64) -> u64 {
     count(share * share * ONE)
 }
 
-/// The same to the power of three.
+/// The cube of a token's probability, likewise.
 #[must_use]
 pub fn cubed(weight: u64, per: f64) -> u64 {
     let share = weight as f64 * per;
     count(share * share * share * ONE)
 }
 
-/// The probability that a token has in the distribution it is drawn from.
+/// The probability that a drawn token has in the distribution it is drawn from.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct OwnProbability {
-    /// On average: the sum of the squares, the probability that two tokens drawn from it are the same one.
+    /// Its mean: the sum of the squares of all probabilities. This is also the probability that two draws give the same
+    /// token.
     pub mean: f64,
-    /// The sum of the cubes, less the square of the mean.
+    /// Its variance: the sum of the cubes less the square of the mean.
     pub variance: f64,
 }
 
@@ -52,39 +54,41 @@ impl OwnProbability {
     #[must_use]
     pub fn of(squares: u64, cubes: u64) -> Self {
         let mean = squares as f64 / ONE;
-        // Where all tokens are alike rounding could leave less than nothing.
+        // If all tokens are equally likely, rounding could make this negative.
         Self { mean, variance: (cubes as f64 / ONE - mean * mean).max(0.0) }
     }
 }
 
-/// What the rounding of a residual's weights adds up to at most. Less in common than this is nothing in common.
+/// The largest sum of rounding errors in a residual's weights. An overlap below this counts as none.
 const ROUNDING: f64 = 1.0 / (1u64 << 32) as f64;
 
-/// What a target that counts `factor` times has in common with a draft, the sum of min(factor * target, draft), where it has
-/// `beyond` beyond it: shares sum to 1, so what is common is what is not beyond.
+/// The overlap of a draft with a target that counts `factor` times: the sum of min(factor * target, draft). `beyond` is
+/// the sum of max(factor * target - draft, 0). The target's probabilities sum to 1, so the overlap is what remains of
+/// `factor`.
 #[must_use]
 pub fn common(factor: f64, beyond: f64) -> f64 {
     let common = factor - beyond;
     if common > ROUNDING { common } else { 0.0 }
 }
 
-/// What a residual makes of weights: `max(weight * target - draft_weight * draft, 0)` in units of [`ONE`].
+/// The factors that turn weights into those of a residual: `max(weight * target - draft_weight * draft, 0)` in units of
+/// [`ONE`].
 #[derive(Debug, Clone, Copy)]
 pub struct Residual {
-    /// For the target's weights.
+    /// The factor for the target's weights.
     pub target: f64,
-    /// For the draft's.
+    /// The factor for the draft's weights.
     pub draft: f64,
 }
 
 impl Residual {
-    /// Of a target that counts `factor` times, from both totals.
+    /// The residual of a target that counts `factor` times, given the totals of target and draft.
     #[must_use]
     pub fn new(factor: f64, target_total: u64, draft_total: u64) -> Self {
         Self { target: factor * per_weight(target_total) * ONE, draft: per_weight(draft_total) * ONE }
     }
 
-    /// What is left of a token.
+    /// A token's weight in the residual.
     #[must_use]
     #[inline]
     pub fn weight(&self, target: u64, draft: u64) -> u64 {
@@ -92,7 +96,7 @@ impl Residual {
     }
 }
 
-/// Tokens of nonzero weight, ascending ids, and the sum of their weights.
+/// Tokens with nonzero weights, by ascending id, and the sum of the weights.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Weights {
     entries: Vec<(u32, u64)>,
@@ -100,8 +104,7 @@ pub struct Weights {
 }
 
 impl Weights {
-    /// From entries in ascending token order, each token once; those of weight 0 are left out. The sum must
-    /// fit u64.
+    /// Takes entries in ascending token order, each token once, and leaves out those of weight 0. The sum must fit u64.
     #[must_use]
     pub fn new(entries: impl Iterator<Item = (u32, u64)>) -> Self {
         let entries: Vec<_> = entries.filter(|&(_, weight)| weight > 0).collect();
@@ -133,7 +136,7 @@ impl Weights {
         share(self.weight(token), self.total)
     }
 
-    /// Tokens and weights, ascending ids.
+    /// Tokens and their weights, by ascending id.
     #[must_use]
     pub fn entries(&self) -> &[(u32, u64)] {
         &self.entries
@@ -145,7 +148,7 @@ impl Weights {
         self.entries.len() == 1
     }
 
-    /// How likely a token drawn from it is.
+    /// How likely a token drawn from this distribution is in it.
     #[must_use]
     pub fn own_probability(&self) -> OwnProbability {
         let per = per_weight(self.total);
@@ -153,7 +156,7 @@ impl Weights {
         OwnProbability::of(sum(squared), sum(cubed))
     }
 
-    /// Inverse CDF in token-id order, as a plain row is drawn.
+    /// Draws by inverse CDF in token-id order, as a plain row does.
     ///
     /// # Panics
     /// If the total is 0, which callers rule out.
@@ -168,9 +171,10 @@ impl Weights {
         drawn.expect("a distribution with a total has a token at every point below it; this is a bug").0
     }
 
-    /// `max(factor * self - draft, 0)` in units of [`ONE`]: what the target gives to each token beyond a draft of this
-    /// total, of which `draft` gives the weights. With factor 1 it is what a rejected draft leaves (Leviathan et al.
-    /// 2023, theorem 1), and its sum is the total variation between the two.
+    /// The residual `max(factor * self - draft, 0)`, in units of [`ONE`]: what the target gives to each token beyond
+    /// the draft. `draft` gives the draft's weights, and `total` is their sum. With factor 1 this is the distribution
+    /// after a rejected draft token (Leviathan et al. 2023, theorem 1), and its sum is the total variation between
+    /// target and draft.
     #[must_use]
     pub fn residual(&self, factor: f64, total: u64, mut draft: impl FnMut(u32) -> u64) -> Weights {
         let residual = Residual::new(factor, self.total, total);

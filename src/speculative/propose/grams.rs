@@ -1,36 +1,36 @@
-//! Where a few tokens stood before: chains of positions by the hash of what stands before them.
+//! Finds where a few tokens stood before, with chains of positions by the hash of the tokens before them.
 //!
-//! What a *position* is and what pushing costs is said in [`index`](super::index). A sequence's own tools against
-//! repetition find what they look for here too.
+//! [`index`](super::index) says what a *position* is and what pushing costs. A sequence's rules against repetition use
+//! these chains too.
 
 use crate::sampling::steps::step;
 use std::collections::HashSet;
 
-/// Buckets at first; a power of two.
+/// The initial number of buckets; a power of two.
 const FIRST_BUCKETS: usize = 16;
-/// Ends a chain: no context stands before position 0.
+/// The end of a chain. No context stands before position 0, so 0 is free for this.
 const NONE: u32 = 0;
-/// Of the polynomial hash; odd, so that no token is lost.
+/// The base of the polynomial hash. It is odd, so that no token is lost.
 const BASE: u64 = 0x9E37_79B9_7F4A_7C15;
 /// Spreads a hash over its high bits (MurmurHash3's finaliser).
 const SPREAD: u64 = 0xFF51_AFD7_ED55_8CCD;
 
-/// The chains of one length of context. The tokens themselves are kept by whoever asks.
+/// The chains for one length of context. The caller keeps the tokens themselves.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Grams {
     context: usize,
-    /// Hash of the text's last `context` tokens, or of all.
+    /// The hash of the text's last `context` tokens, or of all if there are fewer.
     hash: u64,
     /// `BASE ^ context`: weight of a token that leaves the context.
     leaving: u64,
     /// The latest position of each bucket.
     heads: Vec<u32>,
-    /// For each position the one before it in its chain.
+    /// For each position, the one before it in its chain.
     previous: Vec<u32>,
 }
 
 impl Grams {
-    /// Of an empty text, with room for `capacity` tokens; `context` is at least 1.
+    /// The chains of an empty text, with room for `capacity` tokens. `context` is at least 1.
     pub(crate) fn new(context: usize, capacity: usize) -> Self {
         let leaving = (0..context).fold(1, |power: u64, _| power.wrapping_mul(BASE));
         let mut heads = Vec::with_capacity(buckets(capacity));
@@ -38,9 +38,11 @@ impl Grams {
         Self { context, hash: 0, leaving, heads, previous: Vec::with_capacity(capacity) }
     }
 
-    /// Of `tokens`, as if one after the other had been [pushed over](Self::push_over), with no more steps than tokens.
+    /// The chains of `tokens`, as if each had been [pushed over](Self::push_over), with no more steps than there are
+    /// tokens.
     pub(crate) fn latest(context: usize, tokens: &[u32]) -> Self {
-        // Hashed by chance, so that no text can be made that is slow; what is found does not depend on it.
+        // A `HashSet` hashes with a random key, so that nobody can make a slow text. What is found does not depend on
+        // the key.
         let mut seen = HashSet::with_capacity(tokens.len());
         let mut is_latest = vec![false; tokens.len()];
         for at in (context..tokens.len()).rev() {
@@ -55,8 +57,8 @@ impl Grams {
         latest
     }
 
-    /// As [`push`](Self::push), where the place at which the same token followed the same context before leaves its chain: a
-    /// chain then has the latest place of each token that followed its context, and no other.
+    /// Like [`push`](Self::push), but if the same token followed the same context before, that earlier place leaves its
+    /// chain. A chain then has only the latest place of each token that followed its context.
     pub(crate) fn push_over(&mut self, tokens: &[u32], token: u32) {
         if let Some(first) = tokens.len().checked_sub(self.context) {
             let is_same = |grams: &Self, at: usize| tokens[at - grams.context..at] == tokens[first..];
@@ -65,7 +67,7 @@ impl Grams {
         self.push(tokens, token);
     }
 
-    /// Takes one position out of the chain of the last tokens, if it is there.
+    /// Removes one position from the chain of the last tokens, if it is there.
     fn unchain(&mut self, is_it: impl Fn(&Self, usize) -> bool) {
         let bucket = self.bucket();
         let (mut later, mut at) = (None, self.heads[bucket]);
@@ -83,12 +85,12 @@ impl Grams {
         }
     }
 
-    /// Chains the position behind `tokens`, which `token` is about to follow.
+    /// Adds the position behind `tokens` to its chain, just before `token` is appended there.
     pub(crate) fn push(&mut self, tokens: &[u32], token: u32) {
         self.append(tokens, token, true);
     }
 
-    /// Appends a token; the position before it is chained or not.
+    /// Appends a token. `is_chained` says whether the position before it joins its chain.
     fn append(&mut self, tokens: &[u32], token: u32, is_chained: bool) {
         let position = tokens.len();
         let mut before = NONE;
@@ -103,19 +105,20 @@ impl Grams {
         push(&mut self.previous, before);
         self.hash = self.hash.wrapping_mul(BASE).wrapping_add(value(token)).wrapping_sub(left);
         if self.heads.len() < buckets(self.previous.len()) {
-            // Both halves of the new table begin with the chains of the old one: nothing is rehashed, and every chain
-            // depends on the tokens alone. What the old part of a chain has too much is half a position, on
-            // average, per doubling.
+            // Both halves of the new table begin with the chains of the old one, so nothing is rehashed, and every
+            // chain depends on the tokens alone. On average, the old part of a chain has half a position too many for
+            // each doubling.
             self.heads.extend_from_within(..);
         }
     }
 
-    /// Positions whose context has the hash of the last tokens, the latest first, and some others.
+    /// The positions whose context has the hash of the last tokens, and some others of the same bucket, the latest
+    /// first.
     pub(crate) fn chain(&self) -> impl Iterator<Item = usize> {
         self.chained(self.bucket())
     }
 
-    /// The same for other tokens, as many as the context, than those at the end of the text.
+    /// The same for other tokens than the last ones. `context` has as many tokens as [`Self::context`] says.
     pub(crate) fn chain_behind(&self, context: impl Iterator<Item = u32>) -> impl Iterator<Item = usize> {
         let hash = context.fold(0, |hash: u64, token| hash.wrapping_mul(BASE).wrapping_add(value(token)));
         self.chained(bucket(hash, self.heads.len()))
@@ -131,7 +134,7 @@ impl Grams {
         })
     }
 
-    /// The position before a chained one in its chain.
+    /// The position before a chained one in the same chain.
     pub(crate) fn before(&self, at: usize) -> Option<usize> {
         Some(self.previous[at] as usize).filter(|&at| at != NONE as usize)
     }
@@ -140,24 +143,24 @@ impl Grams {
         bucket(self.hash, self.heads.len())
     }
 
-    /// How many tokens are compared.
+    /// The number of tokens in a context.
     pub(crate) fn context(&self) -> usize {
         self.context
     }
 
-    /// Memory held beside its own fields.
+    /// The memory held, besides its own fields.
     pub(crate) fn bytes(&self) -> usize {
         (self.heads.capacity() + self.previous.capacity()) * size_of::<u32>()
     }
 
-    /// As [`Grams::bytes`], once the text has `len` tokens; as it may be at most.
+    /// The most that [`Grams::bytes`] may be once the text has `len` tokens.
     pub(crate) fn bytes_after(&self, len: usize) -> usize {
         let heads = self.heads.capacity().max(buckets(len));
         (heads + after_growth(self.previous.capacity(), len)) * size_of::<u32>()
     }
 }
 
-/// Appends, growing by a quarter and not by all: memory counts here.
+/// Appends a value. The list grows by a quarter instead of doubling, because memory counts here.
 pub(crate) fn push(values: &mut Vec<u32>, value: u32) {
     if values.len() == values.capacity() {
         values.reserve_exact(values.len() / 4 + FIRST_BUCKETS);
@@ -165,23 +168,24 @@ pub(crate) fn push(values: &mut Vec<u32>, value: u32) {
     values.push(value);
 }
 
-/// Capacity of such a list once it has `len` tokens, at most: one that is full by then has grown by a quarter.
+/// The largest capacity that such a list may have once it has `len` tokens: it grows by a quarter when it is full.
 pub(crate) fn after_growth(capacity: usize, len: usize) -> usize {
     capacity.max(len + len / 4 + FIRST_BUCKETS)
 }
 
-/// Buckets for a text of `len` tokens: a power of two above it.
+/// The number of buckets for a text of `len` tokens: the next power of two above `len`.
 fn buckets(len: usize) -> usize {
     (len + 1).next_power_of_two().max(FIRST_BUCKETS)
 }
 
-/// Twice as many buckets split each in two: bucket `b` of `n` becomes `b` and `b + n`.
+/// The bucket of a hash. When the number of buckets doubles, each splits in two: bucket `b` of `n` becomes `b` and
+/// `b + n`.
 pub(super) fn bucket(hash: u64, buckets: usize) -> usize {
     let spread = (hash ^ hash >> 33).wrapping_mul(SPREAD) >> 32;
     spread as usize & (buckets - 1)
 }
 
-/// What a token adds to a hash; token 0 too.
+/// What a token adds to a hash; not 0, even for token 0.
 pub(super) fn value(token: u32) -> u64 {
     u64::from(token) + 1
 }

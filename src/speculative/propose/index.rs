@@ -1,11 +1,12 @@
-//! Where the last tokens of a text stood before: chains of positions by hash, as in LZ77 compressors.
+//! Finds where the last tokens of a text stood before, with chains of positions by hash, as in LZ77 compressors.
 //!
-//! A *position* is a number of tokens, and names the place behind them: what stands before it is its context, the
-//! token at it what followed. For a few lengths of context, the *levels*, positions whose contexts share a bucket of a
-//! hash table are chained, the latest first. A search walks at most [`CANDIDATES`] positions of a level, compares each
-//! with the end of the text, and goes to shorter contexts only if it found none. So it finds the longest match, unless
-//! more than [`CANDIDATES`] positions share the bucket of a level's context: then the longest among the latest of them,
-//! or none on this level where all of those are others (a long loop, in one text of thousands).
+//! A *position* is a number of tokens: it names the place behind the first so many. What stands before it is its
+//! context; the token at it is what followed that context. There are a few lengths of context, the *levels*. On each
+//! level, positions whose contexts share a bucket of a hash table are chained, the latest first. A search walks at most
+//! [`CANDIDATES`] positions of a level, compares each with the end of the text, and goes on to a shorter context only
+//! if it found no match. So it finds the longest match, with one exception: if more than [`CANDIDATES`] positions share
+//! the bucket, it finds the longest match among the latest of them, or none on this level if all of those have another
+//! context (which takes a long loop, in one text of thousands).
 //!
 //! | | worst case |
 //! |---|---|
@@ -13,23 +14,23 @@
 //! | search | 3 levels × 64 candidates × 64 compared tokens |
 //! | memory per token | when opened: 4 bytes, and 8 to 12 for each level; after growing at most 5, and 13 for each level |
 //!
-//! Whatever the tokens are, even chosen to collide: hashes decide only which candidates are looked at, never whether
-//! they match.
+//! These bounds hold whatever the tokens are, even if they are chosen to collide: hashes decide only which candidates
+//! are compared, never whether they match.
 
 use super::grams::{Grams, after_growth, push};
 
 /// Most positions that a search looks at on each level.
 pub(super) const CANDIDATES: usize = 64;
 
-/// Each level's context is so many times as long as the next one's.
+/// Each level's context is this many times as long as that of the next level.
 const LEVEL_RATIO: usize = 8;
 /// A text and the chains of its positions.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Index {
     tokens: Vec<u32>,
-    /// The longest context first.
+    /// The chains of each level, the one with the longest context first.
     levels: Vec<Grams>,
-    /// Matches are compared up to here.
+    /// The most tokens that are compared for a match.
     longest: usize,
     candidates: usize,
 }
@@ -68,7 +69,7 @@ impl Index {
         self.tokens.capacity() * size_of::<u32>() + levels + self.levels.capacity() * size_of::<Grams>()
     }
 
-    /// As [`Index::bytes`], once `more` tokens are pushed; as it may be at most.
+    /// The most that [`Index::bytes`] may be once `more` tokens are pushed.
     pub(super) fn bytes_after(&self, more: usize) -> usize {
         let len = self.tokens.len() + more;
         let levels: usize = self.levels.iter().map(|level| level.bytes_after(len)).sum();
@@ -77,7 +78,7 @@ impl Index {
             + self.levels.capacity() * size_of::<Grams>()
     }
 
-    /// The longest match, and the latest `most` positions behind one of that length.
+    /// The longest match, with the latest positions behind matches of that length, at most `most` of them.
     pub(super) fn longest_match(&self, most: usize) -> Option<Matches> {
         self.levels.iter().map(|level| self.longest_on(level, most)).find(|found| !found.positions.is_empty())
     }
@@ -101,13 +102,13 @@ impl Index {
         found
     }
 
-    /// How many tokens before `position` are those at the end of the text.
+    /// How many tokens before `position` agree with those at the end of the text.
     fn matching(&self, position: usize) -> usize {
         let pairs = self.tokens[..position].iter().rev().zip(self.tokens.iter().rev());
         pairs.take(self.longest).take_while(|(a, b)| a == b).count()
     }
 
-    /// The token at `position` of the text and the draft behind it. A match that reaches the end of the text goes on
+    /// The token at `position`, in the text followed by the draft. A match that reaches the end of the text continues
     /// into the draft, so that a loop is proposed as a loop.
     pub(super) fn token(&self, position: usize, draft: &[u32]) -> u32 {
         self.tokens.get(position).copied().unwrap_or_else(|| draft[position - self.tokens.len()])

@@ -1,11 +1,13 @@
-//! Proposers inside the sidecar: draft tokens from the sequence's own text, without a draft model. What a grammar forces is found by its
-//! automaton instead ([`grammar::propose`](crate::grammar::propose)).
+//! Proposers inside the sidecar: they find draft tokens in the sequence's own text, without a draft model. Tokens that
+//! a grammar forces are found by its automaton instead ([`grammar::propose`](crate::grammar::propose)).
 //!
-//! What is proposed is a function of the parameters and the tokens only, however these came. So a sequence that is opened again with its
-//! tokens proposes what it would have proposed; with a grammar, as far as looking ahead takes little. There is no chance in it: verification
-//! takes the draft tokens as certain, and they change not one token of the text ([`rejection`](super::rejection)).
+//! A proposal depends only on the parameters and the tokens, not on how these came. So a sequence that is opened again
+//! with its tokens proposes the same; with a grammar, this holds as far as looking ahead takes little time. A proposal
+//! involves no chance: verification treats the draft tokens as certain, and they do not change a single token of the
+//! text ([`rejection`](super::rejection)).
 //!
-//! [`index`] says what pushing, proposing and remembering cost at worst. Read it first, then [`grams`], [`ngram`] and [`suffix`].
+//! [`index`] says what pushing, proposing and remembering cost at worst. Read it first, then [`grams`], [`ngram`] and
+//! [`suffix`].
 
 pub(crate) mod grams;
 mod index;
@@ -17,16 +19,16 @@ mod tests;
 use crate::params::{ProposerKind, ProposerParams};
 use index::{CANDIDATES, Index};
 
-/// The proposer of one sequence, with its text.
+/// The proposer of one sequence, with the sequence's text.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Proposer {
     params: ProposerParams,
-    /// `None`: the grammar proposes alone.
+    /// `None` if only the grammar proposes.
     index: Option<Index>,
 }
 
 impl Proposer {
-    /// The proposer of a text, for valid parameters and fewer than 2^32 tokens.
+    /// The proposer of a text. The parameters must be valid, and the text must have fewer than 2^32 tokens.
     #[must_use]
     pub fn new(params: &ProposerParams, prompt: &[u32], output: &[u32]) -> Self {
         let (shortest, longest) = (params.min_match as usize, params.max_match as usize);
@@ -43,7 +45,8 @@ impl Proposer {
         self.index.iter_mut().for_each(|index| index.push(token));
     }
 
-    /// Draft tokens that follow one another and the text: at most `max` and `max_draft_tokens`, none without a match.
+    /// Draft tokens, each following the one before it, that may continue the text: at most `max` and
+    /// `max_draft_tokens`, and none without a match.
     #[must_use]
     pub fn propose(&self, max: usize) -> Vec<u32> {
         let (limit, Some(index)) = (max.min(self.most()), &self.index) else { return Vec::new() };
@@ -54,19 +57,19 @@ impl Proposer {
         }
     }
 
-    /// The most draft tokens that were asked for at once.
+    /// The most draft tokens that the parameters allow in one draft.
     #[must_use]
     pub fn most(&self) -> usize {
         self.params.max_draft_tokens as usize
     }
 
-    /// Memory held, room for further tokens included.
+    /// The memory held, including spare capacity for further tokens.
     #[must_use]
     pub fn bytes(&self) -> usize {
         size_of::<Self>() + self.index.as_ref().map_or(0, Index::bytes)
     }
 
-    /// Memory held once `more` tokens are pushed, at most.
+    /// The most memory that it may hold once `more` tokens are pushed.
     #[must_use]
     pub fn bytes_after(&self, more: usize) -> usize {
         size_of::<Self>() + self.index.as_ref().map_or(0, |index| index.bytes_after(more))

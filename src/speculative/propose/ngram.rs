@@ -1,11 +1,11 @@
 //! Prompt lookup (Saxena 2023, `prompt-lookup-decoding`): find the text's last tokens earlier in the text, longer
-//! matches first, and propose what followed.
+//! matches first, and propose what followed them.
 //!
-//! Of several equally long matches vLLM and transformers take the *first* of the text. This takes the *latest*: what
-//! was written last is likelier to be what goes on (an edited function, a table's last row), and a chain of
-//! positions has it at once. The latest match stands closest to the end, where little may have followed it yet, so
-//! the proposal goes on into itself: after `a b a b` it is `a b a b …`, where copying from the first match ends
-//! after two tokens.
+//! Of several equally long matches, vLLM and transformers take the *first* of the text. This takes the *latest*,
+//! because recently written text is likelier to be continued (an edited function, a table's last row), and because a
+//! chain of positions begins with it. The latest match may be so close to the end that little followed it. The proposal
+//! then continues into itself: after `a b a b` it is `a b a b …`, where copying from the first match ends after two
+//! tokens.
 
 use super::index::Index;
 

@@ -1,14 +1,15 @@
 //! Suffix matching (SuffixDecoding, Oliaro et al. 2024; Arctic Inference), on the sequence's own text.
 //!
-//! The places where the longest match stood before are voters. Each proposes what followed it; the token with most
-//! votes is taken, of equals the one seen last, and those who said otherwise vote no more. The estimate of a token's
-//! probability is its share of the votes, so that of the whole draft is the share of all voters who are still there. The
-//! draft ends before that falls below `min_token_prob`, and is no longer than the match: long
-//! matches are good evidence for long drafts (in Arctic: `max_spec_factor` 1).
+//! The earlier places of the longest match are voters, and each votes for the token that followed it. The token with
+//! the most votes is proposed, of equals the one seen last; those who voted otherwise vote no more. The estimate of a
+//! token's probability is its share of the votes, so that of the whole draft is the share of all voters who are still
+//! there. The draft ends before that share falls below `min_token_prob`. It is also no longer than the match, because
+//! long matches are good evidence for long drafts (in Arctic: `max_spec_factor` 1).
 //!
-//! Where it differs from Arctic: there the context of each length makes a draft and the one with the highest sum of
-//! estimates wins, all occurrences vote, and earlier requests' texts vote too. Here the longest context decides, its
-//! latest occurrences vote, and no other sequence's text is looked at: what one user sees never depends on another.
+//! Arctic differs in three ways. There the context of each length makes a draft and the one with the highest sum of
+//! estimates wins; all occurrences vote; and the texts of earlier requests vote too. Here the longest context decides,
+//! its latest occurrences vote, and no other sequence's text is used, so that what one user sees never depends on
+//! another.
 
 use super::index::{CANDIDATES, Index};
 
@@ -31,7 +32,7 @@ pub(super) fn propose(index: &Index, min_token_prob: f32, limit: usize) -> Vec<u
     draft
 }
 
-/// The token with most votes, of equals the first; and its votes.
+/// The token with the most votes, of equals the first in `votes`, and its number of votes.
 fn winner(votes: &[u32]) -> (u32, usize) {
     let mut counts: Vec<(u32, usize)> = Vec::new();
     for &token in votes {
@@ -40,6 +41,6 @@ fn winner(votes: &[u32]) -> (u32, usize) {
             None => counts.push((token, 1)),
         }
     }
-    // The last of equals, from behind.
+    // `max_by_key` returns the last of equals, hence `rev`.
     counts.into_iter().rev().max_by_key(|&(_, count)| count).expect("somebody votes; this is a bug")
 }
