@@ -1,8 +1,8 @@
-//! How many of a sequence's draft tokens were accepted, of those that acceptance came to.
+//! Counts a sequence's draft tokens that acceptance reached, and how many of those were accepted.
 
 use super::Sequence;
 
-/// In few bytes, since every sequence has it.
+/// Small, since every sequence has one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct AcceptanceTally {
     all: u16,
@@ -10,12 +10,12 @@ pub(super) struct AcceptanceTally {
 }
 
 impl AcceptanceTally {
-    /// Fewer say little of a sequence.
+    /// Fewer tested tokens than this say little about a sequence.
     const ENOUGH: u16 = 16;
 
     fn add(&mut self, accepted: u16, rejected: bool) {
         if self.all.checked_add(accepted).is_none_or(|all| all == u16::MAX) {
-            // Of very many, what came last counts for more.
+            // Halving both counts keeps their ratio and makes recent outcomes count for more.
             (self.all, self.accepted) = (self.all / 2, self.accepted / 2);
         }
         self.all = self.all.saturating_add(accepted).saturating_add(rejected.into());
@@ -28,12 +28,12 @@ impl AcceptanceTally {
 }
 
 impl Sequence {
-    /// So many draft tokens were accepted, and one was rejected or not.
+    /// Records that so many draft tokens were accepted, and whether one was rejected after them.
     pub fn tested(&mut self, accepted: usize, rejected: bool) {
         self.acceptance.add(u16::try_from(accepted).unwrap_or(u16::MAX), rejected);
     }
 
-    /// The share of draft tokens that was accepted, where enough were tested.
+    /// The share of draft tokens that were accepted, if enough were tested.
     #[must_use]
     pub fn accepted_share(&self) -> Option<f64> {
         self.acceptance.share()

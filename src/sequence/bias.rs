@@ -1,13 +1,13 @@
 //! Biases on token sequences: `sequence_bias` (Hugging Face `SequenceBiasLogitsProcessor`).
 //!
-//! Where prompt and output end with all tokens of a sequence but its last, the bias is added to that one's logit; a
-//! sequence of one token always. Several that are about the same token add up, in their order.
+//! If prompt and output end with all tokens of a sequence but its last, the sequence's bias is added to the logit of
+//! its last token. A sequence of one token always applies. Several biases on the same token add up, in their order.
 
 use super::patterns::Patterns;
 use crate::params::steering::SequenceBias;
 use crate::sampling::adjust::Nudge;
 
-/// Adds those of these numbers to `nudges`, in their order.
+/// Adds the biases with these numbers to `nudges`, in their order.
 pub(super) fn add(biases: &[SequenceBias], numbers: &[u32], nudges: &mut Vec<Nudge>) {
     nudges.extend(numbers.iter().filter_map(|&number| {
         let biased = &biases[number as usize];
@@ -15,7 +15,7 @@ pub(super) fn add(biases: &[SequenceBias], numbers: &[u32], nudges: &mut Vec<Nud
     }));
 }
 
-/// In token order, those of one token added up in their order.
+/// Sorts nudges by token and adds up those of the same token, in their order.
 pub(super) fn sum(nudges: &mut Vec<Nudge>) {
     nudges.sort_by_key(|nudge| nudge.token);
     nudges.dedup_by(|next, kept| {
@@ -28,7 +28,7 @@ pub(super) fn sum(nudges: &mut Vec<Nudge>) {
     });
 }
 
-/// Tokens that are looked back at, the last ones too.
+/// How many tokens are looked back at, a sequence's last one included.
 pub(super) fn reach(biased: Option<&Patterns>) -> usize {
     biased.map_or(0, |biased| biased.longest() + 1)
 }

@@ -1,4 +1,4 @@
-//! What a sequence's chains of samplers are made of.
+//! A sequence's chains of samplers, prepared.
 
 use super::rules::in_order;
 use crate::params::{Filters, SamplingParams, Step, ThinkingFilters};
@@ -7,15 +7,15 @@ use crate::params::{Filters, SamplingParams, Step, ThinkingFilters};
 #[derive(Debug, Default)]
 pub(super) struct OwnChain {
     pub(super) steps: Option<Vec<Step>>,
-    /// What differs where the text thinks.
+    /// What differs while the text thinks.
     pub(super) thinking: Option<InThinking>,
-    /// Tokens that XTC leaves alone, ascending; `None`: those of the base.
+    /// Tokens that XTC never removes, ascending; `None` if those of the base are in force.
     pub(super) protected: Option<Vec<u32>>,
     /// Tokens that end the text, in the order in which they are tried; for infill only.
     pub(super) ends: Vec<u32>,
 }
 
-/// How rows are drawn where the text thinks, if that has filters of its own.
+/// How rows are drawn while the text thinks, if thinking has filters of its own.
 #[derive(Debug)]
 pub(super) struct InThinking {
     params: SamplingParams,
@@ -24,7 +24,7 @@ pub(super) struct InThinking {
 }
 
 impl InThinking {
-    /// Of filters that are not all off.
+    /// From filters that are not all off.
     fn of(params: &SamplingParams, filters: &ThinkingFilters) -> Self {
         let mut own = params.in_thinking(filters);
         let steps = own.steps();
@@ -32,7 +32,7 @@ impl InThinking {
         Self { params: own, top_p: filters.top_p, steps }
     }
 
-    /// At a position where top-p has come to this.
+    /// The filters at a position. `top_p` is what top-p has decayed to there, for thinking without a top-p of its own.
     pub(super) fn filters(&self, position: u64, top_p: f32) -> Filters {
         Filters { top_p: self.top_p.unwrap_or(top_p), ..self.params.filters(position) }
     }
@@ -44,7 +44,7 @@ impl InThinking {
 }
 
 impl OwnChain {
-    /// Of parameters, and of filters where the text thinks; `None` if they have none of it.
+    /// Prepares the chains of `params`, and of the filters for thinking; `None` if there is nothing to prepare.
     pub(super) fn of(params: &SamplingParams, thinking: Option<&ThinkingFilters>) -> Option<Box<Self>> {
         let own = &params.samplers.xtc_ignore_token_ids;
         let protected = (!own.is_empty()).then(|| in_order(own.clone()));
@@ -61,7 +61,7 @@ impl OwnChain {
         size_of::<Self>() + thinking + steps * size_of::<Step>() + tokens * size_of::<u32>()
     }
 
-    /// That of most rows, and that of those that think.
+    /// The chain of ordinary rows, and that of thinking rows.
     fn chains(&self) -> impl Iterator<Item = &Vec<Step>> {
         self.steps.iter().chain(self.thinking.iter().filter_map(|thinking| thinking.steps.as_ref()))
     }

@@ -1,10 +1,10 @@
-//! Draft tokens that were proposed for a sequence by draft work and are not verified yet.
+//! Draft tokens that draft work has drawn for a sequence and that are not verified yet.
 
 use crate::params::state::SamplerState;
 use crate::sampling::kept::Kept;
 use crate::speculative::numbers::Spot;
 
-/// A tree of draft tokens, each with what it was drawn from.
+/// A tree of draft tokens, each with the distribution it was drawn from.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Drafts {
     nodes: Vec<Node>,
@@ -16,7 +16,7 @@ struct Node {
     parent: Option<usize>,
     spot: Spot,
     kept: Box<Kept>,
-    /// What samplers would remember after it.
+    /// What samplers would remember after this token.
     state: Option<Box<SamplerState>>,
 }
 
@@ -42,13 +42,13 @@ impl Drafts {
         self.nodes.iter().map(|node| node.token)
     }
 
-    /// How many of `tokens`, from the first on, are these.
+    /// How many of `tokens`, from the first on, equal the draft tokens here.
     #[must_use]
     pub fn in_common(&self, tokens: &[u32]) -> usize {
         self.tokens().zip(tokens).take_while(|(kept, token)| kept == *token).count()
     }
 
-    /// What draft token `index` was drawn from.
+    /// The distribution that draft token `index` was drawn from.
     #[must_use]
     pub fn kept(&self, index: usize) -> Option<&Kept> {
         self.nodes.get(index).map(|node| node.kept.as_ref())
@@ -60,7 +60,7 @@ impl Drafts {
         self.nodes.get(index)?.state.as_deref().copied()
     }
 
-    /// Parents of the first `len`: the index of an earlier one, or -1.
+    /// The parents of the first `len` draft tokens: the index of an earlier one, or -1.
     #[must_use]
     pub fn parents(&self, len: usize) -> Vec<i32> {
         let parent = |node: &Node| node.parent.map_or(-1, |parent| parent as i32);
@@ -77,14 +77,14 @@ impl Drafts {
         path
     }
 
-    /// Where the next token would stand if it followed `parent`, which is there.
+    /// The spot that the next token would have if it followed `parent`, which must exist.
     #[must_use]
     pub fn next_spot(&self, parent: Option<usize>) -> Spot {
         let parent = parent.and_then(|parent| self.nodes.get(parent)).map(|node| node.spot);
         Spot::next(parent, self.nodes.iter().map(|node| node.spot))
     }
 
-    /// Adds a token that was drawn after `parent`, which is there.
+    /// Adds a token that was drawn after `parent`, which must exist.
     pub(super) fn push(&mut self, parent: Option<usize>, token: u32, kept: Box<Kept>, state: Option<SamplerState>) {
         let spot = self.next_spot(parent);
         self.nodes.push(Node { token, parent, spot, kept, state: state.map(Box::new) });

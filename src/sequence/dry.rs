@@ -1,11 +1,11 @@
-//! DRY, "don't repeat yourself": a token that would extend a repeat is made less likely, the more so the longer the
-//! repeat (p-e-w, text-generation-webui pull request 5677; as in llama.cpp, `llama_sampler_dry_apply`).
+//! DRY, "don't repeat yourself": makes a token that would extend a repeat less likely, the more so the longer the
+//! repeat is (p-e-w, text-generation-webui pull request 5677; as in llama.cpp, `llama_sampler_dry_apply`).
 //!
-//! The text is the prompt and the output, its last `dry_penalty_last_n` tokens (-1: its last 32,768). The end of the text repeats an earlier
-//! place by `L` tokens if the `L` tokens before that place are the last `L` of the text, all of them in the window.
-//! `L` is cut to the number of tokens since the last sequence breaker ended. The token that followed at that place
-//! would extend the repeat. With the largest `L` over all places where it followed, if that is at least
-//! `dry_allowed_length`, its logit is lessened by
+//! The text is the last `dry_penalty_last_n` tokens of prompt and output (-1: the last 32,768). The end of the text
+//! repeats an earlier place by `L` tokens if the `L` tokens before that place are the last `L` of the text, all of them
+//! in the window. `L` is cut to the number of tokens since the last sequence breaker ended. The token that followed at
+//! that place would extend the repeat. For such a token, `L` is the largest over all places where it followed. If that
+//! is at least `dry_allowed_length`, the token's logit is lessened by
 //!
 //! ```text
 //! min(dry_multiplier * dry_base ^ (L - dry_allowed_length), 1e30)
@@ -13,15 +13,17 @@
 //!
 //! [Bounds](bounds) on the search make some places count less, or not at all.
 //!
-//! That is a part of the bias, or in the order of an engine that has it so it comes behind the penalties ([`Nudge::late`]).
-//! A sequence breaker of one token is never penalised itself, but in KoboldCpp's order, as there (`gpttype_adapter.cpp`,
-//! `sample_dry`); nor is anything in it while only `dry_allowed_length` tokens are behind the last breaker. The power is a product in f64, by squaring, rounded to
-//! f32 once: the same bits everywhere.
+//! The reduction is part of the bias. In the order of an engine that applies DRY behind the penalties, it comes behind
+//! them ([`Nudge::late`]). A sequence breaker of one token is never penalised itself, except in KoboldCpp's order, as
+//! there (`gpttype_adapter.cpp`, `sample_dry`). In that order nothing is penalised while only `dry_allowed_length`
+//! tokens are behind the last breaker. The power is a product in f64, by squaring, rounded to f32 once, so that it has
+//! the same bits everywhere.
 //!
-//! Where it differs from llama.cpp: there -1 is off (0.5.0). There the exponent is cut where the power leaves f32, here the product, so that no
-//! penalty is ever a ban; no logit tells them apart. There the breaker that *begins* last limits repeats, which its
-//! source calls a flaw where one breaker lies inside another; here the one that ends last. There one that begins before the window
-//! is none; here one that ends in it is one. There breakers are strings, and every tokenisation of one breaks.
+//! llama.cpp differs in these points. There, -1 is off (0.5.0). There, the exponent is cut where the power leaves f32;
+//! here, the product is cut, so that no penalty is ever a ban, but no logit shows the difference. There, the breaker
+//! that *begins* last limits repeats, which its source calls a flaw where one breaker lies inside another; here, it is
+//! the one that ends last. There, a breaker that begins before the window does not count; here, one that ends in it
+//! does. There, breakers are strings, and every tokenisation of one breaks.
 
 pub(super) mod bounds;
 
@@ -35,7 +37,7 @@ use crate::sampling::adjust::Nudge;
 use crate::speculative::propose::grams::Grams;
 use bounds::Bounds;
 
-/// How far the text is behind its sequence breakers.
+/// How far the end of the text is behind its sequence breakers.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(super) struct Since {
     /// How many of the last tokens come after every breaker.
@@ -44,7 +46,7 @@ pub(super) struct Since {
 }
 
 impl Since {
-    /// From nothing, after `text`; counts no further than the text or `window`.
+    /// Computed from scratch for `text`. The count is unlimited if there is no breaker in the text or in `window`.
     pub(super) fn after(text: &[u32], breakers: Option<&Automaton>, window: usize) -> Self {
         let (mut place, mut end) = (Node::default(), 0);
         if let Some(breakers) = breakers {
@@ -65,20 +67,20 @@ impl Since {
     }
 }
 
-/// How a sequence is penalised.
+/// How DRY penalises a sequence.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Dry<'a> {
     pub(super) params: &'a HistoryParams,
     pub(super) breakers: Option<&'a Automaton>,
-    /// Behind the penalties.
+    /// Whether it comes behind the penalties.
     pub(super) is_late: bool,
-    /// With the two rules that KoboldCpp has of its own.
+    /// Whether KoboldCpp's two rules of its own apply.
     pub(super) of_koboldcpp: bool,
 }
 
-/// What is subtracted from single logits, as nudges appended to `nudges`. `matches` are those of at
-/// least `dry_allowed_length` tokens, and maybe some shorter ones; the latest first. `counted` tells where tokens stood, if
-/// [that](bounds::counted) matters.
+/// Appends to `nudges` what is subtracted from single logits. `matches` are all those of at least `dry_allowed_length`
+/// tokens, and maybe some shorter ones; the latest first. `counted` says where tokens stood, if [that](bounds::counted)
+/// matters.
 pub(super) fn penalise(
     dry: Dry<'_>,
     text: &Text<'_>,
@@ -100,7 +102,7 @@ pub(super) fn penalise(
         !std::mem::replace(&mut is_over, ends)
     });
     let long = looked_at.filter(|m| length(m) >= params.dry_allowed_length);
-    // Token and length in one number: in token order, the longest first.
+    // Packs token and inverted length into one number, so that sorting gives token order with the longest first.
     let followed = long.filter_map(|m| Some((u64::from(text.get(m.at as usize)?) << 32) | u64::from(!length(m))));
     let mut extended: Vec<u64> = followed.collect();
     extended.sort_unstable();
@@ -114,15 +116,15 @@ pub(super) fn penalise(
     }));
 }
 
-/// How many tokens a repeat has at least that is looked at, of those that are looked up at once.
+/// The context that repeats are looked up by: no repeat that counts is shorter.
 pub(super) fn context(params: &HistoryParams) -> usize {
     let least = Bounds::of(params).exit.map_or(u32::MAX, |exit| exit).min(params.dry_allowed_length);
     (least as usize).min(LONGEST_CONTEXT)
 }
 
-/// Repeats of so many tokens and of more are alike; or a number that is [too far](FARTHEST).
+/// A length from which on all repeats are penalised alike; or a number that is [too far](FARTHEST).
 pub(super) fn longest(params: &HistoryParams) -> usize {
-    // Well above the largest penalty, so that no rounding of a power matters.
+    // Well above the largest penalty, so that rounding of the power does not matter.
     let is_most = |&excess: &u32| f64::from(params.dry_multiplier) * power(params.dry_base, excess) >= 2.0 * MOST;
     let grows = params.dry_base > 1.0;
     let excess = if grows { (0..=FARTHEST as u32).find(is_most).unwrap_or(u32::MAX) } else { 0 };
@@ -130,7 +132,7 @@ pub(super) fn longest(params: &HistoryParams) -> usize {
     params.dry_allowed_length.saturating_add(excess).max(exit.unwrap_or(0)).min(longest) as usize
 }
 
-/// The penalty for a repeat so much longer than is allowed.
+/// The penalty for a repeat that is `excess` tokens longer than allowed.
 fn penalty(params: &HistoryParams, excess: u32) -> f32 {
     (f64::from(params.dry_multiplier) * power(params.dry_base, excess)).min(MOST) as f32
 }

@@ -1,7 +1,8 @@
-//! How a text ends by several of its last tokens: stop sequences, and loops.
+//! Decides whether several of a text's last tokens end it: stop sequences, and loops.
 //!
-//! Stop sequences (TensorRT-LLM's stop words, mlx-lm's stop sequences): the output ends with one of them, and all of it is output. A sequence is
-//! compared from its last token back, so most cost a look at one token, and all of them at most the 4,096 that they have.
+//! A stop sequence (TensorRT-LLM's stop words, mlx-lm's stop sequences) ends the text if the output ends with it, all
+//! of it being output. A sequence is compared from its last token back, so most cost a look at one token, and all of
+//! them together at most a look at the 4,096 tokens that they may have.
 
 use super::FinishReason;
 use super::loops::looping;
@@ -9,7 +10,7 @@ use super::rules::Rules;
 use super::text::Text;
 use crate::sampling::steps::step;
 
-/// Why the text, whose last `output` tokens were emitted, ends here, if it does.
+/// Why the text ends here, if it does. Its last `output` tokens were emitted.
 pub(super) fn end(rules: &Rules, text: &Text<'_>, output: u64) -> Option<FinishReason> {
     let is_last = |stop: &Vec<u32>| {
         let same = |(a, &b)| (step(), a == b).1;

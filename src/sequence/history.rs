@@ -1,4 +1,4 @@
-//! What a token changes in a sequence: position, what is known about single tokens, what is banned next.
+//! What a token changes in a sequence: its position, what is known about single tokens, and what is banned next.
 
 use super::memory::{Memory, MemoryAhead, Now};
 use super::rules::Rules;
@@ -11,27 +11,26 @@ use crate::sampling::adjust::TokenAdjust;
 #[derive(Debug, Clone, PartialEq)]
 pub struct History {
     recent: Recent,
-    /// Bans, biases and counts in token order; empty when no penalty asks for counts, since the rules'
-    /// own list serves then.
+    /// Bans, biases and counts in token order. Empty if no penalty needs counts: then the rules' own list is enough.
     adjusts: Vec<TokenAdjust>,
     /// The text, if some tool looks back at it.
     memory: Option<Box<Memory>>,
 }
 
-/// What a history would be after some more tokens, as far as it differs.
+/// The difference between a history and the same history after some more tokens.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Ahead {
     recent: Recent,
-    /// Entries that take the place of the history's for the same tokens, in token order.
+    /// Entries that replace the history's entries for the same tokens, in token order.
     over: Vec<TokenAdjust>,
     memory: Option<Box<MemoryAhead>>,
 }
 
-/// Where a row stands, behind a text or behind what grew from one: rows are asked for alike.
+/// Where a row stands: behind a text, or behind what grew from one. The rules treat both alike.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Here<'a> {
     recent: &'a Recent,
-    /// Bans, biases and counts, and entries that take their place.
+    /// Bans, biases and counts; then entries that replace some of them.
     known: &'a [TokenAdjust],
     over: &'a [TokenAdjust],
     now: Option<&'a Now>,
@@ -41,17 +40,17 @@ pub(super) struct Here<'a> {
 #[derive(Debug, Clone, PartialEq)]
 struct Recent {
     position: u64,
-    /// Tokens of the prompt, ahead of position 0.
+    /// How many prompt tokens stand before position 0.
     prompt_len: u32,
-    /// Top-p of this position.
+    /// Top-p at this position.
     top_p: f32,
-    /// The token that this position has to have.
+    /// The token that this position has to have, if any.
     forced: Option<u32>,
-    /// `None` where nothing can be banned by position or by text.
+    /// `None` if nothing can be banned by position or by text.
     lists: Option<Box<Lists>>,
 }
 
-/// On the heap, since few sequences have them.
+/// Boxed, since few sequences have them.
 #[derive(Debug, Clone, Default, PartialEq)]
 struct Lists {
     /// The last output tokens, as many as the longest bad word looks back.
@@ -64,7 +63,7 @@ impl History {
     /// The history after `prompt` and `output`.
     pub(super) fn new(rules: &Rules, prompt: &[u32], output: &[u32]) -> Self {
         let adjusts = if rules.remembers_output() { counted(rules, prompt, output) } else { Vec::new() };
-        // A prompt is no longer than a message.
+        // The length fits u32, because a prompt comes in one message.
         let (position, prompt_len) = (output.len() as u64, prompt.len() as u32);
         let top_p = rules.top_p_decay().after(output);
         let lists = Lists::new(rules, output).map(Box::new);
@@ -103,14 +102,14 @@ impl History {
         }
     }
 
-    /// Bytes it takes beside its own fields.
+    /// Bytes it takes, besides its own fields.
     pub(super) fn bytes(&self) -> usize {
         let lists = self.recent.lists.as_ref().map_or(0, |lists| lists.bytes());
         let memory = self.memory.as_ref().map_or(0, |memory| memory.bytes());
         self.adjusts.capacity() * size_of::<TokenAdjust>() + lists + memory
     }
 
-    /// Bytes it may take once `tokens` more are appended.
+    /// The most bytes it may take once `tokens` more are appended.
     pub(super) fn bytes_after(&self, rules: &Rules, tokens: usize) -> usize {
         let (now, most) = (self.adjusts.capacity(), self.adjusts.len() + tokens);
         let mut capacity = now;
@@ -119,14 +118,14 @@ impl History {
         }
         let memory = self.memory.as_ref().map_or(0, |memory| memory.bytes_after(rules, tokens) - memory.bytes());
         let most_banned = self.memory.as_ref().map_or(0, |memory| memory.most_banned(tokens));
-        // Bans of a position only come on top where there is a list of them.
+        // Bans by position only add to these where n-grams make such a list at all.
         let banned = if most_banned > 0 { most_banned + rules.most_banned() } else { 0 };
         let room = self.recent.lists.as_ref().map_or(0, |lists| lists.banned.capacity());
         let banned = banned.saturating_sub(room) * size_of::<u32>();
         self.bytes() + (capacity - now) * size_of::<TokenAdjust>() + memory + banned
     }
 
-    /// This history, to look ahead from.
+    /// The start of looking ahead from this history.
     pub(super) fn ahead(&self) -> Ahead {
         let memory = self.memory.as_ref().map(|memory| memory.ahead());
         Ahead { recent: self.recent.clone(), over: Vec::new(), memory }
@@ -159,7 +158,7 @@ impl Ahead {
         }
     }
 
-    /// What is known of a token, to be changed here.
+    /// The entry of a token, copied here first so that it can be changed.
     fn own(&mut self, history: &History, token: u32) -> &mut TokenAdjust {
         let at = find(&self.over, token).unwrap_or_else(|at| {
             let known = find(&history.adjusts, token).ok().map(|known| history.adjusts[known]);
@@ -175,7 +174,7 @@ impl Ahead {
         Here { recent: &self.recent, known: &history.adjusts, over: &self.over, now }
     }
 
-    /// Entries that a copy has to copy.
+    /// How many entries a copy has to copy.
     #[must_use]
     pub fn weight(&self) -> usize {
         let memory = self.memory.as_ref().map_or(0, |memory| memory.weight());
@@ -200,7 +199,7 @@ impl<'a> Here<'a> {
         self.recent.top_p
     }
 
-    /// The token that has to come next, or none. What is forced by position goes before what the text brings about.
+    /// The token that has to come next, if any. One forced by position comes before one forced by the text.
     pub(super) fn forced(self) -> &'a [u32] {
         let by_position = self.recent.forced.as_slice();
         if by_position.is_empty() { self.now.map_or(&[], Now::forced) } else { by_position }
@@ -221,12 +220,12 @@ impl<'a> Here<'a> {
         self.now.is_some_and(Now::thinks)
     }
 
-    /// What is known of single tokens.
+    /// What is known about single tokens.
     pub(super) fn known(self) -> &'a [TokenAdjust] {
         self.known
     }
 
-    /// What takes its place for some of them.
+    /// The entries that replace some of those.
     pub(super) fn over(self) -> &'a [TokenAdjust] {
         self.over
     }
@@ -241,7 +240,7 @@ impl<'a> Here<'a> {
         self.recent.lists.as_ref().map_or(&[], |lists| &lists.tail)
     }
 
-    /// What tools that look back make of it.
+    /// What the tools that look back say about the next row.
     pub(super) fn now(self) -> Option<&'a Now> {
         self.now
     }
@@ -262,22 +261,22 @@ impl Recent {
         u64::from(self.prompt_len) + self.position
     }
 
-    /// What is to be known of the last token, which was just emitted.
+    /// The entry of the last token, which was just emitted.
     fn emitted(&self, rules: &Rules, token: u32) -> TokenAdjust {
         window::stamped(counted_once(token), self.len(), rules.window())
     }
 
-    /// What the last token pushed out of the window of penalties.
+    /// The token that the last one pushed out of the penalties' window, if any.
     fn left(&self, rules: &Rules, text: &Text<'_>) -> Option<Left> {
         rules.window()?.left(text, self.len(), self.position)
     }
 
-    /// What is banned at this position, to be added to.
+    /// The list of what is banned at this position, for adding to it.
     fn banned(&mut self) -> &mut Vec<u32> {
         &mut self.lists.get_or_insert_default().banned
     }
 
-    /// Works out what holds at this position only.
+    /// Computes what holds at this position only.
     fn ban(&mut self, rules: &Rules) {
         if let Some(lists) = &mut self.lists {
             lists.ban(rules, self.position);
@@ -287,7 +286,7 @@ impl Recent {
 }
 
 impl Lists {
-    /// With as much room as they may ever need, so that only the counts grow.
+    /// Has as much room as the lists may ever need, so that only the counts grow.
     fn new(rules: &Rules, output: &[u32]) -> Option<Self> {
         let (keep, most) = (rules.tail_len(), rules.most_banned());
         (keep + most > 0).then(|| {
@@ -307,7 +306,7 @@ impl Lists {
         }
     }
 
-    /// Works out what is banned at this position only.
+    /// Computes what is banned at this position only.
     fn ban(&mut self, rules: &Rules, position: u64) {
         self.banned.clear();
         self.banned.extend_from_slice(rules.ends_banned_at(position));
@@ -324,22 +323,22 @@ impl Lists {
     }
 }
 
-/// How many entries a full list of `len` grows by: enough that growing costs nothing per token, and no more
-/// than a quarter of a long list lies idle.
+/// By how many entries a full list of `len` grows: enough that growing costs next to nothing per token, and little
+/// enough that no more than a quarter of a long list lies idle.
 fn spare(len: usize) -> usize {
     len / 4 + 16
 }
 
-/// Where a token's entry is, or would be.
+/// The index of a token's entry, or where it would be inserted.
 fn find(adjusts: &[TokenAdjust], token: u32) -> Result<usize, usize> {
     adjusts.binary_search_by_key(&token, |adjust| adjust.token)
 }
 
-/// The rules' bans and biases with the tokens so far counted in.
+/// The rules' bans and biases, with the counts of the tokens so far.
 fn counted(rules: &Rules, prompt: &[u32], output: &[u32]) -> Vec<TokenAdjust> {
     let (window, prompt_len) = (rules.window(), prompt.len());
     let len = prompt_len + output.len();
-    // What of the text counts: places are numbered from 1, as their tokens are from 0.
+    // The part of the text that counts. Places are numbered from 1, but tokens are indexed from 0.
     let from = len - window.map_or(len, |window| window.len.min(len));
     let stamped = |at: usize, adjust| window::stamped(adjust, at as u64 + 1, window);
     let seen = if rules.remembers_prompt() { from.max(rules.prompt_ignored())..prompt_len } else { 0..0 };
@@ -364,9 +363,9 @@ fn counted_once(token: u32) -> TokenAdjust {
     TokenAdjust { output_count: 1, ..seen_only(token) }
 }
 
-/// In token order, entries of the same token made one.
+/// Sorts entries by token and merges those of the same token.
 pub(super) fn merge(mut adjusts: Vec<TokenAdjust>) -> Vec<TokenAdjust> {
-    // Later places last, see `absorb`.
+    // The sort is stable, so later places stay last, as `absorb` needs.
     adjusts.sort_by_key(|adjust| adjust.token);
     adjusts.dedup_by(|next, kept| {
         let same = next.token == kept.token;
@@ -379,8 +378,8 @@ pub(super) fn merge(mut adjusts: Vec<TokenAdjust>) -> Vec<TokenAdjust> {
     adjusts
 }
 
-/// Adds what `other`, the later one, knows about the same token. At most one of the two has a bias, since parameters
-/// give a token one bias; it is taken over, not added, so that its bits stay.
+/// Merges `other`, the later entry, into that of the same token. At most one of the two has a bias, since parameters
+/// give a token one bias. The bias is copied, not added, so that its bits stay the same.
 fn absorb(kept: &mut TokenAdjust, other: &TokenAdjust) {
     let place = if other.flags & TokenAdjust::SEEN == 0 { kept.place() } else { other.place() };
     kept.flags |= other.flags;

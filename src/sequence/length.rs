@@ -1,4 +1,5 @@
-//! A text that goes on ends more and more likely: `length_penalty` (Hugging Face `ExponentialDecayLengthPenalty`).
+//! Changes how likely EOS is with the length of the text: `length_penalty` (Hugging Face
+//! `ExponentialDecayLengthPenalty`).
 //!
 //! From `start` output tokens on, the logit x of each of the stream's EOS tokens becomes, after all other penalties,
 //!
@@ -6,21 +7,23 @@
 //! x + |x| * (factor ^ (len - start) - 1)
 //! ```
 //!
-//! with `len` the number of output tokens so far; what is multiplied with |x| is at most 1e30. A factor above 1 ends
-//! texts earlier, one below 1 later. As there, a logit of 0 stays 0. With `ignore_eos` it is off, and a ban stays a ban.
+//! where `len` is the number of output tokens so far. The factor of |x| is capped at 1e30. A `factor` above 1 ends
+//! texts earlier, one below 1 later. As at Hugging Face, a logit of 0 stays 0. With `ignore_eos` the penalty is off,
+//! and a banned token stays banned.
 
 use crate::params::steering::LengthPenalty;
 
-/// Largest multiple of a logit, and largest penalty: above every logit, and finite whatever comes after.
+/// The largest multiple of a logit, and the largest penalty: above every logit, but small enough that later arithmetic
+/// stays finite.
 pub(super) const MOST: f64 = 1e30;
 
-/// So many times its absolute value is added to a logit when the output has `len` tokens.
+/// The multiple of its absolute value that is added to an EOS token's logit when the output has `len` tokens.
 pub(super) fn share(params: &LengthPenalty, len: u64) -> f32 {
     let over = len.saturating_sub(params.start.into());
     (power(params.factor, over.try_into().unwrap_or(u32::MAX)) - 1.0).min(MOST) as f32
 }
 
-/// A power as a product in f64, by squaring: the same bits everywhere.
+/// A power in f64, multiplied out by squaring, so that it has the same bits everywhere.
 pub(super) fn power(base: f32, mut exponent: u32) -> f64 {
     let (mut power, mut square) = (1.0, f64::from(base));
     while exponent > 0 {

@@ -1,11 +1,12 @@
-//! Noticing that a text only repeats itself: `repetition_detection` (as in vLLM, `check_sequence_repetition`).
+//! Detects a text that only repeats itself: `repetition_detection` (as in vLLM, `check_sequence_repetition`).
 //!
-//! The output ends with a loop if for some `p` from `min_pattern_size` to `max_pattern_size` its last
-//! `p * min_count` tokens are `min_count` times the same `p` tokens. The sequence ends with the token that completes it,
-//! though not before it has `min_tokens`.
+//! The output ends with a loop if, for some `p` from `min_pattern_size` to `max_pattern_size`, its last `p * min_count`
+//! tokens are the same `p` tokens `min_count` times. The sequence ends with the token that completes the loop, but not
+//! before it has `min_tokens`.
 //!
-//! How far the text read backwards repeats itself after `p` tokens is a Z-function: each comparison that holds moves its furthest
-//! place on, so a token costs one comparison for each `p` and one for each token of the longest loop there may be, whatever the text.
+//! How far the reversed text repeats itself after `p` tokens is a Z-function: each comparison that holds moves its
+//! furthest place on. So a token costs at most one comparison for each `p` and one for each token of the longest
+//! possible loop, whatever the text.
 
 use super::text::Text;
 use crate::params::steering::RepetitionDetection;
@@ -17,7 +18,7 @@ pub(super) fn looping(params: &RepetitionDetection, text: &Text<'_>, output: u64
     let output = usize::try_from(output).unwrap_or(usize::MAX);
     let len = text.len().min(output).min(max.saturating_mul(count));
     let back = |at: usize| text.get(text.len() - 1 - at);
-    // repeats[p]: how many tokens, from the last one back, are those `p` before them.
+    // repeats[p]: how many tokens, from the last one back, equal the token `p` places before.
     let mut repeats = Vec::with_capacity(max.min(len) + 1);
     repeats.push(len);
     // The furthest place known to repeat, and where that repetition begins.
@@ -25,7 +26,7 @@ pub(super) fn looping(params: &RepetitionDetection, text: &Text<'_>, output: u64
     for pattern in 1..=max.min(len.saturating_sub(1)) {
         let known = if pattern < end { repeats[pattern - begin].min(end - pattern) } else { 0 };
         let mut repeat = known;
-        // What is known to stop before the furthest place stops there.
+        // If the known repeat stops before the furthest place, it stops there for good.
         while pattern + repeat < len && pattern + repeat >= end && (step(), back(repeat) == back(pattern + repeat)).1 {
             repeat += 1;
         }

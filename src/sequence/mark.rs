@@ -1,9 +1,9 @@
-//! What marks go by at a position: the tokens before it, as one number or a few. The rules themselves stand at
+//! What a watermark depends on at a position: the tokens before it, as one number or a few. The rules themselves are in
 //! [`sampling::mark`](crate::sampling::mark).
 //!
-//! KGW and the race see prompt and output, and do nothing where the text is shorter than the context. SynthID sees the output
-//! alone, as in Transformers, with tokens 0 before it. SynthID and the race do not mark a context that was there before, at one
-//! of the last `context_history_size` positions of the output.
+//! KGW and the race (Gumbel) use prompt and output, and do not mark where the text is shorter than the context. SynthID
+//! uses the output alone, as in Transformers, with tokens 0 before it. SynthID and the race do not mark where the same
+//! context stood before, at one of the last `context_history_size` positions of the output.
 
 use super::memory::Now;
 use super::text::Text;
@@ -17,29 +17,29 @@ use crate::sampling::mark::{Mark, context, tournament};
 use crate::sampling::row::RowSpec;
 use std::sync::Arc;
 
-/// What the watermark of the next token depends on, of the tokens before it.
+/// What the watermark of the next token depends on, derived from the tokens before it.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(super) enum MarkContext {
     /// The next token is not marked.
     #[default]
     Unmarked,
-    /// Of a greenlist.
+    /// The seeds of a greenlist (KGW).
     Seeds(Seeds),
     /// A hash of the context.
     Context(u64),
 }
 
-/// What all rows of a text have.
+/// The part of the mark that all rows of a text have.
 pub(super) fn everywhere(mark: &Watermark) -> Option<Mark> {
     matches!(mark, Watermark::Gumbel(_)).then_some(Mark::Race(None))
 }
 
-/// The table that its bits come from.
+/// The table that a SynthID mark takes its bits from.
 pub(super) fn table(mark: &Watermark) -> Option<Arc<Table>> {
     if let Watermark::Synthid(synthid) = mark { Some(Table::of(synthid)) } else { None }
 }
 
-/// A row with the mark of its position.
+/// Adds the mark of the row's position.
 pub(super) fn marked<'a>(
     params: &'a SamplingParams,
     table: Option<&'a Table>,
@@ -62,7 +62,7 @@ pub(super) fn marked<'a>(
     }
 }
 
-/// Where the next token stands: behind `text`, whose last `output` tokens were emitted.
+/// The place of the next token: behind `text`, whose last `output` tokens were emitted.
 struct Next<'a> {
     text: &'a Text<'a>,
     output: u64,
@@ -76,21 +76,22 @@ impl Next<'_> {
         if at < 0 { 0 } else { usize::try_from(place).ok().and_then(|place| self.text.get(place)).unwrap_or(0) }
     }
 
-    /// Whether the `width` tokens before this position stood before one of the `history` positions before, `first` or later.
+    /// Whether the `width` tokens before this position also stood before one of the last `history` positions, not
+    /// counting those before `first`.
     fn is_repeated(&self, width: usize, history: u32, first: i64, token: impl Fn(i64) -> u32) -> bool {
         let here = self.output as i64;
         let from = (here - i64::from(history)).max(first);
         if from >= here {
             return false;
         }
-        // Read once: a text is looked up token by token.
+        // Collected once, because looking up single tokens of a text is slow.
         let tokens: Vec<u32> = (from - width as i64..here).map(token).collect();
         let last = &tokens[tokens.len() - width..];
         tokens.windows(width).take((here - from) as usize).any(|before| before == last)
     }
 }
 
-/// Tokens that are looked back at.
+/// How many tokens the mark looks back at.
 pub(super) fn reach(mark: &Watermark) -> usize {
     let (width, history) = match mark {
         Watermark::Kgw(kgw) => (kgw.context_width, 0),
@@ -100,7 +101,7 @@ pub(super) fn reach(mark: &Watermark) -> usize {
     width as usize + history as usize
 }
 
-/// What it goes by after `text`, whose last `output` tokens were emitted, or all of it if there are fewer.
+/// What the mark depends on after `text`. Its last `output` tokens were emitted, or all of them if it is shorter.
 pub(super) fn context_at(mark: &Watermark, text: &Text<'_>, output: u64) -> MarkContext {
     let place = Next { text, output };
     match mark {
@@ -128,7 +129,7 @@ fn of_gumbel(params: &GumbelParams, place: &Next<'_>) -> MarkContext {
     if width > text.len() {
         return MarkContext::Unmarked;
     }
-    // The tokens of the prompt lie before position 0.
+    // The prompt's tokens have negative positions.
     let before = text.len() as i64 - place.output as i64;
     let token = |at: i64| usize::try_from(before + at).ok().and_then(|at| text.get(at)).unwrap_or(u32::MAX);
     if place.is_repeated(width, params.context_history_size, 0, token) {

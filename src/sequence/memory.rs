@@ -1,8 +1,8 @@
-//! What tools that look back at a text remember of it, and what they make of it for the next row.
+//! What the tools that look back remember of a text, and what they say about the next row.
 //!
-//! [`Memory`] is the long part, of emitted tokens, and is there only if a tool asks for it. [`Now`] is the short part
-//! that every token changes: looking ahead copies it and leaves the memory as it is. Both are functions of parameters
-//! and tokens alone, however these came.
+//! [`Memory`] is the long part, built from emitted tokens, and exists only if a tool needs it. [`Now`] is the short
+//! part that every token changes: looking ahead copies it and leaves the memory as it is. Both depend on parameters and
+//! tokens alone, not on how the tokens came.
 
 use super::dry;
 use super::ends::end;
@@ -18,31 +18,31 @@ use crate::automaton::{Automaton, Node};
 use crate::sampling::adjust::Nudge;
 use crate::speculative::propose::grams::{Grams, after_growth, push};
 
-/// Tokens beyond those that are looked at that are kept before they are forgotten together.
+/// How many tokens beyond those needed are kept before they are dropped together.
 const SLACK: usize = 256;
 
 /// The tokens of a text that some tool looks back at.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Memory {
-    /// The last ones of prompt and output.
+    /// The last tokens of prompt and output.
     tokens: Vec<u32>,
     look_back: LookBack,
     grams: Index,
     now: Now,
 }
 
-/// Where tokens stood before.
+/// Where tokens stood before, for each tool.
 #[derive(Debug, Clone, PartialEq, Default)]
 struct Index {
     dry: Option<Places>,
-    /// Of each token, where DRY counts them.
+    /// The places of each token, if DRY counts them.
     counted: Option<Grams>,
     ngram: Option<Stood>,
-    /// Those of the prompt.
+    /// The n-grams of the prompt.
     prompt: Option<Box<OfPrompt>>,
 }
 
-/// A memory some tokens later.
+/// A memory with some more tokens, looked ahead at.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct MemoryAhead {
     tokens: Vec<u32>,
@@ -54,9 +54,9 @@ pub(super) struct MemoryAhead {
 pub(super) struct Now {
     /// Where the end of the text stood before.
     matches: Vec<Match>,
-    /// How far it is from its sequence breakers.
+    /// How far the text's end is behind its sequence breakers.
     since: dry::Since,
-    /// Where it is among sequence biases.
+    /// The state of the automaton of sequence biases.
     biased: Node,
     thinking: Thinking,
     nudges: Vec<Nudge>,
@@ -71,11 +71,11 @@ pub(super) struct Now {
 /// How far back tools look.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct LookBack {
-    /// Context of DRY's grams and its window.
+    /// The context of DRY's grams, and its window.
     dry: Option<(usize, usize)>,
-    /// Context of the n-grams and their window.
+    /// The context of the n-grams, and their window.
     ngram: Option<(usize, usize)>,
-    /// Tokens that some tool needs.
+    /// How many tokens the tools need.
     keep: usize,
 }
 
@@ -83,7 +83,7 @@ impl LookBack {
     fn new(rules: &Rules) -> Self {
         let params = &rules.params().history;
         let dry = params.dry_window().map(|window| (dry::context(params), window));
-        // A breaker may end where the window begins.
+        // Extra tokens, because a breaker may end where the window begins.
         let for_dry =
             dry.map_or(0, |(_, window)| window.saturating_add(rules.breakers().map_or(0, Automaton::longest)));
         let ngram = rules.no_repeat_ngram().map(|params| (ngram::context(params), ngram::window(params)));
@@ -91,7 +91,7 @@ impl LookBack {
             for_dry,
             ngram.map_or(0, |(_, window)| window),
             rules.no_prompt_ngram().map_or(0, |params| params.prompt_size as usize),
-            // The token that leaves the window of penalties is needed too.
+            // One more, because the token that leaves the window of penalties is needed too.
             rules.window().map_or(0, |window| window.len + 1),
             bias::reach(rules.biased()),
             params.repetition_detection.map_or(0, |detection| detection.span()),
@@ -102,14 +102,15 @@ impl LookBack {
         Self { dry, ngram, keep: keep.into_iter().max().unwrap_or(0) }
     }
 
-    /// Most tokens that are kept.
+    /// The most tokens that are kept.
     fn most(&self) -> usize {
         self.keep.saturating_mul(2).saturating_add(SLACK)
     }
 }
 
 impl Memory {
-    /// After `prompt` and `output`; nothing if no tool looks back, and then nobody asks where bans are added, which `banned` says.
+    /// The memory after `prompt` and `output`; `None` if no tool looks back. `banned` gives the list to add bans to,
+    /// and is called only if there is a memory.
     pub(super) fn new<'a>(
         rules: &Rules,
         prompt: &[u32],
@@ -132,7 +133,7 @@ impl Memory {
         })
     }
 
-    /// Chains all tokens anew.
+    /// Rebuilds the index of all kept tokens.
     fn index(&mut self, rules: &Rules) {
         let look_back = self.look_back;
         self.grams.ngram = look_back.ngram.map(|(context, _)| Stood::latest(context, &self.tokens));
@@ -148,7 +149,7 @@ impl Memory {
         }
     }
 
-    /// Appends an emitted token, the last of `output`. Bans are added to `banned`.
+    /// Appends an emitted token, with which the output has `output` tokens. Bans are added to `banned`.
     pub(super) fn push(&mut self, rules: &Rules, token: u32, output: u64, banned: &mut Vec<u32>) {
         if let Some(places) = &mut self.grams.dry {
             places.push(&self.tokens, token);
@@ -189,19 +190,19 @@ impl Memory {
         size_of::<Self>() + self.tokens.capacity() * size_of::<u32>() + self.grams.bytes() + self.now.bytes()
     }
 
-    /// Bytes it may take once `more` tokens are appended.
+    /// The most bytes it may take once `more` tokens are appended.
     pub(super) fn bytes_after(&self, rules: &Rules, more: usize) -> usize {
         let look_back = self.look_back;
         let len = self.tokens.len().saturating_add(more).min(look_back.most().saturating_add(1));
         let tokens = after_growth(self.tokens.capacity(), len) * size_of::<u32>();
         let grams = self.grams.bytes_after(len);
         let matches = look_back.dry.map_or(0, |(_, window)| repeats::most_bytes(len, window));
-        // No more tokens are penalised than there are matches.
+        // There are at most as many penalised tokens as matches.
         let nudges = matches / size_of::<Match>() + rules.sequence_bias().len();
         size_of::<Self>() + tokens + grams + matches.max(self.now.bytes()) + nudges * size_of::<Nudge>()
     }
 
-    /// Most tokens that it may ban once `more` tokens are appended.
+    /// The most tokens that it may ban once `more` tokens are appended.
     pub(super) fn most_banned(&self, more: usize) -> usize {
         let of_prompt = self.grams.prompt.as_ref().map_or(0, |prompt| prompt.most_banned());
         of_prompt + self.look_back.ngram.map_or(0, |(_, window)| self.tokens.len().saturating_add(more).min(window))
@@ -227,7 +228,8 @@ impl Index {
 }
 
 impl MemoryAhead {
-    /// Appends a token to what grew from `memory`, as the last of `output`. Bans are added to `banned`.
+    /// Appends a token to what grew from `memory`, with which the output would have `output` tokens. Bans are added to
+    /// `banned`.
     pub(super) fn push(&mut self, rules: &Rules, memory: &Memory, token: u32, output: u64, banned: &mut Vec<u32>) {
         self.tokens.push(token);
         let text = Text::new(&memory.tokens, &self.tokens);
@@ -239,19 +241,19 @@ impl MemoryAhead {
         &self.now
     }
 
-    /// The text behind that of `memory`.
+    /// The text of `memory` and the tokens ahead.
     pub(super) fn text<'a>(&'a self, memory: &'a Memory) -> Text<'a> {
         Text::new(&memory.tokens, &self.tokens)
     }
 
-    /// Entries that a copy has to copy.
+    /// How many entries a copy has to copy.
     pub(super) fn weight(&self) -> usize {
         self.tokens.len() + self.now.matches.len() + self.now.nudges.len()
     }
 }
 
 impl Now {
-    /// Takes in the last token of `text`, the last of `output`.
+    /// Takes in the last token of `text`, with which the output has `output` tokens.
     fn append(&mut self, rules: &Rules, look_back: &LookBack, text: &Text<'_>, grams: &Index, output: u64) {
         if let (Some((_, window)), Some(places)) = (look_back.dry, &grams.dry) {
             self.matches = repeats::appended(&self.matches, text, places, window);
@@ -267,7 +269,7 @@ impl Now {
         }
     }
 
-    /// Works out what holds for the next row, when `output` tokens were emitted; adds bans to `banned`.
+    /// Computes what holds for the next row, after `output` emitted tokens; adds bans to `banned`.
     fn look(&mut self, rules: &Rules, text: &Text<'_>, grams: &Index, output: u64, banned: &mut Vec<u32>) {
         self.nudges = Vec::new();
         if let Some(biased) = rules.biased() {
@@ -303,7 +305,7 @@ impl Now {
         rules.thinking_budget().is_some_and(|params| self.thinking.may_force_within(params, count))
     }
 
-    /// What the mark of the next token goes by.
+    /// What the mark of the next token depends on.
     pub(super) fn mark(&self) -> mark::MarkContext {
         self.mark
     }

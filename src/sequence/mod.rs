@@ -1,10 +1,10 @@
-//! What is remembered of one sequence: a pure state machine that says what to ask of the next row
-//! ([`Sequence::spec`]) and takes the token that came of it ([`Sequence::commit`]).
+//! The state of one sequence: a pure state machine that says what to ask of the next row ([`Sequence::spec`]) and takes
+//! the token that the row gave ([`Sequence::commit`]).
 //!
-//! State is a function of parameters, seed and tokens, so opening a sequence with the tokens so far
-//! continues it bit for bit. No clock, no threads, no wire. Read [`rules`] (what never changes),
-//! [`history`] (what a token changes), [`memory`] (tools that look back, one file each), [`drafts`] and [`speculation`] (what was proposed and
-//! what will be), then [`table`].
+//! State is a function of parameters, seed and tokens, so opening a sequence with the tokens so far continues it bit
+//! for bit. No clock, no threads, no wire. Read [`rules`] (what never changes), [`history`] (what a token changes),
+//! [`memory`] (tools that look back, one file each), [`drafts`] (draft tokens that wait to be verified) and
+//! [`speculation`] (what to draft next), then [`table`].
 
 // Tokens may not depend on functions that differ from platform to platform: clippy.toml lists them.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
@@ -60,7 +60,7 @@ pub enum FinishReason {
     Eos = 1,
     /// One of its stop tokens.
     StopToken = 2,
-    /// Its output is as long as it may be.
+    /// Its output has as many tokens as it may have.
     MaxTokens = 3,
     /// Its output only repeats itself.
     Repetition = 4,
@@ -88,23 +88,23 @@ pub struct Sequence {
     rules: Arc<Rules>,
     seed: u64,
     history: History,
-    /// `None`: none.
+    /// `None` if there are none.
     drafts: Option<Box<Drafts>>,
     speculation: Option<Box<Speculation>>,
     finished: Option<FinishReason>,
     rare: Option<Box<RareState>>,
-    /// How its last token came about.
+    /// Where its last token came from.
     last_token_origin: TokenOrigin,
     acceptance: AcceptanceTally,
     earlier_rows: EarlierRows,
 }
 
-/// What few sequences have.
+/// What only few sequences have.
 #[derive(Debug, Clone, Default)]
 struct RareState {
     /// What its samplers remember.
     state: Option<SamplerState>,
-    /// Where it stands in the grammar that it has to match.
+    /// Where the text stands in the grammar that it has to match.
     text: Option<Text>,
 }
 
@@ -131,10 +131,11 @@ impl Sequence {
         }
     }
 
-    /// The same with a place in its grammar, if it has one, over rows of so many tokens. `output` is what it has emitted.
+    /// The same, with its place in its grammar, if it has one. Rows have `vocab_size` tokens; `output` is what the
+    /// sequence has emitted.
     ///
     /// # Errors
-    /// At `output_token_ids`, where the grammar does not allow them.
+    /// At `output_token_ids`, if the grammar does not allow them.
     pub fn with_grammar_text(mut self, vocab_size: usize, output: &[u32]) -> Result<Self, FieldError> {
         if let Some(grammar) = self.rules.grammar() {
             let text = Text::open(Arc::clone(grammar), vocab_size, output)?;
@@ -149,7 +150,7 @@ impl Sequence {
         self.rare.as_ref()?.text.as_ref()
     }
 
-    /// The same, its samplers with what they remembered before it was opened again.
+    /// The same, with what its samplers remembered before it was opened again.
     ///
     /// # Errors
     /// The field at fault, of the wire's `SamplerState`.
@@ -159,37 +160,37 @@ impl Sequence {
         Ok(self)
     }
 
-    /// How its last token came about, for metrics.
+    /// Where its last token came from, for metrics.
     #[must_use]
     pub fn last_token_origin(&self) -> TokenOrigin {
         self.last_token_origin
     }
 
-    /// Says how its last token came about.
+    /// Sets where its last token came from.
     pub fn set_last_token_origin(&mut self, origin: TokenOrigin) {
         self.last_token_origin = origin;
     }
 
-    /// What its samplers remember, if they do.
+    /// What its samplers remember, if they have state.
     #[must_use]
     pub fn state(&self) -> Option<SamplerState> {
         self.rare.as_ref()?.state
     }
 
-    /// The same, if it is to be returned with each token.
+    /// The same, if it has to be returned with each token.
     #[must_use]
     pub fn returned_state(&self) -> Option<SamplerState> {
         self.state().filter(|_| self.rules.params().samplers.return_sampler_state)
     }
 
-    /// What its samplers would remember if they knew this token, from `state` on or from its own.
+    /// What its samplers would remember after this token, starting from `state` or, without it, from their own state.
     #[must_use]
     pub fn learned(&self, state: Option<SamplerState>, token: Option<Observed>) -> Option<SamplerState> {
         let (state, token, steps) = (state.or(self.state())?, token?, self.rules.steps()?);
         Some(learned(state, steps, token))
     }
 
-    /// Lets its samplers remember something else. Before the token is committed that they know it from.
+    /// Replaces what its samplers remember. Call it before the token is committed that they learnt this from.
     pub fn remember(&mut self, state: SamplerState) {
         if let Some(own) = self.rare.as_mut().and_then(|rare| rare.state.as_mut()) {
             *own = state;
@@ -202,7 +203,7 @@ impl Sequence {
         self.rules.spec(self.seed, self.history.here(), action).remembering(self.state())
     }
 
-    /// What to ask of the row at `ahead`, which grew from this sequence; samplers remember what they do now.
+    /// What to ask of the row at `ahead`, which grew from this sequence. Samplers keep the state that they have now.
     #[must_use]
     pub fn spec_ahead<'a>(&'a self, ahead: &'a Ahead, action: Action) -> RowSpec<'a> {
         self.rules.spec(self.seed, ahead.here(&self.history), action).remembering(self.state())
@@ -214,20 +215,20 @@ impl Sequence {
         Action::Draw { uniform: philox::uniform(self.seed, self.position(), purpose) }
     }
 
-    /// This sequence as rows see it whose earlier tokens are known or proposed, but not emitted. It may
-    /// [`grow`](Self::grow) without the sequence changing.
+    /// The sequence as seen by rows whose earlier tokens are known or proposed but not emitted. [`grow`](Self::grow)
+    /// extends it and leaves the sequence as it is.
     #[must_use]
     pub fn ahead(&self) -> Ahead {
         self.history.ahead()
     }
 
-    /// Adds a token to what [`ahead`](Self::ahead) began; says whether the sequence would end with it.
+    /// Adds a token to what [`ahead`](Self::ahead) began, and says why the sequence would end with it, if it would.
     pub fn grow(&self, ahead: &mut Ahead, token: u32) -> Option<FinishReason> {
         ahead.push(&self.rules, &self.history, token);
         self.rules.finish(token, ahead.here(&self.history))
     }
 
-    /// Whether the text thinks, as `thinking_budget` says where thinking begins and ends: here, or at what
+    /// Whether the text thinks, by the beginning and end that `thinking_budget` gives: here, or at what
     /// [grew](Self::grow) from here.
     #[must_use]
     pub fn thinks(&self, ahead: Option<&Ahead>) -> bool {
@@ -253,14 +254,14 @@ impl Sequence {
         self.drafts.as_deref().unwrap_or(&NONE)
     }
 
-    /// Keeps a draft token that was drawn after draft token `parent`, or after the last token, with what samplers would then
-    /// remember.
+    /// Keeps a draft token that was drawn after draft token `parent`, or after the last token. `state` is what samplers
+    /// would remember after it.
     pub fn keep_draft(&mut self, parent: Option<usize>, token: u32, kept: Box<Kept>, state: Option<SamplerState>) {
         self.drafts.get_or_insert_default().push(parent, token, kept, state);
     }
 
-    /// Most bytes that a draft row of so many logits keeps: the row in f32 where its own format cannot hold what
-    /// penalties make of it, or a part of it; a list of what a chain of samplers left.
+    /// The most bytes that a draft row of so many logits keeps. It keeps the row or a part of it, in f32 if the row's
+    /// own format cannot hold the penalised logits; or, after a chain of samplers, a list of what the chain left.
     #[must_use]
     pub fn most_kept_bytes(&self, vocab_size: usize) -> usize {
         let bytes = |left: Option<usize>| match left {
@@ -275,8 +276,8 @@ impl Sequence {
         self.drafts = None;
     }
 
-    /// Appends an emitted token; says whether the sequence ends with it. Draft tokens are forgotten: they were
-    /// proposed for the position that it takes.
+    /// Appends an emitted token, and says why the sequence ends with it, if it does. Draft tokens are forgotten,
+    /// because they were proposed for the position that the token takes.
     pub fn commit(&mut self, token: u32) -> Option<FinishReason> {
         self.drafts = None;
         if let Some(speculation) = &mut self.speculation {
@@ -290,32 +291,33 @@ impl Sequence {
         self.finished
     }
 
-    /// Whether it asks why tokens were not chosen, which takes its rows long.
+    /// Whether it asks why tokens were not chosen, which makes its rows slow.
     #[must_use]
     pub fn explains(&self) -> bool {
         self.rules.explains()
     }
 
-    /// Most bytes of the lists that are reported of each of its tokens; `logprobs` stand for its own where tokens are scored.
+    /// The most bytes of the lists that are reported for each of its tokens. `logprobs` replaces its own setting when
+    /// tokens are scored.
     #[must_use]
     pub fn most_reported_bytes(&self, logprobs: Option<&LogprobsParams>) -> usize {
         self.rules.most_reported_bytes(logprobs)
     }
 
-    /// Most bytes of the tokens that are proposed to it.
+    /// The most bytes of the tokens that are proposed to it.
     #[must_use]
     pub fn most_proposed_bytes(&self) -> usize {
         self.speculation.as_ref().map_or(0, |_| MAX_DRAFT_TOKENS as usize * size_of::<u32>())
     }
 
-    /// How many tokens it may emit until it is as long as it may be; at least 1.
+    /// How many more tokens it may emit before it has its maximum length; at least 1.
     #[must_use]
     pub fn remaining(&self) -> usize {
         let max = self.rules.max_tokens();
         if max == 0 { usize::MAX } else { max.saturating_sub(self.position()).max(1) as usize }
     }
 
-    /// Has the masks of its next rows worked out elsewhere, if it has a grammar and goes on.
+    /// Lets other threads compute the masks of its next rows, if it has a grammar and goes on.
     pub fn work_ahead(&mut self) {
         let draft = self.speculation.as_deref().map_or(&[][..], Speculation::proposed);
         if let Some(text) = self.rare.as_mut().and_then(|rare| rare.text.as_mut()).filter(|_| self.finished.is_none()) {
@@ -323,7 +325,7 @@ impl Sequence {
         }
     }
 
-    /// What it remembers to propose draft tokens, if it was asked to.
+    /// What it remembers to propose draft tokens, if its parameters ask for that.
     #[must_use]
     pub fn speculation(&self) -> Option<&Speculation> {
         self.speculation.as_deref()
@@ -341,7 +343,7 @@ impl Sequence {
         self.finished
     }
 
-    /// Bytes it takes, its rules and its place in a table not counted.
+    /// Its memory in bytes, without its rules and its place in a table.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.own_bytes()
@@ -351,7 +353,7 @@ impl Sequence {
             + self.text().map_or(0, Text::bytes)
     }
 
-    /// Bytes it may take once it has emitted `tokens` more.
+    /// The most bytes it may take once it has emitted `tokens` more.
     #[must_use]
     pub fn bytes_after(&self, tokens: usize) -> usize {
         let speculation = self.speculation.as_ref().map_or(0, |s| s.bytes_after(tokens));
@@ -374,7 +376,7 @@ impl Sequence {
         self.seed
     }
 
-    /// Number of output tokens: the position of the next one.
+    /// The number of output tokens, which is the position of the next one.
     #[must_use]
     pub fn position(&self) -> u64 {
         self.history.here().position()
@@ -387,7 +389,7 @@ impl Sequence {
     }
 }
 
-/// Ascending, each once.
+/// Sorts the tokens in ascending order and removes duplicates.
 fn in_order_once(tokens: &mut Vec<u32>) {
     tokens.sort_unstable();
     tokens.dedup();

@@ -1,17 +1,19 @@
-//! No n-gram comes twice: `no_repeat_ngram` (fairseq; as in Hugging Face `NoRepeatNGramLogitsProcessor` and TensorRT-LLM
-//! `no_repeat_ngram_size`; window and whitelist as in SGLang's processor for DeepSeek-OCR).
+//! Bans tokens that would complete an n-gram a second time: `no_repeat_ngram` (fairseq; as in Hugging Face
+//! `NoRepeatNGramLogitsProcessor` and TensorRT-LLM `no_repeat_ngram_size`; window and whitelist as in SGLang's
+//! processor for DeepSeek-OCR).
 //!
-//! With n = `size` tokens: a token is banned if it followed, somewhere in the last `window` tokens of prompt and output (0: 32,768),
-//! the n - 1 tokens that the text ends with; the earlier n-gram must lie in the window as a whole. Tokens of the
-//! whitelist are never banned. With n = 1 that is every token of the window.
+//! Let n be `size`. A token is banned if, somewhere in the last `window` tokens of prompt and output (0: 32,768), it
+//! followed the n - 1 tokens that the text now ends with. The earlier n-gram must lie in the window as a whole. Tokens
+//! of the whitelist are never banned. With n = 1 every token of the window is banned.
 //!
-//! With `prompt_size` (Hugging Face `EncoderNoRepeatNGramLogitsProcessor`; n = `prompt_size`) a token is banned, too, that
-//! followed the n - 1 tokens that the text ends with somewhere in the prompt, however far back that is ([`OfPrompt`]).
+//! With `prompt_size` (Hugging Face `EncoderNoRepeatNGramLogitsProcessor`; n = `prompt_size`) a token is also banned if
+//! it followed the last n - 1 tokens anywhere in the prompt, however far back that is ([`OfPrompt`]).
 //!
-//! Only the latest place of each n-gram is chained ([`Grams::push_over`]): what followed there before is no news. So a
-//! token costs a step, and at most n - 1 comparisons, for each *different* token that followed the last n - 1 ones, however
-//! often it did; opening costs a step per token; a row that looks ahead a step more for each token ahead. Where n is 1 all tokens followed
-//! the same, so their latest places stand in the order of tokens ([`Singles`]), and a row needs no sorting.
+//! Only the latest place of each n-gram is chained ([`Grams::push_over`]), because earlier ones would ban the same
+//! token. So a token costs one step, and at most n - 1 comparisons, for each *different* token that followed the last n
+//! - 1 ones, however often it did. Opening costs a step per token. A row that looks ahead costs a step more for each
+//! token ahead. If n is 1, all tokens have the same, empty context. Their latest places are then kept in token order
+//! ([`Singles`]), so that a row needs no sorting.
 
 mod singles;
 
@@ -23,17 +25,17 @@ use crate::sampling::steps::step;
 use crate::speculative::propose::grams::Grams;
 use singles::Singles;
 
-/// Where n-grams stood before.
+/// The places of earlier n-grams.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Stood {
-    /// By the tokens before their last one.
+    /// Chained by the tokens before their last one.
     Behind(Grams),
-    /// Of a single token.
+    /// Of single tokens, where n is 1.
     Singles(Singles),
 }
 
 impl Stood {
-    /// In these tokens, with so many before the last one of an n-gram.
+    /// The n-grams of these tokens, each with `context` tokens before its last one.
     pub(super) fn latest(context: usize, tokens: &[u32]) -> Self {
         match context {
             0 => Self::Singles(Singles::latest(tokens)),
@@ -41,7 +43,7 @@ impl Stood {
         }
     }
 
-    /// The same behind one more token than `tokens`.
+    /// Appends `token` to `tokens`.
     pub(super) fn push_over(&mut self, tokens: &[u32], token: u32) {
         match self {
             Self::Behind(grams) => grams.push_over(tokens, token),
@@ -49,7 +51,7 @@ impl Stood {
         }
     }
 
-    /// Memory held beside its own fields.
+    /// The memory held, besides its own fields.
     pub(super) fn bytes(&self) -> usize {
         match self {
             Self::Behind(grams) => grams.bytes(),
@@ -57,7 +59,7 @@ impl Stood {
         }
     }
 
-    /// The same once the text has `len` tokens, at most.
+    /// The most that [`Self::bytes`] may be once the text has `len` tokens.
     pub(super) fn bytes_after(&self, len: usize) -> usize {
         match self {
             Self::Behind(grams) => grams.bytes_after(len),
@@ -66,18 +68,18 @@ impl Stood {
     }
 }
 
-/// Tokens of the context that is looked up.
+/// How many tokens before an n-gram's last one are looked up.
 pub(super) fn context(params: &NoRepeatNgram) -> usize {
     params.size as usize - 1
 }
 
-/// Tokens that are looked back at.
+/// How many tokens are looked back at.
 pub(super) fn window(params: &NoRepeatNgram) -> usize {
     (if params.window == 0 { MAX_LOOK_BACK } else { params.window }) as usize
 }
 
-/// Adds what is banned after `text`. `stood` has the latest places of the kept part with this [`context`]. The
-/// whitelist is in order.
+/// Adds the tokens that are banned after `text` to `banned`. `stood` has the latest places in the kept part of the
+/// text, for this [`context`]. The whitelist is sorted.
 pub(super) fn ban(params: &NoRepeatNgram, text: &Text<'_>, stood: &Stood, banned: &mut Vec<u32>) {
     let (n, context) = (text.len(), context(params));
     let reach = window(params).saturating_sub(context);
@@ -86,7 +88,7 @@ pub(super) fn ban(params: &NoRepeatNgram, text: &Text<'_>, stood: &Stood, banned
         Stood::Singles(singles) => singles.from(n.saturating_sub(reach)),
         Stood::Behind(_) => Vec::new(),
     };
-    // Positions that look ahead are not chained; they are few.
+    // Positions of tokens that are only looked ahead at are not chained. They are few, so all are tried.
     for at in (text.kept_len()..n).rev().take_while(is_near) {
         step();
         let place = text.get(at).and_then(|token| Some((found.binary_search(&token).err()?, token)));
@@ -107,13 +109,13 @@ pub(super) fn ban(params: &NoRepeatNgram, text: &Text<'_>, stood: &Stood, banned
 /// The n-grams of a prompt.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct OfPrompt {
-    /// The prompt, where tokens stand behind others.
+    /// The prompt; empty if n is 1.
     tokens: Vec<u32>,
     stood: Stood,
 }
 
 impl OfPrompt {
-    /// Those with the `prompt_size` of these parameters.
+    /// The prompt's n-grams for `prompt_size` of these parameters.
     pub(super) fn new(params: &NoRepeatNgram, prompt: &[u32]) -> Self {
         let context = params.prompt_size as usize - 1;
         let stood = Stood::latest(context, prompt);
@@ -121,7 +123,7 @@ impl OfPrompt {
         Self { tokens, stood }
     }
 
-    /// Adds what is banned after `text`. The whitelist is in order.
+    /// Adds the tokens that are banned after `text` to `banned`. The whitelist is sorted.
     pub(super) fn ban(&self, params: &NoRepeatNgram, text: &Text<'_>, banned: &mut Vec<u32>) {
         let context = params.prompt_size as usize - 1;
         let mut found = match &self.stood {
@@ -129,12 +131,12 @@ impl OfPrompt {
             Stood::Behind(grams) => self.behind(grams, text, context),
         };
         found.retain(|token| params.whitelist.binary_search(token).is_err());
-        // No more than is counted for it.
+        // Exact, so that the list takes no more memory than is counted for it.
         banned.reserve_exact(found.len());
         banned.extend(found);
     }
 
-    /// What followed the end of `text` in the prompt.
+    /// The tokens that followed the end of `text` in the prompt.
     fn behind(&self, grams: &Grams, text: &Text<'_>, context: usize) -> Vec<u32> {
         if text.len() < context {
             return Vec::new();
@@ -145,7 +147,7 @@ impl OfPrompt {
         places.filter_map(|at| self.tokens.get(at).copied()).collect()
     }
 
-    /// Most tokens that it bans at a position.
+    /// The most tokens that it bans at a position.
     pub(super) fn most_banned(&self) -> usize {
         if let Stood::Singles(singles) = &self.stood { singles.len() } else { self.tokens.len() }
     }

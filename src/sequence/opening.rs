@@ -4,15 +4,15 @@ use crate::error::Refusal;
 use crate::params::FieldError;
 use std::fmt;
 
-/// Why a sequence was not opened. What only a limit says is told in words when it is answered, so that many that wait take
-/// no more memory than as many that are opened.
+/// Why a sequence was not opened. Variants for limits have only numbers and are put into words when they are answered,
+/// so that many waiting errors take no more memory than as many opened sequences.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OpenError {
     /// A parameter or token is out of range.
     Invalid(FieldError),
-    /// It asks for something that this server does not know.
+    /// The request needs something that this server does not know.
     Unimplemented(FieldError),
-    /// The id is open already.
+    /// A sequence with this id is open already.
     AlreadyExists,
     /// The history is longer than `max_history_tokens`.
     HistoryLimit {
@@ -21,16 +21,16 @@ pub enum OpenError {
         /// How many there may be.
         limit: usize,
     },
-    /// It alone takes more than `max_state_bytes`.
+    /// The sequence alone takes more than `max_state_bytes`.
     StateLimit {
-        /// Which part of it.
+        /// The part of the request that takes it.
         field: &'static str,
-        /// Bytes it takes, with what goes with it.
+        /// The bytes it takes, with what belongs to it.
         bytes: usize,
-        /// How many all may take.
+        /// How many bytes all sequences may take.
         limit: usize,
     },
-    /// The stream has as many sequences as `max_sequences_per_stream`.
+    /// The stream already has `max_sequences_per_stream` sequences.
     StreamLimit {
         /// How many it has.
         open: usize,
@@ -56,7 +56,7 @@ impl OpenError {
 }
 
 impl OpenError {
-    /// Why so many bytes have no room where `limit` may be taken in all.
+    /// Why so many bytes have no room: they exceed `limit`, which can never change, or there is too little room now.
     #[must_use]
     pub fn no_room(field: &'static str, bytes: usize, limit: usize) -> Self {
         if bytes > limit { Self::StateLimit { field, bytes, limit } } else { Self::Refused(Refusal::StateBytes) }
@@ -91,7 +91,7 @@ impl From<OpenError> for FieldError {
                     format!("{open} sequences are open on this stream (max_sequences_per_stream); close some");
                 Self::new("sequence_id", message)
             }
-            // Others need not be closed for that.
+            // Closing other sequences would not help, so the field is the grammar.
             OpenError::Refused(Refusal::GrammarsBusy) => Self::new("params.grammar", Refusal::GrammarsBusy.message()),
             OpenError::Refused(refusal) => Self::new("sequence_id", refusal.message()),
         }

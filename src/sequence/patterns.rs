@@ -1,35 +1,36 @@
-//! Token sequences that say something about their last token where a text ends with all the others: bad words and sequence
-//! biases. Those that hold at a place are found at once, however many do not.
+//! Finds the token sequences whose tokens, all but the last, a text ends with. Bad words and sequence biases then say
+//! something about the last token. Only sequences that hold at a place take time, however many do not.
 //!
-//! The automaton of [`Automaton`], of what stands before last tokens. A node has the sequences whose other tokens are those on
-//! the way to it, and knows the next shorter end of these that has some too: so a row costs a step for each of these
-//! ends, no more than the longest sequence has tokens, and for each sequence that holds; a token costs a step or two.
+//! An [`Automaton`] has the sequences without their last tokens. A node stands for the tokens on the way to it. It has
+//! the sequences that hold after exactly these tokens, and knows the longest shorter end of its tokens that has
+//! sequences too. So a row costs a step for each of these ends, which are no more than the longest sequence has tokens,
+//! and a step for each sequence that holds. A token costs a step or two.
 //!
-//! 20 bytes for each token of the sequences and 4 for each sequence, at most.
+//! The memory is at most 20 bytes for each token of the sequences and 4 for each sequence.
 
 use crate::automaton::{Automaton, Node};
 use crate::params::SamplingParams;
 use crate::sampling::steps::step;
 
-/// In [`Patterns::shorter`]: there is none.
+/// No node, in [`Patterns::shorter`].
 const NONE: u32 = u32::MAX;
 
 /// Sequences, numbered as they were given.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Patterns {
     automaton: Automaton,
-    /// For each node the first of its sequences in `at`; one more for the end of the last one's.
+    /// For each node, the index in `at` of its first sequence. One entry more marks the end of the last node's.
     first: Vec<u32>,
-    /// For each node the longest end of its tokens, shorter than all, that has sequences.
+    /// For each node, the node of the longest proper suffix of its tokens that has sequences.
     shorter: Vec<u32>,
-    /// Numbers of sequences by node, ascending in each.
+    /// The numbers of the sequences, by node; ascending within a node.
     at: Vec<u32>,
 }
 
-/// Those of parameters, where there are some.
+/// The patterns that parameters have themselves.
 #[derive(Debug)]
 pub(super) struct OwnPatterns {
-    /// Bad words; those of one token are bans, and not among them.
+    /// Bad words of two or more tokens. Those of one token are plain bans.
     pub(super) words: Option<Patterns>,
     pub(super) biases: Option<Patterns>,
     /// DRY's sequence breakers.
@@ -37,7 +38,7 @@ pub(super) struct OwnPatterns {
 }
 
 impl OwnPatterns {
-    /// `None`: they have none of it.
+    /// `None` if the parameters have none.
     pub(super) fn of(params: &SamplingParams) -> Option<Box<Self>> {
         let (words, biases) = (&params.bad_words, &params.history.sequence_bias);
         let words = (!words.is_empty())
@@ -57,7 +58,7 @@ impl OwnPatterns {
 }
 
 impl Patterns {
-    /// Of these sequences; empty ones never hold.
+    /// From these sequences, numbered in order. Empty ones never hold.
     pub(super) fn new<'a>(sequences: impl Iterator<Item = &'a [u32]>) -> Self {
         let before = |sequence: &'a [u32]| sequence.split_last().map(|(_, before)| before);
         let before: Vec<Option<&[u32]>> = sequences.map(before).collect();
@@ -71,7 +72,7 @@ impl Patterns {
         let first: Vec<u32> = (0..=nodes).map(|node| placed.partition_point(|placed| placed.0 < node) as u32).collect();
         let at = placed.into_iter().map(|(_, number)| number).collect();
         let mut patterns = Self { automaton, first, shorter: vec![NONE; nodes], at };
-        // Shorter ones first, as an end is shorter.
+        // Shorter nodes come first, so the entry of a node's suffix is already set.
         for node in 1..nodes {
             let fail = patterns.automaton.shorter(node);
             let has_some = !patterns.at_node(fail).is_empty();
@@ -84,28 +85,28 @@ impl Patterns {
         &self.at[self.first[node] as usize..self.first[node + 1] as usize]
     }
 
-    /// How many there are.
+    /// How many sequences there are.
     pub(super) fn len(&self) -> usize {
         self.at.len()
     }
 
-    /// Most tokens that they look back at.
+    /// The most tokens that any of them looks back at.
     pub(super) fn longest(&self) -> usize {
         self.automaton.longest()
     }
 
-    /// Where it is after one more token.
+    /// The place after one more token.
     pub(super) fn next(&self, place: Node, token: u32) -> Node {
         self.automaton.next(place, token)
     }
 
-    /// Where it is after `text`, of which the end decides.
+    /// The place after `text`; only its end matters.
     pub(super) fn after(&self, text: &[u32]) -> Node {
         let end = &text[text.len().saturating_sub(self.longest())..];
         end.iter().fold(Node::default(), |place, &token| self.next(place, token))
     }
 
-    /// Numbers of the sequences that hold at a place, ascending.
+    /// The numbers of the sequences that hold at a place, ascending.
     pub(super) fn holding(&self, place: Node) -> Vec<u32> {
         let mut found = Vec::new();
         let mut node = place.node();
@@ -123,7 +124,7 @@ impl Patterns {
         found
     }
 
-    /// Bytes they take, their own fields too.
+    /// Bytes they take, their own fields included.
     pub(super) fn bytes(&self) -> usize {
         let numbers = self.first.capacity() + self.shorter.capacity() + self.at.capacity();
         size_of::<Self>() - size_of::<Automaton>() + self.automaton.bytes() + numbers * size_of::<u32>()

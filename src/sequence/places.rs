@@ -1,32 +1,36 @@
-//! Where the last tokens of a text stood before, each place of a run of the same once: what DRY looks through.
+//! Finds where the last tokens of a text stood before, for DRY, and skips places that tell nothing new.
 //!
-//! Two places are *the same* if as many tokens stand before both as can matter, and one token follows both: the later
-//! one is all that counts. So each place knows, beside the one before it in its chain ([`Grams`]), the first one before that
-//! is not the same. Of a text that says one thing over and over, few are left.
+//! Two places are *the same* if the same token follows both, and the tokens before both agree as far back as can
+//! matter. Of places that are the same only the latest counts. So each place knows two others: the one before it in its
+//! chain ([`Grams`]), and the first one before it that is not the same. In a text that says one thing over and over,
+//! few places remain.
 //!
-//! A token takes a step where the text goes on as it did at the place before, which is known by then; else it is compared with that,
-//! token by token, as far as can matter and no further than [`FARTHEST`]. 4 bytes a token beside the grams.
+//! Pushing a token takes one step if the text goes on as it did at the place before, because the length of that match
+//! is then known. Otherwise the tokens before the two places are compared one by one, as far as they matter, which is
+//! no further than [`FARTHEST`]. The memory is 4 bytes a token, besides the grams.
 
 use crate::sampling::steps::step;
 use crate::speculative::propose::grams::{Grams, after_growth, push};
 
-/// Where more than so many tokens matter, no two places are the same.
+/// If more tokens than this matter, no two places are treated as the same.
 pub(super) const FARTHEST: usize = 512;
 
-/// Places of the kept tokens of a text.
+/// The places of a text's kept tokens.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Places {
     grams: Grams,
-    /// So many tokens before a place matter; `None`: all.
+    /// How many tokens before a place matter; `None` means all.
     matter: Option<usize>,
-    /// For each position the first before it in its chain that is not the same; 0: none.
+    /// For each position, the first before it in its chain that is not the same; 0 if there is none.
     others: Vec<u32>,
-    /// Of the last position the one before it in its chain, and how many tokens before both are equal, of those that matter.
+    /// For the last position: the one before it in its chain, and how many tokens before both agree, of those that
+    /// matter.
     last: Option<(usize, usize)>,
 }
 
 impl Places {
-    /// Of `tokens`, by the last `context` ones. Repeats of `longest` tokens and of more are all one.
+    /// The places of `tokens`, looked up by the last `context` tokens. Repeats of `longest` or more tokens all count as
+    /// equally long.
     pub(super) fn new(context: usize, longest: usize, tokens: &[u32]) -> Self {
         let (grams, matter) = (Grams::new(context, tokens.len()), Some(longest).filter(|&longest| longest <= FARTHEST));
         let others = Vec::with_capacity(if matter.is_some() { tokens.len() } else { 0 });
@@ -37,7 +41,7 @@ impl Places {
         places
     }
 
-    /// Chains the position behind `tokens`, which `token` is about to follow.
+    /// Adds the position behind `tokens` to its chain, just before `token` is appended there.
     pub(super) fn push(&mut self, tokens: &[u32], token: u32) {
         if let Some(matter) = self.matter {
             let is_chained = tokens.len() >= self.grams.context();
@@ -51,7 +55,7 @@ impl Places {
         self.grams.push(tokens, token);
     }
 
-    /// How many tokens before a place are the last ones, of those that matter.
+    /// How many tokens before a place agree with the last ones, of those that matter.
     fn equal(&self, tokens: &[u32], place: usize, matter: usize) -> usize {
         let (end, before) = (tokens.len(), &tokens[..place]);
         match self.last {
@@ -66,17 +70,18 @@ impl Places {
         }
     }
 
-    /// So many tokens before a place matter.
+    /// How many tokens before a place matter.
     pub(super) fn matter(&self) -> usize {
         self.matter.unwrap_or(usize::MAX)
     }
 
-    /// The latest place where these tokens stood, as many as the context, or others of the same hash.
+    /// The latest place behind these tokens, of which there are as many as the context has, or behind others with the
+    /// same hash.
     pub(super) fn latest(&self, context: impl Iterator<Item = u32>) -> Option<usize> {
         self.grams.chain_behind(context).next()
     }
 
-    /// The first place before one that is not the same.
+    /// The first place before this one, in its chain, that is not the same.
     pub(super) fn before(&self, place: usize) -> Option<usize> {
         match self.matter {
             Some(_) => Some(self.others[place] as usize).filter(|&at| at > 0),
@@ -84,17 +89,17 @@ impl Places {
         }
     }
 
-    /// Tokens that are looked up at once.
+    /// How many tokens are looked up at once.
     pub(super) fn context(&self) -> usize {
         self.grams.context()
     }
 
-    /// Memory held beside its own fields.
+    /// The memory held, besides its own fields.
     pub(super) fn bytes(&self) -> usize {
         self.grams.bytes() + self.others.capacity() * size_of::<u32>()
     }
 
-    /// As [`bytes`](Self::bytes), once the text has `len` tokens; as it may be at most.
+    /// The most that [`bytes`](Self::bytes) may be once the text has `len` tokens.
     pub(super) fn bytes_after(&self, len: usize) -> usize {
         let others = if self.matter.is_some() { after_growth(self.others.capacity(), len) } else { 0 };
         self.grams.bytes_after(len) + others * size_of::<u32>()

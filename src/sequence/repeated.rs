@@ -1,30 +1,31 @@
-//! The rows that a sequence was given last, to notice one that comes again: then a buffer was sent that nobody had written anew, or the
-//! model has not read what was emitted since.
+//! Remembers the last rows that a sequence was given, to notice a row that is sent again. That means that a worker sent
+//! a buffer which was not written anew, or that the model has not read what was emitted since.
 
 use super::Sequence;
 use crate::sampling::fingerprint::Fingerprint;
 
-/// Rows of one work.
+/// The rows of one work that are remembered.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct WorkRows {
     /// The row after the sequence's last token.
     pub first: Option<Fingerprint>,
-    /// Rows after a draft token, and which: that which the last emitted token was drawn from, and that of one that was rejected there.
+    /// Rows after a draft token, each with that token: the row that the last emitted token was drawn from, and the row
+    /// after a token that was rejected there.
     pub behind: [Option<(Fingerprint, u32)>; 2],
 }
 
-/// What a sequence remembers of them.
+/// The rows that a sequence remembers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct EarlierRows {
     prints: [Option<Fingerprint>; 3],
-    /// The last token that was emitted since the sequence was opened.
+    /// The last token emitted since the sequence was opened.
     last: Option<u32>,
 }
 
 impl Sequence {
-    /// Takes note of the rows of a work which has emitted these tokens. Whether the first of its rows is one of those before, which no model gives:
-    /// after another text there are other logits. Rows that follow on the same token are not compared: of a text that repeats itself they are
-    /// nearly alike, and in a few bits the same.
+    /// Remembers the rows of a work that has emitted these tokens. Returns whether its first row repeats a remembered
+    /// one. No model gives the same row again, because after another text the logits differ. Rows that follow the same
+    /// token again are not compared: in a text that repeats itself they are nearly alike, and in a few bits the same.
     pub fn note_rows(&mut self, rows: WorkRows, emitted: &[u32]) -> bool {
         let is_again = rows.first.is_some_and(|first| self.earlier_rows.prints.contains(&Some(first)));
         let (before, last) = (self.earlier_rows.last, emitted.last().copied());

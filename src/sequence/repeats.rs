@@ -1,10 +1,10 @@
-//! Where the end of a text stood before, and how much of it: what DRY counts in.
+//! Finds where the end of a text stood before, and how much of it: the repeats that DRY penalises.
 //!
-//! A match is a position before the end whose last tokens are the last tokens of the text, as many as its length says, or
-//! as [can matter](Places). Only matches of at least the context are kept, of those that are the same only the latest, and within
-//! the window only those whose tokens lie in it can matter. When a token is appended, a match whose text went on with that token
-//! grows by one, and every other one ends; new ones stand among the positions that have been chained, and are compared
-//! with the end.
+//! A match is a position before the end, together with a length: that many tokens before the position are also the last
+//! tokens of the text. The length is at most what [can matter](Places). Matches shorter than the context are not kept,
+//! and of matches that are the same only the latest is kept. With a window, only matches whose tokens lie in it count.
+//! When a token is appended, a match whose text went on with that token grows by one, and every other match ends. New
+//! matches are found among the chained positions and compared with the end of the text.
 //!
 //! | | cost |
 //! |---|---|
@@ -12,34 +12,35 @@
 //! | opening | one step per token (Z-algorithm), however often they repeat, and what [`Places`] takes |
 //! | memory | the places, and 8 bytes for each match |
 //!
-//! A text that says one thing over and over has as many matches as tokens can matter, at most; one that says the same few
-//! tokens again and again in another order has as many as they stood in it.
+//! A text that says one thing over and over has at most as many matches as tokens can matter. A text that repeats the
+//! same few tokens in changing order has one match for each place where they stood.
 
 use super::places::Places;
 use super::text::Text;
 use crate::sampling::steps::step;
 
-/// Longest context that is looked up at once; longer matches are found as they grow.
+/// The longest context that is looked up at once. Longer matches are found as they grow.
 pub(super) const LONGEST_CONTEXT: usize = 32;
 
-/// The tokens before a position are the last ones of the text.
+/// A position whose preceding tokens are also the last ones of the text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Match {
     /// The position, which is before the end.
     pub(super) at: u32,
-    /// How many tokens, at least the context.
+    /// How many tokens agree; at least the context.
     pub(super) len: u32,
 }
 
-/// The matches of the last `window` tokens of a text, the latest first, from nothing. `places` are those of the text.
+/// Computes the matches in the last `window` tokens of a text from scratch, the latest first. `places` are those of the
+/// text.
 pub(super) fn all(text: &[u32], places: &Places, window: usize) -> Vec<Match> {
     let lens = lens(&text[text.len().saturating_sub(window)..]);
     let measured = |at: usize| lens[text.len() - at].min(places.matter());
     matches(&Text::new(text, &[]), 0..0, places, window, measured)
 }
 
-/// The matches of `text`, which the last token was just appended to, from those before it: `old`. `places` are those of the
-/// kept part of the text.
+/// The matches of `text` after its last token was appended. `old` are the matches before that token; `places` are those
+/// of the kept part of the text.
 pub(super) fn appended(old: &[Match], text: &Text<'_>, places: &Places, window: usize) -> Vec<Match> {
     let (n, matter) = (text.len(), places.matter());
     let Some(token) = n.checked_sub(1).and_then(|last| text.get(last)) else { return Vec::new() };
@@ -52,11 +53,11 @@ pub(super) fn appended(old: &[Match], text: &Text<'_>, places: &Places, window: 
             None => text.repeated_before(at, matter),
         }
     };
-    // Positions that look ahead are not chained; they are few.
+    // Positions of tokens that are only looked ahead at are not chained. They are few, so all are tried.
     matches(text, text.kept_len()..n, places, window, measured)
 }
 
-/// The matches among the positions that look ahead and those that are chained, as long as they are measured.
+/// The matches among the positions in `ahead` and the chained ones, with the lengths that `measured` gives.
 fn matches(
     text: &Text<'_>,
     ahead: std::ops::Range<usize>,
@@ -84,8 +85,8 @@ fn matches(
     matches
 }
 
-/// For each distance how many tokens before the place so far from the end are the last ones of the text (Z-algorithm on
-/// the text in reverse).
+/// For each distance from the end: how many tokens before that place agree with the last ones of the text (Z-algorithm
+/// on the reversed text).
 fn lens(text: &[u32]) -> Vec<usize> {
     let n = text.len();
     let token = |i: usize| text[n - 1 - i];
@@ -106,7 +107,7 @@ fn lens(text: &[u32]) -> Vec<usize> {
     lens
 }
 
-/// Bytes of matches of a text of `len` tokens, at most.
+/// The most bytes of matches that a text of `len` tokens may have.
 pub(super) fn most_bytes(len: usize, window: usize) -> usize {
     len.min(window) * size_of::<Match>()
 }

@@ -1,5 +1,5 @@
-//! What never changes in a sequence: its parameters, prepared once for the rows to come. Shared by all
-//! sequences of a stream that have the same ones.
+//! What never changes in a sequence: its parameters, prepared once for all its rows. Sequences of a stream that have
+//! the same parameters share their rules.
 
 mod needs;
 mod reports;
@@ -27,32 +27,33 @@ use crate::vocabulary::Vocabulary;
 use std::mem::take;
 use std::sync::Arc;
 
-/// Checked parameters and what follows from them.
+/// Checked parameters, and what is derived from them.
 #[derive(Debug)]
 pub struct Rules {
     params: SamplingParams,
-    /// Bans and biases, in the order rows take them; `None`: those of the base.
+    /// Bans and biases, in the order that rows need; `None` if those of the base are in force.
     fixed: Option<Vec<TokenAdjust>>,
-    /// Ascending, each once; `None`: those of the base.
+    /// Ascending, each token once; `None` if those of the base are in force.
     allowed: Option<Vec<u32>>,
-    /// EOS tokens of the stream, whether or not they are ignored; `None`: those of the base.
+    /// The stream's EOS tokens, whether or not they are ignored; `None` if those of the base are in force.
     eos: Option<Vec<u32>>,
-    /// EOS and stop tokens, in order: what `min_tokens` bans.
+    /// EOS and stop tokens, in ascending order: what `min_tokens` bans.
     ends: Box<[u32]>,
-    /// For a chain of samplers; `None` where the filters alone will do, and the base has all the lists.
+    /// What chains of samplers need; `None` if the filters alone are enough and all lists are those of the base.
     chain: Option<Box<OwnChain>>,
-    /// Texts of tokens, where the server has them and there is no base.
+    /// The texts of tokens, if the server has them. Rules with a base use those of the base.
     vocabulary: Option<Arc<Vocabulary>>,
-    /// Sequence breakers, bad words and sequence biases, of those that there are; others are those of the base.
+    /// Sequence breakers, bad words and sequence biases, as far as these parameters have their own; the others are
+    /// those of the base.
     patterns: Option<Box<OwnPatterns>>,
-    /// Of SynthID.
+    /// The table of SynthID.
     table: Option<Arc<Table>>,
-    /// Whose lists are in force where these rules have none of their own, so that a stream's long default
-    /// lists are there once.
+    /// The rules whose lists are in force where these have none of their own. So a stream's long default lists exist
+    /// only once.
     base: Option<Arc<Rules>>,
-    /// What texts have to match; `None`: that of the base, if the parameters say that there is one.
+    /// What texts have to match; `None` if it is that of the base, or if the parameters have no grammar.
     grammar: Option<Arc<Grammar>>,
-    /// Room for what they take.
+    /// The memory counted for these rules.
     room: Option<Permit>,
 }
 
@@ -63,11 +64,11 @@ impl Rules {
         Self::prepared(params, Some(eos_token_ids.to_vec()), None)
     }
 
-    /// The same, where an empty list and absent logprobs stand for those of `base`.
+    /// The same, where an empty list and absent logprobs mean those of `base`.
     #[must_use]
     pub fn over(base: &Arc<Self>, params: SamplingParams) -> Self {
         let mut rules = Self::prepared(params, None, Some(Arc::clone(base)));
-        // Prepared; nobody is based on these rules, so the originals would only take memory.
+        // These lists are prepared already. No other rules are based on these, so the originals would only take memory.
         let params = &mut rules.params;
         drop((take(&mut params.banned_token_ids), take(&mut params.logit_bias), take(&mut params.allowed_token_ids)));
         if !params.samplers.xtc_ignore_token_ids.is_empty() {
@@ -82,7 +83,7 @@ impl Rules {
     fn prepared(mut params: SamplingParams, eos: Option<Vec<u32>>, base: Option<Arc<Self>>) -> Self {
         put_in_order(&mut params);
         let patterns = OwnPatterns::of(&params);
-        // Of the base's mark there is one already; another is made, which takes milliseconds at its largest.
+        // If the mark is that of the base, its table is used: making another takes milliseconds for the largest.
         let table = match base.as_ref().filter(|base| base.params.watermark() == params.watermark()) {
             Some(base) => base.table.clone(),
             None => params.watermark().and_then(mark::table),
@@ -103,7 +104,7 @@ impl Rules {
         Self { fixed, allowed, ends, chain, ..rules }.with_ends()
     }
 
-    /// Whether these rules change other tokens than those they are over.
+    /// Whether these rules adjust other tokens than their base does.
     fn has_own_fixed(&self) -> bool {
         let base = self.base.as_ref().map(|base| base.params.history.length_penalty.is_some());
         self.params.changes_tokens() || base != Some(self.params.history.length_penalty.is_some())
@@ -121,7 +122,7 @@ impl Rules {
         merge(bans.chain(biases).chain(ends).collect())
     }
 
-    /// The list of these parameters, or that of the base when it is empty.
+    /// The list of these parameters, or that of the base if it is empty.
     fn list<T>(&self, of: impl Fn(&SamplingParams) -> &Vec<T>) -> &[T] {
         match &self.base {
             Some(base) if of(&self.params).is_empty() => of(&base.params),
@@ -129,18 +130,18 @@ impl Rules {
         }
     }
 
-    /// The parameters; of rules over others without the lists that were prepared.
+    /// The parameters. Rules with a base do not keep the lists that they have prepared.
     #[must_use]
     pub fn params(&self) -> &SamplingParams {
         &self.params
     }
 
-    /// Bans and biases, in the order rows take them.
+    /// Bans and biases, in the order that rows need.
     pub(super) fn fixed(&self) -> &[TokenAdjust] {
         self.inherited(|rules| rules.fixed.as_deref()).unwrap_or_default()
     }
 
-    /// Bans and biases in force.
+    /// How many bans and biases are in force.
     #[must_use]
     pub fn fixed_entries(&self) -> usize {
         self.fixed().len()
@@ -163,27 +164,27 @@ impl Rules {
         self.inherited(|rules| rules.params.logprobs.as_ref())
     }
 
-    /// What these rules have, or else the base.
+    /// A value of these rules, or else that of the base.
     fn inherited<'a, T>(&'a self, of: impl Fn(&'a Self) -> Option<T>) -> Option<T> {
         of(self).or_else(|| of(self.base.as_deref()?))
     }
 
-    /// Tokens that XTC leaves alone.
+    /// Tokens that XTC never removes.
     fn protected(&self) -> &[u32] {
         self.inherited(|rules| rules.chain.as_ref()?.protected.as_deref()).unwrap_or_default()
     }
 
-    /// Bad words, of which those of one token are bans.
+    /// Bad words; those of one token are also among the bans.
     pub(super) fn bad_words(&self) -> &[Vec<u32>] {
         self.list(|params| &params.bad_words)
     }
 
-    /// Where bad words of two or more tokens stand.
+    /// Finds bad words of two or more tokens.
     pub(super) fn words(&self) -> Option<&Patterns> {
         self.inherited(|rules| rules.patterns.as_ref()?.words.as_ref())
     }
 
-    /// Where sequence biases stand.
+    /// Finds sequence biases.
     pub(super) fn biased(&self) -> Option<&Patterns> {
         self.inherited(|rules| rules.patterns.as_ref()?.biases.as_ref())
     }
@@ -200,12 +201,12 @@ impl Rules {
         Dry { params: &self.params.history, breakers: self.breakers(), is_late, of_koboldcpp }
     }
 
-    /// What n-gram may not come twice.
+    /// The setting of n-grams that may not come twice.
     pub(super) fn no_repeat_ngram(&self) -> Option<&NoRepeatNgram> {
         self.ngram_params().filter(|params| params.size > 0)
     }
 
-    /// What n-gram of the prompt may not come again.
+    /// The setting of the prompt's n-grams that may not come again.
     pub(super) fn no_prompt_ngram(&self) -> Option<&NoRepeatNgram> {
         self.ngram_params().filter(|params| params.prompt_size > 0)
     }
@@ -218,7 +219,7 @@ impl Rules {
         self.inherited(|rules| rules.params.history.thinking_budget.as_deref()).filter(|budget| !budget.is_off())
     }
 
-    /// Filters of texts that think.
+    /// The filters for rows in which the text thinks.
     fn thinking_filters(&self) -> Option<&ThinkingFilters> {
         self.thinking_budget().map(|budget| &budget.filters)
     }
@@ -235,18 +236,18 @@ impl Rules {
         self.list(|params| &params.history.token_ban_ranges)
     }
 
-    /// The token that this position of the output has to have.
+    /// The token that has to be at this position of the output.
     pub(super) fn forced_at(&self, position: u64) -> Option<u32> {
         let (first, last) = (self.params.history.forced_first_token, self.params.history.forced_last_token);
         last.filter(|_| position + 1 == self.max_tokens()).or(first.filter(|_| position == 0))
     }
 
-    /// The longest output; 0: no limit.
+    /// The maximum length of the output; 0 means no limit.
     pub(super) fn max_tokens(&self) -> u64 {
         u64::from(self.params.max_tokens)
     }
 
-    /// How draft tokens are accepted.
+    /// The rule by which draft tokens are accepted.
     pub(super) fn acceptance(&self) -> AcceptanceRule {
         self.params.acceptance
     }
@@ -264,17 +265,18 @@ impl Rules {
         top_p_decay::Decay { top_p: self.params.top_p, decay, least, reset }
     }
 
-    /// The steps of rows, but of those that think where these have [others](Self::thinking).
+    /// The steps of rows, except for thinking rows where those have [steps of their own](Self::thinking).
     pub(super) fn steps(&self) -> Option<&[Step]> {
         self.chain.as_ref()?.steps.as_deref()
     }
 
-    /// How rows are drawn that think, if otherwise than others.
+    /// How rows are drawn while the text thinks, if differently from others.
     fn thinking(&self) -> Option<&InThinking> {
         self.chain.as_ref()?.thinking.as_ref()
     }
 
-    /// How many of so many tokens the chain of a row leaves at most, where there is one: in thinking, and elsewhere.
+    /// How many of `vocab_size` tokens a row's chain leaves at most, if it has a chain. One value is for rows that do
+    /// not think; another follows if thinking has a chain of its own.
     pub(super) fn most_left(&self, vocab_size: usize) -> impl Iterator<Item = Option<usize>> {
         let least = self.params.samplers.min_keep;
         let thinking = self.thinking().map(|thinking| (thinking.steps.as_deref(), thinking.top_k()));
@@ -289,17 +291,17 @@ impl Rules {
         })
     }
 
-    /// How far back penalties look; `None`: over the whole text.
+    /// How far back penalties look; `None` means over the whole text.
     pub(super) fn window(&self) -> Option<Window> {
         Window::of(&self.params)
     }
 
-    /// How many tokens at the start of the prompt penalties do not see.
+    /// How many tokens at the start of the prompt penalties ignore.
     pub(super) fn prompt_ignored(&self) -> usize {
         self.params.history.prompt_ignore_length as usize
     }
 
-    /// Whether tokens of the prompt change later rows.
+    /// Whether prompt tokens change later rows.
     pub(super) fn remembers_prompt(&self) -> bool {
         self.params.repetition_penalty != 1.0 || self.counts_prompt()
     }
@@ -314,26 +316,26 @@ impl Rules {
         !self.params.penalties().is_off()
     }
 
-    /// How many of the last output tokens the longest bad word needs.
+    /// How many of the last output tokens are needed to recognise the longest bad word.
     pub(super) fn tail_len(&self) -> usize {
         self.words().map_or(0, Patterns::longest)
     }
 
-    /// EOS and stop tokens, if they are banned at this position.
+    /// EOS and stop tokens, if they are banned at this position; otherwise empty.
     pub(super) fn ends_banned_at(&self, position: u64) -> &[u32] {
         if position < u64::from(self.params.min_tokens) { &self.ends } else { &[] }
     }
 
-    /// Most tokens that may be banned at one position.
+    /// The most tokens that may be banned at one position.
     pub(super) fn most_banned(&self) -> usize {
         let ranges = self.ban_ranges().iter().map(|range| range.token_ids.len()).sum::<usize>();
         self.ends.len() + self.words().map_or(0, Patterns::len) + ranges
     }
 
-    /// Why the sequence ends with `token`, its output then being `len` long and ending `by_text`. A stop token goes
-    /// before EOS, since it was asked for by this sequence and stays in force with `ignore_eos`; both go before
-    /// what several tokens tell and the length, since a text that ended by itself was not cut off. Several tokens end
-    /// nothing before `min_tokens`.
+    /// Why the sequence ends with `token`, if it does; `here` is the text with this token. A stop token comes before
+    /// EOS, because this sequence asked for it and it stays in force with `ignore_eos`. Both come before stop
+    /// sequences, loops and the maximum length, because a text that ended by itself was not cut off. Stop sequences and
+    /// loops do not end a text before `min_tokens`.
     pub(super) fn finish(&self, token: u32, here: Here<'_>) -> Option<FinishReason> {
         if self.stop_tokens().contains(&token) {
             return Some(FinishReason::StopToken);
@@ -350,7 +352,7 @@ impl Rules {
     }
 }
 
-/// What is looked up by its tokens. Only where there is something, since what is changed takes memory.
+/// Sorts lists that are searched. Lists that are absent stay absent, since changing them would take memory.
 fn put_in_order(params: &mut SamplingParams) {
     if params.history.no_repeat_ngram.is_some() {
         let whitelist = params.history.no_repeat_ngram.as_mut().map(|ngram| &mut ngram.whitelist);

@@ -1,4 +1,4 @@
-//! What a sequence remembers to propose draft tokens and to say how many are worth while.
+//! What a sequence remembers to propose draft tokens, and to advise how many are worth while.
 
 use super::Sequence;
 use crate::grammar::propose::{Proposed, ToDraft};
@@ -7,7 +7,7 @@ use crate::speculative::advice::Acceptance;
 use crate::speculative::propose::Proposer;
 use crate::speculative::verified::Trial;
 
-/// For sequences that ask for a proposer or for advice.
+/// Exists for sequences that ask for a proposer or for advice.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Speculation {
     proposer: Option<(ProposerKind, Proposer)>,
@@ -15,11 +15,11 @@ pub struct Speculation {
     seen: Acceptance,
     /// What was proposed and advised last.
     last: NextDraft,
-    /// Where what was proposed last comes from; `None`: nobody was asked.
+    /// Where the last proposal came from; `None` if there is no proposer and nothing forced it.
     origin: Option<Origin>,
-    /// What was advised last by what was seen, whatever is certain.
+    /// The last advice by past acceptance alone, without regard to certain tokens.
     learned: Option<u32>,
-    /// How many tokens prompt and output may have.
+    /// How many tokens prompt and output may have together.
     most_tokens: u64,
 }
 
@@ -30,21 +30,21 @@ pub enum Origin {
     Found(ProposerKind),
     /// The text's grammar forces them.
     Grammar,
-    /// Its thinking budget does, which is spent.
+    /// The text's thinking budget is spent and forces them.
     Thinking,
 }
 
 /// What to draft next.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct NextDraft {
-    /// Draft tokens that follow one another.
+    /// Draft tokens, each following the one before it.
     pub tokens: Vec<u32>,
-    /// How many draft tokens are worth while, if that was asked.
+    /// How many draft tokens are worth while, if advice was asked for.
     pub advised: Option<u32>,
 }
 
 impl Speculation {
-    /// After `prompt` and `output`; nothing if nothing is asked for.
+    /// The state after `prompt` and `output`; `None` if the parameters ask for neither a proposer nor advice.
     pub(super) fn new(params: &SamplingParams, prompt: &[u32], output: &[u32]) -> Option<Box<Self>> {
         let proposer = params.proposer.as_ref().map(|asked| (asked.kind, Proposer::new(asked, prompt, output)));
         let length = params.draft_length;
@@ -62,7 +62,8 @@ impl Speculation {
         }
     }
 
-    /// Takes in what came of a draft; no trial means that there was none, or none that says anything of the next.
+    /// Records the outcome of a draft. No trials mean that there was no draft, or none that says anything about the
+    /// next one.
     pub(super) fn record(&mut self, trials: &[Trial]) {
         if trials.is_empty() && self.last.advised == Some(0) {
             self.seen.record_skipped();
@@ -74,7 +75,7 @@ impl Speculation {
         }
     }
 
-    /// What to draft next, where `most` draft tokens could be of use.
+    /// What to draft next. More than `most` draft tokens would be of no use.
     pub(super) fn next(&mut self, most: usize) -> NextDraft {
         let advised = self.length.as_ref().map(|length| self.seen.advise(length));
         let advised = advised.map(|advised| advised.min(u32::try_from(most).unwrap_or(u32::MAX)));
@@ -85,7 +86,7 @@ impl Speculation {
         self.last.clone()
     }
 
-    /// The same up to the first draft token that cannot come, where only `kept` of them can.
+    /// Shortens the last proposal to the `kept` draft tokens that can still come.
     fn cut(&mut self, kept: usize) -> NextDraft {
         self.last.tokens.truncate(kept);
         if self.origin == Some(Origin::Thinking) {
@@ -94,26 +95,26 @@ impl Speculation {
         self.last.clone()
     }
 
-    /// What to advise where so many draft tokens are certain.
+    /// What to advise if so many draft tokens are certain.
     fn advised_for(&self, certain: usize) -> Option<u32> {
         let most = self.length.map_or(MAX_DRAFT_TOKENS, |length| length.max_draft_tokens);
         self.learned.map(|learned| learned.max(most.min(certain as u32)))
     }
 
-    /// What to draft next, where these tokens are certain, after [`next`](Self::next). They are worth while, whatever became of other
-    /// drafts.
+    /// Replaces the proposal of [`next`](Self::next) by tokens that are certain. They are worth while, whatever the
+    /// acceptance of other drafts.
     fn certain(&mut self, tokens: Vec<u32>, origin: Origin) -> NextDraft {
         let advised = self.advised_for(tokens.len());
         (self.last, self.origin) = (NextDraft { tokens, advised }, Some(origin));
         self.last.clone()
     }
 
-    /// How many tokens may be proposed at once; 0: none was asked for.
+    /// How many tokens may be proposed at once; 0 without a proposer.
     pub(super) fn most_proposed(&self) -> usize {
         self.proposer.as_ref().map_or(0, |(_, proposer)| proposer.most())
     }
 
-    /// What to draft next, where the text has a grammar, after what its sequence would draft.
+    /// What to draft next if the text has a grammar; call it after [`next`](Self::next).
     pub(super) fn by_grammar(&mut self, proposed: Proposed) -> NextDraft {
         let Proposed { tokens, is_forced } = proposed;
         match self.origin {
@@ -129,7 +130,7 @@ impl Speculation {
         &self.last.tokens
     }
 
-    /// Where these draft tokens came from, if they were proposed here, as far as can be told.
+    /// Where these draft tokens came from, if they were proposed here, as far as that is known.
     #[must_use]
     pub fn origin_of(&self, draft: &[u32]) -> Option<Origin> {
         self.origin.filter(|_| !draft.is_empty() && self.last.tokens.starts_with(draft))
@@ -139,11 +140,11 @@ impl Speculation {
     #[must_use]
     pub fn bytes(&self) -> usize {
         let proposer = self.proposer.as_ref().map_or(0, |(_, proposer)| proposer.bytes());
-        // What was seen has a bound of its own.
+        // The record of outcomes counts as its fixed bound.
         size_of::<Self>() + proposer + self.last.tokens.capacity() * size_of::<u32>() + Acceptance::MAX_BYTES
     }
 
-    /// Memory held once `more` tokens are emitted, at most.
+    /// The most memory held once `more` tokens are emitted.
     #[must_use]
     pub fn bytes_after(&self, more: usize) -> usize {
         let proposer = self.proposer.as_ref().map_or(0, |(_, proposer)| proposer.bytes_after(more));
@@ -153,7 +154,7 @@ impl Speculation {
 }
 
 impl Sequence {
-    /// The same where a text may have so many tokens, its prompt among them.
+    /// The same, for a text of at most `most` tokens, prompt included.
     #[must_use]
     pub fn within(mut self, most: usize) -> Self {
         if let Some(speculation) = &mut self.speculation {
@@ -162,7 +163,7 @@ impl Sequence {
         self
     }
 
-    /// How many draft tokens could be of use. The last token of a text comes without a draft token of its own, and a verification that
+    /// How many draft tokens could be of use. The last token of a text needs no draft token, and a verification that
     /// could reach beyond the longest text is refused.
     fn most_drafted(&self) -> usize {
         let most = self.speculation.as_ref().map_or(0, |speculation| speculation.most_tokens);
@@ -170,14 +171,14 @@ impl Sequence {
         self.remaining().min(usize::try_from(room).unwrap_or(usize::MAX)) - 1
     }
 
-    /// How many draft tokens were advised last, if that was asked.
+    /// How many draft tokens were advised last, if advice was asked for.
     #[must_use]
     pub fn advised(&self) -> Option<u32> {
         self.speculation.as_ref()?.last.advised
     }
 
-    /// Takes in what came of a draft, no trial if there was none, and says what to draft next: what its thinking budget forces, or what
-    /// its proposer found, as far as nothing else is forced in its place.
+    /// Records the outcome of a draft, with no trials if there was none, and says what to draft next: what the thinking
+    /// budget forces, or what the proposer found, as far as nothing else is forced in its place.
     pub fn next_draft(&mut self, trials: &[Trial]) -> NextDraft {
         let most = self.most_drafted();
         let Some(speculation) = self.speculation.as_mut().filter(|_| self.finished.is_none()) else {
@@ -186,7 +187,7 @@ impl Sequence {
         speculation.record(trials);
         let next = speculation.next(most);
         let most = most.min(speculation.most_proposed());
-        // What is forced behind a draft is not looked for.
+        // Tokens that are forced only behind the draft do not matter.
         if !self.history.here().may_force_within(&self.rules, most.min(next.tokens.len().max(1))) {
             return next;
         }
@@ -199,7 +200,7 @@ impl Sequence {
         }
     }
 
-    /// The tokens that are forced from here on, as many as `most`.
+    /// The tokens that are forced from here on, at most `most`.
     fn forced(&self, most: usize) -> Vec<u32> {
         let (mut ahead, mut tokens) = (self.ahead(), Vec::new());
         while let Some(&token) = ahead.here(&self.history).forced().first().filter(|_| tokens.len() < most) {
@@ -211,7 +212,7 @@ impl Sequence {
         tokens
     }
 
-    /// How many of these draft tokens may come, until another one is forced.
+    /// How many of these draft tokens may come before another token is forced.
     fn until_forced(&self, draft: &[u32]) -> usize {
         let mut ahead = self.ahead();
         let may_come = |&&token: &&u32| {
@@ -222,7 +223,7 @@ impl Sequence {
         draft.iter().take_while(may_come).count()
     }
 
-    /// What to draft next, where a grammar has a part in that.
+    /// What the grammar needs to propose a draft, if the sequence has a grammar and asks for drafts.
     #[must_use]
     pub fn draft_by_grammar(&self) -> Option<ToDraft<'_>> {
         let (text, speculation) = (self.text()?, self.speculation.as_deref()?);
@@ -230,8 +231,8 @@ impl Sequence {
         (most > 0 && self.finished.is_none()).then(|| ToDraft { text, own: speculation.proposed().to_vec(), most })
     }
 
-    /// Takes in what its grammar makes of what was proposed, and says what to draft next. What a budget forces goes before what the
-    /// grammar does.
+    /// Takes the grammar's answer to what was proposed, and says what to draft next. Tokens that a budget forces come
+    /// before those of the grammar.
     pub fn drafts_by_grammar(&mut self, mut proposed: Proposed) -> NextDraft {
         if proposed.is_forced && self.history.here().may_force_within(&self.rules, proposed.tokens.len()) {
             proposed.tokens.truncate(self.until_forced(&proposed.tokens));

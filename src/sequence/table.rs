@@ -1,4 +1,4 @@
-//! The open sequences of one stream, and the room they take on the server. Dropping the table frees them all.
+//! The open sequences of one stream, and the room they take on the server. Dropping the table frees both.
 
 use super::{OpenError, Sequence};
 use crate::error::Refusal;
@@ -9,10 +9,10 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
-/// Places that a table may have however few of them are taken: less than a step takes.
+/// A table may keep this many places however few of them are taken: they take less memory than a step.
 const FEW_PLACES: usize = 256;
 
-/// A sequence with room for what it remembers.
+/// A sequence with the room that is counted for its memory.
 #[derive(Debug)]
 pub struct Charged {
     sequence: Sequence,
@@ -20,20 +20,21 @@ pub struct Charged {
 }
 
 impl Charged {
-    /// What a sequence takes whatever it remembers: its place in a table at the worst load of the map.
+    /// What every sequence takes, whatever it remembers: its place in a table, at the map's worst load.
     pub const PLACE: usize = 3 * size_of::<(u64, Open)>();
 
     /// Takes room for a sequence and for its next token.
     ///
     /// # Errors
-    /// [`Refusal::StateBytes`] when there is too little, or [`OpenError::StateLimit`] where there never is enough.
+    /// [`Refusal::StateBytes`] if there is too little room now, or [`OpenError::StateLimit`] if there can never be
+    /// enough.
     pub fn new(sequence: Sequence, server: &Arc<Counter>) -> Result<Self, OpenError> {
         let needed = Self::needed(&sequence, 1);
         let room = server.take(needed).ok_or_else(|| Self::no_room(&sequence, server.limit()))?;
         Ok(Self { sequence, room })
     }
 
-    /// The same once `more` has made more of its sequence, with room for that too.
+    /// The same after `more` has added to the sequence, with room for that too.
     ///
     /// # Errors
     /// Those of `more`, or those of [`new`](Self::new).
@@ -43,7 +44,8 @@ impl Charged {
         if self.may_grow(1, 0) { Ok(self) } else { Err(Self::no_room(&self.sequence, limit)) }
     }
 
-    /// Why a sequence has no room. Its rules have theirs, as long as it waits for its own.
+    /// Why a sequence has no room. The room of its rules is counted as well, since they hold it while the sequence
+    /// waits.
     fn no_room(sequence: &Sequence, limit: usize) -> OpenError {
         OpenError::no_room("prompt_token_ids", Self::needed(sequence, 1) + sequence.rules.held(), limit)
     }
@@ -59,7 +61,7 @@ impl Charged {
         self.sequence.explains()
     }
 
-    /// Whether it has to match a grammar.
+    /// Whether its text has to match a grammar.
     #[must_use]
     pub fn has_grammar(&self) -> bool {
         self.sequence.text().is_some()
@@ -78,7 +80,7 @@ impl Charged {
         needed <= self.room.amount() || self.room.resize(needed)
     }
 
-    /// Counts what it takes, neither more nor less.
+    /// Sets the counted room to exactly what the sequence takes.
     fn settle(&mut self) {
         let taken = Self::PLACE + self.sequence.bytes();
         if taken != self.room.amount() {
@@ -87,7 +89,7 @@ impl Charged {
     }
 }
 
-/// Sequences by the ids their worker gave them.
+/// Sequences by the ids that their worker gave them.
 #[derive(Debug)]
 pub struct Table {
     open: HashMap<u64, Open>,
@@ -106,27 +108,29 @@ struct Open {
 }
 
 impl Table {
-    /// Room for `limit` sequences, counted into those of the server.
+    /// An empty table for at most `limit` sequences, which also count as sequences of the server.
     #[must_use]
     pub fn new(limit: usize, server: Arc<Counter>) -> Self {
         Self { open: HashMap::new(), limit, server, acceptance: Histogram::noop() }
     }
 
-    /// The same, which records for each sequence that goes what share of its draft tokens was accepted.
+    /// The same, recording for each sequence that is closed what share of its draft tokens was accepted.
     #[must_use]
     pub fn recorded(mut self, acceptance: Histogram) -> Self {
         self.acceptance = acceptance;
         self
     }
 
-    /// Opens a sequence; says its seed and position.
+    /// Opens a sequence and returns its seed and position.
     ///
     /// # Errors
-    /// [`OpenError::AlreadyExists`], [`OpenError::StreamLimit`] or [`Refusal::TooManySequences`]; nothing has changed then.
+    /// [`OpenError::AlreadyExists`], [`OpenError::StreamLimit`] or [`Refusal::TooManySequences`]; then nothing has
+    /// changed.
     pub fn open(&mut self, id: u64, charged: Charged) -> Result<(u64, u64), OpenError> {
         let count = self.open.len();
         let Entry::Vacant(place) = self.open.entry(id) else { return Err(OpenError::AlreadyExists) };
-        // First, since a stream may by default have all that the server may: raising its own limit would change nothing.
+        // The server's limit is checked first. By default a stream's limit is as large as the server's, so raising the
+        // stream's would change nothing.
         let permit = self.server.take(1).ok_or(OpenError::Refused(Refusal::TooManySequences))?;
         if count >= self.limit {
             return Err(OpenError::StreamLimit { open: count });
@@ -145,9 +149,9 @@ impl Table {
         self.shrink();
     }
 
-    /// Gives up places where few of many are taken: closed sequences have given their room back, and what they had it for would
-    /// stay for the stream's life. As many again as are taken stay free, so that a place is moved only after as many were
-    /// opened or closed.
+    /// Gives up places if only few of many are taken. Closed sequences have given their room back, but the memory of
+    /// their places would stay for the stream's life. As many free places as taken ones remain, so that a place is
+    /// moved only after as many were opened or closed.
     fn shrink(&mut self) {
         let (taken, places) = (self.open.len(), self.open.capacity());
         if places > FEW_PLACES && taken < places / 8 {
@@ -166,14 +170,15 @@ impl Table {
         self.open.get_mut(&id).map(|open| &mut open.charged.sequence)
     }
 
-    /// Takes room for `tokens` that a sequence may emit, and for `bytes` of other things; says whether there was
-    /// enough. What it does not come to need is given back by [`settle`](Self::settle).
+    /// Takes room for `tokens` that a sequence may emit and for `bytes` of other things, and returns whether there was
+    /// enough. [`settle`](Self::settle) gives back what was not needed.
     #[must_use]
     pub fn may_grow(&mut self, id: u64, tokens: usize, bytes: usize) -> bool {
         self.open.get_mut(&id).is_some_and(|open| open.charged.may_grow(tokens, bytes))
     }
 
-    /// Makes the room of a sequence what it takes now that its work is done; what its next row needs is begun with.
+    /// Sets the room of a sequence to what it takes now that its work is done, and starts computing what its next row
+    /// needs.
     pub fn settle(&mut self, id: u64) {
         if let Some(open) = self.open.get_mut(&id) {
             open.charged.sequence.work_ahead();
@@ -187,7 +192,7 @@ impl Table {
         self.open.get(&id).is_some_and(|open| open.batch == batch)
     }
 
-    /// Takes a sequence into `batch`: the sequence, unless it is not open, and whether it was in it before.
+    /// Takes a sequence into `batch`. Returns the sequence, if it is open, and whether it was in this batch before.
     pub fn enter_batch(&mut self, id: u64, batch: u64) -> Option<(&Sequence, bool)> {
         let open = self.open.get_mut(&id)?;
         let before = std::mem::replace(&mut open.batch, batch);

@@ -1,5 +1,5 @@
-//! A text as tools that look back see it: tokens that are kept, and tokens that are taken for granted behind them when
-//! looking ahead.
+//! A text as the tools that look back see it: the kept tokens, then tokens that are assumed to follow when looking
+//! ahead.
 
 use crate::sampling::steps::step;
 
@@ -19,7 +19,7 @@ impl<'a> Text<'a> {
         self.kept.len() + self.ahead.len()
     }
 
-    /// How many of them are no looking ahead.
+    /// How many tokens are kept, not looked ahead at.
     pub(super) fn kept_len(&self) -> usize {
         self.kept.len()
     }
@@ -43,19 +43,19 @@ impl<'a> Text<'a> {
         kept.iter().chain(ahead).copied()
     }
 
-    /// Whether the last tokens before a position are these.
+    /// Whether the tokens before a position end with these.
     pub(super) fn ends_with(&self, at: usize, tokens: &[u32]) -> bool {
         tokens.len() <= at && self.back_from(at).zip(tokens.iter().rev()).all(|(a, &b)| a == b)
     }
 
-    /// How many tokens before `at` are the last ones of the text, of `most`.
+    /// How many tokens before `at` agree with the last ones of the text; counts up to `most`.
     pub(super) fn repeated_before(&self, at: usize, most: usize) -> usize {
-        // Mostly it is a few: two iterators would cost more than these look-ups.
+        // Usually only a few agree, so two iterators would cost more than these look-ups.
         let is_same = |back: &usize| self.get(at - 1 - back) == self.get(self.len() - 1 - back);
         (0..most.min(at)).take_while(|back| (step(), is_same(back)).1).count()
     }
 
-    /// Whether the `count` tokens before `at` are the last `count` of the text.
+    /// Whether the `count` tokens before `at` equal the last `count` of the text.
     pub(super) fn repeats_before(&self, at: usize, count: usize) -> bool {
         count <= at && self.back_from(at).zip(self.back_from(self.len())).take(count).all(|(a, b)| a == b)
     }

@@ -1,21 +1,23 @@
 //! A budget for thinking: `thinking_budget` (llama.cpp `common/reasoning-budget.cpp`, vLLM and TensorRT-LLM
 //! `thinking_token_budget`).
 //!
-//! Thinking begins when prompt or output end with `start_token_ids`, and ends when they end with `end_token_ids` or one of
-//! `other_ends` (llama.cpp's `reasoning_budget_end_tags`: a model may call a tool without a word that it has thought enough). Each
-//! stretch has the whole budget. Every token behind its start is spent, those of the end too, and those in the prompt:
-//! a text that is taken up again in the middle of its thinking has as much left as it had. A start inside a stretch is
-//! none, as in llama.cpp; in vLLM and TensorRT-LLM it would begin the count again, and a model that repeats it would
-//! think without end.
+//! Thinking begins when prompt or output end with `start_token_ids`. It ends when they end with `end_token_ids` or one
+//! of `other_ends` (llama.cpp's `reasoning_budget_end_tags`: a model may call a tool without saying that it has thought
+//! enough). Each stretch of thinking has the whole budget. Every token after its start is spent, including those of the
+//! end and those in the prompt, so that a text that is continued in the middle of its thinking has as much budget left
+//! as before. A start inside a stretch does not count, as in llama.cpp. In vLLM and TensorRT-LLM it would begin the
+//! count again, and a model that repeats it would think without end.
 //!
-//! Once the budget is spent, `forced()` is emitted, token by token, and the stretch is over. What it already ends with
-//! of them, tokens of its start not counted, is not said twice (vLLM; llama.cpp begins at the first). A start or end
-//! among forced tokens is not one. Where another token stands in the place of a forced one (`forced_first_token`, an
-//! output that was begun elsewhere), the same holds again behind it, unless it ends the thinking.
+//! Once the budget is spent, the tokens of `forced()` are emitted one by one, and the stretch is over. If the text
+//! already ends with the first of these tokens, they are not emitted again (vLLM; llama.cpp starts with the first).
+//! Tokens of the thinking's start do not count for this. A start or end among forced tokens is ignored. If another
+//! token stands in the place of a forced one (`forced_first_token`, an output that was begun elsewhere), the same rule
+//! applies again after it, unless it ends the thinking.
 //!
-//! A text whose grammar has a `start_position` thinks no longer there, however it came there: its engine saw the end.
+//! If a text's grammar has a `start_position`, the text no longer thinks from there on, however it got there: its
+//! engine saw the end.
 //!
-//! llama.cpp waits for the last bytes of a character before it forces; here it may be cut.
+//! llama.cpp waits for the last bytes of a character before it forces tokens; here a character may be cut.
 
 use super::text::Text;
 use crate::params::steering::ThinkingBudget;
@@ -23,7 +25,7 @@ use crate::params::steering::ThinkingBudget;
 /// Where a text is in its thinking.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Thinking {
-    /// Tokens spent on this stretch, or on the last one.
+    /// Tokens spent in this stretch, or in the last one.
     spent: u32,
     phase: Phase,
 }
@@ -33,16 +35,18 @@ enum Phase {
     #[default]
     Outside,
     Inside,
-    /// This one of the forced tokens comes next; the text ends with those before it, and with no longer beginning of them.
+    /// This one of the forced tokens comes next. The text ends with those before it, and with no longer run of the
+    /// first forced tokens.
     Forced(u32),
 }
 
 impl Thinking {
-    /// After `prompt` and `output`; a stretch that is open behind `over_at` tokens of output is over there, unless that is 0.
+    /// The state after `prompt` and `output`. A stretch that is still open after `over_at` tokens of output ends there,
+    /// unless that is 0.
     pub(super) fn after(params: &ThinkingBudget, prompt: &[u32], output: &[u32], over_at: u64) -> Self {
         let mut thinking = Self::default();
         let text = Text::new(prompt, output);
-        // Nothing is forced in a prompt, only behind it.
+        // In a prompt nothing is forced; forcing starts behind it.
         for at in 1..=prompt.len() {
             thinking.step(params, &text, at);
         }
@@ -53,7 +57,7 @@ impl Thinking {
         thinking
     }
 
-    /// Takes in the last token of `text`, which was emitted. With `is_over` no stretch goes on behind it.
+    /// Takes in the last token of `text`, which was emitted. `is_over` ends any stretch there.
     pub(super) fn append(&mut self, params: &ThinkingBudget, text: &Text<'_>, is_over: bool) {
         self.emit(params, text, text.len(), is_over);
     }
@@ -75,23 +79,23 @@ impl Thinking {
         }
     }
 
-    /// Whether one of the next `count` tokens may be a forced one.
+    /// Whether one of the next `count` tokens may be forced.
     pub(super) fn may_force_within(&self, params: &ThinkingBudget, count: usize) -> bool {
         let (count, budget) = (count as u64, u64::from(params.budget));
         match self.phase {
             Phase::Forced(_) => count > 0,
             Phase::Inside => u64::from(self.spent) + count > budget,
-            // A start comes first, of which the text may have all but one token.
+            // A start has to come first. The text may already have all its tokens but one.
             Phase::Outside => count > budget + 1,
         }
     }
 
-    /// Whether a stretch has begun that is not over, its end included.
+    /// Whether a stretch has begun and is not over; its end is part of it.
     pub(super) fn is_inside(&self) -> bool {
         self.phase != Phase::Outside
     }
 
-    /// How many of the last tokens are looked at.
+    /// How many of the last tokens are needed.
     pub(super) fn reach(params: &ThinkingBudget) -> usize {
         let ends = params.ends().map(Vec::len).max().unwrap_or(0);
         params.start_token_ids.len().max(ends).max(params.forced().len())
@@ -112,20 +116,20 @@ impl Thinking {
                 if next as usize + 1 == params.forced().len() { Phase::Outside } else { Phase::Forced(next + 1) }
             }
             _ if params.ends().any(|end| text.ends_with(at, end)) => Phase::Outside,
-            // Another token came. No longer beginning than the one before it can be left.
+            // Another token came. The text cannot now end with more of the forced tokens than before.
             Phase::Forced(next) => Phase::Forced(self.said(params, text, at, next)),
             Phase::Inside => Phase::Inside,
         };
     }
 
-    /// Stops a stretch that has spent all.
+    /// Starts forcing if the stretch has spent its whole budget.
     fn stop(&mut self, params: &ThinkingBudget, text: &Text<'_>, at: usize) {
         if self.phase == Phase::Inside && self.spent >= params.budget {
             self.phase = Phase::Forced(self.said(params, text, at, self.spent));
         }
     }
 
-    /// How many of the forced tokens, all but the last, the text before this position ends with, of `most`.
+    /// How many of the first forced tokens, at most `most` and never all, the text before this position ends with.
     fn said(&self, params: &ThinkingBudget, text: &Text<'_>, at: usize, most: u32) -> u32 {
         let most = most.min(params.forced().len() as u32 - 1);
         (1..=most).rev().find(|&count| text.ends_with(at, &params.forced()[..count as usize])).unwrap_or(0)

@@ -1,25 +1,25 @@
 //! How far back penalties look: `penalty_last_n`, `penalty_decay_n`, `prompt_ignore_length`.
 //!
 //! The text is the prompt and the output; its last token is at distance 1. A token of the text counts for a penalty
-//! while its distance `d` is at most `penalty_last_n + penalty_decay_n`: for the repetition penalty wherever it stands,
-//! but for the first `prompt_ignore_length` tokens of the prompt; for frequency and presence penalty in the output, as for
-//! OpenAI and vLLM, or with `penalties_count_prompt` where the repetition penalty sees it, as in llama.cpp
-//! (`llama_sampler_penalties`), ExLlamaV2 (`apply_rep_penalty_cpu`), text-generation-webui and TensorRT-LLM
-//! (`batchApplyPenalty`). With `penalty_last_n` 0 everything counts, as without a window.
+//! while its distance `d` is at most `penalty_last_n + penalty_decay_n`. For the repetition penalty, all tokens count
+//! except the first `prompt_ignore_length` of the prompt. For frequency and presence penalty, only output tokens count,
+//! as for OpenAI and vLLM. With `penalties_count_prompt` they count the same tokens as the repetition penalty, as in
+//! llama.cpp (`llama_sampler_penalties`), ExLlamaV2 (`apply_rep_penalty_cpu`), text-generation-webui and TensorRT-LLM
+//! (`batchApplyPenalty`). With `penalty_last_n` 0 there is no window, and everything counts.
 //!
-//! A penalty has its full strength, s = 1, up to `penalty_last_n`, and falls off behind it in a straight line, as in
-//! ExLlama (`sustain` and `decay`; KoboldCpp's `rep_pen_slope` has two steps instead of a line). The distance is that
-//! of the latest occurrence of the penalised token:
+//! A penalty has its full strength, s = 1, up to `penalty_last_n`, and falls off linearly beyond it, as in ExLlama
+//! (`sustain` and `decay`; KoboldCpp's `rep_pen_slope` has two steps instead of a line). The distance is that of the
+//! latest occurrence of the penalised token:
 //!
 //! ```text
 //! s = 1 - (d - penalty_last_n) / (penalty_decay_n + 1)
 //! ```
 //!
-//! The strength scales what is off by how far it is from off: the repetition penalty r is 1 + (r - 1) * s, a
-//! frequency or presence penalty p is p * s ([`TokenAdjust::apply`]).
+//! The strength scales how far a penalty is from off: a repetition penalty r becomes 1 + (r - 1) * s, a frequency or
+//! presence penalty p becomes p * s ([`TokenAdjust::apply`]).
 //!
-//! Costs: a token adds one entry and takes one away. Only while a prompt that does not count leaves the window it is searched
-//! for another occurrence of what leaves.
+//! Costs: a token adds one entry and removes one. While prompt tokens that are not counted leave the window, it is also
+//! searched for another occurrence of the token that leaves.
 
 use super::text::Text;
 use crate::params::SamplingParams;
@@ -28,28 +28,29 @@ use crate::sampling::adjust::TokenAdjust;
 /// How far back penalties look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Window {
-    /// Distance of the last token that counts.
+    /// The distance of the farthest token that counts.
     pub(super) len: usize,
     /// Whether strength depends on distance.
     pub(super) decays: bool,
-    /// Tokens at the start of the prompt that do not count.
+    /// How many tokens at the start of the prompt do not count.
     ignored: u64,
-    /// Frequency and presence penalties count the others.
+    /// Whether frequency and presence penalties count the prompt's other tokens.
     counts_prompt: bool,
 }
 
-/// A token that is too far away from now on.
+/// A token that just left the window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Left {
     pub(super) token: u32,
-    /// It was counted, as those of the output are, and so is every later one; otherwise one of the prompt that was only seen.
+    /// Whether the token was counted, as output tokens are. Then every later occurrence is counted too. Otherwise it is
+    /// a prompt token that was only seen.
     pub(super) counted: bool,
-    /// One that was only seen and does not stand in the window again.
+    /// Whether the token was only seen and does not occur in the window again.
     pub(super) gone: bool,
 }
 
 impl Window {
-    /// The window of these parameters; `None`: everything counts.
+    /// The window of these parameters; `None` means that everything counts.
     pub(super) fn of(params: &SamplingParams) -> Option<Self> {
         let (last_n, decay_n) = (params.history.penalty_last_n as usize, params.history.penalty_decay_n as usize);
         (last_n > 0 && !params.penalties().is_off()).then(|| Self {
@@ -60,21 +61,21 @@ impl Window {
         })
     }
 
-    /// What the token that was just appended to `text` pushed out. The text has `len` tokens in all, `output` of them
-    /// emitted.
+    /// The token that was pushed out when the last token of `text` was appended. The text has `len` tokens in all, of
+    /// which `output` were emitted.
     pub(super) fn left(&self, text: &Text<'_>, len: u64, output: u64) -> Option<Left> {
         let at = text.len().checked_sub(self.len + 1)?;
         let token = text.get(at)?;
         let distance = self.len as u64 + 1;
         let seen = distance <= output || len - distance >= self.ignored;
         let counted = distance <= output || self.counts_prompt;
-        // Later tokens of the prompt are seen too.
+        // Later prompt tokens count as seen too.
         let gone = || !counted && !text.last(self.len).any(|other| other == token);
         seen.then(|| Left { token, counted, gone: gone() })
     }
 }
 
-/// What is known of a token at this place of a text: the places are numbered from 1.
+/// The entry of a token at this place of the text. Places are numbered from 1.
 pub(super) fn stamped(adjust: TokenAdjust, place: u64, window: Option<Window>) -> TokenAdjust {
     match window {
         Some(window) if window.decays => adjust.at(place as u16),
@@ -82,7 +83,7 @@ pub(super) fn stamped(adjust: TokenAdjust, place: u64, window: Option<Window>) -
     }
 }
 
-/// Takes what left the window out of what is known of its token.
+/// Removes a token that left the window from its entry.
 pub(super) fn take_out(adjust: &mut TokenAdjust, left: Left) {
     let gone = if left.counted {
         adjust.output_count = adjust.output_count.saturating_sub(1);

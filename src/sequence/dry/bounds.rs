@@ -1,5 +1,6 @@
-//! Bounds on the search for repeats, with the meaning that Aphrodite gives them (`v1/sample/ops/dry.py`). In exact numbers, with `L` the
-//! length of a repeat in the window and since the last breaker, and places from the latest one back:
+//! Bounds on the search for repeats, with the meaning that Aphrodite gives them (`v1/sample/ops/dry.py`). In exact
+//! numbers, where `L` is the length of a repeat within the window and since the last breaker, and places are counted
+//! from the latest one back:
 //!
 //! | parameter | what it does |
 //! |---|---|
@@ -13,25 +14,25 @@ use super::super::text::Text;
 use crate::params::history::HistoryParams;
 use crate::speculative::propose::grams::Grams;
 
-/// What of the places is looked at.
+/// Which places count, and how much.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Bounds {
-    /// No repeat counts as longer.
+    /// No repeat counts as longer than this.
     pub(super) longest: u32,
-    /// The search ends at one of so many tokens.
+    /// The search ends at the first repeat of at least this length.
     pub(super) exit: Option<u32>,
 }
 
 impl Bounds {
     pub(super) fn of(params: &HistoryParams) -> Self {
         let longest = params.dry_max_ngram.checked_add(1).filter(|&longest| longest > 1).unwrap_or(u32::MAX);
-        // Where the last token alone is the same nothing was found yet.
+        // At least 2, because a repeat of the last token alone is not a find yet.
         let exit = Some(params.dry_early_exit_match_len).filter(|&exit| exit > 0).map(|exit| exit.max(2));
         Self { longest, exit }
     }
 }
 
-/// Where tokens stood before, if places are counted.
+/// The places of each token, if `dry_max_occurrences` counts them.
 pub(in crate::sequence) fn counted(params: &HistoryParams, tokens: &[u32]) -> Option<Grams> {
     (params.dry_window().is_some() && params.dry_max_occurrences > 0).then(|| {
         let mut grams = Grams::new(1, tokens.len());
@@ -40,7 +41,8 @@ pub(in crate::sequence) fn counted(params: &HistoryParams, tokens: &[u32]) -> Op
     })
 }
 
-/// The first of the `most` latest places behind the last token of `text`, of whose kept part `grams` are; 0 where there are fewer.
+/// The first of the `most` latest places behind the last token of `text`; 0 if there are fewer. `grams` are those of
+/// the text's kept part.
 pub(super) fn first_place(text: &Text<'_>, grams: &Grams, most: u32) -> usize {
     let Some(last) = text.len().checked_sub(1).and_then(|at| text.get(at)) else { return 0 };
     let ahead = (text.kept_len().max(1)..text.len()).rev();

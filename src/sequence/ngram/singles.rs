@@ -1,7 +1,7 @@
-//! Which tokens a text has, and where each stood last.
+//! The different tokens of a text, and the latest place of each.
 //!
-//! In the order of tokens, so that those of a window are read off in order: a step for each different token. One more token is found by
-//! halving, and moves those behind it, which is a copy of at most 256 KiB.
+//! They are kept in token order, so that the tokens of a window are read off in order: one step for each different
+//! token. A further token is found by binary search. Inserting it moves those behind it, which copies at most 256 KiB.
 
 use crate::sampling::steps::step;
 use crate::speculative::propose::grams::after_growth;
@@ -17,21 +17,21 @@ pub(in crate::sequence) struct Singles {
 }
 
 impl Singles {
-    /// Of a text.
+    /// The tokens of a text.
     pub(super) fn latest(tokens: &[u32]) -> Self {
         let place = |(at, &token): (usize, &u32)| {
             step();
             (token, at as u32)
         };
         let mut places: Vec<Latest> = tokens.iter().enumerate().map(place).collect();
-        // The latest place of a token first.
+        // For each token the latest place first, since `dedup_by_key` keeps the first.
         places.sort_unstable_by_key(|&(token, at)| (token, u32::MAX - at));
         places.dedup_by_key(|(token, _)| *token);
         places.shrink_to_fit();
         Self { places }
     }
 
-    /// One more token, at this place.
+    /// Adds a token at this place.
     pub(super) fn push(&mut self, token: u32, at: usize) {
         step();
         match self.places.binary_search_by_key(&token, |&(token, _)| token) {
@@ -46,7 +46,7 @@ impl Singles {
         }
     }
 
-    /// Those at this place or later, ascending.
+    /// The tokens whose latest place is `first` or later, ascending.
     pub(super) fn from(&self, first: usize) -> Vec<u32> {
         let is_near = |&&(_, at): &&Latest| {
             step();
@@ -64,7 +64,7 @@ impl Singles {
         self.places.capacity() * size_of::<Latest>()
     }
 
-    /// The same once the text has `len` tokens, at most.
+    /// The most that [`Self::bytes`] may be once the text has `len` tokens.
     pub(super) fn bytes_after(&self, len: usize) -> usize {
         after_growth(self.places.capacity(), len) * size_of::<Latest>()
     }

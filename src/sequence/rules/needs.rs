@@ -1,4 +1,4 @@
-//! What samplers need to know beside parameters: texts of tokens, and which end a text.
+//! What samplers need besides parameters: the texts of tokens, the tokens that end a text, and grammars.
 
 use super::Rules;
 use crate::error::Refusal;
@@ -11,16 +11,17 @@ use crate::vocabulary::Vocabulary;
 use std::sync::Arc;
 
 impl Rules {
-    /// The same where the texts of tokens are known.
+    /// The same, with the texts of tokens if they are known.
     #[must_use]
     pub fn with_vocabulary(self, vocabulary: Option<Arc<Vocabulary>>) -> Self {
         Self { vocabulary, ..self }
     }
 
-    /// The same with the grammar that the parameters ask for, compiled where it is not there yet, with the patience of its message.
+    /// The same, with the grammar that the parameters ask for. It is compiled if it is not there yet, with the patience
+    /// of its message.
     ///
     /// # Errors
-    /// At `grammar`, if it is wrong or something is lacking; or too little room in `state`.
+    /// At `grammar`, if it is wrong or something that it needs is missing; or if there is too little room in `state`.
     pub fn with_grammar(
         mut self,
         grammars: Option<&Grammars>,
@@ -33,7 +34,7 @@ impl Rules {
         if ends.is_empty() {
             return wrong("needs a token that ends the text; give eos_token_ids without ignore_eos, or stop_token_ids");
         }
-        // That of the base is there, and what it begins behind is not prepared for each sequence.
+        // The base's grammar is compiled already, and its start is not prepared again for each sequence.
         let is_same =
             |base: &&Arc<Self>| base.params.history.grammar.as_ref().is_some_and(|of| Arc::ptr_eq(of, params));
         if let Some(known) = self.base.as_ref().filter(is_same).and_then(|base| base.grammar.as_ref()) {
@@ -54,7 +55,7 @@ impl Rules {
         Ok(self)
     }
 
-    /// Behind how many tokens of output its grammar begins, where it begins at a position; otherwise 0.
+    /// After how many output tokens the grammar begins, if it begins at a position; otherwise 0.
     pub(in crate::sequence) fn grammar_position(&self) -> u64 {
         self.params.history.grammar.as_ref().map_or(0, |grammar| u64::from(grammar.start.position))
     }
@@ -64,7 +65,7 @@ impl Rules {
         self.params.history.grammar.as_ref().and(self.grammar.as_ref())
     }
 
-    /// Checks that there is what samplers need beside parameters.
+    /// Checks that what samplers need besides parameters is there.
     ///
     /// # Errors
     /// The field at fault, with its path relative to the parameters.
@@ -95,7 +96,7 @@ impl Rules {
         Ok(())
     }
 
-    /// The same with the tokens that end the text, where infill is on.
+    /// The same, with the tokens that end the text, if infill is on.
     pub(super) fn with_ends(mut self) -> Self {
         if self.chain.as_ref().is_some_and(|chain| chain.has_infill()) {
             let ends = [self.eos(), self.stop_tokens()].concat();
@@ -104,7 +105,7 @@ impl Rules {
         self
     }
 
-    /// EOS tokens, where a step asks for them.
+    /// EOS tokens, if a step needs them.
     pub(super) fn likely_ends(&self) -> &[u32] {
         if self.chain.as_ref().is_some_and(|chain| chain.has_min_eos_p()) { self.eos() } else { &[] }
     }
@@ -113,14 +114,14 @@ impl Rules {
         self.inherited(|rules| rules.vocabulary.as_deref())
     }
 
-    /// What infill needs to know, where it is on.
+    /// What infill needs, if it is on.
     pub(super) fn infill(&self) -> Option<Infill<'_>> {
         let ends = self.chain.as_ref().map(|chain| &chain.ends[..]).filter(|ends| !ends.is_empty())?;
         Some(Infill { vocabulary: self.vocabulary()?, ends })
     }
 }
 
-/// An error of a thinking that the text did not ask for.
+/// Explains an error in a thinking setting that comes from defaults, not from the text's own parameters.
 fn of_a_default(error: FieldError) -> FieldError {
     let message = error.message
         + "; the thinking is that of default_params or of the server, which an empty thinking_budget turns off";

@@ -1,4 +1,4 @@
-//! What rows of these rules are to say about how their tokens were chosen.
+//! What rows of these rules report about how their tokens were chosen.
 
 use super::Rules;
 use crate::params::LogprobsParams;
@@ -6,17 +6,17 @@ use crate::params::report::ReportParams;
 use crate::sampling::report::{Bans, Report, ReportSpec, WhyNot};
 
 impl Rules {
-    /// What is to be said at all.
+    /// What to report, if anything.
     fn wanted(&self) -> Option<&ReportParams> {
         self.inherited(|rules| rules.params.samplers.report.as_deref()).filter(|wanted| !wanted.is_off())
     }
 
-    /// Whether it is to be said why tokens were not chosen.
+    /// Whether rows report why tokens were not chosen.
     pub(in crate::sequence) fn explains(&self) -> bool {
         self.wanted().is_some_and(|wanted| !wanted.why_not_token_ids.is_empty())
     }
 
-    /// Most bytes of the lists that are reported of a token; `logprobs` stand for those of these rules.
+    /// The most bytes of the lists that are reported for a token. `logprobs` replaces the setting of these rules.
     pub(in crate::sequence) fn most_reported_bytes(&self, logprobs: Option<&LogprobsParams>) -> usize {
         let logprobs = logprobs.or(self.logprobs()).map_or(0, LogprobsParams::reported_bytes);
         let report = self.wanted().map_or(0, |wanted| {
@@ -26,7 +26,7 @@ impl Rules {
         logprobs + report
     }
 
-    /// What to say about a row at this position of the output, which ends with `tail`.
+    /// What a row at this position of the output reports. `tail` is the end of the output.
     pub(super) fn report<'a>(&'a self, forced: bool, position: u64, tail: &'a [u32]) -> Option<ReportSpec<'a>> {
         let params = self.wanted()?;
         let (ends, ranges) = (self.ends_banned_at(position), self.ban_ranges());

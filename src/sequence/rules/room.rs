@@ -1,4 +1,4 @@
-//! What rules take of memory.
+//! How much memory rules take.
 
 use super::Rules;
 use crate::permits::{Counter, Permit};
@@ -8,27 +8,28 @@ use crate::sequence::history::Here;
 use std::sync::Arc;
 
 impl Rules {
-    /// The same rules with the room they take, which is given back with them; `None` if there is too little.
+    /// The same rules with room taken for them, which is given back when they are dropped; `None` if there is too
+    /// little.
     #[must_use]
     pub fn charged(mut self, counter: &Arc<Counter>) -> Option<Arc<Self>> {
         self.room = Some(counter.take(self.bytes())?);
         Some(Arc::new(self))
     }
 
-    /// Room that they have, and those that they are over.
+    /// The room taken for these rules and for those they are based on.
     #[must_use]
     pub fn held(&self) -> usize {
         let own = self.room.as_ref().map_or(0, Permit::amount);
         own + self.base.as_ref().map_or(0, |base| base.held())
     }
 
-    /// Entries of biases, bans and penalties of the row that stands here.
+    /// How many entries of biases, bans and penalties the row has that stands here.
     pub(in crate::sequence) fn entries(&self, here: Here<'_>) -> usize {
         let nudges = here.now().map_or(0, |now| now.nudges().len());
         self.adjusts(here).len() + nudges + here.banned().len()
     }
 
-    /// Bytes they take, those of the base not counted.
+    /// Bytes they take, without those of the base.
     #[must_use]
     pub fn bytes(&self) -> usize {
         let adjusts = self.fixed.as_ref().map_or(0, Vec::capacity) * size_of::<TokenAdjust>();

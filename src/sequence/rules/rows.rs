@@ -1,4 +1,4 @@
-//! What rules ask of rows.
+//! What rules ask of a row.
 
 use super::{Rules, mark};
 use crate::params::state::SamplerState;
@@ -15,13 +15,14 @@ use crate::sequence::memory::Now;
 struct RowPosition {
     seed: u64,
     position: u64,
-    /// Top-p there, where thinking has none of its own.
+    /// Top-p there, unless thinking has one of its own.
     top_p: f32,
     thinks: bool,
 }
 
 impl Rules {
-    /// Penalties on the row whose token has this place in the text, numbered from 1, and this position in the output.
+    /// The penalties of a row. `place` is that of its token in the text, numbered from 1; `position` is that in the
+    /// output.
     fn penalties(&self, place: u64, position: u64) -> Penalties {
         let decay = match self.window() {
             Some(window) if window.decays => Decay {
@@ -49,7 +50,7 @@ impl Rules {
         mark::marked(&self.params, self.table.as_deref(), here.now(), row)
     }
 
-    /// A row that has to give this token, whatever else is banned or allowed.
+    /// A row that has to give this token, even if it is banned or not allowed.
     fn forced_row<'a>(&'a self, at: RowPosition, token: &'a [u32], action: Action) -> RowSpec<'a> {
         let report = self.report(true, at.position, &[]);
         RowSpec { allowed: Some(token), report, ..self.row(at, action) }
@@ -59,7 +60,7 @@ impl Rules {
         if self.remembers_output() { here.known() } else { self.fixed() }
     }
 
-    /// What hardly depends on the history.
+    /// The part of a row that depends on little of the history.
     fn row(&self, at: RowPosition, action: Action) -> RowSpec<'_> {
         let RowPosition { seed, position, top_p, thinks } = at;
         let (filters, steps) = match self.thinking().filter(|_| thinks) {
