@@ -5,15 +5,15 @@ use bytemuck::{Pod, Zeroable};
 
 /// Threads of a block.
 pub const THREADS: u32 = 512;
-/// Tokens that a thread looks at in a chunk.
+/// How many tokens of a chunk a thread looks at.
 pub const PER_THREAD: u32 = 16;
-/// Most chunks that one block holds notes about.
+/// The most chunks that a block keeps notes about.
 pub const SLICE_CHUNKS: u32 = 24;
-/// Most blocks that work on one row.
+/// The most blocks that work on one row.
 pub const MAX_TEAM: u32 = 8;
-/// Bins of a histogram.
+/// The bins of a histogram.
 pub const BINS: u32 = 512;
-/// Most tokens of a list, and so of a report.
+/// The most tokens of a list, and so of a report.
 pub const LISTED: u32 = 1024;
 
 /// Temperature 0.
@@ -26,16 +26,16 @@ pub const ONLY_LISTED: u32 = 4;
 pub const REPORT_RAW: u32 = 8;
 /// Report from what the token is drawn from.
 pub const REPORT_PROCESSED: u32 = 16;
-/// ... without its rank.
+/// ... but without its rank.
 pub const UNRANKED: u32 = 32;
-/// Weighing: the terms of the entropy.
+/// Weigh by the terms of the entropy.
 pub const ENTROPY: u32 = 64;
-/// Weighing: what the draft gives to the tokens that are left.
+/// Weigh by the draft's masses of the tokens that are left.
 pub const DRAFTED: u32 = 128;
-/// Tell what the token is drawn from.
+/// Write the distribution that the token is drawn from.
 pub const KEEP: u32 = 256;
 
-/// No row: the masses among the adjusts are all there are.
+/// The draft has no row: all its masses are among the adjusts.
 pub const NO_ROW: u32 = 0;
 /// A row of f32.
 pub const ROW_F32: u32 = 1;
@@ -43,7 +43,7 @@ pub const ROW_F32: u32 = 1;
 pub const ROW_F16: u32 = 2;
 /// A row of bf16.
 pub const ROW_BF16: u32 = 3;
-/// A row of probabilities, not of logits.
+/// The row has probabilities, not logits.
 pub const SENT: u32 = 4;
 
 /// The row has a result.
@@ -54,18 +54,18 @@ pub const NAN: u32 = 1;
 pub const POSITIVE_INFINITY: u32 = 2;
 /// [`RowError::AllMasked`](crate::sampling::row::RowError::AllMasked).
 pub const ALL_MASKED: u32 = 3;
-/// The kernel's own contradiction; no result.
+/// The kernel contradicted itself, so there is no result.
 pub const BROKEN: u32 = 4;
-/// What results are filled with before a launch: a status that is none of these.
+/// Results are filled with this byte before a launch. It makes a status that is none of these.
 pub const UNWRITTEN: u8 = 0xFF;
 
-/// The key of the last token that has a chance.
+/// The key of the last token that can have a probability above 0.
 pub const LAST_KEY: u64 = 0xFF7F_FFFF_FFFF_FFFF;
-/// [`Left::listed`] where tokens are not listed.
+/// The value of [`Left::listed`] if tokens are not listed.
 pub const UNLISTED: u64 = u64::MAX;
 
-/// One row as the kernels take it. Places are offsets in bytes from the start of the inputs; `report` and `left` are of the
-/// outputs.
+/// One row as the kernels read it. Places are offsets in bytes from the start of the inputs; `report` and `left` are
+/// offsets in the outputs.
 #[derive(Debug, Clone, Copy, Default, Pod, Zeroable)]
 #[repr(C)]
 #[allow(missing_docs)] // kernels/params.cuh says what they are.
@@ -103,7 +103,7 @@ pub struct RowJob {
     pub most_left: u32,
 }
 
-/// What a draft token was drawn from, as the kernels take it.
+/// The distribution of a draft token, as the kernels read it.
 #[derive(Debug, Clone, Copy, Default, Pod, Zeroable)]
 #[repr(C)]
 #[allow(missing_docs)]
@@ -120,7 +120,7 @@ pub struct DraftRow {
     pub vocab_size: u32,
 }
 
-/// What came of a row.
+/// The result of a row, as the kernels write it.
 #[derive(Debug, Clone, Copy, Default, Pod, Zeroable)]
 #[repr(C)]
 #[allow(missing_docs)]
@@ -145,7 +145,7 @@ pub struct ReportedToken {
     pub logit: f32,
 }
 
-/// What a token was drawn from.
+/// The distribution that a token was drawn from, as the kernels write it.
 #[derive(Debug, Clone, Copy, Default, Pod, Zeroable)]
 #[repr(C)]
 #[allow(missing_docs)]
@@ -155,7 +155,7 @@ pub struct Left {
     pub listed: u64,
 }
 
-/// Bytes of global memory that a block has; all zero before the first launch.
+/// How many bytes of global memory a block has. They are all zero before the first launch.
 pub const SCRATCH_BYTES: usize = 16 + 2 * (8 * (3 + BINS as usize + LISTED as usize));
 
 const _: () = {

@@ -1,4 +1,4 @@
-//! What a launch is asked about a row, and what there is no kernel for.
+//! What a launch is asked about a row, and which rows have no kernel.
 
 use super::abi;
 use crate::backend::RowJob;
@@ -6,7 +6,8 @@ use crate::backend::cpu::{Proposed, Source};
 use crate::sampling::row::{Action, LogprobsMode, RowSpec};
 use crate::speculative::weights::Residual;
 
-/// Tokens that a mask may leave for kernels, which take them as a list: 64 KiB, an eighth of a row of 128,256 f32 logits.
+/// The most tokens that a mask may leave for kernels, which get them as a list: 64 KiB, an eighth of a row of 128,256
+/// f32 logits.
 const MOST_LEFT: usize = 4096;
 
 /// Why a row has no kernel.
@@ -14,23 +15,24 @@ const MOST_LEFT: usize = 4096;
 pub enum NoKernel {
     /// More alternatives are asked for than a list holds.
     TopLogprobs,
-    /// All that is known about its tokens is more than a launch takes, or its logits are more than a team of blocks holds.
+    /// What is known about its tokens takes more than a launch takes, or it has more logits than a team of blocks can
+    /// hold.
     TooLarge,
-    /// It has a chain of samplers, and is not on the device or not begun there.
+    /// It has a chain of samplers, and either it is not on the device, or the kernels cannot begin the chain.
     Chain,
-    /// It is to say how its token was chosen.
+    /// It has to report how its token was chosen.
     Report,
-    /// Its text is marked.
+    /// Its text has a watermark.
     Watermark,
-    /// What DRY takes off comes behind penalties.
+    /// DRY's reduction comes after the penalties.
     LateDry,
-    /// A mask comes with it that leaves many tokens, or none.
+    /// It has a mask that leaves many tokens, or none.
     TokenMask,
     /// Only some of its tokens are known.
     TopN,
-    /// Logprobs are wanted of what the filters see.
+    /// It wants logprobs of the distribution that the filters see.
     TemperedLogprobs,
-    /// Its logits are in the host's memory, and [`HostRows::Cpu`] has it.
+    /// Its logits are in the host's memory, and [`HostRows::Cpu`] leaves such rows to the CPU.
     HostMemory,
     /// The kernel contradicted itself, which is a bug.
     Contradiction,
@@ -71,31 +73,31 @@ impl NoKernel {
     }
 }
 
-/// Who samples and verifies rows that are not on the device. Tokens are the same.
+/// Who samples and verifies rows that are not on the device. The tokens are the same either way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HostRows {
-    /// The CPU, where they lie.
+    /// The CPU, where the rows are.
     Cpu,
-    /// The device, to which they are brought.
+    /// The device, to which the rows are brought.
     Cuda,
 }
 
-/// Which rows launches take, and how large one row may be.
+/// Which rows launches take, and how large a row may be.
 #[derive(Debug, Clone, Copy)]
 pub struct LaunchLimits {
-    /// Most bytes of all that is known about it.
+    /// The most bytes of a row, with all that is known about it.
     pub bytes: usize,
-    /// Most logits.
+    /// The most logits of a row.
     pub logits: usize,
-    /// Who takes it if it is not on the device.
+    /// Who takes rows that are not on the device.
     pub host_rows: HostRows,
 }
 
 impl LaunchLimits {
-    /// Whether kernels are to read a row, by where and what its logits are.
+    /// Whether kernels may read a row, by where its logits are and of what kind.
     ///
     /// # Errors
-    /// With the reason when they are not.
+    /// The reason why they may not.
     pub(super) fn check_logits(&self, row: &RowJob<'_>) -> Result<(), NoKernel> {
         if row.logits.listed().is_some() {
             Err(NoKernel::TopN)
@@ -106,10 +108,10 @@ impl LaunchLimits {
         }
     }
 
-    /// Whether a row of which so many bytes are uploaded fits.
+    /// Whether a row fits that needs so many bytes of inputs.
     ///
     /// # Errors
-    /// With the reason when it does not.
+    /// The reason why it does not.
     pub(super) fn check_size(&self, row: &RowJob<'_>, bytes: usize) -> Result<(), NoKernel> {
         let fits = bytes <= self.bytes && row.logits.vocab_size() <= self.logits;
         if fits { Ok(()) } else { Err(NoKernel::TooLarge) }
@@ -119,7 +121,7 @@ impl LaunchLimits {
 /// Whether the kernels can do this row.
 ///
 /// # Errors
-/// With the reason when they cannot.
+/// The reason why they cannot.
 pub fn has_kernel(spec: &RowSpec<'_>) -> Result<(), NoKernel> {
     match spec.logprobs {
         _ if spec.chain.is_some() => Err(NoKernel::Chain),
@@ -143,23 +145,23 @@ fn leaves_few(spec: &RowSpec<'_>) -> bool {
     (1..=MOST_LEFT).contains(&left)
 }
 
-/// A row of a launch.
+/// A row of a launch, and what is asked about it.
 #[derive(Debug)]
 pub struct Asked<'a> {
     /// Its logits and parameters.
     pub row: RowJob<'a>,
-    /// What is asked.
+    /// What is asked about it.
     pub(super) task: RowTask<'a>,
 }
 
-/// What is asked of a row.
+/// What is asked about a row.
 #[derive(Debug)]
 pub(super) enum RowTask<'a> {
     /// Its own action and report.
     Row,
-    /// The same; nothing is ranked.
+    /// The same, but without ranks.
     Unranked,
-    /// What it leaves is weighed. Its action is the draw from that.
+    /// The sum over what is left of its distribution. The action is the draw from that.
     Weigh(Weigh<'a>),
 }
 
@@ -177,11 +179,11 @@ pub(super) struct Weigh<'a> {
 
 #[derive(Debug)]
 pub(super) enum WeighBy<'a> {
-    /// Terms of the entropy.
+    /// By the terms of the entropy.
     Entropy,
-    /// The masses of a draft.
+    /// By the masses of a draft.
     Drafted(&'a Proposed<'a>),
-    /// What is left beyond drafts, one after the other.
+    /// By what is left beyond these drafts, subtracted one after the other.
     Beyond(Vec<(&'a Proposed<'a>, Residual)>),
 }
 
@@ -198,7 +200,7 @@ impl Kernel {
     /// Every kernel.
     pub const ALL: [Self; 2] = [Self::Sample, Self::Weigh];
 
-    /// Its name before that of the number format.
+    /// The part of its name before the number format.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -221,7 +223,7 @@ impl<'a> Asked<'a> {
         Self { row, task: RowTask::Unranked }
     }
 
-    /// Who answers it.
+    /// The kernel that answers it.
     #[must_use]
     pub fn kernel(&self) -> Kernel {
         match self.task {
@@ -243,26 +245,26 @@ impl<'a> Asked<'a> {
         (0..several.len() + usize::from(one.is_some())).map(move |i| one.map_or_else(|| several[i], |one| (one, none)))
     }
 
-    /// The most tokens that a list of what it is drawn from may have, where that is kept and is not plain; a list takes no
-    /// more than the row.
+    /// The most tokens that the list of its distribution may have, if that is kept and the row is not greedy. A list
+    /// takes no more memory than the row.
     pub(super) fn most_left(&self) -> Option<usize> {
         let RowJob { logits, spec } = &self.row;
         let keeps = matches!((&self.task, spec.action), (RowTask::Row, Action::Propose { .. }));
         let fitting = logits.byte_len() / size_of::<(u32, u64)>();
         let top_k = if spec.filters.top_k > 0 { spec.filters.top_k } else { u32::MAX };
         let most = fitting.min(abi::LISTED as usize).min(top_k as usize);
-        // A greedy row's one token is known.
+        // A greedy row has only one token, which is known.
         (keeps && spec.filters.temperature != 0.0).then_some(most)
     }
 
-    /// Bytes of the inputs that it may need.
+    /// How many bytes of the inputs it may need.
     #[must_use]
     pub fn room(&self) -> usize {
         room(&self.row, self.drafts().map(|(draft, _)| draft))
     }
 }
 
-/// Bytes of the inputs that a row may need beside these drafts.
+/// How many bytes of the inputs a row may need, together with these drafts.
 pub(super) fn room<'a>(job: &RowJob<'_>, drafts: impl Iterator<Item = &'a Proposed<'a>>) -> usize {
     let spec = &job.spec;
     let mut known = spec.adjusts.len_bound() + spec.banned.len() + spec.allowed.map_or(0, <[u32]>::len);
@@ -277,7 +279,7 @@ pub(super) fn room<'a>(job: &RowJob<'_>, drafts: impl Iterator<Item = &'a Propos
     job.logits.byte_len() + rows + (16 + 8 * count) * known + 4 * wanted + 1024
 }
 
-/// The tokens of which a draft's masses are not those of its row.
+/// The tokens whose masses in a draft do not come from the draft's row.
 pub(super) fn listed<'a>(draft: &'a Proposed<'_>) -> impl Iterator<Item = u32> + 'a {
     let (entries, patches) = match &draft.source {
         Source::List(entries) => (&entries[..], &[][..]),
@@ -287,7 +289,7 @@ pub(super) fn listed<'a>(draft: &'a Proposed<'_>) -> impl Iterator<Item = u32> +
     entries.iter().map(|entry| entry.0).chain(patches.iter().map(|patch| patch.0))
 }
 
-/// The row that a draft's other masses are from.
+/// The row that all other masses of a draft come from.
 pub(super) fn row_of<'a>(draft: &'a Proposed<'_>) -> Option<crate::sampling::logits::Logits<'a>> {
     match &draft.source {
         Source::List(_) => None,

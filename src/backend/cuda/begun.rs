@@ -1,10 +1,11 @@
 //! Chains of samplers that a kernel begins and the host ends.
 //!
-//! The filters at a chain's beginning may be among the kernels' own, and leave a few tokens; a mask may do so, whatever chain follows. The
-//! kernel then tells these tokens, and the host takes them through the rest of the chain as a
-//! [listed row](crate::sampling::listed). So the row stays on the device, and is not brought to the host whole for a few logits.
+//! The filters at the beginning of a chain may be among the kernels' own and leave only a few tokens. A mask may do the
+//! same, whatever chain follows. The kernel then reports these tokens, and the host takes them through the rest of the
+//! chain as a [listed row](crate::sampling::listed). So the row stays on the device, instead of being brought to the
+//! host whole for a few logits.
 //!
-//! Where more tokens are left than are told, the other backend does the whole row.
+//! If more tokens are left than are reported, the other backend samples the whole row.
 
 use super::abi;
 use super::ask::{Asked, NoKernel};
@@ -19,24 +20,25 @@ use crate::sampling::order::Candidate;
 use crate::sampling::row::{Action, Filters, LogprobsMode, LogprobsSpec, Penalties, RowError, RowResult, RowSpec};
 use crate::sampling::samplers::xtc;
 
-/// Most tokens that are told of a row that no top-k cuts, but masses. Few are left of most such rows, and room for all is copied.
+/// The most tokens that are reported of a row that is cut by mass and not by top-k. Most such rows leave few, and room
+/// for all is copied.
 const MOST_BY_MASS: u32 = 256;
-/// Most rows whose lists are there at once: 16 bytes for each token, 4 MiB where all are as long as can be.
+/// The most rows whose lists exist at once: 16 bytes for each token, 4 MiB if all lists have the maximum length.
 const AT_ONCE: usize = 256;
 
-/// A chain whose beginning a kernel does, if only that masks leave a few tokens.
+/// A chain whose beginning a kernel does, even if that is only a mask that leaves a few tokens.
 #[derive(Debug)]
 pub(super) struct Begun {
-    /// What the kernel does.
+    /// The filters that the kernel applies.
     filters: Filters,
-    /// Most tokens that masks leave, if a kernel can tell so many.
+    /// The most tokens that masks leave, if a kernel can report so many.
     masked: Option<u32>,
-    /// What is left to do on the host.
+    /// The steps that the host applies.
     steps: Vec<Step>,
 }
 
 impl Begun {
-    /// That of a row; `None`: it has no chain, or the host cannot end it.
+    /// How a row's chain is divided; `None` if it has no chain, or if the host cannot end it.
     pub(super) fn of(job: &RowJob<'_>) -> Option<Self> {
         job.logits.device_address()?;
         let spec = &job.spec;
@@ -44,15 +46,15 @@ impl Begun {
         if !is_told || spec.report.is_some() || spec.mark.is_some() || matches!(spec.action, Action::Score { .. }) {
             return None;
         }
-        // What ends a text where nothing is certain may be a token that is not left.
+        // Infill may emit a token that ends the text, even one that the kernel did not leave.
         let chain = spec.chain.as_ref().filter(|chain| chain.infill.is_none())?;
         let begun = Self::split(chain, spec);
         (begun.cuts_by_mass() || begun.is_counted() || begun.masked.is_some()).then_some(begun)
     }
 
-    /// The longest beginning that kernels can do: in their order, which is top-k, top-p, min-p.
+    /// Takes the longest beginning that kernels can do, in their order: top-k, top-p, min-p.
     fn split(chain: &Chain<'_>, spec: &RowSpec<'_>) -> Self {
-        // Where nothing is weighed all tokens shall have a mass.
+        // If nothing is weighed, the highest temperature gives all tokens a mass.
         let filters = Filters { temperature: MAX_TEMPERATURE, ..Filters::OFF };
         let mut begun = Self { filters, masked: masked(spec), steps: vec![] };
         let mut taken = 0;
@@ -66,7 +68,7 @@ impl Begun {
         begun
     }
 
-    /// Takes a step, if kernels can do it behind those before.
+    /// Takes a step if kernels can do it after the earlier ones.
     fn take(&mut self, step: &Step, chain: &Chain<'_>, spec: &RowSpec<'_>) -> bool {
         let (is_cut, cooled) = (self.cuts_by_mass(), self.steps.len());
         let (own, of) = (&mut self.filters, &spec.filters);
@@ -74,14 +76,15 @@ impl Begun {
             Step::TopP if of.top_p >= 1.0 => {}
             Step::Xtc { probability, .. } | Step::XtcUnlessIgnored { probability, .. }
                 if !xtc::happens(probability, chain.xtc) => {}
-            // The host's weights need it too.
+            // The host takes this step too, because its weights need it.
             Step::Temperature if !is_cut => self.steps.push(*step),
             Step::TopK if !is_cut => own.top_k = fewer(own.top_k, of.top_k.max(chain.min_keep)),
             Step::AtMost(most) if !is_cut => own.top_k = fewer(own.top_k, most.max(chain.min_keep)),
             Step::TopP if chain.min_keep <= 1 && cooled <= 1 && !is_cut => {
                 (own.temperature, own.top_p) = (temperature(cooled, of), of.top_p);
             }
-            // What min-p leaves need not be the first tokens, since masses do not quite fall with logits. Ranks count all before one.
+            // The tokens that min-p leaves need not be the first ones, since masses do not quite fall with logits. A
+            // rank counts all tokens before one, so rows with logprobs are left out.
             Step::MinP if chain.min_keep <= 1 && cooled <= 1 && own.min_p <= 0.0 && spec.logprobs.is_none() => {
                 (own.temperature, own.min_p) = (temperature(cooled, of), of.min_p);
             }
@@ -90,29 +93,30 @@ impl Begun {
         true
     }
 
-    /// Whether what is left has a mass.
+    /// Whether a filter by mass cuts the row.
     fn cuts_by_mass(&self) -> bool {
         self.filters.top_p < 1.0 || self.filters.min_p > 0.0
     }
 
-    /// Whether a top-k leaves at most as many as a kernel can tell. The host takes these in less time than the row would need to come.
+    /// Whether a top-k leaves at most as many tokens as a kernel can report. The host handles these faster than the row
+    /// could be brought.
     fn is_counted(&self) -> bool {
         can_be_told(self.filters.top_k)
     }
 
-    /// How many tokens a kernel is to tell.
+    /// How many tokens a kernel has to report.
     fn told(&self) -> u32 {
         let counted = Some(self.filters.top_k).filter(|_| self.is_counted());
         counted.into_iter().chain(self.masked).min().unwrap_or(MOST_BY_MASS)
     }
 
-    /// Whether so many tokens, of those that were asked for, are all that is left.
+    /// Whether `told` reported tokens are all that is left.
     fn is_all(&self, told: usize) -> bool {
         let most = self.told();
         told < most as usize || most == self.filters.top_k || Some(most) == self.masked
     }
 
-    /// What a kernel is asked of the row.
+    /// What a kernel is asked about the row.
     pub(super) fn asked<'a>(&self, job: &RowJob<'a>) -> Asked<'a> {
         let logprobs = LogprobsSpec { top_n: self.told(), mode: LogprobsMode::Processed, tokens: &[] };
         let (action, logprobs) = (Action::Draw { uniform: 0 }, Some(logprobs));
@@ -120,21 +124,21 @@ impl Begun {
         Asked::unranked(RowJob { spec, ..*job })
     }
 
-    /// What the host does with a list, whose logits are adjusted.
+    /// What the host is asked about a list, whose logits are already adjusted.
     fn rest<'a>(&'a self, spec: &RowSpec<'a>) -> RowSpec<'a> {
         let chain = spec.chain.map(|chain| Chain { steps: &self.steps, ..chain });
         let (penalties, adjusts) = (Penalties::OFF, Adjusts::default());
         RowSpec { chain, penalties, adjusts, banned: &[], allowed: None, mask: None, ..*spec }
     }
 
-    /// The tokens that a kernel told, as a row without others.
+    /// The tokens that a kernel reported, as a row without others.
     fn list(&self, job: &RowJob<'_>, answer: &Answer) -> KernelList {
         if let Err(error) = answer.status().ok_or(NoKernel::Contradiction)? {
             return Ok(Err(error));
         }
         let (top, _) = answer.reported(self.told());
         let entries = top.iter().map(|told| Candidate { token: told.token, logit: told.logit }).collect();
-        // The weight of none.
+        // No other token has weight.
         let rest = f32::NEG_INFINITY;
         let list = Listed::new(job.logits.vocab_size() as u32, entries, rest, true, BeyondTopN::Refuse);
         let list = list.map_err(|_| NoKernel::Contradiction)?;
@@ -142,34 +146,34 @@ impl Begun {
     }
 }
 
-/// Most tokens that masks leave, if a kernel can tell so many.
+/// The most tokens that masks leave, if a kernel can report so many.
 fn masked(spec: &RowSpec<'_>) -> Option<u32> {
     let left = [spec.allowed.map(<[u32]>::len), spec.mask.map(|mask| mask.count())];
     left.into_iter().flatten().filter_map(|left| u32::try_from(left).ok()).min().filter(|&left| can_be_told(left))
 }
 
-/// Whether a kernel can tell so many tokens.
+/// Whether a kernel can report so many tokens.
 fn can_be_told(tokens: u32) -> bool {
     (1..=abi::LISTED).contains(&tokens)
 }
 
-/// The first so many of the first so many, where 0 is all.
+/// The top-k of two in a row, where 0 means all for the first.
 fn fewer(top_k: u32, most: u32) -> u32 {
     if top_k == 0 { most } else { top_k.min(most) }
 }
 
-/// That of weights behind so many steps of it.
+/// The temperature of weights after so many temperature steps.
 fn temperature(cooled: usize, of: &Filters) -> f32 {
     if cooled == 0 { 1.0 } else { of.temperature }
 }
 
-/// A row with a chain, and what a kernel told of it.
+/// A row with a chain, and what a kernel reported about it.
 pub(super) type Half<'a> = (RowJob<'a>, Begun, Answer);
 
 /// The tokens that are left, what is wrong with their row, or why they are not known.
 type KernelList = Result<Result<Listed, RowError>, NoKernel>;
 
-/// Results of rows, or why they have none.
+/// The results of rows, or why they have none.
 pub(super) fn ended(halves: &[Half<'_>], host: &mut dyn Backend) -> Vec<Result<RowResult, NoKernel>> {
     halves.chunks(AT_ONCE).flat_map(|halves| ended_together(halves, host)).collect()
 }

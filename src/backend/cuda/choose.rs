@@ -1,4 +1,4 @@
-//! Which device, and whether it and the driver are recent enough.
+//! Finds the device, and checks that it and the driver are recent enough.
 
 use super::OpenError;
 use crate::backend::device_memory::is_same_device;
@@ -6,12 +6,12 @@ use cudarc::driver::{DriverError, result, sys};
 use std::fmt;
 use sys::CUdevice_attribute_enum as Attribute;
 
-/// CUDA 12.2, which came with R535: the oldest that reads the PTX, and the machine code of that compiler.
+/// CUDA 12.2, which came with R535: the oldest that reads the PTX, and the machine code of the same compiler.
 const OLDEST_DRIVER: i32 = 12_020;
 /// Ampere.
 const OLDEST_CAPABILITY: (i32, i32) = (8, 0);
 
-/// A device, and what it is called.
+/// A device, and its names.
 #[derive(Debug)]
 pub(super) struct Choice {
     pub(super) device: sys::CUdevice,
@@ -37,14 +37,14 @@ impl Choice {
     }
 }
 
-/// The device of an index, or of a UUID as nvidia-smi shows it.
+/// The device with this index, or with this UUID as nvidia-smi shows it.
 pub(super) fn choose(wanted: &str) -> Result<Choice, OpenError> {
     // SAFETY: loading the driver's library runs its initialisers, as every program that uses a GPU does.
     if !unsafe { sys::is_culib_present() } {
         return Err(OpenError::NoDriver);
     }
     result::init().map_err(|error| match error.0 {
-        // There is none, or no driver but a library to link with.
+        // There is no device, or only a stub library of the driver.
         sys::CUresult::CUDA_ERROR_NO_DEVICE | sys::CUresult::CUDA_ERROR_STUB_LIBRARY => {
             OpenError::NoDevice(error.to_string())
         }
@@ -78,14 +78,14 @@ fn find(wanted: &str) -> Result<Choice, OpenError> {
     Err(OpenError::NoDevice(format!("there is no device {wanted}; there are {}", list.join(", "))))
 }
 
-/// What the driver says of a device.
+/// An attribute of a device, from the driver.
 pub(super) fn attribute(device: sys::CUdevice, which: Attribute) -> Result<i32, DriverError> {
     // SAFETY: `device` came from the driver.
     unsafe { result::device::get_attribute(device, which) }
 }
 
-/// As nvidia-smi spells it. A slice of a card (MIG) has one of its own, of which the older function knows nothing: it gives the
-/// card's, which all its slices have in common.
+/// The device's UUID as nvidia-smi spells it. A slice of a card (MIG) has its own, which the older function does not
+/// know: that gives the card's UUID, which all its slices share.
 fn uuid(device: sys::CUdevice) -> Result<String, DriverError> {
     let (mut own, mut card) = (sys::CUuuid { bytes: [0; 16] }, sys::CUuuid { bytes: [0; 16] });
     // SAFETY: the device came from the driver, which writes a UUID to each place.

@@ -1,34 +1,34 @@
-//! What a team takes for a row: predicted, until [`super::tune`] has measured it on the device at hand.
+//! How long a team takes for a row: predicted, until [`super::tune`] has measured it on this device.
 
 use super::abi::MAX_TEAM;
 
-/// Of a team among as many as run at once, in microseconds.
+/// The cost of a team while as many teams run as can at once, in microseconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Cost {
-    /// For a row, however short: barriers, lists, the draw.
+    /// For each row, however short: barriers, lists, the draw.
     pub row: f32,
-    /// For each chunk that a block has of it.
+    /// For each chunk of a row that one block has.
     pub chunk: f32,
 }
 
 impl Cost {
-    /// Never the least, so that others are taken.
+    /// Never the least, so that other teams are chosen.
     const NEVER: Self = Self { row: f32::INFINITY, chunk: 0.0 };
 
-    /// Whether such a team is not to be taken.
+    /// Whether such a team must not be used.
     #[must_use]
     pub fn is_never(self) -> bool {
         self.row.is_infinite()
     }
 
-    /// For a row of which a block has so many chunks.
+    /// The cost of a row of which each block has so many chunks.
     #[must_use]
     pub fn slice(self, chunks: f32) -> f32 {
         self.row + self.chunk * chunks
     }
 
-    /// The line through two measurements: chunks of a slice, and microseconds. None where they make no sense: no line, or one
-    /// that falls.
+    /// The line through two measurements, each of them the chunks of a slice and the microseconds. `None` if they give
+    /// no line, or one that falls.
     #[must_use]
     pub fn through((few, less): (u32, f32), (many, more): (u32, f32)) -> Option<Self> {
         let chunk = (more - less) / (many as f32 - few as f32);
@@ -38,17 +38,18 @@ impl Cost {
     }
 }
 
-/// Of teams of each size, for logits of two and of four bytes.
+/// The costs of teams of each size, for logits of two and of four bytes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Costs([[Cost; MAX_TEAM as usize]; 2]);
 
 impl Costs {
-    /// By the arithmetic of docs/performance-notes.md ("What predictions made without a GPU were worth") for an H100, whose L2 cache does not
-    /// hold the rows of 132 teams of one block.
+    /// From the arithmetic of docs/performance-notes.md ("What predictions made without a GPU were worth") for an H100,
+    /// whose L2 cache does not hold the rows of 132 teams of one block.
     pub const PREDICTED: Self = Self([predicted(1.5, 1.5), predicted(2.3, 1.7)]);
 
-    /// Those of a device where whole rounds of rows have a block each, and what they leave has teams of two: these take less for a row,
-    /// and so much more than half that they take no more than one round.
+    /// Costs that make the device take whole rounds of rows with one block each, and the remaining rows with teams of
+    /// two. Such a team takes less time for a row, but so much more than half that only the remaining rows, at most one
+    /// round, go to it.
     pub const IN_PARTS: Self = {
         let mut costs = Self([[Cost::NEVER; MAX_TEAM as usize]; 2]);
         let mut at = 0;
@@ -60,7 +61,7 @@ impl Costs {
         costs
     };
 
-    /// Those of a device where only teams of so many blocks are ever taken, as far as they can hold a row.
+    /// Costs that make the device use only teams of so many blocks, as far as these can hold a row.
     #[must_use]
     pub fn only(team_size: u32) -> Self {
         let mut costs = Self::PREDICTED;
@@ -72,13 +73,13 @@ impl Costs {
         costs
     }
 
-    /// Of teams of so many blocks, for logits of so many bytes.
+    /// The cost of teams of so many blocks, for logits of so many bytes.
     #[must_use]
     pub fn of(&self, team_size: u32, element_bytes: u32) -> Cost {
         self.0[Self::place(element_bytes)][team_size as usize - 1]
     }
 
-    /// Puts another in its place.
+    /// Replaces a cost.
     pub fn set(&mut self, team_size: u32, element_bytes: u32, cost: Cost) {
         self.0[Self::place(element_bytes)][team_size as usize - 1] = cost;
     }
@@ -88,7 +89,7 @@ impl Costs {
     }
 }
 
-/// Of teams of one block, which have no barrier but their own, and of others.
+/// Predicted costs: for teams of one block, which have no barriers with other blocks, and for all others.
 const fn predicted(one_block: f32, many_blocks: f32) -> [Cost; MAX_TEAM as usize] {
     let mut costs = [Cost { row: 5.0, chunk: one_block }; MAX_TEAM as usize];
     let mut at = 1;
@@ -100,7 +101,7 @@ const fn predicted(one_block: f32, many_blocks: f32) -> [Cost; MAX_TEAM as usize
 }
 
 impl std::fmt::Display for Costs {
-    /// A line: of each team, microseconds for a row and for each chunk of a slice.
+    /// One line: for each team size, the microseconds for a row and for each chunk of a slice.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         for (bytes, teams) in [2, 4].into_iter().zip(&self.0) {
             write!(f, "{}{bytes} bytes a logit:", if bytes == 2 { "" } else { "; " })?;

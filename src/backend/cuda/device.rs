@@ -63,21 +63,21 @@ impl Device {
         Ok(Self { device, context, kernels, uuid: choice.uuid, name, image, facts })
     }
 
-    /// Makes the device that of the calling thread.
+    /// Makes the device current in the calling thread.
     pub(super) fn enter(&self) -> Result<(), DriverError> {
         // SAFETY: the context is retained for the life of the process.
         unsafe { result::ctx::set_current(self.context) }
     }
 
-    /// Its memory for workers, where it has such.
+    /// The device's memory for workers, if it can lend any.
     pub(super) fn memory(&self) -> Result<Option<CudaMemory>, DriverError> {
         CudaMemory::of(self.device, self.context, self.uuid.clone())
     }
 
     /// Begins a launch: upload, kernel, download, in the order of the slot's stream.
     ///
-    /// Rows that are on the device are copied there, between upload and kernel: who writes them may do so at any time, and
-    /// a kernel looks at a row several times.
+    /// Rows that are on the device are copied there, between upload and kernel. A worker may write them at any time,
+    /// but a kernel reads a row several times and must see the same values.
     pub(super) fn begin(&self, slot: &mut Slot, launch: &Launch, rows: &[DeviceRow]) -> Result<(), DriverError> {
         let inputs = &slot.inputs;
         for part in uploads(launch.inputs, rows) {
@@ -101,7 +101,8 @@ impl Device {
         unsafe { result::memcpy_dtoh_async(&mut slot.outputs.host_mut()[..launch.outputs], from, stream) }
     }
 
-    /// Takes the results of an earlier launch out of the slot's memory: a row that the kernel leaves out has none.
+    /// Marks the results in the slot's memory as unwritten, so that a row that the kernel leaves out does not get the
+    /// result of an earlier launch.
     fn unwrite(&self, slot: &mut Slot, launch: &Launch) -> Result<(), DriverError> {
         let bytes = launch.rows as usize * size_of::<RowResult>();
         if launch.is_written_to_host() {
@@ -162,7 +163,7 @@ impl Device {
         Ok(())
     }
 
-    /// Brings parts of a launch's inputs back, as they are on the device.
+    /// Brings parts of a launch's inputs back to the host, as they are on the device.
     pub(super) fn bring(&self, slot: &mut Slot, parts: &[Range<usize>]) -> Result<(), DriverError> {
         for part in parts {
             let (from, stream) = (slot.inputs.device + part.start as u64, slot.stream);
@@ -183,7 +184,7 @@ impl Device {
         self.finish(slot)
     }
 
-    /// Room for rows.
+    /// Allocates room for rows.
     pub(super) fn room(&self, bytes: usize) -> Result<Arc<Room>, DriverError> {
         Ok(Arc::new(Room::new(self.context, bytes)?))
     }
@@ -200,15 +201,15 @@ impl Device {
     }
 }
 
-/// How many clusters of so many blocks run at once, one block on a multiprocessor, as with this much shared memory, whichever
-/// kernel it is.
+/// How many clusters of so many blocks run at once with so much shared memory, one block on a multiprocessor, whichever
+/// the kernel.
 fn resident(kernels: &Functions, team_size: u32, shared_bytes: u32) -> u32 {
     let of_each = kernels.iter().flatten().map(|&kernel| resident_of(kernel, team_size, shared_bytes));
     of_each.min().expect("there are kernels")
 }
 
-/// The same of one kernel: none where they cannot run at all, which a driver says by that number or by refusing the size, and no
-/// bound where it cannot tell.
+/// The same for one kernel. 0 if such clusters cannot run at all, which a driver reports as 0 or by refusing the size;
+/// no bound if the driver cannot say.
 fn resident_of(kernel: sys::CUfunction, team_size: u32, shared_bytes: u32) -> u32 {
     let mut attribute = launch_attribute(team_size, true);
     let config = sys::CUlaunchConfig {
@@ -232,7 +233,7 @@ fn resident_of(kernel: sys::CUfunction, team_size: u32, shared_bytes: u32) -> u3
     }
 }
 
-/// How the blocks of a team come to wait for each other: as a cluster, or by being resident all at once.
+/// Says how the blocks of a team may wait for each other: as a cluster, or because all blocks are resident at once.
 fn launch_attribute(team_size: u32, clusters: bool) -> sys::CUlaunchAttribute {
     // SAFETY: the attribute is plain data, for which zeros are a value.
     let mut attribute: sys::CUlaunchAttribute = unsafe { std::mem::zeroed() };

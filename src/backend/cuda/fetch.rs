@@ -1,20 +1,21 @@
-//! Rows on the device that the CPU does: brought to the host together, into the pinned memory of the first slot, and waited for once.
-//! The CPU backend would bring them one by one, each by way of memory that is not pinned.
+//! Brings rows on the device that the CPU samples to the host: together, into the pinned memory of the first slot, with
+//! one wait. The CPU backend would bring them one by one, each through memory that is not pinned.
 
 use super::launches::Launches;
 use super::machine::{DeviceRow, Machine};
 use crate::backend::RowJob;
 use crate::sampling::logits::Logits;
 
-/// Rows begin at multiples of this many bytes on the host, a cache line.
+/// Rows begin at multiples of this many bytes on the host: a cache line.
 const LINE: usize = 64;
 
 impl<M: Machine> Launches<M> {
-    /// The rows of the first of these jobs where the host looks at them, of one at least and of as many as there is room for. No launch is
-    /// under way. Those of a job that has no room alone are as they were.
+    /// Brings rows of the first of these jobs to the host: those of at least one job, and of as many as there is room
+    /// for. Returns the jobs' rows with logits that are on the host. No launch may be under way. If a single job has no
+    /// room, its rows are returned as they were.
     ///
     /// # Errors
-    /// When the machine does not answer.
+    /// If the machine does not answer.
     pub(super) fn fetched<'a>(
         &'a mut self,
         jobs: impl Iterator<Item = &'a [RowJob<'a>]>,
@@ -42,10 +43,10 @@ impl<M: Machine> Launches<M> {
         Ok(taken.iter().map(|(rows, places)| rows.iter().zip(places).map(here).collect()).collect())
     }
 
-    /// Copies of rows on the device.
+    /// Copies rows on the device.
     ///
     /// # Errors
-    /// When the machine does not answer.
+    /// If the machine does not answer.
     pub(super) fn copies(&mut self, rows: &[RowJob<'_>]) -> Result<Vec<Vec<u8>>, M::Error> {
         let mut copies = Vec::with_capacity(rows.len());
         while copies.len() < rows.len() {
@@ -56,14 +57,14 @@ impl<M: Machine> Launches<M> {
     }
 }
 
-/// A copy of a row, looked at once.
+/// Copies a row, reading it once.
 pub(super) fn copy(row: &RowJob<'_>) -> Vec<u8> {
     let mut bytes = vec![0; row.logits.byte_len()];
     row.logits.copy_to(&mut bytes);
     bytes
 }
 
-/// Where a row goes, if it is on the device: behind `end`, which then is its own.
+/// The place of a row, if it is on the device: at `end`, which then moves behind the row.
 fn placed(row: &RowJob<'_>, end: &mut usize) -> Option<DeviceRow> {
     let there = DeviceRow::of(&row.logits, *end)?;
     *end += there.bytes.next_multiple_of(LINE);

@@ -12,9 +12,10 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Room for the rows of drafts that are on the device. As many as one batch may have by default; others go through the host.
+/// Room for rows of drafts that are on the device: as many as one batch may have by default. If it is not enough, they
+/// go through the host.
 const HELD_BYTES: usize = 66 << 20;
-/// A device that has no room for it is not asked with every batch, each of which would wait for the driver to find none.
+/// How long to wait before asking again for this room. Otherwise every batch would wait for the driver to find none.
 const ASKED_AGAIN: Duration = Duration::from_secs(60);
 
 /// An open device with its slots.
@@ -22,9 +23,9 @@ const ASKED_AGAIN: Duration = Duration::from_secs(60);
 pub struct Gpu {
     pub(super) device: Device,
     pub(super) slots: [Slot; SLOTS],
-    /// Where rows of drafts are held. Made when there is the first.
+    /// The memory that holds rows of drafts, allocated for the first of them.
     held: Option<Arc<Room>>,
-    /// When the device had no room for it.
+    /// When the device last had no room for it.
     lacked: Option<Instant>,
 }
 
@@ -39,7 +40,7 @@ impl Gpu {
 }
 
 impl Gpu {
-    /// Where rows of drafts are held, if the device has room for it.
+    /// The memory that holds rows of drafts, if the device has room for it.
     fn held(&mut self) -> Option<Arc<Room>> {
         let is_due = self.lacked.is_none_or(|at| at.elapsed() >= ASKED_AGAIN);
         if self.held.is_none() && is_due {

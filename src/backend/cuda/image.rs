@@ -1,5 +1,5 @@
-//! Which of the compiled kernels run: machine code where the driver takes it, of one compiler or the other, else PTX, which is
-//! slower and has no clusters.
+//! Chooses which of the compiled kernels run: machine code, of one compiler or the other, if the driver takes it;
+//! otherwise PTX, which is slower and has no clusters.
 
 use super::OpenError;
 use super::ask::Kernel;
@@ -10,26 +10,26 @@ use std::fmt;
 use sys::CUfunction_attribute_enum as Attribute;
 use sys::cudaError_enum as Code;
 
-/// Of compiled kernels: a name that the driver must find at an address it can read words from.
+/// Aligns compiled kernels, because the driver must be able to read words from them.
 #[repr(align(16))]
 struct Aligned<T: ?Sized>(T);
 
-/// For drivers of CUDA 13 and the GPUs it was compiled for.
+/// For drivers of CUDA 13, and the GPUs that it was compiled for.
 static FATBIN: &Aligned<[u8]> = &Aligned(*include_bytes!("../../../kernels/compiled/sample.fatbin"));
-/// For drivers before CUDA 13, from R535 on, and Hopper, which has clusters that the PTX knows nothing of.
+/// For drivers before CUDA 13, from R535 on, and Hopper. It has clusters, which the PTX does not.
 static HOPPER: &Aligned<[u8]> = &Aligned(*include_bytes!("../../../kernels/compiled/sample.sm_90.cubin"));
-/// For every driver from R535 on, which compiles it for its GPU.
+/// For every driver from R535 on. The driver compiles it for its GPU.
 static PTX: &str = concat!(include_str!("../../../kernels/compiled/sample.ptx"), "\0");
 
-/// Compute capability, its first number, of the first GPUs with clusters.
+/// The first number of the compute capability from which on GPUs have clusters.
 pub(super) const CLUSTERS_FROM: i32 = 9;
-/// The same of Hopper.
+/// The first number of Hopper's compute capability.
 const HOPPERS: i32 = 9;
 
-/// Shared memory and L1 share a multiprocessor's memory: all of it, in percent, for shared memory.
+/// Shared memory and L1 share a multiprocessor's memory. This gives all of it, in percent, to shared memory.
 const ALL_SHARED: i32 = 100;
 
-/// By kernel, then by number format.
+/// The functions, by kernel, then by number format.
 pub(super) type Functions = [[sys::CUfunction; 3]; 2];
 
 /// Which image of the kernels a device runs.
@@ -37,23 +37,23 @@ pub(super) type Functions = [[sys::CUfunction; 3]; 2];
 pub enum Image {
     /// Machine code for a GPU of this compute capability.
     Compiled {
-        /// Of the GPU.
+        /// That of the GPU.
         capability: (i32, i32),
     },
     /// Machine code of an older compiler, for Hopper.
     Hopper {
-        /// What the driver said of the other one.
+        /// Why the driver refused the newer code.
         because: String,
     },
-    /// What the driver made of the PTX.
+    /// The PTX, compiled by the driver.
     Ptx {
-        /// What it said of the machine code.
+        /// Why the driver refused the machine code.
         because: String,
     },
 }
 
 impl Image {
-    /// Whether its blocks work together as clusters.
+    /// Whether the blocks of a team form a cluster.
     #[must_use]
     pub fn has_clusters(&self) -> bool {
         match self {
@@ -82,7 +82,7 @@ impl fmt::Display for Image {
     }
 }
 
-/// The kernels for a GPU of this compute capability, whose blocks may have so much shared memory.
+/// Loads the kernels for a GPU of this compute capability, whose blocks may have so much shared memory.
 pub(super) fn load(capability: (i32, i32), shared_bytes: i32) -> Result<(Functions, Image), OpenError> {
     let (kernels, image) = load_first(capability, shared_bytes)?;
     if matches!(image, Image::Ptx { .. }) && capability.0 >= CLUSTERS_FROM {
@@ -93,9 +93,9 @@ pub(super) fn load(capability: (i32, i32), shared_bytes: i32) -> Result<(Functio
     Ok((kernels, image))
 }
 
-/// The first image that the driver takes.
+/// Loads the first image that the driver takes.
 fn load_first(capability: (i32, i32), shared_bytes: i32) -> Result<(Functions, Image), DriverError> {
-    // A driver that loads lazily may look at an image only when it is asked for a function.
+    // The functions are looked up at once, because a driver that loads lazily may not look at an image before that.
     let load = |image: *const u8| {
         // SAFETY: the images are whole; the PTX ends with a NUL.
         let module = unsafe { result::module::load_data(image.cast())? };
@@ -104,7 +104,7 @@ fn load_first(capability: (i32, i32), shared_bytes: i32) -> Result<(Functions, I
             let _ = unsafe { result::module::unload(module) };
         })
     };
-    // No code for this GPU, or an older driver, or an error that stays: then the next one fails too.
+    // There is no code for this GPU, the driver is older, or the error persists; then the next image fails too.
     let refusal = |error: DriverError| match error.0 {
         Code::CUDA_ERROR_OUT_OF_MEMORY => Err(error),
         _ => Ok(error.to_string()),
@@ -136,7 +136,8 @@ fn functions(module: sys::CUmodule, shared_bytes: i32) -> Result<Functions, Driv
                 unsafe { result::function::set_function_attribute(function, attribute, value) }
             };
             set(Attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared_bytes)?;
-            // A block to sample takes most of it anyway. So nothing has to be laid out anew for the kernel that runs behind it.
+            // A sampling block takes most of this memory anyway. With the same split for weighing, the multiprocessor
+            // need not be reconfigured between the kernels.
             if kernel == Kernel::Weigh {
                 set(Attribute::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, ALL_SHARED)?;
             }

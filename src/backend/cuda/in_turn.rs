@@ -1,7 +1,8 @@
-//! What a device proves before it serves, second half: teams of every size, each with one row behind another.
+//! The second half of what a device proves before it serves: teams of every size, each with one row after another.
 //!
-//! A batch of [`super::warm_up`] has fewer rows than a whole card runs teams at once. So none of its teams comes to a second row, where
-//! it reads its job from the other of two places, and meets in shared memory what the first row has left there.
+//! The batches of [`super::warm_up`] have fewer rows than a whole card has teams at once. So none of its teams reaches
+//! a second row, where it reads its job from the other of two places, and where shared memory still has what the first
+//! row left.
 
 use super::costs::Costs;
 use super::kinds::{KINDS, Known, OF_BROKEN, broken, row, specs};
@@ -17,26 +18,27 @@ use crate::speculative::job::DraftToken;
 use crate::speculative::numbers::Numbers;
 use crate::speculative::tree::Tree;
 
-/// Logits of a short row in the last block's slice; the other blocks have a chunk each.
+/// How many logits of a short row are in the last block's slice. The other blocks have a chunk each.
 const SHORT: usize = 1000;
-/// What a long row lacks of whole chunks.
+/// How many logits a long row has fewer than whole chunks would have.
 const LACKING: usize = 3000;
-/// Different rows: each kind with either of two rows of logits, so that neighbours differ in both. Broken ones come between them.
+/// How many different rows there are: each kind with both rows of logits, so that neighbours differ in both. Broken
+/// ones come between them.
 const DIFFERENT: usize = 2 * KINDS;
-/// How many rows are uploaded together where several launches are under way.
+/// How many rows are uploaded together when several launches are under way.
 const ROWS_OF_PIECE: usize = 5;
-/// Rules that have rows weighed in every way: what is left of them, their entropy, and, where it is measured, their drafts.
+/// Rules that use every way of weighing rows: by what is left, by entropy and, if acceptance is measured, by drafts.
 const RULES: [AcceptanceRule; 2] =
     [AcceptanceRule::Typical(Typical { epsilon: 0.1, alpha: 0.3 }), AcceptanceRule::Rejection];
 
-/// Has teams of every size sample rows and verify drafts: in one launch more rows than two for each team. Then rows in two parts, and in
-/// several launches.
+/// Has teams of every size sample rows and verify drafts, with more than two rows for each team in one launch. Then
+/// samples rows in two parts, and in several launches.
 ///
 /// # Errors
-/// When a result differs.
+/// If a result differs.
 pub(super) fn prove(backend: &mut CudaBackend) -> Result<(), OpenError> {
     let (costs, facts) = (*backend.costs(), backend.launches.machine.facts());
-    // A batch that is uploaded in pieces is several launches.
+    // A batch that is uploaded in pieces would take several launches.
     let pieces = backend.launches.set_pieces(usize::MAX);
     let values = row(facts.most_blocks() as usize * longest(Dtype::F32) * chunk(facts.threads) as usize);
     let sizes = Dtype::ALL.into_iter().flat_map(|dtype| (1..=facts.most_blocks()).map(move |size| (dtype, size)));
@@ -50,7 +52,7 @@ pub(super) fn prove(backend: &mut CudaBackend) -> Result<(), OpenError> {
     proved
 }
 
-/// Most chunks that a block has of a row: in f32 more than it keeps in shared memory.
+/// The most chunks that a block has of a row. In f32 this is more than it keeps in shared memory.
 fn longest(dtype: Dtype) -> usize {
     if dtype.size() > 2 { 5 } else { 2 }
 }
@@ -62,21 +64,21 @@ fn of_team(backend: &mut CudaBackend, dtype: Dtype, values: &[f32], team_size: u
     let (long, short) = (blocks * longest(dtype) * chunk - LACKING, (blocks - 1) * chunk + SHORT);
     let encoded = [(0, long), (1, short), (2, short)].map(|(from, count)| dtype.encode(&values[from..from + count]));
     let [long, short, other] = encoded.each_ref().map(|bytes| Logits::new(dtype, bytes));
-    // In the slices of all blocks, whose notes of one row would be wrong of the next.
+    // Known tokens in the slices of all blocks, so that notes left from one row would be wrong for the next.
     let known = Known::of(short.vocab_size());
     let specs: Vec<RowSpec<'_>> = specs(&known).collect();
     let broken = broken(dtype, &values[1..1 + short.vocab_size()]);
     let different = different([long, short], &specs, &broken);
     prove_rows(backend, &different, resident, 2 * resident + different.len())?;
     if team_size == 1 {
-        // So few that a large card, too, writes the results of all straight to the host.
+        // Few enough that even a large card writes all results straight to the host.
         prove_rows(backend, &different, resident, resident + different.len())?;
     }
     prove_drafts(backend, &jobs([short, other], &specs, specs.len()), resident)?;
     all_were_done(backend, &name(&RowJob { logits: short, spec: specs[0] }))
 }
 
-/// Rows in the two ways that teams of one size never make: in two parts, and in several launches.
+/// Samples rows in the two ways that teams of one size never do: in two parts, and in several launches.
 fn otherwise(backend: &mut CudaBackend, dtype: Dtype, values: &[f32]) -> Result<(), OpenError> {
     let count = chunk(backend.launches.machine.facts().threads) as usize + SHORT;
     let encoded = [0, 1].map(|from| dtype.encode(&values[from..from + count]));
@@ -90,8 +92,8 @@ fn otherwise(backend: &mut CudaBackend, dtype: Dtype, values: &[f32]) -> Result<
     all_were_done(backend, &name(&different[0]))
 }
 
-/// Single blocks take whole rounds of rows, and larger teams the last of them behind those, where the device has any and the driver says
-/// how many run at once; else no rows ever lie in parts.
+/// Teams of one block take whole rounds of rows, and larger teams take the last rows after them. This needs a device
+/// that has larger teams and says how many run at once; otherwise rows are never laid in parts.
 fn in_parts(backend: &mut CudaBackend, different: &[RowJob<'_>]) -> Result<(), OpenError> {
     let facts = backend.launches.machine.facts();
     if facts.most_blocks() == 1 {
@@ -111,12 +113,13 @@ fn in_pieces(backend: &mut CudaBackend, different: &[RowJob<'_>]) -> Result<(), 
     proved
 }
 
-/// Teams of so many blocks that run at once. Where the driver tells no bound, as many as there are multiprocessors for.
+/// How many teams of so many blocks run at once. If the driver gives no bound, as many as there are multiprocessors
+/// for.
 fn at_once(facts: &Device, team_size: u32) -> usize {
     facts.resident(team_size).min(facts.multiprocessors / team_size).max(1) as usize
 }
 
-/// [`DIFFERENT`] rows, and broken ones behind a good row and in front of one, also where few teams come to few rows.
+/// [`DIFFERENT`] rows, with broken ones both after and before a good row, even where few teams take few rows.
 fn different<'a>(logits: [Logits<'a>; 2], specs: &[RowSpec<'a>], broken: &'a [Vec<u8>]) -> Vec<RowJob<'a>> {
     let mut different = jobs(logits, specs, DIFFERENT);
     for (at, bytes) in broken.iter().enumerate() {
@@ -126,18 +129,19 @@ fn different<'a>(logits: [Logits<'a>; 2], specs: &[RowSpec<'a>], broken: &'a [Ve
     different
 }
 
-/// So many rows, of either logits and of each kind in turn.
+/// So many rows, alternating between the two rows of logits and going through the kinds in turn.
 fn jobs<'a>(logits: [Logits<'a>; 2], specs: &[RowSpec<'a>], count: usize) -> Vec<RowJob<'a>> {
     (0..count).map(|at| RowJob { logits: logits[at % 2], spec: specs[at % specs.len()] }).collect()
 }
 
-/// Which of so many different rows stands at some place of a batch: that which follows on the team's row before, whose remains
-/// would give something else.
+/// Which of the different rows is at a place of a batch. It differs from the team's row before, so that remains of that
+/// one would change the result.
 fn which(at: usize, resident: usize, different: usize) -> usize {
     (at % resident + at / resident) % different
 }
 
-/// The same few rows again and again, so that the other backend samples each but once: so many, of which some are resident at once.
+/// Samples the same few rows again and again, so that the other backend has to sample each only once. The batch has
+/// `count` rows, of which `resident` run at once.
 fn prove_rows(backend: &mut CudaBackend, jobs: &[RowJob<'_>], resident: usize, count: usize) -> Result<(), OpenError> {
     let expected = backend.other.run(jobs);
     let order: Vec<usize> = (0..count.min(MOST_ROWS)).map(|at| which(at, resident, jobs.len())).collect();
@@ -145,8 +149,8 @@ fn prove_rows(backend: &mut CudaBackend, jobs: &[RowJob<'_>], resident: usize, c
     compare(backend, &repeated, |at| &expected[order[at]])
 }
 
-/// Drafts with two draft tokens, one after the other or beside each other: each has three rows, of which those of some are all
-/// weighed at once, and one of the others'.
+/// Verifies drafts with two draft tokens, one after the other or beside each other. Each draft has three rows. For some
+/// of the drafts all rows are weighed at once, for the others only one row.
 fn prove_drafts(backend: &mut CudaBackend, rows: &[RowJob<'_>], resident: usize) -> Result<(), OpenError> {
     let proposed = propose(backend, rows)?;
     let drafts: Vec<DraftToken<'_>> = proposed.iter().map(|row| draft_token(row, None)).collect();
@@ -164,7 +168,7 @@ fn prove_drafts(backend: &mut CudaBackend, rows: &[RowJob<'_>], resident: usize)
     let different = RULES.into_iter().flat_map(|rule| [(rule, 2, &trees[0]), (rule, 4, &trees[1])]);
     let jobs: Vec<VerifyJob<'_>> = (0..).zip(different).map(job).collect();
     let expected = backend.other.verify(&jobs);
-    // In no order, since they have different numbers of rows weighed.
+    // In random order, since drafts differ in how many of their rows are weighed.
     let count = jobs.len();
     let any = |at: usize| (uniform(19, at as u64, Purpose::Draft) % count as u64) as usize;
     let order: Vec<usize> = (0..count.max(resident + 1)).map(|at| if at < count { at } else { any(at) }).collect();

@@ -1,7 +1,8 @@
-//! What is kept of a draft row that a kernel sampled: a list where the kernel brought one, else the row.
+//! What is kept of a draft row that a kernel sampled: a list if the kernel wrote one, otherwise the row.
 //!
-//! A distribution that is no list is the row and what cuts it: the largest logit, the last key and the least mass. The host has
-//! the row, in the memory that it was uploaded from, so the device need not send it back, and nothing is handed over.
+//! A distribution without a list consists of the row and what cuts it: the largest logit, the last key and the least
+//! mass. The host still has the row in the memory that it was uploaded from, so the device need not send it back, and
+//! the row need not be handed over.
 
 use super::abi::{self, Left, RowResult as Written};
 use super::ask::Asked;
@@ -14,12 +15,13 @@ use crate::sampling::logits::Logits;
 use crate::sampling::mass::{self, MASS_ONE};
 use crate::sampling::order::Candidate;
 
-/// What a greedy row's token is drawn from.
+/// The distribution of a greedy row's token.
 pub(super) fn one(first_key: u64) -> Kept {
     Kept::new(Form::List(vec![(keys::token(first_key), MASS_ONE)]), MASS_ONE)
 }
 
-/// What was kept, from what the kernel told about it and the row as it was uploaded. `None` when these contradict each other.
+/// Builds what is kept from what the kernel wrote about it and the row as it was uploaded; `None` if these contradict
+/// each other.
 pub(super) fn kept(asked: &Asked<'_>, written: &Written, told: &[u8], uploaded: &[u8]) -> Option<Kept> {
     let (head, told) = told.split_at(size_of::<Left>());
     let left: Left = bytemuck::pod_read_unaligned(head);

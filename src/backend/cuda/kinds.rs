@@ -1,4 +1,5 @@
-//! Rows that a device proves itself on before it serves: what they ask for, what is known of their tokens, and their logits.
+//! The rows on which a device proves itself before it serves: what they ask for, what is known about their tokens, and
+//! their logits.
 
 use crate::params::Decay;
 use crate::sampling::adjust::{Penalties, TokenAdjust};
@@ -6,7 +7,7 @@ use crate::sampling::logits::Dtype;
 use crate::sampling::philox::{Purpose, uniform};
 use crate::sampling::row::{Action, Filters, LogprobsMode, LogprobsSpec, RowSpec};
 
-/// What rows draw with: temperature, top-k, top-p and min-p, each road of the filters once.
+/// What rows draw with: temperature, top-k, top-p and min-p. Each path through the filters is there once.
 const FILTERS: [(f32, u32, f32, f32); 7] = [
     (0.0, 0, 1.0, 0.0),
     (1.0, 0, 1.0, 0.0),
@@ -16,17 +17,19 @@ const FILTERS: [(f32, u32, f32, f32); 7] = [
     (1.0, 500, 1.0, 0.0),
     (1.0, 900, 0.999, 0.0),
 ];
-/// How many kinds there are, an odd number, so that each comes with either of two rows of logits in turn.
+/// The number of kinds. It is odd, so that each kind meets both rows of logits in turn.
 pub(super) const KINDS: usize = FILTERS.len() + 4;
-/// What broken rows ask for: few first tokens and the first logits as sent, which blocks tell each other while they find out.
+/// The kind that broken rows ask for: few first tokens and the first logits as sent, which blocks exchange while they
+/// detect the error.
 pub(super) const OF_BROKEN: usize = 2;
-/// How many tokens a short text has, and a long one: more of these are in a block's slice than it has threads.
+/// How many tokens of a row are known about in a short list, and in a long one. A block's slice has more of the long
+/// list's than it has threads.
 const FEW: usize = 64;
 const MANY: usize = 1500;
-/// Without a chance in any row.
+/// Tokens that are banned in every row.
 const BANNED: [u32; 2] = [3, 700];
 
-/// What is known of single tokens of a row, wherever in it.
+/// What is known about single tokens, spread over the whole row.
 pub(super) struct Known {
     few: Vec<TokenAdjust>,
     many: Vec<TokenAdjust>,
@@ -49,7 +52,7 @@ fn adjusts(count: usize, vocab_size: usize) -> Vec<TokenAdjust> {
     (0..count as u32).map(|i| adjust(i).at(i as u16)).collect()
 }
 
-/// What rows ask for: each road of the kernels once.
+/// What rows ask for. Each path through the kernels is there once.
 pub(super) fn specs(known: &Known) -> impl Iterator<Item = RowSpec<'_>> {
     let penalties = Penalties { repetition: 1.1, frequency: 0.2, presence: 0.1, ..Penalties::OFF };
     let decay = Decay { place: FEW as u16, last_n: 8, decay_n: 40 };
@@ -72,23 +75,23 @@ pub(super) fn specs(known: &Known) -> impl Iterator<Item = RowSpec<'_>> {
         }
     };
     let others = [
-        // Of listed tokens alone, with and without filters.
+        // Rows that draw from listed tokens alone, and with many known tokens; with and without filters.
         RowSpec { allowed: Some(&known.allowed), ..drawn(1) },
         RowSpec { adjusts: known.many.as_slice().into(), ..drawn(2) },
-        // Of nothing: a token that is told of, and one without a chance.
+        // Rows that draw nothing: they score a known token, and a banned one.
         RowSpec { action: Action::Score { token: 5 }, ..drawn(4) },
         RowSpec { action: Action::Score { token: BANNED[0] }, ..drawn(3) },
     ];
     (0..FILTERS.len()).map(drawn).chain(others)
 }
 
-/// Logits about a bell.
+/// Bell-shaped logits.
 pub(super) fn row(vocab_size: usize) -> Vec<f32> {
     let number = |token: u64| (uniform(7, token, Purpose::Sample) >> 40) as f32 / (1 << 24) as f32;
     (0..vocab_size as u64).map(|token| (0..4).map(|i| number(4 * token + i)).sum::<f32>() * 6.0 - 12.0).collect()
 }
 
-/// The same with NaN in it, with infinity, and with nothing that has a chance.
+/// The same row with a NaN, with +∞, and with no token that can be drawn.
 pub(super) fn broken(dtype: Dtype, row: &[f32]) -> [Vec<u8>; 3] {
     let with =
         |at: usize, logit| row.iter().enumerate().map(|(i, &x)| if i == at { logit } else { x }).collect::<Vec<_>>();
@@ -96,7 +99,7 @@ pub(super) fn broken(dtype: Dtype, row: &[f32]) -> [Vec<u8>; 3] {
     rows.map(|row| dtype.encode(&row))
 }
 
-/// What a worker may send as a draft's distribution.
+/// A distribution that a worker may send for a draft.
 pub(super) fn probabilities(vocab_size: usize) -> Vec<f32> {
     let weight = |token: usize| (1 + token % 5) as f64;
     let sum: f64 = (0..vocab_size).map(weight).sum();

@@ -1,12 +1,13 @@
-//! What is known about single tokens of a row, as the one list that kernels take.
+//! What is known about single tokens of a row, as the one list that kernels read.
 
 use crate::sampling::adjust::TokenAdjust;
 use crate::sampling::row::RowSpec;
 use std::iter::Peekable;
 
-/// All that is known about single tokens as one ascending list, appended to `to`. True when only those may be emitted.
+/// Appends all that is known about single tokens to `to`, as one ascending list. Returns whether only these tokens may
+/// be emitted.
 pub(super) fn merge(spec: &RowSpec<'_>, to: &mut Vec<TokenAdjust>) -> bool {
-    // Rows with something late have no kernel.
+    // `early` is enough, because rows with late adjustments have no kernel.
     let mut known = spec.adjusts.iter().map(|adjust| adjust.early()).peekable();
     let mut banned = spec.banned.iter().copied().peekable();
     if let Some(allowed) = spec.allowed {
@@ -14,7 +15,7 @@ pub(super) fn merge(spec: &RowSpec<'_>, to: &mut Vec<TokenAdjust>) -> bool {
         to.extend(left.map(|&token| take(token, &mut known, &mut banned)));
         return true;
     }
-    // It leaves few, or there would be no kernel.
+    // The mask leaves few tokens, since the row would have no kernel otherwise.
     if let Some(mask) = spec.mask {
         to.extend(mask.tokens().map(|token| take(token, &mut known, &mut banned)));
         return true;
@@ -26,7 +27,7 @@ pub(super) fn merge(spec: &RowSpec<'_>, to: &mut Vec<TokenAdjust>) -> bool {
     }
 }
 
-/// Adds these tokens, of which nothing is known, to the ascending list from place `from` on.
+/// Adds entries for these tokens to the ascending list that begins at `from`, unless they have entries already.
 pub(super) fn know_too(adjusts: &mut Vec<TokenAdjust>, from: usize, mut tokens: Vec<u32>) {
     if tokens.is_empty() {
         return;
@@ -45,7 +46,7 @@ pub(super) fn know_too(adjusts: &mut Vec<TokenAdjust>, from: usize, mut tokens: 
     adjusts.extend(known);
 }
 
-/// What is known about a token; what is known about those before it is passed over.
+/// The entry of a token. Entries before it are skipped.
 fn take(
     token: u32,
     known: &mut Peekable<impl Iterator<Item = TokenAdjust>>,

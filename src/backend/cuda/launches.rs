@@ -1,4 +1,5 @@
-//! Rows in launches: packed into a slot while the other slot's launch is uploaded and runs.
+//! Distributes rows over launches: while one slot's launch is uploaded and runs, the next is packed into the other
+//! slot.
 
 use super::ask::{Asked, HostRows, Kernel, LaunchLimits};
 use super::machine::{HostMemory, Launch, Machine, SLOTS};
@@ -7,26 +8,27 @@ use super::read::Answer;
 use super::shape::{chunk, sampling, weighing};
 use crate::sampling::logits::Dtype;
 
-/// Bytes that one launch downloads at most.
+/// The most bytes that one launch downloads.
 pub(super) const OUTPUT_BYTES: usize = 8 << 20;
-/// Rows, and so teams, of one launch at most: 32 drafts of 8 tokens, a row behind each included, are 288.
+/// The most rows, and so teams, of one launch. 32 drafts of 8 tokens, each with the row behind it, take 288.
 pub(super) const MOST_ROWS: usize = 512;
-/// A launch with so many bytes to upload is begun even if there are more rows, so that it is uploaded and runs while those
-/// are packed: about 150 us of PCIe at 55 GB/s. An estimate: no device has measured it. Rows on the device are not uploaded.
+/// A launch with so many bytes to upload begins even if there are more rows, so that it is uploaded and runs while the
+/// rest is packed. These bytes take about 150 us of PCIe at 55 GB/s. This is an estimate, not measured on any device.
+/// Rows on the device are not uploaded.
 const PIECE_BYTES: usize = 8 << 20;
 
-/// A machine and what packs its launches.
+/// A machine, and the packers of its launches.
 #[derive(Debug)]
 pub(super) struct Launches<M> {
     pub(super) machine: M,
     packers: [Packer; SLOTS],
     /// Room for one launch's inputs.
     pub(super) input_bytes: usize,
-    /// Who does rows that are not on the device.
+    /// Who takes rows that are not on the device.
     pub(super) host_rows: HostRows,
-    /// As [`PIECE_BYTES`].
+    /// See [`PIECE_BYTES`].
     piece_bytes: usize,
-    /// Whose launch nobody has waited for.
+    /// Slots with a launch that nobody has waited for.
     busy: [bool; SLOTS],
 }
 
@@ -44,23 +46,24 @@ impl<M: Machine> Launches<M> {
         Self { machine, packers, input_bytes, host_rows: HostRows::Cuda, piece_bytes, busy: [false; SLOTS] }
     }
 
-    /// The same with launches of about so many bytes.
+    /// The same, with launches of about so many bytes.
     pub(super) fn in_pieces_of(mut self, bytes: usize) -> Self {
         self.set_pieces(bytes);
         self
     }
 
-    /// Has launches of about so many bytes from now on, as far as there is room, and gives what it was.
+    /// Makes launches of about so many bytes from now on, as far as there is room. Returns the earlier value.
     pub(super) fn set_pieces(&mut self, bytes: usize) -> usize {
         std::mem::replace(&mut self.piece_bytes, bytes.min(self.input_bytes))
     }
 
-    /// What one launch takes of one row.
+    /// Which rows a launch takes.
     pub(super) fn limits(&self) -> LaunchLimits {
         LaunchLimits { bytes: self.input_bytes, logits: self.machine.facts().most_logits(), host_rows: self.host_rows }
     }
 
-    /// Asks about rows that have kernels and fit: an answer each, in order. `beside` is called once, while the last launch is under way.
+    /// Asks about rows that have kernels and fit, and returns one answer for each, in order. `beside` is called once,
+    /// while the last launch is under way.
     pub(super) fn ask(&mut self, asked: &[Asked<'_>], beside: impl FnOnce()) -> Result<Vec<Answer>, M::Error> {
         self.settle()?;
         let mut answers: Vec<Option<Answer>> = asked.iter().map(|_| None).collect();
@@ -85,8 +88,8 @@ impl<M: Machine> Launches<M> {
         Ok(answers.into_iter().map(|answer| answer.expect("every row was launched; this is a bug")).collect())
     }
 
-    /// Makes the machine that of the calling thread, and waits for launches that were begun by a call which ended in a panic: they
-    /// still use their slots' memory, and rows that are held.
+    /// Enters the machine from the calling thread. Then waits for launches of an earlier call that ended in a panic:
+    /// they still use their slots' memory, and rows that are held.
     pub(super) fn settle(&mut self) -> Result<(), M::Error> {
         self.machine.enter()?;
         for slot in (0..SLOTS).filter(|&slot| self.busy[slot]).collect::<Vec<_>>() {
@@ -102,7 +105,7 @@ impl<M: Machine> Launches<M> {
         Ok(brought)
     }
 
-    /// Packs as many of the rows as make a launch that uploads at most so many bytes, but one at least, and gives their
+    /// Packs as many of the rows as make a launch that uploads at most so many bytes, but at least one. Returns their
     /// number.
     pub(super) fn pack(&mut self, slot: usize, asked: &[Asked<'_>], rows: &[usize], most_bytes: usize) -> usize {
         let (packer, input_bytes) = (&mut self.packers[slot], self.input_bytes);
@@ -124,7 +127,7 @@ impl<M: Machine> Launches<M> {
         rows.len()
     }
 
-    /// Begins a launch over the rows that were packed.
+    /// Begins a launch over the packed rows.
     pub(super) fn begin(
         &mut self,
         slot: usize,
@@ -145,7 +148,7 @@ impl<M: Machine> Launches<M> {
         };
         let (inputs, outputs) = (packer.inputs_bytes(), packer.outputs_bytes());
         let launch = Launch { kernel, dtype, rows, laid, inputs, outputs };
-        // Before it is begun: something of it may be under way even where that ends in a panic.
+        // Set before the launch begins, because part of it may be under way even if beginning it panics.
         self.busy[slot] = true;
         self.machine.begin(slot, &launch, &packer.device_rows())?;
         Ok(launch)

@@ -1,5 +1,5 @@
-//! Memory of the device for workers: made here and exported as a descriptor, or another process's and opened by its legacy
-//! IPC handle.
+//! Device memory for workers. Either it is allocated here and exported as a descriptor, or it belongs to another
+//! process and is opened by its legacy IPC handle.
 
 use super::DriverError;
 use super::machine::DeviceRow;
@@ -30,7 +30,7 @@ unsafe impl Send for CudaMemory {}
 // SAFETY: as above; the driver's calls lock what they share.
 unsafe impl Sync for CudaMemory {}
 
-/// What allocations are like.
+/// The properties of allocations.
 struct Properties(sys::CUmemAllocationProp);
 
 impl std::fmt::Debug for Properties {
@@ -59,7 +59,7 @@ impl From<DriverError> for DeviceMemoryError {
 }
 
 impl CudaMemory {
-    /// The memory of a device; none if it cannot be handed over as a descriptor.
+    /// The memory of a device; `None` if it cannot be passed on as a descriptor.
     pub(super) fn of(
         device: sys::CUdevice,
         context: sys::CUcontext,
@@ -88,14 +88,15 @@ impl CudaMemory {
         unsafe { result::ctx::set_current(self.context) }
     }
 
-    /// Looks whether the device is lost, where the driver refused something and does not say why: no batch may come that would find out.
+    /// Checks whether the device is lost, after the driver has refused something without saying why. There may be no
+    /// batch that would find out.
     fn look_behind(&self, refused: &DeviceMemoryError) {
         if matches!(refused, DeviceMemoryError::Driver(_) | DeviceMemoryError::Handle(_)) && !hangs() {
             let _ = self.enter().and_then(|()| settle());
         }
     }
 
-    /// Makes memory, of zeros.
+    /// Allocates zeroed memory.
     fn make(&self, bytes: usize) -> Result<Allocated, DeviceMemoryError> {
         self.enter()?;
         let physical = Physical::create(bytes, &self.properties.0)?;
@@ -112,11 +113,11 @@ impl CudaMemory {
         };
         // SAFETY: the range was just mapped; one description is given.
         unsafe { sys::cuMemSetAccess(mapped.at, bytes, &raw const access, 1) }.result()?;
-        // Whoever had these pages before leaves nothing to read in them.
+        // Zeroed, so that nobody can read what an earlier owner of these pages has left.
         // SAFETY: the memory is the mapping's own, and accessible.
         unsafe { result::memset_d8_sync(mapped.at, 0, bytes)? };
         result::ctx::synchronize()?;
-        // The mapping and the descriptor keep the memory.
+        // The mapping and the descriptor keep the memory alive.
         drop(physical);
         Ok(Allocated { memory: Box::new(mapped), descriptor })
     }
@@ -131,7 +132,7 @@ impl CudaMemory {
         unsafe { sys::cuIpcOpenMemHandle_v2(&raw mut opened.at, handle, lazily) }
             .result()
             .map_err(|error| DeviceMemoryError::Handle(error.to_string()))?;
-        // The driver opens memory of every GPU that this one can reach.
+        // The driver also opens memory of any other GPU that this one can reach.
         // SAFETY: this is an integer.
         let device: sys::CUdevice = unsafe { known(opened.at, Pointer::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL)? };
         if device != self.properties.0.location.id {
@@ -162,13 +163,13 @@ impl DeviceMemory for CudaMemory {
     }
 }
 
-/// Where the memory that holds an address begins, and its length.
+/// The start and the length of the memory that contains an address.
 fn range(at: sys::CUdeviceptr) -> Result<(u64, usize), DriverError> {
     let (mut base, mut len) = (0, 0);
     // SAFETY: the pointers are to live values.
     match unsafe { sys::cuMemGetAddressRange_v2(&raw mut base, &raw mut len, at) } {
         Code::CUDA_SUCCESS => Ok((base, len)),
-        // Whether it knows about memory of another process is nowhere said.
+        // It is documented nowhere whether the call above knows memory of another process.
         // SAFETY: the first is an address, the second a size.
         Code::CUDA_ERROR_INVALID_VALUE | Code::CUDA_ERROR_NOT_FOUND => unsafe {
             let base = known(at, Pointer::CU_POINTER_ATTRIBUTE_RANGE_START_ADDR)?;
@@ -178,7 +179,7 @@ fn range(at: sys::CUdeviceptr) -> Result<(u64, usize), DriverError> {
     }
 }
 
-/// What the driver knows about an address.
+/// An attribute of an address, from the driver.
 ///
 /// # Safety
 /// That must be a `T`, which every pattern of bits is.
@@ -189,8 +190,8 @@ unsafe fn known<T: Default>(at: sys::CUdeviceptr, what: Pointer) -> Result<T, Dr
     Ok(told)
 }
 
-/// How far behind an address what is lent begins. The address lies in memory that begins at `base` and has `len` bytes, and
-/// need not be where it begins.
+/// The offset of what is lent from an address. The address is in memory that begins at `base` and has `len` bytes, but
+/// need not be its beginning.
 fn within(&Lent { offset, bytes, .. }: &Lent, at: u64, (base, len): (u64, usize)) -> Result<u64, DeviceMemoryError> {
     let len = (base + len as u64).saturating_sub(at) as usize;
     let end = usize::try_from(offset).ok().and_then(|start| start.checked_add(bytes));
@@ -225,7 +226,7 @@ impl Drop for Physical {
     }
 }
 
-/// Memory made here, at its addresses.
+/// Memory allocated here, and mapped to its addresses.
 #[derive(Debug)]
 struct Mapped {
     context: sys::CUcontext,
@@ -255,7 +256,7 @@ impl Drop for Mapped {
         if hangs() {
             return;
         }
-        // A launch that was left behind by a panic may still be read from here.
+        // A launch that a panic left behind may still read from here.
         // SAFETY: the context is retained for the life of the process; the range is this value's. On a lost device all of it
         // fails, and the process ends.
         unsafe {
@@ -308,7 +309,7 @@ impl Drop for Opened {
     }
 }
 
-/// Memory of the backend's own. Kept for the life of the process.
+/// Memory for the backend itself. Kept for the life of the process.
 #[derive(Debug)]
 pub(super) struct Room {
     context: sys::CUcontext,
@@ -331,14 +332,14 @@ impl Room {
         self.bytes
     }
 
-    /// Begins to copy its first half onto the second.
+    /// Begins copying its first half to its second.
     pub(super) fn copy_half(&self, stream: sys::CUstream) -> Result<(), DriverError> {
         let half = self.bytes / 2;
         // SAFETY: both halves are its own.
         unsafe { result::memcpy_dtod_async(self.at + half as u64, self.at, half, stream) }
     }
 
-    /// Begins to copy a row here.
+    /// Begins copying a row to its place here.
     pub(super) fn take(&self, row: &DeviceRow, stream: sys::CUstream) -> Result<(), DriverError> {
         assert!(row.to + row.bytes <= self.bytes, "a row has its place; this is a bug");
         // SAFETY: the row lies in a region, which lives until its step is answered; its place was just checked.

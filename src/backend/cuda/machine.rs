@@ -1,4 +1,4 @@
-//! What launches run on: a GPU, or in tests what stands for one.
+//! What launches run on: a GPU, or a substitute in tests.
 
 use super::ask::Kernel;
 use super::shape::{self, Laid, Shape};
@@ -7,22 +7,22 @@ use crate::sampling::logits::{Dtype, Foreign, Logits};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Rows begin at multiples of this many bytes and may be read up to one.
+/// Rows begin at multiples of this many bytes, and may be read up to the next multiple.
 pub const ALIGNMENT: usize = 16;
-/// Launches that may be under way at once: one runs while the next is packed and uploaded.
+/// How many launches may be under way at once: one runs while the next is packed and uploaded.
 pub const SLOTS: usize = 2;
 
-/// Outputs of more bytes are copied as a whole.
+/// Larger outputs are written on the device and copied as a whole.
 const WRITTEN_TO_HOST: usize = 64 << 10;
 
 /// One launch, laid out.
 #[derive(Debug, Clone, Copy)]
 pub struct Launch {
-    /// Which kernel.
+    /// The kernel.
     pub kernel: Kernel,
-    /// Of which number format.
+    /// The number format of its rows.
     pub dtype: Dtype,
-    /// Rows.
+    /// The number of rows.
     pub rows: u32,
     /// How they are laid over the machine.
     pub laid: Laid,
@@ -33,7 +33,8 @@ pub struct Launch {
 }
 
 impl Launch {
-    /// What runs one behind the other, with which rows. A launch without rows has a part without rows.
+    /// The parts of the launch, which run one after the other, with their rows. A launch without rows has one part
+    /// without rows.
     pub fn parts(&self) -> impl Iterator<Item = (Range<u32>, Shape)> {
         let Laid { shape, rest } = self.laid;
         let end = rest.map_or(self.rows, |(from, _)| from.min(self.rows));
@@ -41,47 +42,50 @@ impl Launch {
         std::iter::once((0..end, shape)).chain(rest)
     }
 
-    /// Whether its outputs go straight to the host: kernels write them once and never read them, and a few words on their way cost less
-    /// than one more command. Not where a team of several blocks has a row behind another: its barriers would wait for what the first one
-    /// has on its way, those of one block do not. That is an estimate.
+    /// Whether kernels write the outputs straight to host memory. They write outputs once and never read them, and a
+    /// few words in flight cost less than one more command. The exception is a team of several blocks that takes more
+    /// than one row: its barriers would wait for the first row's words in flight, which those of one block do not. This
+    /// is an estimate.
     pub(super) fn is_written_to_host(&self) -> bool {
         let waits = |(rows, shape): (Range<u32>, Shape)| shape.team_size > 1 && rows.len() > shape.teams as usize;
         self.outputs <= WRITTEN_TO_HOST && !self.parts().any(waits)
     }
 }
 
-/// What the host has of a launch that is over.
+/// What the host has after a launch.
 #[derive(Debug, Clone, Copy)]
 pub struct HostMemory<'a> {
-    /// As they were written; rows that lie on the device are not among them.
+    /// The inputs as they were written, without rows that are on the device.
     pub inputs: &'a [u8],
     /// What the kernel wrote.
     pub outputs: &'a [u8],
 }
 
-/// A row that a worker wrote on the device, or several in turn: copied there, into a launch's inputs, before the launch looks at it.
+/// A row, or several in sequence, that a worker wrote on the device. It is copied on the device into a launch's inputs
+/// before the launch reads it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DeviceRow {
-    /// Which memory it is in.
+    /// The number of the memory it is in.
     pub memory: usize,
-    /// Where it is.
+    /// Its address.
     pub from: u64,
-    /// Where it goes, in the inputs.
+    /// Its destination, as an offset in the inputs.
     pub to: usize,
     /// Its length.
     pub bytes: usize,
 }
 
 impl DeviceRow {
-    /// The row's, if it is on the device and goes there.
+    /// The row, if it is on the device, with `to` as its destination.
     #[must_use]
     pub fn of(row: &Logits<'_>, to: usize) -> Option<Self> {
         let (memory, from) = (row.memory()?, row.device_address()?);
         Some(Self { memory, from, to, bytes: row.byte_len() })
     }
 
-    /// Adds it to others, to the last of them where it follows on that at both ends: a command for each row takes longer
-    /// than to copy it. No copy reaches from one memory into another, even where their addresses meet.
+    /// Adds it to others. It is joined to the last one if it follows on that at both source and destination, because a
+    /// command for each row takes longer than copying it. No copy reaches from one memory into another, even if their
+    /// addresses are adjacent.
     pub fn add_to(self, rows: &mut Vec<Self>) {
         let follows = |last: &&mut Self| {
             let ends = (last.memory, last.from + last.bytes as u64, last.to + last.bytes);
@@ -94,70 +98,72 @@ impl DeviceRow {
     }
 }
 
-/// What is uploaded of so many bytes of inputs: all but the rows that are on the device, which are in ascending order.
-/// What fills a row up to a multiple of [`ALIGNMENT`] is nobody's.
+/// The parts of the inputs that are uploaded: all `inputs` bytes except the rows that are on the device, which are in
+/// ascending order. The padding of rows up to a multiple of [`ALIGNMENT`] does not matter.
 pub fn uploads(inputs: usize, rows: &[DeviceRow]) -> impl Iterator<Item = Range<usize>> {
     let begins = std::iter::once(0).chain(rows.iter().map(|row| (row.to + row.bytes).next_multiple_of(ALIGNMENT)));
     let ends = rows.iter().map(|row| row.to).chain(std::iter::once(inputs));
     begins.zip(ends).map(|(begin, end)| begin..end).filter(|range| !range.is_empty())
 }
 
-/// A machine that runs the kernels, driven by one thread. Each slot has memory for the inputs and outputs of one launch,
-/// and what one slot does overlaps what the other does.
+/// A machine that runs the kernels, driven by one thread at a time. Each slot has memory for the inputs and outputs of
+/// one launch, and the work of the two slots overlaps.
 pub trait Machine: Send {
-    /// Why it does not answer. Nothing that it answers afterwards is trusted.
+    /// Why the machine does not answer. Nothing that it answers afterwards is trusted.
     type Error: std::fmt::Display;
 
-    /// In words.
+    /// The machine's name, for people.
     fn name(&self) -> &str;
 
-    /// What decides how launches are laid out.
+    /// The facts that decide how launches are laid out.
     fn facts(&self) -> shape::Device;
 
-    /// Its memory for workers.
+    /// Its memory for workers, if it lends any.
     fn memory(&self) -> Option<Arc<dyn DeviceMemory>> {
         None
     }
 
-    /// Makes it that of the calling thread.
+    /// Makes it usable from the calling thread.
     ///
     /// # Errors
-    /// When it does not answer.
+    /// If it does not answer.
     fn enter(&mut self) -> Result<(), Self::Error>;
 
-    /// Where the inputs of a slot's next launch are written; nobody does so while a launch of the slot is under way.
+    /// The memory to which the inputs of a slot's next launch are written. Do not write while a launch of the slot is
+    /// under way.
     fn inputs(&mut self, slot: usize) -> &mut [u8];
 
-    /// Begins a launch over the inputs that were written and rows on the device, and does not wait for it.
+    /// Begins a launch over the written inputs and over rows on the device, and does not wait for it.
     ///
     /// # Errors
-    /// When it does not answer.
+    /// If it does not answer.
     fn begin(&mut self, slot: usize, launch: &Launch, rows: &[DeviceRow]) -> Result<(), Self::Error>;
 
     /// Waits for the slot's launch.
     ///
     /// # Errors
-    /// When it does not answer.
+    /// If it does not answer.
     fn finish(&mut self, slot: usize) -> Result<HostMemory<'_>, Self::Error>;
 
-    /// The same of a launch that was waited for, with these parts of the inputs as the launch saw them: they were rows on
-    /// the device.
+    /// Adds to the host memory of a finished launch these parts of its inputs, as the launch saw them. They are rows
+    /// that were on the device.
     ///
     /// # Errors
-    /// When it does not answer.
+    /// If it does not answer.
     fn bring(&mut self, slot: usize, parts: &[Range<usize>]) -> Result<HostMemory<'_>, Self::Error>;
 
-    /// Copies rows on the device into a slot's inputs on the host, waits, and gives these. No launch of the slot is under way.
+    /// Copies rows on the device into a slot's inputs on the host, waits, and returns these. No launch of the slot may
+    /// be under way.
     ///
     /// # Errors
-    /// When it does not answer.
+    /// If it does not answer.
     fn fetch(&mut self, slot: usize, rows: &[DeviceRow]) -> Result<&[u8], Self::Error>;
 
-    /// Copies rows into memory of its own, `bytes` bytes of it, which holds them until it is asked the next time. None if
-    /// it has not so much.
+    /// Copies rows into `bytes` bytes of the machine's own memory, which holds them until the next call. `None` if it
+    /// has not that much.
     ///
     /// # Errors
-    /// When it does not answer.
+    /// If it does not answer.
     fn hold(&mut self, rows: &[DeviceRow], bytes: usize) -> Result<Option<Arc<dyn Foreign + Send>>, Self::Error>;
 }
 

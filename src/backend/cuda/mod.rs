@@ -1,14 +1,15 @@
-//! The CUDA backend: the specification on a GPU.
+//! The CUDA backend: samples and verifies on a GPU, with the specification's results.
 //!
 //! Reading order:
 //!
-//! 1. `kernels/README.md` (what runs there), [`abi`] (what both sides share)
+//! 1. `kernels/README.md` (what the kernels do), [`abi`] (what host and kernels share)
 //! 2. [`ask`] (what a launch is asked), [`pack`] (jobs to bytes), [`read`] (bytes to results)
-//! 3. `begun` (chains that the host ends), `keep` (what a draft row was drawn from)
-//! 4. `taken` (rows that others may write), `fetch` (rows on the device that the CPU does)
-//! 5. [`mod@shape`] (how a batch is laid over the GPU), [`costs`] and `tune` (by which figures)
-//! 6. `launches` (one after the other), [`machine`] (what they run on), this file (what goes there)
-//! 7. `choose`, [`image`], `wait` and `device` (the driver), `lend` (its memory for workers)
+//! 3. `begun` (chains that a kernel begins and the host ends), `keep` (the distribution that a draft row was drawn
+//!    from)
+//! 4. `taken` (rows that others may write), `fetch` (rows on the device that the CPU samples)
+//! 5. [`mod@shape`] (how a batch is laid over the GPU), [`costs`] and `tune` (the times that decide it)
+//! 6. `launches` (launches one after the other), [`machine`] (what runs them), this file (which rows go to the GPU)
+//! 7. `choose`, [`image`], `wait` and `device` (the driver), `lend` (device memory for workers)
 //! 8. [`mod@verify`] (drafts)
 //! 9. `kinds`, `warm_up` and `in_turn` (what a device proves before it serves)
 
@@ -54,28 +55,28 @@ use std::sync::Arc;
 use taken::Taken;
 pub use wait::{end_at_once, hangs, is_lost};
 
-/// Bytes that one launch uploads at most: larger batches are several launches.
+/// The most bytes that one launch uploads. Larger batches take several launches.
 const INPUT_BYTES: usize = 64 << 20;
 
 /// Why there is no CUDA backend.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// No driver.
+    /// There is no driver.
     #[error("there is no CUDA driver here: libcuda.so.1 cannot be loaded")]
     NoDriver,
-    /// A driver without the device asked for.
+    /// The driver does not have the device that was asked for.
     #[error("no CUDA device: {0}")]
     NoDevice(String),
-    /// A driver that is there and does not start.
+    /// The driver is there but does not start.
     #[error("the CUDA driver does not start: {0}")]
     NotStarted(String),
-    /// A device or driver that is too old.
+    /// The device or the driver is too old.
     #[error("{0}")]
     Unsupported(String),
-    /// The device has no room.
+    /// The device has too little memory.
     #[error("the CUDA device is out of memory: {0}")]
     OutOfMemory(String),
-    /// The driver fails.
+    /// A call of the driver fails.
     #[error("the CUDA driver fails: {0}")]
     Driver(String),
     /// The device gave another result than the specification.
@@ -102,19 +103,19 @@ impl From<DriverError> for OpenError {
     }
 }
 
-/// Samples on a GPU. What has no kernel is handed to another backend, in the same call, with the same results.
+/// Samples on a GPU. Rows without a kernel are handed to another backend in the same call, with the same results.
 pub struct CudaBackend<M = Gpu> {
     launches: Launches<M>,
     other: Box<dyn Backend>,
-    /// Rows handed over since last asked, by reason.
+    /// How many rows were handed over since this was last read, by reason.
     handed_over: [(&'static str, u64); NoKernel::ALL.len()],
 }
 
-/// A row that kernels are asked about.
+/// A row that goes to the kernels.
 struct ToDo {
-    /// Its place among the jobs.
+    /// Its index among the jobs.
     at: usize,
-    /// What kernels begin of its chain, if it has one.
+    /// The part of its chain that the kernels begin, if it has a chain.
     begun: Option<Begun>,
 }
 
@@ -125,11 +126,11 @@ impl<M: Machine> std::fmt::Debug for CudaBackend<M> {
 }
 
 impl CudaBackend {
-    /// Opens a device by index or UUID, and has it prove itself on rows of every kind, by teams of every size, and measures which
-    /// teams are fast there. `other` does what it cannot.
+    /// Opens a device by index or UUID, has it prove itself on rows of every kind and with teams of every size, and
+    /// measures which teams are fast there. `other` takes the rows that the device cannot.
     ///
     /// # Errors
-    /// [`OpenError`] when there is no such device, or it cannot be used.
+    /// [`OpenError`] if there is no such device, or if it cannot be used.
     pub fn open(device: &str, other: Box<dyn Backend>) -> Result<Self, OpenError> {
         let mut backend = Self::open_unproved(device, other, INPUT_BYTES)?;
         backend.prove()?;
@@ -137,36 +138,37 @@ impl CudaBackend {
         Ok(backend)
     }
 
-    /// Opens one with so much room for one launch, whatever it computes: to measure it, or to look at it under a sanitizer.
-    /// Nothing may be served from it.
+    /// Opens a device without proving it, with so much room for one launch: to measure it, or to run it under a
+    /// sanitizer. Do not serve from it.
     ///
     /// # Errors
-    /// As [`Self::open`], but for results that differ.
+    /// As [`Self::open`], except that wrong results are not noticed.
     pub fn open_unproved(device: &str, other: Box<dyn Backend>, input_bytes: usize) -> Result<Self, OpenError> {
         Ok(Self::on(Gpu::open(device, input_bytes, OUTPUT_BYTES)?, other, input_bytes))
     }
 
-    /// Has it prove itself.
+    /// Has the device prove itself.
     ///
     /// # Errors
-    /// When a result differs, or the driver fails.
+    /// If a result differs, or the driver fails.
     pub fn prove(&mut self) -> Result<(), OpenError> {
         warm_up::prove(self)?;
         self.prove_teams()
     }
 
-    /// The last part of [that](Self::prove): teams of every size, with one row behind another.
+    /// The last part of [`Self::prove`]: teams of every size, each with one row after another.
     ///
     /// # Errors
-    /// As above.
+    /// As [`Self::prove`].
     pub fn prove_teams(&mut self) -> Result<(), OpenError> {
         in_turn::prove(self)
     }
 
-    /// Measures what teams of each size take, by which they are chosen from then on. No result depends on it.
+    /// Measures how long teams of each size take; from then on this decides which teams are used. No result depends on
+    /// it.
     ///
     /// # Errors
-    /// When the driver fails.
+    /// If the driver fails.
     pub fn tune(&mut self) -> Result<(), OpenError> {
         let costs = tune::measure(self)?;
         self.set_costs(costs);
@@ -174,7 +176,7 @@ impl CudaBackend {
         Ok(())
     }
 
-    /// What teams are taken to cost.
+    /// The costs by which teams are chosen.
     #[must_use]
     pub fn costs(&self) -> &Costs {
         &self.launches.machine.device.facts.costs
@@ -185,7 +187,7 @@ impl CudaBackend {
         self.launches.machine.device.facts.costs = costs;
     }
 
-    /// Which image of the kernels it runs.
+    /// The image of the kernels that the device runs.
     #[must_use]
     pub fn image(&self) -> &Image {
         &self.launches.machine.device.image
@@ -193,30 +195,31 @@ impl CudaBackend {
 }
 
 impl<M: Machine> CudaBackend<M> {
-    /// On a machine with so much room for one launch, which is taken at its word.
+    /// A backend on a machine with so much room for one launch. The machine is not proved.
     #[must_use]
     pub fn on(machine: M, other: Box<dyn Backend>, input_bytes: usize) -> Self {
         let handed_over = NoKernel::ALL.map(|reason| (reason.name(), 0));
         Self { launches: Launches::new(machine, input_bytes), other, handed_over }
     }
 
-    /// The same with launches of about so many bytes, for tests with short rows.
+    /// The same, with launches of about so many bytes, for tests with short rows.
     #[must_use]
     pub fn in_pieces_of(self, bytes: usize) -> Self {
         Self { launches: self.launches.in_pieces_of(bytes), ..self }
     }
 
-    /// Says who does rows in the host's memory. At first the device does them, so that it proves itself on such.
+    /// Sets who takes rows in the host's memory. At first it is the device, so that it proves itself on them.
     pub fn set_host_rows(&mut self, host_rows: HostRows) {
         self.launches.host_rows = host_rows;
     }
 
-    /// What it runs on.
+    /// The machine it runs on.
     pub fn machine(&mut self) -> &mut M {
         &mut self.launches.machine
     }
 
-    /// Runs rows on the device, and the rest on the other backend: beside the device's, what need not be brought.
+    /// Samples rows on the device, and the rest on the other backend. Rows that are on the host already run there while
+    /// the device works.
     fn try_run(&mut self, jobs: &[RowJob<'_>]) -> Result<Vec<RowResult>, M::Error> {
         let mut results: Vec<Option<RowResult>> = jobs.iter().map(|_| None).collect();
         let (todo, asked) = self.sorted(jobs);
@@ -246,7 +249,7 @@ impl<M: Machine> CudaBackend<M> {
         Ok(filled(results, others))
     }
 
-    /// The rows that kernels are asked about, and what of each. The others are counted.
+    /// The rows that go to the kernels, and what is asked about each. The others are counted as handed over.
     fn sorted<'a>(&mut self, jobs: &[RowJob<'a>]) -> (Vec<ToDo>, Vec<Asked<'a>>) {
         let limits = self.launches.limits();
         let (mut todo, mut asked) = (Vec::with_capacity(jobs.len()), Vec::with_capacity(jobs.len()));
@@ -264,7 +267,7 @@ impl<M: Machine> CudaBackend<M> {
         (todo, asked)
     }
 
-    /// What comes of rows that kernels were asked about, by their places among `jobs` and in any order.
+    /// Results of rows that went to the kernels, with their indices among `jobs`, in any order.
     fn ended(
         &mut self,
         jobs: &[RowJob<'_>],
@@ -282,8 +285,8 @@ impl<M: Machine> CudaBackend<M> {
         outcomes
     }
 
-    /// Verifies drafts on the device, and the rest on the other backend: beside the device's first launch, those of rows that need not be
-    /// brought.
+    /// Verifies drafts on the device, and the rest on the other backend. Drafts that stay on the host are verified
+    /// there during the device's first launch.
     fn verify_all(&mut self, jobs: &[VerifyJob<'_>]) -> Result<Vec<VerifyResult>, M::Error> {
         let left: Vec<Option<NoKernel>> = jobs.iter().map(|job| self.left_here(job)).collect();
         let of = |is_here: bool| jobs.iter().zip(&left).filter(move |(_, left)| left.is_some() == is_here);
@@ -306,20 +309,23 @@ impl<M: Machine> CudaBackend<M> {
         Ok(filled(left.iter().map(|left| left.map_or_else(|| verified.next(), |_| None)).collect(), others))
     }
 
-    /// Why the other backend verifies a job whose rows need not be brought to it, if it does.
+    /// Why the other backend verifies a job, if that can be told from where and what its logits are. Only for jobs
+    /// whose rows are all on the host.
     fn left_here(&self, job: &VerifyJob<'_>) -> Option<NoKernel> {
         let limits = self.launches.limits();
         let is_here = job.rows.iter().all(|row| row.logits.device_address().is_none());
         job.rows.iter().filter(|_| is_here).find_map(|row| limits.check_logits(row).err())
     }
 
-    /// Results of drafts that are verified on the device, but for those it cannot, and of those `here`.
+    /// Results of `jobs`, verified on the device or, where it cannot, on the other backend; then results of `here`, all
+    /// from the other backend.
     fn try_verify(
         &mut self,
         jobs: &[VerifyJob<'_>],
         here: &[VerifyJob<'_>],
     ) -> Result<(Vec<VerifyResult>, Vec<VerifyResult>), M::Error> {
-        // Who has these was decided: of rows on the device there may be copies here, where it had no room to hold them.
+        // It is decided already that the device takes these. Rows from the device may be copies on the host here, if it
+        // had no room to hold them.
         let limits = LaunchLimits { host_rows: HostRows::Cuda, ..self.launches.limits() };
         let launches = &mut self.launches;
         let (mut of_here, other) = (None, &mut self.other);
@@ -350,15 +356,15 @@ impl<M: Machine> CudaBackend<M> {
         self.handed_over[reason as usize].1 += rows as u64;
     }
 
-    /// A device that fails.
+    /// Gives up a device that fails.
     fn lost(&self, error: &M::Error) -> ! {
-        // Errors of a context stay; what it answers from now on cannot be trusted.
+        // Errors of a context persist, so nothing that it answers from now on can be trusted.
         tracing::error!(%error, device = self.launches.machine.name(), "the CUDA device is lost");
         std::panic::panic_any(DeviceLost)
     }
 }
 
-/// Results, with those of another backend in the empty places.
+/// Fills the empty places of `results` with those of another backend.
 fn filled<R>(results: Vec<Option<R>>, others: Vec<R>) -> Vec<R> {
     let mut others = others.into_iter();
     results.into_iter().filter_map(|done| done.or_else(|| others.next())).collect()

@@ -1,5 +1,5 @@
-//! Jobs of a batch as the kernels take them, and results back from what they wrote. Plain data and arithmetic: the same
-//! with a GPU and in the tests that run the kernels on a CPU.
+//! Turns the jobs of a batch into the bytes that kernels read, and the bytes that they write into results. This is
+//! plain data and arithmetic: the same with a GPU and in the tests that run the kernels on a CPU.
 
 use super::abi::{self, DraftRow, Left, ReportedToken, RowResult as Written};
 use super::ask::{Asked, RowTask, WeighBy, listed, row_of};
@@ -16,27 +16,27 @@ use crate::speculative::weights::Residual;
 use bytemuck::bytes_of;
 use std::ops::Range;
 
-/// Gathers rows of one launch. Its lists are kept from launch to launch.
+/// Gathers the rows of one launch. Its lists keep their memory from launch to launch.
 #[derive(Debug)]
 pub struct Packer {
-    /// Tokens of a chunk.
+    /// The number of tokens in a chunk.
     chunk: u32,
     rows: Vec<abi::RowJob>,
     drafts: Vec<DraftRow>,
-    /// Of each draft the masses of its row's adjusts.
+    /// For each draft, its masses of the tokens in its row's adjusts.
     masses: Vec<u64>,
     adjusts: Vec<TokenAdjust>,
-    /// First adjusts of chunks, then requested tokens, of each row.
+    /// For each row, the first adjust of each chunk, then the requested tokens.
     words: Vec<u32>,
     logits_bytes: usize,
-    /// Rows that are on the device, within the part of the logits.
+    /// Rows that are on the device, with their places in the logits part of the inputs.
     on_device: Vec<DeviceRow>,
-    /// Of reports and what is left.
+    /// Bytes of the reports, and of what rows keep to draw from.
     told_bytes: usize,
 }
 
 impl Packer {
-    /// For kernels that cut rows into chunks of this many tokens.
+    /// A packer for kernels that cut rows into chunks of this many tokens.
     #[must_use]
     pub fn new(chunk: u32) -> Self {
         let (rows, drafts, masses, adjusts, words) = (vec![], vec![], vec![], vec![], vec![]);
@@ -74,7 +74,7 @@ impl Packer {
         let told = size_of::<ReportedToken>() * (row.top_n as usize + requested.len());
         let most_left = asked.most_left();
         self.rows.push(abi::RowJob {
-            // Offsets within their parts, until they are written.
+            // Offsets count from the start of their part until the row is written.
             logits: self.logits_bytes as u64,
             adjusts: (first_adjust * size_of::<TokenAdjust>()) as u64,
             adjust_index: (index_at * size_of::<u32>()) as u64,
@@ -94,7 +94,8 @@ impl Packer {
         asked.drafts().for_each(|(draft, by)| self.push_draft(draft, by, first_adjust));
     }
 
-    /// Adds what is known of single tokens; gives where it begins, and whether only these tokens may be emitted.
+    /// Adds what is known about single tokens. Returns the index of the first entry, and whether only these tokens may
+    /// be emitted.
     fn push_adjusts(&mut self, asked: &Asked<'_>) -> (usize, bool) {
         let vocab_size = asked.row.logits.vocab_size() as u32;
         let first_adjust = self.adjusts.len();
@@ -106,7 +107,7 @@ impl Packer {
         (first_adjust, only_listed)
     }
 
-    /// Adds the first adjust of each chunk, where there are any.
+    /// Adds the first adjust of each chunk, if there are any adjusts.
     fn push_index(&mut self, first_adjust: usize, vocab_size: u32) {
         let adjusts = &self.adjusts[first_adjust..];
         if !adjusts.is_empty() {
@@ -115,7 +116,7 @@ impl Packer {
         }
     }
 
-    /// Adds a draft beside the row pushed last.
+    /// Adds a draft of the row that was pushed last.
     fn push_draft(&mut self, draft: &Proposed<'_>, by: Residual, first_adjust: usize) {
         let none = DraftRow { last_key: u64::MAX, of_target: by.target, of_draft: by.draft, ..DraftRow::default() };
         let row = row_of(draft);
@@ -155,13 +156,13 @@ impl Packer {
         self.reports_at() + self.told_bytes
     }
 
-    /// The rows that are on the device, and where in the inputs they go.
+    /// The rows that are on the device, with their places in the inputs.
     #[must_use]
     pub fn device_rows(&self) -> Vec<DeviceRow> {
         self.on_device.iter().map(|row| DeviceRow { to: row.to + self.logits_at(), ..*row }).collect()
     }
 
-    /// Writes the inputs, but for rows that are on the device. `asked` are the rows that were pushed.
+    /// Writes the inputs, except for rows that are on the device. `asked` are the rows that were pushed.
     ///
     /// # Panics
     /// If `to` is shorter than [`Self::inputs_bytes`].
@@ -183,7 +184,7 @@ impl Packer {
         self.write_known(known);
     }
 
-    /// A row with its places as they are in the inputs.
+    /// A row with its offsets in the whole inputs and outputs.
     fn placed(&self, row: &abi::RowJob) -> abi::RowJob {
         abi::RowJob {
             logits: row.logits + self.logits_at() as u64,
@@ -197,7 +198,7 @@ impl Packer {
         }
     }
 
-    /// What stands between the rows and the logits.
+    /// Writes the parts between the rows and the logits.
     fn write_known(&self, to: &mut [u8]) {
         let first = self.drafts_at();
         for (draft, place) in self.drafts.iter().zip(to.chunks_exact_mut(size_of::<DraftRow>())) {
@@ -210,7 +211,7 @@ impl Packer {
         put(self.words_at(), bytemuck::cast_slice(&self.words));
         let places = to[self.adjusts_at() - first..].chunks_exact_mut(size_of::<TokenAdjust>());
         for (adjust, place) in self.adjusts.iter().zip(places) {
-            // Written field by field: the type is the specification's, which knows nothing of bytes.
+            // Field by field, because the type belongs to the specification, which knows nothing of bytes.
             place[0..4].copy_from_slice(&adjust.token.to_le_bytes());
             place[4..8].copy_from_slice(&adjust.flags.to_le_bytes());
             place[8..12].copy_from_slice(&adjust.bias.to_le_bytes());
@@ -218,7 +219,8 @@ impl Packer {
         }
     }
 
-    /// The parts of the inputs that are rows on the device which [`Self::answer`] must see: those kept to draw from.
+    /// Parts of the inputs that [`Self::answer`] needs and the host does not have: rows on the device that are kept to
+    /// draw from.
     #[must_use]
     pub fn lacking<'a>(&self, asked: impl Iterator<Item = &'a Asked<'a>>, outputs: &[u8]) -> Vec<Range<usize>> {
         if self.on_device.is_empty() {
@@ -239,7 +241,8 @@ impl Packer {
         asked.enumerate().filter_map(lacks).collect()
     }
 
-    /// What was written about the row that was pushed as number `row`, and asked so. `inputs` are those that were written.
+    /// Reads what the kernel wrote about the row that was pushed as number `row`; `asked` is that row. `inputs` are the
+    /// bytes that were written for the launch.
     ///
     /// # Panics
     /// If `outputs` is shorter than [`Self::outputs_bytes`].
@@ -248,7 +251,7 @@ impl Packer {
         let at = row * size_of::<Written>();
         let mut written: Written = bytemuck::pod_read_unaligned(&outputs[at..at + size_of::<Written>()]);
         let job = &self.rows[row];
-        // More tokens than there is room for, or one that is none: a kernel that contradicts itself.
+        // More tokens than there is room for, or an invalid token, means that the kernel contradicted itself.
         if written.top_count > job.top_n || written.token >= job.vocab_size {
             written.status = abi::BROKEN;
         }
@@ -291,13 +294,13 @@ impl Packer {
     }
 }
 
-/// So many tokens as they were written.
+/// Reads so many tokens.
 pub(super) fn tokens(from: &[u8], count: usize) -> Vec<ReportedToken> {
     let size = size_of::<ReportedToken>();
     from[..count * size].chunks_exact(size).map(bytemuck::pod_read_unaligned).collect()
 }
 
-/// A row as kernels take it, but for where things lie.
+/// A row in the kernels' form, without its offsets.
 fn described(asked: &Asked<'_>) -> abi::RowJob {
     let spec = &asked.row.spec;
     let (report, top_n, requested) = reporting(spec);
@@ -335,7 +338,7 @@ fn described(asked: &Asked<'_>) -> abi::RowJob {
     }
 }
 
-/// What is said about tokens: the flag, how many of the first, how many that were asked for.
+/// What is reported about tokens: the flag, how many of the first tokens, and how many requested ones.
 fn reporting(spec: &RowSpec<'_>) -> (u32, u32, usize) {
     match spec.logprobs {
         None => (0, 0, 0),
@@ -344,7 +347,7 @@ fn reporting(spec: &RowSpec<'_>) -> (u32, u32, usize) {
     }
 }
 
-/// By what a token is drawn, or which is scored, and the flag.
+/// The number to draw with or the token to score, and the flag.
 fn drawn(action: Action) -> (u64, u32, u32) {
     match action {
         Action::Draw { uniform } | Action::Propose { uniform } => (uniform, 0, 0),
@@ -368,12 +371,13 @@ fn weighing(asked: &Asked<'_>) -> (u64, f32, u64, u32) {
     }
 }
 
-/// The least mass that min-p leaves.
+/// The least mass that min-p keeps.
 pub(super) fn min_p_need(spec: &RowSpec<'_>) -> u64 {
     if spec.filters.min_p > 0.0 { mass::min_p_need(spec.filters.min_p) } else { 0 }
 }
 
-/// The exponent scale of what a row is drawn from. Greedy has one token, of mass one at any scale.
+/// The exponent scale of the distribution that a row is drawn from. A greedy row has one token, with mass one at any
+/// scale.
 pub(super) fn scale(spec: &RowSpec<'_>) -> f32 {
     if spec.filters.temperature == 0.0 { 1.0 } else { mass::scale(spec.filters.temperature) }
 }

@@ -1,4 +1,4 @@
-//! What a launch wrote about a row, and the result that follows from it.
+//! Reads what a launch wrote about a row, and derives the row's result.
 
 use super::abi::{self, ReportedToken, RowResult as Written};
 use super::pack::scale;
@@ -8,18 +8,18 @@ use crate::sampling::listed::Marks;
 use crate::sampling::mass;
 use crate::sampling::row::{Action, LogprobsMode, RowError, RowOutput, RowResult, TokenLogprobs};
 
-/// What was written about a row.
+/// What a launch wrote about a row.
 #[derive(Debug, Clone)]
 pub struct Answer {
     pub(super) written: Written,
-    /// The most likely tokens, as many as `written` says of those that there is room for, then the requested ones.
+    /// Room for the most likely tokens, of which `written` says how many there are, then the requested ones.
     pub(super) reported: Vec<ReportedToken>,
-    /// What a proposed token was drawn from; none if the kernel contradicted itself.
+    /// The distribution of a proposed token; `None` if the kernel contradicted itself.
     pub(super) kept: Option<Kept>,
 }
 
 impl Answer {
-    /// Whether the row has a result. `None` when the kernel contradicted itself.
+    /// Whether the row has a result; `None` if the kernel contradicted itself.
     pub(super) fn status(&self) -> Option<Result<(), RowError>> {
         Some(match self.written.status {
             abi::OK => Ok(()),
@@ -30,13 +30,13 @@ impl Answer {
         })
     }
 
-    /// The most likely tokens, of `top_n` that there was room for, and the requested ones.
+    /// The most likely tokens, for which there was room for `top_n`, and the requested ones.
     pub(super) fn reported(&self, top_n: u32) -> (&[ReportedToken], &[ReportedToken]) {
         let (top, requested) = self.reported.split_at(top_n as usize);
         (&top[..self.written.top_count as usize], requested)
     }
 
-    /// The result of a plain row. `None` when the kernel contradicted itself.
+    /// The result of a plain row; `None` if the kernel contradicted itself.
     #[must_use]
     pub fn result(self, job: &RowJob<'_>) -> Option<RowResult> {
         let proposes = matches!(job.spec.action, Action::Propose { .. });

@@ -1,55 +1,59 @@
-//! How a batch is laid over a GPU: how many blocks work on a row, and whether they keep it in shared memory.
+//! Decides how a batch is laid over a GPU: how many blocks work on a row, and how much of it they keep in shared
+//! memory.
 //!
-//! No result depends on it. Of the teams that can do the rows, those are taken which should be done first, by what each was
-//! measured to take ([`super::costs`]).
+//! No result depends on it. Of the teams that can take the rows, it chooses those that should finish first, by the
+//! measured costs ([`super::costs`]).
 
 use super::abi::{BINS, LISTED, MAX_TEAM, PER_THREAD, RowJob, SLICE_CHUNKS};
 use super::costs::{Cost, Costs};
 
-/// What a team takes to weigh a row, which is little but arithmetic: as measured on an H200, where teams of each size took the same for
-/// a chunk. What counts is how the two compare.
+/// The cost of weighing a row, which is little but arithmetic. It was measured on an H200, where teams of each size
+/// took the same time for a chunk. What matters is the ratio of the two.
 const WEIGHING: Cost = Cost { row: 7.2, chunk: 2.9 };
-/// Microseconds between two parts of a launch: what 288 rows took on that H200 more than 256, less what teams of four take for a row.
+/// The microseconds between two parts of a launch: how much longer 288 rows took on that H200 than 256, less what teams
+/// of four take for a row.
 const BETWEEN_PARTS: f32 = 6.0;
 
-/// What of a device decides.
+/// The facts about a device that decide the layout.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Device {
-    /// Threads of a block as the kernels were compiled.
+    /// The threads of a block, as compiled into the kernels.
     pub threads: u32,
-    /// Multiprocessors.
+    /// The number of multiprocessors.
     pub multiprocessors: u32,
-    /// Most dynamic shared memory of one block.
+    /// The most dynamic shared memory of one block.
     pub shared_bytes: u32,
-    /// The blocks of a team are launched as a cluster. Otherwise all teams of a launch must be resident at once.
+    /// Whether the blocks of a team are launched as a cluster. Otherwise all teams of a launch must be resident at
+    /// once.
     pub clusters: bool,
-    /// How many clusters of 1, 2, ... blocks are resident at once, one block on a multiprocessor; 0 where those cannot run.
+    /// How many clusters of 1, 2, ... blocks are resident at once, with one block on a multiprocessor; 0 for sizes that
+    /// cannot run.
     pub resident: [u32; MAX_TEAM as usize],
-    /// What a team takes for a row.
+    /// How long a team takes for a row.
     pub costs: Costs,
 }
 
 impl Device {
-    /// Blocks of the largest team whose blocks run at once.
+    /// The number of blocks of the largest team that can run.
     #[must_use]
     pub fn most_blocks(&self) -> u32 {
         let run = self.resident.iter().take_while(|&&clusters| clusters > 0).count() as u32;
         if self.clusters { run.max(1) } else { MAX_TEAM.min(self.multiprocessors) }
     }
 
-    /// Logits of the longest row that such a team holds.
+    /// The number of logits of the longest row that such a team holds.
     #[must_use]
     pub fn most_logits(&self) -> usize {
         (self.most_blocks() * self.most_chunks() * chunk(self.threads)) as usize
     }
 
-    /// Chunks of a row that a block has room for notes about.
+    /// How many chunks of a row fit into a block's shared memory, by the notes kept about them.
     fn most_chunks(&self) -> u32 {
         let has_room = |&chunks: &u32| shared_bytes(self.threads, chunks) <= self.shared_bytes;
         (1..=SLICE_CHUNKS).rev().find(has_room).unwrap_or(1)
     }
 
-    /// Teams of so many blocks that run at once, one block on a multiprocessor.
+    /// How many teams of so many blocks run at once, with one block on a multiprocessor.
     #[must_use]
     pub fn resident(&self, team_size: u32) -> u32 {
         let teams =
@@ -57,7 +61,8 @@ impl Device {
         teams.max(1)
     }
 
-    /// Blocks that bring their results together in global memory: as many as run at once, and none where they are clusters.
+    /// How many blocks combine their results in global memory: as many as run at once. Clusters do not need it, and one
+    /// is allocated.
     #[must_use]
     pub fn scratch_blocks(&self) -> u32 {
         if self.clusters { 1 } else { self.multiprocessors.max(MAX_TEAM) }
@@ -67,33 +72,34 @@ impl Device {
 /// One launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shape {
-    /// Blocks that work on one row.
+    /// The number of blocks that work on one row.
     pub team_size: u32,
-    /// Teams; each takes rows in turn.
+    /// The number of teams; each takes rows in turn.
     pub teams: u32,
-    /// Chunks of a row that a block works on at most.
+    /// The most chunks of a row that a block works on.
     pub slice_chunks: u32,
-    /// Vectors of 16 bytes of its slice, from the first on, that a block keeps in shared memory. The others are read again.
+    /// How many vectors of 16 bytes, from the first of its slice on, a block keeps in shared memory. The others are
+    /// read again.
     pub cached_vectors: u32,
-    /// Dynamic shared memory of a block.
+    /// The dynamic shared memory of a block, in bytes.
     pub shared_bytes: u32,
 }
 
 impl Shape {
-    /// The same for a kernel that reads rows once, with a team for each of `rows` where they need not all run at once.
+    /// The same for a kernel that reads rows once. If teams need not all run at once, there is one for each of `rows`.
     fn uncached(self, rows: u32, device: &Device) -> Self {
         let teams = if device.clusters { rows.max(1) } else { self.teams };
         Self { cached_vectors: 0, shared_bytes: shared_bytes(device.threads, self.slice_chunks), teams, ..self }
     }
 }
 
-/// Tokens of a chunk.
+/// The number of tokens in a chunk.
 #[must_use]
 pub fn chunk(threads: u32) -> u32 {
     threads * PER_THREAD
 }
 
-/// Shared memory of a block that has slices of so many chunks, without a cache, as the kernels cut it.
+/// The shared memory of a block whose slices have so many chunks, without a cache, divided as in the kernels.
 #[must_use]
 pub fn shared_bytes(threads: u32, slice_chunks: u32) -> u32 {
     let block = (threads / 32 * 8).next_multiple_of(16) + 32;
@@ -111,21 +117,21 @@ pub fn shared_bytes(threads: u32, slice_chunks: u32) -> u32 {
 /// The rows of a launch, laid over a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Laid {
-    /// Of all rows, or of those before the rest.
+    /// The shape for all rows, or for those before `rest`.
     pub shape: Shape,
-    /// From which row on others lie otherwise: the last few would leave most of a device idle, so larger teams take them, behind
-    /// the others.
+    /// The row from which on another shape applies, and that shape. The last few rows would leave most of a device
+    /// idle, so larger teams take them, after the others.
     pub rest: Option<(u32, Shape)>,
 }
 
 impl From<Shape> for Laid {
-    /// All rows alike.
+    /// The same shape for all rows.
     fn from(shape: Shape) -> Self {
         Self { shape, rest: None }
     }
 }
 
-/// How `rows` rows of at most `vocab_size` logits of `element_bytes` each are sampled.
+/// The layout for sampling `rows` rows of at most `vocab_size` logits of `element_bytes` each.
 #[must_use]
 pub fn sampling(rows: u32, vocab_size: u32, element_bytes: u32, device: &Device) -> Laid {
     let chunks = chunks(vocab_size, device);
@@ -148,7 +154,8 @@ fn chunks(vocab_size: u32, device: &Device) -> u32 {
     vocab_size.div_ceil(chunk(device.threads)).max(1)
 }
 
-/// The layout that should take the least time, by how many teams of a size run at once, and what one takes for a row.
+/// The layout that should take the least time. `team` gives, for a team size, how many run at once and what one costs
+/// for a row.
 fn quickest_layout(
     rows: u32,
     chunks: u32,
@@ -157,7 +164,7 @@ fn quickest_layout(
     shape: impl Fn(u32, u32) -> Shape,
 ) -> Laid {
     let rows = rows.max(1);
-    // As many rounds as the teams that run at once need.
+    // The rows take as many rounds as the teams that run at once need.
     let takes = |size, rows: u32| {
         let (at_once, cost) = team(size);
         rows.div_ceil(at_once) as f32 * cost.slice(chunks.div_ceil(size) as f32)
@@ -166,7 +173,7 @@ fn quickest_layout(
         let takes = |&a: &u32, &b: &u32| takes(a, rows).total_cmp(&takes(b, rows));
         teams(chunks, device).min_by(takes).expect("some team holds a row")
     };
-    // Whole rounds of one team, and the rest by the team that is best for it.
+    // Whole rounds with one team size, and the remaining rows with the size that is best for them.
     let split = |size: u32| {
         let rest = rows % team(size).0;
         let by = quickest(rest);
@@ -182,24 +189,24 @@ fn quickest_layout(
     }
 }
 
-/// Blocks of the teams that hold a row of so many chunks.
+/// The sizes of the teams that hold a row of so many chunks.
 fn teams(chunks: u32, device: &Device) -> std::ops::RangeInclusive<u32> {
     let least = chunks.div_ceil(device.most_chunks());
     least..=device.most_blocks().min(chunks).max(least)
 }
 
-/// How rows are sampled by teams of so many blocks, which must be as many as hold the row at least.
+/// The shape for sampling with teams of so many blocks, which must be enough to hold a row.
 #[must_use]
 pub fn shape_of_team(rows: u32, chunks: u32, element_bytes: u32, team_size: u32, device: &Device) -> Shape {
     let slice_chunks = chunks.div_ceil(team_size);
     let notes = shared_bytes(device.threads, slice_chunks);
-    // What is left keeps as many of the slice's first chunks as it has room for. The last ones, which were just read, are the
-    // likeliest to be in the L2 cache.
+    // The remaining shared memory caches as many of the slice's first chunks as fit. The last chunks were read most
+    // recently, so they are the likeliest to be in the L2 cache.
     let chunk_bytes = chunk(device.threads) * element_bytes;
     let cached_bytes = (device.shared_bytes.saturating_sub(notes) / chunk_bytes).min(slice_chunks) * chunk_bytes;
     Shape {
         team_size,
-        // As many as run at once take row after row.
+        // As many teams as run at once take the rows in turn.
         teams: rows.min(device.resident(team_size)).max(1),
         slice_chunks,
         cached_vectors: cached_bytes / 16,

@@ -1,5 +1,5 @@
-//! Foreign rows of drafts, copied once: a row is looked at in several launches, which must all see the same values. Rows on
-//! the device stay there, as far as there is room; others come to the host together.
+//! Copies foreign rows of drafts once, because several launches look at a row and must all see the same values. Rows on
+//! the device stay there, as far as there is room; otherwise they all come to the host together.
 
 use super::fetch::copy;
 use super::launches::Launches;
@@ -11,17 +11,17 @@ use std::sync::Arc;
 /// Copies of the foreign rows of verifications.
 #[derive(Debug)]
 pub(super) struct Taken {
-    /// Where those on the device are.
+    /// The memory with the copies on the device.
     held: Option<Arc<dyn Foreign + Send>>,
     copies: Vec<Vec<Copied>>,
 }
 
 #[derive(Debug)]
 enum Copied {
-    /// It is nobody else's.
+    /// The row is not foreign and was not copied.
     Own,
     Host(Vec<u8>),
-    /// From here on in what is held.
+    /// The copy begins at this offset in `held`.
     Device(usize),
 }
 
@@ -29,7 +29,7 @@ impl Taken {
     /// Copies the foreign rows of `jobs`.
     ///
     /// # Errors
-    /// When the machine does not answer.
+    /// If the machine does not answer.
     pub(super) fn of<M: Machine>(launches: &mut Launches<M>, jobs: &[VerifyJob<'_>]) -> Result<Self, M::Error> {
         let (mut there, mut on_device, mut places, mut end) = (Vec::new(), Vec::new(), Vec::new(), 0);
         for row in jobs.iter().flat_map(|job| job.rows) {
@@ -52,7 +52,7 @@ impl Taken {
         Ok(Self { held, copies })
     }
 
-    /// The rows of each job, over their copies.
+    /// The rows of each job, with their copies as logits.
     pub(super) fn rows<'a>(&'a self, jobs: &[VerifyJob<'a>]) -> Vec<Vec<RowJob<'a>>> {
         let own = |(row, copy): (&RowJob<'a>, &'a Copied)| {
             let dtype = row.logits.dtype();

@@ -1,4 +1,4 @@
-//! What launches take on the device, for `benches/gpu.rs`.
+//! Measures how long launches take on the device, for `benches/gpu.rs`.
 
 use super::ask::{Asked, Kernel};
 use super::gpu::Gpu;
@@ -8,32 +8,33 @@ use super::{CudaBackend, DriverError, Machine, OpenError, RowJob, VerifyJob};
 use crate::sampling::logits::{Dtype, Logits};
 use crate::sampling::row::{Action, Filters, RowSpec};
 
-/// More than the caches of any GPU hold, twice.
+/// Twice more than the caches of any GPU hold.
 const COPY_BYTES: usize = 512 << 20;
-/// What is read to empty the caches: so many rows of so many logits, 128 MiB. Their format is one that nobody measures, so
-/// that they do not bring a measured kernel's code into the caches.
+/// What is read to flush the caches: so many rows of so many logits, 128 MiB. Their number format is one that nobody
+/// measures, so that flushing does not load the code of a measured kernel into the caches.
 const FLUSH: (Dtype, usize, usize) = (Dtype::F16, 256, 1 << 18);
-/// Launches before one that is to find everything in the caches.
+/// How many launches run before one that has to find everything in the caches.
 const HOT_AFTER: usize = 3;
-/// Launches of a graph: so many that what the graph itself takes is no matter.
+/// The launches of a graph: enough that the time of the graph itself does not matter.
 const IN_GRAPH: usize = 20;
 
 /// Times of the device, in microseconds.
 #[derive(Debug)]
 pub struct Timing {
-    /// Of each launch whose rows are in no cache.
+    /// For launches whose rows are in no cache.
     pub cold: Vec<f32>,
-    /// Of each launch behind others of the same rows: as many of them are in the caches as these hold.
+    /// For launches right after others over the same rows: the caches then have as many of the rows as they can hold.
     pub hot: Vec<f32>,
-    /// Of launches of the same shape that have no rows, cold: what no kernel can be faster than.
+    /// For cold launches of the same shape that have no rows: no kernel can be faster than this.
     pub empty: Vec<f32>,
 }
 
 impl CudaBackend {
-    /// Runs a batch of rows of one number format `rounds` times in each state of the caches. The rows must fit into one launch.
+    /// Runs a batch of rows of one number format `rounds` times for each state of the caches. The rows must fit into
+    /// one launch.
     ///
     /// # Errors
-    /// When the driver fails.
+    /// If the driver fails.
     ///
     /// # Panics
     /// If the rows do not fit.
@@ -42,13 +43,14 @@ impl CudaBackend {
         Ok(self.time_launch(&asked, rounds)?)
     }
 
-    /// The same of each launch that verifying drafts of one number format takes, in order. Their rows must fit into one
-    /// launch each, of one kernel.
+    /// The same for each launch that verifying drafts of one number format takes, in order. The rows of each round must
+    /// fit into one launch, and use one kernel.
     ///
     /// # Errors
-    /// When the driver fails, or a kernel contradicts itself.
+    /// If the driver fails, or a kernel contradicts itself.
     ///
     /// # Panics
+    /// If the rows do not fit.
     /// If the rows do not fit.
     pub fn time_verification(&mut self, jobs: &[VerifyJob<'_>], rounds: usize) -> Result<Vec<Timing>, OpenError> {
         let mut timings = Vec::new();
@@ -63,11 +65,11 @@ impl CudaBackend {
         }
     }
 
-    /// Bytes per microsecond that a device copy reads and writes, the best of several. The memory for it is kept for the life
-    /// of the process.
+    /// How many bytes per microsecond a device copy reads and writes, the best of several. The memory for it is kept
+    /// for the life of the process.
     ///
     /// # Errors
-    /// When the driver fails.
+    /// If the driver fails.
     pub fn copy_rate(&mut self) -> Result<f32, OpenError> {
         let machine = &mut self.launches.machine;
         machine.enter()?;
@@ -80,11 +82,11 @@ impl CudaBackend {
         Ok(best)
     }
 
-    /// The time of a launch as one of many in a CUDA graph, hot, in microseconds, `rounds` times: what a server would pay that
+    /// The microseconds of a launch as one of many in a CUDA graph, hot, `rounds` times: the cost for a server that
     /// plays its steps from graphs. The rows must fit into one launch.
     ///
     /// # Errors
-    /// When the driver fails, or does not take the launch into a graph.
+    /// If the driver fails, or does not take the launch into a graph.
     ///
     /// # Panics
     /// If the rows do not fit.
@@ -95,7 +97,7 @@ impl CudaBackend {
         Ok(device.time_in_graph(slot, &launch, IN_GRAPH, rounds)?)
     }
 
-    /// Runs rows of one kernel and number format once, in the first slot, where they stay.
+    /// Runs rows of one kernel and number format once, in the first slot. They stay there.
     pub(super) fn upload(&mut self, asked: &[Asked<'_>]) -> Result<Launch, DriverError> {
         let launches = &mut self.launches;
         launches.machine.enter()?;
@@ -119,18 +121,20 @@ impl CudaBackend {
         let times = |launch: Launch, before: &[_]| -> Result<Vec<f32>, DriverError> {
             (0..rounds).map(|_| device.time(slot, &launch, before)).collect()
         };
-        // A launch writes little, so what it leaves in the caches needs not be written back while the next is measured.
+        // A launch writes little, so hardly anything has to be written back from the caches while the next one is
+        // measured.
         let cold = times(launch, &[(other, flush)])?;
         let empty = times(Launch { rows: 0, ..launch }, &[(other, flush)])?;
         let hot = times(launch, &[(slot, launch); HOT_AFTER])?;
         Ok(Timing { cold, hot, empty })
     }
 
-    /// Begins the launch that empties the caches, in the second slot: greedy rows, which are read and hardly anything else.
+    /// Begins the launch that flushes the caches, in the second slot. Its rows are greedy, so that it does little but
+    /// read.
     fn begin_flush(&mut self) -> Result<Launch, DriverError> {
         let (dtype, count, vocab_size) = FLUSH;
         let launches = &mut self.launches;
-        // Smaller rows where there is not so much room.
+        // Shorter rows if there is less room.
         let vocab_size = vocab_size.min((launches.input_bytes / count).saturating_sub(2048) / dtype.size()).max(1);
         let zeros = vec![0; vocab_size * dtype.size()];
         let spec =

@@ -1,5 +1,5 @@
-//! Measures what teams take on the device at hand, before it serves: which one is fastest depends on its memory, its caches and
-//! its multiprocessors, and no result depends on it.
+//! Measures how long teams take on this device, before it serves. Which team is fastest depends on the device's memory,
+//! caches and multiprocessors. No result depends on it.
 
 use super::abi::MAX_TEAM;
 use super::ask::Asked;
@@ -14,17 +14,17 @@ use crate::sampling::logits::{Dtype, Logits};
 use crate::sampling::philox::{Purpose, uniform};
 use crate::sampling::row::{Action, Filters, RowSpec};
 
-/// Tokens of the rows that are measured: of each team, blocks have more chunks of the second.
+/// The tokens of the rows that are measured. With the second length, blocks of each team have more chunks.
 const VOCAB_SIZES: [usize; 2] = [32_000, 128_256];
-/// A team is measured with so many rows each, of as many as run at once, while they fit into a launch: it looks at one while
-/// the next one comes.
+/// Each team that runs at once gets so many rows in turn, as far as they fit into a launch: a team looks at one row
+/// while the next is being loaded.
 const IN_TURN: u32 = 2;
-/// The least of so many launches counts, each behind another of the same rows.
+/// The shortest time of so many launches counts; each launch follows another one over the same rows.
 const ROUNDS: usize = 5;
-/// What rows ask for, in turn: temperature, top-k and top-p.
+/// What the rows ask for, in turn: temperature, top-k and top-p.
 const MIX: [(f32, u32, f32); 3] = [(0.0, 0, 1.0), (0.8, 50, 0.9), (0.8, 0, 1.0)];
 
-/// What teams of each size take, where that could be measured; what was predicted, where not.
+/// The costs of teams of each size: measured if possible, otherwise predicted.
 pub(super) fn measure(backend: &mut CudaBackend) -> Result<Costs, DriverError> {
     let mut costs = Costs::PREDICTED;
     for dtype in [Dtype::Bf16, Dtype::F32] {
@@ -39,7 +39,7 @@ pub(super) fn measure(backend: &mut CudaBackend) -> Result<Costs, DriverError> {
     Ok(costs)
 }
 
-/// Of teams of each size: chunks of a slice, and microseconds for a row. None of those that cannot be.
+/// For each team size, the chunks of a slice and the microseconds for a row; `None` for sizes that cannot run.
 type Measured = [Option<(u32, f32)>; MAX_TEAM as usize];
 
 fn of_teams(backend: &mut CudaBackend, dtype: Dtype, vocab_size: usize) -> Result<Measured, DriverError> {
@@ -47,7 +47,7 @@ fn of_teams(backend: &mut CudaBackend, dtype: Dtype, vocab_size: usize) -> Resul
     let bytes = dtype.encode(&row(vocab_size));
     let logits = Logits::new(dtype, &bytes);
     let jobs: Vec<RowJob<'_>> = (0..).zip(MIX).map(|(at, cuts)| RowJob { logits, spec: spec(at, cuts) }).collect();
-    // They differ in nothing that takes room.
+    // The rows need equally much room.
     let fit = backend.launches.input_bytes / Asked::row(jobs[0]).room();
     let most = fit.min(MOST_ROWS).min(device.resident(1).saturating_mul(IN_TURN) as usize).max(1);
     let asked: Vec<Asked<'_>> = (0..most).map(|at| Asked::row(jobs[at % jobs.len()])).collect();
@@ -61,11 +61,11 @@ fn of_teams(backend: &mut CudaBackend, dtype: Dtype, vocab_size: usize) -> Resul
     Ok(measured)
 }
 
-/// Microseconds of a row, among as many as run at once, beside what the launch takes. Both are measured behind a whole launch: one
-/// without rows is over before the host has queued the next.
+/// The microseconds for a row while as many rows run as can at once, without the time of the launch itself. Both times
+/// are measured after a whole launch, because a launch without rows is over before the host has queued the next one.
 fn row_time(backend: &CudaBackend, launch: &Launch, shape: Shape) -> Result<f32, DriverError> {
     let Gpu { device, slots: [slot, _], .. } = &backend.launches.machine;
-    // Whole waves.
+    // Only whole waves of rows.
     let waves = (launch.rows / shape.teams).clamp(1, IN_TURN);
     let whole = Launch { rows: waves * shape.teams, laid: Laid::from(shape), ..*launch };
     let least = |launch: &Launch| -> Result<f32, DriverError> {

@@ -1,28 +1,29 @@
-//! Waiting for the device, which may never be done, and what is known of a device that is lost.
+//! Waits for the device, which may hang, and remembers whether a device is lost.
 
 use cudarc::driver::{DriverError, sys};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// A launch is over in well under a millisecond, one of the largest, behind its upload, in a few. Where other processes have the
-/// device too it waits for its turn; half a minute is no turn but a kernel that hangs, or a device that is gone.
+/// A launch takes well under a millisecond; one of the largest, with its upload, takes a few. If other processes use
+/// the device too, it waits for its turn. But half a minute is not a turn: it means that a kernel hangs or the device
+/// is gone.
 const NEVER: Duration = Duration::from_secs(30);
-/// Asked without a pause for so long, as the driver itself does while there are processors enough: longer than nearly any launch
-/// takes, so that no answer comes later than it might.
+/// For so long the stream is queried without a pause, as the driver itself does while there are enough processors. This
+/// is longer than nearly any launch, so that answers are not delayed.
 const BUSY: Duration = Duration::from_millis(2);
-/// Then with pauses of this part of the time that has passed, up to the longest.
+/// After that, each pause is this fraction of the time that has passed, up to the longest.
 const PART: u32 = 16;
 const LONGEST_PAUSE: Duration = Duration::from_millis(1);
 
 /// Whether a device of this process was found to hang.
 static HANGS: AtomicBool = AtomicBool::new(false);
-/// Whether one was found to be lost by another than the thread that drives it.
+/// Whether a thread other than the one that drives it found a device to be lost.
 static LOST: AtomicBool = AtomicBool::new(false);
 
-/// Waits until a stream has done all that was asked of it.
+/// Waits until a stream has finished all its work.
 ///
 /// # Errors
-/// When something that was asked fails, or does not end: then it is as if the driver had ended it.
+/// If some of the work fails, or does not end. The latter is reported as if the driver had ended it.
 pub(super) fn wait(stream: sys::CUstream) -> Result<(), DriverError> {
     let begun = Instant::now();
     // SAFETY: the stream is its owner's, who lives.
@@ -35,7 +36,7 @@ pub(super) fn wait(stream: sys::CUstream) -> Result<(), DriverError> {
     over.result()
 }
 
-/// Asks until there is an answer; none if it was asked for too long.
+/// Queries until there is an answer; `None` if that takes too long.
 fn asked(query: impl Fn() -> sys::CUresult, elapsed: impl Fn() -> Duration) -> Option<sys::CUresult> {
     let answer = || Some(query()).filter(|&answer| answer != sys::CUresult::CUDA_ERROR_NOT_READY);
     loop {
@@ -44,7 +45,7 @@ fn asked(query: impl Fn() -> sys::CUresult, elapsed: impl Fn() -> Duration) -> O
         }
         let waited = elapsed();
         if waited > NEVER {
-            // The process may have been stopped since it asked, and the device has gone on.
+            // One more query, because this process may have been stopped since the last one while the device went on.
             return answer();
         }
         if waited > BUSY {
@@ -55,14 +56,14 @@ fn asked(query: impl Fn() -> sys::CUresult, elapsed: impl Fn() -> Duration) -> O
     }
 }
 
-/// Whether whoever waits for the whole device might wait for ever. The process is about to end then.
+/// Whether waiting for the whole device might take for ever. The process is about to end then.
 #[must_use]
 pub fn hangs() -> bool {
     HANGS.load(Ordering::SeqCst)
 }
 
-/// Waits for all of the device's work, beside the thread that drives it. Where that fails the context is lost, and nobody else may
-/// ask it anything for long.
+/// Waits for all of the device's work, from a thread that does not drive it. If that fails the context is lost, and no
+/// other thread may ask it anything for long.
 pub(super) fn settle() -> Result<(), DriverError> {
     cudarc::driver::result::ctx::synchronize().inspect_err(|error| {
         if !LOST.swap(true, Ordering::SeqCst) {
@@ -71,14 +72,14 @@ pub(super) fn settle() -> Result<(), DriverError> {
     })
 }
 
-/// Whether a device of this process was found to be lost where no batch was at work on it. Nothing that it answers is trusted.
+/// Whether a device of this process was found to be lost while no batch used it. Nothing that it answers is trusted.
 #[must_use]
 pub fn is_lost() -> bool {
     LOST.load(Ordering::SeqCst)
 }
 
-/// Ends the process, and leaves out what libraries want done at its end: the driver's would wait for a device that is lost, for ever
-/// if that hangs. The system takes everything back.
+/// Ends the process without the work that libraries do at exit. The driver's would wait for a lost device, for ever if
+/// that hangs. The system takes back all resources.
 pub fn end_at_once(code: u8) -> ! {
     // SAFETY: it takes a number and does not return; nothing of this process runs any more.
     unsafe { libc::_exit(code.into()) }

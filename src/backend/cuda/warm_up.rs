@@ -1,6 +1,7 @@
-//! What a device proves before it serves, first half: it samples rows of every [kind](super::kinds) and verifies drafts by every rule, and
-//! each result must be that of the other backend. That loads and compiles its kernels, and a device or driver that computes something
-//! else is found before it answers anybody. [`super::in_turn`] goes on with teams that take row after row.
+//! The first half of what a device proves before it serves. It samples rows of every [kind](super::kinds) and verifies
+//! drafts by every rule, and each result must equal that of the other backend. This also loads and compiles its
+//! kernels. A device or driver that computes anything else is found before it answers anybody. [`super::in_turn`] is
+//! the second half: teams that take row after row.
 
 use super::ask::Asked;
 use super::costs::Costs;
@@ -20,23 +21,24 @@ use crate::speculative::tree::Tree;
 
 /// Sizes of real vocabularies, and one that leaves threads without a token.
 const VOCAB_SIZES: [usize; 4] = [1000, 32_000, 128_256, 151_936];
-/// Of how many kinds the rows are that teams of each size do, and of what size: one block has more chunks of such a row than any that
-/// takes row after row.
+/// How many kinds of rows are sampled by teams of each size, and how long these rows are. A team of one block has more
+/// chunks of such a row in its slice than any team of [`super::in_turn`].
 const SOME: usize = 3;
 const OF_EACH_TEAM: usize = 151_936;
-/// Of what size the rows are at most that drafts are verified with. Larger ones take the same roads, and most of a start.
+/// The longest rows with which drafts are verified. Longer ones take the same paths, but would take most of the time of
+/// a start.
 const MOST_OF_DRAFTS: usize = 128_256;
-/// Of what size those are whose drafts have probabilities that were sent, as long as the rows themselves, and for how many rules: the first
-/// ones, which look at them.
+/// The length of the rows whose drafts have sent probabilities, which are as long as the rows themselves; and how many
+/// rules verify them: the first ones, which look at the probabilities.
 const OF_SENT: usize = 32_000;
 const RULES_OF_SENT: usize = 2;
-/// Most characters of something that is told as it is.
+/// The most characters of a value that is printed in an error.
 const MOST_TOLD: usize = 400;
 
 /// Samples rows of every kind on the device.
 ///
 /// # Errors
-/// When a result differs.
+/// If a result differs.
 pub(super) fn prove(backend: &mut CudaBackend) -> Result<(), OpenError> {
     let most = backend.launches.limits().logits;
     for vocab_size in VOCAB_SIZES.into_iter().filter(|&vocab_size| vocab_size <= most) {
@@ -46,7 +48,7 @@ pub(super) fn prove(backend: &mut CudaBackend) -> Result<(), OpenError> {
             let logits = Logits::new(dtype, &bytes);
             let jobs: Vec<RowJob<'_>> = specs(&known).map(|spec| RowJob { logits, spec }).collect();
             prove_rows(backend, &jobs)?;
-            // A single one is laid over the device in another way.
+            // A single row is laid over the device in another way.
             prove_rows(backend, &jobs[..1])?;
             if vocab_size == OF_EACH_TEAM {
                 let broken = broken(dtype, &row);
@@ -62,7 +64,7 @@ pub(super) fn prove(backend: &mut CudaBackend) -> Result<(), OpenError> {
     Ok(())
 }
 
-/// That every row was one for the device.
+/// Checks that no row was handed over.
 pub(super) fn all_were_done(backend: &mut CudaBackend, name: &str) -> Result<(), OpenError> {
     match backend.handed_over().iter().find(|(_, rows)| *rows > 0) {
         Some((reason, rows)) => Err(OpenError::Wrong(format!("{rows} rows of {name} were handed over: {reason}"))),
@@ -70,7 +72,7 @@ pub(super) fn all_were_done(backend: &mut CudaBackend, name: &str) -> Result<(),
     }
 }
 
-/// The same rows by teams of every size, of which the server takes whichever is fastest.
+/// The same rows with teams of every size, since the server uses whichever is fastest.
 fn prove_teams(backend: &mut CudaBackend, jobs: &[RowJob<'_>]) -> Result<(), OpenError> {
     let (costs, most) = (*backend.costs(), backend.launches.machine.facts().most_blocks());
     let proved = (1..=most).try_for_each(|team_size| {
@@ -86,7 +88,7 @@ fn prove_rows(backend: &mut CudaBackend, jobs: &[RowJob<'_>]) -> Result<(), Open
     compare(backend, jobs, |at| &expected[at])
 }
 
-/// Has the device sample rows of which it is known what comes.
+/// Has the device sample rows whose results are known.
 pub(super) fn compare<'e>(
     backend: &mut CudaBackend,
     jobs: &[RowJob<'_>],
@@ -99,12 +101,12 @@ pub(super) fn compare<'e>(
     }
 }
 
-/// What a row is one of.
+/// Names the format of a row.
 pub(super) fn name(row: &RowJob<'_>) -> String {
     format!("{} {} logits", row.logits.vocab_size(), row.logits.dtype().name())
 }
 
-/// In what a row of a batch differs: enough to begin to look for the reason where the device is not at hand any more.
+/// Describes how a row of a batch differs, in enough detail to look for the cause without the device.
 fn difference(
     backend: &mut CudaBackend,
     jobs: &[RowJob<'_>],
@@ -152,7 +154,7 @@ fn result(row: &RowResult) -> String {
     }
 }
 
-/// The first token of a report that differs.
+/// The first place at which two reports differ.
 fn reported(expected: &RowResult, got: &RowResult) -> String {
     let tokens = |row: &RowResult| -> Vec<(u32, f32)> {
         let reported = row.as_ref().ok().and_then(|row| row.logprobs.as_ref());
@@ -164,12 +166,12 @@ fn reported(expected: &RowResult, got: &RowResult) -> String {
     differs.map(told).unwrap_or_default()
 }
 
-/// The beginning of what something looks like.
+/// The beginning of a value's debug text.
 fn beginning(of: &impl std::fmt::Debug) -> String {
     format!("{of:?}").chars().take(MOST_TOLD).collect()
 }
 
-/// Every rule; those that look at what a draft token was drawn from come first.
+/// Every rule. Those that use the draft tokens' distributions come first.
 const RULES: [AcceptanceRule; 6] = [
     AcceptanceRule::Rejection,
     AcceptanceRule::Block,
@@ -179,7 +181,7 @@ const RULES: [AcceptanceRule; 6] = [
     AcceptanceRule::Synthetic(Synthetic { rate: 0.5 }),
 ];
 
-/// Draft tokens from the second and third of these rows.
+/// Draws draft tokens from the second and third of these rows.
 pub(super) fn propose(backend: &mut CudaBackend, rows: &[RowJob<'_>]) -> Result<Vec<RowOutput>, OpenError> {
     let drafting = [proposing(rows[1]), proposing(rows[2])];
     let proposed: Vec<RowOutput> = backend.try_run(&drafting)?.into_iter().filter_map(Result::ok).collect();
@@ -192,8 +194,8 @@ pub(super) fn propose(backend: &mut CudaBackend, rows: &[RowJob<'_>]) -> Result<
     Ok(proposed)
 }
 
-/// Verifies drafts by every rule: of two tokens, one after the other or beside each other, drawn from the second and third
-/// kind of row, without chance, or from what is sent along.
+/// Verifies drafts by every rule. Each draft has two tokens, one after the other or beside each other. They were drawn
+/// from the second and third kind of row, count as without chance, or come with sent probabilities.
 fn prove_drafts(backend: &mut CudaBackend, rows: &[RowJob<'_>]) -> Result<(), OpenError> {
     let proposed = propose(backend, rows)?;
     let trees = [Tree::chain(2), Tree::new(&[-1, -1], 2).expect("two tokens beside each other")];
@@ -224,7 +226,7 @@ fn prove_drafts(backend: &mut CudaBackend, rows: &[RowJob<'_>]) -> Result<(), Op
     Ok(())
 }
 
-/// In what the verification of a batch's draft differs.
+/// Describes how the verification of one draft of a batch differs.
 pub(super) fn difference_of_drafts(
     at: usize,
     job: &VerifyJob<'_>,
@@ -245,12 +247,12 @@ fn proposing(row: RowJob<'_>) -> RowJob<'_> {
     RowJob { spec: RowSpec { action, logprobs: None, ..row.spec }, ..row }
 }
 
-/// A draft token and what it was drawn from, in whatever form that is kept.
+/// A draft token and its distribution, in the same form however that is kept.
 fn drawn(row: &RowOutput) -> Option<(u32, u64, Vec<(u32, u64)>)> {
     row.kept.as_ref().map(|kept| (row.token, kept.total(), kept.entries()))
 }
 
-/// As it was drawn, or said to be from elsewhere.
+/// A draft token with the distribution it was drawn from, or with another source.
 pub(super) fn draft_token<'a>(row: &'a RowOutput, source: Option<DraftSource<'a>>) -> DraftToken<'a> {
     let kept = row.kept.as_deref().map_or(DraftSource::Deterministic, DraftSource::Kept);
     DraftToken { token: row.token, source: source.unwrap_or(kept) }

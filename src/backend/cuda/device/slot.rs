@@ -1,13 +1,13 @@
-//! What a launch needs of the device and of the host.
+//! The memory and the stream that a launch needs, on the device and on the host.
 
 use crate::backend::cuda::abi::SCRATCH_BYTES;
 use cudarc::driver::{DriverError, result, sys};
 
-/// Memory on both sides, of one length. Kept for the life of the process.
+/// Equally long memory on the host and on the device. Kept for the life of the process.
 #[derive(Debug)]
 pub(in crate::backend::cuda) struct Staging {
     host: *mut u8,
-    /// Where the device sees the host's.
+    /// The address at which the device sees the host's memory.
     pub(super) seen: sys::CUdeviceptr,
     pub(super) device: sys::CUdeviceptr,
     pub(super) bytes: usize,
@@ -18,7 +18,7 @@ unsafe impl Send for Staging {}
 
 impl Staging {
     fn new(bytes: usize) -> Result<Self, DriverError> {
-        // Not write-combined, which the processor reads slowly.
+        // Not write-combined, because processors read such memory slowly.
         // SAFETY: the memory is zeroed before anybody reads it.
         let host = unsafe { result::malloc_host(bytes, 0)? }.cast::<u8>();
         // SAFETY: `bytes` bytes were given at `host`.
@@ -42,7 +42,7 @@ impl Staging {
     }
 }
 
-/// What one launch needs, so that another can be packed meanwhile.
+/// What one launch needs. With two slots, the next launch can be packed meanwhile.
 #[derive(Debug)]
 pub(in crate::backend::cuda) struct Slot {
     pub(in crate::backend::cuda) inputs: Staging,
@@ -55,14 +55,14 @@ pub(in crate::backend::cuda) struct Slot {
 unsafe impl Send for Slot {}
 
 impl Slot {
-    /// Room for launches of these sizes, with scratch memory for so many blocks.
+    /// A slot for launches of these sizes, with scratch memory for so many blocks.
     pub(in crate::backend::cuda) fn new(inputs: usize, outputs: usize, blocks: usize) -> Result<Self, DriverError> {
         let stream = result::stream::create(result::stream::StreamKind::NonBlocking)?;
         // SAFETY: zeroed in the next line, before any kernel runs.
         let scratch = unsafe { result::malloc_sync(blocks * SCRATCH_BYTES)? };
         // SAFETY: so many bytes were given.
         unsafe { result::memset_d8_sync(scratch, 0, blocks * SCRATCH_BYTES)? };
-        // It may return before it is done, and the slot's stream waits for no other.
+        // The memset may return before it is done, and the slot's stream does not wait for other streams.
         result::ctx::synchronize()?;
         Ok(Self { inputs: Staging::new(inputs)?, outputs: Staging::new(outputs)?, scratch, stream })
     }

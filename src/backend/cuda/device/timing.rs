@@ -1,4 +1,4 @@
-//! What launches and copies take.
+//! Measures how long launches and copies take.
 
 use super::{Device, Slot};
 use crate::backend::cuda::lend::Room;
@@ -7,9 +7,9 @@ use crate::backend::cuda::wait::wait;
 use cudarc::driver::{DriverError, result, sys};
 
 impl Device {
-    /// Runs the kernel on inputs that are on the device already, and gives its time in microseconds. What `before` names runs
-    /// first, in the same stream: while the device is at it, the launch and what measures it are queued, so no time of the
-    /// host's is measured, unless that takes longer to queue than `before` takes to run.
+    /// Runs the kernel on inputs that are already on the device, and returns its time in microseconds. The launches in
+    /// `before` run first, in the same stream. While the device runs them, the launch and its events are queued, so
+    /// that the host's time is not measured; unless queueing takes longer than `before` takes to run.
     pub(in crate::backend::cuda) fn time(
         &self,
         slot: &Slot,
@@ -20,8 +20,9 @@ impl Device {
         timed(slot.stream, before, || self.launch(slot, launch))
     }
 
-    /// The same in a graph, where a launch costs the host nothing: microseconds of each of so many launches, one behind the
-    /// other, in each of so many rounds. The same graph runs before each, so that the device is busy while it is queued.
+    /// The same in a graph, where a launch costs the host nothing: the microseconds of each of so many consecutive
+    /// launches, in each of so many rounds. The same graph runs before each round, so that the device is busy while the
+    /// round is queued.
     pub(in crate::backend::cuda) fn time_in_graph(
         &self,
         slot: &Slot,
@@ -47,8 +48,8 @@ impl Device {
         times
     }
 
-    /// Copies half of some memory onto the other half, behind the same copy, and gives the time in microseconds and the bytes read
-    /// and written.
+    /// Copies half of some memory to the other half, after the same copy, and returns the time in microseconds and the
+    /// bytes read and written.
     pub(in crate::backend::cuda) fn time_copy(&self, slot: &Slot, memory: &Room) -> Result<(f32, usize), DriverError> {
         let half = memory.len() / 2;
         let copy = || memory.copy_half(slot.stream);
@@ -56,7 +57,7 @@ impl Device {
     }
 }
 
-/// An event of the device, until it is dropped.
+/// An event of the device, destroyed when dropped.
 struct Event(sys::CUevent);
 
 impl Event {
@@ -77,8 +78,8 @@ impl Drop for Event {
     }
 }
 
-/// Microseconds between two events around some work, behind other work. Events are made before anything is queued: the device
-/// would be at nothing meanwhile.
+/// The microseconds between two events around some work, after other work. The events are created before anything is
+/// queued, so that the device does not idle meanwhile.
 fn timed(
     stream: sys::CUstream,
     before: impl FnOnce() -> Result<(), DriverError>,
@@ -94,7 +95,7 @@ fn timed(
     Ok(unsafe { result::event::elapsed(start.0, end.0)? } * 1e3)
 }
 
-/// What is asked of a stream meanwhile, as a graph.
+/// Captures the work that `ask` gives to a stream as a graph.
 fn captured(stream: sys::CUstream, ask: impl FnOnce() -> Result<(), DriverError>) -> Result<sys::CUgraph, DriverError> {
     let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
     // SAFETY: the stream is live, and its capture is ended whatever happens meanwhile: until then it takes no other work.
@@ -102,7 +103,7 @@ fn captured(stream: sys::CUstream, ask: impl FnOnce() -> Result<(), DriverError>
         result::stream::begin_capture(stream, mode)?;
         let asked = ask();
         let graph = result::stream::end_capture(stream);
-        // What was refused first is the cause.
+        // The first refusal is the cause.
         if let Err(error) = asked {
             graph.into_iter().for_each(|graph| _ = result::graph::destroy(graph));
             return Err(error);

@@ -1,15 +1,15 @@
-//! Verification on the device: which draft tokens are accepted is decided here, by the rules of
-//! [`speculative`](crate::speculative), from what kernels say about rows.
+//! Verification on the device. The host decides which draft tokens are accepted, by the rules of
+//! [`speculative`](crate::speculative), from what kernels report about rows.
 //!
-//! 1. All target rows are sampled as plain rows, each with the number of its position. For drafts without chance, for greedy,
-//!    relaxed and synthetic acceptance that is all there is to ask.
-//! 2. The rule [walks](walk) along what is [known](table). Where it needs what is not known yet, a sum or a draw over a
-//!    whole row, it goes on with nothing in its place and its walk counts for nothing; what was missing is asked, and it
-//!    walks again. Rejection takes one such round, for the token it draws in the end (two where a draft leaves nothing of the row); block
-//!    verification two at most.
+//! 1. All target rows are sampled as plain rows, each with the number of its position. For drafts without chance, and
+//!    for greedy, relaxed and synthetic acceptance, this is all that is asked.
+//! 2. The rule [walks](walk) along what is [known](table). If it needs something that is not known yet, a sum or a draw
+//!    over a whole row, it continues with a placeholder, and the walk does not count. What was missing is asked, and
+//!    the rule walks again. Rejection takes one such round, for the token it draws in the end (two if a draft leaves
+//!    nothing of the row); block verification takes at most two.
 //!
-//! A rule is a function of the answers, so a walk along complete answers is the specification's. Rows behind a rejected
-//! token are computed for nothing, and their errors, as in the specification, are nobody's.
+//! A rule is a function of the answers, so a walk with complete answers gives the specification's result. Rows behind a
+//! rejected token are computed in vain, and their errors are ignored, as in the specification.
 
 mod table;
 mod walk;
@@ -25,22 +25,22 @@ use crate::speculative::rule::AcceptanceRule;
 use table::{Query, Table};
 use walk::Walk;
 
-/// More rounds than any rule takes: each round but the last answers something that the walk before lacked, and siblings
+/// More rounds than any rule takes. Each round but the last answers something that the walk before lacked, and siblings
 /// are tested one after the other.
 const MOST_ROUNDS: usize = 1024;
 
-/// Asks the device: an answer per row.
+/// Asks the device about rows, and returns one answer for each.
 pub type Launch<'l, E> = dyn FnMut(&[Asked<'_>]) -> Result<Vec<Answer>, E> + 'l;
 
-/// A job on its way.
+/// A job that is not decided yet.
 struct Open<'a> {
-    /// Its place.
+    /// Its index among the jobs.
     at: usize,
     drafts: Vec<Proposed<'a>>,
     table: Table<'a>,
 }
 
-/// Verifies jobs, with launches that take so much. Jobs that kernels cannot do are handed back with the reason.
+/// Verifies jobs, with launches of these limits. Jobs that kernels cannot verify are handed back with the reason.
 ///
 /// # Errors
 /// Those of `launch`.
@@ -94,7 +94,7 @@ fn look_at_rows<E>(open: &mut [Open<'_>], launch: &mut Launch<'_, E>) -> Result<
     Ok(())
 }
 
-/// Asks for what walks lacked.
+/// Asks for what the walks lacked.
 fn ask<E>(open: &mut [Open<'_>], missing: Vec<(usize, Query)>, launch: &mut Launch<'_, E>) -> Result<(), E> {
     let asked: Vec<Asked<'_>> =
         missing.iter().map(|(at, query)| open[*at].table.asked(query, &open[*at].drafts)).collect();

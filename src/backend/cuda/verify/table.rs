@@ -1,4 +1,4 @@
-//! What is known of a job's rows: what to ask about them, and what came back.
+//! What is known about a job's rows: the questions about them, and the answers.
 
 use super::super::abi::ReportedToken;
 use super::super::ask::{Asked, RowTask, Weigh, WeighBy};
@@ -16,11 +16,11 @@ use std::collections::HashMap;
 /// A sum over a row, or a draw from it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum Query {
-    /// The terms of its entropy.
+    /// The sum of the terms of a row's entropy.
     Entropy { row: usize },
-    /// The weights of what is left, and the token drawn with a number.
+    /// The sum of the weights that are left, and the token drawn from them with a number.
     Left { row: usize, taken: Vec<Taken>, uniform: u64 },
-    /// The masses of a draft, of the tokens that have at least this mass.
+    /// The sum of a draft's masses, over tokens with at least this mass in the row.
     Drafted { row: usize, node: usize, need: u64 },
     /// The rank of a token.
     Rank { row: usize, token: u32 },
@@ -31,17 +31,17 @@ pub(super) enum Query {
 pub(super) struct Found {
     /// The sum, or the rank.
     pub(super) sum: u64,
-    /// The token that was drawn, where one was.
+    /// The drawn token, if the query draws one.
     pub(super) token: u32,
 }
 
-/// A draft's distribution taken from what was left.
+/// A draft's distribution that was subtracted from what was left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Taken {
     pub(super) node: usize,
-    /// The bits of the factor that what was left counts by.
+    /// The bits of the factor by which what was left is multiplied.
     pub(super) factor: u64,
-    /// What was left.
+    /// The total of what was left.
     pub(super) total: u64,
 }
 
@@ -57,11 +57,11 @@ pub(super) struct Target {
     pub(super) total: u64,
     last_key: u64,
     first_key: u64,
-    /// Drawn with the number of a plain row.
+    /// The token drawn with the number of a plain row.
     pub(super) token: u32,
-    /// The masses of its draft tokens, as far as they are needed.
+    /// The masses of the draft tokens, as far as they are needed.
     masses: Vec<(u32, u64)>,
-    /// The first tokens and their masses, for relaxed acceptance.
+    /// The first tokens with their masses, for relaxed acceptance.
     pub(super) top: Vec<(u32, u64)>,
 }
 
@@ -69,13 +69,13 @@ pub(super) struct Target {
 #[derive(Debug)]
 pub(super) struct Table<'a> {
     pub(super) job: &'a VerifyJob<'a>,
-    /// The draft tokens at each row whose masses are needed.
+    /// For each row, the draft tokens whose masses are needed.
     tokens: Vec<Vec<u32>>,
     /// How many of the first tokens are needed.
     top_n: u32,
-    /// One per row, once they are seen; none if a kernel contradicted itself.
+    /// One for each row, once they are sampled; empty if a kernel contradicted itself.
     targets: Vec<Result<Target, RowError>>,
-    /// Of rows whose distribution is judged at another temperature: first tokens, their masses, the total.
+    /// For rows that are judged at another temperature: first tokens with their masses, and the total.
     judged: Vec<(Vec<(u32, u64)>, u64)>,
     answers: HashMap<Query, Found>,
 }
@@ -105,22 +105,22 @@ impl<'a> Table<'a> {
         Self { job, tokens, top_n, targets, judged, answers }
     }
 
-    /// How many draft tokens stand before a row.
+    /// How many draft tokens come before a row.
     fn depth(&self, row: usize) -> usize {
         row.checked_sub(1).map_or(0, |node| self.job.tree.spot(node).depth + 1)
     }
 
-    /// The number that a plain row would be drawn with.
+    /// The random number that a plain row would be drawn with.
     pub(super) fn sample(&self, row: usize) -> u64 {
         self.job.numbers.sample(self.depth(row))
     }
 
-    /// The number that is drawn with where a draft token was rejected.
+    /// The random number that is drawn with after a draft token was rejected.
     pub(super) fn residual(&self, row: usize) -> u64 {
         self.job.numbers.residual(self.depth(row))
     }
 
-    /// What is asked first: each row, and those that are judged at another temperature.
+    /// What is asked first: each row, then the rows that are judged at another temperature.
     pub(super) fn rows(&self) -> impl Iterator<Item = Asked<'_>> {
         let judged = (0..self.job.rows.len()).filter(|&row| self.is_judged_apart(row)).map(|row| {
             let action = Action::Draw { uniform: 0 };
@@ -138,7 +138,7 @@ impl<'a> Table<'a> {
         self.top_n > 0 && self.job.rows[row].spec.filters.temperature == 0.0
     }
 
-    /// The answers to [`Self::rows`].
+    /// Takes the answers to [`Self::rows`].
     pub(super) fn see(&mut self, answers: Vec<Answer>) {
         let mut answers = answers.into_iter();
         let mut targets = Vec::with_capacity(self.job.rows.len());
@@ -157,7 +157,7 @@ impl<'a> Table<'a> {
         self.targets = targets;
     }
 
-    /// Whether the rows were seen.
+    /// Whether the rows were sampled.
     pub(super) fn is_seen(&self) -> bool {
         self.targets.len() == self.job.rows.len()
     }
@@ -167,7 +167,7 @@ impl<'a> Table<'a> {
         self.targets[row].as_ref().map_err(|&error| error)
     }
 
-    /// What relaxed acceptance judges: the first tokens, their masses, and the total.
+    /// What relaxed acceptance judges: the first tokens with their masses, and the total.
     pub(super) fn judged(&self, row: usize) -> Result<(&[(u32, u64)], u64), RowError> {
         let target = self.target(row)?;
         if !self.is_judged_apart(row) {
@@ -192,7 +192,7 @@ impl<'a> Table<'a> {
         self.answers.insert(query, Found { sum, token: written.token });
     }
 
-    /// The row that answers a query.
+    /// The row of a launch that answers a query.
     pub(super) fn asked<'b>(&self, query: &Query, drafts: &'b [Proposed<'b>]) -> Asked<'b>
     where
         'a: 'b,
@@ -214,14 +214,14 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// A row that is weighed, of tokens that have at least `need`.
+    /// Asks to weigh a row, over tokens with a mass of at least `need`.
     fn weigh<'b>(&self, row: usize, action: Action, by: WeighBy<'b>, need: u64) -> Asked<'b>
     where
         'a: 'b,
     {
         let RowJob { logits, spec } = self.job.rows[row];
         let (last_key, first_key) = self.target(row).map_or((0, 0), |target| (target.last_key, target.first_key));
-        // A greedy row's one token has mass one whatever min-p is.
+        // A greedy row has one token, with mass one, whatever min-p is.
         let need = need.max(if spec.filters.temperature == 0.0 { 0 } else { min_p_need(&spec) });
         let spec = RowSpec { action, logprobs: None, ..spec };
         let weigh = Weigh { last_key, max: keys::logit(first_key), need, by };
@@ -229,7 +229,7 @@ impl<'a> Table<'a> {
     }
 }
 
-/// A row that is sampled and reported on, but for ranks.
+/// Asks to sample a row and to report tokens, without ranks.
 fn unranked<'b>(row: RowJob<'b>, action: Action, top_n: u32, tokens: &'b [u32]) -> Asked<'b> {
     let wanted = LogprobsSpec { top_n, mode: LogprobsMode::Processed, tokens };
     let logprobs = (top_n > 0 || !tokens.is_empty()).then_some(wanted);
@@ -254,7 +254,7 @@ impl Target {
         keys::token(self.first_key)
     }
 
-    /// The mass of a draft token at this row, which was asked for.
+    /// The mass of a draft token in this row, if it was asked for.
     pub(super) fn mass_of(&self, token: u32) -> Option<u64> {
         self.masses.iter().find(|(asked, _)| *asked == token).map(|&(_, mass)| mass)
     }

@@ -1,4 +1,4 @@
-//! What the rules ask, answered from what is known.
+//! Answers what the rules ask, from what is known.
 
 use super::table::{Found, Query, Table, Taken, Target};
 use crate::backend::VerifyResult;
@@ -11,22 +11,23 @@ use crate::speculative::relaxed::Relaxed;
 use crate::speculative::typical;
 use crate::speculative::weights::{ONE, OwnProbability, share};
 
-/// A walk along a draft.
+/// One walk of a rule along a draft.
 pub(super) struct Walk<'a> {
     table: &'a Table<'a>,
     drafts: &'a [Proposed<'a>],
     row: usize,
-    /// What was taken from the row's target, and what is left.
+    /// What was taken from the row's target; below, the total of what is left.
     taken: Vec<Taken>,
     total: u64,
-    /// What is left here is not known, so nothing can be asked about it: that would be about something else.
+    /// Whether what is left here is unknown. Then nothing is asked about it, because the question would be about
+    /// another distribution.
     is_unknown: bool,
-    /// What it lacked. If there is anything, the walk counts for nothing.
+    /// What the walk lacked. If there is anything, the walk does not count.
     missing: Vec<Query>,
 }
 
 impl<'a> Walk<'a> {
-    /// None if the rows are not known, because a kernel contradicted itself.
+    /// `None` if the rows are not known, because a kernel contradicted itself.
     pub(super) fn new(table: &'a Table<'a>, drafts: &'a [Proposed<'a>]) -> Option<Self> {
         table.is_seen().then(|| Self {
             table,
@@ -57,7 +58,7 @@ impl<'a> Walk<'a> {
         answer
     }
 
-    /// What would be left beyond a draft, where it is known what is left now.
+    /// What would be left beyond a draft, if it is known what is left now.
     fn beyond_by(&mut self, factor: f64, node: usize) -> (Taken, Option<u64>) {
         let next = Taken { node, factor: factor.to_bits(), total: self.total };
         let taken = [self.taken.as_slice(), &[next]].concat();
@@ -128,7 +129,7 @@ impl Positions for Walk<'_> {
     }
 
     fn has_one(&mut self) -> bool {
-        // The most likely token has mass one.
+        // The most likely token has mass one, so a total of one means that there is no other.
         self.target().total == MASS_ONE
     }
 
@@ -139,7 +140,7 @@ impl Positions for Walk<'_> {
     fn entropy(&mut self) -> f64 {
         let terms = self.answer(Query::Entropy { row: self.row });
         if terms.is_none() {
-            // One round for all rows, rather than one for each.
+            // Asks for all rows at once, to take one round instead of one for each row.
             for row in (0..self.table.job.rows.len()).filter(|&row| self.table.target(row).is_ok()) {
                 self.answer(Query::Entropy { row });
             }
@@ -161,7 +162,7 @@ impl Positions for Walk<'_> {
     fn chance_from(&mut self, node: usize, least: f64) -> f64 {
         let total = self.target().total;
         let reaches = |&mass: &u64| share(mass, total) >= least;
-        // A share grows with its mass.
+        // A larger mass has a larger share, so a least mass can be found.
         let need = least_mass(reaches);
         let query = Query::Drafted { row: self.row, node, need };
         let sum = if need > MASS_ONE { Some(0) } else { self.answer(query).map(|found| found.sum) };
@@ -172,7 +173,7 @@ impl Positions for Walk<'_> {
         self.answer(Query::Rank { row: self.row, token }).map_or(0, |found| found.sum as u32)
     }
 
-    // Samplers with a state make a chain, which has no kernel.
+    // Samplers with state need a chain, and rows with chains have no kernel.
     fn state_before(&self, _row: usize) -> Option<SamplerState> {
         None
     }
@@ -182,7 +183,8 @@ impl Positions for Walk<'_> {
     }
 }
 
-/// The least mass of a token that reaches something, where larger ones reach it too; beyond [`MASS_ONE`] if none does.
+/// The least mass for which `reaches` holds, where it also holds for all larger masses; more than [`MASS_ONE`] if there
+/// is none.
 fn least_mass(reaches: impl Fn(&u64) -> bool) -> u64 {
     let (mut from, mut to) = (1, MASS_ONE + 1);
     while from < to {
