@@ -1,4 +1,4 @@
-//! Where a grammar begins in a text: behind the first of some tokens or sequences of them, at a position, or at once.
+//! Where a grammar begins in a text: behind the first of some tokens or token sequences, at a position, or at once.
 
 use crate::automaton::{Automaton, Node};
 use crate::params::grammar::GrammarStart;
@@ -6,18 +6,19 @@ use crate::params::grammar::GrammarStart;
 /// Where a grammar begins.
 #[derive(Debug)]
 pub(super) struct Beginning {
-    /// Behind what, if anything.
+    /// The tokens or sequences that it begins behind, if any.
     starts: Automaton,
-    /// Behind how many tokens, if it waits for none of those.
+    /// After how many tokens it begins, if there are no such sequences.
     position: u32,
 }
 
-/// What has come of it, where it has not begun.
+/// The state of a text in which the grammar has not begun.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Before {
-    /// How far what it begins behind has come.
+    /// How much of a start sequence the text ends with.
     Start(Node),
-    /// How many tokens are to come, at least one, whatever they are: one that ends a text ends it only as the last.
+    /// How many tokens, at least one, have to come first, whatever they are. A token that ends a text ends it only as
+    /// the last of them.
     Tokens(u32),
 }
 
@@ -27,13 +28,13 @@ impl Beginning {
         Self { starts: Automaton::new(&starts), position: start.position }
     }
 
-    /// At the beginning of a text; `None`: it begins there.
+    /// The state at the beginning of a text; `None` if the grammar begins there.
     pub(super) fn first(&self) -> Option<Before> {
         let waits = || (self.position > 0).then_some(Before::Tokens(self.position));
         if self.starts.longest() > 0 { Some(Before::Start(Node::default())) } else { waits() }
     }
 
-    /// Behind a token; `None`: it begins there.
+    /// The state after a token; `None` if the grammar begins there.
     pub(super) fn next(&self, before: Before, token: u32) -> Option<Before> {
         match before {
             Before::Start(node) => {
@@ -44,7 +45,7 @@ impl Beginning {
         }
     }
 
-    /// How many of these tokens are free: those up to where it begins, all where it does not.
+    /// How many of these tokens are free: those before the grammar begins, or all if it does not begin.
     pub(super) fn within(&self, mut before: Before, tokens: &[u32]) -> usize {
         for (place, &token) in tokens.iter().enumerate() {
             match self.next(before, token) {

@@ -1,17 +1,18 @@
-//! Grammars that are not compiled: where many patterns or options have to hold at once for the same text, an automaton grows with their
-//! product, and nothing ends that. A dozen take gigabytes. These are the ways that are known; there may be others.
+//! Rejects grammars that would be too costly to compile. If many patterns or options have to hold at once for the same
+//! text, the automaton grows with their product, and nothing stops that: a dozen take gigabytes. These checks cover the
+//! known ways; there may be others.
 
 use crate::params::grammar::{GrammarKind, GrammarParams};
 use serde_json::{Map, Value};
 use std::collections::HashMap;
 
-/// Patterns that may hold for the same text.
+/// How many patterns may have to hold for the same text.
 const MOST_PATTERNS: u64 = 8;
-/// What the product of their lengths may be, where there are several.
+/// The largest product of their lengths, if there are several.
 const MOST_LENGTH: u64 = 1_000_000;
-/// What the options of one value may be, times the size of the whole schema.
+/// The largest product of one value's options and the size of the whole schema.
 const MOST_OPTIONS: u64 = 1_000_000;
-/// Signs of a Lark grammar for what has to match two things at once, or has not to match one.
+/// Signs of a Lark grammar for what has to match two things at once, or must not match one.
 const SIGNS: [char; 2] = ['&', '~'];
 /// What a Lark grammar may not have, and why.
 const NOT_IN_LARK: [(&str, &str); 4] = [
@@ -20,26 +21,26 @@ const NOT_IN_LARK: [(&str, &str); 4] = [
     ("stop=\"\"", "the tokens that end a text end all of it"),
     ("stop = \"\"", "the tokens that end a text end all of it"),
 ];
-/// Keywords of a schema that come down to a pattern of the value's text.
+/// Keywords of a schema that become a pattern for the value's text.
 const PATTERNS: [&str; 5] = ["pattern", "format", "multipleOf", "minLength", "maxLength"];
-/// What a keyword counts as whose pattern is not written there.
+/// The assumed length of a keyword's pattern if it is not written in the schema.
 const LENGTH: u64 = 16;
-/// Keywords that have a schema for a part of the value, or a list of such.
+/// Keywords with a schema for a part of the value, or with a list of these.
 const PARTS: [&str; 5] = ["additionalProperties", "items", "prefixItems", "additionalItems", "unevaluatedProperties"];
-/// Keywords that have them by name.
+/// Keywords with such schemas by name.
 const BY_NAME: [&str; 2] = ["properties", "patternProperties"];
 const DEEPEST: usize = 128;
 
 /// Whether a grammar may be compiled.
 ///
 /// # Errors
-/// What would have to be another way.
+/// What would have to be changed.
 pub(super) fn check(params: &GrammarParams) -> Result<(), String> {
     match params.kind {
-        // GBNF has nothing that has to hold at once.
+        // GBNF cannot require that several things hold at once.
         GrammarKind::Regex | GrammarKind::Gbnf | GrammarKind::Choices => Ok(()),
         GrammarKind::Lark => lark(&params.text),
-        // What is no JSON is told by whoever compiles it.
+        // The compiler reports a text that is not JSON.
         GrammarKind::JsonSchema => serde_json::from_str(&params.text).map_or(Ok(()), |schema| json(&schema)),
     }
 }
@@ -71,7 +72,7 @@ fn json(schema: &Value) -> Result<(), String> {
     Ok(())
 }
 
-/// Values of a schema.
+/// The number of values in a schema.
 fn size(schema: &Value) -> u64 {
     let (mut count, mut left) = (0, vec![schema]);
     while let Some(value) = left.pop() {
@@ -101,7 +102,7 @@ impl Weight {
         Self { patterns: 1, length: length.max(1) as u64, options: 1 }
     }
 
-    /// Both have to hold.
+    /// The weight if both have to hold.
     fn and(self, other: Self) -> Self {
         Self {
             patterns: self.patterns.saturating_add(other.patterns),
@@ -110,7 +111,7 @@ impl Weight {
         }
     }
 
-    /// The larger one of each.
+    /// The larger value of each field.
     fn most(self, other: Self) -> Self {
         Self {
             patterns: self.patterns.max(other.patterns),
@@ -123,12 +124,12 @@ impl Weight {
 /// The weights of schemas, and of what they refer to.
 struct Weights<'s> {
     root: &'s Value,
-    /// By the place of a schema; `None`: it is being looked at.
+    /// By the address of a schema; `None` while its weight is being computed.
     known: HashMap<*const Value, Option<Weight>>,
 }
 
 impl<'s> Weights<'s> {
-    /// The most of all schemas in a value.
+    /// The largest weight of all schemas in a value.
     fn most(&mut self, value: &'s Value) -> Result<Weight, String> {
         let mut most = Weight::NONE;
         let mut left = vec![value];
@@ -148,7 +149,7 @@ impl<'s> Weights<'s> {
         Ok(most)
     }
 
-    /// That of a schema.
+    /// The weight of a schema.
     fn of(&mut self, schema: &'s Value, depth: usize) -> Result<Weight, String> {
         let Value::Object(object) = schema else { return Ok(Weight::NONE) };
         if depth > DEEPEST {
@@ -166,7 +167,7 @@ impl<'s> Weights<'s> {
         Ok(found)
     }
 
-    /// What holds for the value itself.
+    /// The weight of what holds for the value itself.
     fn own(&mut self, object: &'s Map<String, Value>, depth: usize) -> Result<Weight, String> {
         let keyword = |key: &&str| object.get(*key);
         let own = PATTERNS.iter().filter_map(keyword);
@@ -190,7 +191,7 @@ impl<'s> Weights<'s> {
         }
     }
 
-    /// The most of what holds for its parts.
+    /// The largest weight of what holds for its parts.
     fn parts(&mut self, object: &'s Map<String, Value>, depth: usize) -> Result<Weight, String> {
         let by_name = BY_NAME.iter().filter_map(|key| object.get(*key)?.as_object()).flat_map(Map::values);
         let parts = PARTS.iter().filter_map(|key| object.get(*key));
@@ -210,7 +211,7 @@ impl<'s> Weights<'s> {
     }
 }
 
-/// The entries of a keyword that has a list.
+/// The entries of a keyword whose value is a list.
 fn list<'s>(object: &'s Map<String, Value>, key: &str) -> impl Iterator<Item = &'s Value> + use<'s> {
     object.get(key).and_then(Value::as_array).into_iter().flatten()
 }

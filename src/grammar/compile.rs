@@ -1,4 +1,4 @@
-//! From the text of a grammar to an automaton over tokens, within limits.
+//! Compiles the text of a grammar into an automaton over tokens, within limits.
 
 use super::running::Running;
 use super::spelling::Spelling;
@@ -20,60 +20,60 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie};
 
-/// Rules that lead to one another are followed one inside the other: 54 KB of such rules overflow 2 MiB, and the largest grammar, all
-/// of whose 64 KiB are such rules, does not overflow this.
+/// The compiler recurses over rules that lead to one another: 54 KB of such rules overflow 2 MiB of stack. The largest
+/// grammar, 64 KiB of nothing but such rules, does not overflow this.
 const STACK_BYTES: usize = 256 << 20;
-/// Threads that work out masks, at most.
+/// The most threads that compute masks.
 pub const MOST_THREADS: usize = 4;
-/// States of a text's lexer, of one or two kilobytes each: a schema of some kilobytes has hundreds.
+/// The most states of a text's lexer, of one or two kilobytes each. A schema of some kilobytes has hundreds.
 pub(super) const MOST_STATES: usize = 50_000;
-/// Fuel that the lexer has for a mask and what is read behind it, some 14 ms.
+/// The fuel of the lexer for a mask and for what is read after it, some 14 ms.
 pub(super) const MASK_FUEL: usize = 200_000;
-/// Items that the grammar may make for a mask, some 2.5 ms.
+/// How many items the grammar may make for a mask, some 2.5 ms.
 pub(super) const MASK_ITEMS: usize = 50_000;
-/// Items that it may have at one place.
+/// How many items it may have at one place.
 pub(super) const PLACE_ITEMS: usize = 2_000;
-/// How long a grammar may take to compile, of its thread's time.
+/// How long a grammar may take to compile, in CPU time of its thread.
 const MOST_COMPILE: Duration = Duration::from_secs(5);
-/// How long it is waited for where its thread gets less than a processor.
+/// How long a message waits for it if its thread gets less than a processor.
 const MOST_WAIT: Duration = Duration::from_secs(10);
-/// Grammars that may be compiled at once, those included that nobody waits for any more.
+/// How many grammars may be compiled at once, including those that nobody waits for any more.
 pub const MOST_COMPILING: usize = 3;
-/// Longest text of a token.
+/// The longest text of a token that grammars can use.
 const LONGEST: usize = 1000;
 const FAILS: &str = "the compiler fails on it";
 const NO_NAMES: &str = "the compiler fails on it; this vocabulary has no control tokens with names, such as a tokenizer.json marks as special";
-/// Characters of what a compiler says.
+/// The most characters that are kept of a compiler's message.
 const MOST_TOLD: usize = 300;
-/// What a compiled grammar is counted as beside its lexer.
+/// What a compiled grammar is counted as, besides its lexer and its text.
 const BYTES: usize = 256 << 10;
-/// The same for each byte of its text: its rules, where it has some, were seen to take 94 to 110, and an expression 12 to 27. Where its
-/// [rules] take more, these count.
+/// What each byte of its text is counted as. Measured for a grammar with rules: 94 to 110 bytes for its rules; for an
+/// expression without rules: 12 to 27. If its [rules] take more than this in all, they count instead.
 const BYTES_A_BYTE: [usize; 2] = [32, 110];
 
 /// What all grammars over a vocabulary share.
 pub(super) struct Tokens {
     factory: ParserFactory,
     pub(super) pool: ThreadPool,
-    /// Stands for all tokens that end a text: the one behind the vocabulary's last.
+    /// A single token id for all tokens that end a text: the one behind the vocabulary's last.
     pub(super) end: u32,
-    /// Whether some have a name.
+    /// Whether some control tokens have a name.
     has_special: bool,
     pub(super) spelling: Spelling,
     pub(super) running: Running,
-    /// Batches that wait for texts.
+    /// How many batches are waiting for texts.
     pub(super) waiting: AtomicUsize,
-    /// At compiling.
+    /// The turns for compiling.
     pub(super) compiling: Arc<Turns>,
     no_threads: Complaints,
 }
 
-/// Why there are none.
+/// Why there are no [`Tokens`].
 #[derive(Debug)]
 pub(super) enum NoTokens {
     /// No grammar can be compiled over this vocabulary.
     Vocabulary(String),
-    /// There are no threads for them now.
+    /// There are no threads for grammars now.
     Threads(String),
 }
 
@@ -84,7 +84,7 @@ impl std::fmt::Debug for Tokens {
 }
 
 impl Tokens {
-    /// Over the texts of a vocabulary; takes some tenths of a second.
+    /// Made from the texts of a vocabulary; takes some tenths of a second.
     pub(super) fn new(vocabulary: &Vocabulary) -> Result<Self, NoTokens> {
         let made = catch_unwind(AssertUnwindSafe(|| Self::of(vocabulary)));
         made.unwrap_or_else(|_| {
@@ -93,12 +93,12 @@ impl Tokens {
     }
 
     fn of(vocabulary: &Vocabulary) -> Result<Self, NoTokens> {
-        // First, since it may fail for a while, and the rest takes long.
+        // Threads first: they may be unavailable for a while, and the rest takes long.
         let pool = threads().map_err(|e| NoTokens::Threads(e.to_string()))?;
         let end = vocabulary.tokens() as u32;
         let mut words: Vec<Vec<u8>> = (0..end).map(|token| word(vocabulary.text(token))).collect();
         for (token, name) in vocabulary.special() {
-            // A grammar may ask for these by name; no text matches them.
+            // A grammar may ask for these tokens by name. No text matches them.
             words[*token as usize] = word(&[&[TokTrie::SPECIAL_TOKEN_MARKER], name.as_bytes()].concat());
         }
         words.push(Vec::new());
@@ -120,7 +120,7 @@ impl Tokens {
     }
 }
 
-/// Threads that work out masks.
+/// The pool of threads that compute masks.
 fn threads() -> Result<ThreadPool, ThreadPoolBuildError> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(MOST_THREADS);
     ThreadPoolBuilder::new()
@@ -131,21 +131,21 @@ fn threads() -> Result<ThreadPool, ThreadPoolBuildError> {
         .build()
 }
 
-/// The text of a token, none if it is longer than a trie of tokens takes.
+/// The text of a token; empty if it is longer than a trie of tokens takes.
 fn word(text: &[u8]) -> Vec<u8> {
     if text.len() <= LONGEST { text.to_vec() } else { Vec::new() }
 }
 
-/// A grammar as an automaton, of which each text that has to match it takes a copy.
+/// A grammar as an automaton. Each text that has to match it takes a copy.
 pub struct Compiled {
-    /// At the beginning of a text.
+    /// The automaton at the beginning of a text.
     start: Mutex<TokenParser>,
     pub(super) tokens: Arc<Tokens>,
     /// Whether a text cannot step back in it.
     pub(super) is_one_way: bool,
-    /// What it is counted as, beside its lexer.
+    /// What it is counted as, besides its lexer.
     bytes: usize,
-    /// Room for it, once it was taken.
+    /// The room taken for it.
     room: Mutex<Option<Permit>>,
 }
 
@@ -155,15 +155,16 @@ impl std::fmt::Debug for Compiled {
     }
 }
 
-/// Compiles a grammar, on a thread with the stack that it may need, which is left alone if it takes too long.
+/// Compiles a grammar on a new thread, which has the stack that this may need. If it takes too long, the thread is left
+/// to itself.
 ///
 /// # Errors
-/// What is wrong with it, or that there is no thread for it.
+/// What is wrong with the grammar, or that there is no thread for it.
 pub(super) fn compile(params: &GrammarParams, tokens: &Arc<Tokens>, turn: Turn) -> Result<Compiled, CompileError> {
     let wrong = |message: String| CompileError::Invalid(FieldError::new(params.kind.name(), message));
     bounds::check(params).map_err(wrong)?;
     let (own, with, (sender, done)) = (params.clone(), Arc::clone(tokens), mpsc::channel());
-    // It does not expect to be asked for a control token where there are none.
+    // The compiler fails if it is asked for a control token and there are none.
     let is_named = !tokens.has_special && params.text.contains('<');
     let told = move |message: String| if is_named && message == FAILS { NO_NAMES.to_owned() } else { message };
     let time = Arc::new(ThreadTime::default());
@@ -171,9 +172,9 @@ pub(super) fn compile(params: &GrammarParams, tokens: &Arc<Tokens>, turn: Turn) 
     let work = move || {
         its.begin();
         let compiled = catch_unwind(AssertUnwindSafe(|| parser(&own, &with.factory)));
-        // Before whoever waits may come with the next one.
+        // Before the result is sent, so that the receiver can come with its next grammar at once.
         drop(turn);
-        // Fails when nobody waits any more.
+        // This fails if nobody waits any more.
         let _ = sender.send(compiled.unwrap_or_else(|_| Err(FAILS.to_owned())).map_err(told));
     };
     let thread = std::thread::Builder::new().name("croupier-compile".to_owned()).stack_size(STACK_BYTES);
@@ -197,7 +198,7 @@ pub(super) fn compile(params: &GrammarParams, tokens: &Arc<Tokens>, turn: Turn) 
             return Err(CompileError::Busy);
         }
     };
-    // Stops are cut off what was read, and tokens are counted forwards only.
+    // Stops cut off text that was already read, and `max_tokens` counts only forwards.
     let is_one_way =
         params.kind == GrammarKind::Lark && ["max_tokens", "stop"].iter().any(|word| params.text.contains(word));
     let has_rules = !matches!(params.kind, GrammarKind::Regex | GrammarKind::Choices);
@@ -208,19 +209,19 @@ pub(super) fn compile(params: &GrammarParams, tokens: &Arc<Tokens>, turn: Turn) 
 /// How a thread's work ended.
 enum Ended<T> {
     Done(T),
-    /// It has had its time.
+    /// It has used up its CPU time.
     TooLong,
-    /// It was not given its time.
+    /// It did not get its CPU time.
     Starved,
 }
 
-/// Waits for the work of a thread that may run for `most`, and be waited for until `most_wait`.
+/// Waits for the work of a thread, which may run for `most` and may take until `most_wait`.
 fn ended<T>(done: &mpsc::Receiver<T>, time: &ThreadTime, most: Duration, most_wait: Duration) -> Ended<T> {
     const LOOK: Duration = Duration::from_millis(20);
     let begun = Instant::now();
     loop {
         let waited = begun.elapsed();
-        // Where the system does not tell, as if it had a processor for itself.
+        // If the system does not report its CPU time, the time since the beginning counts instead.
         let (more, longer) = (most.checked_sub(time.taken().unwrap_or(waited)), most_wait.checked_sub(waited));
         let (Some(more), Some(longer)) = (more, longer) else {
             let done = done.try_recv().ok();
@@ -229,13 +230,13 @@ fn ended<T>(done: &mpsc::Receiver<T>, time: &ThreadTime, most: Duration, most_wa
         match done.recv_timeout(more.min(longer).max(LOOK)) {
             Ok(done) => return Ended::Done(done),
             Err(RecvTimeoutError::Timeout) => {}
-            // It ended and said nothing.
+            // The thread has ended without a result.
             Err(RecvTimeoutError::Disconnected) => return Ended::TooLong,
         }
     }
 }
 
-/// The automaton, and bytes that its rules take.
+/// The automaton, and how many bytes its rules take.
 fn parser(params: &GrammarParams, factory: &ParserFactory) -> Result<(TokenParser, usize), String> {
     let grammar = match params.kind {
         GrammarKind::JsonSchema => {
@@ -257,13 +258,13 @@ fn parser(params: &GrammarParams, factory: &ParserFactory) -> Result<(TokenParse
 }
 
 impl Compiled {
-    /// At the beginning of a text, which finds out for itself what it needs to know of the grammar: what is shared would be
-    /// waited for, and its limits would be those of all texts together.
+    /// A copy at the beginning of a text. The copy shares nothing: threads would wait for what is shared, and its
+    /// limits would apply to all texts together.
     pub(super) fn parser(&self) -> TokenParser {
         lock(&self.start).deep_clone()
     }
 
-    /// What it is counted as.
+    /// How many bytes it is counted as.
     pub(super) fn counted(&self) -> usize {
         self.bytes + lock(&self.start).parser.lexer_stats().num_bytes
     }
@@ -273,12 +274,12 @@ impl Compiled {
         lock(&self.room).as_ref().map_or(0, Permit::amount)
     }
 
-    /// Gives its room back before it goes.
+    /// Gives its room back before it is dropped.
     pub(super) fn leave_room(&self) {
         *lock(&self.room) = None;
     }
 
-    /// Takes room for it; says whether there was enough.
+    /// Takes room for it, and returns whether there was enough.
     pub(super) fn take_room(&self, state: &Arc<Counter>) -> bool {
         let taken = state.take(self.counted());
         let is_taken = taken.is_some();
@@ -287,16 +288,16 @@ impl Compiled {
     }
 }
 
-/// What a compiler says, on one line of bounded length.
+/// A compiler's message, on one line of bounded length.
 pub(super) fn told(error: &impl std::fmt::Display) -> String {
     let text = error.to_string();
-    // Panics of the compiler come with where they were.
+    // The compiler's panics come with their source positions.
     if text.starts_with("panic: ") {
         return FAILS.to_owned();
     }
     let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
     let words = words.trim_end_matches("<non-verbose/>").trim_end();
-    // The rest tells who embeds the compiler which of its limits to raise, or lists tokens by what they have not.
+    // The rest names limits that only the embedding program can raise, or lists tokens by properties they lack.
     let rest = ["; either increase limits", "; following special tokens"];
     let words = rest.iter().fold(words, |words, rest| words.split(rest).next().unwrap_or_default());
     if words.chars().count() <= MOST_TOLD {

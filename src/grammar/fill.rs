@@ -8,10 +8,10 @@ use super::trouble::Trouble;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a batch waits for all of its masks; works whose turn did not come by then may come again.
+/// How long a batch waits for all of its masks. Works whose turn did not come by then may be sent again.
 const MOST_WAIT: Duration = Duration::from_secs(2);
 
-/// Masks that a work needs.
+/// The masks that a work needs.
 #[derive(Debug)]
 pub struct Wanted {
     place: Arc<Place>,
@@ -19,7 +19,7 @@ pub struct Wanted {
 }
 
 impl Wanted {
-    /// Masks at these places of a text.
+    /// Asks for the masks at these places of a text.
     #[must_use]
     pub fn new(text: &Text, ahead: Ahead) -> Self {
         Self { place: Arc::clone(text.place()), ahead }
@@ -27,7 +27,7 @@ impl Wanted {
 
     fn asked(self) -> Asked<Vec<Mask>> {
         let Self { place, ahead } = self;
-        // What needs no work.
+        // Masks that are there already need no work.
         if let Some(masks) = place.ready(&ahead).filter(|_| !place.is_cancelled()) {
             return Asked::Known(Ok(masks));
         }
@@ -35,7 +35,7 @@ impl Wanted {
     }
 }
 
-/// What works wanted, in order, or why a text has none.
+/// The masks of each work, in order, or why its text has none.
 #[must_use]
 pub fn masks(wanted: Vec<Wanted>) -> Vec<Result<Vec<Mask>, Trouble>> {
     together(wanted.into_iter().map(Wanted::asked).collect(), MOST_WAIT)

@@ -1,12 +1,13 @@
-//! Grammars of structured output: which tokens a text may go on with.
+//! Grammars of structured output: they decide which tokens may continue a text.
 //!
-//! [`Grammars`] compiles them, once for all sequences that ask for the same; the automata are llguidance's. A [`Text`] is what one
-//! sequence remembers: where in its grammar it stands. Threads of their own work out what comes of a token while the worker computes its
-//! next row, so that the mask is there when the row comes. [`fill`] has the masks of a batch, and waits for those that are not there;
-//! [`propose`] has what a grammar forces. Read this file, then `compile`, `text`, `state`, [`fill`].
+//! [`Grammars`] compiles them, once for all sequences that ask for the same one, with llguidance's automata. A [`Text`]
+//! is what one sequence remembers: where in its grammar it stands. While the worker computes a sequence's next row,
+//! threads compute the mask that follows the emitted token, so that the mask is there when the row comes. [`fill`]
+//! gives the masks of a batch, and waits for those that are missing; [`propose`] gives the tokens that a grammar
+//! forces. Read this file, then `compile`, `text`, `state`, [`fill`].
 //!
-//! A mask is a function of grammar, vocabulary and tokens. Each text has an automaton of its own, so that no other text decides whether
-//! it reaches a limit of work or memory. Limits of time are there for what no other limit holds.
+//! A mask depends on grammar, vocabulary and tokens alone. Each text has an automaton of its own, so that no other text
+//! affects whether it reaches a limit of work or memory. Limits of time catch whatever no other limit bounds.
 
 mod ahead;
 mod begins;
@@ -47,53 +48,53 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-/// Compiled grammars that are kept, whether or not a sequence uses them, for the next one that asks for the same; unless
-/// [`Grammars::keeping`] says otherwise.
+/// How many compiled grammars are kept, whether or not a sequence uses them, for the next one that asks for the same.
+/// [`Grammars::keeping`] changes it.
 const MOST_RECENT: usize = 64;
-/// How many grammars that could not be compiled are remembered, so that nobody tries again at once.
+/// How many grammars that could not be compiled are remembered, so that they are not tried again at once.
 const MOST_REFUSED: usize = 16;
-/// For how long they are. Not for ever: one that took too long may be in time later.
+/// How long they are remembered. Not for ever, because one that took too long may be fast enough later.
 const REFUSED_FOR: Duration = Duration::from_secs(60);
 
-/// What a grammar is known by.
+/// What identifies a grammar.
 type Key = (GrammarKind, String);
 
-/// Why there is no grammar.
+/// Why a grammar was not compiled.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CompileError {
     /// It is wrong, or too large.
     Invalid(FieldError),
     /// There is no room for it, of so many bytes.
     NoRoom(usize),
-    /// It and others of its message take so long that its turn did not come, or there are no threads for it now.
+    /// The grammars of its message take so long that its turn did not come, or there are no threads for it now.
     Busy,
 }
 
-/// A grammar as the sequences of one set of parameters have it.
+/// A compiled grammar, as sequences with the same parameters use it.
 #[derive(Debug)]
 pub struct Grammar {
     compiled: Arc<Compiled>,
     begins: Arc<Beginning>,
-    /// Whether another grammar has the same `compiled` and `begins`, and counts their bytes.
+    /// Whether another grammar has the same `compiled` and `begins`, and their bytes are counted there.
     is_shared: bool,
-    /// Tokens that end a text where it may end.
+    /// Tokens that end a text wherever the grammar lets it end.
     ends: Vec<u32>,
 }
 
 impl Grammar {
-    /// A compiled grammar that begins somewhere in a text, and may end with some tokens.
+    /// A compiled grammar, with the place in a text where it begins and the tokens that may end it.
     #[must_use]
     pub fn new(compiled: Arc<Compiled>, start: &GrammarStart, ends: Vec<u32>) -> Self {
         Self { compiled, begins: Arc::new(Beginning::new(start)), is_shared: false, ends }
     }
 
-    /// The same, which may end with other tokens.
+    /// The same grammar with other tokens that may end it.
     #[must_use]
     pub fn ending(&self, ends: Vec<u32>) -> Self {
         Self { compiled: Arc::clone(&self.compiled), begins: Arc::clone(&self.begins), is_shared: true, ends }
     }
 
-    /// Bytes it takes, the compiled grammar not counted, which has room of its own.
+    /// Bytes it takes, without the compiled grammar, which has room of its own.
     #[must_use]
     pub fn bytes(&self) -> usize {
         let begins = if self.is_shared { 0 } else { self.begins.bytes() };
@@ -105,30 +106,30 @@ impl Grammar {
 #[derive(Debug)]
 pub struct Grammars {
     vocabulary: Arc<Vocabulary>,
-    /// Made when the first grammar is asked for: it takes some tenths of a second and 70 MB.
+    /// Made for the first grammar, since this takes some tenths of a second and 70 MB.
     tokens: OnceLock<Arc<Tokens>>,
-    /// Held by whoever makes them.
+    /// Locked while they are made.
     making_tokens: Mutex<()>,
     no_threads: Complaints,
     table: Mutex<GrammarTable>,
-    /// Wakes those that wait for a grammar that somebody else compiles.
+    /// Wakes threads that wait for a grammar which another thread compiles.
     compiled: Condvar,
     /// How long each took to compile.
     compile_time: Histogram,
-    /// How many are kept when nobody uses them.
+    /// How many grammars are kept when nobody uses them.
     most_recent: usize,
 }
 
-/// Grammars that are compiled, are about to be, or could not be.
+/// Grammars that are compiled, are being compiled, or could not be compiled.
 #[derive(Debug, Default)]
 struct GrammarTable {
-    /// Those that somebody has, and some that nobody has any more.
+    /// All compiled grammars that still exist, and some entries of those that do not.
     all: HashMap<Key, Weak<Compiled>>,
-    /// Those that were asked for last, the latest one at the end.
+    /// Those that were asked for last, the latest at the end.
     recent: VecDeque<Arc<Compiled>>,
-    /// Those that somebody compiles.
+    /// Those that are being compiled.
     compiling: HashSet<Key>,
-    /// Those that could not be compiled, and when that was found, the latest one at the end.
+    /// Those that could not be compiled, the latest at the end.
     refused: VecDeque<Refused>,
 }
 
@@ -162,17 +163,19 @@ impl Grammars {
         Self { compile_time, ..self }
     }
 
-    /// The same, where so many are kept when nobody uses them.
+    /// The same, keeping so many grammars when nobody uses them.
     #[must_use]
     pub fn keeping(self, most_recent: usize) -> Self {
         Self { most_recent, ..self }
     }
 
-    /// A grammar, compiled if it is not there. That takes milliseconds, or tenths of a second for the largest, and the first one
-    /// takes the time of [`Tokens`]. One that is there is found however long its message has waited; `patience` is that of the message.
+    /// Returns a grammar, and compiles it if it is not there. Compiling takes milliseconds, or tenths of a second for
+    /// the largest grammars; the first one also takes the time to make [`Tokens`]. A grammar that is there is found
+    /// however long its message has waited. `patience` is that of the message.
     ///
     /// # Errors
-    /// What is wrong with it, at its field; or too little room in `state`, or too many others that are compiled.
+    /// What is wrong with it, at its field; or that there is too little room in `state`, or that too many others are
+    /// being compiled.
     pub fn compile(
         &self,
         params: &GrammarParams,
@@ -189,7 +192,7 @@ impl Grammars {
         let begun = Instant::now();
         let compiled = compile::compile(params, tokens, turn).inspect_err(|error| {
             if let CompileError::Invalid(wrong) = error {
-                // Whoever waits for it gets the same error.
+                // Threads that wait for it get the same error.
                 lock(&self.table).refuse(&key, wrong.clone());
             }
         })?;
@@ -199,13 +202,13 @@ impl Grammars {
             return Err(CompileError::NoRoom(compiled.counted()));
         }
         let last = lock(&self.table).add(key, &compiled, self.most_recent);
-        // Wakes whoever waits for it, to find it in the table.
+        // Wakes threads that wait for it, which then find it in the table.
         drop(claim);
         self.drop_elsewhere(last);
         Ok(compiled)
     }
 
-    /// What all grammars need. Where it cannot be made for want of threads or memory the next one tries again.
+    /// What all grammars need. If it cannot be made for want of threads or memory, the next grammar tries again.
     fn tokens(&self, kind: GrammarKind) -> Result<&Arc<Tokens>, CompileError> {
         let _one = lock(&self.making_tokens);
         if let Some(made) = self.tokens.get() {
@@ -227,14 +230,14 @@ impl Grammars {
         Ok(self.tokens.get_or_init(|| Arc::new(made)))
     }
 
-    /// Has those that nobody uses go where something else needs their room in `state`.
+    /// Gives up grammars that nobody uses if something else needs their room in `state`.
     pub fn give_way_in(self: &Arc<Self>, state: &Counter) {
         let grammars = Arc::downgrade(self);
         state.reclaim_by(move |short| grammars.upgrade().is_some_and(|grammars| grammars.give_way(short)));
     }
 
-    /// Gives up those that nobody has asked for for longest, of those that nobody uses, until there is so much room more; none
-    /// where all of them have less.
+    /// Gives up unused grammars until they free `short` bytes, beginning with those that were last asked for longest ago. If
+    /// all of them together have less, gives up none.
     fn give_way(&self, short: usize) -> bool {
         let mut table = lock(&self.table);
         let all = table.recent.iter().filter(|compiled| is_unused(compiled)).map(|compiled| compiled.room());
@@ -256,9 +259,10 @@ impl Grammars {
         true
     }
 
-    /// Drops grammars on a thread of the pool, since large ones take long. Not to be called with the lock.
+    /// Drops grammars on a thread of the pool, since dropping large ones takes long. The caller must not hold the lock.
     fn drop_elsewhere(&self, gone: impl IntoIterator<Item = Arc<Compiled>>) {
-        // One that somebody uses is only one fewer, and has to be so at once: it gives way once it is used no more.
+        // For grammars in use, only this reference is dropped. That has to happen at once, so that they can give way as
+        // soon as they are not used any more.
         let gone: Vec<_> = gone.into_iter().filter(is_unused).collect();
         match self.tokens.get() {
             Some(tokens) if !gone.is_empty() => tokens.pool.spawn(move || drop(gone)),
@@ -266,8 +270,8 @@ impl Grammars {
         }
     }
 
-    /// Finds a grammar that is compiled, or waits for somebody else who compiles it. If nobody does, and it is not too late, the caller
-    /// claims it and has to compile it.
+    /// Finds a compiled grammar, or waits for the thread that compiles it. If nobody does, and it is not too late, the
+    /// caller claims it and has to compile it.
     fn find_or_claim(&self, key: &Key, until: Instant) -> Result<Lookup<'_>, CompileError> {
         let mut table = lock(&self.table);
         loop {
@@ -291,14 +295,14 @@ impl Grammars {
     }
 }
 
-/// What came of looking for a grammar.
+/// The result of looking for a grammar.
 enum Lookup<'g> {
     Compiled(Arc<Compiled>),
-    /// It is the caller's to compile.
+    /// The caller has to compile it.
     Claimed(CompileClaim<'g>),
 }
 
-/// The right to compile a grammar, which nobody else does meanwhile.
+/// The right to compile a grammar. Nobody else compiles it meanwhile.
 struct CompileClaim<'g> {
     grammars: &'g Grammars,
     key: Key,
@@ -312,7 +316,7 @@ impl Drop for CompileClaim<'_> {
 }
 
 impl GrammarTable {
-    /// A grammar that is compiled, and one that is not kept any more in its place.
+    /// Finds a compiled grammar. The other one is no longer kept, in exchange for it.
     fn find(&mut self, key: &Key, most: usize) -> Option<(Arc<Compiled>, Option<Arc<Compiled>>)> {
         let found = self.all.get(key)?.upgrade()?;
         self.recent.retain(|recent| !Arc::ptr_eq(recent, &found));
@@ -320,7 +324,7 @@ impl GrammarTable {
         Some((found, last))
     }
 
-    /// Keeps a grammar; what is not kept any more.
+    /// Keeps a grammar, and returns one that is no longer kept.
     #[must_use]
     fn add(&mut self, key: Key, compiled: &Arc<Compiled>, most: usize) -> Option<Arc<Compiled>> {
         self.all.retain(|_, known| known.strong_count() > 0);
@@ -349,15 +353,16 @@ impl GrammarTable {
         last
     }
 
-    /// Takes its room from a grammar that nobody uses. It is not found any more either: it would be used without room.
+    /// Gives back the room of a grammar that nobody uses. It also removes the grammar from the table, or it would be
+    /// used without room.
     fn forget(&mut self, compiled: &Arc<Compiled>) {
         compiled.leave_room();
         self.all.retain(|_, known| !std::ptr::eq(known.as_ptr(), Arc::as_ptr(compiled)));
     }
 }
 
-/// Whether nobody uses a grammar. To be asked under the lock of the table that has it, or of one that no table has any more: else
-/// somebody may come to use it meanwhile.
+/// Whether nobody uses a grammar. Ask this with the lock of the table that has it, or if no table has it any more;
+/// otherwise somebody may begin to use it meanwhile.
 fn is_unused(compiled: &Arc<Compiled>) -> bool {
     Arc::strong_count(compiled) == 1
 }

@@ -1,35 +1,35 @@
-//! How long the grammars of one message wait to be compiled.
+//! How long the grammars of one message may wait to be compiled.
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// How long a grammar waits to be compiled, behind others that take long.
+/// How long a grammar may wait while others are compiled.
 const MOST_WAIT: Duration = Duration::from_secs(10);
 
-/// The time that the grammars of one message have, all together, to begin to be compiled; it runs from the first of them on. With a time
-/// for each, a message of many would keep its room for all of these.
+/// The time that all grammars of one message have, together, to begin being compiled. It runs from the first of them
+/// on. If each had a time of its own, a message of many would keep its room for the sum of these.
 #[derive(Debug, Default, Clone)]
 pub struct Patience {
     until: OnceLock<Instant>,
-    /// It ends then whenever it begins.
+    /// It ends at this time at the latest.
     at_most: Option<Instant>,
 }
 
 impl Patience {
-    /// One that ends then, if it does not before.
+    /// A patience that ends at this time at the latest.
     #[must_use]
     pub fn at_most(at_most: Option<Instant>) -> Self {
         Self { at_most, ..Self::default() }
     }
 
-    /// Until when they may wait.
+    /// The time until which the grammars may wait.
     #[must_use]
     pub fn until(&self) -> Instant {
         let until = *self.until.get_or_init(|| Instant::now() + MOST_WAIT);
         self.at_most.map_or(until, |at_most| at_most.min(until))
     }
 
-    /// It ran out.
+    /// A patience that has run out.
     #[cfg(test)]
     pub(crate) fn over() -> Self {
         Self::at_most(Some(Instant::now()))

@@ -6,39 +6,40 @@ use super::trouble::Trouble;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a reply waits for drafts that it can do without. Those of a batch of 64 take one millisecond on two cores.
+/// How long a reply waits for drafts, which it can do without. Those of a batch of 64 take one millisecond on two
+/// cores.
 const MOST_WAIT: Duration = Duration::from_millis(50);
 
 /// A draft.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Proposed {
-    /// Its tokens, one behind the other.
+    /// Its tokens, each following the one before it.
     pub tokens: Vec<u32>,
-    /// Whether the grammar forces them, and nobody else proposed as many that it allows.
+    /// Whether the grammar forces them, and the proposer's own draft had fewer tokens that the grammar allows.
     pub is_forced: bool,
 }
 
 impl Proposed {
-    /// A draft of which nobody knows how far the grammar allows it.
+    /// A draft that was not checked against the grammar.
     pub(super) fn unchecked(own: &[u32]) -> Self {
         Self { tokens: own.to_vec(), is_forced: false }
     }
 }
 
-/// What to draft behind a text.
+/// A text that asks for a draft.
 #[derive(Debug)]
 pub struct ToDraft<'t> {
     /// Where the text stands in its grammar.
     pub text: &'t Text,
-    /// What a proposer would draft, which knows nothing of the grammar.
+    /// The draft of a proposer, which knows nothing of the grammar.
     pub own: Vec<u32>,
-    /// At most so many tokens.
+    /// The most tokens that the grammar may force.
     pub most: usize,
 }
 
-/// What to draft behind each text: its own draft, as far as its grammar allows, or tokens that spell what the grammar forces,
-/// whichever is longer. Nothing for texts about which the next row will tell what is wrong; where
-/// a text's turn does not come in time, its own draft as it is.
+/// The draft for each text: its own draft, as far as its grammar allows it, or tokens that spell what the grammar
+/// forces, whichever is longer. The draft is empty for texts in trouble, which the next row will report. If a text's
+/// turn does not come in time, its own draft is returned unchecked.
 #[must_use]
 pub fn proposals(texts: Vec<ToDraft<'_>>) -> Vec<Proposed> {
     within(texts, MOST_WAIT)

@@ -1,17 +1,18 @@
-//! How much memory the rules of a compiled grammar take. The grammar's text does not tell: a part that may come three to two billion
-//! times is two hundred rules, and a condition on what may be empty stands there once for each way to meet it.
+//! Computes how much memory the rules of a compiled grammar take. The length of its text does not tell: a part that may
+//! come three to two billion times becomes two hundred rules, and a condition on what may be empty is stored once for
+//! each way to meet it.
 
 use llguidance::earley::{CGrammar, ParamCond};
 use std::collections::HashSet;
 
-/// What a symbol takes beside its name and its rules, a rule beside its parts, each of these, and each part of a condition; measured, with
-/// what growing by doubling leaves unused.
+/// How many bytes a symbol takes besides its name and its rules, a rule besides its parts, each part, and each part of
+/// a condition. Measured, including what growing by doubling leaves unused.
 const OF_SYMBOL: usize = 680;
 const OF_RULE: usize = 64;
 const OF_PART: usize = 48;
 const OF_CONDITION: usize = 32;
 
-/// Bytes of all rules that the grammar's start leads to.
+/// How many bytes all rules take that the grammar's start leads to.
 pub(super) fn bytes(grammar: &CGrammar) -> usize {
     let (mut seen, mut left, mut bytes) = (HashSet::from([grammar.start()]), vec![grammar.start()], 0);
     while let Some(symbol) = left.pop() {
@@ -27,7 +28,7 @@ pub(super) fn bytes(grammar: &CGrammar) -> usize {
     bytes
 }
 
-/// Of how many parts a condition is made.
+/// How many parts a condition has.
 fn parts(condition: &ParamCond) -> usize {
     let (mut left, mut count) = (vec![condition], 0);
     while let Some(condition) = left.pop() {

@@ -1,14 +1,14 @@
-//! Bytes as the tokens that a BPE tokenizer would most likely make of them.
+//! Spells bytes with the tokens that a BPE tokenizer would most likely make of them.
 
 use std::collections::HashMap;
 use toktrie::TokTrie;
 
-/// Ids of tokens by their texts.
+/// The ids of tokens by their texts.
 #[derive(Debug, Default)]
 pub(super) struct Spelling(HashMap<Box<[u8]>, u32>);
 
 impl Spelling {
-    /// Over the texts of tokens by id; those without one are empty. Of equal texts the first counts.
+    /// From the texts of tokens by id; tokens without a text have an empty one. Of equal texts the first counts.
     pub(super) fn new(words: &[Vec<u8>]) -> Self {
         let mut ids = HashMap::with_capacity(words.len());
         for (id, word) in (0..).zip(words) {
@@ -28,11 +28,12 @@ impl Spelling {
         self.0.get(text).copied()
     }
 
-    /// Tokens whose texts are these bytes, each of which is a token's text itself: begins with those, and merges the two neighbours that
-    /// make the token of the lowest id, as long as there are such. A BPE tokenizer numbers tokens in the order in which it merges,
-    /// and cuts the text into words first, over whose ends hardly any token goes.
+    /// Tokens whose texts are together these bytes, each of which must be a token's text. It begins with single bytes
+    /// and, as long as possible, merges the two neighbours that make the token with the lowest id. A BPE tokenizer
+    /// numbers tokens in the order in which it merges. It also cuts the text into words first, but hardly any token
+    /// crosses the ends of words.
     pub(super) fn of(&self, bytes: &[u8]) -> Vec<u32> {
-        // Where tokens begin, and where the last one ends.
+        // The beginnings of the tokens, and the end of the last one.
         let mut cuts: Vec<usize> = (0..=bytes.len()).collect();
         let merged = |cuts: &[usize], at: usize| self.id(&bytes[cuts[at]..*cuts.get(at + 2)?]);
         let mut ids: Vec<Option<u32>> = (0..bytes.len()).map(|at| merged(&cuts, at)).collect();

@@ -20,13 +20,13 @@ use making::Making;
 use spent::Spent;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Which tokens may come at one place; `None`: all.
+/// The tokens that may come at one place; `None` means all.
 pub type Mask = Option<Bytes>;
 
-/// What an automaton may take for one text.
+/// How many bytes the automaton of one text may take.
 const MOST_BYTES: usize = 64 << 20;
-/// What its lexer takes beside what it tells, for each terminal and for each of its states, in which it has a bit and some more for each
-/// terminal; measured, with what growing by doubling leaves unused.
+/// How many bytes its lexer takes besides those that it reports: for each terminal; for each state; and how many
+/// terminals take one more byte in each state. Measured, including what growing by doubling leaves unused.
 const BYTES_PER_TERMINAL: usize = 240;
 const BYTES_PER_STATE: usize = 128;
 const TERMINALS_PER_BYTE: usize = 7;
@@ -34,25 +34,25 @@ const TERMINALS_PER_BYTE: usize = 7;
 pub(super) struct State {
     parser: TokenParser,
     phase: Phase,
-    /// The mask behind all that it has read, once it is worked out.
+    /// The mask after all that it has read, once it is computed.
     mask: Option<Mask>,
-    /// Draft tokens that may follow, and the masks before and behind each, once they are worked out.
+    /// Draft tokens that may follow, and the masks before them and after each, once they are computed.
     ahead: Option<(Vec<u32>, Vec<Mask>)>,
-    /// Why there will be none any more.
+    /// Why there will be no masks any more.
     failed: Option<Trouble>,
-    /// What the automaton has read.
+    /// How much the automaton has read.
     read: Extent,
-    /// The most that it ever had read, ahead of the text too: it keeps the room.
+    /// The most that it ever had read, including what was read ahead. It keeps the memory for that.
     most_read: Extent,
-    /// Fuel that its lexer had taken when it last got new, for a mask; `None`: it never did.
+    /// How much fuel its lexer had spent when it last got new fuel, for a mask; `None` if it never did.
     refuelled: Option<usize>,
-    /// The tokens that the automaton has.
+    /// The tokens that the automaton has consumed.
     consumed: Vec<u32>,
-    /// Whether looking ahead has met a limit, and is not done any more.
+    /// Whether looking ahead has hit a limit once, so that it is not done any more.
     is_cautious: bool,
 }
 
-/// With an automaton of its own.
+/// A clone gets an automaton of its own.
 impl Clone for State {
     fn clone(&self) -> Self {
         let (parser, mask, failed) = (self.parser.deep_clone(), self.mask.clone(), self.failed.clone());
@@ -67,24 +67,24 @@ pub(super) enum Phase {
     /// The grammar has not begun.
     Before(Before),
     Inside,
-    /// A token has ended the text; it can only be ended again.
+    /// A token has ended the text. Only tokens that end it may follow.
     Ended,
 }
 
 /// A token of a path that was read ahead.
 struct Read {
     token: u32,
-    /// Before it.
+    /// The phase before it.
     phase: Phase,
-    /// Whether the automaton has it.
+    /// Whether the automaton consumed it.
     is_consumed: bool,
-    /// What was read before it.
+    /// How much was read before it.
     before: Extent,
-    /// Whether the grammar allows it, and all before it.
+    /// Whether the grammar allows it and all tokens before it.
     is_allowed: bool,
 }
 
-/// Works on a grammar; a fault in it ends this text's.
+/// Runs work on a grammar. A panic in it becomes this text's fault and affects no other text.
 pub(super) fn guarded<T>(work: impl FnOnce() -> anyhow::Result<T>) -> Result<T, Trouble> {
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(Ok(done)) => Ok(done),
@@ -98,16 +98,16 @@ pub(super) fn guarded<T>(work: impl FnOnce() -> anyhow::Result<T>) -> Result<T, 
 }
 
 impl State {
-    /// At the beginning of a text.
+    /// The state at the beginning of a text.
     pub(super) fn new(parser: TokenParser, phase: Phase) -> Self {
         let (mask, ahead, failed, refuelled) = (None, None, None, None);
         let (read, most_read, consumed, is_cautious) = (Extent::default(), Extent::default(), Vec::new(), false);
         Self { parser, phase, mask, ahead, failed, read, most_read, refuelled, consumed, is_cautious }
     }
 
-    /// Bytes that it takes.
+    /// How many bytes it takes.
     pub(super) fn bytes(&self) -> usize {
-        // A panic may have left the lexer locked for good.
+        // Guarded, because a panic may have left the lexer locked for good.
         let lexer = catch_unwind(AssertUnwindSafe(|| self.of_lexer())).unwrap_or(0);
         lexer + self.most_read.memory()
     }
@@ -119,12 +119,12 @@ impl State {
         stats.num_bytes + terminals * BYTES_PER_TERMINAL + of_states
     }
 
-    /// Ends all work on it.
+    /// The handle that cancels all work on it.
     pub(super) fn cancellation(&mut self) -> CancellationHandle {
         self.parser.enable_cancellation()
     }
 
-    /// Reads what was emitted.
+    /// Reads the emitted tokens that were not read yet.
     fn read_all(&mut self, place: &Place) -> Result<(), Trouble> {
         if let Some(problem) = &self.failed {
             return Err(problem.clone());
@@ -143,7 +143,7 @@ impl State {
         read.map_err(|problem| self.fail(problem))
     }
 
-    /// The mask behind what was emitted.
+    /// The mask after the emitted tokens.
     pub(super) fn next(&mut self, place: &Place) -> Result<Mask, Trouble> {
         self.read_all(place)?;
         if let Some(mask) = &self.mask {
@@ -162,17 +162,17 @@ impl State {
         problem
     }
 
-    /// Reads a token; says whether the grammar allows it.
+    /// Reads a token, and returns whether the grammar allows it.
     pub(super) fn read(&mut self, grammar: &Grammar, token: u32) -> anyhow::Result<bool> {
         let mut is_end = grammar.ends.contains(&token);
         let is_allowed = match self.phase {
             Phase::Before(before) => {
                 self.phase = grammar.begins.next(before, token).map_or(Phase::Inside, Phase::Before);
-                // Up to a position nothing ends the text.
+                // Before a start position nothing ends the text.
                 is_end &= !matches!(before, Before::Tokens(_));
                 true
             }
-            // What ends a text is no part of it, also where it has a text of its own.
+            // A token that ends the text is not part of it, even if it has a text of its own.
             Phase::Inside if is_end => self.may_end(),
             Phase::Inside => token < grammar.compiled.tokens.end && self.go_on(token)?,
             Phase::Ended => is_end,
@@ -185,7 +185,7 @@ impl State {
 
     fn go_on(&mut self, token: u32) -> anyhow::Result<bool> {
         if !self.parser.validate_token(token)? {
-            // It says no where it cannot say, too.
+            // It also says no if it fails to decide.
             return match self.parser.parser.get_error() {
                 Some(error) => Err(anyhow::anyhow!("{}", error.message())),
                 None => Ok(false),
@@ -202,7 +202,8 @@ impl State {
         Ok(true)
     }
 
-    /// Gets new fuel where little may be left: only a mask brings it, and a text that is opened again has none worked out.
+    /// Gets new fuel if little may be left. Only computing a mask brings fuel, and a text that was opened again has
+    /// none computed.
     fn refuel(&mut self) -> anyhow::Result<()> {
         let fuel = self.parser.parser.lexer_stats().total_fuel_spent;
         if self.refuelled.is_none_or(|before| fuel.saturating_sub(before) > MASK_FUEL / 2) {
@@ -213,7 +214,7 @@ impl State {
 
     fn masked(&mut self) -> anyhow::Result<SimpleVob> {
         let before = self.parser.parser.lexer_stats().total_fuel_spent;
-        // It may remember the mask, and brings no fuel then.
+        // A cached mask would bring no fuel.
         self.parser.invalidate_bias_cache();
         let mask = self.parser.compute_mask()?;
         self.refuelled = Some(before);
@@ -227,13 +228,13 @@ impl State {
     fn may_end(&mut self) -> bool {
         match self.parser.stop_reason() {
             StopReason::NotStopped => self.parser.is_accepting(),
-            // Here nothing can follow, and it is no end.
+            // Nothing can follow here, but the text may not end either.
             StopReason::NoExtensionBias => false,
             _ => true,
         }
     }
 
-    /// The mask where it stands.
+    /// The mask where the text stands.
     fn here(&mut self, place: &Place) -> anyhow::Result<Mask> {
         let (grammar, vocab_size) = (&place.grammar, place.vocab_size);
         let mut made = match self.phase {
@@ -251,18 +252,19 @@ impl State {
             return Ok(Making { may_end: self.may_end(), ..Making::none(vocab_size) });
         }
         match self.masked() {
-            // What stands for all ends may be allowed for other reasons, too: a range of token ids may have it.
+            // The mask may allow the id of all ends for another reason, such as a range of token ids, so whether the
+            // text may end is asked separately.
             Ok(mask) => {
                 let may_end = self.may_end();
                 Ok(Making::of(mask.as_slice(), grammar.compiled.tokens.end, vocab_size, may_end))
             }
-            // No token has a text with which it could go on: the row says that all are masked.
+            // No token's text fits: the mask is empty, and the row reports that all tokens are masked.
             Err(_) if self.parser.stop_reason() == StopReason::NoExtensionBias => Ok(Making::none(vocab_size)),
             Err(error) => Err(error),
         }
     }
 
-    /// Masks at places ahead that are known, where all that was emitted is read.
+    /// The masks at places ahead that are computed already, provided that all emitted tokens were read.
     pub(super) fn known(&self, ahead: &Ahead) -> Option<Vec<Mask>> {
         if ahead.is_here() {
             return Some(vec![self.mask.clone()?]);
@@ -272,8 +274,8 @@ impl State {
         is_there.then(|| masks[..=ahead.tokens.len()][ahead.tokens.len() + 1 - ahead.masks()..].to_vec())
     }
 
-    /// Works out masks before and behind each of these draft tokens, and keeps them: those of the first, if they take much or somebody
-    /// waits for a text meanwhile.
+    /// Computes the masks before and after each of these draft tokens, and keeps them. It stops early if they take much
+    /// work or some batch waits for a text.
     pub(super) fn look_ahead(&mut self, place: &Place, mut draft: Vec<u32>) -> Result<(), Trouble> {
         self.ahead = None;
         let here = self.next(place)?;
@@ -299,8 +301,8 @@ impl State {
         Ok(())
     }
 
-    /// Does what nobody has asked for, and what does not end the text, whatever limit it meets: then the text is read again, and
-    /// nothing is looked at ahead any more.
+    /// Does work that nobody has asked for, which must not end the text, whatever limit it hits. If it hits one, the
+    /// automaton is replaced, reads the text again, and does not look ahead any more.
     fn unasked<T>(
         &mut self,
         place: &Place,
@@ -349,7 +351,7 @@ impl State {
         looked.map_err(|problem| self.fail(problem))
     }
 
-    /// The mask behind tokens that were read ahead.
+    /// The mask after tokens that were read ahead.
     fn behind(&mut self, read: &[Read], place: &Place, here: &Mask) -> anyhow::Result<Mask> {
         match read.last() {
             None => Ok(here.clone()),
@@ -358,7 +360,7 @@ impl State {
         }
     }
 
-    /// Steps back to where a path parts from what was read ahead, and on to its end.
+    /// Moves from the path that was read ahead to another path: steps back to where they part, then reads the rest.
     fn go_to(&mut self, read: &mut Vec<Read>, path: &[u32], place: &Place) -> anyhow::Result<()> {
         let common = read.iter().zip(path).take_while(|(read, token)| read.token == **token).count();
         if let Some(parting) = read.get(common) {
@@ -367,7 +369,7 @@ impl State {
             self.read = parting.before;
             self.parser.rollback(tokens)?;
             self.consumed.truncate(self.consumed.len() - tokens);
-            // It remembers masks by where they were in the text, which may be another one now.
+            // The cache knows masks by their position in the text, and that may have another text now.
             self.parser.invalidate_bias_cache();
             read.truncate(common);
         }
@@ -380,7 +382,7 @@ impl State {
         Ok(())
     }
 
-    /// The same with a copy of the automaton for each place.
+    /// The masks at places ahead, computed with a copy of the automaton for each place.
     fn one_by_one(&mut self, place: &Place, ahead: &Ahead, here: &Mask) -> anyhow::Result<Vec<Mask>> {
         let mask = |path: Vec<u32>| {
             anyhow::ensure!(!place.is_cancelled(), Cancelled);

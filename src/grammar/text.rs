@@ -12,13 +12,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// What a token that is yet to come may take. What it really takes is counted once it has been read.
+/// What a future token may take. What it really takes is counted once it has been read.
 const BYTES_PER_TOKEN: usize = 1 << 10;
-/// What a text takes beside its automaton and its mask.
+/// What a text takes besides its automaton and its mask.
 const BYTES: usize = 4 << 10;
-/// How much longer than a work's masks it may take to read what a text has emitted before, for each token: fifty times what it takes.
+/// How much longer reading the tokens that a text has emitted before may take, for each token, than a work's masks. It
+/// is fifty times what it really takes.
 const PER_TOKEN: Duration = Duration::from_micros(50);
-/// After so many tokens it is looked at how long it takes.
+/// After every so many tokens, the time is checked.
 const LOOK_EACH: usize = 64;
 
 /// A text that has to match a grammar.
@@ -26,26 +27,27 @@ const LOOK_EACH: usize = 64;
 pub struct Text {
     place: Arc<Place>,
     vocab_size: usize,
-    /// Tokens of the draft whose masks are worked out ahead.
+    /// How many draft tokens have their masks computed ahead.
     drafted: usize,
 }
 
-/// What threads that work out masks share with the sequence.
+/// What the sequence shares with the threads that compute masks.
 pub(super) struct Place {
     pub(super) grammar: Arc<Grammar>,
     pub(super) vocab_size: usize,
-    /// Emitted tokens that the state has not read yet. Apart from it, so that who emits waits for nobody.
+    /// Emitted tokens that the state has not read yet. They have a lock of their own, so that emitting a token never
+    /// waits.
     pub(super) unread: Mutex<Vec<u32>>,
     state: Mutex<State>,
-    /// Of its automaton, which may become another one.
+    /// The handle that cancels its automaton. The automaton may be replaced.
     cancellation: Mutex<CancellationHandle>,
-    /// Draft tokens whose masks are to be worked out ahead.
+    /// Draft tokens whose masks have to be computed ahead.
     draft: Mutex<Option<Vec<u32>>>,
-    /// Until when whoever works on it should be done, in microseconds of [`clock`]; 0: nobody does.
+    /// When the current work on it should be done, in microseconds of [`clock`]; 0 if there is none.
     until: AtomicU64,
-    /// Whether somebody is going to work on it.
+    /// Whether a thread is going to work on it.
     is_queued: AtomicBool,
-    /// What its automaton takes, as it was last seen.
+    /// How many bytes its automaton took when last seen.
     bytes: AtomicUsize,
 }
 
@@ -56,10 +58,10 @@ impl std::fmt::Debug for Place {
 }
 
 impl Text {
-    /// A text that has emitted these tokens so far, of a row of so many tokens.
+    /// A text that has emitted these tokens so far. Its rows have `vocab_size` tokens.
     ///
     /// # Errors
-    /// At `output_token_ids`, if they do not match.
+    /// At `output_token_ids`, if they do not match the grammar.
     pub fn open(grammar: Arc<Grammar>, vocab_size: usize, output: &[u32]) -> Result<Self, FieldError> {
         let phase = grammar.begins.first().map_or(Phase::Inside, Phase::Before);
         let mut state = State::new(grammar.compiled.parser(), phase);
@@ -87,7 +89,7 @@ impl Text {
         lock(&self.place.unread).push(token);
     }
 
-    /// Has it worked out elsewhere what follows from all emitted tokens, and from these draft tokens behind them.
+    /// Has other threads compute what follows from all emitted tokens, and from these draft tokens after them.
     pub fn work_ahead(&mut self, draft: &[u32]) {
         self.drafted = draft.len();
         *lock(&self.place.draft) = Some(draft.to_vec());
@@ -97,7 +99,7 @@ impl Text {
         }
     }
 
-    /// Tokens of a row.
+    /// How many tokens a row has.
     #[must_use]
     pub fn vocab_size(&self) -> usize {
         self.vocab_size
@@ -113,7 +115,7 @@ impl Text {
         BYTES + self.vocab_size / 4 + self.of_draft(self.drafted) + self.place.bytes.load(Ordering::Relaxed)
     }
 
-    /// Bytes it may take once it has emitted so many tokens more, with a draft of so many behind them.
+    /// The most bytes it may take once it has emitted so many more tokens, with a draft of so many after them.
     #[must_use]
     pub fn bytes_after(&self, tokens: usize, draft: usize) -> usize {
         self.bytes() + self.of_draft(draft) + tokens.saturating_mul(BYTES_PER_TOKEN)
@@ -125,13 +127,13 @@ impl Text {
     }
 }
 
-/// A text of its own, which stands where this one does.
+/// Clones the text with an automaton of its own, at the same place.
 impl Clone for Text {
     fn clone(&self) -> Self {
         let own = lock(&self.place.state);
         let (mut state, unread) = (own.clone(), lock(&self.place.unread).clone());
         drop(own);
-        // An automaton's copy ends by a word of its own.
+        // A copy of an automaton has a cancellation handle of its own.
         let cancellation = state.cancellation();
         let (grammar, vocab_size) = (Arc::clone(&self.place.grammar), self.vocab_size);
         let place = Place::new(grammar, vocab_size, state, cancellation);
@@ -140,7 +142,7 @@ impl Clone for Text {
     }
 }
 
-/// Nobody waits for masks of a text that is gone.
+/// Cancels the work, because nobody waits for the masks of a text that is gone.
 impl Drop for Text {
     fn drop(&mut self) {
         self.place.cancel();
@@ -155,12 +157,12 @@ impl Place {
         Self { grammar, vocab_size, unread, state: Mutex::new(state), cancellation, draft, until, is_queued, bytes }
     }
 
-    /// Works out the masks behind all emitted tokens and behind a draft's, if they are not there.
+    /// Computes the masks after all emitted tokens and after those of a draft, if they are not there yet.
     fn catch_up(self: &Arc<Self>) {
         self.is_queued.store(false, Ordering::Relaxed);
         let draft = lock(&self.draft).take();
         if !self.is_cancelled() {
-            // Whoever asks is told.
+            // Errors are kept in the state, for whoever asks for the masks.
             let _ = match draft {
                 Some(draft) => self.work(time_for(draft.len() + 1), |state| state.look_ahead(self, draft)),
                 None => self.work(MOST_TIME, |state| state.next(self).map(drop)),
@@ -168,8 +170,8 @@ impl Place {
         }
     }
 
-    /// The masks at some places ahead. What stands behind a token that the grammar does not allow is never come to, and may be
-    /// anything.
+    /// The masks at some places ahead. The places behind a token that the grammar does not allow are never reached, so
+    /// their masks may be anything.
     ///
     /// # Errors
     /// Why there is none.
@@ -180,7 +182,7 @@ impl Place {
     /// See [`State::propose`].
     ///
     /// # Errors
-    /// Why there will be no masks behind it.
+    /// Why there will be no masks after it.
     pub(super) fn propose(self: &Arc<Self>, own: &[u32], most: usize) -> Result<Proposed, Trouble> {
         self.work(MOST_TIME, |state| state.propose(self, own, most))
     }
@@ -194,44 +196,45 @@ impl Place {
         done
     }
 
-    /// The masks at some places ahead, if they are there and nobody works on them.
+    /// The masks at some places ahead, if they are there and no thread works on the text.
     pub(super) fn ready(&self, ahead: &Ahead) -> Option<Vec<Mask>> {
         let state = self.state.try_lock().ok()?;
         if lock(&self.unread).is_empty() { state.known(ahead) } else { None }
     }
 
-    /// Whether a row has the token, and it is text of the grammar.
+    /// Whether rows have the token, and it can be part of the grammar's text, unlike tokens that end it.
     pub(super) fn is_text(&self, token: u32) -> bool {
         let tokens = (self.grammar.compiled.tokens.end as usize).min(self.vocab_size);
         (token as usize) < tokens && !self.grammar.ends.contains(&token)
     }
 
-    /// Whether some batch waits for this text, or for another one.
+    /// Whether some batch waits for this text or for another one.
     pub(super) fn somebody_waits(&self) -> bool {
         self.grammar.compiled.tokens.waiting.load(Ordering::Relaxed) > 0
     }
 
-    /// Whether it has taken too long before.
+    /// Whether its work was cancelled because it took too long.
     pub(super) fn is_cancelled(&self) -> bool {
         lock(&self.cancellation).is_cancelled()
     }
 
-    /// Whether somebody works on it who should be done by now.
+    /// Whether some thread works on it that should be done by now.
     pub(super) fn is_late(&self) -> bool {
         let until = self.until.load(Ordering::Relaxed);
         until != 0 && clock() > until
     }
 
-    /// Ends what is being worked out, and all that would be.
+    /// Ends the current work on it, and all later work.
     pub(super) fn cancel(&self) {
         lock(&self.cancellation).cancel();
     }
 
-    /// Its automaton is another one from now on, which ends by this, and has to read so many tokens again.
+    /// Notes that its automaton is replaced by one that `cancellation` cancels, and that this one has to read so many
+    /// tokens again.
     pub(super) fn renew(&self, cancellation: CancellationHandle, tokens: usize) {
         let mut own = lock(&self.cancellation);
         if own.is_cancelled() {
-            // Somebody was told so meanwhile.
+            // The text was cancelled meanwhile.
             cancellation.cancel();
         }
         *own = cancellation;

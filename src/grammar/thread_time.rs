@@ -1,5 +1,5 @@
-//! For how long threads have really run. A thread may stand still because its process does, or because it gets less of a processor than
-//! it could use: it is no slower for that, and nothing is held against it.
+//! Measures how long threads have really run. A thread may stand still because its process does, or because it gets
+//! less of a processor than it could use. That does not make its work slow, so such time does not count against it.
 
 use rustix::thread::gettid;
 use rustix::time::{ClockId, clock_gettime};
@@ -12,17 +12,17 @@ pub(super) fn own() -> Duration {
     Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
 }
 
-/// The time of a thread, for others to read.
+/// The CPU time of a thread, readable by other threads.
 #[derive(Debug, Default)]
 pub(super) struct ThreadTime(OnceLock<i32>);
 
 impl ThreadTime {
-    /// This thread's it is, from now on.
+    /// Makes this the time of the calling thread.
     pub(super) fn begin(&self) {
         self.0.get_or_init(|| gettid().as_raw_nonzero().get());
     }
 
-    /// How much it has taken; `None` where the system does not tell, or where the thread has ended.
+    /// How much time the thread has taken; `None` if the system does not report it, or if the thread has ended.
     pub(super) fn taken(&self) -> Option<Duration> {
         let Some(thread) = self.0.get() else { return Some(Duration::ZERO) };
         let told = std::fs::read_to_string(format!("/proc/self/task/{thread}/schedstat")).ok()?;

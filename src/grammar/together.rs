@@ -1,5 +1,5 @@
-//! Works something out about many texts at once, and waits for it within limits. A text that takes longer than
-//! [`time_for`](super::trouble::time_for) it is cancelled, for good.
+//! Computes something for many texts at once, and waits for it within limits. A text that takes longer than
+//! [`time_for`](super::trouble::time_for) allows is cancelled, for good.
 
 use super::compile::Tokens;
 use super::running::OnDrop;
@@ -10,13 +10,14 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-/// How often it is looked at who takes longer.
+/// How often texts are checked for taking too long.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// What is later than this stood still, as a process does that is stopped or gets no CPU.
+/// A check that is later than this means that this process stood still, as a process does that is stopped or gets no
+/// CPU.
 const LATE: Duration = LOOK.saturating_mul(5);
 
-/// When it was looked at who takes longer.
+/// The checks for texts that take too long.
 struct Looks {
     last: Instant,
     was_late: bool,
@@ -27,8 +28,9 @@ impl Looks {
         Self { last: Instant::now(), was_late: false }
     }
 
-    /// Takes in a look; whether texts that have had their time are late then. In a look that comes late itself they are not, since
-    /// whoever works on them stood still as well. They have until the next one, which is the last word however late it is.
+    /// Records a check, and returns whether texts that have used up their time count as late in it. They do not if the
+    /// check itself comes late, since the threads that work on them stood still as well. They then have until the next
+    /// check, which counts however late it is.
     fn counts(&mut self, now: Instant) -> bool {
         let is_late = now.saturating_duration_since(self.last) > LATE;
         let counts = !is_late || self.was_late;
@@ -37,7 +39,7 @@ impl Looks {
     }
 }
 
-/// Something about one text.
+/// What is asked about one text: known already, or to be computed.
 pub(super) enum Asked<T> {
     Known(Result<T, Trouble>),
     Work { place: Arc<Place>, work: Work<T> },
@@ -46,7 +48,7 @@ pub(super) enum Asked<T> {
 type Work<T> = Box<dyn FnOnce(&Arc<Place>) -> Result<T, Trouble> + Send>;
 
 impl<T> Asked<T> {
-    /// To be worked out.
+    /// Work to be done on a text.
     pub(super) fn new(
         place: Arc<Place>,
         work: impl FnOnce(&Arc<Place>) -> Result<T, Trouble> + Send + 'static,
@@ -58,16 +60,16 @@ impl<T> Asked<T> {
     }
 }
 
-/// What came of each, once it is there.
+/// The results so far.
 type Results<T> = Vec<Option<Result<T, Trouble>>>;
-/// The texts that threads work on, each with its place among the results.
+/// Texts that threads work on, each with the index of its result.
 type Waiting = Vec<(usize, Arc<Place>)>;
 
-/// What came of it, in order. All threads together work it out, for `most` in all; what is not there by then is not there yet. A text that
-/// takes too long fails, and others do not wait for it.
+/// The results, in order. All threads together compute them, for at most `most` in all; results that are missing then
+/// are [`Trouble::NotYet`]. A text that takes too long fails, and the others do not wait for it.
 pub(super) fn together<T: Send + 'static>(asked: Vec<Asked<T>>, most: Duration) -> Vec<Result<T, Trouble>> {
     let (sender, done) = mpsc::channel();
-    // Whoever comes too late does nothing any more.
+    // Work that has not begun by the end is skipped.
     let is_over = Arc::new(AtomicBool::new(false));
     let _ends = OnDrop(|| is_over.store(true, Ordering::Relaxed));
     let (mut results, mut waiting) = begun(asked, sender, &is_over);
@@ -79,7 +81,7 @@ pub(super) fn together<T: Send + 'static>(asked: Vec<Asked<T>>, most: Duration) 
     results.into_iter().map(|result| result.unwrap_or(Err(Trouble::NotYet))).collect()
 }
 
-/// Has threads work out what is not known, and send it, until it `is_over`.
+/// Starts the work for all results that are not known. Threads send them, until `is_over`.
 fn begun<T: Send + 'static>(
     asked: Vec<Asked<T>>,
     sender: mpsc::Sender<(usize, Result<T, Trouble>)>,
@@ -96,7 +98,7 @@ fn begun<T: Send + 'static>(
                 let tokens = Arc::clone(&place.grammar.compiled.tokens);
                 let work = move || {
                     if !is_over.load(Ordering::Relaxed) {
-                        // Fails when nobody waits any more.
+                        // This fails if nobody waits any more.
                         let _ = sender.send((at, work(&place)));
                     }
                 };
@@ -108,7 +110,7 @@ fn begun<T: Send + 'static>(
     (results, waiting)
 }
 
-/// Waits for what threads send, for `most` in all, and cancels texts that take too long meanwhile.
+/// Waits at most `most` in all for what threads send, and cancels texts that take too long meanwhile.
 fn wait_for<T>(
     results: &mut Results<T>,
     waiting: &mut Waiting,
@@ -128,7 +130,7 @@ fn wait_for<T>(
         }
         let now = Instant::now();
         if now.saturating_duration_since(looks.last) >= look && looks.counts(now) {
-            // Texts that nobody waits for may have all the threads.
+            // Texts that nobody waits for may occupy all threads.
             tokens.into_iter().for_each(|tokens| tokens.running.cancel_late());
             waiting.retain(|(at, place)| {
                 let is_late = place.is_late();

@@ -3,10 +3,10 @@
 use std::fmt;
 use std::time::Duration;
 
-/// How long one text may take for the masks of one work. A mask takes some 20 us, and seldom one millisecond; a container that
-/// has used up its share of the CPU stops for a tenth of a second.
+/// How long one text may take for the masks of one work. A mask takes some 20 us, and seldom one millisecond. But a
+/// container that has used up its share of the CPU stops for a tenth of a second.
 pub(super) const MOST_TIME: Duration = Duration::from_millis(500);
-/// How much more for each of its rows.
+/// How much longer it may take for each of the work's rows.
 const MORE_TIME: Duration = Duration::from_millis(5);
 
 /// How long so many masks of a text may take.
@@ -17,21 +17,21 @@ pub(super) fn time_for(masks: usize) -> Duration {
 /// Why there is no mask.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Trouble {
-    /// It takes more time or memory than one may, and there will be none any more.
+    /// It takes more time or memory than a text may. There will be no masks for it any more.
     TooComplex(String),
-    /// Others took so long that its turn did not come. It may be asked for again.
+    /// Other texts took so long that its turn did not come. The row may be sent again.
     NotYet,
-    /// Something that should not be, and there will be none any more.
+    /// An internal fault. There will be no masks for it any more.
     Fault(String),
 }
 
 impl Trouble {
-    /// A text that took longer than [`MOST_TIME`].
+    /// The trouble of a text that took longer than [`MOST_TIME`].
     pub(super) fn too_long() -> Self {
         Self::TooComplex(format!("its masks take longer than {} ms here", MOST_TIME.as_millis()))
     }
 
-    /// A text whose automaton has grown beyond so many bytes.
+    /// The trouble of a text whose automaton has grown beyond so many bytes.
     pub(super) fn too_large(most: usize) -> Self {
         Self::TooComplex(format!("its automaton takes more than {} MiB here", most >> 20))
     }

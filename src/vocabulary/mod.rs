@@ -1,7 +1,9 @@
-//! Texts of tokens: for what has to know which token's text is the beginning of another's, and for grammars.
+//! The texts of tokens. They tell which token's text is the beginning of another's, and grammars need them too.
 //!
-//! Of all texts in order, those that begin with a given one stand together, so a token is its place and the end of what begins
-//! with it. With the way back from places, to a token and to the text that begins its own, 16 bytes; 8 more and the text itself.
+//! In the sorted list of all texts, those that begin with a given text are adjacent. So a token is described by its
+//! place in the list and by the end of the texts that begin with its own. With the way back, from a place to its token
+//! and to the longest text that begins the one there, this takes 16 bytes a token. The text takes 8 more bytes,
+//! and its own length.
 
 mod read;
 mod tokenizer;
@@ -11,38 +13,39 @@ mod tests;
 
 use ring::digest::{self, SHA256, SHA256_OUTPUT_LEN};
 
-/// What stands for the place of a token without a text.
+/// The place of a token without a text.
 const NO_TEXT: u32 = u32::MAX;
 
-/// Which tokens' texts begin others.
+/// The texts of tokens, and which of them begin others.
 #[derive(Clone)]
 pub struct Vocabulary {
-    /// Of each token, the place of the first token with its text among all texts in order.
+    /// For each token, the place of the first token with the same text, in the sorted list of all texts.
     first: Vec<u32>,
-    /// The place behind the last text that begins with its own.
+    /// For each token, the place behind the last text that begins with its own.
     behind: Vec<u32>,
-    /// Tokens by place.
+    /// The token at each place.
     tokens: Vec<u32>,
-    /// By place, that of the longest other text that begins the one there.
+    /// For each place, that of the longest other text that begins the one there.
     begun_by: Vec<u32>,
-    /// All texts, by token.
+    /// All texts, one after the other, by token.
     texts: Vec<u8>,
-    /// By token, where its text ends.
+    /// For each token, the end of its text in `texts`.
     ends: Vec<usize>,
-    /// Control tokens, which have no text, and their names.
+    /// Control tokens, which have no text, with their names.
     special: Vec<(u32, String)>,
     sha256: [u8; SHA256_OUTPUT_LEN],
 }
 
 impl Vocabulary {
-    /// Of texts by token id, `None` or empty where a token has none, from a file of these bytes.
+    /// From texts by token id, `None` or empty where a token has none. `file` has the bytes of the file that they were
+    /// read from.
     #[must_use]
     pub fn new(texts: &[Option<Vec<u8>>], file: &[u8]) -> Self {
         let text = |token: u32| texts[token as usize].as_deref().unwrap_or_default();
         let mut order: Vec<u32> = (0..texts.len() as u32).filter(|&token| !text(token).is_empty()).collect();
         order.sort_unstable_by(|&a, &b| text(a).cmp(text(b)));
         let (mut first, mut behind) = (vec![NO_TEXT; texts.len()], vec![0; texts.len()]);
-        // Tokens whose texts begin the one that is looked at, each the beginning of the next.
+        // Tokens whose texts begin the current one; each text begins the next.
         let mut open: Vec<u32> = Vec::new();
         let mut begun_by = Vec::with_capacity(order.len());
         for (place, &token) in (0..).zip(&order) {
@@ -74,7 +77,7 @@ impl Vocabulary {
         Self { special, ..self }
     }
 
-    /// The text of a token; empty: it has none.
+    /// The text of a token; empty if it has none.
     #[must_use]
     pub fn text(&self, token: u32) -> &[u8] {
         let at = token as usize;
@@ -88,7 +91,7 @@ impl Vocabulary {
         &self.special
     }
 
-    /// Where a token's text stands among all texts in order, the same for equal ones; `None`: it has none.
+    /// The place of a token's text in the sorted list of all texts, the same for equal texts; `None` if it has none.
     #[must_use]
     pub fn place(&self, token: u32) -> Option<u32> {
         self.first.get(token as usize).copied().filter(|&place| place != NO_TEXT)
@@ -100,7 +103,7 @@ impl Vocabulary {
         self.behind.get(token as usize).copied().unwrap_or(0)
     }
 
-    /// Whether a token's text is the beginning of another's, or the same.
+    /// Whether a token's text is the beginning of another's, or equals it.
     #[must_use]
     pub fn begins(&self, token: u32, other: u32) -> bool {
         let (place, behind) = (self.place(token), self.behind(token));
@@ -119,7 +122,7 @@ impl Vocabulary {
         self.begun_by.get(place as usize).copied().filter(|&place| place != NO_TEXT)
     }
 
-    /// 1 + the largest id that it knows.
+    /// 1 + the largest token id that it knows.
     #[must_use]
     pub fn tokens(&self) -> usize {
         self.first.len()
@@ -138,7 +141,7 @@ impl Vocabulary {
     }
 }
 
-/// Two of the same file are the same.
+/// Vocabularies of the same file are equal.
 impl PartialEq for Vocabulary {
     fn eq(&self, other: &Self) -> bool {
         self.sha256 == other.sha256

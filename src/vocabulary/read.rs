@@ -1,4 +1,4 @@
-//! From a file to texts: a `tokenizer.json` of Hugging Face, or a plain list.
+//! Reads texts from a file: a `tokenizer.json` of Hugging Face, or a plain list.
 
 use super::{Vocabulary, tokenizer};
 use crate::files;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer};
 use std::fmt;
 use std::path::Path;
 
-/// Larger files are none: those of the largest vocabularies have 20 to 35 MB.
+/// Larger files are refused. Those of the largest vocabularies have 20 to 35 MB.
 const LARGEST: u64 = 64 << 20;
 
 impl Vocabulary {
@@ -21,7 +21,8 @@ impl Vocabulary {
         files::read(path, LARGEST).and_then(|bytes| Self::parse(&bytes)).map_err(named)
     }
 
-    /// Of the bytes of a file: a `tokenizer.json`, or an array of texts by token id, null for a token without one.
+    /// Reads the bytes of a file: a `tokenizer.json`, or an array of texts by token id, with null for a token without a
+    /// text.
     ///
     /// # Errors
     /// What is wrong with them, and where.
@@ -38,12 +39,12 @@ impl Vocabulary {
     }
 }
 
-/// JSON of a type, or what is wrong and where.
+/// Parses JSON of a type, or says what is wrong and where.
 pub(super) fn json<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, String> {
     serde_json::from_slice(bytes).map_err(|e| e.to_string())
 }
 
-/// That a vocabulary has too many tokens.
+/// The error that a vocabulary has too many tokens.
 pub(super) fn too_many<E: de::Error>() -> E {
     E::custom(format_args!("more than {MAX_VOCAB_SIZE} tokens"))
 }

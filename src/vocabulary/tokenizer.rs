@@ -14,7 +14,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use std::fmt;
 
-/// What texts follow from; all else is skipped.
+/// The parts of the file that texts are derived from. All others are skipped.
 #[derive(Deserialize)]
 struct File {
     model: Option<Model>,
@@ -44,12 +44,12 @@ struct Added {
     special: bool,
 }
 
-/// How a vocabulary writes texts.
+/// How a vocabulary writes its texts.
 #[derive(Clone, Copy)]
 enum Writing {
     /// In the alphabet of GPT-2.
     Bytes,
-    /// As sentencepiece does; whether bytes have tokens.
+    /// As sentencepiece does. `has_bytes` says whether there are tokens for single bytes.
     Pieces { has_bytes: bool },
 }
 
@@ -91,7 +91,7 @@ pub(super) fn texts(bytes: &[u8]) -> Result<(Texts, Vec<(u32, String)>), String>
     Ok((texts, special))
 }
 
-/// Whether a part, or one of the parts that it is a sequence of, is of a type.
+/// Whether a part, or one of the parts of a sequence, has this type.
 fn mentions(part: &Value, kind: &str) -> bool {
     let is = part.get("type").and_then(Value::as_str) == Some(kind);
     let parts = ["decoders", "pretokenizers"].into_iter().filter_map(|list| part.get(list)?.as_array());
@@ -112,8 +112,8 @@ impl Writing {
     }
 }
 
-/// The byte that a character of GPT-2's alphabet stands for. Printable bytes stand for themselves, the others for the characters from
-/// U+0100 on, in their order.
+/// The byte that a character of GPT-2's alphabet stands for. Printable bytes are written as themselves, the others as
+/// the characters from U+0100 on, in order.
 fn byte_of(c: char) -> Option<u8> {
     let is_printable = |byte: u8| matches!(byte, b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF);
     match u32::from(c) {
@@ -129,7 +129,7 @@ fn byte_piece(piece: &str) -> Option<u8> {
     u8::from_str_radix(digits, 16).ok().filter(|_| is_byte)
 }
 
-/// A token id that a vocabulary may have.
+/// Reads a token id, which must be below the largest vocabulary's size.
 fn id<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
     let id = u32::deserialize(deserializer)?;
     let wrong = || de::Error::custom(format_args!("token id {id} is not below {MAX_VOCAB_SIZE}"));

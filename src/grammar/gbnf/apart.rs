@@ -1,31 +1,33 @@
-//! Which terminals are in each other's way.
+//! Finds terminals that are in each other's way.
 //!
-//! A lexer ends a word when the next byte leads nowhere in any terminal. So a terminal ends where it should only if no terminal, itself
-//! included, could go on with a byte that may follow it: for each word `w` of A and each byte `b` that may follow A, no word of any B may
-//! begin with `w b`. All terminals are taken as if they could stand in the same place.
+//! A lexer ends a word when the next byte leads nowhere in any terminal. So a terminal ends where it should only if no
+//! terminal, including itself, could go on with a byte that may follow it: for each word `w` of A and each byte `b`
+//! that may follow A, no word of any B may begin with `w b`. Here all terminals are treated as if they could stand in
+//! the same place.
 
 use super::bytes::Bytes;
 use super::plan::{Follows, Plan};
 use derivre::{Regex, RegexBuilder};
 use std::collections::{HashMap, HashSet};
 
-/// Pairs of states that are looked at for one grammar. Beyond that, terminals count as in each other's way, and end as characters.
+/// The most pairs of states that are looked at for one grammar. Beyond that, terminals count as in each other's way,
+/// and end up as single characters.
 const MOST_PAIRS: usize = 200_000;
 const FUEL: u64 = 10_000_000;
 
-/// What is known of terminals, by their texts.
+/// What is known about terminals, by their texts.
 #[derive(Default)]
 pub(super) struct Apart {
     known: HashMap<String, usize>,
     automata: Vec<Option<Regex>>,
     firsts: Vec<Bytes>,
-    /// Of two: the bytes behind a word of the first that the second runs on over.
+    /// For a pair of terminals: the bytes after a word of the first with which the second can go on.
     over: HashMap<(usize, usize), Bytes>,
     pairs: usize,
 }
 
 impl Apart {
-    /// Terminals that run on over what may follow another.
+    /// The terminals that run on over what may follow another one.
     pub(super) fn too_wide(&mut self, plan: &Plan) -> Vec<usize> {
         let known: Vec<usize> = plan.terminals.iter().map(|terminal| self.known(&terminal.regex)).collect();
         let firsts: Vec<Bytes> = known.iter().map(|known| self.firsts[*known]).collect();
@@ -70,7 +72,7 @@ impl Apart {
         over
     }
 
-    /// Goes through both automata at once; none if that takes too long.
+    /// Walks both automata together; `None` if that takes too long.
     fn found(&mut self, ends: usize, wide: usize) -> Option<Bytes> {
         let (mut ends, mut wide) = (self.automata[ends].clone()?, self.automata[wide].clone()?);
         let bytes = classes(&ends, &wide);
@@ -106,7 +108,7 @@ fn automaton(regex: &str) -> Option<Regex> {
     builder.into_regex_limited(regex, FUEL).ok()
 }
 
-/// Bytes that neither tells apart.
+/// Groups of bytes that neither automaton tells apart.
 fn classes(one: &Regex, other: &Regex) -> Vec<Vec<u8>> {
     let mut classes: HashMap<(usize, usize), Vec<u8>> = HashMap::new();
     for byte in 0..=u8::MAX {

@@ -11,7 +11,7 @@ impl Bytes {
         self.0[usize::from(byte >> 6)] |= 1 << (byte & 63);
     }
 
-    /// Takes in what another has; says whether that was new.
+    /// Adds the bytes of another set, and returns whether any were new.
     pub(super) fn add(&mut self, other: Self) -> bool {
         let before = *self;
         for (own, more) in self.0.iter_mut().zip(other.0) {

@@ -1,11 +1,14 @@
-//! GBNF, the grammars of llama.cpp (and, with it, those that XGrammar calls EBNF), as grammars of llguidance.
+//! Translates GBNF, the grammars of llama.cpp (and with it those that XGrammar calls EBNF), into grammars of
+//! llguidance.
 //!
-//! GBNF has no lexer: a rule is read character by character, and whatever derivation there is counts. The automata here have one, which
-//! takes the longest match: `[a-z]+ "b"` as two terminals would never find its `b`. So terminals are chosen such that the longest match is
-//! the only one. A terminal is as much of a rule as is regular, since an automaton of bytes is what masks are made from fast; and where
-//! one could run on over what may follow another, it is taken apart, down to single characters, which cannot.
+//! GBNF has no lexer: a rule is read character by character, and any derivation counts. The automata here have a lexer,
+//! which takes the longest match: with `[a-z]+ "b"` as two terminals it would never find the `b`. So terminals are
+//! chosen such that the longest match is the only one. A terminal is as much of a rule as is regular, because masks are
+//! computed fast from an automaton of bytes. If a terminal could run on over what may follow another one, it is taken
+//! apart, if need be down to single characters, which cannot.
 //!
-//! [`read`] makes [`rules`] of a text, [`plan`] chooses terminals, [`apart`] says which pairs are in each other's way.
+//! [`read`] turns a text into [`rules`], [`plan`] chooses terminals, and [`apart`] finds pairs of terminals that are in
+//! each other's way.
 
 mod apart;
 mod bytes;
@@ -21,18 +24,19 @@ use apart::Apart;
 use plan::{Opened, Plan};
 pub(super) use write::text_of;
 
-/// Longest regular expression of a terminal; a rule that is used in several places is written out in each. A smaller one is taken where the
-/// whole would be too large, in the end none but those of single characters.
+/// The longest regular expression of a terminal. A rule that is used in several places is written out in each. If the
+/// whole grammar becomes too large, the next smaller value is tried; with the last one, all terminals are single
+/// characters.
 const LONGEST: [usize; 4] = [4096, 512, 64, 0];
-/// Terminals of one grammar, but for single characters: some thousand take the compiler seconds.
+/// The most terminals of one grammar, not counting single characters: some thousand take the compiler seconds.
 const MOST_TERMINALS: usize = 1024;
-/// Longest grammar that may come of one.
+/// The largest grammar that may be written.
 const MOST_WRITTEN: usize = 1 << 18;
 
-/// The same grammar in the Lark syntax of llguidance.
+/// The same grammar in llguidance's Lark syntax.
 ///
 /// # Errors
-/// What is wrong with it, and in which line.
+/// What is wrong with it, and on which line.
 pub(super) fn to_lark(text: &str) -> Result<String, String> {
     let mut rules = read::read(text)?;
     rules.unroll();
@@ -49,7 +53,7 @@ pub(super) fn to_lark(text: &str) -> Result<String, String> {
     Err(format!("is too large; make it smaller ({MOST_WRITTEN} bytes are allowed once its rules are written out)"))
 }
 
-/// Terminals that are in no other's way, unless they are too many.
+/// A plan whose terminals are not in each other's way; `None` if there would be too many.
 fn planned(rules: &rules::Rules, longest: usize, apart: &mut Apart) -> Option<Plan> {
     let mut opened = Opened::default();
     loop {
@@ -61,7 +65,7 @@ fn planned(rules: &rules::Rules, longest: usize, apart: &mut Apart) -> Option<Pl
         if wide.is_empty() {
             return Some(plan);
         }
-        // Each pass opens a part that was closed, so there is a last one.
+        // Each pass opens a part that was closed before, so the loop ends.
         for terminal in wide {
             opened.open(rules, &plan.terminals[terminal].from);
         }

@@ -5,24 +5,24 @@ use super::rules::{Id, Node, Rules};
 use super::write::{self, Written, text_of};
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-/// Where a terminal stands.
+/// The part of the rules that a terminal comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Place {
     Node(Id),
-    /// Some parts of [`Node::All`].
+    /// Some consecutive parts of a [`Node::All`].
     Run(Id),
 }
 
-/// Nodes that are not terminals, though they could be.
+/// Nodes that are not made terminals, though they could be.
 #[derive(Debug, Default)]
 pub(super) struct Opened {
     nodes: HashSet<Id>,
-    /// Those of [`Node::All`] whose parts stand alone.
+    /// Nodes of [`Node::All`] whose parts are not joined into terminals.
     loose: HashSet<Id>,
 }
 
 impl Opened {
-    /// Opens the places of a terminal that is not one character.
+    /// Opens the places that a terminal comes from. It must not be a single character.
     pub(super) fn open(&mut self, rules: &Rules, places: &HashSet<Place>) {
         for place in places {
             match place {
@@ -43,7 +43,7 @@ impl Opened {
 /// A part of a rule, as the parser reads it.
 #[derive(Debug)]
 pub(super) enum Part {
-    /// By its place in [`Plan::terminals`].
+    /// By its index in [`Plan::terminals`].
     Terminal(usize),
     Token(String),
     /// By its number in [`Rules::rules`].
@@ -59,23 +59,23 @@ pub(super) enum Part {
 
 #[derive(Debug)]
 pub(super) struct Terminal {
-    /// The empty text does not match it.
+    /// It never matches the empty text.
     pub(super) regex: String,
     pub(super) from: HashSet<Place>,
-    /// Whether it is one character, which no text runs on over.
+    /// Whether it is a single character, which never runs on over what follows.
     pub(super) is_character: bool,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Plan {
     pub(super) terminals: Vec<Terminal>,
-    /// Those that the root leads to, by number.
+    /// The rules that the root leads to, by number.
     pub(super) rules: BTreeMap<usize, Part>,
     pub(super) root: usize,
 }
 
 impl Plan {
-    /// Terminals as large as they may be, but for what is opened.
+    /// Makes terminals as large as possible, except for opened places.
     pub(super) fn of(rules: &Rules, longest: usize, opened: &Opened) -> Self {
         let mut planner =
             Planner { rules, longest, opened, plan: Self::default(), known: HashMap::new(), left: vec![rules.root] };
@@ -96,7 +96,7 @@ struct Planner<'r> {
     plan: Plan,
     /// Terminals by their text.
     known: HashMap<String, usize>,
-    /// Rules to be looked at.
+    /// Rules that have yet to be looked at.
     left: Vec<usize>,
 }
 
@@ -132,7 +132,7 @@ impl Planner<'_> {
         is_one || !self.opened.nodes.contains(&node) && size.is_some_and(|length| length <= self.longest)
     }
 
-    /// What stands one behind the other, where as many as may be are one terminal.
+    /// A sequence of parts. As many consecutive ones as possible are joined into one terminal.
     fn runs(&mut self, node: Id, parts: &[Id]) -> Part {
         let mut all = vec![];
         let mut rest = parts;
@@ -152,7 +152,7 @@ impl Planner<'_> {
         Part::All(all)
     }
 
-    /// Some nodes as a terminal, if they are not too long for one.
+    /// Some consecutive nodes as a terminal, unless they are too long for one.
     fn terminal(&mut self, nodes: &[Id], from: Place) -> Option<Part> {
         let is_character = matches!(nodes, [one] if matches!(self.rules.nodes[*one], Node::Chars(_)));
         let most = if is_character { usize::MAX } else { 4 * self.longest };
@@ -167,7 +167,7 @@ impl Planner<'_> {
     }
 
     fn character(&mut self, character: char) -> Part {
-        // It is never opened, so it does not matter where it stands.
+        // A character is never opened, so it does not matter where it comes from.
         Part::Terminal(self.named(text_of(&character.to_string()), Place::Node(0), true))
     }
 
@@ -184,15 +184,15 @@ impl Planner<'_> {
     }
 }
 
-/// What may begin and follow the terminals of a plan.
+/// What the terminals of a plan begin with, and what may follow them.
 pub(super) struct Follows<'p> {
-    /// What each terminal begins with.
+    /// The bytes that each terminal may begin with.
     firsts: &'p [Bytes],
-    /// Of each rule: what it begins with, and whether the empty text matches it.
+    /// For each rule: the bytes that it may begin with, and whether it matches the empty text.
     rules: BTreeMap<usize, (Bytes, bool)>,
-    /// What follows each rule.
+    /// The bytes that may follow each rule.
     behind: BTreeMap<usize, Bytes>,
-    /// What follows each terminal.
+    /// The bytes that may follow each terminal.
     pub(super) terminals: Vec<Bytes>,
 }
 
@@ -201,7 +201,7 @@ impl<'p> Follows<'p> {
         let rules = plan.rules.keys().map(|rule| (*rule, (Bytes::default(), false))).collect();
         let behind = plan.rules.keys().map(|rule| (*rule, Bytes::default())).collect();
         let mut follows = Self { firsts, rules, behind, terminals: vec![Bytes::default(); firsts.len()] };
-        // Rules mostly stand before those that they call.
+        // Rules mostly come before those that they call, so this order needs few passes.
         while plan.rules.iter().rev().fold(false, |is_new, (rule, part)| follows.begin(*rule, part) | is_new) {}
         while plan.rules.iter().fold(false, |is_new, (rule, part)| {
             let behind = follows.behind[rule];
@@ -216,11 +216,11 @@ impl<'p> Follows<'p> {
         known.is_some_and(|known| known.0.add(begins) | (std::mem::replace(&mut known.1, is_nullable) != is_nullable))
     }
 
-    /// What a part begins with, and whether the empty text matches it, as far as is known.
+    /// The bytes that a part may begin with, and whether it matches the empty text, as far as is known.
     fn first(&self, part: &Part) -> (Bytes, bool) {
         match part {
             Part::Terminal(terminal) => (self.firsts[*terminal], false),
-            // A token's bytes are none of any text.
+            // No text has a token's bytes.
             Part::Token(_) => (Bytes::default(), false),
             Part::Rule(rule) => self.rules.get(rule).copied().unwrap_or_default(),
             Part::All(parts) => {
@@ -247,7 +247,7 @@ impl<'p> Follows<'p> {
         }
     }
 
-    /// Notes what follows all in a part that these bytes follow; says whether something was new.
+    /// Records what follows everything in a part, if `behind` follows the part. Returns whether something was new.
     fn follow(&mut self, part: &Part, behind: Bytes) -> bool {
         match part {
             Part::Terminal(terminal) => self.terminals[*terminal].add(behind),

@@ -1,18 +1,18 @@
-//! GBNF as text.
+//! Parses GBNF.
 
 use super::rules::{Id, Node, Rules};
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
 
-/// Groups within groups.
+/// How deep groups may be nested.
 const DEEPEST: usize = 100;
-/// Times that a part may be repeated, as in llama.cpp.
+/// How often a part may be repeated, as in llama.cpp.
 const MOST_TIMES: u32 = 2000;
 
-/// Reads rules.
+/// Parses the rules of a grammar.
 ///
 /// # Errors
-/// What is wrong, and in which line.
+/// What is wrong, and on which line.
 pub(super) fn read(text: &str) -> Result<Rules, String> {
     let mut reader = Reader { text, at: 0, rules: Rules::default(), bodies: Vec::new(), names: HashMap::new() };
     reader.all()?;
@@ -33,12 +33,12 @@ fn line(text: &str, at: usize) -> usize {
 
 struct Reader<'t> {
     text: &'t str,
-    /// How far it was read.
+    /// How much of the text was read.
     at: usize,
     rules: Rules,
-    /// By rule; none: it was called, and not yet written.
+    /// The body of each rule; `None` if the rule was called but not defined yet.
     bodies: Vec<Option<Id>>,
-    /// Rules by name, and where each is named first.
+    /// The number of each rule by its name, and where it is first named.
     names: HashMap<&'t str, (usize, usize)>,
 }
 
@@ -63,7 +63,7 @@ impl<'t> Reader<'t> {
         is_there
     }
 
-    /// Goes over white space and comments.
+    /// Skips white space and comments.
     fn skip(&mut self) {
         loop {
             let rest = self.rest().trim_start();
@@ -75,7 +75,7 @@ impl<'t> Reader<'t> {
         }
     }
 
-    /// A rule's name, empty if there is none.
+    /// Reads a rule's name; empty if there is none.
     fn name(&mut self) -> &'t str {
         let rest = self.rest();
         let is_of_name = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
@@ -120,7 +120,7 @@ impl<'t> Reader<'t> {
         rule
     }
 
-    /// Options, up to a bracket or the next rule.
+    /// Reads alternatives, up to a bracket or the next rule.
     fn choice(&mut self, depth: usize) -> Result<Id, String> {
         if depth > DEEPEST {
             return self.wrong(&format!("has more than {DEEPEST} groups within each other"));
@@ -173,7 +173,7 @@ impl<'t> Reader<'t> {
         Ok(if parts.len() == 1 { parts[0] } else { self.rules.add(Node::All(parts)) })
     }
 
-    /// How often what stands before is repeated.
+    /// Reads how often the part before it is repeated.
     fn times(&mut self) -> Result<(u32, Option<u32>), String> {
         match self.next() {
             Some('*') => return Ok((0, None)),
@@ -242,7 +242,7 @@ impl<'t> Reader<'t> {
         if ranges.is_empty() { self.wrong("a class has no characters") } else { Ok(Node::Chars(ranges)) }
     }
 
-    /// A token, as `<[7]>` or by its name `<|end|>`.
+    /// Reads a token, as `<[7]>` or by its name `<|end|>`.
     fn token(&mut self) -> Result<Node, String> {
         let rest = self.rest();
         let name = rest.find('>').map_or("", |end| &rest[..=end]);
@@ -253,7 +253,7 @@ impl<'t> Reader<'t> {
         Ok(Node::Token(name.to_owned()))
     }
 
-    /// A character of a text or a class.
+    /// Reads a character of a text or a class.
     fn character(&mut self) -> Result<char, String> {
         let first = self.next().unwrap_or_default();
         if first != '\\' {
@@ -296,7 +296,7 @@ impl<'t> Reader<'t> {
 
 type Ranges = Vec<RangeInclusive<char>>;
 
-/// The same characters, ascending.
+/// The same characters as ascending ranges that do not overlap.
 fn joined(mut ranges: Ranges) -> Ranges {
     ranges.sort_unstable_by_key(|range| (*range.start(), *range.end()));
     let mut all: Ranges = vec![];

@@ -1,22 +1,22 @@
-//! What rules are made of, and which of it is regular.
+//! The nodes that rules are made of, and which of these are regular.
 
 use std::ops::RangeInclusive;
 
-/// A place in [`Rules::nodes`].
+/// An index into [`Rules::nodes`].
 pub(super) type Id = usize;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Node {
-    /// One character of these, ascending.
+    /// One character of these ranges, ascending.
     Chars(Vec<RangeInclusive<char>>),
     Text(String),
     /// A token by its number or name, as Lark writes it.
     Token(String),
-    /// By its place in [`Rules::rules`].
+    /// A rule, by its index in [`Rules::rules`].
     Rule(usize),
-    /// One behind the other.
+    /// All of these, one after the other.
     All(Vec<Id>),
-    /// One of them.
+    /// One of these.
     Any(Vec<Id>),
     Repeat {
         of: Id,
@@ -28,26 +28,26 @@ pub(super) enum Node {
 #[derive(Debug, Default)]
 pub(super) struct Rules {
     pub(super) nodes: Vec<Node>,
-    /// The body of each.
+    /// The body of each rule.
     pub(super) rules: Vec<Id>,
     pub(super) root: usize,
-    /// By node, once all are read: what it takes as a regular expression, where it is one.
+    /// For each node that is regular, its size as a regular expression. Filled once all rules are read.
     pub(super) sizes: Vec<Option<Size>>,
 }
 
-/// What a regular expression takes.
+/// The size of a regular expression.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Size {
-    /// Characters, about.
+    /// The approximate number of characters.
     pub(super) length: usize,
     pub(super) depth: usize,
     /// Whether the empty text matches it.
     pub(super) is_nullable: bool,
 }
 
-/// Deeper expressions are no terminals: whoever reads one goes as deep.
+/// Deeper expressions are not made terminals, because reading one recurses as deep.
 const DEEPEST: usize = 20;
-/// A rule with more ends stays as it is.
+/// A rule whose calls of itself have more alternatives is not unrolled.
 const MOST_TAILS: usize = 256;
 
 impl Rules {
@@ -56,7 +56,7 @@ impl Rules {
         self.nodes.len() - 1
     }
 
-    /// Finds out what is regular: all that no rule within leads back to itself.
+    /// Finds the regular nodes: those that do not contain themselves, through whatever rules.
     pub(super) fn measure(&mut self) {
         let mut sizes = Sizes { rules: self, known: vec![None; self.nodes.len()] };
         for node in 0..self.nodes.len() {
@@ -65,7 +65,7 @@ impl Rules {
         self.sizes = sizes.known.into_iter().map(|size| size.flatten()).collect();
     }
 
-    /// Writes rules that call themselves at the end only as repetitions: `ws ::= ([ \t] ws)?` is `[ \t]*`.
+    /// Rewrites rules that call themselves only at the end as repetitions: `ws ::= ([ \t] ws)?` becomes `[ \t]*`.
     pub(super) fn unroll(&mut self) {
         for rule in 0..self.rules.len() {
             let (mut again, mut last) = (vec![], vec![]);
@@ -79,7 +79,7 @@ impl Rules {
         }
     }
 
-    /// Whether a node has a call of a rule in it, other rules not looked into.
+    /// Whether a node contains a call of a rule. Other rules are not followed.
     fn calls(&self, node: Id, rule: usize) -> bool {
         match &self.nodes[node] {
             Node::Rule(called) => *called == rule,
@@ -89,7 +89,8 @@ impl Rules {
         }
     }
 
-    /// What stands before calls of the rule at the end of a node, and what it may be without one; says whether there are no other calls.
+    /// Collects what comes before calls of the rule at the end of a node, and the alternatives without such a call.
+    /// Returns whether there are no other calls.
     fn tails(&mut self, node: Id, rule: usize, again: &mut Vec<Id>, last: &mut Vec<Id>) -> bool {
         if !self.calls(node, rule) {
             last.push(node);
@@ -123,10 +124,11 @@ impl Rules {
     }
 }
 
-/// Sizes of nodes.
+/// Computes the sizes of nodes.
 struct Sizes<'r> {
     rules: &'r Rules,
-    /// By node; the outer `None`: not looked at. A node that is being looked at is not regular: it leads back to itself.
+    /// By node; the outer `None` means not computed yet. While a node is being computed it counts as not regular, since
+    /// it leads back to itself.
     known: Vec<Option<Option<Size>>>,
 }
 

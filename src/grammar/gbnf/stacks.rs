@@ -1,35 +1,36 @@
-//! GBNF as llama.cpp reads it, the plain way: all places where a text may be in its rules, each as a stack of what has still to follow.
+//! Reads GBNF in the plain way, as llama.cpp does: it keeps all places in the rules where a text may be, each as a
+//! stack of what has still to follow.
 //!
-//! It is what the automata are compared with. Rules that call themselves first have no end here, as in llama.cpp, which refuses them.
+//! The automata are tested against it. Rules that call themselves first never end here; llama.cpp refuses them.
 
 use super::read;
 use super::rules::{Id, Node, Rules};
 use std::collections::BTreeSet;
 
-/// Places that are looked at for one more byte. A few grammars have no end of them, such as repetitions of repetitions of what may be
-/// nothing.
+/// The most places that are looked at for one more byte. A few grammars have endlessly many, such as repetitions of
+/// repetitions of what may be empty.
 const MOST: usize = 20_000;
 
-/// What has still to follow.
+/// One entry of a stack: something that has still to follow.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Frame {
     Node(Id),
     Repeat(Id, u32, Option<u32>),
     Byte(u8),
-    /// A character of a class, of which these bytes were read.
+    /// A character of a class, of which these bytes were read already.
     Within(Id, Vec<u8>),
 }
 
-/// A text on its way through a grammar.
+/// A text, with all places in a grammar where it may be.
 #[derive(Clone)]
 pub(in crate::grammar) struct Stacks<'r> {
     rules: &'r Rules,
     stacks: BTreeSet<Vec<Frame>>,
-    /// There are too many to say where it may be.
+    /// Whether there were too many places to follow.
     is_lost: bool,
 }
 
-/// The rules of a grammar that is right.
+/// The rules of a valid grammar.
 pub(in crate::grammar) struct Plain(Rules);
 
 impl Plain {
@@ -45,7 +46,7 @@ impl Plain {
 }
 
 impl Stacks<'_> {
-    /// Whether nothing that is said of it counts.
+    /// Whether it lost track, so that nothing it says counts.
     pub(in crate::grammar) fn is_lost(&self) -> bool {
         self.is_lost
     }
@@ -55,7 +56,7 @@ impl Stacks<'_> {
         self.stacks.contains(&vec![])
     }
 
-    /// The text with some more bytes; none if they may not follow.
+    /// The text with some more bytes; `None` if they may not follow.
     pub(in crate::grammar) fn with(&self, bytes: &[u8]) -> Option<Self> {
         bytes.iter().try_fold(self.clone(), |text, byte| text.read(*byte))
     }
@@ -92,7 +93,7 @@ impl Stacks<'_> {
         (next.is_lost || !next.stacks.is_empty()).then_some(next)
     }
 
-    /// Notes a stack once a character or nothing is at its top.
+    /// Adds a stack once its top is a character, or it is empty.
     fn expand(&mut self, mut stack: Vec<Frame>, seen: &mut BTreeSet<Vec<Frame>>) {
         self.is_lost |= seen.len() >= MOST;
         if self.is_lost || !seen.insert(stack.clone()) {
@@ -117,7 +118,7 @@ impl Stacks<'_> {
         }
     }
 
-    /// The same with a node above the stack.
+    /// The same, with a node on top of the stack.
     fn expand_node(&mut self, node: Id, mut stack: Vec<Frame>, seen: &mut BTreeSet<Vec<Frame>>) {
         match &self.rules.nodes[node] {
             Node::Chars(_) => {
@@ -150,7 +151,7 @@ impl Stacks<'_> {
     }
 }
 
-/// The lowest and highest character that the beginning of its bytes may be of; none if it is of none.
+/// The lowest and the highest character whose bytes may begin with these; `None` if there is none.
 fn could_be(bytes: &[u8]) -> Option<(u32, u32)> {
     let first = u32::from(bytes[0]);
     let (length, bits, least) = match first {

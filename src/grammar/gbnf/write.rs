@@ -1,17 +1,17 @@
-//! Rules as regular expressions and as Lark.
+//! Writes rules as regular expressions and as Lark.
 
 use super::plan::{Part, Plan};
 use super::rules::{Id, Node, Rules};
 
-/// Some nodes, one behind the other, as a regular expression.
+/// Some consecutive nodes as a regular expression.
 pub(super) struct Written {
-    /// Of all that they match but the empty text; `None`: they match nothing else.
+    /// Matches all that they match except the empty text; `None` if they match nothing else.
     pub(super) regex: Option<String>,
     /// Whether they match the empty text.
     pub(super) is_nullable: bool,
 }
 
-/// Writes nodes; `None` where the expression is longer than `most`.
+/// Writes consecutive nodes; `None` if the expression is longer than `most`.
 pub(super) fn regex(rules: &Rules, nodes: &[Id], most: usize) -> Option<Written> {
     let is_nullable = nodes.iter().all(|node| is_nullable(rules, *node));
     let writer = Writer { rules, most };
@@ -24,7 +24,7 @@ pub(in crate::grammar) fn text_of(text: &str) -> String {
     text.chars().map(character).collect()
 }
 
-/// Stands for what no text matches; no expression is empty otherwise.
+/// The expression that no text matches. No other expression is empty.
 const NOTHING: &str = "";
 
 fn character(character: char) -> String {
@@ -45,7 +45,7 @@ impl Writer<'_> {
         (text.len() <= self.most).then_some(text)
     }
 
-    /// All that a node matches.
+    /// An expression for all that a node matches.
     fn all(&self, node: Id) -> Option<String> {
         let text = match &self.rules.nodes[node] {
             Node::Chars(_) => return self.some(node),
@@ -59,7 +59,7 @@ impl Writer<'_> {
         self.within(text)
     }
 
-    /// All that a node matches but the empty text.
+    /// An expression for all that a node matches except the empty text.
     fn some(&self, node: Id) -> Option<String> {
         let text = match &self.rules.nodes[node] {
             Node::Chars(ranges) => chars(ranges),
@@ -76,8 +76,8 @@ impl Writer<'_> {
         self.within(text)
     }
 
-    /// All that some nodes match, one behind the other, but the empty text: the first matches some, or the first matches nothing and the others
-    /// some.
+    /// An expression for all that consecutive nodes match except the empty text: either the first matches something, or
+    /// the first matches the empty text and the others something.
     fn some_of(&self, nodes: &[Id]) -> Option<String> {
         let Some((first, others)) = nodes.split_first() else { return Some(NOTHING.to_owned()) };
         let behind = others.iter().map(|node| self.all(*node)).collect::<Option<String>>()?;
@@ -97,7 +97,7 @@ fn repeat_of(writer: &Writer<'_>, node: Id, of: Id) -> Option<String> {
     Some(repeated(writer.all(of)?, *min, *max))
 }
 
-/// One of some expressions, but those that nothing matches.
+/// An alternative of some expressions, without those that nothing matches.
 fn either(mut options: Vec<String>) -> String {
     options.retain(|option| option != NOTHING);
     match options.len() {
@@ -137,7 +137,7 @@ fn chars(ranges: &[std::ops::RangeInclusive<char>]) -> String {
     text + "]"
 }
 
-/// A plan in the Lark syntax of llguidance.
+/// Writes a plan in llguidance's Lark syntax.
 pub(super) fn lark(plan: &Plan) -> String {
     let mut groups = Groups(Vec::new());
     let rules: Vec<String> =
@@ -148,7 +148,7 @@ pub(super) fn lark(plan: &Plan) -> String {
     std::iter::once(start).chain(rules).chain(groups.0).chain(terminals).collect()
 }
 
-/// Rules for groups, since Lark has few of them within each other.
+/// Groups as rules of their own, since Lark nests few groups.
 struct Groups(Vec<String>);
 
 impl Groups {

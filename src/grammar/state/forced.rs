@@ -1,4 +1,4 @@
-//! What a grammar forces: the bytes that have to come next, and the tokens that spell them.
+//! Finds what a grammar forces: the bytes that have to come next, and the tokens that spell them.
 
 use super::super::propose::Proposed;
 use super::extent::Extent;
@@ -10,20 +10,20 @@ use llguidance::derivre::NextByte;
 use llguidance::earley::ParserRecognizer;
 use toktrie::{Recognizer, TokTrie};
 
-/// Bytes that are looked at for each token that is wanted, and for one that is cut.
+/// How many bytes are looked at for each wanted token, and how many more for a token that may be cut.
 const BYTES_PER_TOKEN: usize = 8;
 const MORE_BYTES: usize = 64;
-/// Bytes of a draft that are looked at between two looks at what that took.
+/// How many bytes of a draft are looked at between two checks of what that has taken.
 const AT_ONCE: usize = 16;
 
 impl State {
-    /// The longer one of two drafts behind what was emitted: one that somebody has, as far as the grammar allows it, and what the
-    /// grammar forces, at most so many tokens.
+    /// The longer of two drafts after the emitted tokens: `own`, as far as the grammar allows it, and what the grammar
+    /// forces, at most `most` tokens.
     pub(in crate::grammar) fn propose(&mut self, place: &Place, own: &[u32], most: usize) -> Result<Proposed, Trouble> {
         self.read_all(place)?;
         match self.phase {
             Phase::Before(before) => {
-                // What comes behind its beginning is not looked at.
+                // What follows the grammar's beginning is not looked at.
                 let tokens = own[..place.grammar.begins.within(before, own)].to_vec();
                 Ok(Proposed { tokens, is_forced: false })
             }
@@ -41,8 +41,8 @@ impl State {
         }
     }
 
-    /// How many of these tokens the grammar allows, one behind the other, up to one that would end the text, as far as that can be
-    /// told without much work.
+    /// How many of these tokens in a row the grammar allows, up to one that would end the text, as far as little work
+    /// can tell.
     fn allowed(&mut self, place: &Place, tokens: &[u32]) -> anyhow::Result<usize> {
         let texts = tokens.iter().take_while(|token| place.is_text(**token)).count();
         let (before, mut allowed) = (Spent::of(self), 0);
@@ -63,13 +63,13 @@ impl State {
         Ok(allowed)
     }
 
-    /// Whether more may be looked at ahead, without a mask.
+    /// Whether it may look further ahead without computing a mask.
     fn has_room(&self, before: Spent) -> bool {
         let now = Spent::of(self);
         now.is_little(before) && self.refuelled.is_some_and(|fuel| now.fuel.saturating_sub(fuel) < MASK_FUEL / 2)
     }
 
-    /// Goes on byte by byte while there is one way, and back again.
+    /// Reads byte by byte as long as only one byte can come, then steps back.
     fn forced(&mut self, place: &Place, most: usize) -> anyhow::Result<Vec<u32>> {
         let compiled = &place.grammar.compiled;
         if compiled.is_one_way || self.parser.stop_reason() != StopReason::NotStopped {
@@ -97,12 +97,12 @@ impl State {
         let read = Extent { bytes: self.read.bytes + bytes.len(), items: self.read.items + items - before.items };
         self.count_room(read);
         let mut tokens = spelling.of(&bytes);
-        // What follows may be one token with the last bytes.
+        // The last bytes may be part of a longer token with what follows them, so such tokens are cut.
         let trie = self.parser.token_env.tok_trie();
         let (open, _) = self.parser.parser.with_recognizer(|recognizer| trie.chop_tokens(recognizer, &tokens));
         self.parser.rollback(bytes.len())?;
         self.consumed.truncate(self.consumed.len() - bytes.len());
-        // See `go_to`.
+        // The reason is in `go_to`.
         self.parser.invalidate_bias_cache();
         tokens.truncate((tokens.len() - open).min(most));
         let texts = tokens.iter().take_while(|token| place.is_text(**token)).count();
@@ -111,14 +111,14 @@ impl State {
     }
 }
 
-/// The byte that has to come next, where the text may not end.
+/// The only byte that can come next, if there is only one. The text must not be able to end here.
 fn only_byte(recognizer: &mut ParserRecognizer<'_>) -> Option<u8> {
     let state = recognizer.lexer_state();
     let hint = recognizer.lexer_mut().next_byte(state);
     if let NextByte::ForcedByte(byte) = hint {
         return Some(byte).filter(|byte| *byte != TokTrie::SPECIAL_TOKEN_MARKER);
     }
-    // Where there are two ways, they are mostly among the first.
+    // If two bytes can come, they are mostly among the first that are tried.
     let first = hint.some_bytes().first().copied().unwrap_or(b' ');
     recognizer.trie_started("only_byte");
     let mut may_come = (0..=u8::MAX).map(|byte| first.wrapping_add(byte)).filter(|byte| {
@@ -130,6 +130,6 @@ fn only_byte(recognizer: &mut ParserRecognizer<'_>) -> Option<u8> {
     });
     let found = may_come.next().filter(|_| may_come.next().is_none());
     recognizer.trie_finished();
-    // Behind the marker comes a token that has no text.
+    // The marker is followed by a token without a text.
     found.filter(|byte| *byte != TokTrie::SPECIAL_TOKEN_MARKER)
 }

@@ -1,8 +1,8 @@
-//! Masks, from what the library makes of a place to what rows take.
+//! Turns the masks that the library computes into those of rows.
 
 use crate::sampling::mask::TokenMask;
 
-/// A mask that is being made.
+/// A mask under construction.
 pub(super) struct Making {
     pub(super) bytes: Vec<u8>,
     /// Whether the text may end here.
@@ -14,13 +14,14 @@ impl Making {
         Self { bytes: vec![0; TokenMask::bytes_for(vocab_size)], may_end: false }
     }
 
-    /// Of a vocabulary's mask, which may be shorter or longer than the row, and in which `end` stands for all that end a text.
+    /// From a vocabulary's mask, which may be shorter or longer than the row. In it, `end` stands for all tokens that
+    /// end a text.
     pub(super) fn of(mask: &[u32], end: u32, vocab_size: usize, may_end: bool) -> Self {
         let mut made = Self { may_end, ..Self::none(vocab_size) };
         for (bytes, word) in made.bytes.chunks_exact_mut(size_of::<u32>()).zip(mask) {
             bytes.copy_from_slice(&word.to_le_bytes());
         }
-        // A row may have a token of its own there.
+        // The row may have another token with the id of `end`.
         made.set(end, false);
         made
     }

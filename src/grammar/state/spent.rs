@@ -1,11 +1,11 @@
-//! What work on a text has taken, for work that nobody has asked for: it stops far from the limits that would end its text.
+//! How much work on a text has taken. Work that nobody has asked for stops far from the limits that would end the text.
 
 use super::{MOST_BYTES, State};
 use crate::grammar::compile::{MASK_FUEL, MASK_ITEMS, MOST_STATES};
 
-/// What may be taken between two looks, as a share of what a mask may take.
+/// Between two checks, work may take this fraction of what a mask may take: one in so many.
 const AT_ONCE: usize = 10;
-/// What may be taken in all, as a share of what ends a text.
+/// In all, work may take this fraction of the limits that end a text: one in so many.
 const SHARE: usize = 4;
 
 /// What an automaton has taken so far.
@@ -24,7 +24,7 @@ impl Spent {
         Self { fuel: lexer.total_fuel_spent, items, states: lexer.num_states, bytes: state.bytes() }
     }
 
-    /// Whether it was little since `before`, and the text is far from its limits.
+    /// Whether little was taken since `before`, and the text is far from its limits.
     pub(super) fn is_little(self, before: Self) -> bool {
         self.fuel.saturating_sub(before.fuel) < MASK_FUEL / AT_ONCE
             && self.items.saturating_sub(before.items) < MASK_ITEMS / AT_ONCE
