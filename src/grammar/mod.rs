@@ -236,8 +236,8 @@ impl Grammars {
         state.reclaim_by(move |short| grammars.upgrade().is_some_and(|grammars| grammars.give_way(short)));
     }
 
-    /// Gives up unused grammars until they free `short` bytes, beginning with those that were last asked for longest ago. If
-    /// all of them together have less, gives up none.
+    /// Gives up unused grammars until they free `short` bytes, beginning with those that were last asked for longest
+    /// ago. If all of them together have less, gives up none.
     fn give_way(&self, short: usize) -> bool {
         let mut table = lock(&self.table);
         let all = table.recent.iter().filter(|compiled| is_unused(compiled)).map(|compiled| compiled.room());

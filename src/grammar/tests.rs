@@ -68,7 +68,7 @@ fn wanted(text: &Text, ahead: Ahead) -> Result<Vec<Option<Vec<u32>>>, Trouble> {
     Ok(found.iter().map(|mask| mask.as_ref().map(tokens)).collect())
 }
 
-/// The same, for as long as its turn does not come, as where the machine has much else to do.
+/// The same, tried again while its turn does not come, which may happen on a busy machine.
 fn waited(text: &Text) -> Result<Vec<Option<Vec<u32>>>, Trouble> {
     let mut tries = (0..30).map(|_| wanted(text, Ahead::default())).skip_while(|found| *found == Err(Trouble::NotYet));
     tries.next().unwrap_or(Err(Trouble::NotYet))
@@ -82,7 +82,7 @@ fn tokens_of(word: &str) -> Vec<u32> {
     word.bytes().map(|byte| 5 + u32::from(byte)).collect()
 }
 
-/// What a finite language lets a text go on with.
+/// The tokens that may follow in a finite language.
 fn by_words(words: &[&str], so_far: &[u8]) -> Vec<u32> {
     let goes_on = |token: &u32| {
         let longer = [so_far, text(*token)].concat();
@@ -136,7 +136,7 @@ fn behind_its_end_a_text_can_only_end() {
     assert_eq!(wrong(&[VOCAB as u32]), "output_token_ids[0]", "that is no token of the vocabulary");
 }
 
-/// Also where they have texts of their own.
+/// This holds even if they have texts of their own.
 #[test]
 fn tokens_that_end_a_text_are_no_part_of_it() {
     let compiled = compiled(GrammarKind::Regex, "[ab]{2}");
@@ -150,7 +150,7 @@ fn tokens_that_end_a_text_are_no_part_of_it() {
     assert!(Text::open(grammar, VOCAB, &[b, a]).is_err());
 }
 
-/// Two ways to the same place of a text, with the same lexemes so far, behind which different tokens may come.
+/// Two paths lead to the same position of a text, with the same lexemes, but different tokens may follow.
 #[test]
 fn a_text_that_steps_back_forgets_what_it_saw() {
     let grammar = grammar(GrammarKind::Lark, "start: \"y\" x \"s\" | \"n\" x \"o\" | \"m\" x \"ay\"\nx: \"e\"\n");
@@ -168,7 +168,7 @@ fn a_text_that_steps_back_forgets_what_it_saw() {
     }
 }
 
-/// A range of token ids has what stands for all ends, too.
+/// A range of token ids also contains the id that stands for all ends.
 #[test]
 fn a_text_ends_only_where_its_grammar_does() {
     for start in ["<[*]> \"ab\"", "<[^5]> \"ab\"", "<[277]> \"ab\" | \"no\""] {
@@ -177,7 +177,7 @@ fn a_text_ends_only_where_its_grammar_does() {
     }
 }
 
-/// Each may come next.
+/// Each of them may come next.
 #[test]
 fn an_object_may_have_hundreds_of_optional_properties() {
     let properties = (0..300).map(|i| format!(r#""p{i}": {{"type": "null"}}"#)).collect::<Vec<_>>().join(",");

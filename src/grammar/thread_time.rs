@@ -38,7 +38,7 @@ pub(super) mod tests {
 
     const STILL: Duration = Duration::from_millis(200);
 
-    /// Whether the system tells; else the wall's time counts.
+    /// Whether the system reports the time of threads. If not, wall time counts.
     pub(in super::super) fn is_told() -> bool {
         let is_told = std::fs::exists("/proc/thread-self/schedstat").is_ok_and(|there| there);
         if !is_told {

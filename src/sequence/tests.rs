@@ -162,7 +162,7 @@ fn breakers_are_there_once_and_counted() {
     breakers(&mut params);
     let base = Arc::new(Rules::new(params.clone(), &EOS));
     assert!(base.bytes() >= plain.bytes() + 500 * (3 * size_of::<u32>() + size_of::<Vec<u32>>()));
-    // Over others only the automaton stays, and none where there are none of its own.
+    // Rules with a base keep only the automaton, and not even that if they have no breakers of their own.
     let (own, none) = (Rules::over(&plain, params), Rules::over(&base, SamplingParams::default()));
     assert!((none.bytes() + 4 * 12..base.bytes() / 2).contains(&own.bytes()), "{} {}", own.bytes(), none.bytes());
     assert!(own.breakers().zip(none.breakers()).is_some_and(|(own, none)| own == none && own.longest() == 3));
@@ -177,7 +177,7 @@ fn patterns_are_there_once_and_counted() {
         (0..500).map(|last| SequenceBias { token_ids: vec![1, 2, 3, last], bias: 1.0 }).collect();
     let [none, own] = [SamplingParams::default(), biased].map(|params| Rules::over(&base, params));
     assert!(own.bytes() >= none.bytes() + own.params().bytes() - none.params().bytes() + 4 * 20 + 500 * 4);
-    // What is not own is the base's.
+    // What rules do not have themselves is the base's.
     let in_force = |rules: &Rules| (rules.words().map_or(0, Patterns::len), rules.biased().map_or(0, Patterns::len));
     assert!(in_force(&own) == (500, 500) && in_force(&none) == (500, 0));
     assert!(base.bytes() > none.bytes() && none.bytes() <= size_of::<Rules>() + none.params().bytes() + 64);
@@ -187,7 +187,7 @@ fn patterns_are_there_once_and_counted() {
 
 #[test]
 fn a_plain_sequence_takes_a_kibibyte() {
-    // With its own parameters over a stream's long lists, and its place in the table.
+    // It has its own parameters over a stream's long lists, and its place in the table.
     let base = SamplingParams { allowed_token_ids: (0..100).collect(), ..SamplingParams::default() };
     let base = Arc::new(Rules::new(base, &EOS));
     let rules = Rules::over(&base, SamplingParams { temperature: 0.5, ..SamplingParams::default() });
@@ -356,7 +356,7 @@ proptest! {
     }
 }
 
-/// A prompt moves no number, for positions are those of the output. Whether XTC happens is drawn apart from the token.
+/// A prompt changes no random number, because positions are those of the output. XTC draws a number of its own.
 #[test]
 fn the_numbers_of_a_row_are_those_of_its_position_in_the_output() {
     let xtc = |p: &mut SamplingParams| (p.samplers.xtc_probability, p.samplers.xtc_threshold) = (0.5, 0.1);

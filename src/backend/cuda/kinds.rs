@@ -125,7 +125,7 @@ mod tests {
         }
     }
 
-    /// Else nothing would be verified, on either side.
+    /// Otherwise both sides would refuse them, and nothing would be verified.
     #[test]
     fn probabilities_are_taken_as_sent() {
         for (dtype, vocab_size) in Dtype::ALL.into_iter().flat_map(|dtype| [(dtype, 1000), (dtype, 32_000)]) {

@@ -225,7 +225,7 @@ mod tests {
         multiprocessors: 132,
         shared_bytes: 227 << 10,
         clusters: true,
-        // As the driver of one says.
+        // As reported by the driver of an H200.
         resident: [132, 66, 39, 30, 22, 17, 15, 15],
         costs: Costs::PREDICTED,
     };
@@ -238,7 +238,7 @@ mod tests {
         costs: Costs::PREDICTED,
     };
 
-    /// Of rows that all lie alike.
+    /// The shape if all rows have the same.
     fn shape(rows: u32, vocab_size: u32, element_bytes: u32, device: &Device) -> Shape {
         let laid = sampling(rows, vocab_size, element_bytes, device);
         assert_eq!(laid.rest, None);
@@ -277,7 +277,7 @@ mod tests {
         }
     }
 
-    /// As on a slice of a card, whose groups of multiprocessors are not whole.
+    /// As on a slice of a card, which has incomplete groups of multiprocessors.
     #[test]
     fn a_team_is_no_larger_than_clusters_that_run() {
         let slice = Device { multiprocessors: 16, resident: [16, 8, 4, 4, 2, 0, 0, 0], ..H200 };
@@ -291,7 +291,7 @@ mod tests {
                 }
             }
         }
-        // Where the driver cannot tell, nothing is known to be too large.
+        // If the driver cannot say, no size is known to be too large.
         assert_eq!(Device { resident: [u32::MAX; 8], ..H200 }.most_blocks(), MAX_TEAM);
         // With the least shared memory that any supported GPU has.
         let small = Device { shared_bytes: 99 << 10, ..A100 };
@@ -309,12 +309,12 @@ mod tests {
         // What was measured decides.
         let quick_pairs = Device { costs: Costs::only(2), ..H200 };
         assert_eq!(shape(1, 128_256, 4, &quick_pairs).team_size, 2);
-        // A row that one block cannot hold has two, whatever they cost, and one of a single chunk has one.
+        // A row that one block cannot hold gets two blocks, whatever they cost. A row of a single chunk gets one.
         assert_eq!(shape(1, 201_088, 4, &Device { costs: Costs::only(1), ..H200 }).team_size, 2);
         assert_eq!(shape(1, 1000, 4, &quick_pairs).team_size, 1);
     }
 
-    /// What whole waves leave is not a wave of its own, which few blocks would work in.
+    /// Rows beyond whole waves must not make a wave of their own, in which few blocks would work.
     #[test]
     fn the_last_rows_have_larger_teams() {
         let mut device = H200;

@@ -19,8 +19,8 @@ fn spelled(tokens: &[u32]) -> String {
     String::from_utf8(bytes).expect("ASCII")
 }
 
-/// By definition: what all words go on with as far as none ends, in the tokens that the compiler's vocabulary makes of it, but for those
-/// with whose bytes, from some place on, a longer token begins that a word goes on with.
+/// The expected draft, by definition: the beginning that all words share, as the tokens that the compiler's vocabulary
+/// makes of it. It is cut where a longer token that some word continues with could begin.
 fn by_words(words: &[&str], so_far: &str) -> String {
     let rest: Vec<&str> = words.iter().filter_map(|word| word.strip_prefix(so_far)).collect();
     let same = |length: &usize| rest.iter().all(|word| word.get(..*length) == rest[0].get(..*length));
@@ -111,7 +111,7 @@ fn others_propose_as_far_as_the_grammar_allows() {
     assert_eq!(at(&[&begun("no")[..], &[END]].concat(), &no), Proposed::default(), "it has ended");
 }
 
-/// Where a text cannot step back, and where a token without a text comes, nothing is said to be forced.
+/// Nothing counts as forced if the text cannot step back, or behind a token without a text.
 #[test]
 fn what_cannot_be_looked_ahead_is_not_forced() {
     let lark = |text: &str| opened(&grammar(GrammarKind::Lark, text), &[]);
@@ -121,7 +121,7 @@ fn what_cannot_be_looked_ahead_is_not_forced() {
     assert!(forced(&lark("start: <begin> \"no\" | \"yes\"\n")).is_empty());
 }
 
-/// A row that is shorter than the vocabulary has no token behind its end.
+/// If a row is shorter than the vocabulary, tokens behind its end must not be drafted.
 #[test]
 fn what_a_row_does_not_have_is_not_drafted() {
     let grammar = grammar(GrammarKind::Regex, "nomaybe!");
@@ -131,8 +131,8 @@ fn what_a_row_does_not_have_is_not_drafted() {
     assert!(tokens.iter().all(|&token| (token as usize) < VOCAB - 10));
 }
 
-/// Looking ahead stops far from the limits that would end a text, or has it read again; and reading it again takes no limit that writing did
-/// not.
+/// Looking ahead stops far from the limits that would end a text, or the text is read again. Reading it again meets no
+/// limit that writing it did not.
 #[test]
 fn drafts_that_nobody_verifies_end_no_text() {
     // Long tokens of a and b, so that a mask looks at many states.
@@ -151,13 +151,13 @@ fn drafts_that_nobody_verifies_end_no_text() {
     let rough: String = (0..60).map(|at| if 0x9E37_79B9_7F4A_7C15_u64 >> at & 1 == 1 { 'a' } else { 'b' }).collect();
     let (xy, many) = (bytes(&"xy".repeat(15)), vec![long; 14]);
     let heavy = [
-        // Ever more states in what is drafted, which the text itself does not come to.
+        // The draft reaches ever more states, which the text itself never reaches.
         ("(xy)*(xyz[ab]*a[ab]{18}c|xyd)".to_owned(), xy.clone(), bytes(&format!("xyz{rough}"))),
-        // Dear steps, and one byte after the other is forced.
+        // Costly steps, and each next byte is forced.
         (dear(300), bytes(&"a".repeat(30)), bytes(&"a".repeat(60))),
         // The same in long tokens.
         (dear(160), many.clone(), many),
-        // One step of the draft is too dear.
+        // One step of the draft costs too much.
         (format!("(xy)*(xyz({})|xyd)", dear(300)), xy, vec![xyz, long, long]),
     ];
     for (pattern, output, draft) in heavy {
@@ -167,7 +167,7 @@ fn drafts_that_nobody_verifies_end_no_text() {
         let grammar = Arc::new(Grammar::new(compiled, &GrammarStart::default(), vec![0]));
         let text = |output: &[u32]| Text::open(Arc::clone(&grammar), texts.len(), output).expect("it matches");
         let asked = |text: &Text| masks(vec![Wanted::new(text, Ahead::default())]).pop().expect("one text");
-        // Its turn may not come at once where the machine has much else to do.
+        // Its turn may not come at once on a busy machine.
         let mask = |text: &Text| {
             let mut tries = (0..30).map(|_| asked(text)).skip_while(|found| *found == Err(Trouble::NotYet));
             tries.next().unwrap_or(Err(Trouble::NotYet))
@@ -180,7 +180,7 @@ fn drafts_that_nobody_verifies_end_no_text() {
             drop(proposed(&drafting, &draft, 64));
             drafting.work_ahead(&draft);
             if at + 3 > output.len() {
-                // Who waits ends it, too.
+                // A batch that waits ends the work as well.
                 std::thread::sleep(Duration::from_millis(150));
             }
             let expected = mask(&plain);
@@ -191,7 +191,7 @@ fn drafts_that_nobody_verifies_end_no_text() {
     }
 }
 
-/// However much is forced, as much is looked at as may be proposed.
+/// However much is forced, no more is looked at than may be proposed.
 #[test]
 fn what_is_forced_without_end_is_cut() {
     let text = opened(&grammar(GrammarKind::Lark, "start: a\na: \"ab\" \"x\" a\n"), &[]);

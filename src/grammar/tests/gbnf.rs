@@ -1,10 +1,10 @@
-//! GBNF: masks are what reading it character by character allows.
+//! GBNF: the masks must equal what reading a text character by character allows.
 
 use super::super::gbnf::stacks::{Plain, Stacks};
 use super::super::gbnf::to_lark;
 use super::*;
 
-/// By definition; none where that takes too long to say.
+/// The allowed tokens, by definition; `None` if that takes too long to find out.
 fn by_stacks(text_so_far: &Stacks<'_>) -> Option<Vec<u32>> {
     let mut is_lost = text_so_far.is_lost();
     let is_end = |token: u32| text_so_far.is_whole() && [END, OTHER_END].contains(&token);
@@ -31,7 +31,7 @@ fn follow(gbnf: &str, choices: &[prop::sample::Index]) {
         assert_eq!(allowed, expected, "behind {:?} of\n{gbnf}\n{lark:?}", String::from_utf8_lossy(&so_far));
         let mut written: Vec<u32> = allowed.into_iter().filter(|token| !text(*token).is_empty()).collect();
         if written.iter().any(|token| text(*token).is_ascii()) {
-            // Bytes of longer characters would be most of it.
+            // Otherwise most of the text would be bytes of longer characters.
             written.retain(|token| text(*token).is_ascii());
         }
         let Some(token) = written.get(choice.index(written.len().max(1))) else { return };
@@ -41,8 +41,8 @@ fn follow(gbnf: &str, choices: &[prop::sample::Index]) {
     }
 }
 
-/// Texts of rules over a few characters, of which the first calls the others, and each calls itself and all others behind a character of
-/// its own only, since llama.cpp has no rules that call themselves first.
+/// Rules over a few characters. The first rule calls the others. Each rule calls itself and the others only behind a
+/// character of its own, since llama.cpp does not allow rules that call themselves first.
 fn rules() -> impl Strategy<Value = String> {
     prop::collection::vec(body(), 3).prop_map(|bodies| {
         let names = ["root", "one", "two"];
@@ -182,7 +182,7 @@ proptest! {
     }
 }
 
-/// Rules that call themselves first have no end in llama.cpp.
+/// Rules that call themselves first never end in llama.cpp.
 #[test]
 fn a_rule_may_call_itself_anywhere() {
     for gbnf in [

@@ -1,10 +1,10 @@
-//! What grammars may take, and what becomes of those that take more.
+//! What grammars may take, and what happens to those that take more.
 
 use super::super::trouble::Trouble;
 use super::*;
 use std::time::{Duration, Instant};
 
-/// Rules one in the other, all the way that a grammar's length allows, and other texts that ask for much.
+/// Rules nested as deep as a grammar's length allows, and other costly texts.
 #[test]
 fn the_largest_grammars_are_compiled_or_refused() {
     let most = crate::params::grammar::MAX_GRAMMAR_BYTES;
@@ -48,7 +48,7 @@ fn the_largest_grammars_are_compiled_or_refused() {
             GrammarKind::Gbnf,
             until_full("root ::= a0\n", &|i| format!("a{i}::=a{}\n", i + 1), &|i| format!("a{i} ::= \"b\"\n")),
         ),
-        // Each rule is twice the one before, and none is regular to its end.
+        // Each rule is twice as long as the one before, and none is regular as a whole.
         (
             GrammarKind::Gbnf,
             until_full(
@@ -97,14 +97,14 @@ fn the_largest_grammars_are_compiled_or_refused() {
                 let first = wanted(&opened(&grammar, &[]), Ahead::default());
                 assert!(matches!(first, Ok(_) | Err(Trouble::TooComplex(_) | Trouble::NotYet)), "{kind:?}: {first:?}");
             }
-            // Not for want of room or of a turn: there is enough of both.
+            // It is not refused for lack of room or of a turn: there is enough of both.
             Err(error) => assert!(matches!(error, CompileError::Invalid(_)), "{kind:?}: {error:?}"),
         }
     }
 }
 
-/// A grammar whose masks take seconds. Compiling it takes one or two, more where the machine has much else to do; what then took too long
-/// is refused for a while, so each try is another one.
+/// A grammar whose masks take seconds. Compiling it takes one or two seconds, more on a busy machine. A grammar that
+/// took too long is refused for a while, so each try uses another one.
 fn slow() -> Arc<Grammar> {
     let texts = (0..10).map(|more| params(GrammarKind::Regex, &"a?".repeat(9_000 + more)));
     let mut compiled = texts.filter_map(|text| GRAMMARS.compile(&text, &room(), &Patience::default()).ok());
@@ -115,7 +115,8 @@ fn slow() -> Arc<Grammar> {
     ))
 }
 
-/// The parameters allow no such grammar. One that takes seconds fails the text that has it, for good; others do not wait for its end.
+/// The parameters do not allow such a grammar. A text whose masks take seconds fails for good, and others do not wait
+/// for it.
 #[test]
 fn a_grammar_that_takes_long_fails_alone() {
     let refused = params(GrammarKind::Regex, &"a?".repeat(9_000));
@@ -132,7 +133,7 @@ fn a_grammar_that_takes_long_fails_alone() {
     assert_eq!(allowed(&fine).len(), 2);
 }
 
-/// All threads of grammars are busy with texts that nobody waits for; who waits for another one sees to it that they end.
+/// All threads of grammars are busy with texts that nobody waits for. Whoever waits for another text ends them.
 #[test]
 fn slow_texts_that_nobody_waits_for_do_not_keep_the_threads() {
     let slow = slow();
@@ -141,14 +142,14 @@ fn slow_texts_that_nobody_waits_for_do_not_keep_the_threads() {
     let idle: Vec<Text> = (0..threads).map(|_| opened(&slow, &tokens_of("a"))).collect();
     std::thread::sleep(Duration::from_millis(50));
     let fine = opened(&fine, &[]);
-    // Its turn may not come at once where the machine has much else to do.
+    // Its turn may not come at once on a busy machine.
     let tries = (0..10).map(|_| wanted(&fine, Ahead::default()));
     assert!(tries.take_while(Result::is_err).all(|result| result == Err(Trouble::NotYet)));
     assert!(wanted(&fine, Ahead::default()).is_ok());
     assert!(idle.iter().any(|text| text.place().is_cancelled()), "nobody saw to it");
 }
 
-/// Of two texts of one grammar, the one that goes where it takes much fails, and the other goes on.
+/// Of two texts of one grammar, the one that comes to a costly place fails, and the other goes on.
 #[test]
 fn a_text_that_reaches_a_limit_harms_no_other_of_its_grammar() {
     let alone = "a".repeat(40);
@@ -167,7 +168,7 @@ fn a_text_that_reaches_a_limit_harms_no_other_of_its_grammar() {
     assert!(allowed(&other).len() > 3 && allowed(&fresh).len() > 1);
 }
 
-/// Where many patterns have to hold at once nothing is compiled, and what is compiled is so in time.
+/// If many patterns have to hold at once, nothing is compiled. Whatever is compiled is compiled in time.
 #[test]
 fn products_of_patterns_are_refused() {
     let schema = |count: usize| {
@@ -186,7 +187,7 @@ fn products_of_patterns_are_refused() {
     eprintln!("{:?}", started.elapsed());
 }
 
-/// Several at a time, and each once, whoever asks for it meanwhile.
+/// Several grammars are compiled at a time, and each only once, whoever asks for it meanwhile.
 #[test]
 fn a_grammar_is_compiled_once_and_waits_for_no_other() {
     let vocabulary = Vocabulary::new(&[Some(b"a".to_vec()), Some(b"b".to_vec())], b"");
@@ -209,7 +210,7 @@ fn a_grammar_is_compiled_once_and_waits_for_no_other() {
         let refused = lock(&grammars.table).refused.iter().map(|refused| refused.key.1.clone()).collect::<Vec<_>>();
         assert_eq!(refused, ["(a"], "one of the eight compiled it");
         assert!(!late.is_finished(), "they waited for it");
-        // Where that is in time, it is right; where the machine has much else to do it may not get its time.
+        // If it is compiled in time, it is right. On a busy machine it may not get its time.
         assert!(matches!(late.join().expect("no panic"), Ok(_) | Err(CompileError::Invalid(_) | CompileError::Busy)));
     });
     assert!(lock(&grammars.table).compiling.is_empty());
@@ -223,7 +224,7 @@ fn as_many_grammars_are_compiled_at_once_as_may_be() {
     assert_eq!(taken.len(), MOST_COMPILING);
 }
 
-/// It keeps its room as long as it waits, for however many.
+/// A message keeps its room while it waits, for however many grammars.
 #[test]
 fn a_message_that_has_waited_long_begins_no_other_grammar() {
     let vocabulary = Vocabulary::new(&[Some(b"a".to_vec()), Some(b"b".to_vec())], b"");
@@ -294,7 +295,7 @@ fn a_grammar_that_nobody_uses_makes_room_for_others() {
     assert!(Arc::ptr_eq(&mine, &asked(1).expect("it is there")));
 }
 
-/// Automata that gave their room up are gone for whoever asks, also while no thread has come to take them apart.
+/// Automata that gave up their room are not found again, even while no thread has dropped them yet.
 #[test]
 fn what_gave_its_room_up_is_not_found_again() {
     let vocabulary = Vocabulary::new(&[Some(b"a".to_vec()), Some(b"b".to_vec())], b"");
@@ -325,8 +326,8 @@ fn what_gave_its_room_up_is_not_found_again() {
     });
 }
 
-/// Parts that may come often, and conditions, take far more than their text. What these were seen to hold, as the allocator tells it, is
-/// what they are counted as.
+/// Parts that may be repeated often, and conditions, take far more memory than their text. The counted bytes are at
+/// least those that were measured with the allocator.
 #[test]
 fn a_grammar_is_counted_by_what_it_holds() {
     let many = |one: &dyn Fn(usize) -> String, between: &str| (0..100).map(one).collect::<Vec<_>>().join(between);
@@ -345,7 +346,7 @@ fn a_grammar_is_counted_by_what_it_holds() {
     }
 }
 
-/// What a text is counted as grows with it, and with what its grammar has at each place.
+/// The bytes that a text is counted as grow with its length, and with the grammar's items at each place.
 #[test]
 fn a_text_is_counted_by_its_length_and_its_grammars_items() {
     let grown = |kind, text: &str, word: &str| {
@@ -363,7 +364,7 @@ fn a_text_is_counted_by_its_length_and_its_grammars_items() {
     assert!(plain > 16 * 96 && ambiguous > 16 * 500, "{plain} {ambiguous}");
 }
 
-/// The same for a text, of a grammar with many terminals, which its lexer has in each of its states.
+/// The same for a text whose grammar has many terminals, since each state of its lexer has them all.
 #[test]
 fn a_text_is_counted_by_what_its_lexer_holds() {
     let words = |count: usize| (0..count).map(|i| format!("{i:x}")).collect::<Vec<_>>();

@@ -223,7 +223,7 @@ fn dry_stands_where_the_engine_has_it() {
         assert_eq!((adjusted(&spec, 8), shown(&spec)), (Some(expected), drafted));
         assert_eq!(adjusted(&spec, 7), Some((2.0, false)), "no repeat");
         assert_eq!(has_kernel(&spec), if expected.1 { Err(NoKernel::LateDry) } else { Ok(()) });
-        // A token that the penalty is not about.
+        // A token that the penalty does not concern.
         let ignoring = |p: &mut SamplingParams| {
             penalised(p);
             p.history.prompt_ignore_length = 4;
@@ -282,8 +282,8 @@ fn texts() -> [(&'static str, Written); 4] {
     ]
 }
 
-/// Of a text twice as long, opening takes twice the steps. A token takes few, or with DRY on a text of two tokens by chance as many
-/// as there are places.
+/// Opening a text twice as long takes twice the steps. A token takes few steps; only with DRY, on a random text of two
+/// tokens, as many as there are places.
 #[test]
 fn work_is_linear_in_the_text_once_and_small_for_a_token() {
     let with = |change: fn(&mut HistoryParams)| {
@@ -329,7 +329,7 @@ fn work_is_linear_in_the_text_once_and_small_for_a_token() {
 
 #[test]
 fn what_is_forgotten_is_not_missed() {
-    // A long text of few tokens: what lies behind every window is dropped again and again.
+    // A long text of few tokens, so that what lies behind every window is dropped again and again.
     let change = |p: &mut SamplingParams| {
         (p.repetition_penalty, p.frequency_penalty) = (1.3, 0.2);
         (p.history.penalty_last_n, p.history.penalty_decay_n, p.history.prompt_ignore_length) = (9, 11, 3);

@@ -152,7 +152,7 @@ fn any_text(len: usize) -> impl Strategy<Value = Vec<u32>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// A text of this length never has more candidates than are looked at.
+    /// A text of this length never has more candidates than a search looks at.
     #[test]
     fn drafts_are_those_of_the_definition(params in any_params(), text in any_text(CANDIDATES)) {
         prop_assert_eq!(proposed(&params, &text), reference(&params, &text));
@@ -167,8 +167,8 @@ proptest! {
         prop_assert_eq!(index.longest_match(usize::MAX), reference_match(&text, shortest, longest));
     }
 
-    /// More others of its bucket than are looked at may stand before a full match: a loop, now and then, and whoever
-    /// looks for colliding tokens. It is on its chain nevertheless, and found if it is among the first.
+    /// A full match may be missed if more other positions of its bucket come first than are looked at: now and then in
+    /// a loop, and for tokens chosen to collide. It is on its chain all the same, and found if it is among the first.
     #[test]
     fn with_few_candidates_a_match_is_real_and_a_full_one_is_not_missed(
         params in any_params(), text in any_text(1500)
