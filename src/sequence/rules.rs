@@ -276,7 +276,7 @@ impl Rules {
     }
 
     /// How many of `vocab_size` tokens a row's chain leaves at most, if it has a chain. One value is for rows that do
-    /// not think; another follows if thinking has a chain of its own.
+    /// not think; another follows if thinking has filters of its own.
     pub(super) fn most_left(&self, vocab_size: usize) -> impl Iterator<Item = Option<usize>> {
         let least = self.params.samplers.min_keep;
         let thinking = self.thinking().map(|thinking| (thinking.steps.as_deref(), thinking.top_k()));

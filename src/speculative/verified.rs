@@ -18,7 +18,7 @@ pub enum TokenOrigin {
     Accepted,
     /// It replaces a rejected draft token.
     Recovered,
-    /// It was drawn after all draft tokens were accepted.
+    /// It was drawn after the accepted draft tokens, and none was rejected in its place.
     Bonus,
 }
 
