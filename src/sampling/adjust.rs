@@ -1,16 +1,16 @@
 //! What a sequence does to single logits before any filter: masks, bias, penalties.
 //!
-//! Each is a function of one token's logit and of what the sequence knows about that token, so a row
-//! needs only the tokens it knows something about; all others keep their logit. The order is fixed:
-//! ban, bias, repetition penalty, encoder repetition penalty, frequency penalty, presence penalty,
-//! length penalty, and behind all of them what an engine's DRY takes off ([`Nudge::late`]).
+//! Each is a function of one token's logit and of what the sequence knows about that token. So a row needs only the
+//! tokens that something is known about; all others keep their logit. The order is fixed: ban, bias, repetition
+//! penalty, encoder repetition penalty, frequency penalty, presence penalty, length penalty, and last of all what an
+//! engine's DRY subtracts ([`Nudge::late`]).
 
 mod adjusts;
 
 pub use crate::params::Penalties;
 pub use adjusts::{Adjusted, Adjusts, Nudge};
 
-/// What a sequence knows about one token. Plain data, the same on the device.
+/// What a sequence knows about one token. Plain data, with the same layout on the device.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 #[repr(C)]
 pub struct TokenAdjust {
@@ -38,33 +38,34 @@ impl TokenAdjust {
     /// The bit at which the place of the latest occurrence begins.
     pub(crate) const PLACE: u32 = 16;
 
-    /// The same with its latest occurrence at this place, modulo 2^16.
+    /// The same adjustment, with this place as that of the latest occurrence, modulo 2^16.
     #[must_use]
     pub fn at(self, place: u16) -> Self {
         Self { flags: self.flags & ((1 << Self::PLACE) - 1) | u32::from(place) << Self::PLACE, ..self }
     }
 
-    /// Where its latest occurrence is, modulo 2^16.
+    /// The place of the latest occurrence, modulo 2^16.
     #[must_use]
     #[inline]
     pub fn place(&self) -> u16 {
         (self.flags >> Self::PLACE) as u16
     }
 
-    /// Makes the token one that was not seen.
+    /// Marks the token as not seen.
     pub fn forget(&mut self) {
         self.output_count = 0;
         self.flags &= !Self::SEEN;
         *self = self.at(0);
     }
 
-    /// Whether it changes no logit.
+    /// Whether the entry changes no logit.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.flags == 0 && self.output_count == 0 && self.bias == 0.0
     }
 
-    /// Whether some penalty is about the token: only then is it another number what comes before them and what behind.
+    /// Whether some penalty applies to the token. Only then does it matter whether something is added before the
+    /// penalties or after them.
     #[must_use]
     pub fn is_penalised(&self, penalties: &Penalties) -> bool {
         let has = |flag| self.flags & flag != 0;
@@ -89,7 +90,8 @@ impl TokenAdjust {
         } else {
             self.penalised(biased, penalties)
         };
-        // An infinity stays what it is: +∞ - ∞ would be no number. And none is made of a mask that is the least finite number.
+        // An infinity stays as it is, since +∞ - ∞ would be NaN. The minimum keeps a mask that is the least finite
+        // number from becoming +∞.
         let lengthened = self.flags & Self::END != 0 && penalties.length != 0.0 && x.is_finite();
         if lengthened { (x + x.abs() * penalties.length).min(f32::MAX) } else { x }
     }
@@ -108,7 +110,7 @@ impl TokenAdjust {
         x
     }
 
-    /// The encoder repetition penalty: the repetition penalty the other way round.
+    /// The encoder repetition penalty: the repetition penalty with multiplication and division exchanged.
     #[inline]
     fn encoder(&self, x: f32, penalties: &Penalties) -> f32 {
         if self.flags & Self::PROMPT == 0 || penalties.encoder == 1.0 {

@@ -1,4 +1,4 @@
-//! The tokens of a row on their way through a [chain](super::chain) of samplers.
+//! The tokens of a row while they pass through a [chain](super::chain) of samplers.
 
 use super::entropy::{entropy, entropy_term};
 use super::filters::{self, Weighted};
@@ -9,38 +9,39 @@ use super::order::Candidate;
 use super::samplers::skew::Along;
 use super::sort;
 
-/// Candidates in [order](super::order) with their masses at the temperature so far.
+/// Candidates in [order](super::order), with their masses at the temperature so far.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Candidates {
     kept: Vec<Weighted>,
-    /// How many tokens the row has, those that are no candidates too.
+    /// How many tokens the row has, including those that are not candidates.
     vocab_size: usize,
     /// The first candidate's logit.
     max: f32,
-    /// The temperature so far.
+    /// The product of all temperatures so far.
     temperature: f64,
-    /// From it.
+    /// The factor from logit distance to exponent at this temperature.
     scale: f32,
-    /// No filter leaves fewer.
+    /// No filter keeps fewer candidates than this.
     min_keep: usize,
-    /// What ends the text where nothing else is certain, whether or not it is left; see [`infill`](super::samplers::infill).
+    /// The candidate that ends the text where nothing else is certain, even if a step has removed it; see
+    /// [`infill`](super::samplers::infill).
     end: Option<Candidate>,
-    /// What the step that gave new logits by mass saw.
+    /// The distribution before [`reshape_by_mass`](Self::reshape_by_mass).
     seen: Option<Seen>,
-    /// What the step that gave new logits by place saw.
+    /// The candidates' cumulative masses from [`reshape_along`](Self::reshape_along).
     along: Option<Along>,
 }
 
-/// What filters or a chain leave of a row: what its distribution is made of.
+/// What filters or a chain keep of a row: the basis of its distribution.
 #[derive(Debug)]
 pub struct Survivors {
-    /// The candidates.
+    /// The candidates that are left.
     pub kept: Vec<Weighted>,
-    /// The largest logit, which exponents are relative to.
+    /// The largest logit; exponents are relative to it.
     pub max: f32,
-    /// From the temperature.
+    /// The factor from logit distance to exponent.
     pub scale: f32,
-    /// What the step that gave new logits by mass [saw](Candidates::reshape_by_mass).
+    /// The distribution that the step which gave new logits by mass [saw](Candidates::reshape_by_mass).
     pub seen: Option<Seen>,
 }
 
@@ -54,13 +55,13 @@ impl Survivors {
 }
 
 impl Candidates {
-    /// Of a row of so many tokens, at temperature 1.
+    /// The candidates of a row of `vocab_size` tokens, at temperature 1.
     #[must_use]
     pub fn new(candidates: Vec<Candidate>, vocab_size: usize, min_keep: usize) -> Self {
         Self::cooled(candidates, vocab_size, min_keep, 1.0)
     }
 
-    /// The same at a temperature, as if it had been [cooled](Self::cool) by it.
+    /// As `new`, but at a temperature, as if the candidates had been [cooled](Self::cool) by it.
     #[must_use]
     pub fn cooled(candidates: Vec<Candidate>, vocab_size: usize, min_keep: usize, temperature: f64) -> Self {
         let kept = candidates.into_iter().map(|candidate| Weighted { candidate, mass: 0 }).collect();
@@ -70,19 +71,19 @@ impl Candidates {
         new
     }
 
-    /// With what ends the text where nothing else is certain.
+    /// Sets the candidate that ends the text where nothing else is certain.
     #[must_use]
     pub fn with_end(self, end: Option<Candidate>) -> Self {
         Self { end, ..self }
     }
 
-    /// Puts candidates in order and weighs them.
+    /// Puts candidates in order and computes their masses.
     fn rank(&mut self) {
         sort::in_order(&mut self.kept, |weighted| weighted.candidate);
         self.weigh();
     }
 
-    /// Weighs candidates by the largest.
+    /// Computes masses relative to the largest logit, which is the first.
     fn weigh(&mut self) {
         self.max = self.kept.first().map_or(0.0, |first| first.candidate.logit);
         for weighted in &mut self.kept {
@@ -101,13 +102,13 @@ impl Candidates {
         self.vocab_size
     }
 
-    /// The sum of their masses.
+    /// The sum of the candidates' masses.
     #[must_use]
     pub fn total(&self) -> u64 {
         filters::total(&self.kept)
     }
 
-    /// No filter leaves fewer.
+    /// No filter keeps fewer candidates than this.
     pub(super) fn min_keep(&self) -> usize {
         self.min_keep
     }
@@ -117,12 +118,12 @@ impl Candidates {
         self.max
     }
 
-    /// The temperature so far.
+    /// The product of all temperatures so far.
     pub(super) fn temperature(&self) -> f64 {
         self.temperature
     }
 
-    /// The factor from it.
+    /// The factor from logit distance to exponent at this temperature.
     pub(super) fn scale(&self) -> f32 {
         self.scale
     }
@@ -139,19 +140,20 @@ impl Candidates {
         entropy(self.kept.iter().map(|w| entropy_term(self.exponent(w), w.mass)).sum(), self.total())
     }
 
-    /// Divides logits by a temperature, beside those before.
+    /// Divides logits by a temperature, on top of earlier temperatures.
     pub fn cool(&mut self, temperature: f64) {
         self.temperature *= temperature;
         self.scale = mass::scale_of(self.temperature);
         self.weigh();
     }
 
-    /// Gives every candidate another logit, from its distance to the largest at the temperature so far, which then is 1.
+    /// Gives every candidate a new logit, a function of its distance to the largest logit at the temperature so far.
+    /// The temperature becomes 1.
     pub fn reshape(&mut self, logit: impl Fn(f32) -> f32) {
         self.reshape_each(|_, _, distance| logit(distance));
     }
 
-    /// The same, by the candidate too and its place in the order.
+    /// As `reshape`, but the new logit may also depend on the candidate and on its place in the order.
     pub fn reshape_each(&mut self, logit: impl Fn(usize, &Weighted, f32) -> f32) {
         let per_temperature = (1.0 / self.temperature) as f32;
         for (place, weighted) in self.kept.iter_mut().enumerate() {
@@ -162,7 +164,8 @@ impl Candidates {
         self.rank();
     }
 
-    /// Gives every candidate another logit, from its mass; the temperature then is 1. What they weighed is remembered.
+    /// Gives every candidate a new logit, a function of its mass. The temperature becomes 1. The masses before are kept
+    /// as `seen`.
     pub fn reshape_by_mass(&mut self, logit: impl Fn(u64) -> f32) {
         let mut masses: Vec<(u32, u64)> = self.kept.iter().map(|w| (w.candidate.token, w.mass)).collect();
         masses.sort_unstable();
@@ -172,8 +175,9 @@ impl Candidates {
         self.rank();
     }
 
-    /// Gives every candidate of nonzero mass another logit, from its mass and that of it and all before it; the others go, and
-    /// the temperature then is 1. How they stood is remembered, for draws with this power.
+    /// Gives every candidate of nonzero mass a new logit, a function of its own mass and of the cumulative mass up to
+    /// and including it. Candidates without mass are removed, and the temperature becomes 1. The cumulative masses are
+    /// kept, for draws with this power.
     pub fn reshape_along(&mut self, power: f64, logit: impl Fn(u64, u64) -> f32) {
         self.kept.retain(|weighted| weighted.mass > 0);
         let (mut up_to, mut tokens) = (0, vec![]);
@@ -187,7 +191,8 @@ impl Candidates {
         self.rank();
     }
 
-    /// Plays a tournament: every candidate gets another logit, or goes where it has no weight left; the temperature then is 1.
+    /// Plays a tournament: every candidate gets a new logit, or is removed if it has no weight left. The temperature
+    /// becomes 1.
     pub fn play(&mut self, played: &Tournament<'_>) {
         let (weights, total) = played.play(self.kept.iter().map(|w| (w.candidate.token, w.mass)));
         for (weighted, &weight) in self.kept.iter_mut().zip(&weights) {
@@ -199,18 +204,18 @@ impl Candidates {
         self.rank();
     }
 
-    /// Keeps the first `count`, and what is equal to the last of them.
+    /// Keeps the first `count` candidates and those with the same logit as the last of them.
     pub fn keep_first_and_ties(&mut self, count: usize) {
         let last = self.kept.get(count.max(self.min_keep).saturating_sub(1)).map(|last| last.candidate.logit);
         self.kept.retain(|weighted| last.is_none_or(|last| weighted.candidate.logit >= last));
     }
 
-    /// Keeps the first `count`.
+    /// Keeps the first `count` candidates.
     pub fn keep_first(&mut self, count: usize) {
         self.kept.truncate(count.max(self.min_keep));
     }
 
-    /// Keeps what `wanted` says, and the first `min_keep`.
+    /// Keeps the candidates that `wanted` accepts, and the first `min_keep`.
     pub fn keep(&mut self, wanted: impl Fn(&Weighted) -> bool) {
         let mut place = 0;
         self.kept.retain(|weighted| {
@@ -219,13 +224,13 @@ impl Candidates {
         });
     }
 
-    /// Keeps masses of at least `need`.
+    /// Keeps candidates with a mass of at least `need`.
     pub fn keep_mass(&mut self, need: u64) {
         self.keep(|weighted| weighted.mass >= need);
     }
 
-    /// Keeps the least that come first by `deviation`, candidates of equal deviation in order, and whose mass reaches
-    /// `need`; with `ties`, all that deviate as much as the last of these.
+    /// Sorts candidates by `deviation`, equal ones in order, and keeps the shortest prefix whose mass reaches `need`.
+    /// With `ties`, also keeps all that deviate as much as the last of the prefix.
     pub fn keep_nearest(&mut self, need: u64, ties: bool, deviation: impl Fn(&Self, &Weighted) -> f32) {
         let mut nearest: Vec<(f32, Weighted)> = self.kept.iter().map(|w| (deviation(self, w), *w)).collect();
         nearest.sort_by(|a, b| a.0.total_cmp(&b.0));
@@ -245,7 +250,7 @@ impl Candidates {
         self.rank();
     }
 
-    /// Removes what `unwanted` says, unless fewer than `min_keep` would be left.
+    /// Removes the candidates that `unwanted` accepts, unless fewer than `min_keep` would be left.
     pub fn remove(&mut self, unwanted: impl Fn(usize, &Weighted) -> bool) {
         let left: Vec<Weighted> =
             self.kept.iter().enumerate().filter(|&(at, w)| !unwanted(at, w)).map(|(_, w)| *w).collect();
@@ -255,7 +260,7 @@ impl Candidates {
         }
     }
 
-    /// Keeps what ends the text alone, unless that is nothing, or fewer than `min_keep`.
+    /// Keeps only the candidate that ends the text. Does nothing if there is none, or if `min_keep` is above 1.
     pub fn keep_end(&mut self) {
         if let Some(candidate) = self.end.filter(|_| self.min_keep <= 1) {
             self.kept = vec![Weighted { candidate, mass: 0 }];
@@ -263,12 +268,12 @@ impl Candidates {
         }
     }
 
-    /// How candidates [stood](Self::reshape_along), once.
+    /// Takes the cumulative masses that [`reshape_along`](Self::reshape_along) kept.
     pub fn take_along(&mut self) -> Option<Along> {
         self.along.take()
     }
 
-    /// What is left after the last step.
+    /// The candidates that are left after the last step.
     #[must_use]
     pub fn into_survivors(self) -> Survivors {
         Survivors { kept: self.kept, max: self.max, scale: self.scale, seen: self.seen }

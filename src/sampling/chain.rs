@@ -1,9 +1,10 @@
 //! A chain of samplers: the steps of a row whose sequence asks for more than temperature, top-k, top-p and min-p, or for
 //! another order.
 //!
-//! Candidates are the tokens with a finite logit after masks, bias and penalties. Each step sees what the one before left,
-//! with masses at the temperature so far: `mass = floor(2^y * 2^40)`, `y = (x - x_max) * log2(e) / temperature`, `x_max`
-//! the largest logit that is left. Every filter keeps at least `min_keep` candidates, where there are as many.
+//! Candidates are the tokens with a finite logit after masks, bias and penalties. Each step sees the candidates that
+//! the step before left, with masses at the temperature so far: `mass = floor(2^y * 2^40)`, `y = (x - x_max) * log2(e)
+//! / temperature`, where `x_max` is the largest logit that is left. Every filter keeps at least `min_keep` candidates,
+//! if there are as many.
 
 use super::candidates::Candidates;
 use super::mark::tournament::Tournament;
@@ -20,29 +21,30 @@ pub use crate::params::Step;
 use crate::params::state::SamplerState;
 use crate::params::{TfsRule, TypicalRule};
 
-/// A row's steps.
+/// A row's chain of steps.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Chain<'a> {
-    /// In order.
+    /// The steps, in order.
     pub steps: &'a [Step],
-    /// No filter leaves fewer.
+    /// No filter keeps fewer candidates than this.
     pub min_keep: u32,
     /// Tokens that XTC never excludes; ascending.
     pub protected: &'a [u32],
-    /// From [`Purpose::Xtc`](super::philox::Purpose::Xtc): whether XTC happens here.
+    /// A random number from [`Purpose::Xtc`](super::philox::Purpose::Xtc), which decides whether XTC happens at this
+    /// position.
     pub xtc: u64,
-    /// What samplers remember of the tokens before.
+    /// What samplers remember of earlier tokens.
     pub state: SamplerState,
     /// EOS tokens, for [`Step::MinEosP`].
     pub eos: &'a [u32],
-    /// What [`Step::Infill`] needs to know; `None`: it does nothing.
+    /// What [`Step::Infill`] needs to know; `None`: the step does nothing.
     pub infill: Option<Infill<'a>>,
-    /// What [`Step::Tournament`] plays; `None`: nothing at this position.
+    /// The tournament that [`Step::Tournament`] plays; `None`: there is none at this position.
     pub tournament: Option<Tournament<'a>>,
 }
 
 impl<'a> Chain<'a> {
-    /// Filters and nothing else.
+    /// A chain of these steps, which need nothing but the filters' parameters.
     #[must_use]
     pub fn of_filters(steps: &'a [Step]) -> Self {
         let state = SamplerState::default();
@@ -50,13 +52,13 @@ impl<'a> Chain<'a> {
     }
 }
 
-/// What is left of the candidates of a row of so many tokens.
+/// Runs the chain on the candidates of a row of `vocab_size` tokens. Returns what is left of them.
 #[must_use]
 pub fn run(candidates: Vec<Candidate>, vocab_size: usize, filters: &Filters, chain: &Chain<'_>) -> Candidates {
     watched(candidates, vocab_size, filters, chain, |_, _| ())
 }
 
-/// The same, with a look at what is there at first and what is left after each step.
+/// As [`run`], but calls `look` with the candidates at first, without a step, and after each step.
 pub fn watched(
     candidates: Vec<Candidate>,
     vocab_size: usize,
@@ -80,7 +82,7 @@ pub fn watched(
     left
 }
 
-/// Whether a row is drawn from along its candidates, see [`skew`].
+/// Whether a row is drawn from in the order of its candidates instead of by token ids, see [`skew`].
 #[must_use]
 pub fn draws_along(steps: &[Step]) -> bool {
     matches!(steps.last(), Some(Step::Skew(_)))
@@ -98,7 +100,7 @@ pub(super) fn apply(step: &Step, filters: &Filters, chain: &Chain<'_>, left: &mu
         Step::AtMost(most) => left.keep_first(most as usize),
         Step::TopK => left.keep_first(filters.top_k as usize),
         Step::TopKTies => left.keep_first_and_ties(filters.top_k as usize),
-        // Top-p that decays begins at 1 where it is else off.
+        // Top-p that decays, and is off otherwise, begins at 1 and cuts nothing there.
         Step::TopP if filters.top_p >= 1.0 => {}
         Step::TopP => left.keep_first(filters::reaching(left.kept(), mass::top_p_need(filters.top_p, left.total()))),
         Step::MinP => left.keep_mass(mass::min_p_need(filters.min_p)),

@@ -1,4 +1,5 @@
-//! What a row's token is drawn from: the tokens that masks and filters left, with their integer masses.
+//! The distribution that a row's token is drawn from: the tokens that masks and filters left, with their integer
+//! masses.
 
 use super::candidates::Survivors;
 use super::chain;
@@ -23,9 +24,9 @@ pub struct Distribution {
     max: f32,
     scale: f32,
     seen: Option<Seen>,
-    /// What it is drawn from along, where it is not by token ids.
+    /// The candidates with cumulative masses, where the row is not drawn from by token ids.
     along: Option<Along>,
-    /// Whether it is of a listed row that was [marked](listed::BeyondTopN::Mark).
+    /// Whether this is the distribution of a listed row that was [marked](listed::BeyondTopN::Mark).
     truncated: bool,
 }
 
@@ -37,7 +38,7 @@ enum Row {
 }
 
 impl Distribution {
-    /// What a plain row with these logits would be drawn from.
+    /// The distribution that a plain row with these logits would be drawn from.
     ///
     /// # Errors
     /// [`RowError`] when the row has no distribution; see its variants.
@@ -48,7 +49,7 @@ impl Distribution {
         Ok(Self::processed(&adjusted(&widened(logits)?, spec)?, spec))
     }
 
-    /// Of a listed row.
+    /// The distribution of a listed row.
     pub(super) fn listed(row: Ranks, survivors: Survivors, along: Option<Along>) -> Self {
         Self::new(Row::Listed(row), survivors, along)
     }
@@ -58,7 +59,8 @@ impl Distribution {
         Self { row, total: filters::total(&kept), kept, max, scale, seen, along, truncated: false }
     }
 
-    /// Whether a listed row was taken as if no other tokens could be emitted, which its parameters reach.
+    /// Whether the row's parameters reach beyond the tokens of a listed row, and it was sampled as if no other tokens
+    /// could be emitted.
     #[must_use]
     pub fn is_truncated(&self) -> bool {
         self.truncated
@@ -86,7 +88,8 @@ impl Distribution {
         mass::exponent(logit, self.max, self.scale)
     }
 
-    /// 1 + the number of tokens before this one in the order, of all tokens of the row; 0 where a listed row does not tell.
+    /// 1 + the number of tokens before this one in the order, among all tokens of the row; 0 where a listed row does
+    /// not determine it.
     #[must_use]
     pub fn rank(&self, token: u32) -> u32 {
         match &self.row {
@@ -100,14 +103,14 @@ impl Distribution {
         Self::tempered(raw, 1.0)
     }
 
-    /// Every token with a finite logit, at a temperature; for that of greedy rows at 1.
+    /// Every token with a finite logit, at a temperature; greedy rows use 1.
     pub(super) fn tempered(row: &[f32], temperature: f32) -> Self {
         let max = order::first(row).map_or(0.0, |c| c.logit);
         let scale = mass::scale(unless_greedy(temperature));
         Self::new(Row::Whole(row.to_vec()), Survivors { kept: weigh(row, max, scale), max, scale, seen: None }, None)
     }
 
-    /// After temperature and filters. Greedy keeps the first token alone.
+    /// The distribution after temperature and filters. Greedy keeps the first token alone.
     pub(super) fn processed(adjusted: &AdjustedLogits, spec: &RowSpec<'_>) -> Self {
         let AdjustedLogits { ref logits, best } = *adjusted;
         let row = Row::Whole(logits.clone());
@@ -127,8 +130,8 @@ impl Distribution {
         Self::new(row, Survivors { kept, max: best.logit, scale, seen: None }, None)
     }
 
-    /// Inverse CDF in token-id order: the first token whose running mass exceeds the draw point. Behind a skew, along
-    /// falling probabilities.
+    /// Inverse CDF in token-id order: the first token whose running mass exceeds the draw point. After a skew, in order
+    /// of falling probability.
     ///
     /// # Panics
     /// Never: the point is below the total.
@@ -148,7 +151,7 @@ impl Distribution {
         drawn.expect("the point is below the total; this is a bug").candidate.token
     }
 
-    /// The first of a race.
+    /// The winner of a race.
     ///
     /// # Panics
     /// Never: the first token of the order has a mass.
@@ -157,13 +160,13 @@ impl Distribution {
         first_of(race, &self.kept).expect("some token has a mass; this is a bug")
     }
 
-    /// By a race if there is one, else as [`draw`](Self::draw).
+    /// Draws by the race if there is one, else as [`draw`](Self::draw).
     #[must_use]
     pub fn draw_by(&self, race: Option<Race>, uniform: u64) -> u32 {
         race.map_or_else(|| self.draw(uniform), |race| self.first_of(race))
     }
 
-    /// What samplers learn from a token.
+    /// What samplers learn from this token.
     #[must_use]
     pub fn observed(&self, token: u32) -> Observed {
         let mass = || self.kept.iter().find(|w| w.candidate.token == token).map_or(0, |w| w.mass);
@@ -184,13 +187,13 @@ impl Distribution {
     }
 }
 
-/// The temperature that probabilities are shown at where no filter counts.
+/// The temperature that probabilities are shown at where filters do not apply: 1 for greedy rows.
 #[must_use]
 pub fn unless_greedy(temperature: f32) -> f32 {
     if temperature == 0.0 { 1.0 } else { temperature }
 }
 
-/// The first of a race among those that have a mass.
+/// The winner of a race among the tokens that have a mass.
 pub(super) fn first_of(race: Race, kept: &[Weighted]) -> Option<u32> {
     let mut first = First::default();
     for weighted in kept.iter().filter(|w| w.mass > 0) {
@@ -215,7 +218,7 @@ fn weigh(row: &[f32], max: f32, scale: f32) -> Vec<Weighted> {
     kept
 }
 
-/// The row as sent, if it can have a distribution.
+/// The row as sent, widened to f32, if it can have a distribution.
 pub(super) fn widened(logits: &Logits<'_>) -> Result<Vec<f32>, RowError> {
     let raw = logits.widen();
     if raw.iter().any(|x| x.is_nan()) {
@@ -230,7 +233,7 @@ pub(super) fn widened(logits: &Logits<'_>) -> Result<Vec<f32>, RowError> {
 /// A row after masks, bias and penalties.
 pub(super) struct AdjustedLogits {
     pub(super) logits: Vec<f32>,
-    /// Its first token.
+    /// The first token of its order.
     pub(super) best: Candidate,
 }
 

@@ -2,32 +2,33 @@
 
 use super::mass::{Y_FLOOR, log_total};
 
-/// Shannon entropy in nats of tokens with these [terms](entropy_term) and masses in total: `-sum of p ln p` with
-/// `ln p = y ln 2 - ln(total / 2^40)`, as logprobs are.
+/// Shannon entropy in nats, from the sum of the tokens' [terms](entropy_term) and the sum of their masses: `-sum of p
+/// ln p` with `ln p = y ln 2 - ln(total / 2^40)`, as for logprobs.
 #[must_use]
 pub fn entropy(terms: u64, total: u64) -> f64 {
     log_total(total) + std::f64::consts::LN_2 * (terms as f64 / total as f64)
 }
 
-/// What a token of this exponent and mass adds: `-y * mass`, at most 2^39.1, as an integer so that a row's sum
+/// The term of a token with this exponent and mass: `-y * mass`, at most 2^39.1. It is an integer, so that a row's sum
 /// does not depend on the order of addition.
 #[must_use]
 #[inline]
 pub fn entropy_term(y: f32, mass: u64) -> u64 {
-    // Where y is cut the mass is 0.
+    // Where `y` is below the floor the mass is 0, and so is the product.
     count(mass as f64 * f64::from(-y.max(Y_FLOOR)))
 }
 
-/// A real number of at least 0 and at most 2^52 as an integer: the nearest, the even one of two.
+/// Rounds a real number from 0 to 2^52 to the nearest integer, ties to even.
 #[must_use]
 #[inline]
 pub fn count(real: f64) -> u64 {
-    // The integers from 2^52 to 2^53 are the floats there, one bit apart.
+    // From 2^52 to 2^53 the floats are exactly the integers, one bit apart.
     const SHIFT: f64 = (1u64 << 52) as f64;
     (real + SHIFT).to_bits() - SHIFT.to_bits()
 }
 
-/// An integer below 2^52 as a real number. A conversion is one operation for each number alone, these are for vectors of them.
+/// Converts an integer below 2^52 to a real number. A conversion instruction takes one number at a time; these
+/// operations vectorise.
 #[must_use]
 #[inline]
 pub fn real(count: u64) -> f64 {

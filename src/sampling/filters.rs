@@ -1,5 +1,5 @@
-//! The truncation filters, each on candidates that stand in [order](super::order) with their masses.
-//! Every one keeps at least the first candidate.
+//! The truncation filters. Each takes candidates in [order](super::order) with their masses, and keeps at least the
+//! first.
 
 use super::mass::{min_p_need, top_p_need};
 use super::order::Candidate;
@@ -35,13 +35,13 @@ pub fn top_p(kept: &mut Vec<Weighted>, top_p: f32) {
     kept.truncate(reaching(kept, top_p_need(top_p, total(kept))));
 }
 
-/// How many of the first candidates it takes to reach a mass; all if they do not.
+/// How many of the first candidates it takes to reach a mass; all of them if their sum is less.
 #[must_use]
 pub fn reaching(kept: &[Weighted], need: u64) -> usize {
     crossing(kept, need).unwrap_or(kept.len())
 }
 
-/// How many of the first candidates it takes to reach a mass; `None` if they do not.
+/// How many of the first candidates it takes to reach a mass; `None` if their sum is less.
 #[must_use]
 pub fn crossing(kept: &[Weighted], need: u64) -> Option<usize> {
     let mut sum = 0;

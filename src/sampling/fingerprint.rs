@@ -1,15 +1,17 @@
-//! What a row is known by when it comes again: some of its logits. A few loads tell it from any other row of a model, whose every logit is
-//! another one after another text.
+//! Recognises a row that is sent again, by a few of its logits. These distinguish it from any other row of a model,
+//! since after another text every logit is different.
 
 use super::listed::Listed;
 use super::logits::Logits;
 use std::num::NonZeroU64;
 
-/// How many logits are looked at, at places that are spread over the row.
+/// How many logits are read, at places spread over the row.
 const SPOTS: usize = 8;
-/// Fewer that are not masked say nothing: rows that a worker masks are alike where both are masked.
+/// How many of these must not be masked. Rows that a worker masks are equal wherever both are masked, so fewer would
+/// say nothing.
 const LEAST: usize = 4;
-/// No model's logits are so far from 0; masks that are not infinite are, such as -10,000, or the least number of a format.
+/// Logits at least this far from 0 count as masked. No model's logits are; masks that are not infinite are, such as
+/// -10,000, or the least number of a format.
 const MASKED: f32 = 1e3;
 
 /// Some logits of a row, mixed into one number.
@@ -17,7 +19,8 @@ const MASKED: f32 = 1e3;
 pub struct Fingerprint(NonZeroU64);
 
 impl Fingerprint {
-    /// That of a row; `None` where too little is seen of it: it is on a device, masked, or all alike.
+    /// The fingerprint of a row. `None` where too little of it can be read: the row is on a device, masked, or the same
+    /// everywhere.
     #[must_use]
     pub fn of(row: &Logits<'_>) -> Option<Self> {
         let spots = spots(row)?;
@@ -33,9 +36,9 @@ impl Fingerprint {
     }
 }
 
-/// Whether all logits that are looked at are one number, and that of the token which was drawn from the row too, as in a buffer that nobody
-/// has written. Without that token, rows of which all but a few are cut at some least number would be flat. Not of rows of which some
-/// tokens are listed, and not of vocabularies smaller than what is looked at.
+/// Whether all logits that are read are one number, and the logit of the drawn token is that number too, as in a buffer
+/// that nobody has written. The drawn token counts because otherwise a row with all but a few logits cut to some least
+/// number would be flat. Always false for listed rows, and for vocabularies smaller than the number of logits read.
 #[must_use]
 pub fn is_flat(row: &Logits<'_>, drawn: u32) -> bool {
     let (size, drawn) = (row.vocab_size(), drawn as usize);
@@ -47,12 +50,13 @@ pub fn is_flat(row: &Logits<'_>, drawn: u32) -> bool {
     has_all && spots(row).is_some_and(is_one_number)
 }
 
-/// Whether it is a number, and not masked.
+/// Whether a logit is a number, and not masked.
 fn is_seen(logit: f32) -> bool {
     logit.abs() < MASKED
 }
 
-/// What is looked at of a row, each logit with its token; NaN where it has none.
+/// The logits that are read, each with its token; NaN where the row has none. `None`: a foreign row that cannot be read
+/// in parts.
 fn spots(row: &Logits<'_>) -> Option<[(u32, f32); SPOTS]> {
     let (of, mut spots) = (row.vocab_size(), [(0, f32::NAN); SPOTS]);
     if row.is_foreign() && !row.in_parts() {
@@ -74,7 +78,7 @@ fn are_alike(spots: &[(u32, f32)]) -> bool {
     spots.iter().all(|(_, logit)| logit.to_bits() == spots[0].1.to_bits())
 }
 
-/// One logit, of a foreign row too.
+/// One logit, also of a foreign row.
 fn logit(row: &Logits<'_>, at: usize) -> f32 {
     let (size, mut bytes) = (row.dtype().size(), [0; 4]);
     row.copy_from(at * size, &mut bytes[..size]);

@@ -5,8 +5,8 @@ use super::logits::{Dtype, Logits};
 use super::mass;
 use super::order::Candidate;
 
-/// What a draft token was drawn from: tokens and their integer masses, as a list where they are few, else as the row
-/// that they come from.
+/// The distribution that a draft token was drawn from: tokens and their integer masses. It is a list where they are
+/// few, else the row that they come from.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Kept {
     form: Form,
@@ -18,31 +18,31 @@ pub struct Kept {
 pub enum Form {
     /// Tokens of nonzero mass and their masses, ascending ids.
     List(Vec<(u32, u64)>),
-    /// A copy of the row, and what makes masses of it.
+    /// A copy of the row, and what is needed to compute masses from it.
     Row(KeptRow),
 }
 
-/// A row of logits, and what makes masses of them.
+/// A row of logits, and what is needed to compute masses from them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KeptRow {
     /// Number format of `bytes`.
     pub dtype: Dtype,
     /// The logits, as they arrived.
     pub bytes: Vec<u8>,
-    /// Tokens whose logit is another after masks, bias and penalties; ascending ids.
+    /// Tokens whose logit masks, bias and penalties changed, with the new logit; ascending ids.
     pub patches: Vec<(u32, f32)>,
     /// The largest logit.
     pub max: f32,
     /// From [`mass::scale`].
     pub scale: f32,
-    /// The last token of the order that is kept, where not all are.
+    /// The last token of the order that is kept; `None`: no token is cut by its place.
     pub last: Option<Candidate>,
-    /// The least mass that is kept.
+    /// The least mass that is kept; smaller masses count as 0.
     pub need: u64,
 }
 
 impl Kept {
-    /// From a distribution in some form, with the sum of its masses.
+    /// A distribution in some form, with the sum of its masses.
     #[must_use]
     pub fn new(form: Form, total: u64) -> Self {
         Self { form, total }
@@ -54,7 +54,7 @@ impl Kept {
         &self.form
     }
 
-    /// Tokens of nonzero mass, ascending ids.
+    /// Tokens of nonzero mass and their masses, ascending ids.
     #[must_use]
     pub fn entries(&self) -> Vec<(u32, u64)> {
         match &self.form {
@@ -81,7 +81,7 @@ impl Kept {
         self.total
     }
 
-    /// Memory held.
+    /// Bytes of memory held.
     #[must_use]
     pub fn bytes(&self) -> usize {
         let held = match &self.form {
@@ -110,7 +110,7 @@ impl KeptRow {
         }
     }
 
-    /// The mass of a token with this logit.
+    /// The mass of a token with this logit; 0 if it is cut.
     #[must_use]
     pub fn weigh(&self, token: u32, logit: f32) -> u64 {
         let mass = mass::mass(mass::exponent(logit, self.max, self.scale));

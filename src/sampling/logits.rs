@@ -48,32 +48,33 @@ impl Dtype {
     }
 }
 
-/// Bytes that are read of a foreign row at once: whole blocks of any backend, so few that reading ahead goes on meanwhile.
+/// Bytes of a foreign row that are read at once: a multiple of every backend's block, and few enough that reading ahead
+/// goes on meanwhile.
 pub const PIECE: usize = 512;
 
 /// Bytes of a cache line.
 const LINE: usize = 64;
 
-/// Memory that another process may write at any time. Two looks at it may differ, so it is read once, by copying.
+/// Memory that another process may write at any time. Two reads of it may differ, so it is read once, by copying.
 ///
 /// # Safety
 /// Passes read what [`mapped`](Self::mapped) gives without another check, and devices what lies at
 /// [`device_address`](Self::device_address). Whoever implements these promises that so many bytes stay there as long as
 /// `self` is borrowed, and that no reference into them exists.
 pub unsafe trait Foreign: std::fmt::Debug + Sync {
-    /// Copies its bytes from `offset` on: a whole row, or where it [may be read in parts](Self::in_parts) any of them.
+    /// Copies bytes from `offset` on: a whole row, or any part where rows [may be read in parts](Self::in_parts).
     ///
     /// # Panics
-    /// If it does not have so many, which is a bug: places are checked where messages are read.
+    /// If the memory has fewer bytes, which is a bug: offsets are checked where messages are read.
     fn copy(&self, offset: usize, to: &mut [u8]);
 
-    /// Whether a part of a row is to be had, and takes no longer than its share of the row.
+    /// Whether a part of a row can be read, in no more time than its share of the row.
     fn in_parts(&self) -> bool {
         false
     }
 
-    /// Where this process finds `len` bytes from `offset` on, if volatile reads may be made of them there as long as the memory is
-    /// borrowed. A place that others may write: no reference into it may exist.
+    /// The address in this process of `len` bytes from `offset` on, if volatile reads of them are allowed as long as
+    /// the memory is borrowed. Others may write there: no reference into it may exist.
     ///
     /// # Panics
     /// As [`copy`](Self::copy).
@@ -82,13 +83,13 @@ pub unsafe trait Foreign: std::fmt::Debug + Sync {
         None
     }
 
-    /// Where the device that samples finds it, if it is memory of that device.
+    /// The address for the device that samples, if this is memory of that device.
     fn device_address(&self) -> Option<u64> {
         None
     }
 }
 
-/// A foreign row where it is mapped, at the beginning of a cache line.
+/// A foreign row that is mapped into this process, at the beginning of a cache line.
 #[derive(Debug, Clone, Copy)]
 pub struct Mapped<'a> {
     dtype: Dtype,
@@ -104,7 +105,7 @@ impl Mapped<'_> {
         self.dtype
     }
 
-    /// Where it begins.
+    /// The address of its first byte.
     #[must_use]
     pub fn at(self) -> *const u8 {
         self.at
@@ -143,19 +144,19 @@ impl<'a> Logits<'a> {
         Self { dtype, source: Source::Here(bytes) }
     }
 
-    /// A row of `vocab_size` values in foreign memory. A backend [takes it over](Self::taken) before it looks at it.
+    /// A row of `vocab_size` values in foreign memory. A backend [copies it](Self::taken) before it reads it.
     #[must_use]
     pub fn foreign(dtype: Dtype, memory: &'a dyn Foreign, offset: usize, vocab_size: usize) -> Self {
         Self { dtype, source: Source::Foreign { memory, offset, len: vocab_size * dtype.size() } }
     }
 
-    /// A row of which some tokens are known.
+    /// A row that lists only some of its tokens.
     #[must_use]
     pub fn of_list(row: &'a Listed) -> Self {
         Self { dtype: Dtype::F32, source: Source::Listed(row) }
     }
 
-    /// The list, if it is one. Nothing but [the specification](super::sample_row) looks at such a row.
+    /// The list, if the row is one. Only [the specification](super::sample_row) reads such rows.
     #[must_use]
     pub fn listed(&self) -> Option<&'a Listed> {
         if let Source::Listed(row) = self.source { Some(row) } else { None }
@@ -170,7 +171,7 @@ impl<'a> Logits<'a> {
     /// Its bytes; no alignment is promised.
     ///
     /// # Panics
-    /// If they are foreign still or a list, which is a bug of the backend.
+    /// If the row is still in foreign memory, or is a list, which is a bug of the backend.
     #[must_use]
     #[inline]
     pub fn bytes(&self) -> &'a [u8] {
@@ -191,7 +192,7 @@ impl<'a> Logits<'a> {
         }
     }
 
-    /// Bytes of a whole row that take as long to sample.
+    /// How many bytes of a whole row take as long to sample as this row.
     #[must_use]
     pub fn time_bytes(&self) -> usize {
         self.listed().map_or(self.byte_len(), Listed::time_bytes)
@@ -203,7 +204,7 @@ impl<'a> Logits<'a> {
         matches!(self.source, Source::Foreign { .. })
     }
 
-    /// Which foreign memory it is in, to tell whether two rows are in one.
+    /// Identifies the foreign memory that the row is in, to compare whether two rows are in the same.
     #[must_use]
     pub fn memory(&self) -> Option<usize> {
         match self.source {
@@ -212,7 +213,7 @@ impl<'a> Logits<'a> {
         }
     }
 
-    /// Where the device finds it, if it is in memory of the device.
+    /// The row's address on the device, if it is in memory of the device.
     #[must_use]
     pub fn device_address(&self) -> Option<u64> {
         match self.source {
@@ -227,7 +228,7 @@ impl<'a> Logits<'a> {
         matches!(self.source, Source::Foreign { memory, .. } if memory.in_parts())
     }
 
-    /// Where it is mapped, if it is foreign and begins a cache line.
+    /// Where the row is mapped, if it is foreign and begins at a cache line.
     #[must_use]
     pub fn mapped(&self) -> Option<Mapped<'a>> {
         let Source::Foreign { memory, offset, len } = self.source else { return None };
@@ -235,10 +236,10 @@ impl<'a> Logits<'a> {
         Some(Mapped { dtype: self.dtype, at, len, memory: PhantomData })
     }
 
-    /// Copies some of its bytes, from byte `from` on; each look at them may differ where they are foreign.
+    /// Copies some of its bytes, from byte `from` on. Where they are foreign, each read of them may differ.
     ///
     /// # Panics
-    /// If it has not so many, or is foreign and not to be read in parts, and these are not all.
+    /// If the row has fewer bytes, or if it is foreign, cannot be read in parts, and this is not all of it.
     pub fn copy_from(&self, from: usize, to: &mut [u8]) {
         assert!(from + to.len() <= self.byte_len(), "a part lies in its row; this is a bug");
         match self.source {
@@ -248,7 +249,7 @@ impl<'a> Logits<'a> {
         }
     }
 
-    /// Copies its bytes, which are looked at once.
+    /// Copies all of its bytes, reading each once.
     ///
     /// # Panics
     /// If `to` has another length.
@@ -257,7 +258,7 @@ impl<'a> Logits<'a> {
         self.copy_from(0, to);
     }
 
-    /// The row as a copy of it in `to` if it is foreign, else itself.
+    /// A copy of the row in `to` if it is foreign, else the row itself.
     ///
     /// # Panics
     /// If it is foreign and `to` has another length.

@@ -1,10 +1,10 @@
-//! A mask over a row: which of its tokens may be emitted, a bit for each.
+//! A mask over a row: which of its tokens may be emitted, one bit for each.
 //!
-//! The form is that of engines for grammars (XGrammar's token bitmask, llguidance's `SimpleVob`): words of 32 bits, bit
-//! `i % 32` of word `i / 32` for token `i`. In little endian that is bit `i % 8` of byte `i / 8`, so masks are read by bytes,
-//! wherever they lie.
+//! The format is that of grammar engines (XGrammar's token bitmask, llguidance's `SimpleVob`): words of 32 bits, bit `i
+//! % 32` of word `i / 32` for token `i`. In little endian that is bit `i % 8` of byte `i / 8`, so masks are read by
+//! bytes and need no alignment.
 
-/// Tokens whose bits are taken together.
+/// Tokens whose bits are read together.
 pub const TOKENS: usize = 128;
 const BYTES: usize = TOKENS / 8;
 
@@ -16,13 +16,13 @@ pub struct TokenMask<'a> {
 }
 
 impl<'a> TokenMask<'a> {
-    /// Of a row with so many tokens; bits beyond them mean nothing.
+    /// A mask over a row of `vocab_size` tokens; bits beyond these mean nothing.
     #[must_use]
     pub fn new(words: &'a [u8], vocab_size: usize) -> Self {
         Self { words, vocab_size }
     }
 
-    /// Bytes of a mask over so many tokens.
+    /// Bytes of a mask over `vocab_size` tokens.
     #[must_use]
     pub const fn bytes_for(vocab_size: usize) -> usize {
         vocab_size.div_ceil(32) * 4
@@ -52,7 +52,7 @@ impl<'a> TokenMask<'a> {
         })
     }
 
-    /// The bits of each block, 0 for what is beyond the row.
+    /// The bits of each block, with 0 for tokens beyond the row.
     fn blocks(self) -> impl Iterator<Item = (usize, u128)> + use<'a> {
         (0..self.vocab_size.div_ceil(TOKENS)).map(move |block| {
             let rest = self.vocab_size - block * TOKENS;
@@ -61,7 +61,8 @@ impl<'a> TokenMask<'a> {
         })
     }
 
-    /// The bits of [`TOKENS`] tokens from `TOKENS * block` on, bit i for the i-th; anything for those beyond the row.
+    /// The bits of [`TOKENS`] tokens from `TOKENS * block` on, bit i for the i-th; the bits of tokens beyond the row
+    /// are arbitrary.
     #[must_use]
     #[inline]
     pub fn block(self, block: usize) -> u128 {

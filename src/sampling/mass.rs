@@ -1,8 +1,8 @@
-//! The numbers: integer masses, thresholds and the draw.
+//! The project's number arithmetic: integer masses, thresholds and the draw.
 //!
-//! A token's weight is an integer, so the sum over a row does not depend on the order of addition:
-//! any number of threads, blocks or SIMD lanes gives the same total, and so the same token. Every step
-//! before the integer is one IEEE f32 operation in a fixed order, with `fma` exactly where written.
+//! A token's weight, its mass, is an integer, so the sum over a row does not depend on the order of addition: any
+//! number of threads, blocks or SIMD lanes gives the same total, and so the same token. Every step before the integer
+//! is one IEEE f32 operation in a fixed order, with `fma` exactly where written.
 //!
 //! | step | formula |
 //! |---|---|
@@ -27,10 +27,10 @@ pub const Y_FLOOR: f32 = -64.0;
 #[allow(clippy::approx_constant)] // 0.693147 is a fitted coefficient; LN_2 would be another number
 pub const EXP2: [f32; 6] = [1.0, 0.693_147, 0.240_222_42, 0.055_507_336, 0.009_671_513, 0.001_326_472_7];
 
-/// 1.5 * 2^23: above it lie integers alone.
+/// 1.5 * 2^23: floats of this size are all integers, so adding it rounds to an integer.
 const INTEGERS: f32 = 12_582_912.0;
 
-/// 2^`MASS_BITS` as a float.
+/// [`MASS_ONE`] as a float.
 const SCALE: f32 = MASS_ONE as f32;
 
 /// The factor from logit distance to exponent: `f32(log2(e) / temperature)`, rounded once from f64.
@@ -39,7 +39,7 @@ pub fn scale(temperature: f32) -> f32 {
     scale_of(f64::from(temperature))
 }
 
-/// The same of a temperature that several were multiplied to.
+/// As [`scale`], for a temperature in f64: the product of several.
 #[must_use]
 pub fn scale_of(temperature: f64) -> f32 {
     (std::f64::consts::LOG2_E / temperature) as f32
@@ -58,7 +58,8 @@ pub fn exponent(logit: f32, max: f32, scale: f32) -> f32 {
 pub fn mass(y: f32) -> u64 {
     // NaN, which no checked row can produce, has mass 0 as well.
     let y = if y >= Y_FLOOR { y } else { Y_FLOOR };
-    // Only integers have a place there, and the nearest stands in the last bits.
+    // At this size a float has no fractional bits, so the sum is rounded to the nearest integer, which stands in the
+    // last bits.
     let shifted = y + INTEGERS;
     let n = shifted.to_bits().wrapping_sub(INTEGERS.to_bits());
     let f = y - (shifted - INTEGERS);
@@ -68,9 +69,10 @@ pub fn mass(y: f32) -> u64 {
     (p * SCALE * power) as i64 as u64
 }
 
-/// `a * b + c` as fused, for [`mass`] alone. Where the compiler may not count with the instruction a call would cost more than all
-/// else, so that there the product is exact, and the sum is rounded to f64 and then to f32. That is another number only where the
-/// first rounding leaves it halfway between two f32: at one of all exponents, and its mass is the same even so.
+/// `a * b + c` with one rounding, for [`mass`] alone. Without an FMA instruction, calling a function for it would cost
+/// more than everything else. Then the product is exact in f64, and the sum is rounded to f64 and then to f32. Two
+/// roundings give another result only where the first one leaves the sum halfway between two f32. That happens at one
+/// of all exponents, and the mass is the same even there.
 #[inline]
 fn fma(a: f32, b: f32, c: f32) -> f32 {
     if cfg!(any(target_arch = "aarch64", target_feature = "fma")) {
@@ -93,42 +95,45 @@ pub fn top_p_need(top_p: f32, total: u64) -> u64 {
     ((product + 0xFFFF_FFFF) >> 32) as u64
 }
 
-/// The mass of a prefix that must have more than its share: the least above `fraction(top_p) * total / 2^32`.
+/// The mass that a prefix must reach to have more than its share: the least integer above `fraction(top_p) * total /
+/// 2^32`.
 #[must_use]
 pub fn above_need(top_p: f32, total: u64) -> u64 {
     ((u128::from(fraction(top_p)) * u128::from(total)) >> 32) as u64 + 1
 }
 
-/// The least mass that survives min-p: `ceil(min_p * 2^40)`, the largest mass being 2^40.
+/// The least mass that min-p keeps: `ceil(min_p * 2^40)`, the largest mass being 2^40.
 #[must_use]
 pub fn min_p_need(min_p: f32) -> u64 {
     (f64::from(min_p) * MASS_ONE as f64).ceil() as u64
 }
 
-/// The least mass above min-p's threshold: `floor(min_p * 2^40) + 1`, and at most that of the largest, which stays.
+/// The least mass above min-p's threshold: `floor(min_p * 2^40) + 1`, but at most the largest mass, so that the first
+/// candidate stays.
 #[must_use]
 pub fn min_p_above(min_p: f32) -> u64 {
     ((f64::from(min_p) * MASS_ONE as f64).floor() as u64 + 1).min(MASS_ONE)
 }
 
-/// The point of the inverse CDF to draw: `floor(uniform * total / 2^64)`, so in `0 .. total`.
+/// The point of the inverse CDF that is drawn: `floor(uniform * total / 2^64)`, which lies in `0 .. total`.
 #[must_use]
 pub fn draw_point(uniform: u64, total: u64) -> u64 {
     ((u128::from(uniform) * u128::from(total)) >> 64) as u64
 }
 
-/// `ln(total / 2^40)`, by the portable logarithm of the `libm` crate: the platforms' own differ in last bits.
+/// `ln(total / 2^40)`, by the portable logarithm of the `libm` crate: the platforms' own logarithms differ in the last
+/// bits.
 #[must_use]
 pub fn log_total(total: u64) -> f64 {
     libm::log(total as f64 / MASS_ONE as f64)
 }
 
-/// Natural logarithm of a token's probability, from its unclamped exponent and the distribution's
-/// [`log_total`]: `y ln 2 - ln(total / 2^40)` in f64, then rounded once. True far below the smallest mass,
-/// −∞ only for a masked token.
+/// Natural logarithm of a token's probability, from its unclamped exponent and the distribution's [`log_total`]: `y ln
+/// 2 - ln(total / 2^40)` in f64, then rounded once. It is right even for tokens far below the smallest mass, and −∞
+/// only for a masked token.
 #[must_use]
 pub fn logprob(y: f32, log_total: f64) -> f32 {
-    // Adding 0 makes −0 a +0: which zero a distance of nothing has depends on the signs of zero logits.
+    // Adding 0 makes −0 a +0: the sign of a zero distance depends on the signs of zero logits.
     (f64::from(y) * std::f64::consts::LN_2 - log_total) as f32 + 0.0
 }
 

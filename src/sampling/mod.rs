@@ -1,15 +1,17 @@
-//! The specification: what a row's result is, sequential and obvious.
+//! The specification: what a row's result is. Sequential and written to be read.
 //!
-//! [`sample_row`] is the contract that every backend is compared with, bit for bit. Read it top to bottom, then the rule you need:
+//! [`sample_row`] is the contract: every backend must give the same result, bit for bit. Read it top to bottom, then
+//! the module with the rule that you need:
 //!
-//! - [`adjust`] (masks, bias, penalties), [`mask`] (the form of masks)
-//! - [`order`] (ties), [`mass`] (the numbers), [`philox`] (random numbers)
-//! - [`filters`] (top-k, top-p, min-p), [`chain`] (all other samplers, and any order)
+//! - [`adjust`] (masks, bias, penalties), [`mask`] (the format of masks)
+//! - [`order`] (ties), [`mass`] (integer weights and their arithmetic), [`philox`] (random numbers)
+//! - [`filters`] (top-k, top-p, min-p), [`chain`] (all other samplers, and any order of samplers)
 //! - [`distribution`] (the draw), [`mark`] (watermarks)
 //! - [`report`] (why a token was not drawn), [`stages`] (what each step left)
-//! - [`listed`] (rows of which only the largest logits are here)
+//! - [`listed`] (rows of which the worker sends only the largest logits)
 
-// Tokens may not depend on functions that differ from platform to platform: clippy.toml lists them.
+// Some functions of the standard library give different results on different platforms, and no token may depend on
+// them. clippy.toml lists them.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod adjust;

@@ -4,12 +4,12 @@ use super::samplers::{adaptive_p, mirostat};
 use crate::params::Step;
 use crate::params::state::SamplerState;
 
-/// A token's part of a distribution.
+/// A token's share of a distribution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Share {
-    /// Its mass.
+    /// The token's mass.
     pub mass: u64,
-    /// That of all tokens.
+    /// The mass of all tokens.
     pub total: u64,
 }
 
@@ -23,7 +23,7 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// A token's part of it.
+    /// A token's share of it.
     #[must_use]
     pub fn share(&self, token: u32) -> Share {
         let mass = self.masses.binary_search_by_key(&token, |entry| entry.0).map_or(0, |at| self.masses[at].1);
@@ -31,16 +31,17 @@ impl Seen {
     }
 }
 
-/// What a token had.
+/// A token's shares of the distributions that samplers learn from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Observed {
-    /// In what it was drawn from, before a [skew](super::samplers::skew) that is the last step.
+    /// Its share of the distribution it was drawn from. Where a [skew](super::samplers::skew) is the last step: of the
+    /// one before the skew.
     pub drawn: Share,
-    /// In what adaptive-p saw; as `drawn` where that is off.
+    /// Its share of the distribution that adaptive-p saw; the same as `drawn` where adaptive-p is off.
     pub seen: Share,
 }
 
-/// What samplers remember once they know this token.
+/// The samplers' state once this token is known.
 #[must_use]
 pub fn learned(state: SamplerState, steps: &[Step], token: Observed) -> SamplerState {
     let mut next = state;

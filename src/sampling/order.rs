@@ -6,7 +6,7 @@
 pub struct Candidate {
     /// Token id.
     pub token: u32,
-    /// Its logit, after adjustments where there are any; never NaN.
+    /// Its logit, after any adjustments; never NaN.
     pub logit: f32,
 }
 
@@ -18,7 +18,7 @@ impl Candidate {
         self.logit > other.logit || (self.logit == other.logit && self.token < other.token)
     }
 
-    /// The order as one number: ascending from the first on, the id in its lower half.
+    /// The token's place in the order as one number: the first token has the least. The lower half is the token id.
     #[must_use]
     #[inline(always)]
     pub fn place(&self) -> u64 {
@@ -26,7 +26,7 @@ impl Candidate {
     }
 }
 
-/// Floats as integers in ascending order. −0 is made +0 first.
+/// Maps floats to integers that ascend with them. −0 counts as +0.
 #[must_use]
 #[inline(always)]
 pub fn ascending(value: f32) -> u32 {
@@ -34,7 +34,7 @@ pub fn ascending(value: f32) -> u32 {
     if bits >> 31 == 1 { !bits } else { bits | 1 << 31 }
 }
 
-/// The first token of the order, of a row that has at least one; the greedy choice.
+/// The first token of the order, which is the greedy choice; `None` for an empty row.
 #[must_use]
 pub fn first(logits: &[f32]) -> Option<Candidate> {
     let all = logits.iter().enumerate().map(|(token, &logit)| Candidate { token: token as u32, logit });

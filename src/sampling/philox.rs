@@ -24,7 +24,7 @@ pub enum Purpose {
     Xtc = 6,
 }
 
-/// What counters are multiplied by, round for round.
+/// What the counter's words are multiplied by, each round.
 pub const MULTIPLIERS: [u32; 2] = [0xD251_1F53, 0xCD9E_8D57];
 /// What is added to the key after each round.
 pub const WEYL: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];

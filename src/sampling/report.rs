@@ -1,8 +1,9 @@
-//! What a row's token was drawn from, and what became of the others: for training that needs the support, and for debugging.
+//! Which tokens a row's token could have been drawn from, and what became of the others: for training that needs the
+//! support, and for debugging.
 //!
-//! Numbers are those of the distribution itself: its support are the tokens of nonzero mass, its entropy is
-//! [that of integer masses](super::entropy). Why a token is not among them is found by taking the row its way once more and
-//! looking after every step.
+//! Numbers are those of the distribution itself: its support is the tokens of nonzero mass, its entropy is [that of
+//! integer masses](super::entropy). To find out why a token is not in the support, the row goes through all steps once
+//! more, and each step's result is looked at.
 
 use super::chain::{self, Chain, Step};
 use super::distribution::{self, AdjustedLogits, Distribution};
@@ -15,10 +16,10 @@ use crate::params::Sampler;
 use crate::params::report::ReportParams;
 use crate::params::steering::TokenBanRange;
 
-/// What to say, and what is needed to say which parameter banned a token.
+/// What to report, and what is needed to name the parameter that banned a token.
 #[derive(Debug, Clone, Copy)]
 pub struct ReportSpec<'a> {
-    /// What to say.
+    /// What to report.
     pub params: &'a ReportParams,
     /// Where bans come from.
     pub bans: Bans<'a>,
@@ -27,11 +28,11 @@ pub struct ReportSpec<'a> {
 /// Where the bans of a position come from.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Bans<'a> {
-    /// Whether the position has to have one token.
+    /// Whether the position is forced to one token.
     pub forced: bool,
     /// The position in the output.
     pub position: u64,
-    /// What `min_tokens` bans here; ascending.
+    /// The tokens that `min_tokens` bans here; ascending.
     pub ends: &'a [u32],
     /// All bad words.
     pub words: &'a [Vec<u32>],
@@ -41,14 +42,14 @@ pub struct Bans<'a> {
     pub ranges: &'a [TokenBanRange],
 }
 
-/// What is said about a row.
+/// The report on a row.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Report {
-    /// Tokens of nonzero mass.
+    /// How many tokens have a nonzero mass.
     pub support_size: u32,
-    /// The first of them, in order.
+    /// The first of these tokens, in order.
     pub surviving: Vec<u32>,
-    /// Entropy in nats of what was drawn from, and of the row as sent.
+    /// Entropy in nats of the distribution that was drawn from, and of the row as sent.
     pub entropy: Option<(f64, f64)>,
     /// One for each token that was asked about.
     pub why_not: Vec<WhyNot>,
@@ -59,7 +60,7 @@ pub struct Report {
 pub struct WhyNot {
     /// The token.
     pub token: u32,
-    /// What removed it first; `None`: it could have been drawn.
+    /// What removed it first; `None`: nothing did, and it could have been drawn.
     pub removed: Option<Removed>,
     /// Its logit as sent.
     pub raw: f32,
@@ -71,7 +72,7 @@ pub struct WhyNot {
     pub rank: u32,
 }
 
-/// What removes tokens, in the order in which a row meets it. Each is explained at `RemovedBy` in the wire contract.
+/// What can remove a token. Each is explained at `RemovedBy` in the wire contract.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Removed {
@@ -92,7 +93,7 @@ pub enum Removed {
 }
 
 impl Removed {
-    /// The parameter or thing that it is, in small letters.
+    /// The name of the parameter or other cause, in lower case.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -114,7 +115,7 @@ impl Removed {
     }
 }
 
-/// What is said about a row.
+/// Makes the report on a row.
 pub(super) fn report(
     raw: &[f32],
     adjusted: &AdjustedLogits,
@@ -138,7 +139,8 @@ pub(super) fn entropy_of(distribution: &Distribution) -> f64 {
     entropy(distribution.kept().iter().map(term).sum(), distribution.total())
 }
 
-/// What became of the tokens that a row is asked about. Backends take it from here: nobody waits for it.
+/// What became of the tokens that the spec asks about. Backends call this instead of computing it themselves: it need
+/// not be fast.
 ///
 /// # Errors
 /// [`RowError`] when the row has no distribution.
@@ -166,7 +168,7 @@ fn fates(raw: &[f32], adjusted: &AdjustedLogits, spec: &RowSpec<'_>, wanted: &Re
         let removed = before_samplers.or(cut).or((mass == 0).then_some(Removed::Precision));
         let before = left.iter().take_while(|w| w.candidate.token != token).filter(|w| w.mass > 0);
         let rank = if removed.is_some() { 0 } else { 1 + before.count() as u32 };
-        // The loser of a race has a mass, and no chance.
+        // A token that lost the race has a mass, but no chance of being drawn.
         let mass = if removed.is_some() { 0 } else { mass };
         WhyNot { token, removed, raw, adjusted: logit, probability: (mass as f64 / total as f64) as f32, rank }
     };
@@ -201,7 +203,7 @@ fn removed_before_samplers(
 }
 
 impl Bans<'_> {
-    /// What bans a token that is banned at this position only.
+    /// What bans a token that is banned only at this position.
     fn source_of(&self, token: u32) -> Removed {
         let ends_word = |word: &Vec<u32>| {
             word.split_last().is_some_and(|(&last, before)| last == token && self.tail.ends_with(before))
@@ -219,7 +221,8 @@ impl Bans<'_> {
     }
 }
 
-/// For each token the first sampler after which it was not there, or had no mass left by a watermark; and what is drawn from.
+/// For each token, the first sampler after which it was gone, or the watermark that left it no mass. Also the
+/// candidates that are drawn from.
 fn follow_samplers(
     adjusted: &AdjustedLogits,
     spec: &RowSpec<'_>,
@@ -234,7 +237,7 @@ fn follow_samplers(
     let mut ids = asked.to_vec();
     ids.sort_unstable();
     ids.dedup();
-    // What each of them weighs; `None`: it is not there.
+    // The mass of each token that is asked about; `None`: it is not among the candidates.
     let mut masses = vec![None; ids.len()];
     let candidates = distribution::finite(&adjusted.logits).collect();
     let left = chain::watched(candidates, adjusted.logits.len(), &spec.filters, &chain, |step, left| {
@@ -246,7 +249,7 @@ fn follow_samplers(
         for (token, cut) in asked.iter().zip(&mut cuts) {
             let (before, now) = ids.binary_search(token).map_or((None, None), |at| (before[at], masses[at]));
             *cut = match step.sampler() {
-                // What ends a text may come back.
+                // A sampler may bring back the token that ends a text.
                 Some(sampler) => cut.or(Some(Removed::Sampler(sampler))).filter(|_| now.is_none()),
                 None => cut.or((weighs(before) && !weighs(now)).then_some(Removed::Watermark)),
             };
@@ -260,7 +263,7 @@ fn follow_samplers(
     (cuts, left)
 }
 
-/// Notes that tokens with a mass which are not the first of a race have lost it.
+/// Marks the tokens that have a mass but did not win the race as removed by the watermark.
 fn cut_by_race(asked: &[u32], cuts: &mut [Option<Removed>], first: Option<u32>, mass_of: impl Fn(u32) -> Option<u64>) {
     for (&token, cut) in asked.iter().zip(cuts).filter(|(token, _)| first != Some(**token)) {
         *cut = cut.or(weighs(mass_of(token)).then_some(Removed::Watermark));
@@ -271,7 +274,7 @@ fn weighs(mass: Option<u64>) -> bool {
     mass.is_some_and(|mass| mass > 0)
 }
 
-/// The filters as steps, for a row without a chain.
+/// The filters as steps of a chain, for a row that has no chain.
 pub(super) fn filter_steps(spec: &RowSpec<'_>) -> Vec<Step> {
     let filters = &spec.filters;
     let on = [

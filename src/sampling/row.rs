@@ -1,4 +1,4 @@
-//! What is asked of one row, and what comes of it. Every backend takes and gives these types.
+//! The request for one row and its result. Every backend takes and returns these types.
 
 use super::adjust::Adjusts;
 use super::chain::Chain;
@@ -14,21 +14,21 @@ use super::report::{Report, ReportSpec};
 use crate::params::state::SamplerState;
 pub use crate::params::{Filters, LogprobsMode, Penalties};
 
-/// One row to sample or score: its logits and what is asked of it.
+/// One row to sample or score: its logits, and what to do with them.
 #[derive(Debug, Clone, Copy)]
 pub struct RowJob<'a> {
     /// The logits, as they arrived.
     pub logits: Logits<'a>,
-    /// What is asked.
+    /// What to do with the logits.
     pub spec: RowSpec<'a>,
 }
 
-/// Everything besides its logits that decides one row's result.
+/// Everything that decides a row's result, except its logits.
 #[derive(Debug, Clone, Copy)]
 pub struct RowSpec<'a> {
     /// Temperature and truncation.
     pub filters: Filters,
-    /// Steps that take the place of the filters' own order; greedy rows have none.
+    /// Sampler steps that replace the filters' default order; greedy rows have none.
     pub chain: Option<Chain<'a>>,
     /// Penalties on the tokens in `adjusts`.
     pub penalties: Penalties,
@@ -41,18 +41,18 @@ pub struct RowSpec<'a> {
     pub allowed: Option<&'a [u32]>,
     /// When set, only tokens of this mask may be emitted. It comes with the row, not from the sequence.
     pub mask: Option<TokenMask<'a>>,
-    /// How the token is marked, where that is not a step of the chain.
+    /// The row's watermark, where it is not a step of the chain.
     pub mark: Option<Mark>,
     /// What to do with the distribution.
     pub action: Action,
     /// What to report about the token.
     pub logprobs: Option<LogprobsSpec<'a>>,
-    /// What to say about how it was chosen.
+    /// What to report about how the token was chosen.
     pub report: Option<ReportSpec<'a>>,
 }
 
 impl RowSpec<'_> {
-    /// Filters and nothing else.
+    /// A spec with these filters and this action, and nothing else.
     #[must_use]
     pub fn plain(filters: Filters, action: Action) -> Self {
         Self {
@@ -89,7 +89,7 @@ impl RowSpec<'_> {
         self.adjusts.is_empty() && !has_lists && self.greens().is_none()
     }
 
-    /// Whether samplers learn from this row's token.
+    /// Whether a sampler of the chain has a state, which this row's token updates.
     #[must_use]
     pub fn has_state(&self) -> bool {
         self.chain.is_some_and(|chain| !chain.state.is_empty())
@@ -107,13 +107,13 @@ impl RowSpec<'_> {
         if let Some(Mark::Race(race)) = self.mark { race } else { None }
     }
 
-    /// Whether draws of this text follow a key, at this position or at others.
+    /// Whether a watermark's key decides the draws of this text, at this position or at others.
     #[must_use]
     pub fn is_raced(&self) -> bool {
         matches!(self.mark, Some(Mark::Race(_)))
     }
 
-    /// The same, with another state of its samplers if there is one.
+    /// The same spec. `state`, if given, replaces the state of its samplers.
     #[must_use]
     pub fn remembering(self, state: Option<SamplerState>) -> Self {
         let chain = self.chain.map(|chain| Chain { state: state.unwrap_or(chain.state), ..chain });
@@ -152,21 +152,21 @@ pub struct LogprobsSpec<'a> {
     pub tokens: &'a [u32],
 }
 
-/// What came of a row.
+/// The result of a row.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RowOutput {
     /// The token drawn or scored.
     pub token: u32,
-    /// Present if asked for.
+    /// Present if the spec asks for logprobs.
     pub logprobs: Option<TokenLogprobs>,
-    /// What the token was drawn from; present for [`Action::Propose`].
+    /// The distribution that the token was drawn from; present for [`Action::Propose`].
     pub kept: Option<Box<Kept>>,
     /// How likely the token was; present where samplers [have a state](RowSpec::has_state), unless the row only scores raw
     /// logprobs.
     pub observed: Option<Observed>,
-    /// Present if asked for.
+    /// Present if the spec asks for a report.
     pub report: Option<Box<Report>>,
-    /// How it differs from that of a whole row.
+    /// How this result differs from that of a whole row.
     pub marks: Marks,
 }
 
@@ -175,7 +175,8 @@ pub struct RowOutput {
 pub struct TokenLogprobs {
     /// Its logprob; −∞ if it has no probability.
     pub logprob: f32,
-    /// 1 + the number of tokens that precede it by logit: as sent (raw) or adjusted (processed), whatever samplers left.
+    /// 1 + the number of tokens with a place before it in the order of logits: logits as sent (raw) or as adjusted
+    /// (processed, tempered). Samplers do not change it.
     pub rank: u32,
     /// The most likely tokens in order with their logprobs; fewer than asked when fewer have probability.
     pub top: Vec<(u32, f32)>,
@@ -195,7 +196,7 @@ pub enum RowError {
     /// No token is left.
     #[error("every token of the row is masked (-infinity, banned, not allowed, or not in its mask)")]
     AllMasked,
-    /// The row [lists](super::listed) some tokens only, and what is asked depends on others.
+    /// The row [lists](super::listed) only some tokens, and the result depends on others.
     #[error("{0}")]
     Beyond(NeedsUnlisted),
 }

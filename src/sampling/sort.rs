@@ -1,13 +1,14 @@
-//! Sorts by token ids and by the [order](super::order). Most lists are in order already, and one look at them is enough. Long ones that
-//! are not are sorted digit by digit, which takes a few nanoseconds a token where comparisons take tens.
+//! Sorts by token ids and by the [order](super::order). Most lists are already sorted, which one pass over them finds
+//! out. Long lists that are not sorted get a radix sort, which takes a few nanoseconds a token where comparisons take
+//! tens.
 
 use super::order::Candidate;
 
-/// Shorter lists are sorted by comparisons: counting digits costs something however short a list is.
+/// Shorter lists are sorted by comparisons: a radix sort has a fixed cost for counting digits.
 const FEW: usize = 96;
 /// Values of a digit.
 const VALUES: usize = 1 << u8::BITS;
-/// Digits of a number.
+/// Digits of a number, a byte each.
 const PLACES: usize = size_of::<u32>();
 
 /// Sorts by token ids, ascending.
@@ -22,7 +23,7 @@ pub(super) fn by_token<T: Copy>(items: &mut Vec<T>, token: impl Fn(&T) -> u32) {
     }
 }
 
-/// Puts items, no two of one token, in order.
+/// Puts items in order. No two may have the same token.
 pub(super) fn in_order<T: Copy>(items: &mut Vec<T>, candidate: impl Fn(&T) -> Candidate) {
     let place = |item: &T| candidate(item).place();
     if items.is_sorted_by_key(place) {
@@ -31,13 +32,13 @@ pub(super) fn in_order<T: Copy>(items: &mut Vec<T>, candidate: impl Fn(&T) -> Ca
     if items.len() < FEW {
         items.sort_unstable_by_key(place);
     } else {
-        // Digits leave equal ones as they stand.
+        // A radix sort is stable, so sorting by token first leaves equal logits in order of token.
         by_token(items, |item| candidate(item).token);
         by_digits(items, &mut Vec::new(), |item| (place(item) >> u32::BITS) as u32);
     }
 }
 
-/// Sorts by a number, the least digit first; items of equal numbers stay as they stand. `spare` is storage, of any content.
+/// Stable radix sort by a number, the least significant digit first. `spare` is storage; its content does not matter.
 pub(crate) fn by_digits<T: Copy>(items: &mut Vec<T>, spare: &mut Vec<T>, number: impl Fn(&T) -> u32) {
     let mut next = counts(items, &number);
     spare.clear();
@@ -55,8 +56,8 @@ pub(crate) fn by_digits<T: Copy>(items: &mut Vec<T>, spare: &mut Vec<T>, number:
     }
 }
 
-/// Puts items where the next one of their digit goes. Apart, so that the compiler knows that these are three places of memory: a sort
-/// takes twice as long where it has to look which storage is which.
+/// Moves each item to the next free place of its digit. A function of its own, so that the compiler knows that the
+/// slices do not overlap: the sort takes twice as long where it has to check.
 #[inline(always)]
 fn scatter<T: Copy>(from: &[T], to: &mut [T], next: &mut [u32; VALUES], digit: impl Fn(&T) -> usize) {
     for item in from {
@@ -73,7 +74,8 @@ fn digit(number: u32, place: usize) -> usize {
 
 /// How many items have each digit, at each place.
 fn counts<T>(items: &[T], number: impl Fn(&T) -> u32) -> [[u32; VALUES]; PLACES] {
-    // Neighbours often share a digit, and a count waits for the one before to come back from memory: so two by turns.
+    // Neighbours often share a digit, and then each increment waits for the one before to come back from memory. Two
+    // sets of counts, used by turns, avoid that.
     let mut by_turns = [[[0u32; VALUES]; PLACES]; 2];
     for pair in items.chunks(2) {
         for (counts, item) in by_turns.iter_mut().zip(pair) {

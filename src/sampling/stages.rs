@@ -1,4 +1,4 @@
-//! A row on its way, one stage after the other: what each left. For people who ask why a token came, or did not.
+//! A row stage by stage: what each left. For people who ask why a token was drawn, or was not.
 
 use super::chain::{self, Chain};
 use super::distribution::{self, AdjustedLogits, Distribution};
@@ -12,28 +12,28 @@ use crate::params::{Sampler, Step};
 /// What happened to a row in a stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StageKind {
-    /// Nothing: the row as it was sent.
+    /// Nothing: this is the row as it was sent.
     Sent,
-    /// Masks, bans, bias and penalties, and what makes some tokens likelier for a watermark.
+    /// Masks, bans, bias and penalties were applied, and a watermark's bias.
     Adjusted,
     /// The maximum was taken.
     Greedy,
-    /// A sampler took its step.
+    /// A sampler's step.
     Sampler(Sampler),
-    /// A watermark's step, which is no sampler's.
+    /// A watermark's step, which belongs to no sampler.
     Watermark,
 }
 
-/// What is left of a row behind a stage.
+/// What is left of a row after a stage.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Stage {
     /// What happened in it.
     pub kind: StageKind,
     /// How many tokens are left.
     pub left: usize,
-    /// What they had of the probability before this stage, 0 to 1.
+    /// The share of the probability before this stage that these tokens had, 0 to 1.
     pub kept: f64,
-    /// Entropy in nats of what is left.
+    /// Entropy in nats of the tokens that are left.
     pub entropy: f64,
 }
 
@@ -78,9 +78,9 @@ fn stage_kind(step: &Step) -> StageKind {
     step.sampler().map_or(StageKind::Watermark, StageKind::Sampler)
 }
 
-/// Masses by token, to see what others leave of them.
+/// Masses by token before a stage, to compute which share a later stage keeps.
 struct Shares {
-    /// By token.
+    /// Ascending by token.
     masses: Vec<(u32, u64)>,
     total: u64,
 }
@@ -92,7 +92,7 @@ impl Shares {
         Self { total: masses.iter().map(|(_, mass)| mass).sum(), masses }
     }
 
-    /// What these tokens have of the whole.
+    /// The share of the total mass that these tokens have.
     fn held_by(&self, kept: &[Weighted]) -> f64 {
         let mass =
             |token| self.masses.binary_search_by_key(&token, |&(token, _)| token).map_or(0, |at| self.masses[at].1);

@@ -1,6 +1,6 @@
-//! Elementary steps, counted in tests: a bound that is stated in steps is held to it without a clock.
+//! Counts elementary steps in tests, so that a bound stated in steps can be tested without a clock.
 
-/// One step. Outside of tests it is nothing.
+/// Counts one step. Outside of tests it does nothing.
 #[inline]
 pub(crate) fn step() {
     #[cfg(test)]

@@ -1,37 +1,37 @@
-//! What a sequence knows about single tokens, as one list, however many lists it is kept in.
+//! What a sequence knows about single tokens: one list to its readers, stored as several.
 
 use super::{Penalties, TokenAdjust};
 use std::cmp::Ordering;
 
-/// Something more that is added to one token's logit, at one position only: [`TokenAdjust::bias`] and this are added
-/// up first, and their sum is added to the logit.
+/// An additional bias for one token's logit, at one position only. It is first added to [`TokenAdjust::bias`], and the
+/// sum is added to the logit.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Nudge {
     /// The token.
     pub token: u32,
     /// What is added; finite.
     pub bias: f32,
-    /// What is added behind all penalties, where some penalty [is about](TokenAdjust::is_penalised) the token; elsewhere
-    /// it is a part of the bias, added to that above. So without penalties it makes no difference, not in the last bit,
-    /// which of the two a nudge is, and a row stays one that every backend has. Finite; 0 for none.
+    /// A bias that is added after all penalties, if some penalty [applies](TokenAdjust::is_penalised) to the token;
+    /// otherwise it is added to the bias above. So without penalties it makes no difference, not even in the last bit,
+    /// which of the two a nudge is, and every backend can sample the row. Finite; 0 for none.
     pub late: f32,
 }
 
 /// What a sequence knows about one token at one position.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Adjusted {
-    /// All but what comes late.
+    /// Everything but the late bias.
     pub known: TokenAdjust,
     /// [`Nudge::late`].
     late: f32,
-    /// The bias with what comes late.
+    /// The bias including the late bias.
     whole: f32,
 }
 
 impl Adjusted {
     fn of(known: TokenAdjust, nudge: Option<&Nudge>) -> Self {
         let Some(nudge) = nudge else { return Self { known, late: 0.0, whole: known.bias } };
-        // No sum where there is nothing to add, so that a zero keeps its sign.
+        // Nothing is added where there is nothing to add, so that a zero keeps its sign.
         let more = if nudge.late == 0.0 { nudge.bias } else { nudge.bias + nudge.late };
         let sum = |more| if known.is_idle() { more } else { known.bias + more };
         Self { known: TokenAdjust { bias: sum(nudge.bias), ..known }, late: nudge.late, whole: sum(more) }
@@ -49,13 +49,13 @@ impl Adjusted {
         self.known.flags & TokenAdjust::BANNED != 0
     }
 
-    /// Whether something is added behind penalties.
+    /// Whether some bias is added after the penalties.
     #[must_use]
     pub fn is_late(&self, penalties: &Penalties) -> bool {
         self.late != 0.0 && self.known.is_penalised(penalties)
     }
 
-    /// The same where nothing [is late](Self::is_late).
+    /// The adjustment where nothing [is late](Self::is_late): one bias, before the penalties.
     #[must_use]
     pub fn early(&self) -> TokenAdjust {
         TokenAdjust { bias: self.whole, ..self.known }
@@ -73,9 +73,10 @@ impl Adjusted {
     }
 }
 
-/// What a sequence knows about single tokens, in ascending order, each once: a list, a short one whose
-/// entries take the place of the list's for the same tokens, and what is added to those of either. So rows that look
-/// ahead of a long history, or differ from the last one in little, need no copy of it.
+/// What a sequence knows about single tokens, in ascending order, each token once. It combines three lists: a base
+/// list, a short list whose entries replace the base's for the same tokens, and biases that are added to the entries of
+/// both. So rows that look ahead in a long history, or that differ little from the last one, need no copy of the base
+/// list.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Adjusts<'a> {
     base: &'a [TokenAdjust],
@@ -96,7 +97,7 @@ impl<'a> Adjusts<'a> {
         Self { nudges, ..self }
     }
 
-    /// At least as many entries as there are.
+    /// An upper bound of the number of entries.
     #[must_use]
     pub fn len_bound(&self) -> usize {
         self.base.len() + self.over.len() + self.nudges.len()
@@ -108,7 +109,7 @@ impl<'a> Adjusts<'a> {
         self.len_bound() == 0
     }
 
-    /// What is known of one token, as among [all](Self::iter).
+    /// What is known of one token: its entry among [all](Self::iter).
     #[must_use]
     pub fn get(&self, token: u32) -> Option<Adjusted> {
         let find = |list: &[TokenAdjust]| Some(list[list.binary_search_by_key(&token, |adjust| adjust.token).ok()?]);
@@ -118,14 +119,15 @@ impl<'a> Adjusts<'a> {
         Some(Adjusted::of(known.or_else(nothing)?, nudge))
     }
 
-    /// Whether something of it is added behind penalties. Costs a search for each such nudge.
+    /// Whether some bias is added after the penalties. Costs a search for each nudge that has a late bias.
     #[must_use]
     pub fn are_late(&self, penalties: &Penalties) -> bool {
         let mut late = self.nudges.iter().filter(|nudge| nudge.late != 0.0);
         !penalties.is_off() && late.any(|nudge| self.get(nudge.token).is_some_and(|found| found.is_late(penalties)))
     }
 
-    /// Goes through the entries in ascending order, faster than by [`Adjusts::iter`] where they are one list.
+    /// Calls `each` with the entries in ascending order. Faster than [`Adjusts::iter`] where there is only the base
+    /// list.
     #[inline]
     pub fn for_each(&self, mut each: impl FnMut(Adjusted)) {
         if self.over.is_empty() && self.nudges.is_empty() {
@@ -138,7 +140,7 @@ impl<'a> Adjusts<'a> {
 
     /// The entries in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = Adjusted> + use<'a> {
-        // What was seen and is out of sight again may have left an entry that says nothing.
+        // A token that was seen and has left the window may have left an entry that says nothing.
         let known = over(self.base, self.over).filter(|adjust| !adjust.is_idle());
         let (mut known, mut nudges) = (known.peekable(), self.nudges.iter().peekable());
         std::iter::from_fn(move || {
@@ -153,7 +155,7 @@ impl<'a> Adjusts<'a> {
     }
 }
 
-/// Both lists in ascending order, the second one's entry where both have one.
+/// Both lists merged in ascending order. Where both have an entry for a token, the second list's is taken.
 fn over<'a>(base: &'a [TokenAdjust], over: &'a [TokenAdjust]) -> impl Iterator<Item = TokenAdjust> + use<'a> {
     let (mut base, mut over) = (base.iter().copied().peekable(), over.iter().copied().peekable());
     std::iter::from_fn(move || match first(base.peek(), over.peek(), |base, over| base.token.cmp(&over.token))? {
@@ -163,7 +165,7 @@ fn over<'a>(base: &'a [TokenAdjust], over: &'a [TokenAdjust]) -> impl Iterator<I
     })
 }
 
-/// Which of two lists goes on, or both; `None`: both have ended.
+/// Which of two lists has the next entry (`Less`: the first, `Equal`: both); `None`: both have ended.
 fn first<A, B>(one: Option<&A>, other: Option<&B>, compare: impl Fn(&A, &B) -> Ordering) -> Option<Ordering> {
     match (one, other) {
         (Some(one), Some(other)) => Some(compare(one, other)),

@@ -1,13 +1,14 @@
-//! Rows of which only the largest logits are here: some tokens with their logits, and the log-sum-exp of all others.
+//! Listed rows, of which the worker sends only the largest logits: some tokens with their logits, and the log-sum-exp
+//! of all others.
 //!
-//! Such a row gives what the whole row would have given, bit for bit, or it is refused with what [needs tokens](NeedsUnlisted)
-//! that are not listed. Nothing is guessed: what is not listed is bounded ([`rest`]), and a row goes its way ([`walk`]) as long as the
-//! bounds leave one answer. All of it costs about as much as the list is long, whatever is allowed, and where others may be
-//! emitted a look at each entry of biases, bans and penalties, of which a step may have so many (`src/engine/plan.rs`);
-//! [`row`] puts it together.
+//! Such a row gives the same result as the whole row, bit for bit, or it is refused, with what [needs
+//! tokens](NeedsUnlisted) that are not listed. Nothing is guessed: unlisted tokens are bounded ([`rest`]), and a row
+//! goes through its samplers ([`walk`]) as long as the bounds leave one answer. The cost is about proportional to the
+//! length of the list, whatever is allowed; where unlisted tokens may be emitted, each entry of biases, bans and
+//! penalties is looked at too, and a step is limited in these (`src/engine/plan.rs`). [`row`] puts it together.
 //!
-//! Raw logprobs are the exception, since no list can have their exact total: they count the others by their log-sum-exp,
-//! and say so ([`Marks::rounded`]).
+//! Raw logprobs are the exception, since no list can have their exact total: they count the others by their
+//! log-sum-exp, and the result is marked so ([`Marks::rounded`]).
 
 mod rest;
 mod row;
@@ -20,60 +21,61 @@ use super::order::Candidate;
 use super::sort;
 use crate::params::Sampler;
 
-/// Most tokens of one row: more are no thin row, and each costs what a hundred of a whole row do.
+/// The most tokens that a row may list. A longer list is no thin row any more, and each of its tokens costs what a
+/// hundred tokens of a whole row do.
 pub const MAX_LISTED: usize = 1 << 14;
 
-/// What becomes of a row whose parameters reach beyond its tokens; `BeyondTopN` of the wire contract.
+/// What happens to a row whose parameters reach beyond its listed tokens; `BeyondTopN` of the wire contract.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum BeyondTopN {
-    /// It has no result.
+    /// The row has no result.
     #[default]
     Refuse,
-    /// It is taken as if no other token could be emitted, and [marked](Marks::truncated).
+    /// The row is sampled as if no other token could be emitted, and its result is [marked](Marks::truncated).
     Mark,
 }
 
-/// What of a row cannot be known without the tokens that it does not list.
+/// What cannot be known of a row without the tokens that it does not list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NeedsUnlisted {
-    /// Who comes first is not certain.
+    /// Which token comes first is not certain.
     #[error("after masks, bias and penalties a token that is not listed may come first")]
     First,
     /// Every token may be drawn.
     #[error("tokens that are not listed may be drawn; cut them off by top_k, top_p or min_p")]
     Draw,
-    /// What a sampler does depends on others.
+    /// What a sampler does depends on unlisted tokens.
     #[error("{} depends on tokens that are not listed", .0.name())]
     Sampler(Sampler),
-    /// The first tokens of the order are asked for, more than are certain.
+    /// More of the first tokens are asked for than are certain.
     #[error("logprobs.top_n asks for tokens that may not be listed")]
     TopLogprobs,
-    /// The logprob of another token.
+    /// The logprob of an unlisted token is asked for.
     #[error("the logprob of a token is asked for that is not listed")]
     Logprob,
-    /// The rank of a token that others may precede.
+    /// The rank of a token is asked for that unlisted tokens may precede.
     #[error("the rank of a token is asked for that tokens which are not listed may precede")]
     Rank,
-    /// The report tells of others.
+    /// The report would describe unlisted tokens.
     #[error("report.entropy and report.why_not_token_ids tell of tokens that are not listed")]
     Report,
 }
 
-/// How a result differs from that of a whole row.
+/// How the result of a listed row differs from that of the whole row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Marks {
-    /// Parameters reach beyond the tokens; see [`BeyondTopN::Mark`].
+    /// Parameters reach beyond the listed tokens; see [`BeyondTopN::Mark`].
     pub truncated: bool,
-    /// Logprobs count tokens that are not here by their log-sum-exp, so they are off by some roundings.
+    /// Logprobs count unlisted tokens by their log-sum-exp, so they are off by some roundings.
     pub rounded: bool,
 }
 
-/// Bytes of a whole row that take as long as a token of a list, about 0.05 us, and as a list without its tokens, about 1 us
-/// (`benches/lists.rs`).
+/// How many bytes of a whole row take as long as one listed token, about 0.05 us, and as a list without its tokens,
+/// about 1 us (`benches/lists.rs`).
 const TOKEN_TIME_BYTES: usize = 1 << 10;
 const LIST_TIME_BYTES: usize = 24 << 10;
 
-/// A row of which some tokens are known.
+/// A row that lists some of its tokens.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Listed {
     vocab_size: u32,
@@ -83,27 +85,28 @@ pub struct Listed {
     ranked: Vec<Candidate>,
     /// The natural logarithm of the sum of `exp(logit)` over all others; −∞: none of them can be emitted.
     rest: f32,
-    /// Whether the tokens are the first of the order, those of equal logits by their ids.
+    /// Whether the tokens are the first of the order, with tokens of equal logits listed in order of their ids.
     ties_in_order: bool,
     beyond: BeyondTopN,
 }
 
-/// What is wrong with a row.
+/// What is wrong with a listed row.
 #[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
 pub enum ListedError {
-    /// It has none, or too many.
+    /// It lists no tokens, or too many.
     #[error("is {0}, must be in 1 ..= {1}, and send longer rows whole")]
     Count(usize, usize),
     /// A token is not in the vocabulary.
     #[error("has {0}, must be below vocab_size {1}")]
     OutOfRange(u32, u32),
-    /// A token stands there twice.
+    /// A token is listed twice.
     #[error("has {0} twice in one row")]
     Twice(u32),
     /// The others' log-sum-exp is NaN or +∞.
     #[error("is {0}, must be finite, or -infinity where no other token can be emitted")]
     Rest(f32),
-    /// The others have more than they can, each at most as large as the least of the row.
+    /// The others' log-sum-exp is larger than possible, since each of them is at most as large as the least listed
+    /// logit.
     #[error("is {0}, but the other tokens, each at most as large as the least that is listed, have at most {1}")]
     TooMuch(f32, f32),
 }
@@ -121,9 +124,9 @@ impl ListedError {
 }
 
 impl Listed {
-    /// A row of `vocab_size` tokens of which these are known, in any order; no other has a larger logit, which cannot be
-    /// checked. `rest` is the log-sum-exp of the others. `ties_in_order`: an other one that is as large as the least has a
-    /// larger id than all of these that are.
+    /// A row of `vocab_size` tokens that lists these, in any order. No other token may have a larger logit, which
+    /// cannot be checked. `rest` is the log-sum-exp of the others. `ties_in_order`: any other token with the same logit
+    /// as the least has a larger id than all listed tokens with that logit.
     ///
     /// # Errors
     /// [`ListedError`].
@@ -157,8 +160,8 @@ impl Listed {
         }
     }
 
-    /// The most that the log-sum-exp of the others can be, with room for what a worker's sums round; `None` where logits
-    /// are wrong, which the row itself will say.
+    /// The largest possible log-sum-exp of the others, with room for the roundings of a worker's sums. `None` where
+    /// listed logits are invalid, which sampling the row will report.
     fn most_of_rest(&self) -> Option<f32> {
         let is_wrong = |entry: &Candidate| entry.logit.is_nan() || entry.logit == f32::INFINITY;
         if self.entries.iter().any(is_wrong) {
@@ -176,56 +179,56 @@ impl Listed {
         self.vocab_size as usize
     }
 
-    /// The tokens that are known, ascending ids.
+    /// The listed tokens, ascending ids.
     #[must_use]
     pub fn entries(&self) -> &[Candidate] {
         &self.entries
     }
 
-    /// The same in [order](super::order); logits that are no numbers may stand anywhere.
+    /// The same in [order](super::order), except that logits that are NaN may stand anywhere.
     fn ranked(&self) -> &[Candidate] {
         &self.ranked
     }
 
-    /// Memory that it holds beside itself.
+    /// Bytes of memory that it holds, besides itself.
     #[must_use]
     pub fn held_bytes(&self) -> usize {
         size_of_val(self.entries.as_slice()) + size_of_val(self.ranked.as_slice())
     }
 
-    /// Bytes of a whole row that take as long to sample.
+    /// How many bytes of a whole row take as long to sample.
     pub(super) fn time_bytes(&self) -> usize {
         LIST_TIME_BYTES + self.entries.len() * TOKEN_TIME_BYTES
     }
 
-    /// How many are not.
+    /// How many tokens are not listed.
     fn others(&self) -> usize {
         self.vocab_size() - self.entries.len()
     }
 
-    /// Whether some other token may be emitted.
+    /// Whether some unlisted token may be emitted.
     #[must_use]
     pub fn has_rest(&self) -> bool {
         self.rest > f32::NEG_INFINITY && self.others() > 0
     }
 
-    /// Whether no other token is in a mask.
+    /// Whether all tokens that a mask allows are listed.
     fn lists_all_of(&self, mask: TokenMask<'_>) -> bool {
         let listed = self.entries.iter().filter(|entry| mask.allows(entry.token)).count();
         mask.count() == listed
     }
 
-    /// The least logit.
+    /// The least listed logit.
     fn least(&self) -> f32 {
         self.entries.iter().map(|entry| entry.logit).fold(f32::INFINITY, f32::min)
     }
 
-    /// Where a token stands among the entries, if it does.
+    /// The place of a token among the entries, if it is listed.
     fn find(&self, token: u32) -> Option<usize> {
         self.entries.binary_search_by_key(&token, |entry| entry.token).ok()
     }
 
-    /// The row with −∞ for all others, in f32.
+    /// The whole row in f32, with −∞ for all others.
     fn expanded(&self) -> Vec<u8> {
         let mut row = vec![f32::NEG_INFINITY; self.vocab_size()];
         self.entries.iter().for_each(|entry| row[entry.token as usize] = entry.logit);
@@ -233,7 +236,8 @@ impl Listed {
     }
 }
 
-/// Tokens in [order](super::order), as far as a row knows them: all others are at −∞, or may be anywhere behind an edge.
+/// Tokens in [order](super::order), as far as a row knows them. All other tokens are at −∞, or, if there is an edge,
+/// may be anywhere after it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Ranks {
     tokens: Vec<Candidate>,
@@ -241,19 +245,19 @@ pub struct Ranks {
 }
 
 impl Ranks {
-    /// Of tokens in any order.
+    /// From tokens in any order.
     fn new(mut tokens: Vec<Candidate>) -> Self {
         tokens.retain(|token| token.logit > f32::NEG_INFINITY);
         sort::in_order(&mut tokens, |token| *token);
         Self { tokens, edge: None }
     }
 
-    /// The same where others may stand behind this.
+    /// The same, where unlisted tokens may stand after this edge.
     fn until(self, edge: Option<Candidate>) -> Self {
         Self { edge, ..self }
     }
 
-    /// Those that can be emitted, in order.
+    /// The tokens that can be emitted, in order.
     fn tokens(&self) -> &[Candidate] {
         &self.tokens
     }

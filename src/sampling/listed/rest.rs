@@ -1,12 +1,14 @@
-//! What is known of tokens that are not listed: none comes before an edge of the order, and together they weigh between two
-//! bounds.
+//! Bounds on the tokens that are not listed: none of them comes before an edge of the order, and their masses add up to
+//! a sum between two bounds.
 //!
-//! Each was sent as at most the least listed logit. Bias, penalties and marks move one by a function that never falls when
-//! its logit rises, so what they make of the least logit bounds what they make of the token.
+//! The logit of each as sent is at most the least listed logit. Bias, penalties and watermarks change a logit by a
+//! function that never falls when the logit rises, so what they make of the least listed logit bounds what they make of
+//! an unlisted one.
 //!
-//! For the masses: with `m` the least listed logit, `w = exp(x - m) <= 1` for each of `N` others, and `S` their sum, which the
-//! log-sum-exp gives. At temperature `T`, `a = 1 / T`, the sum of `w^a` lies between `S` and `N^(1-a) S^a`: the first is the
-//! larger where `a >= 1` (each `w^a <= w`, and the mean of powers is at least the power of the mean), the smaller else.
+//! For the masses: with `m` the least listed logit, let `w = exp(x - m) <= 1` for each of `N` others, and `S` their
+//! sum, which the log-sum-exp gives. At temperature `T`, with `a = 1 / T`, the sum of `w^a` lies between `S` and
+//! `N^(1-a) S^a`. Where `a >= 1` the first is the upper bound (each `w^a <= w`, and the mean of powers is at least the
+//! power of the mean), else the lower.
 
 use super::Listed;
 use crate::sampling::adjust::{Adjusted, TokenAdjust};
@@ -16,41 +18,42 @@ use crate::sampling::order::Candidate;
 use crate::sampling::row::RowSpec;
 use crate::sampling::steps::step;
 
-/// Below this exponent every mass is 0: with room for what the polynomial of 2^y is off by.
+/// Below this exponent every mass is 0, with room for the error of the polynomial of 2^y.
 const NO_MASS: f32 = -40.001;
-/// More than the sum that a worker takes the logarithm of is off by, relative to it.
+/// More than the relative error of the sum that a worker takes the logarithm of.
 const REST_ERROR: f64 = 1e-4;
-/// More than the log-sum-exp is off by because it is an f32, relative to it.
+/// More than the relative error of the log-sum-exp from being an f32.
 const REST_ROUNDING: f64 = f32::EPSILON as f64;
-/// More than masses are off by, relative to exact ones: the exponent's roundings and the polynomial.
+/// More than the relative error of masses: the exponent's roundings and the polynomial.
 const MASS_ERROR: f64 = 1e-4;
-/// Allowed tokens that are looked up in a greenlist for the first that is green; it is hardly ever behind these.
+/// How many allowed tokens are looked up in a greenlist to find the first that is green; it hardly ever comes later.
 const GREENS: usize = 1024;
 
-/// What the tokens that are not listed can be, after masks, bias and penalties.
+/// Bounds on the unlisted tokens, after masks, bias and penalties.
 #[derive(Debug, Clone)]
 pub(super) struct Rest {
-    /// None comes before this in the order.
+    /// No unlisted token comes before this in the order.
     pub(super) edge: Candidate,
-    /// The least logit as sent.
+    /// The least listed logit, as sent.
     least: f64,
-    /// Whether a greenlist moves them.
+    /// Whether a greenlist moves the unlisted tokens.
     is_moved: bool,
-    /// Whether a mask removes some of them: of all that they weigh, nothing is certain to be left.
+    /// Whether a mask removes some of them. Then none of their mass is certain to be left.
     is_masked: bool,
-    /// The sum of `exp(logit - least)`, and how many have part in it; no tokens where only some are allowed.
+    /// The sum of `exp(logit - least)`, and how many tokens it counts: none where only some tokens are allowed.
     sum: f64,
-    /// What it may be too large or too small by, as a factor.
+    /// The factor by which the sum may be too large or too small.
     error: f64,
     count: f64,
-    /// Tokens of which more is known, that have part in the sum: at most so much each of it is not theirs.
+    /// How many tokens in the sum have a ban or an adjustment of their own. At most 1 of the sum belongs to each of
+    /// them.
     known: f64,
-    /// The largest logits that these and those that are allowed can have, and how many have each.
+    /// The largest logits that these tokens and the allowed ones can have, and how many tokens have each.
     each: Vec<(f32, usize)>,
 }
 
 impl Rest {
-    /// Bounds what these tokens can be; `None`: no token can be emitted that is not listed.
+    /// Bounds the unlisted tokens; `None`: no unlisted token can be emitted.
     pub(super) fn bound(row: &Listed, spec: &RowSpec<'_>) -> Option<Self> {
         if !row.has_rest() || spec.mask.is_some_and(|mask| row.lists_all_of(mask)) {
             return None;
@@ -69,13 +72,13 @@ impl Rest {
         Some(Self { edge, least: f64::from(least), is_moved, is_masked, sum, error, count, known, each })
     }
 
-    /// Whether all of them have mass 0, at this largest logit and scale.
+    /// Whether all unlisted tokens have mass 0, at this largest logit and scale.
     pub(super) fn has_no_mass(&self, max: f32, scale: f32) -> bool {
         mass::exponent(self.edge.logit, max, scale) < NO_MASS
     }
 
-    /// The most that one of them can weigh. Neighbouring exponents may have masses in the wrong order, by a unit of the
-    /// polynomial.
+    /// The largest mass that one of them can have. Neighbouring exponents may have masses in the wrong order, by a unit
+    /// of the polynomial.
     pub(super) fn most_of_one(&self, max: f32, scale: f32) -> f64 {
         if self.has_no_mass(max, scale) {
             return 0.0;
@@ -83,12 +86,12 @@ impl Rest {
         mass::mass(mass::exponent(self.edge.logit, max, scale)) as f64 * (1.0 + 1e-6) + 1.0
     }
 
-    /// Between what all of them weigh, at this largest logit, which the edge is not above, and temperature.
+    /// Bounds on the sum of all their masses, at this temperature and largest logit, which the edge is not above.
     pub(super) fn masses(&self, max: f32, scale: f32, temperature: f64) -> (u64, u64) {
         if self.has_no_mass(max, scale) {
             return (0, 0);
         }
-        // Whatever they are, none is heavier than the edge.
+        // Whatever they are, none of them is heavier than the edge.
         let singles: usize = self.each.iter().map(|&(_, count)| count).sum();
         let one_by_one = self.most_of_one(max, scale) * (self.count + singles as f64) + 1.0;
         if self.is_moved {
@@ -98,7 +101,7 @@ impl Rest {
         let (least, most) = (self.sum / self.error, (self.sum * self.error).min(self.count));
         let powers = |sum: f64| libm::pow(self.count.max(1.0), 1.0 - a) * libm::pow(sum, a);
         let (low, high) = if a >= 1.0 { (powers(least), most) } else { (least, powers(most)) };
-        // Those of which more is known have at most 1 each of the sum, whatever they were sent as.
+        // The tokens with a ban or an adjustment have at most 1 each of the sum, whatever their logit was.
         let at = |logit: f64| libm::exp((logit - max) * a);
         let each: f64 = self.each.iter().map(|&(logit, count)| count as f64 * at(f64::from(logit))).sum();
         let low = (low - self.known) * at(self.least) * MASS_ONE as f64 * (1.0 - MASS_ERROR) - self.count;
@@ -109,35 +112,35 @@ impl Rest {
     }
 }
 
-/// The edge of tokens of which nothing is known.
+/// The edge of the unlisted tokens that have no ban or adjustment of their own.
 fn generic(row: &Listed, greens: Option<&Greenlist>, least: f32) -> Candidate {
     let raised = greens.map_or(0.0, |greens| greens.parts().3);
     if raised != 0.0 {
-        // A sum may round to the same as that of a smaller logit, so ids say nothing any more.
+        // The sum may round to the same number as the sum of a smaller logit, so ids do not order tokens any more.
         return Candidate { token: 0, logit: least.max(least + raised) };
     }
     let last = || row.entries.iter().rev().find(|entry| entry.logit == least).map_or(0, |last| last.token + 1);
     Candidate { token: if row.ties_in_order { last() } else { 0 }, logit: least }
 }
 
-/// What is known of tokens that are not listed and not banned.
+/// Bounds on the unlisted tokens that have an adjustment, or that are allowed by a list.
 struct Singles {
-    /// None of them comes before this.
+    /// None of them comes before this in the order.
     edge: Option<Candidate>,
-    /// The largest logits that they can have, and how many have each.
+    /// The largest logits that they can have, and how many tokens have each.
     each: Vec<(f32, usize)>,
-    /// How many have part in the sum.
+    /// How many tokens in the sum have a ban or an adjustment of their own.
     known: f64,
 }
 
-/// Costs a look at each adjusted and each banned token; of those that are only allowed it takes no more than one, or with a
-/// greenlist [`GREENS`].
+/// Looks at each adjusted and each banned token. Of tokens that are only allowed it looks at no more than one, or with
+/// a greenlist at [`GREENS`].
 fn singles(row: &Listed, spec: &RowSpec<'_>, least: f32) -> Singles {
     let listed_bans = row.entries.iter().filter(|entry| spec.banned.binary_search(&entry.token).is_ok()).count();
     let mut found = Singles { edge: None, each: Vec::new(), known: spec.banned.len() as f64 - listed_bans as f64 };
-    // Ascending, as the allowed ones are.
+    // In ascending order, like the allowed tokens.
     let mut adjusted = Vec::new();
-    // Both lists ascend beside the adjusted tokens.
+    // Both lists ascend, and are followed in step with the adjusted tokens.
     let (mut listed, mut banned) = (row.entries.iter().peekable(), spec.banned.iter().peekable());
     for adjust in spec.adjusts.iter() {
         step();
@@ -163,8 +166,8 @@ fn singles(row: &Listed, spec: &RowSpec<'_>, least: f32) -> Singles {
     found
 }
 
-/// The first in the order of tokens in ascending order, which have logits of at most `most`; or what may come
-/// before it, where that takes long to find.
+/// The first in order among tokens with ascending ids and logits of at most `most`. Where that takes long to find: a
+/// candidate that may come before it.
 fn first_of(tokens: impl Iterator<Item = u32>, logit: impl Fn(u32) -> f32, most: f32) -> Option<Candidate> {
     let mut first: Option<Candidate> = None;
     for (seen, token) in tokens.enumerate() {
@@ -181,7 +184,7 @@ fn first_of(tokens: impl Iterator<Item = u32>, logit: impl Fn(u32) -> f32, most:
 }
 
 impl Singles {
-    /// Adds some, of which this is the first.
+    /// Adds `count` tokens, of which `first` comes first.
     fn add(&mut self, first: Candidate, count: usize) {
         if self.edge.is_none_or(|edge| first.precedes(&edge)) {
             self.edge = Some(first);
@@ -191,7 +194,8 @@ impl Singles {
         }
     }
 
-    /// Adds tokens that are allowed, and of which no more is known than that: not listed, adjusted or banned.
+    /// Adds the tokens of which only one thing is known, that they are allowed: they are not listed, adjusted or
+    /// banned.
     fn add_allowed(&mut self, row: &Listed, spec: &RowSpec<'_>, allowed: &[u32], adjusted: &[u32], least: f32) {
         let is_more = |token: u32| {
             step();

@@ -1,4 +1,4 @@
-//! One listed row: [`sample_row`](crate::sampling::sample_row), on what is known of it.
+//! [`sample_row`](crate::sampling::sample_row) for a listed row, as far as the list determines the result.
 
 use super::rest::{self, Rest};
 use super::walk::{ChainStart, MayBeUnlisted, certain, run_chain};
@@ -22,7 +22,7 @@ use crate::sampling::samplers::infill::Infill;
 /// Samples or scores a listed row.
 ///
 /// # Errors
-/// [`RowError`], that of the whole row, or [`RowError::Beyond`].
+/// [`RowError`]: the error of the whole row, or [`RowError::Beyond`].
 pub(in crate::sampling) fn sample_row(row: &Listed, spec: &RowSpec<'_>) -> RowResult {
     strictly_or_marked(
         row,
@@ -31,7 +31,7 @@ pub(in crate::sampling) fn sample_row(row: &Listed, spec: &RowSpec<'_>) -> RowRe
     )
 }
 
-/// What a plain row would be drawn from.
+/// The distribution that a plain row would be drawn from.
 ///
 /// # Errors
 /// As [`sample_row`].
@@ -43,8 +43,8 @@ pub(in crate::sampling) fn distribution(row: &Listed, spec: &RowSpec<'_>) -> Res
     )
 }
 
-/// Does `work` strictly and, where that reaches beyond the list and the row is to be marked, as if there were nothing
-/// beyond it.
+/// Calls `work` with `strict`. Where that reaches beyond the list, and such rows are to be marked, calls it again as if
+/// there were no unlisted tokens, and marks the result.
 fn strictly_or_marked<T>(
     row: &Listed,
     work: impl Fn(bool) -> Result<T, RowError>,
@@ -64,19 +64,20 @@ fn strictly_or_marked<T>(
 struct AdjustedRow<'a> {
     row: &'a Listed,
     spec: &'a RowSpec<'a>,
-    /// Whether tokens that are not listed may be emitted; else the row is taken as if there were none.
+    /// Whether unlisted tokens may be emitted; else the row is taken as if there were none.
     strict: bool,
     adjusted: Ranks,
-    /// What those may be, if there are any.
+    /// Bounds on the unlisted tokens, if there are any.
     rest: Option<Rest>,
-    /// None of them comes before this in the order, also where the row is taken as if there were none.
+    /// No unlisted token comes before this in the order. Set even where the row is taken as if there were none.
     edge: Option<Candidate>,
 }
 
-/// What a token is drawn from.
+/// The distribution that a token is drawn from.
 struct Processed {
     distribution: Distribution,
-    /// How many of its tokens come before all that are not listed. `None`: it has no such tokens; else they are without a mass.
+    /// How many of its tokens come before all unlisted ones. `None`: there are no unlisted tokens in it. Otherwise they
+    /// have no mass.
     certain: Option<usize>,
 }
 
@@ -84,7 +85,7 @@ struct Processed {
 #[derive(Default)]
 struct TextEnd {
     known: Option<Candidate>,
-    /// Whether it may be one that is not listed.
+    /// Whether it may be an unlisted token.
     is_open: bool,
 }
 
@@ -118,7 +119,7 @@ impl<'a> AdjustedRow<'a> {
             matches!(spec.action, Action::Score { .. }) && spec.logprobs.is_some_and(|w| mode.contains(&w.mode))
         };
         let raw_only = is_scored(&[LogprobsMode::Raw]);
-        // Filters are not asked, so that they may reach as far as they like.
+        // The result does not depend on the filters, so they may reach as far as they like.
         let without_filters = raw_only || is_scored(&[LogprobsMode::Tempered]) && !spec.has_state();
         let processed = if without_filters && spec.report.is_none() { None } else { Some(self.processed()?) };
         let token = match (spec.action, &processed) {
@@ -155,7 +156,7 @@ impl<'a> AdjustedRow<'a> {
         Ok(RowOutput { token, logprobs, kept, observed, report, marks })
     }
 
-    /// After temperature and filters.
+    /// The distribution after temperature and filters.
     fn processed(&self) -> Result<Processed, RowError> {
         let Self { spec, rest, adjusted, .. } = self;
         let Some(&best) = adjusted.tokens().first() else { return Err(RowError::AllMasked) };
@@ -182,12 +183,12 @@ impl<'a> AdjustedRow<'a> {
         Ok(Processed { distribution: Distribution::listed(self.ranks(), left.into_survivors(), along), certain })
     }
 
-    /// Where tokens stand for certain.
+    /// The places of tokens that are certain.
     fn ranks(&self) -> Ranks {
         self.adjusted.clone().until(self.edge)
     }
 
-    /// After temperature alone. What others weigh together is known of the row as sent only.
+    /// The distribution after temperature alone. The others' total weight is known only for the row as sent.
     fn tempered(&self) -> Result<Processed, RowError> {
         let (tokens, rest) = (self.adjusted.tokens(), self.rest.as_ref());
         let max = tokens.first().map_or(0.0, |first| first.logit);
@@ -207,7 +208,7 @@ impl<'a> AdjustedRow<'a> {
         })
     }
 
-    /// What ends the text where nothing else is certain.
+    /// The token that ends the text where nothing else is certain.
     fn end(&self, infill: &Infill<'_>) -> TextEnd {
         for &token in infill.ends {
             if let Some(&known) = self.adjusted.tokens().iter().find(|c| c.token == token) {
@@ -220,7 +221,7 @@ impl<'a> AdjustedRow<'a> {
         TextEnd::default()
     }
 
-    /// Whether a token may be one of those that are not listed.
+    /// Whether a token may be an unlisted one that can be emitted.
     fn may_be_unlisted(&self, token: u32) -> bool {
         self.rest.is_some() && self.row.find(token).is_none() && !rest::cannot_be(token, self.spec)
     }
@@ -247,7 +248,7 @@ impl<'a> AdjustedRow<'a> {
         })
     }
 
-    /// Logprobs of the row as sent, and whether they are rounded.
+    /// Logprobs of the row as sent, and whether they are [rounded](Marks::rounded).
     fn raw_logprobs(&self, token: u32, wanted: &LogprobsSpec<'_>) -> Result<(TokenLogprobs, bool), RowError> {
         let raw = Ranks::new(self.row.ranked().to_vec());
         let rest = self.raw_rest();
@@ -281,7 +282,7 @@ impl<'a> AdjustedRow<'a> {
         Ok((logprobs, rounded))
     }
 
-    /// What others may be in the row as sent.
+    /// Bounds on the unlisted tokens in the row as sent.
     fn raw_rest(&self) -> Option<Rest> {
         let adjusts = [].as_slice().into();
         let untouched = RowSpec { adjusts, banned: &[], allowed: None, mask: None, mark: None, ..*self.spec };
@@ -297,7 +298,7 @@ impl<'a> AdjustedRow<'a> {
         let why_not = if asked.why_not_token_ids.is_empty() {
             Vec::new()
         } else {
-            // For debugging, and bounded by what a step may have explained.
+            // This is for debugging, and a step limits how much it may have explained.
             report::why_not(&Logits::new(Dtype::F32, &self.row.expanded()), self.spec)?
         };
         Ok(Report {
@@ -308,7 +309,7 @@ impl<'a> AdjustedRow<'a> {
         })
     }
 
-    /// Entropy in nats of the row as sent, all others being at −∞.
+    /// Entropy in nats of the row as sent, with all unlisted tokens at −∞.
     fn raw_entropy(&self) -> f64 {
         let raw = Ranks::new(self.row.ranked().to_vec());
         let max = raw.tokens().first().map_or(0.0, |first| first.logit);
@@ -337,7 +338,7 @@ fn adjusted(row: &Listed, spec: &RowSpec<'_>) -> Vec<Candidate> {
         let logit = &mut entries[at].logit;
         *logit = adjust.apply(*logit, &spec.penalties);
     };
-    // As many searches as the shorter side has entries.
+    // Takes as many searches as the shorter side has entries.
     if spec.adjusts.len_bound() < row.entries.len() {
         spec.adjusts.iter().for_each(|adjust| row.find(adjust.token()).into_iter().for_each(|at| apply(at, adjust)));
     } else {

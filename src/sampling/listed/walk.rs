@@ -1,7 +1,7 @@
-//! A list of tokens on its way through samplers while others may still be left beside them.
+//! Takes a list of tokens through samplers while unlisted tokens may still be left beside them.
 //!
-//! As long as others may be left, only steps are taken whose answer they cannot change; the first that leaves listed tokens
-//! alone ends that, and from then on the list is all there is.
+//! As long as unlisted tokens may be left, only those steps are taken whose result they cannot change. The first step
+//! that leaves only listed tokens ends this: from then on the list is all there is.
 
 use super::NeedsUnlisted;
 use super::rest::Rest;
@@ -29,18 +29,19 @@ struct Unlisted<'a> {
 /// What may be among the tokens that are not listed.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct MayBeUnlisted<'a> {
-    /// What they can be; `None`: there are none.
+    /// Bounds on them; `None`: there are none.
     pub(super) rest: Option<&'a Rest>,
-    /// Whether the token that ends a text where nothing else is certain may be one of them.
+    /// Whether one of them may be the token that ends a text where nothing else is certain.
     pub(super) end: bool,
     /// Whether an EOS token may be one of them.
     pub(super) eos: bool,
 }
 
-/// Takes the steps of a chain. Whether tokens that are not listed, none of which has a mass, may be left beside the others.
+/// Takes the steps of a chain. Returns whether unlisted tokens may be left beside the others; if so, none of them has a
+/// mass.
 ///
 /// # Errors
-/// What reaches beyond the tokens.
+/// What reaches beyond the listed tokens.
 pub(super) fn run_chain(
     left: &mut Candidates,
     filters: &Filters,
@@ -64,18 +65,18 @@ pub(super) fn run_chain(
     }
 }
 
-/// A chain whose beginning is taken without weighing a token: temperatures change no token's place, and of a top-k right behind them
-/// the first tokens alone matter.
+/// A chain whose first steps are taken without weighing tokens: temperatures change no token's place, and only the
+/// first tokens matter to a top-k right after them.
 pub(super) struct ChainStart<'a> {
-    /// The first of the tokens, as many as the steps can leave.
+    /// The first tokens, as many as these steps can leave.
     pub(super) tokens: &'a [Candidate],
     pub(super) temperature: f64,
-    /// Those that are left to take, a top-k among them.
+    /// The steps that are still to be taken, including the top-k.
     pub(super) steps: &'a [Step],
 }
 
 impl<'a> ChainStart<'a> {
-    /// The start of a chain on tokens in order.
+    /// Takes the first steps of a chain, on tokens in order.
     pub(super) fn new(tokens: &'a [Candidate], filters: &Filters, chain: &Chain<'a>, rest: Option<&Rest>) -> Self {
         let cooling = chain.steps.iter().take_while(|step| **step == Step::Temperature).count();
         let (cooled, steps) = chain.steps.split_at(cooling);
@@ -100,13 +101,13 @@ fn ends(step: &Step, left: &Candidates, chain: &Chain<'_>) -> bool {
     known.is_some_and(|known| infill::stay(left, &known) == Stay::End)
 }
 
-/// How many of the tokens, from the first on, none of the others precedes.
+/// How many of the listed tokens, from the first on, come before all unlisted ones.
 pub(super) fn certain(left: &Candidates, rest: &Rest) -> usize {
     left.kept().partition_point(|weighted| weighted.candidate.precedes(&rest.edge))
 }
 
 impl<'a> Unlisted<'a> {
-    /// Takes a step; `None`: no others are left behind it.
+    /// Takes a step; `None`: no unlisted tokens are left after it.
     fn take(
         self,
         step: &Step,
@@ -160,7 +161,8 @@ impl<'a> Unlisted<'a> {
         last.is_some_and(|last| last.candidate.logit > self.rest.edge.logit)
     }
 
-    /// Whether an EOS token is likely: the total is known within bounds, which have to agree.
+    /// Takes min-EOS-p's step. The total is known only within bounds, which have to agree on whether an EOS token is
+    /// likely.
     fn ends(
         self,
         p: f32,
@@ -192,14 +194,14 @@ impl<'a> Unlisted<'a> {
         Ok(None)
     }
 
-    /// Between what the masses of all come to.
+    /// Bounds on the sum of all masses.
     fn totals(&self, left: &Candidates) -> (u64, u64) {
         let (low, high) = self.rest.masses(left.max(), left.scale(), left.temperature());
         let listed = left.total();
         (listed + if self.cut { 0 } else { low }, listed + high)
     }
 
-    /// Top-p: the total is known within bounds, which have to agree where it is reached.
+    /// Takes top-p's step. The total is known only within bounds, which have to agree on where it is reached.
     fn nucleus(&self, left: &mut Candidates, top_p: f32, min_keep: usize, certain: usize) -> Result<(), NeedsUnlisted> {
         let beyond = NeedsUnlisted::Sampler(Sampler::TopP);
         if certain == 0 {

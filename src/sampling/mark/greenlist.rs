@@ -1,33 +1,35 @@
 //! Greenlists (KGW: Kirchenbauer et al., "A Watermark for Large Language Models", ICML 2023; "On the Reliability of
-//! Watermarks for Large Language Models", 2024): about a share of the vocabulary is *green*, which share depends on a key and the
-//! tokens before, and green logits get a bias.
+//! Watermarks for Large Language Models", 2024): about a fixed share of the vocabulary is *green*, and green logits get
+//! a bias. Which tokens are green depends on a key and the tokens before.
 //!
 //! | seeding scheme | a token is green where |
 //! |---|---|
 //! | lefthash | `w < threshold`, `w` its 16 bits of the key and the context |
 //! | selfhash | `(m * 40503) mod 2^16 < threshold`, `m` the least of its 16 bits of the key and each token of the context, which stays the same when another of these tokens is changed |
 //!
-//! `threshold = round(greenlist_ratio * 2^16)`. In this project's own seeding each token is green by itself, so that one token can be
-//! looked up alone, and a list has about `greenlist_ratio` of the vocabulary; the papers shuffle it and take exactly so many. So
-//! text marked by other programs is not found here, nor by them what is marked here.
+//! `threshold = round(greenlist_ratio * 2^16)`. In this project's own seeding each token is green or not independently
+//! of the others, so that one token can be looked up alone, and a list has about `greenlist_ratio` of the vocabulary.
+//! The papers shuffle the vocabulary and take exactly that many tokens. So this project does not detect text marked by
+//! other programs, nor do they detect text marked here.
 //!
-//! The 16 bits of token `t`: with `i = t mod 128`, those of word `i / 32` of the words (`super::words`) at index
-//! `16 * (t / 128) + t mod 16`, the upper ones where `i / 16` is odd. So a block of 128 tokens takes 16 Philox blocks side by side.
+//! The 16 bits of token `t`: with `i = t mod 128`, they are half of word `i / 32` of the words (`super::words`) at
+//! index `16 * (t / 128) + t mod 16`, the upper half where `i / 16` is odd. So a block of 128 tokens takes 16 Philox
+//! blocks side by side.
 
 use super::{Purpose, context, words};
 use crate::params::watermark::{KgwParams, MAX_CONTEXT_WIDTH, SeedingScheme};
 
 /// Tokens whose words are made together.
 pub const TOKENS: usize = 128;
-/// Philox blocks of these.
+/// Philox blocks that give the words of these tokens.
 pub const LANES: usize = 16;
-/// Odd, 2^16 over the golden ratio: spreads numbers that are mostly small evenly.
+/// An odd number, 2^16 over the golden ratio: multiplying by it spreads mostly small numbers evenly.
 pub const SPREAD: u32 = 40_503;
 
-/// Values of 16 bits.
+/// How many values 16 bits have.
 pub const VALUES: u32 = 1 << 16;
 
-/// What is green at one position.
+/// The greenlist of one position.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Greenlist {
     key: u64,
@@ -36,7 +38,7 @@ pub struct Greenlist {
     bias: f32,
 }
 
-/// What a greenlist depends on beside its key: of the whole context, or of each token in it.
+/// What a greenlist depends on besides its key: one seed for the whole context, or one for each token in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Seeds {
     seeds: [u64; MAX_CONTEXT_WIDTH as usize],
@@ -45,7 +47,7 @@ pub struct Seeds {
 }
 
 impl Seeds {
-    /// Of a context of the parameters' width.
+    /// The seeds of a context that has the parameters' width.
     #[must_use]
     pub fn new(params: &KgwParams, tokens: impl IntoIterator<Item = u32>) -> Self {
         let mut seeds = Self { seeds: [0; MAX_CONTEXT_WIDTH as usize], len: 0, is_self: false };
@@ -59,7 +61,7 @@ impl Seeds {
         seeds
     }
 
-    /// Takes one more; the same one twice changes nothing.
+    /// Adds a seed, unless it is there already.
     fn add(&mut self, seed: u64) {
         let len = self.len as usize;
         if len < self.seeds.len() && !self.as_slice().contains(&seed) {
@@ -68,21 +70,21 @@ impl Seeds {
         }
     }
 
-    /// Each once.
+    /// The seeds, each once.
     #[must_use]
     pub fn as_slice(&self) -> &[u64] {
         &self.seeds[..self.len as usize]
     }
 }
 
-/// How many of 2^16 values are green.
+/// How many of 2^16 values are green at this ratio.
 #[must_use]
 pub fn threshold(ratio: f32) -> u32 {
     (f64::from(ratio) * f64::from(VALUES)).round() as u32
 }
 
 impl Greenlist {
-    /// At a position with these seeds.
+    /// The greenlist of a position with these seeds.
     #[must_use]
     pub fn new(params: &KgwParams, seeds: Seeds) -> Self {
         Self { key: params.hashing_key, seeds, threshold: threshold(params.greenlist_ratio), bias: params.bias }
@@ -106,7 +108,7 @@ impl Greenlist {
         self.decided(token).1
     }
 
-    /// The seed that decides about a token, and whether it is green.
+    /// The seed that decides whether a token is green, and whether it is.
     #[must_use]
     pub fn decided(&self, token: u32) -> (u64, bool) {
         let bits = self.seeds.as_slice().iter().map(|&seed| (bits(self.key, seed, token), seed)).min();
@@ -115,7 +117,7 @@ impl Greenlist {
         (seed, value < self.threshold)
     }
 
-    /// The logit of a token with its bias.
+    /// The token's logit, plus the bias if the token is green.
     #[must_use]
     pub fn raise(&self, token: u32, logit: f32) -> f32 {
         if self.is_green(token) { logit + self.bias } else { logit }
@@ -128,7 +130,7 @@ impl Greenlist {
     }
 }
 
-/// The probability that a token is green by lefthash, or by selfhash of so many different tokens.
+/// The probability that a token is green: by lefthash, or by selfhash with this number of different context tokens.
 #[must_use]
 pub fn share(threshold: u32, selfhash: Option<u8>) -> f64 {
     let values = f64::from(VALUES);

@@ -1,13 +1,13 @@
-//! Marks: what in a text tells who has the key that it was made here. Each is a rule for one row, by a *context*, the
-//! tokens before it.
+//! Watermarks: from such a mark in a text, whoever has the key can tell that the text was made here. Each is a rule for
+//! one row, which depends on a *context*, the tokens before it.
 //!
 //! | mark | what it does | where |
 //! |---|---|---|
 //! | [`greenlist`] (KGW) | adds a bias to the logits of some tokens | after penalties, before temperature and filters |
-//! | [`tournament`] (SynthID) | shifts probability among the tokens that are left | after the last filter |
+//! | [`tournament`] (SynthID) | moves probability among the tokens that are left | after the last filter |
 //! | [`race`] (Gumbel) | draws the token by the key | takes the place of the draw |
 //!
-//! Random words are [Philox](super::philox)'s, but for SynthID, whose hash is that of Hugging Face Transformers.
+//! Random words are [Philox](super::philox)'s, except for SynthID, whose hash is that of Hugging Face Transformers.
 
 pub mod greenlist;
 pub mod race;
@@ -18,36 +18,36 @@ use super::philox::philox4x32_10;
 use greenlist::Greenlist;
 use race::Race;
 
-/// How a row's token is marked, where that is not a step of its [chain](super::chain).
+/// A row's watermark, where it is not a step of the row's [chain](super::chain).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Mark {
-    /// Some logits are raised.
+    /// A greenlist: some logits are raised.
     Green(Greenlist),
-    /// Draws follow the key. `None`: not at this position, but at others of the text.
+    /// The key decides draws of this text. `None`: not at this position, but at others.
     Race(Option<Race>),
 }
 
-/// What words of a key are for. The numbers are part of what a key means: never renumber.
+/// What random words are used for. The numbers are part of what a key means: never renumber.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Purpose {
-    /// To make one number of a context.
+    /// Reducing a context to one number.
     Context = 0,
     /// Whether a token is green.
     Green = 1,
     /// The number of a token in a race.
     Race = 2,
-    /// The last bits of that.
+    /// The last bits of that number.
     RaceTail = 3,
 }
 
-/// Four words: of a key, a context, a purpose and an index.
+/// Four random words, from a key, a context, a purpose and an index.
 #[must_use]
 pub fn words(key: u64, context: u64, purpose: Purpose, index: u32) -> [u32; 4] {
     philox4x32_10([index, purpose as u32, context as u32, (context >> 32) as u32], [key as u32, (key >> 32) as u32])
 }
 
-/// A context as one number: of its tokens in order, the oldest first.
+/// Reduces a context to one number, from its tokens in order, the oldest first.
 #[must_use]
 pub fn context(key: u64, tokens: impl IntoIterator<Item = u32>) -> u64 {
     tokens.into_iter().fold(0, |context, token| {

@@ -1,42 +1,42 @@
 //! The race (Aaronson 2022; Kuditipudi et al. 2024; also called Gumbel mark): the token is the one with the largest
 //! `r^(1/p)`, `r` a uniform number of the key, the context and the token, `p` the token's probability after all filters.
 //!
-//! That is the token that comes first when each arrives after `-ln(r) / p`, so over all keys it has the probability `p`:
-//! the text is as good as without a mark. Among contexts that do not come again tokens are independent too.
+//! That is the token that comes first when each arrives after `-ln(r) / p`. So over all keys it has the probability
+//! `p`, and the text is as good as without a mark. As long as contexts do not repeat, tokens are independent too.
 //!
 //! | | |
 //! |---|---|
 //! | number | `r = (2x + 1) / 2^53`, `x` of 52 bits: a word of the key, then 20 bits of another |
 //! | arrival | `-ln(r) / mass` in f64, each operation rounded once, `ln` of the `libm` crate |
-//! | token | the first to arrive, of those with a mass; of two at once the one with the smaller id |
+//! | token | the first to arrive among tokens with a mass; of two that arrive at once, the one with the smaller id |
 //!
-//! The word of token `t`: with `i = t mod 128`, word `i / 32` of the words (`super::words`) at index
-//! `32 * (t / 128) + t mod 32`; the others are the upper 20 bits of word 0 at index `t`.
+//! The word of token `t`: with `i = t mod 128`, it is word `i / 32` of the words (`super::words`) at index `32 * (t /
+//! 128) + t mod 32`. The other bits are the upper 20 bits of word 0 at index `t`.
 
 use super::{Purpose, words};
 
-/// Philox blocks that have the first words of 128 tokens.
+/// Philox blocks that give the first words of 128 tokens.
 pub const LANES: usize = 32;
 /// Tokens whose words are made together.
 pub const TOKENS: usize = 128;
 
-/// One position's numbers.
+/// The race at one position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Race {
-    /// The secret.
+    /// The secret key.
     pub key: u64,
-    /// Of the tokens before.
+    /// The tokens before, as one number.
     pub context: u64,
 }
 
 impl Race {
-    /// A token's number, between 0 and 1 and neither of them.
+    /// A token's random number, strictly between 0 and 1.
     #[must_use]
     pub fn number(&self, token: u32) -> f64 {
         self.number_of(token, self.word(token))
     }
 
-    /// The same, where its word is known.
+    /// The same, where the token's word is known.
     #[must_use]
     pub fn number_of(&self, token: u32, word: u32) -> f64 {
         let tail = words(self.key, self.context, Purpose::RaceTail, token)[0] >> 12;
@@ -65,7 +65,7 @@ pub fn arrival(number: f64, mass: u64) -> f64 {
     -libm::log(number) / mass as f64
 }
 
-/// Who is first so far.
+/// The token that is first so far, with its arrival.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct First(Option<(f64, u32)>);
 
@@ -78,13 +78,13 @@ impl First {
         }
     }
 
-    /// The arrival that is to be beaten.
+    /// The arrival that the next token has to beat.
     #[must_use]
     pub fn arrival(&self) -> f64 {
         self.0.map_or(f64::INFINITY, |(arrival, _)| arrival)
     }
 
-    /// The token.
+    /// The token that is first so far.
     #[must_use]
     pub fn token(&self) -> Option<u32> {
         self.0.map(|(_, token)| token)

@@ -1,27 +1,31 @@
-//! Tournaments (SynthID-Text: Dathathri et al., "Scalable watermarking for identifying large language model outputs", Nature 634,
-//! 2024): in each layer every token has a bit `g`, of a key and the context, and probability goes to tokens whose bit is set,
-//! as if the better of two draws were taken: `p' = p * (1 + g - sum of p * g)`. Over all keys a token keeps its probability.
+//! Tournaments (SynthID-Text: Dathathri et al., "Scalable watermarking for identifying large language model outputs",
+//! Nature 634, 2024): in each layer every token has a bit `g`, a function of a key and the context, and probability
+//! moves to tokens whose bit is set, as if the better of two draws were taken: `p' = p * (1 + g - sum of p * g)`. Over
+//! all keys a token keeps its probability.
 //!
-//! The bits are those of Hugging Face Transformers (`SynthIDTextWatermarkLogitsProcessor` on the CPU), bit for bit, all modulo 2^64:
+//! The bits are those of Hugging Face Transformers (`SynthIDTextWatermarkLogitsProcessor` on the CPU), bit for bit. All
+//! arithmetic is modulo 2^64:
 //!
 //! | | |
 //! |---|---|
 //! | hash | begins at 1; takes in a number `n` as `h' = (h + n) * 6364136223846793005 + 1` |
 //! | takes in | the `ngram_len - 1` tokens before, the oldest first, then the token, then the layer's key |
-//! | bit | that of the table at the hash, as a signed number, modulo the table's size |
+//! | bit | the table's bit at the hash, taken as a signed number, modulo the table's size |
 //! | table | the lowest bits of MT19937's words |
 //!
-//! Probabilities are integers: with `w = mass << s`, so that all together are below 2^62, `W` the sum of all and `A` of those whose
-//! bit is set, `w' = floor(w * (f + g * 2^62) / 2^62)`, `f = floor((W - A) * 2^62 / W)`. What remains is a logit again: `ln w - ln W` of the
-//! last layer, in f64, by the `libm` crate, rounded to f32 once, at temperature 1; a token without weight is gone. That is
-//! within 1e-6 of the probability.
+//! Probabilities are integer weights. They begin as `w = mass << s`, with `s` such that their sum is below 2^62. In
+//! each layer, with `W` the sum of all weights and `A` the sum of those whose bit is set, `w' = floor(w * (f + g *
+//! 2^62) / 2^62)`, `f = floor((W - A) * 2^62 / W)`. The last layer's weights become logits again, at temperature 1: `ln
+//! w - ln W`, in f64, by the `libm` crate, rounded to f32 once. A token without weight is removed. The result is within
+//! 1e-6 of the probability.
 
 use super::twister::Twister;
 use crate::params::watermark::SynthidParams;
 use std::sync::{Arc, LazyLock, OnceLock};
 
 const MULTIPLIER: u64 = 6_364_136_223_846_793_005;
-/// Times the multiplier it is 1: each step of Newton's doubles the bits that are right, of which an odd number has three in itself.
+/// The inverse of the multiplier: their product is 1. Each step of Newton's method doubles the number of right bits. It
+/// begins with three: in these an odd number is its own inverse.
 const INVERSE: u64 = {
     let (mut inverse, mut step) = (MULTIPLIER, 0);
     while step < 5 {
@@ -34,13 +38,13 @@ const INVERSE: u64 = {
 pub const BITS: u32 = 62;
 const ONE: u64 = 1 << BITS;
 
-/// The table that most use.
+/// The table that most sequences use.
 static USUAL: LazyLock<Arc<Table>> = LazyLock::new(|| Arc::new(Table::new(1 << 16, 0)));
 
 /// Tokens that may be looked up side by side.
 pub const TOKENS: usize = 128;
 
-/// Bits by hash.
+/// The table of bits, by hash.
 #[derive(Debug)]
 pub struct Table {
     bits: Vec<u64>,
@@ -64,7 +68,7 @@ impl Table {
         Self { bits, size, turned: OnceLock::new() }
     }
 
-    /// Of parameters; the usual one is there once.
+    /// The table for these parameters. The usual one exists once and is shared.
     #[must_use]
     pub fn of(params: &SynthidParams) -> Arc<Self> {
         if (params.sampling_table_size, params.sampling_table_seed) == (USUAL.size, 0) {
@@ -73,7 +77,7 @@ impl Table {
         Arc::new(Self::new(params.sampling_table_size, params.sampling_table_seed))
     }
 
-    /// Bytes that it takes, none for the usual one.
+    /// Bytes of memory that the table takes; none for the usual one, which is shared.
     #[must_use]
     pub fn bytes(self: &Arc<Self>) -> usize {
         if Arc::ptr_eq(self, &USUAL) {
@@ -83,9 +87,9 @@ impl Table {
         size_of::<Self>() + self.bits.capacity() * size_of::<u64>() + turned
     }
 
-    /// Bits, a byte each, in the order in which tokens ask for them, where the size is a power of two: then the hash of token `t` is
-    /// `MULTIPLIER^2 * (t + begin) + 1` modulo the size, so that of tokens in a row the bits stand in a row. The first
-    /// [`TOKENS`] stand behind the last again.
+    /// The table's bits, a byte each, in the order in which consecutive tokens ask for them, if the size is a power of
+    /// two. Then the hash of token `t` is `MULTIPLIER^2 * (t + begin) + 1` modulo the size, so the bits of consecutive
+    /// tokens are consecutive. The first [`TOKENS`] are repeated after the last.
     #[must_use]
     pub fn turned(&self) -> Option<&[u8]> {
         let turned = || {
@@ -98,7 +102,7 @@ impl Table {
     /// The bit of a hash.
     #[must_use]
     fn bit(&self, hash: u64) -> u64 {
-        // The remainder of a signed number, as Python has it; of a power of two the last bits.
+        // The remainder of a signed number is taken as in Python. For a power of two that is the last bits.
         let size = u64::from(self.size);
         let at = if size.is_power_of_two() {
             hash & (size - 1)
@@ -116,7 +120,7 @@ impl Table {
     }
 }
 
-/// Takes a number into a hash.
+/// Mixes a number into a hash.
 fn accumulate(hash: u64, number: u64) -> u64 {
     hash.wrapping_add(number).wrapping_mul(MULTIPLIER).wrapping_add(1)
 }
@@ -134,18 +138,18 @@ pub struct Tournament<'a> {
     pub context: u64,
     /// One for each layer; at most 64.
     pub keys: &'a [u64],
-    /// The bits.
+    /// The table of bits.
     pub table: &'a Table,
 }
 
 impl Tournament<'_> {
-    /// Where the bit of token 0 stands in [`Table::turned`], for each layer.
+    /// The place of token 0's bit in [`Table::turned`], for each layer.
     pub fn begins(&self) -> impl Iterator<Item = u32> {
         let begin = |key: &u64| self.context.wrapping_add(key.wrapping_add(1).wrapping_mul(INVERSE));
         self.keys.iter().map(move |key| (begin(key) & u64::from(self.table.size - 1)) as u32)
     }
 
-    /// A token's bits, the first layer's lowest.
+    /// A token's bits, one for each layer, the first layer's lowest.
     #[must_use]
     pub fn bits(&self, token: u32) -> u64 {
         let hash = accumulate(self.context, u64::from(token));
@@ -153,7 +157,8 @@ impl Tournament<'_> {
         bits.fold(0, |all, bit| all | bit)
     }
 
-    /// Plays it: weights of tokens from their masses, at least one of which is not 0, and the sum of the weights.
+    /// Plays the tournament. Takes tokens with their masses, at least one of which is not 0; returns their weights, and
+    /// the sum of these.
     pub fn play(&self, tokens: impl Iterator<Item = (u32, u64)>) -> (Vec<u64>, u64) {
         let mut players: Vec<(u64, u64)> = tokens.map(|(token, mass)| (mass, self.bits(token))).collect();
         let mut total: u64 = players.iter().map(|player| player.0).sum();
@@ -174,13 +179,15 @@ impl Tournament<'_> {
     }
 }
 
-/// By how many bits masses of this total become weights: there is room above, since a layer may double a weight, though not their sum.
+/// How many bits masses with this total are shifted left to become weights. There is room above, since a layer may
+/// double a weight, though not the sum.
 #[must_use]
 pub fn room(total: u64) -> u32 {
     total.leading_zeros().saturating_sub(u64::BITS - BITS)
 }
 
-/// What a layer multiplies weights with, where so much of the total has its bit set; these get as much as they are beside it.
+/// The factor of a layer in which `set` of the total have their bit set. It multiplies all weights; those with their
+/// bit set also keep what they had.
 #[must_use]
 pub fn factor(total: u64, set: u64) -> u64 {
     ((u128::from(total - set) << BITS) / u128::from(total)) as u64
@@ -192,7 +199,7 @@ pub fn logit(weight: u64, total: u64) -> f32 {
     logit_below(weight, libm::log(total as f64))
 }
 
-/// The same, by the logarithm of the total.
+/// The same, from the logarithm of the total.
 #[must_use]
 pub fn logit_below(weight: u64, total: f64) -> f32 {
     (libm::log(weight as f64) - total) as f32

@@ -1,4 +1,4 @@
-//! MT19937 (Matsumoto and Nishimura 1998), which torch makes SynthID's table with on the CPU.
+//! MT19937 (Matsumoto and Nishimura 1998): torch makes SynthID's table with it on the CPU.
 
 const SIZE: usize = 624;
 const MIDDLE: usize = 397;
@@ -11,7 +11,7 @@ pub struct Twister {
 }
 
 impl Twister {
-    /// Begins as `init_genrand` does.
+    /// Seeds the generator as `init_genrand` does.
     #[must_use]
     pub fn new(seed: u32) -> Self {
         let mut state = [seed; SIZE];

@@ -1,5 +1,5 @@
-//! Samplers that keep probabilities from a least one on, as the least mass. That is never above
-//! the largest, which stays with its ties.
+//! Samplers that keep every probability from a threshold on. The threshold becomes a least mass, which is never above
+//! the largest mass: that one stays, with its ties.
 //!
 //! | sampler | least probability | source |
 //! |---|---|---|
@@ -13,20 +13,20 @@
 
 use crate::sampling::mass::MASS_ONE;
 
-/// The least mass of a probability.
+/// The least mass that has this probability.
 #[must_use]
 pub fn mass_of(probability: f64, total: u64) -> u64 {
     (probability * total as f64).ceil() as u64
 }
 
-/// Of top-a, by the total mass.
+/// The least mass that top-a keeps, from the total mass.
 #[must_use]
 pub fn top_a(a: f32, total: u64) -> u64 {
     let one = MASS_ONE as f64;
     ((f64::from(a) * one * (one / total as f64)).ceil() as u64).min(MASS_ONE)
 }
 
-/// The sums of the squares and of the masses.
+/// The sum of the squares of the masses, and the sum of the masses.
 fn sums(masses: impl Iterator<Item = u64>) -> (u128, u128) {
     masses.fold((0, 0), |(squares, total), mass| {
         let mass = u128::from(mass);
@@ -34,20 +34,20 @@ fn sums(masses: impl Iterator<Item = u64>) -> (u128, u128) {
     })
 }
 
-/// Of p-less, by all masses: `ceil(sum of squares / sum)`. Exact.
+/// The least mass that p-less keeps, from all masses: `ceil(sum of squares / sum)`. Exact.
 #[must_use]
 pub fn p_less(masses: impl Iterator<Item = u64>) -> u64 {
     let (squares, total) = sums(masses);
     p_less_of(squares, total)
 }
 
-/// The same, by the sums of the squares and of the masses.
+/// The same, from the sum of the squares and the sum of the masses.
 #[must_use]
 pub fn p_less_of(squares: u128, total: u128) -> u64 {
     squares.div_ceil(total) as u64
 }
 
-/// Of p-less-norm, by all masses, those that are 0 too. Exact.
+/// The least mass that p-less-norm keeps, from all masses, including those that are 0. Exact.
 #[must_use]
 pub fn p_less_norm(masses: impl ExactSizeIterator<Item = u64>) -> u64 {
     let candidates = masses.len();
@@ -55,22 +55,22 @@ pub fn p_less_norm(masses: impl ExactSizeIterator<Item = u64>) -> u64 {
     p_less_norm_of(squares, total, candidates)
 }
 
-/// The same, by the sums of the squares and of the masses and the number of candidates. A single one stays, and so do equal
-/// ones, of which the sum of the squares is the least there can be. Squares of a whole vocabulary, times their number, have
-/// at most 120 bits.
+/// The same, from the sum of the squares, the sum of the masses and the number of candidates. A single candidate stays.
+/// So do equal ones, for which the sum of the squares is the least there can be. Squares of a whole vocabulary, times
+/// their number, have at most 120 bits.
 #[must_use]
 pub fn p_less_norm_of(squares: u128, total: u128, candidates: usize) -> u64 {
     let Some(others) = (candidates as u128).checked_sub(1).filter(|&others| others > 0) else { return 0 };
     ((others + 1) * squares - total * total).div_ceil(total * others) as u64
 }
 
-/// Of an epsilon cutoff.
+/// The least mass that an epsilon cutoff keeps.
 #[must_use]
 pub fn epsilon(epsilon: f32, total: u64) -> u64 {
     mass_of(f64::from(epsilon), total).min(MASS_ONE)
 }
 
-/// Of eta sampling, by entropy in nats and total mass.
+/// The least mass that eta sampling keeps, from the entropy in nats and the total mass.
 #[must_use]
 pub fn eta(epsilon: f32, entropy: f64, total: u64) -> u64 {
     let epsilon = f64::from(epsilon);

@@ -1,31 +1,31 @@
 //! Fill in the middle (llama.cpp `llama_sampler_infill`): ends a text where what would follow is not certain.
 //!
-//! Of the `n` candidates in order, those that end the text have the mass `E` together, the others `T`.
+//! Of the `n` candidates in order, those that end the text have the mass `E` together, and the others have `T`.
 //!
-//! 1. Where `3 n E > T` only those that end the text stay.
-//! 2. Else tokens are merged. For each candidate in order, for each other one in order: both being there still, where the
-//!    text of the first begins that of the other or is the same, the less likely one goes, the first one's where they are
-//!    equal stays, and the other one counts with its mass as well from then on.
-//! 3. What counts with less than a fifth of `E + T` goes. Where nothing is left but what ends the text, the first of the
-//!    tokens that end it and may be emitted is all that is left, also where samplers before removed it.
-//! 4. Of what is left, `k` candidates with a mass of `S` together with those that end the text, goes what counts with less
-//!    than `S / (k + 1)`.
+//! 1. Where `3 n E > T` only the tokens that end the text stay.
+//! 2. Else tokens are merged. For each candidate `a` in order, for each other candidate `b` in order, both not merged
+//!    yet: where the text of `a` is a prefix of that of `b` or the same, the one that counts with less mass goes, or
+//!    `b` if they are equal. From then on the other one counts with the sum of both.
+//! 3. Candidates that count with less than a fifth of `E + T` go. Where only tokens that end the text are left, a
+//!    single one of them is the result: the first that may be emitted, even if earlier samplers removed it.
+//! 4. Where `k` candidates are left, with a mass of `S` together with the tokens that end the text, those that count
+//!    with less than `S / (k + 1)` go.
 //!
-//! Tokens that end the text are never merged and go at no threshold. Where fewer than `min_keep` would be left nothing
-//! happens, so at least one is. Who counts how much only decides who stays: candidates that stay keep their own masses, as in
-//! llama.cpp, whose draw weighs logits again. All in integers. There a token that ends the text may have a text and then be
-//! merged, and the last one is made up where it is masked.
+//! Tokens that end the text are never merged, and no threshold removes them. Where fewer than `min_keep` would be left
+//! nothing happens, so at least one is left. The merged masses only decide who stays: candidates that stay keep their
+//! own masses, as in llama.cpp, whose draw weighs logits again. All arithmetic is in integers. In llama.cpp a token
+//! that ends the text may have a text and then be merged, and the last one is made up where it is masked.
 
 use crate::sampling::candidates::Candidates;
 use crate::sampling::order::Candidate;
 use crate::vocabulary::Vocabulary;
 
-/// What it needs to know of tokens.
+/// What infill needs to know of tokens.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Infill<'a> {
-    /// Their texts.
+    /// The tokens' texts.
     pub vocabulary: &'a Vocabulary,
-    /// Those that end the text; the first that may be emitted ends it where nothing else is certain.
+    /// The tokens that end the text. The first of them that may be emitted ends it where nothing else is certain.
     pub ends: &'a [u32],
 }
 
@@ -39,14 +39,14 @@ pub enum Stay {
 }
 
 impl Infill<'_> {
-    /// The token that ends a text where nothing else is certain, by the logits of tokens after masks.
+    /// The token that ends a text where nothing else is certain, given the logits of tokens after masks.
     #[must_use]
     pub fn end(&self, logit: impl Fn(u32) -> f32) -> Option<Candidate> {
         let ends = self.ends.iter().map(|&token| Candidate { token, logit: logit(token) });
         ends.into_iter().find(|end| end.logit > f32::NEG_INFINITY)
     }
 
-    /// Which of some candidates stay: tokens and masses, in order.
+    /// Which candidates stay, from their tokens and masses, in order.
     #[must_use]
     pub fn stay(&self, candidates: &[(u32, u64)]) -> Stay {
         let is_end = self.is_end(candidates);
@@ -59,11 +59,13 @@ impl Infill<'_> {
         sums.stay(&self.merged(candidates, &is_end).counted, &is_end, 0).expect("no mass is left out; this is a bug")
     }
 
-    /// The same, where the first candidates of the order and those that end the text tell it for all, with these sums: which of
-    /// the first stay, and that no other does. None of the others is as likely as one of the first.
+    /// The same, from the first candidates of the order, those that end the text, and the sums over all candidates:
+    /// which of the first stay, and that no other does. `None` where that is not certain. None of the others may be as
+    /// likely as one of the first.
     ///
-    /// Others are merged after all of these. So they count with one of these or with each other: no more than what they come to
-    /// together is anywhere missing. That is not so where two of the first are equal, and the later one takes the earlier.
+    /// The others are merged after all of these. So they count with one of these or with each other, and what is
+    /// missing anywhere is at most their mass together. This does not hold where two of the first are equal, and the
+    /// later one takes in the earlier.
     #[must_use]
     pub fn stay_of_all(&self, first: &[(u32, u64)], sums: &Sums) -> Option<Stay> {
         let is_end = self.is_end(first);
@@ -111,38 +113,39 @@ impl Infill<'_> {
 
 /// Candidates after they were merged.
 struct Merged {
-    /// What each counts with; 0 for those that were merged into others.
+    /// The mass that each counts with; 0 for those that were merged into others.
     counted: Vec<u64>,
-    /// Whether one was merged into one that came after it, which only one that is equal can be.
+    /// Whether a candidate was merged into one that comes after it, which is possible only if they are equal.
     is_by_chance: bool,
 }
 
-/// What all candidates come to.
+/// Sums over all candidates.
 #[derive(Debug, Clone, Copy)]
 pub struct Sums {
-    /// How many there are; or more, where even so many do not [end it](Self::end_it).
+    /// How many there are. May be more than that, where even so many do not [end it](Self::end_it).
     pub candidates: usize,
-    /// The mass of those that end the text.
+    /// The mass of the tokens that end the text.
     pub ends: u64,
-    /// The mass of the others.
+    /// The mass of the other candidates.
     pub texts: u64,
 }
 
 impl Sums {
-    /// Whether nothing but what ends the text stays.
+    /// Whether only tokens that end the text stay.
     #[must_use]
     pub fn end_it(&self) -> bool {
         3 * self.candidates as u128 * u128::from(self.ends) > u128::from(self.texts)
     }
 
-    /// Whether a text that counts with so much stays at first.
+    /// Whether a text that counts with this mass passes the first threshold, a fifth of the total.
     #[must_use]
     pub fn is_fifth(&self, mass: u64) -> bool {
         5 * u128::from(mass) >= u128::from(self.ends) + u128::from(self.texts)
     }
 
-    /// Which stay of candidates that count with these masses at least, and with `missing` more together at most; `None` where
-    /// that decides. Candidates that are not among them have no more than what is missing.
+    /// Which candidates stay. Each counts with at least its mass in `counted`, and all together with at most `missing`
+    /// more. `None` where the missing mass would decide. Candidates that are not in `counted` have no more than what is
+    /// missing.
     #[must_use]
     pub fn stay(&self, counted: &[u64], is_end: &[bool], missing: u64) -> Option<Stay> {
         let texts =
@@ -167,17 +170,18 @@ impl Sums {
     }
 }
 
-/// No candidate.
+/// Marks a leaf without a candidate.
 const GONE: u32 = u32::MAX;
 
-/// Candidates in the order of their texts, as leaves of a tree that knows which of a range comes first in the order of
-/// candidates. So every merge takes a walk through the tree, and there are fewer merges than candidates.
+/// Candidates in the order of their texts, as the leaves of a tree that finds the candidate of a range which comes
+/// first in the order of candidates. So every merge takes one walk through the tree, and there are fewer merges than
+/// candidates.
 struct Texts {
     /// Places of texts in the vocabulary, ascending.
     places: Vec<u32>,
-    /// Each candidate's leaf; `None`: it is not merged.
+    /// Each candidate's leaf; `None`: the candidate is not merged.
     leaf: Vec<Option<usize>>,
-    /// The least of the two below, from the root at 1 on; leaves behind.
+    /// For each inner node the lesser of its two children, with the root at 1; the leaves follow.
     tree: Vec<u32>,
 }
 
@@ -199,7 +203,7 @@ impl Texts {
         texts
     }
 
-    /// The leaves of what begins with the text of a token.
+    /// The leaves of candidates whose text begins with that of a token.
     fn begun_by(&self, vocabulary: &Vocabulary, token: u32) -> std::ops::Range<usize> {
         let from = vocabulary.place(token).unwrap_or(GONE);
         let leaf = |place: u32| self.places.partition_point(|&other| other < place);
@@ -219,7 +223,7 @@ impl Texts {
         }
     }
 
-    /// The first candidate of these leaves that is there.
+    /// The first candidate that is still there among these leaves.
     fn first_in(&self, leaves: std::ops::Range<usize>) -> Option<usize> {
         let (mut from, mut to) = (leaves.start + self.places.len(), leaves.end + self.places.len());
         let mut first = GONE;
@@ -245,7 +249,7 @@ pub fn stay(left: &Candidates, infill: &Infill<'_>) -> Stay {
     infill.stay(&masses)
 }
 
-/// Removes those that do not.
+/// Removes the candidates that do not stay.
 pub fn apply(left: &mut Candidates, infill: &Infill<'_>) {
     match stay(left, infill) {
         Stay::These(stay) => left.remove(|at, _| !stay[at]),

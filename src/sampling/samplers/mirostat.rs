@@ -1,18 +1,19 @@
-//! Mirostat (Basu et al., ICLR 2021; llama.cpp `llama_sampler_mirostat`, `llama_sampler_mirostat_v2`): keeps the surprise of
-//! tokens near a target by a limit `mu` that learns from each of them.
+//! Mirostat (Basu et al., ICLR 2021; llama.cpp `llama_sampler_mirostat`, `llama_sampler_mirostat_v2`): keeps the
+//! surprise of tokens near a target, by a limit `mu` that each token corrects.
 //!
 //! | | keeps |
 //! |---|---|
 //! | 1 | the `k` first: `k = ((s - 1) * 2^mu / (1 - n^(1 - s)))^(1 / s)`, at least 1, `n` the number of candidates, `s` the slope of the [`LOOKED_AT`] first: `s = sum(t_i b_i) / sum(t_i^2)`, `t_i = ln((i + 2) / (i + 1))`, `b_i = ln(p_i / p_(i + 1))`, `i` from 0 |
 //! | 2 | `-log2 p <= mu`: masses of at least `ceil(2^-mu * total)`; the largest and its ties always stay |
 //!
-//! After a token: `mu = mu - eta * (surprise - tau)`, `surprise = log2(total / mass)` of the token in what it was drawn from, before a
-//! [skew](super::skew) that is the last step.
-//! `mu` begins at `2 * tau` and stays within ±1e9. A token without mass, which only a rule that is not lossless emits, has the surprise of mass 1.
+//! After a token: `mu = mu - eta * (surprise - tau)`, where `surprise = log2(total / mass)` of the token in the
+//! distribution it was drawn from, before a [skew](super::skew) that is the last step. `mu` begins at `2 * tau` and
+//! stays within ±1e9. A token without mass, which only a verification rule that is not lossless emits, has the surprise
+//! of mass 1.
 //!
-//! Edges. Version 1: `s = 1` has the limit `2^mu / ln n`; exponents are cut at -64, so that no `b` is infinite; with fewer
-//! than two candidates nothing goes. llama.cpp takes the whole vocabulary for `n`, also tokens that are masked, in f32, and
-//! its version 2 keeps one of several that are equally the largest.
+//! Edges. Version 1: at `s = 1` the formula takes its limit, `2^mu / ln n`; exponents are cut at -64, so that no `b` is
+//! infinite; with fewer than two candidates nothing goes. llama.cpp takes the whole vocabulary for `n`, including
+//! masked tokens, in f32, and its version 2 keeps one of several that are equally the largest.
 
 use super::cutoffs;
 use crate::params::state::MAX_MU;
@@ -23,7 +24,8 @@ use crate::sampling::observed::Share;
 /// How many of the first candidates version 1 looks at.
 pub const LOOKED_AT: usize = 100;
 
-/// How many candidates version 1 keeps, from the exponents of the first ones in order, and the number of all.
+/// How many candidates version 1 keeps, from the exponents of the first candidates in order and the number of all
+/// candidates.
 #[must_use]
 pub fn first(mut exponents: impl Iterator<Item = f32>, candidates: usize, mu: f64) -> usize {
     let Some(mut before) = exponents.next().map(cut) else { return candidates };
@@ -38,7 +40,7 @@ pub fn first(mut exponents: impl Iterator<Item = f32>, candidates: usize, mu: f6
     if squares == 0.0 {
         return candidates;
     }
-    // Neighbours stand in order, so that it is at least 0.
+    // Exponents fall in the order, so the slope is at least 0.
     let slope = products / squares;
     let (epsilon, log) = (slope - 1.0, libm::log(candidates as f64));
     let ratio = if epsilon == 0.0 { 1.0 / log } else { epsilon / -libm::expm1(-epsilon * log) };

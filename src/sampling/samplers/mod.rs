@@ -1,8 +1,9 @@
 //! The samplers of a [chain](super::chain), each with its formula, its source and its edges.
 //!
-//! What decides is a number made once for the row (a need, a threshold, a temperature), by a function that the
-//! specification and the backends share; how candidates are compared with it is each backend's own way. Masses are
-//! integers; reals are f64, through the `libm` crate where a function could differ from platform to platform.
+//! Each sampler's decision depends on a number computed once for the row (a need, a threshold, a temperature), by a
+//! function that the specification and the backends share. How candidates are compared with that number is up to each
+//! backend. Masses are integers; reals are f64, and functions that could differ from platform to platform come from the
+//! `libm` crate.
 
 pub mod adaptive_p;
 pub mod cutoffs;

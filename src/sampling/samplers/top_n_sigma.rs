@@ -1,24 +1,25 @@
 //! Top-n-sigma (Tang et al. 2024): keeps logits of at least the largest minus `n` standard deviations.
 //!
-//! The population's deviation, of the candidates' logits (llama.cpp; Aphrodite takes the unbiased one, text-generation-webui
-//! counts masked logits as 0). Temperature does not change what is kept. Sums are integers: distances to the largest in
-//! units of a power of two, the nearest one, chosen so that the largest distance is 2^19 to 2^20 of them. A deviation is at
-//! least the largest distance over the square root of twice the candidates, so that it is right within 1e-6 of itself.
+//! The deviation is the population's, of the candidates' logits (llama.cpp; Aphrodite takes the unbiased one,
+//! text-generation-webui counts masked logits as 0). Temperature does not change what is kept. Sums are integers: each
+//! distance to the largest logit is rounded to the nearest multiple of a power of two, which is chosen so that the
+//! largest distance is 2^19 to 2^20 of these units. A deviation is at least the largest distance over the square root
+//! of twice the candidates, so it is right within 1e-6 of itself.
 
 use crate::sampling::candidates::Candidates;
 
-/// Most units of a distance, as a power of two.
+/// The most units that a distance has, as a power of two.
 const BITS: i32 = 20;
-/// Logits that are added up before sums are added to those of 64 bits.
+/// How many logits are added up in 32 bits, before their sums are added to those of 64 bits.
 const SOME: usize = 128;
 
-/// What a deviation is made of.
+/// The sums that a deviation is computed from.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Moments {
     max: f32,
     /// Units per logit.
     units: f32,
-    /// Candidates.
+    /// How many candidates there are.
     number: u64,
     /// Sum of distances.
     sum: u64,
@@ -26,16 +27,16 @@ pub struct Moments {
     squares: u64,
 }
 
-/// A number of at least 0 and at most 2^20 as an integer: the nearest, the even one of two.
+/// Rounds a number from 0 to 2^20 to the nearest integer, ties to even.
 #[inline]
 fn nearest(number: f32) -> u32 {
     (number + Moments::SHIFT).to_bits() - Moments::SHIFT.to_bits()
 }
 
 impl Moments {
-    /// Most units of a distance.
+    /// The most units that a distance has.
     pub const MOST: u32 = 1 << BITS;
-    /// From here on to twice as much the integers are the floats, one bit apart.
+    /// From this number to twice as much the floats are exactly the integers, one bit apart.
     pub const SHIFT: f32 = 8_388_608.0;
 
     /// The largest logit, and units per logit.
@@ -44,32 +45,32 @@ impl Moments {
         (self.max, self.units)
     }
 
-    /// Takes in the number of candidates, the sum of their distances in [units](Self::scale), rounded to the nearest, the even
-    /// one of two, and at most [`MOST`](Self::MOST), and the sum of the squares of these.
+    /// Adds a number of candidates, the sum of their distances and the sum of the squares of these. Distances are in
+    /// [units](Self::scale), rounded to the nearest, ties to even, and at most [`MOST`](Self::MOST).
     pub fn add_sums(&mut self, number: u64, sum: u64, squares: u64) {
         self.number += number;
         self.sum += sum;
         self.squares += squares;
     }
 
-    /// Of no logit yet, of those from `min` to `max`.
+    /// Sums over no logit yet, for logits from `min` to `max`.
     #[must_use]
     pub fn new(max: f32, min: f32) -> Self {
         let spread = max - min;
         // The power of two above the spread; one too large for an f32 counts as the largest.
         let exponent = (spread.min(f32::MAX).to_bits() >> 23) as i32 - 126;
-        // Powers from 2^-127 on are no normal numbers, and 2^128 is none.
+        // Powers of 2^-127 and less are not normal numbers, and 2^128 is none.
         let power = (BITS - exponent).clamp(-126, 127);
         let units = f32::from_bits(((power + 127) as u32) << 23);
         Self { max, units, number: 0, sum: 0, squares: 0 }
     }
 
-    /// Takes in logits, of which those at −∞ are no candidates. Inlined, so that it is compiled for the vectors of whoever
-    /// calls it.
+    /// Adds logits; those at −∞ are not candidates. Inlined, so that it is compiled for the vector instructions of its
+    /// caller.
     #[inline(always)]
     pub fn add_all(&mut self, logits: &[f32]) {
         let most = Self::MOST as f32;
-        // Of so few, numbers and sums fit 32 bits.
+        // The number and the sum of so few logits fit 32 bits.
         for some in logits.chunks(SOME) {
             let (mut number, mut sum, mut squares) = (0u32, 0u32, 0u64);
             for &logit in some {
@@ -111,7 +112,7 @@ pub fn least_finite(logits: &[f32]) -> f32 {
     lanes.into_iter().fold(f32::INFINITY, f32::min)
 }
 
-/// Keeps the candidates above the cut.
+/// Keeps the candidates at or above the cut.
 pub fn apply(left: &mut Candidates, n: f32) {
     let logits: Vec<f32> = left.kept().iter().map(|w| w.candidate.logit).collect();
     let mut moments = Moments::new(logits[0], least_finite(&logits));

@@ -1,30 +1,30 @@
 //! Top-p that decays (factual nucleus sampling, Lee et al. 2022; TensorRT-LLM `top_p_decay`, `top_p_min`, `top_p_reset_ids`).
 //!
-//! With each token `p = max(p * decay, least)`, one f32 operation, but after a token of the list that ends sentences `p` begins anew at
-//! `top_p`. It depends on the output alone: a sequence that is opened again has it from its tokens. A `least` above
-//! `top_p` raises it, as in TensorRT-LLM. Decay 1 is off.
+//! Each token makes `p = max(p * decay, least)`, one f32 operation; but after a token of the list that ends sentences
+//! `p` begins anew at `top_p`. The value depends on the output alone, so a sequence that is opened again gets it from
+//! its tokens. A `least` above `top_p` raises it, as in TensorRT-LLM. Decay 1 is off.
 
 /// How top-p decays.
 #[derive(Debug, Clone, Copy)]
 pub struct Decay<'a> {
-    /// Where it begins.
+    /// The value that it begins at.
     pub top_p: f32,
-    /// What it is multiplied by.
+    /// The factor per token.
     pub decay: f32,
-    /// Not below this.
+    /// The value never falls below this.
     pub least: f32,
-    /// After these tokens it begins anew.
+    /// Tokens after which the value begins anew.
     pub reset: &'a [u32],
 }
 
 impl Decay<'_> {
-    /// After one more token.
+    /// The value after one more token.
     #[must_use]
     pub fn next(&self, now: f32, token: u32) -> f32 {
         if self.decay >= 1.0 || self.reset.contains(&token) { self.top_p } else { (now * self.decay).max(self.least) }
     }
 
-    /// After an output.
+    /// The value after an output.
     #[must_use]
     pub fn after(&self, output: &[u32]) -> f32 {
         let reset = output.iter().rposition(|token| self.reset.contains(token));

@@ -1,28 +1,29 @@
 //! Exclude top choices (XTC; p-e-w, text-generation-webui; llama.cpp `llama_sampler_xtc`).
 //!
-//! At a position, with `probability`: of the candidates with at least `threshold` of the probability all but the last go.
-//! Protected ones are none of these, whatever their probability (ExLlamaV2 `xtc_cpu`, ExLlamaV3 `SS_XTC`): they stay, and where
-//! one of them comes last another one stays beside it. With fewer than two such candidates nothing happens, so a threshold
-//! above 0.5 is off. Whether it happens at a position is a random number of the sequence's own
-//! ([`Purpose::Xtc`](crate::sampling::philox::Purpose::Xtc)), the same for a draft token and for the row that verifies it. 0 is
-//! off.
+//! At each position, with `probability`, XTC happens: of the candidates with at least `threshold` of the probability
+//! all but the last go. Protected tokens do not count as such candidates, whatever their probability (ExLlamaV2
+//! `xtc_cpu`, ExLlamaV3 `SS_XTC`): they stay, and where one of them comes last another one stays beside it. With fewer
+//! than two such candidates nothing happens, so a threshold above 0.5 is off. A random number of the sequence's own
+//! ([`Purpose::Xtc`](crate::sampling::philox::Purpose::Xtc)) decides whether XTC happens at a position; a draft token
+//! and the row that verifies it have the same one. Probability 0 is off.
 //!
-//! In text-generation-webui nothing happens where a protected one would go. Nowhere does anything happen where fewer than
-//! `min_keep` would stay.
+//! In text-generation-webui nothing happens where a protected token would go. In all forms nothing happens where fewer
+//! than `min_keep` would stay.
 //!
-//! ExLlama's expected form happens wherever the other could, as much as it would on average: those that would go have their probability
-//! times `(1 - probability) / (1 + probability * m / (1 - m))`, `m` what they have together (X2, X3 `SS_XTC`). By
-//! integer masses in f64, as a logit added in f32 to the distance to the largest; the temperature so far has then been used
-//! up. With probability 1 they go; where the others have no mass nothing happens.
+//! ExLlama's expected form happens at every position, with the effect that the other form has on average: candidates
+//! that would go have their probability times `(1 - probability) / (1 + probability * m / (1 - m))`, `m` being their
+//! probability together (X2, X3 `SS_XTC`). It is computed from integer masses in f64, as a logit added in f32 to the
+//! distance to the largest; the temperature so far has then been used up. With probability 1 these candidates go; where
+//! the others have no mass nothing happens.
 
 use super::cutoffs;
 use crate::sampling::candidates::Candidates;
 use crate::sampling::filters::Weighted;
 
-/// Whether it happens, by a uniform number.
+/// Whether XTC happens, decided by a uniform number.
 #[must_use]
 pub fn happens(probability: f32, uniform: u64) -> bool {
-    // 24 bits: all that an f32 below 1 can tell apart, without a rounding.
+    // An f32 below 1 distinguishes 24 bits, so nothing is rounded.
     ((uniform >> 40) as f32) < probability * 16_777_216.0
 }
 
@@ -32,8 +33,8 @@ pub fn need(threshold: f32, total: u64) -> u64 {
     cutoffs::mass_of(f64::from(threshold), total)
 }
 
-/// What is added to the logit of choices with `excluded` of `total`, in the expected form with a probability below 1; `None`:
-/// nothing happens.
+/// What the expected form adds to the logit of each choice, where all choices have `excluded` of `total`; for a
+/// probability below 1. `None`: nothing happens.
 #[must_use]
 pub fn lowered(probability: f32, excluded: u64, total: u64) -> Option<f32> {
     let (probability, rest) = (f64::from(probability), total - excluded);
@@ -41,17 +42,17 @@ pub fn lowered(probability: f32, excluded: u64, total: u64) -> Option<f32> {
     (rest > 0 && excluded > 0).then(|| libm::log((1.0 - probability) / (1.0 + probability * odds)) as f32)
 }
 
-/// What becomes of the tokens that it is told to ignore, ascending.
+/// How XTC treats the tokens that it is told to ignore; ascending.
 #[derive(Debug, Clone, Copy)]
 pub enum Ignored<'p> {
-    /// They are no choices.
+    /// They do not count as choices.
     Spared(&'p [u32]),
     /// Nothing happens where one of them would go.
     Stop(&'p [u32]),
 }
 
 impl Ignored<'_> {
-    /// Whether this token is no choice.
+    /// Whether this token does not count as a choice.
     #[must_use]
     pub fn spares(&self, token: u32) -> bool {
         matches!(self, Self::Spared(tokens) if tokens.binary_search(&token).is_ok())
@@ -64,7 +65,7 @@ impl Ignored<'_> {
     }
 }
 
-/// Which candidates would go, by their places and themselves; `None`: nothing happens.
+/// Which candidates would go, by place and candidate; `None`: nothing happens.
 fn excluded<'p>(
     left: &Candidates,
     threshold: f32,
@@ -79,14 +80,14 @@ fn excluded<'p>(
     (!stops && left.kept().len() - gone.count() >= left.min_keep()).then_some(excluded)
 }
 
-/// Excludes them.
+/// Removes the top choices.
 pub fn apply(left: &mut Candidates, threshold: f32, ignored: Ignored<'_>) {
     if let Some(excluded) = excluded(left, threshold, ignored) {
         left.remove(excluded);
     }
 }
 
-/// The expected form.
+/// Applies the expected form.
 pub fn apply_expected(left: &mut Candidates, probability: f32, threshold: f32, ignored: Ignored<'_>) {
     if probability >= 1.0 {
         return apply(left, threshold, ignored);
