@@ -1,6 +1,7 @@
-//! What a row's token is drawn from: temperature and the filters, each by the cheapest exact road.
+//! The distribution that a row's token is drawn from: temperature and the filters, each by the cheapest exact
+//! algorithm.
 //!
-//! | filters | road |
+//! | filters | algorithm |
 //! |---|---|
 //! | temperature 0 | the first token of the order |
 //! | top-k up to [`LIST_K`] | the k first tokens as a list; the other filters work on the list |
@@ -34,10 +35,10 @@ use crate::sampling::row::Filters;
 pub(super) const LIST_K: usize = 1024;
 /// The list that top-p tries first holds the tokens at or above the maximum of this many blocks.
 const TOP_P_BLOCKS: usize = 64;
-/// ... unless that are more tokens than this, which a search finds faster than a sort.
+/// Longer lists are not tried: a search is faster than sorting them.
 const TOP_P_LIST: usize = 2048;
 
-/// With more than one token in this many kept, all are weighed; fewer are listed first.
+/// If more than one token in this many is kept, all are weighed; if fewer, these are listed first.
 const LIST_SHARE: usize = 8;
 
 /// Storage of a distribution's lists, kept from row to row.
@@ -54,7 +55,7 @@ pub(super) struct Store {
     pub(super) chain: ChainStore,
 }
 
-/// The tokens that are left and how they are weighed.
+/// The tokens that are left, and how they are weighed.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Distribution {
     weigh: Weigh,
@@ -74,15 +75,15 @@ enum Kind {
     List,
     /// `Store::sums` is the kept mass by block.
     Blocks,
-    /// `Store::sums` is the mass of each lot of blocks, of which everything is left and only a token is drawn.
+    /// `Store::sums` is the mass of each lot of blocks. All tokens are left, and only a draw is wanted.
     Lots,
     /// `Store::chain` holds all that is left.
     Chain,
-    /// `Store::sums` is the mass by block of what a chain made of the row, which only a token is drawn from.
+    /// `Store::sums` is the mass by block of the row as a chain reshaped it, and only a draw is wanted.
     Shaped,
 }
 
-/// What a distribution is for.
+/// What a distribution is needed for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wanted {
     /// A token is drawn by this uniform number, and its mass may be asked for.
@@ -92,25 +93,25 @@ pub(super) enum Wanted {
 }
 
 impl Distribution {
-    /// All tokens at a temperature, 1 for what raw logprobs are taken from.
+    /// All tokens at a temperature. Raw logprobs use 1.
     pub(super) fn tempered(view: &View<'_>, temperature: f32) -> Self {
         let weigh = Weigh { max: view.max, scale: mass::scale(temperature) };
         Self { weigh, last_key: u64::MAX, need: 0, total: view.total(weigh), kind: Kind::Blocks }
     }
 
-    /// Every token, not added up yet.
+    /// Every token. The total is not computed yet.
     pub(super) fn all(weigh: Weigh) -> Self {
         Self { weigh, last_key: u64::MAX, need: 0, total: 0, kind: Kind::Blocks }
     }
 
-    /// A token that is all that is left.
+    /// A single token, the only one that is left.
     pub(super) fn one(view: &View<'_>, token: u32) -> Self {
         let last_key = keys::key(token, view.value(token));
         let weigh = Weigh { max: view.max, scale: 1.0 };
         Self { weigh, last_key, need: 0, total: MASS_ONE, kind: Kind::One }
     }
 
-    /// After temperature and filters.
+    /// The distribution after temperature and filters.
     pub(super) fn processed(
         view: &View<'_>,
         filters: &Filters,
@@ -152,38 +153,39 @@ impl Distribution {
         Self::all(weigh).top_p(view, top_p, 0, store)
     }
 
-    /// Whether what is left is the list of a chain.
+    /// Whether the tokens that are left are in the store of a chain.
     pub(super) fn is_chain(&self) -> bool {
         self.kind == Kind::Chain
     }
 
-    /// Whether what is left is said by the blocks of the row.
+    /// Whether the tokens that are left are known by sums over the row's blocks.
     pub(super) fn is_whole(&self) -> bool {
         self.kind == Kind::Blocks
     }
 
-    /// What is left, weighed otherwise; of a distribution without least mass.
+    /// The tokens that are left, with other weights. For a distribution without a least mass.
     pub(super) fn weighed(self, view: &View<'_>, weigh: Weigh, store: &mut Store) -> Self {
         if self.weigh == weigh { self } else { Self { weigh, ..self }.keep(view, 0, store) }
     }
 
-    /// What is left up to a key, not added up yet.
+    /// The tokens that are left up to a key. The total is not computed yet.
     pub(super) fn up_to(self, last_key: u64) -> Self {
         Self { last_key, ..self }
     }
 
-    /// The first `n` and what is equal to the last of them, not added up yet.
+    /// The first `n` tokens and those with the same logit as the last of them. The total is not computed yet.
     pub(super) fn first_and_ties(self, n: usize, view: &View<'_>, store: &mut Store) -> Self {
         let first = self.first(n, view, store);
         if first.last_key == u64::MAX { first } else { first.down_to(keys::logit(first.last_key)) }
     }
 
-    /// What has at least this logit, not added up yet.
+    /// The tokens with at least this logit. The total is not computed yet.
     pub(super) fn down_to(self, least: f32) -> Self {
         Self { last_key: keys::key(u32::MAX, least), ..self }
     }
 
-    /// A prefix of this mass, if there is one, and min-p on the whole list in the store.
+    /// Filters the list in the store, which is the whole distribution: the smallest prefix of mass `reach`, if there is
+    /// one, then min-p.
     fn list(self, reach: Option<u64>, need: u64, store: &mut Store) -> Self {
         if let Some(reach) = reach {
             let kept = store.reaching(reach).map_or(store.keys.len(), |at| at + 1);
@@ -196,7 +198,7 @@ impl Distribution {
         Self { last_key, need, total: store.masses.iter().sum(), kind: Kind::List, ..self }
     }
 
-    /// Top-k beyond lists: the cut, no masses yet.
+    /// Top-k that is too large for a list. Finds the cut, and weighs nothing yet.
     pub(super) fn first(self, top_k: usize, view: &View<'_>, store: &mut Store) -> Self {
         let goal = Goal { count: true, need: top_k as u64 };
         let guess = Guess::new(view, self.weigh, true, Anchor::TOP, &mut store.search.sample);
@@ -211,19 +213,21 @@ impl Distribution {
         self.prefix(view, f64::from(top_p), |total| top_p_need(top_p, total), need, store)
     }
 
-    /// The token with which the mass of all up to it exceeds a point, which is about this share of the total.
+    /// The token with which the mass of all tokens up to it exceeds a point. The point is about this share of the
+    /// total.
     pub(super) fn along(self, view: &View<'_>, share: f64, point: impl Fn(u64) -> u64, store: &mut Store) -> Self {
         let prefix = self.prefix(view, share, |total| point(total) + 1, 0, store);
         Self { kind: Kind::One, total: MASS_ONE, ..prefix }
     }
 
-    /// The smallest prefix that has the mass which is asked of a total, about this share of it, then min-p.
+    /// The smallest prefix with the mass that `asked` computes from the total, which is about this share of it; then
+    /// min-p.
     fn prefix(self, view: &View<'_>, share: f64, asked: impl Fn(u64) -> u64, need: u64, store: &mut Store) -> Self {
         let known = (self.last_key != u64::MAX).then(|| self.keep(view, 0, store).total);
         let from = store.list_largest(view, self.weigh);
         let guess = Guess::new(view, self.weigh, false, from, &mut store.search.sample);
         let about = share * guess.total();
-        // The total, and at the same time what lies above the cut, if there will be a search.
+        // The total and, if a search will follow, at the same time what lies above its first guess.
         let mut at = None;
         let total = if let Some(known) = known {
             known
@@ -255,7 +259,7 @@ impl Distribution {
         Self { total: store.sums.iter().sum(), ..cut }
     }
 
-    /// What is left, added up as it is wanted.
+    /// Adds up what is left, as the purpose requires.
     pub(super) fn keep_for(self, wanted: Wanted, view: &View<'_>, need: u64, store: &mut Store) -> Self {
         match wanted {
             Wanted::Token(_) if self.last_key == u64::MAX && need == 0 => {
@@ -273,7 +277,7 @@ impl Distribution {
         }
         let (reach, all, kept_key) =
             (reach_of(self.weigh, need), self.last_key == u64::MAX, keys::up_to(self.last_key));
-        // Whether logits alone tell what is left of those that are equal to the cut: all or, without one, none.
+        // Whether comparing logits is enough: all tokens that are equal to the cut are left, or there is no cut.
         let is_between_logits = keys::token(self.last_key) == u32::MAX;
         let bound = if all { reach } else { keys::logit(self.last_key).max(reach) };
         let wanted = |token, logit, mass| (mass >= need) & kept_key(token, logit);
@@ -292,7 +296,7 @@ impl Distribution {
         let above = if is_between_logits && !all { bound.next_down() } else { bound };
         let mut total = view.kept_sums(self.weigh, Keep { above, ..keep }, &mut store.sums);
         if !is_between_logits {
-            // A comparison of logits cannot tell apart those that are equal to the cut.
+            // Comparing logits cannot separate tokens that are equal to the cut.
             let ties = Range { high: search::next_up(bound), ..range };
             view.between(false, self.weigh, ties, inside);
             inside.by_block(view.blocks(), &mut store.search.sums, wanted);
@@ -302,7 +306,7 @@ impl Distribution {
         Self { total, ..kept }
     }
 
-    /// Whether so few tokens reach `bound` that listing them is faster than weighing everything; a guess.
+    /// Whether so few tokens reach `bound` that listing them is faster than weighing everything. An estimate.
     pub(super) fn is_rare(&self, view: &View<'_>, bound: f32, sample: &mut Sample) -> bool {
         if reached_by_few(view, bound) {
             return true;
@@ -339,7 +343,7 @@ impl Distribution {
         }
     }
 
-    /// From sums of so many blocks each.
+    /// Draws from sums of `each` blocks.
     fn draw_from_blocks(&self, view: &View<'_>, mut point: u64, each: usize, store: &Store) -> u32 {
         let at = store.sums.iter().position(|&sum| {
             let here = point < sum;
@@ -375,7 +379,8 @@ pub(super) fn reached_by_few(view: &View<'_>, bound: f32) -> bool {
     view.passes().count_ge(view.maxima, bound) * 2 < view.blocks()
 }
 
-/// How many of the first tokens are all that these filters look at; `None` if they look at more. Of rows without a chain.
+/// How many of the first tokens are all that these filters look at; `None` if they look at more. For rows without a
+/// chain.
 pub(super) fn top_kept(filters: &Filters, vocab_size: usize) -> Option<usize> {
     let top_k = if filters.temperature == 0.0 { 1 } else { filters.top_k as usize };
     (top_k > 0 && top_k < vocab_size && top_k <= LIST_K.min(blocks(vocab_size))).then_some(top_k)

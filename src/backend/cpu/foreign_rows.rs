@@ -1,7 +1,7 @@
-//! Foreign rows, which a worker may write while they are read: the first look at them copies them into this thread's own memory.
+//! Copies foreign rows, which a worker may write while they are read, into this thread's own memory.
 //!
-//! The passes look at a row several times and rely on seeing the same values each time, so what is looked at again is copied first. Why,
-//! and which rows are copied whole: `docs/decisions/0011-foreign-rows-are-copied-once.md`.
+//! The passes read a row several times and rely on seeing the same values each time, so whatever is read again is
+//! copied first. Why, and which rows are copied whole: `docs/decisions/0011-foreign-rows-are-copied-once.md`.
 
 use super::ReadFrom;
 use super::distribution;
@@ -15,7 +15,8 @@ use crate::sampling::logits::{Logits, PIECE};
 use crate::sampling::row::{Action, LogprobsMode, RowSpec};
 use bytemuck::{Pod, Zeroable};
 
-/// What a thread keeps from job to job: the longest f32 row there may be. A verification's rows may be more.
+/// How many lines a thread keeps from job to job: the longest f32 row there may be. A verification's rows may take
+/// more.
 const KEPT_LINES: usize = MAX_VOCAB_SIZE as usize * size_of::<f32>() / size_of::<Line>();
 
 /// A cache line, so that rows start at one.
@@ -30,8 +31,9 @@ const _: () = assert!(PIECE.is_multiple_of(BLOCK * 4), "a piece is whole blocks 
 pub(super) struct RowCopies(Vec<Line>);
 
 impl RowCopies {
-    /// Scans a job's row: gives the row as it may be read from now on, and its block maxima in `maxima`. A foreign row is copied, but
-    /// perhaps without the blocks that cannot matter: their maxima are −∞, and they are not there.
+    /// Scans a job's row. Returns the row as it may be read from now on, and writes its block maxima to `maxima`. A
+    /// foreign row is copied, perhaps without blocks that cannot matter: their maxima are −∞, and their values are not
+    /// in the copy.
     pub(super) fn scan<'a>(
         &'a mut self,
         level: Level,
@@ -56,7 +58,7 @@ impl RowCopies {
         (Logits::new(row.dtype(), own), scan)
     }
 
-    /// Does `work` with the job, its foreign rows copied.
+    /// Calls `work` with the job, whose foreign rows are copied first.
     pub(super) fn with_rows<R>(&mut self, job: &VerifyJob<'_>, work: impl FnOnce(&VerifyJob<'_>) -> R) -> R {
         if !job.rows.iter().any(|row| row.logits.is_foreign()) {
             return work(job);
@@ -75,7 +77,7 @@ impl RowCopies {
         result
     }
 
-    /// So many bytes, of any value.
+    /// Room for `bytes` bytes, of any content.
     fn room(&mut self, bytes: usize) -> &mut [u8] {
         let lines = bytes.div_ceil(size_of::<Line>());
         if self.0.len() < lines {
@@ -85,14 +87,15 @@ impl RowCopies {
     }
 }
 
-/// How many of the first tokens are all that is asked of a row; `None` where more is, or where its logits are adjusted.
+/// How many of the first tokens the result depends on; `None` where it depends on more, or where logits are adjusted.
 fn top_asked_for(spec: &RowSpec<'_>, vocab_size: usize) -> Option<usize> {
     let is_all = spec.mark.is_none() && spec.logprobs.is_none() && spec.is_untouched();
     if is_all { top_drawn_from(spec, vocab_size) } else { None }
 }
 
-/// How many of the first tokens, by what their logits become, are all that is asked of what they become; `None` where more
-/// is. Raw logprobs ask what logits were, and processed ones of tokens behind the first are −∞; tempered ones ask of all.
+/// How many of the first tokens, in the order of adjusted logits, are all that the result needs of adjusted logits;
+/// `None` where it needs more. Raw logprobs need the logits as sent, and processed logprobs of later tokens are −∞;
+/// tempered logprobs need all tokens.
 pub(super) fn top_drawn_from(spec: &RowSpec<'_>, vocab_size: usize) -> Option<usize> {
     let draws = matches!(spec.action, Action::Draw { .. } | Action::Propose { .. }) && spec.report.is_none();
     let asks_of_all = spec.logprobs.is_some_and(|wanted| wanted.mode == LogprobsMode::Tempered);
@@ -110,8 +113,8 @@ fn copy_whole(passes: Passes, row: &Logits<'_>, own: &mut [u8], maxima: &mut [f3
     })
 }
 
-/// Scans the row where it is, and copies only the blocks in which its `top` first tokens lie. `None` if what is copied is
-/// not what was seen, since somebody writes there: then nothing of this holds.
+/// Scans the row where it is, and copies only the blocks that hold its first `top` tokens. `None` if the copy differs
+/// from what was scanned, because somebody writes to the row: then nothing that was found holds.
 fn copy_blocks_of_top(
     passes: Passes,
     row: &Logits<'_>,
@@ -155,7 +158,7 @@ struct Piece {
     len: usize,
 }
 
-/// Scans a row of memory piece by piece. Where its whole blocks were scanned before, only what stands behind them.
+/// Scans a row in memory piece by piece. If its whole blocks were scanned before, scans only what comes after them.
 fn scan_pieces(row: &Logits<'_>, whole_blocks: Option<Scan>, mut scan_piece: impl FnMut(Piece) -> Scan) -> Scan {
     let (bytes, block) = (row.byte_len(), BLOCK * row.dtype().size());
     let first = if whole_blocks.is_some() { bytes / block * block } else { 0 };

@@ -1,13 +1,13 @@
-//! Greenlists on a row's values.
+//! Applies greenlists to a row's values.
 
 use super::level::Passes;
 use crate::sampling::mark::greenlist::Greenlist;
 
-/// With one token allowed in so many, they are looked up one by one.
+/// If at most one token in this many is allowed, the allowed tokens are looked up one by one.
 const FEW_ALLOWED: usize = 32;
 
-/// Gives green tokens their bias; `values` are those of whole blocks, all -infinity but those of `allowed` where there is
-/// such a list.
+/// Adds the bias to green tokens. `values` are those of whole blocks; where there is a list of `allowed` tokens, all
+/// others are -infinity.
 pub(super) fn raise(passes: Passes, greens: &Greenlist, allowed: Option<&[u32]>, values: &mut [f32]) {
     match allowed.filter(|allowed| allowed.len() * FEW_ALLOWED <= values.len()) {
         None => passes.raise(greens, values),

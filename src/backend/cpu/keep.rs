@@ -1,4 +1,4 @@
-//! What is kept of a draft row's distribution: a list if it is one, else the row.
+//! The form in which a draft row's distribution is kept until it is verified: a list if it is one, else the row.
 
 use super::distribution::{Distribution, KeptBy, Store};
 use super::keys;
@@ -17,24 +17,24 @@ pub(super) fn keep(job: &RowJob<'_>, view: &View<'_>, distribution: &Distributio
     Kept::new(form, distribution.total())
 }
 
-/// At most four bytes for each token.
+/// The distribution as a row. It takes at most four bytes for each token.
 fn row(job: &RowJob<'_>, view: &View<'_>, distribution: &Distribution) -> KeptRow {
     let KeptBy { weigh, last_key, need } = distribution.kept_by();
     let last = Candidate { token: keys::token(last_key), logit: keys::logit(last_key) };
     let last = (last_key != u64::MAX).then_some(last);
     let (dtype, bytes, patches) = match job.spec.greens() {
-        // Any token may have another value.
+        // A greenlist may change the value of any token.
         Some(_) => (Dtype::F32, view.bytes_of_greens().to_vec(), vec![]),
         None => logits(job, |token| view.value(token)),
     };
     KeptRow { dtype, bytes, patches, max: weigh.max, scale: weigh.scale, last, need }
 }
 
-/// The row as it arrived, −∞ where masks, bias and penalties change it, and what they make there: `value` gives the adjusted
-/// logit of any token. Of a row without greenlist.
+/// The row to keep: as it arrived, but −∞ where masks, bias and penalties change it, and the changed logits separately.
+/// `value` gives the adjusted logit of any token. For rows without a greenlist.
 pub(in crate::backend) fn logits(job: &RowJob<'_>, value: impl Fn(u32) -> f32) -> (Dtype, Vec<u8>, Vec<(u32, f32)>) {
     let (spec, dtype, vocab_size) = (&job.spec, job.logits.dtype(), job.logits.vocab_size());
-    // Values that the row's own format cannot hold lie aside, unless all of them in f32 are no more.
+    // Values that the row's own format cannot hold are kept aside, unless the whole row in f32 takes no more room.
     let aside = dtype != Dtype::F32 && spec.adjusts.len_bound() * size_of::<(u32, f32)>() <= job.logits.bytes().len();
     if !aside && dtype != Dtype::F32 {
         return (Dtype::F32, Dtype::F32.encode(&(0..vocab_size as u32).map(value).collect::<Vec<_>>()), vec![]);

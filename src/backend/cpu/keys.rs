@@ -1,4 +1,4 @@
-//! The order of tokens as one integer: a smaller key precedes.
+//! The order of tokens as one integer: the smaller key comes first.
 
 use crate::sampling::order::Candidate;
 pub(super) use crate::sampling::order::ascending;
@@ -31,7 +31,7 @@ pub(super) fn first(mut keys: Vec<u64>, n: usize) -> Vec<u32> {
     keys.into_iter().map(token).collect()
 }
 
-/// Whether a token's key is at most `last`; for loops, where making its key takes longer.
+/// Whether a token's key is at most `last`. For loops in which computing each key would take longer.
 #[inline(always)]
 pub(super) fn up_to(last: u64) -> impl Fn(u32, f32) -> bool + Copy {
     let (all, cut, last) = (last == u64::MAX, logit(last), token(last));
@@ -44,7 +44,7 @@ pub(super) fn from_ascending(ordered: u32) -> f32 {
     f32::from_bits(if ordered >> 31 == 1 { ordered & !(1 << 31) } else { !ordered })
 }
 
-/// The least finite float that is `wanted`, or `most`: once one is, all above are.
+/// The least finite float that is `wanted`, or `most` if none is. If a float is wanted, all above it must be.
 pub(super) fn least(most: f32, wanted: impl Fn(f32) -> bool) -> f32 {
     let (mut low, mut high) = (ascending(f32::MIN), ascending(most));
     while low < high {

@@ -1,4 +1,4 @@
-//! Instruction sets: which there are, which this CPU has, and the passes compiled for each.
+//! Instruction sets: which ones there are, which of them this CPU has, and the passes compiled for each.
 
 mod foreign;
 mod instructions;
@@ -28,7 +28,7 @@ macro_rules! has {
     };
 }
 
-/// An instruction set the passes are compiled for.
+/// An instruction set that the passes are compiled for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Level {
     /// The instructions of [`Level::Avx512`], in the order in which AMD's processors are fastest.
@@ -52,7 +52,7 @@ impl Level {
         Self::ALL.into_iter().filter(is_fast).find(|level| level.is_available()).unwrap_or(Level::Portable)
     }
 
-    /// Whether this CPU has the instructions. The answer never changes.
+    /// Whether this CPU has the instructions. The answer never changes while the process runs.
     #[must_use]
     pub fn is_available(self) -> bool {
         match self {
@@ -80,7 +80,7 @@ impl Level {
     /// The passes of this level for rows of `dtype`.
     ///
     /// # Panics
-    /// If this CPU lacks the level, which makes every pass safe to call.
+    /// If this CPU does not have the level. That is what makes every pass safe to call.
     pub(super) fn passes(self, dtype: Dtype) -> Passes {
         assert!(self.is_available(), "level {} was chosen on a CPU without it; this is a bug", self.name());
         let tables = match self {
@@ -108,7 +108,7 @@ pub(super) struct Passes(&'static Table);
 type SplitPass = unsafe fn(&[u8], &[f32], Weigh, f32, &mut [u64]) -> Split;
 type KeptSums = unsafe fn(&[u8], &[f32], Weigh, Keep, &mut [u64]) -> u64;
 
-/// See [`passes`] for each function.
+/// The functions are described in [`passes`].
 struct Table {
     scan: unsafe fn(&[u8], &mut [f32]) -> Scan,
     far_scan: unsafe fn(&[u8], &mut [f32]) -> Scan,
@@ -147,7 +147,7 @@ struct Table {
     layer: unsafe fn(&mut [u64], &[u64], u32, u64) -> [u64; 2],
 }
 
-/// Compiles each pass with a level's instructions, and lists the results for each number format.
+/// Compiles each pass with a level's instructions, and makes a table of them for each number format.
 macro_rules! tables {
     ($name:ident, $module:ident, $simd:ty $(, $feature:tt)*) => {
         mod $module {
@@ -281,7 +281,7 @@ macro_rules! tables {
 
 levels!(tables);
 
-/// Safe calls: the level is there, and the slices are as long as the passes index them.
+/// Safe wrappers: the level is available, and the slices are as long as the passes index them.
 impl Passes {
     pub(super) fn scan(self, row: &[u8], maxima: &mut [f32]) -> Scan {
         // SAFETY: Passes exist only for levels that the CPU has (so below).

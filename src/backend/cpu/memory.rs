@@ -1,5 +1,5 @@
-//! How the processor at hand is best asked for what lies in memory: by its maker, since nothing else tells. Measured with rows of
-//! 513 KB, docs/performance-notes.md.
+//! How to get data from memory fastest on this processor. The processor's maker decides, since nothing else tells.
+//! Measured with rows of 513 KB, docs/performance-notes.md.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -9,8 +9,8 @@ const NO: u8 = 2;
 
 static HINTS: AtomicU8 = AtomicU8::new(UNKNOWN);
 
-/// Whether hints of what will be read make reading faster. With Intel's processors a third; AMD's follow eight streams by themselves, which
-/// costs nothing in caches either, and take half as long again with hints.
+/// Whether prefetch hints make reading faster. On Intel's processors they do, by a third. AMD's follow eight streams by
+/// themselves, which costs nothing in caches either, and take half as long again with hints.
 #[inline(always)]
 pub(super) fn wants_hints() -> bool {
     match HINTS.load(Ordering::Relaxed) {
@@ -26,7 +26,7 @@ fn look() -> bool {
     wants
 }
 
-/// Whether the processor is AMD's, or made after AMD's.
+/// Whether the processor is AMD's, or derived from AMD's.
 #[cfg(target_arch = "x86_64")]
 pub(super) fn is_of_amd() -> bool {
     // SAFETY: every x86-64 processor has the instruction, and it has its maker's name there.

@@ -1,9 +1,9 @@
-//! The CPU backend: the specification at the speed of memory.
+//! The CPU backend: the specification's results at the speed of memory.
 //!
-//! Reading order: [`row`] (one row, from logits to result), [`view`] (the row with masks and penalties
-//! applied on the side), [`distribution`] (which road a combination of filters takes), [`select`] and
-//! [`search`] (finding the cut), [`chain`] (all other samplers, and other orders), [`passes`] (every loop over logits), [`simd`] (the instructions). Then [`verify`] for
-//! drafts.
+//! Reading order: [`row`] (one row, from logits to result), [`view`] (the row with masks and penalties applied without
+//! copying it), [`distribution`] (which algorithm a combination of filters takes), [`select`] and [`search`] (finding
+//! where filters cut), [`chain`] (all other samplers, and other orders), [`passes`] (every loop over logits), [`simd`]
+//! (the instructions). Then [`verify`] for drafts.
 
 mod chain;
 mod distribution;
@@ -34,10 +34,10 @@ use row::{Scratch, sample_row};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock};
 
-/// Batches above this do not fit the cache of a core.
+/// Larger batches do not fit the cache of a core.
 const CACHE_BYTES: usize = 1 << 20;
 
-/// Where the rows of a batch are when they are read; each is read the way that is fastest from there.
+/// Where the rows of a batch are when they are read. Each is read in the way that is fastest from there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ReadFrom {
     Cache,
@@ -45,25 +45,25 @@ enum ReadFrom {
 }
 
 impl ReadFrom {
-    /// Where a batch of so many bytes is.
+    /// Where a batch of `bytes` bytes is.
     fn of_bytes(bytes: usize) -> Self {
         if bytes > CACHE_BYTES { Self::Memory } else { Self::Cache }
     }
 }
 
-/// What a thread needs to sample, kept from batch to batch.
+/// What a thread needs to sample. Kept from batch to batch.
 #[derive(Debug, Default)]
 struct Workspace {
     scratch: Scratch,
     copies: RowCopies,
 }
 
-/// Workspaces that no thread uses now: never more than there are threads, whichever threads these are.
+/// Workspaces that no thread uses at the moment. There are never more than threads, whichever threads these are.
 #[derive(Debug, Default)]
 struct WorkspacePool(Mutex<Vec<Workspace>>);
 
 impl WorkspacePool {
-    /// Does `work` in a workspace of its own.
+    /// Calls `work` with a workspace that no other thread uses.
     fn with<R>(&self, work: impl FnOnce(&mut Workspace) -> R) -> R {
         let mut workspace = self.lock().pop().unwrap_or_default();
         let result = work(&mut workspace);
@@ -76,12 +76,12 @@ impl WorkspacePool {
     }
 }
 
-/// Samples on the CPU, rows spread over a fixed pool of threads.
+/// Samples on the CPU. Rows are spread over a fixed pool of threads.
 #[derive(Debug)]
 pub struct CpuBackend {
     level: Level,
     threads: usize,
-    /// Threads beside the calling one, which samples too; absent when there are none.
+    /// Threads in addition to the calling one, which samples too; absent when there are none.
     pool: Option<rayon::ThreadPool>,
     workspaces: WorkspacePool,
     share_above_bytes: usize,
@@ -94,10 +94,10 @@ impl CpuBackend {
         Self::with_level(threads, Level::detect())
     }
 
-    /// As [`CpuBackend::new`] at a given level, for tests and comparisons.
+    /// As [`CpuBackend::new`], at a given instruction-set level, for tests and comparisons.
     ///
     /// # Panics
-    /// If this CPU lacks the level.
+    /// If this CPU does not support the level.
     #[must_use]
     pub fn with_level(threads: usize, level: Level) -> Self {
         assert!(level.is_available(), "this CPU has no {}", level.name());
@@ -109,7 +109,7 @@ impl CpuBackend {
         Self { level, threads, pool, workspaces: WorkspacePool::default(), share_above_bytes: ALONE_BYTES }
     }
 
-    /// Spreads batches of more bytes over the threads. The result does not depend on it.
+    /// Spreads batches of more than `bytes` bytes over the threads. Results do not depend on it.
     #[must_use]
     pub fn sharing_above(self, bytes: usize) -> Self {
         Self { share_above_bytes: bytes, ..self }
@@ -131,7 +131,7 @@ impl Backend for CpuBackend {
         let read_from = ReadFrom::of_bytes(jobs.iter().map(|job| job.logits.byte_len()).sum());
         let sample = |job: &RowJob<'_>, workspace: &mut Workspace| {
             if job.logits.listed().is_some() {
-                // As long as its list: the specification is as fast as anything.
+                // The work is proportional to the list, and the specification is as fast as anything.
                 return crate::sampling::sample_row(&job.logits, &job.spec);
             }
             sample_row(level, job, read_from, &mut workspace.copies, &mut workspace.scratch)
@@ -152,13 +152,13 @@ impl Backend for CpuBackend {
     }
 }
 
-/// What rows are worth in bytes of whole ones.
+/// How many bytes of whole rows take as long to sample as these rows.
 fn time_bytes<'a>(rows: impl IntoIterator<Item = &'a RowJob<'a>>) -> usize {
     rows.into_iter().map(|row| row.logits.time_bytes()).fold(0, usize::saturating_add)
 }
 
 impl CpuBackend {
-    /// Does jobs on this thread alone, or on all where `bytes` of rows are worth it.
+    /// Does jobs on this thread alone, or on all threads if there are enough `bytes` of rows.
     fn spread<J: Sync, R: Send + Sync>(
         &self,
         jobs: &[J],
@@ -172,7 +172,7 @@ impl CpuBackend {
     }
 }
 
-/// Does jobs on the pool and on this thread until none is left: whoever is free takes the next, so a
+/// Does jobs on the pool and on this thread until none is left. Whichever thread is free takes the next job, so a
 /// thread that wakes late costs nothing.
 fn share<J: Sync, R: Send + Sync>(
     pool: &rayon::ThreadPool,

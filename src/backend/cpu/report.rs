@@ -1,5 +1,5 @@
-//! What is said about a row beside its token: [`sampling::report`](crate::sampling::report), from the distribution that is there.
-//! What became of single tokens is taken from the specification.
+//! The report on a row: [`sampling::report`](crate::sampling::report), computed from the distribution that the row
+//! already has. What became of single tokens comes from the specification.
 
 use super::distribution::{Distribution, Store};
 use super::passes::{Terms, Weigh};
@@ -10,7 +10,7 @@ use crate::sampling::mass;
 use crate::sampling::report::{Report, ReportSpec, why_not};
 use crate::sampling::row::RowError;
 
-/// What is said about a row.
+/// Makes the report on a row.
 pub(super) fn report(
     job: &RowJob<'_>,
     raw: &View<'_>,

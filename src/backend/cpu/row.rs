@@ -14,20 +14,20 @@ use crate::sampling::distribution::unless_greedy;
 use crate::sampling::listed::Marks;
 use crate::sampling::row::{Action, LogprobsMode, LogprobsSpec, RowError, RowOutput, RowResult};
 
-/// Buffers of one thread, reused from row to row. Bounded by the largest row seen, itself bounded by the
-/// vocabulary limit.
+/// Buffers of one thread, reused from row to row. Their size is bounded by the largest row seen, which the vocabulary
+/// limit bounds.
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
     pub(super) maxima: Vec<f32>,
     pub(super) view: ViewStore,
     pub(super) processed: Store,
-    /// Of a second distribution beside it, in verification.
+    /// For a second distribution at the same time, in verification.
     pub(super) other: Store,
     pub(super) keys: Vec<u64>,
     pub(super) left: LeftStore,
 }
 
-/// Scans a row and adjusts it: gives its maximum as sent, and in the stores what makes a [`View`] of it.
+/// Scans a row and adjusts it. Returns its largest logit as sent, and leaves in the stores what a [`View`] of it needs.
 pub(super) fn prepare(
     level: Level,
     job: &RowJob<'_>,
@@ -39,7 +39,7 @@ pub(super) fn prepare(
     prepare_scanned(level, job, scan, maxima, store)
 }
 
-/// The same of a row that was scanned.
+/// The same, for a row that has been scanned.
 fn prepare_scanned(
     level: Level,
     job: &RowJob<'_>,
@@ -100,7 +100,7 @@ pub(super) fn sample_row(
     Ok(RowOutput { token, logprobs, kept, observed, report, marks: Marks::default() })
 }
 
-/// Whether the raw logprob of a known token is asked for.
+/// Whether the row only asks for the raw logprob of a known token.
 fn is_scored_raw(job: &RowJob<'_>) -> bool {
     matches!(
         (job.spec.action, job.spec.logprobs),
@@ -108,12 +108,12 @@ fn is_scored_raw(job: &RowJob<'_>) -> bool {
     )
 }
 
-/// Whether the filtered distribution is drawn from, or asked for.
+/// Whether the filtered distribution is needed: to draw from it, or to report on it.
 fn is_filtered(job: &RowJob<'_>) -> bool {
     !is_scored_raw(job) || job.spec.report.is_some()
 }
 
-/// What a row's distribution is for.
+/// What a row's distribution is needed for.
 fn wanted_of(job: &RowJob<'_>) -> Wanted {
     let is_shown = job.spec.report.is_some()
         || job.spec.logprobs.is_some_and(|logprobs| matches!(logprobs.mode, LogprobsMode::Processed));

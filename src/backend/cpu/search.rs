@@ -1,12 +1,11 @@
-//! Where a prefix of the order reaches a given weight, when the prefix is too long to sort.
+//! Finds where a prefix of the order reaches a given weight, when the prefix is too long to sort.
 //!
-//! The weight of a token is its mass (top-p) or 1 (top-k). A sample guesses the logit, and one pass over
-//! the row weighs everything above that logit exactly; for top-p it is the very pass that finds the total.
-//! The guess is off by a per cent or so. Now that it is known by how much, the values that bridge the gap
-//! are listed, in a pass that only compares, and the crossing among them is found exactly. A list that is
-//! too short moves the known place and is followed by a longer one. Where the guess is off by much, the row
-//! is weighed again at a nearer place. After [`MAX_GUESSES`] the whole remaining interval is listed, which
-//! bounds the cost: no value is listed twice.
+//! The weight of a token is its mass (top-p) or 1 (top-k). A guess of the logit comes from a sample, and one pass over
+//! the row weighs everything above that logit exactly; for top-p this is the same pass that finds the total. The guess
+//! is off by a per cent or so. Once it is known by how much, the values that bridge the gap are listed, in a pass that
+//! only compares, and the crossing among them is found exactly. If a list is too short, the known place moves to its
+//! end, and a longer list follows. Where the guess is off by much, the row is weighed again at a nearer place. After
+//! [`MAX_GUESSES`] the whole remaining interval is listed, which bounds the cost: no value is listed twice.
 
 use super::keys::{self, ascending, from_ascending, key};
 use super::level::Passes;
@@ -14,22 +13,22 @@ use super::passes::{PAD, Range, Sample, Values, Weigh};
 use super::view::View;
 use crate::sampling::mass::MASS_BITS;
 
-/// Lists and passes that weigh before the whole remaining interval is listed.
+/// How many lists and weighing passes there are before the whole remaining interval is listed.
 const MAX_GUESSES: i32 = 6;
-/// How much longer than estimated the first list is, in standard deviations of the sampled weight.
+/// How much longer than estimated the first list is made, in standard deviations of the sampled weight.
 const DEVIATIONS: f64 = 2.0;
-/// A list holds about one token in this many at most; beyond, weighing the row once more is faster.
+/// A list holds at most about one token in this many; beyond that, weighing the row once more is faster.
 const LIST_SHARE: usize = 16;
-/// Bisection steps of a guess in even steps of logits, and in steps of the integers that order floats: its
-/// precision only has to match the sample's.
+/// Bisection steps of a guess, in even steps of logits and in steps of the integers that order floats. A guess need not
+/// be more precise than the sample.
 const STEPS: usize = 12;
 const INTEGER_STEPS: usize = 16;
-/// A crossing among so few values is found by sorting them.
+/// Among this many values or fewer, the crossing is found by sorting.
 const SORTED: usize = 64;
-/// More are narrowed down by this many of them.
+/// More values are narrowed down by this many of them at a time.
 const PIVOTS: usize = 64;
 
-/// What a prefix is weighed by, and how much it needs.
+/// How a prefix is weighed, and which weight it has to reach.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Goal {
     /// Every token weighs 1.
@@ -38,7 +37,7 @@ pub(super) struct Goal {
     pub(super) need: u64,
 }
 
-/// A place in the order whose weight is known: that of all values at or above `logit`.
+/// A place in the order with its known weight: that of all values at or above `logit`.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Anchor {
     pub(super) logit: f32,
@@ -46,14 +45,15 @@ pub(super) struct Anchor {
 }
 
 impl Anchor {
-    /// Before every value.
+    /// The place before every value.
     pub(super) const TOP: Anchor = Anchor { logit: f32::INFINITY, weight: 0 };
 }
 
-/// The lists of a search, kept from row to row.
+/// The lists of a search. Kept from row to row.
 #[derive(Debug, Default)]
 pub(super) struct SearchStore {
-    /// In a search by mass, kept mass by block once the crossing is found.
+    /// In a search by mass: the mass by block at the known place, and, once the crossing is found, the kept mass by
+    /// block.
     pub(super) sums: Vec<u64>,
     pub(super) inside: Values,
     pub(super) sample: Sample,
@@ -61,7 +61,7 @@ pub(super) struct SearchStore {
 }
 
 impl SearchStore {
-    /// Moves the listed masses that `which` wants into the sums by block, or out of them.
+    /// Moves the listed masses that `which` selects into the sums by block, or out of them.
     fn shift(&mut self, into: bool, which: impl Fn(u32, f32) -> bool) {
         self.inside.by_block(self.sums.len(), &mut self.moved, |token, logit, _| which(token, logit));
         for (sum, &moved) in self.sums.iter_mut().zip(&self.moved) {
@@ -70,9 +70,9 @@ impl SearchStore {
     }
 }
 
-/// The key of the last token of the smallest prefix of the order that weighs `goal.need`; `None` if all
-/// tokens together weigh less. `at` is a place whose weight is known, and in a search by mass `store.sums`
-/// is that weight by block. The crossing lies below `guess.from`.
+/// The key of the last token of the smallest prefix of the order that weighs `goal.need`; `None` if all tokens together
+/// weigh less. `at` is a place whose weight is known; in a search by mass `store.sums` holds that weight by block. The
+/// crossing lies below `guess.from`.
 pub(super) fn crossing(
     view: &View<'_>,
     guess: &Guess,
@@ -108,7 +108,7 @@ pub(super) fn crossing(
         if !goal.count {
             match found.map(keys::up_to) {
                 Some(kept) => store.shift(!up, |token, logit| kept(token, logit) != up),
-                // Without a crossing the whole list changes sides.
+                // There is no crossing in the list, so the whole list changes sides.
                 None => store.shift(!up, |_, _| true),
             }
         }
@@ -120,24 +120,24 @@ pub(super) fn crossing(
     unreachable!("the list of the whole interval either holds the crossing or there is none")
 }
 
-/// The weight at and above a place, by block as well in a search by mass.
+/// The weight at and above a place; in a search by mass also by block.
 pub(super) fn weighed(view: &View<'_>, guess: &Guess, logit: f32, store: &mut SearchStore) -> Anchor {
     let weight = if guess.count { view.count(logit) } else { view.split(guess.weigh, logit, &mut store.sums).above };
     Anchor { logit, weight }
 }
 
-/// The next float in the order of [`ascending`], in which both zeros are one.
+/// The next float in the order of [`ascending`], in which both zeros are the same.
 pub(super) fn next_up(logit: f32) -> f32 {
     from_ascending(ascending(logit) + 1)
 }
 
-/// The float before, in that order.
+/// The previous float in that order.
 fn next_down(logit: f32) -> f32 {
     from_ascending(ascending(logit) - 1)
 }
 
-/// Between two places of the order of [`ascending`] that are not neighbours. By even steps in logits, since
-/// integers are dense around 0.
+/// A place between two places of the order of [`ascending`] that are not neighbours. It halves the distance in logits,
+/// since the integers are dense around 0.
 fn even_middle(low: u32, high: u32) -> u32 {
     ascending(from_ascending(low) / 2.0 + from_ascending(high) / 2.0).clamp(low + 1, high - 1)
 }
@@ -145,12 +145,14 @@ fn even_middle(low: u32, high: u32) -> u32 {
 /// The key at which the listed values, in order, reach `need`.
 fn resolve(view: &View<'_>, need: u64, range: Range, inside: &mut Values) -> u64 {
     inside.pad();
-    // Invariant: the values at or above `low` weigh enough, those at or above `high`, `above`, do not.
+    // Invariant: the values at or above `low` weigh enough; those at or above `high` weigh `above`, which is not
+    // enough.
     let (mut low, mut high, mut above) = (range.low, range.high, 0);
     let mut left = inside.tokens.len();
     let count = |bound| view.passes().count_ge(&inside.logits, bound);
     while left > SORTED && next_up(low) < high {
-        // Between some of the values themselves, since many may be equal, and then to one side of the one found.
+        // Bounds are some of the values themselves, since many values may be equal. The last narrowing separates the
+        // values equal to the one found.
         let pivots = pivots(&inside.logits[..inside.tokens.len()], low..high, left);
         let mut narrow = |bound: f32| {
             let weight = view.passes().sum_ge(&inside.logits, &inside.masses, bound);
@@ -171,7 +173,7 @@ fn resolve(view: &View<'_>, need: u64, range: Range, inside: &mut Values) -> u64
     if next_up(low) >= high { nth_tie(low, need - above, inside) } else { sorted(low..high, need - above, inside) }
 }
 
-/// Up to [`PIVOTS`] of the `left` values in an interval, ascending, each once.
+/// Up to [`PIVOTS`] of the `left` values in an interval, ascending and distinct.
 fn pivots(values: &[f32], interval: std::ops::Range<f32>, left: usize) -> Vec<f32> {
     let mut pivots = Vec::with_capacity(PIVOTS);
     let step = left.div_ceil(PIVOTS);
@@ -185,22 +187,22 @@ fn pivots(values: &[f32], interval: std::ops::Range<f32>, left: usize) -> Vec<f3
     pivots
 }
 
-/// The key at which the values that are equal to `logit`, by token, reach `need`.
+/// The key at which the values equal to `logit`, taken by token id, reach `need`.
 fn nth_tie(logit: f32, need: u64, inside: &Values) -> u64 {
     let equal = |i: &usize| inside.logits[*i] == logit;
     let first = (0..inside.tokens.len()).find(equal).expect("the ties weigh something; this is a bug");
     let number = need.div_ceil(inside.masses[first]) as usize;
     let mut tokens: Vec<u32> = (first..inside.tokens.len()).filter(equal).map(|i| inside.tokens[i]).collect();
-    // Replaced blocks are listed last.
+    // Blocks that a view replaces are listed last, so tokens may be out of order.
     tokens.sort_unstable();
     key(tokens[number - 1], logit)
 }
 
-/// The key at which the few values in an interval, sorted, reach `need`.
+/// The key at which the few values in an interval reach `need`, found by sorting.
 fn sorted(interval: std::ops::Range<f32>, need: u64, inside: &Values) -> u64 {
     let mut rest = Vec::with_capacity(SORTED);
     for (i, chunk) in inside.logits.chunks(PAD).enumerate() {
-        // Most chunks have none of the few that are left.
+        // Most chunks hold none of the few values that are left.
         if chunk.iter().fold(false, |any, logit| any | interval.contains(logit)) {
             let here = (i * PAD..).zip(chunk).filter(|(_, logit)| interval.contains(logit));
             rest.extend(here.map(|(at, &logit)| (key(inside.tokens[at], logit), inside.masses[at])));
@@ -215,7 +217,7 @@ fn sorted(interval: std::ops::Range<f32>, need: u64, inside: &Values) -> u64 {
     crossing.expect("the interval weighs enough; this is a bug").0
 }
 
-/// What to do about a place: list the values from the known one to it, or weigh what is above it.
+/// What to do with a place: list the values from the known place to it, or weigh what is above it.
 enum Probe {
     List(f32),
     Weigh(f32),
@@ -225,14 +227,14 @@ enum Probe {
 pub(super) struct Guess {
     weigh: Weigh,
     passes: Passes,
-    /// The crossing lies below it.
+    /// The crossing lies below this place.
     from: Anchor,
     count: bool,
-    /// Sampled weight per weight of the row.
+    /// Sampled weight per weight of the whole row.
     ratio: f64,
     /// Sampled weight below `from`.
     sampled: f64,
-    /// Sum of squares over sum of the sampled weights: variance per weight.
+    /// Sum of squares over sum of the sampled weights: the variance per weight.
     spread: f64,
 }
 
@@ -255,19 +257,19 @@ impl Guess {
         Self { sampled, spread: (squares + 1.0) / (sampled + 1.0), ..guess }
     }
 
-    /// About the weight of all tokens.
+    /// An estimate of the weight of all tokens.
     pub(super) fn total(&self) -> f64 {
         self.from.weight as f64 + self.sampled / self.ratio
     }
 
-    /// About where the prefix weighs `need`.
+    /// An estimate of the logit at which the prefix weighs `need`.
     pub(super) fn logit(&self, sample: &Sample, need: f64) -> f32 {
         let target = (need - self.from.weight as f64) * self.ratio;
         self.reaching(|logit| self.weight(sample, logit), target, f32::MIN, self.from.logit)
     }
 
-    /// A place that is probably on the other side of the crossing, seen from an end of its interval, or one
-    /// that is not too far.
+    /// The next place to look at: probably on the other side of the crossing, as seen from the end `at` of its
+    /// interval, or at least not too far.
     fn next(&self, sample: &Sample, goal: Goal, at: Anchor, interval: Range, attempt: i32) -> Probe {
         let up = at.weight >= goal.need;
         if attempt >= MAX_GUESSES {
@@ -276,7 +278,7 @@ impl Guess {
         let distance = goal.need.abs_diff(at.weight) as f64 * self.ratio;
         let margin = f64::from(1 + attempt) * DEVIATIONS * (self.spread * distance.max(self.spread)).sqrt();
         let weight = |logit: f32| self.weight(sample, logit);
-        // A sample sees little of mass that a few tokens hold, and would list far too much.
+        // A sample hardly sees mass that a few tokens hold, so by mass alone far too much would be listed.
         let number = |logit: f32| self.passes.count_ge(&sample.logits, logit.max(f32::MIN)) as f64;
         let (here, most) = (number(at.logit), (sample.taken / LIST_SHARE) as f64);
         let step = |measure: &dyn Fn(f32) -> f64, target: f64, Range { low, high }: Range| {
@@ -291,7 +293,7 @@ impl Guess {
         }
         let share = most.max(far / 4.0);
         let near = step(&number, here + if up { -share } else { share }, interval);
-        // Values that are equal cannot be kept apart.
+        // Equal values cannot be separated.
         if (number(near) - here).abs() <= 2.0 * share && interval.low < near && near < interval.high {
             Probe::Weigh(near)
         } else {
@@ -308,9 +310,9 @@ impl Guess {
         }
     }
 
-    /// About the largest logit from `floor` to below `top` at which `measure` reaches `target`.
+    /// An estimate of the largest logit, from `floor` to below `top`, at which `measure` reaches `target`.
     fn reaching(&self, measure: impl Fn(f32) -> f64, target: f64, floor: f32, top: f32) -> f32 {
-        // Nothing further below the maximum than this has mass, so masses are bisected from there.
+        // No token further below the maximum than this has mass, so masses are bisected from there.
         let massless = self.weigh.max - 1.1 * MASS_BITS as f32 / self.weigh.scale;
         let start = if self.count { floor } else { massless.max(floor) };
         let (mut low, mut high) = (ascending(start), ascending(top.min(self.weigh.max)));

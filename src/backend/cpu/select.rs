@@ -1,21 +1,22 @@
-//! The first tokens of a row's order, from its block maxima ("delegates", Dr. Top-k, arXiv 2109.08219).
+//! Finds the first tokens of a row's order from its block maxima ("delegates", Dr. Top-k, arXiv 2109.08219).
 //!
-//! If k blocks have a maximum of at least t, then k tokens have, so the k first tokens all lie at or
-//! above t, in blocks whose maximum does. Only those blocks are read again.
+//! If k blocks have a maximum of at least t, then at least k tokens do. So the first k tokens all have logits of at
+//! least t, and lie in blocks whose maximum is at least t. Only those blocks are read again.
 
 use super::keys::{ascending, from_ascending};
 use super::level::Passes;
 use super::view::View;
 
-/// A bound that at least `k` tokens reach, and not many more. `f32::MIN`, which every token reaches that
-/// has a chance at all, when there are fewer blocks with one. From the maxima of a row's blocks, padded, and their largest.
+/// A bound that at least `k` tokens reach, and not many more. It is computed from the maxima of a row's blocks, padded,
+/// and the largest of them. Where fewer than `k` blocks have a finite maximum it is `f32::MIN`, which every token with
+/// a finite logit reaches.
 pub(super) fn bound_of_top(passes: Passes, maxima: &[f32], max: f32, k: usize) -> f32 {
     let count = |bound| passes.count_ge(maxima, bound);
     if count(f32::MIN) < k {
         return f32::MIN;
     }
-    // Invariant: `low` is reached by at least k blocks, `high` by fewer. Strides that double find the scale
-    // of the row in a few counts; halving the integers alone would spend eight on exponents.
+    // Invariant: at least k blocks reach `low`, and fewer reach `high`. Doubling strides find the scale of the row in a
+    // few counts; halving the integers alone would spend eight on exponents.
     let (mut low, mut high) = (f32::MIN, ascending(max) + 1);
     let mut stride = 1.0f32;
     while low == f32::MIN && stride < f32::MAX {
@@ -43,7 +44,7 @@ pub(super) fn bound_of_top(passes: Passes, maxima: &[f32], max: f32, k: usize) -
     from_ascending(low)
 }
 
-/// Keys of the `k` first tokens with a finite logit, in order; fewer if there are fewer.
+/// Keys of the first `k` tokens with a finite logit, in order; fewer if there are fewer.
 pub(super) fn top(view: &View<'_>, k: usize, keys: &mut Vec<u64>) {
     if k == 0 {
         return keys.clear();

@@ -4,9 +4,10 @@
 //! the side, and its maximum is hidden from the passes over the row. The side blocks lie together like a short row, and a pass over them
 //! completes the result.
 //!
-//! - Where only the first tokens of the order matter, a touched block that has none of them is hidden only.
-//! - Where only listed tokens are allowed, the side blocks are the whole row.
-//! - A mask that comes with a row hides the blocks of which it leaves nothing, and puts those of which it leaves some on the side.
+//! - Where only the first tokens of the order matter, a touched block that holds none of them is only hidden.
+//! - Where a list says which tokens are allowed, the side blocks are the whole row.
+//! - A row's mask hides the blocks in which it leaves nothing, and puts those in which it leaves some tokens on the
+//!   side.
 
 mod lists;
 mod store;
@@ -26,21 +27,21 @@ pub(super) struct View<'a> {
     pub(super) level: Level,
     row: Logits<'a>,
     passes: Passes,
-    /// Maxima as the passes over the row see them: −∞ for replaced blocks. Padded.
+    /// Block maxima as the passes over the row see them: −∞ for replaced blocks. Padded.
     plain: &'a [f32],
     side: Side<'a>,
     /// Maxima of all blocks. Padded with −∞ to whole vectors.
     pub(super) maxima: &'a [f32],
     /// The largest value.
     pub(super) max: f32,
-    /// What hides values of blocks that are not on the side.
+    /// The mask, which hides values in blocks that are not on the side.
     mask: Option<TokenMask<'a>>,
 }
 
-/// A block of which nothing is left.
+/// A block in which no token is left.
 static NOTHING: [f32; BLOCK] = [f32::NEG_INFINITY; BLOCK];
 
-/// Replaced blocks, ascending, lying together.
+/// Replaced blocks in ascending order, stored together.
 #[derive(Clone, Copy)]
 struct Side<'a> {
     passes: Passes,
@@ -52,20 +53,20 @@ struct Side<'a> {
 /// Storage of a view's lists, kept from row to row.
 #[derive(Debug, Default)]
 pub(super) struct ViewStore {
-    /// Touched tokens, and what they become.
+    /// Touched tokens, with their logits before and after.
     changes: Vec<store::Change>,
-    /// Block maxima behind the mask, before these.
+    /// Block maxima after the mask, before these changes.
     before: Vec<f32>,
     plain: Vec<f32>,
     maxima: Vec<f32>,
     side_blocks: Vec<u32>,
-    /// Of the side blocks, and behind them whatever was there before.
+    /// Values of the side blocks, followed by leftovers of earlier rows.
     side_values: Vec<f32>,
     side_maxima: Vec<f32>,
 }
 
 impl ViewStore {
-    /// Memory of what it holds.
+    /// Bytes of memory that the lists hold.
     pub(super) fn bytes(&self) -> usize {
         let lists = [&self.before, &self.plain, &self.maxima, &self.side_values, &self.side_maxima];
         let lists: usize = lists.into_iter().map(|list| size_of_val(list.as_slice())).sum();
@@ -73,10 +74,10 @@ impl ViewStore {
     }
 }
 
-/// Block maxima of `row`, padded, into `maxima`.
+/// Scans `row`, and writes its block maxima, padded, to `maxima`.
 pub(super) fn scan(passes: Passes, row: &Logits<'_>, read_from: ReadFrom, maxima: &mut Vec<f32>) -> Scan {
     room_for_maxima(row, maxima);
-    // Where no hints are wanted, eight places are as fast as one in caches and faster from memory.
+    // Where hints are not wanted, reading at eight places is as fast as at one from caches, and faster from memory.
     if read_from == ReadFrom::Memory || !memory::wants_hints() {
         passes.far_scan(row.bytes(), maxima)
     } else {
@@ -84,7 +85,7 @@ pub(super) fn scan(passes: Passes, row: &Logits<'_>, read_from: ReadFrom, maxima
     }
 }
 
-/// One −∞ for each block of `row`, padded.
+/// Resizes `maxima` to one −∞ for each block of `row`, padded.
 pub(super) fn room_for_maxima(row: &Logits<'_>, maxima: &mut Vec<f32>) {
     maxima.clear();
     maxima.resize(blocks(row.vocab_size()).next_multiple_of(PAD), f32::NEG_INFINITY);
@@ -112,7 +113,7 @@ impl<'a> View<'a> {
         if view.max == f32::INFINITY { Err(RowError::PositiveInfinity) } else { Ok(view) }
     }
 
-    /// What [`View::adjusted`] made, as long as `store` holds it.
+    /// The view that [`View::adjusted`] made, as long as `store` holds it.
     pub(super) fn from_store(raw: &View<'a>, spec: &RowSpec<'a>, store: &'a ViewStore) -> Self {
         if spec.is_untouched() {
             return View { ..*raw };
@@ -125,7 +126,7 @@ impl<'a> View<'a> {
         };
         let max = maximum(&store.maxima);
         if spec.greens().is_some() {
-            // No value is as it was, so the side is the row.
+            // Any value may have changed, so the side is the row.
             let row = Logits::new(Dtype::F32, bytemuck::cast_slice(&store.side_values[..raw.vocab_size()]));
             let (passes, maxima) = (raw.side.passes, &store.maxima);
             let side = Side { passes, blocks: &[], values: &[], maxima: &[] };
@@ -143,17 +144,17 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Which values of a block are there, if it is not on the side.
+    /// Which values of a block the mask leaves, if the block is not on the side.
     fn bits(&self, block: usize) -> u128 {
         self.mask.map_or(u128::MAX, |mask| mask.block(block))
     }
 
-    /// Where the values of a block lie: a row and the block's place in it.
+    /// Where the values of a block lie: a row, and the block's place in that row.
     pub(super) fn place(&self, block: usize) -> (Logits<'a>, usize) {
         match self.side.blocks.binary_search(&(block as u32)) {
             Ok(at) => (Logits::new(Dtype::F32, bytemuck::cast_slice(self.side.values)), at),
             Err(_) if self.bits(block) == u128::MAX => (self.row, block),
-            // What a mask leaves of it and is not on the side cannot matter.
+            // What a mask leaves of a block that is not on the side cannot matter.
             Err(_) => (Logits::new(Dtype::F32, bytemuck::cast_slice(&NOTHING)), 0),
         }
     }
@@ -202,22 +203,23 @@ impl<'a> View<'a> {
         self.by_block(sums, |passes, row, maxima, sums| passes.sums(row, maxima, weigh, sums))
     }
 
-    /// As [`View::sums`], of the masses that `keep` allows.
+    /// As [`View::sums`], counting only the masses that `keep` allows.
     pub(super) fn kept_sums(&self, weigh: Weigh, keep: Keep, sums: &mut Vec<u64>) -> u64 {
         self.by_block(sums, |passes, row, maxima, sums| passes.kept_sums(row, maxima, weigh, keep, sums))
     }
 
-    /// As [`View::sums`], of the values at or above `keep.above`, which are few, with masses that `keep` allows.
+    /// As [`View::sums`], counting only the values at or above `keep.above`, which are few, with masses that `keep`
+    /// allows.
     pub(super) fn packed_sums(&self, weigh: Weigh, keep: Keep, packed: &mut Values, sums: &mut Vec<u64>) -> u64 {
         self.by_block(sums, |passes, row, maxima, sums| passes.packed_sums(row, maxima, weigh, keep, packed, sums))
     }
 
-    /// As [`View::sums`], of the values in a range; others may exceed the maximum.
+    /// As [`View::sums`], counting only the values in a range. Values outside it may exceed the maximum.
     pub(super) fn range_sums(&self, weigh: Weigh, range: Range, sums: &mut Vec<u64>) -> u64 {
         self.by_block(sums, |passes, row, maxima, sums| passes.range_sums(row, maxima, weigh, range, sums))
     }
 
-    /// As [`View::sums`], of reshaped logits.
+    /// As [`View::sums`], for reshaped logits.
     pub(super) fn shaped_sums(&self, shape: Shape, sums: &mut Vec<u64>) -> u64 {
         self.by_block(sums, |passes, row, maxima, sums| passes.shaped_sums(row, maxima, shape, sums))
     }
@@ -239,14 +241,14 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Squares of masses, and masses, of the row.
+    /// The sum of the squares of the row's masses, and the sum of the masses.
     pub(super) fn squares(&self, weigh: Weigh) -> Squares {
         let row = self.passes.squares(self.row.bytes(), self.plain, weigh);
         let side = self.side.passes.squares(self.side.bytes(), self.side.maxima, weigh);
         Squares { squares: row.squares + side.squares, total: row.total + side.total }
     }
 
-    /// Mass of the row, and of the values at or above `cut` in total and by block.
+    /// Mass of the row, and mass of the values at or above `cut`, in total and by block.
     pub(super) fn split(&self, weigh: Weigh, cut: f32, above: &mut Vec<u64>) -> Split {
         let mut total = 0;
         let above = self.by_block(above, |passes, row, maxima, above| {
@@ -264,8 +266,8 @@ impl<'a> View<'a> {
         row + self.side.passes.preceding(self.side.bytes(), self.side.maxima, all, at_least)
     }
 
-    /// The values in `range` with their masses, or with `count` a mass of 1. A block's tokens lie together: those of the
-    /// row in ascending order, as many as is returned, then those of the side blocks.
+    /// Lists the values in `range` with their masses, or with `count` a mass of 1 each. A block's tokens lie together:
+    /// those of the row first, in ascending order, then those of the side blocks. Returns how many are of the row.
     pub(super) fn between(&self, count: bool, weigh: Weigh, range: Range, inside: &mut Values) -> usize {
         inside.clear();
         let from = self.list(range, inside);
@@ -278,7 +280,8 @@ impl<'a> View<'a> {
         from
     }
 
-    /// Appends tokens and logits in `range`: those of the row, up to the place that is returned, then those of the side blocks.
+    /// Appends tokens and logits in `range`: first those of the row, then those of the side blocks. Returns where the
+    /// latter begin.
     fn list(&self, range: Range, inside: &mut Values) -> usize {
         self.passes.between(self.row.bytes(), self.plain, range, inside);
         let from = inside.tokens.len();
@@ -290,7 +293,7 @@ impl<'a> View<'a> {
 
     /// All values, in token order; their masses have no meaning yet.
     pub(super) fn all(&self, values: &mut Values) {
-        // Every value is written, so what was there is not taken out first.
+        // Every value is written, so old ones need not be cleared first.
         values.tokens.clear();
         values.tokens.extend(0..self.vocab_size() as u32);
         values.logits.resize(self.blocks() * BLOCK, 0.0);
@@ -304,7 +307,7 @@ impl<'a> View<'a> {
         values.unpad();
     }
 
-    /// Runs a pass over the row, then over the side blocks, and puts the latter's sums in their places.
+    /// Runs a pass over the row, then over the side blocks, and puts the sums of the side blocks in their places.
     fn by_block(&self, sums: &mut Vec<u64>, mut pass: impl FnMut(Passes, &[u8], &[f32], &mut [u64]) -> u64) -> u64 {
         let count = self.blocks();
         sums.clear();
@@ -339,9 +342,9 @@ impl<'a> View<'a> {
         }
     }
 
-    /// A sample of the values below a bound; replaced blocks show their old values, since it only guesses.
+    /// A sample of the values below a bound. Replaced blocks show their old values, which is good enough for guesses.
     pub(super) fn sample(&self, weigh: Weigh, below: f32, spread: &mut Sample) {
-        // Old values may exceed the adjusted maximum, where no mass is defined.
+        // Old values may exceed the adjusted maximum, above which no mass is defined.
         self.passes.sample(self.row.bytes(), weigh, below.min(self.max.next_up()), spread);
     }
 
@@ -364,8 +367,8 @@ impl<'a> View<'a> {
         1 + count as u32 + before as u32
     }
 
-    /// The rank of a token at −∞, the value that also stands for hidden blocks and padding: rare, so
-    /// plainly one by one.
+    /// The rank of a token at −∞. Hidden blocks and padding have this value too, so tokens are counted one by one; this
+    /// is rare.
     fn rank_of_masked(&self, token: u32) -> u32 {
         let before = |t: u32, x: f32| x > f32::NEG_INFINITY || t < token;
         let count = |b: usize| {

@@ -1,4 +1,4 @@
-//! What is known about a distribution once it is there: masses, lists, reports.
+//! What can be asked of a distribution once it is made: masses, lists, reports.
 
 use super::{Distribution, Kind, Store, reach_of};
 use crate::backend::cpu::chain::Chained;
@@ -10,11 +10,11 @@ use crate::sampling::mass;
 use crate::sampling::observed::{Observed, Share};
 use crate::sampling::row::{LogprobsSpec, TokenLogprobs};
 
-/// By what a distribution keeps tokens.
+/// The conditions by which a distribution keeps tokens.
 pub(in crate::backend::cpu) struct KeptBy {
-    /// How they are weighed.
+    /// How tokens are weighed.
     pub(in crate::backend::cpu) weigh: Weigh,
-    /// The key of the last one; all bits where none is cut off.
+    /// The key of the last token; all bits set if none is cut off.
     pub(in crate::backend::cpu) last_key: u64,
     /// The least mass.
     pub(in crate::backend::cpu) need: u64,
@@ -26,7 +26,7 @@ impl Distribution {
         self.total
     }
 
-    /// By what tokens are kept.
+    /// The conditions by which tokens are kept.
     pub(in crate::backend::cpu) fn kept_by(&self) -> KeptBy {
         KeptBy { weigh: self.weigh, last_key: self.last_key, need: self.need }
     }
@@ -52,7 +52,7 @@ impl Distribution {
         Observed { drawn, seen: seen.unwrap_or(drawn) }
     }
 
-    /// Keys of what is left, if it is a list of tokens in order.
+    /// Keys of the tokens that are left, in order, if they are a list.
     pub(in crate::backend::cpu) fn listed<'s>(&'s self, store: &'s Store) -> Option<&'s [u64]> {
         match self.kind {
             Kind::One => Some(std::slice::from_ref(&self.last_key)),
@@ -61,12 +61,12 @@ impl Distribution {
         }
     }
 
-    /// Tokens of nonzero mass, ascending ids, if they are a list; else the mass by block is in the store.
+    /// Tokens of nonzero mass, ascending ids, if they are a list. Otherwise the mass by block is in the store.
     pub(in crate::backend::cpu) fn entries(&self, store: &Store) -> Option<Vec<(u32, u64)>> {
         let entries = |keys: &[u64]| {
             let of = |key| (keys::token(key), self.mass_of(keys::token(key), keys::logit(key)));
             let mut entries: Vec<_> = keys.iter().map(|&key| of(key)).filter(|&(_, mass)| mass > 0).collect();
-            // As those of a chain: what is kept takes no more than was reserved.
+            // What is kept must take no more room than was reserved, here as for a chain.
             entries.shrink_to_fit();
             entries.sort_unstable();
             entries
@@ -91,7 +91,7 @@ impl Distribution {
         keys
     }
 
-    /// Entropy in nats, of the tokens of these keys, which are all that have mass.
+    /// Entropy in nats. `support` has the keys of all tokens that have mass.
     pub(in crate::backend::cpu) fn entropy_of(&self, support: &[u64]) -> f64 {
         let term = |&key: &u64| {
             let (token, logit) = (keys::token(key), keys::logit(key));
@@ -100,7 +100,7 @@ impl Distribution {
         entropy(support.iter().map(term).sum(), self.total)
     }
 
-    /// Entropy in nats, of a list.
+    /// Entropy in nats, if what is left is a list.
     pub(in crate::backend::cpu) fn entropy(&self, store: &Store) -> Option<f64> {
         match self.kind {
             Kind::Chain => Some(store.chain.entropy(Chained { weigh: self.weigh, total: self.total })),
@@ -113,7 +113,7 @@ impl Distribution {
         if self.kind == Kind::Chain { store.chain.first() } else { select::first(view) }
     }
 
-    /// Keys of the `n` first tokens that are left, in order, and 1 + the number of all that precede `token`.
+    /// Keys of the first `n` tokens that are left, in order. Returns 1 + the number of all tokens that precede `token`.
     pub(in crate::backend::cpu) fn first_kept(
         &self,
         view: &View<'_>,
@@ -136,7 +136,7 @@ impl Distribution {
         rank
     }
 
-    /// The `n` first tokens that are left, in order, with their masses.
+    /// The first `n` tokens that are left, in order, with their masses.
     pub(in crate::backend::cpu) fn first_masses(
         &self,
         view: &View<'_>,

@@ -1,5 +1,5 @@
-//! The draw by a race: the specification looks at every token, here whole blocks are passed over in which nobody can come
-//! before who is first so far.
+//! The draw by a race. The specification looks at every token; here whole blocks are passed over if none of their
+//! tokens can arrive before the one that is first so far.
 
 use super::{Distribution, Kind, Store};
 use crate::backend::cpu::keys;
@@ -9,10 +9,10 @@ use crate::backend::cpu::view::View;
 use crate::sampling::mark::race::{First, Race, arrival};
 use crate::sampling::mass::MASS_ONE;
 
-/// More than any rounding of what is compared.
+/// A factor larger than any rounding in the comparison.
 const SLACK: f64 = 1.0 + 1e-5;
 
-/// Who is first so far, of the tokens looked at.
+/// The token that is first so far, among those looked at.
 pub(in crate::backend::cpu) struct Runner {
     race: Race,
     first: First,
@@ -23,28 +23,28 @@ impl Runner {
         Self { race, first: First::default() }
     }
 
-    /// Whether a token with at most this word and this mass may come first: it arrives after more than `1 - r`, since
+    /// Whether a token with at most this word and this mass may come first. It arrives after more than `1 - r`, since
     /// `-ln r >= 1 - r`, and `r` is below `(word + 1) / 2^32`.
     fn may_win(&self, word: u32, mass: f64) -> bool {
         let least = f64::from(u32::MAX - word) / 4_294_967_296.0;
         least <= self.first.arrival() * mass * SLACK
     }
 
-    /// Takes in a token whose word is known.
+    /// Adds a token whose word is known.
     fn add(&mut self, token: u32, word: u32, mass: u64) {
         if mass > 0 && self.may_win(word, mass as f64) {
             self.first.add(token, arrival(self.race.number_of(token, word), mass));
         }
     }
 
-    /// Takes in tokens of a list.
+    /// Adds the tokens of a list.
     pub(in crate::backend::cpu) fn add_all(&mut self, tokens: impl Iterator<Item = (u32, u64)>) {
         for (token, mass) in tokens.filter(|&(_, mass)| mass > 0) {
             self.add(token, self.race.word(token), mass);
         }
     }
 
-    /// The first.
+    /// The winner.
     pub(in crate::backend::cpu) fn token(&self) -> u32 {
         self.first.token().expect("some token has a mass; this is a bug")
     }
@@ -80,16 +80,17 @@ impl Distribution {
     }
 
     fn run_blocks(&self, runner: &mut Runner, view: &View<'_>, store: &Store) {
-        // The most likely token, which is always kept: who is hard to beat saves work.
+        // Begins with the most likely token, which is always kept: a token that is hard to beat saves work.
         runner.add_all(std::iter::once((select::first(view), MASS_ONE)));
         let (mut words, mut masses) = ([0; BLOCK], [0; BLOCK]);
         for block in (0..view.blocks()).filter(|&block| store.sums[block] > 0) {
             let most = view.passes().race_words(runner.race, block, &mut words);
-            // The bound that costs least first.
+            // The cheapest bound comes first.
             if !runner.may_win(most, store.sums[block] as f64) {
                 continue;
             }
-            // Nobody in the block weighs more than its largest logit, but for what rounds, nor than all together.
+            // No token in the block weighs more than its largest logit does, up to rounding, nor more than the whole
+            // block.
             let heaviest = (self.mass(view.maxima[block]) + 1).min(store.sums[block]);
             if !runner.may_win(most, heaviest as f64) {
                 continue;

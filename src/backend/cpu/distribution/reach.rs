@@ -1,16 +1,17 @@
-//! Which logits have a mass.
+//! Which logits reach a mass.
 
 use crate::backend::cpu::keys;
 use crate::backend::cpu::passes::{NO_MASS_Y, Weigh};
 use crate::sampling::mass::{MASS_ONE, exponent, mass};
 
-/// How far from its place a mass may be found, in exponents: they are off by less than 2e-7 of a mass, 3e-7 of an exponent.
+/// How far off its place a mass may be found, in exponents. Masses are off by less than 2e-7 of themselves, which is
+/// 3e-7 of an exponent.
 const DOUBT: f64 = 1e-6;
-/// Above this there are hundreds of floats within [`DOUBT`].
+/// Above this exponent hundreds of floats lie within [`DOUBT`].
 const HIGHEST: f64 = -1.0 / 16.0;
 
-/// A logit at or below which no mass reaches `need`, so that only those above it are weighed. A little low, to be safe
-/// from rounding; the masses themselves decide.
+/// A logit at or below which no mass reaches `need`, so only logits above it are weighed. It is a little low, to be
+/// safe from rounding; the masses themselves decide.
 pub(in crate::backend::cpu) fn reach_of(weigh: Weigh, need: u64) -> f32 {
     if need == 0 {
         return f32::NEG_INFINITY;
@@ -20,15 +21,15 @@ pub(in crate::backend::cpu) fn reach_of(weigh: Weigh, need: u64) -> f32 {
     logit.next_down()
 }
 
-/// The least logit whose mass reaches `need`, if all above reach it too: then a least mass is a cut in the order. `None` where
-/// that is not so, or takes long to tell.
+/// The least logit whose mass reaches `need`, if all above reach it too: then a least mass is a cut in the order.
+/// `None` if they do not, or if it takes long to find out.
 pub(in crate::backend::cpu) fn least_reaching(weigh: Weigh, need: u64) -> Option<f32> {
     let least = least_exponent(need)?;
     Some(keys::least(weigh.max, |logit| exponent(logit, weigh.max, weigh.scale) >= least))
 }
 
-/// The least exponent whose mass reaches `need`, if all above do. Masses are not known to rise with exponents, but those that
-/// may be out of order are so close to each other that all of them are tried.
+/// The least exponent whose mass reaches `need`, if all above reach it too. Masses are not known to rise with
+/// exponents, but those that may be out of order are so close to each other that all of them are tried.
 fn least_exponent(need: u64) -> Option<f32> {
     let about = libm::log2(need as f64 / MASS_ONE as f64);
     if !(f64::from(NO_MASS_Y)..HIGHEST).contains(&about) {

@@ -12,27 +12,27 @@ impl Store {
         &mut self.search.sample
     }
 
-    /// Kept mass by block, of a distribution that is no list.
+    /// Kept mass by block, of a distribution that is not a list.
     pub(in crate::backend::cpu) fn sums(&self) -> &[u64] {
         &self.sums
     }
 
-    /// Takes them out, for [`Store::give_sums`].
+    /// Takes the sums out. [`Store::give_sums`] puts them back.
     pub(in crate::backend::cpu) fn take_sums(&mut self) -> Vec<u64> {
         std::mem::take(&mut self.sums)
     }
 
-    /// Memory of what would be taken.
+    /// Bytes of memory that the sums take.
     pub(in crate::backend::cpu) fn sum_bytes(&self) -> usize {
         size_of_val(self.sums.as_slice())
     }
 
-    /// Puts back what was taken.
+    /// Puts the sums back.
     pub(in crate::backend::cpu) fn give_sums(&mut self, sums: Vec<u64>) {
         self.sums = sums;
     }
 
-    /// Masses of the keys.
+    /// Computes the masses of the keys.
     pub(super) fn weigh_keys(&mut self, view: &View<'_>, weigh: Weigh) {
         let padded = self.keys.len().next_multiple_of(PAD);
         self.logits.clear();
@@ -43,8 +43,8 @@ impl Store {
         self.masses.truncate(self.keys.len());
     }
 
-    /// Lists the tokens at or above the maximum of [`TOP_P_BLOCKS`] blocks and their masses, unless they are
-    /// too many. Returns where the list ends.
+    /// Lists the tokens at or above the maximum of [`TOP_P_BLOCKS`] blocks, with their masses, unless there are too
+    /// many. Returns where the list ends.
     pub(super) fn list_largest(&mut self, view: &View<'_>, weigh: Weigh) -> Anchor {
         let bound = select::bound_of_top(view.passes(), view.maxima, view.max, TOP_P_BLOCKS.min(view.blocks()));
         view.collect(bound, &mut self.keys);
@@ -58,7 +58,7 @@ impl Store {
         Anchor { logit: bound, weight: self.masses.iter().sum() }
     }
 
-    /// Where the running mass reaches `need`.
+    /// The place at which the running mass reaches `need`.
     pub(super) fn reaching(&self, need: u64) -> Option<usize> {
         let mut sum = 0;
         self.masses.iter().position(|&mass| {

@@ -1,9 +1,9 @@
-//! Which instructions each level is compiled with. They stand here alone, so that those a pass is compiled with are those
+//! Which instructions each level is compiled with. This is their only list, so a pass is compiled with exactly those
 //! that the CPU was asked for.
 
-/// `levels!(compile)` calls `compile!` for each level: with a name for its passes, one for their module, the type they are
-/// compiled for, and its instructions. `levels!(avx2 then ...)` calls `then!` for one, with its instructions behind the rest,
-/// each after a comma.
+/// `levels!(compile)` calls `compile!` for each level, with a name for its passes, a name for their module, the type
+/// that they are compiled for, and its instructions. `levels!(avx2 then ...)` calls `then!` for one level, with its
+/// instructions after the rest, each after a comma.
 macro_rules! levels {
     ($compile:ident) => {
         #[cfg(target_arch = "x86_64")]

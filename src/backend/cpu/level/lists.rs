@@ -1,4 +1,4 @@
-//! Safe calls of the passes over lists of values.
+//! Safe wrappers of the passes over lists of values.
 
 use super::Passes;
 use crate::backend::cpu::passes::{Keep, Sample, Values, Weigh};

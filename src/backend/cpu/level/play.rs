@@ -1,4 +1,4 @@
-//! Safe calls of the passes of marks, tournaments among them.
+//! Safe wrappers of the passes for watermarks, including tournaments.
 
 use super::Passes;
 use crate::backend::cpu::passes::{BLOCK, Raise};

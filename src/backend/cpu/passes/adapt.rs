@@ -1,4 +1,4 @@
-//! Passes that give logits by mass: adaptive-p on a whole row. See the [module](super) for safety.
+//! Passes that give new logits by mass: adaptive-p on a whole row. See the [module](super) for safety.
 
 // Blocks and vectors are counted, since their number is also their place in the row.
 #![allow(clippy::needless_range_loop)]
@@ -8,17 +8,18 @@ use crate::backend::cpu::simd::Format;
 use crate::backend::cpu::simd::sums::{GROUP, Sums};
 use crate::sampling::samplers::adaptive_p::Near;
 
-/// How masses become logits, and these masses again.
+/// How masses become logits, and these become masses again.
 #[derive(Clone, Copy)]
 pub(in crate::backend::cpu) struct Adapt<'a> {
     pub(in crate::backend::cpu) near: Near,
-    /// The new logit of any mass, where `near` cannot tell.
+    /// The new logit of any mass. Used where `near` is not certain.
     pub(in crate::backend::cpu) exact: &'a dyn Fn(u64) -> f32,
-    /// The largest new logit, and the scale to come.
+    /// The largest new logit, and the scale for the new masses.
     pub(in crate::backend::cpu) weigh: Weigh,
 }
 
-/// The mass of each value of whole blocks, as a float, which holds it exactly; -1 at −∞. And their sum.
+/// The mass of each value of whole blocks, as a float, which holds it exactly; -1 for a value of −∞. Returns the sum of
+/// the masses.
 #[inline(always)]
 pub(in crate::backend::cpu) unsafe fn weights<S: Sums, F: Format>(
     row: &[u8],
@@ -57,7 +58,8 @@ pub(in crate::backend::cpu) unsafe fn weights<S: Sums, F: Format>(
     }
 }
 
-/// Masses by block of the new logits of such [weights], and their total. Loops over arrays, which compile to vectors.
+/// Masses by block after the new logits, from the result of [weights], and their total. Loops over arrays compile to
+/// vectors.
 #[inline(always)]
 pub(in crate::backend::cpu) unsafe fn adapted<S: Sums>(weights: &[f32], by: Adapt<'_>, sums: &mut [u64]) -> u64 {
     let Adapt { near, weigh: Weigh { max, scale }, .. } = by;
@@ -70,7 +72,7 @@ pub(in crate::backend::cpu) unsafe fn adapted<S: Sums>(weights: &[f32], by: Adap
             most = most.max(weights[i].to_bits().cast_signed());
             y[i] = (low - max) * scale;
         }
-        // Floats of one sign stand in the order of their bits.
+        // Floats of the same sign are ordered like their bits.
         if doubts != 0 || most > near.most.to_bits().cast_signed() {
             patch(weights, by, &mut y);
         }
@@ -92,7 +94,7 @@ pub(in crate::backend::cpu) unsafe fn adapted<S: Sums>(weights: &[f32], by: Adap
     total
 }
 
-/// Exponents where the quick way does not tell.
+/// Computes the exponents that the quick way leaves uncertain.
 #[cold]
 fn patch(weights: &[f32], by: Adapt<'_>, y: &mut [f32; BLOCK]) {
     for (y, &weight) in y.iter_mut().zip(weights).filter(|(_, weight)| **weight >= 0.0) {

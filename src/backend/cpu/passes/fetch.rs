@@ -3,7 +3,8 @@
 use super::{AHEAD, BLOCK, Scan, spread};
 use crate::backend::cpu::simd::{Format, Simd};
 
-/// Block maxima and NaN check of so many whole blocks, of which every value is read once. `from` begins a cache line.
+/// Block maxima and NaN check of `count` whole blocks. Every value is read once. `from` is the beginning of a cache
+/// line.
 #[inline(always)]
 pub(in crate::backend::cpu) unsafe fn look<S: Simd, F: Format>(
     from: *const u8,
@@ -14,7 +15,7 @@ pub(in crate::backend::cpu) unsafe fn look<S: Simd, F: Format>(
     unsafe { each_block::<S, F, false>(from, std::ptr::null_mut(), count, maxima) }
 }
 
-/// As [`look`], and what was seen is in `to`, which has room for whole blocks only.
+/// As [`look`], and writes the values that it read to `to`, which has room for whole blocks only.
 #[inline(always)]
 pub(in crate::backend::cpu) unsafe fn fetch<S: Simd, F: Format>(
     from: *const u8,

@@ -1,4 +1,4 @@
-//! Passes that find: maxima, candidates, samples, ranks. See the [module](super) for safety.
+//! Passes that search: for maxima, candidates, samples and ranks. See the [module](super) for safety.
 
 // Blocks and vectors are counted, since their number is also their place in the row.
 #![allow(clippy::needless_range_loop)]
@@ -10,7 +10,7 @@ use super::{
 use crate::backend::cpu::keys::key;
 use crate::backend::cpu::simd::{Format, Simd};
 
-/// Words of a block's bits.
+/// How many words hold a block's bits.
 const WORDS: usize = BLOCK / 64;
 
 /// Block maxima and NaN check in one read of the row.
@@ -20,7 +20,7 @@ pub(in crate::backend::cpu) unsafe fn scan<S: Simd, F: Format>(row: &[u8], maxim
     unsafe { scan_in_order::<S, F, false>(row, maxima) }
 }
 
-/// As [`scan`], of a row that comes from memory.
+/// As [`scan`], for a row that comes from memory.
 #[inline(always)]
 pub(in crate::backend::cpu) unsafe fn far_scan<S: Simd, F: Format>(row: &[u8], maxima: &mut [f32]) -> Scan {
     // SAFETY: passed on.
@@ -87,7 +87,7 @@ pub(in crate::backend::cpu) unsafe fn collect<S: Simd, F: Format>(
     }
 }
 
-/// Appends the values in `range`, with their tokens ascending; their masses are left to the caller.
+/// Appends the values in `range`, with their tokens ascending. The caller computes their masses.
 #[inline(always)]
 pub(in crate::backend::cpu) unsafe fn between<S: Simd, F: Format>(
     row: &[u8],
@@ -99,8 +99,8 @@ pub(in crate::backend::cpu) unsafe fn between<S: Simd, F: Format>(
     unsafe {
         let rows = Blocks::<F>::new(row);
         let (low, high) = (S::splat(range.low), S::splat(range.high));
-        // First a bit for each value of the blocks that are looked at, then the list: a branch for each vector
-        // would be mispredicted a third of the time.
+        // First sets a bit for each value of the blocks that are looked at, then makes the list from the bits: a branch
+        // for each vector would be mispredicted a third of the time.
         inside.blocks.clear();
         inside.bits.clear();
         inside.bits.resize(rows.count() * WORDS, 0);
@@ -117,7 +117,7 @@ pub(in crate::backend::cpu) unsafe fn between<S: Simd, F: Format>(
     }
 }
 
-/// Sets the bit of each value that `wanted` finds, in the blocks that reach `range`, which it notes.
+/// Sets the bit of each value that `wanted` finds, in the blocks that reach `range`, and notes these blocks.
 #[inline(always)]
 unsafe fn mark<S: Simd, F: Format>(
     rows: &Blocks<'_, F>,
@@ -147,7 +147,7 @@ unsafe fn mark<S: Simd, F: Format>(
     }
 }
 
-/// Appends the tokens of the `count` set bits, of these blocks.
+/// Appends the tokens of the `count` set bits of these blocks.
 #[inline(always)]
 unsafe fn list_bits(words: &[u64], blocks: &[u32], count: usize, tokens: &mut Vec<u32>) {
     const AT_ONCE: usize = 4;
@@ -158,8 +158,8 @@ unsafe fn list_bits(words: &[u64], blocks: &[u32], count: usize, tokens: &mut Ve
         let first = blocks[i / WORDS] * BLOCK as u32 + (i % WORDS * 64) as u32;
         let (mut at, end) = (len, len + word.count_ones() as usize);
         loop {
-            // Several without a look at what is left, since how many there are cannot be predicted; those too
-            // many are overwritten.
+            // Writes several without checking what is left, since their number cannot be predicted. Surplus ones are
+            // overwritten later.
             for k in 0..AT_ONCE {
                 // SAFETY: at most AT_ONCE past the last, which was reserved.
                 unsafe { tokens.as_mut_ptr().add(at + k).write(first + word.trailing_zeros()) };
@@ -176,8 +176,8 @@ unsafe fn list_bits(words: &[u64], blocks: &[u32], count: usize, tokens: &mut Ve
     unsafe { tokens.set_len(len) };
 }
 
-/// One vector of every [`SAMPLE_STRIDE`]th block, as a guess of how the values below `below` are spread:
-/// values at or above it are given as −∞ without weight.
+/// Takes one vector of every [`SAMPLE_STRIDE`]th block, to estimate how the values below `below` are distributed.
+/// Values at or above it appear as −∞ without weight.
 #[inline(always)]
 pub(in crate::backend::cpu) unsafe fn sample<S: Simd, F: Format>(
     row: &[u8],
@@ -205,7 +205,7 @@ pub(in crate::backend::cpu) unsafe fn sample<S: Simd, F: Format>(
     }
 }
 
-/// Weight of the sampled values at or above `bound`.
+/// The weight of the sampled values at or above `bound`.
 #[inline(always)]
 pub(in crate::backend::cpu) unsafe fn sampled_ge<S: Simd>(spread: &Sample, bound: f32) -> f32 {
     // SAFETY: see the module; the chunks are whole vectors.
@@ -227,7 +227,7 @@ pub(in crate::backend::cpu) unsafe fn sampled_ge<S: Simd>(spread: &Sample, bound
     }
 }
 
-/// How many values are at or above `value` in blocks before `skip`, or above it in blocks after `skip`.
+/// How many values are at or above `value` in blocks before `skip`, plus how many are above it in blocks after `skip`.
 #[inline(always)]
 pub(in crate::backend::cpu) unsafe fn preceding<S: Simd, F: Format>(
     row: &[u8],

@@ -1,17 +1,17 @@
-//! Masses of blocks, as they are added up. See the [module](super) for safety.
+//! Adds up the masses of blocks. See the [module](super) for safety.
 
 use super::{BLOCK, Blocks, NARROW_Y, Weigh, exponents};
 use crate::backend::cpu::simd::Format;
 use crate::backend::cpu::simd::sums::{GROUP, LOT, SURELY_SMALL_Y, Sums};
 use std::marker::PhantomData;
 
-/// From the values of a block to exponents.
+/// Computes exponents from the values of a block.
 pub(super) trait Exponents<S: Sums>: Copy {
-    /// Those of a group of vectors.
+    /// The exponents of a group of vectors.
     unsafe fn of(self, at: *const u8, first: usize) -> [S::Float; GROUP];
 }
 
-/// As values are weighed.
+/// The exponents of values as they are.
 pub(super) struct Plain<S: Sums, F> {
     max: S::Float,
     scale: S::Float,
@@ -43,13 +43,13 @@ impl<S: Sums, F: Format> Exponents<S> for Plain<S, F> {
     }
 }
 
-/// Adds up blocks, [`LOT`] of them at most at a time. Blocks that are probably small are added up as such; if one was not, the lot is
-/// begun again. A branch for each block would cost as much as small sums save.
+/// Adds up blocks, at most [`LOT`] of them at a time. Blocks that are probably small are added up as such; if one was
+/// not, the lot has to be added again. Checking each block would cost as much as small sums save.
 pub(super) struct Adding<S: Sums> {
     lot: S::Lot,
     /// The largest of the small sums.
     most: S::Small,
-    /// Blocks with larger exponents are not taken for small ones.
+    /// Blocks with larger exponents do not count as small.
     small_y: f32,
 }
 
@@ -60,7 +60,7 @@ impl<S: Sums> Adding<S> {
         unsafe { Self::up_to(S::SMALL_Y) }
     }
 
-    /// Blocks of larger exponents are not taken for small ones.
+    /// Blocks with larger exponents do not count as small.
     #[inline(always)]
     unsafe fn up_to(small_y: f32) -> Self {
         // SAFETY: see the module.
@@ -85,14 +85,14 @@ impl<S: Sums> Adding<S> {
         }
     }
 
-    /// Adds the sum of a block.
+    /// Adds the sum of a block, which is known.
     #[inline(always)]
     pub(super) unsafe fn add_sum(&mut self, sum: S::Sum) {
         // SAFETY: see the module.
         self.lot = unsafe { S::lot_add(self.lot, sum) };
     }
 
-    /// The mass of what was added, which then has been taken out. `None` if it has to be added again.
+    /// Takes out the mass of what was added, and begins anew. `None` if the same blocks have to be added again.
     #[inline(always)]
     pub(super) unsafe fn take(&mut self) -> Option<u64> {
         // SAFETY: see the module.
@@ -105,7 +105,7 @@ impl<S: Sums> Adding<S> {
     }
 }
 
-/// The mass of a block by itself, of any largest exponent.
+/// The mass of a single block, with any largest exponent.
 #[inline(always)]
 pub(super) unsafe fn block_mass<S: Sums>(at: *const u8, largest: f32, by: impl Exponents<S>) -> u64 {
     // SAFETY: passed on.
@@ -117,7 +117,8 @@ pub(super) unsafe fn block_mass<S: Sums>(at: *const u8, largest: f32, by: impl E
     }
 }
 
-/// A lower bound on what is taken for small, after a few of which it is so for sure: a row where many are not costs little more.
+/// A lower limit for small blocks. After a few such steps small blocks surely are, so a row with many wrong guesses
+/// costs little more.
 fn lower(small_y: f32) -> f32 {
     (small_y - 0.5).max(SURELY_SMALL_Y)
 }
@@ -158,7 +159,7 @@ unsafe fn large<S: Sums>(at: *const u8, by: impl Exponents<S>) -> S::Sum {
     }
 }
 
-/// Mass of a block with values above the maximum. There are few.
+/// Mass of a block that has values above the maximum. There are few such blocks.
 #[inline(always)]
 unsafe fn beyond<S: Sums>(at: *const u8, by: impl Exponents<S>) -> u64 {
     // SAFETY: see the module; a block has whole groups.
@@ -174,7 +175,7 @@ unsafe fn beyond<S: Sums>(at: *const u8, by: impl Exponents<S>) -> u64 {
 }
 
 impl<F: Format> Blocks<'_, F> {
-    /// The blocks by lots.
+    /// The blocks of the row in lots.
     #[inline(always)]
     pub(super) fn lots(&self) -> impl Iterator<Item = std::ops::Range<usize>> + use<F> {
         let count = self.count();

@@ -1,4 +1,4 @@
-//! Passes of marks: random words for whole blocks. See the [module](super) for safety.
+//! Passes for watermarks: random words for whole blocks. See the [module](super) for safety.
 
 use super::{BLOCK, Blocks, load};
 use crate::backend::cpu::simd::greens::{Green, Greens, Numbers};
@@ -9,7 +9,7 @@ use crate::sampling::mark::{Purpose, greenlist::LANES};
 
 const _: () = assert!(BLOCK == greenlist::TOKENS && BLOCK == race::TOKENS && race::LANES == 2 * LANES);
 
-/// Words that a vector of Philox blocks has: by word, by block.
+/// The words of a vector of Philox blocks: by word, then by block.
 pub(in crate::backend::cpu) type Words = [[u32; LANES]; 4];
 
 fn halves(number: u64) -> [u32; 2] {
@@ -24,7 +24,7 @@ unsafe fn words<S: Simd>(keys: &S::Keys, context: u64, purpose: Purpose, first: 
     unsafe { S::philox(first, [purpose as u32, low, high], keys) }
 }
 
-/// Gives green logits their bias: those of whole blocks, from token 0 on.
+/// Adds the bias to green logits of whole blocks, from token 0 on.
 #[inline(always)]
 pub(in crate::backend::cpu) unsafe fn raise<S: Greens>(greens: &Greenlist, values: &mut [f32]) {
     // SAFETY: passed on.
@@ -36,17 +36,17 @@ pub(in crate::backend::cpu) unsafe fn raise<S: Greens>(greens: &Greenlist, value
     }
 }
 
-/// What is to be raised.
+/// How logits are to be raised.
 #[derive(Clone, Copy)]
 pub(in crate::backend::cpu) struct Raise<'a> {
     pub(in crate::backend::cpu) greens: &'a Greenlist,
     /// Block maxima of the row.
     pub(in crate::backend::cpu) maxima: &'a [f32],
-    /// Blocks that do not reach this even when they are raised stay as they are.
+    /// Blocks that do not reach this even when raised stay as they are.
     pub(in crate::backend::cpu) from: f32,
 }
 
-/// The row with greens raised, and its block maxima, in one read of it.
+/// Writes the row with its green logits raised, and the block maxima of that, in one read of the row.
 #[inline(always)]
 pub(in crate::backend::cpu) unsafe fn raised<S: Greens, F: Format>(
     row: &[u8],
@@ -78,12 +78,13 @@ pub(in crate::backend::cpu) unsafe fn raised<S: Greens, F: Format>(
     }
 }
 
-/// Raises the greens of a block.
+/// Raises the green logits of a block.
 #[inline(always)]
 unsafe fn raise_block<S: Greens>(greens: &Greenlist, keys: &S::Keys, block: usize, values: &mut [f32]) {
     let (_, seeds, threshold, bias) = greens.parts();
     let first = (block * LANES) as u32;
-    // 16 bits of each token: the least over all seeds. No closure, which might be compiled without the level's instructions.
+    // The 16 bits of each token: the least over all seeds. No closure, since it might be compiled without the level's
+    // instructions.
     let mut least = Numbers::default();
     for (at, &seed) in seeds.iter().enumerate() {
         // SAFETY: see the module.
@@ -100,7 +101,7 @@ unsafe fn raise_block<S: Greens>(greens: &Greenlist, keys: &S::Keys, block: usiz
     unsafe { S::raise(&least, Green { spread, threshold, bias }, values) };
 }
 
-/// The words of a block's tokens in a race, and the largest of them.
+/// Writes the words of a block's tokens in a race. Returns the largest of them.
 #[inline(always)]
 pub(in crate::backend::cpu) unsafe fn race_words<S: Simd>(race: Race, block: usize, out: &mut [u32; BLOCK]) -> u32 {
     // SAFETY: see the module.

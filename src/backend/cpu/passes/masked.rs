@@ -1,4 +1,4 @@
-//! Passes over a row behind a mask. See the [module](super) for safety.
+//! Passes over a row after a mask. See the [module](super) for safety.
 
 use super::{BLOCK, Blocks, load};
 use crate::backend::cpu::simd::{Format, Simd};
@@ -6,14 +6,14 @@ use crate::sampling::mask::{TOKENS, TokenMask};
 
 const _: () = assert!(BLOCK == TOKENS);
 
-/// The bits of a vector of a block.
+/// The mask's bits for one vector of a block.
 #[inline(always)]
 fn lanes<S: Simd>(bits: u128, vector: usize) -> u32 {
     (bits >> (vector * S::LANES)) as u32 & (u32::MAX >> (32 - S::LANES))
 }
 
-/// Maxima of the blocks behind a mask; `maxima` has those of the row. The bits of tokens beyond the row mean nothing, since
-/// it is padded with −∞.
+/// Block maxima after a mask. `maxima` holds those of the row at first. The bits of tokens beyond the row do not
+/// matter, since it is padded with −∞.
 #[inline(always)]
 pub(in crate::backend::cpu) unsafe fn masked<S: Simd, F: Format>(row: &[u8], mask: TokenMask<'_>, maxima: &mut [f32]) {
     // SAFETY: see the module.
@@ -37,7 +37,7 @@ pub(in crate::backend::cpu) unsafe fn masked<S: Simd, F: Format>(row: &[u8], mas
     }
 }
 
-/// Widens one block into BLOCK floats, padded with −∞, which also stands for the values whose bit is 0.
+/// Widens one block into BLOCK floats, padded with −∞. Values whose bit is 0 become −∞ too.
 #[inline(always)]
 pub(in crate::backend::cpu) unsafe fn widen<S: Simd, F: Format>(row: &[u8], block: usize, bits: u128, out: &mut [f32]) {
     assert!(out.len() >= BLOCK, "a block needs room; this is a bug");

@@ -1,4 +1,5 @@
-//! Passes that measure a row for a sampler: its entropy. See the [module](super) for safety.
+//! Passes that measure a row for samplers: its entropy and the squares of its masses. See the [module](super) for
+//! safety.
 
 // Blocks and vectors are counted, since their number is also their place in the row.
 #![allow(clippy::needless_range_loop)]
@@ -64,7 +65,7 @@ pub(in crate::backend::cpu) struct Squares {
     pub(in crate::backend::cpu) total: u64,
 }
 
-/// Squares of masses, and masses, of the row.
+/// The sum of the squares of the row's masses, and the sum of the masses.
 #[inline(always)]
 pub(in crate::backend::cpu) unsafe fn squares<S: Measures, F: Format>(
     row: &[u8],

@@ -1,31 +1,31 @@
-//! The passes over a row, each written once over [`Simd`] and [`Format`].
+//! The passes over a row. Each is written once, generic over [`Simd`] and [`Format`].
 //!
-//! A row is read in blocks of [`BLOCK`] values. The first pass keeps each block's maximum; every later
-//! pass looks at the maximum first and skips blocks that cannot matter. The last block is padded with −∞.
+//! A row is read in blocks of [`BLOCK`] values. The first pass keeps each block's maximum. Every later pass looks at
+//! the maximum first, and skips blocks that cannot matter. The last block is padded with −∞.
 //!
 //! | pass | reads | gives |
 //! |---|---|---|
-//! | [`scan`], [`far_scan`] | the row | block maxima, whether a NaN was met |
-//! | [`look`], [`fetch()`] | whole blocks of foreign memory | the same, and what was seen |
+//! | [`scan`], [`far_scan`] | the row | block maxima, whether there is a NaN |
+//! | [`look`], [`fetch()`] | whole blocks of foreign memory | the same; `fetch` also a copy |
 //! | [`sums`], [`lot_sums`], [`total`] | blocks with mass | mass of each block or of several together, total |
-//! | [`split`] | blocks with mass | the same above a cut by block, and the total |
+//! | [`split`] | blocks with mass | mass above a cut by block, and the total |
 //! | [`kept_sums`] | blocks reaching a bound | mass by block of the values that are kept |
-//! | [`packed_sums`] | blocks reaching a bound | the same where these values are few |
+//! | [`packed_sums`] | blocks reaching a bound | the same, for few such values |
 //! | [`range_sums`] | blocks reaching `low` | mass by block of the values in `low..high` |
 //! | [`shaped_sums`] | blocks with mass | mass of each block of a row whose logits are reshaped |
 //! | [`collect`] | blocks reaching a bound | keys of the values at or above it |
 //! | [`between`] | blocks reaching `low` | the values in `low..high` |
 //! | [`widen`] | one block | its values as f32, −∞ for those that a mask removes |
-//! | [`masked()`] | blocks of which a mask leaves some | maxima of the blocks behind the mask |
+//! | [`masked()`] | blocks of which a mask leaves some values | block maxima after the mask |
 //! | [`sample`] | one vector of every fourth block | values below a bound, for a guess |
-//! | [`least`], [`moments()`] | blocks with a candidate | the least logit; what a deviation is made of |
+//! | [`least`], [`moments()`] | blocks with a candidate | the least logit; the sums for a deviation |
 //! | [`terms`] | blocks with mass | entropy terms and the total |
 //! | [`squares`] | blocks with mass | squares of masses and the total |
 //! | [`weights`] | blocks with a candidate | every mass, and the total |
-//! | [`adapted`] | such masses | mass of each block of what adaptive-p makes of them |
-//! | [`raised`] | the row | the row with greens raised, its block maxima |
-//! | [`raise`], [`race_words`], [`patterns`] | no row | what marks do, by block |
-//! | [`merge`], [`weigh_classes`], [`layer()`] | masses, weights | what a tournament makes of them |
+//! | [`adapted`] | the result of `weights` | mass of each block after adaptive-p |
+//! | [`raised`] | the row | the row with green logits raised, its block maxima |
+//! | [`raise`], [`race_words`], [`patterns`] | no row | what watermarks need, by block |
+//! | [`merge`], [`weigh_classes`], [`layer()`] | masses, weights | the steps of a tournament |
 //! | [`preceding`] | blocks reaching a value | how many values precede it |
 //!
 //! # Safety
@@ -66,33 +66,33 @@ use std::mem::MaybeUninit;
 pub(super) const BLOCK: usize = 128;
 /// Block maxima and other float lists are padded with −∞ to a multiple of this.
 pub(super) const PAD: usize = 16;
-/// A block whose largest exponent is at most this has masses of at most 2^27: the BLOCK / LANES <= 16 of
-/// them that meet in one lane fit a u32.
+/// A block whose largest exponent is at most this has masses of at most 2^27. A lane adds up BLOCK / LANES <= 16 of
+/// these, which fits a u32.
 pub(super) const NARROW_Y: f32 = -13.0;
-/// Exponents above 0, of values that are taken out of a sum again, are at most this.
+/// Values that are taken out of a sum again may have exponents above 0, up to this.
 pub(super) const MOST_Y: f32 = 4.0;
-/// A block whose largest exponent is below this has no mass: 2^-41.5 * 2^40 < 1, however rounded.
+/// A block whose largest exponent is below this has no mass: 2^-41.5 * 2^40 < 1, in any rounding.
 pub(super) const NO_MASS_Y: f32 = -41.5;
 
-/// [`sample`] looks at one block in this many.
+/// [`sample`] reads one block in this many.
 const SAMPLE_STRIDE: usize = 4;
-/// A sample is padded to a multiple of this: four vectors, which are added up side by side.
+/// A sample is padded to a multiple of this: four vectors, which are summed in parallel.
 const SAMPLE_PAD: usize = 4 * PAD;
 
-/// Rows from memory are read at this many places in turn.
+/// A row from memory is read at this many places by turns.
 const PLACES: usize = 8;
-/// How far ahead of where such a row is read the next values are asked for, in bytes. Further is no faster.
+/// How far ahead of each such place values are prefetched, in bytes. A larger distance is no faster.
 pub(super) const AHEAD: usize = 1024;
 
-/// The i-th block that is read of a row of `blocks` blocks that comes from memory: one of each eighth of the row in turn.
-/// By itself a processor fetches no further than the end of a page; of eight streams, seven go on.
+/// The i-th block that is read of a row of `blocks` blocks from memory: one from each eighth of the row in turn. By
+/// itself a processor prefetches only up to the end of a page. With eight streams, seven go on meanwhile.
 #[inline(always)]
 pub(super) fn spread(i: usize, blocks: usize) -> usize {
     let each = blocks / PLACES;
     if i < each * PLACES { i % PLACES * each + i / PLACES } else { i }
 }
 
-/// The largest of a padded list. Lane-wise, so that it compiles to vector maxima.
+/// The largest value of a padded list. Lane-wise, so that it compiles to vector maxima.
 pub(super) fn maximum(values: &[f32]) -> f32 {
     let mut lanes = [f32::NEG_INFINITY; PAD];
     for chunk in values.chunks_exact(PAD) {
@@ -118,21 +118,21 @@ pub(super) struct Scan {
 /// How values become masses.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Weigh {
-    /// The row's maximum; no value in a block that is looked at exceeds it.
+    /// The row's maximum. No value in a block that is read exceeds it.
     pub(super) max: f32,
     /// From [`scale`](crate::sampling::mass::scale).
     pub(super) scale: f32,
 }
 
 impl Weigh {
-    /// The largest exponent of a block, by its largest value.
+    /// The largest exponent of a block, from its largest value.
     #[inline(always)]
     fn largest(self, maximum: f32) -> f32 {
         mass::exponent(maximum, self.max, self.scale)
     }
 }
 
-/// Whether a block has any mass, by its largest exponent.
+/// Whether a block has any mass, judged by its largest exponent.
 #[inline(always)]
 fn has_mass(largest: f32) -> bool {
     largest >= NO_MASS_Y
@@ -156,7 +156,7 @@ pub(super) struct Split {
     pub(super) above: u64,
 }
 
-/// Bounds of a list of values.
+/// The bounds of a list of values.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Range {
     /// Inclusive; finite.
@@ -178,12 +178,12 @@ pub(super) struct Values {
     pub(super) logits: Vec<f32>,
     pub(super) tokens: Vec<u32>,
     pub(super) masses: Vec<u64>,
-    /// To work in: the blocks looked at, and for each of their values whether it is listed.
+    /// Working memory: the blocks looked at, and for each of their values whether it is listed.
     blocks: Vec<u32>,
     bits: Vec<u64>,
 }
 
-/// Some values of a row and about what they weigh, padded.
+/// Some values of a row, with estimates of their weights, padded.
 #[derive(Debug, Default)]
 pub(super) struct Sample {
     pub(super) logits: Vec<f32>,
@@ -200,19 +200,21 @@ impl Values {
         self.masses.clear();
     }
 
-    /// Pads logits with −∞ and masses with 0 for whole vectors; tokens keep their number.
+    /// Pads logits with −∞ and masses with 0 to whole vectors. The number of tokens stays as it is.
     pub(super) fn pad(&mut self) {
         let padded = self.logits.len().next_multiple_of(PAD);
         self.logits.resize(padded, f32::NEG_INFINITY);
         self.masses.resize(padded, 0);
     }
 
-    /// By block, the masses of the listed tokens that `kept` wants, into `sums`; a block's tokens lie together.
+    /// Adds up by block, into `sums`, the masses of the listed tokens that `kept` accepts. A block's tokens must lie
+    /// together.
     #[inline]
     pub(super) fn by_block(&self, blocks: usize, sums: &mut Vec<u64>, kept: impl Fn(u32, f32, u64) -> bool) {
         sums.clear();
         sums.resize(blocks, 0);
-        // Written but not read: each addition would wait for the one before to come back from memory.
+        // Sums are written but not read back: otherwise each addition would wait for the one before to come back from
+        // memory.
         let (mut last, mut sum) = (usize::MAX, 0);
         for ((&token, &logit), &mass) in self.tokens.iter().zip(&self.logits).zip(&self.masses) {
             let block = token as usize / BLOCK;
@@ -223,7 +225,7 @@ impl Values {
         }
     }
 
-    /// Takes the padding away.
+    /// Removes the padding.
     pub(super) fn unpad(&mut self) {
         self.logits.truncate(self.tokens.len());
         self.masses.truncate(self.tokens.len());
@@ -234,7 +236,8 @@ impl Values {
 struct Blocks<'a, F> {
     row: &'a [u8],
     full: usize,
-    /// Written only where the row ends within a block: a pass over a few blocks has no time for half a kilobyte of zeros.
+    /// Initialised only where the row ends within a block: a pass over a few blocks has no time to write half a
+    /// kilobyte of zeros.
     tail: MaybeUninit<[u8; BLOCK * 4]>,
     format: PhantomData<F>,
 }
@@ -260,7 +263,8 @@ impl<'a, F: Format> Blocks<'a, F> {
         blocks(self.row.len() / F::SIZE)
     }
 
-    /// BLOCK values, readable at any alignment. Of a block that the row does not have they may be anything.
+    /// Pointer to BLOCK values, readable at any alignment. For a block that the row does not have, the values are
+    /// arbitrary.
     #[inline(always)]
     fn get(&self, block: usize) -> *const u8 {
         debug_assert!(block < self.count(), "a row has the block");

@@ -1,4 +1,4 @@
-//! Passes that look for the deviation of logits. See the [module](super) for safety.
+//! Passes for the deviation of logits. See the [module](super) for safety.
 
 // Blocks are counted, since their number is also their place in the row.
 #![allow(clippy::needless_range_loop)]
@@ -33,7 +33,7 @@ pub(in crate::backend::cpu) unsafe fn least<S: Measures, F: Format>(row: &[u8], 
     least
 }
 
-/// Adds the row to what a deviation is made of.
+/// Adds the row's values to the sums of a deviation.
 #[inline(always)]
 pub(in crate::backend::cpu) unsafe fn moments<S: Measures, F: Format>(row: &[u8], maxima: &[f32], into: &mut Moments) {
     let rows = Blocks::<F>::new(row);

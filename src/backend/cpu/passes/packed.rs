@@ -1,9 +1,9 @@
-//! Values of a row that are put together to be weighed, block by block and without their tokens.
+//! Values of a row that are packed together to be weighed, block by block and without their tokens.
 
 use super::Values;
 
 impl Values {
-    /// Room for so many values, of which there are none yet.
+    /// Room for this many values. There are none in it yet.
     pub(super) fn room(&mut self, values: usize) -> *mut f32 {
         self.tokens.clear();
         self.logits.clear();
@@ -11,7 +11,7 @@ impl Values {
         self.logits.as_mut_ptr()
     }
 
-    /// The first `count` values and where their masses go, padded to whole vectors.
+    /// The first `count` values, and the place for their masses, padded to whole vectors.
     ///
     /// # Safety
     /// They were written, and there is [room](Self::room) for [`PAD`](super::PAD) more.
@@ -22,10 +22,11 @@ impl Values {
         (&self.logits, &mut self.masses)
     }
 
-    /// Turns the place where each block ends into the sum of its masses of at least `need`. Returns the sum of all.
+    /// Turns the end of each block in the list into the sum of the block's masses of at least `need`. Returns the sum
+    /// of all.
     #[inline(always)]
     pub(super) fn packed_by_block(&mut self, need: u64, ends: &mut [u64]) -> u64 {
-        // First the sum up to each value: blocks have few of them, and how many cannot be predicted.
+        // First computes the sum up to each value: blocks have few values, and how many cannot be predicted.
         let mut total = 0;
         for mass in &mut self.masses {
             total += if *mass >= need { *mass } else { 0 };

@@ -8,18 +8,18 @@ use crate::sampling::mark::tournament::{BITS, TOKENS};
 
 const _: () = assert!(BLOCK == TOKENS);
 
-/// Layers whose bits make one pattern of a token, the first one's lowest.
+/// How many layers' bits make one pattern of a token, the first layer's lowest.
 pub(in crate::backend::cpu) const LAYERS: usize = 10;
-/// As many patterns there are.
+/// How many patterns there are.
 pub(in crate::backend::cpu) const PATTERNS: usize = 1 << LAYERS;
 
-/// Bits that fit what they are put together in.
+/// How many bits fit the integers in which they are collected.
 const PART: usize = 8;
 
-/// What is added up side by side, since an addition waits for the one before.
+/// How many sums are kept in parallel, since an addition waits for the one before.
 const LANES: usize = 8;
 
-/// The patterns of tokens from 0 on, whole blocks of them: of the layers whose bits begin here in a
+/// The patterns of tokens from 0 on, in whole blocks, for the layers whose bits begin at `begins` in a
 /// [turned](crate::sampling::mark::tournament::Table::turned) table.
 #[inline(always)]
 pub(in crate::backend::cpu) fn patterns(turned: &[u8], begins: &[u32], out: &mut [u16]) {
@@ -39,7 +39,7 @@ pub(in crate::backend::cpu) fn patterns(turned: &[u8], begins: &[u32], out: &mut
     }
 }
 
-/// The same of a few layers.
+/// The same, for a few layers of one block.
 #[inline(always)]
 fn part(turned: &[u8], begins: &[u32], block: usize) -> [u8; BLOCK] {
     let (size, first) = (turned.len() - TOKENS, block * BLOCK);
@@ -53,13 +53,13 @@ fn part(turned: &[u8], begins: &[u32], block: usize) -> [u8; BLOCK] {
     out
 }
 
-/// A mass, where masked values have a negative one.
+/// A mass as f64. Masked values have a negative one, which becomes 0.
 #[inline(always)]
 fn real(mass: f32) -> f64 {
     f64::from(if mass > 0.0 { mass } else { 0.0 })
 }
 
-/// Masses that stand as many places apart as there are sums, added up; both are whole blocks.
+/// Adds up masses by class: those that stand as many places apart as there are sums. Both lists are whole blocks.
 #[inline(always)]
 pub(in crate::backend::cpu) fn merge(masses: &[f32], sums: &mut [f64]) {
     let classes = sums.len();
@@ -75,7 +75,7 @@ pub(in crate::backend::cpu) fn merge(masses: &[f32], sums: &mut [f64]) {
     }
 }
 
-/// Of each block, masses times the products of their classes, added up.
+/// For each block, the sum of masses times the products of their classes.
 #[inline(always)]
 pub(in crate::backend::cpu) fn weigh_classes(masses: &[f32], products: &[f64], sums: &mut [f64]) {
     for ((block, sum), masses) in sums.iter_mut().enumerate().zip(masses.chunks_exact(BLOCK)) {
@@ -90,11 +90,12 @@ pub(in crate::backend::cpu) fn weigh_classes(masses: &[f32], products: &[f64], s
     }
 }
 
-/// What a factor and a weight are cut into: products of two halves are what processors have for vectors.
+/// Factors and weights are cut into halves, since processors have vector instructions for products of these.
 const HALF: u32 = 32;
 const LOW: u64 = (1 << HALF) - 1;
 
-/// Plays a layer in place, as [`Tournament::play`](crate::sampling::mark::tournament::Tournament::play): the sum of the new weights, and of those among them whose next bit is set.
+/// Plays a layer in place, as [`Tournament::play`](crate::sampling::mark::tournament::Tournament::play) does. Returns
+/// the sum of the new weights, and the sum of those whose next bit is set.
 #[inline(always)]
 pub(in crate::backend::cpu) fn layer(weights: &mut [u64], bits: &[u64], layer: u32, factor: u64) -> [u64; 2] {
     let [low, high] = [factor & LOW, factor >> HALF & LOW];

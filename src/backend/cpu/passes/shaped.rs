@@ -1,4 +1,4 @@
-//! The pass that reshapes logits and weighs what comes of them. See the [module](super) for safety.
+//! The pass that reshapes logits and adds up the masses of the new ones. See the [module](super) for safety.
 
 // Blocks and vectors are counted, since their number is also their place in the row.
 #![allow(clippy::needless_range_loop)]
@@ -10,14 +10,14 @@ use crate::backend::cpu::simd::sums::{GROUP, Sums};
 use crate::sampling::samplers::smoothing::Curve;
 use std::marker::PhantomData;
 
-/// From a logit to its exponent by way of another logit: `((x - max) * per_temperature`, on a curve if there is one,
-/// `- top) * scale`. Never falls as the logit rises.
+/// How a logit becomes an exponent by way of another logit: `((x - max) * per_temperature`, on a curve if there is one,
+/// `- top) * scale`. The exponent never falls as the logit rises.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(in crate::backend::cpu) struct Shape {
     /// The row's maximum.
     pub(in crate::backend::cpu) max: f32,
     pub(in crate::backend::cpu) per_temperature: f32,
-    /// A rising one.
+    /// A curve that never falls.
     pub(in crate::backend::cpu) curve: Option<Curve>,
     /// The largest of the new logits.
     pub(in crate::backend::cpu) top: f32,
@@ -34,7 +34,7 @@ impl<S: Sums> Clone for Lanes<S> {
 impl<S: Sums> Copy for Lanes<S> {}
 
 impl Shape {
-    /// A logit's new one.
+    /// The new logit of a logit.
     pub(in crate::backend::cpu) fn logit(&self, logit: f32) -> f32 {
         let d = (logit - self.max) * self.per_temperature;
         match self.curve {
@@ -43,7 +43,7 @@ impl Shape {
         }
     }
 
-    /// A logit's exponent.
+    /// The exponent of a logit.
     pub(in crate::backend::cpu) fn exponent(&self, logit: f32) -> f32 {
         (self.logit(logit) - self.top) * self.scale
     }
@@ -59,7 +59,7 @@ struct Lanes<S: Sums> {
     scale: S::Float,
 }
 
-/// On a curve or not.
+/// Exponents of reshaped logits, with a curve or without.
 struct Shaped<S: Sums, F, const CURVED: bool>(Lanes<S>, PhantomData<F>);
 
 impl<S: Sums, F, const CURVED: bool> Clone for Shaped<S, F, CURVED> {
@@ -81,7 +81,7 @@ impl<S: Sums, F: Format, const CURVED: bool> Exponents<S> for Shaped<S, F, CURVE
             for i in 0..GROUP {
                 let mut d = S::mul(S::sub(load::<S, F>(at, first + i), by.max), by.per_temperature);
                 if CURVED {
-                    // Where that is no number, as at −∞, a maximum is its second operand.
+                    // At −∞ the curve gives NaN, and this maximum is then its second operand.
                     let curved = S::mul(S::sub(S::mul(by.cube, d), by.square), S::mul(d, d));
                     d = S::max(curved, S::splat(f32::MIN));
                 }

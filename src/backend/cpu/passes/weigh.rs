@@ -1,4 +1,4 @@
-//! Passes that weigh: masses by block and in total. See the [module](super) for safety.
+//! Passes that compute masses, by block and in total. See the [module](super) for safety.
 
 // Blocks and vectors are counted, since their number is also their place in the row.
 #![allow(clippy::needless_range_loop)]
@@ -9,7 +9,7 @@ use crate::backend::cpu::simd::sums::{GROUP, Sums};
 use crate::backend::cpu::simd::{Format, Simd};
 use crate::sampling::mass::Y_FLOOR;
 
-/// Mass of each block, and their total. Values may exceed the maximum, by [`MOST_Y`](super::MOST_Y) exponents.
+/// Mass of each block, and their total. Values may exceed the maximum, by up to [`MOST_Y`](super::MOST_Y) exponents.
 #[inline(always)]
 pub(in crate::backend::cpu) unsafe fn sums<S: Sums, F: Format>(
     row: &[u8],
@@ -89,7 +89,7 @@ pub(in crate::backend::cpu) unsafe fn total<S: Sums, F: Format>(row: &[u8], maxi
     }
 }
 
-/// Mass of the row, and of the values at or above `cut`: by block into `above`, and in total.
+/// Mass of the row, and mass of the values at or above `cut`: by block into `above`, and in total.
 #[inline(always)]
 pub(in crate::backend::cpu) unsafe fn split<S: Sums, F: Format>(
     row: &[u8],
@@ -116,7 +116,7 @@ pub(in crate::backend::cpu) unsafe fn split<S: Sums, F: Format>(
     }
 }
 
-/// Adds a block, and says what lies at or above `cut`.
+/// Adds a block, and returns its mass at or above `cut`.
 #[inline(always)]
 unsafe fn split_block<S: Sums, F: Format>(
     at: *const u8,
@@ -149,7 +149,7 @@ unsafe fn split_block<S: Sums, F: Format>(
     }
 }
 
-/// As [`sums`], of the masses that `keep` allows.
+/// As [`sums`], counting only the masses that `keep` allows.
 #[inline(always)]
 pub(in crate::backend::cpu) unsafe fn kept_sums<S: Sums, F: Format>(
     row: &[u8],
@@ -162,7 +162,7 @@ pub(in crate::backend::cpu) unsafe fn kept_sums<S: Sums, F: Format>(
     unsafe {
         let rows = Blocks::<F>::new(row);
         let (max, scale, above) = (S::splat(weigh.max), S::splat(weigh.scale), S::splat(keep.above));
-        // Masses are f32, so that one reaches `need` where it reaches the next f32, and so does its share.
+        // Masses here are f32, so one that reaches `need` also reaches the next f32 from there, and so does its share.
         let need = S::splat(ceiling(keep.need) / S::UNIT);
         let mut total = 0;
         for b in 0..rows.count() {
@@ -185,8 +185,8 @@ pub(in crate::backend::cpu) unsafe fn kept_sums<S: Sums, F: Format>(
     }
 }
 
-/// As [`kept_sums`], of the values at or above `keep.above`, which is finite: these are put together and then weighed, which is
-/// faster where they are few. `packed` is to work in.
+/// As [`kept_sums`], counting only the values at or above `keep.above`, which is finite. These are packed together and
+/// then weighed, which is faster where they are few. `packed` is working memory.
 #[inline(always)]
 pub(in crate::backend::cpu) unsafe fn packed_sums<S: Simd, F: Format>(
     row: &[u8],
@@ -211,7 +211,7 @@ pub(in crate::backend::cpu) unsafe fn packed_sums<S: Simd, F: Format>(
                     count += lanes.count_ones() as usize;
                 }
             }
-            // Where the block ends in the list, for now.
+            // The end of this block in the list, for now.
             sums[b] = count as u64;
         }
         let (values, masses) = packed.packed(count);
@@ -220,7 +220,7 @@ pub(in crate::backend::cpu) unsafe fn packed_sums<S: Simd, F: Format>(
     }
 }
 
-/// As [`sums`], of the values in a range; others may exceed the maximum.
+/// As [`sums`], counting only the values in a range. Values outside it may exceed the maximum.
 #[inline(always)]
 pub(in crate::backend::cpu) unsafe fn range_sums<S: Sums, F: Format>(
     row: &[u8],
@@ -261,13 +261,14 @@ fn ceiling(number: u64) -> f32 {
     if (nearest as u64) < number { nearest.next_up() } else { nearest }
 }
 
-/// Masses of a list of values padded to whole vectors.
+/// The masses of a list of values, padded to whole vectors.
 #[inline(always)]
 pub(in crate::backend::cpu) unsafe fn masses<S: Simd>(values: &[f32], weigh: Weigh, masses: &mut [u64]) {
     // SAFETY: see the module; the chunks are whole vectors.
     unsafe {
         let (max, scale) = (S::splat(weigh.max), S::splat(weigh.scale));
-        // No block without mass was left out before, and numbers below the smallest normal one take a hundred times as long.
+        // Here blocks without mass have not been left out, and arithmetic with subnormal numbers takes a hundred times
+        // as long.
         let massless = S::splat(Y_FLOOR - 1.0);
         for (values, masses) in values.chunks_exact(S::LANES).zip(masses.chunks_exact_mut(S::LANES)) {
             let x = S::load_f32(values.as_ptr().cast());

@@ -1,4 +1,4 @@
-//! Lists that samplers make of a view, and what they measure of it.
+//! Lists that samplers take from a view, and what they measure of it.
 
 use super::View;
 use crate::backend::cpu::passes::{BLOCK, Range, Values, Weigh};
@@ -12,7 +12,7 @@ impl View<'_> {
         row.min(self.side.passes.least(self.side.bytes(), self.side.maxima))
     }
 
-    /// What the deviation of all finite values is made of.
+    /// The sums that the deviation of all finite values is computed from.
     pub(in crate::backend::cpu) fn moments(&self) -> Moments {
         let mut moments = Moments::new(self.max, self.least());
         self.passes.moments(self.row.bytes(), self.plain, &mut moments);
@@ -20,7 +20,7 @@ impl View<'_> {
         moments
     }
 
-    /// Mass of each [lot](LOT) of blocks, and their total.
+    /// Writes the mass of each [lot](LOT) of blocks. Returns their total.
     pub(in crate::backend::cpu) fn lot_sums(&self, weigh: Weigh, sums: &mut Vec<u64>) -> u64 {
         let count = self.blocks().div_ceil(LOT);
         sums.clear();
@@ -38,10 +38,10 @@ impl View<'_> {
         total
     }
 
-    /// The mass of each token as a float, -1 of one that is masked, in whole blocks; and their total.
+    /// Writes the mass of each token as a float, in whole blocks, with -1 for masked tokens. Returns their total.
     pub(in crate::backend::cpu) fn weights(&self, weigh: Weigh, weights: &mut Vec<f32>) -> u64 {
         let (count, side) = (self.blocks() * BLOCK, self.side.values.len());
-        // Every one is written, so what was there is not taken out first.
+        // Every weight is written, so old ones need not be cleared first.
         weights.resize(count + side, 0.0);
         let (row, beside) = weights.split_at_mut(count);
         let mut total = if side < count { self.passes.weights(self.row.bytes(), self.plain, weigh, row) } else { 0 };

@@ -1,4 +1,4 @@
-//! Side blocks: what masks, bias and penalties made of the blocks that they touch.
+//! Makes side blocks: the blocks that masks, bias and penalties touch, as they are afterwards.
 
 use super::{View, ViewStore};
 use crate::backend::cpu::passes::{BLOCK, Raise, maximum};
@@ -8,7 +8,7 @@ use crate::sampling::mask::TokenMask;
 use crate::sampling::row::RowSpec;
 
 impl ViewStore {
-    /// Side blocks for the whole row, everything −∞ but the tokens of `allowed`, adjusted.
+    /// Makes side blocks for the whole row: −∞ except for the tokens of `allowed`, adjusted.
     pub(super) fn only(&mut self, raw: &View<'_>, spec: &RowSpec<'_>, allowed: &[u32]) {
         self.side_blocks.extend(0..raw.blocks() as u32);
         self.side_values.clear();
@@ -20,7 +20,7 @@ impl ViewStore {
         self.finish(raw);
     }
 
-    /// Side blocks that hold every touched token, adjusted, but for those that cannot matter: these are hidden and nowhere else.
+    /// Makes side blocks that hold every touched token, adjusted. Blocks that cannot matter are only hidden.
     pub(super) fn touch(&mut self, raw: &View<'_>, spec: &RowSpec<'_>) {
         self.change(raw, spec);
         self.before.clear();
@@ -49,7 +49,7 @@ impl ViewStore {
         self.changes = changes;
     }
 
-    /// What touched tokens become, ascending.
+    /// Lists what touched tokens become, in ascending order.
     fn change(&mut self, raw: &View<'_>, spec: &RowSpec<'_>) {
         self.changes.clear();
         let ban = |&token: &u32| Change { token, from: raw.row.get(token), to: f32::NEG_INFINITY };
@@ -69,8 +69,8 @@ impl ViewStore {
         }
     }
 
-    /// A value below which nothing matters: if only the first of the order are asked for, so many blocks have one that reaches
-    /// it.
+    /// A value below which no token matters. If only the first tokens of the order are asked for, at least as many
+    /// blocks have a value that reaches it.
     fn needed_from(&mut self, raw: &View<'_>, spec: &RowSpec<'_>) -> f32 {
         let Some(first) = foreign_rows::top_drawn_from(spec, raw.vocab_size()) else { return f32::NEG_INFINITY };
         self.maxima.clear();
@@ -82,8 +82,8 @@ impl ViewStore {
         select::bound_of_top(raw.passes, &self.maxima, maximum(&self.maxima), first)
     }
 
-    /// Hides a block, and puts it on the side with the values whose bits are set and its changes, if it may have a value from
-    /// here on, as it was or as it becomes.
+    /// Hides a block. If it may have a value of at least `from`, as it was or as it becomes, puts it on the side, with
+    /// the values whose bits are set and with its changes.
     fn touch_block(&mut self, raw: &View<'_>, block: usize, bits: u128, changes: &[Change], from: f32) {
         (self.plain[block], self.maxima[block]) = (f32::NEG_INFINITY, f32::NEG_INFINITY);
         if bits == 0 {
@@ -122,8 +122,9 @@ impl ViewStore {
         }
     }
 
-    /// A value below which it is all the same what raised tokens become: if only the first of the order are asked for, so many
-    /// blocks that nothing else touches have one that reaches it behind the mask, and raising takes nothing away.
+    /// A value below which it does not matter what raised tokens become. If only the first tokens of the order are
+    /// asked for, at least as many blocks that nothing else touches have a value that reaches it after the mask, and
+    /// raising lowers no value.
     fn raised_from(&mut self, raw: &View<'_>, spec: &RowSpec<'_>) -> f32 {
         let Some(first) = foreign_rows::top_drawn_from(spec, raw.vocab_size()) else { return f32::NEG_INFINITY };
         self.maxima.clear();
@@ -135,12 +136,12 @@ impl ViewStore {
         select::bound_of_top(raw.passes, &self.maxima, maximum(&self.maxima), first)
     }
 
-    /// All of a row with a greenlist but without a list of what is allowed: side blocks for the whole row, adjusted, and their
-    /// maxima.
+    /// Makes side blocks for the whole of a row that has a greenlist but no list of allowed tokens: adjusted, with
+    /// their maxima.
     pub(super) fn raise(&mut self, raw: &View<'_>, spec: &RowSpec<'_>, greens: &Greenlist) {
         let (count, from) = (raw.blocks(), self.raised_from(raw, spec));
         self.side_blocks.extend(0..count as u32);
-        // Every value is written, so what was there is not taken out first.
+        // Every value is written, so old ones need not be cleared first.
         self.side_values.resize(count * BLOCK, 0.0);
         self.side_maxima.resize(count, 0.0);
         let wanted = Raise { greens, maxima: raw.maxima, from };
@@ -163,7 +164,7 @@ impl ViewStore {
         self.place_maxima(raw);
     }
 
-    /// Takes away what a mask does, of side blocks that are the whole row.
+    /// Removes what a mask removes. The side blocks are the whole row.
     fn hide(&mut self, mask: TokenMask<'_>) {
         for (values, block) in self.side_values.chunks_exact_mut(BLOCK).zip(0..) {
             let bits = mask.block(block);
@@ -173,7 +174,7 @@ impl ViewStore {
         }
     }
 
-    /// Maxima of the side blocks, and the two lists that follow from them.
+    /// Computes the maxima of the side blocks, and the two lists that follow from them.
     fn finish(&mut self, raw: &View<'_>) {
         self.side_maxima.clear();
         self.side_maxima.resize(self.side_blocks.len(), f32::NEG_INFINITY);
@@ -181,7 +182,7 @@ impl ViewStore {
         self.place_maxima(raw);
     }
 
-    /// The two lists of maxima that follow from those of the side blocks.
+    /// Makes the two lists of maxima that follow from those of the side blocks.
     fn place_maxima(&mut self, raw: &View<'_>) {
         self.plain.clear();
         self.plain.extend_from_slice(raw.maxima);
@@ -194,7 +195,7 @@ impl ViewStore {
     }
 }
 
-/// What becomes of a touched token's logit.
+/// A touched token's logit before and after.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Change {
     token: u32,
@@ -202,13 +203,13 @@ pub(super) struct Change {
     to: f32,
 }
 
-/// Changes, which ascend, by the block that they are in.
+/// Groups changes, which are in ascending order, by block.
 fn by_block(changes: &[Change]) -> impl Iterator<Item = &[Change]> {
     changes.chunk_by(|one, next| block_of(one.token) == block_of(next.token))
 }
 
-/// What a block's maximum is at least and at most behind these changes, without a look at the block. The two differ only where
-/// a changed value is the maximum that was.
+/// The least and the largest that a block's maximum can be after these changes, without reading the block. They differ
+/// only where a changed value was the maximum.
 fn reach(before: f32, changes: &[Change]) -> (f32, f32) {
     let changed = changes.iter().fold(f32::NEG_INFINITY, |max, change| if change.to > max { change.to } else { max });
     let most = if changed > before { changed } else { before };
@@ -216,7 +217,7 @@ fn reach(before: f32, changes: &[Change]) -> (f32, f32) {
     (if is_covered { changed } else { most }, most)
 }
 
-/// Blocks of tokens with an adjustment or ban.
+/// The blocks of tokens that have an adjustment or a ban.
 fn touched(spec: &RowSpec<'_>) -> impl Iterator<Item = usize> {
     let tokens = spec.adjusts.iter().map(|adjust| adjust.token()).chain(spec.banned.iter().copied());
     tokens.map(block_of)
