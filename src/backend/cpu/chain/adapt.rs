@@ -1,4 +1,5 @@
-//! Adaptive-p: on a list, and on a whole row, which is weighed twice: its masses are kept for the second time.
+//! Adaptive-p: on a list, and on a whole row. A row is weighed twice, and its first masses are kept for the second
+//! time.
 
 use super::after::After;
 use super::listing::WholeRow;
@@ -35,7 +36,7 @@ impl ChainStore {
 }
 
 impl WholeRow<'_, '_> {
-    /// Adaptive-p of an adapted target where nothing but a token is wanted and only weighing comes.
+    /// Adaptive-p with an adapted target, where only a token is wanted and only weighing follows.
     pub(super) fn adapt(
         &mut self,
         target: f64,
@@ -54,7 +55,7 @@ impl WholeRow<'_, '_> {
         self.cool_by(after);
         let weigh = Weigh { max, scale: self.weigh.scale };
         let mut sums = lists.take_sums();
-        // Every one is written.
+        // All sums are written, so old ones need not be cleared.
         sums.resize(self.view.blocks(), 0);
         let by = Adapt { near, exact: &curve, weigh };
         let total = self.view.passes().adapted(&store.weights, by, &mut sums);
@@ -64,10 +65,11 @@ impl WholeRow<'_, '_> {
     }
 }
 
-/// The largest new logit; `None` where rounding might make it that of another mass than the one that is nearest to the target.
+/// The largest new logit. `None` where rounding might make it the logit of another mass than the one nearest to the
+/// target.
 ///
-/// Masses differ by 2^-24 of the larger one at least, and away from the target a logit differs by no less, which is far more
-/// than rounding, but for masses so small that a target hides them: only of those `None` may come.
+/// Masses differ by at least 2^-24 of the larger one, and away from the target logits differ by no less, which is far
+/// more than rounding. The exception is masses so small that a target hides them: only for those `None` is possible.
 fn largest(weights: &[f32], target: f64, total: u64) -> Option<f32> {
     let (curve, near) = (adaptive_p::curve(target, total), Near::new(target, total));
     if target * total as f64 >= MASS_ONE as f64 {
@@ -76,7 +78,7 @@ fn largest(weights: &[f32], target: f64, total: u64) -> Option<f32> {
     if target == 0.0 {
         return Some(curve(least(weights) as u64));
     }
-    // All that are about as likely as the target or more, each by itself; and the largest of the others.
+    // All masses near the target's or above, each by itself; and the largest of the others.
     let (mut first, mut below) = (f32::NEG_INFINITY, -1.0f32);
     for weights in weights.chunks_exact(BLOCK) {
         let most = most(weights);
@@ -99,8 +101,8 @@ fn largest(weights: &[f32], target: f64, total: u64) -> Option<f32> {
     (low == high).then(|| first.max(low))
 }
 
-/// The largest of some weights. Lane-wise and by their bits, so that it compiles to vectors: floats of one sign stand in the
-/// order of their bits, and a negative one below all others.
+/// The largest of some weights. Lane-wise and by their bits, so that it compiles to vectors: floats of the same sign
+/// are ordered like their bits, and negative ones come below all others.
 fn most(weights: &[f32]) -> f32 {
     let mut lanes = [i32::MIN; 16];
     for chunk in weights.chunks_exact(lanes.len()) {
@@ -109,7 +111,7 @@ fn most(weights: &[f32]) -> f32 {
     f32::from_bits(lanes.into_iter().fold(i32::MIN, i32::max).cast_unsigned())
 }
 
-/// The least of some weights that is not negative.
+/// The least weight that is not negative.
 fn least(weights: &[f32]) -> f32 {
     let mut lanes = [u32::MAX; 16];
     for chunk in weights.chunks_exact(lanes.len()) {

@@ -1,15 +1,15 @@
-//! What a step of a chain may need to know of the steps after it: a row stays without a list for as long as these allow.
+//! What a step of a chain needs to know of the steps after it: no list is made of a row for as long as these allow.
 
 use crate::sampling::chain::{Chain, Step};
 use crate::sampling::row::Filters;
 use crate::sampling::samplers::xtc;
 
-/// The steps after the one that is done, and the parameters of the row, which are the same for all its steps.
+/// The steps after the current one, and the row's parameters, which are the same for all its steps.
 #[derive(Clone, Copy)]
 pub(super) struct After<'a> {
-    /// In order.
+    /// The steps, in order.
     pub(super) steps: &'a [Step],
-    /// What they have in common.
+    /// What these steps have in common.
     pub(super) rest: Rest,
     pub(super) filters: &'a Filters,
     pub(super) chain: &'a Chain<'a>,
@@ -21,16 +21,16 @@ impl<'a> After<'a> {
     }
 }
 
-/// What comes after a step.
+/// What kind of steps come after a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Rest {
     /// Nothing.
     Nothing,
     /// Only temperatures.
     Temperatures,
-    /// Temperatures, and at the very end a skew.
+    /// Temperatures, and a skew at the very end.
     Skewed,
-    /// Steps that look at masses alone, so that it is all the same to them whether tokens without mass are there.
+    /// Steps that only look at masses, so it makes no difference to them whether tokens without mass are there.
     Masses,
     /// Anything.
     Steps,
@@ -54,7 +54,7 @@ impl Rest {
         }
     }
 
-    /// Whether nothing but temperatures comes.
+    /// Whether nothing but temperatures follows.
     pub(super) fn only_weighs(self) -> bool {
         matches!(self, Self::Nothing | Self::Temperatures)
     }
@@ -77,7 +77,7 @@ pub(super) fn is_idle(step: &Step, filters: &Filters, chain: &Chain<'_>) -> bool
     }
 }
 
-/// Tokens without mass that come after all that have one change nothing that such a step does to these.
+/// Whether a step does the same to tokens that have a mass if tokens without mass come after all of them.
 fn looks_at_masses(step: &Step) -> bool {
     match *step {
         Step::AtMost(_)

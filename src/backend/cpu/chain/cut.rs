@@ -1,7 +1,7 @@
-//! Where a prefix of candidates ends, in an order that no list has to be sorted by.
+//! Finds where a prefix of candidates ends in an order, without sorting a list by it.
 //!
-//! Candidates are thrown into bins by a number that never falls along the order; the bin in which the prefix reaches what it
-//! needs is sorted, all others are only added up.
+//! Candidates are thrown into bins by a number that never falls along the order. Only the bin in which the prefix
+//! reaches the weight it needs is sorted; all others are only added up.
 
 use crate::backend::cpu::keys;
 
@@ -12,14 +12,14 @@ const BINS: usize = 4096;
 #[derive(Debug, Default)]
 pub(super) struct Bins {
     weights: Vec<u64>,
-    /// A candidate's bin.
+    /// Each candidate's bin.
     places: Vec<u16>,
 }
 
 /// A candidate's place in an order: a number first, then its key.
 pub(super) type Ordered = (u32, u64);
 
-/// From distances of at least 0 to bins.
+/// Maps distances of at least 0 to bins.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Ruler {
     per_unit: f32,
@@ -34,20 +34,20 @@ impl Ruler {
 
     #[inline(always)]
     fn bin(self, distance: f32) -> u16 {
-        // Saturates; where the product is no number all candidates share one bin.
+        // The cast saturates. Where the product is NaN, all candidates share one bin.
         ((distance * self.per_unit) as u32).min(BINS as u32 - 1) as u16
     }
 }
 
-/// What decides about a candidate's place.
+/// What determines a candidate's place.
 #[derive(Clone, Copy)]
 pub(super) struct Along<'a, D> {
     pub(super) tokens: &'a [u32],
     pub(super) logits: &'a [f32],
-    /// The distance that candidates are ordered by before their keys; never falls along the order.
+    /// The distance, by which candidates are ordered before their keys. It never falls along the order.
     pub(super) distance: D,
     pub(super) ruler: Ruler,
-    /// Whether the distance itself comes before the key. Otherwise the key decides alone, and the distance follows from it.
+    /// Whether the distance comes before the key. Otherwise the key alone decides, and the distance follows from it.
     pub(super) by_distance: bool,
 }
 
@@ -81,7 +81,7 @@ impl<D: Fn(f32) -> f32> Along<'_, D> {
 }
 
 impl Bins {
-    /// Weights by bin.
+    /// Puts candidates into bins. Returns the weight of each bin.
     fn throw<D: Fn(f32) -> f32>(&mut self, along: &Along<'_, D>, weight: &impl Fn(usize) -> u64) -> &[u64] {
         self.weights.clear();
         self.weights.resize(BINS, 0);

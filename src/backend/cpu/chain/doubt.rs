@@ -1,7 +1,8 @@
-//! How far a tournament in floats may be from the one of the specification, in integers.
+//! Bounds how far a tournament in floats may be from the specification's, which is in integers.
 //!
-//! A token's weight is here, but for roundings, its mass times one factor for each layer, `f` or `1 + f`; there it is that product with
-//! factors `F`, less what is lost where weights become integers. Three numbers bound what lies between:
+//! Here a token's weight is, up to rounding, its mass times one factor for each layer, `f` or `1 + f`. In the
+//! specification it is such a product with factors `F`, less what is lost where weights become integers. Three numbers
+//! bound the difference:
 //!
 //! | | of | in a layer |
 //! |---|---|---|
@@ -9,9 +10,9 @@
 //! | `lost` | one token: units of what it weighs there | `1 + (1 + f) * lost` |
 //! | `gone` | tokens that had together so little beside all others that their factor is not known well: their share, here as there | `(1 + f) * gone`, and `f^2` of those that join |
 //!
-//! A layer changes no sum of weights, but for what is lost.
+//! A layer does not change the sum of weights, except for what is lost.
 
-/// A weight of the specification as a share of all is at least so much for each unit.
+/// No unit of weight in the specification is a larger share of all weights than this.
 const UNIT: f64 = 1.0 / (1u64 << 60) as f64;
 
 /// The bounds after some layers.
@@ -21,12 +22,12 @@ pub(super) struct Doubt {
     lost: f64,
     gone: f64,
     tokens: f64,
-    /// What summing up and the few products of a layer may be off, relatively, between two tokens.
+    /// The relative error between two tokens from summing up and from the few products of a layer.
     rounding: f64,
 }
 
 impl Doubt {
-    /// Of so many tokens at most.
+    /// For at most this many tokens.
     pub(super) fn new(tokens: usize) -> Self {
         let rounding = (tokens as f64 + 4096.0) * 2.0 * f64::EPSILON;
         Self { spread: 0.0, lost: 0.0, gone: 0.0, tokens: tokens as f64, rounding }
@@ -35,28 +36,30 @@ impl Doubt {
     /// After a layer whose factor is `f` here.
     pub(super) fn play(&mut self, f: f64) {
         let spread = self.spread + self.rounding;
-        // What a factor that is made of sums with and without the lost and the gone may be off, and its own floor.
+        // The error of a factor: it is made of sums with and without the lost and the gone, and is itself rounded down.
         let off = self.tokens * self.lost * UNIT + 2.0 * self.gone + UNIT;
         let (least, most) = (f * (1.0 - spread) - off, (f * (1.0 + 2.0 * spread) + off).min(1.0));
         self.gone *= 1.0 + most;
-        // Whatever leaves less doubt.
+        // Takes the alternative that leaves less doubt.
         if off <= least * most * most {
             self.spread = spread * 2.0 / (1.0 + least) + off / least;
         } else {
-            // All others have the same factor.
+            // All other tokens have the same factor.
             (self.spread, self.gone) = (spread, self.gone + most * most);
         }
         self.lost = self.lost * (1.0 + most) + 1.0;
     }
 
-    /// By how much the share of the mass that tokens up to one have may differ from that of the specification's masses, after the last layer.
+    /// After the last layer: how much the share of the mass that the tokens up to any one have may differ from their
+    /// share of the specification's masses.
     pub(super) fn of_a_share(&self) -> f64 {
         let weights = (self.spread + self.rounding) / 4.0 + self.tokens * self.lost * UNIT + 2.0 * self.gone;
-        // What lies between a weight and its mass: a logit that is rounded to f32, its distance to the largest, times a scale that was
-        // rounded, a polynomial. With d the distance in nats that is 2^-24 * (4 d + what the largest logit is below 0) and 2.6e-7,
-        // and the mean of d is the entropy, at most ln n, less what the largest is below 0.
+        // What differs between a weight and its mass: a logit that is rounded to f32, its distance to the largest,
+        // times a scale that was rounded, and a polynomial. With d the distance in nats, that is 2^-24 * (4 d + what
+        // the largest logit is below 0) and 2.6e-7. The mean of d is the entropy, at most ln n, less what the largest
+        // is below 0.
         let logits = 4.0 * libm::log(self.tokens) * f64::from(f32::EPSILON) / 2.0 + 2.6e-7;
-        // A mass is an integer, where the largest is 2^40.
+        // Masses are integers, and the largest is 2^40.
         let masses = self.tokens / (1u64 << 40) as f64;
         1.01 * (weights + logits + masses)
     }

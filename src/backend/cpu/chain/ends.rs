@@ -1,5 +1,5 @@
-//! [Likely ends](crate::sampling::samplers::min_eos_p) on a whole row, of which mostly a few logits tell that there is none, and
-//! on a list of candidates.
+//! [Likely ends](crate::sampling::samplers::min_eos_p) on a whole row, where mostly a few logits show that there is
+//! none, and on a list of candidates.
 
 use super::listing::WholeRow;
 use super::whole::StepResult;
@@ -16,7 +16,7 @@ pub(super) struct End {
 }
 
 impl WholeRow<'_, '_> {
-    /// Those of some tokens that end the text and may be emitted, each once.
+    /// Those of `tokens`, which end the text, that may be emitted; each once.
     pub(super) fn text_ends(&self, tokens: &[u32]) -> Vec<End> {
         let mut tokens: Vec<u32> =
             tokens.iter().copied().filter(|&end| (end as usize) < self.view.vocab_size()).collect();

@@ -1,4 +1,5 @@
-//! [Infill](crate::sampling::samplers::infill) on a whole row, of which a few tokens mostly tell it, and on a list of candidates.
+//! [Infill](crate::sampling::samplers::infill) on a whole row, where mostly a few tokens decide, and on a list of
+//! candidates.
 
 use super::ends::End;
 use super::listing::WholeRow;
@@ -10,10 +11,11 @@ use crate::backend::cpu::keys;
 use crate::backend::cpu::passes::{Range, Values};
 use crate::sampling::samplers::infill::{Infill, Stay, Sums};
 
-/// Of a row, tokens with one part in so many of its mass are looked at first, and then with one in so many.
+/// On a whole row, tokens with at least one part in this many of its mass are looked at; first by the one number, then
+/// by the other.
 const FIRST_LOOKS: [u64; 2] = [1 << 12, 1 << 15];
 
-/// Longer lists are not put in order.
+/// Longer lists are first tried without putting them in order.
 const SORTED: usize = 2048;
 
 impl WholeRow<'_, '_> {
@@ -23,7 +25,7 @@ impl WholeRow<'_, '_> {
         }
         let (total, ends) = (self.total(), self.text_ends(known.ends));
         let of_ends = ends.iter().map(|end| end.mass).sum();
-        // How many there are is counted only where it decides.
+        // Candidates are counted only where their number decides.
         let mut sums = Sums { candidates: self.view.vocab_size(), ends: of_ends, texts: total - of_ends };
         if sums.end_it() {
             sums.candidates = self.view.count(f32::MIN) as usize;
@@ -49,7 +51,8 @@ impl WholeRow<'_, '_> {
         StepResult::NotDone
     }
 
-    /// Keys and masses of the tokens that have so much, in order, and of all ends.
+    /// Keys and masses of the tokens that have a mass of at least `need`, in order, including all tokens that end the
+    /// text.
     fn reaching(&self, need: u64, ends: &[End], store: &mut ChainStore) -> Vec<(u64, u64)> {
         let range = Range { low: reach_of(self.weigh, need).max(f32::MIN), high: f32::INFINITY };
         let mut left = self.list(range, store);
@@ -87,7 +90,7 @@ impl CandidateList<'_> {
         self.weigh();
     }
 
-    /// What stays, by places in the list.
+    /// Which candidates stay, by places in the list.
     fn stay_in_order(&self, known: &Infill<'_>) -> Stay {
         let Values { tokens, logits, masses, .. } = &self.store.values;
         let keys = tokens.iter().zip(logits).map(|(&token, &logit)| keys::key(token, logit));
@@ -100,7 +103,7 @@ impl CandidateList<'_> {
         Stay::These(stays)
     }
 
-    /// The same without the order; `None` where that is no gain or not enough.
+    /// The same, without putting the list in order. `None` where that would not be faster or does not decide.
     fn stay_of_many(&mut self, known: &Infill<'_>) -> Option<Stay> {
         let mut ends: Vec<usize> = known.ends.iter().filter_map(|&end| self.store.place(end)).collect();
         ends.sort_unstable();

@@ -1,5 +1,5 @@
-//! Typical sampling that leaves much of a row: an interval of logits, ends of it up to a key. A sample says about where it ends;
-//! what lies inside for sure is only added up, and what is near the ends is listed.
+//! Typical sampling that leaves much of a row: an interval of logits, at whose ends tokens are left up to a key. A
+//! sample estimates where it ends. What surely lies inside is only added up, and what is near the ends is listed.
 
 use super::ChainStore;
 use super::after::After;
@@ -11,7 +11,7 @@ use crate::backend::cpu::keys;
 use crate::backend::cpu::passes::{BLOCK, Range, Weigh};
 use crate::sampling::mass::{exponent, mass};
 
-/// The distance of a logit to the centre, with its sign. Never falls.
+/// The signed distance of a logit from the centre. It never falls as the logit rises.
 #[derive(Clone, Copy)]
 struct Distance {
     weigh: Weigh,
@@ -23,29 +23,29 @@ impl Distance {
         exponent(logit, self.weigh.max, self.weigh.scale) - self.centre
     }
 
-    /// The least logit whose distance is wanted; once one is, all above are.
+    /// The least logit whose distance is wanted. If a distance is wanted, all larger ones must be.
     fn first(self, wanted: impl Fn(f32) -> bool) -> f32 {
         keys::least(f32::INFINITY, |logit| wanted(self.of(logit)))
     }
 
-    /// The logits that deviate by less.
+    /// The logits that deviate by less than this.
     fn below(self, most: f32) -> Range {
         Range { low: self.first(|d| d > -most), high: self.first(|d| d >= most) }
     }
 
-    /// The logits that deviate by no more.
+    /// The logits that deviate by no more than this.
     fn up_to(self, most: f32) -> Range {
         Range { low: self.first(|d| d >= -most), high: self.first(|d| d > most) }
     }
 }
 
-/// What lies on both sides of an interval.
+/// What lies outside of one interval and inside of a wider one, on both sides.
 fn around(inside: Range, outside: Range) -> [Range; 2] {
     [Range { low: outside.low, high: inside.low }, Range { low: inside.high, high: outside.high }]
 }
 
 impl Typical {
-    /// Of those listed, the tokens at the very ends that are left.
+    /// The listed tokens at the very ends that are left.
     fn ties_of(self, store: &ChainStore) -> impl Iterator<Item = (u32, f32)> {
         let [lower, upper] = self.ties;
         let is_tie =
@@ -56,8 +56,8 @@ impl Typical {
 }
 
 impl WholeRow<'_, '_> {
-    /// What typical sampling leaves where only temperatures come and nothing but a token is wanted: its mass by block, the rule
-    /// and the total. `None` where the guess was off, or all ends lie beyond the row.
+    /// What typical sampling leaves, where only temperatures follow and only a token is wanted: its mass by block, the
+    /// rule and the total. `None` where the guess was off, or all ends lie beyond the row.
     pub(super) fn interval(
         &mut self,
         asked: Asked,
@@ -77,7 +77,8 @@ impl WholeRow<'_, '_> {
         total
     }
 
-    /// Where the interval ends, as it is weighed before; `None` if the guess was off by more than so many deviations.
+    /// Where the interval ends, by the weights before this step. `None` if the guess was off by more than `most`
+    /// deviations.
     fn ends(
         &self,
         asked: Asked,
@@ -101,7 +102,7 @@ impl WholeRow<'_, '_> {
         let (below, up_to) = (distance.below(deviation), distance.up_to(deviation));
         let (_, last) = typical_last(rule, last);
         let typical = Typical { weigh: self.weigh, inside: below, ties: around(below, up_to), last };
-        // The largest that is left: one of those listed, if these reach beyond what was not.
+        // The largest logit that is left. It is one of those listed, if these reach beyond those that are not.
         let within = |range: Range, logit: f32| (logit >= range.low) & (logit < range.high);
         let above = Range { low: inside.high, high: below.high };
         let larger = |most: f32, logit: f32| if within(above, logit) & (logit > most) { logit } else { most };
@@ -113,7 +114,7 @@ impl WholeRow<'_, '_> {
         Some(Typical { weigh: Weigh { max: max?, ..self.weigh }, ..typical })
     }
 
-    /// The mass that is left, by block and in total; the store has all that lie at the ends.
+    /// The mass that is left, by block and in total. The store lists all tokens at the ends.
     fn sums_of(&self, typical: Typical, sums: &mut Vec<u64>, store: &mut ChainStore) -> u64 {
         let Typical { weigh, inside, .. } = typical;
         let mut total = self.view.range_sums(weigh, inside, sums);

@@ -1,5 +1,5 @@
-//! From a row to the list of its candidates. A row stays as it is for as long as steps only weigh it; the first step that
-//! cuts decides what is listed, so that of a row where few tokens are left only these are touched.
+//! From a row to the list of its candidates. A row stays as it is for as long as steps only weigh it. The first step
+//! that cuts decides what is listed, so that where few tokens are left only these are touched.
 
 use super::after::{After, is_idle};
 use super::whole::StepResult;
@@ -18,71 +18,71 @@ use crate::sampling::samplers::smoothing::Curve;
 use crate::sampling::samplers::xtc::{self, Ignored};
 use crate::sampling::samplers::{adaptive_p, cutoffs, mirostat, temperature, top_h};
 
-/// A row of which every candidate is left.
+/// A row of which all candidates are left.
 pub(super) struct WholeRow<'a, 'v> {
     pub(super) view: &'a View<'v>,
     pub(super) weigh: Weigh,
     pub(super) temperature: f64,
     pub(super) min_keep: usize,
-    /// What the distribution is for.
+    /// What the distribution is needed for.
     pub(super) wanted: Wanted,
 }
 
-/// What is there once a row needs no more steps, or is a list.
+/// What a row has become when it needs no more steps, or is a list.
 pub(super) enum Started<'s, 'c> {
     /// No step is left to take: this is what the chain leaves.
     Whole(Distribution),
-    /// The same: what the chain leaves are masses by block and the rule in the stores, of this total.
+    /// No step is left to take: the stores hold masses by block and the rule, with this total.
     Shaped(u64),
-    /// The steps that are left to do on a list.
+    /// A list, and the steps that are left to take on it.
     Listed(CandidateList<'s>, &'c [Step]),
 }
 
 /// What a step does to a whole row.
 pub(super) enum RowOperation<'c> {
-    /// Nothing, or nothing more than to weigh it otherwise.
+    /// Nothing, or only a change of weights.
     Nothing,
-    /// Cuts it.
+    /// Cuts the row.
     Cut(Cut),
-    /// XTC: leaves out top choices of this probability.
+    /// XTC: removes top choices, which have at least this probability.
     Exclude { threshold: f32, ignored: Ignored<'c> },
-    /// XTC's expected form: makes top choices less likely, which would be left out with this probability.
+    /// XTC's expected form: makes top choices less likely, which XTC would remove with this probability.
     Lower { probability: f32, threshold: f32, ignored: Ignored<'c> },
-    /// Smoothing: gives other logits.
+    /// Smoothing: gives new logits.
     Smooth(Curve),
-    /// Draws along all candidates, if it is the last step.
+    /// A skew: draws along all candidates, if it is the last step.
     Skew(f32),
-    /// Leaves out a flat tail.
+    /// Tail-free sampling: removes a flat tail.
     TailFree(TfsRule, f32),
-    /// Keeps what is typical.
+    /// Typical sampling: keeps typical tokens.
     Typical(TypicalRule, f32),
     /// Adaptive-p: gives new logits by masses.
     AdaptiveP(f64),
     /// Plays a tournament.
     Tournament,
-    /// Keeps EOS tokens alone, where one has more than this probability.
+    /// Keeps only EOS tokens, if one of them has more than this probability.
     MinEosP(f32),
     /// Keeps what infill keeps.
     Infill,
-    /// What is done on a list only.
+    /// Only a list can take the step.
     OnList,
 }
 
-/// What is left of a whole row.
+/// What a cut leaves of a whole row.
 pub(super) enum Cut {
-    /// Masses from this on.
+    /// Masses of at least this.
     Mass(u64),
-    /// Logits from this on.
+    /// Logits of at least this.
     Logit(f32),
     /// The first tokens.
     First(usize),
-    /// The same, and what is equal to the last of them.
+    /// The first tokens, and those with the same logit as the last of them.
     FirstAndTies(usize),
-    /// A nucleus.
+    /// The nucleus with this share of the mass.
     Prefix(f32),
 }
 
-/// What XTC's expected form asks.
+/// The operation of XTC's expected form.
 fn lower(probability: f32, threshold: f32, ignored: Ignored<'_>) -> RowOperation<'_> {
     if probability >= 1.0 {
         return RowOperation::Exclude { threshold, ignored };
@@ -96,12 +96,12 @@ impl<'a, 'v> WholeRow<'a, 'v> {
         Self { view, weigh, temperature: 1.0, min_keep: chain.min_keep as usize, wanted }
     }
 
-    /// Whether nothing but a token is wanted.
+    /// Whether only a token is wanted.
     pub(super) fn is_for_a_token(&self) -> bool {
         matches!(self.wanted, Wanted::Token(_))
     }
 
-    /// Does the steps that need no list.
+    /// Takes the steps that need no list.
     pub(super) fn start<'s, 'c>(
         mut self,
         filters: &Filters,
@@ -131,7 +131,7 @@ impl<'a, 'v> WholeRow<'a, 'v> {
         Started::Whole(Distribution::all(self.weigh).keep_for(self.wanted, self.view, 0, lists))
     }
 
-    /// Lists what a cut leaves, and says how it is weighed; `None` if a list of all is the way.
+    /// Lists what a cut leaves, and returns its weights. `None`: all candidates have to be listed.
     pub(super) fn cut(&self, cut: Cut, store: &mut ChainStore) -> Option<Weigh> {
         let from = |low: f32| Range { low: low.max(f32::MIN), high: f32::INFINITY };
         let left = match cut {
@@ -213,7 +213,7 @@ impl<'a, 'v> WholeRow<'a, 'v> {
         }
     }
 
-    /// What is left, of a step that does nothing but cut.
+    /// What is left by a step that does nothing but cut.
     fn cut_of(&self, step: &Step, filters: &Filters, chain: &Chain<'_>) -> Option<Cut> {
         let kept = |count: usize| count.max(self.min_keep);
         let mu = chain.state.mirostat_mu.unwrap_or_default();
@@ -236,7 +236,7 @@ impl<'a, 'v> WholeRow<'a, 'v> {
             Step::MirostatV2 { .. } => Cut::Mass(mirostat::need(mu, self.total())),
             Step::TopNSigma(n) => Cut::Logit(self.view.moments().least(n)),
             Step::TopH(share) => Cut::First(kept(self.top_h(share))),
-            // One by one, so that a new step is not left out unseen.
+            // Named one by one, so that no new step can be overlooked.
             Step::Temperature | Step::DynamicTemperature { .. } | Step::Smoothing { .. } => return None,
             Step::Xtc { .. } | Step::XtcUnlessIgnored { .. } => return None,
             Step::XtcExpected { .. } | Step::XtcExpectedUnlessIgnored { .. } => return None,
@@ -268,7 +268,7 @@ impl<'a, 'v> WholeRow<'a, 'v> {
         top_h::kept(first.map(|y| (y, mass::mass(y))), share)
     }
 
-    /// How many tokens the first mirostat keeps.
+    /// How many tokens version 1 of mirostat keeps.
     fn mirostat(&self, mu: f64) -> usize {
         let mut keys = vec![];
         select::top(self.view, mirostat::LOOKED_AT, &mut keys);
@@ -283,7 +283,7 @@ impl<'a, 'v> WholeRow<'a, 'v> {
         cutoffs::p_less_of(squares, u128::from(total))
     }
 
-    /// That of its normalized form.
+    /// The least mass that p-less-norm keeps.
     fn p_less_norm(&self) -> u64 {
         let Squares { squares, total } = self.view.squares(self.weigh);
         cutoffs::p_less_norm_of(squares, u128::from(total), self.view.count(f32::MIN) as usize)
@@ -295,20 +295,21 @@ impl<'a, 'v> WholeRow<'a, 'v> {
         CandidateList { passes, store, weigh, temperature, min_keep, vocab_size, is_weighed: true }
     }
 
-    /// The tokens in `range`.
+    /// Lists the tokens in `range`.
     pub(super) fn list<'s>(&self, range: Range, store: &'s mut ChainStore) -> CandidateList<'s> {
         store.plain = self.view.between(false, self.weigh, range, &mut store.values);
         self.left(store)
     }
 
-    /// Top choices that would go, ascending ids, where all tokens have `total`; all that are as likely are in the list then.
+    /// The top choices that XTC would remove, ascending ids, where all tokens weigh `total`. The list then holds all
+    /// tokens that are as likely.
     pub(super) fn out(&self, threshold: f32, total: u64, ignored: Ignored<'_>, store: &mut ChainStore) -> Vec<u32> {
         let from = distribution::reach_of(self.weigh, xtc::need(threshold, total));
         let range = Range { low: from.max(f32::MIN), high: f32::INFINITY };
         self.list(range, store).excluded(threshold, total, ignored)
     }
 
-    /// All candidates but these, ascending.
+    /// Lists all candidates except these, which are ascending.
     fn list_without<'s>(&self, out: &[u32], store: &'s mut ChainStore) -> CandidateList<'s> {
         let mut left = self.list_all(store);
         left.remove(out);
@@ -316,7 +317,7 @@ impl<'a, 'v> WholeRow<'a, 'v> {
         left
     }
 
-    /// All candidates, not weighed yet: the step that is to come may do without, or weigh them in its own way.
+    /// Lists all candidates, but does not weigh them: the next step may not need that, or weigh them in its own way.
     fn list_all<'s>(&self, store: &'s mut ChainStore) -> CandidateList<'s> {
         self.view.all(&mut store.values);
         store.plain = store.values.tokens.len();
@@ -327,7 +328,7 @@ impl<'a, 'v> WholeRow<'a, 'v> {
         left
     }
 
-    /// The tokens of these keys.
+    /// Lists the tokens of these keys.
     pub(super) fn list_keys<'s>(&self, mut keys: Vec<u64>, store: &'s mut ChainStore) -> CandidateList<'s> {
         keys.sort_unstable_by_key(|&key| keys::token(key));
         store.values.clear();
@@ -339,7 +340,7 @@ impl<'a, 'v> WholeRow<'a, 'v> {
         left
     }
 
-    /// The tokens that a cut left.
+    /// Lists the tokens that a cut left.
     pub(super) fn list_cut<'s>(
         &self,
         cut: &Distribution,

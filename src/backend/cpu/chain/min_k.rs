@@ -1,5 +1,5 @@
-//! Min-k of a row or a list: mostly the cliff is among the first few logits, and the distance to the last one tells that
-//! none comes behind them.
+//! Min-k of a row or a list. Mostly the cliff is among the first few logits, and the distance to the last logit shows
+//! that there is none after them.
 
 use super::listing::{Cut, RowOperation, WholeRow};
 use super::{CandidateList, ChainStore};
@@ -8,15 +8,15 @@ use crate::backend::cpu::select;
 use crate::sampling::samplers::min_k::{at_least, fall};
 use crate::sampling::samplers::top_n_sigma::least_finite;
 
-/// First logits that are looked at, and how many where these do not tell.
+/// How many of the first logits are looked at, and how many if these do not decide.
 const LOOKED_AT: [usize; 2] = [64, 512];
 
-/// As [`cliff`](crate::sampling::samplers::min_k::cliff), of the first logits in order and the last one there is; `None`:
-/// those between may decide.
+/// As [`cliff`](crate::sampling::samplers::min_k::cliff), from the first logits in order and the last one of all.
+/// `None`: those between may decide.
 ///
-/// From a place on no fall is further than from there to the last logit, and none is divided by a lesser number.
-/// Differences and quotients keep that order when they are rounded. So once such a fall is not above the largest so far,
-/// no later one is.
+/// From any place on, no fall is larger than the distance from there to the last logit, and none is divided by a
+/// smaller number. Differences and quotients keep that order when they are rounded. So once this bound is not above the
+/// largest fall so far, no later fall is.
 fn cliff(first: &[f32], last: f32) -> Option<usize> {
     let (mut cliff, mut most) = (1, f64::NEG_INFINITY);
     for (pair, place) in first.windows(2).zip(1..) {
@@ -36,7 +36,7 @@ impl WholeRow<'_, '_> {
     /// Min-k.
     pub(super) fn min_k(&self, tau: f32) -> RowOperation<'static> {
         let (last, vocab_size) = (self.view.least(), self.view.vocab_size());
-        // More than there are candidates are all of them.
+        // A number above that of the candidates means all of them.
         let at_least = at_least(tau, self.view.max, last, vocab_size);
         if at_least >= vocab_size {
             return RowOperation::Nothing;

@@ -1,8 +1,8 @@
-//! The road of a [chain](crate::sampling::chain) of samplers: candidates as a list, step by step.
+//! Runs a [chain](crate::sampling::chain) of samplers: candidates as a list, step by step.
 //!
-//! The list is in token order, tokens of replaced blocks behind the others, and never sorted as a whole: a step that needs
-//! the order finds the [crossing](cut) where its prefix ends. The filter that comes first
-//! decides what is [listed](listing) at all.
+//! The list is in token order, with the tokens of replaced blocks after the others. It is never sorted as a whole: a
+//! step that needs the order finds the [crossing](cut) where its prefix ends. The first filter decides what is
+//! [listed](listing) at all.
 
 mod adapt;
 mod after;
@@ -46,31 +46,31 @@ use texts::TextStore;
 /// Storage of a chain, kept from row to row. Bounded by the vocabulary.
 #[derive(Debug, Default)]
 pub(super) struct ChainStore {
-    /// What is left. Logits are those of the row until a step reshapes them.
+    /// The candidates that are left. Logits are those of the row until a step reshapes them.
     values: Values,
-    /// So many come from the row; tokens of replaced blocks follow.
+    /// How many of these come from the row; tokens of replaced blocks follow.
     plain: usize,
     bins: Bins,
     sorter: Sorter,
     /// Logits in order, and their masses.
     sorted: (Vec<f32>, Vec<u64>),
-    /// What the step that gave new logits by mass saw.
+    /// The distribution before the step that gave new logits by mass.
     seen: Option<Seen>,
-    /// What is left where that is no list.
+    /// What is left, where that is not a list.
     shaped: Shaped,
-    /// Masses of all tokens, on the way to that.
+    /// Masses of all tokens, from which the above is made.
     weights: Vec<f32>,
-    /// What plays a tournament of them.
+    /// Storage of a tournament on these masses.
     field: Field,
-    /// What ends the text where nothing else is certain.
+    /// The token that ends the text where nothing else is certain.
     end: Option<Candidate>,
-    /// Candidates by text.
+    /// Candidates by their texts.
     texts: TextStore,
-    /// What is drawn from along, where it is not by token ids.
+    /// The candidates with cumulative masses, where the row is not drawn from by token ids.
     along: Option<Along>,
 }
 
-/// How what is left is weighed.
+/// How the candidates that are left are weighed.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Chained {
     pub(super) weigh: Weigh,
@@ -86,21 +86,21 @@ struct CandidateList<'s> {
     min_keep: usize,
     /// How many tokens the row has.
     vocab_size: usize,
-    /// Whether masses are those of the logits.
+    /// Whether the masses have been computed from the logits.
     is_weighed: bool,
 }
 
 /// What a chain leaves.
 pub(super) enum Outcome {
-    /// What the row itself tells.
+    /// A distribution that the row itself describes.
     Whole(Distribution),
-    /// All tokens with masses by block and the rule in the store, for a draw; this total.
+    /// All tokens, with masses by block and the rule in the store, for a draw; this is the total.
     Shaped(u64),
     /// The list in the store.
     Listed(Chained),
 }
 
-/// Takes a row through its chain.
+/// Runs a row's chain.
 pub(super) fn run(view: &View<'_>, filters: &Filters, chain: &Chain<'_>, wanted: Wanted, lists: &mut Store) -> Outcome {
     let mut store = std::mem::take(&mut lists.chain);
     (store.seen, store.along) = (None, None);
@@ -123,21 +123,21 @@ pub(super) fn run(view: &View<'_>, filters: &Filters, chain: &Chain<'_>, wanted:
 }
 
 impl ChainStore {
-    /// What is left where that is no list.
+    /// What is left, where that is not a list.
     pub(super) fn shaped(&self) -> &Shaped {
         &self.shaped
     }
 
     /// Tokens of nonzero mass, ascending ids.
     pub(super) fn entries(&self) -> Vec<(u32, u64)> {
-        // They may be kept for long, so no more room than they need.
+        // The entries may be kept for long, so they take no more room than they need.
         let mut entries = Vec::with_capacity(self.values.tokens.len());
         entries.extend(self.in_token_order(0).filter(|&(_, mass)| mass > 0));
         entries.shrink_to_fit();
         entries
     }
 
-    /// Tokens and masses, ascending ids, `from` of those of the row left out.
+    /// Tokens and masses, ascending ids, without the first `from` of those that come from the row.
     fn in_token_order(&self, from: usize) -> impl Iterator<Item = (u32, u64)> {
         let entry = |at: usize| (self.values.tokens[at], self.values.masses[at]);
         let (mut row, mut side) = (from, self.plain);
@@ -153,7 +153,7 @@ impl ChainStore {
         })
     }
 
-    /// Inverse CDF in token-id order, or along the candidates.
+    /// Inverse CDF in token-id order, or along the candidates after a skew.
     pub(super) fn draw(&self, uniform: u64, mut point: u64) -> u32 {
         if let Some(along) = &self.along {
             return along.draw(uniform);
@@ -161,7 +161,7 @@ impl ChainStore {
         let Values { tokens, masses, .. } = &self.values;
         let mut from = 0;
         if self.plain == tokens.len() {
-            // A block at a time, as long as none is drawn from it.
+            // Skips whole blocks, as long as the token is not drawn from them.
             let before = masses.chunks(BLOCK).map(|block| block.iter().sum::<u64>());
             let whole = before.take_while(|&sum| {
                 let passed = point >= sum;
@@ -188,27 +188,27 @@ impl ChainStore {
         self.place(token).map_or(0, |at| self.values.masses[at])
     }
 
-    /// A token's part of what is drawn from along, if that is so.
+    /// A token's share of the candidates that are drawn along, if a skew is the last step.
     pub(super) fn along(&self, token: u32) -> Option<Share> {
         self.along.as_ref().map(|along| along.share(token))
     }
 
-    /// A token's part of what adaptive-p saw, if it was on.
+    /// A token's share of the distribution that adaptive-p saw, if it was on.
     pub(super) fn seen(&self, token: u32) -> Option<Share> {
         self.seen.as_ref().map(|seen| seen.share(token))
     }
 
-    /// Gives away what is drawn from along, if that is so.
+    /// Takes out the candidates that are drawn along, if a skew is the last step.
     pub(super) fn take_along(&mut self) -> Option<Along> {
         self.along.take()
     }
 
-    /// Gives away what adaptive-p saw.
+    /// Takes out the distribution that adaptive-p saw.
     pub(super) fn take_seen(&mut self) -> Option<Seen> {
         self.seen.take()
     }
 
-    /// Where a token stands in the list.
+    /// The place of a token in the list.
     fn place(&self, token: u32) -> Option<usize> {
         let (row, side) = self.values.tokens.split_at(self.plain);
         let in_side = || side.binary_search(&token).map(|at| at + self.plain);
@@ -222,7 +222,7 @@ impl ChainStore {
         heavy.map(|(at, _)| keys::key(tokens[at], logits[at])).collect()
     }
 
-    /// Keys of the first `n` of what is left, in order.
+    /// Keys of the first `n` tokens that are left, in order.
     fn first_keys(&self, n: usize) -> Vec<u64> {
         let values = &self.values;
         let mut keys: Vec<u64> = values.tokens.iter().zip(&values.logits).map(|(&t, &l)| keys::key(t, l)).collect();
@@ -234,7 +234,7 @@ impl ChainStore {
         keys
     }
 
-    /// The first `n` of what is left, in order, with their masses.
+    /// The first `n` tokens that are left, in order, with their masses.
     pub(super) fn first_masses(&self, n: usize) -> Vec<(u32, u64)> {
         let tokens = self.first_keys(n).into_iter().map(keys::token);
         tokens.map(|token| (token, self.place(token).map_or(0, |at| self.values.masses[at]))).collect()

@@ -1,5 +1,6 @@
-//! Top-p before filters that look at no total. What it keeps is a prefix of the order, and so is what these keep: the shorter one is left,
-//! whichever comes first. So they cut, and the nucleus, which of a flat row is most of it, is looked for in what they leave.
+//! Top-p before filters that look at no total. Top-p keeps a prefix of the order, and so do these filters: the shorter
+//! prefix is left, whichever comes first. So the filters cut first, and the nucleus, which is most of a flat row, is
+//! looked for in what they leave.
 
 use super::after::is_idle;
 use super::listing::{RowOperation, WholeRow};
@@ -11,8 +12,8 @@ use crate::sampling::mass::{min_p_above, min_p_need, top_p_need};
 use crate::sampling::row::Filters;
 
 impl WholeRow<'_, '_> {
-    /// Lists what top-p and such filters behind it leave: how that is weighed, and the steps behind these filters. `None` where there are
-    /// none, or their list would be one of all.
+    /// Lists what top-p and such filters after it leave. Returns the weights, and the steps after these filters. `None`
+    /// where there are no such filters, or where their list would hold all candidates.
     pub(super) fn nucleus_within<'c>(
         &mut self,
         behind: &'c [Step],
@@ -31,7 +32,7 @@ impl WholeRow<'_, '_> {
         let (cuts, rest) = behind.split_at(behind.iter().take_while(passes).count());
         let mut cuts = cuts.iter().filter(|step| !is_idle(step, filters, chain));
         for need in cuts.clone().filter_map(least) {
-            // Only then is what has a least mass a prefix.
+            // Only with such a logit is what has a least mass a prefix.
             least_reaching(self.weigh, need)?;
         }
         let RowOperation::Cut(cut) = self.operation(cuts.next()?, filters, chain) else { return None };

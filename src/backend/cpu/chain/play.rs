@@ -1,7 +1,8 @@
-//! SynthID's tournament. Of a whole row it is played in floats, ten layers at a time: what tokens of one pattern of bits weigh together is
-//! all that these layers ask for. Tokens that stand as far apart as a table is long have the same bits in all layers, so they are one
-//! class. The token is what the specification draws, unless [what is rounded](super::doubt) might have made it another one: then,
-//! and wherever more than a token is wanted, a list of integers plays.
+//! SynthID's tournament. On a whole row it is played in floats, ten layers at a time: these layers depend only on what
+//! tokens with the same pattern of bits weigh together. Tokens that are as far apart as a table is long have the same
+//! bits in all layers, so they form one class. The token is the one that the specification draws, unless
+//! [rounding](super::doubt) might have changed it. Then, and wherever more than a token is wanted, a list of integers
+//! plays the tournament.
 
 use super::doubt::Doubt;
 use super::listing::WholeRow;
@@ -12,31 +13,31 @@ use crate::backend::cpu::passes::{BLOCK, LAYERS, PATTERNS, Values};
 use crate::sampling::mark::tournament::{self, TOKENS, Tournament};
 use crate::sampling::mass;
 
-/// Sums that are added up side by side, since an addition waits for the one before.
+/// How many sums are kept in parallel, since an addition waits for the one before.
 const LANES: usize = 4;
 
-/// With one token in so many on a list, bits of all are looked up.
+/// If more than one token in this many is on a list, the bits of all tokens are looked up.
 const FEW: usize = 16;
 
 /// Storage of a tournament.
 #[derive(Debug, Default)]
 pub(super) struct Field {
-    /// Patterns of classes, of some layers.
+    /// The bit patterns of classes, for some layers.
     patterns: Vec<u16>,
-    /// What tokens of each class weigh together at first.
+    /// The mass of each class at first.
     masses: Vec<f64>,
-    /// What their weights have been multiplied with.
+    /// The product of each class's factors so far.
     products: Vec<f64>,
-    /// Weights by block in the end.
+    /// Weights by block after the last layer.
     sums: Vec<f64>,
 }
 
-/// So many classes have the tokens of whole blocks.
+/// How many classes the tokens of whole blocks have.
 fn classes(turned: &[u8], tokens: usize) -> usize {
     (turned.len() - TOKENS).max(BLOCK).min(tokens)
 }
 
-/// Plays some layers: what becomes of each pattern, of tokens that weigh together so much.
+/// Plays some layers. Takes the weight of all tokens of each pattern; returns the factor of each pattern.
 fn play(mut sums: [f64; PATTERNS], layers: usize, doubt: &mut Doubt) -> [f64; PATTERNS] {
     let (mut factors, mut left) = ([1.0; PATTERNS], 1 << layers);
     for layer in 0..layers {
@@ -61,11 +62,11 @@ fn play(mut sums: [f64; PATTERNS], layers: usize, doubt: &mut Doubt) -> [f64; PA
 }
 
 impl Field {
-    /// Plays all layers on these masses of whole blocks, -1 of what is masked: what a token weighs in the end is its mass times the
-    /// product of its class.
+    /// Plays all layers on these masses of whole blocks, -1 for masked tokens. Afterwards a token's weight is its mass
+    /// times the product of its class.
     fn play(&mut self, passes: Passes, turned: &[u8], begins: &[u32], masses: &[f32]) -> Doubt {
         let (classes, mut doubt) = (classes(turned, masses.len()), Doubt::new(masses.len()));
-        // Every one is written.
+        // All entries are written, so old ones need not be cleared.
         self.patterns.resize(classes, 0);
         self.masses.resize(classes, 0.0);
         passes.merge(masses, &mut self.masses);
@@ -85,14 +86,15 @@ impl Field {
         doubt
     }
 
-    /// What the tokens of a block weigh in the end.
+    /// The weights of a block's tokens after the last layer.
     fn block(&self, block: usize, masses: &[f32]) -> impl Iterator<Item = f64> {
         let (from, classes) = (block * BLOCK, self.products.len());
         let products = &self.products[from % classes..][..BLOCK];
         masses[from..][..BLOCK].iter().zip(products).map(|(&mass, product)| f64::from(mass.max(0.0)) * product)
     }
 
-    /// The token that is drawn at this share of what all weigh in the end, if no more than `off` cannot make it another one.
+    /// The token that is drawn at this share of the weights after the last layer; `None` if an error of `off` could
+    /// change it.
     fn token(&mut self, passes: Passes, masses: &[f32], share: f64, off: f64) -> Option<u32> {
         self.sums.resize(masses.len() / BLOCK, 0.0);
         passes.weigh_classes(masses, &self.products, &mut self.sums);
@@ -106,7 +108,7 @@ impl Field {
         for (i, weight) in self.block(block, masses).enumerate() {
             let after = before + weight;
             if after > point {
-                // What nobody comes before begins at 0.
+                // The first token with weight begins at 0, without any error.
                 let is_sure = (before == 0.0 || before <= point - off) && after > point + off;
                 return is_sure.then_some((block * BLOCK + i) as u32);
             }
@@ -117,7 +119,8 @@ impl Field {
 }
 
 impl WholeRow<'_, '_> {
-    /// The token of a tournament of all candidates where nothing else is wanted; `None`: play it on a list.
+    /// The token that is drawn after a tournament of all candidates, where nothing else is wanted. `None`: the
+    /// tournament has to be played on a list.
     pub(super) fn play(&self, played: &Tournament<'_>, store: &mut ChainStore) -> Option<u32> {
         let Wanted::Token(uniform) = self.wanted else { return None };
         let (turned, begins) = (played.table.turned()?, played.begins().collect::<Vec<u32>>());
@@ -130,7 +133,7 @@ impl WholeRow<'_, '_> {
 }
 
 impl CandidateList<'_> {
-    /// SynthID's tournament.
+    /// Plays SynthID's tournament.
     pub(super) fn play(&mut self, played: &Tournament<'_>) {
         let (passes, bits) = (self.passes, self.bits(played));
         let Values { logits, masses: weights, .. } = &mut self.store.values;
@@ -151,7 +154,7 @@ impl CandidateList<'_> {
         self.weigh();
     }
 
-    /// Bits of each token of the list.
+    /// The bits of each token of the list.
     fn bits(&mut self, played: &Tournament<'_>) -> Vec<u64> {
         let ChainStore { values: Values { tokens, .. }, field, .. } = &mut *self.store;
         let most = tokens.iter().copied().max().unwrap_or_default() as usize;

@@ -1,5 +1,5 @@
-//! What a chain makes of a row without a list: every token by a rule, a few otherwise. Only for draws: what else may be asked
-//! of a distribution needs the list.
+//! What a chain makes of a row without a list: masses by a rule, with exceptions for a few tokens. Only for draws:
+//! whatever else may be asked of a distribution needs the list.
 
 use super::ChainStore;
 use super::after::After;
@@ -13,18 +13,18 @@ use crate::sampling::observed::Share;
 use crate::sampling::samplers::adaptive_p;
 use crate::sampling::samplers::smoothing::Curve;
 
-/// Tokens that do not follow the rule, at most; more are listed with all others.
+/// At most this many tokens may be exceptions to the rule. If there are more, all tokens are listed.
 const MOST_PATCHED: usize = 32;
 
-/// Tokens that are weighed by a rule.
+/// A row whose tokens are weighed by a rule.
 #[derive(Debug)]
 pub(in crate::backend::cpu) struct Shaped {
     rule: Rule,
-    /// Tokens that have another mass, ascending.
+    /// Tokens with another mass than the rule's; ascending.
     patches: Vec<(u32, u64)>,
 }
 
-/// From a logit to its exponent.
+/// How a logit becomes its exponent.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Rule {
     Plain(Weigh),
@@ -37,9 +37,9 @@ enum Rule {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Typical {
     pub(super) weigh: Weigh,
-    /// What is left whatever its token.
+    /// Logits that are left, whatever the token.
     pub(super) inside: Range,
-    /// Logits at both ends of it that are left up to a key: those that deviate as much as the last.
+    /// Logits at both ends of that, which deviate as much as the last one: their tokens are left up to a key.
     pub(super) ties: [Range; 2],
     pub(super) last: u64,
 }
@@ -88,7 +88,7 @@ impl Rule {
         }
     }
 
-    /// The mass of a logit; also of one that is larger than what masses are relative to.
+    /// The mass of a logit, even of one above the logit that masses are relative to.
     fn mass(&self, logit: f32) -> u64 {
         mass::mass(self.exponent(logit))
     }
@@ -126,7 +126,7 @@ impl Shaped {
         }
     }
 
-    /// A token's part of what adaptive-p saw, if it was on.
+    /// A token's share of the distribution that adaptive-p saw, if it was on.
     pub(in crate::backend::cpu) fn seen(&self, logit: f32) -> Option<Share> {
         match self.rule {
             Rule::Adapted(adapted) => Some(Share { mass: adapted.mass_before(logit), total: adapted.before.1 }),
@@ -134,12 +134,12 @@ impl Shaped {
         }
     }
 
-    /// Of typical sampling.
+    /// A row after typical sampling.
     pub(super) fn typical(typical: Typical) -> Self {
         Self { rule: Rule::Typical(typical), patches: vec![] }
     }
 
-    /// Of adaptive-p.
+    /// A row after adaptive-p.
     pub(super) fn adapted(adapted: Adapted) -> Self {
         Self { rule: Rule::Adapted(adapted), patches: vec![] }
     }
@@ -164,12 +164,12 @@ impl Shaped {
 }
 
 impl WholeRow<'_, '_> {
-    /// Every token by a shape, at the temperature that now is; the total mass.
+    /// Weighs every token by a shape, at the current temperature. Returns the total mass.
     pub(super) fn shaped(&self, shape: Shape, lists: &mut Store, store: &mut ChainStore) -> u64 {
         self.shape_by(Rule::Shape(Shape { scale: self.weigh.scale, ..shape }), vec![], lists, store)
     }
 
-    /// The shape of logits on a curve, or of none, at the temperature so far, which then has been used up.
+    /// The shape of logits, with or without a curve, at the temperature so far, which then has been used up.
     pub(super) fn reshaped(&mut self, curve: Option<Curve>) -> Shape {
         let (max, per_temperature) = (self.view.max, (1.0 / self.temperature) as f32);
         let shape = Shape { max, per_temperature, curve, top: 0.0, scale: mass::scale(1.0) };
@@ -177,8 +177,8 @@ impl WholeRow<'_, '_> {
         Shape { top: shape.logit(max), ..shape }
     }
 
-    /// XTC where these few tokens go, temperatures to come; the largest that stays is in the list. The total mass; `None`: list
-    /// all.
+    /// XTC that removes these few tokens, and the temperatures that follow. The list holds the largest token that
+    /// stays. Returns the total mass; `None`: all tokens have to be listed.
     pub(super) fn without(
         &mut self,
         out: &[u32],
@@ -199,7 +199,8 @@ impl WholeRow<'_, '_> {
         Some(self.shape_by(rule, patches, lists, store))
     }
 
-    /// XTC's expected form where these few tokens get less, temperatures to come; the total mass. `None`: list all.
+    /// XTC's expected form that lowers these few tokens, and the temperatures that follow. Returns the total mass;
+    /// `None`: all tokens have to be listed.
     pub(super) fn with_less(
         &mut self,
         lowered: f32,
@@ -229,12 +230,12 @@ impl WholeRow<'_, '_> {
         Some(self.shape_by(Rule::Shape(shape), patches, lists, store))
     }
 
-    /// Whether these tokens are few, and the rule's masses of them are none that sums of blocks cannot hold.
+    /// Whether there are few of these tokens, and the rule gives them no mass that is too large for the sums of blocks.
     fn may_patch(&self, rule: Rule, tokens: &[u32]) -> bool {
         tokens.len() <= MOST_PATCHED && rule.exponent(self.view.max) <= MOST_Y
     }
 
-    /// Weighs the row by a rule and patches.
+    /// Weighs the row by a rule with exceptions. Returns the total mass.
     fn shape_by(&self, rule: Rule, patches: Vec<(u32, u64)>, lists: &mut Store, store: &mut ChainStore) -> u64 {
         let mut sums = lists.take_sums();
         let mut total = rule.sums(self.view, &mut sums);
@@ -249,11 +250,11 @@ impl WholeRow<'_, '_> {
         total
     }
 
-    /// A logit below which nothing has a mass on this curve.
+    /// A logit below which no token has a mass on this curve.
     pub(super) fn reach_on(&self, curve: Curve) -> f32 {
         let (max, per_temperature) = (self.view.max, (1.0 / self.temperature) as f32);
         let shape = Shape { max, per_temperature, curve: Some(curve), top: 0.0, scale: mass::scale(1.0) };
-        // The least float with an exponent that may have a mass: a curve that never falls has one.
+        // The least float whose exponent may have a mass. There is one, because the curve never falls.
         keys::least(max, |logit| shape.exponent(logit) >= mass::Y_FLOOR)
     }
 }

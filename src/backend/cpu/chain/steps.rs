@@ -15,7 +15,7 @@ use crate::sampling::samplers::xtc::Ignored;
 use crate::sampling::samplers::{adaptive_p, cutoffs, mirostat, skew, smoothing, tail_free, temperature, top_h, xtc};
 
 impl CandidateList<'_> {
-    /// Does one step.
+    /// Takes one step.
     pub(super) fn apply(&mut self, step: &Step, filters: &Filters, chain: &Chain<'_>) {
         if !matches!(step, Step::Smoothing { .. }) {
             self.weigh_once();
@@ -94,14 +94,14 @@ impl CandidateList<'_> {
         entropy(terms, self.total())
     }
 
-    /// Weighs what was not.
+    /// Weighs the candidates, unless that has been done.
     pub(super) fn weigh_once(&mut self) {
         if !self.is_weighed {
             self.weigh();
         }
     }
 
-    /// Weighs by the largest logit that is left.
+    /// Weighs the candidates, relative to the largest logit that is left.
     pub(super) fn weigh(&mut self) {
         self.is_weighed = true;
         let values = &mut self.store.values;
@@ -124,7 +124,7 @@ impl CandidateList<'_> {
         self.weigh();
     }
 
-    /// Keeps the candidates that `wanted` says, by their places in the list.
+    /// Keeps the candidates that `wanted` accepts, by their places in the list.
     pub(super) fn retain(&mut self, wanted: impl Fn(&Values, usize) -> bool) {
         let store = &mut *self.store;
         let (mut to, mut plain) = (0, 0);
@@ -141,7 +141,7 @@ impl CandidateList<'_> {
         store.values.masses.truncate(to);
     }
 
-    /// Keeps everything up to a key, and what `wanted` says.
+    /// Keeps everything up to a key, and what `wanted` accepts.
     pub(super) fn retain_up_to(&mut self, last: Option<u64>, wanted: impl Fn(f32, u64) -> bool) {
         match last.map(keys::up_to) {
             None => self.retain(|values, at| wanted(values.logits[at], values.masses[at])),
@@ -151,7 +151,7 @@ impl CandidateList<'_> {
         }
     }
 
-    /// The place in order at which `need` of the weight is reached.
+    /// The place in order at which the weight reaches `need`.
     fn crossing(&mut self, weight: impl Fn(&Values, usize) -> u64, most: f32, need: u64) -> Option<Ordered> {
         let (values, max) = (&self.store.values, self.weigh.max);
         let distance = |logit: f32| max - logit;
@@ -160,7 +160,7 @@ impl CandidateList<'_> {
         along.crossing(|at| weight(values, at), need, &mut self.store.bins)
     }
 
-    /// The key of the `n`-th candidate; `None` if there are not more.
+    /// The key of the `n`-th candidate; `None` if there are no more than `n`.
     fn nth(&mut self, n: usize) -> Option<u64> {
         if n >= self.len() {
             return None;
@@ -169,7 +169,7 @@ impl CandidateList<'_> {
         self.crossing(|_, _| 1, self.weigh.max - least, n as u64).map(|(_, key)| key)
     }
 
-    /// The key up to which `min_keep` keeps whatever a filter says, where that is more than the first token.
+    /// The key up to which `min_keep` keeps candidates whatever a filter says; `None` where that is only the first.
     fn least_kept(&mut self) -> Option<u64> {
         if self.min_keep > 1 { Some(self.nth(self.min_keep).unwrap_or(u64::MAX)) } else { None }
     }
@@ -180,7 +180,7 @@ impl CandidateList<'_> {
         }
     }
 
-    /// Keeps the first, and what is equal to the last of these.
+    /// Keeps the first candidates, and those with the same logit as the last of them.
     fn keep_first_and_ties(&mut self, count: usize) {
         if let Some(last) = self.nth(count.max(self.min_keep)) {
             let least = keys::logit(last);
@@ -190,7 +190,7 @@ impl CandidateList<'_> {
 
     /// Keeps the smallest prefix whose mass reaches `need`.
     pub(super) fn keep_prefix(&mut self, need: u64) {
-        // Nothing further away than this has a mass.
+        // No token further away than this has a mass.
         let most = 1.1 * MASS_BITS as f32 / self.weigh.scale;
         let Some((_, last)) = self.crossing(|values, at| values.masses[at], most, need.max(1)) else { return };
         let last = self.least_kept().map_or(last, |least| last.max(least));
@@ -218,7 +218,7 @@ impl CandidateList<'_> {
         if kept > heavy.len() {
             return self.keep_first(kept);
         }
-        // Of those that are equal to the last one that is kept, the first tokens.
+        // Of the tokens with the same logit as the last one that is kept, keeps the first ones.
         let bound = sorted[kept - 1];
         let equal = kept - sorted[..kept].partition_point(|&logit| logit > bound);
         let ties = values.tokens.iter().zip(&values.logits).filter(|&(_, &logit)| logit == bound);
@@ -243,7 +243,7 @@ impl CandidateList<'_> {
         self.keep_first(kept);
     }
 
-    /// The first mirostat.
+    /// Version 1 of mirostat.
     fn mirostat(&mut self, mu: f64) {
         let Weigh { max, scale } = self.weigh;
         let keys = self.store.first_keys(mirostat::LOOKED_AT.min(self.len()));

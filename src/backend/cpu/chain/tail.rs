@@ -1,4 +1,5 @@
-//! Tail-free sampling of a whole row: logits that count in order, without their tokens; what is left ends at one of them.
+//! Tail-free sampling of a whole row: sorts the logits that count, without their tokens. What is left ends at one of
+//! them.
 
 use super::ChainStore;
 use super::after::After;
@@ -12,16 +13,16 @@ use crate::sampling::entropy::real;
 use crate::sampling::mass::fraction;
 use crate::sampling::samplers::tail_free::{self, LEAST, LISTED};
 
-/// Second differences that are added up together.
+/// How many second differences are added up together.
 const CHUNK: usize = 64;
 const LANES: usize = 8;
 
-/// As [`kept`](crate::sampling::samplers::tail_free::kept), of all masses: in f64, which holds slopes exactly, since they add up to
-/// little more than the mass they begin with.
+/// As [`kept`](crate::sampling::samplers::tail_free::kept), from all masses. In f64, which holds slopes exactly, since
+/// they add up to little more than the mass they begin with.
 fn kept(masses: &[u64], tokens: usize, z: f32) -> usize {
     let mut counted: Vec<f64> = masses.iter().map(|&mass| if mass >= LEAST { real(mass) } else { 0.0 }).collect();
     let places = counted.len().min(tokens.saturating_sub(2));
-    // What is beyond the places has no curvature.
+    // There is no curvature beyond the places.
     counted.resize(places.next_multiple_of(CHUNK).max(counted.len()) + 2, 0.0);
     let slope = |at: usize| (counted[at] - counted[at + 1]).max(0.0);
     let curvature = |at: usize| (slope(at) - slope(at + 1)).abs();
@@ -85,7 +86,7 @@ impl WholeRow<'_, '_> {
         if kept > listed {
             return StepResult::NotDone;
         }
-        // Of those that are equal to the last one that is kept, the first tokens.
+        // Of the tokens with the same logit as the last one that is kept, keeps the first ones.
         let bound = sorted[kept - 1];
         let equal = kept - sorted[..kept].partition_point(|&logit| logit > bound);
         let ties = values.tokens.iter().zip(&values.logits).filter(|&(_, &logit)| logit == bound);

@@ -1,18 +1,21 @@
-//! What candidates count with once [infill](crate::sampling::samplers::infill) has merged them, without putting them in order.
+//! Computes what candidates count with once [infill](crate::sampling::samplers::infill) has merged them, without
+//! putting them in order.
 //!
-//! As texts begin others they are trees. Candidates come to their turn in order, so one is merged into what comes first of
-//! all that it begins, or is itself that and takes all of it. Nothing counts with more than what it begins and what begins it
-//! come to together, so a subtree where that is no fifth needs no look. Where a text is as likely as what comes first of
-//! all that it begins, it would take that: such are left to the walk.
+//! Texts form trees, since one may begin others. Candidates take their turns in order. So a candidate is merged into
+//! the first in order of all that its text begins, or it is itself that one, and takes in all of them. No candidate
+//! counts with more than the texts that it begins and the texts that begin it have together, so a subtree where that is
+//! less than a fifth is skipped. A text that is as likely as the first of all that it begins would take that one in:
+//! such cases are left to the walk in order.
 
 use crate::backend::cpu::keys;
 use crate::backend::cpu::passes::Values;
 use crate::sampling::samplers::infill::Sums;
 use crate::vocabulary::Vocabulary;
 
-/// No candidate.
+/// Marks a place without a candidate.
 const GONE: u32 = u32::MAX;
-/// Texts that begin one another, each the next, are looked at so deep; those of models are some hundred at most, runs of spaces.
+/// How deep texts may be nested, each beginning the next. Those of models are some hundred deep at most: runs of
+/// spaces.
 const DEEPEST: usize = 256;
 
 /// Storage, kept from row to row. Bounded by the vocabulary.
@@ -20,9 +23,9 @@ const DEEPEST: usize = 256;
 pub(super) struct TextStore {
     /// By text, the candidate's place in the list.
     listed: Vec<u32>,
-    /// The same by token, on the way to that.
+    /// By token, the candidate's place in the list, from which the above is made.
     by_token: Vec<u32>,
-    /// By text, the mass of all before.
+    /// By text, the mass of all texts before.
     before: Vec<u64>,
 }
 
@@ -35,8 +38,8 @@ struct Texts<'a> {
     counted: Vec<u64>,
 }
 
-/// What each candidate that may stay counts with, by its place in the list, and 0 for others; `None`: two are equal where it
-/// matters, or texts stand in one another too deep. What ends the text is not merged.
+/// What each candidate that may stay counts with, by its place in the list, and 0 for others. `None`: two candidates
+/// are equal where it matters, or texts are nested too deep. Tokens that end the text are not merged.
 pub(super) fn counted(
     known: &Vocabulary,
     sums: &Sums,
@@ -73,7 +76,7 @@ impl TextStore {
 }
 
 impl Texts<'_> {
-    /// What has no text counts for itself.
+    /// Candidates without a text count by themselves.
     fn count_without_text(&mut self, is_end: &[bool]) {
         for (at, &mass) in self.values.masses.iter().enumerate() {
             if self.sums.is_fifth(mass) && !is_end[at] && self.known.place(self.values.tokens[at]).is_none() {
@@ -82,7 +85,8 @@ impl Texts<'_> {
         }
     }
 
-    /// Counts trees next to each other, which texts begin that have a mass of `above`, and `depth` more below.
+    /// Counts trees that are next to each other. The texts that begin all of them have a mass of `above`, and at most
+    /// `depth` levels may follow.
     fn count(&mut self, places: std::ops::Range<usize>, above: u64, depth: usize) -> Option<()> {
         let mut from = places.start;
         while from < places.end {
@@ -117,7 +121,7 @@ impl Texts<'_> {
         self.count(root.end..places.end, above + here, depth)
     }
 
-    /// The places of a text from its first one on.
+    /// The places of all tokens that have this text, whose first place is `first`.
     fn same_text(&self, first: usize) -> std::ops::Range<usize> {
         let place = |at: &usize| self.known.place(self.known.by_text()[*at]);
         let to = (first + 1..self.known.texts()).take_while(|at| place(at) == place(&first)).last();
@@ -128,7 +132,7 @@ impl Texts<'_> {
         self.store.before[places.end] - self.store.before[places.start]
     }
 
-    /// The place of what comes first in order.
+    /// The place of the candidate that comes first in order.
     fn first(&self, places: std::ops::Range<usize>) -> Option<usize> {
         let there = places.filter(|&place| self.store.listed[place] != GONE);
         let key = |&place: &usize| {

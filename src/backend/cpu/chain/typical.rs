@@ -13,20 +13,21 @@ use crate::params::TypicalRule;
 use crate::sampling::mass::{MASS_BITS, exponent, mass};
 use crate::sampling::samplers::typical::{centre, deviation, need};
 
-/// Half widths that are tried, each four times the one before, before everything is listed.
+/// How many half widths are tried, each four times the one before, until everything is listed.
 const TRIES: u32 = 4;
-/// The tokens at or above the maxima of so many blocks are near the top.
+/// The tokens at or above the maxima of this many blocks count as near the top.
 const TOP_BLOCKS: usize = 64;
-/// Distances that a guess tells apart, and how many of them are one power of two.
+/// How many distances a guess distinguishes, and how many of them make one power of two.
 const BINS: usize = 4096;
 const PER_UNIT: f32 = BINS as f32 / MASS_BITS as f32;
-/// Sums that are made side by side.
+/// How many sums are kept in parallel.
 const LANES: usize = 16;
-/// With more than one token in so many left, they are not listed.
+/// If more than one token in this many is left, the tokens are not listed.
 const LIST_SHARE: f32 = 16.0;
-/// Standard deviations that a sample is trusted to be within, and then, since a row of which all is listed takes ten times as long.
+/// How many standard deviations off a sample may be: first the one number, then the other, since listing all of a row
+/// takes ten times as long.
 pub(super) const DEVIATIONS: [f32; 2] = [2.0, 4.0];
-/// As if at least this share of the mass were left out, for what a sample may miss.
+/// At least this share of the mass counts as left out, to allow for what a sample may miss.
 const LEAST_REST: f32 = 0.02;
 
 impl CandidateList<'_> {
@@ -50,7 +51,7 @@ impl CandidateList<'_> {
         Along { tokens: &values.tokens, logits: &values.logits, distance, ruler, by_distance: true }
     }
 
-    /// With which candidate, and with what deviation, the nearest to the centre have a mass of `need`.
+    /// The candidate with which those nearest to the centre reach a mass of `need`, and its deviation.
     pub(super) fn nearest(&mut self, need: u64, centre: f32) -> Option<(f32, Ordered)> {
         let mut bins = std::mem::take(&mut self.store.bins);
         let place = self.along(centre).crossing(|at| self.store.values.masses[at], need, &mut bins);
@@ -58,7 +59,7 @@ impl CandidateList<'_> {
         place.map(|place| (keys::from_ascending(place.0), place))
     }
 
-    /// Keeps what is at most as far from the centre.
+    /// Keeps candidates that are no further from the centre than this place.
     fn retain_nearest(&mut self, last: Ordered, centre: f32) {
         let Weigh { max, scale } = self.weigh;
         self.retain(|values, at| {
@@ -70,12 +71,12 @@ impl CandidateList<'_> {
     }
 }
 
-/// The last place that typical sampling keeps, with what is as far from the centre.
+/// The last place that typical sampling keeps: with ties, after all that are as far from the centre.
 pub(super) fn typical_last(rule: TypicalRule, (deviation, key): Ordered) -> Ordered {
     (deviation, if rule == TypicalRule::Ties { u64::MAX } else { key })
 }
 
-/// What typical sampling asks of a row.
+/// What typical sampling looks for in a row.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Asked {
     pub(super) rule: TypicalRule,
@@ -109,7 +110,7 @@ impl WholeRow<'_, '_> {
         self.listed(asked, &guess, store).map_or(StepResult::NotDone, StepResult::Listed)
     }
 
-    /// Lists what typical sampling leaves, and says how it is weighed; `None` if a list of all is the way.
+    /// Lists what typical sampling leaves, and returns its weights. `None`: all candidates have to be listed.
     fn listed(&self, Asked { rule, need, centre }: Asked, guess: &Guess, store: &mut ChainStore) -> Option<Weigh> {
         let Weigh { max, scale } = self.weigh;
         let of = |logit: f32| deviation(exponent(logit, max, scale), centre);
@@ -121,7 +122,7 @@ impl WholeRow<'_, '_> {
             if range.low <= f32::MIN || !range.high.is_finite() {
                 return None;
             }
-            // Whatever is not listed deviates by at least this.
+            // Everything that is not listed deviates by at least this.
             let beyond = of(range.low.next_down()).min(if range.high > max { f32::INFINITY } else { of(range.high) });
             let mut left = self.list(range, store);
             if let Some((_, last)) = left.nearest(need, centre).filter(|last| last.0 < beyond) {
@@ -132,8 +133,8 @@ impl WholeRow<'_, '_> {
         None
     }
 
-    /// About how far from the centre tokens are, and what they weigh: of the tokens near the top all, of the others a sample, as if
-    /// it had all that is left of the total.
+    /// Estimates how far from the centre tokens are, and what they weigh. Tokens near the top are all counted; the
+    /// others are estimated from a sample, scaled to the rest of the total.
     fn guess(&self, centre: f32, total: u64, sample: &mut Sample) -> Guess {
         let bound = select::bound_of_top(
             self.view.passes(),
@@ -166,19 +167,19 @@ impl WholeRow<'_, '_> {
     }
 }
 
-/// What is known of a row's deviations before it is read for them: weights by distance, and what the sample's come to.
+/// An estimate of a row's deviations, before the row is read for them: weights by distance, and sums over the sample.
 pub(super) struct Guess {
-    /// About the mass of all tokens, of so many distances each.
+    /// The estimated mass of all tokens, by distance.
     weights: [f32; BINS],
-    /// How many of the sample.
+    /// How many tokens of the sample there are, by distance.
     sampled: [u32; BINS],
-    /// The sample's weights and their squares, added up.
+    /// The sum of the sample's weights, and the sum of their squares.
     sums: (f32, f32),
 }
 
 impl Guess {
     fn bin(distance: f32) -> usize {
-        // Saturates, as does what is no number: both guess badly, and a guess is all that it is.
+        // The cast saturates, also for NaN. Both make a bad guess, which is allowed.
         ((distance * PER_UNIT) as usize).min(BINS - 1)
     }
 
@@ -187,7 +188,7 @@ impl Guess {
         (bin + 1) as f32 / PER_UNIT
     }
 
-    /// About how far from the centre the tokens that have this mass are.
+    /// An estimate of how far from the centre the nearest tokens with this mass reach.
     pub(super) fn width(&self, need: f32) -> f32 {
         let mut left = need;
         for (from, bins) in (0..).step_by(LANES * LANES).zip(self.weights.as_chunks::<{ LANES * LANES }>().0) {
@@ -205,7 +206,7 @@ impl Guess {
         MASS_BITS as f32
     }
 
-    /// About the share of all tokens within this distance.
+    /// An estimate of the share of all tokens within this distance.
     fn share_within(&self, most: f32) -> f32 {
         let within: u32 = self.sampled[..=Self::bin(most)].iter().sum();
         within as f32 / self.sampled.iter().sum::<u32>().max(1) as f32

@@ -1,5 +1,5 @@
-//! What a chain leaves of a row where no list is needed: a cut that only weighing comes after is a place in the order, or a
-//! least mass.
+//! What a chain leaves of a row where no list is needed: if only weighing follows a cut, the cut is a place in the
+//! order or a least mass.
 
 use super::ChainStore;
 use super::after::{After, Rest};
@@ -10,21 +10,21 @@ use crate::sampling::chain::Step;
 use crate::sampling::samplers::skew;
 use crate::sampling::samplers::smoothing::Curve;
 
-/// What a step came to on a whole row.
+/// The result of a step on a whole row.
 pub(super) enum StepResult {
     /// The row is as it was.
     Unchanged,
     /// No step is left to take: this is what the chain leaves.
     Finished(Distribution),
-    /// The same: what the chain leaves are masses by block and the rule in the stores, of this total.
+    /// No step is left to take: the stores hold masses by block and the rule, with this total.
     Shaped(u64),
-    /// What is left is in the list, weighed like this.
+    /// What is left is in the list, with these weights.
     Listed(Weigh),
-    /// All but these are left.
+    /// All candidates except these are left.
     Without(Vec<u32>),
-    /// Not done yet, on a list of the tokens from this logit on.
+    /// The step has not been taken: take it on a list of the tokens with at least this logit.
     From(f32),
-    /// Not done yet, on a list of all.
+    /// The step has not been taken: take it on a list of all candidates.
     NotDone,
 }
 
@@ -42,7 +42,7 @@ impl WholeRow<'_, '_> {
             RowOperation::Nothing => StepResult::Unchanged,
             RowOperation::OnList => StepResult::NotDone,
             RowOperation::Tournament => {
-                // It is the last step; who remembers asks for more than a token.
+                // The tournament is the last step. Where samplers have a state, more than the token is needed.
                 let played = chain.tournament.as_ref().filter(|_| chain.state.is_empty());
                 let token = played.and_then(|played| self.play(played, store));
                 token.map_or(StepResult::NotDone, |token| StepResult::Finished(Distribution::one(self.view, token)))
@@ -80,7 +80,7 @@ impl WholeRow<'_, '_> {
         }
     }
 
-    /// What a nucleus of this share leaves.
+    /// What top-p with this share leaves.
     fn cut_nucleus(&mut self, top_p: f32, after: &After<'_>, lists: &mut Store, store: &mut ChainStore) -> StepResult {
         let cut = Distribution::nucleus(self.view, self.weigh, top_p, lists);
         if self.may_stay(after) && cut.is_whole() && self.min_keep == 1 {
@@ -91,7 +91,7 @@ impl WholeRow<'_, '_> {
         self.list_nucleus(&cut, lists, store)
     }
 
-    /// Lists a nucleus, or the first `min_keep` where it has fewer.
+    /// Lists a nucleus, or the first `min_keep` tokens if the nucleus has fewer.
     fn list_nucleus(&self, nucleus: &Distribution, lists: &Store, store: &mut ChainStore) -> StepResult {
         let left = self.list_cut(nucleus, lists, store);
         if left.len() >= self.min_keep {
@@ -100,12 +100,12 @@ impl WholeRow<'_, '_> {
         self.cut(Cut::First(self.min_keep), store).map_or(StepResult::NotDone, StepResult::Listed)
     }
 
-    /// Whether so many first tokens are more than a list of keys holds, and not all.
+    /// Whether a list of keys is too short for this many first tokens, and these are not all tokens.
     fn is_long(&self, n: usize) -> bool {
         n > LIST_K.min(self.view.blocks()) && n < self.view.vocab_size()
     }
 
-    /// The first tokens, where they are so many that they are searched for.
+    /// The first tokens that a cut leaves, if there are so many that they are searched for.
     fn first_of_many(&self, cut: &Cut, lists: &mut Store) -> Option<Distribution> {
         let all = Distribution::all(self.weigh);
         match *cut {
@@ -115,12 +115,12 @@ impl WholeRow<'_, '_> {
         }
     }
 
-    /// Whether a row of which a prefix of the order is left needs no list for what comes.
+    /// Whether the steps that follow need no list, where a prefix of the order is left of the row.
     pub(super) fn may_stay(&self, after: &After<'_>) -> bool {
         after.rest.only_weighs() || after.rest == Rest::Skewed && self.is_for_a_token() && after.chain.state.is_empty()
     }
 
-    /// What is left, or where a skew is the last step the token that it draws; about this share of the mass is left.
+    /// What is left or, where a skew is the last step, the token that it draws. About `share` of the mass is left.
     fn along_cut(&self, left: Distribution, share: f64, after: &After<'_>, lists: &mut Store) -> Distribution {
         let (Some(&Step::Skew(by)), Wanted::Token(uniform)) = (after.steps.last(), self.wanted) else { return left };
         let (drawn, total) = (skew::share(skew::power(by), uniform), left.total());
@@ -128,18 +128,19 @@ impl WholeRow<'_, '_> {
         Distribution::all(self.weigh).along(self.view, drawn * share, |_| point, lists)
     }
 
-    /// What is left up to a key, where only weighing comes, or what a skew draws from that.
+    /// What is left up to a key, where only weighing follows, or the token that a skew draws from that.
     pub(super) fn cut_at(&mut self, last: u64, after: &After<'_>, lists: &mut Store) -> Distribution {
         self.cool_by(after);
         let left = Distribution::all(self.weigh).up_to(last).keep(self.view, 0, lists);
         self.along_cut(left, 1.0, after, lists)
     }
 
-    /// What a cut leaves, where only weighing comes after it and it leaves more than a short list.
+    /// What a cut leaves, if only weighing follows it and it leaves more than a short list.
     fn cut_in_place(&mut self, cut: &Cut, after: &After<'_>, lists: &mut Store) -> Option<Distribution> {
         let all = Distribution::all(self.weigh);
         let stays = self.may_stay(after);
-        // Where more than a token is wanted, few tokens are better off in a list; for a skew only very few, since it sorts them.
+        // Where more than a token is wanted, a list is better for few tokens. For a skew, which sorts the list, only
+        // for very few.
         let is_short = |least: f32, lists: &mut Store| match after.rest {
             _ if !self.is_for_a_token() => all.is_rare(self.view, least, lists.sample()),
             Rest::Skewed => distribution::reached_by_few(self.view, least),
@@ -162,14 +163,14 @@ impl WholeRow<'_, '_> {
         Some(self.cut_at(left.kept_by().last_key, after, lists))
     }
 
-    /// The temperatures to come.
+    /// Applies the temperatures among the steps that follow.
     pub(super) fn cool_by(&mut self, after: &After<'_>) {
         for _ in after.steps.iter().filter(|step| matches!(step, Step::Temperature)) {
             self.cool(f64::from(after.filters.temperature));
         }
     }
 
-    /// Smoothing. Where nothing but a token is wanted: every token on the curve, or a list of those that may have a mass.
+    /// Smoothing. Where only a token is wanted: every token on the curve, or a list of the tokens that may have a mass.
     fn smooth(&mut self, curve: Curve, after: &After<'_>, lists: &mut Store, store: &mut ChainStore) -> StepResult {
         if !self.is_for_a_token() || !curve.is_rising() || self.min_keep > 1 {
             return StepResult::NotDone;

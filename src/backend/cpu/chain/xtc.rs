@@ -1,4 +1,4 @@
-//! XTC on a list of candidates.
+//! XTC on a whole row and on a list of candidates.
 
 use super::after::{After, Rest};
 use super::listing::WholeRow;
@@ -11,7 +11,7 @@ use crate::sampling::mass;
 use crate::sampling::samplers::xtc::{self, Ignored};
 
 impl WholeRow<'_, '_> {
-    /// XTC of this threshold.
+    /// XTC with this threshold.
     pub(super) fn exclude(
         &mut self,
         threshold: f32,
@@ -20,7 +20,7 @@ impl WholeRow<'_, '_> {
         lists: &mut Store,
         store: &mut ChainStore,
     ) -> StepResult {
-        // Where this is the last step masses by block are wanted if nothing goes, and they have the total too.
+        // If this is the last step and nothing is removed, masses by block are wanted. These give the total too.
         let all = Distribution::all(self.weigh);
         let whole = (after.rest == Rest::Nothing).then(|| all.keep(self.view, 0, lists));
         let total = whole.map_or_else(|| self.total(), |whole| whole.total());
@@ -83,7 +83,7 @@ impl CandidateList<'_> {
         }
     }
 
-    /// The tokens that XTC takes out where `total` is what candidates weigh, ascending; none where nothing happens.
+    /// The tokens that XTC removes, ascending, where candidates weigh `total` together. None where nothing happens.
     pub(super) fn excluded(&self, threshold: f32, total: u64, ignored: Ignored<'_>) -> Vec<u32> {
         let (need, values) = (xtc::need(threshold, total), &self.store.values);
         let is_choice = |at: &usize| values.masses[*at] >= need && !ignored.spares(values.tokens[*at]);
@@ -99,7 +99,7 @@ impl CandidateList<'_> {
         out
     }
 
-    /// Takes out a few tokens, ascending ids.
+    /// Removes a few tokens; ascending ids.
     pub(super) fn remove(&mut self, out: &[u32]) {
         let store = &mut *self.store;
         let places: Vec<usize> = out.iter().filter_map(|&token| store.place(token)).collect();
@@ -111,7 +111,7 @@ impl CandidateList<'_> {
     }
 }
 
-/// Takes out what stands at a few places.
+/// Removes the items at a few places.
 fn remove<T: Copy>(list: &mut Vec<T>, places: &[usize]) {
     let mut places = places.to_vec();
     places.sort_unstable();

@@ -9,17 +9,18 @@ use std::arch::x86_64::*;
 
 pub(in crate::backend::cpu) struct Avx2;
 
-/// In its neighbourhood f32 are the integers, and the low bits of its own are 0.
+/// Near this number f32 are the integers, and its own low bits are 0.
 pub(super) const INTEGERS: f32 = 1.5 * (1 << 23) as f32;
 
-/// `2^y * 2^40` per lane; below 2^-23 at y = −∞, so that its integer part is 0.
+/// `2^y * 2^40` per lane. At y = −∞ it is below 2^-23, so its integer part is 0.
 #[inline(always)]
 unsafe fn scaled_exp2(y: __m256) -> __m256 {
     // SAFETY: the caller has AVX2 and FMA.
     unsafe {
         // Keeps the exponent arithmetic below in range; every mass is 0 at the floor already.
         let y = _mm256_max_ps(y, _mm256_set1_ps(Y_FLOOR));
-        // Where f32 are the integers: rounds to the nearest, the even one of two, and leaves it in the low bits.
+        // Adding a number near which f32 are the integers rounds to the nearest, ties to even, and leaves it in the low
+        // bits.
         let shift = _mm256_set1_ps(INTEGERS);
         let shifted = _mm256_add_ps(y, shift);
         let f = _mm256_sub_ps(y, _mm256_sub_ps(shifted, shift));
@@ -44,7 +45,7 @@ unsafe fn integers(e: __m128) -> __m256i {
     }
 }
 
-/// For each set of lanes, where each of them is when they lie one after another.
+/// For each set of lanes: which lane goes to each place when they are packed one after another.
 static PACKED: Packed = Packed(packed());
 
 #[repr(align(32))]
@@ -67,7 +68,7 @@ const fn packed() -> [[u32; 8]; 256] {
     all
 }
 
-/// One bit per lane, spread to a full mask.
+/// Expands one bit per lane to a full mask.
 #[inline(always)]
 unsafe fn spread(lanes: u32) -> __m256 {
     // SAFETY: the caller has AVX2.
@@ -84,11 +85,11 @@ unsafe fn halves(a: __m256) -> [__m128; 2] {
     unsafe { [_mm256_castps256_ps128(a), _mm256_extractf128_ps::<1>(a)] }
 }
 
-/// Twice four Philox blocks, each word in the lower half of a lane of 64 bits; what is in the upper halves means nothing,
-/// since a product takes the lower ones. Two at a time, since each round waits for the one before.
+/// Two times four Philox blocks, each word in the lower half of a 64-bit lane. The upper halves are arbitrary, since a
+/// product takes the lower halves. Two at a time, since each round waits for the one before.
 ///
-/// Only the first words of their counters differ. So in the first two rounds one product of each is the same for all blocks, however
-/// many loops of these there are.
+/// Only the first words of the counters differ. So in each of the first two rounds one product is the same for all
+/// blocks, and is computed once for any number of loops over these.
 #[inline(always)]
 unsafe fn philox8(firsts: [__m256i; 2], rest: [__m256i; 3], keys: &[[__m256i; 2]; ROUNDS]) -> [[__m256i; 4]; 2] {
     // SAFETY: the caller has AVX2.
@@ -307,7 +308,7 @@ impl Simd for Avx2 {
     #[inline(always)]
     unsafe fn mass_add_lanes(sum: [__m256i; 2], a: [__m256i; 2], lanes: u32) -> [__m256i; 2] {
         unsafe {
-            // One bit per lane, spread to a full mask.
+            // Expands one bit per lane to a full mask.
             let all = _mm256_set1_epi64x(i64::from(lanes));
             let bits = [_mm256_set_epi64x(8, 4, 2, 1), _mm256_set_epi64x(128, 64, 32, 16)];
             let mask = |bit| _mm256_cmpeq_epi64(_mm256_and_si256(all, bit), bit);
@@ -343,7 +344,7 @@ impl Simd for Avx2 {
                 let from = first.wrapping_add(8 * part as u32);
                 let lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
                 let counters = _mm256_add_epi32(_mm256_set1_epi32(from.cast_signed()), lanes);
-                // Even lanes as they lie, odd ones shifted down.
+                // Even lanes stay where they are, odd ones are shifted down.
                 let shifted = _mm256_srli_epi64::<32>(counters);
                 let [even, odd] = philox8([counters, shifted], rest, keys);
                 for word in 0..4 {

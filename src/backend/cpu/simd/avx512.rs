@@ -1,4 +1,5 @@
-//! AVX-512 (F, BW, DQ, VL): 16 lanes. Zen 4 and later, Skylake-SP and later; the two differ in how a power is made fastest.
+//! AVX-512 (F, BW, DQ, VL): 16 lanes. Zen 4 and later, Skylake-SP and later. The fastest way to compute a power differs
+//! between the two.
 
 use super::{LINE, Simd};
 use crate::backend::cpu::memory;
@@ -7,12 +8,12 @@ use crate::sampling::mass::{EXP2, MASS_ONE};
 use crate::sampling::philox::{MULTIPLIERS, ROUNDS, WEYL};
 use std::arch::x86_64::*;
 
-/// As AMD's processors like it, or Intel's: the same bits.
+/// In the form that is fastest on AMD's processors, or on Intel's. Both give the same bits.
 pub(in crate::backend::cpu) struct Avx512<const AMD: bool>;
 
 const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
 
-/// `2^y * 2^40` per lane, exact where the mass is an integer part of it; 0 at y = −∞.
+/// `2^y * 2^40` per lane: its integer part is the mass, which is 0 at y = −∞.
 #[inline(always)]
 unsafe fn scaled_exp2<const AMD: bool>(y: __m512) -> __m512 {
     // SAFETY: the caller has AVX-512.
@@ -20,12 +21,12 @@ unsafe fn scaled_exp2<const AMD: bool>(y: __m512) -> __m512 {
     power
 }
 
-/// The same divided by a power of two, of vectors side by side.
+/// The same, divided by a power of two, for several vectors in parallel.
 #[inline(always)]
 pub(super) unsafe fn scaled_exp2_of<const AMD: bool, const N: usize>(y: [__m512; N], unit: f32) -> [__m512; N] {
     // SAFETY: the caller has AVX-512.
     unsafe {
-        // A power of two times every coefficient scales the result exactly, so the factor costs nothing.
+        // Multiplying every coefficient by a power of two scales the result exactly, so the factor costs nothing.
         let coefficient = |i: usize| _mm512_set1_ps(EXP2[i] * (MASS_ONE as f32 / unit));
         let (mut f, mut n, mut p) = (y, y, [coefficient(5); N]);
         for i in 0..N {
@@ -33,10 +34,10 @@ pub(super) unsafe fn scaled_exp2_of<const AMD: bool, const N: usize>(y: [__m512;
                 n[i] = _mm512_roundscale_ps::<NEAREST>(y[i]);
                 f[i] = _mm512_sub_ps(y[i], n[i]);
             } else {
-                // Everything below 1 has mass 0. Without this bound scalef would make numbers below 2^-126 of it, for which Intel's
-                // processors take hundreds of cycles.
+                // Everything below 1 has mass 0. Without this bound the result could be a subnormal number, below
+                // 2^-126, for which Intel's processors take hundreds of cycles in scalef.
                 let y = _mm512_max_ps(y[i], _mm512_set1_ps(NO_MASS_Y));
-                // f first, in one instruction, which is two of AMD's. Both subtractions are exact.
+                // Computes f first, in one instruction, which is two on AMD's processors. Both subtractions are exact.
                 f[i] = _mm512_reduce_ps::<NEAREST>(y);
                 n[i] = _mm512_sub_ps(y, f[i]);
             }
@@ -47,15 +48,15 @@ pub(super) unsafe fn scaled_exp2_of<const AMD: bool, const N: usize>(y: [__m512;
             }
         }
         for i in 0..N {
-            // At y = −∞ f is no number; that times 2^−∞ is 0.
+            // At y = −∞ f is NaN; scalef of NaN by −∞ is 0.
             p[i] = _mm512_scalef_ps(p[i], n[i]);
         }
         p
     }
 }
 
-/// Eight Philox blocks, each word in the lower half of a lane of 64 bits; what is in the upper halves means nothing, since
-/// a product takes the lower ones.
+/// Eight Philox blocks, each word in the lower half of a 64-bit lane. The upper halves are arbitrary, since a product
+/// takes the lower halves.
 #[inline(always)]
 unsafe fn philox8(mut counter: [__m512i; 4], keys: &[[__m512i; 2]; ROUNDS]) -> [__m512i; 4] {
     // SAFETY: the caller has AVX-512.
@@ -64,7 +65,7 @@ unsafe fn philox8(mut counter: [__m512i; 4], keys: &[[__m512i; 2]; ROUNDS]) -> [
         for key in keys {
             let one = _mm512_mul_epu32(counter[0], all(MULTIPLIERS[0]));
             let two = _mm512_mul_epu32(counter[2], all(MULTIPLIERS[1]));
-            // 0x96: the exclusive or of three.
+            // 0x96: the exclusive or of three operands.
             let mixed =
                 |product, word, key| _mm512_ternarylogic_epi64::<0x96>(_mm512_srli_epi64::<32>(product), word, key);
             counter = [mixed(two, counter[1], key[0]), two, mixed(one, counter[3], key[1]), one];
@@ -189,7 +190,7 @@ impl<const AMD: bool> Simd for Avx512<AMD> {
     }
     #[inline(always)]
     unsafe fn pack(to: *mut f32, a: __m512, lanes: u32) {
-        // Packed in a register: straight to memory takes some hundred cycles on Zen 4.
+        // The values are packed in a register: packing straight to memory takes some hundred cycles on Zen 4.
         unsafe { _mm512_storeu_ps(to, _mm512_maskz_compress_ps(lanes as u16, a)) }
     }
     #[inline(always)]
@@ -204,7 +205,7 @@ impl<const AMD: bool> Simd for Avx512<AMD> {
     unsafe fn mass(y: __m512) -> [__m512i; 2] {
         unsafe {
             let e = Self::power(y);
-            // Conversion truncates, which is the floor of a mass.
+            // The conversion truncates, which is the floor of a mass.
             [_mm512_cvttps_epi64(_mm512_castps512_ps256(e)), _mm512_cvttps_epi64(_mm512_extractf32x8_ps::<1>(e))]
         }
     }
@@ -271,7 +272,7 @@ impl<const AMD: bool> Simd for Avx512<AMD> {
             let rest = rest.map(|word| _mm512_set1_epi64(i64::from(word)));
             let lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
             let counters = _mm512_add_epi32(_mm512_set1_epi32(first.cast_signed()), lanes);
-            // Even lanes as they lie, odd ones shifted down.
+            // Even lanes stay where they are, odd ones are shifted down.
             let even = philox8([counters, rest[0], rest[1], rest[2]], keys);
             let odd = philox8([_mm512_srli_epi64::<32>(counters), rest[0], rest[1], rest[2]], keys);
             let mut words = Words::default();

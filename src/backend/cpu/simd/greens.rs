@@ -1,4 +1,4 @@
-//! What greenlists do to a block, in the vectors of a level where plain loops do not compile to such.
+//! What greenlists do to a block, in a level's vector instructions where plain loops do not compile to these.
 
 use super::Simd;
 use super::portable::Portable;
@@ -9,25 +9,25 @@ use crate::sampling::mark::greenlist::{LANES, VALUES};
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
 
-/// A number of 16 bits for each token of a block.
+/// A 16-bit number for each token of a block.
 pub(in crate::backend::cpu) type Numbers = [[u32; LANES]; 8];
 
-/// Which numbers are green, and what these tokens get.
+/// Which numbers are green, and the bias that their tokens get.
 #[derive(Clone, Copy)]
 pub(in crate::backend::cpu) struct Green {
     /// Numbers are multiplied by this, modulo [`VALUES`].
     pub(in crate::backend::cpu) spread: u32,
-    /// Those below it are green.
+    /// Numbers below this are green.
     pub(in crate::backend::cpu) threshold: u32,
     pub(in crate::backend::cpu) bias: f32,
 }
 
-/// Numbers of tokens, and what comes of them.
+/// Operations on the numbers of tokens.
 ///
 /// # Safety
 /// As [`Simd`].
 pub(in crate::backend::cpu) trait Greens: Simd {
-    /// The halves of words, each the number of a token.
+    /// Splits words into halves. Each half is the number of a token.
     #[inline(always)]
     unsafe fn halves(words: &Words) -> Numbers {
         let mut numbers = Numbers::default();
@@ -39,7 +39,7 @@ pub(in crate::backend::cpu) trait Greens: Simd {
         numbers
     }
 
-    /// Makes each number the lesser of the two.
+    /// Sets each number to the lesser of itself and the other one.
     #[inline(always)]
     unsafe fn least(numbers: &mut Numbers, others: &Numbers) {
         for (number, &other) in numbers.as_flattened_mut().iter_mut().zip(others.as_flattened()) {
@@ -47,7 +47,7 @@ pub(in crate::backend::cpu) trait Greens: Simd {
         }
     }
 
-    /// Raises the values of green tokens.
+    /// Adds the bias to the values of green tokens.
     #[inline(always)]
     unsafe fn raise(numbers: &Numbers, by: Green, values: &mut [f32]) {
         for (numbers, values) in numbers.iter().zip(values.chunks_exact_mut(LANES)) {
@@ -90,7 +90,7 @@ impl Greens for Avx2 {
                 if by.spread != 1 {
                     number = _mm256_and_si256(_mm256_mullo_epi32(number, all(by.spread)), all(VALUES - 1));
                 }
-                // Neither has a sign.
+                // A signed comparison is right here: neither number is negative.
                 let is_green = _mm256_castsi256_ps(_mm256_cmpgt_epi32(all(by.threshold), number));
                 let bias = _mm256_blendv_ps(_mm256_set1_ps(-0.0), _mm256_set1_ps(by.bias), is_green);
                 let value = _mm256_loadu_ps(values.as_ptr());

@@ -1,4 +1,5 @@
-//! What samplers measure of a block beyond its mass, in the vectors of a level where plain loops do not compile to such.
+//! What samplers measure of a block besides its mass, in a level's vector instructions where plain loops do not compile
+//! to these.
 
 use super::portable::Portable;
 use super::sums::Sums;
@@ -20,7 +21,7 @@ pub(in crate::backend::cpu) trait Measures: Sums {
         least_finite(logits)
     }
 
-    /// Adds logits to what a deviation is made of.
+    /// Adds logits to the sums of a deviation.
     #[inline(always)]
     unsafe fn moments_add(logits: &[f32; BLOCK], into: &mut Moments) {
         into.add_all(logits);
@@ -64,11 +65,11 @@ unsafe fn squares_of(a: __m256i) -> __m256i {
     }
 }
 
-/// A mass has at most 41 bits: so many lower ones, and 21 upper ones.
+/// A mass has at most 41 bits: 20 lower ones, and 21 upper ones.
 #[cfg(target_arch = "x86_64")]
 const LOW: u32 = 20;
 
-/// The sum of squares, from those of upper parts, of lower parts and of the products of both.
+/// The sum of squares, from the sums of squared upper parts, of products of both parts, and of squared lower parts.
 #[cfg(target_arch = "x86_64")]
 fn put_together(high: u64, mixed: u64, low: u64) -> u128 {
     (u128::from(high) << (2 * LOW)) + (u128::from(mixed) << (LOW + 1)) + u128::from(low)

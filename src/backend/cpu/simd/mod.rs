@@ -1,5 +1,5 @@
-//! The handful of vector operations that the passes in [`super::passes`] are written in, once per
-//! instruction set. A level supplies arithmetic only; every rule stays in the passes.
+//! The vector operations that the passes in [`super::passes`] are written in, implemented once per instruction set. A
+//! level supplies arithmetic only; every rule stays in the passes.
 //!
 //! All levels give the same bits: each operation is exact or one correctly rounded IEEE operation per
 //! lane, and sums are of integers.
@@ -25,8 +25,9 @@ use super::passes::Words;
 pub(super) trait Simd {
     /// Values per vector; divides [`BLOCK`](super::passes::BLOCK).
     const LANES: usize;
-    /// Whether memory of huge pages is read faster at several places at once. Measured: so it is on an Intel Xeon with AVX-512 (64 rows,
-    /// two threads, 0.9 ms for 1.0), while an AMD EPYC with AVX2 takes 1.6 for 1.3.
+    /// Whether memory in huge pages is read faster at several places at once. By measurement it is on an Intel Xeon
+    /// with AVX-512 (64 rows, two threads, 0.9 ms instead of 1.0), and is not on an AMD EPYC with AVX2 (1.6 instead of
+    /// 1.3).
     const SPREADS: bool;
     /// `LANES` f32.
     type Float: Copy;
@@ -34,7 +35,7 @@ pub(super) trait Simd {
     type Mass: Copy;
     /// `LANES` u32 masses, for blocks whose masses are small.
     type Narrow: Copy;
-    /// Keys of Philox's rounds.
+    /// Philox's keys of all rounds.
     type Keys: Copy;
 
     unsafe fn splat(value: f32) -> Self::Float;
@@ -47,8 +48,8 @@ pub(super) trait Simd {
     unsafe fn fetch_f32<const KEEP: bool>(from: *const u8, to: *mut u8) -> Self::Float;
     unsafe fn fetch_f16<const KEEP: bool>(from: *const u8, to: *mut u8) -> Self::Float;
     unsafe fn fetch_bf16<const KEEP: bool>(from: *const u8, to: *mut u8) -> Self::Float;
-    /// A hint that `bytes` bytes will be read, `distance` behind `from`; it may be any address. None where hints do
-    /// [harm](super::memory).
+    /// Prefetch hint that `bytes` bytes will be read, `distance` bytes after `from`, which may be any address. Does
+    /// nothing where hints do [harm](super::memory).
     unsafe fn ahead(from: *const u8, distance: usize, bytes: usize);
 
     unsafe fn sub(a: Self::Float, b: Self::Float) -> Self::Float;
@@ -66,15 +67,16 @@ pub(super) trait Simd {
     unsafe fn within(a: Self::Float, low: Self::Float, high: Self::Float) -> u32;
     /// Where bit i of `lanes` is set, the values; −∞ elsewhere.
     unsafe fn only(a: Self::Float, lanes: u32) -> Self::Float;
-    /// Stores the lanes whose bit is set one after another; what is behind them, up to `LANES`, means nothing.
+    /// Stores the lanes whose bit is set, one after another. What it writes behind them, up to `LANES` values, is
+    /// arbitrary.
     unsafe fn pack(to: *mut f32, a: Self::Float, lanes: u32);
     /// `sum + a` in the lanes whose bit is set, `sum` elsewhere.
     unsafe fn add_lanes(sum: Self::Float, a: Self::Float, lanes: u32) -> Self::Float;
 
-    /// `2^y * 2^40` before it becomes an integer, for guesses.
+    /// `2^y * 2^40` before it is rounded down to an integer, for guesses.
     unsafe fn power(y: Self::Float) -> Self::Float;
 
-    /// The mass of each lane's exponent, as [`mass`](crate::sampling::mass::mass); exponents <= 0 or −∞.
+    /// The mass of each lane's exponent, as [`mass`](crate::sampling::mass::mass). Exponents must be <= 0 or −∞.
     unsafe fn mass(y: Self::Float) -> Self::Mass;
     unsafe fn mass_zero() -> Self::Mass;
     unsafe fn mass_add(a: Self::Mass, b: Self::Mass) -> Self::Mass;
@@ -88,17 +90,17 @@ pub(super) trait Simd {
 
     unsafe fn narrow_zero() -> Self::Narrow;
     unsafe fn narrow_add(a: Self::Narrow, b: Self::Narrow) -> Self::Narrow;
-    /// Masses with the same sum.
+    /// Wide masses that have the same sum.
     unsafe fn narrow_widen(a: Self::Narrow) -> Self::Mass;
 
-    /// Philox blocks side by side, as [`philox4x32_10`](crate::sampling::philox::philox4x32_10): of the counters
-    /// `(first + lane, rest)`.
+    /// Several Philox blocks in parallel, as [`philox4x32_10`](crate::sampling::philox::philox4x32_10), for the
+    /// counters `(first + lane, rest)`.
     unsafe fn philox(first: u32, rest: [u32; 3], keys: &Self::Keys) -> Words;
     /// The key of each round.
     unsafe fn keys(key: [u32; 2]) -> Self::Keys;
 }
 
-/// Bytes that memory gives at once.
+/// Bytes that a processor gets from memory at once.
 #[cfg(target_arch = "x86_64")]
 pub(super) const LINE: usize = 64;
 
@@ -113,7 +115,7 @@ pub(super) trait Format {
     /// # Safety
     /// As [`Simd`].
     unsafe fn load<S: Simd>(from: *const u8) -> S::Float;
-    /// The same from memory that others may write.
+    /// The same, from memory that others may write.
     ///
     /// # Safety
     /// As [`Simd`].

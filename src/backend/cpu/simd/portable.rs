@@ -16,7 +16,7 @@ unsafe fn read<const B: usize>(from: *const u8, widen: impl Fn([u8; B]) -> f32) 
     std::array::from_fn(|i| widen(unsafe { from.add(i * B).cast::<[u8; B]>().read() }))
 }
 
-/// Reads `W` words that others may write, each once; with `KEEP` what was seen is stored.
+/// Reads `W` words that others may write, each once. With `KEEP` it stores what it read at `to`.
 #[inline(always)]
 unsafe fn fetch<const W: usize, const KEEP: bool>(from: *const u8, to: *mut u8) -> [u64; W] {
     // SAFETY: the caller promises so many aligned words at `from`, and room for them at `to`.

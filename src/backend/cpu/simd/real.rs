@@ -10,7 +10,7 @@ use crate::speculative::weights::count;
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
 
-/// `LANES` f64, and what leads to and from them.
+/// `LANES` f64, and conversions to and from them.
 ///
 /// # Safety
 /// As [`Simd`].
@@ -24,19 +24,19 @@ pub(in crate::backend::cpu) trait Real: Simd {
     unsafe fn real_mul(a: Self::Real, b: Self::Real) -> Self::Real;
     /// `max(a - b, 0)`.
     unsafe fn real_beyond(a: Self::Real, b: Self::Real) -> Self::Real;
-    /// Masses below 2^52, exactly.
+    /// Converts masses below 2^52 to f64, exactly.
     unsafe fn real(mass: Self::Mass) -> Self::Real;
     unsafe fn widened(x: Self::Float) -> Self::Real;
     /// As [`count`].
     unsafe fn count(a: Self::Real) -> Self::Mass;
 
-    /// As [`sent_mass`], of probabilities of at most 2.
+    /// As [`sent_mass`], for probabilities of at most 2.
     unsafe fn sent(x: Self::Float) -> Self::Mass;
-    /// As `sent` for probabilities of at most 2^-13: a block of them fits a u32.
+    /// As `sent`, for probabilities of at most 2^-13: the sum of a block of them fits a u32.
     unsafe fn sent_narrow(x: Self::Float) -> Self::Narrow;
-    /// Lane maximum of the bits of floats as integers, in which NaN and negative numbers are larger than any other.
+    /// Lane maximum of the bits of floats, taken as integers. NaN and negative numbers are then larger than all others.
     unsafe fn most_bits(a: Self::Narrow, x: Self::Float) -> Self::Narrow;
-    /// Whether any lane, as an integer, is larger.
+    /// Whether any lane, as an integer, is above `bound`.
     unsafe fn any_above(a: Self::Narrow, bound: u32) -> bool;
 }
 
@@ -137,7 +137,7 @@ impl<const AMD: bool> Real for Avx512<AMD> {
     }
     #[inline(always)]
     unsafe fn count(a: [__m512d; 2]) -> [__m512i; 2] {
-        // Conversion rounds to the nearest, the even one of two.
+        // The conversion rounds to the nearest, ties to even.
         unsafe { [_mm512_cvtpd_epi64(a[0]), _mm512_cvtpd_epi64(a[1])] }
     }
     #[inline(always)]
@@ -166,7 +166,7 @@ impl<const AMD: bool> Real for Avx512<AMD> {
     }
 }
 
-/// 2^52, where f64 are the integers.
+/// 2^52: from here on f64 are integers.
 #[cfg(target_arch = "x86_64")]
 const SHIFT: f64 = (1u64 << 52) as f64;
 
@@ -178,7 +178,7 @@ unsafe fn wide(x: __m256) -> [__m256d; 2] {
     unsafe { [_mm256_cvtps_pd(_mm256_castps256_ps128(x)), _mm256_cvtps_pd(_mm256_extractf128_ps::<1>(x))] }
 }
 
-/// Integers at most 2^52 from reals, to the nearest.
+/// Rounds reals of at most 2^52 to the nearest integer.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 unsafe fn integers(a: __m256d) -> __m256i {

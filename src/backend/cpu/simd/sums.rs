@@ -1,5 +1,5 @@
-//! Sums of masses, several vectors at a time: a power is a chain of operations that each wait for the one before, and a
-//! processor looks only so far ahead for others to do meanwhile.
+//! Sums of masses, several vectors at a time. Computing a power is a chain of operations, each of which waits for the
+//! one before, and a processor looks only so far ahead for others to do meanwhile.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -10,57 +10,58 @@ use super::real::Real;
 use super::{Simd, portable::Portable};
 use crate::backend::cpu::passes::NARROW_Y;
 
-/// Vectors that are worked on side by side. A block has whole groups.
+/// How many vectors are worked on in parallel. A block consists of whole groups.
 pub(in crate::backend::cpu) const GROUP: usize = 4;
-/// Blocks whose sums are added up before lanes are: as many as sums of lanes have room for.
+/// How many blocks are added up lane by lane before the lanes are: as many as lanes have room for.
 pub(in crate::backend::cpu) const LOT: usize = 8;
-/// The eight masses of a block that meet in a lane of AVX-512, each of at most 2^19.5 and a little more, are less than 2^23 together.
+/// Eight masses of a block meet in a lane of AVX-512. With exponents up to this each is at most 2^19.5 and a little
+/// more, so they are less than 2^23 together.
 pub(in crate::backend::cpu) const SURELY_SMALL_Y: f32 = -20.5;
 
-/// What weighs a block.
+/// Operations that weigh blocks.
 ///
 /// # Safety
 /// As [`Simd`].
 pub(in crate::backend::cpu) trait Sums: Real {
     /// The sum of the masses of one block.
     type Sum: Copy;
-    /// The same of a block whose masses are small.
+    /// The sum of the masses of a block whose masses are small.
     type Small: Copy;
     /// The sum of up to [`LOT`] blocks.
     type Lot: Copy;
     /// A block whose largest exponent is at most this is probably small.
     const SMALL_Y: f32;
-    /// What [shares](Self::shares) are counted in: a power of two of mass.
+    /// The unit of [shares](Self::shares): a power of two of mass.
     const UNIT: f32;
 
-    /// `2^y * 2^40` of each: its integer part is the [mass](Simd::mass).
+    /// `2^y * 2^40` of each lane: its integer part is the [mass](Simd::mass).
     unsafe fn powers(y: [Self::Float; GROUP]) -> [Self::Float; GROUP];
-    /// The same divided by [`UNIT`](Self::UNIT): masses as they are added up where they are large.
+    /// The powers divided by [`UNIT`](Self::UNIT): the form in which large masses are added up.
     unsafe fn shares(y: [Self::Float; GROUP]) -> [Self::Float; GROUP];
     /// The value where `x >= bound`, 0 elsewhere.
     unsafe fn where_ge(value: Self::Float, x: Self::Float, bound: Self::Float) -> Self::Float;
     /// The value where `x > bound`, 0 elsewhere.
     unsafe fn where_gt(value: Self::Float, x: Self::Float, bound: Self::Float) -> Self::Float;
-    /// What every group of a block is then added to.
+    /// The sum of a block to which nothing has been added.
     unsafe fn sum_zero() -> Self::Sum;
-    /// Adds the masses of a group of the block, of exponents of at most 0.
+    /// Adds the masses of a group of the block. Their exponents are at most 0.
     unsafe fn sum_add(sum: Self::Sum, shares: [Self::Float; GROUP]) -> Self::Sum;
-    /// The sum, to which all of the block was added.
+    /// The mass in a sum to which all groups of the block have been added.
     #[inline(always)]
     unsafe fn sum_total(sum: Self::Sum) -> u64 {
         // SAFETY: passed on.
         unsafe { Self::lot_total(Self::lot_add(Self::lot_zero(), sum)) }
     }
-    /// What every group of a small block is then added to.
+    /// The sum of a small block to which nothing has been added.
     unsafe fn small_zero() -> Self::Small;
-    /// Adds the masses of a group of powers, of exponents of at most [`SMALL_Y`](Self::SMALL_Y).
+    /// Adds the masses of a group of powers. Their exponents are at most [`SMALL_Y`](Self::SMALL_Y).
     unsafe fn small_add(sum: Self::Small, powers: [Self::Float; GROUP]) -> Self::Small;
     /// The larger of two in each lane.
     unsafe fn small_most(a: Self::Small, b: Self::Small) -> Self::Small;
-    /// Whether every lane had room for its masses; otherwise sums mean nothing. Always so of exponents of at most
-    /// [`SURELY_SMALL_Y`].
+    /// Whether every lane had room for its masses; otherwise the sums are meaningless. Always true for exponents of at
+    /// most [`SURELY_SMALL_Y`].
     unsafe fn small_holds(most: Self::Small) -> bool;
-    /// Adds the integer parts of powers, of exponents of at most [`NARROW_Y`].
+    /// Adds the integer parts of powers. Their exponents are at most [`NARROW_Y`].
     unsafe fn narrow_sum(sum: Self::Narrow, powers: [Self::Float; GROUP]) -> Self::Narrow;
     unsafe fn lot_zero() -> Self::Lot;
     unsafe fn lot_add(lot: Self::Lot, sum: Self::Sum) -> Self::Lot;
@@ -68,11 +69,11 @@ pub(in crate::backend::cpu) trait Sums: Real {
     unsafe fn lot_add_small(lot: Self::Lot, sum: Self::Small) -> Self::Lot;
     unsafe fn lot_total(lot: Self::Lot) -> u64;
 
-    /// The mass of a share, as a float; -1 where the value that it was made of is −∞.
+    /// The mass of a share, as a float; -1 where the value `x` that it was computed from is −∞.
     unsafe fn weight(share: Self::Float, x: Self::Float) -> Self::Float;
 
-    /// Adds the [entropy terms](crate::sampling::entropy::entropy_term) of exponents of at least
-    /// [`Y_FLOOR`](crate::sampling::mass::Y_FLOOR), which have these shares.
+    /// Adds the [entropy terms](crate::sampling::entropy::entropy_term) of exponents that have these shares. They are
+    /// at least [`Y_FLOOR`](crate::sampling::mass::Y_FLOOR).
     unsafe fn terms_add(terms: Self::Mass, y: [Self::Float; GROUP], shares: [Self::Float; GROUP]) -> Self::Mass;
 }
 
@@ -171,10 +172,10 @@ impl Sums for Portable {
     }
 }
 
-/// 2^52, where f64 are the integers.
+/// 2^52: from here on f64 are integers.
 #[cfg(target_arch = "x86_64")]
 const SHIFT: f64 = (1u64 << 52) as f64;
-/// What the shift adds to the bits of a group of terms.
+/// What the shift adds to the bits of the terms of a group.
 #[cfg(target_arch = "x86_64")]
 const EXTRA: i64 = SHIFT.to_bits().wrapping_mul(GROUP as u64).cast_signed();
 

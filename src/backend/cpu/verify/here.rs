@@ -1,4 +1,4 @@
-//! The row that a walk is at, and those that it will be at again.
+//! The row that a walk is at, and the rows that it will come to again.
 
 use super::left::Left;
 use crate::backend::VerifyJob;
@@ -10,23 +10,24 @@ use crate::sampling::row::RowSpec;
 use crate::sampling::samplers::skew::Along;
 use crate::speculative::weights::Weights;
 
-/// A row that was come to.
+/// The current row.
 pub(super) struct Here {
     pub(super) row: usize,
-    /// Its maximum as sent.
+    /// The row's largest logit, as sent.
     max: f32,
     pub(super) target: Distribution,
-    /// The target, if it is a list, and what is left of it.
+    /// The target and what is left of it, if the target is a list.
     pub(super) list: Option<[Weights; 2]>,
-    /// Whether something was taken from that.
+    /// Whether something was taken from that list.
     pub(super) is_taken_from: bool,
-    /// What the whole target is drawn from along, where it is not by token ids; it is a list then.
+    /// The candidates with cumulative masses, where the whole target is not drawn from by token ids. The target is a
+    /// list then.
     pub(super) along: Option<Along>,
-    /// What is left, if it is none.
+    /// What is left, if the target is not a list.
     pub(super) left: Left,
-    /// The residual weighed last, as long as what is left is the same.
+    /// The residual that was weighed last. Valid as long as what is left stays the same.
     pub(super) weighed: Option<Weighed>,
-    /// What adaptive-p saw.
+    /// The distribution that adaptive-p saw.
     seen: Option<Seen>,
 }
 
@@ -37,14 +38,14 @@ pub(super) struct Weighed {
     pub(super) total: u64,
 }
 
-/// Longer lists of a row are made again rather than set aside.
+/// Rows with longer lists are prepared again rather than set aside.
 const MOST_ASIDE: usize = 2048;
 
-/// What all rows of a job on the side may take, in bytes; further ones are made again.
+/// How many bytes all rows that a job sets aside may take. Further rows are prepared again.
 pub(super) const MOST_ASIDE_BYTES: usize = 8 << 20;
 
-/// A row that was left, with what the stores held of it: a fifth of a byte a token, the blocks that masks, bias and
-/// penalties touch, and a list of at most [`MOST_ASIDE`] tokens. It goes with the job.
+/// A row that was left, with what the stores held of it: a fifth of a byte for each token, the blocks that masks, bias
+/// and penalties touch, and a list of at most [`MOST_ASIDE`] tokens. It is dropped with the job.
 pub(super) struct Aside {
     pub(super) here: Here,
     maxima: Vec<f32>,
@@ -53,7 +54,7 @@ pub(super) struct Aside {
 }
 
 impl Here {
-    /// A row that was prepared: its distribution.
+    /// Makes the distribution of a row that was prepared.
     pub(super) fn new(
         level: Level,
         job: &VerifyJob<'_>,
@@ -68,23 +69,23 @@ impl Here {
         let target = Distribution::processed(&view, &spec.filters, spec.chain.as_ref(), Wanted::All, store);
         let list = target.entries(store).map(|entries| Weights::new(entries.into_iter()));
         let list = list.map(|list| [list.clone(), list]);
-        // The store may still hold what an earlier row was drawn from along.
+        // The store may still hold the candidates of an earlier row.
         let along = store.chain.take_along().filter(|_| target.is_chain());
         let seen = store.chain.take_seen();
         Self { row, max, target, list, is_taken_from: false, along, left: Left::Target, weighed: None, seen }
     }
 
-    /// Whether it is worth the memory to set it aside.
+    /// Whether the row is small enough to be set aside.
     pub(super) fn is_small(&self) -> bool {
         let seen = self.seen.as_ref().map_or(0, |seen| seen.masses.len());
         seen <= MOST_ASIDE && self.list.as_ref().is_none_or(|[target, _]| target.entries().len() <= MOST_ASIDE)
     }
 
-    /// What it takes on the side, about, with what the stores hold of it.
+    /// About how many bytes the row takes when it is set aside, with what the stores hold of it.
     pub(super) fn bytes(&self, maxima: &[f32], view: &ViewStore, store: &Store) -> usize {
         let listed = self.list.as_ref().map_or(0, |[target, _]| target.entries().len());
         let seen = self.seen.as_ref().map_or(0, |seen| seen.masses.len());
-        // Both lists of weights, what is drawn from along, and what was seen.
+        // Both lists of weights, the candidates that are drawn along, and what adaptive-p saw.
         let lists = (3 * listed + seen) * size_of::<(u32, u64)>();
         size_of_val(maxima) + view.bytes() + store.sum_bytes() + lists + size_of::<Aside>()
     }
@@ -100,7 +101,7 @@ impl Here {
         Observed { drawn, seen: self.seen.as_ref().map_or(drawn, |seen| seen.share(token)) }
     }
 
-    /// The row as it was prepared.
+    /// The view of the row as it was prepared.
     pub(super) fn view<'v>(
         &self,
         level: Level,
@@ -111,7 +112,7 @@ impl Here {
         view(level, job, self.row, self.max, maxima, store)
     }
 
-    /// The whole target is left.
+    /// Begins anew: the whole target is left.
     pub(super) fn start(&mut self) {
         if let Some([target, left]) = &mut self.list {
             left.clone_from(target);
@@ -124,14 +125,14 @@ impl Here {
 }
 
 impl Aside {
-    /// Takes from the stores what they hold of a row.
+    /// Takes out of the stores what they hold of a row.
     pub(super) fn new(here: Here, maxima: &mut Vec<f32>, view: &mut ViewStore, store: &mut Store) -> Self {
-        // The store of residuals is that of the row come to.
+        // The store of residuals belongs to the row that the walk is at.
         let here = Here { left: Left::Target, weighed: None, ..here };
         Self { here, maxima: std::mem::take(maxima), view: std::mem::take(view), sums: store.take_sums() }
     }
 
-    /// Gives it back to them.
+    /// Puts it back into the stores.
     pub(super) fn back(self, maxima: &mut Vec<f32>, view: &mut ViewStore, store: &mut Store) -> Here {
         (*maxima, *view) = (self.maxima, self.view);
         store.give_sums(self.sums);
@@ -139,7 +140,7 @@ impl Aside {
     }
 }
 
-/// A prepared row of a job, by its number and its maximum as sent.
+/// The view of a prepared row, given its number and its largest logit as sent.
 fn view<'v>(
     level: Level,
     job: &VerifyJob<'v>,

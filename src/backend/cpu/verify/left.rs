@@ -1,4 +1,4 @@
-//! What is left to draw from at a position, where the target is no list.
+//! The weights that are left to draw from at a position whose target is not a list.
 
 use super::passes::{Passes, Reals};
 use super::proposed::{Cut, Proposed};
@@ -8,23 +8,23 @@ use crate::backend::cpu::view::View;
 use crate::sampling::mass::draw_point;
 use crate::speculative::weights::Residual;
 
-/// Storage of residuals, kept from draft to draft. Bounded by the vocabulary.
+/// Storage of residuals. Kept from draft to draft; bounded by the vocabulary.
 #[derive(Debug, Default)]
 pub(crate) struct LeftStore {
-    /// Weight by block of what is left.
+    /// The weight that is left, by block.
     sums: Vec<u64>,
-    /// The same of the residual weighed last.
+    /// The weight by block of the residual that was weighed last.
     next: Vec<u64>,
-    /// Weights by token, from the second residual of a position on.
+    /// Weights by token, used from the second residual of a position on.
     dense: Vec<u64>,
 }
 
-/// What is left.
+/// What is left at a position.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Left {
-    /// The target.
+    /// The whole target.
     Target,
-    /// What the target has beyond a draft token's distribution: weighed again where it is needed.
+    /// What the target has beyond a draft token's distribution. Computed again where it is needed.
     Beyond { node: usize, factor: f64, total: u64 },
     /// The weights in the store.
     Dense { total: u64 },
@@ -51,7 +51,7 @@ impl Blocks<'_> {
         }
     }
 
-    /// What is left of a token.
+    /// The weight that is left of a token.
     pub(super) fn mass_of(&self, token: u32, store: &LeftStore) -> u64 {
         let target = || self.target.mass_of(token, self.view.value(token));
         match self.left {
@@ -69,7 +69,7 @@ impl Blocks<'_> {
         self.cut.reals(row, place, at, self.passes, out);
     }
 
-    /// How the target makes a residual with a draft token.
+    /// The residual of the target beyond a draft token's distribution.
     fn by(&self, factor: f64, node: usize) -> Residual {
         Residual::new(factor, self.target.total(), self.drafts[node].total)
     }
@@ -82,7 +82,7 @@ impl Blocks<'_> {
         self.passes.beyond(&target, &draft, by, weights)
     }
 
-    /// What is left in a block, as masses.
+    /// The weights that are left in a block, as masses.
     fn left_reals(&self, at: usize, store: &LeftStore, out: &mut Reals) {
         let mut weights = [0; BLOCK];
         match self.left {
@@ -95,7 +95,8 @@ impl Blocks<'_> {
         self.passes.as_masses(&weights, out);
     }
 
-    /// The sum of the target's weights beyond a draft token's distribution in a block, if one pass gives it.
+    /// The sum of the target's weights beyond a draft token's distribution in a block; `None` where one pass cannot
+    /// compute it.
     fn sum_beyond(&self, at: usize, by: Residual, node: usize) -> Option<u64> {
         if !matches!(self.left, Left::Target) || !self.cut.is_none() {
             return None;
@@ -104,8 +105,8 @@ impl Blocks<'_> {
         self.passes.sum_beyond(&self.cut.block(row, place, at), &self.drafts[node].whole(at)?, by)
     }
 
-    /// Weighs by block what is left beyond a draft token's distribution, and gives the total. With `dense`, weights by
-    /// token are stored, those of what is left until now lost.
+    /// Weighs, by block, what is left beyond a draft token's distribution, and returns the total. With `dense`, stores
+    /// the new weights by token; those of what is left until now are lost.
     pub(super) fn weigh(&self, factor: f64, node: usize, dense: bool, store: &mut LeftStore) -> u64 {
         let by = Residual::new(factor, self.total(), self.drafts[node].total);
         store.next.clear();
@@ -135,7 +136,7 @@ impl Blocks<'_> {
         store.next.iter().sum()
     }
 
-    /// Inverse CDF in token-id order, in a residual.
+    /// Inverse CDF in token-id order, over a residual.
     pub(super) fn draw(&self, uniform: u64, store: &LeftStore) -> u32 {
         let mut point = draw_point(uniform, self.total());
         let mut before = |weight: u64| {
@@ -158,7 +159,7 @@ impl Blocks<'_> {
 }
 
 impl LeftStore {
-    /// What was weighed last is what is left.
+    /// What was weighed last becomes what is left.
     pub(super) fn take(&mut self) {
         std::mem::swap(&mut self.sums, &mut self.next);
     }

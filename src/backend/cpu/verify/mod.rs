@@ -1,10 +1,11 @@
 //! Verification on the CPU backend: [`verify`](crate::speculative::verify), fast.
 //!
-//! Reading order: this file (one job), [`walk`] (what the rules ask), [`here`] (a row come to), [`left`] (what is left to
-//! draw from), [`proposed`] (draft distributions), [`passes`] (every loop over masses).
+//! Reading order: this file (one job), [`walk`] (answers what the acceptance rules ask), [`here`] (the current row),
+//! [`left`] (the weights that are left to draw from), [`proposed`] (draft distributions), [`passes`] (every loop over
+//! masses).
 //!
-//! A position costs what a plain row costs: its scan, its distribution, the mass of one token. Only where a draft
-//! token is rejected are target and draft weighed together, block by block, and the token is drawn inside one block.
+//! A position costs as much as a plain row: its scan, its distribution, the mass of one token. Only where a draft token
+//! is rejected are target and draft weighed together, block by block, and the token is drawn inside one block.
 //! Distributions that are lists stay lists.
 
 mod here;

@@ -1,4 +1,4 @@
-//! Draft tokens and their distributions as verification reads them.
+//! Draft tokens and their distributions, as verification reads them.
 
 use super::passes::{Block, Passes, Reals, Weighing};
 use crate::backend::VerifyJob;
@@ -13,13 +13,13 @@ use crate::speculative::job::{DraftSource, DraftToken, VerifyFailure};
 use crate::speculative::weights::{OwnProbability, cubed, per_weight, squared};
 use std::borrow::Cow;
 
-/// A draft token that was checked.
+/// A draft token that has been checked.
 #[derive(Debug)]
 pub(in crate::backend) struct Proposed<'a> {
     pub(in crate::backend) token: u32,
     /// Its mass; above 0.
     pub(in crate::backend) mass: u64,
-    /// That of all tokens.
+    /// The mass of all tokens.
     pub(in crate::backend) total: u64,
     pub(in crate::backend) source: Source<'a>,
     passes: Passes,
@@ -35,7 +35,7 @@ pub(in crate::backend) enum Source<'a> {
     Sent(Logits<'a>),
 }
 
-/// Where a job's rows and what was sent of its draft are read from.
+/// Where a job's rows, and the distributions that were sent with its draft, are read from.
 pub(super) fn read_from(job: &VerifyJob<'_>) -> ReadFrom {
     let sent = |draft: &DraftToken<'_>| match draft.source {
         DraftSource::Dense(probs) => probs.bytes().len(),
@@ -46,7 +46,7 @@ pub(super) fn read_from(job: &VerifyJob<'_>) -> ReadFrom {
 }
 
 impl<'a> Proposed<'a> {
-    /// Checks a draft token, by the vocabulary of the target.
+    /// Checks a draft token, given the size of the target's vocabulary.
     fn new(draft: &DraftToken<'a>, vocab_size: usize, passes: Passes) -> Result<Self, DraftError> {
         let (source, total) = match draft.source {
             DraftSource::Kept(kept) => match kept.form() {
@@ -69,7 +69,7 @@ impl<'a> Proposed<'a> {
         }
     }
 
-    /// As the specification: for what is short or wrong (or has a −0).
+    /// Checks it as the specification does: for distributions that are short or wrong (or have a −0).
     fn plainly(draft: &DraftToken<'a>, vocab_size: usize, passes: Passes) -> Result<Self, DraftError> {
         let plain = draft.materialise(vocab_size as u32)?;
         let weights = plain.weights();
@@ -77,7 +77,7 @@ impl<'a> Proposed<'a> {
         Ok(Self { token: draft.token, mass: weights.weight(draft.token), total: weights.total(), source, passes })
     }
 
-    /// Checks all draft tokens of a job: the first that is none fails it.
+    /// Checks all draft tokens of a job. The first invalid one fails the job.
     pub(in crate::backend) fn all(level: Level, job: &VerifyJob<'a>) -> Result<Vec<Self>, VerifyFailure> {
         let vocab_size = job.rows.first().map_or(0, |row| row.logits.vocab_size());
         let passes = Passes::of(level);
@@ -92,7 +92,7 @@ impl<'a> Proposed<'a> {
         self.mass == self.total
     }
 
-    /// How likely a token drawn from its draft distribution is.
+    /// How likely a token that is drawn from this draft distribution is, by the distribution itself.
     pub(in crate::backend) fn own_probability(&self) -> OwnProbability {
         let per = per_weight(self.total);
         let of_list = |entries: &[(u32, u64)]| {
@@ -116,7 +116,7 @@ impl<'a> Proposed<'a> {
         OwnProbability::of(squares, cubes)
     }
 
-    /// The tokens that could have been proposed, if they are a list.
+    /// The tokens that could have been proposed, with their masses, if they are a list.
     pub(super) fn list(&self) -> Option<&[(u32, u64)]> {
         match &self.source {
             Source::List(entries) => Some(entries),
@@ -133,7 +133,7 @@ impl<'a> Proposed<'a> {
         }
     }
 
-    /// The values of a block, if no token is cut off and they are all there is to know.
+    /// The values of a block, if no token is cut off and no other value replaces one of them.
     pub(super) fn whole(&self, at: usize) -> Option<Block<'_>> {
         match &self.source {
             Source::List(_) => None,
@@ -158,7 +158,7 @@ impl<'a> Proposed<'a> {
     }
 }
 
-/// The entries of a block, of a list in token order.
+/// The entries that lie in a block, from a list in token order.
 fn within<T>(entries: &[(u32, T)], at: usize) -> &[(u32, T)] {
     let place = |block: usize| entries.partition_point(|entry| (entry.0 as usize) < block * BLOCK);
     &entries[place(at)..place(at + 1)]
@@ -183,13 +183,13 @@ fn row_reals(row: &KeptRow, at: usize, passes: Passes, out: &mut Reals) {
     }
 }
 
-/// What is kept of a row, as far as it is not of its values.
+/// Which tokens of a row are kept, apart from single tokens with values of their own.
 #[derive(Clone, Copy)]
 pub(super) struct Cut {
-    /// The last token of the order.
+    /// The last token of the order that is kept.
     pub(super) last: Option<Candidate>,
     pub(super) weigh: Weigh,
-    /// The least mass.
+    /// The least mass that is kept.
     pub(super) need: u64,
 }
 
@@ -211,13 +211,13 @@ impl Cut {
         Block { dtype: row.dtype(), row: row.bytes(), at: place, weigh }
     }
 
-    /// Its masses.
+    /// The masses of that block.
     pub(super) fn reals(&self, row: Logits<'_>, place: usize, at: usize, passes: Passes, out: &mut Reals) {
         passes.reals(&self.block(row, place, at), out);
         self.behind(row, place, at, |i| out[i] = 0.0);
     }
 
-    /// The places of tokens of the last one's own block that have its logit and stand behind it.
+    /// Calls `each` for tokens after the last one, in its own block, that have the same logit: by place in the block.
     pub(super) fn behind(&self, row: Logits<'_>, place: usize, at: usize, mut each: impl FnMut(usize)) {
         let Some(last) = self.last.filter(|last| last.token as usize / BLOCK == at) else { return };
         let count = BLOCK.min(row.vocab_size() - place * BLOCK);

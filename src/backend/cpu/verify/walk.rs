@@ -1,4 +1,4 @@
-//! What the rules ask, answered from rows as they are.
+//! Answers what the acceptance rules ask, from rows as they are.
 
 use super::here::{Aside, Here, MOST_ASIDE_BYTES, Weighed};
 use super::left::{Blocks, Left, LeftStore};
@@ -24,7 +24,7 @@ use crate::speculative::states::States;
 use crate::speculative::typical;
 use crate::speculative::weights::{ONE, OwnProbability, Weights, share};
 
-/// A job's rows and draft tokens, and where the walk is.
+/// A job's rows and draft tokens, and the position of the walk.
 pub(super) struct Walk<'a> {
     level: Level,
     job: &'a VerifyJob<'a>,
@@ -37,12 +37,12 @@ pub(super) struct Walk<'a> {
     left: &'a mut LeftStore,
     read_from: ReadFrom,
     here: Option<Here>,
-    /// Rows that will be come to again, and their bytes.
+    /// Rows that the walk will come to again, set aside, with their bytes.
     aside: Vec<(usize, Aside)>,
-    /// Bytes that there is room for beside them.
+    /// How many bytes there is room for besides these.
     room_aside: usize,
     states: States,
-    /// Whether draws follow a key.
+    /// Whether a watermark's key decides draws.
     raced: bool,
 }
 
@@ -87,7 +87,7 @@ impl<'a> Walk<'a> {
         self.here().view(self.level, self.job, self.maxima, self.view)
     }
 
-    /// The position, whose target is no list, and the place for its residuals.
+    /// The current position, whose target is not a list, and the store of its residuals.
     fn blocks(&mut self) -> (Blocks<'_>, &mut LeftStore) {
         let here = self.here.as_ref().expect("a rule comes to a row first; this is a bug");
         let KeptBy { weigh, last_key, need } = here.target.kept_by();
@@ -104,15 +104,15 @@ impl<'a> Walk<'a> {
         (blocks, self.left)
     }
 
-    /// What is left beyond a draft, of a list.
+    /// What is left beyond a draft token's distribution, if the target is a list.
     fn residual(&self, factor: f64, node: usize) -> Option<Weights> {
         let draft = &self.drafts[node];
         let [_, left] = self.here().list.as_ref()?;
         Some(left.residual(factor, draft.total, |token| draft.mass_of(token)))
     }
 
-    /// A row as it is prepared. Ranks of rejected tokens and what relaxed acceptance judges go by tokens too that the row's draw
-    /// would not come to, so nothing may be left out of it as for a draw.
+    /// The job for a row as it is prepared. For a draw, tokens that it cannot reach may be left out. But the ranks of
+    /// rejected tokens, and relaxed acceptance, may depend on these tokens too, so then nothing may be left out.
     fn looked_at(&self, row: usize) -> RowJob<'a> {
         let RowJob { logits, spec } = self.job.rows[row];
         let is_drawn_from = !self.job.measure && !matches!(self.job.rule, AcceptanceRule::Relaxed(_));
@@ -120,7 +120,7 @@ impl<'a> Walk<'a> {
         RowJob { logits, spec: RowSpec { action, ..spec } }
     }
 
-    /// Leaves the row come to. Block verification comes to rows again, and to prepare one is most of its price.
+    /// Leaves the current row. Block verification comes to rows again, and preparing a row is most of its cost.
     fn leave(&mut self) {
         let comes_again = self.job.rule == AcceptanceRule::Block && self.job.tree.is_chain();
         let Some(here) = self.here.take().filter(|here| comes_again && here.is_small()) else { return };
@@ -131,7 +131,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Takes a row back that was set aside.
+    /// Takes back a row that was set aside.
     fn taken_back(&mut self, row: usize) -> Option<Here> {
         let at = self.aside.iter().position(|(_, aside)| aside.here.row == row)?;
         let (bytes, aside) = self.aside.swap_remove(at);
@@ -139,7 +139,7 @@ impl<'a> Walk<'a> {
         Some(aside.back(self.maxima, self.view, self.store))
     }
 
-    /// The sum of what is left beyond a draft, of blocks.
+    /// The sum of what is left beyond a draft token's distribution, if the target is not a list.
     fn weigh(&mut self, factor: f64, node: usize) -> u64 {
         match self.here().weighed {
             Some(weighed) if weighed.node == node && weighed.factor == factor => weighed.total,
@@ -153,7 +153,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// The first of a race among the tokens of a list.
+/// The winner of a race among the tokens of a list.
 fn first_of(race: Race, target: &Weights) -> u32 {
     let mut runner = Runner::new(race);
     runner.add_all(target.entries().iter().copied());
@@ -251,7 +251,7 @@ impl Positions for Walk<'_> {
                 let (blocks, store) = self.blocks();
                 Left::Dense { total: blocks.weigh(factor, node, true, store) }
             }
-            // It would be lost, so whether something remains is asked first.
+            // The weights now in the store would be lost, so this first checks that something remains.
             Left::Dense { .. } if self.weigh(factor, node) == 0 => return,
             Left::Dense { .. } => {
                 let (blocks, store) = self.blocks();
@@ -266,7 +266,7 @@ impl Positions for Walk<'_> {
     }
 
     fn has_one(&mut self) -> bool {
-        // The most likely token has mass one.
+        // The most likely token alone has this mass.
         self.here().target.total() == MASS_ONE
     }
 

@@ -1,6 +1,6 @@
 //! [`Sums`] with AVX2.
 
-// Vectors of several arrays are counted, so that each step is done for all before the next.
+// Vectors of several arrays are counted, so that each step is done for all of them before the next.
 #![allow(clippy::needless_range_loop)]
 
 use super::{EXTRA, GROUP, SHIFT, Sums};
@@ -25,15 +25,15 @@ unsafe fn wide(x: __m256) -> [__m256d; 2] {
 
 // SAFETY (whole impl): as Simd of the same level.
 impl Sums for Avx2 {
-    /// Masses are integers of at most 2^40 and a lane takes 16 of them of each block, so that f64 add them exactly.
+    /// Masses are integers of at most 2^40, and a lane takes 16 of them from each block, so f64 add them exactly.
     type Sum = [__m256d; 2];
     type Small = __m256i;
-    /// What narrow blocks have is apart.
+    /// Narrow blocks are added up separately.
     type Lot = ([__m256d; 2], [__m256i; 2]);
     const SMALL_Y: f32 = NARROW_Y;
     const UNIT: f32 = 1.0;
 
-    /// As [`power`](Simd::power), step by step for all.
+    /// As [`power`](Simd::power), each step for all vectors before the next.
     #[inline(always)]
     unsafe fn powers(mut y: [__m256; GROUP]) -> [__m256; GROUP] {
         unsafe {
@@ -136,7 +136,7 @@ impl Sums for Avx2 {
     #[inline(always)]
     unsafe fn lot_total((sum, narrow): Self::Lot) -> u64 {
         unsafe {
-            // A lot has at most 2^50, so f64 add up the lanes exactly too.
+            // A lot has at most 2^50, so f64 also add up the lanes exactly.
             let sum = _mm256_add_pd(sum[0], sum[1]);
             let sum = _mm_add_pd(_mm256_castpd256_pd128(sum), _mm256_extractf128_pd::<1>(sum));
             _mm_cvttsd_si64(_mm_add_sd(sum, _mm_unpackhi_pd(sum, sum))).cast_unsigned() + Self::mass_sum(narrow)
@@ -150,7 +150,7 @@ impl Sums for Avx2 {
             let mut terms = [_mm256_sub_epi64(terms[0], extra), _mm256_sub_epi64(terms[1], extra)];
             for i in 0..GROUP {
                 let (masses, y) = (whole(shares[i]), wide(y[i]));
-                // A product of two f32 is exact in f64, so this rounds once: to the nearest integer, the even one of two.
+                // A product of two f32 is exact in f64, so this rounds once: to the nearest integer, ties to even.
                 let low = _mm256_castpd_si256(_mm256_fnmadd_pd(masses[0], y[0], shift));
                 let high = _mm256_castpd_si256(_mm256_fnmadd_pd(masses[1], y[1], shift));
                 terms = [_mm256_add_epi64(terms[0], low), _mm256_add_epi64(terms[1], high)];

@@ -1,6 +1,6 @@
 //! [`Sums`] with AVX-512.
 
-// Vectors of several arrays are counted, so that each step is done for all before the next.
+// Vectors of several arrays are counted, so that each step is done for all of them before the next.
 #![allow(clippy::needless_range_loop)]
 
 use super::{EXTRA, GROUP, SHIFT, Sums};
@@ -10,27 +10,27 @@ use crate::backend::cpu::simd::avx512::{Avx512, scaled_exp2_of};
 use crate::backend::cpu::simd::real::Real;
 use std::arch::x86_64::*;
 
-/// Blocks by lane, as AVX-512 adds them up.
+/// The sum of several blocks, by lane.
 #[derive(Clone, Copy)]
 pub(in crate::backend::cpu) struct Lot {
     units: __m512i,
     parts: __m512i,
-    /// Blocks that have units and parts.
+    /// How many blocks had units and parts.
     large: u32,
-    /// Small ones, which have parts alone.
+    /// How many small blocks there were, which have parts alone.
     small: u32,
 }
 
-/// What [`SURELY_SMALL_Y`](super::SURELY_SMALL_Y) counts on.
+/// [`SURELY_SMALL_Y`](super::SURELY_SMALL_Y) relies on this.
 const _: () = assert!(BLOCK / <Avx512<false> as Simd>::LANES <= 8);
 const UNIT_BITS: u32 = 20;
-/// Where sums of units begin, and those of small masses.
+/// The number that sums of units begin at, and sums of small masses.
 const UNITS: f32 = (1 << 23) as f32;
-/// Where sums of parts begin: from here to twice as much, f32 end with a 2^20th.
+/// The number that sums of parts begin at: from here to twice as much, the last bit of an f32 is 2^-20.
 const PARTS: f32 = 8.0;
 const DOWN: i32 = _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC;
 
-/// The masses of shares, which f32 hold exactly.
+/// The masses of shares. F32 hold them exactly.
 #[inline(always)]
 unsafe fn whole_mass(share: __m512) -> __m512 {
     // SAFETY: the caller has AVX-512.
@@ -39,15 +39,15 @@ unsafe fn whole_mass(share: __m512) -> __m512 {
 
 // SAFETY (whole impl): as Simd of the same level.
 impl<const AMD: bool> Sums for Avx512<AMD> {
-    /// Units above 2^23, and parts of one above 8: there f32 end with a whole one of what is added up, and what is less is lost by
-    /// rounding down. A block has at most 8 * 2^20 units in a lane, and less than 8 in parts, so that both stay below the next power of
-    /// two.
+    /// Sums of units, which begin at 2^23, and of parts of a unit, which begin at 8. There the last bit of an f32 is
+    /// one of what is added up, and smaller parts are lost by rounding down. A block has at most 8 * 2^20 units in a
+    /// lane, and less than 8 in parts, so both stay below the next power of two.
     type Sum = [__m512; 2];
-    /// Masses above 2^23, of which a lane may have less than as much again.
+    /// Sums of masses, which begin at 2^23. A lane may have less than as much again.
     type Small = __m512;
     /// The bits of all units and of all parts, and how many blocks began with which bits.
     type Lot = Lot;
-    /// A lane of such a block rarely has two of the largest masses that there may be, 2^22.
+    /// Up to this exponent a lane rarely has two of the largest possible masses, 2^22.
     const SMALL_Y: f32 = -18.0;
     const UNIT: f32 = (1 << UNIT_BITS) as f32;
 
@@ -144,11 +144,11 @@ impl<const AMD: bool> Sums for Avx512<AMD> {
     }
     #[inline(always)]
     unsafe fn lot_total(Lot { units, parts, large, small }: Lot) -> u64 {
-        // All modulo 2^32: what the 16 lanes of a lot come to is less, above the bits with which they began.
+        // All modulo 2^32: the sum of the 16 lanes of a lot is less, above the bits with which they began.
         const LANES: u32 = Avx512::<true>::LANES as u32;
         let begun = |blocks: u32, at: f32| blocks.wrapping_mul(LANES.wrapping_mul(at.to_bits()));
         unsafe {
-            // Side by side.
+            // Parts and units, next to each other.
             let both = _mm512_add_epi32(_mm512_unpacklo_epi32(parts, units), _mm512_unpackhi_epi32(parts, units));
             let both = _mm256_add_epi32(_mm512_castsi512_si256(both), _mm512_extracti64x4_epi64::<1>(both));
             let both = _mm_add_epi32(_mm256_castsi256_si128(both), _mm256_extracti128_si256::<1>(both));

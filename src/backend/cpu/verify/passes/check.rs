@@ -1,4 +1,4 @@
-//! The check of sent rows. See the [module](super) for safety.
+//! The check of sent probabilities. See the [module](super) for safety.
 
 use super::{Sent, by_format, full, padded, values};
 use crate::backend::cpu::passes::{AHEAD, BLOCK, blocks, spread};
@@ -7,7 +7,7 @@ use crate::backend::cpu::simd::{Bf16, F16, F32, Format};
 use crate::sampling::logits::Dtype;
 use crate::speculative::draft::MOST_SENT;
 
-/// A probability that is at most this has a mass of at most 2^27, of which a block fits a u32.
+/// A probability up to this has a mass of at most 2^27, so the sum of a block fits a u32.
 const NARROW_SENT: f32 = 1.0 / 8192.0;
 
 #[inline(always)]
@@ -16,7 +16,7 @@ pub(super) unsafe fn check<S: Real>(dtype: Dtype, row: &[u8]) -> Sent {
     unsafe { by_format!(dtype, check_of::<S>(row)) }
 }
 
-/// A row that was just sent, and that is read from memory: in the order of [`spread`], with a hint for what comes.
+/// Checks a row that was just sent and is read from memory: in the order of [`spread`], with prefetch hints.
 #[inline(always)]
 unsafe fn check_of<S: Real, F: Format>(row: &[u8]) -> Sent {
     let count = blocks(row.len() / F::SIZE);
@@ -36,8 +36,8 @@ unsafe fn check_of<S: Real, F: Format>(row: &[u8]) -> Sent {
     }
 }
 
-/// Sums narrowly while it looks at the sizes of a block's numbers, and again widely where one is too large for that.
-/// None where one is no probability.
+/// Sums in narrow integers while it finds the largest number of a block, and again in wide ones if that is too large.
+/// `None` if a number is no probability.
 #[inline(always)]
 unsafe fn mass_of<S: Real, F: Format>(from: *const u8) -> Option<S::Mass> {
     // SAFETY: see the module.

@@ -1,4 +1,5 @@
-//! The passes of verification, by block, each written once over [`Real`](crate::backend::cpu::simd::real::Real).
+//! The passes of verification, by block. Each is written once, generic over
+//! [`Real`](crate::backend::cpu::simd::real::Real).
 //!
 //! # Safety
 //! As in [`passes`](crate::backend::cpu::passes): every function requires the level's instructions, pointers handed to
@@ -21,12 +22,12 @@ use weigh::{as_masses, beyond, entropy, powers, reals, sum_beyond};
 /// The masses of a block as f64.
 pub(super) type Reals = [f64; BLOCK];
 
-/// A block and what makes masses of it.
+/// A block, and what is needed to compute masses from it.
 #[derive(Clone, Copy)]
 pub(super) struct Block<'a> {
     pub(super) dtype: Dtype,
     pub(super) row: &'a [u8],
-    /// Its place in the row; it begins inside.
+    /// The block's place in the row; it begins inside the row.
     pub(super) at: usize,
     pub(super) weigh: Weighing,
 }
@@ -34,7 +35,7 @@ pub(super) struct Block<'a> {
 /// How values become masses.
 #[derive(Clone, Copy)]
 pub(super) enum Weighing {
-    /// Logits: those above `above` (all for −∞) whose mass is at least `need`.
+    /// Logits. Only those above `above` (−∞: all) with a mass of at least `need` count.
     Logits { weigh: Weigh, above: f32, need: u64 },
     /// Sent probabilities.
     Sent,
@@ -44,7 +45,7 @@ pub(super) enum Weighing {
 pub(super) struct Sent {
     /// Every number is at least 0 (and none a −0) and at most [`MOST_SENT`](crate::speculative::draft::MOST_SENT).
     pub(super) fine: bool,
-    /// The sum of the masses, if so.
+    /// The sum of the masses, if the row is fine.
     pub(super) total: u64,
 }
 
@@ -125,13 +126,13 @@ impl Passes {
         unsafe { (self.0.reals)(block, out) }
     }
 
-    /// A residual's weights, and their sum.
+    /// Computes a residual's weights and returns their sum.
     pub(super) fn beyond(self, target: &Reals, draft: &Reals, by: Residual, out: &mut [u64; BLOCK]) -> u64 {
         // SAFETY: as above.
         unsafe { (self.0.beyond)(target, draft, by, out) }
     }
 
-    /// That sum alone, of two blocks of which no token is cut off, if they have one format.
+    /// The same sum without the weights, for two blocks of which no token is cut off; `None` if their formats differ.
     pub(super) fn sum_beyond(self, target: &Block<'_>, draft: &Block<'_>, by: Residual) -> Option<u64> {
         // SAFETY: as above.
         (target.dtype == draft.dtype).then(|| unsafe { (self.0.sum_beyond)(target, draft, by) })
@@ -155,14 +156,14 @@ impl Passes {
         unsafe { (self.0.entropy)(block) }
     }
 
-    /// Whether a sent row is one, and what it sums to.
+    /// Whether a sent row has valid probabilities, and the sum of their masses.
     pub(super) fn check(self, dtype: Dtype, row: &[u8]) -> Sent {
         // SAFETY: as above.
         unsafe { (self.0.check)(dtype, row) }
     }
 }
 
-/// The values of block `at` if it is full.
+/// Pointer to the values of block `at`, if the row has all of it.
 #[inline(always)]
 fn full<F: Format>(row: &[u8], at: usize) -> Option<*const u8> {
     let size = BLOCK * F::SIZE;
@@ -178,7 +179,7 @@ fn padded<F: Format>(row: &[u8], at: usize, pad: [u8; 4]) -> [u8; BLOCK * 4] {
     tail
 }
 
-/// Pointer to the values of a block, in place or in `$tail`, which is then made.
+/// Pointer to the values of a block: in place, or in `$tail`, which is filled first.
 macro_rules! values {
     ($tail:ident, $format:ty, $row:expr, $at:expr, $pad:expr) => {
         match full::<$format>($row, $at) {

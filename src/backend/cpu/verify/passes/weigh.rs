@@ -61,7 +61,7 @@ pub(super) unsafe fn beyond<S: Real>(target: &Reals, draft: &Reals, by: Residual
     }
 }
 
-/// As `beyond` of the reals of two blocks of one format, of which no token is cut off, but nothing is stored.
+/// As `beyond` with the masses of two blocks of one format, of which no token is cut off; but stores no weights.
 #[inline(always)]
 pub(super) unsafe fn sum_beyond<S: Real>(target: &Block<'_>, draft: &Block<'_>, by: Residual) -> u64 {
     // SAFETY: passed on.
@@ -91,7 +91,8 @@ unsafe fn sum_beyond_of<S: Real, F: Format>(target: &Block<'_>, draft: &Block<'_
     }
 }
 
-/// Of a draft block that was `SENT`, or is weighed as logits. No closures: they would be calls for each vector.
+/// For a draft block of sent probabilities (`SENT`) or of logits. Without closures, which would be calls for each
+/// vector.
 #[inline(always)]
 unsafe fn sum_beyond_by<S: Real, F: Format, const SENT: bool>(
     target: *const u8,
