@@ -2,9 +2,9 @@
 //! another order.
 //!
 //! Candidates are the tokens with a finite logit after masks, bias and penalties. Each step sees the candidates that
-//! the step before left, with masses at the temperature so far: `mass = floor(2^y * 2^40)`, `y = (x - x_max) * log2(e)
-//! / temperature`, where `x_max` is the largest logit that is left. Every filter keeps at least `min_keep` candidates,
-//! if there are as many.
+//! the step before left, with masses at the temperature so far: `mass = floor(2^y * 2^40)`,
+//! `y = (x - x_max) * log2(e) / temperature`, where `x_max` is the largest logit that is left. Every filter keeps at
+//! least `min_keep` candidates, if there are as many.
 
 use super::candidates::Candidates;
 use super::mark::tournament::Tournament;

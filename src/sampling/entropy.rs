@@ -2,8 +2,8 @@
 
 use super::mass::{Y_FLOOR, log_total};
 
-/// Shannon entropy in nats, from the sum of the tokens' [terms](entropy_term) and the sum of their masses: `-sum of p
-/// ln p` with `ln p = y ln 2 - ln(total / 2^40)`, as for logprobs.
+/// Shannon entropy in nats, from the sum of the tokens' [terms](entropy_term) and the sum of their masses:
+/// `-sum of p ln p` with `ln p = y ln 2 - ln(total / 2^40)`, as for logprobs.
 #[must_use]
 pub fn entropy(terms: u64, total: u64) -> f64 {
     log_total(total) + std::f64::consts::LN_2 * (terms as f64 / total as f64)

@@ -1,7 +1,7 @@
 //! A mask over a row: which of its tokens may be emitted, one bit for each.
 //!
-//! The format is that of grammar engines (XGrammar's token bitmask, llguidance's `SimpleVob`): words of 32 bits, bit `i
-//! % 32` of word `i / 32` for token `i`. In little endian that is bit `i % 8` of byte `i / 8`, so masks are read by
+//! The format is that of grammar engines (XGrammar's token bitmask, llguidance's `SimpleVob`): words of 32 bits, bit
+//! `i % 32` of word `i / 32` for token `i`. In little endian that is bit `i % 8` of byte `i / 8`, so masks are read by
 //! bytes and need no alignment.
 
 /// Tokens whose bits are read together.

@@ -95,8 +95,8 @@ pub fn top_p_need(top_p: f32, total: u64) -> u64 {
     ((product + 0xFFFF_FFFF) >> 32) as u64
 }
 
-/// The mass that a prefix must reach to have more than its share: the least integer above `fraction(top_p) * total /
-/// 2^32`.
+/// The mass that a prefix must reach to have more than its share: the least integer above
+/// `fraction(top_p) * total / 2^32`.
 #[must_use]
 pub fn above_need(top_p: f32, total: u64) -> u64 {
     ((u128::from(fraction(top_p)) * u128::from(total)) >> 32) as u64 + 1
@@ -128,9 +128,9 @@ pub fn log_total(total: u64) -> f64 {
     libm::log(total as f64 / MASS_ONE as f64)
 }
 
-/// Natural logarithm of a token's probability, from its unclamped exponent and the distribution's [`log_total`]: `y ln
-/// 2 - ln(total / 2^40)` in f64, then rounded once. It is right even for tokens far below the smallest mass, and −∞
-/// only for a masked token.
+/// Natural logarithm of a token's probability, from its unclamped exponent and the distribution's [`log_total`]:
+/// `y ln 2 - ln(total / 2^40)` in f64, then rounded once. It is right even for tokens far below the smallest mass, and
+/// −∞ only for a masked token.
 #[must_use]
 pub fn logprob(y: f32, log_total: f64) -> f32 {
     // Adding 0 makes −0 a +0: the sign of a zero distance depends on the signs of zero logits.

@@ -1,9 +1,9 @@
 //! Which tokens a row's token could have been drawn from, and what became of the others: for training that needs the
 //! support, and for debugging.
 //!
-//! Numbers are those of the distribution itself: its support is the tokens of nonzero mass, its entropy is [that of
-//! integer masses](super::entropy). To find out why a token is not in the support, the row goes through all steps once
-//! more, and each step's result is looked at.
+//! Numbers are those of the distribution itself: its support is the tokens of nonzero mass, its entropy is
+//! [that of integer masses](super::entropy). To find out why a token is not in the support, the row goes through all
+//! steps once more, and each step's result is looked at.
 
 use super::chain::{self, Chain, Step};
 use super::distribution::{self, AdjustedLogits, Distribution};

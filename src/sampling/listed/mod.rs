@@ -1,10 +1,10 @@
 //! Listed rows, of which the worker sends only the largest logits: some tokens with their logits, and the log-sum-exp
 //! of all others.
 //!
-//! Such a row gives the same result as the whole row, bit for bit, or it is refused, with what [needs
-//! tokens](NeedsUnlisted) that are not listed. Nothing is guessed: unlisted tokens are bounded ([`rest`]), and a row
-//! goes through its samplers ([`walk`]) as long as the bounds leave one answer. The cost is about proportional to the
-//! length of the list, whatever is allowed; where unlisted tokens may be emitted, each entry of biases, bans and
+//! Such a row gives the same result as the whole row, bit for bit, or it is refused, with what
+//! [needs tokens](NeedsUnlisted) that are not listed. Nothing is guessed: unlisted tokens are bounded ([`rest`]), and a
+//! row goes through its samplers ([`walk`]) as long as the bounds leave one answer. The cost is about proportional to
+//! the length of the list, whatever is allowed; where unlisted tokens may be emitted, each entry of biases, bans and
 //! penalties is looked at too, and a step is limited in these (`src/engine/plan.rs`). [`row`] puts it together.
 //!
 //! Raw logprobs are the exception, since no list can have their exact total: they count the others by their

@@ -1,5 +1,5 @@
-//! Watermarks: from such a mark in a text, whoever has the key can tell that the text was made here. Each is a rule for
-//! one row, which depends on a *context*, the tokens before it.
+//! Watermarks. Whoever has the key can tell from the mark in a text that it was made here. Each is a rule for one row,
+//! which depends on a *context*, the tokens before it.
 //!
 //! | mark | what it does | where |
 //! |---|---|---|

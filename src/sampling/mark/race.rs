@@ -10,8 +10,8 @@
 //! | arrival | `-ln(r) / mass` in f64, each operation rounded once, `ln` of the `libm` crate |
 //! | token | the first to arrive among tokens with a mass; of two that arrive at once, the one with the smaller id |
 //!
-//! The word of token `t`: with `i = t mod 128`, it is word `i / 32` of the words (`super::words`) at index `32 * (t /
-//! 128) + t mod 32`. The other bits are the upper 20 bits of word 0 at index `t`.
+//! The word of token `t`: with `i = t mod 128`, it is word `i / 32` of the words (`super::words`) at index
+//! `32 * (t / 128) + t mod 32`. The other bits are the upper 20 bits of word 0 at index `t`.
 
 use super::{Purpose, words};
 

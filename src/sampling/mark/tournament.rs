@@ -14,10 +14,10 @@
 //! | table | the lowest bits of MT19937's words |
 //!
 //! Probabilities are integer weights. They begin as `w = mass << s`, with `s` such that their sum is below 2^62. In
-//! each layer, with `W` the sum of all weights and `A` the sum of those whose bit is set, `w' = floor(w * (f + g *
-//! 2^62) / 2^62)`, `f = floor((W - A) * 2^62 / W)`. The last layer's weights become logits again, at temperature 1: `ln
-//! w - ln W`, in f64, by the `libm` crate, rounded to f32 once. A token without weight is removed. The result is within
-//! 1e-6 of the probability.
+//! each layer, with `W` the sum of all weights and `A` the sum of those whose bit is set,
+//! `w' = floor(w * (f + g * 2^62) / 2^62)`, `f = floor((W - A) * 2^62 / W)`. The last layer's weights become logits
+//! again, at temperature 1: `ln w - ln W`, in f64, by the `libm` crate, rounded to f32 once. A token without weight is
+//! removed. The result is within 1e-6 of the probability.
 
 use super::twister::Twister;
 use crate::params::watermark::SynthidParams;

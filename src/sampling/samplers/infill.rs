@@ -122,7 +122,7 @@ struct Merged {
 /// Sums over all candidates.
 #[derive(Debug, Clone, Copy)]
 pub struct Sums {
-    /// How many there are. May be more than that, where even so many do not [end it](Self::end_it).
+    /// How many there are. May be an upper bound, where even that many do not [end it](Self::end_it).
     pub candidates: usize,
     /// The mass of the tokens that end the text.
     pub ends: u64,

@@ -12,7 +12,7 @@
 //! of mass 1.
 //!
 //! Edges. Version 1: at `s = 1` the formula takes its limit, `2^mu / ln n`; exponents are cut at -64, so that no `b` is
-//! infinite; with fewer than two candidates nothing goes. llama.cpp takes the whole vocabulary for `n`, including
+//! infinite; with fewer than two candidates nothing is removed. llama.cpp takes the whole vocabulary for `n`, including
 //! masked tokens, in f32, and its version 2 keeps one of several that are equally the largest.
 
 use super::cutoffs;

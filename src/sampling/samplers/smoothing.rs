@@ -1,9 +1,10 @@
 //! Quadratic and cubic smoothing (kalomaze; text-generation-webui `QuadraticSamplingLogitsWarper`, Aphrodite
 //! `ops/quadratic.py`).
 //!
-//! With `d` the distance to the largest logit at the temperature so far, `k = (3 - curve) / 2` and `s = (curve - 1) /
-//! 2`: `x' = -k * factor * d^2 + s * factor * d^3`, up to a constant that is the same for all. The temperature so far
-//! has then been used up: a later temperature divides `x'`. A curve above 3 can raise tokens near the largest above it.
+//! With `d` the distance to the largest logit at the temperature so far, `k = (3 - curve) / 2` and
+//! `s = (curve - 1) / 2`: `x' = -k * factor * d^2 + s * factor * d^3`, up to a constant that is the same for all. The
+//! temperature so far has then been used up: a later temperature divides `x'`. A curve above 3 can raise tokens near
+//! the largest above it.
 
 /// The function that makes a new logit from a distance `d <= 0`.
 pub fn curve(factor: f32, curve: f32) -> impl Fn(f32) -> f32 + Copy {

@@ -1,9 +1,9 @@
 //! Dynamic (entropy) temperature: llama.cpp `llama_sampler_temp_ext`, text-generation-webui `dynamic_temperature`.
 //!
 //! `T = low + (high - low) * (H / ln n)^exponent`, `H` the entropy of the `n` candidates at the temperature so far. A
-//! single candidate gets `low` (with exponent 0 every row gets `high`). llama.cpp takes a centre and a range: `low =
-//! max(0, temperature - range)`, `high = temperature + range`. Where `low` is below 1e-5 the temperature is at least
-//! that.
+//! single candidate gets `low` (with exponent 0 every row gets `high`). llama.cpp takes a centre and a range:
+//! `low = max(0, temperature - range)`, `high = temperature + range`. Where `low` is below 1e-5 the temperature is at
+//! least that.
 
 use crate::params::MIN_TEMPERATURE;
 

@@ -2,10 +2,10 @@
 //!
 //! At each position, with `probability`, XTC happens: of the candidates with at least `threshold` of the probability
 //! all but the last go. Protected tokens do not count as such candidates, whatever their probability (ExLlamaV2
-//! `xtc_cpu`, ExLlamaV3 `SS_XTC`): they stay, and where one of them comes last another one stays beside it. With fewer
-//! than two such candidates nothing happens, so a threshold above 0.5 is off. A random number of the sequence's own
-//! ([`Purpose::Xtc`](crate::sampling::philox::Purpose::Xtc)) decides whether XTC happens at a position; a draft token
-//! and the row that verifies it have the same one. Probability 0 is off.
+//! `xtc_cpu`, ExLlamaV3 `SS_XTC`): they stay, and the last of the others stays as well, even where a protected one
+//! comes after it. With fewer than two such candidates nothing happens, so a threshold above 0.5 is off. A random
+//! number of the sequence's own ([`Purpose::Xtc`](crate::sampling::philox::Purpose::Xtc)) decides whether XTC happens
+//! at a position; a draft token and the row that verifies it have the same one. Probability 0 is off.
 //!
 //! In text-generation-webui nothing happens where a protected token would go. In all forms nothing happens where fewer
 //! than `min_keep` would stay.

@@ -32,7 +32,7 @@ impl WholeRow<'_, '_> {
         let (cuts, rest) = behind.split_at(behind.iter().take_while(passes).count());
         let mut cuts = cuts.iter().filter(|step| !is_idle(step, filters, chain));
         for need in cuts.clone().filter_map(least) {
-            // Only with such a logit is what has a least mass a prefix.
+            // Only if there is such a logit does a least mass keep a prefix.
             least_reaching(self.weigh, need)?;
         }
         let RowOperation::Cut(cut) = self.operation(cuts.next()?, filters, chain) else { return None };

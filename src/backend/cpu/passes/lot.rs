@@ -117,8 +117,8 @@ pub(super) unsafe fn block_mass<S: Sums>(at: *const u8, largest: f32, by: impl E
     }
 }
 
-/// A lower limit for small blocks. After a few such steps small blocks surely are, so a row with many wrong guesses
-/// costs little more.
+/// A lower limit for what counts as small. After a few such steps blocks below the limit are surely small, so a row
+/// with many wrong guesses costs little more.
 fn lower(small_y: f32) -> f32 {
     (small_y - 0.5).max(SURELY_SMALL_Y)
 }
