@@ -160,7 +160,7 @@ mod tests {
         let banned = TokenAdjust { flags: TokenAdjust::BANNED, bias: 100.0, ..twice };
         let prompt = TokenAdjust { flags: TokenAdjust::SEEN | TokenAdjust::PROMPT, ..seen };
         let end = TokenAdjust { flags: TokenAdjust::END, ..TokenAdjust::default() };
-        // Distances 1, 2 and 4 of a text that has gone round 2^16: strengths 1, 1 and 1/2.
+        // Distances 1, 2 and 4 in a text whose places have wrapped around at 2^16: strengths 1, 1 and 1/2.
         let [near, edge, far] = [2, 1, u16::MAX].map(|place| twice.at(place));
         let cases = [
             (seen, 3.0, off, 3.0),
@@ -173,7 +173,7 @@ mod tests {
             (biased, 3.0, all, 0.75),
             (banned, 3.0, all, f32::NEG_INFINITY),
             (biased, f32::NEG_INFINITY, all, f32::NEG_INFINITY),
-            // No infinity comes of it: a mask that is finite, and what is large already.
+            // No infinity is made, neither of a finite mask nor of a logit that is large already.
             (end, -f32::MAX, Penalties { length: 1.59, ..off }, f32::MAX),
             (end, f32::MAX, Penalties { length: 1e30, ..off }, f32::MAX),
             (prompt, 3.0, encoder, 6.0),

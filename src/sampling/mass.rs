@@ -162,19 +162,19 @@ mod tests {
         }
     }
 
-    /// The table's arithmetic, an instruction or a call for each operation.
+    /// The arithmetic of the table above, with an instruction or a call for each operation.
     fn plain(y: f32) -> u64 {
         let n = y.round_ties_even();
         let p = EXP2.iter().rev().skip(1).fold(EXP2[5], |p, &c| p.mul_add(y - n, c));
         (p * SCALE * f32::from_bits(((n as i32 + 127) as u32) << 23)) as u64
     }
 
-    /// A sample of the 1,115,684,865 exponents down to the floor, and of those that a sum of masses may meet above 0. With steps
-    /// of 1 it takes a minute or two, and passes too.
+    /// A sample of the 1,115,684,865 exponents down to the floor, and of those above 0 that a sum of masses may meet.
+    /// With steps of 1 the test takes a minute or two, and passes too.
     #[test]
     fn masses_are_those_of_fused_operations() {
         let check = |y: f32| assert_eq!(mass(y), plain(y), "y = {y:e}");
-        // Where a sum that is rounded twice is another.
+        // Here a sum that is rounded twice differs.
         check(f32::from_bits(0xB44E_CAFA));
         let all = (0x8000_0000..=Y_FLOOR.to_bits()).chain(0..=4f32.to_bits());
         all.step_by(97).map(f32::from_bits).for_each(check);

@@ -70,7 +70,7 @@ mod tests {
         let state = |mu, sum| SamplerState { mirostat_mu: Some(mu), adaptive: Some(Average { sum, weight: 2.0 }) };
         let steps = [Step::AdaptiveP { target: 0.5, decay: 0.5 }, Step::MirostatV2 { tau: 5.0, eta: 0.5 }];
         let token = Observed { drawn: Share { mass: 1, total: 8 }, seen: Share { mass: 1, total: 4 } };
-        // A surprise of 3 bits is 2 below tau. A quarter beside half of what there was.
+        // A surprise of 3 bits is 2 below tau. A quarter is added to half of the sum before.
         assert_eq!(learned(state(10.0, 1.0), &steps, token), state(11.0, 0.75));
     }
 }

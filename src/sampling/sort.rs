@@ -105,7 +105,8 @@ mod tests {
         (0..count as u64).map(|at| Candidate { token: (at * 700_001 % 1_048_573) as u32, logit: logit(at) }).collect()
     }
 
-    /// Short ones by comparison, long ones by digits; some of one digit alone, or in order but for two.
+    /// Short lists are sorted by comparison, long ones by digits; some differ in one digit only, or are in order except
+    /// for two items.
     #[test]
     fn all_lengths_are_sorted_as_the_order_compares() {
         for count in [0, 1, 2, FEW - 1, FEW, FEW + 1, 1000, 5000] {

@@ -225,10 +225,10 @@ mod tests {
         let expected = [entry(0, 0.25), entry(1, 1.0), entry(4, 8.5), entry(9, -1.0)];
         assert_eq!(known(adjusts), expected);
         assert!(!Adjusts::new(&[], &[]).nudged(&nudges).is_empty() && adjusts.len_bound() >= expected.len());
-        // What else is known of the token stays.
+        // Everything else that is known of the token stays.
         let seen = [TokenAdjust { flags: TokenAdjust::SEEN, output_count: 3, ..entry(9, 1.0) }];
         assert_eq!(known(Adjusts::new(&seen, &[]).nudged(&nudges[2..])), [TokenAdjust { bias: 0.0, ..seen[0] }]);
-        // One by one they are the same, those that say nothing too.
+        // Looked up one by one the entries are the same, and idle ones are missing there too.
         let idle = [TokenAdjust { token: 1, ..TokenAdjust::default() }];
         for adjusts in
             [adjusts, Adjusts::new(&seen, &idle).nudged(&nudges[2..]), Adjusts::new(&base, &idle), Adjusts::default()]
@@ -252,17 +252,18 @@ mod tests {
         let of_prompt = TokenAdjust { flags: TokenAdjust::PROMPT, ..seen };
         let end = TokenAdjust { flags: TokenAdjust::END, ..seen };
         let banned = TokenAdjust { flags: twice.flags | TokenAdjust::BANNED, ..twice };
-        // Of a bias of 1 and 3 off; where DRY comes first, then where it comes last.
+        // With a bias of 1, and DRY that subtracts 3: the result where DRY comes first, then where it comes last.
         let cases = [
             (seen, 7.0, rep2, (7.0 + 1.0 - 3.0) / 2.0, (7.0 + 1.0) / 2.0 - 3.0),
             (seen, -3.0, rep2, (-3.0 + 1.0 - 3.0) * 2.0, (-3.0 + 1.0) * 2.0 - 3.0),
-            // Before, the sign changes; behind, it does not matter.
+            // Where DRY comes first, the logit's sign changes before the penalty; where it comes last, that does not
+            // matter.
             (seen, 1.0, rep2, (1.0 + 1.0 - 3.0) * 2.0, (1.0 + 1.0) / 2.0 - 3.0),
             (twice, 7.0, all, 2.5 - 1.25, 4.0 - 1.25 - 3.0),
             (of_prompt, 7.0, encoder, 10.0, 16.0 - 3.0),
             (twice.at(1), 7.0, faded, 5.0 / 1.5, 8.0 / 1.5 - 3.0),
             (end, 7.0, length, 7.5, 12.0 - 3.0),
-            // No penalty is about these.
+            // No penalty applies to these.
             (seen, 7.0, off, 5.0, 5.0),
             (of_prompt, 7.0, rep2, 5.0, 5.0),
             (seen, 7.0, Penalties { frequency: 0.5, presence: 0.25, ..off }, 5.0, 5.0),
@@ -281,7 +282,7 @@ mod tests {
                 found.apply(logit, &penalties)
             };
             assert_eq!((of(-3.0, 0.0), of(0.0, -3.0)), (first, last), "{known:?} on {logit} with {penalties:?}");
-            // A sequence's bias stays before.
+            // A sequence's bias is added before the penalties.
             let both = TokenAdjust { bias: 0.5, ..known };
             let nudges = [Nudge { token: 7, bias: 0.5, late: -3.0 }];
             let apart = Adjusts::new(&[both], &[]).nudged(&nudges).get(7).expect("it is there");
@@ -303,7 +304,7 @@ mod tests {
         for logit in [0.0, -0.0, 1e-8, 0.123, -7.7, 1e9, f32::NEG_INFINITY] {
             assert_eq!(of(&apart, logit).to_bits(), of(&one, logit).to_bits(), "{logit}");
         }
-        // Alone it is all that is added, as a nudge of its own is.
+        // A late bias alone is all that is added, as a plain nudge would be.
         assert_eq!(Adjusts::default().nudged(&alone).get(3).map(|a| a.early().bias), Some(late));
         assert!(!Adjusts::new(&[entry], &[]).nudged(&apart).are_late(&Penalties { repetition: 2.0, ..Penalties::OFF }));
     }

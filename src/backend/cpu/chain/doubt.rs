@@ -69,19 +69,20 @@ impl Doubt {
 mod tests {
     use super::*;
 
-    /// What is to be expected of large vocabularies is little enough to draw from.
+    /// The doubt to be expected of large vocabularies is small enough to draw from.
     #[test]
     fn doubts_stay_small() {
         for (tokens, most) in [(1 << 10, 3e-6), (128_256, 4e-6), (1 << 20, 1e-5)] {
             let mut doubt = Doubt::new(tokens);
             (0..30).for_each(|_| doubt.play(0.5));
             assert!(doubt.of_a_share() < most, "{tokens} {doubt:?} {}", doubt.of_a_share());
-            // Of a row with one likely token, whose bit is set by turns: what others have is next to nothing, or next to all.
+            // A row with one likely token, whose bit is set in every other layer: the other tokens have next to
+            // nothing, or nearly all.
             let mut doubt = Doubt::new(tokens);
             (0..30).for_each(|layer| doubt.play(if layer % 2 == 0 { 1e-7 } else { 1.0 - 1e-7 }));
             assert!(doubt.of_a_share() < 1e-3, "{tokens} {doubt:?} {}", doubt.of_a_share());
         }
-        // A draw is never sure where so much is lost.
+        // No draw is certain where so much is lost.
         let mut doubt = Doubt::new(1 << 20);
         (0..64).for_each(|_| doubt.play(1.0));
         assert!(doubt.of_a_share() > 0.5, "{doubt:?}");

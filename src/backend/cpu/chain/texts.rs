@@ -148,7 +148,7 @@ mod tests {
     use crate::sampling::samplers::infill::{Infill, Stay};
     use proptest::prelude::*;
 
-    /// Of texts each of which begins the next, the last one has nearly all.
+    /// Texts each of which begins the next; the last one has nearly all of the mass.
     fn nested(texts: usize) -> Option<Vec<u64>> {
         let known = Vocabulary::new(&(1..=texts).map(|length| Some(vec![b'a'; length])).collect::<Vec<_>>(), b"");
         let mut values = Values::default();

@@ -201,8 +201,8 @@ mod tests {
         assert_eq!(sum, expected);
     }
 
-    /// With the largest exponents there may be in every lane, where a sum that is held in too little would not be exact; with some that
-    /// end between two integers; and where there is no mass.
+    /// With the largest possible exponents in every lane, where a sum in too few bits would not be exact; with some
+    /// whose powers lie between two integers; and without mass.
     #[test]
     fn sums_of_blocks_are_exact_at_every_level() {
         let mixed = |i: usize| match i % 5 {
@@ -235,7 +235,7 @@ mod tests {
         }
     }
 
-    /// Blocks that are taken for small ones and are not, which shows behind others of their lot.
+    /// Blocks that are taken for small ones and are not, after other blocks of their lot.
     #[test]
     fn lots_are_exact_whatever_their_blocks_are() {
         let weigh = Weigh { max: 0.0, scale: 1.0 };
