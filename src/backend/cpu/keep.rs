@@ -30,8 +30,8 @@ fn row(job: &RowJob<'_>, view: &View<'_>, distribution: &Distribution) -> KeptRo
     KeptRow { dtype, bytes, patches, max: weigh.max, scale: weigh.scale, last, need }
 }
 
-/// The row to keep: as it arrived, but −∞ where masks, bias and penalties change it, and the changed logits separately.
-/// `value` gives the adjusted logit of any token. For rows without a greenlist.
+/// The row to keep, after masks, bias and penalties: its number format, its bytes, and the logits that are kept aside,
+/// which are −∞ in the bytes. `value` gives the adjusted logit of any token. For rows without a greenlist.
 pub(in crate::backend) fn logits(job: &RowJob<'_>, value: impl Fn(u32) -> f32) -> (Dtype, Vec<u8>, Vec<(u32, f32)>) {
     let (spec, dtype, vocab_size) = (&job.spec, job.logits.dtype(), job.logits.vocab_size());
     // Values that the row's own format cannot hold are kept aside, unless the whole row in f32 takes no more room.

@@ -52,7 +52,7 @@ impl Level {
         Self::ALL.into_iter().filter(is_fast).find(|level| level.is_available()).unwrap_or(Level::Portable)
     }
 
-    /// Whether this CPU has the instructions. The answer never changes while the process runs.
+    /// Whether this CPU has the instructions. The answer never changes.
     #[must_use]
     pub fn is_available(self) -> bool {
         match self {

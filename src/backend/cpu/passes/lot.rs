@@ -85,7 +85,7 @@ impl<S: Sums> Adding<S> {
         }
     }
 
-    /// Adds the sum of a block, which is known.
+    /// Adds the sum of a block.
     #[inline(always)]
     pub(super) unsafe fn add_sum(&mut self, sum: S::Sum) {
         // SAFETY: see the module.
