@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 /// How the engine's thread ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum EngineEnd {
-    /// Nobody holds it any more.
+    /// Nobody holds a handle of the engine any more.
     Finished,
     DeviceLost,
     Panicked,

@@ -1,7 +1,7 @@
 //! `croupier compare`: rows as a worker sends them beside those of a plain forward pass over the same text, and what was done
 //! to them on the way. A server cannot tell most of that: logits that a worker has divided by the temperature are logits.
 //!
-//! [`row_files`](crate::row_files) reads both, [`line`] finds what was done to whole rows, [`changes`] what to some of their tokens,
+//! [`row_files`](crate::row_files) reads both, [`line`](mod@line) finds what was done to whole rows, [`changes`] what to some of their tokens,
 //! [`places`] whose row it is, [`table`] shows it.
 
 mod changes;

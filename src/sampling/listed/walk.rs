@@ -122,7 +122,7 @@ impl<'a> Unlisted<'a> {
             Step::Temperature => Ok(Some(self)),
             Step::AtMost(most) if (most as usize).max(min_keep) >= vocab_size => return Ok(Some(self)),
             Step::AtMost(most) if (most as usize).max(min_keep) <= certain => Ok(None),
-            // Others alone may go.
+            // Only unlisted tokens may be cut off.
             Step::AtMost(_) if certain == left.kept().len() => return Ok(Some(Self { cut: true, ..self })),
             Step::TopK | Step::TopKTies if top_k >= vocab_size => return Ok(Some(self)),
             Step::TopK if top_k <= certain => Ok(None),
@@ -149,13 +149,13 @@ impl<'a> Unlisted<'a> {
         taken
     }
 
-    /// Those that may have a mass of at least `need`; `None`: none has.
+    /// Unlisted tokens that may have a mass of at least `need`; `None`: none has.
     fn of_mass(self, need: u64, left: &Candidates) -> Option<Self> {
         let most = self.rest.most_of_one(left.max(), left.scale());
         if most < need as f64 { None } else { Some(Self { cut: true, ..self }) }
     }
 
-    /// Whether the k first are certain, and all that are equal to the last of them.
+    /// Whether the first k tokens are certain, and all that are equal to the last of them.
     fn has_all_ties(&self, left: &Candidates, top_k: usize) -> bool {
         let last = top_k.checked_sub(1).and_then(|last| left.kept().get(last));
         last.is_some_and(|last| last.candidate.logit > self.rest.edge.logit)
