@@ -72,21 +72,16 @@ impl RowFailure {
 
 impl From<RowError> for RowFailure {
     fn from(error: RowError) -> Self {
-        let (status, message) = match error {
-            RowError::Nan => (RowStatus::NanLogits, "the row has a NaN logit"),
-            RowError::PositiveInfinity => {
-                (RowStatus::PositiveInfinity, "the row has a +infinity logit, as sent or after bias and penalties")
-            }
-            RowError::AllMasked => (
-                RowStatus::AllMasked,
-                "no token of the row is left: each is -infinity, or forbidden by a mask, the grammar, bans or min_tokens",
-            ),
+        let status = match error {
+            RowError::Nan => RowStatus::NanLogits,
+            RowError::PositiveInfinity => RowStatus::PositiveInfinity,
+            RowError::AllMasked => RowStatus::AllMasked,
             RowError::Beyond(need) => {
                 let message = format!("{need}; send the whole row, more of it, or let it be marked");
                 return Self::new(RowStatus::BeyondTopN, message);
             }
         };
-        Self::new(status, message)
+        Self::new(status, error.to_string())
     }
 }
 

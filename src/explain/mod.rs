@@ -283,7 +283,7 @@ mod tests {
         let ended = SamplingParams { max_tokens: 2, ..SamplingParams::default() };
         assert!(told(args(ended)).starts_with("--output: the text ended with it ("));
         let none = SamplingParams { banned_token_ids: vec![0, 1, 2, 3], ..SamplingParams::default() };
-        assert!(told(args(none)).contains("every token of the row is masked"));
+        assert!(told(args(none)).contains("no token of the row is left"));
         let mut grammar = SamplingParams { stop_token_ids: vec![3], ..SamplingParams::default() };
         let start = GrammarStart { position: 1, ..GrammarStart::default() };
         let regex = GrammarParams { kind: GrammarKind::Regex, text: "ab*".to_owned(), start };

@@ -194,7 +194,7 @@ pub enum RowError {
     #[error("the row has a +infinity logit, as sent or after bias and penalties")]
     PositiveInfinity,
     /// No token is left.
-    #[error("every token of the row is masked (-infinity, banned, not allowed, or not in its mask)")]
+    #[error("no token of the row is left: each is -infinity, or forbidden by a mask, the grammar, bans or min_tokens")]
     AllMasked,
     /// The row [lists](super::listed) only some tokens, and the result depends on others.
     #[error("{0}")]
