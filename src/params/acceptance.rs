@@ -1,36 +1,36 @@
-//! How draft tokens are accepted. What each rule does and where it is from stands at its file in
+//! How draft tokens are accepted. What each rule does and where it comes from is documented at its file in
 //! [`speculative`](crate::speculative).
 
 use super::FieldError;
 use super::check::in_range;
 
-/// The acceptance rules by name.
+/// The acceptance rules.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub enum AcceptanceRule {
     /// Standard rejection sampling.
     #[default]
     Rejection,
-    /// Greedy match: the draft token must be the target's most likely one (ties: smallest id). Whatever comes after
-    /// the accepted tokens is the most likely token too, so verified text is that of greedy decoding at any
-    /// temperature: lossless for temperature 0 only.
+    /// Greedy match: the draft token must be the target's most likely one (ties: smallest id). Whatever comes after the
+    /// accepted tokens is the most likely token too. So at any temperature, verified text is that of greedy decoding:
+    /// the rule is lossless for temperature 0 only.
     Greedy,
-    /// Block verification. In a tree that is not a chain: [`AcceptanceRule::Rejection`].
+    /// Block verification. In a tree that is not a chain it is [`AcceptanceRule::Rejection`].
     Block,
     /// Typical acceptance.
     Typical(Typical),
     /// Relaxed acceptance.
     Relaxed(Relaxed),
-    /// A fixed rate.
+    /// Synthetic acceptance: a fixed rate.
     Synthetic(Synthetic),
 }
 
-/// Most first tokens that relaxed acceptance takes.
+/// Largest `top_n` of relaxed acceptance.
 pub const MAX_RELAXED_TOP_N: u32 = 1024;
 
 /// Parameters of typical acceptance.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Typical {
-    /// The threshold for a target that is certain. 0 ..= 1.
+    /// The acceptance threshold where the target is certain of one token. 0 ..= 1.
     pub epsilon: f32,
     /// How the threshold falls with entropy. 1e-6 ..= 1e6.
     pub alpha: f32,
@@ -41,7 +41,7 @@ impl Typical {
 }
 
 impl Default for Typical {
-    /// Medusa's.
+    /// Medusa's values.
     fn default() -> Self {
         Self::MEDUSA
     }
@@ -50,11 +50,11 @@ impl Default for Typical {
 /// Parameters of relaxed acceptance.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Relaxed {
-    /// How many of the first tokens may be accepted. 1 ..= 1024.
+    /// How many of the target's most likely tokens may be accepted. 1 ..= 1024.
     pub top_n: u32,
-    /// How much less likely than the first a token may be. 0 ..= 1.
+    /// How much less likely than the most likely token a token may be. 0 ..= 1.
     pub delta: f32,
-    /// Only where the text thinks.
+    /// Whether the rule applies only while the text thinks.
     pub in_thinking_only: bool,
 }
 
@@ -63,7 +63,7 @@ impl Relaxed {
 }
 
 impl Default for Relaxed {
-    /// TensorRT-LLM's example.
+    /// The values of TensorRT-LLM's example.
     fn default() -> Self {
         Self::EXAMPLE
     }
@@ -72,29 +72,29 @@ impl Default for Relaxed {
 /// Parameters of synthetic acceptance.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Synthetic {
-    /// The probability. 0 ..= 1.
+    /// The probability of acceptance. 0 ..= 1.
     pub rate: f32,
 }
 
-/// Settings of rules as they are given, for whichever rule.
+/// Settings of acceptance rules as they were given, before it is known which rule they are for.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct AcceptanceSettings {
-    /// Of [`Typical`].
+    /// For [`Typical`].
     pub typical_epsilon: Option<f32>,
-    /// Of [`Typical`].
+    /// For [`Typical`].
     pub typical_alpha: Option<f32>,
-    /// Of [`Relaxed`].
+    /// For [`Relaxed`].
     pub relaxed_top_n: Option<u32>,
-    /// Of [`Relaxed`].
+    /// For [`Relaxed`].
     pub relaxed_delta: Option<f32>,
-    /// Of [`Relaxed`].
+    /// For [`Relaxed`].
     pub relaxed_in_thinking_only: Option<bool>,
-    /// Of [`Synthetic`], which has no default for it.
+    /// For [`Synthetic`], which has no default rate.
     pub synthetic_rate: Option<f32>,
 }
 
 impl AcceptanceRule {
-    /// A synthetic rule whose rate is still to be given.
+    /// A synthetic rule whose rate has not been given yet.
     pub const WITHOUT_RATE: Self = Self::Synthetic(Synthetic { rate: 0.0 });
 
     /// The rules by name, with their default settings.
@@ -107,8 +107,8 @@ impl AcceptanceRule {
         ("synthetic", Self::WITHOUT_RATE),
     ];
 
-    /// The rule with these settings; not yet checked against ranges. Settings of another rule are a mistake: they would be
-    /// lost without a word.
+    /// The rule with these settings, not yet checked against ranges. Settings of another rule are an error, because
+    /// they would be silently ignored.
     ///
     /// # Errors
     /// The field at fault, relative to the acceptance parameters.

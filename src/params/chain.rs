@@ -1,5 +1,5 @@
-//! Parameters of the samplers beside temperature, top-k, top-p and min-p. What each does, by formula, stands at its file in
-//! [`samplers`](crate::sampling::samplers); ranges are checked here.
+//! Parameters of the samplers other than temperature, top-k, top-p and min-p. The formulas of each sampler are
+//! documented at its file in [`samplers`](crate::sampling::samplers). The ranges are checked here.
 
 use super::check::{check_len, check_tokens, in_range};
 use super::rare::Off;
@@ -12,13 +12,13 @@ pub const MAX_SMOOTHING_FACTOR: f32 = 100.0;
 pub const MAX_SMOOTHING_CURVE: f32 = 10.0;
 /// Largest exponent of dynamic temperature.
 pub const MAX_DYNATEMP_EXPONENT: f32 = 100.0;
-/// Largest top-a factor and number of standard deviations of top-n-sigma.
+/// Largest factor of top-a, and largest number of standard deviations of top-n-sigma.
 pub const MAX_CUTOFF: f32 = 1e4;
-/// Most tokens that XTC is told never to exclude.
+/// Most tokens that XTC may be told never to exclude.
 pub const MAX_XTC_IGNORE_TOKEN_IDS: usize = 1024;
-/// Most tokens that bring top-p back to where it began.
+/// Most tokens that reset a decaying top-p to its initial value.
 pub const MAX_TOP_P_RESET_TOKEN_IDS: usize = 64;
-/// Largest target and learning rate of mirostat: a surprise has at most 60 bits.
+/// Largest target and learning rate of mirostat. A surprise has at most 60 bits.
 pub const MAX_MIROSTAT: f32 = 100.0;
 /// Largest absolute skew.
 pub const MAX_SKEW: f32 = 10.0;
@@ -27,83 +27,86 @@ pub const MAX_ADAPTIVE_DECAY: f32 = 0.99;
 /// The target of adaptive-p that turns it off.
 pub const ADAPTIVE_OFF: f32 = -1.0;
 
-/// Fields of the wire's `SamplingParams` with the same names; `sampler_order` also stands for `engine_order`. [`Default`]
-/// is everything off, in this project's order.
+/// The fields of the wire's `SamplingParams` with the same names. `sampler_order` also stands for `engine_order`.
+/// [`Default`] is everything off, in this project's order.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SamplerParams {
-    /// Dynamic temperature where one token has all probability. 0 ..= 1e5.
+    /// Dynamic temperature: the temperature where one token has all probability. 0 ..= 1e5.
     pub dynatemp_low: f32,
-    /// Dynamic temperature where all tokens are as likely. 0: off, or 1e-5 ..= 1e5.
+    /// Dynamic temperature: the temperature where all tokens are equally likely. 0: off, or 1e-5 ..= 1e5.
     pub dynatemp_high: f32,
-    /// Of the share of the largest entropy, in dynamic temperature. 0 ..= 100.
+    /// Dynamic temperature: the exponent of the entropy's share of the largest possible entropy. 0 ..= 100.
     pub dynatemp_exponent: f32,
-    /// What the temperature comes to by `temperature_tokens`. 1e-5 ..= 1e5.
+    /// The temperature that is reached after `temperature_tokens` tokens. 1e-5 ..= 1e5.
     pub temperature_end: f32,
-    /// After so many tokens of output. 0: off.
+    /// The number of output tokens after which `temperature_end` is reached. 0: off.
     pub temperature_tokens: u32,
-    /// Quadratic smoothing. 0 ..= 100; 0: off.
+    /// Factor of quadratic smoothing. 0 ..= 100; 0: off.
     pub smoothing_factor: f32,
-    /// Its cubic part. 1 ..= 10; 1: none.
+    /// The weight of smoothing's cubic part. 1 ..= 10; 1: no cubic part.
     pub smoothing_curve: f32,
-    /// Locally typical sampling. 0 ..= 1; 1: off.
+    /// Locally typical sampling: the probability to keep. 0 ..= 1; 1: off.
     pub typical_p: f32,
-    /// Tail-free sampling, z. 0 ..= 1; 1: off.
+    /// Tail-free sampling: z. 0 ..= 1; 1: off.
     pub tfs: f32,
-    /// Keep at least this times the square of the largest probability. 0 ..= 1e4; 0: off.
+    /// Keep probabilities of at least this factor times the square of the largest probability. 0 ..= 1e4; 0: off.
     pub top_a: f32,
-    /// Keep logits so many standard deviations below the largest. 0 ..= 1e4; 0: off.
+    /// Keep logits at most this many standard deviations below the largest. −1e4 ..= 1e4; 0 and less: off.
     pub top_n_sigma: f32,
-    /// Keep the tokens before the cliff of sorted logits.
+    /// Min-k: keep the tokens before the cliff of the sorted logits ...
     pub min_k: bool,
-    /// ... and at least this many, over the distance between the largest and the least logit. 0 ..= the largest f32.
+    /// ... and at least this many, divided by the distance between the largest and the least logit. 0 ..= the largest
+    /// f32.
     pub min_k_tau: f32,
-    /// Keep tokens with this probability. 0 ..= 1; 0: off.
+    /// Keep tokens with at least this probability. 0 ..= 1; 0: off.
     pub epsilon_cutoff: f32,
-    /// The same, less where entropy is high. 0 ..= 1; 0: off.
+    /// As `epsilon_cutoff`, with a lower threshold where the entropy is high. 0 ..= 1; 0: off.
     pub eta_cutoff: f32,
-    /// Keep this share of the entropy. 0 ..= 1; 0: off.
+    /// Keep at most this share of the entropy. 0 ..= 1; 0: off.
     pub top_h: f32,
-    /// Exclude top choices at a position with this probability. 0 ..= 1; 0: off.
+    /// XTC: exclude the top choices at a position with this probability. 0 ..= 1; 0: off.
     pub xtc_probability: f32,
-    /// What has this probability is a top choice. 0 ..= 1.
+    /// XTC: a token with at least this probability is a top choice. 0 ..= 1.
     pub xtc_threshold: f32,
-    /// Do what it does on average, and not by chance. `None`: as the engine's rules say.
+    /// Apply XTC's average effect at every position, instead of the whole effect at random positions. `None`: as the
+    /// engine's rules say.
     pub xtc_expected: Option<bool>,
     /// Tokens that XTC never excludes.
     pub xtc_ignore_token_ids: Vec<u32>,
-    /// No filter leaves fewer tokens, where there are as many. 1 ..= 2^20.
+    /// No filter leaves fewer tokens than this, if there are that many. 1 ..= 2^20.
     pub min_keep: u32,
-    /// Which mirostat. 1 or 2; 0: off.
+    /// The version of mirostat. 1 or 2; 0: off.
     pub mirostat: u32,
-    /// The surprise that it aims at, in bits. 0 ..= 100.
+    /// The surprise that mirostat aims at, in bits. 0 ..= 100.
     pub mirostat_tau: f32,
-    /// How fast it learns. 0 ..= 100.
+    /// Mirostat's learning rate. 0 ..= 100.
     pub mirostat_eta: f32,
-    /// The probability that tokens are to have. 0 ..= 1; -1: off.
+    /// Adaptive-p: the probability that tokens should have. 0 ..= 1; below 0, down to −1: off.
     pub adaptive_target: f32,
-    /// How much of its average is left after a token. 0 ..= 0.99.
+    /// Adaptive-p: the share of its average that is left after a token. 0 ..= 0.99.
     pub adaptive_decay: f32,
-    /// Top-p is multiplied by this with each token. 0 ..= 1; 1: off.
+    /// Top-p is multiplied by this factor with each token ... 0 ..= 1; 1: off.
     pub top_p_decay: f32,
-    /// ... but not below this. 0 ..= 1.
+    /// ... but does not fall below this ... 0 ..= 1.
     pub top_p_min: f32,
-    /// ... and begins anew after these tokens.
+    /// ... and starts again after one of these tokens.
     pub top_p_reset_token_ids: Vec<u32>,
-    /// Keep tokens with at least the sum of the squares of all probabilities.
+    /// P-less: keep probabilities of at least the sum of the squares of all probabilities ...
     pub p_less: bool,
-    /// ... less what they would have where all other tokens were as likely.
+    /// ... or of at least that sum in its normalized form, which keeps more.
     pub p_less_norm: bool,
-    /// Ends a text that is filled in where what would follow is not certain.
+    /// Fill in the middle: end a text where its continuation is not certain.
     pub infill: bool,
-    /// Where an EOS token is more likely than this, only these stay. 0 ..= 1; 0: off.
+    /// If an EOS token is more likely than this, only such EOS tokens are kept. 0 ..= 1; 0: off.
     pub min_eos_p: f32,
-    /// Draws less likely tokens than it would, or with less than 0 more likely ones. -10 ..= 10; 0: off.
+    /// Skewed sampling: above 0, less likely tokens are drawn more often; below 0, more likely ones. −10 ..= 10; 0:
+    /// off.
     pub skew: f32,
-    /// Say with each token what samplers remember.
+    /// Report what the samplers remember with each token.
     pub return_sampler_state: bool,
-    /// What to say about how a token was chosen; `None`: nothing.
+    /// What to report about how a token was chosen. `None`: nothing.
     pub report: Option<Box<ReportParams>>,
-    /// In what order the samplers come.
+    /// The order in which the samplers are applied.
     pub sampler_order: SamplerOrder,
 }
 
@@ -167,7 +170,8 @@ impl SamplerParams {
         in_range("typical_p", self.typical_p, 0.0, 1.0, "")?;
         in_range("tfs", self.tfs, 0.0, 1.0, "")?;
         in_range("top_a", self.top_a, 0.0, MAX_CUTOFF, "")?;
-        // llama.cpp's default is -1, and its server says so of each request.
+        // Negative values are valid and mean off: llama.cpp's default is -1, and its server reports that with each
+        // request.
         in_range("top_n_sigma", self.top_n_sigma, -MAX_CUTOFF, MAX_CUTOFF, " (0 and less are off)")?;
         in_range("min_k_tau", self.min_k_tau, 0.0, f32::MAX, " (any finite number from 0 on)")?;
         in_range("epsilon_cutoff", self.epsilon_cutoff, 0.0, 1.0, "")?;
@@ -216,17 +220,17 @@ impl SamplerParams {
         Ok(())
     }
 
-    /// Bytes that the lists take, `xtc_ignore_token_ids` not counted.
+    /// Bytes that the lists take, without `xtc_ignore_token_ids`.
     #[must_use]
     pub fn bytes(&self) -> usize {
         let report = self.report.as_ref().map_or(0, |report| report.bytes());
         self.sampler_order.bytes() + self.top_p_reset_token_ids.capacity() * size_of::<u32>() + report
     }
 
-    /// Names of the fields, for tests that none is forgotten.
+    /// Names of all fields, so that tests can check that they cover each one.
     #[cfg(test)]
     pub(crate) fn field_names() -> Vec<&'static str> {
-        // Adding a field stops the compiler here.
+        // The pattern below does not compile if a field is missing.
         macro_rules! names {
             ($($field:ident),* $(,)?) => {{
                 let SamplerParams { $($field: _),* } = Self::default();

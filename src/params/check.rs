@@ -109,7 +109,7 @@ pub fn check_tokens(field: &str, tokens: &[u32], vocab_size: u32) -> Result<(), 
     }
 }
 
-/// Checks temperature and truncation, of which each top-k is right.
+/// Checks temperature and truncation. Top-k is not checked, because every value is valid.
 pub(super) fn check_filters(temperature: f32, top_p: f32, min_p: f32) -> Result<(), FieldError> {
     if temperature != 0.0 {
         in_range("temperature", temperature, MIN_TEMPERATURE, MAX_TEMPERATURE, " (or 0 for greedy)")?;
@@ -185,7 +185,7 @@ mod tests {
         assert_eq!(field_at_fault(|p| (p.min_tokens, p.max_tokens) = (3, 2)).as_deref(), Some("min_tokens"));
     }
 
-    /// Any value of these is a valid one.
+    /// Fields of which every value is valid.
     const ANY_VALUE: [&str; 12] = [
         "top_k",
         "max_tokens",

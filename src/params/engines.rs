@@ -1,15 +1,17 @@
-//! The engines whose order and rules a sequence may have: one place for each. docs/sampling.md says what of each engine is
-//! here and what is not; each rule has a test in `sampling/samplers/tests/engines`.
+//! The engines whose order and rules a sequence may use. Both are defined here and nowhere else. docs/sampling.md says
+//! which parts of each engine are implemented here and which are not. Each rule has a test in
+//! `sampling/samplers/tests/engines`.
 
 use super::{Sampler, Step};
 
 /// The order of an engine: its samplers, in the order in which it applies them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum EngineOrder {
-    /// This project's.
+    /// The order of this project.
     #[default]
     Croupier,
-    /// llama.cpp, `common/sampling.cpp`: temperature last. Infill has no place of its own there: it is before it here.
+    /// llama.cpp, `common/sampling.cpp`: temperature last. Infill has no fixed place there; here it comes before
+    /// temperature.
     LlamaCpp,
     /// vLLM V1 and V2: min-p before top-k and top-p.
     Vllm,
@@ -19,11 +21,13 @@ pub enum EngineOrder {
     TextGenerationWebui,
     /// ExLlamaV2, `exllamav2/generator/sampler.py`.
     Exllama,
-    /// SGLang on FlashInfer, `srt/layers/sampler.py`: top-k and top-p of one distribution, or with min-p one after the other.
+    /// SGLang on FlashInfer, `srt/layers/sampler.py`: top-k and top-p of the same distribution, or with min-p one after
+    /// the other.
     Sglang,
-    /// KoboldCpp, `gpttype_adapter.cpp`: its default `sampler_order`, and what comes outside of that.
+    /// KoboldCpp, `gpttype_adapter.cpp`: its default `sampler_order`, and the samplers that it applies outside of that.
     KoboldCpp,
-    /// ExLlamaV3, `ComboSampler` of `generator/sampler/presets.py`. XTC has no place there: it is where TabbyAPI has it.
+    /// ExLlamaV3, `ComboSampler` of `generator/sampler/presets.py`. XTC has no place there; here it is where TabbyAPI
+    /// has it.
     ExllamaV3,
     /// MLX, `mlx_lm/sample_utils.py`: temperature last.
     Mlx,
@@ -33,63 +37,65 @@ pub enum EngineOrder {
     MistralRs,
 }
 
-/// What an engine does otherwise than this project, beside its order.
+/// What an engine does differently from this project, apart from its order.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct EngineRules {
-    /// The first so many tokens are all that its samplers see; 0: all.
+    /// The samplers see only this many of the most likely tokens. 0: all.
     pub at_most: u32,
-    /// Top-k keeps what is equal to the last token that it keeps.
+    /// Top-k also keeps tokens that are equal to the last token that it keeps ...
     pub top_k_ties: bool,
-    /// But with a top-k of 1, which is greedy.
+    /// ... except with a top-k of 1, which is greedy.
     pub top_1_is_greedy: bool,
-    /// Min-p keeps what is above its threshold, and at 1 it is off.
+    /// Min-p keeps only tokens above its threshold, and is off at 1.
     pub min_p_above: bool,
-    /// When typical-p has enough.
+    /// When typical-p has kept enough tokens.
     pub typical: TypicalRule,
-    /// Which tokens tail-free looks at and keeps.
+    /// Which tokens tail-free sampling looks at and keeps.
     pub tfs: TfsRule,
-    /// XTC does nothing where a token of `xtc_ignore_token_ids` would go.
+    /// XTC does nothing if it would remove a token of `xtc_ignore_token_ids`.
     pub xtc_unless_ignored: bool,
-    /// XTC lowers top choices by what it does on average.
+    /// XTC lowers top choices by its average effect.
     pub xtc_expected: bool,
-    /// Lower temperatures become this one; 0 stays.
+    /// Lower temperatures are raised to this one, except for 0.
     pub least_temperature: f32,
-    /// Lower temperatures are greedy. In f64, as the engine compares: the f32 that is nearest to 0.01 is below it.
+    /// Lower temperatures are greedy. The bound is an f64, because the engine compares in f64: the f32 nearest to 0.01
+    /// is below 0.01.
     pub greedy_below: f64,
-    /// What DRY takes off comes behind the penalties.
+    /// DRY's penalty is subtracted after the penalties are applied.
     pub dry_is_late: bool,
-    /// DRY penalises breakers too, and does nothing until more than its allowed length is behind the last of them.
+    /// DRY also penalises breakers, and does nothing until more than its allowed length of tokens follows the last of
+    /// them.
     pub dry_of_koboldcpp: bool,
-    /// Frequency and presence penalties count the prompt too, unless `penalties_count_prompt` says otherwise.
+    /// Frequency and presence penalties also count the prompt, unless `penalties_count_prompt` says otherwise.
     pub penalties_count_prompt: bool,
 }
 
-/// When typical-p has enough.
+/// When typical-p has kept enough tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TypicalRule {
-    /// When its share is reached.
+    /// When they reach its share.
     #[default]
     Reached,
-    /// When there is more than its share.
+    /// When they have more than its share.
     Above,
-    /// When its share is reached, and what is as far from the entropy as the last one stays too.
+    /// When they reach its share; tokens that are as far from the entropy as the last one are kept too.
     Ties,
 }
 
-/// Which tokens tail-free looks at, and how many of them it keeps.
+/// Which tokens tail-free sampling looks at, and how many of them it keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TfsRule {
-    /// Those that are left.
+    /// It looks at the tokens that are left.
     #[default]
     Left,
-    /// The whole vocabulary, where tokens that are not left are masses of 0.
+    /// It looks at the whole vocabulary. Tokens that are not left count as masses of 0.
     WithRemoved,
-    /// Those that are left, of which one fewer stays.
+    /// It looks at the tokens that are left, and keeps one fewer.
     OneFewer,
 }
 
 impl EngineRules {
-    /// What comes before all samplers; `None`: nothing, or what `first` among them leaves is less.
+    /// The step before all samplers. `None`: there is none, or the `first` sampler leaves no more tokens than it would.
     #[must_use]
     pub fn before(&self, first: Option<Sampler>, top_k: u32) -> Option<Step> {
         let is_less = first == Some(Sampler::TopK) && (1..=self.at_most).contains(&top_k);
@@ -103,7 +109,7 @@ impl EngineRules {
         if self.top_k_ties && !is_greedy { Step::TopKTies } else { Step::TopK }
     }
 
-    /// The step of min-p, where it is on.
+    /// The step of min-p, if it is on.
     #[must_use]
     pub fn min_p(&self, min_p: f32) -> Option<Step> {
         match self.min_p_above {
@@ -132,13 +138,13 @@ impl EngineRules {
         }
     }
 
-    /// What is made of a temperature.
+    /// The temperature that the engine uses for this one.
     #[must_use]
     pub fn temperature(&self, temperature: f32) -> f32 {
         if f64::from(temperature) < self.greedy_below { 0.0 } else { self.raised(temperature) }
     }
 
-    /// What is made of a temperature on its way from one to another.
+    /// The temperature that the engine uses for this one, if it changes from one temperature to another over the text.
     #[must_use]
     pub fn raised(&self, temperature: f32) -> f32 {
         if temperature > 0.0 { temperature.max(self.least_temperature) } else { temperature }
@@ -146,7 +152,7 @@ impl EngineRules {
 }
 
 impl EngineOrder {
-    /// All of them.
+    /// All engines.
     pub const ALL: [Self; 12] = [
         Self::Croupier,
         Self::LlamaCpp,
@@ -162,7 +168,7 @@ impl EngineOrder {
         Self::MistralRs,
     ];
 
-    /// The end of its name on the wire, in small letters: as files name it.
+    /// The end of its name on the wire, in lower case. Files use this name.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -181,7 +187,7 @@ impl EngineOrder {
         }
     }
 
-    /// Its samplers.
+    /// The engine's samplers, in order.
     #[must_use]
     pub fn samplers(self) -> &'static [Sampler] {
         use Sampler::*;
@@ -221,9 +227,10 @@ impl EngineOrder {
                 Xtc,
                 Skew,
             ],
-            // Of one distribution, a token stays where both keep it, and top-p has to come first to see all of it.
+            // Top-k and top-p work on the same distribution, so a token stays if both keep it. Top-p must come first to
+            // see all of it.
             Self::Sglang => &[Temperature, TopP, TopK, MinP],
-            // Smoothing and top-n-sigma are part of its temperature, min-p of its top-p.
+            // There, smoothing and top-n-sigma are part of the temperature step, and min-p is part of the top-p step.
             Self::KoboldCpp => {
                 &[TopK, TopA, Tfs, TypicalP, TopP, MinP, Temperature, Smoothing, TopNSigma, Xtc, Mirostat, AdaptiveP]
             }
@@ -234,11 +241,12 @@ impl EngineOrder {
         }
     }
 
-    /// Its rules.
+    /// The engine's rules.
     #[must_use]
     pub fn rules(self) -> EngineRules {
         let rules = EngineRules::default();
-        // Those of its kin: DRY behind penalties, all of which count the prompt.
+        // Rules that llama.cpp and related engines share: DRY comes after the penalties, and all penalties count the
+        // prompt.
         let with_prompt = EngineRules { dry_is_late: true, penalties_count_prompt: true, ..rules };
         match self {
             Self::Croupier | Self::Sglang => rules,
@@ -278,7 +286,7 @@ impl EngineOrder {
         }
     }
 
-    /// Its samplers where mirostat is on and takes the place of its filters; `None`: it takes none's.
+    /// The samplers to apply if mirostat is on and replaces the engine's filters. `None`: it does not replace them.
     #[must_use]
     pub fn with_mirostat(self) -> Option<&'static [Sampler]> {
         match self {

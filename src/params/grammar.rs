@@ -1,14 +1,15 @@
-//! The grammar of structured output: what a text has to match.
+//! The grammar of structured output, which a text has to match.
 
 use super::check::{check_len, check_tokens};
 use super::history::check_sequences;
 use super::{FieldError, MAX_STOP_TOKEN_IDS};
 
-/// Longest text of a grammar, in bytes. How deep compiling it goes follows from it.
+/// Longest text of a grammar, in bytes. It also bounds how deep compilation recurses.
 pub const MAX_GRAMMAR_BYTES: usize = 1 << 16;
 
-/// Most optional or repeated parts of a grammar: a chain of so many is looked through at each place, in a time that grows with their
-/// square and that nothing can end. 2,048 take 25 ms and 10 MB, 12,000 a second and 300 MB.
+/// Most optional or repeated parts of a grammar. A chain of such parts is searched at each place, which takes time that
+/// grows with the square of their number and cannot be interrupted. 2,048 take 25 ms and 10 MB, 12,000 take a second
+/// and 300 MB.
 pub const MAX_GRAMMAR_REPEATS: usize = 2048;
 
 /// Most `start_sequences`.
@@ -21,19 +22,19 @@ pub enum GrammarKind {
     JsonSchema,
     /// A regular expression, in the syntax of Rust's regex crate.
     Regex,
-    /// In the Lark syntax of llguidance.
+    /// The Lark syntax of llguidance.
     Lark,
-    /// In llama.cpp's GBNF.
+    /// llama.cpp's GBNF.
     Gbnf,
-    /// One of these lines.
+    /// A list of texts, one per line, of which one has to match.
     Choices,
 }
 
 impl GrammarKind {
-    /// All there are.
+    /// All kinds.
     pub const ALL: [Self; 5] = [Self::JsonSchema, Self::Regex, Self::Lark, Self::Gbnf, Self::Choices];
 
-    /// Name of its field on the wire and in files.
+    /// Name of the kind's field on the wire and in files.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -46,30 +47,30 @@ impl GrammarKind {
     }
 }
 
-/// What a text has to match.
+/// The grammar that a text has to match.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GrammarParams {
-    /// How it is written.
+    /// How the grammar is written.
     pub kind: GrammarKind,
     /// The grammar; 1 ..= [`MAX_GRAMMAR_BYTES`] bytes.
     pub text: String,
-    /// Where it begins.
+    /// Where in the output the grammar begins.
     pub start: GrammarStart,
 }
 
-/// Where a grammar begins in the output; by default with its first token.
+/// Where a grammar begins in the output. By default it begins with the first token.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct GrammarStart {
-    /// Behind the first of these tokens, or of the sequences.
+    /// The grammar begins after the first occurrence of one of these tokens, or of one of the sequences.
     pub token_ids: Vec<u32>,
-    /// Tokens in a row behind which it begins, too.
+    /// Token sequences after which the grammar begins, too.
     pub sequences: Vec<Vec<u32>>,
-    /// Behind so many tokens, whatever they are. Not beside those.
+    /// The grammar begins after this many tokens, whatever they are. Cannot be combined with the fields above.
     pub position: u32,
 }
 
 impl GrammarParams {
-    /// Checks what can be checked without compiling it.
+    /// Checks everything that can be checked without compiling the grammar.
     ///
     /// # Errors
     /// The field at fault, relative to the message.
@@ -104,7 +105,7 @@ impl GrammarParams {
         lines.map(|line| line.strip_suffix('\r').unwrap_or(line))
     }
 
-    /// How many of its parts are optional or repeated, at most.
+    /// An upper bound of how many of the grammar's parts are optional or repeated.
     fn repeats(&self) -> usize {
         let brackets = match self.kind {
             GrammarKind::Lark => "?*+[",
@@ -116,7 +117,7 @@ impl GrammarParams {
         signs + empty.into_iter().sum::<usize>()
     }
 
-    /// Bytes that it takes.
+    /// Bytes that the grammar takes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         size_of::<Self>() + self.text.capacity() + self.start.bytes()
@@ -140,10 +141,10 @@ impl GrammarStart {
         Ok(())
     }
 
-    /// Whether nothing says where a grammar begins that is not there.
+    /// Checks that no start is given. Used where there is no grammar, so that a start would have no meaning.
     ///
     /// # Errors
-    /// The field that does, relative to the message of the grammar.
+    /// The start field that is given, relative to the message of the grammar.
     pub fn check_none(&self) -> Result<(), FieldError> {
         let given = self.given().into_iter().chain([("start_position", self.position > 0)]);
         let Some((field, _)) = given.into_iter().find(|(_, is_given)| *is_given) else { return Ok(()) };
@@ -157,18 +158,18 @@ impl GrammarStart {
         ))
     }
 
-    /// What may be given that it begins behind, and whether it is.
+    /// The fields that name tokens to begin after, and whether each is given.
     fn given(&self) -> [(&'static str, bool); 2] {
         [("start_token_ids", !self.token_ids.is_empty()), ("start_sequences", !self.sequences.is_empty())]
     }
 
-    /// What it begins behind: tokens by themselves, and in a row.
+    /// The token sequences that the grammar begins after. Single tokens are sequences of one token.
     pub fn starts(&self) -> impl Iterator<Item = &[u32]> {
         let single = self.token_ids.iter().map(std::slice::from_ref);
         single.chain(self.sequences.iter().map(Vec::as_slice))
     }
 
-    /// Bytes that it takes beside itself.
+    /// Bytes that it takes in addition to its own size.
     fn bytes(&self) -> usize {
         let sequences = self.sequences.iter().map(|tokens| size_of_val(tokens) + tokens.capacity() * size_of::<u32>());
         self.token_ids.capacity() * size_of::<u32>() + sequences.sum::<usize>()

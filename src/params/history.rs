@@ -1,5 +1,5 @@
-//! Parameters of the tools that work on a text's history: what may be repeated, and what not. What each does, by
-//! formula, stands at its file in [`sequence`](crate::sequence); ranges are checked here.
+//! Parameters of the tools that work on a text's history: what may be repeated, and what may not. The formulas of each
+//! tool are documented at its file in [`sequence`](crate::sequence). The ranges are checked here.
 
 use super::check::{check_len, check_tokens, in_range};
 use super::grammar::GrammarParams;
@@ -18,76 +18,78 @@ pub const MAX_DRY_MULTIPLIER: f32 = 1e4;
 pub const MAX_DRY_BASE: f32 = 1e4;
 /// Largest `dry_allowed_length`.
 pub const MAX_DRY_ALLOWED_LENGTH: u32 = 1024;
-/// Longest stretch over which penalties fall off, with the stretch before it: a place in it takes 16 bits.
+/// Most tokens over which penalties fall off, together with the tokens before these. A place among them takes 16 bits.
 pub const MAX_DECAY_WINDOW: u32 = (1 << 16) - 1;
 /// Most sequence breakers of DRY.
 pub const MAX_DRY_BREAKERS: usize = 1024;
-/// Largest `dry_max_occurrences`: a token takes as many steps.
+/// Largest `dry_max_occurrences`. Each token takes up to that many steps.
 pub const MAX_DRY_OCCURRENCES: u32 = 1024;
-/// Largest `dry_early_exit_match_len`: repeats are told apart as far as that.
+/// Largest `dry_early_exit_match_len`. The lengths of repeats are distinguished up to this length.
 pub const MAX_DRY_EXIT: u32 = 512;
 /// Most `stop_token_sequences`.
 pub const MAX_STOP_SEQUENCES: usize = 64;
-/// Most tokens of one of the token sequences in this file, and of a bad word.
+/// Most tokens of one token sequence in this file, and of a bad word.
 pub const MAX_PATTERN_TOKENS: usize = 64;
-/// Longest window of penalties over a text's last tokens.
+/// Longest window of penalties over the last tokens of a text.
 pub const MAX_WINDOW: u32 = 1 << 20;
-/// How far back DRY and n-gram bans look at most, whatever is asked for: it bounds what a token of a text that is one
-/// loop costs, and what each row that looks ahead of it copies.
+/// How far back DRY and n-gram bans look at most, whatever the parameters ask for. This bounds the cost of a token in a
+/// text that only repeats one loop, and the size of what each row that looks ahead copies from it.
 pub const MAX_LOOK_BACK: u32 = 1 << 15;
 
-/// Fields of the wire's `SamplingParams` with the same names. [`Default`] is everything off.
+/// The fields of the wire's `SamplingParams` with the same names. [`Default`] is everything off.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HistoryParams {
-    /// 0 ..= 1e4; 0: DRY is off.
+    /// Factor of DRY's penalty. 0 ..= 1e4; 0: DRY is off.
     pub dry_multiplier: f32,
-    /// 1 ..= 1e4.
+    /// Base of DRY's penalty. 1 ..= 1e4.
     pub dry_base: f32,
-    /// Repeats up to here cost nothing, in tokens. 1 ..= 1024.
+    /// The longest repeat that costs nothing, in tokens. DRY penalises a token that would extend it. 1 ..= 1024.
     pub dry_allowed_length: u32,
-    /// How many of the last tokens are looked at. −1: as many as may be, 32,768; 0: DRY is off.
+    /// How many of the last tokens DRY looks at. −1: the maximum, 32,768; 0: DRY is off.
     pub dry_penalty_last_n: i32,
-    /// Token sequences that no repeat reaches across.
+    /// DRY's sequence breakers: no repeat reaches across one of these.
     pub dry_sequence_breakers: Vec<Vec<u32>>,
-    /// So many tokens before the last one are compared, more than `dry_allowed_length`; at most 32,768. 0: all.
+    /// DRY compares this many tokens before the last one. More than `dry_allowed_length`, at most 32,768. 0: all.
     pub dry_max_ngram: u32,
-    /// So many places where the last token stood are looked at, the latest ones; at most 1024. 0: all.
+    /// DRY looks at this many earlier occurrences of the last token, the latest ones. At most 1024. 0: all.
     pub dry_max_occurrences: u32,
-    /// The search ends at a repeat of so many tokens; at most 512. 0: it does not.
+    /// DRY's search ends at a repeat of this many tokens. At most 512. 0: it looks at all repeats.
     pub dry_early_exit_match_len: u32,
-    /// How many of the last tokens penalties see at full strength; at most 2^20. 0: all.
+    /// How many of the last tokens penalties see at full strength. At most 2^20. 0: all.
     pub penalty_last_n: u32,
-    /// Over how many tokens behind these their strength falls off; with them at most 65,535. 0: it does not.
+    /// The number of tokens before these over which the penalties' strength falls off. Together at most 65,535. 0:
+    /// none.
     pub penalty_decay_n: u32,
-    /// So many tokens at the start of the prompt are not seen by the repetition penalty, nor counted by the other two. 0: all
-    /// are.
+    /// The repetition penalty does not see this many tokens at the start of the prompt, and the other two penalties do
+    /// not count them. 0: none are left out.
     pub prompt_ignore_length: u32,
-    /// Whether frequency and presence penalties count what of the prompt the repetition penalty sees; `None`: as the engine of
-    /// the order does, see [`SamplingParams::counts_prompt`](super::SamplingParams::counts_prompt).
+    /// Whether frequency and presence penalties also count the part of the prompt that the repetition penalty sees.
+    /// `None`: as the engine of the order does, see
+    /// [`SamplingParams::counts_prompt`](super::SamplingParams::counts_prompt).
     pub penalties_count_prompt: Option<bool>,
-    /// Multiplies positive logits of the prompt's tokens and divides others. 1e-4 ..= 1e4; 1: off.
+    /// Multiplies positive logits of the prompt's tokens and divides their other logits. 1e-4 ..= 1e4; 1: off.
     pub encoder_repetition_penalty: f32,
-    /// No n-gram comes twice; `None`: off.
+    /// No n-gram appears twice. `None`: off.
     pub no_repeat_ngram: Option<Box<NoRepeatNgram>>,
-    /// EOS becomes more likely with length; `None`: off.
+    /// EOS becomes more likely with length. `None`: off.
     pub length_penalty: Option<LengthPenalty>,
-    /// Biases on tokens after others.
+    /// Biases on tokens that follow certain other tokens.
     pub sequence_bias: Vec<SequenceBias>,
-    /// Tokens banned at some positions.
+    /// Tokens banned at some positions of the output.
     pub token_ban_ranges: Vec<TokenBanRange>,
     /// The first output token.
     pub forced_first_token: Option<u32>,
-    /// The token at which `max_tokens` is reached, which must be set.
+    /// The token at which `max_tokens` is reached. It needs `max_tokens`.
     pub forced_last_token: Option<u32>,
-    /// The text ends when it only repeats itself; `None`: off.
+    /// The text ends when it only repeats itself. `None`: off.
     pub repetition_detection: Option<RepetitionDetection>,
-    /// Token sequences at the end of which the text ends.
+    /// The text ends when its output ends with one of these token sequences.
     pub stop_token_sequences: Vec<Vec<u32>>,
-    /// How long the text may think; `None`: as it likes.
+    /// How long the text may think. `None`: any number of tokens.
     pub thinking_budget: Option<Box<ThinkingBudget>>,
-    /// What the text has to match; `None`: nothing. Shared by all that have it from one place.
+    /// The grammar that the text has to match. `None`: any text. Sequences that inherit a grammar share one copy.
     pub grammar: Option<Arc<GrammarParams>>,
-    /// How the text is marked; `None`: not at all. Shared by all that have it from one place.
+    /// The watermark of the text. `None`: no watermark. Sequences that inherit a watermark share one copy.
     pub watermark: Option<Arc<Watermark>>,
 }
 
@@ -171,7 +173,7 @@ impl HistoryParams {
         }
     }
 
-    /// What is banned, or forced, at some positions.
+    /// Checks the tokens that are banned, or forced, at some positions.
     fn validate_bans(&self, vocab_size: u32) -> Result<(), FieldError> {
         check_len("token_ban_ranges", self.token_ban_ranges.len(), MAX_BAN_RANGES)?;
         for (i, range) in self.token_ban_ranges.iter().enumerate() {
@@ -195,7 +197,7 @@ impl HistoryParams {
         Ok(())
     }
 
-    /// What bounds DRY's search.
+    /// Checks the bounds of DRY's search.
     fn validate_search(&self) -> Result<(), FieldError> {
         in_range("dry_max_ngram", self.dry_max_ngram, 0, MAX_LOOK_BACK, " (0: no bound)")?;
         in_range("dry_max_occurrences", self.dry_max_occurrences, 0, MAX_DRY_OCCURRENCES, " (0: all)")?;
@@ -224,7 +226,7 @@ impl HistoryParams {
         in_range("encoder_repetition_penalty", self.encoder_repetition_penalty, least, most, "")
     }
 
-    /// How many of the last tokens DRY looks at; `None`: it is off.
+    /// How many of the last tokens DRY looks at. `None`: DRY is off.
     #[must_use]
     pub fn dry_window(&self) -> Option<usize> {
         let window = u32::try_from(self.dry_penalty_last_n).unwrap_or(MAX_LOOK_BACK) as usize;
@@ -255,10 +257,10 @@ impl HistoryParams {
             + self.watermark.as_ref().map_or(0, |mark| mark.bytes())
     }
 
-    /// Names of the fields, for tests that none is forgotten.
+    /// Names of all fields, so that tests can check that they cover each one.
     #[cfg(test)]
     pub(crate) fn field_names() -> Vec<&'static str> {
-        // Adding a field stops the compiler here.
+        // The pattern below does not compile if a field is missing.
         macro_rules! names {
             ($($field:ident),* $(,)?) => {{
                 let HistoryParams { $($field: _),* } = Self::default();
@@ -294,7 +296,7 @@ impl HistoryParams {
     }
 }
 
-/// Checks some tokens in a row: 1 ..= [`MAX_PATTERN_TOKENS`], all in the vocabulary.
+/// Checks one token sequence: 1 ..= [`MAX_PATTERN_TOKENS`] tokens, all in the vocabulary.
 pub(super) fn check_pattern(field: &str, tokens: &[u32], vocab_size: u32) -> Result<(), FieldError> {
     if tokens.is_empty() {
         return Err(FieldError::new(field, "is empty; leave it out or give its tokens"));
@@ -303,7 +305,7 @@ pub(super) fn check_pattern(field: &str, tokens: &[u32], vocab_size: u32) -> Res
     check_tokens(field, tokens, vocab_size)
 }
 
-/// Checks some of them, as messages of their own: at most so many.
+/// Checks a list of token sequences, each of which is a message of its own. There may be at most `most`.
 pub(super) fn check_sequences(field: &str, all: &[Vec<u32>], most: usize, vocab_size: u32) -> Result<(), FieldError> {
     check_len(field, all.len(), most)?;
     let each = |(i, tokens): (usize, &Vec<u32>)| check_pattern(&format!("{field}[{i}].token_ids"), tokens, vocab_size);

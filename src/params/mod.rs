@@ -1,9 +1,9 @@
-//! One sequence's sampling parameters: names, defaults and ranges, in this one place.
+//! The sampling parameters of one sequence. Their names, defaults and ranges are defined here and nowhere else.
 //!
-//! [`SamplingParams`] as the fields stand may hold anything; [`SamplingParams::validate`] says whether a
-//! sequence may be opened with it.
+//! The fields of [`SamplingParams`] may hold any value. A sequence may be opened with them only if
+//! [`SamplingParams::validate`] accepts them.
 
-// Tokens may not depend on functions that differ from platform to platform: clippy.toml lists them.
+// Tokens must not depend on functions whose results differ between platforms. clippy.toml lists these functions.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod acceptance;
@@ -42,7 +42,7 @@ use rare::Rare;
 
 /// Largest vocabulary: 2^20 masses of at most 2^40 sum below 2^64.
 pub const MAX_VOCAB_SIZE: u32 = 1 << 20;
-/// Least positive temperature; below it the exponent scale would lose meaning. 0 is greedy.
+/// Least positive temperature. Below it the exponent scale would lose meaning. 0 is greedy.
 pub const MIN_TEMPERATURE: f32 = 1e-5;
 /// Largest temperature.
 pub const MAX_TEMPERATURE: f32 = 1e5;
@@ -54,14 +54,14 @@ pub const MAX_ADDITIVE_PENALTY: f32 = 1e4;
 pub const MAX_LOGIT_BIAS: f32 = 1e6;
 /// Most EOS token ids of a stream, and most stop token ids of a sequence.
 pub const MAX_STOP_TOKEN_IDS: usize = 64;
-/// Most draft tokens that a sequence may have at a time.
+/// Most draft tokens that a sequence may have at one time.
 pub const MAX_TREE_TOKENS: u32 = 256;
 /// Most bad words of a sequence.
 pub const MAX_BAD_WORDS: usize = 1024;
-/// Most token ids whose logprobs may be asked for by id.
+/// Most token ids whose logprobs may be requested by id.
 pub const MAX_LOGPROB_TOKEN_IDS: usize = 1024;
 
-/// The filters between the adjusted logits and the draw, in this order.
+/// The filters that a row goes through between the adjusted logits and the draw, in this order.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Filters {
     /// 0: greedy.
@@ -75,37 +75,39 @@ pub struct Filters {
 }
 
 impl Filters {
-    /// None: every token may be drawn.
+    /// No filter: every token may be drawn.
     pub const OFF: Self = Self { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0 };
 }
 
-/// The penalties of a sequence at one position. Sources: repetition penalty, Keskar et al. 2019 (CTRL);
-/// frequency and presence penalty, OpenAI API; encoder repetition penalty, Hugging Face transformers.
+/// The penalties of a sequence at one position. Sources: repetition penalty, Keskar et al. 2019 (CTRL); frequency and
+/// presence penalty, OpenAI API; encoder repetition penalty, Hugging Face transformers.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Penalties {
-    /// Divides positive logits and multiplies others, for tokens in the prompt or output. 1: off.
+    /// Divides positive logits and multiplies the others, for tokens in the prompt or the output. 1: off.
     pub repetition: f32,
-    /// Subtracted once per occurrence that counts: those in the output, and those in the prompt too where
-    /// [they count](SamplingParams::counts_prompt). 0: off.
+    /// Subtracted once per occurrence in the output, and per occurrence in the prompt where [the prompt
+    /// counts](SamplingParams::counts_prompt). 0: off.
     pub frequency: f32,
-    /// Subtracted once if an occurrence counts. 0: off.
+    /// Subtracted once if the token has at least one occurrence that counts. 0: off.
     pub presence: f32,
-    /// Multiplies positive logits and divides others, for tokens in the prompt. 1: off.
+    /// Multiplies positive logits and divides the others, for tokens in the prompt. 1: off.
     pub encoder: f32,
-    /// How the first three fall off with distance.
+    /// How the first three penalties fall off with distance.
     pub decay: Decay,
-    /// So many times the absolute value of its logit is added to that of a token that ends the text. 0: off.
+    /// For tokens that end the text: this factor times the absolute value of the token's logit is added to the logit.
+    /// 0: off.
     pub length: f32,
 }
 
 /// How penalties fall off with the distance of a token's latest occurrence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Decay {
-    /// The place of the row's token in the text, modulo 2^16; places are numbered from 1.
+    /// The place of the row's token in the text, modulo 2^16. Places are numbered from 1.
     pub place: u16,
-    /// Full strength up to this distance.
+    /// Penalties have their full strength up to this distance.
     pub last_n: u16,
-    /// Over how many tokens behind it the strength falls off. 0: off; with `last_n` at most 65,535.
+    /// The number of tokens, beyond `last_n`, over which the strength falls off. 0: off. `last_n + decay_n` is at most
+    /// 65,535.
     pub decay_n: u16,
 }
 
@@ -113,7 +115,7 @@ impl Decay {
     /// Full strength everywhere.
     pub const OFF: Decay = Decay { place: 0, last_n: 0, decay_n: 0 };
 
-    /// What is left of a penalty on a token whose latest occurrence is at this place, modulo 2^16. 0 ..= 1.
+    /// The share of a penalty that is left for a token whose latest occurrence is at this place, modulo 2^16. 0 ..= 1.
     #[must_use]
     #[inline]
     pub fn strength(&self, latest: u16) -> f32 {
@@ -139,13 +141,13 @@ impl Penalties {
 pub enum LogprobsMode {
     /// The logits as sent, at temperature 1.
     Raw,
-    /// What the token is drawn from. Greedy: all probability on the greedy choice.
+    /// The distribution that the token is drawn from. Greedy: all probability is on the greedy choice.
     Processed,
-    /// The logits after masks, bias and penalties, at the temperature; greedy: at 1.
+    /// The logits after masks, bias and penalties, at the sequence's temperature; for greedy sequences, at 1.
     Tempered,
 }
 
-/// A field and what is wrong with it.
+/// A field, and what is wrong with it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {message}")]
 pub struct FieldError {
@@ -161,7 +163,7 @@ impl FieldError {
         Self { field: field.into(), message: message.into() }
     }
 
-    /// The same error seen from outside: `outer.field`.
+    /// The same error with the path as seen from the enclosing message: `outer.field`.
     #[must_use]
     pub fn within(mut self, outer: &str) -> Self {
         self.field = format!("{outer}.{}", self.field);
@@ -169,35 +171,35 @@ impl FieldError {
     }
 }
 
-/// What to report about each token of a sequence.
+/// Which logprobs to report for each token of a sequence.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogprobsParams {
     /// How many of the most likely tokens to list.
     pub top_n: u32,
-    /// Which distribution.
+    /// Which distribution the logprobs describe.
     pub mode: LogprobsMode,
-    /// Tokens whose logprobs are wanted too.
+    /// More tokens whose logprobs to report.
     pub token_ids: Vec<u32>,
 }
 
 impl LogprobsParams {
-    /// Most bytes of the lists that are reported of a token.
+    /// The most bytes that the reported lists take for one token.
     #[must_use]
     pub fn reported_bytes(&self) -> usize {
         self.top_n as usize * size_of::<(u32, f32)>() + size_of_val(&*self.token_ids)
     }
 }
 
-/// One sequence's parameters. [`Default`] is everything off at temperature 1: plain sampling.
+/// The parameters of one sequence. [`Default`] is plain sampling: temperature 1, and everything else off.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SamplingParams {
     /// 0: greedy, or 1e-5 ..= 1e5.
     pub temperature: f32,
     /// Keep exactly this many tokens. 0: off.
     pub top_k: u32,
-    /// Keep the smallest prefix with this probability. 0 ..= 1; 1: off.
+    /// Keep the smallest prefix that has this probability. 0 ..= 1; 1: off.
     pub top_p: f32,
-    /// Keep tokens with this share of the largest probability. 0 ..= 1; 0: off.
+    /// Keep tokens with at least this share of the largest probability. 0 ..= 1; 0: off.
     pub min_p: f32,
     /// 1e-4 ..= 1e4; 1: off.
     pub repetition_penalty: f32,
@@ -205,11 +207,11 @@ pub struct SamplingParams {
     pub frequency_penalty: f32,
     /// −1e4 ..= 1e4; 0: off.
     pub presence_penalty: f32,
-    /// Token and bias, −1e6 ..= 1e6; no token twice.
+    /// Tokens and their biases, −1e6 ..= 1e6. No token appears twice.
     pub logit_bias: Vec<(u32, f32)>,
-    /// Only these tokens; empty: all.
+    /// Only these tokens may be emitted. Empty: all.
     pub allowed_token_ids: Vec<u32>,
-    /// Not these tokens.
+    /// These tokens may not be emitted.
     pub banned_token_ids: Vec<u32>,
     /// Token sequences that may not be completed.
     pub bad_words: Vec<Vec<u32>>,
@@ -221,19 +223,19 @@ pub struct SamplingParams {
     pub stop_token_ids: Vec<u32>,
     /// EOS tokens do not end the sequence.
     pub ignore_eos: bool,
-    /// Seed of every random decision; `None`: the server chooses.
+    /// Seed of every random decision. `None`: the server chooses one.
     pub seed: Option<u64>,
-    /// What to report; `None`: only tokens.
+    /// Which logprobs to report. `None`: only the token.
     pub logprobs: Option<LogprobsParams>,
     /// How draft tokens are accepted.
     pub acceptance: AcceptanceRule,
-    /// A proposer inside the sidecar; `None`: none.
+    /// A proposer inside the sidecar. `None`: no proposer.
     pub proposer: Option<ProposerParams>,
-    /// What advice on draft length needs to know; `None`: no advice.
+    /// What the advice on draft length needs to know. `None`: no advice.
     pub draft_length: Option<DraftLengthParams>,
-    /// Samplers beside temperature, top-k, top-p and min-p, and the order of all.
+    /// The samplers other than temperature, top-k, top-p and min-p, and the order of all samplers.
     pub samplers: Rare<SamplerParams>,
-    /// What may be repeated, and what not.
+    /// The tools that work on the text's history.
     pub history: Rare<HistoryParams>,
 }
 
@@ -283,14 +285,15 @@ impl SamplingParams {
             + HistoryParams::bytes(&self.history)
     }
 
-    /// Whether it bans or biases single tokens, or favours those that end the text.
+    /// Whether these parameters ban or bias single tokens, or favour tokens that end the text.
     #[must_use]
     pub fn changes_tokens(&self) -> bool {
         let lists = self.logit_bias.is_empty() && self.banned_token_ids.is_empty() && self.bad_words.is_empty();
         !lists || self.history.length_penalty.is_some()
     }
 
-    /// Temperature and truncation at a position of the output. Min-p is off where an engine's rules make no [step](Self::steps) of it.
+    /// Temperature and truncation at a position of the output. Min-p is off where the engine's rules make no
+    /// [step](Self::steps) of it.
     #[must_use]
     pub fn filters(&self, position: u64) -> Filters {
         let temperature = self.temperature_at(position);
@@ -298,14 +301,14 @@ impl SamplingParams {
         Filters { temperature, top_k: self.top_k, top_p: self.top_p, min_p }
     }
 
-    /// Whether every row takes its first token.
+    /// Whether every row takes its most likely token.
     #[must_use]
     pub fn is_greedy(&self) -> bool {
         self.filters(0).temperature == 0.0
     }
 
-    /// The temperature at a position of the output: on a straight line from `temperature` at 0 to `temperature_end` at
-    /// `temperature_tokens`, and that from there on.
+    /// The temperature at a position of the output. It moves in a straight line from `temperature` at position 0 to
+    /// `temperature_end` at position `temperature_tokens`, and stays there.
     fn temperature_at(&self, position: u64) -> f32 {
         let (tokens, rules) = (u64::from(self.samplers.temperature_tokens), self.samplers.sampler_order.rules());
         if tokens == 0 {
@@ -316,10 +319,10 @@ impl SamplingParams {
         rules.raised((start + (end - start) * share) as f32)
     }
 
-    /// Names of the fields, for tests that none is forgotten.
+    /// Names of all fields, so that tests can check that they cover each one.
     #[cfg(test)]
     pub(crate) fn field_names() -> Vec<&'static str> {
-        // Adding a field stops the compiler here.
+        // The pattern below does not compile if a field is missing.
         macro_rules! names {
             ($($field:ident),* $(,)?) => {{
                 let SamplingParams { $($field: _),*, samplers: _, history: _ } = Self::default();

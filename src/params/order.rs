@@ -5,9 +5,9 @@ use super::{EngineOrder, EngineRules, FieldError, Sampler, SamplingParams};
 /// The order in which a sequence's rows go through its samplers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SamplerOrder {
-    /// That of an engine.
+    /// The order of an engine.
     Engine(EngineOrder),
-    /// A list of its own, none twice, with the rules of an engine.
+    /// A custom list of samplers, each at most once, with the rules of an engine.
     Custom(Vec<Sampler>, EngineOrder),
 }
 
@@ -18,7 +18,7 @@ impl Default for SamplerOrder {
 }
 
 impl SamplerOrder {
-    /// Its samplers.
+    /// The samplers of this order.
     #[must_use]
     pub fn samplers(&self) -> &[Sampler] {
         match self {
@@ -27,7 +27,7 @@ impl SamplerOrder {
         }
     }
 
-    /// Whose rules it has.
+    /// The engine whose rules apply.
     #[must_use]
     pub fn engine(&self) -> EngineOrder {
         match self {
@@ -35,7 +35,7 @@ impl SamplerOrder {
         }
     }
 
-    /// Its rules.
+    /// The rules of that engine.
     #[must_use]
     pub fn rules(&self) -> EngineRules {
         self.engine().rules()
@@ -51,10 +51,10 @@ impl SamplerOrder {
     }
 }
 
-/// A parameter that [`EngineOrder`]s may lack, by name.
+/// The name of a parameter that some [`EngineOrder`]s do not have.
 const XTC_IGNORED: &str = "xtc_ignore_token_ids";
 
-/// No sampler is listed twice.
+/// Checks that no sampler is listed twice.
 fn check_once(listed: &[Sampler]) -> Result<(), FieldError> {
     for (i, sampler) in listed.iter().enumerate() {
         if listed[..i].contains(sampler) {
@@ -65,15 +65,18 @@ fn check_once(listed: &[Sampler]) -> Result<(), FieldError> {
     Ok(())
 }
 
-/// How so many things are spoken of.
+/// The verb and the pronoun for this many things, for use in error messages.
 fn are_them(count: usize) -> (&'static str, &'static str) {
     if count == 1 { ("is", "it") } else { ("are", "them") }
 }
 
 impl SamplingParams {
-    /// The samplers, in order. llama.cpp and KoboldCpp have a chain of their own for mirostat, without the filters; SGLang has top-k
-    /// before top-p where there is a min-p; in text-generation-webui adaptive-p and mirostat draw the token, so that nothing comes behind
-    /// them, in whatever order.
+    /// The samplers to apply, in order. In some engines the order depends on the parameters:
+    ///
+    /// - llama.cpp and KoboldCpp have a chain of their own for mirostat, without the filters.
+    /// - SGLang applies top-k before top-p if there is a min-p.
+    /// - In text-generation-webui, adaptive-p and mirostat draw the token, so that no sampler after them is applied, in
+    ///   any order.
     pub(super) fn order(&self) -> &[Sampler] {
         let order = self.samplers.sampler_order.samplers();
         let until = |last| order.iter().position(|&s| s == last).map_or(order, |at| &order[..=at]);
@@ -95,12 +98,13 @@ impl SamplingParams {
         }
     }
 
-    /// A sampler that is on has a place in the order: none is left out without a word.
+    /// Checks that every active sampler has a place in the order, so that none is silently left out.
     pub(super) fn validate_order(&self) -> Result<(), FieldError> {
         self.validate_order_ignoring(&self.samplers.xtc_ignore_token_ids)
     }
 
-    /// The same where XTC ignores these tokens, of these parameters or of others that they are over.
+    /// As `validate_order`, but with the XTC-ignored tokens given. They may come from these parameters or from the
+    /// defaults below them.
     ///
     /// # Errors
     /// The field at fault.
@@ -110,7 +114,7 @@ impl SamplingParams {
         let mut names: Vec<&str> = missing.iter().map(|sampler| sampler.name()).collect();
         let unknown = self.unknown_to_its_engine(xtc_ignored);
         unknown.for_each(|name| {
-            // `mirostat 1` says nothing more where `mirostat` has no place at all.
+            // `mirostat 1` adds nothing if `mirostat` has no place at all.
             if !names.iter().any(|missing| name.split(' ').next() == Some(missing)) {
                 names.push(name)
             }
@@ -121,10 +125,10 @@ impl SamplingParams {
         Err(self.no_place(&missing, &names))
     }
 
-    /// The samplers that are on and have no place in the order.
+    /// The active samplers that have no place in the order.
     fn missing(&self) -> Vec<Sampler> {
         let (order, listed) = (self.order(), self.samplers.sampler_order.samplers());
-        // Dynamic temperature takes the place of temperature where it has none of its own.
+        // Dynamic temperature takes the place of temperature if it has no place of its own.
         let has = |sampler: &Sampler| {
             let may_replace = *sampler == Sampler::DynamicTemperature && !listed.contains(sampler);
             order.contains(sampler) || may_replace && order.contains(&Sampler::Temperature)
@@ -132,12 +136,14 @@ impl SamplingParams {
         Sampler::ALL.into_iter().filter(|s| s.step(self).is_some() && !has(s)).collect()
     }
 
-    /// What is wrong where these samplers are missing, `names` being those and parameters that the engine does not have.
+    /// The error if these samplers have no place. `names` are these samplers and the parameters that the engine does
+    /// not have.
     fn no_place(&self, missing: &[Sampler], names: &[&str]) -> FieldError {
         let (are, them) = are_them(names.len());
         let lacks = format!("has no place for {}, which {are} on", names.join(", "));
         if let SamplerOrder::Engine(_) = self.samplers.sampler_order {
-            // A sequence that names none has its stream's.
+            // A sequence that gives no such tokens inherits those of its stream, so leaving them out of the sequence is
+            // not enough.
             let off = if names == [XTC_IGNORED] {
                 "leave it out, of default_params too".to_owned()
             } else {
@@ -146,13 +152,14 @@ impl SamplingParams {
             let fix = "or list an order of your own in sampler_order, which keeps the engine's rules";
             return FieldError::new("engine_order", format!("{lacks}; {off}, {fix}"));
         }
-        // What the list lacks besides is told once those behind are where they are come to.
+        // Samplers behind the one that draws the token are reported first; other missing ones are reported once that is
+        // fixed.
         let message =
             self.behind_the_last(missing).unwrap_or_else(|| format!("{lacks}; add {them} or turn {them} off"));
         FieldError::new("sampler_order", message)
     }
 
-    /// What is wrong where some of the missing are listed behind the sampler that draws the token.
+    /// The error if some of the missing samplers are listed behind the sampler that draws the token.
     fn behind_the_last(&self, missing: &[Sampler]) -> Option<String> {
         let (order, listed) = (self.order(), self.samplers.sampler_order.samplers());
         let is_behind = |sampler: &&Sampler| listed.contains(sampler) && !order.contains(sampler);
@@ -163,7 +170,7 @@ impl SamplingParams {
         Some(format!("{} {are} on behind {last}, which draws the token; {fix}", behind.join(", ")))
     }
 
-    /// Parameters that are on and that the engine does not have, though it has the sampler.
+    /// Active parameters that the engine does not have, although it has the sampler that they belong to.
     fn unknown_to_its_engine(&self, xtc_ignored: &[u32]) -> impl Iterator<Item = &'static str> {
         use EngineOrder::*;
         let s = &self.samplers;
@@ -171,7 +178,7 @@ impl SamplingParams {
             SamplerOrder::Engine(engine) => engine,
             SamplerOrder::Custom(..) => Croupier,
         };
-        // The engines that have it stand behind it.
+        // Each parameter is listed with the engines that have it.
         let parameters: [(_, _, &[EngineOrder]); 8] = [
             ("dynatemp_high", s.dynatemp_high > 0.0, &[LlamaCpp, TextGenerationWebui, Exllama, KoboldCpp]),
             ("temperature_tokens", s.temperature_tokens > 0, &[]),
@@ -248,7 +255,7 @@ mod tests {
             Err(lacks("top_k")),
             "llama.cpp's mirostat takes the place of its filters"
         );
-        // What stands behind the sampler that draws the token is not come to, and does not vanish without a word.
+        // A sampler behind the one that draws the token is never applied. It must be reported, not silently ignored.
         let behind = |order: Vec<Sampler>| {
             let mut params = SamplingParams { temperature: 2.0, top_k: 40, ..SamplingParams::default() };
             (params.samplers.mirostat, params.samplers.dynatemp_high) = (2, 0.5);

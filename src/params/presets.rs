@@ -1,4 +1,4 @@
-//! Presets: named sets of parameters, for fields that are left absent.
+//! Presets: named sets of parameters that fill in fields which a sequence or stream leaves absent.
 
 use super::watermark::Watermark;
 use super::{FieldError, GivenFilters, SamplingParams};
@@ -9,11 +9,11 @@ pub type CopyParameter = fn(&SamplingParams, &mut SamplingParams);
 /// A named set of parameters.
 #[derive(Debug, Clone)]
 pub struct Preset {
-    /// As it is chosen by.
+    /// The name by which it is chosen.
     pub name: String,
     /// What it is for.
     pub description: String,
-    /// Its parameters as they are told: a line each.
+    /// Its parameters as text for people, one per line.
     pub written: String,
     params: SamplingParams,
     copies: Vec<CopyParameter>,
@@ -23,7 +23,7 @@ pub struct Preset {
 }
 
 impl Preset {
-    /// A preset of those `params` that `copies` copy.
+    /// A preset that sets the parameters that `copies` copy, to their values in `params`.
     #[must_use]
     pub fn new(
         (name, description, written): (String, String, String),
@@ -35,38 +35,38 @@ impl Preset {
         Self { name, description, written, params, copies, pattern_tokens, entries, filters }
     }
 
-    /// How many tokens its sequence breakers, bad words and sequence biases have: they are prepared for each sequence that is
-    /// opened with it.
+    /// The number of tokens in its sequence breakers, bad words, sequence biases and starts of grammars. They are
+    /// prepared again for each sequence that is opened with the preset.
     #[must_use]
     pub fn pattern_tokens(&self) -> usize {
         self.pattern_tokens
     }
 
-    /// How many entries its other lists have: they are copied for each such sequence.
+    /// The number of entries in its other lists. They are copied for each such sequence.
     #[must_use]
     pub fn entries(&self) -> usize {
         self.entries
     }
 
-    /// Whether it bans or biases single tokens, or favours those that end the text.
+    /// Whether the preset bans or biases single tokens, or favours tokens that end the text.
     #[must_use]
     pub fn changes_tokens(&self) -> bool {
         self.params.changes_tokens()
     }
 
-    /// How it marks texts; `None`: not at all, or it does not say.
+    /// The watermark that it sets. `None`: it turns watermarks off, or does not set one.
     #[must_use]
     pub fn watermark(&self) -> Option<&Watermark> {
         self.params.watermark()
     }
 
-    /// Which filters it gives.
+    /// Which filters the preset sets.
     #[must_use]
     pub fn filters(&self) -> GivenFilters {
         self.filters
     }
 
-    /// Sets its parameters; others stay.
+    /// Sets the preset's parameters in `to`. Other parameters keep their values.
     pub fn apply(&self, to: &mut SamplingParams) {
         self.copies.iter().for_each(|copy| copy(&self.params, to));
     }
@@ -80,7 +80,7 @@ impl Presets {
     /// Most presets of a server.
     pub const MOST: usize = 256;
 
-    /// These presets, in order of their names.
+    /// These presets, sorted by name.
     #[must_use]
     pub fn new(mut presets: Vec<Preset>) -> Self {
         presets.sort_by(|a, b| a.name.cmp(&b.name));
@@ -90,7 +90,7 @@ impl Presets {
     /// The preset called `name`.
     ///
     /// # Errors
-    /// There is none; the error lists those there are.
+    /// There is no preset of that name. The error lists the names that exist.
     pub fn get(&self, name: &str) -> Result<&Preset, FieldError> {
         self.0
             .iter()
@@ -98,7 +98,7 @@ impl Presets {
             .ok_or_else(|| FieldError::new("preset", format!("is not the name of a preset; {}", self.listed())))
     }
 
-    /// The names, or as many as suit an error.
+    /// The names, or as many of them as fit in an error message.
     fn listed(&self) -> String {
         const LISTED: usize = 16;
         let names: Vec<&str> = self.0.iter().take(LISTED).map(|preset| preset.name.as_str()).collect();
@@ -109,21 +109,21 @@ impl Presets {
         }
     }
 
-    /// All of them.
+    /// All presets.
     pub fn iter(&self) -> impl Iterator<Item = &Preset> {
         self.0.iter()
     }
 }
 
 impl SamplingParams {
-    /// Tokens of the lists of which an automaton is made.
+    /// Number of tokens in the lists that an automaton is made of.
     fn pattern_tokens(&self) -> usize {
         let patterns = self.bad_words.iter().chain(&self.history.dry_sequence_breakers);
         let patterns = patterns.chain(self.history.sequence_bias.iter().map(|bias| &bias.token_ids)).map(Vec::as_slice);
         patterns.chain(self.history.grammar.iter().flat_map(|grammar| grammar.start.starts())).map(<[u32]>::len).sum()
     }
 
-    /// Entries of all other lists.
+    /// Number of entries in all other lists.
     fn listed_entries(&self) -> usize {
         let (samplers, history) = (&self.samplers, &self.history);
         let own = [&self.allowed_token_ids, &self.banned_token_ids, &self.stop_token_ids];
@@ -139,7 +139,7 @@ impl SamplingParams {
     }
 }
 
-/// Two sets are the same if they say the same of every parameter.
+/// Two sets of presets are equal if they set every parameter to the same value.
 impl PartialEq for Presets {
     fn eq(&self, other: &Self) -> bool {
         let told = |preset: &Preset| {

@@ -1,10 +1,10 @@
-//! Parameters that few sequences set: they take memory only where they are set.
+//! Parameters that few sequences set. They take memory only where they are set.
 
 use std::ops::{Deref, DerefMut};
 
-/// Parameters that are all off unless somebody sets one.
+/// Parameters that are all off unless one of them is set.
 pub trait Off: PartialEq + Clone + Sized + 'static {
-    /// All of them off.
+    /// The value with all of them off.
     const OFF: &'static Self;
 }
 
@@ -13,7 +13,7 @@ pub trait Off: PartialEq + Clone + Sized + 'static {
 pub struct Rare<T: Off>(Option<Box<T>>);
 
 impl<T: Off> Rare<T> {
-    /// Bytes it takes beside itself, those of its own lists not counted.
+    /// Bytes that it takes in addition to its own size, without the bytes of its own lists.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.0.as_ref().map_or(0, |_| size_of::<T>())

@@ -1,28 +1,28 @@
-//! What a reply is to say about how its token was chosen, for those who want to know why.
+//! What a reply reports about how its token was chosen, for those who want to know why.
 
 use super::FieldError;
 use super::check::{check_len, check_tokens, in_range};
 
-/// Most tokens that a report lists as those that could have been drawn.
+/// Most tokens that a report lists as tokens that could have been drawn.
 pub const MAX_SURVIVING_TOKEN_IDS: u32 = 4096;
 /// Most tokens that a report explains.
 pub const MAX_WHY_NOT_TOKEN_IDS: usize = 64;
 
-/// Fields of the wire's `ReportParams` with the same names. [`Default`] is off.
+/// The fields of the wire's `ReportParams` with the same names. [`Default`] is off.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ReportParams {
-    /// How many tokens could have been drawn.
+    /// Report how many tokens could have been drawn.
     pub support_size: bool,
-    /// How many of them to list at most; at most 4,096.
+    /// List at most this many of them. At most 4,096.
     pub max_surviving_token_ids: u32,
-    /// The entropy of what was drawn from, and of the logits as sent.
+    /// Report the entropy of the distribution that was drawn from, and that of the logits as sent.
     pub entropy: bool,
-    /// Tokens of which is said what removed them.
+    /// Report for each of these tokens which sampler or rule removed it.
     pub why_not_token_ids: Vec<u32>,
 }
 
 impl ReportParams {
-    /// Whether it asks for nothing.
+    /// Whether nothing is requested.
     #[must_use]
     pub fn is_off(&self) -> bool {
         *self == Self::default()
@@ -38,7 +38,7 @@ impl ReportParams {
         check_tokens("why_not_token_ids", &self.why_not_token_ids, vocab_size)
     }
 
-    /// Bytes it takes.
+    /// Bytes that it takes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         size_of::<Self>() + self.why_not_token_ids.capacity() * size_of::<u32>()

@@ -1,4 +1,4 @@
-//! The samplers of a row, and the steps that parameters ask of them.
+//! The samplers of a row, and the steps that parameters turn them into.
 
 use super::SamplingParams;
 use super::chain::SamplerParams;
@@ -8,9 +8,9 @@ use super::chain::SamplerParams;
 pub enum Sampler {
     /// `min_eos_p`.
     MinEosP,
-    /// Temperature; or dynamic temperature where that is on and has no place of its own.
+    /// Temperature, or dynamic temperature if that is on and has no place of its own.
     Temperature,
-    /// Dynamic temperature beside temperature.
+    /// Dynamic temperature in an order that also has a place for temperature.
     DynamicTemperature,
     /// Quadratic or cubic smoothing.
     Smoothing,
@@ -50,21 +50,21 @@ pub enum Sampler {
     Skew,
 }
 
-/// One step of a row's way: an active sampler with what it needs to know. What may differ from row to row is in
-/// [`Filters`](super::Filters).
+/// One step in the processing of a row: an active sampler with the values that it needs. Values that may differ from
+/// row to row are in [`Filters`](super::Filters).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Step {
-    /// With the EOS tokens of the chain. See [`min_eos_p`](crate::sampling::samplers::min_eos_p).
+    /// Uses the EOS tokens of the chain. See [`min_eos_p`](crate::sampling::samplers::min_eos_p).
     MinEosP(f32),
-    /// With the temperature of the filters.
+    /// Uses the temperature of the filters.
     Temperature,
     /// See [`dynamic_temperature`](crate::sampling::samplers::temperature).
     DynamicTemperature {
-        /// Where all probability is on one token.
+        /// The temperature where all probability is on one token.
         low: f32,
-        /// Where all tokens are as likely.
+        /// The temperature where all tokens are equally likely.
         high: f32,
-        /// Of the share of the largest entropy.
+        /// The exponent of the entropy's share of the largest possible entropy.
         exponent: f32,
     },
     /// See [`smoothing`](crate::sampling::samplers::smoothing).
@@ -74,35 +74,35 @@ pub enum Step {
         /// 1: quadratic.
         curve: f32,
     },
-    /// The first so many, whatever top-k is.
+    /// Keeps this many of the most likely tokens, whatever top-k is.
     AtMost(u32),
-    /// With the top-k of the filters.
+    /// Uses the top-k of the filters.
     TopK,
-    /// The same, and what is equal to the last one.
+    /// As `TopK`, but also keeps tokens that are equal to the last one kept.
     TopKTies,
-    /// With the top-p of the filters.
+    /// Uses the top-p of the filters.
     TopP,
-    /// With the min-p of the filters.
+    /// Uses the min-p of the filters.
     MinP,
-    /// The same, without what is equal to its threshold.
+    /// As `MinP`, but without tokens that are equal to the threshold.
     MinPAbove,
     /// See [`typical`](crate::sampling::samplers::typical).
     TypicalP(f32),
-    /// The same, until what is kept has more than that.
+    /// As `TypicalP`, but stops only when the kept tokens have more than this share.
     TypicalAbove(f32),
-    /// The same, and what is as far from the entropy as the last one.
+    /// As `TypicalP`, but also keeps tokens that are as far from the entropy as the last one kept.
     TypicalTies(f32),
     /// See [`tail_free`](crate::sampling::samplers::tail_free).
     Tfs(f32),
-    /// The same, where tokens that are not left are masses of 0.
+    /// As `Tfs`, but tokens that were removed before count as masses of 0.
     TfsWithRemoved(f32),
-    /// One fewer.
+    /// As `Tfs`, but keeps one token fewer.
     TfsOneFewer(f32),
     /// See [`cutoffs`](crate::sampling::samplers::cutoffs).
     TopA(f32),
     /// See [`top_n_sigma`](crate::sampling::samplers::top_n_sigma).
     TopNSigma(f32),
-    /// With tau. See [`min_k`](crate::sampling::samplers::min_k).
+    /// The value is tau. See [`min_k`](crate::sampling::samplers::min_k).
     MinK(f32),
     /// See [`cutoffs`](crate::sampling::samplers::cutoffs).
     EpsilonCutoff(f32),
@@ -112,67 +112,67 @@ pub enum Step {
     TopH(f32),
     /// See [`xtc`](crate::sampling::samplers::xtc).
     Xtc {
-        /// That it happens at a position.
+        /// The probability that XTC is applied at a position.
         probability: f32,
-        /// Least probability of a choice.
+        /// Least probability of a top choice.
         threshold: f32,
     },
-    /// The same, but not where a token would go that is to stay.
+    /// As `Xtc`, but does nothing if it would remove an ignored token.
     XtcUnlessIgnored {
-        /// That it happens at a position.
+        /// The probability that XTC is applied at a position.
         probability: f32,
-        /// Least probability of a choice.
+        /// Least probability of a top choice.
         threshold: f32,
     },
-    /// What it makes of probabilities on average.
+    /// XTC's average effect, applied at every position.
     XtcExpected {
-        /// That it happens at a position.
+        /// The probability whose effect is averaged.
         probability: f32,
-        /// Least probability of a choice.
+        /// Least probability of a top choice.
         threshold: f32,
     },
-    /// The same, but not where a token would go that is to stay.
+    /// As `XtcExpected`, but does nothing if it would lower an ignored token.
     XtcExpectedUnlessIgnored {
-        /// That it happens at a position.
+        /// The probability whose effect is averaged.
         probability: f32,
-        /// Least probability of a choice.
+        /// Least probability of a top choice.
         threshold: f32,
     },
     /// See [`cutoffs`](crate::sampling::samplers::cutoffs).
     PLess,
-    /// Its normalized form.
+    /// The normalized form of p-less.
     PLessNorm,
-    /// The first. See [`mirostat`](crate::sampling::samplers::mirostat).
+    /// Version 1 of mirostat. See [`mirostat`](crate::sampling::samplers::mirostat).
     MirostatV1 {
-        /// Wanted surprise, in bits.
+        /// The surprise to aim at, in bits.
         tau: f32,
         /// Learning rate.
         eta: f32,
     },
-    /// The second.
+    /// Version 2 of mirostat.
     MirostatV2 {
-        /// Wanted surprise, in bits.
+        /// The surprise to aim at, in bits.
         tau: f32,
         /// Learning rate.
         eta: f32,
     },
-    /// With what the chain knows of texts. See [`infill`](crate::sampling::samplers::infill).
+    /// Uses what the chain knows about the texts of tokens. See [`infill`](crate::sampling::samplers::infill).
     Infill,
     /// See [`adaptive_p`](crate::sampling::samplers::adaptive_p).
     AdaptiveP {
-        /// Wanted probability.
+        /// The probability to aim at.
         target: f32,
-        /// What is left of the average after a token.
+        /// The share of the average that is left after a token.
         decay: f32,
     },
     /// See [`skew`](crate::sampling::samplers::skew).
     Skew(f32),
-    /// SynthID's, always the last. See [`tournament`](crate::sampling::mark::tournament).
+    /// SynthID's tournament, always the last step. See [`tournament`](crate::sampling::mark::tournament).
     Tournament,
 }
 
 impl Sampler {
-    /// All of them: those of this project's order, and then the one that has no place in it.
+    /// All samplers: those of this project's order, then the one that has no place in that order.
     pub const ALL: [Self; 21] = [
         Self::MinEosP,
         Self::Temperature,
@@ -200,7 +200,7 @@ impl Sampler {
     /// This project's order.
     pub const OWN: &[Self] = Self::ALL.split_last().expect("there are some").1;
 
-    /// The parameter that turns it on.
+    /// The name of the parameter that turns the sampler on.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -228,7 +228,7 @@ impl Sampler {
         }
     }
 
-    /// The end of its name on the wire, in small letters: as files name its place in an order.
+    /// The end of its name on the wire, in lower case. Files use this name in an order.
     #[must_use]
     pub fn kind_name(self) -> &'static str {
         match self {
@@ -240,7 +240,7 @@ impl Sampler {
         }
     }
 
-    /// The step that parameters ask of it; `None`: it is off.
+    /// The step that the parameters turn this sampler into. `None`: the sampler is off.
     #[must_use]
     pub fn step(self, params: &SamplingParams) -> Option<Step> {
         let on = |is_on: bool, step: Step| is_on.then_some(step);
@@ -251,7 +251,8 @@ impl Sampler {
         let dynamic = on(high > 0.0, Step::DynamicTemperature { low, high, exponent });
         match self {
             Self::MinEosP => on(params.samplers.min_eos_p > 0.0, Step::MinEosP(params.samplers.min_eos_p)),
-            // Where the order has no place for both, whether or not that is come to.
+            // If the order has no place for both, dynamic temperature replaces temperature, even if its own place is
+            // not reached.
             Self::Temperature if !listed.contains(&Self::DynamicTemperature) && dynamic.is_some() => dynamic,
             Self::DynamicTemperature => dynamic,
             Self::Temperature => {
@@ -306,7 +307,7 @@ impl Sampler {
 }
 
 impl Step {
-    /// Whose it is; that of a mark is no sampler's.
+    /// The sampler that this step belongs to. `None` for the tournament, which belongs to a watermark.
     #[must_use]
     pub fn sampler(&self) -> Option<Sampler> {
         Some(match self {

@@ -3,7 +3,7 @@
 use super::FieldError;
 use super::check::in_range;
 
-/// Most draft tokens that are proposed or advised at once.
+/// Most draft tokens that are proposed, or advised, at once.
 pub const MAX_DRAFT_TOKENS: u32 = 64;
 /// Longest match that a proposer compares.
 pub const MAX_MATCH: u32 = 64;
@@ -15,11 +15,11 @@ pub const MAX_VERIFY_COST: f32 = 1.0;
 /// How draft tokens are found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProposerKind {
-    /// Prompt lookup: what followed the last tokens where they stood before.
+    /// Prompt lookup: the tokens that followed an earlier occurrence of the text's last tokens.
     Ngram,
-    /// Suffix matching: what followed most often, as far as it is likely.
+    /// Suffix matching: the tokens that followed most often, as long as they are likely enough.
     Suffix,
-    /// Jump-forward: what the text's grammar forces next.
+    /// Jump-forward: the tokens that the text's grammar forces next.
     Grammar,
 }
 
@@ -27,7 +27,7 @@ impl ProposerKind {
     /// Every kind.
     pub const ALL: [Self; 3] = [Self::Ngram, Self::Suffix, Self::Grammar];
 
-    /// Name as used in metrics.
+    /// The name that metrics use.
     #[must_use]
     pub fn label(self) -> &'static str {
         match self {
@@ -45,23 +45,22 @@ pub struct ProposerParams {
     pub kind: ProposerKind,
     /// Most draft tokens of one draft. 1 ..= 64.
     pub max_draft_tokens: u32,
-    /// Shortest match that counts, in tokens. 1 ..= `max_match`. A grammar uses neither.
+    /// Shortest match that counts, in tokens. 1 ..= `max_match`. The grammar proposer uses neither.
     pub min_match: u32,
-    /// Longest match that is told from longer ones, in tokens. 1 ..= 64.
+    /// Longest match that is distinguished from longer ones, in tokens. 1 ..= 64.
     pub max_match: u32,
-    /// Suffix matching stops before the draft as a whole becomes less likely than this. 0 ..= 1. Prompt lookup does
+    /// Suffix matching stops before the probability of the whole draft falls below this. 0 ..= 1. Prompt lookup does
     /// not use it.
     pub min_token_prob: f32,
 }
 
 impl ProposerParams {
     /// The defaults of a kind.
+    /// *Prompt lookup*: matches from 5 tokens down to 2. 5 is vLLM's `prompt_lookup_max` where none is given; 2 is the
+    /// `max_matching_ngram_size` of transformers. (vLLM's `prompt_lookup_min` is 5 too, so it proposes on fewer steps.
+    /// Transformers goes down to 1, so it proposes on nearly all steps, mostly wrongly.)
     ///
-    /// *Prompt lookup*: matches from 5 tokens, vLLM's `prompt_lookup_max` where none is given, down to 2, the
-    /// `max_matching_ngram_size` of transformers. (vLLM's `prompt_lookup_min` is 5 too: it proposes on fewer steps.
-    /// Transformers goes down to 1: it proposes on nearly all, mostly wrongly.)
-    ///
-    /// *Suffix matching*: matches up to 24 tokens, vLLM's `suffix_decoding_max_tree_depth`, down to 1, and
+    /// *Suffix matching*: matches from 24 tokens, vLLM's `suffix_decoding_max_tree_depth`, down to 1, and
     /// `suffix_decoding_min_token_prob` 0.1, as in vLLM and Arctic Inference.
     #[must_use]
     pub fn new(kind: ProposerKind) -> Self {
@@ -85,16 +84,16 @@ impl ProposerParams {
     }
 }
 
-/// What the advice on draft length needs to know of the worker:
-/// [`speculative::advice`](crate::speculative::advice). Costs are in target steps: the time of a step that
-/// verifies nothing, with the batch the worker usually has.
+/// What the advice on draft length needs to know about the worker: [`speculative::advice`](crate::speculative::advice).
+/// Costs are in target steps. One target step is the time of a step that verifies nothing, with the worker's usual
+/// batch.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct DraftLengthParams {
     /// Time to propose one token. 0 ..= 10; 0 for proposers inside the sidecar.
     pub draft_cost: f32,
-    /// Time that one more target row adds. 0 ..= 1; 0: the target is bound by reading its weights.
+    /// Time that one more target row adds. 0 ..= 1; 0: the target is limited by reading its weights.
     pub verify_cost: f32,
-    /// The most that is ever advised. 1 ..= 64.
+    /// The largest draft length to advise. 1 ..= 64.
     pub max_draft_tokens: u32,
 }
 
@@ -105,7 +104,7 @@ impl DraftLengthParams {
         Self { draft_cost, verify_cost: 0.0, max_draft_tokens: 16 }
     }
 
-    /// The same, or `None` where no draft token may be advised: no advice.
+    /// These parameters, or `None`, which means no advice, if they allow no draft tokens.
     #[must_use]
     pub fn or_none(self) -> Option<Self> {
         (self.max_draft_tokens > 0).then_some(self)

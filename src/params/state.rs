@@ -1,20 +1,20 @@
-//! What samplers remember from token to token beside the text. It cannot be found out from tokens again, so it is told with
-//! them and taken back when a sequence is opened.
+//! What samplers remember from token to token, in addition to the text. This state cannot be computed again from the
+//! tokens alone. So it is reported with them, and a worker can give it back when it opens a sequence again.
 
 use super::check::in_range;
 use super::{FieldError, SamplingParams};
 
-/// Largest absolute limit of mirostat.
+/// Largest absolute value of mirostat's limit.
 pub const MAX_MU: f64 = 1e9;
-/// Largest sum of adaptive-p's average: ten times what the largest decay comes to.
+/// Largest sum of adaptive-p's average: ten times what the sum can reach with the largest decay.
 pub const MAX_AVERAGE: f64 = 1e3;
 
-/// What the samplers of one sequence remember; those that are off remember nothing.
+/// What the samplers of one sequence remember. Samplers that are off remember nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct SamplerState {
-    /// The largest surprise that mirostat keeps, in bits.
+    /// Mirostat's limit: the largest surprise that it keeps, in bits.
     pub mirostat_mu: Option<f64>,
-    /// What tokens had for a probability, as adaptive-p saw them.
+    /// Adaptive-p's average of the probabilities that tokens had.
     pub adaptive: Option<Average>,
 }
 
@@ -34,8 +34,8 @@ impl SamplerState {
         *self == Self::default()
     }
 
-    /// Before the first token: mirostat allows twice the surprise that it aims at, adaptive-p's average is what it aims at.
-    /// Greedy sequences have no samplers.
+    /// The state before the first token: mirostat allows twice the surprise that it aims at, and adaptive-p's average
+    /// is its target. Greedy sequences have no samplers, and so no state.
     #[must_use]
     pub fn new(params: &SamplingParams) -> Self {
         let on = !params.is_greedy();
@@ -48,10 +48,10 @@ impl SamplerState {
         }
     }
 
-    /// This state where it says something, else that before the first token.
+    /// This state where it has values, and otherwise the state before the first token.
     ///
     /// # Errors
-    /// The field at fault, of the wire's `SamplerState`: a value out of range, or one of a sampler that is off.
+    /// The field at fault, of the wire's `SamplerState`: a value is out of range, or belongs to a sampler that is off.
     pub fn over_new(self, params: &SamplingParams) -> Result<Self, FieldError> {
         let new = Self::new(params);
         if let Some(mu) = self.mirostat_mu {

@@ -1,13 +1,13 @@
-//! Parameters of the tools that forbid, favour or force tokens because of what came before or where they stand; ranges
-//! are checked here.
+//! Parameters of the tools that forbid, favour or force tokens because of the tokens before them or because of their
+//! position. The ranges are checked here.
 
 use super::check::{check_len, check_tokens, in_range};
 use super::history::{MAX_LOOK_BACK, check_pattern, check_sequences};
 use super::{FieldError, MAX_LOGIT_BIAS, ThinkingFilters};
 
-/// Longest n-gram that may be kept from coming again.
+/// Longest n-gram that may be kept from appearing again.
 pub const MAX_NGRAM: u32 = 64;
-/// Most tokens that may come again all the same.
+/// Most tokens that are exempt from n-gram bans.
 pub const MAX_WHITELIST: usize = 4096;
 /// Most biased token sequences.
 pub const MAX_SEQUENCE_BIASES: usize = 1024;
@@ -15,40 +15,42 @@ pub const MAX_SEQUENCE_BIASES: usize = 1024;
 pub const MAX_BAN_RANGES: usize = 64;
 /// Most tokens banned in one such range.
 pub const MAX_BAN_RANGE_TOKENS: usize = 4096;
-/// Most tokens of all ranges together: each draft token of a verification has a list of its own of what is banned behind it.
+/// Most tokens of all ranges together. The bound exists because, in a verification, each draft token has its own list
+/// of what is banned after it.
 pub const MAX_BAN_RANGES_TOKENS: usize = 32_768;
-/// Longest pattern whose repetition is noticed, in tokens.
+/// Longest pattern whose repetition is detected, in tokens.
 pub const MAX_REPEATED_PATTERN: u32 = 256;
-/// Most tokens that the repetitions of a pattern may take together.
+/// Most tokens that the repetitions of a pattern may have together.
 pub const MAX_REPEATED_TOKENS: u64 = 16_384;
 /// Most `other_ends`.
 pub const MAX_OTHER_ENDS: usize = 8;
-/// Largest factor of the length penalty; its inverse is the least.
+/// Largest factor of the length penalty. The inverse of this is the least.
 pub const MAX_LENGTH_FACTOR: f32 = 100.0;
 
-/// No n-gram comes twice.
+/// Bans n-grams that were there before, so that no n-gram appears twice.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct NoRepeatNgram {
-    /// Its tokens. 0: off, or 1 ..= 64; with 1 no token comes twice.
+    /// Length of the n-grams, in tokens. 0: off, or 1 ..= 64; with 1 no token appears twice.
     pub size: u32,
-    /// Only n-grams in the last so many tokens count. 0: as many as may be, 32,768.
+    /// Only n-grams in this many last tokens count. 0: the maximum, 32,768.
     pub window: u32,
     /// Tokens that may end an n-gram again.
     pub whitelist: Vec<u32>,
-    /// Tokens of the n-grams of the prompt that do not come again, wherever in it they are. 0: off, or 1 ..= 64.
+    /// Length, in tokens, of the prompt's n-grams that may not appear again, wherever they are in the prompt. 0: off,
+    /// or 1 ..= 64.
     pub prompt_size: u32,
 }
 
 /// EOS becomes more likely with length.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LengthPenalty {
-    /// From this length of the output on.
+    /// The length of the output from which EOS becomes more likely.
     pub start: u32,
     /// 0.01 ..= 100; 1: off.
     pub factor: f32,
 }
 
-/// A bias on the last of some tokens, after the others.
+/// A bias on the last token of a sequence, applied after the other tokens of the sequence.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct SequenceBias {
     /// 1 ..= 64 tokens.
@@ -64,7 +66,7 @@ pub struct TokenBanRange {
     pub token_ids: Vec<u32>,
     /// The first position.
     pub start: u32,
-    /// How many positions, at least 1.
+    /// The number of positions, at least 1.
     pub length: u32,
 }
 
@@ -75,24 +77,25 @@ pub struct RepetitionDetection {
     pub max_pattern_size: u32,
     /// Shortest pattern. 1 ..= `max_pattern_size`.
     pub min_pattern_size: u32,
-    /// How often it must stand in a row. At least 2; times `max_pattern_size` at most 16,384.
+    /// How many times in a row the pattern must appear. At least 2; `min_count` times `max_pattern_size` is at most
+    /// 16,384.
     pub min_count: u32,
 }
 
-/// How long a text may think, and how its tokens are drawn there. Nothing set: any number of tokens.
+/// How many tokens a text may spend on thinking, and how its tokens are drawn there. Nothing set: any number of tokens.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct ThinkingBudget {
-    /// Thinking begins behind these tokens.
+    /// Thinking begins after these tokens.
     pub start_token_ids: Vec<u32>,
-    /// It ends with these.
+    /// Thinking ends with these tokens.
     pub end_token_ids: Vec<u32>,
-    /// Tokens that each stretch of it may spend.
+    /// The number of tokens that each stretch of thinking may have.
     pub budget: u32,
-    /// What is emitted when they are spent; empty: `end_token_ids`.
+    /// The tokens that are emitted when the budget is spent. Empty: `end_token_ids`.
     pub forced_token_ids: Vec<u32>,
-    /// Each of these ends it too.
+    /// Other token sequences that end the thinking, too.
     pub other_ends: Vec<Vec<u32>>,
-    /// Temperature and truncation there.
+    /// Temperature and truncation while the text thinks.
     pub filters: ThinkingFilters,
 }
 
@@ -108,7 +111,7 @@ impl NoRepeatNgram {
 }
 
 impl LengthPenalty {
-    /// Whether it changes nothing.
+    /// Whether the penalty changes nothing.
     #[must_use]
     pub fn is_off(&self) -> bool {
         self.factor == 1.0
@@ -136,7 +139,7 @@ impl TokenBanRange {
         Ok(())
     }
 
-    /// Whether it holds at this position of the output.
+    /// Whether the range includes this position of the output.
     #[must_use]
     pub fn holds_at(&self, position: u64) -> bool {
         let start = u64::from(self.start);
@@ -156,7 +159,7 @@ impl RepetitionDetection {
         in_range("min_count", self.min_count, 2, most, &hint)
     }
 
-    /// Tokens that are looked back at.
+    /// The number of last tokens that detection looks at.
     #[must_use]
     pub fn span(&self) -> usize {
         self.max_pattern_size as usize * self.min_count as usize
@@ -164,7 +167,7 @@ impl RepetitionDetection {
 }
 
 impl ThinkingBudget {
-    /// Whether it says nothing, which turns the stream's off.
+    /// Whether nothing is set. Such a budget turns the stream's budget off.
     #[must_use]
     pub fn is_off(&self) -> bool {
         *self == Self::default()
@@ -191,17 +194,17 @@ impl ThinkingBudget {
         self.filters.validate(self.budget)
     }
 
-    /// All of its lists.
+    /// All token lists of the budget.
     pub fn lists(&self) -> impl Iterator<Item = &Vec<u32>> {
         [&self.start_token_ids, &self.forced_token_ids].into_iter().chain(self.ends())
     }
 
-    /// All sequences that end it.
+    /// All token sequences that end the thinking.
     pub fn ends(&self) -> impl Iterator<Item = &Vec<u32>> {
         std::iter::once(&self.end_token_ids).chain(&self.other_ends)
     }
 
-    /// What is emitted when the budget is spent.
+    /// The tokens that are emitted when the budget is spent.
     #[must_use]
     pub fn forced(&self) -> &[u32] {
         if self.forced_token_ids.is_empty() { &self.end_token_ids } else { &self.forced_token_ids }

@@ -1,11 +1,11 @@
-//! From parameters to the steps of a row.
+//! Turns parameters into the steps of a row.
 
 use super::watermark::Watermark;
 use super::{FieldError, SamplingParams, Step};
 
 impl SamplingParams {
-    /// The steps of a row in order, where [`Filters`](super::Filters) in their own order would not do: temperature,
-    /// top-k, top-p, min-p. Greedy has no steps: the first token is taken whatever the samplers.
+    /// The steps of a row, in order. `None` if [`Filters`](super::Filters) in their own order are enough: temperature,
+    /// top-k, top-p, min-p. Greedy sampling has no steps, because it takes the first token whatever the samplers are.
     #[must_use]
     pub fn steps(&self) -> Option<Vec<Step>> {
         if self.is_greedy() {
@@ -31,7 +31,7 @@ impl SamplingParams {
         (!usual || self.samplers.min_keep > 1 && steps.iter().any(cuts)).then_some(steps)
     }
 
-    /// Whether what decides about the temperature goes together.
+    /// Checks that the parameters that decide the temperature can be combined.
     pub(super) fn validate_temperatures(&self) -> Result<(), FieldError> {
         if self.samplers.temperature_tokens > 0 && self.temperature == 0.0 {
             let message = "needs a temperature above 0 to start from; set temperature";
@@ -67,7 +67,7 @@ mod tests {
         assert_eq!(steps(|p| p.samplers.typical_p = 0.5), Some(vec![Step::TypicalP(0.5)]));
     }
 
-    /// Rows without steps have their filters instead.
+    /// Rows without steps use their filters instead.
     #[test]
     fn filters_are_on_where_their_steps_are() {
         let cuts = [(0, 1.0), (9, 0.5)].into_iter().flat_map(|(k, p)| [0.0, 0.5, 1.0].map(|min_p| (k, p, min_p)));

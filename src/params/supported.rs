@@ -1,4 +1,4 @@
-//! What this server says that it can do.
+//! The parameters that this server reports as supported.
 
 /// Names of the implemented fields of the wire's `SamplingParams`, for `GetServerInfo`.
 pub const SUPPORTED: [&str; 83] = [

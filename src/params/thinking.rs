@@ -1,5 +1,5 @@
-//! Temperature and truncation of their own where a text thinks. Proposed for llama.cpp (pull request 25709) and vLLM (52876), where
-//! what follows the thinking is drawn otherwise: the same from the other end.
+//! Separate temperature and truncation while a text thinks. llama.cpp (pull request 25709) and vLLM (52876) have
+//! proposals that draw the text after the thinking differently instead: the same idea from the other end.
 
 use super::check::check_filters;
 use super::history::HistoryParams;
@@ -8,7 +8,7 @@ use super::steering::ThinkingBudget;
 use super::watermark::Watermark;
 use super::{FieldError, Filters, Sampler, SamplingParams};
 
-/// Temperature and truncation where a text thinks; `None`: as elsewhere.
+/// Temperature and truncation while a text thinks. `None`: as in the rest of the text.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct ThinkingFilters {
     /// 0: greedy, or 1e-5 ..= 1e5.
@@ -21,7 +21,7 @@ pub struct ThinkingFilters {
     pub min_p: Option<f32>,
 }
 
-/// Which of temperature, top-k, top-p and min-p a text, or a preset, gives itself.
+/// Which of temperature, top-k, top-p and min-p a sequence, or a preset, sets itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct GivenFilters {
     /// Temperature.
@@ -35,7 +35,7 @@ pub struct GivenFilters {
 }
 
 impl GivenFilters {
-    /// Those that `set` sets.
+    /// The filters that `set` sets.
     #[must_use]
     pub fn by(set: impl Fn(&mut SamplingParams)) -> Self {
         let over = |(fraction, top_k)| {
@@ -55,7 +55,7 @@ impl GivenFilters {
 }
 
 impl ThinkingFilters {
-    /// Without those that are given otherwise.
+    /// These filters without those that are set elsewhere.
     fn without(self, given: GivenFilters) -> Self {
         Self {
             temperature: self.temperature.filter(|_| !given.temperature),
@@ -65,13 +65,13 @@ impl ThinkingFilters {
         }
     }
 
-    /// Whether tokens are drawn as elsewhere.
+    /// Whether tokens are drawn as in the rest of the text.
     #[must_use]
     pub fn is_off(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Checks every field against its range; `budget` tokens may be thought.
+    /// Checks every field against its range. `budget` is the number of tokens that may be spent on thinking.
     pub(super) fn validate(&self, budget: u32) -> Result<(), FieldError> {
         let Filters { temperature, top_p, min_p, .. } = Filters::OFF;
         check_filters(
@@ -89,7 +89,8 @@ impl ThinkingFilters {
 }
 
 impl SamplingParams {
-    /// What decides about single rows where the text thinks: without lists, and without what other tokens or rows decide.
+    /// The parameters that decide about single rows while the text thinks. They have no lists, and nothing that depends
+    /// on other tokens or rows.
     #[must_use]
     pub fn in_thinking(&self, filters: &ThinkingFilters) -> Self {
         let mut samplers = self.samplers.clone();
@@ -102,14 +103,14 @@ impl SamplingParams {
             top_p: filters.top_p.unwrap_or(self.top_p),
             min_p: filters.min_p.unwrap_or(self.min_p),
             samplers,
-            // It may have a step of its own.
+            // A watermark may have a step of its own.
             history: HistoryParams { watermark: self.history.watermark.clone(), ..HistoryParams::default() }.into(),
             ..Self::default()
         }
     }
 
-    /// Who gives filters and no thinking has them while the text thinks, too, whatever an `inherited` thinking has: a temperature
-    /// of 0 is greedy.
+    /// Makes filters that were set without a thinking budget apply while the text thinks, too: they replace those of an
+    /// `inherited` budget. So a temperature of 0 is greedy everywhere.
     pub fn give_way(&mut self, inherited: Option<&ThinkingBudget>, given: GivenFilters) {
         let Some(inherited) = inherited.filter(|_| self.history.thinking_budget.is_none()) else { return };
         let filters = inherited.filters.without(given);
@@ -118,7 +119,7 @@ impl SamplingParams {
         }
     }
 
-    /// Whether these filters go together with the other parameters, where XTC ignores these tokens.
+    /// Checks whether these filters can be combined with the other parameters, if XTC ignores these tokens.
     ///
     /// # Errors
     /// The field at fault.
@@ -243,7 +244,7 @@ mod tests {
         assert_eq!((fault(CUT, listed).as_deref(), fault(HOT, listed)), (Some("thinking_budget"), None));
     }
 
-    /// Of a stream, a preset or a server's file.
+    /// The inherited budget may come from a stream, a preset or the server's file.
     #[test]
     fn own_filters_go_before_those_of_an_inherited_thinking() {
         let all = ThinkingFilters { temperature: Some(2.0), ..CUT };
@@ -264,7 +265,7 @@ mod tests {
         assert_eq!(thinking, before, "a thinking of its own");
     }
 
-    /// What else decides about a row is as elsewhere: the other samplers, their order, an engine's rules.
+    /// Everything else about a row is as in the rest of the text: the other samplers, their order, an engine's rules.
     #[test]
     fn the_rest_is_as_elsewhere() {
         let elsewhere = params(CUT, |p| {

@@ -1,5 +1,6 @@
-//! How a text is marked, so that who has the key can tell it later from text that was not made here. What each mark does,
-//! by formula, stands at its file in [`mark`](crate::sampling::mark); ranges are checked here.
+//! Watermarks: parameters that mark a text, so that whoever has the key can later tell it from text that was not made
+//! here. The formulas of each mark are documented at its file in [`mark`](crate::sampling::mark). The ranges are
+//! checked here.
 
 use super::acceptance::AcceptanceRule;
 use super::check::in_range;
@@ -9,21 +10,21 @@ use super::{FieldError, SamplingParams};
 pub const MAX_CONTEXT_WIDTH: u32 = 8;
 /// Largest bias of a greenlist.
 pub const MAX_GREEN_BIAS: f32 = 100.0;
-/// Least share of a vocabulary on a greenlist; the largest is as far from 1.
+/// Least share of the vocabulary that is on a greenlist. The largest share is 1 less this.
 pub const MIN_GREENLIST_RATIO: f32 = 0.001;
 /// Longest n-gram of SynthID.
 pub const MAX_NGRAM_LEN: u32 = 16;
 /// Most layers of a tournament.
 pub const MAX_LAYERS: usize = 64;
-/// How many contexts before a position are looked at at most: it bounds what a token costs.
+/// Most earlier contexts that are looked at for a position. It bounds the cost of a token.
 pub const MAX_CONTEXT_HISTORY: u32 = 1 << 14;
 /// Largest table of SynthID, in bits.
 pub const MAX_TABLE_SIZE: u32 = 1 << 20;
 
-/// A scheme and its parameters.
+/// A watermarking scheme and its parameters.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Watermark {
-    /// Kirchenbauer et al. 2023: a greenlist is favoured.
+    /// Kirchenbauer et al. 2023: tokens of a greenlist are favoured.
     Kgw(KgwParams),
     /// Dathathri et al. 2024: a tournament among the tokens.
     Synthid(SynthidParams),
@@ -37,11 +38,11 @@ pub enum SeedingScheme {
     /// The tokens before.
     #[default]
     Lefthash,
-    /// For each token, on it and one of the tokens before.
+    /// For each token, on the token itself and on one of the tokens before it.
     Selfhash,
 }
 
-/// Parameters of KGW. [`Default`] is as in Hugging Face Transformers.
+/// Parameters of KGW. [`Default`] has the values of Hugging Face Transformers.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KgwParams {
     /// The secret.
@@ -52,7 +53,7 @@ pub struct KgwParams {
     pub bias: f32,
     /// What the greenlist depends on.
     pub seeding_scheme: SeedingScheme,
-    /// How many tokens before it does. 1 ..= 8.
+    /// How many tokens before a token its greenlist depends on. 1 ..= 8.
     pub context_width: u32,
 }
 
@@ -63,7 +64,7 @@ impl Default for KgwParams {
 }
 
 impl KgwParams {
-    /// The defaults of a scheme: the widths are those that its papers recommend.
+    /// The defaults of a scheme. Each scheme's width is the one that its papers recommend.
     #[must_use]
     pub fn with_scheme(seeding_scheme: SeedingScheme) -> Self {
         let context_width = if seeding_scheme == SeedingScheme::Lefthash { 1 } else { 4 };
@@ -74,22 +75,22 @@ impl KgwParams {
 /// Parameters of SynthID.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SynthidParams {
-    /// The secret: one for each layer. 1 to 64.
+    /// The secret: one key for each layer. 1 to 64.
     pub keys: Vec<u64>,
-    /// Tokens of an n-gram: the one to come and those before it that decide. 2 ..= 16.
+    /// Length of an n-gram in tokens: the next token and the tokens before it that decide its marks. 2 ..= 16.
     pub ngram_len: u32,
-    /// A context that was there so many tokens ago or less is not marked again. 0 ..= 16,384.
+    /// A context that appeared at most this many tokens ago is not marked again. 0 ..= 16,384.
     pub context_history_size: u32,
     /// Bits of the table that g-values come from. 2 ..= 2^20.
     pub sampling_table_size: u32,
-    /// What the table is made from.
+    /// The seed of that table.
     pub sampling_table_seed: u32,
     /// The first `ngram_len - 1` tokens are not marked.
     pub skip_first_ngram_calls: bool,
 }
 
 impl SynthidParams {
-    /// These keys, and else what Hugging Face Transformers has by default.
+    /// Parameters with these keys, and otherwise the defaults of Hugging Face Transformers.
     #[must_use]
     pub fn new(keys: Vec<u64>) -> Self {
         Self {
@@ -108,14 +109,14 @@ impl SynthidParams {
 pub struct GumbelParams {
     /// The secret.
     pub key: u64,
-    /// How many tokens before decide. 1 ..= 8.
+    /// The number of preceding tokens that the draw depends on. 1 ..= 8.
     pub context_width: u32,
-    /// A context that was there so many tokens ago or less is not marked again. 0 ..= 16,384.
+    /// A context that appeared at most this many tokens ago is not marked again. 0 ..= 16,384.
     pub context_history_size: u32,
 }
 
 impl GumbelParams {
-    /// This key, and else the defaults.
+    /// Parameters with this key, and otherwise the defaults.
     #[must_use]
     pub fn new(key: u64) -> Self {
         Self { key, context_width: 4, context_history_size: 1024 }
@@ -136,7 +137,7 @@ impl Watermark {
         .map_err(|e| e.within(self.name()))
     }
 
-    /// Its name in the schema.
+    /// The scheme's name in the schema.
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
@@ -146,7 +147,7 @@ impl Watermark {
         }
     }
 
-    /// Size and seed of the table that it needs, if it needs one.
+    /// Size and seed of the table that the scheme needs. `None`: it needs no table.
     #[must_use]
     pub fn table(&self) -> Option<(u32, u32)> {
         match self {
@@ -155,7 +156,7 @@ impl Watermark {
         }
     }
 
-    /// Bytes that it takes.
+    /// Bytes that the mark takes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         let keys = if let Self::Synthid(synthid) = self { synthid.keys.capacity() } else { 0 };
@@ -196,13 +197,14 @@ impl GumbelParams {
 }
 
 impl SamplingParams {
-    /// How the text is marked; `None`: not at all.
+    /// The watermark of the text. `None`: no watermark.
     #[must_use]
     pub fn watermark(&self) -> Option<&Watermark> {
         self.history.watermark.as_deref()
     }
 
-    /// Whether the text can be marked as it is asked for: no mark is left out without a word.
+    /// Checks that the text can be marked as requested. A mark that cannot be applied must be refused, not silently
+    /// left out.
     pub(super) fn validate_watermark(&self) -> Result<(), FieldError> {
         let Some(mark) = self.watermark() else { return Ok(()) };
         let refused = |message: &str| Err(FieldError::new(format!("watermark.{}", mark.name()), message));
