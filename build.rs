@@ -8,7 +8,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let descriptors = protox::compile([PROTO], ["proto"])?;
     let out = std::path::PathBuf::from(std::env::var("OUT_DIR")?);
     std::fs::write(out.join("croupier.v1.bin"), descriptors.encode_to_vec())?;
-    // `Bytes` for logits and masks: a slice of the received message instead of a second copy.
+    // With `Bytes`, logits and masks are slices of the received message instead of copies.
     tonic_prost_build::configure()
         .build_server(false)
         .bytes(".croupier.v1.InlineLogits")
@@ -16,7 +16,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .bytes(".croupier.v1.Work")
         .bytes(".croupier.v1.SampleRow")
         .compile_fds(descriptors.clone())?;
-    // The server gets requests as they were received, and decodes them after a look at them; see there.
+    // The server receives requests as raw bytes and inspects them before it decodes them; see `src/message`.
     let server = out.join("server");
     std::fs::create_dir_all(&server)?;
     let mut build = tonic_prost_build::configure().build_client(false).codec_path("crate::message::codec::Codec");

@@ -3,7 +3,7 @@
 use crate::params::MAX_VOCAB_SIZE;
 use std::time::Duration;
 
-/// The bounds in force. Configuration may change each; nothing in the server grows past them.
+/// The limits in force. The configuration may change each of them. Nothing in the server grows beyond them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
     /// Largest vocabulary a stream may have.
@@ -18,11 +18,11 @@ pub struct Limits {
     pub max_sequences: usize,
     /// Prompt and output tokens of one sequence.
     pub max_history_tokens: usize,
-    /// Bytes of all that is remembered of sequences, and of streams' default parameters.
+    /// Bytes of everything that is remembered about sequences, and of streams' default parameters.
     pub max_state_bytes: usize,
     /// Logits rows used by one step, and by one batch.
     pub max_rows_per_step: usize,
-    /// Bytes of the logits rows used by one step, and by one batch; a row counts each time it is used.
+    /// Bytes of the logits rows used by one step, and by one batch. A row counts each time it is used.
     pub max_row_bytes_per_step: usize,
     /// The largest `LogprobsParams.top_n`.
     pub max_top_logprobs: u32,
@@ -47,17 +47,18 @@ pub struct Limits {
     pub max_region_bytes: usize,
     /// Bytes of all regions on the device.
     pub max_device_region_bytes: usize,
-    /// Ranks of one stream that hold columns of its vocabulary, rank 0 included.
+    /// Ranks of one stream that hold columns of its vocabulary, including rank 0.
     pub max_ranks_per_stream: usize,
-    /// Ranks above 0 attached on the server, or about to be.
+    /// Ranks above 0 that are attached to the server, or about to be.
     pub max_attached_ranks: usize,
-    /// Shards of one rank announced and not answered before its next message is read (flow control, not an error).
+    /// Shards of one rank that are announced and not yet answered before its next message is read (flow control, not an
+    /// error).
     pub max_shards_ahead: usize,
-    /// Bytes of messages with shards that are announced and not answered, on the server.
+    /// Bytes of messages with shards that are announced and not yet answered, on the server.
     pub max_shard_bytes: usize,
     /// How long a step waits for its shards.
     pub shard_timeout: Duration,
-    /// Distinct model labels in metrics; further ones count as "other".
+    /// Distinct model labels in metrics. Further ones count as "other".
     pub max_model_labels: usize,
 }
 

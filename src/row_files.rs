@@ -5,7 +5,7 @@ use crate::params::MAX_VOCAB_SIZE;
 use crate::sampling::logits::{Dtype, Logits};
 use std::io;
 
-/// Larger files are not read.
+/// Largest file that is read.
 const LARGEST: u64 = 1 << 30;
 /// Most bytes of a file of numbers as text; every row fits.
 const LARGEST_TEXT: usize = 64 << 20;
@@ -19,7 +19,7 @@ const ZIP: &[u8] = b"PK\x03\x04";
 pub struct RowFile {
     /// The path; `None` means standard input.
     pub path: Option<std::path::PathBuf>,
-    /// The format of bare binary numbers, or of an array that does not name its own.
+    /// The format of bare binary numbers, or of an array that does not name its format.
     pub dtype: Option<Dtype>,
     /// Logits in a row; `None` means the last dimension of an array, or all logits of the file.
     pub vocab_size: Option<usize>,
@@ -30,7 +30,7 @@ pub struct RowFile {
 pub struct Rows {
     /// The number format of the rows.
     pub dtype: Dtype,
-    /// Logits in a row.
+    /// Number of logits in a row.
     pub vocab_size: usize,
     /// The numbers of the rows, little endian, one row after the other.
     bytes: Vec<u8>,

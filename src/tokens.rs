@@ -18,7 +18,7 @@ pub fn lines(bytes: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
     lines.filter(|(_, line)| !line.is_empty() && !line.starts_with(b"#"))
 }
 
-/// The tokens in force.
+/// The valid tokens.
 pub struct Tokens {
     /// Digests are compared instead of tokens: they all have the same length, and hold nothing worth stealing.
     digests: Vec<[u8; SHA256_OUTPUT_LEN]>,

@@ -1,4 +1,4 @@
-//! Flags of those who connect to a server: TLS and a token.
+//! Flags for commands that connect to a server: TLS and a token.
 
 use super::flags::{Reader, option};
 use crate::dial::Access;
@@ -12,7 +12,7 @@ const KEY: &str = "tls-key";
 const NAME: &str = "tls-name";
 const TOKEN: &str = "token-file";
 
-/// The flags of TLS as clap sees them.
+/// The clap definitions of the TLS flags.
 pub(super) fn tls_flags() -> [Arg; 4] {
     [
         option(CA, "PATH", "Speak TLS with a server on TCP whose certificate one of these authorities has signed, PEM"),
@@ -22,12 +22,12 @@ pub(super) fn tls_flags() -> [Arg; 4] {
     ]
 }
 
-/// The flag of a token, for calls other than health.
+/// The flag for a token, which calls other than health need.
 pub(super) fn token_flag() -> Arg {
     option(TOKEN, "PATH", "File with the token to show to a server that asks for one; its first counts")
 }
 
-/// What was read of them.
+/// Reads these flags.
 pub(super) fn read(reader: &mut Reader<'_>) -> Access {
     let mut path = |name| reader.read(name, None, |text| Ok(Some(PathBuf::from(text))));
     let (ca, cert, key, token_file) = (path(CA), path(CERT), path(KEY), path(TOKEN));
@@ -43,7 +43,8 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Access {
     access
 }
 
-/// Looks into the files, so that their mistakes are told with all others, whether the target needs them or not.
+/// Checks the files, so that their mistakes are reported together with all others. This does not depend on whether the
+/// target needs them.
 fn check_files(access: &Access, reader: &mut Reader<'_>) {
     if let Some(tls) = &access.tls {
         let authorities = ClientTls { identity: None, ..tls.clone() };

@@ -15,7 +15,7 @@ pub(super) const WRITER: &str = "bench-shard-writer";
 
 pub(super) const DTYPES: [(&str, Dtype); 3] = [("f32", Dtype::F32), ("f16", Dtype::F16), ("bf16", Dtype::Bf16)];
 
-/// `croupier bench` as clap sees it. The defaults in the help are those of [`BenchArgs`].
+/// The clap definition of `croupier bench`. The defaults in the help are those of [`BenchArgs`].
 pub(super) fn command() -> clap::Command {
     let d = BenchArgs::default();
     let with = |name, value, help, default: String| option_with(name, value, help, &default);
@@ -55,10 +55,10 @@ pub(super) fn baseline_command() -> clap::Command {
     clap::Command::new(BASELINE).hide(true).arg(option("addr", "ADDR", "Where to listen").required(true))
 }
 
-/// The arguments that clap read.
+/// Makes the arguments from what clap parsed.
 ///
 /// # Errors
-/// Every mistake, with those found before.
+/// Every mistake, including those found before.
 pub(super) fn args(matches: &ArgMatches, problems: Vec<String>) -> Result<BenchArgs, Vec<String>> {
     let d = BenchArgs::default();
     let mut reader = Reader::new(matches, problems);
@@ -85,7 +85,7 @@ pub(super) fn args(matches: &ArgMatches, problems: Vec<String>) -> Result<BenchA
     reader.end(args)
 }
 
-/// What a writer of shards needs to know too, of the rows that it writes.
+/// The arguments about rows, which a writer of shards needs too.
 fn load(reader: &mut Reader<'_>) -> BenchArgs {
     let d = BenchArgs::default();
     BenchArgs {
@@ -118,7 +118,7 @@ pub(super) fn writer_command() -> clap::Command {
     clap::Command::new(WRITER).hide(true).args(flags.map(|name| option(name, "VALUE", "As its parent says")))
 }
 
-/// What makes the hidden command do this.
+/// The flags that make the hidden command do this.
 #[must_use]
 pub fn writer_flags(args: &WriterArgs) -> Vec<String> {
     let WriterArgs { addr, token, rank, columns, region, load } = args;
@@ -145,10 +145,10 @@ pub fn writer_flags(args: &WriterArgs) -> Vec<String> {
     [WRITER.to_owned()].into_iter().chain(flags).collect()
 }
 
-/// The arguments of that command.
+/// Makes the arguments of that command from what clap parsed.
 ///
 /// # Errors
-/// Every mistake, with those found before.
+/// Every mistake, including those found before.
 pub(super) fn writer_args(matches: &ArgMatches, problems: Vec<String>) -> Result<WriterArgs, Vec<String>> {
     let mut reader = Reader::new(matches, problems);
     let load = load(&mut reader);
@@ -168,7 +168,7 @@ fn hexadecimal(text: &str) -> Result<Vec<u8>, String> {
     (0..text.len()).step_by(2).map(|at| byte(at).ok_or_else(|| "is not hexadecimal".to_owned())).collect()
 }
 
-/// A region's id and generation; nothing where there is none.
+/// A region's id and generation. Empty: no region.
 fn region(text: &str) -> Result<Option<[u64; 2]>, String> {
     if text.is_empty() {
         return Ok(None);
@@ -177,10 +177,10 @@ fn region(text: &str) -> Result<Option<[u64; 2]>, String> {
     <[u64; 2]>::try_from(parts?).map(Some).map_err(|_| "has not two parts".to_owned())
 }
 
-/// The arguments of the hidden command.
+/// Makes the arguments of the hidden baseline command from what clap parsed.
 ///
 /// # Errors
-/// Every mistake, with those found before.
+/// Every mistake, including those found before.
 pub(super) fn baseline_args(matches: &ArgMatches, problems: Vec<String>) -> Result<BaselineArgs, Vec<String>> {
     let mut reader = Reader::new(matches, problems);
     let addr = reader.read("addr", Address::default(), str::parse);

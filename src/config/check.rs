@@ -1,13 +1,14 @@
-//! `croupier serve --check`: what a start would find in settings and files, without one. Addresses and devices are not tried.
+//! `croupier serve --check`: finds what a start would find wrong in settings and files, without starting. It does not
+//! try addresses and devices.
 
 use super::{Config, unknown_variables};
 use crate::reload;
 use crate::tls::{self, ServerTls};
 
-/// What to say of a configuration without mistakes.
+/// What to say about a configuration without mistakes.
 ///
 /// # Errors
-/// What a start would find all the same.
+/// What would keep the server from starting even so.
 pub(super) fn told(config: &Config) -> Result<String, String> {
     config.traces.endpoint().map_err(|problem| format!("cannot send traces: {problem}"))?;
     let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
@@ -17,7 +18,8 @@ pub(super) fn told(config: &Config) -> Result<String, String> {
     Ok(ignored.chain(certificate(config)).chain([right]).collect())
 }
 
-/// A server starts with a certificate that clients refuse: it may be renewed while it runs.
+/// A note on a certificate that clients would refuse. A server starts with it all the same, because it may be renewed
+/// while the server runs.
 fn certificate(config: &Config) -> Option<String> {
     let tls = reload::check(&config.tls.paths()?, ServerTls::make).ok()?;
     let ([flag, ..], file) = (tls::FLAGS, tls.cert.display());

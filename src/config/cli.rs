@@ -17,38 +17,38 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 const SERVE: &str = "serve";
-/// Of `serve`.
+/// A flag of `serve`.
 const CHECK: &str = "check";
 const HEALTHCHECK: &str = "healthcheck";
-/// How long it waits for the answer.
+/// How long `healthcheck` waits for an answer by default.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// What to do.
+/// The command to run.
 #[derive(Debug)]
 pub enum Command {
     /// Run the server.
     Serve(Box<Config>),
-    /// Ask a running server how it is.
+    /// Ask a running server about its health.
     Healthcheck(HealthcheckArgs),
     /// Measure a server.
     Bench(crate::bench::BenchArgs),
-    /// Serve the bare stream that the server is measured against.
+    /// Serve the bare gRPC stream that the server is compared with.
     BenchBaseline(crate::bench::BaselineArgs),
-    /// Bring one rank's columns to a server that is measured.
+    /// Write one rank's columns to the server being measured.
     BenchWriter(crate::bench::WriterArgs),
-    /// Show a running server's figures.
+    /// Show a running server's metrics.
     Top(crate::top::TopArgs),
     /// Add the sidecar to manifests.
     Inject(crate::inject::InjectArgs),
-    /// Take a row of logits its way.
+    /// Take a row of logits through the samplers and explain the result.
     Explain(Box<crate::explain::ExplainArgs>),
     /// Compare rows with those of a plain forward pass.
     Compare(Box<crate::compare::CompareArgs>),
-    /// Look for marks in texts.
+    /// Look for watermarks in texts.
     Detect(Box<crate::watermark::command::DetectArgs>),
 }
 
-/// Whom `croupier healthcheck` asks.
+/// Whom `croupier healthcheck` asks, and how.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
     /// The gRPC health service at an address: `host:port` or `unix:PATH`.
@@ -60,29 +60,29 @@ pub enum Target {
 /// Arguments of `croupier healthcheck`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HealthcheckArgs {
-    /// Whom to ask.
+    /// The target to ask.
     pub target: Target,
-    /// How to get in.
+    /// TLS and token for the connection.
     pub access: Access,
-    /// Which health service name; empty: the whole server.
+    /// The health service name to ask about. Empty: the whole server.
     pub service: String,
     /// How long to wait for an answer.
     pub timeout: Duration,
 }
 
-/// Why there is nothing to do: help or a check was asked for, or there are mistakes.
+/// Why no command is run: help or a check was requested, or there are mistakes.
 #[derive(Debug)]
 pub struct Stop {
-    /// What to tell.
+    /// The text to print.
     pub text: String,
     /// The exit code.
     pub code: u8,
-    /// Mistakes that are log lines, as those of a server whose log somebody parses.
+    /// The mistakes as log lines, for a server whose logs are parsed by a program.
     lines: Vec<String>,
 }
 
 impl Stop {
-    /// What was asked for, and no mistake.
+    /// The text of what was requested. It is not a mistake.
     fn told(text: &str) -> Self {
         Self { text: text.to_owned(), code: 0, lines: Vec::new() }
     }
@@ -93,7 +93,7 @@ impl Stop {
         Self { text, code: EXIT_CONFIG, lines: Vec::new() }
     }
 
-    /// The same of a server that was to log like this.
+    /// The mistakes of a server, in the log format that it was to use.
     fn logged(problems: &[String], format: LogFormat) -> Self {
         let stop = Self::mistakes(problems);
         match format {
@@ -102,13 +102,13 @@ impl Stop {
         }
     }
 
-    /// Tells it and gives the exit code.
+    /// Prints the text and returns the exit code.
     #[must_use]
     pub fn report(&self) -> ExitCode {
         if self.code == 0 {
             return output::say(&self.text).map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);
         }
-        // At the default level: the one that is set may be among the mistakes.
+        // The default log level is used, because the configured one may be among the mistakes.
         let logs = (!self.lines.is_empty()).then(|| telemetry::init(LogFormat::Json, "info"));
         let Some(Ok(_guard)) = logs else {
             output::complain(self.text.trim_end());
@@ -127,7 +127,7 @@ fn counted(problems: &[String]) -> String {
     }
 }
 
-/// The command line as clap sees it.
+/// The clap definition of the whole command line.
 #[must_use]
 pub fn command_line() -> clap::Command {
     let about = "A gRPC sampling sidecar for LLM inference";
@@ -182,18 +182,18 @@ fn healthcheck_command(config: Arg) -> clap::Command {
         .arg(option_with("timeout", "TIME", "How long to wait for the answer", &values::show_duration(PATIENCE)))
 }
 
-/// Parses the arguments and environment of this process.
+/// Parses the arguments and the environment of this process.
 ///
 /// # Errors
-/// What to tell instead of running.
+/// What to print instead of running a command.
 pub fn parse_process() -> Result<Command, Stop> {
     parse(std::env::args_os(), &|name| std::env::var_os(name))
 }
 
-/// Parses arguments, the first of which is the program's name.
+/// Parses arguments. The first one is the program's name.
 ///
 /// # Errors
-/// What to tell instead of running.
+/// What to print instead of running a command.
 pub fn parse(args: impl IntoIterator<Item = OsString>, env: Env<'_>) -> Result<Command, Stop> {
     let args = with_subcommand(args.into_iter().collect());
     let (matches, problems) = matches(args)?;
@@ -250,8 +250,8 @@ fn with_subcommand(mut args: Vec<OsString>) -> Vec<OsString> {
     args
 }
 
-/// What clap makes of the arguments. clap stops at the first mistake, so an unknown argument is noted, taken out, and
-/// the rest read again, to find the others too.
+/// Lets clap parse the arguments. clap stops at the first mistake. So that further mistakes are found too, an unknown
+/// argument is noted and removed, and the rest is parsed again.
 fn matches(mut args: Vec<OsString>) -> Result<(ArgMatches, Vec<String>), Stop> {
     let mut problems = Vec::new();
     loop {
@@ -272,16 +272,16 @@ fn matches(mut args: Vec<OsString>) -> Result<(ArgMatches, Vec<String>), Stop> {
     }
 }
 
-/// What clap says, without its usage lines.
+/// clap's message without its usage lines.
 fn one_line(error: &clap::Error) -> String {
     let text = error.render().to_string();
     let about = text.lines().take_while(|l| !l.starts_with("Usage:") && !l.starts_with("For more"));
     let lines = about.map(str::trim).filter(|line| !line.is_empty());
-    // A list of arguments stands below its colon.
+    // clap puts a list of arguments on the lines after a colon.
     lines.collect::<Vec<_>>().join("; ").replace(":; ", ": ").trim_start_matches("error: ").to_owned()
 }
 
-/// Takes the argument that `error` is about out of `args`, with the value that follows it.
+/// Removes the argument that `error` is about from `args`, together with the value that follows it.
 fn take_out(error: &clap::Error, args: &mut Vec<OsString>) -> bool {
     let Some(ContextValue::String(bad)) = error.get(ContextKind::InvalidArg) else { return false };
     let is_bad = |arg: &str| arg == bad || arg.strip_prefix(bad.as_str()).is_some_and(|rest| rest.starts_with('='));
@@ -323,13 +323,13 @@ fn healthcheck(sub: &ArgMatches, env: Env<'_>, problems: Vec<String>) -> Result<
     reader.end(HealthcheckArgs { target, access, service, timeout }).map_err(|problems| Stop::mistakes(&problems))
 }
 
-/// Where a server with this configuration can be reached from its own host by who speaks TLS or does not.
+/// Where a server with this configuration can be reached from its own host, by a client that speaks TLS or does not.
 fn own_address(config: &Config, tls: bool) -> Result<Target, String> {
     let known = |a: &SocketAddr| a.port() != 0;
     let understood = config.listen.filter(known).filter(|_| tls == config.tls.cert.is_some());
     let tcp = understood.map(|a| Target::Grpc(reachable(a).to_string()));
     if tls {
-        // The others speak none: whoever asks for TLS is not told that all is well without it.
+        // The other targets do not speak TLS. A caller that asks for TLS must not get a healthy answer without it.
         return tcp.ok_or_else(|| {
             "--tls-ca is given, but by this environment and file the target speaks no TLS; give --addr".to_owned()
         });
@@ -343,7 +343,7 @@ fn own_address(config: &Config, tls: bool) -> Result<Target, String> {
     tcp.or_else(uds).or_else(admin).ok_or(nobody)
 }
 
-/// "Any address" can be listened on but not connected to.
+/// An unspecified address can be listened on, but not connected to. The loopback address is used instead.
 fn reachable(address: SocketAddr) -> SocketAddr {
     let ip = match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),

@@ -24,7 +24,7 @@ bits it is some hundredths. \"others\" is the probability with which a token dra
 
 Exit code 0 when every row is the model's, 1 when one is not, 2 when they cannot be compared or for a mistake in the arguments.";
 
-/// `croupier compare` as clap sees it.
+/// The clap definition of `croupier compare`.
 pub(super) fn command() -> clap::Command {
     let file = |name, help| Arg::new(name).value_name(help).required(true);
     clap::Command::new(COMPARE)
@@ -43,10 +43,10 @@ pub(super) fn command() -> clap::Command {
         .arg(switch("json", "A JSON object, with every row by itself, instead of the table"))
 }
 
-/// The arguments that clap read.
+/// Makes the arguments from what clap parsed.
 ///
 /// # Errors
-/// Every mistake, with those found before.
+/// Every mistake, including those found before.
 pub(super) fn args(matches: &ArgMatches, problems: Vec<String>) -> Result<CompareArgs, Vec<String>> {
     let mut reader = Reader::new(matches, problems);
     let vocab_size = reader.read("vocab-size", None, vocab_size);

@@ -1,5 +1,5 @@
-//! Parameters in files that have parts: tables with the parts of the wire's messages by their names, and lists of such
-//! tables. What is absent is what it is on the wire.
+//! Parameters in files that have parts: tables, and lists of tables. Their keys are the field names of the wire's
+//! messages. An absent part means what an absent field means on the wire.
 
 use super::named::named;
 use super::parts::{Parts, Read, boolean, float, list, sequences, table, text, token, tokens, whole};
@@ -80,7 +80,7 @@ pub(super) fn thinking_budget(value: &Value) -> Read<Box<ThinkingBudget>> {
     })
 }
 
-/// `{ json_schema = "{}" }`; an empty table is no grammar.
+/// Such as `{ json_schema = "{}" }`. An empty table means no grammar.
 pub(super) fn grammar(value: &Value) -> Read<Option<Arc<GrammarParams>>> {
     let grammar = |parts: &mut Parts<'_>| {
         let given = GrammarKind::ALL.map(|kind| Some((kind, parts.part(kind.name(), text)?)));
@@ -161,7 +161,7 @@ pub(super) fn proposer(value: &Value) -> Read<Option<ProposerParams>> {
         }
     };
     match value {
-        // As on the wire: none, whatever the stream's default.
+        // As on the wire, an empty table means no proposer, whatever the stream's default is.
         Value::Table(table) if table.is_empty() => Ok(None),
         value => table(value, proposer).map(Some),
     }

@@ -1,4 +1,4 @@
-//! Sampling parameters in files: which there are in `[defaults]` and in presets, and how each is read.
+//! Sampling parameters in files: which parameters `[defaults]` and presets may contain, and how each is read.
 
 use super::parts::{Read, Wrong, boolean, float, sequences, signed, token, tokens, whole};
 use super::{composed, marks, named};
@@ -6,7 +6,7 @@ use crate::params::presets::CopyParameter;
 use crate::params::{SamplerOrder, SamplingParams};
 use toml::Value;
 
-/// One parameter that a file may give.
+/// One parameter that a file may set.
 pub(super) struct Parameter {
     pub(super) key: &'static str,
     pub(super) set: fn(&mut SamplingParams, &Value) -> Read<()>,
@@ -14,7 +14,7 @@ pub(super) struct Parameter {
     pub(super) copy: CopyParameter,
 }
 
-/// What a file cannot give, and why.
+/// Parameters that a file cannot set, and why.
 pub(super) const NEVER: [(&str, &str); 6] = [
     ("seed", "cannot stand in a file: it would make the texts of all sequences alike; each gives its own"),
     ("preset", "cannot stand in a file: write its parameters instead"),
@@ -25,7 +25,7 @@ pub(super) const NEVER: [(&str, &str); 6] = [
 ];
 const STOP: &str = "cannot be given: texts are not known here, only tokens; stop_token_ids and stop_token_sequences end a text at tokens";
 
-/// One that is a number, or on or off.
+/// A parameter that is a number or a boolean.
 macro_rules! parameter {
     ($($part:ident).+, $read:expr) => {
         Parameter {
@@ -40,7 +40,7 @@ macro_rules! parameter {
     };
 }
 
-/// One that is decided elsewhere where it is not given.
+/// A parameter whose default is decided elsewhere.
 macro_rules! decided {
     ($part:ident.$field:ident, $read:expr, $by:literal) => {
         Parameter {
@@ -55,7 +55,7 @@ macro_rules! decided {
     };
 }
 
-/// One that is nothing by default: a list, or what has parts, with the function that makes of what was read what it is.
+/// A parameter that is empty by default: a list, or a table with parts. The third argument converts what was read.
 macro_rules! nothing {
     ($($part:ident).+, $read:expr) => {
         nothing!($($part).+, $read, std::convert::identity)
@@ -73,7 +73,7 @@ macro_rules! nothing {
     };
 }
 
-/// A field's name.
+/// The name of the field: the last part of a path.
 macro_rules! last {
     ($field:ident) => {
         stringify!($field)
@@ -83,7 +83,7 @@ macro_rules! last {
     };
 }
 
-/// The same mistakes, which say what is there without it.
+/// The same mistakes, each with a note on the default.
 fn with_default(mut wrongs: Vec<Wrong>, default: impl ToString) -> Vec<Wrong> {
     wrongs.iter_mut().for_each(|wrong| wrong.what += &format!("; its default is {}", default.to_string()));
     wrongs
@@ -143,7 +143,7 @@ static PARAMETERS: &[Parameter] = &[
         key: "sampler_order",
         set: |params, value| named::sampler_order(&mut params.samplers.sampler_order, value),
         show: |_| "that of engine_order".to_owned(),
-        // A list alone has the rules that are there.
+        // A list without an engine keeps the rules that are already set.
         copy: |from, to| {
             let (samplers, engine) = (from.samplers.sampler_order.samplers(), to.samplers.sampler_order.engine());
             to.samplers.sampler_order = SamplerOrder::Custom(samplers.to_vec(), engine);
@@ -195,12 +195,12 @@ static PARAMETERS: &[Parameter] = &[
     nothing!(history.watermark, marks::watermark),
 ];
 
-/// The parameter called `key`.
+/// The parameter with this key.
 pub(super) fn parameter(key: &str) -> Option<&'static Parameter> {
     PARAMETERS.iter().find(|p| p.key == key)
 }
 
-/// Names of the parameters.
+/// The keys of all parameters.
 pub(super) fn keys() -> impl Iterator<Item = &'static str> {
     PARAMETERS.iter().map(|p| p.key)
 }

@@ -13,14 +13,14 @@ use std::path::Path;
 use toml::{Table, Value};
 
 pub(super) const DETECT: &str = "detect";
-/// Texts with a smaller p-value are said to be marked.
+/// Texts with a smaller p-value are reported as marked.
 const ALPHA: f64 = 1e-3;
-/// The longest line that may be asked for.
+/// Largest line length that may be configured.
 const MOST_LINE_BYTES: u64 = 1 << 30;
 const PARAMS: &str = "params";
 const SCHEME: &str = "scheme";
 
-/// A scheme, and its parameters that are flags.
+/// A scheme, and the flags for its parameters.
 type Scheme = (&'static str, &'static [&'static str]);
 
 const SCHEMES: [Scheme; 3] = [
@@ -51,7 +51,7 @@ Keys on a command line can be seen by others on the machine; a file need not be,
 Exit code 0 when every text was looked at, marked or not; 1 when something could not be read, which is told with its line; 2 for a \
 mistake in the arguments.";
 
-/// `croupier detect` as clap sees it.
+/// The clap definition of `croupier detect`.
 pub(super) fn command() -> clap::Command {
     clap::Command::new(DETECT)
         .about(ABOUT)
@@ -82,10 +82,10 @@ pub(super) fn command() -> clap::Command {
         .arg(switch("json", "A line of JSON for each text instead of a table"))
 }
 
-/// The arguments that clap read.
+/// Makes the arguments from what clap parsed.
 ///
 /// # Errors
-/// Every mistake, with those found before.
+/// Every mistake, including those found before.
 pub(super) fn args(matches: &ArgMatches, mut problems: Vec<String>) -> Result<DetectArgs, Vec<String>> {
     let mark = mark(matches, &mut problems);
     let mut reader = Reader::new(matches, problems);
@@ -104,7 +104,7 @@ pub(super) fn args(matches: &ArgMatches, mut problems: Vec<String>) -> Result<De
     reader.end(args)
 }
 
-/// The mark, from the file and the flags over it; `None` if there is a mistake.
+/// The mark: parameters from the file, overridden by flags. `None` if there is a mistake.
 fn mark(matches: &ArgMatches, problems: &mut Vec<String>) -> Option<Watermark> {
     let before = problems.len();
     let path = flag(matches, PARAMS);
@@ -127,7 +127,7 @@ fn mark(matches: &ArgMatches, problems: &mut Vec<String>) -> Option<Watermark> {
     (problems.len() == before).then_some(mark)
 }
 
-/// The scheme, that of the file where no flag names one; `None` if there is none.
+/// The scheme that the flag names, or else the one of the file. `None` if there is none.
 fn scheme(matches: &ArgMatches, named: Option<String>, problems: &mut Vec<String>) -> Option<Scheme> {
     let Some(name) = flag(matches, SCHEME).or_else(|| named.clone()) else {
         problems
@@ -160,12 +160,12 @@ fn given(matches: &ArgMatches, (scheme, flags): Scheme, problems: &mut Vec<Strin
     given
 }
 
-/// Parameters of a scheme, and who gives them.
+/// The parameters of a scheme, and where they come from.
 struct Given {
     scheme: &'static str,
     path: Option<String>,
     in_file: Table,
-    /// Those of the flags, which go before the file's.
+    /// The parameters that flags set. They take precedence over the file.
     flags: Vec<&'static str>,
 }
 
@@ -178,7 +178,7 @@ impl Given {
         marks::of_scheme(self.scheme, &Value::Table(all))
     }
 
-    /// A mistake with the flag, or with the file and the key.
+    /// A message that names the flag, or the file and the key.
     fn told(&self, Wrong { at, what }: &Wrong) -> String {
         let key = at.trim_start_matches('.');
         let flag = key.split(['.', '[']).next().unwrap_or(key).replace('_', "-");
@@ -189,7 +189,7 @@ impl Given {
     }
 }
 
-/// The scheme and its parameters that a file gives.
+/// The scheme and parameters that a file gives.
 fn from_file(path: &Path, problems: &mut Vec<String>) -> Option<(Option<String>, Table)> {
     let text = file::text(path, problems)?;
     let place = path.display().to_string();
@@ -213,7 +213,7 @@ fn from_file(path: &Path, problems: &mut Vec<String>) -> Option<(Option<String>,
     None
 }
 
-/// The same as TOML has it, but for numbers that it does not have, which are texts.
+/// The same table in TOML. Numbers that TOML does not have become texts.
 fn table_of(map: Map<String, Json>) -> Table {
     map.into_iter().map(|(key, json)| (key, value_of(json))).collect()
 }
@@ -315,7 +315,7 @@ mod tests {
             told("mark.toml", "[kgw]\ngreenlist_ratio = 2\n", &[]),
             ["FILE: kgw.greenlist_ratio: is 2, must be in 0.001 ..= 0.999"]
         );
-        // A flag is told as one, also beside a file.
+        // A mistake in a flag is reported for the flag, even if there is a file.
         assert_eq!(
             told("mark.toml", "[kgw]\ncontext_width = 2\n", &["--context-width", "9"]),
             ["--context-width: is 9, must be in 1 ..= 8"]

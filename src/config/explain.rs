@@ -12,9 +12,9 @@ use clap::{Arg, ArgAction, ArgMatches};
 use toml::{Table, Value};
 
 pub(super) const EXPLAIN: &str = "explain";
-/// Most tokens that are shown of each kind.
+/// Most tokens of each kind that are shown.
 const MOST_SHOWN: u32 = 1000;
-/// No file has so many rows that may be read.
+/// An upper bound of the number of rows in a file that may be read.
 const MOST_ROWS: usize = 1 << 30;
 const SET: &str = "set";
 
@@ -35,7 +35,7 @@ seed. Samplers that remember, mirostat and adaptive-p, begin anew.
 Exit code 0 when a token came; 1 when the row cannot be read, no token can come of it, or the arguments do not fit it; 2 for a mistake \
 in the arguments.";
 
-/// `croupier explain` as clap sees it.
+/// The clap definition of `croupier explain`.
 pub(super) fn command(config: Arg) -> clap::Command {
     clap::Command::new(EXPLAIN)
         .about(ABOUT)
@@ -59,10 +59,10 @@ pub(super) fn command(config: Arg) -> clap::Command {
         .arg(switch("json", "A JSON object instead of the table; a logit of null is -infinity"))
 }
 
-/// The arguments that clap read.
+/// Makes the arguments from what clap parsed.
 ///
 /// # Errors
-/// Every mistake, with those found before.
+/// Every mistake, including those found before.
 pub(super) fn args(matches: &ArgMatches, env: Env<'_>, problems: Vec<String>) -> Result<ExplainArgs, Vec<String>> {
     let only_file = |name: &str| (name == super::resolve::CONFIG).then(|| flag(matches, name)).flatten();
     let (mut config, mut problems) = resolve(&only_file, env, problems);
@@ -90,7 +90,7 @@ pub(super) fn args(matches: &ArgMatches, env: Env<'_>, problems: Vec<String>) ->
     reader.end(args)
 }
 
-/// Those of the file, the preset and the flags, one over the other.
+/// The parameters: those of the file, then of the preset, then of the flags. Later ones take precedence.
 fn params(matches: &ArgMatches, config: &Config, problems: &mut Vec<String>) -> SamplingParams {
     let mut params = config.defaults.clone();
     if let Some(name) = flag(matches, "preset") {
@@ -118,7 +118,8 @@ fn params(matches: &ArgMatches, config: &Config, problems: &mut Vec<String>) -> 
     params
 }
 
-/// Sets something over parameters that may have a thinking, as a sequence does over its stream's; `set` says which filters it gives.
+/// Sets parameters over existing ones that may have a thinking budget, as a sequence does over those of its stream.
+/// `set` returns which filters it sets.
 fn over_thinking(params: &mut SamplingParams, set: impl FnOnce(&mut SamplingParams) -> GivenFilters) {
     let inherited = params.history.thinking_budget.take();
     let given = set(params);
@@ -128,7 +129,7 @@ fn over_thinking(params: &mut SamplingParams, set: impl FnOnce(&mut SamplingPara
     }
 }
 
-/// `key=value`: the value as TOML has it, or else a text.
+/// Parses `key=value`. The value is read as TOML if possible, and otherwise as text.
 fn pair(text: &str) -> Result<(String, Value), String> {
     let Some((key, value)) = text.split_once('=').map(|(key, value)| (key.trim(), value.trim())) else {
         return Err(format!("\"{text}\" is no KEY=VALUE, such as top_k=50"));
@@ -142,23 +143,23 @@ fn pair(text: &str) -> Result<(String, Value), String> {
     if defaults::parameter(key).is_some_and(|_| value.is_empty()) {
         return Err(format!("{key}: has no value"));
     }
-    // Of a text with line ends, nothing may be taken for another key.
+    // In a text with line breaks, nothing may be taken for another key.
     let read = file::table(&format!("value = {value}"), SET).ok().filter(|table| table.len() == 1);
     let read = read.and_then(|mut table| table.remove("value"));
     Ok((key.to_owned(), read.unwrap_or_else(|| Value::String(value.to_owned()))))
 }
 
-/// The format of a file's numbers, where it is named.
+/// The format of a file's numbers, if it is given.
 pub(super) fn dtype(text: &str) -> Result<Option<Dtype>, String> {
     values::one_of(text, &DTYPES).map(Some)
 }
 
-/// How many logits a row has, where that is said.
+/// The number of logits in a row, if it is given.
 pub(super) fn vocab_size(text: &str) -> Result<Option<usize>, String> {
     values::count(text, 1..=MAX_VOCAB_SIZE as usize).map(Some)
 }
 
-/// `5,7,9`.
+/// Parses token ids such as `5,7,9`.
 pub(super) fn tokens(text: &str) -> Result<Vec<u32>, String> {
     let token = |part: &str| part.trim().parse().map_err(|_| format!("\"{}\" is no token id", part.trim()));
     text.split(',').filter(|part| !part.trim().is_empty()).map(token).collect()
@@ -239,7 +240,7 @@ mod tests {
         }
     }
 
-    /// As a sequence has it over its stream's.
+    /// As for a sequence that sets parameters over those of its stream.
     #[test]
     fn filters_that_are_set_go_before_those_of_a_thinking_in_the_file() {
         let dir = tempfile::tempdir().expect("a folder");

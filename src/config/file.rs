@@ -7,23 +7,23 @@ use std::path::Path;
 use toml::de::DeTable;
 use toml::{Table, Value};
 
-/// The table of default sampling parameters.
+/// The key of the table of default sampling parameters.
 pub(super) const DEFAULTS: &str = "defaults";
-/// The same bound as a Kubernetes ConfigMap has.
+/// Largest file. A Kubernetes ConfigMap has the same limit.
 const LARGEST: u64 = 1 << 20;
-/// Most mistakes of one file that are told at a time.
+/// Most mistakes of one file that are reported at a time.
 pub(super) const MOST_TOLD: usize = 64;
 
-/// What a file says.
+/// The content of a file.
 #[derive(Debug, Default)]
 pub(super) struct Said {
-    /// Values by key, as text, or where they stand and what is wrong with their type.
+    /// Settings by key: the value as text, or its place and what is wrong with its type.
     pub(super) values: BTreeMap<String, Result<String, String>>,
-    /// `[defaults]`.
+    /// The table `[defaults]`.
     pub(super) defaults: Table,
 }
 
-/// Reads a file, adding its mistakes to `problems`.
+/// Reads a file and adds its mistakes to `problems`.
 pub(super) fn read(path: &Path, problems: &mut Vec<String>) -> Said {
     let (Some(text), name) = (text(path, problems), path.display().to_string()) else { return Said::default() };
     let mut found = Vec::new();
@@ -32,7 +32,7 @@ pub(super) fn read(path: &Path, problems: &mut Vec<String>) -> Said {
     file
 }
 
-/// Mistakes of the file or table called `name`, no more than [`MOST_TOLD`] of them and a word that there are more.
+/// At most [`MOST_TOLD`] mistakes of the file or table called `name`. If there are more, a note says so.
 pub(super) fn at_most(name: &str, mut found: Vec<String>) -> Vec<String> {
     if found.len() > MOST_TOLD {
         found.truncate(MOST_TOLD);
@@ -55,31 +55,31 @@ pub(super) fn table(text: &str, name: &str) -> Result<Table, Vec<String>> {
         let (at, hint) = (place(text, e.span()), hint(text, e.span()));
         format!("{name}: is not TOML: {at}{}{hint}", without_numbers(e.message()))
     };
-    // The parser that goes on after a mistake finds those behind it.
+    // After a mistake, the recovering parser goes on and finds further ones.
     text.parse().map_err(|first| match DeTable::parse_recoverable(text).1 {
         found if found.is_empty() => vec![told(&first)],
         found => found.iter().take(MOST_TOLD + 1).map(told).collect(),
     })
 }
 
-/// Where in a text, and nothing of what stands there: it may be a key that nobody else should read.
+/// The place in a text, as line and column. It does not quote the text there, which may be a secret key.
 fn place(text: &str, span: Option<std::ops::Range<usize>>) -> String {
     let Some(before) = span.and_then(|span| text.get(..span.start)) else { return String::new() };
     let line = before.rsplit('\n').next().unwrap_or_default();
     format!("line {}, column {}: ", before.matches('\n').count() + 1, line.chars().count() + 1)
 }
 
-/// What to write where a mistake has a usual cause that the parser does not name.
+/// A hint where a mistake has a usual cause that the parser does not name.
 fn hint(text: &str, span: Option<std::ops::Range<usize>>) -> &'static str {
     let rest = span.and_then(|span| text.get(span.start..)).unwrap_or_default();
     let is_fraction = rest.strip_prefix('.').is_some_and(|digits| digits.starts_with(|c: char| c.is_ascii_digit()));
     if is_fraction { "; a number begins with a digit, as in 0.5" } else { "" }
 }
 
-/// A message without what it quotes of a number, for the same reason.
+/// A message without the numbers that it quotes: they may be secret keys, too.
 fn without_numbers(message: &str) -> String {
     let is_number = |part: &str| part.contains(|c: char| c.is_ascii_digit());
-    // What is quoted stands at every second place.
+    // Quoted parts are every second part.
     let parts = message.split('`').enumerate();
     let parts: Vec<&str> = parts.map(|(at, part)| if at % 2 == 1 && is_number(part) { "..." } else { part }).collect();
     parts.join("`")
@@ -122,12 +122,12 @@ fn known_keys() -> Vec<String> {
     SETTINGS.iter().map(Setting::key).chain([DEFAULTS.to_owned()]).collect()
 }
 
-/// Whether a key of the top of a file is a setting.
+/// Whether a top-level key of a file is a setting.
 pub(super) fn is_setting(key: &str) -> bool {
     SETTINGS.iter().any(|setting| setting.key() == key)
 }
 
-/// A value as the text that a flag would have, or what is wrong with its type.
+/// A value as the text that its flag would have, or what is wrong with its type.
 fn written(setting: &Setting, value: &Value) -> Result<String, String> {
     let text = match value {
         Value::String(text) => return Ok(text.clone()),
@@ -139,13 +139,13 @@ fn written(setting: &Setting, value: &Value) -> Result<String, String> {
     if setting.is_text() { Err(format!("{text} is no text; {}", setting.hint())) } else { Ok(text) }
 }
 
-/// Where in a text the value of a key of its top stands.
+/// The place in a text of the value of a top-level key.
 fn place_of(text: &str, key: &str) -> String {
     let (table, _) = DeTable::parse_recoverable(text);
     place(text, table.get_ref().get(key).map(toml::Spanned::span))
 }
 
-/// Says that nothing has this name, and which known name is nearest.
+/// The message for an unknown key, with the known name that is nearest.
 pub(super) fn unknown_key<'a>(path: &str, key: &str, known: impl Iterator<Item = &'a str>) -> String {
     match nearest(key, known) {
         Some(near) => format!("{path}: there is no such key; did you mean {near}?"),
@@ -155,7 +155,7 @@ pub(super) fn unknown_key<'a>(path: &str, key: &str, known: impl Iterator<Item =
     }
 }
 
-/// The same of a table with few keys, which are all told.
+/// The same message for a table with few keys, which lists them all.
 pub(super) fn no_such_key(key: &str, known: &[&str]) -> String {
     match nearest(key, known.iter().copied()) {
         Some(near) => format!("there is no such key; did you mean {near}?"),
@@ -163,7 +163,7 @@ pub(super) fn no_such_key(key: &str, known: &[&str]) -> String {
     }
 }
 
-/// The known name most like `name`, if one is like it at all.
+/// The known name most similar to `name`, if any is similar enough.
 pub(super) fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let likeness = |k: &str| strsim::jaro_winkler(name, k);
     known.filter(|k| likeness(k) > 0.8).max_by(|a, b| likeness(a).total_cmp(&likeness(b)))

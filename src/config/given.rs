@@ -1,5 +1,5 @@
-//! Parameters that a table of a file gives: read one by one, then checked together, by the same ranges as the wire's. One mistake
-//! does not hide the next.
+//! Reads the sampling parameters of a table in a file. They are read one by one and then checked together, against the
+//! same ranges as those on the wire. After a mistake, reading goes on, so that one mistake does not hide the next.
 
 use super::defaults::{self, NEVER, Parameter};
 use super::file::{MOST_TOLD, at_most, is_setting, unknown_key};
@@ -9,24 +9,24 @@ use crate::params::presets::CopyParameter;
 use crate::params::{FieldError, SamplingParams};
 use toml::{Table, Value};
 
-/// The parameter that has secrets.
+/// The parameter that contains secrets.
 const WATERMARK: &str = "watermark";
 
-/// Parameters that a table gives.
+/// The parameters that a table sets.
 #[derive(Debug, Default)]
 pub(super) struct Given {
-    /// All parameters, those that are not given at their defaults.
+    /// All parameters. Those that the table does not set have their defaults.
     pub(super) params: SamplingParams,
-    /// Copy those that are given.
+    /// Functions that copy the parameters that the table sets.
     pub(super) copies: Vec<CopyParameter>,
 }
 
-/// Reads the table called `name` and checks the values, adding its mistakes to `problems`.
+/// Reads the table called `name`, checks its values and adds the mistakes to `problems`.
 pub(super) fn read(name: &str, table: &Table, limits: &Limits, problems: &mut Vec<String>) -> Given {
     read_over(&SamplingParams::default(), (name, table), limits, problems)
 }
 
-/// The same over parameters that are there already.
+/// As `read`, but starts from existing parameters.
 pub(super) fn read_over(
     base: &SamplingParams,
     (name, table): (&str, &Table),
@@ -42,7 +42,7 @@ pub(super) fn read_over(
     let given = loop {
         let mut given = Given { params: base.clone(), copies: Vec::new() };
         for entry in &reading.entries {
-            // It was read before.
+            // `take` has already checked that this value can be set.
             _ = (entry.parameter.set)(&mut given.params, &entry.value);
             given.copies.push(entry.parameter.copy);
         }
@@ -55,27 +55,27 @@ pub(super) fn read_over(
     given
 }
 
-/// A table as clients are told it: a parameter a line. Not the watermark, whose keys are secrets.
+/// A table as text for clients: one parameter per line. The watermark is left out, because its keys are secrets.
 pub(super) fn written(table: &Table) -> String {
     let told = table.iter().filter(|(key, _)| key.as_str() != WATERMARK);
     told.map(|(key, value)| format!("{key} = {value}\n")).collect()
 }
 
-/// One parameter, as far as it is right.
+/// One parameter, without the parts that have mistakes.
 struct Entry {
     parameter: &'static Parameter,
     value: Value,
-    /// Of a list, where its entries stood in the file: those that are wrong are taken out.
+    /// For a list: the original places of its entries in the file, since entries with mistakes are removed.
     places: Vec<usize>,
 }
 
-/// A table that is being read.
+/// The state while a table is read.
 struct Reading<'n> {
     name: &'n str,
     entries: Vec<Entry>,
-    /// Parameters of which something is wrong.
+    /// Parameters with mistakes.
     wrong: Vec<&'static str>,
-    /// Places of mistakes in the values together.
+    /// Places of the mistakes found when all values were checked together.
     told: Vec<String>,
     problems: Vec<String>,
 }
@@ -98,7 +98,7 @@ impl Reading<'_> {
         let mut entry = Entry { parameter, value: value.clone(), places };
         if let Err(wrongs) = (parameter.set)(&mut SamplingParams::default(), value) {
             self.wrong.push(parameter.key);
-            // An order without one of its samplers would lack a place for it.
+            // An order from which a sampler is removed would lead to another mistake: the sampler has no place.
             let is_useful = key != "sampler_order" && wrongs.iter().all(|wrong| entry.cut(&wrong.at));
             let told = wrongs.into_iter().take(MOST_TOLD + 1);
             self.problems.extend(told.map(|Wrong { at, what }| format!("{}.{key}{at}: {what}", self.name)));
@@ -109,17 +109,17 @@ impl Reading<'_> {
         self.entries.push(entry);
     }
 
-    /// Tells a mistake in the values together and takes out what it is about, so that the next can be seen. `false`: nothing
-    /// can be taken out.
+    /// Reports a mistake that was found when all values were checked together, and removes the value that it is about,
+    /// so that the next mistake can be found. `false`: nothing can be removed.
     fn goes_on_without(&mut self, e: &FieldError) -> bool {
         let (key, at) = e.field.split_at(e.field.find(['.', '[']).unwrap_or(e.field.len()));
         let found = self.entries.iter().position(|entry| entry.parameter.key == key);
         let at = found.map_or(at.to_owned(), |i| self.entries[i].at_in_file(at));
-        // What is missing may be there, and wrong.
+        // A parameter that seems to be missing may have been given, with a mistake that was already reported.
         let needs = |key: &&str| e.message.starts_with(&format!("needs {key}"));
         let follows = found.is_none() && self.wrong.contains(&key);
         let place = format!("{key}{at}");
-        // What was told and taken out is lacking now, which is no other mistake.
+        // A value that was reported and removed is missing now. That is no further mistake.
         let is_told = self.told.contains(&place);
         if !is_told && !follows && !self.wrong.iter().any(needs) {
             self.problems.push(format!("{}.{place}: {}", self.name, e.message));
@@ -129,14 +129,15 @@ impl Reading<'_> {
                 let mut entry = self.entries.remove(i);
                 self.wrong.push(entry.parameter.key);
                 self.told.push(place);
-                // What is lacking cannot be taken out: without a change the same mistake would be found for ever.
+                // If nothing was removed, keep the entry out: otherwise the same mistake would be found forever.
                 let before = entry.value.clone();
                 if !is_told && entry.cut(&at) && entry.value != before && entry.is_readable() {
                     self.entries.push(entry);
                 }
                 true
             }
-            // It is about one that is not given, because of others.
+            // The mistake is about a parameter that is not given. It comes from others, which the message names: remove
+            // those.
             None => {
                 let before = self.entries.len();
                 self.entries.retain(|entry| !names(&e.message, entry.parameter.key));
@@ -147,7 +148,7 @@ impl Reading<'_> {
 }
 
 impl Entry {
-    /// The place of a mistake, `[1].bias`, as it stands in the file.
+    /// The place of a mistake, such as `[1].bias`, as numbered in the file.
     fn at_in_file(&self, at: &str) -> String {
         match index(at).and_then(|(i, rest)| Some((self.places.get(i)?, rest))) {
             Some((place, rest)) => format!("[{place}]{rest}"),
@@ -155,12 +156,12 @@ impl Entry {
         }
     }
 
-    /// Takes out the part, or the entry of its list, that a mistake at this place in the file is about. `false`: it is about all of
-    /// it.
+    /// Removes the part, or the list entry, that a mistake at this place in the file is about. `false`: the mistake is
+    /// about the whole value.
     fn cut(&mut self, at: &str) -> bool {
         match (&mut self.value, index(at)) {
             (Value::Array(list), Some((place, _))) => {
-                // Else it is gone, for another mistake.
+                // If it is not found, it was already removed because of another mistake.
                 if let Ok(i) = self.places.binary_search(&place) {
                     list.remove(i);
                     self.places.remove(i);
@@ -181,13 +182,13 @@ impl Entry {
     }
 }
 
-/// `[1].bias` is 1 and `.bias`.
+/// Splits `[1].bias` into 1 and `.bias`.
 fn index(at: &str) -> Option<(usize, &str)> {
     let (i, rest) = at.strip_prefix('[')?.split_once(']')?;
     Some((i.parse().ok()?, rest))
 }
 
-/// Whether a text has this word.
+/// Whether a text contains this word.
 fn names(text: &str, word: &str) -> bool {
     text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').any(|part| part == word)
 }

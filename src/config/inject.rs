@@ -10,10 +10,10 @@ use clap::{Arg, ArgAction, ArgMatches};
 use std::path::Path;
 
 pub(super) const INJECT: &str = "inject";
-/// Settings that follow from where the sidecar is put.
+/// Settings that cannot be given, because they follow from where the sidecar is put.
 const OWN_SETTINGS: [&str; 5] = ["listen", "uds", "admin", "lame-duck", "drain-timeout"];
 
-/// `croupier inject` as clap sees it.
+/// The clap definition of `croupier inject`.
 pub(super) fn command() -> clap::Command {
     let version = env!("CARGO_PKG_VERSION");
     clap::Command::new(INJECT)
@@ -64,10 +64,10 @@ pub(super) fn command() -> clap::Command {
         .arg(option("memory-limit", "QUANTITY", "Memory that it may use; docs/deployment.md has the arithmetic"))
 }
 
-/// The arguments that clap read.
+/// Makes the arguments from what clap parsed.
 ///
 /// # Errors
-/// Every mistake, with those found before.
+/// Every mistake, including those found before.
 pub(super) fn args(matches: &ArgMatches, mut problems: Vec<String>) -> Result<InjectArgs, Vec<String>> {
     let settings = settings(matches, &mut problems);
     let mounts = mounts(matches, &settings, &mut problems);
@@ -107,7 +107,7 @@ pub(super) fn args(matches: &ArgMatches, mut problems: Vec<String>) -> Result<In
     reader.end(args)
 }
 
-/// The settings, as `croupier serve` itself would read them: what it would refuse is refused here.
+/// Reads the settings as `croupier serve` itself would, so that everything it would refuse is refused here.
 fn settings(matches: &ArgMatches, problems: &mut Vec<String>) -> Vec<(String, String)> {
     let mut settings: Vec<(String, String)> = Vec::new();
     for text in matches.get_many::<String>("setting").into_iter().flatten() {
@@ -126,7 +126,7 @@ fn settings(matches: &ArgMatches, problems: &mut Vec<String>) -> Vec<(String, St
         }
     }
     let flag = |name: &str| match name {
-        // What it sets itself: some settings are good only with others.
+        // Some settings are valid only together with these, which the injected sidecar sets itself.
         "listen" => Some("none".to_owned()),
         "uds" => Some("/croupier.sock".to_owned()),
         _ => settings.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone()),
@@ -135,7 +135,8 @@ fn settings(matches: &ArgMatches, problems: &mut Vec<String>) -> Vec<(String, St
     settings
 }
 
-/// The volumes to mount. A setting that names a file has to find it in one of them: the image has none.
+/// The volumes to mount. A setting that names a file must find it in one of these volumes, because the image has no
+/// such files.
 fn mounts(matches: &ArgMatches, settings: &[(String, String)], problems: &mut Vec<String>) -> Vec<(String, String)> {
     let mut mounts: Vec<(String, String)> = Vec::new();
     for text in matches.get_many::<String>("mount").into_iter().flatten() {
@@ -165,7 +166,7 @@ fn mounts(matches: &ArgMatches, settings: &[(String, String)], problems: &mut Ve
     mounts
 }
 
-/// A quantity of Kubernetes.
+/// A Kubernetes quantity.
 fn quantity(text: &str) -> Result<String, String> {
     match memory::quantity(text) {
         Some(number) if number > 0.0 && number.is_finite() => Ok(text.to_owned()),

@@ -1,5 +1,6 @@
-//! A mark in files, and of `croupier detect` in flags: a table called as its scheme, with the parameters by their names in the
-//! schema. Large keys may be texts, as JSON writes them and as flags are, or lie in files of their own; a mistake never repeats a key.
+//! Reads a watermark from a file, or for `croupier detect` from flags. It is a table under the name of its scheme, with
+//! the parameters under their names in the schema. Large keys may be texts, as in JSON and in flags, or may be kept in
+//! separate files. A message never repeats a key.
 
 use super::parts::{Parts, Read, boolean, shown, table, wrong};
 use crate::params::watermark::{GumbelParams, KgwParams, SeedingScheme, SynthidParams, Watermark};
@@ -10,10 +11,10 @@ use std::str::FromStr;
 use std::sync::Arc;
 use toml::{Table, Value};
 
-/// The schemes by name.
+/// The names of the schemes.
 pub(super) const SCHEMES: [&str; 3] = ["kgw", "synthid", "gumbel"];
 
-/// `{ kgw = { hashing_key = 5 } }`; an empty table is no mark.
+/// Such as `{ kgw = { hashing_key = 5 } }`. An empty table means no watermark.
 pub(super) fn watermark(value: &Value) -> Read<Option<Arc<Watermark>>> {
     let mark = table(value, |parts| {
         let marks = SCHEMES.map(|scheme| parts.part(scheme, |value| of_scheme(scheme, value)));
@@ -34,7 +35,7 @@ pub(super) fn of_scheme(scheme: &str, value: &Value) -> Read<Watermark> {
     })
 }
 
-/// A number, or its text.
+/// A number, or a number written as text.
 fn number<T: FromStr>(value: &Value) -> Option<T> {
     match value {
         Value::Integer(n) => n.to_string().parse().ok(),
@@ -52,10 +53,11 @@ fn float(value: &Value) -> Read<f32> {
     number(value).map_or_else(|| wrong(format!("{} is not a number", shown(value))), Ok)
 }
 
-/// What a text names before the file that a key lies in.
+/// The prefix of a text that names the file which holds a key.
 const FILE: &str = "file:";
 
-/// A value, or what stands in the file that it names: keys are secrets, and can so be kept where the configuration is not.
+/// The value itself, or the content of the file that it names. Keys are secrets: a file lets them be kept apart from
+/// the configuration.
 fn secret(value: &Value) -> Read<Cow<'_, Value>> {
     let Some(path) = value.as_str().and_then(|text| text.strip_prefix(FILE)) else { return Ok(Cow::Borrowed(value)) };
     let text = read_one(Path::new(path))
@@ -71,7 +73,7 @@ fn key(value: &Value) -> Read<u64> {
     )
 }
 
-/// `[1, 2]`, or `"1, 2"`; in a file also one a line.
+/// Such as `[1, 2]`, or `"1, 2"`. In a file, keys may also stand one per line.
 fn keys(value: &Value) -> Read<Vec<u64>> {
     let list = match secret(value)?.as_ref() {
         Value::String(text) => text.split([',', '\n']).map(|key| Value::String(key.to_owned())).collect(),
@@ -82,7 +84,7 @@ fn keys(value: &Value) -> Read<Vec<u64>> {
 }
 
 fn seeding_scheme(value: &Value) -> Read<SeedingScheme> {
-    // As on the command line, or as in the schema.
+    // Accepts the name as on the command line and as in the schema.
     let name = value.as_str().map(|name| name.trim_start_matches("SEEDING_SCHEME_").to_ascii_lowercase());
     match name.as_deref() {
         Some("lefthash") => Ok(SeedingScheme::Lefthash),
@@ -127,7 +129,7 @@ fn gumbel(parts: &mut Parts<'_>) -> GumbelParams {
 mod tests {
     use super::*;
 
-    /// What is read of a mark, or what is said of it.
+    /// The mark that a text is read as, or the message about it.
     fn read(text: &str) -> Result<Watermark, String> {
         let table: Table = text.parse().expect("it is TOML");
         match watermark(&Value::Table(table)) {

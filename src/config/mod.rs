@@ -1,8 +1,9 @@
-//! Configuration: flags, environment, file, defaults, in that order of precedence. clap is used here and nowhere else.
+//! Configuration from flags, environment, file and defaults, in that order of precedence. clap is used here and nowhere
+//! else.
 //!
-//! [`settings::SETTINGS`] declares each setting once: name, help, default, how it is read and how it is shown. Flags,
+//! [`settings::SETTINGS`] declares each setting once: its name, help and default, and how it is read and shown. Flags,
 //! environment variables, keys of the file, `--help` and `docs/configuration.md` all follow from that list. Everything
-//! is checked before anything is opened, and all mistakes are told at once.
+//! is checked before anything is opened, and all mistakes are reported at once.
 
 mod access;
 mod bench;
@@ -51,37 +52,37 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Exit code for mistakes in the configuration.
+/// Exit code if the configuration has mistakes.
 pub const EXIT_CONFIG: u8 = 2;
 
-/// How log lines look.
+/// The format of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogFormat {
-    /// For people.
+    /// Text for people.
     Text,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 
-/// What samples.
+/// Which backend samples.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BackendChoice {
-    /// A GPU if there is one that can be used, else the CPU.
+    /// A GPU if there is a usable one, else the CPU.
     Auto,
     /// The CPU.
     Cpu,
-    /// A GPU, or the server does not start.
+    /// A GPU. If there is none, the server does not start.
     Cuda,
 }
 
-/// Where shared memory is handed out.
+/// The socket at which shared memory is handed out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RegionSocket {
-    /// Beside the Unix socket of gRPC, if there is one and the system has such memory.
+    /// Beside the Unix socket of gRPC, if there is one and the system supports such memory.
     Auto,
-    /// Nowhere.
+    /// None: shared memory is off.
     Off,
-    /// Here.
+    /// At this path.
     At(PathBuf),
 }
 
@@ -101,45 +102,46 @@ pub struct Http2 {
 /// The checked configuration of a server.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
-    /// gRPC over TCP.
+    /// Address of gRPC over TCP.
     pub listen: Option<SocketAddr>,
-    /// gRPC over a Unix socket.
+    /// Path of gRPC's Unix socket.
     pub uds: Option<PathBuf>,
     /// The side socket for shared memory. See [`Config::region_socket`].
     pub region_socket: RegionSocket,
-    /// Metrics and probes over HTTP.
+    /// Address of the admin HTTP server with metrics and probes.
     pub admin: Option<SocketAddr>,
-    /// TLS on `listen`.
+    /// The files for TLS on `listen`.
     pub tls: tls::Files,
-    /// A TLS handshake must be over by then.
+    /// The time within which a TLS handshake must be complete.
     pub tls_handshake_timeout: Duration,
-    /// The file of bearer tokens, one of which calls on `listen` must show.
+    /// The file of bearer tokens. Calls on `listen` must present one of them.
     pub auth_token_file: Option<PathBuf>,
-    /// What samples.
+    /// Which backend samples.
     pub backend: BackendChoice,
-    /// Which GPU: its index or UUID.
+    /// The GPU to use: its index or UUID.
     pub device: String,
-    /// Who samples rows that are not in the GPU's memory, beside a GPU.
+    /// With a GPU: which backend samples rows that are not in the GPU's memory.
     pub host_rows: HostRows,
-    /// Threads that sample; `None`: as many as this process may use. See [`Config::threads`].
+    /// Number of threads that sample. `None`: as many as this process may use. See [`Config::threads`].
     pub threads: Option<usize>,
-    /// Threads that read and write messages; `None`: as many as may run, within reason. See [`Config::io_threads`].
+    /// Number of threads that read and write messages. `None`: as many as this process may use, up to a bound. See
+    /// [`Config::io_threads`].
     pub io_threads: Option<usize>,
-    /// Instructions the CPU backend uses; `None`: the fastest that this CPU has.
+    /// The instruction set that the CPU backend uses. `None`: the fastest that this CPU has.
     pub simd: Option<Level>,
-    /// A connection must have sent its HTTP/2 preface by then.
+    /// The time within which a connection must send its HTTP/2 preface.
     pub first_byte_timeout: Duration,
-    /// Time between HTTP/2 pings to a silent client; zero: none.
+    /// Time between HTTP/2 pings to a silent client. Zero: no pings.
     pub keepalive_interval: Duration,
-    /// A ping must be answered by then.
+    /// The time within which a ping must be answered.
     pub keepalive_timeout: Duration,
-    /// A connection older than this takes no new calls; zero: any age.
+    /// A connection older than this takes no new calls. Zero: no age limit.
     pub max_connection_age: Duration,
-    /// An engine that is longer at one batch is told to the liveness probe; zero: never.
+    /// If the engine works on one batch for longer than this, the liveness probe fails. Zero: never.
     pub engine_stall_timeout: Duration,
-    /// Between telling clients that the server goes away and refusing them.
+    /// Time between announcing the shutdown to clients and refusing new calls.
     pub lame_duck: Duration,
-    /// After this much draining, streams still open are cut.
+    /// Streams that are still open after this much draining are cut.
     pub drain_timeout: Duration,
     /// Whether workers may lend GPU buffers by legacy IPC handles.
     pub device_ipc: bool,
@@ -147,33 +149,33 @@ pub struct Config {
     pub reflection: bool,
     /// HTTP/2 sizes.
     pub http2: Http2,
-    /// Where traces go.
+    /// Where traces are sent.
     pub traces: otlp::Settings,
-    /// Share of traces that begin here and are recorded.
+    /// Share of the traces begun here that are recorded.
     pub trace_ratio: f64,
-    /// How log lines look.
+    /// The format of log lines.
     pub log_format: LogFormat,
     /// Which log lines are written: a filter such as "info,h2=warn".
     pub log_level: String,
-    /// Bounds.
+    /// The server's bounds.
     pub limits: Limits,
-    /// Parameters for fields that neither a sequence nor its stream gives.
+    /// Parameters for fields that neither a sequence nor its stream sets.
     pub defaults: SamplingParams,
-    /// The same as clients are told of them.
+    /// The same parameters as text for clients.
     pub defaults_written: String,
-    /// The file that takes the place of the shipped presets.
+    /// The file that replaces the shipped presets.
     pub presets_file: Option<PathBuf>,
     /// Named parameter sets.
     pub presets: Presets,
-    /// The file with texts of tokens.
+    /// The file with the texts of tokens.
     pub vocabulary_file: Option<PathBuf>,
-    /// What is in it; read for a server only.
+    /// The content of that file. Only a server reads it.
     pub vocabulary: Option<Arc<Vocabulary>>,
     /// Whether grammars are compiled.
     pub grammars: bool,
 }
 
-/// A size as settings say it, in bytes; `None` if it is none.
+/// A size in bytes, written as in settings. `None` if the text is not a size.
 #[must_use]
 pub fn bytes(text: &str) -> Option<u64> {
     values::size(text, 0..=u64::MAX).ok()
@@ -228,8 +230,8 @@ impl Default for Config {
 }
 
 impl Config {
-    /// The side socket for shared memory, if there is to be one. Unless set, its name is that of the Unix socket with
-    /// ".region" after it.
+    /// The side socket for shared memory, if there is one. Unless it is set, its path is that of the Unix socket with
+    /// ".region" appended.
     #[must_use]
     pub fn region_socket(&self) -> Option<PathBuf> {
         match (&self.region_socket, &self.uds) {
@@ -239,21 +241,21 @@ impl Config {
         }
     }
 
-    /// Threads that sample. Unless set, what the CPU quota and affinity of this process leave it.
+    /// Number of threads that sample. Unless it is set, it is what the CPU quota and affinity of this process allow.
     #[must_use]
     pub fn threads(&self) -> usize {
         self.threads.unwrap_or_else(allowed_threads)
     }
 
-    /// Threads that read and write messages. Unless set, few of them where there are many cores: eight copy messages about as
-    /// fast as memory takes them.
+    /// Number of threads that read and write messages. Unless it is set, it is at most eight, however many cores there
+    /// are: eight threads already copy messages about as fast as the memory allows.
     #[must_use]
     pub fn io_threads(&self) -> usize {
         self.io_threads.unwrap_or_else(|| allowed_threads().min(8))
     }
 }
 
-/// What the CPU quota and affinity of this process leave it.
+/// Number of CPUs that the quota and affinity of this process allow.
 fn allowed_threads() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }

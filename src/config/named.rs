@@ -1,11 +1,11 @@
-//! Parameters in files that are words: an order of samplers, and what has a choice of a few names.
+//! Parameters in files that are words: an order of samplers, and parameters with a few named values.
 
 use super::file::nearest;
 use super::parts::{Read, list, shown, wrong};
 use crate::params::{EngineOrder, Sampler, SamplerOrder};
 use toml::Value;
 
-/// `"llama_cpp"`: its order and rules, or its rules for a list.
+/// Such as `"llama_cpp"`: sets that engine's order and rules, or only its rules if a list is already set.
 pub(super) fn engine_order(order: &mut SamplerOrder, value: &Value) -> Read<()> {
     let engine = named("an engine", value, &EngineOrder::ALL.map(|engine| (engine.name(), engine)))?;
     match order {
@@ -14,7 +14,7 @@ pub(super) fn engine_order(order: &mut SamplerOrder, value: &Value) -> Read<()> 
     Ok(())
 }
 
-/// `["top_k", "temperature"]`, with the rules that are there.
+/// Such as `["top_k", "temperature"]`: sets a list, and keeps the rules that are already set.
 pub(super) fn sampler_order(order: &mut SamplerOrder, value: &Value) -> Read<()> {
     let known = Sampler::ALL.map(|sampler| (sampler.kind_name(), sampler));
     let samplers =
@@ -23,7 +23,7 @@ pub(super) fn sampler_order(order: &mut SamplerOrder, value: &Value) -> Read<()>
     Ok(())
 }
 
-/// The value that goes by this name.
+/// The value that has this name.
 pub(super) fn named<T: Copy>(what: &str, value: &Value, known: &[(&'static str, T)]) -> Read<T> {
     let names = || known.iter().map(|(name, _)| *name);
     let name = value.as_str();

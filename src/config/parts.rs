@@ -1,31 +1,31 @@
-//! How values of a file are read, of parameters that have parts too: every mistake in a value is found, each with its place.
+//! Reads values of a file, including those with parts. Every mistake in a value is found, each with its place.
 
 use toml::{Table, Value};
 
-/// What is wrong in a value, and where in it: nowhere else than the value itself, or at `.size`, `[2].bias`.
+/// A mistake in a value, and its place: empty for the value itself, or such as `.size` or `[2].bias`.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Wrong {
     pub(super) at: String,
     pub(super) what: String,
 }
 
-/// A value as it is understood, or all that is wrong in it.
+/// The value that was read, or all mistakes in it.
 pub(super) type Read<T> = Result<T, Vec<Wrong>>;
 
-/// The longest piece of a file that a mistake repeats, in characters.
+/// Most characters of a file that a message repeats.
 const LONGEST_SHOWN: usize = 60;
 
-/// What is wrong with the value itself.
+/// A mistake about the value itself.
 pub(super) fn wrong<T>(what: String) -> Read<T> {
     Err(vec![Wrong { at: String::new(), what }])
 }
 
-/// The same mistakes seen from outside, `outer` being where the value stands.
+/// The same mistakes with their places as seen from outside. `outer` is the place of the value.
 fn within(outer: &str, wrongs: Vec<Wrong>) -> impl Iterator<Item = Wrong> {
     wrongs.into_iter().map(move |Wrong { at, what }| Wrong { at: format!("{outer}{at}"), what })
 }
 
-/// A value as it is repeated in a mistake: on one line, and not all of a long one.
+/// A value as a message repeats it: on one line, and cut if it is long.
 pub(super) fn shown(value: &Value) -> String {
     let text = value.as_str().map_or_else(|| value.to_string(), |text| format!("{text:?}"));
     let mut line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(LONGEST_SHOWN).collect();
@@ -67,12 +67,12 @@ pub(super) fn token(value: &Value) -> Read<u32> {
     value.as_integer().and_then(|n| u32::try_from(n).ok()).map_or_else(|| not(value, hint), Ok)
 }
 
-/// `[198, 25]`.
+/// Such as `[198, 25]`.
 pub(super) fn tokens(value: &Value) -> Read<Vec<u32>> {
     list(value, "token ids, such as [198, 25]", token)
 }
 
-/// `[198, [25, 220]]`: a token, and two in a row.
+/// Such as `[198, [25, 220]]`: a single token, and two tokens in a row.
 pub(super) fn sequences(value: &Value) -> Read<Vec<Vec<u32>>> {
     let sequence = |value: &Value| match value {
         Value::Array(_) => tokens(value),
@@ -81,7 +81,7 @@ pub(super) fn sequences(value: &Value) -> Read<Vec<Vec<u32>>> {
     list(value, "token ids, such as [198, [25, 220]], where some in a row are a list", sequence)
 }
 
-/// All entries of a list `of` something.
+/// Reads all entries of a list `of` something.
 pub(super) fn list<T>(value: &Value, of: &str, read: impl Fn(&Value) -> Read<T>) -> Read<Vec<T>> {
     let Some(entries) = value.as_array() else { return not(value, &format!("a list of {of}")) };
     let (mut list, mut wrongs) = (Vec::with_capacity(entries.len()), Vec::new());
@@ -94,14 +94,14 @@ pub(super) fn list<T>(value: &Value, of: &str, read: impl Fn(&Value) -> Read<T>)
     if wrongs.is_empty() { Ok(list) } else { Err(wrongs) }
 }
 
-/// The parts of a table, which is read through it: what nobody asks for is no part of it.
+/// The parts of a table while it is read. Every key that was not read is an unknown key.
 pub(super) struct Parts<'v> {
     given: &'v Table,
     known: Vec<&'static str>,
     wrongs: Vec<Wrong>,
 }
 
-/// A table, by what makes something of its parts; what it makes counts only where nothing was wrong.
+/// Reads a table with the function `read`, whose result counts only if nothing was wrong.
 pub(super) fn table<T>(value: &Value, read: impl Fn(&mut Parts<'_>) -> T) -> Read<T> {
     let Value::Table(given) = value else {
         let mut parts = Parts { given: &Table::new(), known: Vec::new(), wrongs: Vec::new() };
@@ -117,19 +117,19 @@ pub(super) fn table<T>(value: &Value, read: impl Fn(&mut Parts<'_>) -> T) -> Rea
 }
 
 impl Parts<'_> {
-    /// A part, if it is given and right.
+    /// Reads a part. `None`: it is absent or has a mistake.
     pub(super) fn part<T>(&mut self, key: &'static str, read: impl FnOnce(&Value) -> Read<T>) -> Option<T> {
         self.known.push(key);
         let read = read(self.given.get(key)?);
         read.map_err(|wrongs| self.wrongs.extend(within(&format!(".{key}"), wrongs))).ok()
     }
 
-    /// A part, or what stands for it where it is not given.
+    /// Reads a part, or returns `absent` if there is none.
     pub(super) fn or<T>(&mut self, key: &'static str, absent: T, read: impl FnOnce(&Value) -> Read<T>) -> T {
         self.part(key, read).unwrap_or(absent)
     }
 
-    /// A part that has to be given.
+    /// Reads a part that is required.
     pub(super) fn needed<T>(&mut self, key: &'static str, read: impl FnOnce(&Value) -> Read<T>) -> Option<T> {
         if !self.given.contains_key(key) {
             self.wrong(key, "is required".to_owned());
@@ -137,7 +137,7 @@ impl Parts<'_> {
         self.part(key, read)
     }
 
-    /// Something is wrong with a part.
+    /// Adds a mistake about a part.
     pub(super) fn wrong(&mut self, key: &str, what: String) {
         self.wrongs.push(Wrong { at: format!(".{key}"), what });
     }

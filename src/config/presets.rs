@@ -1,4 +1,4 @@
-//! Presets: those in `presets.toml`, or in a file that takes its place.
+//! Presets: those in `presets.toml`, or those in a file that replaces it.
 
 use super::file::{self, MOST_TOLD};
 use super::given;
@@ -7,16 +7,16 @@ use crate::params::presets::{Preset, Presets};
 use std::path::Path;
 use toml::{Table, Value};
 
-/// What the program brings along.
+/// The presets that come with the program.
 const SHIPPED: &str = include_str!("presets.toml");
-/// What stands for [`SHIPPED`] in a mistake.
+/// The name of [`SHIPPED`] in messages.
 const SHIPPED_NAME: &str = "presets.toml";
-/// The key that is no parameter.
+/// The one key of a preset that is not a parameter.
 const DESCRIPTION: &str = "description";
 const LONGEST_NAME: usize = 64;
 const LONGEST_DESCRIPTION: usize = 256;
 
-/// The presets of the file at `path`, or else the shipped ones; its mistakes go into `problems`.
+/// The presets of the file at `path`, or the shipped ones. Mistakes are added to `problems`.
 pub(super) fn read(path: Option<&Path>, limits: &Limits, problems: &mut Vec<String>) -> Presets {
     let (text, name) = match path {
         None => (SHIPPED.to_owned(), SHIPPED_NAME.to_owned()),
@@ -43,7 +43,7 @@ pub(super) fn read(path: Option<&Path>, limits: &Limits, problems: &mut Vec<Stri
     Presets::new(presets)
 }
 
-/// The shipped presets. `presets_are_read` shows that there is no mistake in them.
+/// The shipped presets. The test `presets_are_read` shows that they have no mistakes.
 pub(super) fn shipped() -> Presets {
     read(None, &Limits::default(), &mut Vec::new())
 }

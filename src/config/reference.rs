@@ -1,4 +1,4 @@
-//! The list of settings as a page shows it.
+//! The list of settings as documentation.
 
 use super::settings::SETTINGS;
 

@@ -1,4 +1,4 @@
-//! From the four sources to one checked configuration.
+//! Combines the four sources into one checked configuration.
 
 use super::settings::{SETTINGS, Setting, env_name};
 use super::{Config, file, given, presets};
@@ -14,10 +14,10 @@ use std::sync::Arc;
 
 /// The flag that names the file.
 pub(super) const CONFIG: &str = "config";
-/// The limit that follows a lower one of the server where it is not set itself.
+/// A per-stream limit. Unless it is set itself, it follows the server-wide limit down.
 const PER_STREAM: &str = "max-sequences-per-stream";
 
-/// The switch that needs a vocabulary.
+/// The switch that requires a vocabulary.
 const GRAMMARS: &str = "grammars";
 
 /// Looks up an environment variable.
@@ -25,8 +25,9 @@ pub(super) type Env<'a> = &'a dyn Fn(&str) -> Option<OsString>;
 /// Looks up a flag by its name.
 pub(super) type Flags<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-/// The configuration that flags, environment and file give, and every mistake in them. Certificates and tokens are not
-/// looked into: a server goes on with those it has when new ones are wrong, so nobody who asks how it is may stumble there.
+/// The configuration from flags, environment and file, and every mistake in these. It does not look into the files of
+/// certificates and tokens: a running server keeps the ones it has when new ones are wrong, so commands that only ask
+/// for the server's state must not fail because of them.
 pub(super) fn resolve(flags: Flags<'_>, env: Env<'_>, mut problems: Vec<String>) -> (Config, Vec<String>) {
     let path = config_file(flags, env).unwrap_or_else(|problem| {
         problems.push(problem);
@@ -62,7 +63,7 @@ pub(super) fn resolve(flags: Flags<'_>, env: Env<'_>, mut problems: Vec<String>)
     (config, problems)
 }
 
-/// Who gives the setting of grammars, of a configuration that has it.
+/// Where the grammars setting comes from, in a configuration that has it.
 pub(super) fn source_of_grammars(flags: Flags<'_>, env: Env<'_>) -> String {
     let (flag, name) = (format!("--{GRAMMARS}"), env_name(GRAMMARS));
     match config_file(flags, env) {
@@ -73,7 +74,7 @@ pub(super) fn source_of_grammars(flags: Flags<'_>, env: Env<'_>) -> String {
     }
 }
 
-/// The file that flag or variable names, or what is wrong with its name.
+/// The file that the flag or the variable names, or what is wrong with its name.
 fn config_file(flags: Flags<'_>, env: Env<'_>) -> Result<Option<String>, String> {
     match flags(CONFIG) {
         Some(path) if path.is_empty() => Err(format!("--{CONFIG}: is empty; name a file, or leave it out")),
@@ -85,23 +86,25 @@ fn config_file(flags: Flags<'_>, env: Env<'_>) -> Result<Option<String>, String>
     }
 }
 
-/// The value of an environment variable, or what is wrong with it. An empty one is an unset one: templates leave such behind.
+/// The value of an environment variable, or what is wrong with it. An empty variable counts as unset, because templates
+/// often leave empty ones behind.
 fn variable(env: Env<'_>, name: &str) -> Option<Result<String, String>> {
     let value = env(name).filter(|value| !value.is_empty())?;
-    // Left out, as if it were unset, it could leave a server open that was to ask for tokens.
+    // This must be an error. If the variable counted as unset, a server that should ask for tokens could be left open.
     Some(value.into_string().map_err(|value| format!("{value:?} is not UTF-8; write it anew, or unset the variable")))
 }
 
 impl Config {
-    /// Reads the texts of tokens. A server's business alone, as it may take a while; every mistake goes into `problems`.
+    /// Reads the texts of tokens and adds every mistake to `problems`. Only a server does this, because it may take a
+    /// while.
     pub(super) fn read_vocabulary(&mut self, problems: &mut Vec<String>) {
         let read = self.vocabulary_file.as_deref().map(Vocabulary::read).transpose();
         let read = read.map_err(|problem| problems.push(format!("--vocabulary: {problem}")));
         self.vocabulary = read.ok().flatten().map(Arc::new);
     }
 
-    /// Compiles the grammars of defaults and presets, which takes a while; every mistake goes into `problems`. A server's business alone: whoever
-    /// asks how it is may not know its vocabulary.
+    /// Compiles the grammars of defaults and presets, which takes a while, and adds every mistake to `problems`. Only a
+    /// server does this: commands that ask for the server's state may not know its vocabulary.
     pub(super) fn check_grammars(&self, source: impl FnOnce() -> String, problems: &mut Vec<String>) {
         if self.grammars && self.vocabulary_file.is_none() {
             problems.push(format!("{}: needs texts of tokens; set vocabulary", source()));
@@ -123,7 +126,7 @@ impl Config {
                 Some(Err(CompileError::Busy)) => {
                     problems.push(format!("{place}.grammar: could not be compiled in time; is there too little CPU?"));
                 }
-                // What is wrong with the file is told already.
+                // If grammars may be compiled but there are none, reading the vocabulary has reported why.
                 None if !may_compile => {
                     problems.push(format!(
                         "{place}.grammar: needs a server that compiles them; set grammars and vocabulary"
@@ -139,8 +142,8 @@ fn in_file(path: &Option<String>, setting: &Setting) -> String {
     format!("{}: {}", path.as_deref().unwrap_or_default(), setting.key())
 }
 
-/// Environment variables that look like misspelt settings, each with the setting it looks like. Not a mistake: Kubernetes
-/// makes variables such as `CROUPIER_PORT_50051_TCP` for a service of this name.
+/// Environment variables that look like misspelt settings, each with the setting that it resembles. They are not
+/// mistakes, because Kubernetes makes variables such as `CROUPIER_PORT_50051_TCP` for a service of this name.
 pub fn unknown_variables(names: impl Iterator<Item = String>) -> Vec<(String, String)> {
     let known: Vec<String> = SETTINGS.iter().map(Setting::env).chain([env_name(CONFIG)]).collect();
     let prefix = env_name("");
@@ -153,10 +156,10 @@ pub fn unknown_variables(names: impl Iterator<Item = String>) -> Vec<(String, St
     alike.collect()
 }
 
-/// A mistake of several settings together, if it is one.
+/// A rule about several settings together: whether it is broken, and the message.
 type Together = (bool, &'static str);
 
-/// What no setting can know alone. `unread` have a mistake of their own.
+/// Checks what no setting can check alone. `unread` are the settings that have a mistake of their own.
 fn cross_check(config: &Config, unread: &[&str], problems: &mut Vec<String>) {
     let wrong = addresses(config, unread).into_iter().chain(bounds(config)).chain(credentials(config));
     problems.extend(wrong.filter(|(is, _)| *is).map(|(_, message)| message.to_owned()));
@@ -184,7 +187,7 @@ fn addresses(config: &Config, unread: &[&str]) -> [Together; 4] {
     ]
 }
 
-/// Those of sizes and counts are in the chart too, helm/croupier/files/relations.yaml.
+/// The rules about sizes and counts are also in the chart, in helm/croupier/files/relations.yaml.
 fn bounds(config: &Config) -> [Together; 6] {
     let limits = &config.limits;
     [

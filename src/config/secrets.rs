@@ -1,11 +1,11 @@
-//! Looks into the files of certificate and tokens, so that their mistakes are told with all others.
+//! Checks the files of certificates and tokens, so that their mistakes are reported together with all others.
 
 use super::Config;
 use crate::reload;
 use crate::tls::{self, ServerTls};
 use crate::tokens::Tokens;
 
-/// Adds what a server could not start with to `problems`.
+/// Adds to `problems` everything in these files that would keep a server from starting.
 pub(super) fn check(config: &Config, problems: &mut Vec<String>) {
     if let Some(paths) = config.tls.paths() {
         let unread = tls::FLAGS.iter().zip(&paths).filter_map(|(flag, path)| {

@@ -1,4 +1,4 @@
-//! One setting, whatever it is of, and how the list of them is written.
+//! What a setting is, and the macros with which the list of settings is written.
 
 use super::{Config, values};
 use std::ops::RangeInclusive;
@@ -6,42 +6,42 @@ use std::time::Duration;
 
 /// One setting: a flag, an environment variable and a key of the file.
 pub(super) struct Setting {
-    /// As the flag is written, without the dashes.
+    /// The name of the flag, without the dashes.
     pub(super) name: &'static str,
-    /// Stands for the value in `--help`.
+    /// The placeholder for the value in `--help`.
     pub(super) value: &'static str,
-    /// What it is, its unit, and when to change it.
+    /// What the setting is, its unit, and when to change it.
     pub(super) help: &'static str,
-    /// Reads a value.
+    /// Parses a value and sets it.
     pub(super) set: fn(&mut Config, &str) -> Result<(), String>,
-    /// Shows the value in force.
+    /// Shows the current value.
     pub(super) show: fn(&Config) -> String,
 }
 
 impl Setting {
-    /// The environment variable.
+    /// The name of the environment variable.
     pub(super) fn env(&self) -> String {
         env_name(self.name)
     }
 
-    /// The key of the file.
+    /// The key in the file.
     pub(super) fn key(&self) -> String {
         self.name.replace('-', "_")
     }
 
-    /// The file that a value names for the server to read, if it names one.
+    /// The file that this value tells the server to read. `None`: it names no file.
     pub(super) fn file<'t>(&self, value: &'t str) -> Option<&'t str> {
         let is_socket = self.name.ends_with("socket") || self.name == "uds";
         (self.value == "PATH" && !is_socket && value != self.default()).then_some(value)
     }
 
-    /// Whether its values are texts: paths, addresses, words. A number or a truth value of the file would be read as the name of
-    /// something that nobody meant.
+    /// Whether its values are text: paths, addresses, words. If a file has a number or a boolean there, it must be
+    /// refused: it would be taken for a name that nobody meant.
     pub(super) fn is_text(&self) -> bool {
         !["N", "SIZE", "TIME", "SHARE", "GPU", "BOOL"].contains(&self.value)
     }
 
-    /// How a text is written for it: what switches it off, if that can be, else its default.
+    /// How to write a text for this setting: the word that switches it off, if there is one, else its default.
     pub(super) fn hint(&self) -> String {
         match self.value {
             "ADDR" | "URL" => "write \"none\" to switch it off".to_owned(),
@@ -50,18 +50,18 @@ impl Setting {
         }
     }
 
-    /// The default, as it would be written.
+    /// The default as text.
     pub(super) fn default(&self) -> String {
         (self.show)(&Config::default())
     }
 }
 
-/// The environment variable of a flag.
+/// The environment variable that belongs to a flag.
 pub(super) fn env_name(flag: &str) -> String {
     format!("CROUPIER_{}", flag.replace('-', "_").to_uppercase())
 }
 
-/// A setting of a field of the configuration. The names that these macros use are those of the list.
+/// A setting for a field of the configuration. The names that these macros use must be in scope where the list is.
 macro_rules! setting {
     ($name:literal, $value:literal, $($field:ident).+, $read:expr, $show:expr, $help:expr) => {
         Setting {
@@ -77,9 +77,9 @@ macro_rules! setting {
     };
 }
 
-/// Durations that may not be zero.
+/// Range of durations that must not be zero.
 pub(super) const POSITIVE: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(3600);
-/// Durations that may.
+/// Range of durations that may be zero.
 pub(super) const ANY: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(3600);
 
 /// HTTP/2: RFC 9113, section 6.9.1 and 6.5.2.
@@ -88,28 +88,28 @@ pub(super) const FRAME: RangeInclusive<u64> = 16_384..=(1 << 24) - 1;
 /// gRPC's length prefix has 32 bits; 4 KiB is less than any useful step.
 pub(super) const MESSAGE: RangeInclusive<u64> = 4096..=u32::MAX as u64;
 
-/// A limit that is a number.
+/// A limit that is a count.
 macro_rules! limit {
     ($name:literal, $field:ident, $range:expr, $help:literal) => {
         setting!($name, "N", limits.$field, |t| values::count(t, $range), ToString::to_string, $help)
     };
 }
 
-/// A limit or HTTP/2 setting that is a size.
+/// A limit or an HTTP/2 setting that is a size.
 macro_rules! size {
     ($name:literal, $($field:ident).+, $type:ty, $range:expr, $help:literal) => {
         setting!($name, "SIZE", $($field).+, |t| values::size(t, $range).map(|n| n as $type), |n: &$type| show_size(*n as u64), $help)
     };
 }
 
-/// A file, or none.
+/// The path of a file, or none.
 macro_rules! path {
     ($name:literal, $($field:ident).+, $help:literal) => {
         setting!($name, "PATH", $($field).+, values::file_path, |p: &Option<PathBuf>| show_option(p.as_ref().map(|p| p.display()), "none"), $help)
     };
 }
 
-/// One of some words.
+/// A choice among several words.
 macro_rules! word {
     ($name:literal, $value:literal, $field:ident, $words:expr, $help:literal) => {
         setting!($name, $value, $field, |t| values::one_of(t, $words), |w| values::word_of(w, $words), $help)

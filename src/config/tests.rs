@@ -45,7 +45,7 @@ fn nothing_given_is_the_default() {
     assert_eq!(config(&["serve"], &[("CROUPIER_MAX_STREAMS", "")]), Config::default());
 }
 
-/// That of docs/configuration.md.
+/// The example file of docs/configuration.md.
 #[test]
 fn the_file_to_start_from_is_right_and_changes_what_it_says() {
     let page = include_str!("../../docs/configuration.md");
@@ -56,7 +56,7 @@ fn the_file_to_start_from_is_right_and_changes_what_it_says() {
     assert_eq!((read.listen, read.uds.as_deref()), (None, Some(Path::new("/run/croupier.sock"))));
     assert_eq!((read.threads(), &read.limits), (4, &limits));
     assert_eq!((read.defaults.temperature, read.defaults.top_p), (0.7, 0.9));
-    // Each line is of use.
+    // Each line of the example changes something.
     assert!(read.admin != default.admin && read.listen != default.listen && read.defaults != default.defaults);
 }
 
@@ -141,7 +141,7 @@ fn a_broken_file_is_told() {
         told.contains("line 2, column 9: ") && told.contains("; a number begins with a digit, as in 0.5"),
         "{told}"
     );
-    // What stands there may be the key of a watermark; this one is a number that TOML has not.
+    // A quoted piece of the file could be the key of a watermark. This key is a number that TOML cannot represent.
     let (_dir, path) = file("[defaults]\nwatermark = { gumbel = { key = 12345678901234567890 } }\n");
     let told = mistakes(&["--config", &path], &[]);
     assert!(told.contains("is not TOML: line 2, column") && !told.contains("123456"), "{told}");
@@ -319,12 +319,12 @@ fn certificates_and_tokens_are_looked_into_before_anything_starts() {
     for part in ["3 mistakes", "cert: holds no certificate", "key: holds no private key"] {
         assert!(text.contains(part), "{part:?} is missing in:\n{text}");
     }
-    // One file given twice is wrong twice, and each time by name.
+    // If one file is given twice and is wrong, the mistake is reported once for each flag.
     let twice = [("CROUPIER_TLS_CERT", cert.as_str()), ("CROUPIER_TLS_KEY", &key), ("CROUPIER_TLS_CLIENT_CA", &cert)];
     let text = mistakes(&[], &twice);
     for flag in ["--tls-cert: ", "--tls-key: ", "--tls-client-ca: "] {
         assert!(text.lines().filter(|line| line.trim().starts_with(flag)).count() == 1, "{flag:?} in:\n{text}");
     }
-    // Who asks how a server is does not look into its files: it may have better ones.
+    // A health check does not look into the server's files, because the server may have better ones.
     assert!(matches!(parse_with(&["healthcheck"], &env), Ok(Command::Healthcheck(_))));
 }

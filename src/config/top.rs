@@ -9,7 +9,7 @@ use std::time::Duration;
 
 pub(super) const TOP: &str = "top";
 
-/// `croupier top` as clap sees it. The defaults in the help are those of [`TopArgs`].
+/// The clap definition of `croupier top`. The defaults in the help are those of [`TopArgs`].
 pub(super) fn command() -> clap::Command {
     let d = TopArgs::default();
     let with = |name, value, help, default: String| option_with(name, value, help, &default);
@@ -23,10 +23,10 @@ pub(super) fn command() -> clap::Command {
         .arg(switch("json", "With --once: print one JSON object instead of the table").requires("once"))
 }
 
-/// The arguments that clap read.
+/// Makes the arguments from what clap parsed.
 ///
 /// # Errors
-/// Every mistake, with those found before.
+/// Every mistake, including those found before.
 pub(super) fn args(matches: &ArgMatches, problems: Vec<String>) -> Result<TopArgs, Vec<String>> {
     let d = TopArgs::default();
     let mut reader = Reader::new(matches, problems);

@@ -1,4 +1,4 @@
-//! How single values are read from text and shown as text.
+//! How single values are parsed from text and shown as text.
 
 use super::{BackendChoice, LogFormat, RegionSocket};
 use crate::backend::cpu::Level;
@@ -11,11 +11,11 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Switches an address off.
+/// The word that switches an address or a path off.
 const NONE: &str = "none";
-/// The presets that come with the program.
+/// The word for the presets that come with the program.
 pub(super) const SHIPPED: &str = "shipped";
-/// Leaves a choice to the server.
+/// The word that leaves a choice to the server.
 const AUTO: &str = "auto";
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
@@ -77,7 +77,7 @@ pub(super) fn address(text: &str) -> Result<Option<SocketAddr>, String> {
     if text == NONE {
         return Ok(None);
     }
-    // The one name that needs no resolver, and the one people type.
+    // localhost is accepted because it needs no resolver and people often type it.
     let numeric = text.strip_prefix("localhost:").map(|port| format!("127.0.0.1:{port}"));
     numeric.as_deref().unwrap_or(text).parse().map(Some).map_err(|_| {
         format!(
@@ -87,7 +87,7 @@ pub(super) fn address(text: &str) -> Result<Option<SocketAddr>, String> {
     })
 }
 
-/// A path of a Unix socket, also as clients write it, `unix:PATH` and `unix:///PATH`; or none.
+/// The path of a Unix socket, or none. It may also be written as clients write it: `unix:PATH` or `unix:///PATH`.
 pub(super) fn socket_path(text: &str) -> Result<Option<PathBuf>, String> {
     if text == NONE {
         return Ok(None);
@@ -107,7 +107,7 @@ pub(super) fn socket_path(text: &str) -> Result<Option<PathBuf>, String> {
     }
 }
 
-/// Where shared memory is handed out: auto, none, or a path of a Unix socket.
+/// The socket at which shared memory is handed out: auto, none, or the path of a Unix socket.
 pub(super) fn region_socket(text: &str) -> Result<RegionSocket, String> {
     if text == AUTO {
         return Ok(RegionSocket::Auto);
@@ -127,7 +127,7 @@ pub(super) fn show_region_socket(socket: &RegionSocket) -> String {
     }
 }
 
-/// A path of a file, or none.
+/// The path of a file, or none.
 pub(super) fn file_path(text: &str) -> Result<Option<PathBuf>, String> {
     match text {
         "" => Err("is empty; write a path, or none".to_owned()),
@@ -136,7 +136,7 @@ pub(super) fn file_path(text: &str) -> Result<Option<PathBuf>, String> {
     }
 }
 
-/// A path of a file of presets, or those that come with the program.
+/// The path of a file of presets, or the word for those that come with the program.
 pub(super) fn presets(text: &str) -> Result<Option<PathBuf>, String> {
     match text {
         "" => Err(format!("is empty; write a path, or {SHIPPED}")),
@@ -145,7 +145,7 @@ pub(super) fn presets(text: &str) -> Result<Option<PathBuf>, String> {
     }
 }
 
-/// Refuses words that were to switch something on or off and are no path. `instead` is what to write.
+/// Refuses words that were meant to switch something on or off and are not paths. `instead` is what to write instead.
 fn no_switch(text: &str, instead: &str) -> Result<(), String> {
     let word = text.to_lowercase();
     if boolean(&word).is_err() && word != NONE {
@@ -154,7 +154,7 @@ fn no_switch(text: &str, instead: &str) -> Result<(), String> {
     Err(format!("\"{text}\" is no path; write {instead}, or ./{text} for a file of that name"))
 }
 
-/// Where traces go, or none.
+/// Where traces are sent, or none.
 pub(super) fn collector(text: &str) -> Result<Option<String>, String> {
     if text == NONE {
         return Ok(None);
@@ -162,13 +162,13 @@ pub(super) fn collector(text: &str) -> Result<Option<String>, String> {
     let url = text.strip_suffix('/').unwrap_or(text);
     let address = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
     let parts = address.and_then(|address| address.rsplit_once(':'));
-    // An address of IPv6 stands in brackets.
+    // An IPv6 address is written in brackets.
     let is_host = |host: &str| match host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
         Some(numeric) => numeric.parse::<Ipv6Addr>().is_ok(),
         None => !host.is_empty() && host.bytes().all(|c| c.is_ascii_alphanumeric() || b"-._".contains(&c)),
     };
     match parts {
-        // What is before an @ may be a password, which no log should show.
+        // The part before an @ may be a password, which must not appear in a log.
         _ if text.contains('@') => {
             Err("has a name or a password before an @, which collectors are not sent; write http://HOST:PORT"
                 .to_owned())
@@ -178,13 +178,13 @@ pub(super) fn collector(text: &str) -> Result<Option<String>, String> {
     }
 }
 
-/// A share of all, 0 to 1.
+/// A share, 0 to 1.
 pub(super) fn share(text: &str) -> Result<f64, String> {
     let share = text.parse().ok().filter(|share| (0.0..=1.0).contains(share));
     share.ok_or_else(|| format!("\"{text}\" is no share; write a number in 0 ..= 1, such as 0.01"))
 }
 
-/// Yes or no.
+/// A boolean.
 pub(super) fn boolean(text: &str) -> Result<bool, String> {
     match text {
         "true" | "1" | "yes" | "on" => Ok(true),
@@ -193,7 +193,7 @@ pub(super) fn boolean(text: &str) -> Result<bool, String> {
     }
 }
 
-/// One of some words.
+/// The value that a word stands for.
 pub(super) fn one_of<T: Copy>(text: &str, words: &[(&str, T)]) -> Result<T, String> {
     words.iter().find(|(word, _)| *word == text).map(|&(_, value)| value).ok_or_else(|| {
         let known: Vec<&str> = words.iter().map(|&(word, _)| word).collect();
@@ -201,7 +201,7 @@ pub(super) fn one_of<T: Copy>(text: &str, words: &[(&str, T)]) -> Result<T, Stri
     })
 }
 
-/// The word for a value.
+/// The word that stands for a value.
 pub(super) fn word_of<T: PartialEq>(value: &T, words: &[(&str, T)]) -> String {
     words.iter().find(|(_, v)| v == value).map_or_else(String::new, |(word, _)| (*word).to_owned())
 }
@@ -223,7 +223,7 @@ pub(super) fn device(text: &str) -> Result<String, String> {
     }
 }
 
-/// Words of a level choice.
+/// Words for instruction-set levels.
 pub(super) const SIMD: [(&str, Option<Level>); 5] = [
     ("auto", None),
     (Level::Avx512Amd.name(), Some(Level::Avx512Amd)),
@@ -231,16 +231,16 @@ pub(super) const SIMD: [(&str, Option<Level>); 5] = [
     (Level::Avx2.name(), Some(Level::Avx2)),
     (Level::Portable.name(), Some(Level::Portable)),
 ];
-/// Words of [`HostRows`].
+/// Words for [`HostRows`].
 pub(super) const HOST_ROWS: [(&str, HostRows); 2] = [("cpu", HostRows::Cpu), ("cuda", HostRows::Cuda)];
 
-/// Words of [`BackendChoice`].
+/// Words for [`BackendChoice`].
 pub(super) const BACKEND: [(&str, BackendChoice); 3] =
     [("cpu", BackendChoice::Cpu), ("cuda", BackendChoice::Cuda), ("auto", BackendChoice::Auto)];
-/// Words of [`LogFormat`].
+/// Words for [`LogFormat`].
 pub(super) const LOG_FORMAT: [(&str, LogFormat); 2] = [("text", LogFormat::Text), ("json", LogFormat::Json)];
 
-/// Instructions that this CPU has.
+/// An instruction-set level that this CPU has.
 pub(super) fn simd(text: &str) -> Result<Option<Level>, String> {
     match one_of(text, &SIMD)? {
         Some(level) if !level.is_available() => Err(format!("this CPU has no {}; write auto", level.name())),
@@ -250,11 +250,11 @@ pub(super) fn simd(text: &str) -> Result<Option<Level>, String> {
 
 /// A filter of log lines.
 pub(super) fn log_level(text: &str) -> Result<String, String> {
-    // To the filter it would be "error".
+    // The filter would take an empty text for "error".
     if text.trim().is_empty() {
         return Err("is empty; write for example info, or info,croupier=debug".to_owned());
     }
-    // A lone word that is no level is a target to the filter: a slip of a letter would silence everything.
+    // The filter would take a lone word that is no level for a target, so that a typo would silence everything.
     let is_level =
         |word: &&str| word.contains(['=', '[', ':']) || word.parse::<tracing_subscriber::filter::LevelFilter>().is_ok();
     if let Some(word) = text.split(',').map(str::trim).find(|word| !is_level(word)) {

@@ -4,23 +4,23 @@ use super::{certificates, private_key};
 use crate::reload::{File, read_one};
 use std::path::{Path, PathBuf};
 
-/// How a client speaks TLS.
+/// How a client speaks TLS: the files and the expected name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientTls {
-    /// Authorities one of which must have signed the server's certificate, PEM.
+    /// Certificates of authorities, PEM. One of them must have signed the server's certificate.
     pub ca: PathBuf,
-    /// The client's own certificate and key, PEM, for a server that asks for one.
+    /// The client's own certificate and key, PEM, for a server that asks for them.
     pub identity: Option<(PathBuf, PathBuf)>,
-    /// The name that must be in the server's certificate; `None`: the host that is called.
+    /// The name that the server's certificate must have. `None`: the name of the host that is called.
     pub name: Option<String>,
 }
 
-/// The same, with the files read.
+/// The content of these files.
 #[derive(Debug)]
 pub struct Pems {
-    /// Authorities.
+    /// Certificates of authorities.
     pub ca: Vec<u8>,
-    /// Certificate and key.
+    /// The client's certificate and key.
     pub identity: Option<(Vec<u8>, Vec<u8>)>,
 }
 
@@ -28,7 +28,7 @@ impl ClientTls {
     /// Reads the files.
     ///
     /// # Errors
-    /// The first that cannot be read, or does not hold what it should, for people.
+    /// A message about the first file that cannot be read, or that does not hold what it should.
     pub fn read(&self) -> Result<Pems, String> {
         let ca = file(&self.ca)?;
         certificates(&ca)?;

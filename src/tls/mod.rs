@@ -1,6 +1,6 @@
-//! TLS: what the server shows and asks for, made of PEM files, and what clients of this program do.
+//! TLS: the server's configuration, made from PEM files, and the client side for this program's own clients.
 //!
-//! [`mod@validity`] reads from when to when a certificate is valid, [`client`] has the client's side.
+//! [`mod@validity`] reads the period in which a certificate is valid. [`client`] has the client side.
 
 pub mod client;
 mod validity;
@@ -16,25 +16,26 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use tokio_rustls::rustls::{RootCertStore, ServerConfig};
 
-/// The protocol that gRPC runs on, in ALPN.
+/// The ALPN protocol name of HTTP/2, which gRPC runs on.
 pub const H2: &[u8] = b"h2";
 
 /// The flags that name the server's files, in the order of [`Files::paths`].
 pub const FLAGS: [&str; 3] = ["--tls-cert", "--tls-key", "--tls-client-ca"];
 
-/// Where the server's files are.
+/// The paths of the server's files.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Files {
-    /// The certificate and those between it and its authority, PEM.
+    /// The server's certificate, followed by the intermediate ones up to its authority, PEM.
     pub cert: Option<PathBuf>,
-    /// Its private key, PEM.
+    /// The certificate's private key, PEM.
     pub key: Option<PathBuf>,
-    /// Authorities one of which must have signed a client's certificate, PEM. `None`: clients need none.
+    /// Certificates of authorities, PEM. One of them must have signed a client's certificate. `None`: clients need no
+    /// certificate.
     pub client_ca: Option<PathBuf>,
 }
 
 impl Files {
-    /// All of them, in the order that [`ServerTls::make`] takes; `None` without TLS.
+    /// All paths, in the order that [`ServerTls::make`] takes. `None` without TLS.
     #[must_use]
     pub fn paths(&self) -> Option<Vec<PathBuf>> {
         let pair = [self.cert.clone()?, self.key.clone()?];
@@ -42,22 +43,22 @@ impl Files {
     }
 }
 
-/// What the server's end of a connection needs.
+/// What the server's end of a TLS connection needs.
 #[derive(Debug)]
 pub struct ServerTls {
-    /// For the handshake.
+    /// The configuration for handshakes.
     pub config: Arc<ServerConfig>,
-    /// When all certificates of the chain are valid.
+    /// The period in which all certificates of the chain are valid.
     pub validity: Validity,
-    /// The file of the chain.
+    /// The path of the file with the chain.
     pub cert: PathBuf,
 }
 
 impl ServerTls {
-    /// From certificate, key and, if clients need certificates, their authorities.
+    /// Makes the configuration from certificate, key and, if clients need certificates, their authorities.
     ///
     /// # Errors
-    /// Every mistake in the files, each with its flag: one file may stand for several.
+    /// Every mistake in the files, each with its flag, because one file may be used for several flags.
     pub fn make(files: &[File]) -> Result<Self, Vec<String>> {
         let [cert, key, authorities @ ..] = files else {
             return Err(vec!["certificate and key belong together".to_owned()]);
@@ -95,7 +96,8 @@ fn config(
     };
     let mut config = builder.with_single_cert(chain, key).map_err(text)?;
     config.alpn_protocols = vec![H2.to_vec()];
-    // Connections last, so resuming gains nothing; and who resumes is not asked for a certificate again.
+    // Sessions are not resumed. Connections live long, so resuming gains nothing, and a resuming client would not be
+    // asked for its certificate again.
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
     Ok(config)
@@ -112,7 +114,7 @@ fn certificates(file: &File) -> Result<Vec<CertificateDer<'static>>, String> {
 }
 
 fn private_key(file: &File) -> Result<PrivateKeyDer<'static>, String> {
-    // The error may not repeat what is in the file.
+    // The parser's error is dropped, because it might quote the file.
     PrivateKeyDer::from_pem_slice(&file.bytes).map_err(|_| {
         format!("{}: holds no private key in PEM without a password, BEGIN PRIVATE KEY", file.path.display())
     })

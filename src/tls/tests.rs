@@ -17,7 +17,7 @@ fn certificate_key_and_authority_make_a_server() {
     let ((cert, key), (ca, _)) = (pair(), pair());
     let made = make(&[&cert, &key]).expect("they fit");
     assert_eq!(made.config.alpn_protocols, [H2]);
-    // rcgen's default.
+    // The end of validity that rcgen uses by default.
     assert_eq!(made.validity.ends, 67_090_118_400);
     make(&[&cert, &key, &ca]).expect("they fit");
     make(&[&format!("{cert}{ca}"), &key]).expect("a chain");

@@ -1,5 +1,5 @@
-//! From when to when a certificate is valid: the few bytes of DER that hold it (RFC 5280, section 4.1). rustls checks it and
-//! does not tell.
+//! The period in which a certificate is valid. It is read from the few bytes of DER that contain it (RFC 5280, section
+//! 4.1), because rustls checks the period but does not expose it.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -7,27 +7,27 @@ const INTEGER: u8 = 0x02;
 const SEQUENCE: u8 = 0x30;
 const UTC_TIME: u8 = 0x17;
 const GENERALIZED_TIME: u8 = 0x18;
-/// `[0] EXPLICIT`, the version.
+/// The tag `[0] EXPLICIT` of the version.
 const VERSION: u8 = 0xa0;
 
-/// From when to when something is valid, in seconds since the Unix epoch.
+/// A period of validity, in seconds since the Unix epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Validity {
-    /// Its first second.
+    /// The first valid second.
     pub starts: i64,
-    /// Its last one.
+    /// The last valid second.
     pub ends: i64,
 }
 
 impl Validity {
-    /// That of a certificate, its `notBefore` and `notAfter`; `None` if it is none.
+    /// The period of a certificate: its `notBefore` and `notAfter`. `None`: the bytes are not a certificate.
     pub(super) fn of(certificate: &[u8]) -> Option<Self> {
         let (body, _) = expect(SEQUENCE, certificate)?;
         let (mut fields, _) = expect(SEQUENCE, body)?;
         if let Some((_, rest)) = expect(VERSION, fields) {
             fields = rest;
         }
-        // Serial number, algorithm of the signature, issuer.
+        // Skip the serial number, the signature algorithm and the issuer.
         for tag in [INTEGER, SEQUENCE, SEQUENCE] {
             (_, fields) = expect(tag, fields)?;
         }
@@ -37,12 +37,12 @@ impl Validity {
         Some(Self { starts: seconds(of_start, starts)?, ends: seconds(of_end, ends)? })
     }
 
-    /// When both are valid.
+    /// The period in which both are valid.
     pub(super) fn and(self, other: Self) -> Self {
         Self { starts: self.starts.max(other.starts), ends: self.ends.min(other.ends) }
     }
 
-    /// What clients will find wrong with it now, if anything.
+    /// What clients would object to now, if anything.
     #[must_use]
     pub fn complaint(self) -> Option<String> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
@@ -62,19 +62,19 @@ impl Validity {
     }
 }
 
-/// The content of an element with this tag, and what follows it.
+/// The content of an element with this tag, and the bytes after it.
 fn expect(tag: u8, bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (found, content, rest) = element(bytes)?;
     (found == tag).then_some((content, rest))
 }
 
-/// Tag and content of the first element, and what follows it.
+/// Tag and content of the first element, and the bytes after it.
 fn element(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     let (&tag, rest) = bytes.split_first()?;
     let (&first, rest) = rest.split_first()?;
     let (length, rest) = match first {
         0..=0x7f => (usize::from(first), rest),
-        // How many bytes of length follow; four are enough for anything.
+        // The low bits say how many bytes of length follow. Four are enough for anything.
         0x81..=0x84 => {
             let (length, rest) = rest.split_at_checked(usize::from(first & 0x7f))?;
             (length.iter().fold(0, |sum, &byte| sum << 8 | usize::from(byte)), rest)
@@ -85,7 +85,7 @@ fn element(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     Some((tag, content, rest))
 }
 
-/// `YYMMDDhhmmssZ`, or with four digits of the year.
+/// Parses `YYMMDDhhmmssZ`, or the same with a year of four digits.
 fn seconds(tag: u8, text: &[u8]) -> Option<i64> {
     let (year, rest) = match tag {
         UTC_TIME => {
@@ -113,7 +113,7 @@ fn digits(text: &[u8], count: usize) -> Option<(i64, &[u8])> {
     Some((number, rest))
 }
 
-/// Days from 1970-01-01 to a day of the Gregorian calendar. Years begin in March here, so that the leap day comes last.
+/// Days from 1970-01-01 to a day of the Gregorian calendar. Here years begin in March, so that the leap day comes last.
 fn days(year: i64, month: i64, day: i64) -> i64 {
     let year = if month <= 2 { year - 1 } else { year };
     let (era, of_era) = (year.div_euclid(400), year.rem_euclid(400));
@@ -170,7 +170,7 @@ mod tests {
                 for bit in 0..8 {
                     let mut changed = der.to_vec();
                     changed[at] ^= 1 << bit;
-                    // No panic is all that is asked for.
+                    // The test only requires that nothing panics.
                     let _ = Validity::of(&changed);
                 }
             }

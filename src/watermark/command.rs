@@ -1,4 +1,4 @@
-//! `croupier detect`: texts in, a table or lines of JSON out.
+//! `croupier detect`: reads texts, and writes a table or lines of JSON.
 
 use super::texts::{TextError, Texts};
 use super::{Detector, Evidence, Found};
@@ -10,22 +10,22 @@ use std::io::{self, BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// What `croupier detect` is to do.
+/// The arguments of `croupier detect`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DetectArgs {
-    /// The texts; `None`: standard input.
+    /// The file of texts. `None`: standard input.
     pub file: Option<PathBuf>,
-    /// What to look for; valid.
+    /// The mark to look for. It has been validated.
     pub mark: Watermark,
-    /// Texts with a p-value below it are said to be marked.
+    /// Texts with a smaller p-value are reported as marked.
     pub alpha: f64,
-    /// Lines of JSON instead of a table.
+    /// Write lines of JSON instead of a table.
     pub json: bool,
     /// Longest line that is read.
     pub max_line_bytes: usize,
 }
 
-/// What was found in one text: a line of JSON, or a row of the table.
+/// The result for one text: a line of JSON, or a row of the table.
 #[derive(serde::Serialize)]
 struct TextLine<'a> {
     line: u64,
@@ -35,10 +35,10 @@ struct TextLine<'a> {
     marked: bool,
 }
 
-/// Tables of SynthID with fewer bits find marks in texts without one more often than the p-value says (docs/watermarks.md).
+/// With smaller tables, SynthID finds marks in unmarked texts more often than the p-value says (docs/watermarks.md).
 const SAFE_TABLE_BITS: u32 = 256;
 
-/// Why p-values of this mark are to be doubted.
+/// A warning if the p-values of this mark cannot be trusted.
 fn doubt(mark: &Watermark) -> Option<String> {
     match mark {
         Watermark::Synthid(params) if params.sampling_table_size < SAFE_TABLE_BITS => Some(format!(
@@ -50,7 +50,8 @@ fn doubt(mark: &Watermark) -> Option<String> {
     }
 }
 
-/// The subcommand `detect`. Exit code 0 when all texts were looked at, marked or not, 1 when something could not be read.
+/// The subcommand `detect`. The exit code is 0 if all texts were examined, marked or not, and 1 if something could not
+/// be read.
 #[must_use]
 pub fn main(args: &DetectArgs) -> ExitCode {
     if let Some(doubt) = doubt(&args.mark) {
@@ -68,7 +69,7 @@ pub fn main(args: &DetectArgs) -> ExitCode {
     };
     match run(args, from, &mut io::stdout().lock()) {
         Ok(()) => ExitCode::SUCCESS,
-        // Who reads no further wants no more.
+        // A reader that closes the pipe wants no more output. That is no failure.
         Err(TextError::Io(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(error) => {
             let whence = args.file.as_ref().map_or_else(|| "standard input".into(), |path| path.display().to_string());
@@ -78,10 +79,10 @@ pub fn main(args: &DetectArgs) -> ExitCode {
     }
 }
 
-/// Looks at all texts; what was found is written as it is found.
+/// Examines all texts. Each result is written as soon as it is known.
 ///
 /// # Errors
-/// [`TextError`]; what was found before is written.
+/// [`TextError`]. Earlier results have been written.
 pub fn run(args: &DetectArgs, from: impl BufRead, to: &mut impl Write) -> Result<(), TextError> {
     let (detector, mut texts) = (Detector::new(&args.mark), Texts::new(from, args.max_line_bytes));
     let (mut looked_at, mut marked) = (0u64, 0u64);

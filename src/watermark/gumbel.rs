@@ -1,5 +1,6 @@
-//! Numbers of a race (Aaronson 2022): the sum of `-ln(1 - r)` over tokens. Without the mark each `r` is uniform, so the sum of `n` has a
-//! Gamma distribution of shape `n`; with it the chosen tokens have numbers near 1.
+//! Detects the Gumbel mark (Aaronson 2022) by the sum of `-ln(1 - r)` over tokens, where `r` is the token's number in
+//! the race. Without the mark each `r` is uniform, so the sum over `n` tokens has a Gamma distribution of shape `n`.
+//! With the mark the chosen tokens have numbers near 1.
 
 use super::tails::gamma;
 use super::{Evidence, Found, Text};
@@ -7,20 +8,20 @@ use crate::params::watermark::GumbelParams;
 use crate::sampling::mark::context;
 use crate::sampling::mark::race::Race;
 
-/// Looks at the numbers.
+/// Sums up the numbers of tokens.
 #[derive(Debug)]
 pub struct Arrivals<'a> {
     params: &'a GumbelParams,
 }
 
 impl<'a> Arrivals<'a> {
-    /// By these parameters.
+    /// A detector with these parameters.
     #[must_use]
     pub fn new(params: &'a GumbelParams) -> Self {
         Self { params }
     }
 
-    /// Looks at a text.
+    /// Examines a text.
     #[must_use]
     pub fn look(&self, text: &Text<'_>) -> Found {
         let (width, key) = (self.params.context_width as usize, self.params.key);

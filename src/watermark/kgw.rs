@@ -1,6 +1,6 @@
-//! Green tokens (Kirchenbauer et al. 2023). Without the mark a token is green with a known probability, so the number of green
-//! ones is binomial. What decides about a token, the context or by selfhash one token of it, counts once for each token: a pair that
-//! comes again is as green as the first time.
+//! Counts green tokens (Kirchenbauer et al. 2023). Without the mark each token is green with a known probability, so
+//! the number of green ones is binomial. A token's colour is decided by its context, or with selfhash by one token of
+//! the context. Each pair of that and the token counts only once, because when it appears again its colour is the same.
 
 use super::tails::binomial;
 use super::{Evidence, Found, Text};
@@ -8,16 +8,16 @@ use crate::params::watermark::{KgwParams, MAX_CONTEXT_WIDTH, SeedingScheme};
 use crate::sampling::mark::greenlist::{Greenlist, Seeds, share, threshold};
 use std::collections::HashSet;
 
-/// Counts green tokens.
+/// Counts the green tokens of a text.
 #[derive(Debug)]
 pub struct Greens<'a> {
     params: &'a KgwParams,
-    /// Probabilities that a token is green, by the number of different tokens in its context.
+    /// The probability that a token is green, by the number of different tokens in its context.
     shares: Vec<f64>,
 }
 
 impl<'a> Greens<'a> {
-    /// By these parameters; the bias does not matter.
+    /// A detector with these parameters. The bias does not matter.
     #[must_use]
     pub fn new(params: &'a KgwParams) -> Self {
         let threshold = threshold(params.greenlist_ratio);
@@ -28,7 +28,7 @@ impl<'a> Greens<'a> {
         Self { params, shares: (0..=MAX_CONTEXT_WIDTH as u8).map(of).collect() }
     }
 
-    /// Looks at a text.
+    /// Examines a text.
     #[must_use]
     pub fn look(&self, text: &Text<'_>) -> Found {
         let (mut green, mut expected, mut variance) = (0, 0.0, 0.0);
@@ -46,7 +46,7 @@ impl<'a> Greens<'a> {
         }
         let scored = decided.len();
         let z = if scored == 0 { 0.0 } else { (green as f64 - expected) / variance.sqrt() };
-        // Of shares that differ a binomial with their mean has no lighter tail.
+        // Where shares differ, the binomial with their mean has a tail that is at least as heavy.
         let p_value = if scored == 0 { 1.0 } else { binomial(green, scored, expected / scored as f64) };
         Found { scored, evidence: Evidence::Greens { green, expected }, z, p_value }
     }

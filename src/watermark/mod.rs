@@ -1,9 +1,10 @@
-//! Finding marks: how likely it is that a text that was not made with a key looks as it does. And `croupier detect`.
+//! Watermark detection, and `croupier detect`. The question is how likely an unmarked text is to look like the given
+//! one.
 //!
-//! A [`Detector`] counts, over the tokens of a text, what a [mark](crate::sampling::mark) makes more frequent. Its p-value is
-//! the probability that text without the mark has as much of it, or more. An n-gram that comes again says
-//! nothing new, so it counts once. Read [`kgw`], [`synthid`], [`gumbel`] (what is counted), [`tails`] and [`sums`] (how likely), [`texts`] (what is
-//! read), [`command`].
+//! A [`Detector`] counts, over the tokens of a text, what a [mark](crate::sampling::mark) makes more frequent. Its
+//! p-value is the probability that an unmarked text has at least as much of it. An n-gram that appears again is no new
+//! evidence, so it counts once. Reading order: [`kgw`], [`synthid`], [`gumbel`] (what is counted), [`tails`] and
+//! [`sums`] (how likely that is), [`texts`] (input), [`command`].
 
 pub mod command;
 pub mod gumbel;
@@ -16,67 +17,67 @@ pub mod texts;
 use crate::params::watermark::Watermark;
 use std::collections::HashSet;
 
-/// A text to look at: token ids, the first of which may be a prompt, which nothing was made of.
+/// A text to examine: token ids, of which the first may be a prompt. No mark was put on the prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Text<'a> {
-    /// All of them.
+    /// All token ids.
     pub tokens: &'a [u32],
-    /// How many are the prompt.
+    /// How many of the first tokens are the prompt.
     pub prompt_tokens: usize,
 }
 
-/// What was found in a text.
+/// The result for a text.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
 pub struct Found {
-    /// How many tokens counted.
+    /// Number of tokens that counted.
     pub scored: usize,
-    /// What they said.
+    /// What was counted over these tokens.
     #[serde(flatten)]
     pub evidence: Evidence,
-    /// How many standard deviations that is above what text without the mark has.
+    /// How many standard deviations the count is above the mean of unmarked texts.
     pub z: f64,
-    /// The probability that text without the mark has as much.
+    /// The probability that an unmarked text has at least as much.
     pub p_value: f64,
 }
 
-/// What is counted.
+/// What is counted, by scheme.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
 #[serde(untagged)]
 pub enum Evidence {
-    /// Of a greenlist.
+    /// For a greenlist.
     Greens {
-        /// Green tokens.
+        /// Number of green tokens.
         green: usize,
-        /// As many as text without the mark has, on average.
+        /// Mean number of green tokens in an unmarked text.
         expected: f64,
     },
-    /// Of a tournament.
+    /// For a tournament.
     Layers {
         /// The mean of all bits.
         mean_g: f64,
-        /// The mean where the first layers, which say most, weigh most.
+        /// The mean with larger weights for the first layers, which carry the most evidence.
         weighted_mean_g: f64,
     },
-    /// Of a race.
+    /// For the Gumbel mark's race.
     Sum {
-        /// Of `-ln(1 - r)` over the tokens; 1 for each in text without the mark, on average.
+        /// The sum of `-ln(1 - r)` over the tokens. In unmarked text each token adds 1 on average.
         sum: f64,
     },
 }
 
-/// Looks for one mark.
+/// A detector for one mark.
 #[derive(Debug)]
 pub enum Detector<'a> {
-    /// A greenlist.
+    /// For a greenlist.
     Kgw(kgw::Greens<'a>),
-    /// A tournament.
+    /// For a tournament.
     Synthid(synthid::Bits<'a>),
-    /// A race.
+    /// For the Gumbel mark's race.
     Gumbel(gumbel::Arrivals<'a>),
 }
 
 impl<'a> Detector<'a> {
-    /// Of a mark whose parameters are [valid](Watermark::validate).
+    /// A detector for a mark whose parameters are [valid](Watermark::validate).
     #[must_use]
     pub fn new(mark: &'a Watermark) -> Self {
         match mark {
@@ -86,7 +87,7 @@ impl<'a> Detector<'a> {
         }
     }
 
-    /// Looks at a text.
+    /// Examines a text.
     #[must_use]
     pub fn look(&self, text: &Text<'_>) -> Found {
         match self {
@@ -98,8 +99,9 @@ impl<'a> Detector<'a> {
 }
 
 impl<'a> Text<'a> {
-    /// The n-grams of `width` tokens and one more, of which that one is no prompt: each once, in order. Those whose `width` first tokens
-    /// came before the token at one of the `history` positions before are left out: there is no mark on them.
+    /// The n-grams of `width + 1` tokens whose last token is not in the prompt: each once, in order. An n-gram is left
+    /// out if its first `width` tokens were also the context at one of the `history` positions before, because there is
+    /// no mark after such a context.
     pub(crate) fn ngrams(&self, width: usize, history: usize) -> Vec<&'a [u32]> {
         let mut once = HashSet::new();
         let all = self.tokens.windows(width + 1).enumerate();

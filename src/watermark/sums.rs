@@ -1,49 +1,49 @@
-//! Upper tails of sums of a few independent whole numbers, all of the same distribution: exactly, which is to say by adding up products of
-//! probabilities. All terms are positive, so that no digit is lost, however small the tail.
+//! Exact upper tails of sums of a few independent whole numbers that all have the same distribution. The tails are made
+//! by adding up products of probabilities. All terms are positive, so no digits are lost, however small the tail is.
 //!
-//! The sum of `count` numbers is one of `a` and one of `b` of them, `a + b = count`, so distributions of half as many do: they are made one
-//! after the other when they are first asked for, and kept.
+//! The sum of `count` numbers is the sum of `a` of them and `b` others, with `a + b = count`. So distributions of half
+//! as many numbers are enough. They are made one after the other when they are first needed, and kept.
 
 use crate::locks::lock;
 use std::sync::Mutex;
 
-/// Products of two probabilities that may be added up to make all distributions: a fifth of a second of work.
+/// Most products of two probabilities that may be computed to make all distributions. They take a fifth of a second.
 const MOST_WORK: f64 = (1u64 << 28) as f64;
-/// Most numbers, whatever they cost: by then a sum is as good as normal.
+/// Most numbers, whatever they cost: the sum of this many is as good as normal.
 const MOST_NUMBERS: usize = 512;
 
-/// Sums of numbers from 0 on.
+/// Distributions of sums. The numbers start at 0.
 #[derive(Debug)]
 pub struct Sums {
     most: usize,
-    /// At `i` the probabilities of the sums of `i` numbers, from 0 on.
+    /// At index `i`: the probabilities of the sums of `i` numbers, from 0 on.
     of: Mutex<Vec<Vec<f64>>>,
 }
 
 impl Sums {
-    /// Of numbers that have the value `v` with the probability `one[v]`; there is at least one value.
+    /// Sums of numbers that have the value `v` with the probability `one[v]`. There is at least one value.
     #[must_use]
     pub fn new(one: Vec<f64>) -> Self {
-        // Making that of i numbers from that of i - 1 takes (i - 1) times the values, times the values.
+        // The distribution for i numbers is made from the one for i - 1, with (i - 1) * values * values products.
         let values = one.len().max(1) as f64;
         let most = (2.0 * (2.0 * MOST_WORK).sqrt() / values) as usize;
         Self { most: most.clamp(1, MOST_NUMBERS), of: Mutex::new(vec![vec![1.0], one]) }
     }
 
-    /// How many numbers may be added up at most.
+    /// Most numbers that may be summed.
     #[must_use]
     pub fn most(&self) -> usize {
         self.most
     }
 
-    /// The probability that so many numbers have this sum, or more; `None`: they are too many.
+    /// The probability that the sum of `count` numbers is at least `sum`. `None`: there are too many numbers.
     #[must_use]
     pub fn tail(&self, count: usize, sum: usize) -> Option<f64> {
         if count > self.most {
             return None;
         }
         let (fewer, more) = (count / 2, count.div_ceil(2));
-        // What a panic left behind is a list that is shorter than it might be.
+        // If a panic interrupted the code below, the list is only shorter than it might be, so it is safe to use.
         let mut of = lock(&self.of);
         while of.len() <= more {
             let next = convolved(&of[of.len() - 1], &of[1]);
@@ -56,7 +56,7 @@ impl Sums {
     }
 }
 
-/// Of the sum of two.
+/// The distribution of the sum of two independent numbers.
 fn convolved(one: &[f64], other: &[f64]) -> Vec<f64> {
     let mut sums = vec![0.0; one.len() + other.len() - 1];
     for (value, chance) in other.iter().enumerate().filter(|(_, chance)| **chance > 0.0) {
@@ -65,7 +65,7 @@ fn convolved(one: &[f64], other: &[f64]) -> Vec<f64> {
     sums
 }
 
-/// Of each value, the probability of it or more.
+/// For each value, the probability of that value or more.
 fn tails(chances: &[f64]) -> Vec<f64> {
     let mut tails = chances.to_vec();
     for i in (1..tails.len()).rev() {
@@ -79,7 +79,7 @@ mod tests {
     use super::super::tails::binomial;
     use super::*;
 
-    /// By going through all ways.
+    /// The tail by enumerating all outcomes.
     fn by_hand(one: &[f64], count: usize, sum: usize) -> f64 {
         if count == 0 {
             return if sum == 0 { 1.0 } else { 0.0 };
@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn the_work_is_bounded() {
-        // As many values as 64, 30 and 10 layers make.
+        // As many values as 64, 30 and 10 layers have.
         for (values, most) in [(22_177, 2), (4786, 9), (496, 93)] {
             let sums = Sums::new(vec![1.0 / values as f64; values]);
             assert_eq!((sums.most(), sums.tail(most + 1, 0)), (most, None), "{values}");

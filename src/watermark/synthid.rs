@@ -1,11 +1,15 @@
-//! Bits of tournaments (Dathathri et al. 2024, `mean_score` and `weighted_mean_score` of their program): the mean over layers and tokens, where
-//! the first layers, which say most, weigh most: 10 for the first, 1 for the last, on a straight line.
+//! Detects SynthID's tournaments (Dathathri et al. 2024, `mean_score` and `weighted_mean_score` of their program) by
+//! the mean of bits over layers and tokens. The first layers carry the most evidence and have the largest weights: 10
+//! for the first, 1 for the last, and linear in between.
 //!
-//! Without the mark a token's bits are those of a random place in the table. Their distribution is that over all
-//! places, which is exact where the size of the table is a power of two; else each layer's bit is one with the table's share of ones. So
-//! nothing is read into a table with a few ones more, or into keys that are alike. The weights are whole numbers over a common one, and
-//! the sum over a few tokens has the tail that they make together ([`Sums`]): up to 512 tokens with one or two layers, 93 with 10, 22
-//! with 20, 9 with 30, 2 with 64. Beyond it is taken for normal.
+//! Without the mark, a token's bits are those of a random place in the table, so their distribution is that over all
+//! places. This is exact if the size of the table is a power of two. Otherwise each layer's bit counts as independent,
+//! and is one with the table's share of ones. So a table with a few more ones, or keys that are alike, are not taken
+//! for evidence.
+//!
+//! The weights are whole numbers over a common denominator. For a few tokens the tail of their sum is exact ([`Sums`]):
+//! up to 512 tokens with one or two layers, 93 with 10, 22 with 20, 9 with 30, 2 with 64. For more tokens the sum is
+//! taken as normal.
 
 use super::sums::Sums;
 use super::tails::normal;
@@ -14,28 +18,29 @@ use crate::params::watermark::SynthidParams;
 use crate::sampling::mark::tournament::{Table, Tournament, context};
 use std::sync::Arc;
 
-/// The heaviest and the lightest layer's weights.
+/// The weights of the heaviest and the lightest layer.
 const WEIGHTS: (u32, u32) = (10, 1);
 
-/// Looks at the bits.
+/// Examines the bits of tokens.
 #[derive(Debug)]
 pub struct Bits<'a> {
     params: &'a SynthidParams,
     table: Arc<Table>,
-    /// Of the layers, as whole numbers.
+    /// The layers' weights, as whole numbers.
     weights: Vec<u32>,
-    /// Mean and variance of a token's weight without the mark.
+    /// Mean and variance of a token's weight in unmarked text.
     plain: (f64, f64),
-    /// Of a few tokens' weights without the mark.
+    /// Sums of the weights of a few tokens in unmarked text.
     sums: Sums,
 }
 
 impl<'a> Bits<'a> {
-    /// By these parameters.
+    /// A detector with these parameters.
     #[must_use]
     pub fn new(params: &'a SynthidParams) -> Self {
         let (layers, table) = (params.keys.len() as u32, Table::of(params));
-        // A layer is (heaviest - lightest) / (layers - 1) lighter than the one before; all times layers - 1.
+        // Each layer is (heaviest - lightest) / (layers - 1) lighter than the one before. All weights are multiplied by
+        // layers - 1.
         let (heaviest, lightest) = WEIGHTS;
         let steps = layers.max(2) - 1;
         let weights = (0..layers).map(|layer| heaviest * steps - (heaviest - lightest) * layer).collect();
@@ -47,7 +52,7 @@ impl<'a> Bits<'a> {
         bits
     }
 
-    /// The probabilities of a token's weights without the mark, from 0 on.
+    /// The probabilities of a token's weights in unmarked text, from 0 on.
     fn without_mark(&self) -> Vec<f64> {
         let (size, all) = (self.params.sampling_table_size, self.weights.iter().sum::<u32>() as usize);
         let mut chances = vec![0.0; all + 1];
@@ -62,7 +67,8 @@ impl<'a> Bits<'a> {
             }
             return chances;
         }
-        // The hash of a token is its number times something odd and something more, so so many tokens come to every place.
+        // The hash of a token is its number times an odd constant, plus another constant. So each place gets the same
+        // number of tokens.
         let played = self.tournament(&[]);
         let mut places = vec![0u32; all + 1];
         (0..size).for_each(|token| places[self.weight(played.bits(token)) as usize] += 1);
@@ -81,7 +87,7 @@ impl<'a> Bits<'a> {
         set.map(|(_, weight)| weight).sum()
     }
 
-    /// Looks at a text: at the n-grams that lie behind the prompt.
+    /// Examines the n-grams of a text that lie entirely behind the prompt.
     #[must_use]
     pub fn look(&self, text: &Text<'_>) -> Found {
         let output = Text { tokens: &text.tokens[text.prompt_tokens.min(text.tokens.len())..], prompt_tokens: 0 };
@@ -94,7 +100,7 @@ impl<'a> Bits<'a> {
             weight += u64::from(self.weight(bits));
         }
         let (scored, (mean, variance)) = (ngrams.len(), self.plain);
-        // A table whose bits are all alike marks nothing, so nothing is found; only rounding is left of its variance.
+        // A table whose bits are all equal marks nothing, so nothing can be found. Its variance is only rounding error.
         if scored == 0 || variance < 1e-12 * mean.max(1.0) * mean.max(1.0) {
             let evidence = Evidence::Layers { mean_g: 0.0, weighted_mean_g: 0.0 };
             return Found { scored, evidence, z: 0.0, p_value: 1.0 };
@@ -109,7 +115,7 @@ impl<'a> Bits<'a> {
     }
 }
 
-/// Mean and variance.
+/// Mean and variance of a distribution.
 fn moments(chances: &[f64]) -> (f64, f64) {
     let sum = |of: &dyn Fn(f64) -> f64| {
         chances.iter().enumerate().map(|(value, chance)| chance * of(value as f64)).fold(0.0, |sum, part| sum + part)
@@ -122,7 +128,7 @@ fn moments(chances: &[f64]) -> (f64, f64) {
 mod tests {
     use super::*;
 
-    /// A text of so many tokens, of which each has the bits wanted, if it can be.
+    /// A text of this many tokens, each with the wanted bits where possible.
     fn text(bits: &Bits<'_>, len: usize, wanted: impl Fn(usize, u64) -> bool) -> Vec<u32> {
         let width = bits.params.ngram_len as usize - 1;
         let mut tokens: Vec<u32> = (0..width as u32).collect();
@@ -145,7 +151,7 @@ mod tests {
     #[test]
     fn a_handful_of_bits_by_hand() {
         let params = SynthidParams { ngram_len: 2, sampling_table_size: 2, ..SynthidParams::new(vec![5]) };
-        // A table of two places with a one and a zero: half of all tokens have a bit.
+        // A table of two places, with a one and a zero: half of all tokens have the bit.
         let params = (0..99).map(|seed| SynthidParams { sampling_table_seed: seed, ..params.clone() });
         let params = params.clone().find(|params| Table::of(params).share() == 0.5).expect("one in two");
         let bits = Bits::new(&params);
@@ -159,7 +165,7 @@ mod tests {
         assert_eq!(look(&bits, &text(&bits, 10, |_, bits| bits == 0)).p_value, 1.0);
     }
 
-    /// Every text of tokens at every place of the table.
+    /// Enumerates texts with tokens at every place of the table.
     #[test]
     fn few_tokens_by_going_through_all_places() {
         let cases: [(&[u64], u32, usize); 4] =
@@ -185,7 +191,7 @@ mod tests {
         }
     }
 
-    /// Where the size of the table is no power of two each bit is one by itself.
+    /// If the size of the table is not a power of two, the bits count as independent.
     #[test]
     fn few_tokens_by_going_through_all_bits() {
         let params = SynthidParams { ngram_len: 2, sampling_table_size: 21, ..SynthidParams::new(vec![3, 8, 9]) };

@@ -1,15 +1,15 @@
-//! Upper tails of distributions: the probability of as much or more.
+//! Upper tails of distributions: the probability of a value or more.
 
-/// Terms that are smaller change no sum.
+/// Smaller terms do not change a sum.
 const SMALL: f64 = 1e-18;
 
-/// Of the standard normal distribution.
+/// The upper tail of the standard normal distribution.
 #[must_use]
 pub fn normal(z: f64) -> f64 {
     0.5 * libm::erfc(z / std::f64::consts::SQRT_2)
 }
 
-/// Of `trials` trials with this chance, `0 < chance < 1`, as many successes or more.
+/// The probability of at least this many successes in `trials` trials with this chance, `0 < chance < 1`.
 #[must_use]
 pub fn binomial(successes: usize, trials: usize, chance: f64) -> f64 {
     let (n, odds) = (trials as f64, chance / (1.0 - chance));
@@ -20,7 +20,7 @@ pub fn binomial(successes: usize, trials: usize, chance: f64) -> f64 {
     if successes == 0 {
         1.0
     } else if successes as f64 > n * chance {
-        // The terms fall.
+        // From here on the terms become smaller.
         series(term(successes as f64), successes, Way::Up, |k| (n - k) / (k + 1.0) * odds)
     } else {
         let below = series(term(successes as f64 - 1.0), successes - 1, Way::Down, |k| k / ((n - k + 1.0) * odds));
@@ -28,15 +28,16 @@ pub fn binomial(successes: usize, trials: usize, chance: f64) -> f64 {
     }
 }
 
-/// Which term is the next.
+/// The direction in which terms are added up.
 #[derive(Clone, Copy, PartialEq)]
 enum Way {
     Up,
-    /// To place 0, where the ratio is 0.
+    /// Down to place 0, where the ratio is 0.
     Down,
 }
 
-/// The sum of terms that fall, the first at a place `from`: each is the one before times `ratio` of that one's place.
+/// The sum of terms that become smaller. The first one is at the place `from`. Each next term is the one before times
+/// `ratio` at that one's place.
 fn series(first: f64, from: usize, way: Way, ratio: impl Fn(f64) -> f64) -> f64 {
     let (mut term, mut sum, mut place) = (first, first, from as f64);
     loop {
@@ -49,13 +50,14 @@ fn series(first: f64, from: usize, way: Way, ratio: impl Fn(f64) -> f64) -> f64 
     }
 }
 
-/// Of the Gamma distribution with this whole shape and scale 1.
+/// The upper tail of the Gamma distribution with this whole shape and scale 1.
 #[must_use]
 pub fn gamma(shape: usize, sum: f64) -> f64 {
     if shape == 0 || sum <= 0.0 {
         return 1.0;
     }
-    // The terms of a Poisson distribution: as much or more is left when fewer than `shape` have come by `sum`.
+    // The terms are those of a Poisson distribution: the Gamma value is above `sum` exactly if fewer than `shape`
+    // events happen up to `sum`.
     let term = |k: f64| libm::exp(k * libm::log(sum) - sum - libm::lgamma(k + 1.0));
     if sum > shape as f64 {
         series(term(shape as f64 - 1.0), shape - 1, Way::Down, |k| k / sum)
@@ -88,7 +90,7 @@ mod tests {
         near(binomial(0, 2, 0.25), 1.0);
         near(binomial(3, 4, 0.5), 5.0 / 16.0);
         near(binomial(1, 4, 0.5), 15.0 / 16.0);
-        // All terms one by one.
+        // Computed by adding up all terms one by one.
         for (n, chance) in [(30usize, 0.25f64), (57, 0.5), (20, 0.9)] {
             let pick = |k: usize| (0..k).fold(1.0, |ways, i| ways * (n - i) as f64 / (i + 1) as f64);
             let terms: Vec<f64> =
@@ -109,7 +111,7 @@ mod tests {
         near(gamma(3, 0.5), (-0.5f64).exp() * (1.0 + 0.5 + 0.125));
         near(gamma(3, 30.0), (-30f64).exp() * (1.0 + 30.0 + 450.0));
         assert_eq!((gamma(0, 0.0), gamma(5, 0.0)), (1.0, 1.0));
-        // Near its mean a large one is almost normal.
+        // Near its mean, a Gamma distribution with a large shape is almost normal.
         assert!((gamma(10_000, 10_000.0) - 0.498_67).abs() < 1e-4);
     }
 }

@@ -1,34 +1,34 @@
-//! Texts to look at: a line of JSON each, `[1, 2, 3]` or `{"tokens": [1, 2, 3], "prompt_tokens": 1}`.
+//! Reads the texts to examine: one line of JSON each, `[1, 2, 3]` or `{"tokens": [1, 2, 3], "prompt_tokens": 1}`.
 
 use super::Text;
 use std::io::{self, BufRead, Read};
 
-/// Longest line that is read by default, in bytes: a text of some two million tokens.
+/// Longest line that is read by default, in bytes. That is a text of some two million tokens.
 pub const MAX_LINE_BYTES: usize = 16 << 20;
 
 /// A text that was read.
 #[derive(Debug, Clone, PartialEq, Eq, Default, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Line {
-    /// All of its tokens.
+    /// All token ids of the text.
     pub tokens: Vec<u32>,
-    /// How many of them are the prompt.
+    /// How many of the first tokens are the prompt.
     #[serde(default)]
     pub prompt_tokens: usize,
 }
 
-/// Why no more texts are read.
+/// Why reading stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum TextError {
-    /// A line is no text.
+    /// A line does not contain a text.
     #[error("line {line}: {problem}")]
     Line {
-        /// The line, from 1.
+        /// The number of the line, from 1.
         line: u64,
         /// What is wrong, and what would be right.
         problem: String,
     },
-    /// What is read cannot be read.
+    /// The input cannot be read.
     #[error("{0}")]
     Io(#[from] io::Error),
 }
@@ -55,14 +55,15 @@ impl Line {
     }
 }
 
-/// What serde says, with the column alone: the line is that of the file.
+/// serde's message with the column only. serde's line number would be wrong, because each line of the file is parsed
+/// alone.
 fn place(error: &serde_json::Error) -> String {
     let text = error.to_string();
     let message = text.split(" at line ").next().unwrap_or(&text);
     format!("{message}, at column {}", error.column())
 }
 
-/// Reads texts.
+/// Reads texts from lines.
 #[derive(Debug)]
 pub struct Texts<R> {
     from: R,
@@ -72,20 +73,20 @@ pub struct Texts<R> {
 }
 
 impl<R: BufRead> Texts<R> {
-    /// From lines of at most so many bytes.
+    /// A reader of lines with at most `most` bytes.
     pub fn new(from: R, most: usize) -> Self {
         Self { from, line: 0, most, bytes: Vec::new() }
     }
 
-    /// The next text and the number of its line, from 1. Empty lines are passed over.
+    /// The next text and the number of its line, from 1. Empty lines are skipped.
     ///
     /// # Errors
-    /// [`TextError`]; what comes behind it is not to be read.
+    /// [`TextError`]. Nothing after it should be read.
     pub fn next_text(&mut self) -> Result<Option<(u64, Line)>, TextError> {
         loop {
             self.bytes.clear();
             let most = self.most as u64;
-            // One more for the end of the line, and one to see that it is too long.
+            // One more byte for the end of the line, and one to see that the line is too long.
             let read = self.from.by_ref().take(most.saturating_add(2)).read_until(b'\n', &mut self.bytes)?;
             if read == 0 {
                 return Ok(None);

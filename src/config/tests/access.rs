@@ -1,4 +1,4 @@
-//! Who connects to a server, and how: TLS, tokens, and whom `croupier healthcheck` asks.
+//! How commands connect to a server: TLS, tokens, and whom `croupier healthcheck` asks.
 
 use super::super::cli::Target;
 use super::*;
@@ -17,7 +17,7 @@ fn healthcheck_asks_where_serve_would_listen() {
         grpc("unix:/tmp/x")
     );
     assert_eq!(target(&["healthcheck", "--addr", "h:1"], &[]), grpc("h:1"));
-    // What a server lacks may be in the flags that it was given.
+    // A setting that seems to be missing may have been given to the server as a flag.
     assert_eq!(target(&["healthcheck", "--addr", "h:1"], &[("CROUPIER_GRAMMARS", "true")]), grpc("h:1"));
     for (flag, value) in
         [("--addr", "127.0.0.1"), ("--addr", "/tmp/x.sock"), ("--admin", "https://h:1"), ("--admin", "h:1/livez")]
@@ -57,7 +57,7 @@ fn healthcheck_asks_a_server_with_tls_where_no_certificate_is_needed() {
     let tls = [("CROUPIER_TLS_CERT", "/c"), ("CROUPIER_TLS_KEY", "/k"), ("CROUPIER_ADMIN", "0.0.0.0:9")];
     assert_eq!(target(&tls), Target::Admin("http://127.0.0.1:9".to_owned()));
     assert_eq!(target(&[&tls[..], &[("CROUPIER_UDS", "/tmp/x")]].concat()), Target::Grpc("unix:/tmp/x".to_owned()));
-    // Who can speak TLS does, to the same address.
+    // A client that can speak TLS does so, to the same address.
     let (_ca, flag) = authority();
     match parse_with(&["healthcheck", &flag, "--tls-name=x"], &[&tls[..], &[("CROUPIER_LISTEN", "0.0.0.0:7")]].concat())
     {
@@ -79,7 +79,7 @@ fn healthcheck_asks_no_port_that_only_the_server_knows() {
     assert!(told.contains("127.0.0.1:0 has another port at each start of the server; give --addr"), "{told}");
 }
 
-/// The flag of a file with an authority's certificate.
+/// The flag that names a file with an authority's certificate, and the folder of that file.
 fn authority() -> (tempfile::TempDir, String) {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("ca.pem");

@@ -1,5 +1,5 @@
-//! The chart refuses the values that the server refuses: ranges.yaml and relations.yaml in helm/croupier/files, which its
-//! templates/validate.yaml reads.
+//! The chart refuses the values that the server refuses. Its ranges are in ranges.yaml and relations.yaml in
+//! helm/croupier/files, which its templates/validate.yaml reads.
 
 use super::settings::SETTINGS;
 use super::*;
@@ -8,10 +8,10 @@ use std::time::Duration;
 const RANGES: &str = include_str!("../../../helm/croupier/files/ranges.yaml");
 const RELATIONS: &str = include_str!("../../../helm/croupier/files/relations.yaml");
 const SCHEMA: &str = include_str!("../../../helm/croupier/values.schema.json");
-/// Settings that the chart makes of values of its own, in seconds.
+/// Settings that the chart derives from its own values, which are in seconds.
 const OWN: [(&str, &str); 2] = [("drain-timeout", "drainTimeoutSeconds"), ("lame-duck", "lameDuckSeconds")];
 
-/// Each setting's key, least and most, as the file has them: lines `  key: [least, most]`.
+/// Each setting's key, least and most value, from lines `  key: [least, most]` of the file.
 fn ranges() -> Vec<(&'static str, &'static str, &'static str)> {
     let entries = RANGES.lines().filter(|line| line.starts_with("  "));
     let entries = entries.map(|line| line.trim().strip_suffix(']').and_then(|line| line.split_once(": [")));
@@ -19,7 +19,7 @@ fn ranges() -> Vec<(&'static str, &'static str, &'static str)> {
     entries.map(|entry| entry.expect("key: [least, most]")).map(|(key, (least, most))| (key, least, most)).collect()
 }
 
-/// The values next to these, outside of them: one item, byte or millisecond less and more.
+/// The values just outside of this range: one item, byte or millisecond less than the least and more than the most.
 fn around(kind: &str, least: &str, most: &str) -> (Option<String>, String) {
     let millis = |text| {
         let any = Duration::ZERO..=Duration::MAX;

@@ -1,4 +1,4 @@
-//! What a file can say of sampling parameters: all of them but a few, with all of their parts.
+//! What a file may contain about sampling parameters: nearly all of them, with all of their parts.
 
 use super::*;
 use crate::params::SUPPORTED;
@@ -36,7 +36,7 @@ fn fields(message: &str) -> BTreeSet<String> {
     fields.filter_map(|(field, _)| Some(field.rsplit_once(' ')?.1.to_owned())).collect()
 }
 
-/// Keys of the tables that stand at these keys in any preset, lists of tables among them.
+/// Keys of the tables at these keys in any preset, including tables in lists.
 fn parts(keys: &[&str]) -> BTreeSet<String> {
     let all: Table = EVERY.parse().expect("TOML");
     let found = all.values().filter_map(|preset| keys.iter().try_fold(preset, |value, key| value.get(key)));
@@ -47,7 +47,7 @@ fn parts(keys: &[&str]) -> BTreeSet<String> {
 #[test]
 fn a_file_can_say_all_that_is_supported_or_says_why_not() {
     let never = defaults::NEVER.iter().map(|(key, _)| *key);
-    // What it refuses by name may be something else than a parameter, too.
+    // A key that is refused by name need not be a parameter.
     let never: BTreeSet<&str> = never.filter(|key| SUPPORTED.contains(key)).collect();
     assert_eq!(never, BTreeSet::from(["seed", "preset"]));
     let known: BTreeSet<&str> = defaults::keys().chain(never).collect();
@@ -186,7 +186,7 @@ fn absent_parts_are_the_wires_defaults_and_empty_tables_turn_off() {
     assert!(read("thinking_budget", "{}").history.thinking_budget.as_ref().expect("it says so").is_off());
 }
 
-/// All that is told of a preset with these lines.
+/// All mistakes reported for a preset with these lines.
 fn told(lines: &str) -> Vec<String> {
     let (_dir, path) = file(&format!("[a]\ndescription = \"d\"\n{lines}\n"));
     let text = mistakes(&["--presets", &path], &[]);
@@ -226,7 +226,7 @@ fn every_mistake_of_a_preset_is_told_at_once() {
     ];
     let found = told(&lines.join("\n"));
     let expected = [
-        // What cannot be read, in the order of keys.
+        // Values that cannot be read, in the order of keys.
         "a.acceptance.typical_alpha: \"x\" is not a number",
         "a.acceptance.relaxed_delta: belongs to the rule RELAXED",
         "a.bad_words[2]: \"x\" is not a token id",
@@ -237,7 +237,7 @@ fn every_mistake_of_a_preset_is_told_at_once() {
         "a.sequence_bias[3]: 5 is not a table of token_ids, bias",
         "a.stop_token_ids[2]: -1 is not a token id",
         "a.watermark.gumbel.key: is no key, a whole number below 2^64",
-        // What is out of range, of the others.
+        // Values out of range, of the other parameters.
         "a.temperature: is 0.000001, must be in 0.00001",
         "a.top_p: is 2, must be in 0 ..= 1",
         "a.logit_bias[1]: token id 9999999 is outside",
@@ -256,7 +256,8 @@ fn every_mistake_of_a_preset_is_told_at_once() {
     for part in expected {
         assert!(found.iter().any(|line| line.starts_with(part)), "{part} is missing in {found:#?}");
     }
-    // The ranges of parts that can be read, one after the other; those of a list by their places in the file.
+    // The ranges of parts that can be read, one after the other. Entries of a list are reported by their places in the
+    // file.
     let found = told(
         "no_repeat_ngram = { size = 65, window = 99999, prompt_size = 65 }\n\
          sequence_bias = [{ token_ids = [] }, { token_ids = [1] }, { token_ids = [1], bias = 1e9 }]",
@@ -287,7 +288,7 @@ fn what_contradicts_is_told_beside_other_mistakes_and_not_because_of_them() {
     for part in expected {
         assert!(found.iter().any(|line| line.starts_with(part)), "{part} is missing in {found:#?}");
     }
-    // What is needed is there, but wrong: that is the one mistake.
+    // A required parameter is given but wrong. That is the one mistake.
     for lines in [
         "forced_last_token = 1\nmax_tokens = \"x\"",
         "penalty_decay_n = 5\npenalty_last_n = \"x\"",
@@ -314,7 +315,7 @@ fn what_is_lacking_is_told_once() {
         ("watermark = { synthid = { keys = [] } }", "a.watermark.synthid.keys: has 0 entries"),
         ("acceptance = { rule = \"relaxed\", relaxed_top_n = 0 }", "a.acceptance.relaxed_top_n: is 0"),
     ] {
-        // Another mistake stands beside it.
+        // There is another mistake beside it.
         let found = told(&format!("{line}\ntop_p = 2"));
         let own: Vec<&String> = found.iter().filter(|told| told.starts_with(expected)).collect();
         let distinct: BTreeSet<&String> = found.iter().collect();
@@ -339,13 +340,13 @@ fn a_file_full_of_mistakes_is_told_in_part() {
     let text = mistakes(&["--presets", &path], &[]);
     assert_eq!(text.lines().count(), 1 + most + 1, "{text}");
     assert!(more(&text), "{text}");
-    // The same of a server's file, its settings and its defaults.
+    // The same for a server's file, its settings and its defaults.
     for (head, name) in [("", "croupier.toml: has"), ("[defaults]\n", "croupier.toml: defaults: has")] {
         let (_dir, path) = file(&format!("{head}{}", lines.join("\n")));
         let text = mistakes(&["--config", &path], &[]);
         assert!(text.lines().count() == 1 + most + 1 && more(&text) && text.contains(name), "{text}");
     }
-    // Mistakes in the form of the file.
+    // Syntax mistakes of the file.
     let (_dir, path) = file("[a]\nx = = 1\n[b]\ny = [1,,]\n");
     let text = mistakes(&["--presets", &path], &[]);
     assert!(text.matches("is not TOML").count() >= 2 && text.contains("line 2") && text.contains("line 4"), "{text}");
@@ -384,7 +385,7 @@ fn a_grammar_is_one_and_compiles_over_the_servers_vocabulary() {
     }
 }
 
-/// Used where a value is read alone.
+/// As used where a single value is read.
 #[test]
 fn a_watermark_has_one_scheme_and_its_keys_are_not_told() {
     let found = told("watermark = { gumbel = { key = \"secret\" } }");

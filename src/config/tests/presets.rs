@@ -1,4 +1,4 @@
-//! Presets, and what stands in them.
+//! Presets, and what they contain.
 
 use super::*;
 use crate::params::{EngineOrder, Sampler, SamplerOrder};
@@ -19,7 +19,7 @@ fn presets_are_read() {
     assert!(unknown.message.ends_with("there are mine"), "{}", unknown.message);
 }
 
-/// That of docs/configuration.md.
+/// The example preset of docs/configuration.md.
 #[test]
 fn a_preset_can_be_that_of_an_engine() {
     let page = include_str!("../../../docs/configuration.md");
@@ -40,7 +40,7 @@ fn a_preset_can_be_that_of_an_engine() {
     config(&["--presets", &path], &[]).presets.get("mine").expect("it is there").apply(&mut params);
     let listed = |engine| SamplerOrder::Custom(vec![Sampler::TopK, Sampler::Xtc, Sampler::Temperature], engine);
     assert_eq!(params.samplers.sampler_order, listed(EngineOrder::Croupier));
-    // With the rules that are there already, or those that stand beside it.
+    // With the rules that are already set, or those that are given beside it.
     params.samplers.sampler_order = SamplerOrder::Engine(EngineOrder::Vllm);
     config(&["--presets", &path], &[]).presets.get("mine").expect("it is there").apply(&mut params);
     assert_eq!(params.samplers.sampler_order, listed(EngineOrder::Vllm));

@@ -1,4 +1,4 @@
-//! Values that are of another type, or mean something else, than who wrote them thought.
+//! Values that have another type, or another meaning, than their author thought.
 
 use super::*;
 
@@ -22,7 +22,7 @@ fn a_value_of_the_wrong_type_is_told_with_its_line_and_the_fix() {
     ] {
         assert!(told.contains(part), "{part:?} is missing in:\n{told}");
     }
-    // What is wrong is not off, too.
+    // A setting with a mistake must not count as off.
     let (_dir, path) = file("listen = \"none\"\nuds = false\n");
     assert!(mistakes(&["--config", &path], &[]).contains("1 mistake,"));
     let (_dir, path) = file("trace_ratio = 1\ndevice = 0\nreflection = true\nthreads = \"2\"\nlame_duck = 1.5\n");
