@@ -1,4 +1,4 @@
-//! Where a server listens, as people write it.
+//! The address of a server, as people write it.
 
 use super::Transport;
 use crate::config::Config;
@@ -15,7 +15,7 @@ pub enum Address {
 }
 
 impl Address {
-    /// Its kind of socket.
+    /// The kind of socket of this address.
     #[must_use]
     pub fn transport(&self) -> Transport {
         match self {
@@ -26,7 +26,7 @@ impl Address {
 }
 
 impl Default for Address {
-    /// Where `croupier serve` listens unless told otherwise.
+    /// The address where `croupier serve` listens by default.
     fn default() -> Self {
         let listen = Config::default().listen.map(|listen| listen.to_string());
         Address::Tcp(listen.unwrap_or_default())
@@ -38,7 +38,7 @@ impl std::str::FromStr for Address {
 
     fn from_str(text: &str) -> Result<Self, String> {
         if let Some(path) = text.strip_prefix("unix:") {
-            // gRPC's own naming allows unix:///absolute too.
+            // gRPC's own naming also allows unix:///absolute.
             let path = path.strip_prefix("//").unwrap_or(path);
             return match path.len() {
                 _ if path.starts_with('@') => Err(format!("\"{path}\" is an abstract socket, which is not supported")),

@@ -1,21 +1,21 @@
-//! What `croupier bench` is asked for.
+//! The arguments of `croupier bench`.
 
 use super::{Address, BenchError, Distribution, Mix};
 use crate::dial::Access;
 use crate::sampling::logits::Dtype;
 use std::time::Duration;
 
-/// The most steps a second that [`BenchArgs::rate`] may ask for.
+/// The largest [`BenchArgs::rate`], in steps per second.
 pub const MAX_RATE: f64 = 1e6;
 
-/// What `croupier bench` is to do.
+/// What `croupier bench` should measure, and how.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BenchArgs {
-    /// The server. `None`: [`Address::default`], unless `spawn`.
+    /// The server to measure. `None`: [`Address::default`], unless `spawn` is given.
     pub addr: Option<Address>,
-    /// How to get in there.
+    /// TLS and token for that server.
     pub access: Access,
-    /// Start a server as a child process, listening on this kind of socket.
+    /// Start a server as a child process that listens on this kind of socket.
     pub spawn: Option<Transport>,
     /// Concurrent streams, each on its own connection.
     pub streams: usize,
@@ -25,28 +25,28 @@ pub struct BenchArgs {
     pub vocab: u32,
     /// Number format of the logits.
     pub dtype: Dtype,
-    /// What the sequences ask for.
+    /// The sampling parameters of the sequences.
     pub mix: Mix,
-    /// What the rows look like.
+    /// The distribution of the logits in a row.
     pub distribution: Distribution,
     /// How long each round measures.
     pub duration: Duration,
     /// How long each round runs before it measures.
     pub warmup: Duration,
-    /// Rows are put into one message up to this many bytes; at least one. With shared memory all rows of a stream
-    /// make one step.
+    /// Rows are put into one message up to this many bytes, but at least one row. With shared memory all rows of a
+    /// stream form one step.
     pub message_bytes: usize,
-    /// How logits get to the server.
+    /// How logits travel to the server.
     pub path: LogitsPath,
-    /// Also run the same rows on a backend in this process, alternately.
+    /// Also run the same rows on a backend in this process. The two are measured alternately.
     pub in_process: bool,
-    /// Measure rows whose columns so many ranks bring, each a process of its own, beside whole rows.
+    /// Also measure rows whose columns come from this many ranks, beside whole rows. Each rank is a process of its own.
     pub shards: Vec<u32>,
-    /// Steps per second of each group of sequences. 0: as fast as the replies come.
+    /// Steps per second of each group of sequences. 0: a step follows as soon as the reply is there.
     pub rate: f64,
-    /// Rounds. 0: three with `baseline`, else one.
+    /// Number of rounds. 0: three with `baseline`, else one.
     pub rounds: usize,
-    /// Also measure a bare tonic stream, alternately.
+    /// Also measure a bare tonic stream. The two are measured alternately.
     pub baseline: bool,
     /// Seed of rows and sequences.
     pub seed: u64,
@@ -101,7 +101,7 @@ impl BenchArgs {
         }
     }
 
-    /// Whether they make sense together.
+    /// Checks that the arguments can be combined.
     pub(super) fn check(&self) -> Result<(), BenchError> {
         let wrong = |text: &str| Err(BenchError::Args(text.to_owned()));
         match self {
@@ -143,14 +143,15 @@ impl BenchArgs {
     }
 }
 
-/// Ways for logits to get to the server.
+/// How logits travel to the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogitsPath {
     /// In the message.
     Inline,
-    /// In a region. The rows lie there before the first step, as if a device had put them there.
+    /// In a region of shared memory. The rows are written there before the first step, as if a device had put them
+    /// there.
     SharedMemory,
-    /// In a region, and tokens come back through it: a step ends when they are there.
+    /// In a region, through which tokens come back too. A step ends when its tokens are there.
     Slots,
 }
 
@@ -159,7 +160,7 @@ impl LogitsPath {
     pub const NAMES: [(&str, LogitsPath); 3] =
         [("inline", LogitsPath::Inline), ("shm", LogitsPath::SharedMemory), ("shm-slots", LogitsPath::Slots)];
 
-    /// Its name.
+    /// The name on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
         Self::NAMES.iter().find(|&&(_, path)| path == self).map_or("", |&(name, _)| name)

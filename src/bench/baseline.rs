@@ -1,7 +1,7 @@
-//! A bare tonic stream: what the transport alone can do.
+//! A bare tonic stream, which shows what the transport alone can do.
 //!
-//! It receives the very messages that Croupier receives, with the same windows and frames, and answers each without
-//! looking at its logits. Croupier's throughput is reported as a share of this.
+//! It receives exactly the messages that Croupier receives, with the same windows and frames, and answers each without
+//! looking at its logits. Croupier's throughput is reported as a share of the throughput of this stream.
 
 use super::{Address, BenchError};
 use crate::config::Config;
@@ -25,9 +25,9 @@ pub struct BaselineArgs {
 /// Serves the bare stream until the process is killed.
 ///
 /// # Errors
-/// When the address cannot be listened on.
+/// If the address cannot be listened on.
 pub async fn serve_baseline(args: BaselineArgs) -> Result<(), BenchError> {
-    // The same allocator settings, so that the ratio shows what sampling costs and nothing else.
+    // Use the same allocator settings as Croupier, so that the ratio shows the cost of sampling and nothing else.
     crate::memory::keep_large_buffers();
     let http2 = Config::default().http2;
     let frame = match args.addr {
@@ -54,7 +54,7 @@ pub async fn serve_baseline(args: BaselineArgs) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// `Server::tcp_nodelay` does not reach connections of a listener made by hand.
+/// `Server::tcp_nodelay` has no effect on connections of a listener that was created separately.
 fn nodelay(connection: std::io::Result<tokio::net::TcpStream>) -> std::io::Result<tokio::net::TcpStream> {
     connection.and_then(|stream| stream.set_nodelay(true).map(|()| stream))
 }
@@ -72,7 +72,7 @@ impl Sampler for Bare {
         request: Request<Streaming<RawDecodeRequest>>,
     ) -> Result<Response<Self::DecodeStream>, Status> {
         let limits = Limits::default();
-        // A look and decoding, as in Croupier: what is compared is sampling.
+        // Inspect and decode each message as Croupier does, so that the two differ only in sampling.
         let read = move |message: RawDecodeRequest| {
             let read = DecodeRequest::read(message, &limits).map_err(|e| Status::internal(e.to_string()));
             read.map(|(request, _)| request)
@@ -96,7 +96,7 @@ impl Sampler for Bare {
     }
 }
 
-/// Token 0 for every work, so that the client counts alike on both sides.
+/// Answers token 0 for every work, so that the client counts tokens in the same way on both sides.
 fn answer(request: DecodeRequest) -> DecodeResponse {
     let response = match request.request {
         Some(Ask::Step(step)) => Answer::Step(proto::StepResult {

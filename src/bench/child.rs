@@ -1,4 +1,4 @@
-//! Servers as child processes, so that each side of a comparison has a process of its own.
+//! Starts servers as child processes, so that each side of a comparison has its own process.
 
 use super::{Address, BenchError, Transport, client};
 use crate::dial::Access;
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 const READY_WITHIN: Duration = Duration::from_secs(20);
 const ASK_EVERY: Duration = Duration::from_millis(20);
 
-/// A running child; killed when dropped.
+/// A running child process. It is killed when this is dropped.
 #[derive(Debug)]
 pub(super) struct Child {
     what: &'static str,
@@ -20,7 +20,7 @@ pub(super) struct Child {
 }
 
 impl Child {
-    /// `croupier serve`, with its defaults but for where it listens.
+    /// Starts `croupier serve` with its defaults, except for the addresses.
     pub(super) fn server(transport: Transport) -> Result<Self, BenchError> {
         let addr = free_address(transport, "server")?;
         let (listen, uds) = match &addr {
@@ -31,7 +31,7 @@ impl Child {
         Self::start("croupier serve", &args, addr.clone())
     }
 
-    /// The bare tonic stream.
+    /// Starts the bare tonic stream.
     pub(super) fn baseline(transport: Transport) -> Result<Self, BenchError> {
         let addr = free_address(transport, "baseline")?;
         Self::start("the baseline server", &["bench-baseline-server", "--addr", &addr.to_string()], addr.clone())
@@ -42,7 +42,7 @@ impl Child {
         let binary = std::env::current_exe().map_err(failed)?;
         let mut command = Command::new(binary);
         command.args(args).stdin(Stdio::null()).stdout(Stdio::null());
-        // Settings of the caller's shell are meant for another server.
+        // Settings in the caller's environment are meant for another server.
         for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("CROUPIER_")) {
             command.env_remove(name);
         }
@@ -53,7 +53,7 @@ impl Child {
         &self.addr
     }
 
-    /// Waits until it answers, and says who it is.
+    /// Waits until the server answers, and returns its information.
     pub(super) async fn wait_until_ready(&mut self) -> Result<GetServerInfoResponse, BenchError> {
         let give_up = Instant::now() + READY_WITHIN;
         loop {
@@ -76,7 +76,7 @@ impl Child {
 
 impl Drop for Child {
     fn drop(&mut self) {
-        // It may have ended by itself; either way it is gone after this.
+        // The process may have ended by itself. Either way it has ended after this.
         let _ = self.process.kill();
         let _ = self.process.wait();
         if let Address::Uds(path) = &self.addr {
@@ -86,7 +86,7 @@ impl Drop for Child {
     }
 }
 
-/// An address nobody uses: a port the system just gave out, or a socket path with our process id.
+/// An address that nobody uses: a port that the system just assigned, or a socket path that contains our process id.
 fn free_address(transport: Transport, name: &str) -> Result<Address, BenchError> {
     match transport {
         Transport::Tcp => {

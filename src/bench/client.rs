@@ -1,4 +1,4 @@
-//! The tuned connection of a load generator, as a worker on the same host should make it.
+//! The tuned connection of the load generator. A worker on the same host should connect in the same way.
 
 use super::{Address, BenchError};
 use crate::dial::{Access, Token, causes, hint};
@@ -9,16 +9,17 @@ use tokio::time::timeout;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Channel;
 
-/// Replies with many logprobs are larger than tonic's 4 MiB.
+/// Replies with many logprobs are larger than tonic's default limit of 4 MiB.
 const MOST_REPLY_BYTES: usize = 64 << 20;
-/// What the server may send before it waits for us: several replies. Windows also set h2's budget of small frames.
+/// What the server may send before it must wait for us: several replies. h2 also derives its budget of small frames
+/// from the windows.
 const STREAM_WINDOW: u32 = 16 << 20;
 const CONNECTION_WINDOW: u32 = 32 << 20;
 
-/// A client that shows a token where one is needed.
+/// A client that presents a token if it needs one.
 pub(super) type Client = SamplerClient<InterceptedService<Channel, Token>>;
 
-/// A client on a connection of its own.
+/// Connects a client on its own connection.
 pub(super) async fn connect(addr: &Address, access: &Access) -> Result<Client, BenchError> {
     let unreachable = |reason: String| BenchError::Unreachable { addr: addr.clone(), reason };
     let endpoint = access
@@ -38,10 +39,10 @@ pub(super) async fn connect(addr: &Address, access: &Access) -> Result<Client, B
     Ok(SamplerClient::with_interceptor(channel, token).max_decoding_message_size(MOST_REPLY_BYTES))
 }
 
-/// How long a server may take to say who it is.
+/// How long a server may take to answer `GetServerInfo`.
 const MOST_WAIT: Duration = Duration::from_secs(10);
 
-/// Who answers at an address.
+/// The information of the server at an address.
 pub(super) async fn server_info(addr: &Address, access: &Access) -> Result<GetServerInfoResponse, BenchError> {
     timeout(MOST_WAIT, asked(addr, access)).await.unwrap_or_else(|_| {
         let reason = format!("something listens there, but gave no answer within {} s", MOST_WAIT.as_secs());
@@ -65,7 +66,7 @@ async fn asked(addr: &Address, access: &Access) -> Result<GetServerInfoResponse,
     Ok(info.map_err(refused)?.into_inner())
 }
 
-/// The cause people understand: "Connection refused" rather than "transport error".
+/// The innermost cause, which people understand best: "Connection refused" rather than "transport error".
 fn innermost(mut error: &dyn std::error::Error) -> String {
     while let Some(source) = error.source() {
         error = source;

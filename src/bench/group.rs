@@ -1,21 +1,21 @@
-//! Sequences whose rows travel in one message.
+//! A group: sequences whose rows travel in one message.
 
 use super::BenchArgs;
 use super::pool::RowPool;
 use crate::proto::{self, step::Logits, work::Kind};
 use tokio::time::Instant;
 
-/// Tokens a sequence has before another takes its place, so that histories stay as long as real ones.
+/// Output tokens of a sequence. Then another sequence replaces it, so that histories have realistic lengths.
 const OUTPUT_TOKENS: u32 = 1024;
 /// Prompt tokens of a sequence.
 const PROMPT_TOKENS: u32 = 64;
 
-/// Some sequences of a stream, in step with each other.
+/// Some sequences of a stream that are always at the same position.
 #[derive(Debug)]
 pub(super) struct Group {
-    /// When the current step was to be sent; its time runs from here.
+    /// When the current step was due. The time of the step is measured from then.
     pub(super) due: Instant,
-    /// Ids of the first generation; later ones add `batch`.
+    /// Ids of the first generation of sequences. Each later generation adds `batch`.
     ids: std::ops::Range<u64>,
     stream: u64,
     generation: u64,
@@ -24,7 +24,7 @@ pub(super) struct Group {
 }
 
 impl Group {
-    /// The sequences of a stream, as few to a group as fit a message.
+    /// Splits the sequences of a stream into groups whose rows fit into one message.
     pub(super) fn split(args: &BenchArgs, stream: u64) -> Vec<Group> {
         let (batch, rows) = (args.batch as u64, args.rows_per_message());
         let group = |first: u64| Group {
@@ -32,14 +32,14 @@ impl Group {
             ids: first..(first + rows as u64).min(batch),
             stream,
             generation: 0,
-            // Each group starts elsewhere in the pool.
+            // Each group starts at another place of the pool.
             turn: first * 7,
             outputs: 0,
         };
         (0..batch).step_by(rows).map(group).collect()
     }
 
-    /// The next step. Called again for a refused step, which changed nothing.
+    /// Makes the next step. It can be called again after a refusal, because a refused step has changed nothing.
     pub(super) fn step(
         &self,
         step_id: usize,
@@ -80,17 +80,17 @@ impl Group {
         }
     }
 
-    /// How many rows a step has.
+    /// Number of rows in a step.
     pub(super) fn rows(&self) -> usize {
         self.ids.clone().count()
     }
 
-    /// Which turn of the pool is next.
+    /// The turn of the pool that the next step uses.
     pub(super) fn turn(&self) -> u64 {
         self.turn
     }
 
-    /// The step was done; the next is due then.
+    /// Notes that the step was answered. The next one is due at `due`.
     pub(super) fn answered(&mut self, due: Instant) {
         self.due = due;
         self.turn += 1;

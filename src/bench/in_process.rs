@@ -1,4 +1,4 @@
-//! The same rows on a backend in this process: what sampling takes when nothing has to be carried.
+//! Samples the same rows on a backend in this process. This shows the cost of sampling without any transport.
 
 use super::load::Tally;
 use super::pool::RowPool;
@@ -10,7 +10,8 @@ use crate::sampling::philox::{Purpose, uniform};
 use crate::sampling::row::{Action, Filters, RowSpec};
 use std::time::Instant;
 
-/// Samples batches as large as a server's steps, on as many threads as the server has, for the warm-up and the duration.
+/// Samples batches as large as a server's steps, on as many threads as the server has, during the warm-up and the
+/// duration.
 pub(super) async fn measure(args: &BenchArgs, pool: &RowPool, threads: usize) -> Result<Tally, BenchError> {
     let (args, pool) = (args.clone(), pool.clone());
     let measured = tokio::task::spawn_blocking(move || run(&args, &pool, threads)).await;

@@ -17,22 +17,22 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tonic::Streaming;
 
-/// How long replies may take to come in after the round.
+/// How long to wait for outstanding replies after the round.
 const DRAIN: Duration = Duration::from_secs(5);
 
-/// The longest step that is told apart from longer ones, in nanoseconds.
+/// The longest step time that is distinguished from longer ones, in nanoseconds.
 const LONGEST: u64 = 600_000_000_000;
 
-/// What came back within the window of measurement.
+/// The replies that arrived within the measured period.
 #[derive(Debug)]
 pub(super) struct Tally {
     pub(super) tokens: u64,
     pub(super) steps: u64,
-    /// Times of steps, in nanoseconds.
+    /// Durations of steps, in nanoseconds.
     pub(super) times: Histogram<u64>,
-    /// What was not OK, by reason.
+    /// Numbers of results other than OK, by reason.
     pub(super) failures: BTreeMap<String, u64>,
-    /// Streams that never began.
+    /// Number of streams that never began.
     pub(super) missing: usize,
 }
 
@@ -42,7 +42,7 @@ impl Tally {
         Self { tokens: 0, steps: 0, times, failures: BTreeMap::new(), missing: 0 }
     }
 
-    /// A step took this long and gave so many tokens.
+    /// Records a step that took `time` and returned `tokens` tokens.
     pub(super) fn record(&mut self, tokens: u64, time: Duration) {
         self.tokens += tokens;
         self.steps += 1;
@@ -53,8 +53,9 @@ impl Tally {
         *self.failures.entry(reason.into()).or_default() += 1;
     }
 
-    /// Takes what failed of a step's works, if they count, and of its openings, which always do: sequences are opened in the warm-up, and
-    /// what is not open fails for as long as the measurement lasts.
+    /// Records the failures of a step. Failures of its works are recorded only if they count. Failures to open a
+    /// sequence are always recorded: sequences are opened in the warm-up, and one that was not opened fails during the
+    /// whole measurement.
     pub(super) fn failures_of(&mut self, result: &StepResult, counts: bool) {
         for open in result.open.iter().filter(|open| open.status != i32::from(proto::OpenStatus::Ok)) {
             let error = open.error.clone().unwrap_or_default();
@@ -77,7 +78,7 @@ impl Tally {
     }
 }
 
-/// Runs all streams for the warm-up and the duration.
+/// Runs all streams during the warm-up and the duration.
 pub(super) async fn measure(
     args: &BenchArgs,
     addr: &Address,
@@ -122,7 +123,7 @@ pub(super) async fn measure(
     }
 }
 
-/// A stream that broke or never was, as a reason.
+/// The reason under which a stream counts that broke or never began.
 fn of_stream(error: &BenchError) -> String {
     match error {
         BenchError::Stream(status) => format!("stream {:?}: {}", status.code(), status.message()),
@@ -133,7 +134,7 @@ fn of_stream(error: &BenchError) -> String {
     }
 }
 
-/// What all streams of a round have in common.
+/// What all streams of a round share.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) args: BenchArgs,
@@ -143,7 +144,7 @@ pub(super) struct Shared {
     pub(super) until: Instant,
 }
 
-/// What a server says on a stream.
+/// The replies of a server on a stream.
 pub(super) type Answers = Streaming<proto::DecodeResponse>;
 
 /// One worker: a connection with one stream.
@@ -155,7 +156,7 @@ struct Worker {
     /// Groups whose next step is not due yet.
     waiting: BTreeMap<(Instant, usize), ()>,
     tally: Tally,
-    /// With shared memory: the rows. The connection is what holds the lease.
+    /// With shared memory: the region with the rows. Its lease lasts as long as the connection to the side socket.
     region: Option<(SideClient, Leased)>,
 }
 
@@ -170,7 +171,8 @@ impl Worker {
             wants_regions: shared.args.path != LogitsPath::Inline,
             ..Default::default()
         });
-        // Capacity for every group and the configuration: sending never waits here, only in the transport.
+        // The channel has room for a message of every group and for the configuration. So sending never waits here, but
+        // only in the transport.
         requests.try_send(DecodeRequest { request: Some(config) }).map_err(|_| closed())?;
         let mut client = client::connect(addr, access).await?;
         let outbox = tokio_stream::wrappers::ReceiverStream::new(outbox);
@@ -211,7 +213,7 @@ impl Worker {
         Ok(self.tally)
     }
 
-    /// With slots there is one group, since all rows of a stream are one step.
+    /// With slots there is only one group, because all rows of a stream form one step.
     async fn run_by_slots(mut self) -> Result<Tally, BenchError> {
         let (Some((_side, leased)), Some(group)) = (self.region.take(), self.groups.pop()) else {
             return Err(closed());
@@ -219,14 +221,14 @@ impl Worker {
         let failures = tokio::spawn(slots::failures(self.replies, self.shared.from..self.shared.until));
         let stream = slots::Stream { shared: self.shared, requests: self.requests, group, leased };
         let tally = tokio::task::spawn_blocking(|| stream.run()).await.expect("it does not panic");
-        // With the sender of requests the stream ends, and its replies.
+        // Dropping the sender of requests ends the stream, and with it the replies.
         let failures = tokio::time::timeout(DRAIN, failures).await.ok().and_then(Result::ok);
         let (mut tally, failures) = (tally?, failures.unwrap_or_else(Tally::new));
         tally.merge(&failures);
         Ok(tally)
     }
 
-    /// A stream that ended early: what it did counts, and so does its end.
+    /// Handles a stream that ended early: what it did counts, and its end is recorded as a failure.
     fn broken(mut self, error: BenchError) -> Result<Tally, BenchError> {
         match error {
             BenchError::Stream(_) if self.tally.tokens > 0 => {
@@ -289,7 +291,7 @@ impl Worker {
         }
     }
 
-    /// Ends the stream as a worker would, so that the next round finds an idle server.
+    /// Ends the stream as a worker would, so that the next round starts with an idle server.
     async fn drain(&mut self) {
         let (closed, _) = mpsc::channel(1);
         self.requests = closed;
@@ -298,7 +300,7 @@ impl Worker {
     }
 }
 
-/// A region with all rows in it, and so many bytes more.
+/// Leases a region that contains all rows, followed by `more` bytes.
 fn with_rows(ready: proto::DecodeResponse, pool: &RowPool, more: usize) -> Result<(SideClient, Leased), BenchError> {
     let Some(Answer::Ready(ready)) = ready.response else { return Err(closed()) };
     let (side, mut leased) = lease(ready, (pool.whole_bytes() + more) as u64)?;
@@ -306,7 +308,7 @@ fn with_rows(ready: proto::DecodeResponse, pool: &RowPool, more: usize) -> Resul
     Ok((side, leased))
 }
 
-/// A region of so many bytes.
+/// Leases a region of this many bytes.
 pub(super) fn lease(ready: proto::StreamReady, bytes: u64) -> Result<(SideClient, Leased), BenchError> {
     let Some(offer) = ready.region_offer else {
         return Err(BenchError::Args(

@@ -1,4 +1,4 @@
-//! What the sequences of a load ask for.
+//! The sampling parameters of a load's sequences.
 
 use crate::proto;
 use crate::sampling::row::Filters;
@@ -6,19 +6,19 @@ use crate::sampling::row::Filters;
 /// A named set of sampling parameters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mix {
-    /// The largest logit.
+    /// Always the largest logit.
     Greedy,
-    /// Top-k 50 with top-p and temperature: what most requests ask for.
+    /// Top-k 50 with top-p and temperature, as most requests use.
     TopK,
-    /// Any token may be drawn.
+    /// Temperature only: any token may be drawn.
     Temperature,
     /// Top-p 0.9 of the whole vocabulary.
     TopP,
-    /// Min-p 0.05 and nothing else.
+    /// Min-p 0.05 only.
     MinP,
     /// Penalties, raw logprobs with the 20 most likely tokens, temperature, top-k and top-p.
     Full,
-    /// All of these in turn, sequence by sequence.
+    /// All of these in turn: each sequence uses the next one.
     Mixed,
 }
 
@@ -34,7 +34,7 @@ impl Mix {
         ("mixed", Mix::Mixed),
     ];
 
-    /// Its name.
+    /// The name on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
         Self::NAMES.iter().find(|&&(_, mix)| mix == self).map_or("", |&(name, _)| name)
@@ -58,7 +58,8 @@ impl Mix {
         }
     }
 
-    /// The same for a row of its own. `None`: it needs a sequence, for its history or what it reports.
+    /// The same parameters for a row without a sequence. `None`: they need a sequence, for its history or for what it
+    /// reports.
     pub(super) fn filters(self) -> Option<Filters> {
         let warm = Filters { temperature: 0.8, top_k: 0, top_p: 1.0, min_p: 0.0 };
         match self {

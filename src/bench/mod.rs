@@ -1,11 +1,12 @@
 //! The load generator behind `croupier bench`: real gRPC clients that send logits and wait for tokens.
 //!
-//! What is measured: each stream is one connection that carries several groups of sequences, as many to a message as
-//! fit [`BenchArgs::message_bytes`]. A group's next row is sent when its last token is back, as a model would; the
-//! groups of a stream are in flight together. The time of a step runs from handing the message to the transport to
-//! reading its reply, so waiting for flow control counts. With [`BenchArgs::rate`] the steps have a timetable and the
-//! time runs from when a step was due, which corrects for coordinated omission; without it there is no timetable to
-//! fall behind: the load is closed, as decoding is.
+//! Each stream is one connection that carries several groups of sequences. A group has as many sequences as fit into
+//! one message of [`BenchArgs::message_bytes`]. A group's next row is sent when its last token is back, as a model
+//! would do. The groups of a stream are in flight together.
+//!
+//! The time of a step runs from handing the message to the transport until its reply is read, so waiting for flow
+//! control counts. With [`BenchArgs::rate`] each step has a time at which it is due, and its time runs from then, which
+//! corrects for coordinated omission. Without a rate no step can be late, because the load is closed, as decoding is.
 
 mod address;
 mod args;
@@ -42,25 +43,25 @@ use std::process::ExitCode;
 use std::task::Poll;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Why a measurement came to nothing.
+/// Why a measurement failed.
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
-    /// Nobody answers.
+    /// No server answers.
     #[error(
         "cannot reach {addr}: {reason}\nStart a server with `croupier serve`, name one with --addr, or let this command start one with --spawn uds"
     )]
     Unreachable {
-        /// Who was called.
+        /// The address that was called.
         addr: Address,
-        /// What went wrong, in words.
+        /// What went wrong, as text.
         reason: String,
     },
-    /// Somebody answers, but not this client.
+    /// A server answers, but refuses this client.
     #[error("{addr}: {reason}")]
     Refused {
-        /// Who was called.
+        /// The address that was called.
         addr: Address,
-        /// What went wrong, in words, and what to do about it.
+        /// What went wrong and what to do about it, as text.
         reason: String,
     },
     /// A child process did not start.
@@ -68,19 +69,19 @@ pub enum BenchError {
     Spawn {
         /// Which process.
         what: &'static str,
-        /// What went wrong, in words.
+        /// What went wrong, as text.
         reason: String,
     },
     /// The server ended a stream before anything was measured.
     #[error("the server ended the stream: {0}")]
     Stream(Box<tonic::Status>),
-    /// Arguments that make no sense together.
+    /// The arguments cannot be combined.
     #[error("{0}")]
     Args(String),
-    /// The signal that ended it.
+    /// A signal ended the measurement.
     #[error("stopped by signal {0}")]
     Stopped(i32),
-    /// Nothing could be written or listened on.
+    /// Writing or listening failed.
     #[error(transparent)]
     Io(#[from] std::io::Error),
     /// The baseline server failed.
@@ -88,7 +89,7 @@ pub enum BenchError {
     Transport(#[from] tonic::transport::Error),
 }
 
-/// The subcommand `bench`: measures and prints. A server that gave no token at all is a failure.
+/// The subcommand `bench`: measures and prints a report. It fails if the server gave no token at all.
 #[must_use]
 pub fn main(args: BenchArgs) -> ExitCode {
     let (json, is_sharded) = (args.json, !args.shards.is_empty());
@@ -115,7 +116,7 @@ pub fn writer_main(args: WriterArgs) -> ExitCode {
     block_on(write_shards(args)).map_or_else(|error| failed(&error), |()| ExitCode::SUCCESS)
 }
 
-/// Measures ranks beside whole rows, with progress on stderr.
+/// Measures rows from several ranks beside whole rows. Progress is shown on stderr.
 ///
 /// # Errors
 /// See [`BenchError`].
@@ -134,13 +135,13 @@ fn failed(error: &BenchError) -> ExitCode {
     output::complain(&format!("croupier: {error}"));
     match error {
         BenchError::Args(_) => ExitCode::from(EXIT_CONFIG),
-        // As a shell reports it.
+        // A shell reports a signal as this exit code.
         BenchError::Stopped(signal) => u8::try_from(128 + signal).map_or(ExitCode::FAILURE, ExitCode::from),
         _ => ExitCode::FAILURE,
     }
 }
 
-/// Until it is done, or a signal ends it: what it has started, servers above all, ends with it.
+/// Runs `work` until it is done or a signal ends it. Everything that it has started, especially servers, ends with it.
 fn block_on<T>(work: impl Future<Output = Result<T, BenchError>>) -> Result<T, BenchError> {
     let runtime = tokio::runtime::Runtime::new()?;
     let done = runtime.block_on(async {
@@ -157,15 +158,15 @@ fn block_on<T>(work: impl Future<Output = Result<T, BenchError>>) -> Result<T, B
             kind = stopped => Err(BenchError::Stopped(kind.as_raw_value())),
         }
     });
-    // What still runs on its threads may not hold up the end.
+    // Tasks that still run on other threads must not delay the end.
     runtime.shutdown_background();
     done
 }
 
-/// Measures, with progress on stderr.
+/// Measures a server. Progress is shown on stderr.
 ///
 /// # Errors
-/// See [`BenchError`]. Refusals and failed rows are not errors but part of the report.
+/// See [`BenchError`]. Refusals and failed rows are not errors: they are part of the report.
 pub async fn run(args: BenchArgs) -> Result<Report, BenchError> {
     args.check()?;
     let Target { _spawned, addr, server } = Target::of(&args).await?;
@@ -177,7 +178,7 @@ pub async fn run(args: BenchArgs) -> Result<Report, BenchError> {
     let progress = progress::Progress::start(&args);
     let mut rounds = Vec::new();
     for round in 1..=args.round_count() {
-        // Alternately, so that a neighbour's noise meets both sides.
+        // The two sides are measured alternately, so that noise from other processes affects both.
         let bare = match &baseline {
             Some(child) => {
                 let progress = progress.of("bare tonic", round);
@@ -196,9 +197,9 @@ pub async fn run(args: BenchArgs) -> Result<Report, BenchError> {
     Ok(Report::new(&args, &addr, server, rounds))
 }
 
-/// The server that is measured.
+/// The server to measure.
 struct Target {
-    /// The one that was started for it, which ends with this.
+    /// The server process that was started for this measurement. It ends when this is dropped.
     _spawned: Option<child::Child>,
     addr: Address,
     server: crate::proto::GetServerInfoResponse,

@@ -1,4 +1,4 @@
-//! Rows of logits made once, so that a step costs the client only its sending.
+//! Rows of logits that are generated once, so that a step costs the client only the sending.
 
 use super::{BenchArgs, slots};
 use crate::region::worker::Window;
@@ -6,12 +6,12 @@ use crate::sampling::philox::philox4x32_10;
 use bytes::Bytes;
 use std::ops::Range;
 
-/// What rows look like.
+/// The distribution of the logits in a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Distribution {
-    /// A few likely tokens above a bell of unlikely ones, as language models give.
+    /// A few likely tokens above a bell of unlikely ones, like the rows of language models.
     Peaked,
-    /// Nothing is likely: the hard case for top-p.
+    /// No token is likely. This is the hard case for top-p.
     Flat,
 }
 
@@ -19,30 +19,32 @@ impl Distribution {
     /// Names and values, for the command line.
     pub const NAMES: [(&str, Distribution); 2] = [("peaked", Distribution::Peaked), ("flat", Distribution::Flat)];
 
-    /// Its name.
+    /// The name on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
         Self::NAMES.iter().find(|&&(_, distribution)| distribution == self).map_or("", |&(name, _)| name)
     }
 }
 
-/// Distinct rows beyond those of one message, at least: more than a core's caches hold at usual vocabularies.
+/// Least number of distinct rows beyond those of one message. With usual vocabularies they are more than a core's
+/// caches hold.
 const ROWS: usize = 64;
-/// What the pool may take with the slots of its rows, no more than a region may have; fewer distinct rows where a row is very long.
+/// Most bytes of the pool, including the slots of its rows, so that it fits into a region. If rows are very long, the
+/// pool has fewer distinct rows.
 const MOST_BYTES: usize = 256 << 20;
 
-/// Rows one after another; a message is a slice of them.
+/// The rows, one after the other. A message is a slice of them.
 #[derive(Debug, Clone)]
 pub(super) struct RowPool {
     bytes: Bytes,
-    /// Of the columns that are here.
+    /// The range of columns that this pool contains.
     columns: Range<u32>,
     row_bytes: usize,
-    /// With the columns that are elsewhere.
+    /// Bytes of a row with the columns of all ranks.
     whole_row_bytes: usize,
     rows_per_message: usize,
-    /// Messages take these in turn, as a worker takes its slots: rows that were read a moment ago would still be in a cache,
-    /// where those that a device has written are not.
+    /// Number of groups of rows. Messages use them in turn, as a worker uses its slots. If a message used rows that
+    /// were read a moment ago, these would still be in a cache, but rows that a device has just written are not.
     slots: usize,
 }
 
@@ -51,7 +53,7 @@ impl RowPool {
         Self::of_columns(args, 0..args.vocab)
     }
 
-    /// Some columns of the same rows.
+    /// A pool with some columns of the same rows.
     pub(super) fn of_columns(args: &BenchArgs, columns: Range<u32>) -> Self {
         let (whole_row_bytes, rows_per_message) = (args.row_bytes(), args.rows_per_message());
         let room = MOST_BYTES.saturating_sub(slots::bytes(args.path, args.batch));
@@ -66,14 +68,14 @@ impl RowPool {
         Self { bytes, columns, row_bytes, whole_row_bytes, rows_per_message, slots }
     }
 
-    /// The logits of a group's next message: no copy.
+    /// The logits of a group's next message. They are not copied.
     pub(super) fn slice(&self, rows: usize, turn: u64) -> Bytes {
         debug_assert!(rows <= self.rows_per_message);
         let first = self.first_row(turn) * self.row_bytes;
         self.bytes.slice(first..first + rows * self.row_bytes)
     }
 
-    /// Where that message's rows begin among all whole rows, in bytes.
+    /// The offset of that message's rows among all whole rows, in bytes.
     pub(super) fn offset(&self, turn: u64) -> usize {
         self.first_row(turn) * self.whole_row_bytes
     }
@@ -87,7 +89,7 @@ impl RowPool {
         self.bytes.len() / self.row_bytes * self.whole_row_bytes
     }
 
-    /// Writes the columns that are here into all whole rows.
+    /// Writes this pool's columns into all whole rows.
     pub(super) fn write_columns(&self, window: &mut Window) {
         let before = self.columns.start as usize * (self.row_bytes / self.columns.len());
         for (row, columns) in self.bytes.chunks_exact(self.row_bytes).enumerate() {
@@ -101,7 +103,7 @@ fn row_of(distribution: Distribution, columns: Range<u32>, seed: u64, row: u32) 
     let mut values = Vec::with_capacity(columns.len());
     for token in columns {
         let random = philox4x32_10([token, row, 0, 0], key).map(|bits| (bits >> 8) as f32 / (1u32 << 24) as f32);
-        // The sum of uniforms is a bell wide enough for logits, without a logarithm.
+        // The sum of uniform numbers is a bell that is wide enough for logits, and it needs no logarithm.
         let bell = (random[0] + random[1] + random[2] - 1.5) * 2.0;
         values.push(match distribution {
             Distribution::Flat => bell * 0.25,

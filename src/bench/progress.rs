@@ -1,4 +1,4 @@
-//! How a running measurement shows itself: a line that moves on a terminal, lines now and then elsewhere.
+//! Shows the progress of a measurement: on a terminal as one line that is updated, elsewhere as an occasional line.
 
 use super::BenchArgs;
 use crate::output;
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 const ON_TERMINAL: Duration = Duration::from_millis(250);
 const ELSEWHERE: Duration = Duration::from_secs(5);
 
-/// What one side has done so far; shared by its streams.
+/// The number of tokens of one side so far. Its streams share it.
 #[derive(Debug, Clone)]
 pub(super) struct Counter {
     label: String,
@@ -25,13 +25,13 @@ impl Counter {
         self.tokens.fetch_add(tokens, Relaxed);
     }
 
-    /// Shows the pace until it is dropped with its task.
+    /// Shows the current rate until the returned task is aborted.
     pub(super) fn watch(&self) -> tokio::task::JoinHandle<()> {
         let counter = self.clone();
         tokio::spawn(async move {
             let terminal = !counter.bar.is_hidden();
             let mut ticks = tokio::time::interval(if terminal { ON_TERMINAL } else { ELSEWHERE });
-            ticks.tick().await; // the first is at once
+            ticks.tick().await; // The first tick comes at once.
             let (mut then, mut before) = (Instant::now(), 0);
             loop {
                 ticks.tick().await;
@@ -46,7 +46,7 @@ impl Counter {
     }
 }
 
-/// The line on stderr.
+/// The line of progress on stderr.
 #[derive(Debug)]
 pub(super) struct Progress {
     bar: ProgressBar,

@@ -1,4 +1,4 @@
-//! A worker's end of the side socket, as a program in another language would write it.
+//! A worker's end of the side socket, as a program in another language would implement it.
 
 use crate::proto::region_reply::Reply;
 use crate::proto::region_request::Request;
@@ -13,50 +13,50 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-/// Longest reply worth reading.
+/// Longest reply that is read.
 const MOST_REPLY_BYTES: usize = 64 << 10;
 
-/// A connection to the side socket. Its regions end with it.
+/// A connection to the side socket. Its regions end when it ends.
 #[derive(Debug)]
 pub struct SideClient {
     socket: UnixStream,
 }
 
-/// A region, mapped.
+/// A region that is mapped.
 #[derive(Debug)]
 pub struct Leased {
-    /// What steps name it by.
+    /// The lease, by which steps name the region.
     pub lease: RegionLease,
-    /// Its memory.
+    /// The mapped memory.
     pub window: Window,
-    /// What was mapped.
+    /// The descriptor that was mapped.
     pub descriptor: OwnedFd,
 }
 
-/// Why a region is not to be had.
+/// Why a region cannot be had.
 #[derive(Debug, thiserror::Error)]
 pub enum SideError {
-    /// The socket fails.
+    /// The socket failed.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// The server refuses.
+    /// The server refused the request.
     #[error("{}: {}", .0.reason, .0.message)]
     Refused(RegionError),
-    /// The server answers what was not asked.
+    /// The server's answer does not belong to the request.
     #[error("an answer out of turn: {0:?}")]
     OutOfTurn(Option<Reply>),
 }
 
 impl SideClient {
-    /// Connects without a word.
+    /// Connects without sending anything.
     ///
     /// # Errors
-    /// When nobody listens.
+    /// If nobody listens.
     pub fn open(path: &Path) -> io::Result<Self> {
         Ok(Self { socket: UnixStream::connect(path)? })
     }
 
-    /// Connects and shows a stream's token.
+    /// Connects and presents a stream's token.
     ///
     /// # Errors
     /// [`SideError`].
@@ -109,7 +109,7 @@ impl SideClient {
         }
     }
 
-    /// Sends a request; gives the reply and the descriptors that came beside it.
+    /// Sends a request. Returns the reply and the descriptors that came with it.
     ///
     /// # Errors
     /// [`SideError`].
@@ -144,7 +144,7 @@ impl SideClient {
         reply.map(|reply| (reply, descriptors)).ok_or(SideError::OutOfTurn(None))
     }
 
-    /// The socket itself.
+    /// The underlying socket.
     #[must_use]
     pub fn socket(&self) -> &UnixStream {
         &self.socket

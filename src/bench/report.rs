@@ -1,4 +1,4 @@
-//! What came of a measurement, for people and for programs.
+//! The report of a measurement, for people and for programs.
 
 use super::load::Tally;
 use super::{Address, BenchArgs};
@@ -7,7 +7,7 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Times of steps, in milliseconds.
+/// Durations of steps, in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[allow(missing_docs)]
 pub struct StepTimes {
@@ -17,33 +17,34 @@ pub struct StepTimes {
     pub max: f64,
 }
 
-/// One side in one round.
+/// The result of one side.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct SideReport {
     /// Tokens that came back, per second.
     pub tokens_per_second: f64,
     /// Logits of those tokens, in 10^9 bytes per second.
     pub gigabytes_per_second: f64,
-    /// Messages answered.
+    /// Number of messages answered.
     pub steps: u64,
-    /// From handing a message to the transport (with a rate: from when it was due) to its reply.
+    /// From handing a message to the transport (with a rate: from when it was due) until its reply.
     pub step_milliseconds: StepTimes,
-    /// What was not OK, by reason.
+    /// Numbers of results other than OK, by reason.
     pub failures: BTreeMap<String, u64>,
-    /// Streams that were asked for.
+    /// Number of streams requested.
     pub streams: usize,
-    /// Those of them that ran, in the round with the fewest.
+    /// Number of streams that ran, in the round with the fewest.
     pub streams_ran: usize,
 }
 
 impl SideReport {
-    /// Whether there are tokens, and no stream was missing or broke on the way: rates are over the whole of each round.
+    /// Whether there are tokens, and no stream was missing or broke off. Otherwise the rates, which cover whole rounds,
+    /// would be wrong.
     pub(super) fn is_complete(&self) -> bool {
         self.tokens_per_second > 0.0 && !self.failures.keys().any(|reason| reason.starts_with("stream "))
     }
 }
 
-/// One round: Croupier and, if asked for, the bare stream beside it.
+/// One round: Croupier and, if requested, the bare stream.
 #[derive(Debug)]
 pub(super) struct RoundReport {
     pub(super) croupier: Tally,
@@ -51,32 +52,32 @@ pub(super) struct RoundReport {
     pub(super) in_process: Option<Tally>,
 }
 
-/// Everything that was measured. Figures are medians over the rounds.
+/// The whole report. Figures are medians over the rounds.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Report {
     /// Where the server listened.
     pub address: String,
     /// Its version, backend, device and sampling threads.
     pub server: String,
-    /// The load, in words.
+    /// A description of the load.
     pub load: String,
-    /// What the time of a step is.
+    /// What the time of a step includes.
     pub step_time_is: &'static str,
-    /// Rounds measured.
+    /// Number of rounds measured.
     pub rounds: usize,
-    /// Croupier.
+    /// Croupier's result.
     pub croupier: SideReport,
-    /// The bare tonic stream.
+    /// The result of the bare tonic stream.
     pub baseline: Option<SideReport>,
-    /// Croupier's share of the bare stream's bytes per second: median of the rounds' ratios.
+    /// Croupier's share of the bare stream's bytes per second: the median of the rounds' ratios.
     pub share_of_baseline: Option<f64>,
-    /// The ratio in each round.
+    /// That ratio in each round.
     pub shares: Vec<f64>,
-    /// A backend in the load generator's process, over the same rows.
+    /// The result of a backend in the load generator's process, over the same rows.
     pub in_process: Option<SideReport>,
-    /// Croupier's share of its tokens per second in each round.
+    /// Croupier's share of that backend's tokens per second, in each round.
     pub shares_of_in_process: Vec<f64>,
-    /// What a step takes longer, p50 and p99 of each side.
+    /// The time that Croupier adds to a step: the difference of the two sides' p50, and of their p99.
     pub added_milliseconds: Option<(f64, f64)>,
 }
 
@@ -118,14 +119,14 @@ impl Report {
         }
     }
 
-    /// One JSON object.
+    /// The report as one JSON object.
     #[must_use]
     pub fn to_json(&self) -> String {
         serde_json::to_string(self).expect("a report has only strings and finite numbers")
     }
 }
 
-/// Croupier's share of the bare stream's tokens, of each round in which that has any.
+/// Croupier's share of the bare stream's tokens, for each round in which the bare stream has any.
 fn shares(rounds: &[RoundReport]) -> Vec<f64> {
     let share = |round: &RoundReport| {
         let bare = round.bare.as_ref().filter(|bare| bare.tokens > 0)?;
@@ -134,7 +135,7 @@ fn shares(rounds: &[RoundReport]) -> Vec<f64> {
     rounds.iter().filter_map(share).collect()
 }
 
-/// Who the server is, in words.
+/// A description of the server.
 pub(super) fn server(info: &GetServerInfoResponse) -> String {
     format!("{} {}, {}, {} threads", info.version, info.backend, info.device, info.parallelism)
 }

@@ -1,4 +1,4 @@
-//! What came of measuring ranks beside whole rows.
+//! The report of a measurement of ranks beside whole rows.
 
 use super::load::Tally;
 use super::report::{self, SideReport};
@@ -15,31 +15,31 @@ pub(super) struct ShardRound {
     pub(super) sharded: Vec<Tally>,
 }
 
-/// What so many ranks did.
+/// The result for one number of ranks.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct RanksReport {
-    /// How many, each a process of its own.
+    /// The number of ranks. Each is a process of its own.
     pub ranks: u32,
-    /// What came back.
+    /// The result of this side.
     pub croupier: SideReport,
-    /// Share of the tokens per second of whole rows in each round.
+    /// Share of the tokens per second of whole rows, in each round.
     pub shares_of_whole: Vec<f64>,
 }
 
-/// Ranks beside whole rows. Figures are medians over the rounds.
+/// The whole report of ranks beside whole rows. Figures are medians over the rounds.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ShardReport {
     /// Where the server listened.
     pub address: String,
     /// Its version, backend, device and sampling threads.
     pub server: String,
-    /// The load, in words.
+    /// A description of the load.
     pub load: String,
-    /// Rounds measured.
+    /// Number of rounds measured.
     pub rounds: usize,
-    /// One process that brings whole rows.
+    /// The result with one process that sends whole rows.
     pub whole: SideReport,
-    /// Several that bring columns.
+    /// The results with several processes that send columns.
     pub shards: Vec<RanksReport>,
 }
 
@@ -67,13 +67,13 @@ impl ShardReport {
         }
     }
 
-    /// One JSON object.
+    /// The report as one JSON object.
     #[must_use]
     pub fn to_json(&self) -> String {
         serde_json::to_string(self).expect("a report has only strings and finite numbers")
     }
 
-    /// Whether every side gave tokens to the end.
+    /// Whether every side gave tokens until the end.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.shards.iter().map(|ranks| &ranks.croupier).chain([&self.whole]).all(SideReport::is_complete)

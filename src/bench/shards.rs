@@ -1,6 +1,7 @@
-//! Rows whose columns several processes bring: rank 0 is this process, each other rank one of its own.
+//! Measures rows whose columns come from several processes. Rank 0 is this process, and each other rank is a process of
+//! its own.
 //!
-//! The rows are those of the plain measurement, in the same steps, so that the two compare. With shared memory each
+//! The rows and steps are those of the plain measurement, so that the two can be compared. With shared memory each
 //! process writes its columns before the first step, as if its device had put them there.
 
 use super::group::Group;
@@ -21,24 +22,24 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tonic::Streaming;
 
-/// The columns of each of so many ranks, as even as can be.
+/// The number of columns of each rank, as even as possible.
 pub(super) fn columns(vocab: u32, ranks: u32) -> Vec<u32> {
     let end = |rank: u32| (u64::from(vocab) * u64::from(rank) / u64::from(ranks)) as u32;
     (0..ranks).map(|rank| end(rank + 1) - end(rank)).collect()
 }
 
-/// Where the columns of a rank lie.
+/// The range of columns of a rank.
 pub(super) fn range(columns: &[u32], rank: usize) -> Range<u32> {
     let start = columns.iter().take(rank).sum();
     start..start + columns.get(rank).copied().unwrap_or(0)
 }
 
-/// The number that rank 0 and the others give to the step of a group in its turn.
+/// The step id of a group's step in its turn. Rank 0 and the other ranks compute the same id.
 pub(super) fn step_id(turn: u64, groups: usize, group: usize) -> u64 {
     turn * groups as u64 + group as u64 + 1
 }
 
-/// Measures whole rows and every number of shards, alternately.
+/// Measures whole rows and each number of ranks, alternately.
 pub(super) async fn run(args: &BenchArgs) -> Result<ShardReport, BenchError> {
     let Target { _spawned, addr, server } = Target::of(args).await?;
     let pool = RowPool::new(args);
@@ -58,12 +59,12 @@ pub(super) async fn run(args: &BenchArgs) -> Result<ShardReport, BenchError> {
     Ok(ShardReport::new(args, &addr, server, rounds))
 }
 
-/// Rank 0.
+/// The end of rank 0.
 struct Leader {
     requests: mpsc::Sender<DecodeRequest>,
     replies: Streaming<proto::DecodeResponse>,
     groups: Vec<Group>,
-    /// How many steps each group has sent.
+    /// Number of steps that each group has sent.
     turns: Vec<u64>,
     region: Option<(SideClient, Leased)>,
     pool: RowPool,
@@ -127,12 +128,12 @@ impl Leader {
         Ok((Self { requests, replies, groups, turns, region, pool, tally: Tally::new() }, token))
     }
 
-    /// Steps from now on; those that end in `window` count.
+    /// Sends steps from now on. Steps that end in `window` count.
     async fn run(&mut self, args: &BenchArgs, window: Range<Instant>, counter: &Counter) -> Result<(), BenchError> {
         for group in 0..self.groups.len() {
             self.send(args, group, Instant::now())?;
         }
-        // Answers come in the order of the steps, so the groups take turns.
+        // Replies come in the order of the steps, so the groups take turns.
         for group in (0..self.groups.len()).cycle() {
             let reply = self.replies.message().await.map_err(load::ended)?.ok_or_else(load::closed)?;
             let Some(Answer::Step(result)) = reply.response else { return Err(load::closed()) };
@@ -171,7 +172,7 @@ impl Leader {
     }
 }
 
-/// Rank 0's columns of rows.
+/// Rank 0's columns of the rows, as sharded logits.
 fn own(logits: Logits) -> Logits {
     use proto::sharded_logits::Columns;
     let columns = match logits {

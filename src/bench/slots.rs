@@ -1,5 +1,5 @@
-//! A stream whose tokens come back through the region: a thread waits for them there and sends the next step, while replies
-//! are only looked through for failures.
+//! A stream whose tokens come back through the region. A thread waits for them there and sends the next step. Replies
+//! are read only for failures.
 
 use super::group::Group;
 use super::load::{Answers, Shared, Tally, closed};
@@ -13,15 +13,15 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-/// How long tokens may take to come. Steps that are refused have none.
+/// How long to wait for tokens. Refused steps have none.
 const MOST_WAIT: Duration = Duration::from_secs(10);
 
-/// Bytes behind the rows that the slots of `rows` rows take.
+/// Bytes that the slots of `rows` rows take behind the rows.
 pub(super) fn bytes(path: LogitsPath, rows: usize) -> usize {
     if path == LogitsPath::Slots { (rows + 1) * SLOT_BYTES } else { 0 }
 }
 
-/// One stream's steps.
+/// Sends the steps of one stream.
 pub(super) struct Stream {
     pub(super) shared: Arc<Shared>,
     pub(super) requests: mpsc::Sender<DecodeRequest>,
@@ -30,7 +30,7 @@ pub(super) struct Stream {
 }
 
 impl Stream {
-    /// Sends steps until the round is over. Blocks.
+    /// Sends steps until the round is over. Blocks the thread.
     pub(super) fn run(mut self) -> Result<Tally, BenchError> {
         let offset = self.shared.pool.whole_bytes().next_multiple_of(SLOT_BYTES);
         let mut tally = Tally::new();
@@ -67,14 +67,14 @@ impl Stream {
         self.requests.blocking_send(DecodeRequest { request: Some(Ask::Step(step)) }).map_err(|_| closed())
     }
 
-    /// How many slots have a token.
+    /// Number of slots that have a token.
     fn tokens(&self, offset: usize) -> u64 {
         let word = |at: usize| self.leased.window.word(offset + at * size_of::<u32>());
         (1..=word(2) as usize).filter(|slot| word(4 * slot + 1) & 0xff == proto::RowStatus::Ok as u32).count() as u64
     }
 }
 
-/// Reads replies, which say what failed; works count in `window`.
+/// Reads the replies for failures. Failures of works count if they come in `window`.
 pub(super) async fn failures(mut replies: Answers, window: Range<Instant>) -> Tally {
     let mut tally = Tally::new();
     while let Ok(Some(reply)) = replies.message().await {

@@ -1,4 +1,4 @@
-//! A rank above 0 as a process of its own: it writes its columns once and announces them step by step.
+//! A rank above 0 as a process of its own. It writes its columns once and announces them step by step.
 
 use super::group::Group;
 use super::pool::RowPool;
@@ -15,7 +15,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use tokio::sync::mpsc;
 
-/// What a writer says when its columns are there.
+/// The line that a writer prints when its columns are written.
 const READY: &str = "ready";
 
 /// Arguments of the hidden subcommand `bench-shard-writer`.
@@ -23,19 +23,19 @@ const READY: &str = "ready";
 pub struct WriterArgs {
     /// The server.
     pub addr: Address,
-    /// What rank 0 was told.
+    /// The token that rank 0 received for attaching ranks.
     pub token: Vec<u8>,
-    /// Which rank it is.
+    /// The number of this rank.
     pub rank: usize,
     /// The columns of all ranks.
     pub columns: Vec<u32>,
-    /// Id and generation of rank 0's region, with shared memory.
+    /// With shared memory: id and generation of rank 0's region.
     pub region: Option<[u64; 2]>,
-    /// The rows.
+    /// The arguments that determine the rows.
     pub load: BenchArgs,
 }
 
-/// A writer process; killed when dropped.
+/// A writer process. It is killed when this is dropped.
 #[derive(Debug)]
 pub(super) struct Writer {
     process: Child,
@@ -49,7 +49,7 @@ impl Writer {
         Ok(Self { process: command.spawn().map_err(failed)? })
     }
 
-    /// Waits until its columns are where the server reads them.
+    /// Waits until the writer's columns are where the server reads them.
     pub(super) async fn wait_until_ready(&mut self) -> Result<(), BenchError> {
         let Some(stdout) = self.process.stdout.take() else { return Ok(()) };
         let line = tokio::task::spawn_blocking(move || BufReader::new(stdout).lines().next()).await;
@@ -62,17 +62,17 @@ impl Writer {
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        // It may have ended by itself; either way it is gone after this.
+        // The process may have ended by itself. Either way it has ended after this.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
-/// Brings the rank's columns until the group is over.
+/// Sends the rank's columns until the group of ranks ends.
 ///
 /// # Errors
-/// When it cannot attach, or the call fails.
-#[allow(clippy::print_stdout)] // What the parent waits for.
+/// If it cannot attach, or the call fails.
+#[allow(clippy::print_stdout)] // The parent waits for this line.
 pub async fn write_shards(args: WriterArgs) -> Result<(), BenchError> {
     let load = &args.load;
     let pool = RowPool::of_columns(load, range(&args.columns, args.rank));
@@ -124,7 +124,7 @@ fn about(args: &WriterArgs) -> proto::AttachRank {
     }
 }
 
-/// The rank's columns of what a group sends in its turn.
+/// The rank's columns of the rows that a group sends in its turn.
 fn shard(
     args: &WriterArgs,
     pool: &RowPool,

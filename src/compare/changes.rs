@@ -1,35 +1,37 @@
-//! Tokens of a row that lie off its [line](super::line), and what makes such tokens: masks, filters, padding, penalties.
+//! Finds the tokens of a row that lie off its [line](super::line), and what caused that: masks, filters, padding,
+//! penalties.
 
 use super::line::{Line, Pair, is_masked, median};
 use serde::Serialize;
 use std::collections::HashMap;
 
-/// Tokens that are named of many.
+/// Most tokens that are named in a change.
 const NAMED: usize = 5;
-/// So many columns at the end are padding, where all of them are others.
+/// Least number of columns at the end that count as padding, if all of them differ.
 const LEAST_PADDING: usize = 2;
-/// How much a penalty may differ from token to token, in parts of a logit.
+/// How much a penalty may differ from token to token, as a share of the logit.
 const LOOSE: f64 = 0.002;
 
-/// One thing that was done to some tokens of a row.
+/// One change to some tokens of a row.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "kind")]
 pub(super) enum Change {
-    /// All but the likeliest are masked: top-k, top-p or another filter ran.
+    /// All tokens but the most likely ones are masked: top-k, top-p or another filter was applied.
     Filtered { tokens_left: usize },
-    /// Some are masked.
+    /// Some tokens are masked.
     Masked { tokens: usize, first: Vec<u32> },
-    /// Some that are masked in the plain row are not.
+    /// Some tokens are not masked, although the plain row masks them.
     Unmasked { tokens: usize, first: Vec<u32> },
-    /// The columns at the end have other numbers: rows are longer than the vocabulary, and nobody wrote there.
+    /// The columns at the end have other numbers: rows are longer than the vocabulary, and these columns were never
+    /// written.
     Padding { from: u32, columns: usize },
-    /// Positive logits are divided by it, others multiplied.
+    /// Positive logits were divided by the penalty, and others multiplied.
     RepetitionPenalty { penalty: f64, tokens: usize, in_text: Option<usize> },
-    /// Lower by a number, and by one for each time that a token stands in the text.
+    /// Logits are lower by one number, and by another one for each occurrence of the token in the text.
     CountPenalty { presence: f64, frequency: f64, tokens: usize },
-    /// All higher by one number.
+    /// All of these logits are higher by one number.
     Bias { bias: f64, tokens: usize, in_text: Option<usize>, first: Vec<u32> },
-    /// None of these; `most`: how far the one that moved most did.
+    /// None of the above. `most` is the largest difference.
     Changed { tokens: usize, most: f64, in_text: Option<usize>, first: Vec<u32> },
 }
 
@@ -37,12 +39,12 @@ pub(super) enum Change {
 struct Off {
     token: u32,
     plain: f64,
-    /// Without scale and shift.
+    /// The sent logit with scale and shift undone.
     sent: f64,
     tolerance: f64,
 }
 
-/// What was done to tokens of a row. `counts`: how often each stands in the text, where that is known.
+/// The changes to tokens of a row. `counts` has the number of occurrences of each token in the text, if that is known.
 pub(super) fn of(pair: &Pair<'_>, line: &Line, counts: &HashMap<u32, u32>) -> Vec<Change> {
     let mut off = off_the_line(pair, line);
     let (mut masked, mut unmasked) = (Vec::new(), Vec::new());
@@ -80,7 +82,7 @@ fn off_the_line(pair: &Pair<'_>, line: &Line) -> Vec<Off> {
     pair.common().map(of).filter(|off| (off.sent - off.plain).abs() > off.tolerance).collect()
 }
 
-/// What masks say: a filter leaves the likeliest, whatever else masks does not.
+/// Explains masks. If exactly the most likely tokens are left, it was a filter.
 fn filtered(pair: &Pair<'_>, masked: &[u32]) -> Option<Change> {
     let likeliest = masked.iter().map(|&token| pair.plain[token as usize]).reduce(f32::max)?;
     let (mut left, mut least) = (0, f32::INFINITY);
@@ -92,18 +94,18 @@ fn filtered(pair: &Pair<'_>, masked: &[u32]) -> Option<Change> {
     })
 }
 
-/// The column from which on all are others.
+/// The first column of padding: from there on, all columns differ.
 fn padding(columns: usize, off: &[Off], unmasked: &[u32]) -> Option<u32> {
     let mut others: Vec<u32> = off.iter().map(|off| off.token).chain(unmasked.iter().copied()).collect();
     others.sort_unstable_by(|a, b| b.cmp(a));
     let is_last = |(back, token): &(usize, &u32)| **token as usize + 1 + back == columns;
     let (tail, last) = others.iter().enumerate().take_while(is_last).last()?;
-    // A row of which all is another one has no padding.
+    // If the whole row differs, that is not padding.
     (tail + 1 >= LEAST_PADDING && tail + 1 < columns / 2).then_some(*last)
 }
 
-/// What was done to tokens that are off the line: of the rules that give what was sent of every one, the one that does it best.
-/// Of a single token nothing can be told but how far it moved, unless it stands in the text.
+/// Explains tokens off the line. Of the rules that fit every token, the one with the smallest error is taken. For a
+/// single token only its difference can be said, unless the token is in the text.
 fn moved(off: &[Off], line: &Line, counts: &HashMap<u32, u32>) -> Option<Change> {
     if off.is_empty() {
         return None;
@@ -113,7 +115,7 @@ fn moved(off: &[Off], line: &Line, counts: &HashMap<u32, u32>) -> Option<Change>
     let in_text = (!counts.is_empty()).then(|| off.iter().filter(|off| counts.contains_key(&off.token)).count());
     let rules = if tokens == 1 && in_text != Some(1) { Vec::new() } else { rules(off, line, counts) };
     let fits = rules.into_iter().filter_map(|rule| Some((misfit(off, &rule, counts)?, rule)));
-    // Of equals the first, which has the fewest numbers to fit by.
+    // Of equally good rules, take the first one, which has the fewest parameters.
     let best = fits.min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, rule)| rule);
     let most = || off.iter().map(|off| off.sent - off.plain).max_by(|a, b| a.abs().total_cmp(&b.abs()));
     Some(match best {
@@ -124,10 +126,10 @@ fn moved(off: &[Off], line: &Line, counts: &HashMap<u32, u32>) -> Option<Change>
     })
 }
 
-/// What may have been done to tokens.
+/// A rule that may have been applied to tokens.
 enum Rule {
     Bias(f64),
-    /// By the sign of a logit to which `shift` was added before.
+    /// Depends on the sign of the logit. `shift` was added to the logit before.
     Repetition {
         penalty: f64,
         shift: f64,
@@ -138,10 +140,10 @@ enum Rule {
     },
 }
 
-/// Each with the numbers that fit these tokens best.
+/// The rules, each with the parameters that fit these tokens best.
 fn rules(off: &[Off], line: &Line, counts: &HashMap<u32, u32>) -> Vec<Rule> {
     let bias = Rule::Bias(median(off.iter().map(|off| off.sent - off.plain).collect()));
-    // Log-probabilities are shifted before a penalty looks at them; a penalized row may be shifted behind it.
+    // Log-probabilities are shifted before a penalty is applied. But a penalized row may also be shifted afterwards.
     let repetition = [0.0, line.shift / line.scale].into_iter().filter_map(|shift| {
         let penalties: Vec<f64> = off.iter().filter_map(|off| off.penalty(shift)).collect();
         (!penalties.is_empty()).then(|| Rule::Repetition { penalty: median(penalties), shift })
@@ -150,14 +152,14 @@ fn rules(off: &[Off], line: &Line, counts: &HashMap<u32, u32>) -> Vec<Rule> {
 }
 
 impl Off {
-    /// The repetition penalty that makes what was sent; `None` near 0, where it cannot be seen.
+    /// The repetition penalty that explains the sent logit. `None` if the logit is too close to 0.
     fn penalty(&self, shift: f64) -> Option<f64> {
         let (plain, sent) = (self.plain + shift, self.sent + shift);
         let is_seen = plain.abs() > 2.0 * self.tolerance && plain * sent > 0.0;
         is_seen.then_some(if plain > 0.0 { plain / sent } else { sent / plain })
     }
 
-    /// What a rule makes of it.
+    /// The logit that a rule would give.
     fn by(&self, rule: &Rule, counts: &HashMap<u32, u32>) -> f64 {
         match *rule {
             Rule::Bias(bias) => self.plain + bias,
@@ -174,7 +176,7 @@ fn count(off: &Off, counts: &HashMap<u32, u32>) -> f64 {
     f64::from(counts.get(&off.token).copied().unwrap_or_default())
 }
 
-/// How far a rule misses the tokens together; `None`: one of them too far.
+/// The total error of a rule over all tokens. `None`: the error of some token is too large.
 fn misfit(off: &[Off], rule: &Rule, counts: &HashMap<u32, u32>) -> Option<f64> {
     let of = |off: &Off| {
         let missed = (off.sent - off.by(rule, counts)).abs();
@@ -183,7 +185,7 @@ fn misfit(off: &[Off], rule: &Rule, counts: &HashMap<u32, u32>) -> Option<f64> {
     off.iter().map(of).sum()
 }
 
-/// Penalties by how often a token stands in the text: the line through what each lost (least squares).
+/// Fits penalties by the number of occurrences in the text: a least-squares line through the differences of the tokens.
 fn counted(off: &[Off], counts: &HashMap<u32, u32>) -> Option<Rule> {
     let points: Vec<(f64, f64)> = off.iter().map(|off| (count(off, counts), off.plain - off.sent)).collect();
     let of = points.len() as f64;

@@ -1,25 +1,26 @@
-//! The straight line that most logits of one row lie on, seen over those of another: `sent = scale * plain + shift`. A
-//! temperature is a scale, log-probabilities are a shift, and rounding is the noise around the line. Found by medians, so
-//! that tokens with a bias or penalty of their own do not move it (Theil 1950, by pairs that lie far apart).
+//! The straight line that most logits of one row lie on, as a function of those of another row: `sent = scale * plain +
+//! shift`. A temperature appears as a scale, log-probabilities as a shift, and rounding as noise around the line. The
+//! line is fitted by medians, so that tokens with a bias or a penalty do not move it (Theil 1950, with pairs that lie
+//! far apart).
 
 use half::{bf16, f16};
 
-/// Logits that the line is found by, spread over the row.
+/// Most logits that are used to fit the line, spread over the row.
 const SAMPLE: usize = 4096;
-/// Fewer do not say how steep it is.
+/// With fewer logits than this, the slope cannot be determined.
 const LEAST_SLOPED: usize = 4;
-/// Lower ones are masks, as far from 0 as no model's logits are.
+/// Logits below this are masked: no model's logits are so far from 0.
 const MASKED: f32 = -1e3;
-/// Standard deviations in a median of distances, of numbers that are normally distributed.
+/// Number of standard deviations in the median distance of normally distributed numbers.
 const DEVIATIONS: f64 = 1.4826;
 /// How many standard deviations of noise a token may lie off the line.
 const TOLERANCE: f64 = 10.0;
-/// The noise, in parts of how far the row's logits lie apart, up to which the two are one row, and up to which they are the same:
-/// 16 bits make about a third of the latter.
+/// Bounds of the noise, as shares of the spread of the row's logits: up to the first, both are one row, and up to the
+/// second, they are the same. 16-bit formats cause about a third of the second.
 const ONE_ROW: f64 = 0.15;
 const SAME: f64 = 0.05;
 
-/// A row as sent, and one that it may come of. As long as each other.
+/// A row as sent, and a plain row that it may have been made from. They have the same length.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Pair<'a> {
     pub(super) sent: &'a [f32],
@@ -31,7 +32,7 @@ pub(super) struct Pair<'a> {
 pub(super) struct Line {
     pub(super) scale: f64,
     pub(super) shift: f64,
-    /// Standard deviation of what is sent around the line, whatever a few tokens do.
+    /// Standard deviation of the sent logits around the line. A few outliers do not affect it.
     pub(super) noise: f64,
     /// How far the plain row's logits lie apart: about one standard deviation.
     pub(super) spread: f64,
@@ -40,7 +41,7 @@ pub(super) struct Line {
 }
 
 impl Pair<'_> {
-    /// Tokens that neither masks.
+    /// Tokens that neither row masks.
     pub(super) fn common(&self) -> impl Iterator<Item = usize> {
         (0..self.sent.len()).filter(|&token| !is_masked(self.sent[token]) && !is_masked(self.plain[token]))
     }
@@ -51,7 +52,7 @@ pub(super) fn is_masked(logit: f32) -> bool {
 }
 
 impl Line {
-    /// `None`: they have no token in common.
+    /// Fits the line. `None`: no token is unmasked in both rows.
     pub(super) fn through(pair: &Pair<'_>) -> Option<Self> {
         let tokens: Vec<usize> = pair.common().collect();
         let step = tokens.len().div_ceil(SAMPLE).max(1);
@@ -73,35 +74,35 @@ impl Line {
         Some(Self { scale, shift, noise, spread, resolution })
     }
 
-    /// Whether the one row is the other, but for what was done to it.
+    /// Whether one row is the other, apart from changes.
     pub(super) fn is_one_row(&self) -> bool {
         self.scale > 0.0 && self.is_near(ONE_ROW)
     }
 
-    /// Whether there is no more noise than rounding makes.
+    /// Whether the noise is no more than rounding causes.
     pub(super) fn is_precise(&self) -> bool {
         self.is_near(SAME)
     }
 
     fn is_near(&self, part: f64) -> bool {
-        // Of rows whose logits are nearly one number, rounding is all that there is to see.
+        // If all logits of a row are nearly equal, rounding is all that can be seen.
         let rounding = self.resolution * self.shift.abs();
         self.noise <= part * self.scale * self.spread + rounding
     }
 
-    /// A token's logit before it was scaled and shifted.
+    /// A token's logit with scale and shift undone.
     pub(super) fn undone(&self, sent: f32) -> f64 {
         (f64::from(sent) - self.shift) / self.scale
     }
 
-    /// How far that may lie from the plain one.
+    /// The largest allowed difference between that and the plain logit.
     pub(super) fn tolerance(&self, sent: f32, plain: f32) -> f64 {
         let (sent, plain) = (f64::from(sent.abs()), f64::from(plain.abs()) * self.scale);
         (TOLERANCE * self.noise + self.resolution * (sent + plain + self.shift.abs())) / self.scale
     }
 }
 
-/// The last place of the shortest format that has all of these numbers.
+/// The resolution of the shortest format that can represent all of these numbers.
 fn resolution(logits: &[f32]) -> f64 {
     let all = |is: fn(f32) -> bool| logits.iter().all(|&logit| is_masked(logit) || is(logit));
     if all(|logit| bf16::from_f32(logit).to_f32() == logit) {
@@ -113,7 +114,7 @@ fn resolution(logits: &[f32]) -> f64 {
     }
 }
 
-/// The lower one of two in the middle. At least one number, none of them NaN.
+/// The median. Of two numbers in the middle, it is the lower one. There must be at least one number, and no NaN.
 pub(super) fn median(mut numbers: Vec<f64>) -> f64 {
     let middle = (numbers.len() - 1) / 2;
     *numbers.select_nth_unstable_by(middle, f64::total_cmp).1

@@ -1,5 +1,6 @@
-//! `croupier compare`: rows as a worker sends them beside those of a plain forward pass over the same text, and what was done
-//! to them on the way. A server cannot tell most of that: logits that a worker has divided by the temperature are logits.
+//! `croupier compare`: compares the rows that a worker sends with those of a plain forward pass over the same text, and
+//! says what was done to them in between. A server cannot detect most of that, because logits that a worker has divided
+//! by the temperature are still logits.
 //!
 //! [`row_files`](crate::row_files) reads both, [`line`](mod@line) finds what was done to whole rows, [`changes`] what to some of their tokens,
 //! [`places`] whose row it is, [`table`] shows it.
@@ -19,16 +20,16 @@ use serde::Serialize;
 use std::collections::HashMap;
 use std::process::ExitCode;
 
-/// What `croupier compare` is to do.
+/// The arguments of `croupier compare`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct CompareArgs {
-    /// Rows as they are sent.
+    /// The rows as sent.
     pub sent: RowFile,
-    /// Those of a plain forward pass, at least as many.
+    /// The rows of a plain forward pass. There must be at least as many.
     pub plain: RowFile,
-    /// The text's tokens, by which penalties are known.
+    /// The text's tokens. They help to recognise penalties.
     pub text: Vec<u32>,
-    /// A JSON object instead of the table.
+    /// Print a JSON object instead of the table.
     pub json: bool,
 }
 
@@ -38,23 +39,24 @@ const NEAR_ONE: f64 = 0.01;
 const CLEAR: f64 = 2.0;
 /// A shift of less than this part of a logit is none.
 const NEAR_ZERO: f64 = 1e-3;
-/// How far the sum of probabilities may be off, in 16 bits.
+/// The largest error of a sum of probabilities, in 16-bit formats.
 const SUM: f64 = 0.05;
-/// Exit codes: the rows are not those of the model, or could not be compared. As those of diff.
+/// Exit codes, as those of diff: the rows are not those of the model, or could not be compared.
 const DIFFERENT: u8 = 1;
 const TROUBLE: u8 = 2;
 
-/// All rows.
+/// The comparison of all rows.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 struct Comparison {
     sent: Side,
     plain: Side,
-    /// Rows that the model gives, whatever rounding and one number added to all logits do to them.
+    /// The number of rows that are as the model gives them. Rounding, and one number added to all logits, do not
+    /// matter.
     rows_as_plain: usize,
     rows: Vec<ComparedRow>,
 }
 
-/// What is known of one file.
+/// Facts about one file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 struct Side {
     rows: usize,
@@ -62,47 +64,48 @@ struct Side {
     dtype: &'static str,
 }
 
-/// One row as sent.
+/// The comparison of one row as sent.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 struct ComparedRow {
     row: usize,
     #[serde(flatten)]
     is: Is,
-    /// The likeliest token as sent, and of the plain row with the same number.
+    /// The most likely token of the row as sent, and that of the plain row with the same number.
     likeliest: u32,
     plain_likeliest: u32,
-    /// Between the distributions of these two: the probability with which a token drawn at temperature 1 is another one.
+    /// Between the distributions of these two rows. It is the probability with which tokens drawn from them at
+    /// temperature 1 differ.
     total_variation: f64,
 }
 
-/// What a row is.
+/// What a row turned out to be.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "is")]
 enum Is {
-    /// The plain row, number for number.
+    /// The plain row, with the same numbers.
     Same,
-    /// A plain row to which something may have been done.
+    /// Made from a plain row, possibly with changes.
     Plain(Made),
-    /// A plain row's probabilities, where logits should be.
+    /// Probabilities of a plain row, where logits should be.
     Probabilities,
-    /// No plain row: of another text, another model, or another mask of attention.
+    /// Not a plain row. It may come from another text, another model, or another attention mask.
     Unknown,
     /// A logit is NaN or +infinity.
     NotFinite { token: u32 },
 }
 
-/// How a row was made of a plain one.
+/// How a row was made from a plain row.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 struct Made {
-    /// Which one.
+    /// The number of the plain row.
     plain_row: usize,
-    /// By which it was divided; `None`: by none.
+    /// The temperature by which it was divided. `None`: it was not divided.
     temperature: Option<f64>,
-    /// A number that was added to all logits.
+    /// The number that was added to all logits. `None`: nothing was added.
     shift: Option<f64>,
-    /// What is left of the difference, of a token in the middle: a standard deviation, in logits.
+    /// The remaining difference for a typical token: a standard deviation, in logits.
     noise: f64,
-    /// Whether that is no more than 16 bits make.
+    /// Whether that is no more than the rounding of 16-bit formats.
     precise: bool,
     changes: Vec<Change>,
 }
@@ -120,7 +123,8 @@ impl ComparedRow {
     }
 }
 
-/// The subcommand `compare`. Exit code 0 when all rows are those of the model, 1 when not, 2 when they cannot be compared.
+/// The subcommand `compare`. The exit code is 0 if all rows are those of the model, 1 if not, and 2 if they cannot be
+/// compared.
 #[must_use]
 pub fn main(args: &CompareArgs) -> ExitCode {
     let compared = compare(args).and_then(|compared| {
@@ -178,14 +182,14 @@ impl Side {
     }
 }
 
-/// A row with so many columns: those that it lacks are masked, those that it has beyond are left out.
+/// A row with exactly `columns` columns: missing columns are masked, and columns beyond are left out.
 fn widened(rows: &Rows, row: usize, columns: usize) -> Vec<f32> {
     let mut logits = rows.get(row).map(|logits| logits.widen()).unwrap_or_default();
     logits.resize(columns, f32::NEG_INFINITY);
     logits
 }
 
-/// What a row is of its plain row, or else of the one that it is most like.
+/// Compares a row with the plain row of the same number, or else with the plain row that is most similar.
 fn what_it_is(
     row: usize,
     sent: &[f32],
@@ -211,7 +215,7 @@ fn what_it_is(
     made(row, own).or_else(elsewhere).unwrap_or(Is::Unknown)
 }
 
-/// How the one row is made of the other, if it is.
+/// How the one row was made from the other. `None`: it was not made from it.
 fn made_of(plain_row: usize, pair: &Pair<'_>, counts: &HashMap<u32, u32>) -> Option<Made> {
     let line = Line::through(pair).filter(Line::is_one_row)?;
     let moved = (line.scale - 1.0).abs();
@@ -232,7 +236,7 @@ fn are_probabilities(logits: &[f32]) -> bool {
     logits.len() > 1 && logits.iter().all(|logit| (0.0..=1.0).contains(logit)) && (sum - 1.0).abs() < SUM
 }
 
-/// Of equals the first, as everywhere.
+/// The most likely token. Of equal ones, it is the first, as everywhere.
 fn likeliest(logits: &[f32]) -> u32 {
     let better = |best: usize, token: usize| if logits[token] > logits[best] { token } else { best };
     (0..logits.len()).reduce(better).unwrap_or_default() as u32

@@ -1,10 +1,10 @@
-//! Which of the plain rows a row is most like, where it is not the one at its own place.
+//! Finds the plain row that a row is most similar to, if that is not the one with the same number.
 
 use crate::row_files::Rows;
 
-/// Columns by which rows are compared first.
+/// Number of columns that are compared first.
 const COLUMNS: usize = 512;
-/// How alike two rows are at least, by correlation, to be looked at whole.
+/// Least correlation of two rows that are then compared as a whole.
 const ALIKE: f64 = 0.9;
 
 /// Some columns of each plain row.
@@ -14,7 +14,7 @@ pub(super) struct Places {
 }
 
 impl Places {
-    /// Of rows that are compared with some of so many columns.
+    /// Prepares comparisons with rows of `columns` columns.
     pub(super) fn of(plain: &Rows, columns: usize) -> Self {
         let step = columns.div_ceil(COLUMNS).max(1);
         let some = |row| {
@@ -24,7 +24,7 @@ impl Places {
         Self { step, rows: (0..plain.count()).map(some).collect() }
     }
 
-    /// The row that is most like this one, but for the one at its own place; of equals the nearest.
+    /// The most similar plain row other than row `own`. Of equally similar rows, it is the nearest.
     pub(super) fn most_like(&self, sent: &[f32], own: usize) -> Option<usize> {
         let sent: Vec<f32> = sent.iter().copied().step_by(self.step).collect();
         let others = (0..self.rows.len()).filter(|&row| row != own);
@@ -34,7 +34,7 @@ impl Places {
     }
 }
 
-/// Pearson's, over columns that neither masks.
+/// Pearson's correlation over columns that neither row masks.
 fn correlation(a: &[f32], b: &[f32]) -> f64 {
     let masked = super::line::is_masked;
     let pairs: Vec<(f64, f64)> =

@@ -1,14 +1,14 @@
-//! What was found, for people: rows to which the same was done stand on one line.
+//! The comparison for people. Rows with the same changes share a line.
 
 use super::changes::Change;
 use super::{ComparedRow, Comparison, Is, Made, Side};
 use crate::output::grouped;
 use std::fmt::Write as _;
 
-/// Spans of rows that a line names.
+/// Most spans of row numbers that a line names.
 const SPANS: usize = 4;
 
-/// Rows that were made alike.
+/// Rows that were changed in the same way.
 struct Group<'a> {
     what: String,
     rows: Vec<&'a ComparedRow>,
@@ -39,7 +39,7 @@ fn side(side: &Side) -> String {
     format!("{} {rows} of {} logits ({})", grouped(side.rows as u64), grouped(side.vocab_size as u64), side.dtype)
 }
 
-/// In the order of their first rows.
+/// The groups, in the order of their first rows.
 fn groups(rows: &[ComparedRow]) -> Vec<Group<'_>> {
     let mut groups: Vec<Group<'_>> = Vec::new();
     for row in rows {
@@ -52,7 +52,7 @@ fn groups(rows: &[ComparedRow]) -> Vec<Group<'_>> {
     groups
 }
 
-/// `0-3, 7`.
+/// Row numbers such as `0-3, 7`.
 fn spans(rows: &[&ComparedRow]) -> String {
     let mut spans: Vec<(usize, usize)> = Vec::new();
     for row in rows.iter().map(|row| row.row) {
@@ -100,7 +100,7 @@ fn made_of(row: usize, made: &Made) -> String {
     parts.join(", ")
 }
 
-/// Without counts that differ from row to row where the same was done to them; JSON has these.
+/// Describes a change. Counts that differ between rows with the same change are left out; the JSON has them.
 fn change(change: &Change) -> String {
     match change {
         Change::Filtered { tokens_left } => format!("only the {} likeliest left", grouped(*tokens_left as u64)),
@@ -122,7 +122,7 @@ fn change(change: &Change) -> String {
     }
 }
 
-/// `tokens 5, 7, 9 and others`.
+/// Such as `tokens 5, 7, 9 and others`.
 fn named(tokens: usize, first: &[u32]) -> String {
     let names: Vec<String> = first.iter().map(u32::to_string).collect();
     let others = if tokens > first.len() { " and others" } else { "" };
@@ -138,7 +138,7 @@ fn of_text(tokens: usize, in_text: Option<usize>) -> &'static str {
     }
 }
 
-/// What to do about each kind of difference, once.
+/// Advice for each kind of difference, once.
 fn advice(compared: &Comparison) -> Vec<&'static str> {
     let is = |test: &dyn Fn(&ComparedRow) -> bool| compared.rows.iter().any(test);
     let made = |test: &dyn Fn(&Made, usize) -> bool| {

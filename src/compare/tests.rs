@@ -6,7 +6,7 @@ const COLUMNS: usize = 4000;
 const ROWS: usize = 8;
 const TEXT: [u32; 12] = [5, 5, 5, 7, 7, 300, 41, 977, 1234, 2999, 3001, 12];
 
-/// Numbers that are as good as normally distributed: sums of twelve, of a sequence that is the same each time.
+/// Nearly normally distributed numbers: sums of twelve numbers of a reproducible sequence.
 struct Normal(u64);
 
 impl Normal {
@@ -24,7 +24,7 @@ impl Normal {
     }
 }
 
-/// Rows as a model gives them: what is frequent is likely in all of them, so that they are alike by half.
+/// Rows like those of a model. Frequent tokens are likely in all of them, so that half of each row is the same.
 fn model(seed: u64) -> Vec<Vec<f32>> {
     let mut normal = Normal(seed);
     let frequent = normal.row(1.5);
@@ -47,7 +47,7 @@ fn compared(sent: &[Vec<f32>], plain: &[Vec<f32>], text: &[u32]) -> Comparison {
     compare(&args).unwrap()
 }
 
-/// How the first row was made, where all rows were made alike.
+/// How the first row was made. All rows must have been made in the same way.
 fn made(sent: &[Vec<f32>], plain: &[Vec<f32>], text: &[u32]) -> Made {
     let compared = compared(sent, plain, text);
     let made = |row: &ComparedRow| match &row.is {
@@ -89,7 +89,7 @@ fn rounding_and_log_probabilities_are_the_model_s() {
     assert!(compared(&plain, &plain, &[]).rows.iter().all(|row| row.is == Is::Same && row.total_variation == 0.0));
 }
 
-/// As many rows as make a wrong word of one row in a thousand likely to be seen.
+/// There are so many rows that an error rate of one row in a thousand would probably be seen.
 #[test]
 fn sound_rows_are_not_said_to_be_changed() {
     let mut normal = Normal(3);
@@ -175,7 +175,7 @@ fn masks_filters_and_padding_are_told_apart() {
     let stale = each(&plain, |token, logit| if token >= from { 40.0 * normal.next() } else { logit });
     let padding = Change::Padding { from: from as u32, columns: 96 };
     assert_eq!(made(&stale, &plain, &[]).changes, std::slice::from_ref(&padding));
-    // The same where the plain rows have as many columns as there are tokens.
+    // The same if the plain rows have as many columns as there are tokens.
     let short: Vec<Vec<f32>> = plain.iter().map(|row| row[..from].to_vec()).collect();
     assert_eq!(made(&stale, &short, &[]).changes, [padding]);
 }
@@ -196,12 +196,12 @@ fn rows_of_another_place_are_found_and_rows_of_none_are_not() {
     assert_eq!(places(&early), (1..ROWS).map(Some).collect::<Vec<_>>());
     let swapped = [plain[1].clone(), plain[0].clone()];
     assert_eq!(places(&swapped), [Some(1), Some(0)]);
-    // Another text: as alike as the model's rows are to each other, or more.
+    // Another text, whose rows are at least as similar as the model's rows are to each other.
     let leaking = each(&plain, |_, logit| logit + 0.6 * normal.next());
     assert_eq!(places(&leaking), vec![None; ROWS]);
     assert_eq!(places(&model(8)), vec![None; ROWS]);
     assert_eq!(places(&each(&plain, |_, logit| -logit)), vec![None; ROWS]);
-    // A quantized model: the row, but told.
+    // A quantized model: the same row, but reported as imprecise.
     let rough = made(&each(&plain, |_, logit| logit + 0.2 * normal.next()), &plain, &[]);
     assert!(!rough.precise && rough.plain_row == 0, "{rough:?}");
 }

@@ -1,7 +1,8 @@
-//! `croupier explain`: one row of logits on its way through the samplers, without a server. The token is that which a server
-//! gives for the same logits, parameters, history, seed and position.
+//! `croupier explain`: shows, without a server, how one row of logits goes through the samplers. The token is the one
+//! that a server gives for the same logits, parameters, history, seed and position.
 //!
-//! [`row_files`](crate::row_files) reads the row, [`opening`] opens the text, [`sampling::stages`](crate::sampling::stages) follows it, [`table`] shows it.
+//! [`row_files`](crate::row_files) reads the row, [`opening`] opens the text,
+//! [`sampling::stages`](crate::sampling::stages) follows the row, [`table`] shows the result.
 
 mod opening;
 mod table;
@@ -24,36 +25,36 @@ use serde::Serialize;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-/// What `croupier explain` is to do.
+/// The arguments of `croupier explain`.
 #[derive(Debug, Clone)]
 pub struct ExplainArgs {
-    /// Where the row is.
+    /// The file with the row.
     pub file: RowFile,
-    /// Which of its rows, from 0.
+    /// Which row of the file, from 0.
     pub row: usize,
-    /// The parameters.
+    /// The sampling parameters.
     pub params: SamplingParams,
-    /// Most entries that a list of tokens may have.
+    /// Most entries that a list of tokens in the explanation may have.
     pub most_listed: u32,
-    /// Texts of tokens, where they are known.
+    /// The texts of tokens, if they are known.
     pub vocabulary: Option<Arc<Vocabulary>>,
     /// Tokens that end the text.
     pub eos: Vec<u32>,
     /// The text's prompt.
     pub prompt: Vec<u32>,
-    /// Its output so far, of which the row is the next token's.
+    /// The text's output so far. The row is for the token after it.
     pub output: Vec<u32>,
     /// The text's seed.
     pub seed: u64,
-    /// How many of the likeliest tokens are shown.
+    /// How many of the most likely tokens are shown.
     pub top: u32,
-    /// Tokens to say the fate of.
+    /// More tokens to explain.
     pub why_not: Vec<u32>,
-    /// A JSON object instead of tables.
+    /// Print a JSON object instead of tables.
     pub json: bool,
 }
 
-/// All that is said of a row; its fields are those of the JSON object.
+/// The explanation of a row. Its fields are those of the JSON object.
 #[derive(Debug, Clone, Serialize, PartialEq)]
 struct Explanation {
     vocab_size: usize,
@@ -64,13 +65,14 @@ struct Explanation {
     position: usize,
     stages: Vec<ExplainedStage>,
     token: u32,
-    /// Of the distribution that the token was drawn from.
+    /// In the distribution that the token was drawn from.
     logprob: f32,
     raw_logprob: f32,
-    /// By logit after masks, bias and penalties.
+    /// By logits after masks, bias and penalties.
     rank: u32,
     finish_reason: Option<&'static str>,
-    /// The likeliest tokens of the row as sent and of what was drawn from, the one drawn, and those asked about; the likeliest first.
+    /// The most likely tokens of the row as sent, and of the distribution that was drawn from; the drawn token; and the
+    /// tokens that were asked about. Sorted by falling probability.
     tokens: Vec<ExplainedToken>,
 }
 
@@ -83,23 +85,23 @@ struct ExplainedStage {
     entropy_bits: f64,
 }
 
-/// What became of one token.
+/// The explanation of one token.
 #[derive(Debug, Clone, Serialize, PartialEq)]
 struct ExplainedToken {
     token: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     text: Option<String>,
-    /// As sent; `null` in JSON: −∞.
+    /// As sent. `null` in JSON: −∞.
     logit: f32,
-    /// After masks, bias and penalties; `null` in JSON: −∞.
+    /// After masks, bias and penalties. `null` in JSON: −∞.
     adjusted_logit: f32,
     raw_probability: f64,
     probability: f32,
-    /// What removed it; `None`: it could have been drawn.
+    /// The stage that removed it. `None`: it could have been drawn.
     removed_by: Option<&'static str>,
 }
 
-/// The subcommand `explain`. Exit code 0 when a token came, 1 when the row has none or cannot be read.
+/// The subcommand `explain`. The exit code is 0 if there is a token, and 1 if the row gives none or cannot be read.
 #[must_use]
 pub fn main(args: &ExplainArgs) -> ExitCode {
     let text = explain(args).and_then(|explanation| {
@@ -221,7 +223,7 @@ mod tests {
         }
     }
 
-    /// Explains a row whose probabilities are 4, 2, 1, 1 of 8.
+    /// Explains a row with the probabilities 4/8, 2/8, 1/8 and 1/8.
     fn of_four(args: &ExplainArgs) -> Result<Explanation, String> {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("row");

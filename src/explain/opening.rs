@@ -1,4 +1,4 @@
-//! The text whose next token the row is for, and what its grammar allows there.
+//! Opens the text whose next token the row is for, and asks its grammar what is allowed there.
 
 use super::ExplainArgs;
 use crate::grammar::fill::{Wanted, masks};
@@ -11,7 +11,7 @@ use metrics::Gauge;
 use std::fmt::Display;
 use std::sync::Arc;
 
-/// The text that the arguments are about, of which a row has so many logits.
+/// The text that the arguments describe. A row has `vocab_size` logits.
 pub(super) fn open(args: &ExplainArgs, vocab_size: u32) -> Result<Sequence, String> {
     let in_vocabulary = |name: &str, tokens: &[u32]| match tokens.iter().find(|&&token| token >= vocab_size) {
         Some(token) => Err(format!("--{name}: {token} is not below {vocab_size}, the number of logits of the row")),
@@ -35,7 +35,7 @@ pub(super) fn open(args: &ExplainArgs, vocab_size: u32) -> Result<Sequence, Stri
     }
 }
 
-/// The rules with their grammar, if they have one.
+/// The rules with their compiled grammar, if they have one.
 fn with_grammar(args: &ExplainArgs, rules: Rules) -> Result<Rules, String> {
     if rules.params().history.grammar.is_some() && args.vocabulary.is_none() {
         let source = "set vocabulary in the file of --config, or CROUPIER_VOCABULARY";
@@ -47,12 +47,12 @@ fn with_grammar(args: &ExplainArgs, rules: Rules) -> Result<Rules, String> {
     rules.map_err(|error| by_flags(&error))
 }
 
-/// What is wrong, by the flags that stand for fields of the wire.
+/// An error message that names the flags in place of the wire's fields.
 fn by_flags(error: &impl Display) -> String {
     error.to_string().replace("eos_token_ids", "--eos").replace("output_token_ids", "--output")
 }
 
-/// What the text's grammar allows as its next token; nothing where everything may come.
+/// The tokens that the text's grammar allows next. `None`: every token.
 pub(super) fn mask(sequence: &Sequence) -> Result<Mask, String> {
     let Some(text) = sequence.text() else { return Ok(None) };
     let found = masks(vec![Wanted::new(text, Ahead::default())]).pop().transpose();

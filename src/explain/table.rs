@@ -1,12 +1,12 @@
-//! An explanation as tables, for people.
+//! An explanation as tables for people.
 
 use super::{ExplainedStage, ExplainedToken, Explanation};
 use crate::output::grouped;
 use std::fmt::Write as _;
 
-/// Columns of the likeliest token's bar.
+/// Width of the bar of the most likely token.
 const BAR: f32 = 24.0;
-/// Columns of a token's text.
+/// Width of a token's text.
 const TEXT: usize = 16;
 
 pub(super) fn render(explanation: &Explanation) -> String {
@@ -58,12 +58,12 @@ fn token_line(token: &ExplainedToken, drawn: u32, most: f32, has_texts: bool) ->
     format!("{}\n", line.trim_end())
 }
 
-/// A logit in its column.
+/// A logit formatted for its column.
 fn logit(logit: f32) -> String {
     if logit.is_finite() && logit.abs() >= 1e5 { format!("{logit:>10.2e}") } else { format!("{logit:>10.4}") }
 }
 
-/// A token's text on one line, in quotes so that spaces can be seen.
+/// A token's text on one line. Quotes make spaces visible.
 fn shown(text: &str) -> String {
     let quoted = format!("{text:?}");
     if quoted.chars().count() <= TEXT { quoted } else { quoted.chars().take(TEXT - 1).chain(['…']).collect() }

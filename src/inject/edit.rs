@@ -1,39 +1,39 @@
-//! Changes of a text of YAML that leave every other byte as it is, comments included.
+//! Edits a YAML text and leaves every other byte as it is, comments included.
 //!
-//! Beside additions there is one other change: something that was added before is replaced by its successor.
+//! There are two kinds of edits: additions, and replacements of something that was added before.
 //!
-//! Entries go in at the front of what is there, items there or before another item: where each begins is known, while whose the
-//! comments at the end of a block are is not. Behind the last item they follow on its last line. What comes out is read
-//! again and must be what was meant.
+//! New entries go to the front of a map. New items go to the front of a list or before another item. The reason is that
+//! it is known where each entry begins, but not what the comments at the end of a block belong to. Items after the last
+//! one follow on the line after its last line. The result is parsed again and must mean what was intended.
 
 use super::shared;
 use super::written::entry_lines;
 use super::yaml::{self, Mistake, Node, NodeKind, Stretch};
 
-/// A step of a path into a document.
+/// A step of a path within a document.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Step {
     Key(&'static str),
     Item(usize),
 }
 
-/// What goes into a map or a list.
+/// What is added to a map or a list.
 enum Addition {
     Entries(Vec<(String, Node)>),
-    /// Before the item with this index, or behind the last one.
+    /// Inserted before the item with this index, or after the last one.
     Items(usize, Vec<Node>),
-    /// In the place of what is there.
+    /// Replaces what is there.
     Instead(Node),
 }
 
-/// Changes of one document.
+/// Collects the edits of one document.
 pub(super) struct Editor<'a> {
     text: &'a str,
     root: &'a Node,
     additions: Vec<(Vec<Step>, Addition)>,
 }
 
-/// Some bytes of the text, replaced.
+/// A replacement of some bytes of the text.
 #[derive(Debug)]
 pub(super) struct Edit {
     at: usize,
@@ -41,7 +41,7 @@ pub(super) struct Edit {
     text: String,
 }
 
-/// The text with its replacements. Should two of them overlap, [`says`] finds it.
+/// Applies the edits to the text. If two of them overlapped, [`says`] would detect it.
 pub(super) fn apply(text: &str, mut edits: Vec<Edit>) -> String {
     edits.sort_by_key(|edit| edit.at);
     let mut result = String::new();
@@ -59,7 +59,7 @@ impl<'a> Editor<'a> {
         Self { text, root, additions: Vec::new() }
     }
 
-    /// Puts entries into the map at `path` and then `key`, which is made if it is not there.
+    /// Adds entries to the map at `path` and then `key`. The map is created if it is not there.
     pub(super) fn entries(&mut self, path: &[Step], key: &'static str, entries: Vec<(String, Node)>) {
         match self.there(path, key) {
             Some(path) => self.add(path, Addition::Entries(entries)),
@@ -67,12 +67,12 @@ impl<'a> Editor<'a> {
         }
     }
 
-    /// Puts items at the front of the list at `path` and then `key`, which is made if it is not there.
+    /// Adds items at the front of the list at `path` and then `key`. The list is created if it is not there.
     pub(super) fn items(&mut self, path: &[Step], key: &'static str, items: Vec<Node>) {
         self.items_before(path, key, 0, items);
     }
 
-    /// The same before the item with this index, or behind the last one.
+    /// The same, before the item with this index, or after the last one.
     pub(super) fn items_before(&mut self, path: &[Step], key: &'static str, at: usize, items: Vec<Node>) {
         match self.there(path, key) {
             Some(path) => self.add(path, Addition::Items(at, items)),
@@ -80,12 +80,12 @@ impl<'a> Editor<'a> {
         }
     }
 
-    /// Puts an entry into the map at `path`.
+    /// Adds an entry to the map at `path`.
     pub(super) fn set(&mut self, path: &[Step], key: &str, value: Node) {
         self.add(path.to_vec(), Addition::Entries(vec![(key.to_owned(), value)]));
     }
 
-    /// Puts something in the place of what is at `path`.
+    /// Replaces the node at `path`.
     pub(super) fn replace(&mut self, path: Vec<Step>, value: Node) {
         self.add(path, Addition::Instead(value));
     }
@@ -95,7 +95,7 @@ impl<'a> Editor<'a> {
         find(self.root, &path).is_some().then_some(path)
     }
 
-    /// What goes to the same place goes there together.
+    /// Records an addition. Additions to the same place are merged.
     fn add(&mut self, path: Vec<Step>, addition: Addition) {
         let same = self.additions.iter_mut().find(|(known, _)| *known == path);
         match (same, addition) {
@@ -104,7 +104,7 @@ impl<'a> Editor<'a> {
         }
     }
 
-    /// The changes of the text, and what the document is with them.
+    /// The edits of the text, and the document as it is with them.
     pub(super) fn finish(self) -> Result<(Vec<Edit>, Node), Mistake> {
         let mut meant = self.root.clone();
         let mut edits = Vec::new();
@@ -130,7 +130,7 @@ impl<'a> Editor<'a> {
                 if matches!(addition, Addition::Items(..)) { format!("[{inside}]") } else { format!("{{{inside}}}") };
             let place = node.place;
             return match place.end - place.start {
-                // Nothing stands there: behind the colon of its key.
+                // The value is empty, so the text goes behind the colon of its key.
                 0 => Ok(Edit { at: self.behind_colon(place.start), remove: 0, text: format!(" {inside}") }),
                 length => Ok(Edit { at: place.start, remove: length, text: inside }),
             };
@@ -158,8 +158,8 @@ impl<'a> Editor<'a> {
         }
     }
 
-    /// In lines where it is a block, between brackets or as a scalar where it stands in a line. What is behind it in its last
-    /// line stays.
+    /// Replaces a node: by lines if it is a block, and by text on the same line if it is a scalar or in brackets.
+    /// Whatever follows it on its last line stays.
     fn instead(&self, node: &Node, value: &Node) -> Edit {
         let Stretch { start, column, .. } = node.place;
         let end = start + self.text[start..self.end(node)].trim_end().len();
@@ -169,7 +169,7 @@ impl<'a> Editor<'a> {
         Edit { at: start, remove: end - start, text: lines.join(&next_line) }
     }
 
-    /// The byte behind the colon of the key that ends at `at`.
+    /// The position behind the colon of the key that ends at `at`.
     fn behind_colon(&self, at: usize) -> usize {
         self.text[at..].find(':').map_or(at, |colon| at + colon + 1)
     }
@@ -180,12 +180,13 @@ impl<'a> Editor<'a> {
             NodeKind::Map(entries) => entries.first().map(|(key, _)| key),
             _ => None,
         };
-        // Before what is in it stands its own bracket: that of a block's first item may begin the block.
+        // Its own bracket comes before its first item. If both begin at the same place, the bracket belongs to the
+        // first item of a block.
         let is_inside = first.is_none_or(|first| first.place.start > node.place.start);
         is_inside && self.text[node.place.start..].starts_with(['{', '['])
     }
 
-    /// Behind the first entry where that is one short line, else before it.
+    /// Adds lines to a map: after its first entry if that is one short line, else before that entry.
     fn in_map(&self, (key, value): &(Node, Node), lines: Vec<String>) -> Edit {
         let line_end = self.text[key.place.start..].find('\n').map(|length| key.place.start + length + 1);
         let one_line = matches!(value.kind, NodeKind::Scalar { .. })
@@ -209,7 +210,7 @@ impl<'a> Editor<'a> {
         }
     }
 
-    /// Where the last thing in a node ends.
+    /// The position where the last part of a node ends.
     fn end(&self, node: &Node) -> usize {
         let last = match &node.kind {
             _ if self.is_in_line(node) => None,
@@ -220,10 +221,10 @@ impl<'a> Editor<'a> {
         last.map_or(node.place.end, |last| self.end(last))
     }
 
-    /// Below the line in which something ends at `at`.
+    /// Adds lines below the line that contains the position `at`, where something ends.
     fn behind(&self, at: usize, column: usize, lines: Vec<String>) -> Edit {
         match self.text[at..].find('\n') {
-            // A text of several lines ends with the last of them.
+            // A scalar of several lines ends after the last of them.
             _ if self.text[..at].ends_with('\n') => self.block(at, column, lines),
             Some(length) => self.block(at + length + 1, column, lines),
             None => {
@@ -234,7 +235,8 @@ impl<'a> Editor<'a> {
         }
     }
 
-    /// Before what begins at `at` in `column`: above the comments over it if it begins its line, else in its place.
+    /// Adds lines before what begins at `at` in `column`. If it begins its line, they go above its comments, and
+    /// otherwise directly before it.
     fn before(&self, at: usize, column: usize, lines: Vec<String>) -> Edit {
         let mut line_start = self.text[..at].rfind('\n').map_or(0, |end| end + 1);
         if !self.text[line_start..at].chars().all(|c| c == ' ') {
@@ -264,14 +266,14 @@ impl<'a> Editor<'a> {
     }
 }
 
-/// Behind the bracket that opens a map or list.
+/// Adds something behind the opening bracket of a map or list.
 fn in_line(at: usize, addition: &Addition, empty: bool) -> Edit {
     let comma = if empty { "" } else { ", " };
     Edit { at, remove: 0, text: addition.in_line() + comma }
 }
 
 impl Addition {
-    /// What it is between brackets.
+    /// The addition as text between brackets.
     fn in_line(&self) -> String {
         let parts: Vec<String> = match self {
             Addition::Entries(entries) => entries
@@ -306,7 +308,7 @@ fn find_mut<'n>(root: &'n mut Node, path: &[Step]) -> Option<&'n mut Node> {
     })
 }
 
-/// The same on the tree, wherever in the map or list it ends up.
+/// Makes the same addition in the tree. Its place within the map or list does not matter.
 fn put(node: &mut Node, addition: &Addition) {
     if let Addition::Instead(value) = addition {
         *node = value.clone();
@@ -331,7 +333,7 @@ fn put(node: &mut Node, addition: &Addition) {
     }
 }
 
-/// Whether a text says what was meant: these documents, in this order.
+/// Whether a text means exactly these documents, in this order.
 pub(super) fn says(text: &str, meant: &[Node]) -> bool {
     let sorted = |nodes: &[Node]| -> Vec<Node> { nodes.iter().map(Node::sorted).collect() };
     let Ok(read) = yaml::parse(text) else { return false };
@@ -340,7 +342,7 @@ pub(super) fn says(text: &str, meant: &[Node]) -> bool {
 }
 
 impl Node {
-    /// With the entries of each map in the order of their keys, which means nothing.
+    /// The node with the entries of each map sorted by key, because their order has no meaning.
     pub(super) fn sorted(&self) -> Node {
         let kind = match &self.kind {
             NodeKind::List(items) => NodeKind::List(items.iter().map(Node::sorted).collect()),

@@ -1,10 +1,10 @@
-//! Whether the sidecar's memory limit holds what its settings allow: the sum that the chart's notes show. One worker has messages
-//! on their way in.
+//! Checks whether the sidecar's memory limit is enough for what its settings allow. The sum is the one that the chart's
+//! notes show. It counts the incoming messages of one worker.
 
 use super::sidecar::Sidecar;
 use crate::config::{self, Config};
 
-/// A setting that bounds memory, by its flag, and its default.
+/// A setting that bounds memory: the name of its flag, and its default.
 type Bound = (&'static str, fn(&Config) -> usize);
 
 const BOUNDS: [Bound; 6] = [
@@ -15,12 +15,12 @@ const BOUNDS: [Bound; 6] = [
     ("max-message-bytes", |config| config.limits.max_message_bytes),
     (SHARDS, |config| config.limits.max_shard_bytes),
 ];
-/// Where no rank may attach there are no shards.
+/// This setting does not count if no ranks may attach, because then there are no shards.
 const SHARDS: &str = "max-shard-bytes";
-/// What the program takes beside them.
+/// What the program takes in addition to these.
 const PROGRAM: u64 = 64 << 20;
 
-/// What to say about a limit that is too low; `None` if it is not, or cannot be read.
+/// The warning about a limit that is too low. `None`: it is high enough, or cannot be read.
 pub(super) fn warning(sidecar: &Sidecar, limit: &str) -> Option<String> {
     let defaults = Config::default();
     let bound = |(name, default): &Bound| {
@@ -39,7 +39,7 @@ pub(super) fn warning(sidecar: &Sidecar, limit: &str) -> Option<String> {
     })
 }
 
-/// A quantity of Kubernetes, such as bytes or cores.
+/// Parses a Kubernetes quantity, such as bytes or cores.
 pub(crate) fn quantity(text: &str) -> Option<f64> {
     let text = text.strip_prefix('+').unwrap_or(text);
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
@@ -85,8 +85,8 @@ mod tests {
             let settings = settings.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect();
             Sidecar::new(&InjectArgs { settings, ..InjectArgs::default() })
         };
-        // The chart's 1 GiB and 256 MiB, the defaults of 512 MiB for regions, 96 MiB for messages on their way in and 256 MiB for
-        // shards, and the program.
+        // The chart's 1 GiB and 256 MiB, the defaults of 512 MiB for regions, 96 MiB for incoming messages and 256 MiB
+        // for shards, and the program.
         assert!(warning(&with(&[]), "2207Mi").is_some_and(|text| text.contains("2208 MiB")));
         assert_eq!(warning(&with(&[]), "2208Mi"), None);
         let alone = ("max-attached-ranks", "0");

@@ -1,8 +1,8 @@
-//! `croupier inject`: Kubernetes manifests with the sidecar added to their pods.
+//! `croupier inject`: adds the sidecar to the pods of Kubernetes manifests.
 //!
-//! The text is changed where something is added, and nowhere else: comments, order, quotes and every other document come
-//! out byte for byte as they went in. What is added is what the chart would add. Nothing is written before everything is
-//! known to be right.
+//! The text changes only where something is added. Comments, order, quotes and every other document come out byte for
+//! byte as they went in. The additions are the same as those of the chart. Nothing is written before everything is
+//! known to be correct.
 
 mod edit;
 pub(crate) mod memory;
@@ -20,31 +20,31 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use yaml::Mistake;
 
-/// The image's name where none is given. None is published: it is built with the Dockerfile.
+/// The default name of the image. No image is published: it is built with the Dockerfile.
 pub const DEFAULT_IMAGE: &str = "croupier";
 
-/// What `croupier inject` is to do.
+/// The arguments of `croupier inject`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct InjectArgs {
-    /// The manifests; `None`: standard input.
+    /// The file of manifests. `None`: standard input.
     pub file: Option<PathBuf>,
-    /// The worker's name among the containers. `None`: the only one there is.
+    /// The name of the worker's container. `None`: the pod's only container.
     pub container: Option<String>,
-    /// The image, with its tag or digest, or without. `None`: [`DEFAULT_IMAGE`].
+    /// The image, with or without a tag or digest. `None`: [`DEFAULT_IMAGE`].
     pub image: Option<String>,
-    /// Its tag, if the image has none. `None`: this program's version.
+    /// The image's tag, if `image` has none. `None`: this program's version.
     pub tag: Option<String>,
-    /// Port of `/metrics`. `None`: the chart's.
+    /// Port of `/metrics`. `None`: the chart's port.
     pub admin_port: Option<u16>,
-    /// It listens on IPv6, for clusters that have nothing else.
+    /// Listen on IPv6, for clusters that have only that.
     pub ipv6: bool,
-    /// A sidecar that was injected before and is another one gives way.
+    /// Replace a sidecar that was injected before and differs.
     pub replace: bool,
-    /// Settings of the server, by the names of its flags.
+    /// Settings of the server, under the names of its flags.
     pub settings: Vec<(String, String)>,
-    /// Volumes of the pod that the sidecar reads, and where it finds them.
+    /// Volumes of the pod that the sidecar reads, and the paths at which it finds them.
     pub mounts: Vec<(String, String)>,
-    /// Quantities of Kubernetes, such as `500m` and `1Gi`.
+    /// Kubernetes quantities, such as `500m` and `1Gi`.
     pub cpu_request: Option<String>,
     #[allow(missing_docs)]
     pub cpu_limit: Option<String>,
@@ -69,27 +69,27 @@ impl InjectArgs {
     }
 }
 
-/// Manifests with the sidecar.
+/// Manifests with the sidecar added.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Injected {
     /// The manifests.
     pub text: String,
-    /// What came of each pod template, one a line.
+    /// The outcome for each pod template, one per line.
     pub notes: Vec<String>,
 }
 
 /// Why nothing was injected.
 #[derive(Debug, thiserror::Error)]
 pub enum InjectError {
-    /// A manifest cannot be read, or cannot be injected without harm.
+    /// A manifest cannot be read, or cannot be changed without harm.
     #[error("line {line}: {problem}")]
     Manifest {
-        /// The line, from 1.
+        /// The number of the line, from 1.
         line: usize,
-        /// What is wrong there, and what to do.
+        /// What is wrong there, and what to do about it.
         problem: String,
     },
-    /// There is nothing to inject.
+    /// No pod template is there to inject into.
     #[error("{0}")]
     Nothing(String),
     /// A file cannot be read or written.
@@ -106,7 +106,7 @@ impl From<Mistake> for InjectError {
 /// Adds the sidecar to every pod template in `text`.
 ///
 /// # Errors
-/// The first thing that stands against it; then nothing is to be used.
+/// The first reason against it. If there is one, nothing is injected anywhere.
 pub fn inject(text: &str, args: &InjectArgs) -> Result<Injected, InjectError> {
     let sidecar = Sidecar::new(args);
     let documents = yaml::parse(text)?;
@@ -136,10 +136,10 @@ pub fn inject(text: &str, args: &InjectArgs) -> Result<Injected, InjectError> {
     Ok(Injected { text: changed, notes: found.notes })
 }
 
-/// What came of the pod templates so far.
+/// The outcomes of the pod templates so far.
 struct Found {
     notes: Vec<String>,
-    /// There were none but those without the worker's container.
+    /// Whether all templates so far were without the worker's container.
     only_others: bool,
 }
 
@@ -170,8 +170,8 @@ fn nothing(args: &InjectArgs, notes: &[String]) -> String {
     }
 }
 
-/// The subcommand `inject`: manifests to standard output, what came of them to standard error. Exit code 1 and no output
-/// when something stands against it.
+/// The subcommand `inject`. Manifests go to standard output, and the outcomes to standard error. If there is a reason
+/// against an injection, the exit code is 1 and nothing is output.
 #[must_use]
 pub fn main(args: &InjectArgs) -> ExitCode {
     match run(args) {
@@ -187,7 +187,7 @@ pub fn main(args: &InjectArgs) -> ExitCode {
     }
 }
 
-/// Names in manifests may hold anything, and this goes to a terminal.
+/// Escapes control characters: names in manifests may contain anything, and this goes to a terminal.
 fn visible(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { c.escape_default().to_string() } else { c.to_string() }).collect()
 }

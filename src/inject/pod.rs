@@ -1,12 +1,12 @@
-//! Finding pod templates, and whether a sidecar can be added to one.
+//! Finds pod templates, and checks whether a sidecar can be added to one.
 
 use super::edit::{Editor, Step};
 use super::shared::check_merged;
 use super::sidecar::{INJECTED, LABEL, SCRAPE_PORT, Sidecar, has_scrape};
 use super::yaml::{Mistake, Node};
 
-/// Kinds with pods, the groups of their apiVersion, and where their template is. Of other groups a kind of the same name
-/// may be something else.
+/// Kinds of objects with pods, with the group of their apiVersion and the path of their template. The group must match,
+/// because a kind of the same name in another group may be something else.
 const KINDS: [(&str, &str, &[&str]); 8] = [
     ("Pod", "", &[]),
     ("Deployment", "apps", &["spec", "template"]),
@@ -17,35 +17,35 @@ const KINDS: [(&str, &str, &[&str]); 8] = [
     ("Job", "batch", &["spec", "template"]),
     ("CronJob", "batch", &["spec", "jobTemplate", "spec", "template"]),
 ];
-/// Lists of containers in a pod.
+/// The lists of containers in a pod.
 const CONTAINERS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
-/// With the value `disabled` the pod is left as it is.
+/// If this annotation is `disabled`, the pod is left as it is.
 const INJECT: &str = "croupier/inject";
 
-/// Why a template is left when `--container` names a container of others.
+/// The reason for leaving a template alone if `--container` names a container of other pods.
 pub(super) const NO_SUCH_CONTAINER: &str = "has no such container";
 
-/// What came of a pod template.
+/// The outcome for a pod template.
 pub(super) enum Outcome {
-    /// The sidecar was added, with what is to be known.
+    /// The sidecar was added. Has notes for the user.
     Injected(Vec<String>),
-    /// The sidecar gave way to another one; by which version it was injected.
+    /// An injected sidecar was replaced. Has the version that had injected it.
     Replaced(String),
-    /// It stays as it is, for this reason.
+    /// The template is left as it is, for this reason.
     Left(&'static str),
 }
 
-/// A template in a document.
+/// A pod template in a document.
 pub(super) struct Template<'a> {
     /// Such as `Deployment/worker`.
     pub(super) name: String,
     path: Vec<Step>,
     pub(super) node: &'a Node,
-    /// Volumes that a StatefulSet adds to its pods.
+    /// Volume claims of a StatefulSet, which adds them to its pods as volumes.
     claims: &'a [Node],
 }
 
-/// The templates of a document, of all its items if it is a list.
+/// The templates of a document. If it is a list, these are the templates of all its items.
 pub(super) fn templates(document: &Node) -> Result<Vec<Template<'_>>, Mistake> {
     let kind = document.get("kind").and_then(Node::text).unwrap_or_default();
     if !kind.ends_with("List") {
@@ -60,7 +60,7 @@ pub(super) fn templates(document: &Node) -> Result<Vec<Template<'_>>, Mistake> {
 fn template(object: &Node, mut path: Vec<Step>) -> Result<Option<Template<'_>>, Mistake> {
     let text = |key| object.get(key).and_then(Node::text);
     let (Some(kind), Some(version)) = (text("kind"), text("apiVersion")) else {
-        // What a merge key brings may make it one with pods.
+        // A merge key could bring in what makes this an object with pods.
         return check_merged(object, &[]).map(|()| None);
     };
     let group = version.split_once('/').map_or("", |(group, _)| group);
@@ -79,7 +79,7 @@ fn template(object: &Node, mut path: Vec<Step>) -> Result<Option<Template<'_>>, 
 }
 
 impl Template<'_> {
-    /// Adds the sidecar; `replace`: also where there is another one that was injected.
+    /// Adds the sidecar. With `replace`, a different sidecar that was injected before is replaced.
     pub(super) fn inject(
         &self,
         editor: &mut Editor<'_>,
@@ -118,7 +118,8 @@ impl Template<'_> {
         Ok(Outcome::Injected(scraped.into_iter().chain(on_host).collect()))
     }
 
-    /// A template that was injected: with the same sidecar, with one to replace, or there is something to do by hand.
+    /// Handles a template that was injected before. It may have the same sidecar or one to replace, or somebody has to
+    /// act by hand.
     fn known(
         &self,
         editor: &mut Editor<'_>,
@@ -136,7 +137,7 @@ impl Template<'_> {
             return Err(wrong(mark, &problem));
         };
         let wanted = sidecar.container();
-        // To replace it, a limit that is not asked for any more has to go.
+        // With `replace`, settings that are no longer wanted, such as a limit, must be removed too.
         if container.says(&wanted) && (!replace || wanted.says(container)) {
             return Ok(Outcome::Left("already injected"));
         }
@@ -152,7 +153,7 @@ impl Template<'_> {
         Ok(Outcome::Replaced(mark.text().unwrap_or_default().to_owned()))
     }
 
-    /// Whether all but the sidecar itself may stay as it is.
+    /// Checks that everything except the sidecar itself can stay as it is.
     fn check_replaced(&self, old: &Node, at: usize, sidecar: &Sidecar) -> Result<(), Mistake> {
         let Some(spec) = self.node.get("spec") else { return Ok(()) };
         check_merged(self.node, &["spec", "containers", "env"])?;
@@ -196,7 +197,7 @@ impl Template<'_> {
         editor.replace(under(&[Step::Key("spec"), Step::Key("initContainers"), Step::Item(at)]), sidecar.container());
         let annotation = |key| under(&[Step::Key("metadata"), Step::Key("annotations"), Step::Key(key)]);
         editor.replace(annotation(INJECTED), Node::string(env!("CARGO_PKG_VERSION")));
-        // The worker's own annotation, if it has one, names another port.
+        // The worker's own annotation, if it has one, names another port. It must stay.
         let port = old.get("ports").and_then(|ports| ports.items().first()?.get("containerPort")?.text());
         let told = self.node.at(&["metadata", "annotations", SCRAPE_PORT]).and_then(Node::text);
         if port.is_some() && port == told {
@@ -204,11 +205,11 @@ impl Template<'_> {
         }
     }
 
-    /// The worker among the containers: the one of this name, or else the only one.
+    /// The worker's container: the one with this name, or without a name the only one.
     fn worker<'n>(&self, spec: &'n Node, name: Option<&str>) -> Result<Option<(usize, &'n Node)>, Mistake> {
         let containers = spec.get("containers").map(Node::items).unwrap_or_default();
         let name_of = |container: &'n Node| container.get("name").and_then(Node::text).unwrap_or_default();
-        // Others than the worker may merge what they like, as long as it is known that they are others.
+        // Other containers may use merge keys, but it must be certain that they are not the worker.
         let nameless = containers.iter().filter(|container| container.get("name").is_none());
         nameless.into_iter().try_for_each(|container| check_merged(container, &[]))?;
         match (name, containers) {
@@ -226,7 +227,7 @@ impl Template<'_> {
         }
     }
 
-    /// Whether the volumes that the sidecar is to read are there.
+    /// Checks that the volumes that the sidecar reads exist.
     fn check_mounts(&self, spec: &Node, sidecar: &Sidecar) -> Result<(), Mistake> {
         let volumes = spec.get("volumes").map(Node::items).unwrap_or_default().iter();
         let claims = self.claims.iter().filter_map(|claim| claim.at(&["metadata", "name"]));
@@ -266,7 +267,7 @@ impl Template<'_> {
     }
 }
 
-/// Whether the sidecar would meet something that is there.
+/// Checks that the sidecar would not conflict with anything in the pod.
 fn check(spec: &Node, worker: &Node, sidecar: &Sidecar) -> Result<(), Mistake> {
     check_read(spec, worker)?;
     let os = [["nodeSelector", "kubernetes.io/os"], ["os", "name"]].into_iter().find_map(|path| spec.at(&path));
@@ -301,7 +302,7 @@ fn check(spec: &Node, worker: &Node, sidecar: &Sidecar) -> Result<(), Mistake> {
     names(worker, "env", "name", variable).map_or(Ok(()), |line| taken("a variable", variable, line))
 }
 
-/// Whether all that is looked at or added to is there to be seen.
+/// Checks that everything which is read or added to is visible, and not hidden by merge keys.
 fn check_read(spec: &Node, worker: &Node) -> Result<(), Mistake> {
     ["securityContext", "nodeSelector", "os", "volumes"].iter().try_for_each(|key| check_merged(spec, &[key]))?;
     for list in CONTAINERS {
@@ -310,7 +311,7 @@ fn check_read(spec: &Node, worker: &Node) -> Result<(), Mistake> {
     check_merged(worker, &["env"])
 }
 
-/// A claim takes the place of the pod's volume of the same name.
+/// Checks the volume claims, because a claim replaces the pod's volume of the same name.
 fn check_claims(claims: &[Node], sidecar: &Sidecar) -> Result<(), Mistake> {
     let name = |claim| Node::at(claim, &["metadata", "name"]);
     match claims.iter().filter_map(name).find(|name| name.text() == Some(sidecar.volume_name())) {
@@ -319,7 +320,7 @@ fn check_claims(claims: &[Node], sidecar: &Sidecar) -> Result<(), Mistake> {
     }
 }
 
-/// Containers of a pod share its network, and with hostNetwork the node's.
+/// Checks ports. Containers of a pod share its network, and with hostNetwork they share the node's.
 fn check_ports(spec: &Node, container: &Node, sidecar: &Sidecar) -> Result<(), Mistake> {
     let own = sidecar.admin_port.to_string();
     let ports = container.get("ports").map(Node::items).unwrap_or_default();

@@ -1,16 +1,17 @@
-//! What stands in several places of a document at once: aliases of an anchor, and merge keys.
+//! YAML that appears in several places of a document: aliases of an anchor, and merge keys.
 //!
-//! An alias is read as what it stands for. Added to, it would change in every place. What a merge key brings is not even read:
-//! programs differ in whether it or a key beside it counts.
+//! An alias is read as the node that it stands for. Nothing may be added to that node, because it would change in every
+//! place. The entries of a merge key are not even read, because programs disagree on whether they or the keys beside
+//! them take precedence.
 
 use super::edit::Step;
 use super::yaml::{Mistake, Node, NodeKind};
 use std::collections::BTreeMap;
 
-/// The key that brings entries of other maps along.
+/// The key that merges the entries of other maps.
 const MERGE: &str = "<<";
 
-/// The anchors that have aliases, each with the line of the first one.
+/// The anchors that have aliases, each with the line of its first alias.
 pub(super) fn aliases(root: &Node) -> BTreeMap<usize, usize> {
     fn collect(node: &Node, found: &mut BTreeMap<usize, usize>) {
         match &node.kind {
@@ -28,7 +29,7 @@ pub(super) fn aliases(root: &Node) -> BTreeMap<usize, usize> {
     found
 }
 
-/// The node at a path, which stands in no other place, so that something can be added to it.
+/// The node at a path. It must not appear in any other place, so that something can be added to it.
 pub(super) fn unshared<'n>(
     root: &'n Node,
     path: &[Step],
@@ -64,7 +65,8 @@ fn check_unshared(node: &Node, line: usize, aliases: &BTreeMap<usize, usize>) ->
     }
 }
 
-/// Whether the maps on a path, and its end if that is a map, say themselves what is in them. Of a list on it, each item.
+/// Checks that the maps on a path, and the node at its end if that is a map, have no merge keys. In a list on the path,
+/// every item is checked.
 pub(super) fn check_merged(node: &Node, path: &[&str]) -> Result<(), Mistake> {
     if let Some((key, _)) = node.entry(MERGE) {
         let problem = format!("a merge key ({MERGE}) hides what is there; write it out");

@@ -1,30 +1,32 @@
-//! What is added to a pod: the same as the chart's templates `croupier.sidecar.*` make of the chart's values.
+//! What is added to a pod. It is the same as what the chart's templates `croupier.sidecar.*` make of the chart's
+//! values.
 //!
-//! Those values are read from the chart itself, so there is one place for security context, probes, names and paths.
+//! The values are read from the chart itself, so that security context, probes, names and paths are defined in one
+//! place.
 
 use super::InjectArgs;
 use super::yaml::{self, Mistake, Node};
 
-/// The chart's values. Every key used here is there: `tests::the_sidecar_is_the_charts` goes through all.
+/// The chart's values. Every key that is used here exists there: `tests::the_sidecar_is_the_charts` uses them all.
 const VALUES: &str = include_str!("../../helm/croupier/values.yaml");
-/// The name of the port with `/metrics`, by which the chart's PodMonitor asks for it.
+/// The name of the port with `/metrics`. The chart's PodMonitor refers to it.
 const ADMIN_PORT: &str = "croupier-admin";
-/// The label that the chart's templates give to a pod with a sidecar.
+/// The label that the chart's templates give to pods with a sidecar.
 pub(super) const LABEL: &str = "croupier/sidecar";
-/// The mark of a pod that was injected, with the version that did it.
+/// The annotation of an injected pod. Its value is the version that injected it.
 pub(super) const INJECTED: &str = "croupier/injected";
-/// Where Prometheus without its operator looks for the port.
+/// The annotation in which Prometheus without its operator looks for the port.
 pub(super) const SCRAPE_PORT: &str = "prometheus.io/port";
-/// All that it looks at.
+/// All annotations that it looks at.
 const SCRAPE: [&str; 3] = ["prometheus.io/scrape", SCRAPE_PORT, "prometheus.io/path"];
 
-/// What is added.
+/// The sidecar to add.
 #[derive(Debug)]
 pub(super) struct Sidecar {
     values: Node,
     /// Port of `/metrics`.
     pub(super) admin_port: u16,
-    /// Whether it listens on IPv6.
+    /// Whether the sidecar listens on IPv6.
     ipv6: bool,
     image: String,
     settings: Vec<(String, String)>,
@@ -67,12 +69,12 @@ impl Sidecar {
         self.value(&["sidecar", "socketVolume"])
     }
 
-    /// Where it is mounted.
+    /// The path at which that volume is mounted.
     pub(super) fn directory(&self) -> &str {
         self.value(&["sidecar", "socketDirectory"])
     }
 
-    /// A setting of the server, by the name of its flag, if it is not left at its default.
+    /// The value of a server setting, by the name of its flag. `None`: it has its default.
     pub(super) fn setting(&self, name: &str) -> Option<&str> {
         self.settings.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
@@ -81,7 +83,7 @@ impl Sidecar {
         format!("{}/croupier.sock", self.directory())
     }
 
-    /// The worker's variable with the address, and its value.
+    /// The name and the value of the worker's environment variable with the address.
     pub(super) fn variable(&self) -> (&'static str, String) {
         ("CROUPIER_TARGET", format!("unix:{}", self.socket()))
     }
@@ -91,9 +93,10 @@ impl Sidecar {
         Node::plain(self.value(&["sidecar", "fsGroup"]))
     }
 
-    /// An entry of initContainers.
+    /// The sidecar's entry in initContainers.
     pub(super) fn container(&self) -> Node {
-        // The worker's connections may take all places at the socket: then it is not ready, but it lives.
+        // The worker's connections may take all places at the socket. Then the sidecar is not ready, but it is alive.
+        // So liveness is asked at the admin port.
         let loopback = if self.ipv6 { "[::1]" } else { "127.0.0.1" };
         let (socket, admin) =
             (format!("--addr={}", self.variable().1), format!("--admin=http://{loopback}:{}", self.admin_port));
@@ -130,10 +133,10 @@ impl Sidecar {
         args
     }
 
-    /// `whom`: the flag that says who is asked.
+    /// `whom` is the flag with the target of the health check.
     fn probe(&self, kind: &str, whom: &str, service: Option<&str>) -> Node {
         let times = self.node(&["probes", kind]);
-        // It waits as long as the kubelet does.
+        // The health check waits as long as the kubelet does.
         let timeout = format!("--timeout={}s", text(&times, &["timeoutSeconds"]));
         let words = ["croupier", "healthcheck", whom].into_iter().chain(service).chain([timeout.as_str()]);
         let command = Node::map([("command", Node::list(words.map(Node::string)))]);
@@ -144,23 +147,23 @@ impl Sidecar {
         Node::map(entries)
     }
 
-    /// An entry of volumes. It is on disk: a socket has no bytes in it.
+    /// The entry in volumes. The volume is on disk, because a socket contains no data.
     pub(super) fn volume(&self) -> Node {
         Node::map([("name", Node::string(self.volume_name())), ("emptyDir", Node::map::<String>([]))])
     }
 
-    /// An entry of volumeMounts, in both containers.
+    /// The entry in volumeMounts of both containers.
     pub(super) fn mount(&self) -> Node {
         Node::map([("name", Node::string(self.volume_name())), ("mountPath", Node::string(self.directory()))])
     }
 
-    /// The pod's own volumes that it reads, by name, and where.
+    /// The pod's own volumes that the sidecar reads: names and paths.
     pub(super) fn mounts(&self) -> &[(String, String)] {
         &self.mounts
     }
 
-    /// Its index among the initContainers: the first, or behind those that may write what it reads, which it would wait for, and
-    /// they for it.
+    /// The sidecar's index among the initContainers. It is the first one, unless others may write the volumes that the
+    /// sidecar reads. Then it comes after these: otherwise it would wait for them, and they for it.
     pub(super) fn place(&self, spec: &Node) -> usize {
         let writes = |mount: &Node| {
             let name = mount.get("name").and_then(Node::text);
@@ -174,7 +177,7 @@ impl Sidecar {
         writers.rposition(|is_writer| is_writer).map_or(0, |last| last + 1)
     }
 
-    /// Further entries of volumeMounts, in the sidecar alone.
+    /// Further entries in volumeMounts, for the sidecar only.
     fn reading(&self) -> impl Iterator<Item = Node> {
         self.mounts.iter().map(|(volume, path)| {
             Node::map([
@@ -185,7 +188,7 @@ impl Sidecar {
         })
     }
 
-    /// An entry of the worker's env.
+    /// The entry in the worker's env.
     pub(super) fn env(&self) -> Node {
         let (name, value) = self.variable();
         Node::map([("name", Node::string(name)), ("value", Node::string(value))])
@@ -196,7 +199,8 @@ impl Sidecar {
         vec![(LABEL.to_owned(), Node::string("injected"))]
     }
 
-    /// Annotations of the pod. Those for Prometheus only where the worker has none: one pod has one port there.
+    /// Annotations of the pod. Those for Prometheus are added only if the worker has none, because a pod can name only
+    /// one port there.
     pub(super) fn annotations(&self, known: Option<&Node>) -> Vec<(String, Node)> {
         let mut annotations = vec![(INJECTED.to_owned(), Node::string(env!("CARGO_PKG_VERSION")))];
         if !has_scrape(known) {
@@ -207,7 +211,7 @@ impl Sidecar {
     }
 }
 
-/// Whether annotations say something to Prometheus already.
+/// Whether there are already annotations for Prometheus.
 pub(super) fn has_scrape(annotations: Option<&Node>) -> bool {
     annotations.is_some_and(|known| SCRAPE.iter().any(|key| known.get(key).is_some()))
 }
@@ -216,7 +220,7 @@ fn text<'a>(values: &'a Node, path: &[&str]) -> &'a str {
     values.at(path).and_then(Node::text).unwrap_or_default()
 }
 
-/// The chart's settings with those of the command line, by the names of flags.
+/// The chart's settings with those of the command line, under the names of flags.
 fn settings(values: &Node, own: &[(String, String)]) -> Vec<(String, String)> {
     let chart = values.get("config").map(Node::entries).unwrap_or_default();
     let chart = chart.iter().filter_map(|(key, value)| Some((key.text()?.replace('_', "-"), value.text()?.to_owned())));

@@ -28,7 +28,7 @@ fn golden() -> Node {
     rendered.into_iter().find(kind).and_then(|d| d.at(&["spec", "template"]).cloned()).expect("a Deployment")
 }
 
-/// The settings of a golden manifest, which the chart puts into a file and this command into flags.
+/// The settings of a golden manifest. The chart puts them into a file, and this command into flags.
 fn golden_settings() -> Vec<(String, String)> {
     let rendered = parse(&read("tests/helm/golden/sidecar.yaml")).expect("YAML");
     let file = rendered.iter().find_map(|document| document.at(&["data", "croupier.toml"])?.text()).expect("settings");
@@ -58,7 +58,7 @@ fn the_sidecar_is_the_charts() {
     let own = parse(&own).expect("YAML").remove(0);
     let chart = golden();
     let container = |pod: &Node| pod.at(&["spec", "initContainers"]).expect("a sidecar").items()[0].clone();
-    // The one difference: the chart's settings come in a file of a ConfigMap.
+    // The one difference: with the chart, settings are in a file of a ConfigMap.
     let is_config = |mount: &Node| mount.get("mountPath").and_then(Node::text) == Some("/etc/croupier");
     let is_config_flag = |arg: &Node| arg.text().is_some_and(|text| text.starts_with("--config="));
     let charts = without(&without(&container(&chart), "volumeMounts", is_config), "args", is_config_flag);
@@ -112,7 +112,7 @@ fn twice_is_once() {
     let twice = inject(&once, &InjectArgs::default()).expect("unchanged");
     assert_eq!(twice.text, once);
     assert_eq!(twice.notes, ["Pod/p: unchanged, already injected"]);
-    // What the API server adds to an object changes nothing.
+    // Fields that the API server adds to an object change nothing.
     let stored = once
         .replace("restartPolicy: Always", "restartPolicy: Always\n      terminationMessagePath: /dev/termination-log");
     assert!(stored != once);
@@ -131,7 +131,7 @@ fn twice_is_once() {
     assert_eq!(injected(&chart), chart);
 }
 
-/// Layouts that manifests come in. That the result says what was meant is checked by the program itself.
+/// Layouts in which manifests come. The program itself checks that the result means what was intended.
 #[test]
 fn every_layout_is_understood() {
     for (what, with) in [
@@ -273,8 +273,9 @@ fn images_are_completed() {
     }
 }
 
-/// Cut anywhere, without any line, and with any line indented otherwise: never a panic, and never something else than what
-/// was meant, which the program checks; what was injected is injected once.
+/// Manifests that are cut anywhere, that lack any one line, or that have any one line indented differently. They never
+/// cause a panic, and never a result with another meaning, which the program itself checks. What was injected is
+/// injected once.
 #[test]
 fn whatever_comes_in_it_does_not_go_wrong() {
     let (mut done, mut refused) = (0, 0);
@@ -313,7 +314,8 @@ fn reading() -> Vec<(String, String)> {
     vec![("models".to_owned(), "/models".to_owned())]
 }
 
-/// Native sidecars start one after another: one that waits for a file of a container behind it keeps that from starting.
+/// Native sidecars start one after another. One that waits for a file from a later container keeps that container from
+/// starting.
 #[test]
 fn what_writes_a_volume_runs_before_the_sidecar_that_reads_it() {
     let pod = |inits: &str| format!("{POD}  volumes:\n  - name: models\n    emptyDir: {{}}\n{inits}");

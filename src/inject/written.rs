@@ -1,9 +1,9 @@
-//! Parts of YAML as text.
+//! Writes nodes as YAML text.
 
 use super::yaml::{Node, NodeKind};
 
 impl Node {
-    /// On one line, as JSON, which is YAML too.
+    /// The node on one line, as JSON, which is also YAML.
     pub(super) fn in_line(&self) -> String {
         let joined = |parts: Vec<String>| parts.join(", ");
         match &self.kind {
@@ -18,7 +18,7 @@ impl Node {
         }
     }
 
-    /// As lines, of a map or a list without indentation, of a scalar one.
+    /// The node as lines: a map or a list without indentation, or a scalar as one line.
     pub(super) fn lines(&self) -> Vec<String> {
         match &self.kind {
             NodeKind::List(items) if !items.is_empty() => items.iter().flat_map(Node::item_lines).collect(),
@@ -30,7 +30,7 @@ impl Node {
         }
     }
 
-    /// As lines of an item of a list.
+    /// The node as lines of a list item.
     pub(super) fn item_lines(&self) -> Vec<String> {
         self.lines().iter().enumerate().map(|(i, line)| format!("{}{line}", if i == 0 { "- " } else { "  " })).collect()
     }
@@ -45,7 +45,7 @@ impl Node {
     }
 }
 
-/// As lines of an entry of a map.
+/// A key and its value as lines of a map entry.
 pub(super) fn entry_lines(key: &str, value: &Node) -> Vec<String> {
     let lines = value.lines();
     let nested = match &value.kind {

@@ -1,23 +1,25 @@
-//! YAML as a tree that knows where each part stands in the text, so that the text can be changed and not written anew.
+//! YAML as a tree in which each node knows its place in the text. So the text can be edited in place and need not be
+//! written anew.
 //!
-//! Scalars stay as they are written: what `0644` or `yes` means depends on the version of YAML, and is not asked here.
+//! Scalars stay as they are written. What `0644` or `yes` means depends on the version of YAML, and does not matter
+//! here.
 
 use granit_parser::{Event, Parser, ScalarStyle, ScanError, Span, StrInput};
 use std::collections::HashMap;
 use std::rc::Rc;
 
-/// Deeper than any manifest, what its aliases stand for included.
+/// Deepest nesting that is read, including what aliases stand for. It is more than any manifest has.
 const DEEPEST: usize = 100;
 
-/// What is wrong with a text.
+/// What is wrong with a text, and where.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Mistake {
-    /// The line, from 1.
+    /// The number of the line, from 1.
     pub(super) line: usize,
     pub(super) problem: String,
 }
 
-/// Where a node stands: bytes of the text, the line from 1 and the column from 0.
+/// The place of a node: bytes of the text, the line from 1 and the column from 0.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Stretch {
     pub(super) start: usize,
@@ -26,17 +28,17 @@ pub(super) struct Stretch {
     pub(super) column: usize,
 }
 
-/// What a node is, and what it holds.
+/// The kind of a node, with its content.
 #[derive(Debug, Clone)]
 pub(super) enum NodeKind {
-    /// `plain`: without quotes, so that it may be a number, a boolean or null.
+    /// `plain`: it has no quotes, so that it may be a number, a boolean or null.
     Scalar {
         text: String,
         plain: bool,
     },
     List(Vec<Node>),
     Map(Vec<(Node, Node)>),
-    /// Stands for the node with this anchor, and is read as that one. Nothing is changed through it.
+    /// Stands for the node with this anchor, and is read as that node. It is never used to change anything.
     Alias(usize, Rc<Node>),
 }
 
@@ -44,11 +46,11 @@ pub(super) enum NodeKind {
 pub(super) struct Node {
     pub(super) kind: NodeKind,
     pub(super) place: Stretch,
-    /// What its aliases know it by: a number that no other node of the text has.
+    /// The anchor that aliases refer to: a number that no other node of the text has.
     pub(super) anchor: Option<usize>,
 }
 
-/// The documents of a text.
+/// Parses the documents of a text.
 pub(super) fn parse(text: &str) -> Result<Vec<Node>, Mistake> {
     let mut reader = Reader { parser: Parser::new_from_str(text), anchored: HashMap::new() };
     let mut documents = Vec::new();
@@ -63,7 +65,7 @@ pub(super) fn parse(text: &str) -> Result<Vec<Node>, Mistake> {
 
 struct Reader<'a> {
     parser: Parser<'a, StrInput<'a>>,
-    /// What aliases stand for, by anchor, and how many levels it has.
+    /// The nodes that aliases may refer to, by anchor, each with its depth.
     anchored: HashMap<usize, (Rc<Node>, usize)>,
 }
 
@@ -106,9 +108,9 @@ impl<'a> Reader<'a> {
         Ok(node)
     }
 
-    /// What an alias stands for.
+    /// The node that an alias stands for.
     fn meant(&self, anchor: usize, line: usize) -> Result<Rc<Node>, Mistake> {
-        // An anchor is known once its node has ended.
+        // An anchor becomes known when its node has ended.
         let itself =
             || Mistake { line, problem: "an alias stands inside of what it stands for; write it out".to_owned() };
         self.anchored.get(&anchor).map(|(node, _)| Rc::clone(node)).ok_or_else(itself)
@@ -153,7 +155,7 @@ impl<'a> Reader<'a> {
             }
             let mut value = self.node(depth + 1)?;
             if value.place.start >= value.place.end && value.is_null() {
-                // Nothing stands there; it would stand behind its key.
+                // The value is empty. A value would be written after its key.
                 (value.place.start, value.place.end) = (key.place.end, key.place.end);
             }
             entries.push((key, value));
@@ -179,12 +181,12 @@ impl Node {
         Self { kind, place: Stretch::default(), anchor: None }
     }
 
-    /// A string.
+    /// Makes a string.
     pub(super) fn string(text: impl Into<String>) -> Self {
         Self::made(NodeKind::Scalar { text: text.into(), plain: false })
     }
 
-    /// A number or a boolean.
+    /// Makes a number or a boolean.
     pub(super) fn plain(text: impl ToString) -> Self {
         Self::made(NodeKind::Scalar { text: text.to_string(), plain: true })
     }
@@ -197,7 +199,7 @@ impl Node {
         Self::made(NodeKind::Map(entries.into_iter().map(|(key, value)| (Node::string(key), value)).collect()))
     }
 
-    /// The node itself, or what an alias stands for.
+    /// The node itself, or the node that an alias stands for.
     fn real(&self) -> &Node {
         match &self.kind {
             NodeKind::Alias(_, node) => node,
@@ -227,17 +229,17 @@ impl Node {
         }
     }
 
-    /// A key of a map, and its value.
+    /// The entry of a map with this key.
     pub(super) fn entry(&self, key: &str) -> Option<&(Node, Node)> {
         self.entries().iter().find(|(known, _)| known.text() == Some(key))
     }
 
-    /// The value of a key of a map.
+    /// The value of a map's key.
     pub(super) fn get(&self, key: &str) -> Option<&Node> {
         self.entry(key).map(|(_, value)| value)
     }
 
-    /// The value behind several keys.
+    /// The value at a path of keys.
     pub(super) fn at(&self, path: &[&str]) -> Option<&Node> {
         path.iter().try_fold(self, |node, key| node.get(key))
     }
@@ -246,12 +248,12 @@ impl Node {
         matches!(&self.real().kind, NodeKind::Scalar { text, plain: true } if matches!(text.as_str(), "" | "~" | "null"))
     }
 
-    /// Whether a scalar is a string, whichever version of YAML reads it.
+    /// Whether a scalar is a string in every version of YAML.
     pub(super) fn is_string(&self) -> bool {
         const WORDS: [&str; 12] = ["", "~", "null", "true", "false", "yes", "no", "on", "off", "y", "n", ".nan"];
         match &self.kind {
             NodeKind::Scalar { text, plain: true } => {
-                // Decimal, with an exponent, of another base, or of base 60.
+                // Decimal, with an exponent, in another base, or in base 60.
                 let digits = |c: char| c.is_ascii_hexdigit() || "+-._:xXoO".contains(c);
                 let unsigned = text.trim_start_matches(['+', '-', '.']);
                 let number = unsigned.starts_with(|c: char| c.is_ascii_digit()) && unsigned.chars().all(digits)
@@ -262,7 +264,8 @@ impl Node {
         }
     }
 
-    /// Whether it stands for the same, in whatever style it is written, and for its aliases too.
+    /// Whether the two have the same meaning, in whatever style they are written. Their anchors must also have the same
+    /// aliases.
     pub(super) fn same(&self, other: &Self) -> bool {
         let what = match (&self.kind, &other.kind) {
             (NodeKind::List(a), NodeKind::List(b)) => a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.same(b)),
@@ -284,7 +287,8 @@ impl Node {
         }
     }
 
-    /// Whether it has all that `wanted` has. Who stores an object adds what was left out, to maps and to lists of them.
+    /// Whether the node has everything that `wanted` has. It may have more: whoever stores an object fills in omitted
+    /// fields, in maps and in lists of maps.
     pub(super) fn says(&self, wanted: &Self) -> bool {
         let own = self.real();
         match (&own.kind, &wanted.kind) {

@@ -1,14 +1,14 @@
-//! What happened between two scrapes.
+//! The differences between two scrapes.
 
 use super::Scrape;
 use crate::metrics::catalog::{self as cat, Def};
 use crate::metrics::exposition::{Kind, Page, Sample};
 use std::collections::{BTreeMap, HashMap};
 
-/// A series: its name and labels.
+/// A series: the name and the labels.
 type Series<'a> = (&'a str, &'a [(String, String)]);
 
-/// Two pages of one server, of which the earlier counts as empty when the server was started between them.
+/// Two pages of one server. If the server was started between them, the earlier page counts as empty.
 pub(super) struct Difference<'a> {
     before: HashMap<Series<'a>, f64>,
     now: &'a Page,
@@ -16,7 +16,7 @@ pub(super) struct Difference<'a> {
     pub(super) restarted: bool,
 }
 
-/// A counter: at the end, and what came in between.
+/// A counter: its value at the end, and its increase since the earlier page.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Increase {
     pub(super) total: f64,
@@ -38,7 +38,8 @@ impl<'a> Difference<'a> {
             counted.flat_map(|family| &family.samples).map(|sample| (key(sample), sample.value)).collect()
         };
         let (old, new) = (series(&before.page), series(&now.page));
-        // Either tells alone: the start has whole seconds, and counters may all have stood at 0.
+        // Either sign is enough, and each may be missing: start times are in whole seconds, and all counters may have
+        // been 0.
         let went_back = new.iter().any(|(series, value)| old.get(series).is_some_and(|before| before > value));
         let start = |scrape: &'a Scrape| gauge(&scrape.page, &cat::PROCESS_START);
         let restarted = went_back || start(before) != start(now);
@@ -49,13 +50,13 @@ impl<'a> Difference<'a> {
         gauge(self.now, def)
     }
 
-    /// The value of a label of the first series.
+    /// The value of a label in a family's first series.
     pub(super) fn label(&self, def: &Def, label: &str) -> String {
         let first = self.now.get(def.name).and_then(|family| family.samples.first());
         first.and_then(|sample| sample.label(label)).unwrap_or_default().to_owned()
     }
 
-    /// The counters of a family, added up over all labels but these.
+    /// The counters of a family, summed over all labels but these.
     pub(super) fn by<const N: usize>(&self, def: &Def, labels: [&str; N]) -> BTreeMap<[&'a str; N], Increase> {
         let mut groups = BTreeMap::new();
         for sample in self.samples(def) {
@@ -64,12 +65,12 @@ impl<'a> Difference<'a> {
         groups
     }
 
-    /// The same over all labels.
+    /// The counters of a family, summed over all labels.
     pub(super) fn all(&self, def: &Def) -> Increase {
         self.by(def, []).into_values().next().unwrap_or_default()
     }
 
-    /// The histograms of a family, added up over all labels but these.
+    /// The histograms of a family, summed over all labels but these.
     pub(super) fn histograms<const N: usize>(&self, def: &Def, labels: [&str; N]) -> BTreeMap<[&'a str; N], Histogram> {
         let mut groups: BTreeMap<_, Histogram> = BTreeMap::new();
         for sample in self.samples(def) {
@@ -102,15 +103,15 @@ fn group<'a, const N: usize>(sample: &'a Sample, labels: [&str; N]) -> [&'a str;
     labels.map(|label| sample.label(label).unwrap_or_default())
 }
 
-/// A gauge, added up over its labels.
+/// A gauge, summed over its labels.
 fn gauge(page: &Page, def: &Def) -> f64 {
     page.get(def.name).map_or(0.0, |family| family.samples.iter().map(|sample| sample.value).sum())
 }
 
-/// Observations between two scrapes.
+/// The observations between two scrapes.
 #[derive(Debug, Default)]
 pub(super) struct Histogram {
-    /// Upper bounds, ascending, and how many observations are at most that.
+    /// Upper bounds in ascending order, each with the number of observations up to it.
     buckets: Vec<(f64, f64)>,
     pub(super) sum: f64,
     pub(super) count: Increase,
@@ -125,8 +126,8 @@ impl Histogram {
         }
     }
 
-    /// A quantile, 0 to 1, as Prometheus' `histogram_quantile` estimates it: evenly spread within a bucket, and the highest
-    /// finite bound for what lies beyond it. `None` without observations.
+    /// A quantile, 0 to 1, estimated as Prometheus' `histogram_quantile` does: observations are taken as evenly spread
+    /// within a bucket, and those beyond the highest finite bound as equal to it. `None` without observations.
     pub(super) fn quantile(&self, quantile: f64) -> Option<f64> {
         let rank = quantile * self.buckets.last()?.1;
         let at = self.buckets.iter().position(|&(_, below)| below >= rank && below > 0.0)?;
@@ -150,7 +151,7 @@ mod tests {
     #[test]
     fn quantiles_are_those_of_prometheus() {
         let h = histogram(&[(1.0, 10.0), (2.0, 10.0), (4.0, 30.0), (f64::INFINITY, 40.0)]);
-        // Rank 5 is the middle of the first bucket, rank 20 that of the third.
+        // Rank 5 is the middle of the first bucket, and rank 20 the middle of the third.
         assert_eq!(h.quantile(0.125), Some(0.5));
         assert_eq!(h.quantile(0.25), Some(1.0));
         assert_eq!(h.quantile(0.5), Some(3.0));

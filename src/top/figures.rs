@@ -1,4 +1,4 @@
-//! What two scrapes say, in the words of docs/metrics.md.
+//! The figures that follow from two scrapes, in the terms of docs/metrics.md.
 
 use super::difference::{Difference, Increase};
 use super::{Paths, Scrape, Speculation};
@@ -12,9 +12,9 @@ use std::collections::BTreeMap;
 pub struct Count {
     /// Since the server's start.
     pub total: u64,
-    /// Between the scrapes.
+    /// Between the two scrapes.
     pub new: u64,
-    /// Between the scrapes, per second.
+    /// Between the two scrapes, per second.
     pub per_second: f64,
 }
 
@@ -28,11 +28,11 @@ impl Count {
 /// How full something is.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Fill {
-    /// What, as the alert CroupierSaturated names it.
+    /// The resource, by the name that the alert CroupierSaturated uses.
     pub resource: &'static str,
-    /// How much is taken.
+    /// How much of it is used.
     pub used: u64,
-    /// How much there is.
+    /// How much of it there is.
     pub capacity: u64,
 }
 
@@ -41,9 +41,9 @@ pub struct Fill {
 pub struct Latency {
     /// Label `stage` of `croupier_step_duration_seconds`.
     pub stage: &'static str,
-    /// Steps.
+    /// Number of steps.
     pub steps: Count,
-    /// Median, in seconds, estimated from buckets; at most their highest bound. `None` without steps.
+    /// Median in seconds, estimated from buckets, so at most their highest bound. `None` without steps.
     pub p50: Option<f64>,
     /// 90th percentile.
     pub p90: Option<f64>,
@@ -51,34 +51,34 @@ pub struct Latency {
     pub p99: Option<f64>,
 }
 
-/// What was done for one model label.
+/// The work done for one model label.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Model {
-    /// The label.
+    /// The model label.
     pub model: String,
     /// Tokens emitted.
     pub tokens: Count,
-    /// Rows answered with OK, by kind of work, if there were any.
+    /// Rows answered with OK, by kind of work. Kinds without rows are left out.
     pub rows: BTreeMap<String, Count>,
     /// Rows answered with an error.
     pub rows_invalid: Count,
 }
 
-/// What went wrong, of which there was at least one since the start.
+/// One kind of failure that happened at least once since the start.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Error {
     /// `refused` (connections, calls and steps), `row`, `call`, `opening`, `lease` (of a region), `shards` (of a step), `reload`, or
     /// `accept`.
     pub kind: &'static str,
-    /// The reason's label; of a call its method and code.
+    /// The label of the reason. For calls: the method and the code.
     pub reason: String,
-    /// The model label, of rows and openings.
+    /// The model label, for rows and openings.
     pub model: Option<String>,
-    /// How often.
+    /// How often it happened.
     pub count: Count,
 }
 
-/// What two scrapes say.
+/// All figures that follow from two scrapes.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Figures {
     /// `host:port` of the admin port.
@@ -89,35 +89,35 @@ pub struct Figures {
     pub backend: String,
     /// The device that the backend runs on.
     pub device: String,
-    /// Whether it takes work.
+    /// Whether the server accepts work.
     pub ready: bool,
-    /// Since its start, by this machine's clock.
+    /// Time since the server's start, by this machine's clock.
     pub uptime_seconds: f64,
-    /// Between the scrapes.
+    /// Time between the two scrapes.
     pub seconds: f64,
-    /// Whether the server was started between them; then everything counts from its start.
+    /// Whether the server was started between the two scrapes. If so, everything counts from its start.
     pub restarted: bool,
     /// Tokens emitted.
     pub tokens: Count,
     /// Rows received and not yet answered.
     pub rows_in_flight: u64,
-    /// What has a bound, but device memory where there is no device.
+    /// The fill of every bounded resource. Device memory is left out where there is no device.
     pub fill: Vec<Fill>,
     /// Resident memory of the process.
     pub resident_bytes: u64,
-    /// By stage.
+    /// Latencies by stage.
     pub latency: Vec<Latency>,
-    /// By model label, those that had work.
+    /// Work by model label, for labels that had work.
     pub models: Vec<Model>,
-    /// How logits came.
+    /// How logits reached the server.
     pub paths: Paths,
-    /// Drafts and what became of them.
+    /// Drafts and their acceptance.
     pub speculation: Speculation,
-    /// What went wrong.
+    /// Failures.
     pub errors: Vec<Error>,
 }
 
-/// Names, what is used, and what there is.
+/// For each resource: its name, its used amount and its capacity.
 const FILL: [(&str, Def, Def); 10] = [
     ("queue", cat::QUEUE_DEPTH, cat::QUEUE_CAPACITY),
     ("bytes_in_flight", cat::IN_FLIGHT_BYTES, cat::IN_FLIGHT_BYTES_CAPACITY),
@@ -132,8 +132,8 @@ const FILL: [(&str, Def, Def); 10] = [
 ];
 
 impl Figures {
-    /// What happened between `before` and `now`. Speculation is counted from `long_before`, since one draft token in
-    /// sixteen is measured, and few make no share.
+    /// What happened between `before` and `now`. Speculation is counted from `long_before`: only one draft token in
+    /// sixteen is measured, so a short time gives too few for a share.
     #[must_use]
     pub fn between(address: &str, before: &Scrape, now: &Scrape, long_before: &Scrape) -> Self {
         let d = Difference::new(before, now);
@@ -163,7 +163,7 @@ impl Figures {
         }
     }
 
-    /// One JSON object.
+    /// The figures as one JSON object.
     #[must_use]
     pub fn to_json(&self) -> String {
         serde_json::to_string(self).expect("figures have only strings and numbers")

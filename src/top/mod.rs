@@ -1,7 +1,7 @@
-//! `croupier top`: a running server seen through its metrics, in a terminal or as one table.
+//! `croupier top`: shows a running server through its metrics, in a terminal or as one table.
 //!
-//! Everything shown follows from two pages of `/metrics` and the time between them ([`Figures`]). Nothing is asked of the
-//! server but those pages, so it can be looked at while it is in trouble.
+//! Everything shown follows from two pages of `/metrics` and the time between them ([`Figures`]). The program asks the
+//! server only for these pages, so it also works while the server is in trouble.
 
 mod difference;
 mod figures;
@@ -28,17 +28,17 @@ use std::io;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// What answers is no Croupier.
+/// Exit code if the program that answers is not Croupier.
 const EXIT_NOT_CROUPIER: u8 = 3;
 
-/// What `croupier top` is to do.
+/// The arguments of `croupier top`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TopArgs {
     /// `host:port` of the admin port.
     pub authority: String,
-    /// Time between two looks.
+    /// Time between two scrapes.
     pub interval: Duration,
-    /// Look twice, print a table and end.
+    /// Scrape twice, print a table and end.
     pub once: bool,
     /// Print one JSON object instead of the table.
     pub json: bool,
@@ -46,7 +46,7 @@ pub struct TopArgs {
 
 impl Default for TopArgs {
     fn default() -> Self {
-        // Where `croupier serve` has its admin port unless told otherwise.
+        // By default, the admin port where `croupier serve` has it.
         let admin = crate::config::Config::default().admin;
         let authority = admin.map(|address| address.to_string()).unwrap_or_default();
         Self { authority, interval: Duration::from_secs(2), once: false, json: false }
@@ -56,15 +56,15 @@ impl Default for TopArgs {
 /// Why there is nothing to show.
 #[derive(Debug, thiserror::Error)]
 pub enum TopError {
-    /// Nobody answers.
+    /// No server answers.
     #[error(
         "cannot read http://{authority}/metrics: {reason}\n\
          Is the server running, and is this its admin port? Name another with --admin"
     )]
     Unreachable {
-        /// Who was asked.
+        /// The address that was asked.
         authority: String,
-        /// What went wrong, in words.
+        /// What went wrong, as text.
         reason: String,
     },
     /// Another program answers.
@@ -72,12 +72,12 @@ pub enum TopError {
         "http://{authority}/metrics is no Croupier's: {reason}\nName the admin port of `croupier serve` with --admin"
     )]
     NotCroupier {
-        /// Who was asked.
+        /// The address that was asked.
         authority: String,
-        /// How that shows.
+        /// Why the answer is not Croupier's.
         reason: String,
     },
-    /// There is nothing to draw on.
+    /// The output is not a terminal.
     #[error("the output is no terminal; --once prints a table and ends, --once --json an object")]
     NoTerminal,
     /// The terminal cannot be used.
@@ -95,7 +95,7 @@ impl TopError {
     }
 }
 
-/// The subcommand `top`. Exit codes: 1 nobody answers, 2 no terminal, 3 what answers is no Croupier.
+/// The subcommand `top`. Exit codes: 1 nobody answers, 2 no terminal, 3 the program that answers is not Croupier.
 #[must_use]
 pub fn main(args: &TopArgs) -> ExitCode {
     let done = tokio::runtime::Builder::new_multi_thread()
@@ -105,7 +105,7 @@ pub fn main(args: &TopArgs) -> ExitCode {
         .map_err(TopError::Io)
         .and_then(|runtime| {
             let done = runtime.block_on(run(args));
-            // A name that is being looked up may not hold up the end.
+            // A pending name lookup must not delay the end.
             runtime.shutdown_background();
             done
         });

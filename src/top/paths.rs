@@ -1,42 +1,42 @@
-//! How logits came: what the data paths carried, what they hold, and what a GPU left to the CPU.
+//! How logits reached the server: what the data paths carried, what they hold, and which rows a GPU left to the CPU.
 
 use super::difference::{Difference, Increase};
 use super::figures::Count;
 use crate::metrics::catalog as cat;
 use serde::Serialize;
 
-/// The data paths of docs/data-paths.md.
+/// Figures on the data paths of docs/data-paths.md.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Paths {
     /// Regions of shared and of device memory, leased or lent.
     pub regions: u64,
     /// Ranks above 0 that are attached.
     pub ranks: u64,
-    /// By label `data_path`, those that had steps or shards.
+    /// By label `data_path`. Paths without steps or shards are left out.
     pub used: Vec<Path>,
-    /// 99th percentile of how long steps waited for their last shard, in seconds; `None` without such steps.
+    /// 99th percentile of the time that steps waited for their last shard, in seconds. `None` without such steps.
     pub shard_wait_p99: Option<f64>,
-    /// Rows that the GPU has no kernel for, by label `reason`, if there were any.
+    /// Rows that the GPU has no kernel for, by label `reason`. Reasons without rows are left out.
     pub handed_over: Vec<HandedOver>,
 }
 
-/// One way for logits.
+/// One data path.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Path {
     /// Label `data_path`.
     pub data_path: String,
-    /// Steps accepted.
+    /// Number of steps accepted.
     pub steps: Count,
-    /// Columns that ranks above 0 announced.
+    /// Number of shards that ranks above 0 announced.
     pub shards: Count,
 }
 
-/// Rows that the CPU did for the GPU.
+/// Rows that the CPU sampled in place of the GPU.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct HandedOver {
     /// Label `reason`.
     pub reason: String,
-    /// How many.
+    /// Number of rows.
     pub rows: Count,
 }
 

@@ -1,4 +1,4 @@
-//! One look at `/metrics`.
+//! A scrape: one reading of `/metrics`.
 
 use super::TopError;
 use crate::admin_client;
@@ -6,27 +6,27 @@ use crate::metrics::catalog as cat;
 use crate::metrics::exposition::{self, Page};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// A page has some 40 kB, and some 10 kB more for each model and proposer.
+/// Most bytes of a page. A page has some 40 kB, and some 10 kB more for each model and proposer.
 const LONGEST_PAGE: u64 = 16 << 20;
-/// A page takes milliseconds; a connection that hangs is no answer.
+/// Longest time for a page. A page takes milliseconds, and a connection that hangs counts as no answer.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A page, and when it was had.
+/// A page of metrics, and when it was read.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Scrape {
-    /// What it says.
+    /// The content of the page.
     pub page: Page,
-    /// When, since some moment that is the same for all scrapes of a source.
+    /// When it was read, relative to a moment that is the same for all scrapes of a source.
     pub taken: Duration,
-    /// When, in seconds since the Unix epoch.
+    /// When it was read, in seconds since the Unix epoch.
     pub clock: f64,
 }
 
 impl Scrape {
-    /// The scrape that this page is, if it is a Croupier's.
+    /// Parses a page into a scrape, if it is a page of Croupier.
     ///
     /// # Errors
-    /// How it shows that it is not.
+    /// Why it is not a page of Croupier.
     pub fn read(text: &str, taken: Duration, clock: f64) -> Result<Self, String> {
         let page = exposition::parse(text).map_err(|mistake| mistake.to_string())?;
         match page.contains_key(cat::BUILD_INFO.name) {
@@ -36,7 +36,7 @@ impl Scrape {
     }
 }
 
-/// Where scrapes come from.
+/// The server that scrapes are read from.
 #[derive(Debug, Clone)]
 pub struct Source {
     /// `host:port`.
@@ -45,16 +45,16 @@ pub struct Source {
 }
 
 impl Source {
-    /// The admin port at `authority`, `host:port`.
+    /// The admin port at `authority`, which is `host:port`.
     #[must_use]
     pub fn new(authority: &str) -> Self {
         Self { authority: authority.to_owned(), start: Instant::now() }
     }
 
-    /// Looks.
+    /// Reads a page.
     ///
     /// # Errors
-    /// [`TopError::Unreachable`] without an answer, [`TopError::NotCroupier`] with another program's.
+    /// [`TopError::Unreachable`] if there is no answer, [`TopError::NotCroupier`] if another program answers.
     pub async fn scrape(&self) -> Result<Scrape, TopError> {
         let unreachable = |reason| TopError::Unreachable { authority: self.authority.clone(), reason };
         let other = |reason| TopError::NotCroupier { authority: self.authority.clone(), reason };

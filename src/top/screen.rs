@@ -13,18 +13,18 @@ use std::io::{self, IsTerminal};
 use std::time::Duration;
 use tokio::sync::mpsc;
 
-/// Looks that are kept: speculation is counted over all of them.
+/// Number of scrapes that are kept. Speculation is counted over all of them.
 const LOOKS: usize = 30;
-/// Rates that are kept for the line of them.
+/// Number of rates that are kept for the sparkline.
 const RATES: usize = 240;
-/// From here on there are two columns.
+/// From this width on there are two columns.
 const TWO_COLUMNS: u16 = 110;
 const GUTTER: u16 = 3;
-/// Lines that a key goes on by.
+/// Number of lines that the page keys scroll by.
 const PAGE: u16 = 10;
 const KEYS: &str = "q quit   arrows scroll";
 
-/// What is on the screen.
+/// The state of the screen.
 #[derive(Debug)]
 pub struct Screen {
     address: String,
@@ -32,20 +32,20 @@ pub struct Screen {
     looks: VecDeque<Scrape>,
     rates: VecDeque<f64>,
     figures: Option<Figures>,
-    /// Why the last look showed nothing.
+    /// Why the last scrape failed, if it did.
     failed: Option<String>,
     scroll: u16,
 }
 
 impl Screen {
-    /// Before the first look.
+    /// A screen before the first scrape.
     #[must_use]
     pub fn new(address: &str, theme: Theme) -> Self {
         let (looks, rates) = (VecDeque::new(), VecDeque::new());
         Self { address: address.to_owned(), theme, looks, rates, figures: None, failed: None, scroll: 0 }
     }
 
-    /// Another look, or why there is none. What was seen last stays.
+    /// Takes another scrape, or the reason why it failed. After a failure the last figures stay on the screen.
     pub fn look(&mut self, seen: Result<Scrape, String>) {
         let now = match seen {
             Ok(now) => now,
@@ -58,7 +58,7 @@ impl Screen {
         if let (Some(before), Some(first)) = (self.looks.back(), self.looks.front()) {
             let figures = Figures::between(&self.address, before, &now, first);
             if figures.restarted {
-                // What was before belongs to another process.
+                // The earlier scrapes belong to another process.
                 self.looks.clear();
             }
             push(&mut self.rates, figures.tokens.per_second, RATES);
@@ -79,7 +79,7 @@ fn push<T>(queue: &mut VecDeque<T>, item: T, most: usize) {
     queue.push_back(item);
 }
 
-/// Draws it, whatever the size.
+/// Draws the screen at any size.
 pub fn draw(screen: &mut Screen, frame: &mut Frame<'_>) {
     let area = frame.area();
     let Some(figures) = &screen.figures else {
@@ -126,13 +126,13 @@ fn foot_line(screen: &Screen, hidden: u16) -> Line<'static> {
     Line::from(Span::styled(format!("{KEYS}{more}"), Style::new().add_modifier(Modifier::DIM)))
 }
 
-/// Shows `source` until somebody wants it to end.
+/// Shows `source` until the user or a signal ends it.
 pub(super) async fn live(source: Source, interval: Duration) -> Result<(), TopError> {
     if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
         return Err(TopError::NoTerminal);
     }
     let mut screen = Screen::new(&source.authority, Theme::detect());
-    // A wrong address is told on the terminal as it was, before anything is drawn.
+    // If the address is wrong, the message goes to the ordinary terminal, before anything is drawn.
     screen.look(Ok(source.scrape().await?));
     let stop = crate::shutdown::on_signal(|| ())?;
     let mut terminal = ratatui::try_init()?;
@@ -152,7 +152,7 @@ pub(super) async fn live(source: Source, interval: Duration) -> Result<(), TopEr
     }
 }
 
-/// Gives the terminal back, whatever happened; a panic does it by ratatui's own hook.
+/// Restores the terminal when it is dropped. After a panic, ratatui's own hook does that.
 struct Restore;
 
 impl Drop for Restore {
@@ -161,7 +161,7 @@ impl Drop for Restore {
     }
 }
 
-/// Looks again and again, in a task of its own: keys must not wait for a server that does not answer.
+/// Scrapes periodically in its own task, because keys must work while a server does not answer.
 fn watch(source: Source, interval: Duration) -> mpsc::Receiver<Result<Scrape, String>> {
     let (sender, receiver) = mpsc::channel(1);
     tokio::spawn(async move {
@@ -189,7 +189,7 @@ enum Key {
     Redraw,
 }
 
-/// Keys, by a thread of their own: reading them blocks. It ends with the process.
+/// Reads keys on its own thread, because reading them blocks. The thread ends with the process.
 fn read_keys() -> io::Result<mpsc::Receiver<Key>> {
     let (sender, receiver) = mpsc::channel(8);
     let read = move || {

@@ -1,4 +1,4 @@
-//! What became of draft tokens, and what was to be expected.
+//! What happened to draft tokens, and what was expected.
 
 use super::difference::{Difference, Histogram, Increase};
 use super::figures::Count;
@@ -7,87 +7,88 @@ use crate::speculative::verified::TokenOrigin;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// Drafts and what became of them.
+/// Drafts and their acceptance.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Speculation {
-    /// Over how long.
+    /// The time over which speculation was counted, in seconds.
     pub seconds: f64,
-    /// By model label and proposer, those that verified a draft.
+    /// By model label and proposer. Those that verified no draft are left out.
     pub proposers: Vec<Proposer>,
 }
 
-/// One model label and proposer.
+/// Figures on one model label and proposer.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Proposer {
     /// Label `model`.
     pub model: String,
     /// Label `proposer`.
     pub proposer: String,
-    /// Verifications of at least one draft token.
+    /// Number of verifications of at least one draft token.
     pub drafts: Count,
-    /// Draft tokens in them.
+    /// Number of draft tokens in these.
     pub draft_tokens: Count,
-    /// Those that were accepted.
+    /// Number of draft tokens that were accepted.
     pub accepted_tokens: Count,
-    /// Tokens emitted, the last ones included.
+    /// Number of tokens emitted, including the last one of each verification.
     pub emitted_tokens: Count,
     /// Expected and observed acceptance, over all positions.
     pub measured: Measured,
-    /// Whether draft tokens were drawn from what is claimed.
+    /// Whether draft tokens were drawn from the distributions that the worker claims.
     pub drawn: Drawn,
     /// Whether rows are one place off, by label `shift`.
     pub shifts: Vec<Shift>,
-    /// Mean total variation between draft and target distribution; `None` if none was measured.
+    /// Mean total variation between draft and target distribution. `None` if none was measured.
     pub total_variation: Option<f64>,
-    /// Why measured draft tokens were rejected; reasons that there were.
+    /// Why measured draft tokens were rejected. Reasons that did not occur are left out.
     pub rejected: Vec<Rejected>,
-    /// Whether first draft tokens are accepted, by how the token before them came about; ways that there were.
+    /// Acceptance of first draft tokens, by the origin of the token before them. Origins that did not occur are left
+    /// out.
     pub firsts: Vec<First>,
-    /// By how many draft tokens stand before.
+    /// By position: the number of draft tokens before.
     pub positions: Vec<Position>,
 }
 
-/// Draft tokens whose acceptance is known to be expected.
+/// Draft tokens whose expected acceptance is known.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct Measured {
-    /// How many.
+    /// Number of such tokens.
     pub tests: u64,
-    /// Their share that was accepted; `None` without tests.
+    /// The share that was accepted. `None` without tests.
     pub accepted: Option<f64>,
-    /// The share to be expected.
+    /// The share that is expected.
     pub expected: Option<f64>,
-    /// The difference in standard errors, as docs/speculative.md has it; beyond 4 it is not chance.
+    /// The difference in standard errors, as defined in docs/speculative.md. Beyond 4 it is not chance.
     pub standard_errors: f64,
 }
 
-/// The probabilities of measured draft tokens in the draft distributions that they are said to be drawn from.
+/// The probabilities that measured draft tokens have in the draft distributions they are claimed to be drawn from.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct Drawn {
-    /// How many draft tokens, of those that others could have been drawn in place of.
+    /// Number of draft tokens. Only those count in whose place others could have been drawn.
     pub tokens: u64,
-    /// Their mean probability; `None` without tokens.
+    /// Their mean probability. `None` without tokens.
     pub probability: Option<f64>,
-    /// What it is for tokens drawn from these distributions.
+    /// The expected mean probability of tokens drawn from these distributions.
     pub expected: Option<f64>,
-    /// The difference in standard errors; beyond 4 it is not chance.
+    /// The difference in standard errors. Beyond 4 it is not chance.
     pub standard_errors: f64,
 }
 
-/// What first draft distributions have in common with the rows that they are held against, and what it would be if rows were one
+/// The overlap of first draft distributions with the rows that they are compared with, and the overlap if rows were one
 /// place off.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Shift {
-    /// Label `shift`: which place that is.
+    /// Label `shift`: the direction of the shift.
     pub shift: String,
-    /// How many verifications.
+    /// Number of verifications.
     pub tests: u64,
-    /// What is in common as rows are, on average.
+    /// The mean overlap with the rows as they are.
     pub own: f64,
-    /// What would be, if they were shifted.
+    /// The mean overlap if rows were shifted.
     pub shifted: f64,
-    /// How much more that is, in standard errors, at least.
+    /// How much larger that is, in standard errors, at least.
     pub standard_errors: f64,
-    /// Whether rows are shifted: the difference is no chance, large, and seen often enough.
+    /// Whether rows are shifted: the difference is not chance, is large, and was seen often enough.
     pub is_shifted: bool,
 }
 
@@ -96,39 +97,40 @@ pub struct Shift {
 pub struct Rejected {
     /// Label `reason`.
     pub reason: String,
-    /// How many.
+    /// Number of such tokens.
     pub tokens: u64,
-    /// Their median rank in the target, as far as buckets tell.
+    /// Their median rank in the target distribution, as precisely as buckets tell.
     pub median_rank: Option<f64>,
 }
 
-/// First draft tokens that stand behind tokens of one kind. Where one kind differs much from the others, a model has not seen it.
+/// First draft tokens that follow tokens of one origin. If one origin differs much from the others, the draft model has
+/// not seen these tokens.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct First {
     /// Label `after`.
     pub after: String,
-    /// How many.
+    /// Number of such drafts.
     pub drafts: u64,
-    /// Their share that was accepted.
+    /// The share of their first tokens that was accepted.
     pub accepted: Option<f64>,
 }
 
-/// One position in a draft.
+/// Figures on one position in a draft.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Position {
-    /// Draft tokens before it, `0` to `15`, then `16+`.
+    /// Number of draft tokens before it: `0` to `15`, then `16+`.
     pub position: String,
-    /// Draft tokens that acceptance came to.
+    /// Number of draft tokens that were tested for acceptance.
     pub tested: u64,
-    /// Their share that was accepted; `None` without tests.
+    /// The share that was accepted. `None` without tests.
     pub accepted: Option<f64>,
-    /// The same of those that were measured, and what was to be expected.
+    /// The observed and the expected share of those that were measured.
     pub measured: Measured,
 }
 
 /// Model and proposer.
 type Who<'a> = [&'a str; 2];
-/// And position.
+/// Model, proposer and position, or another third label.
 type Where<'a> = [&'a str; 3];
 
 impl Speculation {
@@ -161,7 +163,7 @@ impl Speculation {
     }
 }
 
-/// By how the tokens before came about, in the order of [`TokenOrigin`].
+/// Acceptance by the origin of the token before, in the order of [`TokenOrigin`].
 fn firsts(rounds: &BTreeMap<[&str; 4], Increase>, who: Who<'_>) -> Vec<First> {
     let of = |after: &str, first: &str| rounds.get(&[who[0], who[1], after, first]).map_or(0.0, |rounds| rounds.new);
     let first = |came: TokenOrigin| {
@@ -176,16 +178,16 @@ fn firsts(rounds: &BTreeMap<[&str; 4], Increase>, who: Who<'_>) -> Vec<First> {
     TokenOrigin::ALL.into_iter().filter_map(first).collect()
 }
 
-/// What was measured of distributions.
+/// What was measured about distributions.
 struct Distributions<'a> {
     probability: BTreeMap<Who<'a>, Histogram>,
     expected: BTreeMap<Who<'a>, Histogram>,
     variance: BTreeMap<Who<'a>, Histogram>,
     total_variation: BTreeMap<Who<'a>, Histogram>,
-    /// By shift too.
+    /// By shift, too.
     own: BTreeMap<Where<'a>, Histogram>,
     shifted: BTreeMap<Where<'a>, Histogram>,
-    /// By reason too.
+    /// By reason, too.
     ranks: BTreeMap<Where<'a>, Histogram>,
 }
 
@@ -206,7 +208,7 @@ impl<'a> Distributions<'a> {
     fn drawn(&self, who: Who<'_>) -> Drawn {
         let sum = |of: &BTreeMap<Who<'_>, Histogram>| of.get(&who).map_or((0.0, 0.0), |h| (h.sum, h.count.new));
         let ((probability, tokens), (expected, _)) = (sum(&self.probability), sum(&self.expected));
-        // A server of before it was counted has a bound alone.
+        // A server older than this metric has no variance. Use its upper bound.
         let variance = self.variance.get(&who).map_or(most_variance(expected, tokens), |h| h.sum);
         Drawn {
             tokens: tokens as u64,
@@ -282,15 +284,15 @@ impl<'a> Positions<'a> {
             }
         };
         let mut positions: Vec<Position> = mine.map(position).collect();
-        // As numbers: 2 before 10, and "16+" last.
+        // Sort as numbers: 2 before 10, and "16+" last.
         positions.sort_by_key(|p| p.position.trim_end_matches('+').parse().unwrap_or(u32::MAX));
         positions
     }
 }
 
 impl Shift {
-    /// `own` and `shifted` are sums over `tests` verifications. The variance of a difference of two numbers of 0 to 1 is at most
-    /// their sum, as docs/speculative.md has it.
+    /// `own` and `shifted` are sums over `tests` verifications. The variance of a difference of two numbers from 0 to 1
+    /// is at most their sum, as docs/speculative.md explains.
     fn new(shift: &str, tests: f64, own: f64, shifted: f64) -> Self {
         let standard_errors = (shifted - own) / (own + shifted + FEW).sqrt();
         let is_shifted =
@@ -312,26 +314,27 @@ impl Measured {
     }
 }
 
-/// How far the sum of so many numbers of 0 to 1 is from what it is to be expected, in standard errors; a few more for all of them, as in
-/// docs/speculative.md.
+/// The difference between a sum of `count` numbers from 0 to 1 and its expected value, in standard errors. `FEW` is
+/// added to the variance, as in docs/speculative.md.
 fn standard_errors(sum: f64, expected: f64, count: f64) -> f64 {
     (sum - expected) / (most_variance(expected, count) + FEW).sqrt()
 }
 
-/// The variance of a sum of so many numbers of 0 to 1, at most: with the mean e that of each is e (1 - e).
+/// An upper bound of the variance of a sum of `count` numbers from 0 to 1. If the mean of each is e, its variance is at
+/// most e (1 - e).
 fn most_variance(expected: f64, count: f64) -> f64 {
     if count > 0.0 { expected * (1.0 - expected / count) } else { 0.0 }
 }
 
-/// Beyond so many standard errors it is not chance (docs/speculative.md).
+/// A difference of more standard errors than this is not chance (docs/speculative.md).
 pub const NOT_CHANCE: f64 = 4.0;
-/// Rows are shifted where drafts have more than this more in common with those one place further on; as in the alert
+/// Rows are shifted if drafts overlap with the rows one place further on by more than this much more; as in the alert
 /// CroupierRowsShifted.
 pub const SHIFTED: f64 = 0.1;
-/// Nothing is said of rows before more verifications than these were measured; as in that alert.
+/// Rows are reported as shifted only after more verifications than this; as in that alert.
 pub const ENOUGH_TO_SAY_SHIFTED: f64 = 200.0;
 
-/// So much variance more, so that one or two tests of many that are nearly certain are not taken for a fault.
+/// Variance that is added, so that one or two failures among many nearly certain tests are not taken for a fault.
 const FEW: f64 = 4.0;
 
 fn share(part: f64, whole: f64) -> Option<f64> {

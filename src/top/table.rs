@@ -1,18 +1,18 @@
-//! Lines that fit a width: tables that drop columns, and words that wrap.
+//! Text that fits a width: tables that drop columns, and items that wrap.
 
 use ratatui::text::{Line, Span};
 
-/// Between two columns.
+/// Spaces between two columns.
 const GAP: usize = 2;
-/// To this many columns a first column may be cut before another column is dropped.
+/// The first column may be cut down to this width before another column is dropped.
 const SHORTEST_FIRST: usize = 12;
 
-/// A column of a table. The first one of a table always stays, and is the one that is cut.
+/// A column of a table. The first column of a table always stays, and is cut if necessary.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Column {
-    /// What stands above it.
+    /// The heading of the column.
     pub(super) head: &'static str,
-    /// Which is dropped first where it is narrow: the one with the highest number; 0 stays.
+    /// The column with the highest number is dropped first when there is too little room. Columns with 0 always stay.
     pub(super) drop: u8,
 }
 
@@ -20,7 +20,7 @@ pub(super) const fn column(head: &'static str, drop: u8) -> Column {
     Column { head, drop }
 }
 
-/// A table: the first column on the left, numbers on the right.
+/// A table with the first column aligned left, and numbers aligned right.
 pub(super) fn table(
     columns: &[Column],
     head: impl Fn(String) -> Span<'static>,
@@ -41,7 +41,7 @@ pub(super) fn table(
     all().map(line).collect()
 }
 
-/// The columns that fit, with the first one cut if need be.
+/// The columns that fit into the width, assuming that the first one is cut if necessary.
 fn fitting(columns: &[Column], widths: &[usize], width: usize) -> Vec<usize> {
     let mut kept: Vec<usize> = (0..columns.len()).collect();
     loop {
@@ -60,7 +60,7 @@ fn padded(span: Span<'static>, width: usize, right: bool) -> Span<'static> {
     Span::styled(text, span.style)
 }
 
-/// A span of at most `width` columns, its end replaced by a mark if it is longer.
+/// The span cut to at most `width` columns. If it is longer, its end is replaced by a mark.
 fn cut(span: &Span<'static>, width: usize) -> Span<'static> {
     if span.width() <= width {
         return span.clone();
@@ -75,7 +75,7 @@ fn cut(span: &Span<'static>, width: usize) -> Span<'static> {
     Span::styled(text + "~", span.style)
 }
 
-/// Items one after the other, as many to a line as fit.
+/// Items one after the other, with as many in a line as fit.
 pub(super) fn flow(items: Vec<Span<'static>>, width: usize) -> Vec<Line<'static>> {
     let mut lines: Vec<Line<'static>> = Vec::new();
     for item in items {

@@ -1,8 +1,8 @@
-//! Numbers as people read them.
+//! Numbers formatted for people.
 
 use crate::output::grouped;
 
-/// A rate: whole from 100 on, one decimal below.
+/// A rate: whole from 100 on, with one decimal below.
 pub(super) fn rate(per_second: f64) -> String {
     match per_second {
         0.0 => "0".to_owned(),
@@ -11,7 +11,7 @@ pub(super) fn rate(per_second: f64) -> String {
     }
 }
 
-/// A duration in seconds, with three digits. `highest`: from here on it is only known that it took at least so long.
+/// A duration in seconds, with three digits. From `highest` on, only a lower bound of it is known.
 pub(super) fn time(seconds: Option<f64>, highest: f64) -> String {
     let Some(seconds) = seconds else { return "-".to_owned() };
     let (number, unit) = match seconds {
@@ -40,7 +40,7 @@ pub(super) fn bytes(bytes: u64) -> String {
     format!("{number:.decimals$} {}", UNITS[unit])
 }
 
-/// A duration as its two largest units: "3d04h", "2h03m", "1m05s", "12s".
+/// A duration in its two largest units: "3d04h", "2h03m", "1m05s", "12s".
 pub(super) fn uptime(seconds: f64) -> String {
     let s = seconds as u64;
     match s {
@@ -51,7 +51,7 @@ pub(super) fn uptime(seconds: f64) -> String {
     }
 }
 
-/// A share in at most three columns: ".07", "1.0".
+/// A share, in at most three characters: ".07", "1.0".
 pub(super) fn share(share: Option<f64>) -> String {
     let Some(share) = share else { return "-".to_owned() };
     let text = format!("{share:.2}");

@@ -1,4 +1,4 @@
-//! The figures as lines of text, for a terminal and for a page.
+//! The figures as lines of text, for a terminal and for a plain page.
 
 use super::figures::{Count, Error, Figures, Fill, Latency, Model};
 use super::paths::{HandedOver, Path};
@@ -10,30 +10,30 @@ use crate::output::grouped;
 use ratatui::style::{Color, Modifier, Style, Stylize};
 use ratatui::text::{Line, Span};
 
-/// How full something is when it is worth a look.
+/// How full a resource is when it is highlighted.
 const FILLING: f64 = 0.7;
-/// Width of "expected" and the space behind it, and of a position.
+/// Width of "expected" and the space after it, and width of a position.
 const ROW_LABEL: usize = 9;
 const POSITION: usize = 5;
-/// Levels of the line of rates.
+/// Levels of the sparkline of rates.
 const LEVELS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
-/// How full a resource is when the alert CroupierSaturated would say so. Beside a Unix socket TCP has seven eighths of the
-/// connections, so nine tenths of all of them would never be reached.
+/// How full a resource is when the alert CroupierSaturated fires. If there is a Unix socket too, TCP may use only seven
+/// eighths of the connections, so nine tenths of all of them would never be reached.
 #[must_use]
 pub fn full(resource: &str) -> f64 {
     if resource == "connections" { 0.8 } else { 0.9 }
 }
 
-/// Whether to use colour. Nothing is said by colour alone.
+/// Whether to use colour. No information is shown by colour alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Theme {
-    /// Use it.
+    /// Use colour.
     pub color: bool,
 }
 
 impl Theme {
-    /// What the user wants (<https://no-color.org>).
+    /// The user's choice (<https://no-color.org>).
     #[must_use]
     pub fn detect() -> Self {
         Self { color: std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()) }
@@ -58,19 +58,20 @@ fn plain(text: impl Into<String>) -> Span<'static> {
     Span::raw(clean(&text.into()))
 }
 
-/// Labels come from clients: without what would move the cursor or change the terminal.
+/// A label without control characters. Labels come from clients and could otherwise move the cursor or change the
+/// terminal.
 fn clean(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
-/// Lines under a title.
+/// Lines of text under a title.
 #[derive(Debug, Clone)]
 pub(super) struct Section {
     pub(super) title: Line<'static>,
     pub(super) lines: Vec<Line<'static>>,
 }
 
-/// Whom this is about, in as many lines as it takes.
+/// A description of the server, in as many lines as it needs.
 pub(super) fn header(f: &Figures, theme: Theme, width: usize) -> Vec<Line<'static>> {
     let state = if f.ready { theme.paint("ready", Color::Green) } else { theme.paint("NOT READY", Color::Red) };
     let device = if f.device.is_empty() { f.backend.clone() } else { format!("{} ({})", f.backend, f.device) };
@@ -89,7 +90,8 @@ pub(super) fn header(f: &Figures, theme: Theme, width: usize) -> Vec<Line<'stati
     flow(items, width)
 }
 
-/// Work and its bounds, then what is told of models, drafts and errors: two columns where there is room.
+/// All sections: first work and its limits, then models, data paths, drafts and errors. They form two columns if there
+/// is room.
 pub(super) fn sections(f: &Figures, history: &[f64], theme: Theme, width: usize) -> [Vec<Section>; 2] {
     [
         vec![tokens(f, history, theme, width), latency(f, theme, width), fill(f, theme, width)],
@@ -121,7 +123,7 @@ fn tokens(f: &Figures, history: &[f64], theme: Theme, width: usize) -> Section {
     section(theme, "TOKENS", "", lines)
 }
 
-/// Beyond this a histogram knows nothing.
+/// The highest value that a histogram can distinguish.
 fn highest(histogram: &Def) -> f64 {
     histogram.buckets.last().copied().unwrap_or(f64::INFINITY)
 }
@@ -239,7 +241,7 @@ fn proposer(p: &Proposer, theme: Theme, width: usize) -> Vec<Line<'static>> {
     lines
 }
 
-/// Acceptance of first draft tokens, by how the token before them came about.
+/// Acceptance of first draft tokens, by the origin of the token before them.
 fn firsts(p: &Proposer) -> Vec<Span<'static>> {
     let each = |(at, first): (usize, &First)| {
         let label = if at == 0 { "first tokens after " } else { "" };
@@ -264,7 +266,8 @@ fn measured(p: &Proposer, theme: Theme) -> Vec<Span<'static>> {
     items
 }
 
-/// A rank that was guessed from where it lies between two bounds, where these are far apart only the lower one.
+/// A rank that was estimated from its place between two bounds. Where the bounds are far apart, only the lower one is
+/// shown.
 fn of_rank(rank: f64) -> String {
     match cat::RANKS.iter().rfind(|&&bound| bound < rank) {
         Some(&bound) if bound >= 100.0 => format!(">{}", grouped(bound as u64)),
@@ -272,9 +275,9 @@ fn of_rank(rank: f64) -> String {
     }
 }
 
-/// How far something is from what it has to be up to chance.
+/// How far a figure is from its expected value, in standard errors.
 fn off(what: &str, standard_errors: f64, wrong: &str, theme: Theme) -> Span<'static> {
-    // + 0.0: no minus before what rounds to 0.
+    // Adding 0.0 removes the minus sign of a value that rounds to 0.
     let rounded = (standard_errors * 10.0).round() / 10.0 + 0.0;
     let text = format!("{what} {rounded:+.1} se");
     match standard_errors.abs() > NOT_CHANCE {
@@ -283,7 +286,7 @@ fn off(what: &str, standard_errors: f64, wrong: &str, theme: Theme) -> Span<'sta
     }
 }
 
-/// Rows that are one place off.
+/// A note that rows are one place off.
 fn off_by_one(shift: &Shift, theme: Theme) -> Span<'static> {
     let [own, shifted] = [shift.own, shift.shifted].map(|overlap| share(Some(overlap)));
     theme.paint(format!("rows one {}: {shifted} in common, not {own}", shift.shift), Color::Red)

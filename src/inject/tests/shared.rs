@@ -25,7 +25,7 @@ spec:
       app: worker
 ";
 
-/// The Deployment with some of its text replaced.
+/// The Deployment with some pieces of its text replaced.
 fn with(replacements: &[(&str, &str)]) -> String {
     replacements.iter().fold(DEPLOYMENT.to_owned(), |text, (what, with)| {
         assert!(text.contains(what), "{what}");
@@ -38,7 +38,8 @@ fn refused_of(manifest: &str, container: &str) -> String {
     inject(manifest, &args).map(|done| done.text).expect_err("not refused").to_string()
 }
 
-/// An addition would also be where the alias is: a selector cannot be changed later, another container would get the socket.
+/// The addition would also appear where the alias is: a selector cannot be changed later, and another container would
+/// get the socket.
 #[test]
 fn what_an_alias_repeats_is_not_added_to() {
     let matched = ("matchLabels:\n      app: worker\n", "matchLabels: *x\n");
@@ -72,7 +73,7 @@ fn what_an_alias_repeats_is_not_added_to() {
         );
         assert!(said.contains(&says), "{said}\ninstead of {says} for\n{manifest}");
     }
-    // The other way round: what is added to is itself the alias.
+    // The other way round: the place to add to is itself the alias.
     let mounts = with(&[
         ("- name: worker", "- name: other\n        volumeMounts: &x []\n      - name: worker"),
         ("volumeMounts:\n        - {name: models, mountPath: /models}", "volumeMounts: *x"),
@@ -81,7 +82,7 @@ fn what_an_alias_repeats_is_not_added_to() {
     assert!(said.contains("line 16: an alias stands where something has to be added; write it out"), "{said}");
 }
 
-/// An anchor alone changes nothing, nor does an alias of what stays as it is.
+/// An anchor without aliases changes nothing. Neither does an alias of a node that stays as it is.
 #[test]
 fn what_is_not_added_to_may_have_aliases() {
     for manifest in [
@@ -101,7 +102,7 @@ fn what_is_not_added_to_may_have_aliases() {
     }
 }
 
-/// What is said by an alias counts like what is said on the spot.
+/// What an alias stands for counts in the same way as what is written out.
 #[test]
 fn aliases_are_read_as_what_they_stand_for() {
     let disabled = with(&[
@@ -124,13 +125,13 @@ fn aliases_are_read_as_what_they_stand_for() {
     let windows = POD.replace("  name: p\n", "  name: p\n  x: &x {kubernetes.io/os: windows}\n");
     let windows = windows.replace("spec:\n", "spec:\n  nodeSelector: *x\n");
     assert!(refused(&windows).contains("the pod is for Windows"), "{}", refused(&windows));
-    // None of the objects is overlooked.
+    // No object is overlooked.
     let list =
         "apiVersion: v1\nkind: List\nitems:\n- &x {apiVersion: v1, kind: Pod, spec: {containers: [{name: w}]}}\n- *x\n";
     assert!(refused(list).contains("the alias in line 5 would repeat it"), "{}", refused(list));
 }
 
-/// The key that is added would take the place of the merged one, and what is merged is not seen.
+/// An added key would take precedence over the merged one, and merged entries are not seen.
 #[test]
 fn merge_keys_are_refused_where_something_is_read_or_added() {
     let anchors = "x: &x {a: b}\n";
@@ -188,7 +189,7 @@ fn merge_keys_elsewhere_stay() {
         let text = injected(&manifest);
         assert_eq!(injected(&text), text);
     }
-    // Pods without the worker's container are none of its business.
+    // Pods without the worker's container may contain anything.
     let args = InjectArgs { container: Some("w".to_owned()), ..InjectArgs::default() };
     let other = POD.replace("  - name: w\n", "  - name: other\n    <<: {}\n");
     let both = format!("{other}---\n{POD}");
@@ -196,7 +197,7 @@ fn merge_keys_elsewhere_stay() {
     assert_eq!(done.notes, ["Pod/p: unchanged, has no such container", "Pod/p: injected"]);
 }
 
-/// In no time, and without a stack that overflows.
+/// Parsing is fast and does not overflow the stack.
 #[test]
 fn aliases_of_aliases_end() {
     let doubled: String = (1..2000).map(|i| format!("  a{i}: &a{i} [*a{0}, *a{0}]\n", i - 1)).collect();
@@ -206,7 +207,7 @@ fn aliases_of_aliases_end() {
     assert!(refused(&itself).contains("line 9: an alias stands inside of what it stands for"), "{}", refused(&itself));
 }
 
-/// An addition in front of a key with an anchor would take the anchor over.
+/// An addition before a key with an anchor would take over the anchor.
 #[test]
 fn anchors_stay_where_they_are() {
     let manifest = POD.replace("  name: p\n", "  &x name: >\n    p\n").replace("image: i", "image: *x");
