@@ -6,7 +6,7 @@
         text = stream.open(temperature=0.7, top_p=0.9, seed=1, prompt=[1, 2, 3])
         token = stream.sample(logits, [text])[0]
 
-`croupier.aio` has the same for asyncio, `croupier.pb` the messages of the wire.
+`croupier.aio` has the same for asyncio, and `croupier.pb` has the messages of the wire.
 """
 
 import pkgutil
@@ -25,7 +25,7 @@ from .speculative import AsyncSpeculation, Draft, Speculation, SpeculationError,
 
 __version__ = "0.1.0"
 
-# Stubs that were generated from the schema are `croupier.v1`, in another folder: both can be imported.
+# Stubs generated from the schema are the package `croupier.v1`, in another folder. This lets both be imported.
 __path__ = pkgutil.extend_path(__path__, __name__)
 
 __all__ = ["AsyncSpeculation", "CroupierError", "Draft", "Failure", "LogitsLost", "OpenError", "Rank", "RowError", "Rows",

@@ -1,4 +1,4 @@
-"""How a server is reached: plain or by TLS, with a token or without."""
+"""How a server is reached: with or without TLS, with or without a token."""
 
 from __future__ import annotations
 
@@ -15,23 +15,24 @@ from ._checks import check_known, header
 from ._wire import options
 from .errors import CroupierError
 
-#: What gRPC says of a certificate that no authority in tls_ca has signed.
+#: What gRPC says about a certificate that no authority in tls_ca has signed.
 _DISTRUSTED = "CERTIFICATE_VERIFY_FAILED"
-#: What PEM has somewhere.
+#: Every PEM text contains this.
 _PEM = "-----BEGIN "
-#: What gRPC says of a plain HTTP server, by what it sees of its answer first.
+#: What gRPC says about a server that speaks plain HTTP. It depends on which part of the answer gRPC sees first.
 _NO_GRPC = ("http2 header with status", "Data frame with END_STREAM flag received")
 
 
 @dataclass(frozen=True)
 class Access:
-    """tls_ca: file of authorities, PEM, one of which signed the server's certificate; with it the connection is TLS.
-    tls_cert, tls_key: files of the client's own certificate and key, PEM, where the server asks for one.
-    tls_name: the name in the server's certificate, where `address` has another.
-    auth_token: the token that the server asks for, or a function that gives it. It is sent as it is: use it with TLS.
+    """tls_ca: PEM file of authorities, one of which signed the server's certificate. With it the connection uses TLS.
+    tls_cert, tls_key: PEM files of the client's own certificate and key, for a server that asks for them.
+    tls_name: the name in the server's certificate, if `address` has another one.
+    auth_token: the token that the server asks for, or a function that returns it. It is sent as it is, so use TLS.
     credentials: `grpc.ChannelCredentials` in place of the files.
 
-    Files are read, and functions called, for each connection, so that what is replaced is taken at the next one.
+    Files are read, and functions are called, for each connection. So a file that is replaced takes effect at the next
+    one.
     """
 
     address: str
@@ -64,7 +65,7 @@ class Access:
             if value is not None and not isinstance(value, (str, os.PathLike)):
                 raise TypeError(f"{name} is {type(value).__name__}, must be the name of a file")
             if isinstance(value, str) and _PEM in value:
-                # An error of the system would show it, and it may be the key.
+                # An error of the system would show this text, and it may be the key.
                 raise ValueError(f"{name} is PEM itself, must be the name of a file; credentials=grpc.ssl_channel_credentials(...) takes PEM")
 
     def channel(self, of: Any = grpc) -> Any:
@@ -80,7 +81,7 @@ class Access:
         return of.secure_channel(self.address, credentials, options=chosen)
 
     def hint(self, error: BaseException) -> str:
-        """What may be wrong with the options where a call ended like this."""
+        """What may be wrong with the options if a call ended with this error."""
         if not isinstance(error, grpc.RpcError):
             return ""
         if error.code() == grpc.StatusCode.UNAUTHENTICATED:
@@ -106,7 +107,8 @@ class Access:
         return "; the server may want TLS, give tls_ca="
 
     def metadata(self, traceparent: str = "") -> tuple[tuple[str, str], ...] | None:
-        """What a call says of itself. None and not empty: gRPC for threads takes both, the one for asyncio only this."""
+        """The metadata of a call. If there is none, it is None and not empty: gRPC for threads accepts both, gRPC for
+        asyncio only None."""
         said = [("traceparent", traceparent)] if traceparent else []
         if token := self._token():
             said.append(("authorization", f"Bearer {token}"))
@@ -122,7 +124,7 @@ class Access:
         if given is None:
             return None
         if not isinstance(given, str):
-            # Of bytes it would be their form in Python that is sent.
+            # For bytes, their Python representation would be sent.
             raise CroupierError(f"auth_token: the function gave {type(given).__name__}, must be text")
         try:
             return header("what the function gave", given.strip())
@@ -135,23 +137,23 @@ class Access:
             found = None if path is None else pathlib.Path(path).read_bytes()
         except OSError as error:
             raise CroupierError(f"{name}: {error}") from error
-        # gRPC would say so at each try, for as long as the server is waited for.
+        # Otherwise gRPC would report it at each attempt, as long as it waits for the server.
         if found is not None and _PEM.encode() not in found:
             raise CroupierError(f"{name}: {path} holds nothing in PEM")
         return found
 
 
 def is_distrusted(error: BaseException | None) -> bool:
-    """Whether the server's certificate is none that is trusted here, which waiting does not mend."""
+    """Whether the server's certificate is not trusted here. Waiting does not help then."""
     return isinstance(error, grpc.RpcError) and _DISTRUSTED in str(error.details())
 
 
 def _closed(details: str) -> bool:
-    """Whether there was somebody, who ended the connection: so does a server with TLS that misses something."""
+    """Whether a server was there and closed the connection. A server with TLS does so if it misses something."""
     return any(said in details for said in ("Socket closed", "reset by peer", "Unwrap failed"))
 
 
 def access_of(what: str, address: str, given: Mapping[str, Any], known: type) -> Access:
-    """Of options that were given by name, without those that are known and no part of it."""
+    """The access options among options given by name. Other names are an error unless they are `known`."""
     check_known(what, given, known.__annotations__, "option")
     return Access(address, **given)

@@ -1,24 +1,24 @@
-"""Where a server is: what is wrong with an address is told at once, since gRPC would look for such a server for as long as it may."""
+"""Checks addresses. A wrong one is reported at once, because gRPC would keep looking for such a server."""
 
 from __future__ import annotations
 
 import os
 import re
 
-#: What addresses by name or number end with; those of gRPC's resolvers, such as dns:///, have it too.
+#: The end of addresses by name or number. Addresses for gRPC's resolvers, such as dns:///, have it too.
 _PORT = re.compile(r"(?P<host>.*):(?P<port>[0-9]+)")
-#: What other clients' addresses begin with; gRPC would look for a host of that name until it gives up.
+#: Schemes of other clients' addresses. gRPC would look for a host of that name until it gives up.
 _SCHEMES = ("http://", "https://", "grpc://", "grpcs://", "tcp://")
-#: A number of IPv6 without brackets, whose last part would be taken for the port.
+#: An IPv6 address without brackets. Its last part would be taken for the port.
 _BARE = re.compile(r"[0-9a-fA-F]*:[0-9a-fA-F]*:[0-9a-fA-F:.]*")
 _FORMS = "must be unix:PATH or HOST:PORT"
 _MOST_PORTS = 65535
-#: Bytes of a Unix socket's path, of which the kernel has one more for its end.
+#: Longest path of a Unix socket in bytes. The kernel needs one more byte for its end.
 _MOST_PATH = 107
 
 
 def check_address(address: object) -> None:
-    """Raises TypeError or ValueError with what to give instead."""
+    """Raises TypeError or ValueError with a suggestion if the address is wrong."""
     if not isinstance(address, str):
         raise TypeError(f"address is {address!r}, {_FORMS}")
     said = f"address is {address!r}, "
@@ -47,7 +47,7 @@ def _check_socket(kind: str, path: str, said: str) -> None:
 
 def _check_host(address: str, said: str) -> None:
     if address != address.strip():
-        # Of a file or a variable, with the end of its line.
+        # For example from a file or a variable, with the end of the line.
         raise ValueError(f"{said}with white space around it; give {address.strip()!r}")
     bare = address.rstrip("/")
     found = _PORT.fullmatch(bare)
@@ -65,11 +65,11 @@ def _check_host(address: str, said: str) -> None:
 
 
 def _without_port(bare: str) -> str:
-    """What may be meant by an address that does not end with a port."""
+    """A suggestion for an address that does not end with a port."""
     host, _, port = bare.rpartition(":")
     if (inner := _PORT.match(bare)) and bare[inner.end()] == "/":
         return f" with nothing behind the port, such as {inner[0]}"
-    # Not in the middle of dns:///HOST or of a number of IPv6.
+    # Not if the port would be in the middle of dns:///HOST or of an IPv6 address.
     if host and port.isalnum() and ":" not in host:
         return f"; the port is {port!r}, must be a number, such as {host}:50051"
     return f"; the port is missing, such as {bare.rstrip(':') or '127.0.0.1'}:50051"

@@ -1,4 +1,4 @@
-"""What asyncio's streams and ranks have in common about calls."""
+"""Handling of calls that asyncio's streams and ranks share."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from .errors import CroupierError
 
 _Given = TypeVar("_Given")
 
-#: What ends a call, or says that it has ended.
+#: Errors that end a call, or that say that it has ended.
 ENDED = (grpc.RpcError, asyncio.InvalidStateError, EOFError)
 
-#: For the server's first headers, which something between may hold back until there is an answer, in seconds.
+#: Seconds to wait for the server's first headers. Something in between may hold them back until there is an answer.
 _HEADERS_WITHIN = 1.0
 
 
 def is_cancelled() -> bool:
-    """Whether somebody cancelled this task; Python 3.10 does not know."""
+    """Whether somebody cancelled this task. Python 3.10 does not know."""
     cancelling = getattr(asyncio.current_task(), "cancelling", None)
     return cancelling is not None and cancelling() > 0
 
 
 class Entered:
-    """What connects where it is entered, by `async with` alone."""
+    """A base for objects that connect in `async with`. They cannot be entered in any other way."""
 
     _entered_as: str
 
-    # Not for type checkers, which see both mistakes without it.
+    # Hidden from type checkers, which report both mistakes without these methods.
     if not TYPE_CHECKING:
         def __enter__(self):
             raise TypeError(f"use it in `async with {self._entered_as}`, not in `with`")
@@ -46,14 +46,15 @@ class Entered:
 
 
 class Home:
-    """The event loop in which a stream or rank is connected: in another one gRPC's calls neither go on nor end."""
+    """The event loop in which a stream or rank is connected. In another loop, gRPC's calls would neither continue nor
+    end."""
 
     def __init__(self, what: str) -> None:
         self._what = what
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def settle(self) -> None:
-        """Makes the running loop its own."""
+        """Makes the running loop the home."""
         self._loop = asyncio.get_running_loop()
 
     def is_elsewhere(self) -> bool:
@@ -61,19 +62,20 @@ class Home:
         return self._loop is not None and self._loop is not asyncio.get_running_loop()
 
     def check(self) -> None:
-        """Tells where it is used in another one."""
+        """Raises CroupierError if the running loop is another one."""
         if self.is_elsewhere():
             raise CroupierError(f"the {self._what} is of another event loop, in which it was connected; connect another one in this loop")
 
 
 async def within(doing: Coroutine[Any, Any, _Given], most: float) -> _Given:
-    """What this gives, or asyncio.TimeoutError after so many seconds. As asyncio.wait_for, which before Python 3.12 loses a cancellation that
-    comes just as `doing` ends, and leaves an error in it that asyncio then tells of as one that nobody retrieved."""
+    """The result of `doing`, or asyncio.TimeoutError after `most` seconds. It differs from asyncio.wait_for before
+    Python 3.12, which loses a cancellation that comes just as `doing` ends, and leaves an error in it that asyncio then
+    reports as never retrieved."""
     task, is_late = _watched(doing), False
     try:
         await asyncio.wait([task], timeout=most)
     finally:
-        # Nothing of it goes on behind this.
+        # Nothing of it may continue after this.
         if not task.done():
             is_late = True
             task.cancel()
@@ -84,13 +86,14 @@ async def within(doing: Coroutine[Any, Any, _Given], most: float) -> _Given:
 
 
 async def begin(call: Any) -> None:
-    """Waits until the server took the call: a first write that meets its refusal would hide what that says."""
+    """Waits until the server has accepted the call. If it refused the call and a first write came before that is known,
+    the write's error would hide the reason."""
     with contextlib.suppress(asyncio.TimeoutError):
         await within(call.initial_metadata(), _HEADERS_WITHIN)
 
 
 async def leased(lease: Callable[..., Region | str], *about: Any) -> Region | str:
-    """What a thread leases. It goes on where this is cancelled, and what it got then is given back."""
+    """Leases in a thread. If this is cancelled, the thread continues, and what it leases then is given back."""
     leasing = asyncio.ensure_future(asyncio.to_thread(lease, *about))
     try:
         return await asyncio.shield(leasing)
@@ -105,8 +108,9 @@ def _give_back(leasing: asyncio.Future[Region | str]) -> None:
 
 
 class Steady:
-    """A call whose reads and writes go on where the task that waits for them is cancelled: gRPC would end the call. What is read then is the
-    next reader's, and what is written has its place before all that is written later."""
+    """A call whose reads and writes continue if the task that waits for them is cancelled, because gRPC would end the
+    call otherwise. A message that is read then goes to the next reader. A message that is written then keeps its place
+    before later ones."""
 
     def __init__(self, call: Any) -> None:
         self.call = call
@@ -114,18 +118,19 @@ class Steady:
         self._writing: asyncio.Future[Any] | None = None
 
     async def read(self) -> Any:
-        """The next message, or grpc.aio.EOF."""
+        """Returns the next message, or grpc.aio.EOF."""
         if self._reading is None:
             self._reading = _watched(self.call.read())
         reading = self._reading
         await asyncio.shield(reading)
-        # Who is cancelled leaves it, though it be done. At the end of a call it stays: that is what all later ones find.
+        # A cancelled reader leaves the finished read for the next one. The read that found the end of the call stays,
+        # so that all later readers find it too.
         if reading is self._reading:
             self._reading = None
         return reading.result()
 
     async def write(self, message: bytes) -> None:
-        """Sends a message, also where this is cancelled."""
+        """Sends a message, even if this is cancelled."""
         self._writing = _watched(self._written(self._writing, message))
         await asyncio.shield(self._writing)
 
@@ -135,7 +140,7 @@ class Steady:
         await self.call.write(message)
 
     async def done_writing(self) -> None:
-        """Behind what is being written."""
+        """Ends the writing side after the message that is being written."""
         if self._writing is not None:
             await asyncio.shield(self._writing)
         await self.call.done_writing()
@@ -147,14 +152,14 @@ class Steady:
 
 
 def _watched(doing: Coroutine[Any, Any, _Given]) -> asyncio.Future[_Given]:
-    """A task of its own. asyncio would tell of an error in it that nobody waits for any more."""
+    """Runs `doing` in a task of its own. asyncio would report an error in it if nobody waits for it any more."""
     task = asyncio.ensure_future(doing)
     task.add_done_callback(lambda done: done.cancelled() or done.exception())
     return task
 
 
 async def end_in_order(call: Any) -> None:
-    """Ends a call in order, if the server does so soon: one that is cut off counts as cancelled there."""
+    """Ends a call in order, if the server does so soon. The server counts a call that is cut off as cancelled."""
     async def end() -> None:
         await call.done_writing()
         while await call.read() is not grpc.aio.EOF:

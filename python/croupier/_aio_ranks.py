@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def attach(token: str, rank: int, **options: Unpack[RankOptions]) -> Rank:
-    """A rank above 0; use it in an `async with`. Options as of `croupier.Rank`."""
+    """A rank above 0. Use it in an `async with`. The options are those of `croupier.Rank`."""
     return Rank(token, rank, **options)
 
 
@@ -55,7 +55,7 @@ class Rank(RankFront, Entered):
             answer = await within(self._said_hello(), self._attach_within)
             session.attached(answer, await leased(session.mapped, answer))
         except BaseException as error:
-            # Nothing is left to be ended in order.
+            # There is no call that could be ended in order.
             self._call = None
             await self.end()
             if isinstance(error, asyncio.TimeoutError):
@@ -72,12 +72,12 @@ class Rank(RankFront, Entered):
         await self.end()
 
     async def end(self) -> None:
-        """Leaves the group. What was sent stays good."""
+        """Leaves the group. Whatever was sent before stays valid."""
         self._is_ended = True
         if self._is_forked():
             return
         if self._home.is_elsewhere():
-            # As of a stream.
+            # As for a stream.
             self._call = self._channel = None
         try:
             if self._call is not None and not self._call.done():
@@ -89,12 +89,12 @@ class Rank(RankFront, Entered):
                 await self._channel.close()
 
     async def rows(self, count: int) -> Rows:
-        """As of `croupier.Rank`."""
+        """See `croupier.Rank`."""
         await self._wait_for_room()
         return self._session.rows(count)
 
     async def send(self, logits: Whole, step_id: int | None = None) -> int:
-        """As of `croupier.Rank`."""
+        """See `croupier.Rank`."""
         if not isinstance(logits, Rows):
             await self._wait_for_room()
             logits = self._session.placed(logits)
@@ -104,7 +104,7 @@ class Rank(RankFront, Entered):
         return step
 
     async def tokens(self, step_id: int, timeout: float = 60.0) -> list[list[int]]:
-        """As of `croupier.Rank`."""
+        """See `croupier.Rank`."""
         self._check_attached()
         step_id, until = whole("step_id", step_id, 1, MOST_64), time.monotonic() + seconds("timeout", timeout)
         if self._session.unsent:
@@ -112,13 +112,13 @@ class Rank(RankFront, Entered):
         while self._session.may_be_refused(step_id):
             await self._answer()
         while (tokens := await asyncio.to_thread(self._session.tokens, step_id, until, timeout)) is None:
-            # What came before the end of the call, and then why it ended.
+            # First take the answers that came before the end of the call, then raise why it ended.
             while self._call.done():
                 await self._answer()
         return tokens
 
     async def wait(self) -> list[int]:
-        """As of `croupier.Rank`."""
+        """See `croupier.Rank`."""
         self._check_attached()
         while self._session.waiting:
             await self._answer()
@@ -144,7 +144,7 @@ class Rank(RankFront, Entered):
             raise CroupierError(NO_SLOT)
 
     async def _answer(self) -> None:
-        """One answer."""
+        """Takes in one answer."""
         await self._send_unsent()
         await self._whole(self._take_in())
 
@@ -152,7 +152,7 @@ class Rank(RankFront, Entered):
         self._session.answered(await self._read())
 
     async def _send_unsent(self) -> None:
-        """As of `croupier.Rank`."""
+        """See `croupier.Rank`."""
         self._check_connected()
         while pause := self._session.pause():
             await asyncio.sleep(pause)
@@ -160,7 +160,7 @@ class Rank(RankFront, Entered):
 
     async def _send_out(self) -> None:
         if unsent := self._session.unsent:
-            # Whoever is cancelled from here on: it goes.
+            # From here on it will be sent, even if somebody cancels this.
             self._session.unsent = None
             await self._write(unsent.message)
 
@@ -168,14 +168,14 @@ class Rank(RankFront, Entered):
         try:
             await self._call.write(message)
         except asyncio.InvalidStateError:
-            # The call is over; reading says why.
+            # The call is over. Reading from it raises the reason.
             await self._read()
         except grpc.RpcError as error:
             raise failed(said(error), error) from error
 
     async def _whole(self, doing: Awaitable[None]) -> None:
-        """What leaves the rank unusable if it fails in the middle, since how much was sent or taken in nobody can tell. Where it is cancelled
-        the next call goes on."""
+        """Runs something after which the rank is unusable if it fails midway, because nobody can tell how much was sent
+        or taken in. If it is cancelled, the next call continues."""
         try:
             await doing
         except CroupierError:

@@ -1,4 +1,4 @@
-"""Logits in whatever form they come, as numpy arrays of rows."""
+"""Converts logits in any form to numpy arrays of rows."""
 
 from __future__ import annotations
 
@@ -16,34 +16,36 @@ if TYPE_CHECKING:
     from ._forms import Array, Dtype, Memory, Numbers, OnDevice, Place
     from ._types import Rows
 
-#: Number formats: the wire's value, and numpy's. bf16 is the upper half of a float32, as uint16.
+#: Number formats: the wire's value, and numpy's type. bf16 is the upper half of a float32, as uint16.
 DTYPES: dict[str, tuple[int, np.dtype[Any]]] = {
     "f32": (pb.LOGITS_DTYPE_F32, np.dtype("<f4")),
     "f16": (pb.LOGITS_DTYPE_F16, np.dtype("<f2")),
     "bf16": (pb.LOGITS_DTYPE_BF16, np.dtype("<u2")),
 }
-#: What other libraries call them.
+#: The names that other libraries use.
 _CALLED = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 _BITS = DTYPES["bf16"][1]
-#: kDLCPU, and memory of the host that a GPU can reach.
+#: kDLCPU, and host memory that a GPU can reach.
 _ON_HOST = (1, 3)
 _NUMBERS = "fiub"
-#: Complex numbers, text, times and objects, of which numpy would make real ones: of the text "1" the number 1, of None a NaN.
+#: Complex numbers, text, times and objects. numpy would convert them to real numbers: the text "1" to 1, and None to
+#: NaN.
 _NO_NUMBERS = "cSUTmMO"
 
 
 def as_rows(logits: Numbers | OnDevice, columns: int, dtype: str) -> Array:
-    """Logits as an array of rows that can be copied to where they go. Where they fit as they are it is their own memory."""
+    """Logits as an array of rows that can be copied to their destination. If they already fit, it is their own
+    memory."""
     given = array = as_array(logits, dtype)
     if array.ndim == 1 and not array.size:
-        # None: [] or b"".
+        # No rows: [] or b"".
         array = array.reshape(0, columns)
     elif array.ndim == 1:
         flat = not isinstance(logits, np.ndarray) and array.size % columns == 0
         array = array.reshape(-1, columns) if flat and _has_no_shape(logits) else array[np.newaxis]
     if array.ndim != 2 or array.shape[1] != columns:
         if given.dtype.kind in "OUS" and given.ndim < 2:
-            # Of whatever it does not know numpy makes an object.
+            # numpy makes an object of everything that it does not know.
             many = f" of {type(given[0]).__name__}" if given.ndim else ""
             raise TypeError(f"logits are {type(logits).__name__}{many}, must be numbers in the shape (rows, {columns}): an array, a tensor, "
                             "lists or bytes")
@@ -52,7 +54,7 @@ def as_rows(logits: Numbers | OnDevice, columns: int, dtype: str) -> Array:
 
 
 def as_array(logits: Numbers | OnDevice, dtype: str) -> Array:
-    """As numpy has it: from numpy, torch, DLPack, a buffer, or what numpy can make of it."""
+    """The logits as a numpy array: from numpy, torch, DLPack, a buffer, or anything that numpy can convert."""
     if isinstance(logits, np.ma.MaskedArray):
         raise TypeError("logits are a masked array, whose mask would be lost; give logits.filled(-numpy.inf)")
     if isinstance(logits, np.ndarray):
@@ -61,7 +63,7 @@ def as_array(logits: Numbers | OnDevice, dtype: str) -> Array:
         raise ValueError("logits are on a GPU: connect with data_path=\"device_memory\", which takes such and no vocab_shards, "
                          "or give a copy on the host, for a tensor logits.cpu()")
     if _is_raw(logits):
-        # Bytes say nothing of numbers: they are what goes over the wire.
+        # Bytes do not say which numbers they contain. They are taken as they go over the wire.
         size, each = memoryview(logits).nbytes, DTYPES[dtype][1].itemsize
         if size % each:
             raise ValueError(f"logits are {size} bytes, must be a whole number of {dtype}, {each} bytes each")
@@ -73,42 +75,42 @@ def as_array(logits: Numbers | OnDevice, dtype: str) -> Array:
         if int(place) not in _ON_HOST:
             raise ValueError(f"logits lie on a device, of DLPack's kind {int(place)}; give a copy on the host")
         try:
-            # What it wants of them is another thing in each release of numpy.
+            # Each release of numpy expects something else of the argument, hence Any.
             exported: Any = logits
             array: Array = np.from_dlpack(exported)
             return array
         except (BufferError, RuntimeError, TypeError):
-            # Numbers that DLPack has and numpy has not, such as bf16, may come by another way.
+            # Formats that DLPack has but numpy does not, such as bf16, may be convertible in another way.
             if not hasattr(logits, "__array__"):
                 raise
     return np.asarray(logits)
 
 
 def is_on_device(logits: object) -> TypeIs[OnDevice]:
-    """Whether it says that it lies on a GPU. A tensor of PyTorch on the host has no such attribute."""
+    """Whether the object says that it is on a GPU. A PyTorch tensor on the host does not have this attribute."""
     return hasattr(logits, "__cuda_array_interface__")
 
 
 def in_dtype(array: Array, dtype: str, what: str = "logits are") -> Array:
-    """With numbers that can be copied into rows of the dtype. uint16 is bf16 wherever it comes."""
+    """The array with numbers that can be copied into rows of the dtype. uint16 always means bf16."""
     if array.dtype.name == "bfloat16":
-        # Of a library that gives numpy such a type.
+        # From a library that adds such a type to numpy.
         array = array.view(np.dtype(array.dtype.byteorder + "u2"))
-    # Complex ones of a library have no kind of their own.
+    # A library's complex types have no kind of their own.
     if array.dtype.kind in _NO_NUMBERS or "complex" in array.dtype.name:
         raise TypeError(f"{what} {array.dtype}{_odd(array)}, must be real numbers")
-    # In either order of bytes.
+    # In either byte order.
     is_bf16 = array.dtype.newbyteorder("<") == _BITS
     if dtype == "bf16":
         return array if is_bf16 else bf16(array)
     if is_bf16:
         return widened(array)
-    # What is no number fails here, before anything is sent.
+    # Anything that is not a number fails here, before anything is sent.
     return array if array.dtype.kind in _NUMBERS else array.astype(DTYPES[dtype][1])
 
 
 def format_of(array: Array) -> str:
-    """In which of `DTYPES` its numbers are as they came; f32 where they are in none."""
+    """Which of `DTYPES` the numbers have as given. f32 if they have none of them."""
     little = array.dtype.newbyteorder("<")
     if array.dtype.name == "bfloat16":
         return "bf16"
@@ -116,7 +118,7 @@ def format_of(array: Array) -> str:
 
 
 def _odd(array: Array) -> str:
-    """Of objects, a kind that is no number."""
+    """For an array of objects, the name of a kind among them that is not a number."""
     kinds = (type(item) for item in array.flat) if array.dtype.kind == "O" else ()
     return next((f" with {kind.__name__} among them" for kind in kinds if not issubclass(kind, (int, float))), "")
 
@@ -128,7 +130,7 @@ def _is_raw(logits: object) -> TypeGuard[bytes | bytearray | memoryview]:
 
 
 def _has_no_shape(logits: object) -> bool:
-    """Buffers that are a line whatever is in them."""
+    """Whether it is a buffer that is one-dimensional whatever it contains."""
     return not hasattr(logits, "shape") or isinstance(logits, memoryview)
 
 
@@ -137,17 +139,18 @@ def _is_tensor(logits: object) -> bool:
 
 
 def _of_tensor(tensor: Any) -> Array:
-    """The memory of a tensor on the host. numpy has no bf16, so such a tensor comes as its bits."""
+    """The memory of a tensor on the host. numpy has no bf16, so a bf16 tensor becomes its bits."""
     tensor = tensor.detach()
     is_bf16 = str(tensor.dtype) == "torch.bfloat16"
-    # int16: not every release that is in use has uint16.
+    # int16, because not every release in use has uint16.
     array: Array = tensor.view(sys.modules["torch"].int16).numpy() if is_bf16 else tensor.numpy()
     return array.view(_BITS) if is_bf16 else array
 
 
 def narrowing(rows: Rows | None = None) -> contextlib.AbstractContextManager[None]:
-    """While numbers become those of a smaller type. What is too large there becomes an infinity, which masks want, and numpy would warn of;
-    of one that is no mask the server says so, and `rows`, for which they are, know why."""
+    """A context for converting numbers to a smaller type. Numbers that are too large become infinities, which masks
+    need, and numpy would warn about. If an infinity is not a mask, the server reports it. `rows`, the destination, then
+    records the reason."""
     if rows is None:
         return np.errstate(over="ignore")
 
@@ -158,29 +161,29 @@ def narrowing(rows: Rows | None = None) -> contextlib.AbstractContextManager[Non
 
 
 def bf16(values: Array) -> Array:
-    """Numbers as bf16, those of float32 to nearest even. numpy has no such type."""
+    """The numbers as bf16. numpy has no such type. Numbers of float32 are rounded to nearest even."""
     with narrowing():
         values = np.asarray(values, "<f4")
     bits = values.view("<u4")
-    # A NaN whose payload lies in the lower half would become an infinity.
+    # A NaN whose payload is in the lower half would become an infinity.
     rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
     return np.where(np.isnan(values), 0x7FC0, rounded).astype("<u2")
 
 
 def widened(values: Array) -> Array:
-    """bf16 as float32."""
+    """Converts bf16 to float32."""
     return (values.astype("<u4") << 16).view("<f4")
 
 
 class Bf16Array(np.ndarray[Any, np.dtype[Any]]):
-    """bf16 rows as their bits. What is written into them is a number, as into any array, and becomes bf16; uint16 is bits already.
-    numpy alone would cut 1.5 down to the bits 1, another number, and say nothing."""
+    """bf16 rows as their bits. A number that is written into them is converted to bf16, as with any array; uint16 is
+    taken as bits. numpy alone would silently truncate 1.5 to the bits 1, which is another number."""
 
     def __setitem__(self, where: Any, logits: Any) -> None:
         super().__setitem__(where, in_dtype(as_array(logits, "bf16"), "bf16") if self.dtype == _BITS else logits)
 
     def fill(self, value: Any) -> None:
-        """As of numpy's arrays."""
+        """As numpy's `fill`."""
         self[...] = value
 
 
@@ -190,22 +193,23 @@ def writable(array: Memory) -> Memory:
 
 
 class _Held:
-    """Memory that knows whose it is. It is no array, since numpy has arrays of arrays look at the innermost one."""
+    """Memory that keeps its owner alive. It is not an array, because an array of an array refers to the innermost
+    one."""
 
     def __init__(self, array: Array, by: object) -> None:
         self.array, self.by, self.__array_interface__ = array, by, array.__array_interface__
 
 
 def held(array: Memory, by: object) -> Memory:
-    """The same memory, which keeps `by` as long as an array looks at it."""
+    """The same memory, which keeps `by` alive as long as an array refers to it."""
     if not isinstance(array, np.ndarray):
         return array.held(by)
     return np.asarray(_Held(array, by)).view(type(array))
 
 
 def format_named(dtype: Dtype) -> str:
-    """The name here of a number format, which may be given as another library has it."""
-    # numpy's types have a name, as classes have; one of torch's is only shown with its own, behind that of the module.
+    """This client's name of a number format, which may be given as another library has it."""
+    # numpy's types have a name, and so have classes. A type of torch only shows its name, after that of the module.
     given = dtype if isinstance(dtype, str) else getattr(dtype, "name", None) or getattr(dtype, "__name__", dtype)
     name = str(given).rpartition(".")[2]
     name = _CALLED.get(name, name)
@@ -220,7 +224,7 @@ def dtype_of(array: Memory) -> str:
 
 
 def filled(place: Place, array: Array | OnDevice, count: int) -> Rows:
-    """Rows of `place`, which gives and takes them back, with these values in them."""
+    """Takes rows from `place` and fills them with these values. If that fails, the rows are given back."""
     rows = place.rows(count)
     try:
         with narrowing(rows):

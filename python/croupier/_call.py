@@ -1,4 +1,4 @@
-"""Calls of gRPC for threads: how they begin, are read and end, whatever a signal's handler interrupts."""
+"""gRPC calls for threads: how they begin, are read and end, whatever a signal handler interrupts."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ import grpc
 
 from .errors import CroupierError
 
-#: Seconds that the server has to end a stream in order.
+#: Seconds that the server gets to end a stream in order.
 PART_WITHIN = 1.0
-# How long gRPC's threads may take to end; they take some milliseconds.
+# How long to wait for gRPC's threads to end. They take some milliseconds.
 _END_WITHIN = 2.0
 _DIALLING = threading.Lock()
 _HOLDING = threading.Condition.__enter__.__code__, threading.Condition.__exit__.__code__
 
 
 def _forked() -> None:
-    """In a fork nobody gives back a lock that another thread of its parent had."""
+    """After a fork, nobody gives back a lock that another thread of the parent held."""
     global _DIALLING
     _DIALLING = threading.Lock()
 
@@ -33,12 +33,13 @@ if hasattr(os, "register_at_fork"):
 
 
 def dial(method: Any, outbox: queue.SimpleQueue[bytes | None], metadata: Any, threads: list[threading.Thread]) -> Iterator[bytes]:
-    """Begins a call. `threads` get those that gRPC runs for it, and the one that begins it: a call that a signal's handler left half begun
-    would have none that ends it, and who hangs up would wait for that for ever. Handlers run in the main thread alone."""
+    """Begins a call. `threads` receives the threads that gRPC runs for it, and the thread that begins it. The call
+    begins in a thread of its own because signal handlers run only in the main thread: a call that a handler left half
+    begun would have no thread that ends it, and whoever hangs up would wait for that forever."""
     begun: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
 
     def begin() -> None:
-        # One after another, so that none takes the threads of another's call for its own.
+        # One after another, so that no call takes the threads of another call for its own.
         with _DIALLING:
             before = set(threading.enumerate())
             try:
@@ -58,7 +59,7 @@ def dial(method: Any, outbox: queue.SimpleQueue[bytes | None], metadata: Any, th
 
 
 def _is_grpcs(thread: threading.Thread) -> bool:
-    """Whether gRPC runs it. The program may start threads of its own meanwhile."""
+    """Whether gRPC runs this thread. The program may start threads of its own meanwhile."""
     return thread.daemon and str(getattr(getattr(thread, "_target", None), "__module__", None)).startswith("grpc.")
 
 
@@ -72,7 +73,7 @@ def start(thread: threading.Thread) -> None:
 
 
 def following(replies: Iterator[bytes]) -> bytes:
-    """The next reply."""
+    """Returns the next reply."""
     try:
         return next(replies)
     except BaseException as error:
@@ -92,15 +93,17 @@ def is_active(call: Any) -> bool:
 
 
 def _tell(error: BaseException) -> None:
-    """Where a signal's handler ends a wait at the wrong moment, Python says that a lock is not held; this says what the handler did."""
+    """If a signal handler ends a wait at the wrong moment, Python reports that a lock is not held. This raises what the
+    handler raised instead."""
     if isinstance(error, RuntimeError) and "lock" in str(error) and error.__context__ is not None:
         raise error.__context__ from None
 
 
 def _unlock(error: BaseException, call: Any) -> None:
-    """Gives back locks that this thread still has where a signal's handler ended a `with` of gRPC's between taking the lock and going in, or
-    between going out and giving it back: gRPC's own threads would wait for it for ever, and with them whoever hangs up. It may be a call's
-    or the connection's."""
+    """Releases locks that this thread still holds. They remain if a signal handler ended one of gRPC's `with`
+    statements between taking the lock and entering the body, or between leaving the body and releasing the lock.
+    gRPC's own threads, and whoever hangs up, would wait for such a lock forever. It may be a call's lock or the
+    connection's."""
     conditions: list[Any] = [getattr(getattr(call, "_state", None), "condition", None)]
     told: BaseException | None = error
     while told is not None:
@@ -109,7 +112,7 @@ def _unlock(error: BaseException, call: Any) -> None:
             if place.tb_frame.f_code in _HOLDING:
                 conditions.append(place.tb_frame.f_locals["self"])
             place = place.tb_next
-        # Of the handler's, where what it raised led to another.
+        # Look at the handler's error too, if it led to another one.
         told = told.__context__
     for condition in conditions:
         while getattr(condition, "_is_owned", bool)():
@@ -117,13 +120,14 @@ def _unlock(error: BaseException, call: Any) -> None:
 
 
 class Turn:
-    """Whose turn it is on a stream or at a rank's answers: one at a time."""
+    """Ensures that only one user at a time is on a stream or at a rank's answers."""
 
     def __init__(self, who: str, of: str = "stream", amid: str = "step") -> None:
         self._lock, self._who, self._of, self._amid = threading.Lock(), who, of, amid
 
     def mine(self) -> threading.Lock:
-        """What a `with` holds meanwhile: Python's own lock, since a signal's handler may end methods of ours before they give it back."""
+        """The lock to hold in a `with`. It is Python's own lock, because a signal handler could end a method of ours
+        before it gives a lock back."""
         if not self.is_free():
             raise CroupierError(f"another {self._who} is in the middle of a {self._amid}; a {self._of} is for one {self._who} at a time")
         return self._lock
@@ -134,7 +138,7 @@ class Turn:
 
 
 class Limit:
-    """Cancels a call that has not answered within so many seconds."""
+    """Cancels a call that has not answered within this many seconds."""
 
     def __init__(self, call: Any, seconds: float) -> None:
         self._call, self._seconds, self._is_over = call, seconds, False
@@ -149,7 +153,7 @@ class Limit:
         self._timer.cancel()
 
     def said(self) -> str:
-        """What to say where it was cancelled for that."""
+        """The message if the call was cancelled for that reason, else empty."""
         return no_answer(self._seconds) if self._is_over else ""
 
     def _end(self) -> None:
@@ -158,7 +162,7 @@ class Limit:
 
 
 def is_gone(error: BaseException | None) -> bool:
-    """Whether the server went away, so that another try may find it back."""
+    """Whether the server went away, so that another attempt may find it again."""
     if isinstance(error, (StopIteration, EOFError)):
         return True
     if not isinstance(error, grpc.RpcError):
@@ -167,23 +171,24 @@ def is_gone(error: BaseException | None) -> bool:
 
 
 def is_from_core(error: grpc.RpcError) -> bool:
-    """Whether it is what asyncio's gRPC says of a write to a call that has ended; no server says it."""
+    """Whether this is what asyncio's gRPC raises for a write to a call that has ended. No server says it."""
     return bool(error.code() == grpc.StatusCode.INTERNAL and error.details() == "Internal error from Core")
 
 
 def may_pass(error: BaseException | None) -> bool:
-    """Whether connecting anew may work later: the server is not there yet, or still full of what was there before."""
+    """Whether connecting again may work later: the server is not there yet, or is still full of what was there
+    before."""
     full = isinstance(error, grpc.RpcError) and error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
     return full or is_gone(error)
 
 
 def no_answer(seconds: float) -> str:
-    """What is said of a server that took a connection and nothing else."""
+    """The message about a server that accepted a connection but did not answer."""
     return f"the server did not answer within {seconds:.3g} s"
 
 
 def end_in_order(outbox: queue.SimpleQueue[bytes | None], replies: Any) -> None:
-    """Ends a call in order, if the server does so soon: one that is cut off counts as cancelled there."""
+    """Ends a call in order, if the server does so soon. The server counts a call that is cut off as cancelled."""
     outbox.put(None)
     try:
         with Limit(replies, PART_WITHIN):
@@ -192,29 +197,31 @@ def end_in_order(outbox: queue.SimpleQueue[bytes | None], replies: Any) -> None:
     except (grpc.RpcError, StopIteration):
         pass
     except RuntimeError as error:
-        # From Python 3.12 on no thread begins once the interpreter ends, and nothing would end the wait: the call is cut off.
+        # From Python 3.12 on, no thread starts while the interpreter ends, and nothing would end the wait. So the call
+        # is cut off.
         if "new thread" not in str(error):
             raise
 
 
 def hang_up(owner: int, outbox: queue.SimpleQueue[bytes | None], channel: grpc.Channel, threads: list[threading.Thread]) -> None:
-    """Ends a call and its connection, and waits for gRPC's threads: one that the interpreter stops at its end may hold a lock for which
-    the call waits when it is freed after that, and the program would never end. Only the process `owner` does so: in a fork of it there
-    are no such threads, and it would wait for ever."""
+    """Ends a call and its connection, and waits for gRPC's threads. If the interpreter stopped such a thread at its
+    end, the thread could hold a lock for which the call waits when it is freed after that, and the program would never
+    end. Only the process `owner` waits: a fork of it has no such threads and would wait forever."""
     if os.getpid() != owner:
         return
     outbox.put(None)
     if threading.current_thread() not in threads:
         _close(channel, threads)
         return
-    # The garbage collector has found the stream in one of gRPC's own threads for it, for which closing waits. The program waits for this one.
+    # The garbage collector has found the stream in one of gRPC's own threads for it. Closing would wait for that
+    # thread, so it happens in another one, for which the program waits.
     with contextlib.suppress(RuntimeError):
         threading.Thread(target=_close, args=(channel, threads), daemon=False).start()
 
 
 def _close(channel: grpc.Channel, threads: list[threading.Thread]) -> None:
     give_up = time.monotonic() + _END_WITHIN
-    # The one that begins the call may be at it still.
+    # The thread that begins the call may still be running.
     _join(threads[:1], give_up)
     channel.close()
     _join(threads, give_up)
@@ -222,6 +229,6 @@ def _close(channel: grpc.Channel, threads: list[threading.Thread]) -> None:
 
 def _join(threads: list[threading.Thread], until: float) -> None:
     for thread in threads:
-        # One whose start was interrupted perhaps never started.
+        # A thread whose start was interrupted may never have started.
         if thread is not threading.current_thread() and thread.is_alive():
             thread.join(max(0.0, until - time.monotonic()))

@@ -1,4 +1,4 @@
-"""What is given to the client is looked at where it is given: later it would be a mistake of every step."""
+"""Checks arguments as soon as they are given. Later, each step would fail because of them."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from typing import Any, TypeVar
 #: The largest numbers of the wire.
 MOST = (1 << 32) - 1
 MOST_64 = (1 << 64) - 1
-#: The most names of fields that a mistake lists.
+#: Most field names that a message lists.
 _SHOWN = 20
 _T = TypeVar("_T")
 
 
 def check_known(of: str, given: Iterable[str], known: Iterable[str], kind: str, meant: Mapping[str, str | None] = {},
                 differs: Mapping[str, str] = {}, elsewhere: Mapping[str, str] = {}) -> None:
-    """Names that are not known are refused with what is meant by them, and how that differs, or what does elsewhere, or the nearest that is
-    known; nothing is near where None is meant."""
+    """Refuses unknown names. The message suggests the known name that is meant, with how it differs; or what to use
+    instead; or the nearest known name. If the meaning is None, nothing is near."""
     known = list(known)
     for name in given:
         if name not in known:
             near = [] if meant.get(name, name) is None or name in elsewhere else _near(name, meant.get(name), known)
-            # All of them where they can be read, what is near first.
+            # All known names if there are few enough to read, with the near ones first.
             rest = [other for other in known if other not in near]
             there = f"; it has {', '.join([*near, *rest])}" if len(known) <= _SHOWN else ""
             how = f" {differs[name]}" if name in differs else ""
@@ -33,8 +33,8 @@ def check_known(of: str, given: Iterable[str], known: Iterable[str], kind: str, 
 
 
 def _near(name: str, meant: str | None, known: list[str]) -> list[str]:
-    """The known name that is meant, or is the same in another style, or else that looks most alike, or else the only one that has it in it;
-    as a list of one or none."""
+    """The known name that is meant, as a list of one or none. It is the name given in `meant`, or the same name in
+    another style, or else the most similar name, or else the only name that contains it."""
     same = re.sub("(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
     if exact := [other for other in (meant, same) if other in known]:
         return exact[:1]
@@ -45,7 +45,7 @@ def _near(name: str, meant: str | None, known: list[str]) -> list[str]:
 
 
 def whole(name: str, value: Any, least: int | None = None, most: int | None = None) -> int:
-    """A whole number, of Python's or of a library's."""
+    """A whole number, of Python or of a library."""
     try:
         number = operator.index(value)
     except TypeError:
@@ -56,7 +56,7 @@ def whole(name: str, value: Any, least: int | None = None, most: int | None = No
 
 
 def listed(name: str, given: Iterable[_T], of: str, one: str) -> list[_T]:
-    """What has to be there as a list, though it be of one alone."""
+    """Checks that something is a list, even if it has only one entry."""
     try:
         each = None if isinstance(given, (str, bytes, Mapping)) else iter(given)
     except TypeError:
@@ -67,7 +67,8 @@ def listed(name: str, given: Iterable[_T], of: str, one: str) -> list[_T]:
 
 
 def check_once(name: str, texts: Iterable[int | None]) -> None:
-    """Whether each text, by its id, is there once: the server would do the first work of it and refuse the second."""
+    """Checks that each text, by its id, is given only once: the server would do its first work and refuse the
+    second."""
     ids = list(texts)
     if len({*ids}) == len(ids):
         return
@@ -79,25 +80,25 @@ def check_once(name: str, texts: Iterable[int | None]) -> None:
 
 
 def text(name: str, value: Any) -> str:
-    """Text, which protobuf and gRPC would ask for in words that do not say of what."""
+    """Checks that something is text. protobuf and gRPC would also complain, but without naming the argument."""
     if not isinstance(value, str):
         raise TypeError(f"{name} is {value!r}, must be text")
     return value
 
 
 def header(name: str, value: str) -> str:
-    """What goes into a header. What is wrong with it is not shown: it may be a secret."""
+    """Checks text for a header. A message never shows the text, which may be a secret."""
     if not (value.isascii() and value.isprintable()):
         raise ValueError(f"{name} has characters that no header may have; ASCII in one line may be there")
     return value
 
 
 def token_ids(name: str, given: Any) -> list[int]:
-    """Token ids as Python's numbers."""
+    """Token ids as Python numbers."""
     if isinstance(given, (str, bytes, dict)):
         raise TypeError(f"{name} is {type(given).__name__}, must be token ids")
     try:
-        # Of numpy and torch: much sooner done than one by one.
+        # For numpy and torch. This is much faster than one by one.
         ids: list[Any] = list(given.tolist() if hasattr(given, "tolist") else list(given))
     except TypeError:
         raise TypeError(f"{name} is {given!r}, must be token ids") from None
@@ -107,10 +108,10 @@ def token_ids(name: str, given: Any) -> list[int]:
 
 
 def sequence_id(value: Any) -> int:
-    """One that the wire can have."""
+    """A sequence id that the wire can have."""
     return below("sequence_id", value, MOST_64)
 
 
 def below(name: str, value: Any, most: int = MOST) -> int:
-    """A number of the wire that has no sign."""
+    """An unsigned number of the wire."""
     return whole(name, value, 0, most)

@@ -1,4 +1,4 @@
-"""The CUDA driver, by ctypes: what it takes to map memory of another process and to copy into it."""
+"""The CUDA driver, through ctypes: the calls needed to map memory of another process and to copy into it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .errors import CroupierError
 
 _LIBRARY = "libcuda.so.1"
 _TO = c_void_p
-# Of cuda.h: CUdevice is an int, CUdeviceptr and handles have 64 bits, contexts are pointers.
+# As in cuda.h: CUdevice is an int, CUdeviceptr and handles have 64 bits, contexts are pointers.
 _FUNCTIONS = {
     "cuInit": [c_uint],
     "cuGetErrorName": [c_int, ctypes.POINTER(c_char_p)],
@@ -65,7 +65,7 @@ class Driver:
         self.call("cuInit", 0)
 
     def call(self, function: str, *arguments: Any) -> None:
-        """A call that has to succeed."""
+        """Makes a call that must succeed."""
         code = self.ask(function, *arguments)
         if code:
             name = c_char_p()
@@ -73,19 +73,19 @@ class Driver:
             raise CroupierError(f"{function}: {name.value.decode() if name.value else f'CUresult {code}'}")
 
     def ask(self, function: str, *arguments: Any) -> int:
-        """A call; gives its CUresult."""
+        """Makes a call and returns its CUresult."""
         code: int = getattr(self._library, function)(*arguments)
         return code
 
     def find(self, uuid: str) -> int:
-        """The device with this UUID, "GPU-" and 36 characters, or "MIG-" and 36 of a slice of a card."""
+        """The device with this UUID: "GPU-" and 36 characters, or "MIG-" and 36 characters for a slice of a card."""
         count, device, raw, card = c_int(), c_int(), (ctypes.c_ubyte * 16)(), (ctypes.c_ubyte * 16)()
         self.call("cuDeviceGetCount", byref(count))
         seen = []
         for ordinal in range(count.value):
             self.call("cuDeviceGet", byref(device), ordinal)
             self.call("cuDeviceGetUuid_v2", byref(raw), device)
-            # The older one knows nothing of slices, and gives the card's.
+            # The older function does not know slices and returns the card's UUID.
             self.call("cuDeviceGetUuid", byref(card), device)
             seen.append(_spelled(bytes(raw), bytes(raw) != bytes(card)))
             if _digits(seen[-1]) == _digits(uuid):
@@ -94,8 +94,9 @@ class Driver:
 
     @contextmanager
     def current(self, context: Any) -> Iterator[None]:
-        """With this context. The caller's is current again afterwards."""
-        # Not pushed and popped, which comes to the same: where none is current, setting it pushes, and setting none pops.
+        """Makes this context current. Afterwards the caller's context is current again."""
+        # Setting is used instead of push and pop. It has the same effect: if no context is current, setting one pushes
+        # it, and setting none pops it.
         before = c_void_p()
         self.call("cuCtxGetCurrent", byref(before))
         self.call("cuCtxSetCurrent", context)
@@ -107,12 +108,12 @@ class Driver:
 
 @functools.cache
 def driver() -> Driver:
-    """The driver. It is loaded when somebody needs it first; a failure is tried again."""
+    """The driver. It is loaded on first use; after a failure the next use tries again."""
     return Driver()
 
 
 class Mapping:
-    """Memory of another process, mapped as long as somebody holds this."""
+    """Memory of another process, mapped as long as this object is alive."""
 
     def __init__(self, descriptor: int, size: int, uuid: str) -> None:
         self._driver, self.size = driver(), size
@@ -120,12 +121,12 @@ class Mapping:
         call, ask = self._driver.call, self._driver.ask
         self._context = context = c_void_p()
         with ExitStack() as undo:
-            # The one that PyTorch and all users of the runtime have.
+            # The context that PyTorch and all users of the CUDA runtime share.
             call("cuDevicePrimaryCtxRetain", byref(context), self.device)
             undo.callback(ask, "cuDevicePrimaryCtxRelease_v2", self.device)
             with self._driver.current(context):
                 self.address = self._map(descriptor, undo)
-            # Not at the end of the process: it takes everything along.
+            # Not at the end of the process, which frees everything anyway.
             weakref.finalize(self, _unmap, self._driver, context, undo.pop_all(), os.getpid()).atexit = False
 
     def _map(self, descriptor: int, undo: ExitStack) -> int:
@@ -138,29 +139,30 @@ class Mapping:
             call("cuMemMap", address, size, 0, handle, 0)
             undo.callback(ask, "cuMemUnmap", address, size)
         finally:
-            # The mapping keeps the memory.
+            # The mapping keeps the memory alive.
             ask("cuMemRelease", handle)
         call("cuMemSetAccess", address, size, byref(_Access(_ON_DEVICE, self.device, _READ_WRITE)), 1)
         return address.value
 
     def synchronize(self) -> None:
-        """Waits for all that this process has asked of the device, in its primary context."""
+        """Waits for everything that this process has requested from the device, in its primary context."""
         with self._driver.current(self._context):
             self._driver.call("cuCtxSynchronize")
 
     def upload(self, to: int, at: int, size: int) -> None:
-        """Copies bytes of the host."""
+        """Copies bytes from the host."""
         with self._driver.current(self._context):
             self._driver.call("cuMemcpyHtoD_v2", to, at, size)
 
     def copy(self, to: int, step_to: int, at: int, step_at: int, size: int, count: int) -> None:
-        """Copies `count` rows of `size` bytes of the device, that many bytes apart, and waits before and after."""
+        """Copies `count` rows of `size` bytes within the device. The strides say how far rows are apart. Waits before
+        and after."""
         call, owner = self._driver.call, c_int()
         with self._driver.current(self._context):
             call("cuPointerGetAttribute", byref(owner), _DEVICE_ORDINAL, at)
             if owner.value != self.device:
                 raise ValueError(f"logits are on GPU {owner.value}, must be on GPU {self.device}, as the server's region is")
-            # Streams that do not wait for the one that copies may still write them.
+            # Streams that do not synchronise with the copying one may still be writing these rows.
             call("cuCtxSynchronize")
             if step_to == step_at:
                 count, size = 1, (count - 1) * step_to + size
@@ -170,12 +172,12 @@ class Mapping:
 
 
 def _unmap(loaded: Driver, context: Any, undo: ExitStack, process: int) -> None:
-    """Nothing here can be told to anybody. A child of `fork` has no driver."""
+    """Unmaps the memory. Errors cannot be reported to anybody here. A child of `fork` has no driver."""
     if os.getpid() != process:
         return
     try:
         with loaded.current(context):
-            # Somebody's kernel may still write there.
+            # A kernel of the program may still be writing there.
             loaded.ask("cuCtxSynchronize")
             undo.close()
     except CroupierError:

@@ -1,4 +1,4 @@
-"""Device memory: a region on the GPU that the server samples on, as its worker has it."""
+"""Device memory: the worker's side of a region on the GPU that the server samples on."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from ._forms import Array, Numbers, OnDevice
 
 _BF16 = np.dtype("<u2")
-#: What programs call bf16, which numpy does not have.
+#: Names of bf16 in other programs. numpy does not have it.
 _BF16_NAMES = ("<u2", "<i2", "<V2", "|V2")
 
 
 def lease(offer: pb.RegionOffer, size: int, address: str, uuid: str) -> DeviceRegion:
-    """A region of one's own, on the server's GPU, which must be `uuid` where that is not empty."""
-    # Where there is no driver the server need not make memory.
+    """Leases a region of one's own on the server's GPU. Unless `uuid` is empty, the GPU must have that UUID."""
+    # If there is no driver here, the server need not allocate memory.
     driver()
     request = pb.RegionRequest(lease=pb.LeaseRegion(bytes=size, device=pb.RegionDevice(uuid=uuid)))
     return DeviceRegion(offer, request, address)
@@ -39,11 +39,11 @@ class DeviceRegion(Region):
         self.first = 0
 
     def is_lost(self) -> bool:
-        """Rows are not read back from a region that was left."""
+        """Rows are not read back from a device region that was left."""
         return True
 
     def synchronize(self) -> None:
-        """Waits until what was asked of the GPU is done."""
+        """Waits until everything that was requested from the GPU is done."""
         if (mapping := self._mapping) is not None:
             mapping.synchronize()
 
@@ -55,14 +55,15 @@ class DeviceRegion(Region):
         return DeviceArray(mapping, mapping.address + offset, dtype, (count, columns), stride)
 
     def close(self) -> None:
-        """Ends the lease. The mapping goes with its last array."""
+        """Ends the lease. The mapping ends with its last array."""
         super().close()
         self._mapping = None
 
 
 class DeviceArray:
-    """Rows on a GPU. `torch.as_tensor(array, device=f"cuda:{array.device}")` is the same memory, and so is what any
-    library makes of `__cuda_array_interface__`. `array[:] = logits` copies them there, from the GPU or the host."""
+    """Rows on a GPU. `torch.as_tensor(array, device=f"cuda:{array.device}")` is the same memory, and so is whatever
+    another library makes of `__cuda_array_interface__`. `array[:] = logits` copies logits there, from the GPU or the
+    host."""
 
     def __init__(self, mapping: Mapping, address: int, dtype: np.dtype[Any], shape: tuple[int, int], stride: int) -> None:
         self._mapping, self._address, self._row = mapping, address, stride * dtype.itemsize
@@ -71,7 +72,7 @@ class DeviceArray:
         """The GPU's ordinal in this process is `device`."""
 
     def held(self, by: object) -> DeviceArray:
-        """The same memory, which keeps `by` as long as it is there."""
+        """The same memory, which keeps `by` alive."""
         array = copy.copy(self)
         array._by = by
         return array
@@ -102,7 +103,7 @@ class DeviceArray:
             raise ValueError(f"logits have the shape {shape}, must be {self.shape}")
         strides = strides_of(facts, self.dtype)
         if shape[0]:
-            # One row has one stride only, or none that means anything.
+            # A single row has no meaningful row stride.
             self._mapping.copy(self._address, self._row, facts["data"][0], strides[0] if shape[0] > 1 else self._row,
                                shape[1] * itemsize, shape[0])
 
@@ -111,7 +112,7 @@ class DeviceArray:
         whole = self._row // self.dtype.itemsize
         rows = logits
         if whole != columns:
-            # One copy is sooner done than one for each row.
+            # One copy is faster than one for each row.
             rows = np.zeros((count, whole), self.dtype)
             rows[:, :columns] = logits
         rows = np.ascontiguousarray(rows)
@@ -120,7 +121,7 @@ class DeviceArray:
 
 
 def strides_of(facts: dict[str, Any], dtype: np.dtype[Any]) -> tuple[int, ...]:
-    """Of an array on a GPU whose rows can be copied; another is refused."""
+    """The strides of a GPU array whose rows can be copied. Other arrays are refused."""
     is_bf16 = dtype == _BF16 and facts["typestr"] in _BF16_NAMES
     if not is_bf16 and facts["typestr"] != dtype.str:
         raise ValueError(f"logits on the GPU are {facts['typestr']}, must be {dtype.str}, the stream's dtype")
@@ -131,7 +132,7 @@ def strides_of(facts: dict[str, Any], dtype: np.dtype[Any]) -> tuple[int, ...]:
 
 
 def row_count(logits: OnDevice, columns: int, dtype: np.dtype[Any]) -> int:
-    """How many rows of so many columns there are."""
+    """The number of rows with this many columns."""
     facts = logits.__cuda_array_interface__
     shape: tuple[int, ...] = tuple(facts["shape"])
     if len(shape) not in (1, 2) or shape[-1] != columns:
@@ -141,7 +142,7 @@ def row_count(logits: OnDevice, columns: int, dtype: np.dtype[Any]) -> int:
 
 
 def count_of(logits: Array | OnDevice) -> int:
-    """How many rows an array has, of the host or of a GPU."""
+    """The number of rows of an array on the host or on a GPU."""
     if isinstance(logits, np.ndarray):
         return len(logits)
     shape: tuple[int, ...] = tuple(logits.__cuda_array_interface__["shape"])
@@ -149,12 +150,12 @@ def count_of(logits: Array | OnDevice) -> int:
 
 
 def some(logits: Array | OnDevice, first: int, end: int) -> Array | OnDevice:
-    """Some rows of an array, the same memory."""
+    """Some rows of an array, in the same memory."""
     return logits[first:end] if isinstance(logits, np.ndarray) else _Some(logits, first, end)
 
 
 class _Some:
-    """Some rows of an array on a GPU."""
+    """Some rows of a GPU array."""
 
     def __init__(self, logits: OnDevice, first: int, end: int) -> None:
         self._whole = logits

@@ -1,4 +1,4 @@
-"""Draft tokens, how their verification is sent, and what became of them."""
+"""Drafts, how their verification is sent, and its result."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Draft:
-    """Draft tokens of one text, and where what they were drawn from is."""
+    """The draft tokens of one text, and where the distribution they were drawn from is."""
 
     sequence: Sequence
     token_ids: list[int] = field(default_factory=list)
     parents: list[int] | None = None
     """For trees: the index of the draft token that each follows, -1 for the text's last token. None: a chain."""
     distribution: npt.ArrayLike | Exported | SparseDistribution = "deterministic"
-    """"kept": in the sidecar, from draft work. "deterministic": there is no chance in them. Or probabilities that the worker drew
-    from, shape (draft tokens, vocab_size), or as a `SparseDistribution` those that are not 0: with a vocabulary of 128,256 a whole row is
-    513 KB for each draft token."""
+    """"kept": in the sidecar, from draft work. "deterministic": no token was drawn by chance. Otherwise the
+    probabilities that the worker drew from, in the shape (draft tokens, vocab_size), or only those that are not 0, as a
+    `SparseDistribution`. With a vocabulary of 128,256 a whole row is 513 KB for each draft token."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.sequence, Sequence):
@@ -45,12 +45,14 @@ class Draft:
 
     @property
     def rows(self) -> int:
-        """Rows of target logits that its verification takes: behind the last token, then behind each draft token."""
+        """Rows of target logits that the verification takes: one after the text's last token, and one after each draft
+        token."""
         return len(self.token_ids) + 1
 
     def first(self, count: int) -> Draft:
-        """Its first so many draft tokens, with what they were drawn from; all of them where there are no more. Choose how many without
-        a look at those that are left out: to drop a token for what it is changes the text's distribution."""
+        """The first `count` draft tokens, with the distributions they were drawn from, or all if there are no more.
+        Choose the count without looking at the tokens that are left out: dropping a token because of its value changes
+        the text's distribution."""
         count = whole("count", count, 0)
         if count >= len(self.token_ids):
             return self
@@ -65,7 +67,7 @@ class Draft:
         return Draft(self.sequence, self.token_ids[:count], parents, of)
 
     def path(self, index: int) -> list[int]:
-        """Draft tokens from the first to this one, by index; none for -1."""
+        """The indices of draft tokens from the first to this one. Empty for -1."""
         found: list[int] = []
         while index >= 0:
             found.append(index)
@@ -73,7 +75,7 @@ class Draft:
         return found[::-1]
 
     def work(self, measure: bool = False) -> pb.Work:
-        """The `Work` that verifies it."""
+        """The `Work` that verifies this draft."""
         verify = pb.VerifyWork(draft_token_ids=self.token_ids, measure=measure)
         if self.parents is not None:
             verify.parents.extend(self.parents)
@@ -91,44 +93,45 @@ class Draft:
         return pb.Work(sequence_id=self.sequence.id, verify=verify)
 
     def _array(self) -> np.ndarray[Any, Any]:
-        """The probabilities where there is a row for each draft token."""
+        """The probabilities, which must have a row for each draft token."""
         assert not isinstance(self.distribution, SparseDistribution)
         if is_on_device(self.distribution):
             raise ValueError("distribution is on a GPU; give a copy on the host, for a tensor distribution.cpu()")
         found = as_array(self.distribution, "f32")
-        # Turned round it would have as many bytes, and nobody would see that it is another one.
+        # A transposed array would have as many bytes, and nobody would notice.
         if found.ndim != 1 and (found.ndim != 2 or len(found) != len(self.token_ids)):
             raise ValueError(f"distribution has the shape {found.shape}, must be ({len(self.token_ids)}, vocab_size), a row for each draft token")
         return found
 
     def _probabilities(self) -> tuple[bytes, int]:
-        """In the format that they have, by which the server knows how far they may be from 1."""
+        """The probabilities in the format that they have. From it the server knows how far their sum may be from 1."""
         found = self._array()
         dtype, of = DTYPES[name := format_of(found)]
         return np.ascontiguousarray(in_dtype(found, name, "distribution is"), of).tobytes(), dtype
 
 
 def parents_of(given: Iterable[int]) -> list[int]:
-    """Parents of draft tokens. Each follows one before it: round in a circle no path would end."""
+    """Checks the parents of draft tokens. Each must come before its token, since no path would end in a circle."""
     return [whole(f"parents[{at}]", parent, -1, at - 1) for at, parent in enumerate(given)]
 
 
 @dataclass
 class Verified:
-    """What became of a draft. The tokens are in `sequence.tokens` too."""
+    """The result of verifying a draft. Its tokens are also in `sequence.tokens`."""
 
     draft: Draft
     token_ids: list[int]
-    """Emitted: the accepted draft tokens, and one more unless the text ended with an accepted one, or `BLOCK` came to a row that
-    cannot be sampled. Then the row behind the last one is needed again."""
+    """The emitted tokens: the accepted draft tokens, and one more unless the text ended with an accepted one, or
+    `BLOCK` reached a row that cannot be sampled. In the latter case the row after the last token is needed again."""
     accepted_path: list[int]
-    """Indices of the accepted draft tokens: what to keep of them in the KV cache."""
+    """Indices of the accepted draft tokens: which of them to keep in the KV cache."""
     last_token: str
-    """How the last one came: "recovered" where a draft token was rejected, "bonus" behind the draft, or "accepted"."""
+    """How the last token was chosen: "recovered" after a draft token was rejected, "bonus" after the whole draft, or
+    "accepted"."""
     lossless: bool
     """Whether the tokens have the target's distribution."""
     result: pb.WorkResult
-    """The `WorkResult`: logprobs, reports, tests where measured."""
+    """The `WorkResult`: logprobs, reports, and tests if the draft was measured."""
 
     @property
     def sequence(self) -> Sequence:
@@ -137,22 +140,22 @@ class Verified:
 
 
 class SpeculationError(RowError):
-    """Some drafts could not be made or verified. Their texts are as they were, but for those that turned out to have ended, which have a
-    `finish_reason` and are closed now.
+    """Some drafts could not be made or verified. Their texts are unchanged, except for texts that turned out to have
+    ended: these have a `finish_reason` and are closed now.
 
-    A draft that was "kept" fails when the server has gone and come back since, for then nobody knows what it was drawn
-    from: make it anew.
+    A draft that was "kept" fails if the server has gone away and come back since, because nobody knows any more what it
+    was drawn from. Make it again.
     """
 
     def __init__(self, failures: dict[int, Failure], verified: list[Verified | None], result: pb.StepResult | None = None,
                  drafts: Listing[Draft] = ()) -> None:
         super().__init__(failures, result)
         self.verified = verified
-        """Of `verify`, of each draft what became of it; None for those of texts in `failures`. Else empty."""
+        """For `verify`: the result of each draft, or None for drafts of texts in `failures`. Otherwise empty."""
         self.drafts = list(drafts)
-        """Of `chain` and `tree`, whose `result` is that of the first step in which one failed: the drafts of all texts that are still open, in
-        the order of the texts; `Draft.sequence` says whose each is. Those of texts in `failures` end before the row that failed, and may be
-        verified as the others are. Else empty."""
+        """For `chain` and `tree`, whose `result` is that of the first step with a failure: the drafts of all texts that
+        are still open, in the order of the texts. `Draft.sequence` says which text each belongs to. Drafts of texts in
+        `failures` end before the row that failed, and may be verified like the others. Otherwise empty."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.failures, self.verified, self.result, self.drafts)
@@ -160,28 +163,28 @@ class SpeculationError(RowError):
 
 @dataclass
 class Undrawn:
-    """What failed while drafts were drawn."""
+    """Failures while drafts were drawn."""
 
     rows: dict[int, Failure] = field(default_factory=dict)
-    """Why a text's draft goes no further, by the sequence's id."""
+    """Why a text's draft does not continue, by the sequence's id."""
     result: pb.StepResult | None = None
-    """That of the first step in which a row failed."""
+    """The result of the first step in which a row failed."""
     openings: dict[int, Failure] = field(default_factory=dict)
-    """Why texts were not opened."""
+    """Why texts were not opened, by the sequence's id."""
     opened: pb.StepResult | None = None
-    """The result of the first step that said so."""
+    """The result of the first step that reported this."""
 
     def no_row(self, sequence: Sequence, why: Failure, result: pb.StepResult) -> None:
-        """Takes in a row that failed. That of a text that was not opened says nothing else."""
+        """Records a row that failed. If the text was not opened, its row's failure adds nothing."""
         if sequence.id not in self.openings:
             self.rows[sequence.id], self.result = why, self.result or result
 
     def not_opened(self, why: dict[int, Failure], result: pb.StepResult) -> None:
-        """Takes in openings that failed."""
+        """Records openings that failed."""
         self.openings, self.opened = self.openings | why, self.opened or result
 
     def check(self, drafts: Listing[Draft]) -> None:
-        """Raises where something failed, with the drafts that there are."""
+        """Raises if something failed, with the drafts that there are."""
         rows = SpeculationError(self.rows, [], self.result, drafts) if self.rows else None
         if self.openings:
             raise OpenError(self.openings, self.opened, drafts=drafts) from rows

@@ -1,4 +1,4 @@
-"""What may be given, and what memory looks like: for type checkers alone, since nothing imports it at run time."""
+"""The forms in which arguments may be given and memory is represented. Only type checkers import this module."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from ._types import Rows, Sequence
 from .params import SamplingParams
 from .schema import pb
 
-#: An array of whatever numbers.
+#: An array of any numbers.
 Array: TypeAlias = npt.NDArray[Any]
-#: Where rows lie.
+#: The memory that rows are in.
 Memory: TypeAlias = Array | DeviceArray
 
 
 class Exported(Protocol):
-    """An array of another library, by DLPack."""
+    """An array of another library, through DLPack."""
 
     def __dlpack__(self) -> Any: ...
 
@@ -34,14 +34,14 @@ class OnDevice(Protocol):
 
 
 class TorchDtype(Protocol):
-    """A number format as PyTorch has it."""
+    """A PyTorch number format."""
 
     @property
     def is_floating_point(self) -> bool: ...
 
 
 class Lines(Protocol):
-    """Rows that can be counted and gone through: a list, an array, a tensor."""
+    """Rows that can be counted and iterated over: a list, an array, a tensor."""
 
     def __len__(self) -> int: ...
 
@@ -51,24 +51,24 @@ class Lines(Protocol):
 
 
 class Place(Protocol):
-    """What rows are of, which takes them back too."""
+    """The owner of rows, which also takes them back."""
 
     def rows(self, count: int) -> Rows: ...
 
     def discard(self, rows: Rows) -> None: ...
 
 
-#: A number format, by its name or as a library has it.
+#: A number format, by its name or as a library represents it.
 Dtype: TypeAlias = str | np.dtype[Any] | type[np.generic] | TorchDtype
-#: Numbers that numpy can have: arrays, tensors on the host, lists, and bytes as they go over the wire.
+#: Numbers that numpy can convert: arrays, tensors on the host, lists, and bytes as they go over the wire.
 Numbers: TypeAlias = npt.ArrayLike | Exported | bytes | bytearray | memoryview
 #: Whole rows.
 Whole: TypeAlias = Numbers | OnDevice | Rows
-#: What a step takes.
+#: The logits of a step.
 Logits: TypeAlias = Whole | TopN | tuple[Whole, TopN] | None
 #: Masks of grammars.
 Masks: TypeAlias = Numbers | Listing[Numbers | None]
-#: What a step does.
+#: One work of a step.
 Work: TypeAlias = Sequence | pb.Work
-#: Parameters as a whole.
+#: All parameters of a sequence.
 Parameters: TypeAlias = SamplingParams | pb.SamplingParams | Mapping[str, Any]

@@ -1,4 +1,4 @@
-"""What the clients for threads and for asyncio have in common: all that needs no socket."""
+"""What the clients for threads and for asyncio share: everything that needs no socket."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ if TYPE_CHECKING:
     from ._forms import Dtype, Masks, Numbers, Parameters
 
 
-#: What a server that asks to leave is stayed with, where there is no other yet, before that is looked for again: so many seconds at
-#: least, and so many times as long as it took to look.
+#: How long to stay with a server that asks to leave if no other server was found, before looking again: at least this
+#: many seconds, and at least this many times as long as the search took.
 _STAY_SECONDS, _STAY_TIMES = 1.0, 5
-#: The first pause between two tries to connect, and the longest, in seconds.
+#: The first and the longest pause between two attempts to connect, in seconds.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
 
 
 def backing_off() -> Iterator[float]:
-    """Pauses between tries to connect: each may be twice as long as the one before, and chance makes them differ, so that the workers of a
-    server that went away do not all come back at once."""
+    """Pauses between attempts to connect. The upper bound doubles each time, and the pauses are random, so that the
+    workers of a server that went away do not all come back at once."""
     most = _FIRST_PAUSE
     while True:
         yield random.uniform(most / 2, most)
@@ -49,7 +49,7 @@ def backing_off() -> Iterator[float]:
 
 
 class Front:
-    """A stream's options, texts and rows. Options are told at `croupier.Stream`."""
+    """A stream's options, texts and rows. The options are documented at `croupier.Stream`."""
 
     def __init__(self, address: str, vocab_size: int, *, dtype: Dtype = "f32", model: str = "",
                  eos_token_ids: Iterable[int] = (), default_params: Parameters | None = None, data_path: str = "auto",
@@ -64,15 +64,15 @@ class Front:
         # Whether an answer is being taken in.
         self._is_torn = False
         self._has_served = False
-        # Whether somebody was told that a server is waited for, and since when the stream is on its way back.
+        # Whether the user was told that the stream waits for a server, and since when the stream has been reconnecting.
         self._is_told, self._since = False, math.inf
         self._traceparent = header("traceparent", text("traceparent", traceparent))
-        # From when on another server may be looked for. Behind a socket there is no other.
+        # The time from which another server may be looked for. For a Unix socket there is no other server.
         self._leave_from = math.inf if address.startswith("unix") else 0.0
         self._owner = os.getpid()
 
     def _is_forked(self) -> bool:
-        """Whether this is a fork of the process that has the stream: nothing may be said on it here."""
+        """Whether this is a fork of the process that owns the stream. A fork must not use the stream."""
         return os.getpid() != self._owner
 
     def _is_to_leave(self) -> bool:
@@ -80,44 +80,47 @@ class Front:
         return self._session.may_leave() and time.monotonic() >= self._leave_from
 
     def _stay(self, began: float, why: str) -> None:
-        """Where no other was found."""
+        """Stays with the server, because no other one was found."""
         now = time.monotonic()
         self._leave_from = now + max(_STAY_SECONDS, _STAY_TIMES * (now - began))
         LOG.info("the server at %s asks to leave, and there is no other yet: %s", self._address, why)
 
     def _given_up(self, why: BaseException) -> CroupierError:
-        """After an error that ended the stream. The next step connects again, since nothing that is needed for it is lost."""
+        """Gives up the stream's connection after an error. The next step connects again, because nothing that this
+        needs is lost."""
         self._session.give_up()
         self._is_down = True
         self._since, self._is_told = math.inf, False
         return failed(f"{said(why)}; what had no result is given up, texts are as they were, and the next step connects again", why)
 
     def _is_worth_waiting(self, cause: BaseException | None) -> bool:
-        """Whether connecting anew may work later. At first a certificate that is not trusted is a mistake in the options; later it may be
-        one that is being replaced, as its authorities' file is."""
+        """Whether connecting again may work later. Before the first connection, a certificate that is not trusted is a
+        mistake in the options. Later, certificates may be in the middle of being replaced, like the file of their
+        authorities."""
         return may_pass(cause) and (self._has_served or not is_distrusted(cause))
 
     def _say_lost(self, why: str) -> None:
-        """Says that the connection is lost. Without a reason it was given up here, which is said where no other is found at once."""
+        """Logs that the connection is lost. Without a reason, it was given up here on purpose, and this is logged only
+        if no other server is found at once."""
         self._since = min(self._since, time.monotonic())
         if why:
             self._say_once("lost %s: %s; connecting again for up to %g s", self._address, why, self._patience)
 
     def _say_waiting(self, why: str) -> None:
-        """Says that a server is waited for: at first a mistake in the address looks the same."""
+        """Logs that the stream waits for a server, because a mistake in the address looks the same at first."""
         yet = "any more" if self._has_served else "yet"
         self._say_once("%s does not serve %s, waiting for up to %g s: %s", self._address, yet, self._patience, why)
 
     def _say_once(self, said: str, *about: object) -> None:
-        """Until it is connected, or given up."""
+        """Logs something once, until the stream is connected or given up."""
         if not self._is_told:
             self._is_told = True
             LOG.warning(said, *about)
 
     def _say_connected(self) -> None:
-        """Says so of a stream that is back."""
+        """Logs that the stream is connected again, if it was lost."""
         since, self._since, self._is_told = self._since, math.inf, False
-        # Those that the server refused are open no more; their rows say why.
+        # Texts that the server refused are no longer open. Their rows say why.
         opened, self._session.reopened = [text for text in self._session.reopened if not text.refused], []
         if since < math.inf:
             LOG.info("connected to %s again after %.3g s, %d texts opened again", self._address, time.monotonic() - since, len(opened))
@@ -135,7 +138,7 @@ class Front:
 
     @property
     def data_path(self) -> str:
-        """How logits go: "shared_memory", "device_memory" or "inline"."""
+        """How logits are sent: "shared_memory", "device_memory" or "inline"."""
         region = self._session.region
         if region is None:
             return "inline"
@@ -143,51 +146,54 @@ class Front:
 
     @property
     def data_path_reason(self) -> str:
-        """Why logits go, or went, in messages: shared memory could not be had, or `rows` was asked for more than `max_rows`. Empty where
-        none did. It is logged as "croupier" too, at level INFO."""
+        """Why logits are sent, or were sent, in messages: shared memory was not available, or `rows` was called for
+        more than `max_rows`. Empty if neither happened. It is also logged to "croupier", at level INFO."""
         return self._session.reason
 
     @property
     def shard_token(self) -> str:
-        """What the other ranks attach with, see `attach`. After a reconnect it is another one.
+        """The token with which the other ranks attach, see `attach`. After a reconnect it is a new one.
 
-        Who has it can send logits for this stream: hand it to its ranks and nobody else.
+        Whoever has it can send logits for this stream, so give it only to the stream's ranks.
         """
         return self._session.shard_token(self._address)
 
     @property
     def sequences(self) -> dict[int, Sequence]:
-        """Those that are open, by id."""
+        """The open sequences, by id."""
         return self._session.sequences
 
     def open(self, params: Parameters | None = None, *, prompt: Iterable[int] = (), output: Iterable[int] = (),
              sequence_id: int | None = None, sampler_state: pb.SamplerState | Mapping[str, Any] | None = None,
              **fields: Unpack[SamplingFields]) -> Sequence:
-        """A new text, or one that goes on after `output`. Its parameters are a `SamplingParams`, a message of the wire, or fields of
-        it by name, which stand above those of `params`.
+        """Opens a new text, or one that continues after `output`. Its parameters are a `SamplingParams`, a message of
+        the wire, or fields by name. Fields take precedence over those of `params`.
 
-        sampler_state: with `output`, what its samplers remembered after these tokens: `state` of the sequence that drew them, a
-        `SamplerState` or a dict of its fields. Without it mirostat and adaptive-p begin anew.
+        sampler_state: with `output`, what its samplers remembered after these tokens: `state` of the sequence that drew
+        them, a `SamplerState` or a dict of its fields. Without it, mirostat and adaptive-p start again.
 
-        It is opened with the next step.
+        The text is opened with the next step.
         """
-        # Not whether it is connected: a text may be opened before that, and amid a step.
+        # This does not check the connection, because a text may be opened before there is one, and during a step.
         Front._check_not_ended(self)
         state: pb.SamplerState | None = message("SamplerState", sampler_state) if isinstance(sampler_state, Mapping) else sampler_state
         return self._session.open(params_of(params, fields, self._session.config.default_params), prompt, output, sequence_id, state)
 
     def fork(self, sequence: Sequence, *, output: Iterable[int] | None = None, sequence_id: int | None = None,
              sampler_state: pb.SamplerState | Mapping[str, Any] | None = None, **fields: Unpack[SamplingFields]) -> Sequence:
-        """A new text with the prompt, parameters and tokens of one of this stream, which stays as it is and may have ended. `fields` stand above
-        its parameters. Without a `seed` among them it has another one, so both go on differently.
+        """Opens a new text with the prompt, parameters and tokens of a text of this stream. That text stays unchanged
+        and may have ended. `fields` take precedence over its parameters. Without a `seed` among them the new text gets
+        another seed, so the two continue differently.
 
-        output: the new text's tokens in the place of those so far, to go back (`text.tokens[:-5]`), or on past tokens that the model had no
-            choice in (`text.tokens + forced`). Penalties, stops and grammars take them as drawn.
-        sampler_state: what its samplers remember. Without it what they do in the text, where `output` begins with all of its tokens; where it
-            does not, or with `{}`, mirostat and adaptive-p begin anew. `fields` that turn them off need `{}`: there is nothing to remember.
+        output: the new text's tokens, in place of those so far: fewer, to go back (`text.tokens[:-5]`), or more, if the
+        model had no choice in them (`text.tokens + forced`). Penalties, stops and grammars treat them as drawn.
+        sampler_state: what its samplers remember. Without it, it is copied from the text if `output` begins with all of
+        the text's tokens. Otherwise, or with `{}`, mirostat and adaptive-p start again. `fields` that turn these
+        samplers off need `{}`, because there is nothing to remember.
 
-        It is opened with the next step. What was drafted for the text is not there, nor is what the server knows of its drafts' acceptance.
-        Raises `ValueError` while a step with the text is under way: take its result first. It is for the thread that takes the text's steps.
+        The text is opened with the next step. It inherits no drafts, nor what the server knows about the acceptance of
+        the text's drafts. Raises `ValueError` while a step with the text is under way: take its result first. Call it
+        in the thread that takes the text's steps.
         """
         self._check_own(sequence)
         self._session.check_forked(sequence)
@@ -200,7 +206,7 @@ class Front:
         return self.open(params, prompt=sequence.prompt, output=tokens, sequence_id=sequence_id, sampler_state=sampler_state)
 
     def close(self, sequence: Sequence) -> None:
-        """Forgets a text that has not ended, with the next step. Those with a `finish_reason` are closed already."""
+        """Closes a text that has not ended, with the next step. Texts with a `finish_reason` are closed already."""
         self._check_own(sequence)
         self._session.close(sequence)
 
@@ -211,25 +217,27 @@ class Front:
             raise ValueError(f"sequence {sequence.id} is not one of this stream: another stream opened it")
 
     def rows(self, count: int) -> Rows:
-        """Rows to write logits into, in shared or device memory where there is some; then give them to `sample` or `step`,
-        once: their place is another step's after that."""
+        """Rows to write logits into, in shared or device memory if there is some. Then give them to `sample` or `step`,
+        once: after that their place belongs to another step."""
         self._session.check_region()
         return self._session.rows(count)
 
     def top_n(self, logits: Numbers, n: int, beyond: str | Iterable[str] = "refuse") -> TopN:
-        """The `n` largest of each row, for links that are too thin: give them to `sample` or `step` in the place of the rows.
-        Tokens are those of the whole rows, or refused where parameters reach beyond. `step` takes `(rows, top_n)` too."""
+        """The `n` largest logits of each row, for links that are too slow for whole rows. Give them to `sample` or
+        `step` in place of the rows. The tokens are those that the whole rows give; if parameters reach beyond the
+        listed logits, the row is refused. `step` also takes `(rows, top_n)`."""
         dtype = self._session.dtype
         rows = as_rows(logits, self._session.vocab_size, dtype)
-        # What is sent is chosen, not what it is rounded from.
+        # The largest are chosen after rounding, from the numbers that are sent.
         rows = in_dtype(rows, "f32") if dtype == "bf16" else rows
         with narrowing():
             rows = rows.astype(self._session.numpy if dtype == "f16" else "<f4")
         return largest(rows, whole("n", n, 1), beyond)
 
     def masked(self, sequences: Iterable[Sequence], token_masks: Masks) -> list[pb.Work]:
-        """Work for `step` and `submit` that samples each sequence behind its mask, in the forms that `sample` takes. `Speculation` takes those
-        of drafts; for other kinds of work set `token_masks` of the message `Work`."""
+        """Work for `step` and `submit` that samples each sequence behind its mask. Masks have the forms that `sample`
+        takes. `Speculation` takes the masks of drafts; for other kinds of work, set `token_masks` of the message
+        `Work`."""
         return self._session.masked(listed("sequences", sequences, "texts", "text"), token_masks)
 
     def discard(self, rows: Rows) -> None:

@@ -1,4 +1,4 @@
-"""What a server is and can do, which needs no stream."""
+"""Asks a server for its properties. This needs no stream."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 METHOD = "/croupier.v1.Sampler/GetServerInfo"
-#: Seconds that the answer may take.
+#: Longest time to wait for the answer, in seconds.
 ANSWER_WITHIN = 10.0
 
 
 def server_info(address: str, *, answer_within: float = ANSWER_WITHIN, **access: Unpack[AccessOptions]) -> pb.GetServerInfoResponse:
-    """What the server at `address` is and can do, a `GetServerInfoResponse`: version, backend, limits, data paths, parameters, presets.
+    """The properties of the server at `address`, as a `GetServerInfoResponse`: version, backend, limits, data paths,
+    parameters, presets.
 
-    answer_within: seconds that the answer may take. A server that is not there is not waited for.
-    tls_ca and those after it: as of `Stream`.
+    answer_within: longest time to wait for the answer, in seconds. It does not wait for a server that is not there.
+    tls_ca and the options after it: as for `Stream`.
     """
     asked = Asked(address, answer_within, access)
     with asked.access.channel() as channel:
@@ -38,7 +39,7 @@ def server_info(address: str, *, answer_within: float = ANSWER_WITHIN, **access:
 
 
 class Asked:
-    """A question to a server, for threads and for asyncio."""
+    """A request for a server's properties, for threads and for asyncio."""
 
     def __init__(self, address: str, answer_within: float, access: Any) -> None:
         self.access: Access = access_of("server_info", address, access, InfoOptions)
@@ -50,7 +51,7 @@ class Asked:
         return method(pb.GetServerInfoRequest(), timeout=self._within, metadata=self.access.metadata())
 
     def failed(self, error: grpc.RpcError) -> CroupierError:
-        """What is said of a call that ended like this."""
+        """The error to raise for a call that ended with this one."""
         if error.code() == grpc.StatusCode.DEADLINE_EXCEEDED:
             return failed(no_answer(self._within), error)
         return failed(said(error) + self.access.hint(error), error)

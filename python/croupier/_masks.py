@@ -1,4 +1,4 @@
-"""Masks of grammars, as engines fill them, beside the texts that they are about."""
+"""Masks of grammars, as engines fill them, together with the texts that they are for."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ _WORD = np.dtype("<u4")
 
 
 def masked(sequences: list[Sequence], token_masks: Masks, vocab_size: int) -> list[pb.Work]:
-    """Work that samples each sequence behind its mask. One that removes nothing is not sent."""
+    """Work that samples each sequence behind its mask. A mask that removes nothing is not sent."""
     masks = encoded([1] * len(sequences), token_masks, vocab_size, "sequences")
     return [pb.Work(sequence_id=sequence.id, sample=pb.SampleWork(), token_masks=mask) for sequence, mask in zip(sequences, masks)]
 
 
 def encoded(counts: list[int], token_masks: Masks, vocab_size: int, of: str) -> list[bytes]:
-    """The masks of works that use so many rows each, as they are sent; empty where none of a work's removes anything."""
+    """The masks of works, each of which uses this many rows, as they are sent. Empty for a work whose masks remove
+    nothing."""
     rows: list[Any] = list(token_masks) if isinstance(token_masks, (list, tuple)) else _rows(token_masks)
     if len(rows) != sum(counts):
         raise ValueError(f"token_masks have {len(rows)} rows for {sum(counts)} {of}, must be one for each; None for no mask")
@@ -31,7 +32,7 @@ def encoded(counts: list[int], token_masks: Masks, vocab_size: int, of: str) -> 
     found, start = [], 0
     for count in counts:
         own, start = wire[start:start + count], start + count
-        # Among others each row has one.
+        # If one row of a work has a mask, every row of the work must have one.
         found.append(b"".join(one or b"\xff" * (-(-vocab_size // 32) * 4) for one in own) if any(own) else b"")
     return found
 
@@ -53,7 +54,7 @@ def _array(given: Numbers) -> Array:
 
 
 def _wire(at: int, row: Numbers | None, vocab_size: int) -> bytes:
-    """A mask as it is sent; empty where it removes nothing."""
+    """A mask as it is sent. Empty if it removes nothing."""
     if row is None:
         return b""
     words = _words(at, _array(row), vocab_size)
@@ -72,7 +73,7 @@ def _words(at: int, row: Array, vocab_size: int) -> Array:
         _check(at, len(row), vocab_size, "values")
         bits = np.packbits(row[:vocab_size], bitorder="little")
         return np.concatenate([bits, np.zeros(count * 4 - len(bits), np.uint8)]).view(_WORD)
-    # XGrammar has int32, others uint32: the same bits.
+    # XGrammar has int32, other engines uint32. The bits are the same.
     if row.dtype.kind not in "iu" or row.dtype.itemsize != 4:
         raise TypeError(f"token_masks[{at}] is of {row.dtype}, must be int32 or uint32 words with a bit for each token, or bool")
     _check(at, len(row), count, "words")
@@ -80,7 +81,7 @@ def _words(at: int, row: Array, vocab_size: int) -> Array:
 
 
 def _check(at: int, length: int, least: int, what: str) -> None:
-    """Engines make masks for padded vocabularies too, which are longer."""
+    """Checks the length of a mask. Masks may be longer, because engines also make them for padded vocabularies."""
     if length < least:
         raise ValueError(f"token_masks[{at}] has {length} {what}, must have at least {least} for the vocabulary")
 

@@ -1,5 +1,5 @@
-"""What other programs call parameters, for those who bring them along. docs/sampling.md has the tables; names that look alike often are not:
-`dry_range` is not `dry_base`."""
+"""Names that other programs use for parameters, to help people who come from them. docs/sampling.md has the tables.
+Similar names often have different meanings: `dry_range` is not `dry_base`."""
 
 from __future__ import annotations
 
@@ -37,28 +37,30 @@ _NAMES: dict[str | None, str] = {
     "forced_last_token": "forced_eos_token_id",
     "thinking_budget": "thinking_token_budget reasoning_budget post_thinking",
     "watermark": "watermarking_config watermark_config WatermarkingConfig WatermarkConfig SynthIDTextWatermarkingConfig",
-    # Length, ends and what is told.
+    # Length, ends, and what is reported.
     "min_tokens": "min_new_tokens",
     "max_tokens": "max_new_tokens max_completion_tokens n_predict",
     "stop_token_ids": "eos_token_id end_id",
     "stop_token_sequences": "stop stop_strings",
     "logprobs": "n_probs",
-    # Grammars, and what they have themselves.
+    # Grammars, and their own fields.
     "grammar": "json_schema regex lark gbnf structured_outputs response_format guided_decoding guided_json guided_regex guided_choice guided_grammar "
                "start_sequences start_position",
     "json_schema": "json",
     "gbnf": "ebnf",
     "choices": "choice",
-    # A range around the temperature, a switch, a length with the prompt; and what docs/sampling.md says is not here.
+    # A range around the temperature, a switch, a length that includes the prompt; and what is missing here according to
+    # docs/sampling.md.
     None: """dynatemp_range dynamic_temperature max_length min_length
           rep_pen_slope normalize trace_decode_token_ids filter_prefer_eos remove_invalid_values renormalize_logits guidance_scale cfg_scale
           max_probability beam_search_diversity_rate diversity_penalty penalize_nl pad_token_id bos_token_id n_keep""",
 }
 
-#: By a name that is no field, the field that means the same; None where there is none, and what looks alike means something else.
+#: For a name that is not a field: the field with the same meaning. None if there is none, because similar names mean
+#: something else.
 MEANT = {name: field for field, names in _NAMES.items() for name in names.split()}
 
-#: By such a name, how the field differs where a number says something else there.
+#: For such a name: how the field differs, if a number means something else there.
 DIFFERS = {
     "dry_range": "There -1 is the whole text, and 0 is no DRY.",
     "rep_pen_range": "There 0 is the whole text.",
@@ -79,5 +81,5 @@ _ELSEWHERE = {
     "temperature=0 is greedy, any other draws": "do_sample greedy",
 }
 
-#: By a name that no field has or comes near, what does in its place.
+#: For a name that no field has or resembles: what to use instead.
 ELSEWHERE = {name: said for said, names in _ELSEWHERE.items() for name in names.split()}

@@ -1,4 +1,4 @@
-"""The options of `connect` and `attach` by name, for type checkers and for mistakes."""
+"""The names of the options of `connect` and `attach`, for type checkers and for error messages."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class AccessOptions(TypedDict, total=False):
 
 
 class StreamOptions(AccessOptions, total=False):
-    """Told at `croupier.Stream`."""
+    """Documented at `croupier.Stream`."""
 
     dtype: Dtype
     model: str
@@ -45,7 +45,7 @@ class StreamOptions(AccessOptions, total=False):
 
 
 class RankOptions(AccessOptions, total=False):
-    """Told at `croupier.Rank`."""
+    """Documented at `croupier.Rank`."""
 
     address: str | None
     data_path: str
@@ -53,20 +53,20 @@ class RankOptions(AccessOptions, total=False):
 
 
 class InfoOptions(AccessOptions, total=False):
-    """Told at `croupier.server_info`."""
+    """Documented at `croupier.server_info`."""
 
     answer_within: float
 
 
 def seconds(name: str, value: Any) -> float:
-    """A time, which may be without end."""
+    """Checks a time in seconds. It may be infinite."""
     if not isinstance(value, numbers.Real) or not float(value) >= 0:
         raise ValueError(f"{name} is {value!r}, must be seconds, at least 0")
     return float(value)
 
 
 def check_options(data_path: str, vocab_shards: Any, device: str | None) -> None:
-    """What is wrong with them, and with how they go together."""
+    """Checks the options, alone and in combination."""
     if data_path not in _DATA_PATHS:
         raise ValueError(f"data_path is {data_path!r}, must be one of {', '.join(_DATA_PATHS)}")
     if vocab_shards is not None and not isinstance(vocab_shards, Iterable):
@@ -80,7 +80,7 @@ def check_options(data_path: str, vocab_shards: Any, device: str | None) -> None
 
 
 def check_slot(data_path: str, count: int, max_rows: int) -> None:
-    """Whether more rows than a slot has may go in messages."""
+    """Checks whether more rows than a slot has may be sent in messages."""
     if data_path == "shared_memory":
         raise ValueError(f"{count} rows, must be at most max_rows, {max_rows}, where data_path is shared_memory; connect with a larger max_rows, "
                          "or with \"auto\", which sends such rows in messages")

@@ -1,4 +1,4 @@
-"""What the generated classes of parameters have in common, and how they become messages of the wire."""
+"""The base of the generated parameter classes, and the conversion of parameters to messages of the wire."""
 
 from __future__ import annotations
 
@@ -26,34 +26,35 @@ _WANTED = {
     FieldDescriptor.TYPE_STRING: "text",
 }
 
-#: What the field of a JSON schema takes.
+#: The types that a field for a JSON schema accepts.
 _SCHEMA = "a JSON schema: a dict, True or False, or JSON as text"
 
-#: Some tokens in a row, as other engines have them: a list of their ids.
+#: The message for a token sequence. Other engines have a list of token ids in its place.
 TOKENS = "TokenSequence"
 
 _Message = TypeVar("_Message")
 
 
 class Params(Generic[_Message]):
-    """A set of parameters that does not change. `dataclasses.replace` makes another."""
+    """An immutable set of parameters. `dataclasses.replace` makes a modified copy."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
     if not TYPE_CHECKING:
-        # Not for type checkers, which know the fields better.
+        # Hidden from type checkers, which know the fields better.
         def __new__(cls, *_: Any, **given: Any) -> Params[_Message]:
             check_names(cls.__name__, given, cls.__dataclass_fields__)
             return super().__new__(cls)
 
     def to_pb(self) -> _Message:
-        """The message of the wire. Raises TypeError or ValueError for what no message can hold; ranges are the server's to check."""
+        """The message of the wire. Raises TypeError or ValueError for a value that no message can hold. The server
+        checks the ranges."""
         made: _Message = message(type(self).__name__, {field.name: getattr(self, field.name) for field in fields(self)})
         return made
 
 
 def message(name: str, given: Mapping[str, object]) -> Any:
-    """A message with these fields; those that are None are absent."""
+    """A message with these fields. A field that is None is absent."""
     kind = getattr(pb, name)
     known = kind.DESCRIPTOR.fields_by_name
     check_names(name, given, known)
@@ -65,14 +66,14 @@ def message(name: str, given: Mapping[str, object]) -> Any:
     try:
         return kind(**plain)
     except (TypeError, ValueError) as error:
-        # protobuf does not say which field it is.
+        # protobuf does not say which field is wrong.
         for field, value in plain.items():
             _check(kind, known[field], value)
         raise type(error)(f"{name}: {error}") from error
 
 
 def _check(kind: Any, field: Any, value: Any) -> None:
-    """Whether a message may have this value in a field."""
+    """Checks whether the field of a message may have this value."""
     try:
         kind(**{field.name: value})
     except (TypeError, ValueError) as error:
@@ -82,7 +83,7 @@ def _check(kind: Any, field: Any, value: Any) -> None:
 
 
 def _wanted(field: Any) -> str:
-    """What a field takes, in words."""
+    """The values that a field accepts, in words."""
     if field.message_type is not None:
         names = ", ".join(field.message_type.fields_by_name)
         bare = "a list of token ids, " if field.message_type.name == TOKENS else ""
@@ -95,13 +96,13 @@ def _wanted(field: Any) -> str:
 
 
 def _is_list(field: Any) -> bool:
-    """Whether a field takes many."""
-    # Older ones of protobuf have only the label, newer ones say that it will go.
+    """Whether a field is repeated."""
+    # Older versions of protobuf have only the label, and newer ones deprecate it.
     return bool(field.is_repeated if hasattr(field, "is_repeated") else field.label == field.LABEL_REPEATED)
 
 
 def _documented(of: str, name: str) -> str:
-    """What the schema says of a field."""
+    """The schema's documentation of a field."""
     from . import params
 
     try:
@@ -113,7 +114,8 @@ def _documented(of: str, name: str) -> str:
 
 
 def params_of(given: Parameters | None, fields: Mapping[str, object], defaults: pb.SamplingParams | None = None) -> pb.SamplingParams:
-    """The SamplingParams of a text: what was given as a whole, and fields that stand above it; on a stream with such defaults."""
+    """The SamplingParams of a text, from parameters as a whole and fields that take precedence, on a stream with these
+    defaults."""
     over: pb.SamplingParams = message("SamplingParams", fields)
     check_lists(fields, over, defaults)
     if given is None:
@@ -122,7 +124,7 @@ def params_of(given: Parameters | None, fields: Mapping[str, object], defaults: 
     if isinstance(given, (Mapping, Params)):
         own = given if isinstance(given, Mapping) else vars(given)
         check_lists({name: None if name in fields else value for name, value in own.items()}, source, defaults)
-    # A copy: what is chosen here does not show in the caller's.
+    # A copy, so that choices made here do not show in the caller's message.
     whole.CopyFrom(source)
     for name in fields:
         whole.ClearField(name)
@@ -131,8 +133,8 @@ def params_of(given: Parameters | None, fields: Mapping[str, object], defaults: 
 
 
 def check_lists(given: Mapping[str, object], made: pb.SamplingParams, defaults: pb.SamplingParams | None = None) -> None:
-    """Refuses empty lists: on the wire they are absent, and say what the stream's defaults say, not that there are none. Those that nobody gave are
-    None, of a dataclass and of one taken apart too."""
+    """Refuses empty lists. On the wire an empty list is absent, which means the stream's default, not an empty list. A
+    list that was not given is None, both in a dataclass and in one that was taken apart."""
     known = made.DESCRIPTOR.fields_by_name
     for name, value in given.items():
         if value is None or not _is_list(known[name]) or getattr(made, name):
@@ -145,7 +147,7 @@ def check_lists(given: Mapping[str, object], made: pb.SamplingParams, defaults: 
 
 
 def as_message(given: Any, name: str = "") -> Any:
-    """A message of the wire, of a dataclass, of one already, or of a dict where the name is known."""
+    """A message of the wire, made from a dataclass, a message, or a dict if the message's name is known."""
     if name and isinstance(given, Mapping):
         return message(name, dict(given))
     found = given.to_pb() if isinstance(given, Params) else given
@@ -156,7 +158,7 @@ def as_message(given: Any, name: str = "") -> Any:
 
 
 def check_names(of: str, given: Iterable[str], known: Iterable[str]) -> None:
-    """Fields that are not known are refused with what is meant by them, or the nearest that is known."""
+    """Refuses unknown fields, and suggests the field that is meant or the nearest known one."""
     check_known(of, given, known, "field", MEANT, DIFFERS, ELSEWHERE if of == "SamplingParams" else {})
 
 
@@ -178,7 +180,8 @@ def _plain(field: Any, value: Any) -> Any:
 
 
 def _at(field: Any, place: str, value: Any) -> Any:
-    """As `_one`; a mistake inside a message is told by the fields around it too, and one in a list by its place."""
+    """As `_one`. A mistake inside a message is reported with the fields around it, and one in a list with its
+    position."""
     try:
         return _one(field, value)
     except (TypeError, ValueError) as error:
@@ -191,7 +194,7 @@ def _at(field: Any, place: str, value: Any) -> Any:
 
 
 def _biases(given: Mapping[Any, Any]) -> list[pb.LogitBias]:
-    """Of biases by token id, as engines and OpenAI's API have them; there ids may be text."""
+    """Biases by token id, as in engines and in OpenAI's API, where ids may be text."""
     try:
         return [pb.LogitBias(token_id=int(token) if isinstance(token, str) else operator.index(token), bias=float(bias)) for token, bias in given.items()]
     except (TypeError, ValueError) as error:
@@ -199,16 +202,16 @@ def _biases(given: Mapping[Any, Any]) -> list[pb.LogitBias]:
 
 
 def as_json(schema: Any) -> str:
-    """A schema as JSON. Properties stay in their order, which is that in which they are written."""
+    """A schema as JSON. Properties keep their order, because output is written in that order."""
     try:
-        # As short as it can be: a grammar's length is limited, and the same schema is compiled once.
+        # As short as possible: the length of a grammar is limited, and the same schema is compiled only once.
         return json.dumps(schema, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_known_to_json)
     except (TypeError, ValueError, RecursionError) as error:
         raise (ValueError if isinstance(error, RecursionError) else type(error))(f"json_schema is not {_SCHEMA}: {error}") from error
 
 
 def _as_lines(choices: Iterable[Any]) -> str:
-    """Choices as the wire has them."""
+    """Choices as the wire represents them."""
     lines = list(choices)
     for line in lines:
         if not isinstance(line, str):
@@ -219,7 +222,7 @@ def _as_lines(choices: Iterable[Any]) -> str:
 
 
 def _known_to_json(value: Any) -> Any:
-    """What JSON has under another name: mappings that are no dict, numbers and arrays of numpy."""
+    """Converts values that JSON represents differently: mappings other than dict, numbers and arrays of numpy."""
     if isinstance(value, Mapping):
         return dict(value)
     if hasattr(value, "tolist"):
@@ -228,7 +231,7 @@ def _known_to_json(value: Any) -> Any:
 
 
 def _is_many(value: Any) -> bool:
-    # A single number of an array has the method too, and no dimension.
+    # A single number of an array also has the method, but no dimension.
     return hasattr(value, "__iter__") and not isinstance(value, (str, bytes, Mapping)) and getattr(value, "ndim", 1) != 0
 
 
@@ -237,18 +240,19 @@ def _one(field: Any, value: Any) -> Any:
         if field.message_type.name == TOKENS and _is_many(value):
             return message(TOKENS, {"token_ids": value})
         return message(field.message_type.name, dict(value)) if isinstance(value, Mapping) else as_message(value)
-    # Numbers of numpy are none of protobuf's.
+    # protobuf does not accept numpy's numbers.
     value = value.item() if hasattr(value, "item") else value
     return as_wire(field.name, value) if field.enum_type is None else _number(field, value)
 
 
 def as_wire(name: str, value: Any) -> Any:
-    """A field's value, where other programs have another number for off: vLLM and SGLang -1 for top_k, which on the wire is 0."""
+    """A field's value. It converts the one value that other programs use differently: vLLM and SGLang use -1 for top_k
+    off, which on the wire is 0."""
     return 0 if name == "top_k" and type(value) is int and value == -1 else value
 
 
 def _number(field: Any, value: Any) -> Any:
-    """Of an enum's value, by number or by name: with the enum's own name before it or without."""
+    """The number of an enum value, given by number or by name. The name may or may not begin with that of the enum."""
     if not isinstance(value, str):
         return value
     kind = field.enum_type
@@ -260,10 +264,10 @@ def _number(field: Any, value: Any) -> Any:
 
 
 def _short_names(kind: Any) -> dict[str, int]:
-    """An enum's values, without its own name before each."""
+    """An enum's values by name, without the enum's own name in front."""
     return {value.name.removeprefix(prefix_of(kind.name)).lower(): value.number for value in kind.values}
 
 
 def prefix_of(enum_name: str) -> str:
-    """What names of an enum's values begin with: EngineOrder's with ENGINE_ORDER_."""
+    """The common prefix of an enum's value names: for EngineOrder it is ENGINE_ORDER_."""
     return "".join("_" + c if c.isupper() and at else c for at, c in enumerate(enum_name)).upper() + "_"

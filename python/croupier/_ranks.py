@@ -1,4 +1,4 @@
-"""What a rank above 0 remembers, without a socket: shards that wait for their answers, slots."""
+"""The state of a rank above 0, without a socket: shards that wait for their answers, and slots."""
 
 from __future__ import annotations
 
@@ -30,35 +30,35 @@ if TYPE_CHECKING:
     from ._forms import Numbers, OnDevice
 
 METHOD = "/croupier.v1.Sampler/Attach"
-#: Seconds that the server's first answer may take.
+#: Longest time to wait for the server's first answer, in seconds.
 ATTACH_WITHIN = 30.0
-#: What rank 0 tells the others in any case.
+#: What rank 0's token always contains.
 _TOKEN_HAS = "address token columns dtype step region slots max_rows".split()
-#: What is said where all slots are taken by rows that were not sent.
+#: The message if all slots are taken by rows that were not sent.
 NO_SLOT = "every slot is written and not sent; send or discard one first"
-#: Seconds between looks at whether the group is there still, while tokens are waited for.
+#: Seconds between checks of whether the group still exists, while waiting for tokens.
 _MOMENT = 0.05
 
 
 @dataclass(eq=False)
 class Announced:
-    """A shard without an answer."""
+    """A shard that has no answer yet."""
 
     message: bytes
     rows: Rows | None
-    """Those that lie in a slot; others are in the message."""
+    """The rows, if they are in a slot. Otherwise they are in the message."""
 
 
 @dataclass
 class Unsent:
-    """A shard that is still to be sent, and when."""
+    """A shard that is yet to be sent, and when."""
 
     message: bytes
     due: float = 0.0
 
 
 class RankSession:
-    """One rank's memory."""
+    """The state of one rank."""
 
     def __init__(self, token: str, rank: int, address: str | None, data_path: str) -> None:
         if data_path not in ("auto", "inline", "shared_memory"):
@@ -85,14 +85,15 @@ class RankSession:
         self.taken = Slots(0)
         self.reason = ""
         self.waiting: OrderedDict[int, Announced] = OrderedDict()
-        # The shard that is still to be sent. It goes before anything else is sent or read, and stands here until it has gone: who is
-        # interrupted or cancelled meanwhile, such as in the pause after a refusal, loses nothing.
+        # The shard that is yet to be sent. It is sent before anything else is sent or read, and stays here until then.
+        # So an interruption or a cancellation meanwhile, such as in the pause after a refusal, loses nothing.
         self.unsent: Unsent | None = None
         self.announced = 0
         self.unsampled: list[int] = []
 
     def mapped(self, message: bytes) -> Region | str:
-        """Rank 0's region where it is wanted, or why there is none. Blocks, and changes nothing here: asyncio may give it up."""
+        """Maps rank 0's region if that is wanted, or returns why there is none. It blocks, and changes nothing here, so
+        that asyncio may abandon it."""
         ready, place = pb.AttachResponse.FromString(message).ready, self.group.region
         if self.wanted == "inline":
             return "data_path is inline"
@@ -108,9 +109,9 @@ class RankSession:
         return "rank 0 has no shared memory" if place is None else ""
 
     def attached(self, message: bytes, mapped: Region | str) -> None:
-        """Takes in the first answer, and what was mapped of it."""
+        """Takes in the first answer, and the region that was mapped according to it."""
         ready = pb.AttachResponse.FromString(message).ready
-        # Rank 0 counts its steps on when it has connected anew, the server does not.
+        # After it has connected again, rank 0 continues to count its steps, but the server starts again.
         self.step = max(ready.last_step_id + 1, self.group.step)
         self.most = ready.max_shards_ahead
         if isinstance(mapped, Region):
@@ -119,16 +120,16 @@ class RankSession:
             self.reason = mapped
 
     def has_room(self) -> bool:
-        """Whether rows can be had: a slot where there are some, and few enough shards without an answer."""
+        """Whether rows are available: a free slot if there are slots, and few enough shards without an answer."""
         return len(self.waiting) < self.most and (self.region is None or bool(self.free))
 
     @property
     def free(self) -> list[int]:
-        """Slots that nobody has."""
+        """Free slots."""
         return self.taken.free()
 
     def rows(self, count: int) -> Rows:
-        """Rows to be written: a slot if there is one that holds so many, else memory of one's own."""
+        """Rows to write into: a slot if there is one that is large enough, else memory of their own."""
         count = whole("count", count, 0)
         if self.region is not None and count > self.group.max_rows:
             check_slot(self.wanted, count, self.group.max_rows)
@@ -143,18 +144,19 @@ class RankSession:
         return rows
 
     def discard(self, rows: Rows) -> None:
-        """Gives back the place of rows that will not be sent. Of rows that were, it comes back with the answer."""
+        """Gives back the place of rows that will not be sent. The place of rows that were sent comes back with the
+        answer."""
         rows.check_owner(self)
         if not rows.is_spent:
             rows.give_back()
 
     def placed(self, logits: Numbers | OnDevice) -> Rows:
-        """The rank's columns, where they can be announced."""
+        """The rank's columns in a place from which they can be announced."""
         rows = as_rows(logits, self.columns, self.group.dtype)
         return filled(self, rows, len(rows))
 
     def announce(self, rows: Rows, step_id: int | None) -> int:
-        """Makes the message that announces a step's columns, to be sent next. Gives the step."""
+        """Makes the message that announces a step's columns. It is sent next. Returns the step id."""
         rows.check_to_send(self)
         number = self.step if step_id is None else whole("step_id", step_id, 1, MOST_64)
         if number <= self.announced:
@@ -169,7 +171,7 @@ class RankSession:
             shard.region.rows, shard.region.row_stride = len(rows.raw), stride
         message = pb.AttachRequest(shard=shard).SerializeToString()
         announced, unsent = Announced(message, None if rows.slot is None else rows), Unsent(message)
-        # Nothing is called from here on: a signal's handler finds all of it done or nothing.
+        # Nothing is called from here on, so that a signal handler finds either all of it done or nothing.
         rows.is_spent = True
         self.announced, self.step = number, number + 1
         self.waiting[number] = announced
@@ -185,24 +187,24 @@ class RankSession:
         return data
 
     def pause(self) -> float:
-        """Seconds until what is still to be sent may be sent."""
+        """Seconds until the unsent shard may be sent."""
         return 0.0 if self.unsent is None else max(0.0, self.unsent.due - time.monotonic())
 
     def answered(self, message: bytes) -> None:
-        """Takes in an answer. A shard that was refused is to be sent again."""
+        """Takes in an answer. A shard that was refused is sent again."""
         result = pb.AttachResponse.FromString(message).shard
         if result.HasField("refusal") and next(reversed(self.waiting)) == result.step_id:
             due = time.monotonic() + result.refusal.retry_after_ms / 1000
             self.unsent = Unsent(self.waiting[result.step_id].message, due)
             return
-        # One that was refused and has others behind it would come too late.
+        # A refused shard with others behind it would come too late.
         if rows := self.waiting.pop(result.step_id).rows:
             rows.give_back()
         if not result.joined:
             self.unsampled.append(result.step_id)
 
     def tokens(self, step_id: int, until: float, timeout: float) -> list[list[int]] | None:
-        """Waits a moment for a step's tokens; `timeout` is what was to be waited, `until` when that is over."""
+        """Waits a moment for a step's tokens. `timeout` is the whole time to wait, and `until` is when that is over."""
         place = getattr(self.group, "tokens", None)
         if self.region is None or place is None:
             raise CroupierError("tokens are in shared memory, which this rank has not: " + (self.reason or "rank 0 has none"))
@@ -214,18 +216,18 @@ class RankSession:
         return tokens
 
     def may_be_refused(self, step_id: int) -> bool:
-        """Whether a step waits for an answer that may ask for its columns again: then it has to be looked at."""
+        """Whether a step waits for an answer that may ask for its columns again. If so, the answers must be read."""
         shard = self.waiting.get(step_id)
         return shard is not None and shard.rows is None
 
     def told(self) -> list[int]:
-        """Steps that were not sampled, since the last time."""
+        """The steps that were not sampled since the last call."""
         unsampled, self.unsampled = self.unsampled, []
         return unsampled
 
 
 class RankFront:
-    """A rank's options and rows. Options are told at `croupier.Rank`."""
+    """A rank's options and rows. The options are documented at `croupier.Rank`."""
 
     _session: RankSession
     _is_ended = False
@@ -234,7 +236,7 @@ class RankFront:
         self._owner = os.getpid()
 
     def _is_forked(self) -> bool:
-        """As of a stream."""
+        """As for a stream."""
         return os.getpid() != self._owner
 
     def _check_not_ended(self) -> None:
@@ -244,17 +246,17 @@ class RankFront:
 
     @property
     def data_path(self) -> str:
-        """How columns go: "shared_memory" or "inline"."""
+        """How columns are sent: "shared_memory" or "inline"."""
         return "shared_memory" if self._session.region else "inline"
 
     @property
     def data_path_reason(self) -> str:
-        """Why columns go in messages; empty where they do not."""
+        """Why columns are sent in messages. Empty if they are not."""
         return self._session.reason
 
     @property
     def vocab_range(self) -> range:
-        """The columns of this rank."""
+        """The range of this rank's columns."""
         return range(self._session.start, self._session.start + self._session.columns)
 
     def discard(self, rows: Rows) -> None:

@@ -1,4 +1,4 @@
-"""Shared memory: a region of the server, as its worker has it."""
+"""Shared memory: the worker's side of a region of the server."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _MAGIC = b"croupier"
 _PAGE = 4096
 _TIMEOUT = 10.0
 _MOST_DESCRIPTORS = 4
-#: Seconds between tries to lease.
+#: Seconds between attempts to lease.
 _AGAIN = (0.05, 0.2, 0.5)
 
 
 def lease(offer: pb.RegionOffer, size: int, address: str) -> Region:
-    """A region of one's own. It ends when it is closed, or the stream ends."""
+    """Leases a region of one's own. It ends when it is closed or the stream ends."""
     # The first page is the client's own, see `is_lost`.
     region = _in_tries(offer, pb.RegionRequest(lease=pb.LeaseRegion(bytes=_PAGE + size)), address)
     region.memory[: len(_MAGIC)] = _MAGIC
@@ -37,7 +37,8 @@ def lease(offer: pb.RegionOffer, size: int, address: str) -> Region:
 
 
 def _in_tries(offer: pb.RegionOffer, request: pb.RegionRequest, address: str) -> Region:
-    """Where many connect at once the server may cut off a side connection for a moment; a token is good until it is shown."""
+    """Tries several times. If many clients connect at once, the server may cut off a side connection for a moment. A
+    token stays valid until it is shown."""
     for pause in _AGAIN:
         try:
             return Region(offer, request, address)
@@ -47,12 +48,12 @@ def _in_tries(offer: pb.RegionOffer, request: pb.RegionRequest, address: str) ->
 
 
 def attach(offer: pb.RegionOffer, number: int, generation: int, address: str) -> Region:
-    """A region that rank 0 has leased."""
+    """Maps a region that rank 0 has leased."""
     return Region(offer, pb.RegionRequest(attach=pb.AttachRegion(region_id=number, generation=generation)), address)
 
 
 class Region:
-    """A region, mapped."""
+    """A region that is mapped."""
 
     on_device = False
     _kind: tuple[np.dtype[Any], int, int] | None = None
@@ -71,7 +72,7 @@ class Region:
             self._socket.close()
             raise
         self.id, self.generation = reply.leased.region_id, reply.leased.generation
-        # Of a stream that is not ended too, or Python would warn of the socket.
+        # This also covers streams that were not ended. Otherwise Python would warn about the socket.
         weakref.finalize(self, self._socket.close)
 
     def _map(self, descriptor: int, leased: pb.RegionLease) -> None:
@@ -79,25 +80,26 @@ class Region:
         self.first = _PAGE
 
     def is_lost(self) -> bool:
-        """Whether the server freed the pages: then what was written is gone. It frees the first page first."""
+        """Whether the server freed the pages, so that everything written to them is gone. The server frees the first
+        page first."""
         return self.memory[: len(_MAGIC)] != _MAGIC
 
     def synchronize(self) -> None:
-        """Waits until what was written is there, which here is at once."""
+        """Waits until written data is visible. In host memory it is visible at once."""
 
     def view(self, dtype: np.dtype[Any], count: int, stride: int, columns: int, offset: int) -> Memory:
         """Rows at an offset."""
         kind = (dtype, stride, columns)
         whole = self._whole
         if kind != self._kind or whole is None:
-            # All of it is rows of this kind, from the second page on: a slot begins at a page.
+            # One array of all rows of this kind, from the second page on, because a slot begins at a page.
             whole = np.frombuffer(self.memory, dtype, offset=self.first)
             self._kind, self._whole = kind, whole
         at = (offset - self.first) // dtype.itemsize
         return whole[at : at + count * stride].reshape(count, stride)[:, :columns]
 
     def close(self) -> None:
-        """Ends the lease. The mapping goes with its last array."""
+        """Ends the lease. The mapping ends with its last array."""
         self._socket.close()
         self._kind = self._whole = None
 
@@ -109,20 +111,22 @@ class Region:
         reply = pb.RegionReply.FromString(self._exactly(struct.unpack("<I", data)[0]))
         if reply.WhichOneof("reply") == "error":
             error = reply.error
-            # As a call's status has them.
+            # In the form that a call's status has.
             code = next((code.name for code in grpc.StatusCode if code.value[0] == error.code), None)
             said = f"no region: {error.reason}: {error.field} {error.message}"
             raise CroupierError(said, code=code, reason=error.reason, field=error.field or None)
         return reply, files
 
     def _with_files(self, count: int) -> tuple[bytes, list[io.FileIO]]:
-        """So many bytes, and files that come with them, which programs that are started meanwhile do not get: `socket.recv_fds` drops its
-        flags. Files and not descriptors, since they are closed however this is left: on an error, or by what a signal's handler raises."""
+        """Receives this many bytes, and the files that come with them. Programs started meanwhile do not inherit the
+        files: `socket.recv_fds` would drop the flag for that. They are files and not descriptors, because files are
+        closed however this is left: on an error, or by what a signal handler raises."""
         came: list[Any] = []
         files: list[io.FileIO] = []
         space = socket.CMSG_SPACE(_MOST_DESCRIPTORS * array.array("i").itemsize)
         try:
-            # Received and kept in one call, as they are made files in one: no handler runs between.
+            # The message is received and kept in one call, and the descriptors become files in one call, so that no
+            # signal handler runs in between.
             came.extend(map(self._socket.recvmsg, (count,), (space,), (socket.MSG_CMSG_CLOEXEC,)))
             files.extend(map(io.FileIO, _descriptors(came[0][1])))
         except BaseException:
@@ -142,7 +146,7 @@ class Region:
 
 
 def _descriptors(beside: list[tuple[int, int, bytes]]) -> array.array[int]:
-    """Those that a message brought."""
+    """The descriptors that came with a message."""
     found = array.array("i")
     for level, kind, payload in beside:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
@@ -151,10 +155,11 @@ def _descriptors(beside: list[tuple[int, int, bytes]]) -> array.array[int]:
 
 
 def _connect(path: str, address: str) -> socket.socket:
-    """The side socket: where the server says, or with other mounts beside the socket of gRPC."""
+    """Connects to the side socket: at the path that the server names, or beside the socket of gRPC if the mounts
+    differ."""
     paths = [path]
     if address.startswith("unix:"):
-        # gRPC's own naming allows unix:///absolute too.
+        # gRPC's own naming also allows unix:///absolute.
         paths.append(address.removeprefix("unix:").removeprefix("//") + ".region")
     failed: OSError | None = None
     for candidate in paths:

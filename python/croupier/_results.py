@@ -1,4 +1,4 @@
-"""What results do to texts."""
+"""Applies results to texts."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from .schema import pb
 _OK = pb.ROW_STATUS_OK
 _STATUS, _OPEN_STATUS = ({number: name.removeprefix(prefix) for name, number in vars(pb).items() if name.startswith(prefix)}
                          for prefix in ("ROW_STATUS_", "OPEN_STATUS_"))
-# No server sends it: it stands here for works that the server had no room for, see `merged`.
+# No server sends this status. Here it stands for works that the server had no room for, see `merged`.
 _STATUS[pb.ROW_STATUS_UNSPECIFIED] = "REFUSED"
 _ENDED = pb.ROW_STATUS_SEQUENCE_FINISHED
-#: What the server cannot know of an infinity.
+#: What the server cannot know about an infinity.
 _OVERFLOWED = ("; logits that were too large for the stream's dtype became infinities when they were converted to it: "
                "give smaller ones, or connect with another dtype")
 _OPEN = pb.OPEN_STATUS_OK
@@ -29,12 +29,12 @@ _FINISH = {
 
 
 def apply(part: Part, sequences: dict[int, Sequence], close: Callable[[Sequence], None]) -> None:
-    """Appends tokens to their texts, once, and closes those that have ended."""
+    """Appends tokens to their texts, once, and closes texts that have ended."""
     if part.is_applied:
         return
     part.is_applied, step, result = True, part.step, part.answered()
     if part.tokens is not None:
-        # It is plain, so all are known.
+        # The part is plain, so all its texts are known.
         for text, token in zip(cast("list[Sequence]", part.emits), part.tokens):
             text.tokens.append(token)
         return
@@ -42,13 +42,13 @@ def apply(part: Part, sequences: dict[int, Sequence], close: Callable[[Sequence]
         for emitting in result.work:
             if emitting.status == pb.ROW_STATUS_POSITIVE_INFINITY:
                 emitting.message += _OVERFLOWED
-    # Each look into a message costs a tenth of a microsecond or two, and there are many works: none is made twice.
+    # Each access to a message costs a tenth of a microsecond or two, and there are many works, so none is made twice.
     for sequence, known, emitting in zip(part.emits, part.texts, result.work):
         if known is not None and known.refused:
-            # In another message, of which the server says nothing here.
+            # It was opened by another message. The server says nothing about that here.
             emitting.message += f" (it was not opened: {known.refused})"
         if sequence is None:
-            # Draft work, scores.
+            # Draft work or scores.
             if known is not None and emitting.status == _ENDED:
                 _end(known, close)
             continue
@@ -65,40 +65,41 @@ def apply(part: Part, sequences: dict[int, Sequence], close: Callable[[Sequence]
         finish = emitting.finish_reason
         if finish:
             sequence.finish_reason = _FINISH.get(finish, "other")
-            # Nothing can be done with it any more; it would take up room here and there.
+            # Nothing more can be done with the text. Kept open, it would take up room here and on the server.
             close(sequence)
         if emitting.HasField("sampler_state"):
             sequence.state = emitting.sampler_state
     for sequence, opened in zip(part.open, result.open):
         if opened.status != _OPEN:
-            # Forgotten: it must not be opened again.
+            # It is forgotten, so that it is not opened again.
             at_fault = opened.error.field
             why = Failure(f"{at_fault}: {opened.error.message}", _OPEN_STATUS.get(opened.status, str(opened.status)), at_fault or None)
             sequence.refused = step.opens_failed[sequence.id] = why
             if sequences.get(sequence.id) is sequence:
                 del sequences[sequence.id]
             elif not part.step_id:
-                # Opened again and closed by another thread meanwhile: its id may be another text's by now.
+                # It was opened again, but another thread has closed it meanwhile. By now its id may belong to another
+                # text.
                 step.opens_failed.pop(sequence.id, None)
 
 
 def _end(sequence: Sequence, close: Callable[[Sequence], None]) -> None:
-    """Of a text that had ended when it was opened, as the server alone knows: by repetition, a preset or the server's defaults. It does not
-    say by which, and no more of the text would ever come."""
+    """Ends a text that had already ended when it was opened. Only the server knew, because of repetition, a preset or
+    the server's defaults. It does not say which, and the text will get no more tokens."""
     if not sequence.finish_reason:
         sequence.finish_reason = "other"
         close(sequence)
 
 
 def apply_for_now(part: Part, sequences: dict[int, Sequence], close: Callable[[Sequence], None]) -> None:
-    """As `apply`, but to be taken back where the rest of its step is given up."""
+    """As `apply`, but can be undone if the rest of the step is given up."""
     if not part.is_applied:
         part.before = [(s, len(s.tokens), s.finish_reason, s.state, sequences.get(s.id) is s) for s in part.emits if s is not None]
         apply(part, sequences, close)
 
 
 def take_back(part: Part, sequences: dict[int, Sequence]) -> None:
-    """Makes texts what they were before the part was applied for now."""
+    """Restores texts to their state before the part was applied provisionally."""
     for sequence, count, finish_reason, state, was_open in part.before:
         del sequence.tokens[count:]
         sequence.finish_reason, sequence.state = finish_reason, state
@@ -108,15 +109,17 @@ def take_back(part: Part, sequences: dict[int, Sequence]) -> None:
 
 
 def not_yet(part: Part, result: pb.StepResult, may_find_room: bool) -> dict[Sequence, pb.OpenResult]:
-    """Of texts that are opened again, those that the server cannot open yet, and what it says. Where it has no room their old stream takes it
-    up until the server knows that it is gone; it may find some later. Others' grammars may take their time too. (A text that is too long for it
-    has another field at fault.)"""
+    """Of the texts that are opened again, those that the server cannot open yet, each with its answer. If the server
+    has no room for a text, the text's old stream may still take up that room, until the server notices that the
+    stream is gone. Grammars of others may also need time. (A text that is too long for the server has another field
+    at fault.)"""
     return {sequence: opened for sequence, opened in zip(part.open, result.open)
             if is_of_grammars(opened) or (may_find_room and _is_exhausted(opened, "sequence_id"))}
 
 
 def is_of_grammars(opened: pb.OpenResult) -> bool:
-    """Whether others' grammars are being compiled: later is enough, whatever becomes of other texts."""
+    """Whether the server is busy compiling grammars of others. Then a later attempt is enough, whatever happens to
+    other texts."""
     return _is_exhausted(opened, "params.grammar")
 
 
@@ -125,15 +128,15 @@ def _is_exhausted(opened: pb.OpenResult, field: str) -> bool:
 
 
 def failure_of(result: pb.WorkResult) -> Failure:
-    """Why a `WorkResult` has nothing."""
-    # To close it, as the server says, is not for the program to do.
+    """Why a `WorkResult` has no token."""
+    # The server says that the sequence should be closed, but that is not the program's task.
     why = "the sequence has ended, see its finish_reason" if result.status == _ENDED else result.message
     return Failure(why, _STATUS.get(result.status, str(result.status)))
 
 
 def merged(step: Step) -> pb.StepResult:
-    """One result for all messages of a step, as if it had been sent as one. What the server had no room for has its places in it too, without
-    a status, so that each work is where it was asked for."""
+    """One result for all messages of a step, as if it had been sent as one message. Works that the server had no room
+    for keep their places, without a status, so that each result is at the place of its work."""
     if len(step.parts) == 1:
         return step.parts[0].answered()
     whole = pb.StepResult(step_id=step.parts[-1].step_id)
@@ -145,13 +148,15 @@ def merged(step: Step) -> pb.StepResult:
 
 
 def _not_done(part: Part) -> pb.StepResult:
-    """Of a part that the server had no room for. What it should open goes with the next step."""
+    """The result of a part that the server had no room for. Texts that it should have opened are opened with the next
+    step."""
     opened = [pb.OpenResult(sequence_id=text.id, error=pb.FieldError(message=part.refused)) for text in part.open]
     return pb.StepResult(open=opened, work=[pb.WorkResult(message=part.refused) for _ in part.texts])
 
 
 def checked(step: Step, result: pb.StepResult) -> pb.StepResult:
-    """The result of a step of which nothing is missing. Else raises `OpenError` or `RowError`, which have it: what was done was done."""
+    """The result of a step in which everything succeeded. Otherwise raises `OpenError` or `RowError`, which contain the
+    result: whatever succeeded was done."""
     if step.opens_failed:
         raise OpenError(step.opens_failed, result)
     if step.refused:
