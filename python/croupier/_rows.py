@@ -1,4 +1,4 @@
-"""The rows of a stream: where they lie, who has them, and what keeps them when the connection goes."""
+"""The rows of a stream: where they are, who holds them, and how they are kept when the connection is lost."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("croupier")
 _PAGE = 4096
-#: Batches whose works are kept as they are sent: what is kept is only looked through where it is not the last one.
+#: Number of batches whose works are kept in serialised form. All but the last one are found only by searching.
 _KEPT = 8
 _NO_REGION = "the stream has ended and its rows with it; step(None) connects again"
-#: What `LogitsLost` says.
+#: The message of `LogitsLost`.
 LOST = "the region that the logits were in is gone with the server; write them again and send the step again"
 
 
 class RowKeeper(Texts):
-    """The part of a session that knows its rows, with what the other parts know too."""
+    """The part of a session that manages rows. It also holds state that the other parts share."""
 
     def __init__(self, vocab_size: int, dtype: Dtype, model: str, eos_token_ids: Iterable[int], default_params: pb.SamplingParams | None,
                  data_path: str, max_rows: int, slots: int, vocab_shards: Iterable[int] | None = None,
@@ -52,7 +52,7 @@ class RowKeeper(Texts):
                                                          for rank, columns in enumerate(vocab_shards)]
         if self.shards is not None:
             self.config.vocab_shards.columns.extend(self.shards)
-        # Columns that come from here.
+        # The number of columns that are sent from here.
         self.columns = self.shards[0] if self.shards else vocab_size
         self.offer: pb.ShardOffer | None = None
         # Rows begin at a multiple of 64 bytes.
@@ -62,7 +62,7 @@ class RowKeeper(Texts):
         self.slot_bytes = -(-max_rows * self.stride * self.numpy.itemsize // _PAGE) * _PAGE
         if slots * self.slot_bytes > MOST_64 // 2:
             raise ValueError(f"max_rows is {max_rows} and slots {slots}, which would take {slots * self.slot_bytes} bytes")
-        # Steps that nobody has taken the result of, and the messages without an answer, in the order of their answers.
+        # Steps whose results have not been taken, and messages without an answer, in the order of their answers.
         self.steps: deque[Step] = deque()
         self.waiting: deque[Part] = deque()
         self.region: Region | None = None
@@ -73,15 +73,16 @@ class RowKeeper(Texts):
         self.works: deque[tuple[list[Work], bytes]] = deque(maxlen=_KEPT)
         self.places: dict[tuple[int, int], bytes] = {}
         self.lost = False
-        # Whether the server asked to leave, and texts with a draft that it keeps: what their last work was emitted nothing.
+        # Whether the server asked to leave, and the texts with drafts that it keeps: texts whose last work emitted
+        # nothing.
         self.is_asked_to_leave = False
         self.drafted: set[int] = set()
-        # How many connections there were: each forgets the drafts that the ones before kept.
+        # The number of connections so far. Each connection has lost the drafts that the ones before kept.
         self.connections = 0
 
     def rows(self, count: int) -> Rows:
-        """Rows to be written: a slot if there is one that holds so many, else memory of one's own."""
-        # Looked at once: another thread may end the stream.
+        """Rows to write into: a slot if there is one that is large enough, else memory of their own."""
+        # Read only once, because another thread may end the stream.
         count, region = whole("count", count, 0), self.region
         if region is None and self.wanted == "device_memory":
             raise CroupierError(_NO_REGION)
@@ -101,18 +102,18 @@ class RowKeeper(Texts):
         return rows
 
     def check_region(self) -> None:
-        """Whether rows that a program takes have a region to lie in, where there must be one."""
+        """Checks that rows which a program takes have a region, if they need one."""
         if self.region is None and self.insists:
             raise CroupierError(_NO_REGION)
 
     @property
     def insists(self) -> bool:
-        """Whether whole rows go in a region or not at all."""
+        """Whether whole rows must be sent in a region."""
         return self.wanted in ("shared_memory", "device_memory")
 
     @property
     def free(self) -> list[int]:
-        """Slots that nobody has."""
+        """Free slots."""
         return self.taken.free()
 
     def _no_slot(self) -> str:
@@ -122,7 +123,8 @@ class RowKeeper(Texts):
                 "take a result, send or discard rows, or connect with more slots")
 
     def keep_rows(self) -> None:
-        """Keeps the rows of steps without an answer as they are now, where they are still the caller's or go with the connection."""
+        """Saves the rows of steps without an answer as they are now, if the caller can still change them or they would
+        be lost with the connection."""
         parts = [part for step in self.steps for part in step.parts if part.result is None]
         for rows in {id(part.logits): part.logits for part in parts if part.logits is not None}.values():
             if (region := rows.region) is None:
@@ -135,34 +137,37 @@ class RowKeeper(Texts):
                 part.source = np.array(part.source)
 
     def discard(self, rows: Rows) -> None:
-        """Gives back the place of rows that will not be sent. Of rows that were, the place comes back with the result."""
+        """Gives back the place of rows that will not be sent. The place of rows that were sent comes back with the
+        result."""
         rows.check_owner(self)
         if not rows.is_spent:
             rows.give_back()
 
     def synchronize(self) -> None:
-        """Waits until the GPU has written what it was asked to; the server does not. Without one there is nothing to wait for."""
+        """Waits until the GPU has written everything that was requested, because the server does not wait for that.
+        Does nothing without device memory."""
         if (region := self.region) is not None:
             region.synchronize()
 
     def _kept(self, rows: Rows) -> Rows:
-        """Rows in the region of now."""
+        """The rows, moved into the current region."""
         region = rows.region
         if region is None or region is self.region:
             return rows
         if region.on_device:
-            # What a GPU was still to write there when the server went nobody knows.
+            # Nobody knows what a GPU had still to write there when the server went away.
             raise LogitsLost(LOST)
         kept = self.rows(len(rows.raw))
         kept.raw[:] = rows.raw if rows.saved is None else rows.saved
-        # Looked at last: what was copied before the pages went is whole.
+        # Checked after copying: if the pages are there now, the copy is complete.
         if rows.saved is None and region.is_lost():
             self.discard(kept)
             raise LogitsLost(LOST)
         return kept
 
     def _say_inline(self, why: str, level: int = logging.INFO) -> None:
-        """Says why logits go in messages where they need not, once; a warning where whoever wrote the program can change it."""
+        """Logs once why logits are sent in messages although they need not be. It is a warning if the program's author
+        can change it."""
         if why != self.reason:
             self.reason = why
             LOG.log(level, "logits go in messages: %s", why)

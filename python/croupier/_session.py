@@ -1,6 +1,6 @@
-"""What a stream remembers, without a socket: sequences with their tokens, steps that wait for their results, slots.
+"""The state of a stream, without a socket: sequences with their tokens, steps that wait for their results, slots.
 
-Everything that is needed to go on after the server was killed is here, so the clients only carry bytes.
+Everything that is needed to continue after the server was killed is here, so that the clients only carry bytes.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from .schema import pb
 if TYPE_CHECKING:
     from ._forms import Array
 
-#: Seconds until a text is opened again that there was no room for.
+#: Seconds until another attempt to open a text that there was no room for.
 _FULL_AGAIN = 0.1
 _KEPT_PLACES = 1024
-#: Reasons why a region is not to be had and a smaller one may be.
+#: Reasons for which a region is not available although a smaller one may be.
 _OF_SIZE = {"REGION_BYTES", "DEVICE_REGION_BYTES", "DEVICE_MEMORY", "SYSTEM"}
 
 
 class Session(StepMaker):
-    """One stream's memory."""
+    """The state of one stream."""
 
     # Connecting.
 
@@ -47,15 +47,16 @@ class Session(StepMaker):
         self.drafted.clear()
 
     def may_leave(self) -> bool:
-        """Whether the server asked for it and nothing is there that only it has: steps under way, drafts, memory that is shared with it, or
-        other ranks."""
+        """Whether the server asked the stream to leave, and nothing depends on that server: no steps under way, no
+        drafts, no memory shared with it, and no other ranks."""
         if not self.is_asked_to_leave or self.steps or self.region is not None or self.shards:
             return False
         self.drafted &= self.sequences.keys()
         return not self.drafted
 
     def lease(self, ready: pb.StreamReady, address: str) -> Region | str:
-        """A region where one is wanted, or why there is none. Blocks, and changes nothing here: asyncio may give it up."""
+        """Leases a region if one is wanted, or returns why there is none. It blocks, and changes nothing here, so that
+        asyncio may abandon it."""
         if self.wanted == "inline":
             return self.reason
         kind = "device memory" if self.wanted == "device_memory" else "shared memory"
@@ -72,7 +73,7 @@ class Session(StepMaker):
             return f"{error}{hint}"
 
     def move(self, leased: Region | str) -> None:
-        """Goes over to what was leased."""
+        """Switches to the region that was leased."""
         if isinstance(leased, Region):
             self._move(leased)
             self.reason = ""
@@ -87,19 +88,20 @@ class Session(StepMaker):
         return _regions.lease(offer, size, address)
 
     def leave_region(self) -> None:
-        """At the end: the mapping goes with the last array that looks at it, not with the stream's own end as an object."""
+        """Leaves the region at the end. The mapping ends with the last array that refers to it, not with the stream
+        object."""
         if self.region is not None:
             self.region.close()
             self.region = None
 
     def _move(self, region: Region | None) -> None:
-        """Goes over to another region; messages without an answer take their rows along."""
+        """Switches to another region. Messages without an answer take their rows along."""
         old, self.region, self.tokens = self.region, region, self._token_places(region)
         self.taken = Slots(self.slots if region else 0)
         self.places.clear()
         try:
             taken: dict[int, Rows] = {}
-            # Those that are still to be sent too.
+            # This includes messages that are yet to be sent.
             for part in (part for step in self.steps for part in step.parts):
                 if part.logits is not None and part.result is None and not part.refused:
                     part.logits = self._taken_along(part.logits, taken)
@@ -109,14 +111,14 @@ class Session(StepMaker):
             old.close()
 
     def _taken_along(self, rows: Rows, taken: dict[int, Rows]) -> Rows:
-        """Parts of a step may have the same rows."""
+        """Moves rows to the new region, once: parts of a step may share them."""
         if id(rows) not in taken:
             kept = taken[id(rows)] = self._kept(rows)
             kept.users, kept.is_spent = rows.users, True
         return taken[id(rows)]
 
     def _lose(self) -> None:
-        """Gives up every step without its result, and what is known of it: the sequences are opened again as they were."""
+        """Gives up every step without a result, and its state. The sequences are opened again as they were."""
         self.lost = True
         self._give_up()
 
@@ -132,20 +134,21 @@ class Session(StepMaker):
                 part.logits.give_back()
 
     def give_up(self) -> None:
-        """After the end of the stream: texts stay, to be opened again; steps without a result and the region are gone."""
+        """Cleans up after the end of the stream. Texts stay, to be opened again. Steps without a result, and the
+        region, are dropped."""
         self._give_up()
         self._move(None)
 
     def again(self) -> tuple[list[Part], list[Part]]:
-        """After a new connection: what opens again what is open, and what has no answer."""
+        """After a new connection: the parts that open the open texts again, and the parts without an answer."""
         unanswered = [part for step in self.steps for part in step.parts]
         if self.shards and any(part.logits is not None and part.result is None and not part.refused for part in unanswered):
-            # The other ranks were cut off too, and their columns with them: of a step that was not sent yet as well.
+            # The other ranks were cut off too and their columns are lost, even those for a step that was not sent yet.
             self._lose()
             unanswered = [part for step in self.steps for part in step.parts]
         for part in unanswered:
             if part.result is not None:
-                # The texts go on from here.
+                # The texts continue after this result.
                 apply_for_now(part, self.sequences, self.close)
         unanswered = [part for part in unanswered if part.result is None and not part.refused]
         with self.changing:
@@ -153,7 +156,7 @@ class Session(StepMaker):
             fresh |= {id(sequence) for sequence in self.opening.values()}
             known = [sequence for sequence in self.sequences.values() if id(sequence) not in fresh]
             closed = self._closed_behind(unanswered, fresh)
-            # The rest was closed by the end of the stream.
+            # The end of the stream has closed the others.
             still = {sequence.id for part in unanswered for sequence in part.open} | {sequence.id for sequence in closed}
             self.closing = [number for number in self.closing if number in still]
         rest, self.reopened = self._without_answer(), closed + known
@@ -165,18 +168,19 @@ class Session(StepMaker):
         return first, rest
 
     def _without_answer(self) -> list[Part]:
-        """What was sent. Not what waits: an interruption may have come between the two."""
+        """Parts that were sent and have no answer. It does not use `waiting`, because an interruption may have come in
+        between."""
         parts = (part for step in self.steps for part in step.parts)
         return [part for part in parts if part.is_begun and part.result is None and not part.refused]
 
     def _closed_behind(self, unanswered: list[Part], fresh: set[int]) -> list[Sequence]:
-        """Texts that were closed behind a step without an answer, which still works on them."""
+        """Texts that were closed after a step without an answer, which still works on them."""
         texts = {id(text): text for part in unanswered for text in part.texts if text is not None}
         return [text for key, text in texts.items()
                 if key not in fresh and self.sequences.get(text.id) is not text and not text.finish_reason and not text.refused]
 
     def _open_later(self, part: Part, full: dict[Sequence, pb.OpenResult]) -> None:
-        """Settles what was opened again, and keeps those that could not be yet, to be tried once more."""
+        """Applies the openings that succeeded or failed for good, and keeps the others for another attempt."""
         others = [(text, opened) for text, opened in zip(part.open, part.answered().open) if text not in full]
         settled = Part(part.step, 0, b"", [text for text, _ in others], result=pb.StepResult(open=[opened for _, opened in others]))
         apply(settled, self.sequences, self.close)
@@ -187,15 +191,15 @@ class Session(StepMaker):
         self.waiting.appendleft(part)
 
     def wait_no_more(self, part: Part) -> None:
-        """Where what is opened again had to be tried for too long: texts that the server has no room for are not opened, and do not keep the
-        others from going on. Raises where it is busy, and took none."""
+        """Ends the attempts to open texts again after too long a time. Texts that the server has no room for are then
+        not opened, so that the others can continue. Raises if the server was busy and opened no text."""
         if not part.full:
             raise CroupierError(f"texts cannot be opened again: {part.busy}")
         self.waiting.remove(part)
         apply(Part(part.step, 0, b"", part.open, result=pb.StepResult(open=part.full)), self.sequences, self.close)
 
     def raise_if_lost(self) -> None:
-        """Tells once that logits were lost."""
+        """Raises once if logits were lost."""
         if self.lost:
             self.lost = False
             raise LogitsLost(LOST)
@@ -203,13 +207,13 @@ class Session(StepMaker):
     # Messages.
 
     def may_send(self, part: Part) -> bool:
-        """Whether it is the part's turn, and there is room for its rows. If not, an answer has to come first."""
+        """Whether it is the part's turn and there is room for its rows. If not, an answer must come first."""
         if part.is_alone and self.waiting:
             return False
         return part.source is None or bool(self.free) or not self.waiting
 
     def send(self, part: Part) -> bytes:
-        """The part as it is sent now."""
+        """The part as it is to be sent now."""
         if part.source is not None:
             part.logits, part.source = self._placed(part.source), None
             part.logits.users, part.logits.is_spent = 1, True
@@ -219,7 +223,7 @@ class Session(StepMaker):
         return self.encode(part)
 
     def not_begun(self) -> Part | None:
-        """The next part whose turn to be sent has not come yet."""
+        """The next part whose turn has not come yet."""
         return next((part for step in self.steps for part in step.parts if not part.is_begun), None)
 
     def encode(self, part: Part) -> bytes:
@@ -243,7 +247,7 @@ class Session(StepMaker):
         return numbers
 
     def answer(self, reply: bytes) -> tuple[float, Part] | None:
-        """Takes in an answer. Gives a part that was refused and has to be sent again, and after how many seconds."""
+        """Takes in an answer. Returns a part that was refused and must be sent again, and after how many seconds."""
         result = pb.DecodeResponse.FromString(reply).step
         part = self.waiting[0]
         self.is_asked_to_leave |= result.go_away
@@ -251,13 +255,13 @@ class Session(StepMaker):
             raise CroupierError(f"the server answered step {result.step_id}, expected was {part.step_id}; connect again")
         self.waiting.popleft()
         if result.HasField("refusal"):
-            # What it said before of texts that it had no room for may be over by now.
+            # What the server said before about texts that it has no room for may be outdated by now.
             part.busy, part.full = result.refusal.message, []
             if not part.step_id:
-                # What is opened again comes before all others, which were not sent yet.
+                # The part that opens texts again goes before all others, which were not sent yet.
                 self.waiting.appendleft(part)
                 return result.refusal.retry_after_ms / 1000, part
-            # Parts of a step do not depend on one another, but steps behind it have run: then it would come too late.
+            # Parts of a step do not depend on each other. But if steps behind it have run, it would come too late.
             if not self.waiting or self.waiting[-1].step is part.step:
                 self.waiting.append(part)
                 return result.refusal.retry_after_ms / 1000, part
@@ -266,7 +270,7 @@ class Session(StepMaker):
             part.result = result
             if part.is_plain:
                 part.tokens = tokens_of(reply, len(part.emits))
-            # More than one stream may have are not waited for.
+            # If there are more texts than one stream may have, it does not wait for room.
             if not part.step_id and (full := not_yet(part, result, len(self.sequences) <= self.limits.sequences)):
                 self._open_later(part, full)
                 return _FULL_AGAIN, part
@@ -286,7 +290,7 @@ class Session(StepMaker):
     def _finish(self, step: Step) -> None:
         for part in step.parts:
             if part.refused:
-                # What it should open and close goes with the next.
+                # The texts that it should open and close go with the next step.
                 self.put_back(part.open, part.close)
                 if not step.refused:
                     step.refused, step.reason = part.refused, part.reason
@@ -302,7 +306,8 @@ class Session(StepMaker):
                 (self.drafted.add if emitting is None else self.drafted.discard)(text.id)
 
     def take(self) -> tuple[Step, pb.StepResult]:
-        """The oldest step, which has all its answers, and its result, of which `checked` says what is missing. Raises where nothing was done."""
+        """The oldest step, which has all its answers, and its result. `checked` raises if something in it failed. This
+        raises if nothing was done."""
         step = self.steps.popleft()
         if step.refused and all(part.refused for part in step.parts):
             raise CroupierError(step.refused, reason=step.reason)

@@ -1,4 +1,4 @@
-"""Tokens in shared memory: what rank 0 shares with the other ranks, and how they wait there for the tokens of a step.
+"""Tokens in shared memory: what rank 0 shares with the other ranks, and how these wait there for the tokens of a step.
 
 The layout is that of `TokenSlots` in the schema.
 """
@@ -26,34 +26,34 @@ if TYPE_CHECKING:
 
     Words = npt.NDArray[np.uint32]
 
-#: Bytes of a slot, and of the head before the first one.
+#: Bytes of a slot, and bytes of the header before the first slot.
 _SLOT = 16
 _LAST = 1 << 16
 _LOCK = threading.Lock()
-#: The most rows of a step that places are made for.
+#: Largest number of rows of a step for which there are places.
 _MOST = 1 << 16
-#: The number of futex(2), where it is known.
+#: The number of the system call futex(2), on platforms where it is known.
 _FUTEX = {"x86_64": 202, "aarch64": 98}.get(platform.machine(), 0)
 _libc = ctypes.CDLL(None, use_errno=True) if _FUTEX else None
 
 
 class Places:
-    """Where the tokens of sharded steps go, in turn."""
+    """The places for the tokens of sharded steps, used in turn."""
 
     def __init__(self, region: Region, first: int, size: int, count: int) -> None:
         self.region, self.first, self.size, self.count = region, first, size, count
 
     def offset(self, step_id: int) -> int:
-        """Of a step's place."""
+        """The offset of a step's place."""
         return self.first + step_id % self.count * self.size
 
     def field(self, step_id: int) -> bytes:
-        """What says it in a step."""
+        """The field that announces the place in a step."""
         slots = pb.TokenSlots(region_id=self.region.id, generation=self.region.generation, offset=self.offset(step_id))
         return pb.Step(token_slots=slots).SerializeToString()
 
     def words(self, step_id: int) -> Words:
-        """A step's place."""
+        """The words of a step's place."""
         return np.frombuffer(self.region.memory, np.uint32, self.size // 4, self.offset(step_id))
 
     def works(self, step_id: int) -> list[list[Words]]:
@@ -68,7 +68,8 @@ class Places:
         return works[:-1]
 
     def wait(self, step_id: int, most: float) -> list[list[int]] | None:
-        """The tokens of each work of a step, none where it failed, as soon as they are there; None if they are not by then."""
+        """The tokens of each work of a step, as soon as they are there. A work that failed has none. None if they are
+        not there in time."""
         wanted, until = step_id & 0xFFFFFFFF, time.monotonic() + most
         words = self.words(step_id)
         while (seen := int(words[0])) != wanted:
@@ -92,7 +93,7 @@ def _gone(step_id: int) -> CroupierError:
 
 
 def _fence() -> None:
-    """Keeps what is read behind it from being read before it."""
+    """Keeps later reads from being done earlier."""
     with _LOCK:
         pass
 
@@ -102,25 +103,25 @@ class _Time(ctypes.Structure):
 
 
 def _sleep(words: Words, seen: int, most: float) -> None:
-    """Sleeps while the first word is as it was seen; it may end sooner."""
+    """Sleeps while the first word has the value that was seen. It may return early."""
     if _libc is None:
         time.sleep(min(most, 50e-6))
         return
     wait = _Time(int(most), int(most % 1 * 1e9))
-    # FUTEX_WAIT, in memory that processes share.
+    # FUTEX_WAIT, for memory that processes share.
     _libc.syscall(ctypes.c_long(_FUTEX), ctypes.c_void_p(words.ctypes.data), ctypes.c_int(0), ctypes.c_uint32(seen),
                   ctypes.byref(wait), None, ctypes.c_int(0))
 
 
 class Sharing(RowKeeper):
-    """The part of a session that ranks share."""
+    """The part of a session that is shared with ranks."""
 
     def _token_bytes(self) -> int:
-        """Bytes of the region that tokens take, behind the rows."""
+        """Bytes of the region that tokens take, after the rows."""
         return self._token_count() * self._token_size() if self.shards and self.limits.rows <= _MOST else 0
 
     def _token_size(self) -> int:
-        # A slot for each row, and for each work that has none.
+        # One slot for each row, and one for each work that has no row.
         return (1 + 2 * self.limits.rows) * _SLOT
 
     def _token_count(self) -> int:
@@ -132,12 +133,12 @@ class Sharing(RowKeeper):
         return Places(region, region.first + self.slots * self.slot_bytes, self._token_size(), self._token_count())
 
     def _slots_of(self, part: Part) -> bytes:
-        """The field that asks for a sharded step's tokens in the region too."""
+        """The field that requests a sharded step's tokens in the region, too."""
         # The server refuses more works than this anyway.
         return b"" if self.tokens is None or len(part.emits) > self.limits.rows else self.tokens.field(part.step_id)
 
     def shard_token(self, address: str) -> str:
-        """What another rank needs to attach and to bring its columns."""
+        """The token that another rank needs to attach and to send its columns."""
         if not self.shards:
             raise CroupierError("the stream has no ranks; connect with vocab_shards")
         if self.offer is None:

@@ -1,4 +1,4 @@
-"""What draft tokens were drawn from, where few tokens had a chance."""
+"""The distribution of draft tokens, if only few tokens had a probability."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class SparseDistribution:
-    """The probabilities of the tokens that have any, for `Draft.distribution`; that of all others is 0.
+    """The probabilities of the tokens that have one, for `Draft.distribution`. All others have the probability 0.
 
-    ids and probabilities: a row for each draft token, arrays of the shape (draft tokens, n) or lists of rows of any lengths; uint16 is bf16
-    here too. The probabilities of a row sum to 1 within 1e-3, and no token is in it twice.
+    ids and probabilities: a row for each draft token, as arrays of the shape (draft tokens, n) or as lists of rows of
+    any lengths. uint16 means bf16 here, too. The probabilities of a row sum to 1 within 1e-3, and no token appears in
+    it twice.
     """
 
     ids: Lines
     probabilities: Lines
 
     def encode(self, count: int) -> pb.SparseDraft:
-        """That of so many draft tokens."""
+        """The message for this many draft tokens."""
         ids = [ids_of(_on_host(row), f"distribution.ids[{at}]") for at, row in enumerate(_on_host(self.ids))]
         probs = [_numbers(row, at) for at, row in enumerate(_on_host(self.probabilities))]
         if not len(ids) == len(probs) == count:
@@ -39,7 +40,7 @@ class SparseDistribution:
                                  "must be a line of as many ids as probabilities")
             tokens, found = np.unique(row, return_counts=True)
             if len(tokens) < len(row):
-                # As where rows of one array are filled up.
+                # This happens if rows of one array were padded.
                 raise ValueError(f"distribution.ids[{at}] has token {tokens[found > 1][0]} twice; leave out tokens without probability")
         draft = pb.SparseDraft(counts=[len(row) for row in ids])
         for row, own in zip(ids, probs):

@@ -1,4 +1,5 @@
-"""Cuts steps that are too large for one message. Nothing is sent here, so a step that cannot be cut is refused whole."""
+"""Splits steps that are too large for one message. Nothing is sent here, so a step that cannot be split is refused as a
+whole."""
 
 from __future__ import annotations
 
@@ -8,10 +9,10 @@ from itertools import accumulate
 
 from .schema import pb
 
-#: Bytes of rows in one message: while the server samples the first ones the last ones travel. More than what is best in other
-#: languages, since a message costs gRPC for Python a quarter of a millisecond.
+#: Bytes of rows in one message: while the server samples the first rows, the last ones travel. It is more than the best
+#: size in other languages, because a message costs gRPC for Python a quarter of a millisecond.
 TARGET = 4 << 20
-#: What a message has beside the parts that are counted.
+#: Bytes of a message beside the parts that are counted.
 SPARE = 256
 #: What each listed token counts against `Limits.max_row_bytes_per_step`.
 LISTED_BYTES = 64
@@ -22,7 +23,7 @@ _NO_LIMIT = 1 << 62
 
 
 class Limits:
-    """Those of the server's that messages and drafts have to keep to. 0, which a server that does not know one says, is no limit."""
+    """The server's limits on messages and drafts. 0 means no limit: a server that does not know a limit says 0."""
 
     def __init__(self, wire: pb.Limits) -> None:
         self.message_bytes = wire.max_message_bytes or _NO_LIMIT
@@ -34,30 +35,30 @@ class Limits:
 
 @dataclass
 class Need:
-    """What one work takes: rows from `first` to `end`, and bytes for what is said about it."""
+    """What one work needs: rows from `first` to `end`, and bytes of its description."""
 
     first: int
     end: int
     size: int
     is_raw_score: bool = False
-    """Whether it scores tokens one by one, each by its row alone."""
+    """Whether it scores tokens one by one, each by its own row."""
     is_draft: bool = False
     """Whether it verifies draft tokens."""
 
 
 class Cut:
-    """Where messages end."""
+    """Finds where messages end."""
 
     def __init__(self, limits: Limits, used: Sequence[int], sent: Sequence[int], span: int = _NO_LIMIT) -> None:
-        """Of each row what it counts against the server's limit, and its bytes in the message; and how many rows there is
-        room for at a time."""
+        """For each row: what it counts against the server's limit, and its bytes in the message. `span` is the number
+        of rows for which there is room at a time."""
         self._limits = limits
-        # Rows lie one after another, those between that no work uses too.
+        # Rows are contiguous, so rows in between that no work uses count too.
         self._span = span
         self._used, self._sent = [0, *accumulate(used)], [0, *accumulate(sent)]
 
     def __call__(self, needs: Sequence[Need]) -> list[range]:
-        """Works of each message, in order."""
+        """The works of each message, in order."""
         parts, start = [], 0
         while start < len(needs):
             end, room = start, _Sum()
@@ -76,13 +77,13 @@ class Cut:
         return _between(self._sent, room.first, room.end)
 
     def _is_welcome(self, room: _Sum) -> bool:
-        """Whether a message may have one work more."""
+        """Whether a message may have one more work."""
         sent = self._bytes(room)
         return (room.rows <= self._limits.rows and room.end - room.first <= self._span and room.used <= self._limits.row_bytes
                 and sent <= TARGET and sent + room.size + SPARE <= self._limits.message_bytes)
 
     def _check(self, room: _Sum, at: int, need: Need) -> None:
-        """One work is not cut."""
+        """Checks that one work fits, because a work is not split."""
         sent = self._bytes(room) + room.size + SPARE
         for value, limit, what, name in ((room.end - room.first, self._span, "rows", "max_rows"),
                                          (room.rows, self._limits.rows, "rows", "max_rows_per_step"),
@@ -93,7 +94,8 @@ class Cut:
 
 
 def _instead(need: Need, limit: str) -> str:
-    """What to do about a work that is beyond a limit: several of one text would not do, nor would several that grow its history."""
+    """Advice for a work that is beyond a limit. Several works of one text are no alternative, nor several that grow its
+    history."""
     if need.is_raw_score:
         return "send its tokens as several scores, works of one step or of several"
     return f"draft fewer tokens, or raise {limit}" if need.is_draft else "it cannot be split"
@@ -113,13 +115,13 @@ class _Sum:
 
 
 def _between(sums: list[int], first: int, end: int) -> int:
-    """The part of a row that is not there counts nothing: the server says that it is missing."""
+    """The sum over some rows. A part beyond the last row counts nothing: the server reports that it is missing."""
     last = len(sums) - 1
     return sums[min(end, last)] - sums[min(first, last)]
 
 
 def rows_of(work: pb.Work) -> int:
-    """How many rows a work uses."""
+    """The number of rows that a work uses."""
     kind = work.WhichOneof("kind")
     if kind == "score":
         return len(work.score.token_ids)
@@ -127,7 +129,7 @@ def rows_of(work: pb.Work) -> int:
 
 
 def needs_of(works: Sequence[pb.Work]) -> list[Need]:
-    """Of `Work` messages, which start after one another where they do not say."""
+    """The needs of `Work` messages. Works that do not say where their rows start follow one another."""
     needs, at = [], 0
     for work in works:
         first = work.first_row if work.HasField("first_row") else at
@@ -138,7 +140,7 @@ def needs_of(works: Sequence[pb.Work]) -> list[Need]:
 
 
 def moved(work: pb.Work, first: int) -> pb.Work:
-    """The work with another first row."""
+    """A copy of the work with another first row."""
     other = pb.Work()
     other.CopyFrom(work)
     other.first_row = min(first, _LARGEST)
@@ -146,7 +148,7 @@ def moved(work: pb.Work, first: int) -> pb.Work:
 
 
 def chunks(sizes: Sequence[int], most: int, count: int) -> list[range]:
-    """Runs of at most so many items that have at most so many bytes together; an item that is larger is alone."""
+    """Runs of at most `count` items with at most `most` bytes together. An item that is larger is a run of its own."""
     runs, start, total = [], 0, 0
     for at, size in enumerate(sizes):
         if at > start and (total + size > most or at - start == count):
@@ -159,7 +161,7 @@ def chunks(sizes: Sequence[int], most: int, count: int) -> list[range]:
 
 
 def apart(run: range, keys: Sequence[Hashable], most: int) -> Iterator[range]:
-    """Runs of one's items that have at most so many different keys; None is no key."""
+    """Splits a run into runs with at most `most` different keys each. None is not a key."""
     start, seen = run.start, set[Hashable]()
     for at in run:
         if keys[at] is not None and keys[at] not in seen:

@@ -1,4 +1,5 @@
-"""What the status of a call says for programs: `google.rpc`'s details, of which the client reads two and takes no package along."""
+"""Reads the machine-readable details of a call's status: two of `google.rpc`'s messages, without the package that has
+them."""
 
 from __future__ import annotations
 
@@ -14,10 +15,10 @@ from .errors import CroupierError
 if TYPE_CHECKING:
     from .errors import Cause
 
-#: Whose reasons docs/errors.md lists. Something between may have others.
+#: The domain of reasons that docs/errors.md lists. Something in between may have others.
 _DOMAIN = "croupier"
 _KEY = "grpc-status-details-bin"
-#: As google/rpc/status.proto and error_details.proto have them, without what is not read.
+#: As in google/rpc/status.proto and error_details.proto, without the parts that are not read.
 _MESSAGES = {
     "Status": {"details": (3, "Any")},
     "Any": {"type_url": (1, "string"), "value": (2, "bytes")},
@@ -28,7 +29,8 @@ _MESSAGES = {
 
 
 def _made() -> dict[str, Any]:
-    """Their classes, in a pool of their own: a program may have generated ones in the default one."""
+    """Classes for these messages, in a pool of their own: a program may have generated classes for them in the default
+    pool."""
     kinds = descriptor_pb2.FieldDescriptorProto
     file = descriptor_pb2.FileDescriptorProto(name="croupier_status.proto", package="google.rpc", syntax="proto3")
     for name, fields in _MESSAGES.items():
@@ -48,24 +50,24 @@ _KINDS = _made()
 
 
 def said(error: BaseException) -> str:
-    """What the server says, for people."""
+    """The server's message for people."""
     if isinstance(error, CroupierError):
         return str(error)
     if isinstance(error, grpc.RpcError):
         if is_from_core(error):
-            # It takes the place of what the call ended with.
+            # It hides what the call ended with.
             return "the connection was lost"
         return f"{error.code().name}: {error.details()}"
     return "the server ended the stream"
 
 
 def failed(why: str, error: BaseException | None) -> CroupierError:
-    """An error of the client, with what the one behind it says for programs."""
+    """An error of the client that carries the machine-readable details of the error behind it."""
     return CroupierError(why, **cause_of(error))
 
 
 def cause_of(error: BaseException | None) -> Cause:
-    """The code, reason and field of an error: of gRPC's, or of one of ours that has them."""
+    """The code, reason and field of an error: a gRPC error, or an error of this client that has them."""
     if isinstance(error, CroupierError):
         return {"code": error.code, "reason": error.reason, "field": error.field}
     if not isinstance(error, grpc.RpcError) or is_from_core(error):
@@ -82,12 +84,12 @@ def cause_of(error: BaseException | None) -> Cause:
             elif name == "BadRequest" and read.field_violations:
                 found["field"] = read.field_violations[0].field
     except DecodeError:
-        # Whoever sent that is no server of ours; the code is all there is.
+        # It was not sent by a Croupier server, so the code is all there is.
         pass
     return found
 
 
 def _bytes_of(error: grpc.RpcError) -> bytes:
-    """The details as they came, of threads' errors and of asyncio's."""
+    """The details as they came, from errors of gRPC for threads or for asyncio."""
     details: bytes = next((value for key, value in error.trailing_metadata() or () if key == _KEY), b"")
     return details

@@ -1,4 +1,4 @@
-"""Makes steps: what goes into one message, and what into several."""
+"""Makes steps: decides what goes into one message, and what into several."""
 
 from __future__ import annotations
 
@@ -23,39 +23,39 @@ from .schema import pb
 if TYPE_CHECKING:
     from ._forms import Array, Logits, Masks, OnDevice, Whole, Work
 
-#: Where steps without shards are counted from, in a stream that has some: ranks count the others, from 1.
+#: Start of the step ids of steps without shards, in a stream that has shards. Ranks count the other steps from 1.
 _WITHOUT_SHARDS = 1 << 63
-#: Bytes that a work which samples takes in a message, at most.
+#: Largest size of a sampling work in a message, in bytes.
 _SAMPLE = 16
-#: The most draft tokens that a text has. The schema says it in words, at `VerifyWork.draft_token_ids`: it is of the wire, no setting, so that
-#: neither `Limits` nor `GetServerInfo` tells it.
+#: Most draft tokens of a text. It is fixed by the wire: the schema documents it at `VerifyWork.draft_token_ids`. It is
+#: not a setting, so neither `Limits` nor `GetServerInfo` contains it.
 _MOST_DRAFTED = 256
-#: Bytes that one takes in a message beside its row and mask.
+#: Bytes of a draft token in a message, without its row and mask.
 _DRAFTED = 16
-#: The most works whose rows a mistake counts one by one.
+#: Most works whose rows a message counts one by one.
 _SHOWN = 8
 
 
-#: Works as they are sent, the sequence of each that emits tokens, and that of each.
+#: Serialised works; for each work, the sequence if the work emits tokens; and for each work, its sequence.
 _Works = tuple[bytes, list[Sequence | None], list[Sequence | None]]
 
 
 class _Asked:
-    """A step as it was asked for."""
+    """A step as it was requested."""
 
     def __init__(self, work: list[Work], rows: Rows | None, source: Array | OnDevice | None, top_n: TopN | None, about: bytes) -> None:
         self.work, self.rows, self.source, self.top_n, self.about = work, rows, source, top_n, about
         self.opening: list[Sequence] = []
         self.closing: list[int] = []
-        # How many steps with rows of ranks and how many messages there are with it.
+        # The number of steps with ranks' rows, and the number of messages, after this step.
         self.sharded = self.numbers = 0
         self.is_plain = False
-        """Whether it only samples, one row after another."""
+        """Whether all works only sample, one row after another."""
         self.listed = [] if top_n is None else [len(row) for row in top_n.ids]
 
     @property
     def whole(self) -> int:
-        """How many whole rows there are."""
+        """The number of whole rows."""
         if self.source is not None:
             return _device.count_of(self.source)
         return 0 if self.rows is None else len(self.rows.raw)
@@ -66,9 +66,10 @@ class StepMaker(Sharing):
 
     def step(self, logits: Logits, work: Iterable[Work], keep: bool = False, one_each: bool = False, traceparent: str = "",
              deadline_ms: int = 0) -> Step:
-        """A step, whose parts are to be sent. `work` holds sequences (to be sampled) or `Work` messages; `logits` whole rows, a
-        `TopN`, or both, whose rows are numbered after the whole ones. With `keep` the logits may change before it is answered;
-        with `one_each` there must be one row for each work."""
+        """Makes a step, whose parts are then to be sent. `work` contains sequences (to be sampled) or `Work` messages.
+        `logits` are whole rows, a `TopN`, or both; then the rows of `TopN` are numbered after the whole ones. With
+        `keep`, the logits may change before the step is answered. With `one_each`, there must be exactly one row for
+        each work."""
         whole, top_n = _apart(logits)
         about = _about(traceparent, deadline_ms)
         rows, source = self._brought(whole, keep)
@@ -93,48 +94,52 @@ class StepMaker(Sharing):
         return step
 
     def _begin(self, step: Step, asked: _Asked, logits: Whole | None) -> None:
-        """All that a step changes here. Before this nothing has changed: a mistake, or a signal's handler that comes sooner, leaves the steps
-        before, the texts and the count of the ranks as they were."""
+        """Makes all changes of a step to this object. Nothing has changed before. So after a mistake, or a signal
+        handler that comes earlier, the earlier steps, the texts and the ranks' count are as they were."""
         given = logits if isinstance(logits, Rows) else Rows(None)
         sent = Rows(None) if asked.rows is None else asked.rows
         users = sum([part.logits is not None for part in step.parts])
         with self.changing:
             opening, closing = self.without(asked.opening, asked.closing)
-            # Nothing is called from here on, nor does anything jump: a handler finds all of it done or nothing.
+            # From here on nothing is called and nothing jumps, so that a signal handler finds either all of it done or
+            # nothing.
             self.opening, self.closing, self.sharded, self.numbers = opening, closing, asked.sharded, asked.numbers
             given.is_spent = True
-            # Rows that no work wants are free at once.
+            # Rows that no work uses are free at once.
             sent.users, sent.is_spent, sent.is_back = users, True, users == 0
             self.steps += [step]
 
     def masked(self, sequences: list[Sequence], token_masks: Masks) -> list[pb.Work]:
-        """Work that samples these behind their masks."""
+        """Work that samples these sequences behind their masks."""
         self.check_open(sequences)
         return masked(sequences, token_masks, self.vocab_size)
 
     def draft_room(self) -> int:
-        """How many draft tokens a verification has room for, with whole rows and masks, by the limits that are known: it cannot be split."""
+        """How many draft tokens a verification has room for, with whole rows and masks, under the known limits. It
+        matters because a verification cannot be split."""
         limits, itemsize = self.limits, self.numpy.itemsize
         mask = -(-self.vocab_size // 32) * 4
         rows = (limits.message_bytes - 2 * SPARE) // (self.columns * itemsize + mask + _DRAFTED)
         if self.insists:
-            # Also between two connections, where there is no region.
+            # This also applies between two connections, when there is no region.
             rows = self.max_rows
         elif self.region is not None:
-            # What is too much for a slot may go in a message.
+            # Rows that do not fit into a slot may go in a message.
             rows = max(rows, self.max_rows)
         rows = min(rows, limits.rows, limits.row_bytes // (self.vocab_size * itemsize))
         return max(min(rows - 1, _MOST_DRAFTED), 0)
 
     def check_open(self, work: Listing[Work]) -> None:
-        """Whether texts among works are open on this stream. They are sent by their ids, which another's may have too."""
+        """Checks that the texts of works are open on this stream. They are sent by id, and a text of another stream may
+        have the same id."""
         for at, item in enumerate(work):
             if not isinstance(item, Sequence):
                 if not isinstance(item, pb.Work):
                     raise TypeError(f"work[{at}] is {item!r}, must be a sequence of this stream or a croupier.pb.Work")
                 continue
             known = self.sequences.get(item.id)
-            # Nobody was told yet that it could not be opened again: this step tells it, and is done for the others.
+            # It could not be opened again, and nobody was told yet. This step reports it, and is done for the other
+            # texts.
             if known is item or (known is None and item.refused and self.not_reopened.get(item.id) is item.refused):
                 continue
             if item.refused:
@@ -144,14 +149,14 @@ class StepMaker(Sharing):
             raise ValueError(f"sequence {item.id} is not open on this stream: it was closed, or another stream opened it")
 
     def check_forked(self, sequence: Sequence) -> None:
-        """Whether all that there is of a text is known here."""
+        """Checks that the text can be forked: everything about it must be known here."""
         if sequence.refused:
             raise ValueError(f"sequence {sequence.id} was not opened: {sequence.refused}")
         if any(sequence in part.emits for step in list(self.steps) for part in step.parts):
             raise ValueError(f"sequence {sequence.id} is in a step that is under way; take its result first, with result()")
 
     def _brought(self, logits: Whole | None, keep: bool) -> tuple[Rows | None, Array | OnDevice | None]:
-        """Rows where they can be sent from, or what does not fit there at once."""
+        """Rows in a place from which they can be sent, or logits that do not fit there at once."""
         if logits is None:
             return None, None
         if isinstance(logits, Rows):
@@ -159,7 +164,7 @@ class StepMaker(Sharing):
             rows = self._kept(logits)
             self.synchronize()
             return rows, None
-        # Looked at once: another thread may end the stream.
+        # Read only once, because another thread may end the stream.
         region = self.region
         if region is not None and region.on_device and is_on_device(logits):
             count = _device.row_count(logits, self.columns, self.numpy)
@@ -196,19 +201,20 @@ class StepMaker(Sharing):
         span = None if asked.rows is None else (0, self._used(asked, asked.rows, needs))
         part = self._part(step, asked, span, works, self._listed(asked.top_n), asked.opening,
                           [one for _, wire in openings for one in wire])
-        # What it opens is answered too.
+        # The answer also covers the texts that it opens.
         part.is_plain = asked.is_plain and not openings
         self._close_with(part, asked.closing)
         return [part]
 
     def _used(self, asked: _Asked, rows: Rows, needs: list[Need] | None) -> int:
-        """Rows up to the last one that work uses: a message has no others. Ranks all send as many as there are."""
+        """The number of rows up to the last one that a work uses: a message has no others. Ranks always send all
+        rows."""
         if needs is None or self.shards or rows.slot is not None:
             return asked.whole
         return min(asked.whole, max((need.end for need in needs), default=asked.whole))
 
     def _fits(self, asked: _Asked, needs: list[Need] | None, opening_bytes: int) -> bool:
-        """Whether one message may have it all."""
+        """Whether everything fits into one message."""
         if asked.source is not None:
             return False
         limits, itemsize = self.limits, self.numpy.itemsize
@@ -230,18 +236,19 @@ class StepMaker(Sharing):
         return sent + size + opening_bytes + SPARE + 10 * len(asked.closing) <= limits.message_bytes
 
     def _cut(self, step: Step, asked: _Asked, needs: list[Need], openings: list[tuple[list[Sequence], list[bytes]]]) -> list[Part]:
-        """Several messages: what opens first, and then works that do not depend on one another."""
+        """Splits a step into several messages: first those that open texts, then works that do not depend on each
+        other."""
         if self.shards and asked.whole:
             raise ValueError("a step of tensor-parallel ranks is not split, since all ranks count its rows as one: "
                              f"{asked.whole} rows, with what they open, are more than the server's limits allow; send fewer")
-        # As a whole first: what is wrong with it is said before anything is sent.
+        # Encoded as a whole first, so that a mistake in it is reported before anything is sent.
         self._listed(asked.top_n)
         parts = [self._part(step, asked, None, (b"", [], []), b"", *opening) for opening in openings]
         runs = self._runs(asked, needs)
         for run in runs:
             parts.append(self._work_part(step, asked, needs, run))
         if runs and openings:
-            # If an opening were refused for want of room the works would run without it.
+            # If an opening were refused for lack of room, the works would run without that text.
             parts[len(openings)].is_alone = True
         self._close_with(parts[0], asked.closing)
         return parts
@@ -268,7 +275,7 @@ class StepMaker(Sharing):
         except ValueError:
             if self.wanted != "auto":
                 raise
-            # A work that needs more rows than a slot has goes with the message.
+            # A work that needs more rows than a slot has is sent in the message.
             rows = Rows(None)
             with narrowing(rows):
                 rows.raw = np.array(asked.source, self.numpy)
@@ -282,7 +289,8 @@ class StepMaker(Sharing):
         listed = b""
         if end > asked.whole and asked.top_n is not None:
             listed = self._listed(asked.top_n.part(max(first - asked.whole, 0), end - asked.whole))
-        # Works that only sample are one row each, so they need not say which, but where the first has none.
+        # Sampling works use one row each, one after another, so they need not name it, unless the row of the first one
+        # does not exist.
         if not asked.is_plain or needs[run.start].first != first:
             work = [moved(_sampled(item), needs[i].first - first) for item, i in zip(work, run)]
         span = (min(first, asked.whole), min(end, asked.whole))
@@ -290,7 +298,7 @@ class StepMaker(Sharing):
 
     def _part(self, step: Step, asked: _Asked, span: tuple[int, int] | None, works: _Works, listed: bytes,
               opens: list[Sequence] = [], wire: Iterable[bytes] = ()) -> Part:
-        """One message, with whole rows of the span."""
+        """One message, with the whole rows of the span."""
         body, emits, texts = works
         number = self._number(asked, span is not None)
         head = b"\x08" + varint(number) + asked.about
@@ -312,9 +320,9 @@ class StepMaker(Sharing):
         return b"" if top_n is None else top_n.encode(self.dtype)
 
     def _works(self, work: list[Work]) -> _Works:
-        # Where it is all texts it is what emits too.
+        # If all works are texts, the list of emitting texts is the list of works.
         plain = cast("list[Sequence | None]", work)
-        # The same texts step after step: what is sent about them is the same too.
+        # If the texts are the same in every step, the serialised works are the same too.
         for known, wire in self.works:
             if work == known:
                 return wire, plain, plain
@@ -329,7 +337,7 @@ class StepMaker(Sharing):
 
 
 def _apart(logits: Logits) -> tuple[Whole | None, TopN | None]:
-    """Whole rows and those of which only the largest are there."""
+    """Separates whole rows from rows of which only the largest logits are given."""
     if isinstance(logits, TopN):
         return None, logits
     if isinstance(logits, tuple) and len(logits) == 2 and isinstance(logits[1], TopN):
@@ -338,32 +346,34 @@ def _apart(logits: Logits) -> tuple[Whole | None, TopN | None]:
 
 
 def _about(traceparent: str, deadline_ms: int) -> bytes:
-    """What is said of a whole step."""
+    """The fields that describe a whole step."""
     if not traceparent and not deadline_ms:
         return b""
     return pb.Step(traceparent=text("traceparent", traceparent), deadline_ms=below("deadline_ms", deadline_ms)).SerializeToString()
 
 
 def _check_once(work: list[Work]) -> None:
-    """Whether no text is there twice. Mostly it is texts alone, all open here, so that no two have one id: that is sooner seen."""
+    """Checks that no text is given twice. Usually all works are open texts of this stream, so no two have the same id,
+    and a faster check is enough."""
     if {*map(type, work)} != {Sequence} or len({*work}) != len(work):
         check_once("work", map(_text_of, work))
 
 
 def _text_of(item: Work) -> int | None:
-    """The id of the sequence that it is of. A raw score is of none."""
+    """The id of the sequence that the work is for. A raw score has none."""
     if isinstance(item, Sequence):
         return item.id
     return item.sequence_id if item.HasField("sequence_id") else None
 
 
 def _sampled(item: Work) -> pb.Work:
-    """A work; a sequence is to be sampled."""
+    """The work as a message. A sequence is to be sampled."""
     return pb.Work(sequence_id=item.id, sample=pb.SampleWork()) if isinstance(item, Sequence) else item
 
 
 def _check_count(count: int, work: list[Work]) -> None:
-    """Whether there are as many rows as works take, one after another. Where one says its first row some may be left out."""
+    """Checks that there are as many rows as the works use, one after another. If a work names its first row, rows may
+    be left out."""
     wire = [item for item in work if not isinstance(item, Sequence)]
     if any(item.HasField("first_row") or item.WhichOneof("kind") is None for item in wire):
         return

@@ -1,4 +1,4 @@
-"""The texts of a stream: what is open, and what the next step opens and closes."""
+"""The texts of a stream: which are open, and which ones the next step opens and closes."""
 
 from __future__ import annotations
 
@@ -13,35 +13,36 @@ from ._wire import opening
 from .errors import Failure
 from .schema import pb
 
-#: Bytes of a token id in a message, at most.
+#: Largest size of a token id in a message, in bytes.
 _ID = 5
-#: Different grammars that one message may have, since each may have to be compiled. With more the server ends the stream.
+#: Most different grammars in one message. The server may have to compile each of them, and ends the stream if there are
+#: more.
 _MOST_GRAMMARS = 64
 
 
 class Texts:
-    """The part of a session that knows its texts."""
+    """The part of a session that manages texts."""
 
     def __init__(self, config: pb.StreamConfig) -> None:
         self.config = config
         self.limits = Limits(pb.Limits())
         self.sequences: dict[int, Sequence] = {}
-        # By id, in order.
+        # Texts to open, by id, in order.
         self.opening: dict[int, Sequence] = {}
         self.closing: list[int] = []
-        # Those that the connection of now opened again, until that is said.
+        # Texts that the current connection opened again, until this is logged.
         self.reopened: list[Sequence] = []
-        # Why others were not, until a step tells it.
+        # Why other texts were not opened again, until a step reports it.
         self.not_reopened: dict[int, Failure] = {}
-        # Texts may be opened and closed by other threads than the one that takes a step.
+        # Threads other than the one that takes a step may open and close texts.
         self.changing = threading.RLock()
         self.ids = 0
-        # In each text: a copy of one, in this program or another, has none of this.
+        # A mark that each text of this stream has. A copy of a text, in this program or another, does not have it.
         self.mark = object()
 
     def open(self, params: pb.SamplingParams, prompt: Iterable[int], output: Iterable[int], sequence_id: int | None,
              state: pb.SamplerState | None = None) -> Sequence:
-        """All that can be wrong with it is told here: in a step it would stop the other texts too."""
+        """Opens a text. All mistakes in it are reported here, because in a step they would stop the other texts too."""
         before, tokens = token_ids("prompt", prompt), token_ids("output", output)
         if state is not None and not isinstance(state, pb.SamplerState):
             raise TypeError(f"sampler_state is {state!r}, must be a SamplerState or a dict of its fields")
@@ -61,9 +62,10 @@ class Texts:
         sequence.finish_reason = self._finish_reason(sequence)
         if not sequence.finish_reason:
             self._check_size(sequence)
-        # What had the id before is not to be named by it.
+        # The id must no longer refer to the text that had it before.
         self.not_reopened.pop(sequence.id, None)
-        # First, and nothing is called behind it: no other text gets its id, whatever a signal's handler interrupts.
+        # This comes first, and nothing is called after it. So no other text gets the id, whatever a signal handler
+        # interrupts.
         self.ids = max(self.ids, sequence.id)
         if not sequence.finish_reason:
             self.sequences[sequence.id] = sequence
@@ -76,7 +78,7 @@ class Texts:
                 del self.not_reopened[sequence.id]
             if self.sequences.get(sequence.id) is not sequence:
                 return
-            # In each case nothing is called meanwhile: a signal's handler finds all of it done or nothing.
+            # In each case nothing is called meanwhile, so that a signal handler finds either all of it done or nothing.
             if sequence.id in self.opening:
                 del self.sequences[sequence.id], self.opening[sequence.id]
             else:
@@ -84,49 +86,52 @@ class Texts:
                 self.closing += [sequence.id]
 
     def changes(self) -> tuple[list[Sequence], list[int]]:
-        """What the next step opens and closes."""
+        """The texts that the next step opens and closes."""
         with self.changing:
             return list(self.opening.values()), list(self.closing)
 
     def without(self, opening: list[Sequence], closing: list[int]) -> tuple[dict[int, Sequence], list[int]]:
-        """What is left for the step after one that opens and closes these. One that another thread has closed since is open there first."""
+        """What is left to open and close after a step that opens and closes these. A text that another thread has
+        closed since is opened first."""
         taken = {text.id: text for text in opening}
         later = {number: text for number, text in self.opening.items() if taken.get(number) is not text}
         closed = [text.id for text in opening if self.opening.get(text.id) is not text]
         return later, [*self.closing[len(closing):], *closed]
 
     def put_back(self, opening: list[Sequence], closing: Iterable[int] = ()) -> None:
-        """What a step was to open and close, for the next one."""
+        """Puts the texts that a step should have opened and closed back for the next step."""
         with self.changing:
             self.opening = {text.id: text for text in opening if self.sequences.get(text.id) is text} | self.opening
             self.closing = [*closing, *self.closing]
 
     def tell_again(self, failures: dict[int, Failure]) -> None:
-        """Has the next step tell of these openings too, but where another text has the id by now."""
+        """Makes the next step report these failed openings too, unless another text has the id by now."""
         with self.changing:
             self.not_reopened |= {number: why for number, why in failures.items() if number not in self.sequences}
 
     def told_of(self, failures: dict[int, Failure]) -> None:
-        """Has no further step tell of these openings."""
+        """Makes no further step report these failed openings."""
         with self.changing:
             for number, why in failures.items():
                 if self.not_reopened.get(number) is why:
                     del self.not_reopened[number]
 
     def _choose(self, params: pb.SamplingParams) -> None:
-        """What the client says where nobody else has."""
+        """Sets what the client chooses where nobody else has chosen."""
         defaults = self.config.default_params
         if not params.HasField("return_sampler_state") and not defaults.HasField("return_sampler_state"):
-            # Samplers that learn from each token say what they learned; presets and the server's defaults have some too. Others say nothing.
+            # Samplers that learn from each token report what they learned. Presets and the server's defaults may turn
+            # some on. Other samplers report nothing.
             params.return_sampler_state = True
         if not params.HasField("seed") and not defaults.HasField("seed"):
-            # Chosen here, so that a text can go on whatever becomes of the server.
+            # Chosen here, so that a text can continue whatever happens to the server.
             params.seed = new_seed()
 
     def _finish_reason(self, sequence: Sequence) -> str | None:
-        """Of a text whose output has ended already, as far as that is known here: the server would refuse its rows."""
+        """The finish reason of a text whose output has already ended, as far as that is known here. The server would
+        refuse its rows."""
         own = sequence.params
-        # A preset of the text's own comes before the stream's parameters, and only the server knows what is in it.
+        # A preset of the text takes precedence over the stream's parameters, and only the server knows its content.
         defaults = pb.SamplingParams() if own.preset else self.config.default_params
         if not sequence.tokens:
             return None
@@ -139,7 +144,7 @@ class Texts:
             return "eos"
         most = (own if own.HasField("max_tokens") else defaults).max_tokens
         is_longest = 0 < most <= len(sequence.tokens)
-        # Where nobody here says it, the server's defaults may; but never more than max_tokens.
+        # If nobody here sets it, the server's defaults may. But it is never more than max_tokens.
         least = next((params.min_tokens for params in (own, defaults) if params.HasField("min_tokens")), None)
         stops = [list(stop.token_ids) for stop in own.stop_token_sequences or defaults.stop_token_sequences]
         is_long = is_longest or (least is not None and least <= len(sequence.tokens))
@@ -148,13 +153,13 @@ class Texts:
         return "max_tokens" if is_longest else None
 
     def _check_size(self, sequence: Sequence) -> None:
-        """Whether a message has room for it."""
+        """Checks that a message has room for the text."""
         most = SPARE + _ID * (len(sequence.prompt) + len(sequence.tokens)) + sequence.params.ByteSize()
         if most > self.limits.message_bytes - SPARE:
             self._openings([sequence], ValueError)
 
     def _openings(self, sequences: list[Sequence], error: type[Exception]) -> list[tuple[list[Sequence], list[bytes]]]:
-        """What opens them, for as many messages as it takes."""
+        """What opens these texts, for as many messages as needed."""
         wire = [opening(sequence) for sequence in sequences]
         most = self.limits.message_bytes - SPARE
         for sequence, one in zip(sequences, wire):
@@ -162,7 +167,8 @@ class Texts:
                 tokens = len(sequence.prompt) + len(sequence.tokens)
                 raise error(f"sequence {sequence.id}: opening it with its {tokens} tokens takes {len(one)} bytes, "
                             f"max_message_bytes is {self.limits.message_bytes}")
-        # One message may open as many as the stream can have. More are refused one by one, not with the stream.
+        # One message may open as many texts as the stream can have. Further texts are then refused one by one, not with
+        # the whole stream.
         grammars = [s.params.grammar.SerializeToString() if s.params.HasField("grammar") else None for s in sequences]
         whole = chunks([len(one) for one in wire], most, self.limits.sequences)
         runs = [run for each in whole for run in apart(each, grammars, _MOST_GRAMMARS)]
@@ -170,5 +176,5 @@ class Texts:
 
 
 def new_seed() -> int:
-    """One that nobody gave."""
+    """A random seed."""
     return secrets.randbits(64)

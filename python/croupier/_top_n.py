@@ -23,13 +23,14 @@ _BEYOND = {"refuse": pb.BEYOND_TOP_N_REFUSE, "mark": pb.BEYOND_TOP_N_MARK}
 class TopN:
     """The largest logits of each row with their token ids, and the log-sum-exp of the others.
 
-    ids and logits: arrays of the shape (rows, n), or lists of rows of any lengths; uint16 is bf16 here too. No other token may have a
-    larger logit.
-    rest_logsumexp: of each row the natural logarithm of the sum of exp over all others, -inf where there are none.
-    ties_in_order: tokens as large as the least that is listed are listed by their ids; then top_k n is certain too.
-    beyond: "refuse" or "mark", for all rows or for each: what becomes of a row where parameters reach beyond it.
+    ids and logits: arrays of the shape (rows, n), or lists of rows of any lengths. uint16 means bf16 here, too. No
+    other token may have a larger logit.
+    rest_logsumexp: for each row, the natural logarithm of the sum of exp over all other logits; -inf if there are none.
+    ties_in_order: whether tokens that equal the least listed logit are listed in the order of their ids. Then top_k n
+    is certain, too.
+    beyond: "refuse" or "mark", for all rows or for each row: what happens to a row if parameters reach beyond the list.
 
-    `Stream.top_n` makes one of whole rows. docs/data-paths.md says which parameters need how many.
+    `Stream.top_n` makes one from whole rows. docs/data-paths.md says which parameters need how many tokens.
     """
 
     ids: Lines
@@ -44,7 +45,7 @@ class TopN:
                 raise ValueError(f"beyond is {choice!r}, must be one of {', '.join(_BEYOND)}")
 
     def encode(self, dtype: str) -> bytes:
-        """Its part of a step, of a stream with logits of that dtype."""
+        """The part of a step for these rows, on a stream with logits of that dtype."""
         ids = [ids_of(row, f"ids[{at}]") for at, row in enumerate(self.ids)]
         with narrowing():
             logits = [in_dtype(as_array(row, dtype), dtype).astype(DTYPES[dtype][1]) for row in self.logits]
@@ -71,7 +72,7 @@ class TopN:
 
 
 def ids_of(row: npt.ArrayLike, name: str) -> npt.NDArray[np.uint32]:
-    """Token ids of a row; numpy alone would take -1 as the largest number."""
+    """Token ids of a row. numpy alone would convert -1 to the largest number."""
     ids = np.asarray(row)
     if ids.size and ids.dtype.kind not in "iu":
         raise ValueError(f"{name} are {ids.dtype}, must be whole numbers")
@@ -81,13 +82,13 @@ def ids_of(row: npt.ArrayLike, name: str) -> npt.NDArray[np.uint32]:
 
 
 def largest(rows: Array, n: int, beyond: str | Iterable[str]) -> TopN:
-    """The `n` largest of each row of floats, ties by their ids."""
+    """The `n` largest logits of each row of floats. Ties are ordered by id."""
     ids, logits, rest = [], [], []
     for row in rows:
         count = min(n, len(row))
         wrong = np.flatnonzero(~(row < np.inf))
         if len(wrong):
-            # The server says what is wrong, as of a whole row: a NaN goes before an infinity.
+            # The server reports what is wrong, as for a whole row, where a NaN takes precedence over an infinity.
             chosen = np.sort(wrong[np.argsort(~np.isnan(row[wrong]), kind="stable")][:count])
             ids.append(chosen)
             logits.append(row[chosen])

@@ -1,4 +1,4 @@
-"""What a stream is made of: texts, rows, steps and the messages that a step is sent as."""
+"""The data of a stream: texts, rows, steps and the messages that a step is sent as."""
 
 from __future__ import annotations
 
@@ -26,41 +26,44 @@ class Sequence:
 
     id: int
     params: pb.SamplingParams
-    """What `open` was given as a `SamplingParams`, and where neither that nor the stream's `default_params` has a seed the one that was chosen
-    here. What `default_params` and `eos_token_ids` of the stream add is not in it: a stream that goes on with the text needs the same two."""
+    """The parameters that `open` received, as a `SamplingParams`. If neither these nor the stream's `default_params`
+    have a seed, they contain the one that was chosen here. They do not contain what the stream's `default_params` and
+    `eos_token_ids` add, so another stream that continues the text needs the same two."""
     prompt: tuple[int, ...]
     tokens: list[int] = field(default_factory=list)
-    """Emitted so far, those given when it was opened first."""
+    """The tokens so far: first those given when the text was opened, then those emitted."""
     finish_reason: str | None = None
-    """"eos", "stop_token", "stop_sequence", "max_tokens", "repetition" or "other" when it has ended; then it is closed too. "other" is also
-    said of a text that had ended when it was opened, where only the server knows why."""
+    """Why the text has ended: "eos", "stop_token", "stop_sequence", "max_tokens", "repetition" or "other". It is closed
+    then, too. "other" is also used if the text had already ended when it was opened and only the server knows why."""
     state: pb.SamplerState | None = None
-    """What its samplers remember, a `SamplerState`, where one learns from each token and `params.return_sampler_state` is on, as it is
-    unless somebody says otherwise."""
+    """What its samplers remember, as a `SamplerState`, if one of them learns from each token and
+    `params.return_sampler_state` is on. It is on by default."""
     refused: Failure | None = None
-    """Why the server would not open it."""
+    """Why the server did not open it."""
     owner: object = field(default=None, repr=False)
-    """What stands for the stream that opened it."""
+    """An object that identifies the stream which opened it."""
 
 
 @dataclass(eq=False)
 class Rows:
-    """Rows of a step, in shared or device memory where there is some: `write` logits, or compute them in `array`, then send them."""
+    """Rows of a step, in shared or device memory if there is some. `write` logits, or compute them in `array`, then
+    send the rows."""
 
     raw: Any
-    """Their memory, which does not know whose it is."""
+    """The memory of the rows. It does not keep its owner alive."""
     slot: int | None = None
     region: Region | None = None
     users: int = 0
-    """Messages that name it and have no answer."""
+    """Number of messages that use the rows and have no answer."""
     owner: weakref.ref[Any] | None = None
-    """The session that gave them, as a weak reference."""
+    """The session that created the rows, as a weak reference."""
     saved: Array | None = None
-    """What is in the region, where its stream was interrupted and connects again: the region goes with the old connection."""
+    """A copy of what is in the region, made when the stream is interrupted and connects again, because the region is
+    lost with the old connection."""
     is_written: bool = False
-    """Whether `write` or `array` was used: until then what is there is an earlier step's, or whatever memory held."""
+    """Whether `write` or `array` was used. Before that, the memory has an earlier step's rows, or arbitrary data."""
     is_spent: bool = False
-    """A step's, or given back: the place may be another's by now."""
+    """Whether the rows were sent or given back. The place may belong to other rows by now."""
     is_back: bool = False
     """Whether the place is free again."""
     is_overflowed: bool = False
@@ -68,20 +71,22 @@ class Rows:
 
     @property
     def array(self) -> Any:
-        """A numpy array, in device memory a `DeviceArray`, whose types have too little in common for one that fits where either goes.
-        Shape (rows, vocab_size), the stream's dtype. bf16 is uint16 here, its bits: what is assigned becomes bf16, what other libraries
-        write must be. In device memory it has `__cuda_array_interface__`. The place is these rows' as long as it or a view of it is there,
-        until they are sent."""
-        # What is done with it nobody sees.
+        """A numpy array, or in device memory a `DeviceArray`. The return type is Any because these two have too little
+        in common. Its shape is (rows, vocab_size), and it has the stream's dtype. bf16 appears as uint16, its bits:
+        numbers that are assigned are converted to bf16, but other libraries must write the bits. In device memory it
+        has `__cuda_array_interface__`. The place belongs to these rows as long as the array or a view of it exists,
+        until the rows are sent."""
+        # Nobody sees what is done with the array, so the rows count as written.
         self.is_written = True
         return self.raw if self.slot is None else held(self.raw, self)
 
     def give_back(self) -> None:
-        """Gives up the place, once for all."""
+        """Gives up the place for good."""
         self.is_spent = self.is_back = True
 
     def write(self, logits: Numbers | OnDevice) -> None:
-        """Writes logits, one row for each, in whatever form `sample` takes: they become the stream's dtype."""
+        """Writes logits, one row for each, in any form that `sample` takes. They are converted to the stream's
+        dtype."""
         self.check()
         if not (is_on_device(logits) and isinstance(self.raw, DeviceArray)):
             logits = as_rows(logits, self.raw.shape[1], dtype_of(self.raw))
@@ -92,7 +97,7 @@ class Rows:
         self.is_written = True
 
     def check_to_send(self, session: object) -> None:
-        """Whether they may be sent by this stream or rank."""
+        """Checks that the rows may be sent by this stream or rank."""
         self.check()
         self.check_owner(session)
         if not self.is_written and len(self.raw):
@@ -100,40 +105,41 @@ class Rows:
                              "write() logits, or compute them in array, before you send them")
 
     def check_owner(self, session: object) -> None:
-        """Whether they are of this stream or rank."""
+        """Checks that the rows belong to this stream or rank."""
         if self.owner is not None and self.owner() is not session:
             raise ValueError("these rows are another stream's or rank's; take them with rows() where they are to be sent")
 
     def check(self) -> None:
-        """Whether they may still be written."""
+        """Checks that the rows may still be written."""
         if self.is_spent:
             raise ValueError("these rows were sent or discarded, and their place may be another step's by now; "
                              "take new ones with rows() for each step")
 
 
 def given_rows(given: object) -> Rows:
-    """Rows that `rows` gave."""
+    """Checks that these are rows that `rows` returned."""
     if not isinstance(given, Rows):
         raise TypeError(f"{type(given).__name__} is given, must be what rows() gave")
     return given
 
 
 class Slots:
-    """The slots of a region, by who has them. They are looked at and not counted: rows that are gone have none, in whatever way they went,
-    so that neither a signal's handler nor the garbage collector can come between rows and what they give back."""
+    """The slots of a region, each with the rows that hold it. Free slots are found by looking at these rows, and are
+    not counted: rows that no longer exist hold no slot, in whatever way they went. So neither a signal handler nor the
+    garbage collector can interfere with giving a slot back."""
 
     def __init__(self, count: int) -> None:
         self._taken: list[weakref.ref[Rows] | None] = [None] * count
 
     def free(self) -> list[int]:
-        """Those that nobody has."""
+        """Free slots."""
         return [slot for slot, by in enumerate(self._taken) if _is_over(by)]
 
     def take(self, rows: Rows) -> bool:
-        """Has rows take one, if there is one."""
+        """Takes a slot for these rows, if there is a free one."""
         own = weakref.ref(rows)
         for slot, by in enumerate(self._taken):
-            # Nothing is called between the last look and the taking: no other thread comes between.
+            # Nothing is called between the last check and taking the slot, so no other thread can intervene.
             if _is_over(by) and self._taken[slot] is by:
                 self._taken[slot] = own
                 rows.slot = slot
@@ -147,68 +153,68 @@ def _is_over(by: weakref.ref[Rows] | None) -> bool:
 
 @dataclass(eq=False)
 class Part:
-    """One message of a step, without its result or with it."""
+    """One message of a step, with or without its result."""
 
     step: Step
     step_id: int
     fixed: bytes
-    """All of it but where the logits are."""
+    """The whole message except for the place of the logits."""
     open: list[Sequence] = field(default_factory=list)
     close: list[int] = field(default_factory=list)
     emits: list[Sequence | None] = field(default_factory=list)
-    """The sequence of each work that emits tokens."""
+    """For each work: its sequence, if the work emits tokens."""
     texts: list[Sequence | None] = field(default_factory=list)
-    """The sequence of each work, of those that are known here."""
+    """For each work: its sequence, if that is known here."""
     logits: Rows | None = None
     first: int = 0
     end: int = 0
-    """Which of the rows."""
+    """The range of rows in the message."""
     is_plain: bool = False
-    """Whether its works only sample, each for a sequence that is known."""
+    """Whether its works only sample, each for a known sequence."""
     source: Array | OnDevice | None = None
     """Rows that still have to be put into a slot."""
     is_alone: bool = False
-    """Whether what is before it has to be answered first."""
+    """Whether everything before it must be answered first."""
     is_begun: bool = False
     """Whether its turn to be sent has come."""
     result: pb.StepResult | None = None
     tokens: list[int] | None = None
-    """Those of the result, where it has nothing else."""
+    """The tokens of the result, if it has nothing else."""
     refused: str = ""
     reason: str = ""
-    """That of the refusal."""
+    """The reason of the refusal."""
     busy: str = ""
-    """Why the server would not take it yet."""
+    """Why the server did not accept it yet."""
     full: list[pb.OpenResult] = field(default_factory=list)
-    """What it last said of each text in `open`, where all that it lacks is room for them."""
+    """The server's last answers about texts in `open` for which it only lacks room."""
     is_applied: bool = False
     before: list[tuple[Sequence, int, str | None, pb.SamplerState | None, bool]] = field(default_factory=list)
-    """Texts as they were before it was applied, where the rest of its step may yet be given up."""
+    """The texts as they were before it was applied, if the rest of its step may still be given up."""
 
     def answered(self) -> pb.StepResult:
-        """Its result, of a part that has one."""
+        """The result of a part that has one."""
         assert self.result is not None
         return self.result
 
 
 @dataclass(eq=False)
 class Step:
-    """What was asked for at once, in one message or several."""
+    """One request, sent as one message or several."""
 
     parts: list[Part] = field(default_factory=list)
     left: int = 0
-    """Parts without an answer."""
+    """Number of parts without an answer."""
     failures: dict[int, Failure] = field(default_factory=dict)
-    """Why works that emit have not, by the sequence's id."""
+    """Why works that should emit tokens did not, by the sequence's id."""
     opens_failed: dict[int, Failure] = field(default_factory=dict)
-    """Why sequences were not opened."""
+    """Why sequences were not opened, by id."""
     refused: str = ""
     reason: str = ""
-    """Why the server had no room for one of its parts, the first of several."""
+    """Why the server had no room for a part. If there are several, this is the first."""
 
     @property
     def emits(self) -> list[Sequence | None]:
-        """The sequence of each work that emits tokens."""
+        """For each work: its sequence, if the work emits tokens."""
         if len(self.parts) == 1:
             return self.parts[0].emits
         return [sequence for part in self.parts for sequence in part.emits]

@@ -1,4 +1,4 @@
-"""Messages of the wire, put together from parts that are serialised already: messages of one type may be joined."""
+"""Builds messages of the wire from serialised parts: serialised messages of one type may be concatenated."""
 
 from __future__ import annotations
 
@@ -21,22 +21,24 @@ def options(address: str) -> list[tuple[str, Any]]:
     chosen: list[tuple[str, Any]] = [
         ("grpc.max_send_message_length", -1),
         ("grpc.max_receive_message_length", -1),
-        # A server that vanishes without a word is noticed.
+        # So that a server which vanishes silently is noticed.
         ("grpc.keepalive_time_ms", 20_000),
         ("grpc.keepalive_timeout_ms", 10_000),
-        # gRPC also pings to measure. Such a ping that is under way holds those above back, and without this it may take a minute.
+        # gRPC also sends pings to measure bandwidth. While such a ping is under way, the pings above wait, which may
+        # take a minute without this option.
         ("grpc.http2.ping_timeout_ms", 10_000),
-        # Each try is one: channels to one address would share how long they wait after a failure.
+        # Each attempt to connect is separate. Otherwise channels to the same address would share their waiting time
+        # after a failure.
         ("grpc.use_local_subchannel_pool", 1),
     ]
     if address.startswith("unix:"):
-        # Without it gRPC sends the path as the authority, and the connection is refused.
+        # Without it gRPC would send the path as the authority, and the server would refuse the connection.
         chosen.append(("grpc.default_authority", "localhost"))
     return chosen
 
 
 def varint(value: int) -> bytes:
-    """As the wire has numbers."""
+    """A number as a varint."""
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
@@ -46,7 +48,7 @@ def varint(value: int) -> bytes:
 
 
 def _tag(message: str, field: str) -> bytes:
-    """Of a field with a length."""
+    """The tag of a length-delimited field."""
     number: int = getattr(pb, message).DESCRIPTOR.fields_by_name[field].number
     return varint(number << 3 | 2)
 
@@ -66,7 +68,7 @@ def opening(sequence: Sequence) -> bytes:
 
 
 def inline(rows: Array, is_sharded: bool) -> list[bytes | memoryview]:
-    """Rows in the message. They are copied once, when it is joined."""
+    """Rows in the message. They are copied once, when the message is joined."""
     data = np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data
     head = _DATA + varint(data.nbytes)
     return _within(_SHARDED_INLINE if is_sharded else _INLINE, [head, data], len(head) + data.nbytes, is_sharded)

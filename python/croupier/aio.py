@@ -32,17 +32,17 @@ if TYPE_CHECKING:
 
 __all__ = ["Rank", "Sampler", "Stream", "attach", "connect", "server_info"]
 
-#: Messages without an answer before one is awaited: a server whose answers nobody reads stops reading too.
+#: Most messages without an answer. Then one is awaited, because a server whose answers nobody reads stops reading too.
 _AHEAD = 16
 
 
 def connect(address: str, vocab_size: int, **options: Unpack[StreamOptions]) -> Stream:
-    """A stream to the server at `address`; use it in an `async with`. Options as of `croupier.Stream`."""
+    """A stream to the server at `address`. Use it in an `async with`. The options are those of `croupier.Stream`."""
     return Stream(address, vocab_size, **options)
 
 
 async def server_info(address: str, *, answer_within: float = ANSWER_WITHIN, **access: Unpack[AccessOptions]) -> pb.GetServerInfoResponse:
-    """As `croupier.server_info`."""
+    """See `croupier.server_info`."""
     asked = Asked(address, answer_within, access)
     async with asked.access.channel(grpc.aio) as channel:
         try:
@@ -53,8 +53,8 @@ async def server_info(address: str, *, answer_within: float = ANSWER_WITHIN, **a
 
 
 class Stream(Front, Entered):
-    """One Decode stream. For one task at a time. Where that is cancelled in the middle of a step, the next call is `result`, which goes on
-    with it, or `give_up`."""
+    """One Decode stream, for one task at a time. If that task is cancelled in the middle of a step, the next call must
+    be `result`, which continues the step, or `give_up`."""
 
     _entered_as = "croupier.aio.connect(...) as stream"
 
@@ -63,7 +63,7 @@ class Stream(Front, Entered):
         self._turn, self._home = Turn("task"), Home("stream")
         self._channel: Any = None
         self._call: Any = None
-        # A message that the server had no room for, and when it is sent again: before any other.
+        # A message that the server had no room for, and when to send it again. It goes before any other message.
         self._refused: tuple[float, Part] | None = None
 
     async def __aenter__(self) -> Stream:
@@ -87,7 +87,7 @@ class Stream(Front, Entered):
         if self._is_forked():
             return
         if self._home.is_elsewhere():
-            # Nothing can be waited for here. The connection goes with what has it.
+            # Nothing can be awaited in this loop. The connection ends when its owner is freed.
             self._session.leave_region()
             self._call = self._channel = None
             return
@@ -112,18 +112,18 @@ class Stream(Front, Entered):
 
     async def sample(self, logits: Logits, sequences: Iterable[Sequence], *, token_masks: Masks | None = None,
                      traceparent: str = "", deadline_ms: int = 0) -> list[int]:
-        """As of `croupier.Stream`."""
+        """See `croupier.Stream`."""
         texts = listed("sequences", sequences, "texts", "text")
         work: Iterable[Work] = texts if token_masks is None else self.masked(texts, token_masks)
         return sampled(texts, *await self._step(logits, work, one_each=True, traceparent=traceparent, deadline_ms=deadline_ms))
 
     async def step(self, logits: Logits, work: Iterable[Work] = (), *, traceparent: str = "",
                    deadline_ms: int = 0) -> pb.StepResult:
-        """As of `croupier.Stream`."""
+        """See `croupier.Stream`."""
         return checked(*await self._step(logits, listed("work", work, "texts or works", "text"), traceparent=traceparent, deadline_ms=deadline_ms))
 
     async def submit(self, logits: Logits, work: Iterable[Work], *, traceparent: str = "", deadline_ms: int = 0) -> None:
-        """As of `croupier.Stream`."""
+        """See `croupier.Stream`."""
         with self._turn.mine():
             await self._be_connected()
             with self._kept(len(self._session.steps)):
@@ -131,7 +131,7 @@ class Stream(Front, Entered):
                 await self._send()
 
     async def result(self) -> pb.StepResult:
-        """As of `croupier.Stream`, also of a step that was cancelled."""
+        """See `croupier.Stream`. It also continues a step that was cancelled."""
         with self._turn.mine():
             self._check_not_ended()
             self._home.check()
@@ -143,7 +143,7 @@ class Stream(Front, Entered):
                 return checked(*await self._receive())
 
     async def give_up(self) -> None:
-        """As of `croupier.Stream`: the stream goes on behind a step that was cancelled, on another connection."""
+        """See `croupier.Stream`. After a cancelled step, the stream continues on another connection."""
         with self._turn.mine():
             self._home.check()
             if self._session.steps and not self._is_ended:
@@ -166,8 +166,9 @@ class Stream(Front, Entered):
 
     @contextlib.contextmanager
     def _kept(self, before: int = 0) -> Iterator[None]:
-        """A step that is cancelled goes on, with `result` and with logits as they are now: on this connection, whose reads and writes go on.
-        Whatever else leaves it in the middle ends the connection too. Where there are no more steps than `before` it has not begun."""
+        """Lets a cancelled step continue with `result`, with the logits as they are now, on this connection, whose
+        reads and writes continue. Any other exception in the middle of a step ends the connection too. If there are no
+        more steps than `before`, the step has not begun."""
         try:
             yield
         except CroupierError:
@@ -182,7 +183,7 @@ class Stream(Front, Entered):
             raise
 
     def _check_cancelled(self) -> None:
-        """Tells a call that another task ended from a task that is cancelled."""
+        """If another task ended this call, raises that instead of the cancellation."""
         if self._is_ended and not is_cancelled():
             self._check_not_ended()
 
@@ -195,13 +196,13 @@ class Stream(Front, Entered):
             await self._move_on()
 
     async def _begin(self, logits: Logits, work: Iterable[Work], **options: Any) -> None:
-        # Here it would hold up the loop; nothing has happened yet if it is cancelled.
+        # In the loop this would block it. If it is cancelled, nothing has happened yet.
         if logits is not None and self._session.wanted == "device_memory":
             await asyncio.to_thread(self._session.synchronize)
         self._session.step(logits, work, **options)
 
     async def _send(self) -> None:
-        """Sends what is to be sent."""
+        """Sends the parts that are to be sent."""
         while part := self._session.not_begun():
             await self._send_refused()
             if len(self._session.waiting) < _AHEAD and self._session.may_send(part):
@@ -210,7 +211,7 @@ class Stream(Front, Entered):
                 await self._take()
 
     async def _send_refused(self) -> None:
-        """Who is cancelled in the pause leaves it to the next."""
+        """Sends a refused part again after its pause. If it is cancelled in the pause, the next call does it."""
         if self._refused is not None:
             due, part = self._refused
             await asyncio.sleep(max(0.0, due - time.monotonic()))
@@ -223,14 +224,14 @@ class Stream(Front, Entered):
         return self._session.take()
 
     async def _put(self, message: bytes) -> None:
-        """Sends what the session waits for already: after a reconnect that has sent it."""
+        """Sends a message that the session already counts as waiting. After a reconnect, it has been sent by that."""
         try:
             await self._call.write(message)
         except ENDED as error:
             await self._go_on(error)
 
     async def _take(self) -> None:
-        """One answer."""
+        """Takes in one answer."""
         await self._send_refused()
         try:
             reply = await self._read()
@@ -258,7 +259,7 @@ class Stream(Front, Entered):
         return reply
 
     async def _failed(self, error: BaseException) -> BaseException:
-        """Why the call ended: a write to one that has says only that it has."""
+        """Why the call ended. A write to a call that has ended says only that it has."""
         why = error
         if not isinstance(error, grpc.RpcError):
             why = EOFError()
@@ -286,7 +287,7 @@ class Stream(Front, Entered):
             await self._channel.close()
             raise failed(said(why) + self._access.hint(why), why) from why
         except BaseException:
-            # Whatever else ends it, the task's own cancellation too: the server has a stream by then.
+            # After any other exception, including the task's own cancellation, the server already has a stream.
             await self._channel.close()
             raise
 
@@ -296,7 +297,7 @@ class Stream(Front, Entered):
         return pb.DecodeResponse.FromString(await self._read()).ready
 
     async def _move_on(self) -> None:
-        """As of `croupier.Stream`."""
+        """See `croupier.Stream`."""
         channel, call, began = self._channel, self._call, time.monotonic()
         self._is_down = True
         try:
@@ -324,7 +325,7 @@ class Stream(Front, Entered):
         self._is_down = False
 
     async def _reconnect(self, why: str = "") -> None:
-        # Until it is done: who is cancelled meanwhile finds no half of a connection.
+        # Until the connection is complete, so that after a cancellation nobody finds half of one.
         self._is_down = True
         self._say_lost(why)
         await self._channel.close()
@@ -337,12 +338,12 @@ class Stream(Front, Entered):
         self._session.raise_if_lost()
 
     async def _keep_trying(self, then: Callable[[float], Awaitable[None]] | None = None) -> None:
-        """As of `croupier.Stream`."""
+        """See `croupier.Stream`."""
         give_up, pauses = time.monotonic() + self._patience, backing_off()
         while True:
             try:
                 await self._connect(give_up)
-                # Another task may have ended it meanwhile.
+                # Another task may have ended the stream meanwhile.
                 super()._check_not_ended()
                 if then is not None:
                     await then(give_up)
@@ -363,7 +364,7 @@ class Stream(Front, Entered):
             await asyncio.sleep(next(pauses))
 
     async def _reopen(self, until: float) -> None:
-        """As of `croupier.Stream`."""
+        """See `croupier.Stream`."""
         first, rest = self._session.again()
         for part in first:
             await self._call.write(self._session.encode(part))

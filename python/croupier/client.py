@@ -29,44 +29,53 @@ if TYPE_CHECKING:
 
     from ._forms import Logits, Masks, Work
 
-#: A try to connect has so many seconds at least: with a patience of nothing there would be none.
+#: Least time for an attempt to connect, in seconds. Without it there would be no attempt at all if the patience is
+#: zero.
 _TRY_WITHIN = 2.0
-#: Each message that opens texts again is tried for so many seconds at least, however late the connection came. What the server has no room for
-#: at first it may have later: a stream that was lost has its places until the server has noticed.
+#: Least time for attempts to send each message that opens texts again, in seconds, however late the connection came. If
+#: the server has no room at first, it may have some later: it keeps the places of a lost stream until it has noticed
+#: the loss.
 _ROOM_WITHIN = 3.0
 
 
 def connect(address: str, vocab_size: int, **options: Unpack[StreamOptions]) -> Stream:
-    """A stream to the server at `address`, `unix:PATH` or `HOST:PORT`; see `Stream`. Use it in a `with`."""
+    """A stream to the server at `address`, which is `unix:PATH` or `HOST:PORT`; see `Stream`. Use it in a `with`."""
     return Stream(address, vocab_size, **options)
 
 
 class Stream(Front):
-    """One Decode stream. Leaving it frees its sequences. For one thread at a time.
+    """One Decode stream, for one thread at a time. Leaving it frees its sequences.
 
-    dtype: number format of the logits, "f32", "f16" or "bf16", or as numpy, PyTorch or ml_dtypes have it: `np.float16`, `torch.bfloat16`.
-    data_path: "auto" takes shared memory where it is to be had, "shared_memory" insists on it, "inline" does not ask.
-    "device_memory" is memory of the GPU that the server samples on: rows have `__cuda_array_interface__`, and so may logits.
-    A step waits for all that this process has asked of that GPU, since the server does not.
-    device: the UUID of that GPU, as `nvidia-smi -L` shows it, with "device_memory": another one is refused. Default: the server's.
-    max_rows, slots: rows of the largest step, and how many steps may be written or under way, for shared and device memory. More `rows` than
-    that go in messages with "auto", and are a ValueError with "shared_memory" and "device_memory".
-    reconnect_within: seconds to try when the server is not there yet, or gone later. Then sequences are opened again with their tokens
-    so far, and steps without a result are sent again: the tokens are those that would have come. A server that asks to leave, since it
-    drains or has had the stream for `max_connection_age`, is left in the same way between two steps, once HOST:PORT leads to another;
-    with shared memory, ranks, or drafts that it keeps, only when it goes.
-    vocab_shards: columns of each tensor-parallel rank. This is rank 0 then: its rows have the first of them, the other ranks
-    `attach` with `shard_token` and bring the rest. What was under way when the server went away is `LogitsLost`.
-    tls_ca, tls_cert, tls_key, tls_name, auth_token, credentials: TLS and tokens, for HOST:PORT. The first three name files, PEM: the
-    authorities of the server's certificate, and where the server asks for one the client's own; tls_name is the name in the server's
-    certificate where `address` has another. auth_token is a token or a function that gives it. All are read anew for each connection.
-    `grpc.ChannelCredentials` do in place of files.
+    dtype: number format of the logits, "f32", "f16" or "bf16", or as numpy, PyTorch or ml_dtypes have it: `np.float16`,
+    `torch.bfloat16`.
+    data_path: "auto" uses shared memory if it is available, "shared_memory" insists on it, "inline" does not ask for
+    it. "device_memory" is memory of the GPU that the server samples on: rows have `__cuda_array_interface__`, and
+    logits may have it, too. A step waits for everything that this process has requested from that GPU, because the
+    server does not.
+    device: with "device_memory", the UUID of that GPU, as `nvidia-smi -L` shows it; another one is refused. Default:
+    the server's GPU.
+    max_rows, slots: for shared and device memory: rows of the largest step, and how many steps may be written or under
+    way. If `rows` is called for more, they are sent in messages with "auto", and are a ValueError with "shared_memory"
+    and "device_memory".
+    reconnect_within: seconds to keep trying if the server is not there yet, or has gone away. After a reconnect,
+    sequences are opened again with their tokens so far, and steps without a result are sent again. The tokens are the
+    same as without the interruption. A server may ask the stream to leave, because it drains or because the stream has
+    reached `max_connection_age`. The stream then moves in the same way between two steps, once HOST:PORT leads to
+    another server. With shared memory, ranks, or drafts that the server keeps, it moves only when the server goes away.
+    vocab_shards: columns of each tensor-parallel rank. This stream is then rank 0: its rows have the first of these
+    columns. The other ranks `attach` with `shard_token` and send the rest. Steps under way when the server goes away
+    raise `LogitsLost`.
+    tls_ca, tls_cert, tls_key, tls_name, auth_token, credentials: TLS and tokens, for HOST:PORT. The first three are
+    names of PEM files: the authorities of the server's certificate, and, if the server asks for one, the client's own
+    certificate and key. tls_name is the name in the server's certificate, if `address` has another one. auth_token is a
+    token or a function that returns it. All of them are read again for each connection. `grpc.ChannelCredentials` may
+    be given in place of the files.
     """
 
     def __init__(self, address: str, vocab_size: int, **options: Unpack[StreamOptions]) -> None:
         super().__init__(address, vocab_size, **options)
         self._turn = Turn("thread")
-        # Of the connection, and of one that it moved away from.
+        # For the connection, and for one that the stream moved away from.
         self._hang_up: Callable[[], Any] = lambda: None
         self._left = self._hang_up
         self._keep_trying(lambda _: None)
@@ -94,7 +103,8 @@ class Stream(Front):
     def rows(self, count: int) -> Rows:
         with self._turn.mine():
             self._be_connected()
-            # Taken by name: a signal's handler that comes behind the last call of a `with` may find it left and not ended.
+            # The result is bound to a name: a signal handler that runs after the last call in a `with` could find the
+            # turn left but not ended.
             rows = super().rows(count)
         return rows
 
@@ -102,26 +112,29 @@ class Stream(Front):
 
     def sample(self, logits: Logits, sequences: Iterable[Sequence], *, token_masks: Masks | None = None, traceparent: str = "",
                deadline_ms: int = 0) -> list[int]:
-        """The next token of each sequence, from its row. Raises `RowError` where a row has none, and `OpenError` where a sequence was not opened;
-        the others have their tokens, and the error has the whole step's `result`.
+        """Samples the next token of each sequence from its row. Raises `RowError` if a row gives no token, and
+        `OpenError` if a sequence was not opened. The other sequences have their tokens, and the error contains the
+        `result` of the whole step.
 
-        token_masks: which tokens may come, as engines for grammars fill it: int32 or uint32 words of shape (rows, vocab_size / 32
-        rounded up), bit i % 32 of word i / 32 for token i; or bool of shape (rows, vocab_size); or a list with a row or None for each
-        sequence.
-        deadline_ms: rows that the server has not begun so long after it had the step are not sampled; 0 is no deadline."""
+        token_masks: which tokens may be sampled, as grammar engines fill it: int32 or uint32 words in the shape (rows,
+        vocab_size / 32 rounded up), with bit i % 32 of word i / 32 for token i; or bool in the shape (rows,
+        vocab_size); or a list with a row or None for each sequence.
+        deadline_ms: rows that the server has not begun this long after it received the step are not sampled. 0: no
+        deadline."""
         texts = listed("sequences", sequences, "texts", "text")
         work: Iterable[Work] = texts if token_masks is None else self.masked(texts, token_masks)
         return sampled(texts, *self._step(logits, work, one_each=True, traceparent=traceparent, deadline_ms=deadline_ms))
 
     def step(self, logits: Logits, work: Iterable[Work] = (), *, traceparent: str = "",
              deadline_ms: int = 0) -> pb.StepResult:
-        """Any work: sequences to sample or `Work` messages. Gives the `StepResult`: works that failed say so in their `status`, and
-        raise nothing. Raises `OpenError` where sequences were not opened; the works of the others were done, and are in its `result`."""
+        """Does any work: sequences to sample, or `Work` messages. Returns the `StepResult`. Works that failed say so in
+        their `status` and raise nothing. Raises `OpenError` if sequences were not opened; the works of the others were
+        done and are in its `result`."""
         return checked(*self._step(logits, listed("work", work, "texts or works", "text"), traceparent=traceparent, deadline_ms=deadline_ms))
 
     def submit(self, logits: Logits, work: Iterable[Work], *, traceparent: str = "", deadline_ms: int = 0) -> None:
-        """Sends a step without waiting; `result` gives the results, in order. It waits where the step has to be split and there is
-        no room yet for all of it."""
+        """Sends a step without waiting for it. `result` returns the results, in order. It waits if the step must be
+        split and there is not yet room for all of it."""
         with self._turn.mine():
             self._be_connected()
             with self._kept(len(self._session.steps)):
@@ -129,21 +142,22 @@ class Stream(Front):
                 self._send()
 
     def result(self) -> pb.StepResult:
-        """The `StepResult` of the oldest step that was submitted, as of `step`. Raises `RowError` too: where the server had no room for a part of
-        it, and a step behind it was on its way already. The other parts were done, and are in the error's `result`."""
+        """The `StepResult` of the oldest submitted step, as `step` returns it. It also raises `RowError`, if the server
+        had no room for a part of the step and a later step was already on its way. The other parts were done and are in
+        the error's `result`."""
         with self._turn.mine():
             self._check_not_ended()
             if not self._session.steps:
                 raise CroupierError("no step was submitted, or what was is given up")
             with self._kept():
-                # What was interrupted goes on from where it was.
+                # An interrupted step continues where it was.
                 self._be_connected()
                 self._send()
                 return checked(*self._receive())
 
     def give_up(self) -> None:
-        """Gives up the steps whose results were not taken, such as one that Ctrl-C interrupted. Texts keep tokens that came before;
-        the next step connects again."""
+        """Gives up the steps whose results were not taken, for example one that Ctrl-C interrupted. Texts keep tokens
+        that came before. The next step connects again."""
         with self._turn.mine():
             if self._session.steps and not self._is_ended:
                 self._is_down = True
@@ -165,9 +179,9 @@ class Stream(Front):
 
     @contextlib.contextmanager
     def _kept(self, before: int = 0) -> Iterator[None]:
-        """Where a signal's handler interrupts a step it goes on, with `result`: on another connection, since what this one still sends
-        or reads nobody can tell, and with logits as they are now. Where there are no more steps than `before` it has not begun: those
-        that are under way go on here."""
+        """Lets a step that a signal handler interrupted continue with `result`. It continues on another connection,
+        because nobody can tell what this one still sends or reads, and with the logits as they are now. If there are no
+        more steps than `before`, the step has not begun, and the steps under way continue here."""
         try:
             yield
         except CroupierError:
@@ -179,7 +193,7 @@ class Stream(Front):
             raise
 
     def _send(self) -> None:
-        """Sends what is to be sent."""
+        """Sends the parts that are to be sent."""
         while part := self._session.not_begun():
             if self._session.may_send(part):
                 self._outbox.put(self._session.send(part))
@@ -192,7 +206,7 @@ class Stream(Front):
         return self._session.take()
 
     def _take(self) -> None:
-        """One answer."""
+        """Takes in one answer."""
         try:
             reply = following(self._replies)
         except (grpc.RpcError, StopIteration) as error:
@@ -214,7 +228,8 @@ class Stream(Front):
     def _connect(self, until: float) -> None:
         self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._channel = self._access.channel()
-        # Of a stream that is not ended too, when it is gone or the program ends: gRPC's threads could wait for it for ever.
+        # This also covers a stream that was not ended, when it is freed or the program ends: gRPC's threads could wait
+        # for it forever.
         threads: list[threading.Thread] = []
         self._hang_up = weakref.finalize(self, hang_up, os.getpid(), self._outbox, self._channel, threads)
         self._outbox.put(pb.DecodeRequest(config=self._session.config).SerializeToString())
@@ -227,7 +242,7 @@ class Stream(Front):
             self._session.move(self._session.lease(ready, self._address))
         except (grpc.RpcError, StopIteration) as error:
             self._hang_up()
-            # Where it took too long the call ended with what this side made of it.
+            # If it took too long, this side ended the call, and the call's error only says that.
             raise (CroupierError(limit.said()) if limit.said() else failed(said(error) + self._access.hint(error), error)) from error
         except CroupierError:
             self._hang_up()
@@ -241,10 +256,11 @@ class Stream(Front):
             self._move_on()
 
     def _move_on(self) -> None:
-        """Goes over to the server that the address leads to now, since this one asked to leave. While there is none it stays."""
+        """Moves to the server that the address leads to now, because the present one asked the stream to leave. While
+        there is no other, the stream stays."""
         outbox, channel, replies, hang_up, began = self._outbox, self._channel, self._replies, self._hang_up, time.monotonic()
-        # As in a reconnect, for whoever interrupts it. Nobody hangs up before that is over: what a signal's handler raised may hold locks
-        # of gRPC's for which its threads wait.
+        # As in a reconnect, in case of an interruption. Nobody may hang up before that is over: what a signal handler
+        # raised may hold gRPC's locks, for which gRPC's threads wait.
         self._is_down, self._left = True, hang_up
         try:
             self._connect(began)
@@ -255,7 +271,7 @@ class Stream(Front):
             self._stay(began, said(error))
             self._is_down = False
             return
-        # Before texts are opened there: it may be the same server, which has no room for them twice.
+        # The old call ends before texts are opened there: it may be the same server, which has no room for them twice.
         end_in_order(outbox, replies)
         hang_up()
         try:
@@ -267,7 +283,7 @@ class Stream(Front):
         self._is_down = False
 
     def _reconnect(self, why: str = "") -> None:
-        # Until it is done: who interrupts it finds no half of a connection.
+        # Until the connection is complete, so that after an interruption nobody finds half of one.
         self._is_down = True
         self._say_lost(why)
         self._left()
@@ -281,12 +297,12 @@ class Stream(Front):
         self._session.raise_if_lost()
 
     def _keep_trying(self, then: Callable[[float], None]) -> None:
-        """Connects, and does what is to be done then, for as long as `reconnect_within` says."""
+        """Connects and then calls `then`. It keeps trying as long as `reconnect_within` allows."""
         give_up, pauses = time.monotonic() + self._patience, backing_off()
         while True:
             try:
                 self._connect(give_up)
-                # Another thread may have ended it meanwhile.
+                # Another thread may have ended the stream meanwhile.
                 self._check_not_ended()
                 then(give_up)
                 self._check_not_ended()
@@ -302,7 +318,8 @@ class Stream(Front):
             time.sleep(next(pauses))
 
     def _reopen(self, until: float) -> None:
-        """Opens what is open, which a busy or full server may refuse for a while, and then sends what has no result."""
+        """Opens the open texts again, which a busy or full server may refuse for a while. Then sends what has no
+        result."""
         first, rest = self._session.again()
         for part in first:
             self._outbox.put(self._session.encode(part))
@@ -317,17 +334,17 @@ class Stream(Front):
 
 
 def try_within(until: float) -> float:
-    """How many seconds one try to connect has."""
+    """Seconds for one attempt to connect."""
     return max(until - time.monotonic(), _TRY_WITHIN)
 
 
 def room_until(until: float) -> float:
-    """Until when room is waited for, for what is sent now."""
+    """How long to wait for room for what is sent now."""
     return max(until, time.monotonic() + _ROOM_WITHIN)
 
 
 def sampled(sequences: list[Sequence], step: Step, result: pb.StepResult) -> list[int]:
-    """The tokens of a step that samples these. Raises as `Stream.sample`."""
+    """The tokens of a step that samples these sequences. Raises as `Stream.sample` does."""
     checked(step, result)
     closed = Failure("another thread closed it before its step", "CLOSED")
     gone = {sequence.id: closed for sequence, emitting in zip(sequences, step.emits) if emitting is None}

@@ -1,4 +1,4 @@
-"""What can go wrong."""
+"""The errors of the client."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Cause(TypedDict, total=False):
-    """What an error says for programs."""
+    """The machine-readable part of an error."""
 
     code: str | None
     reason: str | None
@@ -20,28 +20,31 @@ class Cause(TypedDict, total=False):
 
 
 class CroupierError(Exception):
-    """A call or a sequence was refused; the message says why. What it says for programs is that of the whole call, and None where nobody said it:
-    of single texts and rows `failures` has it."""
+    """A call or a sequence was refused. The message says why. The machine-readable attributes are about the whole call,
+    and are None if nobody gave them. For single texts and rows, `failures` has them."""
 
     def __init__(self, *said: object, code: str | None = None, reason: str | None = None, field: str | None = None) -> None:
         super().__init__(*said)
         self.code = code
-        """The gRPC status that the call ended with, such as "INVALID_ARGUMENT" or "UNAVAILABLE", or the side socket's answer."""
+        """The gRPC status that the call ended with, such as "INVALID_ARGUMENT" or "UNAVAILABLE", or the side socket's
+        answer."""
         self.reason = reason
-        """The server's, such as "INVALID_FIELD" or "TOO_MANY_STREAMS"; docs/errors.md has them all. Where a whole step was refused that of the
-        refusal."""
+        """The server's reason, such as "INVALID_FIELD" or "TOO_MANY_STREAMS". docs/errors.md lists all of them. If a
+        whole step was refused, it is the reason of the refusal."""
         self.field = field
         """The field at fault, by its path in the message, such as "config.vocab_size"."""
 
 
 class Failure(str):
-    """Why a row has no token, or a text was not opened: the text is for people, `status` and `field` for programs."""
+    """Why a row has no token, or a text was not opened. The text is for people, `status` and `field` are for
+    programs."""
 
     status: str
-    """Of a row as `ROW_STATUS_` of the wire without that, such as "BEYOND_TOP_N" or "NAN_LOGITS"; "REFUSED" where the server had no room. Of an
-    opening as `OPEN_STATUS_`, such as "INVALID_ARGUMENT" or "RESOURCE_EXHAUSTED"."""
+    """For a row: the wire's `ROW_STATUS_` without that prefix, such as "BEYOND_TOP_N" or "NAN_LOGITS"; "REFUSED" if
+    the server had no room. For an opening: the wire's `OPEN_STATUS_`, such as "INVALID_ARGUMENT" or
+    "RESOURCE_EXHAUSTED"."""
     field: str | None
-    """Of an opening what is at fault, such as "params.top_p"; a row names none."""
+    """For an opening: the field at fault, such as "params.top_p". For a row: None."""
 
     def __new__(cls, why: str, status: str, field: str | None = None) -> Failure:
         failure = super().__new__(cls, why)
@@ -52,36 +55,37 @@ class Failure(str):
         return str(self), self.status, self.field
 
 
-#: How many sequences an error's text names.
+#: Most sequences that an error's text names.
 _NAMED = 8
 
 
 def _named(failures: Mapping[int, str]) -> str:
-    """What went wrong, of the first sequences."""
+    """What went wrong with the first sequences."""
     named = [f"sequence {sequence}: {why}" for sequence, why in list(failures.items())[:_NAMED]]
     more = len(failures) - len(named)
     return "; ".join(named) + (f"; and {more} more, see failures" if more else "")
 
 
 class RowError(CroupierError):
-    """Some rows have no token, or the server had no room for their part of a step that was split. Their sequences are as they were; the
-    others have what the step gave them."""
+    """Some rows have no token, or the server had no room for their part of a step that was split. The sequences of
+    these rows are unchanged. The others have what the step gave them."""
 
     def __init__(self, failures: dict[int, Failure], result: pb.StepResult | None = None) -> None:
         super().__init__(_named(failures) or "works of no sequence failed, see result")
         self.failures = failures
-        """Why, by the sequence's id."""
+        """The reasons, by the sequence's id."""
         self.result = pb.StepResult() if result is None else result
-        """The `StepResult` of the whole step, with a work for each that was asked for. Those that the server had no room for have the status
-        `ROW_STATUS_UNSPECIFIED`, which no server sends. Empty where a program made the error itself."""
+        """The `StepResult` of the whole step, with a result for each work that was requested. Works that the server had
+        no room for have the status `ROW_STATUS_UNSPECIFIED`, which no server sends. Empty if a program created the
+        error itself."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.failures, self.result)
 
 
 class OpenError(CroupierError):
-    """Some sequences were not opened, or not again after a reconnect, and are forgotten. The others are open, and have what the step gave them:
-    it was done, and is not to be sent again."""
+    """Some sequences were not opened, or not again after a reconnect, and are forgotten. The others are open, and have
+    what the step gave them. The step was done, so do not send it again."""
 
     def __init__(self, failures: dict[int, Failure], result: pb.StepResult | None = None, verified: Listing[Verified | None] = (),
                  drafts: Listing[Draft] = ()) -> None:
@@ -89,17 +93,19 @@ class OpenError(CroupierError):
         self.failures = failures
         """The parameter at fault and what is wrong with it, by the sequence's id; with `status` and `field`."""
         self.result = pb.StepResult() if result is None else result
-        """The `StepResult` of the whole step, with a work for each that was asked for; those of these sequences failed. Empty where a program
-        made the error itself."""
+        """The `StepResult` of the whole step, with a result for each work that was requested. The works of these
+        sequences failed. Empty if a program created the error itself."""
         self.verified = list(verified)
-        """Of `Speculation.verify`, of each draft what became of it; None for those that were not verified. Else empty."""
+        """For `Speculation.verify`: the result of each draft, or None for drafts that were not verified. Otherwise
+        empty."""
         self.drafts = list(drafts)
-        """Of `Speculation.chain` and `tree`, whose `result` is that of the step that told of it first: the drafts of all texts that are still open,
-        as in `SpeculationError.drafts`. Where rows failed too, the `SpeculationError` that says why is the `__cause__`. Else empty."""
+        """For `Speculation.chain` and `tree`, whose `result` is that of the first step that reported it: the drafts of
+        all texts that are still open, as in `SpeculationError.drafts`. If rows failed too, the `SpeculationError` with
+        the reasons is the `__cause__`. Otherwise empty."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.failures, self.result, self.verified, self.drafts)
 
 
 class LogitsLost(CroupierError):
-    """The server went away with the region before it answered: write the logits again and send the step again."""
+    """The server went away with the region before it answered. Write the logits again and send the step again."""

@@ -27,20 +27,20 @@ if TYPE_CHECKING:
 
 
 def attach(token: str, rank: int, **options: Unpack[RankOptions]) -> Rank:
-    """A rank above 0, attached to the stream whose `shard_token` this is; see `Rank`. Use it in a `with`."""
+    """A rank above 0, attached to the stream with this `shard_token`; see `Rank`. Use it in a `with`."""
     return Rank(token, rank, **options)
 
 
 class Rank(RankFront):
-    """Brings one rank's columns of the rows that rank 0 samples. For one thread at a time.
+    """Sends one rank's columns of the rows that rank 0 samples. For one thread at a time.
 
-    address: the server, where this rank reaches it by another address than rank 0 does.
-    attach_within: seconds that the server's first answer may take.
-    data_path, tls_ca and those after it: as of `Stream`.
+    address: the server's address, if this rank reaches it by another one than rank 0 does.
+    attach_within: longest time to wait for the server's first answer, in seconds.
+    data_path, tls_ca and the options after it: as for `Stream`.
 
-    Steps are counted alike on all ranks: the first rows that rank 0 sends are step 1, and so are the first from here; a rank
-    that attaches later goes on with the step after the last. When rank 0 has ended, or connected anew, the group is over:
-    attach again with its new token.
+    All ranks count steps in the same way: the first rows that rank 0 sends are step 1, and so are the first rows from
+    here. A rank that attaches later continues with the step after the last. When rank 0 has ended, or has connected
+    again, the group is over: attach again with its new token.
     """
 
     def __init__(self, token: str, rank: int, *, address: str | None = None, data_path: str = "auto",
@@ -62,7 +62,7 @@ class Rank(RankFront):
                 answer = self._read()
             self._session.attached(answer, self._session.mapped(answer))
         except BaseException as error:
-            # Nothing is left to be ended in order.
+            # There is no call that could be ended in order.
             self._hang_up()
             self.end()
             if isinstance(error, CroupierError) and limited.said():
@@ -76,12 +76,13 @@ class Rank(RankFront):
         self.end()
 
     def end(self) -> None:
-        """Leaves the group. What was sent stays good."""
+        """Leaves the group. Whatever was sent before stays valid."""
         self._is_ended = True
         if self._is_forked():
             return
         try:
-            # Where another thread, or what a signal's handler came into, waits for an answer, that ends with the connection.
+            # If another thread, or the code that a signal handler interrupted, waits for an answer, that wait ends with
+            # the connection.
             if self._hang_up.alive and not self._is_cut_off and self._turn.is_free():
                 end_in_order(self._outbox, self._replies)
         finally:
@@ -90,12 +91,13 @@ class Rank(RankFront):
             self._hang_up()
 
     def rows(self, count: int) -> Rows:
-        """Rows of this rank's columns to write logits into; then give them to `send`. Waits for room."""
+        """Rows of this rank's columns to write logits into. Then give them to `send`. Waits for room."""
         self._wait_for_room()
         return self._session.rows(count)
 
     def send(self, logits: Whole, step_id: int | None = None) -> int:
-        """Announces this rank's columns of the next step, or of `step_id`, which must be a later one. Gives the step."""
+        """Announces this rank's columns of the next step, or of `step_id`, which must be a later one. Returns the step
+        id."""
         if not isinstance(logits, Rows):
             self._wait_for_room()
             logits = self._session.placed(logits)
@@ -105,22 +107,22 @@ class Rank(RankFront):
         return step
 
     def tokens(self, step_id: int, timeout: float = 60.0) -> list[list[int]]:
-        """Waits until a step that was sent is sampled, and gives the tokens of each of its works, none where it failed: read from shared
-        memory, so rank 0 need not tell them. For each step before so many more are sent as there are slots, and before rank 0 ends
-        its stream."""
+        """Waits until a sent step is sampled, and returns the tokens of each of its works; a work that failed has none.
+        They are read from shared memory, so rank 0 need not pass them on. Call it for each step before as many further
+        steps are sent as there are slots, and before rank 0 ends its stream."""
         step_id, until = whole("step_id", step_id, 1, MOST_64), time.monotonic() + seconds("timeout", timeout)
         if self._session.unsent:
             self._send_unsent()
         while self._session.may_be_refused(step_id):
             self._answer()
         while (tokens := self._session.tokens(step_id, until, timeout)) is None:
-            # What came before the end of the call, and then why it ended.
+            # First take the answers that came before the end of the call, then raise why it ended.
             while not is_active(self._replies):
                 self._answer()
         return tokens
 
     def wait(self) -> list[int]:
-        """Waits until everything that was sent is done with. Gives the steps whose rows were not sampled."""
+        """Waits until everything that was sent is done with. Returns the steps whose rows were not sampled."""
         while self._session.waiting:
             self._answer()
         return self._session.told()
@@ -133,24 +135,24 @@ class Rank(RankFront):
             raise CroupierError(NO_SLOT)
 
     def _answer(self) -> None:
-        """One answer."""
+        """Takes in one answer."""
         self._send_unsent()
         try:
             self._session.answered(self._read())
         except CroupierError:
             raise
         except BaseException:
-            # gRPC goes on with the read, which nobody can take up again, and how much was taken in nobody can tell.
+            # gRPC continues the read, which nobody can take up again, and nobody can tell how much was taken in.
             self._is_cut_off = True
             raise
 
     def _send_unsent(self) -> None:
-        """Sends what is still to be sent, as soon as it may be: before anything else is sent or read."""
+        """Sends the unsent shard as soon as it may be sent, before anything else is sent or read."""
         self._check_not_ended()
         while pause := self._session.pause():
             time.sleep(pause)
         if unsent := self._session.unsent:
-            # Nothing comes between the two: a signal's handler runs behind a call.
+            # Nothing comes between these two lines: a signal handler runs only after a call.
             self._session.unsent = None
             self._outbox.put(unsent.message)
 

@@ -1,6 +1,7 @@
-"""The wire's messages, made from the descriptor of the schema.
+"""The messages of the wire, created from the schema's descriptor.
 
-No generated code: that must never be newer than the protobuf that runs it, and engines pin old ones.
+There is no generated code, because generated code must not be newer than the protobuf that runs it, and engines pin old
+versions.
 """
 
 import copyreg
@@ -17,7 +18,7 @@ __all__ = ["pb"]
 def _load() -> SimpleNamespace:
     data = resources.files(__package__).joinpath("sampler.binpb").read_bytes()
     files = descriptor_pb2.FileDescriptorSet.FromString(data).file
-    # A pool of its own: a program that also has generated stubs may have the schema in the default one.
+    # A pool of its own: a program that also has generated stubs may have the schema in the default pool.
     pool = descriptor_pool.DescriptorPool()
     for file in files:
         pool.Add(file)
@@ -32,7 +33,7 @@ def _load() -> SimpleNamespace:
         for enum in file.enum_type:
             for value in enum.value:
                 setattr(names, value.name, value.number)
-            # As generated code has them: Name and Value.
+            # As in generated code, with Name and Value.
             setattr(names, enum.name, EnumTypeWrapper(pool.FindEnumTypeByName(f"{file.package}.{enum.name}")))
     return names
 
@@ -46,7 +47,7 @@ def _unpickled(name: str, data: bytes) -> Any:
 
 
 if TYPE_CHECKING:
-    # Their types, of which there is only a stub.
+    # The types of the messages, for which there is only a stub.
     from . import _messages as pb
 else:
     pb = _load()

@@ -4,8 +4,8 @@
     drafts = speculation.chain(texts, draft_model, at_most=4)       # draft work: the sidecar draws, and keeps what from
     verified = speculation.verify(drafts, target_logits(drafts))    # emits, and says which draft tokens stay in the KV cache
 
-docs/speculative.md tells what is behind it. A proposer in the sidecar (`SamplingParams.proposer`) takes the place of the draft
-model: `speculation.proposed(texts)`. Where texts have `SamplingParams.draft_length` no draft is longer than the advice.
+docs/speculative.md explains the background. A proposer in the sidecar (`SamplingParams.proposer`) can replace the draft
+model: `speculation.proposed(texts)`. If texts have `SamplingParams.draft_length`, no draft is longer than the advice.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from .schema import pb
 if TYPE_CHECKING:
     from ._forms import Array, Lines, Logits, Masks, OnDevice
 
-#: Gives the draft model's logits behind each text and these draft tokens of it: shape (pairs, vocab_size).
+#: Returns the draft model's logits after each text and these draft tokens of it, in the shape (pairs, vocab_size).
 DraftModel = Callable[[list[tuple[Sequence, list[int]]]], "Lines"]
-#: The same, or an awaitable of them.
+#: The same, or an awaitable of it.
 AsyncDraftModel = Callable[[list[tuple[Sequence, list[int]]]], "Lines | Awaitable[Lines]"]
-#: Gives the masks behind each text and these draft tokens of it, in the forms that `sample` takes.
+#: Returns the masks after each text and these draft tokens of it, in the forms that `sample` takes.
 DraftMasks = Callable[[list[tuple[Sequence, list[int]]]], "Masks"]
-#: The same, or an awaitable of them.
+#: The same, or an awaitable of it.
 AsyncDraftMasks = Callable[[list[tuple[Sequence, list[int]]]], "Masks | Awaitable[Masks]"]
 _T = TypeVar("_T")
 _S = TypeVar("_S", bound="Stream | aio.Stream")
-#: A generator of calls, which is given what the calls come to.
+#: A generator of calls. It receives the result of each call.
 _Calls = Generator[Callable[[], Any], Any, _T]
 
 __all__ = ["AsyncSpeculation", "Draft", "Speculation", "SpeculationError", "Verified"]
@@ -53,7 +53,7 @@ _LAST = {pb.LAST_TOKEN_RECOVERED: "recovered", pb.LAST_TOKEN_BONUS: "bonus", pb.
 
 @dataclass(frozen=True)
 class _Asks:
-    """Whom to ask for rows and masks of a draft, and what to say of its steps."""
+    """The sources of a draft's rows and masks, and the options of its steps."""
 
     model: AsyncDraftModel
     masks: AsyncDraftMasks | None
@@ -62,42 +62,45 @@ class _Asks:
 
 @dataclass(frozen=True)
 class _Shape:
-    """What drafts of several texts look like."""
+    """The shape of the drafts of several texts."""
 
     parents: Listing[int]
-    """As of `Draft`."""
+    """As in `Draft`."""
     deepest: list[int]
-    """How many draft tokens of each text may follow one another: what is deeper is left out of its draft."""
+    """For each text: how many draft tokens may follow one another. Deeper ones are left out of its draft."""
     is_tree: bool
 
     def depths(self) -> list[int]:
-        """The draft tokens from the first to each of them, counted."""
+        """The depth of each draft token."""
         found: list[int] = []
         for parent in self.parents:
             found.append(1 + (found[parent] if parent >= 0 else 0))
         return found
 
 
-#: Gives what drafts of these look like. It goes by limits and lengths alone, never by what was drawn.
+#: Returns the shape of drafts for these texts. It depends only on limits and lengths, never on what was drawn.
 _ShapeOf = Callable[[list[Sequence]], _Shape]
 
 
 class _Plan(Generic[_S]):
-    """The steps, without saying how to wait for them: generators of calls, which are given what the calls come to."""
+    """The steps of speculation, without saying how to wait for them: generators of calls, which receive the results of
+    the calls."""
 
-    #: Which streams it takes.
+    #: The class of streams that it accepts.
     _of: type[Any]
 
     def __init__(self, stream: _S) -> None:
         if not isinstance(stream, self._of):
             raise TypeError(f"stream is {stream!r}, must be what croupier.connect gave; AsyncSpeculation takes that of croupier.aio.connect")
         self.stream = stream
-        #: What was told last of each text, and how many tokens it had then. Of those that are open: another may have their id later.
+        #: For each open text: the last result about it, and the number of tokens it had then. Only open texts are kept,
+        #: because another text may have the id later.
         self._told: weakref.WeakKeyDictionary[Sequence, tuple[pb.WorkResult, int]] = weakref.WeakKeyDictionary()
 
     def proposed(self, sequences: Iterable[Sequence]) -> list[Draft]:
-        """Drafts of the proposer in the sidecar, as of the text's last step: a verification, or a step that `told` was given the
-        result of. Empty before the first, without a proposer, and where the text has tokens since, from `sample` for example."""
+        """Drafts of the proposer in the sidecar, as of the text's last step: a verification, or a step whose result was
+        given to `told`. A draft is empty before the first such step, without a proposer, and if the text has new tokens
+        since then, for example from `sample`."""
         drafts = []
         for sequence in self._open(sequences):
             told, tokens = self._told.get(sequence, (None, 0))
@@ -107,8 +110,9 @@ class _Plan(Generic[_S]):
         return drafts
 
     def told(self, sequences: Iterable[Sequence], result: pb.StepResult) -> None:
-        """Takes the proposals and the advice of sample work: `result` is what `stream.step(logits, sequences)` gave. `sample` gives
-        tokens alone, and what is proposed with them is lost. Texts that the step ended may be among them."""
+        """Takes in the proposals and the advice of sample work. `result` is what `stream.step(logits, sequences)`
+        returned. `sample` returns only tokens, and its proposals are lost. Texts that ended in the step may be among
+        `sequences`."""
         sequences = _texts(sequences)
         for sequence in sequences:
             self.stream._check_own(sequence)
@@ -122,8 +126,8 @@ class _Plan(Generic[_S]):
         self._forget_ended()
 
     def length(self, sequence: Sequence, at_most: int) -> int:
-        """How many tokens to draft: `at_most`, or fewer where that was the advice last, where `max_history_tokens` has no room for
-        them and the token behind them, or where one verification has none for their rows."""
+        """How many tokens to draft: `at_most`, or fewer, if the last advice was fewer, if `max_history_tokens` has no
+        room for them and the token after them, or if one verification has no room for their rows."""
         self.stream._check_own(sequence)
         at_most = min(whole("at_most", at_most, 0), self._deepest(sequence), self.stream._session.draft_room())
         told, _ = self._told.get(sequence, (None, 0))
@@ -132,24 +136,26 @@ class _Plan(Generic[_S]):
         return min(at_most, told.advised_draft_length)
 
     def _deepest(self, sequence: Sequence) -> int:
-        """How many draft tokens in a row `max_history_tokens` has room for, and for the token behind them."""
+        """How many consecutive draft tokens `max_history_tokens` has room for, together with the token after them."""
         return max(self.stream._session.limits.history_tokens - len(sequence.prompt) - len(sequence.tokens) - 1, 0)
 
     def _open(self, sequences: Iterable[Sequence]) -> list[Sequence]:
-        """These, if they are open here: by its id another stream's would be taken for one of this."""
+        """These texts, if they are open on this stream. Otherwise a text of another stream would be taken for the one
+        with the same id."""
         texts = _texts(sequences)
         self.stream._session.check_open(texts)
         return texts
 
     def _forget_ended(self) -> None:
-        """The program may keep texts that have ended for as long as it runs."""
+        """Forgets texts that have ended. The program may keep them as long as it runs."""
         for sequence in list(self._told):
             if self.stream.sequences.get(sequence.id) is not sequence:
                 self._told.pop(sequence, None)
 
     def _draft(self, sequences: list[Sequence], shape_of: _ShapeOf, asks: _Asks) -> _Calls[list[Draft]]:
-        """Again from the first token where the connection was lost meanwhile: no server knows of those before it then."""
-        # Before the model is asked.
+        """Makes drafts. If the connection was lost meanwhile, it starts again from the first token, because no server
+        knows the earlier ones any more."""
+        # Checked before the model is asked.
         check_once("texts", [sequence.id for sequence in sequences])
         failed, drafts = Undrawn(), None
         while drafts is None:
@@ -160,14 +166,14 @@ class _Plan(Generic[_S]):
         return drafts
 
     def _drawn(self, sequences: list[Sequence], shape_of: _ShapeOf, asks: _Asks, failed: Undrawn) -> _Calls[list[Draft] | None]:
-        """Token by token, for all texts at once: draft work is one token a step. None where they are not all of one connection, or not in
-        the shape that its limits have room for."""
+        """Draws token by token, for all texts at once, because draft work is one token per step. None if the tokens are
+        not all from one connection, or not in the shape that its limits have room for."""
         session = self.stream._session
         connection, shape = session.connections, shape_of(sequences)
         drafts = [Draft(sequence, [], [] if shape.is_tree else None, "kept") for sequence in sequences]
-        # Where the tokens of the shape are in each draft, which has none that are too deep.
+        # The index in each draft of each token of the shape. Tokens that are too deep are in no draft.
         places = [{-1: -1} for _ in drafts]
-        # Trees: siblings are drawn from one row.
+        # In trees, siblings are drawn from the same row.
         behind: dict[tuple[int, int], tuple[Any, bytes]] = {}
         going = list(range(len(drafts)))
         for token, (parent, depth) in enumerate(zip(shape.parents, shape.depths())):
@@ -184,23 +190,24 @@ class _Plan(Generic[_S]):
             try:
                 done: tuple[Step, pb.StepResult] = yield lambda: self.stream._step(logits, works, **asks.about)
             except LogitsLost:
-                # Ranks have to attach again first.
+                # Ranks must attach again first.
                 if session.shards:
                     raise
                 return None
             step, result = done
             if step.opens_failed:
                 failed.not_opened(step.opens_failed, result)
-                # Whatever comes between, such as a mistake of the model, a step tells of them.
+                # Whatever comes in between, such as a mistake of the model, a later step reports them.
                 session.tell_again(step.opens_failed)
             if session.connections != connection:
-                # One message is sent again as a whole, of several some may have been answered before. Another server may have room for less.
+                # A single message is sent again as a whole, but of several messages some may have been answered before.
+                # Another server may also have less room.
                 if token or len(step.parts) > 1 or shape_of(sequences) != shape:
                     return None
                 connection = session.connections
             for at, drawn in zip(now, result.work):
                 if drawn.status != pb.ROW_STATUS_OK:
-                    # Nothing can follow it. The others go on.
+                    # Nothing can follow it. The other drafts continue.
                     failed.no_row(drafts[at].sequence, failure_of(drawn), result)
                     going.remove(at)
                     continue
@@ -214,7 +221,7 @@ class _Plan(Generic[_S]):
         return drafts
 
     def _asked(self, behind: list[tuple[Draft, int]], asks: _Asks) -> _Calls[list[tuple[Any, bytes]]]:
-        """The model's row behind each of these draft tokens, and the mask."""
+        """The model's row and the mask after each of these draft tokens."""
         pairs = [(draft.sequence, [draft.token_ids[i] for i in draft.path(token)]) for draft, token in behind]
         rows: Lines = yield lambda: asks.model(pairs)
         if not hasattr(rows, "__len__"):
@@ -237,7 +244,7 @@ class _Plan(Generic[_S]):
         return self._draft(sequences, shape_of, asks)
 
     def _tree(self, sequences: Iterable[Sequence], parents: Iterable[int], asks: _Asks) -> _Calls[list[Draft]]:
-        # Before anything is drawn.
+        # Checked before anything is drawn.
         asked = parents_of(listed("parents", parents, "whole numbers", "-1, 0"))
 
         def shape_of(sequences: list[Sequence]) -> _Shape:
@@ -259,7 +266,7 @@ class _Plan(Generic[_S]):
             masks = encoded([draft.rows for draft in drafts], token_masks, self.stream._session.vocab_size, "rows of logits")
             for work, mask in zip(works, masks):
                 work.token_masks = mask
-        # Not `step`, whose errors would leave out what became of the others.
+        # Not `step`, because its errors would leave out the results of the other works.
         done: tuple[Step, pb.StepResult] = yield lambda: self.stream._step(logits, works, **about)
         step, result = done
         verified: list[Verified | None] = []
@@ -281,58 +288,63 @@ class _Plan(Generic[_S]):
 
 
 class Speculation(_Plan[Stream]):
-    """Speculates on texts of a `croupier.Stream`."""
+    """Speculates on the texts of a `croupier.Stream`."""
 
     _of = Stream
 
     def chain(self, sequences: Iterable[Sequence], model: DraftModel, at_most: int = 4, *, token_masks: DraftMasks | None = None,
               traceparent: str = "", deadline_ms: int = 0) -> list[Draft]:
-        """Drafts with a draft model, one token after the other, which the sidecar draws with the texts' own parameters. Raises
-        `SpeculationError` where rows of texts fail, and `OpenError` where a text was not opened, once those of the others are drawn: `drafts` of
-        either has those of all texts that are still open. Where the server is lost meanwhile all is drawn again, and the model asked again.
+        """Makes drafts with a draft model, one token after the other. The sidecar draws them with the texts' own
+        parameters. Raises `SpeculationError` if rows of texts fail, and `OpenError` if a text was not opened, once
+        the drafts of the others are complete: `drafts` of either error has those of all texts that are still open.
+        If the server is lost meanwhile, everything is drawn again, and the model is asked again.
 
-        token_masks: what gives masks, as the model gives logits: called behind it with the same pairs, it returns a row for each, in the forms
-        that `Stream.sample` takes. Verify with the same ones.
-        traceparent, deadline_ms: as of `Stream.sample`, for each of the steps, one for each draft token."""
+        token_masks: a function that returns masks, as the model returns logits. It is called after the model, with
+        the same pairs, and returns a row for each, in the forms that `Stream.sample` takes. Verify with the same
+        masks.
+        traceparent, deadline_ms: as for `Stream.sample`, for each of the steps. There is one step for each draft
+        token."""
         return _run(self._chain(sequences, at_most, _asks(model, token_masks, traceparent, deadline_ms)))
 
     def tree(self, sequences: Iterable[Sequence], model: DraftModel, parents: Iterable[int], *, token_masks: DraftMasks | None = None,
              traceparent: str = "", deadline_ms: int = 0) -> list[Draft]:
-        """The same in this shape, `Draft.parents`, or its beginning where one verification has no room for all of it, without the tokens that
-        are too deep for what `max_history_tokens` leaves a text; the model is asked once for siblings. No advice: it is for chains."""
+        """As `chain`, in this shape (`Draft.parents`). If one verification has no room for the whole shape, only its
+        beginning is used. Tokens are left out if they are too deep for the room that `max_history_tokens` leaves a
+        text. The model is asked once for siblings. The advice on draft length is not used, because it is for chains."""
         return _run(self._tree(sequences, parents, _asks(model, token_masks, traceparent, deadline_ms)))
 
     def verify(self, drafts: Iterable[Draft], logits: Logits, measure: bool = False, *, token_masks: Masks | None = None,
                traceparent: str = "", deadline_ms: int = 0) -> list[Verified]:
-        """Verifies drafts with the target's logits, `Draft.rows` rows of each in this order. Raises `SpeculationError`, and `OpenError` where a
-        text was not opened; what became of the other drafts is in their `verified`.
+        """Verifies drafts with the target's logits: `Draft.rows` rows for each draft, in order. Raises
+        `SpeculationError`, and `OpenError` if a text was not opened. Their `verified` has the results of the other
+        drafts.
 
-        A text without a draft may be among them, `Draft(text)`: it gets the token that `sample` would give.
+        A text without a draft may be among them, as `Draft(text)`: it gets the token that `sample` would give.
 
-        token_masks: which tokens may come, in the forms that `Stream.sample` takes: a row, or None, for each row of logits. That of a draft token's
-        row is the mask behind the path that ends with it.
-        traceparent, deadline_ms: as of `Stream.sample`."""
+        token_masks: which tokens may be emitted, in the forms that `Stream.sample` takes: a row, or None, for each row
+        of logits. The mask of a draft token's row is the one after the path that ends with that token.
+        traceparent, deadline_ms: as for `Stream.sample`."""
         return _run(self._verify(drafts, logits, measure, token_masks, _about(traceparent, deadline_ms)))
 
 
 class AsyncSpeculation(_Plan[aio.Stream]):
-    """The same on a `croupier.aio.Stream`; a draft model may be a coroutine, and so may what gives masks."""
+    """As `Speculation`, on a `croupier.aio.Stream`. A draft model, and a function for masks, may be a coroutine."""
 
     _of = aio.Stream
 
     async def chain(self, sequences: Iterable[Sequence], model: AsyncDraftModel, at_most: int = 4, *,
                     token_masks: AsyncDraftMasks | None = None, traceparent: str = "", deadline_ms: int = 0) -> list[Draft]:
-        """As of `Speculation`."""
+        """See `Speculation`."""
         return await _wait(self._chain(sequences, at_most, _asks(model, token_masks, traceparent, deadline_ms)))
 
     async def tree(self, sequences: Iterable[Sequence], model: AsyncDraftModel, parents: Iterable[int], *,
                    token_masks: AsyncDraftMasks | None = None, traceparent: str = "", deadline_ms: int = 0) -> list[Draft]:
-        """As of `Speculation`."""
+        """See `Speculation`."""
         return await _wait(self._tree(sequences, parents, _asks(model, token_masks, traceparent, deadline_ms)))
 
     async def verify(self, drafts: Iterable[Draft], logits: Logits, measure: bool = False, *, token_masks: Masks | None = None,
                      traceparent: str = "", deadline_ms: int = 0) -> list[Verified]:
-        """As of `Speculation`."""
+        """See `Speculation`."""
         return await _wait(self._verify(drafts, logits, measure, token_masks, _about(traceparent, deadline_ms)))
 
 
@@ -344,7 +356,7 @@ def _asks(model: AsyncDraftModel, masks: AsyncDraftMasks | None, traceparent: st
 
 
 def _about(traceparent: str, deadline_ms: int) -> dict[str, Any]:
-    """What a step is told of itself; a mistake is told before the model is asked."""
+    """The options of a step. They are checked before the model is asked."""
     return {"traceparent": text("traceparent", traceparent), "deadline_ms": below("deadline_ms", deadline_ms)}
 
 
@@ -358,12 +370,12 @@ def _texts(given: Iterable[Sequence]) -> list[Sequence]:
 
 
 def _stacked(rows: list[Any]) -> Array | OnDevice:
-    """Rows as one step's, where they lie."""
+    """Several rows as the rows of one step, in the memory where they are."""
     if is_on_device(rows[0]):
-        # By their own library: torch and cupy have it under one name.
+        # With the function of their own library: torch and cupy both call it `stack`.
         stacked: OnDevice = sys.modules[type(rows[0]).__module__.partition(".")[0]].stack(rows)
         return stacked
-    # Bytes are of no use here: a row of them says nothing of its numbers.
+    # Bytes cannot be used here, because they do not say which numbers they contain.
     arrays = [as_array(row, "f32") for row in rows]
     if len(shapes := dict.fromkeys(array.shape for array in arrays)) > 1:
         raise ValueError(f"the draft model gave rows of the shapes {', '.join(map(str, shapes))}, must be of one length")

@@ -1,4 +1,5 @@
-"""Croupier as the sampler of other programs. Each module needs that program, and nothing here is loaded by `import croupier`."""
+"""Croupier as the sampler of other programs. Each module needs the program it is for. `import croupier` loads none of
+them."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from typing import Any
 
 
 def needed(module: str, package: str, what: str) -> Any:
-    """A module of the program that an integration is for."""
+    """Imports a module of the program that an integration is for."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -16,7 +17,7 @@ def needed(module: str, package: str, what: str) -> Any:
 
 
 def sglang_plugin() -> None:
-    """SGLang's entry point, called in each of its processes: registers the backend where CROUPIER_SGLANG_ADDRESS names a server.
-    It stands here so that nothing is loaded where it does not."""
+    """SGLang's entry point, called in each of its processes. It registers the backend if CROUPIER_SGLANG_ADDRESS names
+    a server. It is here so that nothing else is loaded if the variable is not set."""
     if address := os.environ.get("CROUPIER_SGLANG_ADDRESS"):
         needed("croupier.integrations.sglang", "sglang", "the sampling backend croupier").register(address)

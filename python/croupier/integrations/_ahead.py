@@ -1,4 +1,4 @@
-"""Asks a server what it has room for, and whether it would open a text, before there is a stream."""
+"""Asks a server, before there is a stream, how much room it has and whether it would open a text."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ import grpc
 from .._access import Access
 from ..schema import pb
 
-#: Seconds that an answer may take, and for which a server that gave none is not asked again: requests wait meanwhile.
+#: Longest time to wait for an answer, and how long a server that gave none is not asked again, in seconds. Requests
+#: wait meanwhile.
 _WITHIN, _REST = 1.0, 10.0
 
 
 class _Server:
-    """One that may be asked."""
+    """A server that can be asked."""
 
     def __init__(self, address: str) -> None:
         channel = Access(address).channel()
@@ -31,7 +32,8 @@ class _Server:
         self._silent_until = 0.0
 
     def refusal(self, params: pb.SamplingParams, defaults: pb.SamplingParams) -> str:
-        """Of a row of one token, in the largest vocabulary there may be: that of the text is not known yet."""
+        """Tests the parameters with a row of one token, in the largest vocabulary that there can be, because the text's
+        vocabulary is not known yet."""
         if time.monotonic() < self._silent_until:
             return ""
         try:
@@ -42,11 +44,11 @@ class _Server:
         except grpc.RpcError:
             self._silent_until = time.monotonic() + _REST
             return ""
-        # What else may be wrong is wrong with this row.
+        # Any other error is about this test row.
         return str(answer.message) if answer.status == pb.ROW_STATUS_INVALID_WORK else ""
 
     def limits(self) -> pb.Limits | None:
-        """Its limits, or None where it gives no answer."""
+        """The server's limits, or None if it gives no answer."""
         try:
             return self._info(pb.GetServerInfoRequest(), timeout=_WITHIN).limits
         except grpc.RpcError:
@@ -59,11 +61,12 @@ def _server(address: str, _process: int) -> _Server:
 
 
 def refusal(address: str, params: pb.SamplingParams, defaults: pb.SamplingParams) -> str:
-    """Why the server would not open a text with these parameters on a stream with these defaults; empty if it would, or gives no answer."""
-    # A fork has no use for the connection of the process that it is of.
+    """Why the server would not open a text with these parameters on a stream with these defaults. Empty if it would, or
+    if it gives no answer."""
+    # A fork cannot use the connection of its parent process.
     return _server(address, os.getpid()).refusal(params, defaults)
 
 
 def limits_of(address: str) -> pb.Limits | None:
-    """The server's `Limits`, or None where it gives no answer."""
+    """The server's `Limits`, or None if it gives no answer."""
     return _server(address, os.getpid()).limits()

@@ -1,4 +1,4 @@
-"""How logits of an engine get to the server: at most one step is under way, and it should go through shared memory."""
+"""Sends an engine's logits to the server. At most one step is under way, and it should go through shared memory."""
 
 from __future__ import annotations
 
@@ -11,26 +11,28 @@ from ..schema import pb
 from ._ahead import limits_of
 
 _log = logging.getLogger("croupier")
-#: Of a server that says nothing else.
+#: Limits of a server that does not report them.
 _DEFAULTS = {"max_bytes_per_region": 256 << 20, "max_region_bytes": 512 << 20, "max_device_region_bytes": 512 << 20}
 _PAGE = 4096
-#: Rows begin at a multiple of so many bytes.
+#: Rows begin at a multiple of this many bytes.
 _ALIGNED = 64
-#: Streams of which it was said that they need not be as slow as they are.
+#: Streams for which the warning was logged that they are slower than necessary.
 _told: weakref.WeakSet[Stream] = weakref.WeakSet()
 
 
 def rows_that_fit(limits: pb.Limits, vocab_size: int, wanted: int, streams: int, on_device: bool = False) -> int:
-    """Rows of the largest step for which a server with these limits has room, in each of so many streams; not more than are wanted."""
+    """Rows of the largest step that a server with these limits has room for, in each of this many streams. Not more
+    than wanted."""
     one, every, on_gpu = (getattr(limits, name) or default for name, default in _DEFAULTS.items())
     room = min(one, (on_gpu if on_device else every) // max(streams, 1))
-    # A page of the client's own is before them.
+    # A page of the client's own comes before them.
     return max(min(wanted, (room // _PAGE - 1) * _PAGE // (-(-4 * vocab_size // _ALIGNED) * _ALIGNED)), 1)
 
 
 def connected(address: str, vocab_size: int, wanted: int, streams: int, *, max_rows: int | None, data_path: str,
               **options: Any) -> tuple[Stream, int]:
-    """A stream and the rows of its largest step. One slot is enough: the adapters take a step's result before they write the next."""
+    """A stream, and the number of rows of its largest step. One slot is enough, because the adapters take a step's
+    result before they write the next."""
     if max_rows is None:
         limits = limits_of(address) or pb.Limits()
         max_rows = rows_that_fit(limits, vocab_size, wanted, streams, data_path == "device_memory")
@@ -38,21 +40,22 @@ def connected(address: str, vocab_size: int, wanted: int, streams: int, *, max_r
 
 
 def rows_of(torch: Any, stream: Stream, address: str, logits: Any, max_rows: int) -> Any:
-    """Logits in the form in which they are sampled."""
+    """The logits in the form in which they are sampled."""
     if stream.data_path == "device_memory":
         return logits.contiguous()
     _say_slow(stream, address)
     if len(logits) > max_rows:
-        # The client sends them as several messages, one after another in the slot, but rows of its own only as they are.
+        # The client sends them as several messages, one after another in the slot. It can do that only with an array,
+        # not with rows from `rows`.
         return logits.float().cpu().numpy()
     rows = stream.rows(len(logits))
-    # From the GPU to where the server reads it, as float32.
+    # Copy as float32, from the GPU directly to where the server reads it.
     torch.from_numpy(rows.array).copy_(logits)
     return rows
 
 
 def _say_slow(stream: Stream, address: str) -> None:
-    """Warns once where logits go in messages to a server that has the same memory."""
+    """Warns once if logits are sent in messages to a server that could share memory."""
     if stream.data_path != "inline" or stream in _told or not address.startswith("unix:") or stream.data_path_reason == "data_path is inline":
         return
     _told.add(stream)

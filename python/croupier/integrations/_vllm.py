@@ -1,4 +1,4 @@
-"""What the adapters for vLLM's two model runners have in common."""
+"""What the adapters for vLLM's two model runners share."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from ._seeds import MASK, mixed
 _log = logging.getLogger(__name__)
 _EXTRA = "croupier"
 _ADDRESS = "CROUPIER_VLLM_ADDRESS"
-#: What vLLM has too, and its defaults.
+#: Parameters that vLLM has too, with its defaults.
 _FILTERS: dict[str, Any] = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0}
 _PENALTIES: dict[str, Any] = {"presence_penalty": 0.0, "frequency_penalty": 0.0, "repetition_penalty": 1.0}
-#: Fields that can do nothing here, and why.
+#: Fields that have no effect here, and why.
 _USELESS = {
     **dict.fromkeys("max_tokens min_tokens stop_token_ids stop_token_sequences ignore_eos repetition_detection proposer draft_length acceptance".split(),
                     "which is for vLLM to do"),
@@ -37,20 +37,23 @@ _USELESS = {
 
 
 def sampling_params(request: Any, penalties: bool = True) -> pb.SamplingParams:
-    """The `SamplingParams` of a request's. Raises `ValueError` for what in `extra_args["croupier"]` cannot be, or can do nothing.
+    """The `SamplingParams` for a request's parameters. Raises `ValueError` if `extra_args["croupier"]` is wrong or has
+    a field without effect.
 
-    When a text ends is left to vLLM, and so are its masks and logit_bias, which come before; `penalties`: those do not. With a preset
-    the request says only what is not vLLM's default, since vLLM does not tell what its client has said.
+    vLLM decides when a text ends, and applies its masks and logit_bias before. `penalties`: whether Croupier applies
+    the penalties. With a preset, the request only sets what differs from vLLM's defaults, because vLLM does not tell
+    what its client has set.
     """
-    # None, whatever the server's defaults or a preset say, and no loop of theirs ends a text. Their stop_token_ids and stop_token_sequences cannot be turned off.
+    # Turns these off, whatever the server's defaults or a preset say, and keeps a loop in the text from ending it.
+    # Their stop_token_ids and stop_token_sequences cannot be turned off.
     params = pb.SamplingParams(max_tokens=0, repetition_detection=pb.RepetitionDetectionParams(),
-                               # Drafts are vLLM's own.
+                               # vLLM makes its own drafts.
                                proposer=pb.ProposerParams(), draft_length=pb.DraftLengthParams(max_draft_tokens=0))
     chosen = _extra_of(request)
     for name, default in (_FILTERS | _PENALTIES).items():
         value = as_wire(name, getattr(request, name))
         if not chosen.preset or value != default:
-            # What vLLM has done already is not done again.
+            # What vLLM has already applied is not applied again.
             setattr(params, name, value if penalties or name in _FILTERS else default)
     if request.temperature < 1e-5:
         params.temperature = 0
@@ -59,15 +62,15 @@ def sampling_params(request: Any, penalties: bool = True) -> pb.SamplingParams:
     for descriptor, _ in chosen.ListFields():
         params.ClearField(descriptor.name)
     params.MergeFrom(chosen)
-    # A preset or the server's defaults may turn on a sampler that learns, and the text may have to be opened again. Where none is on
-    # the server has nothing to send.
+    # A preset or the server's defaults may turn on a sampler that learns, and the text may have to be opened again. If
+    # no such sampler is on, the server has nothing to send.
     params.return_sampler_state = True
     return params
 
 
 def stream_params() -> pb.SamplingParams:
-    """What holds where neither a request nor its preset says otherwise: vLLM's defaults, and its order and rules with a place for every
-    sampler."""
+    """The parameters that apply if neither a request nor its preset sets them: vLLM's defaults, and its order and
+    rules, with a place for every sampler."""
     params = _orders.without_ends()
     params.MergeFrom(pb.SamplingParams(engine_order=pb.ENGINE_ORDER_VLLM, sampler_order=_orders.VLLM, **_FILTERS, **_PENALTIES))
     return params
@@ -78,7 +81,7 @@ def _extra(request: Any) -> Any:
 
 
 def _extra_of(request: Any) -> pb.SamplingParams:
-    """What a request has for Croupier alone."""
+    """The parameters for Croupier that a request carries."""
     extra = _extra(request)
     if extra is None:
         return pb.SamplingParams()
@@ -91,70 +94,76 @@ def _extra_of(request: Any) -> pb.SamplingParams:
 
 
 def _is_off(value: Any) -> bool:
-    """What is off does no harm, and one that is takes the place of a preset's."""
+    """Whether a value turns something off. That does no harm, and overrides a preset."""
     if isinstance(value, pb.GrammarParams):
         return value.WhichOneof("kind") is None
     return isinstance(value, (int, float)) and not value
 
 
 def _ending(request: Any) -> int:
-    """A token with which vLLM ends a request; where it knows none, as with ignore_eos, the nearest to it."""
+    """A token with which vLLM ends a request. If it knows none, as with ignore_eos, the closest substitute."""
     eos, stops = getattr(request, "eos_token_id", None), getattr(request, "stop_token_ids", None)
     ending: int = eos if eos is not None else min(stops or getattr(request, "all_stop_token_ids", None) or [0])
     return ending
 
 
 def _replica(vllm_config: Any) -> int:
-    """Which of the engines of data parallelism this is. They share their seed."""
+    """The number of this engine in data parallelism. All engines share the seed."""
     parallel = getattr(vllm_config, "parallel_config", None)
-    # Of a dense model each engine is told that its rank is 0; the index stays.
+    # For a dense model, each engine is told that its rank is 0, but the index is right.
     found = getattr(parallel, "data_parallel_index", None)
     return int(found if found is not None else getattr(parallel, "data_parallel_rank", None) or 0)
 
 
 def _ranks(vllm_config: Any) -> int:
-    """How many ranks there are on this machine, each with a stream of its own."""
+    """The number of ranks on this machine. Each has a stream of its own."""
     parallel = getattr(vllm_config, "parallel_config", None)
     ranks = (getattr(parallel, name, None) or 1 for name in ("tensor_parallel_size", "data_parallel_size_local"))
     return math.prod(ranks)
 
 
 class Request:
-    """What is known of one request."""
+    """The state of one request."""
 
     def __init__(self, request: Any, params: pb.SamplingParams) -> None:
         self.params = params
         self.text: Sequence | None = None
-        #: Croupier samples it no more.
+        #: Whether Croupier no longer samples it.
         self.is_refused = False
-        #: The token that it has then, for what it asked for vLLM cannot do. None: vLLM samples it.
+        #: The token that the request then gets, because vLLM cannot do what it asked for. None: vLLM samples it.
         self.ending = _ending(request) if _extra(request) else None
 
 
 class Chooser:
-    """A stream, and how rows become rows of one token.
+    """A stream, and the reduction of rows to one token each.
 
-    address: the server; else `additional_config["croupier_address"]` of vLLM's configuration, else the variable CROUPIER_VLLM_ADDRESS.
-    data_path: as of `croupier.Stream`. "device_memory" leaves logits on the GPU, where the server samples on the same one.
-    max_rows: rows of one message; larger batches are sent as several. Default: vLLM's max_num_seqs, as far as the server has room for them.
+    address: the server. Otherwise `additional_config["croupier_address"]` of vLLM's configuration is used, or else the
+    variable CROUPIER_VLLM_ADDRESS.
+    data_path: as for `croupier.Stream`. With "device_memory" logits stay on the GPU, if the server samples on the same
+    one.
+    max_rows: rows of one message; larger batches are sent as several. Default: vLLM's max_num_seqs, if the server has
+    room for them, or else as many as it has room for.
 
-    Each tensor-parallel rank has a stream of its own and gets the same tokens: requests without a seed have one by their number,
-    the engine's seed and its data-parallel rank. When the server cannot be reached for `reconnect_within` seconds the engine fails.
+    Each tensor-parallel rank has a stream of its own and gets the same tokens: requests without a seed get one from
+    their number, the engine's seed and its data-parallel rank. If the server cannot be reached for `reconnect_within`
+    seconds, the engine fails.
 
-    Where Croupier has no token for a row, such as one with a NaN, or refuses a request, it is logged as an error. A request without
-    `extra_args["croupier"]` is left to vLLM's sampler then, one with them is ended: it is never sampled without what it asked for.
+    If Croupier has no token for a row, for example because of a NaN, or refuses a request, an error is logged. A
+    request without `extra_args["croupier"]` is then left to vLLM's sampler. One that has them is ended, because it must
+    not be sampled without what it asked for.
     """
 
     address: str | None = None
     data_path = "auto"
     max_rows: int | None = None
     reconnect_within = 30.0
-    #: Whether penalties are Croupier's.
+    #: Whether Croupier applies the penalties.
     has_penalties = True
 
     @classmethod
     def validate_params(cls, request: Any) -> None:
-        """At a request's arrival. The server is asked where this process knows it: vLLM says nothing of its configuration here."""
+        """Called when a request arrives. The server is asked if this process knows it; vLLM does not pass its
+        configuration here."""
         params = sampling_params(request, cls.has_penalties)
         address = cls.address or os.environ.get(_ADDRESS)
         if address and _extra(request) and (why := refusal(address, params, stream_params())):
@@ -180,7 +189,7 @@ class Chooser:
         self._seen = 0
 
     def _params(self, request: Any) -> pb.SamplingParams:
-        """Of a request that arrives, with a seed."""
+        """The parameters of an arriving request, with a seed."""
         self._seen += 1
         own = sampling_params(request, self.has_penalties)
         if not own.HasField("seed"):
@@ -189,7 +198,7 @@ class Chooser:
 
     def _stream(self, vocab_size: int) -> Stream:
         if self._connected is None:
-            # Not before: vLLM makes processors in processes that it forks.
+            # Not earlier, because vLLM creates processors in processes that it forks.
             self._connected, self._max_rows = connected(
                 self._address, vocab_size, self._wanted, self._streams, max_rows=self.max_rows, data_path=self.data_path,
                 reconnect_within=self.reconnect_within, default_params=stream_params())
@@ -197,8 +206,9 @@ class Chooser:
 
     def _open(self, request: Request, prompt: list[int], output: list[int]) -> None:
         """Opens a request's text, or opens it again with other tokens."""
-        # Amid a prompt, and amid what is computed again after a preemption, vLLM throws tokens away, and what was learned from them has
-        # to go too. Where it has another token in the place of one the state is the nearest that there is.
+        # In the middle of a prompt, and when it recomputes after a preemption, vLLM discards tokens, and what was
+        # learned from them must be discarded too. If vLLM only replaced a token, the state is the closest that there
+        # is.
         text = request.text
         state = text.state if text is not None and len(text.tokens) == len(output) else None
         self._close(request)
@@ -206,11 +216,11 @@ class Chooser:
         try:
             request.text = self._connected.open(request.params, prompt=prompt, output=output, sampler_state=state)
         except ValueError as error:
-            # It is larger than a message may be.
+            # The text is too large for a message.
             self._refuse(request, str(error))
 
     def _choose(self, logits: Any, rows: list[int], requests: Listing[Request]) -> Any:
-        """Leaves one token of each of these rows, but where the request is left to vLLM's sampler."""
+        """Leaves one token of each of these rows, except for requests that are left to vLLM's sampler."""
         for request in requests:
             if request.text is not None and request.text.finish_reason is not None:
                 self._refuse(request, f"the server ended the text ({request.text.finish_reason}) and vLLM goes on with it; the server's "
@@ -251,7 +261,7 @@ class Chooser:
             return
 
     def _refuse(self, request: Request, why: str) -> None:
-        """Samples a request no more."""
+        """Stops sampling a request."""
         what = "left to vLLM's sampler from now on" if request.ending is None else "ended, since vLLM cannot sample it as it asked"
         _log.error("Croupier: a request is %s: %s", what, why)
         self._close(request)

@@ -4,8 +4,9 @@
 
     model.generate(**inputs, custom_generate=croupier_generate, croupier="unix:/run/croupier/croupier.sock", do_sample=True)
 
-The loop stays that of transformers, with its caches, streamers, stopping criteria and compiled models. What `GenerationConfig` says about
-sampling becomes `SamplingParams`, what cannot is refused by name, and logits processors that are no part of it run before.
+The loop is still that of transformers, with its caches, streamers, stopping criteria and compiled models. The sampling
+fields of `GenerationConfig` are converted to `SamplingParams`. Fields that cannot be converted are refused by name.
+Logits processors that do not come from the config run before.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
     from .._forms import Parameters
     from .._types import Sequence
 
-#: Fields that are refused: those that change tokens in a way that Croupier has not, each with the values that change nothing.
+#: Fields that are refused, because they change tokens in a way that Croupier does not have. Each has the values that
+#: change nothing.
 _REFUSED: dict[str, tuple[Any, ...]] = {
     "num_beams": (1,),
     "num_beam_groups": (1,),
@@ -50,8 +52,9 @@ _INSTEAD = {
     "watermarking_config": '; give croupier_params={"watermark": ...}',
     "output_scores": "; output_logits is there",
 }
-#: Processors that Croupier takes the place of: the field that makes transformers add one, what it is where there is none, and the
-#: processor's attribute with its value, where it has one. One that the field does not explain is the caller's own.
+#: Processors that Croupier replaces: the field that makes transformers add one, its values without one, and the
+#: processor's attribute with the field's value, if it has one. A processor that the field does not explain is the
+#: caller's own.
 _REPLACED: dict[str, tuple[str, tuple[Any, ...], str | None]] = {
     "SequenceBiasLogitsProcessor": ("sequence_bias", (), None),
     "EncoderRepetitionPenaltyLogitsProcessor": ("encoder_repetition_penalty", (1,), None),
@@ -77,22 +80,24 @@ _REPLACED: dict[str, tuple[str, tuple[Any, ...], str | None]] = {
     # It changes no token.
     "LogitNormalization": ("renormalize_logits", (False,), None),
 }
-#: What such a processor has beside that, and what generate makes it.
+#: Further attributes of such a processor, with the values that generate gives them.
 _USUAL: dict[str, Any] = {"prompt_ignore_length": None, "min_tokens_to_keep": 1, "filter_value": -float("inf")}
 _WARPERS = ("temperature", "top_h", "top_k", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff")
-#: What is off in Transformers, which has such a warper only between 0 and 1, or below 1, has to be said so here.
+#: Transformers adds such a warper only between 0 and 1, or below 1. What is off there must be set to off here.
 _AS_OFF: dict[str, Callable[[float], float]] = {"top_p": lambda value: min(value, 1.0), "typical_p": lambda value: min(value, 1.0),
            "epsilon_cutoff": lambda value: value if 0 < value < 1 else 0.0, "eta_cutoff": lambda value: value if 0 < value < 1 else 0.0}
-#: What generate takes where nobody says anything, or what becomes of that: no reason to leave out what a preset says.
+#: The values that generate uses or derives if nobody sets a field. They do not override a preset.
 _DEFAULTS = {"temperature": 1.0, "top_k": 50, "top_p": 1.0, "min_p": 0.0, "typical_p": 1.0, "epsilon_cutoff": 0.0, "eta_cutoff": 0.0,
              "repetition_penalty": 1.0, "min_tokens": 0}
 
 
 def sampling_params(config: Any, input_length: int, *, is_encoder_decoder: bool = False) -> pb.SamplingParams:
-    """The `SamplingParams` of a `GenerationConfig`, for texts that begin with so many tokens. Raises `ValueError` for what has none.
+    """The `SamplingParams` of a `GenerationConfig`, for texts that begin with `input_length` tokens. Raises
+    `ValueError` for fields that cannot be converted.
 
-    max_time and other stopping criteria are no part of it: generate checks them. Nor are eos tokens, which belong to the stream.
-    Stop strings go as `stopping_criteria=[StopStringCriteria(tokenizer, stop_strings)]`: generate loses `tokenizer=` with a callable.
+    max_time and other stopping criteria are not part of it: generate checks them. Neither are eos tokens, which belong
+    to the stream. Pass stop strings as `stopping_criteria=[StopStringCriteria(tokenizer, stop_strings)]`, because
+    generate loses `tokenizer=` with a callable.
     """
     for name, neutral in _REFUSED.items():
         value = getattr(config, name, None)
@@ -123,7 +128,7 @@ def sampling_params(config: Any, input_length: int, *, is_encoder_decoder: bool 
 
 
 def _lengths(params: pb.SamplingParams, config: Any, input_length: int) -> None:
-    # Without a limit none, whatever the server's defaults say.
+    # Without a limit there is none, whatever the server's defaults are.
     params.max_tokens = 0 if config.max_length is None else max(config.max_length - input_length, 1)
     least = max(config.min_new_tokens or 0, (config.min_length or 0) - input_length, 0)
     params.min_tokens = min(least, params.max_tokens) if params.max_tokens else least
@@ -139,18 +144,18 @@ def _lengths(params: pb.SamplingParams, config: Any, input_length: int) -> None:
         params.length_penalty.start, params.length_penalty.factor = start, factor
 
 
-# The least bias that there is: no other logit is so small.
+# The least possible bias. No other logit is so small.
 _LEAST_BIAS = -1e6
 
 
 def _bans(params: pb.SamplingParams, config: Any, input_length: int) -> None:
     eos = _tokens(config.eos_token_id)
     for word in config.bad_words_ids or ():
-        # As transformers: eos may end a text.
+        # As in transformers, eos may end a text.
         if len(word) > 1 or word[0] not in eos:
             params.bad_words.add(token_ids=word)
         if len(word) > 1:
-            # As transformers: a word may begin in the prompt, where bad_words does not look.
+            # As in transformers, a word may begin in the prompt, where bad_words does not look.
             params.sequence_bias.add(token_ids=word, bias=_LEAST_BIAS)
     params.banned_token_ids.extend(_tokens(config.suppress_tokens))
     if config.begin_suppress_tokens:
@@ -165,19 +170,23 @@ def _bans(params: pb.SamplingParams, config: Any, input_length: int) -> None:
 def _tokens(value: Any) -> list[int]:
     if value is None:
         return []
-    # A tensor, a list or a number.
+    # It may be a tensor, a list or a number.
     return [int(token) for token in np.atleast_1d(np.asarray(value)).tolist()]
 
 
 def croupier_generate(model: Any, input_ids: Any, logits_processor: Any, stopping_criteria: Any, generation_config: Any,
                       synced_gpus: bool = False, streamer: Any = None, croupier: str | Stream | None = None,
                       croupier_params: Parameters | None = None, croupier_seed: int | None = None, **model_kwargs: Any) -> Any:
-    """For `model.generate(..., custom_generate=croupier_generate, croupier=...)`, with `streamer` and `synced_gpus` as ever.
+    """For `model.generate(..., custom_generate=croupier_generate, croupier=...)`. `streamer` and `synced_gpus` work as
+    usual.
 
-    croupier: the server's address, or a `croupier.Stream` for the model's vocabulary and eos tokens, which is cheaper for many calls.
-    croupier_params: a `SamplingParams`, or its fields as a dict, as `Stream.open` takes them, which win over what the generation config
-    says. With a preset, the config's fields that have transformers' default are not sent; do_sample and lengths are.
-    croupier_seed: of the first text; the others have those that follow. Default: drawn by torch, so `torch.manual_seed` decides.
+    croupier: the server's address, or a `croupier.Stream` for the model's vocabulary and eos tokens, which is cheaper
+    for many calls.
+    croupier_params: a `SamplingParams`, or its fields as a dict, as `Stream.open` takes them. They take precedence over
+    the generation config. With a preset, fields of the config that have transformers' default are not sent, except for
+    do_sample and lengths.
+    croupier_seed: the seed of the first text. The other texts have the seeds that follow. Default: drawn by torch, so
+    `torch.manual_seed` decides.
     """
     torch, library = needed("torch", "torch", "croupier_generate"), needed("transformers", "transformers", "croupier_generate")
     if croupier is None:
@@ -194,7 +203,7 @@ def croupier_generate(model: Any, input_ids: Any, logits_processor: Any, stoppin
     mask = None if model.config.is_encoder_decoder else model_kwargs.get("attention_mask")
     sampler = _Sampler(torch, croupier, params, croupier_seed, _prompts(input_ids, mask), config)
     others = [each for each in logits_processor if not _is_replaced(each, config)]
-    # The one token that is left is the largest.
+    # Only one token is left, so it is the largest.
     greedy = copy.copy(config)
     greedy.do_sample = False
     try:
@@ -207,8 +216,8 @@ def croupier_generate(model: Any, input_ids: Any, logits_processor: Any, stoppin
 
 
 def _kept_back() -> dict[str, Any]:
-    """Arguments of `generate` that it does not hand on to a callable, since `_sample` has parameters of these names or it knows them by
-    itself: they would be ignored without a word."""
+    """Arguments of `generate` that it does not pass on to a callable, because `_sample` has parameters of the same
+    names, or because generate handles them itself. They would be silently ignored."""
     frame = inspect.currentframe()
     while frame is not None:
         if frame.f_code.co_name == "generate" and "custom_generate" in frame.f_locals:
@@ -218,7 +227,7 @@ def _kept_back() -> dict[str, Any]:
 
 
 def _is_synced(model: Any, asked: bool | None) -> bool:
-    """Whether other processes wait for this one's forward passes, as transformers finds it out."""
+    """Whether other processes wait for this one's forward passes, determined as transformers does."""
     if asked is not None:
         return asked
     found = getattr(model, "_extract_generation_mode_kwargs", None)
@@ -226,27 +235,28 @@ def _is_synced(model: Any, asked: bool | None) -> bool:
 
 
 def _merge(params: pb.SamplingParams, chosen: pb.SamplingParams) -> None:
-    """Puts what the caller has chosen over what the config says."""
+    """Overrides what the config sets by what the caller has chosen."""
     fields = [descriptor.name for descriptor, _ in chosen.ListFields()]
     for name in ("logprobs", "report"):
         if name in fields:
             raise ValueError(f"croupier_params has {name}, which generate hands to nobody; leave it out, output_logits is there")
     if chosen.preset:
-        # Its order counts, or else the stream's.
+        # The preset's order applies, or else the stream's.
         for name in ("engine_order", *(name for name, default in _DEFAULTS.items() if getattr(params, name) == default)):
             params.ClearField(name)
     elif not chosen.engine_order:
-        # With a place for what transformers has not.
+        # With a place for the samplers that transformers does not have.
         params.sampler_order.extend(_orders.TRANSFORMERS)
     for name in fields:
-        # Lists and messages take the place of those that are there.
+        # Lists and messages replace existing ones.
         params.ClearField(name)
     params.MergeFrom(chosen)
 
 
 def _is_replaced(processor: Any, config: Any) -> bool:
-    """Whether it is there because the config says so. What the caller gives takes the place of that in transformers' list; then the
-    config's value would be sampled with, which is not what transformers does."""
+    """Whether the processor exists because the config says so. A processor that the caller gives replaces the one in
+    transformers' list. In that case the config's value would be used for sampling, which is not what transformers
+    does."""
     kind = type(processor).__name__
     field, off, attribute = _REPLACED.get(kind, ("", (), None))
     value = getattr(config, field, None) if field else None
@@ -255,7 +265,7 @@ def _is_replaced(processor: Any, config: Any) -> bool:
     has = _USUAL if attribute is None else {attribute: value} | _USUAL
     for name, usual in has.items():
         found = getattr(processor, name, usual)
-        # A tensor is generate's own: how much of each text is padding, which Croupier does not get at all.
+        # A tensor is generate's own: it says how much of each text is padding, which Croupier never receives.
         if not hasattr(found, "shape") and found != usual:
             raise ValueError(f"logits_processor has a {kind} of its own, with {name} {found!r}, beside "
                              f"generation_config.{field}, {value!r}: give one of them, the other would be left out")
@@ -263,7 +273,7 @@ def _is_replaced(processor: Any, config: Any) -> bool:
 
 
 def _prompts(input_ids: Any, mask: Any) -> list[list[int]]:
-    """What the texts begin with, without padding."""
+    """The beginnings of the texts, without padding."""
     rows: list[list[int]] = input_ids.tolist()
     if mask is None or tuple(mask.shape) != tuple(input_ids.shape):
         return rows
@@ -280,7 +290,7 @@ class _Sampler:
         self.pad = pad[0] if pad else 0
         self.stream: Stream | None = None
         self.texts: list[Sequence] = []
-        #: Ended by a stopping criterion.
+        #: Texts that a stopping criterion ended.
         self.stopped: set[int] = set()
 
     def __call__(self, input_ids: Any, scores: Any) -> Any:
@@ -297,18 +307,18 @@ class _Sampler:
         return left.scatter_(1, self.torch.tensor(chosen, device=scores.device)[:, None], 0.0)
 
     def finished(self, input_ids: Any, scores: Any, **_: Any) -> Any:
-        """A stopping criterion: what Croupier has ended."""
+        """A stopping criterion: texts that Croupier has ended."""
         done = [bool(text.finish_reason) for text in self.texts]
         return self.torch.tensor(done, device=input_ids.device, dtype=self.torch.bool)
 
     def close(self) -> None:
-        """Forgets the texts."""
+        """Closes the texts."""
         if self.stream is None:
             return
         if self.stream is not self.where:
             self.stream.end()
             return
-        # A step that was interrupted would be in the way of the next call's.
+        # An interrupted step would be in the way of the next call's steps.
         self.stream.give_up()
         for text in self.texts:
             self.stream.close(text)
@@ -316,7 +326,7 @@ class _Sampler:
     def _open(self, vocab_size: int) -> None:
         if isinstance(self.where, str):
             order = pb.SamplingParams(engine_order=pb.ENGINE_ORDER_TRANSFORMERS, sampler_order=_orders.TRANSFORMERS)
-            # A step's tokens are taken before the next is written.
+            # One slot is enough, because a step's tokens are taken before the next is written.
             self.stream = connect(self.where, vocab_size, eos_token_ids=self.eos, max_rows=len(self.prompts), slots=1, default_params=order)
         else:
             config = self.where._session.config
@@ -327,7 +337,7 @@ class _Sampler:
         for at, prompt in enumerate(self.prompts):
             # A preset or the server's defaults may turn on a sampler that learns, and the server may be killed.
             own = pb.SamplingParams(seed=(self.seed + at) % 2**64, return_sampler_state=True)
-            # A seed among croupier_params is for all texts.
+            # A seed in croupier_params applies to all texts.
             own.MergeFrom(self.params)
             self.texts.append(self.stream.open(prompt=prompt, params=own))
 
@@ -345,7 +355,7 @@ class _Sampler:
             return scores.contiguous()
         rows = stream.rows(len(scores))
         if rows.array.dtype == np.float32:
-            # From wherever it is to where the server reads it.
+            # Copy directly to where the server reads it.
             self.torch.from_numpy(rows.array).copy_(scores)
             return rows
         stream.discard(rows)

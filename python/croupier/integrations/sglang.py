@@ -1,14 +1,18 @@
-"""SGLang: a sampler backend that has Croupier choose the tokens.
+"""SGLang: a sampler backend that lets Croupier choose the tokens.
 
     CROUPIER_SGLANG_ADDRESS=unix:/run/croupier/croupier.sock python -m sglang.launch_server --sampling-backend croupier ...
 
-The package's entry point in `sglang.srt.plugins` registers it in each of SGLang's processes where that variable is set; in a program of
-one's own, `register(address)` does. SGLang tells its sampler neither which request a row is of nor what was said before, so each row is a
-text of its own: temperature, top_k, top_p, min_p and seed are the request's, penalties, grammars and logit_bias are SGLang's and come
-before. Other parameters that need no history come from the request's `custom_params["croupier"]`, fields of `SamplingParams`, where custom
-logit processors are enabled and the request has one: SGLang hands custom_params on only then. A request with wrong ones is aborted, which
-its client sees as HTTP 400, and one with return_sampling_mask, which its client sees as HTTP 500. Not with speculative decoding, whose
-verification draws tokens without SGLang's sampler.
+The package's entry point in `sglang.srt.plugins` registers the backend in each of SGLang's processes if that variable
+is set. In a program of your own, call `register(address)`.
+
+SGLang does not tell its sampler which request a row belongs to, nor what came before, so each row is a text of its own.
+Temperature, top_k, top_p, min_p and seed are the request's. Penalties, grammars and logit_bias are SGLang's and come
+before. Other parameters that need no history come from the request's `custom_params["croupier"]`, as fields of
+`SamplingParams`. This works only if custom logit processors are enabled and the request has one, because SGLang passes
+custom_params on only then. A request whose parameters are wrong is aborted, which its client sees as HTTP 400. A
+request with return_sampling_mask is aborted too, which its client sees as HTTP 500.
+
+It does not work with speculative decoding, whose verification draws tokens without SGLang's sampler.
 """
 
 from __future__ import annotations
@@ -30,9 +34,9 @@ from ._seeds import MASK, mixed
 
 _sampler = needed("sglang.srt.layers.sampler", "sglang", __name__)
 _log = logging.getLogger(__name__)
-#: Temperatures above 0 that the server takes.
+#: The range of temperatures above 0 that the server accepts.
 _LEAST_TEMPERATURE, _MOST_TEMPERATURE = 1e-5, 1e5
-#: What needs no tokens before the row's.
+#: Parameters that do not need the tokens before the row.
 _WITHOUT_HISTORY = frozenset((
     "temperature top_k top_p min_p allowed_token_ids banned_token_ids seed dynatemp_low dynatemp_high dynatemp_exponent smoothing_factor "
     "smoothing_curve typical_p tfs top_a top_n_sigma min_k min_k_tau epsilon_cutoff eta_cutoff top_h xtc_probability xtc_threshold "
@@ -40,7 +44,8 @@ _WITHOUT_HISTORY = frozenset((
 
 
 def extra_params(custom: Any) -> pb.SamplingParams | None:
-    """The `SamplingParams` in a request's custom_params. Raises `ValueError` for what is none, or needs the tokens before."""
+    """The `SamplingParams` in a request's custom_params. Raises `ValueError` if they are wrong or need the tokens
+    before."""
     extra = (custom or {}).get("croupier")
     if extra is None:
         return None
@@ -59,14 +64,14 @@ else:
 
 
 class CroupierSampler(Sampler):  # type: ignore[misc, unused-ignore]  # Where there is no SGLang it is Any.
-    """Takes the place of SGLang's `Sampler`.
+    """Replaces SGLang's `Sampler`.
 
-    Each tensor-parallel rank has a stream of its own. Requests with a sampling_seed (deterministic inference) get the token of that seed
-    and position, whatever else is in the batch, and so do those with a seed in their custom_params; the others that of `random_seed`,
-    the same on all tensor-parallel ranks, and the number of the step.
+    Each tensor-parallel rank has a stream of its own. Requests with a sampling_seed (deterministic inference), or with
+    a seed in their custom_params, get the token of that seed and position, whatever else is in the batch. The others
+    get the token of `random_seed`, which is the same on all tensor-parallel ranks, and the number of the step.
 
-    max_rows: rows of one message; larger batches are sent as several. Default: those of the first batch and at least 256, as far as the
-    server has room for them.
+    max_rows: rows of one message; larger batches are sent as several. Default: as many as the first batch has, and at
+    least 256, as far as the server has room for them.
     """
 
     def __init__(self, address: str, data_path: str = "auto", random_seed: int = 0, reconnect_within: float = 30.0,
@@ -79,17 +84,19 @@ class CroupierSampler(Sampler):  # type: ignore[misc, unused-ignore]  # Where th
         self._address = address
         self._options: dict[str, Any] = dict(data_path=data_path, reconnect_within=reconnect_within, max_rows=max_rows)
         self._seed, self._steps, self._is_amid, self._has_told_of_masks = random_seed, 0, False, False
-        # Connected in the process that samples; not an attribute that torch.nn looks into.
+        # Connected in the process that samples. It is set in this way so that torch.nn does not treat it as an
+        # attribute.
         self.__dict__["_stream"] = None
 
     def forward(self, logits_output: Any, sampling_info: Any, return_logprob: bool, top_logprobs_nums: Any, token_ids_logprobs: Any,
                 positions: Any, *, logprob_logits: Any = None) -> Any:
-        """As of `Sampler`: next token ids, and logprobs into `logits_output`."""
+        """As `Sampler.forward`: returns the next token ids, and puts logprobs into `logits_output`."""
         logits = self._preprocess_logits(logits_output.next_token_logits, sampling_info)
         tokens = self._choose(logits, sampling_info, positions)
         if return_logprob:
             base = logits if logprob_logits is None else self._preprocess_logits(logprob_logits, sampling_info)
-            # As SGLang: raw ones where all are greedy or it is told to, else at the request's temperature.
+            # As in SGLang: raw logprobs if all requests are greedy or the setting says so, else at the request's
+            # temperature.
             if not (sampling_info.is_all_greedy or getattr(_sampler, "SGLANG_RETURN_ORIGINAL_LOGPROB", False)):
                 base = base / sampling_info.temperatures
             logprobs = self.torch.nn.functional.log_softmax(base, dim=-1)
@@ -102,12 +109,12 @@ class CroupierSampler(Sampler):  # type: ignore[misc, unused-ignore]  # Where th
         return tokens
 
     def _give_no_masks(self, logits_output: Any, count: int) -> None:
-        """To requests with return_sampling_mask, each of which SGLang ends where it has none, and no other."""
+        """Ends requests with return_sampling_mask, and no others: SGLang ends such a request if it gets no mask."""
         if not self._has_told_of_masks:
             self._has_told_of_masks = True
             _log.warning("return_sampling_mask is asked for, which the sampling backend croupier does not do: SGLang aborts such requests")
         if (_parallel("pp_size") or 1) > 1:
-            # Other stages of a pipeline are told of a mask alone, and fail where they are told nothing.
+            # Other stages of a pipeline expect only a mask, and fail if they receive nothing.
             torch, device = self.torch, logits_output.next_token_logits.device
             logits_output.sampling_mask_output = _sampler.SamplingMaskOutput(
                 token_ids=torch.tensor([[0]] * count, dtype=torch.int32, device=device),
@@ -129,7 +136,8 @@ class CroupierSampler(Sampler):  # type: ignore[misc, unused-ignore]  # Where th
         tokens, why = self._tokens(stream, logits, [_merged(*pair) for pair in zip(plain, extra)])
         left = [row for row, token in enumerate(tokens) if token is None]
         if left:
-            # What a request asked for besides must not end the engine, which wants a token for it even where it is aborted.
+            # A request's other parameters must not end the engine, which wants a token for the request even if that is
+            # aborted.
             again, still = self._tokens(stream, logits[left], [_merged(plain[row], None) for row in left], is_plain=True)
             for row, token, reason in zip(left, again, still):
                 tokens[row] = _largest(logits[row : row + 1]) if token is None else token
@@ -149,7 +157,7 @@ class CroupierSampler(Sampler):  # type: ignore[misc, unused-ignore]  # Where th
                 try:
                     texts[row] = stream.open(params=each)
                 except ValueError as error:
-                    # It is larger than a message may be.
+                    # The text is too large for a message.
                     why[row] = str(error)
             if texts:
                 self._sample(stream, logits if len(texts) == len(params) else logits[list(texts)], list(texts.values()))
@@ -175,11 +183,12 @@ class CroupierSampler(Sampler):  # type: ignore[misc, unused-ignore]  # Where th
         stream: Stream | None
         stream, self.__dict__["_stream"] = self.__dict__["_stream"], None
         if stream is not None and self._is_amid:
-            # Whoever handles what has interrupted the step may hold its rows, and with them the only slot.
+            # Whoever handles the interruption may hold the step's rows, and with them the only slot.
             stream.end()
             stream = None
         if stream is None:
-            # Nothing of one row goes on in the next step, so nothing is lost with a stream; the largest batch comes when it comes.
+            # Nothing of a row continues in the next step, so nothing is lost with a stream. It is not known how large
+            # batches will become.
             ranks = (_parallel("tp_size") or 1) * (_parallel("dp_size") or 1)
             stream, self._max_rows = connected(self._address, vocab_size, max(count, 256), ranks, default_params=_stream_params(),
                                                **self._options)
@@ -187,10 +196,11 @@ class CroupierSampler(Sampler):  # type: ignore[misc, unused-ignore]  # Where th
         return stream
 
     def _seeds(self, info: Any, positions: Any, extra: list[pb.SamplingParams | None]) -> list[int]:
-        """That of each row, which is a text of its own: a request's own seed has to give another one at each position."""
+        """The seed of each row. Each row is a text of its own, so a request's seed must give another seed at each
+        position."""
         own = [None] * len(extra) if info.sampling_seed is None else info.sampling_seed.tolist()
         own = [each.seed if each is not None and each.HasField("seed") else seed for each, seed in zip(extra, own)]
-        # They are on the GPU, so they are looked at only where one is needed.
+        # Positions are on the GPU, so they are read only if one is needed.
         places = [0] * len(own) if own.count(None) == len(own) else positions.tolist()
         step = mixed(self._seed, self._steps)
         return [mixed(step, row) if seed is None else mixed(seed & MASK, place) for row, (seed, place) in enumerate(zip(own, places))]
@@ -200,11 +210,12 @@ class CroupierSampler(Sampler):  # type: ignore[misc, unused-ignore]  # Where th
         top_ps, min_ps = info.top_ps.tolist(), info.min_ps.tolist()
         params = []
         for row, seed in enumerate(seeds):
-            # SGLang takes any number above 0, Croupier the nearest that it has: at those ends there is one token left, or no difference.
-            # A NaN, which JSON in Python has and which is not below 0 either, is the least: behind another number it loses all comparisons.
+            # SGLang accepts any number above 0. Croupier uses the nearest one in its range: near either end only one
+            # token is left, or there is no difference. A NaN, which Python's JSON allows and which is not below 0
+            # either, becomes the least temperature: as the second argument of max it loses all comparisons.
             temperature = min(max(_LEAST_TEMPERATURE, temperatures[row]), _MOST_TEMPERATURE)
             own = pb.SamplingParams(seed=seed, temperature=temperature, top_p=top_ps[row], min_p=min_ps[row])
-            # 1 is greedy, and what the vocabulary does not have is all.
+            # 1 is greedy. More than the vocabulary has means all.
             own.top_k = top_ks[row] if 0 < top_ks[row] < vocab_size else 0
             if top_ks[row] == 1:
                 own.temperature = 0
@@ -221,22 +232,24 @@ class CroupierSampler(Sampler):  # type: ignore[misc, unused-ignore]  # Where th
 
 
 def _clear(stream: Stream) -> None:
-    """Leaves nothing to the next step: an interrupted one would be in its way, and no text goes on in it. Whatever is open is closed, since
-    of texts one of which could not be opened nobody has the others."""
+    """Leaves nothing for the next step. An interrupted step would be in its way, and no text continues in it. All open
+    texts are closed, because if one text could not be opened, nobody has the others."""
     stream.give_up()
     for text in list(stream.sequences.values()):
         stream.close(text)
 
 
 def _stream_params() -> pb.SamplingParams:
-    """What holds where a request says nothing else: SGLang's order with a place for every sampler, whatever the server's defaults say."""
+    """The parameters that apply if a request sets nothing else: SGLang's order with a place for every sampler, whatever
+    the server's defaults are."""
     params = _orders.without_ends()
     params.MergeFrom(pb.SamplingParams(engine_order=pb.ENGINE_ORDER_CROUPIER, sampler_order=_orders.SGLANG))
     return params
 
 
 def _merged(plain: pb.SamplingParams, extra: pb.SamplingParams | None) -> pb.SamplingParams:
-    """Fields of the second take the place of those of the first, but for the seed, which the first has of this position."""
+    """The first parameters, overridden by the second ones. Only the seed stays, because it is already that of the
+    position."""
     params = pb.SamplingParams()
     params.CopyFrom(plain)
     if extra is not None:
@@ -259,8 +272,8 @@ def _abort(custom: Any, why: str) -> None:
 
 
 def _make_do(custom: Any, why: str) -> None:
-    """Ends a request whose row has no token, such as one with a NaN, if it is known. SGLang names it only with custom_params and a logit
-    processor of its own, so that others have to go on."""
+    """Ends a request whose row has no token, for example because of a NaN, if the request is known. SGLang names it
+    only if it has custom_params and a logit processor of its own, so other requests have to continue."""
     if _end(custom, f"there is no token for a row: {why}", http.HTTPStatus.INTERNAL_SERVER_ERROR, "InternalServerError"):
         _log.error("a request is aborted, since there is no token for a row: %s", why)
     else:
@@ -268,12 +281,12 @@ def _make_do(custom: Any, why: str) -> None:
 
 
 def _end(custom: Any, why: str, status: http.HTTPStatus, kind: str) -> bool:
-    """Ends the request of these custom_params, among which SGLang has put its own object, in the way that SGLang ends a wrong one. Gives
-    whether there was one."""
+    """Ends the request to which these custom_params belong, as SGLang ends a wrong request. SGLang has put its own
+    request object among them. Returns whether there was one."""
     try:
         request = custom["__req__"]
         reason = needed("sglang.srt.managers.schedule_batch", "sglang", __name__).FINISH_ABORT(why, status, kind)
-        # It is ended with this step already perhaps.
+        # It may already end with this step.
         request.to_finish = request.to_finish or reason
         return True
     except (ImportError, AttributeError, KeyError, ReferenceError, TypeError):
@@ -281,17 +294,19 @@ def _end(custom: Any, why: str, status: http.HTTPStatus, kind: str) -> bool:
 
 
 def _largest(row: Any) -> int:
-    """The token of the largest logit. Those that are NaN come before those that are masked, of which a grammar wants none."""
+    """The token of the largest logit. NaNs come before masked tokens, because a grammar forbids the latter."""
     return int(np.nan_to_num(row.float().cpu().numpy(), nan=-1e30).argmax())
 
 
 def register(address: str, name: str = "croupier", **options: Any) -> None:
-    """Registers the backend in this process, before SGLang reads its arguments. Options as of `CroupierSampler`."""
+    """Registers the backend in this process, before SGLang reads its arguments. The options are those of
+    `CroupierSampler`."""
     _sampler.register_sampler_backend(name, lambda: CroupierSampler(address, **({"random_seed": _random_seed()} | options)))
 
 
 def _random_seed() -> int:
-    """SGLang's own, which all ranks share, mixed with which of the replicas of data parallelism this is: their batches have other rows."""
+    """SGLang's own seed, which all ranks share, mixed with the number of the data-parallel replica, because the
+    replicas' batches have different rows."""
     seed = int(_argument("get_device", "random_seed") or 0)
     for rank in ("dp_rank", "attn_dp_rank"):
         seed = mixed(seed & MASK, _parallel(rank) or 0)
@@ -299,14 +314,16 @@ def _random_seed() -> int:
 
 
 def _speculative_algorithm() -> str | None:
-    """SGLang's, by its arguments; None where it speculates nothing, or says nothing yet."""
+    """SGLang's speculative algorithm, according to its arguments. None if it does not speculate, or does not say so
+    yet."""
     found = _argument("get_spec", "speculative_algorithm")
     return None if found is None or str(found).upper() == "NONE" else str(found)
 
 
 def _argument(part: str, name: str) -> Any:
-    """What SGLang has made of an argument: it draws a seed where none is given, and may name a way to capture hidden states alone where an
-    algorithm is. Versions that have no such parts of a configuration change the arguments themselves; None where there is neither."""
+    """The value that SGLang has derived from an argument: for example it draws a seed if none is given, and may name
+    only a way to capture hidden states in place of an algorithm. Versions without such parts of a configuration change
+    the arguments themselves. None if there is neither."""
     try:
         return getattr(getattr(needed("sglang.srt.runtime_context", "sglang", __name__), part)(), name)
     except (AttributeError, ImportError, RuntimeError, ValueError):
@@ -317,7 +334,7 @@ def _argument(part: str, name: str) -> Any:
 
 
 def _parallel(name: str) -> int | None:
-    """What SGLang knows of its ranks; None where it does not, as in versions that have them elsewhere."""
+    """What SGLang knows about its ranks. None if it does not know, as in versions that keep this elsewhere."""
     try:
         found = getattr(_sampler.get_parallel(), name)
         return None if found is None else int(found)

@@ -3,10 +3,11 @@
     VLLM_USE_V2_MODEL_RUNNER=0 vllm serve MODEL --logits-processors croupier.integrations.vllm:CroupierLogitsProcessor \\
         --additional-config '{"croupier_address": "unix:/run/croupier/croupier.sock"}'
 
-vLLM samples behind its processors. This one asks Croupier for each row's token and leaves only that one finite, so vLLM's sampler has
-nothing left to choose. Parameters are the request's own, and those of `SamplingParams` in its `extra_args["croupier"]`, over HTTP
-`"vllm_xargs": {"croupier": ...}`: also samplers that vLLM lacks. Masks of vLLM (grammars, allowed tokens, bad words, min_tokens,
-logit_bias) come before it and hold. `vllm_v2` is the same for the newer model runner.
+vLLM samples after its processors. This one asks Croupier for each row's token and leaves only that one finite, so
+vLLM's sampler has nothing left to choose. The parameters are the request's own, and the fields of `SamplingParams` in
+its `extra_args["croupier"]`, over HTTP `"vllm_xargs": {"croupier": ...}`. These include samplers that vLLM lacks. Masks
+of vLLM (grammars, allowed tokens, bad words, min_tokens, logit_bias) come before it and apply. `vllm_v2` is the same
+for the newer model runner.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ else:
 
 
 class _Request(Request):
-    """One request, wherever it stands in the batch."""
+    """One request, wherever it is in the batch."""
 
     def __init__(self, request: Any, params: pb.SamplingParams, prompt: list[int], output: list[int]) -> None:
         super().__init__(request, params)
@@ -40,12 +41,12 @@ class CroupierLogitsProcessor(Chooser, LogitsProcessor):  # type: ignore[misc, u
         self._set_up(vllm_config)
 
     def is_argmax_invariant(self) -> bool:
-        """It is not: so it runs for greedy requests too, behind vLLM's masks and before its penalties, which cannot change a row of
-        one token."""
+        """False, so that it also runs for greedy requests. It comes after vLLM's masks and before its penalties, which
+        cannot change a row of one token."""
         return False
 
     def update_state(self, batch_update: Any) -> None:
-        """Removed, added, moved, in this order, as vLLM wants it."""
+        """Handles removed, added and moved requests, in this order, as vLLM requires."""
         if batch_update is None:
             return
         for index in batch_update.removed:
@@ -74,13 +75,14 @@ class CroupierLogitsProcessor(Chooser, LogitsProcessor):  # type: ignore[misc, u
         return self._choose(logits, rows, requests)
 
     def _catch_up(self, request: _Request) -> None:
-        """Opens the text, and again where vLLM has other tokens than were given: it throws away what it samples amid a prompt."""
+        """Opens the text, or opens it again if vLLM has other tokens than it was given, because vLLM discards what it
+        samples in the middle of a prompt."""
         output, text = request.output, request.text
         count = len(output)
-        # With asynchronous scheduling the latest are not there yet and are -1, but their number is.
+        # With asynchronous scheduling the latest tokens are not known yet and are -1, but their number is known.
         while count and output[count - 1] < 0:
             count -= 1
-        # The latest that is known stands for those before it, which were compared.
+        # It is enough to compare the latest known token, because those before it were compared earlier.
         if text is not None and len(output) == len(text.tokens) and output[max(count - 1, 0) : count] == text.tokens[max(count - 1, 0) : count]:
             return
         known = list(output[:count])

@@ -3,8 +3,8 @@
     vllm serve MODEL --logits-processors croupier.integrations.vllm_v2:CroupierLogitsProcessor \\
         --additional-config '{"croupier_address": "unix:/run/croupier/croupier.sock"}'
 
-As `vllm` for the V1 runner, but that V2 applies a request's penalties before its processors: those are vLLM's. Not with speculative
-decoding, where a request has a row for each draft token.
+As `vllm` for the V1 runner, except that V2 applies a request's penalties before its processors, so vLLM applies these.
+It does not work with speculative decoding, where a request has a row for each draft token.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ class CroupierLogitsProcessor(Chooser, LogitsProcessor):  # type: ignore[misc, u
         self._states = req_states
 
     def add_request(self, req_idx: int, sampling_params: Any) -> bool:
-        """A request comes to a slot, which had another one perhaps: nobody is told when that left."""
+        """A request comes to a slot. The slot may have had another request, because nobody is told when a request
+        leaves."""
         before = self._requests.get(req_idx)
         if before is not None:
             self._close(before)
@@ -45,7 +46,7 @@ class CroupierLogitsProcessor(Chooser, LogitsProcessor):  # type: ignore[misc, u
         self._stream(logits.shape[-1])
         rows, places = [], []
         for row, (slot, length) in enumerate(zip(ctx.idx_mapping_np[: len(logits)].tolist(), ctx.seq_lens_upper_bound_np.tolist())):
-            # Amid a prompt nothing is sampled that counts.
+            # In the middle of a prompt, sampled tokens do not count.
             if slot in self._requests and length >= int(self._states.prefill_len.np[slot]):
                 rows.append(row)
                 places.append((slot, length))
@@ -53,14 +54,15 @@ class CroupierLogitsProcessor(Chooser, LogitsProcessor):  # type: ignore[misc, u
         return self._choose(logits, rows, [self._requests[slot] for slot, _ in places])
 
     def _catch_up(self, places: list[tuple[int, int]]) -> None:
-        """Opens texts with what the runner has, and again where it has not the tokens that were given: after a preemption, or when vLLM
-        has forced a token behind its processors, as for a thinking budget. The latest stands for those before it, which were compared."""
+        """Opens texts with the tokens that the runner has. It opens a text again if the runner does not have the tokens
+        that it was given: after a preemption, or if vLLM has forced a token after its processors ran, for example for a
+        thinking budget. It is enough to compare the latest token, because those before it were compared earlier."""
         counts = [length - int(self._states.prompt_len.np[slot]) for slot, length in places]
         texts = [self._requests[slot].text for slot, _ in places]
         known = {at for at, text in enumerate(texts) if text is not None and len(text.tokens) == counts[at]}
         compared = [at for at in known if counts[at]]
         if compared:
-            # All at once, since each look at the GPU waits for it.
+            # All at once, because each access to the GPU waits for it.
             slots, lasts = [places[at][0] for at in compared], [places[at][1] - 1 for at in compared]
             latest = self._states.all_token_ids.gpu[slots, lasts].tolist()
             known -= {at for at, token in zip(compared, latest) if texts[at].tokens[-1] != token}
