@@ -1,10 +1,13 @@
-//! What the kernels cost on a GPU, over one read of the logits at the rate of a device copy measured before them.
+//! What the kernels cost on a GPU, as a multiple of one read of the logits at the rate of a device copy that was
+//! measured before them.
 //!
-//! Times are medians of many launches between CUDA events: cold, behind a launch that reads 128 MiB of other rows, and hot,
-//! behind launches of the same rows. Of few rows there is also the time of one launch among many in a CUDA graph, hot. What is asked first stands first: a run that is cut short has it. A device whose kernels
-//! compute something else is measured too, and a line that fails is told; then it ends with 1. scripts/gpu-bench runs this
-//! on a machine with a GPU, next to PyTorch and FlashInfer. Without a GPU it says SKIPPED and ends with 0. `--quick` measures a few
-//! small shapes, to see that it runs.
+//! Times are medians of many launches between CUDA events. "Cold" launches run after a launch that reads 128 MiB of
+//! other rows, "hot" launches after launches on the same rows. For few rows there is also the time of one launch among
+//! many in a CUDA graph, hot. The most important measurements come first, so that a run that is cut short has them.
+//!
+//! A device whose kernels compute wrong results is measured too, and a line that fails is reported; in both cases the
+//! bench ends with 1. scripts/gpu-bench runs this on a machine with a GPU, next to PyTorch and FlashInfer. Without a
+//! GPU it says SKIPPED and ends with 0. `--quick` measures a few small shapes, to see that it runs.
 
 #![allow(clippy::print_stdout)] // it prints a table
 
@@ -32,14 +35,14 @@ mod from_host;
 #[path = "support/options.rs"]
 mod options;
 #[path = "support/rows.rs"]
-#[allow(dead_code)] // The reference of the CPU's benches.
+#[allow(dead_code)] // For the reference of the CPU's benches.
 mod rows;
 use rows::Shape;
 
-/// For 256 rows of 151,936 f32 logits; 288 of 128,256 are less.
+/// Room for 256 rows of 151,936 f32 logits. 288 rows of 128,256 take less.
 const ROOM: usize = 192 << 20;
 const OFF: Filters = Filters { temperature: 0.8, top_k: 0, top_p: 1.0, min_p: 0.0 };
-/// More rows than these take far longer than a launch costs.
+/// Most rows in a graph. With more rows, kernels take far longer than a launch costs.
 const MOST_IN_GRAPH: usize = 8;
 const TOP_20: LogprobsSpec<'static> = LogprobsSpec { top_n: 20, mode: LogprobsMode::Raw, tokens: &[] };
 
@@ -58,12 +61,12 @@ const MIXES: [Mix; 6] = [
 /// What is measured.
 struct Extent {
     rounds: usize,
-    /// Before the verification, and behind it.
+    /// The vocabulary sizes measured before the verification, and those measured after it.
     vocab_sizes: (&'static [usize], &'static [usize]),
     batches: &'static [usize],
     drafted_vocab_size: usize,
     drafts: &'static [usize],
-    /// Drafts of which a row each is weighed, by teams of each size.
+    /// Numbers of drafts for measuring how one row of each is weighed, by teams of each size.
     weighed: &'static [usize],
     room: usize,
 }
@@ -131,11 +134,11 @@ fn main() -> ExitCode {
     if bench.failures == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// A device, what is measured of it, and how often that failed.
+/// A device, what is measured on it, and the number of failures.
 struct Bench {
     backend: CudaBackend,
     extent: Extent,
-    /// Bytes per microsecond of a device copy.
+    /// Rate of a device copy, in bytes per microsecond.
     copy_rate: f32,
     failures: usize,
 }
@@ -175,7 +178,7 @@ impl Bench {
         }
     }
 
-    /// The others are measured all the same.
+    /// Reports a failure. The other lines are measured all the same.
     fn fail(&mut self, what: &str, error: &OpenError) {
         self.failures += 1;
         println!("FAILED: {what}: {error}");
@@ -206,7 +209,8 @@ impl Bench {
         }
     }
 
-    /// What each launch of a verification takes on the device, and the whole of it from the host, uploads included.
+    /// Measures the time of each launch of a verification on the device, and the time of the whole verification from
+    /// the host, uploads included.
     fn verification(&mut self) {
         println!(
             "\nverification: {DRAFTED} draft tokens each; the goal is {VERIFICATION_GOAL} times one read of the rows"
@@ -226,12 +230,12 @@ impl Bench {
 
 /// Draft tokens of a verification.
 const DRAFTED: usize = 8;
-/// What the launches of a verification may take together, cold, over one read of its rows.
+/// The goal for all launches of a verification together, cold, as a multiple of one read of its rows.
 const VERIFICATION_GOAL: f32 = 1.5;
-/// How a draft is verified: name, rule, whether it has chance.
+/// How a draft is verified: name, rule, and whether draft tokens were drawn by chance.
 type Rule = (&'static str, AcceptanceRule, bool);
 
-/// By which rows are weighed.
+/// The rule for measuring how rows are weighed.
 const KEPT: Rule = ("rejection, kept", AcceptanceRule::Rejection, true);
 const RULES: [Rule; 4] = [
     ("certain", AcceptanceRule::Rejection, false),
@@ -240,7 +244,7 @@ const RULES: [Rule; 4] = [
     ("greedy", AcceptanceRule::Greedy, false),
 ];
 
-/// Rows, and a draft token from each. They are verified with rows unlike their own, so that many are rejected.
+/// Rows, and a draft token drawn from each. They are verified with other rows, so that many are rejected.
 struct Drafts {
     dtype: Dtype,
     rows: Vec<Vec<u8>>,
@@ -271,7 +275,7 @@ impl Drafts {
         DraftToken { token: *token, source }
     }
 
-    /// Calls `f` with so many drafts, one behind the other.
+    /// Calls `f` with `batch` drafts, one after the other in memory.
     fn with_jobs<R>(&self, batch: usize, &(_, rule, has_chance): &Rule, f: impl FnOnce(&[VerifyJob<'_>]) -> R) -> R {
         let rows_of = |i| (i..=i + DRAFTED).map(|at| self.row(at, Action::Score { token: 0 })).collect();
         let rows: Vec<Vec<RowJob<'_>>> = (0..batch).map(rows_of).collect();
@@ -291,7 +295,7 @@ impl Drafts {
         f(&(0..batch).map(job).collect::<Vec<_>>())
     }
 
-    /// What each launch takes.
+    /// Times each launch.
     fn timed(&self, bench: &mut Bench, batch: usize, rule: &Rule, rounds: usize) -> Result<Vec<Timing>, OpenError> {
         self.with_jobs(batch, rule, |jobs| bench.backend.time_verification(jobs, rounds))
     }
@@ -322,13 +326,13 @@ impl Drafts {
     }
 }
 
-/// Microseconds, or why there are none. That is no failure: a server launches without graphs.
+/// The time in microseconds, or why there is none. That is not a failure: the server launches kernels without graphs.
 fn in_graph(bench: &mut Bench, jobs: &[RowJob<'_>]) -> String {
     let timed = bench.backend.time_in_graph(jobs, bench.extent.rounds);
     timed.map_or_else(|reason| reason.to_string(), |times| format!("{:.1}", median(times)))
 }
 
-/// Of one launch behind the other.
+/// The times of consecutive launches as text.
 fn micros(times: &[f32]) -> String {
     times.iter().map(|time| format!("{time:.1}")).collect::<Vec<_>>().join(" + ")
 }
@@ -352,7 +356,7 @@ impl Rows {
         Self { vocab, dtype, shape, encoded }
     }
 
-    /// Calls `f` with a batch of them.
+    /// Calls `f` with a batch of these rows.
     fn with_jobs<R>(&self, batch: usize, mix: &Mix, f: impl FnOnce(&[RowJob<'_>]) -> R) -> R {
         let &(_, filters, penalised, logprobs) = mix;
         let adjusts: Vec<TokenAdjust> = (0..if penalised { 64 } else { 0 })

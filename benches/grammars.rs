@@ -1,10 +1,10 @@
-//! What structured output costs: compiling a grammar, the mask of one place, and the masks of a batch of 64 texts, with those that are
-//! there already beside those that have to be worked out; then what a grammar forces, and the masks of the drafts that come of it. Over a
-//! made-up vocabulary of 128,256 tokens.
+//! What structured output costs over a made-up vocabulary of 128,256 tokens: compiling a grammar, the mask of one
+//! position, and the masks of a batch of 64 texts, both with masks that are ready and with masks that have to be
+//! computed. Then: which tokens a grammar forces, and the masks of the drafts made from them.
 //!
 //!     cargo bench --bench grammars
 //!
-//! Times are microseconds unless they say otherwise, on threads of the machine at hand.
+//! Times are in microseconds unless stated otherwise, on threads of the present machine.
 
 #![allow(clippy::print_stdout, clippy::unwrap_used)]
 
@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 const VOCAB: usize = 128_256;
 const END: u32 = 0;
 const BATCH: usize = 64;
-/// Time for what is worked out ahead to be there.
+/// Pause in which masks can be computed ahead.
 const PAUSE: Duration = Duration::from_millis(60);
 
 struct Job {
@@ -72,7 +72,7 @@ const JOBS: [Job; 5] = [
 /// Most tokens of a draft.
 const DRAFT: usize = 8;
 
-/// Bytes, and words of letters, digits and marks as a tokenizer has them.
+/// A vocabulary of single bytes, and of words of letters, digits and punctuation as a tokenizer has them.
 fn vocabulary() -> Vocabulary {
     let mut words: Vec<Vec<u8>> = vec![b"".to_vec()];
     words.extend((0..=255).map(|byte| vec![byte]));
@@ -102,7 +102,7 @@ fn vocabulary() -> Vocabulary {
     Vocabulary::new(&words.into_iter().map(Some).collect::<Vec<_>>(), b"")
 }
 
-/// The longest tokens of a text, one after the other.
+/// Tokenizes a text greedily: always the longest token.
 fn tokens(vocabulary: &Vocabulary, mut text: &[u8]) -> Vec<u32> {
     let mut tokens = Vec::new();
     while !text.is_empty() {
@@ -152,7 +152,7 @@ fn main() {
         let tokens = tokens(&vocabulary, job.text.as_bytes());
         let opened = |output: &[u32]| Text::open(Arc::clone(&grammar), VOCAB, output).unwrap();
         let (mut times, mut left) = (Vec::new(), Vec::new());
-        // The second time, when its states are known, as they are to all but the first texts of a grammar.
+        // The second round has known states, as all but the first texts of a grammar do.
         for round in 0..2 {
             for at in 0..tokens.len() {
                 let text = [opened(&tokens[..at])];
@@ -199,7 +199,7 @@ fn main() {
     }
 }
 
-/// A text is written token by token, and a draft is made and verified behind each.
+/// Writes a text token by token. After each token, a draft is made and verified.
 fn drafts(name: &str, grammar: &Arc<Grammar>, tokens: &[u32]) {
     let mut texts: Vec<Text> = (0..BATCH).map(|_| Text::open(Arc::clone(grammar), VOCAB, &[]).unwrap()).collect();
     let (mut drafted, mut there, mut worked_out) = (Vec::new(), Vec::new(), Vec::new());

@@ -1,11 +1,12 @@
-//! What tools that look back at a text cost: DRY and `no_repeat_ngram`, beside a scan that goes by the definition.
+//! What the tools that look back at a text cost: DRY and `no_repeat_ngram`, compared with a scan that follows their
+//! definition.
 //!
 //!   cargo bench --bench history
 //!   cargo bench --bench history -- --quick    texts of 4,096 tokens only
 //!
-//! Opening is per token of the prompt, so it should be the same however long that is. The scan is what a token costs
-//! without memory: each earlier place is compared with the end of the text, and each token that followed looked up in the
-//! whitelist.
+//! The time for opening a text is per token of the prompt, so it should not depend on the prompt's length. The scan
+//! shows what a token costs without memory: each earlier place is compared with the end of the text, and each token
+//! that followed is looked up in the whitelist.
 
 #![allow(clippy::print_stdout)] // it prints a table
 
@@ -31,12 +32,12 @@ struct Options {
 }
 
 const PASSES: usize = 7;
-/// Tokens that are committed at the end.
+/// Number of tokens that are committed at the end.
 const TAIL: usize = 200;
-/// Breakers that fit everywhere but for their first token.
+/// Number of breakers that match everywhere except for their first token.
 const BREAKERS: usize = 1024;
 
-/// A tool, and what it does to the next row, by its definition.
+/// A tool, with a function that computes its effect on the next row by its definition.
 struct Tool {
     name: &'static str,
     params: SamplingParams,
@@ -107,10 +108,10 @@ fn tools() -> Vec<Tool> {
     ]
 }
 
-/// A text of a length.
+/// Makes a text of this length.
 type Written = fn(usize) -> Vec<u32>;
 
-/// Texts by their lengths.
+/// Kinds of texts.
 fn texts() -> [(&'static str, Written); 4] {
     [
         ("ordinary", |len| {
@@ -134,7 +135,7 @@ fn texts() -> [(&'static str, Written); 4] {
     ]
 }
 
-/// Numbers in 0 .. 1 by chance, the same ones each time.
+/// Random numbers in 0 .. 1, the same in each run.
 fn unit() -> impl FnMut() -> f64 {
     let mut state = 12_345u64;
     move || {

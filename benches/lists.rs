@@ -1,8 +1,9 @@
-//! What a row costs of which only the largest logits come, beside the whole row.
+//! What a row costs if only its largest logits are sent, compared with the whole row.
 //!
-//! Microseconds of one core, by turns in the same run, the least of many rounds for each of 64 different rows. A list is
-//! counted from the pairs as they came on: put in order, checked, sampled. What copying them to the host and sending them
-//! costs is not in it, nor is that of the whole row. Where a job does not say otherwise no other token can be emitted.
+//! Microseconds of one core, measured alternately in the same run, the least of many rounds for each of 64 different
+//! rows. The time of a list begins with the pairs as they arrived: they are sorted, checked and sampled. Copying to the
+//! host and sending are not included, neither for lists nor for whole rows. Unless a job says otherwise, no token
+//! outside the list can be emitted.
 //!
 //!   cargo bench --bench lists                 lists of 20 to 4,096 tokens
 //!   cargo bench --bench lists -- --quick      fewer lengths and rounds
@@ -32,7 +33,7 @@ use timing::{Placed, measure};
 
 const VOCAB: usize = 128_256;
 const ROWS: usize = 64;
-/// What is measured; with `--quick` less of each.
+/// What is measured. With `--quick`, only the first ones of each.
 const SHAPES: [Shape; 2] = [Shape::Peaked, Shape::Flat];
 const LENGTHS: [u32; 6] = [64, 256, 20, 1024, 2048, 4096];
 
@@ -42,9 +43,9 @@ struct Job {
     filters: Filters,
     steps: &'static [Step],
     logprobs: Option<LogprobsSpec<'static>>,
-    /// Whether others may be emitted, and their log-sum-exp counts.
+    /// Whether tokens outside the list may be emitted, so that their log-sum-exp counts.
     has_rest: bool,
-    /// Whether some tokens were in the text.
+    /// Whether some tokens were in the text, so that penalties apply.
     is_penalised: bool,
 }
 
@@ -61,7 +62,7 @@ const JOBS: [Job; 6] = [
     Job { name: "llama.cpp k 20 p .9 min .05", filters: Filters { min_p: 0.05, ..FEW }, steps: LLAMA, ..PLAIN },
     Job { name: "temperature only", filters: OFF, ..PLAIN },
 ];
-/// Of a text's tokens each row lists half, the most likely ones.
+/// Number of tokens in the text. Half of them, the most likely ones, are in each row's list.
 const PENALISED: usize = 64;
 
 #[derive(Parser)]
@@ -77,11 +78,11 @@ struct Options {
     job: Option<String>,
 }
 
-/// A row, and its tokens in the order in which a worker's top-k gives them.
+/// A row, and its tokens in the order in which a worker's top-k returns them.
 struct Row {
     whole: Placed,
     order: Vec<Candidate>,
-    /// What penalties change.
+    /// Tokens whose logits penalties change.
     known: Vec<TokenAdjust>,
 }
 
@@ -106,7 +107,7 @@ impl Row {
         if job.is_penalised { RowSpec { penalties, adjusts: self.known.as_slice().into(), ..plain } } else { plain }
     }
 
-    /// The log-sum-exp of all behind so many.
+    /// The log-sum-exp of all logits after the first `length`.
     fn rest(&self, length: usize) -> f32 {
         self.order[length..].iter().map(|other| f64::from(other.logit).exp()).sum::<f64>().ln() as f32
     }

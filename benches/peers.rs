@@ -1,10 +1,11 @@
-//! The samplers beside llama.cpp's own, in one run: the same rows on one core, by turns.
+//! Compares these samplers with llama.cpp's own in one run: the same rows on one core, alternately.
 //!
-//!   scripts/peers-bench                  the whole table; gets llama.cpp's library
+//!   scripts/peers-bench                  the whole table; downloads llama.cpp's library
 //!   scripts/peers-bench --quick          fewer rounds
 //!   scripts/peers-bench --job typical
 //!
-//! Or `CROUPIER_LIBLLAMA=.../libllama.so cargo bench --bench peers`; without the library it measures nothing and says so.
+//! Or run `CROUPIER_LIBLLAMA=.../libllama.so cargo bench --bench peers`. Without the library it measures nothing and
+//! says so.
 
 #![allow(clippy::print_stdout)] // it prints a table
 
@@ -45,7 +46,7 @@ struct Options {
     job: Option<String>,
 }
 
-/// The same in both: parameters with llama.cpp's order here, and the samplers of its chain.
+/// The same job for both sides: parameters in llama.cpp's order here, and the samplers of llama.cpp's chain.
 struct Job {
     name: &'static str,
     params: SamplingParams,
@@ -124,7 +125,7 @@ fn main() {
 
 fn line(llama: &Llama, rows: &[Placed], job: &Job, rounds: usize) {
     job.params.validate(VOCAB as u32, 0).expect("valid parameters");
-    // 64 tokens all over the vocabulary have been emitted.
+    // 64 tokens from all over the vocabulary have been emitted.
     let history: Vec<u32> = (0..64).map(|i| i * (VOCAB as u32 / 64) + i * 7 % 50).collect();
     let sequence = Sequence::open(Arc::new(Rules::new(job.params.clone(), &[])), 1, &[], &history);
     let emitted: Vec<i32> = history.iter().map(|&token| token as i32).collect();

@@ -3,7 +3,8 @@
 //!   cargo bench --bench proposers               all tables
 //!   cargo bench --bench proposers -- --quick    histories of up to 100,000 tokens
 //!
-//! Nanoseconds are the least of several passes over the same tokens; ratios between lengths of history are the point.
+//! Times in nanoseconds are the least of several passes over the same tokens. What matters are the ratios between
+//! histories of different lengths.
 
 #![allow(clippy::print_stdout)] // it prints tables
 
@@ -25,7 +26,7 @@ struct Options {
     common: options::Common,
 }
 
-/// Tokens pushed and proposed after, at the end of each history.
+/// Number of tokens that are pushed, and proposed after, at the end of each history.
 const TAIL: usize = 2000;
 const PASSES: usize = 7;
 
@@ -57,7 +58,7 @@ fn costs(name: &str, kind: ProposerKind, text: &[u32]) {
     let mut bytes = 0;
     for _ in 0..PASSES {
         let (mut proposer, opening) = timed(|| Proposer::new(&params, history, &[]));
-        proposer.push(tail[0]); // room for more is made here
+        proposer.push(tail[0]); // This allocates room for more tokens.
         let ((), pushing) = timed(|| tail[1..].iter().for_each(|&token| proposer.push(black_box(token))));
         bytes = proposer.bytes();
         let mut proposer = Proposer::new(&params, history, &[]);
@@ -87,7 +88,7 @@ fn timed<T>(work: impl FnOnce() -> T) -> (T, f64) {
     (result, start.elapsed().as_secs_f64())
 }
 
-/// Replays a text: a draft is accepted as far as it is what comes.
+/// Replays a text. A draft is accepted as far as it equals the text that follows.
 fn gains(name: &str, text: &[u32]) {
     for (kind, min_match, max_match) in [
         (ProposerKind::Ngram, 5, 5),
@@ -117,8 +118,8 @@ fn gains(name: &str, text: &[u32]) {
     }
 }
 
-/// Tokens of a vocabulary of 100,000 by Zipf's law; a third of the text are copies of 5 to 60 earlier tokens, as in
-/// answers about documents and edits of code.
+/// Tokens of a vocabulary of 100,000 by Zipf's law. A third of the text is copies of 5 to 60 earlier tokens, as in
+/// answers about documents and in edits of code.
 fn zipf(len: usize) -> Vec<u32> {
     let mut state = 12345u64;
     let mut unit = || {
@@ -140,7 +141,7 @@ fn zipf(len: usize) -> Vec<u32> {
     text
 }
 
-/// What is there to read: the tales of the examples, and the sources of this crate.
+/// Real texts: the tales of the examples, and the sources of this crate.
 fn texts() -> Vec<(&'static str, Vec<u32>)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let read = |path: &str| std::fs::read_to_string(root.join(path)).expect("a file of the repository");
@@ -148,7 +149,7 @@ fn texts() -> Vec<(&'static str, Vec<u32>)> {
     let tales = read("examples/data/fables.txt") + &read("examples/data/tales.txt");
     let sources = ["src/message/shape.rs", "src/engine/batch.rs", "src/engine/rows.rs", "src/engine/state.rs"];
     let source: String = sources.map(read).concat();
-    // An answer that repeats what it was given with changes: every tenth line is left out the second time.
+    // An answer that repeats its input with changes: the second time, every tenth line is left out.
     let lines: Vec<&str> = source.lines().collect();
     let edited: Vec<&str> = lines.iter().enumerate().filter(|(i, _)| i % 10 != 9).map(|(_, line)| *line).collect();
     let edit = format!("{source}\n{}", edited.join("\n"));

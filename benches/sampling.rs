@@ -1,13 +1,13 @@
-//! What sampling costs over one read of the logits.
+//! What sampling costs, as a multiple of one read of the logits.
 //!
-//! Every figure is a ratio: microseconds per row of a job, over microseconds per row of one SIMD max pass
-//! over the same rows, measured turn by turn in the same run on one core, the least of many rounds each,
-//! since absolute times on a shared machine say little. "hot" repeats one row, "b64" walks 64 different rows.
+//! Every figure is a ratio: microseconds per row of a job, divided by microseconds per row of one SIMD max pass over
+//! the same rows. Both are measured alternately in the same run on one core, and each is the least of many rounds,
+//! because absolute times on a shared machine say little. "hot" repeats one row, "b64" goes through 64 different rows.
 //!
 //!   cargo bench --bench sampling                          the whole table
 //!   cargo bench --bench sampling -- --quick               V = 128,256 f32 only, fewer rounds
 //!   cargo bench --bench sampling -- --vocab 32000 --job top-p
-//!   cargo bench --bench sampling -- --level avx2          with fewer instructions than the machine has
+//!   cargo bench --bench sampling -- --level avx2          with a lower instruction set than the machine has
 
 #![allow(clippy::print_stdout)] // it prints a table
 
@@ -40,10 +40,10 @@ use chains::{infill, state, tournament};
 use rows::{Shape, reference_max};
 use timing::{Placed, measure};
 
-/// What is measured; with `--quick` the first of each.
+/// What is measured. With `--quick`, only the first of each.
 const VOCABS: [usize; 3] = [128_256, 32_000, 200_019];
 const DTYPES: [Dtype; 2] = [Dtype::F32, Dtype::Bf16];
-/// Shares of the tokens that masks leave: inside a string, and between tokens of a grammar.
+/// Shares of tokens that masks leave: inside a string, and between tokens of a grammar.
 const MASKS: [f32; 2] = [0.95, 0.001];
 
 /// A parameter mix.
@@ -52,17 +52,17 @@ struct Job {
     filters: Filters,
     /// A chain of samplers, if not empty.
     steps: &'static [Step],
-    /// Marks the row; where a step is a tournament it is played whatever this says.
+    /// The watermark of the row. If one of the steps is a tournament, that is played in any case.
     mark: Option<Mark>,
-    /// Which share of the tokens a mask leaves, if there is one.
+    /// The share of the tokens that a mask leaves, if there is a mask.
     left: Option<f32>,
-    /// How many tokens were in the history, of which penalties speak.
+    /// Number of tokens in the history, to which penalties apply.
     penalised: usize,
     logprobs: Option<LogprobsSpec<'static>>,
-    /// Goal and best peer as ratios, hot / b64, on peaked rows; "" where none is stated.
+    /// The goal and the best peer, as ratios, hot / b64, on peaked rows. "" if none is stated.
     goal: &'static str,
     peer: &'static str,
-    /// The goal on flat rows where it differs.
+    /// The goal on flat rows, if it differs.
     flat_goal: &'static str,
 }
 
@@ -136,7 +136,7 @@ fn jobs() -> Vec<Job> {
     ]
 }
 
-/// Samplers beyond the usual filters: at most 6 at batch 64.
+/// Jobs with samplers beyond the usual filters. The goal is at most 6 at batch 64.
 fn samplers() -> impl Iterator<Item = Job> {
     const JOBS: &[(&str, &[Step])] = &[
         ("dynamic temperature", &[Step::DynamicTemperature { low: 0.5, high: 1.5, exponent: 1.0 }]),
@@ -189,7 +189,7 @@ fn samplers() -> impl Iterator<Item = Job> {
     JOBS.iter().map(move |&(name, steps)| Job { name, filters, steps, goal: "-/6", peer: peer(name), ..PLAIN })
 }
 
-/// Marks, the rest as it is most used with them.
+/// Jobs with watermarks. The other parameters are those that are usual with them.
 fn marks() -> impl Iterator<Item = Job> {
     let green = |params: KgwParams| Some(Mark::Green(Greenlist::new(&params, Seeds::new(&params, [1, 2, 3, 4]))));
     let (left, own) = (green(KgwParams::default()), green(KgwParams::with_scheme(SeedingScheme::Selfhash)));
@@ -241,7 +241,7 @@ struct Options {
     level: Level,
 }
 
-/// The instruction set of this name.
+/// The instruction set with this name.
 fn level(name: &str) -> Result<Level, String> {
     let here = || Level::ALL.into_iter().filter(|level| level.is_available());
     let names = || here().map(Level::name).collect::<Vec<_>>().join(", ");
@@ -253,7 +253,7 @@ fn dtype(name: &str) -> Result<Dtype, String> {
     all.into_iter().find(|dtype| dtype.name() == name).ok_or_else(|| "f32, f16 or bf16".to_owned())
 }
 
-/// So many tokens that were in a text, ascending, scattered over the vocabulary.
+/// Tokens that were in a text, in ascending order and scattered over the vocabulary.
 fn history(vocab: usize, tokens: usize) -> Vec<TokenAdjust> {
     let mut state = 1u64;
     let mut seen = BTreeSet::new();
@@ -269,9 +269,9 @@ fn history(vocab: usize, tokens: usize) -> Vec<TokenAdjust> {
 struct Rows {
     placed: Vec<Placed>,
     dtype: Dtype,
-    /// What penalties change after a short text and after a long one.
+    /// Tokens that penalties change, after a short text and after a long one.
     histories: [Vec<TokenAdjust>; 2],
-    /// Which share of the tokens is left, and a mask for each row.
+    /// For each share of tokens that are left: a mask for each row.
     masks: [(f32, Vec<Vec<u8>>); 2],
 }
 

@@ -1,11 +1,15 @@
-//! What verifying a draft costs over plain rows of the same parameters.
+//! What verifying a draft costs, compared with plain rows of the same parameters.
 //!
-//! Every figure is a ratio: the time of a verification of k draft tokens over that of k + 1 plain rows with the same
-//! parameters, measured turn by turn in the same run on one core, the least of many rounds for each of many drafts and
-//! seeds, averaged. Each draft has rows of its own. Plain rows come one at a time, as they would without speculation;
-//! "batch" is what they take in one call, where they can be read from memory as a verification reads them. "some" are drafts of a model whose tokens are mostly accepted (the
-//! share is printed; what stands behind a rejected token counts as not accepted), "all" drafts of the target itself. Lines with
-//! "stats" are measured, as one verification in sixteen is; "of not" is their time over that of the same verifications not measured.
+//! Every figure is a ratio: the time of a verification of k draft tokens, divided by that of k + 1 plain rows with the
+//! same parameters. Both are measured alternately in the same run on one core. For each of many drafts and seeds the
+//! least of many rounds counts, and these are averaged. Each draft has rows of its own. Plain rows come one at a time,
+//! as they would without speculation; "batch" is their time in one call, where they can be read from memory as a
+//! verification reads them.
+//!
+//! "some" are drafts of a model whose tokens are mostly accepted (the share is printed; tokens after a rejected one
+//! count as not accepted), "all" are drafts of the target itself. Lines with "stats" are verifications whose acceptance
+//! is measured, as one in sixteen is; "of not" is their time divided by that of the same verifications without
+//! measuring.
 //!
 //!   cargo bench --bench verification
 //!   cargo bench --bench verification -- --quick "temperature; kept"
@@ -29,7 +33,7 @@ use std::time::Instant;
 #[path = "support/options.rs"]
 mod options;
 #[path = "support/rows.rs"]
-#[allow(dead_code)] // the reference of the other table is not used here
+#[allow(dead_code)] // The other table's reference is not used here.
 mod rows;
 use rows::Shape;
 
@@ -43,9 +47,9 @@ struct Options {
 }
 
 const VOCAB: usize = 128_256;
-/// Drafts that are verified in a round.
+/// Number of drafts that are verified in a round.
 const DRAFTS: usize = 12;
-/// How far draft logits are from the target's: about 70 % of draft tokens are accepted.
+/// The noise that makes draft logits differ from the target's: about 70 % of draft tokens are accepted.
 const NOISE: f32 = 1.6;
 
 /// Where draft distributions come from.
@@ -76,7 +80,7 @@ fn mixes() -> Vec<Mix> {
     ]
 }
 
-/// A draft and its rows.
+/// A draft and its target rows.
 struct Draft {
     targets: Vec<Vec<u8>>,
     tokens: Vec<u32>,
@@ -86,7 +90,7 @@ struct Draft {
     seed: u64,
 }
 
-/// What is verified, and how.
+/// What is verified, and with which parameters.
 struct Bench<'a> {
     mix: &'a Mix,
     source: Source,
@@ -110,7 +114,7 @@ impl Bench<'_> {
         }
     }
 
-    /// Draft tokens drawn from rows near those of the target.
+    /// A draft whose tokens are drawn from rows near those of the target.
     fn draft(&self, backend: &mut CpuBackend, k: usize, noise: f32, seed: u64) -> Draft {
         let target = |i: usize| rows::row(Shape::Peaked, VOCAB, seed * 100 + i as u64);
         let mut draft = Draft {
@@ -142,13 +146,13 @@ impl Bench<'_> {
         draft
     }
 
-    /// The row that a draft token follows.
+    /// The index of the row that a draft token follows.
     fn above(&self, node: usize) -> usize {
         let parent = |above: Option<usize>| self.tree.children(above).contains(&node);
         if parent(None) { 0 } else { 1 + (0..node).find(|&above| parent(Some(above))).expect("a tree") }
     }
 
-    /// How many draft tokens are accepted.
+    /// Verifies a draft and returns the number of accepted tokens.
     fn verify(&self, backend: &mut CpuBackend, draft: &Draft, round: u64, measure: bool) -> usize {
         let rows: Vec<_> = draft.targets.iter().map(|bytes| self.row(bytes, Action::Score { token: 0 })).collect();
         let source = |i: usize| match self.source {
@@ -166,7 +170,7 @@ impl Bench<'_> {
             tree: &self.tree,
             rule: self.rule,
             strict: &[],
-            // Other numbers than the draws', so that each round decides anew.
+            // Different numbers from those of the draws, so that each round decides differently.
             numbers: Numbers { seed: draft.seed + 1_000_003 * round, start: 0 },
             measure,
         };
@@ -174,7 +178,7 @@ impl Bench<'_> {
         black_box(result).accepted_count()
     }
 
-    /// Plain rows, one at a time or in one call.
+    /// Samples plain rows, one at a time or in one call.
     fn plain(&self, backend: &mut CpuBackend, draft: &Draft, round: u64, at_once: bool) {
         let row = |(i, bytes)| {
             let uniform = Numbers { seed: draft.seed + round, start: i as u64 }.draft(Spot::in_chain(0));
@@ -187,7 +191,7 @@ impl Bench<'_> {
     }
 }
 
-/// The 20 most likely tokens and the drawn one, as probabilities that sum to 1.
+/// The 20 most likely tokens and the drawn one, with probabilities that sum to 1.
 fn most_likely(entries: &[(u32, u64)], drawn: u32) -> (Vec<u32>, Vec<f32>) {
     let mut sorted = entries.to_vec();
     sorted.sort_unstable_by_key(|&(token, mass)| (token != drawn, u64::MAX - mass));
@@ -196,30 +200,32 @@ fn most_likely(entries: &[(u32, u64)], drawn: u32) -> (Vec<u32>, Vec<f32>) {
     (sorted.iter().map(|e| e.0).collect(), sorted.iter().map(|e| (e.1 as f64 / total as f64) as f32).collect())
 }
 
-/// Sets of random numbers that each draft is verified with: acceptance differs, and time with it.
+/// Number of sets of random numbers with which each draft is verified. The acceptance differs between them, and so does
+/// the time.
 const SETS: usize = 4;
 
-/// What was measured of one kind of drafts.
+/// The result for one kind of drafts.
 struct Measured {
-    /// Microseconds of k + 1 plain rows, one at a time.
+    /// Microseconds for k + 1 plain rows, one at a time.
     plain: f64,
-    /// Times that: the same rows in one call.
+    /// The same rows in one call, as a multiple of `plain`.
     batch: f64,
-    /// Times that: a verification.
+    /// A verification, as a multiple of `plain`.
     verified: f64,
-    /// Times the same verification that is not measured, if this one is.
+    /// If this verification is measured: its time as a multiple of the same verification without measuring.
     of_not_measured: Option<f64>,
     /// The share of draft tokens accepted.
     accepted: f64,
 }
 
-/// Each draft and set counts by its least time, of as many rounds on each side.
+/// Measures all drafts. For each draft and set, its least time counts, of equally many rounds on each side.
 fn measure(bench: &Bench<'_>, backend: &mut CpuBackend, drafts: &[Draft], rounds: usize) -> Measured {
     let mut least = vec![[f64::MAX; 4]; SETS * drafts.len()];
     let (mut accepted, mut tested) = (0, 0);
     for round in 0..rounds * SETS {
         let set = round % SETS;
-        // All drafts on one side, then on the next: none finds its rows in the cache because of another.
+        // All drafts are measured on one side, then on the next, so that none finds its rows in the cache because of
+        // another side.
         for side in 0..3 + usize::from(bench.measure) {
             for (draft, least) in drafts.iter().zip(&mut least[set * drafts.len()..]) {
                 let start = Instant::now();
@@ -300,7 +306,7 @@ fn kinds() -> [(&'static str, Source, AcceptanceRule, bool, bool, &'static str);
     ]
 }
 
-/// Two draft tokens at each position, the second followed by nothing.
+/// A tree with two draft tokens at each position, of which the second has no children.
 fn siblings(k: usize) -> Tree {
     let parent = |node: i32| if node < 2 { -1 } else { (node - 2) / 2 * 2 };
     let parents: Vec<i32> = (0..k as i32).map(parent).collect();

@@ -1,12 +1,12 @@
-//! What TLS and traces cost on the wire, over a plain server without traces.
+//! What TLS and traces cost on the wire, compared with a plain server without traces.
 //!
 //!   cargo bench --bench wire                        five rounds of five seconds
 //!   cargo bench --bench wire -- --quick             one short round: does it run?
 //!   cargo bench --bench wire -- --other PATH        also another croupier, such as one built before a change
 //!
-//! Each side is a server of its own on TCP. In each round all sides are measured one after another with the same rows, so
-//! that a neighbour's noise meets all; a figure is the median of the rounds' ratios to the plain server. The plain server stands
-//! there twice: how far its second ratio is from 1 is what the machine alone does.
+//! Each side is a server of its own on TCP. In each round all sides are measured one after another with the same rows,
+//! so that noise from other processes affects all of them. A figure is the median of the rounds' ratios to the plain
+//! server. The plain server is listed twice: the distance of its second ratio from 1 shows the noise of the machine.
 
 #![allow(clippy::print_stdout)] // it prints a table
 
@@ -39,13 +39,13 @@ struct Options {
     other: Option<OsString>,
 }
 
-/// A server, and how to get in there.
+/// A server, with the credentials for connecting to it.
 struct Side {
     name: String,
     process: Child,
     address: Address,
     access: Access,
-    /// Tokens a second and the median step in milliseconds, by round.
+    /// For each round: tokens per second, and the median step in milliseconds.
     rounds: Vec<(f64, f64)>,
 }
 
@@ -77,7 +77,7 @@ impl Side {
             attempts += 1;
             match bench::run(args.clone()).await {
                 Ok(report) => break report,
-                // It may not listen yet, which is worth a word only where it goes on.
+                // It may not listen yet. This is reported only if it takes long.
                 Err(error) if attempts < 100 && self.process.try_wait().is_ok_and(|ended| ended.is_none()) => {
                     if attempts % 10 == 0 {
                         eprintln!("{}: {error}", self.name);
@@ -139,7 +139,7 @@ async fn main() {
     let rounds = if quick { 1 } else { 5 };
     let time = |seconds, short| if quick { Duration::from_millis(short) } else { Duration::from_secs(seconds) };
     let base = BenchArgs { warmup: time(1, 50), duration: time(5, 200), rounds: 1, ..BenchArgs::default() };
-    // Bytes decide the first, messages the second: what a step costs beside its rows shows there.
+    // The first load is limited by bytes, the second by messages, so it shows what a step costs beside its rows.
     let large = BenchArgs { batch: if quick { 4 } else { 16 }, ..base.clone() };
     let small = BenchArgs { vocab: 512, batch: 16, message_bytes: 2048, ..base };
     for (load, args) in [

@@ -1,4 +1,4 @@
-//! What teams of each size take, beside those that are chosen: whether the choice is right.
+//! The time that teams of each size take, compared with the chosen teams: this shows whether the choice is right.
 
 use super::{Bench, Drafts, KEPT, MIXES, Rows, median, micros};
 use crate::rows::Shape;
@@ -7,7 +7,7 @@ use croupier::backend::cuda::abi::MAX_TEAM;
 use croupier::backend::cuda::costs::Costs;
 use croupier::sampling::logits::Dtype;
 
-/// Batches large enough that teams matter.
+/// Measures batches that are large enough for teams to matter.
 pub(super) fn rows(bench: &mut Bench) {
     header("rows | mix", "cold us");
     let batches = bench.extent.batches;
@@ -24,7 +24,7 @@ pub(super) fn rows(bench: &mut Bench) {
     }
 }
 
-/// Rows that are weighed once more when a draft was rejected: the launches of a verification behind the first.
+/// Measures rows that are weighed once more after a draft was rejected: the launches of a verification after the first.
 pub(super) fn weighing(bench: &mut Bench) {
     println!("\nverification by teams of each size: its first launch, then what weighs rows");
     header("drafts", "cold us of each launch");
@@ -46,7 +46,8 @@ fn header(of: &str, what: &str) {
     println!("|{}", "---|".repeat(2 + of.split('|').count() + MAX_TEAM as usize));
 }
 
-/// What something takes by the teams that are chosen, then by teams of each size, as cells of a table. A size that cannot do it says why.
+/// The time with the chosen teams, then with teams of each size, as cells of a table. For a size that is not possible,
+/// the cell says why.
 fn by_each(bench: &mut Bench, time: impl Fn(&mut Bench, usize) -> Result<String, OpenError>) -> String {
     let (measured, rounds) = (*bench.backend.costs(), bench.extent.rounds.div_ceil(10));
     let costs = std::iter::once(measured).chain((1..=MAX_TEAM).map(Costs::only));

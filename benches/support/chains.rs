@@ -1,4 +1,4 @@
-//! What chains of samplers need beside their steps.
+//! What chains of samplers need in addition to their steps.
 
 use croupier::params::state::{Average, SamplerState};
 use croupier::params::watermark::SynthidParams;
@@ -8,7 +8,7 @@ use croupier::sampling::samplers::infill::Infill;
 use croupier::vocabulary::Vocabulary;
 use std::sync::{Arc, LazyLock};
 
-/// What samplers remember in the middle of a text, where there are such.
+/// What samplers remember in the middle of a text, if there are any that remember something.
 pub(crate) fn state(steps: &[Step]) -> SamplerState {
     let any = |is: fn(&Step) -> bool| steps.iter().any(is);
     SamplerState {
@@ -17,7 +17,7 @@ pub(crate) fn state(steps: &[Step]) -> SamplerState {
     }
 }
 
-/// Thirty layers.
+/// A tournament with thirty layers.
 pub(crate) fn tournament() -> Tournament<'static> {
     static KEYS: [u64; 30] = [
         654, 400, 836, 123, 340, 443, 597, 160, 57, 29, 590, 639, 13, 715, 468, 990, 966, 226, 324, 585, 118, 504, 421,
@@ -27,7 +27,7 @@ pub(crate) fn tournament() -> Tournament<'static> {
     Tournament { context: 11, keys: &KEYS, table: &TABLE }
 }
 
-/// Every token a short text of three letters.
+/// A vocabulary in which every token is a short text made of three letters.
 pub(crate) fn infill() -> Infill<'static> {
     static TEXTS: LazyLock<Vocabulary> = LazyLock::new(|| {
         let text = |token: u32| (0..4).map(|place| b"abc"[token as usize / 3usize.pow(place) % 3]).collect();

@@ -1,5 +1,6 @@
-//! What a batch takes as the server sees it: from the rows' jobs to their results, commands, uploads and waiting included. Of rows in the
-//! host's memory, which the CPU does or which are brought to the device, and of rows on the device, which stay there unless the CPU does them.
+//! The time of a batch as the server sees it: from the rows' jobs to their results, including commands, uploads and
+//! waiting. Rows in the host's memory are sampled by the CPU or copied to the device. Rows on the device stay there
+//! unless the CPU samples them.
 
 use super::{OFF, Rows, Shape, median};
 use croupier::backend::cuda::{CudaBackend, HostRows};
@@ -10,11 +11,11 @@ use croupier::sampling::row::{Action, Filters, RowSpec};
 use cudarc::driver::result;
 use std::time::Instant;
 
-/// llama.cpp's order with its defaults: the kernel begins such a chain, and the CPU ends it.
+/// llama.cpp's order with its defaults. The kernel begins such a chain, and the CPU ends it.
 const BEGUN: [Step; 4] = [Step::TopK, Step::TopP, Step::MinP, Step::Temperature];
-/// The same where many tokens are left to the CPU.
+/// The same kind of chain, with many tokens left to the CPU.
 const LONG: [Step; 2] = [Step::TopK, Step::Temperature];
-/// The CPU does all of such a row, which is brought to it.
+/// A chain that the CPU does entirely. The row is copied to the host for it.
 const BROUGHT: [Step; 2] = [Step::TypicalP(0.9), Step::Temperature];
 
 /// Name, filters, steps of a chain.
@@ -31,7 +32,7 @@ const KINDS: [Kind; 5] = [
 /// Prints a table.
 ///
 /// # Errors
-/// What the device's memory or the driver says.
+/// The error of the device's memory or of the driver.
 pub(crate) fn table(backend: &mut CudaBackend, vocab: usize, batches: &[usize], rounds: usize) -> Result<(), String> {
     println!(
         "\nfrom the host, {vocab} f32 logits a row, peaked; one thread of the CPU does what kernels do not: chains of rows in the host's memory too"
@@ -67,9 +68,9 @@ pub(crate) fn table(backend: &mut CudaBackend, vocab: usize, batches: &[usize], 
     Ok(())
 }
 
-/// Rows of a batch in memory of the device.
+/// Copies the rows of a batch to the device's memory.
 fn on_device(backend: &mut CudaBackend, rows: &Rows, batch: usize) -> Result<Box<dyn Foreign + Send>, String> {
-    // It makes the device that of this thread.
+    // This makes the device current in this thread.
     backend.run(&[]);
     let memory = backend.device_memory().ok_or("the device lends no memory")?;
     let row_bytes = rows.encoded[0].len();
@@ -82,7 +83,7 @@ fn on_device(backend: &mut CudaBackend, rows: &Rows, batch: usize) -> Result<Box
         let copied = unsafe { result::memcpy_htod_sync(at + (i * row_bytes) as u64, row) };
         copied.map_err(|error| error.to_string())?;
     }
-    // The last bytes may still be on their way.
+    // The last bytes may still be in transfer.
     result::ctx::synchronize().map_err(|error| error.to_string())?;
     Ok(made)
 }

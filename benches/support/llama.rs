@@ -1,10 +1,10 @@
-//! llama.cpp's own samplers, by its C interface (`include/llama.h` of 0.5.0), which need no model.
+//! llama.cpp's own samplers, through its C interface (`include/llama.h` of 0.5.0). They need no model.
 
 use libloading::Library;
 use std::ffi::{CStr, c_char, c_void};
 use std::path::Path;
 
-/// Whose signatures these are.
+/// The version whose signatures these are.
 const VERSION: &str = "0.5.0";
 
 #[repr(C)]
@@ -30,7 +30,7 @@ struct ChainParams {
 
 type Sampler = *mut c_void;
 
-/// A sampler with what its `llama_sampler_init_` takes.
+/// A sampler, with the arguments of its `llama_sampler_init_` function.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Step {
     Greedy,
@@ -41,16 +41,16 @@ pub(crate) enum Step {
     Typical(f32),
     TopNSigma(f32),
     Temperature(f32),
-    /// The temperature in the middle, and how far it goes from there.
+    /// The temperature in the middle, and the range around it.
     DynamicTemperature(f32, f32),
-    /// A threshold; always.
+    /// The threshold. XTC is applied at every position.
     Xtc(f32),
-    /// The surprise; draws.
+    /// The surprise to aim at. This sampler draws the token.
     MirostatV1(f32),
     MirostatV2(f32),
-    /// The target; draws.
+    /// The target. This sampler draws the token.
     AdaptiveP(f32),
-    /// Of the last tokens; what repetition, frequency and presence cost.
+    /// The number of last tokens, and the repetition, frequency and presence penalties.
     Penalties(i32, [f32; 3]),
 }
 
@@ -78,7 +78,7 @@ impl Llama {
         *unsafe { self.0.get::<T>(name) }.unwrap_or_else(|error| panic!("{name}: {error}"))
     }
 
-    /// A chain of these, in order, that has seen `history`.
+    /// A chain of these steps, in order, that has seen `history`.
     pub(crate) fn chain(&self, vocab: usize, steps: &[Step], history: &[i32]) -> Chain<'_> {
         // SAFETY: the types are those of llama.h.
         let chain = unsafe {
@@ -128,7 +128,7 @@ impl Llama {
     }
 }
 
-/// A chain of samplers, and the list that they work on.
+/// A chain of samplers, and the list of candidates that it works on.
 pub(crate) struct Chain<'a> {
     llama: &'a Llama,
     chain: Sampler,
@@ -136,7 +136,8 @@ pub(crate) struct Chain<'a> {
 }
 
 impl Chain<'_> {
-    /// What `llama_sampler_sample` does with a row: a list of all tokens with their logits, taken through the chain. The token.
+    /// Samples a row as `llama_sampler_sample` does: a list of all tokens with their logits goes through the chain.
+    /// Returns the token.
     pub(crate) fn sample(&mut self, row: &[u8]) -> i32 {
         self.tokens.clear();
         let logits = row.chunks_exact(4).map(|x| f32::from_le_bytes([x[0], x[1], x[2], x[3]]));

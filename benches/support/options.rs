@@ -1,4 +1,4 @@
-//! What every bench can be told.
+//! Options that every bench has.
 
 /// `cargo bench` and `cargo test` add a word of their own to the command line; these are taken, and not shown.
 #[derive(Clone, Copy, clap::Args)]

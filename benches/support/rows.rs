@@ -1,12 +1,12 @@
-//! Rows like those of language models, and the reference that every figure is divided by.
+//! Rows like those of language models, and the reference by which every figure is divided.
 
 use croupier::backend::cpu::Level;
 use croupier::sampling::logits::Dtype;
 
-/// How probability is spread over a row.
+/// The distribution of probability over a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Shape {
-    /// A few tokens hold most of the mass, as in fluent text: the nucleus of 0.9 has tens of tokens.
+    /// A few tokens have most of the mass, as in fluent text: the nucleus of 0.9 has tens of tokens.
     Peaked,
     /// Standard deviation 1: the nucleus of 0.9 is more than half of the vocabulary.
     Flat,
@@ -21,19 +21,19 @@ impl Shape {
     }
 }
 
-/// A row of this shape; the same for the same seed.
+/// A row of this shape. The same seed gives the same row.
 pub(crate) fn row(shape: Shape, vocab: usize, seed: u64) -> Vec<f32> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) + 12345;
     let mut unit = || {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         ((state ^ state >> 31) >> 32) as u32 as f32 / u32::MAX as f32
     };
-    // Sum of twelve uniforms: close to normal within four deviations.
+    // The sum of twelve uniform numbers is nearly normal within four deviations.
     let mut normal = || (0..12).map(|_| unit()).sum::<f32>() - 6.0;
     let mut row: Vec<f32> = (0..vocab).map(|_| normal()).collect();
     if shape == Shape::Peaked {
         row.iter_mut().for_each(|x| *x *= 2.5);
-        // Candidates stand out over the bulk, each less likely than the last, at scattered ids.
+        // Candidates stand out from the bulk, each less likely than the one before, at scattered ids.
         for i in 0..200usize {
             let token = (i * 7919 + seed as usize * 104_729) % vocab;
             row[token] = 19.0 - 1.6 * ((i + 1) as f32).ln() + 0.7 * normal();
@@ -42,7 +42,7 @@ pub(crate) fn row(shape: Shape, vocab: usize, seed: u64) -> Vec<f32> {
     row
 }
 
-/// A mask that leaves this share of the tokens, scattered; the same for the same seed.
+/// A mask that leaves this share of the tokens, scattered over the vocabulary. The same seed gives the same mask.
 #[allow(dead_code)] // Not every bench has masks.
 pub(crate) fn mask(vocab: usize, left: f32, seed: u64) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) + 54321;
@@ -54,7 +54,7 @@ pub(crate) fn mask(vocab: usize, left: f32, seed: u64) -> Vec<u8> {
     (0..bytes).map(|_| (0..8).fold(0, |byte, place| byte | u8::from(bit() < left) << place)).collect()
 }
 
-/// The largest value of a row: one read, one comparison per value, nothing kept; with the instructions of `level`.
+/// The largest value of a row: one read and one comparison per value, nothing stored, with the instructions of `level`.
 pub(crate) fn reference_max(level: Level, dtype: Dtype, row: &[u8]) -> f32 {
     // SAFETY: the level was detected.
     #[cfg(target_arch = "x86_64")]
@@ -74,7 +74,7 @@ pub(crate) fn reference_max(level: Level, dtype: Dtype, row: &[u8]) -> f32 {
     }
 }
 
-/// In the shape that compilers make vector instructions of. The tail is left out, below 0.1 % of a row.
+/// Written so that compilers vectorise it. The tail, less than 0.1 % of a row, is left out.
 fn portable_f32(row: &[u8]) -> f32 {
     let mut max = [f32::NEG_INFINITY; 32];
     for chunk in row.chunks_exact(4 * max.len()) {

@@ -1,9 +1,10 @@
-//! Times by turns, and where a row lies.
+//! Alternating measurements, and the alignment of rows.
 
 use std::time::Instant;
 
-/// A row 16 bytes behind the start of a cache line, where large allocations and messages usually begin. Where it lies
-/// decides how fast the reference reads it from L2: on some processors twice as fast when it lies on whole lines.
+/// A row that begins 16 bytes after the start of a cache line, where large allocations and messages usually begin. The
+/// alignment decides how fast the reference reads the row from L2: on some processors it is twice as fast if the row
+/// begins on a cache line.
 pub(crate) struct Placed {
     buffer: Vec<u8>,
     at: std::ops::Range<usize>,
@@ -24,11 +25,11 @@ impl Placed {
     }
 }
 
-/// Seconds per row of each of these, by turns: of each row the least over the rounds, since whatever else runs on the machine
-/// only adds time, and a row is so short that most are not interrupted.
+/// Measures these functions alternately, in seconds per row. For each row the least time over the rounds counts,
+/// because other processes can only add time, and a row is so short that most rows are not interrupted.
 pub(crate) fn measure<const N: usize>(rounds: usize, rows: usize, mut work: [&mut dyn FnMut(usize); N]) -> [f64; N] {
     let mut least = [(); N].map(|()| vec![f64::MAX; rows]);
-    // The first turn of each warms caches and branch predictors.
+    // The first turn of each function warms caches and branch predictors.
     for _ in 0..=rounds * (64 / rows) {
         for (work, least) in work.iter_mut().zip(&mut least) {
             for (row, least) in least.iter_mut().enumerate() {

@@ -1,4 +1,4 @@
-//! What the worker tells the screen.
+//! What the worker reports to the screen.
 
 use hdrhistogram::Histogram;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 #[derive(Debug, Clone)]
 pub(crate) struct Board(Arc<Mutex<State>>);
 
-/// How fast tokens are asked for.
+/// How fast the worker asks for tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Pace {
-    /// So that one can read along.
+    /// Slow enough to read along.
     Reading,
-    /// As fast as it goes.
+    /// As fast as possible.
     Full,
 }
 
@@ -26,21 +26,21 @@ impl Pace {
     }
 }
 
-/// What there is to show.
+/// Everything that the screen shows.
 #[derive(Debug)]
 pub(crate) struct State {
-    /// One label and text per lane. Bytes, since a token may end in the middle of a character.
+    /// One label and text per lane. Texts are bytes, because a token may end in the middle of a character.
     pub(crate) lanes: Vec<(&'static str, Vec<u8>)>,
     pub(crate) pace: Pace,
     /// Since the pace changed.
     pub(crate) tokens: u64,
     pub(crate) rows_in_flight: usize,
-    /// Messages at once, as long as every lane is at work.
+    /// Messages in flight, as long as every lane is busy.
     pub(crate) steps_in_flight: usize,
     pub(crate) row_bytes: usize,
-    /// From a step's first byte handed over to its reply, in microseconds.
+    /// Step latency in microseconds: from handing over a step's first byte until its reply.
     pub(crate) latency: Histogram<u64>,
-    /// Spent on making rows.
+    /// Time spent on making rows.
     pub(crate) making: Duration,
     started: Instant,
     stopped: Option<Instant>,
@@ -64,13 +64,13 @@ impl Board {
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
-        // Numbers to look at are not worth a second panic.
+        // A panic elsewhere must not cause a second one here: these are only numbers to look at.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl State {
-    /// Figures begin anew: they are of one pace.
+    /// Resets the figures, which are for one pace only.
     pub(crate) fn start(&mut self, pace: Pace) {
         self.pace = pace;
         self.tokens = 0;
@@ -87,7 +87,7 @@ impl State {
         self.stopped.unwrap_or_else(Instant::now) - self.started
     }
 
-    /// A step was answered.
+    /// Records that a step was answered.
     pub(crate) fn answered(&mut self, rows: usize, latency: Duration) {
         self.rows_in_flight -= rows;
         self.tokens += rows as u64;

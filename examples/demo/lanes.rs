@@ -1,4 +1,4 @@
-//! The eight sequences: what is asked of each, and what became of it.
+//! The eight sequences: the parameters of each, and its results.
 
 use crate::support::corpus::{END_OF_TEXT, VOCAB_SIZE};
 use croupier::proto::{FinishReason, LogitBias, LogprobsMode, LogprobsParams, SamplingParams, TokenSequence};
@@ -14,37 +14,37 @@ const PROMPTS: [&str; 7] = [
     "The Wolf and the",
     "Once upon a time a Wolf",
 ];
-/// Where a text without the letter e may begin.
+/// Beginnings of texts without the letter e.
 const PROMPTS_WITHOUT_E: [&str; 6] = ["A Lion", "A Fox", "Said a Cat", "A Bull", "An Ass", "A Cock"];
-/// Where a text without the word "the" may begin.
+/// Beginnings of texts without the word "the".
 const PROMPTS_WITHOUT_THE: [&str; 5] = ["Once upon a time", "A Fox", "One winter a Farmer", "A famished Fox", "Alice"];
-/// A text ends here if it has not ended by itself.
+/// Longest text, if it does not end by itself.
 const MAX_TOKENS: u32 = 240;
-/// Tokens of a text that fill an excerpt.
+/// Number of tokens that fill an excerpt.
 const ENOUGH_TO_SHOW: usize = 50;
-/// What greedy decoding gets: it soon says the same thing over and over.
+/// Longest text with greedy decoding, which soon repeats itself.
 const MAX_TOKENS_GREEDY: u32 = 120;
 
-/// A sequence of the demo, over all its texts: when one ends, the next one begins.
+/// A sequence of the demo, over all its texts: when one text ends, the next one begins.
 #[derive(Debug)]
 pub(crate) struct Lane {
     pub(crate) label: &'static str,
-    /// The parameters, in short.
+    /// A short description of the parameters.
     pub(crate) summary: String,
     params: SamplingParams,
     prompts: &'static [&'static str],
-    /// The text at work: an end of text, the prompt, the output.
+    /// The current text: an end of text, the prompt, the output.
     pub(crate) context: Vec<u32>,
-    /// Of `context`.
+    /// Length of the prompt's part of `context`.
     pub(crate) prompt_len: usize,
-    /// Texts begun.
+    /// Number of texts begun.
     pub(crate) texts: u64,
     /// All emitted tokens of all texts.
     pub(crate) tokens: Vec<u32>,
     pub(crate) logprob_sum: f64,
-    /// How often texts ended in which way.
+    /// How many texts ended for each reason.
     pub(crate) finishes: BTreeMap<&'static str, u32>,
-    /// The first text that ended and is long enough to show, or the longest.
+    /// The first ended text that is long enough to show, or the longest one.
     shown: Option<Vec<u32>>,
 }
 
@@ -65,11 +65,11 @@ impl Lane {
         }
     }
 
-    /// Begins the next text. Gives its prompt and its parameters: each text has a seed of its own.
+    /// Begins the next text. Returns its prompt and parameters. Each text has its own seed.
     pub(crate) fn begin(&mut self, tokenizer: &CoreBPE) -> (Vec<u32>, SamplingParams) {
         let mut params = self.params.clone();
         params.seed = params.seed.map(|seed| seed + self.texts);
-        // The seed decides where a lane begins too, so that lanes do not all begin alike.
+        // The seed also decides where a text begins, so that lanes do not all begin in the same way.
         let prompt = self.prompts[params.seed.unwrap_or_default() as usize % self.prompts.len()];
         self.texts += 1;
         self.context = vec![END_OF_TEXT];
@@ -92,7 +92,7 @@ impl Lane {
         }
     }
 
-    /// A text to show.
+    /// A text to show in the report.
     pub(crate) fn excerpt(&self) -> &[u32] {
         self.shown.as_ref().unwrap_or(&self.context)
     }
@@ -114,7 +114,7 @@ fn finish_name(finish: FinishReason) -> &'static str {
     }
 }
 
-/// What all lanes share: a seed, an end, and the logprob of each token as the model gave it.
+/// What all lanes share: a seed, a maximal length, and logprobs of the model's own distribution.
 fn params(seed: u64) -> SamplingParams {
     SamplingParams {
         temperature: Some(1.0),
@@ -179,7 +179,7 @@ fn biased(tokenizer: &CoreBPE) -> Lane {
     Lane { prompts: &PROMPTS_WITHOUT_THE, ..lane }
 }
 
-/// Only tokens of the training text may be emitted that have no e in them.
+/// Only those tokens of the training text may be emitted that contain no e.
 fn lipogram(tokenizer: &CoreBPE, seen: &[u32]) -> Lane {
     let mut allowed_token_ids: Vec<u32> = seen.iter().copied().filter(|&token| has_no_e(tokenizer, token)).collect();
     allowed_token_ids.sort_unstable();
@@ -192,11 +192,11 @@ fn lipogram(tokenizer: &CoreBPE, seen: &[u32]) -> Lane {
 fn has_no_e(tokenizer: &CoreBPE, token: u32) -> bool {
     debug_assert!((token as usize) < VOCAB_SIZE);
     let bytes = tokenizer.decode_bytes(&[token]).unwrap_or_default();
-    // Bytes beyond ASCII could be an e with an accent, or half of one.
+    // Bytes beyond ASCII could be an e with an accent, or a part of one.
     token == END_OF_TEXT || bytes.iter().all(|&byte| byte.is_ascii() && !byte.eq_ignore_ascii_case(&b'e'))
 }
 
-/// Two of these must tell the same tale, though every message has them in another place.
+/// One of two lanes that must produce the same text, although their rows are at different places in every message.
 fn twin(label: &'static str) -> Lane {
     let params = SamplingParams { temperature: Some(0.9), top_p: Some(0.95), ..params(7) };
     Lane::new(label, "temperature 0.9, top_p 0.95, seed 7", params)

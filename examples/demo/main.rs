@@ -1,5 +1,5 @@
-//! A model worker and a Croupier server in one process: eight sequences, each with parameters of its own,
-//! stream as text while every token is drawn over gRPC from a full row of 200,019 logits.
+//! A model worker and a Croupier server in one process. Eight sequences with different parameters stream as text, while
+//! every token is drawn over gRPC from a full row of 200,019 logits.
 //!
 //! ```text
 //! cargo run --release --example demo
@@ -30,7 +30,7 @@ use support::server::{self, Server};
 use support::{Result, client, ngram, say, stop_on_ctrl_c};
 use worker::{Budget, Worker};
 
-/// How long it runs when nothing is said; on a terminal the first half is for reading.
+/// How long it runs by default. On a terminal the first half is slow enough to read along.
 const TIME: Duration = Duration::from_secs(15);
 const TIME_READING: Duration = Duration::from_secs(7);
 const TIME_QUICK: Duration = Duration::from_secs(3);
@@ -71,7 +71,7 @@ async fn main() -> ExitCode {
     }
 }
 
-/// The whole demo; true if every check at the end holds.
+/// Runs the whole demo. Returns true if every check at the end holds.
 async fn run(args: Args) -> Result<bool> {
     let style = Style::detect();
     say(&style.dim(" Reading the vocabulary, training the model, starting the server ..."))?;

@@ -1,4 +1,4 @@
-//! What is said at the end: each lane's parameters, figures and a piece of text, the checks, the metrics.
+//! The report at the end: each lane's parameters, figures and a piece of text, the checks, the metrics.
 
 use crate::board::State;
 use crate::lanes::Lane;
@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use tiktoken_rs::CoreBPE;
 
 const EXCERPT_LINES: usize = 3;
-/// Which metrics to show, by how their lines begin; the URL has them all.
+/// The beginnings of the metric lines that are shown. The URL has all metrics.
 const SHOWN_METRICS: [&str; 5] = [
     "croupier_tokens_total{model=\"demo-ngram\"",
     "croupier_sequences_finished_total{model=\"demo-ngram\"",
@@ -50,7 +50,7 @@ fn summary(lane: &Lane) -> String {
     format!("{} tokens, mean logprob {mean:.2}, texts: {}", grouped(tokens as u64), ends.join(", "))
 }
 
-/// How fast it was.
+/// The speed as text.
 pub(crate) fn speed(state: &State, dtype: Dtype) -> String {
     let each = state.making.as_secs_f64() * 1e3 / state.tokens.max(1) as f64;
     format!(
@@ -70,7 +70,7 @@ pub(crate) fn speed(state: &State, dtype: Dtype) -> String {
     )
 }
 
-/// What must be true of the lanes, and whether it is.
+/// Claims about the lanes, and whether each is true.
 pub(crate) fn checks(lanes: &[Lane], tokenizer: &CoreBPE) -> Vec<(&'static str, bool)> {
     let lane = |label| lanes.iter().find(move |lane: &&Lane| lane.label == label);
     let emitted = |label| lane(label).map_or(&[][..], |lane| &lane.tokens);

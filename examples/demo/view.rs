@@ -4,11 +4,11 @@ use crate::board::State;
 use crate::support::screen::{LABEL_WIDTH, Style, grouped, readable, size, tail};
 use console::truncate_str;
 
-/// Lines that are not lanes': title, figures, pace, space between, the cursor's.
+/// Lines that do not belong to lanes: title, figures, pace, spaces in between, the cursor's line.
 const OTHER_LINES: usize = 7;
 const MOST_LINES_PER_LANE: usize = 3;
 
-/// The lanes and the figures, as large as the terminal lets them be.
+/// The lanes and the figures, as large as the terminal allows.
 pub(crate) fn frame(state: &State, style: Style) -> Vec<String> {
     let (height, _) = size();
     let width = style.width();

@@ -1,7 +1,7 @@
 //! The model worker: a gRPC client like any other. It makes rows, sends them, and takes tokens.
 //!
-//! The lanes of a step travel in several messages of about 1 MB, all in flight at once: a lane waits for
-//! its own token only, and rows are sampled while others are still on their way.
+//! The lanes of a step travel in several messages of about 1 MB, all in flight at once. So a lane waits only for its
+//! own token, and rows are sampled while others are still on their way.
 
 use crate::board::{Board, Pace};
 use crate::lanes::Lane;
@@ -24,34 +24,34 @@ use tiktoken_rs::CoreBPE;
 use tokio::sync::mpsc;
 use tonic::transport::Channel;
 
-/// Message size that is fastest.
+/// The fastest message size.
 const MESSAGE_BYTES: usize = 1 << 20;
-/// Tokens a second of each lane that one can follow.
+/// Tokens per second of each lane that a reader can follow.
 const READING_PACE: f64 = 20.0;
 
 /// When to stop. Every lane gets the same number of tokens, so that twins can be compared.
 #[derive(Debug, Clone)]
 pub(crate) struct Budget {
-    /// So long at reading pace first.
+    /// How long to run at reading pace first.
     pub(crate) reading: Duration,
-    /// Tokens of each lane.
+    /// Number of tokens of each lane.
     pub(crate) tokens: u64,
-    /// Or this long at full speed, whichever comes first.
+    /// Or how long to run at full speed, whichever comes first.
     pub(crate) time: Duration,
-    /// Or when somebody wants to see the end now.
+    /// Or until the user wants to stop now.
     pub(crate) stop: Arc<AtomicBool>,
-    /// One of the latter two has come, and `tokens` is final.
+    /// One of the latter two has happened, so `tokens` is final.
     pub(crate) ending: bool,
 }
 
-/// Lanes whose rows travel together, and where they are.
+/// Lanes whose rows travel in one message.
 #[derive(Debug)]
 struct Group {
     lanes: Range<usize>,
-    /// Its allocation is used again once the transport is done with the previous message.
+    /// The rows. The allocation is reused when the transport no longer needs the previous message.
     rows: BytesMut,
     sent: Instant,
-    /// Kept until answered: a full server may ask for it again.
+    /// Kept until it is answered, because a full server may ask for it again.
     step: Step,
 }
 
@@ -71,7 +71,7 @@ impl Worker<'_> {
         let (requests, mut replies) = client::open(client, self.config(), self.lanes.len()).await?;
         let mut groups = self.groups();
         self.start(groups.len());
-        // Groups that have their tokens, and wait for their turn.
+        // Groups that have their tokens and wait for their turn.
         let mut ready: VecDeque<usize> = (0..groups.len()).collect();
         let mut in_flight = 0;
         loop {
@@ -119,14 +119,14 @@ impl Worker<'_> {
         (0..lanes).step_by(per_message).map(range).map(group).collect()
     }
 
-    /// Sends the group's next step; false if it is done.
+    /// Sends the group's next step. Returns false if the group is done.
     async fn send(&mut self, id: usize, group: &mut Group, requests: &mpsc::Sender<DecodeRequest>) -> Result<bool> {
         if self.lanes[group.lanes.start].tokens.len() as u64 >= self.limit() {
             return Ok(false);
         }
         let started = Instant::now();
         group.step = Step { step_id: id as u64, ..Step::default() };
-        // By now the transport has let go of the previous rows, and this takes their place.
+        // By now the transport no longer needs the previous rows, so their allocation is reused.
         group.rows.reserve(group.lanes.len() * self.rows.row_bytes());
         for index in group.lanes.clone() {
             self.add_work(index, group);
@@ -149,7 +149,7 @@ impl Worker<'_> {
         board.start(if self.budget.reading.is_zero() { Pace::Full } else { Pace::Reading });
     }
 
-    /// How long until it is time for the group's next token.
+    /// How long to wait until the group's next token is due.
     fn wait(&self, group: &Group) -> Duration {
         let mut board = self.board.lock();
         if board.pace == Pace::Full {
@@ -163,25 +163,25 @@ impl Worker<'_> {
         due.saturating_sub(elapsed)
     }
 
-    /// Tokens of each lane, as far as is known now.
+    /// The number of tokens of each lane, as far as it is known now.
     fn limit(&mut self) -> u64 {
         let budget = &mut self.budget;
         let now = budget.stop.load(Ordering::Relaxed) || self.board.lock().elapsed() > budget.time;
         if now && !budget.ending {
             budget.ending = true;
-            // One lane may be ahead of the others, and wait for one more token.
+            // One lane may be ahead of the others, and may be waiting for one more token.
             let most = self.lanes.iter().map(|lane| lane.tokens.len()).max().unwrap_or_default();
             budget.tokens = budget.tokens.min(most as u64 + 1);
         }
         budget.tokens
     }
 
-    /// Adds a lane's row to the step, and opens its next text first if the last one has ended.
+    /// Adds a lane's row to the step. If the lane's last text has ended, its next text is opened first.
     fn add_work(&mut self, index: usize, group: &mut Group) {
         let stride = self.lanes.len() as u64;
         let lane = &mut self.lanes[index];
         if lane.context.is_empty() {
-            // The server keeps a finished sequence until it is told to forget it.
+            // The server keeps a finished sequence until the worker closes it.
             let previous = lane.texts.checked_sub(1).map(|text| index as u64 + text * stride);
             group.step.close_sequence_ids.extend(previous);
             let sequence_id = index as u64 + lane.texts * stride;
@@ -200,7 +200,7 @@ impl Worker<'_> {
         });
     }
 
-    /// Takes an answer; gives the group that has its tokens now.
+    /// Takes a reply. Returns the group that has its tokens now.
     async fn receive(
         &mut self,
         groups: &mut [Group],
@@ -220,7 +220,7 @@ impl Worker<'_> {
 
     /// Gives each lane of the group its token.
     fn take_tokens(&mut self, group: &mut Group, result: &StepResult) -> Result<()> {
-        // Lets go of the rows, so that their allocation is free to be used again.
+        // Releases the rows, so that their allocation can be reused.
         group.step = Step::default();
         if let Some(open) = result.open.iter().find(|open| open.status() != OpenStatus::Ok) {
             return Err(

@@ -1,4 +1,5 @@
-//! One row of real logits through every sampler: how many tokens are left, how much entropy, and which come first.
+//! One row of real logits through every sampler: how many tokens are left, how much entropy, and which tokens are the
+//! most likely.
 //!
 //! ```text
 //! cargo run --release --example samplers
@@ -60,7 +61,7 @@ fn temperature(text: &str) -> std::result::Result<f32, String> {
     if (1e-5..=1e5).contains(&value) { Ok(value) } else { Err(format!("{value} is not in 1e-5 ..= 1e5")) }
 }
 
-/// The lines of the table: a name, and what it changes.
+/// The lines of the table: a name, and the parameters.
 fn lines(temperature: f32) -> Vec<(&'static str, SamplingParams)> {
     let plain = SamplingParams { temperature, ..SamplingParams::default() };
     let with = |change: fn(&mut SamplingParams)| {
@@ -132,7 +133,7 @@ fn lines(temperature: f32) -> Vec<(&'static str, SamplingParams)> {
     ]
 }
 
-/// What is left of a row behind an output, and the token that the seed draws.
+/// What the samplers leave of a row after an output, and the token that the seed draws.
 fn sample(
     (row, texts): (&[u8], &Arc<Vocabulary>),
     params: SamplingParams,

@@ -4,30 +4,30 @@ use crate::support::screen::{Style, grouped, readable};
 use croupier::sampling::distribution::Distribution;
 use croupier::sampling::entropy::{entropy, entropy_term};
 
-/// Likeliest tokens that are shown.
+/// Number of most likely tokens that are shown.
 const SHOWN: usize = 3;
-/// Columns of a token's text.
+/// Width of a token's text.
 const PIECE: usize = 9;
-/// Columns of a bar at probability 1.
+/// Width of the bar for probability 1.
 const BAR: usize = 8;
 
-/// What a sampler left.
+/// A line of the table: what a sampler left.
 pub(crate) struct Line {
     name: &'static str,
     survivors: usize,
     /// In bits.
     entropy: f64,
     draws: u32,
-    /// Token and probability.
+    /// Tokens with their probabilities.
     likeliest: Vec<(u32, f64)>,
 }
 
-/// Names of the columns.
+/// The names of the columns.
 pub(crate) fn head() -> String {
     format!("{:27} {:>9} {:>7}  {:PIECE$}  likeliest tokens", "sampler", "left", "entropy", "draws")
 }
 
-/// A token's text in its column, spaces made visible.
+/// A token's text for its column, with visible spaces.
 pub(crate) fn shown(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes).replace(' ', "_");
     readable(text.as_bytes()).chars().take(PIECE).collect()

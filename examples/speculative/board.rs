@@ -1,4 +1,4 @@
-//! What the lanes tell the screen and the report.
+//! What the lanes report to the screen and to the final report.
 
 use crate::shift::{Overlap, SHIFTS};
 use crate::tally::Tally;
@@ -14,37 +14,37 @@ pub(crate) struct Board(Arc<Mutex<State>>);
 pub(crate) struct State {
     pub(crate) lanes: Vec<Seen>,
     pub(crate) started: Instant,
-    /// So long one step of the target takes no less than a beat.
+    /// For how long at the start a step of the target takes at least one beat.
     pub(crate) reading: Duration,
 }
 
-/// What was seen of a lane.
+/// What was observed of a lane.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Seen {
     pub(crate) label: &'static str,
-    /// The text at work. Bytes, since a token may end in the middle of a character.
+    /// The current text. It is bytes, because a token may end in the middle of a character.
     pub(crate) text: Vec<u8>,
     /// The tokens of each text, without its prompt.
     pub(crate) texts: Vec<Vec<u32>>,
     pub(crate) tokens: u64,
-    /// Target steps, target rows and draft rows.
+    /// Numbers of target steps, target rows and draft rows.
     pub(crate) steps: u64,
     pub(crate) rows: u64,
     pub(crate) draft_rows: u64,
-    /// Drafts of at least one token, their tokens, and how many of these were accepted.
+    /// Numbers of drafts with at least one token, of their tokens, and of accepted tokens.
     pub(crate) drafts: u64,
     pub(crate) draft_tokens: u64,
     pub(crate) accepted: u64,
-    /// Steps whose tokens the server does not say to have the target's distribution.
+    /// Steps whose tokens do not have the target's distribution, according to the server.
     pub(crate) lossy: u64,
-    /// Advice after the last step, and the sum of all.
+    /// The advice after the last step, and the sum of all advice.
     pub(crate) advised: Option<u32>,
     pub(crate) advised_sum: u64,
     /// Acceptance by position in the draft.
     pub(crate) positions: Vec<Tally>,
-    /// Probabilities of draft tokens where others could have been drawn, against what they are on average.
+    /// Probabilities of draft tokens, where others could have been drawn, compared with their expected mean.
     pub(crate) drawn: Tally,
-    /// Whether drafts would fit rows one place further on, by [`SHIFTS`].
+    /// Whether drafts would fit better to rows one place further on, by [`SHIFTS`].
     pub(crate) shifts: [Overlap; SHIFTS.len()],
     /// Whether emitted tokens were the target's most likely ones.
     pub(crate) first: Tally,
@@ -57,7 +57,7 @@ impl Board {
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
-        // Numbers to look at are not worth a second panic.
+        // A panic elsewhere must not cause a second one here: these are only numbers to look at.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -69,7 +69,7 @@ impl State {
 }
 
 impl Seen {
-    /// A target step was answered: `drafted` tokens were verified.
+    /// Records a target step that verified `drafted` tokens.
     pub(crate) fn record(&mut self, drafted: usize, work: &WorkResult) {
         self.steps += 1;
         self.rows += drafted as u64 + 1;
@@ -103,7 +103,7 @@ impl Seen {
         }
     }
 
-    /// Acceptance at all positions.
+    /// Acceptance over all positions.
     pub(crate) fn acceptance(&self) -> Tally {
         self.positions.iter().fold(Tally::default(), |sum, &position| sum.merge(position))
     }
@@ -116,7 +116,7 @@ impl Seen {
         self.tokens as f64 / self.rows.max(1) as f64
     }
 
-    /// Accepted tokens of a draft, on average.
+    /// Mean number of accepted tokens per draft.
     pub(crate) fn accepted_length(&self) -> f64 {
         self.accepted as f64 / self.drafts.max(1) as f64
     }
@@ -125,7 +125,7 @@ impl Seen {
         self.advised_sum as f64 / self.steps.max(1) as f64
     }
 
-    /// Tokens in the time that a target step takes, if draft rows and further target rows cost so much of it.
+    /// Tokens in the time of one target step, if a draft row and a further target row cost these shares of it.
     pub(crate) fn speed(&self, draft_cost: f64, verify_cost: f64) -> f64 {
         let extra = self.draft_rows as f64 * draft_cost + (self.rows - self.steps) as f64 * verify_cost;
         self.tokens as f64 / (self.steps as f64 + extra).max(1.0)

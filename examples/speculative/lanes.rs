@@ -1,41 +1,41 @@
-//! The lanes: the same target model, prompts and seeds, each with draft tokens from somewhere else.
+//! The lanes. They have the same target model, prompts and seeds, but their draft tokens come from different sources.
 
 use crate::Args;
 use crate::sent::CANDIDATES;
 use crate::support::corpus::END_OF_TEXT;
 use croupier::proto::{DraftLengthParams, LogprobsMode, LogprobsParams, ProposerKind, ProposerParams, SamplingParams};
 
-/// A text ends here if it has not ended by itself.
+/// Longest text, if it does not end by itself.
 const MAX_TOKENS: u32 = 160;
-/// A prompt quotes documents until it has so many tokens.
+/// A prompt quotes documents until it has this many tokens.
 const QUOTED: usize = 3000;
-/// With so many tokens of the first one the text begins, so that the model goes on with it, more or less.
+/// The prompt ends with this many first tokens of the first document, so that the model more or less repeats it.
 const BEGINNING: usize = 4;
-/// Seeds of the lanes that draw draft tokens themselves: not those of the texts.
+/// Offset of the seeds of lanes that draw draft tokens themselves. These seeds must differ from those of the texts.
 const DRAFTER_SEED: u64 = 1 << 40;
 
-/// Where a lane's draft tokens come from.
+/// The source of a lane's draft tokens.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Drafts {
-    /// There are none: sample work, a row for each token.
+    /// No drafts: sample work, with a row for each token.
     Nowhere,
-    /// Draft work: rows of a draft model, from which the server draws. It keeps what it drew from.
+    /// Draft work: rows of a draft model, from which the server draws. The server keeps the distributions.
     Kept,
-    /// The proposer inside the sidecar, by its name. No draft model, no draft rows.
+    /// The proposer inside the sidecar, by its name. There are no draft model and no draft rows.
     Proposed(&'static str),
     /// The worker draws at the temperature `drawn`, and sends the distribution at the sequence's temperature.
     Sent { drawn: f64 },
 }
 
-/// A lane: what is asked for, and what must come of it.
+/// A lane: its source of drafts and its parameters.
 #[derive(Debug, Clone)]
 pub(crate) struct Lane {
     pub(crate) label: &'static str,
-    /// Its label in the metrics.
+    /// The model label in the metrics.
     pub(crate) model: &'static str,
     pub(crate) summary: String,
     pub(crate) drafts: Drafts,
-    /// Without a seed.
+    /// The parameters without a seed.
     params: SamplingParams,
 }
 
@@ -45,7 +45,7 @@ impl Lane {
         SamplingParams { seed: Some(seed.wrapping_add(text as u64)), ..self.params.clone() }
     }
 
-    /// Whether each draft token is drawn from what is said of it.
+    /// Whether draft tokens are drawn from the distributions that the lane claims.
     pub(crate) fn is_honest(&self, temperature: f64) -> bool {
         !matches!(self.drafts, Drafts::Sent { drawn } if drawn != temperature)
     }
@@ -56,18 +56,18 @@ impl Lane {
     }
 }
 
-/// All lanes; the first one is what the others are compared with.
+/// All lanes. The others are compared with the first one.
 pub(crate) fn lanes(args: &Args) -> Vec<Lane> {
     let plain = SamplingParams {
         temperature: Some(args.temperature as f32),
         top_k: Some(CANDIDATES as u32),
         max_tokens: Some(MAX_TOKENS),
-        // With each token its rank in what it was drawn from, and how likely the first one was.
+        // For each token: its rank in the distribution it was drawn from, and the probability of the most likely token.
         logprobs: Some(LogprobsParams { top_n: 1, mode: LogprobsMode::Processed.into(), token_ids: Vec::new() }),
         ..SamplingParams::default()
     };
     let advice = |draft_cost| {
-        // Of rows that are off nothing is accepted, and the advice soon would be to draft nothing.
+        // With shifted rows nothing is accepted, so the advice would soon be to draft nothing.
         args.shift_rows.is_none().then_some(DraftLengthParams {
             draft_cost,
             verify_cost: args.verify_cost,
@@ -146,12 +146,12 @@ impl Proposer {
     }
 }
 
-/// What the texts begin with: documents to quote from, and the beginning of the first one again.
+/// The beginnings of texts: documents to quote from, followed by the beginning of the first one.
 #[derive(Debug)]
 pub(crate) struct Prompts(Vec<Vec<u32>>);
 
 impl Prompts {
-    /// From documents as tokens; those too short to begin with are left out.
+    /// Prompts from documents as tokens. Documents that are too short are left out.
     pub(crate) fn new(documents: impl Iterator<Item = Vec<u32>>) -> Self {
         Self(documents.filter(|document| document.len() > BEGINNING).collect())
     }
@@ -160,7 +160,7 @@ impl Prompts {
         self.0.is_empty()
     }
 
-    /// The prompt of text number `text`. With another seed it is another one.
+    /// The prompt of text number `text`. Another seed gives another prompt.
     pub(crate) fn get(&self, seed: u64, text: usize) -> Vec<u32> {
         let first = seed.wrapping_mul(31).wrapping_add(text as u64 * 7) % self.0.len() as u64;
         let documents = self.0.iter().cycle().skip(first as usize).take(self.0.len());
@@ -175,7 +175,7 @@ impl Prompts {
         prompt
     }
 
-    /// The part of a prompt that is to be shown: the beginning of the text.
+    /// The part of a prompt to show: the beginning of the text.
     pub(crate) fn shown(prompt: &[u32]) -> &[u32] {
         &prompt[prompt.len().saturating_sub(BEGINNING)..]
     }

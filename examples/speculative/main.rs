@@ -1,5 +1,6 @@
-//! Speculative decoding side by side: the same target model, prompts and seeds without drafts, with a draft model, with
-//! the proposer inside the sidecar, with drafts that the worker draws, and with drafts that are not what they claim.
+//! Speculative decoding side by side. Lanes with the same target model, prompts and seeds decode without drafts, with a
+//! draft model, with the proposer inside the sidecar, with drafts that the worker draws, and with drafts that are not
+//! what they claim to be.
 //!
 //! ```text
 //! cargo run --release --example speculative
@@ -38,7 +39,7 @@ use support::{Result, client, say, scrape, stop_on_ctrl_c};
 use tokio::task::JoinSet;
 use worker::{DTYPE, Models, Worker, World};
 
-/// On a terminal it begins so that one can read along.
+/// On a terminal, how long it is slow enough to read along at first.
 const TIME_READING: Duration = Duration::from_secs(8);
 const TOKENS: u64 = 600;
 const TOKENS_QUICK: u64 = 200;
@@ -132,7 +133,7 @@ async fn main() -> ExitCode {
     }
 }
 
-/// The whole example; true if every check at the end holds.
+/// Runs the whole example. Returns true if every check at the end holds.
 async fn run(args: Args) -> Result<bool> {
     let style = Style::detect();
     say(&style.dim(" Reading the vocabulary, training the models, starting the server ..."))?;
@@ -207,7 +208,7 @@ async fn decode(
     }
 }
 
-/// What a lane makes rows and drafts with.
+/// The models with which a lane makes rows and drafts.
 fn models(args: &Args, lane: &Lane, target: &NgramModel) -> Models {
     let draft = target.with_max_order(usize::from(args.draft_order));
     let drawn = if let Drafts::Sent { drawn } = lane.drafts { drawn } else { args.temperature };

@@ -1,4 +1,4 @@
-//! What is said at the end: a text of each lane, the figures side by side, verdicts, checks, the metrics.
+//! The report at the end: a text of each lane, the figures side by side, verdicts, checks, the metrics.
 
 use crate::board::Seen;
 use crate::lanes::{Drafts, Lane, Prompts};
@@ -11,13 +11,13 @@ use crate::worker::World;
 use std::fmt::Write as _;
 
 const EXCERPT_LINES: usize = 3;
-/// The metrics that are shown; the URL has them all.
+/// The metrics that are shown. The URL has all of them.
 const SHOWN_METRICS: [&str; 2] = ["num_draft_tokens_total", "num_accepted_tokens_total"];
-/// Those that are shown of the first position in a draft.
+/// The metrics that are shown for the first position in a draft.
 const SHOWN_OF_FIRST: [&str; 3] =
     ["expected_acceptance_count", "expected_acceptance_sum", "num_measured_accepted_tokens_per_pos_total"];
 
-/// What each lane did, and how its first text begins.
+/// Each lane's figures and the beginning of its first text.
 pub(crate) fn cards(lanes: &[Lane], seen: &[Seen], world: &World, style: Style) -> String {
     let width = style.width() - LABEL_WIDTH - 1;
     let mut out = String::new();
@@ -37,7 +37,7 @@ pub(crate) fn cards(lanes: &[Lane], seen: &[Seen], world: &World, style: Style) 
     out
 }
 
-/// What each lane gained.
+/// The gain of each lane.
 pub(crate) fn table(seen: &[Seen], draft_cost: f32, verify_cost: f32, style: Style) -> String {
     let head = format!(
         "{:LABEL_WIDTH$}{:>7}{:>7}{:>7}{:>7}{:>8}{:>7}{:>8}{:>8}{:>6}",
@@ -71,7 +71,7 @@ pub(crate) fn table(seen: &[Seen], draft_cost: f32, verify_cost: f32, style: Sty
     ))
 }
 
-/// Acceptance by position, observed and expected.
+/// Observed and expected acceptance by position.
 pub(crate) fn positions(seen: &[Seen], style: Style) -> String {
     let most = seen.iter().map(|seen| seen.positions.len()).max().unwrap_or_default();
     let fit = most.min((style.width() - LABEL_WIDTH) / 8);
@@ -85,7 +85,8 @@ pub(crate) fn positions(seen: &[Seen], style: Style) -> String {
     out
 }
 
-/// Of each lane with drafts, whether it accepts as is to be expected and draws as it says, and what it means if not.
+/// For each lane with drafts: whether its acceptance is as expected and its tokens are drawn as claimed, and what it
+/// means if not.
 pub(crate) fn verdicts(lanes: &[Lane], seen: &[Seen], style: Style) -> String {
     let mut out = String::new();
     for (i, (lane, seen)) in lanes.iter().zip(seen).enumerate() {
@@ -103,7 +104,7 @@ pub(crate) fn verdicts(lanes: &[Lane], seen: &[Seen], style: Style) -> String {
     out
 }
 
-/// What is to be said of tests, if there were any, and whether they came out as they had to.
+/// The verdict on tests, if there were any, and whether they came out as expected.
 fn verdict(is: &str, has_to_be: &str, fine: &str, tally: &Tally) -> Option<(String, bool)> {
     let (observed, expected) = tally.shares();
     let meaning = match tally.is_honest() {
@@ -115,7 +116,7 @@ fn verdict(is: &str, has_to_be: &str, fine: &str, tally: &Tally) -> Option<(Stri
     (tally.tests > 0).then(|| (text, tally.is_honest()))
 }
 
-/// What must be true, why, and whether it is.
+/// A claim, the details, and whether it is true.
 #[derive(Debug)]
 pub(crate) struct Check {
     pub(crate) claim: String,
@@ -123,7 +124,7 @@ pub(crate) struct Check {
     pub(crate) holds: bool,
 }
 
-/// What must be true of the lanes.
+/// Claims about the lanes that must be true.
 pub(crate) fn checks(lanes: &[Lane], seen: &[Seen], temperature: f64, page: &str) -> Vec<Check> {
     let mut checks = Vec::new();
     for (lane, own) in lanes.iter().zip(seen) {
@@ -155,7 +156,7 @@ pub(crate) fn checks(lanes: &[Lane], seen: &[Seen], temperature: f64, page: &str
     checks
 }
 
-/// Whether rows that are one place off are found out in every lane with drafts, and no others.
+/// Checks that rows one place off are detected in every lane with drafts, and nowhere else.
 pub(crate) fn shift_checks(lanes: &[Lane], seen: &[Seen], shift: Option<Shift>) -> Vec<Check> {
     let mut checks = Vec::new();
     for (lane, seen) in lanes.iter().zip(seen).filter(|(lane, _)| lane.drafts != Drafts::Nowhere) {
@@ -200,7 +201,7 @@ fn same_distribution(lane: &Lane, seen: &Seen) -> Check {
     Check { claim: format!("{}: another text, the target's distribution", lane.label), detail, holds }
 }
 
-/// Whether what is emitted is what the target would emit.
+/// Whether the emitted tokens are those that the target would emit.
 fn first_tokens(seen: &Seen) -> String {
     let (observed, expected) = seen.first.shares();
     let errors = seen.first.standard_errors();
@@ -209,7 +210,7 @@ fn first_tokens(seen: &Seen) -> String {
     )
 }
 
-/// Tests and acceptances of a lane as the metrics have them.
+/// A lane's numbers of tests and acceptances, from the metrics.
 fn counted(page: &str, lane: &Lane) -> (f64, f64) {
     let sum = |name: &str| {
         let begin = format!("croupier_spec_decode_{name}{{model=\"{}\"", lane.model);
@@ -219,18 +220,18 @@ fn counted(page: &str, lane: &Lane) -> (f64, f64) {
     (sum("expected_acceptance_count"), sum("num_measured_accepted_tokens_per_pos_total"))
 }
 
-/// Tokens of which both have one: a lane may have come further in its last text, or in another number of texts.
+/// Number of tokens that can be compared: a lane may have got further in its last text, or have more texts.
 fn common(a: &[Vec<u32>], b: &[Vec<u32>]) -> u64 {
     a.iter().zip(b).map(|(a, b)| a.len().min(b.len()) as u64).sum()
 }
 
-/// Those of them that are the same.
+/// Number of those tokens that are equal.
 fn equal(a: &[Vec<u32>], b: &[Vec<u32>]) -> u64 {
     let same = |(a, b): (&Vec<u32>, &Vec<u32>)| a.iter().zip(b).filter(|(a, b)| a == b).count() as u64;
     a.iter().zip(b).map(same).sum()
 }
 
-/// The lines of the scrape that matter here.
+/// The relevant lines of the metrics.
 pub(crate) fn metrics(page: &str) -> Vec<String> {
     let all = SHOWN_METRICS.map(|name| format!("croupier_spec_decode_{name}{{model=\"spec-"));
     let first = SHOWN_OF_FIRST.map(|name| format!("croupier_spec_decode_{name}{{model=\"spec-"));

@@ -1,26 +1,26 @@
-//! A worker that draws its draft tokens itself and sends what it drew them from.
+//! A worker that draws its draft tokens itself and sends the distributions.
 
 use crate::support::ngram::NgramModel;
 use croupier::proto::SparseDraft;
 
-/// Candidates of a token: the `top_k` of every lane, and of what the worker draws and sends too.
+/// Number of candidates for a token: the `top_k` of every lane, and of what the worker draws from and sends.
 pub(crate) const CANDIDATES: usize = 64;
 
-/// Draws draft tokens from a model. Honest if it draws at the temperature that it claims.
+/// Draws draft tokens from a model. It is honest if it draws at the temperature that it claims.
 #[derive(Debug)]
 pub(crate) struct Drafter {
     pub(crate) model: NgramModel,
-    /// What is sent is the distribution at this temperature ...
+    /// The temperature of the distribution that is sent ...
     pub(crate) claimed: f64,
-    /// ... and what is drawn from is that at this one.
+    /// ... and the temperature of the distribution that is drawn from.
     pub(crate) drawn: f64,
     /// State of the random numbers.
     pub(crate) random: u64,
 }
 
 impl Drafter {
-    /// A draft of at most `length` tokens after `context`, and the distributions it claims to come from. It stops
-    /// after `end` and where the model has never seen what stands there.
+    /// A draft of at most `length` tokens after `context`, and the distributions it claims to come from. It stops after
+    /// `end`, and where the model has never seen the context.
     pub(crate) fn draft(&mut self, context: &[u32], length: usize, end: u32) -> (Vec<u32>, SparseDraft) {
         let mut text = context.to_vec();
         let mut sent = SparseDraft::default();
@@ -59,7 +59,7 @@ impl Drafter {
     }
 }
 
-/// Probabilities of the candidates, most likely first.
+/// Probabilities of the candidates, the most likely first.
 fn at_temperature(candidates: &[(u32, f32)], temperature: f64) -> Vec<f64> {
     let most = candidates.first().map_or(0.0, |candidate| f64::from(candidate.1));
     let weight = |&(_, logprob): &(u32, f32)| ((f64::from(logprob) - most) / temperature).exp();
@@ -83,12 +83,12 @@ mod tests {
     use super::*;
 
     fn drafter(claimed: f64, drawn: f64) -> Drafter {
-        // After 1: 2 three times, 3 once; after both: 9, the end.
+        // After 1, 2 follows three times and 3 once. After both, 9 follows, which is the end.
         let tokens: Vec<u32> = [1, 2, 9].repeat(3).into_iter().chain([1, 3, 9]).collect();
         Drafter { model: NgramModel::train(&tokens, 2, 10), claimed, drawn, random: 1 }
     }
 
-    /// How often the draft after 1 begins with 2, and what was claimed of it.
+    /// How often the draft after 1 begins with 2, and the claimed probability of that.
     fn begins_with_2(mut drafter: Drafter) -> (f64, f64) {
         let mut claimed = 0.0;
         let mut begins = || {

@@ -1,5 +1,5 @@
-//! Rows that are one place off, a fault that the worker can be told to have; and what tells it from a draft model that is no
-//! good.
+//! Rows that are one place off: a fault that the worker can be told to simulate, and the statistics that distinguish it
+//! from a bad draft model.
 
 use croupier::proto::DraftTest;
 use croupier::top::{NOT_CHANCE, SHIFTED};
@@ -13,7 +13,7 @@ pub(crate) enum Shift {
     Early,
 }
 
-/// All of them.
+/// All shifts.
 pub(crate) const SHIFTS: [Shift; 2] = [Shift::Late, Shift::Early];
 
 impl Shift {
@@ -25,8 +25,8 @@ impl Shift {
     }
 }
 
-/// How many tokens of a text of `text` tokens and a draft of `drafted` ones stand before each row that is sent. Rows without a
-/// draft are not off.
+/// For each row that is sent: the number of tokens before it, in a text of `text` tokens with a draft of `drafted`
+/// tokens. Rows without a draft are not shifted.
 pub(crate) fn before_rows(shift: Option<Shift>, text: usize, drafted: usize) -> impl Iterator<Item = usize> {
     let end = text + drafted;
     (text..=end).map(move |before| match shift.filter(|_| drafted > 0) {
@@ -36,7 +36,8 @@ pub(crate) fn before_rows(shift: Option<Shift>, text: usize, drafted: usize) -> 
     })
 }
 
-/// What draft distributions have in common with the rows that they are held against, and with those one place further on.
+/// The overlap of draft distributions with the rows that they are compared with, and with the rows one place further
+/// on.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Overlap {
     pub(crate) tests: u64,
@@ -45,7 +46,7 @@ pub(crate) struct Overlap {
 }
 
 impl Overlap {
-    /// The first test of a verification.
+    /// Adds the first test of a verification.
     pub(crate) fn add(&mut self, shift: Shift, test: &DraftTest) {
         let own = 1.0 - f64::from(test.total_variation);
         let (shifted, own) = match shift {
@@ -58,20 +59,20 @@ impl Overlap {
         self.shifted += f64::from(shifted);
     }
 
-    /// Means: with rows as they are, and one place further on.
+    /// The mean overlap with the rows as they are, and with the rows one place further on.
     pub(crate) fn means(&self) -> (f64, f64) {
         let tests = self.tests.max(1) as f64;
         (self.own / tests, self.shifted / tests)
     }
 
-    /// By how much rows one place further on fit better. A difference of two numbers of 0 to 1 has a variance of at most their
-    /// sum; 4 more, so that a few of them are not taken for a fault.
+    /// By how many standard errors rows one place further on fit better. The difference of two numbers from 0 to 1 has
+    /// a variance of at most their sum. 4 is added, so that a few of them are not taken for a fault.
     pub(crate) fn standard_errors(&self) -> f64 {
         (self.shifted - self.own) / (4.0 + self.shifted + self.own).sqrt()
     }
 
-    /// Whether rows are off: by what `croupier top` and the alert go by, without their least number of verifications. A lane of 200
-    /// tokens does not have so many.
+    /// Whether rows are shifted, by the criteria of `croupier top` and the alert, except for their least number of
+    /// verifications: a lane of 200 tokens does not reach it.
     pub(crate) fn is_shifted(&self) -> bool {
         let (own, shifted) = self.means();
         self.standard_errors() > NOT_CHANCE && shifted - own > SHIFTED
@@ -97,7 +98,7 @@ mod tests {
         let test = DraftTest { total_variation: 0.75, late_overlap: Some(0.75), ..Default::default() };
         (0..60).for_each(|_| overlap.add(Shift::Late, &test));
         overlap.add(Shift::Early, &test);
-        // 30 more than 15, and a variance of 4 + 60.
+        // 30 is 45 less 15, and the variance is 4 + 60.
         assert_eq!((overlap.tests, overlap.means(), overlap.standard_errors()), (60, (0.25, 0.75), 3.75));
         assert!(!overlap.is_shifted());
     }

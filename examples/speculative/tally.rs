@@ -1,13 +1,13 @@
-//! What happened against what was to be expected.
+//! Compares what happened with what was expected.
 //!
-//! Each test comes true with a probability that is known before it is made. So the sum of outcomes less probabilities
-//! is a martingale, however the tests depend on each other, and its variance is the sum of `p (1 - p)`: with some
-//! dozens of tests the difference in standard errors is a normal number. More than [`MOST`] of them is no chance.
+//! Each test succeeds with a probability that is known before it is made. So the sum of outcomes minus probabilities is
+//! a martingale, however the tests depend on each other, and its variance is the sum of `p (1 - p)`. With some dozens
+//! of tests the difference in standard errors is normally distributed. More than [`MOST`] of them is not chance.
 
-/// Standard errors that chance may make: beyond this once in 16,000 runs.
+/// Most standard errors that can be chance. Chance exceeds this once in 16,000 runs.
 pub(crate) const MOST: f64 = 4.0;
 
-/// Counts of one kind of test.
+/// The outcomes of one kind of test.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Tally {
     pub(crate) tests: u64,
@@ -17,12 +17,12 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    /// A test that had the probability `p` of coming true.
+    /// Adds a test that had the probability `p` of success.
     pub(crate) fn add(&mut self, p: f64, came_true: bool) {
         self.add_share(p, f64::from(u8::from(came_true)));
     }
 
-    /// A number of 0 to 1 that is `expected` on average. Its variance is at most that of a test.
+    /// Adds a number from 0 to 1 with the mean `expected`. Its variance is at most that of a test.
     pub(crate) fn add_share(&mut self, expected: f64, share: f64) {
         self.tests += 1;
         self.observed += share;
@@ -39,20 +39,20 @@ impl Tally {
         }
     }
 
-    /// The share that came true, and the share that was to be expected.
+    /// The observed and the expected share of successes.
     pub(crate) fn shares(&self) -> (f64, f64) {
         let tests = self.tests.max(1) as f64;
         (self.observed / tests, self.expected / tests)
     }
 
-    /// Observed less expected, in standard errors.
+    /// Observed minus expected, in standard errors.
     pub(crate) fn standard_errors(&self) -> f64 {
         let difference = self.observed - self.expected;
-        // Tests whose outcome was certain prove nothing, unless one of them came out otherwise.
+        // Tests with a certain outcome prove nothing, unless one of them had the other outcome.
         if self.variance > 0.0 { difference / self.variance.sqrt() } else { difference * f64::MAX.sqrt() }
     }
 
-    /// Whether chance can have made the difference.
+    /// Whether the difference can be chance.
     pub(crate) fn is_honest(&self) -> bool {
         self.standard_errors().abs() <= MOST
     }

@@ -1,17 +1,17 @@
-//! The live view: of each lane what it gains, its acceptance by position, and its text.
+//! The live view: for each lane its gain, its acceptance by position, and its text.
 
 use crate::board::{Seen, State};
 use crate::support::screen::{LABEL_WIDTH, Style, grouped, readable, size, tail};
 use crate::tally::Tally;
 use console::truncate_str;
 
-/// Lines that are not lanes': title, address, pace, space between, the cursor's.
+/// Lines that do not belong to lanes: title, address, pace, spaces in between, the cursor's line.
 const OTHER_LINES: usize = 7;
 const MOST_LINES_PER_LANE: usize = 5;
 /// Positions that fit on a line of 80 columns.
 const POSITIONS: usize = 4;
 
-/// The lanes, as large as the terminal lets them be.
+/// The lanes, as large as the terminal allows.
 pub(crate) fn frame(state: &State, style: Style) -> Vec<String> {
     let (height, _) = size();
     let width = style.width() - LABEL_WIDTH - 1;
@@ -53,7 +53,7 @@ pub(crate) fn progress(state: &State) -> String {
     format!("{:.0} s  tokens: {}", state.started.elapsed().as_secs_f64(), lanes.join(", "))
 }
 
-/// What a lane gets from a step and from a row.
+/// What a lane gains per step and per row.
 fn gain(seen: &Seen) -> String {
     let mut line = format!(
         "{} tokens, {:.2} per step, {:.2} per row",
@@ -85,7 +85,7 @@ pub(crate) fn pair(tally: &Tally) -> String {
     format!("{}/{}", share(observed), share(expected))
 }
 
-/// A share in three columns.
+/// A share, three columns wide.
 fn share(share: f64) -> String {
     let text = format!("{share:.2}");
     text.strip_prefix('0').map_or("1.0".into(), str::to_owned)

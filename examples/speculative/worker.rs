@@ -1,5 +1,5 @@
-//! A lane's worker: a gRPC client with a stream of its own. In each round it gets a draft from where its lane gets
-//! drafts, sends the target's rows, and takes the tokens.
+//! A lane's worker: a gRPC client with its own stream. In each round it gets a draft from its lane's source, sends the
+//! target's rows, and takes the tokens.
 
 use crate::board::Board;
 use crate::lanes::{Drafts, Lane, Prompts};
@@ -26,8 +26,8 @@ use tonic::transport::Channel;
 
 /// The rows' number format.
 pub(crate) const DTYPE: Dtype = Dtype::F32;
-/// Time of a target step while one is to read along: the same for every lane, so that one that gets more tokens from a
-/// step is seen to get ahead.
+/// Time of a target step while the user reads along. It is the same for every lane, so that one can see how lanes with
+/// more tokens per step get ahead.
 const BEAT: Duration = Duration::from_millis(110);
 
 /// What all lanes share.
@@ -36,13 +36,13 @@ pub(crate) struct World {
     pub(crate) prompts: Prompts,
     pub(crate) board: Board,
     pub(crate) seed: u64,
-    /// Tokens of each lane.
+    /// Number of tokens of each lane.
     pub(crate) tokens: u64,
-    /// The most draft tokens.
+    /// Most draft tokens.
     pub(crate) draft_length: usize,
-    /// How the target's rows are off.
+    /// The simulated shift of the target's rows, if any.
     pub(crate) shift: Option<Shift>,
-    /// Somebody wants to see the end now.
+    /// The user wants to stop now.
     pub(crate) stop: Arc<AtomicBool>,
 }
 
@@ -51,32 +51,32 @@ pub(crate) struct World {
 pub(crate) struct Models {
     pub(crate) target: RowMaker,
     pub(crate) draft: RowMaker,
-    /// For the lanes that draw by themselves.
+    /// For lanes that draw drafts themselves.
     pub(crate) drafter: Drafter,
 }
 
-/// A draft and what it was drawn from.
+/// Draft tokens and the distribution they were drawn from.
 type Draft = (Vec<u32>, DraftDistribution);
 
-/// One lane at work.
+/// The worker of one lane.
 pub(crate) struct Worker {
     world: Arc<World>,
-    /// Its place on the board.
+    /// The lane's index on the board.
     index: usize,
     lane: Lane,
     models: Models,
     requests: mpsc::Sender<DecodeRequest>,
     replies: Streaming<DecodeResponse>,
-    /// The text at work, prompt included; empty between texts.
+    /// The current text, prompt included. Empty between texts.
     context: Vec<u32>,
-    /// Texts begun; the sequence's id too.
+    /// Number of texts begun. It is also the basis of sequence ids.
     texts: usize,
-    /// What the last reply proposed, and what it advised.
+    /// The last reply's proposed tokens, and its advice.
     proposed: Vec<u32>,
     advised: Option<u32>,
-    /// To be sent with the next step.
+    /// What is to be sent with the next step.
     pending: Step,
-    /// Its allocation is used again once the transport is done with the previous message.
+    /// The rows. The allocation is reused when the transport no longer needs the previous message.
     rows: BytesMut,
 }
 
@@ -105,7 +105,7 @@ impl Worker {
         Ok(Self { world, index, lane, models, requests, replies, context, texts, proposed, advised, pending, rows })
     }
 
-    /// Decodes until the lane has its tokens. Rounds are never cut, so that a run is the same every time.
+    /// Decodes until the lane has its tokens. Rounds are never cut short, so that each run gives the same result.
     pub(crate) async fn run(mut self) -> Result<()> {
         while let Some(wait) = self.wait() {
             tokio::time::sleep(wait).await;
@@ -117,7 +117,7 @@ impl Worker {
         Ok(())
     }
 
-    /// How long until the next round, unless that was the last one.
+    /// How long to wait until the next round. `None`: there are no more rounds.
     fn wait(&self) -> Option<Duration> {
         let state = self.world.board.lock();
         let seen = &state.lanes[self.index];
@@ -130,7 +130,7 @@ impl Worker {
 
     /// Begins the next text.
     fn begin(&mut self) {
-        // The server keeps a finished sequence until it is told to forget it.
+        // The server keeps a finished sequence until the worker closes it.
         self.pending.close_sequence_ids.extend(self.texts.checked_sub(1).map(|text| text as u64));
         let prompt = self.world.prompts.get(self.world.seed, self.texts);
         self.pending.open.push(OpenSequence {
@@ -148,7 +148,7 @@ impl Worker {
         seen.texts.push(Vec::new());
     }
 
-    /// A draft, the target's step, and its tokens.
+    /// One round: a draft, the target's step, and its tokens.
     async fn round(&mut self) -> Result<()> {
         let draft = match self.lane.drafts {
             Drafts::Nowhere => None,
@@ -169,7 +169,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Draft work, token by token: a row of the draft model after the text and the draft tokens so far.
+    /// Draft work, token by token: each time a row of the draft model after the text and the draft tokens so far.
     async fn draft_kept(&mut self) -> Result<Draft> {
         let length = self.advised.map_or(self.world.draft_length, |advised| advised as usize);
         let (mut text, begin) = (self.context.clone(), self.context.len());
@@ -187,7 +187,8 @@ impl Worker {
         Ok((text.split_off(begin), DraftDistribution::Kept(KeptDraft {})))
     }
 
-    /// The target's rows after the text and after each draft token, to be verified; or to be sampled, without a draft.
+    /// Sends the target's rows after the text and after each draft token, to be verified. Without a draft, the row is
+    /// to be sampled.
     async fn target_step(&mut self, draft: Option<Draft>) -> Result<WorkResult> {
         let tokens = draft.as_ref().map_or(&[][..], |(tokens, _)| tokens);
         self.rows.reserve((tokens.len() + 1) * self.models.target.row_bytes());
@@ -207,7 +208,7 @@ impl Worker {
         self.step(kind).await
     }
 
-    /// Sends a step of one work on the rows that were made, and gives what came of it.
+    /// Sends a step of one work on the rows that were made, and returns its result.
     async fn step(&mut self, kind: work::Kind) -> Result<WorkResult> {
         let sequence_id = Some(self.texts as u64 - 1);
         let mut step = std::mem::take(&mut self.pending);
@@ -230,7 +231,7 @@ impl Worker {
         }
     }
 
-    /// Takes the tokens that a target step emitted, and what it proposes.
+    /// Takes the tokens that a target step emitted, and the tokens that it proposes.
     fn take(&mut self, drafted: usize, result: WorkResult) {
         let tokens: Vec<u32> = result.tokens.iter().map(|token| token.token_id).collect();
         self.context.extend(&tokens);

@@ -1,4 +1,4 @@
-//! A stream to the server, as any worker has one.
+//! A stream to the server, as any worker opens it.
 
 use super::Result;
 use croupier::proto::sampler_client::SamplerClient;
@@ -9,7 +9,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 use tonic::transport::{Channel, Endpoint};
 
-/// Room for all messages in flight: the default of 64 KiB would stop and go within every row.
+/// Room for all messages in flight. With the default of 64 KiB, the flow would stall within every row.
 const WINDOW: u32 = 16 << 20;
 
 /// Connects to the server's socket.
@@ -20,7 +20,7 @@ pub(crate) async fn connect(socket: &Path) -> Result<SamplerClient<Channel>> {
     Ok(SamplerClient::new(endpoint.connect().await?))
 }
 
-/// Opens and configures a stream that has at most so many steps in flight.
+/// Opens and configures a stream with at most `steps` steps in flight.
 pub(crate) async fn open(
     client: &mut SamplerClient<Channel>,
     config: StreamConfig,
@@ -35,12 +35,12 @@ pub(crate) async fn open(
     }
 }
 
-/// A step as a message.
+/// Wraps a step in a message.
 pub(crate) fn request(step: Step) -> DecodeRequest {
     DecodeRequest { request: Some(decode_request::Request::Step(step)) }
 }
 
-/// The step's id and what came of it.
+/// The step's id and result.
 pub(crate) fn step_result(reply: Option<DecodeResponse>) -> Result<(usize, StepResult)> {
     match reply.and_then(|reply| reply.response) {
         Some(decode_response::Response::Step(result)) => Ok((result.step_id as usize, result)),

@@ -1,5 +1,5 @@
-//! Text to learn from: two files shipped with the example and the prose of this repository, or files
-//! given by the user.
+//! Text to learn from: two files that are part of the example and the prose of this repository, or files given by the
+//! user.
 
 use super::Result;
 use super::ngram::NgramModel;
@@ -7,18 +7,19 @@ use std::path::{Path, PathBuf};
 use tiktoken_rs::CoreBPE;
 
 const SHIPPED: [&str; 2] = [include_str!("../data/fables.txt"), include_str!("../data/tales.txt")];
-/// A line of its own between documents.
+/// The line that separates documents.
 const SEPARATOR: &str = "***";
-/// For so many bytes of tales one of the repository: enough to meet it now and then.
+/// The tales have this many times as many bytes as the prose of the repository, which is enough to meet it now and
+/// then.
 const REPOSITORY_SHARE: usize = 6;
-/// Shorter paragraphs of the repository are labels and remarks that make no sense elsewhere.
+/// Least length of a paragraph of the repository. Shorter ones are labels and remarks that make no sense elsewhere.
 const LEAST_PARAGRAPH: usize = 60;
 /// `<|endoftext|>` of `o200k_base`.
 pub(crate) const END_OF_TEXT: u32 = 199_999;
-/// Of `o200k_base`, special tokens included.
+/// Vocabulary size of `o200k_base`, special tokens included.
 pub(crate) const VOCAB_SIZE: usize = 200_019;
 
-/// The tokenizer, the documents, their text as tokens, and a model of it.
+/// The tokenizer, the documents, their text as tokens, and a model of that text.
 pub(crate) struct Learned {
     pub(crate) tokenizer: CoreBPE,
     pub(crate) documents: Vec<String>,
@@ -26,7 +27,7 @@ pub(crate) struct Learned {
     pub(crate) model: NgramModel,
 }
 
-/// Seconds of computing: not on the threads that serve.
+/// Reads and learns the text. It computes for seconds, so it does not run on the threads that serve.
 pub(crate) async fn learn(files: Vec<PathBuf>, order: usize) -> Result<Learned> {
     let learn = move || {
         let documents = documents(&files)?;
@@ -38,7 +39,7 @@ pub(crate) async fn learn(files: Vec<PathBuf>, order: usize) -> Result<Learned> 
     tokio::task::spawn_blocking(learn).await?
 }
 
-/// The bytes of tokens without the end of text.
+/// The bytes of these tokens, without ends of text.
 pub(crate) fn text(tokenizer: &CoreBPE, tokens: &[u32]) -> Vec<u8> {
     let words: Vec<u32> = tokens.iter().copied().filter(|&token| token != END_OF_TEXT).collect();
     tokenizer.decode_bytes(&words).unwrap_or_default()
@@ -53,13 +54,13 @@ fn documents(files: &[PathBuf]) -> Result<Vec<String>> {
     }
     if files.is_empty() {
         SHIPPED.iter().for_each(|text| split(text, 0, &mut documents));
-        // A copy of the program away from its sources still has the shipped files.
+        // If the program was copied away from its sources, it still has its own two files.
         repository(Path::new(env!("CARGO_MANIFEST_DIR")), &mut documents);
     }
     Ok(documents)
 }
 
-/// All documents as tokens, an end of text before, between and after them.
+/// All documents as tokens, with an end of text before, between and after them.
 fn tokens(tokenizer: &CoreBPE, documents: &[String]) -> Vec<u32> {
     let mut tokens = vec![END_OF_TEXT];
     for document in documents {
@@ -81,14 +82,14 @@ fn split(text: &str, least_paragraph: usize, documents: &mut Vec<String>) {
     }
 }
 
-/// Joins the lines of each paragraph: where an editor wrapped them is not the text's business.
+/// Joins the lines of each paragraph, because line breaks made by an editor are not part of the text.
 fn unwrapped(lines: &[&str], least_paragraph: usize) -> String {
     let paragraphs = lines.split(|line| line.trim().is_empty());
     let joined = paragraphs.map(|lines| lines.iter().map(|line| line.trim()).collect::<Vec<_>>().join(" "));
     joined.filter(|paragraph| paragraph.len() >= least_paragraph.max(1)).collect::<Vec<_>>().join("\n\n")
 }
 
-/// The repository's own prose, up to its share: documentation, and comments of contract and sources.
+/// The repository's own prose, up to its share: documentation, and the comments of the schema and the sources.
 fn repository(root: &Path, documents: &mut Vec<String>) {
     let bytes = |documents: &[String]| documents.iter().map(String::len).sum::<usize>();
     let most = bytes(documents) + bytes(documents) / REPOSITORY_SHARE;
@@ -96,7 +97,7 @@ fn repository(root: &Path, documents: &mut Vec<String>) {
     for part in ["README.md", "proto", "docs", "src"] {
         let begin = files.len();
         walk(&root.join(part), &mut files);
-        // Directory order differs between machines; the model must not.
+        // The order of files in a directory differs between machines, but the model must not.
         files[begin..].sort();
     }
     for file in files {
@@ -135,12 +136,12 @@ fn markdown_prose(text: &str) -> String {
     prose.replace(['`', '*'], "")
 }
 
-/// The comments of a source file, each a paragraph.
+/// The comments of a source file, each as a paragraph.
 fn comment_prose(text: &str) -> String {
     let mut prose = String::new();
     for line in text.lines() {
         let comment = line.trim_start().strip_prefix("//").map(|c| c.trim_start_matches(['/', '!']).trim());
-        // Rulers and links are no prose.
+        // Rulers and links are not prose.
         prose.push_str(comment.filter(|c| !c.starts_with(['-', '#', '['])).unwrap_or_default());
         prose.push('\n');
     }

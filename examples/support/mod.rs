@@ -1,6 +1,6 @@
 //! What the examples share.
 
-// Each example uses its own part of it.
+// Each example uses only a part of it.
 #![allow(dead_code)]
 
 pub(crate) mod client;
@@ -22,7 +22,7 @@ pub(crate) fn say(text: &str) -> Result<()> {
     Ok(writeln!(std::io::stdout(), "{text}")?)
 }
 
-/// The first Ctrl-C sets `stop`, and the report is still shown; the second one ends the process.
+/// The first Ctrl-C sets `stop`, and the report is still shown. The second one ends the process.
 pub(crate) fn stop_on_ctrl_c(stop: &Arc<AtomicBool>) -> tokio::task::JoinHandle<()> {
     let stop = Arc::clone(stop);
     tokio::spawn(async move {

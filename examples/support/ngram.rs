@@ -1,14 +1,14 @@
-//! A small language model that is honest about probabilities: an interpolated n-gram model.
+//! A small language model with exact probabilities: an interpolated n-gram model.
 //!
-//! Every order discounts each count by a constant and gives what it took to the next lower order, down to
-//! the uniform distribution, so every token of the vocabulary has a probability above zero and every row
-//! sums to one. Lower orders count in how many contexts a token was seen and not how often (Kneser and
-//! Ney, 1995). The discount is chosen for text that is fun to read, not for perplexity.
+//! Every order discounts each count by a constant and gives the discounted mass to the next lower order, down to the
+//! uniform distribution. So every token of the vocabulary has a probability above zero, and every row sums to one.
+//! Lower orders count in how many contexts a token was seen, not how often (Kneser and Ney, 1995). The discount is
+//! chosen for text that is fun to read, not for perplexity.
 //!
-//! Tokens that a context was never seen with keep their unigram probability times one factor. So a row is
-//! a copy of the unigram row, shifted, with a few hundred entries patched: about the price of a memcpy.
+//! Tokens that were never seen in a context keep their unigram probability times one factor. So a row is a shifted copy
+//! of the unigram row, with a few hundred patched entries. Making it costs about as much as a memcpy.
 
-// Each example includes this file and uses its own part of it.
+// Each example includes this file and uses only a part of it.
 #![allow(dead_code)]
 
 use std::collections::HashMap;
@@ -17,15 +17,15 @@ use std::sync::Arc;
 /// Longest n-gram. Three context tokens of 21 bits fill a key.
 pub(crate) const MAX_ORDER: usize = 4;
 const TOKEN_BITS: u32 = 21;
-/// Taken off every count. Large enough that texts wander from one source into another.
+/// Subtracted from every count. It is large enough for texts to wander from one source into another.
 const DISCOUNT: f64 = 0.4;
 
-/// What followed one context.
+/// The tokens that followed one context.
 #[derive(Debug)]
 struct Node {
-    /// Discounted probability of each token that followed, in token order.
+    /// The discounted probability of each token that followed, in token order.
     seen: Vec<(u32, f64)>,
-    /// What the discounts left for the next lower order.
+    /// The probability that the discounts left for the next lower order.
     rest: f64,
 }
 
@@ -43,11 +43,11 @@ pub(crate) struct NgramModel {
 type Counts = HashMap<(u64, u32), u64>;
 
 impl NgramModel {
-    /// Learns from `tokens`; contexts are up to `order` − 1 tokens long. Separate documents by an end of
-    /// text token, and begin with one.
+    /// Learns from `tokens`. Contexts are up to `order` − 1 tokens long. Separate documents by an end-of-text token,
+    /// and begin with one.
     ///
     /// # Panics
-    /// When `order` is not in 1 ..= [`MAX_ORDER`], or a token is not in the vocabulary.
+    /// If `order` is not in 1 ..= [`MAX_ORDER`], or a token is not in the vocabulary.
     pub(crate) fn train(tokens: &[u32], order: usize, vocab_size: usize) -> Self {
         assert!((1..=MAX_ORDER).contains(&order), "order {order} is not in 1 ..= {MAX_ORDER}");
         assert!(vocab_size < 1 << TOKEN_BITS && tokens.iter().all(|&t| (t as usize) < vocab_size));
@@ -67,18 +67,18 @@ impl NgramModel {
         }
     }
 
-    /// Logits in a row.
+    /// Number of logits in a row.
     pub(crate) fn vocab_size(&self) -> usize {
         self.unigram.len()
     }
 
-    /// The same model looking at fewer tokens: a cheaper, worse one, such as a draft model.
+    /// The same model with shorter contexts: a cheaper and worse one, such as a draft model.
     #[must_use]
     pub(crate) fn with_max_order(&self, order: usize) -> Self {
         Self { order: order.clamp(1, self.order), ..self.clone() }
     }
 
-    /// The logprobs of all tokens after no context at all.
+    /// The logprobs of all tokens without any context.
     pub(crate) fn unigram(&self) -> &[f32] {
         &self.unigram
     }
@@ -86,7 +86,7 @@ impl NgramModel {
     /// Fills `row` with the logprobs of the token after `context`.
     ///
     /// # Panics
-    /// When the row's length is not the vocabulary's.
+    /// If the row's length is not that of the vocabulary.
     pub(crate) fn logits(&self, context: &[u32], row: &mut [f32]) {
         assert_eq!(row.len(), self.vocab_size(), "the row's length is not the vocabulary's");
         let mut patches = Vec::new();
@@ -99,13 +99,13 @@ impl NgramModel {
         }
     }
 
-    /// The row after `context`, as differences: the logprob of every token that the context was seen with;
-    /// every other token has its [`unigram`](Self::unigram) logprob plus the returned shift.
+    /// The row after `context`, as differences: the logprob of every token that was seen in the context. Every other
+    /// token has its [`unigram`](Self::unigram) logprob plus the returned shift.
     pub(crate) fn patches(&self, context: &[u32], patches: &mut Vec<(u32, f32)>) -> f32 {
         let mut probs: Vec<(u32, f64)> = Vec::new();
         let mut rest = 1.0;
         for length in 1..self.order.min(context.len() + 1) {
-            // A context that was never seen was never seen with a longer one before it either.
+            // If a context was never seen, no longer context that ends with it was seen either.
             let Some(node) = self.nodes.get(&pack(&context[context.len() - length..])) else { break };
             if length == 1 {
                 let below = |&(token, p): &(u32, f64)| (token, p + node.rest * self.unigram_probs[token as usize]);
@@ -121,7 +121,8 @@ impl NgramModel {
     }
 }
 
-/// Takes probabilities one order up. What followed the longer context is among what followed the shorter.
+/// Raises probabilities by one order. The tokens that followed the longer context are among those that followed the
+/// shorter one.
 fn raise(probs: &mut [(u32, f64)], node: &Node) {
     let mut seen = node.seen.iter().peekable();
     for (token, p) in probs {
@@ -138,8 +139,8 @@ fn count(tokens: &[u32], order: usize) -> Counts {
     for gram in tokens.windows(order) {
         *counts.entry((pack(&gram[..order - 1]), gram[order - 1])).or_default() += 1;
     }
-    // The text's first tokens have too little before them for a full context. Without them a shorter
-    // context would miss what a longer one saw; as n-grams after token 0 they do no harm.
+    // The first tokens of the text have too few tokens before them for a full context. Without them, a shorter context
+    // would lack tokens that a longer one has seen. As n-grams after token 0 they do no harm.
     for end in 1..order.min(tokens.len() + 1) {
         let mut gram = vec![0; order - end];
         gram.extend_from_slice(&tokens[..end]);
@@ -148,12 +149,12 @@ fn count(tokens: &[u32], order: usize) -> Counts {
     counts
 }
 
-/// Counts of the next lower order: in how many contexts of `length` tokens each shorter n-gram was seen.
+/// Counts for the next lower order: in how many contexts of `length` tokens each shorter n-gram was seen.
 fn continuations(counts: &Counts, length: usize) -> Counts {
     let mut lower = Counts::new();
     let mask = (1 << (TOKEN_BITS * (length as u32 - 1))) - 1;
     for &(context, token) in counts.keys() {
-        // Dropping the oldest token clears the highest bits; the length marker moves down.
+        // Dropping the oldest token clears the highest bits, and the length marker moves down.
         let shorter = if length == 1 { 0 } else { (context & mask) | marker(length - 1) };
         *lower.entry((shorter, token)).or_default() += 1;
     }
@@ -166,7 +167,7 @@ fn insert_nodes(nodes: &mut HashMap<u64, Node>, counts: Counts) {
         by_context.entry(context).or_default().push((token, count));
     }
     for (context, mut followers) in by_context {
-        // Map order is random; the model must not be.
+        // The order of the map is random, but the model must not be.
         followers.sort_unstable();
         let total = followers.iter().map(|&(_, count)| count).sum::<u64>() as f64;
         let rest = DISCOUNT * followers.len() as f64 / total;
@@ -177,7 +178,7 @@ fn insert_nodes(nodes: &mut HashMap<u64, Node>, counts: Counts) {
 
 fn unigram(counts: &Counts, vocab_size: usize) -> Vec<f64> {
     let total = counts.values().sum::<u64>() as f64;
-    // No text at all is the uniform distribution.
+    // Without any text, the model is the uniform distribution.
     let rest = if counts.is_empty() { 1.0 } else { DISCOUNT * counts.len() as f64 / total };
     let mut probs = vec![rest / vocab_size as f64; vocab_size];
     for (&(_, token), &count) in counts {
@@ -186,7 +187,7 @@ fn unigram(counts: &Counts, vocab_size: usize) -> Vec<f64> {
     probs
 }
 
-/// One number for a context of 1 ..= 3 tokens; contexts of different lengths never share one.
+/// One number for a context of 1 ..= 3 tokens. Contexts of different lengths never have the same number.
 fn pack(context: &[u32]) -> u64 {
     if context.is_empty() {
         return 0;
@@ -194,7 +195,7 @@ fn pack(context: &[u32]) -> u64 {
     context.iter().fold(0, |key, &token| key << TOKEN_BITS | u64::from(token)) | marker(context.len())
 }
 
-/// Tells lengths apart: the bit above the tokens.
+/// The bit above the tokens. It distinguishes contexts of different lengths.
 fn marker(length: usize) -> u64 {
     1 << (TOKEN_BITS * length as u32)
 }

@@ -1,4 +1,4 @@
-//! Rows of logits as bytes, the way a worker has them.
+//! Rows of logits as bytes, as a worker has them.
 
 use super::ngram::NgramModel;
 use bytes::BytesMut;
@@ -43,7 +43,7 @@ impl Dtype {
     }
 }
 
-/// Turns contexts into rows.
+/// Makes rows for contexts.
 #[derive(Debug)]
 pub(crate) struct RowMaker {
     model: NgramModel,
@@ -63,15 +63,15 @@ impl RowMaker {
         Self { model, dtype, base, patches: Vec::new() }
     }
 
-    /// Length of a row.
+    /// Length of a row in bytes.
     pub(crate) fn row_bytes(&self) -> usize {
         self.base.len()
     }
 
     /// Appends the row of the token after `context`.
     ///
-    /// The row is the model's row less its shift: logits, like a language-model head's, are logprobs but
-    /// for a constant. So nothing but the patched tokens is computed, and the rest is one copy.
+    /// The row is the model's row without its shift: like the logits of a language-model head, these are logprobs
+    /// except for a constant. So only the patched tokens are computed, and the rest is one copy.
     pub(crate) fn append(&mut self, context: &[u32], rows: &mut BytesMut) {
         let shift = self.model.patches(context, &mut self.patches);
         let start = rows.len();

@@ -1,5 +1,5 @@
-//! Writing on a terminal: colours, frames that are drawn in place, and text cut to lines. Where the output is no
-//! terminal, a line of progress now and then.
+//! Writes to a terminal: colours, frames drawn in place, and text cut to lines. If the output is not a terminal, it
+//! writes an occasional line of progress.
 
 use console::{measure_text_width, truncate_str};
 use std::fmt::Write as _;
@@ -9,10 +9,10 @@ use std::time::Duration;
 /// How often the terminal is redrawn, and how often a log gets a line.
 const FRAME: Duration = Duration::from_millis(100);
 const PROGRESS: Duration = Duration::from_secs(3);
-/// Columns of the labels, the space before and after included.
+/// Width of the labels, including the space before and after.
 pub(crate) const LABEL_WIDTH: usize = 14;
 
-/// How to write on the standard output.
+/// How to write to the standard output.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Style {
     pub(crate) terminal: bool,
@@ -20,7 +20,7 @@ pub(crate) struct Style {
 }
 
 impl Style {
-    /// What the standard output can show and the user wants (<https://no-color.org>).
+    /// The abilities of the standard output and the user's choice (<https://no-color.org>).
     pub(crate) fn detect() -> Self {
         let dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
         let terminal = std::io::stdout().is_terminal() && !dumb;
@@ -28,7 +28,7 @@ impl Style {
         Self { terminal, color: terminal && !no_color }
     }
 
-    /// Columns of a line.
+    /// Width of a line.
     pub(crate) fn width(self) -> usize {
         size().1.clamp(40, 120)
     }
@@ -59,8 +59,9 @@ pub(crate) fn size() -> (usize, usize) {
     (rows.into(), columns.into())
 }
 
-/// Draws frames in place until dropped or cancelled; where there is no terminal, a line of progress now and then.
-/// Both are rendered under a lock of their own, and written after: a slow terminal must not hold up the worker.
+/// Draws frames in place until it is dropped or cancelled. If there is no terminal, it writes an occasional line of
+/// progress. Both are rendered while a lock is held, and written afterwards, because a slow terminal must not delay the
+/// worker.
 pub(crate) async fn live(style: Style, frame: impl Fn() -> Vec<String>, progress: impl Fn() -> String) {
     if !style.terminal {
         loop {
@@ -76,9 +77,9 @@ pub(crate) async fn live(style: Style, frame: impl Fn() -> Vec<String>, progress
     }
 }
 
-/// The part of the terminal that is drawn over. Erases itself and gives the cursor back when dropped.
+/// The part of the terminal that is drawn over. When dropped, it erases itself and shows the cursor again.
 struct Canvas {
-    /// Lines of the last frame.
+    /// Number of lines of the last frame.
     drawn: usize,
 }
 
@@ -89,13 +90,13 @@ impl Canvas {
         for line in lines {
             let _ = write!(out, "{line}\x1b[K\r\n");
         }
-        // Whatever a taller frame left below.
+        // Erase what a taller frame left below.
         out.push_str("\x1b[J");
         self.drawn = lines.len();
         flush(&out);
     }
 
-    /// To the first line of the last frame.
+    /// Moves to the first line of the last frame.
     fn back(&self, out: &mut String) {
         if self.drawn > 0 {
             let _ = write!(out, "\x1b[{}A\r", self.drawn);
@@ -114,7 +115,7 @@ impl Drop for Canvas {
 
 fn flush(text: &str) {
     let mut stdout = std::io::stdout().lock();
-    // A closed terminal is no reason to fail: the checks at the end still count.
+    // A closed terminal is no reason to fail, because the checks at the end still count.
     let _ = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
 }
 
@@ -131,7 +132,7 @@ pub(crate) fn grouped(number: u64) -> String {
     out
 }
 
-/// Bytes of a text on one line, harmless to a terminal, with a dot where a line began.
+/// The bytes of a text on one line, safe for a terminal, with a dot in place of each line break.
 pub(crate) fn readable(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
     let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -139,11 +140,11 @@ pub(crate) fn readable(bytes: &[u8]) -> String {
     lines.join(" · ").chars().filter(|c| !c.is_control()).collect()
 }
 
-/// The last lines of a wrapped text. Lines stay as they are while the text grows, so one can read along.
+/// The last lines of a wrapped text. Lines do not change while the text grows, so that one can read along.
 pub(crate) fn tail(text: &str, width: usize, lines: usize) -> Vec<String> {
     let wrapped = wrap(text, width);
     if lines == 1 && wrapped.len() > 1 {
-        // With one line there is none to read along on: let it run through.
+        // A single line cannot be read along, so let the text scroll through it.
         return vec![last_columns(text, width).to_owned()];
     }
     wrapped[wrapped.len().saturating_sub(lines)..].to_vec()
@@ -159,7 +160,7 @@ pub(crate) fn wrap(text: &str, width: usize) -> Vec<String> {
     let mut lines = Vec::new();
     let mut line = String::new();
     for word in text.split(' ') {
-        // A word longer than a line is cut: scripts without spaces have such.
+        // A word longer than a line is cut. Scripts without spaces have such words.
         let word = truncate_str(word, width, "…");
         if !line.is_empty() && measure_text_width(&line) + 1 + measure_text_width(&word) > width {
             lines.push(std::mem::take(&mut line));

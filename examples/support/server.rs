@@ -1,4 +1,4 @@
-//! The server: the real one, in this process, on a Unix socket of its own.
+//! The real server, in this process, on its own Unix socket.
 
 use super::Result;
 use croupier::app::{App, Drained, Error};
@@ -10,20 +10,20 @@ use tempfile::TempDir;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-/// Where the metrics are, unless something else is there already.
+/// The port of the metrics, unless it is already in use.
 const ADMIN_PORT: u16 = 9464;
-/// How long streams may take to end once the example is over. Its only client has gone by then.
+/// How long streams may take to end after the example is over. Its only client has gone by then.
 const DRAIN: Duration = Duration::from_secs(2);
 
-/// A server that serves.
+/// A running server.
 pub(crate) struct Server {
-    /// gRPC.
+    /// The gRPC socket.
     pub(crate) socket: PathBuf,
-    /// Metrics, over HTTP.
+    /// The HTTP address of the metrics.
     pub(crate) admin: SocketAddr,
     task: JoinHandle<std::result::Result<Drained, Error>>,
     stop: CancellationToken,
-    /// Removed with the socket in it when the server is dropped.
+    /// Removed, with the socket in it, when the server is dropped.
     _directory: TempDir,
 }
 
@@ -40,7 +40,7 @@ pub(crate) async fn start_server() -> Result<Server> {
     };
     let app = match App::bind(config(ADMIN_PORT)).await {
         Ok(app) => app,
-        // Another server has the port; any other will do.
+        // Another server uses the port. Any other port will do.
         Err(_) => App::bind(config(0)).await?,
     };
     let admin = app.addresses().admin.ok_or("the admin port is not open")?;
