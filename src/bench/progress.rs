@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 const ON_TERMINAL: Duration = Duration::from_millis(250);
 const ELSEWHERE: Duration = Duration::from_secs(5);
 
-/// The number of tokens of one side so far. Its streams share it.
+/// The number of tokens of one side so far. The side's streams share it.
 #[derive(Debug, Clone)]
 pub(super) struct Counter {
     label: String,

@@ -57,7 +57,7 @@ pub(super) struct RoundReport {
 pub struct Report {
     /// Where the server listened.
     pub address: String,
-    /// Its version, backend, device and sampling threads.
+    /// The server's version, backend, device and sampling threads.
     pub server: String,
     /// A description of the load.
     pub load: String,
@@ -77,7 +77,7 @@ pub struct Report {
     pub in_process: Option<SideReport>,
     /// Croupier's share of that backend's tokens per second, in each round.
     pub shares_of_in_process: Vec<f64>,
-    /// The time that Croupier adds to a step: the difference of the two sides' p50, and of their p99.
+    /// How much longer a step takes than in process: the difference of the two sides' p50, and of their p99.
     pub added_milliseconds: Option<(f64, f64)>,
 }
 

@@ -31,7 +31,7 @@ pub struct RanksReport {
 pub struct ShardReport {
     /// Where the server listened.
     pub address: String,
-    /// Its version, backend, device and sampling threads.
+    /// The server's version, backend, device and sampling threads.
     pub server: String,
     /// A description of the load.
     pub load: String,

@@ -139,7 +139,7 @@ pub struct Config {
     pub max_connection_age: Duration,
     /// If the engine works on one batch for longer than this, the liveness probe fails. Zero: never.
     pub engine_stall_timeout: Duration,
-    /// Time between announcing the shutdown to clients and refusing new calls.
+    /// Time between announcing the shutdown to clients and refusing new connections.
     pub lame_duck: Duration,
     /// Streams that are still open after this much draining are cut.
     pub drain_timeout: Duration,

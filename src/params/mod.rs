@@ -354,8 +354,8 @@ impl SamplingParams {
         [own, SamplerParams::field_names(), HistoryParams::field_names()].concat()
     }
 
-    /// Whether there is a frequency or presence penalty that counts tokens of the prompt: as was asked for, or else as the
-    /// engine of the order does.
+    /// Whether there is a frequency or presence penalty that also counts tokens of the prompt. The parameters decide,
+    /// or else the rules of the order's engine.
     #[must_use]
     pub fn counts_prompt(&self) -> bool {
         let by_engine = || self.samplers.sampler_order.rules().penalties_count_prompt;

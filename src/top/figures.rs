@@ -67,8 +67,8 @@ pub struct Model {
 /// One kind of failure that happened at least once since the start.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Error {
-    /// `refused` (connections, calls and steps), `row`, `call`, `opening`, `lease` (of a region), `shards` (of a step), `reload`, or
-    /// `accept`.
+    /// `refused` (connections, calls and steps), `row`, `call`, `opening`, `lease` (of a region), `shards` (of a step),
+    /// `reload`, or `accept`.
     pub kind: &'static str,
     /// The label of the reason. For calls: the method and the code.
     pub reason: String,
@@ -85,7 +85,7 @@ pub struct Figures {
     pub address: String,
     /// The server's version.
     pub version: String,
-    /// Its backend.
+    /// The server's backend.
     pub backend: String,
     /// The device that the backend runs on.
     pub device: String,
