@@ -101,8 +101,8 @@ fn without_logprobs(result: &RowResult) -> (RowResult, Vec<f32>, String) {
 
 /// Whether a result is the expected one; rounded logprobs within their rounding.
 fn is_same(got: &RowResult, expected: &RowResult, rounding: f32) -> bool {
-    let Ok(RowOutput { marks, .. }) = got else { return bits(got) == bits(expected) };
-    if !marks.rounded {
+    let Ok(RowOutput { approximation, .. }) = got else { return bits(got) == bits(expected) };
+    if !approximation.rounded {
         return bits(got) == bits(expected);
     }
     let (got, values, told) = without_logprobs(got);
@@ -144,7 +144,7 @@ fn results_are_the_whole_rows_or_refused_and_every_reason_is_one() {
             let of = || format!("{} of {}, {}", thin.n, thin.whole().len(), summary(&thin.case));
             assert!(is_same(&got, &expected, rounding(&thin)), "{got:?} for {expected:?}\n{}", of());
             assert_eq!(bits(&marked), bits(&got), "{}", of());
-            assert!(!marked.is_ok_and(|output| output.marks.truncated), "{}", of());
+            assert!(!marked.is_ok_and(|output| output.approximation.truncated), "{}", of());
         }
     }
     println!("{taken} of 6000 rows taken; refused, and of these others without the rule: {refused:#?}");
@@ -169,7 +169,7 @@ fn results_are_the_whole_rows_or_refused_and_every_reason_is_one() {
 /// A row that is reached beyond and marked is that with −∞ for all others; raw logprobs count these.
 fn check_marked(thin: &Thin, marked: &RowResult) {
     let cut = thin.cut();
-    assert!(!marked.as_ref().is_ok_and(|output| !output.marks.truncated), "{}", summary(&thin.case));
+    assert!(!marked.as_ref().is_ok_and(|output| !output.approximation.truncated), "{}", summary(&thin.case));
     if thin.has_raw_logprobs() {
         assert_eq!(bits(&without_logprobs(marked).0), bits(&without_logprobs(&cut).0), "{}", summary(&thin.case));
     } else {

@@ -3,8 +3,8 @@
 use croupier::params::state::{Average, SamplerState};
 use croupier::params::watermark::SynthidParams;
 use croupier::sampling::chain::Step;
-use croupier::sampling::mark::tournament::{Table, Tournament};
 use croupier::sampling::samplers::infill::Infill;
+use croupier::sampling::watermark::tournament::{Table, Tournament};
 use croupier::vocabulary::Vocabulary;
 use std::sync::{Arc, LazyLock};
 

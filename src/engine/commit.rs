@@ -100,7 +100,7 @@ fn finish_rows(
 
 /// Keeps a draft token that was drawn.
 fn keep_draft(sequence: &mut Sequence, work: DraftWork, output: RowOutput) -> Result<Done, RowFailure> {
-    let (token, truncated, kept) = (output.token, output.marks.truncated, output.kept.ok_or_else(lost)?);
+    let (token, truncated, kept) = (output.token, output.approximation.truncated, output.kept.ok_or_else(lost)?);
     let branch = Branch::of(work, sequence.drafts())?;
     let mut ahead = sequence.ahead();
     for token in branch.path(sequence.drafts()) {

@@ -98,9 +98,9 @@ impl Done {
     /// Whether a row was cut to the tokens that it lists although its parameters reach beyond them.
     #[must_use]
     pub fn is_truncated(&self) -> bool {
-        let any = |outputs: &[RowOutput]| outputs.iter().any(|output| output.marks.truncated);
+        let any = |outputs: &[RowOutput]| outputs.iter().any(|output| output.approximation.truncated);
         match self {
-            Self::Sampled { output, .. } => output.marks.truncated,
+            Self::Sampled { output, .. } => output.approximation.truncated,
             Self::Drafted { truncated, .. } => *truncated,
             Self::Scored(outputs) => any(outputs),
             Self::Verified { verification, .. } => verification.verified.truncated || any(&verification.outputs),

@@ -123,7 +123,7 @@ fn finished(reason: Option<FinishReason>) -> u32 {
 
 fn slot(output: &RowOutput, state: u32) -> [u32; WORDS] {
     let mark = |is_so: bool, bit: u32| if is_so { bit } else { 0 };
-    let state = state | mark(output.marks.truncated, TRUNCATED) | mark(output.marks.rounded, ROUNDED);
+    let state = state | mark(output.approximation.truncated, TRUNCATED) | mark(output.approximation.rounded, ROUNDED);
     match &output.logprobs {
         None => [output.token, state, 0, 0],
         Some(logprobs) => [output.token, state | LOGPROB, logprobs.logprob.to_bits(), logprobs.rank],

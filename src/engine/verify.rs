@@ -8,7 +8,7 @@ use crate::metrics::{Last, Proposer, Round};
 use crate::params::acceptance::AcceptanceRule;
 use crate::params::{FieldError, ProposerKind};
 use crate::sampling::fingerprint::{Fingerprint, is_flat};
-use crate::sampling::listed::Marks;
+use crate::sampling::listed::Approximation;
 use crate::sampling::row::{Action, RowOutput, RowSpec};
 use crate::sequence::Sequence;
 use crate::sequence::drafts::Drafts;
@@ -158,8 +158,9 @@ fn verify(ready: &[&Prepared<'_>], backend: &mut dyn Backend) -> Vec<Result<Emit
         Ok(results) => results,
         Err(failure) => return vec![Err(failure); jobs.len()],
     };
-    let marks = Marks::default();
-    let bare = |&token: &u32| RowOutput { token, logprobs: None, kept: None, observed: None, report: None, marks };
+    let approximation = Approximation::default();
+    let bare =
+        |&token: &u32| RowOutput { token, logprobs: None, kept: None, observed: None, report: None, approximation };
     let each = results.into_iter().zip(ready).map(|(result, prepared)| match result {
         Ok(verified) => {
             let outputs = verified.emitted.iter().map(bare).collect();

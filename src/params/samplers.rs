@@ -167,7 +167,7 @@ pub enum Step {
     },
     /// See [`skew`](crate::sampling::samplers::skew).
     Skew(f32),
-    /// SynthID's tournament, always the last step. See [`tournament`](crate::sampling::mark::tournament).
+    /// SynthID's tournament, always the last step. See [`tournament`](crate::sampling::watermark::tournament).
     Tournament,
 }
 

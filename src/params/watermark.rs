@@ -1,5 +1,5 @@
 //! Watermarks: parameters that mark a text, so that whoever has the key can later tell it from text that was not made
-//! here. The formulas of each mark are documented at its file in [`mark`](crate::sampling::mark). The ranges are
+//! here. The formulas of each mark are documented at its file in [`mark`](crate::sampling::watermark). The ranges are
 //! checked here.
 
 use super::acceptance::AcceptanceRule;

@@ -2,12 +2,12 @@
 
 use super::entropy::{entropy, entropy_term};
 use super::filters::{self, Weighted};
-use super::mark::tournament::{self, Tournament};
 use super::mass;
 use super::observed::Seen;
 use super::order::Candidate;
 use super::samplers::skew::Along;
 use super::sort;
+use super::watermark::tournament::{self, Tournament};
 
 /// Candidates in [order](super::order), with their masses at the temperature so far.
 #[derive(Debug, Clone, PartialEq)]

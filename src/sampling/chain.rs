@@ -7,7 +7,6 @@
 //! least `min_keep` candidates, if there are as many.
 
 use super::candidates::Candidates;
-use super::mark::tournament::Tournament;
 use super::order::Candidate;
 use super::row::Filters;
 use super::samplers::infill::Infill;
@@ -16,6 +15,7 @@ use super::samplers::{
     adaptive_p, cutoffs, infill, min_eos_p, min_k, mirostat, skew, smoothing, tail_free, temperature, top_h,
     top_n_sigma, typical, xtc,
 };
+use super::watermark::tournament::Tournament;
 use super::{filters, mass};
 pub use crate::params::Step;
 use crate::params::state::SamplerState;

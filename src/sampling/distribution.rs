@@ -6,13 +6,13 @@ use super::chain;
 use super::filters::{self, Weighted};
 use super::listed::{self, Ranks};
 use super::logits::Logits;
-use super::mark::race::{First, Race};
 use super::mass;
 use super::observed::{Observed, Seen, Share};
 use super::order::{self, Candidate};
 use super::row::{RowError, RowSpec};
 use super::samplers::skew::Along;
 use super::sort;
+use super::watermark::race::{First, Race};
 
 /// Tokens with probability, in order, and the numbers their logprobs come from.
 #[derive(Debug, Clone, PartialEq)]

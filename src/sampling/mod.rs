@@ -24,7 +24,6 @@ pub mod fingerprint;
 pub mod kept;
 pub mod listed;
 pub mod logits;
-pub mod mark;
 pub mod mask;
 pub mod mass;
 pub mod observed;
@@ -36,10 +35,11 @@ pub mod samplers;
 pub(crate) mod sort;
 pub mod stages;
 pub(crate) mod steps;
+pub mod watermark;
 
 use distribution::Distribution;
 use kept::Kept;
-use listed::Marks;
+use listed::Approximation;
 use logits::Logits;
 use row::{Action, LogprobsMode, RowOutput, RowResult, RowSpec, TokenLogprobs};
 
@@ -79,5 +79,5 @@ pub fn sample_row(logits: &Logits<'_>, spec: &RowSpec<'_>) -> RowResult {
     let observed = (spec.has_state() && !raw_only).then(|| processed.observed(token));
     let kept = matches!(spec.action, Action::Propose { .. }).then(|| Box::new(Kept::from(&processed)));
     let report = spec.report.map(|wanted| Box::new(report::report(&raw, &adjusted, &processed, spec, &wanted)));
-    Ok(RowOutput { token, logprobs, kept, observed, report, marks: Marks::default() })
+    Ok(RowOutput { token, logprobs, kept, observed, report, approximation: Approximation::default() })
 }

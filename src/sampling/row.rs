@@ -3,14 +3,14 @@
 use super::adjust::Adjusts;
 use super::chain::Chain;
 use super::kept::Kept;
-use super::listed::{Marks, NeedsUnlisted};
+use super::listed::{Approximation, NeedsUnlisted};
 use super::logits::Logits;
-use super::mark::Mark;
-use super::mark::greenlist::Greenlist;
-use super::mark::race::Race;
 use super::mask::TokenMask;
 use super::observed::Observed;
 use super::report::{Report, ReportSpec};
+use super::watermark::Mark;
+use super::watermark::greenlist::Greenlist;
+use super::watermark::race::Race;
 use crate::params::state::SamplerState;
 pub use crate::params::{Filters, LogprobsMode, Penalties};
 
@@ -167,7 +167,7 @@ pub struct RowOutput {
     /// Present if the spec asks for a report.
     pub report: Option<Box<Report>>,
     /// How this result differs from that of a whole row.
-    pub marks: Marks,
+    pub approximation: Approximation,
 }
 
 /// What is reported about a token.

@@ -6,13 +6,13 @@
 
 use super::dry;
 use super::ends::end;
-use super::mark;
 use super::ngram::{self, OfPrompt, Stood};
 use super::places::Places;
 use super::repeats::{self, Match};
 use super::rules::Rules;
 use super::text::Text;
 use super::thinking::Thinking;
+use super::watermark;
 use super::{FinishReason, bias, in_order_once};
 use crate::automaton::{Automaton, Node};
 use crate::sampling::adjust::Nudge;
@@ -65,7 +65,7 @@ pub(super) struct Now {
     /// Why the text ends by its last tokens, if it does.
     end: Option<FinishReason>,
     /// What the watermark of the next token depends on.
-    mark: mark::MarkContext,
+    mark: watermark::MarkContext,
 }
 
 /// How far back tools look.
@@ -97,7 +97,7 @@ impl LookBack {
             params.repetition_detection.map_or(0, |detection| detection.span()),
             rules.stop_token_sequences().iter().map(Vec::len).max().unwrap_or(0),
             rules.thinking_budget().map_or(0, Thinking::reach),
-            rules.params().watermark().map_or(0, mark::reach),
+            rules.params().watermark().map_or(0, watermark::reach),
         ];
         Self { dry, ngram, keep: keep.into_iter().max().unwrap_or(0) }
     }
@@ -292,7 +292,7 @@ impl Now {
         self.mark = rules
             .params()
             .watermark()
-            .map_or(mark::MarkContext::Unmarked, |params| mark::context_at(params, text, output));
+            .map_or(watermark::MarkContext::Unmarked, |params| watermark::context_at(params, text, output));
     }
 
     /// The token that has to come next.
@@ -306,7 +306,7 @@ impl Now {
     }
 
     /// What the mark of the next token depends on.
-    pub(super) fn mark(&self) -> mark::MarkContext {
+    pub(super) fn mark(&self) -> watermark::MarkContext {
         self.mark
     }
 

@@ -18,7 +18,6 @@ mod ends;
 pub mod history;
 mod length;
 mod loops;
-mod mark;
 mod memory;
 mod ngram;
 mod opening;
@@ -31,6 +30,7 @@ pub mod speculation;
 pub mod table;
 mod text;
 mod thinking;
+mod watermark;
 mod window;
 
 use crate::grammar::Text;

@@ -9,9 +9,9 @@ mod rows;
 use super::chain::{InThinking, OwnChain};
 use super::dry::Dry;
 use super::history::{Here, merge};
-use super::mark;
 use super::patterns::{OwnPatterns, Patterns};
 use super::speculation::Speculation;
+use super::watermark;
 use super::window::Window;
 use super::{FinishReason, in_order_once};
 use crate::automaton::Automaton;
@@ -21,8 +21,8 @@ use crate::params::steering::{NoRepeatNgram, SequenceBias, ThinkingBudget, Token
 use crate::params::{LogprobsParams, SamplingParams, Step, ThinkingFilters};
 use crate::permits::Permit;
 use crate::sampling::adjust::TokenAdjust;
-use crate::sampling::mark::tournament::Table;
 use crate::sampling::samplers::top_p_decay;
+use crate::sampling::watermark::tournament::Table;
 use crate::vocabulary::Vocabulary;
 use std::mem::take;
 use std::sync::Arc;
@@ -86,7 +86,7 @@ impl Rules {
         // If the mark is that of the base, its table is used: making another takes milliseconds for the largest.
         let table = match base.as_ref().filter(|base| base.params.watermark() == params.watermark()) {
             Some(base) => base.table.clone(),
-            None => params.watermark().and_then(mark::table),
+            None => params.watermark().and_then(watermark::table),
         };
         let (fixed, allowed, ends, vocabulary, grammar, room) = (None, None, Box::default(), None, None, None);
         let rules =

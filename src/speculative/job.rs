@@ -15,8 +15,8 @@ use crate::params::state::SamplerState;
 use crate::sampling::distribution::Distribution;
 use crate::sampling::kept::Kept;
 use crate::sampling::logits::Logits;
-use crate::sampling::mark::race::Race;
 use crate::sampling::row::{RowError, RowJob, RowSpec};
+use crate::sampling::watermark::race::Race;
 
 /// One sequence's draft and the target rows to verify it with. All tokens are in the vocabulary.
 #[derive(Debug, Clone, Copy)]

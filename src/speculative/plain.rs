@@ -11,8 +11,8 @@ use super::verified::Verified;
 use super::weights::{ONE, OwnProbability, Weights, share};
 use crate::params::state::SamplerState;
 use crate::sampling::distribution::Distribution;
-use crate::sampling::mark::race::Race;
 use crate::sampling::row::RowError;
+use crate::sampling::watermark::race::Race;
 
 /// The target as the verified sequence sees it. The draft tokens before a row count as emitted: penalties, bans and
 /// lengths take them into account.

@@ -20,7 +20,7 @@ pub trait Positions {
 
     /// Whether no other token could have been proposed in its place. This holds for every proposer without chance,
     /// whether it says so or gives a distribution of one token. It also holds for every draft token of a text whose
-    /// draws follow a key ([`race`](crate::sampling::mark::race)), because there only the token that a plain row would
+    /// draws follow a key ([`race`](crate::sampling::watermark::race)), because there only the token that a plain row would
     /// draw carries the mark.
     fn is_certain(&self, node: usize) -> bool;
 

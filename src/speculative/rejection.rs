@@ -15,7 +15,7 @@
 //! rejection is the same too. But now the text is, token for token, that of the same seed without speculation. So
 //! prompt lookup can be switched on and off, and the draft length changed, in the middle of a text.
 //!
-//! The same holds, whatever the proposer, where a race decides the draws ([`mark::race`](crate::sampling::mark::race)).
+//! The same holds, whatever the proposer, where a race decides the draws ([`watermark::race`](crate::sampling::watermark::race)).
 //! Draft work runs the same race, so its tokens often win the target's race too.
 
 use super::numbers::unit;

@@ -5,8 +5,8 @@
 use super::tails::gamma;
 use super::{Evidence, Found, Text};
 use crate::params::watermark::GumbelParams;
-use crate::sampling::mark::context;
-use crate::sampling::mark::race::Race;
+use crate::sampling::watermark::context;
+use crate::sampling::watermark::race::Race;
 
 /// Sums up the numbers of tokens.
 #[derive(Debug)]

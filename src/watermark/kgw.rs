@@ -5,7 +5,7 @@
 use super::tails::binomial;
 use super::{Evidence, Found, Text};
 use crate::params::watermark::{KgwParams, MAX_CONTEXT_WIDTH, SeedingScheme};
-use crate::sampling::mark::greenlist::{Greenlist, Seeds, share, threshold};
+use crate::sampling::watermark::greenlist::{Greenlist, Seeds, share, threshold};
 use std::collections::HashSet;
 
 /// Counts the green tokens of a text.

@@ -1,7 +1,7 @@
 //! Watermark detection, and `croupier detect`. The question is how likely an unmarked text is to look like the given
 //! one.
 //!
-//! A [`Detector`] counts, over the tokens of a text, what a [mark](crate::sampling::mark) makes more frequent. Its
+//! A [`Detector`] counts, over the tokens of a text, what a [mark](crate::sampling::watermark) makes more frequent. Its
 //! p-value is the probability that an unmarked text has at least as much of it. An n-gram that appears again is no new
 //! evidence, so it counts once. Reading order: [`kgw`], [`synthid`], [`gumbel`] (what is counted), [`tails`] and
 //! [`sums`] (how likely that is), [`texts`] (input), [`command`].

@@ -15,7 +15,7 @@ use super::sums::Sums;
 use super::tails::normal;
 use super::{Evidence, Found, Text};
 use crate::params::watermark::SynthidParams;
-use crate::sampling::mark::tournament::{Table, Tournament, context};
+use crate::sampling::watermark::tournament::{Table, Tournament, context};
 use std::sync::Arc;
 
 /// The weights of the heaviest and the lightest layer.

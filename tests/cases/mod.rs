@@ -10,13 +10,13 @@ use croupier::params::watermark::KgwParams;
 use croupier::sampling::adjust::{Adjusts, Nudge, Penalties, TokenAdjust};
 use croupier::sampling::chain::Step;
 use croupier::sampling::logits::{Dtype, Logits};
-use croupier::sampling::mark::Mark;
-use croupier::sampling::mark::greenlist::{Greenlist, Seeds};
 use croupier::sampling::mask::TokenMask;
 use croupier::sampling::mass::{MASS_ONE, exponent, fraction, mass, min_p_need, scale};
 use croupier::sampling::report::{Bans, ReportSpec};
 use croupier::sampling::row::{Action, Filters, LogprobsMode, LogprobsSpec, RowResult, RowSpec};
 use croupier::sampling::sample_row;
+use croupier::sampling::watermark::Mark;
+use croupier::sampling::watermark::greenlist::{Greenlist, Seeds};
 use proptest::prelude::*;
 
 /// A row with everything it borrows.

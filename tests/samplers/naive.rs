@@ -159,7 +159,7 @@ impl Naive {
             Step::MirostatV1 { .. } => self.mirostat(STATE.mirostat_mu.unwrap_or_default()),
             Step::MirostatV2 { .. } => self.keep_from((-STATE.mirostat_mu.unwrap_or_default()).exp2()),
             Step::Infill => self.infill(),
-            // None is played here: src/sampling/mark/tournament.rs compares it with its formula.
+            // None is played here: src/sampling/watermark/tournament.rs compares it with its formula.
             Step::Tournament => {}
             Step::AdaptiveP { target, .. } => {
                 let average = STATE.adaptive.map_or(0.0, |average| average.sum / average.weight);

@@ -3,8 +3,8 @@
 
 use croupier::params::SamplingParams;
 use croupier::params::watermark::{SynthidParams, Watermark};
-use croupier::sampling::mark::greenlist::{Greenlist, Seeds};
-use croupier::sampling::mark::tournament::{self, Table, Tournament};
+use croupier::sampling::watermark::greenlist::{Greenlist, Seeds};
+use croupier::sampling::watermark::tournament::{self, Table, Tournament};
 
 /// What a plain row is drawn from: bans, bias, penalties, softmax, top-k, top-p, min-p, by definition.
 pub fn probabilities(logits: &[f32], params: &SamplingParams, prompt: &[u32], output: &[u32]) -> Vec<f64> {

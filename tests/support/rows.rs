@@ -3,13 +3,13 @@
 use croupier::params::state::{Average, SamplerState};
 use croupier::params::watermark::{KgwParams, SeedingScheme, SynthidParams};
 use croupier::sampling::chain::{Chain, Step};
-use croupier::sampling::mark::Mark;
-use croupier::sampling::mark::greenlist::{Greenlist, Seeds};
-use croupier::sampling::mark::race::Race;
-use croupier::sampling::mark::tournament::{Table, Tournament};
 use croupier::sampling::mask::TokenMask;
 use croupier::sampling::row::Filters;
 use croupier::sampling::samplers::infill::Infill;
+use croupier::sampling::watermark::Mark;
+use croupier::sampling::watermark::greenlist::{Greenlist, Seeds};
+use croupier::sampling::watermark::race::Race;
+use croupier::sampling::watermark::tournament::{Table, Tournament};
 use croupier::vocabulary::Vocabulary;
 use proptest::prelude::*;
 use std::sync::{Arc, LazyLock};

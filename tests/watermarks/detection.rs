@@ -3,7 +3,7 @@
 use crate::chi_square::{DEVIATE, deviate};
 use crate::watermarks::texts::{KEYS, schemes, text, unmarked};
 use croupier::params::watermark::{GumbelParams, KgwParams, SeedingScheme, SynthidParams, Watermark};
-use croupier::sampling::mark::greenlist::{Greenlist, Seeds};
+use croupier::sampling::watermark::greenlist::{Greenlist, Seeds};
 use croupier::watermark::tails::binomial;
 use croupier::watermark::{Detector, Text};
 use std::collections::BTreeSet;

@@ -8,12 +8,12 @@ use croupier::params::state::SamplerState;
 use croupier::params::watermark::{KgwParams, SynthidParams};
 use croupier::sampling::chain::{Chain, Step};
 use croupier::sampling::logits::{Dtype, Logits};
-use croupier::sampling::mark::Mark;
-use croupier::sampling::mark::greenlist::{Greenlist, Seeds};
-use croupier::sampling::mark::race::Race;
-use croupier::sampling::mark::tournament::{Table, Tournament};
 use croupier::sampling::philox::{Purpose, uniform};
 use croupier::sampling::row::{Action, Filters, RowSpec};
+use croupier::sampling::watermark::Mark;
+use croupier::sampling::watermark::greenlist::{Greenlist, Seeds};
+use croupier::sampling::watermark::race::Race;
+use croupier::sampling::watermark::tournament::{Table, Tournament};
 
 const DRAWS: u64 = 60_000;
 const TOKENS: usize = 60;

@@ -1,7 +1,7 @@
 //! Applies greenlists to a row's values.
 
 use super::level::Passes;
-use crate::sampling::mark::greenlist::Greenlist;
+use crate::sampling::watermark::greenlist::Greenlist;
 
 /// If at most one token in this many is allowed, the allowed tokens are looked up one by one.
 const FEW_ALLOWED: usize = 32;

@@ -14,10 +14,10 @@ use super::simd::{Bf16, F16, F32};
 #[cfg(target_arch = "x86_64")]
 use super::simd::{avx2::Avx2, avx512::Avx512};
 use crate::sampling::logits::Dtype;
-use crate::sampling::mark::greenlist::Greenlist;
-use crate::sampling::mark::race::Race;
 use crate::sampling::mask::TokenMask;
 use crate::sampling::samplers::top_n_sigma::Moments;
+use crate::sampling::watermark::greenlist::Greenlist;
+use crate::sampling::watermark::race::Race;
 pub(super) use instructions::levels;
 
 /// Whether this CPU has all of these instructions.

@@ -11,7 +11,7 @@ use super::verify::LeftStore;
 use super::view::{self, View, ViewStore};
 use crate::backend::RowJob;
 use crate::sampling::distribution::unless_greedy;
-use crate::sampling::listed::Marks;
+use crate::sampling::listed::Approximation;
 use crate::sampling::row::{Action, LogprobsMode, LogprobsSpec, RowError, RowOutput, RowResult};
 
 /// Buffers of one thread, reused from row to row. Their size is bounded by the largest row seen, which the vocabulary
@@ -97,7 +97,7 @@ pub(super) fn sample_row(
     let kept = processed.filter(|_| matches!(job.spec.action, Action::Propose { .. }));
     let kept = kept.map(|processed| Box::new(keep::keep(job, &adjusted, processed, store)));
     let report = report.transpose()?.map(Box::new);
-    Ok(RowOutput { token, logprobs, kept, observed, report, marks: Marks::default() })
+    Ok(RowOutput { token, logprobs, kept, observed, report, approximation: Approximation::default() })
 }
 
 /// Whether the row only asks for the raw logprob of a known token.

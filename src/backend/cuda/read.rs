@@ -4,7 +4,7 @@ use super::abi::{self, ReportedToken, RowResult as Written};
 use super::pack::scale;
 use crate::backend::RowJob;
 use crate::sampling::kept::Kept;
-use crate::sampling::listed::Marks;
+use crate::sampling::listed::Approximation;
 use crate::sampling::mass;
 use crate::sampling::row::{Action, LogprobsMode, RowError, RowOutput, RowResult, TokenLogprobs};
 
@@ -57,7 +57,7 @@ impl Answer {
             let requested = requested.iter().map(|r| logprob(r.logit)).collect();
             TokenLogprobs { logprob: logprob(written.logit), rank: written.rank, top, requested }
         });
-        let (kept, marks) = (self.kept.map(Box::new), Marks::default());
-        RowOutput { token: written.token, logprobs, kept, observed: None, report: None, marks }
+        let (kept, approximation) = (self.kept.map(Box::new), Approximation::default());
+        RowOutput { token: written.token, logprobs, kept, observed: None, report: None, approximation }
     }
 }

@@ -261,15 +261,22 @@ pub(super) fn draft_token<'a>(row: &'a RowOutput, source: Option<DraftSource<'a>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sampling::listed::Marks;
+    use crate::sampling::listed::Approximation;
     use crate::sampling::row::TokenLogprobs;
 
     #[test]
     fn the_first_token_of_a_report_that_differs_is_told() {
         let row = |top: &[(u32, f32)]| -> RowResult {
             let logprobs = TokenLogprobs { logprob: -1.5, rank: 2, top: top.to_vec(), requested: vec![-3.0] };
-            let marks = Marks::default();
-            Ok(RowOutput { token: 7, logprobs: Some(logprobs), kept: None, observed: None, report: None, marks })
+            let approximation = Approximation::default();
+            Ok(RowOutput {
+                token: 7,
+                logprobs: Some(logprobs),
+                kept: None,
+                observed: None,
+                report: None,
+                approximation,
+            })
         };
         let (one, other) = (row(&[(1, -0.5), (7, -1.5)]), row(&[(1, -0.5), (8, -1.5)]));
         assert_eq!(result(&one), "token 7 rank 2 logprob -1.5");

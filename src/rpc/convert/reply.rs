@@ -170,7 +170,7 @@ fn token(output: RowOutput) -> proto::Token {
     let Some(logprobs) = output.logprobs else {
         return proto::Token { token_id: output.token, report, ..Default::default() };
     };
-    let rounded_logprobs = output.marks.rounded;
+    let rounded_logprobs = output.approximation.rounded;
     let (top_token_ids, top_logprobs) = logprobs.top.into_iter().unzip();
     proto::Token {
         token_id: output.token,

@@ -8,7 +8,7 @@
 //! penalties is looked at too, and a step is limited in these (`src/engine/plan.rs`). [`row`] puts it together.
 //!
 //! Raw logprobs are the exception, since no list can have their exact total: they count the others by their
-//! log-sum-exp, and the result is marked so ([`Marks::rounded`]).
+//! log-sum-exp, and the result is marked so ([`Approximation::rounded`]).
 
 mod rest;
 mod row;
@@ -31,7 +31,7 @@ pub enum BeyondTopN {
     /// The row has no result.
     #[default]
     Refuse,
-    /// The row is sampled as if no other token could be emitted, and its result is [marked](Marks::truncated).
+    /// The row is sampled as if no other token could be emitted, and its result is [marked](Approximation::truncated).
     Mark,
 }
 
@@ -63,7 +63,7 @@ pub enum NeedsUnlisted {
 
 /// How the result of a listed row differs from that of the whole row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Marks {
+pub struct Approximation {
     /// Parameters reach beyond the listed tokens; see [`BeyondTopN::Mark`].
     pub truncated: bool,
     /// Logprobs count unlisted tokens by their log-sum-exp, so they are off by some roundings.

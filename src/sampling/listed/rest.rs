@@ -12,11 +12,11 @@
 
 use super::Listed;
 use crate::sampling::adjust::{Adjusted, TokenAdjust};
-use crate::sampling::mark::greenlist::Greenlist;
 use crate::sampling::mass::{self, MASS_ONE};
 use crate::sampling::order::Candidate;
 use crate::sampling::row::RowSpec;
 use crate::sampling::steps::step;
+use crate::sampling::watermark::greenlist::Greenlist;
 
 /// Below this exponent every mass is 0, with room for the error of the polynomial of 2^y.
 const NO_MASS: f32 = -40.001;

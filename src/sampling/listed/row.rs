@@ -2,7 +2,7 @@
 
 use super::rest::{self, Rest};
 use super::walk::{ChainStart, MayBeUnlisted, certain, run_chain};
-use super::{BeyondTopN, Listed, Marks, NeedsUnlisted, Ranks};
+use super::{Approximation, BeyondTopN, Listed, NeedsUnlisted, Ranks};
 use crate::sampling::adjust::Adjusted;
 use crate::sampling::candidates::{Candidates, Survivors};
 use crate::sampling::chain::{self, Chain};
@@ -27,7 +27,7 @@ pub(in crate::sampling) fn sample_row(row: &Listed, spec: &RowSpec<'_>) -> RowRe
     strictly_or_marked(
         row,
         |strict| AdjustedRow::new(row, spec, strict)?.sampled(),
-        |output| output.marks.truncated = true,
+        |output| output.approximation.truncated = true,
     )
 }
 
@@ -129,7 +129,7 @@ impl<'a> AdjustedRow<'a> {
             (Action::Draw { .. } | Action::Propose { .. }, None) => unreachable!("a draw has a distribution"),
             (Action::Score { token }, _) => token,
         };
-        let mut marks = Marks::default();
+        let mut approximation = Approximation::default();
         let logprobs = match (&spec.logprobs, &processed) {
             (Some(wanted), Some(processed)) if wanted.mode == LogprobsMode::Processed => {
                 Some(self.processed_logprobs(processed, token, wanted)?)
@@ -139,7 +139,7 @@ impl<'a> AdjustedRow<'a> {
             }
             (Some(wanted), _) => {
                 let (logprobs, rounded) = self.raw_logprobs(token, wanted)?;
-                marks.rounded = rounded;
+                approximation.rounded = rounded;
                 Some(logprobs)
             }
             (None, _) => None,
@@ -153,7 +153,7 @@ impl<'a> AdjustedRow<'a> {
             distribution.as_ref().filter(|_| spec.has_state() && !raw_only).map(|found| found.observed(token));
         let kept = distribution.filter(|_| matches!(spec.action, Action::Propose { .. }));
         let kept = kept.map(|found| Box::new(Kept::from(&found)));
-        Ok(RowOutput { token, logprobs, kept, observed, report, marks })
+        Ok(RowOutput { token, logprobs, kept, observed, report, approximation })
     }
 
     /// The distribution after temperature and filters.
@@ -248,7 +248,7 @@ impl<'a> AdjustedRow<'a> {
         })
     }
 
-    /// Logprobs of the row as sent, and whether they are [rounded](Marks::rounded).
+    /// Logprobs of the row as sent, and whether they are [rounded](Approximation::rounded).
     fn raw_logprobs(&self, token: u32, wanted: &LogprobsSpec<'_>) -> Result<(TokenLogprobs, bool), RowError> {
         let raw = Ranks::new(self.row.ranked().to_vec());
         let rest = self.raw_rest();

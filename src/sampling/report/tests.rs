@@ -5,11 +5,11 @@ use crate::params::state::SamplerState;
 use crate::params::watermark::SynthidParams;
 use crate::sampling::adjust::{Penalties, TokenAdjust};
 use crate::sampling::logits::Dtype;
-use crate::sampling::mark::Mark;
-use crate::sampling::mark::race::Race;
-use crate::sampling::mark::tournament::{Table, Tournament};
 use crate::sampling::row::{Action, Filters};
 use crate::sampling::sample_row;
+use crate::sampling::watermark::Mark;
+use crate::sampling::watermark::race::Race;
+use crate::sampling::watermark::tournament::{Table, Tournament};
 use std::collections::HashSet;
 
 const OFF: Filters = Filters::OFF;

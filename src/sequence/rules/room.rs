@@ -3,7 +3,7 @@
 use super::Rules;
 use crate::permits::{Counter, Permit};
 use crate::sampling::adjust::TokenAdjust;
-use crate::sampling::mark::tournament::Table;
+use crate::sampling::watermark::tournament::Table;
 use crate::sequence::history::Here;
 use std::sync::Arc;
 

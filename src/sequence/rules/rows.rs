@@ -1,6 +1,6 @@
 //! What rules ask of a row.
 
-use super::{Rules, mark};
+use super::{Rules, watermark};
 use crate::params::state::SamplerState;
 use crate::params::{Decay, Filters, Penalties};
 use crate::sampling::adjust::{Adjusts, TokenAdjust};
@@ -47,7 +47,7 @@ impl Rules {
         let adjusts = Adjusts::new(self.adjusts(here), here.over()).nudged(here.now().map_or(&[], Now::nudges));
         let penalties = self.penalties(here.place(), here.position());
         let row = RowSpec { penalties, adjusts, banned: here.banned(), report, ..self.row(at, action) };
-        mark::marked(&self.params, self.table.as_deref(), here.now(), row)
+        watermark::marked(&self.params, self.table.as_deref(), here.now(), row)
     }
 
     /// A row that has to give this token, even if it is banned or not allowed.
@@ -84,7 +84,7 @@ impl Rules {
             banned: &[],
             allowed: self.allowed(),
             mask: None,
-            mark: self.params.watermark().and_then(mark::everywhere),
+            mark: self.params.watermark().and_then(watermark::everywhere),
             action,
             logprobs: self.logprobs().map(|wanted| LogprobsSpec {
                 top_n: wanted.top_n,

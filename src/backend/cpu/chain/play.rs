@@ -10,8 +10,8 @@ use super::{CandidateList, ChainStore};
 use crate::backend::cpu::distribution::Wanted;
 use crate::backend::cpu::level::Passes;
 use crate::backend::cpu::passes::{BLOCK, LAYERS, PATTERNS, Values};
-use crate::sampling::mark::tournament::{self, TOKENS, Tournament};
 use crate::sampling::mass;
+use crate::sampling::watermark::tournament::{self, TOKENS, Tournament};
 
 /// How many sums are kept in parallel, since an addition waits for the one before.
 const LANES: usize = 4;
@@ -180,7 +180,7 @@ mod tests {
     use crate::backend::cpu::level::Level;
     use crate::params::watermark::SynthidParams;
     use crate::sampling::logits::Dtype;
-    use crate::sampling::mark::tournament::Table;
+    use crate::sampling::watermark::tournament::Table;
 
     const VOCAB: usize = 40 * BLOCK;
 

@@ -6,8 +6,8 @@ use crate::backend::cpu::keys;
 use crate::backend::cpu::passes::BLOCK;
 use crate::backend::cpu::select;
 use crate::backend::cpu::view::View;
-use crate::sampling::mark::race::{First, Race, arrival};
 use crate::sampling::mass::MASS_ONE;
+use crate::sampling::watermark::race::{First, Race, arrival};
 
 /// A factor larger than any rounding in the comparison.
 const SLACK: f64 = 1.0 + 1e-5;

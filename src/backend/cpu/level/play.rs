@@ -2,8 +2,8 @@
 
 use super::Passes;
 use crate::backend::cpu::passes::{BLOCK, Raise};
-use crate::sampling::mark::greenlist::Greenlist;
-use crate::sampling::mark::race::Race;
+use crate::sampling::watermark::greenlist::Greenlist;
+use crate::sampling::watermark::race::Race;
 
 impl Passes {
     pub(in crate::backend::cpu) fn raise(self, greens: &Greenlist, values: &mut [f32]) {

@@ -3,9 +3,9 @@
 use super::{BLOCK, Blocks, load};
 use crate::backend::cpu::simd::greens::{Green, Greens, Numbers};
 use crate::backend::cpu::simd::{Format, Simd};
-use crate::sampling::mark::greenlist::{self, Greenlist, SPREAD};
-use crate::sampling::mark::race::{self, Race};
-use crate::sampling::mark::{Purpose, greenlist::LANES};
+use crate::sampling::watermark::greenlist::{self, Greenlist, SPREAD};
+use crate::sampling::watermark::race::{self, Race};
+use crate::sampling::watermark::{Purpose, greenlist::LANES};
 
 const _: () = assert!(BLOCK == greenlist::TOKENS && BLOCK == race::TOKENS && race::LANES == 2 * LANES);
 

@@ -4,7 +4,7 @@
 #![allow(clippy::needless_range_loop)]
 
 use super::BLOCK;
-use crate::sampling::mark::tournament::{BITS, TOKENS};
+use crate::sampling::watermark::tournament::{BITS, TOKENS};
 
 const _: () = assert!(BLOCK == TOKENS);
 
@@ -20,7 +20,7 @@ const PART: usize = 8;
 const LANES: usize = 8;
 
 /// The patterns of tokens from 0 on, in whole blocks, for the layers whose bits begin at `begins` in a
-/// [turned](crate::sampling::mark::tournament::Table::turned) table.
+/// [turned](crate::sampling::watermark::tournament::Table::turned) table.
 #[inline(always)]
 pub(in crate::backend::cpu) fn patterns(turned: &[u8], begins: &[u32], out: &mut [u16]) {
     let (low, high) = begins.split_at(begins.len().min(PART));
@@ -94,7 +94,7 @@ pub(in crate::backend::cpu) fn weigh_classes(masses: &[f32], products: &[f64], s
 const HALF: u32 = 32;
 const LOW: u64 = (1 << HALF) - 1;
 
-/// Plays a layer in place, as [`Tournament::play`](crate::sampling::mark::tournament::Tournament::play) does. Returns
+/// Plays a layer in place, as [`Tournament::play`](crate::sampling::watermark::tournament::Tournament::play) does. Returns
 /// the sum of the new weights, and the sum of those whose next bit is set.
 #[inline(always)]
 pub(in crate::backend::cpu) fn layer(weights: &mut [u64], bits: &[u64], layer: u32, factor: u64) -> [u64; 2] {

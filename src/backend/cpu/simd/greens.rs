@@ -5,7 +5,7 @@ use super::portable::Portable;
 #[cfg(target_arch = "x86_64")]
 use super::{avx2::Avx2, avx512::Avx512};
 use crate::backend::cpu::passes::Words;
-use crate::sampling::mark::greenlist::{LANES, VALUES};
+use crate::sampling::watermark::greenlist::{LANES, VALUES};
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
 

@@ -3,9 +3,9 @@
 use super::{View, ViewStore};
 use crate::backend::cpu::passes::{BLOCK, Raise, maximum};
 use crate::backend::cpu::{foreign_rows, greens, select};
-use crate::sampling::mark::greenlist::Greenlist;
 use crate::sampling::mask::TokenMask;
 use crate::sampling::row::RowSpec;
+use crate::sampling::watermark::greenlist::Greenlist;
 
 impl ViewStore {
     /// Makes side blocks for the whole row: −∞ except for the tokens of `allowed`, adjusted.

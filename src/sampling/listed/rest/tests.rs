@@ -3,11 +3,11 @@ use super::*;
 use crate::params::Penalties;
 use crate::params::watermark::KgwParams;
 use crate::sampling::adjust::{Adjusts, Nudge};
-use crate::sampling::mark::Mark;
-use crate::sampling::mark::greenlist::Seeds;
 use crate::sampling::mask::TokenMask;
 use crate::sampling::row::{Action, Filters};
 use crate::sampling::steps::steps;
+use crate::sampling::watermark::Mark;
+use crate::sampling::watermark::greenlist::Seeds;
 use proptest::prelude::*;
 
 /// The definition: each token that is not listed by itself.

@@ -1,5 +1,5 @@
 //! What a watermark depends on at a position: the tokens before it, as one number or a few. The rules themselves are in
-//! [`sampling::mark`](crate::sampling::mark).
+//! [`sampling::watermark`](crate::sampling::watermark).
 //!
 //! KGW and the race (Gumbel) use prompt and output, and do not mark where the text is shorter than the context. SynthID
 //! uses the output alone, as in Transformers, with tokens 0 before it. SynthID and the race do not mark where the same
@@ -10,11 +10,11 @@ use super::text::Text;
 use crate::params::SamplingParams;
 use crate::params::watermark::{GumbelParams, SynthidParams, Watermark};
 use crate::sampling::chain::Chain;
-use crate::sampling::mark::greenlist::{Greenlist, Seeds};
-use crate::sampling::mark::race::Race;
-use crate::sampling::mark::tournament::{Table, Tournament};
-use crate::sampling::mark::{Mark, context, tournament};
 use crate::sampling::row::RowSpec;
+use crate::sampling::watermark::greenlist::{Greenlist, Seeds};
+use crate::sampling::watermark::race::Race;
+use crate::sampling::watermark::tournament::{Table, Tournament};
+use crate::sampling::watermark::{Mark, context, tournament};
 use std::sync::Arc;
 
 /// What the watermark of the next token depends on, derived from the tokens before it.
