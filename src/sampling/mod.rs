@@ -6,7 +6,7 @@
 //! - [`adjust`] (masks, bias, penalties), [`mask`] (the format of masks)
 //! - [`order`] (ties), [`mass`] (integer weights and their arithmetic), [`philox`] (random numbers)
 //! - [`filters`] (top-k, top-p, min-p), [`chain`] (all other samplers, and any order of samplers)
-//! - [`distribution`] (the draw), [`mark`] (watermarks)
+//! - [`distribution`] (the draw), [`watermark`]
 //! - [`report`] (why a token was not drawn), [`stages`] (what each step left)
 //! - [`listed`] (rows of which the worker sends only the largest logits)
 

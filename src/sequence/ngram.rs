@@ -10,8 +10,8 @@
 //! it followed the last n - 1 tokens anywhere in the prompt, however far back that is ([`OfPrompt`]).
 //!
 //! Only the latest place of each n-gram is chained ([`Grams::push_over`]), because earlier ones would ban the same
-//! token. So a token costs one step, and at most n - 1 comparisons, for each *different* token that followed the last n
-//! - 1 ones, however often it did. Opening costs a step per token. A row that looks ahead costs a step more for each
+//! token. So a token costs one step, and at most n - 1 comparisons, for each *different* token that followed the last
+//! n - 1 ones, however often it did. Opening costs a step per token. A row that looks ahead costs a step more for each
 //! token ahead. If n is 1, all tokens have the same, empty context. Their latest places are then kept in token order
 //! ([`Singles`]), so that a row needs no sorting.
 
