@@ -22,7 +22,10 @@ fn unit(name: &str) -> &'static str {
     match base {
         _ if base.ends_with("_seconds") => "seconds",
         _ if base.ends_with("_bytes") => "bytes",
-        _ if ["_acceptance", "_variation", "_probability", "_overlap"].iter().any(|end| base.ends_with(end)) => {
+        _ if ["_acceptance", "_variation", "_probability", "_overlap", "expected_repeated_siblings"]
+            .iter()
+            .any(|end| base.ends_with(end)) =>
+        {
             "share, 0 to 1"
         }
         _ if base.ends_with("_variance") => "square of a share",
@@ -55,11 +58,15 @@ async fn verify_a_draft(server: &crate::common::Running) {
     let mut client = SamplerClient::connect(format!("http://{}", server.tcp())).await.expect("a connection");
     let config = StreamConfig { vocab_size: 4, logits_dtype: LogitsDtype::F32.into(), ..Default::default() };
     let open = vec![OpenSequence { sequence_id: 1, ..Default::default() }];
-    let sparse = SparseDraft { counts: vec![2], token_ids: vec![1, 2], probs: vec![0.5, 0.5] };
-    let from = Some(DraftDistribution::Sparse(sparse));
-    let verify = VerifyWork { draft_token_ids: vec![1], draft_distribution: from, measure: true, ..Default::default() };
+    let sparse = SparseDraft { counts: vec![2, 2], token_ids: vec![1, 2, 1, 2], probs: vec![0.5; 4] };
+    let (draft_distribution, parents) = (Some(DraftDistribution::Sparse(sparse)), vec![-1, -1]);
+    let draft_token_ids = vec![1, 2];
+    let verify = VerifyWork { draft_token_ids, draft_distribution, parents, measure: true, ..Default::default() };
     let work = vec![Work { sequence_id: Some(1), kind: Some(work::Kind::Verify(verify)), ..Default::default() }];
-    let logits = InlineLogits { data: vec![0; 2 * 4 * 4].into(), row_stride: 0 };
+    // Token 1 is masked, so that the sibling behind it is tested too.
+    let rows: Vec<f32> = (0..12).map(|at| if at == 1 { f32::NEG_INFINITY } else { 0.0 }).collect();
+    let data: Vec<u8> = rows.iter().flat_map(|logit| logit.to_le_bytes()).collect();
+    let logits = InlineLogits { data: data.into(), row_stride: 0 };
     let step = Step { open, work, logits: Some(step::Logits::Inline(logits)), ..Default::default() };
     let requests = [Request::Config(config), Request::Step(step)];
     let requests = requests.map(|request| DecodeRequest { request: Some(request) });
