@@ -261,7 +261,7 @@ fn unmeasured(measured: &Verified, plain: &Verified) {
     for trial in &mut expected.trials {
         assert!(trial.expected.is_some() && trial.total_variation.is_some() && trial.chances.is_some());
         (trial.expected, trial.total_variation, trial.chances, trial.rejected_rank) = (None, None, None, None);
-        trial.shifts = Shifts::default();
+        (trial.repeat, trial.shifts) = (None, Shifts::default());
     }
     assert_eq!(*plain, expected);
 }
