@@ -135,50 +135,50 @@ catalog! {
     READY = Def::gauge("croupier_ready", Unit::Count, "1 while the server takes work; 0 while it starts or drains, or its engine is stuck.");
     REQUESTS = Def::counter("croupier_requests_total", Unit::Count, "Calls that ended, by method and gRPC status code.");
     CALL_DURATION = Def::histogram("croupier_call_duration_seconds", Unit::Seconds, CALL_SECONDS,
-        "Duration of calls from first to last byte; of Decode: how long its stream was open.");
+        "Duration of calls from first to last byte; for Decode, how long its stream was open.");
     STREAMS = Def::gauge("croupier_streams", Unit::Count, "Decode streams open.");
     STREAMS_CAPACITY = Def::gauge("croupier_streams_capacity", Unit::Count, "Decode streams that may be open (max_streams).");
     CONNECTIONS = Def::gauge("croupier_connections", Unit::Count, "Connections open, by transport.");
     CONNECTIONS_CAPACITY = Def::gauge("croupier_connections_capacity", Unit::Count,
         "Connections that may be open on all transports together (max_connections).");
     HANDED_OVER = Def::counter("croupier_backend_handed_over_rows_total", Unit::Count,
-        "Rows that the CPU did beside the device in the same batch, by reason: those in the host's memory (host_rows), and those that it has no kernel for.");
+        "Rows that the CPU processed beside the device in the same batch, by reason: those in the host's memory (host_rows), and those that the device has no kernel for.");
     REGIONS = Def::gauge("croupier_regions", Unit::Count, "Regions of shared and of device memory leased to workers, or lent by them.");
     REGION_BYTES = Def::gauge("croupier_region_bytes", Unit::Bytes,
-        "Memory of regions, those that a step still reads after their release included.");
+        "Memory of regions, including released ones that a step still reads.");
     REGION_BYTES_CAPACITY = Def::gauge("croupier_region_capacity_bytes", Unit::Bytes,
         "Memory that regions may take (max_region_bytes).");
     DEVICE_REGION_BYTES = Def::gauge("croupier_device_region_bytes", Unit::Bytes,
-        "Device memory of regions, those that a step still reads after their release included; what workers lend is theirs.");
+        "Device memory of regions, including released ones that a step still reads; memory that workers lend is not counted.");
     DEVICE_REGION_BYTES_CAPACITY = Def::gauge("croupier_device_region_capacity_bytes", Unit::Bytes,
         "Device memory that regions may take (max_device_region_bytes); 0 where there is no device.");
     REGION_LEASES = Def::counter("croupier_region_leases_total", Unit::Count,
-        "Requests for a region, by what came of them: granted, or why not.");
+        "Requests for a region, by result: granted, or why not.");
     STEPS = Def::counter("croupier_steps_total", Unit::Count,
-        "Steps accepted, by the way their logits came: inline, shared_memory, device_memory, vocab_shards, top_n where all rows are lists, or none for steps without.");
+        "Steps accepted, by the way their logits came: inline, shared_memory, device_memory, vocab_shards, top_n where all rows are lists, or none for steps without logits.");
     SHARDS = Def::counter("croupier_shards_total", Unit::Count,
         "Shards announced by ranks above 0, by the way their columns came.");
     SHARD_RANKS = Def::gauge("croupier_shard_ranks", Unit::Count, "Ranks above 0 attached, or about to be.");
     SHARD_RANKS_CAPACITY = Def::gauge("croupier_shard_ranks_capacity", Unit::Count,
         "Ranks above 0 that may be attached (max_attached_ranks).");
     SHARD_BYTES = Def::gauge("croupier_shard_bytes", Unit::Bytes,
-        "Messages of ranks above 0 with columns that are announced and not done with.");
+        "Bytes of messages with columns from ranks above 0, announced and not yet done with.");
     SHARD_BYTES_CAPACITY = Def::gauge("croupier_shard_capacity_bytes", Unit::Bytes,
-        "Bytes that messages of ranks above 0 may take while their columns are announced and not done with (max_shard_bytes).");
+        "Bytes that messages with columns from ranks above 0 may take while these are announced and not yet done with (max_shard_bytes).");
     SHARD_WAIT = Def::histogram("croupier_shard_wait_seconds", Unit::Seconds, STEP_SECONDS,
-        "How long steps waited for their last shard, from when their turn came; steps without all of their shards not counted.");
+        "How long steps waited for their last shard, from when their turn came; steps that did not get all of their shards are not counted.");
     SHARD_FAILURES = Def::counter("croupier_shard_failures_total", Unit::Count,
-        "Steps whose rows had not all of their columns, by reason.");
+        "Steps whose rows did not have all of their columns, by reason.");
     ACCEPT_ERRORS = Def::counter("croupier_accept_errors_total", Unit::Count,
         "Connections that the operating system could not hand over, for example for lack of file descriptors.");
     REJECTED = Def::counter("croupier_rejected_total", Unit::Count,
-        "Connections, calls and steps refused: a limit was reached, the server stops, or a message is wrong.");
+        "Connections, calls and steps refused: a limit was reached, the server is stopping, or a message is wrong.");
     TLS_CERTIFICATE_EXPIRY = Def::gauge("croupier_tls_certificate_expiry_timestamp_seconds", Unit::Seconds,
-        "When the server's certificate, or the first of those sent with it, ends: seconds since the Unix epoch; 0 without TLS.");
+        "Earliest expiry of the server's certificate and of those sent with it: seconds since the Unix epoch; 0 without TLS.");
     RELOADS = Def::counter("croupier_reloads_total", Unit::Count,
-        "Times that changed files of certificate or tokens were read; after a failure what was before stays in force.");
+        "Times that changed certificate or token files were read; after a failure the previous ones stay in force.");
     RELOAD_PENDING = Def::gauge("croupier_reload_pending", Unit::Count,
-        "1 while the files of certificate or tokens that were read last are not in force, because they are wrong; else 0.");
+        "1 while the certificate or token files that were read last are wrong and therefore not in force; else 0.");
     QUEUE_DEPTH = Def::gauge("croupier_queue_depth", Unit::Count, "Steps waiting for the backend.");
     QUEUE_CAPACITY = Def::gauge("croupier_queue_capacity", Unit::Count, "Steps that may wait (max_queued_steps).");
     IN_FLIGHT_BYTES = Def::gauge("croupier_in_flight_bytes", Unit::Bytes, "Bytes of messages received and not yet answered, and of replies not yet sent.");
@@ -188,17 +188,17 @@ catalog! {
     BATCH_ROWS = Def::histogram("croupier_batch_rows", Unit::Count, COUNTS, "Rows given to the backend at once.");
     BATCH_STEPS = Def::histogram("croupier_batch_steps", Unit::Count, COUNTS, "Steps gathered into one batch.");
     STEP_DURATION = Def::histogram("croupier_step_duration_seconds", Unit::Seconds, STEP_SECONDS,
-        "Duration of a step by stage: queue, backend (of its whole batch), reply, and total of these; before them receive, of every message.");
+        "Duration of a step by stage: queue, backend (of its whole batch), reply, and the total of these; before them receive, recorded for every message.");
     BATCH_DURATION = Def::histogram("croupier_batch_duration_seconds", Unit::Seconds, STEP_SECONDS,
-        "How long the backend was at one batch; the rate of its sum is the share of time in which it is busy.");
+        "How long the backend worked on one batch; the rate of its sum is the share of time in which the backend is busy.");
     WORKER_TURN = Def::histogram("croupier_worker_turn_seconds", Unit::Seconds, CALL_SECONDS,
         "How long streams waited for their workers: from the last reply that was due to the next message.");
     BACKEND_THREADS = Def::gauge("croupier_backend_threads", Unit::Count, "Threads that sample (threads).");
     GRAMMAR_WAIT = Def::histogram("croupier_grammar_wait_seconds", Unit::Seconds, STEP_SECONDS,
-        "How long batches with rows that have to match a grammar waited for their masks, before their rows ran, or for what the \
-         grammar forces, before they were answered.");
+        "How long batches with rows that have to match a grammar waited: for their masks before their rows ran, or for what the \
+         grammar forces before they were answered.");
     GRAMMAR_COMPILE = Def::histogram("croupier_grammar_compile_seconds", Unit::Seconds, STEP_SECONDS,
-        "How long grammars took to compile; one that is there already is not compiled again.");
+        "How long grammars took to compile; one that is compiled already is not compiled again.");
     REQUEST_BYTES = Def::histogram("croupier_request_bytes", Unit::Bytes, BYTES, "Encoded size of request messages of Decode, Attach and Sample.");
     RESPONSE_BYTES = Def::histogram("croupier_response_bytes", Unit::Bytes, BYTES, "Encoded size of response messages of Decode, Attach and Sample.");
     MODEL_LABELS = Def::gauge("croupier_model_labels", Unit::Count, "Model labels that have series of their own.");
@@ -209,17 +209,17 @@ catalog! {
     ROWS_INVALID = Def::counter("croupier_rows_invalid_total", Unit::Count,
         "Rows answered with an error, by model label and row status.");
     ROWS_TRUNCATED = Def::counter("croupier_rows_truncated_total", Unit::Count,
-        "Works whose rows list some tokens only, were reached beyond by their parameters, and were marked instead of refused; by model label.");
+        "Works whose rows list some tokens only, whose parameters reached beyond that list, and that were marked instead of refused; by model label.");
     ROWS_REPEATED = Def::counter("croupier_rows_repeated_total", Unit::Count,
-        "Rows of sample and verify work that no model gives, by eight of their logits: like an earlier row of their text, in a draft like the one before its last token, like that of another text in the step, or flat. Not where a text repeats one token; rows on a GPU, masked ones and those of several shards are not looked at.");
+        "Rows of sample and verify work that no model gives, judged by eight of their logits: the same as an earlier row of their text, as the row before the draft token that they follow, or as the row of another text in the step, or flat. Not counted where a text repeats one token; rows on a GPU, masked rows and rows of several shards are not looked at.");
     SEQUENCES = Def::gauge("croupier_sequences_active", Unit::Count, "Sequences open.");
     SEQUENCES_CAPACITY = Def::gauge("croupier_sequences_capacity", Unit::Count, "Sequences that may be open (max_sequences).");
     STATE_BYTES = Def::gauge("croupier_state_bytes", Unit::Bytes,
-        "Memory of what is remembered of sequences, waiting ones included, of streams' default parameters, and of compiled grammars, of which some are kept for the next text.");
+        "Memory of the state of sequences, including waiting ones, of streams' default parameters, and of compiled grammars, some of which are kept for the next text.");
     STATE_BYTES_CAPACITY = Def::gauge("croupier_state_capacity_bytes", Unit::Bytes,
         "Memory that sequences, default parameters and grammars may take (max_state_bytes).");
     OPENINGS_FAILED = Def::counter("croupier_openings_failed_total", Unit::Count,
-        "Sequences that a step or a row of Sample would have opened and that were not, by model label and reason.");
+        "Sequences that a step or a row of Sample would have opened but could not, by model label and reason.");
     SEQUENCES_FINISHED = Def::counter("croupier_sequences_finished_total", Unit::Count,
         "Sequences that ended by themselves, by model label and finish reason.");
     SPEC_DRAFTS = Def::counter("croupier_spec_decode_num_drafts_total", Unit::Count,
@@ -229,55 +229,55 @@ catalog! {
     SPEC_ACCEPTED = Def::counter("croupier_spec_decode_num_accepted_tokens_total", Unit::Count,
         "Draft tokens accepted, by model label and proposer.");
     SPEC_ACCEPTED_PER_POS = Def::counter("croupier_spec_decode_num_accepted_tokens_per_pos_total", Unit::Count,
-        "Draft tokens accepted, by how many draft tokens stand before them; they sum to those accepted.");
+        "Draft tokens accepted, by how many draft tokens stand before them; all positions sum to the draft tokens accepted.");
     SPEC_TESTED_PER_POS = Def::counter("croupier_spec_decode_num_tested_tokens_per_pos_total", Unit::Count,
-        "Draft tokens that acceptance came to, all siblings tested in a tree included, by how many draft tokens stand before them.");
+        "Draft tokens that acceptance reached, including all siblings tested in a tree, by how many draft tokens stand before them.");
     SPEC_EMITTED = Def::counter("croupier_spec_decode_num_emitted_tokens_total", Unit::Count,
-        "Tokens emitted by verifications of at least one draft token, and whether they have the target's distribution, which those from rows cut to their list have not.");
+        "Tokens emitted by verifications of at least one draft token, by whether they have the target's distribution; those from rows cut to their list do not.");
     SPEC_LAST = Def::counter("croupier_spec_decode_last_tokens_total", Unit::Count,
-        "Last tokens of verifications of at least one draft token: recovered after a rejection, bonus, or accepted where the sequence ended, or a block before a row that cannot be sampled.");
+        "Last tokens of verifications of at least one draft token: recovered after a rejection, bonus, or accepted where the sequence ended, or a block ended before a row that cannot be sampled.");
     SPEC_REJECTED = Def::counter("croupier_spec_decode_num_measured_rejected_tokens_total", Unit::Count,
-        "First draft tokens of a position rejected among those measured: ruled_out, with no probability in the target (a mask or ban, a filter, temperature 0, or a logit more than 27.7 times the temperature below the largest), unlikely (below a tenth of the draft's probability), by chance, or by rule, where the rule does not go by that share.");
+        "Measured first draft tokens of a position that were rejected, by reason: ruled_out (no probability in the target: a mask or ban, a filter, temperature 0, or a logit more than 27.7 times the temperature below the largest), unlikely (in the target less than a tenth of the draft's probability), chance, or rule (the rule does not go by the ratio of the two probabilities).");
     SPEC_UNVERIFIED = Def::counter("croupier_spec_decode_num_unverified_tokens_total", Unit::Count,
         "Draft tokens of draft work forgotten without being verified: left out of a verification, restarted, or given up for another token; by model label.");
     SPEC_BEYOND_ADVICE = Def::counter("croupier_spec_decode_num_draft_tokens_beyond_advice_total", Unit::Count,
         "Draft tokens verified beyond the length that the sequence's last reply advised, by model label.");
     SPEC_WITHOUT_DISTRIBUTION = Def::counter("croupier_spec_decode_num_drafts_without_their_distribution_total", Unit::Count,
-        "Verifications sent as deterministic whose draft tokens are those of draft work, so that what they were drawn from was thrown away and fewer are accepted; by model label.");
+        "Verifications sent as deterministic although their draft tokens come from draft work, so that the distributions they were drawn from were thrown away and fewer are accepted; by model label.");
     SPEC_SEQUENCE_ACCEPTANCE = Def::shares("croupier_spec_decode_sequence_acceptance", SHARES,
-        "Accepted over tested draft tokens of a sequence, when it was closed, of those with at least 16 tested; by model label.");
+        "Accepted over tested draft tokens of a sequence, recorded when it was closed, for sequences with at least 16 tested; by model label.");
     SPEC_EXPECTED = Def::shares("croupier_spec_decode_expected_acceptance", SHARES_BY_POSITION,
-        "Acceptance to be expected of draft tokens that were measured, by position; not of block verification, and once for each random number.");
+        "Expected acceptance of measured draft tokens, by position; block verification is left out, and each random number counts once.");
     SPEC_MEASURED_ACCEPTED_PER_POS = Def::counter("croupier_spec_decode_num_measured_accepted_tokens_per_pos_total", Unit::Count,
-        "Draft tokens that passed their test among those that count in the expected acceptance, to be held against it; in a tree also those off the path that was taken.");
+        "Draft tokens that passed their test, of those that count in the expected acceptance, to compare with it; in a tree also those off the path that was taken.");
     SPEC_TOTAL_VARIATION = Def::shares("croupier_spec_decode_total_variation", SHARES,
         "Total variation between target and draft distribution of measured first draft tokens of a position: 0 equal, 1 disjoint.");
     SPEC_REJECTED_RANK = Def::histogram("croupier_spec_decode_rejected_rank", Unit::Count, RANKS,
         "Rank in the target of measured first draft tokens of a position that were rejected, by reason.");
     SPEC_DRAFT_PROBABILITY = Def::shares("croupier_spec_decode_draft_probability", SHARES_BY_POSITION,
-        "Probability of measured draft tokens in the draft distribution that they are said to be drawn from; block verification included, certain tokens not.");
+        "Probability of measured draft tokens in the draft distribution that they are said to be drawn from; block verification is included, certain tokens are not.");
     SPEC_EXPECTED_DRAFT_PROBABILITY = Def::shares("croupier_spec_decode_expected_draft_probability", SHARES_BY_POSITION,
-        "What that probability is on average for tokens that are drawn from that distribution (the sum of the squares), to be held against it.");
+        "Mean draft probability of tokens that are drawn from the claimed draft distribution (the sum of its squared probabilities), to compare with the observed draft probability.");
     SPEC_DRAFT_PROBABILITY_VARIANCE = Def::shares("croupier_spec_decode_draft_probability_variance", MEAN_SHARES,
-        "How far that probability is from its average by chance: the sum of the cubes, less the square of the average. Their sum is the variance of the difference of the two sums.");
+        "Variance of the draft probability of tokens that are drawn from the claimed draft distribution: the sum of its cubed probabilities, less the square of the mean. Summed, it is the variance of the difference between the sums of observed and mean draft probability.");
     SPEC_REPEATED_SIBLINGS = Def::counter("croupier_spec_decode_num_repeated_siblings_total", Unit::Count,
-        "Measured draft tokens of a tree that are the token of an earlier sibling.");
+        "Measured draft tokens of a tree that are the same token as an earlier sibling.");
     SPEC_EXPECTED_REPEATED_SIBLINGS = Def::shares("croupier_spec_decode_expected_repeated_siblings", MEAN_SHARES,
-        "The probability of that in their draft distributions, of later siblings that are measured, certain ones not. Its sum is how many are to be expected.");
+        "Probability, in their draft distributions, that measured later siblings are the same token as an earlier one; certain ones are left out. Its sum is how many repeated siblings are to be expected.");
     SPEC_OWN_OVERLAP = Def::shares("croupier_spec_decode_own_overlap", MEAN_SHARES,
-        "What first draft tokens' distributions have in common with their own rows, the sum of min, of those measured that have a shifted overlap, to be held against it; for late the larger one of that and of what the second ones have in common with theirs.");
+        "Overlap (the sum of min) of measured first draft tokens' distributions with their own rows, where there is a shifted overlap to compare it with; for late the larger one of that and of the overlap of the second ones with their rows.");
     SPEC_SHIFTED_OVERLAP = Def::shares("croupier_spec_decode_shifted_overlap", MEAN_SHARES,
-        "What would be in common if rows were shifted: the first draft token's distribution with the row after its own (late), or the second one's with the first one's row (early).");
+        "Overlap with rows one place off: of the first draft token's distribution with the row after its own (late), or of the second one's with the first one's row (early).");
     SPEC_SHIFTED_DRAFTS = Def::counter("croupier_spec_decode_num_shifted_drafts_total", Unit::Count,
-        "Of the verifications that have a shifted overlap those where it is more than 0.3 larger than what it is held against, of draft tokens that others could have been drawn in place of.");
+        "Verifications whose shifted overlap is more than 0.3 larger than the own overlap that it is compared with; only of draft tokens in whose place others could have been drawn.");
     SPEC_ROUNDS = Def::counter("croupier_spec_decode_num_rounds_total", Unit::Count,
         "Verifications of at least one draft token, by how the token before the draft came about, and whether a first draft token was accepted.");
     SPEC_ROUNDS_BY_LENGTH = Def::counter("croupier_spec_decode_num_rounds_by_length_total", Unit::Count,
         "Verifications of at least one draft token, by how many tokens their text has, and whether a first draft token was accepted.");
     TRACE_SPANS = Def::counter("croupier_trace_spans_total", Unit::Count,
-        "Spans recorded, those of stages included, by what became of them: exported, dropped (the queue was full), or failed.");
+        "Spans recorded, including those of stages, by what became of them: exported, dropped (the queue was full), or failed.");
     TRACE_CONTEXTS_INVALID = Def::counter("croupier_trace_contexts_invalid_total", Unit::Count,
-        "Trace contexts of calls and steps that were ignored because they are not valid; not looked at without otlp_endpoint.");
+        "Trace contexts of calls and steps that were ignored because they are invalid; without otlp_endpoint none are looked at.");
     PROCESS_CPU = Def::counter("process_cpu_seconds_total", Unit::Seconds, "User and system CPU time spent, whole seconds.");
     PROCESS_RESIDENT = Def::gauge("process_resident_memory_bytes", Unit::Bytes, "Resident memory.");
     PROCESS_VIRTUAL = Def::gauge("process_virtual_memory_bytes", Unit::Bytes, "Virtual memory.");
