@@ -15,7 +15,7 @@ const TOKEN: &str = "token-file";
 /// The clap definitions of the TLS flags.
 pub(super) fn tls_flags() -> [Arg; 4] {
     [
-        option(CA, "PATH", "Speak TLS with a server on TCP whose certificate one of these authorities has signed, PEM"),
+        option(CA, "PATH", "Speak TLS on TCP; one of these authorities must have signed the server's certificate, PEM"),
         option(CERT, "PATH", "Certificate to show to a server that asks for one, PEM; with --tls-key"),
         option(KEY, "PATH", "Private key of --tls-cert, PEM"),
         option(NAME, "NAME", "Name that must be in the server's certificate [default: the host of --addr]"),
@@ -24,7 +24,7 @@ pub(super) fn tls_flags() -> [Arg; 4] {
 
 /// The flag for a token, which calls other than health need.
 pub(super) fn token_flag() -> Arg {
-    option(TOKEN, "PATH", "File with the token to show to a server that asks for one; its first counts")
+    option(TOKEN, "PATH", "File with the token to show to a server that asks for one; the first token in it is used")
 }
 
 /// Reads these flags.

@@ -139,7 +139,7 @@ pub fn command_line() -> clap::Command {
         "TOML file with settings and the table [defaults] of sampling parameters [env: CROUPIER_CONFIG]",
     );
     let serve = clap::Command::new(SERVE).about("Run the server").after_help(sources).arg(config.clone());
-    let checks = "Check settings and the files that they name, say so and end: exit 0 if they are right, 2 with every mistake if not";
+    let checks = "Check settings and the files that they name, report the result and end: exit 0 if they are right, 2 with every mistake if not";
     let serve = serve.arg(switch(CHECK, checks));
     let serve = SETTINGS.iter().fold(serve, |command, s| {
         let arg = option(s.name, s.value, s.help);
@@ -169,16 +169,16 @@ pub fn command_line() -> clap::Command {
 
 fn healthcheck_command(config: Arg) -> clap::Command {
     clap::Command::new(HEALTHCHECK)
-        .about("Ask a running server how it is: exit 0 if it serves, 1 if not, 2 for flags that make no sense")
+        .about("Ask a running server whether it serves: exit 0 if it does, 1 if not, 2 for flags that make no sense")
         .after_help(
-            "Without --addr and --admin it asks where the same environment and file would make `croupier serve` listen; with TLS \
-             on TCP, the Unix socket or the admin port.",
+            "Without --addr and --admin it asks where `croupier serve` would listen with the same environment and file. If TCP \
+             speaks TLS there, it asks the Unix socket or the admin port.",
         )
         .arg(config)
         .arg(option("addr", "ADDR", "gRPC address of the server: HOST:PORT or unix:PATH").conflicts_with("admin"))
         .arg(option("admin", "URL", "Ask the admin port instead, such as http://127.0.0.1:9464: /readyz, or /livez with --service=liveness"))
         .args(access::tls_flags())
-        .arg(option("service", "NAME", "Health service name [default: the whole server]; liveness and readiness are others"))
+        .arg(option("service", "NAME", "Health service name, such as liveness or readiness [default: the whole server]"))
         .arg(option_with("timeout", "TIME", "How long to wait for the answer", &values::show_duration(PATIENCE)))
 }
 

@@ -12,14 +12,15 @@ const ABOUT: &str =
     "Compare rows as a worker sends them with those of a plain forward pass, and say what was done to them";
 const EXAMPLES: &str = "\
 SENT and PLAIN are files of rows: arrays that numpy.save wrote (float32 or float16; the last dimension is a row), bare binary \
-numbers, or numbers in writing. Row i of both is for the same place of the same text: save in the worker what it is about to send, \
-and run the model once over the whole text, without a cache, for the other. A tree's node has the path to it for its text.
+numbers, or numbers as text. Row i of both files is for the same place of the same text. For SENT, save in the worker what it is \
+about to send; for PLAIN, run the model once over the whole text, without a cache. The text of a tree's node is the path to it.
 
-A row is as plain as its noise is small: what is left of the difference when a temperature and a shift are taken out. In 16 \
-bits it is some hundredths. \"others\" is the probability with which a token drawn at temperature 1 is another one.
+A row's noise is what is left of the difference when a temperature and a shift are taken out: the smaller it is, the closer \
+the row is to the plain one. In 16 bits it is some hundredths. \"others\" is the probability that a token drawn at temperature 1 is \
+another one.
 
   croupier compare sent.npy plain.npy
-  croupier compare sent.npy plain.npy --text 5,7,7,2    # the tokens before the rows: tells penalties
+  croupier compare sent.npy plain.npy --text 5,7,7,2    # the tokens before the rows: shows penalties
   croupier compare sent.bf16 plain.npy --sent-dtype bf16 --vocab-size 32000 --json
 
 Exit code 0 when every row is the model's, 1 when one is not, 2 when they cannot be compared or for a mistake in the arguments.";

@@ -31,24 +31,24 @@ const SCHEMES: [Scheme; 3] = [
 
 const ABOUT: &str = "Look for a mark in texts of token ids";
 const EXAMPLES: &str = "\
-Each line of the input is a text: [15, 7, 301] or {\"tokens\": [15, 7, 301], \"prompt_tokens\": 1}. The first prompt_tokens of \
-them were not made with the mark: they are context alone. Give them, or nothing is known of the first tokens behind them.
+Each line of the input is a text: [15, 7, 301] or {\"tokens\": [15, 7, 301], \"prompt_tokens\": 1}. The first prompt_tokens \
+tokens were not made with the mark and are only context. Give them: otherwise nothing is known of the first tokens after them.
 
-The p-value is the probability that text without this mark has as much of it, or more. It holds for one text: of a thousand \
-texts without a mark, one is below 0.001. Marks need length: a few hundred tokens are plenty, where few tokens were as good as \
-certain. An n-gram that comes again counts once.
+The p-value is the probability that a text without this mark has as much of it, or more. It holds for one text: of a thousand \
+texts without a mark, one is below 0.001. Marks need length: a few hundred tokens are plenty if few of them were nearly certain. \
+A repeated n-gram counts once.
 
 Scheme, keys and all parameters must be those that the text was made with, by the names of WatermarkParams in the schema: as flags, or \
 in a file of TOML or JSON, such as
   [kgw]
   hashing_key = 15485863
   greenlist_ratio = 0.25
-Keys on a command line can be seen by others on the machine; a file need not be, nor one that is given as file:PATH where a key goes.
+Others on the machine can see keys on a command line. A file can be kept from them, and so can a key that is given as file:PATH.
 
   croupier detect --params mark.toml texts.jsonl
   croupier detect --scheme gumbel --key 42 --json < texts.jsonl
 
-Exit code 0 when every text was looked at, marked or not; 1 when something could not be read, which is told with its line; 2 for a \
+Exit code 0 when every text was looked at, marked or not; 1 when something could not be read, which is named with its line; 2 for a \
 mistake in the arguments.";
 
 /// The clap definition of `croupier detect`.
@@ -56,9 +56,9 @@ pub(super) fn command() -> clap::Command {
     clap::Command::new(DETECT)
         .about(ABOUT)
         .after_help(EXAMPLES)
-        .arg(Arg::new("file").value_name("FILE").help("The texts, a line each [default: standard input]"))
+        .arg(Arg::new("file").value_name("FILE").help("The texts, one per line [default: standard input]"))
         .arg(option(SCHEME, "NAME", "kgw, synthid or gumbel [default: that of --params]"))
-        .arg(option(PARAMS, "PATH", "The mark's parameters, in a table called as the scheme; flags go before it"))
+        .arg(option(PARAMS, "PATH", "The mark's parameters, in a table named after the scheme; flags take precedence"))
         .arg(option("hashing-key", "KEY", "kgw: the secret [default: 15485863]"))
         .arg(option("greenlist-ratio", "SHARE", "kgw: share of the vocabulary that is green [default: 0.25]"))
         .arg(option("seeding-scheme", "NAME", "kgw: lefthash or selfhash [default: lefthash]"))
@@ -70,14 +70,14 @@ pub(super) fn command() -> clap::Command {
         .arg(option(
             "context-width",
             "N",
-            "kgw, gumbel: how many tokens before decide [default: 1; 4 for selfhash and gumbel]",
+            "kgw, gumbel: how many preceding tokens decide [default: 1; 4 for selfhash and gumbel]",
         ))
         .arg(option(
             "context-history-size",
             "N",
             "synthid, gumbel: a context of the last N positions is not marked again [default: 1024]",
         ))
-        .arg(option("alpha", "P", "Say that texts with a smaller p-value are marked [default: 0.001]"))
+        .arg(option("alpha", "P", "Texts with a smaller p-value are reported as marked [default: 0.001]"))
         .arg(option("max-line-bytes", "BYTES", "Longest line that is read [default: 16MiB]"))
         .arg(switch("json", "A line of JSON for each text instead of a table"))
 }

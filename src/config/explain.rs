@@ -18,22 +18,22 @@ const MOST_SHOWN: u32 = 1000;
 const MOST_ROWS: usize = 1 << 30;
 const SET: &str = "set";
 
-const ABOUT: &str = "Take a row of logits through the samplers and say what each left, and which token comes";
+const ABOUT: &str = "Take a row of logits through the samplers and say what each one left, and which token results";
 const EXAMPLES: &str = "\
 The row is an array that numpy.save wrote (float32 or float16; its last dimension is a row), bare binary numbers with --dtype, \
-or numbers in writing, between spaces or commas.
+or numbers as text, between spaces or commas.
 
 Parameters are those of a server: of its file ([defaults]) or environment, then of --preset, then of each --set, written as in \
 [defaults] of docs/configuration.md. The token is the one that a server gives for the same logits, parameters, prompt, output and \
-seed. Samplers that remember, mirostat and adaptive-p, begin anew.
+seed. Samplers that remember (mirostat and adaptive-p) start afresh.
 
   echo 2.5 1 0.5 0 -1 | croupier explain --set temperature=0.8 --set top_k=3
   croupier explain logits.npy --row 3 --preset creative --output 5,7 --seed 42
   croupier explain logits.npy --set 'banned_token_ids=[279]' --why-not 279 --json
   CROUPIER_VOCABULARY=tokenizer.json croupier explain logits.npy --eos 2 --set 'grammar={regex=\"yes|no\"}'
 
-Exit code 0 when a token came; 1 when the row cannot be read, no token can come of it, or the arguments do not fit it; 2 for a mistake \
-in the arguments.";
+Exit code 0 when there is a token; 1 when the row cannot be read, no token can come of it, or the arguments do not fit it; 2 for a \
+mistake in the arguments.";
 
 /// The clap definition of `croupier explain`.
 pub(super) fn command(config: Arg) -> clap::Command {

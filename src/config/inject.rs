@@ -17,12 +17,13 @@ const OWN_SETTINGS: [&str; 5] = ["listen", "uds", "admin", "lame-duck", "drain-t
 pub(super) fn command() -> clap::Command {
     let version = env!("CARGO_PKG_VERSION");
     clap::Command::new(INJECT)
-        .about("Add the sidecar to the pods of Kubernetes manifests; all else comes out as it went in")
+        .about("Add the sidecar to the pods of Kubernetes manifests; everything else stays as it was")
         .after_help(
             "kubectl get deployment worker -o yaml | croupier inject --image=REGISTRY/croupier | kubectl apply -f -\n\n\
-             Pods of Deployments, StatefulSets, DaemonSets, ReplicaSets, ReplicationControllers, Jobs, CronJobs and of \
-             themselves, in documents or a List. Those with the annotation croupier/inject: disabled are left alone, and so \
-             are those that were injected with the same flags; with others it is refused, unless --replace is given.",
+             It takes pods of Deployments, StatefulSets, DaemonSets, ReplicaSets, ReplicationControllers, Jobs and CronJobs, \
+             and pods by themselves, in documents or a List. Pods with the annotation croupier/inject: disabled are left alone, \
+             and so are pods that were injected with the same flags. A pod that was injected with other flags is refused, unless \
+             --replace is given.",
         )
         .arg(Arg::new("file").value_name("FILE").help("The manifests [default: standard input]"))
         .arg(option(
@@ -38,8 +39,7 @@ pub(super) fn command() -> clap::Command {
         .arg(switch("ipv6", "Listen on [::] for /metrics, in clusters with IPv6 only"))
         .arg(switch(
             "replace",
-            "Put the new sidecar in the place of one that was injected with another image, other settings or by another \
-             version",
+            "Replace a sidecar that was injected with another image, with other settings or by another version",
         ))
         .arg(
             option(

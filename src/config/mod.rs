@@ -89,9 +89,9 @@ pub enum RegionSocket {
 /// HTTP/2 sizes, in bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Http2 {
-    /// What a client may send on one stream before it must wait.
+    /// How much a client may send on one stream before it must wait.
     pub stream_window: u32,
-    /// What a client may send on one connection before it must wait.
+    /// How much a client may send on one connection before it must wait.
     pub connection_window: u32,
     /// Largest frame on TCP.
     pub frame_size_tcp: u32,

@@ -68,7 +68,7 @@ pub(super) static SETTINGS: &[Setting] = &[
         "NAME",
         backend,
         &BACKEND,
-        "What samples: cpu, cuda (a GPU; without a working one the server does not start) or auto (a GPU if one works, else the CPU). Tokens are the same with each. A GPU samples rows that are in its memory; host-rows says who samples others"
+        "What samples: cpu, cuda (a GPU; without a working one the server does not start) or auto (a GPU if one works, else the CPU). Tokens are the same with each. A GPU samples rows that are in its memory; host-rows says what samples the others"
     ),
     setting!(
         "presets",
@@ -86,7 +86,7 @@ pub(super) static SETTINGS: &[Setting] = &[
     switch!(
         "grammars",
         grammars,
-        "Compile the grammars that clients send (params.grammar), which takes a vocabulary. A compiler is a large surface: whoever may send grammars may find one that takes the memory there is, and ends the server for everyone"
+        "Compile the grammars that clients send (params.grammar); needs a vocabulary. A compiler is a large attack surface: a client may find a grammar that takes all the memory there is, and so ends the server for everyone"
     ),
     setting!(
         "device",
@@ -101,7 +101,7 @@ pub(super) static SETTINGS: &[Setting] = &[
         "NAME",
         host_rows,
         &HOST_ROWS,
-        "Who samples, beside a GPU, rows whose logits came in messages or lie in shared memory: cpu, which takes about as long for a row as packing it for the GPU would; or cuda, which brings them there. Tokens are the same with each"
+        "What samples, beside a GPU, rows whose logits came in messages or lie in shared memory: cpu, which takes about as long for a row as packing it for the GPU would; or cuda, which brings them to the GPU. Tokens are the same with each"
     ),
     setting!(
         "threads",
@@ -183,7 +183,7 @@ pub(super) static SETTINGS: &[Setting] = &[
         "max-connections",
         max_connections,
         1..=1_000_000,
-        "Connections open at the same time, on all transports; further ones are closed immediately. Each needs a file descriptor. With uds, one in eight, and at least one of several, is for Unix sockets only"
+        "Connections open at the same time, on all transports; further ones are closed immediately. Each needs a file descriptor. With uds, one in eight (at least one, if there are several) is for Unix sockets only"
     ),
     limit!(
         "max-streams",
@@ -220,7 +220,7 @@ pub(super) static SETTINGS: &[Setting] = &[
         limits.max_state_bytes,
         usize,
         1 << 20..=1 << 46,
-        "Memory for the state of all sequences: their own parameters and, with penalties, 16 to 20 bytes for each distinct token; and grammars. When it is used up, the server refuses to open more; set it to the memory you can spare"
+        "Memory for the state of all sequences (their own parameters and, with penalties, 16 to 20 bytes for each distinct token) and for grammars. When it is used up, the server refuses to open more; set it to the memory you can spare"
     ),
     limit!("max-rows-per-step", max_rows_per_step, 1..=1_000_000, "Logits rows in one step"),
     size!(
@@ -228,7 +228,7 @@ pub(super) static SETTINGS: &[Setting] = &[
         limits.max_row_bytes_per_step,
         usize,
         4096..=1 << 46,
-        "Bytes of the logits rows of one step, a shared row counted each time it is used, and of one batch. Bounds how long one stream's batch can hold up the others. At least max-message-bytes"
+        "Bytes of the logits rows in one step, and in one batch; a shared row counts each time it is used. Bounds how long one stream's batch can hold up the others. At least max-message-bytes"
     ),
     limit!(
         "max-vocab-size",
@@ -272,7 +272,7 @@ pub(super) static SETTINGS: &[Setting] = &[
         "receive-timeout",
         limits.receive_timeout,
         ANY,
-        "How long a message may take to arrive, counted from its first byte, and for the first message of a call from the beginning of the call; then the call ends with ABORTED. 0: no limit"
+        "How long a message may take to arrive, counted from its first byte or, for the first message of a call, from the beginning of the call; then the call ends with ABORTED. 0: no limit"
     ),
     limit!("max-regions-per-stream", max_regions_per_stream, 1..=1024, "Shared memory regions of one stream"),
     size!(
@@ -287,7 +287,7 @@ pub(super) static SETTINGS: &[Setting] = &[
         limits.max_region_bytes,
         usize,
         4096..=1 << 46,
-        "Bytes of the shared memory regions of all streams. When it is used up, the server refuses to lease more. It counts as memory of this process, whoever writes it"
+        "Bytes of the shared memory regions of all streams. When it is used up, the server refuses to lease more. Regions count as memory of this process, whoever writes to them"
     ),
     size!(
         "max-device-region-bytes",
@@ -338,14 +338,14 @@ pub(super) static SETTINGS: &[Setting] = &[
         http2.stream_window,
         u32,
         WINDOW,
-        "What a client may send on one stream before it must wait. Raise it on long fast links: bandwidth × round trip"
+        "How much a client may send on one stream before it must wait. Raise it on long fast links: bandwidth × round trip"
     ),
     size!(
         "http2-connection-window",
         http2.connection_window,
         u32,
         WINDOW,
-        "What a client may send on one connection before it must wait; at least http2-stream-window"
+        "How much a client may send on one connection before it must wait; at least http2-stream-window"
     ),
     size!(
         "http2-frame-size-tcp",
