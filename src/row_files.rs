@@ -75,7 +75,12 @@ impl RowFile {
                 numbers.dtype.name()
             ));
         }
-        let width = self.vocab_size.or(numbers.width).unwrap_or(count);
+        let width = match (numbers.width, self.vocab_size) {
+            (Some(own), Some(asked)) if own != asked => {
+                return Err(format!("is an array with rows of {own} logits, and not of {asked} (--vocab-size)"));
+            }
+            (own, asked) => asked.or(own).unwrap_or(count),
+        };
         if count == 0 || width == 0 {
             return Err("has no logits".to_owned());
         }
@@ -184,7 +189,9 @@ fn array(bytes: &[u8], named: Option<Dtype>) -> Result<Numbers<'_>, String> {
             numbers.len()
         ));
     }
-    Ok(Numbers { dtype, bytes: numbers.into(), width: dimensions.last().copied() })
+    // An array of one dimension may have several rows, one after the other.
+    let width = dimensions.last().copied().filter(|_| dimensions.len() > 1);
+    Ok(Numbers { dtype, bytes: numbers.into(), width })
 }
 
 /// The text after a key in a header: `{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }`.
@@ -271,6 +278,8 @@ mod tests {
         assert!(told(&npy("<f8", "(1,)", &[0; 8]), RowFile::default()).contains("astype"));
         assert!(told(&npy("<V2", "(1,)", &[0; 2]), RowFile::default()).contains("--dtype bf16"));
         assert!(told(&npy("<f4", "(1,)", &[0; 4]), file(Some(Dtype::F16), None)).contains("does not fit"));
+        let re_cut = told(&npy("<f4", "(2, 2)", &[0; 16]), file(None, Some(4)));
+        assert_eq!(re_cut, "is an array with rows of 2 logits, and not of 4 (--vocab-size)");
         assert!(told(&npy("<f4", "(2,)", &[0; 4]), RowFile::default()).contains("has 4 bytes"));
         assert_eq!(told(&npy("<f4", "(4, 0)", &[]), RowFile::default()), "has no logits");
         assert_eq!(told(b"", file(Some(Dtype::F32), None)), "has no logits");

@@ -84,7 +84,7 @@ def test_a_cache_that_keeps_a_rejected_token_is_named(model, tmp_path):
     late = np.concatenate([model.forward([cache], [[token]])[0] for token in TEXT[cut:]])
     found = compare(tmp_path, late, rows[cut:])
     # Some way behind the rejected token such a model gives about the same rows again.
-    assert [row["is"] for row in found[:5]] == ["unknown"] * 5, found
+    assert {row["is"] for row in found[:5]} <= {"unknown", "alike"}, found
     assert all(row["temperature"] is None for row in found if row["is"] == "plain"), found
 
 

@@ -9,6 +9,10 @@ use std::collections::HashMap;
 const NAMED: usize = 5;
 /// Least number of columns at the end that count as padding, if all of them differ.
 const LEAST_PADDING: usize = 2;
+/// For each column of padding, at most this many other tokens differ.
+const MOST_BEFORE_PADDING: usize = 4;
+/// A penalty this close to 1 is none.
+const NO_PENALTY: f64 = 0.01;
 /// How much a penalty may differ from token to token, as a share of the logit.
 const LOOSE: f64 = 0.002;
 
@@ -55,7 +59,7 @@ pub(super) fn of(pair: &Pair<'_>, line: &Line, counts: &HashMap<u32, u32>) -> Ve
             _ => {}
         }
     }
-    let mut found: Vec<Change> = filtered(pair, &masked).into_iter().collect();
+    let mut found: Vec<Change> = filtered(pair, line, &masked).into_iter().collect();
     if let Some(from) = padding(pair.sent.len(), &off, &unmasked) {
         found.push(Change::Padding { from, columns: pair.sent.len() - from as usize });
         off.retain(|token| token.token < from);
@@ -82,12 +86,27 @@ fn off_the_line(pair: &Pair<'_>, line: &Line) -> Vec<Off> {
     pair.common().map(of).filter(|off| (off.sent - off.plain).abs() > off.tolerance).collect()
 }
 
-/// Explains masks. If exactly the most likely tokens are left, it was a filter.
-fn filtered(pair: &Pair<'_>, masked: &[u32]) -> Option<Change> {
+/// How many tokens a filter left, if it left fewer than `few` of the most likely ones.
+pub(super) fn few_left(pair: &Pair<'_>, few: usize) -> Option<usize> {
+    let (left, least) = left(pair);
+    let removed = (0..pair.sent.len()).filter(|&token| is_masked(pair.sent[token]) && !is_masked(pair.plain[token]));
+    // Noise may have changed the order of a few.
+    let (all, likelier) =
+        removed.fold((0, 0), |(all, likelier), token| (all + 1, likelier + usize::from(pair.plain[token] > least)));
+    (left > 0 && left < few && all > left && likelier <= left).then_some(left)
+}
+
+/// How many tokens neither row masks, and the smallest of their plain logits.
+fn left(pair: &Pair<'_>) -> (usize, f32) {
+    pair.common().fold((0, f32::INFINITY), |(left, least), token| (left + 1, least.min(pair.plain[token])))
+}
+
+/// Explains masks. If the most likely tokens are left, up to noise, it was a filter.
+fn filtered(pair: &Pair<'_>, line: &Line, masked: &[u32]) -> Option<Change> {
     let likeliest = masked.iter().map(|&token| pair.plain[token as usize]).reduce(f32::max)?;
-    let (mut left, mut least) = (0, f32::INFINITY);
-    pair.common().for_each(|token| (left, least) = (left + 1, least.min(pair.plain[token])));
-    Some(if masked.len() > 1 && likeliest <= least {
+    let (left, least) = left(pair);
+    let slack = line.tolerance(0.0, least) as f32;
+    Some(if masked.len() > left && likeliest <= least + slack {
         Change::Filtered { tokens_left: left }
     } else {
         Change::Masked { tokens: masked.len(), first: first(masked) }
@@ -100,8 +119,9 @@ fn padding(columns: usize, off: &[Off], unmasked: &[u32]) -> Option<u32> {
     others.sort_unstable_by(|a, b| b.cmp(a));
     let is_last = |(back, token): &(usize, &u32)| **token as usize + 1 + back == columns;
     let (tail, last) = others.iter().enumerate().take_while(is_last).last()?;
-    // If the whole row differs, that is not padding.
-    (tail + 1 >= LEAST_PADDING && tail + 1 < columns / 2).then_some(*last)
+    let (tail, before) = (tail + 1, others.len() - tail - 1);
+    // If most of what differs stands elsewhere, the end differs by chance.
+    (tail >= LEAST_PADDING && tail < columns / 2 && before <= MOST_BEFORE_PADDING * tail).then_some(*last)
 }
 
 /// Explains tokens off the line. Of the rules that fit every token, the one with the smallest error is taken. For a
@@ -113,7 +133,9 @@ fn moved(off: &[Off], line: &Line, counts: &HashMap<u32, u32>) -> Option<Change>
     let tokens = off.len();
     let first: Vec<u32> = off.iter().take(NAMED).map(|off| off.token).collect();
     let in_text = (!counts.is_empty()).then(|| off.iter().filter(|off| counts.contains_key(&off.token)).count());
-    let rules = if tokens == 1 && in_text != Some(1) { Vec::new() } else { rules(off, line, counts) };
+    // Behind much noise, the tokens that stand out are those with the most noise.
+    let can_tell = line.is_precise() && (tokens > 1 || in_text == Some(1));
+    let rules = if can_tell { rules(off, line, counts) } else { Vec::new() };
     let fits = rules.into_iter().filter_map(|rule| Some((misfit(off, &rule, counts)?, rule)));
     // Of equally good rules, take the first one, which has the fewest parameters.
     let best = fits.min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, rule)| rule);
@@ -124,6 +146,20 @@ fn moved(off: &[Off], line: &Line, counts: &HashMap<u32, u32>) -> Option<Change>
         Some(Rule::Counts { presence, frequency }) => Change::CountPenalty { presence, frequency, tokens },
         None => Change::Changed { tokens, most: most().unwrap_or_default(), in_text, first },
     })
+}
+
+impl Change {
+    /// How many tokens have another logit.
+    pub(super) fn moved(&self) -> usize {
+        match self {
+            Self::Filtered { .. } | Self::Masked { .. } | Self::Unmasked { .. } => 0,
+            Self::Padding { columns, .. } => *columns,
+            Self::RepetitionPenalty { tokens, .. }
+            | Self::CountPenalty { tokens, .. }
+            | Self::Bias { tokens, .. }
+            | Self::Changed { tokens, .. } => *tokens,
+        }
+    }
 }
 
 /// A rule that may have been applied to tokens.
@@ -146,7 +182,8 @@ fn rules(off: &[Off], line: &Line, counts: &HashMap<u32, u32>) -> Vec<Rule> {
     // Log-probabilities are shifted before a penalty is applied. But a penalized row may also be shifted afterwards.
     let repetition = [0.0, line.shift / line.scale].into_iter().filter_map(|shift| {
         let penalties: Vec<f64> = off.iter().filter_map(|off| off.penalty(shift)).collect();
-        (!penalties.is_empty()).then(|| Rule::Repetition { penalty: median(penalties), shift })
+        let penalty = (!penalties.is_empty()).then(|| median(penalties))?;
+        ((penalty - 1.0).abs() > NO_PENALTY).then_some(Rule::Repetition { penalty, shift })
     });
     [bias].into_iter().chain(repetition).chain(counted(off, counts)).collect()
 }

@@ -1,5 +1,6 @@
 //! Finds the plain row that a row is most similar to, if that is not the one with the same number.
 
+use super::reshaped::correlation;
 use crate::row_files::Rows;
 
 /// Number of columns that are compared first.
@@ -32,15 +33,4 @@ impl Places {
         let nearer = |row: usize| std::cmp::Reverse(row.abs_diff(own));
         alike.max_by(|a, b| a.1.total_cmp(&b.1).then(nearer(a.0).cmp(&nearer(b.0)))).map(|(row, _)| row)
     }
-}
-
-/// Pearson's correlation over columns that neither row masks.
-fn correlation(a: &[f32], b: &[f32]) -> f64 {
-    let masked = super::line::is_masked;
-    let pairs: Vec<(f64, f64)> =
-        a.iter().zip(b).filter(|(a, b)| !masked(**a) && !masked(**b)).map(|(&a, &b)| (a.into(), b.into())).collect();
-    let of = pairs.len() as f64;
-    let (x, y) = (pairs.iter().map(|p| p.0).sum::<f64>() / of, pairs.iter().map(|p| p.1).sum::<f64>() / of);
-    let sum = |of: fn(f64, f64) -> f64| pairs.iter().map(|p| of(p.0 - x, p.1 - y)).sum::<f64>();
-    sum(|x, y| x * y) / (sum(|x, _| x * x) * sum(|_, y| y * y)).sqrt()
 }

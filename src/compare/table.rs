@@ -1,12 +1,17 @@
 //! The comparison for people. Rows with the same changes share a line.
 
 use super::changes::Change;
-use super::{ComparedRow, Comparison, Is, Made, Side};
+use super::diagnosis::{Is, Made};
+use super::{ComparedRow, Comparison, Side, advice};
 use crate::output::grouped;
 use std::fmt::Write as _;
 
 /// Most spans of row numbers that a line names.
 const SPANS: usize = 4;
+/// Most blocks of columns whose order is written out.
+const MOST_BLOCKS: usize = 16;
+/// Most lines of the table. Rows with different tokens changed have lines of their own.
+const MOST_LINES: usize = 30;
 
 /// Rows that were changed in the same way.
 struct Group<'a> {
@@ -17,21 +22,32 @@ struct Group<'a> {
 pub(super) fn of(compared: &Comparison) -> String {
     let mut text = format!("sent   {}\nplain  {}\n\n", side(&compared.sent), side(&compared.plain));
     let groups = groups(&compared.rows);
-    let spans: Vec<String> = groups.iter().map(|group| spans(&group.rows)).collect();
+    let (shown, beyond) = groups.split_at(groups.len().min(MOST_LINES));
+    let spans: Vec<String> = shown.iter().map(|group| spans(&group.rows)).collect();
     let wide = spans.iter().map(String::len).fold("rows".len(), usize::max);
     let _ = writeln!(text, "{:wide$}  likeliest  total variation  noise  what was sent", "rows");
-    for (group, spans) in groups.iter().zip(&spans) {
-        let likeliest = group.rows.iter().filter(|row| row.likeliest == row.plain_likeliest).count();
-        let likeliest = format!("{likeliest} of {}", group.rows.len());
-        let variation = group.rows.iter().map(|row| row.total_variation).sum::<f64>() / group.rows.len() as f64;
-        let noise = group.rows.iter().filter_map(|row| noise(row)).reduce(f64::max);
-        let noise = noise.map_or("-".to_owned(), |noise| format!("{noise:.3}"));
-        let _ = writeln!(text, "{spans:wide$}  {likeliest:>9}  {variation:>15.4}  {noise:>5}  {}", group.what);
+    for (group, spans) in shown.iter().zip(&spans) {
+        text += &format!("{spans:wide$}  {}\n", line(group));
     }
-    let (as_plain, all) = (compared.rows_as_plain, compared.rows.len());
-    let _ = writeln!(text, "\n{as_plain} of {all} rows {} what the model gives", if all == 1 { "is" } else { "are" });
-    advice(compared).iter().for_each(|line| text += &format!("- {line}\n"));
+    if !beyond.is_empty() {
+        let rows: usize = beyond.iter().map(|group| group.rows.len()).sum();
+        let _ = writeln!(text, "... and {} rows of other kinds; --json has them all", grouped(rows as u64));
+    }
+    let (as_plain, all) = (compared.rows_as_plain as u64, compared.rows.len() as u64);
+    let _ = writeln!(text, "\nrows that are as the model gives them: {} of {}", grouped(as_plain), grouped(all));
+    advice::of(compared).iter().for_each(|line| text += &format!("- {line}\n"));
     text
+}
+
+/// A line of the table, behind its rows.
+fn line(group: &Group<'_>) -> String {
+    let count = group.rows.len();
+    let likeliest = group.rows.iter().filter(|row| row.likeliest == row.plain_likeliest).count();
+    let likeliest = format!("{likeliest} of {count}");
+    let variation = group.rows.iter().map(|row| row.total_variation).sum::<f64>() / count as f64;
+    let noise = group.rows.iter().filter_map(|row| noise(row)).reduce(f64::max);
+    let noise = noise.map_or("-".to_owned(), |noise| format!("{noise:.3}"));
+    format!("{likeliest:>9}  {variation:>15.4}  {noise:>5}  {}", group.what)
 }
 
 fn side(side: &Side) -> String {
@@ -81,6 +97,12 @@ fn what(row: &ComparedRow) -> String {
         Is::Same => "the plain row, number for number".to_owned(),
         Is::Plain(made) => made_of(row.row, made),
         Is::Probabilities => "probabilities in place of logits".to_owned(),
+        Is::Blocks { order } => {
+            let order: Vec<String> = order.iter().take(MOST_BLOCKS).map(usize::to_string).collect();
+            format!("the plain row's columns in blocks, in the order {}", order.join(", "))
+        }
+        Is::Alike => "about the plain row's distribution, with other logits".to_owned(),
+        Is::Reshaped => "other numbers in about the plain row's order".to_owned(),
         Is::Unknown => "no plain row".to_owned(),
         Is::NotFinite { token } => format!("a NaN or +infinity (token {token})"),
     }
@@ -94,7 +116,9 @@ fn made_of(row: usize, made: &Made) -> String {
         (plain, row) if plain == row + 1 => "the plain row of the place behind".to_owned(),
         (plain, _) => format!("plain row {plain}"),
     }];
-    parts.extend(made.temperature.map(|temperature| format!("divided by a temperature of {temperature:.2}")));
+    parts.extend(
+        made.temperature.map(|temperature| format!("divided by a temperature of {}", temperature_of(temperature))),
+    );
     parts.extend(made.shift.map(|_| "all logits shifted by one number".to_owned()));
     parts.extend(made.changes.iter().map(change));
     parts.join(", ")
@@ -138,58 +162,7 @@ fn of_text(tokens: usize, in_text: Option<usize>) -> &'static str {
     }
 }
 
-/// Advice for each kind of difference, once.
-fn advice(compared: &Comparison) -> Vec<&'static str> {
-    let is = |test: &dyn Fn(&ComparedRow) -> bool| compared.rows.iter().any(test);
-    let made = |test: &dyn Fn(&Made, usize) -> bool| {
-        is(&|row: &ComparedRow| matches!(&row.is, Is::Plain(made) if test(made, row.row)))
-    };
-    let changed = |test: &dyn Fn(&Change) -> bool| made(&|made, _| made.changes.iter().any(test));
-    let noted = [
-        (
-            made(&|made, row| made.plain_row != row),
-            "Row i is for the token behind the first i tokens of the input: look which positions the worker gathers.",
-        ),
-        (
-            made(&|made, _| made.temperature.is_some()),
-            "Send logits before the temperature: the sidecar divides by it, so it counts twice.",
-        ),
-        (
-            changed(&|change| {
-                matches!(change, Change::RepetitionPenalty { .. } | Change::CountPenalty { .. } | Change::Bias { .. })
-            }),
-            "Send logits before penalties and biases: the sidecar applies those of the sequence, so they count twice.",
-        ),
-        (
-            changed(&|change| matches!(change, Change::Filtered { .. })),
-            "Send the whole row: a filter that ran before the sidecar's own sees another distribution than it should.",
-        ),
-        (
-            changed(&|change| matches!(change, Change::Changed { .. })),
-            "Look what touches these tokens before rows are sent: a bias, a penalty, a list of words. --text tells more.",
-        ),
-        (
-            changed(&|change| matches!(change, Change::Masked { .. } | Change::Unmasked { .. })),
-            "Masks are no fault where they are meant; a mask can also go beside the row (Work.token_masks).",
-        ),
-        (
-            changed(&|change| matches!(change, Change::Padding { .. })),
-            "Columns that stand for no token have to be -infinity, or beyond vocab_size (InlineLogits.row_stride).",
-        ),
-        (
-            made(&|made, _| made.shift.is_some()),
-            "Log-probabilities are as good as logits, but for repetition_penalty, which goes by the sign of a logit.",
-        ),
-        (
-            made(&|made, _| !made.precise),
-            "So much noise is not of rounding: another precision, or a quantized model or cache. Compare with a pass of the same.",
-        ),
-        (is(&|row| row.is == Is::Probabilities), "Send logits or log-probabilities, not probabilities."),
-        (
-            is(&|row| row.is == Is::Unknown),
-            "A row that is no plain row came of another text, another model or another mask of attention. In a tree, look \
-             whether a node sees the siblings before it; after a rejection, whether the KV cache was cut back.",
-        ),
-    ];
-    noted.into_iter().filter(|(applies, _)| *applies).map(|(_, advice)| advice).collect()
+/// A temperature near 1 with one digit more.
+fn temperature_of(temperature: f64) -> String {
+    if (temperature - 1.0).abs() < 0.1 { format!("{temperature:.3}") } else { format!("{temperature:.2}") }
 }

@@ -1,6 +1,8 @@
+use super::changes::Change;
+use super::diagnosis::{Is, Made};
 use super::*;
 use crate::sampling::logits::Dtype;
-use half::bf16;
+use half::{bf16, f16};
 
 const COLUMNS: usize = 4000;
 const ROWS: usize = 8;
@@ -216,6 +218,13 @@ fn what_is_no_logit_is_told() {
     assert_eq!(compared(&nan, &plain, &[]).rows[3].is, Is::NotFinite { token: 9 });
     let masked = each(&plain, |_, _| f32::NEG_INFINITY);
     assert!(compared(&masked, &plain, &[]).rows.iter().all(|row| row.is == Is::Unknown));
+    // Read in another format, or through a curve: the order of the tokens is left.
+    let read = each(&plain, |_, logit| f16::from_bits(bf16::from_f32(logit).to_bits()).to_f32());
+    let curved = each(&plain, |_, logit| 3.0 * (logit / 3.0).tanh());
+    for sent in [read, curved] {
+        let compared = compared(&sent, &plain, &[]);
+        assert!(compared.rows.iter().all(|row| row.is == Is::Reshaped), "{}", table::of(&compared));
+    }
 }
 
 #[test]
@@ -233,8 +242,79 @@ fn the_table_groups_rows_and_says_what_to_do() {
         "{text}"
     );
     assert!(lines[6].starts_with("5 ") && lines[6].ends_with("the plain row of the place before"), "{text}");
-    assert_eq!(lines[8], "6 of 8 rows are what the model gives");
+    assert_eq!(lines[8], "rows that are as the model gives them: 6 of 8");
     assert_eq!(lines.len(), 11, "a line of advice for each: {text}");
+}
+
+#[test]
+fn rows_that_are_rounded_on_both_sides_are_the_model_s() {
+    let mut normal = Normal(9);
+    for seed in 0..30 {
+        let noise = [1e-6, 1e-5, 1e-4, 1e-3][seed as usize % 4];
+        let exact = model(300 + seed);
+        let other = each(&exact, |_, logit| logit * (1.0 + noise * normal.next()) + noise * normal.next());
+        let bf = |rows: &[Vec<f32>]| each(rows, |_, logit| bf16::from_f32(logit).to_f32());
+        let half = |rows: &[Vec<f32>]| each(rows, |_, logit| f16::from_f32(logit).to_f32());
+        for (sent, plain) in [(bf(&other), bf(&exact)), (half(&other), half(&exact)), (half(&other), bf(&exact))] {
+            let compared = compared(&sent, &plain, &TEXT);
+            assert_eq!(compared.rows_as_plain, ROWS, "{seed}: {}", table::of(&compared));
+        }
+    }
+    // What vLLM does: penalties in f32 on some tokens of rows of bf16.
+    let rounded = each(&model(1), |_, logit| bf16::from_f32(logit).to_f32());
+    let other = each(&model(1), |_, logit| bf16::from_f32(logit + 1e-4).to_f32());
+    match &made(&penalized(&other, 1.3), &rounded, &TEXT).changes[..] {
+        [Change::RepetitionPenalty { penalty, .. }] => assert!(near(*penalty, 1.3), "{penalty}"),
+        changes => panic!("{changes:?}"),
+    }
+}
+
+#[test]
+fn columns_that_are_mixed_up_or_missing_are_told() {
+    let (plain, mut normal) = (model(1), Normal(10));
+    for (count, order) in [(2, vec![1, 0]), (4, vec![0, 2, 1, 3]), (8, vec![0, 1, 2, 3, 4, 5, 7, 6])] {
+        let size = COLUMNS / count;
+        let gathered = |row: &Vec<f32>| order.iter().flat_map(|&at| row[at * size..][..size].to_vec()).collect();
+        let sent: Vec<Vec<f32>> = plain.iter().map(gathered).collect();
+        for sent in [each(&sent, |_, logit| logit + 0.02 * normal.next()), sent] {
+            let compared = compared(&sent, &plain, &[]);
+            let is = Is::Blocks { order: order.clone() };
+            assert!(compared.rows.iter().all(|row| row.is == is), "{}", table::of(&compared));
+        }
+    }
+    let half: Vec<Vec<f32>> = plain.iter().map(|row| row[..COLUMNS / 2].to_vec()).collect();
+    let compared = compared(&half, &plain, &[]);
+    assert_eq!(compared.rows_as_plain, 0, "{}", table::of(&compared));
+    assert!(compared.rows.iter().all(|row| row.left_out > 0.2), "{}", table::of(&compared));
+}
+
+#[test]
+fn filters_behind_noise_are_filters() {
+    let (plain, mut normal) = (model(1), Normal(11));
+    let noisy = each(&plain, |_, logit| logit + 0.02 * normal.next());
+    for (left, temperature) in [(2, 1.0), (3, 0.7), (5, 1.0), (50, 1.0), (50, 0.7), (400, 0.7)] {
+        let cut = |row: &Vec<f32>| {
+            let mut sorted = row.clone();
+            sorted.sort_unstable_by(|a, b| b.total_cmp(a));
+            let least = sorted[left - 1];
+            row.iter().map(|&logit| if logit < least { f32::NEG_INFINITY } else { logit / temperature }).collect()
+        };
+        let sent: Vec<Vec<f32>> = noisy.iter().map(cut).collect();
+        let made = made(&sent, &plain, &TEXT);
+        assert_eq!(made.changes, [Change::Filtered { tokens_left: left }], "{left}");
+        assert_eq!(made.temperature.is_some(), left == 400 || left == 50 && temperature < 1.0, "{left}: {made:?}");
+    }
+}
+
+#[test]
+fn a_temperature_of_rows_with_few_values_is_found() {
+    let mut row = vec![-10.0; 96];
+    (row[3], row[7], row[20]) = (2.0, 1.0, 0.0);
+    let plain = vec![row];
+    let sent = each(&plain, |_, logit| logit / 0.5);
+    let found = made(&sent, &plain, &[]);
+    assert!(found.temperature.is_some_and(|temperature| near(temperature, 0.5)), "{found:?}");
+    assert_eq!(compared(&each(&plain, |_, logit| logit + 1e-6), &plain, &[]).rows_as_plain, 1);
 }
 
 #[test]
@@ -253,6 +333,9 @@ fn files_that_cannot_be_compared_are_refused() {
     let told = compare(&args(&two, &one)).unwrap_err();
     assert!(told.contains("one: has 1 rows, and ") && told.contains("two has 2: save the plain rows"), "{told}");
     assert_eq!(compare(&args(&one, &two)).unwrap().rows_as_plain, 1, "plain rows that nobody asks about");
+    let told = |text| compare(&args(&one, &file("bad", text))).unwrap_err();
+    assert!(told("1 nan").ends_with("bad: row 0 has NaN for token 1"));
+    assert!(told("1 2 -inf -inf").ends_with("bad: row 1 has no token that is not -infinity"));
     assert!(
         compare(&args(&one, &RowFile { path: Some("/nowhere".into()), ..RowFile::default() }))
             .unwrap_err()

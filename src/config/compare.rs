@@ -15,12 +15,11 @@ SENT and PLAIN are files of rows: arrays that numpy.save wrote (float32 or float
 numbers, or numbers as text. Row i of both files is for the same place of the same text. For SENT, save in the worker what it is \
 about to send; for PLAIN, run the model once over the whole text, without a cache. The text of a tree's node is the path to it.
 
-A row's noise is what is left of the difference when a temperature and a shift are taken out: the smaller it is, the closer \
-the row is to the plain one. In 16 bits it is some hundredths. \"others\" is the probability that a token drawn at temperature 1 is \
-another one.
+A row's noise is what is left of the difference when a temperature and a shift are taken out: a standard deviation, in logits. \
+Rounding to 16 bits makes some hundredths. The total variation is the probability that a token drawn at temperature 1 is another one.
 
   croupier compare sent.npy plain.npy
-  croupier compare sent.npy plain.npy --text 5,7,7,2    # the tokens before the rows: shows penalties
+  croupier compare sent.npy plain.npy --text 5,7,7,2    # the tokens before the rows: tells which penalties
   croupier compare sent.bf16 plain.npy --sent-dtype bf16 --vocab-size 32000 --json
 
 Exit code 0 when every row is the model's, 1 when one is not, 2 when they cannot be compared or for a mistake in the arguments.";
@@ -36,11 +35,8 @@ pub(super) fn command() -> clap::Command {
         .arg(option("text", "ID,ID,...", "Tokens of the text that stand before all of the rows [default: none]"))
         .arg(option("sent-dtype", "NAME", "Format of bare binary numbers in SENT: f32, f16 or bf16, little endian"))
         .arg(option("plain-dtype", "NAME", "Format of bare binary numbers in PLAIN"))
-        .arg(option(
-            "vocab-size",
-            "N",
-            "Logits of a row in both [default: an array's last dimension, else all there are]",
-        ))
+        .arg(option("vocab-size", "N", "Logits of a row, where a file does not say [default: all there are]"))
+        .arg(option("plain-vocab-size", "N", "The same for PLAIN [default: that of --vocab-size]"))
         .arg(switch("json", "A JSON object, with every row by itself, instead of the table"))
 }
 
@@ -50,17 +46,18 @@ pub(super) fn command() -> clap::Command {
 /// Every mistake, including those found before.
 pub(super) fn args(matches: &ArgMatches, problems: Vec<String>) -> Result<CompareArgs, Vec<String>> {
     let mut reader = Reader::new(matches, problems);
-    let vocab_size = reader.read("vocab-size", None, vocab_size);
+    let of_sent = reader.read("vocab-size", None, vocab_size);
+    let of_plain = reader.read("plain-vocab-size", of_sent, vocab_size);
     let args = CompareArgs {
         sent: RowFile {
             path: reader.read("sent", None, |t| Ok(Some(t.into()))),
             dtype: reader.read("sent-dtype", None, dtype),
-            vocab_size,
+            vocab_size: of_sent,
         },
         plain: RowFile {
             path: reader.read("plain", None, |t| Ok(Some(t.into()))),
             dtype: reader.read("plain-dtype", None, dtype),
-            vocab_size,
+            vocab_size: of_plain,
         },
         text: reader.read("text", Vec::new(), tokens),
         json: matches.get_flag("json"),
@@ -79,10 +76,12 @@ mod tests {
 
     #[test]
     fn both_files_have_their_own_format_and_one_width() {
-        let args = read(&["a", "b", "--sent-dtype=bf16", "--vocab-size", "7", "--text", "5, 7", "--json"]).unwrap();
-        let file = |path: &str, dtype| RowFile { path: Some(path.into()), dtype, vocab_size: Some(7) };
-        let (sent, plain) = (file("a", Some(Dtype::Bf16)), file("b", None));
-        assert_eq!(args, CompareArgs { sent, plain, text: vec![5, 7], json: true });
+        let flags = ["a", "b", "--sent-dtype=bf16", "--vocab-size", "7", "--text", "5, 7", "--json"];
+        let file = |path: &str, dtype, width| RowFile { path: Some(path.into()), dtype, vocab_size: Some(width) };
+        let (sent, plain) = (file("a", Some(Dtype::Bf16), 7), |width| file("b", None, width));
+        let expected = |width| CompareArgs { sent: sent.clone(), plain: plain(width), text: vec![5, 7], json: true };
+        assert_eq!(read(&flags).unwrap(), expected(7));
+        assert_eq!(read(&[&flags[..], &["--plain-vocab-size=8"]].concat()).unwrap(), expected(8));
     }
 
     #[test]

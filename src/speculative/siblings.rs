@@ -1,8 +1,8 @@
 //! Measures whether siblings of a tree repeat an earlier sibling's token as often as their distributions say. Siblings
 //! drawn independently of one distribution repeat a token with that token's probability. Siblings drawn without
 //! replacement never repeat one, and their distributions give it probability 0. A worker that draws without replacement
-//! but sends one distribution for all, or that drops repeated tokens, shows here and hardly elsewhere, because each
-//! token by itself is about as likely as the worker claims.
+//! but sends one distribution for all, or that drops repeated tokens, shows here whatever the distributions are. If they
+//! are flat, it shows nowhere else, because each token by itself is about as likely as the worker claims.
 
 use super::plan::Plan;
 use super::positions::Positions;

@@ -1,0 +1,78 @@
+//! What to do about each kind of difference.
+
+use super::changes::Change;
+use super::diagnosis::{Is, Made};
+use super::{ComparedRow, Comparison, MOST_LEFT_OUT, MOST_VARIATION};
+
+const PLACES: &str =
+    "Row i is for the token behind the first i tokens of the input: check which positions the worker gathers.";
+const TEMPERATURE: &str = "Send logits before the temperature: the sidecar divides by it, so it counts twice.";
+const PENALTIES: &str =
+    "Send logits before penalties and biases: the sidecar applies those of the sequence, so they count twice.";
+const FILTER: &str =
+    "Send the whole row: a filter that ran before the sidecar's own sees another distribution than it should.";
+const CHANGED: &str = "Check what changes these tokens before rows are sent: a bias, a penalty, a list of words.";
+const MASKS: &str = "Masks are no fault where they are meant; a mask can also go beside the row (Work.token_masks).";
+const PADDING: &str =
+    "Columns that stand for no token have to be -infinity, or beyond vocab_size (InlineLogits.row_stride).";
+const SHIFT: &str =
+    "Log-probabilities are as good as logits, except for repetition_penalty, which goes by the sign of a logit.";
+const NOISE: &str = "Rounding does not make so much noise: another precision, a quantized model or cache, or nearly the same \
+                     text. Compare with a plain pass of the same model, of texts that differ at their beginning.";
+const PROBABILITIES: &str = "Send logits or log-probabilities, not probabilities.";
+const BLOCKS: &str = "Check the order in which the columns of tensor-parallel ranks are gathered.";
+const RESHAPED: &str =
+    "Check the number format (f16 read as bf16?) and the end of the model: final_logit_softcapping, a scale, a norm.";
+const UNKNOWN: &str = "A row that is no plain row comes from another text, another model or another attention mask, or its columns \
+                       are mixed up. In a tree, check whether a node sees the siblings before it; after a rejection, whether \
+                       the KV cache was cut back.";
+const LEFT_OUT: &str = "Send all columns: those that are missing have a part of the probability.";
+const FAR: &str = "A row with a total variation above 0.1 does not count as the model's, whatever made it.";
+
+/// The advice for all rows, each sentence once.
+pub(super) fn of(compared: &Comparison) -> Vec<&'static str> {
+    let mut all: Vec<&'static str> = Vec::new();
+    for advice in compared.rows.iter().flat_map(of_row) {
+        if !all.contains(&advice) {
+            all.push(advice);
+        }
+    }
+    all
+}
+
+fn of_row(row: &ComparedRow) -> Vec<&'static str> {
+    let mut advice = match &row.is {
+        Is::Same => Vec::new(),
+        Is::Plain(made) => of_made(row.row, made),
+        Is::Probabilities => vec![PROBABILITIES],
+        Is::Blocks { .. } => vec![BLOCKS],
+        Is::Alike => vec![NOISE],
+        Is::Reshaped => vec![RESHAPED],
+        Is::Unknown => vec![UNKNOWN],
+        Is::NotFinite { .. } => Vec::new(),
+    };
+    if row.left_out > MOST_LEFT_OUT {
+        advice.push(LEFT_OUT);
+    }
+    if row.is.is_plain_row(row.row) && row.total_variation > MOST_VARIATION {
+        advice.push(FAR);
+    }
+    advice
+}
+
+fn of_made(row: usize, made: &Made) -> Vec<&'static str> {
+    let of_change = |change: &Change| match change {
+        Change::Filtered { .. } => FILTER,
+        Change::Masked { .. } | Change::Unmasked { .. } => MASKS,
+        Change::Padding { .. } => PADDING,
+        Change::RepetitionPenalty { .. } | Change::CountPenalty { .. } | Change::Bias { .. } => PENALTIES,
+        Change::Changed { .. } => CHANGED,
+    };
+    let noted = [
+        (made.plain_row != row).then_some(PLACES),
+        made.temperature.map(|_| TEMPERATURE),
+        made.shift.map(|_| SHIFT),
+        (!made.precise).then_some(NOISE),
+    ];
+    noted.into_iter().flatten().chain(made.changes.iter().map(of_change)).collect()
+}

@@ -1,0 +1,163 @@
+//! Decides what a row is, beginning with what changes it least.
+
+use super::changes::{self, Change};
+use super::line::{Line, Pair};
+use super::places::Places;
+use super::{likeliest, reshaped, softmax, total_variation, widened};
+use crate::row_files::Rows;
+use serde::Serialize;
+use std::collections::HashMap;
+
+/// How far the sum of probabilities may be off, in 16-bit formats.
+const SUM: f64 = 0.05;
+/// With fewer tokens left by a filter, nothing else can be said about a row.
+const FEW: usize = 8;
+/// A row with the same likeliest token and a smaller total variation does not come from another text.
+const ALIKE: f64 = 0.01;
+/// If more of the tokens changed than this share, their columns may be in another order.
+const MANY: usize = 128;
+/// How many rows are searched for among other plain rows. The search takes time for each plain row.
+const MOST_SOUGHT: usize = 512;
+
+/// What a row turned out to be.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case", tag = "is")]
+pub(super) enum Is {
+    /// The plain row, with the same numbers.
+    Same,
+    /// Made from a plain row, possibly with changes.
+    Plain(Made),
+    /// Probabilities of a plain row, where logits should be.
+    Probabilities,
+    /// The plain row's columns in blocks of equal size, in another order: block i of the row is block `order[i]`.
+    Blocks { order: Vec<usize> },
+    /// About the distribution of the plain row, with other logits where little of it is.
+    Alike,
+    /// Logits in about the order of the plain row's, with other distances: a curve, or another number format.
+    Reshaped,
+    /// Not a plain row. It may come from another text, another model, or another attention mask.
+    Unknown,
+    /// A logit is NaN or +infinity.
+    NotFinite { token: u32 },
+}
+
+/// How a row was made from a plain row.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(super) struct Made {
+    /// The number of the plain row.
+    pub(super) plain_row: usize,
+    /// The temperature by which it was divided. `None`: it was not divided.
+    pub(super) temperature: Option<f64>,
+    /// The number that was added to all logits. `None`: nothing was added.
+    pub(super) shift: Option<f64>,
+    /// The remaining difference for a typical token: a standard deviation, in logits.
+    pub(super) noise: f64,
+    /// Whether that is no more than the rounding of 16-bit formats.
+    pub(super) precise: bool,
+    pub(super) changes: Vec<Change>,
+}
+
+impl Is {
+    /// Whether this is the plain row of the same number, apart from rounding and a shift.
+    pub(super) fn is_plain_row(&self, row: usize) -> bool {
+        match self {
+            Self::Same => true,
+            Self::Plain(made) => {
+                let untouched = made.precise && made.temperature.is_none() && made.changes.is_empty();
+                made.plain_row == row && untouched
+            }
+            _ => false,
+        }
+    }
+}
+
+/// The plain rows, as rows as sent are compared with them.
+pub(super) struct Reference<'a> {
+    plain: &'a Rows,
+    columns: usize,
+    places: Places,
+    /// How often each token stands in the text, if that is known.
+    counts: HashMap<u32, u32>,
+    sought: usize,
+}
+
+impl<'a> Reference<'a> {
+    /// For rows with this number of columns.
+    pub(super) fn new(plain: &'a Rows, columns: usize, counts: HashMap<u32, u32>) -> Self {
+        Self { plain, columns, places: Places::of(plain, columns), counts, sought: 0 }
+    }
+
+    /// Compares a row with the plain row of the same number, or else with the plain row that is most similar.
+    pub(super) fn compare(&mut self, row: usize, sent: &[f32]) -> Is {
+        if let Some(token) = sent.iter().position(|logit| logit.is_nan() || *logit == f32::INFINITY) {
+            return Is::NotFinite { token: token as u32 };
+        }
+        let own = widened(self.plain, row, self.columns);
+        if sent == own {
+            return Is::Same;
+        }
+        if are_probabilities(sent) {
+            return Is::Probabilities;
+        }
+        let pair = Pair { sent, plain: &own };
+        if let Some(tokens_left) = changes::few_left(&pair, FEW) {
+            return Is::Plain(Made::filtered(row, tokens_left));
+        }
+        let made = made_of(row, &pair, &self.counts);
+        let is_doubtful = made.as_ref().is_none_or(|made| made.changed() * MANY > sent.len());
+        let order = is_doubtful.then(|| reshaped::order_of_blocks(&pair)).flatten();
+        match (order, made) {
+            (Some(order), _) => Is::Blocks { order },
+            (None, Some(made)) => Is::Plain(made),
+            (None, None) => self.elsewhere(row, &pair).unwrap_or(Is::Unknown),
+        }
+    }
+
+    /// For a row that does not fit its own plain row.
+    fn elsewhere(&mut self, row: usize, pair: &Pair<'_>) -> Option<Is> {
+        let variation = || total_variation(&softmax(pair.sent), &softmax(pair.plain));
+        let is_alike = likeliest(pair.sent) == likeliest(pair.plain) && variation() < ALIKE;
+        if reshaped::is_in_order(pair) {
+            return Some(Is::Reshaped);
+        }
+        if is_alike {
+            return Some(Is::Alike);
+        }
+        self.sought += 1;
+        let like = (self.sought <= MOST_SOUGHT).then(|| self.places.most_like(pair.sent, row)).flatten()?;
+        let plain = widened(self.plain, like, self.columns);
+        let made = made_of(like, &Pair { sent: pair.sent, plain: &plain }, &self.counts)?;
+        made.precise.then_some(Is::Plain(made))
+    }
+}
+
+impl Made {
+    /// A plain row of which a filter left only so few tokens that nothing else can be seen.
+    fn filtered(plain_row: usize, tokens_left: usize) -> Self {
+        let changes = vec![Change::Filtered { tokens_left }];
+        Self { plain_row, temperature: None, shift: None, noise: 0.0, precise: true, changes }
+    }
+
+    /// How many tokens were changed, apart from masks.
+    fn changed(&self) -> usize {
+        self.changes.iter().map(Change::moved).sum()
+    }
+}
+
+/// How the one row was made from the other. `None`: it was not made from it.
+fn made_of(plain_row: usize, pair: &Pair<'_>, counts: &HashMap<u32, u32>) -> Option<Made> {
+    let line = Line::through(pair).filter(Line::is_one_row)?;
+    Some(Made {
+        plain_row,
+        temperature: line.has_temperature().then_some(1.0 / line.scale),
+        shift: line.is_shifted().then_some(line.shift),
+        noise: line.noise,
+        precise: line.is_precise(),
+        changes: changes::of(pair, &line, counts),
+    })
+}
+
+fn are_probabilities(logits: &[f32]) -> bool {
+    let sum: f64 = logits.iter().map(|&logit| f64::from(logit)).sum();
+    logits.len() > 1 && logits.iter().all(|logit| (0.0..=1.0).contains(logit)) && (sum - 1.0).abs() < SUM
+}
