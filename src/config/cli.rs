@@ -172,7 +172,7 @@ fn healthcheck_command(config: Arg) -> clap::Command {
         .about("Ask a running server whether it serves: exit 0 if it does, 1 if not, 2 for flags that make no sense")
         .after_help(
             "Without --addr and --admin it asks where `croupier serve` would listen with the same environment and file. If TCP \
-             speaks TLS there, it asks the Unix socket or the admin port.",
+             speaks TLS there, it asks the Unix socket or the admin port; with --tls-ca it asks TCP.",
         )
         .arg(config)
         .arg(option("addr", "ADDR", "gRPC address of the server: HOST:PORT or unix:PATH").conflicts_with("admin"))

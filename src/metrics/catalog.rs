@@ -172,7 +172,7 @@ catalog! {
     ACCEPT_ERRORS = Def::counter("croupier_accept_errors_total", Unit::Count,
         "Connections that the operating system could not hand over, for example for lack of file descriptors.");
     REJECTED = Def::counter("croupier_rejected_total", Unit::Count,
-        "Connections, calls and steps refused: a limit was reached, the server is stopping, or a message is wrong.");
+        "Connections, calls and steps refused or given up, by reason: a limit, a wrong message, TLS, a token, a timeout, or the server is stopping.");
     TLS_CERTIFICATE_EXPIRY = Def::gauge("croupier_tls_certificate_expiry_timestamp_seconds", Unit::Seconds,
         "Earliest expiry of the server's certificate and of those sent with it: seconds since the Unix epoch; 0 without TLS.");
     RELOADS = Def::counter("croupier_reloads_total", Unit::Count,
@@ -245,7 +245,7 @@ catalog! {
     SPEC_WITHOUT_DISTRIBUTION = Def::counter("croupier_spec_decode_num_drafts_without_their_distribution_total", Unit::Count,
         "Verifications sent as deterministic although their draft tokens come from draft work, so that the distributions they were drawn from were thrown away and fewer are accepted; by model label.");
     SPEC_SEQUENCE_ACCEPTANCE = Def::shares("croupier_spec_decode_sequence_acceptance", SHARES,
-        "Accepted over tested draft tokens of a sequence, recorded when it was closed, for sequences with at least 16 tested; by model label.");
+        "Accepted over tested draft tokens of a sequence, recorded when it ended or was closed, for sequences with at least 16 tested; by model label.");
     SPEC_EXPECTED = Def::shares("croupier_spec_decode_expected_acceptance", SHARES_BY_POSITION,
         "Expected acceptance of measured draft tokens, by position; block verification is left out, and each random number counts once.");
     SPEC_MEASURED_ACCEPTED_PER_POS = Def::counter("croupier_spec_decode_num_measured_accepted_tokens_per_pos_total", Unit::Count,
