@@ -61,7 +61,7 @@ async fn verify_a_draft(server: &crate::common::Running) {
     let sparse = SparseDraft { counts: vec![2, 2], token_ids: vec![1, 2, 1, 2], probs: vec![0.5; 4] };
     let (draft_distribution, parents) = (Some(DraftDistribution::Sparse(sparse)), vec![-1, -1]);
     let draft_token_ids = vec![1, 2];
-    let verify = VerifyWork { draft_token_ids, draft_distribution, parents, measure: true, ..Default::default() };
+    let verify = VerifyWork { draft_token_ids, draft_distribution, parents, measure: true };
     let work = vec![Work { sequence_id: Some(1), kind: Some(work::Kind::Verify(verify)), ..Default::default() }];
     // Token 1 is masked, so that the sibling behind it is tested too.
     let rows: Vec<f32> = (0..12).map(|at| if at == 1 { f32::NEG_INFINITY } else { 0.0 }).collect();
