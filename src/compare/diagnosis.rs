@@ -14,7 +14,7 @@ const SUM: f64 = 0.05;
 const FEW: usize = 8;
 /// A row with the same likeliest token and a smaller total variation does not come from another text.
 const ALIKE: f64 = 0.01;
-/// If more of the tokens changed than this share, their columns may be in another order.
+/// If more than one token in this many changed, the columns may be in another order.
 const MANY: usize = 128;
 /// How many rows are searched for among other plain rows. The search takes time for each plain row.
 const MOST_SOUGHT: usize = 512;
