@@ -16,7 +16,7 @@ import time
 import urllib.parse
 import urllib.request
 
-from load import Worker, stubs
+from load import Siblings, Worker, stubs
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CHART = ROOT / "helm" / "croupier" / "files"
@@ -140,7 +140,7 @@ def latency(prometheus, buckets, seconds):
     return lines, [what for what in wrong if what]
 
 
-def compare(prometheus, workers, buckets):
+def compare(prometheus, workers, siblings, buckets):
     """Lines to print, and what is wrong."""
     lines, wrong = [], []
 
@@ -165,12 +165,16 @@ def compare(prometheus, workers, buckets):
             lines.append(f"{f'{pair} of {w.model}, in standard errors':52} {errors:12.5g}")
             if w.honest != (abs(errors) < 5):
                 wrong.append(f"{w.model}: {pair} {errors} standard errors")
-    more, faults = latency(prometheus, buckets, [s for w in workers for s in w.seconds])
+    m = f'{{model="{siblings.model}"}}'
+    same("siblings that came again", prometheus.value(f"croupier_spec_decode_num_repeated_siblings_total{m}"), 0, 0)
+    same("siblings expected to come again", prometheus.value(f"croupier_spec_decode_expected_repeated_siblings_sum{m}"), siblings.expected,
+         RATIO_ERROR * siblings.expected)
+    more, faults = latency(prometheus, buckets, [s for w in [*workers, siblings] for s in w.seconds])
     return lines + more, wrong + faults
 
 
-def check(prometheus, workers, buckets):
-    lines, wrong = compare(prometheus, workers, buckets)
+def check(prometheus, workers, siblings, buckets):
+    lines, wrong = compare(prometheus, workers, siblings, buckets)
     asked = [*dashboard_queries(), *scaling_queries()]
     wrong += [f"{title}: no answer to {query}" for title, query in asked if not prometheus.query(query)]
     rules = prometheus.rules()
@@ -178,7 +182,8 @@ def check(prometheus, workers, buckets):
     recorded = {rule["name"] for rule in rules if rule["type"] == "recording"}
     wrong += [f"{name} recorded nothing" for name in recorded if not prometheus.query(name)]
     waiting = {rule["name"] for rule in rules if rule["type"] == "alerting" and rule["state"] != "inactive"}
-    expected = {"CroupierAcceptanceNotAsExpected", "CroupierDraftsNotAsClaimed", "CroupierBadLogits", "CroupierSomeBadLogits"}
+    expected = {"CroupierAcceptanceNotAsExpected", "CroupierDraftsNotAsClaimed", "CroupierSiblingsNotAsClaimed",
+                "CroupierBadLogits", "CroupierSomeBadLogits"}
     if not expected <= waiting:
         wrong.append(f"alerts waiting or firing are {waiting}, not {expected}")
     print(f"{'':52} {'Prometheus':>12} {'load':>12}", *lines, sep="\n")
@@ -201,7 +206,8 @@ def main():
             until("the first scrape", lambda: prometheus.query("croupier_ready"))
             assert steps(admin)[-1] == (math.inf, 0), "there were steps before the load"
             workers = [Worker(f"127.0.0.1:{grpc_port}", model, honest) for model, honest in [("sound", True), ("broken", False)]]
-            threads = [threading.Thread(target=worker.run, args=(LOAD_SECONDS,)) for worker in workers]
+            siblings = Siblings(f"127.0.0.1:{grpc_port}", "alone", False)
+            threads = [threading.Thread(target=worker.run, args=(LOAD_SECONDS,)) for worker in [*workers, siblings]]
             for thread in threads:
                 thread.start()
             for thread in threads:
@@ -210,7 +216,7 @@ def main():
             buckets = steps(admin)
             until("the last step", lambda: prometheus.value('croupier_step_duration_seconds_count{stage="total"}') == buckets[-1][1])
             time.sleep(3 * SCRAPE_SECONDS)
-            wrong = check(prometheus, workers, buckets)
+            wrong = check(prometheus, workers, siblings, buckets)
         finally:
             for process in processes:
                 process.terminate()

@@ -126,6 +126,30 @@ class Worker:
             raise AssertionError("a stream without a vocabulary was taken")
 
 
+class Siblings(Worker):
+    """Trees of siblings that are drawn without replacement, and sent as if each were drawn alone."""
+
+    def step(self, i):
+        pb = self.pb
+        self.claimed_row = softmax(self.logits())
+        left, self.ids = list(self.claimed_row), []
+        for _ in range(DRAFT):
+            self.ids.append(self.random.choices(range(VOCAB), left)[0])
+            left[self.ids[-1]] = 0.0
+        dense = pb.DenseDraft(probs=array.array("f", self.claimed_row * DRAFT).tobytes(), dtype=pb.LOGITS_DTYPE_F32)
+        verify = pb.VerifyWork(draft_token_ids=self.ids, parents=[-1] * DRAFT, dense=dense, measure=True)
+        opening = [pb.OpenSequence(sequence_id=1, params=pb.SamplingParams(seed=1))] if i == 0 else []
+        rows = [x for _ in range(DRAFT + 1) for x in self.logits()]
+        return pb.Step(open=opening, work=[pb.Work(sequence_id=1, verify=verify)], inline=pb.InlineLogits(data=array.array("f", rows).tobytes()))
+
+    def count(self, works):
+        [work] = works
+        assert work.status == self.pb.ROW_STATUS_OK, work
+        # Of siblings that were tested: the first that is accepted ends it.
+        for sibling in range(1, len(work.verify.tests)):
+            self.expected += sum(self.claimed_row[token] for token in self.ids[:sibling])
+
+
 class Structured(Worker):
     """Texts that match `SCHEMA`, one after the other, with drafts of what it forces; for a server with grammars over `TEXTS`."""
 
