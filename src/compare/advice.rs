@@ -26,6 +26,7 @@ const RESHAPED: &str =
 const UNKNOWN: &str = "A row that is no plain row comes from another text, another model or another attention mask, or its columns \
                        are mixed up. In a tree, check whether a node sees the siblings before it; after a rejection, whether \
                        the KV cache was cut back.";
+const FAILS: &str = "The sidecar draws no token from such a row, and its work fails (docs/errors.md, row statuses).";
 const LEFT_OUT: &str = "Send all columns: those that are missing have a part of the probability.";
 const FAR: &str = "A row with a total variation above 0.1 does not count as the model's, whatever made it.";
 
@@ -49,7 +50,7 @@ fn of_row(row: &ComparedRow) -> Vec<&'static str> {
         Is::Alike => vec![NOISE],
         Is::Reshaped => vec![RESHAPED],
         Is::Unknown => vec![UNKNOWN],
-        Is::NotFinite { .. } => Vec::new(),
+        Is::AllMasked | Is::NotFinite { .. } => vec![FAILS],
     };
     if row.left_out > MOST_LEFT_OUT {
         advice.push(LEFT_OUT);

@@ -37,6 +37,8 @@ pub(super) enum Is {
     Reshaped,
     /// Not a plain row. It may come from another text, another model, or another attention mask.
     Unknown,
+    /// Every logit is -infinity.
+    AllMasked,
     /// A logit is NaN or +infinity.
     NotFinite { token: u32 },
 }
@@ -91,6 +93,9 @@ impl<'a> Reference<'a> {
     pub(super) fn compare(&mut self, row: usize, sent: &[f32]) -> Is {
         if let Some(token) = sent.iter().position(|logit| logit.is_nan() || *logit == f32::INFINITY) {
             return Is::NotFinite { token: token as u32 };
+        }
+        if sent.iter().all(|&logit| logit == f32::NEG_INFINITY) {
+            return Is::AllMasked;
         }
         let own = widened(self.plain, row, self.columns);
         if sent == own {

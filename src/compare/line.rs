@@ -3,14 +3,13 @@
 //! line is fitted by medians, so that tokens with a bias or a penalty do not move it (Theil 1950, with pairs that lie
 //! far apart).
 
+use crate::sampling::fingerprint::MASKED;
 use half::{bf16, f16};
 
 /// Most logits that are used to fit the line, spread over the row.
 const SAMPLE: usize = 4096;
 /// With fewer logits than this, the slope cannot be determined.
 const LEAST_SLOPED: usize = 4;
-/// Logits below this are masked: no model's logits are so far from 0.
-const MASKED: f32 = -1e3;
 /// Number of standard deviations in the median distance of normally distributed numbers.
 const DEVIATIONS: f64 = 1.4826;
 /// How many standard deviations of noise a token may lie off the line.
@@ -60,7 +59,7 @@ impl Pair<'_> {
 }
 
 pub(super) fn is_masked(logit: f32) -> bool {
-    logit <= MASKED
+    logit <= -MASKED
 }
 
 impl Line {

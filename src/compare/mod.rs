@@ -73,7 +73,7 @@ struct ComparedRow {
     likeliest: u32,
     plain_likeliest: u32,
     /// Between the distributions of these two rows. It is the probability with which tokens drawn from them at
-    /// temperature 1 differ.
+    /// temperature 1 differ; 1 if the row as sent has no distribution.
     total_variation: f64,
     /// The probability of the plain row's columns that the row as sent does not have.
     left_out: f64,
@@ -135,7 +135,7 @@ fn compare(args: &CompareArgs) -> Result<Comparison, String> {
             likeliest: likeliest(&logits),
             plain_likeliest: likeliest(&own),
             total_variation: total_variation(&softmax(&logits), &masses),
-            left_out: masses[sent.vocab_size..].iter().sum(),
+            left_out: masses.iter().skip(sent.vocab_size).fold(0.0, |sum, mass| sum + mass),
         }
     };
     let rows: Vec<ComparedRow> = (0..sent.count()).map(&mut compared).collect();
@@ -176,9 +176,10 @@ fn likeliest(logits: &[f32]) -> u32 {
     (0..logits.len()).reduce(better).unwrap_or_default() as u32
 }
 
-/// Between two distributions.
+/// Between two distributions. A row without a distribution has nothing in common with any.
 fn total_variation(sent: &[f64], plain: &[f64]) -> f64 {
-    sent.iter().zip(plain).map(|(a, b)| (a - b).abs()).sum::<f64>() / 2.0
+    let variation = sent.iter().zip(plain).map(|(a, b)| (a - b).abs()).sum::<f64>() / 2.0;
+    if variation.is_nan() { 1.0 } else { variation }
 }
 
 fn softmax(logits: &[f32]) -> Vec<f64> {

@@ -104,6 +104,7 @@ fn what(row: &ComparedRow) -> String {
         Is::Alike => "about the plain row's distribution, with other logits".to_owned(),
         Is::Reshaped => "other numbers in about the plain row's order".to_owned(),
         Is::Unknown => "no plain row".to_owned(),
+        Is::AllMasked => "no token: every logit is -infinity".to_owned(),
         Is::NotFinite { token } => format!("a NaN or +infinity (token {token})"),
     }
 }

@@ -12,7 +12,7 @@ const SPOTS: usize = 8;
 const LEAST: usize = 4;
 /// Logits at least this far from 0 count as masked. No model's logits are; masks that are not infinite are, such as
 /// -10,000, or the least number of a format.
-const MASKED: f32 = 1e3;
+pub const MASKED: f32 = 1e3;
 
 /// Some logits of a row, mixed into one number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
