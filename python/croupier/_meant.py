@@ -1,4 +1,4 @@
-"""Names that other programs use for parameters, to help people who come from them. docs/sampling.md has the tables.
+"""Names that other programs use for parameters, to help people who come from them. docs/engines.md has the tables.
 Similar names often have different meanings: `dry_range` is not `dry_base`."""
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _NAMES: dict[str | None, str] = {
     "gbnf": "ebnf",
     "choices": "choice",
     # A range around the temperature, a switch, a length that includes the prompt; and what is missing here according to
-    # docs/sampling.md.
+    # docs/engines.md.
     None: """dynatemp_range dynamic_temperature max_length min_length
           rep_pen_slope normalize trace_decode_token_ids filter_prefer_eos remove_invalid_values renormalize_logits guidance_scale cfg_scale
           max_probability beam_search_diversity_rate diversity_penalty penalize_nl pad_token_id bos_token_id n_keep""",

@@ -107,7 +107,7 @@ class SamplerKind(enum.IntEnum):
 
 
 class EngineOrder(enum.IntEnum):
-    """The samplers of an engine in its order, with its own rules for ties and thresholds as far as docs/sampling.md
+    """The samplers of an engine in its order, with its own rules for ties and thresholds as far as docs/engines.md
     lists them ("Engines' rules")."""
 
     UNSPECIFIED = 0
@@ -380,9 +380,9 @@ class ReportParams(Params["pb.ReportParams"]):
 
 @dataclass(frozen=True, kw_only=True)
 class GrammarParams(Params["pb.GrammarParams"]):
-    """A grammar for structured output (docs/sampling.md says what each kind supports). Its text has at most 65,536
-    bytes and 2,048 signs of optional or repeated parts (?, *, + and the like); how much has to hold at once for the
-    same text is limited, too. A message may have 64 different grammars."""
+    """A grammar for structured output (docs/structured-output.md says what each kind supports). Its text has at most
+    65,536 bytes and 2,048 signs of optional or repeated parts (?, *, + and the like); how much has to hold at once for
+    the same text is limited, too. A message may have 64 different grammars."""
 
     json_schema: str | Mapping[str, Any] | bool | None = None
     """A JSON schema, as JSON: a value that is valid under it. "{}" is any JSON value."""

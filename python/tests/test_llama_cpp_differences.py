@@ -1,4 +1,4 @@
-"""What docs/sampling.md says that llama.cpp does otherwise, each with the smallest row that shows it: what it leaves there, and here."""
+"""What docs/engines.md says that llama.cpp does otherwise, each with the smallest row that shows it: what it leaves there, and here."""
 
 import json
 import os

@@ -9,10 +9,10 @@ import croupier
 from croupier import pb
 from croupier._meant import DIFFERS, ELSEWHERE, MEANT
 
-PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs" / "sampling.md"
+PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs" / "engines.md"
 FIELDS = set(pb.SamplingParams.DESCRIPTOR.fields_by_name)
 
-#: Those in the tables of docs/sampling.md that are no field here.
+#: Those in the tables of docs/engines.md that are no field here.
 TABLES = {
     "temp": "temperature", "dynatemp_range": None, "dynatemp_min": "dynatemp_low", "dynatemp_max": "dynatemp_high",
     "min_temp": "dynatemp_low", "max_temp": "dynatemp_high", "temp_exponent": "dynatemp_exponent",

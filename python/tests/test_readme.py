@@ -53,9 +53,9 @@ def test_the_program_of_the_project_prints_what_is_shown(server, capsys):
     assert capsys.readouterr().out == shown
 
 
-def test_the_program_of_the_page_of_samplers_thinks_otherwise_than_it_answers(server):
-    page = (pathlib.Path(__file__).resolve().parents[2] / "docs/sampling.md").read_text(encoding="utf-8")
-    program = re.search(r"#### Drawn otherwise while it thinks\n.*?```python\n(.*?)```", page, re.DOTALL)[1]
+def test_the_program_of_the_page_on_history_thinks_otherwise_than_it_answers(server):
+    page = (pathlib.Path(__file__).resolve().parents[2] / "docs/history.md").read_text(encoding="utf-8")
+    program = re.search(r"### Drawn otherwise while it thinks\n.*?```python\n(.*?)```", page, re.DOTALL)[1]
     names = {name: getattr(croupier, name) for name in ("SamplingParams", "ThinkingBudgetParams")}
     exec(program, names)
     vocab, count = 151_669, 64

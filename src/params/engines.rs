@@ -1,4 +1,4 @@
-//! The engines whose order and rules a sequence may use. Both are defined here and nowhere else. docs/sampling.md says
+//! The engines whose order and rules a sequence may use. Both are defined here and nowhere else. docs/engines.md says
 //! which parts of each engine are implemented here and which are not. Each rule has a test in
 //! `sampling/samplers/tests/engines`.
 

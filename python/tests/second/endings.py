@@ -1,4 +1,4 @@
-"""How texts end: docs/sampling.md, What forbids, favours or forces tokens."""
+"""How texts end: docs/history.md, What forbids, favours or forces tokens."""
 
 from second.thinking import ends_with
 

@@ -89,7 +89,7 @@ def top_h(left, text):
 def top_k(left, text):
     """docs/numbers.md, Filters."""
     count = min(max(text.in_force.top_k, text.params.min_keep), len(left.ids))
-    # A top-k of 1 is greedy in TensorRT-LLM (docs/sampling.md, Engines' rules).
+    # A top-k of 1 is greedy in TensorRT-LLM (docs/engines.md, Engines' rules).
     is_greedy = text.params.engine == "TENSORRT_LLM" and text.in_force.top_k == 1
     keeps_equal = text.params.engine in orders.TOP_K_KEEPS_EQUAL and not is_greedy
     left.keep_first(with_equal(count, left.x) if keeps_equal else count)

@@ -1,4 +1,4 @@
-"""What the history of a text bans, and what it makes of biases and penalties: docs/sampling.md, History."""
+"""What the history of a text bans, and what it makes of biases and penalties: docs/history.md, History."""
 
 import numpy as np
 
@@ -11,7 +11,7 @@ MOST = 1e30
 
 
 def forced(text):
-    """docs/sampling.md, What forbids, favours or forces tokens, Forced tokens."""
+    """docs/history.md, What forbids, favours or forces tokens, Forced tokens."""
     params = text.params
     if params.forced_last_token is not None and text.position == params.max_tokens - 1:
         return params.forced_last_token
@@ -43,7 +43,7 @@ def bans(text, vocab):
 
 
 def repeated_ngrams(text):
-    """docs/sampling.md, What forbids, favours or forces tokens, `no_repeat_ngram`."""
+    """docs/history.md, What forbids, favours or forces tokens, `no_repeat_ngram`."""
     rule = text.params.no_repeat_ngram or {}
     window = text.tokens[-(rule.get("window") or WINDOW) :]
     found = completions(window, text.tokens, rule.get("size", 0)) | completions(text.prompt, text.tokens, rule.get("prompt_size", 0))
@@ -87,7 +87,7 @@ class History:
         return self.dry.get(token) if self.dry_is_late and self.is_penalized(token) else None
 
     def bias(self, token):
-        """The sum of step 2, or None: sequence biases, then DRY, and the result to the bias (docs/sampling.md, History)."""
+        """The sum of step 2, or None: sequence biases, then DRY, and the result to the bias (docs/history.md, History)."""
         parts = list(self.sequence_bias.get(token, ()))
         if token in self.dry and self.late_dry(token) is None:
             parts.append(-self.dry[token])
@@ -107,7 +107,7 @@ class History:
 
 
 def seen(text):
-    """How far back each token was last, and how often it counts (docs/sampling.md, Windows of penalties)."""
+    """How far back each token was last, and how often it counts (docs/history.md, Windows of penalties)."""
     params, last, counts = text.params, {}, {}
     counts_prompt = params.penalties_count_prompt
     if counts_prompt is None:
@@ -124,7 +124,7 @@ def seen(text):
 
 
 def sequence_biases(text):
-    """docs/sampling.md, What forbids, favours or forces tokens, `sequence_bias`."""
+    """docs/history.md, What forbids, favours or forces tokens, `sequence_bias`."""
     found = {}
     for (*before, last), bias in text.params.sequence_bias:
         if ends_with(text.tokens, before):

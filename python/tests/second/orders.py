@@ -1,4 +1,4 @@
-"""The orders and rules of engines: docs/sampling.md, Order and Engines' rules."""
+"""The orders and rules of engines: docs/sampling.md, Order, and docs/engines.md, Engines' rules."""
 
 from second.numbers import as_f32
 
@@ -21,9 +21,9 @@ ORDERS = {
 WITH_MIROSTAT = {"LLAMA_CPP": "temperature mirostat", "KOBOLD_CPP": "temperature smoothing mirostat"}
 WITH_MIN_P = {"SGLANG": "temperature top_k top_p min_p"}
 
-# docs/sampling.md, Windows of penalties.
+# docs/history.md, Windows of penalties.
 COUNT_PROMPT = {"LLAMA_CPP", "TEXT_GENERATION_WEBUI", "EXLLAMA", "KOBOLD_CPP", "EXLLAMA_V3", "MLX", "TENSORRT_LLM"}
-# docs/sampling.md, Engines' rules.
+# docs/engines.md, Engines' rules.
 DRY_AFTER_PENALTIES = {"LLAMA_CPP", "TEXT_GENERATION_WEBUI", "EXLLAMA", "EXLLAMA_V3"}
 TOP_K_KEEPS_EQUAL = {"TRANSFORMERS", "TEXT_GENERATION_WEBUI", "TENSORRT_LLM"}
 TYPICAL_P_KEEPS_EQUAL = {"TRANSFORMERS", "TEXT_GENERATION_WEBUI"}
@@ -67,7 +67,7 @@ def is_on(name, params, has_place_for_dynamic):
 
 
 def temperature(params, position):
-    """The temperature of a position, 0 if it is greedy (docs/numbers.md, Chains; docs/sampling.md, Engines' rules)."""
+    """The temperature of a position, 0 if it is greedy (docs/numbers.md, Chains; docs/engines.md, Engines' rules)."""
     value, engine = params.temperature, params.engine
     if params.temperature_tokens:
         end = params.temperature_end

@@ -83,7 +83,7 @@ class Text:
 
     @functools.cached_property
     def in_force(self):
-        """The parameters of the row behind the text (docs/sampling.md, Drawn otherwise while it thinks)."""
+        """The parameters of the row behind the text (docs/history.md, Drawn otherwise while it thinks)."""
         return self.params.with_filters(thinking.filters(self))
 
     def ends(self):

@@ -34,7 +34,7 @@ def smoothing(left, text):
 
 
 def top_choices(left, text):
-    """Places of those that XTC takes out (docs/sampling.md, Samplers, and Engines' rules)."""
+    """Places of those that XTC takes out (docs/sampling.md, Samplers, and docs/engines.md, Engines' rules)."""
     params = text.params
     threshold = numbers.ceil(params.xtc_threshold * float(left.total))
     choices = [i for i, mass in enumerate(left.masses) if mass >= threshold]

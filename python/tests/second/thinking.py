@@ -1,4 +1,4 @@
-"""Stretches of thinking: docs/sampling.md, What forbids, favours or forces tokens, `thinking_budget`, and ThinkingBudgetParams."""
+"""Stretches of thinking: docs/history.md, What forbids, favours or forces tokens, `thinking_budget`, and ThinkingBudgetParams."""
 
 FILTERS = ("temperature", "top_k", "top_p", "min_p")
 
@@ -44,6 +44,6 @@ def forced(text):
 
 
 def filters(text):
-    """What stands in the place of the text's parameters in the row behind it (docs/sampling.md, Drawn otherwise while it thinks)."""
+    """What stands in the place of the text's parameters in the row behind it (docs/history.md, Drawn otherwise while it thinks)."""
     own = {name: value for name, value in (text.params.thinking_budget or {}).items() if name in FILTERS}
     return own if own and stretch(text) is not None else {}

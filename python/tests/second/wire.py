@@ -90,7 +90,7 @@ WRITERS = {
 
 
 def mask_bytes(mask):
-    """docs/sampling.md, Masks of grammars."""
+    """docs/structured-output.md, Masks of grammars."""
     whole = np.zeros(-(-len(mask) // 32) * 32, bool)
     whole[: len(mask)] = mask
     return np.packbits(whole, bitorder="little").tobytes()

@@ -187,7 +187,7 @@ fn length_makes_eos_likelier_unless_it_is_ignored() {
     assert_eq!(eos(&ignoring, &[5, 5, 5]), [Some(2.0), banned]);
 }
 
-/// By docs/sampling.md, "Engines' rules": what a logit of 4 becomes with a repetition penalty of 2 and 1 off for DRY.
+/// By docs/engines.md, "Engines' rules": what a logit of 4 becomes with a repetition penalty of 2 and 1 off for DRY.
 #[test]
 fn dry_stands_where_the_engine_has_it() {
     use EngineOrder::*;

@@ -59,7 +59,7 @@ fn transformers_top_k_keeps_ties_of_the_last() {
     assert_eq!(kept, [0, 1, 2], "min_keep is the k, and its ties stay");
 }
 
-/// vLLM's Triton road; its tests say "exactly k", the smallest ids first. docs/sampling.md has its other roads.
+/// vLLM's Triton road; its tests say "exactly k", the smallest ids first. docs/engines.md has its other roads.
 #[test]
 fn vllm_and_llama_cpp_keep_exactly_k() {
     for engine in [Vllm, LlamaCpp, Exllama, Croupier, KoboldCpp, Mlx, MistralRs] {
@@ -90,7 +90,7 @@ fn sglang_cuts_one_distribution_unless_there_is_a_min_p() {
 
 /// llama.cpp keeps on until the sum is at least p, Transformers drops what stands on an ascending sum of at most 1 - p, and
 /// vLLM drops as many ties of its pivot as the sum can spare: in exact numbers all are the smallest prefix that reaches p. (So it is
-/// with ExLlamaV2's order here; the engine itself drops the crossing token, which docs/sampling.md says.)
+/// with ExLlamaV2's order here; the engine itself drops the crossing token, which docs/engines.md says.)
 #[test]
 fn top_p_keeps_the_crossing_token() {
     let first = [LlamaCpp, Transformers, Vllm, TextGenerationWebui, Exllama, Sglang, Croupier];
