@@ -258,7 +258,7 @@ def test_a_refused_opening_is_one_failure_and_its_work_says_so(serve, count):
         [failed] = [work for work in error.value.result.work if not work.tokens]
         # What the server says of an unknown text is not all that is known here.
         assert failed == error.value.result.work[1]
-        assert ("an opening of this id in this step failed" if count == 2 else "(it was not opened: params.temperature: is -1") in failed.message
+        assert ("the opening of this id in this step failed" if count == 2 else "(it was not opened: params.temperature: is -1") in failed.message
 
 
 def test_parts_that_are_refused_for_want_of_room_come_again(serve, expected):

@@ -25,7 +25,8 @@ impl Branch {
         let drafts = if work.restart { &none } else { drafts };
         let index = drafts.len();
         if index >= MAX_TREE_TOKENS as usize {
-            let message = format!("the sequence has {index} draft tokens, which is the most; verify or restart them");
+            let message =
+                format!("the sequence already has {index} draft tokens, the most allowed; verify them, or set restart");
             return Err(RowFailure::new(RowStatus::InvalidWork, message));
         }
         let parent = match work.parent {
@@ -35,8 +36,8 @@ impl Branch {
                 Some(parent) => Some(parent),
                 None => {
                     let message = format!(
-                        "is {parent}, must be -1 or the index of one of {index} draft tokens, which are forgotten with each token of \
-                         the text and when it is opened again; draft again from the first"
+                        "is {parent}, must be -1 or the index of one of {index} draft tokens (each new token of the text drops them, and \
+                         so does opening it again); draft again from the first"
                     );
                     return Err(invalid(&FieldError::new("draft.parent", message)));
                 }
@@ -62,7 +63,7 @@ pub(super) fn check_kept(work: &VerifyWork, sequence: &Sequence) -> Result<(), R
     let (drafts, len) = (sequence.drafts(), work.tokens.len());
     if drafts.len() < len {
         let message = format!(
-            "has {len} tokens, {} are kept of draft work, which is forgotten with the next token of the text; draft again, or \
+            "has {len} tokens, but only {} are kept from draft work (the next token of the text drops them); draft again, or \
              send their distribution",
             drafts.len()
         );
@@ -71,13 +72,13 @@ pub(super) fn check_kept(work: &VerifyWork, sequence: &Sequence) -> Result<(), R
     let at = drafts.in_common(&work.tokens);
     if let Some((kept, sent)) = drafts.tokens().zip(&work.tokens).nth(at) {
         let message = format!(
-            "is {sent}, where draft work proposed {kept}; send the tokens as they were proposed, or what yours were drawn from"
+            "is {sent}, but draft work proposed {kept}; send the tokens as proposed, or the distribution that yours were drawn from"
         );
         return Err(invalid(&FieldError::new(format!("verify.draft_token_ids[{at}]"), message)));
     }
     match &work.parents {
         Some(parents) if *parents != drafts.parents(len) => {
-            let message = "are not those of draft work; leave them out";
+            let message = "do not match those of draft work; leave them out";
             Err(invalid(&FieldError::new("verify.parents", message)))
         }
         _ => Ok(()),

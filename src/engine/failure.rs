@@ -54,7 +54,8 @@ impl RowFailure {
     /// The work's step should have opened its sequence, and could not.
     #[must_use]
     pub fn not_opened() -> Self {
-        let message = "an opening of this id in this step failed, and says why; a sequence of this id that is open goes on untouched";
+        let message = "the opening of this id in this step failed, and its result says why; \
+                       a sequence of this id that was open before is unchanged";
         Self { cause: Some(Cause::NotOpened), ..Self::new(RowStatus::UnknownSequence, message) }
     }
 
@@ -77,7 +78,7 @@ impl From<RowError> for RowFailure {
             RowError::PositiveInfinity => RowStatus::PositiveInfinity,
             RowError::AllMasked => RowStatus::AllMasked,
             RowError::Beyond(need) => {
-                let message = format!("{need}; send the whole row, more of it, or let it be marked");
+                let message = format!("{need}; send the whole row or more of it, or set beyond to BEYOND_TOP_N_MARK");
                 return Self::new(RowStatus::BeyondTopN, message);
             }
         };

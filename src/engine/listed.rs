@@ -117,7 +117,7 @@ impl LogitsBlock {
     pub(super) fn check(&self, first_row: u64, count: usize, together: bool) -> Result<(), RowFailure> {
         let listed = self.listed_among(first_row, count);
         if together && !listed.is_empty() && listed.len() < count {
-            let message = "top_n: a verification's rows are all whole or all listed";
+            let message = "top_n: a verification's rows must be all whole or all listed";
             return Err(RowFailure::new(RowStatus::InvalidWork, message));
         }
         self.listed.check(listed)

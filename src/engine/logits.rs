@@ -52,7 +52,7 @@ impl LogitsBlock {
         if rest != 0 && rest != row_bytes {
             let message = format!(
                 "has {} bytes: {whole} rows of {stride_bytes} bytes and {rest} more; \
-                 it must be rows * row_stride * {}, where the last row may stop after vocab_size values",
+                 must be rows * row_stride * {}, but the last row may end at vocab_size",
                 data.len(),
                 dtype.size()
             );
@@ -82,8 +82,8 @@ impl LogitsBlock {
             return Ok(());
         }
         let message = format!(
-            "has {} bytes: {} rows of {} bytes, of which work uses {used}; leave out the others, and look at logits_dtype, vocab_size \
-             and row_stride if there should be none",
+            "has {} bytes: {} rows of {} bytes, of which work uses only {used}; leave out the others, or check logits_dtype, \
+             vocab_size and row_stride if there should be none",
             data.len(),
             self.rows,
             self.stride_bytes
@@ -105,7 +105,7 @@ impl LogitsBlock {
         let (row_bytes, stride_bytes) = row_sizes(dtype, vocab_size, row_stride)?;
         let len = region.len() as u64;
         if !offset.is_multiple_of(dtype.size() as u64) {
-            let message = format!("is {offset}, not a multiple of the value size {}", dtype.size());
+            let message = format!("is {offset}, must be a multiple of the value size {}", dtype.size());
             return Err(FieldError::new("offset", message));
         }
         // Bytes from the region's start to the end of the last row; `None` past 64 bits.
@@ -114,12 +114,13 @@ impl LogitsBlock {
             before.checked_add(if rows == 0 { 0 } else { row_bytes as u64 })?.checked_add(offset)
         };
         if extent(rows.min(1)).is_none_or(|end| end > len) {
-            let message = format!("is {offset}: a row of {row_bytes} bytes there ends after the region's {len} bytes");
+            let message =
+                format!("is {offset}: a row of {row_bytes} bytes there would end beyond the region's {len} bytes");
             return Err(FieldError::new("offset", message));
         }
         if extent(rows).is_none_or(|end| end > len) {
             let message = format!(
-                "is {rows}: rows {stride_bytes} bytes apart from offset {offset} end after the region's {len} bytes"
+                "is {rows}: rows {stride_bytes} bytes apart from offset {offset} on would end beyond the region's {len} bytes"
             );
             return Err(FieldError::new("rows", message));
         }

@@ -90,7 +90,7 @@ impl Engine {
         let thread = std::thread::Builder::new()
             .name("croupier-engine".to_owned())
             .spawn(move || own.drive())
-            .expect("a thread for the engine");
+            .expect("cannot start the thread of the engine");
         let link = Arc::new(EngineLink { commands: Some(commands), desk, thread: thread.thread().clone() });
         (Handle { link, admission, streams: Arc::new(AtomicU64::new(0)), pulse, runs_anywhere }, thread)
     }

@@ -70,8 +70,8 @@ impl Costs {
         let all = self.explained.saturating_add(logits);
         if all > MAX_EXPLAINED_LOGITS {
             let message = format!(
-                "report.why_not_token_ids: would explain {all} logits of this step, at most {MAX_EXPLAINED_LOGITS}; \
-                 ask on fewer rows"
+                "report.why_not_token_ids: would explain {all} logits of this step, at most {MAX_EXPLAINED_LOGITS} are \
+                 allowed; ask for it on fewer rows"
             );
             return Err(RowFailure::new(RowStatus::InvalidWork, message));
         }
@@ -84,7 +84,7 @@ impl Costs {
         if all > MAX_LISTED_ENTRIES {
             let message = format!(
                 "top_n: would go through {all} entries of logit_bias, bans and penalties in this step, at most \
-                 {MAX_LISTED_ENTRIES}; split the step, or send whole rows"
+                 {MAX_LISTED_ENTRIES} are allowed; split the step, or send whole rows"
             );
             return Err(RowFailure::new(RowStatus::InvalidWork, message));
         }
@@ -108,7 +108,7 @@ pub(super) fn plan_work(
     let (first, rows) = (work.first_row, planned.rows());
     let there = step.logits.rows();
     if first.saturating_add(rows as u64) > there {
-        let message = format!("needs {rows} rows from row {first}, the step has {there} rows");
+        let message = format!("needs {rows} rows from row {first} on, but the step has {there} rows");
         return Err(RowFailure::new(RowStatus::RowOutOfRange, message));
     }
     step.logits.check(first, rows, matches!(planned, Planned::Verify(_)))?;
@@ -184,7 +184,7 @@ fn may_emit<'a>(sequence: Option<&'a Sequence>, tokens: usize, limits: &Limits) 
     let tokens = tokens.min(sequence.remaining());
     let (len, most) = (sequence.history_len(), limits.max_history_tokens as u64);
     if len + tokens as u64 > most {
-        let message = format!("{len} tokens of prompt and output and {tokens} more are over max_history_tokens {most}");
+        let message = format!("{len} tokens of prompt and output plus {tokens} more exceed max_history_tokens {most}");
         let message = if tokens > 1 && len < most { message + "; a shorter draft may fit" } else { message };
         return Err(RowFailure::new(RowStatus::HistoryLimit, message));
     }

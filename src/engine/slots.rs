@@ -45,20 +45,22 @@ impl Slots {
     /// When the region has too little room or is on a device.
     pub fn new(region: Arc<Region>, offset: u64, instead: bool, work: &[Work]) -> Result<Self, FieldError> {
         if let Some(device) = region.device() {
-            let message =
-                format!("is memory of {device}; tokens are written to the host's, lease a region without a device");
+            let message = format!(
+                "is in the memory of {device}, but tokens are written to host memory; lease a region without a device"
+            );
             return Err(FieldError::new("region_id", message));
         }
         if !offset.is_multiple_of(BYTES as u64) {
-            return Err(FieldError::new("offset", format!("is {offset}, not a multiple of {BYTES}")));
+            return Err(FieldError::new("offset", format!("is {offset}, must be a multiple of {BYTES}")));
         }
         let slots = work.iter().map(|work| work.rows().max(1)).fold(0, usize::saturating_add);
         let (len, bytes) = (region.len(), slots.saturating_add(1).saturating_mul(BYTES));
         match usize::try_from(offset).ok().filter(|&offset| offset <= len && len - offset >= bytes) {
             Some(offset) => Ok(Self { region, offset, instead }),
             None => {
-                let message =
-                    format!("is {offset}: {slots} slots and their head take {bytes} bytes, the region has {len}");
+                let message = format!(
+                    "is {offset}: {slots} slots and their head take {bytes} bytes from there, but the region has {len}"
+                );
                 Err(FieldError::new("offset", message))
             }
         }

@@ -192,7 +192,7 @@ fn report(ready: &[&Prepared<'_>], verified: &mut [Result<Emitted, RowFailure>],
         if prepared.wants_words() {
             match own.into_iter().collect::<Result<Vec<_>, _>>() {
                 Ok(own) if own.iter().map(|output| output.token).eq(verified.emitted.iter().copied()) => *outputs = own,
-                Ok(_) => *result = Err(RowFailure::new(RowStatus::Internal, "what is reported is of other tokens")),
+                Ok(_) => *result = Err(RowFailure::new(RowStatus::Internal, "the report is for other tokens")),
                 Err(failure) => *result = Err(failure),
             }
         }

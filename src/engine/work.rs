@@ -124,8 +124,8 @@ impl Masks {
         let each = TokenMask::bytes_for(vocab_size);
         if !words.is_empty() && words.len() != rows * each {
             let message = format!(
-                "has {} bytes, must have {}: {each} for each of {rows} rows, a bit for each of {vocab_size} tokens in \
-                 words of 32 bits; or none",
+                "has {} bytes, must have none or {}: {each} for each of {rows} rows, with one bit for each of {vocab_size} tokens \
+                 in 32-bit words",
                 words.len(),
                 rows * each
             );
@@ -239,12 +239,15 @@ impl VerifyWork {
         match &self.from {
             DraftsFrom::Kept | DraftsFrom::Nowhere => Ok(()),
             DraftsFrom::Dense(rows) if rows.rows() != drafts as u64 => {
-                let message = format!("has {} rows of vocab_size values for {drafts} draft tokens", rows.rows());
+                let message = format!(
+                    "has {} rows of vocab_size values, must have one for each of {drafts} draft tokens",
+                    rows.rows()
+                );
                 Err(FieldError::new("dense.probs", message))
             }
             DraftsFrom::Dense(_) => Ok(()),
             DraftsFrom::Sparse { ends, .. } if ends.len() != drafts => {
-                let message = format!("has {} entries for {drafts} draft tokens", ends.len());
+                let message = format!("has {} entries, must have one for each of {drafts} draft tokens", ends.len());
                 Err(FieldError::new("sparse.counts", message))
             }
             DraftsFrom::Sparse { ends, tokens, probs } => {

@@ -146,7 +146,7 @@ async fn a_step_that_is_left_out_or_has_other_rows_fails_at_once() {
     assert_eq!(token(&worker.step(own_step(&TWO, 5, 0)).await.work[0]), expected[0], "which is good");
     ranks[0].announce(4, &[logits(5, 1), logits(5, 2)]).await;
     let result = worker.step(own_step(&TWO, 5, 1)).await;
-    assert_eq!(failure(&result), (RowStatus::ShardMismatch, "rank 1 announced 2 rows, the step has 1"));
+    assert_eq!(failure(&result), (RowStatus::ShardMismatch, "rank 1 announced 2 rows, but the step has 1"));
     ranks[0].announce(5, &[logits(5, 1)]).await;
     assert_eq!(token(&worker.step(own_step(&TWO, 5, 1)).await.work[0]), expected[1]);
     assert_eq!(

@@ -34,10 +34,10 @@ pub struct Released {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum AttachError {
     /// No open stream has this token.
-    #[error("is no token of a stream that is open")]
+    #[error("is not the token of an open stream")]
     UnknownToken,
     /// The rank is already attached.
-    #[error("{rank} is attached; one call at a time may be")]
+    #[error("{rank} is already attached; only one call at a time may attach it")]
     Taken {
         /// The rank.
         rank: usize,

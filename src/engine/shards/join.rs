@@ -218,7 +218,7 @@ impl ShardFailure {
                 format!("rank {rank} left this step out: its next shard is for step {next}")
             }
             Self::Rows { rank, rows, expected } => {
-                format!("rank {rank} announced {rows} rows, the step has {expected}")
+                format!("rank {rank} announced {rows} rows, but the step has {expected}")
             }
         }
     }

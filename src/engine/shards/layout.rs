@@ -29,7 +29,7 @@ impl Layout {
             return wrong(format!("has {} entries, must have 1 ..= {max_ranks} (max_ranks_per_stream)", columns.len()));
         }
         if let Some(rank) = columns.iter().position(|&columns| columns == 0) {
-            return wrong(format!("has 0 at rank {rank}; leave a rank without columns out"));
+            return wrong(format!("has 0 at rank {rank}; leave out ranks without columns"));
         }
         let sum: u64 = columns.iter().map(|&columns| u64::from(columns)).sum();
         if sum != u64::from(vocab_size) {
