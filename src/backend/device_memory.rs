@@ -37,17 +37,18 @@ pub enum DeviceMemoryError {
     OutOfMemory(String),
     /// The handle cannot be opened here.
     #[error(
-        "cannot be opened: {0}; needed are a process id of its own in a common PID namespace, memory of cudaMalloc, and a process other than this one that still has it"
+        "cannot be opened: {0}; it must be memory from cudaMalloc that another process still has, in the same \
+         PID namespace with a different process id"
     )]
     Handle(String),
     /// It is memory of another device.
-    #[error("the memory lies on another GPU than the server's, which is {own}; nothing is copied from GPU to GPU")]
+    #[error("the memory is on another GPU than the server's, which is {own}; nothing is copied between GPUs")]
     Elsewhere {
         /// The server's.
         own: String,
     },
     /// The allocation ends before.
-    #[error("{offset} and {bytes} bytes more end after the allocation's {len} bytes")]
+    #[error("{bytes} bytes from offset {offset} would end beyond the allocation's {len} bytes")]
     TooShort {
         /// [`Lent::offset`].
         offset: u64,
@@ -57,7 +58,7 @@ pub enum DeviceMemoryError {
         len: usize,
     },
     /// The driver fails otherwise.
-    #[error("the driver fails: {0}")]
+    #[error("the driver failed: {0}")]
     Driver(String),
 }
 

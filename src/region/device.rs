@@ -52,7 +52,7 @@ pub enum DeviceError {
     )]
     NoDevice,
     /// The server samples on another device.
-    #[error("is {asked:?}, this server samples on {own}; nothing is copied from GPU to GPU")]
+    #[error("is {asked:?}, but this server samples on {own}; nothing is copied between GPUs")]
     WrongDevice {
         /// The device that was asked for.
         asked: String,
@@ -60,13 +60,13 @@ pub enum DeviceError {
         own: String,
     },
     /// The server takes no IPC handles.
-    #[error("this server takes no legacy IPC handles (device-ipc); lease a region instead")]
+    #[error("this server does not accept legacy IPC handles (device-ipc); lease a region instead")]
     NoIpc,
     /// The handle has the wrong length.
-    #[error("has {0} bytes, a handle has {IPC_HANDLE_BYTES}")]
+    #[error("has {0} bytes, must have {IPC_HANDLE_BYTES}")]
     HandleSize(usize),
     /// Regions already take as much of the device's memory as they may.
-    #[error("the regions on the device have no room for {0} bytes more (max_device_region_bytes)")]
+    #[error("the regions on the device have no room for {0} more bytes (max_device_region_bytes)")]
     NoRoom(usize),
     /// The device or its driver refuses.
     #[error(transparent)]

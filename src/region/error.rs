@@ -15,16 +15,18 @@ pub enum LeaseError {
         limit: usize,
     },
     /// The stream has as many regions as it may.
-    #[error("the stream has {0} regions, which is all it may have (max_regions_per_stream)")]
+    #[error("the stream already has {0} regions, the most allowed (max_regions_per_stream)")]
     TooMany(usize),
     /// Regions that streams gave up, but that are still read, have all of the server's places.
-    #[error("all {0} places for regions are taken, by some that were given up and are still read; try again")]
+    #[error(
+        "all {0} places for regions are taken, some of them by regions that were given up but are still being read; try again"
+    )]
     NoPlace(usize),
     /// The server's regions already take as much memory as they may.
-    #[error("the regions of all streams have no room for {0} bytes more (max_region_bytes)")]
+    #[error("the regions of all streams have no room for {0} more bytes (max_region_bytes)")]
     NoRoom(usize),
     /// The system gives no memory.
-    #[error("the system gives no memory: {0}")]
+    #[error("the system cannot provide the memory: {0}")]
     System(#[from] io::Error),
     /// The stream has ended.
     #[error("the stream has ended")]
@@ -44,7 +46,7 @@ pub enum LookUpError {
         id: u64,
     },
     /// The id belongs to another region now.
-    #[error("is {generation}, the region leased under this id has generation {current}")]
+    #[error("is {generation}, but the region now leased under this id has generation {current}")]
     Stale {
         /// The generation sent.
         generation: u64,

@@ -75,7 +75,7 @@ impl Freeing {
         let thread = std::thread::Builder::new().name("croupier-regions".to_owned());
         let started = thread.spawn(move || inbox.into_iter().for_each(Task::run));
         if let Err(error) = &started {
-            tracing::warn!(%error, "no thread frees regions");
+            tracing::warn!(%error, "cannot start the thread that frees regions");
         }
         Self(started.ok().map(|_| tasks))
     }

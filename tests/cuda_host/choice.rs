@@ -117,7 +117,7 @@ fn a_driver_gets_the_best_image_that_it_takes() {
         let Some(mut server) = start(&["--backend=cuda"], &driver) else { return };
         let (_, log) = server.ended();
         assert!(log.contains(image), "CUDA {version}, {capability}: {image} is missing in:\n{log}");
-        let is_slower = log.contains("slower than this GPU could run them");
+        let is_slower = log.contains("slower than this GPU allows");
         assert_eq!(is_slower, image.starts_with("PTX") && !capability.starts_with('8'), "{log}");
         // What may meet how is asked by the driver: a launch that it refuses fails otherwise.
         assert!(log.contains("CUDA_ERROR_ILLEGAL_ADDRESS"), "{log}");
@@ -157,12 +157,12 @@ fn an_image_that_is_refused_only_when_it_is_asked_for_kernels_is_not_the_last() 
 
 #[test]
 fn a_driver_that_is_too_old_is_refused() {
-    refused(&[], &[("FAKE_CUDA_VERSION", "12010")], &["the driver knows CUDA 12.1", "12.2 (R535)"]);
+    refused(&[], &[("FAKE_CUDA_VERSION", "12010")], &["the driver supports CUDA 12.1", "12.2 (R535)"]);
 }
 
 #[test]
 fn a_device_that_is_too_old_is_refused() {
-    let reasons = ["Fake GPU 0 (7.5, GPU-", "older than compute capability 8.0"];
+    let reasons = ["Fake GPU 0 (7.5, GPU-", "is too old; compute capability 8.0"];
     refused(&[], &[("FAKE_CUDA_DEVICES", "7.5")], &reasons);
 }
 

@@ -61,8 +61,8 @@ fn a_device_that_cannot_prove_itself_is_not_used() {
         // Codes that are newer than the oldest driver.
         ("launch@2=226", "CUDA_ERROR_CONTAINED"),
         ("launch@2=721", "CUDA_ERROR_TENSOR_MEMORY_LEAK"),
-        ("spoil@1=0", "does not compute what it should"),
-        ("spoil@3=0", "does not compute what it should"),
+        ("spoil@1=0", "computes wrong results"),
+        ("spoil@3=0", "computes wrong results"),
     ];
     for (fault, reason) in cases {
         for backend in ["--backend=cuda", "--backend=auto"] {

@@ -69,7 +69,7 @@ fn a_device_is_measured_from_cold_and_hot_caches() {
 fn a_device_that_computes_something_else_is_measured_and_tells_what() {
     let Some(told) = measured("spoil@1=0", "0") else { return };
     let parts = [
-        "does not compute what it should (row 0 of 11, 1000 f32 logits, Laid { shape: Shape { team_size: 1,",
+        "computes wrong results (row 0 of 11, 1000 f32 logits, Laid { shape: Shape { team_size: 1,",
         "expected token ",
         " rank 1 logprob ",
         " total ",

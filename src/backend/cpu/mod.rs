@@ -100,11 +100,11 @@ impl CpuBackend {
     /// If this CPU does not support the level.
     #[must_use]
     pub fn with_level(threads: usize, level: Level) -> Self {
-        assert!(level.is_available(), "this CPU has no {}", level.name());
+        assert!(level.is_available(), "this CPU does not support {}", level.name());
         let threads = threads.max(1);
         let pool = (threads > 1).then(|| {
             let builder = rayon::ThreadPoolBuilder::new().num_threads(threads - 1);
-            builder.thread_name(|i| format!("sample-{i}")).build().expect("threads can be started")
+            builder.thread_name(|i| format!("sample-{i}")).build().expect("cannot start the threads of the CPU backend")
         });
         Self { level, threads, pool, workspaces: WorkspacePool::default(), share_above_bytes: ALONE_BYTES }
     }

@@ -53,14 +53,16 @@ pub(super) fn choose(wanted: &str) -> Result<Choice, OpenError> {
     let version = driver_version()?;
     if version < OLDEST_DRIVER {
         return Err(OpenError::Unsupported(format!(
-            "the driver knows CUDA {}.{}, and 12.2 (R535) is the oldest that works",
+            "the driver supports CUDA {}.{}, but 12.2 (R535) or newer is required",
             version / 1000,
             version % 1000 / 10
         )));
     }
     let choice = find(wanted)?;
     if choice.capability < OLDEST_CAPABILITY {
-        return Err(OpenError::Unsupported(format!("{choice} is older than compute capability 8.0")));
+        return Err(OpenError::Unsupported(format!(
+            "{choice} is too old; compute capability 8.0 or newer is required"
+        )));
     }
     Ok(choice)
 }
@@ -75,7 +77,7 @@ fn find(wanted: &str) -> Result<Choice, OpenError> {
         return Ok(devices.into_iter().nth(at).expect("it was found there"));
     }
     let list: Vec<String> = devices.iter().enumerate().map(|(at, device)| format!("{at}: {device}")).collect();
-    Err(OpenError::NoDevice(format!("there is no device {wanted}; there are {}", list.join(", "))))
+    Err(OpenError::NoDevice(format!("there is no device {wanted}; known: {}", list.join(", "))))
 }
 
 /// An attribute of a device, from the driver.

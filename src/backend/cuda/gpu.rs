@@ -47,7 +47,7 @@ impl Gpu {
             match self.device.room(HELD_BYTES) {
                 Ok(room) => (self.held, self.lacked) = (Some(room), None),
                 Err(error) => {
-                    tracing::warn!(%error, bytes = HELD_BYTES, "the device has no room to hold rows of drafts, which go through the host");
+                    tracing::warn!(%error, bytes = HELD_BYTES, "the device has no room to hold rows of drafts; they go through the host");
                     self.lacked = Some(Instant::now());
                 }
             }
@@ -69,7 +69,7 @@ impl Machine for Gpu {
 
     fn memory(&self) -> Option<Arc<dyn DeviceMemory>> {
         let memory = self.device.memory().unwrap_or_else(|error| {
-            tracing::warn!(%error, "the device lends no memory to workers");
+            tracing::warn!(%error, "the device cannot lend memory to workers");
             None
         });
         Some(Arc::new(memory?))

@@ -86,7 +86,7 @@ impl fmt::Display for Image {
 pub(super) fn load(capability: (i32, i32), shared_bytes: i32) -> Result<(Functions, Image), OpenError> {
     let (kernels, image) = load_first(capability, shared_bytes)?;
     if matches!(image, Image::Ptx { .. }) && capability.0 >= CLUSTERS_FROM {
-        tracing::warn!(%image, "the kernels are slower than this GPU could run them");
+        tracing::warn!(%image, "the kernels run slower than this GPU allows");
     } else {
         tracing::info!(%image, "the kernels are loaded");
     }

@@ -62,7 +62,7 @@ const INPUT_BYTES: usize = 64 << 20;
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// There is no driver.
-    #[error("there is no CUDA driver here: libcuda.so.1 cannot be loaded")]
+    #[error("there is no CUDA driver: libcuda.so.1 cannot be loaded")]
     NoDriver,
     /// The driver does not have the device that was asked for.
     #[error("no CUDA device: {0}")]
@@ -77,10 +77,10 @@ pub enum OpenError {
     #[error("the CUDA device is out of memory: {0}")]
     OutOfMemory(String),
     /// A call of the driver fails.
-    #[error("the CUDA driver fails: {0}")]
+    #[error("the CUDA driver failed: {0}")]
     Driver(String),
     /// The device gave another result than the specification.
-    #[error("the CUDA device does not compute what it should ({0}); it is not used")]
+    #[error("the CUDA device computes wrong results ({0}); it is not used")]
     Wrong(String),
 }
 
@@ -172,7 +172,7 @@ impl CudaBackend {
     pub fn tune(&mut self) -> Result<(), OpenError> {
         let costs = tune::measure(self)?;
         self.set_costs(costs);
-        tracing::info!(costs = %self.costs(), "measured what teams of 1 to 8 blocks take, in us for a row and for each chunk");
+        tracing::info!(costs = %self.costs(), "measured how long teams of 1 to 8 blocks take, in us for a row and for each chunk");
         Ok(())
     }
 
@@ -351,7 +351,7 @@ impl<M: Machine> CudaBackend<M> {
 
     fn hand_over(&mut self, reason: NoKernel, rows: usize) {
         if reason == NoKernel::Contradiction && rows > 0 {
-            tracing::error!(rows, "a kernel contradicted itself; the CPU does these rows");
+            tracing::error!(rows, "a kernel contradicted itself; the CPU samples these rows");
         }
         self.handed_over[reason as usize].1 += rows as u64;
     }

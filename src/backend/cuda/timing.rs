@@ -60,7 +60,7 @@ impl CudaBackend {
             self.launches.ask(asked, || ())
         })?;
         match verified.iter().find_map(|verified| verified.as_ref().err()) {
-            Some(reason) => Err(OpenError::Wrong(format!("drafts were handed over: {}", reason.name()))),
+            Some(reason) => Err(OpenError::Wrong(format!("drafts were handed over to the CPU: {}", reason.name()))),
             None => Ok(timings),
         }
     }

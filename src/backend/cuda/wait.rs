@@ -30,7 +30,7 @@ pub(super) fn wait(stream: sys::CUstream) -> Result<(), DriverError> {
     let query = || unsafe { sys::cuStreamQuery(stream) };
     let Some(over) = asked(query, || begun.elapsed()) else {
         HANGS.store(true, Ordering::SeqCst);
-        tracing::error!(seconds = NEVER.as_secs(), "the CUDA device does not end a launch");
+        tracing::error!(seconds = NEVER.as_secs(), "a launch on the CUDA device does not finish");
         return Err(DriverError(sys::CUresult::CUDA_ERROR_LAUNCH_TIMEOUT));
     };
     over.result()

@@ -67,7 +67,9 @@ pub(super) fn prove(backend: &mut CudaBackend) -> Result<(), OpenError> {
 /// Checks that no row was handed over.
 pub(super) fn all_were_done(backend: &mut CudaBackend, name: &str) -> Result<(), OpenError> {
     match backend.handed_over().iter().find(|(_, rows)| *rows > 0) {
-        Some((reason, rows)) => Err(OpenError::Wrong(format!("{rows} rows of {name} were handed over: {reason}"))),
+        Some((reason, rows)) => {
+            Err(OpenError::Wrong(format!("{rows} rows of {name} were handed over to the CPU: {reason}")))
+        }
         None => Ok(()),
     }
 }
@@ -236,7 +238,7 @@ pub(super) fn difference_of_drafts(
     let source = match job.drafts.first().map(|draft| draft.source) {
         Some(DraftSource::Kept(_)) => "kept",
         Some(DraftSource::Dense(_) | DraftSource::Sparse { .. }) => "sent",
-        Some(DraftSource::Deterministic) | None => "without chance",
+        Some(DraftSource::Deterministic) | None => "deterministic",
     };
     let what = format!("draft {at}, {source}, of {}, verified by {:?}", name(&job.rows[0]), job.rule);
     OpenError::Wrong(format!("{what}: expected {}, got {}", beginning(expected), beginning(got)))
