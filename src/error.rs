@@ -119,7 +119,7 @@ pub enum Error {
     Malformed(String),
     /// The message is longer than allowed.
     #[error(
-        "the message has {len} bytes, and may have {longest} (max_message_bytes, or less where nothing is sampled); split it"
+        "the message has {len} bytes, at most {longest} are allowed (max_message_bytes, or less for calls that sample nothing); split it"
     )]
     TooLong {
         /// How long it is.
@@ -134,7 +134,7 @@ pub enum Error {
         limit: usize,
     },
     /// The call's messages are compressed.
-    #[error("messages are not compressed here; send them without grpc-encoding, or with identity")]
+    #[error("compressed messages are not supported; leave grpc-encoding out, or set it to identity")]
     Compressed,
     /// The message asks for something that this server does not have yet.
     #[error("{0}")]
@@ -156,20 +156,20 @@ pub enum Error {
     Refused(Refusal),
     /// The connection already has as many calls that sample nothing as it may have.
     #[error(
-        "this connection has {0} calls of health, reflection or GetServerInfo, and may have no more; end some of them"
+        "this connection already has {0} calls of health, reflection or GetServerInfo, the most allowed; end some of them"
     )]
     TooManyCalls(usize),
     /// A call shows no token, and the server answers only calls that show one.
-    #[error("this server asks for a token; send it as the metadata authorization: Bearer TOKEN")]
+    #[error("this server requires a token; send the metadata authorization: Bearer TOKEN")]
     NoToken,
     /// A call shows a token that the server does not accept.
-    #[error("the token is none of this server's; it may have been replaced")]
+    #[error("the token is not valid for this server; it may have been replaced")]
     WrongToken,
     /// The server is stopping and starts nothing new.
     #[error("the server is draining; connect to another one")]
     Draining,
     /// The server is stopping and no longer waits for the stream.
-    #[error("the server stops, and has waited for this stream until drain_timeout; go on with another one")]
+    #[error("the server is shutting down, and this stream was still open at drain_timeout; continue on another server")]
     DrainTimeout,
     /// The engine's thread has ended.
     #[error("the engine has stopped")]
@@ -179,11 +179,12 @@ pub enum Error {
     Unread(Duration),
     /// A message does not come whole in time, and others need its room.
     #[error(
-        "no message came whole within {0:?} (receive_timeout); send the first one when the call begins, and each without a pause"
+        "no complete message arrived within {0:?} (receive_timeout); send the first one as soon \
+         as the call starts, and each without a pause"
     )]
     NotReceived(Duration),
     /// The time that the client gave the call is over.
-    #[error("the call's deadline passed before its answer; it left nothing behind, and may be sent again")]
+    #[error("the call's deadline passed before it was answered; nothing has changed, and it may be sent again")]
     DeadlineExceeded,
 }
 
@@ -279,18 +280,18 @@ impl Refusal {
     #[must_use]
     pub fn message(self) -> &'static str {
         match self {
-            Self::QueueFull => "too many steps wait for the backend (max_queued_steps)",
+            Self::QueueFull => "too many steps are waiting for the backend (max_queued_steps)",
             Self::BytesInFlight => "too many bytes of messages are in flight (max_bytes_in_flight)",
             Self::RowsInFlight => "too many rows are in flight (sixteen times max_rows_per_step)",
             Self::TooManyStreams => "too many streams are open (max_streams)",
             Self::TooManySequences => "too many sequences are open (max_sequences); close some, or raise it",
             Self::StateBytes => {
-                "what open sequences remember takes too many bytes (max_state_bytes); close some, or raise it"
+                "the state of open sequences takes too many bytes (max_state_bytes); close some, or raise it"
             }
             Self::TooManyRanks => "too many ranks are attached (max_attached_ranks)",
-            Self::ShardBytes => "shards that wait for their steps take too many bytes (max_shard_bytes)",
+            Self::ShardBytes => "shards waiting for their steps take too many bytes (max_shard_bytes)",
             Self::GrammarsBusy => {
-                "other grammars take so long to compile that this one's turn did not come, or the system gives no thread for it"
+                "other grammars take so long to compile that this one's turn did not come in time, or the system has no thread for it"
             }
         }
     }

@@ -212,7 +212,7 @@ async fn tables_of_marks_are_there_once_and_few_are_made() {
     assert!(each <= 2048.0, "{each} bytes a sequence, of a table of 131,072");
     let status = worker.failing_step(opens(200, 17, &|i| marked(1 << 20, 2 + i as u32))).await;
     assert_eq!((status.code(), violation(&status).0.as_str()), (Code::InvalidArgument, "step.open"));
-    assert!(status.message().contains("tables of 17825792 places"), "{}", status.message());
+    assert!(status.message().contains("tables of 17825792 entries"), "{}", status.message());
 }
 
 #[tokio::test]

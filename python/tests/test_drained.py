@@ -32,5 +32,5 @@ def test_the_text_goes_on_at_the_next_server(serve, kind, caplog):
             worker.sample(rows(position), texts)
         assert [text.tokens for text in texts] == expected
     # Of a call that ended while nobody read, asyncio's gRPC says no reason to who writes to it.
-    reason = "UNAVAILABLE: the server stops" if kind == "sync" else "the connection was lost"
+    reason = "UNAVAILABLE: the server is shutting down" if kind == "sync" else "the connection was lost"
     assert reason in caplog.text

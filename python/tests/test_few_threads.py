@@ -95,7 +95,7 @@ def test_a_server_without_further_threads_goes_on(server):
             for stream in streams:
                 assert drawn(stream, prompt=[5] * LONG, max_tokens=10)
                 # It takes a thread of its own to compile one.
-                with pytest.raises(croupier.OpenError, match="gives no thread"):
+                with pytest.raises(croupier.OpenError, match="has no thread"):
                     drawn(stream, 1, grammar={"json_schema": SCHEMA})
                 assert drawn(stream) == expected
         assert drawn(streams[0], 1, grammar={"json_schema": SCHEMA})

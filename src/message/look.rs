@@ -71,7 +71,7 @@ impl<'a> Room<'a> {
             _ => return Ok(()),
         };
         *left = left.checked_sub(1).ok_or_else(|| {
-            let message = format!("has more entries than there may be, {setting} is {limit}; split it");
+            let message = format!("has too many entries, {setting} is {limit}; split it");
             Error::invalid(name.trim_end_matches("[]"), message)
         })?;
         Ok(())
@@ -81,10 +81,7 @@ impl<'a> Room<'a> {
     fn take_numbers(&mut self, name: &str, count: usize) -> Result<(), Error> {
         self.close = self.close.checked_sub(count).ok_or_else(|| {
             let limit = self.limits.max_sequences;
-            Error::invalid(
-                name,
-                format!("has more entries than there may be, max_sequences is {limit}; split the step"),
-            )
+            Error::invalid(name, format!("has too many entries, max_sequences is {limit}; split the step"))
         })?;
         Ok(())
     }
@@ -140,7 +137,7 @@ fn count(message: &[u8], shape: &Shape, room: &mut Room<'_>) -> Result<Option<Fi
                 let Some((name, inner)) = shape.part(number) else { continue };
                 room.take(name)?;
                 if let Some(other) = one.replace(name).filter(|other| shape.is_one() && *other != name) {
-                    return Err(Error::invalid(name, format!("comes with {other} in one message; send one of them")));
+                    return Err(Error::invalid(name, format!("is set together with {other}; send only one of them")));
                 }
                 let place = || place(name, message, tag, bytes.len());
                 let Some(error) = count(field, inner, room).map_err(|e| e.within(&place()))? else { continue };
@@ -160,7 +157,7 @@ fn count(message: &[u8], shape: &Shape, room: &mut Room<'_>) -> Result<Option<Fi
 /// have it either.
 fn field_number(tag: u64) -> Result<u64, Error> {
     match tag >> 3 {
-        0 => Err(Error::Malformed("a field has the number 0, which there is in no schema".to_owned())),
+        0 => Err(Error::Malformed("a field has the number 0, which is not a valid field number".to_owned())),
         number if number > LARGEST_FIELD => {
             Err(Error::Malformed(format!("a field has a number above {LARGEST_FIELD}")))
         }
@@ -170,7 +167,8 @@ fn field_number(tag: u64) -> Result<u64, Error> {
 
 /// The error for a field of which only the number is known.
 fn unknown_field(number: u64) -> FieldError {
-    let message = "is the number of a field that this server does not know; GetServerInfo says which version it is, and its parameters";
+    let message =
+        "is the number of a field that this server does not know; GetServerInfo reports its version and parameters";
     FieldError::new(number.to_string(), message)
 }
 
@@ -198,7 +196,8 @@ fn place(name: &str, message: &[u8], tag: u64, left: usize) -> String {
 
 fn take<'a>(bytes: &mut &'a [u8], len: u64) -> Result<&'a [u8], Error> {
     let taken = usize::try_from(len).ok().and_then(|len| bytes.split_at_checked(len));
-    let (field, rest) = taken.ok_or_else(|| Error::Malformed("a field ends past its message".to_owned()))?;
+    let (field, rest) =
+        taken.ok_or_else(|| Error::Malformed("a field extends beyond the end of its message".to_owned()))?;
     *bytes = rest;
     Ok(field)
 }

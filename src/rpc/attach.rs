@@ -73,7 +73,10 @@ impl AttachStream {
     fn take_in(&mut self, request: proto::AttachRequest, unknown: Unknown) -> Result<(), Error> {
         let bytes = self.shared.received(&request, unknown).bytes;
         match request.request {
-            None => Err(Error::invalid("request", "is not set; the first message has rank, every later one shard")),
+            None => Err(Error::invalid(
+                "request",
+                "is not set; set rank in the first message, and shard in every later one",
+            )),
             Some(Request::Rank(rank)) => self.attach(&rank),
             Some(Request::Shard(shard)) => self.announce(shard, bytes),
         }
@@ -81,7 +84,7 @@ impl AttachStream {
 
     fn attach(&mut self, wire: &proto::AttachRank) -> Result<(), Error> {
         if !matches!(self.phase, Phase::Unknown) {
-            return Err(Error::invalid("rank", "is the first message only; send shards now"));
+            return Err(Error::invalid("rank", "is allowed only in the first message; send shards now"));
         }
         let place = Arc::clone(&self.place);
         let attached = self.shared.shards.attach(shards::token(wire), place, |layout| shards::rank(wire, layout));
@@ -109,7 +112,7 @@ impl AttachStream {
         match side.regions.invite_guest(regions) {
             Ok(guest) => Some((guest, side.socket.display().to_string())),
             Err(error) => {
-                tracing::error!(%error, "no regions are offered to a rank");
+                tracing::error!(%error, "regions cannot be offered to a rank");
                 None
             }
         }
@@ -117,7 +120,7 @@ impl AttachStream {
 
     fn announce(&mut self, wire: proto::VocabShard, bytes: usize) -> Result<(), Error> {
         let Phase::Attached { rank, .. } = &self.phase else {
-            return Err(Error::invalid("shard", "comes after rank, which must be the first message"));
+            return Err(Error::invalid("shard", "must come after rank, the first message"));
         };
         let step_id = wire.step_id;
         let taken = shards::announced(wire, rank).and_then(|block| {

@@ -122,7 +122,10 @@ impl DecodeStream {
             self.shared.metrics.worker_turn.record(received.at.saturating_duration_since(turn));
         }
         match request.request {
-            None => Err(Error::invalid("request", "is not set; the first message has config, every later one step")),
+            None => Err(Error::invalid(
+                "request",
+                "is not set; set config in the first message, and step in every later one",
+            )),
             Some(Request::Config(config)) => self.configure(config),
             Some(Request::Step(step)) => self.submit(step, received),
         }
@@ -130,7 +133,10 @@ impl DecodeStream {
 
     fn configure(&mut self, wire: proto::StreamConfig) -> Result<Due, Error> {
         if !matches!(self.phase, Phase::Unconfigured) {
-            return Err(Error::invalid("config", "is the first message only; send steps now, or open another stream"));
+            return Err(Error::invalid(
+                "config",
+                "is allowed only in the first message; send steps now, or open another stream",
+            ));
         }
         let limits = &self.shared.limits;
         let state = self.shared.engine.state();
@@ -167,7 +173,7 @@ impl DecodeStream {
             let mut unknown = std::mem::take(&mut received.unknown);
             let (step, open) = step::step(wire, config, received, &mut unknown).map_err(|e| e.within("step"))?;
             let (rows, path) = (step.rows(), step.logits.data_path());
-            tracing::debug!(step_id, rows, "a step");
+            tracing::debug!(step_id, rows, "received a step");
             traces::tell(&mut span, |facts| traces::asked(facts, &step));
             let (take_long, openings) = (take_long(&open, config), shared.openings(config, Patience::default()));
             let open = open.into_iter().enumerate();

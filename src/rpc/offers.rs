@@ -13,8 +13,8 @@ pub(super) fn ranks(shared: &Shared, config: &mut Config) -> Result<Option<proto
     let Some(layout) = config.layout.take() else { return Ok(None) };
     let regions = config.invitation.as_ref().map(|invitation| Arc::clone(invitation.regions()));
     let owner = shared.shards.open(layout, regions).map_err(|error| {
-        tracing::error!(%error, "no ranks can be let in");
-        Error::invalid("config.vocab_shards", format!("cannot be had: {error}"))
+        tracing::error!(%error, "ranks cannot be admitted");
+        Error::invalid("config.vocab_shards", format!("cannot be set up: {error}"))
     })?;
     let token = owner.token().bytes().to_vec();
     config.ranks = Some(owner);
@@ -26,7 +26,7 @@ pub(super) fn offer(side: &RegionSide, config: &mut Config) -> Option<proto::Reg
     let invitation = match side.regions.invite() {
         Ok(invitation) => invitation,
         Err(error) => {
-            tracing::error!(%error, "no regions are offered");
+            tracing::error!(%error, "regions cannot be offered");
             return None;
         }
     };

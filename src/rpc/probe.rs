@@ -22,7 +22,7 @@ pub async fn check(address: &str, access: &Access, service: &str) -> Result<(), 
         Ok(ServingStatus::Serving) => Ok(()),
         Ok(status) => Err(format!("{address} answers {}", status.as_str_name())),
         Err(status) if status.code() == tonic::Code::NotFound => Err(format!(
-            "{address} knows no service \"{service}\"; there are {LIVENESS}, {}, or none for the whole server",
+            "{address} does not know the service \"{service}\"; known: {LIVENESS}, {}, or none for the whole server",
             READINESS[1..].join(", ")
         )),
         Err(status) => {

@@ -69,19 +69,19 @@ pub(super) fn not_found(error: LookUpError, request: &str) -> proto::RegionError
 
 /// The answer to a token that admits nobody.
 pub(super) fn unknown_token() -> proto::RegionError {
-    let message = "is not a token that waits: it was used, is too old, or its stream has ended";
+    let message = "is not a valid token: it was used already, is too old, or its stream has ended";
     refusal(Code::PermissionDenied, "UNKNOWN_TOKEN", "hello.token", message)
 }
 
 /// The answer to a rank that attaches a region without a descriptor.
 pub(super) fn lent() -> proto::RegionError {
-    let message = "is a buffer that its worker lent; the server has no descriptor of it";
+    let message = "is a buffer lent by the worker; the server has no descriptor for it";
     refusal(Code::FailedPrecondition, "LENT_REGION", "attach.region_id", message)
 }
 
 /// The answer to a rank that asks for anything but to attach.
 pub(super) fn not_owner() -> proto::RegionError {
-    let message = "a rank may attach regions; rank 0 leases and releases them";
+    let message = "a rank may only attach regions; rank 0 leases and releases them";
     refusal(Code::PermissionDenied, "NOT_OWNER", "request", message)
 }
 

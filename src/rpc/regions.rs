@@ -98,7 +98,7 @@ impl Side {
         let (stream, role) = match timeout(self.opening, self.greeting(&mut connection)).await {
             Ok(Ok(Some(admitted))) => admitted,
             Ok(Ok(None)) => return,
-            Ok(Err(error)) => return tracing::debug!(%error, "a region connection ended before its token"),
+            Ok(Err(error)) => return tracing::debug!(%error, "a region connection ended before it sent its token"),
             Err(_) => return self.metrics.refused(Reason::FirstByteTimeout),
         };
         let tenancy = Tenancy::of(&stream, &role);
@@ -146,7 +146,7 @@ impl Side {
             let request = match request.map(|request| request.request) {
                 Ok(Some(request)) => request,
                 Ok(None) => {
-                    let message = "is not set, or one that this server does not know";
+                    let message = "is not set, or is of a kind that this server does not know";
                     self.metrics.lease(Lease::Invalid);
                     write(connection, Reply::Error(refusals::invalid("request", message)), None).await?;
                     continue;
@@ -198,7 +198,7 @@ impl Side {
     /// Answers requests that make no region.
     async fn without_making(&self, request: Request, stream: &StreamRegions, role: &Role) -> Answer {
         let reply = match (request, role) {
-            (Request::Hello(_), _) => Reply::Error(refusals::invalid("hello", "comes first, and once")),
+            (Request::Hello(_), _) => Reply::Error(refusals::invalid("hello", "must come first, and only once")),
             (Request::Attach(attach), _) => match stream.get(attach.region_id, attach.generation) {
                 Ok(region) if region.is_lent() => Reply::Error(refusals::lent()),
                 Ok(region) => return self.leased(region),
@@ -282,7 +282,7 @@ async fn read(
     };
     let len = u32::from_le_bytes(len) as usize;
     if len > MOST_REQUEST_BYTES {
-        let message = format!("has {len} bytes, at most {MOST_REQUEST_BYTES} are read");
+        let message = format!("the message has {len} bytes, at most {MOST_REQUEST_BYTES} are allowed");
         return Ok(Some(Err(refusal(Code::InvalidArgument, Reason::MalformedMessage.name(), "", &message))));
     }
     let mut bytes = vec![0; len];

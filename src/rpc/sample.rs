@@ -211,7 +211,7 @@ fn check_rows(
 ) -> Result<(), Error> {
     let bytes = places(rows).map(|row| logits.bytes_of(row, 1)).fold(0, usize::saturating_add);
     let rows = rows.len();
-    let sequences = || (rows > max_sequences).then(|| format!("max_sequences is {max_sequences}"));
+    let sequences = || (rows > max_sequences).then(|| format!("but max_sequences is {max_sequences}"));
     match config.exceeded_by(rows, bytes).or_else(sequences) {
         Some(limit) => Err(Error::invalid("rows", format!("has {rows} rows, {limit}; split the batch"))),
         None => Ok(()),

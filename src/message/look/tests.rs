@@ -157,7 +157,7 @@ fn a_request_is_of_one_kind() {
         }
         let both = [&*second, &first, &second].concat();
         let refused = looked(&both, shape).unwrap_err().to_string();
-        assert!(refused.contains("send one of them"), "{refused}");
+        assert!(refused.contains("send only one of them"), "{refused}");
     }
 }
 

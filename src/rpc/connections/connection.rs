@@ -92,7 +92,7 @@ impl<T> Connection<T> {
     /// Returns an error once the connection has to end. Until then, the task is woken when that moment comes.
     fn check(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         if self.kill.as_mut().poll(cx).is_ready() {
-            return Err(io::Error::new(io::ErrorKind::ConnectionAborted, "the server stops"));
+            return Err(io::Error::new(io::ErrorKind::ConnectionAborted, "the server is shutting down"));
         }
         self.opening.as_mut().map_or(Ok(()), |opening| opening.check(cx))
     }
@@ -111,14 +111,18 @@ impl Opening {
         self.preface = &[];
         self.metrics.refused(Reason::WrongProtocol);
         if let Some(more) = self.complaints.next(Instant::now()) {
-            let what = if said.first() == Some(&TLS_HANDSHAKE) { "TLS to a port without it" } else { "no HTTP/2" };
-            tracing::info!(peer = &*self.peer, more, "a client speaks {what}");
+            let what = if said.first() == Some(&TLS_HANDSHAKE) {
+                "speaks TLS to a port without TLS"
+            } else {
+                "does not speak HTTP/2"
+            };
+            tracing::info!(peer = &*self.peer, more, "a client {what}");
         }
     }
 
     fn check(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         if self.stop.as_mut().poll(cx).is_ready() {
-            return Err(io::Error::new(io::ErrorKind::ConnectionAborted, "the server stops"));
+            return Err(io::Error::new(io::ErrorKind::ConnectionAborted, "the server is shutting down"));
         }
         if self.deadline.as_mut().poll(cx).is_ready() {
             self.metrics.refused(Reason::FirstByteTimeout);

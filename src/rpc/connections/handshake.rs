@@ -66,7 +66,7 @@ where
             reason(&error)
         }
         Err(_) => {
-            tracing::debug!(peer, within = ?handshake.timeout, "a TLS handshake was not ended in time");
+            tracing::debug!(peer, within = ?handshake.timeout, "a TLS handshake did not finish in time");
             Reason::TlsTimeout
         }
     };

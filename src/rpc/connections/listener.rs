@@ -270,7 +270,11 @@ fn is_lack(error: &io::Error) -> bool {
 
 /// What to do about an error.
 fn advice(error: &io::Error) -> &'static str {
-    if is_lack(error) { ": the process has no descriptor left; raise the limit of open files, ulimit -n" } else { "" }
+    if is_lack(error) {
+        ": the process has no file descriptor left; raise the limit on open files (ulimit -n)"
+    } else {
+        ""
+    }
 }
 
 #[cfg(test)]

@@ -128,11 +128,11 @@ impl UdsListener {
             Ok(bound) => {
                 *lock(&self.bound) = bound;
                 file.forget();
-                tracing::warn!(%path, "the socket's file was removed; it is there again");
+                tracing::warn!(%path, "the socket's file was removed; it has been created again");
             }
             Err(error) => {
                 if let Some(more) = complaint {
-                    tracing::error!(%path, %error, more, "the socket's file is not there: no client finds this server by it");
+                    tracing::error!(%path, %error, more, "the socket's file is missing: no client can find this server by it");
                 }
             }
         }
@@ -212,7 +212,7 @@ fn remove_stale(path: &Path) -> io::Result<()> {
         Err(Errno::CONNREFUSED) => std::fs::remove_file(path),
         // The backlog of a stalled server is full. That server still exists, and waiting for it could take for ever.
         Ok(()) | Err(Errno::AGAIN) => {
-            Err(io::Error::new(ErrorKind::AddrInUse, "another server listens on this socket"))
+            Err(io::Error::new(ErrorKind::AddrInUse, "another server is listening on this socket"))
         }
         Err(e) => Err(e.into()),
     }

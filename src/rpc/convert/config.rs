@@ -56,12 +56,11 @@ impl Config {
     pub(in crate::rpc) fn exceeded_by(&self, rows: usize, bytes: usize) -> Option<String> {
         let limits = &self.limits;
         if rows > limits.max_rows_per_step {
-            return Some(format!("max_rows_per_step is {}", limits.max_rows_per_step));
+            return Some(format!("but max_rows_per_step is {}", limits.max_rows_per_step));
         }
         let limit = limits.max_row_bytes_per_step;
-        (bytes > limit).then(|| {
-            format!("these are {bytes} bytes, shared rows counted each time, max_row_bytes_per_step is {limit}")
-        })
+        (bytes > limit)
+            .then(|| format!("{bytes} bytes with shared rows counted each time, but max_row_bytes_per_step is {limit}"))
     }
 }
 
@@ -130,7 +129,7 @@ fn defaults_of(
     let defaults = with_lists(merged(wire, &setup.defaults, &setup.presets)?, &setup.defaults);
     defaults.validate(vocab_size, limits.max_top_logprobs).map_err(|error| {
         let own = setup.defaults.validate(vocab_size, limits.max_top_logprobs).is_err_and(|own| own == error);
-        let whose = if own { "; it is the server's own, from [defaults] of its configuration" } else { "" };
+        let whose = if own { "; the value is the server's own, from [defaults] in its configuration" } else { "" };
         FieldError { message: error.message + whose, ..error }
     })?;
     Ok(defaults)
@@ -175,7 +174,7 @@ pub(super) fn dtype(field: &str, wire: i32) -> Result<Dtype, FieldError> {
         Ok(proto::LogitsDtype::Bf16) => Ok(Dtype::Bf16),
         Ok(proto::LogitsDtype::Unspecified) => Err(FieldError::new(
             field,
-            format!("is required; there are {}", known_values(proto::LogitsDtype::as_str_name)),
+            format!("is required; use one of {}", known_values(proto::LogitsDtype::as_str_name)),
         )),
         Err(_) => Err(unknown_value(field, wire, proto::LogitsDtype::as_str_name)),
     }

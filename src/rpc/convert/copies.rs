@@ -53,8 +53,8 @@ pub(in crate::rpc) fn check_copies<'a>(
     let entries = params.map(copied).fold(0, usize::saturating_add);
     if entries > MAX_COPIED_ENTRIES {
         let message = format!(
-            "sequences with penalties, or bans or biases of their own or of a preset, would copy {entries} entries of the \
-             stream's default bans and biases and of presets' lists, at most {MAX_COPIED_ENTRIES} in one message; split it"
+            "sequences with penalties, or with bans or biases of their own or of a preset, would copy {entries} entries of the \
+             stream's default bans and biases and of presets' lists, at most {MAX_COPIED_ENTRIES} are allowed in one message; split it"
         );
         return Err(Error::invalid(field, message));
     }
@@ -99,8 +99,8 @@ fn check_tables<'a>(
         return Ok(());
     }
     let message = format!(
-        "sequences with a watermark.synthid.sampling_table_size or _seed of their own would make tables of {needed} \
-         places, at most {MAX_TABLE_PLACES} in one message; split it, or make the mark the stream's default"
+        "sequences with a watermark.synthid.sampling_table_size or _seed of their own would need tables of {needed} \
+         entries, at most {MAX_TABLE_PLACES} are allowed in one message; split it, or make the watermark the stream's default"
     );
     Err(Error::invalid(field, message))
 }
@@ -118,8 +118,10 @@ fn check_grammars<'a>(params: impl Iterator<Item = &'a proto::SamplingParams>, f
     if texts.len() <= MAX_GRAMMARS {
         return Ok(());
     }
-    let message =
-        format!("sequences have {} different grammars, at most {MAX_GRAMMARS} in one message; split it", texts.len());
+    let message = format!(
+        "sequences have {} different grammars, at most {MAX_GRAMMARS} are allowed in one message; split it",
+        texts.len()
+    );
     Err(Error::invalid(field, message))
 }
 
@@ -136,7 +138,8 @@ fn check_patterns<'a>(
     }
     let message = format!(
         "sequences with a preset that has dry_sequence_breakers, bad_words, sequence_bias or a grammar's start_sequences \
-         would prepare {tokens} tokens of these, at most {MAX_PRESET_PATTERN_TOKENS} in one message; split it, or give the preset in the stream's default_params"
+         would prepare {tokens} tokens of them, at most {MAX_PRESET_PATTERN_TOKENS} are allowed in one message; split it, or \
+         name the preset in the stream's default_params"
     );
     Err(Error::invalid(field, message))
 }

@@ -193,7 +193,7 @@ fn proposer(wire: &proto::ProposerParams) -> Result<ProposerParams, FieldError> 
             return Err(FieldError::new(
                 "kind",
                 format!(
-                    "is required, one of {}; an empty message turns the stream's off",
+                    "is required; use one of {}, or an empty message to turn the stream's proposer off",
                     known_values(proto::ProposerKind::as_str_name)
                 ),
             ));
@@ -224,7 +224,7 @@ const LISTED: usize = 16;
 
 /// The error for an enum value that this server does not know. `name` gives the names of the enum's values.
 pub(super) fn unknown_value<E: TryFrom<i32>>(field: &str, value: i32, name: fn(&E) -> &'static str) -> FieldError {
-    FieldError::new(field, format!("has the unknown enum value {value}; there are {}", known_values(name)))
+    FieldError::new(field, format!("has the unknown enum value {value}; known: {}", known_values(name)))
 }
 
 /// The names of an enum's values, without the unspecified one.

@@ -17,12 +17,13 @@ use std::sync::Arc;
 /// The field at fault, relative to the step.
 pub(super) fn rows(wire: proto::ShardedLogits, step_id: u64, config: &Config) -> Result<LogitsBlock, Error> {
     let Some(owner) = &config.ranks else {
-        let message = "needs StreamConfig.vocab_shards, which says what columns each rank holds";
+        let message = "needs StreamConfig.vocab_shards, which says which columns each rank holds";
         return Err(Error::invalid("sharded", message));
     };
     let last = owner.last_step();
     if step_id <= last {
-        let message = format!("is {step_id}, must be above {last}, that of the step before it with sharded logits");
+        let message =
+            format!("is {step_id}, must be above {last}, the step_id of the previous step with sharded logits");
         return Err(Error::invalid("step_id", message));
     }
     use proto::sharded_logits::Columns;
@@ -68,7 +69,7 @@ fn shard(
         }
         Some(Sent::Region(region)) => {
             let Some(regions) = regions else {
-                let message = "is not leased: rank 0 did not ask for regions (wants_regions), or there are none here";
+                let message = "is not leased: rank 0 did not ask for regions (wants_regions), or this server has none";
                 return Err(Error::UnknownRegion(FieldError::new("region.region_id", message)));
             };
             let (region, place) = region_rows(&region, regions).map_err(|e| e.within("region"))?;
@@ -84,7 +85,7 @@ fn shard(
 pub(in crate::rpc) fn rank(wire: &proto::AttachRank, layout: &Layout) -> Result<usize, Error> {
     let rank = wire.rank as usize;
     if rank == 0 || rank >= layout.ranks() {
-        let message = format!("is {rank}, must be 1 .. {}; the stream itself is rank 0", layout.ranks() - 1);
+        let message = format!("is {rank}, must be in 1 ..= {}; the stream itself is rank 0", layout.ranks() - 1);
         return Err(Error::invalid("rank", message));
     }
     let columns = layout.columns(rank);
@@ -93,13 +94,13 @@ pub(in crate::rpc) fn rank(wire: &proto::AttachRank, layout: &Layout) -> Result<
         ("vocab_end_index", wire.vocab_end_index, columns.end),
     ] {
         if said != is {
-            let message = format!("is {said}, but by the stream's vocab_shards rank {rank} has {columns:?}");
+            let message = format!("is {said}, but the stream's vocab_shards give rank {rank} the columns {columns:?}");
             return Err(Error::invalid(field, message));
         }
     }
     let said = dtype("logits_dtype", wire.logits_dtype).map_err(Error::Invalid)?;
     if said != layout.dtype() {
-        let message = format!("is {}, the stream's logits are {}", said.name(), layout.dtype().name());
+        let message = format!("is {}, but the stream's logits are {}", said.name(), layout.dtype().name());
         return Err(Error::invalid("logits_dtype", message));
     }
     Ok(rank)
@@ -128,11 +129,11 @@ impl From<AttachError> for Error {
 pub(in crate::rpc) fn of_announcement(error: AnnounceError, step_id: u64) -> Error {
     match error {
         AnnounceError::Order { last } => {
-            Error::invalid("step_id", format!("is {step_id}, must be above {last}, that of the shard before it"))
+            Error::invalid("step_id", format!("is {step_id}, must be above {last}, the step_id of the previous shard"))
         }
         AnnounceError::TooLarge { limit } => Error::invalid(
             "inline.data",
-            format!("is longer than all shards together may be, max_shard_bytes is {limit}"),
+            format!("is longer than all shards together may be (max_shard_bytes is {limit})"),
         ),
         AnnounceError::Refused(refusal) => Error::Refused(refusal),
     }

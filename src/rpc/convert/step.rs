@@ -70,7 +70,7 @@ pub(in crate::rpc) fn with_listed(
 ) -> Result<LogitsBlock, Error> {
     let Some(wire) = wire else { return Ok(logits) };
     if logits.data_path() == DataPath::VocabShards {
-        return Err(Error::invalid("top_n", "stands beside inline or region rows, not beside sharded ones"));
+        return Err(Error::invalid("top_n", "cannot be combined with sharded logits; send inline or region logits"));
     }
     let listed = top_n::rows(&wire, config).map_err(|e| Error::Invalid(e.within("top_n")))?;
     Ok(logits.with_listed(listed))
@@ -167,7 +167,7 @@ fn with_masks(work: Work, words: Bytes, rows: usize, config: &Config) -> Work {
     let masks = if is_raw && !words.is_empty() {
         Err(FieldError::new(
             "token_masks",
-            "has no part in raw scores; leave it out, or score in mode PROCESSED or TEMPERED",
+            "has no effect on raw scores; leave it out, or score in mode PROCESSED or TEMPERED",
         ))
     } else {
         Masks::new("token_masks", words, rows, config.vocab_size)
@@ -219,9 +219,8 @@ fn drafts_from(wire: Option<proto::verify_work::DraftDistribution>, config: &Con
             let bytes = dense.probs.len();
             let rows = LogitsBlock::new(dense.probs, dtype, config.vocab_size, 0).map_err(|_| {
                 let (vocab, size) = (config.vocab_size, dtype.size());
-                let message = format!(
-                    "has {bytes} bytes; it must be draft tokens * vocab_size {vocab} * {size}, without padding"
-                );
+                let message =
+                    format!("has {bytes} bytes, must have draft tokens * vocab_size {vocab} * {size}, without padding");
                 FieldError::new("dense.probs", message)
             })?;
             Ok(DraftsFrom::Dense(rows))

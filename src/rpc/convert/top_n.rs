@@ -46,18 +46,18 @@ fn check_shape(wire: &proto::TopNRows, config: &Config) -> Result<(), FieldError
     }
     let (bytes, size) = (wire.logits.len(), config.dtype.size());
     if Some(bytes) != tokens.checked_mul(size) {
-        let message = format!("has {bytes} bytes, must be {size} for each of {tokens} token_ids");
+        let message = format!("has {bytes} bytes, must have {size} for each of {tokens} token_ids");
         return Err(FieldError::new("logits", message));
     }
     if wire.rest_logsumexp.len() != rows {
-        let message = format!("has {} entries, must be one for each of {rows} rows", wire.rest_logsumexp.len());
+        let message = format!("has {} entries, must have one for each of {rows} rows", wire.rest_logsumexp.len());
         return Err(FieldError::new("rest_logsumexp", message));
     }
     let choices = wire.beyond.len();
     if choices != 0 && choices != rows {
         return Err(FieldError::new(
             "beyond",
-            format!("has {choices} entries, must be none or one for each of {rows} rows"),
+            format!("has {choices} entries, must have none, or one for each of {rows} rows"),
         ));
     }
     Ok(())

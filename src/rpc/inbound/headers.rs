@@ -19,7 +19,7 @@ const MOST: usize = 2;
 const GRPC: [&[u8]; 2] = [b"application/grpc", b"application/grpc+proto"];
 /// The answer's text, for people who see it in a terminal.
 const NO_GRPC: &str =
-    "this server speaks gRPC: POST with content-type application/grpc, and messages of Protocol Buffers\n";
+    "this server speaks gRPC: use POST with content-type application/grpc and Protocol Buffers messages\n";
 
 /// The answer to a call that is not gRPC, with the status that the gRPC specification names; `None` for gRPC. Without
 /// this check, the bytes of such a call would be read as messages.

@@ -229,7 +229,7 @@ impl Drop for Incoming {
             self.shared.metrics.refused(Reason::KeepaliveTimeout);
             tracing::info!(
                 peer = &**self.caller.peer(),
-                "a client with open calls answered no ping within keepalive_timeout; its connection was cut"
+                "a client with open calls did not answer a ping within keepalive_timeout; its connection was closed"
             );
         }
     }

@@ -116,7 +116,7 @@ fn unless_grpc(request: &Request, shared: &Shared) -> Option<Response> {
     let answer = headers::no_grpc(request)?;
     shared.metrics.refused(Reason::WrongProtocol);
     let caller = Caller::of(request.extensions());
-    tracing::debug!(peer = &**caller.peer(), method = %request.method(), "a request that is not gRPC");
+    tracing::debug!(peer = &**caller.peer(), method = %request.method(), "received a request that is not gRPC");
     Some(answer)
 }
 

@@ -81,7 +81,7 @@ impl Answers for Answer {
 
     fn give_up(&mut self) {
         let status = self.shared.refuse(&Error::Unread(self.shared.limits.reply_timeout), &self.caller);
-        tracing::debug!("a client does not read its answer; it is dropped");
+        tracing::debug!("a client does not read its answer; the answer is dropped");
         self.body = None;
         self.outgoing.clear();
         let mut late = HeaderMap::new();
