@@ -4,10 +4,14 @@
 
 use super::{OFF, Rows, Shape, median};
 use croupier::backend::cuda::{CudaBackend, HostRows};
-use croupier::backend::{Backend, RowJob};
+use croupier::backend::{Backend, RowJob, VerifyJob};
 use croupier::sampling::chain::{Chain, Step};
 use croupier::sampling::logits::{Dtype, Foreign, Logits};
-use croupier::sampling::row::{Action, Filters, RowSpec};
+use croupier::sampling::row::{Action, Filters, LogprobsMode, LogprobsSpec, RowSpec};
+use croupier::speculative::job::{DraftSource, DraftToken};
+use croupier::speculative::numbers::Numbers;
+use croupier::speculative::rule::AcceptanceRule;
+use croupier::speculative::tree::Tree;
 use cudarc::driver::result;
 use std::time::Instant;
 
@@ -18,16 +22,24 @@ const LONG: [Step; 2] = [Step::TopK, Step::Temperature];
 /// A chain that the CPU does entirely. The row is copied to the host for it.
 const BROUGHT: [Step; 2] = [Step::TypicalP(0.9), Step::Temperature];
 
-/// Name, filters, steps of a chain.
-type Kind = (&'static str, Filters, &'static [Step]);
+/// The filters that llama.cpp has by default.
+const LLAMA: Filters = Filters { top_k: 40, top_p: 0.95, min_p: 0.05, ..OFF };
+/// Twenty alternatives, of the logits as sent.
+const RAW: LogprobsSpec<'_> = LogprobsSpec { top_n: 20, mode: LogprobsMode::Raw, tokens: &[] };
 
-const KINDS: [Kind; 5] = [
-    ("greedy", Filters { temperature: 0.0, ..OFF }, &[]),
-    ("top-k 50, top-p .9", Filters { top_k: 50, top_p: 0.9, ..OFF }, &[]),
-    ("llama.cpp's order, k 40, p .95, min-p .05", Filters { top_k: 40, top_p: 0.95, min_p: 0.05, ..OFF }, &BEGUN),
-    ("the same, k 256 alone", Filters { top_k: 256, ..OFF }, &LONG),
-    ("typical-p .9, by the CPU", OFF, &BROUGHT),
+/// Name, filters, steps of a chain, logprobs.
+type Kind = (&'static str, Filters, &'static [Step], Option<LogprobsSpec<'static>>);
+
+const KINDS: [Kind; 6] = [
+    ("greedy", Filters { temperature: 0.0, ..OFF }, &[], None),
+    ("top-k 50, top-p .9", Filters { top_k: 50, top_p: 0.9, ..OFF }, &[], None),
+    ("llama.cpp's order, k 40, p .95, min-p .05", LLAMA, &BEGUN, None),
+    ("the same, raw top 20", LLAMA, &BEGUN, Some(RAW)),
+    ("top-k 256 in a chain of its own", Filters { top_k: 256, ..OFF }, &LONG, None),
+    ("typical-p .9, by the CPU", OFF, &BROUGHT, None),
 ];
+/// Draft tokens of each verification.
+const DRAFTED: usize = 4;
 
 /// Prints a table.
 ///
@@ -43,29 +55,80 @@ pub(crate) fn table(backend: &mut CudaBackend, vocab: usize, batches: &[usize], 
     println!("|---|---|---|---|---|");
     let rows = Rows::new(vocab, Dtype::F32, Shape::Peaked);
     for &batch in batches {
-        let there = on_device(backend, &rows, batch)?;
-        for (name, filters, steps) in &KINDS {
+        let there = on_device(backend, &rows, batch * (DRAFTED + 1))?;
+        for &(name, filters, steps, logprobs) in &KINDS {
             let chain = (!steps.is_empty()).then(|| Chain::of_filters(steps));
-            let spec = RowSpec { chain, ..RowSpec::plain(*filters, Action::Draw { uniform: 0x9E37_79B9_7F4A_7C15 }) };
-            let own =
-                |i: usize| RowJob { logits: Logits::new(Dtype::F32, &rows.encoded[i % rows.encoded.len()]), spec };
-            let moved = |i: usize| {
-                let logits = Logits::foreign(Dtype::F32, &*there, i * vocab * Dtype::F32.size(), vocab);
-                RowJob { logits, spec }
-            };
-            let own: Vec<RowJob<'_>> = (0..batch).map(own).collect();
-            let moved: Vec<RowJob<'_>> = (0..batch).map(moved).collect();
-            backend.set_host_rows(HostRows::Cpu);
-            let (of_cpu, cpu) = (backend.run(&own), timed(backend, &own, rounds));
-            backend.set_host_rows(HostRows::Cuda);
-            if backend.run(&own) != of_cpu || backend.run(&moved) != of_cpu {
-                return Err(format!("{name}: rows have other tokens on the device"));
-            }
-            let [brought, device] = [&own, &moved].map(|jobs| timed(backend, jobs, rounds));
-            println!("| {batch} | {name} | {cpu:.0} | {brought:.0} | {device:.0} |");
+            let plain = RowSpec::plain(filters, Action::Draw { uniform: 0x9E37_79B9_7F4A_7C15 });
+            let spec = RowSpec { chain, logprobs, ..plain };
+            let [own, moved] = placed(&rows, &*there, batch, spec);
+            let times = compared(backend, [&own, &moved], rounds, |backend, jobs| backend.run(jobs))
+                .ok_or_else(|| format!("{name}: rows have other tokens on the device"))?;
+            println!("| {batch} | {name} | {times} |");
         }
+        let times = verified(backend, &rows, &*there, batch, rounds)?;
+        println!("| {batch} | {DRAFTED} draft tokens each, llama.cpp's order | {times} |");
     }
     Ok(())
+}
+
+/// Verifies drafts without chance whose rows have chains.
+fn verified(
+    backend: &mut CudaBackend,
+    rows: &Rows,
+    there: &dyn Foreign,
+    batch: usize,
+    rounds: usize,
+) -> Result<String, String> {
+    let plain = RowSpec::plain(LLAMA, Action::Draw { uniform: 0 });
+    let spec = RowSpec { chain: Some(Chain::of_filters(&BEGUN)), ..plain };
+    let placed = placed(rows, there, batch * (DRAFTED + 1), spec);
+    let (tree, drafts) = (Tree::chain(DRAFTED), [DraftToken { token: 1, source: DraftSource::Deterministic }; DRAFTED]);
+    let job = |rows| VerifyJob {
+        rows,
+        ends: &[false; DRAFTED],
+        drafts: &drafts,
+        tree: &tree,
+        rule: AcceptanceRule::Rejection,
+        strict: &[],
+        numbers: Numbers { seed: 1, start: 0 },
+        measure: false,
+    };
+    let jobs = placed.each_ref().map(|rows| rows.chunks(DRAFTED + 1).map(job).collect::<Vec<_>>());
+    let times = compared(backend, [&jobs[0], &jobs[1]], rounds, |backend, jobs| backend.verify(jobs));
+    times.ok_or_else(|| "drafts are verified otherwise on the device".to_owned())
+}
+
+/// The same rows in the host's memory and in the device's.
+fn placed<'a>(rows: &'a Rows, there: &'a dyn Foreign, count: usize, spec: RowSpec<'a>) -> [Vec<RowJob<'a>>; 2] {
+    let bytes = rows.encoded[0].len();
+    let own = |i: usize| Logits::new(Dtype::F32, &rows.encoded[i % rows.encoded.len()]);
+    let moved = |i: usize| Logits::foreign(Dtype::F32, there, i * bytes, bytes / Dtype::F32.size());
+    let job = |logits| RowJob { logits, spec };
+    [(0..count).map(|i| job(own(i))).collect(), (0..count).map(|i| job(moved(i))).collect()]
+}
+
+/// The times of jobs in the host's memory, by the CPU and brought to the device, and of those on the device; `None` if
+/// results differ.
+fn compared<J, R: PartialEq>(
+    backend: &mut CudaBackend,
+    [own, moved]: [&[J]; 2],
+    rounds: usize,
+    run: impl Fn(&mut CudaBackend, &[J]) -> Vec<R>,
+) -> Option<String> {
+    let timed = |backend: &mut CudaBackend, jobs| {
+        let times = (0..rounds).map(|_| {
+            let start = Instant::now();
+            run(backend, jobs);
+            start.elapsed().as_secs_f32() * 1e6
+        });
+        median(times.collect())
+    };
+    backend.set_host_rows(HostRows::Cpu);
+    let (of_cpu, cpu) = (run(backend, own), timed(backend, own));
+    backend.set_host_rows(HostRows::Cuda);
+    let are_equal = run(backend, own) == of_cpu && run(backend, moved) == of_cpu;
+    let [brought, device] = [own, moved].map(|jobs| timed(backend, jobs));
+    are_equal.then(|| format!("{cpu:.0} | {brought:.0} | {device:.0}"))
 }
 
 /// Copies the rows of a batch to the device's memory.
@@ -86,13 +149,4 @@ fn on_device(backend: &mut CudaBackend, rows: &Rows, batch: usize) -> Result<Box
     // The last bytes may still be in transfer.
     result::ctx::synchronize().map_err(|error| error.to_string())?;
     Ok(made)
-}
-
-fn timed(backend: &mut CudaBackend, jobs: &[RowJob<'_>], rounds: usize) -> f32 {
-    let times = (0..rounds).map(|_| {
-        let start = Instant::now();
-        backend.run(jobs);
-        start.elapsed().as_secs_f32() * 1e6
-    });
-    median(times.collect())
 }

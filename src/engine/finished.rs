@@ -171,7 +171,7 @@ fn record(metrics: &Metrics, model: &ModelMetrics, rows: usize, done: &Result<Do
         Ok(Done::Scored(outputs)) => model.rows(WorkKind::Score, outputs.len() as u64),
         Err(failure) => {
             if failure.status == RowStatus::Internal {
-                tracing::error!(message = %failure.message, "a row failed because of a fault in the server");
+                tracing::error!(error = %failure.message, "a row failed because of a fault in the server");
             }
             // A work that cannot be read asks for no rows, but its error counts as one.
             model.rows_failed(failure.label(), rows.max(1) as u64);

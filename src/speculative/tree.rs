@@ -83,6 +83,12 @@ impl Tree {
         &self.children[node.map_or(0, |node| node + 1)]
     }
 
+    /// The row in which a node is tested: the one after its parent.
+    #[must_use]
+    pub fn row(&self, node: usize) -> usize {
+        self.children.iter().position(|siblings| siblings.contains(&node)).unwrap_or(0)
+    }
+
     /// The node's siblings that are tried before it.
     pub(super) fn siblings_before(&self, node: usize) -> &[usize] {
         let place =

@@ -18,7 +18,8 @@ pub enum NoKernel {
     /// What is known about its tokens takes more than a launch takes, or it has more logits than a team of blocks can
     /// hold.
     TooLarge,
-    /// It has a chain of samplers, and either it is not on the device, or the kernels cannot begin the chain.
+    /// It has a chain of samplers, and either it is not on the device, or the kernels cannot begin the chain, or they
+    /// cannot report all that is left of it.
     Chain,
     /// It has to report how its token was chosen.
     Report,
@@ -124,7 +125,7 @@ impl LaunchLimits {
 /// The reason why they cannot.
 pub fn has_kernel(spec: &RowSpec<'_>) -> Result<(), NoKernel> {
     match spec.logprobs {
-        _ if spec.chain.is_some() => Err(NoKernel::Chain),
+        _ if spec.chain.is_some() && !has_idle_chain(spec) => Err(NoKernel::Chain),
         _ if spec.mark.is_some() => Err(NoKernel::Watermark),
         Some(wanted) if wanted.top_n > abi::LISTED => Err(NoKernel::TopLogprobs),
         Some(wanted) if wanted.mode == LogprobsMode::Tempered => Err(NoKernel::TemperedLogprobs),
@@ -143,6 +144,12 @@ fn leaves_few(spec: &RowSpec<'_>) -> bool {
         None => mask.count(),
     };
     (1..=MOST_LEFT).contains(&left)
+}
+
+/// Whether nothing depends on the row's chain: it only scores a token, by its raw logprobs.
+fn has_idle_chain(spec: &RowSpec<'_>) -> bool {
+    let is_raw = spec.logprobs.is_some_and(|wanted| wanted.mode == LogprobsMode::Raw);
+    is_raw && spec.report.is_none() && matches!(spec.action, Action::Score { .. })
 }
 
 /// A row of a launch, and what is asked about it.

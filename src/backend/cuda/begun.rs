@@ -5,6 +5,9 @@
 //! chain as a [listed row](crate::sampling::listed). So the row stays on the device, instead of being brought to the
 //! host whole for a few logits.
 //!
+//! If raw logprobs are wanted, a second launch scores the token that the host drew. They depend on the row as it was sent
+//! and on nothing else, so the list is not needed for them.
+//!
 //! If more tokens are left than are reported, the other backend samples the whole row.
 
 use super::abi;
@@ -17,14 +20,16 @@ use crate::sampling::chain::{Chain, Step};
 use crate::sampling::listed::{BeyondTopN, Listed};
 use crate::sampling::logits::Logits;
 use crate::sampling::order::Candidate;
-use crate::sampling::row::{Action, Filters, LogprobsMode, LogprobsSpec, Penalties, RowError, RowResult, RowSpec};
+use crate::sampling::row::{
+    Action, Filters, LogprobsMode, LogprobsSpec, Penalties, RowError, RowOutput, RowResult, RowSpec,
+};
 use crate::sampling::samplers::xtc;
 
 /// The most tokens that are reported of a row that is cut by mass and not by top-k. Most such rows leave few, and room
 /// for all is copied.
 const MOST_BY_MASS: u32 = 256;
 /// The most rows whose lists exist at once: 16 bytes for each token, 4 MiB if all lists have the maximum length.
-const AT_ONCE: usize = 256;
+pub(super) const AT_ONCE: usize = 256;
 
 /// A chain whose beginning a kernel does, even if that is only a mask that leaves a few tokens.
 #[derive(Debug)]
@@ -42,8 +47,13 @@ impl Begun {
     pub(super) fn of(job: &RowJob<'_>) -> Option<Self> {
         job.logits.device_address()?;
         let spec = &job.spec;
-        let is_told = spec.logprobs.is_none_or(|wanted| wanted.mode == LogprobsMode::Processed);
-        if !is_told || spec.report.is_some() || spec.mark.is_some() || matches!(spec.action, Action::Score { .. }) {
+        let has_logprobs = spec.logprobs.is_none_or(|wanted| match wanted.mode {
+            LogprobsMode::Processed => true,
+            LogprobsMode::Raw => wanted.top_n <= abi::LISTED,
+            LogprobsMode::Tempered => false,
+        });
+        if !has_logprobs || spec.report.is_some() || spec.mark.is_some() || matches!(spec.action, Action::Score { .. })
+        {
             return None;
         }
         // Infill may emit a token that ends the text, even one that the kernel did not leave.
@@ -83,9 +93,8 @@ impl Begun {
             Step::TopP if chain.min_keep <= 1 && cooled <= 1 && !is_cut => {
                 (own.temperature, own.top_p) = (temperature(cooled, of), of.top_p);
             }
-            // The tokens that min-p leaves need not be the first ones, since masses do not quite fall with logits. A
-            // rank counts all tokens before one, so rows with logprobs are left out.
-            Step::MinP if chain.min_keep <= 1 && cooled <= 1 && own.min_p <= 0.0 && spec.logprobs.is_none() => {
+            // A rank counts all tokens before one, and min-p may not leave all of them.
+            Step::MinP if chain.min_keep <= 1 && cooled <= 1 && own.min_p <= 0.0 && !is_ranked(spec) => {
                 (own.temperature, own.min_p) = (temperature(cooled, of), of.min_p);
             }
             _ => return false,
@@ -102,6 +111,12 @@ impl Begun {
     /// could be brought.
     fn is_counted(&self) -> bool {
         can_be_told(self.filters.top_k)
+    }
+
+    /// Whether no token that the kernel leaves has one before it in the order that it does not leave. Min-p may leave such
+    /// tokens, since masses do not quite fall with logits.
+    pub(super) fn leaves_the_first(&self) -> bool {
+        self.filters.min_p <= 0.0
     }
 
     /// How many tokens a kernel has to report.
@@ -125,14 +140,15 @@ impl Begun {
     }
 
     /// What the host is asked about a list, whose logits are already adjusted.
-    fn rest<'a>(&'a self, spec: &RowSpec<'a>) -> RowSpec<'a> {
+    pub(super) fn rest<'a>(&'a self, spec: &RowSpec<'a>) -> RowSpec<'a> {
         let chain = spec.chain.map(|chain| Chain { steps: &self.steps, ..chain });
         let (penalties, adjusts) = (Penalties::OFF, Adjusts::default());
-        RowSpec { chain, penalties, adjusts, banned: &[], allowed: None, mask: None, ..*spec }
+        let logprobs = spec.logprobs.filter(|_| is_ranked(spec));
+        RowSpec { chain, penalties, adjusts, banned: &[], allowed: None, mask: None, logprobs, ..*spec }
     }
 
     /// The tokens that a kernel reported, as a row without others.
-    fn list(&self, job: &RowJob<'_>, answer: &Answer) -> KernelList {
+    pub(super) fn list(&self, job: &RowJob<'_>, answer: &Answer) -> KernelList {
         if let Err(error) = answer.status().ok_or(NoKernel::Contradiction)? {
             return Ok(Err(error));
         }
@@ -144,6 +160,11 @@ impl Begun {
         let list = list.map_err(|_| NoKernel::Contradiction)?;
         if self.is_all(top.len()) { Ok(Ok(list)) } else { Err(NoKernel::Chain) }
     }
+}
+
+/// Whether logprobs of what the token is drawn from are wanted, which the list gives.
+fn is_ranked(spec: &RowSpec<'_>) -> bool {
+    spec.logprobs.is_some_and(|wanted| wanted.mode == LogprobsMode::Processed)
 }
 
 /// The most tokens that masks leave, if a kernel can report so many.
@@ -171,7 +192,7 @@ fn temperature(cooled: usize, of: &Filters) -> f32 {
 pub(super) type Half<'a> = (RowJob<'a>, Begun, Answer);
 
 /// The tokens that are left, what is wrong with their row, or why they are not known.
-type KernelList = Result<Result<Listed, RowError>, NoKernel>;
+pub(super) type KernelList = Result<Result<Listed, RowError>, NoKernel>;
 
 /// The results of rows, or why they have none.
 pub(super) fn ended(halves: &[Half<'_>], host: &mut dyn Backend) -> Vec<Result<RowResult, NoKernel>> {
@@ -192,4 +213,42 @@ fn ended_together(halves: &[Half<'_>], host: &mut dyn Backend) -> Vec<Result<Row
         Err(reason) => Err(*reason),
     };
     lists.iter().map(&mut end).collect()
+}
+
+/// A row's index among the jobs, and its result or why it has none.
+pub(super) type Outcome = (usize, Result<RowResult, NoKernel>);
+
+/// Adds the raw logprobs that results of [`ended`] lack, by what `launch` answers.
+///
+/// # Errors
+/// Those of `launch`.
+pub(super) fn score<'a, E>(
+    jobs: &[RowJob<'a>],
+    outcomes: &mut [Outcome],
+    launch: impl FnOnce(&[Asked<'a>]) -> Result<Vec<Answer>, E>,
+) -> Result<(), E> {
+    let unscored = outcomes.iter().enumerate().filter_map(|(place, outcome)| Some((place, unscored(jobs, outcome)?)));
+    let (places, asked): (Vec<usize>, Vec<Asked<'_>>) = unscored.unzip();
+    if asked.is_empty() {
+        return Ok(());
+    }
+    let answers = launch(&asked)?;
+    for ((place, asked), answer) in places.into_iter().zip(&asked).zip(answers) {
+        let outcome = &mut outcomes[place].1;
+        *outcome = match (std::mem::replace(outcome, Err(NoKernel::Contradiction)), answer.result(&asked.row)) {
+            (Ok(Ok(output)), Some(Ok(scored))) => Ok(Ok(RowOutput { logprobs: scored.logprobs, ..output })),
+            (_, Some(Err(error))) => Ok(Err(error)),
+            _ => Err(NoKernel::Contradiction),
+        };
+    }
+    Ok(())
+}
+
+/// What kernels are asked about a row whose result lacks raw logprobs.
+fn unscored<'a>(jobs: &[RowJob<'a>], (at, outcome): &Outcome) -> Option<Asked<'a>> {
+    let (job, output) = (jobs[*at], outcome.as_ref().ok()?.as_ref().ok()?);
+    let wanted = job.spec.logprobs.filter(|_| output.logprobs.is_none())?;
+    let action = Action::Score { token: output.token };
+    let spec = RowSpec { logprobs: Some(wanted), ..RowSpec::plain(Filters::OFF, action) };
+    Some(Asked::row(RowJob { spec, ..job }))
 }

@@ -10,7 +10,7 @@
 //! 5. [`mod@shape`] (how a batch is laid over the GPU), [`costs`] and `tune` (the times that decide it)
 //! 6. `launches` (launches one after the other), [`machine`] (what runs them), this file (which rows go to the GPU)
 //! 7. `choose`, [`image`], `wait` and `device` (the driver), `lend` (device memory for workers)
-//! 8. [`mod@verify`] (drafts)
+//! 8. [`mod@verify`] (drafts), in it `assign` (which drafts go to the GPU) and `lists` (drafts of which the host gets lists)
 //! 9. `kinds`, `warm_up` and `in_turn` (what a device proves before it serves)
 
 pub mod abi;
@@ -42,8 +42,8 @@ mod warm_up;
 use super::{Backend, BackendInfo, DeviceLost, DeviceMemory, RowJob, VerifyJob, VerifyResult};
 use crate::sampling::row::RowResult;
 pub use ask::HostRows;
-use ask::{Asked, LaunchLimits, NoKernel, has_kernel};
-use begun::Begun;
+use ask::{Asked, NoKernel, has_kernel};
+use begun::{Begun, Outcome};
 use costs::Costs;
 use cudarc::driver::{DriverError, sys};
 use gpu::Gpu;
@@ -52,7 +52,6 @@ use launches::{Launches, OUTPUT_BYTES};
 use machine::Machine;
 use read::Answer;
 use std::sync::Arc;
-use taken::Taken;
 pub use wait::{end_at_once, hangs, is_lost};
 
 /// The most bytes that one launch uploads. Larger batches take several launches.
@@ -233,7 +232,9 @@ impl<M: Machine> CudaBackend<M> {
             others = if rows.is_empty() { vec![] } else { other.run(&rows) };
         })?;
         here.into_iter().zip(others).for_each(|(i, result)| results[i] = Some(result));
-        for (i, outcome) in self.ended(jobs, todo, answers) {
+        let mut outcomes = self.ended(jobs, todo, answers);
+        begun::score(jobs, &mut outcomes, |asked| self.launches.ask(asked, || ()))?;
+        for (i, outcome) in outcomes {
             match outcome {
                 Ok(result) => results[i] = Some(result),
                 Err(reason) => self.hand_over(reason, 1),
@@ -257,7 +258,9 @@ impl<M: Machine> CudaBackend<M> {
             let ready = limits.check_logits(job).and_then(|()| {
                 let begun = Begun::of(job);
                 let row = begun.as_ref().map_or_else(|| Asked::row(*job), |begun| begun.asked(job));
-                has_kernel(&row.row.spec).and_then(|()| limits.check_size(job, row.room())).map(|()| (begun, row))
+                // The room of all that the job wants, which any launch about it may need.
+                let room = Asked::row(*job).room();
+                has_kernel(&row.row.spec).and_then(|()| limits.check_size(job, room)).map(|()| (begun, row))
             });
             match ready {
                 Ok((begun, row)) => (todo.push(ToDo { at: i, begun }), asked.push(row)).0,
@@ -268,12 +271,7 @@ impl<M: Machine> CudaBackend<M> {
     }
 
     /// Results of rows that went to the kernels, with their indices among `jobs`, in any order.
-    fn ended(
-        &mut self,
-        jobs: &[RowJob<'_>],
-        todo: Vec<ToDo>,
-        answers: Vec<Answer>,
-    ) -> Vec<(usize, Result<RowResult, NoKernel>)> {
+    fn ended(&mut self, jobs: &[RowJob<'_>], todo: Vec<ToDo>, answers: Vec<Answer>) -> Vec<Outcome> {
         let (mut outcomes, mut places, mut halves) = (Vec::with_capacity(todo.len()), Vec::new(), Vec::new());
         for (ToDo { at: i, begun }, answer) in todo.into_iter().zip(answers) {
             match begun {
@@ -285,74 +283,8 @@ impl<M: Machine> CudaBackend<M> {
         outcomes
     }
 
-    /// Verifies drafts on the device, and the rest on the other backend. Drafts that stay on the host are verified
-    /// there during the device's first launch.
-    fn verify_all(&mut self, jobs: &[VerifyJob<'_>]) -> Result<Vec<VerifyResult>, M::Error> {
-        let left: Vec<Option<NoKernel>> = jobs.iter().map(|job| self.left_here(job)).collect();
-        let of = |is_here: bool| jobs.iter().zip(&left).filter(move |(_, left)| left.is_some() == is_here);
-        let here: Vec<VerifyJob<'_>> = of(true).map(|(job, _)| *job).collect();
-        let there: Vec<VerifyJob<'_>> = of(false).map(|(job, _)| *job).collect();
-        for (job, reason) in jobs.iter().zip(&left).filter_map(|(job, left)| Some((job, (*left)?))) {
-            self.hand_over(reason, job.rows.len());
-        }
-        let foreign = there.iter().flat_map(|job| job.rows).any(|row| row.logits.is_foreign());
-        let (verified, others) = if foreign {
-            let launches = &mut self.launches;
-            let taken = launches.settle().and_then(|()| Taken::of(launches, &there))?;
-            let rows = taken.rows(&there);
-            let there: Vec<_> = there.iter().zip(&rows).map(|(job, rows)| VerifyJob { rows, ..*job }).collect();
-            self.try_verify(&there, &here)?
-        } else {
-            self.try_verify(&there, &here)?
-        };
-        let mut verified = verified.into_iter();
-        Ok(filled(left.iter().map(|left| left.map_or_else(|| verified.next(), |_| None)).collect(), others))
-    }
-
-    /// Why the other backend verifies a job, if that can be told from where and what its logits are. Only for jobs
-    /// whose rows are all on the host.
-    fn left_here(&self, job: &VerifyJob<'_>) -> Option<NoKernel> {
-        let limits = self.launches.limits();
-        let is_here = job.rows.iter().all(|row| row.logits.device_address().is_none());
-        job.rows.iter().filter(|_| is_here).find_map(|row| limits.check_logits(row).err())
-    }
-
-    /// Results of `jobs`, verified on the device or, where it cannot, on the other backend; then results of `here`, all
-    /// from the other backend.
-    fn try_verify(
-        &mut self,
-        jobs: &[VerifyJob<'_>],
-        here: &[VerifyJob<'_>],
-    ) -> Result<(Vec<VerifyResult>, Vec<VerifyResult>), M::Error> {
-        // It is decided already that the device takes these. Rows from the device may be copies on the host here, if it
-        // had no room to hold them.
-        let limits = LaunchLimits { host_rows: HostRows::Cuda, ..self.launches.limits() };
-        let launches = &mut self.launches;
-        let (mut of_here, other) = (None, &mut self.other);
-        let mut beside =
-            || _ = of_here.get_or_insert_with(|| if here.is_empty() { vec![] } else { other.verify(here) });
-        let verified = verify::verify(jobs, limits, &mut |asked| launches.ask(asked, &mut beside))?;
-        beside();
-        let of_here = of_here.unwrap_or_default();
-        let mut rest = Vec::new();
-        for (job, reason) in jobs.iter().zip(&verified).filter_map(|(job, v)| Some((job, v.as_ref().err()?))) {
-            self.hand_over(*reason, job.rows.len());
-            rest.push(*job);
-        }
-        let mut others = Vec::with_capacity(rest.len());
-        while others.len() < rest.len() {
-            let rest = &rest[others.len()..];
-            let rows = self.launches.fetched(rest.iter().map(|job| job.rows))?;
-            let jobs: Vec<_> = rest.iter().zip(&rows).map(|(job, rows)| VerifyJob { rows, ..*job }).collect();
-            others.extend(self.other.verify(&jobs));
-        }
-        Ok((filled(verified.into_iter().map(Result::ok).collect(), others), of_here))
-    }
-
     fn hand_over(&mut self, reason: NoKernel, rows: usize) {
-        if reason == NoKernel::Contradiction && rows > 0 {
-            tracing::error!(rows, "a kernel contradicted itself; the CPU samples these rows");
-        }
+        log_contradiction(reason, rows);
         self.handed_over[reason as usize].1 += rows as u64;
     }
 
@@ -361,6 +293,13 @@ impl<M: Machine> CudaBackend<M> {
         // Errors of a context persist, so nothing that it answers from now on can be trusted.
         tracing::error!(%error, device = self.launches.machine.name(), "the CUDA device is lost");
         std::panic::panic_any(DeviceLost)
+    }
+}
+
+/// Logs that rows are handed over because of a bug, if that is the reason.
+fn log_contradiction(reason: NoKernel, rows: usize) {
+    if reason == NoKernel::Contradiction && rows > 0 {
+        tracing::error!(rows, "a kernel contradicted itself; the CPU samples these rows");
     }
 }
 

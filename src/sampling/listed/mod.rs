@@ -223,6 +223,12 @@ impl Listed {
         self.entries.iter().map(|entry| entry.logit).fold(f32::INFINITY, f32::min)
     }
 
+    /// Whether a token is listed.
+    #[must_use]
+    pub fn lists(&self, token: u32) -> bool {
+        self.find(token).is_some()
+    }
+
     /// The place of a token among the entries, if it is listed.
     fn find(&self, token: u32) -> Option<usize> {
         self.entries.binary_search_by_key(&token, |entry| entry.token).ok()

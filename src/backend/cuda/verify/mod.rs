@@ -8,9 +8,14 @@
 //!    the rule walks again. Rejection takes one such round, for the token it draws in the end (two if a draft leaves
 //!    nothing of the row); block verification takes at most two.
 //!
+//! If target rows have chains, kernels cannot do this. They may then [report](lists) what is left of each row, and the
+//! host verifies. [`assign`] decides who verifies a draft.
+//!
 //! A rule is a function of the answers, so a walk with complete answers gives the specification's result. Rows behind a
 //! rejected token are computed in vain, and their errors are ignored, as in the specification.
 
+mod assign;
+mod lists;
 mod table;
 mod walk;
 
