@@ -334,7 +334,10 @@ async fn a_batch_without_a_stream_has_grammars_too() {
     let token = |at: usize| rows[at].token.as_ref().unwrap().token_id;
     assert!("abba".starts_with(&written(&[token(0)])) && written(&[token(1)]) == "a" && token(3) == EOS);
     let told = |at: usize| (rows[at].status(), rows[at].message.as_str());
-    assert_eq!(told(2), (RowStatus::InvalidWork, "output_token_ids[1]: is not what the grammar allows there"));
+    assert_eq!(
+        told(2),
+        (RowStatus::InvalidWork, "output_token_ids[1]: is not allowed by the grammar at this position")
+    );
     assert_eq!(told(4).0, RowStatus::InvalidWork);
     assert!(told(4).1.starts_with("params.grammar.regex: "), "{}", told(4).1);
 }

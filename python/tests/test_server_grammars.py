@@ -132,7 +132,7 @@ def test_a_text_is_opened_with_what_there_is_of_it(server, expected):
                 stream.sample(model(text.tokens), [text])
             assert text.tokens == expected[0]
         wrong = stream.open(grammar={"json_schema": SCHEMA}, output=[*expected[0][:3], THOUGHT])
-        with pytest.raises(croupier.OpenError, match=rf"sequence {wrong.id}: output_token_ids\[3\]: is not what the grammar allows there"):
+        with pytest.raises(croupier.OpenError, match=rf"sequence {wrong.id}: output_token_ids\[3\]: is not allowed by the grammar at this position"):
             stream.sample(model([]), [wrong])
 
 

@@ -293,7 +293,7 @@ mod tests {
         assert!(told(args(grammar.clone())).starts_with("grammar: needs the texts of tokens; set vocabulary"));
         let texts = ["a", "b", "c", ""].map(|text| Some(text.as_bytes().to_vec()));
         let known = ExplainArgs { vocabulary: Some(Arc::new(Vocabulary::new(&texts, b""))), ..args(grammar) };
-        assert_eq!(told(known.clone()), "--output[1]: is not what the grammar allows there");
+        assert_eq!(told(known.clone()), "--output[1]: is not allowed by the grammar at this position");
         let told_of = of_four(&ExplainArgs { output: vec![1, 0], ..known }).unwrap();
         let fates: Vec<_> = told_of.tokens.iter().map(|token| (token.token, token.removed_by)).collect();
         assert_eq!(fates, [(1, None), (3, None), (0, Some("token_mask"))]);

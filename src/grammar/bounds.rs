@@ -17,9 +17,9 @@ const SIGNS: [char; 2] = ['&', '~'];
 /// What a Lark grammar may not have, and why.
 const NOT_IN_LARK: [(&str, &str); 4] = [
     ("%json", "give the schema as json_schema"),
-    ("capture", "nobody would get what is captured; a word of a text may be written as /captur[e]/"),
-    ("stop=\"\"", "the tokens that end a text end all of it"),
-    ("stop = \"\"", "the tokens that end a text end all of it"),
+    ("capture", "captures are not returned; to match the word itself, write /captur[e]/"),
+    ("stop=\"\"", "a token that ends a text always ends the whole text; leave it out"),
+    ("stop = \"\"", "a token that ends a text always ends the whole text; leave it out"),
 ];
 /// Keywords of a schema that become a pattern for the value's text.
 const PATTERNS: [&str; 5] = ["pattern", "format", "multipleOf", "minLength", "maxLength"];
@@ -48,7 +48,7 @@ pub(super) fn check(params: &GrammarParams) -> Result<(), String> {
 fn lark(text: &str) -> Result<(), String> {
     let signs = text.matches(SIGNS).count() as u64;
     if signs > MOST_PATTERNS {
-        return Err(format!("has {signs} signs & and ~, at most {MOST_PATTERNS} are allowed"));
+        return Err(format!("has {signs} & and ~ operators, at most {MOST_PATTERNS} are allowed"));
     }
     match NOT_IN_LARK.iter().find(|(word, _)| text.contains(word)) {
         Some((word, instead)) => Err(format!("has {word}, which is not allowed: {instead}")),
@@ -60,14 +60,16 @@ fn json(schema: &Value) -> Result<(), String> {
     let Weight { patterns, length, options } = Weights { root: schema, known: HashMap::new() }.most(schema)?;
     if patterns > MOST_PATTERNS {
         return Err(format!(
-            "has {patterns} patterns that have to hold for the same text, at most {MOST_PATTERNS} are allowed"
+            "has {patterns} patterns that must match the same text, at most {MOST_PATTERNS} are allowed"
         ));
     }
     if patterns > 1 && length > MOST_LENGTH {
-        return Err(format!("has {patterns} long patterns that have to hold for the same text; make them shorter"));
+        return Err(format!("has {patterns} long patterns that must match the same text; shorten them"));
     }
     if options > MOST_OPTIONS / size(schema) && options > 1 {
-        return Err(format!("has a value with {options} options by anyOf and allOf, too many for its size"));
+        return Err(format!(
+            "has a value with {options} options from anyOf and allOf, too many for a schema of this size; use fewer"
+        ));
     }
     Ok(())
 }
@@ -137,7 +139,7 @@ impl<'s> Weights<'s> {
             match value {
                 Value::Object(object) => {
                     if !std::ptr::eq(value, self.root) && object.get("$id").is_some_and(Value::is_string) {
-                        return Err("has an $id below its root; refer to parts as #/$defs/name".to_owned());
+                        return Err("has an $id below the root; refer to parts by #/$defs/name instead".to_owned());
                     }
                     most = most.most(self.of(value, 0)?);
                     left.extend(object.values());
@@ -153,7 +155,7 @@ impl<'s> Weights<'s> {
     fn of(&mut self, schema: &'s Value, depth: usize) -> Result<Weight, String> {
         let Value::Object(object) = schema else { return Ok(Weight::NONE) };
         if depth > DEEPEST {
-            return Err(format!("goes deeper than {DEEPEST} schemas"));
+            return Err(format!("nests schemas more than {DEEPEST} deep; flatten it"));
         }
         match self.known.get(&std::ptr::from_ref(schema)) {
             Some(Some(known)) => return Ok(*known),
@@ -206,7 +208,7 @@ impl<'s> Weights<'s> {
     fn target(&self, reference: &str) -> Result<&'s Value, String> {
         let pointer = reference.strip_prefix('#').map(unescaped);
         pointer.and_then(|pointer| self.root.pointer(&pointer)).ok_or_else(|| {
-            format!("has the reference {reference:?}; only those like #/$defs/name that lead to a part of it are known")
+            format!("has the unknown reference {reference:?}; refer only to parts of this schema, such as #/$defs/name")
         })
     }
 }
@@ -299,7 +301,11 @@ mod tests {
     fn a_lark_grammar_says_at_once_little() {
         let lark = |text: &str| checked(GrammarKind::Lark, text);
         assert_eq!(lark("start: A\nA: /a.*/ & /.*b/ & ~/abb/"), Ok(()));
-        assert!(lark(&format!("start: A\nA: {}", ["/a/"; 10].join(" & "))).expect_err("too many").contains("9 signs"));
+        assert!(
+            lark(&format!("start: A\nA: {}", ["/a/"; 10].join(" & ")))
+                .expect_err("too many")
+                .contains("9 & and ~ operators")
+        );
         assert!(lark(r#"start: %json {"type": "integer"}"#).expect_err("no").contains("json_schema"));
         assert!(lark("start[capture]: /a/").is_err() && lark("start: a\na[stop=\"\"]: /a/").is_err());
     }

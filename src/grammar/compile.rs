@@ -41,8 +41,9 @@ const MOST_WAIT: Duration = Duration::from_secs(10);
 pub const MOST_COMPILING: usize = 3;
 /// The longest text of a token that grammars can use.
 const LONGEST: usize = 1000;
-const FAILS: &str = "the compiler fails on it";
-const NO_NAMES: &str = "the compiler fails on it; this vocabulary has no control tokens with names, such as a tokenizer.json marks as special";
+const FAILS: &str = "the grammar compiler failed on it";
+const NO_NAMES: &str =
+    "the grammar compiler failed on it; this vocabulary names no control tokens (those a tokenizer.json marks special)";
 /// The most characters that are kept of a compiler's message.
 const MOST_TOLD: usize = 300;
 /// What a compiled grammar is counted as, besides its lexer and its text.
@@ -87,9 +88,7 @@ impl Tokens {
     /// Made from the texts of a vocabulary; takes some tenths of a second.
     pub(super) fn new(vocabulary: &Vocabulary) -> Result<Self, NoTokens> {
         let made = catch_unwind(AssertUnwindSafe(|| Self::of(vocabulary)));
-        made.unwrap_or_else(|_| {
-            Err(NoTokens::Vocabulary("cannot be compiled over this server's vocabulary".to_owned()))
-        })
+        made.unwrap_or_else(|_| Err(NoTokens::Vocabulary("cannot be compiled for this server's vocabulary".to_owned())))
     }
 
     fn of(vocabulary: &Vocabulary) -> Result<Self, NoTokens> {
@@ -127,7 +126,7 @@ fn threads() -> Result<ThreadPool, ThreadPoolBuildError> {
         .num_threads(threads)
         .thread_name(|_| "croupier-grammar".to_owned())
         .stack_size(STACK_BYTES)
-        .panic_handler(|_| tracing::error!("a thread of grammars failed on one; it goes on with others"))
+        .panic_handler(|_| tracing::error!("a grammar thread panicked; it continues with other grammars"))
         .build()
 }
 
@@ -180,7 +179,7 @@ pub(super) fn compile(params: &GrammarParams, tokens: &Arc<Tokens>, turn: Turn) 
     let thread = std::thread::Builder::new().name("croupier-compile".to_owned()).stack_size(STACK_BYTES);
     thread.spawn(work).map_err(|error| {
         if let Some(more) = tokens.no_threads.next(Instant::now()) {
-            tracing::warn!(%error, more, "no thread to compile a grammar on; it is refused as GRAMMARS_BUSY");
+            tracing::warn!(%error, more, "cannot start a thread to compile a grammar; it is refused as GRAMMARS_BUSY");
         }
         CompileError::Busy
     })?;
@@ -193,7 +192,7 @@ pub(super) fn compile(params: &GrammarParams, tokens: &Arc<Tokens>, turn: Turn) 
             tracing::warn!(
                 waited_s = MOST_WAIT.as_secs(),
                 ran_ms = time.taken().unwrap_or_default().as_millis(),
-                "a grammar's compiler gets too little CPU; it is refused as GRAMMARS_BUSY"
+                "a grammar got too little CPU time to compile; it is refused as GRAMMARS_BUSY"
             );
             return Err(CompileError::Busy);
         }
@@ -240,7 +239,7 @@ fn ended<T>(done: &mpsc::Receiver<T>, time: &ThreadTime, most: Duration, most_wa
 fn parser(params: &GrammarParams, factory: &ParserFactory) -> Result<(TokenParser, usize), String> {
     let grammar = match params.kind {
         GrammarKind::JsonSchema => {
-            let schema = serde_json::from_str(&params.text).map_err(|e| format!("is not JSON: {e}"))?;
+            let schema = serde_json::from_str(&params.text).map_err(|e| format!("is not valid JSON: {e}"))?;
             TopLevelGrammar::from_json_schema(schema)
         }
         GrammarKind::Regex => TopLevelGrammar::from_regex(&params.text),

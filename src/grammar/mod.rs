@@ -218,11 +218,7 @@ impl Grammars {
             NoTokens::Vocabulary(message) => CompileError::Invalid(FieldError::new(kind.name(), message)),
             NoTokens::Threads(error) => {
                 if let Some(more) = self.no_threads.next(Instant::now()) {
-                    tracing::error!(
-                        error,
-                        more,
-                        "the threads of grammars cannot be started; the next grammar tries again"
-                    );
+                    tracing::error!(error, more, "cannot start the grammar threads; the next grammar tries again");
                 }
                 CompileError::Busy
             }

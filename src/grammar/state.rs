@@ -93,7 +93,7 @@ pub(super) fn guarded<T>(work: impl FnOnce() -> anyhow::Result<T>) -> Result<T, 
             Ok(trouble) => Err(trouble),
             Err(error) => Err(Trouble::TooComplex(told(&error))),
         },
-        Err(_) => Err(Trouble::Fault("the grammar's automaton fails on this text".to_owned())),
+        Err(_) => Err(Trouble::Fault("the grammar's automaton failed on this text".to_owned())),
     }
 }
 
@@ -135,7 +135,7 @@ impl State {
         }
         let read = guarded(|| {
             for token in unread {
-                let wrong = || Trouble::Fault(format!("token {token} is not what the grammar allows"));
+                let wrong = || Trouble::Fault(format!("token {token} was emitted, but the grammar does not allow it"));
                 anyhow::ensure!(self.read(&place.grammar, token)?, wrong());
             }
             Ok(())
@@ -322,7 +322,7 @@ impl State {
         place.renew(self.cancellation(), tokens);
         let read = guarded(|| {
             for &token in &consumed[..tokens] {
-                anyhow::ensure!(self.go_on(token)?, "it cannot be read again");
+                anyhow::ensure!(self.go_on(token)?, "the grammar's automaton cannot read the text again");
             }
             Ok(())
         });

@@ -336,7 +336,7 @@ fn what_is_wrong_is_told_at_its_field() {
     };
     let (field, message) = wrong(GrammarKind::JsonSchema, "{");
     assert_eq!(field, "json_schema");
-    assert!(message.starts_with("is not JSON: EOF"), "{message}");
+    assert!(message.starts_with("is not valid JSON: EOF"), "{message}");
     let (field, message) = wrong(GrammarKind::JsonSchema, r#"{"type": "no such type"}"#);
     assert!(field == "json_schema" && message.contains("no such type"), "{message}");
     let (field, message) = wrong(GrammarKind::Regex, "(ab");

@@ -73,7 +73,7 @@ impl Text {
             let read = if is_late { Err(Trouble::too_long()) } else { guarded(|| state.read(&grammar, token)) };
             let wrong = match read {
                 Ok(true) => continue,
-                Ok(false) => "is not what the grammar allows there".to_owned(),
+                Ok(false) => "is not allowed by the grammar at this position".to_owned(),
                 Err(trouble) => trouble.to_string(),
             };
             return Err(FieldError::new(format!("output_token_ids[{at}]"), wrong));

@@ -28,12 +28,12 @@ pub enum Trouble {
 impl Trouble {
     /// The trouble of a text that took longer than [`MOST_TIME`].
     pub(super) fn too_long() -> Self {
-        Self::TooComplex(format!("its masks take longer than {} ms here", MOST_TIME.as_millis()))
+        Self::TooComplex(format!("the grammar's masks take longer than {} ms here", MOST_TIME.as_millis()))
     }
 
     /// The trouble of a text whose automaton has grown beyond so many bytes.
     pub(super) fn too_large(most: usize) -> Self {
-        Self::TooComplex(format!("its automaton takes more than {} MiB here", most >> 20))
+        Self::TooComplex(format!("the grammar's automaton takes more than {} MiB here", most >> 20))
     }
 }
 
@@ -41,7 +41,9 @@ impl fmt::Display for Trouble {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::TooComplex(message) | Self::Fault(message) => f.write_str(message),
-            Self::NotYet => f.write_str("other grammars take so long that its masks are not there; send the row again"),
+            Self::NotYet => {
+                f.write_str("the masks are not ready, because other grammars take too long; send the row again")
+            }
         }
     }
 }

@@ -50,7 +50,7 @@ pub(super) fn to_lark(text: &str) -> Result<String, String> {
             return Ok(lark);
         }
     }
-    Err(format!("is too large; make it smaller ({MOST_WRITTEN} bytes are allowed once its rules are written out)"))
+    Err(format!("is too large; make it smaller (at most {MOST_WRITTEN} bytes are allowed once its rules are expanded)"))
 }
 
 /// A plan whose terminals are not in each other's way; `None` if there would be too many.

@@ -20,9 +20,9 @@ pub(super) fn read(text: &str) -> Result<Rules, String> {
     let mut places: Vec<_> = names.iter().map(|(name, (rule, at))| (*rule, *at, *name)).collect();
     places.sort_unstable();
     for (rule, at, name) in places {
-        rules.rules.push(bodies[rule].ok_or_else(|| format!("line {}: there is no rule {name}", line(text, at)))?);
+        rules.rules.push(bodies[rule].ok_or_else(|| format!("line {}: rule {name} is not defined", line(text, at)))?);
     }
-    let (root, _) = names.remove("root").ok_or("has no rule root, where a text begins")?;
+    let (root, _) = names.remove("root").ok_or("has no rule named root; every text begins there, so add one")?;
     rules.root = root;
     Ok(rules)
 }
@@ -100,11 +100,11 @@ impl<'t> Reader<'t> {
             let name = self.name();
             self.skip();
             if name.is_empty() || !self.take("::=") {
-                return self.wrong("a rule is written as name ::= ..., with letters, digits, - and _ in its name");
+                return self.wrong("expected a rule, name ::= ..., with only letters, digits, - and _ in its name");
             }
             let rule = self.rule(name);
             if self.bodies[rule].is_some() {
-                return self.wrong(&format!("there is a rule {name} already"));
+                return self.wrong(&format!("rule {name} is already defined"));
             }
             self.bodies[rule] = Some(self.choice(0)?);
         }
@@ -123,7 +123,7 @@ impl<'t> Reader<'t> {
     /// Reads alternatives, up to a bracket or the next rule.
     fn choice(&mut self, depth: usize) -> Result<Id, String> {
         if depth > DEEPEST {
-            return self.wrong(&format!("has more than {DEEPEST} groups within each other"));
+            return self.wrong(&format!("groups are nested more than {DEEPEST} deep"));
         }
         let mut options = vec![self.sequence(depth)?];
         while self.take("|") {
@@ -149,7 +149,7 @@ impl<'t> Reader<'t> {
                     self.at += 1;
                     let group = self.choice(depth + 1)?;
                     if !self.take(")") {
-                        return self.wrong("a group ends with )");
+                        return self.wrong("a group is not closed with )");
                     }
                     parts.push(group);
                     continue;
@@ -157,14 +157,14 @@ impl<'t> Reader<'t> {
                 Some('*' | '+' | '?' | '{') => {
                     let (min, max) = self.times()?;
                     let Some(of) = parts.pop() else {
-                        return self.wrong("nothing stands before *, +, ? or {} that could be repeated");
+                        return self.wrong("there is nothing before *, +, ? or {} to repeat");
                     };
                     Node::Repeat { of, min, max }
                 }
-                Some('!') => return self.wrong("any token but one, !<...>, is not there; write <[^7]> for any but 7"),
+                Some('!') => return self.wrong("!<...> is not supported; write <[^7]> for any token except 7"),
                 Some(_) if self.is_rule() => break,
                 Some(other) => match self.name() {
-                    "" => return self.wrong(&format!("{other:?} means nothing here; text stands in double quotes")),
+                    "" => return self.wrong(&format!("unexpected {other:?}; put text in double quotes")),
                     name => Node::Rule(self.rule(name)),
                 },
             };
@@ -191,10 +191,12 @@ impl<'t> Reader<'t> {
             (None, max) => number(max).filter(|_| min.trim().is_empty()).map(|max| (0, Some(max))),
         };
         match times {
-            None => self.wrong("how often a part is repeated is written as {m}, {m,} or {m,n}"),
-            Some((min, Some(max))) if min > max => self.wrong(&format!("{{{min},{max}}} is the wrong way round")),
+            None => self.wrong("not a valid repeat count; write {m}, {m,} or {m,n}"),
+            Some((min, Some(max))) if min > max => {
+                self.wrong(&format!("{{{min},{max}}} has a minimum above its maximum; swap them"))
+            }
             Some((min, max)) if min.max(max.unwrap_or(0)) > MOST_TIMES => {
-                self.wrong(&format!("a part may be repeated {MOST_TIMES} times at most, or without end as *"))
+                self.wrong(&format!("a part may be repeated at most {MOST_TIMES} times; use * for no limit"))
             }
             Some(times) => {
                 self.at += inner.len() + 1;
@@ -208,7 +210,7 @@ impl<'t> Reader<'t> {
         let mut text = String::new();
         loop {
             match self.rest().chars().next() {
-                None => return self.wrong("a text in double quotes does not end"),
+                None => return self.wrong("a text in double quotes is not closed"),
                 Some('"') => break,
                 Some(_) => text.push(self.character()?),
             }
@@ -223,7 +225,7 @@ impl<'t> Reader<'t> {
         let mut ranges = vec![];
         while !self.take("]") {
             if self.rest().is_empty() {
-                return self.wrong("a class of characters ends with ]");
+                return self.wrong("a character class is not closed with ]");
             }
             let first = self.character()?;
             let is_range = self.rest().starts_with('-') && !self.rest().starts_with("-]");
@@ -234,12 +236,12 @@ impl<'t> Reader<'t> {
                 first
             };
             if first > last {
-                return self.wrong(&format!("the range {first:?}-{last:?} is the wrong way round"));
+                return self.wrong(&format!("the range {first:?}-{last:?} is reversed; swap its ends"));
             }
             ranges.push(first..=last);
         }
         let ranges = if is_not { without(&ranges) } else { joined(ranges) };
-        if ranges.is_empty() { self.wrong("a class has no characters") } else { Ok(Node::Chars(ranges)) }
+        if ranges.is_empty() { self.wrong("a character class matches nothing") } else { Ok(Node::Chars(ranges)) }
     }
 
     /// Reads a token, as `<[7]>` or by its name `<|end|>`.
@@ -247,7 +249,7 @@ impl<'t> Reader<'t> {
         let rest = self.rest();
         let name = rest.find('>').map_or("", |end| &rest[..=end]);
         if name.len() < 3 || name.contains(char::is_whitespace) {
-            return self.wrong("a token is written as <[7]> or <|name|>");
+            return self.wrong("not a valid token; write <[7]> or <|name|>");
         }
         self.at += name.len();
         Ok(Node::Token(name.to_owned()))
@@ -275,8 +277,9 @@ impl<'t> Reader<'t> {
             'U' => return self.coded(8),
             sign if sign.is_ascii_punctuation() => sign,
             _ => {
-                return self
-                    .wrong("knows \\n, \\r, \\t, \\xHH, \\uHHHH, \\UHHHHHHHH and signs behind a \\, and nothing else");
+                return self.wrong(
+                    "unknown escape; known: \\n, \\r, \\t, \\xHH, \\uHHHH, \\UHHHHHHHH, and punctuation after a \\",
+                );
             }
         })
     }
@@ -289,7 +292,7 @@ impl<'t> Reader<'t> {
                 self.at += digits;
                 Ok(character)
             }
-            None => self.wrong(&format!("{digits} hexadecimal digits of a character have to follow")),
+            None => self.wrong(&format!("expected {digits} hexadecimal digits of a valid character")),
         }
     }
 }

@@ -230,27 +230,27 @@ fn text_is_of(token: u32, bytes: &[u8]) -> bool {
 fn mistakes_are_told_with_their_line() {
     let deep = format!("root ::= {}\"a\"{}", "(".repeat(102), ")".repeat(102));
     let wrong = [
-        ("root ::= \"a\"\nb \"c\"", "line 2: there is no rule b"),
-        ("b ::= \"a\"", "has no rule root"),
-        ("root ::= \"a\"\n\n  | one", "line 3: there is no rule one"),
-        ("root ::= \"a\"\nroot ::= \"b\"", "line 2: there is a rule root already"),
-        ("root ::= \"a", "line 1: a text in double quotes does not end"),
-        ("root ::= 'a'", "line 1: '\\'' means nothing here; text stands in double quotes"),
-        ("root ::= [a", "line 1: a class of characters ends with ]"),
-        ("root ::= [z-a]", "the range 'z'-'a' is the wrong way round"),
-        ("root ::= []", "a class has no characters"),
-        ("root ::= [^\\x00-\\U0010FFFF]", "a class has no characters"),
-        ("root ::= \"\\q\"", "behind a \\, and nothing else"),
-        ("root ::= \"\\uD800\"", "4 hexadecimal digits of a character"),
-        ("root ::= *", "nothing stands before"),
-        ("root ::= \"a\"{x}", "is written as {m}, {m,} or {m,n}"),
-        ("root ::= \"a\"{3,2}", "{3,2} is the wrong way round"),
-        ("root ::= \"a\"{2001}", "2000 times at most"),
-        ("root ::= (\"a\"", "line 1: a group ends with )"),
-        ("root ::= \"a\")", "line 1: a rule is written as"),
-        ("root ::= !<end>", "!<...>, is not there"),
-        ("root ::= <", "a token is written as"),
-        (&deep, "more than 100 groups"),
+        ("root ::= \"a\"\nb \"c\"", "line 2: rule b is not defined"),
+        ("b ::= \"a\"", "has no rule named root"),
+        ("root ::= \"a\"\n\n  | one", "line 3: rule one is not defined"),
+        ("root ::= \"a\"\nroot ::= \"b\"", "line 2: rule root is already defined"),
+        ("root ::= \"a", "line 1: a text in double quotes is not closed"),
+        ("root ::= 'a'", "line 1: unexpected '\\''; put text in double quotes"),
+        ("root ::= [a", "line 1: a character class is not closed with ]"),
+        ("root ::= [z-a]", "the range 'z'-'a' is reversed; swap its ends"),
+        ("root ::= []", "a character class matches nothing"),
+        ("root ::= [^\\x00-\\U0010FFFF]", "a character class matches nothing"),
+        ("root ::= \"\\q\"", "unknown escape; known: \\n,"),
+        ("root ::= \"\\uD800\"", "4 hexadecimal digits of a valid character"),
+        ("root ::= *", "there is nothing before *"),
+        ("root ::= \"a\"{x}", "not a valid repeat count; write {m}, {m,} or {m,n}"),
+        ("root ::= \"a\"{3,2}", "{3,2} has a minimum above its maximum"),
+        ("root ::= \"a\"{2001}", "at most 2000 times"),
+        ("root ::= (\"a\"", "line 1: a group is not closed with )"),
+        ("root ::= \"a\")", "line 1: expected a rule, name ::= "),
+        ("root ::= !<end>", "!<...> is not supported"),
+        ("root ::= <", "not a valid token; write <[7]>"),
+        (&deep, "groups are nested more than 100 deep"),
     ];
     for (gbnf, expected) in wrong {
         let told = GRAMMARS.compile(&params(GrammarKind::Gbnf, gbnf), &room(), &Patience::default()).expect_err(gbnf);
@@ -267,7 +267,7 @@ fn choices_are_one_a_line() {
         assert_eq!(allowed(&opened(&grammar, &tokens_of(so_far))), expected, "{so_far:?}");
     }
     let wrong = |text: &str| params(GrammarKind::Choices, text).validate(VOCAB as u32).expect_err("wrong").message;
-    assert!(wrong("a\n\nb").starts_with("has nothing in line 2"));
-    assert!(wrong("\n").starts_with("has nothing in line 1") && wrong("").starts_with("is empty"));
+    assert!(wrong("a\n\nb").starts_with("line 2 is empty"));
+    assert!(wrong("\n").starts_with("line 1 is empty") && wrong("").starts_with("is empty"));
     assert_eq!(params(GrammarKind::Choices, &"a?".repeat(9_000)).validate(VOCAB as u32), Ok(()));
 }
