@@ -223,7 +223,7 @@ mod tests {
         ];
         let found = read(&arguments, &|_| None).unwrap_err();
         let starts = [
-            "--preset: is not the name of a preset; there are ",
+            "--preset: is not a preset of this server; known: ",
             "--set: \"top_k\" is no KEY=VALUE",
             "--set: seed: give it as --seed",
             "--set: preset: give it as --preset",

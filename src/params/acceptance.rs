@@ -123,7 +123,10 @@ impl AcceptanceRule {
             ("SYNTHETIC", matches!(self, Self::Synthetic(_)), "synthetic_rate", given.synthetic_rate.is_some()),
         ];
         if let Some((rule, _, field, _)) = settings.iter().find(|(_, is_chosen, _, present)| *present && !is_chosen) {
-            return Err(FieldError::new(*field, format!("belongs to the rule {rule}; choose it or leave this out")));
+            return Err(FieldError::new(
+                *field,
+                format!("applies only to the rule {rule}; choose that rule or leave this out"),
+            ));
         }
         Ok(match self {
             Self::Rejection | Self::Greedy | Self::Block => self,

@@ -172,8 +172,8 @@ impl SamplerParams {
         in_range("top_a", self.top_a, 0.0, MAX_CUTOFF, "")?;
         // Negative values are valid and mean off: llama.cpp's default is -1, and its server reports that with each
         // request.
-        in_range("top_n_sigma", self.top_n_sigma, -MAX_CUTOFF, MAX_CUTOFF, " (0 and less are off)")?;
-        in_range("min_k_tau", self.min_k_tau, 0.0, f32::MAX, " (any finite number from 0 on)")?;
+        in_range("top_n_sigma", self.top_n_sigma, -MAX_CUTOFF, MAX_CUTOFF, " (0 or less: off)")?;
+        in_range("min_k_tau", self.min_k_tau, 0.0, f32::MAX, " (any finite number of at least 0)")?;
         in_range("epsilon_cutoff", self.epsilon_cutoff, 0.0, 1.0, "")?;
         in_range("eta_cutoff", self.eta_cutoff, 0.0, 1.0, "")?;
         in_range("top_h", self.top_h, 0.0, 1.0, "")?;
@@ -194,7 +194,7 @@ impl SamplerParams {
         in_range("mirostat", self.mirostat, 0, 2, "")?;
         in_range("mirostat_tau", self.mirostat_tau, 0.0, MAX_MIROSTAT, "")?;
         in_range("mirostat_eta", self.mirostat_eta, 0.0, MAX_MIROSTAT, "")?;
-        in_range("adaptive_target", self.adaptive_target, ADAPTIVE_OFF, 1.0, " (below 0 is off)")?;
+        in_range("adaptive_target", self.adaptive_target, ADAPTIVE_OFF, 1.0, " (below 0: off)")?;
         in_range("adaptive_decay", self.adaptive_decay, 0.0, MAX_ADAPTIVE_DECAY, "")?;
         in_range("top_p_decay", self.top_p_decay, 0.0, 1.0, "")?;
         in_range("top_p_min", self.top_p_min, 0.0, 1.0, "")?;
@@ -204,7 +204,7 @@ impl SamplerParams {
 
     fn validate_temperatures(&self) -> Result<(), FieldError> {
         if self.dynatemp_high != 0.0 {
-            in_range("dynatemp_high", self.dynatemp_high, MIN_TEMPERATURE, MAX_TEMPERATURE, " (or 0 for off)")?;
+            in_range("dynatemp_high", self.dynatemp_high, MIN_TEMPERATURE, MAX_TEMPERATURE, " (or 0: off)")?;
         }
         in_range("dynatemp_low", self.dynatemp_low, 0.0, MAX_TEMPERATURE, "")?;
         if self.dynatemp_high > 0.0 && self.dynatemp_low > self.dynatemp_high {
@@ -214,7 +214,7 @@ impl SamplerParams {
         in_range("dynatemp_exponent", self.dynatemp_exponent, 0.0, MAX_DYNATEMP_EXPONENT, "")?;
         in_range("temperature_end", self.temperature_end, MIN_TEMPERATURE, MAX_TEMPERATURE, "")?;
         if self.temperature_tokens > 0 && self.dynatemp_high > 0.0 {
-            let message = "cannot be combined with dynatemp_high; both choose the temperature";
+            let message = "cannot be combined with dynatemp_high, as both set the temperature; turn one of them off";
             return Err(FieldError::new("temperature_tokens", message));
         }
         Ok(())

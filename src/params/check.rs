@@ -50,7 +50,10 @@ impl SamplingParams {
             return Err(FieldError::new("min_tokens", message));
         }
         if self.history.forced_last_token.is_some() && self.max_tokens == 0 {
-            return Err(FieldError::new("forced_last_token", "needs max_tokens, which says where the last token is"));
+            return Err(FieldError::new(
+                "forced_last_token",
+                "needs max_tokens to know which token is the last; set it",
+            ));
         }
         Ok(())
     }
@@ -87,7 +90,8 @@ impl LogprobsParams {
     /// The first field at fault, with its path relative to the logprobs parameters.
     pub fn validate(&self, vocab_size: u32, max_top_logprobs: u32) -> Result<(), FieldError> {
         if self.top_n > max_top_logprobs {
-            let message = format!("is {}, the server's max_top_logprobs is {max_top_logprobs}", self.top_n);
+            let message =
+                format!("is {}, above the server's max_top_logprobs {max_top_logprobs}; lower it", self.top_n);
             return Err(FieldError::new("top_n", message));
         }
         check_len("token_ids", self.token_ids.len(), MAX_LOGPROB_TOKEN_IDS)?;

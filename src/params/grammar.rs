@@ -77,7 +77,7 @@ impl GrammarParams {
     pub fn validate(&self, vocab_size: u32) -> Result<(), FieldError> {
         let (field, bytes) = (self.kind.name(), self.text.len());
         if bytes == 0 {
-            return Err(FieldError::new(field, "is empty; give the grammar, or leave all of it out for none"));
+            return Err(FieldError::new(field, "is empty; give the grammar, or leave it out for no grammar"));
         }
         if bytes > MAX_GRAMMAR_BYTES {
             let message = format!("has {bytes} bytes, at most {MAX_GRAMMAR_BYTES} are allowed");
@@ -86,12 +86,12 @@ impl GrammarParams {
         if self.kind == GrammarKind::Choices
             && let Some(line) = self.choices().position(str::is_empty)
         {
-            return Err(FieldError::new(field, format!("has nothing in line {}; each line is a text", line + 1)));
+            return Err(FieldError::new(field, format!("line {} is empty; each line is one choice", line + 1)));
         }
         let repeats = self.repeats();
         if repeats > MAX_GRAMMAR_REPEATS {
             let message = format!(
-                "has {repeats} signs of optional or repeated parts (?, *, +, {{0,n}} and the like), at most \
+                "has {repeats} operators for optional or repeated parts (?, *, +, {{0,n}} and the like), at most \
                  {MAX_GRAMMAR_REPEATS} are allowed; write a repeated part once, as (...){{m,n}}"
             );
             return Err(FieldError::new(field, message));
@@ -135,7 +135,7 @@ impl GrammarStart {
             && let Some((field, _)) = self.given().into_iter().find(|(_, is_given)| *is_given)
         {
             let message =
-                format!("is {}, but {field} say where the grammar begins; leave one of them out", self.position);
+                format!("is {}, but {field} also says where the grammar begins; leave one of them out", self.position);
             return Err(FieldError::new("start_position", message));
         }
         Ok(())
@@ -152,7 +152,7 @@ impl GrammarStart {
         Err(FieldError::new(
             field,
             format!(
-                "says where a grammar begins, and there is none beside it (a default's is not taken); give one of {names}, \
+                "says where a grammar begins, but none is given with it (one from defaults does not count); give one of {names}, \
                  or leave this out for none"
             ),
         ))

@@ -137,7 +137,7 @@ impl HistoryParams {
         in_range("dry_multiplier", self.dry_multiplier, 0.0, MAX_DRY_MULTIPLIER, "")?;
         in_range("dry_base", self.dry_base, 1.0, MAX_DRY_BASE, "")?;
         in_range("dry_allowed_length", self.dry_allowed_length, 1, MAX_DRY_ALLOWED_LENGTH, "")?;
-        let hint = " (-1: as many as may be, 0: off)";
+        let hint = " (-1: as many as allowed, 0: off)";
         in_range("dry_penalty_last_n", self.dry_penalty_last_n, -1, MAX_LOOK_BACK as i32, hint)?;
         check_sequences("dry_sequence_breakers", &self.dry_sequence_breakers, MAX_DRY_BREAKERS, vocab_size)?;
         self.validate_search()?;
@@ -182,7 +182,7 @@ impl HistoryParams {
         let banned: usize = self.token_ban_ranges.iter().map(|range| range.token_ids.len()).sum();
         if banned > MAX_BAN_RANGES_TOKENS {
             let message = format!(
-                "have {banned} token ids, at most {MAX_BAN_RANGES_TOKENS} together; use banned_token_ids for those of all positions"
+                "have {banned} token ids together, at most {MAX_BAN_RANGES_TOKENS} are allowed; use banned_token_ids for bans everywhere"
             );
             return Err(FieldError::new("token_ban_ranges", message));
         }
@@ -199,13 +199,14 @@ impl HistoryParams {
 
     /// Checks the bounds of DRY's search.
     fn validate_search(&self) -> Result<(), FieldError> {
-        in_range("dry_max_ngram", self.dry_max_ngram, 0, MAX_LOOK_BACK, " (0: no bound)")?;
+        in_range("dry_max_ngram", self.dry_max_ngram, 0, MAX_LOOK_BACK, " (0: no limit)")?;
         in_range("dry_max_occurrences", self.dry_max_occurrences, 0, MAX_DRY_OCCURRENCES, " (0: all)")?;
         in_range("dry_early_exit_match_len", self.dry_early_exit_match_len, 0, MAX_DRY_EXIT, " (0: never)")?;
         let (most, allowed) = (self.dry_max_ngram, self.dry_allowed_length);
         if self.dry_window().is_some() && most > 0 && most <= allowed {
-            let message =
-                format!("is {most}, so nothing is above dry_allowed_length {allowed}; raise it, or 0 for no bound");
+            let message = format!(
+                "is {most}, must be above dry_allowed_length {allowed}, or DRY has no effect; raise it, or set 0 for no limit"
+            );
             return Err(FieldError::new("dry_max_ngram", message));
         }
         Ok(())
@@ -215,11 +216,12 @@ impl HistoryParams {
         in_range("penalty_last_n", self.penalty_last_n, 0, MAX_WINDOW, " (0: the whole text)")?;
         if self.penalty_decay_n > 0 {
             if self.penalty_last_n == 0 {
-                let message = "is 0, but penalty_decay_n falls off behind it; set it, or leave penalty_decay_n out";
+                let message =
+                    "is 0, but penalty_decay_n takes effect only beyond it; set it, or leave penalty_decay_n out";
                 return Err(FieldError::new("penalty_last_n", message));
             }
             let most = MAX_DECAY_WINDOW.saturating_sub(self.penalty_last_n);
-            let hint = format!(" ({MAX_DECAY_WINDOW} less penalty_last_n)");
+            let hint = format!(" ({MAX_DECAY_WINDOW} minus penalty_last_n)");
             in_range("penalty_decay_n", self.penalty_decay_n, 0, most, &hint)?;
         }
         let (least, most) = (MAX_REPETITION_PENALTY.recip(), MAX_REPETITION_PENALTY);

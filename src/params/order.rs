@@ -145,11 +145,11 @@ impl SamplingParams {
             // A sequence that gives no such tokens inherits those of its stream, so leaving them out of the sequence is
             // not enough.
             let off = if names == [XTC_IGNORED] {
-                "leave it out, of default_params too".to_owned()
+                "leave it out, also in default_params".to_owned()
             } else {
                 format!("turn {them} off")
             };
-            let fix = "or list an order of your own in sampler_order, which keeps the engine's rules";
+            let fix = "or give your own order in sampler_order, which keeps the engine's rules";
             return FieldError::new("engine_order", format!("{lacks}; {off}, {fix}"));
         }
         // Samplers behind the one that draws the token are reported first; other missing ones are reported once that is
@@ -166,8 +166,8 @@ impl SamplingParams {
         let behind: Vec<&str> = missing.iter().filter(is_behind).map(|sampler| sampler.name()).collect();
         let last = order.last().filter(|_| !behind.is_empty())?.name();
         let (are, them) = are_them(behind.len());
-        let fix = format!("put {them} before it or turn {them} off");
-        Some(format!("{} {are} on behind {last}, which draws the token; {fix}", behind.join(", ")))
+        let fix = format!("put {them} before {last} or turn {them} off");
+        Some(format!("lists {}, which {are} on, after {last}, which draws the token; {fix}", behind.join(", ")))
     }
 
     /// Active parameters that the engine does not have, although it has the sampler that they belong to.
@@ -217,7 +217,7 @@ mod tests {
         };
         let of = SamplerOrder::Engine;
         let lacks = |name| {
-            let fix = "turn it off, or list an order of your own in sampler_order, which keeps the engine's rules";
+            let fix = "turn it off, or give your own order in sampler_order, which keeps the engine's rules";
             format!("engine_order: has no place for {name}, which is on; {fix}")
         };
         assert_eq!(
@@ -263,18 +263,20 @@ mod tests {
             params.validate(9, 9).map_err(|e| e.to_string())
         };
         use Sampler::{DynamicTemperature, Mirostat, Temperature, TopK};
-        let fix = "behind mirostat, which draws the token; put";
+        let fix = "on, after mirostat, which draws the token; put";
         assert_eq!(
             behind(vec![TopK, Temperature, Mirostat, DynamicTemperature]),
-            Err(format!("sampler_order: dynatemp_high is on {fix} it before it or turn it off"))
+            Err(format!("sampler_order: lists dynatemp_high, which is {fix} it before mirostat or turn it off"))
         );
         assert_eq!(
             behind(vec![Temperature, Mirostat, DynamicTemperature, TopK]),
-            Err(format!("sampler_order: top_k, dynatemp_high are on {fix} them before it or turn them off"))
+            Err(format!(
+                "sampler_order: lists top_k, dynatemp_high, which are {fix} them before mirostat or turn them off"
+            ))
         );
         assert_eq!(
             behind(vec![Temperature, Mirostat, DynamicTemperature]),
-            Err(format!("sampler_order: dynatemp_high is on {fix} it before it or turn it off")),
+            Err(format!("sampler_order: lists dynatemp_high, which is {fix} it before mirostat or turn it off")),
             "and of top_k next time"
         );
         assert_eq!(

@@ -95,7 +95,7 @@ impl Presets {
         self.0
             .iter()
             .find(|preset| preset.name == name)
-            .ok_or_else(|| FieldError::new("preset", format!("is not the name of a preset; {}", self.listed())))
+            .ok_or_else(|| FieldError::new("preset", format!("is not a preset of this server; {}", self.listed())))
     }
 
     /// The names, or as many of them as fit in an error message.
@@ -103,9 +103,9 @@ impl Presets {
         const LISTED: usize = 16;
         let names: Vec<&str> = self.0.iter().take(LISTED).map(|preset| preset.name.as_str()).collect();
         match self.0.len() {
-            0 => "this server has none".to_owned(),
-            count if count <= LISTED => format!("there are {}", names.join(", ")),
-            count => format!("there are {} and {} more, which GetServerInfo tells", names.join(", "), count - LISTED),
+            0 => "it has none".to_owned(),
+            count if count <= LISTED => format!("known: {}", names.join(", ")),
+            count => format!("known: {} and {} more, which GetServerInfo lists", names.join(", "), count - LISTED),
         }
     }
 

@@ -68,7 +68,8 @@ impl SamplerState {
 }
 
 fn needs(field: &str, sampler: &str, is_on: bool) -> Result<(), FieldError> {
-    let message = || format!("belongs to {sampler}, which is off, as with temperature 0; turn it on or leave this out");
+    let message =
+        || format!("belongs to {sampler}, which is off (also at temperature 0); turn it on or leave this out");
     if is_on { Ok(()) } else { Err(FieldError::new(field, message())) }
 }
 

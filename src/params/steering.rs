@@ -104,7 +104,7 @@ impl NoRepeatNgram {
         for (field, size) in [("size", self.size), ("prompt_size", self.prompt_size)].into_iter().filter(|x| x.1 != 0) {
             in_range(field, size, 1, MAX_NGRAM, " (or 0: off)")?;
         }
-        in_range("window", self.window, 0, MAX_LOOK_BACK, " (0: as many as may be)")?;
+        in_range("window", self.window, 0, MAX_LOOK_BACK, " (0: as many as allowed)")?;
         check_len("whitelist_token_ids", self.whitelist.len(), MAX_WHITELIST)?;
         check_tokens("whitelist_token_ids", &self.whitelist, vocab_size)
     }
@@ -155,7 +155,7 @@ impl RepetitionDetection {
         }
         in_range("min_pattern_size", self.min_pattern_size, 1, self.max_pattern_size, " (max_pattern_size)")?;
         let most = (MAX_REPEATED_TOKENS / u64::from(self.max_pattern_size)) as u32;
-        let hint = format!(" ({MAX_REPEATED_TOKENS} tokens by max_pattern_size)");
+        let hint = format!(" ({MAX_REPEATED_TOKENS} tokens divided by max_pattern_size)");
         in_range("min_count", self.min_count, 2, most, &hint)
     }
 
@@ -181,7 +181,7 @@ impl ThinkingBudget {
             if tokens.is_empty() {
                 return Err(FieldError::new(
                     field,
-                    "is empty; a budget needs start_token_ids and end_token_ids, none of which it takes from a default; give both",
+                    "is empty; a budget needs its own start_token_ids and end_token_ids and takes neither from defaults; give both",
                 ));
             }
         }

@@ -80,8 +80,8 @@ impl ThinkingFilters {
             self.min_p.unwrap_or(min_p),
         )?;
         if budget == 0 && !self.is_off() {
-            let message = "is 0, so that nothing would be drawn with temperature, top_k, top_p or min_p of \
-                           thinking_budget; set it (4294967295: any number of tokens)";
+            let message = "is 0, so nothing would ever be drawn with temperature, top_k, top_p or min_p of \
+                           thinking_budget; set it (4294967295: no limit)";
             return Err(FieldError::new("budget", message));
         }
         Ok(())
@@ -126,30 +126,33 @@ impl SamplingParams {
     pub fn validate_thinking(&self, filters: &ThinkingFilters, xtc_ignored: &[u32]) -> Result<(), FieldError> {
         let wrong = |field: &str, message: &str| Err(FieldError::new(format!("thinking_budget.{field}"), message));
         if filters.temperature.is_some() && self.samplers.temperature_tokens > 0 {
-            return wrong("temperature", "cannot be combined with temperature_tokens; both choose the temperature");
+            return wrong(
+                "temperature",
+                "cannot be combined with temperature_tokens, as both set the temperature; turn one of them off",
+            );
         }
         let is_dynamic = self.samplers.dynatemp_high > 0.0;
         let is_replaced = is_dynamic && !self.samplers.sampler_order.samplers().contains(&Sampler::DynamicTemperature);
         if is_replaced && filters.temperature.is_some_and(|temperature| temperature != 0.0) {
-            let message = "does nothing beside dynatemp_high, which takes its place; give 0 for greedy thoughts, turn one of \
+            let message = "has no effect with dynatemp_high, which replaces it; give 0 for greedy thinking, turn one of \
                            them off, or list both in sampler_order";
             return wrong("temperature", message);
         }
         if filters.top_p.is_some() && self.samplers.top_p_decay < 1.0 {
-            return wrong("top_p", "cannot be combined with top_p_decay; both choose top_p");
+            return wrong("top_p", "cannot be combined with top_p_decay, as both set top_p; turn one of them off");
         }
         if filters.is_off() {
             return Ok(());
         }
         let own = self.in_thinking(filters);
         if own.is_greedy() && !matches!(self.watermark(), None | Some(Watermark::Kgw(_))) {
-            let message = "is greedy, where no token can carry the watermark; set a temperature above 0, or use kgw";
+            let message = "is greedy, so no token can carry the watermark; set a temperature above 0, or use kgw";
             return wrong("temperature", message);
         }
         let remembers = self.samplers.mirostat > 0 || self.samplers.adaptive_target >= 0.0;
         if remembers && own.is_greedy() != self.is_greedy() {
-            let message = "would make one of thinking and answer greedy and not the other, where mirostat or adaptive_target \
-                           learns from each token; give both a temperature above 0, or turn these off";
+            let message = "would make only one of thinking and answer greedy, but mirostat and adaptive_target \
+                           learn from every token; give both a temperature above 0, or turn these off";
             return wrong("temperature", message);
         }
         own.validate_order_ignoring(xtc_ignored)

@@ -175,12 +175,12 @@ impl KgwParams {
 impl SynthidParams {
     fn validate(&self) -> Result<(), FieldError> {
         if self.keys.is_empty() || self.keys.len() > MAX_LAYERS {
-            let message = format!("has {} entries, must have 1 to {MAX_LAYERS}: one for each layer", self.keys.len());
+            let message = format!("has {} entries, must have 1 to {MAX_LAYERS}, one for each layer", self.keys.len());
             return Err(FieldError::new("keys", message));
         }
         let again = |i: &usize| self.keys[..*i].contains(&self.keys[*i]);
         if let Some(i) = (1..self.keys.len()).find(again) {
-            let message = "is there before; layers with equal keys are one layer counted twice, which no detector can make up for";
+            let message = "repeats an earlier key; equal keys are one layer counted twice, which no detector can correct; use another key";
             return Err(FieldError::new(format!("keys[{i}]"), message));
         }
         in_range("ngram_len", self.ngram_len, 2, MAX_NGRAM_LEN, "")?;
@@ -210,9 +210,9 @@ impl SamplingParams {
         let refused = |message: &str| Err(FieldError::new(format!("watermark.{}", mark.name()), message));
         match mark {
             Watermark::Kgw(_) => Ok(()),
-            _ if self.is_greedy() => refused(
-                "needs a temperature above 0, since without chance no token can carry it; set temperature, or use kgw",
-            ),
+            _ if self.is_greedy() => {
+                refused("needs a temperature above 0, since greedy tokens cannot carry it; set temperature, or use kgw")
+            }
             Watermark::Synthid(_) if self.samplers.mirostat > 0 => {
                 refused("cannot be combined with mirostat, which would learn from the mark; turn one of them off")
             }

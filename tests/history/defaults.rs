@@ -166,7 +166,7 @@ async fn what_does_not_go_with_the_streams_thinking_is_told() {
     let (field, message) = fault(&mut worker, line.clone()).await.expect("a mistake");
     assert_eq!(field, "params.thinking_budget.temperature");
     assert!(
-        message.contains("that of default_params or of the server, which an empty thinking_budget turns off"),
+        message.contains("comes from default_params or the server; an empty thinking_budget turns it off"),
         "{message}"
     );
     // Also where what the text gives itself goes before another filter.

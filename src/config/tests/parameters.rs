@@ -228,7 +228,7 @@ fn every_mistake_of_a_preset_is_told_at_once() {
     let expected = [
         // Values that cannot be read, in the order of keys.
         "a.acceptance.typical_alpha: \"x\" is not a number",
-        "a.acceptance.relaxed_delta: belongs to the rule RELAXED",
+        "a.acceptance.relaxed_delta: applies only to the rule RELAXED",
         "a.bad_words[2]: \"x\" is not a token id",
         "a.length_penalty.start: -1 is not a whole number, 0 or more",
         "a.min_p: \"x\" is not a number; its default is 0",
@@ -308,7 +308,10 @@ fn what_is_lacking_is_told_once() {
             "repetition_detection = { max_pattern_size = 3, min_count = 1 }",
             "a.repetition_detection.min_count: is 1, must be",
         ),
-        ("thinking_budget = { budget = 5 }", "a.thinking_budget.start_token_ids: is empty; a budget needs start"),
+        (
+            "thinking_budget = { budget = 5 }",
+            "a.thinking_budget.start_token_ids: is empty; a budget needs its own start",
+        ),
         ("thinking_budget = { budget = 5, start_token_ids = [9999999] }", "a.thinking_budget."),
         ("length_penalty = { start = 5 }", "a.length_penalty.factor: is required"),
         ("token_ban_ranges = [{ start = 1 }]", "a.token_ban_ranges[0].length: is 0"),
@@ -380,7 +383,7 @@ fn a_grammar_is_one_and_compiles_over_the_servers_vocabulary() {
     let (_dir, path) = file("[mine]\ndescription = \"x\"\ngrammar = { regex = \"(\" }\n");
     let (_other, config) = file("[defaults]\ngrammar = { json_schema = \"{\" }\n");
     let text = mistakes(&["--presets", &path, "--config", &config, "--grammars=true", "--vocabulary", TEXTS], &[]);
-    for part in ["2 mistakes", "  defaults.grammar.json_schema: is not JSON", ": mine.grammar.regex: "] {
+    for part in ["2 mistakes", "  defaults.grammar.json_schema: is not valid JSON", ": mine.grammar.regex: "] {
         assert!(text.contains(part), "{part:?} is missing in:\n{text}");
     }
 }
@@ -393,7 +396,8 @@ fn a_watermark_has_one_scheme_and_its_keys_are_not_told() {
     assert!(!found[0].contains("secret"), "{found:?}");
     assert!(told("watermark = { gumbel = { key = 1 }, kgw = {} }")[0].contains("has more than one scheme"));
     assert!(
-        told("watermark = { synthid = { keys = [1, 1] } }")[0].starts_with("a.watermark.synthid.keys[1]: is there")
+        told("watermark = { synthid = { keys = [1, 1] } }")[0]
+            .starts_with("a.watermark.synthid.keys[1]: repeats an earlier key")
     );
     let is_table = |value: &Value| value.is_table();
     assert!(EVERY.parse::<Table>().expect("TOML").values().all(is_table));
