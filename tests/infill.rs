@@ -87,7 +87,7 @@ async fn what_it_needs_is_told() {
     let greedy = SamplingParams { temperature: Some(0.0), ..infill(1) };
     let stop = SamplingParams { stop_token_ids: vec![3], ..infill(1) };
     let cases = [
-        (&bare, with_eos(), infill(1), Some("needs texts of tokens")),
+        (&bare, with_eos(), infill(1), Some("needs the texts of tokens")),
         (&bare, with_eos(), greedy, None),
         (&known, config(), infill(1), Some("needs a token that ends the text")),
         (&known, with_eos(), ignored.clone(), Some("needs a token that ends the text")),

@@ -33,14 +33,14 @@ async fn memory_of_sequences() {
     let result = one.step(open_step(vec![long(5, 6000)])).await;
     let never = result.open[0].error.as_ref().unwrap();
     assert_eq!((result.open[0].status(), never.field.as_str()), (OpenStatus::ResourceExhausted, "prompt_token_ids"));
-    assert!(never.message.contains("max_state_bytes is 65536: it never fits"), "{}", never.message);
+    assert!(never.message.contains("max_state_bytes is 65536, so it never fits"), "{}", never.message);
     let biases = SamplingParams {
         logit_bias: (0..10_000).map(|token_id| LogitBias { token_id, bias: 0.5 }).collect(),
         ..seeded(1)
     };
     let never = one.step(open_step(vec![open(5, biases)])).await.open[0].error.clone().unwrap();
     assert_eq!(never.field, "params");
-    assert!(never.message.contains("max_state_bytes is 65536: it never fits"), "{}", never.message);
+    assert!(never.message.contains("max_state_bytes is 65536, so it never fits"), "{}", never.message);
     assert_eq!(server.not_opened("state_bytes"), 3.0);
     // So it is on another stream, and what is open goes on.
     let result = two.step(open_step(vec![long(1, 1500)])).await;
@@ -143,7 +143,7 @@ async fn memory_of_a_stateless_batch_and_of_default_parameters() {
     // What never fits is told so, and need not be tried again.
     let status = configured(10_000).await.1.expect("no room at all");
     assert_eq!((status.code(), violation(&status).0.as_str()), (Code::InvalidArgument, "config.default_params"));
-    assert!(status.message().contains("max_state_bytes is 65536: it never fits"), "{}", status.message());
+    assert!(status.message().contains("max_state_bytes is 65536, so it never fits"), "{}", status.message());
     drop(first);
     server.expect_series(STATE, 0.0).await;
 }

@@ -148,7 +148,7 @@ async fn a_wrong_row_fails_alone_and_names_the_field() {
         wire
     };
     let cases = [
-        ("top_n.token_ids[1]: has 50, must be below vocab_size 50", of(|rows| rows.token_ids[13] = VOCAB)),
+        ("top_n.token_ids[1]: has token id 50, must be below vocab_size 50", of(|rows| rows.token_ids[13] = VOCAB)),
         ("twice in one row", of(|rows| rows.token_ids[13] = rows.token_ids[14])),
         ("top_n.rest_logsumexp[1]: is NaN", of(|rows| rows.rest_logsumexp[1] = f32::NAN)),
         ("top_n.rest_logsumexp[1]: is inf", of(|rows| rows.rest_logsumexp[1] = f32::INFINITY)),

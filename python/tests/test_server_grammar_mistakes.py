@@ -30,7 +30,7 @@ def why_not(address, eos=(END,), **fields):
 
 
 @pytest.mark.parametrize(("grammar", "said"), [
-    ({"json_schema": "{"}, "params.grammar.json_schema: is not JSON: EOF"),
+    ({"json_schema": "{"}, "params.grammar.json_schema: is not valid JSON: EOF"),
     ({"json_schema": {"type": "card"}}, "params.grammar.json_schema: Invalid type: card"),
     ({"json_schema": {"propertyNames": {}}}, "params.grammar.json_schema: Unimplemented keys"),
     ({"json_schema": False}, "params.grammar.json_schema: Unsatisfiable"),
@@ -47,7 +47,7 @@ def test_a_grammar_that_is_wrong_is_told_at_its_field(server, grammar, said):
 
 def test_what_a_grammar_needs_is_told(server, serve):
     any_json = {"json_schema": True}
-    assert why_not(serve().uds, grammar=any_json).startswith("params.grammar: is for servers that compile grammars, which this one does not")
+    assert why_not(serve().uds, grammar=any_json).startswith("params.grammar: needs a server that compiles grammars, and this one does not")
     for fields in ({"eos": []}, {"ignore_eos": True}):
         assert why_not(server.uds, grammar=any_json, **fields).startswith("params.grammar: needs a token that ends the text; give eos_token_ids")
     for given in ({"default_params": {"grammar": any_json}, "eos_token_ids": []}, {"default_params": {"grammar": {"regex": "("}}, "eos_token_ids": [END]}):

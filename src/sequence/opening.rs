@@ -74,15 +74,17 @@ impl From<OpenError> for FieldError {
         match error {
             OpenError::Invalid(field) | OpenError::Unimplemented(field) => field,
             OpenError::AlreadyExists => {
-                Self::new("sequence_id", "is open already on this stream; close it first or use another id")
+                Self::new("sequence_id", "is already open on this stream; close it first or use another id")
             }
             OpenError::HistoryLimit { tokens, limit } => {
-                let message = format!("prompt and output have {tokens} tokens, max_history_tokens is {limit}");
+                let message = format!(
+                    "prompt and output have {tokens} tokens together, above max_history_tokens {limit}; shorten them"
+                );
                 Self::new("prompt_token_ids", message)
             }
             OpenError::StateLimit { field, bytes, limit } => {
                 let message = format!(
-                    "takes {bytes} bytes of memory with what goes with it, max_state_bytes is {limit}: it never fits; raise that or ask for less"
+                    "takes {bytes} bytes of memory in all, max_state_bytes is {limit}, so it never fits; raise the limit or ask for less"
                 );
                 Self::new(field, message)
             }

@@ -9,7 +9,7 @@ use crate::sampling::mass::MASS_ONE;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum DraftError {
     /// The row's length is not that of the vocabulary, or there are not as many probabilities as token ids.
-    #[error("the draft distribution has {found} entries where {expected} are needed")]
+    #[error("the draft distribution has {found} entries, must have {expected}")]
     Length {
         /// How many entries were sent.
         found: usize,
@@ -17,19 +17,19 @@ pub enum DraftError {
         expected: usize,
     },
     /// A probability is NaN, infinite or negative.
-    #[error("the draft probability of token {token} is not a number of at least 0")]
+    #[error("the draft probability of token {token} is not a finite number of at least 0")]
     NotAProbability {
         /// Its token.
         token: u32,
     },
     /// The probabilities do not sum to 1.
-    #[error("the draft probabilities do not sum to 1 but to {:.6}", *total as f64 / MASS_ONE as f64)]
+    #[error("the draft probabilities sum to {:.6}, not to 1", *total as f64 / MASS_ONE as f64)]
     Sum {
         /// Their sum, as masses.
         total: u64,
     },
     /// A probability is so large that the sum cannot be 1.
-    #[error("the draft probabilities do not sum to 1: that of token {token} is {}", f32::from_bits(*bits))]
+    #[error("the draft probabilities cannot sum to 1: that of token {token} is {}", f32::from_bits(*bits))]
     TooLarge {
         /// Its token.
         token: u32,
@@ -43,7 +43,7 @@ pub enum DraftError {
         token: u32,
     },
     /// A token appears twice in a sparse row.
-    #[error("token {token} stands twice in the draft distribution")]
+    #[error("token {token} appears twice in the draft distribution")]
     Twice {
         /// The token.
         token: u32,
@@ -55,7 +55,9 @@ pub enum DraftError {
         token: u32,
     },
     /// A parent is neither -1 nor the index of an earlier draft token, or there is not one parent for each draft token.
-    #[error("the parents are not a tree: there must be one for each draft token, -1 or the index of an earlier one")]
+    #[error(
+        "the parents do not form a tree: give each draft token one, either -1 or the index of an earlier draft token"
+    )]
     Parents,
 }
 

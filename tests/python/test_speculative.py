@@ -124,5 +124,5 @@ def test_a_wrong_draft_is_named(address):
         source = dict(sparse=pb.SparseDraft(counts=[2], token_ids=[1, 2], probs=[0.5, 0.2]))
         result = worker.step(row, [verify([1], **source)], open=[opening(1, params(), PROMPT)])
         assert result.work[0].status == pb.ROW_STATUS_INVALID_WORK
-        assert result.work[0].message.startswith("verify.sparse: draft token 0: the draft probabilities do not sum")
+        assert result.work[0].message.startswith("verify.sparse: draft token 0: the draft probabilities sum to 0.7")
         assert only(worker.step(row, [verify([1], deterministic=pb.DeterministicDraft())]))[1]

@@ -39,10 +39,10 @@ pub enum BeyondTopN {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NeedsUnlisted {
     /// Which token comes first is not certain.
-    #[error("after masks, bias and penalties a token that is not listed may come first")]
+    #[error("after masks, bias and penalties, a token that is not listed may come first")]
     First,
     /// Every token may be drawn.
-    #[error("tokens that are not listed may be drawn; cut them off by top_k, top_p or min_p")]
+    #[error("tokens that are not listed may be drawn; cut them off with top_k, top_p or min_p")]
     Draw,
     /// What a sampler does depends on unlisted tokens.
     #[error("{} depends on tokens that are not listed", .0.name())]
@@ -51,13 +51,13 @@ pub enum NeedsUnlisted {
     #[error("logprobs.top_n asks for tokens that may not be listed")]
     TopLogprobs,
     /// The logprob of an unlisted token is asked for.
-    #[error("the logprob of a token is asked for that is not listed")]
+    #[error("a logprob is requested for a token that is not listed")]
     Logprob,
     /// The rank of a token is asked for that unlisted tokens may precede.
-    #[error("the rank of a token is asked for that tokens which are not listed may precede")]
+    #[error("a rank is requested for a token that may come after tokens that are not listed")]
     Rank,
     /// The report would describe unlisted tokens.
-    #[error("report.entropy and report.why_not_token_ids tell of tokens that are not listed")]
+    #[error("report.entropy and report.why_not_token_ids depend on tokens that are not listed")]
     Report,
 }
 
@@ -94,20 +94,20 @@ pub struct Listed {
 #[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
 pub enum ListedError {
     /// It lists no tokens, or too many.
-    #[error("is {0}, must be in 1 ..= {1}, and send longer rows whole")]
+    #[error("is {0}, must be in 1 ..= {1}; send longer rows whole")]
     Count(usize, usize),
     /// A token is not in the vocabulary.
-    #[error("has {0}, must be below vocab_size {1}")]
+    #[error("has token id {0}, must be below vocab_size {1}")]
     OutOfRange(u32, u32),
     /// A token is listed twice.
-    #[error("has {0} twice in one row")]
+    #[error("has token id {0} twice in one row")]
     Twice(u32),
     /// The others' log-sum-exp is NaN or +∞.
     #[error("is {0}, must be finite, or -infinity where no other token can be emitted")]
     Rest(f32),
     /// The others' log-sum-exp is larger than possible, since each of them is at most as large as the least listed
     /// logit.
-    #[error("is {0}, but the other tokens, each at most as large as the least that is listed, have at most {1}")]
+    #[error("is {0}, must be at most {1}, since no other logit may exceed the smallest listed one")]
     TooMuch(f32, f32),
 }
 

@@ -43,7 +43,7 @@ impl Rules {
         }
         let Some(grammars) = grammars else {
             return wrong(
-                "is for servers that compile grammars, which this one does not; start it with grammars and vocabulary",
+                "needs a server that compiles grammars, and this one does not; start it with grammars and vocabulary",
             );
         };
         let compiled = grammars.compile(params, state, patience).map_err(|error| match error {
@@ -88,7 +88,7 @@ impl Rules {
         let Some(chain) = self.chain.as_ref().filter(|chain| chain.has_infill()) else { return Ok(()) };
         let wrong = |message: &str| Err(FieldError::new("infill", message));
         if self.vocabulary().is_none() {
-            return wrong("needs texts of tokens, which this server does not have; start it with vocabulary");
+            return wrong("needs the texts of tokens, which this server does not have; start it with vocabulary");
         }
         if chain.ends.is_empty() {
             return wrong("needs a token that ends the text; give eos_token_ids without ignore_eos, or stop_token_ids");
@@ -124,6 +124,6 @@ impl Rules {
 /// Explains an error in a thinking setting that comes from defaults, not from the text's own parameters.
 fn of_a_default(error: FieldError) -> FieldError {
     let message = error.message
-        + "; the thinking is that of default_params or of the server, which an empty thinking_budget turns off";
+        + "; the thinking budget comes from default_params or the server; an empty thinking_budget turns it off";
     FieldError { message, ..error }
 }
