@@ -70,14 +70,14 @@ impl RowFile {
         let count = numbers.bytes.len() / size;
         if !numbers.bytes.len().is_multiple_of(size) {
             return Err(format!(
-                "has {} bytes, which are no whole number of {}",
+                "has {} bytes, which is not a whole number of {} values",
                 numbers.bytes.len(),
                 numbers.dtype.name()
             ));
         }
         let width = match (numbers.width, self.vocab_size) {
             (Some(own), Some(asked)) if own != asked => {
-                return Err(format!("is an array with rows of {own} logits, and not of {asked} (--vocab-size)"));
+                return Err(format!("is an array with rows of {own} logits, but --vocab-size is {asked}"));
             }
             (own, asked) => asked.or(own).unwrap_or(count),
         };
@@ -87,11 +87,11 @@ impl RowFile {
         // Sums of masses are exact up to this size, as on the wire.
         if width > MAX_VOCAB_SIZE as usize {
             return Err(format!(
-                "has {width} logits in a row, at most {MAX_VOCAB_SIZE}; say with --vocab-size how many a row has"
+                "has {width} logits in a row, at most {MAX_VOCAB_SIZE} are allowed; give the length of a row with --vocab-size"
             ));
         }
         if !count.is_multiple_of(width) {
-            return Err(format!("has {count} logits, which are no whole rows of {width}"));
+            return Err(format!("has {count} logits, which is not a whole number of rows of {width}"));
         }
         Ok(Rows { dtype: numbers.dtype, vocab_size: width, bytes: numbers.bytes.into_owned() })
     }
@@ -101,10 +101,11 @@ impl RowFile {
         match self.dtype {
             _ if bytes.starts_with(NPY) => array(bytes, self.dtype),
             _ if bytes.starts_with(ZIP) => {
-                Err("is a zip archive, as torch.save and numpy.savez write them; numpy.save the row alone".to_owned())
+                Err("is a zip archive, as torch.save and numpy.savez write; save the row alone with numpy.save"
+                    .to_owned())
             }
             Some(_) if !bytes.is_empty() && bytes.iter().all(|&byte| in_writing(byte)) => {
-                Err("has numbers in writing; leave --dtype out, which is for bare binary numbers".to_owned())
+                Err("contains numbers as text; leave --dtype out, it is for bare binary numbers".to_owned())
             }
             Some(dtype) => Ok(Numbers { dtype, bytes: bytes.into(), width: None }),
             None => written(bytes),
@@ -145,7 +146,8 @@ fn between(c: char) -> bool {
 fn written(bytes: &[u8]) -> Result<Numbers<'_>, String> {
     let Ok(text) = std::str::from_utf8(bytes) else {
         return Err(
-            "is neither an array of numpy nor text; name the format of bare binary numbers: --dtype f32".to_owned()
+            "is neither a numpy array nor text; for bare binary numbers give their format, such as --dtype f32"
+                .to_owned(),
         );
     };
     if bytes.len() > LARGEST_TEXT {
@@ -165,11 +167,11 @@ fn written(bytes: &[u8]) -> Result<Numbers<'_>, String> {
 /// Reads an array as `numpy.save` writes it (NEP 1): a magic, a version, the length of the header, the header, the
 /// numbers.
 fn array(bytes: &[u8], named: Option<Dtype>) -> Result<Numbers<'_>, String> {
-    let cut = || "is an array of numpy that ends too soon".to_owned();
+    let cut = || "is a truncated numpy array".to_owned();
     let length_bytes = match bytes.get(NPY.len()).ok_or_else(cut)? {
         1 => 2,
         2 | 3 => 4,
-        version => return Err(format!("is an array of numpy of version {version}, which is not known here")),
+        version => return Err(format!("is a numpy array of format version {version}; versions 1 to 3 can be read")),
     };
     let start = NPY.len() + 2;
     let length = bytes.get(start..start + length_bytes).ok_or_else(cut)?;
@@ -179,12 +181,12 @@ fn array(bytes: &[u8], named: Option<Dtype>) -> Result<Numbers<'_>, String> {
     let dtype = dtype_of(value(&header, "descr").unwrap_or_default(), named)?;
     let dimensions = dimensions(value(&header, "shape").unwrap_or_default())?;
     if dimensions.len() > 1 && value(&header, "fortran_order").is_some_and(|order| order.starts_with("True")) {
-        return Err("is an array in Fortran order; save numpy.ascontiguousarray of it".to_owned());
+        return Err("is an array in Fortran order; save numpy.ascontiguousarray(array) instead".to_owned());
     }
     let count = dimensions.iter().try_fold(1usize, |product, &n| product.checked_mul(n));
     if count.and_then(|count| count.checked_mul(dtype.size())) != Some(numbers.len()) {
         return Err(format!(
-            "is an array of {}, but has {} bytes of numbers, which its shape does not make",
+            "is an array of {} that has {} bytes of data, which does not match its shape",
             dtype.name(),
             numbers.len()
         ));
@@ -208,13 +210,13 @@ fn dtype_of(descr: &str, named: Option<Dtype>) -> Result<Dtype, String> {
         // numpy itself has no bfloat16; libraries write it as two raw bytes or as an integer.
         ("|V2" | "<V2" | "<u2" | "<i2", Some(dtype)) if dtype.size() == 2 => Ok(dtype),
         ("|V2" | "<V2" | "<u2" | "<i2", None) => {
-            Err(format!("is an array of \"{descr}\"; say what these two bytes are: --dtype bf16 or f16"))
+            Err(format!("is an array of \"{descr}\"; give the format of these two-byte values: --dtype bf16 or f16"))
         }
         ("<f4" | "<f2", Some(dtype)) => {
-            Err(format!("is an array of \"{descr}\"; --dtype {} does not fit", dtype.name()))
+            Err(format!("is an array of \"{descr}\", which does not match --dtype {}", dtype.name()))
         }
         _ => Err(format!(
-            "is an array of \"{descr}\"; logits are float32 or float16, little endian: save them with astype('float32')"
+            "is an array of \"{descr}\"; logits must be float32 or float16, little endian: save them with astype('float32')"
         )),
     }
 }
@@ -271,15 +273,17 @@ mod tests {
         let told = |bytes: &[u8], file: RowFile| file.rows(bytes).unwrap_err();
         assert_eq!(told(b"1, 2, x\n", RowFile::default()), "logit 2: \"x\" is not a number");
         assert_eq!(told(b"[]", RowFile::default()), "has no logits");
-        assert_eq!(told(b"1 2 3", file(None, Some(2))), "has 3 logits, which are no whole rows of 2");
+        assert_eq!(told(b"1 2 3", file(None, Some(2))), "has 3 logits, which is not a whole number of rows of 2");
         assert!(told(b"\xFF\xFE", RowFile::default()).contains("--dtype"));
         assert!(told(b"\xFF\xFE\x00", file(Some(Dtype::F16), None)).starts_with("has 3 bytes"));
         assert!(told(b"PK\x03\x04...", RowFile::default()).contains("numpy.save"));
         assert!(told(&npy("<f8", "(1,)", &[0; 8]), RowFile::default()).contains("astype"));
         assert!(told(&npy("<V2", "(1,)", &[0; 2]), RowFile::default()).contains("--dtype bf16"));
-        assert!(told(&npy("<f4", "(1,)", &[0; 4]), file(Some(Dtype::F16), None)).contains("does not fit"));
+        assert!(
+            told(&npy("<f4", "(1,)", &[0; 4]), file(Some(Dtype::F16), None)).contains("does not match --dtype f16")
+        );
         let re_cut = told(&npy("<f4", "(2, 2)", &[0; 16]), file(None, Some(4)));
-        assert_eq!(re_cut, "is an array with rows of 2 logits, and not of 4 (--vocab-size)");
+        assert_eq!(re_cut, "is an array with rows of 2 logits, but --vocab-size is 4");
         assert!(told(&npy("<f4", "(2,)", &[0; 4]), RowFile::default()).contains("has 4 bytes"));
         assert_eq!(told(&npy("<f4", "(4, 0)", &[]), RowFile::default()), "has no logits");
         assert_eq!(told(b"", file(Some(Dtype::F32), None)), "has no logits");

@@ -4,31 +4,31 @@ use super::changes::Change;
 use super::diagnosis::{Is, Made};
 use super::{ComparedRow, Comparison, MOST_LEFT_OUT, MOST_VARIATION};
 
-const PLACES: &str =
-    "Row i is for the token behind the first i tokens of the input: check which positions the worker gathers.";
+const PLACES: &str = "Row i must be the one for the token after the first i tokens of the input: check which positions the worker gathers.";
 const TEMPERATURE: &str = "Send logits before the temperature: the sidecar divides by it, so it counts twice.";
 const PENALTIES: &str =
-    "Send logits before penalties and biases: the sidecar applies those of the sequence, so they count twice.";
-const FILTER: &str =
-    "Send the whole row: a filter that ran before the sidecar's own sees another distribution than it should.";
-const CHANGED: &str = "Check what changes these tokens before rows are sent: a bias, a penalty, a list of words.";
-const MASKS: &str = "Masks are no fault where they are meant; a mask can also go beside the row (Work.token_masks).";
+    "Send logits before penalties and biases: the sidecar applies the sequence's own, so they count twice.";
+const FILTER: &str = "Send the whole row: a filter that runs before the sidecar's own sees the wrong distribution.";
+const CHANGED: &str =
+    "Check what changes the logits of these tokens before rows are sent: a bias, a penalty, a word list.";
+const MASKS: &str = "Masked tokens are fine if intended; a mask can also be sent beside the row (Work.token_masks).";
 const PADDING: &str =
-    "Columns that stand for no token have to be -infinity, or beyond vocab_size (InlineLogits.row_stride).";
+    "Columns that stand for no token must be -infinity or lie beyond vocab_size (InlineLogits.row_stride).";
 const SHIFT: &str =
-    "Log-probabilities are as good as logits, except for repetition_penalty, which goes by the sign of a logit.";
-const NOISE: &str = "Rounding does not make so much noise: another precision, a quantized model or cache, or nearly the same \
-                     text. Compare with a plain pass of the same model, of texts that differ at their beginning.";
+    "Log-probabilities are as good as logits, except for repetition_penalty, which depends on the sign of a logit.";
+const NOISE: &str = "This is more noise than rounding makes: look for another precision, a quantized model or cache, or a slightly \
+                     different text. Compare with a plain pass of the same model, on texts that differ from the start.";
 const PROBABILITIES: &str = "Send logits or log-probabilities, not probabilities.";
 const BLOCKS: &str = "Check the order in which the columns of tensor-parallel ranks are gathered.";
 const RESHAPED: &str =
-    "Check the number format (f16 read as bf16?) and the end of the model: final_logit_softcapping, a scale, a norm.";
-const UNKNOWN: &str = "A row that is no plain row comes from another text, another model or another attention mask, or its columns \
-                       are mixed up. In a tree, check whether a node sees the siblings before it; after a rejection, whether \
-                       the KV cache was cut back.";
-const FAILS: &str = "The sidecar draws no token from such a row, and its work fails (docs/errors.md, row statuses).";
-const LEFT_OUT: &str = "Send all columns: those that are missing have a part of the probability.";
-const FAR: &str = "A row with a total variation above 0.1 does not count as the model's, whatever made it.";
+    "Check the number format (f16 read as bf16?) and the model's last steps: final_logit_softcapping, a scale, a norm.";
+const UNKNOWN: &str = "A row that matches no plain row comes from another text, another model or another attention mask, or its \
+                       columns are mixed up. In a tree, check whether a node attends to the siblings before it; after a \
+                       rejection, check whether the KV cache was truncated.";
+const FAILS: &str =
+    "The sidecar cannot draw a token from such a row, so its work fails (docs/errors.md, row statuses).";
+const LEFT_OUT: &str = "Send all columns: the missing ones hold part of the probability.";
+const FAR: &str = "A row with a total variation above 0.1 does not count as the model's, whatever the cause.";
 
 /// The advice for all rows, each sentence once.
 pub(super) fn of(compared: &Comparison) -> Vec<&'static str> {

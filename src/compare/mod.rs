@@ -113,7 +113,7 @@ fn compare(args: &CompareArgs) -> Result<Comparison, String> {
     let (sent, plain) = (args.sent.read()?, args.plain.read()?);
     if plain.count() < sent.count() {
         return Err(format!(
-            "{}: has {} rows, and {} has {}: save the plain rows of the same places of the text",
+            "{}: has {} rows, but {} has {}; save the plain rows for the same positions of the text",
             args.plain.name(),
             plain.count(),
             args.sent.name(),
@@ -151,7 +151,7 @@ fn check_numbers(file: &RowFile, plain: &Rows) -> Result<(), String> {
             return Err(format!("{}: row {row} has {} for token {token}", file.name(), logits[token]));
         }
         if logits.iter().all(|&logit| logit == f32::NEG_INFINITY) {
-            return Err(format!("{}: row {row} has no token that is not -infinity", file.name()));
+            return Err(format!("{}: row {row} has -infinity for every token", file.name()));
         }
     }
     Ok(())

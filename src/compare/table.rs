@@ -31,10 +31,11 @@ pub(super) fn of(compared: &Comparison) -> String {
     }
     if !beyond.is_empty() {
         let rows: usize = beyond.iter().map(|group| group.rows.len()).sum();
-        let _ = writeln!(text, "... and {} rows of other kinds; --json has them all", grouped(rows as u64));
+        let _ =
+            writeln!(text, "... and {} more rows, changed in other ways; --json lists them all", grouped(rows as u64));
     }
     let (as_plain, all) = (compared.rows_as_plain as u64, compared.rows.len() as u64);
-    let _ = writeln!(text, "\nrows that are as the model gives them: {} of {}", grouped(as_plain), grouped(all));
+    let _ = writeln!(text, "\nrows that match the model: {} of {}", grouped(as_plain), grouped(all));
     advice::of(compared).iter().for_each(|line| text += &format!("- {line}\n"));
     text
 }
@@ -96,14 +97,14 @@ fn what(row: &ComparedRow) -> String {
     match &row.is {
         Is::Same => "the plain row, number for number".to_owned(),
         Is::Plain(made) => made_of(row.row, made),
-        Is::Probabilities => "probabilities in place of logits".to_owned(),
+        Is::Probabilities => "probabilities instead of logits".to_owned(),
         Is::Blocks { order } => {
             let order: Vec<String> = order.iter().take(MOST_BLOCKS).map(usize::to_string).collect();
             format!("the plain row's columns in blocks, in the order {}", order.join(", "))
         }
-        Is::Alike => "about the plain row's distribution, with other logits".to_owned(),
-        Is::Reshaped => "other numbers in about the plain row's order".to_owned(),
-        Is::Unknown => "no plain row".to_owned(),
+        Is::Alike => "nearly the plain row's distribution, with different logits".to_owned(),
+        Is::Reshaped => "different numbers in nearly the plain row's order".to_owned(),
+        Is::Unknown => "unlike any plain row".to_owned(),
         Is::AllMasked => "no token: every logit is -infinity".to_owned(),
         Is::NotFinite { token } => format!("a NaN or +infinity (token {token})"),
     }
@@ -112,15 +113,15 @@ fn what(row: &ComparedRow) -> String {
 fn made_of(row: usize, made: &Made) -> String {
     let mut parts = vec![match (made.plain_row, row) {
         (plain, row) if plain == row && made.precise => "the plain row".to_owned(),
-        (plain, row) if plain == row => "the plain row, but roughly".to_owned(),
-        (plain, row) if plain + 1 == row => "the plain row of the place before".to_owned(),
-        (plain, row) if plain == row + 1 => "the plain row of the place behind".to_owned(),
+        (plain, row) if plain == row => "roughly the plain row".to_owned(),
+        (plain, row) if plain + 1 == row => "the plain row of the previous position".to_owned(),
+        (plain, row) if plain == row + 1 => "the plain row of the next position".to_owned(),
         (plain, _) => format!("plain row {plain}"),
     }];
     parts.extend(
         made.temperature.map(|temperature| format!("divided by a temperature of {}", temperature_of(temperature))),
     );
-    parts.extend(made.shift.map(|_| "all logits shifted by one number".to_owned()));
+    parts.extend(made.shift.map(|_| "all logits shifted by a constant".to_owned()));
     parts.extend(made.changes.iter().map(change));
     parts.join(", ")
 }
@@ -131,7 +132,9 @@ fn change(change: &Change) -> String {
         Change::Filtered { tokens_left } => format!("only the {} likeliest left", grouped(*tokens_left as u64)),
         Change::Masked { tokens, first } => format!("{} masked", named(*tokens, first)),
         Change::Unmasked { tokens, first } => format!("{} not masked", named(*tokens, first)),
-        Change::Padding { from, columns } => format!("other numbers in the last {columns} columns (from {from} on)"),
+        Change::Padding { from, columns } => {
+            format!("different numbers in the last {columns} columns (from {from} on)")
+        }
         Change::RepetitionPenalty { penalty, tokens, in_text } => {
             format!("a repetition penalty of {penalty:.2}{}", of_text(*tokens, *in_text))
         }

@@ -243,8 +243,8 @@ fn the_table_groups_rows_and_says_what_to_do() {
         lines[5].starts_with("2 ") && lines[5].ends_with("the plain row, divided by a temperature of 0.50"),
         "{text}"
     );
-    assert!(lines[6].starts_with("5 ") && lines[6].ends_with("the plain row of the place before"), "{text}");
-    assert_eq!(lines[8], "rows that are as the model gives them: 6 of 8");
+    assert!(lines[6].starts_with("5 ") && lines[6].ends_with("the plain row of the previous position"), "{text}");
+    assert_eq!(lines[8], "rows that match the model: 6 of 8");
     assert_eq!(lines.len(), 11, "a line of advice for each: {text}");
 }
 
@@ -333,11 +333,11 @@ fn files_that_cannot_be_compared_are_refused() {
         ..CompareArgs::default()
     };
     let told = compare(&args(&two, &one)).unwrap_err();
-    assert!(told.contains("one: has 1 rows, and ") && told.contains("two has 2: save the plain rows"), "{told}");
+    assert!(told.contains("one: has 1 rows, but ") && told.contains("two has 2; save the plain rows"), "{told}");
     assert_eq!(compare(&args(&one, &two)).unwrap().rows_as_plain, 1, "plain rows that nobody asks about");
     let told = |text| compare(&args(&one, &file("bad", text))).unwrap_err();
     assert!(told("1 nan").ends_with("bad: row 0 has NaN for token 1"));
-    assert!(told("1 2 -inf -inf").ends_with("bad: row 1 has no token that is not -infinity"));
+    assert!(told("1 2 -inf -inf").ends_with("bad: row 1 has -infinity for every token"));
     assert!(
         compare(&args(&one, &RowFile { path: Some("/nowhere".into()), ..RowFile::default() }))
             .unwrap_err()

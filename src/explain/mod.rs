@@ -135,7 +135,7 @@ fn explain(args: &ExplainArgs) -> Result<Explanation, String> {
 fn row_of(rows: &Rows, row: usize) -> Result<Logits<'_>, String> {
     rows.get(row).ok_or_else(|| {
         let (last, width) = (rows.count() - 1, rows.vocab_size);
-        format!("has rows 0 to {last} of {width} logits; --row {row} is not among them")
+        format!("has no row {row} (--row); its rows are 0 to {last}, of {width} logits each")
     })
 }
 
@@ -280,10 +280,10 @@ mod tests {
         let told = |args: ExplainArgs| of_four(&args).unwrap_err();
         assert_eq!(
             told(ExplainArgs { prompt: vec![9], ..usual.clone() }),
-            "--prompt: 9 is not below 4, the number of logits of the row"
+            "--prompt: token 9 must be below 4, the number of logits in the row"
         );
         let ended = SamplingParams { max_tokens: 2, ..SamplingParams::default() };
-        assert!(told(args(ended)).starts_with("--output: the text ended with it ("));
+        assert!(told(args(ended)).starts_with("--output: already ends the text ("));
         let none = SamplingParams { banned_token_ids: vec![0, 1, 2, 3], ..SamplingParams::default() };
         assert!(told(args(none)).contains("no token of the row is left"));
         let mut grammar = SamplingParams { stop_token_ids: vec![3], ..SamplingParams::default() };
@@ -302,6 +302,6 @@ mod tests {
         let nowhere = ExplainArgs { file: RowFile { path: Some("/nowhere".into()), ..RowFile::default() }, ..usual };
         assert!(explain(&nowhere).unwrap_err().starts_with("/nowhere: "));
         let beyond = of_four(&ExplainArgs { row: 1, ..args(SamplingParams::default()) }).unwrap_err();
-        assert!(beyond.ends_with("has rows 0 to 0 of 4 logits; --row 1 is not among them"), "{beyond}");
+        assert!(beyond.ends_with("has no row 1 (--row); its rows are 0 to 0, of 4 logits each"), "{beyond}");
     }
 }

@@ -14,7 +14,9 @@ use std::sync::Arc;
 /// The text that the arguments describe. A row has `vocab_size` logits.
 pub(super) fn open(args: &ExplainArgs, vocab_size: u32) -> Result<Sequence, String> {
     let in_vocabulary = |name: &str, tokens: &[u32]| match tokens.iter().find(|&&token| token >= vocab_size) {
-        Some(token) => Err(format!("--{name}: {token} is not below {vocab_size}, the number of logits of the row")),
+        Some(token) => {
+            Err(format!("--{name}: token {token} must be below {vocab_size}, the number of logits in the row"))
+        }
         None => Ok(()),
     };
     in_vocabulary("prompt", &args.prompt)?;
@@ -30,7 +32,7 @@ pub(super) fn open(args: &ExplainArgs, vocab_size: u32) -> Result<Sequence, Stri
     let sequence = sequence.with_grammar_text(vocab_size as usize, &args.output);
     let sequence = sequence.map_err(|error| by_flags(&error))?;
     match sequence.finished() {
-        Some(reason) => Err(format!("--output: the text ended with it ({}); no token follows", reason.label())),
+        Some(reason) => Err(format!("--output: already ends the text ({}); no token follows it", reason.label())),
         None => Ok(sequence),
     }
 }
@@ -38,7 +40,7 @@ pub(super) fn open(args: &ExplainArgs, vocab_size: u32) -> Result<Sequence, Stri
 /// The rules with their compiled grammar, if they have one.
 fn with_grammar(args: &ExplainArgs, rules: Rules) -> Result<Rules, String> {
     if rules.params().history.grammar.is_some() && args.vocabulary.is_none() {
-        let source = "set vocabulary in the file of --config, or CROUPIER_VOCABULARY";
+        let source = "set vocabulary in the --config file, or CROUPIER_VOCABULARY";
         return Err(format!("grammar: needs the texts of tokens; {source}, or leave it out with --set grammar={{}}"));
     }
     let grammars = args.vocabulary.clone().map(Grammars::new);
