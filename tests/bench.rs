@@ -66,7 +66,7 @@ fn ranks_are_measured_beside_whole_rows() {
         }
     }
     let slots = bench(&[&["--spawn", "uds", "--shards", "2", "--transport", "shm-slots"][..], &SMALL[..]].concat());
-    assert!(String::from_utf8_lossy(&slots.stderr).contains("goes without --shards"), "{slots:?}");
+    assert!(String::from_utf8_lossy(&slots.stderr).contains("cannot be combined with --shards"), "{slots:?}");
     for wrong in [["--shards", "0"], ["--shards", "2,"], ["--shards", "600"]] {
         assert!(!bench(&[&["--spawn", "uds"][..], &wrong[..], &SMALL[..]].concat()).status.success(), "{wrong:?}");
     }

@@ -50,7 +50,7 @@ impl std::str::FromStr for Address {
         let text = text.strip_prefix("http://").unwrap_or(text);
         match text.rsplit_once(':') {
             Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => Ok(Address::Tcp(text.to_owned())),
-            _ => Err(format!("\"{text}\" is no address; write HOST:PORT or unix:PATH")),
+            _ => Err(format!("\"{text}\" is not a valid address; use HOST:PORT or unix:PATH")),
         }
     }
 }

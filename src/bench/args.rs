@@ -107,7 +107,7 @@ impl BenchArgs {
         match self {
             BenchArgs { addr: Some(_), spawn: Some(_), .. } => wrong("give --addr or --spawn, not both"),
             BenchArgs { spawn: Some(_), access, .. } if *access != Access::default() => {
-                wrong("TLS and tokens are for --addr; a server of --spawn has neither")
+                wrong("TLS and tokens need --addr; a server started by --spawn has neither")
             }
             BenchArgs { streams: 0, .. } => wrong("--streams must be at least 1"),
             BenchArgs { batch: 0, .. } => wrong("--batch must be at least 1"),
@@ -120,20 +120,20 @@ impl BenchArgs {
                 if !shards.is_empty() && (*streams != 1 || *baseline || *in_process || *rate != 0.0) =>
             {
                 wrong(
-                    "--shards is measured with one stream and as fast as replies come, beside whole rows and nothing else",
+                    "--shards is measured beside whole rows only; use --streams 1, without --rate, --baseline and --in-process",
                 )
             }
             BenchArgs { shards, access, .. } if !shards.is_empty() && *access != Access::default() => {
-                wrong("--shards starts processes that know neither TLS nor tokens")
+                wrong("--shards starts processes that support neither TLS nor tokens; leave these out")
             }
             BenchArgs { path: LogitsPath::Slots, shards, rate, .. } if !shards.is_empty() || *rate != 0.0 => {
-                wrong("--transport shm-slots goes without --shards and --rate; give --transport shm")
+                wrong("--transport shm-slots cannot be combined with --shards or --rate; use --transport shm")
             }
             BenchArgs { path: LogitsPath::SharedMemory | LogitsPath::Slots, baseline: true, .. } => wrong(
-                "--baseline is a bare stream of messages, so it stands beside --transport inline; beside shared memory give --in-process",
+                "--baseline is a bare stream of messages, so it needs --transport inline; with shared memory use --in-process",
             ),
             BenchArgs { shards, vocab, .. } if shards.iter().any(|ranks| ranks > vocab) => {
-                wrong("--shards must not be more than the columns of --vocab")
+                wrong("--shards must be at most --vocab, since each rank needs a column")
             }
             BenchArgs { rate, .. } if !(0.0..=MAX_RATE).contains(rate) => {
                 wrong(&format!("--rate must be in 0 ..= {MAX_RATE}"))

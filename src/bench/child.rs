@@ -61,7 +61,7 @@ impl Child {
                 Ok(info) => return Ok(info),
                 Err(e) if self.process.try_wait()?.is_some() => {
                     let status = self.process.wait()?;
-                    let reason = format!("it ended at once, with {status}; what it says is above ({e})");
+                    let reason = format!("it exited at once with {status}; its output is above ({e})");
                     return Err(BenchError::Spawn { what: self.what, reason });
                 }
                 Err(e) if Instant::now() > give_up => {

@@ -45,7 +45,7 @@ const MOST_WAIT: Duration = Duration::from_secs(10);
 /// The information of the server at an address.
 pub(super) async fn server_info(addr: &Address, access: &Access) -> Result<GetServerInfoResponse, BenchError> {
     timeout(MOST_WAIT, asked(addr, access)).await.unwrap_or_else(|_| {
-        let reason = format!("something listens there, but gave no answer within {} s", MOST_WAIT.as_secs());
+        let reason = format!("something is listening there but did not answer within {} s", MOST_WAIT.as_secs());
         Err(BenchError::Unreachable { addr: addr.clone(), reason })
     })
 }
@@ -56,9 +56,7 @@ async fn asked(addr: &Address, access: &Access) -> Result<GetServerInfoResponse,
     let refused = |status: tonic::Status| {
         let why = causes(&status);
         let hint = match (hint(&why, access), &access.token_file) {
-            ("", None) if status.code() == tonic::Code::Unauthenticated => {
-                "; give the file of the token with --token-file"
-            }
+            ("", None) if status.code() == tonic::Code::Unauthenticated => "; give the token's file with --token-file",
             (hint, _) => hint,
         };
         BenchError::Refused { addr: addr.clone(), reason: why + hint }

@@ -260,7 +260,7 @@ impl Worker {
         let group = result.step_id as usize;
         let now = Instant::now();
         if group >= self.groups.len() {
-            self.tally.fail("a reply to no step");
+            self.tally.fail("a reply that belongs to no step");
             return Ok(());
         }
         if let Some(refusal) = &result.refusal {
@@ -312,7 +312,7 @@ fn with_rows(ready: proto::DecodeResponse, pool: &RowPool, more: usize) -> Resul
 pub(super) fn lease(ready: proto::StreamReady, bytes: u64) -> Result<(SideClient, Leased), BenchError> {
     let Some(offer) = ready.region_offer else {
         return Err(BenchError::Args(
-            "the server offers no shared memory; start it with --uds or --region-socket, or here with --spawn uds"
+            "the server offers no shared memory; start it with --uds or --region-socket, or let this command start one with --spawn uds"
                 .to_owned(),
         ));
     };

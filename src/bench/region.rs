@@ -43,7 +43,7 @@ pub enum SideError {
     #[error("{}: {}", .0.reason, .0.message)]
     Refused(RegionError),
     /// The server's answer does not belong to the request.
-    #[error("an answer out of turn: {0:?}")]
+    #[error("unexpected answer: {0:?}")]
     OutOfTurn(Option<Reply>),
 }
 

@@ -256,7 +256,7 @@ pub(super) fn failures(f: &mut fmt::Formatter<'_>, name: &str, side: &SideReport
         return match side.tokens_per_second > 0.0 {
             true => writeln!(f, "{name}: no errors, no refusals"),
             false => {
-                writeln!(f, "{name}: no step came back within the time that is measured; give it more with --duration")
+                writeln!(f, "{name}: no step was answered within the measured time; make it longer with --duration")
             }
         };
     }

@@ -55,7 +55,9 @@ impl Writer {
         let line = tokio::task::spawn_blocking(move || BufReader::new(stdout).lines().next()).await;
         match line {
             Ok(Some(Ok(line))) if line == READY => Ok(()),
-            other => Err(BenchError::Spawn { what: "a shard writer", reason: format!("it said {other:?}") }),
+            other => {
+                Err(BenchError::Spawn { what: "a shard writer", reason: format!("expected {READY:?}, got {other:?}") })
+            }
         }
     }
 }
@@ -107,7 +109,7 @@ pub async fn write_shards(args: WriterArgs) -> Result<(), BenchError> {
             Some(proto::AttachResponse { response: Some(Answer::Shard(proto::ShardResult { refusal: None, .. })) }) => {
                 ahead -= 1;
             }
-            Some(other) => return Err(BenchError::Args(format!("a shard was not taken: {other:?}"))),
+            Some(other) => return Err(BenchError::Args(format!("a shard was not accepted: {other:?}"))),
             None => return Ok(()),
         }
     }
