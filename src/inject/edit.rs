@@ -154,7 +154,7 @@ impl<'a> Editor<'a> {
             (NodeKind::List(items), Addition::Items(at, new)) if !items.is_empty() => {
                 self.in_list(items, *at, new.iter().flat_map(Node::item_lines).collect())
             }
-            _ => unusual("something else stands where a map or a list should be"),
+            _ => unusual("there is neither a map nor a list where one must be"),
         }
     }
 
@@ -205,7 +205,7 @@ impl<'a> Editor<'a> {
             Some(column) if at < items.len() => Ok(self.before(line_start + column, column, lines)),
             Some(column) => Ok(self.behind(self.end(item), column, lines)),
             None => {
-                Err(Mistake { line: item.place.line, problem: "the item does not begin behind its dash".to_owned() })
+                Err(Mistake { line: item.place.line, problem: "the item does not start after its dash".to_owned() })
             }
         }
     }

@@ -31,8 +31,8 @@ pub(super) fn warning(sidecar: &Sidecar, limit: &str) -> Option<String> {
     let sum = bounds.iter().map(bound).fold(PROGRAM, u64::saturating_add);
     (quantity(limit)? < sum as f64).then(|| {
         format!(
-            "the memory limit of {limit} is less than the {} MiB that {} and the program come to: under load it would be \
-             killed instead of refusing work. Raise the limit, or lower one of them with --setting",
+            "the memory limit of {limit} is less than the {} MiB that {} and the program add up to: under load it would be \
+             killed instead of refusing work. Raise the limit, or lower one of these with --setting",
             sum >> 20,
             bounds.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ")
         )

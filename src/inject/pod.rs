@@ -94,10 +94,10 @@ impl Template<'_> {
             return self.known(editor, mark, sidecar, replace);
         }
         if self.node.at(&["metadata", "labels", LABEL]).is_some() {
-            return Ok(Outcome::Left("has a sidecar of the chart"));
+            return Ok(Outcome::Left("already has a sidecar from the chart"));
         }
         if annotations.and_then(|known| known.get(INJECT)).and_then(Node::text) == Some("disabled") {
-            return Ok(Outcome::Left("its annotation croupier/inject says disabled"));
+            return Ok(Outcome::Left("its annotation croupier/inject is disabled"));
         }
         let Some(spec) = self.node.get("spec").filter(|spec| !spec.entries().is_empty()) else {
             return Err(wrong(self.node, "the pod template has no spec"));
@@ -112,7 +112,7 @@ impl Template<'_> {
             .then(|| format!("keeps the worker's prometheus.io annotations; scrape port {port} by other means"));
         let on_host = is_on_host(spec).then(|| {
             format!(
-                "with hostNetwork /metrics takes port {port} of the node: one such pod a node, or an --admin-port for each"
+                "with hostNetwork, /metrics takes port {port} of the node: run one such pod per node, or give each its own --admin-port"
             )
         });
         Ok(Outcome::Injected(scraped.into_iter().chain(on_host).collect()))
@@ -132,7 +132,7 @@ impl Template<'_> {
         let Some((at, container)) = containers.iter().enumerate().find(|(_, container)| name_of(container)) else {
             let name = sidecar.name();
             let problem = format!(
-                "{INJECTED} says that it was injected, but there is no container {name}; take the annotation out"
+                "{INJECTED} says that it was injected, but there is no container {name}; remove the annotation"
             );
             return Err(wrong(mark, &problem));
         };
@@ -144,8 +144,8 @@ impl Template<'_> {
         if !replace {
             return Err(wrong(
                 container,
-                "was injected with another image, other settings or by another version; give --replace to put the new \
-                 sidecar in its place, or inject the manifest as it was before that",
+                "was injected with another image or other settings, or by another version; give --replace to replace it, or \
+                 inject the original manifest",
             ));
         }
         self.check_replaced(container, at, sidecar)?;
@@ -172,8 +172,8 @@ impl Template<'_> {
         if !containers.iter().find(is_worker).is_some_and(finds) || !volumes.iter().any(volume) {
             return Err(wrong(
                 old,
-                "no container has the variable and the mount by which it would find the new sidecar; inject the \
-                 manifest as it was before",
+                "no container has the variable and the mount that it needs to find the new sidecar; inject the original \
+                 manifest",
             ));
         }
         for key in CONTAINERS {
@@ -185,8 +185,8 @@ impl Template<'_> {
         if at < sidecar.place(spec) {
             return Err(wrong(
                 old,
-                "an init container behind it may write what it is to read, which each would wait for; inject the \
-                 manifest as it was before",
+                "a later init container may write what the sidecar reads, so each would wait for the other; inject the \
+                 original manifest",
             ));
         }
         Ok(())
@@ -218,10 +218,8 @@ impl Template<'_> {
             (None, [only]) => Ok(Some((0, only))),
             (None, several) => {
                 let names: Vec<&str> = several.iter().map(name_of).collect();
-                let problem = format!(
-                    "there are several containers; say which is the worker with --container {}",
-                    names.join("|")
-                );
+                let problem =
+                    format!("there are several containers; name the worker's with --container {}", names.join("|"));
                 Err(wrong(spec, &problem))
             }
         }
@@ -234,11 +232,14 @@ impl Template<'_> {
         let names: Vec<&str> =
             volumes.filter_map(|volume| volume.get("name")).chain(claims).filter_map(Node::text).collect();
         if sidecar.mounts().iter().any(|(_, path)| path == sidecar.directory()) {
-            return Err(wrong(spec, &format!("--mount: {} is where the socket is", sidecar.directory())));
+            return Err(wrong(
+                spec,
+                &format!("--mount: {} is taken by the socket; choose another path", sidecar.directory()),
+            ));
         }
         let there = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
         match sidecar.mounts().iter().find(|(name, _)| !names.contains(&name.as_str())) {
-            Some((name, _)) => Err(wrong(spec, &format!("--mount: there is no volume {name}; the pod has {there}"))),
+            Some((name, _)) => Err(wrong(spec, &format!("--mount: the pod has no volume {name}; it has {there}"))),
             None => Ok(()),
         }
     }
@@ -272,13 +273,13 @@ fn check(spec: &Node, worker: &Node, sidecar: &Sidecar) -> Result<(), Mistake> {
     check_read(spec, worker)?;
     let os = [["nodeSelector", "kubernetes.io/os"], ["os", "name"]].into_iter().find_map(|path| spec.at(&path));
     if let Some(os) = os.filter(|os| os.text() == Some("windows")) {
-        return Err(wrong(os, "the pod is for Windows, for which there is no Croupier"));
+        return Err(wrong(os, "the pod is for Windows, which Croupier does not support"));
     }
     for container in CONTAINERS.iter().flat_map(|key| spec.get(key).map(Node::items).unwrap_or_default()) {
         if let Some(name) = container.get("name").filter(|name| name.text() == Some(sidecar.name())) {
             return Err(wrong(
                 name,
-                &format!("there is a container {} already, and it was not injected", sidecar.name()),
+                &format!("there is already a container {}, and it was not injected", sidecar.name()),
             ));
         }
         check_ports(spec, container, sidecar)?;
@@ -291,7 +292,7 @@ fn check(spec: &Node, worker: &Node, sidecar: &Sidecar) -> Result<(), Mistake> {
             .map(|found| found.place.line)
     };
     let taken =
-        |what: &str, name: &str, line| Err(Mistake { line, problem: format!("there is {what} {name} already") });
+        |what: &str, name: &str, line| Err(Mistake { line, problem: format!("there is already {what} {name}") });
     if let Some(line) = names(spec, "volumes", "name", sidecar.volume_name()) {
         return taken("a volume", sidecar.volume_name(), line);
     }
@@ -315,7 +316,7 @@ fn check_read(spec: &Node, worker: &Node) -> Result<(), Mistake> {
 fn check_claims(claims: &[Node], sidecar: &Sidecar) -> Result<(), Mistake> {
     let name = |claim| Node::at(claim, &["metadata", "name"]);
     match claims.iter().filter_map(name).find(|name| name.text() == Some(sidecar.volume_name())) {
-        Some(name) => Err(wrong(name, &format!("there is a volume {} already", sidecar.volume_name()))),
+        Some(name) => Err(wrong(name, &format!("there is already a volume {}", sidecar.volume_name()))),
         None => Ok(()),
     }
 }

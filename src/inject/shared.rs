@@ -51,13 +51,13 @@ pub(super) fn unshared<'n>(
 
 fn check_unshared(node: &Node, line: usize, aliases: &BTreeMap<usize, usize>) -> Result<(), Mistake> {
     if matches!(node.kind, NodeKind::Alias(..)) {
-        let problem = "an alias stands where something has to be added; write it out".to_owned();
+        let problem = "something must be added here, but this is an alias; write it out".to_owned();
         return Err(Mistake { line, problem });
     }
     match node.anchor.and_then(|anchor| aliases.get(&anchor)) {
         Some(alias) => {
             let problem = format!(
-                "something has to be added here, and the alias in line {alias} would repeat it; write out there what it stands for"
+                "something must be added here, and the alias in line {alias} would repeat it; write that alias out"
             );
             Err(Mistake { line, problem })
         }

@@ -123,7 +123,7 @@ fn twice_is_once() {
         InjectArgs { memory_limit: Some("4Gi".to_owned()), ..InjectArgs::default() },
     ] {
         let refused = inject(&once, &args).expect_err("asked for something else").to_string();
-        assert!(refused.contains("inject the manifest as it was before"), "{refused}");
+        assert!(refused.contains("inject the original manifest"), "{refused}");
     }
     let gone = once.replace("name: croupier\n", "name: other\n");
     assert!(refused(&gone).contains("there is no container croupier"), "{}", refused(&gone));
@@ -179,28 +179,32 @@ fn what_cannot_be_done_safely_is_refused_with_its_line() {
         (
             "  - name: w\n",
             "  - name: croupier\n    image: x\n  - name: w\n",
-            "line 6: Pod/p: there are several containers; say which is the worker with --container croupier|w",
+            "line 6: Pod/p: there are several containers; name the worker's with --container croupier|w",
         ),
-        ("  - name: w\n", "  - name: croupier\n", "line 7: Pod/p: there is a container croupier already"),
+        (
+            "  - name: w\n",
+            "  - name: croupier\n",
+            "line 7: Pod/p: there is already a container croupier, and it was not injected",
+        ),
         (
             "spec:\n",
             "spec:\n  initContainers: [{name: croupier}]\n",
-            "line 6: Pod/p: there is a container croupier already",
+            "line 6: Pod/p: there is already a container croupier, and it was not injected",
         ),
         (
             "spec:\n",
             "spec:\n  volumes:\n  - name: croupier-socket\n",
-            "line 7: Pod/p: there is a volume croupier-socket already",
+            "line 7: Pod/p: there is already a volume croupier-socket",
         ),
         (
             "    image: i\n",
             "    volumeMounts: [{name: x, mountPath: /run/croupier}]\n",
-            "line 8: Pod/p: there is a mount at /run/croupier already",
+            "line 8: Pod/p: there is already a mount at /run/croupier",
         ),
         (
             "    image: i\n",
             "    env: [{name: CROUPIER_TARGET, value: x}]\n",
-            "line 8: Pod/p: there is a variable CROUPIER_TARGET already",
+            "line 8: Pod/p: there is already a variable CROUPIER_TARGET",
         ),
         (
             "    image: i\n",
@@ -215,7 +219,7 @@ fn what_cannot_be_done_safely_is_refused_with_its_line() {
         ("spec:\n", "spec:\n  nodeSelector:\n    kubernetes.io/os: windows\n", "line 7: Pod/p: the pod is for Windows"),
         ("spec:\n", "spec:\n  os: {name: windows}\n", "line 6: Pod/p: the pod is for Windows"),
         ("spec:\n", "spec:\n  <<: *x\n", "line 6"),
-        ("    image: i\n", "    image: i\n  containers: []\n", "line 9: the key containers is there twice"),
+        ("    image: i\n", "    image: i\n  containers: []\n", "line 9: the key containers appears twice"),
         ("    image: i\n", "   image: i\n", "line 8: "),
         ("    image: i\n", "    image: \"i\n", "line "),
         (
@@ -233,7 +237,7 @@ fn what_cannot_be_done_safely_is_refused_with_its_line() {
     }
     let claims = "apiVersion: apps/v1\nkind: StatefulSet\nmetadata: {name: s}\nspec:\n  volumeClaimTemplates:\n  - metadata: {name: croupier-socket}\n  template:\n    spec:\n      containers: [{name: w, image: i}]\n";
     assert!(
-        refused(claims).contains("line 6: StatefulSet/s: there is a volume croupier-socket already"),
+        refused(claims).contains("line 6: StatefulSet/s: there is already a volume croupier-socket"),
         "{}",
         refused(claims)
     );

@@ -94,7 +94,7 @@ impl<'a> Reader<'a> {
             Event::MappingStart(..) => NodeKind::Map(self.entries(&mut place, depth)?),
             Event::Alias(anchor) => NodeKind::Alias(anchor, self.meant(anchor, place.line)?),
             _ => {
-                return Err(Mistake { line: place.line, problem: "nothing stands where a value should be".to_owned() });
+                return Err(Mistake { line: place.line, problem: "a value is missing".to_owned() });
             }
         };
         let node = Node { kind, place, anchor };
@@ -112,7 +112,7 @@ impl<'a> Reader<'a> {
     fn meant(&self, anchor: usize, line: usize) -> Result<Rc<Node>, Mistake> {
         // An anchor becomes known when its node has ended.
         let itself =
-            || Mistake { line, problem: "an alias stands inside of what it stands for; write it out".to_owned() };
+            || Mistake { line, problem: "an alias stands inside the node that it refers to; write it out".to_owned() };
         self.anchored.get(&anchor).map(|(node, _)| Rc::clone(node)).ok_or_else(itself)
     }
 
@@ -150,7 +150,7 @@ impl<'a> Reader<'a> {
                 (event, span) => self.node_of(event, span, depth + 1)?,
             };
             if let Some(twice) = key.text().filter(|text| entries.iter().any(|(known, _)| known.text() == Some(text))) {
-                let problem = format!("the key {twice} is there twice");
+                let problem = format!("the key {twice} appears twice");
                 return Err(Mistake { line: key.place.line, problem });
             }
             let mut value = self.node(depth + 1)?;
@@ -164,7 +164,7 @@ impl<'a> Reader<'a> {
 }
 
 fn too_deep(line: usize) -> Mistake {
-    Mistake { line, problem: format!("deeper than {DEEPEST} levels") }
+    Mistake { line, problem: format!("nested deeper than {DEEPEST} levels") }
 }
 
 fn place(span: Span) -> Stretch {

@@ -94,7 +94,7 @@ pub fn parse(text: &str) -> Result<Page, Mistake> {
         reader.line(line).map_err(|problem| Mistake { line: number + 1, problem })?;
     }
     if !text.is_empty() && !text.ends_with('\n') {
-        return Err(Mistake { line: text.lines().count(), problem: "cut: its end is missing" });
+        return Err(Mistake { line: text.lines().count(), problem: "cut off: its end is missing" });
     }
     Ok(reader.page)
 }
@@ -115,10 +115,10 @@ impl Reader {
                 Ok(())
             }
             (Some("#"), Some("TYPE"), Some(name), Some(kind)) => {
-                let known = Kind::NAMES.iter().find(|(known, _)| *known == kind).ok_or("of no type that there is")?;
+                let known = Kind::NAMES.iter().find(|(known, _)| *known == kind).ok_or("of an unknown type")?;
                 let family = self.family(name)?;
                 if !family.samples.is_empty() {
-                    return Err("a type behind its samples");
+                    return Err("a type after its samples");
                 }
                 family.kind = known.1;
                 Ok(())
@@ -130,24 +130,24 @@ impl Reader {
 
     fn family(&mut self, name: &str) -> Result<&mut Family, &'static str> {
         if !is_name(name) {
-            return Err("a comment on no metric");
+            return Err("a comment that names no metric");
         }
         name.clone_into(&mut self.current);
         Ok(self.page.entry(name.to_owned()).or_default())
     }
 
     fn sample(&mut self, line: &str) -> Result<(), &'static str> {
-        let end = line.find(['{', ' ', '\t']).ok_or("no metric")?;
+        let end = line.find(['{', ' ', '\t']).ok_or("not a metric")?;
         let (name, rest) = line.split_at(end);
         if !is_name(name) {
-            return Err("no metric");
+            return Err("not a metric");
         }
         let (labels, rest) = labels(rest)?;
         let mut words = rest.split_ascii_whitespace();
-        let value = words.next().and_then(|word| word.parse().ok()).ok_or("a metric without a number")?;
+        let value = words.next().and_then(|word| word.parse().ok()).ok_or("a metric without a value")?;
         let timestamp = words.next().map(str::parse::<i64>);
         if timestamp.is_some_and(|time| time.is_err()) || words.next().is_some() {
-            return Err("a metric with more than a number and a time");
+            return Err("a metric with more than a value and a timestamp");
         }
         let family = self.family_of(name).to_owned();
         let sample = Sample { name: name.to_owned(), labels, value };
@@ -179,10 +179,10 @@ fn labels(text: &str) -> Result<(Labels, &str), &'static str> {
         if let Some(behind) = rest.strip_prefix('}') {
             return Ok((labels, behind));
         }
-        let (name, behind) = rest.split_once("=\"").ok_or("a metric whose labels do not end")?;
-        let end = closing_quote(behind).ok_or("a metric whose label does not end")?;
+        let (name, behind) = rest.split_once("=\"").ok_or("a metric whose labels are not closed")?;
+        let end = closing_quote(behind).ok_or("a metric whose label value is not closed")?;
         if !is_name(name) {
-            return Err("a metric with a label without a name");
+            return Err("a metric with an unnamed label");
         }
         labels.push((name.to_owned(), unescape(&behind[..end], true)?));
         rest = behind[end + 1..].trim_start();
@@ -244,17 +244,17 @@ mod tests {
     #[test]
     fn what_is_no_page_is_refused_with_its_line() {
         for (text, line, problem) in [
-            ("<!DOCTYPE html>\n", 1, "no metric"),
-            ("a 1\nb\n", 2, "no metric"),
-            ("a x\n", 1, "a metric without a number"),
-            ("a 1 2 3\n", 1, "a metric with more than a number and a time"),
-            ("a{b=\"c\" 1\n", 1, "a metric whose labels do not end"),
-            ("a{b=\"c 1\n", 1, "a metric whose label does not end"),
-            ("a{1=\"c\"} 1\n", 1, "a metric with a label without a name"),
+            ("<!DOCTYPE html>\n", 1, "not a metric"),
+            ("a 1\nb\n", 2, "not a metric"),
+            ("a x\n", 1, "a metric without a value"),
+            ("a 1 2 3\n", 1, "a metric with more than a value and a timestamp"),
+            ("a{b=\"c\" 1\n", 1, "a metric whose labels are not closed"),
+            ("a{b=\"c 1\n", 1, "a metric whose label value is not closed"),
+            ("a{1=\"c\"} 1\n", 1, "a metric with an unnamed label"),
             ("a{b=\"\\x\"} 1\n", 1, "a text with an unknown escape"),
-            ("# TYPE a thing\n", 1, "of no type that there is"),
-            ("# TYPE a gauge\na 1\n# TYPE a counter\n", 3, "a type behind its samples"),
-            ("a 1\nb 12", 2, "cut: its end is missing"),
+            ("# TYPE a thing\n", 1, "of an unknown type"),
+            ("# TYPE a gauge\na 1\n# TYPE a counter\n", 3, "a type after its samples"),
+            ("a 1\nb 12", 2, "cut off: its end is missing"),
         ] {
             assert_eq!(parse(text), Err(Mistake { line, problem }), "{text}");
         }

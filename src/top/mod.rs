@@ -69,7 +69,7 @@ pub enum TopError {
     },
     /// Another program answers.
     #[error(
-        "http://{authority}/metrics is no Croupier's: {reason}\nName the admin port of `croupier serve` with --admin"
+        "http://{authority}/metrics is not Croupier's: {reason}\nName the admin port of `croupier serve` with --admin"
     )]
     NotCroupier {
         /// The address that was asked.
@@ -78,7 +78,7 @@ pub enum TopError {
         reason: String,
     },
     /// The output is not a terminal.
-    #[error("the output is no terminal; --once prints a table and ends, --once --json an object")]
+    #[error("the output is not a terminal; use --once for a table, or --once --json for a JSON object")]
     NoTerminal,
     /// The terminal cannot be used.
     #[error(transparent)]

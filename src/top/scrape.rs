@@ -31,7 +31,7 @@ impl Scrape {
         let page = exposition::parse(text).map_err(|mistake| mistake.to_string())?;
         match page.contains_key(cat::BUILD_INFO.name) {
             true => Ok(Self { page, taken, clock }),
-            false => Err(format!("there is no {}", cat::BUILD_INFO.name)),
+            false => Err(format!("it has no {}", cat::BUILD_INFO.name)),
         }
     }
 }

@@ -199,7 +199,7 @@ fn paths(f: &Figures, theme: Theme, width: usize) -> Section {
         items.push(plain(format!("p99 {} until the last shard", time(Some(wait), highest(&cat::SHARD_WAIT)))));
     }
     let left =
-        |h: &HandedOver| plain(format!("{} rows/s beside the GPU on the CPU: {}", rate(h.rows.per_second), h.reason));
+        |h: &HandedOver| plain(format!("{} rows/s on the CPU beside the GPU: {}", rate(h.rows.per_second), h.reason));
     items.extend(paths.handed_over.iter().map(left));
     lines.extend(flow(items, width));
     section(theme, "DATA PATHS", &format!("regions {}, ranks {}", grouped(paths.regions), grouped(paths.ranks)), lines)
@@ -289,7 +289,7 @@ fn off(what: &str, standard_errors: f64, wrong: &str, theme: Theme) -> Span<'sta
 /// A note that rows are one place off.
 fn off_by_one(shift: &Shift, theme: Theme) -> Span<'static> {
     let [own, shifted] = [shift.own, shift.shifted].map(|overlap| share(Some(overlap)));
-    theme.paint(format!("rows one {}: {shifted} in common, not {own}", shift.shift), Color::Red)
+    theme.paint(format!("rows one {}: overlap {shifted}, not {own}", shift.shift), Color::Red)
 }
 
 fn errors(f: &Figures, theme: Theme, width: usize) -> Section {

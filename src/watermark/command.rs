@@ -42,8 +42,8 @@ const SAFE_TABLE_BITS: u32 = 256;
 fn doubt(mark: &Watermark) -> Option<String> {
     match mark {
         Watermark::Synthid(params) if params.sampling_table_size < SAFE_TABLE_BITS => Some(format!(
-            "with a table of {} bits, n-grams that are alike say nearly the same, and texts without a mark have small p-values \
-             too often; mark texts with at least {SAFE_TABLE_BITS}",
+            "with a table of {} bits, similar n-grams give nearly the same evidence, so texts without a mark get small p-values \
+             too often; mark texts with a table of at least {SAFE_TABLE_BITS}",
             params.sampling_table_size
         )),
         _ => None,

@@ -44,11 +44,15 @@ impl Line {
         let line = match bytes.iter().find(|byte| !byte.is_ascii_whitespace()) {
             Some(b'[') => serde_json::from_slice(bytes).map(|tokens| Self { tokens, prompt_tokens: 0 }),
             Some(b'{') => serde_json::from_slice(bytes),
-            _ => return Err("is no JSON of token ids; write [1, 2, 3] or {\"tokens\": [1, 2, 3]}".to_owned()),
+            _ => return Err("is not JSON with token ids; write [1, 2, 3] or {\"tokens\": [1, 2, 3]}".to_owned()),
         };
         let line: Self = line.map_err(|error| place(&error))?;
         if line.prompt_tokens > line.tokens.len() {
-            let message = format!("prompt_tokens is {}, there are {} tokens", line.prompt_tokens, line.tokens.len());
+            let message = format!(
+                "prompt_tokens is {}, must be at most {}, the number of tokens",
+                line.prompt_tokens,
+                line.tokens.len()
+            );
             return Err(message);
         }
         Ok(line)
@@ -94,7 +98,7 @@ impl<R: BufRead> Texts<R> {
             self.line += 1;
             let text = self.bytes.strip_suffix(b"\n").unwrap_or(&self.bytes);
             if text.len() > self.most {
-                let problem = format!("has more than {most} bytes; give --max-line-bytes if that is right");
+                let problem = format!("has more than {most} bytes; raise --max-line-bytes if that is intended");
                 return Err(TextError::Line { line: self.line, problem });
             }
             if text.iter().all(u8::is_ascii_whitespace) {
@@ -130,12 +134,15 @@ mod tests {
     #[test]
     fn mistakes_name_line_and_place() {
         for (text, expected) in [
-            ("[1]\nhello", "line 2: is no JSON of token ids; write [1, 2, 3] or {\"tokens\": [1, 2, 3]}"),
+            ("[1]\nhello", "line 2: is not JSON with token ids; write [1, 2, 3] or {\"tokens\": [1, 2, 3]}"),
             ("[1, -2]", "line 1: invalid value: integer `-2`, expected u32, at column 6"),
             ("[1,\n2]", "line 1: EOF while parsing a value, at column 3"),
-            ("{\"tokens\": [1], \"prompt_tokens\": 2}", "line 1: prompt_tokens is 2, there are 1 tokens"),
+            (
+                "{\"tokens\": [1], \"prompt_tokens\": 2}",
+                "line 1: prompt_tokens is 2, must be at most 1, the number of tokens",
+            ),
             ("{\"prompt_tokens\": 2}", "line 1: missing field `tokens`, at column 20"),
-            ("\n[123456789]", "line 2: has more than 10 bytes; give --max-line-bytes if that is right"),
+            ("\n[123456789]", "line 2: has more than 10 bytes; raise --max-line-bytes if that is intended"),
         ] {
             assert_eq!(all(text, if text.contains("12345") { 10 } else { 99 }).unwrap_err(), expected);
         }

@@ -58,7 +58,7 @@ const MANIFESTS: [(&str, &[&str], &str); 3] = [
         "list",
         &[],
         "croupier inject: CronJob/nightly: injected\n\
-         croupier inject: Pod/debug: unchanged, its annotation croupier/inject says disabled\n",
+         croupier inject: Pod/debug: unchanged, its annotation croupier/inject is disabled\n",
     ),
 ];
 
@@ -94,12 +94,12 @@ fn nothing_is_written_when_something_stands_against_it() {
         (&[][..], statefulset.as_str(), 1, "standard input: line 19: StatefulSet/engine: there are several containers"),
         (&["--container=nobody"], &statefulset, 1, "standard input: no pod template has a container nobody"),
         (&["--container=worker", "--admin-port=0"], &statefulset, 2, "--admin-port: \"0\""),
-        (&["--container=worker", "--mount=model=/m"], &statefulset, 1, "no volume model; the pod has config, models"),
+        (&["--container=worker", "--mount=model=/m"], &statefulset, 1, "no volume model; it has config, models"),
         (
             &["--container=worker", "--mount=models=/run/croupier/"],
             &statefulset,
             1,
-            "/run/croupier is where the socket is",
+            "/run/croupier is taken by the socket",
         ),
         (&[], &broken, 1, "standard input: line 7: "),
         (&[], "", 1, "there is no pod template"),

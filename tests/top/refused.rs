@@ -37,15 +37,15 @@ fn nobody_answers() {
 fn somebody_else_answers() {
     for (answer, reason) in [
         ("HTTP/1.0 404 Not Found\r\n\r\n", "it answers HTTP/1.0 404 Not Found"),
-        ("HTTP/1.0 200 OK\r\n\r\n<html>\n", "line 1 is no metric"),
-        ("HTTP/1.0 200 OK\r\n\r\nup 1\n", "there is no croupier_build_info"),
+        ("HTTP/1.0 200 OK\r\n\r\n<html>\n", "line 1 is not a metric"),
+        ("HTTP/1.0 200 OK\r\n\r\nup 1\n", "it has no croupier_build_info"),
         ("HTTP/1.0 200 OK\r\nContent-Length: 99\r\n\r\nup 1\n", "the answer was cut"),
         ("SSH-2.0-OpenSSH_9.2\r\n", "the answer is not HTTP"),
         ("", "without an answer"),
     ] {
         let (code, said) = top(&["--once", "--admin", &answering(answer)]);
         assert_eq!(code, Some(3), "{said}");
-        assert!(said.contains("is no Croupier's") && said.contains(reason), "{reason} in {said}");
+        assert!(said.contains("is not Croupier's") && said.contains(reason), "{reason} in {said}");
     }
 }
 
@@ -59,5 +59,5 @@ fn what_makes_no_sense_is_refused_at_once() {
     assert_eq!(top(&["--json"]).0, Some(2));
     let (code, said) = top(&[]);
     assert_eq!(code, Some(2), "{said}");
-    assert!(said.contains("no terminal") && said.contains("--once"), "{said}");
+    assert!(said.contains("not a terminal") && said.contains("--once"), "{said}");
 }

@@ -142,7 +142,7 @@ fn what_a_gpu_left_and_what_failed_on_the_way_is_told() {
     let refused = "croupier_openings_failed_total{model=\"default\",reason=\"too_many_sequences\"}";
     let page = page + "# TYPE croupier_openings_failed_total counter\n" + refused + " 6\n";
     let screen = shown(&[PATHS[0], &page], 2, 80, 60);
-    assert!(screen.contains("200 rows/s beside the GPU on the CPU: chain"), "{screen}");
+    assert!(screen.contains("200 rows/s on the CPU beside the GPU: chain"), "{screen}");
     let errors: Vec<Vec<&str>> = screen.lines().map(|l| l.split_whitespace().collect()).collect();
     assert!(errors.contains(&vec!["left", "shards", "2", "1.0", "2"]), "{screen}");
     assert!(errors.contains(&vec!["region_bytes", "lease", "3", "1.5", "3"]), "{screen}");
@@ -200,7 +200,7 @@ fn rows_that_are_one_place_off_are_named() {
             });
             format!("{:.2}", sum / count).trim_start_matches('0').to_owned()
         };
-        let said = format!("rows one {shift}: {} in common, not {}", new(&own), new(&shifted));
+        let said = format!("rows one {shift}: overlap {}, not {}", new(&own), new(&shifted));
         assert!(screen.contains(&said), "{said} in\n{screen}");
         assert!(!screen.contains(&format!("rows one {other}")), "{screen}");
     }

@@ -68,8 +68,7 @@ fn what_an_alias_repeats_is_not_added_to() {
         let manifest = with(replacements);
         let said = refused_of(&manifest, "worker");
         let says = format!(
-            "line {line}: something has to be added here, and the alias in line {alias} would repeat it; write out there what it \
-             stands for"
+            "line {line}: something must be added here, and the alias in line {alias} would repeat it; write that alias out"
         );
         assert!(said.contains(&says), "{said}\ninstead of {says} for\n{manifest}");
     }
@@ -79,7 +78,7 @@ fn what_an_alias_repeats_is_not_added_to() {
         ("volumeMounts:\n        - {name: models, mountPath: /models}", "volumeMounts: *x"),
     ]);
     let said = refused_of(&mounts, "worker");
-    assert!(said.contains("line 16: an alias stands where something has to be added; write it out"), "{said}");
+    assert!(said.contains("line 16: something must be added here, but this is an alias; write it out"), "{said}");
 }
 
 /// An anchor without aliases changes nothing. Neither does an alias of a node that stays as it is.
@@ -111,11 +110,11 @@ fn aliases_are_read_as_what_they_stand_for() {
     ]);
     assert_eq!(injected(&disabled), disabled);
     for (key, value, list, says) in [
-        ("env", "{name: CROUPIER_TARGET, value: x}", "env: [*x]", "there is a variable CROUPIER_TARGET already"),
+        ("env", "{name: CROUPIER_TARGET, value: x}", "env: [*x]", "there is already a variable CROUPIER_TARGET"),
         ("a", "{containerPort: 9464}", "ports: [*x]", "port 9464 of the pod is taken"),
         ("a", "[{containerPort: 9464}]", "ports: *x", "port 9464 of the pod is taken"),
         ("a", "9464", "ports: [{containerPort: *x}]", "port 9464 of the pod is taken"),
-        ("a", "/run/croupier", "volumeMounts: [{name: y, mountPath: *x}]", "there is a mount at /run/croupier already"),
+        ("a", "/run/croupier", "volumeMounts: [{name: y, mountPath: *x}]", "there is already a mount at /run/croupier"),
     ] {
         let manifest = POD
             .replace("metadata:\n", &format!("metadata:\n  {key}: &x {value}\n"))
@@ -202,9 +201,13 @@ fn merge_keys_elsewhere_stay() {
 fn aliases_of_aliases_end() {
     let doubled: String = (1..2000).map(|i| format!("  a{i}: &a{i} [*a{0}, *a{0}]\n", i - 1)).collect();
     let deep = POD.replace("metadata:\n", &format!("metadata:\n  a0: &a0 [x]\n{doubled}"));
-    assert_eq!(refused(&deep), "line 103: deeper than 100 levels");
+    assert_eq!(refused(&deep), "line 103: nested deeper than 100 levels");
     let itself = POD.replace("  - name: w\n", "  - &x\n    name: w\n    env: [*x]\n");
-    assert!(refused(&itself).contains("line 9: an alias stands inside of what it stands for"), "{}", refused(&itself));
+    assert!(
+        refused(&itself).contains("line 9: an alias stands inside the node that it refers to"),
+        "{}",
+        refused(&itself)
+    );
 }
 
 /// An addition before a key with an anchor would take over the anchor.
