@@ -155,9 +155,9 @@ catalog! {
     REGION_LEASES = Def::counter("croupier_region_leases_total", Unit::Count,
         "Requests for a region, by result: granted, or why not.");
     STEPS = Def::counter("croupier_steps_total", Unit::Count,
-        "Steps accepted, by the way their logits came: inline, shared_memory, device_memory, vocab_shards, top_n where all rows are lists, or none for steps without logits.");
+        "Steps accepted, by how their logits arrived: inline, shared_memory, device_memory, vocab_shards, top_n where all rows are lists, or none for steps without logits.");
     SHARDS = Def::counter("croupier_shards_total", Unit::Count,
-        "Shards announced by ranks above 0, by the way their columns came.");
+        "Shards announced by ranks above 0, by how their columns arrived.");
     SHARD_RANKS = Def::gauge("croupier_shard_ranks", Unit::Count, "Ranks above 0 attached, or about to be.");
     SHARD_RANKS_CAPACITY = Def::gauge("croupier_shard_ranks_capacity", Unit::Count,
         "Ranks above 0 that may be attached (max_attached_ranks).");
@@ -211,7 +211,7 @@ catalog! {
     ROWS_TRUNCATED = Def::counter("croupier_rows_truncated_total", Unit::Count,
         "Works whose rows list some tokens only, whose parameters reached beyond that list, and that were marked instead of refused; by model label.");
     ROWS_REPEATED = Def::counter("croupier_rows_repeated_total", Unit::Count,
-        "Rows of sample and verify work that no model gives, judged by eight of their logits: the same as an earlier row of their text, as the row before the draft token that they follow, or as the row of another text in the step, or flat. Not counted where a text repeats one token; rows on a GPU, masked rows and rows of several shards are not looked at.");
+        "Rows of sample and verify work that no model would give, judged by eight of their logits: equal to an earlier row of their text, to the row before the draft token that they follow, or to the row of another text in the step; or flat. Not counted where a text repeats one token; rows on a GPU, masked rows and rows of several shards are not checked.");
     SEQUENCES = Def::gauge("croupier_sequences_active", Unit::Count, "Sequences open.");
     SEQUENCES_CAPACITY = Def::gauge("croupier_sequences_capacity", Unit::Count, "Sequences that may be open (max_sequences).");
     STATE_BYTES = Def::gauge("croupier_state_bytes", Unit::Bytes,
@@ -229,15 +229,15 @@ catalog! {
     SPEC_ACCEPTED = Def::counter("croupier_spec_decode_num_accepted_tokens_total", Unit::Count,
         "Draft tokens accepted, by model label and proposer.");
     SPEC_ACCEPTED_PER_POS = Def::counter("croupier_spec_decode_num_accepted_tokens_per_pos_total", Unit::Count,
-        "Draft tokens accepted, by how many draft tokens stand before them; all positions sum to the draft tokens accepted.");
+        "Draft tokens accepted, by how many draft tokens come before them; all positions add up to the draft tokens accepted.");
     SPEC_TESTED_PER_POS = Def::counter("croupier_spec_decode_num_tested_tokens_per_pos_total", Unit::Count,
-        "Draft tokens that acceptance reached, including all siblings tested in a tree, by how many draft tokens stand before them.");
+        "Draft tokens that acceptance reached, including all siblings tested in a tree, by how many draft tokens come before them.");
     SPEC_EMITTED = Def::counter("croupier_spec_decode_num_emitted_tokens_total", Unit::Count,
         "Tokens emitted by verifications of at least one draft token, by whether they have the target's distribution; those from rows cut to their list do not.");
     SPEC_LAST = Def::counter("croupier_spec_decode_last_tokens_total", Unit::Count,
         "Last tokens of verifications of at least one draft token: recovered after a rejection, bonus, or accepted where the sequence ended, or a block ended before a row that cannot be sampled.");
     SPEC_REJECTED = Def::counter("croupier_spec_decode_num_measured_rejected_tokens_total", Unit::Count,
-        "Measured first draft tokens of a position that were rejected, by reason: ruled_out (no probability in the target: a mask or ban, a filter, temperature 0, or a logit more than 27.7 times the temperature below the largest), unlikely (in the target less than a tenth of the draft's probability), chance, or rule (the rule does not go by the ratio of the two probabilities).");
+        "Measured first draft tokens of a position that were rejected, by reason: ruled_out (no probability in the target: a mask or ban, a filter, temperature 0, or a logit more than 27.7 times the temperature below the largest), unlikely (in the target less than a tenth of the draft's probability), chance, or rule (the rule does not use the ratio of the two probabilities).");
     SPEC_UNVERIFIED = Def::counter("croupier_spec_decode_num_unverified_tokens_total", Unit::Count,
         "Draft tokens of draft work forgotten without being verified: left out of a verification, restarted, or given up for another token; by model label.");
     SPEC_BEYOND_ADVICE = Def::counter("croupier_spec_decode_num_draft_tokens_beyond_advice_total", Unit::Count,
@@ -263,13 +263,13 @@ catalog! {
     SPEC_REPEATED_SIBLINGS = Def::counter("croupier_spec_decode_num_repeated_siblings_total", Unit::Count,
         "Measured draft tokens of a tree that are the same token as an earlier sibling.");
     SPEC_EXPECTED_REPEATED_SIBLINGS = Def::shares("croupier_spec_decode_expected_repeated_siblings", MEAN_SHARES,
-        "Probability, in their draft distributions, that measured later siblings are the same token as an earlier one; certain ones are left out. Its sum is how many repeated siblings are to be expected.");
+        "Probability, in their draft distributions, that measured later siblings are the same token as an earlier one; certain ones are left out. Its sum is the expected number of repeated siblings.");
     SPEC_OWN_OVERLAP = Def::shares("croupier_spec_decode_own_overlap", MEAN_SHARES,
-        "Overlap (the sum of min) of measured first draft tokens' distributions with their own rows, where there is a shifted overlap to compare it with; for late the larger one of that and of the overlap of the second ones with their rows.");
+        "Overlap (the sum of min) of measured first draft tokens' distributions with their own rows, where there is a shifted overlap to compare it with; for late, the larger of that and the overlap of the second ones with their rows.");
     SPEC_SHIFTED_OVERLAP = Def::shares("croupier_spec_decode_shifted_overlap", MEAN_SHARES,
         "Overlap with rows one place off: of the first draft token's distribution with the row after its own (late), or of the second one's with the first one's row (early).");
     SPEC_SHIFTED_DRAFTS = Def::counter("croupier_spec_decode_num_shifted_drafts_total", Unit::Count,
-        "Verifications whose shifted overlap is more than 0.3 larger than the own overlap that it is compared with; only of draft tokens in whose place others could have been drawn.");
+        "Verifications whose shifted overlap is more than 0.3 larger than the own overlap that it is compared with; certain draft tokens are not counted.");
     SPEC_ROUNDS = Def::counter("croupier_spec_decode_num_rounds_total", Unit::Count,
         "Verifications of at least one draft token, by how the token before the draft came about, and whether a first draft token was accepted.");
     SPEC_ROUNDS_BY_LENGTH = Def::counter("croupier_spec_decode_num_rounds_by_length_total", Unit::Count,
