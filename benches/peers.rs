@@ -105,7 +105,7 @@ fn main() {
     let wanted = options.job.as_deref();
     let rounds = if options.common.quick() { 3 } else { 9 };
     let Some(path) = std::env::var_os("CROUPIER_LIBLLAMA").filter(|path| !path.is_empty()).map(PathBuf::from) else {
-        println!("nothing measured: CROUPIER_LIBLLAMA names no library of llama.cpp; scripts/peers-bench gets it");
+        println!("nothing measured: CROUPIER_LIBLLAMA names no llama.cpp library; scripts/peers-bench downloads it");
         return;
     };
     let llama = Llama::open(&path).unwrap_or_else(|error| panic!("{error}"));

@@ -1,13 +1,13 @@
-"""Proves of compiled kernels that no block reads the shared memory of another one that may have left, or fills it again:
+"""Proves that in compiled kernels no block reads shared memory of another block that may have exited or may be overwriting it:
 cubin_waits.py SASS...
 
-SASS is what `nvdisasm -hex` writes of a cubin for sm_90 or later. There a block reads the shared memory of others with generic
-loads, and no barrier of the cluster waits for loads that are under way. A load sets one of six scoreboards, and whatever uses
-its value waits for that one first. So from each generic load on all paths are followed: an instruction that waits for its
-scoreboard has to come before the block arrives at a barrier of the cluster, and before it ends.
+SASS is what `nvdisasm -hex` prints for a cubin for sm_90 or later. There a block reads the shared memory of others with generic
+loads, and no cluster barrier waits for loads that are under way. A load sets one of six scoreboards, and whatever uses
+its value waits for that one first. So all paths from each generic load are followed: an instruction that waits for its
+scoreboard must come before the block arrives at a cluster barrier, and before it exits.
 
-A path is one of branches, of whatever condition. What cannot be followed is an error, too. Stores into another block's memory
-are not looked at, since the kernels have none.
+A path takes every branch, whatever its condition. What cannot be followed is an error too. Stores into another block's memory
+are not checked, since the kernels have none.
 """
 
 import re
@@ -31,9 +31,9 @@ UNFOLLOWED_ACCESS = {"UBLKCP", "UBLKRED", "STAS", "REDAS"}
 # What is followed; of the rest, nothing that names a place may be there, nor any of those that go or may go elsewhere.
 FOLLOWED = {"BRA", "BRX", "BRXU", "CALL", "RET", "EXIT", "BSSY", "WARPSYNC"}
 UNFOLLOWED = {"JMP", "JMX", "JMXU", "RTT", "RPCMOV", "LEPC", "PEXIT", "BMOV", "KILL", "BPT", "PREEXIT"}
-WHAT_TO_DO = """A barrier of the cluster does not wait for loads. When the block has arrived, the one that it reads from may leave,
-and a read from a block that has left ends the CUDA context; or it fills again what is being read. What is read from another block has to be used before the next
-barrier, on each path, also on one that does not want the value: `run` in kernels/sample.cu shows how."""
+WHAT_TO_DO = """A cluster barrier does not wait for loads. Once the block has arrived, the block that it reads from may exit, and a read
+from a block that has exited ends the CUDA context; or it may overwrite what is being read. Use what is read from another block
+before the next barrier, on every path, even one that does not need the value: `run` in kernels/sample.cu shows how."""
 
 
 class Unfollowed(Exception):
@@ -67,7 +67,7 @@ class Instruction(NamedTuple):
 def instruction(address, text, second_word):
     parts = PARTS.fullmatch(text)
     if not parts:
-        raise Unfollowed(f"{address:#x}: {text!r} is no instruction")
+        raise Unfollowed(f"{address:#x}: {text!r} is not an instruction")
     # Of the upper word, from its bit 41 on: stall 4, yield 1, scoreboard set by the result 3, and by operands read 3, waits 6.
     control = int(second_word, 16) >> 41
     return Instruction(address, *parts.groups(), control >> 5 & 7, control >> 11 & 63)
@@ -100,7 +100,7 @@ class Section:
         met = set().union(*[self.meetings(at) for at, one in enumerate(self.code) if one.kind == "BSSY"])
         for at, one in enumerate(self.code):
             if one.kind == "BSYNC" and at not in met:
-                raise self.unfollowed(at, "it is not seen which threads meet here")
+                raise self.unfollowed(at, "cannot tell which threads meet here")
 
     def unfollowed(self, at, why):
         return Unfollowed(f"{self.kernel}, {self.code[at].address:#x}: {self.code[at]}: {why}")
@@ -122,22 +122,22 @@ class Section:
         back, to = f", {self.code[at].address + SIZE:#x}", self.named(at)
         before = self.code[max(at - 64, 0) : at]
         if self.code[at].name != "CALL.REL.NOINC" or not any("MOV" in one.name and one.operands.endswith(back) for one in before):
-            raise self.unfollowed(at, "it is not seen where this call returns to")
+            raise self.unfollowed(at, "cannot tell where this call returns to")
         if all(start != to for start, _ in self.functions):
-            raise self.unfollowed(at, "it calls no function")
+            raise self.unfollowed(at, "what it calls is not a function")
         return to
 
     def within(self, at, to):
         """A branch stays in its function, whose callers are those to which it returns."""
         if to >= len(self.code) or self.owners[to] != self.owners[at]:
-            raise self.unfollowed(at, "it goes on in another function")
+            raise self.unfollowed(at, "it continues in another function")
         return to
 
     def next_of(self, at, calls):
         """All (place, calls) that may follow. `calls` are the places to return to, as far as they are known."""
         one = self.code[at]
         if one.kind in UNFOLLOWED or (one.kind not in FOLLOWED and "`(" in one.operands):
-            raise self.unfollowed(at, "it is not known where this goes on")
+            raise self.unfollowed(at, "cannot tell where this continues")
         after, is_always = [], one.guard is None
         if one.kind == "BRA":
             after = [(self.within(at, self.named(at)), calls)]
@@ -192,10 +192,10 @@ class Section:
     def reads(self):
         for at, one in enumerate(self.code):
             if one.kind in UNFOLLOWED_ACCESS:
-                raise self.unfollowed(at, "it may reach another block's memory, and it is not known when it is over")
+                raise self.unfollowed(at, "it may access another block's memory, and it is not known when it has finished")
             if one.kind in READS:
                 if one.sets == NO_SCOREBOARD:
-                    raise self.unfollowed(at, "it tells nobody when its value is there")
+                    raise self.unfollowed(at, "it sets no scoreboard when its value arrives")
                 yield at
 
     def unawaited(self, read):
@@ -209,7 +209,7 @@ class Section:
                 if after in came_from or one.is_wait_for(scoreboard):
                     continue
                 if len(after[1]) > 16:
-                    raise self.unfollowed(after[0], "calls lie deeper than can be followed")
+                    raise self.unfollowed(after[0], "calls are nested deeper than can be followed")
                 came_from[after] = state
                 if one.is_arrival():
                     return path_to(after, came_from)
@@ -234,7 +234,7 @@ def sections_of(text):
         if waiting:
             second = SECOND.match(line)
             if not second:
-                raise Unfollowed(f"line {number}: the second word of an instruction is missing; is this of nvdisasm -hex?")
+                raise Unfollowed(f"line {number}: the second word of an instruction is missing; is this the output of nvdisasm -hex?")
             section.code.append(instruction(*waiting, second[1]))
             waiting = None
         elif line.split()[:1] == [".section"]:
@@ -246,7 +246,7 @@ def sections_of(text):
         elif section and line.lstrip().startswith("/*"):
             first = FIRST.match(line)
             if not first:
-                raise Unfollowed(f"line {number}: no instruction with its code; is this of nvdisasm -hex?")
+                raise Unfollowed(f"line {number}: no instruction with its code; is this the output of nvdisasm -hex?")
             waiting = int(first[1], 16), first[2]
     for section in sections:
         section.finish()
@@ -264,7 +264,7 @@ def architecture_of(text):
 def complaint(section, path):
     read, end = section.code[path[0]], section.code[path[-1]]
     jumps = [f"{section.code[a].address:#x} to {section.code[b].address:#x}" for a, b in zip(path, path[1:]) if b != a + 1]
-    return (f"{section.kernel}: the read at {read.address:#x}, {read}, may be under way still at {end.address:#x}, {end}: nothing on the path"
+    return (f"{section.kernel}: the read at {read.address:#x}, {read}, may still be under way at {end.address:#x}, {end}: nothing on the path"
             f" between waits for its scoreboard, {read.sets}. The path jumps from {', then '.join(jumps) or 'nowhere'}.")
 
 
@@ -275,7 +275,7 @@ def check(name, text):
         reads = {section.kernel: list(section.reads()) for section in sections}
         paths = [(section, section.unawaited(read)) for section in sections for read in reads[section.kernel]]
     except Unfollowed as why:
-        return [f"{name}: not followed, so nothing is proved: {why}"]
+        return [f"{name}: cannot be followed, so nothing is proved: {why}"]
     kernels = [kernel for kernel, found in reads.items() if found]
     arrivals = sum(one.is_arrival() for section in sections for one in section.code)
     if not kernels or not arrivals:
@@ -292,7 +292,7 @@ def main(files):
         raise SystemExit(__doc__)
     complaints = [one for file in files for one in check(file, Path(file).read_text())]
     if complaints:
-        is_read = any("may be under way" in one for one in complaints)
+        is_read = any("may still be under way" in one for one in complaints)
         raise SystemExit("\n".join([*complaints, *([WHAT_TO_DO] if is_read else [])]))
 
 

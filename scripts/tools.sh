@@ -155,10 +155,10 @@ tool_llama() {
     local sum=0d953e1503d5ab4608d8ed5b739132308c81ac05ffeb760d2a7f30e08a9f90e0
     if [[ ! -e "$folder/$library" ]]; then
         [[ "$(uname -sm)" == "Linux x86_64" ]] || {
-            echo "llama.cpp's library is there for Linux on x86-64, this is $(uname -sm)" >&2
+            echo "llama.cpp's library is available only for Linux on x86-64; this is $(uname -sm)" >&2
             return 1
         }
-        command -v npm >/dev/null || { echo "llama.cpp's library comes out of a package of npm, and npm is not installed" >&2; return 1; }
+        command -v npm >/dev/null || { echo "llama.cpp's library comes from an npm package, and npm is not installed" >&2; return 1; }
         rm -rf "$folder" "$folder.new"
         mkdir -p "$folder.new"
         (
@@ -166,7 +166,7 @@ tool_llama() {
             cd "$folder.new" && npm pack --silent --fetch-retries=1 '@node-llama-cpp/linux-x64@3.22.1' &&
                 sha256sum --check --quiet <<<"$sum  $archive" && tar -xzf "$archive" --strip-components=3 \
                     package/bins/linux-x64/{"$library",libggml.v0.5.0.so,libggml-base.so}
-        ) >&2 || { echo "llama.cpp's library cannot be got with npm" >&2; return 1; }
+        ) >&2 || { echo "llama.cpp's library cannot be fetched with npm" >&2; return 1; }
         rm "$folder.new/$archive"
         mv "$folder.new" "$folder"
     fi

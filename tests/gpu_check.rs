@@ -139,7 +139,7 @@ fn a_step_that_fails_or_hangs_is_told_and_the_next_runs() {
     let others = [("gpu-bench-kernels", hangs), ("numbers", &fails), ("python3", "exit 1"), ("croupier", "exit 2")];
     let (dir, output) = check("run", "4", &others);
     let summary = read(&dir, "summary.txt");
-    let results = ["FAILED ", "passed", "FAILED ", "passed", "FAILED: over its time", "SKIPPED", "FAILED "];
+    let results = ["FAILED ", "passed", "FAILED ", "passed", "FAILED: timed out", "SKIPPED", "FAILED "];
     assert_eq!(summary.lines().count(), results.len());
     for (line, result) in summary.lines().zip(results) {
         assert!(line.contains(result), "{line}");

@@ -67,7 +67,9 @@ impl Llama {
             unsafe { CStr::from_ptr(llama.symbol::<unsafe extern "C" fn() -> *const c_char>("llama_version")()) };
         match version.to_string_lossy().split('-').next() {
             Some(VERSION) => Ok(llama),
-            other => Err(format!("{} is llama.cpp {other:?}; these are the signatures of {VERSION}", path.display())),
+            other => {
+                Err(format!("{} is llama.cpp {other:?}; the bench calls the functions of {VERSION}", path.display()))
+            }
         }
     }
 

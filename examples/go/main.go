@@ -112,7 +112,7 @@ func decode(client pb.SamplerClient, texts []*text) error {
 			going[i].ended = work.FinishReason != pb.FinishReason_FINISH_REASON_UNSPECIFIED
 		}
 		if result.GoAway {
-			return status.Error(codes.Unavailable, "the server asks to leave")
+			return status.Error(codes.Unavailable, "the server asked us to leave")
 		}
 	}
 }
@@ -136,7 +136,7 @@ func main() {
 		if !slices.Contains(passing, status.Code(err)) {
 			log.Fatal(err)
 		}
-		log.Printf("opens another stream: %v", err)
+		log.Printf("opening another stream: %v", err)
 		time.Sleep(time.Second)
 	}
 	for _, text := range texts {

@@ -34,7 +34,7 @@ def main():
     address = parser.parse_args().address
     letters, following = model()
     with croupier.connect(address, vocab_size=len(letters), max_rows=TEXTS) as stream:
-        print(f"logits go by {stream.data_path}")
+        print(f"logits travel by {stream.data_path}")
         space = letters.index(" ")
         texts = [stream.open(temperature=0.8, seed=seed, max_tokens=TOKENS, prompt=[space]) for seed in range(TEXTS)]
         going, steps, started = list(texts), 0, time.perf_counter()

@@ -62,14 +62,14 @@ def invalid(recipe, objects):
             try:
                 kubernetes_validate.validate(o, version, strict=True)
             except kubernetes_validate.ValidationError as e:
-                yield f"{recipe}: {o['kind']} {o['metadata']['name']} is not for Kubernetes {version}: {e.message} at {list(e.path)}"
+                yield f"{recipe}: {o['kind']} {o['metadata']['name']} is not valid for Kubernetes {version}: {e.message} at {list(e.path)}"
 
 
 def blind():
     """That the check can fail."""
     broken = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "broken"}, "spec": {"ports": [{"prot": 1}]}}
     if len(list(invalid("a broken Service", [broken]))) != len(VERSIONS):
-        yield "a broken Service was taken for valid"
+        yield "a broken Service passed as valid"
 
 
 def changed(recipe, text, bless):
@@ -81,7 +81,7 @@ def changed(recipe, text, bless):
     before = path.read_text() if path.exists() else ""
     diff = list(difflib.unified_diff(before.splitlines(), text.splitlines(), str(path), recipe, lineterm=""))
     if diff:
-        yield "\n".join(diff) + "\nIf that is meant: scripts/helm-check --bless"
+        yield "\n".join(diff) + "\nIf this is intended: scripts/helm-check --bless"
 
 
 def refusals():
@@ -102,7 +102,7 @@ def settings():
     program = set(re.findall(r"^\| `--[^|]*\| `CROUPIER_\w+` \| `(\w+)` \|", page, re.M)) - OWN_SETTINGS
     chart = set(schema["properties"]["config"]["properties"])
     yield from (f"the schema has no setting {name}" for name in program - chart)
-    yield from (f"the schema has a setting {name} that the program has not" for name in chart - program)
+    yield from (f"the schema has a setting {name} that the program does not have" for name in chart - program)
     program = set(re.findall(r"^\| `(\w+)` \| `[^`]*` \|$", page, re.M))
     chart = set(schema["properties"]["defaults"]["properties"])
     if program != chart:
@@ -139,7 +139,7 @@ def defaults():
     page = (ROOT / "docs/configuration.md").read_text()
     program = dict(re.findall(r"^\| `--[^|]*\| `CROUPIER_\w+` \| `(\w+)` \| `([^`]*)` \|", page, re.M))
     chart = yaml.safe_load((ROOT / "helm/croupier/files/defaults.yaml").read_text())
-    yield from (f"the default of {name} is {program.get(name)}, and not {value}" for name, value in chart.items() if program.get(name) != str(value))
+    yield from (f"the default of {name} is {program.get(name)}, not {value}" for name, value in chart.items() if program.get(name) != str(value))
 
 
 def texts():
@@ -149,7 +149,7 @@ def texts():
     if done.returncode:
         yield f"a text is refused: {done.stderr}"
     elif tomllib.loads(yaml.safe_load(done.stdout)["data"]["presets.toml"])["x"]["description"] != told:
-        yield "a text is another one in the ConfigMap"
+        yield "a text is changed in the ConfigMap"
 
 
 def injected():
@@ -199,7 +199,7 @@ def main():
     if wrong:
         sys.exit("\n".join(wrong))
     print(f"{checked} objects of {len(RECIPES)} recipes and of injected manifests are valid for Kubernetes {' and '.join(VERSIONS)}")
-    print(f"not held against a schema, for none is at hand: {', '.join(sorted(foreign))}")
+    print(f"not checked against a schema, since none is available: {', '.join(sorted(foreign))}")
 
 
 if __name__ == "__main__":

@@ -109,7 +109,7 @@ def main():
     for recipe in recipes:
         with tempfile.TemporaryDirectory() as folder:
             serve(recipe, sys.argv[1], pathlib.Path(sys.argv[2]), pathlib.Path(folder))
-    print(f"{len(recipes)} recipes: the program takes their settings and flags, probes say yes, and it stops with 0")
+    print(f"{len(recipes)} recipes: the program accepts their settings and flags, the probes succeed, and it exits with 0")
 
 
 if __name__ == "__main__":

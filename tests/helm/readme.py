@@ -42,7 +42,7 @@ def rows(values, told, prefix=""):
         elif isinstance(value, dict) and value:
             yield from rows(value, told, f"{path}.")
         else:
-            sys.exit(f"values.yaml says nothing of {path}; it needs a comment `# -- `")
+            sys.exit(f"values.yaml does not describe {path}; add a comment `# -- `")
 
 
 def main():
@@ -55,8 +55,8 @@ def main():
     if "--bless" in sys.argv:
         path.write_text(wanted)
     elif page != wanted:
-        sys.exit("the table of values in helm/croupier/README.md is old; scripts/helm-check --bless writes it anew")
-    print(f"{len(table) - 2} values are told about")
+        sys.exit("the table of values in helm/croupier/README.md is out of date; scripts/helm-check --bless rewrites it")
+    print(f"{len(table) - 2} values are described")
 
 
 if __name__ == "__main__":

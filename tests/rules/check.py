@@ -192,14 +192,14 @@ def main():
     wrong += untested(alerts)
     sections = set(re.findall(r"^### (\w+)$", (ROOT / "docs" / "operations.md").read_text(), re.M))
     wrong += [f"docs/operations.md has no section {alert}" for alert in alerts - sections]
-    wrong += [f"docs/operations.md tells of {name}, which is no alert" for name in sections - alerts if name.startswith("Croupier")]
+    wrong += [f"docs/operations.md describes {name}, which is not an alert" for name in sections - alerts if name.startswith("Croupier")]
     wrong += [f"{rule['alert']} does not point to its section" for rule in rules if "alert" in rule
               and f"docs/operations.md#{rule['alert'].lower()}." not in rule["annotations"].get("runbook", "")]
     dashboard = json.loads(DASHBOARD.read_text())["panels"]
     wrong += [*undescribed(dashboard), *mixed_up(dashboard, recorded_labels(rules)), *unseen(metrics, asked)]
     if wrong:
         sys.exit("\n".join(wrong))
-    print(f"{len(asked)} queries ask for what is there; {len(alerts)} alerts are tested and told about")
+    print(f"{len(asked)} queries ask only for what exists; {len(alerts)} alerts are tested and documented")
 
 
 if __name__ == "__main__":

@@ -52,7 +52,7 @@ def until(what, ready, seconds=30):
         except OSError:
             pass
         if time.monotonic() > end:
-            sys.exit(f"{what} is not there after {seconds} s")
+            sys.exit(f"{what} was not ready after {seconds} s")
         time.sleep(0.2)
 
 
