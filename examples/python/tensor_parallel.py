@@ -71,7 +71,7 @@ def main():
     for tokens in together:
         print(*tokens)
     assert together == rank_0(server, None)
-    print(f"{count} ranks draw what one draws")
+    print(f"{count} ranks draw the same tokens as one")
 
 
 if __name__ == "__main__":

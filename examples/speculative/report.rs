@@ -137,20 +137,20 @@ pub(crate) fn checks(lanes: &[Lane], seen: &[Seen], temperature: f64, page: &str
         }
         let (claim, detail) = match honest {
             true => (format!("{}: acceptance within {MOST} standard errors", lane.label), String::new()),
-            false => (format!("{}: found out by its acceptance", lane.label), first_tokens(own)),
+            false => (format!("{}: detected by its acceptance", lane.label), first_tokens(own)),
         };
         checks.push(Check { claim, detail, holds: own.acceptance().is_honest() == honest });
         if own.drawn.tests > 0 {
             let claim = match honest {
                 true => format!("{}: drawn as claimed, within {MOST} standard errors", lane.label),
-                false => format!("{}: found out by what it draws", lane.label),
+                false => format!("{}: detected by what it draws", lane.label),
             };
             checks.push(Check { claim, detail: String::new(), holds: own.drawn.is_honest() == honest });
         }
     }
     checks.extend(shift_checks(lanes, seen, None));
     let told = |seen: &Seen| (seen.acceptance().tests as f64, seen.acceptance().observed);
-    let claim = "the metrics count the tests and acceptances that the replies told".into();
+    let claim = "the metrics count the tests and acceptances that the replies reported".into();
     let holds = lanes.iter().zip(seen).all(|(lane, seen)| counted(page, lane) == told(seen));
     checks.push(Check { claim, detail: String::new(), holds });
     checks
@@ -161,13 +161,13 @@ pub(crate) fn shift_checks(lanes: &[Lane], seen: &[Seen], shift: Option<Shift>) 
     let mut checks = Vec::new();
     for (lane, seen) in lanes.iter().zip(seen).filter(|(lane, _)| lane.drafts != Drafts::Nowhere) {
         let claim = match shift {
-            None => format!("{}: drafts fit the rows that they are held against", lane.label),
-            Some(shift) => format!("{}: rows that are one {} are found out", lane.label, shift.name()),
+            None => format!("{}: drafts fit the rows that they are compared with", lane.label),
+            Some(shift) => format!("{}: rows that are one {} are detected", lane.label, shift.name()),
         };
         let fit = SHIFTS.iter().zip(&seen.shifts).map(|(fits, overlap)| {
             let (own, shifted) = overlap.means();
             let errors = overlap.standard_errors();
-            format!("if rows were one {}: {shifted:.2} in common and not {own:.2}, {errors:+.1} se", fits.name())
+            format!("if rows were one {}: overlap {shifted:.2}, not {own:.2}, {errors:+.1} se", fits.name())
         });
         let detail = fit.collect::<Vec<_>>().join("; ");
         let holds = SHIFTS.iter().zip(&seen.shifts).all(|(&fits, fit)| fit.is_shifted() == (shift == Some(fits)));
@@ -179,7 +179,7 @@ pub(crate) fn shift_checks(lanes: &[Lane], seen: &[Seen], shift: Option<Shift>) 
 fn same_text(lane: &Lane, seen: &Seen, plain: &Seen) -> Check {
     let (tokens, same) = (common(&plain.texts, &seen.texts), equal(&plain.texts, &seen.texts));
     let detail = format!(
-        "{} of {} tokens are the same. Its drafts are without chance, so one number decides: the one that draws \
+        "{} of {} tokens are the same. Its drafts involve no chance, so one random number decides: the one that draws \
          plain's token.",
         grouped(same),
         grouped(tokens)
@@ -191,8 +191,8 @@ fn same_text(lane: &Lane, seen: &Seen, plain: &Seen) -> Check {
 fn same_distribution(lane: &Lane, seen: &Seen) -> Check {
     let why = match lane.drafts {
         Drafts::Kept => {
-            "A draft that was drawn takes other random numbers: to be accepted, and for what comes in its place. So the \
-             seed gives another text than plain's, from the same distribution: "
+            "A drawn draft uses different random numbers, for its acceptance and for what replaces it. So the seed gives a \
+             different text than plain's, from the same distribution: "
         }
         _ => "",
     };

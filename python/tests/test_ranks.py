@@ -334,7 +334,7 @@ def test_the_example_runs(server):
     environment = {**os.environ, "PYTHONPATH": str(root / "python")}
     command = [sys.executable, root / "examples" / "python" / "tensor_parallel.py", server.uds, "3"]
     said = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert said.stdout.endswith("3 ranks draw what one draws\n"), said
+    assert said.stdout.endswith("3 ranks draw the same tokens as one\n"), said
     for wrong in ([], [server.uds], [server.uds, "many"], [server.uds, "0"]):
         said = subprocess.run([*command[:2], *wrong], env=environment, capture_output=True, text=True)
         assert said.returncode == 2 and said.stderr.startswith("usage: ") and "Traceback" not in said.stderr, said
