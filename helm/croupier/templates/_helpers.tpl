@@ -94,7 +94,7 @@ longer the number that was written: 2^53 + 1 is read as 2^53. */ -}}
 {{- printf "{ %s }" (join ", " $parts) }}
 {{- else if or (kindIs "bool" $value) (kindIs "invalid" $value) }}{{ $value }}
 {{- else if or (ge (float64 $value) 9007199254740992.0) (le (float64 $value) -9007199254740992.0) }}
-{{- fail (printf "%s: Helm would round a number from 2^53 on; write it in quotes, as the server takes keys of watermarks too" $path) }}
+{{- fail (printf "%s: Helm would round a number of 2^53 or more; write it in quotes, which the server accepts for watermark keys" $path) }}
 {{- else if eq (float64 (int64 $value)) (float64 $value) }}{{ int64 $value }}
 {{- else }}{{ $value }}
 {{- end }}
@@ -118,7 +118,7 @@ checksum/config: {{ print (include "croupier.config" .) (include "croupier.prese
 {{- $unit := trimPrefix $number $text | trimSuffix "B" -}}
 {{- $factors := dict "" 1.0 "m" 0.001 "k" 1e3 "M" 1e6 "G" 1e9 "T" 1e12 "P" 1e15 "E" 1e18 "Ki" 1024.0 "Mi" 1048576.0 "Gi" 1073741824.0 "Ti" 1099511627776.0 "Pi" 1125899906842624.0 "Ei" 1152921504606846976.0 -}}
 {{- if or (not $number) (not (hasKey $factors $unit)) -}}
-{{- fail (printf "%v is no quantity, such as 2Gi, 1.5Gi, 2e9 or 500m" .) -}}
+{{- fail (printf "%v is not a quantity such as 2Gi, 1.5Gi, 2e9 or 500m" .) -}}
 {{- end -}}
 {{- mulf (float64 (trimSuffix "." $number)) (get $factors $unit) -}}
 {{- end }}

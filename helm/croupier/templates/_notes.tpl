@@ -49,7 +49,7 @@ Next:
 
 Memory of one container, at most:
 
-  max_state_bytes      {{ printf "%6d" (div $state 1048576) }} MiB   what is remembered of sequences
+  max_state_bytes      {{ printf "%6d" (div $state 1048576) }} MiB   state of sequences
   max_bytes_in_flight  {{ printf "%6d" (div $flight 1048576) }} MiB   messages received and not yet answered
 {{- if $regions }}
   max_region_bytes     {{ printf "%6d" (div $regions 1048576) }} MiB   shared memory for the worker's logits
@@ -57,7 +57,7 @@ Memory of one container, at most:
 {{- if $shards }}
   max_shard_bytes      {{ printf "%6d" (div $shards 1048576) }} MiB   columns from ranks of tensor-parallel workers; none with max_attached_ranks 0
 {{- end }}
-  workers              {{ printf "%6d" (div (mul $worker $workers) 1048576) }} MiB   {{ $workers }} with messages on their way in: http2_connection_window and max_message_bytes{{ if eq .Values.mode "service" }};
+  workers              {{ printf "%6d" (div (mul $worker $workers) 1048576) }} MiB   {{ $workers }} with messages in transit: http2_connection_window and max_message_bytes{{ if eq .Values.mode "service" }};
                                     each further one takes {{ div $worker 1048576 }} MiB more, less with smaller messages{{ end }}
   program              {{ printf "%6d" 64 }} MiB
 {{- if $grammars }}
@@ -65,17 +65,17 @@ Memory of one container, at most:
 {{- end }}
 {{- if $threads }}
   threads              {{ printf "%6d" (div (mul $thread ($threads | int64)) 1048576) }} MiB   {{ $threads }} with scratch for rows of {{ $vocab }} tokens, less for smaller vocabularies
-  together             {{ printf "%6d" (div $bound 1048576) }} MiB
+  total                {{ printf "%6d" (div $bound 1048576) }} MiB
 {{- else }}
-  together             {{ printf "%6d" (div $bound 1048576) }} MiB
-  and each thread      {{ printf "%6d" (div $thread 1048576) }} MiB   scratch for rows of {{ $vocab }} tokens, less for smaller vocabularies
+  total                {{ printf "%6d" (div $bound 1048576) }} MiB
+  plus each thread     {{ printf "%6d" (div $thread 1048576) }} MiB   scratch for rows of {{ $vocab }} tokens, less for smaller vocabularies
 {{- end }}
 {{- with (.Values.resources.limits | default dict).memory }}
 {{- if lt (include "croupier.bytes" . | int64) $bound }}
 
-WARNING: the memory limit of {{ . }} is less than these together, {{ div $bound 1048576 }} MiB: under load the
-container would be killed instead of refusing work. Raise it, or lower these settings. What is bounded by one of them goes down with
-it: {{ if $regions }}max_bytes_per_region, {{ end }}max_message_bytes, http2_stream_window.
+WARNING: the memory limit of {{ . }} is less than their sum, {{ div $bound 1048576 }} MiB: under load the container
+would be killed instead of refusing work. Raise it, or lower these settings. A setting that must not exceed one of them has to go
+down with it: {{ if $regions }}max_bytes_per_region, {{ end }}max_message_bytes, http2_stream_window.
 {{- end }}
 {{- end }}
 {{- if not $threads }}
@@ -86,21 +86,21 @@ WARNING: neither resources.limits.cpu nor config.threads is set: the server star
 {{- if not (regexMatch (printf "^(?:%s)$" $.Values.prometheusRule.jobs) .) }}
 
 WARNING: Prometheus will call this job {{ . }}, which prometheusRule.jobs, {{ $.Values.prometheusRule.jobs }}, does not match:
-instances that never come up raise no alert. Change prometheusRule.jobs where the rules are, or the name (fullnameOverride).
+instances that never come up raise no alert. Change prometheusRule.jobs where the rules are installed, or the name (fullnameOverride).
 {{- end }}
 {{- end }}
 {{- if and (eq .Values.mode "service") (not .Values.networkPolicy.enabled) (not .Values.tls.clientAuth.enabled) (not .Values.auth.existingSecret) }}
 
-WARNING: networkPolicy is off, and clients need neither a certificate nor a token: whoever reaches the port may use it.
+WARNING: networkPolicy is off, and clients need neither a certificate nor a token: anyone who can reach the port may use it.
 {{- end }}
 {{- if and (ne .Values.service.type "ClusterIP") (or (not (include "croupier.tlsSecret" .)) (not (or .Values.tls.clientAuth.enabled .Values.auth.existingSecret))) }}
 
-WARNING: service.type {{ .Values.service.type }} opens the port for gRPC to the outside of the cluster, {{ if include "croupier.tlsSecret" . }}to anybody{{ else }}in plain text{{ end }}. Set tls, and tls.clientAuth or
+WARNING: service.type {{ .Values.service.type }} opens the gRPC port outside the cluster, {{ if include "croupier.tlsSecret" . }}to anyone{{ else }}in plain text{{ end }}. Set tls, and tls.clientAuth or
 auth. The admin port stays inside, at {{ include "croupier.adminService" . }}.{{ .Release.Namespace }}.svc:{{ .Values.ports.admin }}.
 {{- end }}
 {{- if and (ne .Values.service.type "ClusterIP") .Values.networkPolicy.enabled (not .Values.networkPolicy.allowFrom) }}
 
-WARNING: the network policy lets only pods of {{ .Release.Namespace }} use gRPC, and nobody from outside. Say who may, for example
+WARNING: the network policy lets only pods of {{ .Release.Namespace }} use gRPC, and nobody from outside. Name the clients, for example
 
   networkPolicy:
     allowFrom:
@@ -111,16 +111,16 @@ WARNING: the network policy lets only pods of {{ .Release.Namespace }} use gRPC,
 {{- if and (eq .Values.mode "service") (or $scaling.hpa.enabled $scaling.keda.enabled) (not $scaling.metric) (le (int64 $scaling.minReplicas) 2) (gt (int64 $scaling.cpuUtilization) 45) }}
 
 WARNING: with two replicas at {{ $scaling.cpuUtilization }} percent of the requested CPU, one has no room for the streams of both while the other is
-replaced. Take autoscaling.cpuUtilization 45, or more replicas, unless the CPU limit is far above the request.
+replaced. Set autoscaling.cpuUtilization to 45, or use more replicas, unless the CPU limit is far above the request.
 {{- end }}
 {{- if and .Values.auth.existingSecret (not (include "croupier.tlsSecret" .)) }}
 
-WARNING: tokens cross the network in plain text. Set tls, unless something else encrypts between the pods.
+WARNING: tokens cross the network in plain text. Set tls, unless something else encrypts the traffic between pods.
 {{- end }}
 {{- if and .Values.tls.clientAuth.enabled (not .Values.tls.clientAuth.existingSecret) }}
 
-WARNING: clients are let in with any certificate of the authority that signed the server's own. Where it signs for others too, give
-clients an authority of their own: tls.clientAuth.existingSecret.
+WARNING: clients are let in with any certificate of the authority that signed the server's own. If it signs for others too, give
+clients their own authority: tls.clientAuth.existingSecret.
 {{- end }}
 {{- if and (eq .Values.mode "service") (or .Values.serviceMonitor.enabled .Values.podMonitor.enabled) .Values.networkPolicy.enabled (not .Values.networkPolicy.allowMetricsFrom) }}
 
