@@ -66,7 +66,7 @@ const JOBS: [Job; 6] = [
 const PENALISED: usize = 64;
 
 #[derive(Parser)]
-#[command(about = "What a row costs of which only the largest logits come")]
+#[command(about = "What a row costs that lists only its largest logits")]
 struct Options {
     #[command(flatten)]
     common: options::Common,
@@ -130,7 +130,7 @@ fn main() {
         "one core, {}, least of {rounds} rounds, mean of {ROWS} rows of {VOCAB} f32 logits",
         Level::detect().name()
     );
-    println!("us of a list of so many tokens; (x) = times one SIMD max pass over the whole rows");
+    println!("us for a list of so many tokens; (x) = times one SIMD max pass over the whole rows");
     for &shape in shapes {
         let rows: Vec<_> = (0..ROWS as u64).map(|seed| Row::new(shape, seed)).collect();
         println!("\n  {:28} {:>7} {:>13} {:>16}", format!("{} rows", shape.name()), "tokens", "list", "whole row");

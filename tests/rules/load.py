@@ -123,7 +123,7 @@ class Worker:
         except grpc.RpcError as e:
             assert e.code() == grpc.StatusCode.INVALID_ARGUMENT, e
         else:
-            raise AssertionError("a stream without a vocabulary was taken")
+            raise AssertionError("a stream without a vocabulary was accepted")
 
 
 class Siblings(Worker):
