@@ -22,7 +22,7 @@ pub struct Answer {
 /// # Errors
 /// When the text is something else, with a message for people.
 pub fn authority(url: &str) -> Result<&str, String> {
-    let wrong = || format!("\"{url}\" is no address of an admin port; write HOST:PORT or http://HOST:PORT");
+    let wrong = || format!("\"{url}\" is not the address of an admin port; write HOST:PORT or http://HOST:PORT");
     let rest = url.strip_prefix("http://").unwrap_or(url);
     let host_and_port = rest.strip_suffix("/metrics").unwrap_or(rest).trim_end_matches('/');
     match host_and_port.rsplit_once(':') {
@@ -48,7 +48,7 @@ pub async fn get(authority: &str, path: &str, most: u64) -> io::Result<Answer> {
         return Err(wrong("the answer is too long"));
     }
     if answer.is_empty() {
-        return Err(wrong("it closed the connection without an answer"));
+        return Err(wrong("the connection was closed without an answer"));
     }
     read(&String::from_utf8(answer).map_err(|_| wrong("the answer is not text"))?).map_err(wrong)
 }
@@ -62,7 +62,7 @@ fn read(answer: &str) -> Result<Answer, &'static str> {
         name.eq_ignore_ascii_case("content-length").then(|| value.trim().parse::<usize>().ok()).flatten()
     });
     if length.is_some_and(|length| length != body.len()) {
-        return Err("the answer was cut");
+        return Err("the answer was cut short");
     }
     Ok(Answer { status: status.ok_or(NOT_HTTP)?, status_line: status_line.to_owned(), body: body.to_owned() })
 }
@@ -87,7 +87,7 @@ mod tests {
         let answer = |body: &str| read(&format!("HTTP/1.0 503 No\r\nContent-Length: 3\r\n\r\n{body}"));
         let whole = Answer { status: 503, status_line: "HTTP/1.0 503 No".to_owned(), body: "abc".to_owned() };
         assert_eq!(answer("abc"), Ok(whole));
-        assert_eq!(answer("ab"), Err("the answer was cut"));
+        assert_eq!(answer("ab"), Err("the answer was cut short"));
         for other in ["", "SSH-2.0\r\n\r\n", "HTTP/1.0\r\n\r\n", "HTTP/1.0 200 OK\r\n"] {
             assert_eq!(read(other), Err("the answer is not HTTP"), "{other:?}");
         }

@@ -46,7 +46,7 @@ impl Access {
             value.set_sensitive(true);
             Some(value)
         });
-        value.map(|value| Token(Some(value))).ok_or_else(|| format!("{}: holds no token", path.display()))
+        value.map(|value| Token(Some(value))).ok_or_else(|| format!("{}: has no token", path.display()))
     }
 
     /// Checks that TLS, if it is asked for, is spoken at `address`: `host:port`, `unix:PATH` or the URL of an admin
@@ -58,7 +58,7 @@ impl Access {
         let is_plain = address.starts_with("unix:") || address.starts_with("http:");
         match &self.tls {
             Some(_) if is_plain => Err(format!(
-                "--tls-ca is given, but the target {address} speaks no TLS; give --addr HOST:PORT, or leave --tls-ca out"
+                "--tls-ca is given, but the target {address} does not speak TLS; give --addr HOST:PORT, or leave --tls-ca out"
             )),
             _ => Ok(()),
         }
@@ -128,17 +128,17 @@ const NO_GRPC: &str = "invalid compression flag";
 pub fn hint(why: &str, access: &Access) -> &'static str {
     let has = |signs: &[&str]| signs.iter().any(|sign| why.contains(sign));
     match &access.tls {
-        _ if has(&[NO_GRPC]) => "; it speaks no gRPC there: is this the admin port?",
-        Some(_) if has(&[PLAIN]) => "; it speaks no TLS there: leave --tls-ca out",
+        _ if has(&[NO_GRPC]) => "; the server does not speak gRPC there: is this the admin port?",
+        Some(_) if has(&[PLAIN]) => "; the server does not speak TLS there: leave --tls-ca out",
         None if has(&CUT) => {
-            "; if the server speaks TLS, give --tls-ca; or it has as many connections as it may (max_connections)"
+            "; if the server speaks TLS, give --tls-ca; or it has no room for more connections (max_connections)"
         }
         Some(_) if has(&["CaUsedAsEndEntity"]) => {
-            "; the server shows an authority's own certificate: give it one that the authority has signed for a server"
+            "; the server presents an authority's own certificate: give it a server certificate signed by that authority"
         }
-        Some(_) if has(&["UnknownIssuer", "BadSignature"]) => "; --tls-ca has not signed the server's certificate",
+        Some(_) if has(&["UnknownIssuer", "BadSignature"]) => "; the server's certificate is not signed by --tls-ca",
         Some(_) if has(&["NotValidForName", "not valid for name"]) => {
-            "; the server's certificate has another name: give --tls-name"
+            "; the server's certificate is for another name: give --tls-name"
         }
         Some(tls) if tls.identity.is_none() && (has(&["CertificateRequired"]) || has(&CUT)) => {
             "; if the server asks for a certificate, give --tls-cert and --tls-key"
@@ -157,7 +157,7 @@ mod tests {
         let access = Access { tls, token_file: None };
         for plain in ["unix:/tmp/s", "http://h:1"] {
             let told = access.suits(plain).expect_err("a mistake");
-            assert!(told.contains("speaks no TLS") && told.contains(plain), "{told}");
+            assert!(told.contains("does not speak TLS") && told.contains(plain), "{told}");
             assert_eq!(Access::default().suits(plain), Ok(()));
         }
         assert_eq!(access.suits("h:1"), Ok(()));

@@ -21,7 +21,7 @@ pub fn at_most(from: impl Read, most: u64) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::new();
     from.take(most.saturating_add(1)).read_to_end(&mut bytes).map_err(|error| cannot(&error))?;
     if bytes.len() as u64 > most {
-        Err(format!("has more than {most} bytes, which is all it may have"))
+        Err(format!("has more than {most} bytes, the most that is allowed"))
     } else {
         Ok(bytes)
     }
@@ -38,7 +38,7 @@ mod tests {
     #[test]
     fn what_is_longer_than_it_may_be_is_not_read_on() {
         assert_eq!(at_most(&b"four"[..], 4).as_deref(), Ok(&b"four"[..]));
-        assert_eq!(at_most(&b"four"[..], 3), Err("has more than 3 bytes, which is all it may have".to_owned()));
+        assert_eq!(at_most(&b"four"[..], 3), Err("has more than 3 bytes, the most that is allowed".to_owned()));
         assert!(at_most(std::io::repeat(0), 9).is_err());
         assert!(read(Path::new("/nowhere"), 9).expect_err("no file").starts_with("cannot be read: No such file"));
     }

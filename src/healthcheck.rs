@@ -46,7 +46,9 @@ async fn admin(url: &str, service: &str) -> Result<(), String> {
     let page = match service {
         LIVENESS => "/livez",
         name if READINESS.contains(&name) => "/readyz",
-        other => return Err(format!("there is no service \"{other}\"; write liveness, readiness, or none of them")),
+        other => {
+            return Err(format!("unknown service \"{other}\"; write liveness or readiness, or leave --service out"));
+        }
     };
     let answer = admin_client::get(address, page, LONGEST_ANSWER).await;
     let answer = answer.map_err(|e| format!("cannot ask {address}: {e}"))?;

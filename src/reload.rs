@@ -190,7 +190,7 @@ fn read(paths: &[PathBuf]) -> Result<Vec<File>, Vec<String>> {
 pub fn read_kept(path: &Path) -> Result<Vec<u8>, String> {
     // Opening a pipe waits for its writer, maybe for ever; and these files are read again and again.
     if fs::metadata(path).is_ok_and(|file| file.file_type().is_fifo()) {
-        return Err(format!("{}: is a pipe, which can be read only once; write a file", path.display()));
+        return Err(format!("{}: is a pipe, which can be read only once; use a regular file", path.display()));
     }
     read_one(path)
 }

@@ -46,10 +46,10 @@ impl Tokens {
                 }
             }
             if before == (digests.len(), problems.len()) {
-                problems.push(format!("{path}: holds no token, so nobody could be let in"));
+                problems.push(format!("{path}: has no token, so nobody could connect"));
             }
             if digests.len() > MOST {
-                problems.push(format!("{path}: holds {} tokens, at most {MOST} are allowed", digests.len()));
+                problems.push(format!("{path}: has {} tokens, at most {MOST} are allowed", digests.len()));
             }
         }
         if problems.is_empty() { Ok(Self { digests }) } else { Err(problems) }
@@ -73,11 +73,11 @@ impl Tokens {
 fn mistake(token: &[u8]) -> Option<String> {
     let allowed = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._~+/=".contains(byte);
     if token.len() < SHORTEST {
-        Some(format!("a token has at least {SHORTEST} characters; make one with: openssl rand -hex 32"))
+        Some(format!("a token must have at least {SHORTEST} characters; make one with: openssl rand -hex 32"))
     } else if token.len() > LONGEST {
-        Some(format!("a token has at most {LONGEST} characters"))
+        Some(format!("a token must have at most {LONGEST} characters"))
     } else if !token.iter().all(allowed) {
-        Some("a token has letters, digits and -._~+/= only".to_owned())
+        Some("a token may have only letters, digits and -._~+/=".to_owned())
     } else {
         None
     }
@@ -112,12 +112,12 @@ mod tests {
     #[test]
     fn every_mistake_is_told_without_the_token() {
         let problems = make(&format!("short\ntoken with a space in it\n{}\n", "x".repeat(5000))).expect_err("three");
-        for (problem, part) in problems.iter().zip(["line 1: a token has at least 16", "line 2: ", "line 3: "]) {
+        for (problem, part) in problems.iter().zip(["line 1: a token must have at least 16", "line 2: ", "line 3: "]) {
             assert!(problem.contains(part), "{problem}");
         }
         assert_eq!(problems.len(), 3);
         assert!(!problems.concat().contains("short"));
-        assert!(make("# nobody\n").expect_err("none")[0].contains("holds no token"));
+        assert!(make("# nobody\n").expect_err("none")[0].contains("has no token"));
         let many: String = (0..=MOST).map(|i| format!("token-number-{i:08}\n")).collect();
         assert!(make(&many).expect_err("too many")[0].contains("at most 1024"));
     }

@@ -139,7 +139,7 @@ fn files_that_are_no_credentials_are_mistakes() {
     let file = std::env::temp_dir().join(format!("croupier-no-pem-{}", std::process::id()));
     std::fs::write(&file, "# nothing\n").expect("a file");
     let name = file.to_str().expect("UTF-8");
-    for (flag, problem) in [("--tls-ca", "holds no certificate"), ("--token-file", "holds no token")] {
+    for (flag, problem) in [("--tls-ca", "has no PEM certificate"), ("--token-file", "has no token")] {
         let output = bench(&["--addr", "127.0.0.1:1", flag, name]);
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(2), "{said}");

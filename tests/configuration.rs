@@ -70,13 +70,13 @@ fn mistakes_end_the_program_with_code_2_and_a_list() {
 fn a_check_tells_what_a_start_would_and_starts_nothing() {
     let output = croupier(&["serve", "--check", "--listen=127.0.0.1:1", "--max-streams=7"]);
     assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), String::new()));
-    assert_eq!(text(&output.stdout), "the configuration is right; nothing was started\n");
+    assert_eq!(text(&output.stdout), "the configuration is valid; nothing was started\n");
     let mut misspelt = Command::new(env!("CARGO_BIN_EXE_croupier"));
     let output = misspelt.args(["serve", "--check"]).env("CROUPIER_MAX_STREAM", "3").output().expect("it runs");
     assert_eq!(output.status.code(), Some(0));
     assert!(
         text(&output.stdout)
-            .starts_with("CROUPIER_MAX_STREAM is no setting and is ignored; did you mean CROUPIER_MAX_STREAMS?")
+            .starts_with("CROUPIER_MAX_STREAM is not a setting and is ignored; did you mean CROUPIER_MAX_STREAMS?")
     );
     let output = croupier(&["serve", "--check", "--otlp-endpoint=https://collector:4317", "--otlp-ca=/nowhere"]);
     assert_eq!(output.status.code(), Some(i32::from(EXIT_CONFIG)));
@@ -102,9 +102,9 @@ fn a_check_tells_of_a_certificate_that_clients_refuse() {
         assert_eq!(output.status.code(), Some(0), "a server starts with it");
         text(&output.stdout)
     };
-    let right = "the configuration is right; nothing was started\n";
+    let right = "the configuration is valid; nothing was started\n";
     assert_eq!(check(2001, 2096), right);
-    for (from, until, part) in [(2001, 2002, "the certificate has ended "), (2095, 2096, "is not valid yet")] {
+    for (from, until, part) in [(2001, 2002, "the certificate expired "), (2095, 2096, "is not valid for another ")] {
         let told = check(from, until);
         assert!(told.starts_with("--tls-cert: ") && told.contains(part) && told.ends_with(right), "{told}");
     }
@@ -122,7 +122,7 @@ fn a_variable_that_is_not_utf8_is_a_mistake() {
         let output = program.output().expect("it runs");
         let told = text(&output.stderr);
         assert_eq!(output.status.code(), Some(i32::from(EXIT_CONFIG)), "{told}");
-        let says = "\"/run/tokens\\xFF\" is not UTF-8; write it anew, or unset the variable";
+        let says = "\"/run/tokens\\xFF\" is not UTF-8; set it again, or unset it";
         for part in
             ["3 mistakes", "CROUPIER_LISTEN", &format!("CROUPIER_AUTH_TOKEN_FILE: {says}"), &format!("{other}: {says}")]
         {

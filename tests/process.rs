@@ -212,7 +212,7 @@ fn a_device_is_an_index_or_a_uuid() {
     let output = Command::new(env!("CARGO_BIN_EXE_croupier")).args(["serve", "--device=first"]).output();
     let output = output.expect("it runs");
     assert_eq!(output.status.code(), Some(2));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("\"first\" is no device"));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("\"first\" is not a device"));
 }
 
 /// Lines that a program logged as JSON: each is an object, and an error.

@@ -15,16 +15,20 @@ const TOKEN: &str = "token-file";
 /// The clap definitions of the TLS flags.
 pub(super) fn tls_flags() -> [Arg; 4] {
     [
-        option(CA, "PATH", "Speak TLS on TCP; one of these authorities must have signed the server's certificate, PEM"),
-        option(CERT, "PATH", "Certificate to show to a server that asks for one, PEM; with --tls-key"),
-        option(KEY, "PATH", "Private key of --tls-cert, PEM"),
+        option(
+            CA,
+            "PATH",
+            "Speak TLS on TCP; PEM file of certificate authorities, one of which must have signed the server's certificate",
+        ),
+        option(CERT, "PATH", "PEM file with the client certificate, for a server that asks for one; with --tls-key"),
+        option(KEY, "PATH", "PEM file with the private key of --tls-cert"),
         option(NAME, "NAME", "Name that must be in the server's certificate [default: the host of --addr]"),
     ]
 }
 
 /// The flag for a token, which calls other than health need.
 pub(super) fn token_flag() -> Arg {
-    option(TOKEN, "PATH", "File with the token to show to a server that asks for one; the first token in it is used")
+    option(TOKEN, "PATH", "File with the token to send to a server that asks for one; the first token in it is used")
 }
 
 /// Reads these flags.
@@ -36,7 +40,7 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Access {
         reader.note(format!("--{CERT} and --{KEY} belong together; give both or neither"));
     }
     if ca.is_none() && (cert.is_some() || key.is_some() || name.is_some()) {
-        reader.note(format!("--{CERT}, --{KEY} and --{NAME} are for TLS, which --{CA} switches on"));
+        reader.note(format!("--{CERT}, --{KEY} and --{NAME} need TLS, which --{CA} switches on"));
     }
     let access = Access { tls: ca.map(|ca| ClientTls { ca, identity: cert.zip(key), name }), token_file };
     check_files(&access, reader);

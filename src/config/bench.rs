@@ -21,7 +21,7 @@ pub(super) fn command() -> clap::Command {
     let with = |name, value, help, default: String| option_with(name, value, help, &default);
     clap::Command::new(BENCH)
         .about("Measure a server: send it logits as workers do and count the tokens that come back")
-        .after_help("Everything at once, with a server of its own: croupier bench --spawn uds --baseline")
+        .after_help("Everything at once, with its own server: croupier bench --spawn uds --baseline")
         .arg(with("addr", "ADDR", "The server, HOST:PORT or unix:PATH", Address::default().to_string()))
         .args(access::tls_flags())
         .arg(access::token_flag())
@@ -41,9 +41,9 @@ pub(super) fn command() -> clap::Command {
         .arg(with("warmup", "TIME", "How long a round runs before it measures", values::show_duration(d.warmup)))
         .arg(with("message-bytes", "SIZE", "Rows go into one message up to this size, at least one row", values::show_size(d.message_bytes as u64)))
         .arg(with("transport", "NAME", "How logits get to the server: inline, or shm (shared memory, all rows of a stream in one step; the rows are there before the first step, as if a device had put them there), or shm-slots (the same, and tokens come back through shared memory too)", d.path.name().to_owned()))
-        .arg(option("shards", "N,...", "Measure rows whose columns come from this many ranks, each a process of its own, beside whole rows in the same run: 1,2,4,8"))
+        .arg(option("shards", "N,...", "Measure rows whose columns come from this many ranks, each in its own process, next to whole rows in the same run: 1,2,4,8"))
         .arg(with("rate", "HZ", "Steps per second for each message (the sequences that travel together), to measure latency at a given load; 0: as fast as replies come", d.rate.to_string()))
-        .arg(with("rounds", "N", "Number of rounds, of which medians are shown; 0: three with --baseline, else one", d.rounds.to_string()))
+        .arg(with("rounds", "N", "Number of rounds, whose medians are shown; 0: three with --baseline, else one", d.rounds.to_string()))
         .arg(with("seed", "N", "Seed of rows and sequences", d.seed.to_string()))
         .arg(switch("in-process", "Also run the same rows on a backend in this process, alternately, and show the ratio"))
         .arg(switch("baseline", "Also measure a bare tonic stream, alternately, and show the ratio"))
@@ -174,7 +174,7 @@ fn region(text: &str) -> Result<Option<[u64; 2]>, String> {
         return Ok(None);
     }
     let parts: Result<Vec<u64>, String> = text.split(',').map(|part| values::count(part, 0..=u64::MAX)).collect();
-    <[u64; 2]>::try_from(parts?).map(Some).map_err(|_| "has not two parts".to_owned())
+    <[u64; 2]>::try_from(parts?).map(Some).map_err(|_| "must have two parts".to_owned())
 }
 
 /// Makes the arguments of the hidden baseline command from what clap parsed.

@@ -13,8 +13,8 @@ pub(super) fn told(config: &Config) -> Result<String, String> {
     config.traces.endpoint().map_err(|problem| format!("cannot send traces: {problem}"))?;
     let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
     let unknown = unknown_variables(names).into_iter();
-    let ignored = unknown.map(|(name, near)| format!("{name} is no setting and is ignored; did you mean {near}?\n"));
-    let right = "the configuration is right; nothing was started\n".to_owned();
+    let ignored = unknown.map(|(name, near)| format!("{name} is not a setting and is ignored; did you mean {near}?\n"));
+    let right = "the configuration is valid; nothing was started\n".to_owned();
     Ok(ignored.chain(certificate(config)).chain([right]).collect())
 }
 

@@ -139,7 +139,7 @@ pub fn command_line() -> clap::Command {
         "TOML file with settings and the table [defaults] of sampling parameters [env: CROUPIER_CONFIG]",
     );
     let serve = clap::Command::new(SERVE).about("Run the server").after_help(sources).arg(config.clone());
-    let checks = "Check settings and the files that they name, report the result and end: exit 0 if they are right, 2 with every mistake if not";
+    let checks = "Check the settings and the files they name, print the result and exit: 0 if all are valid, 2 with every mistake if not";
     let serve = serve.arg(switch(CHECK, checks));
     let serve = SETTINGS.iter().fold(serve, |command, s| {
         let arg = option(s.name, s.value, s.help);
@@ -154,7 +154,7 @@ pub fn command_line() -> clap::Command {
         .propagate_version(true)
         .subcommand_required(true)
         .override_usage("croupier [COMMAND]")
-        .after_help("Without a command it serves. `croupier COMMAND --help` says more.")
+        .after_help("Without a command, it runs `serve`. `croupier COMMAND --help` has the details.")
         .subcommand(serve)
         .subcommand(healthcheck_command(config.clone()))
         .subcommand(top::command())
@@ -169,10 +169,10 @@ pub fn command_line() -> clap::Command {
 
 fn healthcheck_command(config: Arg) -> clap::Command {
     clap::Command::new(HEALTHCHECK)
-        .about("Ask a running server whether it serves: exit 0 if it does, 1 if not, 2 for flags that make no sense")
+        .about("Ask a running server whether it is serving: exit 0 if it is, 1 if not, 2 for wrong flags")
         .after_help(
-            "Without --addr and --admin it asks where `croupier serve` would listen with the same environment and file. If TCP \
-             speaks TLS there, it asks the Unix socket or the admin port; with --tls-ca it asks TCP.",
+            "Without --addr and --admin, it asks the address where `croupier serve` would listen with the same environment and file. If \
+             TCP speaks TLS there, it asks the Unix socket or the admin port; with --tls-ca, it asks TCP.",
         )
         .arg(config)
         .arg(option("addr", "ADDR", "gRPC address of the server: HOST:PORT or unix:PATH").conflicts_with("admin"))
@@ -331,14 +331,16 @@ fn own_address(config: &Config, tls: bool) -> Result<Target, String> {
     if tls {
         // The other targets do not speak TLS. A caller that asks for TLS must not get a healthy answer without it.
         return tcp.ok_or_else(|| {
-            "--tls-ca is given, but by this environment and file the target speaks no TLS; give --addr".to_owned()
+            "--tls-ca is given, but with this environment and file the server does not speak TLS; give --addr"
+                .to_owned()
         });
     }
     let uds = || config.uds.as_ref().map(|path| Target::Grpc(format!("unix:{}", path.display())));
     let admin = || config.admin.filter(known).map(|a| Target::Admin(format!("http://{}", reachable(a))));
     let nobody = match [config.listen, config.admin].into_iter().flatten().find(|a| !known(a)) {
-        Some(address) => format!("{address} has another port at each start of the server; give --addr"),
-        None => "without plain TCP, uds and admin there is nobody to ask; give --addr, and --tls-ca for TLS".to_owned(),
+        Some(address) => format!("{address} gets another port each time the server starts; give --addr"),
+        None => "plain TCP, uds and admin are all off, so there is nothing to ask; give --addr, and --tls-ca for TLS"
+            .to_owned(),
     };
     tcp.or_else(uds).or_else(admin).ok_or(nobody)
 }

@@ -12,17 +12,18 @@ const ABOUT: &str =
     "Compare rows as a worker sends them with those of a plain forward pass, and say what was done to them";
 const EXAMPLES: &str = "\
 SENT and PLAIN are files of rows: arrays that numpy.save wrote (float32 or float16; the last dimension is a row), bare binary \
-numbers, or numbers as text. Row i of both files is for the same place of the same text. For SENT, save in the worker what it is \
-about to send; for PLAIN, run the model once over the whole text, without a cache. The text of a tree's node is the path to it.
+numbers, or numbers as text. Row i of both files is for the same position in the same text. For SENT, save in the worker what it is \
+about to send; for PLAIN, run the model once over the whole text, without a cache. The text of a node of a tree is the path to it.
 
-A row's noise is what is left of the difference when a temperature and a shift are taken out: a standard deviation, in logits. \
-Rounding to 16 bits makes some hundredths. The total variation is the probability that a token drawn at temperature 1 is another one.
+A row's noise is what remains of the difference after a temperature and a shift are removed: a standard deviation, in logits. \
+Rounding to 16 bits causes a few hundredths. The total variation is the probability that a token drawn at temperature 1 differs.
 
   croupier compare sent.npy plain.npy
   croupier compare sent.npy plain.npy --text 5,7,7,2    # the tokens before the rows: tells which penalties
   croupier compare sent.bf16 plain.npy --sent-dtype bf16 --vocab-size 32000 --json
 
-Exit code 0 when every row is the model's, 1 when one is not, 2 when they cannot be compared or for a mistake in the arguments.";
+Exit code 0 when every row is as the model computed it, 1 when one is not, 2 when they cannot be compared or for a mistake in \
+the arguments.";
 
 /// The clap definition of `croupier compare`.
 pub(super) fn command() -> clap::Command {
@@ -32,12 +33,12 @@ pub(super) fn command() -> clap::Command {
         .after_help(EXAMPLES)
         .arg(file("sent", "SENT").help("Rows as the worker sends them"))
         .arg(file("plain", "PLAIN").help("Rows of a plain forward pass, at least as many"))
-        .arg(option("text", "ID,ID,...", "Tokens of the text that stand before all of the rows [default: none]"))
+        .arg(option("text", "ID,ID,...", "Tokens of the text before the first row [default: none]"))
         .arg(option("sent-dtype", "NAME", "Format of bare binary numbers in SENT: f32, f16 or bf16, little endian"))
         .arg(option("plain-dtype", "NAME", "Format of bare binary numbers in PLAIN"))
-        .arg(option("vocab-size", "N", "Logits of a row, where a file does not say [default: all there are]"))
-        .arg(option("plain-vocab-size", "N", "The same for PLAIN [default: that of --vocab-size]"))
-        .arg(switch("json", "A JSON object, with every row by itself, instead of the table"))
+        .arg(option("vocab-size", "N", "Logits per row, where a file does not say [default: all its numbers]"))
+        .arg(option("plain-vocab-size", "N", "The same for PLAIN [default: the value of --vocab-size]"))
+        .arg(switch("json", "Print a JSON object that lists every row, instead of the table"))
 }
 
 /// Makes the arguments from what clap parsed.
@@ -87,7 +88,7 @@ mod tests {
     #[test]
     fn every_mistake_is_told() {
         let found = read(&["a", "b", "--sent-dtype=f64", "--plain-dtype=x", "--vocab-size=0", "--text=a"]).unwrap_err();
-        let starts = ["--vocab-size: ", "--sent-dtype: ", "--plain-dtype: ", "--text: \"a\" is no token id"];
+        let starts = ["--vocab-size: ", "--sent-dtype: ", "--plain-dtype: ", "--text: \"a\" is not a token id"];
         assert_eq!(found.len(), starts.len(), "{found:?}");
         for (told, start) in found.iter().zip(starts) {
             assert!(told.starts_with(start), "{told}");

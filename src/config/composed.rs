@@ -94,7 +94,7 @@ pub(super) fn grammar(value: &Value) -> Read<Option<Arc<GrammarParams>>> {
         match (first, given.next()) {
             (Some((kind, text)), None) => Some(Arc::new(GrammarParams { kind, text, start })),
             (Some(_), Some((second, _))) => {
-                parts.wrong(second.name(), format!("is a second grammar; leave one of {names}"));
+                parts.wrong(second.name(), format!("is a second grammar; keep only one of {names}"));
                 None
             }
             _ => {

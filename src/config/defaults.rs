@@ -16,14 +16,15 @@ pub(super) struct Parameter {
 
 /// Parameters that a file cannot set, and why.
 pub(super) const NEVER: [(&str, &str); 6] = [
-    ("seed", "cannot stand in a file: it would make the texts of all sequences alike; each gives its own"),
-    ("preset", "cannot stand in a file: write its parameters instead"),
-    ("sampler_state", "cannot stand in a file: it belongs to one text"),
+    ("seed", "cannot be set in a file: all sequences would draw alike; each sequence gives its own"),
+    ("preset", "cannot be set in a file: write its parameters instead"),
+    ("sampler_state", "cannot be set in a file: it belongs to a single sequence"),
     ("stop", STOP),
     ("stop_strings", STOP),
     ("stop_sequences", STOP),
 ];
-const STOP: &str = "cannot be given: texts are not known here, only tokens; stop_token_ids and stop_token_sequences end a text at tokens";
+const STOP: &str =
+    "is not supported: the server stops at tokens, not at text; use stop_token_ids or stop_token_sequences";
 
 /// A parameter that is a number or a boolean.
 macro_rules! parameter {
@@ -136,13 +137,13 @@ static PARAMETERS: &[Parameter] = &[
     parameter!(samplers.top_h, float),
     parameter!(samplers.xtc_probability, float),
     parameter!(samplers.xtc_threshold, float),
-    decided!(samplers.xtc_expected, boolean, "that of engine_order"),
+    decided!(samplers.xtc_expected, boolean, "set by engine_order"),
     nothing!(samplers.xtc_ignore_token_ids, tokens),
     parameter!(samplers.min_keep, whole),
     Parameter {
         key: "sampler_order",
         set: |params, value| named::sampler_order(&mut params.samplers.sampler_order, value),
-        show: |_| "that of engine_order".to_owned(),
+        show: |_| "set by engine_order".to_owned(),
         // A list without an engine keeps the rules that are already set.
         copy: |from, to| {
             let (samplers, engine) = (from.samplers.sampler_order.samplers(), to.samplers.sampler_order.engine());
@@ -181,7 +182,7 @@ static PARAMETERS: &[Parameter] = &[
     parameter!(history.penalty_last_n, whole),
     parameter!(history.penalty_decay_n, whole),
     parameter!(history.prompt_ignore_length, whole),
-    decided!(history.penalties_count_prompt, boolean, "that of engine_order"),
+    decided!(history.penalties_count_prompt, boolean, "set by engine_order"),
     parameter!(history.encoder_repetition_penalty, float),
     nothing!(history.no_repeat_ngram, composed::no_repeat_ngram, Some),
     nothing!(history.length_penalty, composed::length_penalty, Some),

@@ -29,26 +29,26 @@ const SCHEMES: [Scheme; 3] = [
     ("gumbel", &["key", "context-width", "context-history-size"]),
 ];
 
-const ABOUT: &str = "Look for a mark in texts of token ids";
+const ABOUT: &str = "Look for a watermark in texts of token ids";
 const EXAMPLES: &str = "\
 Each line of the input is a text: [15, 7, 301] or {\"tokens\": [15, 7, 301], \"prompt_tokens\": 1}. The first prompt_tokens \
-tokens were not made with the mark and are only context. Give them: otherwise nothing is known of the first tokens after them.
+tokens were not generated with the mark and are only context. Include them: otherwise the first tokens after them cannot be judged.
 
-The p-value is the probability that a text without this mark has as much of it, or more. It holds for one text: of a thousand \
-texts without a mark, one is below 0.001. Marks need length: a few hundred tokens are plenty if few of them were nearly certain. \
-A repeated n-gram counts once.
+The p-value is the probability that a text without this mark shows as much of it, or more. It holds for a single text: of a \
+thousand texts without a mark, about one is below 0.001. Detection needs length: a few hundred tokens are plenty, unless most of \
+them were nearly certain. A repeated n-gram counts once.
 
-Scheme, keys and all parameters must be those that the text was made with, by the names of WatermarkParams in the schema: as flags, or \
-in a file of TOML or JSON, such as
+Scheme, keys and all parameters must be those that the text was generated with, named as in WatermarkParams of the schema: as flags, \
+or in a TOML or JSON file, such as
   [kgw]
   hashing_key = 15485863
   greenlist_ratio = 0.25
-Others on the machine can see keys on a command line. A file can be kept from them, and so can a key that is given as file:PATH.
+Other users of the machine can see keys on a command line. To hide a key from them, put it in such a file, or give it as file:PATH.
 
   croupier detect --params mark.toml texts.jsonl
   croupier detect --scheme gumbel --key 42 --json < texts.jsonl
 
-Exit code 0 when every text was looked at, marked or not; 1 when something could not be read, which is named with its line; 2 for a \
+Exit code 0 when every text was checked, marked or not; 1 when something could not be read, which is reported with its line; 2 for a \
 mistake in the arguments.";
 
 /// The clap definition of `croupier detect`.
@@ -57,29 +57,29 @@ pub(super) fn command() -> clap::Command {
         .about(ABOUT)
         .after_help(EXAMPLES)
         .arg(Arg::new("file").value_name("FILE").help("The texts, one per line [default: standard input]"))
-        .arg(option(SCHEME, "NAME", "kgw, synthid or gumbel [default: that of --params]"))
+        .arg(option(SCHEME, "NAME", "kgw, synthid or gumbel [default: the one in --params]"))
         .arg(option(PARAMS, "PATH", "The mark's parameters, in a table named after the scheme; flags take precedence"))
-        .arg(option("hashing-key", "KEY", "kgw: the secret [default: 15485863]"))
+        .arg(option("hashing-key", "KEY", "kgw: the secret key [default: 15485863]"))
         .arg(option("greenlist-ratio", "SHARE", "kgw: share of the vocabulary that is green [default: 0.25]"))
         .arg(option("seeding-scheme", "NAME", "kgw: lefthash or selfhash [default: lefthash]"))
-        .arg(option("keys", "KEY,KEY,...", "synthid: the secret, one for each layer"))
-        .arg(option("ngram-len", "N", "synthid: the context and the token [default: 5]"))
+        .arg(option("keys", "KEY,KEY,...", "synthid: the secret keys, one per layer"))
+        .arg(option("ngram-len", "N", "synthid: length of an n-gram, the context and the token [default: 5]"))
         .arg(option("sampling-table-size", "BITS", "synthid: size of the table of g-values [default: 65536]"))
-        .arg(option("sampling-table-seed", "N", "synthid: what the table is made from [default: 0]"))
-        .arg(option("key", "KEY", "gumbel: the secret"))
+        .arg(option("sampling-table-seed", "N", "synthid: seed of the table of g-values [default: 0]"))
+        .arg(option("key", "KEY", "gumbel: the secret key"))
         .arg(option(
             "context-width",
             "N",
-            "kgw, gumbel: how many preceding tokens decide [default: 1; 4 for selfhash and gumbel]",
+            "kgw, gumbel: how many preceding tokens are hashed [default: 1; 4 for selfhash and gumbel]",
         ))
         .arg(option(
             "context-history-size",
             "N",
-            "synthid, gumbel: a context of the last N positions is not marked again [default: 1024]",
+            "synthid, gumbel: a context seen in the last N positions is not marked again [default: 1024]",
         ))
         .arg(option("alpha", "P", "Texts with a smaller p-value are reported as marked [default: 0.001]"))
         .arg(option("max-line-bytes", "BYTES", "Longest line that is read [default: 16MiB]"))
-        .arg(switch("json", "A line of JSON for each text instead of a table"))
+        .arg(switch("json", "Print a line of JSON for each text instead of a table"))
 }
 
 /// Makes the arguments from what clap parsed.
@@ -130,16 +130,17 @@ fn mark(matches: &ArgMatches, problems: &mut Vec<String>) -> Option<Watermark> {
 /// The scheme that the flag names, or else the one of the file. `None` if there is none.
 fn scheme(matches: &ArgMatches, named: Option<String>, problems: &mut Vec<String>) -> Option<Scheme> {
     let Some(name) = flag(matches, SCHEME).or_else(|| named.clone()) else {
-        problems
-            .push("--scheme: is required: kgw, synthid or gumbel; or --params with the mark's parameters".to_owned());
+        problems.push(
+            "--scheme: is required; give kgw, synthid or gumbel, or --params with the mark's parameters".to_owned(),
+        );
         return None;
     };
     let Some(&(scheme, flags)) = SCHEMES.iter().find(|(scheme, _)| *scheme == name) else {
-        problems.push(format!("--scheme: \"{name}\" is none of {}", marks::SCHEMES.join(", ")));
+        problems.push(format!("--scheme: \"{name}\" is not one of {}", marks::SCHEMES.join(", ")));
         return None;
     };
     if named.is_some_and(|named| named != scheme) {
-        problems.push(format!("--scheme: {scheme} is not the scheme of --params"));
+        problems.push(format!("--scheme: {scheme} is not the scheme in --params"));
     }
     Some((scheme, flags))
 }
@@ -154,7 +155,7 @@ fn given(matches: &ArgMatches, (scheme, flags): Scheme, problems: &mut Vec<Strin
         if flags.contains(&name) {
             given.push(name);
         } else {
-            problems.push(format!("--{name}: is no parameter of {scheme}"));
+            problems.push(format!("--{name}: is not a parameter of {scheme}"));
         }
     }
     given
@@ -194,7 +195,7 @@ fn from_file(path: &Path, problems: &mut Vec<String>) -> Option<(Option<String>,
     let text = file::text(path, problems)?;
     let place = path.display().to_string();
     let parsed = if path.extension().is_some_and(|extension| extension == "json") {
-        serde_json::from_str(&text).map(table_of).map_err(|e| vec![format!("{place}: is not an object of JSON: {e}")])
+        serde_json::from_str(&text).map(table_of).map_err(|e| vec![format!("{place}: is not a JSON object: {e}")])
     } else {
         file::table(&text, &place)
     };
@@ -206,9 +207,9 @@ fn from_file(path: &Path, problems: &mut Vec<String>) -> Option<(Option<String>,
         (Some((name, Value::Table(given))), None) if marks::SCHEMES.contains(&name.as_str()) => {
             return Some((Some(name), given));
         }
-        (None, _) => problems.push(format!("{place}: is empty; it must have one table, called {schemes}")),
-        (Some((name, Value::Table(_))), None) => problems.push(format!("{place}: {name}: is none of {schemes}")),
-        _ => problems.push(format!("{place}: {names}: must be one table, called {schemes}")),
+        (None, _) => problems.push(format!("{place}: is empty; it must have one table, named one of {schemes}")),
+        (Some((name, Value::Table(_))), None) => problems.push(format!("{place}: {name}: is not one of {schemes}")),
+        _ => problems.push(format!("{place}: {names}: must be a single table, named one of {schemes}")),
     }
     None
 }
@@ -279,10 +280,10 @@ mod tests {
     fn every_mistake_is_told() {
         let problems = |arguments: &[&str]| read(arguments).unwrap_err();
         assert!(problems(&[])[0].starts_with("--scheme: is required"));
-        assert_eq!(problems(&["--scheme", "red"]), ["--scheme: \"red\" is none of kgw, synthid, gumbel"]);
+        assert_eq!(problems(&["--scheme", "red"]), ["--scheme: \"red\" is not one of kgw, synthid, gumbel"]);
         let found = problems(&["--scheme", "gumbel", "--keys", "1", "--context-width", "x", "--alpha", "2"]);
         let expected = [
-            "--keys: is no parameter of gumbel",
+            "--keys: is not a parameter of gumbel",
             "--key: is required",
             "--context-width: \"x\" is not a whole number, 0 or more",
             "--alpha: \"2\" is not a probability between 0 and 1",
@@ -293,7 +294,7 @@ mod tests {
         assert_eq!(problems(&["--scheme", "synthid"]), ["--keys: is required"]);
         assert_eq!(problems(&["--scheme", "synthid", "--keys", "1,2,1"])[0].split(':').next(), Some("--keys[2]"));
         let found = problems(&["--scheme", "synthid", "--keys", "secret"]);
-        assert_eq!(found, ["--keys[0]: is no key, a whole number below 2^64 (in a file, as a text from 2^63 on)"]);
+        assert_eq!(found, ["--keys[0]: is not a key, a whole number below 2^64 (in a file, from 2^63 on as a string)"]);
     }
 
     #[test]
@@ -308,7 +309,7 @@ mod tests {
         let expected = [
             "FILE: kgw.bias: \"x\" is not a number",
             "FILE: kgw.context_width: -1 is not a whole number, 0 or more",
-            "FILE: kgw.hashing_kee: there is no such key; did you mean hashing_key?",
+            "FILE: kgw.hashing_kee: unknown key; did you mean hashing_key?",
         ];
         assert_eq!(found, expected);
         assert_eq!(
@@ -326,18 +327,21 @@ mod tests {
         );
         assert_eq!(
             told("mark.json", r#"{"synthid": {"keys": [1, 1.5]}}"#, &[]),
-            ["FILE: synthid.keys[1]: is no key, a whole number below 2^64 (in a file, as a text from 2^63 on)"]
+            ["FILE: synthid.keys[1]: is not a key, a whole number below 2^64 (in a file, from 2^63 on as a string)"]
         );
-        assert!(told("mark.json", "[1]", &[])[0].starts_with("FILE: is not an object of JSON: "));
+        assert!(told("mark.json", "[1]", &[])[0].starts_with("FILE: is not a JSON object: "));
         assert!(told("mark.toml", "[kgw]\nx = = 1\ny = [,]\n", &[])[0].starts_with("FILE: is not TOML: "));
-        assert_eq!(told("mark.toml", "[red]\n", &[]), ["FILE: red: is none of kgw, synthid, gumbel"]);
-        assert_eq!(told("mark.toml", "", &[]), ["FILE: is empty; it must have one table, called kgw, synthid, gumbel"]);
-        let one = "must be one table, called kgw, synthid, gumbel";
+        assert_eq!(told("mark.toml", "[red]\n", &[]), ["FILE: red: is not one of kgw, synthid, gumbel"]);
+        assert_eq!(
+            told("mark.toml", "", &[]),
+            ["FILE: is empty; it must have one table, named one of kgw, synthid, gumbel"]
+        );
+        let one = "must be a single table, named one of kgw, synthid, gumbel";
         assert_eq!(told("mark.toml", "key = 5\n", &[]), [format!("FILE: key: {one}")]);
         assert_eq!(told("mark.toml", "[gumbel]\n[kgw]\n", &[]), [format!("FILE: gumbel, kgw: {one}")]);
         assert_eq!(
             told("mark.toml", "[kgw]\n", &["--scheme", "gumbel"])[0],
-            "--scheme: gumbel is not the scheme of --params"
+            "--scheme: gumbel is not the scheme in --params"
         );
     }
 }

@@ -18,22 +18,22 @@ const MOST_SHOWN: u32 = 1000;
 const MOST_ROWS: usize = 1 << 30;
 const SET: &str = "set";
 
-const ABOUT: &str = "Take a row of logits through the samplers and say what each one left, and which token results";
+const ABOUT: &str = "Run a row of logits through the samplers and show what each one leaves, and which token results";
 const EXAMPLES: &str = "\
 The row is an array that numpy.save wrote (float32 or float16; its last dimension is a row), bare binary numbers with --dtype, \
-or numbers as text, between spaces or commas.
+or numbers as text, separated by spaces or commas.
 
-Parameters are those of a server: of its file ([defaults]) or environment, then of --preset, then of each --set, written as in \
-[defaults] of docs/configuration.md. The token is the one that a server gives for the same logits, parameters, prompt, output and \
-seed. Samplers that remember (mirostat and adaptive-p) start afresh.
+Parameters come from the server's file ([defaults]) or environment, then from --preset, then from each --set, written as in \
+[defaults] of docs/configuration.md. The token is the one that a server draws for the same logits, parameters, prompt, output and \
+seed. Stateful samplers (mirostat and adaptive-p) start with a fresh state.
 
   echo 2.5 1 0.5 0 -1 | croupier explain --set temperature=0.8 --set top_k=3
   croupier explain logits.npy --row 3 --preset creative --output 5,7 --seed 42
   croupier explain logits.npy --set 'banned_token_ids=[279]' --why-not 279 --json
   CROUPIER_VOCABULARY=tokenizer.json croupier explain logits.npy --eos 2 --set 'grammar={regex=\"yes|no\"}'
 
-Exit code 0 when there is a token; 1 when the row cannot be read, no token can come of it, or the arguments do not fit it; 2 for a \
-mistake in the arguments.";
+Exit code 0 when there is a token; 1 when the row cannot be read, leaves no token, or does not fit the arguments; 2 for a mistake \
+in the arguments.";
 
 /// The clap definition of `croupier explain`.
 pub(super) fn command(config: Arg) -> clap::Command {
@@ -42,21 +42,25 @@ pub(super) fn command(config: Arg) -> clap::Command {
         .after_help(EXAMPLES)
         .arg(Arg::new("file").value_name("FILE").help("The logits [default: standard input]"))
         .arg(config)
-        .arg(option("preset", "NAME", "Parameters of a preset, over those of the file"))
+        .arg(option("preset", "NAME", "Preset whose parameters override those of the file"))
         .arg(
-            option(SET, "KEY=VALUE", "A parameter, over those of file and preset; may be repeated")
+            option(SET, "KEY=VALUE", "A parameter, which overrides file and preset; may be repeated")
                 .action(ArgAction::Append),
         )
         .arg(option("seed", "N", "The text's seed [default: 0]"))
         .arg(option("prompt", "ID,ID,...", "Tokens of the prompt [default: none]"))
-        .arg(option("output", "ID,ID,...", "Tokens that followed it; the row is for the next one [default: none]"))
+        .arg(option("output", "ID,ID,...", "Tokens that follow it; the row is for the next one [default: none]"))
         .arg(option("eos", "ID,ID,...", "Tokens that end the text [default: none]"))
         .arg(option("dtype", "NAME", "Format of bare binary numbers: f32, f16 or bf16, little endian"))
-        .arg(option("vocab-size", "N", "Logits of a row [default: an array's last dimension, else all there are]"))
+        .arg(option("vocab-size", "N", "Logits per row [default: an array's last dimension, else all numbers]"))
         .arg(option("row", "N", "Which row, from 0 [default: 0]"))
-        .arg(option("top", "N", "How many of the likeliest tokens to show, as sent and as drawn from [default: 10]"))
-        .arg(option("why-not", "ID,ID,...", "Tokens to show too, with what removed them"))
-        .arg(switch("json", "A JSON object instead of the table; a logit of null is -infinity"))
+        .arg(option(
+            "top",
+            "N",
+            "How many of the most likely tokens to show, before and after the samplers [default: 10]",
+        ))
+        .arg(option("why-not", "ID,ID,...", "Further tokens to show, with what removed them"))
+        .arg(switch("json", "Print a JSON object instead of the table; a null logit is -infinity"))
 }
 
 /// Makes the arguments from what clap parsed.
@@ -132,7 +136,7 @@ fn over_thinking(params: &mut SamplingParams, set: impl FnOnce(&mut SamplingPara
 /// Parses `key=value`. The value is read as TOML if possible, and otherwise as text.
 fn pair(text: &str) -> Result<(String, Value), String> {
     let Some((key, value)) = text.split_once('=').map(|(key, value)| (key.trim(), value.trim())) else {
-        return Err(format!("\"{text}\" is no KEY=VALUE, such as top_k=50"));
+        return Err(format!("\"{text}\" is not KEY=VALUE, such as top_k=50"));
     };
     if key.is_empty() {
         return Err(format!("\"{text}\" names no parameter; write for example top_k=50"));
@@ -161,7 +165,7 @@ pub(super) fn vocab_size(text: &str) -> Result<Option<usize>, String> {
 
 /// Parses token ids such as `5,7,9`.
 pub(super) fn tokens(text: &str) -> Result<Vec<u32>, String> {
-    let token = |part: &str| part.trim().parse().map_err(|_| format!("\"{}\" is no token id", part.trim()));
+    let token = |part: &str| part.trim().parse().map_err(|_| format!("\"{}\" is not a token id", part.trim()));
     text.split(',').filter(|part| !part.trim().is_empty()).map(token).collect()
 }
 
@@ -224,15 +228,15 @@ mod tests {
         let found = read(&arguments, &|_| None).unwrap_err();
         let starts = [
             "--preset: is not a preset of this server; known: ",
-            "--set: \"top_k\" is no KEY=VALUE",
+            "--set: \"top_k\" is not KEY=VALUE",
             "--set: seed: give it as --seed",
             "--set: preset: give it as --preset",
             "--set: \"=3\" names no parameter; write for example top_k=50",
-            "--set.max_streams: is a setting of the server; it stands at the top of its file",
-            "--set.topp: there is no such key; did you mean top_p?",
+            "--set.max_streams: is a setting of the server; it belongs at the top level of its file",
+            "--set.topp: unknown key; did you mean top_p?",
             "--set.top_p: is 2, must be in ",
             "--dtype: \"f64\" is not one of f32, f16, bf16",
-            "--prompt: \"a\" is no token id",
+            "--prompt: \"a\" is not a token id",
         ];
         assert_eq!(found.len(), starts.len(), "{found:?}");
         for (found, start) in found.iter().zip(starts) {

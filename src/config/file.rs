@@ -36,7 +36,7 @@ pub(super) fn read(path: &Path, problems: &mut Vec<String>) -> Said {
 pub(super) fn at_most(name: &str, mut found: Vec<String>) -> Vec<String> {
     if found.len() > MOST_TOLD {
         found.truncate(MOST_TOLD);
-        found.push(format!("{name}: has more mistakes; no more than {MOST_TOLD} are told at a time"));
+        found.push(format!("{name}: has more mistakes; at most {MOST_TOLD} are reported at a time"));
     }
     found
 }
@@ -136,7 +136,7 @@ fn written(setting: &Setting, value: &Value) -> Result<String, String> {
         Value::Boolean(is) => is.to_string(),
         _ => return Err("must be a single value, not a list or table".to_owned()),
     };
-    if setting.is_text() { Err(format!("{text} is no text; {}", setting.hint())) } else { Ok(text) }
+    if setting.is_text() { Err(format!("{text} is not a string; {}", setting.hint())) } else { Ok(text) }
 }
 
 /// The place in a text of the value of a top-level key.
@@ -148,18 +148,18 @@ fn place_of(text: &str, key: &str) -> String {
 /// The message for an unknown key, with the known name that is nearest.
 pub(super) fn unknown_key<'a>(path: &str, key: &str, known: impl Iterator<Item = &'a str>) -> String {
     match nearest(key, known) {
-        Some(near) => format!("{path}: there is no such key; did you mean {near}?"),
-        None => format!(
-            "{path}: there is no such key; docs/configuration.md lists them, and croupier serve --help the settings"
-        ),
+        Some(near) => format!("{path}: unknown key; did you mean {near}?"),
+        None => {
+            format!("{path}: unknown key; docs/configuration.md lists all keys, and croupier serve --help the settings")
+        }
     }
 }
 
 /// The same message for a table with few keys, which lists them all.
 pub(super) fn no_such_key(key: &str, known: &[&str]) -> String {
     match nearest(key, known.iter().copied()) {
-        Some(near) => format!("there is no such key; did you mean {near}?"),
-        None => format!("there is no such key; there are {}", known.join(", ")),
+        Some(near) => format!("unknown key; did you mean {near}?"),
+        None => format!("unknown key; known: {}", known.join(", ")),
     }
 }
 

@@ -88,7 +88,7 @@ impl Reading<'_> {
             self.problems.push(match NEVER.iter().find(|(never, _)| *never == key) {
                 Some((_, why)) => format!("{path}: {why}"),
                 None if is_setting(key) => {
-                    format!("{path}: is a setting of the server; it stands at the top of its file")
+                    format!("{path}: is a setting of the server; it belongs at the top level of its file")
                 }
                 None => unknown_key(&path, key, defaults::keys()),
             });

@@ -20,8 +20,8 @@ pub(super) fn command() -> clap::Command {
         .about("Add the sidecar to the pods of Kubernetes manifests; everything else stays as it was")
         .after_help(
             "kubectl get deployment worker -o yaml | croupier inject --image=REGISTRY/croupier | kubectl apply -f -\n\n\
-             It takes pods of Deployments, StatefulSets, DaemonSets, ReplicaSets, ReplicationControllers, Jobs and CronJobs, \
-             and pods by themselves, in documents or a List. Pods with the annotation croupier/inject: disabled are left alone, \
+             It handles the pods of Deployments, StatefulSets, DaemonSets, ReplicaSets, ReplicationControllers, Jobs and CronJobs, \
+             and bare pods, in documents or a List. Pods with the annotation croupier/inject: disabled are left alone, \
              and so are pods that were injected with the same flags. A pod that was injected with other flags is refused, unless \
              --replace is given.",
         )
@@ -32,11 +32,11 @@ pub(super) fn command() -> clap::Command {
             "The worker's container [default: the only one]; pods without it are left alone",
         ))
         .arg(option("image", "IMAGE", "").help(format!(
-            "The image, with or without a tag; none is published, the Dockerfile builds it [default: {DEFAULT_IMAGE}]"
+            "The image, with or without a tag; none is published, build it with the Dockerfile [default: {DEFAULT_IMAGE}]"
         )))
-        .arg(option("tag", "TAG", "").help(format!("The image's tag, where it has none [default: {version}]")))
-        .arg(option("admin-port", "PORT", "Port of /metrics in the pod [default: that of the chart, 9464]"))
-        .arg(switch("ipv6", "Listen on [::] for /metrics, in clusters with IPv6 only"))
+        .arg(option("tag", "TAG", "").help(format!("The image's tag, if --image has none [default: {version}]")))
+        .arg(option("admin-port", "PORT", "Port of /metrics in the pod [default: 9464, as in the chart]"))
+        .arg(switch("ipv6", "Listen on [::] for /metrics, in IPv6-only clusters"))
         .arg(switch(
             "replace",
             "Replace a sidecar that was injected with another image, with other settings or by another version",
@@ -100,7 +100,7 @@ pub(super) fn args(matches: &ArgMatches, mut problems: Vec<String>) -> Result<In
             && memory::quantity(request) > memory::quantity(limit)
         {
             reader.note(format!(
-                "--{what}-request: {request} is above --{what}-limit {limit}; Kubernetes takes no such pod"
+                "--{what}-request: {request} is above --{what}-limit {limit}; Kubernetes rejects such a pod"
             ));
         }
     }
@@ -116,11 +116,13 @@ fn settings(matches: &ArgMatches, problems: &mut Vec<String>) -> Vec<(String, St
         let known = SETTINGS.iter().any(|setting| setting.name == name);
         match name.as_str() {
             _ if value.is_empty() => problems.push(format!("--setting: \"{text}\" is not NAME=VALUE")),
-            own if OWN_SETTINGS.contains(&own) => problems.push(format!("--setting: {own} is set by inject itself")),
+            own if OWN_SETTINGS.contains(&own) => {
+                problems.push(format!("--setting: {own} is set by inject itself; leave it out"))
+            }
             _ if !known => {
                 let near = file::nearest(&name, SETTINGS.iter().map(|setting| setting.name));
                 let hint = near.map_or_else(String::new, |near| format!("; did you mean {near}?"));
-                problems.push(format!("--setting: there is no setting {name}{hint}"));
+                problems.push(format!("--setting: unknown setting {name}{hint}"));
             }
             _ => settings.push((name, value.to_owned())),
         }
@@ -159,7 +161,7 @@ fn mounts(matches: &ArgMatches, settings: &[(String, String)], problems: &mut Ve
         let is_in = |(_, path): &(String, String)| Path::new(value).starts_with(path);
         if file.is_some() && !mounts.iter().any(is_in) {
             problems.push(format!(
-                "--setting: {name}: no --mount holds {value}; name the volume of the pod that has it, --mount=VOLUME=PATH"
+                "--setting: {name}: {value} is not in any --mount; give the pod's volume that has it, --mount=VOLUME=PATH"
             ));
         }
     }

@@ -22,7 +22,7 @@ pub(super) fn watermark(value: &Value) -> Read<Option<Arc<Watermark>>> {
     })?;
     match value.as_table().map_or(0, Table::len) {
         0 | 1 => Ok(mark.map(Arc::new)),
-        _ => wrong(format!("has more than one scheme; leave one of {}", SCHEMES.join(", "))),
+        _ => wrong(format!("has more than one scheme; keep only one of {}", SCHEMES.join(", "))),
     }
 }
 
@@ -68,7 +68,7 @@ fn secret(value: &Value) -> Read<Cow<'_, Value>> {
 fn key(value: &Value) -> Read<u64> {
     let value = secret(value)?;
     number(&value).map_or_else(
-        || wrong("is no key, a whole number below 2^64 (in a file, as a text from 2^63 on)".to_owned()),
+        || wrong("is not a key, a whole number below 2^64 (in a file, from 2^63 on as a string)".to_owned()),
         Ok,
     )
 }
@@ -78,7 +78,7 @@ fn keys(value: &Value) -> Read<Vec<u64>> {
     let list = match secret(value)?.as_ref() {
         Value::String(text) => text.split([',', '\n']).map(|key| Value::String(key.to_owned())).collect(),
         Value::Array(list) => list.clone(),
-        _ => return wrong("is no list of keys, such as [654, 400]".to_owned()),
+        _ => return wrong("is not a list of keys, such as [654, 400]".to_owned()),
     };
     super::parts::list(&Value::Array(list), "keys", key)
 }
@@ -89,7 +89,7 @@ fn seeding_scheme(value: &Value) -> Read<SeedingScheme> {
     match name.as_deref() {
         Some("lefthash") => Ok(SeedingScheme::Lefthash),
         Some("selfhash") => Ok(SeedingScheme::Selfhash),
-        _ => wrong(format!("{} is not a seeding scheme; there are lefthash, selfhash", shown(value))),
+        _ => wrong(format!("{} is not a seeding scheme; known: lefthash, selfhash", shown(value))),
     }
 }
 

@@ -33,6 +33,6 @@ pub(super) fn named<T: Copy>(what: &str, value: &Value, known: &[(&'static str, 
     let given = shown(value);
     wrong(match name.and_then(|name| nearest(name, names())) {
         Some(near) => format!("{given} is not {what}; did you mean {near}?"),
-        None => format!("{given} is not {what}; there are {}", names().collect::<Vec<_>>().join(", ")),
+        None => format!("{given} is not {what}; known: {}", names().collect::<Vec<_>>().join(", ")),
     })
 }

@@ -59,11 +59,11 @@ pub(super) fn boolean(value: &Value) -> Read<bool> {
 }
 
 pub(super) fn text(value: &Value) -> Read<String> {
-    value.as_str().map_or_else(|| not(value, "a text"), |text| Ok(text.to_owned()))
+    value.as_str().map_or_else(|| not(value, "a string"), |text| Ok(text.to_owned()))
 }
 
 pub(super) fn token(value: &Value) -> Read<u32> {
-    let hint = "a token id, as the model's tokenizer makes them of a text";
+    let hint = "a token id, as the model's tokenizer produces them";
     value.as_integer().and_then(|n| u32::try_from(n).ok()).map_or_else(|| not(value, hint), Ok)
 }
 
@@ -78,7 +78,7 @@ pub(super) fn sequences(value: &Value) -> Read<Vec<Vec<u32>>> {
         Value::Array(_) => tokens(value),
         one => Ok(vec![token(one)?]),
     };
-    list(value, "token ids, such as [198, [25, 220]], where some in a row are a list", sequence)
+    list(value, "token ids, such as [198, [25, 220]], where several in a row are a list", sequence)
 }
 
 /// Reads all entries of a list `of` something.
@@ -106,7 +106,7 @@ pub(super) fn table<T>(value: &Value, read: impl Fn(&mut Parts<'_>) -> T) -> Rea
     let Value::Table(given) = value else {
         let mut parts = Parts { given: &Table::new(), known: Vec::new(), wrongs: Vec::new() };
         read(&mut parts);
-        return not(value, &format!("a table of {}", parts.known.join(", ")));
+        return not(value, &format!("a table with {}", parts.known.join(", ")));
     };
     let mut parts = Parts { given, known: Vec::new(), wrongs: Vec::new() };
     let made = read(&mut parts);
@@ -159,16 +159,16 @@ mod tests {
     #[test]
     fn all_that_is_wrong_in_a_value_is_told_with_its_place() {
         let found = told(sequences(&value(r#"[1, "a", [2, -3, 4.5]]"#)));
-        let hint = "is not a token id, as the model's tokenizer makes them of a text";
+        let hint = "is not a token id, as the model's tokenizer produces them";
         assert_eq!(found, [format!("[1]: \"a\" {hint}"), format!("[2][1]: -3 {hint}"), format!("[2][2]: 4.5 {hint}")]);
         let pair = |parts: &mut Parts<'_>| (parts.or("size", 0, whole), parts.needed("bias", float));
         assert_eq!(table(&value("{ size = 3, bias = 1 }"), pair), Ok((3, Some(1.0))));
-        assert_eq!(told(table(&value("5"), pair)), [": 5 is not a table of size, bias"]);
+        assert_eq!(told(table(&value("5"), pair)), [": 5 is not a table with size, bias"]);
         let found = told(table(&value("{ size = -1, sise = 2 }"), pair));
         let expected = [
             ".size: -1 is not a whole number, 0 or more",
             ".bias: is required",
-            ".sise: there is no such key; did you mean size?",
+            ".sise: unknown key; did you mean size?",
         ];
         assert_eq!(found, expected);
     }

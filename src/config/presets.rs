@@ -52,7 +52,7 @@ fn preset(file: &str, name: String, value: Value, limits: &Limits, problems: &mu
     let at = format!("{file}: {name}");
     let is_valid = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"_-".contains(&byte);
     if name.is_empty() || name.len() > LONGEST_NAME || !name.bytes().all(is_valid) {
-        problems.push(format!("{at}: names have 1 to {LONGEST_NAME} of a-z, 0-9, _ and -"));
+        problems.push(format!("{at}: a name must have 1 to {LONGEST_NAME} characters of a-z, 0-9, _ and -"));
     }
     let Value::Table(mut table) = value else {
         problems.push(format!("{at}: must be a table of parameters, [{name}]"));
@@ -61,7 +61,7 @@ fn preset(file: &str, name: String, value: Value, limits: &Limits, problems: &mu
     let description = match table.remove(DESCRIPTION) {
         Some(Value::String(text)) if (1..=LONGEST_DESCRIPTION).contains(&text.len()) => text,
         wrong => {
-            let wrong = if wrong.is_none() { "is missing; say" } else { "must be a text; say" };
+            let wrong = if wrong.is_none() { "is missing; say" } else { "must be a string; say" };
             problems.push(format!(
                 "{at}.{DESCRIPTION}: {wrong} in 1 to {LONGEST_DESCRIPTION} bytes what the preset is for"
             ));

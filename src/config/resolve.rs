@@ -91,7 +91,7 @@ fn config_file(flags: Flags<'_>, env: Env<'_>) -> Result<Option<String>, String>
 fn variable(env: Env<'_>, name: &str) -> Option<Result<String, String>> {
     let value = env(name).filter(|value| !value.is_empty())?;
     // This must be an error. If the variable counted as unset, a server that should ask for tokens could be left open.
-    Some(value.into_string().map_err(|value| format!("{value:?} is not UTF-8; write it anew, or unset the variable")))
+    Some(value.into_string().map_err(|value| format!("{value:?} is not UTF-8; set it again, or unset it")))
 }
 
 impl Config {
@@ -107,7 +107,7 @@ impl Config {
     /// server does this: commands that ask for the server's state may not know its vocabulary.
     pub(super) fn check_grammars(&self, source: impl FnOnce() -> String, problems: &mut Vec<String>) {
         if self.grammars && self.vocabulary_file.is_none() {
-            problems.push(format!("{}: needs texts of tokens; set vocabulary", source()));
+            problems.push(format!("{}: needs the texts of the tokens; set vocabulary", source()));
         }
         let file = self.presets_file.as_deref().map_or("shipped".into(), Path::to_string_lossy);
         let presets = self.presets.iter().map(|preset| {
@@ -129,7 +129,7 @@ impl Config {
                 // If grammars may be compiled but there are none, reading the vocabulary has reported why.
                 None if !may_compile => {
                     problems.push(format!(
-                        "{place}.grammar: needs a server that compiles them; set grammars and vocabulary"
+                        "{place}.grammar: needs a server that compiles grammars; set grammars and vocabulary"
                     ));
                 }
                 _ => {}
@@ -170,7 +170,7 @@ fn addresses(config: &Config, unread: &[&str]) -> [Together; 4] {
     [
         (
             is_closed && !unread.iter().any(|name| ["listen", "uds"].contains(name)),
-            "listen and uds are both off; nobody could connect",
+            "listen and uds are both off, so nobody could connect; set one of them",
         ),
         (
             config.listen.is_some_and(|a| a.port() != 0 && config.admin == Some(a)),
@@ -178,7 +178,7 @@ fn addresses(config: &Config, unread: &[&str]) -> [Together; 4] {
         ),
         (
             config.region_socket().is_some_and(|path| path.as_os_str().len() > LONGEST_SOCKET_PATH),
-            "the path of uds is too long to have .region after it; shorten it, or set region-socket",
+            "the path of uds is too long to append .region to it; shorten it, or set region-socket",
         ),
         (
             config.uds.is_some() && config.region_socket() == config.uds,
@@ -201,7 +201,7 @@ fn bounds(config: &Config) -> [Together; 6] {
         ),
         (
             limits.max_message_bytes > limits.max_bytes_in_flight,
-            "max-message-bytes is above max-bytes-in-flight, so the largest message could never be taken; lower it, or raise max-bytes-in-flight",
+            "max-message-bytes is above max-bytes-in-flight, so the largest message could never be accepted; lower it, or raise max-bytes-in-flight",
         ),
         (
             limits.max_message_bytes > limits.max_row_bytes_per_step,
@@ -224,15 +224,15 @@ fn credentials(config: &Config) -> [Together; 5] {
         (config.tls.client_ca.is_some() && config.tls.cert.is_none(), "tls-client-ca needs tls-cert and tls-key"),
         (
             config.listen.is_none() && config.tls.cert.is_some(),
-            "tls-cert is for listen, which is off; the Unix socket is plain",
+            "tls-cert applies only to listen, which is off; leave it out, since the Unix socket is never encrypted",
         ),
         (
             config.listen.is_none() && config.auth_token_file.is_some(),
-            "auth-token-file is for listen, which is off; on the Unix socket its file's permissions decide",
+            "auth-token-file applies only to listen, which is off; leave it out, since the Unix socket is guarded by its file permissions",
         ),
         (
             config.traces.ca.is_some() != config.traces.endpoint.as_ref().is_some_and(|url| url.starts_with("https:")),
-            "otlp-ca and an otlp-endpoint of https belong together; give both or neither",
+            "otlp-ca and an https otlp-endpoint belong together; give both or neither",
         ),
     ]
 }

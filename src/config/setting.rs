@@ -46,7 +46,7 @@ impl Setting {
         match self.value {
             "ADDR" | "URL" => "write \"none\" to switch it off".to_owned(),
             "PATH" if self.default() != values::SHIPPED => "write \"none\" to switch it off".to_owned(),
-            _ => format!("write a text in quotes, such as \"{}\"", self.default()),
+            _ => format!("write a string in quotes, such as \"{}\"", self.default()),
         }
     }
 

@@ -68,7 +68,7 @@ pub(super) static SETTINGS: &[Setting] = &[
         "NAME",
         backend,
         &BACKEND,
-        "What samples: cpu, cuda (a GPU; without a working one the server does not start) or auto (a GPU if one works, else the CPU). Tokens are the same with each. A GPU samples rows that are in its memory; host-rows says what samples the others"
+        "Which backend samples: cpu, cuda (a GPU; the server does not start without a working one) or auto (a GPU if one works, else the CPU). Tokens are the same with each. A GPU samples the rows in its own memory; host-rows selects what samples the others"
     ),
     setting!(
         "presets",
@@ -81,12 +81,12 @@ pub(super) static SETTINGS: &[Setting] = &[
     path!(
         "vocabulary",
         vocabulary_file,
-        "File with the text of each token, for params.grammar and params.infill: a Hugging Face tokenizer.json (BPE or Unigram), or a JSON array of texts by token id, null where a token has none; at most 64 MiB. none: the server knows no texts. Read once"
+        "File with the text of each token, for params.grammar and params.infill: a Hugging Face tokenizer.json (BPE or Unigram), or a JSON array of texts by token id, null where a token has none; at most 64 MiB. none: token texts are unknown. Read once"
     ),
     switch!(
         "grammars",
         grammars,
-        "Compile the grammars that clients send (params.grammar); needs a vocabulary. A compiler is a large attack surface: a client may find a grammar that takes all the memory there is, and so ends the server for everyone"
+        "Compile the grammars that clients send (params.grammar); needs a vocabulary. A compiler is a large attack surface: a client may find a grammar that uses up all memory and so takes the server down for everyone"
     ),
     setting!(
         "device",
@@ -101,7 +101,7 @@ pub(super) static SETTINGS: &[Setting] = &[
         "NAME",
         host_rows,
         &HOST_ROWS,
-        "What samples, beside a GPU, rows whose logits came in messages or lie in shared memory: cpu, which takes about as long for a row as packing it for the GPU would; or cuda, which brings them to the GPU. Tokens are the same with each"
+        "With a GPU: what samples the rows whose logits arrive in messages or in shared memory: cpu, which takes about as long per row as packing it for the GPU would; or cuda, which copies them to the GPU. Tokens are the same with each"
     ),
     setting!(
         "threads",
@@ -266,7 +266,7 @@ pub(super) static SETTINGS: &[Setting] = &[
         "reply-timeout",
         limits.reply_timeout,
         ANY,
-        "How long a reply, or a message behind it, may wait for its worker to read the replies before it, or to give HTTP/2 room for them; then the stream ends with ABORTED, and its share of max-bytes-in-flight is freed. 0: no limit"
+        "How long a reply, or a message queued after it, may wait for the worker to read earlier replies, or to open its HTTP/2 window for them; then the stream ends with ABORTED, and its share of max-bytes-in-flight is freed. 0: no limit"
     ),
     duration!(
         "receive-timeout",
@@ -312,20 +312,20 @@ pub(super) static SETTINGS: &[Setting] = &[
         "max-shards-ahead",
         max_shards_ahead,
         1..=65_536,
-        "Shards that one rank may announce before the first of them is done with; beyond that its next message is not read"
+        "Shards that one rank may announce before the first of them is finished; beyond that its next message is not read"
     ),
     size!(
         "max-shard-bytes",
         limits.max_shard_bytes,
         usize,
         4096..=1 << 46,
-        "Bytes of messages with columns from ranks above 0, announced and not yet done with. When it is used up, the server refuses shards; set it to the memory you can spare. Shards in shared memory take none of it"
+        "Bytes of messages with columns from ranks above 0 that are announced but not yet finished. When it is used up, the server refuses shards; set it to the memory you can spare. Shards in shared memory take none of it"
     ),
     duration!(
         "shard-timeout",
         limits.shard_timeout,
         POSITIVE,
-        "How long a step waits for the columns of other ranks before its rows fail. The time runs from the step's turn, or from its receipt if the step before it waited in vain. Raise it where ranks may be late, as when a kernel is compiled on first use"
+        "How long a step waits for the columns of other ranks before its rows fail. The time runs from the step's turn, or from its receipt if the step before it waited without success. Raise it where ranks may be late, as when a kernel is compiled on first use"
     ),
     limit!(
         "max-model-labels",
@@ -361,7 +361,7 @@ pub(super) static SETTINGS: &[Setting] = &[
         traces.endpoint,
         values::collector,
         |url: &Option<String>| show_option(url.as_ref(), "none"),
-        "OpenTelemetry collector to send traces to, by OTLP over gRPC: http://HOST:PORT, or https://HOST:PORT with otlp-ca; none: no traces. Traces never hold up a step: what the collector does not take in time is dropped and counted"
+        "OpenTelemetry collector to send traces to, by OTLP over gRPC: http://HOST:PORT, or https://HOST:PORT with otlp-ca; none: no traces. Traces never hold up a step: spans that the collector does not accept in time are dropped and counted"
     ),
     path!(
         "otlp-ca",
@@ -374,7 +374,7 @@ pub(super) static SETTINGS: &[Setting] = &[
         trace_ratio,
         values::share,
         ToString::to_string,
-        "Share of the steps and calls without a trace context of their own that are recorded, 0 to 1. A call that brings a context is recorded if its sampled flag says so, whatever the share. Only used with otlp-endpoint"
+        "Share of the steps and calls without a trace context that are recorded, 0 to 1. A call that carries a context is recorded if its sampled flag is set, whatever the share. Only used with otlp-endpoint"
     ),
     word!(
         "log-format",

@@ -109,13 +109,13 @@ fn every_mistake_of_every_source_is_told_at_once() {
     for part in [
         "14 mistakes",
         "--bogus",
-        "max_steams: there is no such key; did you mean max_streams?",
+        "max_steams: unknown key; did you mean max_streams?",
         "simd: line 2, column 8: must be a single value",
         "max_rows_per_step: \"0\" is not a whole number in 1 ..=",
-        "defaults.temperatur: there is no such key; did you mean temperature?",
+        "defaults.temperatur: unknown key; did you mean temperature?",
         &format!("{path}: defaults.top_p: is 2, must be in 0 ..= 1"),
         "defaults.min_p: \"x\"",
-        "limits: there is no such key",
+        "limits: unknown key",
         "CROUPIER_THREADS: \"many\"",
         "CROUPIER_LOG_LEVEL: \"croupier=loud\" is not a log filter",
         "--drain-timeout: \"5x\" is not a duration",
@@ -155,7 +155,7 @@ fn a_broken_file_is_told() {
 fn a_password_in_a_collector_s_address_is_not_shown() {
     let told = mistakes(&["--otlp-endpoint=http://me:secret@h:4317"], &[]);
     assert!(told.contains("before an @") && !told.contains("secret"), "{told}");
-    assert!(mistakes(&["--otlp-endpoint=h:4317"], &[]).contains("\"h:4317\" is no collector"));
+    assert!(mistakes(&["--otlp-endpoint=h:4317"], &[]).contains("\"h:4317\" is not a collector"));
 }
 
 #[test]
@@ -310,13 +310,13 @@ fn certificates_and_tokens_are_looked_into_before_anything_starts() {
         "--tls-key: ",
         "key: cannot be read",
         "--auth-token-file: ",
-        "tokens: line 1: a token has at least 16",
+        "tokens: line 1: a token must have at least 16",
     ] {
         assert!(text.contains(part), "{part:?} is missing in:\n{text}");
     }
     std::fs::write(&key, "no key").expect("a file");
     let text = mistakes(&[], &env);
-    for part in ["3 mistakes", "cert: holds no certificate", "key: holds no private key"] {
+    for part in ["3 mistakes", "cert: has no PEM certificate", "key: has no PEM private key"] {
         assert!(text.contains(part), "{part:?} is missing in:\n{text}");
     }
     // If one file is given twice and is wrong, the mistake is reported once for each flag.

@@ -16,10 +16,10 @@ pub(super) fn command() -> clap::Command {
     let url = format!("http://{}", d.authority);
     clap::Command::new(TOP)
         .about("Show what a running server does: tokens, latency, bounds, drafts, errors; live, or once as a table")
-        .after_help("Exit codes: 1 nobody answers, 2 wrong flags or no terminal, 3 what answers is no Croupier")
+        .after_help("Exit codes: 1 no answer, 2 wrong flags or no terminal, 3 the answer is not Croupier's")
         .arg(with("admin", "URL", "The server's admin port", url))
-        .arg(with("interval", "TIME", "Time between two looks at its metrics", values::show_duration(d.interval)))
-        .arg(switch("once", "Look twice, an interval apart, print a table and end"))
+        .arg(with("interval", "TIME", "Time between two readings of its metrics", values::show_duration(d.interval)))
+        .arg(switch("once", "Read the metrics twice, an interval apart, print a table and exit"))
         .arg(switch("json", "With --once: print one JSON object instead of the table").requires("once"))
 }
 

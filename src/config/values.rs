@@ -81,8 +81,8 @@ pub(super) fn address(text: &str) -> Result<Option<SocketAddr>, String> {
     let numeric = text.strip_prefix("localhost:").map(|port| format!("127.0.0.1:{port}"));
     numeric.as_deref().unwrap_or(text).parse().map(Some).map_err(|_| {
         format!(
-            "\"{text}\" is not an address; write IP:PORT such as 127.0.0.1:50051 or [::]:50051, or none (names are not looked \
-             up, but for localhost)"
+            "\"{text}\" is not an address; write IP:PORT such as 127.0.0.1:50051 or [::]:50051, or none (names are not \
+             resolved, except localhost)"
         )
     })
 }
@@ -98,7 +98,10 @@ pub(super) fn socket_path(text: &str) -> Result<Option<PathBuf>, String> {
         return Err(format!("\"{text}\" is an abstract socket, which is not supported; write a path, or {NONE}"));
     }
     if text.is_empty() || text.len() > LONGEST_SOCKET_PATH {
-        return Err(format!("\"{text}\" has {} bytes; a socket path has 1 ..= {LONGEST_SOCKET_PATH}", text.len()));
+        return Err(format!(
+            "\"{text}\" has {} bytes; a socket path must have 1 ..= {LONGEST_SOCKET_PATH}",
+            text.len()
+        ));
     }
     let path = PathBuf::from(text);
     match path.parent().filter(|dir| !dir.as_os_str().is_empty()) {
@@ -151,7 +154,7 @@ fn no_switch(text: &str, instead: &str) -> Result<(), String> {
     if boolean(&word).is_err() && word != NONE {
         return Ok(());
     }
-    Err(format!("\"{text}\" is no path; write {instead}, or ./{text} for a file of that name"))
+    Err(format!("\"{text}\" is not a path; write {instead}, or ./{text} for a file with that name"))
 }
 
 /// Where traces are sent, or none.
@@ -170,18 +173,20 @@ pub(super) fn collector(text: &str) -> Result<Option<String>, String> {
     match parts {
         // The part before an @ may be a password, which must not appear in a log.
         _ if text.contains('@') => {
-            Err("has a name or a password before an @, which collectors are not sent; write http://HOST:PORT"
+            Err("has a user name or password before an @, which is not sent to a collector; write http://HOST:PORT"
                 .to_owned())
         }
         Some((host, port)) if is_host(host) && port.parse::<NonZeroU16>().is_ok() => Ok(Some(url.to_owned())),
-        _ => Err(format!("\"{text}\" is no collector; write http://HOST:PORT, such as http://localhost:4317, or none")),
+        _ => Err(format!(
+            "\"{text}\" is not a collector address; write http://HOST:PORT, such as http://localhost:4317, or none"
+        )),
     }
 }
 
 /// A share, 0 to 1.
 pub(super) fn share(text: &str) -> Result<f64, String> {
     let share = text.parse().ok().filter(|share| (0.0..=1.0).contains(share));
-    share.ok_or_else(|| format!("\"{text}\" is no share; write a number in 0 ..= 1, such as 0.01"))
+    share.ok_or_else(|| format!("\"{text}\" is not a share; write a number in 0 ..= 1, such as 0.01"))
 }
 
 /// A boolean.
@@ -218,7 +223,7 @@ pub(super) fn device(text: &str) -> Result<String, String> {
         Ok(text.to_owned())
     } else {
         Err(format!(
-            "\"{text}\" is no device; write an index such as 0, or a UUID as nvidia-smi -L shows it, GPU-... or MIG-..."
+            "\"{text}\" is not a device; write an index such as 0, or a UUID as nvidia-smi -L shows it, GPU-... or MIG-..."
         ))
     }
 }

@@ -107,7 +107,7 @@ fn certificates(file: &File) -> Result<Vec<CertificateDer<'static>>, String> {
     let path = file.path.display();
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&file.bytes).collect();
     match found {
-        Ok(found) if found.is_empty() => Err(format!("{path}: holds no certificate in PEM, BEGIN CERTIFICATE")),
+        Ok(found) if found.is_empty() => Err(format!("{path}: has no PEM certificate (BEGIN CERTIFICATE)")),
         Ok(found) => Ok(found),
         Err(error) => Err(format!("{path}: is not PEM: {error}")),
     }
@@ -115,15 +115,16 @@ fn certificates(file: &File) -> Result<Vec<CertificateDer<'static>>, String> {
 
 fn private_key(file: &File) -> Result<PrivateKeyDer<'static>, String> {
     // The parser's error is dropped, because it might quote the file.
-    PrivateKeyDer::from_pem_slice(&file.bytes).map_err(|_| {
-        format!("{}: holds no private key in PEM without a password, BEGIN PRIVATE KEY", file.path.display())
-    })
+    PrivateKeyDer::from_pem_slice(&file.bytes)
+        .map_err(|_| format!("{}: has no PEM private key without a password (BEGIN PRIVATE KEY)", file.path.display()))
 }
 
 fn roots(file: &File) -> Result<RootCertStore, String> {
     let mut roots = RootCertStore::empty();
     for certificate in certificates(file)? {
-        roots.add(certificate).map_err(|error| format!("{}: is no authority: {error}", file.path.display()))?;
+        roots
+            .add(certificate)
+            .map_err(|error| format!("{}: is not a certificate authority: {error}", file.path.display()))?;
     }
     Ok(roots)
 }
@@ -131,7 +132,7 @@ fn roots(file: &File) -> Result<RootCertStore, String> {
 fn validity(file: &File, chain: &[CertificateDer<'_>]) -> Result<Validity, String> {
     let each = chain.iter().map(|certificate| Validity::of(certificate));
     let all = each.collect::<Option<Vec<_>>>().and_then(|each| each.into_iter().reduce(Validity::and));
-    all.ok_or_else(|| format!("{}: holds what is no X.509 certificate", file.path.display()))
+    all.ok_or_else(|| format!("{}: has an entry that is not an X.509 certificate", file.path.display()))
 }
 
 #[cfg(test)]

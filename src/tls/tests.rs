@@ -29,12 +29,12 @@ fn every_mistake_is_told_with_its_file() {
     let empty = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
     for (texts, expected) in [
         (vec![cert.as_str(), &other_key], vec!["--tls-cert and --tls-key: cert and key: "]),
-        (vec!["", ""], vec!["cert: holds no certificate", "key: holds no private key"]),
-        (vec![&key, &cert], vec!["cert: holds no certificate", "key: holds no private key"]),
-        (vec![empty, &key], vec!["cert: holds what is no X.509"]),
+        (vec!["", ""], vec!["cert: has no PEM certificate", "key: has no PEM private key"]),
+        (vec![&key, &cert], vec!["cert: has no PEM certificate", "key: has no PEM private key"]),
+        (vec![empty, &key], vec!["cert: has an entry that is not an X.509"]),
         (vec!["-----BEGIN CERTIFICATE-----\n?\n-----END CERTIFICATE-----\n", &key], vec!["cert: is not PEM"]),
-        (vec![&cert, &key, ""], vec!["ca: holds no certificate"]),
-        (vec![&cert, &key, empty], vec!["ca: is no authority"]),
+        (vec![&cert, &key, ""], vec!["ca: has no PEM certificate"]),
+        (vec![&cert, &key, empty], vec!["ca: is not a certificate authority"]),
         (vec!["", &key, "x"], vec!["--tls-cert: cert: ", "--tls-client-ca: ca: "]),
         (vec![&other], vec!["belong together"]),
     ] {

@@ -52,10 +52,10 @@ impl Validity {
     fn complaint_at(self, now: i64) -> Option<String> {
         let Self { starts, ends } = self;
         if now > ends {
-            Some(format!("has ended {} seconds ago", now.saturating_sub(ends)))
+            Some(format!("expired {} seconds ago", now.saturating_sub(ends)))
         } else if now < starts {
             let wait = starts.saturating_sub(now);
-            Some(format!("is not valid yet, for {wait} seconds; is the clock right?"))
+            Some(format!("is not valid for another {wait} seconds; is the clock right?"))
         } else {
             None
         }
@@ -147,8 +147,8 @@ mod tests {
     fn what_is_wrong_with_the_time_is_told() {
         let valid = Validity { starts: 100, ends: 200 };
         assert_eq!([100, 150, 200].map(|now| valid.complaint_at(now)), [None, None, None]);
-        assert_eq!(valid.complaint_at(201).as_deref(), Some("has ended 1 seconds ago"));
-        assert_eq!(valid.complaint_at(90).as_deref(), Some("is not valid yet, for 10 seconds; is the clock right?"));
+        assert_eq!(valid.complaint_at(201).as_deref(), Some("expired 1 seconds ago"));
+        assert_eq!(valid.complaint_at(90).as_deref(), Some("is not valid for another 10 seconds; is the clock right?"));
         let (early, late) = (Validity { starts: 50, ends: 150 }, Validity { starts: 120, ends: 300 });
         assert_eq!(early.and(late), Validity { starts: 120, ends: 150 });
         let most = Validity { starts: i64::MIN, ends: i64::MIN }.complaint_at(i64::MAX);

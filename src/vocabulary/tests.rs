@@ -153,22 +153,22 @@ fn mistakes_are_told_with_their_places() {
         (b"[\"a\"] x", "trailing characters at line 1 column 7"),
         (
             b"{\"a\": 1}",
-            "has no \"model\", so it is no tokenizer.json of Hugging Face; give one, or a JSON array of texts by token id",
+            "has no \"model\", so it is not a Hugging Face tokenizer.json; give one, or a JSON array of texts by token id",
         ),
         (b"{\"model\": {\"type\": \"BPE\"}}", "missing field `vocab` at line 1 column 25"),
         (
             b"{\"model\": {\"type\": \"WordPiece\", \"vocab\": {}}}",
-            "model.type is \"WordPiece\"; only BPE and Unigram are known, write others as an array of texts",
+            "model.type is \"WordPiece\"; only BPE and Unigram are supported; write others as a JSON array of texts",
         ),
         (
             b"{\"model\": {\"vocab\": 1}}",
             "invalid type: integer `1`, expected an object of token ids by text, or an array of texts with scores at line 1 column 21",
         ),
         (b"{\"model\": {\"vocab\":\n{\"a\": -1}}}", "invalid value: integer `-1`, expected u32 at line 2 column 8"),
-        (b"{\"model\": {\"vocab\":\n{\"a\": 1048576}}}", "token id 1048576 is not below 1048576 at line 2 column 14"),
+        (b"{\"model\": {\"vocab\":\n{\"a\": 1048576}}}", "token id 1048576 must be below 1048576 at line 2 column 14"),
         (
             b"{\"model\": {\"vocab\": {\"a\": 1, \"b\": 1}}}",
-            "model.vocab: token id 1 is given twice, the second time to \"b\"",
+            "model.vocab: token id 1 is given twice, the second time for \"b\"",
         ),
         (
             b"{\"model\": {\"vocab\": {}}, \"added_tokens\": [{\"id\": 0}]}",
@@ -193,7 +193,7 @@ fn no_file_is_too_large() {
     let path = dir.path().join("large.json");
     std::fs::File::create(&path).and_then(|file| file.set_len((64 << 20) + 1)).expect("a sparse file");
     let problem = Vocabulary::read(&path).expect_err("it is too large");
-    assert_eq!(problem, format!("{}: has more than 67108864 bytes, which is all it may have", path.display()));
+    assert_eq!(problem, format!("{}: has more than 67108864 bytes, the most that is allowed", path.display()));
     let missing = Vocabulary::read(&dir.path().join("none")).expect_err("there is none");
     assert!(missing.contains("none: cannot be read: "), "{missing}");
 }

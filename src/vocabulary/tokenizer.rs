@@ -60,11 +60,11 @@ type Texts = Vec<Option<Vec<u8>>>;
 pub(super) fn texts(bytes: &[u8]) -> Result<(Texts, Vec<(u32, String)>), String> {
     let File { model, added_tokens, decoder, pre_tokenizer } = json(bytes)?;
     let model = model.ok_or(
-        "has no \"model\", so it is no tokenizer.json of Hugging Face; give one, or a JSON array of texts by token id",
+        "has no \"model\", so it is not a Hugging Face tokenizer.json; give one, or a JSON array of texts by token id",
     )?;
     if let Some(kind) = model.kind.filter(|kind| kind != "BPE" && kind != "Unigram") {
         return Err(format!(
-            "model.type is {kind:?}; only BPE and Unigram are known, write others as an array of texts"
+            "model.type is {kind:?}; only BPE and Unigram are supported; write others as a JSON array of texts"
         ));
     }
     let writing = if mentions(&decoder, "ByteLevel") || mentions(&pre_tokenizer, "ByteLevel") {
@@ -76,7 +76,7 @@ pub(super) fn texts(bytes: &[u8]) -> Result<(Texts, Vec<(u32, String)>), String>
     let mut texts = vec![None; largest.map_or(0, |id| id as usize + 1)];
     for (piece, id) in model.vocab.0 {
         if texts[id as usize].replace(writing.text(&piece)).is_some() {
-            return Err(format!("model.vocab: token id {id} is given twice, the second time to {piece:?}"));
+            return Err(format!("model.vocab: token id {id} is given twice, the second time for {piece:?}"));
         }
     }
     let mut special = Vec::new();
@@ -132,7 +132,7 @@ fn byte_piece(piece: &str) -> Option<u8> {
 /// Reads a token id, which must be below the largest vocabulary's size.
 fn id<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
     let id = u32::deserialize(deserializer)?;
-    let wrong = || de::Error::custom(format_args!("token id {id} is not below {MAX_VOCAB_SIZE}"));
+    let wrong = || de::Error::custom(format_args!("token id {id} must be below {MAX_VOCAB_SIZE}"));
     if id < MAX_VOCAB_SIZE { Ok(id) } else { Err(wrong()) }
 }
 

@@ -105,7 +105,7 @@ fn nothing_is_written_when_something_stands_against_it() {
         (&[], "", 1, "there is no pod template"),
         (&["/nowhere.yaml"], "", 1, "/nowhere.yaml: No such file"),
         (&["--setting=uds=x", "--setting=thread=1", "--setting=threads=0", "--memory-limit=1GiB"], "", 2, "4 mistakes"),
-        (&["--setting=vocabulary=/a/t.json", "--mount=v=/ab"], "", 2, "no --mount holds /a/t.json"),
+        (&["--setting=vocabulary=/a/t.json", "--mount=v=/ab"], "", 2, "/a/t.json is not in any --mount"),
         (&["--mount=v", "--mount=v=models", "--mount=v=/a", "--mount=w=/a/"], "", 2, "3 mistakes"),
     ];
     for (flags, input, code, says) in cases {

@@ -43,5 +43,5 @@ async fn who_measures_the_admin_port_is_told() {
     let admin = server.addresses.admin.expect("admin is on");
     let args = BenchArgs { addr: Some(Address::Tcp(admin.to_string())), ..BenchArgs::default() };
     let said = run(args).await.expect_err("there is no gRPC").to_string();
-    assert!(said.ends_with("it speaks no gRPC there: is this the admin port?"), "{said}");
+    assert!(said.ends_with("the server does not speak gRPC there: is this the admin port?"), "{said}");
 }

@@ -39,7 +39,7 @@ fn somebody_else_answers() {
         ("HTTP/1.0 404 Not Found\r\n\r\n", "it answers HTTP/1.0 404 Not Found"),
         ("HTTP/1.0 200 OK\r\n\r\n<html>\n", "line 1 is not a metric"),
         ("HTTP/1.0 200 OK\r\n\r\nup 1\n", "it has no croupier_build_info"),
-        ("HTTP/1.0 200 OK\r\nContent-Length: 99\r\n\r\nup 1\n", "the answer was cut"),
+        ("HTTP/1.0 200 OK\r\nContent-Length: 99\r\n\r\nup 1\n", "the answer was cut short"),
         ("SSH-2.0-OpenSSH_9.2\r\n", "the answer is not HTTP"),
         ("", "without an answer"),
     ] {

@@ -33,14 +33,20 @@ fn tls_settings_that_contradict_each_other_are_told() {
     for (args, part) in [
         (&["--tls-cert=/x"][..], "tls-cert and tls-key belong together"),
         (&["--tls-client-ca=/x"], "tls-client-ca needs tls-cert"),
-        (&["--listen=none", "--uds=/tmp/x", "--tls-cert=/x", "--tls-key=/x"], "tls-cert is for listen, which is off"),
-        (&["--listen=none", "--uds=/tmp/x", "--auth-token-file=/x"], "auth-token-file is for listen, which is off"),
+        (
+            &["--listen=none", "--uds=/tmp/x", "--tls-cert=/x", "--tls-key=/x"],
+            "tls-cert applies only to listen, which is off",
+        ),
+        (
+            &["--listen=none", "--uds=/tmp/x", "--auth-token-file=/x"],
+            "auth-token-file applies only to listen, which is off",
+        ),
         (&["--tls-cert="], "is empty; write a path, or none"),
     ] {
         assert!(mistakes(args, &[]).contains(part), "{part}");
     }
     let args = ["inject", "--setting=auth_token_file=/x", "x.yaml"];
-    assert!(mistakes(&args, &[]).contains("auth-token-file is for listen, which is off"));
+    assert!(mistakes(&args, &[]).contains("auth-token-file applies only to listen, which is off"));
     for args in [&["--tls-ca=x", "--tls-cert=x"][..], &["--tls-name=x"], &["--tls-ca=x", "--tls-key=x"]] {
         for command in ["healthcheck", "bench"] {
             mistakes(&[&[command], args].concat(), &[]);
@@ -76,7 +82,7 @@ fn healthcheck_asks_no_port_that_only_the_server_knows() {
         other => panic!("{other:?}"),
     }
     let told = mistakes(&["healthcheck"], &[any, ("CROUPIER_ADMIN", "127.0.0.1:0")]);
-    assert!(told.contains("127.0.0.1:0 has another port at each start of the server; give --addr"), "{told}");
+    assert!(told.contains("127.0.0.1:0 gets another port each time the server starts; give --addr"), "{told}");
 }
 
 /// The flag that names a file with an authority's certificate, and the folder of that file.
@@ -102,7 +108,7 @@ fn a_target_without_tls_is_a_mistake_where_tls_is_asked_for() {
         &["bench", &ca, "--addr=unix:/tmp/x"],
     ] {
         let told = mistakes(args, &uds);
-        for part in ["1 mistake,", "--tls-ca is given, but ", "speaks no TLS; give --addr"] {
+        for part in ["1 mistake,", "--tls-ca is given, but ", "does not speak TLS; give --addr"] {
             assert!(told.contains(part), "{part:?} is missing in:\n{told}");
         }
     }

@@ -198,11 +198,11 @@ fn told(lines: &str) -> Vec<String> {
 fn what_cannot_stand_in_a_file_says_why() {
     let found = told("seed = 1\npreset = \"b\"\nstop = [\"x\"]\nsampler_state = {}\nlogits_bias = []");
     let expected = [
-        "a.logits_bias: there is no such key; did you mean logit_bias?",
-        "a.preset: cannot stand in a file: write its parameters instead",
-        "a.sampler_state: cannot stand in a file: it belongs to one text",
-        "a.seed: cannot stand in a file: it would make the texts of all sequences alike; each gives its own",
-        "a.stop: cannot be given: texts are not known here, only tokens; stop_token_ids and stop_token_sequences end a text at tokens",
+        "a.logits_bias: unknown key; did you mean logit_bias?",
+        "a.preset: cannot be set in a file: write its parameters instead",
+        "a.sampler_state: cannot be set in a file: it belongs to a single sequence",
+        "a.seed: cannot be set in a file: all sequences would draw alike; each sequence gives its own",
+        "a.stop: is not supported: the server stops at tokens, not at text; use stop_token_ids or stop_token_sequences",
     ];
     assert_eq!(found, expected);
 }
@@ -232,11 +232,11 @@ fn every_mistake_of_a_preset_is_told_at_once() {
         "a.bad_words[2]: \"x\" is not a token id",
         "a.length_penalty.start: -1 is not a whole number, 0 or more",
         "a.min_p: \"x\" is not a number; its default is 0",
-        "a.no_repeat_ngram.sise: there is no such key; did you mean size?",
+        "a.no_repeat_ngram.sise: unknown key; did you mean size?",
         "a.proposer.kind: is required",
-        "a.sequence_bias[3]: 5 is not a table of token_ids, bias",
+        "a.sequence_bias[3]: 5 is not a table with token_ids, bias",
         "a.stop_token_ids[2]: -1 is not a token id",
-        "a.watermark.gumbel.key: is no key, a whole number below 2^64",
+        "a.watermark.gumbel.key: is not a key, a whole number below 2^64",
         // Values out of range, of the other parameters.
         "a.temperature: is 0.000001, must be in 0.00001",
         "a.top_p: is 2, must be in 0 ..= 1",
@@ -331,7 +331,7 @@ fn a_file_full_of_mistakes_is_told_in_part() {
     let lines: Vec<String> = (0..20_000).map(|i| format!("wrong_{i} = 1")).collect();
     let found = told(&lines.join("\n"));
     let most = file::MOST_TOLD;
-    let more = |text: &str| text.trim_end().ends_with("has more mistakes; no more than 64 are told at a time");
+    let more = |text: &str| text.trim_end().ends_with("has more mistakes; at most 64 are reported at a time");
     assert!(found.len() == most + 1 && more(&found[most]), "{found:#?}");
     let bad: Vec<String> = (0..20_000).map(|i| format!("{{ token_id = {i}, bias = 1e9 }}")).collect();
     assert_eq!(told(&format!("logit_bias = [{}]", bad.join(", "))).len(), most + 1);
@@ -363,7 +363,7 @@ fn defaults_have_the_same_keys() {
     assert_eq!(defaults, expected);
     let (_dir, path) = file("[defaults]\nseed = 1\nlength_penalty = { factor = 0.001 }\n");
     let text = mistakes(&["--config", &path], &[]);
-    for part in ["2 mistakes", "defaults.seed: cannot stand in a file", "defaults.length_penalty.factor: is 0.001"] {
+    for part in ["2 mistakes", "defaults.seed: cannot be set in a file", "defaults.length_penalty.factor: is 0.001"] {
         assert!(text.contains(part), "{part:?} is missing in:\n{text}");
     }
     assert!(text.contains(&format!("{path}: defaults.")));
@@ -371,10 +371,10 @@ fn defaults_have_the_same_keys() {
 
 #[test]
 fn a_grammar_is_one_and_compiles_over_the_servers_vocabulary() {
-    let lacking = "a.grammar: needs a server that compiles them; set grammars and vocabulary";
-    let second = "a.grammar.lark: is a second grammar; leave one of json_schema, regex, lark, gbnf, choices";
+    let lacking = "a.grammar: needs a server that compiles grammars; set grammars and vocabulary";
+    let second = "a.grammar.lark: is a second grammar; keep only one of json_schema, regex, lark, gbnf, choices";
     assert_eq!(told("grammar = { regex = \"a\", lark = \"start: \\\"a\\\"\" }"), [second, lacking]);
-    assert_eq!(told("grammar = { regex = 3 }"), ["a.grammar.regex: 3 is not a text"]);
+    assert_eq!(told("grammar = { regex = 3 }"), ["a.grammar.regex: 3 is not a string"]);
     assert_eq!(told("grammar = { regex = \"a\" }"), [lacking]);
     assert!(told("grammar = { start_position = 3 }")[0].starts_with("a.grammar.start_position: says where a"));
     let (_dir, path) = file("[mine]\ndescription = \"x\"\ngrammar = { regex = \"(\" }\n");

@@ -71,7 +71,7 @@ fn every_mistake_in_an_order_or_a_list_is_told() {
         (r#"engine_order = "lama_cpp""#, "engine_order: \"lama_cpp\" is not an engine; did you mean llama_cpp?"),
         (
             "engine_order = 1",
-            "engine_order: 1 is not an engine; there are croupier, llama_cpp, vllm, transformers, text_generation_webui, exllama, sglang, kobold_cpp, exllama_v3, mlx, tensorrt_llm, mistral_rs",
+            "engine_order: 1 is not an engine; known: croupier, llama_cpp, vllm, transformers, text_generation_webui, exllama, sglang, kobold_cpp, exllama_v3, mlx, tensorrt_llm, mistral_rs",
         ),
         ("engine_order = \"vllm\"\ntfs = 0.5", "engine_order: has no place for tfs, which is on"),
         (r#"sampler_order = ["topk"]"#, "sampler_order[0]: \"topk\" is not a sampler; did you mean top_k?"),
@@ -83,10 +83,7 @@ fn every_mistake_in_an_order_or_a_list_is_told() {
         ("dry_sequence_breakers = 5", "dry_sequence_breakers: 5 is not a list of token ids, such as [198, [25, 220]]"),
         ("dry_sequence_breakers = [1, []]", "dry_sequence_breakers[1].token_ids: is empty"),
         ("dry_sequence_breakers = [9999999]", "dry_sequence_breakers[0].token_ids[0]: token id 9999999 is outside"),
-        (
-            "dry_sequence_breaker = [1]",
-            "dry_sequence_breaker: there is no such key; did you mean dry_sequence_breakers?",
-        ),
+        ("dry_sequence_breaker = [1]", "dry_sequence_breaker: unknown key; did you mean dry_sequence_breakers?"),
     ];
     for (line, expected) in cases {
         let told = told(line);
@@ -102,10 +99,10 @@ fn every_mistake_in_presets_is_told() {
     let told = mistakes(&["--presets", &path], &[]);
     for part in [
         "x: must be a table of parameters, [x]",
-        "Up: names have 1 to 64 of a-z",
+        "Up: a name must have 1 to 64 characters of a-z",
         "none.description: is missing; say in 1 to 256 bytes",
         "a.top_p: is 2, must be in 0 ..= 1",
-        "a.top_q: there is no such key; did you mean top_",
+        "a.top_q: unknown key; did you mean top_",
     ] {
         assert!(told.contains(&format!("--presets: {path}: {part}")), "{part}: {told}");
     }

@@ -11,13 +11,13 @@ fn a_value_of_the_wrong_type_is_told_with_its_line_and_the_fix() {
     let off = "write \"none\" to switch it off";
     for part in [
         "8 mistakes",
-        &format!("{path}: uds: line 1, column 7: false is no text; {off}"),
-        &format!("{path}: region_socket: line 2, column 17: 3 is no text; {off}"),
-        "log_level: line 3, column 13: 3 is no text; write a text in quotes, such as \"info\"",
-        "presets: line 4, column 11: false is no text; write a text in quotes, such as \"shipped\"",
-        &format!("auth_token_file: line 5, column 19: 1.5 is no text; {off}"),
-        &format!("listen: line 6, column 12: true is no text; {off}"),
-        "log_format: line 7, column 14: 1 is no text; write a text in quotes, such as \"text\"",
+        &format!("{path}: uds: line 1, column 7: false is not a string; {off}"),
+        &format!("{path}: region_socket: line 2, column 17: 3 is not a string; {off}"),
+        "log_level: line 3, column 13: 3 is not a string; write a string in quotes, such as \"info\"",
+        "presets: line 4, column 11: false is not a string; write a string in quotes, such as \"shipped\"",
+        &format!("auth_token_file: line 5, column 19: 1.5 is not a string; {off}"),
+        &format!("listen: line 6, column 12: true is not a string; {off}"),
+        "log_format: line 7, column 14: 1 is not a string; write a string in quotes, such as \"text\"",
         "threads: \"false\" is not a whole number",
     ] {
         assert!(told.contains(part), "{part:?} is missing in:\n{told}");
@@ -38,13 +38,13 @@ fn what_stands_in_the_wrong_table_is_told_where_it_belongs() {
     for part in [
         "2 mistakes",
         &format!("{path}: temperature: is a sampling parameter; write it under [defaults]"),
-        "defaults.max_streams: is a setting of the server; it stands at the top of its file",
+        "defaults.max_streams: is a setting of the server; it belongs at the top level of its file",
     ] {
         assert!(told.contains(part), "{part:?} is missing in:\n{told}");
     }
     let told = mistakes(&["inject", "--setting", "thread=2", "--setting", "xyzzy=2"], &[]);
-    assert!(told.contains("there is no setting thread; did you mean threads?\n"), "{told}");
-    assert!(told.contains("there is no setting xyzzy\n"), "{told}");
+    assert!(told.contains("unknown setting thread; did you mean threads?\n"), "{told}");
+    assert!(told.contains("unknown setting xyzzy\n"), "{told}");
 }
 
 #[test]
@@ -52,10 +52,13 @@ fn a_word_that_switches_is_no_path() {
     for word in ["off", "false", "no", "on", "true", "0", "None", "False"] {
         for variable in ["CROUPIER_UDS", "CROUPIER_REGION_SOCKET", "CROUPIER_TLS_CERT", "CROUPIER_AUTH_TOKEN_FILE"] {
             let told = mistakes(&[], &[(variable, word)]);
-            assert!(told.contains(&format!("{variable}: \"{word}\" is no path; write none, or ./{word} ")), "{told}");
+            assert!(
+                told.contains(&format!("{variable}: \"{word}\" is not a path; write none, or ./{word} ")),
+                "{told}"
+            );
         }
         let told = mistakes(&["--presets", word], &[]);
-        assert!(told.contains("is no path; write shipped, or ./"), "{told}");
+        assert!(told.contains("is not a path; write shipped, or ./"), "{told}");
     }
     assert_eq!(config(&["--uds=./off"], &[]).uds, Some("./off".into()));
     for name in ["@croupier", "unix:@croupier", "unix-abstract:croupier"] {
@@ -69,9 +72,9 @@ fn what_lacks_is_told_of_where_it_was_asked_for() {
     let told = mistakes(&["--config="], &[]);
     assert!(told.contains("1 mistake,") && told.contains("--config: is empty; name a file"), "{told}");
     assert_eq!(config(&[], &[("CROUPIER_CONFIG", "")]), Config::default());
-    let lacks = "grammars: needs texts of tokens; set vocabulary";
+    let lacks = "grammars: needs the texts of the tokens; set vocabulary";
     let (_dir, path) = file("grammars = \"yes\"\n");
     assert!(mistakes(&["--config", &path], &[]).contains(&format!("{path}: {lacks}")));
     assert!(mistakes(&["--grammars"], &[]).contains(&format!("--{lacks}")));
-    assert!(mistakes(&[], &[("CROUPIER_GRAMMARS", "1")]).contains("CROUPIER_GRAMMARS: needs texts of tokens"));
+    assert!(mistakes(&[], &[("CROUPIER_GRAMMARS", "1")]).contains("CROUPIER_GRAMMARS: needs the texts of the tokens"));
 }
