@@ -32,7 +32,7 @@ fn router(metrics: Metrics, health: Health) -> Router {
         .route("/livez", get(move || async move { state(health.state(), State::is_live) }))
         .route("/readyz", get(move || async move { state(ready.state(), |s| s == State::Ready) }))
         .fallback(|| async {
-            let hint = "not found; there are /metrics, /livez and /readyz\n";
+            let hint = "not found; known: /metrics, /livez and /readyz\n";
             answer(StatusCode::NOT_FOUND, TEXT_TYPE, hint.to_owned())
         })
 }

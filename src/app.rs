@@ -72,7 +72,7 @@ pub enum Error {
     #[error("cannot use the backend cuda: {0}")]
     Backend(#[from] OpenError),
     /// The device failed in a way that it does not recover from.
-    #[error("the device is lost; nothing it would answer can be trusted")]
+    #[error("the device is lost; its results can no longer be trusted")]
     DeviceLost,
     /// The thread that drives the backend ended.
     #[error("the engine stopped unexpectedly")]
@@ -239,7 +239,9 @@ impl App {
         background.spawn(upkeep(self.metrics.clone()));
         if let Some(listener) = self.admin {
             let served = admin::serve(listener, self.metrics.clone(), health.clone());
-            background.spawn(async move { served.await.unwrap_or_else(|error| tracing::error!(%error, "admin port")) });
+            background.spawn(async move {
+                served.await.unwrap_or_else(|error| tracing::error!(%error, "the admin port failed"))
+            });
         }
         let limits = Arc::new(self.config.limits.clone());
         let device = device_side(&*self.backend, &self.config, &self.metrics);
@@ -328,7 +330,7 @@ pub fn run(config: Config) -> ExitCode {
     let guard = match telemetry::init(config.log_format, &config.log_level) {
         Ok(guard) => guard,
         Err(error) => {
-            output::complain(&format!("croupier: cannot log: {error}"));
+            output::complain(&format!("croupier: cannot start logging: {error}"));
             return ExitCode::from(EXIT_INTERNAL);
         }
     };
@@ -360,7 +362,7 @@ fn run_logged(config: Config) -> Result<Drained, Error> {
     for (variable, setting) in
         config::unknown_variables(std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()))
     {
-        tracing::warn!("{variable} is no setting and is ignored; did you mean {setting}?");
+        tracing::warn!("{variable} is not a setting and is ignored; did you mean {setting}?");
     }
     let ended = runtime.block_on(async {
         // Signals are watched before a device is opened, because opening it takes a while.

@@ -45,7 +45,7 @@ impl Secrets {
         let tokens = file.map(|path| Kept::open(vec![path], Tokens::make)).transpose()?;
         if tokens.is_some() && tls.is_none() && config.listen.is_some_and(|address| !address.ip().is_loopback()) {
             tracing::warn!(
-                "tokens cross the network in plain text; use them with tls-cert, or where something else encrypts"
+                "tokens cross the network in plain text; use tls-cert, or encrypt the connection by other means"
             );
         }
         Ok(Self { tls, tokens })
@@ -74,13 +74,13 @@ impl Secrets {
 fn told(metrics: &Metrics, secret: Secret, change: &Change) {
     let what = secret.name();
     match change {
-        Change::Same => return tracing::info!(what, "the files are those in force"),
-        Change::Taken => tracing::info!(what, "changed files were read and are in force"),
+        Change::Same => return tracing::info!(what, "the files have not changed"),
+        Change::Taken => tracing::info!(what, "changed files were read and are now in force"),
         Change::Refused(problems) => {
             tracing::error!(
                 what,
                 problems = problems.join("; "),
-                "changed files are wrong; the old ones stay in force"
+                "changed files are invalid; the old ones stay in force"
             );
         }
     }

@@ -54,11 +54,11 @@ pub fn on_signal(before_end: fn()) -> io::Result<CancellationToken> {
             match first {
                 None => {
                     first = Some(Instant::now());
-                    tracing::info!(signal = number, "draining; another signal after a second stops at once");
+                    tracing::info!(signal = number, "draining; another signal, at least a second later, stops at once");
                     cancel.cancel();
                 }
                 Some(first) if Instant::now().duration_since(first) < TOGETHER => {
-                    tracing::info!(signal = number, "came with the signal before; draining goes on");
+                    tracing::info!(signal = number, "arrived together with the previous signal; draining continues");
                 }
                 Some(_) => {
                     before_end();
@@ -82,7 +82,7 @@ pub fn on_hangup() -> io::Result<watch::Receiver<()>> {
     let (sender, receiver) = watch::channel(());
     tokio::spawn(async move {
         while hangup.recv().await.is_some() {
-            tracing::info!("SIGHUP: looking at certificate and tokens now; other settings are read at a start");
+            tracing::info!("SIGHUP: checking certificate and tokens now; other settings are read only at startup");
             sender.send_replace(());
         }
     });

@@ -147,16 +147,16 @@ fn a_hangup_has_files_looked_at_and_ends_nothing() {
     let mut lines = log.lines().map_while(Result::ok);
     let mut next = |part: &str| assert!(lines.any(|line| line.contains(part)), "the log ends without: {part}");
     server.signal("HUP");
-    next("SIGHUP: looking");
-    next("the files are those in force");
+    next("SIGHUP: checking");
+    next("the files have not changed");
     std::fs::write(&tokens, "short").expect("a file");
-    next("changed files are wrong");
+    next("changed files are invalid");
     // Nobody but who asks is told of the same mistake again.
     server.signal("HUP");
-    next("changed files are wrong");
+    next("changed files are invalid");
     std::fs::write(&tokens, "the-new-token-of-workers").expect("a file");
     server.signal("HUP");
-    next("changed files were read and are in force");
+    next("changed files were read and are now in force");
     assert!(healthcheck(&socket).status.success(), "it goes on");
     server.signal("TERM");
     assert_eq!(server.end().code(), Some(0));

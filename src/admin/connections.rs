@@ -130,14 +130,11 @@ impl Connection {
     /// Returns an error once the connection has to end. Until then, the task is woken when that moment comes.
     fn check(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         if self.leave.as_mut().poll(cx).is_ready() {
-            return Err(io::Error::new(io::ErrorKind::ConnectionAborted, "another connection needs the place"));
+            return Err(io::Error::new(io::ErrorKind::ConnectionAborted, "closed to make room for a newer connection"));
         }
         if self.deadline.as_mut().poll(cx).is_ready() {
             self.metrics.refused(Reason::AdminConnections);
-            return Err(io::Error::new(
-                io::ErrorKind::TimedOut,
-                "the request or the reading of its answer took too long",
-            ));
+            return Err(io::Error::new(io::ErrorKind::TimedOut, "the request, or reading its answer, took too long"));
         }
         Ok(())
     }

@@ -25,8 +25,8 @@ pub(super) fn warn_if_few(descriptors: Option<u64>, max_connections: usize) {
         tracing::warn!(
             descriptors,
             needed,
-            "so few open files may run out before max_connections does, and new connections, probes over gRPC too, would wait; raise the limit (ulimit -Hn), \
-             or lower max_connections"
+            "open files may run out before max_connections is reached, and new connections, including gRPC probes, would have to wait; \
+             raise the limit (ulimit -Hn), or lower max_connections"
         );
     }
 }

@@ -38,7 +38,7 @@ fn set_host_rows(cuda: &mut CudaBackend, host_rows: HostRows) {
         HostRows::Cpu => {
             tracing::info!("rows in the GPU's memory are sampled there, all others by the CPU (host_rows)")
         }
-        HostRows::Cuda => tracing::info!("rows that are not in the GPU's memory are brought there (host_rows)"),
+        HostRows::Cuda => tracing::info!("rows that are not in the GPU's memory are copied there (host_rows)"),
     }
     cuda.set_host_rows(host_rows);
 }

@@ -29,7 +29,7 @@ impl Exporting {
     pub(super) async fn flush(self) {
         self.stop.cancel();
         if timeout(CUT_GRACE, self.task).await.is_err() {
-            tracing::warn!("the collector did not take the last spans in time; leaving them");
+            tracing::warn!("the collector did not accept the last spans in time; they are lost");
         }
     }
 }

@@ -156,7 +156,7 @@ impl<'a> Serving<'a> {
             // A fault ended the last calls and was noticed only after they had ended.
             Ok(end) => return Err(broken(end)),
             Err(_) => {
-                tracing::warn!("the engine is still at work; leaving it");
+                tracing::warn!("the engine is still busy; not waiting for it");
                 return Ok(Drained::EngineBusy);
             }
         }
@@ -181,7 +181,7 @@ impl<'a> Serving<'a> {
         let ended = tokio::select! {
             () = all_ended(&mut self.servers) => Drained::Clean,
             () = self.calls.none_for(GOODBYE) => {
-                tracing::info!("clients without a call did not leave; cutting them");
+                tracing::info!("clients without a call did not disconnect; closing their connections");
                 Drained::Clean
             }
             () = sleep_until(deadline) => {
@@ -200,7 +200,7 @@ impl<'a> Serving<'a> {
         self.cut().await;
         match ended {
             Drained::Clean => tracing::info!("drained"),
-            Drained::Cut => tracing::info!("ended; what was still open is cut"),
+            Drained::Cut => tracing::info!("ended; what was still open was cut"),
             Drained::EngineBusy => {}
         }
         ended

@@ -26,12 +26,15 @@ async fn look(busy: Option<Duration>, timeout: Duration, health: &Health) {
     match busy {
         Some(time) if time > timeout => {
             if health.turn(State::Ready, State::Stalled).await {
-                tracing::error!(seconds = time.as_secs_f64(), "the engine is at one batch for too long; /livez fails");
+                tracing::error!(
+                    seconds = time.as_secs_f64(),
+                    "the engine has been working on one batch for too long; /livez fails"
+                );
             }
         }
         _ => {
             if health.turn(State::Stalled, State::Ready).await {
-                tracing::warn!("the engine moves again");
+                tracing::warn!("the engine is making progress again");
             }
         }
     }

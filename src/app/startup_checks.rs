@@ -22,7 +22,7 @@ pub(super) fn check_threads(config: &Config) -> Result<(), Error> {
     let count = config.threads() + config.io_threads() + OTHER_THREADS + grammar_threads;
     start_threads(count).map_err(|source| Error::System {
         wanted: format!("{count} threads"),
-        remedy: "raise the limit of processes (ulimit -u, or pids of the container), or lower threads or io_threads",
+        remedy: "raise the process limit (ulimit -u, or the container's pids limit), or lower threads or io_threads",
         source,
     })
 }
@@ -31,7 +31,7 @@ pub(super) fn check_threads(config: &Config) -> Result<(), Error> {
 pub(super) fn check_descriptors() -> Result<(), Error> {
     open_files(STARTUP_FILES).map_err(|source| Error::System {
         wanted: format!("{STARTUP_FILES} open files"),
-        remedy: "raise their limit (ulimit -Hn)",
+        remedy: "raise the limit (ulimit -Hn)",
         source,
     })
 }

@@ -126,13 +126,15 @@ impl Exporter {
             // Logged once each time the collector goes or comes back; the counter says how many spans failed.
             let address = &self.collector.address;
             let fault = match sent {
-                Err(status) => Some(("the collector takes no spans; they are counted as failed", causes(&status))),
-                Ok((rejected, reason)) if rejected > 0 => Some(("the collector refuses some spans", reason)),
+                Err(status) => {
+                    Some(("the collector does not accept spans; they are counted as failed", causes(&status)))
+                }
+                Ok((rejected, reason)) if rejected > 0 => Some(("the collector rejected some spans", reason)),
                 Ok(_) => None,
             };
             match &fault {
                 Some((what, reason)) if !trouble => tracing::warn!(address, reason = shortened(reason), "{what}"),
-                None if trouble => tracing::info!(address, "the collector takes spans again"),
+                None if trouble => tracing::info!(address, "the collector accepts spans again"),
                 _ => {}
             }
             trouble = fault.is_some();
