@@ -72,7 +72,7 @@ def test_transformers_texts_follow_that_of_a_preset_or_of_the_server_s_defaults(
 def test_vllm_is_told_to_use_its_own(vllm, vllm_v2, grammar):  # noqa: F811
     for module in (vllm, vllm_v2):
         for extra in ({"grammar": grammar}, json.dumps({"grammar": grammar})):
-            with pytest.raises(ValueError, match=r'extra_args."croupier". has grammar, which is for vLLM to do: give the request structured_outputs'):
+            with pytest.raises(ValueError, match=r'extra_args."croupier". has grammar, which vLLM handles itself: give the request structured_outputs'):
                 module.CroupierLogitsProcessor.validate_params(request(extra_args={"croupier": extra}))
         module.CroupierLogitsProcessor.validate_params(request(extra_args={"croupier": {"grammar": {}}}))
 
@@ -116,7 +116,7 @@ def test_sglang_s_request_is_aborted_with_what_to_use(sglang, server, grammar): 
     given = info(ROWS[:1] * 2, custom=[{"croupier": {"grammar": grammar}, "__req__": asked}, None])
     assert forward(sampler, rows, given)[0] == rows.argmax(1).tolist()
     assert asked.to_finish.status_code == 400
-    assert "has grammar, which needs the tokens before or is for SGLang to do; give the request json_schema, regex or ebnf" in asked.to_finish.message
+    assert "has grammar, which needs earlier tokens or is handled by SGLang itself; give the request json_schema, regex or ebnf" in asked.to_finish.message
 
 
 def test_a_grammar_of_the_server_s_defaults_refuses_no_row_of_sglang(sglang, serve, tmp_path):  # noqa: F811

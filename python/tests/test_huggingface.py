@@ -89,7 +89,7 @@ def test_what_the_caller_chooses_stands_over_the_config():
     said = merged({"preset": "chat", "top_k": 50}, **(usual | dict(temperature=0.5, min_p=0.1)))
     assert said == pb.SamplingParams(preset="chat", max_tokens=4, temperature=0.5, min_p=0.1, top_k=50)
     for name, value in (("logprobs", pb.LogprobsParams(top_n=2)), ("report", pb.ReportParams(entropy=True))):
-        with pytest.raises(ValueError, match=f"croupier_params has {name}, which generate hands to nobody"):
+        with pytest.raises(ValueError, match=f"croupier_params has {name}, which generate does not return"):
             merged({name: value})
 
 
@@ -295,12 +295,12 @@ def test_a_processor_of_the_caller_that_a_field_does_not_explain(model, server):
     # The field is off, so it is the caller's: only one token is left.
     options = dict(do_sample=True, max_new_tokens=12, croupier_seed=3, logits_processor=own(transformers.TopKLogitsWarper(1)))
     assert torch.equal(generate(model, server.uds, top_k=0, **options), model.generate(torch.tensor([PROMPT]), max_new_tokens=12))
-    with pytest.raises(ValueError, match="TopKLogitsWarper of its own, with top_k 1, beside generation_config.top_k, 50"):
+    with pytest.raises(ValueError, match="TopKLogitsWarper with top_k 1, and generation_config.top_k is 50"):
         generate(model, server.uds, top_k=50, **options)
     # One that says more than the field.
     for each, field in ((transformers.RepetitionPenaltyLogitsProcessor(1.2, prompt_ignore_length=3), {"repetition_penalty": 1.2}),
                         (transformers.MinPLogitsWarper(0.1, min_tokens_to_keep=5), {"min_p": 0.1, "top_k": 0})):
-        with pytest.raises(ValueError, match=f"{type(each).__name__} of its own, with (prompt_ignore_length 3|min_tokens_to_keep 5)"):
+        with pytest.raises(ValueError, match=f"{type(each).__name__} with (prompt_ignore_length 3|min_tokens_to_keep 5)"):
             generate(model, server.uds, do_sample=True, max_new_tokens=2, logits_processor=own(each), **field)
 
 

@@ -202,7 +202,7 @@ def test_custom_params(sglang, server, caplog):
     order = np.argsort(-rows, axis=1)
     assert forward(sampler, rows, greedy)[0] == [order[0, 1], order[1, 0]]
     # A request that is wrong is aborted and harms no other. The server refuses the last two.
-    for wrong, says in (({"dry_multiplier": 1.0}, "dry_multiplier, which needs the tokens before"), ({"nothing": 1}, "nothing"),
+    for wrong, says in (({"dry_multiplier": 1.0}, "dry_multiplier, which needs earlier tokens"), ({"nothing": 1}, "nothing"),
                         ({"preset": "chat"}, "preset, which needs"), ("[" * 100_000, "recursion"), ({"top_h": 7.0}, "params.top_h"),
                         ({"allowed_token_ids": [1], "banned_token_ids": [1]}, "no token of the row is left")):
         caplog.clear()
@@ -276,9 +276,9 @@ def test_a_row_without_a_token_ends_its_request_or_goes_on_with_another(sglang, 
         ended = [each.to_finish for each in asked]
         if custom:
             assert [each is None for each in ended] == [True, False, False, False, False, True]
-            assert all("there is no token for a row" in each.message and each.status_code == 500 for each in ended[1:5])
+            assert all("a row has no token" in each.message and each.status_code == 500 for each in ended[1:5])
         else:
-            assert caplog.text.count("goes on with the largest logit") == 4
+            assert caplog.text.count("continues with the token of the largest logit") == 4
         assert [record.levelname for record in caplog.records] == ["ERROR"] * 4 and "NaN" in caplog.text
     assert not sampler._stream.sequences
 
@@ -300,7 +300,7 @@ def test_a_step_that_is_interrupted_leaves_nothing_to_the_next(sglang, server, i
             assert forward(samplers[-1], rows, info(ROWS[:1] * 2))[0] == rows.argmax(1).tolist()
             assert not samplers[-1]._stream.sequences
         except croupier.CroupierError as error:
-            assert "interrupted while it took in an answer" in str(error) and "_take" in points.within
+            assert "interrupted while it processed an answer" in str(error) and "_take" in points.within
             samplers.append(sglang.CroupierSampler(server.uds))
             forward(samplers[-1], rows, info(ROWS[:1] * 2))
 

@@ -188,11 +188,11 @@ def test_what_a_sampler_of_the_server_s_defaults_learned_outlives_the_server(vll
 
 
 @pytest.mark.parametrize(("extra", "says"), [
-    ({"dryness": 1}, "dryness"), ("{", "fields of"), ("[" * 100_000, "fields of"), ({"max_tokens": 5}, "max_tokens, which is for vLLM"),
-    ({"min_tokens": 5}, "min_tokens, which is for vLLM"), ({"ignore_eos": True}, "ignore_eos, which is for vLLM"),
-    ({"min_eos_p": 0.5}, "min_eos_p, which needs tokens that end a text"), ({"infill": True}, "infill, which needs tokens that end a text"),
-    ({"length_penalty": {"start": 1, "factor": 2}}, "length_penalty, which needs tokens that end a text"),
-    ({"forced_last_token": 5}, "forced_last_token, which needs max_tokens"), ({"logprobs": {"top_n": 2}}, "logprobs, which vLLM hands to nobody"),
+    ({"dryness": 1}, "dryness"), ("{", "fields of"), ("[" * 100_000, "fields of"), ({"max_tokens": 5}, "max_tokens, which vLLM handles itself"),
+    ({"min_tokens": 5}, "min_tokens, which vLLM handles itself"), ({"ignore_eos": True}, "ignore_eos, which vLLM handles itself"),
+    ({"min_eos_p": 0.5}, "min_eos_p, which needs the tokens that end a text"), ({"infill": True}, "infill, which needs the tokens that end a text"),
+    ({"length_penalty": {"start": 1, "factor": 2}}, "length_penalty, which needs the tokens that end a text"),
+    ({"forced_last_token": 5}, "forced_last_token, which needs max_tokens"), ({"logprobs": {"top_n": 2}}, "logprobs, which vLLM does not return"),
 ])
 def test_wrong_extra_arguments_are_refused_at_arrival(vllm, extra, says):
     with pytest.raises(ValueError, match=says):

@@ -13,7 +13,7 @@ def needed(module: str, package: str, what: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise ImportError(f"{what} needs {package}, of which {module} cannot be imported: {error}", name=module) from error
+        raise ImportError(f"{what} needs {package}, but {module} cannot be imported: {error}", name=module) from error
 
 
 def sglang_plugin() -> None:

@@ -59,6 +59,6 @@ def _say_slow(stream: Stream, address: str) -> None:
     if stream.data_path != "inline" or stream in _told or not address.startswith("unix:") or stream.data_path_reason == "data_path is inline":
         return
     _told.add(stream)
-    _log.warning("logits go to %s in messages, which is slower than shared memory: %s. Its settings are region_socket, max_bytes_per_region "
-                 "(256MiB by default, of one stream) and max_region_bytes (512MiB by default, of all ranks and streams): raise them, or have a "
-                 "smaller max_rows here", address, stream.data_path_reason)
+    _log.warning("logits are sent to %s in messages, which is slower than shared memory: %s. The server's settings are region_socket, "
+                 "max_bytes_per_region (for one stream, 256MiB by default) and max_region_bytes (for all ranks and streams, 512MiB by default): "
+                 "raise them, or use a smaller max_rows here", address, stream.data_path_reason)

@@ -28,11 +28,11 @@ _PENALTIES: dict[str, Any] = {"presence_penalty": 0.0, "frequency_penalty": 0.0,
 #: Fields that have no effect here, and why.
 _USELESS = {
     **dict.fromkeys("max_tokens min_tokens stop_token_ids stop_token_sequences ignore_eos repetition_detection proposer draft_length acceptance".split(),
-                    "which is for vLLM to do"),
-    **dict.fromkeys("min_eos_p infill length_penalty".split(), "which needs tokens that end a text, and only vLLM knows those"),
-    "forced_last_token": "which needs max_tokens, and that is for vLLM to do",
-    "grammar": "which is for vLLM to do: give the request structured_outputs",
-    **dict.fromkeys("logprobs report return_sampler_state".split(), "which vLLM hands to nobody"),
+                    "which vLLM handles itself"),
+    **dict.fromkeys("min_eos_p infill length_penalty".split(), "which needs the tokens that end a text, and only vLLM knows these"),
+    "forced_last_token": "which needs max_tokens, and vLLM handles that itself",
+    "grammar": "which vLLM handles itself: give the request structured_outputs",
+    **dict.fromkeys("logprobs report return_sampler_state".split(), "which vLLM does not return"),
 }
 
 
@@ -174,11 +174,11 @@ class Chooser:
         extra = getattr(vllm_config, "additional_config", None) or {}
         address = self.address or (extra.get("croupier_address") if isinstance(extra, dict) else None) or os.environ.get(_ADDRESS)
         if not address:
-            raise ValueError('no server is named: give vLLM --additional-config \'{"croupier_address": "unix:..."}\', or set '
+            raise ValueError('no server address is set: give vLLM --additional-config \'{"croupier_address": "unix:..."}\', or set '
                              f"{_ADDRESS}")
         if getattr(vllm_config, "watermark_config", None) is not None:
-            raise ValueError("watermark_config is set, but vLLM cannot mark what Croupier draws: leave it out, and give requests "
-                             f'extra_args["{_EXTRA}"]["watermark"], or the server one in its [defaults]')
+            raise ValueError("watermark_config is set, but vLLM cannot mark what Croupier draws: leave it out, and set "
+                             f'extra_args["{_EXTRA}"]["watermark"] in requests, or a watermark in the server\'s [defaults]')
         self._address = address
         seed = getattr(getattr(vllm_config, "model_config", None), "seed", None) or 0
         self._seed = mixed(seed & MASK, _replica(vllm_config))
@@ -223,8 +223,8 @@ class Chooser:
         """Leaves one token of each of these rows, except for requests that are left to vLLM's sampler."""
         for request in requests:
             if request.text is not None and request.text.finish_reason is not None:
-                self._refuse(request, f"the server ended the text ({request.text.finish_reason}) and vLLM goes on with it; the server's "
-                                      "defaults or a preset have stop_token_ids or stop_token_sequences")
+                self._refuse(request, f"the server ended the text ({request.text.finish_reason}) but vLLM continues it; the server's "
+                                      "defaults or a preset set stop_token_ids or stop_token_sequences")
         going = [(row, request) for row, request in zip(rows, requests) if request.text is not None]
         before = [len(request.text.tokens) for _, request in going if request.text is not None]
         if going:
@@ -232,7 +232,7 @@ class Chooser:
             self._sample(logits if chosen == list(range(len(logits))) else logits[chosen], [request for _, request in going])
         for (_, request), count in zip(going, before):
             if request.text is not None and len(request.text.tokens) == count and request.ending is not None:
-                self._refuse(request, "there is no token for a row")
+                self._refuse(request, "a row has no token")
         done = [(row, request.ending) for row, request in zip(rows, requests) if request.is_refused and request.ending is not None]
         done += [(row, request.text.tokens[-1]) for (row, request), count in zip(going, before)
                  if request.text is not None and len(request.text.tokens) > count]
@@ -251,7 +251,7 @@ class Chooser:
             except LogitsLost:
                 continue
             except RowError as error:
-                _log.error("Croupier has no token for a row: %s", error)
+                _log.error("Croupier returned no token for a row: %s", error)
             except CroupierError:
                 refused = [(request, request.text.refused) for request in requests if request.text is not None and request.text.refused]
                 if not refused:
@@ -262,7 +262,7 @@ class Chooser:
 
     def _refuse(self, request: Request, why: str) -> None:
         """Stops sampling a request."""
-        what = "left to vLLM's sampler from now on" if request.ending is None else "ended, since vLLM cannot sample it as it asked"
+        what = "left to vLLM's sampler from now on" if request.ending is None else "ended, because vLLM cannot sample it as requested"
         _log.error("Croupier: a request is %s: %s", what, why)
         self._close(request)
         request.is_refused, request.text = True, None

@@ -47,10 +47,10 @@ _REFUSED: dict[str, tuple[Any, ...]] = {
     "output_scores": (False,),
 }
 _INSTEAD = {
-    "prompt_lookup_num_tokens": "; croupier.Speculation has it",
-    "remove_invalid_values": "; a row with a NaN is a RowError",
+    "prompt_lookup_num_tokens": "; use croupier.Speculation",
+    "remove_invalid_values": "; a row with a NaN raises RowError",
     "watermarking_config": '; give croupier_params={"watermark": ...}',
-    "output_scores": "; output_logits is there",
+    "output_scores": "; use output_logits",
 }
 #: Processors that Croupier replaces: the field that makes transformers add one, its values without one, and the
 #: processor's attribute with the field's value, if it has one. A processor that the field does not explain is the
@@ -102,7 +102,7 @@ def sampling_params(config: Any, input_length: int, *, is_encoder_decoder: bool 
     for name, neutral in _REFUSED.items():
         value = getattr(config, name, None)
         if value is not None and value not in neutral:
-            raise ValueError(f"generation_config.{name} is {value!r}, which Croupier cannot do{_INSTEAD.get(name, '')}")
+            raise ValueError(f"generation_config.{name} is {value!r}, which Croupier does not support{_INSTEAD.get(name, '')}")
     params = pb.SamplingParams(engine_order=pb.ENGINE_ORDER_TRANSFORMERS)
     if config.do_sample:
         for name in _WARPERS:
@@ -117,7 +117,7 @@ def sampling_params(config: Any, input_length: int, *, is_encoder_decoder: bool 
         params.repetition_penalty = config.repetition_penalty
     for name, off in (("encoder_repetition_penalty", 1), ("encoder_no_repeat_ngram_size", 0)):
         if is_encoder_decoder and getattr(config, name, None) not in (None, off):
-            raise ValueError(f"generation_config.{name} is set, which Croupier cannot do where there is an encoder: it does not know the "
+            raise ValueError(f"generation_config.{name} is set, which Croupier does not support for encoder-decoder models: it does not know the "
                              "encoder's tokens")
     if config.encoder_repetition_penalty not in (None, 1):
         params.encoder_repetition_penalty = config.encoder_repetition_penalty
@@ -137,7 +137,7 @@ def _lengths(params: pb.SamplingParams, config: Any, input_length: int) -> None:
     if config.forced_eos_token_id is not None:
         forced = _tokens(config.forced_eos_token_id)
         if len(forced) != 1:
-            raise ValueError(f"generation_config.forced_eos_token_id is {forced!r}, which Croupier cannot do: give one token")
+            raise ValueError(f"generation_config.forced_eos_token_id is {forced!r}, which Croupier does not support: give one token")
         params.forced_last_token = forced[0]
     if config.exponential_decay_length_penalty is not None:
         start, factor = config.exponential_decay_length_penalty
@@ -190,11 +190,11 @@ def croupier_generate(model: Any, input_ids: Any, logits_processor: Any, stoppin
     """
     torch, library = needed("torch", "torch", "croupier_generate"), needed("transformers", "transformers", "croupier_generate")
     if croupier is None:
-        raise ValueError("croupier is missing: give generate croupier=, a server's address or a croupier.Stream")
+        raise ValueError("croupier is missing: give generate croupier=, the server's address or a croupier.Stream")
     kept = _kept_back()
     streamer, synced_gpus = streamer or kept.get("streamer"), synced_gpus or _is_synced(model, kept.get("synced_gpus"))
     if model_kwargs.pop("assistant_model", None) is not None or kept.get("assistant_model") is not None:
-        raise ValueError("assistant_model is given, which Croupier cannot do; croupier.Speculation drafts with a model")
+        raise ValueError("assistant_model is given, which Croupier does not support; to draft with a model use croupier.Speculation")
     config = generation_config
     params = sampling_params(config, input_ids.shape[1], is_encoder_decoder=model.config.is_encoder_decoder)
     _merge(params, params_of({} if croupier_params is None else croupier_params, {}))
@@ -239,7 +239,7 @@ def _merge(params: pb.SamplingParams, chosen: pb.SamplingParams) -> None:
     fields = [descriptor.name for descriptor, _ in chosen.ListFields()]
     for name in ("logprobs", "report"):
         if name in fields:
-            raise ValueError(f"croupier_params has {name}, which generate hands to nobody; leave it out, output_logits is there")
+            raise ValueError(f"croupier_params has {name}, which generate does not return; leave it out, or use output_logits")
     if chosen.preset:
         # The preset's order applies, or else the stream's.
         for name in ("engine_order", *(name for name, default in _DEFAULTS.items() if getattr(params, name) == default)):
@@ -267,8 +267,8 @@ def _is_replaced(processor: Any, config: Any) -> bool:
         found = getattr(processor, name, usual)
         # A tensor is generate's own: it says how much of each text is padding, which Croupier never receives.
         if not hasattr(found, "shape") and found != usual:
-            raise ValueError(f"logits_processor has a {kind} of its own, with {name} {found!r}, beside "
-                             f"generation_config.{field}, {value!r}: give one of them, the other would be left out")
+            raise ValueError(f"logits_processor has a {kind} with {name} {found!r}, and "
+                             f"generation_config.{field} is {value!r}: give only one of them, the other would be ignored")
     return True
 
 
@@ -331,7 +331,7 @@ class _Sampler:
         else:
             config = self.where._session.config
             if config.vocab_size != vocab_size or sorted(config.eos_token_ids) != sorted(self.eos):
-                raise ValueError(f"the stream has vocab_size {config.vocab_size} and eos_token_ids {list(config.eos_token_ids)}, the model "
+                raise ValueError(f"the stream has vocab_size {config.vocab_size} and eos_token_ids {list(config.eos_token_ids)}, but the model has "
                                  f"{vocab_size} and {self.eos}")
             self.stream = self.where
         for at, prompt in enumerate(self.prompts):

@@ -53,7 +53,7 @@ def extra_params(custom: Any) -> pb.SamplingParams | None:
     for descriptor, _ in params.ListFields():
         if descriptor.name not in _WITHOUT_HISTORY:
             instead = "; give the request json_schema, regex or ebnf" if descriptor.name == "grammar" else ""
-            raise ValueError(f'custom_params["croupier"] has {descriptor.name}, which needs the tokens before or is for SGLang to do{instead}')
+            raise ValueError(f'custom_params["croupier"] has {descriptor.name}, which needs earlier tokens or is handled by SGLang itself{instead}')
     return params
 
 
@@ -77,8 +77,8 @@ class CroupierSampler(Sampler):  # type: ignore[misc, unused-ignore]  # Where th
     def __init__(self, address: str, data_path: str = "auto", random_seed: int = 0, reconnect_within: float = 30.0,
                  max_rows: int | None = None) -> None:
         if algorithm := _speculative_algorithm():
-            raise ValueError(f"--speculative-algorithm is {algorithm}, but SGLang draws tokens without its sampler where it verifies drafts: leave "
-                             "it out, or take another --sampling-backend")
+            raise ValueError(f"--speculative-algorithm is {algorithm}, but SGLang does not use its sampler when it verifies drafts: leave "
+                             "it out, or choose another --sampling-backend")
         super().__init__()
         self.torch = needed("torch", "torch", type(self).__name__)
         self._address = address
@@ -112,7 +112,7 @@ class CroupierSampler(Sampler):  # type: ignore[misc, unused-ignore]  # Where th
         """Ends requests with return_sampling_mask, and no others: SGLang ends such a request if it gets no mask."""
         if not self._has_told_of_masks:
             self._has_told_of_masks = True
-            _log.warning("return_sampling_mask is asked for, which the sampling backend croupier does not do: SGLang aborts such requests")
+            _log.warning("return_sampling_mask is not supported by the sampling backend croupier: SGLang aborts requests that have it")
         if (_parallel("pp_size") or 1) > 1:
             # Other stages of a pipeline expect only a mask, and fail if they receive nothing.
             torch, device = self.torch, logits_output.next_token_logits.device
@@ -266,18 +266,19 @@ def _abort(custom: Any, why: str) -> None:
     """Ends a request whose custom_params are wrong."""
     why = f'custom_params["croupier"]: {why}'
     if _end(custom, why, http.HTTPStatus.BAD_REQUEST, "BadRequestError"):
-        _log.error("a request is aborted: %s", why)
+        _log.error("a request was aborted: %s", why)
     else:
-        _log.error("a token is sampled without custom_params, since this SGLang does not say of which request they are: %s", why)
+        _log.error("a token was sampled without custom_params, because this SGLang does not say which request they belong to: %s", why)
 
 
 def _make_do(custom: Any, why: str) -> None:
     """Ends a request whose row has no token, for example because of a NaN, if the request is known. SGLang names it
     only if it has custom_params and a logit processor of its own, so other requests have to continue."""
-    if _end(custom, f"there is no token for a row: {why}", http.HTTPStatus.INTERNAL_SERVER_ERROR, "InternalServerError"):
-        _log.error("a request is aborted, since there is no token for a row: %s", why)
+    if _end(custom, f"a row has no token: {why}", http.HTTPStatus.INTERNAL_SERVER_ERROR, "InternalServerError"):
+        _log.error("a request was aborted, because its row has no token: %s", why)
     else:
-        _log.error("there is no token for a row, and SGLang does not say of which request it is, which goes on with the largest logit: %s", why)
+        _log.error("a row has no token, and SGLang does not say which request it belongs to; the request continues with the token of "
+                   "the largest logit: %s", why)
 
 
 def _end(custom: Any, why: str, status: http.HTTPStatus, kind: str) -> bool:

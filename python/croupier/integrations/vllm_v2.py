@@ -28,7 +28,7 @@ class CroupierLogitsProcessor(Chooser, LogitsProcessor):  # type: ignore[misc, u
 
     def __init__(self, vllm_config: Any, req_states: Any) -> None:
         if getattr(vllm_config, "speculative_config", None):
-            raise ValueError("croupier.integrations.vllm_v2 does not go together with speculative decoding of vLLM")
+            raise ValueError("croupier.integrations.vllm_v2 does not support speculative decoding in vLLM")
         self._set_up(vllm_config)
         self._states = req_states
 
