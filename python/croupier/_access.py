@@ -48,25 +48,25 @@ class Access:
         self._check_files()
         if self.auth_token is not None and not callable(self.auth_token):
             if not isinstance(self.auth_token, str):
-                raise TypeError(f"auth_token is {type(self.auth_token).__name__}, must be text or a function that gives it")
+                raise TypeError(f"auth_token is {type(self.auth_token).__name__}, must be a string or a function that returns one")
             header("auth_token", self.auth_token.strip())
         if (self.tls_cert is None) != (self.tls_key is None):
-            raise ValueError("tls_cert and tls_key go together")
+            raise ValueError("tls_cert and tls_key must be given together")
         if self.tls_ca is None and (self.tls_cert is not None or (self.tls_name is not None and self.credentials is None)):
-            raise ValueError("tls_cert, tls_key and tls_name want tls_ca, the authorities of the server's certificate")
+            raise ValueError("tls_cert, tls_key and tls_name need tls_ca, the authorities that sign the server's certificate")
         if self.tls_ca is not None and self.credentials is not None:
             raise ValueError("give tls_ca or credentials, not both")
         if self.address.startswith("unix:") and (self.tls_ca is not None or self.credentials is not None):
-            raise ValueError("TLS is for HOST:PORT: the server's Unix socket is plain")
+            raise ValueError("TLS works only with HOST:PORT; the server's Unix socket has no TLS, leave out tls_ca and credentials")
 
     def _check_files(self) -> None:
         for name in ("tls_ca", "tls_cert", "tls_key"):
             value = getattr(self, name)
             if value is not None and not isinstance(value, (str, os.PathLike)):
-                raise TypeError(f"{name} is {type(value).__name__}, must be the name of a file")
+                raise TypeError(f"{name} is {type(value).__name__}, must be a file path")
             if isinstance(value, str) and _PEM in value:
                 # An error of the system would show this text, and it may be the key.
-                raise ValueError(f"{name} is PEM itself, must be the name of a file; credentials=grpc.ssl_channel_credentials(...) takes PEM")
+                raise ValueError(f"{name} contains PEM data, must be a file path; to give PEM data use credentials=grpc.ssl_channel_credentials(...)")
 
     def channel(self, of: Any = grpc) -> Any:
         """A channel of `grpc`, or of `grpc.aio`."""
@@ -85,26 +85,26 @@ class Access:
         if not isinstance(error, grpc.RpcError):
             return ""
         if error.code() == grpc.StatusCode.UNAUTHENTICATED:
-            return "; the server asks for a token, give auth_token=" if self.auth_token is None else "; look at what auth_token= gives"
+            return "; the server requires a token, give auth_token=" if self.auth_token is None else "; check the token that auth_token= gives"
         details = str(error.details())
         if any(said in details for said in _NO_GRPC):
-            return "; there is no gRPC at this address; is it the admin port?"
+            return "; this address does not serve gRPC, is it the admin port?"
         if error.code() != grpc.StatusCode.UNAVAILABLE or self.address.startswith("unix:"):
             return ""
         if "WRONG_VERSION_NUMBER" in details and self.tls_ca is not None:
-            return "; the server speaks no TLS, leave out tls_ca="
+            return "; the server does not use TLS, leave out tls_ca="
         if "Hostname Verification Check failed" in details:
-            return "; the certificate has another name, give it as tls_name="
+            return "; the server's certificate is for another name, give that name as tls_name="
         if is_distrusted(error):
-            return ("; give tls_ca= the authorities of the server's certificate" if self.tls_ca is None else
+            return ("; the server's certificate is not trusted, give tls_ca= the authority that signed it" if self.tls_ca is None else
                     "; none of the authorities in tls_ca= has signed the server's certificate, or one of the two has expired")
         if not _closed(details):
             return ""
         if self.credentials is not None or self.tls_cert is not None:
             return ""
         if self.tls_ca is not None:
-            return "; the server may want a certificate of yours, give tls_cert= and tls_key="
-        return "; the server may want TLS, give tls_ca="
+            return "; the server may require a client certificate, give tls_cert= and tls_key="
+        return "; the server may require TLS, give tls_ca="
 
     def metadata(self, traceparent: str = "") -> tuple[tuple[str, str], ...] | None:
         """The metadata of a call. If there is none, it is None and not empty: gRPC for threads accepts both, gRPC for
@@ -125,9 +125,9 @@ class Access:
             return None
         if not isinstance(given, str):
             # For bytes, their Python representation would be sent.
-            raise CroupierError(f"auth_token: the function gave {type(given).__name__}, must be text")
+            raise CroupierError(f"auth_token: the function returned {type(given).__name__}, must return a string")
         try:
-            return header("what the function gave", given.strip())
+            return header("what the function returned", given.strip())
         except ValueError as error:
             raise CroupierError(f"auth_token: {error}") from error
 
@@ -139,7 +139,7 @@ class Access:
             raise CroupierError(f"{name}: {error}") from error
         # Otherwise gRPC would report it at each attempt, as long as it waits for the server.
         if found is not None and _PEM.encode() not in found:
-            raise CroupierError(f"{name}: {path} holds nothing in PEM")
+            raise CroupierError(f"{name}: {path} contains no PEM data")
         return found
 
 

@@ -23,7 +23,7 @@ def check_address(address: object) -> None:
         raise TypeError(f"address is {address!r}, {_FORMS}")
     said = f"address is {address!r}, "
     if address.lower().startswith(_SCHEMES):
-        raise ValueError(f"{said}{_FORMS} without a scheme; TLS is asked for by tls_ca")
+        raise ValueError(f"{said}{_FORMS} without a scheme; for TLS give tls_ca")
     kind, _, path = address.partition(":")
     if kind in ("unix", "unix-abstract") and kind != address:
         _check_socket(kind, path, said)
@@ -39,10 +39,10 @@ def _check_socket(kind: str, path: str, said: str) -> None:
             raise ValueError(f"{said}where the path begins with two slashes; give 'unix:{path[1:]}' or 'unix:{path[2:]}'")
         path = path[2:]
     if not path:
-        raise ValueError(f"{said}which has no path, such as unix:/run/croupier/croupier.sock")
+        raise ValueError(f"{said}which has no path; give for example unix:/run/croupier/croupier.sock")
     if (size := len(os.fsencode(path))) > _MOST_PATH:
-        raise ValueError(f"address has a path of {size} bytes, a Unix socket's has at most {_MOST_PATH}: {path}; have the server listen at a "
-                         "shorter one, or reach it by a shorter relative path or symbolic link")
+        raise ValueError(f"address has a path of {size} bytes, a Unix socket's has at most {_MOST_PATH}: {path}; have the server listen on a "
+                         "shorter one, or use a shorter relative path or symbolic link")
 
 
 def _check_host(address: str, said: str) -> None:
@@ -55,21 +55,21 @@ def _check_host(address: str, said: str) -> None:
         raise ValueError(said + _FORMS + _without_port(bare))
     host, port = found["host"], int(found["port"])
     if bare != address:
-        raise ValueError(f"{said}{_FORMS} without a slash behind it: {bare}")
+        raise ValueError(f"{said}{_FORMS} without a trailing slash: {bare}")
     if not 0 < port <= _MOST_PORTS:
         raise ValueError(f"{said}whose port is {port}, must be in 1 ..= {_MOST_PORTS}")
     if not host:
-        raise ValueError(f"{said}{_FORMS}; the host is missing, such as 127.0.0.1:{port}")
+        raise ValueError(f"{said}{_FORMS}; the host is missing, give for example 127.0.0.1:{port}")
     if _BARE.fullmatch(host):
-        raise ValueError(f"{said}{_FORMS}; a number of IPv6 stands in brackets, such as [::1]:50051")
+        raise ValueError(f"{said}{_FORMS}; an IPv6 address must be in brackets, such as [::1]:50051")
 
 
 def _without_port(bare: str) -> str:
     """A suggestion for an address that does not end with a port."""
     host, _, port = bare.rpartition(":")
     if (inner := _PORT.match(bare)) and bare[inner.end()] == "/":
-        return f" with nothing behind the port, such as {inner[0]}"
+        return f" with nothing after the port, such as {inner[0]}"
     # Not if the port would be in the middle of dns:///HOST or of an IPv6 address.
     if host and port.isalnum() and ":" not in host:
         return f"; the port is {port!r}, must be a number, such as {host}:50051"
-    return f"; the port is missing, such as {bare.rstrip(':') or '127.0.0.1'}:50051"
+    return f"; the port is missing, give for example {bare.rstrip(':') or '127.0.0.1'}:50051"

@@ -42,7 +42,7 @@ class Entered:
             pass
 
         def __await__(self):
-            raise TypeError(f"it is not awaited: use it in `async with {self._entered_as}`, which connects")
+            raise TypeError(f"it cannot be awaited; use it in `async with {self._entered_as}`, which connects")
 
 
 class Home:
@@ -64,7 +64,7 @@ class Home:
     def check(self) -> None:
         """Raises CroupierError if the running loop is another one."""
         if self.is_elsewhere():
-            raise CroupierError(f"the {self._what} is of another event loop, in which it was connected; connect another one in this loop")
+            raise CroupierError(f"the {self._what} was connected in another event loop; connect a new one in this loop")
 
 
 async def within(doing: Coroutine[Any, Any, _Given], most: float) -> _Given:

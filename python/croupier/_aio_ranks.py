@@ -134,7 +134,7 @@ class Rank(RankFront, Entered):
         self._check_not_ended()
         self._check_attached()
         if self._broken:
-            raise CroupierError("the rank was left in the middle of a wait, which ends its call; attach again")
+            raise CroupierError("the rank was interrupted during a send or a wait, which ended its call; attach again")
 
     async def _wait_for_room(self) -> None:
         await self._send_unsent()
@@ -195,6 +195,6 @@ class Rank(RankFront, Entered):
             raise failed(said(error), error) from error
         if message is grpc.aio.EOF:
             self._check_not_ended()
-            raise CroupierError("the group is over: rank 0 has ended its stream")
+            raise CroupierError("the group has ended: rank 0 ended its stream")
         answer: bytes = message
         return answer

@@ -60,20 +60,20 @@ def as_array(logits: Numbers | OnDevice, dtype: str) -> Array:
     if isinstance(logits, np.ndarray):
         return logits
     if is_on_device(logits):
-        raise ValueError("logits are on a GPU: connect with data_path=\"device_memory\", which takes such and no vocab_shards, "
-                         "or give a copy on the host, for a tensor logits.cpu()")
+        raise ValueError("logits are on a GPU; connect with data_path=\"device_memory\" and without vocab_shards, "
+                         "or give a copy on the host, such as logits.cpu() of a tensor")
     if _is_raw(logits):
         # Bytes do not say which numbers they contain. They are taken as they go over the wire.
         size, each = memoryview(logits).nbytes, DTYPES[dtype][1].itemsize
         if size % each:
-            raise ValueError(f"logits are {size} bytes, must be a whole number of {dtype}, {each} bytes each")
+            raise ValueError(f"logits are {size} bytes, must be a multiple of {each}, the size of one {dtype}")
         return np.frombuffer(logits, DTYPES[dtype][1])
     if _is_tensor(logits):
         return _of_tensor(logits)
     if hasattr(logits, "__dlpack__"):
         place = logits.__dlpack_device__()[0] if hasattr(logits, "__dlpack_device__") else 1
         if int(place) not in _ON_HOST:
-            raise ValueError(f"logits lie on a device, of DLPack's kind {int(place)}; give a copy on the host")
+            raise ValueError(f"logits are on a device of DLPack type {int(place)}; give a copy on the host")
         try:
             # Each release of numpy expects something else of the argument, hence Any.
             exported: Any = logits
@@ -214,7 +214,7 @@ def format_named(dtype: Dtype) -> str:
     name = str(given).rpartition(".")[2]
     name = _CALLED.get(name, name)
     if name not in DTYPES:
-        raise ValueError(f"dtype is {dtype!r}, must be one of {', '.join(DTYPES)}, or what numpy or torch call these: {', '.join(_CALLED)}")
+        raise ValueError(f"dtype is {dtype!r}, must be one of {', '.join(DTYPES)}, or the name in numpy or torch: {', '.join(_CALLED)}")
     return name
 
 

@@ -129,7 +129,7 @@ class Turn:
         """The lock to hold in a `with`. It is Python's own lock, because a signal handler could end a method of ours
         before it gives a lock back."""
         if not self.is_free():
-            raise CroupierError(f"another {self._who} is in the middle of a {self._amid}; a {self._of} is for one {self._who} at a time")
+            raise CroupierError(f"another {self._who} is in the middle of a {self._amid}; only one {self._who} at a time may use a {self._of}")
         return self._lock
 
     def is_free(self) -> bool:

@@ -26,10 +26,10 @@ def check_known(of: str, given: Iterable[str], known: Iterable[str], kind: str, 
             near = [] if meant.get(name, name) is None or name in elsewhere else _near(name, meant.get(name), known)
             # All known names if there are few enough to read, with the near ones first.
             rest = [other for other in known if other not in near]
-            there = f"; it has {', '.join([*near, *rest])}" if len(known) <= _SHOWN else ""
+            there = f"; known: {', '.join([*near, *rest])}" if len(known) <= _SHOWN else ""
             how = f" {differs[name]}" if name in differs else ""
             instead = f"; {elsewhere[name]}" if name in elsewhere else ""
-            raise TypeError(f"{of} has no {kind} {name!r}" + (f"; is {near[0]!r} meant?{how}" if near else instead) + there)
+            raise TypeError(f"{of} has no {kind} {name!r}" + (f"; did you mean {near[0]!r}?{how}" if near else instead) + there)
 
 
 def _near(name: str, meant: str | None, known: list[str]) -> list[str]:
@@ -75,33 +75,33 @@ def check_once(name: str, texts: Iterable[int | None]) -> None:
     first: dict[int, int] = {}
     for at, number in enumerate(ids):
         if number is not None and first.setdefault(number, at) != at:
-            raise ValueError(f"sequence {number} is in {name}[{first[number]}] and in {name}[{at}]; a text has one work in a step, "
-                             "send the second in the next one")
+            raise ValueError(f"sequence {number} is in {name}[{first[number]}] and in {name}[{at}]; a text can have one work in a step, "
+                             "send the second one in the next step")
 
 
 def text(name: str, value: Any) -> str:
     """Checks that something is text. protobuf and gRPC would also complain, but without naming the argument."""
     if not isinstance(value, str):
-        raise TypeError(f"{name} is {value!r}, must be text")
+        raise TypeError(f"{name} is {value!r}, must be a string")
     return value
 
 
 def header(name: str, value: str) -> str:
     """Checks text for a header. A message never shows the text, which may be a secret."""
     if not (value.isascii() and value.isprintable()):
-        raise ValueError(f"{name} has characters that no header may have; ASCII in one line may be there")
+        raise ValueError(f"{name} has characters that are not allowed in a header; use printable ASCII on one line")
     return value
 
 
 def token_ids(name: str, given: Any) -> list[int]:
     """Token ids as Python numbers."""
     if isinstance(given, (str, bytes, dict)):
-        raise TypeError(f"{name} is {type(given).__name__}, must be token ids")
+        raise TypeError(f"{name} is {type(given).__name__}, must be a list of token ids")
     try:
         # For numpy and torch. This is much faster than one by one.
         ids: list[Any] = list(given.tolist() if hasattr(given, "tolist") else list(given))
     except TypeError:
-        raise TypeError(f"{name} is {given!r}, must be token ids") from None
+        raise TypeError(f"{name} is {given!r}, must be a list of token ids") from None
     if {*map(type, ids)} <= {int} and (not ids or (min(ids) >= 0 and max(ids) <= MOST)):
         return ids
     return [below(f"{name}[{at}]", value) for at, value in enumerate(ids)]

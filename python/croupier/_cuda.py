@@ -90,7 +90,7 @@ class Driver:
             seen.append(_spelled(bytes(raw), bytes(raw) != bytes(card)))
             if _digits(seen[-1]) == _digits(uuid):
                 return device.value
-        raise CroupierError(f"the region lies on {uuid}, which is not visible here; visible are {', '.join(seen) or 'none'}")
+        raise CroupierError(f"the region is on {uuid}, which this process cannot see; visible GPUs: {', '.join(seen) or 'none'}")
 
     @contextmanager
     def current(self, context: Any) -> Iterator[None]:
@@ -161,7 +161,7 @@ class Mapping:
         with self._driver.current(self._context):
             call("cuPointerGetAttribute", byref(owner), _DEVICE_ORDINAL, at)
             if owner.value != self.device:
-                raise ValueError(f"logits are on GPU {owner.value}, must be on GPU {self.device}, as the server's region is")
+                raise ValueError(f"logits are on GPU {owner.value}, must be on GPU {self.device}, where the server's region is")
             # Streams that do not synchronise with the copying one may still be writing these rows.
             call("cuCtxSynchronize")
             if step_to == step_at:

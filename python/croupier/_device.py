@@ -51,7 +51,7 @@ class DeviceRegion(Region):
         """Rows at an offset."""
         mapping = self._mapping
         if mapping is None:
-            raise CroupierError("the stream was ended, and its rows with it")
+            raise CroupierError("the stream was ended, so its rows are gone")
         return DeviceArray(mapping, mapping.address + offset, dtype, (count, columns), stride)
 
     def close(self) -> None:
@@ -87,7 +87,7 @@ class DeviceArray:
 
     def __setitem__(self, where: slice, logits: Numbers | OnDevice) -> None:
         if where != slice(None):
-            raise IndexError("rows on a GPU are written as a whole, array[:] = logits, or by a library for GPUs")
+            raise IndexError("rows on a GPU can only be written as a whole; use array[:] = logits, or a GPU library")
         if is_on_device(logits):
             self._copy(logits)
         else:
@@ -127,7 +127,7 @@ def strides_of(facts: dict[str, Any], dtype: np.dtype[Any]) -> tuple[int, ...]:
         raise ValueError(f"logits on the GPU are {facts['typestr']}, must be {dtype.str}, the stream's dtype")
     strides: tuple[int, ...] = facts.get("strides") or (facts["shape"][-1] * dtype.itemsize, dtype.itemsize)
     if strides[-1] != dtype.itemsize:
-        raise ValueError("columns of logits on the GPU do not lie side by side; give logits.contiguous()")
+        raise ValueError("columns of logits on the GPU are not contiguous; give logits.contiguous()")
     return strides
 
 

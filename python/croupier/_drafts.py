@@ -36,12 +36,12 @@ class Draft:
 
     def __post_init__(self) -> None:
         if not isinstance(self.sequence, Sequence):
-            raise TypeError(f"sequence is {self.sequence!r}, must be one that `open` gave")
+            raise TypeError(f"sequence is {self.sequence!r}, must be a Sequence that `open` returned")
         object.__setattr__(self, "token_ids", token_ids("token_ids", self.token_ids))
         if self.parents is not None:
             object.__setattr__(self, "parents", parents_of(self.parents))
             if len(self.parents) != len(self.token_ids):
-                raise ValueError(f"parents are {len(self.parents)}, must be one for each of {len(self.token_ids)} draft tokens")
+                raise ValueError(f"parents has {len(self.parents)} entries, must have one for each of {len(self.token_ids)} draft tokens")
 
     @property
     def rows(self) -> int:
@@ -96,7 +96,7 @@ class Draft:
         """The probabilities, which must have a row for each draft token."""
         assert not isinstance(self.distribution, SparseDistribution)
         if is_on_device(self.distribution):
-            raise ValueError("distribution is on a GPU; give a copy on the host, for a tensor distribution.cpu()")
+            raise ValueError("distribution is on a GPU; give a copy on the host, such as distribution.cpu() of a tensor")
         found = as_array(self.distribution, "f32")
         # A transposed array would have as many bytes, and nobody would notice.
         if found.ndim != 1 and (found.ndim != 2 or len(found) != len(self.token_ids)):

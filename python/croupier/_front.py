@@ -83,7 +83,7 @@ class Front:
         """Stays with the server, because no other one was found."""
         now = time.monotonic()
         self._leave_from = now + max(_STAY_SECONDS, _STAY_TIMES * (now - began))
-        LOG.info("the server at %s asks to leave, and there is no other yet: %s", self._address, why)
+        LOG.info("the server at %s asks its clients to leave, but no other server was found yet: %s", self._address, why)
 
     def _given_up(self, why: BaseException) -> CroupierError:
         """Gives up the stream's connection after an error. The next step connects again, because nothing that this
@@ -91,7 +91,7 @@ class Front:
         self._session.give_up()
         self._is_down = True
         self._since, self._is_told = math.inf, False
-        return failed(f"{said(why)}; what had no result is given up, texts are as they were, and the next step connects again", why)
+        return failed(f"{said(why)}; steps without a result are given up, texts are unchanged, and the next step connects again", why)
 
     def _is_worth_waiting(self, cause: BaseException | None) -> bool:
         """Whether connecting again may work later. Before the first connection, a certificate that is not trusted is a
@@ -104,12 +104,12 @@ class Front:
         if no other server is found at once."""
         self._since = min(self._since, time.monotonic())
         if why:
-            self._say_once("lost %s: %s; connecting again for up to %g s", self._address, why, self._patience)
+            self._say_once("connection to %s lost: %s; reconnecting for up to %g s", self._address, why, self._patience)
 
     def _say_waiting(self, why: str) -> None:
         """Logs that the stream waits for a server, because a mistake in the address looks the same at first."""
         yet = "any more" if self._has_served else "yet"
-        self._say_once("%s does not serve %s, waiting for up to %g s: %s", self._address, yet, self._patience, why)
+        self._say_once("%s does not serve %s; waiting for up to %g s: %s", self._address, yet, self._patience, why)
 
     def _say_once(self, said: str, *about: object) -> None:
         """Logs something once, until the stream is connected or given up."""
@@ -127,14 +127,14 @@ class Front:
 
     def _check_not_ended(self) -> None:
         if self._is_ended:
-            raise CroupierError("the stream was ended; connect another")
+            raise CroupierError("the stream was ended; connect a new one")
         if self._is_forked():
-            raise CroupierError("the stream is of the process that this is a fork of; connect another here")
+            raise CroupierError("the stream belongs to the parent process of this fork; connect a new one here")
 
     def _check_whole(self) -> None:
         self._check_not_ended()
         if self._is_torn:
-            raise CroupierError("the stream was interrupted while it took in an answer, of which texts may have a part; connect again")
+            raise CroupierError("the stream was interrupted while it processed an answer, and texts may have only part of it; connect again")
 
     @property
     def data_path(self) -> str:
@@ -212,9 +212,9 @@ class Front:
 
     def _check_own(self, sequence: Sequence) -> None:
         if not isinstance(sequence, Sequence):
-            raise TypeError(f"{sequence!r} is given, must be a sequence that `open` gave")
+            raise TypeError(f"sequence is {sequence!r}, must be a Sequence that `open` returned")
         if sequence.owner is not self._session.mark:
-            raise ValueError(f"sequence {sequence.id} is not one of this stream: another stream opened it")
+            raise ValueError(f"sequence {sequence.id} does not belong to this stream: another stream opened it")
 
     def rows(self, count: int) -> Rows:
         """Rows to write logits into, in shared or device memory if there is some. Then give them to `sample` or `step`,

@@ -27,7 +27,7 @@ def encoded(counts: list[int], token_masks: Masks, vocab_size: int, of: str) -> 
     nothing."""
     rows: list[Any] = list(token_masks) if isinstance(token_masks, (list, tuple)) else _rows(token_masks)
     if len(rows) != sum(counts):
-        raise ValueError(f"token_masks have {len(rows)} rows for {sum(counts)} {of}, must be one for each; None for no mask")
+        raise ValueError(f"token_masks have {len(rows)} rows for {sum(counts)} {of}, must have one for each; use None for no mask")
     wire = [_wire(at, row, vocab_size) for at, row in enumerate(rows)]
     found, start = [], 0
     for count in counts:
@@ -46,7 +46,7 @@ def _rows(given: Any) -> list[Array]:
 
 def _array(given: Numbers) -> Array:
     if is_on_device(given):
-        raise ValueError("token_masks are on a GPU; give a copy on the host, for a tensor token_masks.cpu()")
+        raise ValueError("token_masks are on a GPU; give a copy on the host, such as token_masks.cpu() of a tensor")
     if isinstance(given, (bytes, bytearray)):
         # As they go over the wire.
         return np.frombuffer(given, np.uint8 if len(given) % _WORD.itemsize else _WORD)
@@ -68,14 +68,14 @@ def _wire(at: int, row: Numbers | None, vocab_size: int) -> bytes:
 def _words(at: int, row: Array, vocab_size: int) -> Array:
     count = -(-vocab_size // 32)
     if row.ndim != 1:
-        raise ValueError(f"token_masks[{at}] has the shape {row.shape}, must be a row")
+        raise ValueError(f"token_masks[{at}] has the shape {row.shape}, must be one-dimensional")
     if row.dtype == np.bool_:
         _check(at, len(row), vocab_size, "values")
         bits = np.packbits(row[:vocab_size], bitorder="little")
         return np.concatenate([bits, np.zeros(count * 4 - len(bits), np.uint8)]).view(_WORD)
     # XGrammar has int32, other engines uint32. The bits are the same.
     if row.dtype.kind not in "iu" or row.dtype.itemsize != 4:
-        raise TypeError(f"token_masks[{at}] is of {row.dtype}, must be int32 or uint32 words with a bit for each token, or bool")
+        raise TypeError(f"token_masks[{at}] is {row.dtype}, must be int32 or uint32 words with a bit for each token, or bool")
     _check(at, len(row), count, "words")
     return np.ascontiguousarray(row[:count].astype(row.dtype.newbyteorder("<"), copy=False)).view(_WORD)
 

@@ -62,23 +62,23 @@ MEANT = {name: field for field, names in _NAMES.items() for name in names.split(
 
 #: For such a name: how the field differs, if a number means something else there.
 DIFFERS = {
-    "dry_range": "There -1 is the whole text, and 0 is no DRY.",
-    "rep_pen_range": "There 0 is the whole text.",
-    "stop": "It takes token ids; to look for text in the output is the worker's.",
-    "stop_strings": "It takes token ids; to look for text in the output is the worker's.",
+    "dry_range": "In it -1 means the whole text, and 0 turns DRY off.",
+    "rep_pen_range": "In it 0 means the whole text.",
+    "stop": "It takes token ids; searching the output for text is up to the worker.",
+    "stop_strings": "It takes token ids; searching the output for text is up to the worker.",
 }
 
 _ELSEWHERE = {
-    "a sequence is one text: open several with the same prompt, or `stream.fork` one": "n best_of num_return_sequences",
-    "beams are the worker's: a search over several texts, for which `logprobs` tell the likeliest tokens":
+    "a sequence is one text; open several with the same prompt, or use `stream.fork`": "n best_of num_return_sequences",
+    "beam search over several texts is up to the worker; `logprobs` report the likeliest tokens":
         "use_beam_search beam_search beam_width num_beams num_beam_groups",
-    "score work says how likely tokens of a prompt are: `pb.Work(score=pb.ScoreWork(token_ids=prompt[1:]))`, see docs/clients.md":
+    "use score work for the logprobs of a prompt: `pb.Work(score=pb.ScoreWork(token_ids=prompt[1:]))`, see docs/clients.md":
         "prompt_logprobs logprob_start_len",
-    "the worker cuts a prompt, before it opens the text": "truncate_prompt_tokens",
-    "only tokens are seen here, what they spell is the worker's":
+    "the worker truncates a prompt before it opens the text": "truncate_prompt_tokens",
+    "Croupier sees only tokens; turning them into text is up to the worker":
         "detokenize skip_special_tokens spaces_between_special_tokens include_stop_str_in_output stop_regex",
-    "texts know no time: the worker closes them by its clock": "max_time t_max_predict_ms",
-    "temperature=0 is greedy, any other draws": "do_sample greedy",
+    "texts have no time limit; the worker closes them when their time is up": "max_time t_max_predict_ms",
+    "temperature=0 is greedy, any other temperature draws": "do_sample greedy",
 }
 
 #: For a name that no field has or resembles: what to use instead.

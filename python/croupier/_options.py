@@ -61,7 +61,7 @@ class InfoOptions(AccessOptions, total=False):
 def seconds(name: str, value: Any) -> float:
     """Checks a time in seconds. It may be infinite."""
     if not isinstance(value, numbers.Real) or not float(value) >= 0:
-        raise ValueError(f"{name} is {value!r}, must be seconds, at least 0")
+        raise ValueError(f"{name} is {value!r}, must be a number of seconds, at least 0")
     return float(value)
 
 
@@ -70,17 +70,17 @@ def check_options(data_path: str, vocab_shards: Any, device: str | None) -> None
     if data_path not in _DATA_PATHS:
         raise ValueError(f"data_path is {data_path!r}, must be one of {', '.join(_DATA_PATHS)}")
     if vocab_shards is not None and not isinstance(vocab_shards, Iterable):
-        raise TypeError(f"vocab_shards is {vocab_shards!r}, must be the columns of each rank")
+        raise TypeError(f"vocab_shards is {vocab_shards!r}, must be a list with the number of columns of each rank")
     if data_path == "device_memory" and vocab_shards is not None:
-        raise ValueError("data_path device_memory takes whole rows, not vocab_shards: ranks compute on different GPUs")
+        raise ValueError("data_path device_memory cannot be used with vocab_shards: it takes whole rows, and ranks compute on different GPUs")
     if device is not None:
         text("device", device)
     if device is not None and data_path != "device_memory":
-        raise ValueError(f"device is {device!r}, which wants data_path device_memory, not {data_path}")
+        raise ValueError(f"device is {device!r}, which needs data_path device_memory, not {data_path}")
 
 
 def check_slot(data_path: str, count: int, max_rows: int) -> None:
     """Checks whether more rows than a slot has may be sent in messages."""
     if data_path == "shared_memory":
-        raise ValueError(f"{count} rows, must be at most max_rows, {max_rows}, where data_path is shared_memory; connect with a larger max_rows, "
-                         "or with \"auto\", which sends such rows in messages")
+        raise ValueError(f"{count} rows are more than max_rows, {max_rows}, and data_path is shared_memory; connect with a larger max_rows, "
+                         "or with data_path \"auto\", which sends such rows in messages")

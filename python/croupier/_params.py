@@ -23,11 +23,11 @@ _WANTED = {
     FieldDescriptor.TYPE_UINT32: f"a whole number in 0 ..= {MOST}",
     FieldDescriptor.TYPE_UINT64: f"a whole number in 0 ..= {MOST_64}",
     FieldDescriptor.TYPE_BOOL: "True or False",
-    FieldDescriptor.TYPE_STRING: "text",
+    FieldDescriptor.TYPE_STRING: "a string",
 }
 
 #: The types that a field for a JSON schema accepts.
-_SCHEMA = "a JSON schema: a dict, True or False, or JSON as text"
+_SCHEMA = "a JSON schema: a dict, True, False or a string of JSON"
 
 #: The message for a token sequence. Other engines have a list of token ids in its place.
 TOKENS = "TokenSequence"
@@ -62,7 +62,7 @@ def message(name: str, given: Mapping[str, object]) -> Any:
     for oneof in kind.DESCRIPTOR.oneofs:
         chosen = [field.name for field in oneof.fields if field.name in plain]
         if len(oneof.fields) > 1 and len(chosen) > 1:
-            raise ValueError(f"{name} has {' and '.join(chosen)}, must have one of them")
+            raise ValueError(f"{name} has {' and '.join(chosen)}, must have only one of them")
     try:
         return kind(**plain)
     except (TypeError, ValueError) as error:
@@ -142,8 +142,8 @@ def check_lists(given: Mapping[str, object], made: pb.SamplingParams, defaults: 
         if name == "allowed_token_ids":
             raise ValueError("SamplingParams.allowed_token_ids is empty, so no token would be allowed; leave it out, or give None, to allow all")
         if defaults is not None and getattr(defaults, name):
-            raise ValueError(f"SamplingParams.{name} is empty, and an empty list does not switch off that of default_params; connect without it there, "
-                             "and give it to the texts that are to have it")
+            raise ValueError(f"SamplingParams.{name} is empty, and an empty list does not override the one in default_params; leave it out there, "
+                             "and give it to each text that needs it")
 
 
 def as_message(given: Any, name: str = "") -> Any:
@@ -152,8 +152,8 @@ def as_message(given: Any, name: str = "") -> Any:
         return message(name, dict(given))
     found = given.to_pb() if isinstance(given, Params) else given
     if name and found is not None and not isinstance(found, getattr(pb, name)):
-        preset = f"; is preset={given!r} meant?" if isinstance(given, str) and name == "SamplingParams" else ""
-        raise TypeError(f"parameters are of {type(given).__name__}, must be a {name} of croupier or croupier.pb, or a dict of its fields{preset}")
+        preset = f"; did you mean preset={given!r}?" if isinstance(given, str) and name == "SamplingParams" else ""
+        raise TypeError(f"parameters are {type(given).__name__}, must be a croupier.{name}, a croupier.pb.{name} or a dict of its fields{preset}")
     return found
 
 
@@ -173,7 +173,7 @@ def _plain(field: Any, value: Any) -> Any:
         return value
     if isinstance(value, str) and _is_list(field):
         names = ", ".join(_short_names(field.enum_type))
-        raise TypeError(f"{field.containing_type.name}.{field.name} is {value!r}, must be a list of names, such as [{value!r}]; there are {names}")
+        raise TypeError(f"{field.containing_type.name}.{field.name} is {value!r}, must be a list of names, such as [{value!r}]; known: {names}")
     if _is_many(value):
         return [_at(field, f"[{place}]", item) for place, item in enumerate(value)]
     return _at(field, "", value)
@@ -198,7 +198,7 @@ def _biases(given: Mapping[Any, Any]) -> list[pb.LogitBias]:
     try:
         return [pb.LogitBias(token_id=int(token) if isinstance(token, str) else operator.index(token), bias=float(bias)) for token, bias in given.items()]
     except (TypeError, ValueError) as error:
-        raise ValueError(f"logit_bias is {given!r}, must be biases by token id, such as {{5: 2.0}}: {error}") from error
+        raise ValueError(f"logit_bias is {given!r}, must be a dict of biases by token id, such as {{5: 2.0}}: {error}") from error
 
 
 def as_json(schema: Any) -> str:
@@ -215,9 +215,9 @@ def _as_lines(choices: Iterable[Any]) -> str:
     lines = list(choices)
     for line in lines:
         if not isinstance(line, str):
-            raise TypeError(f"choices has {line!r}, must be texts")
+            raise TypeError(f"choices has {line!r}, must be a list of strings")
         if "\n" in line:
-            raise ValueError(f"choices has {line!r}, which is more than one line; write them as a regex")
+            raise ValueError(f"choices has {line!r}, which has more than one line; use a regex instead")
     return "\n".join(lines)
 
 
@@ -227,7 +227,7 @@ def _known_to_json(value: Any) -> Any:
         return dict(value)
     if hasattr(value, "tolist"):
         return value.tolist()
-    raise TypeError(f"it has {value!r}, which JSON has not")
+    raise TypeError(f"it has {value!r}, which JSON cannot represent")
 
 
 def _is_many(value: Any) -> bool:

@@ -35,7 +35,7 @@ ATTACH_WITHIN = 30.0
 #: What rank 0's token always contains.
 _TOKEN_HAS = "address token columns dtype step region slots max_rows".split()
 #: The message if all slots are taken by rows that were not sent.
-NO_SLOT = "every slot is written and not sent; send or discard one first"
+NO_SLOT = "every slot holds rows that were not sent; send or discard one of them first"
 #: Seconds between checks of whether the group still exists, while waiting for tokens.
 _MOMENT = 0.05
 
@@ -69,10 +69,10 @@ class RankSession:
             if missing := [name for name in _TOKEN_HAS if not hasattr(self.group, name)]:
                 raise ValueError(f"it has no {missing[0]}")
         except (ValueError, TypeError, AttributeError) as error:
-            raise ValueError("the token is none of `shard_token`") from error
+            raise ValueError("token is not a shard token; give the `shard_token` of rank 0's stream") from error
         rank = whole("rank", rank)
         if not 0 < rank < len(columns):
-            raise ValueError(f"rank is {rank}, must be 1 .. {len(columns) - 1}; rank 0 is the stream itself")
+            raise ValueError(f"rank is {rank}, must be in 1 ..= {len(columns) - 1}; rank 0 is the stream itself")
         self.rank, self.wanted = rank, data_path
         self.address = address or self.group.address
         self.start = sum(columns[:rank])
@@ -160,7 +160,7 @@ class RankSession:
         rows.check_to_send(self)
         number = self.step if step_id is None else whole("step_id", step_id, 1, MOST_64)
         if number <= self.announced:
-            raise ValueError(f"step_id is {number}, must be above {self.announced}, that of the shard before it")
+            raise ValueError(f"step_id is {number}, must be above {self.announced}, the step_id of the previous shard")
         shard = pb.VocabShard(step_id=number)
         if rows.slot is None:
             shard.inline.data = self._data(rows)
@@ -183,7 +183,7 @@ class RankSession:
         most = getattr(self.group, "max_message_bytes", 0)
         if most and len(data) + SPARE > most:
             raise ValueError(f"{len(rows.raw)} rows are {len(data)} bytes, max_message_bytes is {most}; a step of tensor-parallel "
-                             "ranks is not split, since all ranks count its rows as one: send fewer")
+                             "ranks cannot be split, because all ranks count its rows together; send fewer rows")
         return data
 
     def pause(self) -> float:
@@ -207,12 +207,12 @@ class RankSession:
         """Waits a moment for a step's tokens. `timeout` is the whole time to wait, and `until` is when that is over."""
         place = getattr(self.group, "tokens", None)
         if self.region is None or place is None:
-            raise CroupierError("tokens are in shared memory, which this rank has not: " + (self.reason or "rank 0 has none"))
+            raise CroupierError("tokens are sent only in shared memory, which this rank does not have: " + (self.reason or "rank 0 has none"))
         tokens = Places(self.region, *place).wait(step_id, min(_MOMENT, until - time.monotonic()))
         if tokens is None and self.region.is_lost():
-            raise CroupierError(f"the tokens of step {step_id} are gone: the group is over, rank 0 has ended its stream")
+            raise CroupierError(f"the tokens of step {step_id} are gone: the group has ended, since rank 0 ended its stream")
         if tokens is None and time.monotonic() >= until:
-            raise CroupierError(f"the tokens of step {step_id} did not come within {timeout} s: rank 0 has not sent it, or it was refused")
+            raise CroupierError(f"the tokens of step {step_id} did not arrive within {timeout} s: rank 0 has not sent the step, or it was refused")
         return tokens
 
     def may_be_refused(self, step_id: int) -> bool:
@@ -242,7 +242,7 @@ class RankFront:
     def _check_not_ended(self) -> None:
         if self._is_ended or self._is_forked():
             raise CroupierError("the rank was ended; attach again" if self._is_ended
-                                else "the rank is of the process that this is a fork of; attach another here")
+                                else "the rank belongs to the parent process of this fork; attach a new one here")
 
     @property
     def data_path(self) -> str:

@@ -65,7 +65,7 @@ class Region:
             self._ask(pb.RegionRequest(hello=pb.RegionHello(token=offer.token)))
             reply, files = self._ask(request)
             if len(files) != 1:
-                raise CroupierError(f"{len(files)} descriptors came with a region")
+                raise CroupierError(f"the server sent {len(files)} descriptors with a region, must be one")
             with files[0] as file:
                 self._map(file.fileno(), reply.leased)
         except BaseException:

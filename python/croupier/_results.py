@@ -16,7 +16,7 @@ _STATUS, _OPEN_STATUS = ({number: name.removeprefix(prefix) for name, number in 
 _STATUS[pb.ROW_STATUS_UNSPECIFIED] = "REFUSED"
 _ENDED = pb.ROW_STATUS_SEQUENCE_FINISHED
 #: What the server cannot know about an infinity.
-_OVERFLOWED = ("; logits that were too large for the stream's dtype became infinities when they were converted to it: "
+_OVERFLOWED = ("; logits too large for the stream's dtype became infinities when they were converted: "
                "give smaller ones, or connect with another dtype")
 _OPEN = pb.OPEN_STATUS_OK
 _FINISH = {

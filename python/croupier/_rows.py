@@ -27,9 +27,9 @@ LOG = logging.getLogger("croupier")
 _PAGE = 4096
 #: Number of batches whose works are kept in serialised form. All but the last one are found only by searching.
 _KEPT = 8
-_NO_REGION = "the stream has ended and its rows with it; step(None) connects again"
+_NO_REGION = "the stream has ended, so its rows are gone; step(None) connects again"
 #: The message of `LogitsLost`.
-LOST = "the region that the logits were in is gone with the server; write them again and send the step again"
+LOST = "the server is gone, and the region with the logits too; write the logits again and send the step again"
 
 
 class RowKeeper(Texts):
@@ -61,7 +61,7 @@ class RowKeeper(Texts):
         self.max_rows, self.slots = max_rows, slots
         self.slot_bytes = -(-max_rows * self.stride * self.numpy.itemsize // _PAGE) * _PAGE
         if slots * self.slot_bytes > MOST_64 // 2:
-            raise ValueError(f"max_rows is {max_rows} and slots {slots}, which would take {slots * self.slot_bytes} bytes")
+            raise ValueError(f"max_rows is {max_rows} and slots {slots}, which would take {slots * self.slot_bytes} bytes; give smaller ones")
         # Steps whose results have not been taken, and messages without an answer, in the order of their answers.
         self.steps: deque[Step] = deque()
         self.waiting: deque[Part] = deque()
@@ -88,7 +88,7 @@ class RowKeeper(Texts):
             raise CroupierError(_NO_REGION)
         on_device = region is not None and region.on_device
         if on_device and count > self.max_rows:
-            raise ValueError(f"{count} rows, must be at most max_rows, {self.max_rows}: other memory of the GPU is not sent")
+            raise ValueError(f"{count} rows are more than max_rows, {self.max_rows}; rows on a GPU can only be sent from the region")
         if region is not None and count > self.max_rows:
             check_slot(self.wanted, count, self.max_rows)
             self._say_inline(f"a step had more rows than max_rows, {self.max_rows}; connect with a larger one", logging.WARNING)
@@ -170,4 +170,4 @@ class RowKeeper(Texts):
         can change it."""
         if why != self.reason:
             self.reason = why
-            LOG.log(level, "logits go in messages: %s", why)
+            LOG.log(level, "logits are sent in messages: %s", why)

@@ -62,12 +62,12 @@ class Session(StepMaker):
         kind = "device memory" if self.wanted == "device_memory" else "shared memory"
         try:
             if not ready.HasField("region_offer"):
-                hint = "; servers have it with --uds or --region-socket" if self.wanted == "shared_memory" else ""
+                hint = "; start the server with --uds or --region-socket" if self.wanted == "shared_memory" else ""
                 raise CroupierError(f"the server offers no {kind}{hint}")
             return self._leased(ready.region_offer, address)
         except (CroupierError, OSError, AttributeError) as error:
             is_size = isinstance(error, CroupierError) and (error.reason in _OF_SIZE or error.field == "lease.bytes")
-            hint = f"; it is of max_rows {self.max_rows} and slots {self.slots}, connect with fewer" if is_size else ""
+            hint = f"; its size comes from max_rows {self.max_rows} and slots {self.slots}, connect with smaller ones" if is_size else ""
             if self.wanted != "auto":
                 raise failed(f"no {kind}: {error}{hint}", error) from error
             return f"{error}{hint}"
@@ -252,7 +252,7 @@ class Session(StepMaker):
         part = self.waiting[0]
         self.is_asked_to_leave |= result.go_away
         if result.step_id != part.step_id:
-            raise CroupierError(f"the server answered step {result.step_id}, expected was {part.step_id}; connect again")
+            raise CroupierError(f"the server answered step {result.step_id} instead of step {part.step_id}; connect again")
         self.waiting.popleft()
         if result.HasField("refusal"):
             # What the server said before about texts that it has no room for may be outdated by now.

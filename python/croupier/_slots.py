@@ -89,7 +89,7 @@ class Places:
 
 
 def _gone(step_id: int) -> CroupierError:
-    return CroupierError(f"the tokens of step {step_id} are gone: those of a later step stand in their place")
+    return CroupierError(f"the tokens of step {step_id} are gone: a later step has overwritten them")
 
 
 def _fence() -> None:
@@ -142,7 +142,7 @@ class Sharing(RowKeeper):
         if not self.shards:
             raise CroupierError("the stream has no ranks; connect with vocab_shards")
         if self.offer is None:
-            raise CroupierError("the stream is not connected yet, and its ranks attach to a connection")
+            raise CroupierError("the stream is not connected yet, and ranks can only attach to a connected stream")
         region, tokens = self.region, self.tokens
         place = [region.id, region.generation, region.first, self.slot_bytes, self.stride] if region else None
         facts = {"address": address, "token": self.offer.token.hex(), "columns": self.shards, "dtype": self.dtype,

@@ -33,15 +33,15 @@ class SparseDistribution:
         probs = [_numbers(row, at) for at, row in enumerate(_on_host(self.probabilities))]
         if not len(ids) == len(probs) == count:
             raise ValueError(f"distribution has {len(ids)} rows of ids and {len(probs)} of probabilities, "
-                             f"must have one for each draft token, {count}")
+                             f"must have {count} of both, one for each draft token")
         for at, (row, own) in enumerate(zip(ids, probs)):
             if row.ndim != 1 or row.shape != own.shape:
                 raise ValueError(f"distribution.ids[{at}] has the shape {row.shape} and probabilities[{at}] {own.shape}, "
-                                 "must be a line of as many ids as probabilities")
+                                 "must be one-dimensional and equally long")
             tokens, found = np.unique(row, return_counts=True)
             if len(tokens) < len(row):
                 # This happens if rows of one array were padded.
-                raise ValueError(f"distribution.ids[{at}] has token {tokens[found > 1][0]} twice; leave out tokens without probability")
+                raise ValueError(f"distribution.ids[{at}] has token {tokens[found > 1][0]} twice; leave out tokens with probability 0")
         draft = pb.SparseDraft(counts=[len(row) for row in ids])
         for row, own in zip(ids, probs):
             draft.token_ids.extend(row.tolist())
@@ -51,7 +51,7 @@ class SparseDistribution:
 
 def _on_host(given: Any) -> Any:
     if is_on_device(given):
-        raise ValueError("distribution is on a GPU; give a copy on the host, for a tensor .cpu()")
+        raise ValueError("distribution is on a GPU; give a copy on the host, such as .cpu() of a tensor")
     return given
 
 

@@ -97,8 +97,8 @@ def _instead(need: Need, limit: str) -> str:
     """Advice for a work that is beyond a limit. Several works of one text are no alternative, nor several that grow its
     history."""
     if need.is_raw_score:
-        return "send its tokens as several scores, works of one step or of several"
-    return f"draft fewer tokens, or raise {limit}" if need.is_draft else "it cannot be split"
+        return "send its tokens as several score works, in one step or in several"
+    return f"draft fewer tokens, or raise {limit}" if need.is_draft else "a work cannot be split"
 
 
 @dataclass

@@ -80,7 +80,7 @@ class StepMaker(Sharing):
             if not one_each:
                 _check_count(count, asked.work)
             elif count != len(asked.work):
-                raise ValueError(f"logits have {count} rows for {len(asked.work)} sequences, must be one for each")
+                raise ValueError(f"logits have {count} rows for {len(asked.work)} sequences, must have one for each")
             _check_once(asked.work)
             step = Step()
             asked.opening, asked.closing, asked.sharded, asked.numbers = *self.changes(), self.sharded, self.numbers
@@ -181,7 +181,7 @@ class StepMaker(Sharing):
             return rows, None
         if count > self.max_rows:
             if not self.free and not self.waiting:
-                raise CroupierError("every slot is written and not sent; send or discard one first")
+                raise CroupierError("every slot holds rows that were not sent; send or discard one of them first")
             return None, logits
         rows = self._placed(logits)
         self.synchronize()
@@ -239,8 +239,8 @@ class StepMaker(Sharing):
         """Splits a step into several messages: first those that open texts, then works that do not depend on each
         other."""
         if self.shards and asked.whole:
-            raise ValueError("a step of tensor-parallel ranks is not split, since all ranks count its rows as one: "
-                             f"{asked.whole} rows, with what they open, are more than the server's limits allow; send fewer")
+            raise ValueError("a step of tensor-parallel ranks cannot be split, because all ranks count its rows together: "
+                             f"{asked.whole} rows, with the texts that the step opens, exceed the server's limits; send fewer rows")
         # Encoded as a whole first, so that a mistake in it is reported before anything is sent.
         self._listed(asked.top_n)
         parts = [self._part(step, asked, None, (b"", [], []), b"", *opening) for opening in openings]

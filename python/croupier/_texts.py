@@ -54,9 +54,9 @@ class Texts:
     def _opened(self, params: pb.SamplingParams, prompt: list[int], output: list[int], sequence_id: int | None,
                 state: pb.SamplerState | None) -> Sequence:
         if sequence_id in self.sequences:
-            raise ValueError(f"sequence {sequence_id} is open")
+            raise ValueError(f"sequence {sequence_id} is already open")
         if sequence_id is None and self.ids >= MOST_64:
-            raise ValueError(f"no id is left behind sequence_id {self.ids}; give each text a sequence_id, or none")
+            raise ValueError(f"no id is left after sequence_id {self.ids}; give every text a sequence_id, or none of them")
         sequence = Sequence(self.ids + 1 if sequence_id is None else sequence_id, params, tuple(prompt), output, state=state,
                             owner=self.mark)
         sequence.finish_reason = self._finish_reason(sequence)

@@ -53,10 +53,10 @@ class TopN:
             raise ValueError("ids and logits differ in shape")
         rest = np.asarray(self.rest_logsumexp, np.float32).reshape(-1)
         if len(rest) != len(ids):
-            raise ValueError(f"rest_logsumexp has {len(rest)} entries for {len(ids)} rows")
+            raise ValueError(f"rest_logsumexp has {len(rest)} entries for {len(ids)} rows, must have one for each")
         beyond = [self.beyond] * len(ids) if isinstance(self.beyond, str) else list(self.beyond)
         if len(beyond) != len(ids):
-            raise ValueError(f"beyond has {len(beyond)} entries for {len(ids)} rows")
+            raise ValueError(f"beyond has {len(beyond)} entries for {len(ids)} rows, must have one for each")
         rows = pb.TopNRows(counts=map(len, ids), logits=b"".join(row.tobytes() for row in logits),
                            rest_logsumexp=rest.tolist(), ties_in_order=self.ties_in_order,
                            beyond=[_BEYOND[choice] for choice in beyond])

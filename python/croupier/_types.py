@@ -91,7 +91,7 @@ class Rows:
         if not (is_on_device(logits) and isinstance(self.raw, DeviceArray)):
             logits = as_rows(logits, self.raw.shape[1], dtype_of(self.raw))
             if len(logits) != len(self.raw):
-                raise ValueError(f"logits have {len(logits)} rows, these are {len(self.raw)}")
+                raise ValueError(f"logits have {len(logits)} rows, must have {len(self.raw)}")
         with narrowing(self):
             self.raw[:] = logits
         self.is_written = True
@@ -107,19 +107,19 @@ class Rows:
     def check_owner(self, session: object) -> None:
         """Checks that the rows belong to this stream or rank."""
         if self.owner is not None and self.owner() is not session:
-            raise ValueError("these rows are another stream's or rank's; take them with rows() where they are to be sent")
+            raise ValueError("these rows belong to another stream or rank; take rows() from the one that is to send them")
 
     def check(self) -> None:
         """Checks that the rows may still be written."""
         if self.is_spent:
-            raise ValueError("these rows were sent or discarded, and their place may be another step's by now; "
+            raise ValueError("these rows were sent or discarded, and another step may already use their place; "
                              "take new ones with rows() for each step")
 
 
 def given_rows(given: object) -> Rows:
     """Checks that these are rows that `rows` returned."""
     if not isinstance(given, Rows):
-        raise TypeError(f"{type(given).__name__} is given, must be what rows() gave")
+        raise TypeError(f"rows is {type(given).__name__}, must be what rows() returned")
     return given
 
 

@@ -68,7 +68,7 @@ class Stream(Front, Entered):
 
     async def __aenter__(self) -> Stream:
         if self._is_ended or self._call is not None:
-            raise CroupierError("the stream was ended; connect another" if self._is_ended else "the stream is connected already")
+            raise CroupierError("the stream was ended; connect a new one" if self._is_ended else "the stream is connected already")
         self._home.settle()
         try:
             await self._keep_trying()
@@ -136,7 +136,7 @@ class Stream(Front, Entered):
             self._check_not_ended()
             self._home.check()
             if not self._session.steps:
-                raise CroupierError("no step was submitted, or what was is given up")
+                raise CroupierError("no step was submitted, or the submitted steps were given up")
             with self._kept():
                 await self._be_connected()
                 await self._send()
@@ -156,8 +156,8 @@ class Stream(Front, Entered):
         with self._turn.mine():
             self._check_not_ended()
             if self._session.steps:
-                raise CroupierError("steps that were submitted, or cancelled, wait for their results; take them first, with result(), "
-                                    "or give_up()")
+                raise CroupierError("results of steps that were submitted or cancelled were not taken yet; take them first with result(), "
+                                    "or call give_up()")
             await self._be_connected()
             with self._kept():
                 await self._begin(logits, work, **options)

@@ -148,7 +148,7 @@ class Stream(Front):
         with self._turn.mine():
             self._check_not_ended()
             if not self._session.steps:
-                raise CroupierError("no step was submitted, or what was is given up")
+                raise CroupierError("no step was submitted, or the submitted steps were given up")
             with self._kept():
                 # An interrupted step continues where it was.
                 self._be_connected()
@@ -169,8 +169,8 @@ class Stream(Front):
         with self._turn.mine():
             self._check_not_ended()
             if self._session.steps:
-                raise CroupierError("steps that were submitted, or interrupted, wait for their results; take them first, with result(), "
-                                    "or give_up()")
+                raise CroupierError("results of steps that were submitted or interrupted were not taken yet; take them first with result(), "
+                                    "or call give_up()")
             self._be_connected()
             with self._kept():
                 self._session.step(logits, work, **options)
@@ -346,7 +346,7 @@ def room_until(until: float) -> float:
 def sampled(sequences: list[Sequence], step: Step, result: pb.StepResult) -> list[int]:
     """The tokens of a step that samples these sequences. Raises as `Stream.sample` does."""
     checked(step, result)
-    closed = Failure("another thread closed it before its step", "CLOSED")
+    closed = Failure("another thread closed the text before its step", "CLOSED")
     gone = {sequence.id: closed for sequence, emitting in zip(sequences, step.emits) if emitting is None}
     if failures := gone | step.failures:
         raise RowError(failures, result)

@@ -71,7 +71,7 @@ class RowError(CroupierError):
     these rows are unchanged. The others have what the step gave them."""
 
     def __init__(self, failures: dict[int, Failure], result: pb.StepResult | None = None) -> None:
-        super().__init__(_named(failures) or "works of no sequence failed, see result")
+        super().__init__(_named(failures) or "works without a sequence failed, see result")
         self.failures = failures
         """The reasons, by the sequence's id."""
         self.result = pb.StepResult() if result is None else result

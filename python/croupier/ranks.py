@@ -163,13 +163,13 @@ class Rank(RankFront):
                 return following(self._replies)
         except (grpc.RpcError, StopIteration) as error:
             self._check_not_ended()
-            over = "the group is over: rank 0 has ended its stream"
+            over = "the group has ended: rank 0 ended its stream"
             raise failed(over if isinstance(error, StopIteration) else said(error), error) from error
 
     def _check_not_ended(self) -> None:
         super()._check_not_ended()
         if self._is_cut_off:
-            raise CroupierError("the rank was interrupted in the middle of a wait, which ends its call; attach again")
+            raise CroupierError("the rank was interrupted during a wait, which ended its call; attach again")
 
 
 class Sampler:

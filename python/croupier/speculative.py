@@ -91,7 +91,7 @@ class _Plan(Generic[_S]):
 
     def __init__(self, stream: _S) -> None:
         if not isinstance(stream, self._of):
-            raise TypeError(f"stream is {stream!r}, must be what croupier.connect gave; AsyncSpeculation takes that of croupier.aio.connect")
+            raise TypeError(f"stream is {stream!r}; Speculation needs a stream from croupier.connect, AsyncSpeculation one from croupier.aio.connect")
         self.stream = stream
         #: For each open text: the last result about it, and the number of tokens it had then. Only open texts are kept,
         #: because another text may have the id later.
@@ -117,9 +117,9 @@ class _Plan(Generic[_S]):
         for sequence in sequences:
             self.stream._check_own(sequence)
         if not isinstance(result, pb.StepResult):
-            raise TypeError(f"result is {type(result).__name__}, must be the StepResult that `step` or `result` gave; `sample` gives tokens alone")
+            raise TypeError(f"result is {type(result).__name__}, must be the StepResult that `step` or `result` returned; `sample` returns only tokens")
         if len(result.work) != len(sequences):
-            raise ValueError(f"the result is of {len(result.work)} works, must be one for each of {len(sequences)} texts")
+            raise ValueError(f"result has {len(result.work)} works, must have one for each of {len(sequences)} texts")
         for sequence, told in zip(sequences, result.work):
             if told.status == pb.ROW_STATUS_OK:
                 self._told[sequence] = told, len(sequence.tokens)
@@ -225,10 +225,10 @@ class _Plan(Generic[_S]):
         pairs = [(draft.sequence, [draft.token_ids[i] for i in draft.path(token)]) for draft, token in behind]
         rows: Lines = yield lambda: asks.model(pairs)
         if not hasattr(rows, "__len__"):
-            hint = "; AsyncSpeculation waits for one" if inspect.isawaitable(rows) else ""
-            raise TypeError(f"the draft model gave {type(rows).__name__}, must be a row of logits for each of {len(pairs)} texts{hint}")
+            hint = "; an async model needs AsyncSpeculation" if inspect.isawaitable(rows) else ""
+            raise TypeError(f"the draft model returned {type(rows).__name__}, must return a row of logits for each of {len(pairs)} texts{hint}")
         if len(rows) != len(pairs):
-            raise ValueError(f"the draft model gave {len(rows)} rows for {len(pairs)} texts, must be one for each")
+            raise ValueError(f"the draft model returned {len(rows)} rows for {len(pairs)} texts, must return one for each")
         if (masks := asks.masks) is None:
             return [(row, b"") for row in rows]
         given: Masks = yield lambda: masks(pairs)
@@ -351,7 +351,7 @@ class AsyncSpeculation(_Plan[aio.Stream]):
 def _asks(model: AsyncDraftModel, masks: AsyncDraftMasks | None, traceparent: str, deadline_ms: int) -> _Asks:
     for name, given in [("model", model), ("token_masks", masks)][: 1 if masks is None else 2]:
         if not callable(given):
-            raise TypeError(f"{name} is {type(given).__name__}, must be a function of pairs of a text and the draft tokens after it")
+            raise TypeError(f"{name} is {type(given).__name__}, must be a function that takes pairs of a text and the draft tokens after it")
     return _Asks(model, masks, _about(traceparent, deadline_ms))
 
 
@@ -365,7 +365,7 @@ def _texts(given: Iterable[Sequence]) -> list[Sequence]:
     texts = listed("texts", given, "texts", "text")
     for at, each in enumerate(texts):
         if not isinstance(each, Sequence):
-            raise TypeError(f"texts[{at}] is {each!r}, must be one that `open` gave")
+            raise TypeError(f"texts[{at}] is {each!r}, must be a Sequence that `open` returned")
     return texts
 
 
@@ -378,7 +378,7 @@ def _stacked(rows: list[Any]) -> Array | OnDevice:
     # Bytes cannot be used here, because they do not say which numbers they contain.
     arrays = [as_array(row, "f32") for row in rows]
     if len(shapes := dict.fromkeys(array.shape for array in arrays)) > 1:
-        raise ValueError(f"the draft model gave rows of the shapes {', '.join(map(str, shapes))}, must be of one length")
+        raise ValueError(f"the draft model returned rows of the shapes {', '.join(map(str, shapes))}, must return rows of equal length")
     return np.stack(arrays)
 
 

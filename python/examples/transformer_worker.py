@@ -254,28 +254,28 @@ def binary() -> str:
     """Where a built server is."""
     built = [ROOT / "target" / kind / "croupier" for kind in ("release", "debug")]
     found = os.environ.get("CROUPIER_BIN") or next((str(path) for path in built if path.exists()), None) or shutil.which("croupier")
-    return found or sys.exit("no server was found: build one with `cargo build`, or say --server ADDRESS or --spawn BINARY")
+    return found or sys.exit("no server was found: build one with `cargo build`, or give --server ADDRESS or --spawn BINARY")
 
 
 def arguments() -> argparse.Namespace:
     about, _, rest = __doc__.partition("\n\n")
     parser = argparse.ArgumentParser(description=about, epilog=rest, formatter_class=argparse.RawDescriptionHelpFormatter)
     where = parser.add_mutually_exclusive_group()
-    where.add_argument("--server", metavar="ADDRESS", help="a server that runs: unix:/path/of/croupier.sock or host:port")
-    where.add_argument("--spawn", metavar="BINARY", help="start this one for the run; without either, the one that was built here is")
-    parser.add_argument("--tokens", type=int, default=400, help="the longest text, in characters (default 400)")
-    parser.add_argument("--prompt", default="The server ", help="what all texts begin with (default 'The server ')")
+    where.add_argument("--server", metavar="ADDRESS", help="the address of a running server: unix:/path/to/croupier.sock or host:port")
+    where.add_argument("--spawn", metavar="BINARY", help="the server program to start for the run (default: the one that was built here)")
+    parser.add_argument("--tokens", type=int, default=400, help="the maximum length of a text, in characters (default 400)")
+    parser.add_argument("--prompt", default="The server ", help="the beginning of all texts (default 'The server ')")
     parser.add_argument("--seed", type=int, default=1, help="the same seed gives the same texts (default 1)")
     parser.add_argument("--speculate", choices=("off", "lookup", "draft", "tree"), default="off",
-                        help="lookup: the sidecar proposes what followed in the text before, which changes not one token; draft: a smaller "
-                        "model drafts as many tokens as pay; tree: the same with alternatives")
+                        help="lookup: the sidecar proposes what followed earlier in the text, which changes no token; draft: a smaller "
+                        "model drafts as many tokens as pay off; tree: the same with alternatives")
     parser.add_argument("--data-path", choices=("auto", "shared_memory", "inline"), default="auto",
-                        help="how logits go (default auto: shared memory where there is some)")
-    parser.add_argument("--kill-after", type=int, metavar="STEPS", help="kill the server (SIGKILL) after so many steps, start another one, "
-                        "and go on: with the same texts, unless a draft model speculates, whose advice begins anew")
+                        help="how logits are sent (default auto: shared memory if available)")
+    parser.add_argument("--kill-after", type=int, metavar="STEPS", help="kill the server (SIGKILL) after this many steps, start another one "
+                        "and continue: the texts stay the same, except with a draft model, because its advice starts anew")
     args = parser.parse_args()
     if args.server and args.kill_after is not None:
-        parser.error("--kill-after is for a server that is started here")
+        parser.error("--kill-after needs a server that this program starts; leave out --server")
     return args
 
 

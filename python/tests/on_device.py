@@ -133,7 +133,7 @@ def test_tokens_are_those_of_inline_logits(gpu, memory, dtype):
 
 def test_more_rows_than_a_slot_has_go_in_several_messages(gpu, memory):
     expected = text_of(gpu, lambda _, values: values, data_path="inline")
-    with pytest.raises(ValueError, match="at most max_rows, 2"):
+    with pytest.raises(ValueError, match="more than max_rows, 2"):
         text_of(gpu, lambda stream, _: stream.rows(3), data_path="device_memory", max_rows=2)
     for place in (memory, lambda values: values):
         assert text_of(gpu, lambda _, values: place(values), data_path="device_memory", max_rows=2, slots=1) == expected
@@ -186,7 +186,7 @@ def test_another_gpu_is_refused_with_both_named(gpu, serve, monkeypatch):
     driver()
     monkeypatch.setenv("FAKE_CUDA_DEVICES", "9.0,Elsewhere," + OTHER.removeprefix("GPU-").replace("-", ""))
     other = serve("--backend=cuda", "--threads=1")
-    with pytest.raises(croupier.CroupierError, match="not visible here") as error:
+    with pytest.raises(croupier.CroupierError, match="which this process cannot see") as error:
         croupier.connect(other.uds, VOCAB, data_path="device_memory")
     assert SERVERS in str(error.value) and OTHER in str(error.value)
 

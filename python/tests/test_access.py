@@ -106,19 +106,19 @@ def test_what_is_wrong_is_said(secured, tmp_path):
         with pytest.raises(kind, match=match):
             asyncio.run(enter())
 
-    refused(croupier.CroupierError, "UNAUTHENTICATED.*asks for a token, give auth_token=", auth_token=None)
-    refused(croupier.CroupierError, "UNAUTHENTICATED.*look at what auth_token= gives", auth_token="some-other-token-of-it")
-    refused(croupier.CroupierError, "UNAVAILABLE.*may want a certificate of yours, give tls_cert= and tls_key=", tls_cert=None, tls_key=None)
-    refused(croupier.CroupierError, "UNAVAILABLE.*may want TLS, give tls_ca=", tls_ca=None, tls_cert=None, tls_key=None)
+    refused(croupier.CroupierError, "UNAUTHENTICATED.*requires a token, give auth_token=", auth_token=None)
+    refused(croupier.CroupierError, "UNAUTHENTICATED.*check the token that auth_token= gives", auth_token="some-other-token-of-it")
+    refused(croupier.CroupierError, "UNAVAILABLE.*may require a client certificate, give tls_cert= and tls_key=", tls_cert=None, tls_key=None)
+    refused(croupier.CroupierError, "UNAVAILABLE.*may require TLS, give tls_ca=", tls_ca=None, tls_cert=None, tls_key=None)
     refused(croupier.CroupierError, "tls_ca: .*none.pem", tls_ca=tmp_path / "none.pem")
-    refused(ValueError, "tls_cert and tls_key go together", tls_key=None)
-    refused(ValueError, "want tls_ca", tls_ca=None)
-    refused(ValueError, "Unix socket is plain", address=secured.server.uds)
-    refused(TypeError, "connect has no option 'tls_sa'; is 'tls_ca' meant", tls_sa="x")
-    refused(TypeError, "connect has no option 'max_row'; is 'max_rows' meant", max_row=5)
+    refused(ValueError, "tls_cert and tls_key must be given together", tls_key=None)
+    refused(ValueError, "need tls_ca", tls_ca=None)
+    refused(ValueError, "Unix socket has no TLS", address=secured.server.uds)
+    refused(TypeError, "connect has no option 'tls_sa'; did you mean 'tls_ca'", tls_sa="x")
+    refused(TypeError, "connect has no option 'max_row'; did you mean 'max_rows'", max_row=5)
     refused(TypeError, "address is None, must be", address=None)
-    refused(ValueError, "reconnect_within is -1, must be seconds", reconnect_within=-1)
-    with pytest.raises(TypeError, match="attach has no option 'adress'; is 'address' meant"):
+    refused(ValueError, "reconnect_within is -1, must be a number of seconds", reconnect_within=-1)
+    with pytest.raises(TypeError, match="attach has no option 'adress'; did you mean 'address'"):
         with croupier.connect(secured.address, VOCAB, vocab_shards=[400, 600], **secured.options) as stream:
             croupier.attach(stream.shard_token, 1, adress="x")
 
@@ -146,7 +146,7 @@ def test_asyncio_says_each_time_why_the_server_refused(serve, tmp_path):
 def test_mistakes_in_the_address_are_told_at_once(serve, tmp_path):
     broken = tmp_path / "ca.pem"
     broken.write_text("no certificate")
-    with pytest.raises(croupier.CroupierError, match=f"tls_ca: {broken} holds nothing in PEM"):
+    with pytest.raises(croupier.CroupierError, match=f"tls_ca: {broken} contains no PEM data"):
         croupier.connect("127.0.0.1:1", VOCAB, tls_ca=broken)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -160,25 +160,25 @@ LONG = "/tmp/" + "ä" * 60
 
 
 @pytest.mark.parametrize("wrong, said", [
-    ("127.0.0.1", "the port is missing, such as 127.0.0.1:50051$"),
-    ("127.0.0.1:", "the port is missing, such as 127.0.0.1:50051$"),
-    ("", "the port is missing, such as 127.0.0.1:50051$"),
-    ("dns:///croupier", "the port is missing, such as dns:///croupier:50051$"),
+    ("127.0.0.1", "the port is missing, give for example 127.0.0.1:50051$"),
+    ("127.0.0.1:", "the port is missing, give for example 127.0.0.1:50051$"),
+    ("", "the port is missing, give for example 127.0.0.1:50051$"),
+    ("dns:///croupier", "the port is missing, give for example dns:///croupier:50051$"),
     ("127.0.0.1:99999", "whose port is 99999, must be in 1 ..= 65535$"),
     ("localhost:0", "whose port is 0, must be in 1 ..= 65535$"),
     ("127.0.0.1:abc", "the port is 'abc', must be a number, such as 127.0.0.1:50051$"),
-    ("127.0.0.1:56100/", "without a slash behind it: 127.0.0.1:56100$"),
-    ("127.0.0.1:56100/v1", "with nothing behind the port, such as 127.0.0.1:56100$"),
+    ("127.0.0.1:56100/", "without a trailing slash: 127.0.0.1:56100$"),
+    ("127.0.0.1:56100/v1", "with nothing after the port, such as 127.0.0.1:56100$"),
     ("127.0.0.1:50051\n", "with white space around it; give '127.0.0.1:50051'$"),
-    (":50051", "the host is missing, such as 127.0.0.1:50051$"),
-    ("::1:50051", r"a number of IPv6 stands in brackets, such as \[::1\]:50051$"),
-    ("2001:db8::1", r"a number of IPv6 stands in brackets, such as \[::1\]:50051$"),
-    ("http://127.0.0.1:50051", "without a scheme; TLS is asked for by tls_ca$"),
+    (":50051", "the host is missing, give for example 127.0.0.1:50051$"),
+    ("::1:50051", r"an IPv6 address must be in brackets, such as \[::1\]:50051$"),
+    ("2001:db8::1", r"an IPv6 address must be in brackets, such as \[::1\]:50051$"),
+    ("http://127.0.0.1:50051", "without a scheme; for TLS give tls_ca$"),
     ("/run/croupier.sock", "a path; for a Unix socket give 'unix:/run/croupier.sock'$"),
     ("unix.sock", "a path; for a Unix socket give 'unix:unix.sock'$"),
-    ("unix:", "which has no path, such as unix:/run/croupier/croupier.sock$"),
+    ("unix:", "which has no path; give for example unix:/run/croupier/croupier.sock$"),
     ("unix://run/croupier.sock", "begins with two slashes; give 'unix:/run/croupier.sock' or 'unix:run/croupier.sock'$"),
-    (f"unix:{LONG}", f"address has a path of 125 bytes, a Unix socket's has at most 107: {LONG}; have the server listen at a shorter one"),
+    (f"unix:{LONG}", f"address has a path of 125 bytes, a Unix socket's has at most 107: {LONG}; have the server listen on a shorter one"),
     (f"unix://{LONG}", "address has a path of 125 bytes"),
     (f"unix-abstract:{LONG}", "address has a path of 125 bytes"),
 ])
@@ -206,7 +206,7 @@ def test_a_certificate_of_another_authority_is_told_and_not_waited_for(secured, 
     began = time.monotonic()
     for options, said in (({"tls_ca": other}, "none of the authorities in tls_ca= has signed the server's certificate"),
                           ({"tls_ca": None, "tls_cert": None, "tls_key": None, "credentials": grpc.ssl_channel_credentials()},
-                           "give tls_ca= the authorities of the server's certificate")):
+                           "the server's certificate is not trusted, give tls_ca= the authority that signed it")):
         with pytest.raises(croupier.CroupierError, match=f"CERTIFICATE_VERIFY_FAILED.*{said}"):
             croupier.connect(secured.address, VOCAB, **{**secured.options, **options})
 
@@ -271,16 +271,16 @@ def test_a_function_that_gives_no_token_is_told_by_name_and_asked_again(secured)
 
 
 @pytest.mark.parametrize("option, wrong, said", [
-    ("auth_token", b"secret", "auth_token is bytes, must be text or a function that gives it"),
-    ("auth_token", 5, "auth_token is int, must be text"),
-    ("auth_token", "secret\nX: y", "auth_token has characters that no header may have"),
+    ("auth_token", b"secret", "auth_token is bytes, must be a string or a function that returns one"),
+    ("auth_token", 5, "auth_token is int, must be a string"),
+    ("auth_token", "secret\nX: y", "auth_token has characters that are not allowed in a header"),
     ("auth_token", "secr\u00e9t", "auth_token has characters"),
-    ("tls_ca", b"-----BEGIN secret", "tls_ca is bytes, must be the name of a file"),
-    ("tls_key", "-----BEGIN PRIVATE KEY-----\nsecret", "tls_key is PEM itself, must be the name of a file; credentials="),
-    ("traceparent", 5, "traceparent is 5, must be text"),
-    ("traceparent", "00-\n", "traceparent has characters that no header may have"),
-    ("model", 5, "model is 5, must be text"),
-    ("device", 5, "device is 5, must be text"),
+    ("tls_ca", b"-----BEGIN secret", "tls_ca is bytes, must be a file path"),
+    ("tls_key", "-----BEGIN PRIVATE KEY-----\nsecret", "tls_key contains PEM data, must be a file path; to give PEM data use credentials="),
+    ("traceparent", 5, "traceparent is 5, must be a string"),
+    ("traceparent", "00-\n", "traceparent has characters that are not allowed in a header"),
+    ("model", 5, "model is 5, must be a string"),
+    ("device", 5, "device is 5, must be a string"),
 ])
 def test_text_that_is_none_is_told_where_it_is_given_and_no_secret_with_it(option, wrong, said):
     for of in croupier, croupier.aio:
@@ -290,13 +290,13 @@ def test_text_that_is_none_is_told_where_it_is_given_and_no_secret_with_it(optio
 
 
 def test_a_token_is_sent_as_it_is_and_shown_nowhere(server):
-    for gives, said in ((b"secret", "gave bytes, must be text"), ("secret\n\n2", "what the function gave has characters"), (5, "gave int")):
+    for gives, said in ((b"secret", "returned bytes, must return a string"), ("secret\n\n2", "what the function returned has characters"), (5, "returned int")):
         with pytest.raises(croupier.CroupierError, match=f"^auth_token: .*{said}") as error:
             croupier.connect(server.uds, VOCAB, auth_token=lambda: gives)
         assert "secret" not in str(error.value)
     for gives in None, "", " secret\n":
         with croupier.connect(server.uds, VOCAB, auth_token=lambda: gives) as stream:
-            with pytest.raises(TypeError, match="traceparent is 5, must be text"):
+            with pytest.raises(TypeError, match="traceparent is 5, must be a string"):
                 stream.sample(logits(1, 0), [stream.open()], traceparent=5)
     with croupier.connect(server.uds, VOCAB, auth_token="secret") as stream:
         assert "secret" not in repr(stream._access) and dict(stream._access.metadata()) == {"authorization": "Bearer secret"}

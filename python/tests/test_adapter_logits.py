@@ -65,7 +65,7 @@ def test_a_batch_that_is_larger_than_the_region_is_split(vllm, sglang, serve, ca
     assert {stream.data_path for stream in (made._connected, *(each._stream for each in samplers))} == {"shared_memory"}
     # Nothing but that it was killed.
     [said] = caplog.messages
-    assert said.startswith(f"lost {server.uds}: ")
+    assert said.startswith(f"connection to {server.uds} lost: ")
 
 
 def test_it_is_said_once_where_logits_could_go_through_shared_memory_and_do_not(vllm, sglang, serve, caplog):  # noqa: F811

@@ -116,9 +116,9 @@ def test_other_forms_are_converted(form):
 
 def test_what_is_no_rows_is_refused():
     for wrong, said in [
-        (ROWS[:, 1:], "shape"), (ROWS[None], "shape"), (ROWS.reshape(-1), "shape"), (b"\0" * 401, "401 bytes, must be a whole number of f32, 4 bytes each"),
+        (ROWS[:, 1:], "shape"), (ROWS[None], "shape"), (ROWS.reshape(-1), "shape"), (b"\0" * 401, "401 bytes, must be a multiple of 4, the size of one f32"),
         (array.array("f", LINE[1:]), "shape"), (LINE[1:], rf"shape \({len(LINE) - 1},\)"), (ROWS[0, 1:], rf"shape \({VOCAB - 1},\)"),
-        (Dlpack(ROWS, device=2), "on a device, of DLPack's kind 2"),
+        (Dlpack(ROWS, device=2), "on a device of DLPack type 2"),
     ]:
         with pytest.raises(ValueError, match=said):
             as_rows(wrong, VOCAB, "f32")
@@ -201,7 +201,7 @@ def test_bfloat16_of_a_library_names_a_format():
 
 @pytest.mark.parametrize("wrong", ["f64", "half", "", np.float64, float, np.dtype("f8"), TorchsOwn("float64"), None, 16, ["f32"], ROWS])
 def test_a_number_format_that_is_none_is_told(wrong):
-    with pytest.raises(ValueError, match="(?s)^dtype is .*, must be one of f32, f16, bf16, or what numpy or torch call these: float32, float16, bfloat16$"):
+    with pytest.raises(ValueError, match="(?s)^dtype is .*, must be one of f32, f16, bf16, or the name in numpy or torch: float32, float16, bfloat16$"):
         croupier.connect("unix:/none", VOCAB, dtype=wrong)
 
 
@@ -327,7 +327,7 @@ def test_rows_take_what_sample_takes(server, torch, dtype, form, path):
             tokens.append(stream.sample(rows, texts))
         assert tokens[0] == tokens[1]
         rows = stream.rows(2)
-        with pytest.raises(ValueError, match="logits have 3 rows, these are 2"):
+        with pytest.raises(ValueError, match="logits have 3 rows, must have 2"):
             rows.write(ROWS)
         with pytest.raises(ValueError, match="shape"):
             rows.write(ROWS[:2, 1:])

@@ -83,9 +83,9 @@ def test_a_server_without_shared_memory_is_served_inline(serve, caplog):
     with croupier.connect(server.uds, VOCAB) as stream:
         assert stream.data_path == "inline"
         assert stream.data_path_reason == "the server offers no shared memory"
-        assert caplog.messages == ["logits go in messages: the server offers no shared memory"]
+        assert caplog.messages == ["logits are sent in messages: the server offers no shared memory"]
         assert stream.sample(logits(1, 0), [stream.open(**params(1))])
-    with pytest.raises(croupier.CroupierError, match="offers no shared memory; servers have it with --uds or --region-socket$"):
+    with pytest.raises(croupier.CroupierError, match="offers no shared memory; start the server with --uds or --region-socket$"):
         croupier.connect(server.uds, VOCAB, data_path="shared_memory")
 
 
@@ -93,8 +93,8 @@ def test_too_little_room_falls_back_too(serve):
     server = serve("--max-bytes-per-region=64KiB", "--max-region-bytes=64KiB")
     with croupier.connect(server.uds, VOCAB) as stream:
         assert stream.data_path == "inline" and "max_bytes_per_region" in stream.data_path_reason
-        assert stream.data_path_reason.endswith("; it is of max_rows 64 and slots 2, connect with fewer")
-    with pytest.raises(croupier.CroupierError, match="lease.bytes is .*; it is of max_rows 10000000 and slots 3, connect with fewer$") as error:
+        assert stream.data_path_reason.endswith("; its size comes from max_rows 64 and slots 2, connect with smaller ones")
+    with pytest.raises(croupier.CroupierError, match="lease.bytes is .*; its size comes from max_rows 10000000 and slots 3, connect with smaller ones$") as error:
         croupier.connect(server.uds, VOCAB, data_path="shared_memory", max_rows=10**7, slots=3)
     assert "--uds" not in str(error.value)
     with croupier.connect(server.uds, VOCAB, max_rows=4) as stream:
@@ -212,7 +212,7 @@ def test_asyncio_goes_on_with_a_cancelled_step(server):
             with pytest.raises(asyncio.TimeoutError):
                 await asyncio.wait_for(stream.sample(logits(1, 1), [sequence]), 0.2)
             server.process.send_signal(signal.SIGCONT)
-            with pytest.raises(croupier.CroupierError, match=r"take them first, with result\(\), or give_up\(\)"):
+            with pytest.raises(croupier.CroupierError, match=r"take them first with result\(\), or call give_up\(\)"):
                 await stream.sample(logits(1, 1), [sequence])
             result = await stream.result()
             assert [result.work[0].tokens[0].token_id] == sequence.tokens[1:]

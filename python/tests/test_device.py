@@ -34,7 +34,7 @@ def test_options_of_device_memory_are_checked():
 
     with pytest.raises(ValueError, match="vocab_shards"):
         croupier.connect("unix:/none", 100, data_path="device_memory", vocab_shards=[50, 50])
-    with pytest.raises(ValueError, match="wants data_path device_memory, not auto"):
+    with pytest.raises(ValueError, match="needs data_path device_memory, not auto"):
         croupier.connect("unix:/none", 100, device="GPU-00000000-0000-0000-0000-000000000000")
     with pytest.raises(ValueError, match="one of auto, inline, shared_memory, device_memory"):
         croupier.connect("unix:/none", 100, data_path="gpu")

@@ -18,7 +18,7 @@ from test_client import PATHS, VOCAB, logits, params, text_of, write
 
 #: A work of no kind: that ends a stream.
 SHAPELESS = pb.Work(sequence_id=1)
-ENDED = pytest.raises(croupier.CroupierError, match=r"INVALID_ARGUMENT: .*work\[\d+\].*texts are as they were, and the next step connects again")
+ENDED = pytest.raises(croupier.CroupierError, match=r"INVALID_ARGUMENT: .*work\[\d+\].*texts are unchanged, and the next step connects again")
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -100,7 +100,7 @@ def test_a_stream_that_was_ended_says_so(server):
     with croupier.connect(server.uds, VOCAB) as stream:
         text = stream.open(**params(1))
     for use in (lambda: stream.sample(logits(1, 0), [text]), lambda: stream.submit(None, []), stream.result, lambda: stream.rows(1)):
-        with pytest.raises(croupier.CroupierError, match="was ended; connect another"):
+        with pytest.raises(croupier.CroupierError, match="was ended; connect a new one"):
             use()
 
 

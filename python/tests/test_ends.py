@@ -134,7 +134,7 @@ def test_one_of_another_event_loop_is_told(server, in_time, of):  # noqa: F811
 
     async def elsewhere():
         for call in calls:
-            with pytest.raises(croupier.CroupierError, match=f"the {of} is of another event loop, in which it was connected"):
+            with pytest.raises(croupier.CroupierError, match=f"the {of} was connected in another event loop"):
                 await call()
         for _ in range(2):
             await one.end()
@@ -190,7 +190,7 @@ def test_a_step_whose_stream_another_thread_ends_says_so(server, in_time, path):
 
         points.does = ends
         points.call(call)
-        assert points.left > 0 or said in ([], ["the stream was ended; connect another"])
+        assert points.left > 0 or said in ([], ["the stream was ended; connect a new one"])
         with pytest.raises(croupier.CroupierError, match="the stream was ended"):
             stream.end()
             stream.sample(rows, texts)
@@ -232,7 +232,7 @@ def test_answers_are_for_one_thread_at_a_time(server, in_time):  # noqa: F811
         waiting.start()
         while rank._turn.is_free():
             time.sleep(0.01)
-        with pytest.raises(croupier.CroupierError, match="another thread is in the middle of a wait; a rank is for one thread at a time"):
+        with pytest.raises(croupier.CroupierError, match="another thread is in the middle of a wait; only one thread at a time may use a rank"):
             rank.wait()
         stream.sample(logits(1, 0)[: SHARDS[0]], [text])
         waiting.join()

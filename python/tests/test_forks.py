@@ -94,7 +94,7 @@ def test_a_text_that_has_ended_is_forked_where_it_had_not(server):
 def test_what_cannot_be_forked_says_why(server):
     with croupier.connect(server.uds, VOCAB) as stream, croupier.connect(server.uds, VOCAB) as elsewhere:
         text = stream.open(seed=5)
-        with pytest.raises(TypeError, match="must be a sequence that `open` gave"):
+        with pytest.raises(TypeError, match="must be a Sequence that `open` returned"):
             stream.fork(text.id)
         with pytest.raises(ValueError, match="another stream opened it"):
             elsewhere.fork(text)

@@ -18,9 +18,9 @@ MOST = (1 << 32) - 1
     ({"prompt": [5, "a"]}, r"prompt\[1\] is 'a', must be a whole number"),
     ({"prompt": np.array([1.0, 2.0])}, r"prompt\[0\] is 1.0, must be a whole number"),
     ({"prompt": np.array([[1, 2]])}, r"prompt\[0\] is \[1, 2\], must be a whole number"),
-    ({"prompt": "text"}, "prompt is str, must be token ids"),
-    ({"prompt": 5}, "prompt is 5, must be token ids"),
-    ({"prompt": np.int64(5)}, "prompt is .*5.*, must be token ids"),
+    ({"prompt": "text"}, "prompt is str, must be a list of token ids"),
+    ({"prompt": 5}, "prompt is 5, must be a list of token ids"),
+    ({"prompt": np.int64(5)}, "prompt is .*5.*, must be a list of token ids"),
     ({"output": [7, 1 << 32]}, rf"output\[1\] is 4294967296, must be in 0 \.\.= {MOST}"),
     ({"sequence_id": -1}, "sequence_id is -1, must be in 0"),
     ({"sequence_id": 1 << 64}, "sequence_id is 18446744073709551616, must be in 0"),
@@ -52,7 +52,7 @@ def test_token_ids_come_in_many_forms(server):
     ({"vocab_size": "100"}, "vocab_size is '100', must be a whole number"),
     ({"max_rows": 2.5}, "max_rows is 2.5, must be a whole number"),
     ({"eos_token_ids": [-1]}, r"eos_token_ids\[0\] is -1, must be in 0"),
-    ({"eos_token_ids": 5}, "eos_token_ids is 5, must be token ids"),
+    ({"eos_token_ids": 5}, "eos_token_ids is 5, must be a list of token ids"),
     ({"vocab_shards": [500, 0]}, r"vocab_shards\[1\] is 0, must be in 1 ..= 4294967295"),
 ])
 def test_options_are_checked(options, said):
@@ -192,22 +192,22 @@ def test_drafts_are_checked(server):
         for wrong, said in ((lambda: Draft(text, [-1]), r"token_ids\[0\] is -1"), (lambda: Draft(text, [1], [1.5]), r"parents\[0\] is 1.5"),
                             # Round in a circle its path would have no end.
                             (lambda: Draft(text, [1, 2], [1, 0]), r"parents\[0\] is 1, must be in -1 ..= -1"),
-                            (lambda: Draft(text, [1, 2], [-1]), "parents are 1, must be one for each of 2 draft tokens"),
-                            (lambda: Draft(5), "sequence is 5, must be one that `open` gave"),
+                            (lambda: Draft(text, [1, 2], [-1]), "parents has 1 entries, must have one for each of 2 draft tokens"),
+                            (lambda: Draft(5), "sequence is 5, must be a Sequence that `open` returned"),
                             (lambda: speculation.verify([text], logits(1, 0)), r"drafts\[0\] is Sequence, must be a Draft; Draft\(text\)"),
                             (lambda: speculation.chain([text, stream.open()], lambda pairs: np.zeros((1, VOCAB))), "gave 1 rows for 2 texts"),
-                            (lambda: speculation.chain([text], lambda pairs: None), "the draft model gave NoneType, must be a row of logits for each of 1 texts$"),
+                            (lambda: speculation.chain([text], lambda pairs: None), "the draft model returned NoneType, must return a row of logits for each of 1 texts$"),
                             (lambda: speculation.chain([text, stream.open()], lambda pairs: [[0.0] * VOCAB, [0.0]]),
-                             rf"gave rows of the shapes \({VOCAB},\), \(1,\), must be of one length"),
-                            (lambda: speculation.chain([text], logits(1, 0)), "model is ndarray, must be a function of pairs"),
-                            (lambda: speculation.chain([text], never, token_masks=[None]), "token_masks is list, must be a function of pairs"),
-                            (lambda: speculation.chain([text], None), "model is NoneType, must be a function of pairs"),
-                            (lambda: croupier.AsyncSpeculation(stream), "must be what croupier.connect gave; AsyncSpeculation takes that of croupier.aio.connect$"),
-                            (lambda: croupier.Speculation(5), "stream is 5, must be what croupier.connect gave"),
+                             rf"returned rows of the shapes \({VOCAB},\), \(1,\), must return rows of equal length"),
+                            (lambda: speculation.chain([text], logits(1, 0)), "model is ndarray, must be a function that takes pairs"),
+                            (lambda: speculation.chain([text], never, token_masks=[None]), "token_masks is list, must be a function that takes pairs"),
+                            (lambda: speculation.chain([text], None), "model is NoneType, must be a function that takes pairs"),
+                            (lambda: croupier.AsyncSpeculation(stream), "; Speculation needs a stream from croupier.connect, AsyncSpeculation one from croupier.aio.connect$"),
+                            (lambda: croupier.Speculation(5), "stream is 5; Speculation needs a stream from croupier.connect"),
                             (lambda: speculation.tree([text], never, 3), "parents is int, must be a list of whole numbers"),
-                            (lambda: speculation.told([text], [5]), "result is list, must be the StepResult that `step` or `result` gave"),
+                            (lambda: speculation.told([text], [5]), "result is list, must be the StepResult that `step` or `result` returned"),
                             (lambda: speculation.length(text, 2.5), "at_most is 2.5, must be a whole number"),
-                            (lambda: speculation.length([text], 2), "must be a sequence that `open` gave")):
+                            (lambda: speculation.length([text], 2), "must be a Sequence that `open` returned")):
             with pytest.raises((ValueError, TypeError), match=said):
                 wrong()
 
@@ -217,7 +217,7 @@ def test_a_model_that_is_to_be_waited_for_is_told_where(server):
         raise AssertionError("not waited for")
 
     with croupier.connect(server.uds, VOCAB) as stream:
-        with pytest.warns(RuntimeWarning, match="never awaited"), pytest.raises(TypeError, match="gave coroutine, .*; AsyncSpeculation waits for one$"):
+        with pytest.warns(RuntimeWarning, match="never awaited"), pytest.raises(TypeError, match="returned coroutine, .*; an async model needs AsyncSpeculation$"):
             croupier.Speculation(stream).chain([stream.open()], model)
             gc.collect()
 

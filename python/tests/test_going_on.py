@@ -287,7 +287,7 @@ def test_a_server_that_is_busy_for_too_long_takes_no_text_away(server, kind, ans
         server.kill()
         server.start()
         answer = answering(stream, *answers)
-        with pytest.raises(croupier.CroupierError, match=f"^texts cannot be opened again: {said}; what had no result is given up, texts are as they"):
+        with pytest.raises(croupier.CroupierError, match=f"^texts cannot be opened again: {said}; steps without a result are given up, texts are unchanged"):
             await do(kind, stream.sample(rows(1, 1), [text]))
         stream._session.answer = answer
         await do(kind, stream.sample(rows(1, 1), [text]))
@@ -343,7 +343,7 @@ def test_a_step_that_is_given_up_after_a_part_of_it_was_answered_leaves_texts_as
             has_one = False
 
         session.answer, session.again, stream._outbox = answered, opened_again, FirstOnly()
-        with pytest.raises(croupier.CroupierError, match="texts are as they were"):
+        with pytest.raises(croupier.CroupierError, match="texts are unchanged"):
             stream.sample(rows(8, 1), texts)
         session.answer = answer
         assert state[1] == [2, 2, 2, 2, 1, 1, 1, 1], "of one part the tokens were there when it went again"
@@ -417,7 +417,7 @@ def test_what_is_ended_while_it_connects_again_stays_ended(serve, kind):
         await asyncio.sleep(0.5)
         await do(kind, stream.end())
         server.start()
-        with pytest.raises(croupier.CroupierError, match="was ended; connect another$"):
+        with pytest.raises(croupier.CroupierError, match="was ended; connect a new one$"):
             await sampling
         # Its region is given back behind the error.
         give_up = time.monotonic() + 10

@@ -37,7 +37,7 @@ def goes_on(stream, points):
             stream.result()
         return True
     except croupier.CroupierError as error:
-        assert "interrupted while it took in an answer" in str(error) and "_take" in points.within
+        assert "interrupted while it processed an answer" in str(error) and "_take" in points.within
         return False
 
 
@@ -143,7 +143,7 @@ def test_a_step_that_is_cancelled_goes_on_or_is_given_up(server, in_time, expect
             if await waits.call(stream.sample(mine, texts)):
                 mine[:] = 0
                 if begun.append(len(stream._session.steps)) or stream._session.steps:
-                    with pytest.raises(croupier.CroupierError, match=r"or cancelled, wait for their results; .* or give_up\(\)"):
+                    with pytest.raises(croupier.CroupierError, match=r"or cancelled were not taken yet; .* or call give_up\(\)"):
                         await stream.sample(rows(1), texts)
                     with pytest.raises(asyncio.TimeoutError):
                         await asyncio.wait_for(stream.result(), 0)

@@ -37,8 +37,8 @@ def test_it_takes_the_options_of_tls_and_tokens(serve, tmp_path):
     secured = Secured(serve, tmp_path)
     for info in both(secured.address, **secured.options):
         assert info.version
-    for changes, said in (({"auth_token": None}, "UNAUTHENTICATED.*the server asks for a token, give auth_token="),
-                          ({"tls_ca": None, "tls_cert": None, "tls_key": None}, "the server may want TLS, give tls_ca=")):
+    for changes, said in (({"auth_token": None}, "UNAUTHENTICATED.*the server requires a token, give auth_token="),
+                          ({"tls_ca": None, "tls_cert": None, "tls_key": None}, "the server may require TLS, give tls_ca=")):
         for kind, told in both(secured.address, **{**secured.options, **changes}):
             assert kind is croupier.CroupierError
             with pytest.raises(croupier.CroupierError, match=said):
@@ -48,8 +48,8 @@ def test_it_takes_the_options_of_tls_and_tokens(serve, tmp_path):
 def test_its_mistakes_are_told(tmp_path):
     for wrong, options, kind, said in [
         ("127.0.0.1", {}, ValueError, "the port is missing"),
-        ("127.0.0.1:1", {"tls_sa": "x"}, TypeError, "server_info has no option 'tls_sa'; is 'tls_ca' meant?"),
-        ("127.0.0.1:1", {"answer_within": -1}, ValueError, "answer_within is -1, must be seconds"),
+        ("127.0.0.1:1", {"tls_sa": "x"}, TypeError, "server_info has no option 'tls_sa'; did you mean 'tls_ca'?"),
+        ("127.0.0.1:1", {"answer_within": -1}, ValueError, "answer_within is -1, must be a number of seconds"),
         (f"unix:{tmp_path}/none", {}, croupier.CroupierError, "UNAVAILABLE"),
     ]:
         for found, told in both(wrong, **options):

@@ -57,7 +57,7 @@ def test_a_cancelled_step_that_is_given_up_is_the_stream_s_last_no_more(server, 
             with pytest.raises(asyncio.TimeoutError):
                 await asyncio.wait_for(stream.sample(rows(2), texts), 0.2)
             server.process.send_signal(signal.SIGCONT)
-            with pytest.raises(croupier.CroupierError, match=r"or give_up\(\)"):
+            with pytest.raises(croupier.CroupierError, match=r"or call give_up\(\)"):
                 await stream.sample(rows(2), texts)
             await stream.give_up()
             assert [text.tokens for text in texts] == [list(tokens) for tokens in zip(*got)]
@@ -80,7 +80,7 @@ def test_a_server_that_does_not_answer_a_rank_is_told(server):
         for kind in lambda: croupier.attach(token, 1, attach_within=0.3), lambda: asyncio.run(attach()):
             with pytest.raises(croupier.CroupierError, match="the server did not answer within 0.3 s"):
                 kind()
-        with pytest.raises(ValueError, match="attach_within is -1, must be seconds, at least 0"):
+        with pytest.raises(ValueError, match="attach_within is -1, must be a number of seconds, at least 0"):
             croupier.attach(token, 1, attach_within=-1)
         server.process.send_signal(signal.SIGCONT)
         with croupier.attach(token, 1) as rank:
@@ -153,7 +153,7 @@ def test_a_fork_ends_and_its_parent_goes_on(server, ends):
                 if ends == "end":
                     stream.end()
                 else:
-                    with pytest.raises(croupier.CroupierError, match="is a fork of"):
+                    with pytest.raises(croupier.CroupierError, match="belongs to the parent process of this fork"):
                         stream.sample(logits(1, 0), [text])
                     stream._hang_up()
                 code = 0
@@ -280,7 +280,7 @@ def test_a_wait_for_no_step_or_no_time_is_told(server):
                 rank.tokens(step)
         with pytest.raises(TypeError, match="step_id is None, must be a whole number"):
             rank.tokens(None)
-        with pytest.raises(ValueError, match="timeout is None, must be seconds, at least 0"):
+        with pytest.raises(ValueError, match="timeout is None, must be a number of seconds, at least 0"):
             rank.tokens(1, timeout=None)
 
 

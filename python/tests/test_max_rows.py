@@ -13,7 +13,7 @@ from test_waiting import NAMES, done
 
 @pytest.mark.parametrize("kind", NAMES)
 def test_what_insists_on_shared_memory_sends_nothing_in_messages(server, kind):
-    said = "^5 rows, must be at most max_rows, 4, where data_path is shared_memory; connect with a larger max_rows, or with \"auto\""
+    said = "^5 rows are more than max_rows, 4, and data_path is shared_memory; connect with a larger max_rows, or with data_path \"auto\""
 
     async def run(**options):
         stream = (croupier if kind == "sync" else croupier.aio).connect(server.uds, VOCAB, data_path="shared_memory", max_rows=4, **options)
@@ -59,7 +59,7 @@ def test_between_two_connections_too(server, why):
                 await stream.submit(batch(0)[:1], [text])
                 await stream.give_up()
             assert stream.data_path == "inline" and speculation.length(text, 9) == 3
-            with pytest.raises(croupier.CroupierError, match=r"^the stream has ended and its rows with it; step\(None\) connects again$"):
+            with pytest.raises(croupier.CroupierError, match=r"^the stream has ended, so its rows are gone; step\(None\) connects again$"):
                 stream.rows(1)
             await stream.step(None)
             rows = stream.rows(1)

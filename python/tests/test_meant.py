@@ -62,32 +62,32 @@ def test_an_engine_s_name_leads_to_the_field_that_means_the_same(name, field):
     with pytest.raises(TypeError) as error:
         croupier.SamplingParams(**{name: 1})
     said, differs = f"SamplingParams has no field {name!r}", f" {DIFFERS[name]}" if name in DIFFERS else ""
-    assert str(error.value) == said + (f"; is {field!r} meant?{differs}" if field else "")
+    assert str(error.value) == said + (f"; did you mean {field!r}?{differs}" if field else "")
 
 
 def test_a_number_that_says_something_else_there_is_told():
-    with pytest.raises(TypeError, match="is 'dry_penalty_last_n' meant\\? There -1 is the whole text, and 0 is no DRY.$"):
+    with pytest.raises(TypeError, match="did you mean 'dry_penalty_last_n'\\? In it -1 means the whole text, and 0 turns DRY off.$"):
         croupier.SamplingParams(dry_range=0)
     assert {name: MEANT[name] for name in DIFFERS} == {
         "dry_range": "dry_penalty_last_n", "rep_pen_range": "penalty_last_n", "stop": "stop_token_sequences", "stop_strings": "stop_token_sequences"}
 
 
 @pytest.mark.parametrize("name, said", [
-    ("n", "a sequence is one text: open several"), ("best_of", "a sequence is one text: open several"),
-    ("num_return_sequences", "a sequence is one text: open several"), ("use_beam_search", "beams are the worker's"),
-    ("num_beams", "beams are the worker's"), ("prompt_logprobs", "score work says how likely"),
-    ("truncate_prompt_tokens", "the worker cuts a prompt"), ("skip_special_tokens", "only tokens are seen here"),
-    ("max_time", "texts know no time"), ("do_sample", "temperature=0 is greedy"),
+    ("n", "a sequence is one text; open several"), ("best_of", "a sequence is one text; open several"),
+    ("num_return_sequences", "a sequence is one text; open several"), ("use_beam_search", "beam search over several texts is up to the worker"),
+    ("num_beams", "beam search over several texts is up to the worker"), ("prompt_logprobs", "use score work for the logprobs of a prompt"),
+    ("truncate_prompt_tokens", "the worker truncates a prompt"), ("skip_special_tokens", "Croupier sees only tokens"),
+    ("max_time", "texts have no time limit"), ("do_sample", "temperature=0 is greedy"),
 ])
 def test_what_is_done_elsewhere_is_said(name, said):
     with pytest.raises(TypeError) as error:
         croupier.SamplingParams(**{name: 1})
-    assert str(error.value).startswith(f"SamplingParams has no field {name!r}; {said}") and "meant?" not in str(error.value)
+    assert str(error.value).startswith(f"SamplingParams has no field {name!r}; {said}") and "did you mean" not in str(error.value)
 
 
 def test_what_is_done_elsewhere_is_so_of_parameters_alone():
     assert not FIELDS & set(ELSEWHERE) and not set(MEANT) & set(ELSEWHERE)
-    with pytest.raises(TypeError, match="KgwParams has no field 'n'; it has "):
+    with pytest.raises(TypeError, match="KgwParams has no field 'n'; known: "):
         croupier.KgwParams(n=1)
 
 

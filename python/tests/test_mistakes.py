@@ -190,7 +190,7 @@ def test_texts_are_those_of_the_stream(server):
                 stream.sample(logits(1, 0), [text])
             with pytest.raises(ValueError, match="is not open"):
                 stream.step(logits(1, 0), [text, pb.Work(sequence_id=own.id, sample=pb.SampleWork(), first_row=0)])
-        with pytest.raises(ValueError, match=f"sequence {foreign.id} is not one of this stream: another stream opened it"):
+        with pytest.raises(ValueError, match=f"sequence {foreign.id} does not belong to this stream: another stream opened it"):
             stream.close(foreign)
         # Neither is it closed where its id is that of one that is open here.
         assert foreign.id in stream.sequences and list(another.sequences.values()) == [foreign]
@@ -245,7 +245,7 @@ def test_biases_may_be_a_dict_of_token_ids(server):
             assert stream.sample(logits(1, 0), [text]) == [5]
         assert stream.sample(logits(1, 0), [stream.open()]) == [9]
         for wrong in ({-1: 2.0}, {"five": 2.0}, {5: "much"}):
-            with pytest.raises(ValueError, match="logit_bias is .*must be biases by token id"):
+            with pytest.raises(ValueError, match="logit_bias is .*must be a dict of biases by token id"):
                 stream.open(logit_bias=wrong)
 
 
@@ -270,22 +270,22 @@ def test_what_is_no_text_no_rows_and_no_parameters_is_told(server):
     with croupier.connect(server.uds, VOCAB) as stream:
         text = stream.open(seed=1)
         for wrong in text.id, "text", None:
-            with pytest.raises(TypeError, match=f"{wrong!r} is given, must be a sequence that `open` gave"):
+            with pytest.raises(TypeError, match=f"sequence is {wrong!r}, must be a Sequence that `open` returned"):
                 stream.close(wrong)
         for wrong in logits(1, 0), None:
-            with pytest.raises(TypeError, match=f"{type(wrong).__name__} is given, must be what rows\\(\\) gave"):
+            with pytest.raises(TypeError, match=f"rows is {type(wrong).__name__}, must be what rows\\(\\) returned"):
                 stream.discard(wrong)
-        for wrong, said in (("chat", "are of str, .* is preset='chat' meant"), (pb.Work(), "are of Work"), ([1], "are of list"),
-                            (croupier.LogprobsParams(top_n=1), "are of LogprobsParams")):
-            said = f"parameters {said}" if isinstance(wrong, str) else f"parameters {said}, must be a SamplingParams of croupier or croupier.pb, or a dict"
+        for wrong, said in (("chat", "are str, .* did you mean preset='chat'"), (pb.Work(), "are Work"), ([1], "are list"),
+                            (croupier.LogprobsParams(top_n=1), "are LogprobsParams")):
+            said = f"parameters {said}" if isinstance(wrong, str) else f"parameters {said}, must be a croupier.SamplingParams, a croupier.pb.SamplingParams or a dict"
             with pytest.raises(TypeError, match=said):
                 stream.open(wrong)
             with pytest.raises(TypeError, match=said):
                 croupier.connect(server.uds, VOCAB, default_params=wrong)
-        with pytest.raises(ValueError, match="logit_bias is .*must be biases by token id"):
+        with pytest.raises(ValueError, match="logit_bias is .*must be a dict of biases by token id"):
             stream.open(logit_bias={5.5: 1.0})
         assert stream.sample(logits(1, 0), [text])
-    with pytest.raises(TypeError, match="vocab_shards is 5, must be the columns of each rank"):
+    with pytest.raises(TypeError, match="vocab_shards is 5, must be a list with the number of columns of each rank"):
         croupier.connect(server.uds, VOCAB, vocab_shards=5)
     # A number of numpy's is one.
     croupier.connect(server.uds, VOCAB, reconnect_within=np.float32(5)).end()
@@ -299,7 +299,7 @@ def test_what_is_no_rank_is_told(server):
         facts = json.loads(base64.urlsafe_b64decode(stream.shard_token))
         for name in "address", "step":
             other = base64.urlsafe_b64encode(json.dumps({key: value for key, value in facts.items() if key != name}).encode()).decode()
-            with pytest.raises(ValueError, match="the token is none of `shard_token`"):
+            with pytest.raises(ValueError, match="token is not a shard token; give the `shard_token` of rank 0's stream"):
                 croupier.attach(other, 1)
 
 

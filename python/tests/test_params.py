@@ -114,13 +114,13 @@ def test_they_do_not_change_and_can_be_copied():
 
 def test_mistakes_name_what_is_meant():
     for wrong, said in [
-        (lambda: croupier.SamplingParams(temprature=1), "SamplingParams has no field 'temprature'; is 'temperature' meant?"),
-        (lambda: croupier.KgwParams(zzz=1), "KgwParams has no field 'zzz'; it has hashing_key, greenlist_ratio, bias, seeding_scheme, context_width$"),
-        (lambda: croupier.KgwParams(key=1), "KgwParams has no field 'key'; is 'hashing_key' meant.; it has hashing_key, greenlist_ratio, "),
-        (lambda: croupier.KgwParams(width=1), "KgwParams has no field 'width'; is 'context_width' meant.; it has context_width, hashing_key, "),
-        (lambda: croupier.GrammarParams(words=1), "GrammarParams has no field 'words'; it has json_schema, regex, lark"),
+        (lambda: croupier.SamplingParams(temprature=1), "SamplingParams has no field 'temprature'; did you mean 'temperature'?"),
+        (lambda: croupier.KgwParams(zzz=1), "KgwParams has no field 'zzz'; known: hashing_key, greenlist_ratio, bias, seeding_scheme, context_width$"),
+        (lambda: croupier.KgwParams(key=1), "KgwParams has no field 'key'; did you mean 'hashing_key'.; known: hashing_key, greenlist_ratio, "),
+        (lambda: croupier.KgwParams(width=1), "KgwParams has no field 'width'; did you mean 'context_width'.; known: context_width, hashing_key, "),
+        (lambda: croupier.GrammarParams(words=1), "GrammarParams has no field 'words'; known: json_schema, regex, lark"),
         (lambda: croupier.SamplingParams(sampler_order="temperature").to_pb(),
-         r"SamplingParams.sampler_order is 'temperature', must be a list of names, such as \['temperature'\]; there are unspecified, temperature, "),
+         r"SamplingParams.sampler_order is 'temperature', must be a list of names, such as \['temperature'\]; known: unspecified, temperature, "),
         (lambda: croupier.SamplingParams(engine_order="vlm").to_pb(), "^SamplingParams.engine_order is 'vlm', must be one of .*vllm"),
         (lambda: croupier.WatermarkParams(kgw=croupier.KgwParams(), gumbel=croupier.GumbelParams(key=1)).to_pb(), "kgw and gumbel"),
     ]:
@@ -141,7 +141,7 @@ WHOLE_NUMBER = "must be a whole number in 0 ..= 4294967295. "
     ({"seed": 1, "top_p": 0.5, "temperature": "hot"}, TypeError,
      "SamplingParams.temperature is 'hot', must be a number. Logits are divided by it."),
     ({"ignore_eos": "yes"}, TypeError, "SamplingParams.ignore_eos is 'yes', must be True or False."),
-    ({"preset": 5}, TypeError, "SamplingParams.preset is 5, must be text."),
+    ({"preset": 5}, TypeError, "SamplingParams.preset is 5, must be a string."),
     ({"stop_token_ids": 5}, TypeError, f"SamplingParams.stop_token_ids is 5, must be a list, each {WHOLE_NUMBER[8:]}"),
     ({"stop_token_ids": [1, -1]}, ValueError, "SamplingParams.stop_token_ids is [1, -1], must be a list, each a whole number"),
     ({"logprobs": 5}, TypeError,
@@ -161,8 +161,8 @@ WHOLE_NUMBER = "must be a whole number in 0 ..= 4294967295. "
     ({"sampler_order": ["top_k", "top_kk"]}, ValueError, "SamplingParams.sampler_order[1] is 'top_kk', must be one of unspecified, temperature"),
     ({"temperature": np.array("warm")}, TypeError, "SamplingParams.temperature is 'warm', must be a number."),
     ({"stop_token_ids": np.array(5)}, TypeError, f"SamplingParams.stop_token_ids is 5, must be a list, each {WHOLE_NUMBER[8:]}"),
-    ({"stop": [5]}, TypeError, "SamplingParams has no field 'stop'; is 'stop_token_sequences' meant? It takes token ids;"),
-    ({"max_new_tokens": 5}, TypeError, "SamplingParams has no field 'max_new_tokens'; is 'max_tokens' meant?"),
+    ({"stop": [5]}, TypeError, "SamplingParams has no field 'stop'; did you mean 'stop_token_sequences'? It takes token ids;"),
+    ({"max_new_tokens": 5}, TypeError, "SamplingParams has no field 'max_new_tokens'; did you mean 'max_tokens'?"),
 ])
 def test_mistakes_name_their_field(given, kind, said):
     with pytest.raises(kind) as error:
@@ -192,7 +192,7 @@ def test_streams_take_them_in_every_form(server):
             tokens = stream.sample(np.stack([logits(1, position)] * len(texts)), texts)
             assert len(set(tokens)) == 1
         before = len(stream.sequences)
-        with pytest.raises(TypeError, match="no field 'top_pp'; is 'top_p' meant"):
+        with pytest.raises(TypeError, match="no field 'top_pp'; did you mean 'top_p'"):
             stream.open(top_pp=1.0)
         assert len(stream.sequences) == before
         # Fields stand above the whole, lists too.
@@ -238,7 +238,7 @@ def test_it_is_so_in_what_a_request_of_an_engine_has_for_croupier(extra):
 
 def test_an_empty_list_does_not_say_the_opposite_of_what_was_meant(server):
     none = "^SamplingParams.allowed_token_ids is empty, so no token would be allowed; leave it out, or give None, to allow all$"
-    off = "^SamplingParams.stop_token_ids is empty, and an empty list does not switch off that of default_params; connect without it there"
+    off = "^SamplingParams.stop_token_ids is empty, and an empty list does not override the one in default_params; leave it out there"
     with croupier.connect(server.uds, VOCAB) as stream:
         for empty in [], (), np.array([], int), iter([]):
             with pytest.raises(ValueError, match=none):

@@ -138,7 +138,7 @@ def test_a_shard_whose_pause_was_left_goes_with_the_next_call(serve, in_time, mo
 
 def over(error, points):
     """Whether it says that the rank cannot go on, which only what is left in the middle of an answer may."""
-    return "interrupted in the middle of a wait" in str(error) and "_answer" in points.within
+    return "interrupted during a wait" in str(error) and "_answer" in points.within
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -303,7 +303,7 @@ def test_a_step_is_announced_once(server):
         text = stream.open(**params(1))
         assert rank.send(logits(1, 0)[COLUMNS], step_id=1) == 1
         free = rank._session.free
-        for wrong, said in ((1, "step_id is 1, must be above 1, that of the shard before it"), (0, "must be in 1"), (-1, "must be in 1")):
+        for wrong, said in ((1, "step_id is 1, must be above 1, the step_id of the previous shard"), (0, "must be in 1"), (-1, "must be in 1")):
             with pytest.raises(ValueError, match=said):
                 rank.send(logits(1, 0)[COLUMNS], step_id=wrong)
         assert rank._session.free == free
@@ -371,7 +371,7 @@ def test_a_write_of_a_rank_that_fails_is_told(server, in_time):  # noqa: F811
             with pytest.raises(MemoryError):
                 await rank.send(logits(1, 0)[COLUMNS])
             rank._call = call
-            with pytest.raises(croupier.CroupierError, match="left in the middle"):
+            with pytest.raises(croupier.CroupierError, match="the rank was interrupted during a send or a wait"):
                 await rank.wait()
 
     with croupier.connect(server.uds, VOCAB, vocab_shards=SHARDS) as stream:

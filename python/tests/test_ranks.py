@@ -130,7 +130,7 @@ def test_tokens_that_are_gone_or_never_come_are_told(server):
             assert [rank.tokens(step) for step in (2, 3, 4)] == [[[token]] for token in sequence.tokens[1:]]
             with pytest.raises(croupier.CroupierError, match="step 1 are gone"):
                 rank.tokens(1)
-            with pytest.raises(croupier.CroupierError, match="did not come within 0.2 s"):
+            with pytest.raises(croupier.CroupierError, match="did not arrive within 0.2 s"):
                 rank.tokens(5, timeout=0.2)
         with croupier.attach(stream.shard_token, 1, data_path="inline") as rank:
             with pytest.raises(croupier.CroupierError, match="shared memory"):
@@ -149,7 +149,7 @@ def test_tokens_that_are_gone_or_never_come_are_told(server):
             waiting = threading.Thread(target=stream.end)
             began = time.monotonic()
             waiting.start()
-            with pytest.raises(croupier.CroupierError, match="the group is over"):
+            with pytest.raises(croupier.CroupierError, match="the group has ended"):
                 rank.tokens(step + 1, timeout=60)
             assert time.monotonic() - began < 30
             waiting.join()

@@ -118,17 +118,17 @@ CIRCULAR["not"] = CIRCULAR
 
 
 @pytest.mark.parametrize(("given", "kind", "said"), [
-    ({"json_schema": {}, "regex": "a"}, ValueError, "GrammarParams has json_schema and regex, must have one of them"),
-    ({"lark": "a", "regex": ""}, ValueError, "GrammarParams has regex and lark, must have one of them"),
-    ({"json_schema": b"{}"}, TypeError, "json_schema is not a JSON schema: a dict, True or False, or JSON as text: it has b'{}'"),
+    ({"json_schema": {}, "regex": "a"}, ValueError, "GrammarParams has json_schema and regex, must have only one of them"),
+    ({"lark": "a", "regex": ""}, ValueError, "GrammarParams has regex and lark, must have only one of them"),
+    ({"json_schema": b"{}"}, TypeError, "json_schema is not a JSON schema: a dict, True, False or a string of JSON: it has b'{}'"),
     ({"json_schema": {"enum": {1, 2}}}, TypeError, "json_schema is not a JSON schema: .*: it has {1, 2}"),
     ({"json_schema": dict}, TypeError, "json_schema is not a JSON schema: .*: it has <class 'dict'>"),
     ({"json_schema": {"const": float("nan")}}, ValueError, "json_schema is not a JSON schema: .*not JSON compliant"),
     ({"json_schema": CIRCULAR}, ValueError, "json_schema is not a JSON schema: .*Circular"),
     ({"json_schema": nested(100_000)}, ValueError, "json_schema is not a JSON schema: .*recursion"),
-    ({"json_schema": {"const": "\ud800"}}, ValueError, "SamplingParams.grammar.json_schema is .*, must be a JSON schema: a dict, True or False, or JSON as text"),
-    ({"regex": 5}, TypeError, "SamplingParams.grammar.regex is 5, must be text. A regular expression"),
-    ({"json": {}}, TypeError, "GrammarParams has no field 'json'; is 'json_schema' meant?"),
+    ({"json_schema": {"const": "\ud800"}}, ValueError, "SamplingParams.grammar.json_schema is .*, must be a JSON schema: a dict, True, False or a string of JSON"),
+    ({"regex": 5}, TypeError, "SamplingParams.grammar.regex is 5, must be a string. A regular expression"),
+    ({"json": {}}, TypeError, "GrammarParams has no field 'json'; did you mean 'json_schema'?"),
     ("[ab]", TypeError, "SamplingParams.grammar is .*, must be a GrammarParams or a dict of its fields: json_schema, regex, lark, gbnf, choices, start_token_ids"),
 ])
 def test_mistakes_are_told_where_it_is_given(given, kind, said):
@@ -141,5 +141,5 @@ def test_mistakes_are_told_where_it_is_given(given, kind, said):
 
 @pytest.mark.parametrize("name", ["json_schema", "regex", "lark", "structured_outputs", "response_format"])
 def test_what_has_another_name_elsewhere_is_told_that_of_here(name):
-    with pytest.raises(TypeError, match=f"SamplingParams has no field '{name}'; is 'grammar' meant"):
+    with pytest.raises(TypeError, match=f"SamplingParams has no field '{name}'; did you mean 'grammar'"):
         croupier.SamplingParams(**{name: json.dumps({})})

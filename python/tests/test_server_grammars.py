@@ -152,9 +152,9 @@ def test_choices_and_rules_are_written_too(server, grammar, words):
 
 
 def test_choices_are_texts_of_one_line():
-    with pytest.raises(ValueError, match=r"choices has 'a\\nb', which is more than one line; write them as a regex"):
+    with pytest.raises(ValueError, match=r"choices has 'a\\nb', which has more than one line; use a regex instead"):
         croupier.GrammarParams(choices=["c", "a\nb"]).to_pb()
-    with pytest.raises(TypeError, match=r"choices has 5, must be texts"):
+    with pytest.raises(TypeError, match=r"choices has 5, must be a list of strings"):
         croupier.GrammarParams(choices=["c", 5]).to_pb()
 
 

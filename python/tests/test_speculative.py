@@ -131,7 +131,7 @@ def test_a_proposal_is_of_the_text_as_it_was(server):
         speculation.told([text], result)
         [draft] = speculation.proposed([text])
         assert text.tokens == [5, 5, 5] and draft.token_ids == list(result.work[0].proposed_token_ids) != []
-        with pytest.raises(ValueError, match="is of 1 works, must be one for each of 2 texts"):
+        with pytest.raises(ValueError, match="result has 1 works, must have one for each of 2 texts"):
             speculation.told([text, text], result)
 
 
@@ -321,11 +321,11 @@ def test_a_sparse_distribution_is_small(server):
 
 
 @pytest.mark.parametrize("ids, probs, said", [
-    ([[1, 2]], [[0.5, 0.5]], "1 rows of ids and 1 of probabilities, must have one for each draft token, 2"),
+    ([[1, 2]], [[0.5, 0.5]], "1 rows of ids and 1 of probabilities, must have 2 of both, one for each draft token"),
     ([[1], [2]], [[1.0]], "2 rows of ids and 1 of probabilities"),
-    ([1, 2], [1.0, 1.0], re.escape("distribution.ids[0] has the shape () and probabilities[0] (), must be a line of as many")),
+    ([1, 2], [1.0, 1.0], re.escape("distribution.ids[0] has the shape () and probabilities[0] (), must be one-dimensional and equally long")),
     ([[1], [2, 3]], [[1.0], [1.0]], re.escape("distribution.ids[1] has the shape (2,) and probabilities[1] (1,)")),
-    ([[1], [2, 0, 0]], [[1.0], [1.0, 0.0, 0.0]], re.escape("distribution.ids[1] has token 0 twice; leave out tokens without")),
+    ([[1], [2, 0, 0]], [[1.0], [1.0, 0.0, 0.0]], re.escape("distribution.ids[1] has token 0 twice; leave out tokens with")),
     ([[1], [-1]], [[1.0], [1.0]], re.escape("distribution.ids[1] has -1, must be in 0 .. vocab_size - 1")),
     ([[1], [2.5]], [[1.0], [1.0]], re.escape("distribution.ids[1] are float64, must be whole numbers")),
     ([[1], [2]], [[1.0], [None]], re.escape("distribution.probabilities[1] is object with NoneType among them, must be real numbers")),

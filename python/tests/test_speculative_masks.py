@@ -107,11 +107,11 @@ def test_rows_without_a_mask_may_be_among_others(server):
             speculation.verify([Draft(text, [7])], zeros[:2], token_masks=masks)
         masked = [len(pb.Step.FromString(part.fixed).work[0].token_masks) for part in sent]
         assert masked == [3 * 4 * -(-VOCAB // 32), 0, 0, 0]
-        for masks, said in (([None], "token_masks have 1 rows for 2 rows of logits, must be one for each; None for no mask"),
+        for masks, said in (([None], "token_masks have 1 rows for 2 rows of logits, must have one for each; use None for no mask"),
                             ([None, [1.5]], r"token_masks\[1\] is of float64"), (np.ones(VOCAB, bool), "token_masks have the shape")):
             with pytest.raises((ValueError, TypeError), match=said):
                 speculation.verify([Draft(text, [7])], zeros[:2], token_masks=masks)
-        with pytest.raises(ValueError, match="token_masks have 3 rows for 1 texts, must be one for each"):
+        with pytest.raises(ValueError, match="token_masks have 3 rows for 1 texts, must have one for each"):
             speculation.chain([text], draft_model, token_masks=lambda pairs: [None] * 3)
         assert len(sent) == 4
 
@@ -142,7 +142,7 @@ def test_each_step_has_the_trace_and_the_deadline(server, connected):  # noqa: F
             def never(pairs):
                 raise AssertionError("the model is not asked")
 
-            for wrong, said in (({"deadline_ms": -1}, "deadline_ms is -1, must be in 0"), ({"traceparent": 5}, "traceparent is 5, must be text")):
+            for wrong, said in (({"deadline_ms": -1}, "deadline_ms is -1, must be in 0"), ({"traceparent": 5}, "traceparent is 5, must be a string")):
                 for call in (lambda: speculation.chain([text], never, **wrong), lambda: speculation.tree([text], never, [-1], **wrong),
                              lambda: speculation.verify([Draft(text)], np.zeros((1, VOCAB)), **wrong)):
                     with pytest.raises((ValueError, TypeError), match=said):

@@ -119,7 +119,7 @@ def test_where_no_row_fits_nothing_is_drafted(serve):
     with croupier.connect(serve(f"--max-row-bytes-per-step={4096}", "--max-message-bytes=4096").uds, 2000) as stream:
         text, speculation = opened(stream), croupier.Speculation(stream)
         assert speculation.chain([text], draft_model, 4) == [Draft(text, [], None, "kept")]
-        with pytest.raises(ValueError, match="takes 8000 bytes of rows, max_row_bytes_per_step is 4096; it cannot be split"):
+        with pytest.raises(ValueError, match="takes 8000 bytes of rows, max_row_bytes_per_step is 4096; a work cannot be split"):
             speculation.verify([Draft(text)], np.zeros((1, 2000), np.float32))
 
 

@@ -64,7 +64,7 @@ def test_a_result_is_told_of_a_stream_s_own_texts(server, connected):
         async with connected(server.uds, VOCAB) as (stream, speculation), connected(server.uds, VOCAB) as (elsewhere, other):
             here, there = stream.open(**NGRAM), elsewhere.open(**NGRAM)
             result = await done(elsewhere.step(row(), [there]))
-            with pytest.raises(ValueError, match="is not one of this stream: another stream opened it"):
+            with pytest.raises(ValueError, match="does not belong to this stream: another stream opened it"):
                 speculation.told([there], result)
             assert speculation.proposed([here]) == [Draft(here)]
             other.told([there], result)
@@ -103,5 +103,5 @@ def test_results_of_texts_that_have_ended_are_forgotten(server, max_tokens):
         gc.collect()
         # The stream remembers what it sent last.
         assert len(speculation._told) < 10
-        with pytest.raises(ValueError, match="is of 1 works"):
+        with pytest.raises(ValueError, match="result has 1 works"):
             speculation.told(kept, pb.StepResult(work=[pb.WorkResult()]))

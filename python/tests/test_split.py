@@ -285,8 +285,8 @@ def test_nothing_is_sent_of_what_cannot_be_split(serve):
         for wrong, work, said in [
             (np.concatenate([batch(0), batch(0)[:1]]), texts + texts[:1], r"sequence 1 is in work\[0\] and in work\[23\]"),
             (batch(0)[:8], [pb.Work(sequence_id=1, verify=draft)], r"work\[0\] alone takes 8 rows, max_rows_per_step is 5; draft fewer tokens, or raise"),
-            (batch(0)[:8], [pb.Work(sequence_id=1, score=scored)], r"work\[0\] alone takes 8 rows, max_rows_per_step is 5; it cannot be split"),
-            (batch(0)[:8], [pb.Work(score=scored)], r"alone takes 8 rows, max_rows_per_step is 5; send its tokens as several scores, works of one"),
+            (batch(0)[:8], [pb.Work(sequence_id=1, score=scored)], r"work\[0\] alone takes 8 rows, max_rows_per_step is 5; a work cannot be split"),
+            (batch(0)[:8], [pb.Work(score=scored)], r"alone takes 8 rows, max_rows_per_step is 5; send its tokens as several score works, in one"),
             (batch(0)[:, :-1], texts, "shape"),
             (np.full((23, VOCAB), "x", object), texts, "logits are object with str"),
             (None, texts, "logits have 0 rows, this work takes 23"),
@@ -305,7 +305,7 @@ def test_a_score_that_is_too_long_is_told_to_be_sent_as_several(serve, path):
     rows, tokens = batch(0)[:12], range(12)
     expected = [(token.token_id, token.logprob, token.rank) for token in scores(serve(), path, rows, [tokens])]
     server = serve("--max-row-bytes-per-step=20KiB", "--max-message-bytes=20KiB")
-    said = r"work\[0\] alone takes 48000 bytes of rows, max_row_bytes_per_step is 20480; send its tokens as several scores"
+    said = r"work\[0\] alone takes 48000 bytes of rows, max_row_bytes_per_step is 20480; send its tokens as several score works"
     with pytest.raises(ValueError, match=said):
         scores(server, path, rows, [tokens])
     # As it says.
@@ -321,7 +321,7 @@ def scores(server, path, rows, each):
 
 def test_steps_of_ranks_are_not_split(serve):
     server = serve(*BYTES, *ROWS)
-    for path, count, said in (("inline", 5, "max_message_bytes|not split"), ("shared_memory", 6, "not split")):
+    for path, count, said in (("inline", 5, "max_message_bytes|cannot be split"), ("shared_memory", 6, "cannot be split")):
         with croupier.connect(server.uds, VOCAB, data_path=path, vocab_shards=[900, 100]) as stream:
             texts = [stream.open(**params(text)) for text in range(6)]
             with pytest.raises(ValueError, match=said):
@@ -331,7 +331,7 @@ def test_steps_of_ranks_are_not_split(serve):
                 assert stream._session.sharded == 0
                 assert len(stream.sample(batch(0)[:4, :900], texts[:4])) == 4
                 if path == "inline":
-                    with pytest.raises(ValueError, match="not split"):
+                    with pytest.raises(ValueError, match="cannot be split"):
                         rank.send(np.zeros((50, 100), np.float32))
                     assert rank._session.step == 2
 

@@ -26,7 +26,7 @@ def test_a_text_that_is_twice_in_a_step_is_told_before_anything_is_sent(serve, p
             raw = pb.Work(sequence_id=text.id, sample=pb.SampleWork())
             for work in ([text, text], [text, raw], [raw, raw], [raw, pb.Work(sequence_id=text.id, draft=pb.DraftWork())]):
                 for call in (stream.step, stream.submit):
-                    with pytest.raises(ValueError, match=rf"sequence {text.id} is in work\[0\] and in work\[1\]; a text has one work"):
+                    with pytest.raises(ValueError, match=rf"sequence {text.id} is in work\[0\] and in work\[1\]; a text can have one work"):
                         call(Z, work)
             with pytest.raises(ValueError, match=rf"sequence {text.id} is in work\[0\] and in work\[2\]"):
                 stream.sample(np.zeros((3, VOCAB)), [text, other, text])
@@ -60,7 +60,7 @@ def test_no_text_is_opened_on_a_stream_that_was_ended(server):
     with croupier.connect(server.uds, VOCAB) as stream:
         text = stream.open(**params(1))
     for call in (stream.open, lambda: stream.open(prompt=[1], temperature=0.5)):
-        with pytest.raises(croupier.CroupierError, match="the stream was ended; connect another"):
+        with pytest.raises(croupier.CroupierError, match="the stream was ended; connect a new one"):
             call()
     # There is nothing to be done any more.
     stream.close(text)
@@ -70,7 +70,7 @@ def test_no_text_is_opened_on_a_stream_that_was_ended(server):
         text = stream.open(**params(1))
         async with stream:
             assert await stream.sample(logits(1, 0), [text])
-        with pytest.raises(croupier.CroupierError, match="the stream was ended; connect another"):
+        with pytest.raises(croupier.CroupierError, match="the stream was ended; connect a new one"):
             stream.open()
         async with croupier.aio.connect(server.uds, VOCAB) as another:
             with pytest.raises(ValueError, match="another stream opened it"):
@@ -85,7 +85,7 @@ def test_a_text_may_be_pickled(server):
         stream.sample(logits(1, 0), [text])
         copied = pickle.loads(pickle.dumps(text))
         assert (copied.prompt, copied.tokens, copied.params) == (text.prompt, text.tokens, text.params)
-        with pytest.raises(ValueError, match="is not one of this stream"):
+        with pytest.raises(ValueError, match="does not belong to this stream"):
             stream.close(copied)
 
 
@@ -103,7 +103,7 @@ def test_one_text_in_the_place_of_a_list_is_told(server):
             (lambda: speculation.verify(text, Z[:1]), r"drafts is Sequence, must be a list of drafts, such as \[Draft\(text\)\]"),
             (lambda: speculation.verify(Draft(text), Z[:1]), "drafts is Draft, must be a list"),
             (lambda: speculation.chain(text, never), r"texts is Sequence, must be a list of texts, such as \[text\]"),
-            (lambda: speculation.chain([5], never), r"texts\[0\] is 5, must be one that `open` gave"),
+            (lambda: speculation.chain([5], never), r"texts\[0\] is 5, must be a Sequence that `open` returned"),
             (lambda: speculation.tree(text, never, [-1]), "texts is Sequence"),
             (lambda: speculation.proposed(text), "texts is Sequence"),
         ]:
@@ -136,7 +136,7 @@ def test_logits_of_no_numbers_are_told_by_their_type(server):
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("dtype, large", [("f32", 1e39), ("f16", 1e5)])
 def test_infinities_of_the_conversion_are_told_as_such(serve, path, dtype, large):
-    made = "logits that were too large for the stream's dtype became infinities when they were converted to it"
+    made = "logits too large for the stream's dtype became infinities when they were converted"
     rows = np.stack([logits(1, 0), logits(2, 0)]).astype(float)
     rows[1, 7] = large
     # Whole, and in a step that is split, where they wait for a place.
@@ -168,14 +168,14 @@ def test_asyncio_is_entered_by_async_with_alone(server):
         with pytest.raises(TypeError, match=r"use it in `async with croupier.aio.connect\(...\) as stream`, not in `with`"):
             with stream:
                 pass
-        with pytest.raises(TypeError, match=r"it is not awaited: use it in `async with croupier.aio.connect\(...\) as stream`"):
+        with pytest.raises(TypeError, match=r"it cannot be awaited; use it in `async with croupier.aio.connect\(...\) as stream`"):
             await stream
         async with stream:
             rank = croupier.aio.attach(stream.shard_token, 1)
             with pytest.raises(TypeError, match=r"use it in `async with croupier.aio.attach\(...\) as rank`, not in `with`"):
                 with rank:
                     pass
-            with pytest.raises(TypeError, match="it is not awaited"):
+            with pytest.raises(TypeError, match="it cannot be awaited"):
                 await rank
             async with rank:
                 rank.discard(await rank.rows(1))

@@ -49,7 +49,7 @@ def test_a_server_that_comes_later_is_waited_for(server, kind, caplog):
     assert run(kind, server.uds, reconnect_within=60) == expected
     late.join()
     [said] = caplog.messages
-    assert said.startswith(f"{server.uds} does not serve yet, waiting for up to 60 s: UNAVAILABLE")
+    assert said.startswith(f"{server.uds} does not serve yet; waiting for up to 60 s: UNAVAILABLE")
     server.kill()
     started = time.monotonic()
     with pytest.raises(croupier.CroupierError, match="^UNAVAILABLE"):
@@ -91,7 +91,7 @@ def test_a_server_that_is_lost_and_found_again_is_told(server, kind, caplog):
         assert lost.levelname == "WARNING"
         # asyncio's gRPC has no more to say where a write finds it first.
         why = "(UNAVAILABLE: .+|the connection was lost)"
-        assert re.fullmatch(f"lost {server.uds}: {why}; connecting again for up to 60 s", lost.getMessage())
+        assert re.fullmatch(f"connection to {server.uds} lost: {why}; reconnecting for up to 60 s", lost.getMessage())
         assert found.levelname == "INFO"
         said = re.fullmatch(f"connected to {server.uds} again after ([0-9.]+) s, 2 texts opened again", found.getMessage())
         # Until there was a server again at least, however long this process stood still. It is said with three digits.
@@ -112,7 +112,7 @@ def test_a_server_that_is_lost_and_found_again_is_told(server, kind, caplog):
         await done(kind, stream.sample(rows, texts))
         late.join()
         waiting, found = told(caplog)
-        assert waiting.getMessage().startswith(f"{server.uds} does not serve any more, waiting for up to 60 s: UNAVAILABLE")
+        assert waiting.getMessage().startswith(f"{server.uds} does not serve any more; waiting for up to 60 s: UNAVAILABLE")
         assert found.getMessage().endswith(" s, 2 texts opened again")
 
     run(kind, server.uds, use if kind == "asyncio" else lambda stream: asyncio.run(use(stream)), reconnect_within=60, data_path="inline")
@@ -132,7 +132,7 @@ def test_a_server_that_is_lost_for_good_is_told_once_each_time(server, kind, cap
 
     run(kind, server.uds, use if kind == "asyncio" else lambda stream: asyncio.run(use(stream)), reconnect_within=0.5, data_path="inline")
     lost, still = [record.getMessage() for record in told(caplog)]
-    assert lost.startswith(f"lost {server.uds}: ") and still.startswith(f"{server.uds} does not serve any more, waiting for up to 0.5 s: ")
+    assert lost.startswith(f"connection to {server.uds} lost: ") and still.startswith(f"{server.uds} does not serve any more; waiting for up to 0.5 s: ")
 
 
 @pytest.mark.parametrize("kind", NAMES)
@@ -167,7 +167,7 @@ def test_a_server_that_hangs_in_a_step_is_noticed(server, kind, monkeypatch):
         await stream.sample(logits(1, 1), [text])
 
     started = time.monotonic()
-    with pytest.raises(croupier.CroupierError, match="did not answer within 2 s; what had no result is given up"):
+    with pytest.raises(croupier.CroupierError, match="did not answer within 2 s; steps without a result are given up"):
         run(kind, server.uds, use if kind == "sync" else waiting, reconnect_within=0.1)
     assert time.monotonic() - started < 30
 
@@ -266,7 +266,7 @@ def test_asyncio_wants_its_with(server):
 
 
 def test_a_stream_is_for_one_at_a_time(server):
-    said = "another {} is in the middle of a step; a stream is for one {} at a time"
+    said = "another {} is in the middle of a step; only one {} at a time may use a stream"
 
     async def use():
         async with croupier.aio.connect(server.uds, VOCAB) as stream:
