@@ -1,14 +1,15 @@
-// What the threads of one block do together. All of them must call each function.
+// What the threads of one block do together. All of them must call each function. A team is the blocks that work on one row
+// (team.cuh).
 #pragma once
 #include "params.cuh"
 
 constexpr u32 kWarp = 32;
 constexpr u32 kWarps = kThreads / kWarp;
 constexpr u32 kAllLanes = 0xFFFFFFFFu;
-// Bytes that no one fetch ahead reaches: the hardware counts them by 16, in 16 bits.
+// One prefetch must be shorter than this many bytes: the hardware counts units of 16 bytes, in 16 bits.
 constexpr u32 kFetchEnd = 1 << 20;
 
-// An array in shared memory. The emulator has its own, which checks bounds, first writes and races.
+// An array in shared memory. The emulator has its own version, which checks bounds, uninitialised reads and races.
 #ifndef CROUPIER_EMULATOR
 template <class T>
 struct Shared {
@@ -20,14 +21,14 @@ __device__ inline u32 shared_add(Shared<u32> array, u32 i, u32 value) { return a
 __device__ inline void shared_or(Shared<u32> array, u32 i, u32 value) { atomicOr(&array.at[i], value); }
 __device__ inline void shared_max(Shared<u64> array, u32 i, u64 value) { atomicMax(&array.at[i], value); }
 
-// Tells a function that is compiled on its own what it cannot see: that an array which it was handed lies in shared memory.
+// Tells the compiler what it cannot see in a function that is not inlined: that an array passed to it is in shared memory.
 template <class T>
 __device__ inline Shared<T> in_shared(Shared<T> array) {
     __builtin_assume(__isShared(array.at));
     return array;
 }
 
-// Two neighbours of an array in one read; `i` is even.
+// Two neighbouring entries of an array in one read; `i` is even.
 struct alignas(16) Two {
     u64 a, b;
 };
@@ -55,7 +56,7 @@ struct Carver {
 __device__ inline Carver carver() { return Carver{reinterpret_cast<u8*>(shared_memory)}; }
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-// The array of another block of the cluster, which has cut its shared memory alike.
+// The same array in another block of the cluster, which has cut its shared memory in the same way.
 template <class T>
 __device__ Shared<T> of_block(Shared<T> array, u32 rank) {
     u64 there;
@@ -63,16 +64,18 @@ __device__ Shared<T> of_block(Shared<T> array, u32 rank) {
     return Shared<T>{reinterpret_cast<T*>(there)};
 }
 
-// Has memory brought to the L2 cache, while nobody waits for it: 16-byte aligned, a multiple of 16 bytes, less than kFetchEnd.
+// Prefetches memory into the L2 cache without waiting for it. It must be 16-byte aligned, a multiple of 16 bytes, and less than
+// kFetchEnd.
 __device__ inline void fetch_ahead(const void* from, u32 bytes) {
     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(__cvta_generic_to_global(from)), "r"(bytes));
 }
 
-// Shows the other blocks of the cluster what the block has in shared memory. In global memory no block writes anything that another
-// one reads, so nothing there is waited for. The older compiler (12.2) knows no such fence, and a release is one over the whole
-// device. Every warp would wait for that: one does it for all of its block, who are behind a barrier with it. What is read from
-// another block is not fenced either. Hence a rule for all barriers: it is used before the next one (scripts/cubin_waits.py looks
-// whether it is). Who has a value is past its read.
+// The barrier of a cluster. After it, the other blocks of the cluster see what the block has in shared memory. No block writes
+// global memory that another block reads, so global memory is not waited for.
+// The older compiler (12.2) has no fence for shared memory alone, and its release covers the whole device. Every warp would wait
+// for that, so one warp does it for the whole block, after a barrier of the block.
+// Reads from another block are not fenced either. Hence a rule for all barriers: a value read from another block is used before the
+// next barrier, since a thread that has the value is past the read. scripts/cubin_waits.py checks this.
 __device__ inline void cluster_barrier() {
     __syncthreads();
 #if __CUDACC_VER_MAJOR__ >= 13
@@ -89,7 +92,7 @@ __device__ inline void cluster_barrier() {
 #endif
 }
 
-// The last one of a cluster: nobody leaves while others read its shared memory. Nobody's memory is waited for.
+// The last barrier of a cluster: no block ends while others read its shared memory. It waits for no memory.
 __device__ inline void cluster_leave() {
     __syncthreads();
     asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
@@ -98,14 +101,14 @@ __device__ inline void cluster_leave() {
 #endif
 #endif
 
-// A place in a sequence of weights: its weight, and the sum of those before it.
+// A place in a sequence of weights: its weight, and the sum of the weights before it.
 struct Place {
     u32 index;
     u64 before;
     u64 weight;
 };
 
-// The sum over a warp, in every lane, from sums of so few bits that 32 of them fit 32 bits.
+// The sum over a warp, in every lane. It is added up in parts of 27 bits, since 32 of these fit into 32 bits.
 __device__ inline u64 warp_sum(u64 value) {
     constexpr u32 kBits = 27, kLow = (1u << kBits) - 1;
     u64 low = __reduce_add_sync(kAllLanes, (u32)value & kLow);
@@ -120,7 +123,7 @@ __device__ inline u64 warp_max(u64 value) {
     return (u64)high << 32 | low;
 }
 
-// The sum of the lanes up to this one.
+// The sum over the lanes up to and including this one.
 __device__ inline u64 warp_scan_here(u64 value) {
     u32 lane = threadIdx.x % kWarp;
 #pragma unroll
@@ -132,8 +135,8 @@ __device__ inline u64 warp_scan_here(u64 value) {
 }
 __device__ CROUPIER_ONCE inline u64 warp_scan(u64 value) { return warp_scan_here(value); }
 
-// The first i below n with weight(0) + ... + weight(i) > point; n and the whole weight if there is none. Each warp finds it for itself,
-// which is quickest for few weights.
+// The first i below n with weight(0) + ... + weight(i) > point; n and the sum of all weights if there is none. Each warp finds it
+// for itself, which is fastest for few weights.
 template <class Weight>
 __device__ Place warp_locate(u32 n, u64 point, Weight weight) {
     u32 lane = threadIdx.x % kWarp, share = (n + kWarp - 1) / kWarp;
@@ -157,8 +160,8 @@ __device__ Place warp_locate(u32 n, u64 point, Weight weight) {
     return Place{__shfl_sync(kAllLanes, i, from), __shfl_sync(kAllLanes, before, from), __shfl_sync(kAllLanes, own, from)};
 }
 
-// The first value of `from` to `to` for which `is_met`, which holds from there on; `to` if for none before. The lower half
-// of a warp searches with its values while the upper half does with its own: 16 probes each in a round.
+// The first value from `from` up to `to` for which `is_met` holds, as it must for all larger ones; `to` if it holds for none
+// before. The two halves of a warp search at the same time, each with its own arguments and 16 probes in a round.
 template <class Is>
 __device__ u32 half_warp_first(u32 from, u32 to, Is is_met) {
     constexpr u32 kHalf = kWarp / 2;
@@ -185,7 +188,7 @@ struct Block {
 
     __device__ explicit Block(Carver& carver) : partial(carver.take<u64>(kWarps)), place(carver.take<Place>(1)) {}
 
-    // The sum of the values of the threads before this one; `total` of all.
+    // The sum of the values of the threads before this one; `total` becomes that of all threads.
     __device__ u64 sum_before(u64 value, u64& total) const {
         Sums sums = sums_of(partial, value);
         total = sums.total;
@@ -207,7 +210,7 @@ struct Block {
         return Sums{(warp > 0 ? before : 0) + sum - value, total};
     }
 
-    // The same of two counts in halves of a word. Behind a barrier of the caller's.
+    // The same for two counts in the halves of a word. The caller must have passed a barrier before.
     __device__ u32 pairs_before(u32 value, u32& total) const {
         u32 lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, sum = value;
 #pragma unroll
@@ -232,7 +235,7 @@ struct Block {
         return warp_sum(lane < kWarps ? (u64)partial[lane] : 0);
     }
 
-    // Both become the largest of all threads.
+    // Both become the maximum over all threads.
     __device__ void max_of_two(u32& first, u32& second) const {
         u32 lane = threadIdx.x % kWarp;
         u64 of_warp = (u64)__reduce_max_sync(kAllLanes, first) << 32 | __reduce_max_sync(kAllLanes, second);
@@ -244,13 +247,13 @@ struct Block {
         second = __reduce_max_sync(kAllLanes, (u32)mine);
     }
 
-    // As `warp_locate`, by the whole block.
+    // Like `warp_locate`, by the whole block.
     template <class Weight>
     __device__ Place locate(u32 n, u64 point, Weight weight) const {
         return locate_by(n, [&](u64) { return point; }, weight);
     }
 
-    // ... of a point that depends on the whole weight.
+    // The same with a point that depends on the sum of all weights.
     template <class Point, class Weight>
     __device__ Place locate_by(u32 n, Point point_of, Weight weight) const {
         u32 share = (n + kThreads - 1) / kThreads;
@@ -270,18 +273,18 @@ struct Block {
             place[0] = Place{i, before, own};
         }
         __syncthreads();
-        // Written again only behind the barriers of the next sum.
+        // It is written again only after the barriers of the next sum.
         return place[0];
     }
 };
 
-// Sums of 64 bits by bin, from 32-bit atomics, which shared memory has in hardware: whoever makes the low half wrap
-// carries. The halves lie side by side, low first, to be read as one.
+// Sums of 64 bits by bin, from 32-bit atomics, which shared memory has in hardware: the thread that makes the low half wrap adds
+// the carry. The halves are adjacent, low first, so that they are read as one.
 struct Histogram {
     Shared<u32> halves;
-    u32 first;  // of its bins in the array
+    u32 first;  // the place of its first bin in the array
 
-    // Whoever filled or read these sums before is past a barrier: that of the team, which ends a phase, or the last one of
+    // All threads that filled or read these sums before must be past a barrier: the team's, which ends a phase, or the last one in
     // `locate`.
     __device__ void clear(u32 bins) const {
 #pragma unroll 1
@@ -296,11 +299,11 @@ struct Histogram {
         if (carried > 0) shared_add(halves, at + 1, carried);
     }
 
-    // Counts, in 32 bits of half the room. The count before is not asked for, so the hardware adds up the lanes of a warp that mean
-    // one bin.
+    // Counts in 32 bits, which take half the room. The previous count is not asked for, so the hardware adds up the lanes of a warp
+    // that count in the same bin.
     __device__ void add_one(u32 bin) const { (void)shared_add(halves, 2 * first + bin, 1); }
 
-    // Two counts in halves of a word, in half the room.
+    // Two counts in the halves of a word, which take half the room.
     __device__ void clear_pairs(u32 bins) const {
 #pragma unroll 1
         for (u32 i = threadIdx.x; i < bins; i += kThreads) halves[2 * first + i] = 0;
@@ -309,7 +312,7 @@ struct Histogram {
     __device__ void add_pair(u32 bin, u32 counts) const { (void)shared_add(halves, 2 * first + bin, counts); }
     __device__ u32 pair(u32 bin) const { return halves[2 * first + bin]; }
 
-    // By the one thread that writes this sum before the next barrier; it need not have been cleared.
+    // For the only thread that writes this sum before the next barrier. The sum need not have been cleared.
     __device__ void set(u32 bin, u64 weight) const {
         halves[2 * (first + bin)] = (u32)weight;
         halves[2 * (first + bin) + 1] = (u32)(weight >> 32);

@@ -1,4 +1,4 @@
-// Finding the token at which the running weight exceeds a point, after a pass into chunks.
+// Finds the token at which the running sum of weights exceeds a point, after a pass into sums by chunk (pass.cuh).
 #pragma once
 #include "pass.cuh"
 
@@ -6,7 +6,7 @@ template <class Element>
 struct Finding {
     const Passes<Element>& passes;
 
-    // The first token, by ascending id, at which the running weight exceeds `point`. A number beyond the vocabulary if there is none,
+    // The first token, by ascending id, at which the running sum exceeds `point`. A number beyond the vocabulary if there is none,
     // which is a bug.
     __device__ u32 find(const Pass& pass, u64 point) const {
         const Row<Element>& row = passes.row;
@@ -17,7 +17,7 @@ struct Finding {
         });
     }
 
-    // The same by weight(token, logit as sent, whether it is touched).
+    // The same with weight(token, logit as sent, whether it is touched) as weights. A touched token has an adjust.
     template <class Weight>
     __device__ u32 find_by(u64 point, Weight weight) const {
         const Row<Element>& row = passes.row;
@@ -28,7 +28,7 @@ struct Finding {
     }
 
   private:
-    // In one chunk: the warp that has the point among its tokens, of which then each thread takes one.
+    // In one chunk: first the warp that has the point among its tokens, then the token, of which each thread takes one.
     template <class Weight>
     __device__ void find_in(u32 chunk, u64 point, Weight weight) const {
         constexpr u32 kPart = Row<Element>::kWarpTokens;

@@ -1,4 +1,5 @@
-// What a row's job tells of it, whatever slices it is cut into: single logits, its adjusts, and how a slice is fetched ahead.
+// What a row's job says about the row, however the row is cut into slices (the chunks that one block works on): single logits, its
+// adjusts (what is known about single tokens), and how a slice is prefetched.
 #pragma once
 #include "numbers.cuh"
 #include "team.cuh"
@@ -8,7 +9,7 @@ constexpr u32 kNoAdjust = ~0u;
 template <class Element>
 struct JobRow {
     static constexpr u32 kVectors = kPerThread / Element::kPerVector;
-    // Tokens of a chunk that follow each other and are one warp's.
+    // A warp has this many consecutive tokens of a chunk.
     static constexpr u32 kWarpTokens = kWarp * kPerThread;
     static constexpr u32 kChunkVectors = kThreads * kVectors;
 
@@ -45,13 +46,13 @@ struct JobRow {
         return from < job.adjust_count && all[from].token == token ? from : kNoAdjust;
     }
 
-    // Has the block's slice of a row on its way from memory before anybody looks at it.
+    // Prefetches the block's slice of a row before anything reads it.
     __device__ static void fetch_slice([[maybe_unused]] const RowJob& job, [[maybe_unused]] const u8* inputs,
                                        [[maybe_unused]] const Team& team) {
 #if CROUPIER_CLUSTER
         if (team.leads() && threadIdx.x == kWarp && job.adjust_count > 0) fetch_adjusts(job, inputs);
-        // Not the first warp: what it asks of memory the team's barriers may wait for. The whole slice at once, since lanes would
-        // ask one after the other.
+        // Not in the first warp, since the team's barriers may wait for its memory requests. One lane asks for the whole slice,
+        // since lanes would ask one after the other.
         static_assert(kSliceChunks * kChunkVectors * 16 < kFetchEnd, "a slice is fetched whole");
         if (threadIdx.x != kThreads - kWarp) return;
         u32 share = share_of((job.vocab_size + kChunk - 1) / kChunk, team.size);
@@ -64,7 +65,8 @@ struct JobRow {
 
 #if CROUPIER_CLUSTER
   private:
-    // The adjusts, of which few rows have more, and their index: they are read one after the other once the row was looked at.
+    // Prefetches the adjusts, of which few rows have more than `most`, and their index, because they are read one after the other:
+    // the index, then the adjusts.
     __device__ static void fetch_adjusts(const RowJob& job, const u8* inputs) {
         constexpr u32 most = 4096;
         u32 count = job.adjust_count < most ? job.adjust_count : most;
@@ -73,7 +75,7 @@ struct JobRow {
         fetch_around(inputs, job.adjust_index, words * sizeof(u32));
     }
 
-    // ... with what lies beside it, to multiples of 16 bytes. Logits stand behind, at such a one.
+    // Prefetches these bytes, extended to multiples of 16 at both ends. The logits come later in the inputs, at such a multiple.
     __device__ static void fetch_around(const u8* inputs, u64 from, u32 bytes) {
         u64 first = from / 16 * 16, end = (from + bytes + 15) / 16 * 16;
         fetch_ahead(inputs + first, (u32)(end - first));

@@ -1,5 +1,5 @@
-// What is done with a list of tokens in shared memory. All threads of a block call the functions and get the same result, unless they say
-// otherwise.
+// What is done with a list of tokens in shared memory. A token is listed by its key, a number that gives its place in the order of
+// the row. All threads of a block call the functions and get the same result, unless a comment says otherwise.
 #pragma once
 #include "aim.cuh"
 #include "team.cuh"
@@ -8,13 +8,17 @@ struct ListMemory {
     Block block;
     Boxes boxes;
     Shared<u64> list;    // keys in order
-    Shared<u32> floors;  // values that the first tokens reach, adjusted and as sent, where groups tell them
-    Shared<u32> waiting;  // how many tokens of another list wait in the upper half of `list`, in order; kNoneWaits if none does
-    Shared<u64> masses;  // theirs; also where a list waits to be put in order, and what a pass notes before it lists
+    // Values that the first tokens reach, adjusted and as sent, if groups of threads tell them (Passes::find_floors).
+    Shared<u32> floors;
+    // The length of a second list that waits in the upper half of `list`, in order; kNoneWaits if there is none.
+    Shared<u32> waiting;
+    // The masses of the tokens of `list`. Also holds a list that is yet to be put in order, and what a pass notes before it lists.
+    Shared<u64> masses;
     static constexpr u32 kNoneWaits = ~0u;
 
-    // Up to so many tokens are compared with each other, each with all, and weighed and cut by one warp: longer lists are sorted, drawn
-    // from by bins, and weighed by the block. Short ones are padded to this, so that four reads at a time need no test.
+    // Lists of up to this many tokens are short: they are put in order by comparing each token with all others, and one warp weighs
+    // and cuts them. Longer lists are sorted, weighed by the block, and drawn from by bins. Short lists are padded to this length,
+    // so that four reads at a time need no test.
     static constexpr u32 kCounted = 128;
     static_assert(kCounted % (4 * kWarp) == 0 && kCounted <= kHalf, "groups of lanes read whole fours");
 
@@ -34,7 +38,8 @@ struct ListMemory {
         __syncthreads();
     }
 
-    // Where the first `count` entries reach what is needed of their sum; at `count`, with all before it, if they do not.
+    // The place at which the first `count` entries reach what `need_of` asks of their sum. If they do not: `count`, with the sum
+    // before it.
     template <class Need>
     __device__ Place reach(u32 count, Need need_of) const {
         return block.locate_by(count, [&](u64 sum) { return need_of(sum) - 1; }, [&](u32 i) { return masses[i]; });
@@ -47,7 +52,7 @@ struct ListMemory {
         return block.sum(own);
     }
 
-    // Takes the mass of tokens that have less than `need`.
+    // Sets masses below `need` to 0.
     __device__ void cut_list(u32 count, u64 need) const {
         __syncthreads();
 #pragma unroll 1
@@ -57,8 +62,9 @@ struct ListMemory {
         __syncthreads();
     }
 
-    // What top-p and min-p leave of a short list, by the first warp alone while the others wait at one barrier: how many, none if top-p is not
-    // reached; and their sum. Behind them no mass stands, up to kCounted, and no token is drawn.
+    // What top-p and min-p leave of a short list: how many tokens, 0 if top-p is not reached, and the sum of their masses. The
+    // first warp does it alone, while the others wait at one barrier. Afterwards all further masses up to kCounted are 0, and
+    // `block.place` has no drawn token.
     struct Cut {
         u32 kept;
         u64 total;
@@ -72,14 +78,14 @@ struct ListMemory {
 #pragma unroll
             for (u32 i = 0; i < kEach; i += 2) {
                 Two keys = two_of(list, first + i);
-                // Without a branch, so side by side.
+                // Without a branch, so that they are computed in parallel.
                 own[i] = pass.mass(first + i < count ? logit_of(keys.a) : minus_infinity());
                 own[i + 1] = pass.mass(first + i + 1 < count ? logit_of(keys.b) : minus_infinity());
                 sum += own[i] + own[i + 1];
             }
             u64 before = warp_scan_here(sum), point = need_of(__shfl_sync(kAllLanes, before, kWarp - 1)) - 1;
             before -= sum;
-            // Those up to the one that reaches it.
+            // Counts the tokens up to the one that reaches the point.
             u32 kept = 0;
 #pragma unroll
             for (u32 i = 0; i < kEach; ++i) {
@@ -106,8 +112,8 @@ struct ListMemory {
         return Cut{(u32)(u64)block.partial[1], block.partial[0]};
     }
 
-    // The one token whose mass spans the point, counting the masses of tokens with smaller ids before it. `bins` are free: cleared
-    // here, and by whoever fills them next.
+    // The token whose mass spans the point, where tokens come in the order of their ids. `bins` are free for use: they are cleared
+    // here, and again by whoever fills them next.
     __device__ u32 draw_from_list(u32 count, u64 point, Histogram bins, u32 vocab_size) const {
         if (count > kCounted) return draw_by_bins(count, point, bins, vocab_size);
         __syncthreads();
@@ -117,27 +123,27 @@ struct ListMemory {
         __syncthreads();
         return draw_short(count, point);
     }
-    // ... of a short one that was cut.
+    // The same for a short list that `cut_short` has cut.
     __device__ u32 draw_short(u32 count, u64 point) const { return draw_counting(list, masses, block.place, count, point); }
 
-    // Brings keys that wait among the masses into the list, in order.
+    // Puts the keys that wait in `masses` into the list, in order.
     __device__ void put_in_order(u32 listed) const {
         if (listed <= kCounted) order_counting(list, masses, listed);
         else if (listed <= kThreads) sort<1>(list, masses, listed);
         else sort<kListed / kThreads>(list, masses, listed);
     }
 
-    // Two short lists at once: the second one, of the upper half, waits there.
+    // The same for two short lists at once. The second is in the upper half, and waits there.
     __device__ void put_two_in_order(u32 first, u32 second) const { order_two(list, masses, first, second); }
 
-    // The key at which the list reaches a weight.
+    // The key at which the list reaches a weight; kLastKey if it does not.
     __device__ u64 key_reaching(const Pass& pass, u32 listed, u64 need) const {
         auto weight = [&](u32 i) { return pass.weight(token_of(list[i]), logit_of(list[i])); };
         Place place = block.locate(listed, need - 1, weight);
         return place.index < listed ? list[place.index] : kLastKey;
     }
 
-    // Of a list from `begin` on; in a short one only to the first warp.
+    // How many keys of the list that begins at `begin` come before `key`. For a short list, only the first warp gets the result.
     __device__ u32 place_in_list(u32 begin, u32 listed, u64 key) const {
         if (listed <= kCounted && threadIdx.x >= kWarp) return 0;
         return count_in_list(begin, listed, [&](u64 of_list) { return of_list < key; });
@@ -147,8 +153,8 @@ struct ListMemory {
         return count_in_list(begin, listed, [&](u64 key) { return left.keeps(token_of(key), logit_of(key)); });
     }
 
-    // Writes the first `most` tokens of the list that are left, in order, and gives their number; of a short list only to the first
-    // warp.
+    // Writes the first `most` tokens of the list that are left, in order, and returns their number. For a short list, only the
+    // first warp gets it.
     __device__ u32 write_top(const Pass& left, u32 begin, u32 listed, u32 most, ReportedToken* to) const {
         if (listed <= kCounted) return threadIdx.x < kWarp ? write_short_top(left, begin, listed, most, to) : 0;
         u32 share = (listed + kThreads - 1) / kThreads;
@@ -189,11 +195,11 @@ struct ListMemory {
         return written < most ? written : most;
     }
 
-    // Calls f(i, first, step) for each of n entries, at most kCounted, by as many neighbouring lanes for one as there are
-    // threads; each begins with another `first` below `step`. Whole warps take part, for padding too.
+    // Calls f(i, first, step) for each of n entries, at most kCounted. Each entry gets `step` neighbouring lanes, as many as there
+    // are threads for, each with a different `first` below `step`. Whole warps take part, so f is called for padding too.
     template <class F>
     __device__ static void each_in_groups(u32 n, u32 thread, u32 threads, F f) {
-        // The largest power of two, up to a warp, of which n fit the threads.
+        // The largest power of two of lanes, up to a warp, with which n entries fit the threads.
         int bits = __clz(n - 1) - __clz(threads) - 1;
         bits = bits < 0 ? 0 : bits < 5 ? bits : 5;
 #pragma unroll 1
@@ -213,14 +219,14 @@ struct ListMemory {
         order_part(to, from, 0, listed, threadIdx.x, kThreads);
     }
 
-    // ... each by a half of the threads.
+    // Puts two lists in order, each with half of the threads.
     __device__ static void order_two(Shared<u64> to, Shared<u64> from, u32 first, u32 second) {
         constexpr u32 kEach = kThreads / 2;
         bool is_first = threadIdx.x < kEach;
         order_part(to, from, is_first ? 0 : kHalf, is_first ? first : second, threadIdx.x % kEach, kEach);
     }
 
-    // A key's place is the number of smaller ones. Behind them stands padding, which is smaller than none.
+    // A key's place is the number of smaller keys. The keys are followed by padding, which is smaller than none of them.
     __device__ CROUPIER_ONCE static void order_part(Shared<u64> to, Shared<u64> from, u32 begin, u32 listed, u32 thread, u32 threads) {
 #pragma unroll 1
         for (u32 i = listed + thread; i < kCounted; i += threads) {
@@ -242,7 +248,7 @@ struct ListMemory {
         __syncthreads();
     }
 
-    // Behind the entries stand such as were cut, or the padding of a short list. They have no mass here.
+    // The entries are followed by those that were cut, or by the padding of a short list. Their masses are 0.
     __device__ CROUPIER_ONCE static u32 draw_counting(Shared<u64> list, Shared<u64> masses, Shared<Place> drawn, u32 count,
                                                       u64 point) {
         each_in_groups(count, threadIdx.x, kThreads, [&](u32 i, u32 first, u32 step) {
@@ -262,15 +268,15 @@ struct ListMemory {
         return static_cast<Place>(in_shared(drawn)[0]).index;
     }
 
-    // Sorts keys that wait in `from` into `to`: Batcher's bitonic network over the next power of two, whose upper end are keys
-    // beyond all. A thread holds kRows places throughout. Steps within a warp are shuffles, the others go through the two
-    // arrays in turn: who writes one again is past the barrier behind which the other one is read.
+    // Sorts the keys in `from` into `to` with Batcher's bitonic network over the next power of two, filled up with keys larger than
+    // all. A thread holds kRows places throughout. Steps within a warp are shuffles. The others go through the two arrays in turn:
+    // when a thread writes to one again, it is past the barrier after which the other one is read.
     template <u32 kRows>
     __device__ CROUPIER_ONCE static void sort(Shared<u64> to, Shared<u64> from, u32 listed) {
         u32 padded = 2 * kCounted;
         while (padded < listed) padded *= 2;
         u64 keys[kRows], others[kRows];
-        // Where a pair is the wrong way round for its part of the network, its two holders take each other's.
+        // If a pair of keys is in the wrong order for its part of the network, its two holders swap them.
         auto exchange = [&](u32 size, u32 far) {
 #pragma unroll
             for (u32 row = 0; row < kRows; ++row) {
@@ -316,8 +322,8 @@ struct ListMemory {
         __syncthreads();
     }
 
-    // Sums of masses over ranges of ids, then over those of the range in which the point lies, until a range is one token: two
-    // rounds for up to 2^18 ids, three for more.
+    // Sums masses over ranges of ids, then over parts of the range that the point is in, until a range is one token: two rounds for
+    // up to 2^18 ids, three for more.
     __device__ u32 draw_by_bins(u32 count, u64 point, Histogram bins, u32 vocab_size) const {
         u32 first = 0, bits = 32 - __clz(vocab_size - 1);
         do {

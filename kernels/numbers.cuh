@@ -1,9 +1,9 @@
-// The numbers of docs/numbers.md: widening, the order of tokens, masses and thresholds. Each operation rounds once:
-// compile with -fmad=false, so that an fma stands only where it is written.
+// The numbers of docs/numbers.md: widening, the order of tokens, masses (weights as integers) and thresholds. Each operation rounds
+// once: compile with -fmad=false, so that an fma is only where one is written.
 #pragma once
 #include "params.cuh"
 
-// The key of the last token that has a chance: minus infinity comes after it.
+// The largest key of a token that has a chance: the keys of minus infinity come after it.
 constexpr u64 kLastKey = 0xFF7FFFFFFFFFFFFFull;
 
 // log2 of the mass of the most likely token: src/sampling/mass.rs.
@@ -14,7 +14,7 @@ __device__ inline float minus_infinity() { return __uint_as_float(0xFF800000u); 
 __device__ inline float plus_infinity() { return __uint_as_float(0x7F800000u); }
 __device__ inline bool has_chance(float x) { return x > minus_infinity(); }
 
-// Number formats of logits, in vectors of 16 bytes.
+// Number formats of logits, which are read in vectors of 16 bytes.
 struct F32 {
     static constexpr u32 kPerVector = 4, kFormat = kRowF32;
     __device__ static float widen(u32 word, u32) { return __uint_as_float(word); }
@@ -34,13 +34,13 @@ struct F16 {
         u32 sign = (bits & 0x8000u) << 16;
         u32 rest = (bits & 0x7FFFu) << 13;
         if ((bits & 0x7C00u) == 0x7C00u) return __uint_as_float(sign | 0x7F800000u | rest);
-        // The exponents differ by 112; the product is exact, from subnormals too.
+        // The biases of the exponents differ by 112. The product is exact, also for subnormals.
         float value = __uint_as_float(rest) * __uint_as_float(0x77800000u);
         return __uint_as_float(sign | __float_as_uint(value));
     }
 };
 
-// The larger one; a NaN if one is.
+// The larger of the two; NaN if either is.
 #ifndef CROUPIER_EMULATOR
 __device__ inline float max_or_nan(float a, float b) {
     float larger;
@@ -48,7 +48,7 @@ __device__ inline float max_or_nan(float a, float b) {
     return larger;
 }
 
-// A shift of which C++ does not say what it leaves by 64 or more: nothing, as PTX has it.
+// A right shift that gives 0 for 64 or more, as PTX defines it. In C++ such a shift is undefined.
 __device__ inline u64 shift_down(u64 value, u32 by) {
     u64 rest;
     asm("shr.u64 %0, %1, %2;" : "=l"(rest) : "l"(value), "r"(by));
@@ -82,14 +82,15 @@ __device__ inline u32 descending(float x) {
     return bits ^ (~(u32)((int)bits >> 31) & 0x7FFFFFFFu);
 }
 
-// The one order of tokens, as an integer: a smaller key precedes. Logit descending, then token id ascending.
+// A token's key: its place in the order of tokens as an integer, where a smaller key comes first. The order is by descending logit,
+// then by ascending token id.
 __device__ inline u64 key_of(u32 token, float x) { return (u64)descending(x) << 32 | token; }
 __device__ inline u32 token_of(u64 key) { return (u32)key; }
 __device__ inline float logit_of(u64 key) { return from_ascending(~(u32)(key >> 32)); }
 
 __device__ inline float exponent(float x, float max, float scale) { return (x - max) * scale; }
 
-// 2^f for f of at most 1/2 either way.
+// 2^f for |f| <= 1/2.
 __device__ inline float power_of_fraction(float f) {
     float p = 0.0013264727f;
     p = fmaf(p, f, 0.009671513f);
@@ -99,8 +100,8 @@ __device__ inline float power_of_fraction(float f) {
     return fmaf(p, f, 1.0f);
 }
 
-// floor(2^y * 2^40) for y <= 0. What lies below 2^-40 has no mass; a NaN has none either. Without a branch, so that the
-// masses of several tokens are worked out side by side.
+// floor(2^y * 2^40) for y <= 0. Weights below 2^-40 have no mass, and neither has NaN. There is no branch, so that the masses of
+// several tokens are computed in parallel.
 __device__ inline u64 mass_of_exponent(float y) {
     // Adding 1.5 * 2^23 rounds to the nearest integer, ties to even, and leaves it in the low bits.
     const float magic = 12582912.0f;
@@ -108,18 +109,18 @@ __device__ inline u64 mass_of_exponent(float y) {
     float shifted = least + magic;
     float f = least - (shifted - magic);
     u32 bits = __float_as_uint(power_of_fraction(f));
-    // The digits of p with the leading one at bit 31; the lowest bit of the exponent is shifted onto it.
+    // The significand of p, with its leading 1 at bit 31. The shift also moves the lowest bit of the exponent there.
     u32 digits = bits << 8 | 0x80000000u;
     // p = digits * 2^(e - 31) and 2^y = p * 2^n, so the mass is digits * 2^(9 + n + e). Below 2^-40 all digits are shifted out.
     u32 n = __float_as_uint(shifted) - __float_as_uint(magic), e = (bits >> 23) - 127;
     return shift_down((u64)digits << 32, 23 - n - e);
 }
 
-// Below this, masses have 28 bits: 16 of them can be added in 32.
+// Exponents below this have masses of 28 bits: 16 of them can be added in 32 bits.
 constexpr float kFar = -12.0f;
 
-// The same for y < kFar, in fewer instructions: n + 40 is added to the exponent of p. tests/emulator/numbers.cpp compares them for
-// every such float.
+// The same for y < kFar, in fewer instructions: n + 40 is added to the exponent of p. tests/emulator/numbers.cpp compares the two
+// for every such float.
 __device__ inline u32 mass_of_far_exponent(float y) {
     const float magic = 12582912.0f + kMassBits;
     float least = fmaxf(y, -41.0f);
@@ -128,14 +129,14 @@ __device__ inline u32 mass_of_far_exponent(float y) {
     return (u32)__uint_as_float(__float_as_uint(p) + (__float_as_uint(shifted) << 23));
 }
 
-// Whether no exponent up to y has a mass of `need`. Masses do not quite rise with exponents: where 2^f is rounded they may fall
-// by some units of a float's last place. The same test asks every float how far.
+// Whether no exponent up to y has a mass of at least `need`. Masses do not quite rise with exponents: where 2^f is rounded, they
+// may fall by a few units in the last place of a float. The same test checks the bound on this for every float.
 __device__ inline bool masses_are_below(float y, u64 need) {
     u64 mass = mass_of_exponent(y);
     return mass + (mass >> 16) + 1 < need;
 }
 
-// The mass a top-p prefix must reach: ceil(fraction * total / 2^32), but at least one token stays.
+// The mass that a top-p prefix must reach: ceil(fraction * total / 2^32), but at least 1, so that one token stays.
 __device__ inline u64 top_p_need(u64 fraction, u64 total) {
     u64 low = fraction * total;
     u64 high = __umul64hi(fraction, total);
@@ -148,14 +149,14 @@ __device__ inline u64 top_p_need(u64 fraction, u64 total) {
 // floor(uniform * total / 2^64).
 __device__ inline u64 draw_point(u64 uniform, u64 total) { return __umul64hi(uniform, total); }
 
-// What is left of a penalty on a token whose latest occurrence is at some place: src/params/mod.rs, Decay::strength.
+// The strength of a penalty on a token, by the distance to the token's latest occurrence: Decay::strength in src/params/mod.rs.
 __device__ inline float strength_of(const TokenAdjust& adjust, const RowJob& job) {
     u32 distance = (job.place - (adjust.flags >> kPlaceShift)) & 0xFFFFu;
     u32 over = distance > job.last_n ? distance - job.last_n : 0;
     return fmaxf(1.0f - (float)over / ((float)job.decay_n + 1.0f), 0.0f);
 }
 
-// The logit after ban, bias and penalties: src/sampling/adjust.rs, operation by operation.
+// The logit after ban, bias and penalties, operation by operation as in src/sampling/adjust.rs.
 __device__ CROUPIER_ONCE inline float adjusted_logit(TokenAdjust adjust, float x, const RowJob& job) {
     if (adjust.flags & kBanned) return minus_infinity();
     x = x + adjust.bias;
@@ -168,7 +169,7 @@ __device__ CROUPIER_ONCE inline float adjusted_logit(TokenAdjust adjust, float x
     if (repeats) x = x > 0.0f ? x / repetition : x * repetition;
     if ((adjust.flags & kPrompt) && job.encoder != 1.0f) x = x > 0.0f ? x * job.encoder : x / job.encoder;
     if (adjust.output_count > 0) {
-        // At full strength times 1, which is exact.
+        // At full strength this multiplies by 1, which is exact.
         x = x - (float)adjust.output_count * job.frequency * strength;
         x = x - job.presence * strength;
     }
@@ -176,45 +177,46 @@ __device__ CROUPIER_ONCE inline float adjusted_logit(TokenAdjust adjust, float x
     return ends ? fminf(x + fabsf(x) * job.length, 3.402823466e+38f) : x;
 }
 
-// A real number of at least 0 and at most 2^52 as an integer, the nearest, the even one of two: the integers from 2^52 to
-// 2^53 are the doubles there, one bit apart.
+// Rounds a real number from 0 to 2^52 to the nearest integer, ties to even: the doubles from 2^52 to 2^53 are exactly the integers,
+// one bit apart.
 __device__ inline u64 count(double real) {
     return (u64)__double_as_longlong(real + 4503599627370496.0) - 0x4330000000000000ull;
 }
 
-// The other way, exactly: of an integer of at most 2^52.
+// The inverse, which is exact for integers up to 2^52.
 __device__ inline double real(u64 integer) {
     return __hiloint2double((int)(integer >> 32) + 0x43300000, (int)integer) - 4503599627370496.0;
 }
 
-// The last distances that are in bin 0, by the upper 14 bits of a float.
+// The upper 14 bits of the largest distances in bin 0.
 constexpr u32 kFirstDistance = (127 - 10) << 5;
 
-// Bins by the distance from the largest logit, in steps of 1/32 of it: the scale of the row does not matter.
+// The bin of a logit by its distance from the largest one, in steps of 1/32 of the distance, so that the scale of the row does not
+// matter.
 __device__ inline u32 distance_bin(float max, float x) {
-    // The distance is not negative; adding 0 makes it +0 for zeros of different sign.
+    // The distance is not negative. Adding 0 turns -0, from zeros of different sign, into +0.
     u32 bits = __float_as_uint((max - x) + 0.0f) >> 18;
     u32 bin = bits > kFirstDistance ? bits - kFirstDistance : 0;
     return bin < kBins ? bin : kBins - 1;
 }
 
-// Bins by mass: from kFar on, in steps of 1/42.5 of an exponent, and the last one for all that is less likely. Adding 2^23 rounds to
-// an integer and leaves it in the low bits.
+// The bin of a token by its mass: exponents from kFar on in steps of 1/42.5, and the last bin for all less likely tokens. Adding
+// 2^23 rounds to an integer and leaves it in the low bits.
 constexpr float kBinsOfExponent = -42.5f;
 __device__ inline u32 exponent_bin(float y) {
     return y >= kFar ? __float_as_uint(y * kBinsOfExponent + 8388608.0f) & (kBins - 1) : kBins - 1;
 }
 
-// Each token of a bin by mass has at most 2 to the power of this; nobody asks it of the last bin.
+// Each token in a bin by mass has a mass of at most 2 to the power of this. Not used for the last bin.
 __device__ inline u32 most_bits_of_bin(u32 bin) { return kMassBits - (bin > 0 ? (2 * bin - 1) / 85 : 0); }
 
-// A value, as an integer in ascending order, below which no logit with a chance is that lies in the bins up to this one. Others
-// may lie above it: what is in the next bin may be as near as rounding goes.
+// The floor of the bins up to this one, as an integer in ascending order: no logit with a chance in these bins is below it. Other
+// logits may be above it, since those of the next bin may be as near as rounding allows.
 __device__ inline u32 floor_of_bins(float max, u32 bin) {
     constexpr u32 least = ~(u32)(kLastKey >> 32);
     if (bin == kBins - 1) return least;
-    // Rounded distances below this are distances below this, since it is a float itself; and a logit above the difference is
-    // none below the float next to it.
+    // A rounded distance below this bound is an exact distance below it, since the bound is a float itself. And a logit above the
+    // exact difference is not below the float that the difference is rounded to.
     u32 floor = ascending(max - __uint_as_float((kFirstDistance + bin + 1) << 18));
     return floor > least ? floor : least;
 }

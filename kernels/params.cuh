@@ -1,5 +1,20 @@
 // What the host writes and reads: plain data, little endian. src/backend/cuda/abi.rs holds the same structs, and both
 // sides check the sizes.
+//
+// Words that all files here use:
+//   row         the logits of one position, one for each token of the vocabulary
+//   chunk       kChunk consecutive tokens: the unit that a row is cut into
+//   team        the blocks that work on one row; a cluster, where the GPU has clusters
+//   slice       the consecutive chunks of a row that one block works on
+//   first look  the first pass over a row (sample.cu); a pass (pass.cuh) goes over it again
+//   order       of a row's tokens: by descending logit, then by ascending id
+//   key         a token's logit and id as an integer, which is smaller the earlier the token is in the order (numbers.cuh)
+//   mass        a token's weight as an integer: 2^40 for the most likely token (numbers.cuh)
+//   adjust      what is known about one token: a ban, a bias, what penalties need; a token that has one is touched
+//   raw         as sent, without adjusts
+//   delegate    the largest logit of the untouched tokens that a thread has in a chunk
+//   list        up to kListed tokens in shared memory, by their keys (list.cuh)
+//   box         where a block puts what the others of its team read after a phase (team.cuh)
 #pragma once
 
 typedef unsigned char u8;
@@ -7,47 +22,47 @@ typedef unsigned short u16;
 typedef unsigned int u32;
 typedef unsigned long long u64;
 
-// Of a function that is in a kernel once, however many places call it: what is done seldom should not push what is done often
-// out of the instruction cache.
+// Marks a function that is compiled into a kernel once, however many places call it: code that runs rarely should not push code
+// that runs often out of the instruction cache.
 #ifdef CROUPIER_EMULATOR
 #define CROUPIER_ONCE
 #else
 #define CROUPIER_ONCE __noinline__
 #endif
 
-// Threads of a block. The emulator is also built with few, so that short rows have many chunks.
+// Threads of a block. The emulator is also built with few, so that even short rows have many chunks.
 #ifndef CROUPIER_THREADS
 #define CROUPIER_THREADS 512
 #endif
 constexpr u32 kThreads = CROUPIER_THREADS;
 constexpr u32 kPerThread = 16;
-// Tokens of a chunk, the unit that a row is cut into. It depends on nothing, so neither do results.
+// Tokens of a chunk. The size is the same for every batch and layout, so results do not depend on these.
 constexpr u32 kChunk = kThreads * kPerThread;
-// Most chunks that one block holds notes about; longer rows need more blocks.
+// The most chunks that one block keeps notes about; longer rows need more blocks.
 constexpr u32 kSliceChunks = 24;
-// Most blocks that work on one row: the largest cluster that every Hopper GPU can launch.
+// The most blocks that work on one row: the largest cluster that every Hopper GPU can launch.
 constexpr u32 kMaxTeam = 8;
 // Bins of a histogram.
 constexpr u32 kBins = 512;
-// Most tokens of a list.
+// The most tokens of a list.
 constexpr u32 kListed = 1024;
 
 // RowJob::flags.
 constexpr u32 kGreedy = 1;
-// Nothing is drawn: report on RowJob::token.
+// Nothing is drawn: the report is about RowJob::token.
 constexpr u32 kScore = 2;
 // Only tokens listed in the adjusts may be emitted.
 constexpr u32 kOnlyListed = 4;
-// Report about the token, from the logits as sent (raw) or from what it is drawn from.
+// Report about the token, from the logits as sent (raw) or from the distribution that it is drawn from (processed).
 constexpr u32 kReportRaw = 8;
 constexpr u32 kReportProcessed = 16;
-// ... without its rank, which takes a pass of its own.
+// Leave out the token's rank, which takes a pass of its own.
 constexpr u32 kUnranked = 32;
-// Weighing: the terms of the entropy, or what the draft gives to the tokens that the row leaves. Without either flag, what
-// the row has beyond the drafts.
+// For weigh_rows, what to sum: the terms of the entropy, or the masses that the draft gives to the tokens that the row's filters
+// leave. Without either flag, what the row has beyond the drafts.
 constexpr u32 kEntropy = 64;
 constexpr u32 kDrafted = 128;
-// Tell what the token is drawn from, in RowJob::left.
+// Write the distribution that the token is drawn from to RowJob::left.
 constexpr u32 kKeep = 256;
 
 // RowResult::status.
@@ -55,10 +70,10 @@ constexpr u32 kOk = 0;
 constexpr u32 kNan = 1;
 constexpr u32 kPositiveInfinity = 2;
 constexpr u32 kAllMasked = 3;
-// The kernel's own contradiction; never a token.
+// The kernel contradicted itself, so there is no token.
 constexpr u32 kBroken = 4;
 
-// What a sequence knows about one token: src/sampling/adjust.rs.
+// An adjust: what a sequence knows about one token (src/sampling/adjust.rs).
 struct TokenAdjust {
     u32 token;
     u32 flags;
@@ -69,24 +84,24 @@ constexpr u32 kBanned = 1;
 constexpr u32 kSeen = 2;
 constexpr u32 kPrompt = 4;
 constexpr u32 kEnds = 8;
-// Above these, the place of the token's latest occurrence, modulo 2^16.
+// The bits above these: the position of the token's latest occurrence in the text, modulo 2^16.
 constexpr u32 kPlaceShift = 16;
 
-// DraftRow::format: none, else a number format, of logits or with kSent of probabilities.
+// DraftRow::format: no row, or its number format. With kSent it holds probabilities, otherwise logits.
 constexpr u32 kNoRow = 0;
 constexpr u32 kRowF32 = 1;
 constexpr u32 kRowF16 = 2;
 constexpr u32 kRowBf16 = 3;
 constexpr u32 kSent = 4;
 
-// What a draft token was drawn from. Of the tokens among the adjusts of the row it stands beside, the masses are listed; of
-// the others a row has them, if there is one.
+// The distribution that a draft token was drawn from. The masses of tokens among the target row's adjusts are listed; those of all
+// other tokens come from the draft's row, if it has one.
 struct DraftRow {
     u64 row;
     u64 masses;    // u64 for each adjust
     u64 last_key;  // the last token that was kept
-    u64 need;      // least mass that was kept
-    // What is left of a weight w is max(w * of_target - mass * of_draft, 0), to the nearest integer.
+    u64 need;      // the least mass that was kept
+    // A weight w becomes max(w * of_target - mass * of_draft, 0), rounded to the nearest integer.
     double of_target;
     double of_draft;
     float max;  // the logit of mass one
@@ -95,19 +110,19 @@ struct DraftRow {
     u32 vocab_size;
 };
 
-// One row. Places are offsets from the start of the inputs; reports and what is left go to offsets in the outputs.
+// One row. Places are offsets in bytes from the start of the inputs; `report` and `left` are offsets in the outputs.
 struct RowJob {
     u64 logits;        // 16-byte aligned, readable to a multiple of 16 bytes
-    u64 adjusts;       // TokenAdjust, ascending tokens
-    u64 adjust_index;  // u32: the first adjust of each chunk, and their number
+    u64 adjusts;       // TokenAdjust, by ascending token
+    u64 adjust_index;  // u32: the index of the first adjust of each chunk, then the number of adjusts
     u64 requested;     // u32 token ids
     u64 report;        // ReportedToken: top_n, then one per requested id
     u64 uniform;
-    u64 min_p_need;      // least mass that stays
-    u64 top_p_fraction;  // of 2^32; 2^32 is off
-    u64 last_key;        // weighing: the last token that is left
-    u64 drafts;          // weighing: DraftRow, one after the other taken from what is left
-    u64 left;            // Left, then as many ReportedToken as it counts, at most most_left
+    u64 min_p_need;      // the least mass that stays
+    u64 top_p_fraction;  // in units of 2^-32; 2^32 is off
+    u64 last_key;        // weigh_rows: the last token that filters left
+    u64 drafts;          // weigh_rows: DraftRow, subtracted one after the other
+    u64 left;            // Left, then as many ReportedToken as it lists, at most most_left
     u32 vocab_size;
     u32 flags;
     u32 top_k;  // 0 is off
@@ -119,19 +134,19 @@ struct RowJob {
     float presence;
     float encoder;
     float length;
-    u32 place;    // of the row's token in the text, modulo 2^16
-    u32 last_n;   // full strength up to this distance
-    u32 decay_n;  // over how many tokens behind it the strength falls off; 0 is off
+    u32 place;    // position of the row's token in the text, modulo 2^16
+    u32 last_n;   // penalties have full strength up to this distance
+    u32 decay_n;  // over how many tokens beyond it the strength falls off; 0 is off
     u32 token;
     u32 top_n;
     u32 requested_count;
-    float max;  // weighing: the logit of mass one
+    float max;  // weigh_rows: the logit of mass one
     u32 draft_count;
     u32 most_left;
 };
 
 struct RowResult {
-    u64 total;      // mass of what the reports are taken from; what was weighed
+    u64 total;      // mass of the distribution that is reported from; weigh_rows: the sum
     u64 last_key;   // the last token that filters left
     u64 first_key;  // the first token of the order
     u32 status;
@@ -147,11 +162,11 @@ struct ReportedToken {
     float logit;  // -infinity if it has no probability
 };
 
-// What a token was drawn from.
+// The distribution that a token was drawn from.
 struct Left {
     u64 total;
     u64 last_key;  // the last token that filters left; their least mass is RowJob::min_p_need
-    u64 listed;    // tokens up to it, or kUnlisted
+    u64 listed;    // how many tokens are left and listed, or kUnlisted
 };
 constexpr u64 kUnlisted = ~0ull;
 

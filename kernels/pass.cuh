@@ -1,6 +1,10 @@
-// One pass over a row: every token in a range of the order is weighed, and the weights go into bins, into sums by chunk, or
-// the tokens into a list. All that is done with a row after the first look is made of such passes, and of finding a token
-// in one chunk (find.cuh).
+// A pass over a row weighs every token in a range of the order. The weights go into bins or sums, or the tokens into a list.
+// Everything that is done with a row after the first look (sample.cu) consists of such passes, and of finding a token in one chunk
+// (find.cuh).
+//
+// Each block passes over its slice, which is the chunks that it works on, with the other blocks of its team. A thread's delegate in
+// a chunk is its largest untouched logit there; a token is touched if it has an adjust (row.cuh). A floor is a value that as many
+// tokens reach as are wanted.
 #pragma once
 #include "list.cuh"
 #include "row.cuh"
@@ -11,9 +15,9 @@ struct Passes {
     const Row<Element>& row;
     Team& team;
 
-    // Runs a pass over the slice and ends the phase. There are five loops, so that each has only the work of its kind in it. If
-    // `lists_both`, a pass over the row as sent, into the list and with the total, has two lists: the first tokens of the adjusted row,
-    // and those as sent, each down to its floor. The range ends with the lower one.
+    // Runs a pass over the slice and ends the phase. There are five loops, so that each contains only its own kind of work. With
+    // `lists_both`, a pass over the row as sent, into the list and with the total, makes two lists: the first tokens of the
+    // adjusted row, and those of the row as sent, each down to its own floor. The range ends at the lower floor.
     __device__ void run(const Pass& pass, bool lists_both) const {
         u32 sums_used = pass.sink == kToChunks ? row.share : pass.sink == kToBins ? kBins : pass.sums() ? 1 : 0;
         u32 from = pass.binning == kFromOrigin ? pass.origin : 0;
@@ -37,8 +41,8 @@ struct Passes {
         team.sync(sums_used, lists_both);
     }
 
-    // Counts delegates instead of tokens, in bins by distance from the largest logit: of each thread the largest one, where there are
-    // far more threads than tokens wanted. Should these be too few, as in a short row, all tokens are listed.
+    // Counts delegates instead of tokens, in bins by distance from the largest logit. If there are far more threads than tokens are
+    // wanted, it counts only the largest delegate of each thread. If these are too few, as in a short row, all tokens are listed.
     __device__ void count_delegates(const Pass& pass, u32 wanted) const {
         team.sums().clear(kBins);
         if (sees_untouched(pass)) {
@@ -55,9 +59,10 @@ struct Passes {
         team.sync(kBins);
     }
 
-    // Values, in ascending order, that so many tokens reach, adjusted and as sent: the largest ones' of so many groups do. Where fewer
-    // groups have a token with a chance, all such tokens reach it. Each thread has the largest logits of one group: adjusted, and above
-    // that as sent; 0 is none.
+    // Finds the floors, as integers in ascending order: values that `wanted` adjusted logits and `raw_wanted` logits as sent reach,
+    // since the largest logits of so many groups do. If fewer groups have a token with a chance, all such tokens reach the floor.
+    // `group` has the largest logits of one group for each thread: the adjusted one, and in the high half the one as sent; 0 for
+    // none.
     __device__ void find_floors(u64 group, float max, u32 wanted, float raw_max, u32 raw_wanted) const {
         Histogram bins = team.sums();
         bins.clear_pairs(kBins);
@@ -83,14 +88,14 @@ struct Passes {
     }
     static_assert(kBins % kThreads == 0 && kThreads < 1 << 16, "each thread has as many bins; a half counts all groups");
 
-    // Such a value by what `count_delegates` counted.
+    // A floor by what `count_delegates` counted.
     __device__ u32 floor_of_delegates(float max, u32 wanted) const {
         Place place = memory.block.locate(kBins, wanted - 1, [&](u32 bin) -> u64 { return team.count(bin); });
-        // Some more than are in these bins do no harm.
+        // A few more tokens than are in these bins do no harm.
         return floor_of_bins(max, place.index < kBins ? place.index : kBins - 1);
     }
 
-    // After a pass into chunks: what it weighed in one of them, and in all.
+    // After a pass into chunks: the sum of one chunk, and of all.
     __device__ u64 chunk_sum(u32 chunk) const { return team.sum_of(chunk / row.share, chunk % row.share); }
     __device__ u64 total_of_chunks() const {
         u64 own = 0;
@@ -98,19 +103,19 @@ struct Passes {
         for (u32 chunk = threadIdx.x % kWarp; chunk < row.chunks(); chunk += kWarp) own += chunk_sum(chunk);
         return warp_sum(own);
     }
-    // After one into the total, of which each lane has that of one block.
+    // After a pass into the total: the sum over all blocks, of which each lane reads one.
     __device__ u64 total() const { return warp_sum(block_total()); }
     __device__ u64 block_total() const {
         u32 lane = threadIdx.x % kWarp;
         return lane < team.size ? team.sum_of(lane, 0) : 0;
     }
 
-    // Sums by chunk are made of parts, at which other blocks do not look: of each chunk of the slice what each warp has there, which
-    // that warp alone sets, so that they need no clearing. Where no warp does, they are cleared.
+    // The sum of a chunk is made of parts, one for each warp, which other blocks do not read. Only its warp sets a part, so parts
+    // need no clearing. If no warp sets them, they are cleared.
     __device__ void set_part(u32 chunk, u32 warp, u64 sum) const { team.sums().set(part_of(chunk - row.first_chunk, warp), sum); }
     __device__ void clear_parts() const { team.sums().clear(part_of(row.share, 0)); }
 
-    // Behind this anybody adds to parts what touched tokens weigh.
+    // After this, any thread may add to parts what touched tokens weigh.
     __device__ void await_parts() const {
         if (row.has_touched()) __syncthreads();
     }
@@ -119,7 +124,7 @@ struct Passes {
         team.sums().add(part_of(chunk, token % kChunk / Row<Element>::kWarpTokens), weight);
     }
 
-    // Sums the parts of each chunk of the slice, a warp for each.
+    // Sums the parts of each chunk of the slice, one warp for each chunk.
     __device__ void sum_parts() const {
         __syncthreads();
         u32 lane = threadIdx.x % kWarp;
@@ -131,11 +136,12 @@ struct Passes {
         }
     }
 
-    // The place of a part, behind the sums by chunk.
+    // The place of a part, after the sums by chunk.
     __device__ static u32 part_of(u32 chunk, u32 warp) { return kSliceChunks + chunk * kWarps + warp; }
     static_assert(kSliceChunks + kSliceChunks * kWarps <= kBins, "sums by warp are in the box");
 
-    // After a pass into the list: brings it into each block, in order, and gives its length; kListed + 1 if it did not fit.
+    // After a pass into the list: copies the team's list into each block, in order, and returns its length; kListed + 1 if it did
+    // not fit.
     __device__ u32 order_list(Part part) const {
         u32 listed = team.gather(memory.masses, part);
         if (listed > kListed) return kListed + 1;
@@ -143,8 +149,9 @@ struct Passes {
         return listed;
     }
 
-    // After a pass into both lists, and into the total: what was weighed, to the first warp, which tells it. Where both lists are short, both are brought at once, the first
-    // one's length is given, and the second one waits in order for its turn. Otherwise they have to be asked for one by one.
+    // After a pass into both lists and into the total: gives the total to the first warp, which reports it. If both lists are
+    // short, copies both at once and gives the length of the first; the second waits, in order, for its turn. Otherwise it returns
+    // false, and each list has to be asked for by itself.
     __device__ bool order_lists(u32& listed, u64& weighed) const {
         constexpr u32 kMost = ListMemory::kCounted < kThreads / 2 ? ListMemory::kCounted : kThreads / 2;
         Team::Lengths lengths = team.lengths();
@@ -167,13 +174,14 @@ struct Passes {
 
     __device__ bool sees_untouched(const Pass& pass) const { return !pass.adjusted || !row.is_listed_only(); }
 
-    // Every token weighs its mass by the logit as sent, touched or not: nothing is hidden, and nothing comes after.
+    // Whether every token, touched or not, weighs its mass by the logit as sent. Then no token is hidden, and none is visited
+    // afterwards.
     __device__ bool sees_all(const Pass& pass) const {
         return !pass.adjusted && pass.weighs_all() && pass.sink != kToList && pass.sink != kToBins;
     }
 
-    // Whether the thread has to look at its untouched tokens of a chunk: not if its largest one lies beyond the range, or has
-    // too little mass.
+    // Whether the thread has to look at its untouched tokens of a chunk: not if its delegate is beyond the range, or has too little
+    // mass.
     __device__ bool looks(const Pass& pass, u32 chunk) const {
         float most = row.delegate(chunk);
         return sees_untouched(pass) && descending(most) <= (u32)(pass.last_key >> 32) && may_need(pass, most);
@@ -182,12 +190,12 @@ struct Passes {
         return pass.need == 0 || !masses_are_below(exponent(most, pass.max, pass.scale), pass.need);
     }
 
-    // Whether the chunks of which tokens are to be listed are noted before masses are summed, or while. The loop over logits of 16 bits is
-    // quicker without, that over words no slower with it.
+    // Whether the chunks that have tokens to list are noted before masses are summed, or in the same loop. The loop over logits of
+    // 16 bits is faster without this work; the one over 32 bits is no slower with it.
     static constexpr bool kNotesFirst = Element::kFormat != kRowF32;
 
-    // Masses of all tokens. A warp that has none of the likely ones, as most have, works out its own in fewer instructions. Gives what
-    // `chunks_to_list` does.
+    // Sums the masses of all tokens. A warp without a likely token, as most are, computes its masses in fewer instructions. Returns
+    // what `chunks_to_list` does.
     __device__ u32 sum_masses(const Pass& pass) const {
         if (!sees_untouched(pass)) return 0;
         bool as_sent = sees_all(pass) || pass.with_total;
@@ -201,7 +209,7 @@ struct Passes {
             if (!as_sent) row.hide_touched(chunk, x);
             float most = row.delegate(chunk);
             if constexpr (!kNotesFirst) to_list |= (u32)(descending(most) <= last) << (chunk - row.first_chunk);
-            // The delegate is of untouched tokens: a touched one that is above it may be a likely one.
+            // The delegate is the largest of the untouched tokens: a touched one above it may be a likely one.
             bool is_above = above >> (chunk - row.first_chunk) & 1;
             if (__any_sync(kAllLanes, is_above || !(exponent(most, pass.max, pass.scale) < kFar))) {
                 if (pass.sink == kToBins) {
@@ -222,7 +230,7 @@ struct Passes {
         return to_list;
     }
 
-    // Puts the mass of a token into its bin; what belongs into the last one, which most tokens do, is left to be summed.
+    // Adds the mass of a token to its bin. If it belongs in the last bin, as most do, it is returned instead, to be summed.
     __device__ u64 bin_mass(const Pass& pass, float x) const {
         float y = exponent(x, pass.max, pass.scale);
         u64 own = mass_of_exponent(y);
@@ -231,7 +239,7 @@ struct Passes {
         return 0;
     }
 
-    // Masses in a range, or counts of tokens from `from` on.
+    // Sums masses in a range, or counts tokens from `from` on.
     __device__ void sum_range(const Pass& pass, u32 from) const {
         if (pass.only_counts()) {
             sum_chunks(pass, [&](u32 token, float x) { return (u64)(pass.has(token, x) && token >= from); });
@@ -253,7 +261,8 @@ struct Passes {
         }
     }
 
-    // Each lane's sum up to the end of a chunk, to where sums go; what has gone there is taken from it. 384 masses have 49 bits.
+    // At the end of a chunk, adds the lanes' sums to where sums go, and resets those that were added. A sum of 384 masses has 49
+    // bits.
     __device__ void add_sum(const Pass& pass, u32 chunk, u64& sum) const {
         if (pass.sink != kToChunks && chunk + 1 < row.end_chunk) return;
         u64 of_warp = warp_sum(sum);
@@ -276,9 +285,9 @@ struct Passes {
     }
     static_assert(kSliceChunks <= 32, "each has a bit");
 
-    // Untouched tokens in the range, into the list. What there is to look at is found first, and then shared out, so that nobody has
-    // several to do one after the other: of the first tokens of the order those threads that have some, since each vector of
-    // theirs is soon read; of other ranges, for which nearly all threads look, the tokens.
+    // Puts untouched tokens in the range into the list. The work is noted first and then shared out, so that no thread has several
+    // items to do one after the other. For the first tokens of the order, the threads that have some are noted, since each of their
+    // vectors is read quickly. For other ranges, at which nearly all threads look, the tokens are noted.
     __device__ void list_untouched(const Pass& pass, u32 to_list, bool lists_both) const {
         bool by_thread = pass.begins_the_order();
 #pragma unroll 1
@@ -292,13 +301,14 @@ struct Passes {
         }
         __syncthreads();
         u32 noted = team.noted();
-        // Each thread has at least its delegate. Tokens without mass are noted, not listed: a search by mass may narrow once more.
+        // Each noted thread has at least its delegate to list. Noted tokens without mass would not be listed, so a search by mass
+        // may narrow once more than it needs to.
         if (noted > kListed) {
             if (threadIdx.x == 0) team.overflow(lists_both);
             return;
         }
         u32 share = by_thread ? Row<Element>::kVectors : 1;
-        // The last warps first: the first ones have touched tokens to list.
+        // Begins with the last warps, because the first ones have touched tokens to list.
 #pragma unroll 1
         for (u32 i = kThreads - 1 - threadIdx.x; i < noted * share; i += kThreads) {
             u64 one = memory.masses[i / share];
@@ -312,8 +322,9 @@ struct Passes {
         if (at < kListed) memory.masses[at] = what;
     }
 
-    // Of a vector's tokens those down to the end of a list; of both lists a lower bit for each token of the first, an upper one for each
-    // of the second. No untouched token is in the first where only listed ones have a chance.
+    // Lists those tokens of a vector that are not beyond the end of the list. For both lists, `which` has a low bit for each token
+    // of the first and a high bit for each of the second. No untouched token is in the first if only tokens with an adjust have a
+    // chance.
     __device__ void list_vector(const Pass& pass, const typename Row<Element>::Vector& vector, bool lists_both) const {
         constexpr u32 kEach = Element::kPerVector;
         u32 last = (u32)(pass.last_key >> 32), raw_last = 0, which = 0;
@@ -335,16 +346,17 @@ struct Passes {
         }
     }
 
-    // A touched token, in both lists as far as they go.
+    // Puts a touched token into each of the two lists that goes down to it.
     __device__ void append_touched(const Touched& touched) const {
         if (descending(touched.x) <= last_of(0)) team.append(key_of(touched.token, touched.x), kFirst);
         if (descending(touched.raw) <= last_of(1)) team.append(key_of(touched.token, touched.raw), kSecond);
     }
 
-    // Down to where a list goes that has a floor: the upper half of a key.
+    // Where a list that has a floor ends, as the upper half of a key.
     __device__ u32 last_of(u32 list) const { return ~(u32)memory.floors[list]; }
 
-    // Untouched tokens in the range, one by one, into bins: few are, once a search has narrowed, and only they are weighed.
+    // Puts untouched tokens in the range into bins, one by one: there are few once a search has narrowed, and only they are
+    // weighed.
     __device__ void bin_untouched(const Pass& pass) const {
 #pragma unroll 1
         for (u32 chunk = row.first_chunk; chunk < row.end_chunk; ++chunk) {
@@ -367,7 +379,7 @@ struct Passes {
         }
     }
 
-    // One token of the range, to wherever the pass goes.
+    // Puts one token of the range where the pass's results go.
     __device__ void take(const Pass& pass, u32 token, float x) const {
         u64 own = pass.weight(token, x);
         if (own == 0) return;

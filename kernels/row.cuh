@@ -1,11 +1,13 @@
-// One row as a block sees it: the chunks of its slice, as sent or with masks, bias and penalties applied.
+// One row as a block sees it: its slice, which is the chunks that the block works on, as sent or with masks, bias and penalties
+// applied.
 //
-// Adjusts are sparse. A bitmap in shared memory hides the tokens that have one; passes visit the other tokens first and
-// the hidden ones with their adjusted logits after them, but for the sum of all masses as sent, from which none is hidden.
+// What is known about a token is its adjust. Few tokens have one; they are called touched. A bitmap in shared memory hides them:
+// passes visit the untouched tokens first, and then the touched ones with their adjusted logits. Only the sum of all masses as sent
+// hides none.
 #pragma once
 #include "job_row.cuh"
 
-// A token that has an adjust: its logit as sent, and adjusted.
+// A touched token: its logit as sent, and adjusted.
 struct Touched {
     u32 token;
     float raw;
@@ -15,14 +17,16 @@ struct Touched {
 constexpr u32 kJobWords = sizeof(RowJob) / 4;
 
 struct RowMemory {
-    Shared<u32> jobs;         // the row's job and the next one's, in turn
+    Shared<u32> jobs;         // the job of this row and that of the next, in alternating places
     Shared<u32> touched;      // a bit per token of the slice
-    Shared<u32> touching;     // of each thread a bit per chunk in which it has touched tokens, behind the first look one above its delegate
-    Shared<Touched> adjusted; // of each thread the first of its touched tokens
-    Shared<float> delegates;  // the largest untouched logit that a thread has in a chunk
+    // For each thread, a bit per chunk in which it has touched tokens; after the first look, only if one of them is above its
+    // delegate as sent.
+    Shared<u32> touching;
+    Shared<Touched> adjusted; // the first of each thread's touched tokens
+    Shared<float> delegates;  // the largest untouched logit that each thread has in each chunk
     Shared<uint4> cache;      // the slice's first chunks, as many as the launch gave room for
 
-    // Of slices of so many chunks.
+    // For slices of `slice_chunks` chunks.
     __device__ RowMemory(Carver& carver, u32 slice_chunks, u32 cached_vectors)
         : jobs(carver.take<u32>(2 * kJobWords)),
           touched(carver.take<u32>(slice_chunks * kChunk / 32)),
@@ -31,17 +35,18 @@ struct RowMemory {
           delegates(carver.take<float>(slice_chunks * kThreads)),
           cache(carver.take<uint4>(cached_vectors)) {}
 
-    // Brings a row's job here, where reading it costs little, in one of two places.
+    // Copies a row's job to one of two places here, where reading it costs little.
     __device__ void bring(const RowJob& from, u32 place) const {
         const u32* words = reinterpret_cast<const u32*>(&from);
 #pragma unroll 1
         for (u32 i = threadIdx.x; i < kJobWords; i += kThreads) jobs[place * kJobWords + i] = words[i];
     }
 
-    // What is there, behind a barrier.
+    // The job at a place, after a barrier.
     __device__ const RowJob& job(u32 place) const { return whole<RowJob>(jobs, place * kJobWords); }
 
-    // Where rows are weighed, the first draft of the row at the first place has the second one; no row and no mass, if there is none.
+    // In weigh_rows, the second place has the first draft of the row at the first place; zeros, so no row and no mass, if there is
+    // none.
     __device__ void bring_draft(const u8* inputs) const {
         constexpr u32 words = sizeof(DraftRow) / 4;
         if (threadIdx.x >= words) return;
@@ -52,9 +57,9 @@ struct RowMemory {
     static_assert(sizeof(DraftRow) <= sizeof(RowJob) && sizeof(RowJob) % alignof(DraftRow) == 0, "it has room");
 };
 
-// The largest of a thread's logits; a NaN if one is.
+// The largest of a thread's logits; NaN if any is.
 __device__ inline float largest(const float (&x)[kPerThread]) {
-    // Four chains side by side, since each step of one waits for the step before.
+    // Four independent chains, since each step of a chain waits for the one before.
     float a = x[0], b = x[1], c = x[2], d = x[3];
 #pragma unroll
     for (u32 k = 4; k < kPerThread; k += 4) {
@@ -78,7 +83,7 @@ struct Row : JobRow<Element> {
     u32 share;        // chunks of a slice
     u32 first_chunk;  // of the slice
     u32 end_chunk;
-    u32 first_touched;  // of the slice
+    u32 first_touched;  // index of the slice's first adjust
     u32 end_touched;
     u32 cached_end;  // chunks of the slice before this one are in the cache
 
@@ -90,14 +95,14 @@ struct Row : JobRow<Element> {
           share(share_of(chunks(), team.size)),
           first_touched(0),
           end_touched(0) {
-        // Nothing counts as touched before it is marked.
+        // No token counts as touched before `mark_touched`.
         first_chunk = team.rank * share < chunks() ? team.rank * share : chunks();
         end_chunk = first_chunk + share < chunks() ? first_chunk + share : chunks();
         cached_end = first_chunk + cached_vectors / kChunkVectors;
     }
 
-    // Finds the tokens of the slice that are touched, before anything of the row is cached; a team's first row is on its way meanwhile. All
-    // of the block, behind a barrier; others see them.
+    // Marks the slice's touched tokens, before any part of the row is cached. The prefetch of a team's first row is under way
+    // meanwhile. All threads of the block call it, after a barrier. Afterwards they see each other's marks.
     __device__ void mark_touched() {
         if (job.adjust_count == 0 || first_chunk == end_chunk) return;
         first_touched = adjust_index(job, inputs)[first_chunk];
@@ -121,15 +126,15 @@ struct Row : JobRow<Element> {
         __syncthreads();
     }
 
-    // Found anew where they are needed: registers are what a pass is short of.
+    // Computed again wherever they are needed, because a pass is short of registers.
     __device__ u32 chunks() const { return (vocab_size + kChunk - 1) / kChunk; }
     __device__ const uint4* vectors() const { return reinterpret_cast<const uint4*>(inputs + job.logits); }
     __device__ const u32* requested() const { return reinterpret_cast<const u32*>(inputs + job.requested); }
 
-    // No token of it lies beyond the row's end.
+    // Whether no token of the chunk is beyond the row's end.
     __device__ bool is_whole(u32 chunk) const { return (chunk + 1) * kChunk <= vocab_size; }
     __device__ bool owns(u32 chunk) const { return first_chunk <= chunk && chunk < end_chunk; }
-    // The largest untouched logit of the thread's in a chunk.
+    // The thread's delegate in a chunk: its largest untouched logit there.
     __device__ float delegate(u32 chunk) const {
         return memory.delegates[(chunk - first_chunk) * kThreads + threadIdx.x];
     }
@@ -138,8 +143,9 @@ struct Row : JobRow<Element> {
     }
     __device__ bool is_listed_only() const { return job.flags & kOnlyListed; }
 
-    // The logits of the thread's vectors in a chunk: of a whole one, as all but a row's last are, with one branch for all. Where that
-    // one ends the row's last vector stands for what is not there, and nobody looks at it.
+    // The logits of the thread's vectors in a chunk. For a whole chunk, as all but a row's last are, there is one branch for all
+    // vectors. In a last chunk that is not whole, the row's last vector stands in for those beyond the end, and its logits are not
+    // used.
     __device__ void load(u32 chunk, uint4 (&values)[kVectors]) const {
         u32 first = vector_of(chunk, 0);
         if (!is_whole(chunk)) {
@@ -159,10 +165,10 @@ struct Row : JobRow<Element> {
         }
     }
 
-    // ... of its j-th one; zeros beyond the row's end.
+    // The logits of the thread's j-th vector in a chunk; zeros beyond the row's end.
     __device__ uint4 load_one(u32 chunk, u32 j) const { return load_one(vectors(), chunk, j); }
 
-    // As `load`, before anything is cached.
+    // Like `load`, for the first look: reads global memory, and fills the cache. Zeros beyond the row's end.
     __device__ void load_first(u32 chunk, uint4 (&values)[kVectors]) const {
         const uint4* from = vectors();
 #pragma unroll
@@ -183,7 +189,7 @@ struct Row : JobRow<Element> {
 
     __device__ bool has_touched() const { return first_touched < end_touched; }
 
-    // The thread's tokens of a chunk: which one is its k-th, in ascending order.
+    // The thread's k-th token of a chunk, in ascending order.
     __device__ u32 token_at(u32 chunk, u32 k) const {
         return vector_of(chunk, k / Element::kPerVector) * Element::kPerVector + k % Element::kPerVector;
     }
@@ -201,7 +207,7 @@ struct Row : JobRow<Element> {
         }
     }
 
-    // Minus infinity instead of the logits of touched tokens.
+    // Replaces the logits of touched tokens by minus infinity.
     __device__ void hide_touched(u32 chunk, float (&x)[kPerThread]) const {
         if (!has_touched()) return;
 #pragma unroll
@@ -215,14 +221,14 @@ struct Row : JobRow<Element> {
         }
     }
 
-    // The thread's logits of a chunk; minus infinity, which weighs nothing, for tokens that are none.
+    // The thread's logits of a chunk; minus infinity, which weighs nothing, beyond the row's end.
     __device__ void load_logits(u32 chunk, float (&x)[kPerThread]) const {
         uint4 values[kVectors];
         load(chunk, values);
         widen(chunk, values, x);
     }
 
-    // ... and for touched ones.
+    // The same, with minus infinity for touched tokens too.
     __device__ void load_untouched(u32 chunk, float (&x)[kPerThread]) const {
         load_logits(chunk, x);
         hide_touched(chunk, x);
@@ -235,10 +241,11 @@ struct Row : JobRow<Element> {
         return touched_from(token) & ((1u << Element::kPerVector) - 1);
     }
 
-    // A bit for each chunk in which the thread has touched tokens, from the slice's first one on.
+    // A bit for each chunk of the slice in which the thread has touched tokens, lowest bit first.
     __device__ u32 touching() const { return has_touched() ? (u32)memory.touching[threadIdx.x] : 0; }
 
-    // Behind the first look: ... in which one of them is larger, as sent, than the thread's delegate. In the same place, at which nobody else looks.
+    // After the first look, a bit for each chunk in which one of them is larger, as sent, than the thread's delegate. It takes the
+    // same place, which no other thread reads.
     __device__ u32 above() const { return touching(); }
     __device__ void set_above(u32 chunks) const {
         if (has_touched()) memory.touching[threadIdx.x] = chunks;
@@ -251,7 +258,7 @@ struct Row : JobRow<Element> {
         return element<Element>(vector_at(vectors(), token / kChunk, token / Element::kPerVector), token % Element::kPerVector);
     }
 
-    // A thread's j-th vector of a chunk: the first token of it, its logits, and which of its tokens there are and are untouched.
+    // A thread's j-th vector of a chunk: its first token, its logits, and which of its tokens exist and are untouched.
     struct Vector {
         u32 token;
         uint4 logits;
@@ -262,7 +269,7 @@ struct Row : JobRow<Element> {
         return Vector{token, vector_at(vectors(), chunk, vector), untouched_of(token)};
     }
 
-    // Which of a vector's tokens there are and are untouched, lowest bit first, by the first of them.
+    // Which tokens of the vector that begins with `token` exist and are untouched, lowest bit first.
     __device__ u32 untouched_of(u32 token) const {
         if (token >= vocab_size) return 0;
         u32 left = vocab_size - token, all = (1u << Element::kPerVector) - 1;
@@ -275,14 +282,14 @@ struct Row : JobRow<Element> {
         return element<Element>(load_one(chunk, k / Element::kPerVector), k % Element::kPerVector);
     }
 
-    // Which of four tokens there are and are untouched, lowest bit first; the first is a multiple of four.
+    // Which of the four tokens from `token` on exist and are untouched, lowest bit first. `token` is a multiple of four.
     __device__ u32 which_of_four(u32 token) const {
         if (token >= vocab_size) return 0;
         u32 which = vocab_size - token < 4 ? (1u << (vocab_size - token)) - 1 : 15;
         return has_touched() ? which & ~touched_from(token) : which;
     }
 
-    // Calls f(touched, place of its adjust) for the thread's share of the adjusted tokens of the slice.
+    // Calls f(touched, index of its adjust) for the thread's share of the slice's touched tokens.
     template <class F>
     __device__ void each_touched(F f) const {
 #pragma unroll 1
@@ -291,16 +298,16 @@ struct Row : JobRow<Element> {
         }
     }
 
-    // One token's logit, of any slice.
+    // The logit of any token, of whatever slice.
     __device__ float value(bool adjusted, u32 token) const { return value_of(job, inputs, adjusted, token); }
 
     __device__ float raw_value(u32 token) const { return raw_of(job, inputs, token); }
 
-    // The place of one token's adjust.
+    // The index of a token's adjust, or kNoAdjust.
     __device__ u32 adjust_of(u32 token) const { return Base::adjust_of(job, inputs, token); }
 
   private:
-    // A warp's tokens of a chunk follow each other.
+    // A warp's tokens of a chunk are consecutive.
     __device__ static u32 vector_of(u32 chunk, u32 thread, u32 j) {
         return chunk * kChunkVectors + (thread / kWarp * kVectors + j) * kWarp + thread % kWarp;
     }
@@ -333,7 +340,7 @@ struct Row : JobRow<Element> {
         return Touched{adjust.token, x, adjusted_logit(adjust, x, job)};
     }
 
-    // Which of the tokens from `token` on are touched, lowest bit first; a vector's bits lie in one word.
+    // Which of the tokens from `token` on are touched, lowest bit first. The bits of a vector are in one word.
     __device__ u32 touched_from(u32 token) const {
         u32 at = token - first_chunk * kChunk;
         return memory.touched[at / 32] >> (at % 32);

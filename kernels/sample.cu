@@ -1,12 +1,13 @@
 // Samples or scores rows: raw logprobs, masks, bias, penalties, temperature, top-k, top-p, min-p, draw, report. The
 // specification is src/sampling/mod.rs; every bit of a result is compared with it.
 //
-// Grid: (blocks of a team, teams). Each team takes rows in turn, from `first` up to `rows`. Read params.cuh (what comes in and goes
-// out), numbers.cuh, team.cuh, row.cuh, list.cuh, pass.cuh, search.cuh, steps.cuh and what they include, then this file; weigh.cuh for verification.
+// Grid: (blocks of a team, teams). A team is the blocks that work on one row. Each takes rows in turn, from `first` up to `rows`.
+// Read params.cuh (what comes in and goes out, and the words used here), numbers.cuh, team.cuh, row.cuh, list.cuh, pass.cuh,
+// search.cuh, steps.cuh and what they include, then this file; weigh.cuh for verification.
 #include "steps.cuh"
 #include "weigh.cuh"
 
-// Blocks of two rows are never alike in what they need, so the row decides at run time; all blocks of a team decide alike.
+// Rows differ in what they need, so each row decides at run time. All blocks of a team reach the same decision.
 template <class Element>
 struct Kernel {
     const RowMemory& row_memory;
@@ -19,20 +20,20 @@ struct Kernel {
 
     struct Scan {
         u64 best;  // inverted key of the first adjusted token; 0 if none is left
-        u64 group;  // the largest logits of one of the team's groups, where they are asked for
+        u64 group;  // the largest logits of one of the team's groups of threads, if they are asked for
         u32 raw_max;
         u32 status;
     };
 
-    // The row whose job is at `place`. The job of the team's next row, if there is one, is at the other place afterwards.
+    // Samples the row whose job is at `place`. Afterwards the job of the team's next row, if there is one, is at the other place.
     __device__ void run(u32 at, u32 place) {
         const RowJob& job = row_memory.job(place);
         RowResult& result = reinterpret_cast<RowResult*>(outputs)[at];
         Row<Element> row(row_memory, job, inputs, team, cached_vectors);
         Scan scan = look(row, at, place);
         if (scan.status != kOk) {
-            // Nobody wants the group's logits here, but their read has to be over before the block that has them leaves. No group is
-            // all ones, for no adjusted logit is NaN.
+            // The group's logits are not needed here, but their read has to be over before the block that has them ends, so they
+            // are compared. No group is all ones, since no adjusted logit is NaN.
             u32 status = __any_sync(kAllLanes, scan.group == ~0ull) ? kBroken : scan.status;
             if (team.leads() && threadIdx.x == 0) result = RowResult{0, 0, 0, status, 0, 0.0f, 0.0f, 0, 0};
             return;
@@ -46,7 +47,8 @@ struct Kernel {
     __device__ bool has_next(u32 at) const { return at + gridDim.y < rows; }
     __device__ const RowJob* jobs() const { return reinterpret_cast<const RowJob*>(inputs); }
 
-    // The first pass over a row: what is wrong with it, its first token, the delegates.
+    // The first look, which is the first pass over a row. It finds what is wrong with the row and its first token, and keeps the
+    // delegates: the largest untouched logit that each thread has in each chunk. A token is touched if it has an adjust.
     __device__ Scan look(Row<Element>& row, u32 at, u32 place) {
         float raw_max = minus_infinity(), best_delegate = minus_infinity();
         u32 best_chunk = row.first_chunk;
@@ -60,7 +62,7 @@ struct Kernel {
             row.widen(chunk, values, x);
             float delegate = largest(x);
             raw_max = max_or_nan(raw_max, delegate);
-            // Few threads have touched tokens, and few chunks.
+            // Few threads have touched tokens, and in few chunks.
             if (touching >> (chunk - row.first_chunk) & 1) {
                 row.hide_touched(chunk, x);
                 float hidden = largest(x);
@@ -68,21 +70,21 @@ struct Kernel {
                 delegate = hidden;
             }
             row.set_delegate(chunk, delegate);
-            // Ascending tokens: of equal ones the first stays.
+            // Chunks ascend, so the first of equal tokens stays.
             if (delegate > best_delegate) {
                 best_delegate = delegate;
                 best_chunk = chunk;
             }
         }
         row.set_above(above);
-        // The next row's job: nothing of this row waits for it behind the loop, and a barrier follows before it is looked at.
+        // Copies the next row's job. After the loop nothing in this row waits for it, and a barrier follows before it is read.
         if (has_next(at)) row_memory.bring(jobs()[at + gridDim.y], 1 - place);
         bool has_untouched = !row.is_listed_only() && has_chance(best_delegate);
         u32 own = has_untouched ? ascending(best_delegate) : 0, first = own, raw = ascending(raw_max);
         bool asks_groups = Machine<Element>::asks_groups(row.job, team);
         if (asks_groups) bring_groups(own, raw);
         list_memory.block.max_of_two(first, raw);
-        // Only those who may have the first token tell of it.
+        // Only threads that may have the first token report it.
         if (own > 0 && own == first) team.bring_best(~key_of(first_of(row, best_chunk, best_delegate), best_delegate));
         u32 least = first;
         row.each_touched([&](const Touched& touched, u32) {
@@ -93,7 +95,7 @@ struct Kernel {
         return agree(raw, asks_groups);
     }
 
-    // Groups of a warp's lanes tell their largest logits: adjusted, 0 where none has a chance, and as sent.
+    // Groups of a warp's lanes report their largest logits: adjusted, 0 if none has a chance, and as sent.
     __device__ void bring_groups(u32 own, u32 raw) const {
         u32 of_warp = team.block_groups() / kWarps, lane = threadIdx.x % kWarp;
 #pragma unroll 1
@@ -105,7 +107,7 @@ struct Kernel {
         if (lane < of_warp) team.bring_group(threadIdx.x / kWarp * of_warp + lane, own, raw);
     }
 
-    // The first of the thread's untouched tokens of a chunk with this logit. Only those who have the largest look for it.
+    // The first of the thread's untouched tokens of a chunk with this logit. Only threads that have the largest logit call it.
     __device__ static u32 first_of(const Row<Element>& row, u32 chunk, float logit) {
         float x[kPerThread];
         row.load_untouched(chunk, x);
@@ -115,7 +117,7 @@ struct Kernel {
         return row.token_at(chunk, first);
     }
 
-    // What all blocks of the team have found. NaN is above infinity.
+    // What all blocks of the team have found. As an integer, NaN is above infinity.
     __device__ Scan agree(u32 own_raw, bool asks_groups) {
         if (threadIdx.x == 0) team.bring_raw_max(own_raw);
         team.sync(asks_groups ? team.block_groups() : 0);
@@ -143,9 +145,9 @@ __device__ void sample_rows(const u8* inputs, u8* outputs, Scratch* scratch, u32
     if (first < rows) row_memory.bring(kernel.jobs()[first], place);
 #pragma unroll 1
     for (u32 row = first; row < rows; row += gridDim.y) {
-        // Nobody looks at the job of the row before any more, whose place the next one takes.
+        // The job of the row before, whose place the next one takes, is not read any more.
         __syncthreads();
-        // Later rows are not fetched ahead of what reads them: what else is read meanwhile, the rest of a row again, goes before.
+        // Later rows are not prefetched: the rest of a row, which is read again meanwhile, goes first.
         if (row == first) Row<Element>::fetch_slice(row_memory.job(place), inputs, team);
         kernel.run(row, place);
         place = 1 - place;
@@ -153,7 +155,7 @@ __device__ void sample_rows(const u8* inputs, u8* outputs, Scratch* scratch, u32
     team.end();
 }
 
-// Weighs what rows leave, for verification: weigh.cuh. Their distributions are those that the other kernel found.
+// Weighs rows for verification (weigh.cuh), whose distributions sample_rows has found.
 template <class Element>
 __device__ void weigh_rows(const u8* inputs, u8* outputs, Scratch* scratch, u32 first, u32 rows, u32 slice_chunks) {
     Carver memory = carver();
@@ -163,7 +165,7 @@ __device__ void weigh_rows(const u8* inputs, u8* outputs, Scratch* scratch, u32 
     const RowJob* jobs = reinterpret_cast<const RowJob*>(inputs);
     RowResult* results = reinterpret_cast<RowResult*>(outputs);
     for (u32 at = first + blockIdx.y; at < rows; at += gridDim.y) {
-        // Nobody looks at the job of the row before any more, nor at which of its tokens are touched.
+        // The job of the row before is not read any more, nor which of its tokens are touched.
         __syncthreads();
         row_memory.bring(jobs[at], 0);
         __syncthreads();

@@ -1,5 +1,6 @@
-// Searches of a row's order, as steps: each looks at what the last pass found and sets up the next one. A search ends with
-// the key at which a weight is reached, or with the first tokens as a list, and goes on to `after`.
+// Searches in the order of a row's tokens, as steps: each step looks at what the last pass found and sets up the next pass. A
+// search ends with the key (a token's place in the order) at which a weight is reached, or with a list of the first tokens, and
+// goes on to the step `after`. A delegate is the largest untouched logit that a thread has in a chunk.
 #pragma once
 #include "find.cuh"
 
@@ -13,9 +14,10 @@ enum Step {
     kSearch, kSearchBinned, kSearchListed, kSearchTied, kSearchFound, kFirstCounted
 };
 
-// What a step needs done before the next one: nothing; `pass`, with the list in order where it goes there; the delegates
-// counted; the token at which the weights of the last pass exceed `point`, as `found`; the second list of the last pass in order. Each
-// of these is in the kernel once, however many steps need it.
+// What a step needs done before the next one, in the order of the names below: nothing; that `pass` runs and its list, if it makes
+// one, is put in order; that the delegates are counted; that `found` becomes the token at which the weights of the last pass exceed
+// `point`; that the second list of the last pass is put in order. The code for each is in the kernel once, however many steps need
+// it.
 enum Needs { kNoPass, kPass, kDelegates, kToken, kOrder };
 
 template <class Element>
@@ -25,21 +27,24 @@ struct Search {
 
     u64 left_last_key = kLastKey;  // what masks and filters have left so far: tokens up to this key
     u64 left_need = 0;             // with at least this mass
-    Pass pass{};  // the one that runs next, or has run; its view, maximum and scale are those of what is left
+    Pass pass{};  // runs next, or ran last; its view, maximum and scale are those of the tokens that are left
     Step step = kBegin;
     Step after = kEnd;
 
-    u64 missing = 0;  // search: the weight to reach, from the range's first key on; filter: what top-p has to reach, 0: its share
+    // search: the weight to reach, from the range's first key on. filter: the mass that top-p has to reach; 0 for its share of the
+    // list.
+    u64 missing = 0;
     u64 found_key = 0;
     u32 low = 0, high = 0;  // search: the range
     bool ties_count = false;  // search: each of the equal tokens weighs 1
-    u32 wanted = 0;         // first: how many; kWaits while the second list of the last phase does
+    // list_first: how many tokens; kWaits while the second list of the last phase waits.
+    u32 wanted = 0;
     static constexpr u32 kWaits = ~0u;
     u32 listed = 0;         // length of the list; kListed + 1 if it did not fit
-    u32 begins = 0;         // where it does; no other list follows on one that has waited
+    u32 begins = 0;         // where the list begins; no other list follows one that has waited
     u64 point = 0;
-    u32 found = 0;    // a token, or the bin of mass in which top-p is reached, until its list is there
-    u64 weighed = 0;  // by the last pass into chunks, or into the total; or the mass before that bin
+    u32 found = 0;    // a token, or until its list is there the bin of mass in which top-p is reached
+    u64 weighed = 0;  // sum of the last pass into chunks or the total; or the mass before that bin
 
     __device__ bool fits() const { return listed <= kListed; }
 
@@ -48,7 +53,7 @@ struct Search {
         return kNoPass;
     }
 
-    // A pass over what is left.
+    // Sets up a pass over the tokens that are left.
     __device__ void aim(bool counts, Sink sink, Binning binning = kByDistance) {
         pass.first_key = 0;
         pass.last_key = left_last_key;
@@ -75,21 +80,21 @@ struct Search {
         left_need = 0;
     }
 
-    // What is left weighs its mass: by chunk, where a token is to be found by it.
+    // Sums the masses of the tokens that are left; by chunk, if a token is to be found with the sums.
     __device__ Needs weigh(Sink sink, Step next) {
         aim(false, sink);
         step = next;
         return kPass;
     }
 
-    // Finds the token at which the running weight exceeds a point.
+    // Finds the token at which the running sum of weights exceeds a point.
     __device__ Needs find(u64 at, Step next) {
         point = at;
         step = next;
         return kToken;
     }
 
-    // Lists the first `count` tokens of the order or some more; not what `left` leaves.
+    // Lists the first `count` tokens of the order or a few more, whether or not they are left.
     __device__ Needs list_first(u32 count, Step next) {
         wanted = count;
         listed = 0;
@@ -99,7 +104,7 @@ struct Search {
         return kDelegates;
     }
 
-    // Lists the tokens of the order down to a value; not what `left` leaves.
+    // Lists the tokens of the order down to a value, whether or not they are left.
     __device__ Needs list_down_to(u32 floor, Step next) {
         aim(true, kToList);
         pass.need = 0;
@@ -108,17 +113,17 @@ struct Search {
         return kPass;
     }
 
-    // ... of the row as sent, and weighs all of it in the same phase.
+    // The same for the row as sent, all of which is weighed in the same phase.
     __device__ Needs list_and_weigh(u32 floor, Step next) {
         Needs needs = list_down_to(floor, next);
         pass.with_total = true;
         return needs;
     }
 
-    // Lists the tokens of the order down to the end of a bin by mass, or some more; those of bins that `pass` has filled.
+    // Lists the tokens of the order down to the end of a bin by mass, or a few more. `pass` has filled the bins.
     __device__ Needs list_bins(u32 bin, Step next) {
         float x = pass.max + ((float)bin + 1.0f) / kBinsOfExponent / pass.scale;
-        // A token of these bins stands before any of a later one.
+        // A token of these bins comes before any token of a later bin.
         bool is_beyond = x > minus_infinity() && pass.bin_of(x) > bin;
         aim(true, kToList);
         pass.last_key = is_beyond ? (u64)descending(x) << 32 | ~0u : kLastKey;
@@ -126,13 +131,13 @@ struct Search {
         return kPass;
     }
 
-    // Finds the key at which what is left reaches a weight.
+    // Finds the key at which the tokens that are left reach a weight.
     __device__ Needs search(u64 weight, bool counts, Step next) {
         begin_search(weight, counts, kByDistance, next);
         return go(kSearch);
     }
 
-    // ... by its mass, within a bin by mass where it is known to be reached.
+    // The same by mass, within the bin by mass in which the weight is known to be reached.
     __device__ Needs search_in(u64 weight, const Place& bin, Step next) {
         begin_search(weight, false, kByExponent, next);
         return narrow_into(bin);
@@ -220,7 +225,7 @@ struct Search {
         return kPass;
     }
 
-    // The values of one bin, as a range. Bins fall as values rise.
+    // Makes the values of one bin the range. Larger values are in smaller bins.
     __device__ void narrow_to(u32 bin) {
         if (pass.binning == kByValue) {
             u64 first = (u64)bin << pass.shift, end = (u64)(bin + 1) << pass.shift;

@@ -1,12 +1,12 @@
-// One row as a machine of steps: each step looks at what the last pass found and sets up the next one. A loop with
-// switches, because then the pass over the logits is in the kernel once, however many roads lead to it.
+// How a row is sampled, as a state machine: each step looks at what the last pass over the row found and sets up the next pass. It
+// is a loop with switches, because then the code of a pass is in the kernel once, however many paths lead to it.
 //
-// | filters | road |
+// | filters | path |
 // |---|---|
 // | temperature 0 | the first token of the order |
 // | top-k that fits a list | the k first tokens as a list; the other filters work on the list |
 // | larger top-k | a search by count |
-// | top-p | masses by bins of mass; a list of the tokens down to that in which p is reached, or of those in it |
+// | top-p | masses by bins of mass; a list of the tokens down to the bin in which p is reached, or of those in that bin |
 // | min-p, none | masses by chunk |
 #pragma once
 #include "search.cuh"
@@ -34,14 +34,15 @@ struct Machine : Search<Element> {
     u64 best;  // key of the first token
     u32 raw_max;
 
-    u64 total = 0;  // of what the token is drawn from; until then the mass of the bin in which top-p is reached
+    // Mass of the distribution that the token is drawn from; until then, the mass of the bin in which top-p is reached.
+    u64 total = 0;
     Kind kind = kChunks;
     u32 kept = 0;
     u32 token = 0;
 
     u32 rank = 0;
     float logit = 0.0f;
-    bool leads_order = false;  // the list begins with the first token of the order and leaves out none
+    bool leads_order = false;  // the list has the first tokens of the order, without a gap
 
     __device__ Machine(const ListMemory& memory, const Passes<Element>& passes, const RowJob& job, u8* outputs,
                        RowResult& result, u64 best, u32 raw_max)
@@ -49,13 +50,13 @@ struct Machine : Search<Element> {
 
     __device__ __forceinline__ void run() {
         while (step != kEnd) {
-            // One after the other where nothing is needed between: a turn of the loop takes longer than a test.
+            // Steps follow each other at once if nothing is needed between them: a turn of the loop takes longer than a test.
             Needs needs = step < kReport ? draw_step() : kNoPass;
             if (needs == kNoPass && step >= kReport && step < kEnd) needs = report_step();
             if (needs == kNoPass && step > kEnd) needs = search_step();
             Part part = kSecond;
             if (needs == kPass) {
-                // Of both lists the adjusted row's is asked for first.
+                // Of the two lists, the adjusted row's is asked for first.
                 bool lists_both = step == kBothListed;
                 passes.run(pass, lists_both);
                 if (lists_both) {
@@ -75,14 +76,15 @@ struct Machine : Search<Element> {
         }
     }
 
-    // Whether bounds that groups tell are asked for, for first tokens to draw from or to report of the row as sent. All blocks of
-    // the team answer alike.
+    // Whether groups of threads are asked for bounds of the first tokens: those to draw from, or those to report of the row as
+    // sent. All blocks of the team give the same answer.
     __device__ static bool asks_groups(const RowJob& job, const Team& team) {
         bool draws = (job.flags & kGreedy) == 0 && ((job.flags & kScore) == 0 || (job.flags & kReportProcessed) != 0);
         return asks_raw_groups(job, team) || (draws && team.groups_tell(top_k(job)));
     }
 
-    // For both views, before anything else: the next phase but one takes the place of what the look has told.
+    // Finds these bounds for both views, before anything else: the next phase but one reuses the box that the first look has
+    // filled.
     __device__ void bound_first(u64 group) const {
         if (asks_groups(job, passes.team)) passes.find_floors(group, logit_of(best), top_k(), from_ascending(raw_max), top_n());
     }
@@ -108,13 +110,13 @@ struct Machine : Search<Element> {
             case kBegin: return begin();
             case kBothListed: {
                 view(true, logit_of(best), job.scale);
-                // More than fits a half may fit the whole.
+                // A list that does not fit half of the room may fit the whole.
                 if (!fits()) return list_down_to(memory.floors[0], kTopKGrouped);
                 wanted = kWaits;
                 return filter(top_k() < listed ? top_k() : listed, 0);
             }
             case kTopKGrouped: {
-                // Tokens that lie together share few groups. Threads tell more.
+                // Tokens close together share few groups. Delegates, the largest logits of single threads, tell more.
                 if (!fits()) return list_first(top_k(), kTopKListed);
                 [[fallthrough]];
             }
@@ -179,7 +181,7 @@ struct Machine : Search<Element> {
         }
         if (top_k() == 0) return top_p_or_rest();
         if (passes.team.groups_tell(top_k()) && asks_raw_groups(job, passes.team) && !is_set(kReportProcessed)) {
-            // What the row as sent is asked for comes of the same phase.
+            // What is asked of the row as sent comes from the same phase.
             view(false, from_ascending(raw_max), job.raw_scale);
             u32 raw_floor = memory.floors[1], floor = passes.row.is_listed_only() ? raw_floor : (u32)memory.floors[0];
             return list_and_weigh(floor < raw_floor ? floor : raw_floor, kBothListed);
@@ -190,7 +192,7 @@ struct Machine : Search<Element> {
 
     __device__ Needs top_p_or_rest() {
         if (job.top_p_fraction < kTopPOff) {
-            // Of tokens that something has cut before, bins say nothing.
+            // Bins by mass are of all tokens, so they do not help if a filter has cut before.
             if (left_last_key != kLastKey) return weigh(kToTotal, kTopPWeighed);
             aim(false, kToBins, kByExponent);
             step = kTopPBinned;
@@ -200,7 +202,8 @@ struct Machine : Search<Element> {
         return weigh_to_draw();
     }
 
-    // One pass has found the whole mass and the bin in which its share is reached. All tokens down to there are a list, if few are.
+    // One pass has found the whole mass and the bin in which top-p's share of it is reached. All tokens down to that bin become a
+    // list, if they are few.
     __device__ Needs top_p_binned() {
         auto point = [&](u64 all) {
             missing = top_p_need(job.top_p_fraction, all);
@@ -209,8 +212,9 @@ struct Machine : Search<Element> {
         u64 own = 0;
         Place place = memory.block.locate_by(kBins, point, [&](u32 bin) { return own = passes.team.bin(bin); });
         if (place.index >= kBins - 1) return search(missing, false, kTopPFound);
-        // What a bin weighs, divided by the most that one of its tokens may have: so many tokens are there at least. On flat rows a list is not
-        // even begun. All bins up to here, divided by what the last one's may have, give no less, which mostly says enough.
+        // A bin has at least as many tokens as its mass divided by the most that one of its tokens may have. So on flat rows a list
+        // is not even begun. First a cheaper test, which mostly suffices: the mass of all bins up to here, divided by the most for
+        // a token of the last one, is no less than the sum of these bounds.
         if ((place.before + place.weight) >> most_bits_of_bin(place.index) > kListed) {
             if (memory.block.sum(least_tokens(own, place.index)) > kListed) return search_in(missing, place, kTopPFound);
         }
@@ -220,7 +224,8 @@ struct Machine : Search<Element> {
         return list_bins(place.index, kTopPListed);
     }
 
-    // The thread's share of them, up to a bin, of which it has read one where there are as many threads as bins.
+    // The thread's share of the sum of these bounds, up to a bin. If there are as many threads as bins, it has read its bin
+    // already.
     __device__ u64 least_tokens([[maybe_unused]] u64 own, u32 last) const {
         if constexpr (kBins == kThreads) return threadIdx.x <= last ? own >> most_bits_of_bin(threadIdx.x) : 0;
         u64 least = 0;
@@ -231,7 +236,7 @@ struct Machine : Search<Element> {
 
     __device__ Needs weigh_to_draw() { return weigh(is_set(kScore) ? kToTotal : kToChunks, kWeighed); }
 
-    // Top-p and min-p on the first `count` of the list. Top-p has to reach `mass`; 0: its share of the list.
+    // Applies top-p and min-p to the first `count` tokens of the list. Top-p has to reach `mass`; 0 for its share of the list.
     __device__ Needs filter(u32 count, u64 mass) {
         kept = count;
         missing = mass;
@@ -278,20 +283,21 @@ struct Machine : Search<Element> {
             return go(kEnd);
         }
         view(false, from_ascending(raw_max), job.raw_scale);
-        // On its way while other things are done.
+        // This read is under way while other things are done.
         logit = passes.row.raw_value(token);
         kind = kChunks;
-        // They have been listed where nothing came between, unless they did not fit.
+        // The first tokens as sent are listed already if nothing came between, unless they did not fit.
         if (wanted == kWaits) {
             step = kRawListed;
             return kOrder;
         }
-        // The first tokens come with the total where their bound is known.
+        // The first tokens come with the total if their bound is known.
         if (asks_raw_groups(job, passes.team)) return list_and_weigh(memory.floors[1], kRawWeighed);
         return weigh(kToTotal, kRawWeighed);
     }
 
-    // What the token was drawn from: the tokens if they are a short list, else the host cuts them from the row.
+    // Writes the distribution that the token was drawn from: the tokens, if they are a list of at most `most_left`. Otherwise the
+    // host cuts them from the row.
     __device__ void keep() const {
         Left* to = reinterpret_cast<Left*>(outputs + job.left);
         bool lists = kind == kList && kept <= job.most_left;
@@ -303,13 +309,13 @@ struct Machine : Search<Element> {
         }
     }
 
-    // ---- what is told about it ----
+    // ---- what is reported about the token ----
 
     __device__ static u32 top_n(const RowJob& job) { return job.top_n < job.vocab_size ? job.top_n : job.vocab_size; }
     __device__ u32 top_n() const { return top_n(job); }
     __device__ ReportedToken* reported() const { return reinterpret_cast<ReportedToken*>(outputs + job.report); }
 
-    // Each is followed by the next one at once, unless something has to be done before.
+    // Each step is followed by the next one at once, unless something has to be done before.
     __device__ Needs report_step() {
         Needs needs = kNoPass;
         if (step == kReport) {
@@ -345,8 +351,8 @@ struct Machine : Search<Element> {
             rank = 1 + memory.place_in_list(begins, listed, key);
             return go(kTopWritten);
         }
-        // Before a token without a chance stand all that have one and, of its kind, those with smaller ids: that is all
-        // smaller ids, and the larger ones with a chance.
+        // A token without a chance comes after all that have one, and after those of its kind with smaller ids. That is after all
+        // smaller ids, and after the larger ids with a chance.
         aim(true, kToTotal, has_chance(logit) ? kByDistance : kFromOrigin);
         pass.need = 0;
         pass.last_key = has_chance(logit) ? key - 1 : kLastKey;
@@ -360,7 +366,7 @@ struct Machine : Search<Element> {
             bool complete = kind != kChunks || left_need == 0 || memory.left_in_list(left(), begins, listed) >= top_n();
             if (complete) return go(kFinish);
         }
-        // Masses are not strictly ordered like logits, so a token that is left may stand behind one that min-p cut.
+        // Masses are not strictly ordered like logits, so a token that is left may come after one that min-p cut.
         return top_n() > 0 ? search(top_n(), true, kTopFound) : go(kFinish);
     }
 

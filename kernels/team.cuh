@@ -1,14 +1,15 @@
-// The blocks that work on one row: a barrier for them, and how they bring results together.
+// A team is the blocks that work on one row. This file has its barrier, and how the blocks combine their results.
 //
-// Work goes in phases. In a phase each block fills a box of its own; `sync` ends the phase, and then each block reads the
-// boxes of all and goes on to the same decision. Only integers are added, so the order of the blocks cannot be seen. There
-// are two boxes in turn: who fills one again is past a barrier behind which nobody reads it.
+// A team works in phases. In each phase, every block fills a box of its own: sums, lists and a few numbers. `sync` ends the phase.
+// Then each block reads the boxes of all blocks and reaches the same decision. Only integers are added, so the order of the blocks
+// does not matter. A block has two boxes, which it uses in turn: when it fills one again, it is past a barrier after which no block
+// reads that box any more.
 #pragma once
 #include "block.cuh"
 
-// One switch for what Hopper alone has: the blocks of a team are a cluster there, and read each other's shared memory. The
-// plain twin copies boxes to global memory and has its barrier there, for which the host has to launch all blocks at once (a
-// cooperative launch). A team of one block needs neither.
+// The switch for what only Hopper and later GPUs have: there the blocks of a team are a cluster and read each other's shared
+// memory. Without clusters, boxes are copied to global memory and the barrier is there, for which the host has to launch all blocks
+// at once (a cooperative launch). A team of one block needs neither.
 #ifndef CROUPIER_CLUSTER
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 #define CROUPIER_CLUSTER 1
@@ -17,11 +18,11 @@
 #endif
 #endif
 
-// What is in a box beside sums and the list: one number each, zero when a phase begins. Where there are two lists, the length of the
-// second stands where a token is told elsewhere.
+// What a box holds besides sums and lists: one number each, zero when a phase begins. In a phase with two lists, the length of the
+// second takes the place of the token that was found.
 enum Few : u32 { kRawMax, kFound, kCount, kNoted, kFew, kSecondCount = kFound };
 
-// What a box lists: one list, or two, of which each has a half of the room.
+// The lists of a box: one list, or two, each with half of the room.
 enum Part : u32 { kWhole, kFirst, kSecond };
 constexpr u32 kHalf = kListed / 2;
 
@@ -33,7 +34,7 @@ struct Carried {
     u64 list[kListed];
 };
 
-// Global memory of a block. The counters are those of the team's first block, and zero before and after each launch.
+// The global memory of a block. A team uses the counters of its first block. They are zero before and after each launch.
 struct Scratch {
     u32 arrived;
     u32 left;
@@ -44,7 +45,7 @@ static_assert(sizeof(Carried) == 12312, "shared with the host");
 static_assert(kFew <= 4, "each has its place there");
 static_assert(sizeof(Scratch) == 16 + 2 * sizeof(Carried), "shared with the host");
 
-// Both boxes.
+// The two boxes of a block.
 struct Boxes {
     Shared<u64> best;  // the largest inverted key
     Shared<u32> few;
@@ -58,8 +59,8 @@ struct Boxes {
           list(carver.take<u64>(2 * kListed)) {}
 };
 
-// ceil(n / size) for a row's chunks and a team's size, of which the divisor's reciprocal is one of eight: a division by a number that the
-// compiler does not know takes 20 instructions.
+// ceil(n / size) for the chunks of a row and the size of a team. It multiplies by one of eight stored reciprocals, because a
+// division by a number that the compiler does not know takes 20 instructions.
 __device__ constexpr u32 share_of(u32 n, u32 size) {
     // ceil(2^15 / size)
     constexpr u64 first = 0x20002AAB40008000ull, second = 0x1000124A1556199Aull;
@@ -94,9 +95,9 @@ struct Team {
 
     __device__ Histogram sums() const { return Histogram{boxes.sums, box() * kBins}; }
 
-    // The largest one stays.
+    // Keeps the largest value.
     __device__ void bring_best(u64 best) const { shared_max(boxes.best, box(), best); }
-    // By one thread of the block.
+    // For one thread of the block.
     __device__ void bring_raw_max(u32 raw_max) const { boxes.few[box() * kFew + kRawMax] = raw_max; }
     __device__ void bring_found(u32 token) const { boxes.few[box() * kFew + kFound] = token + 1; }
 
@@ -105,33 +106,34 @@ struct Team {
         if (at < room_of(part)) boxes.list[box() * kListed + start_of(part) + at] = key;
     }
 
-    // Counts what the block notes for itself, and gives how much it was before.
+    // Counts what the block notes for itself, and returns the count before.
     __device__ u32 note() const { return shared_add(boxes.few, box() * kFew + kNoted, 1); }
     __device__ u32 noted() const { return boxes.few[box() * kFew + kNoted]; }
-    // More is to be listed than fits, of two lists in both, by one thread of the block.
+    // Says that more is to be listed than fits, with `of_two` in both lists. For one thread of the block.
     __device__ void overflow(bool of_two) const {
         (void)shared_add(boxes.few, box() * kFew + kCount, kListed + 1);
         if (of_two) (void)shared_add(boxes.few, box() * kFew + kSecondCount, kListed + 1);
     }
 
-    // Threads form groups, which each tell their largest logits: a power of two of them in each block, and so many in the team that a
-    // thread reads one. They lie where sums do, both logits of a group in one, the adjusted one first.
+    // Threads form groups, and each group reports its largest logits. A block has a power of two of groups, and the team at most as
+    // many as a block has threads, so that each thread reads one. A group is stored in place of a sum: the adjusted logit in the
+    // low half, the one as sent in the high half.
     __device__ u32 group_bits() const { return __clz(size - 1) - __clz(kThreads) - 1; }
     __device__ u32 block_groups() const { return 1u << group_bits(); }
     __device__ u32 groups() const { return size << group_bits(); }
     __device__ void bring_group(u32 i, u32 adjusted, u32 raw) const { sums().set(i, (u64)raw << 32 | adjusted); }
 
-    // Whether the value that so many groups reach is a good bound of so many first tokens: that few of them share a group.
+    // Whether the value that `count` groups reach is a good bound for the first `count` tokens, because few of these share a group.
     __device__ bool groups_tell(u32 count) const { return count > 0 && count <= groups() / 4; }
 
-    // Ends the phase. `sums_used` is how many sums were filled, or more; `has_two`, whether two lists were.
+    // Ends the phase. `sums_used` is the number of sums that were filled, or more; `has_two` says whether two lists were.
     __device__ void sync(u32 sums_used, bool has_two = false) {
         barrier(sums_used, has_two);
         ++phase;
         empty(box());
     }
 
-    // Ends the last phase: nobody leaves while others read its box, and everything is zero for the next launch.
+    // Ends the last phase: no block ends while others read its box, and the counters are zero for the next launch.
     __device__ void end() {
         if (size == 1) return;
 #if CROUPIER_CLUSTER
@@ -157,10 +159,10 @@ struct Team {
 #endif
     }
 
-    // One of the block's own.
+    // One of the block's own sums.
     __device__ u64 own_sum(u32 i) const { return whole<u64>(boxes.sums, 2 * (full() * kBins + i)); }
 
-    // What all blocks have counted in one bin.
+    // The count in one bin, over all blocks.
     __device__ u32 count(u32 i) const {
         u32 counts[kMaxTeam], sum = 0;
 #pragma unroll
@@ -174,7 +176,7 @@ struct Team {
         return sum;
     }
 
-    // One bin of all blocks.
+    // The sum in one bin, over all blocks.
     __device__ u64 bin(u32 i) const {
         u64 sums[kMaxTeam], sum = 0;
 #pragma unroll
@@ -188,8 +190,8 @@ struct Team {
         return sum;
     }
 
-    // What the look has told: the largest of what `bring_best` brought, and where groups are asked for the thread's one, else 0. All
-    // of it is on its way before any is looked at.
+    // What the first look at a row has found: the largest value that `bring_best` brought, the largest logit as sent, and the
+    // thread's group if groups are asked for, else 0. All reads are issued before any value is used.
     struct Told {
         u64 best;
         u64 group;
@@ -208,14 +210,14 @@ struct Team {
         told.raw_max = __reduce_max_sync(kAllLanes, told.raw_max);
         return told;
     }
-    // A token; no token at all if none was found.
+    // The token that was found; ~0, which is no token, if there was none.
     __device__ u32 found() const {
         u32 of = threadIdx.x % kWarp;
         return __reduce_max_sync(kAllLanes, of < size ? few_of(of, kFound) : 0) - 1;
     }
 
-    // Brings the lists of all blocks into one array and gives their length together; more than kListed if they do not fit, or one
-    // block's did not.
+    // Copies the lists of all blocks into one array and returns their total length; more than kListed if they do not fit, or if one
+    // block's list did not.
     __device__ u32 gather(Shared<u64> to, Part part) const {
         u32 lane = threadIdx.x % kWarp;
         u32 count = lane < size ? few_of(lane, count_in(part)) : 0;
@@ -237,7 +239,7 @@ struct Team {
     struct Lengths {
         u32 first, second;
     };
-    // Of each lane's block; to be used behind `is_read`.
+    // For each lane the lengths of one block's lists. They are to be used after `is_read`.
     __device__ Lengths lengths() const {
         u32 of = threadIdx.x % kWarp;
         return of < size ? Lengths{few_of(of, kCount), few_of(of, kSecondCount)} : Lengths{0, 0};
@@ -247,14 +249,15 @@ struct Team {
         asm volatile("" : "+r"(lengths.first), "+r"(lengths.second), "+l"(sum));
 #endif
     }
-    // Brings both lists of all blocks, of whose lengths each lane has those of one, where neither has more than `most` tokens, which
-    // each have a thread: the second one to the upper half. Gives their lengths. Nobody may be looking at `to`.
+    // Copies both lists of all blocks to `to`, the second to its upper half, unless one has more than `most` tokens. Returns their
+    // total lengths. Each lane has the lengths of one block's lists, and each token has a thread. No thread may still be reading
+    // `to`.
     __device__ Lengths gather_both(Lengths of_lane, Shared<u64> to, u32 most) const {
         Lengths all{__reduce_add_sync(kAllLanes, of_lane.first), __reduce_add_sync(kAllLanes, of_lane.second)};
         if (all.first > most || all.second > most) return all;
-        // Of each half of the block the others have nothing to bring: whole warps.
+        // The other threads in each half of the block, which are whole warps, have nothing to copy.
         if (threadIdx.x % (kThreads / 2) >= most) return all;
-        // Both at once, in halves of a word, before those of the lane's block.
+        // The lengths of both lists, in the halves of a word, summed over the blocks before the lane's.
         u32 lane = threadIdx.x % kWarp, before = 0, own = of_lane.second << 16 | of_lane.first;
 #pragma unroll
         for (u32 other = 0; other < kMaxTeam; ++other) {
@@ -271,7 +274,7 @@ struct Team {
     }
 
   private:
-    // One of all groups: its adjusted logit, and above it that as sent.
+    // One of the team's groups: its adjusted logit, and in the high half its logit as sent.
     __device__ u64 group(u32 i) const { return sum_of(i >> group_bits(), i % block_groups()); }
 
     __device__ u32 box() const { return phase % 2; }
@@ -285,8 +288,8 @@ struct Team {
         if (threadIdx.x == 0) boxes.best[box] = 0;
     }
 
-    // Behind this the compiler may use them, not before: no read stands in a branch of its own with what comes of it. The
-    // assembler still adds up between groups of two or three reads, to save registers.
+    // The compiler may use the values only after this, so that it puts no read into a branch together with its use. The assembler
+    // still adds up between groups of two or three reads, to save registers.
     __device__ static void is_read([[maybe_unused]] Told& told) {
 #ifndef CROUPIER_EMULATOR
         asm volatile("" : "+l"(told.best), "+l"(told.group), "+r"(told.raw_max));
@@ -312,7 +315,7 @@ struct Team {
     __device__ u32 few_of(u32 of, u32 which) const { return of_block(boxes.few, of)[full() * kFew + which]; }
     __device__ u64 listed_of(u32 of, u32 i) const { return of_block(boxes.list, of)[full() * kListed + i]; }
 
-    // What blocks have in shared memory is seen by the others of the cluster behind it.
+    // After it, the blocks of the cluster see what the others have in shared memory.
     __device__ void barrier(u32, bool) const {
         if (size == 1) __syncthreads();
         else cluster_barrier();
@@ -344,7 +347,7 @@ struct Team {
         __syncthreads();
     }
 
-    // Copies the box that was filled.
+    // Copies the box that was filled to global memory.
     __device__ void carry(Carried& to, u32 sums_used, bool has_two) const {
 #pragma unroll 1
         for (u32 i = threadIdx.x; i < sums_used; i += kThreads) to.sums[i] = sums().get(i);
@@ -354,7 +357,7 @@ struct Team {
         if (threadIdx.x == 0) to.best = boxes.best[box()];
     }
 
-    // One that has found room.
+    // Copies a list, unless it did not fit.
     __device__ void carry_list(Carried& to, Part part) const {
         u32 count = boxes.few[box() * kFew + count_in(part)], start = start_of(part);
 #pragma unroll 1

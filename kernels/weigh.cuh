@@ -1,7 +1,9 @@
-// What verification needs of a target row whose distribution is known: how much the row has beyond the distributions that
-// draft tokens were drawn from, and a token drawn from that; its entropy; what a draft gives to the tokens that it leaves.
-// One pass, and where a token is drawn one chunk in token order. The walk along a draft is the host's
-// (src/backend/cuda/verify/mod.rs), with the rules of src/speculative.
+// What verification needs of a target row whose distribution is known:
+//   - the mass that the row has beyond the distributions that draft tokens were drawn from, and a token drawn from that
+//   - the row's entropy
+//   - the masses that a draft gives to the tokens that the row's filters leave
+// It takes one pass, and one chunk in token order if a token is drawn. The host walks along the draft
+// (src/backend/cuda/verify/mod.rs), by the rules of src/speculative. A token is touched if it has an adjust (row.cuh).
 #pragma once
 #include "find.cuh"
 
@@ -11,21 +13,22 @@ __device__ inline float value_of(const u8* row, u32 format, u32 token) {
     return format == kRowF16 ? F16::widen(half, 0) : Bf16::widen(half, 0);
 }
 
-// Four values as they stand in memory: words, or halves in the first of both.
+// Four values as they are in memory: 32 bits each, or 16 bits each in `low`.
 struct Four {
     u64 low, high;
 };
 
-// Those of four tokens in one load; the first is a multiple of four. Rows may be read to a multiple of 16 bytes.
+// The values of the four tokens from `token` on, in one load. `token` is a multiple of four. Rows may be read up to a multiple of
+// 16 bytes.
 __device__ inline Four four_of(const u8* row, u32 format, u32 token) {
     if (format != kRowF32) return Four{reinterpret_cast<const u64*>(row)[token / 4], 0};
     uint4 words = reinterpret_cast<const uint4*>(row)[token / 4];
     return Four{(u64)words.y << 32 | words.x, (u64)words.w << 32 | words.z};
 }
 
-// Where a row is cut: tokens of a larger logit stay, and of this one those up to an id. Minus infinity lies behind every cut.
+// Where a row is cut: tokens with a larger logit stay, and those with this logit up to an id. Minus infinity is beyond every cut.
 struct Cut {
-    float logit, above;  // and the next float
+    float logit, above;  // `above` is the next float
     u32 token;
     __device__ explicit Cut(u64 last_key) {
         if (last_key > kLastKey) last_key = kLastKey;
@@ -33,17 +36,18 @@ struct Cut {
         above = from_ascending(~(u32)(last_key >> 32) + 1);
         token = token_of(last_key);
     }
-    // What four tokens, from this one on, have at least that stay, if the cut is not among them.
+    // The least logit of tokens that stay, for the four from `first` on, if the cut is not among them.
     __device__ float bound(u32 first) const { return first <= token ? logit : above; }
     __device__ bool is_among(u32 first) const { return token - first < 3; }
     __device__ bool keeps(u32 of, float x) const { return (x > logit) | ((x == logit) & (of <= token)); }
     __device__ bool keeps_all() const { return logit == logit_of(kLastKey) && token == token_of(kLastKey); }
 };
 
-// A thread takes tokens in lots of two fours.
+// A thread takes tokens in lots of two fours, each of which is four consecutive tokens.
 constexpr u32 kFours = 2, kLot = 4 * kFours;
 
-// Masses of a lot's tokens, minus infinity where one has none. If no lane has a likely one, they are worked out in fewer instructions.
+// Masses of a lot's tokens, from logits that are minus infinity for tokens without mass. If no lane has a likely token, they are
+// computed in fewer instructions.
 __device__ inline void masses_of_lot(const float (&x)[kLot], float max, float scale, u64 need, u64 (&to)[kLot]) {
     float y[kLot], most = minus_infinity();
 #pragma unroll
@@ -66,7 +70,7 @@ __device__ inline void masses_of_lot(const float (&x)[kLot], float max, float sc
 // ceil(x * 2^40): the product is exact.
 __device__ inline u64 sent_mass(float x) { return (u64)ceilf(x * 1099511627776.0f); }
 
-// The mass that a draft token's distribution gives to a token of which there is no adjust.
+// The mass that a draft token's distribution gives to a token without an adjust.
 __device__ inline u64 drafted_mass(const DraftRow& draft, const u8* inputs, u32 token) {
     if (draft.format == kNoRow || token >= draft.vocab_size) return 0;
     float x = value_of(inputs + draft.row, draft.format & 3, token);
@@ -76,7 +80,7 @@ __device__ inline u64 drafted_mass(const DraftRow& draft, const u8* inputs, u32 
     return mass < draft.need ? 0 : mass;
 }
 
-// The four from `token` on, or the last ones of a row of so many that begin with a multiple of four.
+// `token`, but at most the first of the row's last four: the last multiple of four below `vocab_size`.
 __device__ inline u32 last_four(u32 token, u32 vocab_size) {
     u32 last = vocab_size > 0 ? (vocab_size - 1) / 4 * 4 : 0;
     return token < last ? token : last;
@@ -113,7 +117,7 @@ struct Weigher {
     }
 
   private:
-    // A lot's fours, which are so many tokens apart: a warp's fours follow each other.
+    // The fours of a lot are kApart tokens apart: the fours of a warp's lanes are adjacent.
     static constexpr u32 kApart = 4 * kWarp, kLots = kPerThread / kLot;
     struct Lot {
         Four fours[kFours];
@@ -124,8 +128,8 @@ struct Weigher {
     }
     __device__ static u32 token_of_lot(u32 first, u32 i) { return first + i / 4 * kApart + i % 4; }
 
-    // What stands at a lot's places in a row: reads that stand in no branch, since behind one what comes of it would be waited for.
-    // Beyond a row's end they take its last four again, at which nobody looks.
+    // Reads a lot of a row. No read is in a branch, since its result would be waited for after the branch. Beyond the row's end it
+    // reads the last four again, whose values are not used.
     __device__ static Lot lot_of(const u8* from, u32 format, u32 vocab_size, u32 first) {
         Lot lot;
 #pragma unroll
@@ -133,20 +137,20 @@ struct Weigher {
         return lot;
     }
     __device__ Lot target_lot(u32 first) const { return lot_of(target(), Element::kFormat, row.vocab_size, first); }
-    // ... in a draft's, and the target's where there is no draft row.
+    // The same of a draft's row, or of the target's if the draft has no row.
     __device__ Lot drafted_lot(const DraftRow& draft, u32 first) const {
         const u8* from = draft.vocab_size > 0 ? inputs + draft.row : target();
         return lot_of(from, draft.format & 3, draft.vocab_size, first);
     }
     __device__ const u8* target() const { return reinterpret_cast<const u8*>(row.vectors()); }
 
-    // A lot at a time, while the next one is on its way: behind the last one the same again.
+    // Takes one lot at a time, while the next one is being read; after the last one, that is read again.
     __device__ void weigh_untouched() const {
         u32 at = row.first_chunk * kLots, end = row.end_chunk * kLots;
         if (at == end) return;
         Lot target = target_lot(first_of(at)), draft = drafted_lot(first_draft, first_of(at));
         Cut cut(row.job.last_key);
-        // A token is one of the same warp's here as where rows are sampled.
+        // A token belongs to the same warp here as in sample_rows.
         u32 touching = __reduce_or_sync(kAllLanes, row.touching());
         u64 sum = 0;
 #pragma unroll 1
@@ -154,7 +158,7 @@ struct Weigher {
             float x[kLot], drafted[kLot];
             widen_lot_of<Element>(target, x);
             widen_lot(draft, first_draft.format & 3, drafted);
-            // Behind this their registers are free, so that what is read next has its place at once.
+            // After this, the registers of what was read are free for the next reads.
             are_taken(x, drafted);
             u32 next = first_of(at + 1 < end ? at + 1 : at);
             target = target_lot(next);
@@ -174,7 +178,7 @@ struct Weigher {
         return reinterpret_cast<const DraftRow*>(inputs + row.job.drafts)[i];
     }
 
-    // What the row leaves of a token.
+    // The mass that the row's filters leave to a token.
     __device__ u64 left(u32 token, float x) const {
         if (key_of(token, x) > row.job.last_key) return 0;
         u64 weight = mass_of_exponent(exponent(x, row.job.max, row.job.scale));
@@ -187,7 +191,7 @@ struct Weigher {
 
     __device__ static u64 beyond(u64 weight, u64 drafted, double of_target, double of_draft) {
         double beyond = real(weight) * of_target - real(drafted) * of_draft;
-        // By its sign: one comparison of a word.
+        // Tests the sign, which is one comparison of a word.
         return __double_as_longlong(beyond) < 0 ? 0 : count(beyond);
     }
 
@@ -204,10 +208,10 @@ struct Weigher {
         return weight;
     }
 
-    // The masses that a draft gives to a lot's tokens, from what stands there.
+    // The masses that a draft gives to a lot's tokens, from the values of its row.
     __device__ void drafted_masses(const DraftRow& draft, u32 first, float (&x)[kLot], u64 (&to)[kLot]) const {
         u32 format = draft.format, vocab_size = draft.vocab_size;
-        // What lies behind the row may be anything.
+        // What follows the row in memory may be anything.
         if (format == kNoRow || token_of_lot(first, kLot - 1) >= vocab_size) {
 #pragma unroll
             for (u32 i = 0; i < kLot; ++i) x[i] = format != kNoRow && token_of_lot(first, i) < vocab_size ? x[i] : minus_infinity();
@@ -221,7 +225,7 @@ struct Weigher {
         masses_of_lot(x, draft.max, draft.scale, draft.need, to);
     }
 
-    // One branch for all: a format is a row's.
+    // One branch for all values, since a row has one format.
     __device__ static void widen_lot(const Lot& lot, u32 format, float (&x)[kLot]) {
         if (format == kRowF32) widen_lot_of<F32>(lot, x);
         else if (format == kRowF16) widen_lot_of<F16>(lot, x);
@@ -244,13 +248,13 @@ struct Weigher {
 #endif
     }
 
-    // Minus infinity for what a cut takes away.
+    // Replaces the logits of tokens that a cut removes by minus infinity.
     __device__ static void cut_lot(const Cut& cut, u32 first, float (&x)[kLot]) {
         if (cut.keeps_all()) return;
         bool is_among = false;
 #pragma unroll
         for (u32 i = 0; i < kLot; i += 4) is_among |= cut.is_among(token_of_lot(first, i));
-        // One lot of a row at most.
+        // This happens for at most one lot of a row.
         if (is_among) {
 #pragma unroll
             for (u32 i = 0; i < kLot; ++i) x[i] = cut.keeps(token_of_lot(first, i), x[i]) ? x[i] : minus_infinity();
@@ -259,7 +263,8 @@ struct Weigher {
         for (u32 i = 0; i < kLot; ++i) x[i] = x[i] >= cut.bound(token_of_lot(first, i / 4 * 4)) ? x[i] : minus_infinity();
     }
 
-    // Takes a draft from what is left of a lot's tokens, or says what it gives to those of which anything is.
+    // Subtracts a draft from what is left of a lot's tokens; with kDrafted, gives the draft's masses of tokens that have any weight
+    // left.
     __device__ void take(const DraftRow& draft, u32 first, float (&x)[kLot], u64 (&weight)[kLot]) const {
         u64 drafted[kLot];
         drafted_masses(draft, first, x, drafted);
@@ -273,7 +278,7 @@ struct Weigher {
         }
     }
 
-    // The same of a lot's tokens that have no adjust: their sum. All lanes of a warp.
+    // The sum of what `weigh` gives for those tokens of a lot that have no adjust. All lanes of a warp call it.
     __device__ u64 weigh_lot(u32 first, bool has_touched, float (&x)[kLot], float (&drafted)[kLot], const Cut& cut) const {
         u64 weight[kLot], sum = 0;
         if (has_touched || token_of_lot(first, kLot - 1) >= row.vocab_size) {
