@@ -1,5 +1,8 @@
-//! The kernels on a CPU: the same sources as a GPU gets, each thread a fiber, under sanitizers, bit for bit against the
-//! specification. And proof that the machine they run on sees what is wrong: faults are planted, each must be caught.
+//! Runs the kernels on a CPU, from the same sources as on a GPU, with a fiber for each thread and under sanitizers, and compares
+//! the results bit for bit with the specification. Also proves that the emulator notices faults: each planted fault must be caught.
+//!
+//! Narrow and wide are the two builds, of blocks with 64 and 512 threads. A team is the blocks that work on one row, and a slice is
+//! the chunks of the row that one of them works on (kernels/README.md has all words).
 
 mod beside;
 mod harness;
@@ -20,13 +23,13 @@ use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use std::process::Command;
 
-/// Runs the rows that kernels can do, by number format, and compares.
+/// Runs the rows that have a kernel, by number format, and compares the results with the specification's.
 fn check(emulator: &mut Emulator, cases: &[Case], layout: Layout) {
     let can = |case: &&Case| {
         let job = case.job();
         emulator.has_room(job.logits.vocab_size()) && has_kernel(&job.spec).is_ok()
     };
-    // Whatever is said beside the token is no matter of kernels.
+    // Kernels do not report how a token was chosen.
     let cases: Vec<Case> = cases.iter().map(|case| Case { report: None, ..case.clone() }).collect();
     let fit: Vec<&Case> = cases.iter().filter(can).collect();
     let asked: Vec<Asked<'_>> = fit.iter().map(|case| Asked::row(case.job())).collect();
@@ -36,7 +39,7 @@ fn check(emulator: &mut Emulator, cases: &[Case], layout: Layout) {
     }
 }
 
-/// Random batches on one build; a new machine after a failure, so that a smaller case can be found.
+/// Runs random batches on one build. After a failure a new emulator is started, so that a smaller case can be found.
 fn random_batches(build: &str, batches: u32, largest: usize) {
     if !built() {
         return;
@@ -76,7 +79,7 @@ fn named_edges() {
     }
 }
 
-/// One token less and more than vectors, warps, chunks and slices hold, where the last of them are almost empty.
+/// Rows of one token less and more than vectors, warps, chunks and slices hold, so that the last of these are almost empty.
 #[test]
 fn sizes_at_the_boundaries() {
     if !built() {
@@ -97,7 +100,7 @@ fn sizes_at_the_boundaries() {
             let mut case = Case::new(Dtype::ALL[rng.below(3) as usize], &row(shape, size, rng.next()));
             case.filters.top_p = [1.0, 0.9][rng.below(2) as usize];
             case.penalties = Penalties { repetition: 1.3, frequency: 0.1, presence: 0.2, ..Penalties::OFF };
-            // The last token there is, and the last that a draw can reach.
+            // The last token of the row is reported, and the last that a draw can reach is drawn.
             case.banned = vec![size as u32 / 2];
             case.action = Action::Draw { uniform: u64::MAX };
             case.logprobs = Some((3, LogprobsMode::Raw, vec![0, size as u32 - 1]));
@@ -107,8 +110,9 @@ fn sizes_at_the_boundaries() {
     }
 }
 
-/// Short lists are counted, longer ones are sorted and drawn from by bins: both sides of each bound, tokens that lie together and
-/// apart, the first one drawn, the last one and others, ids that take two rounds of bins and three.
+/// Short lists are put in order by counting; longer ones are sorted, and drawn from by bins. The lengths are on both sides of each
+/// bound; tokens are close together and far apart; the first, the last and other tokens are drawn; ids take two and three rounds of
+/// bins.
 #[test]
 fn lists_of_every_kind_of_length() {
     if !built() {
@@ -138,9 +142,9 @@ fn lists_of_every_kind_of_length() {
     }
 }
 
-/// The first tokens, up to as many as groups of threads bound and one more, wherever they lie. Where they lie together few groups
-/// have them all, so that more reach the bound than a list holds; or fewer groups than that have a token with a chance. What holds
-/// of one row of a launch does not of another.
+/// The first tokens, wherever they are: up to as many as groups of threads can bound, and one more. If they are close together, few
+/// groups have them all, so that more tokens reach the bound than a list holds, or fewer groups than are needed have a token with a
+/// chance. The rows of a launch differ in this.
 #[test]
 fn first_tokens_wherever_they_lie() {
     if !built() {
@@ -167,8 +171,8 @@ fn first_tokens_wherever_they_lie() {
     }
 }
 
-/// Draws from so many tokens that report as many, or three times as many as sent; greedy, from a few tokens; and of a given one. Of
-/// some half of the likely tokens are banned.
+/// Draws from a third of `top` tokens and from `top`, each with a report of `top`; a greedy draw from a few allowed tokens; and the
+/// score of a given token. In some cases half of the likely tokens are banned.
 fn cases_of_first_tokens(logits: &[f32], likely: (u32, u32, u32), top: u32, uniform: u64) -> [Case; 5] {
     let (first, high, apart) = likely;
     let filters = Filters { temperature: 1.0, top_k: top, top_p: 0.99, min_p: 0.0 };
@@ -193,9 +197,9 @@ fn cases_of_first_tokens(logits: &[f32], likely: (u32, u32, u32), top: u32, unif
     ]
 }
 
-/// Where first tokens of both views are asked for, one phase lists both, each in a half of the room. Lists that fit, that are too long
-/// for the half of one block or for all, both or only one of them; more threads than are noted; touched tokens that are for both lists,
-/// for one of them, or for none.
+/// If the first tokens of both views are asked for (adjusted and as sent), one phase lists both, each in half of the room. There
+/// are lists that fit, and lists that are too long for the half of one block or of all, both or only one of them; more threads than
+/// can be noted; and tokens with an adjust that belong in both lists, in one of them, or in none.
 #[test]
 fn first_tokens_of_both_views_on_narrow_blocks() {
     first_tokens_of_both_views("narrow", 9000, &[1, 2, 3, 8]);
@@ -215,7 +219,7 @@ fn first_tokens_of_both_views(build: &str, vocab: u32, team_sizes: &[u32]) {
     for &team_size in team_sizes {
         let most = team_size * (emulator.threads >> team_size.next_power_of_two().trailing_zeros()) / 4;
         let mut cases = Vec::new();
-        // Of every fourth token each thread has some: more than can be noted.
+        // With every fourth token likely, each thread has some: more threads than can be noted.
         for (likely, apart) in
             [(5, 7), (20, 97), (400, 8), (600, 8), (600, 7), (1020, 8), (1100, 8), (vocab / 4 - 1, 4)]
         {
@@ -230,7 +234,7 @@ fn first_tokens_of_both_views(build: &str, vocab: u32, team_sizes: &[u32]) {
     }
 }
 
-/// Of so many first tokens as are drawn from and as are told as sent, or the other way round.
+/// Draws from `few` first tokens with a report of `most` as sent, and the other way round.
 fn cases_of_both_views(logits: &[f32], likely: &[u32], (few, most): (u32, u32), rng: &mut Lcg) -> Vec<Case> {
     let adjusted = |case: &Case, flags: u32, bias: f32, every: usize| {
         let adjust = |&token: &u32| TokenAdjust { token, flags, bias, ..TokenAdjust::default() };
@@ -262,7 +266,7 @@ fn cases_of_both_views(logits: &[f32], likely: &[u32], (few, most): (u32, u32), 
     cases
 }
 
-/// A token that has no chance has a rank too, and searches have to get by with rows of one value.
+/// A token without a chance has a rank too, and searches have to cope with rows of one value.
 #[test]
 fn searches_through_ties_and_ranks_of_the_masked() {
     if !built() {
@@ -288,7 +292,7 @@ fn searches_through_ties_and_ranks_of_the_masked() {
     }
 }
 
-/// Masses that are worked out in fewer instructions, and what a pass takes for granted of masses, float by float.
+/// Checks, float by float, masses that kernels compute in fewer instructions, and what passes assume about masses.
 #[test]
 fn short_cuts_to_masses_hold_for_every_float() {
     if !built() {

@@ -1,5 +1,5 @@
-//! The CUDA backend without a GPU: its kernels in an emulator, its host on a driver that runs them there, and memory of a device
-//! that workers share. Where there is a GPU, `device_memory` runs on it, too.
+//! Tests of the CUDA backend without a GPU: its kernels in an emulator, its host code on a CUDA driver that runs them there, and
+//! device memory that is shared with workers. Where there is a GPU, `device_memory` runs on it, too.
 
 #![allow(clippy::unwrap_used, unreachable_pub)] // A test may stop at the first surprise, and has no users.
 #![allow(clippy::print_stdout, clippy::print_stderr)] // What was measured or skipped is worth reading.

@@ -1,4 +1,4 @@
-//! Rows in the host's memory that the CPU does while the device does others, with the emulator as the device.
+//! Rows in the host's memory, which the CPU samples while the device samples other rows, with the emulator as the device.
 
 use super::harness::{built, config};
 use super::machine::{Emulated, ROOM, beside};
@@ -19,7 +19,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// What was asked of the CPU: how many rows or drafts, and how many launches were under way then.
+/// What the CPU was asked: for each call, how many rows or drafts, and how many launches were under way.
 #[derive(Debug, Default)]
 struct Seen {
     under_way: Mutex<Arc<AtomicUsize>>,
@@ -57,7 +57,7 @@ impl Backend for Watched {
     }
 }
 
-/// A backend that leaves rows in the host's memory to the CPU, and what is asked of that.
+/// A backend that leaves rows in the host's memory to the CPU, and what the CPU is asked.
 fn watched() -> (CudaBackend<Emulated>, Arc<Seen>) {
     let seen = Arc::new(Seen::default());
     let other = Box::new(Watched(CpuBackend::new(1), Arc::clone(&seen)));
@@ -67,7 +67,7 @@ fn watched() -> (CudaBackend<Emulated>, Arc<Seen>) {
     (backend, seen)
 }
 
-/// Rows that were handed over since last asked: as those of the host's memory, and in all.
+/// How many rows were handed over since the last call: those in the host's memory, and all.
 fn handed_over(backend: &mut CudaBackend<Emulated>) -> (u64, u64) {
     let rows = backend.handed_over().iter_mut().map(|(reason, rows)| (*reason, std::mem::take(rows)));
     rows.fold((0, 0), |(here, all), (reason, rows)| (here + if reason == "host_memory" { rows } else { 0 }, all + rows))
@@ -98,7 +98,7 @@ fn rows_in_the_hosts_memory_are_the_cpus_while_the_device_does_its_own() {
             assert_eq!(calls[0], (here, usize::from(launched)), "all of them together, beside a launch");
             both.set(both.get() + usize::from(launched));
         }
-        // Without a kernel, or ended by the CPU: what lies where launches write is free then.
+        // Further calls are about rows without a kernel, or chains that the CPU ends. No launch may be using its memory then.
         assert!(calls[usize::from(here > 0)..].iter().all(|(_, under_way)| *under_way == 0), "{calls:?}");
         Ok(())
     });
@@ -117,7 +117,7 @@ fn drafts_in_the_hosts_memory_are_the_cpus_while_the_device_does_its_own() {
     let result = TestRunner::new(config(60)).run(&strategy, |(recipes, which, holds, is_mixed)| {
         let cases: Vec<draft_jobs::Case> = recipes.iter().filter_map(draft_jobs::Recipe::case).collect();
         let (mut backend, seen) = watched();
-        // Where the device cannot hold rows there are copies of them here, and they are the device's all the same.
+        // If the device cannot hold rows, they are copied to the host, but the device still verifies them.
         backend.machine().holds = holds;
         let backend = RefCell::new(backend);
         let keep =
@@ -133,7 +133,7 @@ fn drafts_in_the_hosts_memory_are_the_cpus_while_the_device_does_its_own() {
             let mut placed: Vec<Vec<RowJob<'_>>> = Vec::new();
             for (at, (job, there)) in jobs.iter().zip(&there).enumerate() {
                 let rows = job.rows.iter().zip(there);
-                // Some rows of a draft may be elsewhere than others.
+                // Some rows of a draft may be on the device and others on the host.
                 let is_moved = |row: usize| is_there(at) && (row.is_multiple_of(2) || !is_mixed);
                 let place = |(row, (job, there))| if is_moved(row) { moved(job, there, 0) } else { *job };
                 placed.push(rows.enumerate().map(place).collect());
@@ -165,7 +165,7 @@ fn drafts_in_the_hosts_memory_are_the_cpus_while_the_device_does_its_own() {
     assert!(both.get() >= 3, "some batches need both for this to show anything");
 }
 
-/// What the CPU leaves under way when it panics is waited for before anything else is done.
+/// A launch that was under way when the CPU panicked is waited for before anything else is done.
 #[test]
 fn a_panic_beside_a_launch_leaves_nothing_behind() {
     if !built() {

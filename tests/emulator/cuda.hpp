@@ -1,4 +1,5 @@
-// CUDA's words in C++, for kernels compiled to run on a CPU. Included before the kernels (g++ -include); tests only.
+// CUDA's keywords and functions in C++, for kernels compiled to run on a CPU. Included before the kernels (g++ -include); tests
+// only.
 #pragma once
 #define CROUPIER_EMULATOR 1
 #include <cmath>
@@ -63,7 +64,7 @@ inline Meeting& my_warp() {
     return thread.block->warps[thread.index.x / kLanes];
 }
 
-// Brings a value to the warp's meeting and takes that of `from`.
+// Brings a value to the warp's meeting (machine.hpp) and returns that of lane `from`.
 template <class T>
 T exchange(T value, unsigned from, Site site) {
     static_assert(sizeof(T) <= 8, "two words at most");
@@ -94,7 +95,7 @@ T shuffle_down(unsigned mask, T value, unsigned by, Site site) {
     return exchange(value, lane + by < kLanes ? lane + by : lane, site);
 }
 
-// Any lane's value.
+// The value of any lane.
 template <class T>
 T shuffle(unsigned mask, T value, unsigned from, Site site) {
     need_all_lanes(mask, site);
@@ -107,7 +108,7 @@ T shuffle_xor(unsigned mask, T value, unsigned bits, Site site) {
     return exchange(value, (threadIdx.x % kLanes) ^ bits, site);
 }
 
-// What all lanes brought, put together.
+// Combines the values of all lanes.
 template <class F>
 unsigned reduce(unsigned mask, unsigned value, F both, Site site) {
     need_all_lanes(mask, site);
@@ -142,20 +143,20 @@ inline bool any(unsigned mask, bool value, Site site) {
 
 }  // namespace emulator
 
-// What is fetched ahead must be there.
+// What is prefetched must exist.
 inline void fetch_ahead(const void* from, unsigned bytes) {
     volatile unsigned char seen = 0;
     for (unsigned i = 0; i < bytes; i += 16) seen = static_cast<const unsigned char*>(from)[i];
     if (bytes > 0) seen = static_cast<const unsigned char*>(from)[bytes - 1];
     (void)seen;
     if (bytes % 16 != 0 || reinterpret_cast<uintptr_t>(from) % 16 != 0) emulator::fault("what is fetched ahead is not aligned");
-    // kFetchEnd
+    // kFetchEnd of kernels/block.cuh.
     if (bytes >> 20 != 0) emulator::fault("%u bytes are fetched ahead at once, which the hardware cannot count", bytes);
 }
 
 #define EMULATOR_SITE (emulator::Site{__FILE__, __LINE__})
 #define __syncthreads() ((void)emulator::Machine::self().meet(emulator::Machine::self().current->block->barrier, EMULATOR_SITE))
-// A cluster's barrier holds for each of its blocks, too: all threads are at one place. It counts for both.
+// A cluster's barrier is also a barrier of each of its blocks, since all threads are at one place. It counts as both.
 #define cluster_barrier() (__syncthreads(), (void)emulator::Machine::self().meet(emulator::Machine::self().team(), EMULATOR_SITE))
 #define cluster_leave() cluster_barrier()
 #define __shfl_up_sync(mask, value, by) emulator::shuffle_up(mask, value, by, EMULATOR_SITE)
@@ -201,13 +202,13 @@ inline int __popc(unsigned value) { return __builtin_popcount(value); }
 inline int __ffs(unsigned value) { return __builtin_ffs(int(value)); }
 inline int __clz(unsigned value) { return value == 0 ? 32 : __builtin_clz(value); }
 
-// The larger one; a NaN if one is.
+// The larger of the two; NaN if either is.
 inline float max_or_nan(float a, float b) { return a != a || b != b ? std::nanf("") : fmaxf(a, b); }
 
-// A shift by 64 or more leaves nothing.
+// A shift by 64 or more gives 0.
 inline unsigned long long shift_down(unsigned long long value, unsigned by) { return by < 64 ? value >> by : 0; }
 
-// One thread runs at a time, so these are atomic as they stand.
+// One thread runs at a time, so these are atomic as they are.
 template <class T>
 T atomicAdd(T* at, T value) {
     T old = *at;

@@ -1,4 +1,4 @@
-// Stacks to run threads on, one at a time: a switch costs some ten nanoseconds, and the order is this program's to choose.
+// Fibers: stacks on which threads run, one at a time. A switch takes some ten nanoseconds, and this program chooses the order.
 #pragma once
 #include <sys/mman.h>
 
@@ -13,7 +13,7 @@
 #include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #else
-// Nobody to tell.
+// Without sanitizers there is nothing to tell them.
 inline void __asan_unpoison_memory_region(const volatile void*, size_t) {}
 inline void __sanitizer_start_switch_fiber(void**, const void*, size_t) {}
 inline void __sanitizer_finish_switch_fiber(void*, const void**, size_t*) {}
@@ -24,7 +24,7 @@ namespace emulator {
 constexpr size_t kStackBytes = 96 << 10;
 
 #ifdef __x86_64__
-// Saves the callee-saved registers on the own stack, leaves its address in *from, and goes on from that in `to`.
+// Saves the callee-saved registers on the current stack, stores the stack's address in *from, and continues on the stack at `to`.
 extern "C" void emulator_switch(void** from, void* to);
 asm(R"(
 .text
@@ -49,7 +49,7 @@ emulator_switch:
 )");
 #endif
 
-// One stack and where it stopped.
+// One stack, and where its thread stopped.
 class Fiber {
   public:
     Fiber() {
@@ -82,7 +82,7 @@ class Fiber {
 #endif
     }
 
-    // From the scheduler: runs the fiber until it leaves.
+    // Called by the scheduler: runs the fiber until it leaves.
     void resume() {
         void* fake = nullptr;
         __sanitizer_start_switch_fiber(&fake, stack, kStackBytes);
@@ -94,10 +94,10 @@ class Fiber {
         __sanitizer_finish_switch_fiber(fake, nullptr, nullptr);
     }
 
-    // From the fiber, first of all.
+    // Called by the fiber, before anything else.
     void enter() { __sanitizer_finish_switch_fiber(nullptr, &outer, &outer_bytes); }
 
-    // From the fiber: back to the scheduler.
+    // Called by the fiber: returns to the scheduler.
     void leave(bool for_ever) {
         void* fake = nullptr;
         __sanitizer_start_switch_fiber(for_ever ? nullptr : &fake, outer, outer_bytes);

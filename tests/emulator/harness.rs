@@ -1,4 +1,5 @@
-//! The programs that run the kernels on a CPU, driven from Rust.
+//! Drives, from Rust, the programs that run the kernels on a CPU. A team is the blocks that work on one row; each has a slice of
+//! its chunks.
 
 pub(crate) use crate::build::{FOLDER, built};
 
@@ -15,12 +16,13 @@ use std::io::{Read, Write};
 use std::ops::Range;
 use std::process::{Child, Command, Stdio};
 
-/// One build of the kernels, running.
+/// A running program with one build of the kernels.
 pub(crate) struct Emulator {
     child: Child,
     pub(crate) threads: u32,
     pub(crate) clusters: bool,
-    /// So many blocks of each team seem to be at its first barrier before one is, where the barrier is in global memory. A fault.
+    /// A planted fault: this many blocks of each team seem to be at its first barrier before any is, if the barrier is in global
+    /// memory.
     pub(crate) arrived: u32,
 }
 
@@ -29,7 +31,7 @@ pub(crate) struct Emulator {
 pub(crate) struct Layout {
     pub(crate) team_size: u32,
     pub(crate) teams: u32,
-    /// Chunks of a slice that are kept, if it has so many.
+    /// How many chunks of a slice are kept in shared memory, if it has so many.
     pub(crate) cached: u32,
     pub(crate) seed: u64,
 }
@@ -49,7 +51,7 @@ impl Emulator {
         Self { child, threads, clusters: clusters != 0, arrived: 0 }
     }
 
-    /// Chunks of the longest of these rows.
+    /// The number of chunks of the longest of these rows.
     fn chunks(&self, rows: &[&Asked<'_>]) -> u32 {
         let longest = rows.iter().map(|asked| asked.row.logits.vocab_size()).max().unwrap();
         (longest as u32).div_ceil(chunk(self.threads))
@@ -60,7 +62,7 @@ impl Emulator {
         (vocab_size as u32).div_ceil(chunk(self.threads)) <= SLICE_CHUNKS * MAX_TEAM
     }
 
-    /// Answers about rows, a launch for each kernel and number format. `spoil` may change what the kernels are told.
+    /// Asks about rows, with one launch for each kernel and number format. `spoil` may change the kernels' inputs.
     pub(crate) fn ask(&mut self, asked: &[Asked<'_>], layout: Layout, spoil: Spoil) -> Vec<Answer> {
         let mut answers: Vec<Option<Answer>> = asked.iter().map(|_| None).collect();
         for kernel in Kernel::ALL {
@@ -117,11 +119,11 @@ impl Emulator {
         rows.iter().enumerate().map(|(i, row)| packer.answer(i, row, &inputs, &outputs)).collect()
     }
 
-    /// Runs a launch and gives its outputs.
+    /// Runs a launch and returns its outputs.
     pub(crate) fn run(&mut self, launch: &Launch, seed: u64, inputs: &[u8]) -> Vec<u8> {
         let run = |(rows, shape)| self.run_part(launch, seed, inputs, rows, shape);
         let parts: Vec<Vec<u8>> = launch.parts().map(run).collect();
-        // What a part does not write is as the emulator filled it.
+        // The bytes that a part does not write are as the emulator filled them.
         const UNWRITTEN: u8 = 0xCD;
         let written = |bytes: &mut Vec<u8>, part: Vec<u8>| {
             bytes.iter_mut().zip(part).filter(|(_, byte)| *byte != UNWRITTEN).for_each(|(to, byte)| *to = byte);
@@ -150,7 +152,7 @@ impl Emulator {
     }
 }
 
-/// Changes the inputs of so many rows for a kernel.
+/// Changes a kernel's inputs, which are those of so many rows.
 pub(crate) type Spoil<'a> = &'a dyn Fn(Kernel, usize, &mut [u8]);
 
 /// Changes each row's job.
@@ -168,7 +170,7 @@ pub(crate) fn unspoilt(_: Kernel, _: usize, _: &mut [u8]) {}
 impl Drop for Emulator {
     fn drop(&mut self) {
         drop(self.child.stdin.take());
-        // It ends with its input; a fault has been reported by then.
+        // The program ends with its input; it has reported a fault by then.
         let _ = self.child.wait();
     }
 }

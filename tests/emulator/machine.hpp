@@ -1,5 +1,6 @@
-// The threads of a team of blocks, each a fiber, and what they wait for. The order in which ready threads run is shuffled
-// from a seed, and blocks are not equally fast, so that a result which depends on it does not stay hidden.
+// Runs the threads of a team (the blocks that work on one row), each as a fiber, and knows what they wait for. The order in which
+// ready threads run is shuffled from a seed, and blocks are not equally fast, so that a result that depends on the order does not
+// stay hidden.
 #pragma once
 #include <unistd.h>
 
@@ -17,7 +18,7 @@ struct Index {
     unsigned x = 0, y = 0, z = 0;
 };
 
-// A broken rule of the machine. The process ends at once with this code.
+// If a rule of the machine is broken, the process ends at once with this code.
 constexpr int kFaultCode = 70;
 
 [[noreturn, gnu::format(printf, 1, 2)]] inline void fault(const char* format, ...) {
@@ -43,7 +44,7 @@ struct Meeting {
     unsigned arrived = 0;
     unsigned times = 0;
     Site site;
-    // What each lane brought, in turns: nobody can be two meetings ahead.
+    // What each lane brought, for two meetings in turn: no lane can be two meetings ahead.
     unsigned long long brought[2][32] = {};
 };
 
@@ -56,7 +57,7 @@ struct Block {
     Meeting barrier;
     std::vector<Meeting> warps;
     std::shared_ptr<SharedMemory> shared;
-    bool has_ended = false;  // one of its threads
+    bool has_ended = false;  // whether one of its threads has ended
 };
 
 struct Thread {
@@ -81,7 +82,7 @@ class Machine {
     // Runs one kernel: the teams (rows of blocks) one after another, the threads of a team together.
     void launch(Index blocks, unsigned threads, size_t shared_bytes, uint64_t seed, const std::function<void()>& body);
 
-    // Waits until all threads of the meeting are here. Gives the number of the meeting.
+    // Waits until all threads of the meeting have arrived. Returns the number of the meeting.
     unsigned meet(Meeting& meeting, Site site) {
         Thread& thread = *current;
         if (meeting.arrived == 0) meeting.site = site;
@@ -103,7 +104,7 @@ class Machine {
         return number;
     }
 
-    // Lets the others run.
+    // Lets the other threads run.
     void pause() { current->fiber.leave(false); }
 
     Meeting& team() { return team_meeting; }
@@ -116,7 +117,7 @@ class Machine {
     const std::function<void()>* body = nullptr;
     uint64_t random = 1;
     bool progress = false;
-    // It rests until the others cannot go on without it: they come as far ahead of it as barriers let them.
+    // This block rests until the others cannot go on without it, so that they get as far ahead of it as barriers let them.
     const Block* resting = nullptr;
 
     static void begin() {
@@ -150,14 +151,14 @@ inline void Machine::run_team() {
     for (auto& thread : threads) {
         if (!thread->ended) order.push_back(thread.get());
     }
-    // Rounds without a meeting, an end or a change: somebody spins for what never comes.
+    // Rounds without a meeting or the end of a thread. If there are too many, a thread spins for what never comes.
     unsigned idle = 0;
     resting = nullptr;
     while (!order.empty()) {
         let_one_rest();
         progress = false;
         bool ran = false;
-        // A rotation and a direction are enough to mix, and cheap.
+        // A rotation and a direction mix well enough, and are cheap.
         size_t count = order.size(), from = next() % count;
         bool backwards = next() & 1;
         for (size_t i = 0; i < count; ++i) {

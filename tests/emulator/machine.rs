@@ -1,5 +1,5 @@
-//! The whole backend on a machine that is the emulator: batches cut into launches, two of them under way, rows handed over,
-//! foreign rows, drafts proposed and verified. And a machine that fails.
+//! The whole backend with the emulator as its machine: batches cut into launches, two launches under way, rows handed over, foreign
+//! rows, drafts proposed and verified, and a machine that fails.
 
 use super::harness::{Emulator, built, config};
 use super::on_device::{OnDevice, device_bytes};
@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Room for one launch.
 pub(crate) const ROOM: usize = 1 << 20;
-/// Launches are begun from here on, so that a batch has several.
+/// A launch begins once it has this many bytes, so that a batch has several.
 const PIECE: usize = 24 << 10;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,33 +40,33 @@ struct Slot {
     /// The inputs of the last launch, as they are on the device.
     uploaded: Vec<u8>,
     outputs: Vec<u8>,
-    /// What the launch under way wrote, which nobody sees before it is finished.
+    /// What the launch under way wrote. It becomes visible when the launch is finished.
     written: Option<Vec<u8>>,
 }
 
-/// The emulator as a machine, and a log of what it was told.
+/// The emulator as a machine, and a log of what it was asked.
 pub(crate) struct Emulated {
     emulator: Emulator,
     slots: [Slot; SLOTS],
     events: Vec<Event>,
     /// Copies made on the device for launches.
     pub(crate) copies: usize,
-    /// Launches whose last rows lay otherwise than the others.
+    /// How many launches laid out their last rows differently from the others.
     parted: usize,
-    /// So many launches, then it fails.
+    /// How many launches succeed before it fails.
     good_for: usize,
-    /// The host panics when it next waits for a launch, or has begun one.
+    /// Whether the host panics when it next waits for a launch, or (`panics_behind_begin`) when it has begun one.
     pub(crate) panics: bool,
     panics_behind_begin: bool,
     /// Changes what launches wrote.
     spoil: fn(&mut [u8]),
-    /// Bytes that were uploaded, and brought back.
+    /// How many bytes were uploaded, and brought back.
     pub(crate) moved: (usize, usize),
-    /// Rows that were fetched for the host, each time.
+    /// The rows of each fetch for the host.
     pub(crate) fetches: Vec<Vec<DeviceRow>>,
     /// Whether rows of drafts may be held.
     pub(crate) holds: bool,
-    /// Launches that nobody has waited for.
+    /// How many launches have not been waited for.
     pub(crate) under_way: Arc<AtomicUsize>,
 }
 
@@ -106,7 +106,7 @@ impl Machine for Emulated {
             multiprocessors,
             shared_bytes: shared_bytes(threads, SLICE_CHUNKS) + (48 << 10),
             clusters,
-            // One of eight blocks runs too: nothing has to run at once here.
+            // A team of eight blocks runs too, since nothing has to run at once here.
             resident: std::array::from_fn(|size| (multiprocessors / (size as u32 + 1)).max(1)),
             costs: Costs::PREDICTED,
         }
@@ -182,7 +182,7 @@ impl Machine for Emulated {
 }
 
 impl Emulated {
-    /// Launches that were begun.
+    /// How many launches were begun.
     pub(crate) fn launches(&self) -> usize {
         self.events.iter().filter(|event| matches!(event, Event::Begun(_))).count()
     }
@@ -192,17 +192,17 @@ pub(crate) fn backend(build: &str) -> CudaBackend<Emulated> {
     backend_with(build, ROOM)
 }
 
-/// With so much room for one launch.
+/// A backend with so much room for one launch.
 pub(crate) fn backend_with(build: &str, room: usize) -> CudaBackend<Emulated> {
     beside(build, room, Box::new(CpuBackend::new(1)))
 }
 
-/// The same, and who does what has no kernel.
+/// The same, with the backend for rows that have no kernel.
 pub(crate) fn beside(build: &str, room: usize, other: Box<dyn Backend>) -> CudaBackend<Emulated> {
     CudaBackend::on(Emulated::start(build), other, room).in_pieces_of(PIECE)
 }
 
-/// While there is another launch, it is begun before the one before is waited for, in the other slot.
+/// Checks that each further launch begins, in the other slot, before the one before it is waited for.
 fn assert_overlap(events: &[Event]) {
     let begun: Vec<usize> =
         events.iter().filter_map(|e| if let Event::Begun(slot) = e { Some(*slot) } else { None }).collect();
@@ -239,7 +239,7 @@ fn batches(build: &'static str, count: u32, largest: usize) {
     result.unwrap_or_else(|error| panic!("{error}"));
     let most = most.into_inner();
     println!("up to {} launches a batch", most / 2);
-    // A few batches may all be small ones by chance; forty were never seen to be.
+    // A few batches may all be small by chance; forty never were so far.
     assert!(most >= 6 || count < 40, "launches have to overlap for this to show anything");
 }
 
@@ -253,7 +253,8 @@ fn batches_on_clusters_equal_the_specification() {
     batches("wide", 4, 12);
 }
 
-/// The last rows of a launch, which would leave most of the machine idle, have larger teams, behind the others.
+/// The last rows of a launch, which would leave most of the machine idle, get larger teams (more blocks for each row), after the
+/// others.
 #[test]
 fn the_last_rows_have_teams_of_their_own() {
     if !built() {
@@ -304,14 +305,14 @@ fn drafts_in_many_launches_equal_the_specification() {
     result.unwrap_or_else(|error| panic!("{error}"));
 }
 
-/// Memory whose owner writes it between any two looks.
+/// Memory that its owner writes to between any two reads.
 #[derive(Debug)]
 struct Changing {
     looks: AtomicUsize,
     values: [Vec<u8>; 2],
 }
 
-// SAFETY: it gives no place.
+// SAFETY: it gives no address.
 unsafe impl Foreign for Changing {
     fn copy(&self, offset: usize, to: &mut [u8]) {
         let values = &self.values[self.looks.fetch_add(1, Ordering::Relaxed).min(1)];
@@ -319,7 +320,7 @@ unsafe impl Foreign for Changing {
     }
 }
 
-/// What is kept of a foreign draft row is what the kernel saw, whatever its owner makes of it later.
+/// What is kept of a foreign draft row is what the kernel read, whatever its owner writes to it later.
 #[test]
 fn a_foreign_row_is_kept_as_it_was_seen() {
     if !built() {
@@ -342,7 +343,7 @@ fn a_foreign_row_is_kept_as_it_was_seen() {
     }
 }
 
-/// A machine that fails answers nothing, not even what it had done.
+/// A machine that fails gives no answers, not even those of launches that were done.
 #[test]
 fn a_machine_that_fails_is_lost() {
     if !built() {
@@ -357,8 +358,8 @@ fn a_machine_that_fails_is_lost() {
     assert_eq!(backend.machine().events.len(), 3);
 }
 
-/// What a batch that ended in a panic left running still uses its slot's memory: the next batch waits for it. The machine
-/// checks that nobody writes the inputs of a launch under way.
+/// A launch that was left running by a batch that panicked still uses its slot's memory, so the next batch waits for it. The
+/// machine checks that nobody writes the inputs of a launch under way.
 #[test]
 fn a_launch_left_by_a_panic_is_waited_for() {
     if !built() {
@@ -385,7 +386,7 @@ fn a_launch_left_by_a_panic_is_waited_for() {
     assert_eq!(backend.machine().events[..2], [Event::Begun(0), Event::Finished(0)]);
 }
 
-/// An answer that cannot be is no result: the row is done elsewhere, and counted.
+/// An impossible answer is no result: the other backend samples the row, which is counted.
 #[test]
 fn an_impossible_answer_is_handed_over() {
     if !built() {

@@ -1,4 +1,5 @@
-// Masses and bins by exponent, for every float of some ranges, and bins by distance from some: what the kernels work out in fewer instructions, or take for granted.
+// Checks what the kernels compute in fewer instructions than the specification, and what they assume: masses and bins by exponent
+// for every float of a range, and bins by distance for some largest logits.
 #include "../../kernels/numbers.cuh"
 
 #include <cstdio>
@@ -10,20 +11,21 @@ int fault(const char* what, float y) {
     return 1;
 }
 
-// From -64, where all masses are long 0, to where 2^y rounds to 1: of every float in turn, as they rise.
+// Every float in ascending order, from -64, where masses have long been 0, to where 2^y rounds to 1.
 constexpr u32 kFirst = 0xC2800000u, kLast = 0xB2000000u;
 
-// As src/sampling/mass.rs has it.
+// The mass as src/sampling/mass.rs defines it.
 u64 specified_mass(float y) {
     if (!(y >= -64.0f)) return 0;
     float n = std::nearbyint(y), power = __uint_as_float((u32)((int)n + 127) << 23);
     return (u64)(power_of_fraction(y - n) * (float)kMassOne * power);
 }
 
-// No value below a floor is in the bins above it; bins never rise with values, so the next value says it for all.
+// No value below a floor may be in a bin up to the one that the floor is for. A larger value is never in a later bin, so it is
+// enough to check the next smaller value.
 int floors_are_low_enough() {
     for (u32 seed = 0; seed < 4000; ++seed) {
-        // Floats of all sizes and both signs, among them denormals and the largest.
+        // Floats of all sizes and both signs, among them subnormals and the largest.
         float max = __uint_as_float(seed * 0x00106001u + (seed & 7));
         if (!(max > minus_infinity() && max < plus_infinity())) continue;
         for (u32 bin = 0; bin < kBins; ++bin) {
@@ -44,7 +46,7 @@ int main() {
         float y = __uint_as_float(bits);
         u64 mass = mass_of_exponent(y);
         if (mass != specified_mass(y)) return fault("not the mass of the specification", y);
-        // Half of these is what a float's rounding allows; a smaller bound than the one the kernels use would hold.
+        // Half of this bound is what a float's rounding allows. A bound smaller than the kernels' holds, too.
         if (most > mass + (mass >> 17) + 1) return fault("a smaller exponent has a larger mass", y);
         falls += mass < most;
         most = mass > most ? mass : most;

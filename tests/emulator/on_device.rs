@@ -20,9 +20,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// What there is at addresses of the device.
+/// The rows on the device, by address.
 static DEVICE: Mutex<Vec<Arc<Vec<u8>>>> = Mutex::new(Vec::new());
-/// Between the addresses of two rows.
+/// The distance between the addresses of two rows.
 const APART: u64 = 1 << 32;
 
 /// A row on the device.
@@ -30,7 +30,7 @@ const APART: u64 = 1 << 32;
 pub(crate) struct OnDevice {
     at: usize,
     bytes: Arc<Vec<u8>>,
-    /// Copies made of it on the host.
+    /// How many times the host copied it by itself.
     pub(crate) looks: AtomicUsize,
 }
 
@@ -65,10 +65,11 @@ pub(crate) fn moved<'a>(row: &RowJob<'a>, there: &'a OnDevice, gap: usize) -> Ro
     RowJob { logits, ..*row }
 }
 
-/// A case, where its row is on the device the values before it, and otherwise none.
+/// A case and, if its row is on the device, how many values are before it there.
 type Placed = (Case, Option<usize>);
 
-/// Runs rows on the device and others in one batch, holds them to the specification, and gives how often each was fetched for the host.
+/// Runs rows on the device and others in one batch, compares them with the specification, and returns how often each was fetched
+/// for the host.
 fn looks(backend: &mut CudaBackend<Emulated>, cases: &[Placed]) -> Vec<usize> {
     let own: Vec<RowJob<'_>> = cases.iter().map(|(case, _)| case.job()).collect();
     let rows = own.iter().zip(cases).map(|(job, (_, gap))| {
@@ -91,7 +92,7 @@ fn looks(backend: &mut CudaBackend<Emulated>, cases: &[Placed]) -> Vec<usize> {
 
 thread_local!(static RUNNING: RefCell<Option<CudaBackend<Emulated>>> = const { RefCell::new(None) });
 
-/// At any alignment: the same results, and the rows are not uploaded.
+/// Rows at any alignment give the same results, and are not uploaded.
 #[test]
 fn rows_on_the_device_stay_there() {
     if !built() {
@@ -103,7 +104,7 @@ fn rows_on_the_device_stay_there() {
         for ((case, gap), looks) in cases.iter().zip(looks(&mut backend, &cases)) {
             let spec = case.job().spec;
             let may_look = gap.is_some() && has_kernel(&spec).is_err();
-            // A chain may be ended without a look at its row.
+            // The host may end a chain without reading the row.
             let must_look = may_look && spec.chain.is_none();
             assert!((usize::from(must_look)..=usize::from(may_look)).contains(&looks), "only a fallback looks at it");
         }
@@ -125,7 +126,7 @@ fn first_steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 prop_compose! {
-    /// A row whose chain begins with steps that kernels do, and does anything then.
+    /// A row whose chain begins with steps that kernels do, and continues with any steps.
     fn begun()(
         case in case(), chain in cases::chained(), first in first_steps(), top_k in prop_oneof![3 => 1..150u32, 1 => 150..1300u32],
         (top_p, min_p) in (prop_oneof![2 => 0.0f32..1.0, 1 => Just(1.0)], prop_oneof![2 => 0.01f32..1.0, 1 => Just(1e-13)]),
@@ -141,7 +142,8 @@ prop_compose! {
     }
 }
 
-/// Of a row whose chain begins so the kernel tells what is left, and the host, which does not look at the row, does the rest.
+/// If a row's chain begins with such steps, the kernel reports the tokens that are left, and the host does the rest without reading
+/// the row.
 #[test]
 fn chains_that_kernels_begin_are_ended_without_their_rows() {
     if !built() {
@@ -181,7 +183,7 @@ prop_compose! {
     }
 }
 
-/// Where masks leave few tokens the kernel tells them, and the host does the whole chain, whatever it is.
+/// If masks leave few tokens, the kernel reports them, and the host does the whole chain, whatever it is.
 #[test]
 fn chains_of_few_tokens_are_done_without_their_rows() {
     if !built() {
@@ -207,7 +209,8 @@ fn chains_of_few_tokens_are_done_without_their_rows() {
     assert!(2 * done.get() > rows.get());
 }
 
-/// Kernels tell up to 1,024 tokens that a top-k leaves, of rows enough for two turns of the host; with one more the host does the row.
+/// Kernels report up to 1,024 tokens that a top-k leaves; with one more, the host samples the row. There are enough rows for two
+/// turns of the host.
 #[test]
 fn long_lists_are_ended_without_their_rows() {
     if !built() {
@@ -225,7 +228,8 @@ fn long_lists_are_ended_without_their_rows() {
     assert_eq!(looked, [1], "of a list of 1,025 tokens the kernel tells none");
 }
 
-/// What min-p leaves need not be the first tokens: top-k behind it counts what is left, and a rank what is not left too.
+/// The tokens that min-p leaves need not be the first ones: a top-k after it counts those that are left, and a rank also counts
+/// others.
 #[test]
 fn what_min_p_leaves_need_not_be_the_first_tokens() {
     if !built() {
@@ -237,7 +241,7 @@ fn what_min_p_leaves_need_not_be_the_first_tokens() {
     }
 }
 
-/// Where nothing is uploaded there is nothing to overlap, and rows that follow on each other are copied together.
+/// If nothing is uploaded, there is nothing to overlap, so there is one launch. Adjacent rows are copied together.
 #[test]
 fn rows_of_one_region_are_one_launch_and_one_copy() {
     if !built() {
@@ -253,7 +257,7 @@ fn rows_of_one_region_are_one_launch_and_one_copy() {
         assert_eq!(cases::bits(&got), cases::bits(&case.expected()));
     }
     assert_eq!((backend.machine().launches(), backend.machine().copies), (1, 1));
-    // The same rows with a gap between them, and from the host, where they are more than one launch uploads.
+    // Two of the rows with a gap between them; and all rows from the host, where they are more than one launch uploads.
     let (first, third) = (jobs[0], jobs[2]);
     assert_eq!(backend.run(&[first, third]).len(), 2);
     assert_eq!((backend.machine().launches(), backend.machine().copies), (2, 3));
@@ -261,7 +265,7 @@ fn rows_of_one_region_are_one_launch_and_one_copy() {
     assert!(backend.machine().launches() > 3 && backend.machine().copies == 3);
 }
 
-/// Rows without a kernel come to the host together, as many as a launch has room for; one that has no room comes by itself.
+/// Rows without a kernel are fetched together, as many as a launch has room for; one that has no room is copied by itself.
 #[test]
 fn rows_that_the_host_does_are_fetched_together() {
     if !built() {
@@ -292,7 +296,7 @@ fn rows_that_the_host_does_are_fetched_together() {
     }
 }
 
-/// Only parameters travel; of a row that is kept to draw from, the row comes back, once.
+/// Only parameters are uploaded. If a row is kept as the distribution of a draft token, it is brought back, once.
 #[test]
 fn what_moves_of_a_row_on_the_device() {
     if !built() {
@@ -306,7 +310,7 @@ fn what_moves_of_a_row_on_the_device() {
     assert_eq!(cases::bits(&got), cases::bits(&case.expected()));
     let (up, back) = std::mem::take(&mut backend.machine().moved);
     assert!(up < 1000 && back == 0, "{up} bytes went up, {back} came back");
-    // Everything is left, which is no list.
+    // All tokens are left, which are too many for a list.
     let filters = Filters::OFF;
     let case = Case { filters, action: Action::Propose { uniform: 1 << 62 }, ..Case::new(Dtype::F32, &values) };
     let got = backend.run(&[moved(&case.job(), &row, 0)]).remove(0);

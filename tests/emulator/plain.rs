@@ -1,5 +1,5 @@
-//! Plain rows and draft rows with the kernels on a CPU: what is kept of a draft row at the edges of lists, and proof that it
-//! would be seen if a kernel were told something else.
+//! Plain rows and draft rows with the kernels on a CPU: what is kept of a draft row around the longest lists, and proof that wrong
+//! inputs of a kernel are noticed.
 
 use super::harness::{Emulator, Layout, Spoil, built, each_job, unspoilt};
 use crate::cases::{Case, SHAPES, bits, case, row, summary};
@@ -16,14 +16,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 const LAYOUT: Layout = Layout { team_size: 2, teams: 2, cached: 0, seed: 5 };
 
-/// Results of a launch for each number format; none where a kernel contradicts itself.
+/// The results of rows, with a launch for each number format; `None` where a kernel contradicts itself.
 fn run(emulator: &mut Emulator, cases: &[Case], layout: Layout, spoil: Spoil<'_>) -> Vec<Option<RowResult>> {
     let asked: Vec<Asked<'_>> = cases.iter().map(|case| Asked::row(case.job())).collect();
     let answers = emulator.ask(&asked, layout, spoil);
     cases.iter().zip(answers).map(|(case, answer)| answer.result(&case.job())).collect()
 }
 
-/// Draft rows of so many tokens, around the largest top-k that is kept as a list of them.
+/// Draft rows of `vocab` tokens, with a top-k around the largest that is kept as a list.
 fn drafts(vocab: usize, dtype: Dtype) -> Vec<Case> {
     let longest = vocab * dtype.size() / 16;
     let listed = LISTED as usize;
@@ -83,16 +83,16 @@ fn samples(count: usize, wanted: impl Fn(&Case) -> bool) -> Vec<Case> {
     drawn.filter(|case| has_kernel(&case.job().spec).is_ok() && wanted(case)).take(count).collect()
 }
 
-/// How many of the cases come out differently.
+/// How many of the cases differ from the specification.
 fn differing(emulator: &mut Emulator, cases: &[Case], spoil: Spoil<'_>) -> usize {
     let got = run(emulator, cases, LAYOUT, spoil);
     cases.iter().zip(got).filter(|(case, got)| got.as_ref().map(bits) != Some(bits(&case.expected()))).count()
 }
 
-/// The same with every penalty that depends on the history, and all tokens left.
+/// The same case with every penalty that depends on the history, and without filters.
 fn with_history(case: Case) -> Case {
     let decay = Decay { place: 300, last_n: 100, decay_n: 800 };
-    // Up to 899 tokens ago, so that places go round 2^16.
+    // Up to 899 tokens ago, so that positions wrap around at 2^16.
     let placed = |adjust: &TokenAdjust| adjust.at(300u16.wrapping_sub((adjust.token % 900) as u16));
     Case {
         filters: Filters::OFF,
@@ -116,7 +116,7 @@ const OF_HISTORY: [(&str, Spoil<'static>); 6] = [
     ("penalties that fall off more slowly", &|_, rows, inputs| each_job(rows, inputs, |job| job.decay_n += 1)),
 ];
 
-/// The same of what a draft token is drawn from.
+/// The same for the distribution that a draft token is drawn from.
 const OF_DRAFTS: [(&str, Spoil<'static>); 4] = [
     ("one token more", &|_, rows, inputs| {
         each_job(rows, inputs, |job| job.top_k = job.top_k.saturating_add(u32::from(job.top_k > 0)))
@@ -134,7 +134,7 @@ fn planted_faults_in_plain_rows_are_seen() {
         return;
     }
     let mut emulator = Emulator::start("narrow");
-    // With penalties on, what DRY adds behind them has no kernel.
+    // With penalties, a reduction by DRY that comes after them has no kernel.
     let has_one = |case: &Case| case.adjusts.len() > 8 && has_kernel(&with_history(case.clone()).job().spec).is_ok();
     let of_history: Vec<Case> = samples(40, has_one).into_iter().map(with_history).collect();
     let proposes = |case: &Case| matches!(case.action, Action::Propose { .. }) && case.filters.temperature > 0.0;
@@ -149,8 +149,8 @@ fn planted_faults_in_plain_rows_are_seen() {
     }
 }
 
-/// Blocks that do not wait for each other, where their barrier is in global memory: never, or only for the phase before. Results are
-/// then of what others had told before or not at all; that a kernel contradicts itself or waits for ever is seen too.
+/// Blocks that never wait for each other at their barrier in global memory, or only for the phase before. Results are then from
+/// what other blocks wrote earlier, or not at all. A kernel that contradicts itself or waits for ever counts as seen, too.
 #[test]
 fn a_missing_barrier_of_the_grid_is_seen() {
     if !built() {
@@ -181,7 +181,8 @@ fn a_missing_barrier_of_the_grid_is_seen() {
     }
 }
 
-/// A mask that is the least finite number becomes the largest, as its formula has it, and no infinity, which would fail the row.
+/// A logit masked with the least finite number becomes the largest finite one, as the penalty's formula says, and not infinity,
+/// which would fail the row.
 #[test]
 fn a_length_penalty_makes_no_infinity() {
     if !built() {

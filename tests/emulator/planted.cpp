@@ -1,15 +1,15 @@
-// Kernels with a fault each. A machine that lets one of them pass proves nothing about the others. tests/emulator.rs runs
-// them by name and wants to see them caught.
+// Kernels with one fault each. An emulator that lets one of them pass proves nothing about other kernels. tests/emulator.rs runs
+// them by name and expects each to be caught.
 #include "../../kernels/block.cuh"
 
 namespace {
 
-// One thread does not come to the barrier.
+// One thread does not arrive at the barrier.
 void missing_thread() {
     if (threadIdx.x != 3) __syncthreads();
 }
 
-// All threads come to a barrier, but not to the same.
+// All threads arrive at a barrier, but not at the same one.
 void two_barriers() {
     if (threadIdx.x < 7) {
         __syncthreads();
@@ -74,7 +74,7 @@ void write_without_barrier() {
     array[threadIdx.x] = value + 1;
 }
 
-// What another block brought is read without a barrier of the team, and with one, but written over meanwhile.
+// A value of another block is read without a barrier of the team; in the second kernel with one, but it is overwritten meanwhile.
 void far_read_without_barrier() {
     Carver memory = carver();
     Shared<u32> array = memory.take<u32>(kThreads);
@@ -137,7 +137,7 @@ void undefined_shift() {
     by = 1u << by;
 }
 
-// What is right passes.
+// What is right must pass.
 void nothing() {
     Carver memory = carver();
     Shared<u32> array = memory.take<u32>(kThreads);

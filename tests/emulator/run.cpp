@@ -1,5 +1,5 @@
-// Runs launches that come on standard input and answers with their outputs, until the input ends. tests/emulator.rs is at
-// the other end.
+// Runs launches that come on standard input and answers with their outputs on standard output, until the input ends.
+// tests/emulator/harness.rs is at the other end.
 #include <unistd.h>
 
 #include "../../kernels/sample.cu"
@@ -8,7 +8,7 @@
 namespace {
 
 struct Request {
-    u32 kernel;  // its place in kKernels
+    u32 kernel;  // its index in kKernels
     u32 first;   // from this row
     u32 rows;    // up to this one
     u32 team_size;
@@ -16,7 +16,7 @@ struct Request {
     u32 slice_chunks;
     u32 cached_vectors;
     u32 shared_bytes;
-    u32 arrived;  // blocks that seem to be at the first barrier already: a fault
+    u32 arrived;  // a planted fault: this many blocks seem to be at the first barrier already
     u32 unused;
     u64 seed;
     u64 inputs_bytes;
@@ -30,7 +30,7 @@ struct Free {
 };
 using Buffer = std::unique_ptr<u8, Free>;
 
-// Of the very size, so that the sanitizer sees the first byte beyond.
+// Has exactly this size, so that the sanitizer sees an access to the first byte beyond it.
 Buffer buffer(size_t bytes) {
     void* memory = nullptr;
     if (posix_memalign(&memory, 16, bytes) != 0) abort();
@@ -55,7 +55,7 @@ void run(const Request& request, const u8* inputs, u8* outputs, std::vector<Scra
 int main() {
     std::vector<Scratch> scratch;
     Request request;
-    // What the host has to know of this build.
+    // What the host has to know about this build.
     u32 about[4] = {kThreads, CROUPIER_CLUSTER, sizeof(Scratch), kChunk};
     fwrite(about, sizeof about, 1, stdout);
     fflush(stdout);

@@ -1,5 +1,5 @@
-// Shared memory that notices what a GPU does not: an index out of bounds, a read of what nobody wrote, and two threads at one
-// place without a barrier between them.
+// Shared memory that notices what a GPU does not: an index out of bounds, a read of uninitialised memory, and accesses of two
+// threads to one place without a barrier between them.
 #pragma once
 #include <typeinfo>
 
@@ -11,14 +11,14 @@ struct Cell {
     static constexpr uint32_t kNobody = ~0u, kSeveral = ~0u - 1;
     bool written = false;
     bool atomically = false;
-    // Who was here since the barrier of that number.
+    // The last writer and reader, and the number of the block's barrier before each access.
     uint32_t writer = kNobody, write_time = 0, reader = kNobody, read_time = 0;
-    // Since the team's barrier of that number it was written, and another block read it.
+    // The number of the team's barrier before the last write, and before the last read by another block.
     uint32_t team_write_time = kNobody, far_read_time = kNobody;
 };
 
 struct Array {
-    unsigned number;  // among the block's
+    unsigned number;  // its index among the block's arrays
     const std::type_info* type;
     unsigned count;
     size_t element_bytes;
@@ -35,7 +35,7 @@ enum Access { kRead, kWrite, kAtomic };
 
 inline void check(Array& array, unsigned i, Access access) {
 #ifdef EMULATOR_UNSANITIZED
-    return (void)array, (void)i, (void)access;  // the other builds look
+    return (void)array, (void)i, (void)access;  // the other builds check
 #endif
     Thread& thread = *Machine::self().current;
     uint32_t me = thread.index.x, now = thread.block->barrier.times;
@@ -66,7 +66,7 @@ inline void check(Array& array, unsigned i, Access access) {
     cell.written = true;
 }
 
-// A read of what another block of the team has, which must have been written before the team's last barrier.
+// Checks a read from another block of the team. The value must have been written before the team's last barrier.
 inline void check_far(Array& array, unsigned i, const Block& owner) {
 #ifdef EMULATOR_UNSANITIZED
     return (void)array, (void)i, (void)owner;
@@ -146,7 +146,7 @@ inline Two two_of(Shared<unsigned long long> array, unsigned i) {
     return Two{array[i], array[i + 1]};
 }
 
-// Every thread cuts the same arrays in the same order; the first one makes them.
+// Every thread cuts the same arrays in the same order; the first thread creates them.
 struct Carver {
     unsigned taken = 0;
     size_t bytes = 0;
@@ -179,7 +179,7 @@ const T& whole(Shared<unsigned> words, unsigned first) {
     return *reinterpret_cast<const T*>(words.array->bytes.data() + 4 * first);
 }
 
-// An array of another block of the team, to read.
+// An array of another block of the team, for reading.
 template <class T>
 struct Far {
     emulator::Array* array;
@@ -194,7 +194,7 @@ struct Far {
     }
 };
 
-// As of an own array: what was written as words.
+// A struct that was written as words, as for the block's own arrays.
 template <class T>
 T whole(Far<unsigned> words, unsigned first) {
     unsigned taken[sizeof(T) / 4];

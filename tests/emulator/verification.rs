@@ -1,5 +1,5 @@
-//! Verification with the kernels on a CPU, against the specification: every rule, chains and trees, distributions kept,
-//! sent or none. And proof that it would be seen if a kernel were told something else.
+//! Verification with the kernels on a CPU, compared with the specification: every rule, chains and trees, distributions that are
+//! kept, sent or absent. Also proves that wrong inputs of a kernel are noticed.
 
 use super::harness::{Emulator, Layout, Spoil, built, config, each_job, layout, unspoilt};
 use crate::draft_jobs::{Case, OFF, Recipe, Row, Source, bits, recipe, summary, together};
@@ -23,7 +23,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 const ROOM: usize = 64 << 20;
 
-/// As draft work keeps it: what the kernel tells, or the backend that it hands the row to.
+/// What is kept of a draft row: from the kernel's report or, if the row has no kernel, from the backend that it is handed over to.
 fn kept(emulator: &mut Emulator, job: &RowJob<'_>, layout: Layout) -> Box<Kept> {
     let result = match has_kernel(&job.spec) {
         Ok(()) => emulator.ask(&[Asked::row(*job)], layout, &unspoilt).remove(0).result(job),
@@ -32,7 +32,7 @@ fn kept(emulator: &mut Emulator, job: &RowJob<'_>, layout: Layout) -> Box<Kept> 
     result.expect("the kernel contradicted itself").unwrap().kept.unwrap()
 }
 
-/// What comes of the cases together, and how many rows each launch has.
+/// The results of the cases, verified together, and how many rows each launch has.
 fn run(
     emulator: &mut Emulator,
     cases: &[Case],
@@ -68,7 +68,7 @@ fn check(emulator: &mut Emulator, cases: &[Case], layout: Layout) -> Vec<usize> 
     launches
 }
 
-/// Why a row is not for kernels.
+/// Why a row has no kernel.
 fn no_kernel(row: &Row) -> Option<NoKernel> {
     let spec = row.job(Action::Score { token: 0 }).spec;
     let left = spec.mask.map_or(1, |mask| {
@@ -84,7 +84,7 @@ fn no_kernel(row: &Row) -> Option<NoKernel> {
     reasons.into_iter().find(|reason| reason.0).map(|(_, reason)| reason)
 }
 
-/// Most targets without chains, which have no kernel; drafts may have them.
+/// Cases of which most target rows have no chain and no watermark, since those have no kernel; drafts may have chains.
 fn cases(vocabs: Vec<usize>, most: usize) -> impl Strategy<Value = Option<Case>> {
     (recipe(vocabs, most), prop::bool::weighted(0.05)).prop_map(|(mut recipe, chained)| {
         if !chained {
@@ -127,7 +127,7 @@ fn long_drafts_equal_the_specification() {
     random_drafts("narrow", 12, 2, 64, vec![64, 1025]);
 }
 
-/// What is left where a draft's distribution is cut, among tokens alike: most draws lie at the cut or just behind it.
+/// What is left of the target if the draft's distribution is cut among equal tokens: most draws are at the cut or just after it.
 #[test]
 fn residuals_are_drawn_alike_where_a_draft_is_cut() {
     if !built() {
@@ -170,15 +170,16 @@ fn samples(count: usize, wanted: impl Fn(&Recipe) -> bool) -> Vec<Case> {
 
 const LAYOUT: Layout = Layout { team_size: 2, teams: 2, cached: 0, seed: 5 };
 
-/// What a verification costs: one launch where draws decide, one more for what a rejected draft leaves, and for blocks. A chain has
-/// no more rows weighed than the one that rejected: a walk that lacks an answer does not ask about what would follow without it.
+/// What a verification costs: one launch if draws decide, one more for what a rejected draft leaves, and one more for block
+/// verification. In a chain, only the row that rejected is weighed: a walk that lacks an answer does not ask about what would
+/// follow without it.
 #[test]
 fn launches_are_few() {
     if !built() {
         return;
     }
     let mut emulator = Emulator::start("narrow");
-    // Launches, and rows behind the first one.
+    // The most launches, and the most rows in launches after the first.
     let mut most = |count: usize, wanted: &dyn Fn(&Recipe) -> bool| {
         let cases = samples(count, wanted);
         let launches = cases.into_iter().map(|case| check(&mut emulator, &[case], LAYOUT));
@@ -192,7 +193,7 @@ fn launches_are_few() {
     assert!(most(60, &|r| r.rule == AcceptanceRule::Block && !r.measure && r.tree.is_none()).0 <= 3);
 }
 
-/// Changes what the kernels are told of each draft.
+/// Changes the kernels' inputs about each draft.
 fn each_draft(rows: usize, inputs: &mut [u8], change: impl Fn(&mut abi::DraftRow)) {
     let from = rows * size_of::<abi::RowJob>();
     let jobs = inputs[..from].chunks_exact(size_of::<abi::RowJob>());
@@ -249,7 +250,7 @@ fn verification_of_planted_faults_is_seen() {
         return;
     }
     let mut emulator = Emulator::start("narrow");
-    // Rows of one length, so that any row is one; drafts that were kept, so that they have a temperature.
+    // Rows of one length, so that any can take another's place; some draft that was kept, so that it has a temperature.
     let is_kept = |recipe: &Recipe| recipe.sources.iter().any(|kind| kind % 4 == 0);
     let is_wanted = |r: &Recipe| r.rule == AcceptanceRule::Rejection && r.bad_row.is_none() && is_kept(r);
     let cases = samples(120, is_wanted);

@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 pub(crate) const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/target/emulator");
 const SKIPPED: i32 = 77;
 
-/// Whether the programs are there; built once. Without a C++ compiler the tests are skipped, loudly.
+/// Builds the programs, once. Returns false if there is no C++ compiler: then the tests are skipped, with a message.
 pub(crate) fn built() -> bool {
     static BUILT: OnceLock<bool> = OnceLock::new();
     *BUILT.get_or_init(|| {
