@@ -1,4 +1,5 @@
-//! What the host and the kernels share: the structs and constants of `kernels/params.cuh`, field by field.
+//! What the host and the kernels share: the structs and constants of `kernels/params.cuh`, field by field. A chunk is
+//! the unit that a row is cut into; adjusts are what is known about single tokens.
 
 use crate::sampling::adjust::TokenAdjust;
 use bytemuck::{Pod, Zeroable};
@@ -26,7 +27,7 @@ pub const ONLY_LISTED: u32 = 4;
 pub const REPORT_RAW: u32 = 8;
 /// Report from what the token is drawn from.
 pub const REPORT_PROCESSED: u32 = 16;
-/// ... but without its rank.
+/// Report without the token's rank.
 pub const UNRANKED: u32 = 32;
 /// Weigh by the terms of the entropy.
 pub const ENTROPY: u32 = 64;

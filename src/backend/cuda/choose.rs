@@ -6,7 +6,7 @@ use cudarc::driver::{DriverError, result, sys};
 use std::fmt;
 use sys::CUdevice_attribute_enum as Attribute;
 
-/// CUDA 12.2, which came with R535: the oldest that reads the PTX, and the machine code of the same compiler.
+/// CUDA 12.2, which came with R535: the oldest driver that reads the PTX, and the machine code of the same compiler.
 const OLDEST_DRIVER: i32 = 12_020;
 /// Ampere.
 const OLDEST_CAPABILITY: (i32, i32) = (8, 0);

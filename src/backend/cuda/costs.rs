@@ -1,4 +1,5 @@
-//! How long a team takes for a row: predicted, until [`super::tune`] has measured it on this device.
+//! How long a team (the blocks that work on one row) takes for a row: predicted, until [`super::tune`] has measured it
+//! on this device.
 
 use super::abi::MAX_TEAM;
 
@@ -7,12 +8,12 @@ use super::abi::MAX_TEAM;
 pub struct Cost {
     /// For each row, however short: barriers, lists, the draw.
     pub row: f32,
-    /// For each chunk of a row that one block has.
+    /// For each chunk in the slice of a row that one block works on.
     pub chunk: f32,
 }
 
 impl Cost {
-    /// Never the least, so that other teams are chosen.
+    /// A cost that is never the least, so that other teams are chosen.
     const NEVER: Self = Self { row: f32::INFINITY, chunk: 0.0 };
 
     /// Whether such a team must not be used.

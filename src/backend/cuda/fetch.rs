@@ -64,7 +64,7 @@ pub(super) fn copy(row: &RowJob<'_>) -> Vec<u8> {
     bytes
 }
 
-/// The place of a row, if it is on the device: at `end`, which then moves behind the row.
+/// The place of a row, if it is on the device: at `end`, which then moves past the row.
 fn placed(row: &RowJob<'_>, end: &mut usize) -> Option<DeviceRow> {
     let there = DeviceRow::of(&row.logits, *end)?;
     *end += there.bytes.next_multiple_of(LINE);

@@ -14,9 +14,9 @@ use sys::cudaError_enum as Code;
 #[repr(align(16))]
 struct Aligned<T: ?Sized>(T);
 
-/// For drivers of CUDA 13, and the GPUs that it was compiled for.
+/// Machine code for drivers of CUDA 13, and for the GPUs that it was compiled for.
 static FATBIN: &Aligned<[u8]> = &Aligned(*include_bytes!("../../../kernels/compiled/sample.fatbin"));
-/// For drivers before CUDA 13, from R535 on, and Hopper. It has clusters, which the PTX does not.
+/// Machine code for drivers before CUDA 13, from R535 on, and for Hopper. It has clusters, which the PTX does not.
 static HOPPER: &Aligned<[u8]> = &Aligned(*include_bytes!("../../../kernels/compiled/sample.sm_90.cubin"));
 /// For every driver from R535 on. The driver compiles it for its GPU.
 static PTX: &str = concat!(include_str!("../../../kernels/compiled/sample.ptx"), "\0");
@@ -37,7 +37,7 @@ pub(super) type Functions = [[sys::CUfunction; 3]; 2];
 pub enum Image {
     /// Machine code for a GPU of this compute capability.
     Compiled {
-        /// That of the GPU.
+        /// The GPU's compute capability.
         capability: (i32, i32),
     },
     /// Machine code of an older compiler, for Hopper.
@@ -100,7 +100,8 @@ fn load_first(capability: (i32, i32), shared_bytes: i32) -> Result<(Functions, I
         // SAFETY: the images are whole; the PTX ends with a NUL.
         let module = unsafe { result::module::load_data(image.cast())? };
         functions(module, shared_bytes).inspect_err(|_| {
-            // SAFETY: it was loaded just now, and nothing of it is used. What unloading it says is no news.
+            // SAFETY: it was loaded just now, and nothing of it is used. An error of unloading it would tell nothing
+            // new.
             let _ = unsafe { result::module::unload(module) };
         })
     };

@@ -149,8 +149,8 @@ fn prove_rows(backend: &mut CudaBackend, jobs: &[RowJob<'_>], resident: usize, c
     compare(backend, &repeated, |at| &expected[order[at]])
 }
 
-/// Verifies drafts with two draft tokens, one after the other or beside each other. Each draft has three rows. For some
-/// of the drafts all rows are weighed at once, for the others only one row.
+/// Verifies drafts with two draft tokens, one after the other or as siblings. Each draft has three rows. For some of
+/// the drafts all rows are weighed at once, for the others only one row.
 fn prove_drafts(backend: &mut CudaBackend, rows: &[RowJob<'_>], resident: usize) -> Result<(), OpenError> {
     let proposed = propose(backend, rows)?;
     let drafts: Vec<DraftToken<'_>> = proposed.iter().map(|row| draft_token(row, None)).collect();

@@ -169,7 +169,7 @@ fn range(at: sys::CUdeviceptr) -> Result<(u64, usize), DriverError> {
     // SAFETY: the pointers are to live values.
     match unsafe { sys::cuMemGetAddressRange_v2(&raw mut base, &raw mut len, at) } {
         Code::CUDA_SUCCESS => Ok((base, len)),
-        // It is documented nowhere whether the call above knows memory of another process.
+        // No documentation says whether the call above knows memory of another process.
         // SAFETY: the first is an address, the second a size.
         Code::CUDA_ERROR_INVALID_VALUE | Code::CUDA_ERROR_NOT_FOUND => unsafe {
             let base = known(at, Pointer::CU_POINTER_ATTRIBUTE_RANGE_START_ADDR)?;
@@ -182,7 +182,7 @@ fn range(at: sys::CUdeviceptr) -> Result<(u64, usize), DriverError> {
 /// An attribute of an address, from the driver.
 ///
 /// # Safety
-/// That must be a `T`, which every pattern of bits is.
+/// The attribute must be a `T`, and every pattern of bits must be a `T`.
 unsafe fn known<T: Default>(at: sys::CUdeviceptr, what: Pointer) -> Result<T, DriverError> {
     let mut told = T::default();
     // SAFETY: the pointer is to a live value, of the type that the driver writes.
@@ -379,7 +379,7 @@ mod tests {
     #[test]
     fn what_is_lent_ends_where_the_memory_does() {
         let lent = |offset, bytes| Lent { handle: [0; _], offset, bytes };
-        // From its beginning, and from behind it.
+        // From the beginning of the memory, and from an address after it.
         for (at, len) in [(4096, 300), (4196, 200)] {
             let within = |lent| within(&lent, at, (4096, 300));
             assert_eq!(within(lent(56, len - 56)), Ok(56));

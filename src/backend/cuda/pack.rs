@@ -23,7 +23,7 @@ pub struct Packer {
     chunk: u32,
     rows: Vec<abi::RowJob>,
     drafts: Vec<DraftRow>,
-    /// For each draft, its masses of the tokens in its row's adjusts.
+    /// For each draft, its masses of the tokens in its target row's adjusts (what is known about single tokens).
     masses: Vec<u64>,
     adjusts: Vec<TokenAdjust>,
     /// For each row, the first adjust of each chunk, then the requested tokens.
@@ -31,7 +31,7 @@ pub struct Packer {
     logits_bytes: usize,
     /// Rows that are on the device, with their places in the logits part of the inputs.
     on_device: Vec<DeviceRow>,
-    /// Bytes of the reports, and of what rows keep to draw from.
+    /// Bytes of the reports, and of the distributions that rows keep.
     told_bytes: usize,
 }
 
@@ -219,8 +219,8 @@ impl Packer {
         }
     }
 
-    /// Parts of the inputs that [`Self::answer`] needs and the host does not have: rows on the device that are kept to
-    /// draw from.
+    /// Parts of the inputs that [`Self::answer`] needs and the host does not have: rows on the device that are kept as
+    /// distributions.
     #[must_use]
     pub fn lacking<'a>(&self, asked: impl Iterator<Item = &'a Asked<'a>>, outputs: &[u8]) -> Vec<Range<usize>> {
         if self.on_device.is_empty() {

@@ -1,5 +1,6 @@
 //! Decides how a batch is laid over a GPU: how many blocks work on a row, and how much of it they keep in shared
-//! memory.
+//! memory. These blocks are a team. A row is cut into chunks, and each block of the team works on some of them, its
+//! slice.
 //!
 //! No result depends on it. Of the teams that can take the rows, it chooses those that should finish first, by the
 //! measured costs ([`super::costs`]).

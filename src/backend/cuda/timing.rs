@@ -51,7 +51,6 @@ impl CudaBackend {
     ///
     /// # Panics
     /// If the rows do not fit.
-    /// If the rows do not fit.
     pub fn time_verification(&mut self, jobs: &[VerifyJob<'_>], rounds: usize) -> Result<Vec<Timing>, OpenError> {
         let mut timings = Vec::new();
         let limits = self.launches.limits();

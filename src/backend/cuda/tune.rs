@@ -1,5 +1,5 @@
-//! Measures how long teams take on this device, before it serves. Which team is fastest depends on the device's memory,
-//! caches and multiprocessors. No result depends on it.
+//! Measures how long teams (blocks that work on one row) take on this device, before it serves. Which team is fastest
+//! depends on the device's memory, caches and multiprocessors. No result depends on it.
 
 use super::abi::MAX_TEAM;
 use super::ask::Asked;
@@ -19,7 +19,7 @@ const VOCAB_SIZES: [usize; 2] = [32_000, 128_256];
 /// Each team that runs at once gets so many rows in turn, as far as they fit into a launch: a team looks at one row
 /// while the next is being loaded.
 const IN_TURN: u32 = 2;
-/// The shortest time of so many launches counts; each launch follows another one over the same rows.
+/// The shortest time of this many launches counts; each launch follows another one over the same rows.
 const ROUNDS: usize = 5;
 /// What the rows ask for, in turn: temperature, top-k and top-p.
 const MIX: [(f32, u32, f32); 3] = [(0.0, 0, 1.0), (0.8, 50, 0.9), (0.8, 0, 1.0)];

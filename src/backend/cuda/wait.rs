@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 /// the device too, it waits for its turn. But half a minute is not a turn: it means that a kernel hangs or the device
 /// is gone.
 const NEVER: Duration = Duration::from_secs(30);
-/// For so long the stream is queried without a pause, as the driver itself does while there are enough processors. This
-/// is longer than nearly any launch, so that answers are not delayed.
+/// For this long the stream is queried without a pause, as the driver itself does while there are enough processors.
+/// This is longer than nearly any launch, so that answers are not delayed.
 const BUSY: Duration = Duration::from_millis(2);
 /// After that, each pause is this fraction of the time that has passed, up to the longest.
 const PART: u32 = 16;

@@ -196,8 +196,8 @@ pub(super) fn propose(backend: &mut CudaBackend, rows: &[RowJob<'_>]) -> Result<
     Ok(proposed)
 }
 
-/// Verifies drafts by every rule. Each draft has two tokens, one after the other or beside each other. They were drawn
-/// from the second and third kind of row, count as without chance, or come with sent probabilities.
+/// Verifies drafts by every rule. Each draft has two tokens, one after the other or as siblings. They were drawn from
+/// the second and third kind of row, count as without chance, or come with sent probabilities.
 fn prove_drafts(backend: &mut CudaBackend, rows: &[RowJob<'_>]) -> Result<(), OpenError> {
     let proposed = propose(backend, rows)?;
     let trees = [Tree::chain(2), Tree::new(&[-1, -1], 2).expect("two tokens beside each other")];

@@ -33,7 +33,7 @@ impl Device {
         let stream = slot.stream;
         let graph = captured(stream, || (0..launches).try_for_each(|_| self.launch(slot, launch)))?;
         let no_flags = sys::CUgraphInstantiate_flags_enum(0);
-        // SAFETY: graph and stream are live; the graph is destroyed once, which what was made of it outlives.
+        // SAFETY: graph and stream are live; the graph is destroyed once, and what was made from it outlives it.
         let executable = unsafe {
             let executable = result::graph::instantiate(graph, no_flags);
             result::graph::destroy(graph)?;
@@ -73,7 +73,7 @@ impl Event {
 
 impl Drop for Event {
     fn drop(&mut self) {
-        // SAFETY: it is destroyed once. That it cannot be is the device's fault, which the next call says.
+        // SAFETY: it is destroyed once. If that fails, the device is at fault, and the next call says so.
         let _ = unsafe { result::event::destroy(self.0) };
     }
 }

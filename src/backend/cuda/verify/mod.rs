@@ -11,7 +11,7 @@
 //! If target rows have chains, kernels cannot do this. They may then [report](lists) what is left of each row, and the
 //! host verifies. [`assign`] decides who verifies a draft.
 //!
-//! A rule is a function of the answers, so a walk with complete answers gives the specification's result. Rows behind a
+//! A rule is a function of the answers, so a walk with complete answers gives the specification's result. Rows after a
 //! rejected token are computed in vain, and their errors are ignored, as in the specification.
 
 mod assign;

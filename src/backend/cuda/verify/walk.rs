@@ -16,7 +16,7 @@ pub(super) struct Walk<'a> {
     table: &'a Table<'a>,
     drafts: &'a [Proposed<'a>],
     row: usize,
-    /// What was taken from the row's target; below, the total of what is left.
+    /// What was subtracted from the row's target, and in `total` the total of what is left.
     taken: Vec<Taken>,
     total: u64,
     /// Whether what is left here is unknown. Then nothing is asked about it, because the question would be about
