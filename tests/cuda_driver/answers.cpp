@@ -54,7 +54,7 @@ bool read_from(const std::string& path, char* outputs, size_t room) {
     return bytes > 0;
 }
 
-// Whole or not at all, whoever else writes the same.
+// Writes the file whole or not at all, even if another process writes the same.
 void write_to(const std::string& path, const char* outputs, size_t room) {
     while (room > 0 && outputs[room - 1] == kUnwritten) --room;
     std::string unfinished = path + "." + std::to_string(getpid());
@@ -64,14 +64,14 @@ void write_to(const std::string& path, const char* outputs, size_t room) {
     if (fclose(file) == 0 && is_whole) rename(unfinished.c_str(), path.c_str());
 }
 
-// While one exists, no other process looks for the same answer: it would take as long, and find the same.
+// While one exists, no other process computes the same answer: it would take as long, and get the same result.
 class Turn {
   public:
     explicit Turn(const std::string& path) {
-        // Few files for many answers, so that who waits for nothing waits seldom.
+        // There are few lock files for many answers, but enough that a process seldom waits for an unrelated answer.
         std::string turns = path.substr(0, path.rfind('/')) + "/turn-" + path.substr(path.size() - 2);
         fd = open(turns.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-        // Without it both find it.
+        // Without the lock, both processes compute it.
         if (fd >= 0) (void)flock(fd, LOCK_EX);
     }
     ~Turn() {
@@ -84,7 +84,7 @@ class Turn {
     int fd;
 };
 
-// Where an answer is kept, and where it goes.
+// The file in which an answer is kept, and the memory that it goes to.
 struct Answer {
     std::string path;
     char* to;
@@ -106,11 +106,11 @@ void run_or_remember(const Kernel& kernel, const Grid& grid, const Arguments& ar
     static const char* const folder = getenv("FAKE_CUDA_ANSWERS");
     char* outputs = reinterpret_cast<char*>(arguments.outputs);
     const Range* range = range_of(arguments.outputs);
-    // Rows of the device are not among what the host uploaded, so the name would not be theirs.
+    // Rows that are on the device are not part of what the host uploaded, so the name would not depend on them.
     bool is_known = uploaded[arguments.inputs] > 0;
     if (folder == nullptr || range == nullptr || !is_known) return kernel.run(grid, arguments);
     size_t room = size_t(range->at + range->bytes - outputs);
-    // Of rows behind others only what they wrote is remembered: the others' stays as it is.
+    // If a launch begins after other rows, only what it writes is kept, and the other rows' results stay as they are.
     std::vector<char> apart(arguments.first > 0 ? room : 0);
     char* to = apart.empty() ? outputs : apart.data();
     memset(to, kUnwritten, room);

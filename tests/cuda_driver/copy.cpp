@@ -7,7 +7,7 @@
 namespace driver {
 namespace {
 
-// Memory of either side.
+// Memory of the host or the device.
 struct Side {
     Address at;
     bool is_device;
@@ -20,7 +20,7 @@ void* pointer(Address at) { return reinterpret_cast<void*>(at); }
 
 bool may(Side side, size_t bytes, int access) { return side.is_device ? is_on_device(side.at, bytes, access) : side.at != 0; }
 
-// What happens to so many bytes on the device in the end; it may be the planted fault.
+// Does a copy or fill of so many bytes on the device, unless a fault is planted there.
 Result happen(Device& device, size_t bytes, const std::function<void()>& what) {
     Result planted;
     if (Config::get().is_planted(Fault::kCopy, &planted)) return planted;
@@ -42,13 +42,13 @@ Result copy(Call& call, Side to, Side from, size_t bytes, void* stream_handle, b
         uploaded[Address(range_of(to.at)->at)] = 0;
     }
     if (!from.is_device && !is_pinned(pointer(from.at), bytes)) {
-        // The caller may use it for something else as soon as the call returns.
+        // The caller may reuse the memory as soon as the call returns.
         std::string staged(static_cast<const char*>(pointer(from.at)), bytes);
         ask(*device, *stream, [=] { return happen(*device, bytes, [&] { memcpy(pointer(to.at), staged.data(), bytes); }); });
     } else {
         ask(*device, *stream, [=] { return happen(*device, bytes, [&] { memmove(pointer(to.at), pointer(from.at), bytes); }); });
     }
-    // Where the caller may be gone, it cannot be written to later.
+    // Memory that is not pinned may be gone later, so it has to be written now.
     bool must_wait = waits || (!to.is_device && !is_pinned(pointer(to.at), bytes));
     return must_wait ? stream->finish() : kSuccess;
 }
@@ -92,7 +92,7 @@ CUDA_API Result cuMemcpyDtoH_v2(void* to, Address from, size_t bytes) {
     return call(copy(call, host(to), on_device(from), bytes, nullptr, true));
 }
 
-// It returns before it is done.
+// It returns before the copy is done.
 CUDA_API Result cuMemcpyDtoD_v2(Address to, Address from, size_t bytes) {
     DRIVER_CALL(context);
     return call(copy(call, on_device(to), on_device(from), bytes, nullptr, false));
@@ -103,7 +103,7 @@ CUDA_API Result cuMemsetD8Async(Address to, unsigned char with, size_t bytes, vo
     return call(fill(call, to, with, bytes, stream));
 }
 
-// It may return before it is done.
+// It may return before the fill is done.
 CUDA_API Result cuMemsetD8_v2(Address to, unsigned char with, size_t bytes) {
     DRIVER_CALL(context);
     return call(fill(call, to, with, bytes, nullptr));

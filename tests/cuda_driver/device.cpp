@@ -71,7 +71,7 @@ std::vector<Planted> read_faults() {
     return faults;
 }
 
-// As the real driver it comes to an end with the process, if that ends by `exit`: not before its devices have come to theirs.
+// Like the real driver, this one ends with the process if that ends by `exit`, and not before its devices have finished.
 void at_exit() {
     Call call("exit");
     for (const auto& device : Config::get().devices) {
@@ -103,7 +103,7 @@ Config& Config::get() {
 }
 
 namespace {
-// Where `of` is not null, calls are counted for each of its values, and faults stay.
+// If `of` is not null, calls are counted for each of its values, and faults stay.
 const Planted* planted_now(Fault fault, const int* of) {
     static const std::vector<Planted> faults = read_faults();
     static std::map<std::pair<Fault, int>, uint64_t> calls;
@@ -222,7 +222,7 @@ CUDA_API Result cuDeviceGetUuid_v2(void* uuid, int ordinal) {
     return kSuccess;
 }
 
-// The older one knows nothing of slices.
+// The older function does not know slices.
 CUDA_API Result cuDeviceGetUuid(void* uuid, int ordinal) {
     DRIVER_CALL(initialised);
     Device* device = device_at(ordinal);

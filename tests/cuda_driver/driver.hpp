@@ -1,42 +1,43 @@
 // A CUDA driver without a GPU, for tests: a libcuda.so.1 over host memory. Kernels run in the emulator (tests/emulator).
 //
-// It is as strict as the interface allows. What is asked of a stream happens as late as it may: when somebody waits for it.
-// So memory that is read or written over too early is seen. Device memory can be touched only while the driver works, and
-// has something in it that nobody wrote. What the real driver may let pass or not, it refuses. Times that it tells are made up: a
-// launch takes 5 us, and 4 + blocks of a team + twice the chunks of a slice for each row that a team has.
+// It is as strict as the interface allows. Work on a stream is done as late as it may be: when somebody waits for it. So memory that
+// is read or overwritten too early is noticed. Device memory can be accessed only while the driver works, and contains garbage at
+// first. What the real driver may accept or refuse, this one refuses. The times that it reports are made up: a launch takes 5 us, and
+// for each row of a team (the blocks that work on one row) 4 us + 1 us per block + 2 us per chunk of the row that a block has.
 //
 // It is set up by the environment:
 //
-//   FAKE_CUDA_DEVICES          devices, between semicolons, each CAPABILITY[,NAME[,UUID[,CARD]]], where a UUID has 32 hexadecimal
-//                              digits; default "9.0". Unless said, device N is "Fake GPU N", 0000000000000000000000000000000N.
-//                              With CARD it is a slice (MIG) of a card that has this UUID.
-//   FAKE_CUDA_VERSION          what the driver knows, as 1000 major + 10 minor; default 13000
-//   FAKE_CUDA_MEMORY           bytes of each device, of this process alone; default 1 GiB
-//   FAKE_CUDA_MULTIPROCESSORS  of each device; default 4. No cluster of more blocks runs: asked for how many do, it says none.
-//   FAKE_CUDA_LARGEST_CLUSTER  blocks of the largest cluster that runs; default 8. Asked for larger ones it refuses their size.
-//   FAKE_CUDA_CALL             microseconds that the host is at each call; default 0. What is asked of a device that does
-//                              nothing begins when it was asked.
-//   FAKE_CUDA_FAULTS           planted faults, between commas, each KIND@N=CODE, where CODE is a CUresult:
+//   FAKE_CUDA_DEVICES          devices, separated by semicolons, each CAPABILITY[,NAME[,UUID[,CARD]]], where a UUID has 32 hexadecimal
+//                              digits; default "9.0". By default device N is "Fake GPU N", 0000000000000000000000000000000N.
+//                              With CARD it is a slice (MIG) of the card with this UUID.
+//   FAKE_CUDA_VERSION          the CUDA version of the driver, as 1000 major + 10 minor; default 13000
+//   FAKE_CUDA_MEMORY           bytes of each device, for this process alone; default 1 GiB
+//   FAKE_CUDA_MULTIPROCESSORS  multiprocessors of each device; default 4. No cluster of more blocks runs: the driver then says that
+//                              0 clusters run at once.
+//   FAKE_CUDA_LARGEST_CLUSTER  blocks of the largest cluster that runs; default 8. The driver refuses the size of larger ones.
+//   FAKE_CUDA_CALL             microseconds that the host takes for each call; default 0. An idle device begins work when it is
+//                              asked for it.
+//   FAKE_CUDA_FAULTS           planted faults, separated by commas, each KIND@N=CODE, where CODE is a CUresult:
 //                                init      the N-th cuInit fails
 //                                allocate  the N-th allocation fails, on the device, pinned, or to be shared
-//                                copy      the N-th copy fails when it happens, and everything after it
-//                                launch    the N-th launch fails when it happens, and everything after it
-//                                spoil     the N-th launch happens, and one bit of its outputs is wrong (CODE is not used)
-//                                leave     the N-th launch happens, but writes no result for its first row (nor is CODE used)
-//                                hang      the N-th launch never ends (nor is CODE used), nor does the process by `exit`
-//                                function  the N-th look for a function in an image fails
-//                                range     the N-th question where an allocation begins and ends fails
-//                                behind    from the N-th launch on of a kernel that samples, of teams of CODE blocks some of which
-//                                          have a row behind another, the tokens of all such rows are others
-//                                weigh     from the N-th launch on of a kernel that weighs, of teams of CODE blocks, all tokens are others
-//                                weighmore the same only of rows behind another
-//                                rest      from the N-th launch on of a kernel that samples, by teams of CODE blocks, what another launch
-//                                          has left of its rows, the tokens of all of these are others
-//                                clusters  the N-th question how many clusters run at once fails
+//                                copy      the N-th copy fails when it is done, and so does everything after it
+//                                launch    the N-th launch fails when it is done, and so does everything after it
+//                                spoil     the N-th launch is done, and one bit of its outputs is wrong (CODE is not used)
+//                                leave     the N-th launch is done, but writes no result for its first row (CODE is not used)
+//                                hang      the N-th launch never ends (CODE is not used), and `exit` does not end the process
+//                                function  the N-th look-up of a function in an image fails
+//                                range     the N-th question about where an allocation begins and ends fails
+//                                behind    from the N-th on of those launches of a kernel that samples with teams of CODE blocks, in which
+//                                          a team takes several rows: all rows after a team's first get wrong tokens
+//                                weigh     from the N-th launch on of a kernel that weighs with teams of CODE blocks: all tokens are wrong
+//                                weighmore the same, but only for rows after a team's first
+//                                rest      from the N-th on of those launches of a kernel that samples with teams of CODE blocks, which
+//                                          take the rows that another launch left: all their tokens are wrong
+//                                clusters  the N-th question about how many clusters run at once fails
 //   FAKE_CUDA_ARMED            a path: calls are counted for faults only while it exists
-//   FAKE_CUDA_ANSWERS          a folder: what launches brought is kept there, and brought again to the same inputs
-//   FAKE_CUDA_LOG              a path: each call is a line there, with its result and the process; so is `exit`, when it runs
-//                              what the driver wants done at the end
+//   FAKE_CUDA_ANSWERS          a folder: outputs of launches are kept there, and given again for the same inputs
+//   FAKE_CUDA_LOG              a path: each call writes a line there, with its result and the process; so does `exit`, when it runs
+//                              the driver's work at the end
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -88,21 +89,21 @@ enum Result : int {
 
 using Address = unsigned long long;  // CUdeviceptr
 
-// A device and its primary context, which are one here.
+// A device with its primary context, which are one object here.
 struct Device {
     int ordinal = 0;
     std::string name;
     uint8_t uuid[16] = {};
-    // Of the card that it is a slice of; else the same.
+    // The UUID of the card that the device is a slice of; otherwise the same as `uuid`.
     uint8_t card[16] = {};
     int major = 0, minor = 0;
     size_t used = 0;
     unsigned retained = 0;
-    // What stays once something went wrong.
+    // The error that persists once something went wrong.
     Result broken = kSuccess;
-    // Its clock, which goes on only with what it does: events tell the same times in each run.
+    // The device's clock, which advances only with its work, so that events report the same times in each run.
     double microseconds = 0;
-    // It is at a launch that never ends.
+    // Whether it has come to a launch that never ends.
     bool hangs = false;
 };
 
@@ -114,17 +115,17 @@ struct Config {
     size_t memory;
     int multiprocessors, largest_cluster;
     double call_microseconds;
-    // The clock of the host: it goes on with each call, and where somebody waits for a device, with that.
+    // The host's clock. It advances with each call and, when somebody waits for a device, to that device's time.
     double microseconds = 0;
 
     static Config& get();  // read once
-    // Whether this is the call that a fault was planted at, and what it gives. Each call counts.
+    // Whether a fault was planted at this call, and its result. Each call counts.
     bool is_planted(Fault fault, Result* result);
-    // The same of faults that stay, where only calls with this code count.
+    // The same for faults that stay. Only calls with this code count.
     bool stays_planted(Fault fault, int code);
 };
 
-// One call into the driver: they come one at a time. Constructed first in each function.
+// One call into the driver; calls are made one at a time. Constructed first in each function.
 class Call {
   public:
     explicit Call(const char* name);
@@ -132,13 +133,13 @@ class Call {
     Call(const Call&) = delete;
     Call& operator=(const Call&) = delete;
 
-    // What the call is refused with, where it needs cuInit, or a current context that is not broken.
+    // The error with which a call is refused if it needs cuInit, or a current context that is not broken.
     Result initialised();
     Result context();
     // Notes the result for the log.
     Result operator()(Result done) { return result = done; }
 
-    // What somebody waited for. For what never ends he waits for ever, and others may call meanwhile.
+    // The result of a wait. For a launch that never ends, this waits for ever, and others may call meanwhile.
     Result waited(Result done);
 
     Device& device() const { return *current(); }
@@ -150,17 +151,17 @@ class Call {
     std::unique_lock<std::recursive_mutex> lock;
 };
 
-// Every function begins so: takes the lock, and goes on only where it may.
+// Every function begins with this: it takes the lock, and continues only if the call may be made.
 #define DRIVER_CALL(needs)                                            \
     driver::Call call(__func__);                                      \
     if (driver::Result refused = call.needs()) return call(refused)
 
 Device* device_at(int ordinal);
-// That a block may ask for.
+// The most shared memory that a block may ask for.
 int most_shared_bytes(const Device& device);
 std::string hex(const uint8_t (&uuid)[16]);
 
-// Runs all that was asked of a device. Gives what went wrong, which then stays, or that something never ends.
+// Does all work that a device was asked for. Returns the error, which then persists, or kNotReady if something never ends.
 Result finish_all(Device& device);
 
 }  // namespace driver

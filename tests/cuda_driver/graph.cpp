@@ -1,4 +1,5 @@
-// Graphs: what was asked of a stream while it was captured, to be asked again. A captured stream cannot be waited for.
+// Graphs: the work that a stream was asked for while it was captured, to be asked for again. A captured stream cannot be waited
+// for.
 #include <memory>
 
 #include "stream.hpp"

@@ -1,4 +1,4 @@
-// Memory by the older handles: a descriptor of the process that gave it.
+// Memory by the legacy IPC handles, which hold a descriptor of the process that made them.
 #include "ipc.hpp"
 
 #include <fcntl.h>
@@ -26,7 +26,7 @@ CUDA_API Result cuIpcOpenMemHandle_v2(Address* to, Told handle, unsigned flags) 
     Result done = Memory::of_descriptor(fd, &memory);
     close(fd);
     if (done != kSuccess) return call(done);
-    // Opened again it is at the same address.
+    // Memory that is opened again has the same address.
     for (auto& [address, range] : ranges) {
         if (range.kind != Kind::kOpened || range.memory->inode != memory->inode) continue;
         ++range.times_opened;

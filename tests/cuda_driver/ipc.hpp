@@ -1,4 +1,4 @@
-// The older handles, which processes send each other.
+// The legacy IPC handles, which processes send each other.
 #pragma once
 #include <unistd.h>
 
@@ -8,7 +8,7 @@
 
 namespace driver {
 
-// What fills the 64 bytes.
+// The 64 bytes of a handle.
 struct Told {
     char magic[8];
     int process, fd;
@@ -24,7 +24,7 @@ inline Told tell(const char (&kind)[8], int fd) {
     return handle;
 }
 
-// Whether a handle can be opened here: as the real driver has it, not in the process that gave it.
+// Whether a handle can be opened here. As with the real driver, it cannot be in the process that made it.
 inline Result told(const Told& handle, const char (&kind)[8]) {
     if (memcmp(handle.magic, kind, sizeof kind) != 0) return kInvalidValue;
     return handle.process == getpid() ? kInvalidContext : kSuccess;

@@ -1,6 +1,6 @@
-// The kernels in the emulator, for one kind of team: compiled twice.
+// The kernels in the emulator (tests/emulator), for teams that are clusters or not. Compiled once for each.
 
-// C functions of one name would be one function, also in two namespaces: here they are not.
+// Two C functions of one name would be the same function, even in different namespaces, so here the kernels are static.
 #undef __global__
 #define __global__ typedef int Ignored; static
 

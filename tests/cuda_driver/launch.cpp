@@ -24,8 +24,8 @@ struct Module {
 
 std::vector<std::unique_ptr<Module>> modules;
 
-// Of images with machine code. The kernels' is of CUDA 13.0, for compute capabilities 8, 9 and 10, and one of CUDA 12.2, which is
-// an ELF file that says for what it is (scripts/kernels).
+// Images with machine code. There is one of CUDA 13.0, for compute capabilities 8, 9 and 10, and one of CUDA 12.2, an ELF file that
+// says which GPU it is for (scripts/kernels).
 constexpr unsigned kFatbinMagic = 0xBA55ED50, kElfMagic = 0x464C457F;
 constexpr int kFatbinVersion = 13000, kFirstMajor = 8, kLastMajor = 10;
 constexpr int kElfVersion = 12020, kElfFlagsPlace = 48;
@@ -40,7 +40,7 @@ Image kind_of(const void* image) {
     return strstr(static_cast<const char*>(image), ".version") != nullptr ? Image::kPtx : Image::kNone;
 }
 
-// Whether there is something in it that the driver reads and the device runs.
+// Whether the image has code that the driver reads and the device runs.
 bool has_code(Image kind, const void* image, const Device& device) {
     int version = Config::get().version;
     if (kind == Image::kFatbin) return version >= kFatbinVersion && device.major >= kFirstMajor && device.major <= kLastMajor;
@@ -70,7 +70,7 @@ struct LaunchConfig {  // CUlaunchConfig
     unsigned attribute_count;
 };
 
-// Of a row's result, and of the token in it (kernels/params.cuh).
+// The size of a row's result, and the place of the token in it (kernels/params.cuh).
 constexpr size_t kResultBytes = 48, kTokenPlace = 28;
 
 constexpr int kCooperative = 2, kClusterDimension = 4;
@@ -82,7 +82,7 @@ T argument(void** arguments, size_t i) {
     return value;
 }
 
-// Whether the blocks of a team can meet, by what the launch says of them.
+// Whether the blocks of a team (those that work on one row) can wait for each other, by the launch's attributes.
 Result check_teams(const LaunchConfig& config, const Function& function) {
     bool is_cooperative = false;
     unsigned cluster = 1;
@@ -96,7 +96,7 @@ Result check_teams(const LaunchConfig& config, const Function& function) {
     if (cluster > largest || (cluster > 1 && function.device->major < 9)) return kInvalidCluster;
     if (config.grid[0] % cluster != 0) return kInvalidValue;
     if (is_cooperative && blocks > unsigned(Config::get().multiprocessors)) return kCooperativeTooLarge;
-    // A GPU would wait for ever, or read what is not there.
+    // Otherwise a GPU would wait for ever, or read memory that is not there.
     bool can_meet = team_size == 1 || (function.kernel.has_clusters ? cluster == team_size : is_cooperative);
     return can_meet ? kSuccess : kInvalidValue;
 }
@@ -106,7 +106,7 @@ double microseconds(const Grid& grid, const Arguments& told) {
     return 5 + in_turn * (4.0 + grid.team_size + 2.0 * told.slice_chunks);
 }
 
-// Makes the tokens of the rows from this one on others.
+// Makes the tokens of the rows from this one on wrong.
 void spoil_from(unsigned row, const Arguments& told) {
     auto results = reinterpret_cast<unsigned char*>(told.outputs);
     for (; row < told.rows; ++row) results[row * kResultBytes + kTokenPlace] ^= 1;
@@ -120,7 +120,7 @@ Result launch(const Function& function, const Grid& grid, const Arguments& argum
         return kNotReady;
     }
     Opened opened;
-    // Of the first row, which always has one.
+    // The result of the first row, which always has one.
     auto result = reinterpret_cast<unsigned char*>(arguments.outputs);
     const std::string before(reinterpret_cast<char*>(result), kResultBytes);
     run_or_remember(function.kernel, grid, arguments);
@@ -204,7 +204,7 @@ CUDA_API Result cuOccupancyMaxActiveClusters(int* clusters, Function* function, 
     *clusters = 0;
     Result planted;
     if (Config::get().is_planted(Fault::kClusters, &planted)) return call(planted);
-    // A size that cannot run is told in either way.
+    // A size that cannot run is reported in either way: as 0 clusters, or by a refusal.
     if (config->grid[0] > unsigned(Config::get().multiprocessors)) return kSuccess;
     if (Result refused = check_teams(*config, *function)) return call(refused);
     *clusters = Config::get().multiprocessors / int(config->grid[0]);

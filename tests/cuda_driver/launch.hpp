@@ -1,4 +1,4 @@
-// Between the driver and the kernels it runs.
+// The interface between the driver and the kernels that it runs.
 #pragma once
 #include <vector>
 
@@ -19,11 +19,11 @@ struct Grid {
 struct Kernel {
     const char* name;
     bool has_clusters;
-    unsigned threads;  // of a block, as it was compiled
+    unsigned threads;  // of a block, as compiled
     std::function<void(const Grid&, const Arguments&)> run;
 };
 
-// As compiled for clusters of blocks, and for blocks that meet in global memory. kernels.cpp is compiled for each.
+// The kernels for clusters of blocks, and for blocks whose barrier is in global memory. kernels.cpp is compiled for each.
 std::vector<Kernel> clustered_kernels();
 std::vector<Kernel> cooperative_kernels();
 

@@ -17,14 +17,14 @@ std::map<Address, size_t> uploaded;
 
 namespace {
 
-// Begins the name of a descriptor to memory of a device, whose UUID follows.
+// The name of a memfd with device memory begins with this, followed by the device's UUID.
 constexpr char kMemfdName[] = "fake-cuda-";
-// What nobody wrote, and of how many bytes that is made sure.
+// The garbage in new memory, and how many of its bytes are filled with it.
 constexpr int kGarbage = 0xA5;
 constexpr size_t kGarbageBytes = 1 << 20;
 
-// Opens all memory of devices to a thread at once, where the processor has such keys; other threads may not touch it. -1 where
-// there are none: to open and close half a gigabyte page by page takes 50 ms.
+// A protection key that opens all device memory to one thread at once; other threads cannot access it. -1 if the processor has no
+// such keys: then half a gigabyte is opened and closed page by page, which takes 50 ms.
 int key() {
     static const int key = pkey_alloc(0, PKEY_DISABLE_ACCESS);
     return key;

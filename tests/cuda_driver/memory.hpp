@@ -1,4 +1,4 @@
-// What memory there is, on devices and pinned. Everything on a device lies in a memfd, so that another process can have it.
+// The memory that there is, on devices and pinned. All device memory is in memfds, so that it can be shared with another process.
 #pragma once
 #include <sys/mman.h>
 
@@ -13,15 +13,15 @@ struct Memory {
     int fd = -1;
     size_t bytes = 0;
     Device* device = nullptr;
-    // Taken from the device by this process, not by another.
+    // Whether this process, not another, has taken it from the device.
     bool is_counted = false;
     int handle_types = 0;
-    uint64_t inode = 0;  // one for all processes
+    uint64_t inode = 0;  // the same in all processes
 
     ~Memory();
-    // Of so many bytes, full of what nobody wrote.
+    // Creates memory of so many bytes, with garbage in it.
     static Result create(Device& device, size_t bytes, std::shared_ptr<Memory>* to);
-    // What another process, or this one, created; the descriptor stays the caller's.
+    // Memory that another process, or this one, created. The descriptor stays the caller's.
     static Result of_descriptor(int fd, std::shared_ptr<Memory>* to);
 };
 
@@ -33,27 +33,27 @@ struct Range {
     char* at;
     size_t bytes;
     std::shared_ptr<Memory> memory;  // none if pinned
-    int access;                      // PROT_*, while the driver works
+    int access;                      // PROT_* while the driver works
     unsigned times_opened = 1;
-    int pages = PROT_NONE;           // what its pages may be used for now, by who has the key
+    int pages = PROT_NONE;           // the present protection of its pages, for threads that have the key
 };
 
-// By address.
+// All ranges, by address.
 extern std::map<Address, Range> ranges;
-// Bytes of the last copy from the host to an address; 0 where another from the device into the same range came behind it.
+// Bytes of the last copy from the host to an address; 0 if a copy from the device into the same range came after it.
 extern std::map<Address, size_t> uploaded;
 
 // The range that holds an address, if any.
 Range* range_of(Address address);
-// Maps memory at a place, or anywhere; nobody may touch it but the driver. Null if the system refuses.
+// Maps memory at `place`, or anywhere. Only the driver may access it. Null if the system refuses.
 char* map(const Memory& memory, void* place);
-// Whether all these bytes are on a device and may be used so.
+// Whether all these bytes are on a device and allow this access.
 bool is_on_device(Address address, size_t bytes, int access);
 bool is_pinned(const void* address, size_t bytes);
 // Counts an allocation, for planted faults.
 Result may_allocate(Device& device, size_t bytes);
 
-// While one exists, device memory can be touched.
+// While one exists, device memory can be accessed.
 class Opened {
   public:
     Opened() { protect(true); }

@@ -27,7 +27,7 @@ constexpr int kPinnedMemory = 1, kOnDevice = 1, kDescriptor = 1;
 
 std::map<uint64_t, std::shared_ptr<Memory>> handles;
 uint64_t last_handle = 0;
-// By address; mapped or not.
+// Reserved addresses with their sizes, mapped or not.
 std::map<Address, size_t> reserved;
 
 uint64_t handle_to(std::shared_ptr<Memory> memory) {
@@ -42,13 +42,13 @@ bool is_reserved(Address address, size_t bytes) {
     return address - start <= size && bytes <= size - (address - start);
 }
 
-// Whether something is mapped there.
+// Whether something is mapped in this range.
 bool is_mapped(Address address, size_t bytes) {
     auto next = ranges.lower_bound(address);
     return range_of(address) != nullptr || (next != ranges.end() && next->first < address + bytes);
 }
 
-// The mappings that make up these bytes, whole, from the first to behind the last; the same twice if they do not.
+// The mappings that make up exactly these bytes: the first, and the one after the last; the same one twice if there are none.
 auto mappings(Address address, size_t bytes) {
     auto from = ranges.find(address), to = from;
     for (Address at = address; at < address + bytes; ++to) {
@@ -134,7 +134,7 @@ CUDA_API Result cuMemAddressReserve(Address* to, size_t bytes, size_t alignment,
     DRIVER_CALL(initialised);
     if (to == nullptr || bytes == 0 || bytes % kGranularity != 0 || flags != 0) return call(kInvalidValue);
     if ((alignment & (alignment - 1)) != 0) return call(kInvalidValue);
-    // More than asked for, so that a part is aligned; the rest goes back.
+    // Reserves more than was asked for, so that a part is aligned, and gives the rest back.
     size_t step = alignment > kGranularity ? alignment : kGranularity;
     void* room = mmap(nullptr, bytes + step, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (room == MAP_FAILED) return call(kOutOfMemory);
@@ -187,7 +187,7 @@ CUDA_API Result cuMemSetAccess(Address address, size_t bytes, const Access* acce
         if (device_at(accesses[i].location.id) == nullptr) return call(kInvalidDevice);
         int flags = accesses[i].flags;
         if (flags != 0 && flags != 1 && flags != 3) return call(kInvalidValue);
-        // What another device may do is not told apart.
+        // No difference is made between devices.
         for (auto at = from; at != to; ++at) at->second.access = (flags & 1 ? PROT_READ : 0) | (flags & 2 ? PROT_WRITE : 0);
     }
     return kSuccess;

@@ -33,7 +33,7 @@ std::shared_ptr<Event> event_of(void* handle) {
     return found != events.end() ? found->second : nullptr;
 }
 
-// The stream without a name, of each device.
+// The default stream of each device.
 std::shared_ptr<Stream> unnamed(Device& device) {
     static std::map<Device*, std::shared_ptr<Stream>> unnamed;
     auto& stream = unnamed[&device];
@@ -48,12 +48,12 @@ Result Stream::run_to(uint64_t number) {
         auto next = std::move(asked.front());
         asked.pop_front();
         ++done;
-        // Nothing happens any more on a device that is broken.
+        // A broken device does no more work.
         if (device->broken != kSuccess) continue;
         Result wrong = next();
         Config::get().microseconds = std::max(Config::get().microseconds, device->microseconds);
         if (wrong == kNotReady) {
-            // It is still at it, whenever somebody looks.
+            // The device is still busy with it, whenever somebody asks.
             asked.push_front([] { return kNotReady; });
             --done;
             return kNotReady;
@@ -64,7 +64,7 @@ Result Stream::run_to(uint64_t number) {
 }
 
 std::shared_ptr<Stream> stream_of(Device& device, void* handle) {
-    // The legacy one and that of the thread are one here.
+    // The legacy default stream and the per-thread one are the same here.
     if (handle == nullptr || handle == reinterpret_cast<void*>(1) || handle == reinterpret_cast<void*>(2)) return unnamed(device);
     auto found = streams.find(handle);
     return found != streams.end() && found->second->device == &device ? found->second : nullptr;
@@ -124,7 +124,7 @@ CUDA_API Result cuStreamSynchronize(void* handle) {
     return call.waited(stream != nullptr ? stream->finish() : kInvalidHandle);
 }
 
-// Something happens each time somebody looks.
+// Each query does one piece of work.
 CUDA_API Result cuStreamQuery(void* handle) {
     DRIVER_CALL(context);
     auto stream = stream_of(call.device(), handle);
@@ -140,7 +140,7 @@ CUDA_API Result cuStreamWaitEvent(void* handle, void* event_handle, unsigned fla
     auto event = event_of(event_handle);
     if (stream == nullptr || event == nullptr) return call(kInvalidHandle);
     if (flags != 0) return call(kInvalidValue);
-    // For what was recorded by now, if anything was.
+    // Waits for what has been recorded up to now, if anything.
     Event recorded = *event;
     ask(call.device(), *stream, [recorded]() mutable { return recorded.wait(); });
     return kSuccess;
@@ -173,7 +173,7 @@ CUDA_API Result cuEventRecord(void* handle, void* stream_handle) {
     });
     event->stream = stream;
     event->number = stream->last();
-    // Another process cannot have this one's streams go on, so they do at once.
+    // Another process cannot advance this one's streams, so the work is done at once.
     return call((event->flags & kInterprocess) != 0 ? stream->finish() : kSuccess);
 }
 
@@ -214,7 +214,7 @@ CUDA_API Result cuIpcGetEventHandle(Told* handle, void* event_handle) {
     return kSuccess;
 }
 
-// What was recorded in the other process is over by now, so there is nothing to wait for.
+// What was recorded in the other process is done by now, so there is nothing to wait for.
 CUDA_API Result cuIpcOpenEventHandle(void** to, Told handle) {
     DRIVER_CALL(context);
     if (Result refused = told(handle, kOfEvent)) return call(refused);
