@@ -17,6 +17,7 @@ use crate::metrics::{Metrics, UPKEEP_INTERVAL};
 use crate::otlp::Collector;
 use crate::output;
 use crate::region::{DeviceSide, Regions};
+use crate::rpc::connections::BACKLOG;
 use crate::rpc::connections::uds::{self, UdsListener};
 use crate::rpc::health::{Health, State};
 use crate::rpc::{self, Options, RegionSide, ServerSetup, Service};
@@ -29,7 +30,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::watch;
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
@@ -192,8 +193,8 @@ impl App {
         let metrics = Metrics::new(&config.limits, &info);
         let secrets = Secrets::open(&config).map_err(Error::Secrets)?;
         let collector = Collector::open(&config.traces).map_err(Error::Collector)?;
-        let tcp = bind_tcp("--listen", config.listen).await?;
-        let admin = bind_tcp("--admin", config.admin).await?;
+        let tcp = bind_tcp("--listen", config.listen)?;
+        let admin = bind_tcp("--admin", config.admin)?;
         let uds = config.uds.as_deref().map(|path| bind_uds("--uds", path)).transpose()?;
         let regions = config.region_socket().as_deref().map(|path| bind_uds("--region-socket", path)).transpose()?;
         let local = |listener: &Option<TcpListener>| listener.as_ref().map(TcpListener::local_addr).transpose();
@@ -293,10 +294,17 @@ fn device_side(backend: &dyn Backend, config: &Config, metrics: &Metrics) -> Opt
     Some(DeviceSide::new(memory, limit, metrics.device_region_bytes.clone(), config.device_ipc))
 }
 
-async fn bind_tcp(setting: &'static str, address: Option<SocketAddr>) -> Result<Option<TcpListener>, Error> {
+fn bind_tcp(setting: &'static str, address: Option<SocketAddr>) -> Result<Option<TcpListener>, Error> {
     let Some(address) = address else { return Ok(None) };
-    let bound = TcpListener::bind(address).await;
-    bound.map(Some).map_err(|source| Error::Bind { setting, address: address.to_string(), source })
+    listen(address).map(Some).map_err(|source| Error::Bind { setting, address: address.to_string(), source })
+}
+
+/// Listens with a longer queue than the standard library's 128, because all workers connect at once after a restart.
+fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
 }
 
 fn bind_uds(setting: &'static str, path: &Path) -> Result<UdsListener, Error> {
@@ -324,7 +332,7 @@ pub fn run(config: Config) -> ExitCode {
     let descriptors = descriptors::raise_limit();
     if let Err(error) = startup_checks::check_threads(&config) {
         // The check comes before the log because the log has a thread of its own.
-        output::complain(&format!("croupier: {error}"));
+        telemetry::log_without_thread(config.log_format, &error);
         return ExitCode::from(error.exit_code());
     }
     let guard = match telemetry::init(config.log_format, &config.log_level) {

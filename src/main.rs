@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     shutdown::end_until_watched();
+    shutdown::outlive_file_limits();
     match config::parse_process() {
         Ok(Command::Serve(config)) => app::run(*config),
         Ok(Command::Healthcheck(args)) => healthcheck::run(&args),

@@ -14,6 +14,20 @@ pub(crate) fn say(text: &str) -> io::Result<()> {
     }
 }
 
+/// As [`say`], for a command that can do nothing about a failure but report it. Returns whether the text was written.
+pub(crate) fn said(command: &str, text: &str) -> bool {
+    let written = say(text);
+    if let Err(error) = &written {
+        complain(&format!("{command}: cannot write to standard output: {error}"));
+    }
+    written.is_ok()
+}
+
+/// Whether the user wants colour (<https://no-color.org>).
+pub(crate) fn wants_color() -> bool {
+    std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
+
 /// Writes a line to standard error, if that is possible.
 pub(crate) fn complain(line: &str) {
     let _ = io::stderr().lock().write_all(format!("{line}\n").as_bytes());

@@ -2,7 +2,7 @@
 
 use crate::backend::cuda;
 use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::flag::register_conditional_shutdown;
+use signal_hook::flag::{register, register_conditional_shutdown};
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
@@ -30,6 +30,13 @@ pub fn end_until_watched() {
         // If this fails, signals are lost for a while, as without it.
         let _ = register_conditional_shutdown(signal, 128 + signal, Arc::clone(&IS_STARTING));
     }
+}
+
+/// Has a file that reaches a size limit (`ulimit -f`) fail a write with EFBIG. By default the system ends the process: with
+/// the first lease of shared memory that is larger, or the next line of a log.
+pub fn outlive_file_limits() {
+    // If this fails, the process ends as it would without it.
+    let _ = register(libc::SIGXFSZ, Arc::default());
 }
 
 /// A token that the first SIGTERM or SIGINT cancels. Another signal, a second later or more, calls `before_end` and

@@ -1,6 +1,7 @@
 //! Logs on stderr. tracing-subscriber escapes control characters in what clients sent (since 0.3.20).
 
 use crate::config::LogFormat;
+use crate::output;
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::io::IsTerminal;
 use std::panic::PanicHookInfo;
@@ -24,13 +25,29 @@ pub fn init(format: LogFormat, filter: &str) -> Result<WorkerGuard, Box<dyn std:
         NonBlockingBuilder::default().lossy(true).buffered_lines_limit(LINES_BUFFERED).finish(std::io::stderr());
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer);
     match format {
-        LogFormat::Text => builder.with_ansi(std::io::stderr().is_terminal()).try_init()?,
+        LogFormat::Text => builder.with_ansi(is_colored()).try_init()?,
         LogFormat::Json => {
             builder.json().flatten_event(true).try_init()?;
             log_panics();
         }
     }
     Ok(guard)
+}
+
+/// Whether log lines in text format have colours.
+fn is_colored() -> bool {
+    std::io::stderr().is_terminal() && output::wants_color()
+}
+
+/// Logs why a server cannot start, without the thread that writes the log: the system may have no thread for it.
+pub fn log_without_thread(format: LogFormat, error: &dyn std::error::Error) {
+    match format {
+        LogFormat::Text => output::complain(&format!("croupier: {error}")),
+        LogFormat::Json => {
+            let log = tracing_subscriber::fmt().with_writer(std::io::stderr).json().flatten_event(true).finish();
+            tracing::subscriber::with_default(log, || tracing::error!("{error}"));
+        }
+    }
 }
 
 /// A filter with which clients cannot fill the log: h2 warns of each connection that resets too many streams. A filter

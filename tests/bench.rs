@@ -47,7 +47,7 @@ fn shared_memory_is_held_against_the_backend_in_process() {
     assert!(String::from_utf8_lossy(&refused.stderr).contains("offers no shared memory"), "{refused:?}");
     for transport in ["shm", "shm-slots"] {
         let bare = bench(&[&["--spawn", "uds", "--baseline", "--transport", transport][..], &SMALL[..]].concat());
-        assert!(String::from_utf8_lossy(&bare.stderr).contains("beside shared memory give --in-process"), "{bare:?}");
+        assert!(String::from_utf8_lossy(&bare.stderr).contains("with shared memory use --in-process"), "{bare:?}");
     }
 }
 
@@ -74,6 +74,18 @@ fn ranks_are_measured_beside_whole_rows() {
 
 #[test]
 fn a_timetable_sets_the_pace() {
+    let never = bench(&["--spawn", "uds", "--rate", "1e-300"]);
+    assert_eq!(never.status.code(), Some(2), "{never:?}");
+    assert!(
+        String::from_utf8_lossy(&never.stderr).contains("neither 0 nor a number in 0.001 ..= 1000000"),
+        "{never:?}"
+    );
+    // Its next step would be due long after the end.
+    let slow = bench(&[&["--spawn", "uds", "--rate", "0.001", "--duration", "100ms"][..], &SMALL[..4]].concat());
+    assert!(
+        String::from_utf8_lossy(&slow.stdout).contains("no step was answered within the measured time"),
+        "{slow:?}"
+    );
     // Two messages of three rows, 50 times a second, are 300 tokens a second, give or take a busy machine; without a
     // timetable they would be tens of thousands. What is due while the machine stands still is caught up with, so that only
     // time before the streams are connected is lost, or at the end.

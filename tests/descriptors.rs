@@ -65,3 +65,26 @@ fn scrapes_and_probes_are_answered_where_connections_have_them_all() {
         assert!(ready.starts_with("HTTP/1.1 200 OK\r\n"), "{ready}");
     }
 }
+
+/// By default the system ends a process whose file reaches its limit, and shared memory is a file.
+#[test]
+fn a_lease_beyond_the_limit_of_files_is_refused_and_the_server_goes_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("s");
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -f 64 && exec \"$@\"", "sh", env!("CARGO_BIN_EXE_croupier"), "serve", "--threads=1"]);
+    command.args(["--admin=none", "--listen=none", "--uds"]).arg(&socket);
+    let mut server = Killed(command.stderr(Stdio::piped()).spawn().unwrap());
+    let mut log = BufReader::new(server.0.stderr.take().unwrap()).lines();
+    log.find(|line| line.as_ref().unwrap().contains("ready")).unwrap().unwrap();
+    std::thread::spawn(move || log.for_each(drop));
+    let address = format!("unix:{}", socket.display());
+    let croupier = |command: &str, flags: &[&str]| {
+        let mut program = Command::new(env!("CARGO_BIN_EXE_croupier"));
+        program.args([command, "--addr", &address]).args(flags).output().unwrap()
+    };
+    let refused = croupier("bench", &["--transport=shm", "--duration=100ms"]);
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("File too large"), "{refused:?}");
+    let healthy = croupier("healthcheck", &[]);
+    assert!(healthy.status.success(), "{healthy:?}");
+}

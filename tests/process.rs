@@ -371,5 +371,8 @@ fn the_admin_port_is_asked_for_names_that_it_knows() {
     let told =
         command.args(["healthcheck", "--admin=http://127.0.0.1:1", "--service=livness"]).output().expect("it runs");
     assert_eq!(told.status.code(), Some(1));
-    assert!(String::from_utf8_lossy(&told.stderr).contains("no service \"livness\""), "{told:?}");
+    assert!(
+        String::from_utf8_lossy(&told.stderr).contains("unknown service \"livness\"; write liveness or readiness"),
+        "{told:?}"
+    );
 }

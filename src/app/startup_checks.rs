@@ -13,7 +13,7 @@ use std::thread;
 const OTHER_THREADS: usize = 6;
 /// Threads that compute masks, and one for a compilation.
 const GRAMMAR_THREADS: usize = grammar::MOST_THREADS + 1;
-/// Files that a server has open before anybody connects: events, signals, listeners, the one it is told the time of.
+/// Files that a server opens before anybody connects: events, signals, listeners, spare ones.
 const STARTUP_FILES: usize = 24;
 
 /// Checks whether the system gives as many threads as a server of this configuration starts.
@@ -21,7 +21,7 @@ pub(super) fn check_threads(config: &Config) -> Result<(), Error> {
     let grammar_threads = if config.grammars { GRAMMAR_THREADS } else { 0 };
     let count = config.threads() + config.io_threads() + OTHER_THREADS + grammar_threads;
     start_threads(count).map_err(|source| Error::System {
-        wanted: format!("{count} threads"),
+        wanted: format!("{count} more threads"),
         remedy: "raise the process limit (ulimit -u, or the container's pids limit), or lower threads or io_threads",
         source,
     })
@@ -30,7 +30,7 @@ pub(super) fn check_threads(config: &Config) -> Result<(), Error> {
 /// Checks whether as many files can be opened as a server needs.
 pub(super) fn check_descriptors() -> Result<(), Error> {
     open_files(STARTUP_FILES).map_err(|source| Error::System {
-        wanted: format!("{STARTUP_FILES} open files"),
+        wanted: format!("{STARTUP_FILES} more open files"),
         remedy: "raise the limit (ulimit -Hn)",
         source,
     })

@@ -5,8 +5,16 @@ use crate::dial::Access;
 use crate::sampling::logits::Dtype;
 use std::time::Duration;
 
+/// The smallest [`BenchArgs::rate`] above 0, in steps per second.
+pub const MIN_RATE: f64 = 1e-3;
 /// The largest [`BenchArgs::rate`], in steps per second.
 pub const MAX_RATE: f64 = 1e6;
+
+/// Whether a bench can send so many steps per second.
+#[must_use]
+pub fn is_rate(rate: f64) -> bool {
+    rate == 0.0 || (MIN_RATE..=MAX_RATE).contains(&rate)
+}
 
 /// What `croupier bench` should measure, and how.
 #[derive(Debug, Clone, PartialEq)]
@@ -135,8 +143,8 @@ impl BenchArgs {
             BenchArgs { shards, vocab, .. } if shards.iter().any(|ranks| ranks > vocab) => {
                 wrong("--shards must be at most --vocab, since each rank needs a column")
             }
-            BenchArgs { rate, .. } if !(0.0..=MAX_RATE).contains(rate) => {
-                wrong(&format!("--rate must be in 0 ..= {MAX_RATE}"))
+            BenchArgs { rate, .. } if !is_rate(*rate) => {
+                wrong(&format!("--rate must be 0, or in {MIN_RATE} ..= {MAX_RATE}"))
             }
             _ => Ok(()),
         }

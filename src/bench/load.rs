@@ -206,7 +206,7 @@ impl Worker {
                     Ok(None) => return self.broken(closed()),
                     Err(status) => return self.broken(ended(status)),
                 },
-                () = tokio::time::sleep_until(next_due.unwrap_or(until)) => self.send_due()?,
+                () = tokio::time::sleep_until(next_due.unwrap_or(until).min(until)) => self.send_due()?,
             }
         }
         self.drain().await;

@@ -27,7 +27,7 @@ mod slots;
 mod writer;
 
 pub use address::Address;
-pub use args::{BenchArgs, LogitsPath, MAX_RATE, Transport};
+pub use args::{BenchArgs, LogitsPath, MAX_RATE, MIN_RATE, Transport, is_rate};
 pub use baseline::{BaselineArgs, serve_baseline};
 pub use mix::Mix;
 pub use pool::Distribution;
@@ -143,7 +143,9 @@ fn failed(error: &BenchError) -> ExitCode {
 
 /// Runs `work` until it is done or a signal ends it. Everything that it has started, especially servers, ends with it.
 fn block_on<T>(work: impl Future<Output = Result<T, BenchError>>) -> Result<T, BenchError> {
-    let runtime = tokio::runtime::Runtime::new()?;
+    // Given explicitly, so that tokio reads no number of threads from the environment.
+    let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()?;
     let done = runtime.block_on(async {
         let kinds = [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup(), SignalKind::quit()];
         let signals = kinds.into_iter().map(|kind| Ok((kind, signal(kind)?)));

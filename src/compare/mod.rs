@@ -97,10 +97,10 @@ pub fn main(args: &CompareArgs) -> ExitCode {
         Ok((compared.rows_as_plain == compared.rows.len(), text))
     });
     match compared {
-        Ok((all_as_plain, text)) => match output::say(&text) {
-            Ok(()) if all_as_plain => ExitCode::SUCCESS,
-            Ok(()) => ExitCode::from(DIFFERENT),
-            Err(_) => ExitCode::from(TROUBLE),
+        Ok((all_as_plain, text)) => match output::said("croupier compare", &text) {
+            true if all_as_plain => ExitCode::SUCCESS,
+            true => ExitCode::from(DIFFERENT),
+            false => ExitCode::from(TROUBLE),
         },
         Err(problem) => {
             output::complain(&format!("croupier compare: {problem}"));

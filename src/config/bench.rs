@@ -2,7 +2,9 @@
 
 use super::flags::{Reader, option, option_with, switch};
 use super::{access, values};
-use crate::bench::{Address, BaselineArgs, BenchArgs, Distribution, LogitsPath, Mix, Transport, WriterArgs};
+use crate::bench::{
+    Address, BaselineArgs, BenchArgs, Distribution, LogitsPath, MAX_RATE, MIN_RATE, Mix, Transport, WriterArgs, is_rate,
+};
 use crate::params::MAX_VOCAB_SIZE;
 use crate::sampling::logits::Dtype;
 use clap::ArgMatches;
@@ -102,9 +104,8 @@ fn load(reader: &mut Reader<'_>) -> BenchArgs {
 }
 
 fn rate(text: &str) -> Result<f64, String> {
-    let most = crate::bench::MAX_RATE;
-    let rate = text.parse().ok().filter(|rate| (0.0..=most).contains(rate));
-    rate.ok_or_else(|| format!("\"{text}\" is not a number in 0 ..= {most}"))
+    let rate = text.parse().ok().filter(|&rate| is_rate(rate));
+    rate.ok_or_else(|| format!("\"{text}\" is neither 0 nor a number in {MIN_RATE} ..= {MAX_RATE}"))
 }
 
 fn numbers(text: &str, range: RangeInclusive<u32>) -> Result<Vec<u32>, String> {

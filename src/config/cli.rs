@@ -106,7 +106,8 @@ impl Stop {
     #[must_use]
     pub fn report(&self) -> ExitCode {
         if self.code == 0 {
-            return output::say(&self.text).map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);
+            let is_written = output::said("croupier", &self.text);
+            return if is_written { ExitCode::SUCCESS } else { ExitCode::FAILURE };
         }
         // The default log level is used, because the configured one may be among the mistakes.
         let logs = (!self.lines.is_empty()).then(|| telemetry::init(LogFormat::Json, "info"));

@@ -111,7 +111,8 @@ pub fn main(args: &ExplainArgs) -> ExitCode {
         serde_json::to_string_pretty(&explanation).map(|json| json + "\n").map_err(|error| error.to_string())
     });
     match text {
-        Ok(text) => output::say(&text).map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS),
+        Ok(text) if output::said("croupier explain", &text) => ExitCode::SUCCESS,
+        Ok(_) => ExitCode::FAILURE,
         Err(problem) => {
             output::complain(&format!("croupier explain: {problem}"));
             ExitCode::FAILURE

@@ -12,10 +12,10 @@ mod sidecar;
 mod written;
 mod yaml;
 
-use crate::output;
+use crate::{files, output};
 use pod::Outcome;
 use sidecar::Sidecar;
-use std::io::{self, Read};
+use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use yaml::Mistake;
@@ -78,6 +78,9 @@ pub struct Injected {
     pub notes: Vec<String>,
 }
 
+/// The largest input, in bytes.
+const LARGEST: u64 = 64 << 20;
+
 /// Why nothing was injected.
 #[derive(Debug, thiserror::Error)]
 pub enum InjectError {
@@ -92,9 +95,9 @@ pub enum InjectError {
     /// No pod template is there to inject into.
     #[error("{0}")]
     Nothing(String),
-    /// A file cannot be read or written.
+    /// The input cannot be read, or is not text.
     #[error("{0}")]
-    Io(#[from] io::Error),
+    Unreadable(String),
 }
 
 impl From<Mistake> for InjectError {
@@ -175,10 +178,11 @@ fn nothing(args: &InjectArgs, notes: &[String]) -> String {
 #[must_use]
 pub fn main(args: &InjectArgs) -> ExitCode {
     match run(args) {
-        Ok(notes) => {
-            notes.iter().for_each(|note| output::complain(&format!("croupier inject: {}", visible(note))));
+        Ok(injected) if output::said("croupier inject", &injected.text) => {
+            injected.notes.iter().for_each(|note| output::complain(&format!("croupier inject: {}", visible(note))));
             ExitCode::SUCCESS
         }
+        Ok(_) => ExitCode::FAILURE,
         Err(error) => {
             let whence = args.file.as_ref().map_or_else(|| "standard input".into(), |path| path.display().to_string());
             output::complain(&format!("croupier inject: {}", visible(&format!("{whence}: {error}"))));
@@ -192,15 +196,13 @@ fn visible(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { c.escape_default().to_string() } else { c.to_string() }).collect()
 }
 
-fn run(args: &InjectArgs) -> Result<Vec<String>, InjectError> {
-    let mut text = String::new();
-    match &args.file {
-        Some(path) => drop(std::fs::File::open(path)?.read_to_string(&mut text)?),
-        None => drop(io::stdin().read_to_string(&mut text)?),
-    }
-    let injected = inject(&text, args)?;
-    output::say(&injected.text)?;
-    Ok(injected.notes)
+fn run(args: &InjectArgs) -> Result<Injected, InjectError> {
+    let read = match &args.file {
+        Some(path) => files::read(path, LARGEST),
+        None => files::at_most(io::stdin().lock(), LARGEST),
+    };
+    let text = String::from_utf8(read.map_err(InjectError::Unreadable)?);
+    inject(&text.map_err(|_| InjectError::Unreadable("is not UTF-8".to_owned()))?, args)
 }
 
 #[cfg(test)]

@@ -246,7 +246,7 @@ fn what_cannot_be_done_safely_is_refused_with_its_line() {
     let alias = POD
         .replace("    image: i\n", "    image: i\n    env: *e\n")
         .replace("kind: Pod\n", "kind: Pod\nx: &e [{name: a}]\n");
-    assert!(refused(&alias).contains("an alias stands where"), "{}", refused(&alias));
+    assert!(refused(&alias).contains("something must be added here, but this is an alias"), "{}", refused(&alias));
 }
 
 #[test]
@@ -259,7 +259,7 @@ fn the_worker_is_chosen_by_name() {
     assert!(done.text.ends_with(&other), "{}", done.text);
     let on_host = two.replace("spec:\n", "spec:\n  hostNetwork: true\n");
     let told = inject(&on_host, &args).expect("injected").notes.concat();
-    assert!(told.contains("injected; with hostNetwork /metrics takes port 9464 of the node"), "{told}");
+    assert!(told.contains("injected; with hostNetwork, /metrics takes port 9464 of the node"), "{told}");
     assert!(inject(&other, &args).is_err_and(|e| e.to_string().contains("no pod template has a container w")));
 }
 

@@ -155,7 +155,7 @@ catalog! {
     REGION_LEASES = Def::counter("croupier_region_leases_total", Unit::Count,
         "Requests for a region, by result: granted, or why not.");
     STEPS = Def::counter("croupier_steps_total", Unit::Count,
-        "Steps accepted, by how their logits arrived: inline, shared_memory, device_memory, vocab_shards, top_n where all rows are lists, or none for steps without logits.");
+        "Steps accepted on streams (calls of Sample are not counted), by how their logits arrived: inline, shared_memory, device_memory, vocab_shards, top_n where all rows are lists, or none for steps without logits.");
     SHARDS = Def::counter("croupier_shards_total", Unit::Count,
         "Shards announced by ranks above 0, by how their columns arrived.");
     SHARD_RANKS = Def::gauge("croupier_shard_ranks", Unit::Count, "Ranks above 0 attached, or about to be.");

@@ -11,7 +11,7 @@ use crate::reload::File;
 use std::path::PathBuf;
 use std::sync::Arc;
 use tokio_rustls::rustls::crypto::ring;
-use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::pem::{self, PemObject};
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use tokio_rustls::rustls::{RootCertStore, ServerConfig};
@@ -109,14 +109,29 @@ fn certificates(file: &File) -> Result<Vec<CertificateDer<'static>>, String> {
     match found {
         Ok(found) if found.is_empty() => Err(format!("{path}: has no PEM certificate (BEGIN CERTIFICATE)")),
         Ok(found) => Ok(found),
-        Err(error) => Err(format!("{path}: is not PEM: {error}")),
+        Err(error) => Err(format!("{path}: is not PEM: {}", plainly(&error))),
+    }
+}
+
+/// The parser's error, in which sections are bytes.
+fn plainly(error: &pem::Error) -> String {
+    match error {
+        pem::Error::MissingSectionEnd { end_marker } => {
+            format!("the line -----END {}----- is missing", String::from_utf8_lossy(end_marker))
+        }
+        error => error.to_string(),
     }
 }
 
 fn private_key(file: &File) -> Result<PrivateKeyDer<'static>, String> {
+    let path = file.path.display();
     // The parser's error is dropped, because it might quote the file.
-    PrivateKeyDer::from_pem_slice(&file.bytes)
-        .map_err(|_| format!("{}: has no PEM private key without a password (BEGIN PRIVATE KEY)", file.path.display()))
+    let key = PrivateKeyDer::from_pem_slice(&file.bytes)
+        .map_err(|_| format!("{path}: has no PEM private key without a password (BEGIN PRIVATE KEY)"))?;
+    ring::default_provider().key_provider.load_private_key(key.clone_key()).map_err(|_| {
+        format!("{path}: has a broken or unsupported private key; use RSA of 2,048 to 4,096 bits, ECDSA on P-256 or P-384, or Ed25519")
+    })?;
+    Ok(key)
 }
 
 fn roots(file: &File) -> Result<RootCertStore, String> {

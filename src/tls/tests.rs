@@ -33,6 +33,14 @@ fn every_mistake_is_told_with_its_file() {
         (vec![&key, &cert], vec!["cert: has no PEM certificate", "key: has no PEM private key"]),
         (vec![empty, &key], vec!["cert: has an entry that is not an X.509"]),
         (vec!["-----BEGIN CERTIFICATE-----\n?\n-----END CERTIFICATE-----\n", &key], vec!["cert: is not PEM"]),
+        (
+            vec!["-----BEGIN CERTIFICATE-----\nAAAA\n", &key],
+            vec!["cert: is not PEM: the line -----END CERTIFICATE----- is missing"],
+        ),
+        (
+            vec![&cert, "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n"],
+            vec!["key: has a broken or unsupported"],
+        ),
         (vec![&cert, &key, ""], vec!["ca: has no PEM certificate"]),
         (vec![&cert, &key, empty], vec!["ca: is not a certificate authority"]),
         (vec!["", &key, "x"], vec!["--tls-cert: cert: ", "--tls-client-ca: ca: "]),

@@ -77,9 +77,9 @@ pub enum TopError {
         /// Why the answer is not Croupier's.
         reason: String,
     },
-    /// The output is not a terminal.
-    #[error("the output is not a terminal; use --once for a table, or --once --json for a JSON object")]
-    NoTerminal,
+    /// The output is not a terminal, or the input, from which keys are read.
+    #[error("the {0} is not a terminal; use --once for a table, or --once --json for a JSON object")]
+    NoTerminal(&'static str),
     /// The terminal cannot be used.
     #[error(transparent)]
     Io(#[from] io::Error),
@@ -89,7 +89,7 @@ impl TopError {
     fn exit_code(&self) -> u8 {
         match self {
             Self::NotCroupier { .. } => EXIT_NOT_CROUPIER,
-            Self::NoTerminal => crate::config::EXIT_CONFIG,
+            Self::NoTerminal(_) => crate::config::EXIT_CONFIG,
             Self::Unreachable { .. } | Self::Io(_) => 1,
         }
     }

@@ -128,8 +128,10 @@ fn foot_line(screen: &Screen, hidden: u16) -> Line<'static> {
 
 /// Shows `source` until the user or a signal ends it.
 pub(super) async fn live(source: Source, interval: Duration) -> Result<(), TopError> {
-    if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
-        return Err(TopError::NoTerminal);
+    for (stream, is_terminal) in [("output", io::stdout().is_terminal()), ("input", io::stdin().is_terminal())] {
+        if !is_terminal {
+            return Err(TopError::NoTerminal(stream));
+        }
     }
     let mut screen = Screen::new(&source.authority, Theme::detect());
     // If the address is wrong, the message goes to the ordinary terminal, before anything is drawn.

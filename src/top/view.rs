@@ -6,7 +6,7 @@ use super::speculation::{First, NOT_CHANCE, Position, Proposer, Rejected, Shift}
 use super::table::{column, flow, table};
 use super::units::{bytes, rate, share, time, uptime};
 use crate::metrics::catalog::{self as cat, Def};
-use crate::output::grouped;
+use crate::output::{self, grouped};
 use ratatui::style::{Color, Modifier, Style, Stylize};
 use ratatui::text::{Line, Span};
 
@@ -33,10 +33,10 @@ pub struct Theme {
 }
 
 impl Theme {
-    /// The user's choice (<https://no-color.org>).
+    /// The user's choice.
     #[must_use]
     pub fn detect() -> Self {
-        Self { color: std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()) }
+        Self { color: output::wants_color() }
     }
 
     fn paint(self, text: impl Into<String>, color: Color) -> Span<'static> {

@@ -103,7 +103,7 @@ fn nothing_is_written_when_something_stands_against_it() {
         ),
         (&[], &broken, 1, "standard input: line 7: "),
         (&[], "", 1, "there is no pod template"),
-        (&["/nowhere.yaml"], "", 1, "/nowhere.yaml: No such file"),
+        (&["/nowhere.yaml"], "", 1, "/nowhere.yaml: cannot be read: No such file"),
         (&["--setting=uds=x", "--setting=thread=1", "--setting=threads=0", "--memory-limit=1GiB"], "", 2, "4 mistakes"),
         (&["--setting=vocabulary=/a/t.json", "--mount=v=/ab"], "", 2, "/a/t.json is not in any --mount"),
         (&["--mount=v", "--mount=v=models", "--mount=v=/a", "--mount=w=/a/"], "", 2, "3 mistakes"),
@@ -194,8 +194,8 @@ fn nothing_takes_a_place_that_is_not_its_own() {
             "--tag=0.2.0",
             "no container has the variable",
         ),
-        (behind, "--mount=cache-volume=/models", "an init container behind it may write"),
-        (before.clone(), "--mount=nothing=/models", "there is no volume nothing"),
+        (behind, "--mount=cache-volume=/models", "a later init container may write what the sidecar reads"),
+        (before.clone(), "--mount=nothing=/models", "the pod has no volume nothing"),
         (taken, "--admin-port=9555", "port 9555 of the pod is taken"),
     ] {
         let done = inject(&["--replace", flag], &manifest);

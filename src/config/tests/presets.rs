@@ -16,7 +16,7 @@ fn presets_are_read() {
     presets.get("mine").expect("it is there").apply(&mut params);
     assert_eq!(params, SamplingParams { temperature: 0.5, top_k: 3, top_p: 0.5, ..SamplingParams::default() });
     let unknown = presets.get("chat").expect_err("it took the place of the others");
-    assert!(unknown.message.ends_with("there are mine"), "{}", unknown.message);
+    assert!(unknown.message.ends_with("; known: mine"), "{}", unknown.message);
 }
 
 /// The example preset of docs/configuration.md.

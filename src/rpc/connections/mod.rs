@@ -6,3 +6,6 @@ pub mod handshake;
 pub mod listener;
 pub mod spare;
 pub mod uds;
+
+/// How many connections may wait to be accepted by a listener.
+pub const BACKLOG: u32 = 1024;

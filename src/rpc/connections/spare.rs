@@ -4,13 +4,13 @@
 //! Nobody else may get the descriptor in between, or there would be none for the next connection.
 
 use crate::locks::lock;
-use std::fs::File;
+use std::os::unix::net::UnixDatagram;
 use std::sync::{Arc, Mutex, OnceLock};
 
 /// The descriptor, until it is given up. Whoever took a connection in its place [takes it back](Self::keep) when the
 /// connection is closed.
 #[derive(Debug, Clone)]
-pub struct Spare(Arc<Mutex<Option<File>>>);
+pub struct Spare(Arc<Mutex<Option<UnixDatagram>>>);
 
 /// Takes the descriptor back when dropped. It must be dropped after the connection, which frees the descriptor.
 #[derive(Debug)]
@@ -61,9 +61,10 @@ impl Spare {
 
 static OF_PROCESS: OnceLock<Spare> = OnceLock::new();
 
-fn open(held: &mut Option<File>) {
+/// Opens a socket that is never connected. It needs no file, so it exists in a minimal root file system too.
+fn open(held: &mut Option<UnixDatagram>) {
     if held.is_none() {
-        *held = File::open("/dev/null").ok();
+        *held = UnixDatagram::unbound().ok();
     }
 }
 

@@ -1,6 +1,7 @@
 //! The Unix socket: its file and mode, files that an earlier server left behind, and files removed while the server
 //! runs.
 
+use super::BACKLOG;
 use crate::complaints::Complaints;
 use crate::locks::lock;
 use rustix::fs::{self, FlockOperation, Mode, OFlags};
@@ -18,8 +19,6 @@ use tokio::time::sleep;
 /// The socket file's mode: its owner and its group may connect, because workers share a group and not a user.
 const MODE: u32 = 0o660;
 
-/// How many connections may wait to be accepted; tokio uses the same number.
-const BACKLOG: i32 = 1024;
 /// How long a starting server waits for the lock of a folder. Nobody holds it that long in normal use.
 const FOLDER_LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -155,7 +154,7 @@ impl Bound {
         // The mode is set before the socket listens; otherwise clients that only the umask lets in could connect
         // meanwhile.
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(MODE))?;
-        net::listen(&socket, BACKLOG)?;
+        net::listen(&socket, BACKLOG as i32)?;
         let listener = Arc::new(UnixListener::from_std(socket.into())?);
         let file = SocketFile { path: std::path::absolute(path)?, identity: identity(path)? };
         lock(&OWN_FILES).push(file.clone());
