@@ -94,7 +94,7 @@ proptest! {
     }
 }
 
-/// One step that may have a road of its own where nothing but a token is wanted, with what may stand beside it.
+/// One step for which the backend may have a fast path if only a token is asked for, with steps that may accompany it.
 fn short_chain() -> impl Strategy<Value = Chained> {
     let share = || prop_oneof![2 => 0.0f32..1.0, 1 => 1e-4f32..0.05];
     let step = prop_oneof![
@@ -170,7 +170,7 @@ fn short_chain() -> impl Strategy<Value = Chained> {
 proptest! {
     #![proptest_config(config(300))]
 
-    /// Short chains on rows of many blocks, where nothing but a token is wanted.
+    /// Short chains on rows of many blocks, where only a token is asked for.
     #[test]
     fn tokens_of_short_chains_are_those_of_the_specification(
         vocab in 150..9000usize,
@@ -201,7 +201,7 @@ proptest! {
 proptest! {
     #![proptest_config(config(100))]
 
-    /// Tournaments among all tokens, or most of them.
+    /// Tournament watermarks (`mark`) over all tokens or most of them.
     #[test]
     fn tokens_of_tournaments_are_those_of_the_specification(
         vocab in prop_oneof![3 => 100..9000usize, 1 => 1..300usize],
@@ -234,9 +234,8 @@ proptest! {
 proptest! {
     #![proptest_config(config(200))]
 
-    /// Rows of which only the first tokens are asked for, marked or not, behind short texts and long ones: tokens are raised and
-    /// adjusted where that may matter, and what is largest may be banned or touched otherwise, or lie far above all others behind a
-    /// mask.
+    /// Rows that need only their first tokens, watermarked or not, after short texts and long ones. Tokens are raised and adjusted where
+    /// that may matter. The largest tokens may be banned or adjusted in other ways, or be masked and lie far above all others.
     #[test]
     fn first_tokens_of_touched_rows_are_those_of_the_specification(
         vocab in 150..9000usize,
@@ -281,8 +280,8 @@ proptest! {
     }
 }
 
-/// Uniform numbers that draw the last point of a token and the first of the next, by token ids: one unit of mass more or less
-/// anywhere before draws another. And some others.
+/// Uniform numbers that draw the last point of a token and the first of the next, in the order of token ids: an error of one unit of mass
+/// in any earlier token draws another token. Also some other numbers.
 fn uniforms(case: &Case, random: u64) -> Vec<u64> {
     let (job, mut all) = (case.job(), vec![random, 0, u64::MAX]);
     let Ok(distribution) = Distribution::of(&job.logits, &job.spec) else { return all };
@@ -296,9 +295,8 @@ fn uniforms(case: &Case, random: u64) -> Vec<u64> {
     all
 }
 
-/// Ten to the sixth draws by each instruction set, thread count and batch arrangement at hand: not one
-/// differs. (The specification draws them too, on rows short enough for it; now and then from some that several blocks of a GPU
-/// work on.)
+/// 10^6 draws by each available instruction set, thread count and batch arrangement: all are equal. (The specification draws them too, on
+/// rows short enough for it. Some draws are from rows that several blocks of a GPU work on.)
 #[test]
 fn a_million_draws_are_the_same_everywhere() {
     const ROWS: usize = 64;
@@ -331,7 +329,7 @@ fn a_million_draws_are_the_same_everywhere() {
             .collect();
         let expected: Vec<RowResult> = jobs.iter().map(|job| sample_row(&job.logits, &job.spec)).collect();
         for (turn, (name, backend)) in arrangements.iter_mut().enumerate() {
-            // Each arrangement deals the rows in another order and in batches of another size.
+            // Each arrangement takes the rows in another order and in batches of another size.
             let batch = [1, 3, 17, 64][(turn + position as usize) % 4];
             let from = (position as usize * 7 + turn * 13) % count;
             let order: Vec<usize> = (0..count).map(|i| (i * 5 + from) % count).collect();
@@ -348,7 +346,7 @@ fn a_million_draws_are_the_same_everywhere() {
     assert!(compared >= 1_000_000);
 }
 
-/// What the property tests once found, by name, and edges that they could miss.
+/// Cases in which the property tests once found faults, by name, and edges that they could miss.
 #[test]
 fn named_edges() {
     for (name, case) in crate::cases::named_edges() {
@@ -357,7 +355,7 @@ fn named_edges() {
     }
 }
 
-/// More cases where time allows: PROPTEST_CASES. Failures are kept beside the tests and tried first.
+/// Runs more cases if PROPTEST_CASES says so. Failing cases are kept in `tests/regressions` and tried first.
 fn config(cases: u32) -> ProptestConfig {
     let wanted = std::env::var("PROPTEST_CASES").ok().and_then(|v| v.parse().ok());
     ProptestConfig {

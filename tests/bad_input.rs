@@ -1,5 +1,5 @@
-//! Every bad input has one exact answer, and loses nothing: neighbours get the token they would have had,
-//! the item at fault goes on once it is right, and no state is left behind.
+//! Every bad input has one exact answer, and nothing is lost: neighbours get the tokens that they would have had without it, the item at
+//! fault works once it is corrected, and no state is left over.
 
 use crate::support::*;
 use croupier::proto::decode_request::Request;
@@ -69,7 +69,7 @@ async fn a_message_out_of_turn_ends_the_stream() {
     }
 }
 
-/// Steps whose shape is wrong, and the field that is named.
+/// Steps whose shape is wrong, with the error code and the field that the error names.
 fn misshapen() -> Vec<(Code, &'static str, Step)> {
     let of = |data: Vec<u8>, row_stride| Some(step::Logits::Inline(InlineLogits { data: data.into(), row_stride }));
     let with = |logits| Step { work: vec![sample_work(1)], logits, ..Default::default() };
@@ -84,7 +84,7 @@ fn misshapen() -> Vec<(Code, &'static str, Step)> {
         (Code::InvalidArgument, "step.inline.data", with(of(vec![0; bytes + 1], 0))),
         (Code::InvalidArgument, "step.inline.data", with(of(vec![0; 2 * bytes - 4], 0))),
         (Code::InvalidArgument, "step.inline.data", with(of(vec![0; bytes + 4], u32::MAX))),
-        // As many rows again: those of values half as long, or closer together, than the worker thinks.
+        // Twice as many rows as expected: the values are half as long, or the rows closer together, than the worker thinks.
         (Code::InvalidArgument, "step.inline.data", with(of(vec![0; 2 * bytes], 0))),
         (Code::Unimplemented, "step.region", with(region)),
         (
@@ -114,7 +114,7 @@ async fn a_misshapen_step_ends_the_stream_after_the_replies_before_it() {
     }
 }
 
-/// Parameters that no sequence may have: the field, and what is wrong.
+/// Invalid parameters, each with the field that the error names.
 fn bad_params() -> Vec<(&'static str, SamplingParams)> {
     let p = SamplingParams::default;
     let bias = |token_id, bias| LogitBias { token_id, bias };
@@ -161,7 +161,7 @@ fn bad_params() -> Vec<(&'static str, SamplingParams)> {
     cases
 }
 
-/// Samplers out of range, and orders that are none.
+/// Samplers out of range, and invalid orders.
 fn bad_chains() -> Vec<(&'static str, SamplingParams)> {
     let p = SamplingParams::default;
     let (top_k, twice) = (SamplerKind::TopK as i32, vec![SamplerKind::Tfs as i32; 2]);
@@ -284,7 +284,7 @@ async fn a_bad_opening_says_what_is_wrong_with_it() {
         ]
     );
     assert_eq!(result.open[3].position, 3);
-    // The one that was open goes on untouched.
+    // The sequence that was already open is unaffected.
     assert_eq!(token(&worker.step(sample_step(&[(1, logits(5, 1))])).await.work[0]), expected[1]);
     server.expect_sequences(2).await;
 }
@@ -344,7 +344,7 @@ async fn strange_but_right_rows_are_sampled() {
         assert_eq!(token(&result.work[0]), best);
         token(&result.work[1]);
     }
-    // Half precision has its own infinities.
+    // Half-precision formats have their own infinities.
     for (dtype, format) in [(Dtype::F16, LogitsDtype::F16), (Dtype::Bf16, LogitsDtype::Bf16)] {
         let mut worker = server.worker_with(StreamConfig { logits_dtype: format.into(), ..config() }).await;
         worker.step(open_step(vec![open(1, seeded(1))])).await;

@@ -1,4 +1,4 @@
-//! `croupier bench` as people run it.
+//! `croupier bench`, run the way users run it.
 
 use std::process::{Child, Command, Output, Stdio};
 
@@ -12,7 +12,7 @@ fn json(output: &Output) -> serde_json::Value {
     serde_json::from_slice(&output.stdout).expect("one JSON object and nothing else")
 }
 
-/// The time runs from before the streams are connected, and a side that did nothing by its end has failed.
+/// The time starts before the streams are connected, and a side that did nothing by its end has failed.
 const SMALL: [&str; 9] = ["--vocab", "512", "--batch", "6", "--warmup", "50ms", "--duration", "1500ms", "--json"];
 
 #[test]
@@ -41,7 +41,7 @@ fn shared_memory_is_held_against_the_backend_in_process() {
         assert!(report["shares_of_in_process"][0].as_f64() > Some(0.0), "{report}");
         assert!(report["added_milliseconds"][0].is_number(), "{report}");
     }
-    // Over TCP a worker has no side socket, unless it was told of one.
+    // Over TCP a worker has no side socket, unless it was given one.
     let refused = bench(&[&["--spawn", "tcp", "--transport", "shm"][..], &SMALL[..]].concat());
     assert_eq!(refused.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&refused.stderr).contains("offers no shared memory"), "{refused:?}");
@@ -86,16 +86,16 @@ fn a_timetable_sets_the_pace() {
         String::from_utf8_lossy(&slow.stdout).contains("no step was answered within the measured time"),
         "{slow:?}"
     );
-    // Two messages of three rows, 50 times a second, are 300 tokens a second, give or take a busy machine; without a
-    // timetable they would be tens of thousands. What is due while the machine stands still is caught up with, so that only
-    // time before the streams are connected is lost, or at the end.
+    // Two messages of three rows, 50 times a second, are 300 tokens a second, give or take a busy machine. Without a timetable they would
+    // be tens of thousands. Messages that fell due while the machine stood still are sent later, so time is lost only before the streams
+    // are connected or at the end.
     let timed = ["--spawn", "uds", "--rate", "50", "--message-bytes", "6144", "--duration", "3s", "--json"];
     let report = json(&bench(&[&timed[..], &SMALL[..6]].concat()));
     let tokens_per_second = report["croupier"]["tokens_per_second"].as_f64().expect("a number");
     assert!((100.0..=450.0).contains(&tokens_per_second), "{report}");
 }
 
-/// A server that does not outlive its test.
+/// A server that is killed when its test ends.
 struct Server(Child);
 
 impl Drop for Server {
@@ -160,7 +160,7 @@ fn files_that_are_no_credentials_are_mistakes() {
     std::fs::remove_file(&file).expect("removed");
 }
 
-/// Its servers end with it, and leave nothing.
+/// The servers that the bench started end with it, and leave no sockets behind.
 #[test]
 fn a_signal_ends_what_it_has_started() {
     for (signal, code) in [("-TERM", 143), ("-INT", 130), ("-HUP", 129)] {
@@ -169,7 +169,7 @@ fn a_signal_ends_what_it_has_started() {
         command.args(["bench", "--spawn", "uds", "--baseline", "--vocab", "512", "--duration", "60s"]);
         let mut bench = command.env("TMPDIR", folder.path()).stderr(Stdio::null()).spawn().expect("it starts");
         let sockets = || std::fs::read_dir(folder.path()).expect("it is there").count();
-        // The server's, its side socket, and the baseline's.
+        // The server's socket, its side socket, and the baseline's socket.
         while sockets() < 3 {
             assert!(bench.try_wait().expect("it is there").is_none(), "it has ended");
             std::thread::sleep(std::time::Duration::from_millis(10));
@@ -185,7 +185,7 @@ fn a_signal_ends_what_it_has_started() {
     }
 }
 
-/// Of all its threads.
+/// The children of all threads of a process.
 fn children_of(id: &str) -> Vec<String> {
     let threads = std::fs::read_dir(format!("/proc/{id}/task")).expect("it runs").flatten();
     let of_each = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok());

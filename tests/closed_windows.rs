@@ -1,7 +1,7 @@
-//! Workers that give HTTP/2 no room for the replies to them: nothing they make the server hold stays for longer than a bound.
+//! Workers that give HTTP/2 no room to send them replies: nothing that they make the server hold stays longer than a bound.
 //!
-//! HTTP/2 has one reply then and asks for no more, so nothing of the call runs by itself: not the time its messages have,
-//! nor that of its shards.
+//! In this case HTTP/2 holds one reply and asks for no more, so nothing in the call makes progress by itself: neither the time limit of its
+//! messages nor that of its shards.
 
 use crate::call::{Call, LONG};
 use crate::support::*;
@@ -11,13 +11,13 @@ use std::time::{Duration, Instant};
 use tonic::{Code, Status};
 use tonic_types::StatusExt;
 
-/// As little as a test can wait for.
+/// The shortest timeout that a test can use.
 const SHORT: Duration = Duration::from_millis(400);
-/// A message, and the part of it that comes: more than HTTP/2 keeps unread in this server.
+/// Bytes of a message, and of the part of it that is sent: more than HTTP/2 keeps unread in this server.
 const LARGE: (usize, usize) = (8 << 20, 6 << 20);
-/// What HTTP/2 gets of an answer at once.
+/// Bytes of an answer that HTTP/2 takes at once.
 const PIECE: f64 = 65536.0;
-/// Of an answer of several pieces.
+/// Rows of an answer that has several pieces.
 const ROWS: u64 = 2000;
 const COLUMNS: [u32; 2] = [20, 30];
 const BYTES: &str = "croupier_in_flight_bytes";
@@ -36,7 +36,7 @@ fn sharded() -> StreamConfig {
     StreamConfig { vocab_shards: Some(VocabShards { columns: COLUMNS.to_vec() }), ..config() }
 }
 
-/// Rank `rank`'s columns of a row.
+/// The columns of a row that belong to rank `rank`.
 fn columns(rank: usize) -> InlineLogits {
     let InlineLogits { data, row_stride } = match inline(&[vec![0.0; COLUMNS[rank] as usize]]) {
         Some(step::Logits::Inline(logits)) => logits,
@@ -45,7 +45,7 @@ fn columns(rank: usize) -> InlineLogits {
     InlineLogits { data, row_stride }
 }
 
-/// A step that samples nothing but waits for the columns of rank 1.
+/// A step that samples nothing, but waits for the columns of rank 1.
 fn sharded_step(step_id: u64) -> Step {
     let own = sharded_logits::Columns::Inline(columns(0));
     let logits = Some(step::Logits::Sharded(ShardedLogits { columns: Some(own) }));
@@ -64,7 +64,7 @@ fn rank(token: Vec<u8>) -> AttachRequest {
     AttachRequest { request: Some(attach_request::Request::Rank(rank)) }
 }
 
-/// Waits until a series is above a value; gives what it is.
+/// Waits until a series is above a value, and returns the series' value.
 async fn above(server: &TestServer, series: &str, value: f64) -> f64 {
     let start = Instant::now();
     while server.series(series) <= value {
@@ -74,7 +74,7 @@ async fn above(server: &TestServer, series: &str, value: f64) -> f64 {
     server.series(series)
 }
 
-/// The end of a call whose worker did not read.
+/// Checks that a call ended because its worker did not read.
 fn expect_unread(status: &Status) {
     assert_eq!(status.code(), Code::Aborted, "{status}");
     assert_eq!(status.get_details_error_info().expect("a reason").reason, "REPLY_TIMEOUT");
@@ -90,9 +90,9 @@ async fn a_message_that_stops_in_the_middle_does_not_stay() {
     let first = Step { step_id: 1, open: vec![open(1, seeded(1))], ..sample_step(&[(1, logits(1, 0))]) };
     call.send(&request(Request::Step(first)));
     gate.wait_for_batch().await;
-    // While the first step runs the second is read, as far as it comes.
+    // While the first step runs, the second is read as far as it arrives.
     call.begin_large(LARGE.0, LARGE.1).await;
-    // That takes its time, and none of it is the worker's.
+    // That takes time, which is not charged to the worker.
     tokio::time::sleep(2 * SHORT).await;
     assert_eq!(server.series(UNREAD), 0.0);
     gate.open();
@@ -116,16 +116,16 @@ async fn steps_that_wait_for_shards_behind_a_reply_do_not_stay() {
         })));
         bytes = above(&server, BYTES, bytes).await;
     }
-    // The first is answered, that it came too late, and nobody takes the answer.
+    // The first step is answered: it missed its deadline. Nobody takes the answer.
     server.expect_series("croupier_shard_failures_total{reason=\"deadline\"}", 1.0).await;
     assert_eq!(above(&server, UNREAD, 0.0).await, 1.0);
-    // Less than one of the steps.
+    // What is left is less than one of the steps.
     left_with_http2(&server, bytes / 4.0).await;
     expect_unread(&call.end().await.0);
     server.expect_series(BYTES, 0.0).await;
 }
 
-/// Also what ended by a mistake, of which its worker does not hear.
+/// The same holds for a stream that ended with an error of which its worker does not hear.
 #[tokio::test(flavor = "multi_thread")]
 async fn sequences_do_not_outlive_the_end_of_their_stream() {
     let gate = Gate::default();
@@ -160,7 +160,7 @@ async fn a_rank_that_does_not_read_leaves_its_group() {
     worker.send(Request::Step(sharded_step(1))).await;
     worker.step_reply().await.unwrap();
     assert_eq!(above(&server, UNREAD, 0.0).await, 1.0);
-    // What it was in the group another may be now. What HTTP/2 has of it keeps its place on the server.
+    // Another call may now take its place in the group. What HTTP/2 holds of the old call keeps its place on the server.
     let mut next = Call::open(&server, "Attach").await;
     next.send(&rank(token));
     server.expect_series(RANKS, 2.0).await;
@@ -170,7 +170,7 @@ async fn a_rank_that_does_not_read_leaves_its_group() {
     assert_eq!(next.end().await.0.code(), Code::Ok);
 }
 
-/// However long a step takes, and however slowly the next comes.
+/// A worker that would read is left alone, however long a step takes and however slowly the next one arrives.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_would_read_is_not_taken_for_one_who_does_not() {
     let gate = Gate::default();
@@ -194,7 +194,7 @@ async fn who_would_read_is_not_taken_for_one_who_does_not() {
     assert_eq!(server.series("croupier_streams"), 2.0);
 }
 
-/// An answer goes to HTTP/2 piece by piece, and what is left of it counts until its client has taken it, or too long.
+/// An answer goes to HTTP/2 piece by piece. The rest of it counts until the client has taken it, or has taken too long.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_answer_of_a_stateless_call_does_not_stay() {
     let server = TestServer::with_limits(bounded).await;
@@ -226,7 +226,7 @@ async fn the_answer_of_a_stateless_call_does_not_stay() {
     server.expect_series(BYTES, 0.0).await;
 }
 
-/// A reply of any size goes the same way, and what HTTP/2 has of it counts.
+/// A reply of any size goes to HTTP/2 in the same way, and what HTTP/2 holds of it counts.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reply_that_is_not_read_to_its_end_does_not_stay() {
     let server = TestServer::with_limits(bounded).await;
@@ -239,7 +239,7 @@ async fn a_reply_that_is_not_read_to_its_end_does_not_stay() {
     let open = (0..ROWS).map(asked).collect();
     let step = Step { step_id: 1, open, work, logits: inline(&[logits(1, 0)]), ..Default::default() };
     call.send(&request(Request::Step(step)));
-    // No other reply is due, so the stream might be silent for as long as it likes. But this one is not taken.
+    // No other reply is due, so the stream might be silent for as long as it likes. But the client does not take this one.
     assert_eq!(above(&server, UNREAD, 0.0).await, 1.0);
     left_with_http2(&server, 2.0 * PIECE).await;
     server.expect_sequences(0).await;
@@ -247,7 +247,7 @@ async fn a_reply_that_is_not_read_to_its_end_does_not_stay() {
     server.expect_series(BYTES, 0.0).await;
 }
 
-/// Waits until what is left of answers is what HTTP/2 was given: a piece that it could not send whole, and the next.
+/// Waits until all that is left of answers is what HTTP/2 was given: a piece that it could not send whole, and the next.
 async fn left_with_http2(server: &TestServer, most: f64) {
     let start = Instant::now();
     while server.series(BYTES) > most {

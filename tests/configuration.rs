@@ -1,4 +1,4 @@
-//! The configuration as users meet it: the documentation, and the program's answers to mistakes.
+//! The configuration as users meet it: the documentation, and the program's answers to wrong settings.
 
 use croupier::config::{EXIT_CONFIG, command_line, default_parameters_table, presets_table, reference_table};
 use std::collections::BTreeSet;
@@ -49,7 +49,7 @@ fn every_flag_teaches() {
     let serve = command.find_subcommand("serve").expect("serve");
     for argument in serve.get_arguments() {
         let help = argument.get_help().map(ToString::to_string).unwrap_or_default();
-        // A check is asked for each time anew.
+        // `--check` has no variable, because each check is asked for on the command line.
         let has_variable = help.contains("[env: CROUPIER_") || argument.get_id() == "check";
         assert!(help.len() > 40 && has_variable, "{}: {help}", argument.get_id());
     }
@@ -110,7 +110,7 @@ fn a_check_tells_of_a_certificate_that_clients_refuse() {
     }
 }
 
-/// As if it were unset, a server that was to ask for tokens would ask for none.
+/// If such a variable were taken as unset, a server that should require tokens would require none.
 #[test]
 fn a_variable_that_is_not_utf8_is_a_mistake() {
     let file = OsStr::from_bytes(b"/run/tokens\xff");
@@ -129,7 +129,7 @@ fn a_variable_that_is_not_utf8_is_a_mistake() {
             assert!(told.contains(part), "{part} is missing in:\n{told}");
         }
     }
-    // What a flag says counts, whatever the variable holds.
+    // A flag takes precedence, whatever the variable holds.
     let mut program = Command::new(env!("CARGO_BIN_EXE_croupier"));
     program.args(["healthcheck", "--config", "/nowhere"]).env("CROUPIER_CONFIG", file);
     let told = text(&program.output().expect("it runs").stderr);
@@ -156,7 +156,7 @@ fn a_wrong_vocabulary_ends_the_program_with_its_name_and_the_place() {
         for part in ["2 mistakes", "--threads", &format!("{file}: "), expected] {
             assert!(told.contains(part), "{part} is missing in:\n{told}");
         }
-        // Who only asks how a server is does not read it.
+        // A health check does not read the vocabulary.
         let config = dir.path().join("croupier.toml");
         std::fs::write(&config, format!("vocabulary = \"{file}\"\nlisten = \"127.0.0.1:1\"\n")).expect("it is written");
         let output = croupier(&["healthcheck", "--config", &config.display().to_string(), "--timeout", "50ms"]);

@@ -1,5 +1,5 @@
-//! Long rows whose cut falls on a boundary of the CPU backend's search: masses that sum to exactly the share
-//! asked for, ties around the cut, samples that mislead, lists at the edge of what is listed.
+//! Long rows whose cut falls on a boundary of the CPU backend's search: masses that sum to exactly the wanted share, ties around the cut,
+//! misleading samples, lists at the limit of their length.
 
 use croupier::backend::cpu::{CpuBackend, Level};
 use croupier::backend::{Backend, RowJob};
@@ -10,17 +10,17 @@ use croupier::sampling::logits::{Dtype, Logits};
 use croupier::sampling::row::{Action, Filters, LogprobsMode, LogprobsSpec, RowSpec};
 use croupier::sampling::sample_row;
 
-/// 192 blocks, of which the search samples every fourth.
+/// 192 blocks. The search samples every fourth.
 const VOCAB: usize = 24_576;
 const BLOCK: usize = 128;
-/// At this temperature the exponent is the logit's distance itself, so whole distances have exact masses.
+/// At this temperature the exponent is the logit's distance from the largest, so integer distances have exact masses.
 const EXACT: f32 = std::f32::consts::LOG2_E;
 
 fn scrambled(token: usize) -> usize {
     token * 7919 % VOCAB
 }
 
-/// Rows by name.
+/// Rows, each with a name.
 fn rows() -> Vec<(&'static str, Vec<f32>)> {
     let row = |value: &dyn Fn(usize) -> f32| (0..VOCAB).map(value).collect::<Vec<f32>>();
     let sampled = |token: usize| (token / BLOCK).is_multiple_of(4);
@@ -63,13 +63,13 @@ fn filters() -> Vec<Filters> {
     all
 }
 
-/// One of each level that this processor has.
+/// One backend of each level that this processor has.
 fn backends() -> Vec<(Level, CpuBackend)> {
     let levels = Level::ALL.into_iter().filter(|level| level.is_available());
     levels.map(|level| (level, CpuBackend::with_level(1, level))).collect()
 }
 
-/// Some tokens that were seen, with a bias.
+/// Adjusts of some tokens that were seen, with a bias.
 fn touched() -> Vec<TokenAdjust> {
     let touched = |i: u32| {
         let bias = (i % 3) as f32 - 1.0;
@@ -84,14 +84,14 @@ fn cuts_equal_the_specification() {
     for (name, row) in rows() {
         for (turn, filters) in filters().into_iter().enumerate() {
             let dtype = Dtype::ALL[turn % 3];
-            // Numbers beyond a format's range become infinite there.
+            // Numbers beyond a format's range become infinite in it.
             let dtype = if name.starts_with("as far") { Dtype::F32 } else { dtype };
             let bytes = dtype.encode(&row);
             for adjusts in [&[][..], &touched] {
                 let uniform = 0x9E37_79B9_7F4A_7C15u64.wrapping_mul(turn as u64 + 1);
                 let spec = RowSpec {
                     adjusts: adjusts.into(),
-                    // The total and the cut show in the logprobs.
+                    // Errors in the total and the cut would show in the logprobs.
                     logprobs: Some(LogprobsSpec { top_n: 3, mode: LogprobsMode::Processed, tokens: &[0, 601, 20_000] }),
                     ..RowSpec::plain(filters, Action::Draw { uniform })
                 };
@@ -107,7 +107,7 @@ fn cuts_equal_the_specification() {
     }
 }
 
-/// What a chain may do without a list where nothing but a token is wanted.
+/// Chains that the backend may run without a list if only a token is asked for.
 fn chains() -> Vec<(Vec<Step>, SamplerState)> {
     let mut chains: Vec<Vec<Step>> = vec![];
     chains.extend([0.01, 0.5, 0.9, 0.99, 1.0f32.next_down()].map(|p| vec![Step::TypicalP(p)]));
@@ -123,11 +123,11 @@ fn chains() -> Vec<(Vec<Step>, SamplerState)> {
     chains.extend([0.0, 0.5, 0.95, 1.0f32.next_down()].map(|z| vec![Step::Temperature, Step::TfsOneFewer(z)]));
     chains.extend([1, 5, 1500, 3000].map(|most| vec![Step::AtMost(most), Step::Tfs(0.9), Step::Temperature]));
     chains.push(vec![Step::Temperature, Step::MinP, Step::TopP]);
-    // How many candidates there are counts, also where they have no mass, and not those that are masked.
+    // The number of candidates matters: those without mass count, masked ones do not.
     chains.push(vec![Step::PLessNorm]);
     chains.push(vec![Step::Smoothing { factor: 0.3, curve: 1.0 }, Step::PLessNorm]);
     chains.push(vec![Step::Tfs(0.9), Step::Temperature, Step::Skew(0.3)]);
-    // A least mass, at this temperature and at 1, of tokens that are then weighed at another.
+    // A minimum mass, at this temperature and at 1, for tokens that are then weighed at another temperature.
     let last: [&[Step]; 2] = [&[Step::Temperature], &[Step::Temperature, Step::Skew(0.3)]];
     for behind in last {
         chains.push([&[Step::TopKTies], behind].concat());

@@ -1,4 +1,4 @@
-//! The main road over real sockets: opening, sampling, scoring, finishing, closing, reconnecting.
+//! The main path over real sockets: opening, sampling, scoring, finishing, closing, reconnecting.
 
 mod replies;
 
@@ -61,7 +61,7 @@ async fn min_tokens_and_bad_words_hold_over_the_wire() {
     let words = vec![TokenSequence { token_ids: vec![8, 3] }];
     let bad = SamplingParams { bad_words: words, temperature: Some(0.0), ..Default::default() };
     worker.step(open_step(vec![open(1, min), open(2, bad)])).await;
-    // Token 3 is the best, 8 the next: both rows of each step are the same.
+    // Token 3 is the best, 8 the second best. Both rows of each step are the same.
     let row: Vec<f32> =
         (0..VOCAB).map(|token| [(3, 9.0), (8, 8.0)].iter().find(|x| x.0 == token).map_or(0.0, |x| x.1)).collect();
     let mut tokens = Vec::new();
@@ -94,7 +94,7 @@ async fn what_is_sampled_with_logprobs_is_what_is_scored() {
             ..seeded(5)
         };
         let open = OpenSequence { prompt_token_ids: vec![1, 2, 3], ..open(id, params) };
-        // The same text twice: once sampled token by token, once scored in one piece before its first token.
+        // The same text twice: once sampled token by token, and once scored in one piece before its first token.
         let twin = OpenSequence { sequence_id: id + 100, ..open.clone() };
         worker.step(open_step(vec![open, twin])).await;
         let mut sampled = Vec::new();
@@ -109,13 +109,14 @@ async fn what_is_sampled_with_logprobs_is_what_is_scored() {
         let result = worker.step(Step { work: vec![score], logits: inline(&rows), ..Default::default() }).await;
         assert_eq!(result.work[0].status(), RowStatus::Ok);
         assert_eq!(result.work[0].tokens, sampled, "{mode:?}");
-        // Nothing was committed: the twin starts where it was.
+        // Nothing was committed: the twin starts where it was before.
         let result = worker.step(sample_step(&[(id + 100, logits(9, 0))])).await;
         assert_eq!(result.work[0].tokens[0], sampled[0]);
     }
 }
 
-/// Of what filters see: after masks, bias and temperature, whatever they leave. Greedy rows are at temperature 1.
+/// Tempered logprobs are of what filters see: after masks, bias and temperature, whatever the filters leave. For greedy rows the
+/// temperature is 1.
 #[tokio::test]
 async fn tempered_logprobs_are_those_before_filters() {
     let server = TestServer::start().await;
@@ -177,7 +178,7 @@ async fn a_bad_row_of_many_that_are_scored_is_named() {
     assert_eq!((told.status(), &*told.message), (RowStatus::NanLogits, "scored row 3: the row has a NaN logit"));
 }
 
-/// Every number format, with and without padding, with the last row cut short or not.
+/// Every number format, with and without padding, with the last row cut short or whole.
 #[tokio::test]
 async fn rows_are_found_whatever_the_format_and_stride() {
     let server = TestServer::start().await;
@@ -190,7 +191,7 @@ async fn rows_are_found_whatever_the_format_and_stride() {
             let width = stride.max(VOCAB) as usize;
             let mut data = Vec::new();
             for id in 0..3 {
-                // The padding would win if it counted.
+                // The padding would win if it were read.
                 let mut row = vec![9.0; width];
                 row[..VOCAB as usize].fill(0.0);
                 row[10 + id] = 1.0;
@@ -229,7 +230,7 @@ async fn the_server_says_what_it_is() {
     assert_eq!(info.limits.unwrap().max_streams, 256);
 }
 
-/// How many tokens are left of a row, as processed logprobs tell.
+/// How many tokens the filters leave of a row, according to the processed logprobs.
 async fn survivors(worker: &mut Worker, id: u64, params: SamplingParams) -> usize {
     let logprobs = LogprobsParams { top_n: 20, mode: LogprobsMode::Processed.into(), token_ids: vec![] };
     worker.step(open_step(vec![open(id, SamplingParams { logprobs: Some(logprobs), ..params })])).await;
@@ -284,11 +285,12 @@ async fn a_sampler_that_removes_likelier_tokens_changes_no_rank() {
     let probabilities = [0.5f32, 0.3, 0.2];
     let row = (0..VOCAB as usize).map(|token| probabilities.get(token).map_or(-100.0, |p| p.ln())).collect();
     let token = worker.step(sample_step(&[(1, row)])).await.work[0].tokens.remove(0);
-    // XTC leaves the last of those that reach its threshold.
+    // XTC keeps the least likely of the tokens that reach its threshold.
     assert_eq!((token.token_id, token.logprob, token.top_token_ids, token.rank), (2, Some(0.0), vec![2], Some(3)));
 }
 
-/// Drawn from a row of equal logits, a token tells its random number: that of its position in the output, whatever the prompt.
+/// In a row of equal logits, the token that is drawn shows the random number that was used: that of its position in the output, whatever
+/// the prompt.
 #[tokio::test]
 async fn tokens_are_drawn_with_the_numbers_of_their_positions_in_the_output() {
     let server = TestServer::start().await;
@@ -307,7 +309,7 @@ async fn tokens_are_drawn_with_the_numbers_of_their_positions_in_the_output() {
     }
 }
 
-/// A sequence that names no seed has the stream's, whatever else it asks for.
+/// A sequence without a seed uses the stream's, whatever its other parameters.
 #[tokio::test]
 async fn a_streams_seed_is_that_of_sequences_without_one() {
     let server = TestServer::start().await;

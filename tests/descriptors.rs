@@ -1,4 +1,4 @@
-//! The program where clients have taken all descriptors that it may have.
+//! The program when clients have taken all file descriptors that it may have.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -6,9 +6,9 @@ use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// More than the server has descriptors.
+/// More clients than the server has descriptors.
 const CLIENTS: usize = 100;
-/// What a client of HTTP/2 says first: the preface, and settings without any.
+/// The first bytes that an HTTP/2 client sends: the preface, and an empty settings frame.
 const OPENING: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 /// Longer than anything here takes on a busy machine.
 const NEVER: Duration = Duration::from_secs(60);
@@ -22,7 +22,7 @@ impl Drop for Killed {
     }
 }
 
-/// A page of the admin port, by a connection of its own.
+/// Fetches a page of the admin port over a new connection.
 fn page(admin: &str, path: &str) -> std::io::Result<String> {
     let mut stream = TcpStream::connect(admin)?;
     stream.set_read_timeout(Some(Duration::from_secs(5)))?;
@@ -58,7 +58,7 @@ fn scrapes_and_probes_are_answered_where_connections_have_them_all() {
         assert!(started.elapsed() < NEVER, "descriptors are never used up");
         std::thread::sleep(Duration::from_millis(50));
     }
-    // Nobody else gets what one scrape leaves to the next.
+    // The descriptor that one scrape frees stays available to the next: no client takes it.
     for _ in 0..20 {
         assert!(errors() > 0.0);
         let ready = page(&admin, "/readyz").expect("a probe is answered");

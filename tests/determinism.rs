@@ -1,5 +1,4 @@
-//! The first promise: the token is a function of logits, parameters, history, seed and position, and of
-//! nothing else.
+//! The first promise: a token is a function of logits, parameters, history, seed and position, and of nothing else.
 
 use crate::support::*;
 use croupier::proto::*;
@@ -7,7 +6,7 @@ use croupier::proto::*;
 const LENGTH: u64 = 12;
 const TEXTS: u64 = 9;
 
-/// Parameters that use every kind of state a sequence has.
+/// Parameters that use every kind of state that a sequence has.
 fn params(text: u64) -> SamplingParams {
     SamplingParams {
         temperature: Some(0.7 + text as f32 / 10.0),
@@ -31,7 +30,7 @@ fn opening(text: u64, output: &[u32]) -> OpenSequence {
     OpenSequence { prompt_token_ids: vec![7, 8, text as u32], output_token_ids, ..open(text, params(text)) }
 }
 
-/// A text's tokens, alone on a stream. Ends early if the text does.
+/// The tokens of a text that is alone on a stream. Fewer than `LENGTH` if the text ends early.
 async fn alone(server: &TestServer, text: u64) -> Vec<Token> {
     let mut worker = server.worker().await;
     worker.step(open_step(vec![opening(text, &[])])).await;
@@ -77,7 +76,7 @@ async fn in_any_batch_and_any_slot() {
     worker.step(open_step((0..TEXTS).rev().map(|text| opening(text, &[])).collect())).await;
     let mut tokens = vec![Vec::new(); TEXTS as usize];
     for position in 0..LENGTH {
-        // Another order at every position.
+        // The order of rows is different at every position.
         let mut order: Vec<u64> = (0..TEXTS).filter(|text| position < expected[*text as usize].len() as u64).collect();
         let turn = position as usize % order.len().max(1);
         order.rotate_left(turn);
@@ -102,7 +101,7 @@ async fn split_over_messages_and_mixed_with_other_streams() {
         other.step(open_step(vec![open(0, seeded(seed))])).await;
         others.push(other);
     }
-    // All messages are sent before any reply is read: batches form as they like.
+    // All messages are sent before any reply is read, so batches form in any way.
     let mut asked = Vec::new();
     for position in 0..LENGTH {
         for text in 0..TEXTS {
@@ -128,7 +127,7 @@ async fn after_a_crash_at_any_position() {
     for text in [0, 4, 8] {
         let whole = &expected[text as usize];
         for lost_at in 0..whole.len() {
-            // A new server knows nothing; it is told the tokens so far.
+            // A new server knows nothing. It is given the tokens so far.
             let server = TestServer::start().await;
             let mut worker = server.worker().await;
             let result = worker.step(open_step(vec![opening(text, &ids(&whole[..lost_at]))])).await;

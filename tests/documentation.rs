@@ -1,4 +1,4 @@
-//! What the documentation points at is there: links, headings, files, and tests named as `file::test`. And every reason is explained.
+//! The targets that the documentation names exist: links, headings, files, and tests named as `file::test`. And every reason is explained.
 
 use croupier::error::Reason;
 use croupier::proto::{OpenStatus, RowStatus};
@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
-/// Folders that hold pages; the root is one, without what lies below it.
+/// Folders that have pages. The root is one of them, without its subfolders.
 const FOLDERS: [&str; 8] =
     ["", "docs", "docs/decisions", "examples", "helm/croupier", "kernels", "python", "tests/python"];
-/// What begins like this between backticks is a place in the repository.
+/// Text between backticks that begins like this is a place in the repository.
 const PLACES: [&str; 11] = [
     "src/",
     "tests/",
@@ -33,15 +33,15 @@ fn pages() -> Vec<PathBuf> {
     pages
 }
 
-/// Targets of links: a file, relative to the page, or nothing where it is the page itself; and a heading of that file.
+/// Targets of links: a file, relative to the page (empty for the page itself), and a heading of that file, if one is given.
 fn links(text: &str) -> impl Iterator<Item = (&str, Option<&str>)> {
     let targets = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
     let inside = targets.filter(|t| !t.is_empty() && !t.contains("://"));
     inside.map(|t| t.split_once('#').map_or((t, None), |(file, heading)| (file, Some(heading))))
 }
 
-/// What links call the headings of a page, as GitHub does: in lower case, with `-` for a space and without punctuation. Those that
-/// come again are numbered.
+/// The names that links use for the headings of a page, as on GitHub: in lower case, with `-` for a space and without punctuation. Repeated
+/// names are numbered.
 fn anchors(text: &str) -> Vec<String> {
     let lines = text.split("```").step_by(2).flat_map(str::lines);
     let headings = lines.filter(|line| line.starts_with('#') && line.trim_start_matches('#').starts_with(' '));
@@ -55,7 +55,7 @@ fn anchors(text: &str) -> Vec<String> {
     (0..slugs.len()).map(numbered).collect()
 }
 
-/// What is wrong with a link of a page: the file is not there, or has no such heading.
+/// What is wrong with a link of a page: the file does not exist, or has no such heading.
 fn broken(page: &Path, (file, heading): (&str, Option<&str>)) -> Option<String> {
     let path = if file.is_empty() { page.to_owned() } else { page.parent().unwrap().join(file) };
     if !path.exists() {
@@ -73,7 +73,7 @@ fn places(text: &str) -> impl Iterator<Item = &str> {
     quoted.filter(|q| PLACES.iter().any(|place| q.starts_with(place)) && !q.contains([' ', '*', '<', '{']))
 }
 
-/// What is wrong with a place: the file is not there, or has no such function.
+/// What is wrong with a place: the file does not exist, or has no such function.
 fn missing(place: &str) -> Option<String> {
     let (file, function) = place.split_once("::").map_or((place, None), |(file, name)| (file, Some(name)));
     let path = Path::new(ROOT).join(file);
@@ -112,7 +112,7 @@ fn every_reason_and_every_status_is_explained() {
     assert!(unexplained.is_empty(), "docs/errors.md has nothing about {unexplained:?}");
 }
 
-/// What a page shows of `croupier explain` is what it prints.
+/// The output of `croupier explain` that a page shows is what the program prints.
 #[test]
 fn the_row_that_is_explained_is_what_the_program_says() {
     let page = fs::read_to_string(Path::new(ROOT).join("docs/sampling.md")).unwrap();
@@ -126,7 +126,7 @@ fn the_row_that_is_explained_is_what_the_program_says() {
     assert_eq!(String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap().trim_end(), expected);
 }
 
-/// What a page shows of `croupier compare` is what it prints.
+/// The output of `croupier compare` that a page shows is what the program prints.
 #[test]
 fn the_rows_that_are_compared_are_what_the_program_says() {
     let page = fs::read_to_string(Path::new(ROOT).join("docs/clients.md")).unwrap();

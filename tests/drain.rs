@@ -1,4 +1,4 @@
-//! The drain, when something else lasts or breaks meanwhile.
+//! The drain, when something takes long or fails during it.
 
 use crate::common::{Fatal, Lost, NEVER, Running, config, requests, serve, start, until};
 use croupier::app::{App, Drained, Error};
@@ -24,7 +24,7 @@ use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
 use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
 use tonic_types::StatusExt;
 
-/// A drain may last longer than a test may wait for its end.
+/// A configuration whose drain may last longer than a test waits for its end.
 fn patient() -> Config {
     Config { drain_timeout: NEVER * 2, ..config() }
 }
@@ -67,7 +67,7 @@ async fn a_tool_that_looks_at_the_schema_does_not_prolong_the_drain() {
     let mut client = ServerReflectionClient::new(channel(&server).await);
     let message_request = Some(MessageRequest::ListServices(String::new()));
     let request = ServerReflectionRequest { host: String::new(), message_request };
-    // It asks once and may ask again.
+    // The client asks once and may ask again.
     let requests = tokio_stream::once(request).chain(tokio_stream::pending());
     let mut answers = client.server_reflection_info(requests).await.expect("a call").into_inner();
     answers.message().await.expect("an answer").expect("not the end");
@@ -76,7 +76,7 @@ async fn a_tool_that_looks_at_the_schema_does_not_prolong_the_drain() {
     assert_eq!(drained.await.expect("no panic").expect("a clean end"), Drained::Clean);
 }
 
-/// How serving ends when the backend breaks while a stream is open that began before the drain.
+/// How serving ends if the backend fails during a drain, while a stream from before the drain is open.
 async fn broken_in_the_drain(backend: Box<dyn Backend>) -> Error {
     let server = serve(App::bind_with(patient(), backend).await.expect("free ports")).await;
     let mut client = SamplerClient::new(channel(&server).await);
@@ -112,7 +112,7 @@ impl Backend for Stuck {
     }
 }
 
-/// The end of the process is then one that waits for nothing, which the driver of such a device would.
+/// The process must then end without waiting for the device, as its driver would.
 #[tokio::test]
 async fn an_engine_that_is_stuck_is_left() {
     let config = Config { drain_timeout: Duration::from_millis(100), ..config() };
@@ -147,7 +147,7 @@ async fn asks_to_leave(sender: &mpsc::Sender<DecodeRequest>, replies: &mut Strea
     }
 }
 
-/// A stream that has had its first answer.
+/// Opens a stream and waits for its first answer.
 async fn stream(server: &Running) -> (mpsc::Sender<DecodeRequest>, Streaming<DecodeResponse>) {
     let mut client = SamplerClient::new(channel(server).await);
     let (sender, messages) = mpsc::channel(2);
@@ -173,7 +173,8 @@ async fn open_streams_are_asked_to_leave_once_no_others_are_taken() {
         told += 1;
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    // As a lame duck it still takes whoever has not heard: who leaves at once would come back to it.
+    // During the lame-duck time the server still accepts workers that have not heard of the drain: a worker that left at once would come
+    // back to it.
     assert!(begun.elapsed() >= lame_duck, "asked too early");
     until("others are not taken", async || TcpStream::connect(address).await.is_err()).await;
     drop((sender, replies));
@@ -189,7 +190,7 @@ async fn a_stream_as_old_as_connections_get_is_asked_to_leave() {
     assert!(!is_old || started.elapsed() >= Duration::from_millis(200));
     tokio::time::sleep(Duration::from_millis(200)).await;
     assert!(asks_to_leave(&sender, &mut replies, 2).await);
-    // It goes on.
+    // The stream goes on.
     assert!(asks_to_leave(&sender, &mut replies, 3).await);
 }
 
@@ -199,12 +200,12 @@ async fn end<T>(answers: &mut Streaming<T>) -> (Code, String) {
     (end.code(), end.get_details_error_info().map(|info| info.reason).unwrap_or_default())
 }
 
-/// The same of one that was open at the deadline of a drain.
+/// The code and reason of a call that was open at the deadline of a drain.
 fn told_at_the_deadline() -> (Code, String) {
     (Code::Unavailable, "DRAIN_TIMEOUT".to_owned())
 }
 
-/// A stream whose rows come from two ranks, and the call of the other one.
+/// Opens a stream whose rows come from two ranks, and the call of the other rank.
 async fn ranks(server: &Running) -> (Streaming<DecodeResponse>, Streaming<AttachResponse>) {
     let mut client = SamplerClient::new(channel(server).await);
     let logits_dtype = LogitsDtype::F32.into();
@@ -226,7 +227,7 @@ async fn ranks(server: &Running) -> (Streaming<DecodeResponse>, Streaming<Attach
     (replies, answers)
 }
 
-/// With the watch on who does not read, and without.
+/// With and without a reply timeout.
 #[tokio::test]
 async fn streams_that_are_open_at_the_deadline_hear_why() {
     for reply_timeout in [Duration::ZERO, NEVER] {
@@ -242,7 +243,7 @@ async fn streams_that_are_open_at_the_deadline_hear_why() {
     }
 }
 
-/// A client that is stopped behind its first words: it answers no ping.
+/// A client that stops after its first bytes: it answers no ping.
 async fn stopped_client(server: &Running) -> TcpStream {
     let mut socket = TcpStream::connect(server.tcp()).await.expect("a connection");
     let empty_settings = [0, 0, 0, 4, 0, 0, 0, 0, 0];
@@ -259,7 +260,7 @@ async fn a_stopped_client_without_a_call_is_waited_for_no_longer_than_others() {
     let (sender, mut replies) = stream(&server).await;
     let _stopped = stopped_client(&server).await;
     let drained = tokio::spawn(server.shut_down());
-    // Longer than clients without a call have.
+    // Longer than the server waits for clients without a call.
     for id in 1..30 {
         asks_to_leave(&sender, &mut replies, id).await;
         tokio::time::sleep(Duration::from_millis(100)).await;

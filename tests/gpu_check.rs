@@ -1,15 +1,15 @@
-//! `scripts/gpu-check` in a folder whose programs are stubs: a machine with a GPU is not there to find out that a script ends
-//! at the first failure, waits for ever, or asks for a test that is not there.
+//! `scripts/gpu-check` in a folder whose programs are stubs: time on a machine with a GPU is too precious to find out there that a script
+//! ends at the first failure, waits forever, or runs a test that does not exist.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output};
 
-/// A server as `smoke` waits for it.
+/// A stub of the server that `smoke` waits for.
 const SERVER: &str = r#"[[ $1 == --version ]] && echo "croupier 1" && exit
 trap 'echo "{\"message\":\"drained\"}" >&2; exit 0' TERM
 sleep 0.3; echo '{"fields":{"message":"ready"}}' >&2; while :; do sleep 0.05; done"#;
-/// The tests as a GPU with clusters needs them.
+/// A stub of the tests, which runs only if a GPU with clusters is required.
 const TESTS: &str =
     r#"[[ $CROUPIER_TEST_GPU == required-clusters ]] && echo "ran $PROPTEST_CASES $CROUPIER_TEST_GPU_PROOF: $*""#;
 
@@ -19,7 +19,7 @@ fn program(folder: &Path, name: &str, body: &str) {
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
 }
 
-/// The script in such a folder, where these programs do something else. It is called by a path from the folder above.
+/// Runs the script in such a folder, with `others` in place of these stubs. It is called by a path from the folder above.
 fn check(verb: &str, limit: &str, others: &[(&str, &str)]) -> (tempfile::TempDir, Output) {
     let dir = tempfile::tempdir().unwrap();
     for script in ["gpu-check", "gpu-bench"] {
@@ -38,7 +38,7 @@ fn check(verb: &str, limit: &str, others: &[(&str, &str)]) -> (tempfile::TempDir
     let path = format!("{}:{}", dir.path().display(), std::env::var("PATH").unwrap());
     let above = dir.path().parent().unwrap();
     let name = Path::new(dir.path().file_name().unwrap());
-    // Of what it is told to write to only the folder above is there.
+    // Of the path that it should write to, only the folder above exists.
     let mut command = Command::new("bash");
     command.current_dir(above).arg(name.join("gpu-check")).arg(verb).env("PATH", path);
     command.env("OUT", name.join("out/gpu")).env("LIMIT_kernels", limit);
@@ -66,7 +66,7 @@ fn all_steps_run_and_pass() {
         ["== backends (", "ran 200 : ", "== verification (", "== device_memory ("].map(|part| tests.find(part));
     assert!(places.iter().all(Option::is_some) && places.is_sorted(), "{tests}");
     assert!(read(&dir, "sanitize.log").contains("memcheck\nran 8 skip: "));
-    // A machine may bring no more than 8 files back.
+    // A machine may return no more than 8 files.
     let mut files: Vec<_> =
         std::fs::read_dir(dir.path().join("out/gpu")).unwrap().map(|f| f.unwrap().file_name()).collect();
     files.sort();
@@ -99,7 +99,7 @@ fn a_run_in_which_everything_hangs_ends_within_ten_minutes() {
     assert!(limits.len() == 7 && all < 590, "{all} s: {limits:?}");
 }
 
-/// The bench ends well where there is no GPU.
+/// The bench itself succeeds if there is no GPU.
 #[test]
 fn a_bench_that_measured_nothing_has_not_passed() {
     let nothing = "echo SKIPPED: nothing was measured: no CUDA device";
@@ -107,14 +107,14 @@ fn a_bench_that_measured_nothing_has_not_passed() {
     let summary = read(&dir, "summary.txt");
     assert!(summary.starts_with("kernels        FAILED ") && output.status.code() == Some(1), "{summary}");
     assert!(read(&dir, "bench.log").contains("SKIPPED: nothing was measured: no CUDA device\n"));
-    // Elsewhere the word says nothing, and a failure stays one.
+    // In other positions the word has no meaning, and a failure is still a failure.
     let (dir, output) = check("bench", "20", &[("gpu-bench-kernels", "echo measured; echo SKIPPED: a line")]);
     assert!(output.status.success() && read(&dir, "bench.log").contains("measured\nSKIPPED: a line\n"));
     let (dir, _) = check("bench", "20", &[("gpu-bench-kernels", "echo measured; exit 1")]);
     assert!(read(&dir, "summary.txt").starts_with("kernels        FAILED                 code   1"));
 }
 
-/// An image that the driver refuses before it takes another is no fault of the kernels'.
+/// An error of the driver, for example for an image that it refuses before it takes another, is not a fault of the kernels.
 #[test]
 fn what_the_driver_answers_is_left_to_the_program() {
     let sanitizer = r#"[[ $* == *" --report-api-errors no "* ]] && echo "$2" && while [[ $1 != ./* ]]; do shift; done && exec "$@""#;
@@ -156,7 +156,7 @@ fn only_what_a_gpu_without_clusters_can_is_required_of_it() {
     assert!(output.status.success(), "{}", read(&dir, "summary.txt"));
 }
 
-/// A name that nothing has would select no test, and that passes.
+/// A name of no test would select nothing, and that passes.
 #[test]
 fn the_tests_that_are_asked_for_are_there() {
     let script = include_str!("../scripts/gpu-check");

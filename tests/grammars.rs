@@ -1,5 +1,5 @@
-//! Structured output over real sockets: what is emitted matches the grammar, whatever else is asked; drafts are verified in it;
-//! a text that is opened again goes on in it, on any server; what is wrong with a grammar is told where it was asked for.
+//! Structured output over real sockets: the output matches the grammar, whatever the other parameters; drafts are verified in the grammar;
+//! a text that is opened again goes on in it, on any server; errors in a grammar are reported where it was given.
 
 mod begins;
 mod refused;
@@ -19,7 +19,7 @@ fn regex(text: &str) -> Option<GrammarParams> {
 }
 
 const EOS: u32 = 0;
-/// What texts may be in most of these tests.
+/// The texts that the grammar of most of these tests allows.
 const WORDS: [&str; 4] = ["abba", "abab", "baab", "b"];
 
 fn with_eos() -> StreamConfig {
@@ -35,7 +35,7 @@ fn written(tokens: &[u32]) -> String {
     tokens.iter().map(|&token| String::from_utf8(known.text(token).to_vec()).unwrap()).collect()
 }
 
-/// What [`WORDS`] let a text go on with, as a mask.
+/// The mask of the tokens with which a text may go on towards one of [`WORDS`].
 fn mask(so_far: &[u32]) -> Vec<u8> {
     let so_far = written(so_far);
     let goes_on = |token: u32| {
@@ -62,7 +62,7 @@ async fn drawn(worker: &mut Worker, id: u64, masked: bool) -> Vec<u32> {
     }
 }
 
-/// Parameters beside the grammar.
+/// Parameters to use together with the grammar.
 fn others(seed: u64) -> [SamplingParams; 4] {
     let bias = vec![LogitBias { token_id: 9, bias: 50.0 }, LogitBias { token_id: EOS, bias: 2.0 }];
     [
@@ -73,7 +73,7 @@ fn others(seed: u64) -> [SamplingParams; 4] {
     ]
 }
 
-/// With masks that the worker makes and without, and each word comes up.
+/// With and without masks that the worker makes. Each word comes up.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_text_is_a_word_of_its_grammar_and_the_one_that_masks_would_give() {
     let server = TestServer::start().await;
@@ -92,7 +92,7 @@ async fn a_text_is_a_word_of_its_grammar_and_the_one_that_masks_would_give() {
     assert_eq!(seen.len(), WORDS.len(), "{seen:?}");
 }
 
-/// Alone, in a batch of many, opened again at every token on another server.
+/// Alone, in a large batch, and opened again at every token on another server.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_text_goes_on_where_it_was_whoever_opens_it_again() {
     let server = TestServer::start().await;
@@ -125,7 +125,7 @@ async fn a_text_goes_on_where_it_was_whoever_opens_it_again() {
     }
 }
 
-/// Right draft tokens, wrong ones and some that the grammar forbids, in chains and in trees: not one token changes.
+/// Right draft tokens, wrong ones and some that the grammar forbids, in chains and in trees, do not change a single token.
 #[tokio::test(flavor = "multi_thread")]
 async fn drafts_without_chance_change_not_one_token() {
     let server = TestServer::start().await;
@@ -140,7 +140,7 @@ async fn drafts_without_chance_change_not_one_token() {
         while tokens.last() != Some(&EOS) {
             let at = tokens.len();
             let right = &plain[at..(at + 3).min(plain.len())];
-            // Some token, which the grammar may forbid, and behind it what is right elsewhere.
+            // Any token, which the grammar may forbid, and after it the token that is right at the first position of the draft.
             let wrong = [3 + (id as u32 + at as u32) % 9, right[0]];
             let tree = if id % 3 == 0 || wrong[0] == right[0] {
                 Tree { tokens: right.to_vec(), parents: vec![] }
@@ -164,14 +164,14 @@ async fn drafts_without_chance_change_not_one_token() {
     assert!(accepted > 60 && refused > 20, "{accepted} accepted, {refused} refused");
 }
 
-/// A model that likes long tokens.
+/// A model that prefers long tokens.
 fn long_ones(id: u64, at: usize) -> Vec<f32> {
     let long = |(logit, token): (f32, u32)| logit + 2.0 * written(&[token]).len() as f32;
     logits(id, at as u64).into_iter().zip(0..).map(long).collect()
 }
 
-/// What the grammar forces is proposed, also by proposers that find nothing themselves, and changes not one token. What they find in
-/// the text goes as far as the grammar.
+/// Text that the grammar forces is proposed, even by proposers that find nothing themselves, and does not change a single token. What
+/// proposers find in the text is proposed only as far as the grammar allows it.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_grammar_forces_is_drafted_and_changes_not_one_token() {
     let server = TestServer::start().await;
@@ -225,7 +225,7 @@ async fn replies_are_in_order_whoever_waits_for_a_grammar() {
     worker.step(open_step(vec![open(1, forced), open(2, seeded(2)), open(3, seeded(3))])).await;
     let heavy = SamplingParams { grammar: regex(&"a?".repeat(2_000)), ..seeded(9) };
     for round in 0..10 {
-        // The engine waits for a mask while the others come, so they make one batch.
+        // The engine waits for a mask while the other steps arrive, so they make one batch.
         let first = sample_step(&[(10 + round, logits(9, 0))]);
         let first = Step { open: vec![open(10 + round, heavy.clone())], ..first };
         let mut sent = vec![worker.send_step(first).await];
@@ -240,12 +240,12 @@ async fn replies_are_in_order_whoever_waits_for_a_grammar() {
 
 struct Tree {
     tokens: Vec<u32>,
-    /// Empty: a chain.
+    /// Empty for a chain.
     parents: Vec<i32>,
 }
 
 impl Tree {
-    /// The tokens before a row.
+    /// The draft tokens before a row.
     fn path(&self, row: usize) -> Vec<u32> {
         let mut path = Vec::new();
         let mut next = row as i32 - 1;
@@ -258,7 +258,7 @@ impl Tree {
     }
 }
 
-/// Draft tokens that the sidecar draws are those of the grammar, also behind one another, and whatever is accepted is a word.
+/// Draft tokens that the sidecar draws match the grammar, also several in sequence, and whatever is accepted is a word.
 #[tokio::test(flavor = "multi_thread")]
 async fn drafts_are_drawn_in_the_grammar_and_verified_in_it() {
     let server = TestServer::start().await;
@@ -300,7 +300,7 @@ async fn what_is_scored_is_scored_in_the_grammar() {
             &rows,
         )
     };
-    // "b", the end, and what cannot come behind it; "b", "b" and whatever comes behind what cannot be.
+    // First "b", the end, and a token that cannot come after the end. Then "b", "b" and a token after what the grammar forbids.
     let scored = only(worker.step(score(&[2, EOS, 1], LogprobsMode::Processed)).await);
     let logprobs: Vec<f32> = scored.tokens.iter().map(|token| token.logprob.unwrap()).collect();
     assert!(logprobs[0] < 0.0 && logprobs[1] < 0.0 && logprobs[2] == f32::NEG_INFINITY, "{logprobs:?}");
