@@ -1,17 +1,17 @@
-//! Holds the rules of who may use what, by reading `src/`.
+//! Checks which code may use what, by reading `src/`.
 //!
-//! It reads text, not syntax: line comments are cut off, string literals stay. That is enough as long as each rule's
-//! own tests below show that it can fail.
+//! It reads text, not syntax: line comments are cut off, string literals stay. That is enough as long as the tests of each rule, below,
+//! show that it can fail.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-/// Longer files are two files.
+/// A longer file must be split.
 const MOST_LINES: usize = 400;
 /// A SAFETY comment stands at most this many lines above its `unsafe`.
 const SAFETY_WITHIN: usize = 6;
 
-/// A word that may stand only below some paths of `src/`.
+/// A word that may be used only below some paths of `src/`.
 struct Confined {
     /// See [`uses`].
     word: &'static str,
@@ -45,11 +45,11 @@ const CONFINED: &[Confined] = &[
     },
 ];
 
-/// The service and the clients; the generated code itself.
+/// The service, the clients, and the generated code itself.
 const GRPC: &[&str] = &["rpc", "message", "bench", "dial", "otlp", "app", "lib.rs"];
 
-/// The order of modules: each may use those in its own line and above, never those below. `bench` is a program beside
-/// the server: only `app`, `config` and `main` may know it.
+/// The order of modules: each may use the modules in its own line and above, never those below. `bench` is a program apart from the server:
+/// only `app`, `config` and `main` may use it.
 const LAYERS: &[&[&str]] = &[
     &[
         "params",
@@ -98,7 +98,7 @@ impl Source {
         first.strip_suffix(".rs").unwrap_or(first)
     }
 
-    /// Lines with their numbers, without comments and without the unit tests at the end: those may look at anything.
+    /// Lines with their numbers, without comments and without the unit tests at the end: those may use anything.
     fn code(&self) -> impl Iterator<Item = (usize, &str)> {
         let code = |line: &'_ str| -> usize { line.find("//").unwrap_or(line.len()) };
         let lines = self.text.lines().take_while(|line| *line != "mod tests {" && !self.path.ends_with("tests.rs"));
@@ -154,7 +154,7 @@ fn used_modules(after: &str) -> Vec<&str> {
         None => vec![&after[..name(after)]],
         Some(list) => {
             let names = list.trim_end_matches(['}', ';']).split(',').map(str::trim);
-            // A module, and not an item of a list inside the list.
+            // The name of a module, not of an item of a nested list.
             names.filter(|n| !n.is_empty()).map(|n| &n[..name(n)]).collect()
         }
     }
@@ -165,7 +165,7 @@ fn safety(source: &Source, found: &mut Vec<String>) {
     let asks = |line: &str| ["unsafe {", "unsafe impl", "unsafe extern"].iter().any(|word| line.contains(word));
     for (number, _) in source.code().filter(|(_, line)| asks(line)) {
         let mut near = lines[number.saturating_sub(1 + SAFETY_WITHIN)..number].iter();
-        // One reason for a whole impl of one-line wrappers: it holds up to the brace that ends the item.
+        // One reason may cover a whole impl of one-line wrappers: it holds up to the brace that ends the item.
         let mut item = lines[..number].iter().rev().take_while(|line| **line != "}");
         if !near.any(|line| line.contains("// SAFETY:")) && !item.any(|line| line.contains("// SAFETY (whole")) {
             found.push(format!("{}:{number}: unsafe without a SAFETY comment", source.path));
@@ -173,8 +173,8 @@ fn safety(source: &Source, found: &mut Vec<String>) {
     }
 }
 
-/// Whether `line` uses `word`: a path that begins with a crate or module (tonic_health is of tonic), a keyword, or the
-/// start of a string literal. Words inside a text are no use.
+/// Whether `line` uses `word`: a path that begins with a crate or module (`tonic_health` belongs to `tonic`), a keyword, or the start of a
+/// string literal. Words inside a string do not count.
 fn uses(line: &str, word: &str) -> bool {
     let inside = |c: char| c.is_alphanumeric() || c == '_';
     line.match_indices(word).any(|(at, _)| {
@@ -182,7 +182,7 @@ fn uses(line: &str, word: &str) -> bool {
         let path = after.strip_prefix('_').map_or(after, |rest| rest.trim_start_matches(inside));
         let ends = match word {
             "crate::proto" => !after.starts_with(inside),
-            // A trait that is unsafe, and an implementation, do nothing: they promise. What relies on it is confined.
+            // An unsafe trait or impl does nothing but promise something. The code that relies on the promise is confined.
             "unsafe" => !after.starts_with(inside) && ![" trait ", " impl "].iter().any(|item| after.starts_with(item)),
             _ => word.starts_with('"') || path.starts_with("::"),
         };
@@ -217,7 +217,7 @@ fn the_sources_keep_the_rules() {
     assert!(report.is_empty(), "import rules are broken:\n{report}");
 }
 
-/// Files of tests that no other file names as its module, so that nothing would compile them: `programs` are the roots.
+/// Files of tests that no other file names as its module, so that nothing would compile them. The roots are in `programs`.
 fn forgotten(tests: &[Source], programs: &str) -> Vec<String> {
     let is_named = |name: &str, by: &dyn Fn(&str) -> bool| {
         let mut others = tests.iter().filter(|source| by(&source.path));
@@ -227,7 +227,7 @@ fn forgotten(tests: &[Source], programs: &str) -> Vec<String> {
         let path = source.path.strip_suffix(".rs").unwrap().trim_end_matches("/mod");
         let (above, name) = path.rsplit_once('/').unwrap_or(("", path));
         let is_program = above.is_empty() && programs.contains(&format!("[[test]]\nname = \"{name}\"\n"));
-        // Files of `support` are named by the programs, and by each other.
+        // Files of `support` may be named by the programs and by each other.
         let by = |other: &str| {
             let above = if above == "support" { "" } else { above };
             other.strip_suffix(".rs").unwrap().trim_end_matches("/mod") == above
@@ -254,7 +254,7 @@ fn every_file_of_tests_is_compiled() {
     }
 }
 
-/// What the rules say about one planted file.
+/// The number of rules that one planted file breaks.
 fn planted(path: &str, text: &str) -> usize {
     violations(&[Source { path: path.to_owned(), text: text.to_owned() }]).len()
 }
@@ -296,7 +296,7 @@ fn a_planted_import_against_the_direction_is_found() {
 fn planted_unsafe_without_a_reason_and_overlong_files_are_found() {
     assert_eq!(planted("backend/cpu/avx2.rs", "let x = unsafe { f() };"), 1);
     assert_eq!(planted("backend/cpu/avx2.rs", "// SAFETY: planted\nlet x = unsafe { f() };"), 0);
-    // Promises may be made anywhere, with a reason.
+    // Such promises may be made anywhere, with a reason.
     assert_eq!(planted("engine/mod.rs", "// SAFETY: planted\nunsafe impl Foreign for A {}"), 0);
     assert_eq!(planted("engine/mod.rs", "unsafe impl Foreign for A {}"), 1);
     let whole = "// SAFETY (whole impl): planted\nimpl A {\nfn f() {\nunsafe { f() }\n    }\n}\n";

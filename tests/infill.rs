@@ -1,4 +1,4 @@
-//! Infill over real sockets: texts that end where nothing is certain, what is said of it, and what it needs.
+//! Infill over real sockets: texts end where no continuation is certain, reports say so, and errors say what infill needs.
 
 use crate::support::*;
 use crate::work::*;
@@ -19,14 +19,14 @@ fn with_eos() -> StreamConfig {
     StreamConfig { eos_token_ids: vec![EOS], ..config() }
 }
 
-/// A row of these probabilities.
+/// A row with these probabilities.
 fn row(probabilities: &[(u32, f32)]) -> Vec<f32> {
     let mut row = vec![-20.0; VOCAB as usize];
     probabilities.iter().for_each(|&(token, p)| row[token as usize] = p.ln());
     row
 }
 
-/// The eight texts of three letters: none has a fifth, and none begins another.
+/// Eight tokens with texts of three letters: none has a probability of 1/5, and none is a prefix of another.
 fn uncertain() -> Vec<f32> {
     row(&[(7, 0.15), (8, 0.15), (9, 0.15), (10, 0.15), (11, 0.1), (12, 0.1), (13, 0.1), (14, 0.1)])
 }
@@ -39,7 +39,7 @@ async fn a_text_ends_where_nothing_is_certain() {
     let logprobs = LogprobsParams { mode: LogprobsMode::Processed.into(), token_ids: vec![7], ..Default::default() };
     let params = SamplingParams { report: Some(report), logprobs: Some(logprobs), ..infill(1) };
     worker.step(open_step(vec![open(1, params)])).await;
-    // "a", "ab" and "abb" together have 0.67.
+    // "a", "ab" and "abb" have 0.67 together.
     let certain = row(&[(1, 0.35), (4, 0.2), (6, 0.18), (5, 0.15), (10, 0.12)]);
     let work = only(worker.step(step_of(sample_work(1), &[certain])).await);
     assert_eq!((token(&work), work.finish_reason()), (1, FinishReason::Unspecified));
@@ -72,7 +72,7 @@ async fn what_may_not_end_a_text_does_not() {
     assert!((7..15).contains(&got[0].0) && got[0].1 == FinishReason::Unspecified, "{got:?}");
     assert_eq!(got[1..4], [(30, FinishReason::StopToken), (30, FinishReason::StopToken), (EOS, FinishReason::Eos)]);
     assert_eq!(got[4].0, 7, "greedy");
-    // Then it may.
+    // After two tokens the text may end.
     worker.step(sample_step(&[(1, uncertain())])).await;
     let result = worker.step(sample_step(&[(1, uncertain())])).await;
     assert_eq!(result.work[0].finish_reason(), FinishReason::Eos);

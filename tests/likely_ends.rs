@@ -1,4 +1,4 @@
-//! `min_eos_p` over real sockets: texts that end where that is likely, what is said of it, drafts, and what it needs.
+//! `min_eos_p` over real sockets: texts end where the end is likely, reports say so, drafts end there too, and errors say what it needs.
 
 use crate::support::*;
 use crate::work::*;
@@ -17,7 +17,7 @@ fn with_eos() -> StreamConfig {
     StreamConfig { eos_token_ids: EOS.to_vec(), ..config() }
 }
 
-/// A row of these probabilities of the ends, and the rest to token 7.
+/// A row with these probabilities for the end tokens, and the rest for token 7.
 fn row(ends: [f32; 2]) -> Vec<f32> {
     let mut row = vec![f32::NEG_INFINITY; VOCAB as usize];
     row[7] = (1.0 - ends[0] - ends[1]).ln();
@@ -34,7 +34,7 @@ async fn a_text_ends_where_one_end_is_likely() {
         LogprobsParams { mode: LogprobsMode::Processed.into(), token_ids: vec![3, 5, 7], ..Default::default() };
     let params = SamplingParams { report: Some(report), logprobs: Some(logprobs), ..ending(1) };
     worker.step(open_step((1..=8).map(|id| open(id, params.clone())).collect())).await;
-    // Neither alone.
+    // Neither end token reaches 0.3 alone.
     let work = only(worker.step(step_of(sample_work(1), &[row([0.29, 0.28])])).await);
     let near = |got: f32, p: f32| (got.exp() - p).abs() < 1e-5;
     let told = &work.tokens[0].requested_logprobs;
@@ -69,7 +69,7 @@ async fn ends_that_may_not_come_are_not_likely() {
     let result = worker.step(sample_step(&rows)).await;
     let got: Vec<u32> = result.work.iter().map(token).collect();
     assert_eq!([&got[..2], &got[3..]].concat(), [7; 5], "{got:?}");
-    // Of what is left it is .25 / .65.
+    // Without token 3, the probability of token 5 is .25 / .65.
     assert_eq!(got[2], 5);
     let result = worker.step(sample_step(&[(1, row([0.35, 0.25]))])).await;
     assert_eq!(token(&result.work[0]), 7, "the second of two that have to come");
@@ -83,7 +83,7 @@ async fn a_draft_ends_where_the_text_would() {
     let mut worker = server.worker_with(with_eos()).await;
     worker.step(open_step((1..=20).map(|id| open(id, ending(id))).collect())).await;
     for id in 1..=20 {
-        // Without it the draft would go on with three chances in five.
+        // Without `min_eos_p` the draft would go on with probability 3/5.
         let rows = [row([0.0, 0.0]), row([0.35, 0.05]), row([0.0, 0.0])];
         let work = worker.verify(id, chain(&[7, 7], deterministic()), &rows).await;
         let got = ids(&work);

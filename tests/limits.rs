@@ -1,4 +1,4 @@
-//! A test at the bound of every limit: what fits works, one more is refused by name, and room comes back.
+//! Tests at the bound of every limit: what fits works, one more is refused by the limit's name, and room becomes free again.
 
 mod in_flight;
 
@@ -46,13 +46,13 @@ async fn sequences_per_stream_and_per_server() {
     assert_eq!(statuses(result), [Ok, ResourceExhausted]);
     let counted = ["too_many_sequences_per_stream", "too_many_sequences"].map(|reason| server.not_opened(reason));
     assert_eq!(counted, [1.0, 1.0], "each by the limit to raise");
-    // A step closes before it opens.
+    // A step closes sequences before it opens others.
     let result = one.step(Step { close_sequence_ids: vec![1], ..open_step(vec![open(3, seeded(3))]) }).await;
     assert_eq!(statuses(result), [Ok]);
     drop(one);
     server.expect_sequences(1).await;
     assert_eq!(two.step(open_step(vec![open(2, seeded(2))])).await.open[0].status(), Ok);
-    // More than a stream may ever have are a mistake: they could never all be opened.
+    // Opening more sequences than a stream may ever have is an error: they could never all be open.
     let status = two.failing_step(opens(&[5, 6, 7])).await;
     assert_eq!((status.code(), violation(&status).0.as_str()), (Code::InvalidArgument, "step.open"));
     assert!(status.message().contains("max_sequences_per_stream is 2"), "{}", status.message());
@@ -79,7 +79,7 @@ async fn sequences_of_a_stateless_batch() {
     let answer = client.sample(sample(3)).await.unwrap().into_inner();
     assert!(answer.rows.iter().all(|row| row.status() == RowStatus::Ok), "what one stream may open is no bound");
     server.expect_sequences(0).await;
-    // What no waiting could make fit is no matter of waiting.
+    // If no waiting could make a request fit, the answer does not ask for waiting.
     for (rows, limit) in [(4, "max_sequences"), (5, "max_rows_per_step")] {
         let status = client.sample(sample(rows)).await.unwrap_err();
         assert_eq!((status.code(), violation(&status).0.as_str()), (Code::InvalidArgument, "rows"));
@@ -114,7 +114,7 @@ async fn history_of_a_sequence() {
     assert_eq!(["history_limit", "state_bytes"].map(|reason| server.series(&failed(reason))), [1.0, 0.0]);
 }
 
-/// What rows may report counts before it is there: it could be much, while a worker does not read.
+/// The bytes that rows may report count before the report exists: they could be many while a worker does not read.
 #[tokio::test]
 async fn bytes_of_what_rows_may_report() {
     let server = TestServer::with_limits(|limits| limits.max_bytes_in_flight = 1 << 20).await;
@@ -124,7 +124,7 @@ async fn bytes_of_what_rows_may_report() {
     worker.step(open_step((0..100).map(asks_much).collect())).await;
     let rows: Vec<_> = (0..100).map(|id| (id, logits(id, 0))).collect();
     let mut work = worker.step(sample_step(&rows)).await.work;
-    // Each may report 16 KiB, and the only reply there is the whole of the limit that is left.
+    // Each row may report 16 KiB. As this is the only reply, it may use all that is left of the limit.
     let done = work.iter().filter(|work| work.status() == RowStatus::Ok).count();
     assert!((50..64).contains(&done), "{done}");
     let failed: Vec<u64> = (0..100).filter(|&id| work[id as usize].status() == RowStatus::ReplyBytes).collect();
@@ -133,7 +133,7 @@ async fn bytes_of_what_rows_may_report() {
     let counted = server.series("croupier_rows_invalid_total{model=\"default\",reason=\"reply_bytes\"}");
     assert_eq!(counted, failed.len() as f64);
     server.expect_series("croupier_in_flight_bytes", 0.0).await;
-    // Nothing was committed: sent again they get the tokens that they would have got.
+    // Nothing was committed: rows that are sent again get the tokens that they would have got.
     for failed in failed.chunks(40) {
         let again: Vec<_> = failed.iter().map(|&id| (id, logits(id, 0))).collect();
         for (&id, result) in failed.iter().zip(worker.step(sample_step(&again)).await.work) {
@@ -147,7 +147,7 @@ async fn bytes_of_what_rows_may_report() {
     assert!(work == expected && work.iter().all(|work| work.status() == RowStatus::Ok));
 }
 
-/// Of rows that are scored too, also of those that belong to no text.
+/// The same for rows that are scored, even if they belong to no sequence.
 #[tokio::test]
 async fn bytes_of_what_scores_may_report() {
     let server = TestServer::with_limits(|limits| limits.max_bytes_in_flight = 64 << 10).await;
@@ -155,7 +155,7 @@ async fn bytes_of_what_scores_may_report() {
     worker.step(open_step(vec![open(1, seeded(1))])).await;
     let logprobs = || Some(LogprobsParams { token_ids: (0..1000).map(|i| i % VOCAB).collect(), ..Default::default() });
     for sequence in [None, Some(1)] {
-        // 4,000 bytes each; the rows take 200.
+        // 4,000 bytes for each token; the rows take 200 each.
         for (tokens, status) in [(40, RowStatus::ReplyBytes), (10, RowStatus::Ok)] {
             let score = ScoreWork { token_ids: vec![3; tokens], logprobs: logprobs() };
             let rows: Vec<_> = (0..tokens as u64).map(|at| logits(1, at)).collect();
@@ -176,8 +176,8 @@ async fn openings_that_are_mistakes_are_counted_for_both_calls() {
     let rows = sample_step(&[(2, logits(1, 0)), (9, logits(1, 0))]);
     let result = worker.step(Step { open: openings, ..rows }).await;
     assert_eq!(["already_exists", "invalid_argument"].map(|reason| server.not_opened(reason)), [1.0, 2.0]);
-    // To the worker both are rows without a sequence. Who runs the server can tell one that lost its sequences from one whose
-    // openings are counted already.
+    // To the worker both are rows without a sequence. The operator can tell a worker that lost its sequences from one whose failed openings
+    // are counted already.
     assert!(result.work.iter().all(|work| work.status() == RowStatus::UnknownSequence), "{result:?}");
     let failed = |reason| format!("croupier_rows_invalid_total{{model=\"default\",reason=\"{reason}\"}}");
     assert_eq!(["not_opened", "unknown_sequence"].map(|reason| server.series(&failed(reason))), [1.0, 1.0]);
@@ -226,7 +226,7 @@ async fn bytes_of_the_rows_of_a_step() {
     let row = VOCAB as usize * 4;
     let server = TestServer::with_limits(|limits| limits.max_row_bytes_per_step = 3 * row + 3).await;
     let (mut worker, mut neighbour) = (server.worker().await, server.worker().await);
-    // One row, used by several works, counts for each.
+    // A row that several works use counts for each of them.
     let shared = |count: u64| Step {
         open: (0..count).map(|id| open(id, seeded(id))).collect(),
         work: (0..count).map(|id| Work { first_row: Some(0), ..sample_work(id) }).collect(),
@@ -239,7 +239,7 @@ async fn bytes_of_the_rows_of_a_step() {
     for part in ["max_row_bytes_per_step", "800 bytes", "split the step"] {
         assert!(status.message().contains(part), "{part} is missing in {}", status.message());
     }
-    // Half the bytes a value, twice the rows.
+    // Half the bytes per value, twice the rows.
     let mut half = server.worker_with(StreamConfig { logits_dtype: LogitsDtype::Bf16.into(), ..config() }).await;
     let of_bf16 = |count| {
         let data = Dtype::Bf16.encode(&logits(1, 0)).into();

@@ -1,5 +1,5 @@
-//! A row that lists some of its tokens gives what the whole row gives, bit for bit, or is refused; and what it is refused
-//! for would have been another result.
+//! A row that lists some of its tokens gives the same result as the whole row, bit for bit, or is refused. Each reason to refuse rows is
+//! needed: without it, some results would differ.
 
 use crate::cases::{Case, bits, case, row, summary};
 use croupier::backend::cpu::CpuBackend;
@@ -15,8 +15,8 @@ use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 use std::collections::BTreeMap;
 
-/// The order in which a worker lists tokens: the larger first, then by ids or, where it does not promise that, the wrong way
-/// round; what is no number before all, so that it is seen.
+/// The order in which a worker lists tokens: larger logits first, then by ids or, if it does not promise that, in the reverse order. NaNs
+/// come first, so that they are noticed.
 fn in_order(logits: &[f32], ties_in_order: bool) -> Vec<Candidate> {
     let mut all: Vec<_> = (0..).zip(logits).map(|(token, &logit)| Candidate { token, logit }).collect();
     all.sort_by(|a, b| {
@@ -26,7 +26,7 @@ fn in_order(logits: &[f32], ties_in_order: bool) -> Vec<Candidate> {
     all
 }
 
-/// The first `n` of a row's tokens, and what the others come to.
+/// The first `n` of a row's tokens, and the log-sum-exp of the others.
 fn first_of(logits: &[f32], n: usize, ties_in_order: bool, beyond: BeyondTopN) -> Listed {
     let mut all = in_order(logits, ties_in_order);
     let rest = log_sum_exp(all.split_off(n).iter().map(|other| f64::from(other.logit)));
@@ -50,7 +50,7 @@ struct Thin {
 }
 
 impl Thin {
-    /// Zeros without their signs, so that ties have one order here.
+    /// Zeros lose their signs, so that ties have one order here.
     fn whole(&self) -> Vec<f32> {
         self.case.job().logits.widen().iter().map(|x| x + 0.0).collect()
     }
@@ -64,7 +64,7 @@ impl Thin {
         sample_row(&Logits::new(Dtype::F32, &Dtype::F32.encode(&self.whole())), &self.case.job().spec)
     }
 
-    /// That of the row with −∞ for all that is not listed.
+    /// The result of the row with −∞ for all tokens that are not listed.
     fn cut(&self) -> RowResult {
         let listed = first_of(&self.whole(), self.n, self.ties_in_order, BeyondTopN::Mark);
         let mut cut = vec![f32::NEG_INFINITY; listed.vocab_size()];
@@ -82,14 +82,14 @@ fn thin() -> impl Strategy<Value = Thin> {
     (case(), share, any::<bool>(), any::<bool>()).prop_map(|(case, share, ties_in_order, plain)| {
         let vocab = case.job().logits.vocab_size();
         let n = ((share * vocab as f64) as usize).clamp(1, vocab.min(MAX_LISTED));
-        // What most requests are.
+        // Most requests are like this.
         let report = case.report.clone().filter(|_| !plain);
         let chain = case.chain.clone().filter(|_| !plain);
         Thin { case: Case { report, chain, ..case }, n, ties_in_order }
     })
 }
 
-/// Takes raw logprobs out of a result, to be compared as numbers.
+/// Takes raw logprobs out of a result, so that they can be compared as numbers.
 fn without_logprobs(result: &RowResult) -> (RowResult, Vec<f32>, String) {
     let mut result = result.clone();
     let logprobs = result.as_mut().ok().and_then(|output| output.logprobs.take());
@@ -99,7 +99,7 @@ fn without_logprobs(result: &RowResult) -> (RowResult, Vec<f32>, String) {
     (result, values, format!("{} {tokens:?}", told.rank))
 }
 
-/// Whether a result is the expected one; rounded logprobs within their rounding.
+/// Whether a result is the expected one. Rounded logprobs may differ within their rounding.
 fn is_same(got: &RowResult, expected: &RowResult, rounding: f32) -> bool {
     let Ok(RowOutput { approximation, .. }) = got else { return bits(got) == bits(expected) };
     if !approximation.rounded {
@@ -111,14 +111,14 @@ fn is_same(got: &RowResult, expected: &RowResult, rounding: f32) -> bool {
     bits(&got) == bits(&expected) && told == expected_told && values.iter().zip(&exact).all(near)
 }
 
-/// What half a unit of the last place of the others' log-sum-exp is.
+/// At least half a unit in the last place of the other tokens' log-sum-exp.
 fn rounding(thin: &Thin) -> f32 {
     let others = in_order(&thin.whole(), true).split_off(thin.n);
     let rest = log_sum_exp(others.iter().map(|other| f64::from(other.logit)));
     if rest.is_finite() { rest.abs() * f32::EPSILON } else { 0.0 }
 }
 
-/// Refused for a reason, and how often the result would have been another.
+/// Rows refused for one reason, and how many of them would have had another result.
 #[derive(Debug, Default)]
 struct Refused {
     rows: u32,
@@ -149,7 +149,7 @@ fn results_are_the_whole_rows_or_refused_and_every_reason_is_one() {
     }
     println!("{taken} of 6000 rows taken; refused, and of these others without the rule: {refused:#?}");
     assert!(taken > 1500, "most of what is refused need not be: {taken}");
-    // Leave a rule out, and its rows are seen.
+    // If a rule is left out, rows that it refuses have other results.
     let reasons = [
         "First",
         "Draw",
@@ -166,7 +166,7 @@ fn results_are_the_whole_rows_or_refused_and_every_reason_is_one() {
     }
 }
 
-/// A row that is reached beyond and marked is that with −∞ for all others; raw logprobs count these.
+/// A marked row that needs unlisted tokens gives the result of the row with −∞ for them, except that its raw logprobs count them.
 fn check_marked(thin: &Thin, marked: &RowResult) {
     let cut = thin.cut();
     assert!(!marked.as_ref().is_ok_and(|output| !output.approximation.truncated), "{}", summary(&thin.case));
@@ -177,8 +177,7 @@ fn check_marked(thin: &Thin, marked: &RowResult) {
     }
 }
 
-/// What workers do: a list of the 64 largest is enough for each of these.
-/// What a mask removes is no more a rival of what is listed than what a list does not allow.
+/// A masked token does not compete with the listed ones, and neither does a token that a list does not allow.
 #[test]
 fn masked_tokens_that_are_not_listed_refuse_no_row() {
     const OTHER: u32 = 9;
@@ -203,13 +202,14 @@ fn masked_tokens_that_are_not_listed_refuse_no_row() {
             Err(RowError::Beyond(NeedsUnlisted::First)),
             "{name}, without a mask"
         );
-        // Token 2 is left and not listed.
+        // Token 2 is not masked and not listed.
         let masked = thin(Case { mask: Some(vec![0b111, 0]), ..case });
         assert_eq!(bits(&masked.result(BeyondTopN::Refuse)), bits(&masked.expected()), "{name}");
         assert!(masked.result(BeyondTopN::Refuse).is_ok(), "{name}");
     }
 }
 
+/// Parameters as workers use them: a list of the 64 largest is enough for each of these.
 #[test]
 fn usual_parameters_never_reach_beyond_usual_lists() {
     let plain = Filters { temperature: 0.8, top_k: 0, top_p: 1.0, min_p: 0.0 };
@@ -223,7 +223,7 @@ fn usual_parameters_never_reach_beyond_usual_lists() {
     ];
     for seed in 0..40u64 {
         for (at, filters) in usual.into_iter().enumerate() {
-            // Peaked, as those of language models are.
+            // Peaked like the rows of language models.
             let logits: Vec<f32> = row(1, 32_000, seed).iter().map(|x| x + 0.09 * x * x * x.max(0.0)).collect();
             let action = Action::Draw { uniform: seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) };
             let logprobs = Some((5, LogprobsMode::Raw, vec![]));
@@ -235,7 +235,7 @@ fn usual_parameters_never_reach_beyond_usual_lists() {
     }
 }
 
-/// A log-sum-exp of 1e6 is an f32 that is off by up to a 30th: no list may then count on less.
+/// A log-sum-exp of 1e6 in f32 is off by up to 1/30, so a list may not rely on it more precisely than that.
 #[test]
 fn lists_of_large_logits_count_on_no_more_than_the_log_sum_exp_says() {
     let (mut taken, mut refused, mut others) = (0, 0, 0);

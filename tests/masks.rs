@@ -1,12 +1,12 @@
-//! Masks that come with rows, as grammars make them, over real sockets: what a mask removes is not emitted, whatever else is
-//! asked; raw logprobs do not know of it; drafts are verified with the masks of their paths; a wrong one fails its work alone.
+//! Masks that come with rows, as grammars make them, over real sockets: a masked token is not emitted, whatever the other parameters; raw
+//! logprobs ignore masks; drafts are verified with the masks of their paths; an invalid mask fails only its own work.
 
 use crate::support::*;
 use crate::work::*;
 use croupier::proto::*;
 use tonic::Request;
 
-/// A mask over the tests' vocabulary that leaves these tokens.
+/// A mask over the tests' vocabulary that allows only these tokens.
 fn mask(tokens: impl IntoIterator<Item = u32>) -> Vec<u8> {
     let mut words = vec![0u32; VOCAB.div_ceil(32) as usize];
     tokens.into_iter().for_each(|token| words[token as usize / 32] |= 1 << (token % 32));
@@ -17,12 +17,12 @@ fn masked(work: Work, masks: &[Vec<u8>]) -> Work {
     Work { token_masks: masks.concat().into(), ..work }
 }
 
-/// Falling logits: token 0 is the most likely.
+/// Decreasing logits: token 0 is the most likely.
 fn falling() -> Vec<f32> {
     (0..VOCAB).map(|token| -0.1 * token as f32).collect()
 }
 
-/// What the tests' grammar leaves behind a text: tokens of another remainder than its last one.
+/// The tokens that the tests' grammar allows after a text: those with another remainder modulo 3 than its last token.
 fn grammar(last: Option<u32>) -> Vec<u8> {
     mask((0..VOCAB).filter(|token| last.is_none_or(|last| token % 3 != last % 3)))
 }
@@ -103,7 +103,7 @@ async fn a_wrong_mask_fails_its_work_alone() {
     assert!(message.starts_with("token_masks: has 7 bytes, must have none or 8"), "{message}");
     assert!(result.work[1].message.starts_with("token_masks: has 16 bytes"), "{}", result.work[1].message);
     assert!(result.work[4].message.contains("PROCESSED"), "{}", result.work[4].message);
-    // Each text is where it was.
+    // Each sequence is where it was before.
     let plain = worker.step(sample_step(&[1, 2, 3].map(|id| (id, falling())))).await;
     assert!(plain.work.iter().all(|work| work.status() == Ok));
 }
@@ -150,7 +150,7 @@ async fn a_draft_distribution_is_kept_behind_its_mask() {
     let server = TestServer::start().await;
     let mut worker = server.worker().await;
     worker.step(open_step(vec![open(1, seeded(4))])).await;
-    // Two tokens of the same logit: the mask leaves one, so the draft has probability 1 and the target 1/2.
+    // Two tokens with the same logit. The mask allows one, so the draft has probability 1 and the target 1/2.
     let row: Vec<f32> = (0..VOCAB).map(|token| if token < 2 { 0.0 } else { f32::NEG_INFINITY }).collect();
     let (mut accepted, rounds) = (0, 2000);
     for _ in 0..rounds {
@@ -160,7 +160,7 @@ async fn a_draft_distribution_is_kept_behind_its_mask() {
         let result = only(worker.step(step_of(verify, &[row.clone(), row.clone()])).await);
         accepted += result.verify.unwrap().accepted_count;
     }
-    // Of 2,000 fair coins 880 to 1,120 fall right but for once in 10^7.
+    // Of 2,000 fair coins, 880 to 1,120 show heads, except with probability 10^-7.
     assert!((880..=1120).contains(&accepted), "{accepted} of {rounds}");
 }
 
@@ -174,7 +174,7 @@ async fn scores_and_top_n_rows_know_masks() {
     let work = masked(score_work(Some(1), score), &[mask([3]), mask([3, 5])]);
     let result = only(worker.step(step_of(work, &[falling(), falling()])).await);
     assert_eq!([0, 1].map(|token: usize| result.tokens[token].logprob), [Some(0.0), Some(f32::NEG_INFINITY)]);
-    // Of the tokens that are not listed the mask leaves none, so the row is known whole.
+    // The mask allows none of the tokens that are not listed, so the row is known completely.
     let listed = |rest| TopNRows {
         counts: vec![2],
         token_ids: vec![0, 4],

@@ -1,4 +1,4 @@
-//! Memory of sequences is bounded in bytes: what fits works, more is refused by name, and all room comes back.
+//! The memory of sequences is bounded in bytes: what fits works, more is refused by the limit's name, and all room becomes free again.
 
 use crate::support::*;
 use croupier::proto::*;
@@ -20,7 +20,7 @@ async fn memory_of_sequences() {
     let (mut one, mut two) = (server.worker_with(wide.clone()).await, server.worker_with(wide).await);
     let empty = server.series(STATE);
     let long = |id, tokens| OpenSequence { prompt_token_ids: (0..tokens).collect(), ..open(id, remembering(1)) };
-    // 16 bytes for each distinct token: two fit, a third does not, and what is small still does.
+    // 16 bytes for each distinct token: two sequences fit, a third does not, and a small one still does.
     let result = one.step(open_step(vec![long(1, 1500), long(2, 1500), long(3, 1500), open(4, seeded(1))])).await;
     let statuses: Vec<_> = result.open.iter().map(|open| open.status()).collect();
     assert_eq!(statuses, [OpenStatus::Ok, OpenStatus::Ok, OpenStatus::ResourceExhausted, OpenStatus::Ok]);
@@ -29,7 +29,7 @@ async fn memory_of_sequences() {
     assert!(server.series(STATE) > f64::from(2 * 1500 * 16));
     assert_eq!(server.not_opened("state_bytes"), 1.0);
     assert_eq!(error.field, "sequence_id", "it may fit later");
-    // One that never fits is told so, with what it takes.
+    // The error for a sequence that never fits says so, with the bytes that it takes.
     let result = one.step(open_step(vec![long(5, 6000)])).await;
     let never = result.open[0].error.as_ref().unwrap();
     assert_eq!((result.open[0].status(), never.field.as_str()), (OpenStatus::ResourceExhausted, "prompt_token_ids"));
@@ -42,14 +42,14 @@ async fn memory_of_sequences() {
     assert_eq!(never.field, "params");
     assert!(never.message.contains("max_state_bytes is 65536, so it never fits"), "{}", never.message);
     assert_eq!(server.not_opened("state_bytes"), 3.0);
-    // So it is on another stream, and what is open goes on.
+    // The same holds on another stream, and open sequences go on.
     let result = two.step(open_step(vec![long(1, 1500)])).await;
     assert_eq!(result.open[0].status(), OpenStatus::ResourceExhausted);
     let row = vec![0.0; vocab_size as usize];
     token(&one.step(sample_step(&[(1, row.clone())])).await.work[0]);
     one.step(Step { close_sequence_ids: vec![1], ..Default::default() }).await;
     assert_eq!(two.step(open_step(vec![long(1, 1500)])).await.open[0].status(), OpenStatus::Ok);
-    // All of it comes back: with its sequence, and with its stream.
+    // All room becomes free again: when a sequence closes, and when its stream ends.
     one.step(Step { close_sequence_ids: vec![2, 4], ..Default::default() }).await;
     two.step(Step { close_sequence_ids: vec![1], ..Default::default() }).await;
     assert_eq!(server.series(STATE), empty);
@@ -63,7 +63,7 @@ async fn memory_of_a_sequence_that_grows() {
     let server = TestServer::with_limits(|limits| limits.max_state_bytes = 8 << 10).await;
     let mut worker = server.worker().await;
     worker.step(open_step(vec![open(1, remembering(1)), open(2, seeded(2))])).await;
-    // What is left is taken by sequences that remember nothing.
+    // Sequences that remember nothing take the rest of the room.
     let mut id = 10;
     while worker.step(open_step(vec![open(id, seeded(1))])).await.open[0].status() == OpenStatus::Ok {
         id += 1;
@@ -80,12 +80,12 @@ async fn memory_of_a_sequence_that_grows() {
     };
     assert_eq!(failed.status(), RowStatus::HistoryLimit);
     assert!(failed.message.contains("max_state_bytes"), "{}", failed.message);
-    // Who runs the server sees which limit it is: the one to raise.
+    // The operator sees which limit it is, and so which one to raise.
     let counted =
         |reason| server.series(&format!("croupier_rows_invalid_total{{model=\"default\",reason=\"{reason}\"}}"));
     assert_eq!(["state_bytes", "history_limit"].map(counted), [1.0, 0.0]);
     assert_eq!(server.not_opened("state_bytes"), 1.0);
-    // With room again it goes on from where it was: position `drawn`.
+    // With room again the sequence goes on from where it was: position `drawn`.
     worker.step(Step { close_sequence_ids: vec![10, 11], ..Default::default() }).await;
     let now = token(&worker.step(sample_step(&[(1, logits(1, 0))])).await.work[0]);
     let tokens_so_far = OpenSequence { output_token_ids: (0..drawn).collect(), ..open(3, remembering(1)) };
@@ -116,7 +116,7 @@ async fn memory_of_a_stateless_batch_and_of_default_parameters() {
     };
     let mut client = server.client().await;
     for _ in 0..2 {
-        // A batch's sequences are forgotten behind its answer.
+        // The sequences of a stateless batch are dropped after its answer.
         server.expect_series(STATE, 0.0).await;
         let answer = client.sample(rows(2, 1500)).await.unwrap().into_inner();
         assert!(answer.rows.iter().all(|row| row.status() == RowStatus::Ok), "room to grow is taken with the rest");
@@ -140,7 +140,7 @@ async fn memory_of_a_stateless_batch_and_of_default_parameters() {
     assert!(refused.is_none(), "{refused:?}");
     let status = configured(5000).await.1.expect("no room beside the first");
     assert_eq!((status.code(), violation(&status).1.as_str()), (Code::ResourceExhausted, "STATE_BYTES"));
-    // What never fits is told so, and need not be tried again.
+    // The error for parameters that never fit says so, so that a client does not try again.
     let status = configured(10_000).await.1.expect("no room at all");
     assert_eq!((status.code(), violation(&status).0.as_str()), (Code::InvalidArgument, "config.default_params"));
     assert!(status.message().contains("max_state_bytes is 65536, so it never fits"), "{}", status.message());
@@ -171,7 +171,7 @@ async fn default_lists_are_there_once() {
     assert!(result.open.iter().all(|open| open.status() == OpenStatus::Ok));
     let each = (server.series(STATE) - before) / 16_000.0;
     assert!(each <= 1024.0, "{each} bytes a sequence");
-    // A few bytes an opening, each of which would copy the long list: bounded for what it takes to do.
+    // Each opening has a few bytes, but would copy the long list: the work that this takes is bounded.
     let bias = vec![LogitBias { token_id: 1, bias: 1.0 }];
     let merging = SamplingParams { banned_token_ids: vec![2], ..seeded(1) };
     let penalised = SamplingParams { presence_penalty: Some(1.0), logit_bias: bias, ..seeded(1) };
@@ -180,7 +180,7 @@ async fn default_lists_are_there_once() {
     let status = worker.failing_step(opens(30_000, 200, merging)).await;
     assert_eq!((status.code(), violation(&status).0.as_str()), (Code::InvalidArgument, "step.open"));
     assert!(status.message().contains("20000000 entries"), "{}", status.message());
-    // Penalties that come with a preset are penalties.
+    // Penalties from a preset count too.
     let mut worker = server.worker_with(config).await;
     let preset = SamplingParams { preset: "brainstorming".to_owned(), ..seeded(1) };
     let status = worker.failing_step(opens(0, 200, preset)).await;
@@ -203,7 +203,7 @@ async fn tables_of_marks_are_there_once_and_few_are_made() {
     let opens = |from: u64, count: u64, of: &dyn Fn(u64) -> SamplingParams| {
         open_step((0..count).map(|i| open(from + i, of(i))).collect())
     };
-    // The stream's mark, whether its sequences have parameters of their own or repeat it.
+    // Sequences share the table of the stream's watermark, whether they leave it out or repeat it.
     for (from, count, params) in [(0, 17, seeded(2)), (100, 13, marked(1 << 20, 1))] {
         let result = worker.step(opens(from, count, &|_| params.clone())).await;
         assert!(result.open.iter().all(|open| open.status() == OpenStatus::Ok));
@@ -228,7 +228,7 @@ async fn memory_of_kept_drafts() {
         kind: Some(work::Kind::Draft(DraftWork::default())),
         ..Default::default()
     };
-    // A row of 16 KiB is kept for each draft token: five fit beside what else there is.
+    // A row of 16 KiB is kept for each draft token: five fit with everything else.
     let mut tokens = Vec::new();
     let failed = loop {
         let step = Step { work: vec![draft(1)], logits: inline(std::slice::from_ref(&row)), ..Default::default() };
@@ -241,7 +241,7 @@ async fn memory_of_kept_drafts() {
     };
     assert_eq!((failed.status(), tokens.len()), (RowStatus::HistoryLimit, 5));
     assert!(failed.message.contains("max_state_bytes"), "{}", failed.message);
-    // What was kept can be verified, and is given back.
+    // The rows that were kept can be verified, and their room becomes free.
     let verify = VerifyWork { draft_token_ids: tokens.clone(), ..Default::default() };
     let work = vec![Work {
         sequence_id: Some(1),
@@ -254,7 +254,7 @@ async fn memory_of_kept_drafts() {
     let verified = result.work[0].verify.as_ref().expect("it was verified");
     assert_eq!(verified.accepted_count, 5, "drawn from these very rows");
     assert_eq!(server.series(STATE), empty);
-    // Of a list only the list is kept.
+    // If the distribution is a list, only the list is kept.
     for _ in 0..20 {
         let step = Step { work: vec![draft(2)], logits: inline(std::slice::from_ref(&row)), ..Default::default() };
         token(&worker.step(step).await.work[0]);
@@ -273,7 +273,7 @@ async fn memory_of_a_proposer() {
         prompt_token_ids: (0..tokens).map(|i| i * i % VOCAB).collect(),
         ..open(id, SamplingParams { proposer: proposer(kind), ..seeded(1) })
     };
-    // Its text and its index are some 40 bytes a token.
+    // A sequence's text and index take some 40 bytes a token.
     let opens = vec![text(1, 20_000, ProposerKind::Suffix), text(2, 1000, ProposerKind::Suffix)];
     let result = worker.step(open_step(opens)).await;
     let statuses: Vec<_> = result.open.iter().map(OpenResult::status).collect();
@@ -281,7 +281,7 @@ async fn memory_of_a_proposer() {
     let taken = server.series(STATE);
     assert!(taken > 20_000.0, "{taken}");
     token(&worker.step(sample_step(&[(2, logits(1, 0))])).await.work[0]);
-    // A verification may add 257 tokens at once: room for all of them is taken before.
+    // A verification may add 257 tokens at once: the room for all of them is taken beforehand.
     let long = |id| VerifyWork {
         draft_token_ids: vec![id as u32 % VOCAB; 256],
         draft_distribution: Some(verify_work::DraftDistribution::Deterministic(DeterministicDraft {})),

@@ -1,4 +1,4 @@
-//! What Prometheus sees is what `docs/metrics.md` says.
+//! Prometheus sees what `docs/metrics.md` says.
 
 use crate::common::{config, http_get, start};
 use crate::support::{Gate, TestServer, Worker, inline, open, open_step, sample_step, seeded};
@@ -11,7 +11,7 @@ use croupier::proto::{
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// Names of a family's labels, without those of buckets.
+/// Names of a family's labels, except the buckets' `le`.
 fn labels(family: &Family) -> BTreeSet<&str> {
     let names = family.samples.iter().flat_map(|sample| &sample.labels).map(|(name, _)| name.as_str());
     names.filter(|name| *name != "le").collect()
@@ -51,8 +51,7 @@ async fn the_documentation_lists_every_metric_and_no_other() {
     assert!(listed == table, "the table in docs/metrics.md has to be:\n{}", table.join("\n"));
 }
 
-/// Series of speculation exist from the first verification on; some only where another token could have been proposed, and was
-/// measured.
+/// Series of speculation exist after the first verification. Some exist only if another token could have been proposed, and was measured.
 async fn verify_a_draft(server: &crate::common::Running) {
     use croupier::proto::{decode_request::Request, sampler_client::SamplerClient, verify_work::DraftDistribution, *};
     let mut client = SamplerClient::connect(format!("http://{}", server.tcp())).await.expect("a connection");
@@ -63,7 +62,7 @@ async fn verify_a_draft(server: &crate::common::Running) {
     let draft_token_ids = vec![1, 2];
     let verify = VerifyWork { draft_token_ids, draft_distribution, parents, measure: true };
     let work = vec![Work { sequence_id: Some(1), kind: Some(work::Kind::Verify(verify)), ..Default::default() }];
-    // Token 1 is masked, so that the sibling behind it is tested too.
+    // Token 1 is masked, so that the sibling after it is tested too.
     let rows: Vec<f32> = (0..12).map(|at| if at == 1 { f32::NEG_INFINITY } else { 0.0 }).collect();
     let data: Vec<u8> = rows.iter().flat_map(|logit| logit.to_le_bytes()).collect();
     let logits = InlineLogits { data: data.into(), row_stride: 0 };
@@ -85,7 +84,7 @@ async fn names_follow_the_conventions() {
     }
 }
 
-/// The same row by both roads leaves the same marks: a size for each message, and a duration for each stage.
+/// The same row sent through both calls is recorded in the same way: a size for each message, and a duration for each stage.
 #[tokio::test]
 async fn messages_and_stages_are_recorded_for_both_calls() {
     use croupier::proto::{decode_request::Request, sampler_client::SamplerClient, *};
@@ -125,7 +124,7 @@ async fn messages_and_stages_are_recorded_for_both_calls() {
     }
     assert_eq!(counts("request").await, (3.0, (sample_bytes + asked) as f64));
     assert_eq!(counts("response").await, (3.0, (answer.encoded_len() + answered) as f64));
-    // The stream's configuration is received too, and is no step.
+    // The stream's configuration is received too, but it is not a step.
     for (stage, count) in [("receive", 3.0), ("queue", 2.0), ("reply", 2.0), ("total", 2.0)] {
         let series = format!("croupier_step_duration_seconds_count{{stage=\"{stage}\"}}");
         assert_eq!(server.series(&series).await, count, "{stage}");
@@ -174,7 +173,7 @@ async fn a_stream_that_waits_for_its_worker_is_told_from_one_that_is_waited_for(
     worker.step(open_step(vec![open(2, seeded(2))])).await;
     assert_eq!(turns("count"), count + 1.0);
     assert!((0.3..60.0).contains(&(turns("sum") - sum)), "{}", turns("sum") - sum);
-    // Steps that are on their way when one is answered need no turn: of three the first has one.
+    // Only a step that arrives after all earlier ones were answered counts as a turn: of these three, the first.
     worker.send_step(sample_step(&[(1, crate::support::logits(1, 0))])).await;
     gate.wait_for_batch().await;
     for position in 1..3 {
@@ -188,7 +187,8 @@ async fn a_stream_that_waits_for_its_worker_is_told_from_one_that_is_waited_for(
     assert_eq!(turns("count"), count + 2.0);
 }
 
-/// Verifies so many draft tokens, of which the target would choose all or all but the last; what is advised next.
+/// Verifies `drafts` draft tokens, of which the target would choose all, or all but the last. Returns the draft length that is advised
+/// next.
 async fn verify(worker: &mut Worker, id: u64, drafts: usize, all: bool) -> u32 {
     let mut draft_token_ids = vec![3; drafts];
     if !all {
@@ -208,7 +208,7 @@ async fn verify(worker: &mut Worker, id: u64, drafts: usize, all: bool) -> u32 {
 async fn what_each_sequence_accepts_is_told_when_it_goes_and_what_exceeds_advice_at_once() {
     let server = TestServer::start().await;
     let mut worker = server.worker().await;
-    // Drafts are dear: few are worth while.
+    // Draft tokens are expensive, so few are worthwhile.
     let draft_length = Some(DraftLengthParams { draft_cost: 5.0, verify_cost: 0.1, max_draft_tokens: None });
     let params = |id| SamplingParams { temperature: Some(0.0), draft_length, ..seeded(id) };
     worker.step(open_step((1..=3).map(|id| open(id, params(id))).collect())).await;
@@ -223,7 +223,7 @@ async fn what_each_sequence_accepts_is_told_when_it_goes_and_what_exceeds_advice
     assert!(beyond > 0, "the costs are such that not all are advised");
     let series = "croupier_spec_decode_num_draft_tokens_beyond_advice_total{model=\"default\"}";
     assert_eq!(server.series(series), f64::from(beyond));
-    // Fifteen are too few to say anything of a sequence.
+    // Fifteen draft tokens are too few to judge a sequence.
     for (id, drafts) in [(2, 15), (3, 16)] {
         verify(&mut worker, id, drafts, true).await;
     }

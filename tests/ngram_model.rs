@@ -1,4 +1,4 @@
-//! The language model of the examples: its rows are probabilities, and contexts matter as they should.
+//! The language model of the examples: its rows are probabilities, and contexts have the effect that they should.
 
 #[path = "../examples/support/ngram.rs"]
 mod ngram;
@@ -8,7 +8,7 @@ use ngram::NgramModel;
 const VOCAB: usize = 1000;
 const END: u32 = 999;
 
-/// "1 2 3 4" often, "5 2 3 6" once.
+/// "1 2 3 4" 20 times, "5 2 3 6" once.
 fn model() -> NgramModel {
     let mut tokens = vec![END];
     for _ in 0..20 {

@@ -1,5 +1,5 @@
-//! Rows and drafts without a server: the specification has the distributions that the documentation promises, and each fast
-//! path, the GPU's among them where there is one, does bit for bit what the specification does.
+//! Rows and drafts without a server: the specification has the distributions that the documentation promises, and each fast path (with a
+//! GPU, the GPU's too) gives the same bits as the specification.
 
 #![allow(clippy::unwrap_used, unreachable_pub)] // A test may stop at the first surprise, and has no users.
 #![allow(clippy::print_stdout)] // What was measured or skipped is worth reading.

@@ -1,8 +1,8 @@
-//! Every parameter of the wire is implemented and said to be, or known to be missing.
+//! Every parameter of the wire is implemented and listed as supported, or known to be missing.
 
 use croupier::params::SUPPORTED;
 
-/// In the schema, not in the server.
+/// Parameters that the schema has and the server has not.
 const NOT_YET: [&str; 0] = [];
 
 #[test]

@@ -1,7 +1,7 @@
-//! Defects that were found in other samplers, by reading them or in their own threads, each as a test that this one does not
-//! have it. What other files test, in whole or beside this: random numbers and batches `tests/determinism.rs`, roads against
-//! the specification `tests/backends.rs`, shared memory that goes away under a step (Triton's unregister in flight, its null
-//! manager) `tests/regions/`.
+//! Defects that were found in other samplers, by reading their code or their issue threads. Each has a test that this one does not have it.
+//! Some are tested in other files, wholly or in addition: random numbers and batches in `tests/determinism.rs`, fast paths against the
+//! specification in `tests/backends.rs`, shared memory that goes away during a step (Triton's unregister in flight, its null manager) in
+//! `tests/regions/`.
 
 use crate::chi_square::{DEVIATE, FALSE_ALARM, deviate};
 use crate::support::*;
@@ -18,7 +18,7 @@ use croupier::sampling::row::{Action, Filters, LogprobsMode as Mode, LogprobsSpe
 
 const OFF: Filters = Filters::OFF;
 
-/// A row at every level of this machine: the results are the same.
+/// Runs a row at every instruction set level of this machine: the results are equal.
 fn run(logits: &[f32], filters: Filters, steps: &[Sampler], uniform: u64) -> RowOutput {
     let bytes = Dtype::F32.encode(logits);
     let wanted = Reported { max_surviving_token_ids: 4096, ..Reported::default() };
@@ -56,7 +56,7 @@ fn support_size(output: &RowOutput) -> u32 {
     output.report.as_ref().unwrap().support_size
 }
 
-/// The texts of some sequences in one stream: in each step every sequence has its row, in the order `order` gives.
+/// The texts of some sequences in one stream. In each step every sequence has its row, in the order that `order` gives.
 async fn texts(
     worker: &mut Worker,
     first: u64,
@@ -81,8 +81,8 @@ fn in_order(count: usize) -> impl Fn(usize) -> Vec<usize> {
     move |_| (0..count).collect()
 }
 
-/// FlashInfer takes the first row's seed for all; TensorRT-LLM's fused sampler adds the row's number to it; mistral.rs has one
-/// for the whole engine.
+/// FlashInfer uses the first row's seed for all rows; TensorRT-LLM's fused sampler adds the row's number to it; mistral.rs has one seed for
+/// the whole engine.
 #[tokio::test]
 async fn a_seed_belongs_to_its_sequence_and_to_no_row() {
     let server = TestServer::start().await;
@@ -99,7 +99,7 @@ async fn a_seed_belongs_to_its_sequence_and_to_no_row() {
     }
 }
 
-/// SGLang's deterministic noise is hashed on ranks as soon as a neighbour needs top-k.
+/// SGLang hashes its deterministic noise from ranks as soon as a neighbour needs top-k.
 #[tokio::test]
 async fn a_neighbour_with_top_k_changes_no_draw() {
     let server = TestServer::start().await;
@@ -111,8 +111,8 @@ async fn a_neighbour_with_top_k_changes_no_draw() {
     assert_eq!(alone[0], both[0]);
 }
 
-/// Aphrodite leaves out every other sampler of the batch as soon as one row has mirostat, and keeps its state by row; KoboldCpp
-/// has one state for all.
+/// Aphrodite skips every other sampler of the batch as soon as one row has mirostat, and keeps mirostat's state by row. KoboldCpp has one
+/// state for all.
 #[tokio::test]
 async fn mirostat_is_its_own_sequences_alone() {
     let server = TestServer::start().await;
@@ -135,7 +135,7 @@ async fn mirostat_is_its_own_sequences_alone() {
     assert_eq!(together[1], (0..20).map(best).collect::<Vec<_>>(), "top-k 1 beside mirostat");
 }
 
-/// Aphrodite's XTC asks a random number that no seed reaches.
+/// Aphrodite's XTC takes a random number that does not depend on the seed.
 #[tokio::test]
 async fn xtc_follows_the_seed() {
     let server = TestServer::start().await;
@@ -147,9 +147,9 @@ async fn xtc_follows_the_seed() {
     assert_ne!(both[0], both[2], "it does happen");
 }
 
-/// What is drawn under XTC is a mixture: of the row as it is and of the row without its top choice, by the roll, which is the
-/// sequence's own at each position and has nothing to do with the draw. An engine that asked one number for both would never
-/// draw token 0 here; one that rolled for all sequences at once would draw it in two of them together twice as often.
+/// Tokens drawn under XTC come from a mixture of the whole row and the row without its top choice. A roll decides between them. Each
+/// sequence has its own roll at each position, independent of the draw. An engine that used one number for both would never draw token 0
+/// here. One that rolled once for all sequences would draw it in two sequences together twice as often.
 #[tokio::test]
 async fn xtc_rolls_for_each_sequence_and_apart_from_the_draw() {
     const POSITIONS: u64 = 2_500;
@@ -169,7 +169,7 @@ async fn xtc_rolls_for_each_sequence_and_apart_from_the_draw() {
         tokens.iter().for_each(|&token| counts[token as usize] += 1);
         together += tokens.chunks(2).filter(|pair| pair == &[0, 0]).count();
     }
-    // Half of (.5, .25, .15, .1) and half of (0, .5, .3, .2).
+    // Half of (.5, .25, .15, .1) plus half of (0, .5, .3, .2).
     let deviate = deviate(&counts, &[0.25, 0.375, 0.225, 0.15]);
     let pairs = 4.0 * POSITIONS as f64;
     let apart = (together as f64 - pairs / 16.0) / (pairs / 16.0 * 15.0 / 16.0).sqrt();
@@ -178,8 +178,8 @@ async fn xtc_rolls_for_each_sequence_and_apart_from_the_draw() {
     assert!(apart.abs() < DEVIATE, "{together} pairs");
 }
 
-/// text-generation-webui's mirostat takes the surprise after what it cut has gone, and so does llama.cpp's; the paper takes it
-/// before. Here it is llama.cpp's, so that `mu` is the same.
+/// text-generation-webui's mirostat measures the surprise after its cut, and so does llama.cpp's. The paper measures it before. Here it is
+/// as in llama.cpp, so that `mu` is the same.
 #[tokio::test]
 async fn mirostat_learns_from_what_it_left_as_llama_cpp_does() {
     let server = TestServer::start().await;
@@ -195,13 +195,13 @@ async fn mirostat_learns_from_what_it_left_as_llama_cpp_does() {
     let mut row = vec![f32::NEG_INFINITY; VOCAB as usize];
     row.iter_mut().zip([0.5f32, 0.25, 0.15, 0.1]).for_each(|(logit, p)| *logit = p.ln());
     let result = worker.step(sample_step(&[(1, row)])).await.work.remove(0);
-    // Surprise 1 is within 2 tau = 1.5, surprise 2 is not: token 0 is alone, and no surprise after that.
+    // Surprise 1 is within 2 tau = 1.5, surprise 2 is not. So token 0 is left alone, and its surprise is then 0.
     assert_eq!(token(&result), 0);
     let mu = result.sampler_state.unwrap().mirostat_mu.unwrap();
     assert_eq!(mu, 1.5 - 0.5 * (0.0 - 0.75), "before the cut it would be 1.5 - 0.5 * (1 - 0.75)");
 }
 
-/// Hugging Face's TGI and mistral.rs have processed logprobs only, SGLang and vLLM one kind for a whole server.
+/// Hugging Face's TGI and mistral.rs have only processed logprobs; SGLang and vLLM have one kind for a whole server.
 #[tokio::test]
 async fn raw_and_processed_logprobs_in_one_batch() {
     let server = TestServer::start().await;
@@ -219,7 +219,7 @@ async fn raw_and_processed_logprobs_in_one_batch() {
     assert!(logprobs[0] < -0.1 && logprobs[1] == 0.0, "{logprobs:?}");
 }
 
-/// SGLang counts one token a step where drafts are verified: penalties are too weak, and EOS stays banned too long.
+/// SGLang counts one token per step when drafts are verified, so penalties are too weak and EOS stays banned too long.
 #[tokio::test]
 async fn verified_tokens_count_one_by_one() {
     let server = TestServer::start().await;
@@ -243,7 +243,7 @@ async fn verified_tokens_count_one_by_one() {
     }
 }
 
-/// Aphrodite penalises repeats that are shorter than DRY's allowed length too.
+/// Aphrodite also penalises repeats that are shorter than DRY's allowed length.
 #[tokio::test]
 async fn dry_spares_repeats_below_its_allowed_length() {
     let server = TestServer::start().await;
@@ -264,7 +264,7 @@ async fn dry_spares_repeats_below_its_allowed_length() {
     }
 }
 
-/// Aphrodite's comes after the draw and along token ids, so that it does nothing.
+/// Aphrodite applies skew after the draw and by token ids, so that it has no effect.
 #[test]
 fn skew_changes_what_is_drawn() {
     let row: Vec<f32> = (0..50).map(|token| -0.2 * token as f32).collect();
@@ -273,7 +273,7 @@ fn skew_changes_what_is_drawn() {
     assert!(earlier < plain && plain < later, "{earlier} {plain} {later}");
 }
 
-/// KoboldCpp looks at the 3,000 first tokens only.
+/// KoboldCpp considers only the first 3,000 tokens.
 #[test]
 fn flat_rows_are_not_cut_before_their_samplers() {
     let row = vec![0.0; 5000];
@@ -283,10 +283,10 @@ fn flat_rows_are_not_cut_before_their_samplers() {
     assert!((4000..=4001).contains(&support_size(&typical)));
 }
 
-/// ExLlamaV3's eager top-p drops the token that crosses, its fused one keeps all that are equal to it.
+/// ExLlamaV3's eager top-p drops the token that crosses the threshold; its fused top-p keeps all tokens that are equal to that one.
 #[test]
 fn the_crossing_token_stays_on_every_road() {
-    // As a list, as a search, as a chain: shares 1/2, 1/4, 1/8 and so on.
+    // As a list, as a search and as a chain. The shares are 1/2, 1/4, 1/8 and so on.
     for vocab in [20, 20_000] {
         let mut row = vec![-60.0f32; vocab];
         (0..20).for_each(|token| row[token] = -std::f32::consts::LN_2 * token as f32);
@@ -301,7 +301,7 @@ fn the_crossing_token_stays_on_every_road() {
     assert_eq!(support_size(&flat), 10_000, "of equal tokens no more than it takes");
 }
 
-/// vLLM's two roads keep all tokens that are equal to the k-th, or exactly k.
+/// One of vLLM's two paths keeps all tokens that are equal to the k-th, the other exactly k.
 #[test]
 fn top_k_keeps_the_same_ties_on_every_road() {
     for vocab in [50, 5000, 140_000] {
@@ -314,7 +314,7 @@ fn top_k_keeps_the_same_ties_on_every_road() {
     assert_eq!((support_size(&many), survivors(&many).last()), (2000, Some(&1999)));
 }
 
-/// ExLlamaV2 multiplies its random number by 0.9998, so that the last two in ten thousand never come.
+/// ExLlamaV2 multiplies its random number by 0.9998, so that the last two ten-thousandths of a distribution are never drawn.
 #[test]
 fn the_last_token_can_be_drawn() {
     let row = vec![0.0; 100_000];
@@ -343,7 +343,7 @@ fn masked_logits_do_not_widen_top_n_sigma() {
     assert!(support_size(&alone) < 200, "one of 1.7 deviations");
 }
 
-/// vLLM's rank of the greedy choice is above 1 where another token is as likely.
+/// vLLM's rank of the greedy choice is above 1 if another token is as likely.
 #[test]
 fn the_first_of_equal_tokens_has_rank_one() {
     let greedy = run(&[0.0, 3.0, 3.0, 1.0], Filters { temperature: 0.0, ..OFF }, &[], 0);
@@ -352,10 +352,10 @@ fn the_first_of_equal_tokens_has_rank_one() {
     assert_eq!(logprobs.top.iter().map(|top| top.0).collect::<Vec<_>>(), [1, 2]);
 }
 
-/// mistral.rs drops the token that stands exactly on min-p's threshold.
+/// mistral.rs drops a token that is exactly at min-p's threshold.
 #[test]
 fn min_p_keeps_the_token_at_its_threshold() {
-    // Masses of a whole, a half and a quarter, exactly.
+    // Masses of exactly 1, 1/2 and 1/4.
     let plain = Filters { temperature: std::f32::consts::LOG2_E, ..OFF };
     let left = |min_p| run(&[0.0, -1.0, -2.0], Filters { min_p, ..plain }, &[], 0);
     assert_eq!(survivors(&left(0.25)), [0, 1, 2]);

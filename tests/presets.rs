@@ -1,4 +1,4 @@
-//! Named parameter sets: what they fill in, what goes before them, and names that there are not.
+//! Named parameter sets: what they fill in, what takes precedence over them, and unknown names.
 
 use crate::support::*;
 use crate::work::*;
@@ -12,7 +12,7 @@ use croupier::proto::*;
 use croupier::rpc::ServerSetup;
 use tonic::Code;
 
-/// Tokens of 200 rows of one shape with parameters that differ in their seeds.
+/// Tokens of 200 equal rows with parameters that differ only in their seeds.
 async fn drawn(server: &TestServer, defaults: Option<SamplingParams>, params: SamplingParams) -> Vec<u32> {
     let params = |seed| SamplingParams { seed: Some(seed), ..params.clone() };
     let rows = (0..200).map(|seed| SampleRow { row: Some(0), params: Some(params(seed)), ..Default::default() });
@@ -55,13 +55,13 @@ async fn a_preset_goes_before_the_stream_and_leaves_what_it_does_not_give() {
     let expected = SamplingParams { temperature: Some(0.7), min_p: Some(0.05), top_k: Some(4), ..Default::default() };
     let expected = drawn(&server, None, expected).await;
     assert_eq!(drawn(&server, Some(stream), preset("chat")).await, expected);
-    // Lists of the stream hold beside a preset.
+    // Lists of the stream apply together with a preset.
     let stream = SamplingParams { allowed_token_ids: vec![1, 2], ..Default::default() };
     let tokens = drawn(&server, Some(stream), preset("chat")).await;
     assert!(tokens.iter().all(|token| [1, 2].contains(token)), "{tokens:?}");
 }
 
-/// A server with presets and defaults of its own.
+/// A server with its own presets and defaults.
 async fn server_with(presets: &str, defaults: &str) -> TestServer {
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str, text: &str| {
@@ -77,7 +77,7 @@ async fn server_with(presets: &str, defaults: &str) -> TestServer {
     TestServer::with_setup(Transport::Tcp, Limits::default(), Box::new(CpuBackend::new(1)), setup).await
 }
 
-/// Opens a text that says 5 6 7 again and again, and takes its most likely token: 7 unless DRY is about it.
+/// Opens a text that repeats 5 6 7, and takes its most likely token: 7, unless DRY is active.
 async fn next_of_a_loop(server: &TestServer, stream: SamplingParams, params: SamplingParams) -> u32 {
     let mut worker = server.worker_with(StreamConfig { default_params: Some(stream), ..config() }).await;
     let params = SamplingParams { temperature: Some(0.0), dry_multiplier: Some(9.0), ..params };
@@ -161,7 +161,7 @@ async fn a_message_has_few_breakers_of_presets_prepared() {
     assert!(worker.step(open_step(few)).await.open.iter().all(|open| open.status() == OpenStatus::Ok));
 }
 
-/// Greedy, the next token of a text that ends with 6 0 6, and why it ends there; logits fall with the token id.
+/// The greedy next token of a text that ends with 6 0 6, and the reason if the text ends there. Logits decrease with the token id.
 async fn next_after_six(server: &TestServer, stream: SamplingParams, params: SamplingParams) -> (u32, FinishReason) {
     let mut worker = server.worker_with(StreamConfig { default_params: Some(stream), ..config() }).await;
     let params = SamplingParams { temperature: Some(0.0), ..params };
@@ -226,7 +226,7 @@ async fn a_preset_reports_and_marks() {
     let [told, plain] = [0, 1].map(|i| &reply.work[i].tokens[0]);
     assert_eq!((told.top_logprobs.len(), plain.top_logprobs.len()), (2, 0));
     assert!(told.report.as_ref().unwrap().entropy.is_some() && plain.report.is_none());
-    // The race is decided by the key, whatever the seed.
+    // The key decides the Gumbel race, whatever the seed.
     let mark = GumbelParams { key: Some(7), context_width: Some(1), context_history_size: None };
     let mark = WatermarkParams { scheme: Some(watermark_params::Scheme::Gumbel(mark)) };
     let mut drawn = Vec::new();
@@ -301,7 +301,7 @@ async fn presets_are_listed_and_others_are_mistakes() {
     assert_eq!((status.code(), violation(&status).0.as_str()), (Code::InvalidArgument, "config.default_params.preset"));
 }
 
-/// What a worker writes down to replay a text on a server that says otherwise.
+/// A worker can write this down, and replay a text on a server with other presets and defaults.
 #[tokio::test]
 async fn what_presets_and_defaults_say_is_told_but_for_keys() {
     let presets = "[mine]\ndescription = \"d\"\ntop_k = 7\nbad_words = [[1, 2]]\n\
@@ -312,7 +312,7 @@ async fn what_presets_and_defaults_say_is_told_but_for_keys() {
     let info = server.client().await.get_server_info(GetServerInfoRequest {}).await.unwrap().into_inner();
     assert_eq!(info.presets[0].params, "bad_words = [[1, 2]]\ntop_k = 7\n");
     assert_eq!(info.default_params, "length_penalty = { factor = 1.5, start = 5 }\nmin_p = 0.25\n");
-    // They read as they were written.
+    // The texts can be read back as they were written.
     let again =
         server_with(&format!("[mine]\ndescription = \"d\"\n{}", info.presets[0].params), &info.default_params).await;
     let told = again.client().await.get_server_info(GetServerInfoRequest {}).await.unwrap().into_inner();

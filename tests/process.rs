@@ -10,10 +10,10 @@ use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// Longer than anything here takes on a busy machine: reaching it means that it never happens.
+/// Longer than anything here takes on a busy machine: reaching it means that the event never happens.
 const NEVER: Duration = Duration::from_secs(60);
 
-/// A server process that does not outlive its test.
+/// A server process that is killed when its test ends.
 struct Server(Child);
 
 impl Drop for Server {
@@ -28,7 +28,7 @@ impl Server {
         Self::listening("none", socket, more)
     }
 
-    /// Over TCP as well, or not.
+    /// Also listens on TCP, unless `tcp` is `none`.
     fn listening(tcp: &str, socket: &Path, more: &[&str]) -> Self {
         let child = Command::new(env!("CARGO_BIN_EXE_croupier"))
             .args(["serve", "--admin=none", "--threads=1", "--log-format=json", "--listen", tcp, "--uds"])
@@ -80,7 +80,7 @@ fn healthcheck_tells_a_server_from_none() {
     let some = healthcheck(&socket);
     assert_eq!((some.status.code(), some.stdout.as_slice()), (Some(0), b"serving\n".as_slice()));
 
-    // The same question, asked with the environment that serve was given.
+    // The same question, with the environment variables that `serve` was given.
     let mut by_env = Command::new(env!("CARGO_BIN_EXE_croupier"));
     by_env.arg("healthcheck").env("CROUPIER_LISTEN", "none").env("CROUPIER_UDS", &socket);
     assert_eq!(by_env.args(["--timeout", "10s"]).status().expect("it runs").code(), Some(0));
@@ -112,7 +112,7 @@ fn a_second_signal_ends_it_at_once() {
     let mut server = Server::start(&socket, &["--lame-duck=30m", "--drain-timeout=1h"]);
     assert_eq!(files(&socket), [true, true]);
     server.signal("TERM");
-    // Draining is seen from outside, so that the two signals cannot become one.
+    // The test waits until draining is visible from outside, so that the two signals cannot merge into one.
     until(|| (healthcheck(&socket).status.code() == Some(1)).then_some(()));
     std::thread::sleep(Duration::from_millis(1100));
     server.signal("TERM");
@@ -120,7 +120,7 @@ fn a_second_signal_ends_it_at_once() {
     assert_eq!(files(&socket), [false, false]);
 }
 
-/// As `timeout` sends them, to the process and to its group.
+/// `timeout` sends signals like this: to the process and to its group.
 #[test]
 fn signals_that_come_together_are_one() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -151,7 +151,7 @@ fn a_hangup_has_files_looked_at_and_ends_nothing() {
     next("the files have not changed");
     std::fs::write(&tokens, "short").expect("a file");
     next("changed files are invalid");
-    // Nobody but who asks is told of the same mistake again.
+    // The same error is reported again only if somebody asks.
     server.signal("HUP");
     next("changed files are invalid");
     std::fs::write(&tokens, "the-new-token-of-workers").expect("a file");
@@ -185,7 +185,7 @@ fn a_live_socket_is_refused_with_code_1() {
     assert!(String::from_utf8_lossy(&refused.stderr).contains("another server is listening"), "{refused:?}");
 }
 
-/// A device that no machine has, so that these say the same on one with a GPU.
+/// A device that no machine has, so that these tests have the same result on a machine with a GPU.
 const NO_DEVICE: &str = "--device=9999";
 
 #[test]
@@ -215,7 +215,7 @@ fn a_device_is_an_index_or_a_uuid() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("\"first\" is not a device"));
 }
 
-/// Lines that a program logged as JSON: each is an object, and an error.
+/// The lines that a program logged as JSON. Each must be an object with level ERROR.
 fn errors(output: &Output) -> Vec<serde_json::Value> {
     let text = String::from_utf8_lossy(&output.stderr);
     let lines = text.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("{line} in:\n{text}")));
@@ -249,7 +249,7 @@ fn mistakes_are_told_in_the_format_of_the_log() {
     assert!(text.stderr.starts_with(b"croupier: "), "{text:?}");
 }
 
-/// Makes this program one that logs as a server does and panics.
+/// With this variable set, the test program logs as a server does and panics.
 const PANIC: &str = "CROUPIER_TEST_PANIC";
 
 #[test]
@@ -276,17 +276,17 @@ fn a_panic_is_a_line_of_the_log() {
     assert!(traced[0]["backtrace"].as_str().is_some_and(|trace| trace.contains("panic")), "{traced:?}");
 }
 
-/// As the loss of a device is one.
+/// Panics without a message, as the loss of a device does.
 fn thread_without_a_message() {
     std::thread::spawn(|| std::panic::panic_any(1)).join().expect_err("a panic");
 }
 
-/// The first process of a container is not told a signal that it does not handle.
+/// The first process of a container does not get signals that it does not handle.
 #[test]
 fn a_signal_ends_the_first_process_of_a_container_while_it_reads_its_configuration() {
     let dir = tempfile::tempdir().expect("a directory");
     let config = dir.path().join("config.toml");
-    // Nobody writes to it, so reading takes as long as the test likes.
+    // Nobody writes to the pipe, so reading lasts as long as the test needs.
     assert!(Command::new("mkfifo").arg(&config).status().expect("mkfifo runs").success());
     let mut command = Command::new("unshare");
     command.args(["--user", "--map-root-user", "--pid", "--fork", env!("CARGO_BIN_EXE_croupier"), "serve", "--config"]);
@@ -298,7 +298,7 @@ fn a_signal_ends_the_first_process_of_a_container_while_it_reads_its_configurati
             return Some(None);
         }
         let inner: u32 = std::fs::read_to_string(&children).ok()?.trim().parse().ok()?;
-        // Its program is there, and not unshare's any more, once it reads.
+        // The process reads once it is this program and no longer `unshare`.
         let status = std::fs::read_to_string(format!("/proc/{inner}/status")).ok()?;
         (status.starts_with("Name:\tcroupier") && status.contains("State:\tS")).then_some(Some(inner))
     });
@@ -326,8 +326,7 @@ fn open_files_are_as_many_as_may_be_and_few_are_told() {
     assert!(log.contains("\"descriptors\":300") && log.contains("lower max_connections"), "{log}");
 }
 
-/// A probe whose name is a slip would ask another question than was meant.
-/// How a server starts whose shell has set a limit first; it would find its socket in use.
+/// Starts a server from a shell that has set a limit first. If it got that far, it would find its socket in use.
 fn started_under(limit: &str, user: Option<u32>, binary: &Path, socket: &Path) -> Output {
     let mut shell = Command::new("bash");
     shell.args(["-c", &format!("ulimit {limit} && exec \"$0\" serve --listen=none --admin=none --uds=\"$1\"")]);
@@ -346,7 +345,7 @@ fn a_start_with_too_little_of_the_system_is_refused_and_says_of_what() {
         std::fs::set_permissions(path, Permissions::from_mode(0o755)).expect("it is ours");
     }
     let _server = Server::start(&socket, &[]);
-    // Nobody's, and no other run's, so that only its own threads count; the superuser has no limit.
+    // A user that nobody has, nor any other run, so that only its own threads count. The superuser has no limit.
     let user = rustix::process::getuid().is_root().then(|| 40_000 + std::process::id() % 10_000);
     let told = |limit: &str| {
         let output = started_under(limit, user, &binary, &socket);
@@ -365,6 +364,7 @@ fn a_start_with_too_little_of_the_system_is_refused_and_says_of_what() {
     assert!(enough.contains("--uds: cannot listen on"), "{enough}");
 }
 
+/// A probe with a misspelt name would ask another question than was meant.
 #[test]
 fn the_admin_port_is_asked_for_names_that_it_knows() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_croupier"));

@@ -1,5 +1,5 @@
-//! What a client that is not ours may send: bytes that are no message, fields from the future, calls that
-//! do not exist. And what a fault inside the server looks like from outside.
+//! What a foreign client may send: bytes that are not a message, fields from the future, calls that do not exist. And how a fault inside
+//! the server looks from outside.
 
 use crate::raw::Raw;
 use crate::support::*;
@@ -57,9 +57,9 @@ async fn bytes_that_are_no_message_are_an_invalid_argument() {
         b"hello, world",
         &[0x12, 0x7F, 0x01],
         &[0x0B, 0x0C],
-        // Invalid UTF-8 in config.model.
+        // Invalid UTF-8 in `config.model`.
         &[0x0A, 0x03, 0x1A, 0x01, 0xFF],
-        // A vocab_size that is a string, and a varint that never ends.
+        // A `vocab_size` that is a string, and a varint that never ends.
         &[0x0A, 0x03, 0x0A, 0x01, 0x41],
         &[0x0A, 0x0B, 0x08, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF],
     ];
@@ -73,12 +73,12 @@ async fn bytes_that_are_no_message_are_an_invalid_argument() {
         assert!(["MALFORMED_MESSAGE", "INVALID_FIELD"].contains(&violation(&status).1.as_str()), "{status}");
     }
     assert!(server.series("croupier_rejected_total{reason=\"malformed_message\"}") >= garbage.len() as f64);
-    // Nothing at all is a message without its oneof.
+    // An empty message has no oneof.
     let (_, status) = outcome(&server, DECODE, vec![vec![]]).await;
     assert_eq!((status.code(), violation(&status).0.as_str()), (Code::InvalidArgument, "request"));
 }
 
-/// A field of bytes.
+/// A length-delimited field.
 fn encoded_field(number: u32, bytes: &[u8]) -> Vec<u8> {
     let mut field = Vec::new();
     prost::encoding::encode_varint(u64::from(number << 3 | 2), &mut field);
@@ -97,13 +97,13 @@ async fn a_message_of_very_many_parts_is_refused_undecoded() {
         step.extend(items);
         step
     };
-    // A bias of nothing, 300,000 times: 600 KB on the wire.
+    // An empty bias, 300,000 times: 600 KB on the wire.
     let biases: Vec<u8> = [0x42, 0].repeat(300_000);
     let params = encoded_field(2, &biases);
     let (replies, status) = outcome(&server, DECODE, vec![configured.clone(), step(encoded_field(3, &params))]).await;
     assert_eq!((replies, status.code()), (1, Code::InvalidArgument));
     assert_eq!(violation(&status).1, "TOO_MANY_ITEMS");
-    // Lists that have limits of their own: more than one may have would take a thousand times as much once decoded.
+    // Lists with limits of their own. More items than a list may have would take a thousand times as much memory once decoded.
     for (tag, field) in [(0x1A, "step.open"), (0x22, "step.work")] {
         let (replies, status) = outcome(&server, DECODE, vec![configured.clone(), step([tag, 0].repeat(20_000))]).await;
         assert_eq!((replies, status.code()), (1, Code::InvalidArgument));
@@ -121,7 +121,7 @@ fn newer(message: &impl prost::Message, number: u32) -> Vec<u8> {
 async fn an_opening_or_work_of_a_later_schema_fails_alone() {
     let server = TestServer::start().await;
     let configured = encoded(decode_request::Request::Config(config()));
-    // Sequence 2 asks for a sampler that does not exist yet; the others and their work are as ever.
+    // Sequence 2 asks for a sampler that does not exist yet. The others and their work are as usual.
     let asking = [vec![8, 2], encoded_field(2, &newer(&seeded(5), 91))].concat();
     let opens = [open(1, seeded(5)).encode_to_vec(), asking, open(3, seeded(5)).encode_to_vec()];
     let works = [sample_work(1).encode_to_vec(), sample_work(2).encode_to_vec(), newer(&sample_work(3), 8)];
@@ -207,7 +207,7 @@ async fn a_call_that_does_not_exist_is_unimplemented() {
     }
 }
 
-/// Panics on the batches it is told to.
+/// Panics on batches while its flag is set.
 struct Faulty(Arc<AtomicBool>);
 
 impl Backend for Faulty {
@@ -245,7 +245,7 @@ async fn a_fault_in_the_backend_fails_its_rows_and_the_server_goes_on() {
     }
 }
 
-/// The HTTP status and text of a call as somebody sends it who does not know gRPC.
+/// The HTTP status and text of a call from a client that does not know gRPC.
 async fn over_http(server: &TestServer, method: &str, content_type: Option<&str>) -> (u16, String) {
     let socket = tokio::net::TcpStream::connect(server.tcp_address()).await.unwrap();
     let (mut client, connection) = h2::client::handshake(socket).await.unwrap();
@@ -253,7 +253,7 @@ async fn over_http(server: &TestServer, method: &str, content_type: Option<&str>
     let request = axum::http::Request::builder().method(method).uri("http://here/croupier.v1.Sampler/Sample");
     let request = content_type.into_iter().fold(request, |request, kind| request.header("content-type", kind));
     let (answer, mut body) = client.send_request(request.body(()).unwrap(), false).unwrap();
-    // Refused by its headers, it may be gone by then.
+    // If the call was refused by its headers, it may be gone by then.
     let _ = body.send_data(b"{\"vocab_size\": 4}"[..].into(), true);
     let answer = answer.await.unwrap();
     let (status, mut body) = (answer.status().as_u16(), answer.into_body());

@@ -1,4 +1,4 @@
-//! Parameters and messages at random, over real sockets. A program of its own: it counts panics, and other tests plant some.
+//! Random parameters and messages over real sockets. This is a program of its own, because it counts panics and other tests plant some.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, unreachable_pub)] // A test may stop at the first surprise, and has no users.
 

@@ -1,4 +1,4 @@
-//! Messages that do not come, or not whole, and what they may take meanwhile.
+//! Messages that do not arrive, or not completely, and the room that they take meanwhile.
 
 use crate::call::{Call, LONG};
 use crate::support::*;
@@ -10,7 +10,7 @@ use tonic::{Code, Status};
 
 const SAMPLE: &str = "Sample";
 const DECODE: &str = "Decode";
-/// As little as a test can wait for.
+/// The shortest timeout that a test can use.
 const SHORT: Duration = Duration::from_millis(300);
 
 fn ended(status: &Status) -> (Code, String) {
@@ -31,7 +31,7 @@ async fn until(server: &TestServer, series: &str, value: f64) {
 
 const BYTES: &str = "croupier_in_flight_bytes";
 
-/// Before it is whole a stateless message counts with all it will have, and none is received for which there is no room.
+/// A stateless message counts with its full size before it is complete, and none is received for which there is no room.
 #[tokio::test]
 async fn stateless_messages_take_their_room_before_they_come() {
     const MESSAGE: usize = 1 << 20;
@@ -41,7 +41,7 @@ async fn stateless_messages_take_their_room_before_they_come() {
     })
     .await;
     let mut calls = Vec::new();
-    // Three eighths of the room, since messages that never come must leave some to steps.
+    // Incomplete messages may take three eighths of the room, so that messages that never arrive leave some to steps.
     for _ in 0..2 {
         let mut call = Call::open(&server, SAMPLE).await;
         call.begin(MESSAGE, &[0; 10]);
@@ -52,18 +52,18 @@ async fn stateless_messages_take_their_room_before_they_come() {
     third.begin(MESSAGE, &[0; 10]);
     let (status, _) = third.end().await;
     assert_eq!(ended(&status), (Code::ResourceExhausted, "BYTES_IN_FLIGHT".to_owned()), "{status}");
-    // It was counted, though nobody ever read it.
+    // The call was counted, though nobody ever read it.
     assert_eq!(requests(&server, SAMPLE, "RESOURCE_EXHAUSTED"), 1.0);
-    // One that could never be taken is refused for its length, and takes nothing.
+    // A message that could never be taken is refused for its length, and takes no room.
     let mut long = Call::open(&server, SAMPLE).await;
     long.begin(MESSAGE + 1, &[0; 10]);
     assert_eq!(ended(&long.end().await.0), (Code::OutOfRange, "MESSAGE_TOO_LONG".to_owned()));
     assert_eq!(requests(&server, SAMPLE, "OUT_OF_RANGE"), 1.0);
-    // Who leaves gives the room back.
+    // A client that leaves frees its room.
     drop(calls);
     until(&server, BYTES, 0.0).await;
     until(&server, "croupier_requests_total{method=\"Sample\",code=\"CANCELLED\"}", 2.0).await;
-    // As some proxies reset calls: it is no mistake in the message either.
+    // Some proxies reset calls like this. It is not an error in the message either.
     let mut proxied = Call::open(&server, SAMPLE).await;
     proxied.begin(MESSAGE, &[0; 10]);
     until(&server, BYTES, MESSAGE as f64).await;
@@ -93,7 +93,7 @@ async fn silent_stateless_calls_are_bounded() {
                 call.send_alone(&SampleRequest::default());
                 call.end().await
             };
-            // Those before it may not have been seen yet.
+            // The server may not have seen the three calls yet.
             if status.code() == Code::ResourceExhausted {
                 return status;
             }
@@ -117,13 +117,13 @@ async fn a_message_that_stops_in_the_middle_ends_its_call() {
     let (status, _) = sample.end().await;
     assert_eq!(ended(&status), late, "{status}");
     assert!(status.message().contains("300ms (receive_timeout)"), "{status}");
-    // Nor does one end that keeps its side open behind its message.
+    // A call that keeps its side open after its message is ended in the same way.
     let mut open = Call::open(&server, SAMPLE).await;
     open.send(&SampleRequest::default());
     assert_eq!(ended(&open.end().await.0), late);
     assert_eq!(requests(&server, SAMPLE, "ABORTED"), 2.0);
     assert_eq!(server.series(BYTES), 0.0);
-    // The first message of a stream, and one after it; a prefix that is not whole, and a call that is silent.
+    // The first message of a stream, and a later one; an incomplete prefix, and a silent call.
     for method in [DECODE, "Attach"] {
         for sent in [&[][..], &[0, 0], &[0, 0, 0, 0, 9, 1]] {
             let mut call = Call::open(&server, method).await;
@@ -146,7 +146,7 @@ async fn a_message_that_stops_in_the_middle_ends_its_call() {
     assert_eq!(server.series("croupier_rejected_total{reason=\"receive_timeout\"}"), 9.0);
 }
 
-/// A client, or what stands between, that ends a call in the middle of a message is told so, and not that all is well.
+/// A client or proxy that ends a call in the middle of a message gets an error, and not OK.
 #[tokio::test]
 async fn a_call_that_ends_inside_a_message_is_malformed() {
     let server = TestServer::start().await;
@@ -165,7 +165,7 @@ async fn a_call_that_ends_inside_a_message_is_malformed() {
     let mut silent = Call::open(&server, SAMPLE).await;
     silent.finish();
     assert_eq!(ended(&silent.end().await.0), malformed);
-    // What came whole before it is answered first.
+    // Messages that arrived completely before it are answered first.
     let mut stream = Call::open(&server, DECODE).await;
     stream.send(&DecodeRequest { request: Some(decode_request::Request::Config(config())) });
     stream.begin(9, &[0x12]);
@@ -177,7 +177,7 @@ async fn a_call_that_ends_inside_a_message_is_malformed() {
     assert_eq!(server.series(BYTES), 0.0);
 }
 
-/// What is bounded is a message, not the time between two; and bytes that come slowly but in time are taken.
+/// The time of a message is bounded, not the time between two. Bytes that come slowly but in time are accepted.
 #[tokio::test]
 async fn a_stream_may_be_silent_between_messages() {
     let server = TestServer::with_limits(|limits| limits.receive_timeout = SHORT).await;
@@ -194,7 +194,8 @@ async fn a_stream_may_be_silent_between_messages() {
     assert_eq!(stream.end().await.0.code(), Code::Ok);
 }
 
-/// How long a message was on its way is a stage of its own; one that comes at once took no time, and the others' stages do not see it.
+/// The time that a message takes to arrive is a stage of its own. A message that arrives at once took no time, and the other stages do not
+/// include it.
 #[tokio::test]
 async fn the_time_that_a_message_takes_is_recorded() {
     let server = TestServer::start().await;
@@ -218,7 +219,7 @@ async fn the_time_that_a_message_takes_is_recorded() {
     assert!(seconds + total <= elapsed + 0.001, "{total} s: it begins with the whole message");
 }
 
-/// Zero is no bound.
+/// Zero means no bound.
 #[tokio::test]
 async fn without_a_bound_a_message_may_take_its_time() {
     let server = TestServer::with_limits(|limits| limits.receive_timeout = Duration::ZERO).await;
@@ -237,7 +238,7 @@ async fn calls_that_do_not_exist_are_counted() {
     assert_eq!(requests(&server, "other", "UNIMPLEMENTED"), 1.0);
 }
 
-/// Calls that sample nothing have small messages, and the same time for them: health is for everyone.
+/// Calls that sample nothing have small messages, with the same time limit: anyone may ask for health.
 #[tokio::test]
 async fn calls_that_sample_nothing_are_bounded_too() {
     let server = TestServer::with_limits(|limits| limits.receive_timeout = SHORT).await;
@@ -263,7 +264,7 @@ async fn calls_that_sample_nothing_are_bounded_too() {
     }
 }
 
-/// What came whole before it, even at once with it, is answered first.
+/// Messages that arrived completely before it, even in the same bytes, are answered first.
 #[tokio::test]
 async fn a_message_that_is_too_long_takes_none_with_it() {
     let server = TestServer::with_limits(|limits| limits.max_message_bytes = 1 << 20).await;

@@ -1,5 +1,5 @@
-//! kill -9 of the server loses nothing: a worker that reopens its sequences with their tokens so far gets the very
-//! tokens it would have got.
+//! `kill -9` of the server loses nothing: a worker that opens its sequences again with their tokens so far gets the same tokens that it
+//! would have got.
 
 use croupier::proto::decode_request::Request as Ask;
 use croupier::proto::decode_response::Response as Answer;
@@ -16,7 +16,7 @@ use tonic::transport::{Channel, Endpoint};
 const VOCAB: u32 = 512;
 const SEQUENCES: u64 = 8;
 const LENGTH: usize = 48;
-/// Steps before the kill: past the middle, so that penalties have a history to get wrong.
+/// Steps before the kill: more than half, so that penalties have a history that could be wrong.
 const KILLED_AFTER: usize = 29;
 
 /// A server process on a Unix socket.
@@ -35,7 +35,7 @@ impl Server {
         Server { process, path: path.to_owned() }
     }
 
-    /// SIGKILL: no handler runs, no state is saved, the socket file stays behind.
+    /// SIGKILL: no handler runs, no state is saved, the socket file is left over.
     fn kill(&mut self) {
         self.process.kill().expect("it runs");
         self.process.wait().expect("it ends");
@@ -61,8 +61,7 @@ impl Drop for Server {
     }
 }
 
-/// What a model worker keeps: each sequence's tokens, and what samplers say that they remember. Nothing else of the
-/// server's state.
+/// What a model worker keeps: each sequence's tokens, and the state that samplers report. It keeps nothing else of the server's state.
 type Texts = Vec<Text>;
 
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -92,7 +91,7 @@ impl Worker {
         Worker { requests, replies }
     }
 
-    /// One token for every sequence. The first step of a stream opens them with their texts so far.
+    /// Samples one token for every sequence. The first step of a stream opens the sequences with their texts so far.
     async fn step(&mut self, texts: &mut Texts, open: bool) -> Result<(), tonic::Status> {
         let request = DecodeRequest { request: Some(Ask::Step(step(texts, open))) };
         let gone = || tonic::Status::unavailable("the stream ended");
@@ -139,7 +138,7 @@ fn prompt(id: u64) -> Vec<u32> {
     (0..5).map(|i| (id as u32 * 37 + i) % VOCAB).collect()
 }
 
-/// Everything that has a history: penalties on output and prompt, bad words, samplers that learn from each token, and a draw
+/// Parameters for everything that has a history: penalties on output and prompt, bad words, samplers that learn from each token, and a draw
 /// at each position.
 fn params(id: u64) -> proto::SamplingParams {
     proto::SamplingParams {
@@ -190,7 +189,7 @@ async fn a_killed_server_loses_nothing() {
     server.kill();
     let before = texts.clone();
     let lost = generate(&mut worker, &mut texts, LENGTH).await.expect_err("nobody is there");
-    // tonic's client says UNKNOWN where the connection broke inside a message; gRPC's own clients say UNAVAILABLE.
+    // tonic's client says UNKNOWN if the connection broke inside a message; gRPC's own clients say UNAVAILABLE.
     assert!(matches!(lost.code(), tonic::Code::Unavailable | tonic::Code::Unknown), "{lost}");
     assert_eq!(texts, before);
 
@@ -202,7 +201,7 @@ async fn a_killed_server_loses_nothing() {
     assert_eq!(distinct.len(), texts.len(), "the sequences are told apart");
 }
 
-/// What samplers remember is needed: without it the text goes on as another one.
+/// The state of samplers is needed: without it the text goes on differently.
 #[tokio::test]
 async fn a_state_that_is_not_sent_back_is_missed() {
     let folder = tempfile::tempdir().unwrap();

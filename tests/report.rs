@@ -1,5 +1,5 @@
-//! Why this token and not that one, over real sockets: the same words for sample, score and verify work, and the parameter
-//! that removed a token by name.
+//! Reports on why a token was chosen or removed, over real sockets: the same report for sample, score and verify work, with the name of the
+//! parameter that removed a token.
 
 use crate::support::*;
 use crate::work::*;
@@ -14,7 +14,7 @@ fn why(tokens: &[u32]) -> Option<ReportParams> {
     })
 }
 
-/// Falling logits: token 0 is the most likely.
+/// Decreasing logits: token 0 is the most likely.
 fn falling() -> Vec<f32> {
     (0..VOCAB).map(|token| -0.1 * token as f32).collect()
 }
@@ -45,7 +45,7 @@ async fn a_step_explains_so_many_logits() {
     use RowStatus::{InvalidWork, Ok};
     assert_eq!(statuses, [Ok, InvalidWork, Ok]);
     assert!(result.work[1].message.contains("report.why_not_token_ids"), "{}", result.work[1].message);
-    // Raw logprobs are of no parameters, so there is nothing to explain.
+    // Raw logprobs do not depend on parameters, so there is nothing to explain.
     let score = |mode: LogprobsMode| {
         let logprobs = Some(LogprobsParams { mode: mode.into(), ..Default::default() });
         let kind = work::Kind::Score(ScoreWork { token_ids: vec![3, 3], logprobs });
@@ -55,7 +55,7 @@ async fn a_step_explains_so_many_logits() {
     assert_eq!(worker.step(score(LogprobsMode::Processed)).await.work[0].status(), InvalidWork);
     let raw = only(worker.step(score(LogprobsMode::Raw)).await);
     assert_eq!(raw.tokens.len(), 2);
-    // Nothing came of it, and the next step has room again.
+    // The failed work had no effect, and the next step has room again.
     let result = only(worker.step(step(&[2])).await);
     assert_eq!((result.status(), result.tokens.len()), (Ok, 1));
 }
@@ -78,7 +78,7 @@ async fn each_parameter_that_removes_a_token_is_named() {
         report: why(&[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 40]),
         ..seeded(1)
     };
-    // After 30 came 6, so that it may not come again.
+    // 6 came after 30, so it may not come after 30 again.
     let open = OpenSequence { output_token_ids: vec![30, 6, 30], ..open(1, params) };
     worker.step(open_step(vec![open])).await;
     let mut row = falling();
@@ -141,7 +141,7 @@ async fn a_sequence_can_do_without_what_its_stream_asks_for() {
     assert_eq!(told, [Some(1), None, Some(2)]);
 }
 
-/// Draft work says nothing; verify and score work say what sample work says, with raw logprobs or none.
+/// Draft work has no report. Verify and score work give the same report as sample work, with raw logprobs or none.
 #[tokio::test]
 async fn every_kind_of_work_says_the_same() {
     let server = TestServer::start().await;

@@ -1,4 +1,4 @@
-//! What holds of the files of this repository: who may use what, what the pages point at, and the scripts for a machine with a GPU.
+//! Rules for the files of this repository: which code may use what, the targets that pages name, and the scripts for a machine with a GPU.
 
 #![allow(clippy::unwrap_used)] // A test may stop at the first surprise.
 

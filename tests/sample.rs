@@ -1,4 +1,4 @@
-//! The stateless road: the same tokens as on a stream, a status for every row, nothing left behind.
+//! The stateless call: the same tokens as on a stream, a status for every row, nothing left over.
 
 use crate::call::Call;
 use crate::support::*;
@@ -178,13 +178,13 @@ async fn a_message_that_does_not_come_by_the_deadline_is_not_awaited() {
     server.expect_series("croupier_in_flight_bytes", 0.0).await;
 }
 
-/// What `croupier explain` says of a row of so many logits, where texts of tokens are in this file.
+/// The output of `croupier explain` for a row of logits, with the texts of tokens from this file.
 fn explained(vocabulary: &Path, logits: &[f32], flags: &[&str]) -> serde_json::Value {
     use std::io::Write;
     use std::process::{Command, Stdio};
     let mut command = Command::new(env!("CARGO_BIN_EXE_croupier"));
     command.args(["explain", "--json", "--dtype", "f32"]).args(flags);
-    // What is set for servers on this machine is none of the test's.
+    // Settings for servers on this machine must not affect the test.
     let ours = std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("CROUPIER_"));
     ours.for_each(|(name, _)| {
         command.env_remove(name);

@@ -1,7 +1,7 @@
-//! What a chain of samplers leaves, against definitions in f64 written from the papers, not from the code under test.
+//! Results of chains of samplers, against definitions in f64 written from the papers, not from the code under test.
 //!
-//! Rows are random. Where a definition compares two reals that are nearer to one another than rounding can tell, the case
-//! decides nothing and is left out; how many were left out is printed and bounded.
+//! Rows are random. If a definition compares two reals that are closer than rounding can tell, the case decides nothing and is left out.
+//! The number of such cases is printed and bounded.
 
 use croupier::backend::cpu::CpuBackend;
 use croupier::backend::{Backend, RowJob};
@@ -24,9 +24,9 @@ use crate::chi_square::{DEVIATE, FALSE_ALARM, deviate};
 mod naive;
 use naive::Naive;
 
-/// Reals that are nearer than this, relative to the larger, are not told apart.
+/// Reals that are closer than this, relative to the larger, count as equal.
 const NEAR: f64 = 2e-5;
-/// What samplers remember.
+/// The state that samplers remember.
 const STATE: SamplerState = SamplerState { mirostat_mu: Some(3.5), adaptive: Some(Average { sum: 3.0, weight: 10.0 }) };
 const FILTERS: Filters = Filters { temperature: 0.7, top_k: 20, top_p: 0.9, min_p: 0.03 };
 
@@ -38,13 +38,13 @@ fn row(vocab: usize, spread: f64, seed: u64) -> Vec<f32> {
     (0..vocab as u64).map(|i| (spread * (0..3).map(|j| random(seed, 3 * i + j) - 0.5).sum::<f64>()) as f32).collect()
 }
 
-/// What a token says: none where that is empty.
+/// The text of a token. If it is empty, the token has no text.
 fn text(token: usize) -> String {
     let letters = (0..token % 5).map(|place| if token >> (place + 3) & 1 == 1 { 'a' } else { 'b' });
     letters.collect()
 }
 
-/// Tokens that end a text; the second is in every row.
+/// Tokens that end a text. The second is in every row, the first in none.
 const ENDS: [u32; 2] = [1_000_000, 5];
 
 fn known() -> Infill<'static> {
@@ -54,7 +54,7 @@ fn known() -> Infill<'static> {
     Infill { vocabulary: &TEXTS, ends: &ENDS }
 }
 
-/// EOS tokens: as above, one that is not there.
+/// EOS tokens. One of them is in no row.
 const EOS: [u32; 3] = [11, 1_000_000, 4];
 
 /// A step of a kind, with a random parameter.
@@ -78,7 +78,7 @@ fn step(kind: usize, seed: u64) -> Step {
         31 => Step::AtMost(1 + (40.0 * share) as u32),
         30 => Step::XtcExpectedUnlessIgnored { probability: 0.9 * share, threshold: 0.02 + 0.1 * share },
         29 => Step::TfsWithRemoved(0.05 + 0.9 * share),
-        // Half of them by the cliff alone, mostly.
+        // In half of the cases the cliff alone decides, mostly.
         27 => Step::MinK(if share < 0.5 { 3.0 } else { 400.0 * (share - 0.5) }),
         11 => Step::EpsilonCutoff(0.05 * share),
         12 => Step::EtaCutoff(0.05 * share),
@@ -101,11 +101,10 @@ fn step(kind: usize, seed: u64) -> Step {
 
 const KINDS: usize = 34;
 
-/// Every sampler alone and behind every other: the tokens that are left and their probabilities are those of the
-/// definitions.
+/// Every sampler alone and after every other: the tokens that are left and their probabilities match the definitions.
 #[test]
 fn definitions() {
-    // Of each kind, first or second.
+    // Counts for each kind of step, as the first or the second of the chain.
     let (mut decided, mut left_out) = ([0; KINDS], [0; KINDS]);
     let count = |of: &mut [u32; KINDS], kinds: [usize; 2]| kinds.into_iter().for_each(|kind| of[kind] += 1);
     for first in 0..KINDS {
@@ -114,7 +113,7 @@ fn definitions() {
                 let case = seed + 100 * first as u64 + 10_000 * second as u64;
                 let logits = row(30 + 40 * seed as usize, 3.0 + seed as f64, case);
                 let steps = [step(first, case), step(second, case + 50)];
-                // Random rows are large in any place, so some of these are choices of XTC's.
+                // Large logits are anywhere in random rows, so some protected tokens are among XTC's choices.
                 let (min_keep, protected): (u32, &[u32]) =
                     [(1, &[][..]), (4, &[2, 9, 17, 25]), (12, &[1])][seed as usize % 3];
                 let mut naive = Naive { min_keep: min_keep as usize, protected, ..Naive::new(&logits) };
@@ -160,7 +159,7 @@ fn definitions() {
     }
 }
 
-/// Tokens that the backend draws after a chain have the definitions' probabilities.
+/// The tokens that the backend draws after a chain have the probabilities of the definitions.
 #[test]
 fn draws() {
     const DRAWS: u64 = 200_000;
@@ -211,7 +210,7 @@ fn draws() {
     }
 }
 
-/// XTC happens at a share of positions, and draws are then from what it leaves.
+/// XTC happens at a given share of positions.
 #[test]
 fn xtc_by_positions() {
     let happened = (0..100_000u64)
@@ -221,8 +220,8 @@ fn xtc_by_positions() {
     assert!(deviations.abs() < 4.5);
 }
 
-/// Whether XTC happens says nothing about the draw: of two tokens alike the first, which XTC excludes, is drawn half as often as
-/// without it.
+/// Whether XTC happens says nothing about the draw: of two equal tokens the first, which XTC excludes, is drawn half as often as without
+/// XTC.
 #[test]
 fn xtc_and_the_draw_are_independent() {
     let samplers = SamplerParams { xtc_probability: 0.5, xtc_threshold: 0.1, ..SamplerParams::default() };

@@ -1,4 +1,4 @@
-//! The program as who runs it sees it: its commands, its configuration, its start and its end, TLS, traces.
+//! The program as its operator sees it: its commands, its configuration, its start and its end, TLS, traces.
 
 #![allow(clippy::unwrap_used, unreachable_pub)] // A test may stop at the first surprise, and has no users.
 

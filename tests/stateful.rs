@@ -1,4 +1,4 @@
-//! Samplers that learn from each token, over real sockets: one text, whatever kind of work it comes from, and wherever it is
+//! Samplers that learn from each token, over real sockets: the text is the same, whatever kind of work it comes from, and wherever it is
 //! opened again.
 
 use crate::support::*;
@@ -7,7 +7,7 @@ use croupier::proto::*;
 
 const LEN: usize = 40;
 
-/// A model: the logits after a text.
+/// A model: the logits that follow a text.
 fn after(text: &[u32]) -> Vec<f32> {
     logits(u64::from(*text.last().unwrap_or(&0)) + 100 * u64::from(text.len() as u32 % 3), 3)
 }
@@ -90,7 +90,7 @@ fn cases() -> Vec<(String, SamplingParams)> {
     cases
 }
 
-/// A token with what samplers remember after it.
+/// A token with the state of the samplers after it.
 type Told = (Token, Option<SamplerState>);
 
 /// The text of a sequence, sampled token by token.
@@ -147,7 +147,7 @@ async fn opened_again_at_any_token_a_text_goes_on() {
             (step.close_sequence_ids, step.open) = (vec![1, 2], vec![again]);
             let work = only(worker.step(step).await);
             assert_eq!((&work.tokens[0], work.sampler_state), (&expected[at].0, expected[at].1), "{name}, token {at}");
-            // The stateless road.
+            // The stateless call.
             let sampled =
                 SampleRow { params: Some(params.clone()), output_token_ids, sampler_state, ..Default::default() };
             let Some(step::Logits::Inline(row)) = inline(&[row]) else { unreachable!() };
@@ -180,7 +180,7 @@ async fn what_is_sampled_is_what_is_scored() {
     }
 }
 
-/// Chains and trees, right for a while, then wrong: neither a token nor a state differs from the plain text's.
+/// Chains and trees that are right at first and wrong later: neither a token nor a state differs from the plain text's.
 #[tokio::test]
 async fn drafts_change_not_one_token() {
     let server = TestServer::start().await;
@@ -224,8 +224,8 @@ async fn drafts_change_not_one_token() {
     }
 }
 
-/// Draft tokens that draft work draws, whose distributions are the target's own: all are accepted, and what samplers remember is
-/// what they would without drafts.
+/// Draft tokens that draft work draws from the target's own distributions: all are accepted, and the samplers' state is the same as without
+/// drafts.
 #[tokio::test]
 async fn drafts_from_the_target_are_accepted() {
     let server = TestServer::start().await;
@@ -246,7 +246,7 @@ async fn drafts_from_the_target_are_accepted() {
             text.extend(ids(&work));
             state = work.sampler_state;
         }
-        // The same tokens one by one: with their state at the last but one, the last has the same state.
+        // The same tokens one by one: if the state after the last but one is the same, the state after the last is too.
         let score = ScoreWork { token_ids: text.clone(), logprobs: params.logprobs.clone() };
         worker.step(open_step(vec![open(2 * id + 1, params.clone())])).await;
         let rows: Vec<_> = (0..LEN).map(|at| after(&text[..at])).collect();

@@ -1,9 +1,8 @@
-//! Drawn tokens have the distribution they should: chi-square against an f64 softmax with the filters
-//! written naively from their definitions, not from the code under test.
+//! Drawn tokens have the distribution that they should: chi-square tests against an f64 softmax with the filters written naively from their
+//! definitions, not from the code under test.
 //!
-//! Seeds are fixed, so a run is repeatable. Had they been random, each test would raise a false alarm with
-//! probability [`FALSE_ALARM`]; `a_wrong_tail_is_seen` shows that a
-//! lower half of the tokens that is 10 % too likely does not pass.
+//! Seeds are fixed, so a run is repeatable. With random seeds, each test would raise a false alarm with probability [`FALSE_ALARM`].
+//! `a_wrong_tail_is_seen` shows that a lower half of the tokens that is 10 % too likely does not pass.
 
 use crate::chi_square::{DEVIATE, FALSE_ALARM, deviate};
 use croupier::backend::cpu::CpuBackend;
@@ -16,7 +15,7 @@ const DRAWS: u64 = 200_000;
 
 const OFF: Filters = Filters::OFF;
 
-/// A pseudo-random row of this spread.
+/// A pseudo-random row with this spread.
 fn row(vocab: usize, spread: f64, seed: u64) -> Vec<f32> {
     let unit = |i: u64| uniform(seed, i, Purpose::Sample) as f64 / 2f64.powi(64);
     (0..vocab as u64).map(|i| (spread * (unit(3 * i) + unit(3 * i + 1) + unit(3 * i + 2) - 1.5)) as f32).collect()
@@ -59,7 +58,7 @@ fn draw(logits: &[f32], dtype: Dtype, filters: Filters, seed: u64) -> Vec<u64> {
 }
 
 fn check(name: &str, logits: &[f32], dtype: Dtype, filters: Filters) {
-    // What was sent is what counts: the row as the dtype has it.
+    // The row as the dtype represents it counts, because that is what was sent.
     let bytes = dtype.encode(logits);
     let sent = Logits::new(dtype, &bytes).widen();
     let expected = probabilities(&sent, &filters);
@@ -111,8 +110,8 @@ fn long_rows_and_flat_nuclei() {
     check("9000 tokens, top_k 3000", &flat, Dtype::F32, Filters { top_k: 3000, ..OFF });
 }
 
-/// The test has power: the same counts against a distribution whose tail is 10 % off are rejected, and so
-/// is a token that should have been cut.
+/// The test has power: the same counts are rejected against a distribution whose tail is 10 % off, and so is a token that should have been
+/// cut.
 #[test]
 fn a_wrong_tail_is_seen() {
     let logits = row(200, 2.0, 15);

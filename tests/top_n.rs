@@ -1,4 +1,4 @@
-//! Rows of which only the largest logits are sent, over a real socket: the same tokens, or an exact answer why not.
+//! Rows of which only the largest logits are sent, over a real socket: the same tokens, or an exact answer why there is none.
 
 mod drafts;
 
@@ -7,7 +7,7 @@ use croupier::proto::*;
 use croupier::sampling::logits::Dtype;
 use tonic::Code;
 
-/// The `n` largest of each row, by the order.
+/// The `n` largest logits of each row, in order.
 fn top_n(rows: &[Vec<f32>], n: usize, beyond: BeyondTopN) -> TopNRows {
     let mut wire = TopNRows { beyond: vec![beyond.into(); rows.len()], ties_in_order: true, ..Default::default() };
     let mut logits = Vec::new();
@@ -211,7 +211,7 @@ async fn lists_that_do_not_fit_end_the_stream() {
 
 #[tokio::test]
 async fn a_token_counts_64_bytes_towards_the_rows_of_a_step() {
-    // Ten tokens, but not eleven; a row of 50 logits would have 200 bytes.
+    // Ten tokens fit, eleven do not. A row of 50 logits would have 200 bytes.
     let server = TestServer::with_limits(|limits| limits.max_row_bytes_per_step = 640).await;
     let mut worker = server.worker().await;
     worker.step(open_step(vec![open(1, top_k(3, 1))])).await;
@@ -250,12 +250,12 @@ async fn a_step_goes_through_so_many_entries_of_lists() {
         top_n: Some(listed(rest)),
         ..Default::default()
     };
-    // 128 rows of 2^17 entries are as many as may be.
+    // 128 rows of 2^17 entries are the most that a step may go through.
     let result = worker.step(step(1..=129, 1.0)).await;
     assert!(result.work[..128].iter().all(|work| token(work) == vocab_size - 1));
     assert_eq!(result.work[128].status(), RowStatus::InvalidWork);
     assert!(result.work[128].message.contains("top_n: would go through"), "{}", result.work[128].message);
-    // The next step has room again, and where no other token can be emitted none is gone through.
+    // The next step has room again. If no other token can be emitted, no row is gone through.
     assert_eq!(token(&worker.step(step(129..=129, 1.0)).await.work[0]), vocab_size - 1);
     assert!(worker.step(step(1..=129, f32::NEG_INFINITY)).await.work.iter().all(|work| token(work) == vocab_size - 1));
 }

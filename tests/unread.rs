@@ -1,4 +1,4 @@
-//! A worker that does not read its replies, and others beside it.
+//! A worker that does not read its replies, and others at the same server.
 
 use crate::support::*;
 use croupier::proto::*;
@@ -6,17 +6,17 @@ use std::time::Duration;
 use tonic::Code;
 use tonic_types::StatusExt;
 
-/// Rows of these have replies of a megabyte, with a logprob of every token for every sequence.
+/// The reply to a step of these rows has a megabyte, with a logprob of every token for every sequence.
 const TOKENS: u32 = 1024;
 const SEQUENCES: u64 = 256;
-/// More than HTTP/2 takes of one stream before its worker reads.
+/// More steps than HTTP/2 takes replies of one stream before its worker reads.
 const STEPS: u64 = 16;
-/// What HTTP/2 gets of a reply at once; it may have two.
+/// Bytes of a reply that HTTP/2 takes at once. It may hold two such pieces.
 const PIECE: f64 = 65536.0;
-/// An eighth of them, which one stream may have, is fewer than the replies to all steps have.
+/// One stream may have an eighth of these bytes, which is less than the replies to all steps have.
 const MOST_BYTES: usize = 32 << 20;
 
-/// A stream whose steps have large replies, with its sequences open.
+/// A stream with open sequences, whose steps have large replies.
 async fn talkative(server: &TestServer) -> Worker {
     with_logprobs(server, SEQUENCES).await
 }
@@ -42,10 +42,10 @@ async fn expect(server: &TestServer, series: &str, value: f64) {
     assert!(seen.is_ok(), "{series} is {}, expected {value}", server.series(series));
 }
 
-/// Of the neighbour's rows: a fit for nobody who comes with less room than 64 KiB.
+/// The neighbour's vocabulary. Its rows fit only if there is room for 64 KiB.
 const NEIGHBOURS_TOKENS: u32 = 16384;
 
-/// Samples sequence 1 until the other stream is given up; the most bytes that were in flight meanwhile.
+/// Samples sequence 1 until the server gives up the other stream. Returns the most bytes that were in flight meanwhile.
 async fn serves_until_the_other_is_gone(server: &TestServer, worker: &mut Worker) -> f64 {
     let asks = async {
         let mut most = 0.0;
@@ -61,7 +61,7 @@ async fn serves_until_the_other_is_gone(server: &TestServer, worker: &mut Worker
     tokio::time::timeout(Duration::from_secs(60), asks).await.expect("it is given up")
 }
 
-/// A token of each sequence, all from one row.
+/// One token for each sequence, all from one row.
 fn large_step() -> Step {
     step_of(SEQUENCES)
 }
@@ -87,22 +87,22 @@ async fn who_does_not_read_loses_the_stream_and_not_the_others_their_room() {
         silent.send_step(large_step()).await;
     }
     gate.wait_for_batch().await;
-    // All are read before the first is answered.
+    // The server reads all steps before it answers the first.
     expect(&server, "croupier_queue_depth", STEPS as f64 - 1.0).await;
     gate.open();
 
-    // What rows may report has room in an eighth or they are not done, so that others are served all the time.
+    // Rows whose reports have no room within the eighth are not sampled, so that others are served all the time.
     let most = serves_until_the_other_is_gone(&server, &mut neighbour).await;
-    // An eighth, the messages that wait, and what HTTP/2 has.
+    // The eighth, the messages that wait, and what HTTP/2 holds.
     assert!(most > 1e6 && most < 0.18 * MOST_BYTES as f64, "{most} bytes");
-    // What HTTP/2 has counts, and is less than one of the replies.
+    // What HTTP/2 holds counts, and is less than one of the replies.
     let counted = server.series("croupier_in_flight_bytes");
     assert!(counted > 0.0 && counted <= 2.0 * PIECE, "{counted} bytes");
     server.expect_sequences(1).await;
     assert_eq!(server.series("croupier_rejected_total{reason=\"reply_timeout\"}"), 1.0);
     assert_eq!(server.series("croupier_streams"), 2.0, "what HTTP/2 has of it keeps its place");
 
-    // What was on its way comes, and then why there is no more.
+    // Replies that were on their way arrive, then the reason why there are no more.
     let mut told = 0;
     let end = loop {
         match silent.step_reply().await {
@@ -120,7 +120,8 @@ async fn who_does_not_read_loses_the_stream_and_not_the_others_their_room() {
 
 #[tokio::test]
 async fn who_leaves_without_having_read_why_is_counted_by_that() {
-    // It stays on its thread. A step that is run where it arrives is read when the reply before it is out, so that none waits.
+    // A gated backend stays on its thread. If a step ran where it arrived, the next would be read only after the reply to it, so none would
+    // wait.
     let gate = Gate::default();
     gate.open();
     let server = TestServer::with_backend(gate, |limits| limits.reply_timeout = Duration::from_millis(200)).await;
@@ -134,8 +135,8 @@ async fn who_leaves_without_having_read_why_is_counted_by_that() {
     expect(&server, "croupier_requests_total{method=\"Decode\",code=\"ABORTED\"}", 1.0).await;
 }
 
-/// HTTP/2 takes each of its replies whole and asks for no more, so that none is due. What it sends then waits in its connection's window,
-/// which its connection's other calls need.
+/// HTTP/2 takes each of this worker's replies whole and asks for no more, so no reply is due. What the worker then sends waits in the
+/// window of its connection, which the other calls of the connection need.
 #[tokio::test]
 async fn who_sends_on_and_does_not_read_is_waited_for_no_longer() {
     const OF_SMALL_REPLIES: u64 = 8;
@@ -144,7 +145,7 @@ async fn who_sends_on_and_does_not_read_is_waited_for_no_longer() {
     let mut sent = 0;
     let sends = async {
         while server.series("croupier_rejected_total{reason=\"reply_timeout\"}") == 0.0 {
-            // Whatever was sent is answered, until a step is not read any more.
+            // Each step is answered before the next is sent, until the server no longer reads a step.
             if server.series("croupier_steps_total{data_path=\"inline\"}") == f64::from(sent) {
                 silent.send_step(step_of(OF_SMALL_REPLIES)).await;
                 sent += 1;
@@ -172,7 +173,7 @@ async fn a_worker_may_be_silent_as_long_as_it_likes() {
     let server = TestServer::with_limits(|limits| limits.reply_timeout = timeout).await;
     let mut worker = talkative(&server).await;
     for _ in 0..2 {
-        // A reply that HTTP/2 has room for waits for nobody, and where none is due there is nothing to read.
+        // A reply that HTTP/2 has room for does not wait for the worker, and if none is due there is nothing to read.
         worker.send_step(large_step()).await;
         tokio::time::sleep(timeout * 2).await;
         assert!(worker.step_reply().await.expect("the stream goes on").refusal.is_none());
@@ -193,7 +194,7 @@ async fn with_no_timeout_replies_wait_for_ever() {
     }
 }
 
-/// Texts of millions of tokens are read on the way in, also while the watch on their stream's replies looks at it.
+/// Texts of millions of tokens are read as they arrive, even while the server checks whether their stream's replies are read.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn who_opens_long_texts_holds_up_nobody() {
     let server = TestServer::with_limits(|limits| limits.reply_timeout = Duration::from_millis(400)).await;
@@ -204,7 +205,7 @@ async fn who_opens_long_texts_holds_up_nobody() {
     let text: Vec<u32> = (0..1_000_000u32).map(|at| at.wrapping_mul(2_654_435_761) >> 27).collect();
     let long = |id| OpenSequence { prompt_token_ids: text.clone(), ..open(id, params.clone()) };
     opening.send_step(open_step((0..8).map(long).collect())).await;
-    // They take seconds.
+    // Opening them takes seconds.
     let opened = tokio::spawn(async move { opening.step_reply().await.map(|result| result.open) });
     for _ in 0..5 {
         other.step(sample_step(&[(1, logits(1, 0))])).await;

@@ -1,8 +1,8 @@
 //! Known answers: tokens and logprobs that never change, on any machine, backend or version.
 //!
-//! `tests/vectors/sampling.txt` says how each row is made, so another implementation can check itself.
-//! A change of a single bit breaks the promise that a seed replays a text. Should one ever be decided,
-//! `UPDATE_VECTORS=1 cargo test --test numbers vectors::` writes the file anew, and the change log must say so.
+//! `tests/vectors/sampling.txt` says how each row is made, so another implementation can check itself. A change of a single bit breaks the
+//! promise that a seed replays a text. If such a change is ever decided on, `UPDATE_VECTORS=1 cargo test --test numbers vectors::` writes
+//! the file again, and the change log must say so.
 
 use croupier::backend::cpu::{CpuBackend, Level};
 use croupier::backend::{Backend, RowJob};

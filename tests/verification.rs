@@ -1,5 +1,5 @@
-//! Verification on every backend equals the specification bit for bit: every rule, instruction set and dtype, chains
-//! and trees, distributions kept, sent or none, on rows that aim at the boundaries.
+//! Verification on every backend equals the specification bit for bit: every rule, instruction set and dtype; chains and trees; draft
+//! distributions that are kept, sent or absent; rows that aim at the boundaries.
 
 use croupier::backend::cpu::{CpuBackend, Level};
 use croupier::backend::{Backend, RowJob, VerifyResult};
@@ -59,7 +59,7 @@ proptest! {
         }
     }
 
-    /// What a backend keeps is the specification's distribution, and no more than four bytes for each token or a list.
+    /// The row that a backend keeps is the specification's distribution, in no more than four bytes for each token, or a list.
     #[test]
     fn what_is_kept_is_the_distribution(recipe in recipe(vec![128, 129, 2049, 5000], 0)) {
         let draft = recipe.rows(0).1;
@@ -112,7 +112,7 @@ proptest! {
     }
 }
 
-/// All outcomes of many draws: residuals of blocks drawn at every place, of the first, second and third sibling.
+/// All outcomes of many draws with up to four siblings: each sibling is accepted in some, and residuals are drawn from many blocks.
 #[test]
 fn residuals_are_drawn_alike_everywhere() {
     let vocab = 700;
@@ -137,7 +137,7 @@ fn residuals_are_drawn_alike_everywhere() {
     assert!(drawn.len() > 16, "residuals were drawn from too few blocks: {drawn:?}");
 }
 
-/// A residual of a few units for each token, where every draw lies at an edge between tokens or next to one.
+/// A residual of a few units for each token, so that every draw is at a boundary between tokens or next to one.
 #[test]
 fn residuals_of_a_few_units_are_drawn_alike() {
     let unlikely = -39.0 * std::f32::consts::LN_2;
@@ -162,7 +162,7 @@ fn sample_of(logits: &[f32], seed: u64) -> u32 {
     sample_row(&job.logits, &job.spec).expect("the row is fine").token
 }
 
-/// Bad drafts by name: the error of the specification, whichever row or token is at fault.
+/// Bad drafts, each with the specification's error, whichever row or token is at fault.
 #[test]
 fn bad_drafts() {
     use DraftError::*;
@@ -202,7 +202,7 @@ fn bad_drafts() {
     assert_eq!(result, Err(VerifyFailure::Draft { index: 0, error: Impossible { token: 2 } }));
 }
 
-/// Edges by name.
+/// Edges, each with a name.
 #[test]
 fn named_edges() {
     let flat = |n: usize| vec![1.0; n];
@@ -258,7 +258,7 @@ fn named_edges() {
     }
 }
 
-/// Of a greedy row with a greenlist, draws ask for the first token alone: ranks of rejected tokens and relaxed acceptance do not.
+/// Draws of a greedy row with a greenlist need only the first token. Ranks of rejected tokens and relaxed acceptance need all tokens.
 #[test]
 fn marked_rows_are_judged_by_all_of_their_tokens() {
     let (vocab, params) = (3000, KgwParams { bias: 2.7, ..KgwParams::default() });
@@ -272,7 +272,7 @@ fn marked_rows_are_judged_by_all_of_their_tokens() {
             AcceptanceRule::Rejection,
             AcceptanceRule::Relaxed(Relaxed { top_n: 9, delta: 0.004, ..Relaxed::default() }),
         ] {
-            // One that is near the top without the mark, and one that is not.
+            // Two tokens that are near the top without the watermark, and one that is not.
             let mut near: Vec<u32> = (0..vocab as u32).collect();
             let logits = row(shape, vocab, seed);
             near.sort_by(|&a, &b| logits[b as usize].total_cmp(&logits[a as usize]));
@@ -290,7 +290,7 @@ fn marked_rows_are_judged_by_all_of_their_tokens() {
     assert!(ranks > 60 && accepted > 9, "{ranks} {accepted}");
 }
 
-/// A block whose rows, behind masks, take more together than may be set aside: the others are prepared again.
+/// A block of masked rows that together take more than the backend may set aside: it prepares the rest again.
 #[test]
 fn a_block_of_more_rows_than_are_set_aside() {
     const DRAFTS: u64 = 20;
@@ -314,8 +314,8 @@ fn a_block_of_more_rows_than_are_set_aside() {
 proptest! {
     #![proptest_config(config(300))]
 
-    /// Rows of which a draw asks for the first tokens only, behind texts that touch much of them. Draft tokens are any: those that
-    /// were largest, and those of blocks that a draw may leave out.
+    /// Rows of which a draw needs only the first tokens, after texts that touch many of their tokens. Draft tokens are of all kinds, also
+    /// those that were largest, and those of blocks that a draw may leave out.
     #[test]
     fn drafts_behind_long_texts_are_verified_alike(
         recipe in recipe(vec![2047, 2048, 2049, 5000], 6),
@@ -343,7 +343,7 @@ proptest! {
         for (((token, source), &parent), &place) in case.drafts.iter_mut().zip(&case.parents).zip(&places) {
             if matches!(source, Source::None) || relaxed.is_some() {
                 *source = Source::None;
-                // Mostly near the top of its row, now and then anywhere.
+                // Mostly near the top of its row, sometimes anywhere.
                 let (place, at) = (usize::from(place), (parent + 1) as u64);
                 let logits = row(recipe.shape, vocab, recipe.seed + at);
                 let mut order: Vec<u32> = (0..vocab as u32).collect();
@@ -354,7 +354,7 @@ proptest! {
         for level in levels() {
             let mut backend = CpuBackend::with_level(1, level);
             if before {
-                // What another row left behind may not be seen.
+                // What another row left over must not be seen.
                 let _ = backend.run(&[case.rows[0].job(Action::Draw { uniform: 7 })]);
             }
             let got = case.with(plainly, |job| backend.verify(&[*job]).remove(0));
@@ -363,7 +363,7 @@ proptest! {
     }
 }
 
-/// More cases where time allows: PROPTEST_CASES. Failures are kept beside the tests and tried first.
+/// Runs more cases if PROPTEST_CASES says so. Failing cases are kept in `tests/regressions` and tried first.
 fn config(cases: u32) -> ProptestConfig {
     let wanted = std::env::var("PROPTEST_CASES").ok().and_then(|v| v.parse().ok());
     ProptestConfig {

@@ -1,7 +1,7 @@
-//! What a worker sees of the service, over real sockets: a server in this process, most often without the rest of the program
-//! ([`support`]). Steps and their results first, then what they carry, then what may be wrong with them.
+//! The service as a worker sees it, over real sockets: a server in this process, mostly without the rest of the program ([`support`]).
+//! Steps and their results come first, then what they carry, then what may be wrong with them.
 //!
-//! One program of many files, as are the others beside it: each links all of the server, which takes longer than most tests.
+//! This program has many files, as have the other test programs: each program links the whole server, which takes longer than most tests.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, unreachable_pub)] // A test may stop at the first surprise, and has no users.
 
