@@ -1,4 +1,4 @@
-//! Rows that aim at the boundaries, for everything that is compared with the specification.
+//! Rows that aim at the boundaries, for all tests that compare with the specification.
 #![allow(dead_code)] // Each test file uses a part.
 
 pub(crate) use crate::rows::{Chained, SHAPES, chained, filters, mark, row};
@@ -89,7 +89,7 @@ impl Case {
     }
 }
 
-/// Bits instead of values, so that −0 and 0 differ and NaN would show.
+/// Bits instead of values, so that −0 differs from 0, and a NaN would show.
 pub(crate) fn bits(result: &RowResult) -> String {
     match result {
         Ok(output) => {
@@ -99,7 +99,7 @@ pub(crate) fn bits(result: &RowResult) -> String {
                 (l.logprob.to_bits(), l.rank, top, requested)
             });
             let kept = output.kept.as_ref().map(|kept| (kept.total(), kept.entries()));
-            // Floats are shown so that those that differ differ, and zeros with their signs.
+            // Floats are printed so that different values look different, and zeros have their signs.
             format!("{} {logprobs:?} {:?} {:?} {kept:?}", output.token, output.observed, output.report)
         }
         Err(error) => format!("{error:?}"),
@@ -116,7 +116,7 @@ fn decay() -> impl Strategy<Value = Decay> {
     (any::<u16>(), 1..2000u16, 1..60_000u16).prop_map(|(place, last_n, decay_n)| Decay { place, last_n, decay_n })
 }
 
-/// Any report; its tokens are still to be brought into the vocabulary.
+/// Any report. Its tokens have yet to be reduced to the vocabulary.
 fn report() -> impl Strategy<Value = ReportParams> {
     let most = prop_oneof![Just(0u32), 1..20u32, Just(4096)];
     (any::<bool>(), most, any::<bool>(), prop::collection::vec(any::<u32>(), 0..6)).prop_map(
@@ -176,7 +176,7 @@ prop_compose! {
         let mut tokens: Vec<_> = touched;
         tokens.iter_mut().for_each(|t| t.0 %= vocab as u32);
         if ban_first && let Some(first) = tokens.first_mut() {
-            // The most likely token, so that the adjusted maximum is another.
+            // The most likely token, so that the adjusted maximum is another token.
             let best = logits.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1)).map_or(0, |(t, _)| t);
             *first = (best as u32, 1, 0.0, 0);
         }
@@ -213,7 +213,7 @@ prop_compose! {
     }
 }
 
-/// Drawn nudges: a token, whether it is to be one of which more is known, a bias, and what comes behind penalties.
+/// Random nudges: a token, whether it is to be one that has an adjust, a bias, and an amount that is added after penalties.
 pub(crate) type Nudged = Vec<(u32, bool, f32, f32)>;
 
 pub(crate) fn nudged() -> impl Strategy<Value = Nudged> {
@@ -233,15 +233,14 @@ pub(crate) fn nudges(drawn: Nudged, known: &[TokenAdjust], vocab: usize) -> Vec<
     nudges
 }
 
-/// A greenlist to which the first tokens of a block do not belong.
+/// A greenlist without the first tokens of a block.
 fn greens() -> Greenlist {
     let params = KgwParams { bias: 2.0, ..KgwParams::default() };
     let of = |seed| Greenlist::new(&params, Seeds::new(&params, vec![seed]));
     (0..).map(of).find(|greens| (128..131).all(|token| greens.raise(token, 0.0) == 0.0)).expect("one of eight")
 }
 
-/// What the property tests once found, by name, and edges that they could miss.
-/// Chains with min-p on a row with two neighbouring logits, of which the smaller one has the larger mass, that which min-p asks for.
+/// Chains with min-p on a row with two neighbouring logits. The smaller logit has the larger mass, which is just what min-p requires.
 pub(crate) fn masses_the_wrong_way_round() -> [Case; 3] {
     let (more, less) = (f32::from_bits(0xBE99_99B6), f32::from_bits(0xBE99_99B7));
     let mut values = vec![-20.0f32; 3000];
@@ -262,6 +261,7 @@ pub(crate) fn masses_the_wrong_way_round() -> [Case; 3] {
     })
 }
 
+/// Cases in which the property tests once found faults, by name, and edges that they could miss.
 pub(crate) fn named_edges() -> Vec<(&'static str, Case)> {
     let inverted = masses_the_wrong_way_round().map(|case| ("min_p in a chain, between two such masses", case));
     [single_edges(), inverted.to_vec()].concat()
@@ -339,8 +339,7 @@ fn single_edges() -> Vec<(&'static str, Case)> {
     ]
 }
 
-/// Two tokens, and a top-p whose share of their mass is a fraction of a unit more than the first one's: rounded up it needs
-/// both.
+/// Two tokens, and a top-p whose share of their mass is a fraction of a unit more than the first one's mass: rounded up, it needs both.
 fn one_unit_beyond_the_first() -> Case {
     let share_of = |logit: f32| {
         let total = MASS_ONE + mass(exponent(logit, 0.0, scale(1.0)));

@@ -1,4 +1,4 @@
-//! A real server on free ports, and what it takes to look at it from outside.
+//! A real server on free ports, and helpers to observe it from outside.
 #![allow(dead_code)] // Each test file uses a part.
 
 use croupier::app::{Addresses, App, Drained, Error};
@@ -15,10 +15,10 @@ use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-/// Longer than anything here takes on a busy machine: reaching it means that it never happens.
+/// Longer than anything here takes on a busy machine: reaching it means that the event never happens.
 pub(crate) const NEVER: Duration = Duration::from_secs(60);
 
-/// A server that runs.
+/// A running server.
 pub(crate) struct Running {
     pub(crate) addresses: Addresses,
     pub(crate) stop: CancellationToken,
@@ -36,7 +36,7 @@ pub(crate) async fn start(config: Config) -> Running {
     serve(App::bind(config).await.expect("free ports")).await
 }
 
-/// Serves what is bound and waits until it is ready.
+/// Serves an app that is bound, and waits until it is ready.
 pub(crate) async fn serve(app: App) -> Running {
     let addresses = app.addresses().clone();
     let stop = CancellationToken::new();
@@ -84,7 +84,7 @@ pub(crate) async fn http_get(address: SocketAddr, path: &str) -> (u16, String, S
     (status, head.to_lowercase(), body.to_owned())
 }
 
-/// Waits until something is so.
+/// Waits until a condition holds.
 pub(crate) async fn until<F: Future<Output = bool>>(what: &str, is: impl Fn() -> F) {
     let tried = async {
         while !is().await {
@@ -110,11 +110,10 @@ pub(crate) fn requests(vocab_size: u32, params: SamplingParams, sequences: u64) 
         .map(|request| DecodeRequest { request: Some(request) })
 }
 
-/// A backend whose fault takes the engine's thread with it: what its panic leaves panics when it is dropped, so that
-/// catching the panic is not enough.
+/// A backend whose panic ends the engine's thread: its payload panics when it is dropped, so that catching the panic is not enough.
 pub(crate) struct Fatal;
 
-/// What it leaves.
+/// The payload of that panic.
 struct Remains;
 
 impl Drop for Remains {

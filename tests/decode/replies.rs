@@ -1,4 +1,4 @@
-//! Replies and the ends of streams: in which order they come, what they wait for, and what is left of a stream that is cut.
+//! Replies and the ends of streams: the order of replies, what they wait for, and what is left of a stream that is cut.
 
 use super::*;
 use croupier::backend::{Backend, BackendInfo, RowJob, VerifyJob, VerifyResult};
@@ -29,7 +29,7 @@ async fn replies_come_in_order_and_all_of_them_after_a_half_close() {
     server.expect_sequences(0).await;
 }
 
-/// Says that it has a batch, and runs it when it is told to, on whatever thread brings it.
+/// Reports that it has a batch, and runs it when it is told to, on whatever thread calls it.
 struct Told(mpsc::Sender<()>, mpsc::Receiver<()>);
 
 impl Backend for Told {
@@ -64,11 +64,11 @@ async fn a_reply_does_not_wait_for_the_step_behind_it() {
         worker.send_step(sample_step(&[(1, logits(1, steps[0]))])).await;
         next_batch();
         worker.send_step(sample_step(&[(1, logits(1, steps[1]))])).await;
-        // It has come when the first is done.
+        // The second step has arrived by the time the first is done.
         tokio::time::sleep(Duration::from_millis(50)).await;
         run.send(()).unwrap();
         next_batch();
-        // That is the second, which runs until the first is answered.
+        // This is the second batch, which runs until the first step is answered.
         token(&worker.step_reply().await.expect("the first is answered").work[0]);
         run.send(()).unwrap();
         token(&worker.step_reply().await.unwrap().work[0]);

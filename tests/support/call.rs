@@ -1,4 +1,4 @@
-//! A call whose bytes are sent by hand, as no client library sends them.
+//! A call whose bytes are sent by hand, in ways that no client library sends them.
 #![allow(dead_code, unreachable_pub)] // Every test file uses its own part of this.
 
 use crate::support::TestServer;
@@ -11,29 +11,29 @@ use std::future::poll_fn;
 use std::time::Duration;
 use tonic::Status;
 
-/// Longer than anything here takes, on a busy machine too.
+/// Longer than anything here takes, even on a busy machine.
 pub const LONG: Duration = Duration::from_secs(60);
 
 /// A call whose bytes are sent by hand.
 pub struct Call {
     pub bytes: SendStream<Bytes>,
     answer: ResponseFuture,
-    /// What has come of the answer.
+    /// The part of the answer that has arrived.
     begun: Option<RecvStream>,
 }
 
 impl Call {
-    /// A method of the sampler, or `service/method`.
+    /// Opens a call of a method of the sampler, or of `service/method`.
     pub async fn open(server: &TestServer, method: &str) -> Self {
         Self::with(server, method, &Builder::new(), &[]).await
     }
 
-    /// One whose server may send no more than one byte, and does not hear that there is room again until [`Self::end`].
+    /// A call whose server may send no more than one byte, and does not hear that there is room again until [`Self::end`].
     pub async fn closed(server: &TestServer, method: &str) -> Self {
         Self::with(server, method, Builder::new().initial_window_size(1), &[]).await
     }
 
-    /// One that says for how long it waits, and waits longer.
+    /// A call that announces how long it waits, and waits longer.
     pub async fn within(server: &TestServer, method: &str, timeout: &str) -> Self {
         Self::with(server, method, &Builder::new(), &[("grpc-timeout", timeout)]).await
     }
@@ -52,7 +52,7 @@ impl Call {
         Self { bytes, answer, begun: None }
     }
 
-    /// Sends a message of so many bytes, but only the first `sent` of them.
+    /// Sends the prefix of a message of `len` bytes, but only the bytes `sent` of it.
     pub fn begin(&mut self, len: usize, sent: &[u8]) {
         let mut prefix = vec![0];
         prefix.extend(u32::try_from(len).unwrap().to_be_bytes());
@@ -65,13 +65,13 @@ impl Call {
         self.begin(message.len(), &message);
     }
 
-    /// Sends a message, and that it is the last one.
+    /// Sends a message, and that it is the last.
     pub fn send_alone(&mut self, message: &impl Message) {
         self.send(message);
         self.finish();
     }
 
-    /// Begins a message of which not all comes, and waits until the server has read more of it than HTTP/2 keeps.
+    /// Begins a message that is never completed, and waits until the server has read more of it than HTTP/2 keeps.
     pub async fn begin_large(&mut self, len: usize, sent: usize) {
         self.begin(len, &[]);
         let mut left = sent;
@@ -99,7 +99,7 @@ impl Call {
         self.bytes.send_data(Bytes::new(), true).unwrap();
     }
 
-    /// How the call ends, and after how many bytes of replies.
+    /// The status with which the call ends, and the number of bytes of its replies.
     pub async fn end(self) -> (Status, usize) {
         let read = async {
             let (headers, mut body) = match self.begun {

@@ -1,18 +1,17 @@
-//! Whether counts have the distribution they should: the chi-square test.
+//! The chi-square test: whether counts have the distribution that they should.
 //!
-//! Seeds of tests are fixed, so a run is repeatable. Had they been random, one comparison would raise a false
-//! alarm with probability [`FALSE_ALARM`].
+//! Seeds of tests are fixed, so a run is repeatable. With random seeds, one comparison would raise a false alarm with probability
+//! [`FALSE_ALARM`].
 
 #![allow(unreachable_pub)] // More than one test program has this as a module.
 
-/// Of one comparison, one-sided.
+/// The probability of a false alarm in one comparison, one-sided.
 pub const FALSE_ALARM: f64 = 1e-6;
 /// The standard normal deviate with that upper tail.
 pub const DEVIATE: f64 = 4.753_424;
 
-/// The chi-square statistic's standard normal deviate (Wilson and Hilferty 1931), tokens of small
-/// expectation pooled so that each class expects at least ten. Infinite if a token without probability
-/// was drawn.
+/// The chi-square statistic's standard normal deviate (Wilson and Hilferty 1931). Tokens with a small expectation are pooled so that each
+/// class expects at least ten. Infinite if a token without probability was drawn.
 #[must_use]
 pub fn deviate(counts: &[u64], expected: &[f64]) -> f64 {
     let draws: u64 = counts.iter().sum();
@@ -26,7 +25,7 @@ pub fn deviate(counts: &[u64], expected: &[f64]) -> f64 {
             classes.push(std::mem::take(&mut pool));
         }
     }
-    // What is left over counts too.
+    // The rest of the pool counts too.
     if let Some(last) = classes.last_mut() {
         *last = (last.0 + pool.0, last.1 + pool.1);
     }

@@ -1,4 +1,4 @@
-//! Drafts and the rows to verify them with, as the tests of several backends make them.
+//! Drafts and the rows that verify them, for the tests of several backends.
 #![allow(dead_code)] // Each test file uses a part.
 
 use croupier::backend::{RowJob, VerifyJob, VerifyResult};
@@ -66,7 +66,7 @@ impl Row {
     }
 }
 
-/// Where a draft token's distribution is, with everything it borrows.
+/// The source of a draft token's distribution, with everything it borrows.
 #[derive(Debug, Clone)]
 #[allow(clippy::large_enum_variant)] // A draft has a few of them.
 pub(crate) enum Source {
@@ -84,14 +84,14 @@ pub(crate) struct Case {
     pub(crate) drafts: Vec<(u32, Source)>,
     pub(crate) parents: Vec<i32>,
     pub(crate) rule: AcceptanceRule,
-    /// Of each row whether relaxed acceptance is strict there.
+    /// For each row, whether relaxed acceptance is strict there.
     pub(crate) strict: Vec<bool>,
     pub(crate) numbers: Numbers,
     pub(crate) measure: bool,
 }
 
 impl Case {
-    /// Draft token 1 before rows of five tokens.
+    /// A chain of draft tokens, with equal rows of five tokens.
     pub(crate) fn new(sources: Vec<(u32, Source)>) -> Self {
         let logits = [1.0, 2.0, 0.5, -1.0, 0.0];
         let rows = vec![Row::new(Dtype::F32, &logits, OFF); sources.len() + 1];
@@ -123,7 +123,7 @@ impl Case {
             };
             drafts.push(DraftToken { token: *token, source });
         }
-        // As the engine asks.
+        // The rows are as the engine asks for them.
         let rows: Vec<_> = self.rows.iter().map(|row| row.job(Action::Draw { uniform: 0 })).collect();
         let tree = Tree::new(&self.parents, drafts.len()).expect("the parents are a tree");
         let (rule, numbers, measure) = (self.rule, self.numbers, self.measure);
@@ -140,7 +140,8 @@ pub(crate) fn plainly(job: &RowJob<'_>) -> Box<Kept> {
     sample_row(&job.logits, &job.spec).expect("the draft row is fine").kept.expect("it was asked for")
 }
 
-/// All of it, what is measured too, by which metrics tell faults. Floats are shown so that those that differ differ.
+/// The whole result, with the measured values, by which metrics recognise faults. Floats are printed so that different values look
+/// different.
 pub(crate) fn bits(result: &VerifyResult) -> String {
     format!("{result:?}")
 }
@@ -170,27 +171,27 @@ pub(crate) fn rules() -> impl Strategy<Value = AcceptanceRule> {
     ]
 }
 
-/// What a case is made from besides its filters.
+/// All that a case is made from, with its filters.
 #[derive(Debug, Clone)]
 pub(crate) struct Recipe {
     pub(crate) vocab: usize,
     pub(crate) shape: u8,
     pub(crate) seed: u64,
-    /// How far the draft's logits are from the target's, 0 for the same.
+    /// How far the draft's logits are from the target's; 0 if they are equal.
     pub(crate) noise: f32,
     pub(crate) dtypes: [Dtype; 2],
     pub(crate) filters: [Filters; 2],
-    /// Those of some of the rows, where the text thinks.
+    /// The filters of those rows in which the text thinks.
     pub(crate) thoughts: Option<Filters>,
     pub(crate) chains: [Option<Chained>; 2],
     pub(crate) penalised: bool,
-    /// What is added to some logits behind penalties.
+    /// An amount that is added to some logits after penalties.
     pub(crate) late: Option<f32>,
     pub(crate) banned: Vec<u32>,
     pub(crate) allowed: Option<Vec<u32>>,
     pub(crate) masking: Option<Masking>,
     pub(crate) mark: Option<Mark>,
-    /// Parents as fractions of the nodes before; `None` is a chain.
+    /// Parents as fractions of the number of earlier nodes; `None` for a chain.
     pub(crate) tree: Option<Vec<u8>>,
     /// A kind of source for each draft token.
     pub(crate) sources: Vec<u8>,
@@ -270,13 +271,13 @@ impl Recipe {
         })
     }
 
-    /// `None` where a draft row has no distribution.
+    /// `None` if a draft row has no distribution.
     pub(crate) fn case(&self) -> Option<Case> {
         let parents = self.parents();
         let (mut rows, mut drafts) = (vec![self.rows(0).0], vec![]);
         let depth = |node: usize| std::iter::successors(Some(node), |&n| usize::try_from(parents[n]).ok()).count() - 1;
         for (node, &kind) in self.sources.iter().enumerate() {
-            // Siblings share a row of the target, and so often a token.
+            // Siblings are drawn from the same row, and so are often the same token.
             let above = parents[node] + 1;
             drafts.push(self.proposal(kind, self.rows(above as usize).1, depth(node))?);
             rows.push(self.rows(node + 1).0);
@@ -288,14 +289,14 @@ impl Recipe {
         }
         let ends = drafts.iter().map(|(token, _)| token % 11 == 3).collect();
         let numbers = Numbers { seed: self.seed, start: self.start };
-        // In a third of the drafts nowhere.
+        // A third of the drafts have no strict row.
         let mut rng = Lcg(self.seed);
         let strict = rows.iter().map(|_| !self.seed.is_multiple_of(3) && rng.unit() < 0.5).collect();
         Some(Case { rows, ends, drafts, parents, rule: self.rule, strict, numbers, measure: self.measure })
     }
 }
 
-/// A mark at another position of the text, where a race may not run.
+/// The watermark at another position of the text, where there may be no race.
 fn elsewhere(mark: Mark, position: u32) -> Mark {
     match mark {
         Mark::Race(Some(race)) if position % 3 != 2 => {
@@ -336,10 +337,10 @@ prop_compose! {
     }
 }
 
-/// What keeps the distribution of a draft row.
+/// Keeps the distribution of a draft row.
 pub(crate) type Keep<'k> = &'k dyn Fn(&RowJob<'_>) -> Box<Kept>;
 
-/// Hands the jobs of all cases on together.
+/// Passes the jobs of all cases on together.
 pub(crate) fn together(
     cases: &[Case],
     keep: Keep<'_>,

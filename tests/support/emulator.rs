@@ -1,4 +1,4 @@
-//! What `scripts/emulator-build` makes: programs that run the kernels on a CPU, and a CUDA driver that does.
+//! The programs that `scripts/emulator-build` builds: they run the kernels on a CPU, and one is a CUDA driver that does so.
 
 #![allow(clippy::print_stderr)]
 

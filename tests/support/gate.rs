@@ -1,4 +1,4 @@
-//! A backend that stands still until it is let.
+//! A backend that waits until it is allowed to run.
 
 use super::NEVER;
 use croupier::backend::cpu::CpuBackend;
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-/// A backend that runs a batch only when it is let, to fill queues before it.
+/// A backend that runs a batch only once it is allowed to, so that tests can fill queues before it.
 #[derive(Clone, Default)]
 pub struct Gate {
     state: Arc<(Mutex<bool>, Condvar)>,
@@ -22,7 +22,7 @@ impl Gate {
         self.state.1.notify_all();
     }
 
-    /// Waits until a batch stands at the gate.
+    /// Waits until a batch waits at the gate.
     pub async fn wait_for_batch(&self) {
         let started = Instant::now();
         while self.batches.load(Ordering::SeqCst) == 0 {

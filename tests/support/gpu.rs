@@ -1,4 +1,4 @@
-//! The GPU among the backends that are compared, where there is one.
+//! The GPU as one of the compared backends, if there is one.
 
 use croupier::backend::cuda::CudaBackend;
 use croupier::backend::{Backend, BackendInfo, RowJob, VerifyJob, VerifyResult};
@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 pub(crate) struct Gpu;
 
 impl Gpu {
-    /// None if there is none.
+    /// None if there is no GPU.
     pub(crate) fn opened() -> Option<MutexGuard<'static, CudaBackend>> {
         static OPENED: OnceLock<Option<Mutex<CudaBackend>>> = OnceLock::new();
         let opened = OPENED.get_or_init(|| crate::open_gpu::open_gpu().map(Mutex::new));

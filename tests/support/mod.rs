@@ -37,7 +37,7 @@ use tonic::transport::{Channel, Endpoint, Server};
 use tonic_types::StatusExt;
 
 pub const VOCAB: u32 = 50;
-/// Longer than anything here takes on a busy machine: reaching it means that it never happens.
+/// Longer than anything here takes on a busy machine: reaching it means that the event never happens.
 const NEVER: Duration = Duration::from_secs(60);
 
 /// How workers reach the server.
@@ -78,12 +78,12 @@ impl TestServer {
         Self::with(Transport::Tcp, limits, Box::new(backend)).await
     }
 
-    /// With the shipped presets, and texts of tokens.
+    /// A server with the shipped presets and texts of tokens.
     pub async fn with(transport: Transport, limits: Limits, backend: Box<dyn Backend>) -> Self {
         let setup = ServerSetup { presets: Config::default().presets, ..ServerSetup::default() };
         let metrics = Metrics::new(&limits, &backend.info());
         let (vocabulary, compile) = (Arc::new(vocabulary()), metrics.grammar_compile.clone());
-        // None is kept that nobody uses, so that tests see memory come back.
+        // Grammars that nobody uses are not kept, so that tests see their memory become free.
         let grammars = Grammars::new(Arc::clone(&vocabulary)).recorded(compile).keeping(0);
         let setup = ServerSetup { vocabulary: Some(vocabulary), grammars: Some(Arc::new(grammars)), ..setup };
         Self::counted(transport, limits, backend, (setup, metrics)).await
@@ -155,13 +155,13 @@ impl TestServer {
         channel.unwrap()
     }
 
-    /// Where it listens.
+    /// The address at which the server listens.
     pub fn tcp_address(&self) -> std::net::SocketAddr {
         let Address::Tcp(address) = &self.address else { panic!("it listens on a Unix socket") };
         *address
     }
 
-    /// Where another process finds it, over a Unix socket.
+    /// The path at which another process finds the server, over a Unix socket.
     pub fn socket(&self) -> std::path::PathBuf {
         let Address::Unix(dir) = &self.address else { panic!("it listens on TCP") };
         dir.path().join("socket")
@@ -179,17 +179,17 @@ impl TestServer {
         worker
     }
 
-    /// A stream that may have regions, and what it was told about them.
+    /// A stream that may have regions, and the server's offer of them.
     pub async fn region_worker(&self, config: StreamConfig) -> (Worker, RegionOffer) {
         self.stream().await.unwrap().with_regions(config).await
     }
 
-    /// A stream on which nothing was said yet.
+    /// A stream on which nothing was sent yet.
     pub async fn stream(&self) -> Result<Worker, Status> {
         Worker::over(self.channel().await).await
     }
 
-    /// The value of one series of its metrics.
+    /// The value of one series of the server's metrics.
     pub fn series(&self, series: &str) -> f64 {
         value_in(&self.metrics.render(), series)
     }
@@ -235,7 +235,7 @@ fn value_in(text: &str, series: &str) -> f64 {
     found.unwrap_or_else(|| panic!("{series} is missing in:\n{text}"))
 }
 
-/// Regions, handed out at a socket of their own.
+/// The side that offers regions, with its own socket.
 fn region_side(
     dir: &Path,
     limits: &Limits,
@@ -265,7 +265,7 @@ pub fn config() -> StreamConfig {
     StreamConfig { vocab_size: VOCAB, logits_dtype: LogitsDtype::F32.into(), ..Default::default() }
 }
 
-/// The logits of a text at a position: any function of both will do, as long as it is rough.
+/// The logits of a text at a position. Any function of both will do, as long as it is irregular.
 pub fn logits(text: u64, position: u64) -> Vec<f32> {
     let mut state = text.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ position.wrapping_mul(0xD1B5_4A32_D192_ED03);
     (0..VOCAB)
@@ -323,7 +323,7 @@ pub fn violation(status: &Status) -> (String, String) {
     (field.unwrap_or_default(), reason.unwrap_or_default())
 }
 
-/// The text with this seed, as a stream that sends its logits inline gets it.
+/// The text with this seed, as a stream with inline logits gets it.
 pub async fn inline_tokens(server: &TestServer, seed: u64, count: u64) -> Vec<u32> {
     let mut worker = server.worker().await;
     worker.step(open_step(vec![open(1, seeded(seed))])).await;

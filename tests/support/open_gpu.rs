@@ -1,14 +1,14 @@
-//! The machine's GPU, and whether a test may go without.
+//! The machine's GPU, and whether a test may run without one.
 
 use croupier::backend::cpu::CpuBackend;
 use croupier::backend::cuda::CudaBackend;
 
-/// More than the tests' rows.
+/// More bytes than the tests' rows have.
 const ROOM: usize = 64 << 20;
 
-/// A GPU that has proved itself; none if there is none. CROUPIER_TEST_GPU=required says that there has to be one, and
-/// =required-clusters that its kernels are those with clusters besides: on a driver that takes only PTX they are not. With
-/// CROUPIER_TEST_GPU_PROOF=skip it need not prove itself first, which under a sanitizer would take longer than the tests.
+/// Opens a GPU that has proved itself, or returns none if there is none. CROUPIER_TEST_GPU=required demands one.
+/// CROUPIER_TEST_GPU=required-clusters also demands kernels with clusters, which a driver that takes only PTX does not run. With
+/// CROUPIER_TEST_GPU_PROOF=skip the GPU need not prove itself first, which under a sanitizer would take longer than the tests.
 pub(crate) fn open_gpu() -> Option<CudaBackend> {
     let wanted = std::env::var("CROUPIER_TEST_GPU").unwrap_or_default();
     assert!(["", "required", "required-clusters"].contains(&wanted.as_str()), "CROUPIER_TEST_GPU={wanted}");

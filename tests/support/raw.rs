@@ -1,11 +1,11 @@
-//! Messages of calls as bytes, for what a client of ours would not send.
+//! Messages of calls as bytes, to send what our own clients would not send.
 #![allow(unreachable_pub)]
 
 use bytes::{Buf, BufMut, Bytes};
 use tonic::Status;
 use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 
-/// Messages as bytes, whatever they hold.
+/// A codec whose messages are bytes, whatever they hold.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Raw;
 

@@ -14,7 +14,7 @@ use croupier::vocabulary::Vocabulary;
 use proptest::prelude::*;
 use std::sync::{Arc, LazyLock};
 
-/// A small generator, so that rows are long without proptest recording every value.
+/// A small generator for rows, so that proptest does not record every value of a long row.
 pub(crate) struct Lcg(pub(crate) u64);
 
 impl Lcg {
@@ -176,12 +176,12 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// EOS tokens, in the order in which a stream gives them.
+/// EOS tokens, in the order in which a stream lists them.
 pub(crate) fn eos() -> impl Strategy<Value = Vec<u32>> {
     prop::collection::vec(0..300u32, 0..4)
 }
 
-/// Any state, mostly likely ones.
+/// Any state, mostly a likely one.
 fn state() -> impl Strategy<Value = SamplerState> {
     let mu = prop_oneof![6 => -1.0f64..20.0, 1 => Just(0.0), 1 => Just(-1e9), 1 => Just(1e9), 1 => Just(40.0)];
     let weight = prop_oneof![4 => 1.0f64..100.0, 1 => Just(0.0), 1 => Just(1e-300)];
@@ -190,7 +190,7 @@ fn state() -> impl Strategy<Value = SamplerState> {
         .prop_map(|(mirostat_mu, adaptive)| SamplerState { mirostat_mu, adaptive })
 }
 
-/// Any chain, mostly short ones.
+/// Any chain, mostly a short one.
 pub(crate) fn chained() -> impl Strategy<Value = Chained> {
     let steps = prop::collection::vec(step(), 0..6);
     let min_keep = prop_oneof![3 => Just(1u32), 1 => 1..20u32, 1 => 20..2000u32];
@@ -198,7 +198,7 @@ pub(crate) fn chained() -> impl Strategy<Value = Chained> {
     let tournament = prop::option::weighted(0.3, prop::option::weighted(0.9, played()));
     (steps, min_keep, protected, any::<u64>(), (state(), infill()), tournament).prop_map(
         |(mut steps, min_keep, (protected, eos), xtc, (state, infill), tournament)| {
-            // The last step, also where nothing is played.
+            // The last step, even if nothing is played.
             steps.extend(tournament.as_ref().map(|_| Step::Tournament));
             let (protected, tournament) = (ascending(protected, 300), tournament.flatten());
             Chained { steps, min_keep, protected, eos, xtc, state, infill, tournament }
@@ -206,7 +206,7 @@ pub(crate) fn chained() -> impl Strategy<Value = Chained> {
     )
 }
 
-/// Texts in which many begin others, and some are none.
+/// Texts of tokens: many are prefixes of others, and some tokens have none.
 static TEXTS: LazyLock<Vocabulary> = LazyLock::new(|| {
     let mut rng = Lcg(5);
     let mut text = |_| {
@@ -216,12 +216,12 @@ static TEXTS: LazyLock<Vocabulary> = LazyLock::new(|| {
     Vocabulary::new(&(0..4000).map(&mut text).collect::<Vec<_>>(), b"")
 });
 
-/// Tokens that end a text, where texts are known.
+/// Tokens that end a text, or `None` if texts are not known.
 pub(crate) fn infill() -> impl Strategy<Value = Option<Vec<u32>>> {
     prop::option::weighted(0.9, prop::collection::vec(0..300u32, 0..4))
 }
 
-/// Any tournament, also of tables whose size is no power of two.
+/// Any tournament, including tables whose size is not a power of two.
 pub(crate) fn played() -> impl Strategy<Value = Played> {
     let size = prop_oneof![3 => Just(1u32 << 16), 1 => 2..3000u32, 1 => (1..18u32).prop_map(|bits| 1 << bits)];
     (any::<u64>(), prop::collection::vec(any::<u64>(), 1..65), size).prop_map(|(context, keys, size)| {
@@ -230,7 +230,7 @@ pub(crate) fn played() -> impl Strategy<Value = Played> {
     })
 }
 
-/// Any mark of a row.
+/// Any watermark of a row.
 pub(crate) fn mark() -> impl Strategy<Value = Mark> {
     let scheme = prop_oneof![Just(SeedingScheme::Lefthash), Just(SeedingScheme::Selfhash)];
     let ratio = prop_oneof![Just(0.25f32), Just(0.5), 0.001f32..0.999];
@@ -246,7 +246,7 @@ pub(crate) fn mark() -> impl Strategy<Value = Mark> {
     prop_oneof![greens, race]
 }
 
-/// How a mask is made, whatever the vocabulary.
+/// How a mask is made, independent of the vocabulary.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Masking {
     kind: u8,
@@ -258,13 +258,13 @@ pub(crate) fn masking() -> impl Strategy<Value = Masking> {
 }
 
 impl Masking {
-    /// The same for another row.
+    /// The same kind of mask for another row.
     #[allow(dead_code)] // of drafts
     pub(crate) fn at(self, row: u64) -> Self {
         Self { seed: self.seed ^ row, ..self }
     }
 
-    /// Its words. What is behind the vocabulary in the last one is anything.
+    /// The mask's bytes. Bits beyond the vocabulary in the last word are arbitrary.
     pub(crate) fn words(self, vocab: usize) -> Vec<u8> {
         let mut rng = Lcg(self.seed);
         let block = |rng: &mut Lcg, at: usize| Lcg(self.seed ^ (at as u64 / 16) << 20).below(3) == rng.below(1);
@@ -272,11 +272,11 @@ impl Masking {
         (0..TokenMask::bytes_for(vocab))
             .map(|at| match self.kind {
                 0 => rng.next() as u8,
-                // A few tokens are left, or removed.
+                // A few tokens are allowed, or removed.
                 1 => u8::from(rng.below(few) == 0) << rng.below(8),
                 2 => !(u8::from(rng.below(few) == 0) << rng.below(8)),
                 3 => u8::MAX,
-                // Whole blocks.
+                // Whole blocks are removed.
                 4 => {
                     if block(&mut rng, at) {
                         0

@@ -1,10 +1,10 @@
-//! Draft and verify work in short.
+//! Short forms for draft and verify work.
 
 use crate::support::*;
 use croupier::proto::verify_work::DraftDistribution;
 use croupier::proto::*;
 
-/// Verify work on draft tokens that stand in a chain.
+/// Verify work on draft tokens that form a chain.
 pub fn chain(draft_token_ids: &[u32], from: DraftDistribution) -> VerifyWork {
     VerifyWork { draft_token_ids: draft_token_ids.to_vec(), draft_distribution: Some(from), ..Default::default() }
 }

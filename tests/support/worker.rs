@@ -18,14 +18,14 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// A stream on which nothing was said yet.
+    /// A stream on which nothing was sent yet.
     pub async fn over(channel: Channel) -> Result<Self, Status> {
         let (requests, receiver) = mpsc::channel(256);
         let replies = SamplerClient::new(channel).decode(ReceiverStream::new(receiver)).await?.into_inner();
         Ok(Self { requests: Some(requests), replies, steps: 0 })
     }
 
-    /// Configures it, asking for regions.
+    /// Configures the stream, and asks for regions.
     pub async fn with_regions(mut self, config: StreamConfig) -> (Self, RegionOffer) {
         self.send(Request::Config(StreamConfig { wants_regions: true, ..config })).await;
         let offer = self.ready().await.region_offer.expect("regions are offered");
@@ -36,7 +36,7 @@ impl Worker {
         self.send_raw(DecodeRequest { request: Some(request) }).await;
     }
 
-    /// Sends where the stream goes on; what it ended with is for the reply to say.
+    /// Sends if the stream is still open. If it has ended, the reply says why.
     pub async fn try_send(&mut self, request: Request) {
         _ = self.requests.as_ref().unwrap().send(DecodeRequest { request: Some(request) }).await;
     }
@@ -84,13 +84,13 @@ impl Worker {
         result
     }
 
-    /// Sends a step that must end the stream; gives the status.
+    /// Sends a step that must end the stream, and returns the status.
     pub async fn failing_step(&mut self, step: Step) -> Status {
         self.send_step(step).await;
         self.step_reply().await.unwrap_err()
     }
 
-    /// Says that no more requests come.
+    /// Ends the requests.
     pub fn half_close(&mut self) {
         self.requests = None;
     }

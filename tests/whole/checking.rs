@@ -1,4 +1,4 @@
-//! A backend that does everything with each instruction set at hand and as the specification does, and notes what differs.
+//! A backend that does everything with each available instruction set and as the specification does, and notes differences.
 
 use crate::draft_jobs;
 use croupier::backend::cpu::{CpuBackend, Level};
@@ -9,7 +9,7 @@ use croupier::sampling::sample_row;
 use croupier::speculative::verify;
 use std::sync::{Arc, Mutex};
 
-/// What differed, in words.
+/// Descriptions of the differences.
 pub type Faults = Arc<Mutex<Vec<String>>>;
 
 pub struct Checking {
@@ -67,7 +67,7 @@ impl Backend for Checking {
     }
 }
 
-/// A drawn token is one of those that are left, and so there is one.
+/// A drawn token must be one that the filters leave, so there is one.
 fn survives(job: &RowJob<'_>, result: &RowResult) -> Result<(), String> {
     let (Ok(output), Action::Draw { .. } | Action::Propose { .. }) = (result, job.spec.action) else { return Ok(()) };
     let left = Distribution::of(&job.logits, &job.spec).map_err(|error| format!("{error:?} and yet a token"))?;
@@ -75,7 +75,7 @@ fn survives(job: &RowJob<'_>, result: &RowResult) -> Result<(), String> {
     if is_left { Ok(()) } else { Err(format!("{} is not left by {:?}", output.token, job.spec)) }
 }
 
-/// Everything about a result, bit for bit. Floats are shown so that those that differ differ, and zeros with their signs.
+/// Everything about a result, bit for bit. Floats are printed so that different values look different, and zeros have their signs.
 fn bits(result: &RowResult) -> String {
     match result {
         Ok(output) => {

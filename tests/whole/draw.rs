@@ -1,10 +1,10 @@
-//! Whole parameters at random.
+//! Random complete parameters.
 
 use crate::rows::Lcg;
 pub use crate::whole::fields::FIELDS;
 use croupier::proto::SamplingParams;
 
-/// Random values, of the vocabulary of a stream.
+/// Random values, with tokens of a stream's vocabulary.
 pub struct Draw {
     random: Lcg,
     pub vocab: u32,
@@ -41,12 +41,12 @@ impl Draw {
         values[self.below(values.len() as u32) as usize]
     }
 
-    /// One of these edges, or anything between two bounds.
+    /// One of these edges, or any number between two bounds.
     pub fn edge(&mut self, edges: &[f32], (least, most): (f32, f32)) -> f32 {
         if self.happens(0.4) { self.one_of(edges) } else { self.between(least, most) }
     }
 
-    /// A part of one.
+    /// A number between 0 and 1.
     pub fn share(&mut self) -> f32 {
         let small = self.between(1e-6, 1e-2);
         self.edge(&[0.0, 1.0, 0.5, 0.9, small], (0.0, 1.0))
@@ -62,7 +62,7 @@ impl Draw {
         (0..count).map(|_| self.token()).collect()
     }
 
-    /// Each token once.
+    /// Tokens without repetition.
     pub fn once(&mut self, least: u32, most: u32) -> Vec<u32> {
         let mut tokens = self.tokens(least, most);
         tokens.sort_unstable();
@@ -71,16 +71,16 @@ impl Draw {
     }
 }
 
-/// What is set, each with a seed for its value.
+/// The fields that are set, each with a seed for its value.
 #[derive(Debug, Clone)]
 pub struct Chosen {
     vocab: u32,
     fields: Vec<(usize, u64)>,
-    /// Of one field, if any, a value that no range has.
+    /// A field, if any, that gets a value outside every range.
     spoiled: Option<(usize, u64)>,
 }
 
-/// Fields that take any float, to spoil.
+/// Fields that accept any float, to set a bad value.
 type Spoil = (&'static str, fn(&mut SamplingParams, f32));
 const SPOILED: [Spoil; 12] = [
     ("temperature", |p, bad| p.temperature = Some(bad)),
@@ -99,7 +99,7 @@ const SPOILED: [Spoil; 12] = [
 const BAD: [f32; 5] = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, -3e5, 3e5];
 
 impl Chosen {
-    /// Each field with this probability.
+    /// Sets each field with this probability.
     pub fn new(draw: &mut Draw, density: f32) -> Self {
         let mut fields: Vec<(usize, u64)> = Vec::new();
         for at in 0..FIELDS.len() {
@@ -126,7 +126,7 @@ impl Chosen {
         self.fields.iter().map(|&(at, _)| FIELDS[at].0)
     }
 
-    /// Whether it sets a field.
+    /// Whether a field is set.
     pub fn has(&self, name: &str) -> bool {
         self.names().any(|field| field == name) || self.spoiled.is_some_and(|(at, _)| SPOILED[at].0 == name)
     }
@@ -139,7 +139,7 @@ impl Chosen {
         self.spoiled.is_some()
     }
 
-    /// Gives up what an error named, or where that was not set here something else.
+    /// Unsets the field that an error named, or another one if that field is not set here.
     pub fn give_up(&mut self, named: &str, draw: &mut Draw) {
         let before = (self.fields.len(), self.is_spoiled());
         self.fields.retain(|&(at, _)| FIELDS[at].0 != named);
@@ -150,7 +150,7 @@ impl Chosen {
         }
     }
 
-    /// Splits off about half of it.
+    /// Splits off about half of the fields.
     pub fn halves(self, draw: &mut Draw) -> (Self, Self) {
         let (own, others) = self.fields.iter().partition(|_| draw.happens(0.5));
         (Self { fields: own, ..self.clone() }, Self { fields: others, spoiled: None, ..self })

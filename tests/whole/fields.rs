@@ -1,4 +1,4 @@
-//! A value of each parameter at random: of its range, with its edges, and mostly one that does something.
+//! A random value for each parameter: within its range, with the range's edges, and mostly one that has an effect.
 
 use crate::whole::draw::Draw;
 use croupier::proto::*;
@@ -31,7 +31,7 @@ fn acceptance(draw: &mut Draw) -> AcceptanceParams {
     }
 }
 
-/// Over the texts of tokens, which are of a and b.
+/// A grammar over the texts of tokens, which consist of a and b.
 fn grammar(draw: &mut Draw) -> GrammarParams {
     use grammar_params::Kind;
     let kind = match draw.below(8) {
@@ -44,7 +44,7 @@ fn grammar(draw: &mut Draw) -> GrammarParams {
     };
     let start_token_ids = if draw.happens(0.2) { draw.tokens(1, 3) } else { vec![] };
     let start_sequences = if draw.happens(0.2) { sequences(draw, 3, 2) } else { vec![] };
-    // None has no beginning.
+    // A grammar without a kind begins nowhere.
     let is_at = start_token_ids.is_empty() && start_sequences.is_empty() && draw.happens(0.2);
     let start_position = if is_at { draw.below(6) } else { 0 };
     if kind.is_none() {
@@ -87,7 +87,7 @@ fn watermark(draw: &mut Draw) -> WatermarkParams {
 fn order(draw: &mut Draw) -> Vec<i32> {
     let mut kinds: Vec<i32> = (1..=21).collect();
     (1..kinds.len()).rev().for_each(|at| kinds.swap(at, draw.below(at as u32 + 1) as usize));
-    // Mostly with a place for everything.
+    // Mostly, every sampler has a place.
     if draw.happens(0.2) {
         kinds.truncate(draw.below(21) as usize);
     }

@@ -1,4 +1,4 @@
-//! What a text goes through: opened with whole parameters at random, twice, and then some tokens by every kind of work.
+//! The life of a text: it is opened twice with random complete parameters, and then gets some tokens by every kind of work.
 
 use crate::rows::{SHAPES, row};
 use crate::support::*;
@@ -11,12 +11,12 @@ use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
 use tonic::transport::Channel;
 
-/// How many turns a text has at most.
+/// The most turns of a text.
 const TURNS: u32 = 6;
-/// Sequences that go through the same, in one step.
+/// Two sequences that do the same, in one step.
 const TWINS: [u64; 2] = [1, 2];
 
-/// What happened.
+/// Counts of what happened.
 #[derive(Default)]
 pub struct Counts {
     refused: u32,
@@ -28,7 +28,7 @@ pub struct Counts {
     trees: u32,
     kept: u32,
     unsampled: BTreeMap<String, u32>,
-    /// Of texts that were accepted and got a token, how many had each field.
+    /// For texts that were accepted and got a token: how many had each field.
     fields: BTreeMap<&'static str, u32>,
 }
 
@@ -45,7 +45,7 @@ impl Display for Counts {
 }
 
 impl Counts {
-    /// Fails where so many cases did too little to say anything.
+    /// Fails if so many cases did too little to prove anything.
     pub fn hold(&self, cases: u32) {
         assert!(self.accepted * 10 >= cases * 9 && self.refused * 5 >= cases, "{self}");
         assert!(self.tokens >= 2 * cases && self.reopened * 2 >= cases, "{self}");
@@ -98,7 +98,7 @@ impl Life {
         Self { channel, draw, seed, density, dtype, eos, prompt, own, defaults, text, state }
     }
 
-    /// A text until it ends, or for some turns.
+    /// Runs a text until it ends, or for some turns.
     pub async fn live(&mut self, counts: &mut Counts) -> Went<()> {
         let Some(mut worker) = self.begin(counts).await? else { return Ok(()) };
         counts.accepted += 1;
@@ -120,7 +120,7 @@ impl Life {
         Ok(())
     }
 
-    /// A stream with the text twice, once what is refused was given up.
+    /// A stream on which the text is opened twice, after refused fields were given up.
     async fn begin(&mut self, counts: &mut Counts) -> Went<Option<Worker>> {
         for _ in 0..2 * FIELDS.len() {
             let mut worker = Worker::over(self.channel.clone()).await.unwrap();
@@ -148,7 +148,7 @@ impl Life {
                     let error = opened[0].error.clone().unwrap_or_default();
                     let named = parameter(&error.field, "params.").filter(|_| !error.message.is_empty());
                     let named = named.ok_or(format!("{error:?}"))?;
-                    // Parameters that contradict the stream's may name one that only the stream has.
+                    // If parameters contradict the stream's, the error may name one that only the stream has.
                     let is_own = self.own.has(named) || !self.defaults.has(named) && !self.own.is_empty();
                     let given_up = if is_own { &mut self.own } else { &mut self.defaults };
                     given_up.give_up(named, &mut self.draw);
@@ -159,10 +159,10 @@ impl Life {
         Err("refused whatever was given up".to_owned())
     }
 
-    /// The text as it is, to be opened.
+    /// Opens the text as it is now.
     fn opening(&self, sequence_id: u64) -> OpenSequence {
         let params = SamplingParams { return_sampler_state: Some(true), ..self.own.params() };
-        // So that two are the same.
+        // A fixed seed, so that both sequences are equal.
         let seed = params.seed.or(Some(self.seed));
         OpenSequence {
             sequence_id,
@@ -173,14 +173,14 @@ impl Life {
         }
     }
 
-    /// A row of any shape, often with the few tokens of prompts ahead.
+    /// A row of any shape, often with larger logits for the few tokens that prompts are made of.
     fn row(&mut self) -> Vec<u8> {
         let (shape, seed) = (self.draw.below(u32::from(SHAPES)) as u8, self.draw.number());
         let mut row = row(shape, self.draw.vocab as usize, seed);
         if self.draw.happens(0.5) {
             row.iter_mut().take(8).for_each(|x| *x = self.draw.between(0.0, 12.0));
         }
-        // What a format has no number for, it has an infinity for.
+        // Numbers that a format cannot represent would become infinite.
         let most = match self.dtype {
             Dtype::F32 => f32::MAX,
             Dtype::F16 => 6e4,
@@ -197,14 +197,14 @@ impl Life {
         (0..count).flat_map(|_| self.row()).collect()
     }
 
-    /// The same work on the same rows for some sequences.
+    /// The same work on the same rows for several sequences.
     fn step(works: impl Iterator<Item = Work>, rows: &[u8]) -> Step {
         let work: Vec<Work> = works.collect();
         let data = rows.repeat(work.len()).into();
         Step { work, logits: Some(step::Logits::Inline(InlineLogits { data, row_stride: 0 })), ..Default::default() }
     }
 
-    /// What comes of work for both; the text goes on with it. `None`: nothing came of it.
+    /// The result of work for both sequences, with which the text goes on. `None` if the rows could not be sampled.
     async fn both(
         &mut self,
         worker: &mut Worker,
@@ -220,7 +220,7 @@ impl Life {
         }
         match first.status() {
             RowStatus::Ok => Ok(Some(first)),
-            // Infinite by bias and penalties: none is sent.
+            // Infinities come from bias and penalties: none are sent.
             RowStatus::AllMasked | RowStatus::NanLogits | RowStatus::PositiveInfinity => {
                 *counts.unsampled.entry(format!("{:?}", first.status())).or_default() += 1;
                 if first.tokens.is_empty() { Ok(None) } else { Err(format!("a token was invented: {first:?}")) }
@@ -229,7 +229,7 @@ impl Life {
         }
     }
 
-    /// Takes in what was emitted; whether the text goes on.
+    /// Adds emitted tokens to the text. Returns whether the text goes on.
     fn take(&mut self, work: &WorkResult, counts: &mut Counts) -> Went<bool> {
         if work.tokens.is_empty() || work.tokens.iter().any(|token| token.token_id >= self.draw.vocab) {
             return Err(format!("{work:?}"));
@@ -246,7 +246,7 @@ impl Life {
         work.map_or(Ok(true), |work| self.take(&work, counts))
     }
 
-    /// Draft tokens that come from nowhere, in a chain or a tree.
+    /// Verifies draft tokens without a distribution, in a chain or a tree.
     async fn verify(&mut self, worker: &mut Worker, counts: &mut Counts) -> Went<bool> {
         let mut tokens = self.draw.once(1, 5);
         let is_tree = self.draw.happens(0.4);
@@ -298,7 +298,7 @@ impl Life {
         self.verified(worker, (tokens, Vec::new(), DraftDistribution::Kept(KeptDraft {})), counts).await
     }
 
-    /// A row of the text that was opened again elsewhere, alone, is that of the text.
+    /// A row gives the same result if the text is opened again as another sequence, alone in its step.
     async fn reopen(&mut self, worker: &mut Worker, counts: &mut Counts) -> Went<bool> {
         let row = self.row();
         let mut opened = worker.step(open_step(vec![self.opening(9)])).await.open;
@@ -312,7 +312,7 @@ impl Life {
             let is_none = alone.tokens.is_empty();
             return if is_none { Ok(true) } else { Err(format!("a token only where opened again: {alone:?}")) };
         };
-        // Advice goes by what was accepted before, which tokens do not tell.
+        // Advice depends on what was accepted before, which the tokens do not show.
         if alone.tokens != work.tokens || alone.sampler_state != work.sampler_state {
             return Err(format!("opened again it is {alone:?} instead of {work:?}"));
         }
@@ -324,7 +324,7 @@ impl Life {
     }
 }
 
-/// The parameter that a field is, or is a part of.
+/// The parameter to which a field belongs.
 fn parameter<'a>(field: &'a str, within: &str) -> Option<&'a str> {
     let name = field.strip_prefix(within)?.split(['.', '[']).next()?;
     FIELDS.iter().any(|(known, _)| *known == name).then_some(name)

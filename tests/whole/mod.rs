@@ -1,6 +1,6 @@
-//! Whole parameters at random, over real sockets: from the wire through sequences and the engine to the backend. What is accepted
-//! gives tokens on every instruction set as the specification does, the same ones twice, in another batch and opened again, by sample,
-//! draft and verify work; what is refused names a field.
+//! Random complete parameters over real sockets: from the wire through sequences and the engine to the backend. Accepted parameters give
+//! the specification's tokens on every instruction set, and the same tokens twice, in another batch and opened again, by sample, draft and
+//! verify work. Errors for refused ones name a field.
 
 mod checking;
 pub(crate) mod draw;
@@ -17,7 +17,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{FileFailurePersistence, TestCaseError, TestRunner};
 use std::cell::RefCell;
 
-/// Each field of the schema is drawn, so a new one belongs in the table.
+/// Each field of the schema is drawn, so a new field needs an entry in the table.
 #[test]
 fn every_parameter_is_drawn() {
     let (mut drawn, mut all) = (FIELDS.map(|(name, _)| name).to_vec(), SUPPORTED.to_vec());
@@ -48,7 +48,7 @@ fn whole_parameters_sample_as_specified_or_name_a_field() {
     counts.hold(cases);
 }
 
-/// More cases where time allows: PROPTEST_CASES. Failures are kept beside the tests and tried first.
+/// Runs more cases if PROPTEST_CASES says so. Failing cases are kept in `tests/regressions` and tried first.
 fn config(cases: u32) -> ProptestConfig {
     let wanted = std::env::var("PROPTEST_CASES").ok().and_then(|v| v.parse().ok());
     ProptestConfig {
