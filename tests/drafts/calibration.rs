@@ -1,19 +1,19 @@
-//! Whether measured draft tokens show what they were drawn from, in what a worker is told and in the metrics.
+//! Whether measurements show the distribution that draft tokens were really drawn from, in a worker's results and in the metrics.
 
 use crate::support::*;
 use crate::work::*;
 use croupier::proto::*;
 use croupier::sampling::philox::{Purpose, uniform};
 
-/// Verifications of two draft tokens each, so many in a step.
+/// Steps, each with a verification of two draft tokens for every text.
 const ROUNDS: u64 = 50;
 const TEXTS: u64 = 16;
 
-/// Beyond it a pair of sums is not equal up to chance: two-sided 7 in a million. Every number here is fixed, so a test that
-/// passes always passes.
+/// If two sums differ by more standard errors than this, that is not chance (two-sided 7 in a million). Every number here is fixed, so a
+/// test that passes always passes.
 pub(super) const NOT_CHANCE: f64 = 4.5;
 
-/// Numbers of 0 to 1 that a worker draws.
+/// Random numbers from 0 to 1 that a worker draws.
 pub(super) struct Chance(pub(super) u64);
 
 impl Chance {
@@ -22,18 +22,18 @@ impl Chance {
         uniform(7, self.0, Purpose::Draft) as f64 / u64::MAX as f64
     }
 
-    /// About normal, of deviation 1.
+    /// About normal, with deviation 1.
     pub(super) fn normal(&mut self) -> f32 {
         ((0..12).map(|_| self.next()).sum::<f64>() - 6.0) as f32
     }
 }
 
-/// How the worker draws what it says it draws from a distribution.
+/// How the worker really draws the tokens that it claims to draw from a distribution.
 #[derive(Clone, Copy, Debug)]
 enum Draws {
     AsClaimed,
     Greedily,
-    /// Any token that has a probability.
+    /// Any token that has a probability, all equally likely.
     Evenly,
     /// At twice the temperature.
     Hotter,
@@ -62,7 +62,7 @@ impl Draws {
     }
 }
 
-/// The most likely tokens until they have so much of the mass.
+/// The most likely tokens that together have this much of the mass.
 fn only(draft: &[f32], mass: f32) -> Vec<f32> {
     let mut tokens: Vec<usize> = (0..draft.len()).collect();
     tokens.sort_by(|&a, &b| draft[b].total_cmp(&draft[a]));
@@ -77,7 +77,7 @@ fn only(draft: &[f32], mass: f32) -> Vec<f32> {
     kept
 }
 
-/// A target row, and the distribution of a draft model that is nearly the target.
+/// A target row, and the distribution of a draft model that is close to it.
 fn models(chance: &mut Chance) -> (Vec<f32>, Vec<f32>) {
     let target: Vec<f32> = (0..VOCAB).map(|_| 2.0 * chance.normal()).collect();
     let draft: Vec<f32> = target.iter().map(|x| (x + 0.2 * chance.normal()).exp()).collect();
@@ -85,12 +85,12 @@ fn models(chance: &mut Chance) -> (Vec<f32>, Vec<f32>) {
     (target, draft.iter().map(|p| p / total).collect())
 }
 
-/// What is as it is, what it has to be, and how many there are.
+/// The sum of observed values, the sum of expected values, and their count.
 #[derive(Default)]
 struct Pair {
     is: f64,
     expected: f64,
-    /// Where it is told.
+    /// If variances are reported.
     variance: Option<f64>,
     count: f64,
 }
@@ -103,22 +103,22 @@ impl Pair {
         self.count += 1.0;
     }
 
-    /// As docs/speculative.md has it.
+    /// The formula is in docs/speculative.md.
     fn standard_errors(&self) -> f64 {
         let most = self.expected * (1.0 - self.expected / self.count);
         (self.is - self.expected) / (4.0 + self.variance.unwrap_or(most)).sqrt()
     }
 }
 
-/// How draft tokens stand to one another.
+/// The shape of a draft.
 #[derive(Clone, Copy, Debug)]
 enum Shape {
     Chain,
-    /// Drawn from one distribution, one after the other.
+    /// Both tokens drawn from one distribution, one after the other.
     Siblings,
 }
 
-/// Probabilities of draft tokens against their distributions', and acceptance against the expected one: as the worker is told.
+/// The probabilities of draft tokens against the expected ones, and acceptance against the expected one, from the worker's results.
 async fn run(worker: &mut Worker, rule: AcceptanceRule, shape: Shape, draws: Draws) -> [Pair; 2] {
     let acceptance = Some(AcceptanceParams { rule: rule.into(), ..Default::default() });
     let params = |id| SamplingParams { acceptance, ..seeded(id) };
@@ -162,7 +162,7 @@ async fn a_draft_that_is_not_drawn_as_claimed_shows_under_either_rule() {
                 _ => errors < -NOT_CHANCE,
             };
             assert!(shows, "{rule:?}, {draws:?}: {errors:+.1} standard errors, and {others:+.1} of acceptance");
-            // The target is nearly the draft: acceptance is as expected whatever a draft token was drawn from.
+            // The draft is close to the target, so acceptance is as expected, whatever a draft token was drawn from.
             assert!(others.abs() < NOT_CHANCE, "{rule:?}, {draws:?}: {others:+.1} standard errors of acceptance");
             counted_as_told(&server, &drawn);
         }
@@ -182,7 +182,7 @@ async fn a_draft_that_is_drawn_as_claimed_does_not_show() {
     }
 }
 
-/// The metrics count what the worker is told.
+/// The metrics agree with the worker's results.
 fn counted_as_told(server: &TestServer, drawn: &Pair) {
     let metric =
         |name: &str| server.series(&format!("croupier_spec_decode_{name}{{model=\"default\",proposer=\"sent\"}}"));
@@ -194,7 +194,8 @@ fn counted_as_told(server: &TestServer, drawn: &Pair) {
     }
 }
 
-/// The sum of squares, and that of cubes less its square, by hand, from each kind of source.
+/// The expected probability is the sum of squares, and its variance the sum of cubes less the square of that sum. By hand, for each kind of
+/// source.
 #[tokio::test]
 async fn what_a_draft_probability_has_to_be_is_the_sum_of_the_squares() {
     let server = TestServer::start().await;
@@ -218,15 +219,15 @@ async fn what_a_draft_probability_has_to_be_is_the_sum_of_the_squares() {
         let told = (test.draft_probability, test.expected_draft_probability, test.draft_probability_variance);
         assert_eq!(told, expected, "source {id}");
     }
-    // Certain tokens are not among those that are counted.
+    // Certain tokens are not counted.
     let count =
         |proposer| format!("croupier_spec_decode_draft_probability_count{{model=\"default\",proposer=\"{proposer}\"}}");
     assert_eq!((server.series(&count("sent")), server.series(&count("kept"))), (2.0, 1.0));
     assert!(!server.metrics.render().contains(&count("deterministic")));
 }
 
-/// Texts of one seed have one random number for all their first tokens, and those without chance one for each position,
-/// wherever it stands in its draft.
+/// Texts with the same seed share one random number for their first draft tokens. Deterministic drafts share one number for each position
+/// of the text, wherever it is in the draft.
 #[tokio::test]
 async fn texts_that_share_a_seed_are_measured_and_each_number_counts_once() {
     let server = TestServer::start().await;
@@ -244,9 +245,9 @@ async fn texts_that_share_a_seed_are_measured_and_each_number_counts_once() {
     }
     assert_eq!(metric("sent", "expected_acceptance_count", ",position=\"0\""), 1.0);
     assert_eq!(metric("sent", "draft_probability_count", ""), 1.0);
-    // What is said of the two models needs no chance.
+    // Statistics about the two models do not depend on random numbers.
     assert_eq!(metric("sent", "total_variation_count", ""), 40.0);
-    // The number of position 3 decides the draft token that stands there at every depth.
+    // The number of position 3 decides the draft token at that position, whatever its depth in the draft.
     for (id, before) in (40..).zip([0, 1, 2, 3]) {
         worker.step(open_step(vec![opened_after(id, before)])).await;
         let only_zero: Vec<f32> = (0..VOCAB).map(|t| if t == 0 { 0.0 } else { f32::NEG_INFINITY }).collect();
@@ -259,7 +260,7 @@ async fn texts_that_share_a_seed_are_measured_and_each_number_counts_once() {
     assert_eq!(counted, [1.0; 4]);
 }
 
-/// A text of one seed that has emitted so many tokens.
+/// A text with the common seed that has emitted this many tokens.
 fn opened_after(id: u64, before: usize) -> OpenSequence {
     OpenSequence { output_token_ids: vec![0; before], ..open(id, seeded(42)) }
 }
@@ -272,11 +273,11 @@ async fn verifications_are_told_apart_by_what_came_before() {
     let params = || SamplingParams { temperature: Some(0.0), ..seeded(1) };
     worker.step(open_step(vec![open(1, params()), open(2, params())])).await;
     let rows = [sure(5), sure(6)];
-    // Opened, and accepted; then after a bonus, and rejected; then after a recovered token.
+    // After opening, and accepted. Then after a bonus token, and rejected. Then after a recovered token.
     for token in [5, 9, 5] {
         worker.verify(1, chain(&[token], deterministic()), &rows).await;
     }
-    // No draft token: a plain row by another name.
+    // No draft token: in effect a plain row.
     worker.verify(2, chain(&[], deterministic()), &rows[..1]).await;
     worker.verify(2, chain(&[9], deterministic()), &rows).await;
     worker.step(sample_step(&[(2, sure(3))])).await;

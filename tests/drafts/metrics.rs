@@ -1,10 +1,10 @@
-//! Every counter after a scripted run, number for number, and the tests that the worker is told of.
+//! Every counter after a scripted run, with its exact value, and the tests in the worker's results.
 
 use crate::support::*;
 use crate::work::*;
 use croupier::proto::*;
 
-/// A row that gives these tokens the same probability, the others none.
+/// A row that gives these tokens equal probabilities, and the others none.
 fn among(tokens: &[u32]) -> Vec<f32> {
     (0..VOCAB).map(|t| if tokens.contains(&t) { 1.0 } else { f32::NEG_INFINITY }).collect()
 }
@@ -18,25 +18,25 @@ fn tests(work: &WorkResult) -> Vec<(u32, bool, f32, f32, u32)> {
     tests.iter().map(|t| (t.index, t.accepted, t.expected_acceptance, t.total_variation, t.rejected_rank)).collect()
 }
 
-/// The run: what is verified, and what its tests say when computed by hand.
+/// Does the scripted verifications, and compares their tests with values computed by hand.
 async fn run(worker: &mut Worker) {
     worker.step(open_step(vec![open(1, seeded(1)), open(2, seeded(2))])).await;
     let half = among(&[0, 1]);
-    // Twice as likely in the target as in the draft: accepted whatever the random number. min(0.5, 0.25) +
-    // min(0.5, 0.75) = 0.75 was to be expected; |0.5 - 0.25| is the total variation.
+    // Twice as likely in the target as in the draft: accepted whatever the random number. Expected is min(0.5, 0.25) + min(0.5, 0.75) =
+    // 0.75; the total variation is |0.5 - 0.25|.
     let uneven: &[(u32, f32)] = &[(0, 0.25), (1, 0.75)];
     let work = worker
         .verify(1, measured(chain(&[0, 0], sparse(&[uneven, uneven]))), &[half.clone(), half.clone(), half.clone()])
         .await;
     assert_eq!(tests(&work), [(0, true, 0.75, 0.25, 0), (1, true, 0.75, 0.25, 0)]);
-    // Impossible in the target: rejected. In the target's order two tokens come first, then those that it rules
-    // out by their ids, so token 5 is the sixth. Token 0 is as likely as in the draft: all that is left is token 1.
+    // Impossible in the target, so rejected. In the target's order, two possible tokens come first, then impossible ones by their ids, so
+    // token 5 is the sixth. Token 0 is as likely as in the draft, so only token 1 is left.
     let half_lost: &[(u32, f32)] = &[(0, 0.5), (5, 0.5)];
     let work = worker.verify(1, measured(chain(&[5], sparse(&[half_lost]))), &[half.clone(), half.clone()]).await;
     assert_eq!((tests(&work), ids(&work)), (vec![(0, false, 0.5, 0.5, 6)], vec![1]));
     let test = &work.verify.as_ref().unwrap().tests[0];
     assert_eq!((test.target_probability, test.draft_probability), (0.0, 0.5));
-    // No draft token: a plain row.
+    // No draft token: in effect a plain row.
     worker.verify(1, measured(chain(&[], deterministic())), &[half]).await;
     // The text ends with its first draft token.
     let (end, never) = (among(&[3]), among(&[4]));
@@ -100,7 +100,7 @@ async fn a_scripted_run_counts_what_it_did() {
     assert_eq!(server.series("croupier_rows_total{model=\"m\",kind=\"verify\"}"), 9.0);
 }
 
-/// The text of which a draft is, and no draft token, decides what length it has.
+/// The length that counts is that of the text, without the draft tokens.
 #[tokio::test]
 async fn rounds_are_counted_by_the_length_of_their_text() {
     let server = TestServer::start().await;
@@ -123,15 +123,15 @@ async fn rounds_are_counted_by_the_length_of_their_text() {
     }
 }
 
-/// Of a tree that is judged token by token, what is accepted is counted along the path that was taken, and what is said of
-/// the models by the first token of each position.
+/// In a tree that is judged token by token, acceptance is counted along the path that was taken, and statistics of the models by the first
+/// token of each position.
 #[tokio::test]
 async fn a_judged_tree_counts_its_path() {
     let server = TestServer::start().await;
     let mut worker = server.worker().await;
     let typical = AcceptanceParams { rule: AcceptanceRule::Typical.into(), ..Default::default() };
     worker.step(open_step(vec![open(1, SamplingParams { acceptance: Some(typical), ..seeded(1) })])).await;
-    // Both children of the root pass. Below the first nothing does, below the second two more.
+    // Both children of the root pass. Below the first child no token passes, below the second two more.
     let verify = VerifyWork { parents: vec![-1, -1, 0, 1, 3], ..measured(chain(&[0, 1, 0, 0, 1], deterministic())) };
     let rows = [&[0, 1][..], &[1], &[0], &[5], &[1], &[5]].map(among);
     let work = worker.verify(1, verify, &rows).await;
@@ -157,7 +157,7 @@ async fn a_judged_tree_counts_its_path() {
     }
 }
 
-/// Draft work whose token nothing verified: the worker may have looked at it and not liked it.
+/// Draft work whose token was never verified: the worker may have looked at the token and discarded it.
 #[tokio::test]
 async fn drawn_tokens_that_nobody_verifies_are_counted() {
     let server = TestServer::start().await;
@@ -166,7 +166,7 @@ async fn drawn_tokens_that_nobody_verifies_are_counted() {
     let row = logits(1, 1);
     let mut unverified = 0.0;
     let all = [(3, Some(3), kept()), (3, Some(1), kept()), (2, Some(0), kept()), (2, None, kept())];
-    // Verified as if they were drawn from something else they are verified all the same.
+    // Tokens that are verified as if they were drawn from something else count as verified.
     let otherwise = [(3, Some(3), deterministic()), (3, Some(2), deterministic())];
     for (drawn, verified, from) in all.into_iter().chain(otherwise) {
         let mut tokens = Vec::new();
@@ -181,7 +181,7 @@ async fn drawn_tokens_that_nobody_verifies_are_counted() {
         let series = "croupier_spec_decode_num_unverified_tokens_total{model=\"default\"}";
         server.expect_series(series, unverified).await;
     }
-    // Begun anew, and closed with the sequence: the latter has no text that it could bias.
+    // A restart drops tokens, and so does the close of a sequence. The latter do not count: there is no text that they could bias.
     for restart in [true, false, true] {
         worker.draft(1, DraftWork { restart, ..Default::default() }, row.clone()).await;
     }
@@ -190,7 +190,7 @@ async fn drawn_tokens_that_nobody_verifies_are_counted() {
     server.expect_series(series, unverified + 2.0).await;
 }
 
-/// Draft work that is verified as if its tokens had no distribution: the text is right, and fewer are accepted.
+/// Draft work that is verified as if its tokens had no distribution: the text is right, but fewer tokens are accepted.
 #[tokio::test]
 async fn drawn_tokens_that_are_sent_as_certain_are_counted() {
     let server = TestServer::start().await;
@@ -198,7 +198,7 @@ async fn drawn_tokens_that_are_sent_as_certain_are_counted() {
     let greedy = SamplingParams { temperature: Some(0.0), ..seeded(2) };
     worker.step(open_step(vec![open(1, seeded(1)), open(2, greedy)])).await;
     let (row, mut counted) = (logits(1, 1), 0.0);
-    // Which text, how many draft tokens are verified as what, and whether that loses something.
+    // The sequence, how many draft tokens are verified, which ones, whether as kept, and whether that loses acceptance.
     let own = |tokens: &[u32]| tokens.to_vec();
     let other = |tokens: &[u32]| tokens.iter().map(|token| (token + 1) % VOCAB).collect();
     type Case = (u64, usize, fn(&[u32]) -> Vec<u32>, bool, bool);
@@ -227,7 +227,7 @@ async fn drawn_tokens_that_are_sent_as_certain_are_counted() {
 async fn what_a_rejection_points_to_is_told_apart() {
     let server = TestServer::start().await;
     let mut worker = server.worker().await;
-    // Token 1 has about 0.02 of the target and all of the draft's trust; token 2 about a third of the target.
+    // Token 1 has about 0.02 of the target and all of the draft; token 2 has about a third of the target.
     let unlikely: Vec<f32> = (0..VOCAB)
         .map(|t| match t {
             0 => 14.0,
@@ -244,7 +244,7 @@ async fn what_a_rejection_points_to_is_told_apart() {
         seen[at] += 1 - work.verify.unwrap().accepted_count;
     }
     assert!(seen.iter().all(|&rejections| rejections > 5), "{seen:?}");
-    // The target's first token alone passes, however likely the second is.
+    // The greedy rule accepts only the target's first token, however likely the second is.
     let acceptance = Some(AcceptanceParams { rule: AcceptanceRule::Greedy.into(), ..Default::default() });
     worker.step(open_step(vec![open(40, SamplingParams { acceptance, ..seeded(40) })])).await;
     worker.verify(40, measured(chain(&[3], deterministic())), &[bad_luck.clone(), bad_luck]).await;
@@ -267,14 +267,14 @@ async fn some_verifications_are_measured_unasked() {
         worker.step(Step { close_sequence_ids: vec![id], ..Default::default() }).await;
     }
     let labels = "{model=\"default\",proposer=\"deterministic\",position=\"0\"}";
-    // One in sixteen: 25 of 400, with a standard deviation below 5. By chance beyond these bounds once in 100,000 runs.
+    // One in sixteen: 25 of 400, with a standard deviation below 5. Chance exceeds these bounds once in 100,000 runs.
     let measured = server.series(&format!("croupier_spec_decode_expected_acceptance_count{labels}"));
     assert!((5.0..50.0).contains(&measured), "{measured}");
     assert_eq!(server.series(&format!("croupier_spec_decode_num_tested_tokens_per_pos_total{labels}")), 400.0);
 }
 
-/// Which verifications are measured unasked has nothing to do with the numbers that accept: acceptance among them is what it is
-/// among all.
+/// The choice of verifications to measure unasked is independent of the numbers that decide acceptance: acceptance is the same among the
+/// measured verifications as among all.
 #[tokio::test]
 async fn what_is_measured_unasked_is_not_what_is_accepted() {
     let server = TestServer::start().await;
@@ -297,15 +297,15 @@ async fn what_is_measured_unasked_is_not_what_is_accepted() {
     };
     let measured = series("expected_acceptance_count");
     let share = series("num_measured_accepted_tokens_per_pos_total") / measured;
-    // Token 1 is accepted with 0.5 / 0.9: 1111 of 2000 with a standard deviation of 22, which never changes, since seeds are
-    // fixed. Some 125 are measured, by lot, and their share has a standard deviation of 0.044: by chance beyond these bounds
+    // Token 1 is accepted with probability 0.5 / 0.9: 1111 of 2000 with a standard deviation of 22. The result never changes, since seeds
+    // are fixed. Some 125 are measured at random, and the accepted share has a standard deviation of 0.044. Chance exceeds these bounds
     // once in a million runs.
     assert!((1_000..1_220).contains(&accepted), "{accepted}");
     assert!(measured > 70.0 && (0.33..0.78).contains(&share), "{share} of {measured}");
 }
 
-/// A block judges the tokens behind the rejected one too. Acceptance did not come there, and what a block was to accept is not
-/// said of single tokens.
+/// A block also judges the tokens after the rejected one. They do not count as tested, and the acceptance that a block expects is not
+/// reported for single tokens.
 #[tokio::test]
 async fn a_block_counts_tests_up_to_the_rejected_token() {
     let server = TestServer::start().await;

@@ -1,4 +1,4 @@
-//! Bad draft and verify work: an exact status, nothing committed, neighbours unharmed.
+//! Bad draft and verify work: an exact status, nothing committed, neighbours unaffected.
 
 use crate::support::*;
 use crate::work::*;
@@ -77,11 +77,11 @@ async fn bad_speculation_fails_alone_and_changes_nothing() {
         (NanLogits, "NaN", Work { first_row: Some(2), ..draft(-1) }),
     ];
     for (position, (status, message, bad)) in (0..).zip(cases) {
-        // Rows 0 and 1 for the neighbours; the bad work has rows 0 .. 3, where row 2 is no good.
+        // Rows 0 and 1 are for the neighbours. The bad work has rows 0 to 3, of which row 2 is bad.
         let rows = [logits(5, position), logits(6, 1), nan(logits(6, 2)), logits(6, 3)];
         let bad = Work { first_row: bad.first_row.or(Some(0)), ..bad };
         let neighbour = |id| Work { first_row: Some(0), ..sample_work(id) };
-        // Whatever the bad work uses, the last row is of use.
+        // Whatever rows the bad work uses, the last row has a use.
         let last =
             Work { first_row: Some(3), ..score_work(None, ScoreWork { token_ids: vec![1], ..Default::default() }) };
         let work = vec![neighbour(1), bad, neighbour(2), last];
@@ -93,7 +93,7 @@ async fn bad_speculation_fails_alone_and_changes_nothing() {
         assert!(failed.tokens.is_empty() && failed.verify.is_none());
         assert_eq!(token(&result.work[0]), token(&result.work[2]), "neighbours are as they were");
     }
-    // The sequence and its kept draft are where they were.
+    // The sequence and its kept draft are unchanged.
     let work = worker.verify(3, chain(&[kept_token], kept()), &[logits(6, 0), logits(6, 1)]).await;
     let verify = work.verify.unwrap();
     assert_eq!((verify.accepted_path, verify.lossless), (vec![0], true), "drawn from this very row");
@@ -128,7 +128,7 @@ async fn drafts_are_bounded_and_freed() {
     assert_eq!(full.work[0].status(), RowStatus::InvalidWork);
     assert!(full.work[0].message.contains("256"), "{}", full.work[0].message);
     let restarted = worker.draft(1, DraftWork { restart: true, ..Default::default() }, logits(1, 1)).await;
-    // An emitted token makes drafts for its position pointless.
+    // An emitted token makes a draft for its position useless.
     only(worker.step(step_of(sample_work(1), &[logits(1, 2)])).await);
     let late = worker.step(step_of(verify_work(1, chain(&[restarted], kept())), &[logits(1, 1), logits(1, 1)])).await;
     assert_eq!(late.work[0].status(), RowStatus::InvalidWork, "{}", late.work[0].message);
@@ -145,7 +145,7 @@ async fn a_draft_may_not_outgrow_the_history() {
     assert_eq!(long.work[0].status(), RowStatus::HistoryLimit);
     worker.draft(1, DraftWork::default(), logits(1, 0)).await;
     worker.verify(1, chain(&[1], deterministic()), &rows[..2]).await;
-    // What cannot be emitted takes no room: what lies behind max_tokens, and what stands beside the longest path.
+    // Tokens that cannot be emitted take no room: those beyond `max_tokens`, and those outside the longest path.
     let capped = SamplingParams { max_tokens: Some(3), temperature: Some(0.0), ..seeded(1) };
     let text = |id, params| OpenSequence { prompt_token_ids: vec![1], output_token_ids: vec![2], ..open(id, params) };
     worker.step(open_step(vec![text(2, capped), text(3, seeded(1))])).await;

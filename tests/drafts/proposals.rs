@@ -1,4 +1,4 @@
-//! Draft tokens from the sidecar itself, and its advice on how many are worth while.
+//! Draft tokens that the sidecar proposes, and its advice on how many are worthwhile.
 
 use crate::support::*;
 use crate::work::*;
@@ -12,7 +12,7 @@ fn proposing(kind: ProposerKind, seed: u64) -> SamplingParams {
     }
 }
 
-/// A model that likes to repeat itself: after each token mostly the same one, now and then another.
+/// A repetitive model: after each token mostly the same one, sometimes another.
 fn after(text: &[u32]) -> Vec<f32> {
     let last = *text.last().unwrap_or(&0);
     (0..VOCAB).map(|t| if t == (last * 7 + 3) % 11 { 9.0 } else { logits(u64::from(last), 1)[t as usize] }).collect()
@@ -41,7 +41,7 @@ async fn proposals_speed_a_text_up_and_leave_it_as_it_was() {
         while text.len() < 60 {
             let work = worker.verify(id, chain(&draft, deterministic()), &rows(&text, &draft)).await;
             text.extend(ids(&work));
-            // What is proposed is a function of the text: a sequence opened with it proposes the same.
+            // Proposals are a function of the text: a sequence opened with the same text gets the same proposals.
             draft = work.proposed_token_ids;
             assert!(draft.len() <= 8);
             steps += 1;
@@ -55,7 +55,7 @@ async fn proposals_speed_a_text_up_and_leave_it_as_it_was() {
     }
 }
 
-/// What ends a text's thinking comes in one step, and what is proposed before ends where it begins.
+/// The tokens that end a text's thinking are drafted in one step, and earlier proposals stop where these tokens begin.
 #[tokio::test]
 async fn a_spent_thinking_budget_is_drafted_and_changes_not_one_token() {
     let server = TestServer::start().await;
@@ -107,24 +107,24 @@ async fn a_text_opened_again_is_proposed_the_same() {
     let sure = |token| (0..VOCAB).map(|t| if t == token { 40.0 } else { 0.0 }).collect::<Vec<f32>>();
     worker.step(open_step(vec![text(&[])])).await;
     let first = only(worker.step(step_of(sample_work(0), &[sure(3)])).await);
-    // Where the text itself ends the proposal goes on with what it proposes.
+    // At the end of the text, the proposal goes on with its own tokens.
     assert_eq!(first.proposed_token_ids, [4, 5, 9, 1, 2, 3, 4, 5]);
     let second = only(worker.step(step_of(sample_work(0), &[sure(4)])).await);
     worker.step(open_step(vec![text(&[3])])).await;
     let again = only(worker.step(step_of(sample_work(1), &[sure(4)])).await);
     assert_eq!(again.proposed_token_ids, second.proposed_token_ids);
-    // What the text has no room for is not proposed: its last token comes without a draft token of its own.
+    // Tokens for which the text has no room are not proposed: its last token needs no draft token.
     let short = SamplingParams { max_tokens: Some(4), ..proposing(ProposerKind::Ngram, 1) };
     worker.step(open_step(vec![OpenSequence { prompt_token_ids: prompt.clone(), ..open(9, short) }])).await;
     let first = only(worker.step(step_of(sample_work(9), &[sure(3)])).await);
     assert_eq!(first.proposed_token_ids, [4, 5]);
-    // A worker that takes only a part of a proposal is fine, and so is one that takes none.
+    // A worker may take only a part of a proposal, or none of it.
     let work = worker.verify(0, chain(&again.proposed_token_ids[..1], deterministic()), &[sure(5), sure(9)]).await;
     assert_eq!(ids(&work), [5, 9]);
     assert_eq!(work.proposed_token_ids[..3], [1, 2, 3]);
 }
 
-/// A verification that could reach beyond the longest text is refused, so nothing is proposed that would.
+/// A verification that could exceed the longest text is refused, so no such draft is proposed.
 #[tokio::test]
 async fn what_the_history_has_no_room_for_is_not_proposed() {
     let server = TestServer::with_limits(|limits| limits.max_history_tokens = 12).await;

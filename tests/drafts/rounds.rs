@@ -5,7 +5,7 @@ use crate::work::*;
 use croupier::proto::*;
 use croupier::sampling::philox::{Purpose, uniform_at};
 
-/// A row whose most likely token is `token`, by far.
+/// A row in which `token` is by far the most likely.
 fn sure(token: u32) -> Vec<f32> {
     (0..VOCAB).map(|t| if t == token { 30.0 } else { 0.0 }).collect()
 }
@@ -119,7 +119,7 @@ async fn a_tree_of_draft_work_is_verified_as_it_was_drawn() {
     let work = worker.verify(1, chain(&draft, kept()), &rows).await;
     assert_eq!(verdict(&work).1, [1, 2, 3], "the parents are those of draft work");
     assert_eq!(ids(&work), [5, 6, 7, 8]);
-    // A part of a draft may be verified, and what was not is forgotten with the rest.
+    // A part of a draft may be verified. The tokens that were not verified are dropped as well.
     for token in [1, 2, 3] {
         worker.draft(1, DraftWork { restart: token == 1, ..Default::default() }, sure(token)).await;
     }
@@ -129,11 +129,11 @@ async fn a_tree_of_draft_work_is_verified_as_it_was_drawn() {
     assert_eq!(late.work[0].status(), RowStatus::InvalidWork, "{}", late.work[0].message);
 }
 
-/// Drawn from rows of equal logits, a token tells its random number: token by token, in whatever order a tree grows, after a
-/// restart and further on in the text it is the documented one.
+/// In a row of equal logits, the token that is drawn shows its random number. It is the documented one: token by token, in whatever order a
+/// tree grows, after a restart, and later in the text.
 #[tokio::test]
 async fn draft_tokens_are_drawn_with_the_documented_numbers() {
-    // Of each draft token: its parent, its depth, and how many tokens of that depth come before it.
+    // For each draft token: its parent, its depth, and how many tokens of that depth come before it.
     let tree = [
         (-1, 0, 0),
         (0, 1, 0),
@@ -191,7 +191,7 @@ async fn a_text_ends_inside_its_draft() {
         let again = worker.step(step_of(sample_work(id), &[sure(1)])).await;
         assert_eq!(again.work[0].status(), RowStatus::SequenceFinished);
     }
-    // The bonus token can end it too, and min_tokens holds along the draft.
+    // The bonus token can end the text too, and `min_tokens` holds along the draft.
     worker.step(open_step(vec![open(9, SamplingParams { min_tokens: Some(2), ..greedy() })])).await;
     let row: Vec<f32> =
         (0..VOCAB).map(|t| [(3, 9.0), (8, 8.0)].iter().find(|x| x.0 == t).map_or(0.0, |x| x.1)).collect();
@@ -208,7 +208,7 @@ async fn a_draft_says_where_it_would_end() {
         let work = only(worker.step(step_of(draft_work(1, DraftWork::default()), &[sure(token)])).await);
         assert_eq!((ids(&work), work.finish_reason()), (vec![token], expected));
     }
-    // Nothing was emitted.
+    // Nothing was emitted before.
     assert_eq!(ids(&only(worker.step(step_of(sample_work(1), &[sure(5)])).await)), [5]);
 }
 
@@ -216,7 +216,7 @@ async fn a_draft_says_where_it_would_end() {
 async fn each_rule_accepts_as_it_says() {
     let server = TestServer::start().await;
     let mut worker = server.worker().await;
-    // The target gives token 1 about 0.6, token 2 about 0.3, the others next to nothing.
+    // The target gives token 1 about 0.6, token 2 about 0.3, the others almost nothing.
     let row: Vec<f32> = (0..VOCAB)
         .map(|t| match t {
             1 => 20.0,
@@ -256,7 +256,7 @@ async fn each_rule_accepts_as_it_says() {
     }
 }
 
-/// A draft model may be sampled at any temperature: what a greedy sequence emits is the most likely token.
+/// A draft model may be sampled at any temperature: a greedy sequence emits the most likely token.
 #[tokio::test]
 async fn drafts_with_chance_on_a_greedy_sequence() {
     let server = TestServer::start().await;
@@ -274,7 +274,7 @@ async fn drafts_with_chance_on_a_greedy_sequence() {
 async fn acceptance_is_relaxed_in_thinking_only_where_that_is_asked() {
     let server = TestServer::start().await;
     let mut worker = server.worker().await;
-    // Of two tokens that are nearly alike, the first is the greedy one. 5 begins thinking, and 6 ends it.
+    // Of two tokens that are almost equally likely, the first is the greedy one. 5 begins thinking, and 6 ends it.
     let near: Vec<f32> =
         (0..VOCAB).map(|token| [0.0, 20.0, 19.3].get(token as usize).copied().unwrap_or(0.0)).collect();
     let params = |in_thinking_only| SamplingParams {
@@ -293,12 +293,12 @@ async fn acceptance_is_relaxed_in_thinking_only_where_that_is_asked() {
     };
     let rows = [sure(5), near.clone(), sure(6), near.clone(), near];
     let cases = [
-        // Everywhere.
+        // Relaxed everywhere.
         (false, vec![5, 2, 6, 2], vec![5, 2, 6, 2, 1], false),
-        // 2 is accepted between 5 and 6 alone.
+        // 2 is accepted only between 5 and 6.
         (true, vec![5, 2, 6, 2], vec![5, 2, 6, 1], false),
         (true, vec![5, 2, 6, 1], vec![5, 2, 6, 1, 1], false),
-        // It never comes to thinking, or to nothing that is relaxed.
+        // Thinking never begins, so nothing is relaxed.
         (true, vec![4, 2, 6, 2], vec![5], true),
     ];
     for (id, (in_thinking_only, draft, expected, lossless)) in (1..).zip(cases) {

@@ -1,5 +1,4 @@
-//! Whether rows that are shifted against the draft are told from a draft that is no good, in what a worker is told and in the
-//! metrics.
+//! Whether rows that are shifted against the draft can be told from a bad draft, in a worker's results and in the metrics.
 
 use crate::support::*;
 use crate::work::*;
@@ -8,26 +7,26 @@ use croupier::sampling::philox::{Purpose, uniform};
 
 const TEXTS: u64 = 16;
 const ROUNDS: u64 = 40;
-/// Draft tokens of a verification.
+/// Draft tokens per verification.
 const LENGTH: usize = 3;
-/// Rows fit better one place further on by so many standard errors: not chance, 3 in a million for each shift. Every number here
-/// is fixed, so a test that passes always passes.
+/// If rows fit better one place further on by this many standard errors, that is not chance (3 in a million for each shift). Every number
+/// here is fixed, so a test that passes always passes.
 const NOT_CHANCE: f64 = 4.5;
 
-/// What follows each token, in the target and in a draft model.
+/// The logits and the draft distribution after each token.
 struct Models {
     target: Vec<Vec<f32>>,
     draft: Vec<Vec<f32>>,
 }
 
-/// About normal, of deviation 1; another for each number.
+/// About normal, with deviation 1; a different value for each number.
 fn normal(number: u64) -> f32 {
     let each = (0..12).map(|part| uniform(3, number, Purpose::Draft).rotate_left(5 * part) >> 40);
     (each.map(|bits| bits as f64 / (1u64 << 24) as f64).sum::<f64>() - 6.0) as f32
 }
 
 impl Models {
-    /// A draft model that has `like` of its logits from the target.
+    /// A draft model that takes the share `like` of its logits from the target.
     fn new(like: f32) -> Self {
         let logits = |of: u64, after: u64| -> Vec<f32> {
             (0..u64::from(VOCAB)).map(|token| 2.5 * normal((of * 1000 + after) * 1000 + token)).collect()
@@ -43,7 +42,7 @@ impl Models {
         Self { target, draft }
     }
 
-    /// A draft head that says the same token whatever comes before, and one that the target likes to repeat.
+    /// A draft head that proposes the same token whatever comes before, and a target that likes to repeat that token.
     fn stuck() -> Self {
         let Self { mut target, .. } = Self::new(0.0);
         let token = 5;
@@ -54,7 +53,7 @@ impl Models {
     }
 }
 
-/// What is wrong.
+/// What is wrong with the worker.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fault {
     Nothing,
@@ -64,17 +63,17 @@ enum Fault {
     Early,
     /// The draft model does not see its own draft tokens.
     BlindDraft,
-    /// The target does not see them.
+    /// The target does not see the draft tokens.
     BlindTarget,
 }
 
 impl Fault {
-    /// The tokens that the draft distributions come after, of a text that ends with `last`.
+    /// The token after which the next draft distribution comes, for a text that ends with `last`.
     fn drafted_after(self, last: u32, tokens: &[u32]) -> u32 {
         if self == Self::BlindDraft { last } else { tokens.last().copied().unwrap_or(last) }
     }
 
-    /// The tokens that the rows sent come after, of a text that ends with `text` and the draft.
+    /// The tokens after which the sent rows come, for a text that ends with `text` and then the draft.
     fn rows_after(self, text: [u32; 2], draft: &[u32], models: &Models) -> Vec<u32> {
         let likeliest = |after: u32| {
             let row = &models.target[after as usize];
@@ -91,32 +90,32 @@ impl Fault {
     }
 }
 
-/// Where the draft comes from.
+/// The kind of draft.
 #[derive(Clone, Copy, Debug)]
 enum Source {
     Dense,
-    /// The likeliest token, which is said to be certain.
+    /// The most likely token, sent as certain.
     Certain,
 }
 
-/// Overlaps of one shift, and of the same rows if they are not shifted.
+/// Overlaps with one shift, and of the same rows without it.
 #[derive(Clone, Copy, Default, Debug)]
 struct Shift {
-    /// Of the first draft token and its own row.
+    /// The overlap of the first draft token and its own row.
     first: f64,
-    /// What the shifted one is held against.
+    /// The overlap that the shifted one is compared with.
     own: f64,
     shifted: f64,
     count: f64,
-    /// Those that speak for themselves.
+    /// Shifts that are obvious from a single verification.
     large: f64,
 }
 
-/// By so much more, as docs/metrics.md has it.
+/// The difference that makes a shift obvious, as in docs/metrics.md.
 const LARGE: f64 = 0.3;
 
 impl Shift {
-    /// Of a test that says so; `next` where it is held against that too.
+    /// Adds a test that reports the shifted overlap. If `next` is given, it is compared with that too.
     fn add(&mut self, test: &DraftTest, shifted: Option<f32>, next: Option<f32>) {
         let Some(shifted) = shifted.map(f64::from) else { return };
         let first = 1.0 - f64::from(test.total_variation);
@@ -128,18 +127,18 @@ impl Shift {
         self.large += f64::from(u8::from(shifted - own > LARGE));
     }
 
-    /// As docs/speculative.md has it.
+    /// The formula is in docs/speculative.md.
     fn standard_errors(&self) -> f64 {
         (self.shifted - self.own) / (4.0 + self.shifted + self.own).sqrt()
     }
 
-    /// If it were held against the first draft token and its row alone.
+    /// The same, if it were compared only with the first draft token and its row.
     fn standard_errors_beyond_first(&self) -> f64 {
         Self { own: self.first, ..*self }.standard_errors()
     }
 }
 
-/// Late and early overlaps of many verifications, as the worker is told.
+/// Late and early overlaps of many verifications, from the worker's results.
 async fn run(worker: &mut Worker, models: &Models, rule: AcceptanceRule, source: Source, fault: Fault) -> [Shift; 2] {
     let acceptance = Some(AcceptanceParams { rule: rule.into(), ..Default::default() });
     let params = |id| SamplingParams { acceptance, ..seeded(id) };
@@ -197,8 +196,8 @@ async fn rows_that_are_shifted_show_under_any_rule_and_sound_ones_do_not() {
                 let shows = found.map(|shift| shift.standard_errors() > NOT_CHANCE);
                 let expected = [fault == Fault::Late, fault == Fault::Early];
                 assert_eq!(shows, expected, "{rule:?}, {source:?}, {fault:?}: {found:?}");
-                // So a stream in ten that has the fault would show among sound ones. A token that is said to be certain may be what
-                // another row is certain of, as often: the alert leaves those out.
+                // So one faulty stream in ten would show among sound ones. Certain tokens are left out, as in the alert: such a token may
+                // be what another row is certain of, just as often.
                 for (shift, is_shifted) in found.iter().zip(expected).filter(|_| matches!(source, Source::Dense)) {
                     let share = shift.large / shift.count;
                     let is_as_it_must = match (fault, is_shifted) {
@@ -213,7 +212,8 @@ async fn rows_that_are_shifted_show_under_any_rule_and_sound_ones_do_not() {
     }
 }
 
-/// What else makes acceptance low: a draft model that has nothing of the target, and models that do not see draft tokens.
+/// Other faults that make acceptance low: a draft model that has nothing in common with the target, and models that do not see draft
+/// tokens.
 #[tokio::test]
 async fn other_faults_are_not_taken_for_shifted_rows() {
     for source in [Source::Dense, Source::Certain] {
@@ -223,7 +223,7 @@ async fn other_faults_are_not_taken_for_shifted_rows() {
             let found = run(&mut server.worker().await, &models, rule, source, fault).await;
             let errors = found.map(|shift| shift.standard_errors());
             assert!(errors.iter().all(|&errors| errors < NOT_CHANCE), "{source:?}, {like}, {fault:?}: {found:?}");
-            // Nothing is shifted: the draft or row of the place further on is that of this one.
+            // Nothing is shifted: the draft or row one place further on is the same as the one here.
             let same = |shift: &Shift| (shift.first - shift.shifted).abs() < 1e-3;
             assert_eq!(same(&found[0]), fault == Fault::BlindTarget, "{source:?}: {found:?}");
             assert_eq!(same(&found[1]), fault == Fault::BlindDraft, "{source:?}: {found:?}");
@@ -231,8 +231,8 @@ async fn other_faults_are_not_taken_for_shifted_rows() {
     }
 }
 
-/// Of rows that are sound a draft head that is stuck fits the one after its token better than the one that it comes to. But that it
-/// does by itself.
+/// Even with sound rows, a stuck draft head fits the row after its token better than its own row. But it does that without any shift: its
+/// next distribution fits that row as well.
 #[tokio::test]
 async fn a_draft_head_that_is_stuck_is_not_taken_for_late_rows() {
     for source in [Source::Dense, Source::Certain] {
@@ -245,7 +245,7 @@ async fn a_draft_head_that_is_stuck_is_not_taken_for_late_rows() {
     }
 }
 
-/// The metrics count what the worker is told.
+/// The metrics agree with the worker's results.
 fn counted_as_told(server: &TestServer, source: Source, found: &[Shift; 2]) {
     let proposer = if matches!(source, Source::Dense) { "sent" } else { "deterministic" };
     for (shift, told) in ["late", "early"].iter().zip(found) {
@@ -265,13 +265,13 @@ fn counted_as_told(server: &TestServer, source: Source, found: &[Shift; 2]) {
 
 const DRAFTS: [&[(u32, f32)]; 3] = [&[(0, 0.5), (1, 0.5)], &[(2, 0.25), (3, 0.75)], &[(1, 0.25), (4, 0.75)]];
 
-/// Rows of these tokens, each as likely as the others.
+/// Rows in which these tokens are equally likely, and the others impossible.
 fn rows(among: &[&[u32]]) -> Vec<Vec<f32>> {
     let row = |tokens: &&[u32]| (0..VOCAB).map(|t| if tokens.contains(&t) { 0.0 } else { f32::NEG_INFINITY }).collect();
     among.iter().map(row).collect()
 }
 
-/// Of the tests of a verification, what the first one says: own, late, early, next.
+/// The overlaps in the first test of a verification: own, late, early, next.
 fn told(work: &WorkResult) -> (f32, [Option<f32>; 3]) {
     let tests = &work.verify.as_ref().unwrap().tests;
     let overlaps = |test: &DraftTest| [test.late_overlap, test.early_overlap, test.next_overlap];
@@ -285,26 +285,26 @@ async fn overlaps_by_hand() {
     let mut worker = server.worker_with(StreamConfig { eos_token_ids: vec![9], ..config() }).await;
     worker.step(open_step((0..8).map(|id| open(id, seeded(id))).collect())).await;
     let measured = |verify| VerifyWork { measure: true, ..verify };
-    // Row 0 is {0, 2}, row 1 {1, 3}, row 2 {4}: of the first draft token's {0, 1} half is in each, of the second one's a quarter
-    // in row 0 and half in its own.
+    // Row 0 is {0, 2}, row 1 {1, 3}, row 2 {4}. The first draft token's {0, 1} overlaps rows 0 and 1 by a half each. The second one's
+    // overlaps row 0 by a quarter and its own row by a half.
     let three: &[&[u32]] = &[&[0, 2], &[1, 3], &[4]];
     let verify = measured(chain(&[0, 3], sparse(&DRAFTS[..2])));
     assert_eq!(told(&worker.verify(0, verify, &rows(three)).await), (0.5, [Some(0.5), Some(0.25), Some(0.5)]));
-    // Nothing comes after a single draft token.
+    // There is nothing after a single draft token.
     let verify = measured(chain(&[0], sparse(&DRAFTS[..1])));
     assert_eq!(told(&worker.verify(1, verify, &rows(&three[..2])).await), (0.5, [Some(0.5), None, None]));
-    // Certain tokens: their probabilities.
+    // For certain tokens, the overlaps are their probabilities.
     let verify = measured(chain(&[1, 0], deterministic()));
     assert_eq!(told(&worker.verify(2, verify, &rows(three)).await), (0.0, [Some(0.5), Some(0.5), Some(0.0)]));
-    // In a tree the row after the first draft token, and the first draft token after it, which is the third one.
+    // In a tree, it is the row after the first draft token, and the first draft token after it, which is the third one.
     let verify = VerifyWork { parents: vec![-1, -1, 0], ..chain(&[0, 3, 4], sparse(&DRAFTS)) };
     let four: &[&[u32]] = &[&[0, 4], &[1], &[9], &[9]];
     assert_eq!(told(&worker.verify(3, measured(verify), &rows(four)).await), (0.5, [Some(0.5), Some(0.5), Some(0.25)]));
-    // A row that acceptance does not come to may be anything.
+    // A row that acceptance does not reach may be anything.
     let verify = measured(chain(&[1, 3], sparse(&DRAFTS[..2])));
     let with_nan = [rows(&[&[0, 2]]), vec![vec![f32::NAN; VOCAB as usize]; 2]].concat();
     assert_eq!(told(&worker.verify(4, verify, &with_nan).await), (0.5, [None, Some(0.25), None]));
-    // Behind an end there is nothing.
+    // There is nothing after the end of a text.
     let verify = measured(chain(&[9, 3], deterministic()));
     assert_eq!(told(&worker.verify(5, verify, &rows(&[&[9], &[1], &[1]])).await), (1.0, [None; 3]));
 }

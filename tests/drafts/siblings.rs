@@ -1,4 +1,4 @@
-//! Whether siblings of a tree come again as often as their distributions say.
+//! Whether siblings in a tree repeat as often as their distributions say.
 
 use super::calibration::{Chance, NOT_CHANCE};
 use crate::support::*;
@@ -9,14 +9,14 @@ const ROUNDS: u64 = 40;
 const TEXTS: u64 = 16;
 const SIBLINGS: usize = 3;
 
-/// How a worker draws siblings, and what it sends as their distributions.
+/// How a worker draws siblings, and which distributions it sends for them.
 #[derive(Clone, Copy, Debug)]
 enum Draws {
-    /// All from one distribution, which it sends for each.
+    /// Draws all from one distribution, and sends that for each.
     Independently,
-    /// Without replacement, and sends for each what was left.
+    /// Draws without replacement, and sends for each the distribution that was left.
     WithoutReplacement,
-    /// Without replacement, and sends for each the distribution of the first.
+    /// Draws without replacement, and sends for each the distribution of the first.
     AsIfAlone,
 }
 
@@ -39,7 +39,7 @@ fn draw(from: &[f32], chance: &mut Chance) -> usize {
 }
 
 impl Draws {
-    /// Tokens and what is sent of each.
+    /// The tokens, and the distribution that is sent for each.
     fn siblings(self, chance: &mut Chance) -> (Vec<u32>, Vec<Vec<f32>>) {
         let first: Vec<f32> = normalised(&row(chance).iter().map(|logit| logit.exp()).collect::<Vec<_>>());
         let (mut left, mut tokens, mut sent) = (first.clone(), Vec::new(), Vec::new());
@@ -56,7 +56,7 @@ impl Draws {
     }
 }
 
-/// How many later siblings came again, and how many were expected to: as the metrics have it.
+/// How many later siblings repeated an earlier one, and how many were expected to, according to the metrics.
 async fn repeats(rule: AcceptanceRule, draws: Draws) -> (f64, f64) {
     let server = TestServer::start().await;
     let mut worker = server.worker().await;

@@ -1,4 +1,4 @@
-//! What speculation must not change: the text.
+//! Speculation must not change the text.
 
 use crate::support::*;
 use crate::work::*;
@@ -11,7 +11,7 @@ fn after(text: &[u32]) -> Vec<f32> {
     logits(u64::from(*text.last().unwrap_or(&0)) + 100 * u64::from(text.len() as u32 % 3), 7)
 }
 
-/// A model that is like the other, but not the same.
+/// A model that is similar to the target, but not equal.
 fn draft_after(text: &[u32]) -> Vec<f32> {
     after(text).iter().zip(logits(text.len() as u64, 9)).map(|(x, noise)| x + noise / 4.0).collect()
 }
@@ -57,7 +57,7 @@ fn params() -> Vec<SamplingParams> {
             ..seeded(6)
         }),
         limited(SamplingParams {
-            // llama.cpp's rules in an order of one's own: the engine has no way from one temperature to another.
+            // llama.cpp's rules in an order that llama.cpp does not have: the engine has no way from one temperature to another.
             engine_order: EngineOrder::LlamaCpp.into(),
             sampler_order: vec![SamplerKind::MinP.into(), SamplerKind::Temperature.into()],
             min_p: Some(0.05),
@@ -81,7 +81,7 @@ fn params() -> Vec<SamplingParams> {
             typical_p: Some(0.9),
             ..seeded(9)
         }),
-        // Of three tokens one has a third.
+        // With three tokens, one has at least a third.
         limited(SamplingParams { top_k: Some(3), infill: Some(true), stop_token_ids: vec![11], ..seeded(10) }),
     ]
 }
@@ -100,7 +100,7 @@ async fn plain(worker: &mut Worker, id: u64, params: SamplingParams) -> (Vec<Tok
     }
 }
 
-/// Rows of the target after each prefix of `text` and `draft`.
+/// The target's rows after each prefix of `draft` that follows `text`.
 fn target_rows(text: &[u32], draft: &[u32]) -> Vec<Vec<f32>> {
     (0..=draft.len()).map(|len| after(&[text, &draft[..len]].concat())).collect()
 }
@@ -115,7 +115,7 @@ async fn drafts_without_chance_change_not_one_token() {
         worker.step(open_step(vec![open(id + 100, params)])).await;
         let (mut text, mut tokens, mut accepted) = (Vec::new(), Vec::new(), 0);
         for round in 0.. {
-            // Drafts of every length, right for a while, then wrong.
+            // Drafts of every length, right at first and then wrong.
             let (len, good) = (round % 6, round % 4);
             let rest = right[text.len()..].iter().copied().chain(std::iter::repeat(9));
             let draft: Vec<u32> =
@@ -137,7 +137,7 @@ async fn drafts_without_chance_change_not_one_token() {
     }
 }
 
-/// A draft whose right path lies between wrong ones, with its parents and what stands before each of its rows:
+/// A draft whose right path lies between wrong ones, with its parents and the draft tokens before each of its rows:
 ///
 /// ```text
 ///   root ── wrong (0) ── right (2) ── right (5)
@@ -156,7 +156,7 @@ fn branched(right: &[u32]) -> (Vec<u32>, Vec<i32>, Vec<Vec<u32>>) {
     (draft, parents, paths)
 }
 
-/// Each row of a tree knows the tokens on its own path and no others, and so does what is reported of it.
+/// Each row of a tree, and the report on it, depends only on the tokens on its own path.
 #[tokio::test]
 async fn trees_without_chance_change_not_one_token() {
     let server = TestServer::start().await;
@@ -212,13 +212,13 @@ async fn drafted_text_is_the_same_alone_in_a_batch_and_after_a_restart() {
         alone.step(open_step(vec![open(id, params.clone())])).await;
         let (text, accepted) = drafted(&mut alone, id, 3, vec![], 30).await;
         assert!(accepted > 0, "sequence {id}: no draft token was ever accepted");
-        // Another stream's work, in the same batches or not, and an id of its own.
+        // Another stream works at the same time, in the same batches or not, and under another id.
         noisy.step(open_step(vec![open(7, params.clone())])).await;
         let mut other = server.worker().await;
         other.step(open_step(vec![open(id, seeded(99))])).await;
         let (again, _) = tokio::join!(drafted(&mut noisy, 7, 3, vec![], 30), drafted(&mut other, id, 2, vec![], 30));
         assert_eq!(again.0, text, "sequence {id}");
-        // Cut off in the middle of a draft and opened again elsewhere, where a round begins.
+        // The stream is cut in the middle of a draft, and the text opened again elsewhere, where a round begins.
         let mut cut = server.worker().await;
         cut.step(open_step(vec![open(id, params.clone())])).await;
         let (start, _) = drafted(&mut cut, id, 3, vec![], 10).await;
@@ -235,7 +235,7 @@ async fn drafted_text_is_the_same_alone_in_a_batch_and_after_a_restart() {
 async fn drafts_sent_and_drafts_kept_are_judged_alike() {
     let server = TestServer::start().await;
     let mut worker = server.worker().await;
-    // Distributions whose probabilities are powers of two, so that sent and kept are the same numbers.
+    // Probabilities are powers of two, so that sent and kept distributions have the same numbers.
     let ln2 = std::f32::consts::LN_2;
     let row: Vec<f32> = (0..VOCAB).map(|t| if t < 4 { -(ln2 * t.min(2) as f32) } else { f32::NEG_INFINITY }).collect();
     let entries: Vec<(u32, f32)> = vec![(0, 0.5), (1, 0.25), (2, 0.125), (3, 0.125)];
@@ -260,7 +260,7 @@ async fn drafts_sent_and_drafts_kept_are_judged_alike() {
     }
 }
 
-/// What comes of tokens 0 and 1, drafted with `from`, on a stream with logits of this format.
+/// The result of verifying tokens 0 and 1, drafted with `from`, on a stream with logits of this format.
 async fn judged(
     worker: &mut Worker,
     dtype: Dtype,
@@ -276,12 +276,12 @@ async fn judged(
     (ids(&work), work.verify)
 }
 
-/// Draft probabilities come in the format that is named, or where none is in that of the stream's logits.
+/// Draft probabilities are in the format that is named, or in that of the stream's logits if none is named.
 #[tokio::test]
 async fn dense_drafts_are_read_in_their_own_format_or_else_the_streams() {
     let server = TestServer::start().await;
     let formats = || Dtype::ALL.into_iter().zip([LogitsDtype::F32, LogitsDtype::F16, LogitsDtype::Bf16]);
-    // Exact in every format.
+    // These numbers are exact in every format.
     let entries: &[(u32, f32)] = &[(0, 0.5), (1, 0.25), (2, 0.125), (3, 0.125)];
     let row: Vec<f32> = (0..VOCAB).map(|t| entries.get(t as usize).map_or(0.0, |entry| entry.1)).collect();
     let mut accepted = [0; 3];

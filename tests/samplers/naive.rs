@@ -5,17 +5,17 @@ mod tail_free;
 use super::{ENDS, EOS, FILTERS, NEAR, STATE, text};
 use croupier::sampling::chain::Step;
 
-/// A row as the definitions see it: logits of the tokens that are left, and whether any comparison was too near.
+/// A row as the definitions see it: the logits of the tokens that are left, and whether any comparison was too close.
 pub(super) struct Naive {
     pub(super) logits: Vec<Option<f64>>,
-    /// What they have been divided by since they were new.
+    /// The temperature by which the logits have been divided since they were new.
     pub(super) temperature: f64,
     pub(super) near: bool,
-    /// Whether tokens that are not equal are so near to one another that their order cannot be told.
+    /// Whether tokens that are not equal are so close that their order cannot be told.
     pub(super) close: bool,
-    /// No filter leaves fewer.
+    /// No filter leaves fewer tokens.
     pub(super) min_keep: usize,
-    /// XTC spares them.
+    /// XTC does not exclude these tokens.
     pub(super) protected: &'static [u32],
 }
 
@@ -41,7 +41,7 @@ impl Naive {
         (0..self.logits.len()).filter(|&t| self.logits[t].is_some()).collect()
     }
 
-    /// Tokens that are left, by a number, largest first, then by id.
+    /// The tokens that are left, by a number: largest first, then by id.
     pub(super) fn by(&self, number: impl Fn(usize) -> f64) -> Vec<usize> {
         let mut left = self.left();
         left.sort_by(|&a, &b| number(b).total_cmp(&number(a)).then(a.cmp(&b)));
@@ -62,7 +62,7 @@ impl Naive {
         (0..self.logits.len()).filter(|t| !kept.contains(t)).for_each(|t| self.logits[t] = None);
     }
 
-    /// So many of an order, or `min_keep`.
+    /// Keeps the first `count` of an order, or `min_keep` if that is more.
     fn keep_first(&mut self, order: &[usize], count: usize) {
         self.keep(&order[..count.max(self.min_keep).min(order.len())]);
     }
@@ -74,7 +74,7 @@ impl Naive {
         self.keep_first(&order, count);
     }
 
-    /// The fewest of `order` whose probability reaches `share`.
+    /// Keeps the fewest of `order` whose probability reaches `share`.
     pub(super) fn keep_reaching(&mut self, order: &[usize], share: f64) {
         let p = self.probabilities();
         let (mut sum, mut kept) = (0.0, 0);
@@ -127,7 +127,7 @@ impl Naive {
                 self.keep_first(&order, FILTERS.top_k as usize);
             }
             Step::TopP => self.keep_reaching(&self.by(|t| p[t]), real(FILTERS.top_p)),
-            // Random rows have none that is equal to the threshold.
+            // In random rows no token is equal to the threshold.
             Step::MinP | Step::MinPAbove => self.keep_from(real(FILTERS.min_p) * most),
             Step::TopA(a) => self.keep_from(real(a) * most * most),
             Step::EpsilonCutoff(epsilon) => self.keep_from(real(epsilon)),
@@ -152,14 +152,15 @@ impl Naive {
             Step::Skew(by) => self.skew(real(by).exp()),
             Step::PLess => self.keep_from(p.iter().map(|p| p * p).sum()),
             Step::PLessNorm => {
-                // By pairs of tokens: that both are the same one, less that they are two, per pair with one of them.
+                // For two random tokens: the probability that they are equal, less the probability that they differ divided by the number
+                // of other tokens.
                 let (same, others) = (p.iter().map(|p| p * p).sum::<f64>(), self.left().len() as f64 - 1.0);
                 self.keep_from(if others > 0.0 { same - (1.0 - same) / others } else { 0.0 });
             }
             Step::MirostatV1 { .. } => self.mirostat(STATE.mirostat_mu.unwrap_or_default()),
             Step::MirostatV2 { .. } => self.keep_from((-STATE.mirostat_mu.unwrap_or_default()).exp2()),
             Step::Infill => self.infill(),
-            // None is played here: src/sampling/watermark/tournament.rs compares it with its formula.
+            // Nothing is played here: src/sampling/watermark/tournament.rs compares tournaments with their formula.
             Step::Tournament => {}
             Step::AdaptiveP { target, .. } => {
                 let average = STATE.adaptive.map_or(0.0, |average| average.sum / average.weight);
@@ -176,13 +177,13 @@ impl Naive {
         }
     }
 
-    /// One EOS token that is likelier leaves no other token than EOS tokens, if these are enough.
+    /// If one EOS token is likely enough, only EOS tokens are kept, if there are enough of them.
     fn min_eos_p(&mut self, p: &[f64], least: f64) {
         let mut ends = self.left();
         ends.retain(|&token| EOS.contains(&(token as u32)));
         let mut is_likely = false;
         for &end in &ends {
-            // Equal is not above, but that is too near to tell.
+            // A token exactly at the threshold is not above it, but that is too close to tell.
             is_likely |= self.at_least(p[end], least);
         }
         if is_likely && ends.len() >= self.min_keep {
@@ -190,21 +191,21 @@ impl Naive {
         }
     }
 
-    /// Notes whether two tokens are so near that their order cannot be told.
+    /// Notes whether two tokens are so close that their order cannot be told.
     pub(super) fn look_for_close(&mut self) {
         let mut sorted: Vec<f64> = self.logits.iter().flatten().copied().collect();
         sorted.sort_by(f64::total_cmp);
         self.close = sorted.windows(2).any(|pair| pair[1] - pair[0] < 1e-5);
     }
 
-    /// Draws by the uniform number to the power 1 / `power`, along falling probabilities.
+    /// Draws with the uniform number to the power 1 / `power`, along decreasing probabilities.
     pub(super) fn skew(&mut self, power: f64) {
         let p = self.probabilities();
         let order = self.by(|t| p[t]);
         let mut before = 0.0;
         self.temperature = 1.0;
         for token in order {
-            // Such a one may have no mass.
+            // Such a token may have no mass.
             self.near |= p[token] < 1e-10;
             let up_to: f64 = before + p[token];
             self.logits[token] = Some((up_to.powf(power) - f64::powf(before, power)).ln());
@@ -213,7 +214,7 @@ impl Naive {
         self.look_for_close();
     }
 
-    /// XTC's probabilities, that it happens and that it does not taken together.
+    /// The expected probabilities of XTC: a mixture of those if it happens and those if it does not.
     pub(super) fn expect(&mut self, probability: f64, threshold: f64, or_nothing: bool) {
         let without = self.probabilities();
         let mut happened = Naive { logits: self.logits.clone(), ..*self };
@@ -230,7 +231,7 @@ impl Naive {
         self.look_for_close();
     }
 
-    /// The first mirostat, as the paper estimates: by the logits' own differences.
+    /// Mirostat 1, with the paper's estimate from differences of the logits.
     pub(super) fn mirostat(&mut self, mu: f64) {
         let p = self.probabilities();
         let order = self.by(|t| p[t]);
@@ -255,7 +256,7 @@ impl Naive {
         self.keep_first(&order, count);
     }
 
-    /// By the paper, at temperature 1: falls over the range, each over its place, and the largest of them.
+    /// As in the paper, at temperature 1: each fall relative to the range, divided by its place, and the largest of these.
     fn min_k(&mut self, tau: f64) {
         let order = self.by(|t| self.logits[t].unwrap_or(f64::NEG_INFINITY));
         let logits: Vec<f64> = order.iter().flat_map(|&t| self.logits[t]).map(|x| x * self.temperature).collect();
@@ -264,7 +265,7 @@ impl Naive {
             logits.windows(2).zip(1..).map(|(pair, place)| (pair[0] - pair[1]) / range / f64::from(place)).collect();
         let most = falls.iter().copied().fold(0.0, f64::max);
         let cliff = falls.iter().position(|&fall| fall == most).map_or(1, |at| at + 1);
-        // Logits have been rounded to f32 where a step gave new ones, by more than the least of falls.
+        // If a step gave new logits, they were rounded to f32, by more than the smallest falls.
         let rounding = 1e-6 * logits.iter().fold(1.0, |most: f64, x| most.max(x.abs()));
         self.near |= falls.iter().filter(|&&fall| most - fall < rounding / range).count() > 1;
         let least = tau / range;
@@ -287,7 +288,7 @@ impl Naive {
         self.keep_first(&order, kept);
     }
 
-    /// These, unless that is fewer than `min_keep`.
+    /// Keeps these tokens, unless they are fewer than `min_keep`.
     fn keep_unless_few(&mut self, kept: &[usize]) {
         if kept.len() >= self.min_keep {
             self.keep(kept);

@@ -1,4 +1,4 @@
-//! Emitted tokens have the target's distribution, and observed acceptance is the expected one.
+//! Emitted tokens have the target's distribution, and observed acceptance is as expected.
 
 use crate::chi_square::{DEVIATE, FALSE_ALARM, deviate};
 use crate::speculative::planted::Planted;
@@ -9,19 +9,19 @@ use croupier::params::SamplingParams;
 use croupier::speculative::rule::AcceptanceRule::{Block, Greedy, Rejection};
 
 const TEXTS: u64 = 8_000;
-/// Of rounds that are cheap.
+/// The number of texts if rounds are cheap.
 const MANY_TEXTS: u64 = 1_000_000;
-/// [`DEVIATE`] of a test that looks at both tails.
+/// [`DEVIATE`] for a two-sided test.
 const TWO_SIDED: f64 = 4.891_638;
-/// "Ended before" in counts of tokens.
+/// In counts of tokens: the text ended before.
 const NONE: u32 = VOCAB;
 pub const CELLS: usize = VOCAB as usize + 1;
-/// Two children of the root, two and one of theirs.
+/// Two children of the root; the first of them has two children, the second one.
 pub const TREE: [i32; 5] = [-1, -1, 0, 0, 1];
 
-/// What many texts of a world show.
+/// What the observation of many texts of a world shows.
 struct Seen {
-    /// The largest deviate of first tokens, of second and third tokens, and of the pairs of neighbours.
+    /// The largest deviate of first, second and third tokens, and of pairs of neighbours.
     deviate: f64,
     /// Observed minus expected accepted tokens, in standard errors.
     acceptance: f64,
@@ -33,7 +33,7 @@ fn observe(world: &World, texts: u64) -> Seen {
     observe_against(world, &world.target, texts)
 }
 
-/// What texts of `world` show against the distribution of texts of `model`.
+/// Compares texts of `world` with the distribution of texts of `model`.
 fn observe_against(world: &World, model: &Model, texts: u64) -> Seen {
     let mut counts = vec![0u64; CELLS.pow(3)];
     let (mut sum, mut squares, mut rounds, mut accepted) = (0.0, 0.0, 0.0, 0.0);
@@ -61,11 +61,11 @@ pub fn cell(text: [u32; 3]) -> usize {
     text.iter().fold(0, |cell, &token| cell * CELLS + token as usize)
 }
 
-/// Single tokens and pairs of neighbours.
+/// Each token alone, and each pair of neighbours.
 pub const VIEWS: [[bool; 3]; 5] =
     [[true, false, false], [false, true, false], [false, false, true], [true, true, false], [false, true, true]];
 
-/// Sums over the tokens that a view does not see.
+/// Sums over the tokens that a view leaves out.
 pub fn seen_by<T: Copy + std::ops::AddAssign + Default>(view: &[bool; 3], cells: &[T]) -> Vec<T> {
     let mut seen = vec![T::default(); cells.len()];
     for (at, &count) in cells.iter().enumerate() {
@@ -130,7 +130,7 @@ fn trees_with_every_parameter_and_source() {
     }
 }
 
-/// Drafts that agree, contradict, or are certain.
+/// Drafts that agree with the target, contradict it, or are certain.
 #[test]
 fn adversarial_drafts() {
     let target = Model::random(1, 5.0);
@@ -158,7 +158,7 @@ fn adversarial_drafts() {
     }
 }
 
-/// Stops, lengths and least lengths inside a draft, for every rule that is lossless.
+/// Stops, maximum and minimum lengths inside a draft, for every lossless rule.
 #[test]
 fn ends_inside_a_draft() {
     let stop = SamplingParams { stop_token_ids: vec![0, 2], ..SamplingParams::default() };
@@ -199,12 +199,12 @@ fn blocks_accept_at_least_as_many() {
         let standard = observe(&world, TEXTS).mean;
         let block = observe(&World { rule: Block, ..world }, TEXTS).mean;
         println!("models {seed}: {standard:.3} accepted by the standard rule, {block:.3} by blocks");
-        // These models differ, and so do the means, by a quarter: a hundred times what chance makes of them.
+        // These models differ, so the means differ by a quarter: a hundred times more than by chance.
         assert!(block > 1.1 * standard, "models {seed}: {block:.3} accepted, {standard:.3} by the standard rule");
     }
 }
 
-/// The tests have power: errors that were made in the field are seen.
+/// The tests have power: they notice errors that were made in the field.
 #[test]
 fn planted_errors_are_seen() {
     // Wrong rules, and as a control the reference without an error.
@@ -220,7 +220,7 @@ fn planted_errors_are_seen() {
         let seen = observe(&world, TEXTS);
         assert!(seen.deviate > DEVIATE && seen.acceptance.abs() > DEVIATE, "drawn at {drawn_at}: not noticed");
     }
-    // A target that is a quarter off in one logit.
+    // One logit of the target is off by a quarter.
     let world = World::new(Block, Source::Dense);
     let off = world.target.map(|token, x| if token == 1 { x + 0.25 } else { x });
     assert!(observe_against(&world, &off, TEXTS).deviate > DEVIATE, "a target that is off is not noticed");
@@ -229,7 +229,7 @@ fn planted_errors_are_seen() {
     assert!(observe(&typical, TEXTS).deviate > DEVIATE, "typical acceptance is not noticed");
 }
 
-/// Why a position that is proposed again needs fresh numbers: with stale ones, block verification is wrong.
+/// Shows why a position that is proposed again needs fresh numbers: with stale ones, block verification is wrong.
 #[test]
 fn stale_numbers_are_seen() {
     let fresh = World { parents: (-1..5).collect(), ..World::new(Block, Source::Kept) };
@@ -239,7 +239,7 @@ fn stale_numbers_are_seen() {
     assert!(fresh < DEVIATE && stale > DEVIATE);
 }
 
-/// How far texts of drafts with these shapes in turn are from the target's distribution.
+/// How far texts are from the target's distribution if their drafts have these shapes in turn.
 fn of_shapes(shapes: &[&[i32]], by_index: bool) -> f64 {
     let (target, draft) = (Model::random(1, 5.0), Model::random(2, 4.0));
     let rounds = Rounds::new(&target, &draft, shapes, by_index);
@@ -255,7 +255,8 @@ fn of_shapes(shapes: &[&[i32]], by_index: bool) -> f64 {
     worst
 }
 
-/// A chain is verified as a block, which looks behind the rejected token; the tree after it, at the same positions, by rejection.
+/// A chain is verified as a block, which looks at tokens after the rejected one. The tree after it, at the same positions, is verified by
+/// rejection.
 #[test]
 fn chains_and_trees_in_turn() {
     const CHAIN: &[i32] = &[-1, 0, 1, 2];
@@ -270,6 +271,6 @@ fn chains_and_trees_in_turn() {
         let seen = of_shapes(shapes, false);
         assert!(seen < DEVIATE, "{shapes:?}: not the target's distribution ({seen:.1} deviations)");
     }
-    // The test has power: with draws that are numbered by the draft token's index, a tree draws again what a chain drew.
+    // The test has power: if draws are numbered by the draft token's index, a tree repeats draws of a chain.
     assert!(of_shapes(&[CHAIN, &[-1, -1, 0]], true) > DEVIATE, "stale numbers are not noticed");
 }

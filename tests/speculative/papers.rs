@@ -1,4 +1,4 @@
-//! The reference is exact, by enumeration; and verification decides as the reference does, draft by draft.
+//! The reference is exact, by enumeration. And each draft is decided as by the reference.
 
 use crate::speculative::lossless::TREE;
 use crate::speculative::reference;
@@ -41,8 +41,8 @@ fn block_counts(tokens: &[u32], drafts: &[Vec<f64>], targets: &[Vec<f64>]) -> Ve
 type Counts = fn(&[u32], &[Vec<f64>], &[Vec<f64>]) -> Vec<f64>;
 type Verify = fn(&[u32], &[Vec<f64>], &[Vec<f64>], &[f64]) -> (usize, Vec<f64>);
 
-/// Over all drafts of k tokens: the probability of each text of k + 1 tokens that starts with what is emitted
-/// and goes on with the target; and how many are accepted in expectation.
+/// Over all drafts of k tokens: the probability of each text of k + 1 tokens that begins with the emitted tokens and goes on with the
+/// target's, and the expected number of accepted tokens.
 fn enumerate(seed: u64, k: usize, counts: Counts, verify: Verify) -> (Vec<(Vec<u32>, f64)>, f64) {
     let mut texts: Vec<_> = contexts(k + 1).into_iter().map(|text| (text, 0.0)).collect();
     let mut mean = 0.0;
@@ -51,7 +51,7 @@ fn enumerate(seed: u64, k: usize, counts: Counts, verify: Verify) -> (Vec<(Vec<u
         let targets: Vec<_> = (0..=k).map(|i| few(seed, &draft[..i])).collect();
         let proposed: f64 = (0..k).map(|i| drafts[i][draft[i] as usize]).product();
         for (accepted, chance) in counts(&draft, &drafts, &targets).into_iter().enumerate().filter(|c| c.1 > 0.0) {
-            // Numbers that lead to this count: all tests up to there pass, all later ones fail.
+            // Numbers that lead to this count: all tests before it pass, all later ones fail.
             let u: Vec<f64> = (0..k).map(|i| if i < accepted { 0.0 } else { 1.0 - 1e-16 }).collect();
             let (found, next) = verify(&draft, &drafts, &targets, &u);
             assert_eq!(found, accepted);
@@ -80,8 +80,8 @@ fn the_papers_rules_are_exact() {
     }
 }
 
-/// The reference notices what was got wrong in the field: a residual of the target without the draft, and one
-/// of the block rule without its factor.
+/// The enumeration notices errors that were made in the field: a residual of the target without the draft, and one of the block rule
+/// without its factor.
 #[test]
 fn the_enumeration_has_power() {
     let plain: Verify = |tokens, drafts, targets, u| {
@@ -101,18 +101,18 @@ fn the_enumeration_has_power() {
         });
         let largest: Vec<f64> = largest.collect();
         println!("probabilities are off by {largest:.4?}");
-        // Without its factor the block rule happens to be right where the factor is 1.
+        // Without its factor, the block rule is still right if the factor is 1.
         assert!(largest.iter().filter(|&&off| off > 1e-3).count() >= 5, "{largest:?}");
     }
 }
 
-/// With the same random numbers, chains are decided as the papers decide.
+/// With the same random numbers, chains are decided as in the papers.
 #[test]
 fn chains_are_decided_as_in_the_papers() {
     let (all, mut accepted) = (parameters(), [0; 6]);
     let mut compared = BTreeMap::new();
     for seed in 0..6000 {
-        // Not of the same period as rules and sources, whatever the number of parameters is.
+        // The period of parameters differs from that of rules and sources, whatever the number of parameters.
         let (name, params) = all[seed as usize / 6 % all.len()].clone();
         let (rule, verify): (_, Verify) =
             if seed % 2 == 0 { (Rejection, reference::rejection) } else { (Block, reference::block) };
@@ -152,8 +152,8 @@ fn chains_are_decided_as_in_the_papers() {
     assert!(accepted.iter().all(|&n| n > 20), "too few of some outcome: {accepted:?}");
 }
 
-/// Over all pairs of siblings, drawn with replacement and without: the probability of each token that is emitted. `forgets`: each is
-/// held against the whole target, whatever those before it took.
+/// The probability of each emitted token, over all pairs of siblings, drawn with or without replacement. With `forgets`, each sibling is
+/// compared with the whole target, whatever earlier ones took from it.
 fn enumerate_siblings(seed: u64, with_replacement: bool, forgets: bool) -> Vec<f64> {
     let (target, draft) = (few(seed, &[]), few(seed + 1, &[]));
     let mut emitted = vec![0.0; FEW];
@@ -174,7 +174,7 @@ fn enumerate_siblings(seed: u64, with_replacement: bool, forgets: bool) -> Vec<f
             if accept > 1.0 - 1e-12 {
                 break; // It is accepted for sure, up to rounding.
             }
-            // Numbers with which this one and those before it fail.
+            // Numbers with which this sibling and the earlier ones fail.
             let (from, fail) = (if forgets { at } else { 0 }, [1.0 - 1e-16; 2]);
             left = reference::siblings(&tokens[from..=at], &drafts[from..=at], &target, &fail).expect_err("they fail");
         }
@@ -183,8 +183,8 @@ fn enumerate_siblings(seed: u64, with_replacement: bool, forgets: bool) -> Vec<f
     emitted
 }
 
-/// SpecInfer's rule is exact for siblings that may be the same and for distinct ones; and one that forgets what the first sibling
-/// took from the target is seen.
+/// SpecInfer's rule is exact for siblings that may be equal and for distinct ones. A rule that forgets what the first sibling took from the
+/// target is noticed.
 #[test]
 fn the_papers_rule_for_siblings_is_exact() {
     for with_replacement in [true, false] {
@@ -200,7 +200,7 @@ fn the_papers_rule_for_siblings_is_exact() {
     }
 }
 
-/// A total variation is the target's own for the first that is tried at a position; behind it, the residual's.
+/// The total variation is the target's own for the first sibling that is tried at a position; for later ones, it is the residual's.
 #[test]
 fn only_the_first_of_siblings_is_held_against_the_target() {
     let parents = vec![-1, -1, 0, 0, -1, 1];
@@ -218,7 +218,7 @@ fn only_the_first_of_siblings_is_held_against_the_target() {
     assert!(later > 100, "{later}");
 }
 
-/// With the same random numbers, trees are decided as SpecInfer decides, siblings after siblings and with every parameter.
+/// With the same random numbers, trees are decided as in SpecInfer, for several groups of siblings and every parameter.
 #[test]
 fn trees_are_decided_as_in_the_paper() {
     let shapes: [&[i32]; 3] = [&[-1, -1, -1], &TREE, &[-1, 0, 0, -1, 1, 3, 3, 4, 4, 4]];
@@ -270,6 +270,6 @@ fn trees_are_decided_as_in_the_paper() {
         *compared.entry(name).or_insert(0) += 1;
     }
     assert!(compared.len() == all.len() && compared.values().all(|&n| n > 100), "too few of some: {compared:?}");
-    // Every node of every tree was the last that was accepted, and none was.
+    // Every node of every tree was the last accepted one in some cases, and in others none was accepted.
     assert!(ends.len() == 4 + 6 + 11 && ends.values().all(|&n| n > 10), "too few of some outcome: {ends:?}");
 }

@@ -1,4 +1,4 @@
-//! Wrong rules, as they were found in the field or are easily written, so that the tests can show their power.
+//! Wrong rules, found in the field or easily written, with which the tests show their power.
 
 use crate::speculative::reference;
 use crate::speculative::world::{Rows, dense};
@@ -10,16 +10,16 @@ use croupier::speculative::plain::Target;
 use croupier::speculative::verified::Verified;
 use croupier::speculative::weights::Weights;
 
-/// What is wrong.
+/// The error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Planted {
-    /// Nothing: the reference as it is.
+    /// No error: the reference as it is.
     Nothing,
-    /// A draft token is accepted with the target's probability, whatever the draft's.
+    /// Accepts a draft token with the target's probability, whatever the draft's.
     AcceptOnTarget,
-    /// The recovered token comes from the target itself.
+    /// Draws the recovered token from the target itself.
     NoResidual,
-    /// As that, but not the rejected token.
+    /// The same, but excludes the rejected token.
     OnlyNotTheSame,
 }
 

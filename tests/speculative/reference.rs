@@ -1,12 +1,12 @@
-//! The naive reference: distributions from the parameters' definitions and verification from the papers, in
-//! f64 over the whole vocabulary, with random numbers given as real numbers.
+//! The naive reference: distributions from the parameters' definitions and verification from the papers, in f64 over the whole vocabulary.
+//! Random numbers are real numbers.
 
 use croupier::params::SamplingParams;
 use croupier::params::watermark::{SynthidParams, Watermark};
 use croupier::sampling::watermark::greenlist::{Greenlist, Seeds};
 use croupier::sampling::watermark::tournament::{self, Table, Tournament};
 
-/// What a plain row is drawn from: bans, bias, penalties, softmax, top-k, top-p, min-p, by definition.
+/// The distribution of a plain row: bans, bias, penalties, softmax, top-k, top-p, min-p, by definition.
 pub fn probabilities(logits: &[f32], params: &SamplingParams, prompt: &[u32], output: &[u32]) -> Vec<f64> {
     let count = |tokens: &[u32], token| tokens.iter().filter(|&&t| t == token).count() as f64;
     let adjusted: Vec<f64> = (0..logits.len() as u32)
@@ -37,7 +37,7 @@ pub fn probabilities(logits: &[f32], params: &SamplingParams, prompt: &[u32], ou
     }
 }
 
-/// What a greenlist adds to a logit. Which tokens are green is asked of the code.
+/// The amount that a greenlist adds to a logit. The code under test says which tokens are green.
 fn green(token: u32, params: &SamplingParams, prompt: &[u32], output: &[u32]) -> f64 {
     let Some(Watermark::Kgw(kgw)) = params.watermark() else { return 0.0 };
     let text = [prompt, output].concat();
@@ -46,7 +46,7 @@ fn green(token: u32, params: &SamplingParams, prompt: &[u32], output: &[u32]) ->
     if greens.is_green(token) { f64::from(kgw.bias) } else { 0.0 }
 }
 
-/// What a tournament makes of probabilities, unless its context was there before. Which bits are set is asked of the code.
+/// The probabilities after a tournament, which is left out if its context occurred before. The code under test says which bits are set.
 fn played(probs: Vec<f64>, params: &SynthidParams, output: &[u32]) -> Vec<f64> {
     let width = params.ngram_len as usize - 1;
     let context = |n: usize| [vec![0; width], output[..n].to_vec()].concat()[n..].to_vec();
@@ -104,14 +104,14 @@ fn kept(probs: &[f64], stays: impl Fn(f64) -> bool) -> Vec<f64> {
     probs.iter().map(|&p| if p > 0.0 && stays(p) { p } else { 0.0 }).collect()
 }
 
-/// Likeliest first.
+/// Tokens by decreasing probability.
 fn falling(probs: &[f64]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..probs.len()).filter(|&t| probs[t] > 0.0).collect();
     order.sort_by(|&a, &b| probs[b].total_cmp(&probs[a]).then(a.cmp(&b)));
     order
 }
 
-/// Top-n-sigma: logits differ from the logarithms of probabilities by what is the same for all.
+/// Top-n-sigma. Logits differ from the logarithms of probabilities by a constant.
 fn within_deviations(probs: &[f64], n: f64) -> Vec<f64> {
     let logits: Vec<f64> = probs.iter().filter(|&&p| p > 0.0).map(|p| p.ln()).collect();
     let mean = logits.iter().sum::<f64>() / logits.len() as f64;
@@ -120,7 +120,7 @@ fn within_deviations(probs: &[f64], n: f64) -> Vec<f64> {
     normalised(&kept(probs, |p| p.ln() >= most - n * deviation))
 }
 
-/// XTC on average: a mixture of the row as it is and of the row without all choices but the last.
+/// XTC on average: a mixture of the whole row and of the row without all choices but the last.
 fn excluded(probs: &[f64], probability: f64, threshold: f64) -> Vec<f64> {
     let mut choices = falling(probs);
     choices.retain(|&t| probs[t] >= threshold);
@@ -130,7 +130,7 @@ fn excluded(probs: &[f64], probability: f64, threshold: f64) -> Vec<f64> {
     mixed.map(|(as_it_is, without)| (1.0 - probability) * as_it_is + probability * without).collect()
 }
 
-/// The share of the first tokens to a power.
+/// The share of the first tokens, raised to a power.
 fn skewed(probs: &[f64], skew: f64) -> Vec<f64> {
     let (mut skewed, mut sum) = (vec![0.0; probs.len()], 0.0f64);
     for token in falling(probs) {
@@ -141,7 +141,7 @@ fn skewed(probs: &[f64], skew: f64) -> Vec<f64> {
     skewed
 }
 
-/// Meister et al. 2023: the tokens whose surprise is nearest to the entropy, until they have `share`.
+/// Meister et al. 2023: the tokens whose surprise is nearest to the entropy, until they have `share` of the mass.
 fn typical(probs: &[f64], share: f64) -> Vec<f64> {
     let possible = || (0..probs.len()).filter(|&t| probs[t] > 0.0);
     let entropy: f64 = possible().map(|t| -probs[t] * probs[t].ln()).sum();
@@ -184,8 +184,8 @@ pub fn draw(distribution: &[f64], u: f64) -> u32 {
     drawn.unwrap_or(distribution.len() - 1) as u32
 }
 
-/// Leviathan et al. 2023, algorithm 1, with Chen et al.'s test by test order: how many are accepted, and the
-/// distribution of the next token. `targets` has one row more than `drafts`.
+/// Leviathan et al. 2023, algorithm 1, with Chen et al.'s order of tests: the number of accepted tokens, and the distribution of the next
+/// token. `targets` has one row more than `drafts`.
 pub fn rejection(tokens: &[u32], drafts: &[Vec<f64>], targets: &[Vec<f64>], u: &[f64]) -> (usize, Vec<f64>) {
     for (i, &token) in tokens.iter().enumerate() {
         let (t, d) = (targets[i][token as usize], drafts[i][token as usize]);
@@ -225,7 +225,7 @@ pub fn block(tokens: &[u32], drafts: &[Vec<f64>], targets: &[Vec<f64>], u: &[f64
     (accepted, normalised(&beyond(p, &targets[accepted], &drafts[accepted])))
 }
 
-/// SpecInfer, algorithm 2, at one node: which sibling is accepted, or the distribution of the token instead.
+/// SpecInfer, algorithm 2, at one node: which sibling is accepted, or the distribution of the token that is emitted instead.
 pub fn siblings(tokens: &[u32], drafts: &[Vec<f64>], target: &[f64], u: &[f64]) -> Result<usize, Vec<f64>> {
     let mut left = target.to_vec();
     for (i, &token) in tokens.iter().enumerate() {

@@ -10,7 +10,7 @@ fn shapes() -> [Vec<i32>; 4] {
     [vec![-1], (-1..7).collect(), vec![-1, -1, 0, 0, 1], vec![-1, -1, -1]]
 }
 
-/// Fails if a text differs from the plain one; says how many draft tokens were accepted.
+/// Fails if a text differs from the plain one. Returns how many draft tokens were accepted.
 fn same_as_plain(name: &str, world: &World, seeds: u64) -> usize {
     let mut accepted = 0;
     for seed in 0..seeds {
@@ -23,8 +23,8 @@ fn same_as_plain(name: &str, world: &World, seeds: u64) -> usize {
     accepted
 }
 
-/// Proposers without chance change not one token, whatever the parameters, the rule, the draft's length or
-/// shape, and however good they are.
+/// Deterministic proposers do not change a single token, whatever the parameters, the rule, the draft's length and shape, and the
+/// proposer's quality.
 #[test]
 fn deterministic_drafts_change_nothing() {
     for (name, params) in parameters() {
@@ -40,7 +40,7 @@ fn deterministic_drafts_change_nothing() {
     }
 }
 
-/// So does a draft model that leaves nothing to chance and sends or keeps its distribution.
+/// Nor does a draft model whose tokens are certain and that sends or keeps its distribution.
 #[test]
 fn certain_distributions_change_nothing() {
     let one = Model::random(2, 4.0).map(|token, x| if token == 1 { x + 60.0 } else { x });
@@ -48,7 +48,7 @@ fn certain_distributions_change_nothing() {
         for source in [Source::Kept, Source::Dense] {
             let draft = match source {
                 Source::Kept => one.clone(),
-                // Sent as f32, the others must be 0 to be impossible.
+                // Probabilities are sent as f32, so the other tokens must have exactly 0 to be impossible.
                 _ => one.map(|token, x| if token == 1 { x } else { -1e4 }),
             };
             let world = World { draft, ..World::new(rule, source) };
@@ -72,7 +72,7 @@ fn greedy_sequences_have_one_text() {
     }
 }
 
-/// A draft that is accepted whole goes on with the token that a plain row would have drawn.
+/// After a draft that is accepted completely, the next token is the one that a plain row would have drawn.
 #[test]
 fn the_bonus_is_the_plain_rows_token() {
     for rule in [Rejection, Block] {
@@ -88,13 +88,13 @@ fn the_bonus_is_the_plain_rows_token() {
     }
 }
 
-/// Verification is a function of tokens, seed and draft: a sequence that is opened anew in the middle of a text
-/// goes on as if nothing had happened.
+/// Verification is a function of tokens, seed and draft: a sequence that is opened again in the middle of a text goes on as if nothing had
+/// happened.
 #[test]
 fn a_restart_changes_nothing() {
     for rule in [Rejection, Block] {
         for source in [Source::Kept, Source::Dense, Source::Sparse] {
-            // Whose distributions depend on the tokens before.
+            // Penalties, because with them distributions depend on earlier tokens.
             let penalties = parameters().into_iter().find(|(name, _)| *name == "penalties");
             let (_, params) = penalties.expect("they are among the parameters");
             let world = World { params, ..World::new(rule, source) };

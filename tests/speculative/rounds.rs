@@ -1,5 +1,5 @@
-//! Rounds whose drafts have different shapes in turn. So cheap that a million texts take seconds: there are no parameters, and each
-//! distribution is made once.
+//! Rounds whose drafts have different shapes in turn. They are cheap, so that a million texts take seconds: there are no parameters, and
+//! each distribution is computed once.
 
 use crate::speculative::world::{Model, PROMPT, VOCAB, distribution};
 use croupier::params::SamplingParams;
@@ -17,14 +17,14 @@ use croupier::speculative::rule::AcceptanceRule::Block;
 use croupier::speculative::tree::Tree;
 use std::sync::Arc;
 
-/// A worker that has its drafts drawn, and verified under the rule of blocks.
+/// A worker that lets the sidecar draw its drafts, and verifies them under the block rule.
 pub struct Rounds {
-    /// After each token.
+    /// The target's distribution after each token.
     target: Vec<Distribution>,
     draft: Vec<(Distribution, DraftDistribution)>,
-    /// Of the first round, of the second and so on, over and over: parents, and the tree that they make.
+    /// The shapes of the rounds, used in turn: parents, and the tree that they form.
     shapes: Vec<(Vec<i32>, Tree)>,
-    /// Draft tokens are drawn with numbers that are addressed by their index in the draft: wrong.
+    /// Wrong if set: draft tokens are drawn with numbers that are addressed by their index in the draft.
     by_index: bool,
 }
 
@@ -43,7 +43,7 @@ impl Rounds {
         }
     }
 
-    /// The text of a seed, of at least `len` tokens.
+    /// The text of a seed, with at least `len` tokens.
     pub fn text(&self, seed: u64, len: usize) -> Vec<u32> {
         let mut text = Vec::new();
         for (parents, tree) in self.shapes.iter().cycle() {

@@ -1,4 +1,4 @@
-//! The rules that are not lossless, what is reported for metrics, and rows that are no distribution.
+//! The rules that are not lossless, reports for metrics, and rows without a distribution.
 
 use crate::chi_square::{DEVIATE, deviate};
 use crate::speculative::world::{Model, Source, World, distribution};
@@ -19,15 +19,15 @@ use croupier::speculative::{VerifyError, synthetic, typical};
 
 const NUMBERS: Numbers = Numbers { seed: 7, start: 0 };
 
-/// Rows given as probabilities, in the order of draft tokens; the text ends with token 3.
+/// Rows given as probabilities, in the order of the draft tokens. Token 3 ends the text.
 struct Given {
     drafts: Vec<u32>,
     rows: Vec<Vec<f32>>,
     temperature: f32,
     asked: Vec<usize>,
-    /// Whether nothing goes by the rows asked for now.
+    /// Whether rows that are asked for now do not affect the result.
     looks_aside: bool,
-    /// Rows from this one on list too few tokens.
+    /// From this row on, rows list too few tokens.
     short_from: usize,
 }
 
@@ -133,7 +133,7 @@ fn typical_acceptance_by_hand() {
         assert!(!verified.lossless);
         assert_eq!(verified.trials[0].expected, Some(0.5), "two of four flat draft tokens pass");
     }
-    // Four equal tokens have a quarter each, which is epsilon: no less than that passes.
+    // Four equal tokens have a quarter each, which is epsilon. A probability equal to epsilon passes.
     let rule = Typical(typical::Typical { epsilon: 0.25, alpha: 9.0 });
     let verified = chain(&flat(&[1]), rule, &mut Given::new(&[&[0.25; 4], C]));
     assert_eq!((verified.accepted_count(), verified.trials[0].expected), (1, Some(1.0)));
@@ -154,7 +154,7 @@ fn relaxed_acceptance_by_hand() {
         assert_eq!([0, 1, 2, 3].map(|t| accepted(10, 1.0, t, temperature)), [true, true, true, false]);
         assert_eq!([0, 1, 2, 3].map(|t| accepted(10, 0.0, t, temperature)), [true, false, false, false]);
     }
-    // After a rejection a greedy sequence goes on greedily.
+    // After a rejection, a greedy sequence goes on greedily.
     let mut rows = Given { temperature: 0.0, ..Given::new(&[A, C]) };
     assert_eq!(
         chain(&flat(&[2]), AcceptanceRule::Relaxed(Relaxed { top_n: 2, delta: 1.0, ..Relaxed::default() }), &mut rows)
@@ -178,7 +178,7 @@ fn where_relaxed_acceptance_is_strict_the_text_is_the_plain_one() {
                 });
                 assert_eq!(text, world.plain(seed, text.len()), "{source:?} {seed}");
             }
-            // Strict at the root alone.
+            // Strict only at the root.
             let mut strict = vec![false; world.parents.len() + 1];
             strict[0] = true;
             let world = World { strict, ..world };
@@ -217,8 +217,7 @@ fn synthetic_acceptance_has_its_rate() {
     }
 }
 
-/// What is told of a tree is all that was judged: leaving out what was rejected off the path would make acceptance
-/// seem better than is to be expected.
+/// A tree's report has all tokens that were judged. Without the rejected ones off the path, acceptance would seem better than expected.
 #[test]
 fn judged_trees_accept_as_often_as_is_to_be_expected() {
     let relaxed = AcceptanceRule::Relaxed(Relaxed { top_n: 3, delta: 0.3, ..Relaxed::default() });
@@ -237,7 +236,7 @@ fn judged_trees_accept_as_often_as_is_to_be_expected() {
                 }
             });
         }
-        // The seeds are fixed; by chance alone this would fail once in 100,000.
+        // The seeds are fixed. By chance alone this would fail once in 100,000.
         let errors: f64 = (accepted - expected) / variance.sqrt();
         assert!(errors.abs() < 4.5, "{rule:?}: {accepted} accepted, {expected} expected, {errors} standard errors");
     }
@@ -245,7 +244,7 @@ fn judged_trees_accept_as_often_as_is_to_be_expected() {
 
 #[test]
 fn judges_take_the_longest_path() {
-    // 0 - 2, 1 - 3; both children of the root are typical; only below the second does it go on.
+    // 0 - 2, 1 - 3: both children of the root are typical, but only below the second are more tokens accepted.
     let tree = Tree::new(&[-1, -1, 0, 1, 3], 5).unwrap();
     let mut rows = Given::new(&[A, B, &[0.0, 1.0, 0.0, 0.0], A, &[0.0, 1.0, 0.0, 0.0], C]);
     let rule = Typical(typical::Typical { epsilon: 0.2, alpha: 1.0 });
@@ -273,7 +272,7 @@ fn trials_by_hand() {
     // What is left is 7/8 and 1/8 on tokens 0 and 1.
     let second = verified.trials[1];
     assert!((second.expected.unwrap() - 0.375).abs() < 1e-6 && (second.total_variation.unwrap() - 0.625).abs() < 1e-6);
-    // Candidates without chance: 0.3 for the first, then 0.1 of the 0.7 that are left.
+    // Deterministic candidates: 0.3 for the first, then 0.1 of the 0.7 that are left.
     let verified =
         verify_tree(&certain(&[1, 2]), &tree, &Rejection, &Numbers { seed: 7, start: 3 }, &mut Given::new(&[A, B, B]))
             .unwrap();
@@ -290,7 +289,7 @@ fn blocks_report_what_they_expect() {
     assert!((verified.trials[1].total_variation.unwrap() - 0.45).abs() < 1e-6);
 }
 
-/// What lies behind the end of the text is dropped, and no token follows it.
+/// Draft tokens after the end of the text are dropped, and no token follows it.
 #[test]
 fn a_draft_token_may_end_the_text() {
     let ending = &[0.0, 0.0, 0.0, 1.0];
@@ -304,7 +303,7 @@ fn a_draft_token_may_end_the_text() {
     }
 }
 
-/// A row that is no distribution fails the verification if it is needed, and is not asked for if it is not.
+/// A row without a distribution fails the verification if it is needed, and is not asked for if it is not.
 #[test]
 fn rows_without_a_distribution() {
     let nan: &[f32] = &[f32::NAN, 0.1, 0.1, 0.1];
@@ -312,10 +311,10 @@ fn rows_without_a_distribution() {
     for rule in [Rejection, Block, Greedy, Typical(Default::default()), Synthetic(synthetic::Synthetic { rate: 1.0 })] {
         for (bad, error) in [(nan, RowError::Nan), (masked, RowError::AllMasked)] {
             for (row, rows) in [(0, [bad, A, A]), (1, [A, bad, A]), (2, [A, A, bad])] {
-                // Token 0 is the most likely one: with this draft it is accepted for sure.
+                // Token 0 is the most likely one, so it is certainly accepted with this draft.
                 let found = verify_chain(&flat(&[0, 0]), &rule, &mut Given::new(&rows));
                 if (rule, row) == (Block, 1) {
-                    // A block ends before it, and nothing of it comes behind its end.
+                    // A block ends before this row, and no token follows.
                     assert_eq!(found.map(|verified| verified.emitted), Ok(vec![0]));
                 } else {
                     assert_eq!(found, Err(VerifyError { row, error }), "{rule:?}");
@@ -327,9 +326,9 @@ fn rows_without_a_distribution() {
     }
 }
 
-/// A block ends before a row that is no distribution: texts come there as often as they would without a draft, and what follows
-/// them, once the row is as it should be, is drawn from that row alone. A verification that failed there, to be repeated, would
-/// repeat the numbers of those that came so far.
+/// A block ends before a row without a distribution. Texts reach that row as often as they would without a draft, and once the row is
+/// correct, their next token is drawn from it alone. If the verification failed there and was repeated, it would reuse the random numbers
+/// of the texts that came so far.
 #[test]
 fn a_block_ends_before_a_row_without_a_distribution() {
     let verified = |seed, tokens: &[u32], behind: &[f32]| {
@@ -341,7 +340,7 @@ fn a_block_ends_before_a_row_without_a_distribution() {
         let mut counts = [0; 16];
         let texts = 200_000;
         for seed in 0..texts {
-            // A flat draft. Behind token 2, which the target emits in a tenth of the texts, there is no distribution at first.
+            // A flat draft. After token 2, which the target emits in a tenth of the texts, there is no distribution at first.
             let tokens = [seed as u32 % 4, (seed / 4) as u32 % 4];
             let mut text =
                 verified(seed, &tokens, if tokens[0] == 2 { &bad } else { B }).expect("it ends before").emitted;
@@ -359,8 +358,8 @@ fn a_block_ends_before_a_row_without_a_distribution() {
     }
 }
 
-/// Where a row lists too few tokens a block fails, whatever its numbers are: the whole rows, sent then, are verified as if they
-/// had come at once. Else the longer block would be held against numbers that were chosen for the shorter one.
+/// If a row lists too few tokens, a block fails, whatever its numbers are. The whole rows, which are sent then, are verified as if they had
+/// come at once. Otherwise the longer block would be tested with numbers that were chosen for the shorter one.
 #[test]
 fn a_block_fails_where_a_row_lists_too_few_tokens() {
     let error = RowError::Beyond(NeedsUnlisted::Draw);
@@ -369,13 +368,13 @@ fn a_block_fails_where_a_row_lists_too_few_tokens() {
         let numbers = Numbers { seed, start: 0 };
         let rows = &mut Given { short_from: 1, ..Given::new(&[A, B, C]) };
         let found = verify_tree(&flat(&tokens), &Tree::chain(2), &Block, &numbers, rows);
-        // Behind token 3, which cannot be accepted, no row is looked at.
+        // After token 3, which cannot be accepted, no row is read.
         let is_come_to = tokens[0] != 3;
         assert_eq!(found.err(), is_come_to.then_some(VerifyError { row: 1, error }));
     }
 }
 
-/// What the target removed is never emitted, however it was drafted.
+/// A token that the target removed is never emitted, however it was drafted.
 #[test]
 fn removed_tokens_stay_removed() {
     let rules = [Rejection, Block, Greedy, Typical(typical::Typical { epsilon: 0.0, alpha: 0.3 })];
@@ -384,7 +383,7 @@ fn removed_tokens_stay_removed() {
     for rule in rules.into_iter().chain([relaxed, synthetic]) {
         for source in [Source::Kept, Source::Dense, Source::Deterministic] {
             let params = SamplingParams { banned_token_ids: vec![1, 3], ..SamplingParams::default() };
-            // A draft model that wants nothing but what is banned; kept drafts have the ban as well.
+            // A draft model that prefers banned tokens. Kept drafts have the ban as well.
             let draft = Model::random(2, 4.0).map(|token, x| if token % 2 == 1 { x + 8.0 } else { x });
             let world = World { params, draft, ..World::new(rule, source) };
             for seed in 0..100 {

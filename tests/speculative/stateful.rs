@@ -1,6 +1,6 @@
-//! Rows that depend on more than the tokens' counts: on what samplers learned, on chance of their own, on runs of the text, and on
-//! a mask for each row. Verified as the engine does, from jobs, and held against the texts that plain rows give, which
-//! other tests hold against references.
+//! Rows that depend on more than the tokens' counts: on what samplers learned, on random numbers of their own, on runs of the text, and on
+//! a mask for each row. They are verified from jobs, as the engine does, and compared with the texts that plain rows give, which other
+//! tests compare with references.
 
 use crate::chi_square::{DEVIATE, FALSE_ALARM, deviate};
 use crate::speculative::lossless::{CELLS, TREE, VIEWS, cell, seen_by};
@@ -32,9 +32,9 @@ const ALL: [u32; VOCAB as usize] = [0, 1, 2, 3, 4, 5];
 struct Case {
     name: &'static str,
     params: SamplingParams,
-    /// Each row has a mask, which depends on the text.
+    /// Each row has a mask that depends on the text.
     masked: bool,
-    /// What rows are drawn from depends on the seed.
+    /// Distributions depend on the seed.
     by_seed: bool,
 }
 
@@ -72,7 +72,7 @@ impl Case {
         Sequence::open(Arc::new(Rules::new(self.params.clone(), &[])), seed, &PROMPT, &[])
     }
 
-    /// The words of the mask behind a text: all but one or two tokens.
+    /// The words of the mask after a text: all but one or two tokens.
     fn mask(text: &[u32]) -> [u8; 4] {
         let last = text.last().copied().unwrap_or(0);
         let banned = 1 << ((last + 1) % VOCAB) | 1 << ((last * 2 + text.len() as u32) % VOCAB);
@@ -83,7 +83,7 @@ impl Case {
         RowSpec { mask: self.masked.then(|| TokenMask::new(mask, VOCAB as usize)), ..spec }
     }
 
-    /// Adds to `cells` the probability of each text of three tokens behind this one, as plain rows have it.
+    /// Adds to `cells` the probability of each text of three tokens that begins with this one, according to plain rows.
     fn extend(&self, model: &Model, sequence: &Sequence, text: &mut Vec<u32>, probability: f64, cells: &mut [f64]) {
         if text.len() == 3 {
             cells[cell([text[0], text[1], text[2]])] += probability;
@@ -105,8 +105,8 @@ impl Case {
         }
     }
 
-    /// The probability of each text, over as many seeds as it depends on. What is then left to chance is less than of
-    /// independent texts.
+    /// The probability of each text, over as many seeds as it depends on. The remaining variation is then less than that of independent
+    /// texts.
     fn expected(&self, model: &Model) -> Vec<f64> {
         let seeds = if self.by_seed { TEXTS } else { 1 };
         let mut cells = vec![0.0; CELLS.pow(3)];
@@ -117,14 +117,14 @@ impl Case {
     }
 }
 
-/// A worker whose draft model knows nothing of the parameters.
+/// A worker whose draft model does not know the parameters.
 struct Worker<'a> {
     case: &'a Case,
     target: &'a Model,
     draft: &'a Model,
     rule: AcceptanceRule,
     parents: &'a [i32],
-    /// It has all that samplers learned forgotten after each round: wrong.
+    /// Wrong if set: the state of samplers is dropped after each round.
     forgetful: bool,
 }
 
@@ -138,7 +138,7 @@ impl Worker<'_> {
         text
     }
 
-    /// The draft tokens, each with its path and what it was drawn from.
+    /// The draft tokens, each with its path and its distribution.
     fn drafted(&self, seed: u64, text: &[u32]) -> Vec<(Vec<u32>, Vec<f32>)> {
         let mut paths: Vec<(Vec<u32>, Vec<f32>)> = Vec::new();
         for (index, &parent) in self.parents.iter().enumerate() {
@@ -199,7 +199,7 @@ impl Worker<'_> {
         }
     }
 
-    /// The largest deviate of single tokens and pairs of neighbours.
+    /// The largest deviate of single tokens and of pairs of neighbours.
     fn deviate(&self, expected: &[f64]) -> f64 {
         let mut counts = vec![0u64; CELLS.pow(3)];
         (0..TEXTS).map(|seed| self.text(seed)).for_each(|text| counts[cell([text[0], text[1], text[2]])] += 1);
@@ -224,7 +224,7 @@ fn drafts_unlike_the_target_are_exact() {
     }
 }
 
-/// The test has power: each of the cases matters, and so does what samplers learn from one round to the next.
+/// The test has power: each of the cases matters, and so does the state of samplers from one round to the next.
 #[test]
 fn what_is_left_out_is_seen() {
     let (target, draft) = (&Model::random(1, 5.0), &Model::random(2, 4.0));

@@ -1,4 +1,4 @@
-//! Small models with real sequences, and a worker that drafts and has its drafts verified, round after round.
+//! Small models with real sequences, and a worker that drafts and lets the server verify its drafts, round after round.
 
 use crate::speculative::planted::Planted;
 use crate::speculative::reference;
@@ -32,7 +32,7 @@ pub const PROMPT: [u32; 3] = [1, 4, 1];
 pub struct Model(Vec<Vec<f32>>);
 
 impl Model {
-    /// Pseudo-random rows of this spread.
+    /// Pseudo-random rows with this spread.
     pub fn random(seed: u64, spread: f64) -> Self {
         let logit = |row: u32, token: u32| {
             let at = u64::from(row * VOCAB + token);
@@ -41,7 +41,7 @@ impl Model {
         Self((0..VOCAB).map(|row| (0..VOCAB).map(|token| logit(row, token)).collect()).collect())
     }
 
-    /// This model, changed logit by logit.
+    /// This model, with every logit changed.
     pub fn map(&self, change: impl Fn(u32, f32) -> f32) -> Self {
         let row = |row: &Vec<f32>| row.iter().zip(0..).map(|(&logit, token)| change(token, logit)).collect();
         Self(self.0.iter().map(row).collect())
@@ -52,16 +52,16 @@ impl Model {
     }
 }
 
-/// Where draft distributions come from.
+/// The source of draft distributions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
-    /// Draft work of this sequence.
+    /// Draft work of the same sequence.
     Kept,
     /// The worker's own draws, all probabilities sent.
     Dense,
     /// The worker's own draws among its three most likely tokens.
     Sparse,
-    /// As sparse, and each sibling is another token than those before it.
+    /// Like `Sparse`, but each sibling differs from those before it.
     Distinct,
     /// The most likely tokens of the draft model, in order.
     Deterministic,
@@ -75,15 +75,15 @@ pub struct World {
     pub params: SamplingParams,
     pub source: Source,
     pub rule: AcceptanceRule,
-    /// Of each row whether relaxed acceptance is strict there.
+    /// For each row, whether relaxed acceptance is strict there.
     pub strict: Vec<bool>,
     /// Parents of the draft tokens.
     pub parents: Vec<i32>,
-    /// The temperature that draft tokens are drawn at in truth, where it is not the one that is claimed.
+    /// The real temperature of draft tokens, if it differs from the claimed one.
     pub drawn_at: Option<f32>,
-    /// Draft work that draws position after position with the same numbers in every round: wrong.
+    /// Wrong if set: draft work draws the positions of each round with the same numbers.
     pub stale_numbers: bool,
-    /// Verified by a rule of the reference with this error planted, and not by the code under test.
+    /// An error. If set, drafts are verified by a rule of the reference with this error, not by the code under test.
     pub planted: Option<Planted>,
 }
 
@@ -196,7 +196,7 @@ impl World {
         .expect("the draft is fine")
     }
 
-    /// A draft of a worker that has its own arithmetic and its own random numbers.
+    /// A draft token of a worker that has its own arithmetic and its own random numbers.
     fn sent(
         &self,
         logits: &[f32],
@@ -225,7 +225,7 @@ impl World {
     }
 }
 
-/// As the reference has distributions.
+/// The distribution in the reference's form.
 pub fn dense(weights: &Weights) -> Vec<f64> {
     (0..VOCAB).map(|token| weights.share(token)).collect()
 }
@@ -255,7 +255,7 @@ impl Target for Rows<'_> {
     }
 }
 
-/// Fails if measuring changed a decision, or happened where it was not asked for.
+/// Fails if measuring changed a decision, or if something was measured that was not asked for.
 fn unmeasured(measured: &Verified, plain: &Verified) {
     let mut expected = measured.clone();
     for trial in &mut expected.trials {
@@ -266,7 +266,7 @@ fn unmeasured(measured: &Verified, plain: &Verified) {
     assert_eq!(*plain, expected);
 }
 
-/// A copy that has emitted `path` too.
+/// A copy of the sequence that has emitted `path` too.
 fn grown(sequence: &Sequence, path: &[u32]) -> Sequence {
     let mut sequence = sequence.clone();
     for &token in path {
@@ -280,7 +280,7 @@ pub fn distribution(logits: &[f32], spec: &RowSpec<'_>) -> Result<Distribution, 
     Distribution::of(&Logits::new(Dtype::F32, &bytes), spec)
 }
 
-/// Parameters that verification must leave exact, by name.
+/// Parameters for which verification must be exact, each with a name.
 pub fn parameters() -> Vec<(&'static str, SamplingParams)> {
     let plain = SamplingParams::default();
     let marked = |mark| {

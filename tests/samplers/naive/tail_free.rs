@@ -1,4 +1,4 @@
-//! The definitions of tail-free sampling, of which engines have three.
+//! The definitions of tail-free sampling. Engines have three.
 
 use super::Naive;
 
@@ -23,7 +23,7 @@ impl Naive {
         self.keep_first(&order, kept);
     }
 
-    /// As KoboldCpp has it: the tokens before the place at which there is more than z, but for the first place.
+    /// As in KoboldCpp: the tokens before the place at which the sum exceeds z. The first place does not count.
     pub(super) fn tail_free_of_kobold(&mut self, z: f64) {
         let p = self.probabilities();
         let order = self.by(|t| p[t]);
@@ -37,11 +37,11 @@ impl Naive {
                 return self.keep_first(&order, place);
             }
         }
-        // With two places the second has all of it; with one it is the first, which ends nothing.
+        // With two places, the second completes the sum. With one place, that is the first, which ends nothing.
     }
 
-    /// Over the whole vocabulary, as text-generation-webui and Aphrodite have it: what is not left has a probability of 0. The
-    /// last token of all goes.
+    /// Over the whole vocabulary, as in text-generation-webui and Aphrodite: tokens that are not left have a probability of 0. The very
+    /// last token is removed.
     pub(super) fn tail_free_of_all(&mut self, p: &[f64], z: f64) {
         let mut falling = p.to_vec();
         falling.sort_by(|a, b| b.total_cmp(a));
