@@ -1,8 +1,8 @@
-//! Top-p before filters that cut the order too: of a flat row these cut first, and nothing may show it.
+//! Top-p before other filters that cut the order: on flat rows, the backend lets these cut first, which must not change the result.
 
 use super::*;
 
-/// Steps behind top-p that cut the order or do nothing, and what comes behind them.
+/// Steps after top-p that cut the order or do nothing, and a step after those.
 fn behind() -> impl Strategy<Value = Vec<Step>> {
     let idle = Step::Xtc { probability: 0.0, threshold: 0.1 };
     let cut = prop::sample::select(vec![
@@ -19,7 +19,7 @@ fn behind() -> impl Strategy<Value = Vec<Step>> {
         .prop_map(|(cuts, last)| cuts.into_iter().chain(last).collect())
 }
 
-/// Filters that are on, with shares near what a cut of the others leaves, and short lists as often as long ones.
+/// Filters that are on, with shares close to what a cut by the others leaves, and short lists as often as long ones.
 fn on() -> impl Strategy<Value = Filters> {
     let temperature = prop_oneof![2 => Just(1.0f32), 3 => 0.05f32..3.0];
     let top_k = prop_oneof![4 => 1..60u32, 1 => 60..1500u32];

@@ -1,5 +1,5 @@
-//! Teams of blocks on a GPU: those of each size, and those that take row after row, which takes more rows in one launch than
-//! the host uploads at a time. Without a GPU nothing of it runs, and each test says so.
+//! Teams of blocks on a GPU: teams of each size, and teams that take several rows, for which one launch needs more rows than the host
+//! uploads at a time. Without a GPU, most of these tests only print that they were skipped.
 
 use super::*;
 use croupier::backend::cuda::CudaBackend;
@@ -9,10 +9,10 @@ use croupier::backend::cuda::machine::Machine;
 use croupier::backend::cuda::shape::{Laid, sampling};
 use std::process::Command;
 
-/// For one launch: 100 rows of 128,256 f32 logits are 51 MB.
+/// Room for one launch: 100 rows of 128,256 f32 logits are 51 MB.
 const ROOM: usize = 64 << 20;
 
-/// The GPU, which has proved itself, with launches as large as there is room for.
+/// The GPU, which has proved itself, with launches as large as the room allows.
 fn whole() -> Option<CudaBackend> {
     if Gpu::opened().is_none() {
         println!("SKIPPED: teams of blocks were NOT compared");
@@ -22,7 +22,7 @@ fn whole() -> Option<CudaBackend> {
     Some(backend.unwrap_or_else(|error| panic!("{error}")).in_pieces_of(ROOM))
 }
 
-/// Rows of all kinds beside each other. Where `proposes` is set, every fourth is a draft row.
+/// A mix of all kinds of rows. If `proposes` is set, every fourth is a draft row.
 fn mixed(dtype: Dtype, count: usize, proposes: bool, vocab: impl Fn(usize) -> usize) -> Vec<Case> {
     let cuts = [
         (0.0, 0, 1.0, 0.0),
@@ -64,8 +64,8 @@ fn mixed(dtype: Dtype, count: usize, proposes: bool, vocab: impl Fn(usize) -> us
     (0..count).map(case).collect()
 }
 
-/// Runs rows of one number format in one launch by teams of so many blocks, where a team takes at least so many of the rows.
-/// Every bit is as on the CPU.
+/// Runs rows of one number format in one launch by teams of `team_size` blocks, of which one takes at least `in_turn` rows. Every bit must
+/// be as on the CPU.
 fn one_launch(backend: &mut CudaBackend, cases: &[Case], (team_size, in_turn): (u32, u32)) {
     backend.set_costs(Costs::only(team_size));
     let jobs: Vec<RowJob<'_>> = cases.iter().map(Case::job).collect();
@@ -93,7 +93,7 @@ fn compare(backend: &mut CudaBackend, cases: &[Case], laid: Laid) {
     assert_eq!(handed_over, 0, "every row is one for the GPU");
 }
 
-/// Some rows more than blocks run at once: larger teams take them, behind the others.
+/// Slightly more rows than blocks that run at once: larger teams take the rest, after the others.
 #[test]
 fn the_last_rows_have_teams_of_their_own() {
     let Some(mut backend) = whole() else { return };
@@ -111,7 +111,7 @@ fn the_last_rows_have_teams_of_their_own() {
     compare(&mut backend, &mixed(Dtype::Bf16, rows as usize, true, |_| vocab as usize), laid);
 }
 
-/// Teams of several blocks, each with one row behind the other, which the blocks keep whole, or a part of it.
+/// Teams of several blocks that take one row after another. The blocks keep the row completely, or a part of it.
 #[test]
 fn clusters_take_row_after_row() {
     let Some(mut backend) = whole() else { return };
@@ -122,7 +122,7 @@ fn clusters_take_row_after_row() {
     one_launch(&mut backend, &mixed(Dtype::Bf16, 100.max(pairs + 6), false, |_| 128_256), (2, 2));
 }
 
-/// The same where a block has a row for itself, which it keeps, or a part of it.
+/// The same for teams of one block.
 #[test]
 fn blocks_take_row_after_row() {
     let Some(mut backend) = whole() else { return };
@@ -132,7 +132,7 @@ fn blocks_take_row_after_row() {
     one_launch(&mut backend, &mixed(Dtype::F32, 140.max(blocks + 8), false, |i| 80_000 + i), (1, 2));
 }
 
-/// Few and short enough for a sanitizer: teams of two to eight blocks, one row each, and blocks that take a second row.
+/// Few and short rows, so that a sanitizer can run this: teams of two to eight blocks with one row each, and blocks that take a second row.
 #[test]
 fn teams_of_each_size() {
     let Some(mut backend) = whole() else { return };
@@ -146,8 +146,8 @@ fn teams_of_each_size() {
     one_launch(&mut backend, &mixed(Dtype::F32, blocks + 20, false, |i| 40 + i), (1, 2));
 }
 
-/// Runs these tests on a driver that has no GPU and runs the kernels on the CPU (tests/cuda_driver): the same launches, with one
-/// to eight teams.
+/// Runs these tests on a driver without a GPU that runs the kernels on the CPU (tests/cuda_driver): the same launches, with one to eight
+/// teams.
 fn on_a_driver_without_a_gpu(name: &str, faults: &str) -> Option<(bool, String)> {
     crate::build::built().then(|| {
         let mut command = Command::new(std::env::current_exe().unwrap());
@@ -181,7 +181,7 @@ fn so_do_they_on_a_driver_without_a_gpu() {
     assert!(is_well && launches.iter().all(|launch| told.contains(launch)), "{told}");
 }
 
-/// One bit of one row of one launch.
+/// The fault: one bit of one row of one launch.
 #[test]
 fn a_result_that_differs_is_seen_without_a_gpu() {
     let Some((is_well, told)) = on_a_driver_without_a_gpu("teams::blocks_take_row_after_row", "spoil@2=0") else {

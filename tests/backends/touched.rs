@@ -1,21 +1,21 @@
-//! Rows of which only the first tokens are asked for, behind texts that touch much of them: blocks that cannot have one of these
-//! are left out, and nothing may show it.
+//! Rows that need only their first tokens, after texts that touch many tokens. The backend leaves out blocks that cannot contain one of
+//! these, which must not change the result.
 
 use super::*;
 use croupier::params::Decay;
 use croupier::params::report::ReportParams;
 use croupier::sampling::adjust::Nudge;
 
-/// What becomes of one of the largest logits.
+/// A change to one of the largest logits.
 #[derive(Debug, Clone, Copy)]
 enum Fate {
     Banned,
-    /// Banned by what is known of it, not at this position only.
+    /// Banned by its adjust, not only at this position.
     Forbidden,
     Biased(f32),
-    /// As large as another, which may lie in any block.
+    /// Equal to another one, which may be in any block.
     LikeThe(usize),
-    /// Too large to be a number.
+    /// Biased so much that the logit overflows.
     Infinite,
     Late(f32),
 }
@@ -31,7 +31,7 @@ fn fate() -> impl Strategy<Value = Fate> {
     ]
 }
 
-/// Tokens of a text: some of the vocabulary, all of it, or all of some blocks.
+/// Tokens of a text: some of the vocabulary, all of it, or all tokens of some blocks.
 fn seen() -> impl Strategy<Value = Vec<u32>> {
     prop_oneof![
         3 => prop::collection::vec(any::<u32>(), 0..20),
@@ -122,7 +122,7 @@ prop_compose! {
 proptest! {
     #![proptest_config(config(300))]
 
-    /// One row after another, so that nothing of one may be seen in the next.
+    /// Several rows in sequence, so that nothing of one row shows in the next.
     #[test]
     fn what_is_left_out_of_a_row_is_missed_nowhere(cases in prop::collection::vec(touched(), 1..5)) {
         let mut backends = backends();

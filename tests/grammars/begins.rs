@@ -1,4 +1,4 @@
-//! Where a grammar begins in a text: behind a token, behind several in a row, or at a position.
+//! Where a grammar begins in a text: after a token, after a sequence of tokens, or at a position.
 
 use super::*;
 
@@ -14,7 +14,7 @@ async fn a_grammar_may_begin_behind_a_token_and_be_switched_off() {
     let opened = vec![open(1, SamplingParams::default()), open(2, late), open(3, none)];
     let result = worker.step(open_step(opened)).await;
     assert!(result.open.iter().all(|open| open.status() == OpenStatus::Ok), "{:?}", result.open);
-    // Falling, but 40 first: "b" is the first token of the grammar that may begin a word.
+    // Decreasing logits, except that 40 is the largest. "b" is the first token that may begin a word of the grammar.
     let mut row: Vec<f32> = (0..VOCAB).map(|token| -0.1 * token as f32).collect();
     row[40] = 1.0;
     let result = worker.step(sample_step(&[(1, row.clone()), (2, row.clone()), (3, row.clone())])).await;
@@ -23,7 +23,7 @@ async fn a_grammar_may_begin_behind_a_token_and_be_switched_off() {
     assert_eq!([0, 1, 2].map(|work: usize| token(&result.work[work])), [2, 1, 40]);
 }
 
-/// gpt-oss's end of thinking is such a sequence; here it is 40 41 40, and its beginning comes twice.
+/// gpt-oss ends thinking with such a sequence. Here it is 40 41 40, whose first token comes twice.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_grammar_may_begin_behind_several_tokens() {
     let server = TestServer::start().await;
@@ -36,12 +36,12 @@ async fn a_grammar_may_begin_behind_several_tokens() {
         .map(|id| OpenSequence { output_token_ids: written[id as usize - 1].to_vec(), ..open(id, late.clone()) });
     let result = worker.step(open_step(opened.to_vec())).await;
     assert!(result.open.iter().all(|open| open.status() == OpenStatus::Ok), "{:?}", result.open);
-    // The grammar's words begin with "b": 1. Where it has not begun, 40 is the first token.
+    // The grammar's words begin with "b", which is 1. If the grammar has not begun, 40 is the first token.
     let mut row: Vec<f32> = (0..VOCAB).map(|token| -0.1 * token as f32).collect();
     row[40] = 1.0;
     let result = worker.step(sample_step(&[1, 2, 3].map(|id| (id, row.clone())))).await;
     assert_eq!([0, 1, 2].map(|work: usize| token(&result.work[work])), [1, 40, 1]);
-    // A draft that crosses the beginning: rows behind it are the grammar's.
+    // A draft that crosses the beginning: the rows after it follow the grammar.
     let mut rows = [row.clone(), row.clone(), row.clone()];
     (rows[0][41], rows[1][40]) = (2.0, 2.0);
     let opened = OpenSequence { output_token_ids: vec![40], ..open(4, late) };
@@ -51,7 +51,7 @@ async fn a_grammar_may_begin_behind_several_tokens() {
     assert_eq!(result.work[0].tokens.iter().map(|token| token.token_id).collect::<Vec<_>>(), [41, 40, 1]);
 }
 
-/// An engine that alone can tell where thinking ended opens the text again, with its output and its length.
+/// If only the engine can tell where thinking ended, it opens the text again with its output and its length.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_grammar_may_begin_at_a_position() {
     let server = TestServer::start().await;
@@ -60,14 +60,14 @@ async fn a_grammar_may_begin_at_a_position() {
         let grammar = Some(GrammarParams { start_position, ..matching(1).grammar.unwrap() });
         SamplingParams { temperature: Some(0.0), grammar, ..seeded(1) }
     };
-    // What is behind the position has to be the grammar's: its words begin with "b", 1, and go on with 2.
+    // The text after the position must match the grammar: its words begin with "b", which is 1, and go on with 2.
     let written: [(&[u32], u32, OpenStatus); 6] = [
         (&[40, 9, 40], 3, OpenStatus::Ok),
         (&[40, 9, 40], 4, OpenStatus::Ok),
         (&[40, 9, 1], 2, OpenStatus::Ok),
         (&[40, 9, 40], 2, OpenStatus::InvalidArgument),
         (&[], 1, OpenStatus::Ok),
-        // What ends a text does so only as its last token.
+        // An EOS ends a text only as its last token.
         (&[40, EOS, 40], 3, OpenStatus::Ok),
     ];
     let opened = (1..).zip(written).map(|(id, (output, position, _))| OpenSequence {
@@ -86,7 +86,7 @@ async fn a_grammar_may_begin_at_a_position() {
     assert_eq!([0, 1, 2, 3, 4].map(|work: usize| token(&result.work[work])), [1, 40, 2, 40, 1]);
     let result = worker.step(sample_step(&texts.map(|id| (id, row.clone())))).await;
     assert_eq!([1, 3].map(|work: usize| token(&result.work[work])), [1, 1]);
-    // A draft that crosses the position: rows behind it are the grammar's.
+    // A draft that crosses the position: the rows after it follow the grammar.
     let mut rows = [row.clone(), row.clone(), row.clone()];
     (rows[0][41], rows[1][40]) = (2.0, 2.0);
     let mut step = step_of(verify_work(7, chain(&[41, 40], deterministic())), &rows);
@@ -95,7 +95,7 @@ async fn a_grammar_may_begin_at_a_position() {
     assert_eq!(result.work[0].tokens.iter().map(|token| token.token_id).collect::<Vec<_>>(), [41, 40, 1]);
 }
 
-/// Thinking has no end that a budget could see, so the budget takes the position for it, in drafts too.
+/// Thinking has no end that a budget could see, so the budget takes the position as its end, in drafts too.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_budget_for_thinking_is_over_where_a_grammar_begins_at_a_position() {
     let server = TestServer::start().await;
@@ -115,14 +115,15 @@ async fn a_budget_for_thinking_is_over_where_a_grammar_begins_at_a_position() {
         .map(|(id, position)| OpenSequence { output_token_ids: output_token_ids.clone(), ..open(id, at(position)) });
     let result = worker.step(open_step(opened.to_vec())).await;
     assert!(result.open.iter().all(|open| open.status() == OpenStatus::Ok), "{:?}", result.open);
-    // Falling, but 41 first, which the grammar does not allow: its words begin with 1 and go on with 2. 9 is forced behind it.
+    // Decreasing logits, except that 41 is the largest, which the grammar does not allow: its words begin with 1 and go on with 2. After
+    // 41, 9 is forced.
     let mut row: Vec<f32> = (0..VOCAB).map(|token| -0.1 * token as f32).collect();
     row[41] = 1.0;
     for expected in [[41, 1, 41, 41], [9, 2, 1, 9], [41, 1, 2, 1]] {
         let result = worker.step(sample_step(&[1, 2, 3, 4].map(|id| (id, row.clone())))).await;
         assert_eq!([0, 1, 2, 3].map(|work: usize| token(&result.work[work])), expected);
     }
-    // A draft that crosses it.
+    // A draft that crosses the position.
     let mut step =
         step_of(verify_work(5, chain(&[41, 1, 2], deterministic())), &[row.clone(), row.clone(), row.clone(), row]);
     step.open.push(OpenSequence { output_token_ids, ..open(5, at(4)) });

@@ -1,8 +1,8 @@
-//! Grammars that are wrong, that are too complex, or that the server has no texts for: who is told, where, and who goes on.
+//! Grammars that are invalid, that are too complex, or that the server has no texts for: where the error appears, and who goes on.
 
 use super::*;
 
-/// What the server says to a configuration that it does not take.
+/// The server's error for a configuration that it does not accept.
 async fn refused(server: &TestServer, config: StreamConfig) -> tonic::Status {
     let mut worker = server.stream().await.unwrap();
     worker.send(decode_request::Request::Config(config)).await;
@@ -64,12 +64,12 @@ async fn what_is_wrong_is_told_where_it_was_asked_for_and_harms_nobody() {
     assert!(status.message().starts_with("config.default_params.grammar: needs a token that ends"), "{status}");
 }
 
-/// A grammar that takes ever more with each token fails its rows in the end, and for good; who comes with them goes on.
+/// A grammar that needs more with each token finally fails its rows for good. Other sequences of the step go on.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_grammar_that_is_too_complex_fails_alone() {
     let server = TestServer::start().await;
     let mut worker = server.worker_with(with_eos()).await;
-    // Every part of the text is any number of others.
+    // Every part of the text is any number of other parts.
     let ambiguous = by(Kind::Lark("start: s\ns: s s | s s s | \"a\" | \"b\"\n".to_owned()));
     let slow = SamplingParams { grammar: ambiguous, temperature: Some(0.0), ..seeded(1) };
     let result = worker.step(open_step(vec![open(1, slow), open(2, matching(2))])).await;
@@ -93,7 +93,7 @@ async fn a_grammar_that_is_too_complex_fails_alone() {
     assert_eq!(fine.last(), Some(&EOS), "the other one goes on");
 }
 
-/// Nothing is there to compile a grammar with.
+/// Without texts there is nothing to compile a grammar with.
 #[tokio::test]
 async fn a_server_without_texts_refuses_grammars() {
     let server = TestServer::with_setup(

@@ -1,11 +1,11 @@
-//! Grammars that take long to compile keep nobody else waiting, and whoever asked for them may leave.
+//! Grammars that take long to compile keep nobody else waiting, and the callers who sent them may leave.
 
 use super::*;
 use std::fmt::Write;
 use std::time::{Duration, Instant};
 use tonic::Code;
 
-/// Grammars that take some tenths of a second each, no two of them alike.
+/// Grammars that take some tenths of a second each, all different.
 fn slow(which: usize) -> Option<GrammarParams> {
     let mut text = format!("start: \"x{which}\"? r0\n");
     for rule in 0..2000 {
@@ -27,11 +27,11 @@ fn request(which: usize) -> SampleRequest {
     }
 }
 
-/// Each took a place in the queue, so that steps were refused, and a thread, of which there were none left for anybody in the end.
+/// Such calls once took a place in the queue, so that steps were refused, and a thread each, until no thread was left.
 #[tokio::test(flavor = "multi_thread")]
 async fn calls_that_wait_for_grammars_take_no_place_and_may_leave() {
     const CALLS: usize = 24;
-    // A quarter of these are taken in at once.
+    // A quarter of these may be received at once.
     let server = TestServer::with_limits(|limits| limits.max_queued_steps = 32).await;
     let mut worker = server.worker().await;
     worker.step(open_step(vec![open(1, seeded(1))])).await;
@@ -55,7 +55,7 @@ async fn calls_that_wait_for_grammars_take_no_place_and_may_leave() {
     let mut left = 0;
     for call in calls {
         if let Err(status) = call.await.unwrap() {
-            // Who sees it first, the server or the client's own library.
+            // Either the server or the client's own library notices the deadline first.
             assert!(matches!(status.code(), Code::DeadlineExceeded | Code::Cancelled), "{status}");
             left += 1;
         }
@@ -63,6 +63,6 @@ async fn calls_that_wait_for_grammars_take_no_place_and_may_leave() {
     assert!(left > 0, "they took too little time to wait for each other: {:?}", begun.elapsed());
     assert!(most_places <= 9.0, "{most_places} places in the queue");
     assert!(most_bytes > 12.0 * message, "messages that wait count: {most_bytes} of {message} each");
-    // The few that are compiled for nobody end with that.
+    // The few grammars that are still compiled for nobody free their bytes at the end.
     server.expect_series("croupier_in_flight_bytes", 0.0).await;
 }

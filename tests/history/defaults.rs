@@ -1,4 +1,4 @@
-//! What sequences make of a stream's defaults: they turn them off, or are told what does not go with them.
+//! How sequences deal with a stream's defaults: they turn them off, or get an error that names what does not fit.
 
 use crate::support::*;
 use crate::work::*;
@@ -13,7 +13,7 @@ async fn worker(server: &TestServer, defaults: SamplingParams, eos_token_ids: Ve
     server.worker_with(config).await
 }
 
-/// The open result's error, if any.
+/// The field and message of the open result's error, if any.
 async fn fault(worker: &mut Worker, params: SamplingParams) -> Option<(String, String)> {
     let result = worker.step(open_step(vec![open(7, params)])).await;
     worker.step(Step { close_sequence_ids: vec![7], ..Default::default() }).await;
@@ -39,7 +39,7 @@ async fn an_empty_message_turns_a_default_off() {
         draft_length: Some(DraftLengthParams { max_draft_tokens: Some(0), ..advice }),
         ..Default::default()
     };
-    // Each of the texts below ends as something in the prompt does.
+    // Each of the texts below ends with a sequence that occurs in the prompt.
     let prompt_token_ids = vec![3, 4, 5, 8, 4, 5, 6, 3];
     let opened = [SamplingParams::default(), off]
         .into_iter()
@@ -47,7 +47,7 @@ async fn an_empty_message_turns_a_default_off() {
         .map(|(params, id)| OpenSequence { prompt_token_ids: prompt_token_ids.clone(), ..open(id, params) });
     let result = worker.step(open_step(opened.collect())).await;
     assert!(result.open.iter().all(|open| open.status() == OpenStatus::Ok), "{:?}", result.open);
-    // Thinking, 3, is over at once by default; then both have 4, and what followed it is proposed.
+    // Token 3 begins thinking. By default it ends at once. Then both texts have 4, and the token that followed 4 is proposed.
     let row = row(&[(4, 5.0)]);
     let by_default = [
         only(worker.step(step_of(sample_work(1), std::slice::from_ref(&row))).await),
@@ -109,7 +109,7 @@ async fn ban_ranges_have_so_many_tokens_together() {
     assert_eq!((field.as_str(), message.contains("36864")), ("params.token_ban_ranges", true), "{message}");
 }
 
-/// A stream whose thoughts are drawn at this temperature, and its answers at that one.
+/// A stream whose thoughts are drawn at temperature `thoughts`, and its answers at `answers`.
 fn thinks_at(thoughts: f32, answers: f32) -> SamplingParams {
     let thinking = ThinkingBudgetParams {
         start_token_ids: vec![3],
@@ -122,7 +122,7 @@ fn thinks_at(thoughts: f32, answers: f32) -> SamplingParams {
     SamplingParams { temperature: Some(answers), thinking_budget: Some(thinking), ..Default::default() }
 }
 
-/// Of as many texts that think and that do not think any more, those that had the likeliest token.
+/// Of 40 texts that think and of 40 that have stopped thinking: how many got the most likely token.
 async fn likeliest(worker: &mut Worker, params: &SamplingParams) -> [usize; 2] {
     let text = |id, prompt: &[u32]| OpenSequence {
         prompt_token_ids: prompt.to_vec(),
@@ -137,13 +137,13 @@ async fn likeliest(worker: &mut Worker, params: &SamplingParams) -> [usize; 2] {
     [0, 1].map(|phase| work.iter().skip(phase).step_by(2).filter(|work| ids(work) == [4]).count())
 }
 
-/// Filters of a stream's thinking hold for its texts, but those that a text or its preset gives itself go before them.
+/// The filters of a stream's thinking hold for its texts, but filters that a text or its preset gives itself take precedence.
 #[tokio::test]
 async fn thinking_by_the_streams_filters_gives_way_to_own_ones() {
     let server = TestServer::start().await;
     let p = SamplingParams::default;
     let own = |temperature| SamplingParams { temperature: Some(temperature), ..p() };
-    // At 1e5 all 50 tokens are alike: that more than 10 of 40 are the likeliest one happens once in 10^9 times.
+    // At 1e5 all 50 tokens are equally likely: more than 10 of 40 are the most likely one with probability 10^-9.
     let is_like = |found: [usize; 2], greedy: [bool; 2]| {
         let fits = |(count, greedy): (usize, bool)| if greedy { count == 40 } else { count <= 10 };
         assert!(found.into_iter().zip(greedy).all(fits), "{found:?} of 40, and not {greedy:?}");
@@ -169,13 +169,13 @@ async fn what_does_not_go_with_the_streams_thinking_is_told() {
         message.contains("comes from default_params or the server; an empty thinking_budget turns it off"),
         "{message}"
     );
-    // Also where what the text gives itself goes before another filter.
+    // The same if the text's own parameters take precedence over another filter.
     let cut = SamplingParams { top_k: Some(3), ..line.clone() };
     assert_eq!(fault(&mut worker, cut).await.expect("a mistake").0, "params.thinking_budget.temperature");
     let learns = SamplingParams { mirostat: Some(2), ..Default::default() };
     assert_eq!(fault(&mut worker, learns).await.expect("a mistake").0, "params.thinking_budget.temperature");
     let off = SamplingParams { thinking_budget: Some(ThinkingBudgetParams::default()), ..line.clone() };
     assert_eq!(fault(&mut worker, off).await, None);
-    // A temperature of its own is one of its thoughts too.
+    // The text's own temperature also replaces that of its thoughts.
     assert_eq!(fault(&mut worker, SamplingParams { temperature: Some(0.5), ..line }).await, None);
 }

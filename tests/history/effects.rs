@@ -1,11 +1,11 @@
-//! What each tool does to a text, by hand.
+//! The effect of each tool on a text, by hand.
 
 use crate::history::tools::pattern;
 use crate::support::*;
 use crate::work::*;
 use croupier::proto::*;
 
-/// Logits of some tokens; the others have 0.
+/// A row with the logits of some tokens. The others have 0.
 fn row(logits: &[(u32, f32)]) -> Vec<f32> {
     (0..VOCAB).map(|token| logits.iter().find(|x| x.0 == token).map_or(0.0, |x| x.1)).collect()
 }
@@ -40,13 +40,13 @@ async fn dry_breaks_a_loop() {
     let off = || SamplingParams { dry_base: Some(2.0), dry_allowed_length: Some(1), ..Default::default() };
     let dry = || SamplingParams { dry_multiplier: Some(1.0), ..off() };
     assert_eq!(greedy_text(off(), &[], &row, 6).await, [4; 6]);
-    // After 4 4 the token 4 follows a repeat of one token and has 4.0 left; after 4 4 5 4 both do, and so on.
+    // After 4 4, token 4 would repeat a token and has 4.0 left. After 4 4 5 4, both tokens would, and so on.
     assert_eq!(greedy_text(dry(), &[], &row, 6).await, [4, 4, 5, 4, 4, 4]);
     let none = SamplingParams { dry_penalty_last_n: Some(0), ..dry() };
     assert_eq!(greedy_text(none, &[], &row, 6).await, [4; 6]);
     let breaker = SamplingParams { dry_sequence_breakers: vec![pattern(&[4])], ..dry() };
     assert_eq!(greedy_text(breaker, &[], &row, 6).await, [4; 6]);
-    // The prompt counts.
+    // Repeats in the prompt count.
     assert_eq!(greedy_text(dry(), &[7, 4, 7], &row, 1).await, [5]);
 }
 
@@ -57,7 +57,7 @@ async fn a_penalty_sees_its_window_and_fades_behind_it() {
     assert_eq!(greedy_text(penalty.clone(), &[], &row, 6).await, [4, 5, 6, 4, 4, 4], "all are penalised in the end");
     let window = SamplingParams { penalty_last_n: Some(2), ..penalty.clone() };
     assert_eq!(greedy_text(window, &[], &row, 6).await, [4, 5, 6, 4, 5, 6]);
-    // Strengths 1, 1/2, none: 4 is back at 4.5 two tokens later, and 5 at 4.4.
+    // Strengths are 1, 1/2, none: two tokens later, 4 is back at 4.5 and 5 at 4.4.
     let fading = SamplingParams { penalty_last_n: Some(1), penalty_decay_n: Some(1), ..penalty };
     assert_eq!(greedy_text(fading, &[], &row, 6).await, [4, 5, 4, 5, 4, 5]);
 }
@@ -81,14 +81,14 @@ async fn the_prompt_counts_where_it_is_to() {
     let prompt = [4, 5, 4, 5, 4];
     assert_eq!(greedy_text(penalty.clone(), &prompt, &row, 2).await, [4, 5], "the output alone");
     let counting = SamplingParams { penalties_count_prompt: Some(true), ..penalty.clone() };
-    // 3.5, 3.7 and 4.0, then 3.5, 3.7 and 3.5.
+    // 4, 5 and 6 have 3.5, 3.7 and 4.0, then 3.5, 3.7 and 3.5.
     assert_eq!(greedy_text(counting.clone(), &prompt, &row, 3).await, [6, 5, 4]);
-    // Of the last two tokens 4.5, 4.2 and 4.0, of the last one of the prompt 4.5 and 4.7.
+    // With the last two tokens they have 4.5, 4.2 and 4.0. With the prompt's last one alone, 4 and 5 have 4.5 and 4.7.
     let window = SamplingParams { penalty_last_n: Some(2), ..counting.clone() };
     assert_eq!(greedy_text(window, &prompt, &row, 3).await, [4, 5, 4]);
     let ignoring = SamplingParams { prompt_ignore_length: Some(4), ..counting };
     assert_eq!(greedy_text(ignoring, &prompt, &row, 1).await, [5]);
-    // An engine's way, unless it is said otherwise.
+    // An engine's way, unless the parameters say otherwise.
     let engine = SamplingParams { engine_order: EngineOrder::LlamaCpp.into(), ..penalty };
     assert_eq!(greedy_text(engine.clone(), &prompt, &row, 3).await, [6, 5, 4]);
     let not = SamplingParams { penalties_count_prompt: Some(false), ..engine };
@@ -107,11 +107,11 @@ async fn an_ngram_does_not_come_twice() {
     assert_eq!(greedy_text(size(2, vec![]), &[4, 4, 9, 4], &row, 1).await, [5]);
     assert_eq!(greedy_text(size(2, vec![4]), &[], &row, 6).await, [4; 6]);
     assert_eq!(greedy_text(size(0, vec![]), &[], &row, 6).await, [4; 6]);
-    // No token twice.
+    // With size 1, no token comes twice.
     assert_eq!(greedy_text(size(1, vec![]), &[], &row, 3).await, [4, 5, 6]);
     assert_eq!(greedy_text(size(1, vec![]), &[9, 5], &row, 2).await, [4, 6]);
     assert_eq!(greedy_text(size(1, vec![4]), &[5], &row, 4).await, [4; 4]);
-    // Of the prompt alone: 9 4, 4 5 and 5 4, not what the output says.
+    // Only the prompt's n-grams count: 9 4, 4 5 and 5 4, not those of the output.
     let of_prompt = |whitelist_token_ids| SamplingParams {
         no_repeat_ngram: Some(NoRepeatNgramParams { prompt_size: 2, whitelist_token_ids, ..Default::default() }),
         ..Default::default()
@@ -128,7 +128,7 @@ async fn a_long_text_ends() {
         length_penalty: Some(LengthPenaltyParams { start, factor }),
         ..Default::default()
     };
-    // EOS has 1, 1, 1, 2, 4, 8.
+    // EOS has logits 1, 1, 1, 2, 4, 8.
     assert_eq!(greedy_text(length(2, 2.0), &[], &row, 9).await, [4, 4, 4, 4, 4, 9]);
     assert_eq!(greedy_text(length(2, 1.0), &[], &row, 9).await, [4; 9]);
     let ignoring = SamplingParams { ignore_eos: Some(true), ..length(0, 9.0) };

@@ -1,4 +1,4 @@
-//! One text, whatever kind of work it comes from.
+//! The text is the same, whatever kind of work it comes from.
 
 use crate::history::tools::*;
 use crate::support::*;
@@ -9,7 +9,7 @@ const EOS: u32 = 9;
 const PROMPT: [u32; 7] = [1, 2, 3, 1, 2, 5, 5];
 const LEN: usize = 40;
 
-/// A model that says a few tokens again and again.
+/// A model that repeats a few tokens.
 fn after(output: &[u32]) -> Vec<f32> {
     let last = u64::from(*output.last().unwrap_or(&0));
     let mut row = logits(last, 1 + output.len() as u64 % 2);
@@ -43,7 +43,7 @@ fn token_ids(tokens: &[Token]) -> Vec<u32> {
     tokens.iter().map(|token| token.token_id).collect()
 }
 
-/// Parameters of a text that ends, with what is known about each token.
+/// Parameters of a text that ends, with logprobs for each token.
 fn limited(params: SamplingParams, seed: u64) -> SamplingParams {
     let wanted = LogprobsParams { top_n: 3, mode: LogprobsMode::Processed.into(), token_ids: vec![1, 2] };
     SamplingParams { max_tokens: Some(LEN as u32), logprobs: Some(wanted), seed: Some(seed), ..params }
@@ -92,7 +92,7 @@ async fn opened_again_at_any_token_a_text_goes_on() {
             assert_eq!(result.work[0].tokens, expected[at..=at], "{name}, token {at}");
             let last = at + 1 == text.len();
             assert_eq!(result.work[0].finish_reason() == reason, last, "{name}, token {at}");
-            // The stateless road.
+            // The stateless call.
             let Some(step::Logits::Inline(row)) = inline(&[after(&text[..at])]) else { unreachable!() };
             let sampled = SampleRow {
                 params: Some(params.clone()),
@@ -134,7 +134,7 @@ async fn drafts_change_not_one_token() {
         let (mut text, mut tokens, mut accepted) = (Vec::new(), Vec::new(), 0);
         worker.step(open_step(vec![opened(2 * id + 1, &params, &[])])).await;
         for round in 0.. {
-            // Drafts of every length, right for a while, then wrong.
+            // Drafts of every length, right at first and then wrong.
             let (len, good) = (round % 7, round % 5);
             let rest = right[text.len()..].iter().copied().chain(std::iter::repeat(9));
             let draft: Vec<u32> = rest.take(len).enumerate().map(|(i, t)| if i < good { t } else { t ^ 1 }).collect();

@@ -1,4 +1,4 @@
-//! Bad values: the field at fault is named, its sequence is not opened, neighbours go on.
+//! Bad values: the error names the field, the sequence is not opened, neighbours go on.
 
 use crate::history::tools::pattern;
 use crate::support::*;
@@ -44,7 +44,7 @@ fn bad() -> Vec<(&'static str, SamplingParams)> {
     cases
 }
 
-/// Marks, and what they cannot go together with.
+/// Watermarks, and what they cannot be combined with.
 fn marks(cases: &mut Vec<(&'static str, SamplingParams)>) {
     use watermark_params::Scheme;
     let p = SamplingParams::default;
@@ -93,7 +93,7 @@ fn marks(cases: &mut Vec<(&'static str, SamplingParams)>) {
     ]);
 }
 
-/// What forbids, favours or forces tokens.
+/// Parameters that forbid, favour or force tokens.
 fn steering(cases: &mut Vec<(&'static str, SamplingParams)>) {
     let p = SamplingParams::default;
     let ngram = |size, window, whitelist_token_ids| SamplingParams {

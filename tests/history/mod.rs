@@ -1,5 +1,5 @@
-//! Tools that work on a text's history, over real sockets: what they do, that they do the same in every kind of work,
-//! and what they refuse.
+//! Tools that work on a text's history, over real sockets: their effects, that these are the same in every kind of work, and what the tools
+//! refuse.
 
 mod defaults;
 mod effects;

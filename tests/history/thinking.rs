@@ -1,4 +1,4 @@
-//! Tokens drawn otherwise while a text thinks.
+//! Tokens are drawn with other filters while a text thinks.
 
 use crate::support::*;
 use crate::work::*;
@@ -18,7 +18,7 @@ fn after(output: &[u32]) -> Vec<f32> {
     row
 }
 
-/// By its definition: whether the text is behind the start of a stretch and not behind its end.
+/// By definition: whether the text is after the start of a stretch of thinking and not after its end.
 fn thinks(output: &[u32]) -> bool {
     let mut thinks = false;
     for at in 1..=output.len() {
@@ -37,7 +37,7 @@ fn budget(filters: ThinkingBudgetParams) -> Option<ThinkingBudgetParams> {
     })
 }
 
-/// Parameters of the answer, and of the thoughts what is to differ.
+/// Parameters of the answer, and those that differ for thoughts.
 fn cases() -> Vec<(&'static str, SamplingParams, ThinkingBudgetParams)> {
     let (p, t) = (SamplingParams::default, ThinkingBudgetParams::default);
     let drawn = ThinkingBudgetParams { temperature: Some(1.5), top_p: Some(0.9), ..t() };
@@ -108,8 +108,8 @@ fn phase(params: &SamplingParams, own: &ThinkingBudgetParams, thinks: bool) -> S
     }
 }
 
-/// The text is the one that comes of closing and opening it again with other parameters wherever thinking begins and ends, and with
-/// what its samplers remember.
+/// The text is the same as if it were closed wherever thinking begins or ends, and opened again with the other parameters and the state of
+/// its samplers.
 #[tokio::test]
 async fn thoughts_are_drawn_by_filters_of_their_own() {
     let server = TestServer::start().await;
@@ -161,13 +161,13 @@ async fn thoughts_are_drawn_by_filters_of_their_own() {
     }
 }
 
-/// Tokens of a draft up to the end of thinking are verified as thoughts, and those behind it as the answer.
+/// Draft tokens up to the end of thinking are verified as thoughts, later ones as the answer.
 #[tokio::test]
 async fn a_draft_may_cross_the_end_of_thinking() {
     let server = TestServer::start().await;
     let mut worker = server.worker().await;
     let row = |best: u32, logit: f32| (0..VOCAB).map(|t| if t == best { logit } else { 0.0 }).collect::<Vec<f32>>();
-    // Thoughts are drawn among all tokens alike, but for a logit that is far too large for that; the answer is greedy.
+    // Thoughts are drawn evenly from all tokens, except for a logit that is far too large for that temperature. The answer is greedy.
     let thinking_budget = budget(ThinkingBudgetParams { temperature: Some(1e5), ..Default::default() });
     let (mut of_the_answer, mut of_thoughts) = (0, 0);
     for seed in 0..64 {
@@ -182,11 +182,11 @@ async fn a_draft_may_cross_the_end_of_thinking() {
         let work = worker.verify(2 * seed + 1, chain(&[20, 30, 31], deterministic()), &rows).await;
         of_thoughts += u32::from(ids(&work)[..2] == [20, 30]);
     }
-    // A thought is the likeliest token once in 50 times: of 64 more than 9 are with a chance below 1e-6.
+    // A thought is the most likely token once in 50 times: more than 9 of 64 are with a probability below 1e-6.
     assert!(of_the_answer == 64 && of_thoughts < 10, "{of_the_answer} {of_thoughts}");
 }
 
-/// Draft work goes by them too: of the same rows every draft token is accepted, and nothing is said to be amiss.
+/// Draft work uses these filters too: verified with the same rows, every draft token is accepted, and no problem is reported.
 #[tokio::test]
 async fn drafts_are_drawn_as_thoughts_and_answers() {
     let server = TestServer::start().await;

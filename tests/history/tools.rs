@@ -2,7 +2,7 @@
 
 use croupier::proto::*;
 
-/// Some tokens in a row.
+/// A sequence of tokens.
 pub fn pattern(token_ids: &[u32]) -> TokenSequence {
     TokenSequence { token_ids: token_ids.to_vec() }
 }
@@ -161,7 +161,7 @@ pub fn tools() -> Vec<(&'static str, SamplingParams)> {
     ]
 }
 
-/// Each mark. Those without a bias need a temperature.
+/// Each watermark scheme. Those without a bias need a temperature above 0.
 pub fn marks() -> Vec<(&'static str, SamplingParams)> {
     use watermark_params::Scheme;
     let mark =
@@ -188,7 +188,7 @@ pub fn marks() -> Vec<(&'static str, SamplingParams)> {
     ]
 }
 
-/// Whether it works with temperature 0, and no token is drawn then.
+/// Whether the tool works at temperature 0, where no token is drawn.
 pub fn is_for_greedy(params: &SamplingParams) -> bool {
     use watermark_params::Scheme;
     let scheme = params.watermark.as_ref().and_then(|mark| mark.scheme.as_ref());
@@ -205,7 +205,7 @@ pub fn together() -> SamplingParams {
         logit_bias: vec![LogitBias { token_id: 2, bias: 0.5 }],
         ..Default::default()
     };
-    // A message merges as protobuf does: what is set in the later one wins, lists are put together.
+    // Messages merge as in protobuf: a field that the later one sets wins, lists are concatenated.
     for (_, tool) in tools().into_iter().chain(marks().into_iter().take(1)) {
         let bytes = prost::Message::encode_to_vec(&tool);
         prost::Message::merge(&mut all, bytes.as_slice()).unwrap();

@@ -1,10 +1,10 @@
-//! The admin port: its pages, and who may not keep the probes out.
+//! The admin port: its pages, and clients that may not keep the probes out.
 
 use crate::common::{NEVER, config, start};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// As many as the admin port has places, three times over: each sends half of its request.
+/// Three times as many connections as the admin port has places. Each sends half of its request.
 #[tokio::test]
 async fn silent_connections_do_not_keep_the_probes_out() {
     let server = start(config()).await;
@@ -20,7 +20,7 @@ async fn silent_connections_do_not_keep_the_probes_out() {
     let count = async |reason: &str| server.series(&format!("croupier_rejected_total{{reason=\"{reason}\"}}")).await;
     assert!(count("admin_connections").await >= 128.0, "{}", count("admin_connections").await);
     assert_eq!(count("too_many_connections").await, 0.0, "max_connections is about workers");
-    // The last ones were not in anybody's way, and end all the same.
+    // The last connections did not block anybody, and end all the same.
     for mut connection in silent {
         let end = tokio::time::timeout(NEVER, connection.read(&mut [0; 64])).await.expect("it is closed");
         assert!(matches!(end, Ok(0) | Err(_)), "{end:?}");

@@ -1,4 +1,4 @@
-//! Calls that tonic, or its reflection, would end without a reason.
+//! Calls that tonic or its reflection service would end without a reason.
 
 use crate::common::{config, start};
 use croupier::config::Config;
@@ -10,7 +10,7 @@ use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
 use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
 use tonic_types::StatusExt;
 
-/// Each status of a mistake has the reason, whoever would say it without.
+/// The code and reason of a status. Each error has a reason, even those that tonic alone would send without one.
 fn reason(status: &tonic::Status) -> (Code, String) {
     (status.code(), status.get_details_error_info().map(|info| info.reason).unwrap_or_default())
 }

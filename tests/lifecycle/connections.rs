@@ -1,4 +1,4 @@
-//! Bounds of connections: how many there may be, what they may say, and whom they leave places for.
+//! Bounds on connections: how many there may be, what they may send, and for whom places are kept.
 
 use crate::common::{NEVER, config, start, until};
 use croupier::config::Config;
@@ -18,7 +18,7 @@ async fn a_silent_connection_is_closed_and_counted() {
     let server = start(Config { first_byte_timeout: Duration::from_millis(200), ..config() }).await;
     let mut silent = TcpStream::connect(server.tcp()).await.expect("a connection");
     let mut seen = Vec::new();
-    // The server's SETTINGS may come first; what counts is that the end comes.
+    // The server's SETTINGS may come first. What matters is that the connection ends.
     let end = tokio::time::timeout(NEVER, silent.read_to_end(&mut seen)).await;
     assert!(end.is_ok(), "the connection stayed open");
     until("counted", async || server.series("croupier_rejected_total{reason=\"first_byte_timeout\"}").await == 1.0)
@@ -41,7 +41,8 @@ async fn connections_over_the_limit_are_closed_at_once() {
     until("room again", async || SamplerClient::connect(format!("http://{}", server.tcp())).await.is_ok()).await;
 }
 
-/// Of 8 KiB of headers each field counts with its name and 32 bytes. Who sends more is told so, and its connection goes on.
+/// The headers of a call may have 8 KiB, in which each field counts with its name and 32 bytes. A client that sends more gets an error, and
+/// its connection goes on.
 #[tokio::test]
 async fn headers_beyond_their_bound_are_refused_and_the_connection_goes_on() {
     let server = start(config()).await;
@@ -61,7 +62,7 @@ async fn headers_beyond_their_bound_are_refused_and_the_connection_goes_on() {
     assert_eq!(server.series("croupier_requests_total{method=\"GetServerInfo\",code=\"OK\"}").await, 4.0);
 }
 
-/// None of whom has shown a token, if one were asked for.
+/// None of these clients has shown a token, if tokens were required.
 #[tokio::test]
 async fn those_who_reach_the_port_leave_places_for_workers_on_the_host() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -85,7 +86,7 @@ async fn those_who_reach_the_port_leave_places_for_workers_on_the_host() {
     assert!(SamplerClient::connect(format!("http://{}", server.tcp())).await.is_ok(), "room again");
 }
 
-/// However few there are, if there is more than one.
+/// This holds for any number of connections above one.
 #[tokio::test]
 async fn of_two_connections_one_is_for_the_unix_socket() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -101,7 +102,7 @@ async fn of_two_connections_one_is_for_the_unix_socket() {
     assert!(SamplerClient::connect(format!("unix:{}", path.display())).await.is_ok());
 }
 
-/// Before anybody has shown a token, if one were asked for.
+/// The bound holds before a client has shown a token, if tokens were required.
 #[tokio::test]
 async fn the_calls_of_one_connection_that_sample_nothing_are_few() {
     let server = start(config()).await;
@@ -143,18 +144,18 @@ async fn streams_over_the_limit_are_refused_on_the_same_connection_too() {
     client.get_server_info(GetServerInfoRequest {}).await.expect("there is room for other calls");
 }
 
-/// Such as a worker that speaks TLS to a server without it, or a health check of a load balancer.
+/// For example a worker that speaks TLS to a server without it, or a load balancer's health check.
 #[tokio::test]
 async fn who_speaks_no_http2_is_counted_once() {
     let server = start(config()).await;
     let hello: &[u8] = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03hello, I am a handshake of TLS";
-    // The last ones begin as they should.
+    // The last bytes begin like HTTP/2.
     for (said, count) in
         [(hello, 1.0), (b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", 2.0), (b"PRI * HTTP/2.0\r\n\r\nSM\r\nx\n", 3.0)]
     {
         let mut client = TcpStream::connect(server.tcp()).await.expect("a connection");
         for part in said.chunks(20) {
-            // It may be closed before all is said.
+            // The connection may be closed before all is sent.
             let _ = client.write_all(part).await;
         }
         until("counted", async || server.series("croupier_rejected_total{reason=\"wrong_protocol\"}").await == count)

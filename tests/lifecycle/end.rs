@@ -1,4 +1,4 @@
-//! The end: draining, and what ends a server that was not told to stop.
+//! The end: draining, and events that end a server that was not told to stop.
 
 use crate::common::{Fatal, Lost, NEVER, config, requests, serve, start, until};
 use croupier::app::{App, Drained, Error};
@@ -58,7 +58,8 @@ async fn draining_ends_an_open_stream_at_the_deadline() {
         let mut replies = client.decode(tokio_stream::pending()).await?.into_inner();
         replies.message().await
     });
-    // Once it runs, its request is the first on the connection, so a server that answers the second has it.
+    // Once the call's task runs, its request is the first on the connection. So when the server has answered the second request, it has the
+    // first.
     tokio::task::yield_now().await;
     other.get_server_info(GetServerInfoRequest {}).await.expect("an answer");
     drop(other);
@@ -70,18 +71,18 @@ async fn draining_ends_an_open_stream_at_the_deadline() {
     assert_eq!(status.get_details_error_info().expect("a reason").reason, "DRAIN_TIMEOUT", "{status}");
 }
 
-/// Not driven, a client does not read: its connection's task has a runtime of its own here.
+/// A client whose runtime is not driven does not read. So its connection's task has its own runtime here.
 #[test]
 fn draining_cuts_a_client_that_does_not_read() {
     const TOKENS: u32 = 1024;
     let servers = tokio::runtime::Runtime::new().expect("a runtime");
     let client = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let server = servers.block_on(start(Config { drain_timeout: Duration::from_millis(300), ..config() }));
-    // 16 MB of reply, more than sockets hold: many logprobs for each of many sequences.
+    // A reply of 16 MB, more than sockets hold: many logprobs for each of many sequences.
     let logprobs = LogprobsParams { token_ids: (0..TOKENS).collect(), ..Default::default() };
     let requests = requests(TOKENS, SamplingParams { logprobs: Some(logprobs), ..Default::default() }, 4096);
     let mut replies = client.block_on(async {
-        // Windows that let all of it go out, so that it is the socket that is full.
+        // The windows are large enough for the whole reply, so that the socket is what is full.
         let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{}", server.tcp())).expect("an address");
         let endpoint = endpoint.initial_stream_window_size(1 << 30).initial_connection_window_size(1 << 30);
         let channel = endpoint.connect().await.expect("a connection");
@@ -94,7 +95,7 @@ fn draining_cuts_a_client_that_does_not_read() {
         until("answered", async || server.series("croupier_response_bytes_count").await == 2.0).await;
         assert_eq!(server.shut_down().await.expect("an end"), Drained::Cut);
     });
-    // The server's runtime goes on: had the connection not been cut, the whole reply would come now.
+    // The server's runtime still runs: if the connection had not been cut, the whole reply would arrive now.
     let rest = async {
         while replies.message().await?.is_some() {}
         Ok::<_, tonic::Status>(())
@@ -108,7 +109,7 @@ async fn the_end_of_the_engine_is_the_end_of_the_process_with_code_70() {
     let server = serve(App::bind_with(config(), Box::new(Fatal)).await.expect("free ports")).await;
     let mut client = SamplerClient::connect(format!("http://{}", server.tcp())).await.expect("a connection");
     let requests = tokio_stream::iter(requests(8, SamplingParams::default(), 1));
-    // It may be cut before it has begun.
+    // The call may be cut before it has begun.
     let call = client.decode(requests).await;
     let ended = tokio::time::timeout(NEVER, server.task).await.expect("it ends").expect("no panic outside the engine");
     let error = ended.expect_err("not a clean end");

@@ -1,4 +1,4 @@
-//! Connections that last: whose worker vanishes, and that grow old.
+//! Connections that last: their worker vanishes, or they grow old.
 
 use crate::common::{config, requests, start, until};
 use croupier::config::Config;
@@ -10,8 +10,8 @@ use tokio::task::JoinHandle;
 use tokio_stream::StreamExt;
 use tokio_util::sync::CancellationToken;
 
-/// An address that leads to `to` for one connection. Like a cable that is cut, it passes nothing on any more once told
-/// so, and closes nothing. Both ends are closed with its task.
+/// An address that leads to `to` for one connection. Once told so, it passes nothing on any more and closes nothing, like a cut cable. Both
+/// ends are closed when its task ends.
 async fn cable(to: std::net::SocketAddr) -> (std::net::SocketAddr, CancellationToken, JoinHandle<()>) {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let (address, cut) = (listener.local_addr().expect("an address"), CancellationToken::new());
@@ -35,18 +35,18 @@ async fn a_worker_that_vanishes_without_a_word_is_cut_and_its_sequences_are_free
     let server = start(Config { keepalive_interval: interval, keepalive_timeout: timeout, ..config() }).await;
     let (address, cut, _) = cable(server.tcp()).await;
     let mut client = SamplerClient::connect(format!("http://{address}")).await.expect("a connection");
-    // The worker says no more, and does not end its side.
+    // The worker sends no more, and does not end its side.
     let [hello, _] = requests(8, SamplingParams::default(), 1);
     let requests = tokio_stream::iter(requests(8, SamplingParams::default(), 3)).chain(tokio_stream::pending());
     let mut replies = client.decode(requests).await.expect("a stream").into_inner();
     for _ in 0..2 {
         replies.message().await.expect("a reply").expect("not the end");
     }
-    // Silent, but there: it answers pings, of which the first has had its time by then.
+    // The worker is silent but alive: it answers pings. By then, the time limit of the first ping has passed.
     tokio::time::sleep(interval * 2 + timeout).await;
     assert_eq!(server.series("croupier_sequences_active").await, 3.0);
     assert_eq!(server.series("croupier_connections{transport=\"tcp\"}").await, 1.0);
-    // Who is lost with the connection is told apart from it. (tests/receive.rs has those that reset their calls.)
+    // A worker that is lost with its connection counts as another case. (tests/receive.rs covers workers that reset their calls.)
     let (address, _, through) = cable(server.tcp()).await;
     let mut other = SamplerClient::connect(format!("http://{address}")).await.expect("a connection");
     let lost = other.decode(tokio_stream::once(hello).chain(tokio_stream::pending())).await.expect("a stream");
@@ -77,10 +77,10 @@ async fn an_old_connection_takes_no_new_calls_and_its_stream_goes_on() {
     for _ in 0..2 {
         replies.message().await.expect("a reply").expect("not the end");
     }
-    // The client's channel is told to leave, and makes another connection for the next call.
+    // The client's channel is asked to leave, and connects again for the next call.
     let connections = async || server.series("croupier_connections{transport=\"tcp\"}").await;
     until("another connection", async || {
-        // One that meets the end of a connection fails: tonic does not try again by itself.
+        // A call that meets the end of a connection fails: tonic does not retry it.
         let answered = client.clone().get_server_info(GetServerInfoRequest {}).await.is_ok();
         answered && connections().await >= 2.0
     })

@@ -1,4 +1,4 @@
-//! The start: sockets that are there already, and what is served.
+//! The start: sockets that exist already, and the services that are offered.
 
 use crate::common::{config, start, until};
 use croupier::app::{App, Drained, Error};
@@ -17,7 +17,7 @@ use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
 async fn the_socket_file_is_replaced_when_stale_refused_when_live_and_removed_at_the_end() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("croupier.sock");
-    // What a killed server leaves behind: a socket file that nobody listens on.
+    // A killed server leaves a socket file that nobody listens on.
     drop(std::os::unix::net::UnixListener::bind(&path).expect("a socket"));
     let uds = || Config { uds: Some(path.clone()), ..config() };
     let server = start(uds()).await;
@@ -47,7 +47,7 @@ async fn a_socket_file_that_is_removed_comes_back() {
     let server = start(Config { uds: Some(path.clone()), ..config() }).await;
     let connect = || SamplerClient::connect(format!("unix:{}", path.display()));
     let mut before = connect().await.expect("a connection");
-    // That of the regions lies beside it.
+    // The socket of the regions lies next to it.
     let files = [path.clone(), server.addresses.regions.clone().expect("regions")];
     for file in &files {
         std::fs::remove_file(file).expect("it is there");
@@ -77,7 +77,7 @@ async fn reflection_is_off_unless_asked_for() {
         let channel = endpoint.connect().await.expect("a connection");
         let mut client = ServerReflectionClient::new(channel);
         let ask = |request| ServerReflectionRequest { host: String::new(), message_request: Some(request) };
-        // The services, and what tools need to show the details of a refusal.
+        // The services, and the messages that tools need to show the details of a refusal.
         let details = ["google.rpc.ErrorInfo", "google.rpc.BadRequest", "google.rpc.RetryInfo"];
         let mut asked = vec![ask(MessageRequest::ListServices(String::new()))];
         asked.extend(details.map(|name| ask(MessageRequest::FileContainingSymbol(name.to_owned()))));

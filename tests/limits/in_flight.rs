@@ -1,17 +1,17 @@
-//! Bounds of what waits and of what is in flight: steps, bytes and rows before a backend that stands still.
+//! Bounds on what waits and what is in flight: steps, bytes and rows in front of a blocked backend.
 
 use super::*;
 use prost::Message;
 
-/// Rows of so many tokens are what counts of a step: the places of its reply take less than half of one.
+/// Rows of this many tokens dominate a step's bytes: the room for its reply is less than half of a row.
 const TOKENS: u32 = 16384;
 
-/// A server whose backend stands still: what arrives stays in flight.
+/// A server whose backend is blocked: what arrives stays in flight.
 async fn held(change: impl FnOnce(&mut croupier::limits::Limits)) -> (TestServer, Gate, Worker) {
     let gate = Gate::default();
     let server = TestServer::with_backend(gate.clone(), change).await;
     let mut worker = server.worker_with(StreamConfig { vocab_size: TOKENS, ..config() }).await;
-    // One by one, since each is among the bytes in flight until it is open.
+    // One by one, since each counts among the bytes in flight until it is open.
     for id in 0..40 {
         worker.step(open_step(vec![open(id, seeded(id))])).await;
     }
@@ -20,7 +20,7 @@ async fn held(change: impl FnOnce(&mut croupier::limits::Limits)) -> (TestServer
     (server, gate, worker)
 }
 
-/// A step of `rows` rows on sequences from `first` on.
+/// A step of `rows` rows, for sequences from `first` on.
 fn step_of(first: u64, rows: u64) -> Step {
     sample_step(&(first..first + rows).map(|id| (id, vec![0.0; TOKENS as usize])).collect::<Vec<_>>())
 }
@@ -35,7 +35,7 @@ async fn what_is_refused_is_not_read() {
     let (server, gate, mut worker) =
         held(|limits| (limits.max_queued_steps, limits.max_state_bytes) = (1, 1 << 19)).await;
     worker.send_step(step_of(1, 1)).await;
-    // A step and a batch that would be refused, or fail, for what is in them: nobody comes to see that.
+    // A step and a batch whose content would be refused or fail: the server does not get as far as reading it.
     let wrong = Step { logits: None, open: vec![open(1, seeded(1))], ..step_of(1, 1) };
     worker.send_step(wrong).await;
     server.expect_series("croupier_rejected_total{reason=\"queue_full\"}", 1.0).await;
@@ -59,7 +59,7 @@ async fn what_is_refused_is_not_read() {
     }
     let refusal = worker.step_reply().await.unwrap().refusal.expect("the stream goes on");
     assert_eq!((refusal.reason.as_str(), server.not_opened("already_exists")), ("QUEUE_FULL", 0.0));
-    // Read, it is a text that never fits.
+    // If it is read, its text never fits.
     let rows = client.sample(sample()).await.unwrap().into_inner().rows;
     assert_eq!(rows[0].status(), RowStatus::HistoryLimit);
     assert!(rows[0].message.contains("max_state_bytes is 524288"), "{}", rows[0].message);
@@ -72,19 +72,19 @@ async fn bytes_in_flight() {
     refused_at_the_bound("BYTES_IN_FLIGHT", |limits| limits.max_bytes_in_flight = most, &[2, 1], 1).await;
 }
 
-/// Bytes of three messages with four rows together, and a little less than of a fourth.
+/// The bytes of three messages with four rows together, and a little less than those of a fourth message.
 fn four_rows(step: impl Fn(u64) -> Step) -> usize {
     let bytes = |rows| {
         let step = Step { step_id: 1, ..step(rows) };
         DecodeRequest { request: Some(decode_request::Request::Step(step)) }.encoded_len()
     };
-    // Each row has a work.
+    // Each row also takes the bytes of a work.
     2 * bytes(1) + bytes(2) + bytes(1) / 2 + 4 * size_of::<croupier::engine::step::Work>()
 }
 
 #[tokio::test]
 async fn bytes_in_flight_that_are_no_logits() {
-    // The row at the backend, and one and a half of these prompts.
+    // Room for the row at the backend, and one and a half of these prompts.
     let most = 4 * TOKENS as usize + 45_000;
     let (server, gate, mut worker) = held(|limits| limits.max_bytes_in_flight = most).await;
     let prompt = || OpenSequence { prompt_token_ids: vec![1; 30_000], ..open(50, seeded(1)) };
@@ -106,12 +106,12 @@ async fn bytes_in_flight_that_are_no_logits() {
 
 #[tokio::test]
 async fn rows_in_flight() {
-    // Sixteen full steps: one row is at the backend, so the last of these fits in part only.
+    // Room for sixteen full steps. One row is at the backend, so the last step fits only in part.
     refused_at_the_bound("ROWS_IN_FLIGHT", |limits| limits.max_rows_per_step = 5, &[5; 15], 5).await;
 }
 
-/// While a step of one row is at the backend, steps of `fits` rows are taken, and one of `more` rows is
-/// refused untouched. When there is room again it is taken.
+/// While a step of one row is at the backend, steps with `fits` rows are taken, and one with `more` rows is refused untouched. When there
+/// is room again, it is taken.
 async fn refused_at_the_bound(
     reason: &str,
     bound: impl FnOnce(&mut croupier::limits::Limits),
@@ -124,7 +124,7 @@ async fn refused_at_the_bound(
     }
     let too_much = || Step { open: vec![open(99, seeded(1))], ..step_of(20, more) };
     let id = worker.send_step(too_much()).await;
-    // All have come before anything is done.
+    // All steps have arrived before any is done.
     server.expect_series(&format!("croupier_rejected_total{{reason=\"{}\"}}", reason.to_lowercase()), 1.0).await;
     gate.open();
     for _ in 0..=fits.len() {
@@ -143,7 +143,7 @@ async fn refused_at_the_bound(
 
 #[tokio::test]
 async fn steps_in_flight_per_stream_hold_back_reading() {
-    // Two steps may wait, so two in flight are never refused: were a third read, one would be.
+    // Two steps may wait, so two in flight are never refused. If a third were read, one would be.
     let bounds = |limits: &mut croupier::limits::Limits| {
         (limits.max_steps_in_flight_per_stream, limits.max_queued_steps) = (2, 2);
     };
@@ -170,7 +170,7 @@ async fn deadline_of_a_step() {
     let late = worker.step_reply().await.unwrap();
     assert!(late.work.iter().all(|done| done.status() == RowStatus::DeadlineExceeded));
     token(&worker.step_reply().await.unwrap().work[0]);
-    // They are where they were: position 0.
+    // The sequences are where they were: at position 0.
     let now = token(&worker.step(step_of(1, 1)).await.work[0]);
     let mut other = server.worker_with(StreamConfig { vocab_size: TOKENS, ..config() }).await;
     let mut fresh = step_of(1, 1);

@@ -1,14 +1,14 @@
-//! Drafts, and their verification, on rows of which only the largest logits are sent.
+//! Drafts and their verification on rows of which only the largest logits are sent.
 
 use super::*;
 
-/// The row after a rejected token is looked at where it is measured whether rows are shifted. No token comes of it.
+/// The row after a rejected token is read only to measure whether rows are shifted. No token comes from it.
 #[tokio::test]
 async fn a_cut_row_that_is_only_measured_leaves_the_tokens_lossless() {
     let server = TestServer::start().await;
     let mut worker = server.worker().await;
     worker.step(open_step(vec![open(1, seeded(8))])).await;
-    // The first row lists all that it has, which is not the draft token; the second one is cut.
+    // The first row lists all its tokens, and the draft token is not among them. The second row is cut.
     let among = |tokens: std::ops::Range<u32>| -> Vec<f32> {
         (0..VOCAB).map(|t| if tokens.contains(&t) { 1.0 } else { f32::NEG_INFINITY }).collect()
     };
@@ -22,7 +22,7 @@ async fn a_cut_row_that_is_only_measured_leaves_the_tokens_lossless() {
     let [done] = &result.work[..] else { panic!("one result for one work") };
     let verified = done.verify.as_ref().unwrap_or_else(|| panic!("{}", done.message));
     assert_eq!((done.truncated, verified.lossless, verified.accepted_count), (false, true, 0));
-    // As if the ten listed tokens, of which the draft token is one, were all.
+    // As if the ten listed tokens, which include the draft token, were the whole row.
     assert_eq!(verified.tests[0].late_overlap, Some(0.1));
 }
 
@@ -32,7 +32,7 @@ async fn drafts_on_cut_rows_are_not_lossless() {
     let mut worker = server.worker().await;
     worker.step(open_step(vec![open(1, seeded(8)), open(2, top_k(3, 8))])).await;
     let rows = [logits(9, 0), logits(9, 1)];
-    // Of the second sequence the listed tokens are all that may be drawn.
+    // For the second sequence, the listed tokens are all that may be drawn.
     for (id, whole) in [(1, false), (2, true)] {
         let from = verify_work::DraftDistribution::Deterministic(DeterministicDraft {});
         let verify = VerifyWork { draft_token_ids: vec![7], draft_distribution: Some(from), ..Default::default() };
@@ -60,7 +60,7 @@ fn verify(id: u64, draft: &[u32], first_row: u32, measure: bool) -> Work {
     }
 }
 
-/// What is reported about emitted tokens is found for all verifications of a batch at once.
+/// The logprobs of emitted tokens are computed for all verifications of a batch at once.
 #[tokio::test]
 async fn what_fails_of_one_verification_is_not_the_next_ones() {
     let server = TestServer::start().await;
@@ -72,7 +72,7 @@ async fn what_fails_of_one_verification_is_not_the_next_ones() {
     };
     worker.step(open_step(vec![open(1, greedy(1)), open(2, greedy(2))])).await;
     let best = |token: u32| -> Vec<f32> { (0..VOCAB).map(|t| if t == token { 9.0 } else { 0.0 }).collect() };
-    // The first row lists fewer than three tokens: its alternatives reach beyond it. Those behind it list all.
+    // The first row lists fewer than three tokens, so its alternatives need unlisted ones. The rows after it list all tokens.
     let mut listed = top_n(&[best(5)], 2, BeyondTopN::Refuse);
     let rest = top_n(&[best(6), best(7)], VOCAB as usize, BeyondTopN::Refuse);
     listed.counts.extend(rest.counts);
@@ -97,7 +97,7 @@ async fn a_rejected_token_that_is_not_listed_has_no_rank() {
     let server = TestServer::start().await;
     let mut worker = server.worker().await;
     let rows: [Vec<f32>; 2] = std::array::from_fn(|_| (0..VOCAB).map(|t| -(t as f32)).collect());
-    // Without top-k all may be drawn, and the row is cut.
+    // Without top-k, any token may be drawn, so the row is cut.
     for (id, k, draft, rank) in [(1, 2, 2, 3), (2, 2, 30, 0), (3, 0, 30, 0)] {
         worker.step(open_step(vec![open(id, top_k(k, 8))])).await;
         let beyond = if k == 0 { BeyondTopN::Mark } else { BeyondTopN::Refuse };
@@ -145,7 +145,7 @@ async fn drafts_are_verified_as_with_whole_rows(server: &TestServer, rule: Accep
         }
         assert_eq!(texts[0], texts[1], "{round}");
     }
-    // Rows of both kinds are not verified together.
+    // Rows of both kinds cannot be verified together.
     let rows: Vec<_> = (0..2).map(|depth| logits(1, depth)).collect();
     let verify = VerifyWork {
         draft_token_ids: vec![1],

@@ -1,4 +1,4 @@
-//! What detectors find, and what they do not.
+//! What detectors find, and what they do not find.
 
 use crate::chi_square::{DEVIATE, deviate};
 use crate::watermarks::texts::{KEYS, schemes, text, unmarked};
@@ -14,16 +14,16 @@ fn p_value(mark: &Watermark, tokens: &[u32]) -> f64 {
     Detector::new(mark).look(&Text { tokens, prompt_tokens: 0 }).p_value
 }
 
-/// Texts by p-value: how many are in each twentieth from 0 to 1.
+/// Counts texts by p-value, in twentieths from 0 to 1.
 fn spread(values: impl Iterator<Item = f64>) -> [u64; PARTS] {
     let mut parts = [0; PARTS];
     values.for_each(|p| parts[((p * PARTS as f64) as usize).min(PARTS - 1)] += 1);
     parts
 }
 
-/// p-values of text without a mark are uniform, those of counts no smaller than that: over texts, and for greenlists over keys, since
-/// with one key a common pair of tokens is green in all texts or in none. False alarms: 1e-6 for each comparison. And
-/// that this test could see that something is off: a list with 0.27 of the vocabulary instead of 0.25.
+/// The p-values of unmarked text are uniform; those of counts are no smaller than that. Texts vary, and for greenlists keys too, since with
+/// one key a common pair of tokens is green in all texts or in none. False alarms: 1e-6 for each comparison. The test has power: it notices
+/// a list with 0.27 of the vocabulary instead of 0.25.
 #[test]
 fn text_without_a_mark_is_found_as_often_as_p_values_say() {
     const TEXTS: u64 = 1500;
@@ -56,8 +56,8 @@ fn text_without_a_mark_is_found_as_often_as_p_values_say() {
     assert!(seen("0.27 instead of 0.25", off) < 1e-6, "a list that is too long is not seen: {off:?}");
 }
 
-/// Marked text of 200 tokens is found with p < 1e-4; with another key, another context or another scheme it is not.
-/// Were the tokens without a mark, one of the latter would be below 1e-5 with a probability of 2e-4.
+/// Marked text of 200 tokens is found with p < 1e-4. With another key, context or scheme it is not. On unmarked tokens, one of the latter
+/// tests would be below 1e-5 with probability 2e-4.
 #[test]
 fn marked_text_is_found_by_its_key_alone() {
     for (name, mark) in schemes() {
@@ -77,7 +77,7 @@ fn marked_text_is_found_by_its_key_alone() {
     }
 }
 
-/// What is nearly the mark, but not the mark.
+/// Watermarks that are similar to this one, but not equal.
 fn wrong(mark: &Watermark) -> Vec<(&'static str, Watermark)> {
     match mark {
         Watermark::Kgw(kgw) => {
@@ -110,7 +110,7 @@ fn wrong(mark: &Watermark) -> Vec<(&'static str, Watermark)> {
     }
 }
 
-/// Some of the mark is left when some tokens are changed, and where it is only a part of the text.
+/// A part of the watermark is left if some tokens are changed, or if it covers only a part of the text.
 #[test]
 fn a_part_of_the_mark_is_enough() {
     for (name, mark) in schemes() {
@@ -124,15 +124,16 @@ fn a_part_of_the_mark_is_enough() {
     }
 }
 
-/// A loop says the same n-gram over and over, which counts once.
+/// A loop repeats the same n-gram, which counts once.
 #[test]
 fn loops_are_not_found() {
     for (name, mark) in schemes() {
         for token in 0..200 {
             let p = p_value(&mark, &[token, token + 1, token + 2].repeat(500));
-            // Three n-grams, or so: 200 texts, of which none is very unlikely (false alarms: 4e-4 a scheme, with those below).
+            // There are about three different n-grams. None of 200 texts is very unlikely (false alarms: 4e-4 for each scheme, with the
+            // check below).
             assert!(p > 1e-6, "{name}: a loop is found, p = {p:e}");
-            // By selfhash the same token often decides about the same, whatever else stands before it.
+            // With selfhash, the same token often decides about the same token, whatever else comes before it.
             let p = p_value(&mark, &(0..300).flat_map(|at| [token, token + 1, 1000 + at]).collect::<Vec<_>>());
             assert!(p > 1e-6, "{name}: a pair that comes again and again is found, p = {p:e}");
         }

@@ -1,6 +1,6 @@
-//! Marks: text without one is not found, text with one is, and text is none the worse for those that say so.
+//! Watermarks: unmarked text is not found, marked text is, and the schemes that promise it do not make text worse.
 //!
-//! Seeds and keys are fixed, so a run is repeatable; each test says how often it would raise a false alarm had they been random.
+//! Seeds and keys are fixed, so a run is repeatable. Each test says how often it would raise a false alarm with random ones.
 
 mod detection;
 mod quality;

@@ -1,5 +1,5 @@
-//! Over all keys, tokens of SynthID and of the race have the probabilities they have without a mark, and those of a greenlist
-//! do not. False alarms: [`FALSE_ALARM`] for each comparison.
+//! Over all keys, SynthID's tokens and those of the Gumbel race have the same probabilities as without a watermark; those of a greenlist do
+//! not. False alarms: [`FALSE_ALARM`] for each comparison.
 
 use crate::chi_square::{DEVIATE, FALSE_ALARM, deviate};
 use croupier::backend::cpu::CpuBackend;
@@ -28,7 +28,7 @@ fn probabilities(logits: &[f32]) -> Vec<f64> {
     weights.iter().map(|weight| weight / total).collect()
 }
 
-/// How often tokens come, each time with another key.
+/// How often each token is drawn, each time with another key.
 fn counts(mark: impl Fn(u64, &mut dyn FnMut(Option<Mark>, Option<Tournament<'_>>))) -> Vec<u64> {
     let bytes = Dtype::F32.encode(&logits());
     let (mut backend, mut counts) = (CpuBackend::new(1), vec![0; TOKENS]);
@@ -68,7 +68,7 @@ fn a_race_keeps_probabilities() {
     let found = deviate(&counts, &probabilities(&logits()));
     println!("race: {found:+.2} standard deviations (false alarms {FALSE_ALARM})");
     assert!(found < DEVIATE, "{found}");
-    // The test has power: a tail that is 20 % off is seen.
+    // The test has power: it notices a tail that is 20 % off.
     let right = probabilities(&logits());
     let mut sorted = right.clone();
     sorted.sort_by(f64::total_cmp);
@@ -89,7 +89,7 @@ fn a_tournament_keeps_probabilities() {
     let found = deviate(&counts, &probabilities(&logits()));
     println!("tournament: {found:+.2} standard deviations");
     assert!(found < DEVIATE, "{found}");
-    // With one set of keys and one context it is another distribution.
+    // With a single set of keys and a single context, the distribution differs.
     let counts = self::counts(|_, run| {
         run(None, Some(Tournament { context: 3, keys: &[1, 2, 3, 4, 5], table: &table }));
     });

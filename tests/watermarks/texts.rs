@@ -1,4 +1,4 @@
-//! Texts, made by the backend and the sequence's own rules.
+//! Texts, made by the backend with the sequence's own rules.
 
 use croupier::backend::cpu::CpuBackend;
 use croupier::backend::{Backend, RowJob};
@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 pub(crate) const VOCAB: u64 = 500;
 
-/// SynthID's keys that its documentation shows.
+/// The keys in SynthID's documentation.
 pub(crate) const KEYS: [u64; 30] = [
     654, 400, 836, 123, 340, 443, 597, 160, 57, 29, 590, 639, 13, 715, 468, 990, 966, 226, 324, 585, 118, 504, 421,
     521, 129, 669, 732, 225, 90, 960,
@@ -34,7 +34,7 @@ pub(crate) fn row(text: u64, position: u64) -> Vec<f32> {
     (0..VOCAB).map(|i| (9.0 * (unit(3 * i) + unit(3 * i + 1) + unit(3 * i + 2) - 1.5)) as f32).collect()
 }
 
-/// A text of so many tokens with this mark, or none.
+/// A text of this many tokens with this watermark, or without one.
 pub(crate) fn text(mark: Option<&Watermark>, seed: u64, tokens: usize) -> Vec<u32> {
     let mut params = SamplingParams { top_p: 0.95, ..SamplingParams::default() };
     params.history.watermark = mark.map(|mark| Arc::new(mark.clone()));
@@ -53,7 +53,7 @@ pub(crate) fn text(mark: Option<&Watermark>, seed: u64, tokens: usize) -> Vec<u3
         .collect()
 }
 
-/// Tokens as text has them, the common ones often, by no key.
+/// Tokens as in natural text, with frequent common ones, and without a key.
 pub(crate) fn unmarked(seed: u64, tokens: u64) -> Vec<u32> {
     let unit = |i: u64| uniform(seed, i, Purpose::Measure) as f64 / 2f64.powi(64);
     (0..tokens).map(|i| (50_000f64.powf(unit(i)) - 1.0) as u32).collect()

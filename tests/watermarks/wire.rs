@@ -1,4 +1,4 @@
-//! Text over a socket, and `croupier detect` on it.
+//! Text over a socket, and `croupier detect` on that text.
 
 use crate::support::*;
 use crate::work::{chain, deterministic};
@@ -18,7 +18,7 @@ async fn text(worker: &mut Worker, id: u64, params: SamplingParams) -> Vec<u32> 
     text
 }
 
-/// What `croupier detect` says: exit code, standard output, standard error.
+/// The exit code, standard output and standard error of `croupier detect`.
 fn detect(arguments: &[&str], input: &str) -> (Option<i32>, String, String) {
     let program = Command::new(env!("CARGO_BIN_EXE_croupier"))
         .arg("detect")
@@ -82,7 +82,7 @@ async fn a_stream_has_a_mark_for_all_and_a_sequence_may_have_none() {
     let (_, told, _) = detect(&["--scheme", "kgw", "--hashing-key", "99", "--json"], &input);
     let marked: Vec<bool> = told.lines().map(|line| line.contains("\"marked\":true")).collect();
     assert_eq!(marked, [true, false], "{told}");
-    // A default that cannot be kept is an error, not a text without its mark.
+    // If a default cannot be applied, that is an error, not a text without its watermark.
     let scheme = Scheme::Gumbel(GumbelParams { key: Some(1), ..Default::default() });
     let default_params = Some(SamplingParams { seed: None, ..mark(scheme) });
     let mut worker = server.worker_with(StreamConfig { default_params, ..config() }).await;
@@ -91,7 +91,7 @@ async fn a_stream_has_a_mark_for_all_and_a_sequence_may_have_none() {
     assert_eq!(result.open[0].error.as_ref().unwrap().field, "params.watermark.gumbel");
 }
 
-/// A race leaves nothing to chance, so there is no expectation that tests could be held against.
+/// A Gumbel race draws no random numbers, so there is no expectation that tests could be compared with.
 #[tokio::test]
 async fn drafts_of_a_race_are_not_measured() {
     let server = TestServer::start().await;
