@@ -1,7 +1,7 @@
-//! `croupier inject` on manifests as they are published: what it writes, byte for byte, and how it ends.
+//! `croupier inject` on published manifests: its output, byte for byte, and its exit codes.
 //!
-//! `BLESS=1 cargo test --test server inject::` writes `*.injected.yaml` anew; `scripts/helm-check` holds them against the schemas of
-//! Kubernetes. That the sidecar is the chart's is `src/inject/tests.rs::the_sidecar_is_the_charts`.
+//! `BLESS=1 cargo test --test server inject::` writes `*.injected.yaml` again; `scripts/helm-check` checks them against the schemas of
+//! Kubernetes. `src/inject/tests.rs::the_sidecar_is_the_charts` checks that the sidecar is the chart's.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -19,7 +19,7 @@ fn inject(args: &[&str], input: &str) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_croupier"));
     command.arg("inject").args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
-    // A command that refuses its flags does not read.
+    // A command that refuses its flags does not read its input.
     let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
     child.wait_with_output().unwrap()
 }
@@ -28,7 +28,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-/// Manifest, flags, and what is told of it.
+/// A manifest, flags, and the expected message.
 const MANIFESTS: [(&str, &[&str], &str); 3] = [
     (
         "deployment",
@@ -116,7 +116,7 @@ fn nothing_is_written_when_something_stands_against_it() {
     }
 }
 
-/// What Kubernetes takes as a quantity is one here too.
+/// A quantity of Kubernetes is valid here too.
 #[test]
 fn quantities_are_those_of_kubernetes() {
     let pod = std::fs::read_to_string(file("deployment.yaml")).unwrap();
@@ -126,13 +126,13 @@ fn quantities_are_those_of_kubernetes() {
         let done = inject(&["--container=mistral-7b", &format!("--memory-limit={quantity}")], &pod);
         let said = text(&done.stderr);
         assert_eq!(said.contains("is not a quantity"), !is_one, "{quantity}: {said}");
-        // In quotes where YAML would take it for a number.
+        // In quotes if YAML would read it as a number.
         let written = text(&done.stdout).replace('"', "");
         assert_eq!(written.contains(&format!("memory: {quantity}")), is_one, "{quantity}: {said}");
     }
 }
 
-/// Flags of the next time.
+/// The flags of the next call.
 const NEXT: [&str; 3] = ["--ipv6", "--setting=max_streams=9", "--memory-request=1Gi"];
 
 #[test]
@@ -147,7 +147,7 @@ fn another_sidecar_takes_the_place_of_the_one_before() {
         let older = before.replace("croupier/injected\": \"0.1.0", "croupier/injected\": \"0.0.9");
         let older = older.replace("croupier/injected: \"0.1.0", "croupier/injected: \"0.0.9");
         assert_ne!(older, before);
-        // The port is the pod's business too, in an annotation.
+        // An annotation of the pod also names the port.
         let port =
             if flags.iter().any(|flag| flag.contains("admin-port")) { "--tag=0.2.0" } else { "--admin-port=9555" };
         let next = [flags, &NEXT, &[port]].concat();
@@ -170,7 +170,7 @@ fn another_sidecar_takes_the_place_of_the_one_before() {
         if flags.iter().any(|flag| flag.contains("cpu-limit")) {
             continue;
         }
-        // A flag that is given no more takes with it what it had brought.
+        // If a flag is no longer given, what it had added is removed.
         let limited = inject(&[&next[..], &["--cpu-limit=7"]].concat(), &manifest);
         let freed = inject(&[&next[..], &["--replace"]].concat(), &text(&limited.stdout));
         assert_ne!(limited.stdout, replaced.stdout);
@@ -204,7 +204,7 @@ fn nothing_takes_a_place_that_is_not_its_own() {
     }
 }
 
-/// The list behind a key of a manifest, where that key comes after another.
+/// The list under a key of a manifest, where that key comes after another key.
 fn listed(manifest: &str, after: &str, key: &str) -> Vec<String> {
     let after = manifest.split(&format!("{after}:\n")).nth(1).unwrap();
     let list = after.split(&format!("{key}:\n")).nth(1).unwrap();
@@ -213,14 +213,14 @@ fn listed(manifest: &str, after: &str, key: &str) -> Vec<String> {
     items
 }
 
-/// A manifest with the places that it names made ones of this machine.
+/// A manifest whose paths and addresses are replaced by ones of this machine.
 fn here(name: &str, folder: &Path) -> String {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
     let injected = std::fs::read_to_string(file(name)).unwrap();
     injected.replace("/run/croupier", folder.to_str().unwrap()).replace("0.0.0.0", "127.0.0.1").replace("9464", &port)
 }
 
-/// The flags that a manifest carries are flags of this program.
+/// The flags in a manifest are flags of this program.
 #[test]
 fn the_program_takes_the_flags_that_it_writes() {
     let folder = tempfile::tempdir().unwrap();
@@ -231,7 +231,7 @@ fn the_program_takes_the_flags_that_it_writes() {
     assert!(matches!(parsed, Ok(croupier::config::Command::Serve(_))), "{parsed:?}");
 }
 
-/// A server process that does not outlive its test.
+/// A server process that is killed when its test ends.
 struct Server(Child);
 
 impl Drop for Server {
@@ -249,7 +249,7 @@ fn until(what: &str, is: impl FnMut() -> bool) {
     assert!(found, "never {what}");
 }
 
-/// Whoever asks over the socket is not let in then, as a worker would not be. To start the server anew would cut those who are.
+/// A probe over the socket is then refused, like a worker. A restart of the server would cut off the connected workers.
 #[test]
 fn a_sidecar_whose_connections_are_all_taken_is_not_ready_and_lives() {
     let folder = tempfile::tempdir().unwrap();
@@ -260,7 +260,7 @@ fn a_sidecar_whose_connections_are_all_taken_is_not_ready_and_lives() {
         command
     };
     let probe = |kind: &str| croupier(&listed(&manifest, kind, "command")[1..]).status().unwrap().success();
-    // As in a cluster, one that was late is asked again before it counts as failed.
+    // As in a cluster, a failed probe is repeated before it counts as failed.
     let is_content = |kind: &str| (0..3).any(|_| probe(kind));
     let mut serve = croupier(&listed(&manifest, "initContainers", "args"));
     serve.args(["--max-connections=1", "--first-byte-timeout=10m"]);
@@ -268,7 +268,7 @@ fn a_sidecar_whose_connections_are_all_taken_is_not_ready_and_lives() {
     until("started", || probe("startupProbe"));
     assert!(is_content("livenessProbe") && is_content("readinessProbe"));
 
-    // The place of the last probe may still be taken.
+    // The connection of the last probe may still be open.
     let mut taken = Vec::new();
     until("full", || {
         taken.push(UnixStream::connect(folder.path().join("croupier.sock")).unwrap());

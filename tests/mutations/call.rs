@@ -1,4 +1,4 @@
-//! A call whose messages are spoiled on their way, and what its replies must be whatever was in them.
+//! A call whose messages are spoiled on their way, and conditions on its replies, whatever the messages contained.
 
 use crate::mutations::spoil::Spoiler;
 use crate::mutations::told::Told;
@@ -19,19 +19,19 @@ use tonic::{Code, Status, Streaming};
 
 pub type Went<T> = Result<T, String>;
 
-/// Far above anything that these messages take. A call that has no answer by then hangs.
+/// Far longer than these messages take. A call without an answer by then hangs.
 pub const ANSWERED: Duration = Duration::from_secs(30);
 
 /// A streaming call.
 pub struct Call {
-    /// `None` once no more messages come.
+    /// `None` once no more messages are sent.
     requests: Option<mpsc::Sender<Bytes>>,
     replies: Streaming<Bytes>,
     /// Messages sent and not answered; `None` for one that cannot be decoded.
     unanswered: VecDeque<Option<DecodeRequest>>,
-    /// What was sent, for whoever looks for a fault.
+    /// The messages that were sent, to help find a fault.
     pub sent: Vec<Vec<u8>>,
-    /// What the call ended with.
+    /// The status with which the call ended.
     pub ended: Option<Status>,
 }
 
@@ -51,7 +51,7 @@ impl Call {
         for bytes in spoiler.pass(&message.encode_to_vec()) {
             self.unanswered.push_back(DecodeRequest::decode(bytes.as_slice()).ok());
             self.sent.push(bytes.clone());
-            // Fails where the call has ended, which the replies say.
+            // Fails if the call has ended, which the replies will say.
             if let Some(requests) = &self.requests {
                 _ = requests.send(bytes.into()).await;
             }
@@ -81,7 +81,7 @@ impl Call {
         }
     }
 
-    /// Reads the replies to all that was sent, or to the end of the stream, and gives the last.
+    /// Reads the replies to all that was sent, or to the end of the stream, and returns the last.
     pub async fn answers(&mut self, told: &mut Told) -> Went<Option<Response>> {
         let mut last = None;
         while !self.unanswered.is_empty() {
@@ -95,7 +95,7 @@ impl Call {
         Ok(last)
     }
 
-    /// Reads to the end, which must be a status that is documented.
+    /// Reads to the end, which must be a documented status.
     pub async fn end(&mut self, told: &mut Told) -> Went<()> {
         self.half_close();
         self.answers(told).await?;
@@ -108,7 +108,7 @@ impl Call {
     }
 }
 
-/// Whether a status is one that a message can give.
+/// Whether a status is one that messages can cause.
 pub fn documented(status: &Status, told: &mut Told) -> Went<()> {
     if status.code() == Code::Ok {
         return Ok(());

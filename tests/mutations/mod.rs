@@ -1,5 +1,5 @@
-//! Messages with anything wrong with them, at random and over real sockets: of every call that samples, and of the side socket. Each gets an answer
-//! that is documented and names a field, nothing panics, nothing is left behind, and a neighbour's text does not change.
+//! Messages with random errors, over real sockets: for every call that samples, and for the side socket. Each gets a documented answer that
+//! names a field, nothing panics, nothing is left over, and a neighbour's text does not change.
 //!
 //! `MUTATIONS=100000 cargo test --release --test random mutations::` tries more of them than the suite does, and `MUTATIONS_SEED` others.
 
@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use told::Told;
 
-/// What must be as before when a call has ended. One stream, the neighbour's, stays.
+/// Series that must have these values again when a call has ended. One stream, the neighbour's, stays open.
 const AT_REST: [(&str, f64); 9] = [
     ("croupier_streams", 1.0),
     ("croupier_sequences_active", 1.0),
@@ -42,14 +42,14 @@ async fn server() -> TestServer {
     let limits = Limits {
         max_bytes_per_region: 1 << 20,
         max_region_bytes: 4 << 20,
-        // Ranks whose messages are spoiled are waited for in vain.
+        // The server waits in vain for ranks whose messages are spoiled.
         shard_timeout: Duration::from_millis(20),
         ..Limits::default()
     };
     TestServer::with(Transport::Unix, limits, Box::new(CpuBackend::new(1))).await
 }
 
-/// A text that remembers all of its tokens, on a server that has other guests and on one that has none.
+/// A text that remembers all of its tokens, on the server under test and on a server without other clients.
 struct Neighbour {
     workers: [Worker; 2],
     position: u64,
@@ -100,7 +100,7 @@ async fn whatever_is_wrong_with_messages_has_an_answer_and_harms_nobody() {
         }
         went.unwrap_or_else(|what| panic!("call {seed}: {what}\nsent: {sent:02x?}"));
         server.expect_all(&AT_REST).await;
-        // What the neighbour remembers, and nothing else.
+        // Only the neighbour's state is left.
         server.expect_series("croupier_state_bytes", quiet.series("croupier_state_bytes")).await;
     }
     println!("{told}");

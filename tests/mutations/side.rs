@@ -1,4 +1,4 @@
-//! The side socket, where regions are handed out: length, message, length, message.
+//! The side socket, which leases regions: length, message, length, message.
 
 use crate::mutations::call::Went;
 use crate::mutations::spoil::Spoiler;
@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
-/// A connection to it. The descriptors that come with leases are dropped by the kernel: nobody maps them here.
+/// A connection to it. The kernel drops the descriptors that come with leases, since nobody maps them here.
 pub struct Side(UnixStream);
 
 impl Side {
@@ -19,13 +19,13 @@ impl Side {
         Self(UnixStream::connect(path).await.unwrap())
     }
 
-    /// Sends what a spoiler makes of a request, and gives the last reply; `None` once the server has closed the connection.
+    /// Sends what a spoiler makes of a request, and returns the last reply; `None` once the server has closed the connection.
     pub async fn ask(&mut self, request: Request, spoiler: &mut Spoiler, told: &mut Told) -> Went<Option<Reply>> {
         let mut last = None;
         for bytes in spoiler.pass(&RegionRequest { request: Some(request) }.encode_to_vec()) {
             let mut frame = (bytes.len() as u32).to_le_bytes().to_vec();
             frame.extend(bytes);
-            // Fails where the connection has ended, which the reply says.
+            // Fails if the connection has ended, which the reply will say.
             _ = self.0.write_all(&frame).await;
             last = self.reply().await?;
             told.side(&what(&last)?);
@@ -45,7 +45,7 @@ impl Side {
     }
 }
 
-/// What a reply is, in a word.
+/// The kind of a reply, in a word.
 fn what(reply: &Option<Reply>) -> Went<String> {
     Ok(match reply {
         None => "closed".to_owned(),

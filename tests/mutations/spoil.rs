@@ -1,13 +1,13 @@
-//! What may be wrong with a message: numbers at the edges of their types, lengths that fit nothing, fields that are missing, twice,
-//! elsewhere or of another message, and bytes that are no message at all.
+//! Errors in messages: numbers at the limits of their types, lengths that fit nothing, fields that are missing, repeated, misplaced or from
+//! another message, and bytes that are not a message at all.
 
 use crate::mutations::tree::{self, Field, Value};
 use crate::whole::draw::Draw;
 
-/// Fields of the call so far, to be put where they do not belong. Old ones are replaced.
+/// How many fields of earlier messages are kept, to be put where they do not belong. Old ones are replaced.
 const SEEN: usize = 512;
 
-/// Numbers of whole types and their edges. The vocabularies of these tests have 50 tokens.
+/// Integers and the limits of their types. The vocabularies of these tests have 50 tokens.
 const NUMBERS: [u64; 22] = [
     0,
     1,
@@ -52,23 +52,23 @@ const FLOATS: [f32; 16] = [
     1.000_000_1,
 ];
 
-/// Spoils messages, a share of them.
+/// Spoils a share of the messages.
 pub struct Spoiler {
     pub draw: Draw,
-    /// Of messages that go through, how many are spoiled.
+    /// The share of messages that are spoiled.
     share: f32,
     seen: Vec<Field>,
-    /// Spoiled since the last look.
+    /// How many were spoiled since this was last read.
     pub spoiled: u32,
 }
 
 impl Spoiler {
-    /// For the messages of one call, which a seed decides.
+    /// A spoiler for the messages of one call, determined by a seed.
     pub fn new(seed: u64, share: f32) -> Self {
         Self { draw: Draw::new(seed, crate::support::VOCAB), share, seen: Vec::new(), spoiled: 0 }
     }
 
-    /// The messages to send in place of this one: mostly one, mostly itself.
+    /// The messages to send in place of this one: mostly one, and mostly the same.
     pub fn pass(&mut self, message: &[u8]) -> Vec<Vec<u8>> {
         let mut fields = tree::parse(message).expect("a message of ours");
         self.remember(&fields);
@@ -103,7 +103,7 @@ impl Spoiler {
         }
     }
 
-    /// One thing at one place.
+    /// Makes one change at one place.
     fn change(&mut self, fields: &mut Vec<Field>) {
         let count = tree::count(fields);
         if count == 0 {
@@ -134,7 +134,7 @@ impl Spoiler {
         }
     }
 
-    /// The value of another field: mostly one of the same type, since others are malformed, whatever they say.
+    /// Replaces a value by that of another field, mostly of the same type, since other types make a message malformed, whatever the value.
     fn replace(&mut self, among: &mut [Field], place: usize) {
         let value = self.any_field().value;
         let alike = std::mem::discriminant(&value) == std::mem::discriminant(&among[place].value);
@@ -186,7 +186,7 @@ impl Spoiler {
         }
     }
 
-    /// Rows of logits, masks, packed numbers, texts.
+    /// Changes bytes: rows of logits, masks, packed numbers, texts.
     fn change_bytes(&mut self, bytes: &mut Vec<u8>) {
         match self.draw.below(9) {
             0 => bytes.clear(),
@@ -202,7 +202,7 @@ impl Spoiler {
                     .zip((0_u64..).map(|i| (noise.rotate_left(i as u32 % 64) ^ (i * 31)) as u8))
                     .for_each(|(b, n)| *b = n);
             }
-            // A float somewhere, or everywhere.
+            // One float, or all of them.
             7 => {
                 let float = self.any_float().to_le_bytes();
                 bytes.chunks_exact_mut(4).for_each(|chunk| chunk.copy_from_slice(&float));
@@ -216,7 +216,7 @@ impl Spoiler {
         }
     }
 
-    /// What makes a message that no decoder takes, for the most part.
+    /// Makes bytes that mostly no decoder accepts.
     fn break_bytes(&mut self, bytes: &mut Vec<u8>) {
         match self.draw.below(3) {
             0 => bytes.truncate(self.draw.below(bytes.len() as u32 + 1) as usize),

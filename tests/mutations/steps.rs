@@ -1,4 +1,4 @@
-//! Steps as workers send them, of every kind of work and every way of logits, before anything is wrong with them.
+//! Valid steps, with every kind of work and every way to send logits, before they are spoiled.
 
 use crate::support::VOCAB;
 use crate::whole::draw::{Chosen, Draw};
@@ -8,10 +8,10 @@ use croupier::sampling::logits::Dtype;
 
 /// Sequences of a stream.
 const SEQUENCES: u64 = 6;
-/// Columns of the ranks, where there are ranks.
+/// The columns of the ranks, if there are ranks.
 pub const COLUMNS: [u32; 2] = [30, 20];
 
-/// How the logits of a stream's steps come.
+/// How a stream sends the logits of its steps.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Way {
     Inline,
@@ -69,7 +69,7 @@ pub fn of(step: Step) -> DecodeRequest {
     DecodeRequest { request: Some(Request::Step(step)) }
 }
 
-/// Rows of so many columns.
+/// Rows with this many columns.
 pub fn inline(draw: &mut Draw, rows: u32, columns: u32) -> InlineLogits {
     let logits: Vec<f32> = (0..rows * columns).map(|_| draw.between(-4.0, 4.0)).collect();
     InlineLogits { data: Dtype::F32.encode(&logits).into(), row_stride: 0 }
@@ -89,7 +89,7 @@ fn top_n(draw: &mut Draw, rows: u32) -> TopNRows {
     }
 }
 
-/// A few of all parameters, of which none is wrong by itself.
+/// A few of all parameters, each of them valid by itself.
 fn params(draw: &mut Draw) -> SamplingParams {
     let (_, whole) = Chosen::new(draw, 0.05).halves(draw);
     whole.params()
@@ -112,7 +112,7 @@ fn work_of(draw: &mut Draw, sequence_id: u64, rows: &mut u32) -> Work {
     Work { sequence_id: Some(sequence_id), first_row, kind: Some(kind), token_masks }
 }
 
-/// A kind of work, and how many rows it uses.
+/// A kind of work, and the number of rows that it uses.
 fn kind(draw: &mut Draw) -> (work::Kind, u32) {
     match draw.below(6) {
         0 | 1 => (work::Kind::Sample(SampleWork {}), 1),

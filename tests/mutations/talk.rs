@@ -1,4 +1,4 @@
-//! Calls from beginning to end, each message through the hands of a spoiler.
+//! Complete calls, each of whose messages goes through a spoiler.
 
 use crate::mutations::call::{ANSWERED, Call, Went, documented};
 use crate::mutations::side::Side;
@@ -15,7 +15,7 @@ use tonic::transport::Channel;
 
 const STEPS: u64 = 4;
 
-/// A call of any kind. What was sent goes to `sent`.
+/// A call of any kind. Sent messages are added to `sent`.
 pub async fn any(channel: &Channel, spoiler: &mut Spoiler, told: &mut Told, sent: &mut Vec<Vec<u8>>) -> Went<()> {
     told.calls += 1;
     let way = match spoiler.draw.below(8) {
@@ -47,7 +47,7 @@ async fn decode(call: &mut Call, channel: &Channel, way: Way, spoiler: &mut Spoi
         Some(Response::Ready(ready)) => ready,
         _ => return call.end(told).await,
     };
-    // Both end with this function, and what they hold with them.
+    // Both end with this function, and so does what they hold.
     let mut side = None;
     let (mut rank, mut way) = (None, way);
     if let Some(offer) = ready.region_offer {
@@ -84,7 +84,7 @@ async fn decode(call: &mut Call, channel: &Channel, way: Way, spoiler: &mut Spoi
     }
 }
 
-/// Some memory, if it is to be had.
+/// Leases some memory, if there is any.
 async fn lease(side: &mut Side, token: Vec<u8>, spoiler: &mut Spoiler, told: &mut Told) -> Went<Option<RegionLease>> {
     side.ask(region_request::Request::Hello(RegionHello { token }), spoiler, told).await?;
     let ask = region_request::Request::Lease(LeaseRegion { bytes: 16 << 10, device: None });
@@ -94,7 +94,7 @@ async fn lease(side: &mut Side, token: Vec<u8>, spoiler: &mut Spoiler, told: &mu
     }
 }
 
-/// Something else to ask for at the side.
+/// Another request on the side socket.
 fn other(place: &RegionLogits, spoiler: &mut Spoiler) -> region_request::Request {
     let RegionLogits { region_id, generation, .. } = *place;
     use region_request::Request::*;
@@ -119,7 +119,7 @@ async fn attach(channel: &Channel, token: Vec<u8>, spoiler: &mut Spoiler) -> Cal
     call
 }
 
-/// The columns of rank 1 of a step's rows.
+/// Sends rank 1's columns of a step's rows.
 async fn shard(rank: &mut Call, step: &Step, spoiler: &mut Spoiler) {
     let Some(step::Logits::Sharded(ShardedLogits { columns: Some(sharded_logits::Columns::Inline(own)) })) =
         &step.logits
@@ -132,7 +132,7 @@ async fn shard(rank: &mut Call, step: &Step, spoiler: &mut Spoiler) {
     rank.send(&AttachRequest { request: Some(attach_request::Request::Shard(shard)) }, spoiler).await;
 }
 
-/// A rank's call ends with its stream. How many answers it got by then depends on time.
+/// A rank's call ends with its stream. The number of answers that it got by then depends on timing.
 async fn end_rank(mut rank: Call, told: &mut Told) -> Went<()> {
     rank.half_close();
     while let Some(bytes) = rank.next().await? {

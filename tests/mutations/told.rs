@@ -1,4 +1,4 @@
-//! What a server said of spoiled messages, counted: a test of messages that are all refused for one reason would show little.
+//! Counts of a server's answers to spoiled messages: a test whose messages are all refused for one reason would prove little.
 
 use croupier::proto::{OpenStatus, RowStatus};
 use std::collections::{BTreeMap, BTreeSet};
@@ -6,13 +6,13 @@ use std::fmt::{self, Display, Formatter};
 
 #[derive(Debug, Default)]
 pub struct Told {
-    /// Of the stream that is spoken on.
+    /// The vocabulary of the current stream.
     pub vocab: u32,
     pub calls: u32,
-    /// Calls of which something was spoiled, and those of them that went on to their end.
+    /// Calls with a spoiled message, and those of them that still went on to their end.
     pub spoiled: u32,
     pub unharmed: u32,
-    /// By reason and field, the numbers in brackets left out.
+    /// By reason and field, without the numbers in brackets.
     statuses: BTreeMap<(String, String), u32>,
     opens: BTreeMap<String, u32>,
     open_fields: BTreeMap<String, u32>,
@@ -40,12 +40,12 @@ impl Told {
         *self.works.entry(status.as_str_name().replace("ROW_STATUS_", "")).or_default() += 1;
     }
 
-    /// An answer on the side socket.
+    /// Counts an answer on the side socket.
     pub fn side(&mut self, what: &str) {
         *self.sides.entry(what.to_owned()).or_default() += 1;
     }
 
-    /// Fails where so many calls reached too little to say anything.
+    /// Fails if so many calls reached too little to prove anything.
     pub fn hold(&self, calls: u32) {
         let reasons: BTreeSet<_> = self.statuses.keys().map(|(reason, _)| reason).collect();
         let named = |fields: &mut dyn Iterator<Item = &String>| fields.filter(|field| is_known(field)).count();
@@ -74,13 +74,13 @@ impl Display for Told {
     }
 }
 
-/// A path without the places in its lists.
+/// A path without the indices of its lists.
 fn plain(field: &str) -> String {
     let outside = field.split('[').map(|part| part.split_once(']').map_or(part, |(_, behind)| behind));
     outside.collect()
 }
 
-/// Whether a path ends with a name: fields that no schema has are known by their numbers.
+/// Whether a path ends with a name. Fields that no schema has are known only by their numbers.
 fn is_known(field: &str) -> bool {
     field.ends_with(|last: char| !last.is_ascii_digit())
 }

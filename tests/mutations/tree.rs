@@ -1,6 +1,6 @@
-//! A message of protobuf without its schema: fields of fields, as they lie in its bytes.
+//! A protobuf message without its schema: nested fields, as they are encoded in its bytes.
 
-/// One field as it travels.
+/// One field as it is encoded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Field {
     pub number: u32,
@@ -12,9 +12,9 @@ pub enum Value {
     Varint(u64),
     Fixed64([u8; 8]),
     Fixed32([u8; 4]),
-    /// Text, packed numbers or anything else that does not read as a message.
+    /// Text, packed numbers or anything else that cannot be read as a message.
     Bytes(Vec<u8>),
-    /// What reads as a message. Packed numbers may too: then they are changed as if they were one.
+    /// Bytes that can be read as a message. That may include packed numbers, which are then changed like a message.
     Message(Vec<Field>),
 }
 
@@ -69,13 +69,13 @@ pub fn encode(fields: &[Field]) -> Vec<u8> {
     bytes
 }
 
-/// How many fields there are, at all depths.
+/// The number of fields, at all depths.
 pub fn count(fields: &[Field]) -> usize {
     let inner = |field: &Field| if let Value::Message(fields) = &field.value { count(fields) } else { 0 };
     fields.iter().map(|field| 1 + inner(field)).sum()
 }
 
-/// Does something at the `at`-th field, depth first: with the fields among which it is, and its place there.
+/// Calls `work` at the `at`-th field, depth first, with the fields that it is among and its index there.
 pub fn at<R>(fields: &mut Vec<Field>, at: &mut usize, work: &mut impl FnMut(&mut Vec<Field>, usize) -> R) -> Option<R> {
     for place in 0..fields.len() {
         if *at == 0 {

@@ -1,4 +1,4 @@
-//! What a worker may do to memory and sockets that are its own harms nobody.
+//! Whatever a worker does to its own memory and sockets, it harms nobody else.
 
 use super::*;
 use croupier::region::pass;
@@ -6,7 +6,7 @@ use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Numbers at random; any will do.
+/// Random numbers; any will do.
 fn noise(state: &mut u64) -> f32 {
     *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
     match *state >> 60 {
@@ -18,7 +18,7 @@ fn noise(state: &mut u64) -> f32 {
     }
 }
 
-/// Parameters that take every road through the backend.
+/// Parameters that take every path through the backend.
 fn roads() -> Vec<SamplingParams> {
     let with = |change: &dyn Fn(&mut SamplingParams)| {
         let mut params = seeded(1);
@@ -54,7 +54,7 @@ async fn rows_overwritten_while_they_are_read_give_a_token_or_a_row_error() {
             let mut state = 1;
             let mut calm = vec![0.0f32; WIDE as usize];
             while !stop.load(Ordering::Relaxed) {
-                // A calm row now and then, so that many of the mixtures are finite.
+                // Sometimes a row has only moderate numbers, so that many of the mixtures are finite.
                 for row in 0..8 {
                     let spoilt = state % 3 == 0;
                     calm.iter_mut().for_each(|x| {
@@ -93,7 +93,7 @@ async fn rows_overwritten_while_they_are_read_give_a_token_or_a_row_error() {
     });
     assert!(tokens > 0 && errors > 0, "{tokens} tokens, {errors} errors: both were to be seen");
     assert_eq!(server.series("croupier_rows_invalid_total{model=\"default\",reason=\"internal\"}"), 0.0);
-    // A row that lies still is right.
+    // A row that does not change is sampled correctly.
     worker.step(open_step(vec![open(99, SamplingParams { temperature: Some(0.0), ..seeded(1) })])).await;
     let mut row = vec![0.0; WIDE as usize];
     row[77] = 1.0;
@@ -114,7 +114,7 @@ async fn holes_and_lost_mappings_are_the_workers_own_loss() {
     assert!(rustix::fs::ftruncate(&region.descriptor, 0).is_err(), "sealed");
     let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     rustix::fs::fallocate(&region.descriptor, punch, 0, REGION).unwrap();
-    // Zeros: the smallest id wins.
+    // The row is all zeros, so the smallest id wins.
     let step = Step { work: vec![sample_work(1)], logits: at(place(&region, 0, 1)), ..Default::default() };
     assert_eq!(token(&worker.step(step.clone()).await.work[0]), 0);
     let lease = region.lease.clone();
@@ -148,7 +148,7 @@ async fn descriptors_that_a_worker_sends_are_dropped_by_the_kernel() {
             assert_eq!(descriptors.len(), 1);
         });
     }
-    // Nobody else holds the pipe: its other end sees the end when ours is closed.
+    // No other copy of the pipe's end exists: once this one is closed, its other end sees the end of the stream.
     drop(pipe);
     blocking(|| {
         let mut end = read_end;

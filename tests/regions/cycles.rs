@@ -1,16 +1,16 @@
-//! Connect, lease, kill -9, over and over: nothing is left. A hundred times in every run; CROUPIER_CYCLES says how often, and
-//! docs/data-paths.md what came of 10,000.
+//! Connect, lease, `kill -9`, over and over: nothing is left over. Every run does this a hundred times. CROUPIER_CYCLES sets another
+//! number, and docs/data-paths.md has the results of 10,000.
 
 use super::processes::{A_WHILE, Held, NEVER, SOCKET, Server, at_the_point, until, working};
 use super::*;
 use std::time::Instant;
 
-/// How many cycles; what a test of its own takes by the way.
+/// The environment variable for the number of cycles.
 const CYCLES: &str = "CROUPIER_CYCLES";
-/// Workers that a process is before it is killed: so many connections, streams, sequences and leases die at once.
+/// The number of workers in a process that is killed: so many connections, streams, sequences and leases end at once.
 const WORKERS: &str = "CROUPIER_TEST_WORKERS";
 const MOST_WORKERS: usize = 50;
-/// Memory that may come and go with an allocator and threads, whatever the number of cycles.
+/// Memory that the allocator and threads may use and free, whatever the number of cycles.
 const SLACK_KIB: u64 = 16 << 10;
 
 /// Not a test: many workers in one process, each with a region and a sequence that has sampled from it.
@@ -27,7 +27,7 @@ async fn many_workers() {
     at_the_point();
 }
 
-/// What else is counted of a server: connections, state, bytes under way.
+/// Other counts of a server: connections, state, bytes in flight.
 fn counted(server: &Server) -> Vec<f64> {
     let names = [
         "croupier_connections{transport=\"uds\"}",
@@ -40,14 +40,14 @@ fn counted(server: &Server) -> Vec<f64> {
     names.iter().map(|name| server.series(name)).collect()
 }
 
-/// Its resident memory that is no file's, in KiB.
+/// The server's resident anonymous memory, in KiB.
 fn resident(server: &Server) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", server.process.id())).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
     line.split_whitespace().next().unwrap().parse().unwrap()
 }
 
-/// Kills so many workers, a process of them at a time, and waits until nothing is held.
+/// Kills `count` workers, a process of them at a time, and waits until the server holds nothing for them.
 fn cycles(server: &Server, count: usize, rest: &Held) {
     let mut left = count;
     while left > 0 {
@@ -67,14 +67,14 @@ async fn nothing_is_left_of_workers_that_connect_lease_and_are_killed() {
     let count = std::env::var(CYCLES).map_or(100, |count| count.parse().unwrap());
     let server = Server::start();
     let idle = blocking(|| server.at_rest());
-    // What is made once is there after the first: threads, buffers, handles.
+    // Threads, buffers and handles that are created only once exist after the first cycles.
     blocking(|| cycles(&server, 2 * MOST_WORKERS, &idle));
     let nobody = [0.0; 6];
     blocking(|| until(|| counted(&server) == nobody));
     let before = resident(&server);
     let start = Instant::now();
     blocking(|| cycles(&server, count, &idle));
-    // Connections may be counted for a moment longer than what came over them.
+    // Connections may be counted for a moment longer than the calls that came over them.
     blocking(|| until(|| counted(&server) == nobody));
     let (after, seconds) = (resident(&server), start.elapsed().as_secs_f64());
     let granted = server.series("croupier_region_leases_total{result=\"granted\"}");
@@ -86,7 +86,7 @@ async fn nothing_is_left_of_workers_that_connect_lease_and_are_killed() {
     );
     assert_eq!(granted, (2 * MOST_WORKERS + count) as f64);
     assert!(after < before + SLACK_KIB + count as u64 / 4, "{before} KiB before, {after} KiB after {count} cycles");
-    // What looks for leaks sees one: a single worker that lives.
+    // The check for leaks notices one: a single worker that lives.
     let kept = working(&server.socket()).await;
     assert!(!blocking(|| server.comes_back_to(&idle, A_WHILE)), "a leak of one region went unseen");
     let seen = counted(&server);

@@ -34,7 +34,7 @@ async fn regions_are_leased_released_and_leased_again() {
     let expected = inline_tokens(&server, 5, 1).await[0];
     assert_eq!(region_token(&mut worker, &mut again, &logits(5, 0)).await, expected);
     assert_eq!(server.series(GRANTED), 3.0);
-    // A released region is nobody's: what is written to it goes nowhere.
+    // A released region belongs to nobody: what is written to it has no effect.
     let step = Step { work: vec![sample_work(1)], logits: at(place(&one, 0, 1)), ..Default::default() };
     assert_eq!(worker.failing_step(step).await.code(), Code::FailedPrecondition);
 }
@@ -52,7 +52,7 @@ async fn sizes_and_numbers_are_bounded() {
         assert_eq!((error.code, error.field.as_str()), (Code::InvalidArgument as i32, "lease.bytes"), "{size}");
         assert!(error.message.contains("max_bytes_per_region"), "{}", error.message);
     }
-    // Another stream takes what is left.
+    // Another stream takes the rest.
     let (_other, mut other_side, _small) = leased(&server, config()).await;
     let _large = blocking(|| other_side.lease(1 << 20).unwrap());
     let error = refused(blocking(|| side.lease(1 << 20)));
@@ -61,7 +61,7 @@ async fn sizes_and_numbers_are_bounded() {
     let _rest = blocking(|| (side.lease(4096).unwrap(), side.lease(4096).unwrap()));
     let error = refused(blocking(|| side.lease(4096)));
     assert_eq!((error.code, error.reason.as_str()), (Code::ResourceExhausted as i32, "TOO_MANY_REGIONS"));
-    // Room that is given back is there.
+    // Room becomes free when a region is released.
     blocking(|| side.release(&one.lease).unwrap());
     drop((_other, other_side));
     server.expect_series("croupier_regions", 2.0).await;
@@ -86,7 +86,7 @@ async fn only_the_streams_own_token_opens_the_door_and_only_once() {
     let again = refused(blocking(|| SideClient::connect(path, &offer.token)));
     assert_eq!(again.reason, "UNKNOWN_TOKEN");
     assert_eq!(server.series(INVALID), 7.0);
-    // A token of a stream that has ended is none.
+    // The token of a stream that has ended is invalid.
     let (other, offer) = server.region_worker(config()).await;
     drop((worker, side, other));
     server.expect_series("croupier_streams", 0.0).await;
@@ -99,7 +99,7 @@ async fn messages_out_of_turn_and_out_of_shape_have_answers() {
     let (_worker, offer) = server.region_worker(config()).await;
     let path = Path::new(&offer.socket_path);
     blocking(|| {
-        // Nothing before the token.
+        // Nothing is accepted before the token.
         let early = SideClient::open(path).unwrap().ask(Request::Lease(LeaseRegion { bytes: 4096, device: None }));
         assert!(matches!(early, Ok((Reply::Error(RegionError { ref field, .. }), _)) if field == "hello"), "{early:?}");
         let mut side = SideClient::connect(path, &offer.token).unwrap();
@@ -115,7 +115,7 @@ async fn messages_out_of_turn_and_out_of_shape_have_answers() {
             assert_eq!((&*told.field, &*told.reason), (at, reason), "{}", told.message);
         }
         side.lease(4096).unwrap();
-        // What cannot be read ends the connection, and the leases with it.
+        // An unreadable message ends the connection, and its leases with it.
         side.socket().write_all(&[2, 0, 0, 0, 0xff, 0xff]).unwrap();
         let (reply, _) = side.reply().unwrap();
         let error = |reason: &str| matches!(&reply, Reply::Error(error) if error.reason == reason);
@@ -123,7 +123,7 @@ async fn messages_out_of_turn_and_out_of_shape_have_answers() {
         assert_eq!(side.socket().read(&mut [0]).unwrap(), 0);
     });
     server.expect_series("croupier_regions", 0.0).await;
-    // Half of a message that is longer than a token: it has to come in time too.
+    // Half of a message that is longer than a token: the rest has to come in time too.
     blocking(|| {
         let side = SideClient::open(path).unwrap();
         side.socket().set_read_timeout(Some(std::time::Duration::from_secs(60))).unwrap();
@@ -155,7 +155,7 @@ async fn a_silent_connection_is_closed() {
         });
     }
     assert_eq!(server.series("croupier_rejected_total{reason=\"first_byte_timeout\"}"), 2.0);
-    // The token is as good as before.
+    // The token is still valid.
     blocking(|| SideClient::connect(Path::new(&offer.socket_path), &offer.token).unwrap());
 }
 

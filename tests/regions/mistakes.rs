@@ -1,9 +1,9 @@
-//! Steps that refer to regions wrongly: each has its status and field, and loses nothing but the stream.
+//! Steps with wrong references to regions: each gets its status and field, and loses nothing but the stream.
 
 use super::*;
 use tonic::Code;
 
-/// A step whose reference is wrong, after a good one that is answered first.
+/// Sends a step with a wrong reference after a good step, which is answered first.
 async fn failing(server: &TestServer, change: impl Fn(RegionLogits) -> RegionLogits) -> (Code, String, String) {
     let (mut worker, _side, mut region) = leased(server, config()).await;
     worker.step(open_step(vec![open(1, seeded(5))])).await;
@@ -29,7 +29,7 @@ async fn a_wrong_reference_ends_the_stream_and_names_the_field() {
         ("offset", &|p| RegionLogits { offset: REGION - row + 4, ..p }),
         ("offset", &|p| RegionLogits { offset: REGION, ..p }),
         ("offset", &|p| RegionLogits { offset: REGION + 4, rows: 0, ..p }),
-        // 64 bits, signed and not.
+        // At the limits of 64 bits, signed and unsigned.
         ("offset", &|p| RegionLogits { offset: u64::MAX - 3, ..p }),
         ("offset", &|p| RegionLogits { offset: u64::MAX - row + 1, ..p }),
         ("offset", &|p| RegionLogits { offset: i64::MAX as u64 - 3, ..p }),
@@ -55,7 +55,7 @@ async fn a_wrong_reference_ends_the_stream_and_names_the_field() {
         let changed = failing(&server, |p| RegionLogits { generation: change(p.generation), ..p }).await;
         assert_eq!(changed, stale);
     }
-    // Every stream has ended, and with it what it had.
+    // Every stream has ended, and its regions and sequences with it.
     server.expect_series("croupier_regions", 0.0).await;
     server.expect_series("croupier_region_bytes", 0.0).await;
     server.expect_sequences(0).await;
@@ -73,7 +73,7 @@ async fn the_last_rows_of_a_region_are_good() {
     region.window.write((REGION - row) as usize, &bytes(&logits(5, 0)));
     let last = Step { work: vec![sample_work(1)], logits: at(place(&region, REGION - row, 1)), ..Default::default() };
     assert_eq!(token(&worker.step(last).await.work[0]), expected[0]);
-    // The last row may stop after vocab_size values, however far apart rows are.
+    // The last row may end after `vocab_size` values, however far apart rows are.
     let stride = (REGION / 4) as u32 - VOCAB;
     let work = vec![Work { first_row: Some(1), ..sample_work(2) }];
     let logits = at(RegionLogits { row_stride: stride, ..place(&region, 0, 2) });
@@ -86,7 +86,7 @@ async fn regions_of_other_streams_are_out_of_reach() {
     let (mut mine, _side, _region) = leased(&server, config()).await;
     let (mut theirs, _other, mut region) = leased(&server, config()).await;
     theirs.step(open_step(vec![open(1, seeded(5))])).await;
-    // The same id, and a generation that is not mine.
+    // The same id with the generation of another stream's region.
     let step = Step { work: vec![sample_work(1)], logits: at(place(&region, 0, 1)), ..Default::default() };
     let status = mine.failing_step(step).await;
     assert_eq!((status.code(), violation(&status).0.as_str()), (Code::FailedPrecondition, "step.region.generation"));
@@ -101,7 +101,7 @@ async fn without_asking_there_are_no_regions() {
     let mut worker = server.worker().await;
     let status = worker.failing_step(step(RegionLogits { region_id: 1, ..Default::default() })).await;
     assert_eq!((status.code(), violation(&status).0.as_str()), (Code::NotFound, "step.region.region_id"));
-    // A server without the side socket says so, whoever asks.
+    // A server without the side socket says so to any client.
     let tcp = TestServer::start().await;
     let mut worker = tcp.stream().await.unwrap();
     worker
@@ -116,7 +116,7 @@ async fn without_asking_there_are_no_regions() {
     assert_eq!(info.data_paths, ["inline", "vocab_shards"]);
 }
 
-/// What a field asks for that this server does not know would not be done, and nobody would know.
+/// A request with a field that this server does not know must not be answered as if it were carried out.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_unknown_field_of_a_request_is_told_of() {
     use prost::Message;
@@ -125,7 +125,7 @@ async fn an_unknown_field_of_a_request_is_told_of() {
     let server = server().await;
     let known = |request| RegionRequest { request: Some(request) }.encode_to_vec();
     let with = |request: region_request::Request, inner: &[u8]| {
-        // The request is one field, whose length grows.
+        // The request is one field, whose length byte grows.
         let mut bytes = known(request);
         bytes[1] += inner.len() as u8;
         [bytes, inner.to_vec()].concat()

@@ -1,5 +1,5 @@
-//! Shared memory over real sockets: leases, steps that read regions, everything a worker may do wrong, and what is left
-//! when it dies. The cases are those of Triton's shared memory tests (`qa/L0_shared_memory`) and more of the same kind.
+//! Shared memory over real sockets: leases, steps that read regions, everything that a worker may do wrong, and what is left when it dies.
+//! The cases are those of Triton's shared memory tests (`qa/L0_shared_memory`) and more of the same kind.
 
 mod abuse;
 mod cycles;
@@ -42,7 +42,7 @@ async fn leased(server: &TestServer, config: StreamConfig) -> (Worker, SideClien
     (worker, side.unwrap(), region)
 }
 
-/// The side socket is spoken to by blocking calls, as a worker does.
+/// Runs blocking calls on the side socket, as a worker does.
 fn blocking<R>(work: impl FnOnce() -> R) -> R {
     tokio::task::block_in_place(work)
 }
@@ -68,7 +68,7 @@ fn refused(result: Result<impl std::fmt::Debug, SideError>) -> RegionError {
     }
 }
 
-/// One token of sequence 1 from row 0 of the region, which is written first.
+/// One token of sequence 1 from row 0 of the region. The row is written first.
 async fn region_token(worker: &mut Worker, region: &mut Leased, row: &[f32]) -> u32 {
     region.window.write(0, &bytes(row));
     let step = Step { work: vec![sample_work(1)], logits: at(place(region, 0, 1)), ..Default::default() };

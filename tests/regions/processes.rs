@@ -1,4 +1,4 @@
-//! Workers as processes that are killed, and a server process that is looked at from outside.
+//! Worker processes that are killed, and a server process that is observed from outside.
 
 use super::*;
 use std::io::{BufRead, BufReader};
@@ -6,24 +6,24 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Longer than anything here takes on a busy machine: reaching it means that it never happens.
+/// Longer than anything here takes on a busy machine: reaching it means that the event never happens.
 pub(super) const NEVER: Duration = Duration::from_secs(60);
-/// For what must not happen: long enough to see that it does not.
+/// For events that must not happen: long enough to notice them.
 pub(super) const A_WHILE: Duration = Duration::from_secs(3);
-/// Where the worker process finds the server, and where it stops.
+/// The path at which the worker process finds the server, and the point at which it stops.
 pub(super) const SOCKET: &str = "CROUPIER_TEST_SOCKET";
 const POINT: &str = "CROUPIER_TEST_POINT";
-/// Where workers are killed, in the order of their lives.
+/// Points at which workers are killed, in the order of their lives.
 const POINTS: [&str; 5] = ["configured", "greeted", "leased", "writing", "stepping"];
 
-/// A server process that does not outlive its test.
+/// A server process that is killed when its test ends.
 pub(super) struct Server {
     pub(super) process: Child,
     dir: tempfile::TempDir,
     admin: std::net::SocketAddr,
 }
 
-/// What a server holds for its workers.
+/// The resources that a server holds for its workers.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Held {
     descriptors: usize,
@@ -73,7 +73,7 @@ impl Server {
         }
     }
 
-    /// Whether the server comes to hold this again.
+    /// Whether the server returns to holding exactly this.
     pub(super) fn comes_back_to(&self, held: &Held, within: Duration) -> bool {
         let start = Instant::now();
         while start.elapsed() < within {
@@ -85,7 +85,7 @@ impl Server {
         false
     }
 
-    /// What it holds when nobody has been here for a while.
+    /// What the server holds when nobody has connected for a while.
     pub(super) fn at_rest(&self) -> Held {
         let mut same: Vec<Held> = Vec::new();
         until(|| {
@@ -102,7 +102,7 @@ impl Server {
         self.process_at("regions::processes::worker_process", POINT, point)
     }
 
-    /// A process that is one of the tests which are none, told what to do, and has come to its point.
+    /// Starts one of the ignored helper tests as a process, with `variable` set, and waits until it has come to its point.
     pub(super) fn process_at(&self, test: &str, variable: &str, point: &str) -> Child {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", test, "--ignored", "--nocapture"]);
@@ -135,7 +135,7 @@ async fn stream_to(socket: &Path) -> (Worker, RegionOffer) {
     Worker::over(channel).await.unwrap().with_regions(config()).await
 }
 
-/// A stream with a region, and one sequence on it.
+/// A stream with a region and one sequence.
 pub(super) async fn working(socket: &Path) -> (Worker, SideClient, Leased) {
     let (mut worker, offer) = stream_to(socket).await;
     worker.step(open_step(vec![open(1, seeded(5))])).await;
@@ -144,7 +144,7 @@ pub(super) async fn working(socket: &Path) -> (Worker, SideClient, Leased) {
     (worker, side, region)
 }
 
-/// Reached: the test reads this line and kills the process.
+/// Called at the point: the test reads this line and kills the process.
 #[allow(clippy::print_stdout)]
 pub(super) fn at_the_point() -> ! {
     println!("at the point");
@@ -153,7 +153,7 @@ pub(super) fn at_the_point() -> ! {
     }
 }
 
-/// Not a test: a worker for those below.
+/// Not a test: a worker for the tests below.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "started by the tests of this file"]
 async fn worker_process() {
@@ -216,7 +216,7 @@ async fn a_worker_killed_at_any_point_harms_nobody_and_leaves_nothing() {
     }
 }
 
-/// Some lives of a worker in this process.
+/// Runs several short-lived workers in this process.
 async fn lives(server: &Server, count: usize) {
     for turn in 0..count {
         let (mut worker, mut side, mut region) = working(&server.socket()).await;
@@ -237,7 +237,7 @@ async fn nothing_is_left_of_many_workers_and_a_leak_would_be_seen() {
     assert_eq!((before.mappings, before.series.as_slice()), (0, [0.0; 4].as_slice()));
     lives(&server, 200).await;
     assert!(blocking(|| server.comes_back_to(&before, NEVER)), "{:?}, was {before:?}", server.held());
-    // The detector itself: one lease that is not given back.
+    // The detector notices one lease that is not released.
     let kept = working(&server.socket()).await;
     assert!(!blocking(|| server.comes_back_to(&before, A_WHILE)), "a leak of one region went unseen");
     drop(kept);

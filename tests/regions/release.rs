@@ -1,4 +1,4 @@
-//! A region that goes while steps read it: they are answered as if it were there, and then its memory goes.
+//! A region that is given up while steps read it: the steps are answered as if it were still there, and then its memory is freed.
 
 use super::*;
 use tonic::Code;
@@ -36,7 +36,7 @@ async fn ends_in_use(end: End, steps: u64) {
         assert_eq!(got, inline_tokens(&server, id, 1).await[0], "{end:?}, step {id}");
     }
     server.expect_series("croupier_region_bytes", 0.0).await;
-    // The stream goes on, inline; what it had is gone.
+    // The stream goes on with inline rows. The region is gone.
     let mut next = sample_step(&[(1, logits(1, 1))]);
     token(&worker.step(next.clone()).await.work[0]);
     next.logits = at(place(&region, 0, 1));

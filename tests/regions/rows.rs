@@ -1,4 +1,4 @@
-//! Rows of a region give what the same rows give inline, bit for bit, wherever they lie.
+//! Rows in a region give the same results as inline rows, bit for bit, wherever they are.
 
 use super::*;
 use croupier::sampling::logits::Dtype;
@@ -21,7 +21,7 @@ async fn a_text_is_the_same_through_shared_memory() {
     );
 }
 
-/// Work of every kind over six rows, some of them shared.
+/// Work of every kind on six rows, some of which are shared.
 pub(super) fn every_kind(id: u64) -> (Vec<OpenSequence>, Vec<Work>) {
     let kind = |sequence_id, first_row, kind| Work {
         sequence_id: Some(sequence_id),
@@ -55,7 +55,7 @@ pub(super) fn every_kind(id: u64) -> (Vec<OpenSequence>, Vec<Work>) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_work_dtype_stride_and_offset_gives_what_inline_gives() {
-    // One thread, and several that share each batch.
+    // Once with one thread, and once with several that share each batch.
     let sharing = CpuBackend::new(3).sharing_above(1);
     for backend in [CpuBackend::new(1), sharing] {
         let server = server_with(Box::new(backend), |_| {}).await;
@@ -92,7 +92,7 @@ async fn inline_and_region_steps_mix_on_a_stream_and_slots_take_turns() {
     let server = server().await;
     let expected = inline_tokens(&server, 5, 30).await;
     let (mut worker, _side, mut region) = leased(&server, config()).await;
-    // Three slots and a text each: a slot is written again when its reply is here.
+    // Three slots with a text each: a slot is written again once its reply has arrived.
     let opens = (1..4).map(|id| open(id, seeded(5))).collect();
     worker.step(open_step(opens)).await;
     let row_bytes = u64::from(VOCAB) * 4;
@@ -125,12 +125,12 @@ async fn a_row_that_does_not_exist_fails_alone() {
     let result = worker.step(Step { work, logits: at(place(&region, 0, 1)), ..Default::default() }).await;
     let statuses: Vec<_> = result.work.iter().map(WorkResult::status).collect();
     assert_eq!(statuses, [RowStatus::Ok, RowStatus::RowOutOfRange]);
-    // No rows at all, at any offset within.
+    // No rows at all, at any offset within the region.
     let none = Step { work: vec![sample_work(2)], logits: at(place(&region, REGION, 0)), ..Default::default() };
     assert_eq!(worker.step(none).await.work[0].status(), RowStatus::RowOutOfRange);
 }
 
-/// A buffer that was not written anew is noticed, without a copy of it.
+/// A buffer that was not written again is noticed, without a copy of it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_row_that_comes_again_is_counted() {
     let server = server().await;

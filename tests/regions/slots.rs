@@ -1,10 +1,10 @@
-//! Tokens in the region: every kind of work, what the reply leaves out, places that are none, and who else can read them.
+//! Tokens in the region: every kind of work, what the reply leaves out, invalid places, and who else can read the tokens.
 
 use super::*;
 use std::time::Duration;
 use tonic::Code;
 
-/// Where slots begin in a region of [`REGION`] bytes: behind all rows.
+/// The offset of slots in a region of [`REGION`] bytes: after all rows.
 const SLOTS: u64 = 8 << 10;
 
 /// A slot as a reader of another process sees it.
@@ -17,7 +17,7 @@ struct Slot {
     logprob: Option<(f32, u32)>,
 }
 
-/// The word of the step, whether slots tell all, and the slots.
+/// The step's word, whether the slots have everything, and the slots.
 fn read(region: &Leased, offset: u64) -> (u32, bool, Vec<Slot>) {
     let word = |at: usize| region.window.word(offset as usize + 4 * at);
     assert_eq!(word(3), 0);
@@ -34,7 +34,7 @@ fn read(region: &Leased, offset: u64) -> (u32, bool, Vec<Slot>) {
     (word(0), word(1) == 1, slots.collect())
 }
 
-/// The slots that a reply's works come to.
+/// The slots that correspond to a reply's works.
 fn told(work: &[WorkResult]) -> Vec<Slot> {
     let slots = work.iter().flat_map(|result| {
         let none = [Token::default()];
@@ -68,7 +68,7 @@ async fn slots_tell_what_the_reply_tells_for_every_kind_of_work() {
         region.window.write(row * values.len() * 4, &bytes(values));
     }
     let (open, mut work) = rows::every_kind(1);
-    // And one that cannot be done.
+    // And one work that cannot be done.
     work.push(sample_work(99));
     let close = vec![1, 2, 3, 4];
     let expected =
@@ -181,7 +181,7 @@ async fn places_that_are_none_are_told_by_field_and_harm_nobody() {
         assert_eq!((status.code(), violation(&status).0.as_str()), (code, field), "{change:?}");
         assert!((0..REGION as usize / 4).all(|word| region.window.word(4 * word) == 0), "{change:?} wrote something");
     }
-    // The last place that there is.
+    // The last place that is valid.
     let (mut worker, _side, region) = leased(&server, config()).await;
     let step = |ids: [u64; 2], offset| Step {
         open: ids.map(|id| open(id, seeded(5))).to_vec(),
@@ -217,7 +217,7 @@ async fn the_result_leaves_out_only_what_it_was_asked_to() {
     assert_eq!(read(&region, SLOTS), (result.step_id as u32, true, told(&plain.work)));
 }
 
-/// The worker gives the region up while its step is under way: the server writes where nobody reads, and goes on.
+/// The worker gives up the region while its step is under way: the server writes where nobody reads, and goes on.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_region_that_is_released_under_a_step_takes_its_tokens_along() {
     let gate = Gate::default();

@@ -1,4 +1,4 @@
-//! What rank 0 and the other ranks may say wrongly: each has its status and field, and harms nobody else.
+//! Errors that rank 0 and the other ranks may make: each gets its status and field, and harms nobody else.
 
 use super::*;
 use croupier::proto::attach_request::Request;
@@ -17,7 +17,7 @@ fn invalid(field: &str) -> (Code, String, String) {
     (Code::InvalidArgument, field.to_owned(), "INVALID_FIELD".to_owned())
 }
 
-/// The group deals the token that whole rows give, whatever happened before.
+/// Checks that a group still samples the token that whole rows give, whatever happened before.
 async fn still_deals(server: &TestServer, columns: &[u32]) {
     let (mut worker, mut ranks) = group(server, columns).await;
     worker.step(open_step(vec![open(1, seeded(9))])).await;
@@ -31,7 +31,7 @@ async fn still_deals(server: &TestServer, columns: &[u32]) {
 #[tokio::test(flavor = "multi_thread")]
 async fn columns_must_cover_the_vocabulary_once() {
     let server = server_with(|limits| limits.max_ranks_per_stream = 4).await;
-    // None, a hole, an overlap, a rank without columns, more ranks than there may be, a sum past 32 bits.
+    // None, a gap, an overlap, a rank without columns, more ranks than allowed, a sum above 32 bits.
     let wrong: [&[u32]; 7] = [&[], &[20, 29], &[20, 31], &[50, 0], &[0, 50], &[10; 5], &[u32::MAX, u32::MAX, 52]];
     for columns in wrong {
         let mut worker = server.stream().await.unwrap();
@@ -54,7 +54,7 @@ async fn a_wrong_step_of_rank_0_ends_its_stream_and_names_the_field() {
         (Step { logits: Some(nothing), ..good() }, invalid("step.sharded.columns")),
         (inline(data(79)), invalid("step.sharded.inline.data")),
         (inline(data(84)), invalid("step.sharded.inline.data")),
-        // As a worker sends that draws f32 where the stream has half of that, or the other way round: tokens would be noise.
+        // For example from a worker that sends f32 on a stream with 16-bit logits, or the reverse: its tokens would be noise.
         (inline(data(160)), invalid("step.sharded.inline.data")),
         (inline(InlineLogits { row_stride: 19, ..data(80) }), invalid("step.sharded.inline.row_stride")),
         (region(RegionLogits { region_id: 1, ..Default::default() }), unknown),
@@ -65,12 +65,12 @@ async fn a_wrong_step_of_rank_0_ends_its_stream_and_names_the_field() {
         assert_eq!(said(&worker.failing_step(step).await), expected);
         assert!(ranks[0].reply().await.unwrap().is_none(), "the call ends with the stream");
     }
-    // Steps are named in order, from 1 on.
+    // Steps must have increasing ids, from 1 on.
     for ids in [[0, 0], [5, 5], [5, 4]] {
         let (mut worker, mut ranks) = group(&server, &TWO).await;
         ranks[0].announce(5, &[logits(5, 0)]).await;
         for step_id in ids {
-            // The stream may have ended with the first of them.
+            // The stream may have ended with the first step.
             worker.try_send(decode_request::Request::Step(Step { step_id, ..good() })).await;
         }
         let status = match worker.step_reply().await {
@@ -79,7 +79,7 @@ async fn a_wrong_step_of_rank_0_ends_its_stream_and_names_the_field() {
         };
         assert_eq!(said(&status), invalid("step.step_id"), "{ids:?}");
     }
-    // Without columns for ranks there are no shards.
+    // Shards need a stream with columns for ranks.
     let mut worker = server.worker().await;
     assert_eq!(said(&worker.failing_step(good()).await), invalid("step.sharded"));
     still_deals(&server, &TWO).await;
@@ -122,7 +122,7 @@ async fn a_rank_that_says_something_else_than_rank_0_is_not_let_in() {
         let expected = (Code::PermissionDenied, "rank.token".to_owned(), "UNKNOWN_SHARD_TOKEN".to_owned());
         assert_eq!(said(&status), expected);
     }
-    // Twice; and when it has left, again.
+    // A rank attaches twice: an error while the first is attached, and allowed after that has left.
     let first = Rank::attached(&server, &token, &columns, 1).await;
     let Err(status) = Rank::try_attach(&server, about(&|_| ()), &columns).await else { panic!("attached twice") };
     assert_eq!(said(&status), (Code::AlreadyExists, "rank.rank".to_owned(), "RANK_TAKEN".to_owned()));
@@ -136,7 +136,7 @@ async fn a_rank_that_says_something_else_than_rank_0_is_not_let_in() {
     }
     let dealt = super::token(&worker.step(own_step(&columns, 5, 0)).await.work[0]);
     assert_eq!(vec![dealt], inline_tokens(&server, 5, 1).await);
-    // With the stream its token ends.
+    // The stream's token ends with the stream.
     drop(worker);
     server.expect_series("croupier_streams", 0.0).await;
     let Err(status) = Rank::try_attach(&server, about(&|_| ()), &columns).await else { panic!("its stream has ended") };
@@ -160,7 +160,7 @@ async fn messages_out_of_turn_have_answers() {
     assert_eq!(server.series("croupier_requests_total{method=\"Attach\",code=\"INVALID_ARGUMENT\"}"), 3.0);
 }
 
-/// A shard that is wrong after a good one: how the call ends, while rank 0 waits for it.
+/// Sends a wrong shard after a good one. Returns how the call ends while rank 0 waits for the shard.
 async fn failing(
     server: &TestServer,
     change: &dyn Fn(RegionLogits) -> (u64, Option<Columns>),
@@ -177,7 +177,7 @@ async fn failing(
     let (step_id, columns) = change(place(&region.lease, 0, 1, 0));
     rank.send(Request::Shard(VocabShard { step_id, columns })).await;
     let status = rank.failed().await;
-    // The step that waits is told at once; its sequence is as it was.
+    // The waiting step is answered at once. Its sequence is unchanged.
     let result = worker.step_reply().await.unwrap();
     assert_eq!(result.work[0].status(), RowStatus::ShardMissing, "{}", result.work[0].message);
     assert!(result.work[0].message.contains("rank 1 has left"), "{}", result.work[0].message);
@@ -199,7 +199,7 @@ async fn a_wrong_shard_ends_the_call_of_its_rank_only() {
         (3, Some(Columns::Region(region)))
     }
     let cases: [(&str, Wrong<'_>); 17] = [
-        // Announced twice, for an older one, for none.
+        // Announced twice, for an older step, for no step.
         ("step_id", &|_| inline(2, 120, 0)),
         ("step_id", &|_| inline(1, 120, 0)),
         ("step_id", &|_| inline(0, 120, 0)),
@@ -215,7 +215,7 @@ async fn a_wrong_shard_ends_the_call_of_its_rank_only() {
         ("region.rows", &|p| region(RegionLogits { rows: u32::MAX, ..p })),
         ("region.rows", &|p| region(RegionLogits { rows: u32::MAX, row_stride: u32::MAX, ..p })),
         ("region.rows", &|p| region(RegionLogits { rows: (REGION / row) as u32 + 1, ..p })),
-        // A whole row lies there, not the rank's columns alone.
+        // The region has a whole row there, not the rank's columns alone.
         ("region.row_stride", &|p| region(RegionLogits { row_stride: 30, ..p })),
         ("region.row_stride", &|p| region(RegionLogits { row_stride: VOCAB - 1, ..p })),
     ];
@@ -258,18 +258,18 @@ async fn regions_of_other_streams_are_out_of_reach_of_a_rank() {
         assert_eq!(refused(side.attach(region_id, generation)), stale, "the same id, not the same region");
         let unknown = (Code::NotFound as i32, "attach.region_id".to_owned(), "UNKNOWN_REGION".to_owned());
         assert_eq!(refused(side.attach(7, generation)), unknown);
-        // What is leased is rank 0's to give back.
+        // Only rank 0 can release its leases.
         let not_owner = (Code::PermissionDenied as i32, "request".to_owned(), "NOT_OWNER".to_owned());
         assert_eq!(refused(side.lease(4096)), not_owner);
         match side.release(&own.lease) {
             Err(croupier::bench::region::SideError::Refused(error)) => assert_eq!(error.reason, "NOT_OWNER"),
             other => panic!("expected a refusal, got {other:?}"),
         }
-        // Its own it may map; and the token works once.
+        // The rank may map its own region. The token works once.
         assert_eq!(side.attach(own.lease.region_id, own.lease.generation).unwrap().lease, own.lease);
         assert!(SideClient::connect(Path::new(&offer.socket_path), &offer.token).is_err());
     });
-    // When the guest goes, the region stays.
+    // If the guest leaves, the region stays.
     own.window.write(0, &[1; 16]);
     assert_eq!(server.series("croupier_regions"), 2.0);
     rank.announce_columns(1, Columns::Region(place(&own.lease, 0, 1, 0))).await;

@@ -1,4 +1,4 @@
-//! Rows whose columns several ranks hold: the same tokens as whole rows, and everything a rank may do wrong.
+//! Rows whose columns are held by several ranks: the same tokens as from whole rows, and everything that a rank may do wrong.
 
 mod mistakes;
 mod rank;
@@ -18,14 +18,14 @@ use std::time::Duration;
 
 /// Room for a few slots of rows, in bytes.
 const REGION: u64 = 16 << 10;
-/// Longer than anything here takes: reaching it fails the test.
+/// Longer than anything here takes. A test that reaches it fails.
 const LONG: Duration = Duration::from_secs(600);
 
 async fn server() -> TestServer {
     server_with(|_| {}).await
 }
 
-/// A server on a Unix socket whose steps wait for their shards as good as for ever.
+/// A server on a Unix socket whose steps wait almost forever for their shards.
 async fn server_with(change: impl FnOnce(&mut Limits)) -> TestServer {
     let mut limits =
         Limits { max_bytes_per_region: 1 << 20, max_region_bytes: 4 << 20, shard_timeout: LONG, ..Limits::default() };
@@ -33,7 +33,7 @@ async fn server_with(change: impl FnOnce(&mut Limits)) -> TestServer {
     TestServer::with(Transport::Unix, limits, Box::new(CpuBackend::new(2))).await
 }
 
-/// Columns of each rank, uneven where they cannot be even.
+/// The columns of each rank, uneven if they cannot be even.
 fn uneven(ranks: u32) -> Vec<u32> {
     let part = VOCAB / ranks;
     let mut columns = vec![part; ranks as usize];
@@ -70,7 +70,7 @@ fn token_of(ready: &StreamReady) -> Vec<u8> {
     ready.shard_offer.as_ref().expect("ranks may attach").token.clone()
 }
 
-/// Rank 0 and all the others, attached.
+/// Rank 0's stream, and all other ranks, attached.
 async fn group(server: &TestServer, columns: &[u32]) -> (Worker, Vec<Rank>) {
     let (worker, ready) = rank_0(server, sharded(columns)).await;
     let mut ranks = Vec::new();
@@ -80,7 +80,7 @@ async fn group(server: &TestServer, columns: &[u32]) -> (Worker, Vec<Rank>) {
     (worker, ranks)
 }
 
-/// A rank's columns of some rows, in the message.
+/// A rank's columns of some rows, for a message.
 fn inline_columns(rows: &[Vec<f32>], columns: Range<usize>) -> InlineLogits {
     let data = rows.iter().flat_map(|row| Dtype::F32.encode(&row[columns.clone()])).collect::<Vec<u8>>();
     InlineLogits { data: data.into(), row_stride: 0 }
@@ -94,7 +94,7 @@ fn own_region(logits: RegionLogits) -> Option<step::Logits> {
     Some(step::Logits::Sharded(ShardedLogits { columns: Some(sharded_logits::Columns::Region(logits)) }))
 }
 
-/// A step that samples sequence 1 from a row of a text, of which it brings rank 0's columns.
+/// A step that samples sequence 1 from a row of a text, with rank 0's columns of that row.
 fn own_step(columns: &[u32], text: u64, position: u64) -> Step {
     let row = logits(text, position);
     Step {
@@ -104,7 +104,7 @@ fn own_step(columns: &[u32], text: u64, position: u64) -> Step {
     }
 }
 
-/// The side socket is spoken to by blocking calls, as a worker does.
+/// Runs blocking calls on the side socket, as a worker does.
 fn blocking<R>(work: impl FnOnce() -> R) -> R {
     tokio::task::block_in_place(work)
 }

@@ -1,4 +1,4 @@
-//! A rank above 0, as its process has it.
+//! A rank above 0, from the view of its process.
 
 use super::*;
 use croupier::proto::attach_request::Request;
@@ -8,17 +8,17 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
 
-/// Its end of an `Attach` call.
+/// The rank's end of an `Attach` call.
 pub struct Rank {
     pub number: usize,
     pub columns: Vec<u32>,
     requests: mpsc::Sender<AttachRequest>,
     replies: Streaming<AttachResponse>,
-    /// The region of rank 0, mapped here too.
+    /// The region of rank 0, mapped by this rank too.
     pub region: Option<(SideClient, Leased)>,
 }
 
-/// What a rank says of itself.
+/// The message with which a rank introduces itself.
 pub fn about(token: &[u8], columns: &[u32], number: usize) -> AttachRank {
     let columns = range(columns, number);
     AttachRank {
@@ -31,7 +31,7 @@ pub fn about(token: &[u8], columns: &[u32], number: usize) -> AttachRank {
 }
 
 impl Rank {
-    /// A call on which nothing was said yet.
+    /// A call on which nothing was sent yet.
     pub async fn open(server: &TestServer, columns: &[u32], number: usize) -> Result<Self, Status> {
         let (requests, receiver) = mpsc::channel(256);
         let mut client = SamplerClient::new(server.channel().await);
@@ -70,7 +70,7 @@ impl Rank {
         self.requests.send(AttachRequest { request: Some(request) }).await.unwrap();
     }
 
-    /// Says that nothing more comes.
+    /// Ends the requests.
     pub fn half_close(&mut self) {
         self.requests = mpsc::channel(1).0;
     }
@@ -79,7 +79,7 @@ impl Rank {
         self.requests.send(AttachRequest { request: None }).await.unwrap();
     }
 
-    /// Announces its columns of some rows, in the message.
+    /// Announces the rank's columns of some rows, in the message.
     pub async fn announce(&mut self, step_id: u64, rows: &[Vec<f32>]) {
         let columns = inline_columns(rows, range(&self.columns, self.number));
         self.announce_columns(step_id, vocab_shard::Columns::Inline(columns)).await;
@@ -95,7 +95,7 @@ impl Rank {
         Ok(reply.expect("an answer in time")?.map(|reply| reply.response.expect("a response")))
     }
 
-    /// The next shard that is done with: its step, and whether that had all of its shards.
+    /// The next shard that is finished: its step, and whether that step had all of its shards.
     pub async fn done(&mut self) -> (u64, bool) {
         match self.reply().await.unwrap() {
             Some(Response::Shard(ShardResult { step_id, joined, refusal: None })) => (step_id, joined),
@@ -103,7 +103,7 @@ impl Rank {
         }
     }
 
-    /// The status that the call ends with.
+    /// The status with which the call ends.
     pub async fn failed(&mut self) -> Status {
         loop {
             match self.reply().await {
@@ -114,7 +114,7 @@ impl Rank {
         }
     }
 
-    /// Whether nothing is said for a while.
+    /// Whether no message arrives for a while.
     pub async fn is_silent(&mut self) -> bool {
         tokio::time::timeout(Duration::from_millis(100), self.replies.message()).await.is_err()
     }

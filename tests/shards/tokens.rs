@@ -1,4 +1,4 @@
-//! The same tokens as whole rows give, bit for bit, for any number of shards and by every way they may come.
+//! The same tokens as from whole rows, bit for bit, for any number of shards and every way to send them.
 
 use super::*;
 use croupier::proto::vocab_shard::Columns;
@@ -9,7 +9,7 @@ const COUNT: u64 = 8;
 /// The text that has a mask.
 const MASKED: usize = 1;
 
-/// How a rank brings its columns.
+/// How a rank sends its columns.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Way {
     Inline,
@@ -34,7 +34,7 @@ fn rows(position: u64) -> Vec<Vec<f32>> {
     TEXTS.iter().map(|&text| logits(text, position)).collect()
 }
 
-/// One of them behind a mask of the whole vocabulary, which leaves tokens of even ids.
+/// One of the works has a mask over the whole vocabulary that allows tokens with even ids.
 fn works() -> Vec<Work> {
     let mut works: Vec<Work> = TEXTS.iter().map(|&text| sample_work(text)).collect();
     works[MASKED].token_masks = vec![0x55; VOCAB.div_ceil(32) as usize * 4].into();
@@ -46,7 +46,7 @@ fn tokens_of(result: StepResult) -> Vec<Vec<Token>> {
     result.work.into_iter().map(|work| work.tokens).collect()
 }
 
-/// What whole rows give, with all that is reported about it.
+/// The tokens from whole rows, with all that is reported about them.
 async fn whole(server: &TestServer, dtype: Dtype) -> Vec<Vec<Vec<Token>>> {
     let mut worker = server.worker_with(StreamConfig { logits_dtype: wire(dtype).into(), ..config() }).await;
     worker.step(open_step(opens())).await;
@@ -60,7 +60,7 @@ async fn whole(server: &TestServer, dtype: Dtype) -> Vec<Vec<Vec<Token>>> {
     tokens
 }
 
-/// What is written by rank `rank` at its columns of whole rows, `stride` values apart.
+/// Writes rank `rank`'s columns of whole rows, which are `stride` values apart.
 fn write(region: &mut Leased, dtype: Dtype, offset: u64, stride: u32, position: u64, columns: Range<usize>) {
     for (number, row) in rows(position).iter().enumerate() {
         let at = offset as usize + (number * stride as usize + columns.start) * dtype.size();
@@ -68,7 +68,7 @@ fn write(region: &mut Leased, dtype: Dtype, offset: u64, stride: u32, position: 
     }
 }
 
-/// Columns in a message, with `padding` values behind those of each row.
+/// Columns in a message, with `padding` values after those of each row.
 fn packed(dtype: Dtype, position: u64, columns: Range<usize>, padding: usize) -> InlineLogits {
     let mut data = Vec::new();
     for row in rows(position) {
@@ -78,7 +78,7 @@ fn packed(dtype: Dtype, position: u64, columns: Range<usize>, padding: usize) ->
     InlineLogits { data: data.into(), row_stride: (columns.len() + padding) as u32 }
 }
 
-/// The same by ranks; `way` says how each brings its columns.
+/// The same tokens by ranks; `way` says how each rank sends its columns.
 async fn by_ranks(
     server: &TestServer,
     columns: &[u32],
@@ -98,7 +98,7 @@ async fn by_ranks(
     worker.step(open_step(opens())).await;
     let (stride, mut tokens) = (VOCAB + 14, Vec::new());
     for position in 0..COUNT {
-        // The opening was step 1. Two slots in turn.
+        // The opening was step 1. The region has two slots, used in turn.
         let (step_id, offset) = (position + 2, position % 2 * (REGION / 2));
         let place = place(&region.lease, offset, TEXTS.len() as u32, stride);
         for rank in &mut ranks {
@@ -137,11 +137,11 @@ async fn any_number_of_shards_gives_the_tokens_of_whole_rows_in_every_dtype() {
             let columns = uneven(number);
             assert_eq!(by_ranks(&server, &columns, dtype, |_| Way::Inline).await, expected, "{number} inline");
             assert_eq!(by_ranks(&server, &columns, dtype, |_| Way::Region).await, expected, "{number} in a region");
-            // Each its own way, those in the region not side by side.
+            // Each rank in another way, so that columns in the region are not adjacent.
             let mixed = |rank| if rank % 2 == 0 { Way::Region } else { Way::Inline };
             assert_eq!(by_ranks(&server, &columns, dtype, mixed).await, expected, "{number} mixed");
         }
-        // As uneven as can be.
+        // As uneven as possible.
         for columns in [vec![1, VOCAB - 1], vec![VOCAB - 2, 1, 1], vec![7, 1, 30, 12]] {
             assert_eq!(by_ranks(&server, &columns, dtype, |_| Way::Inline).await, expected, "{columns:?}");
             assert_eq!(by_ranks(&server, &columns, dtype, |_| Way::Region).await, expected, "{columns:?}");

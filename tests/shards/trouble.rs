@@ -1,5 +1,5 @@
-//! Ranks that come late, leave, go their own way or never come: the rows fail with a clear status, sequences stay as they
-//! were, and nobody else notices.
+//! Ranks that come late, leave, run ahead or never come: the rows fail with a clear status, sequences are unchanged, and nobody else
+//! notices.
 
 use super::*;
 use croupier::proto::attach_response::Response;
@@ -7,7 +7,7 @@ use tonic::Code;
 
 const TWO: [u32; 2] = [20, 30];
 
-/// What a failed step says of its only row.
+/// The status and message of a failed step's only row.
 fn failure(result: &StepResult) -> (RowStatus, &str) {
     (result.work[0].status(), &result.work[0].message)
 }
@@ -21,7 +21,7 @@ async fn who_never_attaches_or_never_announces_fails_the_rows_after_the_timeout(
     let server = server_with(|limits| limits.shard_timeout = Duration::from_millis(50)).await;
     let expected = inline_tokens(&server, 5, 2).await;
     let (mut worker, ready) = rank_0(&server, sharded(&TWO)).await;
-    // The opening of the step that fails holds: the sequence goes on with the next one.
+    // The opening in the failed step is valid: the sequence goes on with the next step.
     let first = worker.step(Step { open: vec![open(1, seeded(5))], ..own_step(&TWO, 5, 0) }).await;
     assert_eq!(first.open[0].status(), OpenStatus::Ok);
     assert_eq!(failure(&first).0, RowStatus::ShardMissing);
@@ -32,11 +32,11 @@ async fn who_never_attaches_or_never_announces_fails_the_rows_after_the_timeout(
         failure(&second),
         (RowStatus::ShardMissing, "rank 1 did not announce its shard within 50ms (shard_timeout)")
     );
-    // Too late is answered, and does no harm.
+    // A shard that comes too late is answered, and does no harm.
     rank.announce(2, &[logits(5, 0)]).await;
     assert_eq!(rank.done().await, (2, false));
     for position in 0..2 {
-        // It is there before the step, which would not wait long for it.
+        // The shard arrives before the step, which would not wait long for it.
         let announced = "croupier_shards_total{data_path=\"inline\"}";
         let before = server.series(announced);
         rank.announce(3 + position, &[logits(5, position)]).await;
@@ -84,7 +84,7 @@ async fn a_rank_that_leaves_fails_the_step_at_once_and_all_until_it_is_back() {
     assert_eq!(failure(&result).0, RowStatus::ShardMissing);
     assert!(failure(&result).1.starts_with("rank 2 has left"), "{}", failure(&result).1);
     assert_eq!(ranks[0].done().await, (2, false), "what the others brought is released");
-    // Nobody waits for it any more.
+    // Later steps no longer wait for the rank.
     let result = worker.step(own_step(&columns, 5, 0)).await;
     assert_eq!(failure(&result).0, RowStatus::ShardMissing);
     ranks.push(Rank::attached(&server, &token_of(&ready), &columns, 2).await);
@@ -117,7 +117,7 @@ async fn who_comes_again_begins_anew() {
     let token = token_of(&ready);
     worker.step(open_step(vec![open(1, seeded(5))])).await;
     let mut rank = Rank::attached(&server, &token, &TWO, 1).await;
-    // Garbage for the next step, and then the process is another one.
+    // Garbage for the next step, and then another process takes the rank's place.
     rank.announce(2, &[vec![f32::NAN; VOCAB as usize]]).await;
     server.expect_series("croupier_shards_total{data_path=\"inline\"}", 1.0).await;
     drop(rank);
@@ -162,7 +162,7 @@ async fn steps_may_be_announced_ahead_and_sent_ahead() {
     let expected = inline_tokens(&server, 5, 12).await;
     let (mut worker, mut ranks) = group(&server, &[20, 20, 10]).await;
     worker.step(open_step(vec![open(1, seeded(5))])).await;
-    // Rank 1 is ahead of rank 0, rank 2 behind.
+    // Rank 1 is ahead of rank 0, rank 2 is late.
     for position in 0..12 {
         ranks[0].announce(2 + position, &[logits(5, position)]).await;
     }
@@ -188,7 +188,7 @@ async fn no_more_is_held_for_steps_that_never_come_than_may_be() {
     server.expect_series("croupier_shards_total{data_path=\"inline\"}", 3.0).await;
     assert!(ranks[0].is_silent().await);
     assert_eq!(server.series("croupier_shards_total{data_path=\"inline\"}"), 3.0, "the rest is not read");
-    // A step far ahead does without them, and the rest is read.
+    // A step far ahead skips these shards, and the rest is read.
     let far = Step { step_id: 11, ..own_step(&TWO, 5, 0) };
     worker.send(decode_request::Request::Step(far)).await;
     let dealt = token(&worker.step_reply().await.unwrap().work[0]);
@@ -202,7 +202,7 @@ async fn no_more_is_held_for_steps_that_never_come_than_may_be() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_room_a_shard_is_refused_and_may_come_again() {
-    // Room for two messages of one row, and not for three.
+    // Room for two messages of one row, but not for three.
     let server = server_with(|limits| limits.max_shard_bytes = 300).await;
     let (mut worker, mut ranks) = group(&server, &TWO).await;
     worker.step(open_step(vec![open(1, seeded(5))])).await;
@@ -219,7 +219,7 @@ async fn without_room_a_shard_is_refused_and_may_come_again() {
     assert_eq!(token(&worker.step(own_step(&TWO, 5, 0)).await.work[0]), expected[0]);
     assert_eq!(ranks[0].done().await, (2, true));
     ranks[0].announce(4, &[logits(5, 2)]).await;
-    // What could never be taken ends the call.
+    // A shard that could never be taken ends the call.
     ranks[0].announce(5, &[logits(5, 0), logits(5, 0), logits(5, 0)]).await;
     let status = ranks[0].failed().await;
     assert_eq!((status.code(), violation(&status).0.as_str()), (Code::InvalidArgument, "shard.inline.data"));
@@ -244,9 +244,9 @@ async fn others_go_on_while_a_step_waits_and_its_own_stream_keeps_its_order() {
     let opens = vec![open(1, seeded(5)), open(2, seeded(6))];
     waiting.step(open_step(opens)).await;
     waiting.send_step(own_step(&TWO, 5, 0)).await;
-    // Behind it: a whole row of another sequence.
+    // After it comes a whole row of another sequence.
     waiting.send_step(sample_step(&[(2, logits(6, 0))])).await;
-    // Other streams, with ranks and without.
+    // Other streams, with and without ranks.
     let other = inline_tokens(&server, 7, 5).await;
     assert_eq!(other.len(), 5);
     let (mut busy, mut busy_ranks) = group(&server, &TWO).await;
@@ -321,7 +321,7 @@ async fn every_kind_of_work_may_have_shards() {
     assert_eq!(worker.step(Step { work: work(), logits, ..Default::default() }).await, expected);
 }
 
-/// To end its side of the call is how a rank leaves, at once, and what it announced stays good.
+/// A rank leaves by ending its side of the call. It leaves at once, and shards that it announced remain valid.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_ends_its_side_leaves_without_waiting_for_answers() {
     let server = server().await;

@@ -1,4 +1,4 @@
-//! TLS on the TCP listener, over real sockets: who gets in, who does not, and certificates that change meanwhile.
+//! TLS on the TCP listener, over real sockets: who is let in, who is not, and certificates that change meanwhile.
 
 pub(crate) mod pki;
 mod tokens;
@@ -22,7 +22,7 @@ use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 
-/// A server with TLS, and where its files are.
+/// A server with TLS, and the place of its files.
 pub(crate) struct Secured {
     pub(crate) authority: Authority,
     pub(crate) clients: Authority,
@@ -45,7 +45,7 @@ impl Secured {
         Self { authority, clients, mounted, server: start(config).await }
     }
 
-    /// How a client that trusts `authority` speaks TLS.
+    /// TLS settings of a client that trusts `authority`.
     fn trusting(authority: &Authority) -> ClientTlsConfig {
         ClientTlsConfig::new().ca_certificate(Certificate::from_pem(authority.pem())).domain_name("localhost")
     }
@@ -69,7 +69,7 @@ impl Secured {
         self.server.series(&format!("croupier_reloads_total{{what=\"tls\",result=\"{result}\"}}")).await
     }
 
-    /// The answer of `croupier healthcheck` with these flags.
+    /// The output of `croupier healthcheck` with these flags.
     fn healthcheck(&self, flags: &[&str]) -> Output {
         let mut command = Command::new(env!("CARGO_BIN_EXE_croupier"));
         command.args(["healthcheck", "--timeout=30s", "--addr"]).arg(format!("localhost:{}", self.server.tcp().port()));
@@ -77,7 +77,7 @@ impl Secured {
     }
 }
 
-/// `pair` and the authority of `clients` as the kubelet would mount them.
+/// `pair` and the authority of `clients`, mounted as the kubelet would.
 fn mount(pair: &Pair, clients: &Authority) -> Mounted {
     Mounted::new(&[("tls.crt", &pair.cert), ("tls.key", &pair.key), ("ca.crt", &clients.pem())])
 }
@@ -86,7 +86,7 @@ fn showing(tls: ClientTlsConfig, pair: &Pair) -> ClientTlsConfig {
     tls.identity(Identity::from_pem(&pair.cert, &pair.key))
 }
 
-/// A stream whose worker has configured it, and one sequence.
+/// A configured stream with one sequence.
 pub(crate) struct Worker {
     requests: mpsc::Sender<DecodeRequest>,
     replies: Streaming<DecodeResponse>,
@@ -98,7 +98,7 @@ impl Worker {
         Self::open_with(channel, "").await
     }
 
-    /// The same with a token.
+    /// The same, with a token.
     pub(crate) async fn open_with(channel: Channel, token: &str) -> Self {
         let (requests, receiver) = mpsc::channel(8);
         let config = StreamConfig { vocab_size: 4, logits_dtype: LogitsDtype::F32.into(), ..Default::default() };
@@ -113,7 +113,7 @@ impl Worker {
         worker
     }
 
-    /// One token, at temperature 0 the id that is named.
+    /// One token at temperature 0: the given id.
     pub(crate) async fn step(&mut self, id: u32) -> u32 {
         let params = Some(SamplingParams { temperature: Some(0.0), ..Default::default() });
         let open = OpenSequence { sequence_id: 1, params, ..Default::default() };
@@ -245,7 +245,7 @@ async fn a_new_certificate_is_taken_while_a_stream_goes_on() {
     assert_eq!((worker.step(3).await, secured.reloads("ok").await), (3, 1.0));
 }
 
-// The program is waited for while the server answers.
+// The test waits for the program while the server answers.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn healthcheck_speaks_tls() {
     let secured = Secured::start(true, |_| ()).await;
@@ -272,7 +272,7 @@ async fn healthcheck_speaks_tls() {
     assert_eq!(secured.healthcheck(&["--tls-cert", &cert]).status.code(), Some(2));
 }
 
-/// It may be all that tells an operator why nobody gets in.
+/// The log may be all that tells an operator why nobody is let in.
 #[test]
 fn the_log_names_a_certificate_that_has_ended() {
     let authority = Authority::new();

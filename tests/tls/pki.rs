@@ -24,17 +24,17 @@ impl Authority {
         self.0.pem()
     }
 
-    /// For a server on the loopback interface.
+    /// A certificate for a server on the loopback interface.
     pub(crate) fn server(&self) -> Pair {
         self.sign(&["localhost", "127.0.0.1"], |_| ())
     }
 
-    /// For a worker.
+    /// A certificate for a worker.
     pub(crate) fn client(&self) -> Pair {
         self.sign(&["worker.example"], |params| params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth])
     }
 
-    /// For either, changed.
+    /// A certificate for either, with changed parameters.
     pub(crate) fn sign(&self, names: &[&str], change: impl FnOnce(&mut CertificateParams)) -> Pair {
         let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
         let mut params = CertificateParams::new(names).expect("names");
@@ -45,7 +45,7 @@ impl Authority {
     }
 }
 
-/// A folder of secrets as the kubelet mounts one: files are links through `..data`, which is moved to a new folder.
+/// A folder of secrets as the kubelet mounts one: files are links through `..data`, which is moved to a new folder on each change.
 pub(crate) struct Mounted {
     dir: tempfile::TempDir,
     versions: std::cell::Cell<u32>,
@@ -61,7 +61,7 @@ impl Mounted {
         mounted
     }
 
-    /// All files at once.
+    /// Replaces all files at once.
     pub(crate) fn replace(&self, files: &[(&str, &str)]) {
         let version = self.versions.get() + 1;
         self.versions.set(version);

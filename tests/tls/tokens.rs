@@ -1,4 +1,4 @@
-//! Bearer tokens: who must show one, and tokens that change meanwhile.
+//! Bearer tokens: who must send one, and tokens that change meanwhile.
 
 use super::pki::Mounted;
 use super::{Secured, Worker};
@@ -29,7 +29,7 @@ fn with<T>(message: T, authorization: &str) -> Request<T> {
     request
 }
 
-/// The code of a call that shows this, and the reason of a refusal.
+/// The code of a call with this header, and the reason if it was refused.
 async fn call(channel: &Channel, authorization: &str) -> (Code, String) {
     let mut client = SamplerClient::new(channel.clone());
     match client.get_server_info(with(GetServerInfoRequest {}, authorization)).await {
@@ -68,7 +68,7 @@ async fn calls_on_tcp_need_a_token_and_health_does_not() {
     }
     let counted = "croupier_requests_total{method=\"GetServerInfo\",code=\"UNAUTHENTICATED\"}";
     assert_eq!(server.series(counted).await, 4.0);
-    // Streams, stateless calls and what is no method alike.
+    // Streams, stateless calls and unknown methods are treated alike.
     let stream = tokio_stream::once(DecodeRequest::default());
     let refused = SamplerClient::new(tcp.clone()).decode(stream).await.expect_err("no token");
     assert_eq!(refused.code(), Code::Unauthenticated);
@@ -77,7 +77,7 @@ async fn calls_on_tcp_need_a_token_and_health_does_not() {
     let refused = { reflection }.server_reflection_info(asked).await.expect_err("no token");
     assert_eq!(refused.code(), Code::Unauthenticated);
     HealthClient::new(tcp).check(HealthCheckRequest::default()).await.expect("probes have no token");
-    // Who may open the socket is known already.
+    // Clients that may open the socket need no token.
     let socket = channel(&format!("unix://{}", uds.display())).await;
     assert_eq!(call(&socket, "").await.0, Code::Ok);
 }
@@ -105,7 +105,7 @@ async fn tokens_change_while_a_stream_goes_on() {
     mounted.replace(&[("tokens", "# nobody\n")]);
     until("refused", async || reloads("failed").await == 1.0).await;
     assert_eq!(call(&tcp, &format!("Bearer {NEW}")).await.0, Code::Ok, "the last good ones are kept");
-    // As long as they stay wrong, and no longer; even if it is the old ones that come back.
+    // The reload is pending as long as the tokens are wrong, and no longer, even if the old ones come back.
     let pending = async || server.series("croupier_reload_pending{what=\"tokens\"}").await;
     assert_eq!((pending().await, server.series("croupier_reload_pending{what=\"tls\"}").await), (1.0, 0.0));
     mounted.replace(&[("tokens", NEW)]);

@@ -1,4 +1,4 @@
-//! `croupier top --once --json` against a live server, its numbers against what was sent.
+//! `croupier top --once --json` on a live server: its numbers against what was sent.
 
 use crate::common::{NEVER, config, start};
 use croupier::proto::{decode_request::Request, sampler_client::SamplerClient, verify_work::DraftDistribution, *};
@@ -11,10 +11,10 @@ use tokio::sync::Semaphore;
 
 const VOCAB: usize = 16;
 const STEPS: u64 = 25;
-/// Of each step: rows that are sampled, one that has a NaN, and a draft of two tokens.
+/// Rows of each step: some are sampled, one has a NaN, and there is a draft of two tokens.
 const ROWS: u64 = 3;
 
-/// A way to the admin port on which the second look waits until `sent` has a permit, so that what is sent falls between.
+/// A proxy to the admin port. The second look waits until `sent` has a permit, so that what is sent falls between the looks.
 async fn gate(admin: SocketAddr, looked: &'static Semaphore, sent: &'static Semaphore) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -38,7 +38,7 @@ fn top(admin: SocketAddr, flags: &[&str]) -> Output {
     command.env("NO_COLOR", "1").output().unwrap()
 }
 
-/// One stream with [`STEPS`] steps, and a call that is refused.
+/// One stream with [`STEPS`] steps, and one call that is refused.
 async fn work(tcp: SocketAddr) {
     let mut client = SamplerClient::connect(format!("http://{tcp}")).await.unwrap();
     let config = StreamConfig {
@@ -120,7 +120,7 @@ async fn the_numbers_are_those_of_what_was_sent() {
     assert_eq!(draft["drafts"]["new"], STEPS, "{seen}");
     assert_eq!(draft["draft_tokens"]["new"], 2 * STEPS, "{seen}");
     assert_eq!(draft["positions"][0]["tested"], STEPS, "{seen}");
-    // Flat rows: a draft token has the probability 1 / VOCAB at temperature 1.
+    // Rows are flat, so a draft token has probability 1 / VOCAB at temperature 1.
     let expected = draft["positions"][0]["measured"]["expected"].as_f64().unwrap();
     assert!((expected - 1.0 / VOCAB as f64).abs() < 1e-3, "{seen}");
     server.shut_down().await.unwrap();

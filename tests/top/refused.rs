@@ -1,4 +1,4 @@
-//! What the command says when there is nothing to show, and how it ends.
+//! The command's error messages when there is nothing to show, and its exit codes.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -11,7 +11,7 @@ fn top(args: &[&str]) -> (Option<i32>, String) {
     (output.status.code(), String::from_utf8(output.stderr).unwrap())
 }
 
-/// Answers one request with this, and is gone.
+/// Answers one request with this text, and then goes away.
 fn answering(answer: &'static str) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();

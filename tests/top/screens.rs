@@ -1,4 +1,4 @@
-//! Recorded pages on a terminal of ratatui's own.
+//! Recorded pages, drawn on ratatui's test terminal.
 
 use croupier::top::{ENOUGH_TO_SAY_SHIFTED, NOT_CHANCE, SHIFTED, Scrape, Screen, Theme, draw, full};
 use ratatui::Terminal;
@@ -14,7 +14,7 @@ const DRAFTS: [&str; 2] = [include_str!("pages/drafts-1.txt"), include_str!("pag
 const PATHS: [&str; 2] = [include_str!("pages/paths-1.txt"), include_str!("pages/paths-2.txt")];
 const PLAIN: Theme = Theme { color: false };
 
-/// A screen that saw these pages, so many seconds apart.
+/// A screen that read these pages, `apart` seconds apart.
 fn seen(pages: &[&str], apart: u64, theme: Theme) -> Screen {
     let mut screen = Screen::new("127.0.0.1:9464", theme);
     for (i, page) in pages.iter().enumerate() {
@@ -24,12 +24,12 @@ fn seen(pages: &[&str], apart: u64, theme: Theme) -> Screen {
     screen
 }
 
-/// The page's own process_start_time_seconds.
+/// The page's own `process_start_time_seconds`.
 fn started(page: &str) -> f64 {
     value(page, "process_start_time_seconds ")
 }
 
-/// The sum of the lines that begin so, read without the program's own reader.
+/// The sum of the values of lines with this beginning, read without the program's own parser.
 fn value(page: &str, begins: &str) -> f64 {
     page.lines().filter(|l| l.starts_with(begins)).map(|l| l.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum()
 }
@@ -87,7 +87,7 @@ fn the_picture_of_the_documentation_is_the_screen() {
     assert!(page.contains(&format!("```text\n{picture}\n```")), "docs/operations.md lacks:\n{picture}");
 }
 
-/// Figures once more, from the pages' own lines.
+/// The rates are checked against the pages' own lines.
 #[test]
 fn rates_are_differences_over_the_time_between() {
     let screen = shown(&LOAD, 2, 80, 40);
@@ -114,7 +114,7 @@ fn each_data_path_is_shown_with_its_own_rates() {
         let shown: Vec<f64> = line.split_whitespace().skip(1).map(|n| n.replace(',', "").parse().unwrap()).collect();
         let [steps, shards] = ["steps", "shards"].map(|of| format!("croupier_{of}_total{{data_path=\"{path}\"}}"));
         let are = [rate(&steps), rate(&shards), value(PATHS[1], &steps)];
-        // Shown with three digits.
+        // Numbers have three digits on the screen.
         let close = |(shown, is): (&f64, f64)| (shown - is).abs() <= is.max(100.0) * 0.005;
         assert!(shown.len() == 3 && shown.iter().zip(are).all(close), "{are:?} in\n{screen}");
     }
@@ -175,7 +175,7 @@ fn acceptance_is_shown_beside_what_was_expected() {
     }
 }
 
-/// A page with the two overlaps of one shift in each other's place, and without the other shift.
+/// A page in which the two overlaps of one shift are exchanged, and the other shift is left out.
 fn turned(page: &str, other: &str) -> String {
     let [own, shifted] = ["own", "shifted"].map(|of| format!("croupier_spec_decode_{of}_overlap"));
     let lines = page.lines().filter(|line| !line.contains(&format!("shift=\"{other}\"")));
@@ -207,7 +207,7 @@ fn rows_that_are_one_place_off_are_named() {
     assert!(!shown(&DRAFTS, 4, 80, 100).contains("rows one"), "of sound rows nothing is said");
 }
 
-/// More than 200 verifications have to be measured between two pages.
+/// More than 200 verifications have to be measured between two pages, or the screen does not report shifted rows.
 #[test]
 fn of_few_verifications_it_is_not_said_that_rows_are_off() {
     let [first, second] = DRAFTS.map(|page| turned(page, "early"));
@@ -223,7 +223,7 @@ fn of_few_verifications_it_is_not_said_that_rows_are_off() {
     assert_eq!(said(200) + 1, said(201));
 }
 
-/// What `croupier top` says of rows, the alert says under the same conditions.
+/// `croupier top` reports shifted rows under the same conditions as the alert.
 #[test]
 fn rows_are_off_by_the_alert_and_here_under_the_same_conditions() {
     let rules = include_str!("../../helm/croupier/files/rules.yaml");
@@ -241,7 +241,7 @@ fn rows_are_off_by_the_alert_and_here_under_the_same_conditions() {
     assert_eq!(conditions, here);
 }
 
-/// Bounds are red where the alert would say that they are full.
+/// Bounds are red if the alert would report them as full.
 #[test]
 fn bounds_are_full_by_the_alert_and_here_alike() {
     let rules = include_str!("../../helm/croupier/files/rules.yaml");
@@ -255,7 +255,7 @@ fn bounds_are_full_by_the_alert_and_here_alike() {
         .lines()
         .filter_map(|line| line.split_once(" > "))
         .filter_map(|(of, least)| Some((resource(of)?, least.trim().parse().unwrap())))
-        // They are not shown here, and full is as they should be.
+        // Model labels are not shown here, and may be full.
         .filter(|(resource, _)| *resource != "model_labels")
         .collect();
     assert_eq!(conditions, ["any other", "connections"].map(|resource| (resource, full(resource))));
@@ -264,11 +264,11 @@ fn bounds_are_full_by_the_alert_and_here_alike() {
 #[test]
 fn a_restart_makes_no_negative_rate() {
     let screen = shown(&[LOAD[1], EMPTY], 2, 80, 34);
-    // Both pages are of one process here, so only the counters tell.
+    // Both pages are from the same process here, so only the counters show the restart.
     assert!(screen.contains("restarted meanwhile") && screen.contains("0 tokens/s"), "{screen}");
     let is_negative = |at: (usize, &str)| screen[at.0 + 1..].starts_with(|c: char| c.is_ascii_digit());
     assert!(!screen.match_indices('-').any(is_negative), "{screen}");
-    // The pages after it are compared with those after it.
+    // Later pages are compared with pages after the restart.
     let again = shown(&[LOAD[1], EMPTY, LOAD[0]], 2, 80, 34);
     let rate = (value(LOAD[0], "croupier_tokens_total{") / 2.0).round() as u64;
     assert!(!again.contains("restarted"), "{again}");

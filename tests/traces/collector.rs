@@ -1,4 +1,4 @@
-//! A collector that keeps what it gets, and can be told to be difficult.
+//! A collector that keeps the spans that it gets, and can be told to misbehave.
 
 use croupier::otlp::wire::{
     EXPORT, ExportTraceServiceRequest, ExportTraceServiceResponse, PartialSuccess, Span, Value,
@@ -16,13 +16,13 @@ use tonic::transport::{Identity, Server, ServerTlsConfig};
 use tonic::{Code, Request, Response, Status};
 use tonic_prost::ProstCodec;
 
-/// What it does with spans.
+/// How the collector treats spans.
 #[derive(Debug, Clone, Copy)]
 #[allow(dead_code)] // A bench only takes.
 pub(crate) enum Manner {
     /// Keeps them.
     Takes,
-    /// Says that it did not take so many.
+    /// Reports that it rejected this many.
     TakesAllBut(i64),
     /// Answers with an error.
     Refuses(Code),
@@ -30,7 +30,7 @@ pub(crate) enum Manner {
     Hangs,
 }
 
-/// The collector. Clones are the same one.
+/// The collector. Clones share their state.
 #[derive(Debug, Clone)]
 pub(crate) struct Collector {
     taken: Arc<Mutex<Vec<ExportTraceServiceRequest>>>,
@@ -59,19 +59,19 @@ impl Collector {
         (collector, address)
     }
 
-    /// Changes its manner.
+    /// Changes how it treats spans.
     #[allow(dead_code)]
     pub(crate) fn be(&self, manner: Manner) {
         *self.manner.lock().unwrap_or_else(PoisonError::into_inner) = manner;
     }
 
-    /// Requests that came and were taken.
+    /// The requests that were taken.
     #[allow(dead_code)]
     pub(crate) fn requests(&self) -> Vec<ExportTraceServiceRequest> {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Their spans.
+    /// The spans of those requests.
     #[allow(dead_code)]
     pub(crate) fn spans(&self) -> Vec<Span> {
         let scopes = self.requests().into_iter().flat_map(|r| r.resource_spans).flat_map(|r| r.scope_spans);

@@ -1,4 +1,4 @@
-//! Traces, as a collector gets them from a server over real sockets.
+//! Traces that a collector gets from a server, over real sockets.
 
 mod collector;
 mod trouble;
@@ -24,10 +24,10 @@ const SAMPLED: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 const UNSAMPLED: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00";
 const OTHER: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 const STAGES: [&str; 3] = ["queue", "backend", "reply"];
-/// Spans of a step that is answered: itself and its stages.
+/// Spans of an answered step: the step's own and those of its stages.
 const SPANS: usize = 1 + STAGES.len();
 
-/// A configuration that sends this share of its traces there.
+/// A configuration that sends this share of its traces to the collector.
 pub(crate) fn tracing(collector: SocketAddr, ratio: f64) -> Config {
     let traces = Settings { endpoint: Some(format!("http://{collector}")), ca: None };
     Config { traces, trace_ratio: ratio, ..config() }
@@ -37,7 +37,7 @@ pub(crate) async fn client(server: &Running) -> SamplerClient<Channel> {
     SamplerClient::connect(format!("http://{}", server.tcp())).await.expect("a connection")
 }
 
-/// A stream whose worker has configured it.
+/// A stream that is configured.
 pub(crate) struct Worker {
     requests: mpsc::Sender<DecodeRequest>,
     replies: Streaming<DecodeResponse>,
@@ -57,7 +57,7 @@ impl Worker {
         worker
     }
 
-    /// Samples `rows` rows of sequence 1, which is opened with the first step; gives the tokens.
+    /// Samples `rows` rows of sequence 1, which the first step opens. Returns the tokens.
     pub(crate) async fn step(&mut self, traceparent: &str) -> Vec<u32> {
         self.send(step(self.steps + 1, traceparent)).await;
         let Ok(Some(Response::Step(result))) = self.reply().await else { panic!("expected the result of a step") };
@@ -93,7 +93,7 @@ fn step(id: u64, traceparent: &str) -> Step {
     }
 }
 
-/// Of two draft tokens for sequence 1, of which the target can only choose the first.
+/// A verification of two draft tokens for sequence 1, of which the target can choose only the first.
 fn verification(id: u64) -> Step {
     let draft_distribution = Some(verify_work::DraftDistribution::Deterministic(DeterministicDraft {}));
     let verify = VerifyWork { draft_token_ids: vec![2, 3], draft_distribution, ..Default::default() };
@@ -131,13 +131,13 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Spans of steps and calls, those without their stages.
+/// The spans of steps and calls, without those of stages.
 fn whole(spans: &[Span]) -> Vec<&Span> {
     spans.iter().filter(|span| span.kind() == SpanKind::Server).collect()
 }
 
-/// Stops the server, so that all it has is sent, and gives what the collector got. First so many spans have to be there: at the
-/// end they have little time, and those that there should not be come last.
+/// Stops the server, so that it sends all spans, and returns what the collector got. It waits for `least` spans first: at the end they have
+/// little time, and spans that should not exist would come last.
 async fn collected(server: Running, collector: &Collector, least: usize) -> Vec<Span> {
     until("the spans are there", async || collector.spans().len() >= least).await;
     server.shut_down().await.expect("it ends");
@@ -173,7 +173,7 @@ async fn a_step_is_a_span_with_its_stages_in_it() {
     let stages: Vec<&Span> = spans.iter().filter(|span| span.parent_span_id == step.span_id).collect();
     assert_eq!(stages.iter().map(|stage| stage.name.as_str()).collect::<Vec<_>>(), STAGES);
     assert!(stages.iter().all(|s| s.trace_id == step.trace_id && s.kind() == SpanKind::Internal && s.flags == 0x101));
-    // They follow one another without a gap, and fill the step.
+    // The stages follow one another without a gap, and together cover the step.
     let ends = |span: &Span| (span.start_time_unix_nano, span.end_time_unix_nano);
     assert!(stages.windows(2).all(|pair| ends(pair[0]).1 == ends(pair[1]).0));
     assert_eq!((ends(stages[0]).0, ends(stages[2]).1), ends(step));
@@ -211,7 +211,7 @@ async fn a_step_belongs_to_its_own_trace_or_to_that_of_its_stream() {
     let of: Vec<(String, String)> =
         whole(&spans).iter().map(|span| (attributes(span)["croupier.step.id"].clone(), hex(&span.trace_id))).collect();
     let other = "4bf92f3577b34da6a3ce929d0e0e4736";
-    // The third says that its parent is not recorded; the fourth is as if it had said nothing.
+    // The third says that its parent is not recorded. The fourth is treated as if it had no parent.
     let expected = [("1", TRACE), ("2", other), ("4", TRACE)].map(|(id, trace)| (id.to_owned(), trace.to_owned()));
     assert_eq!(of, expected);
 }
@@ -255,7 +255,7 @@ async fn calls_of_sample_have_their_parent_in_the_metadata() {
     assert!(!good_told.contains_key("croupier.step.id"));
     assert_eq!(bad_told["rpc.response.status_code"], "INVALID_ARGUMENT");
     assert_eq!(bad_told["croupier.outcome"], "invalid_field");
-    // A client's mistake is no failure of the server.
+    // A client's error is not a failure of the server.
     assert!(bad.status.is_none() && !bad_told.contains_key("error.type"));
     assert_eq!(spans.iter().filter(|span| span.parent_span_id == good.span_id).count(), STAGES.len());
     assert!(spans.iter().all(|span| span.parent_span_id != bad.span_id), "it came to no stage");
@@ -303,7 +303,7 @@ async fn every_attribute_is_on_the_page() {
         (vec!["2".into()], vec!["1".into()])
     );
     let mut seen: BTreeSet<String> = spans.iter().flat_map(|span| attributes(span).into_keys()).collect();
-    // Only failures of the server itself have it.
+    // Only failures of the server itself have this attribute.
     seen.insert("error.type".to_owned());
     let page = include_str!("../../docs/traces.md");
     let listed = page.lines().filter_map(|line| line.strip_prefix("| `")?.split_once('`'));

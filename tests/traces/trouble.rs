@@ -1,4 +1,4 @@
-//! Collectors that are slow, gone or difficult harm nobody, and what they do not take is counted.
+//! Slow, absent or misbehaving collectors harm nobody, and spans that they do not take are counted.
 
 use super::{Worker, client, collected, one_row, tracing};
 use crate::common::{Running, start, until};
@@ -9,7 +9,7 @@ use croupier::otlp::Settings;
 use croupier::proto::LogitsDtype;
 use tonic::Code;
 
-/// Spans of one step: itself and its stages.
+/// Spans of one step: its own and those of its stages.
 const SPANS: f64 = 4.0;
 
 async fn spans(server: &Running, result: &str) -> f64 {
@@ -36,11 +36,11 @@ async fn what_was_turned_away_is_counted() {
     worker.step("").await;
     until("three spans fail", async || spans(&server, "failed").await == 3.0).await;
     assert_eq!(spans(&server, "exported").await, SPANS - 3.0);
-    // An error that does not pass is not tried again.
+    // After a permanent error, the spans are not sent again.
     collector.be(Manner::Refuses(Code::PermissionDenied));
     worker.step("").await;
     until("four more fail", async || spans(&server, "failed").await == 3.0 + SPANS).await;
-    // And then the collector is there again.
+    // Then the collector takes spans again.
     collector.be(Manner::Takes);
     worker.step("").await;
     until("they are taken again", async || spans(&server, "exported").await == 2.0 * SPANS - 3.0).await;
@@ -66,11 +66,11 @@ async fn a_collector_that_hangs_holds_up_nobody_and_drops_are_counted() {
     for _ in 0..STEPS {
         worker.step("").await;
     }
-    // 2,048 wait, and one or two batches of 256 may be under way.
+    // 2,048 spans wait, and one or two batches of 256 may be under way.
     let dropped = spans(&server, "dropped").await / SPANS;
     assert!((1.0..=(STEPS - 2048) as f64).contains(&dropped), "{dropped}");
     drop(worker);
-    // It ends in its time, without what hangs.
+    // The server ends in time, and drops the spans that hang.
     assert_eq!(server.shut_down().await.expect("it ends"), Drained::Clean);
 }
 
