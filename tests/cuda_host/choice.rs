@@ -1,4 +1,4 @@
-//! Which device is used, when none is, and what is said about it.
+//! Which device is used, when none is, and what the server reports about it.
 
 use crate::build::{FOLDER, built};
 use crate::cuda_host::server::{field, start};
@@ -18,11 +18,11 @@ async fn auto_takes_the_gpu_and_says_so_once_it_has_proved_itself() {
     let Some(mut server) = start(&["--backend=auto"], &[TWO]) else { return };
     let ready = server.ready();
     assert_eq!((field(&ready, "backend"), field(&ready, "device")), ("cuda".to_owned(), FIRST.to_owned()));
-    // Everything that warms it up has happened by now.
+    // All work that warms up the device is done by now.
     let launches = server.calls("cuLaunchKernelEx");
     assert!(launches > 100, "{launches}");
     assert!(server.log().contains("machine code for compute capability 9.0, with clusters"), "{}", server.log());
-    // Room for each of six kernels, and all of it for the three that weigh.
+    // Each of six kernels gets room in shared memory, and the three that weigh prefer all of it.
     assert_eq!(server.calls("cuFuncSetAttribute"), 9);
     let build = server.page("/metrics").await;
     let build = build.lines().find(|line| line.starts_with("croupier_build_info{")).unwrap().to_owned();
@@ -32,7 +32,7 @@ async fn auto_takes_the_gpu_and_says_so_once_it_has_proved_itself() {
     assert_eq!((info.backend.as_str(), info.device.as_str()), ("cuda", FIRST));
     assert_eq!(server.calls("cuLaunchKernelEx"), launches);
 
-    // It is the device that samples.
+    // The device samples.
     let mut worker = server.worker(config()).await;
     worker.step(open_step(vec![open(1, seeded(5))])).await;
     token(&worker.step(sample_step(&[(1, logits(1, 0))])).await.work[0]);
@@ -48,7 +48,7 @@ fn a_device_is_found_by_its_uuid() {
     assert_eq!(field(&server.ready(), "device"), SECOND);
 }
 
-/// Two slices of one card: what the card is called says nothing of them.
+/// Two slices of one card. The card's own UUID identifies neither.
 const SLICES: (&str, &str) = (
     "FAKE_CUDA_DEVICES",
     "9.0,Slice,11110000000000000000000000000001,c0ffee000000000000000000000000ff;\
@@ -68,7 +68,7 @@ fn a_slice_of_a_card_is_found_by_its_own_uuid() {
     refused(&[&format!("--device={card}")], &[SLICES], &[&named, first, &format!("1: {SLICE}")]);
 }
 
-/// A refusal, and how it looks with `auto`: the CPU samples, and the reason is told.
+/// `--backend=cuda` refuses to start; with `auto` the CPU samples, and the reason is reported.
 fn refused(flags: &[&str], driver: &[(&str, &str)], reasons: &[&str]) {
     let cuda = [&["--backend=cuda"], flags].concat();
     let Some(mut server) = start(&cuda, driver) else { return };
@@ -93,7 +93,7 @@ fn a_device_that_is_not_there_is_refused_with_those_that_are() {
     }
 }
 
-/// Which kernels run, by what the driver knows and the compute capability.
+/// Which kernels run, by the driver's CUDA version and the compute capability.
 #[test]
 fn a_driver_gets_the_best_image_that_it_takes() {
     let hopper = "machine code of CUDA 12.2 for compute capability 9.0, with clusters, because the driver refuses";
@@ -111,7 +111,7 @@ fn a_driver_gets_the_best_image_that_it_takes() {
         let driver = [
             ("FAKE_CUDA_VERSION", version),
             ("FAKE_CUDA_DEVICES", capability),
-            // It was chosen by then.
+            // The image was chosen before this fault.
             ("FAKE_CUDA_FAULTS", "launch@1=700"),
         ];
         let Some(mut server) = start(&["--backend=cuda"], &driver) else { return };
@@ -119,12 +119,12 @@ fn a_driver_gets_the_best_image_that_it_takes() {
         assert!(log.contains(image), "CUDA {version}, {capability}: {image} is missing in:\n{log}");
         let is_slower = log.contains("slower than this GPU allows");
         assert_eq!(is_slower, image.starts_with("PTX") && !capability.starts_with('8'), "{log}");
-        // What may meet how is asked by the driver: a launch that it refuses fails otherwise.
+        // The driver checks that blocks can meet as the launch says: a launch that it refuses fails with another error.
         assert!(log.contains("CUDA_ERROR_ILLEGAL_ADDRESS"), "{log}");
     }
 }
 
-/// As one does that loads lazily.
+/// A driver that loads lazily does this.
 #[test]
 fn an_image_that_is_refused_only_when_it_is_asked_for_kernels_is_not_the_last() {
     let hopper = "machine code of CUDA 12.2 for compute capability 9.0, with clusters, because the driver refuses";
@@ -150,7 +150,7 @@ fn an_image_that_is_refused_only_when_it_is_asked_for_kernels_is_not_the_last() 
         assert!(log.contains("CUDA_ERROR_ILLEGAL_ADDRESS"), "{log}");
         assert_eq!(server.calls("cuModuleUnload"), unloaded);
     }
-    // What has no room now has none for another image either.
+    // If there is no memory now, there is none for another image either.
     let (code, log) = start(&["--backend=cuda"], &[("FAKE_CUDA_FAULTS", "function@1=2")]).unwrap().ended();
     assert!(code == 88 && log.contains("out of memory"), "{code}: {log}");
 }
@@ -168,7 +168,7 @@ fn a_device_that_is_too_old_is_refused() {
 
 #[test]
 fn a_driver_that_does_not_start_is_refused() {
-    // There may be a GPU behind it, so `auto` warns. (A code that the driver itself has no words for is told by its name.)
+    // There may be a GPU, so `auto` warns. (If the driver has no text for a code, the code is reported by its name.)
     let level = "\"level\":\"WARN\"";
     for (fault, name) in [
         ("init@1=802", "CUDA_ERROR_SYSTEM_NOT_READY"),
@@ -194,7 +194,7 @@ fn a_driver_that_does_not_start_is_refused() {
     }
 }
 
-/// Not a test: a process of its own, which finds the driver.
+/// Not a test: runs in a separate process that finds the driver.
 #[test]
 #[ignore = "started by the test below"]
 #[allow(clippy::print_stdout)]
@@ -203,7 +203,7 @@ fn does_not_open() {
     println!("\nabsent: {} ({reason})", reason.is_absence());
 }
 
-/// What a bench goes by, which ends well where there is nothing to measure.
+/// A bench relies on this: it succeeds if there is nothing to measure.
 #[test]
 fn a_driver_that_does_not_start_is_not_taken_for_none() {
     let absent = |faults: &str| {

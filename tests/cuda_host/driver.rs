@@ -1,4 +1,4 @@
-//! The driver itself: what tests of the host rely on, also those of memory that processes share.
+//! Tests of the fake driver itself: what tests of the host code rely on, including memory that processes share.
 
 use crate::build::{FOLDER, built};
 use std::os::unix::process::ExitStatusExt;
@@ -14,7 +14,7 @@ fn the_driver_does_what_it_says() {
     if !built() {
         return;
     }
-    // Name, planted faults, and the signal that ends it.
+    // Name, planted faults, and the signal that ends the program.
     let checks = [
         ("by_descriptor", "", None),
         ("by_handle", "", None),

@@ -1,4 +1,4 @@
-//! Devices without room, devices that compute something else, and devices that break.
+//! Devices without room, devices that compute wrong results, and devices that fail.
 
 use crate::build::{FOLDER, built};
 use crate::cuda_host::server::{Server, WHEN_ARMED, field, start};
@@ -39,7 +39,7 @@ fn no_room_on_the_device_at_the_start_is_code_88() {
         assert_eq!(code, DEVICE_MEMORY, "{log}");
         assert!(log.contains("out of memory"), "{log}");
     }
-    // Whichever allocation it is; there are so many until the device proves itself.
+    // The same for every allocation up to the proof of the device.
     let mut whole = start(&["--backend=cuda"], &[("FAKE_CUDA_FAULTS", "launch@1=700")]).unwrap();
     whole.ended();
     let allocations = whole.calls("cuMemAlloc") + whole.calls("cuMemHostAlloc");
@@ -51,14 +51,14 @@ fn no_room_on_the_device_at_the_start_is_code_88() {
     }
 }
 
-/// What a device does while it proves itself, and what is said then. It is never taken for one that is simply not there.
+/// Faults of a device while it proves itself, and the server's messages. Such a device is never treated as an absent one.
 #[test]
 fn a_device_that_cannot_prove_itself_is_not_used() {
     let cases = [
         ("launch@1=700", "CUDA_ERROR_ILLEGAL_ADDRESS"),
         ("launch@20=719", "CUDA_ERROR_LAUNCH_FAILED"),
         ("copy@5=214", "CUDA_ERROR_ECC_UNCORRECTABLE"),
-        // Codes that are newer than the oldest driver.
+        // Codes that are newer than the oldest supported driver.
         ("launch@2=226", "CUDA_ERROR_CONTAINED"),
         ("launch@2=721", "CUDA_ERROR_TENSOR_MEMORY_LEAK"),
         ("spoil@1=0", "computes wrong results"),
@@ -73,19 +73,19 @@ fn a_device_that_cannot_prove_itself_is_not_used() {
     }
 }
 
-/// Then it is not waited for at the end either, as the driver would.
+/// At its end the process does not wait for such a device either, as the driver would.
 #[test]
 fn a_device_that_hangs_while_it_proves_itself_does_not_keep_the_process() {
     let Some(mut server) = start(&["--backend=cuda"], &[("FAKE_CUDA_FAULTS", "hang@1=0")]) else { return };
     let (code, log) = server.ended();
     assert!(code == START && log.contains("CUDA_ERROR_LAUNCH_TIMEOUT"), "{code}: {log}");
     assert_eq!(server.calls("exit"), 0);
-    // Else the driver is left as any library is.
+    // Otherwise the driver is closed like any library.
     let mut server = start(&["--backend=cuda"], &[("FAKE_CUDA_FAULTS", "spoil@1=0")]).unwrap();
     assert_eq!((server.ended().0, server.calls("exit")), (START, 1));
 }
 
-/// A server that is ready, on a device which breaks once it is armed.
+/// A server that is ready, on a device that fails once the fault is armed.
 fn breaking(fault: &str) -> Option<Server> {
     let planted = format!("{WHEN_ARMED}{fault}");
     let mut server = start(&["--backend=cuda"], &[("FAKE_CUDA_FAULTS", &planted)])?;
@@ -93,7 +93,7 @@ fn breaking(fault: &str) -> Option<Server> {
     Some(server)
 }
 
-/// Two workers at work, and a health watch, when the device breaks at some call.
+/// Two workers and a health watch are active when the device fails at some call.
 async fn breaks_at(fault: &str, reason: &str) {
     let Some(mut server) = breaking(fault) else { return };
     let mut health = HealthClient::new(server.channel().await);
@@ -112,14 +112,14 @@ async fn breaks_at(fault: &str, reason: &str) {
         let lost = worker.step_reply().await.expect_err("an answer from a broken device");
         assert!(matches!(lost.code(), Code::Unavailable | Code::Unknown), "{lost}");
     }
-    // It says so before it cuts the connection, or the connection is gone: it never says that it serves.
+    // The server reports that it no longer serves, or its connection is gone. It never reports that it serves.
     while let Ok(Some(state)) = watch.message().await {
         assert_eq!(state.status(), ServingStatus::NotServing);
     }
     let (code, log) = server.ended();
     assert_eq!(code, DEVICE_LOST, "{log}");
     assert!(log.contains("the CUDA device is lost") && log.contains(reason), "{log}");
-    // Nothing more is asked of the driver, and the last line is there.
+    // The driver is not called any more, and the last line of the log is complete.
     assert_eq!(server.calls("exit"), 0);
     assert!(log.trim_end().ends_with('}') && log.contains("its results can no longer be trusted"), "{log}");
 }
@@ -131,17 +131,17 @@ async fn a_kernel_that_fails_ends_the_process_with_code_86() {
 
 #[tokio::test]
 async fn a_copy_that_fails_ends_the_process_with_code_86() {
-    // The upload of what is sent once it is armed. So small an answer is no copy.
+    // The upload of the first step after the fault is armed. An answer this small is not copied.
     breaks_at("copy@1=214", "CUDA_ERROR_ECC_UNCORRECTABLE").await;
 }
 
-/// Half a minute after it began to wait; before that nobody is told anything.
+/// This happens half a minute after the wait began; until then nobody is told anything.
 #[tokio::test]
 async fn a_kernel_that_never_ends_ends_the_process_with_code_86() {
     breaks_at("hang@1=0", "CUDA_ERROR_LAUNCH_TIMEOUT").await;
 }
 
-/// A worker that leases memory of the device, and what it is told.
+/// Leases device memory for a worker. Returns the code and reason of the error.
 async fn lease(server: &Server) -> (i32, String) {
     let worker = Worker::over(server.channel().await).await.unwrap();
     let (_worker, offer) = worker.with_regions(config()).await;
@@ -153,10 +153,10 @@ async fn lease(server: &Server) -> (i32, String) {
     }
 }
 
-/// No batch is at work then, and none may come.
+/// No batch is running then, and none may come.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_device_that_is_lost_without_a_batch_ends_the_process_with_code_86() {
-    // The zeros that a worker's new memory gets.
+    // The failing call fills a worker's new memory with zeros.
     let Some(mut server) = breaking("copy@1=214") else { return };
     server.arm();
     assert_eq!(lease(&server).await, (Code::Internal as i32, "DEVICE".to_owned()));
@@ -166,21 +166,21 @@ async fn a_device_that_is_lost_without_a_batch_ends_the_process_with_code_86() {
     assert_eq!(server.calls("exit"), 0);
 }
 
-/// What the driver refuses is no lost device.
+/// If the driver refuses a request, the device is not lost.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_device_that_has_no_memory_for_a_worker_goes_on() {
     let Some(server) = breaking("allocate@1=801,allocate@2=2") else { return };
     server.arm();
     assert_eq!(lease(&server).await, (Code::Internal as i32, "DEVICE".to_owned()));
     assert_eq!(lease(&server).await, (Code::ResourceExhausted as i32, "DEVICE_MEMORY".to_owned()));
-    // Longer than nobody may know of a lost one.
+    // Longer than a lost device may go unnoticed.
     tokio::time::sleep(Duration::from_secs(1)).await;
     let mut worker = server.worker(config()).await;
     worker.step(open_step(vec![open(1, seeded(5))])).await;
     token(&worker.step(sample_step(&[(1, logits(1, 0))])).await.work[0]);
 }
 
-/// Draws from rows, each with a report of so many tokens.
+/// Draws from rows, each with a report of `top_n` tokens.
 fn reporting<'a>(rows: &'a [Vec<u8>], top_n: u32) -> Vec<RowJob<'a>> {
     let spec = RowSpec {
         logprobs: Some(LogprobsSpec { mode: LogprobsMode::Raw, top_n, tokens: &[] }),
@@ -189,8 +189,8 @@ fn reporting<'a>(rows: &'a [Vec<u8>], top_n: u32) -> Vec<RowJob<'a>> {
     rows.iter().map(|row| RowJob { logits: Logits::new(Dtype::F32, row), spec }).collect()
 }
 
-/// Not a test: a process of its own, which finds the driver. Results go to the host, and are copied; of each kind the second
-/// launch leaves one out, where the first one's stands.
+/// Not a test: runs in a separate process that finds the driver. Results are written to the host or copied. For each kind, the second
+/// launch leaves out a result, so that the first one's is still there.
 #[test]
 #[ignore = "started by the test below"]
 #[allow(clippy::print_stdout)]
@@ -205,7 +205,7 @@ fn leave_rows_out() {
             assert!(got == expected, "{top_n} tokens are told, launch {seed}");
             let handed_over: u64 = backend.handed_over().iter_mut().map(|(_, rows)| std::mem::take(rows)).sum();
             assert_eq!(handed_over, seed);
-            // Else an old result would not be seen.
+            // Otherwise an old result would not be noticed.
             assert_ne!(before.replace(got), Some(expected));
         }
     }

@@ -1,5 +1,5 @@
-//! The host's side of the CUDA backend, from the driver's calls to the exit code: real server processes on a driver without
-//! a GPU (tests/cuda_driver), which runs the kernels in the emulator.
+//! The host code of the CUDA backend, from the driver's calls to the exit code: real server processes on a driver without a GPU
+//! (tests/cuda_driver), which runs the kernels in the emulator.
 
 mod choice;
 mod driver;

@@ -1,4 +1,4 @@
-//! A server process on a driver without a GPU, and what is seen of it from outside.
+//! A server process on a driver without a GPU, observed from outside.
 
 use crate::build::{FOLDER, built};
 use crate::support::Worker;
@@ -9,10 +9,10 @@ use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 use tonic::transport::{Channel, Endpoint};
 
-/// Longer than anything here takes on a busy machine: reaching it means that it never happens.
+/// Longer than anything here takes on a busy machine: reaching it means that the event never happens.
 pub const NEVER: Duration = Duration::from_secs(240);
 
-/// One process, which does not outlive its test.
+/// A process that is killed when its test ends.
 pub struct Server {
     process: Child,
     dir: tempfile::TempDir,
@@ -25,8 +25,8 @@ impl Drop for Server {
     }
 }
 
-/// Starts a server with these flags and settings of the driver (tests/cuda_driver/driver.hpp). Rows come in messages here, and
-/// are to run on the device, unless the flags say otherwise. None without a C++ compiler.
+/// Starts a server with these flags and driver settings (tests/cuda_driver/driver.hpp). Rows come in messages here, and run on the device
+/// unless the flags say otherwise. None without a C++ compiler.
 pub fn start(flags: &[&str], driver: &[(&str, &str)]) -> Option<Server> {
     built().then(|| {
         let dir = tempfile::tempdir().unwrap();
@@ -50,27 +50,27 @@ pub fn start(flags: &[&str], driver: &[(&str, &str)]) -> Option<Server> {
     })
 }
 
-/// Before a fault that is planted only once the server is [armed](Server::arm).
+/// Prefix of a fault that is planted only once the server is [armed](Server::arm).
 pub const WHEN_ARMED: &str = "armed:";
 
 impl Server {
-    /// What it has logged.
+    /// The text that the server has logged.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.dir.path().join("log")).unwrap()
     }
 
-    /// Calls of the driver that have ended, by a function whose name begins so.
+    /// The number of finished driver calls whose name begins with `function`.
     pub fn calls(&self, function: &str) -> usize {
         let log = std::fs::read_to_string(self.dir.path().join("calls")).unwrap_or_default();
         log.lines().filter(|line| line.split(' ').nth(1).is_some_and(|name| name.starts_with(function))).count()
     }
 
-    /// From now on the driver's calls count for faults.
+    /// From now on, the driver's calls count for faults.
     pub fn arm(&self) {
         std::fs::write(self.dir.path().join("armed"), "").unwrap();
     }
 
-    /// Waits until it is ready, and gives the line that says so.
+    /// Waits until the server is ready, and returns the line that says so.
     pub fn ready(&mut self) -> serde_json::Value {
         let start = Instant::now();
         loop {
@@ -85,7 +85,7 @@ impl Server {
         }
     }
 
-    /// Waits for its end, and gives the code and what was logged.
+    /// Waits until the server ends. Returns its exit code and log.
     pub fn ended(&mut self) -> (i32, String) {
         let start = Instant::now();
         while self.process.try_wait().unwrap().is_none() {
@@ -96,7 +96,7 @@ impl Server {
         (code.unwrap_or_else(|| panic!("a signal ended it:\n{}", self.log())), self.log())
     }
 
-    /// A page of its admin port. It is ready.
+    /// A page of the admin port, once the server is ready.
     pub async fn page(&mut self, path: &str) -> String {
         use tokio::io::{AsyncReadExt, AsyncWriteExt};
         let admin = field(&self.ready(), "admin");

@@ -1,4 +1,4 @@
-//! Devices on which only small teams of blocks run.
+//! Devices that run only small teams of blocks.
 
 use crate::build::{FOLDER, built};
 use crate::cuda_host::server::{field, start};
@@ -10,8 +10,8 @@ use croupier::sampling::logits::{Dtype, Logits};
 use croupier::sampling::row::{Action, Filters, RowSpec};
 use std::process::Command;
 
-/// Not a test: a process of its own, which finds the driver. Clusters of three blocks are the largest, so a row of more
-/// logits than they hold is nobody's but the CPU's.
+/// Not a test: runs in a separate process that finds the driver. The largest clusters have three blocks, so only the CPU can sample a row
+/// of more logits than they hold.
 #[test]
 #[ignore = "started by the test below"]
 #[allow(clippy::print_stdout)]
@@ -31,7 +31,7 @@ fn of_three_blocks() {
     println!("\nof three blocks");
 }
 
-/// It proves itself on what it can do.
+/// The device proves itself with what it can do.
 #[test]
 fn a_device_on_which_no_clusters_run_serves() {
     let driver = [("FAKE_CUDA_MULTIPROCESSORS", "1"), ("FAKE_CUDA_DEVICES", "9.0,Small")];
@@ -49,7 +49,7 @@ fn finds_three_blocks(driver: &[(&str, &str)]) -> Result<(), String> {
     if is_well { Ok(()) } else { Err(told.into_owned()) }
 }
 
-/// Whether the driver says that none run, or refuses their size, as it may where only a part of a card is there.
+/// The driver says that no larger clusters run, or refuses their size, as it may if only a part of a card is there.
 #[test]
 fn rows_that_no_team_holds_are_left_to_the_cpu() {
     if built() {
@@ -58,10 +58,10 @@ fn rows_that_no_team_holds_are_left_to_the_cpu() {
     }
 }
 
-/// It is asked about each kernel, in turn for teams of each size.
+/// The number of questions for each team size: one for each kernel.
 const KERNELS: usize = 6;
 
-/// Of all kernels the one of which the fewest run decides.
+/// The kernel of which the fewest blocks can run as a team decides.
 #[test]
 fn a_team_is_no_larger_than_any_kernel_runs() {
     if !built() {
@@ -73,7 +73,7 @@ fn a_team_is_no_larger_than_any_kernel_runs() {
     }
 }
 
-/// A driver that cannot tell rules no team out.
+/// If the driver cannot answer, no team is ruled out.
 #[test]
 fn a_question_that_fails_is_no_bound() {
     if !built() {
@@ -84,14 +84,14 @@ fn a_question_that_fails_is_no_bound() {
             (1..=kernels).map(|kernel| format!("clusters@{}=801", 3 * KERNELS + kernel)).collect();
         faults.join(",")
     };
-    // What it says of another kernel holds.
+    // The driver's answer about another kernel still holds.
     finds_three_blocks(&[("FAKE_CUDA_MULTIPROCESSORS", "3"), ("FAKE_CUDA_FAULTS", &fails(KERNELS - 1))]).unwrap();
     let driver = [("FAKE_CUDA_MULTIPROCESSORS", "3"), ("FAKE_CUDA_FAULTS", &fails(KERNELS))];
     let told = finds_three_blocks(&driver).unwrap_err();
     assert!(told.contains("left: 4") && told.contains("right: 3"), "{told}");
 }
 
-/// Not a test: a process of its own, which finds the driver.
+/// Not a test: runs in a separate process that finds the driver.
 #[test]
 #[ignore = "started by the tests below"]
 #[allow(clippy::print_stdout)]
@@ -99,7 +99,7 @@ fn prove_themselves() {
     let mut backend = CudaBackend::open_unproved("0", Box::new(CpuBackend::new(1)), 64 << 20).unwrap();
     let costs = *backend.costs();
     println!("\nproof: {}", backend.prove_teams().map_or_else(|error| error.to_string(), |()| "well".to_owned()));
-    // Whatever came of it, teams are chosen as before.
+    // Whatever the result, teams are chosen as before.
     assert_eq!(*backend.costs(), costs);
 }
 
@@ -114,17 +114,17 @@ fn proof(device: &str, multiprocessors: &str, fault: &str) -> String {
     told.lines().find_map(|line| line.strip_prefix("proof: ")).unwrap_or_else(|| panic!("{told}")).to_owned()
 }
 
-/// Kinds of rows that are proved, broken ones among them.
+/// Kinds of rows in a proof, including broken ones.
 const PROVED: usize = 25;
 
-/// Only rows behind a team's first are wrong, or only those that teams of one size weigh, or the last of a batch.
+/// Only rows after a team's first are wrong, or only rows that teams of one size weigh, or only the last rows of a batch.
 #[test]
 fn teams_of_each_size_prove_rows_behind_another_and_what_they_weigh() {
     if !built() {
         return;
     }
     assert_eq!(proof("9.0", "4", ""), "well");
-    // Of so many teams, twice as many rows and one of each kind.
+    // With this many teams, a proof has twice as many rows, plus one of each kind.
     for (team_size, teams) in [(1, 4), (2, 2), (3, 1), (4, 1)] {
         let told = proof("9.0", "4", &format!("behind@1={team_size}"));
         let parts = [format!(" of {}, ", 2 * teams + PROVED), format!("team_size: {team_size}, teams: {teams}, ")];
@@ -133,16 +133,16 @@ fn teams_of_each_size_prove_rows_behind_another_and_what_they_weigh() {
         let size = (team_size - 1) * 8192 + 1000;
         assert!(told.contains(&format!("of {size} f32 logits, verified by Rejection")), "{team_size} blocks: {told}");
     }
-    // As a card with more multiprocessors than the other proofs have rows. Row 32 is a broken one, which has no token to be wrong.
+    // Like a card with more multiprocessors than rows in the other proofs. Row 32 is a broken one, which has no token that could be wrong.
     let told = proof("9.0", "32", "behind@1=1");
     assert!(
         told.contains(&format!("row 33 of {}, ", 64 + PROVED)) && told.contains("team_size: 1, teams: 32, "),
         "{told}"
     );
-    // What whole rounds of blocks leave, by teams of two.
+    // The rows left after full rounds of blocks, taken by teams of two.
     let told = proof("9.0", "4", "rest@1=2");
     assert!(told.contains("row 8 of 10, ") && told.contains("rest: Some((8, Shape { team_size: 2, "), "{told}");
-    // Without clusters kernels that weigh take row after row too.
+    // Without clusters, kernels that weigh also take several rows per team.
     let told = proof("8.6", "4", "weighmore@1=1");
     assert!(told.contains("of 1000 f32 logits, verified by Rejection"), "{told}");
 }

@@ -1,4 +1,4 @@
-//! What the bench needs of the driver: a device that does not prove itself is measured all the same, and told in full.
+//! The bench's use of the driver: a device that fails its proof is still measured, and the failure is reported in full.
 
 use crate::build::{FOLDER, built};
 use croupier::backend::cpu::CpuBackend;
@@ -8,7 +8,7 @@ use croupier::sampling::logits::{Dtype, Logits};
 use croupier::sampling::row::{Action, Filters, RowSpec};
 use std::process::Command;
 
-/// Not a test: a process of its own, which finds the driver.
+/// Not a test: runs in a separate process that finds the driver.
 #[test]
 #[ignore = "started by the tests below"]
 #[allow(clippy::print_stdout)]
@@ -22,7 +22,7 @@ fn measure() {
     let timing = backend.time(&jobs, 3).unwrap();
     let in_graph = backend.time_in_graph(&jobs, 3).unwrap();
     assert!(in_graph.len() == 3 && in_graph.iter().all(|&time| time > 0.0), "{in_graph:?}");
-    // What was left of it does not keep the next from running.
+    // What it left over does not keep the next batch from running.
     assert_eq!(backend.run(&jobs), CpuBackend::new(1).run(&jobs));
     assert!([&timing.cold, &timing.hot, &timing.empty].iter().all(|times| times.len() == 3), "{timing:?}");
     println!("copy rate: {}", backend.copy_rate().unwrap());
@@ -49,18 +49,18 @@ fn measured(faults: &str, call_micros: &str) -> Option<String> {
 
 #[test]
 fn a_device_is_measured_from_cold_and_hot_caches() {
-    // Whatever time the host is at each call, none of it is measured.
+    // However long the host takes for each call, that time is not measured.
     for call_micros in ["0", "2"] {
         let Some(told) = measured("", call_micros) else { return };
         assert!(told.contains("proof: well"), "{told}");
-        // What each row takes of that driver's clock: 4 us, one for each block of the team, and two for each chunk.
+        // The time of each row on that driver's clock: 4 us, plus 1 us for each block of the team, plus 2 us for each chunk.
         let teams = "1: 5.0+2.00 2: 6.0+2.00 3: 7.0+2.00 4: 8.0+2.00";
         assert!(
             told.contains(&format!("costs: 2 bytes a logit: {teams}"))
                 && told.contains(&format!("; 4 bytes a logit: {teams}")),
             "a call of {call_micros} us: {told}"
         );
-        // Bytes read and written in a microsecond, where copying one takes a millionth.
+        // Bytes read and written per microsecond; copying a byte takes a millionth of one.
         assert!(told.contains("\ncopy rate: 2000000\n"), "a call of {call_micros} us: {told}");
     }
 }

@@ -1,4 +1,4 @@
-//! Replies of a server with a GPU are those of one without, bit for bit.
+//! The replies of a server with a GPU equal those of a server without one, bit for bit.
 
 use crate::cuda_host::server::{Server, start};
 use crate::support::*;
@@ -6,10 +6,10 @@ use croupier::proto::verify_work::DraftDistribution;
 use croupier::proto::*;
 use croupier::sampling::logits::Dtype;
 
-/// Vocabularies and number formats of the streams: one with more than a chunk of a block.
+/// Vocabularies and number formats of the streams. One has more logits than a chunk of a block.
 const STREAMS: [(u32, Dtype); 3] = [(9001, Dtype::F32), (300, Dtype::F16), (777, Dtype::Bf16)];
 const ROUNDS: u64 = 3;
-/// Draft tokens of a verification.
+/// Draft tokens per verification.
 const DRAFTED: u64 = 2;
 
 /// A row of a text at a position.
@@ -18,13 +18,13 @@ fn row(vocab: u32, text: u64, position: u64) -> Vec<f32> {
     parts.flat_map(|part| logits(text + 1000 * part, position)).take(vocab as usize).collect()
 }
 
-/// Sequences that are sampled, and how many rows of each the kernels leave to the CPU, by reason.
+/// Sequences that are sampled, and the reason why the kernels leave a row to the CPU, if they do.
 fn sampled() -> Vec<(SamplingParams, Option<&'static str>)> {
     let processed = LogprobsParams { top_n: 3, mode: LogprobsMode::Processed.into(), token_ids: vec![1, 2] };
     let raw = LogprobsParams { top_n: 20, ..Default::default() };
     let tempered = LogprobsParams { mode: LogprobsMode::Tempered.into(), ..processed.clone() };
     let report = ReportParams { support_size: true, max_surviving_token_ids: 5, entropy: true, ..Default::default() };
-    // Of three tokens one has a third, so it does not end.
+    // With three tokens, one has at least a third, so the text does not end.
     let never = vec![LogitBias { token_id: 5, bias: -100.0 }];
     let infill = SamplingParams { infill: Some(true), top_k: Some(3), stop_token_ids: vec![5], ..seeded(10) };
     let infill = SamplingParams { logit_bias: never, ..infill };
@@ -56,7 +56,8 @@ fn penalised(seed: u64) -> SamplingParams {
     }
 }
 
-/// Sequences that are verified: their parameters, where the draft distributions are from, and which are left to the CPU.
+/// Sequences that are verified: their parameters, the source of their draft distributions, and the reason why they are left to the CPU, if
+/// they are.
 fn verified() -> Vec<(SamplingParams, DraftDistribution, Option<&'static str>)> {
     let rule = |rule: AcceptanceRule, params| {
         let synthetic_rate = (rule == AcceptanceRule::Synthetic).then_some(0.5);
@@ -92,7 +93,7 @@ fn step(dtype: Dtype, works: Vec<(Option<u64>, work::Kind, Vec<Vec<f32>>)>) -> S
     Step { work: work.collect(), logits, ..Default::default() }
 }
 
-/// What a stream answers to sampling, scoring, drafting and verifying, round by round.
+/// A stream's replies to sampling, scoring, drafting and verifying, round by round.
 async fn replies(server: &Server, (vocab, dtype): (u32, Dtype)) -> Vec<StepResult> {
     let format = match dtype {
         Dtype::F32 => LogitsDtype::F32,
@@ -131,7 +132,7 @@ async fn replies(server: &Server, (vocab, dtype): (u32, Dtype)) -> Vec<StepResul
     results
 }
 
-/// All of what the kernels leave to the CPU, which is counted.
+/// All rows that the kernels leave to the CPU are counted.
 async fn expect_handed_over(server: &mut Server) {
     let of = |reason: &str| {
         let rows = |left: &Option<&str>, rows| if *left == Some(reason) { rows } else { 0 };
@@ -148,7 +149,7 @@ async fn expect_handed_over(server: &mut Server) {
     }
 }
 
-/// Clusters; blocks that meet in global memory, with machine code and with what the driver compiles.
+/// Clusters; and blocks that synchronise in global memory, with machine code and with what the driver compiles.
 const DEVICES: [&[(&str, &str)]; 3] = [
     &[("FAKE_CUDA_DEVICES", "9.0")],
     &[("FAKE_CUDA_DEVICES", "8.0")],
@@ -179,7 +180,7 @@ async fn replies_are_those_of_the_cpu() {
     }
 }
 
-/// Unless it is told otherwise: all of these rows came in messages.
+/// This is the default: all of these rows came in messages.
 #[tokio::test]
 async fn rows_of_messages_are_left_to_the_cpu() {
     let Some(mut cpu) = start(&["--backend=cpu"], &[]) else { return };

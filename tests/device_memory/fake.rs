@@ -1,4 +1,4 @@
-//! A device whose memory is a file in memory: what stands for a GPU's where there is none.
+//! A fake device without a GPU, whose memory is a file in memory.
 
 use croupier::backend::device_memory::{Allocated, DeviceMemory, DeviceMemoryError, IPC_HANDLE_BYTES, Lent, OnDevice};
 use croupier::backend::{Backend, BackendInfo, RowJob, VerifyJob, VerifyResult};
@@ -11,12 +11,12 @@ use std::sync::{Arc, Mutex};
 pub(crate) const UUID: &str = "GPU-11111111-2222-3333-4444-555555555555";
 pub(crate) const GRANULARITY: usize = 8192;
 
-/// The device. It counts what is held of it, and lets go late.
+/// The device. It counts the regions whose memory is held.
 #[derive(Debug, Default)]
 pub(crate) struct Device {
     /// Regions whose memory is held.
     pub(crate) live: Arc<AtomicUsize>,
-    /// The device has room for so many more allocations; none: for all.
+    /// The number of further allocations that the device has room for; none if unlimited.
     pub(crate) room: Mutex<Option<usize>>,
     buffers: Mutex<Vec<Arc<Vec<u8>>>>,
 }
@@ -69,7 +69,7 @@ unsafe impl Foreign for Live<Part> {
 }
 
 impl Device {
-    /// A buffer of the worker's, and its handle.
+    /// A buffer of the worker, and its handle.
     pub(crate) fn buffer(&self, bytes: Vec<u8>) -> Vec<u8> {
         let mut buffers = self.buffers.lock().unwrap();
         buffers.push(Arc::new(bytes));
@@ -114,7 +114,7 @@ impl DeviceMemory for Device {
     }
 }
 
-/// A backend whose device this is.
+/// A backend on this device.
 pub(crate) struct OnFake {
     pub(crate) device: Arc<Device>,
     pub(crate) backend: Box<dyn Backend>,

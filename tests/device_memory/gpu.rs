@@ -1,5 +1,5 @@
-//! The same on a GPU, with two processes: the server's, and a worker's that maps a region by the driver and writes it on the
-//! device. Without a GPU it is skipped, and says so, unless CROUPIER_TEST_GPU requires one.
+//! The same on a GPU, with two processes: the server, and a worker that maps a region with the driver and writes it on the device. Without
+//! a GPU the test is skipped with a message, unless CROUPIER_TEST_GPU requires one.
 
 use super::*;
 use crate::open_gpu::open_gpu;
@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 
 const SOCKET: &str = "CROUPIER_TEST_GPU_SOCKET";
 const DEVICE: &str = "CROUPIER_TEST_GPU_UUID";
-/// Set: the worker lends memory of its second GPU.
+/// If set, the worker lends memory of its second GPU.
 const ELSEWHERE: &str = "CROUPIER_TEST_GPU_ELSEWHERE";
 const COUNT: u64 = 20;
 
@@ -21,7 +21,7 @@ struct OnDevice {
 }
 
 impl OnDevice {
-    /// Maps what a descriptor stands for, in the context of a GPU.
+    /// Maps the memory behind a descriptor, in the context of a GPU.
     fn map(descriptor: &OwnedFd, bytes: usize, uuid: &str) -> Self {
         result::init().unwrap();
         let devices = (0..result::device::get_count().unwrap()).map(|index| result::device::get(index).unwrap());
@@ -35,7 +35,7 @@ impl OnDevice {
         let wanted = digits(uuid.strip_prefix("GPU-").or_else(|| uuid.strip_prefix("MIG-")).unwrap());
         let device = devices.into_iter().find(|&device| hex(device) == wanted).expect("the GPU is seen here");
         let mut mapped = Self { at: 0, bytes };
-        // SAFETY: the driver's calls as its manual has them for memory of another process; what they write to lives.
+        // SAFETY: these are the driver's documented calls for memory of another process; what they write to lives.
         unsafe {
             result::ctx::set_current(result::primary_ctx::retain(device).unwrap()).unwrap();
             let kind = sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
@@ -53,7 +53,7 @@ impl OnDevice {
         mapped
     }
 
-    /// Memory of one's own, as cudaMalloc gives it, and its legacy handle.
+    /// The worker's own memory, as from cudaMalloc, and its legacy handle.
     fn own(bytes: usize) -> (Self, Vec<u8>) {
         // SAFETY: plain data, for which zeros are a value.
         let mut handle: sys::CUipcMemHandle = unsafe { std::mem::zeroed() };
@@ -66,7 +66,7 @@ impl OnDevice {
         (Self { at, bytes }, handle.reserved.iter().map(|byte| *byte as u8).collect())
     }
 
-    /// Writes and waits until it is there.
+    /// Writes, and waits until the bytes are there.
     fn write(&self, offset: usize, bytes: &[u8]) {
         assert!(offset + bytes.len() <= self.bytes);
         // SAFETY: the range lies in the mapping.
@@ -75,7 +75,7 @@ impl OnDevice {
     }
 }
 
-/// Parameters that a kernel does, some that the CPU does, and a chain that one begins and the other ends.
+/// Parameters for the kernels, parameters for the CPU, and a chain that one begins and the other ends.
 fn roads() -> [SamplingParams; 4] {
     [
         SamplingParams { top_p: Some(0.9), ..seeded(5) },
@@ -85,7 +85,7 @@ fn roads() -> [SamplingParams; 4] {
     ]
 }
 
-/// All tokens of those texts; `place` gives the logits of a step with one row for them all.
+/// All tokens of those texts. `place` returns the logits of a step, with one row for all texts.
 async fn texts(worker: &mut Worker, first: u64, mut place: impl FnMut(&[f32]) -> Option<step::Logits>) -> Vec<u32> {
     let opens = (first..).zip(roads()).map(|(id, params)| open(id, params)).collect();
     worker.step(open_step(opens)).await;
@@ -108,7 +108,7 @@ async fn texts(worker: &mut Worker, first: u64, mut place: impl FnMut(&[f32]) ->
     tokens
 }
 
-/// Not a test: the worker.
+/// Not a test: the worker process.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "started by the test below"]
 async fn worker_process() {
@@ -120,7 +120,7 @@ async fn worker_process() {
     let region = OnDevice::map(&descriptors[0], lease.bytes as usize, &uuid);
     let mut position = 0u64;
     let tokens = texts(&mut worker, 1, |row| {
-        // Two slots in turn, at odd places.
+        // Two slots in turn, at odd offsets.
         let offset = 4 + (position % 2) * 4000;
         position += 1;
         region.write(offset as usize, &bytes(row));
@@ -154,7 +154,7 @@ async fn worker_process() {
     park()
 }
 
-/// Until the server's process ends this one.
+/// Waits until the server's process ends this one.
 fn park() -> ! {
     loop {
         std::thread::park();
@@ -197,7 +197,7 @@ async fn tokens_of_rows_on_a_gpu_are_those_of_inline_rows() {
     server.expect_series("croupier_regions", 0.0).await;
 }
 
-/// Runs that test with a driver that has no GPU and runs the kernels on the CPU (tests/cuda_driver). Clusters are required.
+/// Runs that test on a driver without a GPU that runs the kernels on the CPU (tests/cuda_driver). Clusters are required.
 fn on_a_driver_without_a_gpu(settings: &[(&str, &str)]) -> Option<(bool, String)> {
     crate::build::built().then(|| {
         let mut command = Command::new(std::env::current_exe().unwrap());
@@ -220,9 +220,9 @@ fn so_are_they_on_a_driver_without_a_gpu() {
     let slice = "9.0,Slice,11110000000000000000000000000001,c0ffee000000000000000000000000ff";
     let settings: [&[(&str, &str)]; 4] = [
         &[],
-        // On a slice of a card, which has a UUID of its own.
+        // On a slice of a card, which has its own UUID.
         &[("FAKE_CUDA_DEVICES", slice)],
-        // Where an allocation of another process ends is not told by the first that is asked.
+        // The first attempt to ask where another process's allocation ends fails.
         &[("FAKE_CUDA_FAULTS", "range@1=1")],
         &[("FAKE_CUDA_FAULTS", "range@1=500")],
     ];
@@ -232,7 +232,7 @@ fn so_are_they_on_a_driver_without_a_gpu() {
     }
 }
 
-/// The driver opens it: a card reaches the memory of another.
+/// The driver opens this memory, because one card can reach the memory of another.
 #[test]
 fn memory_of_another_gpu_is_refused_on_a_driver_without_a_gpu() {
     let Some((is_well, told)) = on_a_driver_without_a_gpu(&[("FAKE_CUDA_DEVICES", "9.0;9.0"), (ELSEWHERE, "1")]) else {
@@ -247,7 +247,7 @@ fn a_buffer_whose_end_nobody_tells_is_refused_on_a_driver_without_a_gpu() {
     assert!(!is_well && told.contains("refused DEVICE"), "{told}");
 }
 
-/// Nobody should take for tested what did not run.
+/// Tests that did not run must not look as if they had.
 #[test]
 fn kernels_without_clusters_are_not_those_that_were_required() {
     let Some((is_well, told)) =

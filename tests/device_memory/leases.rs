@@ -1,4 +1,4 @@
-//! Who gets memory of the device, who does not, and when it comes back.
+//! Who gets device memory, who does not, and when it becomes free again.
 
 use super::*;
 use std::io::{BufRead, BufReader};
@@ -25,7 +25,7 @@ async fn memory_is_leased_in_whole_granules_and_comes_back() {
         server.expect_series(DEVICE_BYTES, 0.0).await;
         assert_eq!(device.live(), 0);
     }
-    // The host's memory as before, on the same connection.
+    // Host memory is leased as before, on the same connection.
     let host = blocking(|| side.lease(100).unwrap());
     assert_eq!((host.lease.device_uuid.as_str(), host.lease.granularity), ("", 0));
     assert_eq!((server.series("croupier_region_bytes"), server.series(DEVICE_BYTES)), (4096.0, 0.0));
@@ -80,7 +80,7 @@ async fn limits_of_the_device_are_its_own() {
     let _host = blocking(|| side.lease(1).unwrap());
     let count = (Code::ResourceExhausted, "TOO_MANY_REGIONS".to_owned(), String::new());
     assert_eq!(refused(asked(&mut side, on("", 1))), count);
-    // Another stream has what the first gives back.
+    // Another stream can use what the first releases.
     let (_other, mut theirs) = connected(&server, config()).await;
     assert_eq!(refused(asked(&mut theirs, on("", 3 * REGION))), room);
     blocking(|| side.release(&two.lease).unwrap());
@@ -108,7 +108,7 @@ async fn memory_goes_with_its_stream_and_with_its_connection() {
 
 const SOCKET: &str = "CROUPIER_TEST_DEVICE_SOCKET";
 
-/// Not a test: a worker for the one below.
+/// Not a test: a worker for the test below.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "started by the test below"]
 #[allow(clippy::print_stdout)]
@@ -133,7 +133,7 @@ fn descriptors() -> usize {
     Path::new("/proc/self/fd").read_dir().unwrap().count()
 }
 
-/// Alone in its process: it counts descriptors.
+/// Runs alone in its process, because it counts descriptors.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "started by the test below"]
 async fn server_of_killed_workers() {

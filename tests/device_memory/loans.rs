@@ -7,7 +7,7 @@ fn lend(ipc_handle: Vec<u8>, offset: u64, bytes: u64) -> Request {
     Request::Lend(LendRegion { uuid: UUID.to_owned(), ipc_handle, offset, bytes })
 }
 
-/// A buffer, lent: nothing comes beside the reply.
+/// Lends a buffer. No descriptor comes with the reply.
 fn lent(side: &mut SideClient, request: Request) -> RegionLease {
     match blocking(|| side.ask(request).unwrap()) {
         (Reply::Leased(lease), descriptors) if descriptors.is_empty() => lease,
@@ -64,7 +64,7 @@ async fn what_cannot_be_opened_is_refused() {
     assert_eq!((device.live(), server.series("croupier_regions")), (0, 0.0));
 }
 
-/// The worker may free its buffer when the release is answered: no step reads it then.
+/// The worker may free its buffer once the release is answered: no step reads it any more.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_release_is_answered_when_no_step_reads_the_buffer() {
     let gate = Gate::default();
@@ -81,7 +81,7 @@ async fn a_release_is_answered_when_no_step_reads_the_buffer() {
             side.release(&lease).unwrap();
             answered.store(true, Ordering::SeqCst);
         });
-        // It cannot be shown that it never is; a moment shows what forgets to wait.
+        // The test cannot prove that the release is never answered too early, but a moment is enough to notice code that does not wait.
         std::thread::sleep(std::time::Duration::from_millis(200));
         assert!(!answered.load(Ordering::SeqCst) && device.live() == 1, "a step still reads it");
         gate.open();

@@ -1,5 +1,5 @@
-//! Regions in device memory, over real sockets: leases, loans, steps, mistakes, limits, and what is left of a worker that is
-//! killed. The device is a fake whose memory is a file, and the CPU samples; tests/emulator has the kernels.
+//! Regions in device memory, over real sockets: leases, loans, steps, errors, limits, and what is left of a worker that is killed. The
+//! device is a fake whose memory is a file, and the CPU samples. (tests/emulator tests the kernels.)
 
 mod fake;
 mod gpu;
@@ -49,7 +49,7 @@ fn on(uuid: &str, bytes: u64) -> Request {
     Request::Lease(LeaseRegion { bytes, device: Some(RegionDevice { uuid: uuid.to_owned() }) })
 }
 
-/// What the server answers, and the region where it leases one with a descriptor.
+/// The server's answer: the region if it leases one with a descriptor.
 fn asked(side: &mut SideClient, request: Request) -> Result<Leased, RegionError> {
     match blocking(|| side.ask(request).unwrap()) {
         (Reply::Leased(lease), descriptors) => {
@@ -62,7 +62,7 @@ fn asked(side: &mut SideClient, request: Request) -> Result<Leased, RegionError>
     }
 }
 
-/// Code, reason and field.
+/// Code, reason and field of an error.
 fn refused(result: Result<impl std::fmt::Debug, RegionError>) -> (Code, String, String) {
     let error = result.unwrap_err();
     (Code::from(error.code), error.reason, error.field)

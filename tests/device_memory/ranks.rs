@@ -1,4 +1,4 @@
-//! Ranks of a tensor-parallel worker whose rows lie in device memory.
+//! Ranks of a tensor-parallel worker whose rows are in device memory.
 
 use super::*;
 use croupier::proto::attach_request::Request as OfRank;
@@ -8,10 +8,10 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 
-/// Columns of rank 0; rank 1 has the others.
+/// The number of columns of rank 0. Rank 1 has the others.
 const OWN: u32 = 20;
 
-/// A rank 1 of the stream with this token: its end of the call, and what it may map.
+/// Rank 1 of the stream with this token: its end of the call, and the region that it may map.
 async fn attached(
     server: &TestServer,
     token: Vec<u8>,
@@ -28,7 +28,7 @@ async fn attached(
     (requests, replies, ready.region_offer.expect("the stream has regions"))
 }
 
-/// Both see the same memory, by descriptors of their own, and the token is that of the whole row.
+/// Both see the same memory, by their own descriptors, and the token is that of the whole row.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rank_attaches_a_region_on_the_device_and_writes_its_columns() {
     let (server, device) = server().await;
@@ -64,7 +64,7 @@ async fn a_rank_attaches_a_region_on_the_device_and_writes_its_columns() {
     let told = replies.message().await.unwrap().unwrap().response;
     assert_eq!(told, Some(Response::Shard(ShardResult { step_id: 2, joined: true, refusal: None })));
 
-    // The memory goes with the stream, whoever has mapped it.
+    // The memory is freed with the stream, whoever has mapped it.
     drop(worker);
     server.expect_series(DEVICE_BYTES, 0.0).await;
     assert_eq!(device.live(), 0);

@@ -1,9 +1,9 @@
-//! Rows in device memory give what the same rows give inline, bit for bit, and wrong references have their status.
+//! Rows in device memory give the same results as inline rows, bit for bit, and wrong references get their status.
 
 use super::*;
 use croupier::sampling::logits::Dtype;
 
-/// Work of every kind over six rows.
+/// Work of every kind on six rows.
 fn every_kind(id: u64) -> (Vec<OpenSequence>, Vec<Work>) {
     let kind = |sequence_id, first_row, kind| Work {
         sequence_id: Some(sequence_id),
@@ -90,7 +90,7 @@ async fn a_wrong_reference_ends_the_stream_and_names_the_field() {
     assert_eq!(device.live(), 0);
 }
 
-/// A step under way is finished first, whatever becomes of the lease.
+/// A step under way is finished first, whatever happens to the lease.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_region_released_in_use_is_read_to_the_end() {
     let gate = Gate::default();
@@ -114,7 +114,7 @@ async fn a_region_released_in_use_is_read_to_the_end() {
     assert_eq!((status.code(), violation(&status).0.as_str()), (Code::FailedPrecondition, "step.region.generation"));
 }
 
-/// A slot is written by the server's threads, which cannot write to a device.
+/// The server's threads write slots, and they cannot write to a device.
 #[tokio::test(flavor = "multi_thread")]
 async fn slots_on_the_device_are_refused() {
     let (server, device) = server().await;
