@@ -1,4 +1,4 @@
-"""Code made by hand for scripts/cubin_waits.py: does it find a read that nobody waits for, and only that?"""
+"""Handmade code for scripts/cubin_waits.py: does it find a read that nobody waits for, and nothing else?"""
 
 import io
 import re
@@ -15,7 +15,7 @@ NONE = 7
 
 
 def sass(code, target="sm_90"):
-    """As `nvdisasm -hex` writes it. Each line of `code` is a label or an instruction, `> 3` behind it sets scoreboard 3, `< 3` waits."""
+    """The output of `nvdisasm -hex`. Each line of `code` is a label or an instruction; `> 3` sets scoreboard 3, `< 3` waits for it."""
     lines, address = [f"\t.target\t{target}", '\t.section\t.text.kernel,"ax",@progbits', "kernel:", ".text.kernel:"], 0
     for line in code.strip().splitlines():
         line = line.strip()
@@ -41,7 +41,7 @@ BRANCH = """
     UCGABAR_WAIT
     EXIT
 """
-# The read of one round is waited for in the next, if there is one.
+# The read of one round is waited for in the next, if there is a next.
 LOOP = """
 .L_x_1:
     @P1 IADD3 R3, R3, R2, RZ < 3

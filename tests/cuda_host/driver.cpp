@@ -1,4 +1,5 @@
-// Does the driver without a GPU behave as it says? Run by name from tests/cuda_host/driver.rs; ends with 0 if so.
+// Checks that the driver without a GPU behaves as documented. tests/cuda_host/driver.rs runs each check by name; the program ends with 0 if
+// the check passes.
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -222,7 +223,7 @@ void mistakes() {
     EXPECT(cuMemMap(at + kBytes, kBytes, 0, handle, 0), kInvalidValue);
     OK(cuMemMap(at, kBytes, 0, handle, 0));
     EXPECT(cuMemMap(at, kBytes, 0, handle, 0), kInvalidValue);
-    EXPECT(cuMemcpyHtoD_v2(at, "x", 1), kInvalidValue);  // nobody gave access
+    EXPECT(cuMemcpyHtoD_v2(at, "x", 1), kInvalidValue);  // the memory has no access yet
     OK(cuMemSetAccess(at, kBytes, &kBoth, 1));
     OK(cuMemcpyHtoD_v2(at, "x", 1));
     EXPECT(cuMemcpyHtoD_v2(at + kBytes - 1, "xy", 2), kInvalidValue);
@@ -231,7 +232,7 @@ void mistakes() {
     EXPECT(cuMemFree_v2(at), kInvalidValue);
 }
 
-// What is asked of a stream happens when somebody waits.
+// Work on a stream is done when somebody waits for it.
 void as_late_as_it_may() {
     begin();
     void *stream, *other, *event, *memory;
@@ -249,7 +250,7 @@ void as_late_as_it_may() {
     seen[0] = 0;
     OK(cuMemcpyDtoHAsync_v2(seen, at, 1, stream));
     OK(cuStreamSynchronize(stream));
-    HOLDS(seen[0] != 0);  // nobody wrote there
+    HOLDS(seen[0] != 0);  // no copy has written there yet
     OK(cuMemsetD8Async(at, 7, kBytes, stream));
     OK(cuEventRecord(event, stream));
     OK(cuMemcpyDtoHAsync_v2(seen, at, 1, stream));
@@ -270,7 +271,7 @@ void as_late_as_it_may() {
     HOLDS(seen[0] == 9);
 }
 
-// With FAKE_CUDA_FAULTS=copy@2=700: the second copy, and everything after it.
+// With FAKE_CUDA_FAULTS=copy@2=700: the second copy fails, and so does everything after it.
 void sticky() {
     begin();
     Address at;
@@ -282,7 +283,7 @@ void sticky() {
     EXPECT(cuCtxSynchronize(), kIllegalAddress);
 }
 
-// Ends with a signal: device memory is not the host's.
+// Ends with a signal: the host may not access device memory.
 void host_reads_the_device() {
     begin();
     Address at;

@@ -1,5 +1,5 @@
 """Checks of the chart that helm-unittest cannot do. Arguments: a copy of helm/ with dependencies built, and `--bless` to
-write the golden manifests anew."""
+write the golden manifests again."""
 
 import difflib
 import json
@@ -15,14 +15,14 @@ import yaml
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 CHARTS = pathlib.Path(sys.argv[1])
-# The oldest that the chart names in kubeVersion, and the newest that the validator knows.
+# The oldest version that the chart's kubeVersion allows, and the newest that the validator knows.
 VERSIONS = ["1.29.1", "1.37.0"]
-# Settings that are the chart's own business.
+# Settings that the chart itself makes.
 OWN_SETTINGS = {"listen", "uds", "admin", "lame_duck", "drain_timeout", "tls_cert", "tls_key", "tls_client_ca", "auth_token_file",
                 "presets", "vocabulary", "otlp_endpoint", "otlp_ca", "trace_ratio"}
-# Kinds of the Prometheus operator, of KEDA and of cert-manager, whose schemas are not Kubernetes'.
+# Kinds of the Prometheus operator, KEDA and cert-manager, which are not in Kubernetes' schemas.
 FOREIGN = {"ServiceMonitor", "PodMonitor", "PrometheusRule", "ScaledObject", "Certificate"}
-# Chart and values of each recipe.
+# The chart and values of each recipe.
 RECIPES = {
     "service": ("croupier", "service.yaml"),
     "service-tls": ("croupier", "service-tls.yaml"),
@@ -45,7 +45,7 @@ def template(chart, *flags):
 
 
 def manifests(recipe):
-    """What a recipe renders, as text, and the objects in it."""
+    """The manifest of a recipe, as text and as objects."""
     chart, values = RECIPES[recipe]
     done = template(chart, "--values", str(HERE / "values" / values))
     if done.returncode:
@@ -54,7 +54,7 @@ def manifests(recipe):
 
 
 def invalid(recipe, objects):
-    """What Kubernetes would not take."""
+    """Yields errors that Kubernetes would find."""
     for version in [SINCE[recipe], VERSIONS[-1]] if recipe in SINCE else VERSIONS:
         for o in objects:
             if o["kind"] in FOREIGN:
@@ -66,7 +66,7 @@ def invalid(recipe, objects):
 
 
 def blind():
-    """That the check can fail."""
+    """Yields an error if the check cannot fail."""
     broken = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "broken"}, "spec": {"ports": [{"prot": 1}]}}
     if len(list(invalid("a broken Service", [broken]))) != len(VERSIONS):
         yield "a broken Service passed as valid"
@@ -74,7 +74,7 @@ def blind():
 
 def changed(recipe, text, bless):
     path = HERE / "golden" / f"{recipe}.yaml"
-    # Rules and dashboard have tests of their own.
+    # Rules and dashboard have their own tests.
     text = "".join(part for part in re.split(r"(?m)^(?=---$)", text) if "kind: PrometheusRule" not in part and "-dashboard\n" not in part)
     if bless:
         path.write_text(text)
@@ -85,7 +85,7 @@ def changed(recipe, text, bless):
 
 
 def refusals():
-    """Values that must be refused, each with words of the reason."""
+    """Values that must be refused, with words from the message."""
     for case in yaml.safe_load((HERE / "refused.yaml").read_text()):
         flags = case.get("flags", []) + [flag for value in case["set"] for flag in ("--set", value)]
         done = template(case.get("chart", "croupier"), *flags)
@@ -96,7 +96,7 @@ def refusals():
 
 
 def settings():
-    """The schema takes the program's settings and no others; the version is the program's."""
+    """The schema has the program's settings and no others, and the program's version."""
     schema = json.loads((ROOT / "helm/croupier/values.schema.json").read_text())
     page = (ROOT / "docs/configuration.md").read_text()
     program = set(re.findall(r"^\| `--[^|]*\| `CROUPIER_\w+` \| `(\w+)` \|", page, re.M)) - OWN_SETTINGS
@@ -114,7 +114,7 @@ def settings():
 
 
 def ranges():
-    """The chart takes the least and the most that the server takes. What lies outside is among the refusals."""
+    """The chart accepts the smallest and the largest values that the server accepts. Values outside are among the refusals."""
     file = yaml.safe_load((ROOT / "helm/croupier/files/ranges.yaml").read_text())
     for end in (0, -1):
         config = {name: both[end] for settings in file.values() for name, both in settings.items()}
@@ -124,7 +124,7 @@ def ranges():
 
 
 def relations():
-    """Of two settings the first may be as much as the second, and no more. A variable takes a setting out of it."""
+    """Of two settings the first may be as large as the second, but no larger. If a variable sets one of them, this is not checked."""
     for lower, upper in yaml.safe_load((ROOT / "helm/croupier/files/relations.yaml").read_text()):
         for more, variables in [(0, []), (1, []), (1, [lower]), (1, [upper])]:
             config = {lower: 1048575 + more, upper: 1048575}
@@ -135,7 +135,7 @@ def relations():
 
 
 def defaults():
-    """The chart counts with the program's defaults."""
+    """The chart calculates with the program's defaults."""
     page = (ROOT / "docs/configuration.md").read_text()
     program = dict(re.findall(r"^\| `--[^|]*\| `CROUPIER_\w+` \| `(\w+)` \| `([^`]*)` \|", page, re.M))
     chart = yaml.safe_load((ROOT / "helm/croupier/files/defaults.yaml").read_text())
@@ -143,7 +143,7 @@ def defaults():
 
 
 def texts():
-    """Texts reach the server as they were written, whatever is in them."""
+    """Texts reach the server unchanged, whatever characters they have."""
     told = "".join(map(chr, range(1, 0xa1))) + r"\u2028 \x41 \\x41 \a \u005c"
     done = template("croupier", "--set-json", f"presets.x={json.dumps({'description': told})}", "--show-only=templates/configmap.yaml")
     if done.returncode:
@@ -153,7 +153,7 @@ def texts():
 
 
 def injected():
-    """What `croupier inject` writes of the manifests in tests/inject, as tests/inject/mod.rs holds it."""
+    """The manifests that `croupier inject` makes from those in tests/inject, as tests/inject/mod.rs checks them."""
     files = sorted((ROOT / "tests/inject").glob("*.injected.yaml"))
     for path in files:
         objects = [o for o in yaml.safe_load_all(path.read_text()) if o]
@@ -163,7 +163,7 @@ def injected():
 
 
 def open_schemas(schema, path="values"):
-    """Objects of the schema that take any key without being Kubernetes' own."""
+    """Yields objects of the schema that accept any key, although they are not objects of Kubernetes."""
     if schema.get("type") == "object" and "properties" in schema and schema.get("additionalProperties") is not False:
         yield f"{path} takes unknown keys"
     for name, inner in schema.get("properties", {}).items():
@@ -171,7 +171,7 @@ def open_schemas(schema, path="values"):
 
 
 def files_differ(objects):
-    """The PrometheusRule holds the groups of files/rules.yaml, all of them and unchanged; the ConfigMap the dashboard."""
+    """The PrometheusRule has all groups of files/rules.yaml, unchanged; the ConfigMap has the dashboard."""
     file = yaml.safe_load((ROOT / "helm/croupier/files/rules.yaml").read_text())["groups"]
     rule = next(o for o in objects if o["kind"] == "PrometheusRule")
     if rule["spec"]["groups"] != file:

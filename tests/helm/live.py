@@ -1,6 +1,6 @@
-"""The program takes what the chart gives it: for each recipe a server is started with the configuration and the flags of the
-golden manifest, its probes are asked, and it is stopped. Arguments: the croupier binary, and a folder with server.pem,
-server.key and client.pem as trustme makes them."""
+"""The program accepts what the chart gives it: for each recipe a server is started with the configuration and the flags of the
+golden manifest, its probes are run, and it is stopped. Arguments: the croupier binary, and a folder with server.pem,
+server.key and client.pem from trustme."""
 
 import pathlib
 import shutil
@@ -33,7 +33,7 @@ def container(objects):
 
 
 def asked(probe, binary, here):
-    """Whether a probe is content."""
+    """Whether a probe succeeds."""
     if "exec" in probe:
         command = [here(word) for word in probe["exec"]["command"]]
         try:
@@ -47,12 +47,12 @@ def asked(probe, binary, here):
 
 
 def is_content(probe, binary, here):
-    """The same, where one that was late may be asked again, as the kubelet does before it counts as failed."""
+    """The same, but a failed probe is repeated, as the kubelet does before it counts as failed."""
     return any(asked(probe, binary, here) or time.sleep(0.2) for _ in range(3))
 
 
 def stopped(server):
-    """What the server wrote, once it has ended."""
+    """Stops the server, and returns what it wrote."""
     server.send_signal(signal.SIGTERM)
     try:
         return server.communicate(timeout=NEVER)[1]
@@ -62,7 +62,7 @@ def stopped(server):
 
 
 def mount(secrets, folder):
-    """The secrets of the recipes, as the kubelet mounts them: what is at which path."""
+    """Writes the secrets of the recipes as the kubelet mounts them. Returns the folder for each path."""
     mounts = {"/etc/croupier-tls": "tls", "/etc/croupier-clients": "clients", "/etc/croupier-tokens": "tokens", "/etc/croupier-collector": "collector"}
     for name in mounts.values():
         (folder / name).mkdir()
@@ -77,9 +77,9 @@ def serve(recipe, binary, secrets, folder):
     objects = [o for o in yaml.safe_load_all((GOLDEN / f"{recipe}.yaml").read_text()) if o]
     settings = next(o["data"]["croupier.toml"] for o in objects if o["kind"] == "ConfigMap" and "croupier.toml" in o["data"])
     (folder / "croupier.toml").write_text(settings)
-    # The longer paths first: the last one is part of them.
+    # Longer paths come first, because the last one is a part of them.
     moved = {**mount(secrets, folder), "/etc/croupier": str(folder), "/run/croupier": str(folder), "50051": free_port(), "9464": free_port()}
-    # There may be no GPU here: that the program knows the flag is what can be asked.
+    # There may be no GPU here. The program at least has to know the flag.
     moved["--backend=cuda"] = "--backend=auto"
 
     def here(text):

@@ -1,5 +1,5 @@
-"""The table of values in the chart's README, from the comments `# --` of values.yaml. `--bless` writes it; else it is
-compared. Every value must have such a comment, or stand below one that has."""
+"""The table of values in the chart's README, from the comments `# --` of values.yaml. `--bless` writes it; otherwise it is
+compared. Every value must have such a comment, or be below a value that has one."""
 
 import json
 import pathlib
@@ -13,7 +13,7 @@ BEGIN, END = "<!-- values: begin -->", "<!-- values: end -->"
 
 
 def comments(text):
-    """Path of a value to its comment and to the default to show, as far as one is written there."""
+    """Maps the path of a value to its comment and to the default to show, if one is given."""
     found, path, words, shown = {}, [], [], None
     for line in text.splitlines():
         comment = re.match(r" *# ?(.*)$", line)

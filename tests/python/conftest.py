@@ -20,7 +20,7 @@ GRPC_TOOLS = os.environ.get("GRPC_TOOLS")
 
 
 def generate_stubs():
-    """Stubs from proto/, made anew for each session so that none can be stale."""
+    """Generates stubs from proto/ for each session, so that they are never stale."""
     from grpc_tools import protoc
 
     folder = tempfile.mkdtemp(prefix="croupier-stubs-")
@@ -75,7 +75,7 @@ class Server:
             time.sleep(0.02)
 
     def is_serving(self):
-        # TCP may speak TLS, the socket never does.
+        # The server may use TLS on TCP, but never on the socket.
         options = [("grpc.default_authority", "localhost")]
         with grpc.insecure_channel(self.uds, options=options) as channel:
             try:
@@ -86,7 +86,7 @@ class Server:
                 return False
 
     def kill(self):
-        """SIGKILL: nothing is saved, the socket file stays."""
+        """SIGKILL: nothing is saved, and the socket file is left over."""
         self.process.kill()
         self.process.wait()
 
@@ -105,7 +105,7 @@ def own_server(tmp_path_factory):
     started = []
 
     def start(*flags):
-        # Not tmp_path: its name holds the test's, and a socket path has at most 107 bytes.
+        # Not tmp_path: that contains the test's name, and a socket path has at most 107 bytes.
         started.append(Server(tempfile.mkdtemp(prefix="croupier-"), *flags))
         return started[-1]
 

@@ -9,7 +9,7 @@ from croupier.v1 import sampler_pb2_grpc
 
 DTYPES = {"f32": pb.LOGITS_DTYPE_F32, "f16": pb.LOGITS_DTYPE_F16, "bf16": pb.LOGITS_DTYPE_BF16}
 OPTIONS = [
-    # Without it gRPC sends a Unix socket's path as the authority, and the connection is refused.
+    # Without this, gRPC sends a Unix socket's path as the authority, and the connection is refused.
     ("grpc.default_authority", "localhost"),
     ("grpc.max_send_message_length", -1),
     ("grpc.max_receive_message_length", -1),
@@ -32,12 +32,12 @@ def encode(logits, dtype):
     if dtype == "f16":
         return logits.astype("<f2").tobytes()
     bits = logits.view("<u4")
-    # To nearest, ties to even: numpy has no bfloat16.
+    # Rounds to nearest, ties to even: numpy has no bfloat16.
     return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype("<u2").tobytes()
 
 
 def decode(data, dtype):
-    """What the server sees, as float64."""
+    """The logits that the server sees, as float64."""
     if dtype == "f32":
         return np.frombuffer(data, "<f4").astype(np.float64)
     if dtype == "f16":
@@ -80,7 +80,7 @@ class Worker:
         return next(self.replies).step
 
     def tokens(self, logits, work, **step):
-        """The sampled tokens, when every row must be OK."""
+        """Sends one step and returns the sampled tokens. Every row must be OK."""
         result = self.step(logits, work, **step)
         assert all(o.status == pb.OPEN_STATUS_OK for o in result.open), result.open
         assert all(w.status == pb.ROW_STATUS_OK for w in result.work), result.work

@@ -1,4 +1,4 @@
-"""The same sequence gives the same tokens, however it is served, and after the server was killed."""
+"""The same sequence gives the same tokens, however it is served, and after the server is killed."""
 
 import grpc
 import numpy as np
@@ -20,7 +20,7 @@ def model(text):
 
 
 def generate(address, length=LENGTH, output=(), neighbours=0):
-    """Tokens of one sequence, among others if asked, continuing after `output`."""
+    """The tokens of one sequence, with other sequences if asked, continuing after `output`."""
     output, ids = list(output), range(neighbours + 1)
     others = [opening(i, pb.SamplingParams(seed=1000 + i, top_k=5)) for i in ids[1:]]
     noise = np.random.default_rng(9)
@@ -28,7 +28,7 @@ def generate(address, length=LENGTH, output=(), neighbours=0):
         opens = [opening(0, PARAMS, PROMPT, output), *others]
         while len(output) < length:
             rows = [model(output), *noise.normal(0, 2, (neighbours, VOCAB))]
-            # Another place in the batch at each step.
+            # The sequence has another place in the batch at each step.
             turn = len(output) % len(rows)
             order = [*ids[turn:], *ids[:turn]]
             tokens = worker.tokens(np.stack([rows[i] for i in order]), order, open=opens)

@@ -1,4 +1,4 @@
-"""The worker in Go does what examples/README.md says of it."""
+"""The worker in Go does what examples/README.md says about it."""
 
 import os
 import shutil
@@ -16,7 +16,7 @@ LETTERS = 200
 
 
 def go(folder, *args, **more):
-    """Output of a command of Go, with its own tools and the compiler of schemas that comes with grpcio-tools."""
+    """The output of a `go` command, with its own tools and the protobuf compiler that comes with grpcio-tools."""
     tools = folder.parent / "bin"
     path = os.pathsep.join([str(tools), os.environ["PATH"]])
     environment = {**os.environ, "PATH": path, "GOBIN": str(tools)}
@@ -27,7 +27,7 @@ def go(folder, *args, **more):
 
 @pytest.fixture(scope="module")
 def worker(tmp_path_factory):
-    """The worker, built in a copy of its folder as the page says."""
+    """The worker, built in a copy of its folder, as the page says."""
     root = tmp_path_factory.mktemp("go")
     folder = root / "examples" / "go"
     folder.mkdir(parents=True)
@@ -62,7 +62,7 @@ def test_its_texts_are_the_same_over_either_socket_and_behind_a_server_that_was_
     assert texts(runs[1].stdout) == expected and len(set(expected)) == 3
     for _ in range(3):
         running = subprocess.Popen([worker, server.tcp], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        # Its 50 steps and more take 50 ms each. On a busy machine this may be before the first or behind the last.
+        # Its 50 steps and more take 50 ms each. On a busy machine the kill may come before the first or after the last.
         time.sleep(1)
         server.kill()
         server.start()

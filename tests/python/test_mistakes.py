@@ -1,4 +1,4 @@
-"""Mistakes as a Python client sees them: the code, and the field at fault in the details."""
+"""Errors as a Python client sees them: the code, and the field at fault in the details."""
 
 import grpc
 import numpy as np

@@ -1,4 +1,4 @@
-"""What README.md and docs/clients.md show of the wire does what they say. Only the server's address is another one."""
+"""The snippets of README.md and docs/clients.md do what these pages say. Only the server's address is replaced."""
 
 import json
 import os
@@ -13,7 +13,7 @@ DEFAULT_ADDRESS = "127.0.0.1:50051"
 
 
 def block(page, language, word):
-    """The one block of this language on a page that holds `word`."""
+    """The only block of this language on a page that contains `word`."""
     text = (ROOT / page).read_text(encoding="utf-8")
     found = [b for b in re.findall(rf"^```{language}\n(.*?)^```$", text, re.M | re.S) if word in b]
     assert len(found) == 1, f"{page} has {len(found)} {language} blocks with {word}"
@@ -21,7 +21,7 @@ def block(page, language, word):
 
 
 def run(command, **more):
-    """Output of a command in the root of the repository, with this Python as `python`."""
+    """The output of a command in the root of the repository, with this Python as `python`."""
     path = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
     done = subprocess.run(command, cwd=ROOT, env={**os.environ, "PATH": path}, capture_output=True, text=True, **more)
     assert done.returncode == 0, done.stderr
@@ -34,11 +34,11 @@ def elsewhere(text, server):
 
 
 def test_the_python_snippet_prints_what_is_shown(server):
-    # What pip installs is here already, in the version that the tests ask for.
+    # The packages are installed already, in the versions that the tests require.
     page = "docs/clients.md"
     setup = [line for line in block(page, "sh", "grpc_tools.protoc").splitlines() if not line.startswith("pip install ")]
     run(["bash", "-ec", "\n".join(setup)])
-    # The second one has answers to what may fail.
+    # The second snippet also handles errors.
     for word in ["def model", "def opened"]:
         snippet = block(page, "python", word)
         assert run(["python", "-"], input=elsewhere(snippet, server)) == block(page, "text", "[")

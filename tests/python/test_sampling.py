@@ -35,7 +35,7 @@ def test_greedy_is_argmax(address, dtype):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_raw_logprobs_are_log_softmax(address, dtype):
     logits = logits_of(2)
-    # 2e-5: logprobs travel as float32, and the exponent is a float32 product; see docs/numbers.md.
+    # The tolerance is 2e-5: logprobs are sent as float32, and the exponent is a float32 product; see docs/numbers.md.
     close = {"rtol": 1e-6, "atol": 2e-5}
     params = pb.SamplingParams(seed=5, logprobs=pb.LogprobsParams(top_n=10, token_ids=[0, VOCAB - 1]))
     with Worker(address, VOCAB, dtype) as worker:

@@ -1,4 +1,4 @@
-"""What stands beside sampling: information, health, reflection."""
+"""Services next to sampling: information, health, reflection."""
 
 import grpc
 import pytest

@@ -1,4 +1,4 @@
-"""Speculative decoding as a worker writes it: its own draft model, no draft model, and drafts it drew itself."""
+"""Speculative decoding as workers do it: with a draft model, without one, and with drafts that the worker drew itself."""
 
 import math
 
@@ -13,7 +13,7 @@ PROMPT = [5, 6, 7, 8, 5, 6]
 
 
 def target(text):
-    """Mostly goes round a cycle of tokens, so that drafts have a chance; the rest is noise from the text."""
+    """Mostly repeats a cycle of tokens, so that drafts can be accepted; the rest is noise that depends on the text."""
     row = np.random.default_rng([3, *text[-2:]]).normal(0, 2, VOCAB).astype(np.float32)
     row[(text[-1] * 3 + 1) % 8] += 13
     return row
@@ -43,7 +43,7 @@ def only(result):
 
 
 def generate(address, asked, propose):
-    """A text of LENGTH tokens, and the steps of the target that it took. `propose` makes a round's verify work."""
+    """A text of LENGTH tokens, and the number of target steps that it took. `propose` makes a round's verify work."""
     with Worker(address, VOCAB) as worker:
         text, steps, opens, last = list(PROMPT), 0, [opening(1, asked, PROMPT)], None
         while len(text) < len(PROMPT) + LENGTH:
@@ -90,7 +90,7 @@ def test_a_draft_model_replays_from_its_seed(address):
 
 @pytest.mark.parametrize("source", ["dense", "sparse"])
 def test_drafts_that_the_worker_drew(address, source):
-    """Accepted as often as is expected: 600 drafts of the target's own distribution, mixed with an even one."""
+    """600 drafts are accepted as often as expected. Their distribution is the target's own, mixed with an even one."""
     logits = np.full(VOCAB, -np.inf, np.float32)
     logits[:4] = np.log([0.4, 0.3, 0.2, 0.1])
     probs = np.zeros(VOCAB, np.float32)
@@ -113,7 +113,7 @@ def test_drafts_that_the_worker_drew(address, source):
             assert done.verify.lossless
             accepted += done.verify.accepted_count
             counts[tokens[0]] += 1
-    # The seeds are fixed, so this never changes: 4.5 standard deviations of 600 draws.
+    # The seeds are fixed, so the result never changes. The bounds are 4.5 standard deviations of 600 draws.
     assert abs(accepted / 600 - 0.8) < 4.5 * math.sqrt(0.8 * 0.2 / 600)
     assert np.all(np.abs(counts / 600 - [0.4, 0.3, 0.2, 0.1]) < 4.5 * math.sqrt(0.25 / 600))
 

@@ -1,4 +1,4 @@
-"""TLS and tokens with grpc's own credentials, as docs/clients.md says."""
+"""TLS and tokens with grpc's own credentials, as in docs/clients.md."""
 
 import grpc
 import pytest
@@ -37,7 +37,7 @@ def credentials(authority, own=True, token=None):
 
 
 def info(server, credentials):
-    # The certificate has the name, the port is of 127.0.0.1.
+    # The certificate is for the name; the port belongs to 127.0.0.1.
     address = server.tcp.replace("127.0.0.1", "localhost")
     with grpc.secure_channel(address, credentials) as channel:
         return stub(channel).GetServerInfo(pb.GetServerInfoRequest(), timeout=10)

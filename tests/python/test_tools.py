@@ -1,4 +1,4 @@
-"""What people and clusters call a gRPC server with, grpcurl and grpc-health-probe, over TCP, TLS and a Unix socket."""
+"""The tools with which people and clusters call a gRPC server: grpcurl and grpc-health-probe, over TCP, TLS and a Unix socket."""
 
 import json
 import subprocess
@@ -13,7 +13,7 @@ SERVICE = "croupier.v1.Sampler"
 TOKEN = "a-token-of-the-tests-of-tools"
 # Exit codes of grpc-health-probe.
 HEALTHY, NO_CONNECTION, CALL_FAILED = 0, 2, 3
-# Four logits, 0, 1, 2 and 0.5.
+# Four logits: 0, 1, 2 and 0.5.
 SAMPLE = {"vocab_size": 4, "logits_dtype": "LOGITS_DTYPE_F32", "logits": {"data": "AAAAAAAAgD8AAABAAAAAPw=="},
           "rows": [{"params": {"temperature": 0}}]}
 
@@ -34,7 +34,7 @@ def probe(*args):
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    """Certificates of a server and of a worker, of one authority, and a stranger's; a file of tokens."""
+    """Certificates of a server and a worker from one authority, the certificate of another authority, and a file of tokens."""
     folder, authority = tmp_path_factory.mktemp("files"), trustme.CA()
     authority.cert_pem.write_to_path(folder / "ca.crt")
     trustme.CA().cert_pem.write_to_path(folder / "stranger.crt")
@@ -55,7 +55,7 @@ def plain(own_server):
 def secured(own_server, files):
     server = own_server("--reflection", f"--tls-cert={files}/server.crt", f"--tls-key={files}/server.key",
                         f"--tls-client-ca={files}/ca.crt", f"--auth-token-file={files}/tokens")
-    # The certificate has the name, the port is of 127.0.0.1.
+    # The certificate is for the name; the port belongs to 127.0.0.1.
     server.name = server.tcp.replace("127.0.0.1", "localhost")
     return server
 
@@ -107,6 +107,6 @@ def test_the_probe_needs_a_certificate_and_no_token_over_tls(secured, files):
     own = [f"-tls-client-cert={files}/worker.crt", f"-tls-client-key={files}/worker.key"]
     assert probe(*trusting, *own) == HEALTHY
     assert probe(f"-addr={secured.tcp}", *trusting[1:], *own, "-tls-server-name=localhost") == HEALTHY
-    # In TLS 1.3 a client hears only after its handshake that its certificate is missed.
+    # In TLS 1.3 a client learns only after its handshake that the server requires a certificate.
     assert probe(*trusting) in (NO_CONNECTION, CALL_FAILED)
     assert probe(f"-addr={secured.name}") in (NO_CONNECTION, CALL_FAILED)

@@ -1,4 +1,4 @@
-"""Spans as OpenTelemetry's own classes read them: a collector made of grpc and opentelemetry-proto."""
+"""Spans, read by OpenTelemetry's own classes in a collector made of grpc and opentelemetry-proto."""
 
 import concurrent.futures
 import queue
@@ -38,7 +38,7 @@ def collector():
 
 
 def unread(message):
-    """Fields that the schema does not know, in a message and all below it."""
+    """The bytes of unknown fields in a message and in all messages below it."""
     assert message.ByteSize() == len(message.SerializeToString())
     stripped = type(message)()
     stripped.CopyFrom(message)

@@ -1,4 +1,4 @@
-"""The trap of Unix sockets: gRPC for Python and C++ sends the socket's path as the authority."""
+"""A trap with Unix sockets: gRPC for Python and C++ sends the socket's path as the authority."""
 
 import grpc
 import pytest
@@ -16,7 +16,7 @@ def test_a_unix_socket_needs_an_authority(server):
 
 
 def test_without_one_the_call_fails(server):
-    # The day this passes, the option and its documentation can go.
+    # Once this call succeeds, the option and its documentation can be removed.
     with pytest.raises(grpc.RpcError) as error:
         info(server.uds, [])
     assert error.value.code() in (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNAVAILABLE)

@@ -1,5 +1,5 @@
-"""What rules, dashboard and autoscaling ask Prometheus for is there: metrics, labels, label values, buckets. Every alert is
-told about in docs/operations.md, and has a unit test in which it fires and one in which it is silent."""
+"""Everything that rules, dashboard and autoscaling query exists: metrics, labels, label values, buckets. Every alert is
+explained in docs/operations.md, and has a unit test in which it fires and one in which it is silent."""
 
 import json
 import pathlib
@@ -11,13 +11,13 @@ import yaml
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CHART = ROOT / "helm" / "croupier"
 DASHBOARD = CHART / "files" / "dashboard.json"
-# What Prometheus itself knows, or adds when it scrapes.
+# Metrics that Prometheus itself has, and labels that it adds when it scrapes.
 BUILT_IN = {"up", "ALERTS"}
 SCRAPE_LABELS = {"namespace", "job", "instance", "pod", "container", "service", "alertstate", "alertname"}
 
 
 def documented():
-    """Labels by metric, as the table of docs/metrics.md has them; parts of histograms have names of their own."""
+    """Labels by metric, from the table of docs/metrics.md. The parts of histograms have separate names."""
     metrics = {}
     for line in (ROOT / "docs" / "metrics.md").read_text().splitlines():
         row = re.match(r"\| `(\w+)` \| (\w+) \| ([^|]*) \|", line)
@@ -45,7 +45,7 @@ def buckets():
 
 
 def complaints(query, metrics, recorded):
-    """What is wrong with a query."""
+    """Yields what is wrong with a query."""
     for name, _, matchers in re.findall(r"((?:croupier|process)[_:][\w:]+)(\{([^}]*)\})?", re.sub(r'"[^"]*"', clean, query)):
         if ":" in name:
             if name not in recorded:
@@ -67,12 +67,12 @@ def complaints(query, metrics, recorded):
 
 
 def clean(match):
-    """A string that could be taken for a name or a bracket is made harmless; those of matchers stay as they are."""
+    """Makes strings harmless that could be taken for a bracket. Those of matchers have none, and stay as they are."""
     return match[0].replace("{", "").replace("}", "")
 
 
 def queries():
-    """Place and text of every query."""
+    """Yields the place and text of every query."""
     rules = yaml.safe_load((CHART / "files" / "rules.yaml").read_text())
     for group in rules["groups"]:
         for rule in group["rules"]:
@@ -85,7 +85,7 @@ def queries():
 
 
 def adapter():
-    """What docs/scaling.md has prometheus-adapter ask."""
+    """Yields the queries of prometheus-adapter in docs/scaling.md."""
     for query in re.findall(r"metricsQuery: '(.+)'", (ROOT / "docs/scaling.md").read_text()):
         yield "prometheus-adapter", query.replace("<<.GroupBy>>", "instance").replace("<<.LabelMatchers>>", 'job="croupier"')
 
@@ -114,7 +114,7 @@ def undescribed(of):
 
 
 def told_apart(query, recorded):
-    """Labels that lines of a query differ in. What is not aggregated has one line for each instance, and labels of its own."""
+    """Labels in which the lines of a query differ. Without aggregation there is a line for each instance, with its own labels."""
     if aggregated := re.match(r"(?:histogram_quantile\([\d.]+, )?(?:sum|min|max|count)(?: by \(([^)]*)\))?", query):
         return set(re.findall(r"\w+", aggregated[1] or "")) - {"le"}
     name = re.search(r"(?:croupier|process)[_:][\w:]+", query)[0]
@@ -122,13 +122,13 @@ def told_apart(query, recorded):
 
 
 def recorded_labels(rules):
-    """Labels that the lines of a recording differ in, as its own aggregation names them."""
+    """Labels in which the lines of a recording differ, from its own aggregation."""
     by = {}
     for rule in rules:
         if "record" in rule:
             grouped = re.search(r" by \(([^)]*)\)", rule["expr"])
             by[rule["record"]] = set(re.findall(r"\w+", grouped[1])) - {"le"} if grouped else {"instance"}
-    # The difference of recordings.
+    # Recordings that are differences of others.
     for name in by:
         if "repeated_siblings_minus_expected" in name:
             by[name] = by["croupier:spec_decode_repeated_siblings:increase30m"] - ({"instance"} if "_of_job" in name else set())
@@ -140,7 +140,7 @@ def recorded_labels(rules):
 
 
 def mixed_up(of, recorded):
-    """Legends that two lines of a panel may share."""
+    """Yields legends that two lines of a panel may share."""
     for panel in of:
         targets = panel.get("targets", [])
         for target in targets:
@@ -152,9 +152,9 @@ def mixed_up(of, recorded):
 
 
 def unseen(metrics, asked):
-    """Metrics that are in no rule and no panel, and for no reason."""
-    # Calls of Decode last as long as their worker, and the others' count is in croupier_requests_total; wrong trace contexts are the
-    # callers' affair; and processes are watched by Kubernetes' own means.
+    """Yields metrics that are in no rule and no panel, without a reason."""
+    # Decode calls last as long as their worker, and the other calls are counted in croupier_requests_total. Invalid trace contexts concern
+    # their callers. Kubernetes monitors processes by its own means.
     elsewhere = {"croupier_call_duration_seconds", "croupier_trace_contexts_invalid_total", "process_threads", "process_virtual_memory_bytes"}
     for name in sorted({re.sub("_(bucket|sum|count)$", "", name) for name in metrics} - elsewhere):
         if not any(re.search(rf"\b{name}(_bucket|_sum|_count)?\b", query) for _, query in asked):
@@ -162,7 +162,7 @@ def unseen(metrics, asked):
 
 
 def untested(alerts):
-    """Alerts that no unit test sees firing, or silent."""
+    """Yields alerts without a unit test in which they fire, or one in which they are silent."""
     firing, silent = set(), set()
     for path in (ROOT / "tests" / "rules").glob("*_test.yaml"):
         for test in yaml.safe_load(path.read_text())["tests"]:
@@ -177,7 +177,7 @@ def untested(alerts):
 def main():
     metrics = documented()
     assert len(metrics) > 30, "the table of docs/metrics.md was not found"
-    # That the check can fail.
+    # The check can fail.
     for wrong in ["croupier_nothing", 'croupier_queue_depth{a="b"}', 'croupier_rows_total{kind="guess"}', "croupier:nothing",
                   'croupier_step_duration_seconds_bucket{le="0.026"}']:
         assert list(complaints(wrong, metrics, set())), wrong

@@ -1,5 +1,5 @@
 """A real Prometheus scrapes a live server under load, with the chart's rules. Then every query of the dashboard has an answer,
-every rule evaluates, and what Prometheus computed is what the load knows of itself.
+every rule evaluates, and the numbers of Prometheus agree with the load's own.
 
 Arguments: the croupier binary, the prometheus binary."""
 
@@ -22,13 +22,13 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 CHART = ROOT / "helm" / "croupier" / "files"
 LOAD_SECONDS = 40
 SCRAPE_SECONDS = 1
-# A quantile of the same buckets, computed here and by Prometheus: the same but for rounding.
+# Prometheus and this script compute a quantile of the same buckets, so they differ only by rounding.
 QUANTILE_ERROR = 1e-6
 P99 = 'croupier:step_duration_seconds:p99_rate5m{stage="total"}'
-# What could be asked in its place by mistake.
+# Series that could be queried in its place by mistake.
 NOT_P99 = ['croupier:step_duration_seconds:p50_rate5m{stage="total"}', 'croupier:step_duration_seconds:p90_rate5m{stage="total"}',
            *(f'croupier:step_duration_seconds:p99_rate5m{{stage="{stage}"}}' for stage in ("queue", "backend", "reply"))]
-# A ratio of rates leaves out what was before the first scrape, one second of 40; it differs from the rest by chance only.
+# A ratio of rates leaves out what came before the first scrape: one second of 40. It differs from the rest only by chance.
 RATIO_ERROR = 0.01
 
 
@@ -93,13 +93,13 @@ def dashboard_queries():
 
 
 def steps(admin):
-    """Upper edges and cumulative counts of the buckets of whole steps, as the server itself has them."""
+    """Upper bounds and cumulative counts of the buckets of whole steps, from the server itself."""
     line = r'^croupier_step_duration_seconds_bucket{stage="total",le="([^"]+)"} (\d+)$'
     return [(float(edge), int(count)) for edge, count in re.findall(line, get(f"http://{admin}/metrics"), re.M)]
 
 
 def quantile(q, buckets):
-    """As histogram_quantile has it: spread evenly over the bucket that it falls into, whose edges come with it."""
+    """Like histogram_quantile, which assumes an even spread within the bucket. Also returns the bucket's bounds."""
     rank, low, below = q * buckets[-1][1], 0.0, 0
     for edge, count in buckets:
         if count >= rank:
@@ -108,7 +108,7 @@ def quantile(q, buckets):
 
 
 def scaling_queries():
-    """What autoscalers ask: KEDA by the chart, prometheus-adapter by the rules of docs/scaling.md. Pods are called otherwise here."""
+    """The queries of autoscalers: KEDA's from the chart, prometheus-adapter's from docs/scaling.md. Pods have other names here."""
     keda = re.search(r"(?m)^ *query: (.+)$", (ROOT / "tests/helm/golden/service-keda.yaml").read_text())[1]
     yield "KEDA", re.sub(r'namespace="[^"]*",pod=~"[^"]*"', 'job="croupier"', keda)
     for query in re.findall(r"metricsQuery: '(.+)'", (ROOT / "docs/scaling.md").read_text()):
@@ -123,8 +123,8 @@ def p99_is_wrong(asked, buckets):
 
 
 def latency(prometheus, buckets, seconds):
-    """The 99th percentile that Prometheus computed is that of the server's buckets; those are of the load's steps, none of which
-    took longer inside than seen from outside."""
+    """The 99th percentile that Prometheus computed is that of the server's buckets. These count the load's steps, none of which
+    took longer inside the server than seen from outside."""
     asked = prometheus.value(P99)
     known, low, high = quantile(0.99, buckets)
     outside = sorted(seconds)[math.ceil(0.99 * len(seconds)) - 1]
@@ -135,13 +135,13 @@ def latency(prometheus, buckets, seconds):
         wrong.append(f"the server counts {buckets[-1][1]} steps, the load {len(seconds)}")
     wrong += [f"{count} steps took up to {edge} s inside, and more, {slower}, seen from outside" for edge, count in buckets
               if (slower := sum(s <= edge for s in seconds)) > count]
-    # That the check can fail.
+    # The check can fail.
     wrong += [f"{query} would pass for the 99th percentile" for query in NOT_P99 if not p99_is_wrong(prometheus.value(query), buckets)]
     return lines, [what for what in wrong if what]
 
 
 def compare(prometheus, workers, siblings, buckets):
-    """Lines to print, and what is wrong."""
+    """Returns lines to print, and what is wrong."""
     lines, wrong = [], []
 
     def same(what, asked, known, error):

@@ -1,5 +1,5 @@
-"""A worker that verifies drafts, samples, sends a row of NaN now and then and opens a sequence that cannot be, and counts what came
-of it; and one whose texts match a schema."""
+"""A worker that verifies drafts, samples, sometimes sends a row of NaN and opens an invalid sequence, and counts the results;
+and a worker whose texts match a schema."""
 
 import array
 import importlib
@@ -53,7 +53,7 @@ class Worker:
         return [self.random.gauss(0, 1.5) for _ in range(VOCAB)]
 
     def verify(self):
-        """A draft of a distribution near the target's, and the rows of the target."""
+        """A draft from a distribution close to the target's, and the rows of the target."""
         targets = [self.logits() for _ in range(DRAFT + 1)]
         claimed = [softmax([x + self.random.gauss(0, 0.5) for x in row]) for row in targets[:DRAFT]]
         drawn = claimed if self.honest else [[1.0] * VOCAB] * DRAFT
@@ -73,7 +73,7 @@ class Worker:
         opening = [pb.OpenSequence(sequence_id=id, params=pb.SamplingParams(seed=id)) for id in (1, 2, 3)] if i == 0 else []
         closing = []
         if i > 0 and i % 100 == 0:
-            # Another text, with random numbers of its own: what the last one accepted is told when it goes.
+            # Another text with its own random numbers. The acceptance of the previous text is reported when its sequence closes.
             closing, opening = [1], [pb.OpenSequence(sequence_id=1, params=pb.SamplingParams(seed=1000 + i))]
         if i % 10 == 0:
             opening.append(pb.OpenSequence(sequence_id=4, params=pb.SamplingParams(temperature=-1)))
@@ -115,7 +115,7 @@ class Worker:
             self.claimed += test.expected_draft_probability
 
     def mistake(self):
-        """A message that is refused."""
+        """Sends a message that is refused."""
         import grpc
 
         try:
@@ -127,7 +127,7 @@ class Worker:
 
 
 class Siblings(Worker):
-    """Trees of siblings that are drawn without replacement, and sent as if each were drawn alone."""
+    """Trees of siblings that are drawn without replacement, but sent as if each were drawn alone."""
 
     def step(self, i):
         pb = self.pb
@@ -145,13 +145,13 @@ class Siblings(Worker):
     def count(self, works):
         [work] = works
         assert work.status == self.pb.ROW_STATUS_OK, work
-        # Of siblings that were tested: the first that is accepted ends it.
+        # Siblings that were tested: the first accepted one ends the tests.
         for sibling in range(1, len(work.verify.tests)):
             self.expected += sum(self.claimed_row[token] for token in self.ids[:sibling])
 
 
 class Structured(Worker):
-    """Texts that match `SCHEMA`, one after the other, with drafts of what it forces; for a server with grammars over `TEXTS`."""
+    """Texts that match `SCHEMA`, in sequence, with drafts of what it forces. The server needs grammars over `TEXTS`."""
 
     config = {"eos_token_ids": [0]}
 

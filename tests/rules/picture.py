@@ -1,7 +1,7 @@
-"""Draws the dashboard as docs/dashboard.svg: every panel in its place, with what a real Prometheus answers to its queries while a
-live server is under the load of live.py. Not Grafana's own drawing, but its queries, units, legends and thresholds.
+"""Draws the dashboard as docs/dashboard.svg: every panel in its place, with the answers of a real Prometheus to its queries while a
+live server is under the load of live.py. Grafana does not draw it, but queries, units, legends and thresholds are the dashboard's.
 
-Arguments: the croupier binary, the prometheus binary, a folder with server.pem and server.key (trustme), where to write."""
+Arguments: the croupier binary, the prometheus binary, a folder with server.pem and server.key (trustme), the file to write."""
 
 import html
 import json
@@ -19,7 +19,7 @@ from live import CHART, ROOT, Prometheus, free_port, get, until
 from load import TEXTS, Structured, Worker, stubs
 
 SECONDS, STEP = 120, 2
-# Pixels of a column and of a row of Grafana's grid.
+# Pixels per column and row of Grafana's grid.
 COLUMN, ROW = 50, 24
 COLORS = ["#7eb26d", "#eab839", "#6ed0e0", "#ef843c", "#e24d42", "#1f78c1", "#ba43a9", "#705da0", "#508642", "#cca300"]
 NAMED = {"green": "#73bf69", "orange": "#ff9830", "red": "#f2495c", "text": "#d8d9da"}
@@ -27,7 +27,7 @@ MOST_SERIES = 8
 
 
 def shown(value, unit):
-    """A number as Grafana writes it, nearly."""
+    """A number, nearly as Grafana writes it."""
     if unit == "percentunit":
         return f"{value * 100:.3g}%"
     if unit == "s":
@@ -47,7 +47,7 @@ def queries(panel):
 
 
 def series(prometheus, panel, begin, end):
-    """Names and points of a panel's lines."""
+    """Yields the names and points of a panel's lines."""
     for query, legend in queries(panel):
         asked = urllib.parse.urlencode({"query": query, "start": begin, "end": end, "step": STEP})
         for line in json.loads(get(f"{prometheus.url}/api/v1/query_range?{asked}"))["data"]["result"]:
@@ -127,7 +127,7 @@ def main():
         folder = pathlib.Path(name)
         stubs(ROOT / "proto", folder)
         (folder / "texts.json").write_text(json.dumps(TEXTS))
-        # The load comes over the socket; TLS is there for its certificate. No collector listens: spans pile up, as they would.
+        # The load comes over the socket; TLS is on for its certificate. No collector listens, so spans pile up.
         flags = ["--listen", f"127.0.0.1:{port}", "--uds", f"{folder}/s", "--admin", admin, "--log-level", "error",
                  "--tls-cert", f"{secrets}/server.pem", "--tls-key", f"{secrets}/server.key",
                  "--otlp-endpoint", f"http://127.0.0.1:{free_port()}", "--trace-ratio", "0.01",

@@ -1,5 +1,5 @@
-"""Makes the tokenizers of this folder and what the library says that their tokens are: `make.py FOLDER`, with Hugging Face's
-tokenizers 0.23.3. They are trained on the examples' texts and a line of other scripts."""
+"""Makes the tokenizers of this folder, and the texts that the library gives their tokens: `make.py FOLDER`, with Hugging Face's
+tokenizers 0.23.3. They are trained on the examples' texts and a line in other scripts."""
 
 import json
 import pathlib
@@ -32,7 +32,7 @@ def byte_fallback():
     special = ["<unk>", "<s>", "</s>"] + [f"<0x{byte:02X}>" for byte in range(256)]
     trainer = trainers.BpeTrainer(vocab_size=400, show_progress=False, max_token_length=6, special_tokens=special)
     made.train_from_iterator(TEXTS, trainer)
-    # Bytes are pieces and not added tokens, as in the files of models.
+    # Bytes are pieces, not added tokens, as in the files of real models.
     file = json.loads(made.to_str())
     file["added_tokens"] = file["added_tokens"][:3]
     return Tokenizer.from_str(json.dumps(file))
@@ -49,7 +49,7 @@ def unigram():
 def text(made, added, token):
     if token in added:
         return None if added[token]["special"] else added[token]["content"]
-    # Behind another piece, so that no space is taken away.
+    # After another piece, so that no leading space is removed.
     return made.decoder.decode(["x", made.id_to_token(token)])[1:]
 
 
