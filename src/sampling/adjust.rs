@@ -173,7 +173,7 @@ mod tests {
             (biased, 3.0, all, 0.75),
             (banned, 3.0, all, f32::NEG_INFINITY),
             (biased, f32::NEG_INFINITY, all, f32::NEG_INFINITY),
-            // No infinity is made, neither of a finite mask nor of a logit that is large already.
+            // No infinity is produced, neither from a finite mask nor from a logit that is already large.
             (end, -f32::MAX, Penalties { length: 1.59, ..off }, f32::MAX),
             (end, f32::MAX, Penalties { length: 1e30, ..off }, f32::MAX),
             (prompt, 3.0, encoder, 6.0),
@@ -184,7 +184,7 @@ mod tests {
             (edge, 3.0, faded, 0.25),
             (far, 3.0, faded, 2.0 - 0.5 - 0.125),
             (far, -3.0, faded, -4.5 - 0.5 - 0.125),
-            // As far away as may be: no penalty is left, and none turns round.
+            // As far away as possible: no penalty is left, and none changes its sign.
             (twice.at(4), 3.0, faded, 3.0),
             (twice.at(4), f32::NEG_INFINITY, faded, f32::NEG_INFINITY),
             (banned.at(9), 3.0, faded, f32::NEG_INFINITY),
@@ -195,7 +195,7 @@ mod tests {
             (end, -3.0, shorter, -4.5),
             (end, 3.0, all, 3.0),
             (seen, 3.0, length, 1.5),
-            // Last of all: 3 becomes 1.5 by repetition, 0.25 by the others.
+            // At the very end: 3 becomes 1.5 by repetition, 0.25 by the others.
             (TokenAdjust { flags: twice.flags | TokenAdjust::END, ..twice }, 3.0, length, 0.375),
             (end, f32::NEG_INFINITY, length, f32::NEG_INFINITY),
             (end, f32::INFINITY, shorter, f32::INFINITY),

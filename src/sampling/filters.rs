@@ -86,7 +86,7 @@ mod tests {
 
     #[test]
     fn top_p_keeps_the_crossing_token() {
-        // p landing exactly on a sum (0.5 and 0.75 are exact) keeps no more than that prefix.
+        // A p that is exactly a sum (0.5 and 0.75 are exact) keeps no more than that prefix.
         for (p, expected) in [(0.0, 1), (0.25, 1), (0.5, 1), (0.500_001, 2), (0.75, 2), (0.76, 3), (0.99, 4), (1.0, 4)]
         {
             assert_eq!(after(&[50, 25, 15, 10], |r| top_p(r, p)), expected, "top_p {p}");

@@ -174,7 +174,7 @@ mod tests {
     #[test]
     fn masses_are_those_of_fused_operations() {
         let check = |y: f32| assert_eq!(mass(y), plain(y), "y = {y:e}");
-        // Here a sum that is rounded twice differs.
+        // Here a sum that is rounded twice gives another result.
         check(f32::from_bits(0xB44E_CAFA));
         let all = (0x8000_0000..=Y_FLOOR.to_bits()).chain(0..=4f32.to_bits());
         all.step_by(97).map(f32::from_bits).for_each(check);

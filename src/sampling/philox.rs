@@ -95,7 +95,7 @@ mod tests {
         assert_eq!(base, uniform_at(7, 3, Purpose::Sample, 0));
     }
 
-    /// From a program of a few lines in Python, written from docs/numbers.md: which words of which block, at every position.
+    /// From a short Python program that was written from docs/numbers.md: the words and blocks for every position.
     #[test]
     fn known_numbers() {
         assert_eq!(uniform(7, 3, Purpose::Sample), 0x4008_6b6f_63e4_1616);

@@ -99,14 +99,13 @@ mod tests {
     const LOGITS: [f32; 10] =
         [f32::NEG_INFINITY, f32::MIN, -2.5, -0.0, 0.0, f32::MIN_POSITIVE / 2.0, 0.5, 0.5 + f32::EPSILON, 3.0, f32::MAX];
 
-    /// Candidates of scattered tokens, each once, whose logits repeat.
+    /// Candidates of scattered tokens, each once, with repeated logits.
     fn scattered(count: usize) -> Vec<Candidate> {
         let logit = |at| LOGITS[(uniform(7, at, Purpose::Sample) % LOGITS.len() as u64) as usize];
         (0..count as u64).map(|at| Candidate { token: (at * 700_001 % 1_048_573) as u32, logit: logit(at) }).collect()
     }
 
-    /// Short lists are sorted by comparison, long ones by digits; some differ in one digit only, or are in order except
-    /// for two items.
+    /// Short lists are sorted by comparison, long ones by digits. Some differ in only one digit, or are in order except for two items.
     #[test]
     fn all_lengths_are_sorted_as_the_order_compares() {
         for count in [0, 1, 2, FEW - 1, FEW, FEW + 1, 1000, 5000] {

@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn every_stage_says_what_it_left() {
-        // Probabilities 4 2 1 1 of 8; the last is banned, one has none.
+        // Probabilities 4 2 1 1 of 8. The last of these is banned, and one more token has no probability.
         let logits = [4f32.ln(), 2f32.ln(), 0.0, 0.0, f32::NEG_INFINITY];
         let filters = Filters { temperature: 0.5, top_k: 2, top_p: 0.7, min_p: 0.0 };
         let found = of(&logits, filters);

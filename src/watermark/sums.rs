@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn the_work_is_bounded() {
-        // As many values as 64, 30 and 10 layers have.
+        // The numbers of values of 64, 30 and 10 layers.
         for (values, most) in [(22_177, 2), (4786, 9), (496, 93)] {
             let sums = Sums::new(vec![1.0 / values as f64; values]);
             assert_eq!((sums.most(), sums.tail(most + 1, 0)), (most, None), "{values}");

@@ -225,10 +225,10 @@ mod tests {
         let expected = [entry(0, 0.25), entry(1, 1.0), entry(4, 8.5), entry(9, -1.0)];
         assert_eq!(known(adjusts), expected);
         assert!(!Adjusts::new(&[], &[]).nudged(&nudges).is_empty() && adjusts.len_bound() >= expected.len());
-        // Everything else that is known of the token stays.
+        // Everything else that is known about the token stays.
         let seen = [TokenAdjust { flags: TokenAdjust::SEEN, output_count: 3, ..entry(9, 1.0) }];
         assert_eq!(known(Adjusts::new(&seen, &[]).nudged(&nudges[2..])), [TokenAdjust { bias: 0.0, ..seen[0] }]);
-        // Looked up one by one the entries are the same, and idle ones are missing there too.
+        // Looking entries up one by one gives the same, and idle ones are missing there too.
         let idle = [TokenAdjust { token: 1, ..TokenAdjust::default() }];
         for adjusts in
             [adjusts, Adjusts::new(&seen, &idle).nudged(&nudges[2..]), Adjusts::new(&base, &idle), Adjusts::default()]
@@ -239,7 +239,7 @@ mod tests {
         }
     }
 
-    /// What llama.cpp, ExLlamaV2 and text-generation-webui do: repetition penalty, then frequency and presence, then DRY.
+    /// As in llama.cpp, ExLlamaV2 and text-generation-webui: repetition penalty, then frequency and presence, then DRY.
     #[test]
     fn what_is_late_comes_behind_the_penalties() {
         let off = Penalties::OFF;
@@ -252,12 +252,11 @@ mod tests {
         let of_prompt = TokenAdjust { flags: TokenAdjust::PROMPT, ..seen };
         let end = TokenAdjust { flags: TokenAdjust::END, ..seen };
         let banned = TokenAdjust { flags: twice.flags | TokenAdjust::BANNED, ..twice };
-        // With a bias of 1, and DRY that subtracts 3: the result where DRY comes first, then where it comes last.
+        // With a bias of 1, and DRY that subtracts 3: the result if DRY comes first, then if it comes last.
         let cases = [
             (seen, 7.0, rep2, (7.0 + 1.0 - 3.0) / 2.0, (7.0 + 1.0) / 2.0 - 3.0),
             (seen, -3.0, rep2, (-3.0 + 1.0 - 3.0) * 2.0, (-3.0 + 1.0) * 2.0 - 3.0),
-            // Where DRY comes first, the logit's sign changes before the penalty; where it comes last, that does not
-            // matter.
+            // If DRY comes first, the logit's sign changes before the penalty. If it comes last, that does not matter.
             (seen, 1.0, rep2, (1.0 + 1.0 - 3.0) * 2.0, (1.0 + 1.0) / 2.0 - 3.0),
             (twice, 7.0, all, 2.5 - 1.25, 4.0 - 1.25 - 3.0),
             (of_prompt, 7.0, encoder, 10.0, 16.0 - 3.0),
@@ -304,7 +303,7 @@ mod tests {
         for logit in [0.0, -0.0, 1e-8, 0.123, -7.7, 1e9, f32::NEG_INFINITY] {
             assert_eq!(of(&apart, logit).to_bits(), of(&one, logit).to_bits(), "{logit}");
         }
-        // A late bias alone is all that is added, as a plain nudge would be.
+        // If a late bias is all there is, it is added like a plain nudge.
         assert_eq!(Adjusts::default().nudged(&alone).get(3).map(|a| a.early().bias), Some(late));
         assert!(!Adjusts::new(&[entry], &[]).nudged(&apart).are_late(&Penalties { repetition: 2.0, ..Penalties::OFF }));
     }

@@ -24,14 +24,14 @@ fn mistakes_are_told_apart() {
     assert_eq!(listed(&[(3, 1.0), (1, 0.0), (3, 1.0)], 0.5), Err(ListedError::Twice(3)));
     assert!(matches!(listed(&[(3, 1.0)], f32::NAN), Err(ListedError::Rest(_))));
     assert_eq!(listed(&[(3, 1.0)], infinity), Err(ListedError::Rest(infinity)));
-    // Nine others of at most 1: ln 9 + 1 = 3.197, and what sums round.
+    // Nine others of at most 1: ln 9 + 1 = 3.197, plus rounding of the sum.
     assert!(listed(&[(3, 1.0)], 3.2).is_ok());
     assert!(matches!(listed(&[(3, 1.0)], 3.3), Err(ListedError::TooMuch(..))));
-    // None is left, or none is above minus infinity.
+    // No other token is left, or none is above minus infinity.
     assert!(matches!(listed(&too_many[..10], -1e30), Err(ListedError::TooMuch(..))));
     assert!(matches!(listed(&[(3, -infinity)], -1e30), Err(ListedError::TooMuch(..))));
     assert!(listed(&too_many[..10], -infinity).is_ok());
-    // Logits that are wrong are the row's own affair.
+    // Invalid logits are an error of the row, not of the list.
     assert!(listed(&[(3, f32::NAN), (4, infinity)], 1e30).is_ok());
 }
 
@@ -53,8 +53,8 @@ fn ranks_are_those_of_a_row_of_minus_infinity_elsewhere() {
     }
 }
 
-/// What comes of eight tokens, six of which are listed with about a sixth each, cut to these by top-k, where infill ends the text
-/// with these tokens.
+/// The token drawn from eight tokens, six of which are listed with about a sixth each, cut to these by top-k, if infill ends the text with
+/// these tokens.
 fn ended(ends: &[u32], banned: &[u32], beyond: BeyondTopN) -> Result<u32, RowError> {
     let texts: Vec<_> = (0..8u8).map(|token| Some(vec![b'a' + token])).collect();
     let infill = Some(Infill { vocabulary: &Vocabulary::new(&texts, b""), ends });

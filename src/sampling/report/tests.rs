@@ -1,4 +1,4 @@
-//! Cases by hand.
+//! Cases calculated by hand.
 
 use super::*;
 use crate::params::state::SamplerState;
@@ -60,7 +60,7 @@ fn the_first_sampler_that_removed_a_token_is_named() {
     let filters = Filters { temperature: 1.0, top_k: 3, top_p: 0.75, min_p: 0.9 };
     let report = told(&LOGITS, &spec(filters, &wanted));
     let by = |sampler| Some(Removed::Sampler(sampler));
-    // Top-k leaves 2, 1, 0; of these 6/7 reach 0.75 with the second; min-p takes that.
+    // Top-k leaves 2, 1, 0. Of these, 6/7 reaches 0.75 with the second. Min-p removes that one.
     assert_eq!(removed(&report), [by(Sampler::TopP), by(Sampler::MinP), None, by(Sampler::TopK)]);
     assert_eq!((report.why_not[2].rank, report.why_not[2].probability), (1, 1.0));
     assert_eq!((report.why_not[1].rank, report.why_not[1].probability), (0, 0.0));
@@ -76,7 +76,7 @@ fn the_first_sampler_that_removed_a_token_is_named() {
         tournament: None,
     };
     let chained = RowSpec { chain: Some(chain), ..spec(Filters { top_k: 1, ..OFF }, &wanted) };
-    // Surprises of 3, 2, 1, 3 bits; the entropy is 1.75: token 1 is nearest, then token 2.
+    // Surprises of 3, 2, 1, 3 bits; the entropy is 1.75, so token 1 is nearest, then token 2.
     let report = told(&LOGITS, &chained);
     assert_eq!(removed(&report), [by(Sampler::TypicalP), by(Sampler::TopK), None, by(Sampler::TypicalP)]);
 }
@@ -86,7 +86,7 @@ fn a_watermark_removes_by_its_key() {
     let wanted = why(&[0, 1, 2, 3, 4]);
     let logits = [&LOGITS[..], &[-40.0]].concat();
     let (watermark, precision) = (Some(Removed::Watermark), Some(Removed::Precision));
-    // Whoever wins the race is all that can be drawn.
+    // Only the winner of the race can be drawn.
     let mut winners = HashSet::new();
     for context in 0..32 {
         let raced = RowSpec { mark: Some(Mark::Race(Some(Race { key: 5, context }))), ..spec(OFF, &wanted) };
@@ -100,7 +100,7 @@ fn a_watermark_removes_by_its_key() {
         winners.insert(winner);
     }
     assert!(winners.len() > 1, "each context has its own winner");
-    // Thirty layers leave one or two tokens of four, and what had no mass before is not the tournament's.
+    // Thirty layers leave one or two of four tokens. A token without mass before is not removed by the tournament.
     let (keys, table) = ((1..=30).collect::<Vec<u64>>(), Table::of(&SynthidParams::new(vec![])));
     for context in 0..32 {
         let chain = Chain {

@@ -1,4 +1,4 @@
-//! Cases by hand. Those marked with a source have their inputs and expected values from a peer's own tests.
+//! Cases calculated by hand. Those with a source have their inputs and expected values from another engine's tests.
 
 use super::super::candidates::Candidates;
 use super::super::chain::{self, Chain, Step};
@@ -46,7 +46,7 @@ fn chained(steps: &[Step]) -> Chain<'_> {
     }
 }
 
-/// Tokens that are left, and that the probabilities are those expected.
+/// Checks which tokens are left, and that their probabilities are the expected ones.
 #[track_caller]
 fn check(probs: &[f64], step: Step, expected: &[(u32, f64)]) {
     let got = after(probs, FILTERS, chained(&[step]));
@@ -142,7 +142,7 @@ fn top_h_by_hand() {
 #[test]
 fn dynamic_temperature_between_its_ends() {
     let step = |exponent| Step::DynamicTemperature { low: 0.5, high: 2.0, exponent };
-    // Equal candidates have the largest entropy there is, one has none.
+    // Equal candidates have the largest possible entropy, a single one has none.
     let hot = |d: f64| temperature::dynamic(d * 4f64.ln(), 4, 0.5, 2.0, 1.0);
     assert_eq!([hot(0.0), hot(0.5), hot(1.0), hot(1.0 + 1e-9)], [0.5, 1.25, 2.0, 2.0]);
     assert_eq!(temperature::dynamic(0.0, 1, 0.5, 2.0, 1.0), 0.5);
@@ -161,7 +161,7 @@ fn smoothing_by_hand() {
     // k = 0.5, s = 0.5: -0.5 * 0.5 * 4 + 0.5 * 0.5 * -8.
     assert_eq!(smoothing::curve(0.5, 2.0)(-2.0), -3.0);
     assert_eq!(smoothing::curve(1.0, 1.0)(-1e30), f32::MIN, "no candidate falls out");
-    // A temperature before it divides distances, one after it what comes out.
+    // A temperature before it divides distances, one after it divides the result.
     let probs = [1.0, (-2.0f64).exp()];
     let steps = [Step::Temperature, Step::Smoothing { factor: 1.0, curve: 1.0 }];
     let share = |steps: &[Step]| after(&probs, Filters { temperature: 2.0, ..FILTERS }, chained(steps))[1].1;
@@ -177,7 +177,7 @@ fn top_n_sigma_counts_candidates_only() {
     moments.add_all(&logits);
     // sigma = sqrt(1.25); text-generation-webui counts masked logits as 0, Aphrodite divides by n - 1.
     assert!((f64::from(moments.least(2.0)) - (10.0 - 2.0 * 1.25f64.sqrt())).abs() < 1e-5);
-    // However narrow or wide the row, the deviation is right.
+    // The deviation is right, however narrow or wide the row is.
     for scale in [1e-30f32, 1e-3, 1.0, 1e3, 1e30] {
         let logits = [0.0, -1.0, -1.5, -1.8].map(|x| x * scale);
         let mut moments = Moments::new(0.0, -1.8 * scale);
@@ -252,7 +252,7 @@ fn no_filter_leaves_fewer_than_min_keep() {
 
 #[test]
 fn the_order_is_what_it_says() {
-    // Temperature last leaves what the untempered filter left.
+    // With temperature last, the result is what the filter leaves of the row without temperature.
     let filters = Filters { temperature: 5.0, min_p: 0.5, ..FILTERS };
     let left = |steps: &[Step]| after(&FOUR, filters, chained(steps)).len();
     assert_eq!(left(&[Step::MinP, Step::Temperature]), 3);
@@ -339,7 +339,7 @@ fn adaptive_p_by_hand() {
     assert!((curve(50) + 5.0).abs() < 1e-5, "one width away: -10 / 2");
     let share = Share { mass: 1, total: 2 };
     assert_eq!(adaptive_p::learned(average(4.0, 8.0), 0.75, share), average(3.5, 7.0));
-    // Target 0.3 where the tokens before had 0.3: logits -10 d^2 / (1 + d) of d = 2/3, 1/3, 0, 1/3.
+    // Target 0.3, and an average of 0.3 before: logits -10 d^2 / (1 + d) with d = 2/3, 1/3, 0, 1/3.
     let step = [Step::AdaptiveP { target: 0.3, decay: 0.9 }];
     let state = remembering(None, Some(average(3.0, 10.0)));
     let left = after(&FOUR, FILTERS, Chain { state, ..chained(&step) });
@@ -351,7 +351,7 @@ fn adaptive_p_by_hand() {
     assert_eq!(after(&FOUR, FILTERS, chained(&step)).len(), 4, "without a state it does nothing");
 }
 
-/// Mirostat comes to the surprise that it aims at, whatever the row.
+/// Mirostat reaches the surprise that it aims at, whatever the row.
 #[test]
 fn mirostat_learns() {
     let probs: Vec<f64> = (1..400).map(|rank| 1.0 / f64::from(rank)).collect();
@@ -370,7 +370,7 @@ fn mirostat_learns() {
             state = learned(state, &steps, Observed { drawn, seen: drawn });
             sum += if position < 1000 { 0.0 } else { (drawn.total as f64 / drawn.mass as f64).log2() };
         }
-        // mu moves by eta times what the mean is away, so the mean of n tokens is off by its way over n * eta.
+        // mu changes by eta times the distance of the mean, so the mean of n tokens is off by mu's total change over n * eta.
         assert!((sum / 1000.0 - f64::from(tau)).abs() < 0.1, "{tau}: {}", sum / 1000.0);
     }
 }

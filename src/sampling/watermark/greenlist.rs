@@ -195,13 +195,13 @@ mod tests {
         assert_ne!(base, greens(&params, &[6, 5]));
         assert_ne!(base, greens(&params, &[4, 6]));
         assert_ne!(base, greens(&KgwParams { hashing_key: 1, ..params.clone() }, &[5, 6]));
-        // By selfhash the order of the context does not matter, and a change of one token changes part of the list.
+        // With selfhash the order of the context does not matter, and changing one token changes part of the list.
         let own = KgwParams { seeding_scheme: SeedingScheme::Selfhash, context_width: 4, ..KgwParams::default() };
         let base = greens(&own, &[5, 6, 7, 8]);
         assert_eq!(base, greens(&own, &[8, 6, 5, 7]));
         let changed = base.iter().zip(greens(&own, &[5, 6, 7, 9])).filter(|(a, b)| **a != *b).count();
-        // A quarter of the tokens get another least number, of which 2 * 1/4 * 3/4 change colour: about 47, and a new
-        // least number for some more.
+        // A quarter of the tokens get another smallest number, of which 2 * 1/4 * 3/4 change colour: about 47. Some more get a new smallest
+        // number.
         assert!((30..160).contains(&changed), "{changed}");
     }
 
@@ -216,7 +216,7 @@ mod tests {
         assert_eq!(greens.raise(red, -0.0).to_bits(), (-0.0f32).to_bits());
     }
 
-    /// From a program of a few lines in Python, written from the table above.
+    /// From a short Python program that was written from the table above.
     #[test]
     fn known_bits() {
         let (key, seed) = (7 | 1 << 32, 0x580c_773e_c4d7_f5d3);
@@ -226,7 +226,7 @@ mod tests {
         assert_eq!([0.25, 0.1, 0.3].map(threshold), [16_384, 6554, 19_661], "the nearest");
     }
 
-    /// Fixed for ever: these are what a key means.
+    /// These never change: they are what a key means.
     #[test]
     fn known_answers() {
         let params = KgwParams { greenlist_ratio: 0.5, ..KgwParams::default() };

@@ -60,7 +60,7 @@ pub fn context(key: u64, tokens: impl IntoIterator<Item = u32>) -> u64 {
 mod tests {
     use super::*;
 
-    /// From a program of a few lines in Python, written from the documentation: fixed for ever, since it is what a key means.
+    /// From a short Python program that was written from the documentation. It never changes, since it is what a key means.
     #[test]
     fn known_contexts() {
         let key = 7 | 1 << 32;

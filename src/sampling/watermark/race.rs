@@ -109,7 +109,7 @@ mod tests {
         assert_ne!(race.number(3), Race { key: 6, ..race }.number(3));
     }
 
-    /// From a program of a few lines in Python, written from the table above.
+    /// From a short Python program that was written from the table above.
     #[test]
     fn known_numbers() {
         let race = Race { key: 7 | 1 << 32, context: 0x580c_773e_c4d7_f5d3 };

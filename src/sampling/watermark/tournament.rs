@@ -218,7 +218,7 @@ mod tests {
         Table::of(&SynthidParams::new(vec![1]))
     }
 
-    /// As the formula has it, in the arithmetic of 128 bits and modulo 2^64 at the end.
+    /// The formula in 128-bit arithmetic, modulo 2^64.
     fn by_formula(table: &Table, tokens: &[u32], key: u64) -> u64 {
         let numbers = tokens.iter().map(|&token| u128::from(token)).chain([u128::from(key)]);
         let hash = numbers.fold(1u128, |hash, n| ((hash + n) * u128::from(MULTIPLIER) + 1) % (1 << 64));
@@ -260,7 +260,7 @@ mod tests {
         }
     }
 
-    /// From a program of a few lines in Python, written from the formula.
+    /// From a short Python program that was written from the formula.
     #[test]
     fn known_answers() {
         let table = usual();
@@ -294,7 +294,7 @@ mod tests {
         let found = shares(&weights, total);
         assert!((found[0] - 7.0 / 16.0).abs() < 1e-15 && (found[1] - 9.0 / 16.0).abs() < 1e-15, "{found:?}");
         assert!((f64::from(logit(weights[0], total)).exp() - 7.0 / 16.0).abs() < 1e-7);
-        // Where all have the same bit nothing changes, and a token without mass stays without.
+        // If all tokens have the same bit, nothing changes, and a token without mass stays without.
         let other = token_with(1, set + 1);
         let (weights, total) = one.play([(set, 5), (other, 3), (clear, 0)].into_iter());
         assert_eq!(shares(&weights, total), [0.625, 0.375, 0.0]);
@@ -318,7 +318,7 @@ mod tests {
         }
     }
 
-    /// One token, the largest masses there are, and as many as there may be: nothing overflows.
+    /// One token, the largest possible masses, and as many layers as allowed: nothing overflows.
     #[test]
     fn edges() {
         let table = usual();

@@ -10,7 +10,7 @@ use crate::sampling::watermark::Mark;
 use crate::sampling::watermark::greenlist::Seeds;
 use proptest::prelude::*;
 
-/// The definition: each token that is not listed by itself.
+/// The definition: each token that is not listed is treated separately.
 fn one_by_one(row: &Listed, spec: &RowSpec<'_>, least: f32) -> (Vec<Candidate>, f64) {
     let (mut edges, mut known) = (Vec::new(), 0.0);
     for token in (0..row.vocab_size).filter(|&token| row.find(token).is_none()) {
@@ -47,7 +47,7 @@ fn green(bias: f32) -> Mark {
 }
 
 prop_compose! {
-    /// Some tokens, ascending.
+    /// Some tokens, in ascending order.
     fn some()(is_in in prop::collection::vec(any::<bool>(), 12)) -> Vec<u32> {
         (0..12).filter(|&token| is_in[token as usize]).collect()
     }
@@ -97,16 +97,16 @@ fn behind_a_mask_others_may_be_gone() {
         Rest::bound(&row, &RowSpec { mask: Some(TokenMask::new(&words, 12)), penalties: Penalties::OFF, ..plain() })
     };
     let (max, scale) = (0.0, mass::scale(1.0));
-    // The sum that a worker sends is of all others: what a mask leaves of it is anything from nothing up.
+    // The sum that a worker sends covers all others. A mask may leave anything of it, including nothing.
     let masked = rest(0b1000).expect("token 3 is left");
     let all = Rest::bound(&row, &RowSpec { penalties: Penalties::OFF, ..plain() }).expect("others");
     let ((low, high), (_, most)) = (masked.masses(max, scale, 1.0), all.masses(max, scale, 1.0));
     assert!(low == 0 && high == most);
-    // Bits behind the vocabulary are nothing.
+    // Bits beyond the vocabulary have no effect.
     assert!(rest(0b101).is_none() && rest(0xFFFF_F007).is_none());
 }
 
-/// One token is listed, all of 2^20 are allowed.
+/// One token is listed, or a hundred, and all of 2^20 are allowed.
 #[test]
 fn a_row_costs_what_it_lists_whatever_is_allowed() {
     let allowed: Vec<u32> = (0..1 << 20).collect();
@@ -115,7 +115,7 @@ fn a_row_costs_what_it_lists_whatever_is_allowed() {
         let spec = |allowed| RowSpec { allowed: Some(allowed), mark, ..plain() };
         let cost = |allowed| steps(|| Rest::bound(&row, &spec(allowed)));
         let (half, whole) = (cost(&allowed[..1 << 19]), cost(&allowed));
-        // Of four tokens one is green: that the first 200 are not has a chance of 10^-25.
+        // One token of four is green: the first 200 all are not with probability 10^-25.
         let most = listed_tokens as usize + if mark.is_some() { 2 * 200 } else { 2 };
         assert!(half == whole && whole <= most, "{listed_tokens} listed: {half} {whole}");
         let rest = Rest::bound(&row, &spec(&allowed)).expect("others");
@@ -123,7 +123,7 @@ fn a_row_costs_what_it_lists_whatever_is_allowed() {
     }
 }
 
-/// With hardly a green token the edge may be too early in the order, never too late.
+/// With hardly any green token, the edge may be too early in the order, but never too late.
 #[test]
 fn a_greenlist_is_not_searched_for_ever() {
     let tokens: Vec<u32> = (0..1 << 20).collect();
@@ -136,7 +136,7 @@ fn a_greenlist_is_not_searched_for_ever() {
     assert_eq!(none, Some(Candidate { token: 0, logit: 0.0 }));
 }
 
-/// Four tokens beside the listed ones, each as likely as these: what is banned among them weighs nothing.
+/// Four tokens that are not listed, each as likely as the listed ones: banned ones among them have no weight.
 #[test]
 fn what_is_banned_among_the_others_is_taken_off() {
     let entries = (0..2).map(|token| Candidate { token, logit: 0.0 }).collect();

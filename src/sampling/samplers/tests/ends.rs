@@ -1,9 +1,9 @@
-//! Likely ends, by hand.
+//! Likely ends, calculated by hand.
 
 use super::*;
 use crate::sampling::samplers::min_eos_p;
 
-/// Tokens that are left of .1 .2 .3 .4, and their probabilities.
+/// The tokens that are left of .1 .2 .3 .4, and their probabilities.
 fn left(p: f32, eos: &[u32], min_keep: u32) -> Vec<(u32, f64)> {
     after(&FOUR, FILTERS, Chain { eos, min_keep, ..chained(&[Step::MinEosP(p)]) })
 }
@@ -18,15 +18,15 @@ fn one_likely_end_leaves_ends_alone() {
     for (p, eos, expected) in [
         (0.15, &[1][..], &[1][..]),
         (0.25, &[1], &all),
-        // One by one: .1 and .2 are .3 together.
+        // Tokens are judged one by one: .1 and .2 are .3 together.
         (0.25, &[0, 1], &all),
-        // Of several, the one that is not likely stays too.
+        // If one of several is likely, the unlikely one stays too.
         (0.15, &[1, 0], &[0, 1]),
         (0.35, &[3, 0], &[0, 3]),
-        // The likeliest token need not be an end.
+        // The most likely token need not be an end.
         (0.05, &[0], &[0]),
         (0.45, &[3], &all),
-        // Tokens that are not there, twice the same, all, none.
+        // Tokens that do not exist, the same token twice, all tokens, none.
         (0.15, &[9, 1, 1, u32::MAX], &[1]),
         (1e-30, &[9], &all),
         (0.35, &all, &all),
@@ -67,7 +67,7 @@ fn the_probability_is_that_of_its_place_in_the_order() {
     assert_eq!(kept(&[end]), [0, 1, 2, 3], "0.3");
     assert_eq!(kept(&[Step::TopK, end]), [2], "3 of 7");
     assert_eq!(kept(&[end, Step::TopK]), [2, 3]);
-    // At temperature .5 it is .09 of .3.
+    // At temperature .5 its share is .09 of .3.
     assert_eq!(kept(&[Step::Temperature, Step::MinEosP(0.29)]), [2]);
     assert_eq!(kept(&[Step::Temperature, Step::MinEosP(0.301)]), [0, 1, 2, 3]);
 }

@@ -1,5 +1,5 @@
-//! What engines do otherwise, by hand: expected exclusions, and the engines' own rules for ties and thresholds. Rows are
-//! made so that shares land exactly on sums: logits equal or far apart, so that masses are whole powers of two.
+//! Differences of engines, by hand: expected exclusions, and the engines' own rules for ties and thresholds. In these rows shares are
+//! exactly on sums: logits are equal or far apart, so that masses are powers of two.
 
 use super::*;
 use crate::params::EngineOrder::{
@@ -13,7 +13,7 @@ mod kobold_cpp;
 mod others;
 mod text_generation_webui;
 
-/// The temperature at which the exponent of a token is its distance to the largest.
+/// The temperature at which a token's exponent is its distance from the largest logit.
 const PLAIN: f32 = std::f32::consts::LOG2_E;
 
 /// A row with masses `2^(40 - exponent)`, exact.
@@ -22,13 +22,13 @@ fn halves(exponents: &[i32]) -> Vec<Candidate> {
     exponents.iter().enumerate().map(candidate).collect()
 }
 
-/// What an engine leaves of a row of masses `2^(40 - exponent)`.
+/// The tokens that an engine leaves of a row with masses `2^(40 - exponent)`.
 fn left(engine: EngineOrder, exponents: &[i32], change: impl FnOnce(&mut SamplingParams)) -> Vec<u32> {
     let mut params = SamplingParams::default();
     params.samplers.sampler_order = SamplerOrder::Engine(engine);
     change(&mut params);
     params.validate(64, 9).expect("valid parameters");
-    // Rows of one sampler: the temperature that makes masses exact is put before it here.
+    // For rows of one sampler: the temperature that makes masses exact is put before it here.
     let filters = Filters { temperature: PLAIN, ..params.filters(0) };
     let on = Sampler::ALL.into_iter().filter(|sampler| engine.samplers().contains(sampler));
     let steps: Vec<Step> = [Step::Temperature].into_iter().chain(on.filter_map(|s| s.step(&params))).collect();
@@ -59,7 +59,7 @@ fn transformers_top_k_keeps_ties_of_the_last() {
     assert_eq!(kept, [0, 1, 2], "min_keep is the k, and its ties stay");
 }
 
-/// vLLM's Triton road; its tests say "exactly k", the smallest ids first. docs/engines.md has its other roads.
+/// vLLM's Triton path. Its tests say "exactly k", smallest ids first. docs/engines.md has its other paths.
 #[test]
 fn vllm_and_llama_cpp_keep_exactly_k() {
     for engine in [Vllm, LlamaCpp, Exllama, Croupier, KoboldCpp, Mlx, MistralRs] {
@@ -68,8 +68,8 @@ fn vllm_and_llama_cpp_keep_exactly_k() {
     assert_eq!(left(Vllm, &[0; 5], |p| p.top_k = 3), [0, 1, 2]);
 }
 
-/// FlashInfer's "joint" order: a token stays where top-k and top-p of all tokens both keep it. With a min-p SGLang renormalises between
-/// them, as the others do.
+/// FlashInfer's "joint" order: a token stays if both top-k and top-p, each on all tokens, keep it. With a min-p SGLang renormalises between
+/// them, like the others.
 #[test]
 fn sglang_cuts_one_distribution_unless_there_is_a_min_p() {
     let params = |min_p: f32| {
@@ -88,9 +88,9 @@ fn sglang_cuts_one_distribution_unless_there_is_a_min_p() {
     assert_eq!((kept(&joint), kept(&[Step::Temperature, Step::TopK, Step::TopP])), (2, 1));
 }
 
-/// llama.cpp keeps on until the sum is at least p, Transformers drops what stands on an ascending sum of at most 1 - p, and
-/// vLLM drops as many ties of its pivot as the sum can spare: in exact numbers all are the smallest prefix that reaches p. (So it is
-/// with ExLlamaV2's order here; the engine itself drops the crossing token, which docs/engines.md says.)
+/// llama.cpp keeps tokens until the sum is at least p, Transformers drops those on an ascending sum of at most 1 - p, and vLLM drops as
+/// many ties of its pivot as the sum can spare. In exact numbers, all these are the smallest prefix that reaches p. (The same holds for
+/// ExLlamaV2's order here. The engine itself drops the crossing token, as docs/engines.md says.)
 #[test]
 fn top_p_keeps_the_crossing_token() {
     let first = [LlamaCpp, Transformers, Vllm, TextGenerationWebui, Exllama, Sglang, Croupier];
@@ -105,7 +105,7 @@ fn top_p_keeps_the_crossing_token() {
     assert_eq!(left(Vllm, &[2, 2, 2, 2], |p| p.top_p = 0.6), [0, 1, 2]);
 }
 
-/// What the min-p of vLLM, TensorRT-LLM and ExLlamaV3 leaves is what their top-p sees. With the others it comes last.
+/// In vLLM, TensorRT-LLM and ExLlamaV3, top-p sees what min-p leaves. In the others min-p comes last.
 #[test]
 fn some_have_min_p_before_top_p() {
     let kept = |engine| {
@@ -113,7 +113,7 @@ fn some_have_min_p_before_top_p() {
         params.samplers.sampler_order = SamplerOrder::Engine(engine);
         params.validate(64, 9).expect("valid parameters");
         let own = vec![Step::Temperature, Step::TopK, Step::TopP, Step::MinP];
-        // Masses 1, 1/4 and four of 1/8: the first has 4/5 of what min-p leaves, and 4/7 of all.
+        // Masses 1, 1/4 and four of 1/8: the first has 4/5 of what min-p leaves, and 4/7 of the whole row.
         let steps = params.steps().unwrap_or(own);
         chain::run(halves(&[0, 2, 3, 3, 3, 3]), 6, &params.filters(0), &chained(&steps)).kept().len()
     };
@@ -142,7 +142,7 @@ fn epsilon_cutoff_keeps_what_is_equal_to_it() {
     }
 }
 
-/// Of four equal tokens each deviates as much; 0.5 is reached with two.
+/// Four equal tokens deviate equally; two of them reach 0.5.
 #[test]
 fn typical_p_has_enough_by_the_engines_own_rule() {
     let of = |engine, p| left(engine, &[0; 4], |params| params.samplers.typical_p = p);
@@ -152,7 +152,7 @@ fn typical_p_has_enough_by_the_engines_own_rule() {
     assert_eq!(of(Transformers, 0.5), [0, 1, 2, 3], "all that deviate as much as the crossing token");
     assert_eq!(of(TextGenerationWebui, 0.5), [0, 1, 2, 3]);
     assert_eq!([of(Croupier, 0.0), of(LlamaCpp, 0.0)], [[0], [0]], "one stays");
-    // Three of a quarter each deviate less than two of an eighth, and have three quarters.
+    // Three tokens of a quarter each deviate less than two of an eighth, and have three quarters.
     let of_five = |engine| left(engine, &[0, 0, 0, 1, 1], |params| params.samplers.typical_p = 0.75);
     assert_eq!([of_five(Croupier), of_five(Transformers)], [[0, 1, 2], [0, 1, 2]], "what is reached is enough");
     assert_eq!([of_five(LlamaCpp).len(), of_five(KoboldCpp).len()], [4, 4]);
@@ -163,7 +163,7 @@ fn typical_p_has_enough_by_the_engines_own_rule() {
     assert_eq!([kept(1), kept(2), kept(4)], [1, 2, 4], "min_keep brings no ties along");
 }
 
-/// Where XTC leaves the row alone since too few tokens would stay, so does its expectation, below probability 1 too.
+/// If too few tokens would stay, XTC leaves the row as it is, and so does its expectation, even below probability 1.
 #[test]
 fn xtc_on_average_does_nothing_where_min_keep_would_stop_it() {
     let of = |probability, min_keep| {
@@ -188,7 +188,7 @@ fn exllama_xtc_is_an_expectation() {
     for ((token, p), weight) in got.iter().zip(weights) {
         assert!((p - weight / total).abs() < 1e-5, "{token}: {p}");
     }
-    // As often as not: what XTC's roll gives on average, spared tokens as well.
+    // At other probabilities: what XTC's roll gives on average, with protected tokens too.
     for protected in [&[][..], &[1]] {
         let chain = |step| Chain { protected, ..chained(step) };
         let (with, expected) = (step(1.0), step(0.3));
@@ -226,7 +226,7 @@ fn exllama_smooths_before_temperature_and_warms_behind_its_filters() {
         assert_eq!(params.validate(9, 9), Ok(()));
         (params.steps(), params.filters(0).temperature)
     };
-    // exp(-d^2 * factor / T), d not divided by T: its softmax with exponent 2 at temperature T / factor.
+    // exp(-d^2 * factor / T), where d is not divided by T: this is softmax with exponent 2 at temperature T / factor.
     let smoothing = Step::Smoothing { factor: 0.5, curve: 1.0 };
     let smoothed = steps(|p| (p.temperature, p.samplers.smoothing_factor) = (2.0, 0.5));
     assert_eq!(smoothed, (Some(vec![smoothing, Step::Temperature]), 2.0));
@@ -237,7 +237,7 @@ fn exllama_smooths_before_temperature_and_warms_behind_its_filters() {
         "on what truncation left of the tempered row"
     );
     assert_eq!(steps(|p| (p.temperature, p.samplers.skew) = (0.009, 0.5)), (None, 0.0), "below 0.01: greedy");
-    // `temperature < 0.01` of a float: both are doubles, and 0.01 as a float is the lesser one.
+    // `temperature < 0.01` on a float: both sides become doubles, and 0.01 as a float is the smaller one.
     assert_eq!(steps(|p| (p.temperature, p.samplers.skew) = (0.01, 0.5)), (None, 0.0));
     let next = 0.01f32.next_up();
     assert_eq!(steps(|p| (p.temperature, p.samplers.skew) = (0.01f32.next_up(), 0.5)).1, next);
@@ -252,7 +252,7 @@ fn vllm_raises_temperatures_to_a_hundredth() {
     };
     assert_eq!([0.0, 1e-5, 0.009, 0.01, 0.5].map(|t| of(Vllm, t)), [0.0, 0.01, 0.01, 0.01, 0.5]);
     assert_eq!([0.0, 1e-5, 0.009].map(|t| of(Croupier, t)), [0.0, 1e-5, 0.009]);
-    // On its way from one temperature to another too.
+    // The same on its way from one temperature to another.
     let along = |engine, position| {
         let mut params = SamplingParams { temperature: 0.008, ..SamplingParams::default() };
         (params.samplers.temperature_end, params.samplers.temperature_tokens) = (0.016, 4);
@@ -281,7 +281,7 @@ fn an_order_of_ones_own_has_the_rules_that_it_is_given() {
     assert_eq!(of(LlamaCpp), [Step::TopK, Step::TypicalAbove(0.5), Step::Temperature]);
 }
 
-/// Of .5, .3, .1, .05, .05 two are choices at .2; where one of them is held out, nothing is (ExLlamaV2's `x_tokens <= 1`).
+/// Of .5, .3, .1, .05, .05, two are choices at .2. If one of them is protected, nothing happens (ExLlamaV2's `x_tokens <= 1`).
 #[test]
 fn exllama_counts_no_protected_token_as_a_choice() {
     let row = [0.5, 0.3, 0.1, 0.05, 0.05];

@@ -1,4 +1,4 @@
-//! Infill: cases by hand, and the walk through texts against the loop over all pairs that it stands for.
+//! Infill: cases by hand, and the walk through texts compared with the loop over all pairs that it replaces.
 
 use super::*;
 use crate::sampling::samplers::infill::{Infill, Stay, Sums};
@@ -6,12 +6,12 @@ use crate::vocabulary::Vocabulary;
 use proptest::prelude::*;
 use std::cmp::Reverse;
 
-/// Tokens 0, 1, ... with these texts, "" for one without.
+/// Tokens 0, 1, ... with these texts; "" for a token without a text.
 fn vocabulary(texts: &[&str]) -> Vocabulary {
     Vocabulary::new(&texts.iter().map(|text| Some(text.as_bytes().to_vec())).collect::<Vec<_>>(), b"")
 }
 
-/// Which of tokens 0, 1, ... with these masses stay; they are put in order here.
+/// Which of tokens 0, 1, ... with these masses stay. They are put in order here.
 fn stay(texts: &[&str], ends: &[u32], masses: &[u64]) -> Option<Vec<u32>> {
     let mut candidates: Vec<(u32, u64)> = (0..).zip(masses.iter().copied()).collect();
     candidates.sort_by_key(|&(_, mass)| std::cmp::Reverse(mass));
@@ -27,11 +27,11 @@ fn stay(texts: &[&str], ends: &[u32], masses: &[u64]) -> Option<Vec<u32>> {
 
 #[test]
 fn what_ends_the_text_stays_alone_where_it_is_likely_enough() {
-    // Three candidates: 3 * 3 * E against T, which has to be less.
+    // Three candidates: only the end stays if 3 * 3 * E is above T.
     let of = |end| stay(&["a", "b", ""], &[2], &[50, 40, end]);
     assert_eq!(of(10), Some(vec![0, 1, 2]), "9 * 10 is not above 90");
     assert_eq!(of(11), Some(vec![2]));
-    // Two that end it count together, and both stay.
+    // Two tokens that end the text count together, and both stay.
     assert_eq!(stay(&["a", "b", "", ""], &[3, 2], &[60, 34, 3, 5]), Some(vec![2, 3]), "12 * 8 is above 94");
     assert_eq!(stay(&["a", "b", "", ""], &[3, 2], &[60, 36, 3, 5]), Some(vec![0, 1, 2, 3]), "and not above 96");
 }
@@ -41,19 +41,19 @@ fn texts_that_begin_others_count_together() {
     let none = [9];
     // 15 and 10 make 25 of 100, and "fo" is the more likely one; the four others have 18.75 each.
     assert_eq!(stay(&["fo", "foo", "a", "b", "c", "d"], &none, &[60, 40, 75, 75, 75, 75]), Some(vec![0]));
-    // The longer one, where it is more likely.
+    // The longer one stays if it is more likely.
     assert_eq!(stay(&["fo", "foo", "a", "b", "c", "d"], &none, &[40, 60, 75, 75, 75, 75]), Some(vec![1]));
-    // Where they are equal the shorter one stays, whose turn it is.
+    // If they are equally likely, the shorter one stays, because its turn comes first.
     assert_eq!(stay(&["foo", "fo", "a", "b", "c", "d"], &none, &[50, 50, 75, 75, 75, 75]), Some(vec![1]));
-    // The same text twice: the first one.
+    // With the same text twice, the first one stays.
     assert_eq!(stay(&["x", "x", "a", "b", "c", "d"], &none, &[50, 50, 75, 75, 75, 75]), Some(vec![0]));
-    // A token without a text begins nothing.
+    // A token without a text is a prefix of nothing.
     assert_eq!(stay(&["", "foo", "a", "b", "c", "d"], &none, &[50, 50, 75, 75, 75, 75]), None);
-    // "f" is merged into "foo", so nothing is left that begins "fa".
+    // "f" is merged into "foo", so no prefix of "fa" is left.
     assert_eq!(stay(&["foo", "f", "fa", "a", "b"], &none, &[30, 20, 18, 16, 16]), Some(vec![0]));
-    // "f" takes both: 38, 21, 21, 20.
+    // "f" takes both: the masses are then 38, 21, 21, 20.
     assert_eq!(stay(&["f", "foo", "fa", "a", "b", "c"], &none, &[20, 9, 9, 21, 21, 20]), Some(vec![0, 3, 4, 5]));
-    // What ends the text is not merged, whatever its text.
+    // Tokens that end the text are not merged, whatever their texts.
     assert_eq!(stay(&["a", "ab", "b"], &[1], &[50, 10, 40]), Some(vec![0, 1, 2]));
 }
 
@@ -61,21 +61,21 @@ fn texts_that_begin_others_count_together() {
 fn the_thresholds_are_a_fifth_and_one_in_one_more_than_are_left() {
     let texts = ["a", "b", "c", "d", "e", "f"];
     let none = [9];
-    // Exactly a fifth stays, at first; five with a fifth each are above a sixth of what is left.
+    // Exactly a fifth stays at first. Five with a fifth each are then above a sixth of what is left.
     assert_eq!(stay(&texts, &none, &[20, 20, 20, 20, 20]), Some(vec![0, 1, 2, 3, 4]));
     assert_eq!(stay(&texts, &none, &[20, 20, 20, 20, 19, 1]), Some(vec![0, 1, 2, 3]));
-    // Of 500 + 250 a third is 250; a little less goes.
+    // A third of 500 + 250 is 250. A token with slightly less goes.
     assert_eq!(stay(&texts, &none, &[500, 250, 150, 100]), Some(vec![0, 1]));
     assert_eq!(stay(&texts, &none, &[501, 249, 150, 100]), Some(vec![0]));
-    // With 27 that end the text a third is 263.67, then 263.33.
+    // With a mass of 27 that ends the text, a third is 263.67, then 263.33.
     assert_eq!(stay(&["a", "b", "c", "d", ""], &[4], &[500, 264, 150, 86, 27]), Some(vec![0, 1, 4]));
     assert_eq!(stay(&["a", "b", "c", "d", ""], &[4], &[500, 263, 150, 87, 27]), Some(vec![0, 4]));
-    // Nothing has a fifth.
+    // No token has a fifth.
     assert_eq!(stay(&texts, &none, &[17, 17, 17, 17, 16, 16]), None);
     assert_eq!(stay(&["a", "b", "c", "d", "e", "f", ""], &[6], &[170, 170, 170, 170, 160, 159, 1]), None);
 }
 
-/// The loop over all pairs, and each threshold in fractions of masses as the module's words have it.
+/// The loop over all pairs, with each threshold as a fraction of masses, as described in the module's documentation.
 fn in_pairs(vocabulary: &Vocabulary, ends: &[u32], candidates: &[(u32, u64)]) -> Stay {
     let is_end = |at: usize| ends.contains(&candidates[at].0);
     let sum = |masses: &[Option<u64>], which: &dyn Fn(usize) -> bool| -> u128 {
@@ -107,7 +107,7 @@ fn in_pairs(vocabulary: &Vocabulary, ends: &[u32], candidates: &[(u32, u64)]) ->
     Stay::These((0..count).map(stays).collect())
 }
 
-/// Texts, and candidates with these masses in order; some of them heavy, some equal.
+/// Texts, and candidates in the order of their masses. Some are heavy, some equal.
 fn some_candidates() -> impl Strategy<Value = (Vec<Option<Vec<u8>>>, Vec<(u32, u64)>)> {
     let tokens = prop::collection::vec((prop::option::of("[ab]{0,5}"), 0..60u64), 1..60);
     let heavy = prop::collection::vec((0..60usize, prop_oneof![100..2000u64, Just(300), Just(1000)]), 0..5);
@@ -116,7 +116,7 @@ fn some_candidates() -> impl Strategy<Value = (Vec<Option<Vec<u8>>>, Vec<(u32, u
         let mut candidates: Vec<(u32, u64)> = (0..).zip(tokens.iter().map(|token| token.1)).collect();
         heavy.into_iter().for_each(|(at, mass)| candidates[at % tokens.len()].1 = mass);
         candidates[0].1 += 1;
-        // Tokens of equal mass in any order, as those of equal logits are.
+        // Tokens with equal mass come in any order, like those with equal logits.
         candidates.sort_by_key(|&(token, mass)| (Reverse(mass), uniform(ids, u64::from(token), Purpose::Sample)));
         (texts, candidates)
     })
@@ -172,7 +172,7 @@ fn the_first_candidates_tell_it_where_the_others_cannot_change_it() {
     assert_eq!(of(&[(1, 500), (0, 500)], 1001), None, "equal ones");
 }
 
-/// What is left of tokens 0, 1, ... with these probabilities, and its probabilities.
+/// The tokens that are left of 0, 1, ... with these probabilities, and their new probabilities.
 fn left(texts: &[&str], ends: &[u32], probs: &[f64], steps: &[Step], min_keep: u32) -> Vec<(u32, f64)> {
     let vocabulary = vocabulary(texts);
     let infill = Some(Infill { vocabulary: &vocabulary, ends });
@@ -183,7 +183,7 @@ fn left(texts: &[&str], ends: &[u32], probs: &[f64], steps: &[Step], min_keep: u
 
 #[test]
 fn what_stays_keeps_its_own_probability() {
-    // "a" counts with .4, and is drawn by .25 against .3 and .05.
+    // "a" is judged by .4, but drawn with weight .25 against .3 and .05.
     let texts = ["a", "ab", "b", "c", ""];
     let got = left(&texts, &[4], &[0.25, 0.15, 0.3, 0.28, 0.02], &[Step::Infill], 1);
     assert_eq!(got, [(0, 0.2941), (2, 0.3529), (3, 0.3294), (4, 0.0235)]);

@@ -1,4 +1,4 @@
-//! Min-k by hand.
+//! Min-k, calculated by hand.
 
 use super::super::min_k::{at_least, cliff, fall, kept};
 use super::{FILTERS, chained};
@@ -6,7 +6,7 @@ use crate::sampling::chain::{self, Chain, Step};
 use crate::sampling::order::Candidate;
 use crate::sampling::row::Filters;
 
-/// Tokens that a row's steps leave, in order.
+/// The tokens that a row's steps leave, in order.
 fn left(logits: &[f32], steps: &[Step], min_keep: u32) -> Vec<u32> {
     let candidate = |(token, &logit): (usize, &f32)| Candidate { token: token as u32, logit };
     let candidates = logits.iter().enumerate().map(candidate).collect();
@@ -19,17 +19,17 @@ fn left(logits: &[f32], steps: &[Step], min_keep: u32) -> Vec<u32> {
 fn the_cliff_is_the_largest_fall_over_its_place() {
     // Falls 1 1 6 1, over their places 1 1/2 2 1/4.
     assert_eq!(cliff(&[10.0, 9.0, 8.0, 2.0, 1.0]), 3);
-    // Falls 2 3 6 8: over their places all are 2 but the second, and the first of these counts.
+    // Falls 2 3 6 8: divided by their places, all are 2 except the second, and the first of these counts.
     assert_eq!(cliff(&[20.0, 18.0, 15.0, 9.0, 1.0]), 1);
     assert_eq!(cliff(&[20.0, 18.0, 13.75, 7.75, -0.25]), 2);
-    // The last place there is.
+    // The last possible place.
     assert_eq!(cliff(&[3.0, 3.0, 3.0, 3.0, 0.0]), 4);
     assert_eq!([fall(1, 4.0, 3.0), fall(3, 2.0, -1.0), fall(2, f32::MAX, f32::MIN)], [1.0, 1.0, f64::from(f32::MAX)]);
 }
 
 #[test]
 fn the_falls_are_those_of_the_logits_own_bits() {
-    // Neighbours of an f32: differences of such are exact, and one bit more decides.
+    // Neighbouring f32 values: their differences are exact, and one more bit decides.
     let up = |x: f32, by: u32| f32::from_bits(x.to_bits() + by);
     assert_eq!(cliff(&[up(8.0, 7), up(8.0, 6), up(8.0, 4), 8.0]), 3, "1, 2 / 2 and 4 / 3 bits");
     assert_eq!(cliff(&[up(8.0, 7), up(8.0, 6), up(8.0, 3), 8.0]), 2, "1, 3 / 2 and 3 / 3 bits");
@@ -60,9 +60,9 @@ fn edges() {
 fn equal_logits_go_by_their_ids_and_masked_ones_are_no_candidates() {
     // Sorted 5 5 5 0: falls 0 0 5.
     assert_eq!(left(&[5.0, 0.0, 5.0, 5.0], &[Step::MinK(0.0)], 1), [0, 2, 3]);
-    // Two stay, of which the second is one of three that are equal.
+    // Two stay. The second of them is one of three equal tokens.
     assert_eq!(left(&[0.0, 0.5, 0.5, 1.5, 0.5], &[Step::MinK(3.5)], 1), [3, 1]);
-    // Without a step before it a masked logit does not come here; where one does, it is neither the last nor a cliff.
+    // Without an earlier step, a masked logit does not reach this step. With one, it is neither the last logit nor a cliff.
     let far = [f32::MAX, f32::MAX, f32::MIN];
     let lowered = Step::XtcExpected { probability: 0.5, threshold: 0.4 };
     assert_eq!(left(&far, &[lowered, Step::MinK(0.0)], 1).len(), 1);

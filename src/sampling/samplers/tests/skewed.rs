@@ -1,4 +1,4 @@
-//! Skew by hand, and what mirostat learns where there is one.
+//! Skew by hand, and what mirostat learns if there is a skew.
 
 use super::*;
 use crate::params::EngineOrder::{Croupier, Exllama};
@@ -7,14 +7,14 @@ use crate::sampling::logits::{Dtype, Logits};
 use crate::sampling::row::{Action, RowSpec};
 use crate::sampling::sample_row;
 
-/// A row that asks how likely a token is.
+/// A row that asks for the probability of a token.
 fn scored(token: u32, chain: Chain<'_>) -> RowSpec<'_> {
     RowSpec { chain: Some(chain), ..RowSpec::plain(FILTERS, Action::Score { token }) }
 }
 
 #[test]
 fn skew_raises_the_draw_to_a_power() {
-    // Falling shares .4 .3 .2 .1, sums .4 .7 .9 1.
+    // Decreasing shares .4 .3 .2 .1, sums .4 .7 .9 1.
     for skew in [-2.0f32, -0.5, 0.3, 1.0, 10.0] {
         let power = f64::from(skew).exp();
         let expected = [1.0 - 0.9f64.powf(power), 0.9f64.powf(power) - 0.7f64.powf(power)];
@@ -24,7 +24,7 @@ fn skew_raises_the_draw_to_a_power() {
             assert!((p(token) - expected).abs() < 2e-5, "{skew}, {token}: {} {expected}", p(token));
         }
     }
-    // The draw itself: u -> u^exp(-skew) along falling probabilities picks each as often.
+    // The draw itself: u -> u^exp(-skew) along decreasing probabilities picks each token as often.
     let (skew, draws) = (0.7f64, 100_000);
     let mut counts = [0u32; 4];
     for i in 0..draws {
@@ -44,8 +44,8 @@ fn skew_raises_the_draw_to_a_power() {
     }
 }
 
-/// ExLlamaV2's `mirostat_post_cpu` has the probability that the skew did not change: with .5, .3 and .2, tau 3 and eta 1 the
-/// second token takes mu from 6 to 6 - (1.737 - 3).
+/// ExLlamaV2's `mirostat_post_cpu` uses the probability before the skew: with .5, .3 and .2, tau 3 and eta 1 the second token takes mu from
+/// 6 to 6 - (1.737 - 3).
 #[test]
 fn mirostat_learns_from_what_a_skew_bends_the_draw_from() {
     let mut params = SamplingParams::default();
@@ -62,7 +62,7 @@ fn mirostat_learns_from_what_a_skew_bends_the_draw_from() {
     for (engine, skew) in [(Exllama, 0.0), (Exllama, 2.0), (Croupier, 2.0), (Croupier, -2.0)] {
         assert!((mu(engine, skew, &[]) - 7.263).abs() < 1e-3, "{engine:?}, {skew}: {}", mu(engine, skew, &[]));
     }
-    // Where something comes after it a skew is a sampler like others: to the power e^2 the shares are .006, .186 and .808.
+    // If a step comes after it, a skew is a sampler like others: to the power e^2 the shares are .006, .186 and .808.
     let with_a_step = mu(Croupier, 2.0, &[Step::Temperature]);
     assert!((with_a_step - 6.576).abs() < 2e-3, "{with_a_step}");
 }

@@ -2,12 +2,12 @@
 
 use super::*;
 
-/// The steps of its parameters.
+/// The steps of these parameters.
 fn steps(change: impl FnOnce(&mut SamplingParams)) -> Vec<Step> {
     chain_of(change).expect("a chain")
 }
 
-/// The same; `None`: the usual filters in the usual order.
+/// The same; `None` for the usual filters in the usual order.
 fn chain_of(change: impl FnOnce(&mut SamplingParams)) -> Option<Vec<Step>> {
     let mut params = SamplingParams::default();
     params.samplers.sampler_order = SamplerOrder::Engine(KoboldCpp);
@@ -43,7 +43,7 @@ fn its_order() {
     assert_eq!(warm, [Step::TopK, Step::DynamicTemperature { low: 0.0, high: 2.0, exponent: 1.0 }]);
 }
 
-/// "prefilter to top 3k tokens for improved speed", whatever is on.
+/// "prefilter to top 3k tokens for improved speed", whatever samplers are on.
 #[test]
 fn it_sees_3000_tokens() {
     let kept = |steps: &[Step], filters: Filters| {
@@ -53,11 +53,11 @@ fn it_sees_3000_tokens() {
     assert_eq!(top_p, [Step::AtMost(3000), Step::TopP]);
     assert_eq!(kept(&top_p, Filters { top_p: 0.9, ..FILTERS }), 2700);
     assert_eq!(steps(|_| ()), [Step::AtMost(3000)]);
-    // A top-k that comes first and takes no more makes it needless.
+    // A top-k that comes first and keeps no more makes the limit unnecessary.
     assert_eq!([1, 3000].map(|k| chain_of(|p| p.top_k = k)), [None, None]);
     assert_eq!(chain_of(|p| (p.top_k, p.top_p, p.min_p) = (40, 0.9, 0.05)), None, "in the usual order");
     assert_eq!(steps(|p| p.top_k = 3001), [Step::AtMost(3000), Step::TopK]);
-    // Also in an order of one's own, where something else is first.
+    // The same in a custom order that begins with another sampler.
     let own = steps(|p| {
         p.samplers.sampler_order = SamplerOrder::Custom(vec![Sampler::TopP, Sampler::TopK], KoboldCpp);
         (p.top_k, p.top_p) = (40, 0.5);
@@ -65,15 +65,15 @@ fn it_sees_3000_tokens() {
     assert_eq!(own, [Step::AtMost(3000), Step::TopP, Step::TopK]);
 }
 
-/// Masses 16, 8, 4, 2 and 2 have the curvature 4, 2, 2, whose shares add up to .5, .75 and 1. `sample_tail_free` cuts at the place
-/// where there is more than z, and not at the first one.
+/// Masses 16, 8, 4, 2 and 2 have curvatures 4, 2, 2, whose shares add up to .5, .75 and 1. `sample_tail_free` cuts at the place where the
+/// sum exceeds z, but not at the first place.
 #[test]
 fn its_tail_free_keeps_one_fewer() {
     let of = |engine, z| left(engine, &[0, 1, 2, 3, 3], |p| p.samplers.tfs = z).len();
     assert_eq!([0.3, 0.5, 0.6, 0.75, 0.8].map(|z| of(KoboldCpp, z)), [1, 1, 1, 2, 2]);
     assert_eq!([0.3, 0.5, 0.6, 0.75, 0.8].map(|z| of(Croupier, z)), [1, 2, 2, 3, 3]);
     assert_eq!(of(KoboldCpp, 0.0), 1);
-    // Two have no curvature, three only one, at the first place, which ends nothing.
+    // Two tokens have no curvature. Three have only one, at the first place, which ends nothing.
     assert_eq!(left(KoboldCpp, &[0, 1], |p| p.samplers.tfs = 0.5), [0, 1]);
     assert_eq!(left(KoboldCpp, &[0, 3, 4], |p| p.samplers.tfs = 0.5), [0, 1, 2]);
     assert_eq!(left(Croupier, &[0, 3, 4], |p| p.samplers.tfs = 0.5), [0]);
@@ -86,7 +86,7 @@ fn its_tail_free_keeps_one_fewer() {
     assert_eq!([1, 2, 3, 9].map(kept), [2, 2, 3, 5]);
 }
 
-/// `mirostat == 1 || mirostat == 2` is a branch of its own.
+/// `mirostat == 1 || mirostat == 2` is a separate branch.
 #[test]
 fn its_mirostat_takes_the_place_of_its_filters() {
     let on = steps(|p| {

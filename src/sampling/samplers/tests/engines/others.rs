@@ -21,7 +21,7 @@ fn mlx_has_temperature_last_and_top_k_behind_xtc() {
     assert_eq!(all.expect("a chain"), [Step::TopP, Step::MinP, xtc, Step::TopK, Step::Temperature]);
 }
 
-/// `temperature <= 1e-4` is greedy, in f32 as well: the f32 that is nearest to 1e-4 is below it.
+/// `temperature <= 1e-4` is greedy, in f32 too: the f32 nearest to 1e-4 is below it.
 #[test]
 fn tensorrt_llm_is_greedy_up_to_a_ten_thousandth() {
     let of = |temperature| steps(TensorrtLlm, |p| p.temperature = temperature).1;

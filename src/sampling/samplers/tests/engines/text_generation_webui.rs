@@ -2,8 +2,8 @@
 
 use super::*;
 
-/// Probabilities .5 .3 .2 .05 .01, of which top-k leaves three. These alone have one curvature, .1, so the last goes; with the
-/// zeros behind them it is .1, .1 and .2.
+/// Probabilities .5 .3 .2 .05 .01, of which top-k leaves three. These alone have one curvature, .1, so the last token goes. With the zeros
+/// after them, the curvatures are .1, .1 and .2.
 #[test]
 fn it_takes_tail_free_over_the_whole_vocabulary() {
     let of = |engine, k, z| {
@@ -19,11 +19,11 @@ fn it_takes_tail_free_over_the_whole_vocabulary() {
     for engine in [Croupier, Exllama] {
         assert_eq!(of(engine, 3, 0.9), [0], "{engine:?}");
     }
-    // Of two, .625 and .375: .125 and .375. Alone they have none.
+    // Of two tokens, .625 and .375: curvatures .125 and .375. Alone they have none.
     assert_eq!([of(TextGenerationWebui, 2, 0.2), of(TextGenerationWebui, 2, 0.3)], [vec![0], vec![0, 1]]);
     assert_eq!(of(Croupier, 2, 0.2), [0, 1]);
     assert_eq!(of(TextGenerationWebui, 1, 0.0), [0]);
-    // With one zero behind them the last goes whatever z is, as the last of all does where nothing was removed.
+    // With one zero after them, the last token goes whatever z is. If nothing was removed, so does the very last token.
     assert_eq!(of(TextGenerationWebui, 4, 1f32.next_down()), [0, 1, 2]);
     assert_eq!(of(TextGenerationWebui, 0, 1f32.next_down()), of(Croupier, 0, 1f32.next_down()));
 }
@@ -42,8 +42,8 @@ fn it_leaves_out_xtc_where_a_newline_or_eos_would_go() {
     assert_eq!(of(Croupier, &[1]), [1, 2, 3], "here it only spares them");
 }
 
-/// Of .4, .3, .2 and .1 the first two would go at .15. Nothing happens by chance where one of them is ignored, so nothing on
-/// average either, however likely it is.
+/// Of .4, .3, .2 and .1, the first two would go at .15. If one of them is ignored, XTC never happens, so its average has no effect either,
+/// however likely it is.
 #[test]
 fn it_expects_nothing_where_a_newline_or_eos_would_go() {
     let of = |engine, probability, ignored: &[u32]| {
@@ -63,7 +63,7 @@ fn it_expects_nothing_where_a_newline_or_eos_would_go() {
     }
 }
 
-/// Both are there, one behind the other; elsewhere dynamic temperature takes the place of the other.
+/// Both temperatures apply, one after the other. In other engines, dynamic temperature replaces the plain one.
 #[test]
 fn it_warms_twice() {
     let steps = |engine| {
@@ -75,13 +75,13 @@ fn it_warms_twice() {
     let dynamic = Step::DynamicTemperature { low: 0.0, high: 2.0, exponent: 1.0 };
     assert_eq!(steps(TextGenerationWebui), [Step::Temperature, dynamic]);
     assert_eq!([steps(LlamaCpp), steps(Croupier)], [[dynamic], [dynamic]]);
-    // Probabilities .8 and .2 at temperature 1/2 are 16 to 1, and at 2 behind that 4 to 1 again.
+    // Probabilities .8 and .2 are 16 to 1 at temperature 1/2, and with a temperature of 2 after that 4 to 1 again.
     let flat = Step::DynamicTemperature { low: 2.0, high: 2.0, exponent: 1.0 };
     let got = after(&[0.8, 0.2], Filters { temperature: 0.5, ..FILTERS }, chained(&[Step::Temperature, flat]));
     assert!((got[0].1 - 0.8).abs() < 1e-5, "{got:?}");
 }
 
-/// Its adaptive-p and its mirostat draw the token and leave nothing else: what stands behind them would have no effect.
+/// Its adaptive-p and its mirostat draw the token and leave nothing else: a sampler after them would have no effect.
 #[test]
 fn it_has_nothing_behind_what_draws() {
     let at_fault = |change: fn(&mut SamplingParams)| {
