@@ -170,7 +170,7 @@ mod tests {
         }
     }
 
-    /// As many and as long as possible, built so that each sequence without its first token fits everywhere.
+    /// As many and as long sequences as allowed, made so that each one without its first token matches everywhere.
     #[test]
     fn a_text_costs_two_steps_a_token_whatever_the_breakers() {
         let (one, chain) = (vec![[vec![9], vec![1; 63]].concat(); 1024], (1..=64).map(|len| vec![1; len]).collect());

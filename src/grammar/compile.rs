@@ -312,7 +312,7 @@ mod tests {
 
     const SHORT: Duration = Duration::from_millis(200);
 
-    /// How a thread's work ends if the thread does this.
+    /// How a thread's work ends, if the thread does this.
     fn ended_of(most: Duration, most_wait: Duration, work: impl FnOnce() + Send + 'static) -> Ended<()> {
         let (time, (sender, done)) = (Arc::new(ThreadTime::default()), mpsc::channel());
         let its = Arc::clone(&time);

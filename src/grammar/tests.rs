@@ -30,7 +30,7 @@ fn room() -> Arc<Counter> {
     Counter::new(usize::MAX, Gauge::noop())
 }
 
-/// Behind the first of these tokens.
+/// A grammar that starts after the first of these tokens.
 fn behind(tokens: &[u32]) -> GrammarStart {
     GrammarStart { token_ids: tokens.to_vec(), ..GrammarStart::default() }
 }
@@ -42,7 +42,7 @@ fn params(kind: GrammarKind, text: &str) -> GrammarParams {
 fn compiled(kind: GrammarKind, text: &str) -> Arc<Compiled> {
     loop {
         match GRAMMARS.compile(&params(kind, text), &room(), &Patience::default()) {
-            // Other tests have all turns for longer than anybody waits.
+            // Other tests may hold all turns for longer than anybody waits.
             Err(CompileError::Busy) => {}
             compiled => return compiled.expect("it is right"),
         }
@@ -61,14 +61,14 @@ fn opened(grammar: &Arc<Grammar>, output: &[u32]) -> Text {
     Text::open(Arc::clone(grammar), VOCAB, output).expect("it matches")
 }
 
-/// What the rows of a work may emit; `None`: everything.
+/// What the rows of a work may emit; `None` means everything.
 fn wanted(text: &Text, ahead: Ahead) -> Result<Vec<Option<Vec<u32>>>, Trouble> {
     let found = masks(vec![Wanted::new(text, ahead)]).pop().expect("one work")?;
     let tokens = |mask: &bytes::Bytes| TokenMask::new(mask, VOCAB).tokens().collect();
     Ok(found.iter().map(|mask| mask.as_ref().map(tokens)).collect())
 }
 
-/// The same, tried again while its turn does not come, which may happen on a busy machine.
+/// The same, repeated if its turn does not come, which may happen on a busy machine.
 fn waited(text: &Text) -> Result<Vec<Option<Vec<u32>>>, Trouble> {
     let mut tries = (0..30).map(|_| wanted(text, Ahead::default())).skip_while(|found| *found == Err(Trouble::NotYet));
     tries.next().unwrap_or(Err(Trouble::NotYet))
@@ -136,7 +136,7 @@ fn behind_its_end_a_text_can_only_end() {
     assert_eq!(wrong(&[VOCAB as u32]), "output_token_ids[0]", "that is no token of the vocabulary");
 }
 
-/// This holds even if they have texts of their own.
+/// This holds even if these tokens have texts of their own.
 #[test]
 fn tokens_that_end_a_text_are_no_part_of_it() {
     let compiled = compiled(GrammarKind::Regex, "[ab]{2}");
@@ -177,7 +177,7 @@ fn a_text_ends_only_where_its_grammar_does() {
     }
 }
 
-/// Each of them may come next.
+/// Each of the properties may come next.
 #[test]
 fn an_object_may_have_hundreds_of_optional_properties() {
     let properties = (0..300).map(|i| format!(r#""p{i}": {{"type": "null"}}"#)).collect::<Vec<_>>().join(",");
@@ -238,7 +238,7 @@ fn some_grammars() -> Vec<Arc<Grammar>> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
-    /// A text that grows, one that is opened with the same tokens, and one that looks ahead along a tree stand at the same places.
+    /// A text that grows, one that is opened with the same tokens, and one that looks ahead along a tree are at the same places.
     #[test]
     fn growing_reopening_and_looking_ahead_agree(choices in prop::collection::vec(any::<u32>(), 1..24), branch in 0usize..20, skips in 0usize..6) {
         for grammar in some_grammars() {
@@ -251,7 +251,7 @@ proptest! {
                     break;
                 }
                 let token = may[choice as usize % may.len()];
-                // What is forced may come, and asking for it changes nothing.
+                // A forced token must be allowed, and asking for it changes nothing.
                 let forced = forced::proposed(&text, &[], 4);
                 if let Some(first) = forced.tokens.first() {
                     prop_assert!(may.contains(first));
@@ -261,7 +261,7 @@ proptest! {
                 expected.push(Some(allowed(&text)));
                 prop_assert_eq!(allowed(&opened(&grammar, &output)), expected[output.len()].clone().expect("one"));
             }
-            // From a place on the way: a chain to the end, and a second branch, which is the same one and goes on with a wrong token.
+            // From a place on the way: a chain to the end, and a second branch, which is equal at first and goes on with a wrong token.
             let start = skips.min(output.len());
             let from = opened(&grammar, &output[..start]);
             let rest = &output[start..];
@@ -282,7 +282,7 @@ proptest! {
             prop_assert_eq!(allowed(&from), expected[start].clone().expect("one"), "looking ahead changes nothing");
             let last = || Ahead { is_last_only: true, ..Ahead::chain(rest.to_vec()) };
             prop_assert_eq!(wanted(&from, last()).expect("masks"), &expected[output.len()..]);
-            // What was worked out ahead is the same, as far as it is asked for.
+            // What was computed ahead is the same, as far as it is needed.
             let mut drafted = opened(&grammar, &output[..start]);
             drafted.work_ahead(rest);
             let part = &rest[..branch];
@@ -296,7 +296,7 @@ proptest! {
         }
     }
 
-    /// Whatever is drawn, a text that has ended is a value of the schema.
+    /// Whatever is drawn, a text that has ended matches the schema.
     #[test]
     fn what_ends_is_a_value_of_the_schema(choices in prop::collection::vec(any::<u32>(), 200)) {
         let grammar = grammar(GrammarKind::JsonSchema, SCHEMA);
@@ -304,7 +304,7 @@ proptest! {
         let mut written = Vec::new();
         for choice in choices {
             let may = allowed(&text);
-            // Ends as soon as it may.
+            // The text ends as soon as it may.
             let token = if may.contains(&END) { END } else { may[choice as usize % may.len()] };
             if token == END {
                 let value: serde_json::Value = serde_json::from_slice(&written).expect("it is JSON");
@@ -316,7 +316,7 @@ proptest! {
         }
     }
 
-    /// Any text in place of a grammar is compiled or refused.
+    /// Any text given as a grammar is compiled or refused.
     #[test]
     fn no_text_of_a_grammar_fails_the_compiler(text in "[a-z\"/(){}\\[\\]|*+?:,%&@<>=0-9\\\\ \n]{1,60}", kind in 0usize..3) {
         let kind = [GrammarKind::JsonSchema, GrammarKind::Regex, GrammarKind::Lark][kind];

@@ -158,7 +158,7 @@ mod tests {
         let long = LATE + Duration::from_millis(1);
         assert!(after(LOOK) && after(LATE));
         assert!(!after(long) && after(LOOK), "nothing was done meanwhile");
-        // A machine that is always late is no reason to go on for ever.
+        // A machine that is always late is no reason to go on forever.
         assert!(!after(long) && after(long) && after(long) && after(LOOK));
         assert!(!after(long), "and then it counts anew");
     }

@@ -179,7 +179,7 @@ mod tests {
 
     #[test]
     fn by_hand() {
-        // Token 9 follows no repeat; 3 followed one of 2, 4 one of 3 and one of 1.
+        // Token 9 follows no repeat. 3 follows one of 2 tokens, 4 follows one of 3 and one of 1.
         type Case = (u32, i32, &'static [&'static [u32]], &'static [u32], &'static [(u32, f32)]);
         let cases: [Case; 14] = [
             (2, -1, &[], &[], &[]),
@@ -190,16 +190,16 @@ mod tests {
             // The longest repeat counts for each token.
             (2, -1, &[], &[5, 1, 2, 4, 8, 1, 2, 4, 5, 1, 2], &[(4, -2.0)]),
             (2, -1, &[], &[5, 1, 2, 4, 8, 1, 2, 3, 5, 1, 2], &[(3, -1.0), (4, -2.0)]),
-            // In the window: of 1 2 3 9 1 2 all six tokens are needed.
+            // In the window: 1 2 3 9 1 2 needs all six tokens.
             (2, 6, &[], &[1, 2, 3, 9, 1, 2], &[(3, -1.0)]),
             (2, 5, &[], &[1, 2, 3, 9, 1, 2], &[]),
-            // One token over and over: L is 4 of 5.
+            // One token repeated: L is 4 of 5.
             (1, -1, &[], &[7, 7, 7, 7, 7], &[(7, -8.0)]),
             (1, 4, &[], &[7, 7, 7, 7, 7], &[(7, -4.0)]),
-            // Two tokens since the breaker.
+            // Two tokens after the breaker.
             (2, -1, &[&[1]], &[5, 1, 2, 3, 4, 8, 5, 1, 2, 3], &[(4, -1.0)]),
             (2, -1, &[&[8, 5, 1, 2]], &[5, 1, 2, 3, 4, 8, 5, 1, 2, 3], &[]),
-            // What would go on is a breaker; a longer breaker may be penalised.
+            // The token that would continue the repeat is a breaker. A longer breaker may be penalised.
             (2, -1, &[&[3], &[8, 4]], &[1, 2, 3, 1, 2, 4, 9, 1, 2], &[(4, -1.0)]),
         ];
         for (allowed, last_n, breakers, text, expected) in cases {
@@ -211,7 +211,7 @@ mod tests {
 
     #[test]
     fn koboldcpp_penalises_breakers_and_waits_for_one_token_more() {
-        // A breaker that would go on; two tokens behind the last breaker, and three.
+        // A breaker that would continue the repeat; then two tokens after the last breaker, and three.
         type Case = (u32, &'static [u32], [&'static [(u32, f32)]; 2]);
         let cases: [Case; 3] = [
             (3, &[1, 2, 3, 9, 1, 2], [&[], &[(3, -1.0)]]),
@@ -271,7 +271,7 @@ mod tests {
         assert!(with(1e-3, 1.2, 1) <= FARTHEST);
     }
 
-    /// llama.cpp's steps, one after the other and without an algorithm: quadratic.
+    /// llama.cpp's steps, one after the other, without an efficient algorithm: quadratic.
     fn naive(params: &HistoryParams, text: &[u32]) -> Vec<(u32, f32)> {
         let window = params.dry_window().expect("on").min(text.len());
         let breakers = &params.dry_sequence_breakers;
@@ -291,7 +291,7 @@ mod tests {
         longest.into_iter().map(|(token, len)| (token, -2f32.powi(excess(len)))).collect()
     }
 
-    /// From the definition, each breaker at each place.
+    /// From the definition: each breaker is tried at each place.
     fn since(text: &[u32], breakers: &[Vec<u32>]) -> Option<usize> {
         (0..text.len()).find(|&since| breakers.iter().any(|breaker| text[..text.len() - since].ends_with(breaker)))
     }

@@ -166,7 +166,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     fn banned(params: &NoRepeatNgram, tokens: &[u32], kept: usize) -> BTreeSet<u32> {
-        // Part of it was there from the start.
+        // A part of the text was there when it was opened.
         let opened = kept / 2;
         let mut stood = Stood::latest(context(params), &tokens[..opened]);
         for at in opened..kept {
@@ -188,9 +188,9 @@ mod tests {
         assert_eq!((of(2, 0, &[], &[1, 1, 2, 1]), of(2, 0, &[], &[0, 1, 0, 1])), (vec![1, 2], vec![0]));
         assert_eq!((of(3, 0, &[], &[1, 1, 2, 1]), of(3, 0, &[], &[0, 1, 0, 1])), (vec![], vec![0]));
         assert_eq!(of(2, 0, &[2], &[1, 1, 2, 1]), [1]);
-        // 1 2 lies in the last three tokens, 1 1 does not.
+        // 1 2 is in the last three tokens, 1 1 is not.
         assert_eq!((of(2, 3, &[], &[1, 1, 2, 1]), of(2, 2, &[], &[1, 1, 2, 1])), (vec![2], vec![]));
-        // Of single tokens all that are in the window.
+        // With single tokens, all tokens in the window are banned.
         assert_eq!((of(1, 0, &[], &[3, 1, 3]), of(1, 2, &[], &[3, 1, 3, 1])), (vec![1, 3], vec![1, 3]));
         assert_eq!((of(1, 1, &[], &[3, 1]), of(1, 0, &[1], &[3, 1]), of(1, 0, &[], &[])), (vec![1], vec![3], vec![]));
         assert_eq!((of(2, 0, &[], &[]), of(4, 0, &[], &[1, 1]), of(2, 1, &[], &[1, 1])), (vec![], vec![], vec![]));
@@ -205,7 +205,7 @@ mod tests {
             in_order_once(&mut banned);
             banned
         };
-        // Hugging Face tests/generation/test_logits_process.py: encoder ids, input ids and what is banned, of size 2 and of size 3.
+        // Hugging Face tests/generation/test_logits_process.py: encoder ids, input ids and banned ids, for size 2 and for size 3.
         let cases: [[&[u32]; 4]; 5] = [
             [&[1, 2, 1, 1], &[1, 2, 1], &[1, 2], &[1]],
             [&[1, 2, 1, 1], &[8, 0, 2], &[1], &[]],
@@ -227,7 +227,7 @@ mod tests {
         );
     }
 
-    /// Texts that say one thing, that go round, of two tokens by chance, and of pairs that each come once.
+    /// Texts that repeat one token, that cycle, of two random tokens, and of pairs that occur once each.
     fn degenerate(len: u32) -> [Vec<u32>; 4] {
         let chance = |i: u32| (i.wrapping_mul(0x9E37_79B9) ^ i << 7).wrapping_mul(0x85EB_CA6B) >> 31;
         let pairs = |i: u32| if i.is_multiple_of(2) { 0 } else { i };
@@ -254,7 +254,7 @@ mod tests {
                 let followed: BTreeSet<_> = text.windows(size as usize).filter(|gram| gram.starts_with(end)).collect();
                 let mut banned = Vec::new();
                 let row = steps(|| ban(&params, &Text::new(text, &[]), &stood, &mut banned));
-                // Others of the same hash are few.
+                // There are only few others with the same hash.
                 assert!(row <= followed.len() + 8, "{row} steps, {} tokens followed", followed.len());
                 let token = text[text.len() / 2];
                 let pushed = steps(|| stood.push_over(text, token));

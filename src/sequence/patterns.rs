@@ -162,7 +162,7 @@ mod tests {
         }
     }
 
-    /// As many as may be, as long as may be, of which all but the last one's first token stand at the end of the text.
+    /// As many and as long sequences as allowed. For all but the last one, everything except the first token matches the end of the text.
     #[test]
     fn a_row_costs_what_holds_and_not_what_there_is() {
         let text = vec![1; 64];

@@ -120,8 +120,8 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
-    /// For each token the longest repeat that it followed, from the definition: no longer than the window shows, and of those
-    /// that are longer than can matter only so much.
+    /// The longest repeat that each token followed, from the definition: no longer than the window shows, and cut to the length that can
+    /// matter.
     fn naive(text: &[u32], context: usize, longest: usize, window: usize) -> BTreeMap<u32, usize> {
         let n = text.len();
         let seen = |at: usize| window.saturating_sub(n - at).min(longest);
@@ -136,7 +136,7 @@ mod tests {
         })
     }
 
-    /// Matches may be longer than the window shows, and stand too far back: whoever counts cuts them.
+    /// Matches may be longer than the window shows, and too far back. The code that counts them cuts them.
     fn cut(matches: &[Match], text: &[u32], (context, longest, window): (usize, usize, usize)) -> BTreeMap<u32, usize> {
         assert!(matches.is_sorted_by(|a, b| a.at > b.at));
         let seen = |m: &Match| window.saturating_sub(text.len() - m.at as usize).min(m.len as usize).min(longest);
@@ -184,8 +184,8 @@ mod tests {
         }
     }
 
-    /// Texts that say one thing, that go round, of two tokens by chance, and one thing with something else now and then; and
-    /// what a token of each may cost where 126 matter.
+    /// Texts that repeat one token, that cycle, of two random tokens, and of one token with an occasional other one. With each comes the
+    /// number of steps that a token of it may cost if 126 matter.
     fn degenerate(len: u32) -> [(Vec<u32>, usize); 4] {
         let chance = |i: u32| (i.wrapping_mul(0x9E37_79B9) ^ i << 7).wrapping_mul(0x85EB_CA6B) >> 31;
         let odd = |i: u32| if i % 2000 == 1999 { 1 + i % 3 } else { 0 };

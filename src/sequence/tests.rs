@@ -51,7 +51,7 @@ fn a_stop_token_goes_before_eos_and_both_before_the_length() {
         (Some(FinishReason::StopToken), 3, Box::new(move |p| (p.max_tokens, p.stop_token_ids) = (1, stop.clone()))),
         (None, 2, Box::new(|p| p.ignore_eos = true)),
         (Some(FinishReason::MaxTokens), 2, Box::new(|p| (p.ignore_eos, p.max_tokens) = (true, 1))),
-        // Asked for as a stop token, EOS ends the sequence whatever ignore_eos says.
+        // If EOS is given as a stop token, it ends the sequence whatever ignore_eos says.
         (
             Some(FinishReason::StopToken),
             2,
@@ -92,7 +92,7 @@ fn a_text_that_thinks_has_filters_of_its_own() {
     let thought = Filters { temperature: 0.5, top_p: 0.9, ..answer };
     let mut sequence = opened(change, &[1], &[]);
     let mut ahead = sequence.ahead();
-    // The budget is spent with the fourth token behind the start: the end is forced, and is a thought.
+    // The budget is spent with the fourth token after the start: the end is forced, and belongs to the thought.
     let text = [(5, answer), (7, thought), (6, thought), (5, answer), (7, thought), (7, thought)];
     let rest = [(7, thought), (7, thought), (6, thought), (7, answer)];
     for (at, (token, expected)) in text.into_iter().chain(rest).enumerate() {
@@ -119,7 +119,7 @@ fn ends_are_banned_until_min_tokens() {
 #[test]
 fn a_bad_word_is_not_completed() {
     let words = || vec![vec![4], vec![5, 6], vec![5, 5, 7], vec![8, 5, 6]];
-    // The prompt does not count: a bad word is one that the output would hold.
+    // The prompt does not count: only the output must not contain a bad word.
     let mut sequence = opened(|p| p.bad_words = words(), &[5, 5], &[]);
     let adjusts = sequence.spec(sequence.draw(Purpose::Sample)).adjusts.iter().map(|a| a.known).collect::<Vec<_>>();
     assert_eq!(adjusts, [TokenAdjust { token: 4, flags: TokenAdjust::BANNED, ..TokenAdjust::default() }]);
@@ -177,7 +177,7 @@ fn patterns_are_there_once_and_counted() {
         (0..500).map(|last| SequenceBias { token_ids: vec![1, 2, 3, last], bias: 1.0 }).collect();
     let [none, own] = [SamplingParams::default(), biased].map(|params| Rules::over(&base, params));
     assert!(own.bytes() >= none.bytes() + own.params().bytes() - none.params().bytes() + 4 * 20 + 500 * 4);
-    // What rules do not have themselves is the base's.
+    // Anything that rules do not have themselves comes from the base.
     let in_force = |rules: &Rules| (rules.words().map_or(0, Patterns::len), rules.biased().map_or(0, Patterns::len));
     assert!(in_force(&own) == (500, 500) && in_force(&none) == (500, 0));
     assert!(base.bytes() > none.bytes() && none.bytes() <= size_of::<Rules>() + none.params().bytes() + 64);
@@ -284,7 +284,7 @@ proptest! {
             prop_assert_eq!(next_row(&grown), next_row(&reopened));
             prop_assert_eq!(grown.finished(), reopened.finished());
             prop_assert_eq!(grown.history_len(), reopened.history_len());
-            // Looking ahead, a row is asked for what it would be asked for had the tokens been emitted.
+            // Looking ahead, a row is asked for what it would be asked for if the tokens had been emitted.
             prop_assert_eq!(ahead.here(&fresh.history).position(), grown.position());
             prop_assert_eq!(&next_row(&grown), &shown(&fresh.spec_ahead(&ahead, grown.draw(Purpose::Sample))));
             if let Some(&token) = tokens.get(at) {
@@ -356,7 +356,7 @@ proptest! {
     }
 }
 
-/// A prompt changes no random number, because positions are those of the output. XTC draws a number of its own.
+/// A prompt changes no random number, because positions are those of the output. XTC has its own random number.
 #[test]
 fn the_numbers_of_a_row_are_those_of_its_position_in_the_output() {
     let xtc = |p: &mut SamplingParams| (p.samplers.xtc_probability, p.samplers.xtc_threshold) = (0.5, 0.1);

@@ -151,12 +151,12 @@ mod tests {
         }
     }
 
-    /// What a text becomes that wants to go on like this, one wish per position.
+    /// The text that results from these wishes, one for each position.
     fn emitted(params: &ThinkingBudget, prompt: &[u32], wishes: &[u32]) -> Vec<u32> {
         emitted_up_to(0, params, prompt, wishes)
     }
 
-    /// The same for one whose thinking is over behind so many tokens.
+    /// The same for a text whose thinking is over after `over_at` tokens.
     fn emitted_up_to(over_at: u64, params: &ThinkingBudget, prompt: &[u32], wishes: &[u32]) -> Vec<u32> {
         let after = |output: &[u32]| Thinking::after(params, prompt, output, over_at);
         let mut thinking = after(&[]);
@@ -170,7 +170,7 @@ mod tests {
         text.split_off(prompt.len())
     }
 
-    /// Where its engine saw the end of it, in the middle of a budget or of the tokens that are forced.
+    /// At a position where the engine saw the end, within a budget or among the forced tokens.
     #[test]
     fn it_is_over_where_a_grammar_begins_at_a_position() {
         let budget = params(2, &[5, 4, 3]);
@@ -186,18 +186,18 @@ mod tests {
         ] {
             assert_eq!(emitted_up_to(over_at, &budget, &[1, 2], &wishes), expected, "{over_at}");
         }
-        // One that begins behind it has a budget of its own.
+        // Thinking that begins after the position has its own budget.
         assert_eq!(emitted_up_to(1, &budget, &[1, 2], &[7, 1, 2, 8, 8, 8]), [7, 1, 2, 8, 8, 5]);
     }
 
-    /// Tokens that came about otherwise, which are not the forced ones, do not end thinking.
+    /// Other tokens than the forced ones do not end thinking.
     #[test]
     fn forced_tokens_begin_again_where_another_came_first() {
         let next = |forced: &[u32], prompt: &[u32], output: &[u32]| {
             let params = params(1, forced);
             Thinking::after(&params, prompt, output, 0).forced(&params)
         };
-        // Inside, one spent: 5, 4 and 3 are due.
+        // Inside thinking, with the budget spent: 5, 4 and 3 are due.
         let forced = [5, 4, 3];
         assert_eq!(next(&forced, &[1, 2], &[8]), Some(5));
         assert_eq!(next(&forced, &[1, 2], &[8, 9]), Some(5));
@@ -211,7 +211,7 @@ mod tests {
         assert_eq!(next(&forced, &[1, 2], &[8, 5, 3]), None);
     }
 
-    /// As vLLM has it: from the last start and the last end of the whole text, wherever they stand.
+    /// As in vLLM: from the last start and the last end in the whole text, wherever they are.
     fn by_definition(params: &ThinkingBudget, text: &[u32]) -> Option<u32> {
         let (start, end) = (&params.start_token_ids, &params.end_token_ids);
         let last = |tokens: &[u32]| text.windows(tokens.len()).rposition(|window| window == tokens);
@@ -221,7 +221,7 @@ mod tests {
         (spent >= params.budget as usize).then(|| end[said])
     }
 
-    /// A tool is called in the middle of a thought, by one token or by two.
+    /// A tool is called in the middle of a thought, with one token or with two.
     #[test]
     fn other_ends_end_it_too() {
         let budget = |other_ends: &[&[u32]]| ThinkingBudget {
@@ -234,12 +234,12 @@ mod tests {
         same(&[], &[1, 2, 9, 6, 9, 9, 9, 9, 9]);
         same(&[1, 2, 9], &[7, 8, 9, 9, 9, 9, 9]);
         same(&[1, 2, 6], &[9, 9, 9, 9, 9, 9]);
-        // Half of one is none, nor is its beginning in front of the start.
+        // Half of such an end does not count, nor does one that begins before the start.
         assert_eq!(emitted(&calls, &[], &[1, 2, 9, 8, 9, 9, 9, 4]), [1, 2, 9, 8, 9, 5, 3, 4]);
         assert_eq!(emitted(&calls, &[7], &[1, 2, 8, 9, 9, 9, 9, 4]), [1, 2, 8, 9, 9, 5, 3, 4]);
         // Each stretch has the whole budget again.
         assert_eq!(emitted(&calls, &[], &[1, 2, 9, 6, 1, 2, 9, 9, 9, 0, 0, 4]), [1, 2, 9, 6, 1, 2, 9, 9, 9, 5, 3, 4]);
-        // Behind a forced token that was not taken it ends the stretch as well.
+        // After a forced token that was not taken, it ends the stretch as well.
         let forced = Thinking::after(&calls, &[1, 2], &[9, 9, 9, 6], 0).forced(&calls);
         assert_eq!(forced, None);
     }
@@ -262,7 +262,7 @@ mod tests {
                 prop_assert_eq!(forced, by_definition(&params, &text), "{:?}", text);
                 text.push(forced.filter(|_| obeys && at >= prompt).unwrap_or(wish));
                 if thinking.phase != Phase::Outside && text.ends_with(&params.start_token_ids) {
-                    // Here vLLM would count from this start on.
+                    // vLLM would count from this start on.
                     text.pop();
                     text.push(0);
                 }
@@ -278,24 +278,24 @@ mod tests {
             (2, &[5, 3], &[], &[1, 2, 7, 8, 9, 9, 9], &[1, 2, 7, 8, 5, 3, 9]),
             // Over in time.
             (3, &[5, 3], &[], &[1, 2, 7, 3, 9, 9], &[1, 2, 7, 3, 9, 9]),
-            // Each stretch has the whole budget, whether the one before ended by itself or was forced to.
+            // Each stretch has the whole budget, whether the previous one ended by itself or was forced to.
             (3, &[5, 3], &[], &[1, 2, 7, 3, 9, 1, 2, 7, 7, 7, 7, 7, 7], &[1, 2, 7, 3, 9, 1, 2, 7, 7, 7, 5, 3, 7]),
             (1, &[], &[], &[1, 2, 7, 7, 1, 2, 7, 7, 7], &[1, 2, 7, 3, 1, 2, 7, 3, 7]),
             (3, &[], &[], &[1, 2, 7, 7, 3, 8, 1, 2, 7, 7, 3, 8], &[1, 2, 7, 7, 3, 8, 1, 2, 7, 7, 3, 8]),
-            // A start inside a stretch is none.
+            // A start inside a stretch does not count.
             (3, &[], &[], &[1, 2, 7, 1, 2, 7, 7], &[1, 2, 7, 1, 2, 3, 7]),
-            // What the prompt spent is spent; a stretch that it ended is not counted.
+            // Tokens in the prompt count towards the budget. A stretch that ended in the prompt does not.
             (1, &[], &[1, 2, 7, 7], &[8, 8, 8], &[3, 8, 8]),
             (3, &[], &[1, 2, 7, 7], &[8, 8, 8], &[8, 3, 8]),
             (2, &[], &[1, 2, 7, 7, 3, 1, 2, 7], &[8, 8, 8], &[8, 3, 8]),
             (0, &[5, 3], &[4, 1, 2], &[8, 8, 8], &[5, 3, 8]),
             (0, &[], &[1, 2, 3], &[8, 1, 2, 9, 9], &[8, 1, 2, 3, 9]),
-            // What the stretch ends with of the forced tokens is not said again, what its start does is.
+            // Forced tokens that the stretch already ends with are not repeated; those that are part of its start are.
             (2, &[5, 4, 3], &[], &[1, 2, 7, 5, 9, 9, 9], &[1, 2, 7, 5, 4, 3, 9]),
             (2, &[5, 4, 3], &[1, 2, 7, 5, 4], &[9, 9, 9], &[3, 9, 9]),
             (3, &[5, 5, 4, 3], &[], &[1, 2, 5, 5, 5, 9, 9, 9], &[1, 2, 5, 5, 5, 4, 3, 9]),
             (0, &[2, 3], &[], &[1, 2, 9, 9, 9], &[1, 2, 2, 3, 9]),
-            // A start among forced tokens is none.
+            // A start among forced tokens does not count.
             (0, &[3, 1, 2], &[1, 2], &[8, 8, 8, 8, 8], &[3, 1, 2, 8, 8]),
         ] {
             assert_eq!(emitted(&params(budget, forced), prompt, wishes), expected, "{budget} {prompt:?} {wishes:?}");

@@ -147,7 +147,7 @@ mod tests {
         let whole = [prompt, output].concat();
         let at = |n: usize| {
             let text = &whole[..prompt.len() + n];
-            // As much as is kept, cut anywhere.
+            // As many tokens as are kept, cut at any place.
             let kept = &text[text.len().saturating_sub(reach(mark))..];
             let cuts =
                 (0..=kept.len()).map(|cut| super::context_at(mark, &Text::new(&kept[..cut], &kept[cut..]), n as u64));
@@ -186,7 +186,7 @@ mod tests {
         assert_eq!(marked(&found), [true, true, true, true, false, false]);
         let hash = |tokens: [u32; 2]| MarkContext::Context(tournament::context(tokens));
         assert_eq!(found[..4], [hash([0, 0]), hash([0, 4]), hash([4, 5]), hash([5, 4])]);
-        // Token 0 makes the context there was before the first token.
+        // Token 0 produces the context that existed before the first token.
         assert_eq!(marked(&all(&mark, &[], &[0, 3, 3, 3, 3, 3])), [true, false, true, true, false, false, false]);
         // With a shorter memory the context counts as new again.
         let short = Watermark::Synthid(SynthidParams { context_history_size: 1, ..params.clone() });
@@ -195,7 +195,7 @@ mod tests {
         assert_eq!(marked(&all(&skipping, &[], &[0, 0, 0, 5])), [false, false, true, false, true]);
     }
 
-    /// The context of token 5 comes again three positions later.
+    /// The context of token 5 occurs again three positions later.
     #[test]
     fn a_context_is_remembered_for_as_many_positions_as_it_says() {
         for (history, is_marked) in [(2, true), (3, false), (4, false)] {
@@ -212,7 +212,7 @@ mod tests {
     fn a_race_sees_the_prompt_but_marks_a_context_once() {
         let params = GumbelParams { context_width: 2, context_history_size: 8, ..GumbelParams::new(3) };
         let mark = Watermark::Gumbel(params);
-        // Contexts: 1; 12; 23 and so on. That of the prompt alone, 1 2 before token 3, is new to the output.
+        // Contexts: 1; 12; 23 and so on. The context of the prompt alone, 1 2 before token 3, is new to the output.
         assert_eq!(marked(&all(&mark, &[1], &[2, 3, 1, 2, 3])), [false, true, true, true, false, false]);
         let found = all(&mark, &[1, 2], &[3]);
         assert_eq!(found[0], MarkContext::Context(context(3, [1, 2])));

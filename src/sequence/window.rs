@@ -128,7 +128,7 @@ mod tests {
         }
     }
 
-    /// What becomes of this logit for each token.
+    /// The result of this logit for each token.
     fn logits(sequence: &Sequence, logit: f32) -> Vec<f32> {
         let spec = sequence.spec(sequence.draw(Purpose::Sample));
         let mut row = vec![logit; VOCAB as usize];
@@ -138,7 +138,7 @@ mod tests {
         row
     }
 
-    /// From the definition, one token and one occurrence after the other.
+    /// From the definition, token by token and occurrence by occurrence.
     fn naive(params: &SamplingParams, (prompt, output): (&[u32], &[u32]), token: u32, logit: f32) -> f32 {
         let (text, history) = ([prompt, output].concat(), &params.history);
         let (last_n, decay_n) = (history.penalty_last_n as usize, history.penalty_decay_n as usize);
@@ -176,7 +176,7 @@ mod tests {
 
     #[test]
     fn by_hand() {
-        // Distances 6 to 1 of the text 0 1 2 | 3 0 3, seen from two tokens, and two more at 2/3 and 1/3.
+        // The text is 0 1 2 | 3 0 3, at distances 6 to 1. With a window of two tokens, two more count with 2/3 and 1/3.
         let halved = (2.0, 0.0, 0.0, 1.0);
         let rules = |penalties, window| Arc::new(Rules::new(params(penalties, window, false), &[]));
         let row = |penalties, window| logits(&Sequence::open(rules(penalties, window), 1, &[0, 1, 2], &[3, 0, 3]), 4.0);
@@ -185,15 +185,15 @@ mod tests {
         assert_eq!(row(halved, (0, 0, 2)), [2.0, 4.5, 2.0, 2.0, 4.0, 4.0], "the first two of the prompt");
         let faded = 4.0 / (1.0 + (1.0 - 2.0f32 / 3.0));
         assert_eq!(row(halved, (2, 2, 0)), [2.0, 4.5, faded, 2.0, 4.0, 4.0]);
-        // Frequency counts the output alone: twice 3, then once.
+        // Frequency counts only the output: 3 twice, then once.
         assert_eq!(row((1.0, 0.5, 0.25, 1.0), (0, 0, 0)), [3.25, 4.5, 4.0, 2.75, 4.0, 4.0]);
         assert_eq!(row((1.0, 0.5, 0.25, 1.0), (2, 0, 0)), [3.25, 4.5, 4.0, 3.25, 4.0, 4.0]);
-        // The prompt's tokens are favoured, wherever penalties look.
+        // The prompt's tokens are favoured, wherever penalties apply.
         assert_eq!(row((1.0, 0.0, 0.0, 2.0), (1, 0, 3)), [8.0, 9.0, 8.0, 4.0, 4.0, 4.0]);
     }
 
-    /// llama.cpp, tests/test-sampling.cpp, `test_penalties` with frequency and presence 5: of the last tokens 0 and 0 1 2 0 0, be
-    /// they prompt or output, each has `count * 5 + 5` less. 2 and 3 stand for 1 and 2, since 1 has a bias here.
+    /// llama.cpp, tests/test-sampling.cpp, `test_penalties` with frequency and presence 5: with the last tokens 0 and 0 1 2 0 0, in the
+    /// prompt or the output, each has `count * 5 + 5` less. 2 and 3 stand for 1 and 2, since 1 has a bias here.
     #[test]
     fn prompts_count_as_in_llama_cpp() {
         let row = |penalties, window, counts, prompt: &[u32], output: &[u32]| {
@@ -207,14 +207,14 @@ mod tests {
             assert_eq!(row(subtracted, all, true, prompt, output), [10.0, 20.0, 20.0, 20.0, 20.0], "{cut}");
             let (prompt, output) = [0, 2, 3, 0, 0].split_at(cut);
             assert_eq!(row(subtracted, all, true, prompt, output), [0.0, 10.0, 10.0, 20.0, 20.0], "{cut}");
-            // `penalty_last_n` 3: the last three.
+            // `penalty_last_n` is 3: the last three tokens.
             assert_eq!(row(subtracted, (3, 0, 0), true, prompt, output), [5.0, 20.0, 10.0, 20.0, 20.0], "{cut}");
         }
         assert_eq!(row(subtracted, all, false, &[0, 2, 3], &[0, 0]), [5.0, 20.0, 20.0, 20.0, 20.0], "the output alone");
         assert_eq!(row(subtracted, (0, 0, 2), true, &[0, 2, 3], &[0, 0]), [5.0, 20.0, 10.0, 20.0, 20.0], "less two");
-        // The repetition penalty first: 20 / 2 - 5 - 5.
+        // The repetition penalty comes first: 20 / 2 - 5 - 5.
         assert_eq!(row((2.0, 5.0, 5.0, 1.0), all, true, &[2], &[]), [20.0, 0.0, 20.0, 20.0, 20.0]);
-        // At the strength of the latest occurrence: 20 - (5 + 5) / 2, and 20 - (2 * 5 + 5) * 3 / 4.
+        // With the strength of the latest occurrence: 20 - (5 + 5) / 2, and 20 - (2 * 5 + 5) * 3 / 4.
         assert_eq!(row(subtracted, (1, 1, 0), true, &[2, 3], &[]), [20.0, 15.0, 10.0, 20.0, 20.0]);
         assert_eq!(row(subtracted, (1, 3, 0), true, &[2, 2, 3], &[]), [20.0, 8.75, 10.0, 20.0, 20.0]);
     }

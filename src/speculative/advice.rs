@@ -133,7 +133,7 @@ mod tests {
         DraftLengthParams::new(cost)
     }
 
-    /// Tokens per time of drafts of `length`, from the definition.
+    /// Tokens per unit of time for drafts of `length`, from the definition.
     fn rate(chances: &[f64], cost: f64, length: usize) -> f64 {
         let emitted: f64 = (0..=length).map(|k| chances[..k].iter().product::<f64>()).sum();
         emitted / (1.0 + length as f64 * cost)
@@ -175,11 +175,11 @@ mod tests {
         // 1, 1.5 / 1.1, 1.75 / 1.2 = 1.458, 1.875 / 1.3 = 1.442
         assert_eq!(best_length(std::iter::repeat(0.5), 0.1, 16), 2);
         assert_eq!(best_length(std::iter::repeat(0.5), 0.1, 1), 1);
-        // Of equals the shortest: what is never accepted is not drafted, even where it costs nothing.
+        // If rates are equal, the shortest wins: tokens that are never accepted are not drafted, even at no cost.
         assert_eq!(best_length([0.5].into_iter().chain(std::iter::repeat(0.0)), 0.0, 16), 1);
-        // A weak first depth before sure ones: 1.2 / 1.3, 1.4 / 1.6, … never 1.
+        // A weak first depth before certain ones: 1.2 / 1.3, 1.4 / 1.6, … never 1.
         assert_eq!(best_length([0.2].into_iter().chain(std::iter::repeat(1.0)), 0.3, 16), 0);
-        // 1 + 0.2 k against 1 + 0.1 k: as long as may be.
+        // 1 + 0.2 k against 1 + 0.1 k: as long as possible.
         assert_eq!(best_length([0.2].into_iter().chain(std::iter::repeat(1.0)), 0.1, 16), 16);
     }
 
@@ -227,7 +227,7 @@ mod tests {
         assert_eq!(acceptance.depths.len() * size_of::<Seen>(), 512);
     }
 
-    /// A sequence whose draft tokens are accepted with these chances, and that follows the advice.
+    /// A sequence whose draft tokens are accepted with these probabilities, and that follows the advice.
     #[derive(Default)]
     struct Simulation {
         acceptance: Acceptance,
@@ -236,7 +236,7 @@ mod tests {
     }
 
     impl Simulation {
-        /// Tokens per time over some steps.
+        /// Tokens per unit of time over some steps.
         fn run(&mut self, steps: usize, chances: &[f64; 16], params: &DraftLengthParams) -> f64 {
             let (mut tokens, mut time) = (0.0, 0.0);
             for _ in 0..steps {
@@ -275,7 +275,7 @@ mod tests {
         for cost in [0.01, 0.05, 0.1, 0.3] {
             for chances in sequences {
                 let share = efficiency(&mut Simulation::default(), 4000, chances, cost);
-                // Above 1 by chance: a few per cent over so many steps.
+                // It may be above 1 by chance: a few per cent over so many steps.
                 assert!((0.97..1.04).contains(&share), "cost {cost}, chances {chances:?}: {share}");
             }
         }
@@ -305,7 +305,7 @@ mod tests {
             let last = &simulation.advised[1100..];
             assert!(last.iter().all(|&length| length >= 2), "cost {cost}: {last:?}");
         }
-        // Not even a sure token pays.
+        // Not even a certain token pays.
         let mut simulation = Simulation::default();
         simulation.run(1000, &[1.0; 16], &params(1.0));
         assert_eq!(simulation.advised, [0; 1000]);

@@ -114,7 +114,7 @@ mod tests {
     fn unit_is_below_one() {
         assert_eq!((unit(0), unit(1 << 63)), (0.0, 0.5));
         assert!(unit(u64::MAX) < 1.0);
-        // As fine as reals near 1 are: a probability of 1e-9 is one, and no more.
+        // As fine as reals near 1 are, so that a probability of 1e-9 is just that, and no more.
         let ulp = 2f64.powi(-53);
         assert_eq!([unit(1 << 11), unit((1 << 11) - 1), unit(u64::MAX)], [ulp, 0.0, 1.0 - ulp]);
     }
@@ -134,7 +134,7 @@ mod tests {
         let mut seen = HashSet::new();
         for start in 0..200 {
             let numbers = Numbers { seed: 5, start };
-            // A chain, brothers, or any tree.
+            // A chain, siblings, or any tree.
             let parent = |node: u64| match start % 3 {
                 0 => node as i32 - 1,
                 1 => -1,

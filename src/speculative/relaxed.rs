@@ -38,7 +38,7 @@ mod tests {
     fn what_is_just_so_likely_is_accepted() {
         let accepted =
             |top_n, delta| Relaxed { top_n, delta, ..Relaxed::default() }.accepted([4, 2, 2, 0].into_iter(), 8);
-        // Shares 1/2, 1/4 and 1/4: what falls behind by no more than delta. What has no share falls out whatever delta is.
+        // Shares 1/2, 1/4 and 1/4: tokens that are behind by at most delta. A token without a share is excluded, whatever delta is.
         assert_eq!([accepted(9, 0.25), accepted(9, 0.249), accepted(2, 0.25), accepted(9, 1.0)], [3, 1, 2, 3]);
     }
 }

@@ -165,7 +165,7 @@ mod tests {
         for node in 0..8 {
             let before = depths[..node].iter().filter(|&&depth| depth == depths[node]).count();
             assert_eq!(tree.spot(node), Spot { depth: depths[node], nth: before });
-            // What comes after it changes nothing.
+            // Later nodes change nothing.
             assert_eq!(Tree::new(&parents[..=node], node + 1).unwrap().spot(node), tree.spot(node));
         }
         let chain = Tree::chain(256);

@@ -1,4 +1,4 @@
-//! What a grammar forces, and how far it lets others propose.
+//! Tokens that a grammar forces, and how far it lets others propose.
 
 use super::super::propose::{Proposed, ToDraft, within};
 use super::*;
@@ -111,7 +111,7 @@ fn others_propose_as_far_as_the_grammar_allows() {
     assert_eq!(at(&[&begun("no")[..], &[END]].concat(), &no), Proposed::default(), "it has ended");
 }
 
-/// Nothing counts as forced if the text cannot step back, or behind a token without a text.
+/// Nothing counts as forced if the text cannot step back, or after a token without a text.
 #[test]
 fn what_cannot_be_looked_ahead_is_not_forced() {
     let lark = |text: &str| opened(&grammar(GrammarKind::Lark, text), &[]);
@@ -121,7 +121,7 @@ fn what_cannot_be_looked_ahead_is_not_forced() {
     assert!(forced(&lark("start: <begin> \"no\" | \"yes\"\n")).is_empty());
 }
 
-/// If a row is shorter than the vocabulary, tokens behind its end must not be drafted.
+/// If a row is shorter than the vocabulary, tokens beyond its end must not be drafted.
 #[test]
 fn what_a_row_does_not_have_is_not_drafted() {
     let grammar = grammar(GrammarKind::Regex, "nomaybe!");
@@ -191,7 +191,7 @@ fn drafts_that_nobody_verifies_end_no_text() {
     }
 }
 
-/// However much is forced, no more is looked at than may be proposed.
+/// However much is forced, no more is examined than may be proposed.
 #[test]
 fn what_is_forced_without_end_is_cut() {
     let text = opened(&grammar(GrammarKind::Lark, "start: a\na: \"ab\" \"x\" a\n"), &[]);

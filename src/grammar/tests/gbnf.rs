@@ -41,8 +41,8 @@ fn follow(gbnf: &str, choices: &[prop::sample::Index]) {
     }
 }
 
-/// Rules over a few characters. The first rule calls the others. Each rule calls itself and the others only behind a
-/// character of its own, since llama.cpp does not allow rules that call themselves first.
+/// Rules over a few characters. The first rule calls the others. Each rule calls itself and the others only after a character of its own,
+/// since llama.cpp does not allow left recursion.
 fn rules() -> impl Strategy<Value = String> {
     prop::collection::vec(body(), 3).prop_map(|bodies| {
         let names = ["root", "one", "two"];
@@ -80,7 +80,7 @@ proptest! {
     }
 }
 
-/// Grammars as llama.cpp's examples have them.
+/// Grammars like those of llama.cpp's examples.
 const EXAMPLES: [(&str, &str); 7] = [
     (
         "JSON",
@@ -182,7 +182,7 @@ proptest! {
     }
 }
 
-/// Rules that call themselves first never end in llama.cpp.
+/// Left-recursive rules never end in llama.cpp.
 #[test]
 fn a_rule_may_call_itself_anywhere() {
     for gbnf in [
@@ -198,7 +198,7 @@ fn a_rule_may_call_itself_anywhere() {
     }
 }
 
-/// Repetitions, which are one terminal, are what makes masks fast.
+/// Repetitions in one terminal make masks fast.
 #[test]
 fn what_is_regular_is_one_terminal() {
     let terminals =
@@ -206,7 +206,7 @@ fn what_is_regular_is_one_terminal() {
     assert_eq!(terminals("root ::= (\"a\" [b-z]* one)?\none ::= [0-9]{2,4} ws \"x\"\nws ::= [ \\n]*"), 1);
     assert_eq!(terminals("root ::= \"a\" root? [b-z]+ \"0\""), 2, "what stands before and behind");
     assert_eq!(terminals("root ::= [a-z]+ root? \"b\""), 2, "the letters, one by one, and b");
-    // Strings, numbers and words with the space behind them are closed, whatever happens to the space before.
+    // Strings, numbers and words are complete with the space after them, whatever happens to the space before.
     let json = to_lark(EXAMPLES[0].1).expect("it is right");
     let is_string = |line: &str| line.starts_with('T') && line.contains("[0-9A-Fa-f]") && line.contains("x{5C}bfnrt");
     assert!(json.lines().any(is_string) && json.lines().count() < 30, "{json}");

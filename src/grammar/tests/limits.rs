@@ -1,4 +1,4 @@
-//! What grammars may take, and what happens to those that take more.
+//! The resources that grammars may use, and what happens to grammars that need more.
 
 use super::super::trouble::Trouble;
 use super::*;
@@ -57,7 +57,7 @@ fn the_largest_grammars_are_compiled_or_refused() {
                 &|i| format!("a{i} ::= [a-z]* \"b\"\n"),
             ),
         ),
-        // Terminals that begin alike, each in the way of the others.
+        // Terminals with equal beginnings, which get in each other's way.
         (
             GrammarKind::Gbnf,
             until_full(

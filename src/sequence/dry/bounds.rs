@@ -61,7 +61,7 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
-    /// As [`penalise`] has it, where the last tokens look ahead.
+    /// Like [`penalise`], where the last tokens look ahead.
     fn penalties(params: &HistoryParams, tokens: &[u32], kept: usize) -> Vec<(u32, f32)> {
         let window = params.dry_window().expect("on");
         let breakers = Automaton::new(&params.dry_sequence_breakers);
@@ -80,8 +80,8 @@ mod tests {
         nudges.into_iter().map(|n| (n.token, n.bias)).collect()
     }
 
-    /// Aphrodite's loop, with its numbers, one place after the other; quadratic. What it does otherwise than DRY without
-    /// bounds is left out: repeats shorter than what is allowed, or since a breaker, are nothing, and breakers are spared.
+    /// Aphrodite's loop with its numbers, place by place; quadratic. Its differences from DRY without bounds are left out: repeats shorter
+    /// than the allowed length, or since a breaker, do not count, and breakers are not penalised.
     fn aphrodite(params: &HistoryParams, text: &[u32]) -> Vec<(u32, f32)> {
         let is_breaker = |token: u32| params.dry_sequence_breakers.contains(&vec![token]);
         let window = params.dry_window().expect("on").min(text.len());
@@ -131,19 +131,20 @@ mod tests {
 
     #[test]
     fn by_hand() {
-        // 1 2 stood here four times: before 3 behind 5, before 4 behind 6 5, before 7 behind nothing the same, and now.
+        // 1 2 occurs four times: before 3 with 5 before it, before 4 with 6 5 before it, before 7 with no common token before it, and at
+        // the end.
         let text = [5, 1, 2, 3, 6, 5, 1, 2, 4, 0, 1, 2, 7, 6, 5, 1, 2];
         type Case = ((u32, u32, u32), &'static [(u32, f32)]);
         let cases: [Case; 12] = [
             // Repeats of 3, 4 and 2 tokens.
             ((0, 0, 0), &[(3, -2.0), (4, -4.0), (7, -1.0)]),
             ((9, 9, 9), &[(3, -2.0), (4, -4.0), (7, -1.0)]),
-            // Three tokens before the last one are as many as are the same.
+            // Three tokens before the last one are as many as match.
             ((3, 0, 0), &[(3, -2.0), (4, -4.0), (7, -1.0)]),
             ((0, 1, 0), &[(7, -1.0)]),
             ((0, 2, 0), &[(4, -4.0), (7, -1.0)]),
             ((0, 3, 0), &[(3, -2.0), (4, -4.0), (7, -1.0)]),
-            // The latest place has two, the next one four.
+            // The latest place matches two tokens, the next one four.
             ((0, 0, 1), &[(7, -1.0)]),
             ((0, 0, 2), &[(7, -1.0)]),
             ((0, 0, 3), &[(4, -4.0), (7, -1.0)]),
@@ -158,7 +159,7 @@ mod tests {
         }
         let short = bounded(1, (2, 0, 0));
         assert_eq!(penalties(&short, &text, 17), [(3, -4.0), (4, -4.0), (7, -2.0)], "3 of 4 tokens");
-        // A place where the last token alone is the same counts among the occurrences.
+        // A place where only the last token matches counts among the occurrences.
         assert_eq!(penalties(&bounded(2, (0, 1, 0)), &[1, 2, 3, 0, 2, 9, 1, 2], 8), []);
         assert_eq!(penalties(&bounded(2, (0, 2, 0)), &[1, 2, 3, 0, 2, 9, 1, 2], 8), [(3, -1.0)]);
     }

@@ -1,4 +1,4 @@
-//! Drafts that a sequence proposes, whoever forces them.
+//! Drafts that a sequence proposes, whatever forces them.
 
 use super::*;
 use crate::params::ProposerParams;
@@ -76,7 +76,7 @@ fn proposals_are_as_long_as_is_advised() {
     assert_eq!(speculation.next(usize::MAX).advised, Some(1), "it is tried again some time");
 }
 
-/// A text that thinks between 1 and 2, and asks for drafts.
+/// A text that thinks between tokens 1 and 2, and asks for drafts.
 fn thinking(budget: u32, forced: &[u32], most: u32, prompt: &[u32], output: &[u32]) -> Sequence {
     let thinking = ThinkingBudget {
         start_token_ids: vec![1],
@@ -141,7 +141,7 @@ fn what_is_certain_is_advised() {
 }
 
 proptest! {
-    /// Whatever the text: no draft token stands where another one is forced, and all that is forced here is drafted.
+    /// Whatever the text is: no draft token contradicts a forced one, and all tokens that are forced here are drafted.
     #[test]
     fn no_draft_stands_against_a_budget(
         budget in 0u32..8,
@@ -163,7 +163,7 @@ proptest! {
         let due = ahead.here(&sequence.history).forced().first().copied();
         if sequence.history.here().forced().is_empty() {
             prop_assert!(free.starts_with(&draft));
-            // It is shorter only where something else is forced.
+            // It is shorter only if another token is forced.
             prop_assert!(free.get(draft.len()).is_none_or(|&next| due.is_some_and(|due| due != next)));
         } else {
             prop_assert!(is_forced.iter().all(|&is_forced| is_forced));

@@ -1,4 +1,4 @@
-//! Tools that look back at a text or stand at its positions.
+//! Tools that look back at a text or depend on its positions.
 
 use super::*;
 use crate::backend::cuda::ask::{NoKernel, has_kernel};
@@ -187,7 +187,7 @@ fn length_makes_eos_likelier_unless_it_is_ignored() {
     assert_eq!(eos(&ignoring, &[5, 5, 5]), [Some(2.0), banned]);
 }
 
-/// By docs/engines.md, "Engines' rules": what a logit of 4 becomes with a repetition penalty of 2 and 1 off for DRY.
+/// From docs/engines.md, "Engines' rules": the result for a logit of 4 with a repetition penalty of 2 and 1 subtracted by DRY.
 #[test]
 fn dry_stands_where_the_engine_has_it() {
     use EngineOrder::*;
@@ -223,7 +223,7 @@ fn dry_stands_where_the_engine_has_it() {
         assert_eq!((adjusted(&spec, 8), shown(&spec)), (Some(expected), drafted));
         assert_eq!(adjusted(&spec, 7), Some((2.0, false)), "no repeat");
         assert_eq!(has_kernel(&spec), if expected.1 { Err(NoKernel::LateDry) } else { Ok(()) });
-        // A token that the penalty does not concern.
+        // A token to which the penalty does not apply.
         let ignoring = |p: &mut SamplingParams| {
             penalised(p);
             p.history.prompt_ignore_length = 4;
@@ -256,7 +256,7 @@ fn a_tool_that_looks_back_takes_room_for_what_it_needs() {
 
 #[test]
 fn a_text_that_says_one_thing_is_opened_in_no_time() {
-    // Were it quadratic, these would be 10^11 steps.
+    // With quadratic work these would be 10^11 steps.
     let prompt = vec![7; 1 << 19];
     let sequence = opened(|p| p.history.dry_multiplier = 1.0, &prompt, &[]);
     let spec = sequence.spec(sequence.draw(Purpose::Sample));
@@ -264,10 +264,10 @@ fn a_text_that_says_one_thing_is_opened_in_no_time() {
     assert_eq!(adjusts, [TokenAdjust { token: 7, bias: -1e30, ..TokenAdjust::default() }]);
 }
 
-/// A text of a length.
+/// A function that makes a text of a given length.
 type Written = fn(u32) -> Vec<u32>;
 
-/// Texts of a length: as they mostly are, then such that repeat themselves in every way.
+/// Texts of a given length: first an ordinary one, then texts that repeat themselves in various ways.
 fn texts() -> [(&'static str, Written); 4] {
     fn ordinary(at: u32) -> u32 {
         let chance = (at.wrapping_mul(0x9E37_79B9) ^ at << 7).wrapping_mul(0x85EB_CA6B);
@@ -282,8 +282,8 @@ fn texts() -> [(&'static str, Written); 4] {
     ]
 }
 
-/// Opening a text twice as long takes twice the steps. A token takes few steps; only with DRY, on a random text of two
-/// tokens, as many as there are places.
+/// Opening a text that is twice as long takes twice the steps. A token takes few steps; only with DRY, on a random text of two tokens, it
+/// takes as many as there are places.
 #[test]
 fn work_is_linear_in_the_text_once_and_small_for_a_token() {
     let with = |change: fn(&mut HistoryParams)| {
@@ -329,7 +329,7 @@ fn work_is_linear_in_the_text_once_and_small_for_a_token() {
 
 #[test]
 fn what_is_forgotten_is_not_missed() {
-    // A long text of few tokens, so that what lies behind every window is dropped again and again.
+    // A long text of few tokens, so that tokens beyond every window are dropped again and again.
     let change = |p: &mut SamplingParams| {
         (p.repetition_penalty, p.frequency_penalty) = (1.3, 0.2);
         (p.history.penalty_last_n, p.history.penalty_decay_n, p.history.prompt_ignore_length) = (9, 11, 3);

@@ -12,7 +12,7 @@ pub(super) fn count_candidate() {
     EXAMINED.set(EXAMINED.get() + 1);
 }
 
-/// Candidates that `search` looks at.
+/// The number of candidates that `search` examines.
 fn examined(search: impl FnOnce()) -> usize {
     EXAMINED.set(0);
     search();
@@ -27,7 +27,7 @@ fn proposed(params: &ProposerParams, text: &[u32]) -> Vec<u32> {
     Proposer::new(params, text, &[]).propose(usize::MAX)
 }
 
-/// The definition: the longest match in a text, and every position behind one, the latest first.
+/// The definition: the longest match in a text, and every position after such a match, latest first.
 fn reference_match(text: &[u32], shortest: usize, longest: usize) -> Option<Matches> {
     let behind = |length: usize| -> Vec<usize> {
         let end = &text[text.len() - length..];
@@ -37,7 +37,7 @@ fn reference_match(text: &[u32], shortest: usize, longest: usize) -> Option<Matc
     lengths.map(|length| Matches { length, positions: behind(length) }).find(|found| !found.positions.is_empty())
 }
 
-/// The definition of both proposers, on the definition of matches: the text with the draft written behind it.
+/// The definition of both proposers, based on the definition of matches: the draft is written after the text.
 fn reference(params: &ProposerParams, text: &[u32]) -> Vec<u32> {
     let found = reference_match(text, params.min_match as usize, params.max_match as usize);
     let Some(Matches { length, positions }) = found else { return Vec::new() };
@@ -81,15 +81,15 @@ fn prompt_lookup_takes_the_longest_match_then_the_latest() {
 #[test]
 fn suffix_matching_votes() {
     let params = |min_token_prob| ProposerParams { min_token_prob, ..params(ProposerKind::Suffix, 1, 8) };
-    // 1 was followed by 2, 2, 5 and 2; the match is one token long, and so is the draft.
+    // 1 is followed by 2, 2, 5 and 2. The match is one token long, and so is the draft.
     let text = [1, 2, 3, 8, 1, 2, 4, 9, 1, 5, 7, 1, 2, 4, 6, 1];
     assert_eq!(proposed(&params(0.1), &text), [2]);
-    // 1 2 was followed by 3, 4 and 4, and these by 9 and 6.
+    // 1 2 is followed by 3, 4 and 4, and these by 9 and 6.
     let text = [&text[..], &[2]].concat();
     assert_eq!(proposed(&params(0.1), &text), [4, 6]);
     assert_eq!(proposed(&params(0.66), &text), [4]);
     assert!(proposed(&params(0.67), &text).is_empty());
-    // One of two is 0.5, and the one seen last is taken; both then go on with 9.
+    // One of two is 0.5, and the latest one is taken. Both then go on with 9.
     let text = [7, 1, 2, 9, 9, 7, 1, 3, 9, 8, 7, 1];
     assert_eq!(proposed(&params(0.5), &text), [3, 9]);
     assert!(proposed(&params(0.51), &text).is_empty());
@@ -132,7 +132,7 @@ prop_compose! {
     }
 }
 
-/// Texts that repeat themselves: few tokens, and copies of what was there before.
+/// Texts that repeat themselves: few tokens, and copies of earlier parts.
 fn any_text(len: usize) -> impl Strategy<Value = Vec<u32>> {
     let parts = prop::collection::vec((any::<prop::sample::Index>(), 1usize..30, 0u32..9), 0..=len / 4);
     (1u32..=8, parts).prop_map(move |(alphabet, parts)| {
@@ -152,7 +152,7 @@ fn any_text(len: usize) -> impl Strategy<Value = Vec<u32>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// A text of this length never has more candidates than a search looks at.
+    /// A text of this length never has more candidates than a search examines.
     #[test]
     fn drafts_are_those_of_the_definition(params in any_params(), text in any_text(CANDIDATES)) {
         prop_assert_eq!(proposed(&params, &text), reference(&params, &text));
@@ -163,12 +163,12 @@ proptest! {
         let (shortest, longest) = (params.min_match as usize, params.max_match as usize);
         let mut index = Index::new(shortest, longest, usize::MAX, 0);
         text.iter().for_each(|&token| index.push(token));
-        // Positions behind the longest comparable match end the search once there are enough of them.
+        // Positions after the longest comparable match end the search once there are enough of them.
         prop_assert_eq!(index.longest_match(usize::MAX), reference_match(&text, shortest, longest));
     }
 
-    /// A full match may be missed if more other positions of its bucket come first than are looked at: now and then in
-    /// a loop, and for tokens chosen to collide. It is on its chain all the same, and found if it is among the first.
+    /// A full match may be missed if more other positions of its bucket come first than are examined: occasionally in a loop, and for
+    /// tokens chosen to collide. It is still on its chain, and found if it is among the first.
     #[test]
     fn with_few_candidates_a_match_is_real_and_a_full_one_is_not_missed(
         params in any_params(), text in any_text(1500)
