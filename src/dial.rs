@@ -168,7 +168,7 @@ mod tests {
     fn what_fails_is_told_what_to_do() {
         let tls = Some(ClientTls { ca: "ca.pem".into(), identity: None, name: None });
         let (plain, tls) = (Access::default(), Access { tls, ..Access::default() });
-        // Worded as by rustls, also where only the text of a cause is left.
+        // In rustls's words, even if only the text of a cause is left.
         let named = "invalid peer certificate: certificate not valid for name \"localhost\"";
         assert!(hint(named, &tls).contains("--tls-name"));
         assert!(

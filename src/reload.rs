@@ -271,7 +271,7 @@ mod tests {
         assert_eq!((watcher.look(), watcher.look(), *thing.current()), (None, None, 2));
     }
 
-    /// Nobody writes to the pipe, so opening it would wait for ever.
+    /// Nobody writes to the pipe, so opening it would wait forever.
     #[test]
     fn a_file_that_becomes_a_pipe_is_refused_until_it_is_a_file_again() {
         let dir = tempfile::tempdir().expect("a directory");

@@ -91,7 +91,7 @@ fn rounding_and_log_probabilities_are_the_model_s() {
     assert!(compared(&plain, &plain, &[]).rows.iter().all(|row| row.is == Is::Same && row.total_variation == 0.0));
 }
 
-/// There are so many rows that an error rate of one row in a thousand would probably be seen.
+/// There are so many rows that a false alarm in one row of a thousand would probably be noticed.
 #[test]
 fn sound_rows_are_not_said_to_be_changed() {
     let mut normal = Normal(3);

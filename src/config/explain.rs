@@ -244,7 +244,7 @@ mod tests {
         }
     }
 
-    /// As for a sequence that sets parameters over those of its stream.
+    /// The same holds for a sequence that sets parameters over those of its stream.
     #[test]
     fn filters_that_are_set_go_before_those_of_a_thinking_in_the_file() {
         let dir = tempfile::tempdir().expect("a folder");

@@ -129,7 +129,7 @@ fn gumbel(parts: &mut Parts<'_>) -> GumbelParams {
 mod tests {
     use super::*;
 
-    /// The mark that a text is read as, or the message about it.
+    /// The watermark that a text describes, or the error.
     fn read(text: &str) -> Result<Watermark, String> {
         let table: Table = text.parse().expect("it is TOML");
         match watermark(&Value::Table(table)) {

@@ -95,7 +95,7 @@ mod tests {
         assert_eq!(like([1, 1, 3, 3], &chain, &different), 2);
         assert_eq!(like([1, 2, 1, 2], &chain, &different), 0, "they are not beside each other");
         assert_eq!(like([1, 1, 1, 1], &chain, &[9, 9, 5]), 1, "of a run nothing is said");
-        // Two siblings side by side, and one token after the second.
+        // Two siblings, and one token after the second.
         assert_eq!(like([1, 2, 2, 3], &[-1, -1, 1], &different), 0, "siblings may be alike");
         assert_eq!(like([1, 2, 3, 3], &[-1, -1, 1], &different), 1);
         let tree = Tree::chain(3);

@@ -1,4 +1,4 @@
-//! The engine's state machine without its thread: what makes a batch, and its results.
+//! The engine's state machine without its thread: what forms a batch, and its results.
 
 use super::admission::StepPermits;
 use super::*;
@@ -71,7 +71,7 @@ impl Bench {
         Ok(permits)
     }
 
-    /// Runs one batch; says how many steps it took.
+    /// Runs one batch, and returns how many steps it took.
     fn run(&mut self) -> usize {
         self.run_on(&mut CpuBackend::new(1))
     }
@@ -243,7 +243,7 @@ fn work_on_an_id_whose_opening_failed_touches_no_other_text() {
     assert_eq!(statuses(&reply), [Some(RowStatus::UnknownSequence)]);
 }
 
-/// Histories that look ahead are held in rounds; their bound must not show in the results.
+/// Histories that look ahead are kept for one round at a time. The bound of a round must not show in the results.
 #[test]
 fn processed_scores_do_not_depend_on_rounds() {
     let tokens: Vec<u32> = (0..8).map(|i| i % 3).collect();
@@ -260,7 +260,7 @@ fn processed_scores_do_not_depend_on_rounds() {
     for bound in [0, 1, 5] {
         assert_eq!(rows::run_rows(&sources, bound, &mut backend), whole);
     }
-    // And each is what the sequence would have been asked had it emitted the tokens before.
+    // Each result is what the sequence would give if it had emitted the earlier tokens.
     let WorkKind::Score(score) = &kind else { unreachable!() };
     let mut grown = text.clone();
     for (at, result) in whole.iter().enumerate() {
@@ -286,7 +286,7 @@ fn the_thread_ends_with_its_last_handle() {
     thread.join().expect("the thread ends");
 }
 
-/// A backend that says when it is asked, and answers only when it may.
+/// A backend that reports when it is called, and answers only when it is allowed to.
 #[derive(Debug)]
 struct Slow(CpuBackend, thread_channel::Sender<()>, thread_channel::Receiver<()>);
 
@@ -320,7 +320,7 @@ fn its_pulse_says_how_long_it_is_at_a_batch() {
     assert!(pulse.busy_for().expect("it still is") >= before + Duration::from_millis(4));
     may.send(()).expect("it waits");
     assert_eq!(statuses(&stream.replies.blocking_recv().expect("a reply")), [None]);
-    // The engine rests once it has looked for more work, which is soon.
+    // The engine becomes idle soon, once it has looked for more work.
     while pulse.busy_for().is_some() {
         std::thread::yield_now();
     }

@@ -224,7 +224,7 @@ mod tests {
         }
     }
 
-    /// Explains a row with the probabilities 4/8, 2/8, 1/8 and 1/8.
+    /// Explains a row with probabilities 4/8, 2/8, 1/8 and 1/8.
     fn of_four(args: &ExplainArgs) -> Result<Explanation, String> {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("row");

@@ -114,7 +114,7 @@ mod tests {
         }
     }
 
-    /// The names of the wire's enum from value `from` on, in lower case, then "other". Numbers may be missing.
+    /// The names of the wire's enum from value `from` on, in lower case, then "other". Some numbers may be missing.
     fn wire(prefix: &str, from: i32, name: impl Fn(i32) -> Option<&'static str>) -> Vec<String> {
         let mut names: Vec<String> =
             (from..from + 256).filter_map(name).map(|n| n.trim_start_matches(prefix).to_lowercase()).collect();

@@ -112,7 +112,7 @@ mod tests {
         assert_eq!(bytes(&repeats), MOST_BYTES);
     }
 
-    /// The seeds make all numbers want the same place; among the numbers is the one that marks a free place.
+    /// The seeds make all numbers compete for the same place. One of the numbers is the one that marks a free place.
     #[test]
     fn numbers_that_are_no_random_ones_count_once_too() {
         let repeats = Repeats::default();

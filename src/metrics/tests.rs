@@ -156,7 +156,7 @@ fn every_reason_to_hand_a_row_over_has_a_series() {
     }
 }
 
-/// The number of series without any verified draft, and after this many models have done all there is.
+/// The number of series without any verified draft, and after this many models have done everything there is.
 fn series(model_labels: usize) -> (usize, usize) {
     let metrics = metrics(model_labels);
     let models: Vec<_> = (0..=model_labels).map(|at| metrics.model(&format!("model {at}"))).collect();
@@ -203,7 +203,7 @@ fn series(model_labels: usize) -> (usize, usize) {
 fn the_documentation_says_how_many_series_there_are_at_most() {
     let ((plain, all), (more_plain, more)) = (series(1), series(2));
     let (per_plain, per_model) = (more_plain - plain, more - all);
-    // Two labels are there: the known one and "other".
+    // There are two labels: the known one and "other".
     let fixed = plain - 2 * per_plain;
     assert_eq!(all - 2 * per_model, fixed);
     let most = Limits::default().max_model_labels;

@@ -189,7 +189,7 @@ mod tests {
         assert_eq!(field_at_fault(|p| (p.min_tokens, p.max_tokens) = (3, 2)).as_deref(), Some("min_tokens"));
     }
 
-    /// Fields of which every value is valid.
+    /// Fields for which every value is valid.
     const ANY_VALUE: [&str; 12] = [
         "top_k",
         "max_tokens",

@@ -255,7 +255,7 @@ mod tests {
             Err(lacks("top_k")),
             "llama.cpp's mirostat takes the place of its filters"
         );
-        // A sampler behind the one that draws the token is never applied. It must be reported, not silently ignored.
+        // A sampler after the one that draws the token is never applied. It must be reported, not silently ignored.
         let behind = |order: Vec<Sampler>| {
             let mut params = SamplingParams { temperature: 2.0, top_k: 40, ..SamplingParams::default() };
             (params.samplers.mirostat, params.samplers.dynatemp_high) = (2, 0.5);

@@ -92,7 +92,7 @@ mod tests {
         let ids = [Ids::new(), Ids::new()];
         let traces: HashSet<_> = (0..20_000).map(|i| ids[i % 2].trace()).collect();
         let spans: HashSet<_> = (0..20_000).map(|i| ids[i % 2].span()).collect();
-        // 64 random bits: two of 20,000 are equal with a probability of 1e-11.
+        // 64 random bits: two of 20,000 are equal with probability 1e-11.
         assert_eq!((traces.len(), spans.len()), (20_000, 20_000));
         assert_ne!(ids[0].instance(), ids[1].instance());
     }

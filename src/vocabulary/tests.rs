@@ -6,7 +6,7 @@ fn list(texts: &[&str]) -> Vocabulary {
     Vocabulary::new(&texts.iter().map(|text| Some(text.as_bytes().to_vec())).collect::<Vec<_>>(), b"")
 }
 
-/// Texts by token id, to look at.
+/// Texts by token id, for inspection.
 fn parsed(file: &Value) -> Result<Vec<Option<Vec<u8>>>, String> {
     tokenizer::texts(file.to_string().as_bytes()).map(|(texts, _)| texts)
 }
@@ -46,7 +46,7 @@ proptest! {
 
 #[test]
 fn byte_level_pieces_are_bytes() {
-    // Ġ is a space, Ċ a line feed, ñ the byte 0xF1, Ń what stands for 0xAD, the last of the 68 that are not printable.
+    // Ġ is a space, Ċ a line feed, ñ the byte 0xF1, Ń stands for 0xAD, the last of the 68 bytes that are not printable.
     let vocab = json!({"Ġa": 1, "Ċ": 0, "ñ": 3, "Ń": 2, "▁": 4, "<0x0A>": 5, "ĀġĢł": 6});
     let expected: Vec<_> =
         [&b"\n"[..], b" a", b"\xAD", b"\xF1", "▁".as_bytes(), b"<0x0A>", b"\x00\x7f\x80\xA0"].map(some).into();
@@ -64,7 +64,7 @@ fn byte_level_pieces_are_bytes() {
 
 #[test]
 fn the_alphabet_is_that_of_gpt_2() {
-    // As its authors build it: printable bytes as they are, the others from 256 on.
+    // As its authors build it: printable bytes unchanged, the others from 256 on.
     let mut bytes: Vec<u32> = (33..=126).chain(161..=172).chain(174..=255).collect();
     let mut characters = bytes.clone();
     for byte in (0..256).filter(|byte| !(33..=126).chain(161..=172).chain(174..=255).any(|b| b == *byte)) {
@@ -94,7 +94,7 @@ fn sentencepiece_pieces_have_spaces_and_bytes() {
     assert_eq!(file(unigram, json!({"type": "Metaspace"})), Ok([&b"<unk>"[..], b" a", b"  "].map(some).to_vec()));
 }
 
-/// Files that Hugging Face's library wrote, with what it says that each token is (tests/vocabulary/make.py).
+/// Files that Hugging Face's library wrote, with the texts that it gives the tokens (tests/vocabulary/make.py).
 #[test]
 fn tokens_are_what_the_library_says() {
     let file = |name: &str| {
@@ -104,7 +104,7 @@ fn tokens_are_what_the_library_says() {
     let said: Value = serde_json::from_slice(&file("texts")).expect("JSON");
     for name in ["byte_level", "byte_fallback", "unigram"] {
         let (texts, _) = tokenizer::texts(&file(name)).expect("it is right");
-        // Of bytes that are no text the library says the same as this.
+        // For bytes that are not valid text, the library gives the same as this.
         let texts: Vec<_> = texts.iter().map(|text| text.as_deref().map(String::from_utf8_lossy)).collect();
         assert_eq!(json!(texts), said[name], "{name}");
         assert!(texts.len() > 200);

@@ -122,7 +122,7 @@ mod tests {
     fn a_line_goes_through_two_measurements() {
         assert_eq!(Cost::through((2, 8.0), (8, 17.0)), Some(Cost { row: 5.0, chunk: 1.5 }));
         assert_eq!(Cost { row: 5.0, chunk: 1.5 }.slice(4.0), 11.0);
-        // What is too small to be seen is not negative.
+        // An amount that is too small to be measured does not become negative.
         assert_eq!(Cost::through((2, 2.0), (4, 4.0)), Some(Cost { row: 0.1, chunk: 1.0 }));
         for ((few, less), (many, more)) in
             [((2, 8.0), (8, 8.0)), ((2, 8.0), (8, 7.0)), ((2, 8.0), (2, 9.0)), ((1, f32::NAN), (2, 1.0))]

@@ -91,7 +91,7 @@ mod tests {
     use std::cell::RefCell;
     use sys::CUresult::{CUDA_ERROR_ILLEGAL_ADDRESS, CUDA_ERROR_NOT_READY, CUDA_SUCCESS};
 
-    /// Answers, in turn, and the time that has passed when each is over.
+    /// Each answer comes with the time that has passed when it is given.
     fn told(answers: &[(sys::CUresult, u64)]) -> Option<sys::CUresult> {
         let (left, now) = (RefCell::new(answers.iter()), RefCell::new(Duration::ZERO));
         let query = || {

@@ -315,7 +315,7 @@ fn what_is_lacking_is_told_once() {
         ("watermark = { synthid = { keys = [] } }", "a.watermark.synthid.keys: has 0 entries"),
         ("acceptance = { rule = \"relaxed\", relaxed_top_n = 0 }", "a.acceptance.relaxed_top_n: is 0"),
     ] {
-        // There is another mistake beside it.
+        // There is another error too.
         let found = told(&format!("{line}\ntop_p = 2"));
         let own: Vec<&String> = found.iter().filter(|told| told.starts_with(expected)).collect();
         let distinct: BTreeSet<&String> = found.iter().collect();
@@ -385,7 +385,7 @@ fn a_grammar_is_one_and_compiles_over_the_servers_vocabulary() {
     }
 }
 
-/// As used where a single value is read.
+/// The same function is used where a single value is read.
 #[test]
 fn a_watermark_has_one_scheme_and_its_keys_are_not_told() {
     let found = told("watermark = { gumbel = { key = \"secret\" } }");

@@ -40,7 +40,7 @@ fn a_preset_can_be_that_of_an_engine() {
     config(&["--presets", &path], &[]).presets.get("mine").expect("it is there").apply(&mut params);
     let listed = |engine| SamplerOrder::Custom(vec![Sampler::TopK, Sampler::Xtc, Sampler::Temperature], engine);
     assert_eq!(params.samplers.sampler_order, listed(EngineOrder::Croupier));
-    // With the rules that are already set, or those that are given beside it.
+    // With the rules that are already set, or with those of the preset.
     params.samplers.sampler_order = SamplerOrder::Engine(EngineOrder::Vllm);
     config(&["--presets", &path], &[]).presets.get("mine").expect("it is there").apply(&mut params);
     assert_eq!(params.samplers.sampler_order, listed(EngineOrder::Vllm));

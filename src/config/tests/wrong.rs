@@ -1,4 +1,4 @@
-//! Values that have another type, or another meaning, than their author thought.
+//! Values of another type, or with another meaning, than their author thought.
 
 use super::*;
 

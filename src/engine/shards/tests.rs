@@ -204,7 +204,7 @@ fn steps_behind_one_that_waited_in_vain_do_not_wait_as_long_again() {
     assert_eq!(join(first, start + 5 * second), None);
     assert_eq!(join(next, start + 5 * second), None, "it was there as long as the first");
     assert_eq!(failure(next), ShardFailure::NotAnnounced { rank: 1, waited: 5 * second });
-    // A shard that comes after all is used.
+    // A shard that arrives after all is used.
     rank.announce(3, columns(owner.layout(), 1, &[1]), 0).expect("room");
     assert_eq!(join(last, start + 5 * second), None);
     assert!(last.failure().is_none());
@@ -232,7 +232,7 @@ fn tokens_and_places_are_those_of_the_group() {
     assert_eq!(rank.announce(1, columns(&layout(&[6, 6]), 1, &[1]), 0), Ok(()), "nobody minds");
 }
 
-/// What ranks and rank 0 may do, in any order.
+/// Anything that ranks and rank 0 may do, in any order.
 #[derive(Debug, Clone)]
 enum Act {
     Attach(usize),
@@ -257,8 +257,7 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
 }
 
 proptest! {
-    /// Whatever they do, a step's rows are whole or it says why they are not, no room is lost, and every shard is
-    /// answered once.
+    /// Whatever they do: a step's rows are complete or it says why they are not, no room is lost, and every shard is answered once.
     #[test]
     fn whatever_ranks_do_rows_are_whole_or_refused_and_nothing_is_lost(acts in acts()) {
         let shards = shards(|limits| limits.max_shard_bytes = 1000);

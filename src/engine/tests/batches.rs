@@ -1,4 +1,4 @@
-//! What comes into one batch, and what waits for the next.
+//! Steps that form one batch, and steps that wait for the next.
 
 use super::*;
 
@@ -51,7 +51,7 @@ fn a_batch_is_bounded_by_the_bytes_of_its_rows() {
     let row = VOCAB as usize * size_of::<f32>();
     let mut bench = Bench::new(|limits| limits.max_row_bytes_per_step = 3 * row);
     let (mut one, mut two) = (bench.stream(1), bench.stream(2));
-    // Its works share one row, which counts for each.
+    // The works of this step share one row, which counts for each of them.
     let first_row = |work| Work { first_row: 0, ..work };
     let shared = step(1, opens(&[1, 2]), &[1, 2]);
     bench.submit(1, Step { work: shared.work.into_iter().map(first_row).collect(), logits: block(1), ..shared });
@@ -65,7 +65,7 @@ fn a_batch_is_bounded_by_the_bytes_of_its_rows() {
 fn a_batch_is_bounded_by_the_logits_that_it_explains() {
     let mut bench = Bench::new(|_| ());
     let (mut one, mut two) = (bench.stream(1), bench.stream(2));
-    // One row as long as may be explained in a step.
+    // One row that is as long as a step may explain.
     let row = || {
         let bytes = vec![0; MAX_EXPLAINED_LOGITS * size_of::<f32>()];
         LogitsBlock::new(bytes.into(), Dtype::F32, MAX_EXPLAINED_LOGITS as u32, 0).expect("one row")

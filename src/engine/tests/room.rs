@@ -1,4 +1,4 @@
-//! What takes room, and until when.
+//! What takes room, and how long.
 
 use super::*;
 use crate::params::FieldError;
@@ -39,7 +39,7 @@ fn replies_that_nobody_reads_are_counted() {
     let each = used(&bench);
     assert!(each > 8 * VOCAB as usize, "{each} bytes do not even hold the logprobs");
     let mut unread = 1;
-    // Without room for the reply's places a step is refused; without room for what it may report, its row is not done.
+    // Without room for the reply itself a step is refused; without room for a possible report, its row is not sampled.
     let one = || step(0, vec![], &[1]);
     while bench.permits(&one(), false).is_ok() && used(&bench) == each * unread as usize {
         bench.submit(1, step(unread + 1, vec![], &[1]));
@@ -85,7 +85,7 @@ fn what_waits_for_somebody_outside_leaves_room_for_steps() {
     let streams = [0; 4].map(|_| admission.replies());
     let unread: Vec<_> = streams.iter().map(|replies| many(&|| replies.take(each))).collect();
     assert_eq!(unread.iter().map(Vec::len).collect::<Vec<_>>(), [2, 2, 0, 0], "a stream has one, all have two");
-    // Steps that wait for nobody have the last eighth, even with replies that report lists, one at a time.
+    // Steps that wait for nobody have the last eighth, even with replies that report lists, but only one at a time.
     let two = step(1, vec![], &[1, 2]);
     for replies in [&streams[2], &admission.answers()] {
         let mut one = bench.permits_on(&two, false, replies).expect("it is served");

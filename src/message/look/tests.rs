@@ -68,7 +68,7 @@ fn every_sub_message_counts() {
     assert_eq!(counted(&message.encode_to_vec(), &SAMPLE_REQUEST), 3 * 31 + 1);
 }
 
-/// A field of wire type 2: its number, and what is in it.
+/// A field of wire type 2, with this number and content.
 fn field(number: u32, content: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
     prost::encoding::encode_key(number, prost::encoding::WireType::LengthDelimited, &mut bytes);
@@ -76,7 +76,7 @@ fn field(number: u32, content: &[u8]) -> Vec<u8> {
     [bytes, content.to_vec()].concat()
 }
 
-/// A field that holds `fields`, one after the other.
+/// A field that contains `fields`, one after the other.
 fn with(number: u32, fields: &[Vec<u8>]) -> Vec<u8> {
     field(number, &fields.concat())
 }

@@ -323,7 +323,7 @@ mod tests {
         assert_eq!(guard.permits.available_permits(), 1);
     }
 
-    /// A listener without descriptors; where there is one, it has no memory for a socket.
+    /// A listener without descriptors. Once there is a descriptor, there is no memory for a socket.
     struct Hopeless(AtomicUsize);
 
     impl Accept for Hopeless {

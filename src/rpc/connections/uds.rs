@@ -246,7 +246,7 @@ mod tests {
         assert_eq!(listener.bound().file, before, "it is where it was");
 
         std::fs::remove_file(&path).expect("it is there");
-        // Whoever waits for a connection finds the file again.
+        // A client that waits for a connection finds the file again.
         let connecting = async {
             while connect(&path).is_err() {
                 sleep(FILE_CHECK_INTERVAL / 10).await;

@@ -193,7 +193,7 @@ mod tests {
         assert!(building.take_until(Instant::now()).is_some());
     }
 
-    /// Without sharing, each sequence would have rules of its own, a kilobyte and more.
+    /// Without sharing, each sequence would have its own rules, a kilobyte and more.
     #[test]
     fn sequences_that_ask_for_the_same_share_their_rules() {
         let (config, seeds, building) = (configured(usize::MAX), SeedSource::default(), Turns::new(1));

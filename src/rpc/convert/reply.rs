@@ -196,7 +196,7 @@ fn row_status(status: RowStatus) -> i32 {
 mod tests {
     use super::*;
 
-    /// The domain's numbers are the wire's.
+    /// The numbers here are the wire's numbers.
     #[test]
     fn numbers_mean_on_the_wire_what_they_mean_here() {
         use RowStatus::*;
@@ -219,7 +219,7 @@ mod tests {
             ShardMismatch,
             BeyondTopN,
         ];
-        // Every status but OK and the one that is never sent.
+        // Every status except OK and the one that is never sent.
         assert_eq!(statuses.len(), (2..=i32::from(u8::MAX)).filter(|&i| proto::RowStatus::try_from(i).is_ok()).count());
         for status in statuses {
             let wire = proto::RowStatus::try_from(row_status(status)).expect("it is on the wire");

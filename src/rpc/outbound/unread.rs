@@ -185,7 +185,7 @@ mod tests {
         fn close(&mut self) {}
     }
 
-    /// No test can wait for ever. But in a runtime without timers, a watch with a time limit panics.
+    /// No test can wait forever. But in a runtime without timers, a watch with a time limit panics.
     #[test]
     fn a_timeout_of_zero_never_comes() {
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");

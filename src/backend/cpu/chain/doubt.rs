@@ -69,7 +69,7 @@ impl Doubt {
 mod tests {
     use super::*;
 
-    /// The doubt to be expected of large vocabularies is small enough to draw from.
+    /// The doubt that is expected for large vocabularies is small enough to draw from.
     #[test]
     fn doubts_stay_small() {
         for (tokens, most) in [(1 << 10, 3e-6), (128_256, 4e-6), (1 << 20, 1e-5)] {
@@ -82,7 +82,7 @@ mod tests {
             (0..30).for_each(|layer| doubt.play(if layer % 2 == 0 { 1e-7 } else { 1.0 - 1e-7 }));
             assert!(doubt.of_a_share() < 1e-3, "{tokens} {doubt:?} {}", doubt.of_a_share());
         }
-        // No draw is certain where so much is lost.
+        // No draw is certain if so much precision is lost.
         let mut doubt = Doubt::new(1 << 20);
         (0..64).for_each(|_| doubt.play(1.0));
         assert!(doubt.of_a_share() > 0.5, "{doubt:?}");

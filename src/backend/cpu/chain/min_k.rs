@@ -69,8 +69,8 @@ mod tests {
     use super::*;
     use crate::sampling::samplers::min_k;
 
-    /// Logits in order: narrow, wide, equal, of few values, as far apart as can be, neighbours, with falls that grow, and
-    /// with a cliff in the middle.
+    /// Logits in order: narrow, wide, equal, of few values, as far apart as possible, neighbouring floats, with growing falls, and with a
+    /// cliff in the middle.
     fn logits(shape: u64, len: usize, mut random: impl FnMut() -> u64) -> Vec<f32> {
         let mut unit = move || (random() % (1 << 24)) as f32 / (1 << 24) as f32;
         let mut one = |at: usize| match shape {

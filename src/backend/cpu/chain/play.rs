@@ -189,7 +189,7 @@ mod tests {
         *state >> 20
     }
 
-    /// Masses of a row by how they lie; the largest is 2^40.
+    /// Masses of a row with a given distribution. The largest is 2^40.
     fn masses(shape: usize, state: &mut u64) -> Vec<f32> {
         let mut masses: Vec<u64> = (0..VOCAB)
             .map(|token| {
@@ -220,7 +220,7 @@ mod tests {
         masses.into_iter().map(|mass| mass as f32).collect()
     }
 
-    /// Of tokens in order, what share of the specification's masses those up to each have.
+    /// For each token, in order: the share of the specification's masses that the tokens up to it have.
     fn shares(played: &Tournament<'_>, masses: &[f32]) -> Vec<f64> {
         let (weights, total) = played.play((0..).zip(masses.iter().map(|&mass| mass as u64)));
         let logit = |&weight: &u64| if weight == 0 { f32::NEG_INFINITY } else { tournament::logit(weight, total) };

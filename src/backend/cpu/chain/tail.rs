@@ -119,7 +119,7 @@ mod tests {
                 let mut masses: Vec<u64> = (0..len).map(|_| random() >> (shape * 7)).collect();
                 masses.sort_unstable_by(|a, b| b.cmp(a));
                 if shape == 3 {
-                    // The wrong way round by a unit, and all equal.
+                    // Almost equal, but in the wrong order by one unit.
                     masses.iter_mut().enumerate().for_each(|(at, mass)| *mass = (1 << 30) + (at % 2) as u64);
                 }
                 let counted: Vec<u64> = masses.iter().map(|&mass| tail_free::counted(mass)).collect();

@@ -148,7 +148,7 @@ mod tests {
     use crate::sampling::samplers::infill::{Infill, Stay};
     use proptest::prelude::*;
 
-    /// Texts each of which begins the next; the last one has nearly all of the mass.
+    /// Texts each of which is a prefix of the next. The last one has nearly all of the mass.
     fn nested(texts: usize) -> Option<Vec<u64>> {
         let known = Vocabulary::new(&(1..=texts).map(|length| Some(vec![b'a'; length])).collect::<Vec<_>>(), b"");
         let mut values = Values::default();
@@ -182,7 +182,7 @@ mod tests {
             let mut values = Values::default();
             let there = (0..tokens.len() as u32).filter(|token| *token == 0 || !out.contains(token));
             for token in there {
-                // Neighbours of equal mass: the logits are told apart, their masses not always.
+                // Tokens whose masses are often equal: logits differ, but their masses do not always.
                 let logit = tokens[token as usize].1 as f32 / 4.0;
                 values.tokens.push(token);
                 values.logits.push(logit);

@@ -46,7 +46,7 @@ mod tests {
     use super::*;
     use crate::sampling::mass::{min_p_need, scale};
 
-    /// Checks floats in a wide range around the cut, by their masses.
+    /// Checks the masses of floats in a wide range around the cut.
     #[test]
     fn a_least_mass_is_a_least_logit() {
         let mut cuts = 0;

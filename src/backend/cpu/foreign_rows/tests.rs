@@ -14,7 +14,7 @@ struct Rewritten {
     left: AtomicUsize,
 }
 
-// SAFETY: a place is one in memory that `self` has.
+// SAFETY: no address is given out.
 unsafe impl Foreign for Rewritten {
     fn copy(&self, offset: usize, to: &mut [u8]) {
         let left = self.left.load(Ordering::Relaxed);
@@ -78,11 +78,11 @@ fn foreign_rows_give_what_rows_of_ones_own_give() {
     }
 }
 
-/// Memory that gives whole rows only, as a device's does and several ranks'. It counts how often it is asked.
+/// Memory that only gives whole rows, like a device's, or that of several ranks. It counts how often it is read.
 #[derive(Debug)]
 struct InOnePiece(Vec<u8>, AtomicUsize);
 
-// SAFETY: a place is one in memory that `self` has.
+// SAFETY: no address is given out.
 unsafe impl Foreign for InOnePiece {
     fn copy(&self, offset: usize, to: &mut [u8]) {
         self.1.fetch_add(1, Ordering::Relaxed);
@@ -148,7 +148,7 @@ fn a_row_that_is_rewritten_meanwhile_is_one_of_both_or_a_mixture_and_never_a_pan
 fn a_row_seen_to_change_is_read_again_as_a_whole() {
     let vocab = 3000;
     let (first, later) = (noise(1, vocab), noise(2, vocab));
-    // The first look sees the one, every later one the other.
+    // The first look sees the first values, every later one the later values.
     let memory =
         || Rewritten { first: Dtype::F32.encode(&first), later: Dtype::F32.encode(&later), left: (vocab * 4).into() };
     let greedy = spec(filters()[1], 0);
@@ -156,7 +156,7 @@ fn a_row_seen_to_change_is_read_again_as_a_whole() {
     assert_eq!(seen, run(Level::detect(), Logits::new(Dtype::F32, &Dtype::F32.encode(&later)), greedy));
 }
 
-/// Memory that is mapped from a cache line on, and whose copies may show something else.
+/// Memory that is mapped from the start of a cache line, and whose copies may differ from it.
 #[derive(Debug)]
 struct Lines {
     lines: Vec<Line>,
@@ -172,7 +172,7 @@ impl Lines {
     }
 }
 
-// SAFETY: a place is one in memory that `self` has.
+// SAFETY: mapped addresses are in memory that `self` owns.
 unsafe impl Foreign for Lines {
     fn copy(&self, offset: usize, to: &mut [u8]) {
         self.copied.fetch_add(to.len(), Ordering::Relaxed);
@@ -201,7 +201,7 @@ fn mapped_rows_give_what_rows_of_ones_own_give() {
             Dtype::ALL.into_iter().flat_map(|dtype| [1, 127, 128, 129, 513, 1024, 9000].map(|v| (dtype, v)))
         {
             let bytes = dtype.encode(&noise(vocab as u64, vocab));
-            // At a line, and between two, where rows are copied as before.
+            // At the start of a cache line; and between two lines, where rows are copied as before.
             for offset in [0, 64, 192, 4] {
                 let bytes = [&vec![0; offset], &bytes[..]].concat();
                 let memory = Lines::new(&bytes, bytes.clone());
@@ -224,7 +224,7 @@ fn every_value_of_a_mapped_row_is_seen_once() {
             let vocab = 5 * BLOCK + 17;
             let (seen, other) = (dtype.encode(&noise(1, vocab)), dtype.encode(&noise(2, vocab)));
             let tail = &seen[5 * BLOCK * dtype.size()..];
-            // The whole blocks are what is mapped, and nobody looks at them a second time.
+            // Whole blocks are read from the mapped memory, and nobody reads them a second time.
             let copies = [&other[..5 * BLOCK * dtype.size()], tail].concat();
             let memory = Lines::new(&seen, copies);
             let result = run(level, Logits::foreign(dtype, &memory, 0, vocab), all_of_it(3));
@@ -237,7 +237,7 @@ fn every_value_of_a_mapped_row_is_seen_once() {
 #[test]
 fn blocks_that_are_not_what_was_seen_are_found_out() {
     let vocab = 64 * BLOCK;
-    // No block has a largest value that it had before, which would be taken for the same.
+    // No block keeps its largest value. A block that did would be taken for unchanged.
     let other: Vec<f32> = noise(2, vocab).iter().map(|value| value - 50.0).collect();
     let (seen, other) = (Dtype::F32.encode(&noise(1, vocab)), Dtype::F32.encode(&other));
     for (turn, filters) in (0..).zip(filters()).filter(|(_, filters)| filters.top_k > 0 || filters.temperature == 0.0) {
@@ -248,7 +248,7 @@ fn blocks_that_are_not_what_was_seen_are_found_out() {
     }
 }
 
-/// NaN and +infinity are found wherever they stand.
+/// NaN and +infinity are found wherever they are.
 #[test]
 fn what_cannot_be_sampled_is_seen_in_a_mapped_row() {
     for level in Level::ALL.into_iter().filter(|level| level.is_available()) {

@@ -129,7 +129,7 @@ mod tests {
         for factor in numbers.iter().copied().step_by(41).chain([0, LOW, LOW + 1, most, 1 << BITS]) {
             for place in [0, 17, 63] {
                 let mut weights = numbers.clone();
-                // Not added up: there would be too much of it.
+                // They are not added up, because the sum would be too large.
                 let each = weights.iter_mut().zip(&bits).map(|(weight, &bits)| {
                     let sums = layer(std::slice::from_mut(weight), &[bits], place, factor);
                     (*weight, sums)

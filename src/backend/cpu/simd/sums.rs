@@ -201,8 +201,8 @@ mod tests {
         assert_eq!(sum, expected);
     }
 
-    /// With the largest possible exponents in every lane, where a sum in too few bits would not be exact; with some
-    /// whose powers lie between two integers; and without mass.
+    /// With the largest possible exponents in every lane, where a sum in too few bits would not be exact; with exponents between two
+    /// integers; and without mass.
     #[test]
     fn sums_of_blocks_are_exact_at_every_level() {
         let mixed = |i: usize| match i % 5 {
@@ -235,14 +235,14 @@ mod tests {
         }
     }
 
-    /// Blocks that are taken for small ones and are not, after other blocks of their lot.
+    /// Blocks that look small but are not, after other blocks of their lot.
     #[test]
     fn lots_are_exact_whatever_their_blocks_are() {
         let weigh = Weigh { max: 0.0, scale: 1.0 };
         let largest =
             [-18.0, -19.9, -18.5, -25.0, -18.3, -20.5, -30.0, f32::NEG_INFINITY, -14.0, -13.0, -16.9, 0.0, -3.7];
         for seed in 0..40 {
-            // Mostly small ones, or of all kinds.
+            // Mostly small blocks, or blocks of all kinds.
             let kinds = if seed % 2 == 0 { 7 } else { largest.len() };
             let value = |i: usize| {
                 let block = i / BLOCK;
