@@ -1,13 +1,13 @@
 """Proves that in compiled kernels no block reads shared memory of another block that may have exited or may be overwriting it:
 cubin_waits.py SASS...
 
-SASS is what `nvdisasm -hex` prints for a cubin for sm_90 or later. There a block reads the shared memory of others with generic
-loads, and no cluster barrier waits for loads that are under way. A load sets one of six scoreboards, and whatever uses
-its value waits for that one first. So all paths from each generic load are followed: an instruction that waits for its
-scoreboard must come before the block arrives at a cluster barrier, and before it exits.
+SASS is the output of `nvdisasm -hex` for a cubin for sm_90 or later. There a block reads the shared memory of other blocks with
+generic loads, and a cluster barrier does not wait for loads in flight. A load sets one of six scoreboards, and an instruction that
+uses the loaded value first waits for that scoreboard. So this script follows all paths from each generic load: an instruction
+that waits for its scoreboard must come before the block arrives at a cluster barrier, and before it exits.
 
-A path takes every branch, whatever its condition. What cannot be followed is an error too. Stores into another block's memory
-are not checked, since the kernels have none.
+A path takes every branch, whatever its condition. Code that cannot be followed is an error too. Stores into another block's
+memory are not checked, since the kernels have none.
 """
 
 import re
@@ -16,7 +16,7 @@ from collections import deque
 from pathlib import Path
 from typing import NamedTuple
 
-# Two lines for each instruction, with a word of its code in each.
+# Each instruction takes two lines, with one word of its encoding in each.
 FIRST = re.compile(r"\s*/\*([0-9a-f]{4,})\*/\s+(.*?)\s*;?\s*/\* 0x[0-9a-f]{16} \*/$")
 SECOND = re.compile(r"\s*/\* 0x([0-9a-f]{16}) \*/$")
 PARTS = re.compile(r"(?:@(!?U?P(?:\d+|T))\s+)?([A-Z][A-Z0-9_.]*)\s*(.*)")
@@ -24,11 +24,12 @@ LABEL = re.compile(r"([.$\w]+):$")
 NAMED = re.compile(r"`\(([^)]*)\)")
 SIZE = 16
 NO_SCOREBOARD = 7
-# Loads and atomics through generic addresses: what another block has, or so the compiler must think.
+# Loads and atomics through generic addresses. These may reach another block's memory, or the compiler cannot exclude it.
 READS = {"LD", "ATOM"}
-# These, too, reach another block's memory, and tell of their end in ways that are not followed here.
+# These also reach another block's memory, but signal their completion in ways that this script does not follow.
 UNFOLLOWED_ACCESS = {"UBLKCP", "UBLKRED", "STAS", "REDAS"}
-# What is followed; of the rest, nothing that names a place may be there, nor any of those that go or may go elsewhere.
+# The control flow that this script follows. No other instruction may name a label, and none of `UNFOLLOWED` may occur: these jump
+# or may jump elsewhere.
 FOLLOWED = {"BRA", "BRX", "BRXU", "CALL", "RET", "EXIT", "BSSY", "WARPSYNC"}
 UNFOLLOWED = {"JMP", "JMX", "JMXU", "RTT", "RPCMOV", "LEPC", "PEXIT", "BMOV", "KILL", "BPT", "PREEXIT"}
 WHAT_TO_DO = """A cluster barrier does not wait for loads. Once the block has arrived, the block that it reads from may exit, and a read
@@ -37,7 +38,7 @@ before the next barrier, on every path, even one that does not need the value: `
 
 
 class Unfollowed(Exception):
-    """The code does something that this script does not know, so it proves nothing."""
+    """The code does something that this script does not know, so nothing is proved."""
 
 
 class Instruction(NamedTuple):
@@ -45,7 +46,7 @@ class Instruction(NamedTuple):
     guard: str  # None if there is none
     name: str
     operands: str
-    sets: int  # the scoreboard that tells when its result is there
+    sets: int  # the scoreboard that signals when its result is available
     waits: int  # a bit for each scoreboard that it waits for before it starts
 
     @property
@@ -60,7 +61,7 @@ class Instruction(NamedTuple):
         return bool(self.waits >> scoreboard & 1) or (self.name == "DEPBAR.LE" and self.operands == f"SB{scoreboard}, 0x0")
 
     def is_arrival(self):
-        """Whatever has to do with barriers of the cluster, if it is not known to be no arrival."""
+        """True for every cluster barrier instruction that is not known to be something other than an arrival."""
         return "CGABAR" in self.name and self.name != "UCGABAR_WAIT"
 
 
@@ -68,7 +69,8 @@ def instruction(address, text, second_word):
     parts = PARTS.fullmatch(text)
     if not parts:
         raise Unfollowed(f"{address:#x}: {text!r} is not an instruction")
-    # Of the upper word, from its bit 41 on: stall 4, yield 1, scoreboard set by the result 3, and by operands read 3, waits 6.
+    # Fields of the upper word from bit 41 on, with their widths in bits: stall 4, yield 1, scoreboard set when the result is written
+    # 3, scoreboard set when operands are read 3, scoreboards waited for 6.
     control = int(second_word, 16) >> 41
     return Instruction(address, *parts.groups(), control >> 5 & 7, control >> 11 & 63)
 
@@ -89,7 +91,7 @@ class Section:
         return [function for start, function in self.functions if start <= at][-1]
 
     def finish(self):
-        """What needs all of the code."""
+        """Computes and checks what needs the whole code."""
         self.owners = [self.function_of(at) for at in range(len(self.code))]
         self.returns = {}
         for at, one in enumerate(self.code):
@@ -111,14 +113,15 @@ class Section:
         return self.places[label]
 
     def named(self, at):
-        """Where the one label of an instruction is."""
+        """The index of the only label that an instruction names."""
         names = NAMED.findall(self.code[at].operands)
         if len(names) != 1:
             raise self.unfollowed(at, "it does not name one place")
         return self.place(at, names[0])
 
     def callee(self, at):
-        """The function called, of which only this is known: it returns to the address that was put in a register before."""
+        """The index of the called function, once it is known that it returns to the next instruction: that address was moved into
+        a register before."""
         back, to = f", {self.code[at].address + SIZE:#x}", self.named(at)
         before = self.code[max(at - 64, 0) : at]
         if self.code[at].name != "CALL.REL.NOINC" or not any("MOV" in one.name and one.operands.endswith(back) for one in before):
@@ -128,20 +131,20 @@ class Section:
         return to
 
     def within(self, at, to):
-        """A branch stays in its function, whose callers are those to which it returns."""
+        """Checks that a branch stays in its function, since a return goes to the callers of the function that contains it."""
         if to >= len(self.code) or self.owners[to] != self.owners[at]:
             raise self.unfollowed(at, "it continues in another function")
         return to
 
     def next_of(self, at, calls):
-        """All (place, calls) that may follow. `calls` are the places to return to, as far as they are known."""
+        """All pairs (place, calls) that may follow. `calls` are the return addresses, as far as they are known."""
         one = self.code[at]
         if one.kind in UNFOLLOWED or (one.kind not in FOLLOWED and "`(" in one.operands):
             raise self.unfollowed(at, "cannot tell where this continues")
         after, is_always = [], one.guard is None
         if one.kind == "BRA":
             after = [(self.within(at, self.named(at)), calls)]
-            # With a condition that is not the guard it may go on, too.
+            # A branch with a condition other than the guard may also fall through.
             is_always = is_always and one.name == "BRA" and NAMED.fullmatch(one.operands)
         elif one.kind in ("BRX", "BRXU"):
             after = [(self.within(at, to), calls) for to in self.branch_targets(at)]
@@ -169,7 +172,8 @@ class Section:
         return [(to, ()) for to in self.returns[self.owners[at]]]
 
     def meetings(self, start):
-        """Where threads meet after a BSSY. They go on where it says, which has to be behind the BSYNC, as which it is followed."""
+        """The BSYNCs where threads reconverge after a BSSY. They continue at the label that the BSSY names. That must be the
+        instruction after the BSYNC, because a BSYNC is followed to the next instruction."""
         barrier, to = self.code[start].operands.split(",")[0], self.named(start)
         seen, met, queue = set(), set(), deque([start + 1])
         while queue:
@@ -183,7 +187,7 @@ class Section:
                     raise self.unfollowed(at, f"threads that meet here go on at {to * SIZE:#x}")
                 met.add(at)
             elif one.kind == "CALL":
-                # What a function does with barriers of its own is looked at for itself.
+                # The function's own barriers are checked separately.
                 queue.append(at + 1)
             elif one.kind != "RET" and not (one.kind == "BSSY" and one.operands.split(",")[0] == barrier):
                 queue += [after for after, _ in self.next_of(at, ())]
@@ -199,7 +203,7 @@ class Section:
                 yield at
 
     def unawaited(self, read):
-        """A path from a read to a barrier, else to the end, without a wait, as places; None if there is none."""
+        """A path without a wait from a read to a barrier, or else to an exit, as a list of places; None if there is none."""
         first, scoreboard, exit_path = (read, ()), self.code[read].sets, None
         came_from, queue = {first: None}, deque([first])
         while queue:
@@ -228,7 +232,7 @@ def path_to(state, came_from):
 
 
 def sections_of(text):
-    """The sections of code, in the order of the file."""
+    """The code sections, in file order."""
     sections, section, waiting = [], None, None
     for number, line in enumerate(text.splitlines(), 1):
         if waiting:
@@ -255,7 +259,7 @@ def sections_of(text):
 
 def architecture_of(text):
     found = re.search(r"^\s*\.target\s+sm_(\d+)", text, re.M) or re.search(r"^\s*\.headerflags.*\bEF_CUDA_SM(\d+)\b", text, re.M)
-    # Where the bits of an instruction are known, of those that have clusters.
+    # The architectures with clusters whose instruction encoding is known.
     if not found or not 90 <= int(found[1]) < 130:
         raise Unfollowed("it is not for sm_90 to sm_129")
     return int(found[1])
@@ -269,7 +273,7 @@ def complaint(section, path):
 
 
 def check(name, text):
-    """Prints what was proved of a cubin, and returns complaints."""
+    """Prints what was proved of a cubin, and returns a list of complaints."""
     try:
         architecture, sections = architecture_of(text), sections_of(text)
         reads = {section.kernel: list(section.reads()) for section in sections}
