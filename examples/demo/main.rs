@@ -112,7 +112,7 @@ fn budget(args: &Args, style: Style) -> Budget {
     }
 }
 
-/// Runs the worker, with the screen beside it.
+/// Runs the worker and the screen at the same time.
 async fn decode(worker: &mut Worker<'_>, server: &Server, style: Style) -> Result<()> {
     let mut client = client::connect(&server.socket).await?;
     let info = client.get_server_info(croupier::proto::GetServerInfoRequest {}).await?.into_inner();

@@ -1,5 +1,5 @@
-// A worker in Go: a model that knows only which letter follows which. It drafts the likeliest letters, and Croupier
-// verifies them. examples/README.md says how to run it.
+// A worker in Go. Its model knows only which letter follows which. It drafts the most likely letters, and Croupier verifies
+// them. examples/README.md says how to run it.
 package main
 
 import (
@@ -30,10 +30,11 @@ const (
 	drafts  = 3
 )
 
-// passing are the ends of streams after which another one may do. No reply here is too long, which is ResourceExhausted, too.
+// passing are the status codes after which a new stream may succeed. A reply that is too long also gives ResourceExhausted, but no
+// reply here is.
 var passing = []codes.Code{codes.Unavailable, codes.Aborted, codes.ResourceExhausted}
 
-// text is what the worker keeps of a sequence: enough to open it again. Its first token is the prompt.
+// text is the worker's state of a sequence: enough to open it again. Its first token is the prompt.
 type text struct {
 	id     uint64
 	params *pb.SamplingParams
@@ -41,7 +42,7 @@ type text struct {
 	ended  bool
 }
 
-// model gives the logits of the letter behind last, as little endian f32, and the likeliest letter.
+// model returns the logits of the letter after last, as little-endian f32, and the most likely letter.
 func model(last uint32) (row []byte, likeliest uint32) {
 	most := -1
 	for i, letter := range letters {
@@ -54,10 +55,10 @@ func model(last uint32) (row []byte, likeliest uint32) {
 	return row, likeliest
 }
 
-// ask sends a message and reads its answer; the same again where the server had no room for the step.
+// ask sends a message and returns the answer. If the server has no room for the step, it waits and sends the message again.
 func ask(stream grpc.BidiStreamingClient[pb.DecodeRequest, pb.DecodeResponse], request *pb.DecodeRequest) (*pb.StepResult, error) {
 	for {
-		_ = stream.Send(request) // Where it fails, Recv has the reason.
+		_ = stream.Send(request) // If this fails, Recv returns the reason.
 		reply, err := stream.Recv()
 		if reply.GetStep().GetRefusal() == nil {
 			return reply.GetStep(), err
@@ -66,11 +67,11 @@ func ask(stream grpc.BidiStreamingClient[pb.DecodeRequest, pb.DecodeResponse], r
 	}
 }
 
-// decode opens a stream, and on it the texts that have not ended, and goes on with them until they have.
+// decode opens a stream, opens the unfinished texts on it, and decodes until all of them have ended.
 func decode(client pb.SamplerClient, texts []*text) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	stream, err := client.Decode(ctx, grpc.WaitForReady(true)) // Connects, and waits until it has.
+	stream, err := client.Decode(ctx, grpc.WaitForReady(true)) // Waits until it is connected.
 	if err != nil {
 		return err
 	}
@@ -89,14 +90,14 @@ func decode(client pb.SamplerClient, texts []*text) error {
 			if !opened {
 				step.Open = append(step.Open, &pb.OpenSequence{SequenceId: text.id, Params: text.params, PromptTokenIds: text.tokens[:1], OutputTokenIds: text.tokens[1:]})
 			}
-			for range drafts + 1 { // Behind the last draft token there is a row, too.
+			for range drafts + 1 { // There is also a row after the last draft token.
 				row, next := model(last)
 				logits, draft, last = append(logits, row...), append(draft, next), next
 			}
 			verify := &pb.VerifyWork{DraftTokenIds: draft[:drafts], DraftDistribution: &pb.VerifyWork_Deterministic{Deterministic: &pb.DeterministicDraft{}}}
 			step.Work = append(step.Work, &pb.Work{SequenceId: &text.id, Kind: &pb.Work_Verify{Verify: verify}})
 		}
-		time.Sleep(50 * time.Millisecond) // Stands for the time that a model takes.
+		time.Sleep(50 * time.Millisecond) // Simulates the model's time.
 		step.Logits = &pb.Step_Inline{Inline: &pb.InlineLogits{Data: logits}}
 		result, err := ask(stream, &pb.DecodeRequest{Request: &pb.DecodeRequest_Step{Step: step}})
 		if err != nil {
@@ -122,7 +123,7 @@ func main() {
 		log.Fatal("usage: go run . ADDRESS, which is HOST:PORT or unix:PATH")
 	}
 	waits := grpc.ConnectParams{Backoff: backoff.DefaultConfig, MinConnectTimeout: 5 * time.Second}
-	waits.Backoff.MaxDelay = 5 * time.Second // A channel would wait for up to two minutes before it connects again.
+	waits.Backoff.MaxDelay = 5 * time.Second // By default a channel waits up to two minutes before it reconnects.
 	channel, err := grpc.NewClient(os.Args[1], grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithConnectParams(waits))
 	if err != nil {
 		log.Fatal(err)

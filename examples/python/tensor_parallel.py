@@ -1,9 +1,9 @@
-"""A tensor-parallel worker in Python: each rank is a process that holds some columns of the vocabulary, and none gathers rows.
+"""A tensor-parallel worker in Python. Each rank is a process that holds some columns of the vocabulary; no rank gathers rows.
 
     croupier serve --uds /tmp/croupier.sock &
     PYTHONPATH=python python examples/python/tensor_parallel.py unix:/tmp/croupier.sock 4
 
-Prints the text that the ranks deal, and that of one rank with whole rows: they are the same.
+Prints the text that the ranks produce, and the text of one rank with whole rows. The two are the same.
 """
 
 import argparse
@@ -20,20 +20,20 @@ SEEDS = (1, 2, 3)
 
 
 def logits(last, position, columns):
-    """What a rank's part of the model gives: here any function of text, position and the last tokens."""
+    """The logits of a rank's part of the model: here any function of text, position and the last tokens."""
     rows = [np.random.default_rng((seed, position, token)).normal(size=VOCAB) * 3 for seed, token in zip(SEEDS, last)]
     return np.asarray(rows, np.float32)[:, columns.start : columns.stop]
 
 
 def rank_above_0(token, number):
-    """Writes this rank's columns; where there is shared memory, next to those of the others."""
+    """Writes this rank's columns, next to those of the other ranks if there is shared memory."""
     with croupier.attach(token, number) as rank:
         print("attached", flush=True)
         last = [0 for _ in SEEDS]
         for position in range(TOKENS):
             rows = rank.rows(len(SEEDS))
             rows.write(logits(last, position, rank.vocab_range))
-            # Every rank reads the tokens from shared memory: rank 0 tells nobody.
+            # Every rank reads the tokens from shared memory, so rank 0 does not send them.
             last = [token for [token] in rank.tokens(rank.send(rows))]
         rank.wait()
 
@@ -41,10 +41,10 @@ def rank_above_0(token, number):
 def rank_0(server, shards):
     """Samples. Without `shards` the rows are whole."""
     with croupier.connect(server, VOCAB, vocab_shards=shards) as stream:
-        # The others are told by whatever the worker has: torch.distributed, a pipe, an argument.
+        # The other ranks get the token by any means: torch.distributed, a pipe, or an argument as here.
         command = [sys.executable, __file__, "--rank", stream.shard_token] if shards else []
         others = [subprocess.Popen([*command, str(number)], stdout=subprocess.PIPE) for number in range(1, len(shards or []))]
-        # A rank may come later too: a step waits for it, as long as shard_timeout.
+        # A rank may also attach later: a step waits for it for up to shard_timeout.
         assert all(other.stdout.readline() == b"attached\n" for other in others)
         own = range(shards[0] if shards else VOCAB)
         texts = [stream.open(seed=seed, temperature=0.8, top_p=0.95) for seed in SEEDS]

@@ -1,9 +1,9 @@
-"""A worker in Python: a model that knows only which token follows which, sampled by Croupier.
+"""A worker in Python. Its model knows only which token follows which, and Croupier samples from it.
 
     croupier serve --uds /tmp/croupier.sock &
     PYTHONPATH=python python examples/python/worker.py unix:/tmp/croupier.sock
 
-Kill the server and start it again while this runs: the texts go on with the same tokens.
+Kill the server and restart it while this runs: the texts continue with the same tokens.
 """
 
 import argparse
@@ -19,7 +19,7 @@ TOKENS = 60
 
 
 def model():
-    """Logits of the next character by the last one."""
+    """Logits of the next character, given the last one."""
     letters = sorted(set(TEXT))
     ids = [letters.index(letter) for letter in TEXT]
     counts = np.full((len(letters), len(letters)), 1e-3, np.float32)

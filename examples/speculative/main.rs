@@ -174,7 +174,7 @@ async fn run(args: Args) -> Result<bool> {
     Ok(all_well)
 }
 
-/// Runs all lanes at once, with the screen beside them.
+/// Runs all lanes and the screen at the same time.
 async fn decode(
     args: &Args,
     world: &Arc<World>,

@@ -9,7 +9,7 @@ use croupier::top::{NOT_CHANCE, SHIFTED};
 pub(crate) enum Shift {
     /// Each row has the distribution of the position before it.
     Late,
-    /// Each has that of the position behind it; the last one is sent twice.
+    /// Each row has the distribution of the position after it; the last one is sent twice.
     Early,
 }
 
