@@ -29,11 +29,11 @@ resources:
 {{- end }}
 securityContext:
   {{- toYaml .Values.securityContext | nindent 2 }}
-# What a crash says is the end of its log.
+# After a crash, the termination message is the end of the log.
 terminationMessagePolicy: FallbackToLogsOnError
 {{- end }}
 
-{{- /* What is given, and a GPU if there is to be one. */ -}}
+{{- /* The given resources, and a GPU if `gpu.mode` asks for one. */ -}}
 {{- define "croupier.resources" -}}
 {{- $resources := deepCopy .Values.resources -}}
 {{- if eq .Values.gpu.mode "devicePlugin" -}}
@@ -53,7 +53,7 @@ terminationMessagePolicy: FallbackToLogsOnError
 {{- end -}}
 {{- end }}
 
-{{- /* Entries of volumes that both recipes have. */ -}}
+{{- /* Entries of volumes for both recipes. */ -}}
 {{- define "croupier.configVolume" -}}
 - name: {{ include "croupier.fullname" . }}-config
   configMap:

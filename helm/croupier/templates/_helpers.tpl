@@ -46,7 +46,7 @@ labels:
 {{- end -}}
 {{- end }}
 
-{{- /* croupier.toml. Numbers of a chart's values are floats, but settings and counts are whole. */ -}}
+{{- /* croupier.toml. Numbers in a chart's values are floats, but settings and counts are integers. */ -}}
 {{- define "croupier.config" -}}
 {{- range $key, $value := .Values.config }}
 {{- if not (kindIs "invalid" $value) }}
@@ -68,7 +68,7 @@ vocabulary = {{ printf "/etc/croupier-vocabulary/%s" .Values.vocabulary.file | q
 {{- end }}
 {{- end }}
 
-{{- /* The file of presets. */ -}}
+{{- /* The presets file. */ -}}
 {{- define "croupier.presets" -}}
 {{- range $name, $preset := .Values.presets }}
 [{{ $name }}]
@@ -78,8 +78,8 @@ vocabulary = {{ printf "/etc/croupier-vocabulary/%s" .Values.vocabulary.file | q
 {{ end }}
 {{- end }}
 
-{{- /* A value as TOML has it. Takes a list of its path and the value. Whole numbers of values are floats, which from 2^53 on are no
-longer the number that was written: 2^53 + 1 is read as 2^53. */ -}}
+{{- /* A value in TOML. Takes a list of its path and the value. Integers in a chart's values are floats, which from 2^53 on may differ
+from the number that was written: 2^53 + 1 is read as 2^53. */ -}}
 {{- define "croupier.toml" -}}
 {{- $path := first . -}}
 {{- $value := last . -}}
@@ -100,18 +100,18 @@ longer the number that was written: 2^53 + 1 is read as 2^53. */ -}}
 {{- end }}
 {{- end }}
 
-{{- /* A text as TOML has it: Go writes some characters in ways that TOML does not know. Backslashes of the text itself, which Go
-doubles, are put aside meanwhile. */ -}}
+{{- /* A string in TOML. Go escapes some characters in ways that TOML does not know. The string's own backslashes, which Go doubles,
+are replaced first and restored at the end. */ -}}
 {{- define "croupier.tomlText" -}}
 {{- quote . | replace "\\\\" "\\u005c" | replace "\\x" "\\u00" | replace "\\a" "\\u0007" | replace "\\v" "\\u000b" | replace "\\u005c" "\\\\" -}}
 {{- end }}
 
-{{- /* What decides whether a pod has to be replaced. */ -}}
+{{- /* The checksum whose change replaces a pod. */ -}}
 {{- define "croupier.configChecksum" -}}
 checksum/config: {{ print (include "croupier.config" .) (include "croupier.presets" .) | sha256sum }}
 {{- end }}
 
-{{- /* A quantity of Kubernetes, or a size of the server's settings, as a number: 1.5Gi, 512 MiB, 2e9, 500m. */ -}}
+{{- /* A Kubernetes quantity, or a size in the server's settings, as a number: 1.5Gi, 512 MiB, 2e9, 500m. */ -}}
 {{- define "croupier.quantity" -}}
 {{- $text := toString . | nospace -}}
 {{- $number := regexFind "^[0-9]*[.]?[0-9]+([eE][+-]?[0-9]+)?[.]?" $text -}}
@@ -128,8 +128,8 @@ checksum/config: {{ print (include "croupier.config" .) (include "croupier.prese
 {{- include "croupier.quantity" . | float64 | ceil | int64 -}}
 {{- end }}
 
-{{- /* A count, size or time of the server's settings as a number: items, bytes or milliseconds. Takes a list of which of them it is,
-as files/ranges.yaml has it, and the value. */ -}}
+{{- /* A count, size or time in the server's settings as a number: items, bytes or milliseconds. Takes a list of its kind, as
+files/ranges.yaml names it, and the value. */ -}}
 {{- define "croupier.measured" -}}
 {{- $units := dict "counts" (dict "" 1) "sizes" (dict "" 1 "KiB" 1024 "MiB" 1048576 "GiB" 1073741824) "times" (dict "" 1000 "ms" 1 "s" 1000 "m" 60000 "h" 3600000) -}}
 {{- $value := last . -}}
@@ -138,13 +138,13 @@ as files/ranges.yaml has it, and the value. */ -}}
 {{- mulf (float64 $number) (get (get $units (first .)) (trimPrefix $number $text)) -}}
 {{- end }}
 
-{{- /* Text, or a whole number without an exponent. */ -}}
+{{- /* A string as it is, or an integer without an exponent. */ -}}
 {{- define "croupier.plain" -}}
 {{- if kindIs "string" . }}{{ . }}{{ else }}{{ int64 . }}{{ end -}}
 {{- end }}
 
-{{- /* A setting as the server will have it, or nothing: it has a default that is not in files/defaults.yaml. Takes a list of the
-context and its key. */ -}}
+{{- /* A setting's value in the server, or nothing if it is not set and its default is not in files/defaults.yaml. Takes a list of the
+context and the setting's key. */ -}}
 {{- define "croupier.setting" -}}
 {{- $context := first . -}}
 {{- with get $context.Values.config (last .) | default (get ($context.Files.Get "files/defaults.yaml" | fromYaml) (last .)) -}}
@@ -152,12 +152,12 @@ context and its key. */ -}}
 {{- end -}}
 {{- end }}
 
-{{- /* CPU that the container asks for: of its limit, where it does not say, as Kubernetes has it. */ -}}
+{{- /* The container's CPU request. If it is not set, Kubernetes takes the limit. */ -}}
 {{- define "croupier.requestedCpu" -}}
 {{- (.Values.resources.requests | default dict).cpu | default ((.Values.resources.limits | default dict).cpu) | default "" -}}
 {{- end }}
 
-{{- /* Threads that sample, if the values say it: else they depend on the node. */ -}}
+{{- /* The number of sampling threads, if the values determine it; otherwise it depends on the node. */ -}}
 {{- define "croupier.threads" -}}
 {{- $set := .Values.config.threads | default "auto" | toString -}}
 {{- $limit := (.Values.resources.limits | default dict).cpu -}}
@@ -168,12 +168,12 @@ context and its key. */ -}}
 {{- end -}}
 {{- end }}
 
-{{- /* The Service with the admin port: one of its own where the other is reached from outside the cluster. */ -}}
+{{- /* The Service with the admin port: a separate one if the main Service is reached from outside the cluster. */ -}}
 {{- define "croupier.adminService" -}}
 {{- include "croupier.fullname" . }}{{ if ne .Values.service.type "ClusterIP" }}-admin{{ end -}}
 {{- end }}
 
-{{- /* What the Prometheus operator calls the job, if a monitor has it make one. */ -}}
+{{- /* The name that the Prometheus operator gives the job, if a monitor is enabled. */ -}}
 {{- define "croupier.job" -}}
 {{- if .Values.serviceMonitor.enabled -}}
 {{- include "croupier.adminService" . -}}

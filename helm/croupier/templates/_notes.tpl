@@ -1,5 +1,5 @@
-{{- /* What is said after an installation. Helm does not show a subchart's notes, so a chart with this one as a dependency includes
-it in its own: `include "croupier.notes" .Subcharts.croupier`. */ -}}
+{{- /* The notes shown after an installation. Helm does not show a subchart's notes, so a chart that depends on this one includes them
+in its own: `include "croupier.notes" .Subcharts.croupier`. */ -}}
 {{- define "croupier.notes" -}}
 {{- $name := include "croupier.fullname" . }}
 {{- $state := include "croupier.bytes" (include "croupier.setting" (list . "max_state_bytes")) | int64 }}
@@ -7,18 +7,19 @@ it in its own: `include "croupier.notes" .Subcharts.croupier`. */ -}}
 {{- $vocab := include "croupier.setting" (list . "max_vocab_size") | int64 }}
 {{- $thread := mul $vocab 48 }}
 {{- $threads := include "croupier.threads" . }}
-{{- /* A compiler of grammars, from the first one on. */ -}}
+{{- /* The grammar compiler, which takes this memory from the first grammar on. */ -}}
 {{- $grammars := ternary (mul $vocab 640) (0 | int64) (eq (toString .Values.config.grammars) "true") }}
 {{- $regions := 0 | int64 }}
 {{- if and (ne .Values.mode "service") (ne (.Values.config.region_socket | default "auto") "none") }}
 {{- $regions = include "croupier.bytes" (include "croupier.setting" (list . "max_region_bytes")) | int64 }}
 {{- end }}
-{{- /* Where no rank may attach there are no shards. */ -}}
+{{- /* If no rank may attach, there are no shards. */ -}}
 {{- $shards := 0 | int64 }}
 {{- if ne (toString .Values.config.max_attached_ranks) "0" }}
 {{- $shards = include "croupier.bytes" (include "croupier.setting" (list . "max_shard_bytes")) | int64 }}
 {{- end }}
-{{- /* Beside a worker there is one. How many a replica of a service has, values do not say: eight, unless max_streams are fewer. */ -}}
+{{- /* A sidecar has one worker. The values do not say how many workers a replica of a service has: assume eight, or max_streams if
+that is fewer. */ -}}
 {{- $workers := ternary 1 (min 8 (include "croupier.setting" (list . "max_streams"))) (ne .Values.mode "service") | int64 }}
 {{- $worker := add (include "croupier.bytes" (include "croupier.setting" (list . "http2_connection_window"))) (include "croupier.bytes" (include "croupier.setting" (list . "max_message_bytes"))) }}
 {{- $bound := add $state $flight $regions $shards $grammars 67108864 (mul $worker $workers) (mul $thread ($threads | default "0" | int64)) }}

@@ -1,8 +1,8 @@
-{{- /* The replicas to write into the Deployment. With an autoscaler none: they are its affair. But where Helm wrote them before,
-leaving them out makes them 1, Kubernetes' default, and the streams of all other replicas are cut; so then those that there are. Helm
-with server-side apply (version 4, field managers that `Apply`) forgets them once the autoscaler has changed them; to write them even
-then would have a rollback fail, in conflict with the autoscaler. Without it, what the revision before had is taken away, whoever
-changed it since. There is nothing to look up in `helm template`. */ -}}
+{{- /* The replicas to write into the Deployment. With an autoscaler none, because the autoscaler sets them. But if Helm wrote them
+before, leaving them out would reset them to 1, Kubernetes' default, and cut the streams of all other replicas; so the current number
+is written. Helm with server-side apply (version 4, field managers that `Apply`) gives up the field once the autoscaler has changed it;
+to write it even then would make a rollback fail, in conflict with the autoscaler. Without server-side apply, Helm removes what the
+previous revision had, whoever changed it since. `helm template` has nothing to look up. */ -}}
 {{- define "croupier.replicas" -}}
 {{- if not (or .Values.autoscaling.hpa.enabled .Values.autoscaling.keda.enabled) -}}
 {{- .Values.replicaCount -}}
@@ -21,14 +21,14 @@ changed it since. There is nothing to look up in `helm template`. */ -}}
 {{- end -}}
 {{- end }}
 
-{{- /* The pod of the service. */ -}}
+{{- /* The service's pod. */ -}}
 {{- define "croupier.podSpec" -}}
 {{- $container := include "croupier.container" . | fromYaml -}}
 {{- $flags := list (printf "--listen=%s:%v" .Values.bindAddress .Values.ports.grpc) "--uds=none" (printf "--lame-duck=%vs" .Values.lameDuckSeconds) -}}
 {{- $_ := set $container "args" (concat $container.args $flags (include "croupier.accessFlags" . | fromJsonArray)) -}}
 serviceAccountName: {{ include "croupier.serviceAccountName" . }}
 automountServiceAccountToken: false
-# Its own variables are named like those that Kubernetes would make for a Service called croupier.
+# For a Service called croupier, Kubernetes would set variables with the names of the server's own, `CROUPIER_*`.
 enableServiceLinks: false
 terminationGracePeriodSeconds: {{ .Values.terminationGracePeriodSeconds }}
 securityContext:
@@ -64,7 +64,7 @@ topologySpreadConstraints:
     labelSelector:
       matchLabels:
         {{- include "croupier.selectorLabels" $ | nindent 8 }}
-    # Of the same version: else the old pods decide where the new ones go.
+    # Only pods of the same version count: otherwise the old pods would decide where the new ones go.
     matchLabelKeys: [pod-template-hash]
 {{- end }}
 {{- end }}

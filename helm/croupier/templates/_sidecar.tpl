@@ -7,24 +7,24 @@ Templates for another chart's pods. That chart has this one as a dependency in m
 {{ .Values.sidecar.socketDirectory }}/croupier.sock
 {{- end }}
 
-{{- /* Where the worker finds it, as gRPC writes it. */ -}}
+{{- /* The sidecar's address for the worker, as a gRPC target. */ -}}
 {{- define "croupier.sidecar.target" -}}
 unix:{{ include "croupier.sidecar.socket" . }}
 {{- end }}
 
-{{- /* The admin port as the container itself reaches it. */ -}}
+{{- /* The admin port's URL from within the container. */ -}}
 {{- define "croupier.sidecar.admin" -}}
 http://{{ ternary "[::1]" "127.0.0.1" (eq .Values.bindAddress "[::]") }}:{{ .Values.ports.admin }}
 {{- end }}
 
-{{- /* An entry of initContainers: restarted for ever, so a sidecar, and the worker waits for its startup probe. */ -}}
+{{- /* An entry of initContainers. It is always restarted, which makes it a sidecar; the worker waits for its startup probe. */ -}}
 {{- define "croupier.sidecar.container" -}}
-{{- /* Startup and readiness are asked where the worker asks: the socket closes what is over max_connections, and a worker that
-cannot connect has no sampler. Liveness is asked where nobody else takes the places: a server that is full must not be killed. All from
-within the container: the pod's network, its policies and meshes are the worker's. */ -}}
+{{- /* Startup and readiness are probed over the worker's socket: it closes connections above max_connections, and a worker that cannot
+connect has no sampler. Liveness is probed over the admin port, where workers take no connections: a server that is full must not be
+killed. All probes run within the container, because the pod's network, its policies and meshes are the worker's. */ -}}
 {{- $ask := list "croupier" "healthcheck" (printf "--addr=%s" (include "croupier.sidecar.target" .)) -}}
 {{- $askAdmin := list "croupier" "healthcheck" (printf "--admin=%s" (include "croupier.sidecar.admin" .)) -}}
-{{- /* It waits as long as the kubelet does: its own default would make a longer timeout vain. */ -}}
+{{- /* `croupier healthcheck` waits as long as the kubelet does: with its own default, a longer timeout would have no effect. */ -}}
 {{- $probes := .Values.probes -}}
 {{- $container := include "croupier.container" . | fromYaml -}}
 {{- $flags := list "--listen=none" (printf "--uds=%s" (include "croupier.sidecar.socket" .)) "--lame-duck=0s" -}}
@@ -52,7 +52,7 @@ within the container: the pod's network, its policies and meshes are the worker'
     {{- include "croupier.configMount" . | nindent 4 }}
 {{- end }}
 
-{{- /* Entries of volumes. The socket's is on disk: a socket has no bytes in it. */ -}}
+{{- /* Entries of volumes. The socket's volume is on disk, because a socket holds no data. */ -}}
 {{- define "croupier.sidecar.volumes" -}}
 - name: {{ .Values.sidecar.socketVolume }}
   emptyDir: {}
@@ -76,12 +76,12 @@ within the container: the pod's network, its policies and meshes are the worker'
 fsGroup: {{ .Values.sidecar.fsGroup }}
 {{- end }}
 
-{{- /* Labels of the pod, by which the PodMonitor finds it. */ -}}
+{{- /* Labels of the pod, which the PodMonitor selects. */ -}}
 {{- define "croupier.sidecar.podLabels" -}}
 croupier/sidecar: {{ include "croupier.fullname" . }}
 {{- end }}
 
-{{- /* Annotations of the pod: it is replaced when the configuration changes, since the server reads it once. */ -}}
+{{- /* Annotations of the pod. They replace the pod when the configuration changes, since the server reads it only once. */ -}}
 {{- define "croupier.sidecar.podAnnotations" -}}
 {{ include "croupier.configChecksum" . }}
 {{- end }}

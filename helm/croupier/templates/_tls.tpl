@@ -1,5 +1,5 @@
-{{- /* TLS and tokens of the service: flags, volumes and mounts. Whole folders are mounted, since the kubelet does not replace a
-single file. */ -}}
+{{- /* TLS and tokens of the service: flags, volumes and mounts. Whole folders are mounted, since the kubelet does not update a file
+that is mounted alone. */ -}}
 
 {{- define "croupier.tlsSecret" -}}
 {{- if .Values.tls.certManager.enabled -}}
@@ -9,7 +9,7 @@ single file. */ -}}
 {{- end -}}
 {{- end }}
 
-{{- /* A list, as JSON. */ -}}
+{{- /* The flags, as a JSON list. */ -}}
 {{- define "croupier.accessFlags" -}}
 {{- $flags := list -}}
 {{- if include "croupier.tlsSecret" . -}}
