@@ -1,9 +1,9 @@
-"""Makes what the client has from the schema: croupier/sampler.binpb, its descriptor, croupier/params.py, its parameters as
-dataclasses with the schema's own documentation, and croupier/_messages.pyi, what type checkers see of the messages.
+"""Generates the client's files from the schema: croupier/sampler.binpb is its descriptor, croupier/params.py has its parameters as
+dataclasses with the schema's own documentation, and croupier/_messages.pyi has the messages' types for type checkers.
 
     python python/generate.py [FOLDER]
 
-Needs grpcio-tools. With a folder the files are put there, and nothing is changed here.
+Needs grpcio-tools. If FOLDER is given, the files are written there, and nothing is changed here.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PROTO = PYTHON.parent / "proto"
 FILE = "croupier/v1/sampler.proto"
 ROOT = "SamplingParams"
 WIDTH = 120
-#: A space at which no line ends.
+#: A space at which lines are not broken.
 UNBROKEN = "\N{NO-BREAK SPACE}"
 
 HEAD = '''"""Parameters, as the schema documents them. Made by python/generate.py; do not change it here.
@@ -51,7 +51,7 @@ FIELDS = '''class SamplingFields(TypedDict, total=False):
     """Fields of `SamplingParams` by name, as `Stream.open` takes them."""
 '''
 
-# Messages are made at run time, so there is no module of this name: `schema` has it as `pb` for type checkers alone.
+# Messages are created at run time, so there is no module of this name. `schema` imports it as `pb` for type checkers only.
 STUB = '''# What type checkers see of the messages. Made by python/generate.py; do not change it here.
 
 from abc import ABCMeta as _ABCMeta
@@ -115,7 +115,7 @@ def compiled(options: list[str]) -> bytes:
 
 
 class Schema:
-    """Messages, enums and what is said of them."""
+    """Messages, enums and their comments."""
 
     def __init__(self, file: Any) -> None:
         self.messages = {message.name: (at, message) for at, message in enumerate(file.message_type)}
@@ -123,7 +123,7 @@ class Schema:
         self.said = {tuple(place.path): place.leading_comments for place in file.source_code_info.location}
 
     def reached(self) -> tuple[list[str], list[str]]:
-        """Messages and enums that parameters are made of, each after those that it needs."""
+        """Messages and enums that parameters consist of, each after those that it depends on."""
         messages: list[str] = []
         enums: list[str] = []
 
@@ -141,7 +141,7 @@ class Schema:
 
 
 def docstring(said: str, indent: str) -> str:
-    """A comment as a docstring, with its paragraphs."""
+    """A comment as a docstring, in paragraphs."""
     paragraphs = [" ".join(part.split()) for part in re.split(r"\n *\n", said.strip())]
     if any(mark in said for mark in ('\\', '"' * 3)):
         sys.exit(f"a comment cannot be a docstring: {said}")
@@ -167,7 +167,7 @@ def enum_class(schema: Schema, name: str) -> Iterator[str]:
 def field_type(field: Any) -> tuple[str, str]:
     """A field's type and its default."""
     if field.type in (Field.TYPE_MESSAGE, Field.TYPE_ENUM):
-        # Enums by number or name, and messages of the wire or as dicts are taken too.
+        # Enums are also accepted by number or name, and messages as wire messages or dicts.
         name = field.type_name.rpartition(".")[2]
         other = "int | str" if field.type == Field.TYPE_ENUM else f"pb.{name} | Mapping[str, Any]"
         if name == "TokenSequence":
@@ -175,19 +175,19 @@ def field_type(field: Any) -> tuple[str, str]:
         base, zero = f"{name} | {other}", "None"
     else:
         base, zero = TYPES.get(field.type, ("int", "0"))
-        # Numbers of numpy are none of Python's to a type checker.
+        # To a type checker, numpy's numbers are not Python numbers.
         base += {"float": " | SupportsFloat", "int": " | SupportsIndex"}.get(base, "")
     if field.label == Field.LABEL_REPEATED:
         by_token = " | Mapping[int, float | SupportsFloat]" if field.name == "logit_bias" else ""
-        # None is what was not given: an empty list may have been meant.
+        # None means not given, because an empty list may be intended.
         return f"Sequence[{base}]{by_token} | None", "None"
     if field.name == "json_schema":
-        # As Python has it: it is sent as JSON.
+        # As a Python object: it is sent as JSON.
         base = "str | Mapping[str, Any] | bool"
     if field.name == "choices":
         # Sent as lines.
         base = "str | Sequence[str]"
-    # Where one of several is to be there, one that is absent is not "" or 0.
+    # An absent field of a oneof, or an absent optional field, is not "" or 0.
     if field.proto3_optional or field.HasField("oneof_index") or zero == "None":
         return f"{base} | None", "None"
     return base, zero
@@ -203,7 +203,7 @@ def message_class(schema: Schema, name: str) -> Iterator[str]:
     for number, field in enumerate(message.field):
         kind, default = field_type(field)
         yield f"    {field.name}: {kind} = {default}"
-        # Fields that are explained together stand together.
+        # A field without a comment is explained with the field before it.
         said = schema.said.get((4, at, 2, number)) or f"See `{before}`."
         before = before if said.startswith("See `") else field.name
         yield docstring(said, "    ")
@@ -216,7 +216,7 @@ def fields_class(schema: Schema) -> Iterator[str]:
 
 
 def stub_field(field: Any) -> tuple[str, str]:
-    """How a field is read in a message, and what is given for it when one is made."""
+    """The stub for reading a field of a message, and for the argument of the constructor."""
     name = field.type_name.rpartition(".")[2]
     is_message = field.type == Field.TYPE_MESSAGE
     kind = name if is_message else "_Bytes" if field.type == Field.TYPE_BYTES else TYPES.get(field.type, ("int", ""))[0]
@@ -225,12 +225,12 @@ def stub_field(field: Any) -> tuple[str, str]:
         kind, taken = f"{'_Messages' if is_message else '_Scalars'}[{kind}]", f"_Iterable[{taken}]"
     elif not is_message:
         return f"    {field.name}: {kind}", f"{field.name}: {taken} | None = ..."
-    # Nothing can be put in their place.
+    # Repeated and message fields cannot be assigned.
     return f"    @property\n    def {field.name}(self) -> {kind}: ...", f"{field.name}: {taken} | None = ..."
 
 
 def stub_class(name: str, message: Any) -> str:
-    """A message in the stub."""
+    """The stub of a message."""
     fields = [stub_field(field) for field in message.field]
     given = [taken.replace(" ", UNBROKEN) for _, taken in fields]
     given = textwrap.fill(", ".join(["self", *(["*"] if fields else []), *given]) + f"){UNBROKEN}->{UNBROKEN}None:{UNBROKEN}...", WIDTH,

@@ -1,4 +1,4 @@
-"""From logit to adjusted logit: docs/numbers.md. Each operation is one of f32."""
+"""From logit to adjusted logit: docs/numbers.md. Each operation is in f32."""
 
 import numpy as np
 

@@ -11,10 +11,10 @@ MOST = 64
 
 
 class Acceptance:
-    """What a text has seen of its drafts."""
+    """A text's record of its drafts."""
 
     def __init__(self):
-        # By depth how many were tested and how many of these accepted, old ones counting less.
+        # By depth: the number of tested and of accepted draft tokens. Old ones count less.
         self.tested, self.accepted = [f32(0)] * MOST, [f32(0)] * MOST
         self.without_draft = 0
         self.last_advised = None
@@ -23,7 +23,7 @@ class Acceptance:
         self.tested, self.accepted = ([f32(count * KEPT) for count in counts] for counts in (self.tested, self.accepted))
 
     def see(self, outcomes):
-        """Of a step, by depth; of none where nothing was drafted."""
+        """Records the outcomes of a step, by depth. They are empty if nothing was drafted."""
         if outcomes:
             self.fade()
             self.without_draft = self.without_draft if outcomes[0] else 0
@@ -43,7 +43,7 @@ class Acceptance:
             yield chance
 
     def advised(self, text):
-        """The length of the next draft; None where it was not asked."""
+        """The advised length of the next draft; None if the text does not ask for advice."""
         rule = text.params.draft_length or {"max_draft_tokens": 0}
         most = rule.get("max_draft_tokens", 16)
         if most == 0:
@@ -57,7 +57,7 @@ class Acceptance:
 
 
 def best_length(chances, cost, most):
-    """Of equals the shortest."""
+    """The length with the best rate; the shortest of equal ones."""
     reached, emitted, best, best_rate = 1.0, 1.0, 0, 1.0
     for length, chance in zip(range(1, most + 1), chances):
         reached *= chance
@@ -68,6 +68,6 @@ def best_length(chances, cost, most):
 
 
 def outcomes(draft, tests):
-    """By depth whether one of the tested tokens there was accepted."""
+    """For each depth, whether one of its tested tokens was accepted."""
     depths = [draft.depth(test["index"]) for test in tests]
     return [any(test["accepted"] for test, at in zip(tests, depths) if at == depth) for depth in range(max(depths, default=-1) + 1)]

@@ -1,17 +1,17 @@
-"""Parameters by chance of texts that think and end, and texts that have not ended yet."""
+"""Random parameters for texts that think and end, and for texts that have not ended yet."""
 
 import dataclasses
 
 from second import orders, thinking
 from second.params import Params, Text
 
-# So few tokens that they often come again.
+# So few tokens that they often repeat.
 VOCABS = (2, 3, 5, 20)
 ANY = 4294967295
 
 
 def params(drawing, _=None):
-    """With what else decides about a token where one is forced, or what ends a text."""
+    """Parameters for thinking and endings, with others that decide about tokens where one is forced."""
     given = {"temperature": drawing.one_of(0.0, 1.0, 1.0, 3.0), **drawing.steering(0.07)}
     given.pop("max_tokens", None)
     given.pop("forced_last_token", None)
@@ -21,7 +21,7 @@ def params(drawing, _=None):
 
 
 def thoughtful(params_of):
-    """What draws the same parameters, of texts that mostly think, and otherwise than they answer."""
+    """A function that draws the same parameters, but for texts that think most of the time, with other filters than in answers."""
     def draw(drawing, *rule):
         given = params_of(drawing, *rule)
         return {**given, "thinking_budget": thoughts(drawing, given, drawing.one_of(5, ANY, ANY, ANY))}
@@ -29,12 +29,12 @@ def thoughtful(params_of):
 
 
 def thoughts(drawing, given, budget):
-    """Of a text with these parameters, often with filters of their own."""
+    """The thinking budget of a text with these parameters, often with its own filters."""
     return {**stretches(drawing, budget), **(filters(drawing, given) if budget and drawing.chance(0.8) else {})}
 
 
 def stretches(drawing, budget):
-    """Often with beginnings, ends and forced tokens that are parts of each other."""
+    """Stretches of thinking. Their start, end and forced tokens are often parts of each other."""
     tokens, whole = drawing.tokens, drawing.random.randint
     rule = dict(start_token_ids=tokens(whole(1, 2)), end_token_ids=tokens(whole(1, 3)), budget=budget)
     if drawing.chance(0.5):
@@ -45,7 +45,7 @@ def stretches(drawing, budget):
 
 
 def filters(drawing, given):
-    """Of thoughts, those that go together with what is given; at the edges of their ranges too."""
+    """Filters of thoughts that are compatible with the given parameters, including values at the edges of their ranges."""
     near, one = drawing.or_between, drawing.one_of
     choices = {
         "temperature": lambda: near([0.0, 0.0, 1.0, 0.3, 0.005, 1e-5, 1e5], 0.1, 3), "top_k": lambda: one(0, 1, 2, 3, 10),
@@ -55,7 +55,7 @@ def filters(drawing, given):
 
 
 def goes_with(given, name, value):
-    """Whether thoughts with this filter are not refused (ThinkingBudgetParams)."""
+    """Whether the server accepts this filter for thoughts (ThinkingBudgetParams)."""
     params, changed = Params(**given), Params(**{**given, name: value})
     samplers = orders.order(changed)
     if name not in samplers and orders.is_on(name, changed, "dynamic_temperature" in samplers):
@@ -89,7 +89,7 @@ def endings(drawing, at_least):
 
 
 def going_on(case):
-    """The case with its output only as far as the text had not ended."""
+    """The case with its output cut off before the token that ends the text."""
     text = Text(case.params, case.prompt, [], case.eos, case.seed)
     for token in case.output:
         if text.finish(token) != "UNSPECIFIED":

@@ -1,4 +1,4 @@
-"""The tokens that are left of a row, in the token order."""
+"""The remaining tokens of a row, in token order."""
 
 import numpy as np
 
@@ -12,20 +12,20 @@ def token_order(ids, x):
 
 
 class Candidates:
-    """Tokens with their logits `x` in the token order, and their exponents and masses at the temperature so far."""
+    """Tokens with their logits `x` in token order, and with their exponents and masses at the current temperature."""
 
     def __init__(self, logits, temperature=1.0):
-        """Those of a row that are above minus infinity. The row is kept."""
+        """The tokens of a row whose logits are above minus infinity. The row is kept too."""
         ids = np.flatnonzero(~np.isneginf(logits)).tolist()
         self.row = logits
-        # What tokens, masses and total were before a sampler, by its name.
+        # Tokens, masses and total before each sampler, by its name.
         self.before = {}
-        # Which sampler removed a token first.
+        # The first sampler that removed a token.
         self.gone = {}
         self.set(ids, logits[ids], temperature)
 
     def set(self, ids, x, temperature=1.0):
-        """New logits (docs/numbers.md, Chains)."""
+        """Sets new logits (docs/numbers.md, Chains)."""
         order = token_order(ids, x)
         self.ids, self.x = [ids[i] for i in order], np.asarray(x, f32)[order]
         self.at(temperature)
@@ -39,11 +39,11 @@ class Candidates:
         self.total = sum(self.masses)
 
     def temper(self, temperature):
-        """Temperatures that come one after the other are multiplied (docs/numbers.md, Chains)."""
+        """Consecutive temperatures are multiplied (docs/numbers.md, Chains)."""
         self.at(self.temperature * temperature)
 
     def tempered_distances(self):
-        """`d` of the samplers that make new logits (docs/numbers.md, Chains)."""
+        """`d` of the samplers that compute new logits (docs/numbers.md, Chains)."""
         with np.errstate(over="ignore"):
             return ((self.x - self.x[0]) * f32(1 / self.temperature)).astype(f32)
 

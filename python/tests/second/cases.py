@@ -1,4 +1,4 @@
-"""Rows by chance, each a few numbers that can be written down."""
+"""Random rows. Each is determined by a few numbers that can be written down."""
 
 import dataclasses
 
@@ -9,16 +9,17 @@ from second.drawing import Drawing
 from second.params import Params, Text
 
 VOCABS = (1, 2, 5, 20, 60, 200, 600)
-# With more tokens than KoboldCpp looks at.
+# More tokens than KoboldCpp considers.
 LARGE = (4000,)
 MODES = ("RAW", "PROCESSED", "TEMPERED")
-# Those of the server's vocabulary: many are the beginning of others.
+# The token texts of the server's vocabulary. Many are prefixes of others.
 TEXTS = tuple(format(token + 2, "b")[1:] for token in range(max(VOCABS)))
 
 
 @dataclasses.dataclass(frozen=True)
 class Asked:
-    """What is to be told. Of `logprobs` tokens; None: of all. `survivors` and the like are those of ReportParams."""
+    """What a row reports. `logprobs` is the number of tokens whose logprobs are requested; None means all. `survivors` and the following
+    are those of ReportParams."""
 
     top_n: int = 20
     logprobs: int | None = None
@@ -35,7 +36,7 @@ class Asked:
 
 
 def asked(chance):
-    """Everything, or some of it: rows of which less is told take other ways through the server."""
+    """Asks for everything, or for some of it: rows that report less take other paths through the server."""
     if chance.random() < 0.5:
         return Asked()
     if chance.random() < 0.3:
@@ -69,17 +70,17 @@ class Case:
         return Text(self.params, self.prompt, self.output, self.eos, self.seed, self.state, TEXTS)
 
     def row(self):
-        """What is sent."""
+        """The row as it is sent."""
         return rounded(logits(self.logits_seed, self.vocab), self.dtype)
 
     def asking(self, most=64):
-        """The same, with what removed so many of its tokens."""
+        """The same case, which also asks why up to `most` of its tokens were removed."""
         chance = np.random.default_rng(self.logits_seed + 2)
         whys = tuple(chance.permutation(self.vocab)[:most].tolist())
         return dataclasses.replace(self, asked=dataclasses.replace(self.asked, whys=whys))
 
     def wanted(self):
-        """LogprobsParams.token_ids; in any order, and some twice."""
+        """LogprobsParams.token_ids, in random order and with duplicates."""
         if self.asked.logprobs is None:
             return list(range(min(self.vocab, 1000)))
         chance = np.random.default_rng(self.seed)
@@ -90,7 +91,7 @@ class Case:
 
 
 def logits(seed, vocab):
-    """With ties, large offsets, zeros of both signs, minus infinity, and now and then a NaN or +infinity."""
+    """Logits with ties, large offsets, zeros of both signs, minus infinity, and now and then a NaN or +infinity."""
     chance = np.random.default_rng(seed)
     row = chance.normal(size=vocab) * chance.choice([0.1, 1, 2, 3, 5, 10, 30])
     kind = chance.random()
@@ -114,7 +115,7 @@ def logits(seed, vocab):
 
 
 def rounded(row, dtype):
-    """The row in this dtype; bf16 as the upper halves of f32."""
+    """The row in this dtype. bf16 is the upper half of each f32."""
     if dtype == "bf16":
         return (row.view(np.uint32) >> 16).astype(np.uint16)
     with np.errstate(over="ignore"):
@@ -126,7 +127,7 @@ def as_f32_row(sent):
 
 
 def messages(seed, count, rows, params_of, vocabs=VOCABS):
-    """So many messages of rows of one vocabulary, dtype and EOS. `params_of` draws the parameters of a row."""
+    """`count` messages. The rows of a message have the same vocabulary, dtype and EOS. `params_of` draws the parameters of a row."""
     for number in range(count):
         own = np.random.default_rng([seed, number])
         vocab, dtype = int(own.choice(vocabs)), str(own.choice(["f32", "f32", "f16", "bf16"]))
@@ -141,10 +142,10 @@ def case(seed, vocab, eos, dtype, params_of):
         params.pop("ignore_eos", None)
     prompt, output = (drawing.tokens(drawing.one_of(0, 1, 5, 20)) for _ in range(2))
     if params.thinking_budget and drawing.chance(0.6):
-        # It has just begun to think, unless the output ends it.
+        # The text has just begun to think, unless its output ends the thought.
         prompt += params.thinking_budget["start_token_ids"]
     if params.synthid or params.gumbel:
-        # They are refused with these.
+        # The server refuses these with a watermark.
         params.pop("mirostat", None)
         params.update({"temperature": 0.7} if params.temperature == 0 else {})
     if params.max_tokens:
@@ -157,7 +158,7 @@ def case(seed, vocab, eos, dtype, params_of):
 
 
 def state(drawing, params, position):
-    """What samplers that remember begin with; of a greedy row it is refused."""
+    """The initial state of samplers that remember. The server refuses it for greedy rows."""
     given = {}
     if orders.temperature(params, position) > 0 and drawing.chance(0.5):
         if params.mirostat:

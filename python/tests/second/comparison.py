@@ -1,4 +1,4 @@
-"""What the second implementation says of a case beside what the server says of it."""
+"""Compares the second implementation's results with the server's."""
 
 from croupier import pb
 from second import cases, reasons, row, wire
@@ -8,7 +8,7 @@ NO_LOGPROBS = dict(logprob=None, rank=None, top=[], top_logprobs=[], logprobs=[]
 
 
 def expected(case):
-    """In the words of `wire.told`."""
+    """The expected result of a case, with the names of `wire.told`."""
     text = case.text()
     result = row.sample(cases.as_f32_row(case.row()), text, case.mask())
     return {"status": result.status, **(of_token(case, text, result) if result.status == "OK" else {})}
@@ -21,7 +21,7 @@ def of_token(case, text, result):
 
 
 def told(case, result, token):
-    """Of a token that a row gave, in the words of `wire.told`."""
+    """What is reported of a row's token, with the names of `wire.told`."""
     asked, survivors = case.asked, result.survivors()
     entropies = (result.left.entropy().hex(), result.raw.entropy().hex()) if asked.entropy else (None, None)
     return dict(
@@ -43,7 +43,7 @@ def of_state(case, state):
 
 
 def request(some):
-    """The cases of one message."""
+    """The message with these cases."""
     first = some[0]
     message = pb.SampleRequest(vocab_size=first.vocab, logits_dtype=wire.DTYPES[first.dtype], eos_token_ids=first.eos)
     message.logits.data = b"".join(case.row().tobytes() for case in some)
@@ -57,7 +57,7 @@ def request(some):
 
 
 def observed(answer):
-    """Of one row of an answer to `request`."""
+    """The server's result for one row of the answer to `request`."""
     return {**of_row(answer, [answer.token]), "seed": answer.seed}
 
 
@@ -70,13 +70,13 @@ def of_row(answer, tokens):
 
 
 def differences(connection, some):
-    """Of the cases of one message those that differ, written out."""
+    """The cases of one message that differ, written out."""
     compared = [(case, {**expected(case), "seed": case.seed}, observed(answer)) for case, answer in zip(some, connection.sample(request(some)).rows)]
     return [written(*each) for each in compared if each[1] != each[2]]
 
 
 def written(case, of_second, of_server):
-    """What differs, and the case or round as `CROUPIER_SECOND_CASE` takes it to compare it again."""
+    """The differences, and the case or round in the form in which `CROUPIER_SECOND_CASE` takes it to compare it again."""
     names = sorted(name for name in {*of_second, *of_server} if of_second.get(name) != of_server.get(name))
     lines = [f"  {name}: second {shortened(of_second.get(name))}, server {shortened(of_server.get(name))}" for name in names]
     return "\n".join([f'CROUPIER_SECOND_CASE="{case!r}"', *lines])

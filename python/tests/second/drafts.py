@@ -1,4 +1,4 @@
-"""Drafts, and what is compared with them: docs/numbers.md, Verification."""
+"""Drafts, and the shares and residuals for verifying them: docs/numbers.md, Verification."""
 
 import dataclasses
 
@@ -9,7 +9,7 @@ TWO_51 = 2.0**51
 
 @dataclasses.dataclass(frozen=True)
 class Draft:
-    """Tokens, the parent of each (-1: none), and the distributions they were drawn from, None for certain ones (docs/speculative.md)."""
+    """Tokens, their parents (-1: none), and the distributions they were drawn from, None for certain tokens (docs/speculative.md)."""
 
     tokens: list
     parents: list
@@ -19,7 +19,7 @@ class Draft:
         return 0 if self.parents[node] < 0 else self.depth(self.parents[node]) + 1
 
     def index(self, node):
-        """Of the random numbers for its draw and its acceptance (docs/numbers.md, Draw)."""
+        """The index of the random numbers for a token's draw and its acceptance (docs/numbers.md, Draw)."""
         depth = self.depth(node)
         return depth + (sum(self.depth(other) == depth for other in range(node)) << 16)
 

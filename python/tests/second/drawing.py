@@ -1,17 +1,17 @@
-"""Parameters by chance."""
+"""Random parameters."""
 
 import random
 
 from second import orders
 from second.numbers import as_f32
 
-# 1 is off for mistral.rs.
+# In mistral.rs, min-p is off at 1.
 MIN_P_OF_MISTRAL_RS = 1.0
-# With their own order these have no dynamic temperature.
+# In their own orders, these engines have no dynamic temperature.
 NOT_DYNAMIC = {"VLLM", "TRANSFORMERS", "SGLANG", "EXLLAMA_V3", "MLX", "TENSORRT_LLM", "MISTRAL_RS"}
 
 
-# With theirs these have the second mirostat alone.
+# In their own orders, these engines have only mirostat 2.
 MIROSTAT_2 = {"TEXT_GENERATION_WEBUI", "EXLLAMA"}
 
 
@@ -31,11 +31,11 @@ class Drawing:
         return self.random.choice(values)
 
     def or_between(self, values, low, high):
-        """One of these, or any number there."""
+        """One of these values, or any number in the range."""
         return self.random.choice([*values, self.between(low, high)])
 
     def tokens(self, count):
-        """Often the same few, so that texts repeat themselves."""
+        """Random tokens, often from the same few, so that texts repeat themselves."""
         return [self.random.randrange(min(self.vocab, 4 if self.chance(0.7) else self.vocab)) for _ in range(count)]
 
     def token_set(self, count):
@@ -130,7 +130,7 @@ class Drawing:
         }[name]()
 
     def samplers(self, engine, is_own_order, probability):
-        """Some of those that the order has; an own order has a place for every one."""
+        """Parameters of some samplers of the order. An order of the text's own has a place for every sampler."""
         names = self.names(engine, is_own_order)
         given = {"engine": engine}
         for name in names:
@@ -151,13 +151,13 @@ class Drawing:
         return given
 
     def names(self, engine, is_own_order):
-        """Of the samplers that this engine has."""
+        """The names of this engine's samplers."""
         names = orders.ORDERS["CROUPIER" if is_own_order else engine]
         if not is_own_order and self.chance(0.3):
             names = {**orders.WITH_MIROSTAT, **orders.WITH_MIN_P}.get(engine, names)
         impossible = {"dynamic_temperature"} | (set() if self.eos else {"min_eos_p", "infill"})
         if engine == "TEXT_GENERATION_WEBUI":
-            # There the first two draw the token, so that nothing may come behind them.
+            # In this engine the first two draw the token, so nothing may come after them.
             impossible |= {"adaptive_p", "mirostat", "xtc"} - {"xtc" if is_own_order else self.one_of("adaptive_p", "mirostat", "xtc")}
         return [name for name in names.split() if name not in impossible]
 
@@ -184,7 +184,7 @@ class Drawing:
         return {**more, **({"min_keep": self.one_of(2, 3, 5, 20)} if self.chance(0.1) else {})}
 
     def mark(self, kind):
-        """Of a watermark."""
+        """Parameters of a watermark."""
         one, whole = self.one_of, self.random.randint
         key = self.random.getrandbits(one(8, 40, 64))
         if kind == "kgw":

@@ -7,7 +7,7 @@ MOST = 1e30
 
 
 def power(base, exponent):
-    """A product by squaring, from the exponent's lowest bit up (docs/numbers.md, From logit to adjusted logit)."""
+    """The power by repeated squaring, from the exponent's lowest bit up (docs/numbers.md, From logit to adjusted logit)."""
     product = 1.0
     while exponent:
         if exponent & 1:
@@ -18,7 +18,7 @@ def power(base, exponent):
 
 
 def penalties(text):
-    """What DRY takes off each token (docs/numbers.md, From logit to adjusted logit; docs/history.md, DRY)."""
+    """DRY's penalty for each token (docs/numbers.md, From logit to adjusted logit; docs/history.md, DRY)."""
     params = text.params
     if params.dry_multiplier == 0:
         return {}
@@ -31,7 +31,7 @@ def penalties(text):
 
 
 def longest_repeats(text):
-    """Of each token that would go on with a repeat the longest one's length (docs/history.md, DRY, and Engines' rules)."""
+    """For each token that would continue a repeat, the length of the longest one (docs/history.md, DRY, and Engines' rules)."""
     params, tokens = text.params, text.tokens
     window = WINDOW if params.dry_penalty_last_n == -1 else params.dry_penalty_last_n
     begin = max(0, len(tokens) - window)
@@ -49,7 +49,7 @@ def longest_repeats(text):
 
 
 def repeats(tokens, begin, limit, params):
-    """Places where the last token was before, from the latest one back, with the length of each repeat (docs/history.md, DRY, bounds)."""
+    """Earlier places of the last token, the latest first, with the length of each repeat (docs/history.md, DRY, bounds)."""
     occurrences = 0
     for place in range(len(tokens) - 2, begin - 1, -1):
         if tokens[place] != tokens[-1]:
@@ -66,7 +66,7 @@ def repeats(tokens, begin, limit, params):
 
 
 def behind_last_breaker(tokens, begin, breakers):
-    """How many tokens of the window come after the breaker that ends last (docs/history.md, DRY, Breakers)."""
+    """The number of tokens in the window after the breaker that ends last (docs/history.md, DRY, Breakers)."""
     for end in range(len(tokens), begin, -1):
         if any(len(word) <= end and tokens[end - len(word) : end] == list(word) for word in breakers):
             return len(tokens) - end

@@ -4,7 +4,7 @@ from second.thinking import ends_with
 
 
 def finish(text, token):
-    """With this token: the first of these reasons that holds (Endings)."""
+    """Why the text ends with this token: the first reason that holds (Endings)."""
     params, output = text.params, [*text.output, token]
     if token in params.stop_token_ids:
         return "STOP_TOKEN"

@@ -1,4 +1,4 @@
-"""Samplers that keep some of the tokens: docs/sampling.md, Samplers, and docs/numbers.md, Filters and Chains."""
+"""Samplers that filter tokens: docs/sampling.md, Samplers, and docs/numbers.md, Filters and Chains."""
 
 import itertools
 import math
@@ -24,13 +24,13 @@ def exceeds(mass, threshold):
 
 
 def prefix_of_mass(masses, share, is_enough):
-    """How many come up to the one with which they have this share of the total, that one included."""
+    """The length of the shortest prefix with this share of the total."""
     threshold = Fraction(parts(share) * sum(masses), 1 << 32)
     return next(count for count, running in enumerate(itertools.accumulate(masses), 1) if is_enough(running, threshold))
 
 
 def with_equal(count, values):
-    """With those behind the last one that are equal to it."""
+    """`count`, extended over the following values that are equal to the last one."""
     while count < len(values) and values[count] == values[count - 1]:
         count += 1
     return count

@@ -1,4 +1,4 @@
-"""What the history of a text bans, and what it makes of biases and penalties: docs/history.md, History."""
+"""Bans, biases and penalties that follow from the history of a text: docs/history.md, History."""
 
 import numpy as np
 
@@ -29,7 +29,7 @@ def banned(text, vocab):
 
 
 def bans(text, vocab):
-    """Tokens by what bans them, in the order of RemovedBy in the schema."""
+    """Banned tokens by cause, in the order of RemovedBy in the schema."""
     params = text.params
     allowed, ranges = params.allowed_token_ids, params.token_ban_ranges
     bad_tokens = {word[0] for word in params.bad_words if len(word) == 1}
@@ -51,7 +51,7 @@ def repeated_ngrams(text):
 
 
 def completions(where, tokens, size):
-    """What followed the last `size - 1` tokens there."""
+    """The tokens that followed earlier occurrences of the last `size - 1` tokens in `where`."""
     if size == 0 or len(tokens) < size - 1:
         return set()
     end = tokens[len(tokens) - size + 1 :]
@@ -59,7 +59,7 @@ def completions(where, tokens, size):
 
 
 class History:
-    """What the steps that move a logit need (docs/numbers.md, From logit to adjusted logit, steps 2 to 7)."""
+    """The inputs of the steps that change a logit (docs/numbers.md, From logit to adjusted logit, steps 2 to 7)."""
 
     def __init__(self, text):
         params = self.params = text.params
@@ -75,7 +75,7 @@ class History:
         return {*self.logit_bias, *self.sequence_bias, *self.dry, *self.last, *self.in_prompt, *self.eos}
 
     def is_penalized(self, token):
-        """Whether one of steps 3 to 6 is about this token."""
+        """Whether one of steps 3 to 6 concerns this token."""
         params = self.params
         return ((token in self.last and params.repetition_penalty != 1)
                 or (token in self.in_prompt and params.encoder_repetition_penalty != 1)
@@ -83,11 +83,11 @@ class History:
                 or (token in self.eos and self.share is not None))
 
     def late_dry(self, token):
-        """What DRY takes off behind the penalties, or None."""
+        """The DRY penalty that is applied after the other penalties, or None."""
         return self.dry.get(token) if self.dry_is_late and self.is_penalized(token) else None
 
     def bias(self, token):
-        """The sum of step 2, or None: sequence biases, then DRY, and the result to the bias (docs/history.md, History)."""
+        """The sum of step 2, or None: sequence biases, then DRY; this sum is added to the logit bias (docs/history.md, History)."""
         parts = list(self.sequence_bias.get(token, ()))
         if token in self.dry and self.late_dry(token) is None:
             parts.append(-self.dry[token])
@@ -100,14 +100,14 @@ class History:
         return total
 
     def fading(self, token):
-        """`s` of a window that fades (docs/numbers.md, From logit to adjusted logit)."""
+        """`s` of a fading window (docs/numbers.md, From logit to adjusted logit)."""
         params = self.params
         beyond = self.last[token] - params.penalty_last_n
         return f32(1) if beyond <= 0 else f32(1) - f32(f32(beyond) / f32(params.penalty_decay_n + 1))
 
 
 def seen(text):
-    """How far back each token was last, and how often it counts (docs/history.md, Windows of penalties)."""
+    """How far back the last occurrence of each token is, and how often the token counts (docs/history.md, Windows of penalties)."""
     params, last, counts = text.params, {}, {}
     counts_prompt = params.penalties_count_prompt
     if counts_prompt is None:

@@ -28,7 +28,7 @@ def keep_enough(left, places, text):
 
 
 def merged(left, ends, texts):
-    """Step 2: the candidates that are not merged away, with what each counts."""
+    """Step 2: the candidates that remain after merging, with their masses."""
     counts = dict(enumerate(left.masses))
     own = {i: texts[token] for i, token in enumerate(left.ids) if token not in ends and token < len(texts)}
     for one in own:
@@ -41,7 +41,7 @@ def merged(left, ends, texts):
 
 
 def end_the_text(left, text):
-    """Step 3: the first token that ends the text and may be emitted, whatever filters did to it."""
+    """Step 3: the first token that ends the text and may be emitted, even if filters removed it."""
     first = next((token for token in text.ends() if left.row[token] > -np.inf), None)
     if first is not None and min(text.params.min_keep, len(left.ids)) <= 1:
         left.set([first], left.row[[first]], left.temperature)

@@ -1,4 +1,4 @@
-"""Kinds of parameters, by chance: what draws them."""
+"""Functions that draw random parameters of several kinds."""
 
 from second import bounds, orders
 
@@ -38,7 +38,7 @@ def remembering(name):
 
 
 def alone(drawing):
-    """A parameter of which docs/data-paths.md says which list is enough."""
+    """A single parameter for which docs/data-paths.md says which list is enough."""
     name = drawing.one_of("temperature", "top_k", "min_p")
     return {"temperature": 0.0} if name == "temperature" else drawing.sampler(name, "CROUPIER")
 

@@ -10,20 +10,20 @@ from second import cases, row, thinking
 from second.candidates import token_order
 from second.params import Params
 
-# What is asked for beside the token: docs/data-paths.md says that the rest needs the whole row.
+# What is requested in addition to the token. docs/data-paths.md says that everything else needs the whole row.
 TOP_OF_RAW = 2
 LOGPROBS = cases.Asked(support=False, survivors=0, entropy=False)
 ASKED = {
     "nothing": dataclasses.replace(cases.NOTHING, state=True), "TEMPERED": LOGPROBS,
     "RAW": dataclasses.replace(LOGPROBS, top_n=TOP_OF_RAW, logprobs=0), "PROCESSED": cases.Asked(entropy=False)}
-# Raw logprobs are rounded, and the rest is compared by itself.
+# Raw logprobs are rounded, so `is_far` compares them separately.
 NOT_COMPARED = ("logprob", "top_logprobs", "rounded")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class List:
-    """A row as it would be sent, of which `count` logits are. With `is_in_order` those with the smallest ids of the tokens equal to the
-    last."""
+    """A row of which `count` logits are sent. With `is_in_order`, of the tokens equal to the last one those with the smallest ids are
+    sent."""
 
     sent: np.ndarray
     count: int
@@ -37,7 +37,7 @@ class List:
 
     @functools.cached_property
     def tokens(self):
-        """In any order (TopNRows.token_ids)."""
+        """The listed tokens, in random order (TopNRows.token_ids)."""
         x, chance = self.logits, np.random.default_rng(self.seed)
         names = np.arange(len(x)) if self.is_in_order else chance.permutation(len(x))
         ordered = token_order(names.tolist(), x)
@@ -58,13 +58,13 @@ class List:
         return out
 
     def above(self):
-        """The tokens above the least."""
+        """The listed tokens whose logits are above the smallest one."""
         x = self.logits[self.tokens]
         return [token for token in self.tokens if self.logits[token] > x.min()]
 
     def is_enough(self, text):
-        """Whether the page's table promises that the list is enough to draw from: for a parameter alone, or as no other token can be
-        emitted."""
+        """Whether the table on that page promises that the list is enough to draw from: for a single parameter, or because no other token
+        can be emitted."""
         if self.rest == -np.inf:
             return True
         params, above = text.params if text.params.thinking_budget is None else filters_alone(text), len(self.above())
@@ -76,7 +76,7 @@ class List:
         return params.keys() == {"min_p"} and len(row.sample(self.cut(), text).survivors()) < int((listed > -np.inf).sum())
 
     def put(self, rows):
-        """Adds it to a TopNRows message."""
+        """Adds the list to a TopNRows message."""
         rows.counts.append(len(self.tokens))
         rows.token_ids.extend(self.tokens)
         rows.logits += self.sent[self.tokens].tobytes()
@@ -85,8 +85,8 @@ class List:
         rows.ties_in_order = self.is_in_order
 
     def is_far(self, told, exact):
-        """Whether a raw logprob is off though no other token counts, or by more than the error of the sum and 1e-6 (docs/data-paths.md,
-        Top-n rows). Both are in the words of `wire.told`."""
+        """Whether a raw logprob differs although no other token counts, or by more than the error of the sum and 1e-6 (docs/data-paths.md,
+        Top-n rows). Both arguments have the names of `wire.told`."""
         logprob, of_row = (float(np.array(each["logprob"], np.uint32).view(np.float32)) for each in (told, exact))
         if not told["rounded"] or self.rest == -np.inf:
             return told["rounded"] or logprob != of_row
@@ -95,13 +95,13 @@ class List:
 
 
 def filters_alone(text):
-    """The parameters of a row of a thought that are not what their absence is; nothing where it is of the answer, or forced."""
+    """The parameters of a row of a thought that differ from their defaults; none if the row is of the answer or its token is forced."""
     given = {name: value for name, value in text.in_force.items() if name != "thinking_budget" and value != getattr(Params(), name)}
     return given if thinking.filters(text) and thinking.forced(text) is None else {}
 
 
 def some_count(chance, vocab):
-    """How many logits a list has; often few."""
+    """The number of logits in a list, often small."""
     return int(chance.integers(1, vocab + 1)) if chance.random() < 0.7 else min(vocab, int(chance.integers(1, 6)))
 
 
@@ -110,5 +110,5 @@ def asking(case, asked):
 
 
 def compared(asked, said):
-    """What is compared of a token, or of a row."""
+    """The part of a token's or a row's result that is compared."""
     return {name: value for name, value in said.items() if asked != "RAW" or name not in NOT_COMPARED}

@@ -1,4 +1,4 @@
-"""Verifications, their drafts and scores of rows that are sent as lists: docs/data-paths.md, Top-n rows."""
+"""Verifications, their drafts, and scores, with rows that are sent as lists: docs/data-paths.md, Top-n rows."""
 
 import dataclasses
 import itertools
@@ -9,14 +9,14 @@ from second import cases, comparison, listed, rounds, scores
 from second.params import Params
 
 VOCABS = (2, 5, 20, 60)
-# Of these what is told comes of what the token is drawn from, so that a cut of the one is a cut of the other.
+# In these modes the report is computed from the distribution that the token is drawn from, so both are cut alike.
 OF_THE_DRAW = ("nothing", "PROCESSED")
-# Where a row does not tell a rank, and where another row is only looked at, less may be told (DraftTest).
+# These may be missing: a list may not determine a rank, and the overlaps look at another row, which may be cut (DraftTest).
 NOT_COMPARED = ("rejected_rank", "late_overlap", "next_overlap")
 
 
 class Lists:
-    """Of a round or a score: its rows as lists. A row that has no token because of one logit would not say so."""
+    """A round or a score whose rows are sent as lists. Its rows have no NaN or +infinity, because a list might not contain it."""
 
     def rows(self):
         return [np.nan_to_num(logits, nan=0, posinf=3, neginf=-np.inf) for logits in super().rows()]
@@ -36,19 +36,20 @@ class Lists:
         return self.sent_rows()
 
     def as_cut(self, said, is_truncated):
-        """What may be said of rows that were cut: where it is what is told of a token alone, that is lossless (VerifyResult.lossless)."""
+        """The results that are allowed if rows were cut. If only the report of a token was cut, the result is lossless
+        (VerifyResult.lossless)."""
         if not is_truncated or "lossless" not in said:
             return [{**said, **({"truncated": True} if is_truncated else {})}]
         drawn = [False] if self.asked == "nothing" else [False, said["lossless"]]
         return [{**said, "truncated": True, "lossless": lossless} for lossless in drawn]
 
     def text_alone(self):
-        """The text without what is not about its rows."""
+        """The text without the parameters that do not concern its rows."""
         params = Params(**{name: value for name, value in self.case.params.items() if name != "acceptance"})
         return dataclasses.replace(self.case.text(), params=params)
 
     def cuts(self):
-        """The rows as they may be taken: whole, or cut where they are marked, more of them first."""
+        """The ways in which the server may read the rows: each marked row whole or cut. Readings with more cut rows come first."""
         sent = self.sent_rows()
         marked = [place for place, one in enumerate(sent) if one.is_marked]
         for count in range(len(marked), 0, -1):
@@ -56,7 +57,7 @@ class Lists:
                 yield [one.cut() if place in places else one.logits for place, one in enumerate(sent)]
 
     def compared(self, said):
-        """In the words of `rounds` or `scores`, what was asked for."""
+        """The requested part of a result, with the names of `rounds` or `scores`."""
         out = {**said, "next": listed.compared(self.asked, said["next"])}
         if "told" in said:
             out["told"] = [listed.compared(self.asked, one) for one in said["told"]]
@@ -77,7 +78,7 @@ class ListedRound(Lists, rounds.Round):
         return [*self.sent_rows(), *(self.sent_draft_rows() if self.kind == "kept" else [])]
 
     def is_enough(self):
-        """Whether none of its work may be refused (docs/data-paths.md, Top-n rows)."""
+        """Whether the server must not refuse any of the round's work (docs/data-paths.md, Top-n rows)."""
         sent = self.all_sent()
         is_judged_otherwise = self.case.params.acceptance["rule"] == "RELAXED" and self.case.params.temperature == 0
         if self.case.is_masked or is_judged_otherwise or self.asked not in OF_THE_DRAW:
@@ -100,7 +101,8 @@ class ListedScore(Lists, scores.Score):
         return self.case.mode
 
     def is_enough(self):
-        """Of raw logprobs the token and as many as are asked for have to be above the least; else it is as for a draw of the token."""
+        """Whether the server must not refuse the score. For raw logprobs, the token and the requested number of tokens must be above the
+        smallest listed logit. Otherwise the conditions are those for drawing the token."""
         pairs = list(zip(self.sent_rows(), self.tokens))
         if self.asked == "RAW":
             return all(token in one.above() and len(one.above()) >= min(listed.TOP_OF_RAW, self.case.vocab) for one, token in pairs)
@@ -131,13 +133,13 @@ def some_scores(seed, count, params_of):
 
 
 def differences(connection, some):
-    """Of works of one stream those that differ, written out: refused though they need not be, or another result than the rows'."""
+    """The works of one stream that differ, written out: they are refused without need, or have another result than the whole rows."""
     observed = (rounds if isinstance(some[0], ListedRound) else scores).observed(connection, some)
     return [comparison.written(each, *pair) for each, seen in zip(some, observed) for pair in pairs_that_differ(each, seen)]
 
 
 def pairs_that_differ(each, said):
-    """One pair, or none."""
+    """A list of one pair, or an empty list."""
     seen, is_cut = each.compared(said), said.get("truncated", False)
     exact = each.expected()
     whole = each.compared(exact)
@@ -153,7 +155,7 @@ def pairs_that_differ(each, said):
 
 
 def is_far(each, said, exact):
-    """Whether a raw logprob is, of any of the tokens."""
+    """Whether the raw logprob of any token is off."""
     if each.asked != "RAW" or said["status"] != "OK":
         return False
     places = [-1, *said["path"]] if "path" in said else range(-1, len(each.tokens) - 1)
@@ -162,7 +164,7 @@ def is_far(each, said, exact):
 
 
 def is_refused_rightly(each, seen):
-    """Nothing has changed then, and draft tokens are those of whole rows."""
+    """Whether a refusal was allowed, changed nothing, and left draft tokens as those of whole rows."""
     drafted, of_second = seen.get("drafted", []), each.expected().get("drafted", [])
     is_same = drafted == of_second[: len(drafted)] and seen["next"] == listed.compared(each.asked, each.unchanged())
     return is_same and not each.is_enough() and not all(one.is_marked for one in each.all_sent())

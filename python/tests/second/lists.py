@@ -10,7 +10,7 @@ from second import bounds, cases, comparison, listed, row, wire
 
 @dataclasses.dataclass(frozen=True)
 class Listed:
-    """A case of which `count` logits are sent, as a List."""
+    """A case of which `count` logits are sent as a `List`."""
 
     case: cases.Case
     count: int
@@ -28,7 +28,7 @@ class Listed:
         return self.list().cut()
 
     def needs_an_answer(self):
-        """Whether the page promises that the list is enough."""
+        """Whether docs/data-paths.md promises that the list is enough."""
         sent = self.list()
         if self.case.is_masked or self.asked not in ("nothing", "PROCESSED"):
             return sent.rest == -np.inf
@@ -36,7 +36,7 @@ class Listed:
 
 
 def some_lists(seed, count, params_of):
-    """Lists by chance of one vocabulary and dtype, without rows that have no token because of one logit."""
+    """Random lists with one vocabulary and dtype, without rows that fail because of a single logit."""
     own = np.random.default_rng(seed)
     [some] = cases.messages(seed, 1, count, params_of)
     is_in_order = bool(own.random() < 0.5)
@@ -53,7 +53,7 @@ def special(case):
 
 
 def request(some):
-    """One message."""
+    """The message with these lists."""
     message = comparison.request([each.case for each in some])
     message.ClearField("logits")
     for each in some:
@@ -62,14 +62,14 @@ def request(some):
 
 
 def expected(each, logits):
-    """What is compared of these logits."""
+    """The expected result with these logits."""
     text = each.case.text()
     result = row.sample(logits, text, each.case.mask())
     return {"status": result.status, **(comparison.of_token(each.case, text, result) if result.status == "OK" else {})}
 
 
 def differences(connection, some):
-    """Of the lists of one message those that differ, written out: refused though they need not be, or another result than the row's."""
+    """The lists of one message that differ, written out: they are refused without need, or have another result than the whole row."""
     wrong = []
     for each, answer in zip(some, connection.sample(request(some)).rows):
         of_server = listed.compared(each.asked, comparison.of_row(answer, [answer.token]))
@@ -85,7 +85,7 @@ def differences(connection, some):
 
 
 def is_far(each, answer, is_cut):
-    """Whether a raw logprob is."""
+    """Whether the raw logprob is off."""
     if each.asked != "RAW" or is_cut or answer.status != pb.ROW_STATUS_OK:
         return False
     return each.list().is_far(wire.told(answer.token), expected(each, each.logits()))

@@ -24,7 +24,7 @@ def context_number(key, tokens):
 
 
 def green(text, vocab):
-    """Tokens that KGW favours (docs/watermarks.md, Formulas, KGW)."""
+    """The tokens that KGW favours (docs/watermarks.md, Formulas, KGW)."""
     mark = text.params.kgw
     if mark is None:
         return []
@@ -40,7 +40,7 @@ def green(text, vocab):
 
 
 def sixteen_bits(key, context, vocab):
-    """Of each token of the vocabulary (docs/watermarks.md, Formulas, KGW)."""
+    """16 bits for each token of the vocabulary (docs/watermarks.md, Formulas, KGW)."""
     blocks = [words(key, context, 1, index) for index in range(16 * (vocab // 128 + 1))]
     out = np.empty(vocab, np.int64)
     for token in range(vocab):
@@ -51,12 +51,12 @@ def sixteen_bits(key, context, vocab):
 
 
 def comes_again(contexts, current, history):
-    """docs/watermarks.md, The same context again. Contexts are those of earlier positions, the oldest first."""
+    """docs/watermarks.md, The same context again. `contexts` are those of earlier positions, the oldest first."""
     return history > 0 and current in contexts[-history:]
 
 
 def race(left, text):
-    """The token of the Gumbel mark, or None where it does not mark (docs/numbers.md, Draw)."""
+    """The token that the Gumbel mark chooses, or None if it does not mark this position (docs/numbers.md, Draw)."""
     mark, tokens = text.params.gumbel, text.tokens
     width = mark.get("context_width", 4)
     if len(tokens) < width:
@@ -84,7 +84,7 @@ def table(size, seed):
 
 
 def taken_in(state, number):
-    """A hash with one more number (docs/watermarks.md, Formulas, SynthID)."""
+    """The hash extended by one number (docs/watermarks.md, Formulas, SynthID)."""
     return ((state + number) * 6364136223846793005 + 1) & LOW_64
 
 

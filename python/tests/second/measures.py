@@ -1,4 +1,4 @@
-"""What a measured verification tells of its tests: DraftTest of the schema, docs/numbers.md, Verification, docs/speculative.md."""
+"""What a measured verification reports about its tests: DraftTest of the schema, docs/numbers.md, Verification, docs/speculative.md."""
 
 from second import drafts, row, wire
 from second.drafts import TWO_51, share
@@ -31,19 +31,19 @@ def variance_of_share(draft):
 
 
 def share_of(tokens, draft):
-    """What draft tokens have that pass (docs/numbers.md, Verification, expected acceptance)."""
+    """The share of the draft distribution on tokens that pass (docs/numbers.md, Verification, expected acceptance)."""
     return share(sum(mass for token, mass in draft[0].items() if token in tokens), draft[1])
 
 
 class Measured(Verification):
-    """With the tests that are made, in their order."""
+    """A verification that records its tests, in order."""
 
     def __init__(self, *given):
         super().__init__(*given)
         self.tests = []
 
     def siblings(self, node, children):
-        """REJECTION: those after the accepted one are not tested."""
+        """REJECTION: siblings after the accepted one are not tested."""
         accepted, token = super().siblings(node, children)
         target = row.distribution(self.target(node))
         for i in children:
@@ -58,7 +58,7 @@ class Measured(Verification):
         return self.left_over(target, draft)
 
     def passes(self, node):
-        """Of rules that judge each token by itself (docs/numbers.md, Verification, expected acceptance)."""
+        """For rules that judge each token independently (docs/numbers.md, Verification, expected acceptance)."""
         is_accepted, parent = super().passes(node), self.draft.parents[node]
         rate = as_f32(self.acceptance.get("synthetic_rate", 1))
         expected = rate * share_of(self.passing(parent), self.draft.distribution(node))
@@ -66,8 +66,8 @@ class Measured(Verification):
         return is_accepted
 
     def block(self):
-        """Each token with the factor of those before it, up to one that the target rules out (VerifyResult.tests). Of those behind the
-        first rejected one no rank is told."""
+        """Tests each token with the factor of the tokens before it, up to one that the target excludes (VerifyResult.tests). Tokens after
+        the first rejected one have no rank."""
         verdict = super().block()
         length, accepted = self.block_length()[0], len(verdict.path)
         for node, factor in zip(range(length), self.block_factors(length)):
@@ -83,12 +83,13 @@ class Measured(Verification):
         return verdict
 
     def turns(self, node=-1):
-        """The draft tokens behind this one as they are tested: siblings together, then what is behind each (VerifyResult.tests)."""
+        """The draft tokens after this one in the order of their tests: siblings together, then the descendants of each
+        (VerifyResult.tests)."""
         children = self.draft.children(node)
         return [*children, *(each for child in children for each in self.turns(child))]
 
     def test(self, node, target, is_accepted, expected, has_rank=True):
-        """Adds one: a DraftTest. `target` is what is left of it for this token."""
+        """Records a test, as a DraftTest. `target` is what is left of the target's distribution for this token."""
         token, draft = self.draft.tokens[node], self.draft.distribution(node)
         result = self.target(self.draft.parents[node])
         told = dict(
@@ -99,7 +100,7 @@ class Measured(Verification):
         self.tests.append(told if self.tests else {**told, **self.overlaps(node)})
 
     def overlaps(self, node):
-        """Of the first test (docs/speculative.md, Rows that are one place off)."""
+        """The overlaps of the first test (docs/speculative.md, Rows that are one place off)."""
         if self.finish(node):
             return {}
         later = [self.draft.distribution(child) for child in self.draft.children(node)[:1]]
@@ -114,7 +115,7 @@ class Measured(Verification):
         return {**out, **({"next_overlap": in_common(after, later[0])} if later else {})}
 
     def told(self):
-        """In the words of `said`. Where a race draws the tokens nothing is measured (docs/watermarks.md, Drafts)."""
+        """The tests with the names of `said`. If a race draws the tokens, nothing is measured (docs/watermarks.md, Drafts)."""
         return [in_bits(test) for test in self.tests] if self.params.gumbel is None else []
 
 
@@ -123,7 +124,7 @@ def in_bits(test):
 
 
 def said(test):
-    """What a DraftTest message says."""
+    """The content of a DraftTest message."""
     names = ("index", "accepted", "rejected_rank", "expected_acceptance", "total_variation", "target_probability", "draft_probability",
              "expected_draft_probability", "draft_probability_variance", *(name for name in OVERLAPS if test.HasField(name)))
     return in_bits({name: getattr(test, name) for name in names})

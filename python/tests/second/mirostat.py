@@ -1,4 +1,4 @@
-"""Mirostat, and what it and adaptive-p learn from a token: docs/sampling.md, Samplers that remember."""
+"""Mirostat, and the states that it and adaptive-p update with each token: docs/sampling.md, Samplers that remember."""
 
 import math
 
@@ -36,7 +36,7 @@ def estimated_count(left, mu):
 
 
 def slope_of(y):
-    """`s` of the first 100 (docs/sampling.md, Samplers that remember)."""
+    """`s` of the first 100 tokens (docs/sampling.md, Samplers that remember)."""
     y = np.maximum(y, f32(-64)).astype(np.float64)
     steps = [math.log((i + 2) / (i + 1)) for i in range(len(y) - 1)]
     falls = [(y[i] - y[i + 1]) * LN_2 for i in range(len(y) - 1)]
@@ -44,7 +44,7 @@ def slope_of(y):
 
 
 def learned(text, token, left, drawn_from):
-    """The state behind a token (docs/sampling.md, Samplers that remember). `drawn_from` is tokens, masses and total."""
+    """The state after a token (docs/sampling.md, Samplers that remember). `drawn_from` is tokens, masses and total."""
     params, state = text.params, {}
     if params.mirostat:
         ids, masses, total = drawn_from

@@ -1,4 +1,4 @@
-"""Mistakes, each of which the comparison has to see."""
+"""Mistakes, each of which the comparison must detect."""
 
 import dataclasses
 

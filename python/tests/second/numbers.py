@@ -14,7 +14,7 @@ LN_2 = math.log(2)
 LOW_32, LOW_64 = (1 << 32) - 1, (1 << 64) - 1
 POLYNOMIAL = [f32(c) for c in (1, 0.693147, 0.24022242, 0.055507336, 0.009671513, 0.0013264727)]
 
-# What a random number is for (docs/numbers.md, Draw).
+# The purposes of random numbers (docs/numbers.md, Draw).
 DRAW, DRAFT, ACCEPTANCE, RECOVERED, XTC = 0, 1, 2, 3, 6
 
 
@@ -44,7 +44,7 @@ def upper_53(number):
 
 
 def as_f32(value):
-    """The nearest f32, as a float of Python."""
+    """The nearest f32, as a Python float."""
     return float(f32(value))
 
 
@@ -58,7 +58,7 @@ def scale(temperature):
 
 
 def fma(a, b, c):
-    """`a * b + c` rounded once to f32: the product is exact in f64, and the sum is rounded to odd before it is rounded to f32."""
+    """`a * b + c`, rounded once to f32: the product is exact in f64, and the sum is rounded to odd before it is rounded to f32."""
     product, c = a.astype(np.float64) * b.astype(np.float64), np.float64(c)
     total = product + c
     back = total - product
@@ -81,7 +81,7 @@ def masses(y):
 
 
 def weighted(mass, y):
-    """`round_ties_even(mass * -y)`, y cut at -64 (docs/numbers.md, Verification, entropy)."""
+    """`round_ties_even(mass * -y)`, with y at least -64 (docs/numbers.md, Verification, entropy)."""
     cut = np.maximum(np.asarray(y, f32), f32(-64)).astype(np.float64)
     return [int(v) for v in np.rint(np.array(mass, np.float64) * -cut)]
 
@@ -93,7 +93,7 @@ def entropy(mass, y):
 
 
 def logprob(y, total):
-    """docs/numbers.md, Logprobs. Adding 0 makes +0 of -0."""
+    """docs/numbers.md, Logprobs. Adding 0 turns -0 into +0."""
     return f32(float(y) * LN_2 - ln(total / ONE)) + f32(0)
 
 
@@ -103,20 +103,20 @@ def draw(ids, mass, total, number):
 
 
 def draw_skewed(ids, mass, total, number, skew):
-    """In the order by logit, with the number bent by the skew (docs/numbers.md, Draw)."""
+    """Draws in token order, with the random number transformed by the skew (docs/numbers.md, Draw)."""
     bent = ((number + 0.5) / 2.0**64) ** (1 / math.exp(skew))
     return first_beyond(zip(ids, mass), min(math.floor(bent * total), total - 1))
 
 
 def first_beyond(tokens, point):
-    """The token with which the running mass exceeds the point, which is below the total."""
+    """The token at which the running mass exceeds `point`, which is below the total."""
     tokens = list(tokens)
     sums = itertools.accumulate(mass for _, mass in tokens)
     return next(token for (token, _), running in zip(tokens, sums) if running > point)
 
 
 def ln(x):
-    """The logarithm of the `libm` crate, which is FreeBSD's; that of the machine may differ in the last bit."""
+    """The logarithm of the `libm` crate, which is FreeBSD's. The platform's may differ in the last bit."""
     if x in (0.0, 1.0):
         return -math.inf if x == 0 else 0.0
     bits = struct.unpack("<Q", struct.pack("<d", x))[0]

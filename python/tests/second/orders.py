@@ -33,7 +33,7 @@ FIRST_TOKENS = {"KOBOLD_CPP": 3000}
 
 
 def order(params):
-    """Names of samplers, those that are off too."""
+    """The names of the samplers in order, including those that are off."""
     if params.sampler_order:
         return list(params.sampler_order)
     if params.mirostat and params.engine in WITH_MIROSTAT:
@@ -44,12 +44,12 @@ def order(params):
 
 
 def steps(params):
-    """The samplers that are on, in their order."""
+    """The names of the samplers that are on, in order."""
     samplers = order(params)
     return [name for name in samplers if is_on(name, params, "dynamic_temperature" in samplers)]
 
 
-# Of samplers whose parameter has another name, or is off elsewhere than at 0 (docs/sampling.md, Samplers, column "off").
+# Samplers whose parameter has another name, or whose "off" value is not 0 (docs/sampling.md, Samplers, column "off").
 ON = {
     "dynamic_temperature": lambda params: params.dynatemp_high > 0, "smoothing": lambda params: params.smoothing_factor > 0,
     "top_p": lambda params: params.top_p < 1 or params.top_p_decay < 1, "typical_p": lambda params: params.typical_p < 1,
@@ -59,7 +59,7 @@ ON = {
 
 
 def is_on(name, params, has_place_for_dynamic):
-    """A sampler that is off is no step (docs/numbers.md, Draw)."""
+    """Whether a sampler is on. A sampler that is off is not a step (docs/numbers.md, Draw)."""
     if name == "temperature":
         is_dynamic = params.dynatemp_high > 0 and not has_place_for_dynamic
         return params.temperature != 1 or params.temperature_tokens > 0 or is_dynamic
@@ -67,7 +67,7 @@ def is_on(name, params, has_place_for_dynamic):
 
 
 def temperature(params, position):
-    """The temperature of a position, 0 if it is greedy (docs/numbers.md, Chains; docs/engines.md, Engines' rules)."""
+    """The temperature at a position, 0 if it is greedy (docs/numbers.md, Chains; docs/engines.md, Engines' rules)."""
     value, engine = params.temperature, params.engine
     if params.temperature_tokens:
         end = params.temperature_end

@@ -1,11 +1,11 @@
-"""The parameters of a text, and what else a row is sampled with."""
+"""The parameters of a text, and the other inputs of sampling."""
 
 import dataclasses
 import functools
 
 from second import endings, numbers, thinking
 
-# As on the wire; None where a parameter is absent.
+# Defaults as on the wire; None means absent.
 SAMPLERS = dict(
     sampler_order=(), temperature=1.0, temperature_end=1.0, temperature_tokens=0, min_eos_p=0.0, dynatemp_low=0.0, dynatemp_high=0.0,
     dynatemp_exponent=1.0, smoothing_factor=0.0, smoothing_curve=1.0, top_n_sigma=0.0, min_k=False, min_k_tau=3.0, top_h=0.0, top_k=0,
@@ -25,7 +25,7 @@ DEFAULTS = {"engine": "CROUPIER", **SAMPLERS, **HISTORY, "kgw": None, "synthid":
 
 
 def as_sent(given):
-    """Every fraction is an f32."""
+    """Rounds every float to f32."""
     return {name: numbers.as_f32(value) if isinstance(value, float) else value for name, value in given.items()}
 
 
@@ -33,7 +33,7 @@ OF_SERVER = as_sent(DEFAULTS)
 
 
 class Params(dict):
-    """Those that were given, and by name all of them, as on the wire."""
+    """The given parameters as items, and all parameters as attributes, as on the wire."""
 
     def __init__(self, **given):
         unknown = given.keys() - DEFAULTS.keys()
@@ -49,12 +49,12 @@ class Params(dict):
         return f"Params({', '.join(f'{name}={value!r}' for name, value in self.items())})"
 
     def filtered_alone(self):
-        """At temperature 1, with top-k, top-p and min-p alone (docs/numbers.md, Verification, RELAXED)."""
+        """The parameters at temperature 1, with only top-k, top-p and min-p (docs/numbers.md, Verification, RELAXED)."""
         gone = SAMPLERS.keys() - {"top_k", "top_p", "top_p_decay", "top_p_min", "top_p_reset_token_ids", "min_p"}
         return Params(**{name: value for name, value in self.items() if name not in gone})
 
     def with_filters(self, given):
-        """With these, whether or not a text thinks."""
+        """The parameters with these filters, whether or not a text thinks."""
         if self.thinking_budget is None:
             return self
         rule = {name: value for name, value in self.thinking_budget.items() if name not in thinking.FILTERS}
@@ -63,7 +63,7 @@ class Params(dict):
 
 @dataclasses.dataclass(frozen=True)
 class Text:
-    """What a row is sampled with besides its logits. `texts` are those of the vocabulary's tokens, for infill."""
+    """The inputs of sampling besides the logits. `texts` are the texts of the vocabulary's tokens, for infill."""
 
     params: Params
     prompt: list
@@ -83,11 +83,11 @@ class Text:
 
     @functools.cached_property
     def in_force(self):
-        """The parameters of the row behind the text (docs/history.md, Drawn otherwise while it thinks)."""
+        """The parameters of the row after the text (docs/history.md, Drawn otherwise while it thinks)."""
         return self.params.with_filters(thinking.filters(self))
 
     def ends(self):
-        """Tokens that end the text, in the order of docs/sampling.md, Filling in."""
+        """The tokens that end the text, in the order of docs/sampling.md, Filling in."""
         return [*([] if self.params.ignore_eos else self.eos), *self.params.stop_token_ids]
 
     def behind(self, token, state):

@@ -1,4 +1,4 @@
-"""What draft tokens are drawn from by chance, and how it is sent: docs/numbers.md, Verification, and DenseDraft of the schema."""
+"""Random distributions for draft tokens, and their encoding: docs/numbers.md, Verification, and DenseDraft of the schema."""
 
 import numpy as np
 
@@ -11,7 +11,7 @@ def near(logits, chance):
 
 
 def likely(logits, chance):
-    """Probabilities, now and then of few tokens or of one."""
+    """Probabilities, now and then on a few tokens or on one."""
     finite = np.nan_to_num(logits.astype(np.float64), nan=0, posinf=3, neginf=-300)
     probs = np.exp(np.maximum(finite - finite.max(), -300))
     probs /= probs.sum()
@@ -23,13 +23,13 @@ def likely(logits, chance):
 
 
 def masses_of(probs):
-    """Of sent probabilities (docs/numbers.md, Verification)."""
+    """The masses of sent probabilities (docs/numbers.md, Verification)."""
     masses = {int(token): numbers.ceil(float(probs[token]) * ONE) for token in np.flatnonzero(probs)}
     return masses, sum(masses.values())
 
 
 def encoded(probs, dtype):
-    """Rounded to the nearest; bf16 as the upper halves of f32."""
+    """The probabilities, rounded to nearest. bf16 is the upper half of each f32."""
     if dtype != "bf16":
         return cases.rounded(probs.astype(np.float32), dtype)
     bits = probs.astype(np.float32).view(np.uint32)

@@ -1,4 +1,4 @@
-"""What the sidecar proposes by itself: docs/speculative.md, Proposers in the sidecar, and ProposerParams of the schema."""
+"""The sidecar's own proposals: docs/speculative.md, Proposers in the sidecar, and ProposerParams of the schema."""
 
 from second.numbers import as_f32, f32
 
@@ -9,12 +9,12 @@ DEFAULTS = {
 
 
 def room(text):
-    """How many draft tokens `max_tokens` leaves room for: the last token needs none (WorkResult.proposed_token_ids)."""
+    """The number of draft tokens that `max_tokens` leaves room for. The last token needs no draft (WorkResult.proposed_token_ids)."""
     return text.params.max_tokens - text.position - 1 if text.params.max_tokens else 1 << 32
 
 
 def proposed(text, advised):
-    """Draft tokens that follow the text, no more than are advised."""
+    """Proposed draft tokens after the text, at most as many as advised."""
     rule = text.params.proposer
     if rule is None:
         return []
@@ -27,7 +27,7 @@ def proposed(text, advised):
 
 
 def longest_match(tokens, rule):
-    """Its length, and the places behind it, the latest first."""
+    """The length of the longest match, and the places after its occurrences, the latest first."""
     for length in range(min(rule["max_match"], len(tokens) - 1), rule["min_match"] - 1, -1):
         places = [place for place in range(len(tokens) - 1, length - 1, -1) if tokens[place - length : place] == tokens[-length:]]
         if places:
@@ -36,7 +36,7 @@ def longest_match(tokens, rule):
 
 
 def followed(tokens, place, count):
-    """Prompt lookup: a match that reaches the end of the text goes on into the draft."""
+    """Prompt lookup. A match that reaches the end of the text continues in the draft."""
     draft = []
     for i in range(place, place + count):
         draft.append([*tokens, *draft][i])
@@ -49,7 +49,7 @@ def voted(tokens, places, count, rule):
     everyone = len(voters)
     while len(draft) < count:
         votes = [[*tokens, *draft][place + len(draft)] for place in voters]
-        # Of equals the one that was seen last.
+        # Of tokens with equally many votes, the one that was seen last wins.
         winner = max(votes, key=votes.count)
         if f32(votes.count(winner)) / f32(everyone) < f32(as_f32(rule["min_token_prob"])):
             break

@@ -1,4 +1,4 @@
-"""What removed a token: docs/sampling.md, Why not this token, and RemovedBy of the schema."""
+"""The causes that remove tokens: docs/sampling.md, Why not this token, and RemovedBy of the schema."""
 
 import functools
 
@@ -10,7 +10,7 @@ NOTHING = "UNSPECIFIED"
 
 
 class Reasons:
-    """Of a row with a token, be it the text's next, one of a verification or one that is scored."""
+    """The causes in a row that has a token: the text's next row, a row of a verification, or a scored row."""
 
     def __init__(self, result):
         self.result, self.left = result, result.left
@@ -23,7 +23,7 @@ class Reasons:
         return self.result.text.params.gumbel is not None and marks.race(self.left, self.result.text) is not None
 
     def removed_by(self, token):
-        """The first cause, and the sampler where it is one."""
+        """The first cause, and the sampler if the cause is one."""
         result = self.result
         if np.isneginf(result.logits[token]):
             return "RAW_LOGIT", NOTHING
@@ -50,7 +50,7 @@ class Reasons:
         return ("WATERMARK" if self.is_race and token != self.result.token else NOTHING), NOTHING
 
     def why_not(self, token):
-        """In the words of `wire.why`."""
+        """The answer, with the names of `wire.why`."""
         cause, sampler = self.removed_by(token)
         is_left = cause == NOTHING
         mass = self.left.masses[self.left.ids.index(token)] if is_left else 0
@@ -62,6 +62,6 @@ class Reasons:
 
 
 def why_not(result, tokens):
-    """Of each of these tokens."""
+    """The answers for these tokens."""
     reasons = Reasons(result) if tokens else None
     return [reasons.why_not(token) for token in tokens]

@@ -1,4 +1,4 @@
-"""Samplers that give tokens other logits, and XTC: docs/sampling.md, Samplers, and docs/numbers.md, Chains."""
+"""Samplers that change logits, and XTC: docs/sampling.md, Samplers, and docs/numbers.md, Chains."""
 
 import math
 
@@ -17,7 +17,7 @@ def dynamic_temperature(left, text):
 
 
 def temperature(left, text):
-    """Dynamic temperature takes its place where that has none of its own (docs/sampling.md, Order)."""
+    """Temperature, or dynamic temperature in its place if that has no place in the order (docs/sampling.md, Order)."""
     if text.params.dynatemp_high > 0 and "dynamic_temperature" not in orders.order(text.in_force):
         dynamic_temperature(left, text)
     else:
@@ -34,7 +34,7 @@ def smoothing(left, text):
 
 
 def top_choices(left, text):
-    """Places of those that XTC takes out (docs/sampling.md, Samplers, and docs/engines.md, Engines' rules)."""
+    """The places of the tokens that XTC removes (docs/sampling.md, Samplers, and docs/engines.md, Engines' rules)."""
     params = text.params
     threshold = numbers.ceil(params.xtc_threshold * float(left.total))
     choices = [i for i, mass in enumerate(left.masses) if mass >= threshold]

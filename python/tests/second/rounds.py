@@ -1,4 +1,4 @@
-"""Drafts by chance, what the second implementation says of them, and what a server says."""
+"""Random drafts, with the results of the second implementation and of a server."""
 
 import dataclasses
 
@@ -16,7 +16,7 @@ KINDS = ("deterministic", "dense", "sparse", "kept")
 
 @dataclasses.dataclass(frozen=True)
 class Round:
-    """A text, and a draft of so many tokens. What the seeds give is in `rows`, `draft_rows` and `sent`."""
+    """A text, and the shape of a draft. `rows`, `draft_rows` and `sent` are computed from the seeds."""
 
     case: cases.Case
     kind: str
@@ -29,7 +29,7 @@ class Round:
         return np.random.default_rng([self.case.logits_seed, purpose])
 
     def rows(self):
-        """Of the target: behind the text and behind each draft token, alike but for a few."""
+        """The target's rows after the text and after each draft token. All but a few are similar."""
         chance, case = self.chance(1), self.case
         base = cases.logits(case.logits_seed, case.vocab)
         rows = [proposals.near(base, chance) if chance.random() < 0.9 else cases.logits(int(chance.integers(1 << 32)), case.vocab)
@@ -43,7 +43,7 @@ class Round:
         return [proposals.near(rows[parent + 1], chance) for parent in self.parents]
 
     def sent(self):
-        """Draft tokens of the worker's own, and the probabilities they were drawn from (None: certain)."""
+        """Draft tokens that the worker draws itself, and the probabilities they were drawn from (None: certain)."""
         chance, tokens, probabilities = self.chance(3), [], []
         for draft_row in self.draft_rows():
             probs = proposals.likely(draft_row, chance)
@@ -58,12 +58,12 @@ class Round:
         return self.draft_rows()
 
     def encoded(self, probs):
-        """As they are sent, and their number format; only dense ones have another than the rows."""
+        """The probabilities as they are sent, and their dtype. Only dense ones may have another dtype than the rows."""
         dtype = str(self.chance(6).choice(["f32", "f16", "bf16"])) if self.kind == "dense" else "f32"
         return proposals.encoded(probs, dtype), dtype
 
     def masks(self, purpose, count):
-        """One for each of so many rows, or as many None."""
+        """One mask for each of `count` rows, or as many None."""
         chance = self.chance(purpose)
         return [chance.random(self.case.vocab) < 0.8 if self.case.is_masked else None for _ in range(count)]
 
@@ -79,7 +79,7 @@ class Round:
 
 
 def rounds(seed, count, kind, is_tree, rule, params_of=None, vocabs=VOCABS):
-    """Some of one vocabulary. `params_of` draws what is not of the rule."""
+    """`count` rounds with one vocabulary. `params_of` draws all parameters except the rule's."""
     params_of = params_of or rules.params
     own = np.random.default_rng(seed)
     vocab = int(own.choice(vocabs))
@@ -94,7 +94,7 @@ def rounds(seed, count, kind, is_tree, rule, params_of=None, vocabs=VOCABS):
 
 
 def draft_of(each):
-    """The draft, and how drafting fails, as the second implementation has them."""
+    """The second implementation's draft, and the status with which drafting fails."""
     if each.kind != "kept":
         tokens, probabilities = each.sent()
         return Draft(tokens, each.parents, [None if probs is None else proposals.masses_of(probs) for probs in probabilities]), "OK"
@@ -114,7 +114,7 @@ def draft_of(each):
 
 
 def proposed(each, draft):
-    """What is told of kept draft tokens: nothing but how the text would end with each (WorkResult.finish_reason)."""
+    """What is reported of kept draft tokens: only how the text would end with each (WorkResult.finish_reason)."""
     text = each.case.text()
     for token, parent in zip(draft.tokens, draft.parents):
         output = [*text.output, *(draft.tokens[node] for node in draft.path(parent))]
@@ -122,7 +122,7 @@ def proposed(each, draft):
 
 
 def expected(each, rows=None):
-    """With these rows of the target, if they are not the round's own."""
+    """The expected result, with these target rows instead of the round's own if given."""
     draft, failure = draft_of(each)
     told = list(proposed(each, draft)) if each.kind == "kept" else draft.tokens
     if failure != "OK":
@@ -142,7 +142,7 @@ def expected(each, rows=None):
 
 
 def following(each, text, finish):
-    """What a plain row gives then: nothing is changed by what fails."""
+    """The result of a plain row afterwards. A failed verification changes nothing."""
     if finish != "UNSPECIFIED":
         return {"status": "SEQUENCE_FINISHED"}
     return comparison.expected(dataclasses.replace(each.next_case(), output=text.output, state=text.state))
@@ -177,7 +177,7 @@ def work_of(step, number, each):
 
 
 def draft(stream, some, out):
-    """Draft work of the server, one token of each round a step."""
+    """Lets the server draw the drafts: draft work for one token of each round per step."""
     for node in range(max(len(each.parents) for each in some)):
         going = [i for i, each in enumerate(some) if len(each.parents) > node and out[i]["status"] == "OK"]
         step = pb.Step()
@@ -192,13 +192,13 @@ def draft(stream, some, out):
 
 
 def differences(connection, some):
-    """Of the rounds of one stream those that differ, written out."""
+    """The rounds of one stream that differ, written out."""
     compared = [(each, expected(each), seen) for each, seen in zip(some, observed(connection, some))]
     return [comparison.written(*each) for each in compared if each[1] != each[2]]
 
 
 def observed(connection, some):
-    """What the server says of each round."""
+    """The server's result for each round."""
     first = some[0].case
     with wire.Stream(connection, first.vocab, first.eos) as stream:
         opening = pb.Step()
@@ -218,7 +218,7 @@ def observed(connection, some):
 
 
 def go_on(stream, some, out):
-    """A plain row of each."""
+    """Samples a plain row of each text."""
     step = pb.Step()
     for i in range(len(some)):
         step.work.add(sequence_id=i).sample.SetInParent()

@@ -1,4 +1,4 @@
-"""What comes of a row: docs/numbers.md and docs/sampling.md, From logits to token."""
+"""The result of a row: docs/numbers.md and docs/sampling.md, From logits to token."""
 
 import dataclasses
 import functools
@@ -19,8 +19,8 @@ SAMPLERS = {
 
 @dataclasses.dataclass
 class Result:
-    """A row's token and what is told of it. `left` has what the token was drawn from, `logits` are as sent, `adjusted` what the samplers
-    began with. `text` and `mask` are those that it was sampled with."""
+    """A row's token, and the data for reporting about it. `left` holds the candidates that the token was drawn from, `logits` the logits
+    as sent, `adjusted` the input of the samplers. `text` and `mask` are those that the row was sampled with."""
 
     status: str
     token: int = -1
@@ -50,12 +50,12 @@ class Result:
         return [*ordered.ids, *removed].index(token) + 1
 
     def survivors(self):
-        """Tokens with a mass, in the token order of the last logits (docs/sampling.md, Why not this token)."""
+        """The tokens with a mass above 0, in the token order of the last logits (docs/sampling.md, Why not this token)."""
         return [token for token, mass in zip(self.left.ids, self.left.masses) if mass]
 
 
 def chain(adjusted, text):
-    """What the samplers leave of the adjusted logits, in their order (docs/sampling.md, Order)."""
+    """What the samplers, applied in order, leave of the adjusted logits (docs/sampling.md, Order)."""
     left = Candidates(adjusted)
     if text.params.engine in orders.FIRST_TOKENS:
         left.keep_first(orders.FIRST_TOKENS[text.params.engine])
@@ -71,19 +71,19 @@ def chain(adjusted, text):
 
 
 def greedy(adjusted):
-    """The first token of the order, with probability 1 (docs/numbers.md, From adjusted logit to mass)."""
+    """The first token in token order, with probability 1 (docs/numbers.md, From adjusted logit to mass)."""
     left = Candidates(adjusted)
     left.keep_first(1)
     return left
 
 
 def before_skew(left, params):
-    """What is drawn from: where a skew is the last step, what there was before it (docs/numbers.md, Draw)."""
+    """The distribution that is drawn from: if a skew is the last step, the one before it (docs/numbers.md, Draw)."""
     return left.before["skew"] if is_skewed(left, params) else (left.ids, left.masses, left.total)
 
 
 def is_skewed(left, params):
-    """Whether a skew is the last step; of a greedy row it is none."""
+    """Whether a skew is the last step. It never is in a greedy row."""
     return "skew" in left.before and orders.steps(params)[-1] == "skew" and params.synthid is None
 
 
@@ -113,13 +113,13 @@ def sample(logits, text, mask=None):
 
 
 def behind(text, result, token):
-    """The text with this token, drawn or not, and what samplers learn from it (docs/sampling.md, Samplers that remember)."""
+    """The text with this token, drawn or not, and with the updated states of samplers (docs/sampling.md, Samplers that remember)."""
     is_greedy = orders.temperature(text.in_force, text.position) == 0
     state = {} if is_greedy else mirostat.learned(text, token, result.left, before_skew(result.left, text.in_force))
     return text.behind(token, state)
 
 
 def distribution(result):
-    """Masses by token, and their total."""
+    """The masses by token, and their total."""
     left = result.left
     return {token: mass for token, mass in zip(left.ids, left.masses) if mass}, left.total

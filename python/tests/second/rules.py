@@ -1,4 +1,4 @@
-"""Parameters by chance of texts with drafts, and of the rules of acceptance."""
+"""Random parameters for texts with drafts, and for the rules of acceptance."""
 
 
 def params(drawing, rule):
@@ -23,7 +23,7 @@ def acceptance(drawing, rule):
     if rule == "SYNTHETIC":
         return {"synthetic_rate": drawing.between(0.3, 1)}
     if rule == "TYPICAL" and drawing.chance(0.7):
-        # 0 takes whatever has a share.
+        # 0 accepts every token with a share above 0.
         epsilon = 0.0 if drawing.chance(0.15) else drawing.between(0, 1)
         return {"typical_epsilon": epsilon, "typical_alpha": drawing.between(0.1, 3)}
     if rule == "RELAXED" and drawing.chance(0.7):

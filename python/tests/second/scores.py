@@ -12,7 +12,7 @@ from second.params import Params, Text
 
 @dataclasses.dataclass(frozen=True)
 class Score:
-    """A text, and so many rows, each with the token that followed it."""
+    """A text and `length` rows, each with the token that followed it."""
 
     case: cases.Case
     length: int
@@ -21,11 +21,11 @@ class Score:
         return [cases.logits(self.case.logits_seed + place, self.case.vocab) for place in range(self.length)]
 
     def is_bare(self):
-        """Whether it does not say what to tell: the raw logprob and rank (ScoreWork.logprobs)."""
+        """Whether the score has no LogprobsParams. Then the raw logprob and rank are reported (ScoreWork.logprobs)."""
         return not self.case.asked.has_logprobs
 
     def told(self):
-        """The case as its scores are told, in mode RAW without a report (Token.report)."""
+        """The case with what its scores report; in mode RAW they have no `report` (Token.report)."""
         asked = dataclasses.replace(self.case.asked, top_n=0, logprobs=0, has_logprobs=True) if self.is_bare() else self.case.asked
         if self.case.mode == "RAW":
             asked = dataclasses.replace(asked, support=False, survivors=0, entropy=False, whys=())
@@ -35,14 +35,14 @@ class Score:
         return self.rows()
 
     def masks(self):
-        """None in mode RAW, which knows no masks."""
+        """The masks of the rows. All are None in mode RAW, which ignores masks."""
         chance, case = np.random.default_rng(self.case.logits_seed), self.case
         has_some = case.is_masked and case.mode != "RAW"
         return [chance.random(case.vocab) < 0.8 if has_some else None for _ in range(self.length)]
 
     @functools.cached_property
     def tokens(self):
-        """Often those that the rows give."""
+        """The scored tokens, often those that the rows give."""
         chance, tokens = np.random.default_rng(self.case.logits_seed + 1), []
         for result in self.results(self.rows(), tokens):
             is_own = result.status == "OK" and chance.random() < 0.6
@@ -50,7 +50,7 @@ class Score:
         return tokens
 
     def results(self, rows, tokens):
-        """What rows give, each behind the tokens before it."""
+        """The results of the rows, each after the tokens before it."""
         text = self.case.text()
         for place, (logits, mask) in enumerate(zip(rows, self.masks())):
             result = row.sample(logits, text, mask)
@@ -59,7 +59,7 @@ class Score:
 
 
 def scores(seed, count, params_of):
-    """Some of one vocabulary."""
+    """`count` scores with one vocabulary."""
     own = np.random.default_rng(seed)
     [some] = cases.messages(seed, 1, count, params_of)
     for case in some:
@@ -69,12 +69,12 @@ def scores(seed, count, params_of):
 
 
 def expected(each):
-    """Of the scored tokens, and of the text's next token, since nothing is committed."""
+    """The expected result of the scored tokens, and of the text's next token, since scoring commits nothing."""
     return {**scored(each), "next": comparison.expected(dataclasses.replace(each.case, is_masked=False))}
 
 
 def scored(each, rows=None):
-    """With these rows, if they are not its own."""
+    """The result of the scored tokens, with these rows instead of the score's own if given."""
     rows, is_raw = each.rows() if rows is None else rows, each.case.mode == "RAW"
     results = [of_sent(logits) for logits in rows] if is_raw else list(each.results(rows, each.tokens))
     failed = next((result.status for result in results if result.status != "OK"), None)
@@ -85,7 +85,7 @@ def scored(each, rows=None):
 
 
 def of_sent(logits):
-    """The row without parameters: it fails as any other, and gives no token."""
+    """The result of a row without parameters. It fails as any other row does, and its token is not used."""
     return row.sample(logits, Text(Params(temperature=0.0), [], [], [], 0))
 
 

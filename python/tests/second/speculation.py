@@ -1,4 +1,4 @@
-"""Texts that are drafted for some steps, and what the sidecar says of the next draft (WorkResult.proposed_token_ids and
+"""Texts with drafts over several steps, and the sidecar's proposals and advice for the next draft (WorkResult.proposed_token_ids and
 advised_draft_length)."""
 
 import dataclasses
@@ -11,7 +11,7 @@ from second.measures import Measured
 from second.params import Params
 
 VOCABS = (2, 5, 20)
-# What a budget for thinking forces is proposed too, and is not looked at here; nor is what else is forced.
+# Tokens that a thinking budget forces are also proposed. Neither these nor other forced tokens are tested here.
 FORCING = ("thinking_budget", "forced_first_token", "forced_last_token")
 
 
@@ -37,14 +37,14 @@ def params(drawing, rule):
 
 @dataclasses.dataclass(frozen=True)
 class Speculated:
-    """A text and the rule of its acceptance."""
+    """A text with its rule of acceptance."""
 
     case: cases.Case
     # Whether nothing is ever drafted.
     is_idle: bool = False
 
     def at(self, step, text):
-        """The step's round; a draft without a token is a plain row."""
+        """The step's round. A draft without tokens is a plain row."""
         chance = np.random.default_rng([self.case.logits_seed, step])
         case = dataclasses.replace(self.case, logits_seed=self.case.logits_seed + step, output=text.output, state=text.state)
         length = int(chance.integers(0, 5)) if chance.random() < 0.8 and not self.is_idle else 0
@@ -53,7 +53,7 @@ class Speculated:
 
 
 def texts(seed, count, rule):
-    """Some of one vocabulary."""
+    """`count` texts with one vocabulary."""
     own = np.random.default_rng(seed)
     vocab = int(own.choice(VOCABS))
     eos = own.choice(vocab, own.integers(2), replace=False).tolist()
@@ -64,7 +64,7 @@ def texts(seed, count, rule):
 
 
 def idle_texts(seed, count):
-    """At costs at which it takes many steps until a draft is advised again."""
+    """Texts that never draft, with costs at which a draft is advised again only after many steps."""
     for number, each in enumerate(texts(seed, count, "REJECTION")):
         cost = {"draft_cost": 0.95 if number % 2 else 1.0}
         params = Params(proposer={"kind": "SUFFIX"}, draft_length=cost, acceptance={"rule": "REJECTION"})
@@ -72,7 +72,7 @@ def idle_texts(seed, count):
 
 
 class Walk:
-    """A text on its way."""
+    """A text that is being decoded."""
 
     def __init__(self, speculated):
         self.speculated, self.text, self.step = speculated, speculated.case.text(), 0
@@ -82,7 +82,7 @@ class Walk:
         return self.speculated.at(self.step, self.text)
 
     def go_on(self):
-        """What is said of the step."""
+        """Does a step and returns its expected result."""
         each = self.round()
         draft, _ = rounds.draft_of(each)
         verification = Measured(self.text, draft, each.rows(), each.target_masks())
@@ -105,7 +105,7 @@ def said(answer):
 
 
 def differences(connection, some, steps=12):
-    """Of texts of one stream those that differ, written out. A step that fails says nothing, and the next one has other rows."""
+    """The texts of one stream that differ, written out. A failed step has no result, and the next step has other rows."""
     first, wrong = some[0].case, []
     with wire.Stream(connection, first.vocab, first.eos) as stream:
         opening = pb.Step()
@@ -127,7 +127,7 @@ def differences(connection, some, steps=12):
 
 
 def step(works):
-    """A message, and its rows."""
+    """The message of a step, and its rows."""
     message, rows = pb.Step(), []
     for i, each in works.items():
         rows += each.rows()

@@ -8,7 +8,7 @@ def ends_with(tokens, end):
 
 
 def stretch(text):
-    """The tokens of the stretch in which the text is, or None."""
+    """The tokens of the stretch that the text is in, or None."""
     rule = text.params.thinking_budget
     if rule is None:
         return None
@@ -22,8 +22,8 @@ def stretch(text):
 
 
 def is_over(tokens, begin, rule, is_output):
-    """Whether the stretch that begins there is over with the last of the tokens. Nothing is forced in a prompt, and an end among forced
-    tokens is none."""
+    """Whether the stretch that begins at `begin` ends with the last token. Nothing is forced in a prompt, and an end sequence within
+    forced tokens does not count."""
     following, inside = follows(tokens[begin:-1], rule), tokens[begin:]
     if is_output and following == tokens[-1]:
         return ends_with(inside, rule.get("forced_token_ids") or rule["end_token_ids"])
@@ -31,19 +31,19 @@ def is_over(tokens, begin, rule, is_output):
 
 
 def follows(inside, rule):
-    """The forced token that follows in a stretch: the others, if it ends with the first of them."""
+    """The next forced token in a stretch. If the stretch ends with the first forced tokens, the remaining ones follow."""
     forced_tokens = rule.get("forced_token_ids") or rule["end_token_ids"]
     said = max(count for count in range(len(forced_tokens)) if ends_with(inside, forced_tokens[:count]))
     return forced_tokens[said] if len(inside) >= rule["budget"] else None
 
 
 def forced(text):
-    """What follows in the stretch in which the text is, or None."""
+    """The next forced token in the stretch that the text is in, or None."""
     inside = stretch(text)
     return None if inside is None else follows(inside, text.params.thinking_budget)
 
 
 def filters(text):
-    """What stands in the place of the text's parameters in the row behind it (docs/history.md, Drawn otherwise while it thinks)."""
+    """The filters that replace the text's parameters in the row after it (docs/history.md, Drawn otherwise while it thinks)."""
     own = {name: value for name, value in (text.params.thinking_budget or {}).items() if name in FILTERS}
     return own if own and stretch(text) is not None else {}

@@ -20,11 +20,11 @@ class Verdict:
 
 
 class NoToken(Exception):
-    """A row that was needed has none."""
+    """A row that was needed has no token."""
 
 
 class Verification:
-    """One draft against the rows behind the text and behind each draft token (docs/speculative.md, A round)."""
+    """Verifies a draft against the rows after the text and after each draft token (docs/speculative.md, A round)."""
 
     def __init__(self, text, draft, rows, masks):
         self.text, self.draft, self.rows, self.masks = text, draft, rows, masks
@@ -34,14 +34,14 @@ class Verification:
         self.text_at = functools.cache(self.text_at)
 
     def text_at(self, node):
-        """The text with the draft tokens up to this one."""
+        """The text with the draft tokens up to this one appended."""
         if node < 0:
             return self.text
         parent = self.draft.parents[node]
         return row.behind(self.text_at(parent), self.target(parent), self.draft.tokens[node])
 
     def target(self, node):
-        """The plain row behind a draft token."""
+        """The result of the plain row after a draft token."""
         result = row.sample(self.rows[node + 1], self.text_at(node), self.masks[node + 1])
         if result.status != "OK":
             raise NoToken(result.status)
@@ -62,16 +62,16 @@ class Verification:
         return rule in ("REJECTION", "BLOCK") or not self.draft.tokens or (rule in ("GREEDY", "TYPICAL") and is_one)
 
     def is_strict(self, text):
-        """Where RELAXED does not relax."""
+        """Whether RELAXED is strict after this text."""
         return self.acceptance.get("relaxed_in_thinking_only", False) and thinking.stretch(text) is None
 
     def number(self, node):
-        """`u` of the acceptance of a draft token."""
+        """`u` for the acceptance of a draft token."""
         position = self.text.position + self.draft.depth(node)
         return numbers.upper_53(uniform(self.text.seed, position, numbers.ACCEPTANCE, self.draft.index(node)))
 
     def recovered(self, node, target):
-        """A token by the weights of a residual, behind this node."""
+        """A token drawn by the weights of a residual, after this node."""
         masses, total = target
         number = uniform(self.text.seed, self.text_at(node).position, numbers.RECOVERED)
         return draw(list(masses), list(masses.values()), total, number)
@@ -83,28 +83,28 @@ class Verification:
         try:
             if rule == "BLOCK" and draft.is_chain() and not self.is_certain(nodes):
                 return self.block()
-            # Without draft tokens the row is a plain one under every rule.
+            # Without draft tokens, the row is a plain row under every rule.
             return self.walk() if rule in ("REJECTION", "BLOCK") or not draft.tokens else self.longest()
         except NoToken as failure:
             return Verdict(str(failure))
 
     def is_certain(self, nodes):
-        """Where a mark draws the tokens, drafts with chance are none (docs/watermarks.md, Drafts)."""
+        """Whether the draft is certain. If a mark draws the tokens, every draft counts as certain (docs/watermarks.md, Drafts)."""
         return self.params.gumbel is not None or all(self.draft.is_certain(node) for node in nodes)
 
     def ended(self, node):
-        """A text that ends with this draft token."""
+        """The verdict if the text ends with this draft token, without a further token."""
         path, text = self.draft.path(node), self.text_at(node)
         return Verdict("OK", [self.draft.tokens[i] for i in path], path, "ACCEPTED", text, self.finish(node) or "UNSPECIFIED")
 
     def more(self, node, token, last):
-        """The draft tokens up to this one and a token behind them."""
+        """The verdict with the draft tokens up to this one and a further token."""
         path, text = self.draft.path(node), self.text_at(node)
         tokens = [*(self.draft.tokens[i] for i in path), token]
         return Verdict("OK", tokens, path, last, row.behind(text, self.target(node), token), text.finish(token))
 
     def walk(self):
-        """REJECTION: siblings in turn, each against what the one before it left (docs/speculative.md, A round)."""
+        """REJECTION: siblings are tested in turn, each against what the previous one left (docs/speculative.md, A round)."""
         node = -1
         while True:
             children = self.draft.children(node)
@@ -118,7 +118,7 @@ class Verification:
                 return self.ended(node)
 
     def siblings(self, node, children):
-        """The accepted one, or None and the token in their place."""
+        """The accepted sibling and None, or None and the token that replaces them."""
         plain = self.target(node)
         if self.is_certain(children):
             return next((i for i in children if self.draft.tokens[i] == plain.token), None), plain.token
@@ -131,12 +131,12 @@ class Verification:
         return None, self.recovered(node, target)
 
     def left_over(self, target, draft, factor=1.0):
-        """The residual, or the target's masses where all its weights are 0 (docs/numbers.md, Verification)."""
+        """The residual, or the target's masses if all weights of the residual are 0 (docs/numbers.md, Verification)."""
         weights = drafts.residual(target, draft, factor)
         return weights if weights[1] else target
 
     def longest(self):
-        """The longest path of accepted tokens, and of several the one that comes first in the draft where they part."""
+        """The longest path of accepted tokens. Of equally long ones, the path whose token comes first in the draft where they diverge."""
         accepted, best = {-1}, -1
         self.target(-1)
         for node, parent in enumerate(self.draft.parents):
@@ -153,12 +153,12 @@ class Verification:
         return self.more(best, token, "RECOVERED" if self.draft.children(best) else "BONUS")
 
     def passes(self, node):
-        """Whether a rule that judges each token by itself accepts this one (docs/numbers.md, Verification)."""
+        """Whether a rule that judges each token independently accepts this one (docs/numbers.md, Verification)."""
         is_among = self.draft.tokens[node] in self.passing(self.draft.parents[node])
         return is_among and (self.acceptance["rule"] != "SYNTHETIC" or self.number(node) < as_f32(self.acceptance["synthetic_rate"]))
 
     def passing(self, parent):
-        """The tokens that it lets pass behind a draft token; SYNTHETIC does so at its rate."""
+        """The tokens that the rule accepts after a draft token; SYNTHETIC accepts them at its rate."""
         return getattr(self, self.acceptance["rule"].lower())(parent)
 
     def greedy(self, parent):
@@ -204,7 +204,7 @@ class Verification:
         return self.more(node, self.recovered(node, self.left_over(target, self.draft.distribution(count), p[count])), "RECOVERED")
 
     def block_factors(self, length):
-        """`p_0` and that of each draft token of the block (docs/numbers.md, Verification)."""
+        """`p_0`, and the factor of each draft token of the block (docs/numbers.md, Verification)."""
         p = [1.0]
         for node in range(length):
             token, (masses, total) = self.draft.tokens[node], row.distribution(self.target(node - 1))
@@ -213,7 +213,7 @@ class Verification:
         return p
 
     def block_chance(self, i, length, p):
-        """What `u` has to be below (docs/numbers.md, Verification)."""
+        """The bound that `u` must be below (docs/numbers.md, Verification)."""
         if i == length or p == 1:
             return p
         _, weights = drafts.residual(row.distribution(self.target(i - 1)), self.draft.distribution(i), p)
@@ -221,7 +221,7 @@ class Verification:
         return beyond / (beyond + 1 - p)
 
     def block_length(self):
-        """How many draft tokens take part, and whether a row without a token cut them (docs/speculative.md, A round)."""
+        """The number of draft tokens in the block, and whether a row without a token cut it short (docs/speculative.md, A round)."""
         for node in range(len(self.draft.tokens)):
             try:
                 self.target(node - 1)

@@ -1,4 +1,4 @@
-"""Texts of a few tokens, token by token: what samplers learn, and how texts end."""
+"""Texts of a few tokens, token by token: the states of samplers, and how texts end."""
 
 import dataclasses
 
@@ -9,13 +9,13 @@ POSITIONS = 6
 
 
 def texts(seed, count, params_of, vocabs=cases.VOCABS):
-    """Some of one vocabulary. A row's logits are those of its case's seed and its position."""
+    """`count` texts with one vocabulary. A row's logits depend on its case's seed and its position."""
     [some] = cases.messages(seed, 1, count, params_of, vocabs)
     return [bounds.going_on(dataclasses.replace(case, dtype="f32", is_masked=False)) for case in some]
 
 
 def differences(connection, some, positions=POSITIONS):
-    """Of texts of one stream those that differ, written out."""
+    """The texts of one stream that differ, written out."""
     first, wrong = some[0], []
     with wire.Stream(connection, first.vocab, first.eos) as stream:
         first_step = opening(some)
@@ -47,7 +47,7 @@ def opening(some):
 
 
 def following(case):
-    """The case of the next position, by what the second implementation says of this one."""
+    """The case at the next position, by the second implementation's result for this one."""
     text, result = case.text(), row.sample(case.row(), case.text())
     after = row.behind(text, result, result.token)
     return dataclasses.replace(case, output=after.output, state=after.state, logits_seed=case.logits_seed + 1)

@@ -1,4 +1,4 @@
-"""Messages to a server, and what its answers say, in the same words as the second implementation's results."""
+"""Messages to a server, and the content of its answers, with the same names as the second implementation's results."""
 
 import queue
 
@@ -22,7 +22,7 @@ def fill(message, fields):
 
 
 def params_message(case):
-    """With what is asked for."""
+    """The parameters of a case, with what it asks for."""
     asked = case.asked
     message = pb.SamplingParams(seed=case.seed, return_sampler_state=asked.state)
     for name, value in case.params.items():
@@ -71,7 +71,7 @@ def write_proposer(message, value):
     fill(message.proposer, {name: given for name, given in value.items() if name != "kind"})
 
 
-# Parameters that are not a field of the same name.
+# Parameters that are not simple fields of the same name.
 WRITERS = {
     "engine": lambda message, value: setattr(message, "engine_order", getattr(pb, f"ENGINE_ORDER_{value}")),
     "sampler_order": lambda message, value: message.sampler_order.extend(getattr(pb, f"SAMPLER_KIND_{name.upper()}") for name in value),
@@ -101,7 +101,7 @@ def state_message(state):
 
 
 def status(answer):
-    """In words, and whether there are words for people beside it."""
+    """The status by name. Also checks that there is a message if and only if the status is not OK."""
     assert bool(answer.message) == (answer.status != pb.ROW_STATUS_OK), answer
     return pb.RowStatus.Name(answer.status).removeprefix("ROW_STATUS_")
 
@@ -111,7 +111,7 @@ def finish(answer):
 
 
 def state(answer):
-    """f64 in hexadecimal, so that what differs in the last bit is not equal."""
+    """The sampler state, with f64 in hexadecimal so that a difference in the last bit is seen."""
     given = answer.sampler_state
     return {name: getattr(given, field).hex() for name, field in STATE.items() if given.HasField(field)}
 
@@ -121,7 +121,7 @@ def bits(numbers):
 
 
 def told(token):
-    """What a Token message says; None where it says nothing."""
+    """The content of a Token message; None for absent fields."""
     report = token.report
     logprob, rank = (getattr(token, name) if token.HasField(name) else None for name in ("logprob", "rank"))
     entropies = (getattr(report, name).hex() if report.HasField(name) else None for name in ("entropy", "raw_entropy"))
@@ -132,12 +132,12 @@ def told(token):
         **dict(zip(("entropy", "raw_entropy"), entropies)), why_not=[why(each) for each in report.why_not])
 
 
-# What a Token message says of which nothing was asked.
+# The content of a Token message if nothing was requested.
 NOTHING = told(pb.Token())
 
 
 def why(told):
-    """What a WhyNot message says."""
+    """The content of a WhyNot message."""
     return dict(
         token=told.token_id, by=pb.RemovedBy.Name(told.removed_by).removeprefix("REMOVED_BY_"),
         sampler=pb.SamplerKind.Name(told.sampler).removeprefix("SAMPLER_KIND_"), raw=bits(told.raw_logit),
@@ -145,7 +145,7 @@ def why(told):
 
 
 def check_opened(step, result):
-    """Whether a step opened all of its sequences, where it should (OpenResult)."""
+    """Checks that a step opened all of its sequences, at the expected positions (OpenResult)."""
     said = [(answer.sequence_id, answer.seed, answer.position, pb.OpenStatus.Name(answer.status)) for answer in result.open]
     assert said == [
         (given.sequence_id, given.params.seed, len(given.output_token_ids), "OPEN_STATUS_OK") for given in step.open], result.open
@@ -163,7 +163,7 @@ class Connection:
 
 
 class Stream:
-    """A stream of f32 rows that answers one step after the other."""
+    """A stream of f32 rows that does one step after another."""
 
     def __init__(self, connection, vocab, eos):
         self.requests = queue.Queue()
@@ -179,12 +179,12 @@ class Stream:
         self.requests.put(None)
 
     def step(self, step, rows):
-        """Whole rows, or Lists."""
+        """Sends a step with whole rows, or with `List`s."""
         whole = [row for row in rows if isinstance(row, np.ndarray)]
         for row in rows[len(whole):]:
             row.put(step.top_n)
         step.inline.data = b"".join(row.tobytes() for row in whole)
-        # Any number that is not the one before.
+        # Any number other than the previous one.
         self.steps = step.step_id = self.steps * 6364136223846793005 + 1442695040888963407 & LOW_64
         self.requests.put(pb.DecodeRequest(step=step))
         result = next(self.answers).step
