@@ -13,21 +13,21 @@ import pytest
 
 READY_WITHIN = 60.0
 
-# A shell that runs the tests in the background has them ignore it, and some send it to themselves.
+# A shell that runs the tests in the background makes them ignore SIGINT, but some tests send it to themselves.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class Server:
-    """A `croupier serve` process; options are those of `Popen`."""
+    """A `croupier serve` process. `options` are passed to `Popen`."""
 
     def __init__(self, *flags, **options):
-        # Not tmp_path: its name holds the test's, and a socket path has at most 107 bytes.
+        # Not tmp_path, whose name contains the test's name: a socket path has at most 107 bytes.
         self.folder = tempfile.mkdtemp(prefix="croupier-")
         self.path = os.path.join(self.folder, "croupier.sock")
         self.uds = f"unix:{self.path}"
         self.flags, self.options = flags, options
         if "preexec_fn" in options:
-            # It may be another user then.
+            # The server may then run as another user.
             os.chmod(self.folder, 0o777)
         self.start()
 
@@ -51,12 +51,12 @@ class Server:
             return probe.connect_ex(self.path) == 0
 
     def kill(self):
-        """SIGKILL: nothing is saved, the socket files stay."""
+        """Sends SIGKILL: nothing is saved, and the socket files remain."""
         self.process.kill()
         self.process.wait()
 
     def regions(self):
-        """Mappings of regions in the server."""
+        """The number of region mappings in the server."""
         return pathlib.Path(f"/proc/{self.process.pid}/maps").read_text().count("croupier-region")
 
 

@@ -1,4 +1,4 @@
-"""Stand-ins for tests of integrations where the real packages are not installed: as little of torch as the adapters use, on numpy."""
+"""Stand-ins for integration tests without the real packages: the small part of torch that the adapters use, on numpy."""
 
 import sys
 import types
@@ -7,7 +7,7 @@ import numpy as np
 
 
 class Tensor(np.ndarray):
-    """An array that is asked like a tensor on the CPU."""
+    """An array with the interface of a CPU tensor."""
 
     device = "cpu"
 
@@ -31,7 +31,7 @@ class Tensor(np.ndarray):
 
 
 def tensor(values):
-    """Logits as the engine has them: a tensor of torch where there is torch."""
+    """Logits as the engine has them: a torch tensor if torch is installed."""
     values = np.array(values, np.float32)
     torch = sys.modules["torch"]
     return torch.from_numpy(values)
@@ -46,7 +46,7 @@ def fake_torch():
 
 
 def installed(*names):
-    """Whether these can be imported. What the import says does not matter: packages for GPUs fail in many ways."""
+    """Whether these packages can be imported. Any exception counts as no: packages for GPUs fail in many ways."""
     try:
         for name in names:
             __import__(name)

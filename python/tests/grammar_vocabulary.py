@@ -1,12 +1,12 @@
-"""A vocabulary as models have them, for servers that compile grammars: a tokenizer.json with a token for each byte, longer ones, and some
-without a text that is seen."""
+"""A vocabulary like those of models, for servers that compile grammars: a tokenizer.json with a token for each byte, longer tokens, and
+special tokens without visible text."""
 
 import itertools
 import json
 
 import numpy as np
 
-#: What texts of the tests are values of.
+#: The schema of the tests' texts.
 SCHEMA = {
     "type": "object",
     "properties": {
@@ -18,14 +18,14 @@ SCHEMA = {
     "additionalProperties": False,
 }
 BEGIN, END = 0, 1
-#: Of what JSON is made, and some letters.
+#: Pieces of JSON, and some letters.
 LONGER = ['{"', '":', '": ', ' "', '", "', '",', '"}', '},', "[[", "]}", " true", "false", "null", "kind", "name", "stakes", "card", "chip", "die",
           "12", "00", "999", "é", "日本", "\\u", '\\"', "\n  "]
 LONGER += map("".join, itertools.product("aeiounrst", "bcdehiklmnoprstuw"))
 
 
 def letters():
-    """The characters in which such files write bytes: printable ones are themselves."""
+    """The characters that represent bytes in such files. Printable bytes represent themselves."""
     others = map(chr, itertools.count(256))
     return [chr(byte) if chr(byte).isprintable() and byte not in (0x20, 0xA0, 0xAD) else next(others) for byte in range(256)]
 
@@ -37,7 +37,7 @@ def written(text):
     return "".join(LETTERS[byte] for byte in text)
 
 
-#: By token id; those that are seen nowhere have names, which stand at both ends.
+#: Texts by token id. Special tokens have names; they are at both ends of the list.
 TEXTS = [b"<begin>", b"<end>", *(bytes([byte]) for byte in range(256)), *(text.encode() for text in LONGER), b"<turn>", b"</think>"]
 TURN, THOUGHT = len(TEXTS) - 2, len(TEXTS) - 1
 SPECIAL = (BEGIN, END, TURN, THOUGHT)
@@ -56,18 +56,18 @@ def tokenizer_json():
 
 
 def started(serve, folder, *flags):
-    """A server that knows it."""
+    """A server with this vocabulary."""
     path = folder / "tokenizer.json"
     path.write_text(tokenizer_json())
     return serve("--grammars=true", f"--vocabulary={path}", *flags)
 
 
 def text_of(tokens):
-    """What is seen of a text."""
+    """The visible part of a text."""
     return b"".join(TEXTS[token] for token in tokens if token not in SPECIAL)
 
 
 def model(tokens):
-    """Logits that know nothing of any grammar; the same behind the same text."""
+    """Logits that know nothing of any grammar. They are the same after the same text."""
     random = np.random.default_rng([5, len(tokens), *tokens[-2:]])
     return (3 * random.standard_normal(VOCAB)).astype("f4")

@@ -1,7 +1,7 @@
-"""Interrupts a call at each point where it can be: a signal's handler that raises, and for asyncio a task that is cancelled.
+"""Interrupts a call at each point where that is possible: by a signal handler that raises, or in asyncio by cancelling the task.
 
-Python runs handlers behind calls, jumps back and at the start of functions, before 3.11 behind any jump, so that is where `Points` raises. A
-trace function stands in for the signal."""
+Python runs handlers after calls, after backward jumps (before 3.11 after any jump) and at the start of functions, so `Points` raises
+there. A trace function replaces the signal."""
 
 import asyncio
 import contextlib
@@ -22,7 +22,7 @@ _POINTS = ("CALL", "RESUME", "JUMP_BACKWARD") if sys.version_info >= (3, 11) els
 
 
 class Alarm(Exception):
-    """What a handler raises."""
+    """The exception that a handler raises."""
 
 
 def alarm():
@@ -30,16 +30,16 @@ def alarm():
 
 
 class Points:
-    """Raises at the `count`-th point of the client, or does what is done by another thread."""
+    """Raises at the `count`-th point of the client, or calls `does` there, as if another thread did."""
 
     def __init__(self, count, also=()):
         self.left, self.before, self.does, self.here = count, {}, alarm, _HERE + also
-        #: Functions in the middle of which it was.
+        #: The functions that were running at that point.
         self.within = []
 
     def call(self, does):
-        """Whether it was interrupted."""
-        # From 3.12 on opcodes are traced only where a frame has asked for it before.
+        """Whether the call was interrupted."""
+        # From 3.12 on, opcodes are traced only if a frame has asked for it before.
         sys._getframe().f_trace_opcodes = True
         sys.settrace(self._entered)
         try:
@@ -61,7 +61,7 @@ class Points:
         if event == "opcode":
             before, at = self.before.get(frame, ("RESUME", 0))
             self.before[frame] = dis.opname[frame.f_code.co_code[frame.f_lasti]], frame.f_lasti
-            # A jump that is not taken is none.
+            # A jump that is not taken does not count.
             if before.startswith(_POINTS) and not (before.startswith("POP_JUMP") and frame.f_lasti == at + 2):
                 self.left -= 1
                 if not self.left:
@@ -77,13 +77,13 @@ class Points:
 
 
 class Waits:
-    """Cancels the task at the `count`-th wait of what it does."""
+    """Cancels the task at the `count`-th wait of its work."""
 
     def __init__(self, count):
         self.left = count
 
     async def call(self, doing):
-        """Whether it was cancelled."""
+        """Whether the task was cancelled."""
         try:
             await asyncio.ensure_future(_awaited(self._counted(doing)))
             return False
@@ -100,7 +100,7 @@ class Waits:
                 return done.value
             self.left -= 1
             if not self.left:
-                # It is what is waited for here that is cancelled: the task looks at this when it has it.
+                # This cancels what the task waits for: the task checks for the cancellation once `waited` is yielded to it.
                 asyncio.current_task().cancel()
             try:
                 yield waited
@@ -114,11 +114,11 @@ async def _awaited(doing):
 
 
 def each_point(attempt, least, every=1, also=()):
-    """Makes an attempt for each point, or for one of some: it is given what may interrupt a call. There are so many at least.
-    `also`: where other files are whose points count too."""
+    """Calls `attempt` for every `every`-th point, with the `Points` that interrupt a call. There must be at least `least` points. `also`:
+    paths of other files whose points also count."""
     if sys.version_info >= (3, 13):
         pytest.skip("from Python 3.13 on not all opcodes of a function are traced")
-    # What is here already is not looked through each time.
+    # Objects that exist already need not be searched in each collection.
     gc.freeze()
     try:
         for count in itertools.count(1, every):
@@ -133,7 +133,7 @@ def each_point(attempt, least, every=1, also=()):
 
 
 async def each_wait(attempt, least):
-    """The same for each wait of a task."""
+    """Calls `attempt` for each wait of a task."""
     for count in itertools.count(1):
         waits = Waits(count)
         await attempt(waits)
@@ -144,7 +144,7 @@ async def each_wait(attempt, least):
 
 @pytest.fixture
 def in_time():
-    """Ends a test that would wait for ever."""
+    """Fails a test that would wait for ever."""
     def handler(*_):
         raise AssertionError("it waits for ever")
 

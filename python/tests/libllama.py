@@ -1,4 +1,5 @@
-"""llama.cpp's own samplers, called by its C interface (include/llama.h of 0.5.0), without a model: CROUPIER_LIBLLAMA names the library."""
+"""llama.cpp's own samplers, called through its C interface (include/llama.h of 0.5.0) without a model. CROUPIER_LIBLLAMA names the
+library."""
 
 import ctypes
 import os
@@ -24,7 +25,7 @@ class ChainParams(ctypes.Structure):
 
 
 class Vector(ctypes.Structure):
-    """A std::vector of libstdc++: where its elements begin, end, and may end."""
+    """A std::vector of libstdc++: pointers to the begin and end of its elements and to the end of its storage."""
 
     _fields_ = [("begin", c_void_p), ("end", c_void_p), ("room", c_void_p)]
 
@@ -34,7 +35,7 @@ class Vector(ctypes.Structure):
         return cls(at, at + ctypes.sizeof(elements), at + ctypes.sizeof(elements))
 
 
-# What llama_sampler_init_… takes.
+# The argument types of llama_sampler_init_….
 SAMPLERS = {
     "top_k": [c_int32],
     "top_p": [c_float, c_size_t],
@@ -52,13 +53,13 @@ SAMPLERS = {
     "infill": [c_void_p],
     "grammar": [c_void_p, c_char_p, c_char_p],
 }
-# The one that takes breakers as tokens, for llama.cpp's own tests: a function of C++, by its name there.
+# The constructor that takes breakers as tokens, made for llama.cpp's own tests: a C++ function, by its mangled name.
 DRY = "_Z30llama_sampler_init_dry_testingffiiRKSt6vectorIS_IiSaIiEESaIS1_EE"
 LOG = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, c_void_p)
 
 
 def why_not():
-    """Why there is no library, or None."""
+    """The reason why there is no library, or None."""
     if platform.machine() not in ("x86_64", "AMD64"):
         return f"the library is built for x86-64, this is {platform.machine()}"
     if not os.environ.get("CROUPIER_LIBLLAMA"):
@@ -103,7 +104,7 @@ class Library:
 
 
 class Chain:
-    """A chain of samplers, each a name and what its llama_sampler_init_… takes."""
+    """A chain of samplers. Each is given as a name and the arguments of its llama_sampler_init_…."""
 
     def __init__(self, library, *samplers):
         self.library, self.chain = library, library.chain_init(ChainParams(True))
@@ -111,7 +112,7 @@ class Chain:
             library.chain_add(self.chain, library.make(name, *arguments))
 
     def clone(self):
-        """One as it is now."""
+        """A copy with the current state."""
         clone = Chain.__new__(Chain)
         clone.library, clone.chain = self.library, self.library.clone(self.chain)
         return clone
@@ -130,7 +131,7 @@ class Chain:
             self.library.accept(self.chain, token)
 
     def left(self, row):
-        """What is left of a row of logits: tokens and their logits, and the token that was chosen where one was."""
+        """What the chain leaves of a row of logits: tokens with their logits, and the chosen token if there is one."""
         tokens = np.zeros(len(row), TOKEN)
         tokens["id"], tokens["logit"] = np.arange(len(row)), row
         array = TokenDataArray(tokens.ctypes.data, len(row), -1, False)
@@ -139,7 +140,7 @@ class Chain:
         return kept, int(kept["id"][array.selected]) if array.selected >= 0 else None
 
     def probabilities(self, row):
-        """The probability of every token in f64, by the logits that are left; and the token that was chosen."""
+        """The probability of every token in f64, by the remaining logits, and the chosen token."""
         kept, chosen = self.left(row)
         weights = np.exp(kept["logit"].astype(np.float64) - kept["logit"].max())
         probabilities = np.zeros(len(row))

@@ -1,5 +1,5 @@
-"""A vocabulary of llama.cpp: a GGUF file of nothing else, and what the library makes of it. Layouts are those of include/llama.h 0.5.0
-and of GGUF 3."""
+"""A vocabulary for llama.cpp: a GGUF file that contains nothing else, and the library's object for it. The layouts are those of
+include/llama.h 0.5.0 and of GGUF 3."""
 
 import ctypes
 import struct
@@ -31,7 +31,7 @@ def array(kind, values):
 
 
 def write(path, texts, eos, eot):
-    """Texts by token, of which two end a text and have none that is seen."""
+    """Writes the texts by token. Two of the tokens end a text and have no visible text."""
     kinds = [CONTROL if token in (eos, eot) else NORMAL for token in range(len(texts))]
     entries = [
         entry("general.architecture", STRING, text("llama")),
@@ -46,7 +46,7 @@ def write(path, texts, eos, eot):
 
 
 def load(library, path):
-    """What `infill` takes; it lives as long as the process."""
+    """The vocabulary as `infill` takes it. It lives as long as the process."""
     loaded = library.loaded
     loaded.llama_model_default_params.restype = ModelParams
     loaded.llama_model_load_from_file.argtypes, loaded.llama_model_load_from_file.restype = [c_char_p, ModelParams], c_void_p

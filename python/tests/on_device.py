@@ -1,4 +1,4 @@
-"""Started by test_device.py, on a driver without a GPU."""
+"""Tests that test_device.py runs on a driver without a GPU."""
 
 import asyncio
 import ctypes
@@ -16,12 +16,12 @@ from conftest import Server
 from croupier import _arrays
 from croupier._cuda import driver
 
-# No multiple of what rows begin at, so that there is something between them.
+# Not a multiple of the alignment of rows, so that there are gaps between them.
 VOCAB = 300
 SERVERS = "GPU-00000000-0000-0000-0000-000000000000"
 OTHER = "GPU-ffffffff-0000-0000-0000-000000000000"
 TEXTS = (1, 2, 3)
-# A sampler without a kernel, so that the server copies the rows from the GPU and samples them on the CPU; and one with.
+# ON_HOST has a sampler without a kernel, so the server copies the rows from the GPU and samples them on the CPU. ON_GPU has kernels.
 ON_HOST = {"temperature": 0.9, "typical_p": 0.95}
 ON_GPU = {"temperature": 0.9, "top_p": 0.95}
 PARAMS = {1: ON_GPU, 2: ON_HOST, 3: ON_GPU}
@@ -37,7 +37,7 @@ def batch(position, texts=TEXTS):
 
 @pytest.fixture(scope="module")
 def gpu():
-    """One for all tests: it proves itself by some hundred launches before it is ready."""
+    """One server for all tests, because its self-test makes some hundred launches before it is ready."""
     server = Server("--backend=cuda", "--threads=1")
     yield server
     server.kill()
@@ -46,7 +46,7 @@ def gpu():
 
 @pytest.fixture
 def memory():
-    """Memory of the GPU that is a program's own, in the primary context."""
+    """GPU memory that a program itself allocates, in the primary context."""
     library, context = ctypes.CDLL("libcuda.so.1"), c_void_p()
     driver().call("cuDevicePrimaryCtxRetain", byref(context), 0)
     made = []
@@ -67,7 +67,8 @@ def memory():
 
 
 def later(library, at, array):
-    """As a model's kernel: it is written when somebody waits, on a stream that no other waits for. A context is current."""
+    """Writes like a model's kernel: the memory is written when somebody waits, on a stream that does not synchronise with others. A
+    context must be current."""
     stream = c_void_p()
     assert library.cuStreamCreate(byref(stream), 1) == 0
     there = c_uint64(at), c_void_p(array.ctypes.data), ctypes.c_size_t(array.nbytes), stream
@@ -75,7 +76,7 @@ def later(library, at, array):
 
 
 class OnGpu:
-    """What a library for GPUs has."""
+    """An array as a GPU library provides it."""
 
     def __init__(self, at, array, facts):
         self.__cuda_array_interface__ = {"version": 3, "shape": array.shape, "typestr": array.dtype.str, "strides": None,
@@ -83,13 +84,13 @@ class OnGpu:
 
 
 def call_of(function):
-    """Calls of this process that went well."""
+    """The number of this process' successful calls of a driver function."""
     lines = pathlib.Path(os.environ["FAKE_CUDA_LOG"]).read_text().splitlines()
     return lines.count(f"{os.getpid()} {function} 0")
 
 
 def write(rows, values):
-    """By address."""
+    """Writes rows on the GPU by address."""
     library, mapping = ctypes.CDLL("libcuda.so.1"), rows.array._mapping
     facts = rows.array.__cuda_array_interface__
     assert facts["version"] == 3 and facts["shape"] == values.shape and facts["typestr"] == values.dtype.str
@@ -104,7 +105,7 @@ def narrowed(values, dtype):
 
 
 def text_of(server, place, dtype="f32", count=6, **options):
-    """The texts, from logits that `place` puts where they are sent from."""
+    """The texts, sampled from logits that `place` puts where they are sent from."""
     with croupier.connect(server.uds, VOCAB, dtype=dtype, **options) as stream:
         sequences = [stream.open(seed=text, **PARAMS[text]) for text in TEXTS]
         for position in range(count):
@@ -182,7 +183,7 @@ def test_another_gpu_is_refused_with_both_named(gpu, serve, monkeypatch):
     with pytest.raises(croupier.CroupierError, match="no device memory: .*WRONG_DEVICE") as error:
         croupier.connect(gpu.uds, VOCAB, data_path="device_memory", device=OTHER)
     assert SERVERS in str(error.value) and OTHER in str(error.value)
-    # A server whose GPU this process does not see.
+    # A server whose GPU this process cannot see.
     driver()
     monkeypatch.setenv("FAKE_CUDA_DEVICES", "9.0,Elsewhere," + OTHER.removeprefix("GPU-").replace("-", ""))
     other = serve("--backend=cuda", "--threads=1")
@@ -192,7 +193,7 @@ def test_another_gpu_is_refused_with_both_named(gpu, serve, monkeypatch):
 
 
 def test_the_mapping_ends_with_its_last_array(gpu):
-    # What a test before this one has left.
+    # Remove what earlier tests left.
     gc.collect()
     mapped, unmapped, freed = map(call_of, ("cuMemMap", "cuMemUnmap", "cuMemAddressFree"))
     with croupier.connect(gpu.uds, VOCAB, data_path="device_memory") as stream:
@@ -217,7 +218,7 @@ def test_after_a_reconnect_logits_of_the_old_region_are_lost(gpu):
         gpu.start()
         with pytest.raises(croupier.LogitsLost):
             stream.sample(rows, [sequence])
-        # Those that were written and not sent as well.
+        # So are rows that were written but not sent.
         with pytest.raises(croupier.LogitsLost):
             stream.sample(more, [sequence])
         for position in (1, 2):

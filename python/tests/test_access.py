@@ -1,4 +1,4 @@
-"""TLS and tokens, against a server that asks for both."""
+"""TLS and tokens, against a server that requires both."""
 
 import asyncio
 import socket
@@ -16,7 +16,7 @@ TOKEN, NEXT = "a-token-of-the-worker", "another-token-of-it"
 
 
 class Secured:
-    """A server that wants a certificate and a token of its clients on TCP."""
+    """A server that requires a certificate and a token of its clients on TCP."""
 
     def __init__(self, serve, folder):
         authority = trustme.CA()
@@ -54,7 +54,7 @@ def test_tokens_are_the_same_over_tls_and_after_a_kill(secured):
         text = stream.open(prompt=[1, 2], **params(1))
         for position in range(8):
             if position == 4:
-                # A token that is replaced is taken with the next connection.
+                # The next connection uses the replaced token.
                 token = NEXT
                 secured.tokens.write_text(NEXT)
                 secured.again()
@@ -124,7 +124,7 @@ def test_what_is_wrong_is_said(secured, tmp_path):
 
 
 def test_asyncio_says_each_time_why_the_server_refused(serve, tmp_path):
-    """Of a write that met the refusal gRPC says that it failed, and no more: one connection in five, on an idle machine."""
+    """If a write meets the refusal, gRPC says only that the write failed. On an idle machine this happens to one connection in five."""
     (tmp_path / "tokens").write_text(TOKEN)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -220,7 +220,7 @@ def test_a_certificate_of_another_authority_is_told_and_not_waited_for(secured, 
 
 
 def test_authorities_that_are_being_replaced_are_waited_for(secured, tmp_path):
-    """Their file may come after the server that it is for."""
+    """The file with the new authorities may appear after the server that needs it."""
     authorities, other = tmp_path / "authorities.pem", tmp_path / "other.pem"
     trustme.CA().cert_pem.write_to_path(other)
     authorities.write_bytes(secured.ca.read_bytes())
@@ -237,7 +237,7 @@ def test_authorities_that_are_being_replaced_are_waited_for(secured, tmp_path):
 
 
 def test_tries_to_connect_grow_apart():
-    """What pauses may be; all of them the same would have a chance of one in millions."""
+    """Checks the range of the pauses, and that they differ: the chance that all are the same is one in millions."""
     from croupier._front import backing_off
 
     many = [[pause for pause, _ in zip(backing_off(), range(8))] for _ in range(5)]

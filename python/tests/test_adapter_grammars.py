@@ -1,5 +1,5 @@
-"""Grammars in what the adapters of other programs take: in transformers they are Croupier's, in vLLM and SGLang these programs' own, and one
-for Croupier is refused with what to use in its place. Those of the server's defaults and presets are never in the way without a word."""
+"""Grammars in the parameters that the adapters take. In transformers Croupier applies them. vLLM and SGLang apply their own, and a grammar
+for Croupier is refused with a hint what to use instead. A grammar in the server's defaults or presets never interferes silently."""
 
 import json
 import types
@@ -40,7 +40,7 @@ def preset(serve, tmp_path):
 
 
 def generated(server, chosen, **fields):
-    """A text of the adapter's sampler, on a stand-in for torch."""
+    """A text from the adapter's sampler, on a stand-in for torch."""
     own = config(do_sample=True, max_length=len(PROMPT) + 200, eos_token_id=END, pad_token_id=0, **fields)
     params = huggingface.sampling_params(own, len(PROMPT))
     huggingface._merge(params, huggingface.params_of(chosen, {}))
@@ -99,7 +99,7 @@ def test_a_preset_s_grammar_is_refused_in_vllm_unless_the_request_turns_it_off(v
         arrives(request(extra_args={"croupier": {"preset": "json"}}))
     off = {"preset": "json", "grammar": {}}
     arrives(request(extra_args={"croupier": off}))
-    # What does not ask when it arrives is ended, and never sampled without what it asked for.
+    # A request that was not checked on arrival is ended. It is never sampled without what it asks for.
     params = [ended_by(eos=5, extra_args={"croupier": {"preset": "json"}}), ended_by(eos=5, temperature=0.0, extra_args={"croupier": off})]
     _, outputs = run(vllm, processor(vllm, server), params, lambda step: [row([step])] * 2, 3)
     assert outputs == [[5] * 3, [int(row([step]).argmax()) for step in range(3)]]
@@ -124,7 +124,7 @@ def test_a_grammar_of_the_server_s_defaults_refuses_no_row_of_sglang(sglang, ser
     assert forward(sglang.CroupierSampler(configured(serve, tmp_path, DEFAULTS).uds), rows, info(ROWS[:1] * 2))[0] == rows.argmax(1).tolist()
 
 
-# What both read.
+# vLLM and SGLang.
 
 
 def test_a_schema_may_be_an_object_or_text():

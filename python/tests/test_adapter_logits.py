@@ -1,4 +1,4 @@
-"""croupier.integrations._logits: how logits get from an engine to the server, in the adapters for vLLM and SGLang."""
+"""croupier.integrations._logits: the path of logits from an engine to the server, in the adapters for vLLM and SGLang."""
 
 import types
 
@@ -10,7 +10,7 @@ from croupier.integrations._logits import rows_that_fit
 from test_sglang import ROWS, TOP_K_ALL, forward, info, logits, sglang  # noqa: F401
 from test_vllm import VOCAB, Engine, adapter, alone, new, processor, row
 
-#: That of Qwen 3.
+#: The vocabulary size of Qwen 3.
 LARGE = 151_936
 
 
@@ -23,11 +23,11 @@ def test_the_largest_step_is_what_a_region_has_room_for():
     default = croupier.pb.Limits()
     assert rows_that_fit(default, LARGE, 256, 1) == 256
     assert rows_that_fit(default, LARGE, 1024, 1) == rows_that_fit(default, LARGE, 1024, 2) == 441
-    # Four ranks share what all regions may have, and there is a row at least.
+    # Four ranks share the limit for all regions. The result is at least one row.
     assert rows_that_fit(default, LARGE, 1024, 4) == 220 and rows_that_fit(default, LARGE, 256, 2000) == 1
     large = croupier.pb.Limits(max_bytes_per_region=1 << 30, max_region_bytes=2 << 30, max_device_region_bytes=256 << 20)
     assert rows_that_fit(large, LARGE, 1024, 2) == 1024 and rows_that_fit(large, LARGE, 1024, 2, on_device=True) == 220
-    # A row of 50 has 256 bytes, with what is between it and the next.
+    # A row of 50 logits takes 256 bytes, including the gap before the next row.
     assert rows_that_fit(croupier.pb.Limits(max_bytes_per_region=8192), VOCAB, 100, 1) == 16
 
 
@@ -63,7 +63,7 @@ def test_a_batch_that_is_larger_than_the_region_is_split(vllm, sglang, serve, ca
         tokens = [forward(sampler, logits(300, step), given)[0] for sampler in samplers]
         assert tokens[0] == tokens[1] and len(set(tokens[0])) > 10
     assert {stream.data_path for stream in (made._connected, *(each._stream for each in samplers))} == {"shared_memory"}
-    # Nothing but that it was killed.
+    # The only message is that the server was killed.
     [said] = caplog.messages
     assert said.startswith(f"connection to {server.uds} lost: ")
 
@@ -79,7 +79,7 @@ def test_it_is_said_once_where_logits_could_go_through_shared_memory_and_do_not(
     assert each["true"][0] == int(row([1]).argmax()) and made._connected.data_path == sampler._stream.data_path == "inline"
     warned = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert len(warned) == 2 and all("max_bytes_per_region" in each and "max_region_bytes" in each and server.uds in each for each in warned)
-    # Nor where it is asked for.
+    # There is no warning if the inline path is requested.
     caplog.clear()
     sampler = sglang.CroupierSampler(server.uds, data_path="inline")
     forward(sampler, logits(4), info(ROWS[:1] * 4))

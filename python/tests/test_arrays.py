@@ -1,4 +1,4 @@
-"""What logits may come as."""
+"""The types that logits may have."""
 
 import array
 import ctypes
@@ -20,7 +20,7 @@ BITS = bf16(ROWS)
 
 
 class Dlpack:
-    """A tensor of some library, on the host or elsewhere."""
+    """A tensor of some library, on the host or on another device."""
 
     def __init__(self, values, device=1):
         self.values, self.device = values, device
@@ -33,7 +33,7 @@ class Dlpack:
 
 
 class Unknown(Dlpack):
-    """Numbers that numpy does not know from DLPack."""
+    """Numbers of a DLPack type that numpy does not know."""
 
     def __dlpack__(self, **_):
         raise BufferError("unsupported dtype")
@@ -43,7 +43,7 @@ class Unknown(Dlpack):
 
 
 class Tensor:
-    """What torch has on the host, as far as it is used."""
+    """A torch tensor on the host, as far as it is used here."""
 
     def __init__(self, values, dtype, detached=False):
         self.values, self.dtype, self.detached = values, dtype, detached
@@ -122,12 +122,12 @@ def test_what_is_no_rows_is_refused():
     ]:
         with pytest.raises(ValueError, match=said):
             as_rows(wrong, VOCAB, "f32")
-    # Of the text "1" numpy would make the number 1.
+    # numpy would convert the text "1" to the number 1.
     for wrong in (ROWS.astype(str), ROWS.astype(bytes), [["1"] * VOCAB], ROWS.astype("m8[s]")):
         for dtype in DTYPES:
             with pytest.raises(TypeError, match="logits are .*, must be real numbers"):
                 as_rows(wrong, VOCAB, dtype)
-    # Of None it would make a NaN.
+    # It would convert None to NaN.
     for wrong, said in ((np.array([[None] * VOCAB]), " with NoneType among them"), ([[0.0] * (VOCAB - 1) + [None]], " with NoneType among them"),
                         ([None] * VOCAB, " with NoneType among them"), (ROWS.astype(object), "")):
         for dtype in DTYPES:
@@ -167,7 +167,7 @@ def test_bfloat16_of_a_library_is_taken_as_it_is():
 
 
 class TorchsOwn:
-    """As a number format of torch is shown."""
+    """A number format with the repr of torch's."""
 
     def __init__(self, name):
         self.name_of_it = name
@@ -193,7 +193,7 @@ def test_number_formats_have_the_names_of_other_libraries_too(server, dtype, giv
 def test_bfloat16_of_a_library_names_a_format():
     ml_dtypes = pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed")
     assert format_named(ml_dtypes.bfloat16) == format_named(np.dtype(ml_dtypes.bfloat16)) == "bf16"
-    # Another one of two bytes or of a similar name is none.
+    # Other formats with two bytes or a similar name are not bf16.
     for wrong in ml_dtypes.float8_e4m3fn, np.uint16, np.int16:
         with pytest.raises(ValueError, match="dtype is .*, must be one of f32, f16, bf16"):
             format_named(wrong)
@@ -217,7 +217,7 @@ def test_complex_numbers_of_a_library_are_refused():
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
 @pytest.mark.parametrize("path", ["inline", "shared_memory"])
 def test_what_is_too_small_for_the_dtype_is_a_mask(server, path, dtype):
-    """Without numpy's warning, which programs may have made an error."""
+    """There is no numpy warning, which programs may have turned into an error."""
     masked = np.where(ROWS < 1, np.finfo(np.float64).min, ROWS)
     with croupier.connect(server.uds, VOCAB, data_path=path, dtype=dtype) as stream:
         tokens = []
@@ -284,18 +284,18 @@ def test_one_number_may_be_assigned_to_bf16_rows():
     assert array.tolist() == [[0xC1A0, 0x3FC0, 0x4000, 0x7FC0]]
     array.fill(1.5)
     assert array.tolist() == [[0x3FC0] * 4]
-    # What numpy computes there is a mistake that it tells.
+    # numpy rejects computing into the array.
     for wrong in (lambda: np.add(ROWS[:1, :4], 1, out=array), lambda: np.copyto(array, ROWS[:1, :4])):
         with pytest.raises(TypeError, match="same_kind"):
             wrong()
-    # Other formats are numpy's own.
+    # Arrays of other formats are plain numpy arrays.
     assert type(writable(ROWS)) is np.ndarray
 
 
 @pytest.mark.parametrize("given", [ROWS, ROWS.astype(np.float64), ROWS.tolist(), BITS])
 def test_numbers_that_are_assigned_to_bf16_rows_on_a_gpu_become_bf16(given):
     class Mapping:
-        """Takes what would go to the GPU."""
+        """Records the bytes that would be uploaded to the GPU."""
 
         device = 0
 

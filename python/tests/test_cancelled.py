@@ -1,4 +1,4 @@
-"""What a cancellation does to what asyncio's client waits for, whenever it comes."""
+"""Cancellations at any time during the waits of the asyncio client."""
 
 import asyncio
 
@@ -7,7 +7,7 @@ from croupier._aio_call import begin, within
 
 
 class Refused(Exception):
-    """What a call may end with."""
+    """An error with which a call may end."""
 
 
 @pytest.mark.parametrize("outcome", [None, Refused], ids=["done", "failed"])
@@ -66,7 +66,7 @@ def test_what_takes_too_long_is_cancelled_before_that_is_told():
         with pytest.raises(Refused):
             await within(failing(), 5)
         assert await within(asyncio.sleep(0, "given"), 5) == "given"
-        # What gRPC gives who reads from a call that another task ended: nothing took too long.
+        # gRPC raises this in a task that reads from a call which another task ended. It is not a timeout.
         with pytest.raises(asyncio.CancelledError):
             await within(ended_elsewhere(), 5)
 

@@ -1,4 +1,4 @@
-"""What an error says for programs: the server's code, reason and field, and of each text that was not opened."""
+"""The machine-readable part of an error: the server's code, reason and field, also for each text that was not opened."""
 
 import asyncio
 import pickle
@@ -21,7 +21,7 @@ def cause(error):
 
 
 def refused(kind, address, use=None, **options):
-    """What an error of a stream says for programs, as it is and as another process gets it."""
+    """Checks the machine-readable part of a stream's error, also after pickling for another process."""
     def here(stream):
         return asyncio.run(use(stream))
 
@@ -40,7 +40,7 @@ def test_a_stream_that_is_refused_says_why(serve, kind):
     with croupier.connect(server.uds, VOCAB):
         assert refused(kind, server.uds) == ("RESOURCE_EXHAUSTED", "TOO_MANY_STREAMS", None)
     assert refused(kind, server.uds, data_path="shared_memory", max_rows=10**7) == ("INVALID_ARGUMENT", "INVALID_FIELD", "lease.bytes")
-    # What nobody said is not there.
+    # Without an answer from the server, reason and field are None.
     server.kill()
     assert refused(kind, server.uds) == ("UNAVAILABLE", None, None)
 
@@ -103,10 +103,10 @@ def test_a_text_that_is_not_opened_says_what_is_wrong(serve, kind):
         failures = raised.value.failures
         assert [(failures[text.id].status, failures[text.id].field) for text in (bad, long)] == [
             ("INVALID_ARGUMENT", "params.top_p"), ("RESOURCE_EXHAUSTED", "prompt_token_ids")]
-        # It is text all the same.
+        # The cause is also a string.
         assert failures[bad.id] == bad.refused and failures[bad.id].startswith("params.top_p: is 7, ")
         assert set(failures) == {bad.id, long.id}
-        # Of the whole call nothing failed.
+        # The call as a whole did not fail.
         assert cause(raised.value) == (None, None, None)
         again = pickle.loads(pickle.dumps(raised.value)).failures[bad.id]
         assert (again, again.status, again.field) == (bad.refused, "INVALID_ARGUMENT", "params.top_p")
@@ -125,7 +125,7 @@ def test_a_row_names_no_field(server):
 
 
 class Ended(grpc.RpcError):
-    """A call that ended so, with these details."""
+    """A call that ended with UNAVAILABLE and these details."""
 
     def __init__(self, details):
         self.raw = details

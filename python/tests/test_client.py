@@ -1,4 +1,4 @@
-"""The client against a real server: the same tokens on every data path, and when the server is killed."""
+"""The client against a real server: the tokens are the same on every data path, and if the server is killed."""
 
 import asyncio
 import os
@@ -19,7 +19,7 @@ PATHS = ["inline", "shared_memory"]
 
 
 def logits(text, position, vocab=VOCAB):
-    """The row of a text at a position: any function of both will do."""
+    """The row of a text at a position. Any function of the two would do."""
     return np.random.default_rng((text, position)).normal(size=vocab).astype(np.float32) * 3
 
 
@@ -51,7 +51,7 @@ def test_tokens_are_the_same_on_both_data_paths(server):
 
 
 def test_a_reply_may_be_larger_than_grpc_takes_by_itself(serve):
-    """Which is 4 MiB."""
+    """gRPC's default limit is 4 MiB."""
     vocab, count = 20_000, 40
     server, rows = serve(f"--max-top-logprobs={vocab}"), np.stack([logits(text, 0, vocab) for text in range(count)])
 
@@ -108,7 +108,7 @@ def test_too_little_room_falls_back_too(serve):
 
 
 def test_a_text_goes_on_elsewhere_with_the_same_defaults_of_the_stream(server):
-    """Which are not in its own parameters."""
+    """The defaults are not part of the text's own parameters."""
     options = {"default_params": {**params(1), "max_tokens": 12}, "eos_token_ids": [5]}
     with croupier.connect(server.uds, VOCAB, **options) as stream:
         whole = stream.open(top_k=50, prompt=[1, 2])
@@ -134,7 +134,7 @@ def test_a_killed_server_changes_no_token(server, path):
         for position in range(30):
             rows = write(stream, (1, 2, 3), position)
             if position % 10 == 5:
-                # Between two steps, and with the rows written: they go along.
+                # Between two steps, with the rows already written: they are kept.
                 server.kill()
                 server.start()
             stream.sample(rows, sequences)
@@ -148,7 +148,7 @@ def test_a_server_killed_with_a_step_under_way_changes_no_token(server, path):
     with croupier.connect(server.uds, VOCAB, data_path=path) as stream:
         sequences = [stream.open(prompt=[1, 2], **params(text)) for text in (1, 2, 3)]
         for position in range(6):
-            # Stopped, so that the step is there and has no answer when the end comes.
+            # The server is stopped, so that the step has arrived but has no answer when the server is killed.
             server.process.send_signal(signal.SIGSTOP)
             stream.submit(write(stream, (1, 2, 3), position), sequences)
             time.sleep(0.05)
@@ -207,7 +207,7 @@ def test_asyncio_goes_on_with_a_cancelled_step(server):
             sequence = stream.open(**params(1))
             await stream.sample(logits(1, 0), [sequence])
             server.process.send_signal(signal.SIGSTOP)
-            # All of its threads, or one may still answer.
+            # Wait until all of its threads are stopped, because one may still answer.
             os.waitid(os.P_PID, server.process.pid, os.WSTOPPED)
             with pytest.raises(asyncio.TimeoutError):
                 await asyncio.wait_for(stream.sample(logits(1, 1), [sequence]), 0.2)
@@ -232,7 +232,7 @@ def test_a_lost_region_is_told_and_not_sampled(serve):
         sequence = stream.open(**params(1))
         first = stream.sample(write(stream, [1], 0), [sequence])
         rows = write(stream, [1], 1)
-        # A server that ends in order frees the pages of its regions.
+        # A server that shuts down cleanly frees the pages of its regions.
         server.process.terminate()
         server.process.wait()
         server.start()

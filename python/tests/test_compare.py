@@ -1,4 +1,4 @@
-"""croupier compare, on the rows of a model: the small transformer of python/examples, with the faults that its worker could have."""
+"""croupier compare, on the rows of a model: the small transformer of python/examples, with faults that its worker could have."""
 
 import json
 import os
@@ -13,7 +13,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "examples")
 import transformer
 
 TEXT = transformer.encode("The server takes the rows of a batch and gives back a token for each of them, ")
-#: Rows are compared behind so many tokens: those behind fewer are of texts that the model does not know how to go on with.
+#: Rows are compared from this position on. After fewer tokens, the model does not know how to continue the text.
 FROM = 16
 
 
@@ -23,12 +23,12 @@ def model():
 
 
 def plain(model, tokens=TEXT):
-    """Rows behind each token, in one pass."""
+    """The rows after each token, in one pass."""
     return model.forward([model.cache()], [list(tokens)])[0]
 
 
 def one_by_one(model, tokens=TEXT):
-    """The same from a cache that grows by a token at a time."""
+    """The same rows, with a cache that grows by one token at a time."""
     cache = model.cache()
     return np.concatenate([model.forward([cache], [[token]])[0] for token in tokens])
 
@@ -73,7 +73,7 @@ def test_a_temperature_and_penalties_of_the_worker_are_named(model, tmp_path):
 def test_rows_one_place_late_are_named(model, tmp_path):
     rows = plain(model)[FROM:]
     found = compare(tmp_path, bf16(rows[:-1]), rows[1:])
-    # The first of these is behind no plain row that was given.
+    # The plain row for the first of these was not given.
     assert [row.get("plain_row") for row in found] == [None, *range(len(rows) - 2)]
 
 
@@ -83,7 +83,7 @@ def test_a_cache_that_keeps_a_rejected_token_is_named(model, tmp_path):
     model.forward([cache], [[*TEXT[:cut], *transformer.encode("zq")]])
     late = np.concatenate([model.forward([cache], [[token]])[0] for token in TEXT[cut:]])
     found = compare(tmp_path, late, rows[cut:])
-    # Some way behind the rejected token such a model gives about the same rows again.
+    # Some tokens after the rejected one, such a model gives nearly the same rows again.
     assert {row["is"] for row in found[:5]} <= {"unknown", "alike"}, found
     assert all(row["temperature"] is None for row in found if row["is"] == "plain"), found
 

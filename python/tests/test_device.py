@@ -1,4 +1,4 @@
-"""Logits in the memory of a GPU, where there is none: client and server run on the driver of tests/cuda_driver."""
+"""Logits in GPU memory, without a GPU: client and server run on the driver of tests/cuda_driver."""
 
 import os
 import pathlib
@@ -14,7 +14,7 @@ DRIVER = HERE.parents[1] / "target" / "emulator" / "driver"
 def test_device_memory_on_a_driver_without_a_gpu(tmp_path):
     if not (DRIVER / "libcuda.so.1").exists():
         pytest.skip(f"there is no {DRIVER}/libcuda.so.1; scripts/emulator-build makes it")
-    # The loader reads where libraries are when a process begins.
+    # The loader reads LD_LIBRARY_PATH only when a process starts.
     environment = {**os.environ, "LD_LIBRARY_PATH": str(DRIVER), "FAKE_CUDA_ANSWERS": str(DRIVER / "answers"),
                    "FAKE_CUDA_LOG": str(tmp_path / "calls")}
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", str(HERE / "on_device.py")]

@@ -1,4 +1,4 @@
-"""Streams that are still open when the time of a drain is over."""
+"""Streams that are still open when the drain timeout ends."""
 
 import signal
 
@@ -31,6 +31,6 @@ def test_the_text_goes_on_at_the_next_server(serve, kind, caplog):
         for position in range(3, 6):
             worker.sample(rows(position), texts)
         assert [text.tokens for text in texts] == expected
-    # Of a call that ended while nobody read, asyncio's gRPC says no reason to who writes to it.
+    # If a call ended while nobody was reading, asyncio's gRPC gives a writer no reason.
     reason = "UNAVAILABLE: the server is shutting down" if kind == "sync" else "the connection was lost"
     assert reason in caplog.text

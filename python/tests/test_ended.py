@@ -1,4 +1,4 @@
-"""A text that is opened with an output that has ended, as only the server knows, is ended with its first step, and no other is harmed."""
+"""A text is opened with an output that has already ended, which only the server knows. Its first step ends it and harms no other text."""
 
 import asyncio
 
@@ -14,11 +14,11 @@ LOOP = {"repetition_detection": {"max_pattern_size": 2, "min_count": 3}}
 
 @pytest.fixture(params=["repetition", "preset", "max_tokens", "stop_token_ids", "stop_token_sequences"])
 def ended(request, serve, tmp_path):
-    """A server, and what opens a text that has ended there."""
+    """A server, and the options that open a text which has already ended there."""
     presets, config = tmp_path / "presets.toml", tmp_path / "croupier.toml"
     presets.write_text('[short]\ndescription = "ends soon"\nmax_tokens = 9\n')
     config.write_text({"max_tokens": "[defaults]\nmax_tokens = 9\n", "stop_token_ids": "[defaults]\nstop_token_ids = [9]\n"}.get(request.param, ""))
-    # That of a server with a min_tokens in its defaults would go on.
+    # With a min_tokens in the server's defaults, such a text would continue.
     sequences = {"stop_token_sequences": [{"token_ids": [9, 9]}]}
     fields = {"repetition": LOOP, "preset": {"preset": "short"}, "stop_token_sequences": sequences}.get(request.param, {})
     return serve(f"--config={config}", f"--presets={presets}"), {"seed": 1, "output": [9] * 9, **fields}
@@ -42,7 +42,7 @@ def test_it_says_so_with_the_first_step(ended):
             stream.sample(rows(2), [text, other])
         assert error.value.failures[text.id].status == "SEQUENCE_FINISHED" and len(other.tokens) == 1
         check(stream, text)
-        # The server forgets it too: its id is free.
+        # The server forgets the text too, so its id is free.
         stream.sample(logits(2, 1), [other])
         assert stream.sample(logits(1, 0), [stream.open(sequence_id=text.id, seed=1)])
         text = stream.open(**fields)

@@ -1,4 +1,4 @@
-"""What becomes of a stream that ended: by an error, for want of a server, or by the program."""
+"""What happens after a stream has ended: by an error, because there is no server, or by the program."""
 
 import asyncio
 import gc
@@ -16,7 +16,7 @@ from croupier import pb
 from test_client import PATHS, VOCAB, logits, params, text_of, write
 
 
-#: A work of no kind: that ends a stream.
+#: A work without a kind, which ends a stream.
 SHAPELESS = pb.Work(sequence_id=1)
 ENDED = pytest.raises(croupier.CroupierError, match=r"INVALID_ARGUMENT: .*work\[\d+\].*texts are unchanged, and the next step connects again")
 
@@ -37,7 +37,7 @@ def test_a_stream_goes_on_after_an_error_that_ended_it(server, path):
             stream.result()
         with pytest.raises(croupier.CroupierError, match="given up"):
             stream.result()
-        # What the refused step should open is open too.
+        # The text that the refused step was to open is also open.
         rows = write(stream, [1, 2], 2)
         rows.array[1] = logits(2, 0)
         stream.sample(rows, [text, other])
@@ -64,7 +64,7 @@ def test_a_stream_goes_on_when_the_server_is_back_too_late(server, path):
             with pytest.raises(croupier.CroupierError, match="no step was submitted"):
                 stream.result()
         server.start()
-        # Rows are shared memory again at once.
+        # Rows are in shared memory again immediately.
         stream.sample(write(stream, [1], 2), [text])
         assert stream.data_path == path
         stream.sample(logits(1, 3), [text])
@@ -140,7 +140,7 @@ def test_a_program_ends_though_its_streams_were_not_ended(server):
     here = pathlib.Path(__file__).resolve().parent
     command = [sys.executable, "-c", FORGETFUL, server.uds]
     environment = {**os.environ, "PYTHONPATH": str(here.parent)}
-    # Where nothing ends the streams about one program in five hangs.
+    # If nothing ended the streams, about one program in five would hang.
     for _ in range(3):
         programs = [subprocess.Popen(command, env=environment) for _ in range(4)]
         try:

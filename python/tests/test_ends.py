@@ -1,4 +1,5 @@
-"""Streams that nobody ends: what the garbage collector finds in any thread, what a fork takes along, and the end of the interpreter."""
+"""Streams that nobody ends: those that the garbage collector finds in any thread, those in a forked process, and those that are left when
+the interpreter exits."""
 
 import asyncio
 import gc
@@ -22,7 +23,7 @@ from test_leaving import SHARDS
 
 @pytest.mark.parametrize("of", ["stream", "rank"])
 def test_one_that_a_thread_of_grpc_s_collects_ends(server, monkeypatch, in_time, of):  # noqa: F811
-    """Such a thread takes in how its call ends, and whoever closes the connection waits for that."""
+    """A gRPC thread processes the end of its call, and closing the connection waits for that thread."""
     zero = croupier.connect(server.uds, VOCAB, vocab_shards=SHARDS)
     ring = [croupier.connect(server.uds, VOCAB) if of == "stream" else croupier.attach(zero.shard_token, 1)]
     threads, collected, handle = ring[0]._hang_up.peek()[2][3], threading.Event(), grpc._channel._handle_event
@@ -37,7 +38,7 @@ def test_one_that_a_thread_of_grpc_s_collects_ends(server, monkeypatch, in_time,
     gc.disable()
     try:
         monkeypatch.setattr(grpc._channel, "_handle_event", collects)
-        # Something is written, so that one of its threads has something to do.
+        # Write something, so that one of gRPC's threads has work.
         if of == "stream":
             ring[0].submit(logits(1, 0), [ring[0].open(seed=1)])
         else:
@@ -74,7 +75,7 @@ def test_a_fork_connects_though_a_thread_of_its_parent_was_connecting(server):
 
 @pytest.mark.parametrize("of", ["stream", "rank"])
 def test_one_ends_where_no_thread_begins_any_more(server, monkeypatch, of):
-    """As in a function of `atexit`, from Python 3.12 on."""
+    """As in an `atexit` function, from Python 3.12 on."""
     zero = croupier.connect(server.uds, VOCAB, vocab_shards=SHARDS)
     one = zero if of == "stream" else croupier.attach(zero.shard_token, 1)
     threads = one._hang_up.peek()[2][3]
@@ -125,7 +126,8 @@ def test_a_program_that_ends_no_stream_ends_without_a_warning(server, kind):
 
 @pytest.mark.parametrize("of", ["stream", "rank"])
 def test_one_of_another_event_loop_is_told(server, in_time, of):  # noqa: F811
-    """As where tests have a loop each and share a stream. Its own loop is over: gRPC's calls would say what nobody understands, or wait for ever."""
+    """As in tests that have a loop each and share a stream. The stream's own loop has ended: gRPC's calls would raise an obscure error,
+    or wait for ever."""
     zero = croupier.connect(server.uds, VOCAB, vocab_shards=SHARDS)
     one = croupier.aio.connect(server.uds, VOCAB) if of == "stream" else croupier.aio.attach(zero.shard_token, 1)
     text = zero.open(seed=1)
@@ -169,11 +171,11 @@ def test_asyncio_s_that_are_not_connected_yet_are_told(server):
 
 @pytest.mark.parametrize("path", ["inline", "shared_memory"])
 def test_a_step_whose_stream_another_thread_ends_says_so(server, in_time, path):  # noqa: F811
-    """At each point of it."""
+    """The stream is ended at each point of the step."""
     rows = np.stack([logits(text, 0) for text in range(3)])
 
     def attempt(points):
-        # Two rows of room: the step goes as two messages.
+        # There is room for two rows, so the step is sent as two messages.
         stream = croupier.connect(server.uds, VOCAB, data_path=path, max_rows=2, slots=1)
         texts, said = [stream.open(seed=text) for text in range(3)], []
 
@@ -201,7 +203,7 @@ def test_a_step_whose_stream_another_thread_ends_says_so(server, in_time, path):
 @pytest.mark.parametrize("by", ["another thread", "a handler"])
 @pytest.mark.parametrize("path", ["inline", "shared_memory"])
 def test_a_rank_that_waits_may_be_ended(server, in_time, path, by):  # noqa: F811
-    """gRPC has an error of its own for two that read one call, and asks for it to be reported."""
+    """gRPC has an error for two readers of one call, and asks for it to be reported."""
     with croupier.connect(server.uds, VOCAB, vocab_shards=SHARDS) as stream:
         rank, told = croupier.attach(stream.shard_token, 1, data_path=path), []
         rank.send(logits(1, 0)[SHARDS[0]:])

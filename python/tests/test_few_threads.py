@@ -1,4 +1,5 @@
-"""A server that its system gives no more threads goes on: what needs one waits for one that is there, or is refused and told why."""
+"""A server that gets no more threads from the system continues. Work that needs a thread waits for an existing one, or is refused with the
+reason."""
 
 import contextlib
 import functools
@@ -16,17 +17,17 @@ import pytest
 import croupier
 from grammar_vocabulary import END, SCHEMA, VOCAB, model, started
 
-#: Nobody's, and no other run's, so that only what is started here counts. The superuser has no limit.
+#: A user that nobody else uses, not even another run, so that only processes started here count. The superuser has no limit.
 USER = 50_000 + os.getpid() % 10_000
-#: Threads and processes of that user.
+#: The limit of threads and processes of that user.
 MOST = 64
-#: Longer than what a thread that serves others reads by the way.
+#: Longer than a prompt that a serving thread processes itself.
 LONG = 200_000
 
 
 @pytest.fixture
 def folder():
-    """Where that user may read, and has the binary."""
+    """A folder that this user may read, with the binary in it."""
     path = pathlib.Path(tempfile.mkdtemp(prefix="croupier-threads-"))
     path.chmod(0o755)
     shutil.copy(os.environ["CROUPIER_BIN"], path / "croupier")
@@ -35,7 +36,8 @@ def folder():
 
 
 def as_user():
-    """In a process that is about to be another program. The limit comes first: it is looked at with the user's number of processes."""
+    """Runs in a process before it executes another program. The limit is set first, because it is checked with the user's number of
+    processes."""
     resource.setrlimit(resource.RLIMIT_NPROC, (MOST, MOST))
     os.setgroups([])
     os.setgid(USER)
@@ -52,8 +54,8 @@ def server(serve, folder, monkeypatch):
 
 
 def asleep():
-    """A process of that user; none if it may have no more. Not by `as_user`: a fork of a process with gRPC in it has further threads for a
-    while, which count."""
+    """Starts a process as that user, or returns None if the user may have no more. This does not use `as_user`: a fork of a process with
+    gRPC has further threads for a while, and they count."""
     limits = ["prlimit", f"--nproc={MOST}", "setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups"]
     process = subprocess.Popen([*limits, "sleep", "600"], stderr=subprocess.DEVNULL)
     name = pathlib.Path(f"/proc/{process.pid}/comm")
@@ -66,7 +68,7 @@ def asleep():
 
 @contextlib.contextmanager
 def no_threads_left():
-    """That user has as many processes as it may."""
+    """Within this context, the user has as many processes as allowed."""
     others = []
     try:
         while len(others) < MOST and (other := asleep()):
@@ -85,7 +87,7 @@ def drawn(stream, count=4, **params):
 
 
 def test_a_server_without_further_threads_goes_on(server):
-    # Nothing that takes a thread, which would be there for a while.
+    # Nothing here may need a thread, because the thread would exist for a while.
     with croupier.connect(server.uds, VOCAB, eos_token_ids=[END], data_path="inline") as stream:
         expected = drawn(stream)
     with contextlib.ExitStack() as ended:
@@ -94,7 +96,7 @@ def test_a_server_without_further_threads_goes_on(server):
             streams = [ended.enter_context(connect()) for _ in range(4)]
             for stream in streams:
                 assert drawn(stream, prompt=[5] * LONG, max_tokens=10)
-                # It takes a thread of its own to compile one.
+                # Compiling a grammar needs a separate thread.
                 with pytest.raises(croupier.OpenError, match="has no thread"):
                     drawn(stream, 1, grammar={"json_schema": SCHEMA})
                 assert drawn(stream) == expected

@@ -1,4 +1,5 @@
-"""`fork`: texts that go on from another one's tokens, or from some of them, or past them, are those that would have been opened so."""
+"""`fork`: a text that continues from all or some of another text's tokens, or with further ones, equals a text that is opened with these
+tokens."""
 
 import asyncio
 
@@ -11,7 +12,7 @@ from test_client import VOCAB, logits
 
 
 def step(stream, texts, position):
-    """One token for each, of the same row."""
+    """Samples one token for each text, from the same row."""
     stream.sample(np.stack([logits(7, position)] * len(texts)), texts)
 
 
@@ -21,7 +22,7 @@ def drawn(stream, text, count, first):
     return text.tokens
 
 
-#: What remembers the text, and what a sampler learns beside it.
+#: Parameters that depend on the text, and samplers with a state in addition to it.
 KINDS = {
     "penalties": {"repetition_penalty": 1.3, "frequency_penalty": 0.5, "dry_multiplier": 0.8, "temperature": 1.4},
     "mirostat": {"mirostat": 2, "mirostat_tau": 3.0, "mirostat_eta": 0.3},
@@ -54,7 +55,7 @@ def test_forks_have_seeds_of_their_own_and_the_parameters_that_are_given(server)
 
 
 def test_a_fork_goes_back_and_on_past_tokens_that_nobody_drew(server):
-    """It is what opening the text with these tokens gives."""
+    """The fork is the same as a text that is opened with these tokens."""
     with croupier.connect(server.uds, VOCAB) as stream:
         text = stream.open(seed=5, prompt=[3, 4], repetition_penalty=1.5)
         drawn(stream, text, 6, 0)
@@ -74,7 +75,7 @@ def test_what_samplers_remember_is_of_the_end_of_the_text(server):
         assert stream.fork(text).state == stream.fork(text, output=[*text.tokens, 1]).state == text.state
         assert stream.fork(text, output=text.tokens[:2]).state is None
         assert not stream.fork(text, sampler_state={}).state.HasField("mirostat_mu")
-        # Of a sampler that is off there is nothing to remember, and the server says which field it is.
+        # A sampler that is off has no state, and the server names the field.
         off = stream.fork(text, mirostat=0)
         with pytest.raises(croupier.OpenError, match="sampler_state.mirostat_mu"):
             step(stream, [off], 4)

@@ -1,4 +1,4 @@
-"""What is given for one text is checked where it is given, and stops no other text."""
+"""The arguments for a text are checked where they are given, and a mistake does not stop other texts."""
 
 import gc
 import pickle
@@ -44,7 +44,7 @@ def test_token_ids_come_in_many_forms(server):
         assert all(type(token) is int for text in texts for token in (*text.prompt, *text.tokens))
         assert len(set(stream.sample(np.stack([logits(1, 0)] * len(texts)), texts))) == 1
         assert stream.open(sequence_id=np.int64(77)).id == 77
-        # Nothing was taken of what failed: the ids go on.
+        # Failed calls had no effect: the ids continue.
         assert stream.open().id == 78
 
 
@@ -76,7 +76,7 @@ def test_rows_and_work_are_as_many(server):
                     send(wrong, texts)
         assert not stream._session.waiting and not any(text.tokens for text in texts)
         speculation.verify(drafts, rows[:5])
-        # What says its rows may share them, and leave some out.
+        # Works that name their rows may share rows and leave some out.
         works = [pb.Work(sequence_id=text.id, sample=pb.SampleWork(), first_row=3) for text in texts]
         assert [work.status for work in stream.step(rows, works).work] == [pb.ROW_STATUS_OK] * 2
 
@@ -102,7 +102,7 @@ def test_rows_that_are_never_sent_give_their_slots_back(server, path):
             gc.collect()
             step(position, False)
         assert text.tokens == text_of(server, 4, "inline", [1])[0]
-        # Those of steps under way come back once.
+        # Slots of steps in flight are returned once.
         for position in (4, 5):
             stream.submit(write(stream, [1], position), [text])
             gc.collect()
@@ -172,7 +172,7 @@ def test_a_text_that_has_ended_says_so_at_once(server, own, defaults, output, re
                 stream.sample(logits(1, 0), [text])
             other = stream.open()
             assert other.id != text.id
-            # The server is of the same mind.
+            # The server refuses it too.
             forced = stream._session
             text.finish_reason = None
             forced.sequences[text.id] = text
@@ -190,7 +190,7 @@ def test_drafts_are_checked(server):
         assert (draft.token_ids, draft.parents) == ([1, 2], [-1, -1])
         speculation.verify([draft], np.stack([logits(1, at) for at in range(3)]))
         for wrong, said in ((lambda: Draft(text, [-1]), r"token_ids\[0\] is -1"), (lambda: Draft(text, [1], [1.5]), r"parents\[0\] is 1.5"),
-                            # Round in a circle its path would have no end.
+                            # In a cycle, the path would have no end.
                             (lambda: Draft(text, [1, 2], [1, 0]), r"parents\[0\] is 1, must be in -1 ..= -1"),
                             (lambda: Draft(text, [1, 2], [-1]), "parents has 1 entries, must have one for each of 2 draft tokens"),
                             (lambda: Draft(5), "sequence is 5, must be a Sequence that `open` returned"),
