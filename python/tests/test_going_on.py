@@ -1,5 +1,5 @@
-"""What a reconnect leaves as it was: texts that were closed meanwhile, texts that a full server has no room for yet, and texts of a
-step of which only a part was answered."""
+"""What survives a reconnect: texts that were closed meanwhile, texts that a full server has no room for yet, and texts of a step that
+was answered only in part."""
 
 import asyncio
 import itertools
@@ -23,7 +23,7 @@ def rows(count, position):
 
 
 def closed_under_way(server, data_path, is_reused, die=None):
-    """The tokens of a text that is closed while a step on it is under way, and of the next, which may have its id."""
+    """The tokens of a text that is closed while a step on it is in flight, and of the next text, which may have the same id."""
     with croupier.connect(server.uds, VOCAB, data_path=data_path, slots=4) as stream:
         first, other = stream.open(seed=1), stream.open(seed=2)
         stream.sample(rows(2, 0), [first, other])
@@ -55,7 +55,7 @@ def test_a_text_that_was_closed_behind_a_step_has_its_token(server, data_path, i
 
 
 class Between:
-    """Passes bytes on to the server, and can go on holding the server's side where the client's is cut."""
+    """A proxy to the server. It can keep the server's side open after the client's side is cut."""
 
     def __init__(self, server):
         self.path, self.held, self.server = f"{server.folder}/between", [], server
@@ -85,7 +85,7 @@ class Between:
             pass
 
     def cut(self, side):
-        """Of every connection so far."""
+        """Cuts one side of every connection so far."""
         for pair in self.held:
             try:
                 pair[side].shutdown(socket.SHUT_RDWR)
@@ -110,7 +110,7 @@ async def do(kind, thing):
 
 
 async def over_a_full_server(kind, address, between, patience, freed_after, **given):
-    """The tokens of three texts, and what was raised, over a connection that is cut only here."""
+    """The tokens of three texts, and the errors, over a connection that is cut only on the client's side."""
     raised = []
     module = croupier if kind == "sync" else croupier.aio
     stream = module.connect(f"unix:{address}", VOCAB, data_path="inline", reconnect_within=patience)
@@ -127,7 +127,7 @@ async def over_a_full_server(kind, address, between, patience, freed_after, **gi
     except croupier.OpenError as error:
         raised.append(error)
         held[-1][1].shutdown(socket.SHUT_RDWR)
-        # Nothing of them is lost.
+        # The texts have lost nothing.
         at = [number for number, text in enumerate(texts) if text.refused]
         for number in at:
             texts[number] = stream.open(texts[number].params, prompt=texts[number].prompt, output=texts[number].tokens)
@@ -144,7 +144,7 @@ def test_a_server_that_is_full_of_what_was_there_before_is_waited_for(full, kind
         expected = [stream.sample(rows(3, at), texts) and [list(text.tokens) for text in texts] for at in range(2)][-1]
     run = lambda *about: asyncio.run(over_a_full_server(kind, between.path, between, *about))
     assert run(20.0, 0.7) == (expected, [])
-    # The connection comes at once, but after that the server has its time to see that the other is gone.
+    # The client reconnects at once, but after that the server still has time to notice that the other connection is gone.
     assert run(0.0, 0.7) == (expected, [])
     tokens, [error] = run(0.5, None)
     assert tokens == expected
@@ -158,7 +158,7 @@ def test_each_message_of_texts_that_are_opened_again_has_its_time(full, kind, mo
     server.flags = ("--max-sequences=4", "--max-message-bytes=8192")
     server.start()
     monkeypatch.setattr(client, "_ROOM_WITHIN", 1.0)
-    # Of three messages the first finds the one place that is left, and the second none in its time.
+    # There are three messages. The first gets the only free place, and the second gets none in time.
     tokens, [error] = asyncio.run(over_a_full_server(kind, between.path, between, 0.0, 1.5, prompt=[500] * 3000))
     assert [*error.failures] == [2] and [len(text) for text in tokens] == [2, 2, 2]
 
@@ -188,7 +188,7 @@ def test_a_text_that_a_new_server_has_no_room_for_keeps_no_other_from_going_on(s
                 await do(kind, stream.sample(rows(4, 1), texts))
             assert (error.value.failures[4].status, error.value.failures[4].field) == NO_ROOM and texts[3].refused == error.value.failures[4]
             assert [len(work.tokens) for work in error.value.result.work] == [1, 1, 1, 0]
-            # It was told once.
+            # The error is raised once.
             await do(kind, stream.sample(rows(3, 2), texts[:3]))
             with pytest.raises(ValueError, match="^sequence 4 was not opened: sequence_id: too many"):
                 await do(kind, stream.sample(rows(4, 2), texts))
@@ -225,7 +225,7 @@ def opened_as(status, field="", message=""):
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("is_reused", [False, True], ids=["closed", "and its id reused"])
 def test_a_text_that_another_thread_closes_meanwhile_is_not_told_of(serve, monkeypatch, is_reused, when):
-    """Before or after the server has had no room for it."""
+    """The text is closed before or after the server had no room for it."""
     server, more = serve("--max-sequences=2"), []
     monkeypatch.setattr(client, "_ROOM_WITHIN", 0.3)
     with croupier.connect(server.uds, VOCAB, reconnect_within=0) as stream:
@@ -261,7 +261,7 @@ GRAMMARS = opened_as(pb.OPEN_STATUS_RESOURCE_EXHAUSTED, "params.grammar", "other
 
 
 def answering(stream, *answers):
-    """Has the server say these, one after another and then the last of them, when a text is opened again."""
+    """Makes the server give these answers, in turn and then always the last one, when a text is opened again."""
     session, answer, left = stream._session, stream._session.answer, list(answers)
 
     def answered(reply):
@@ -333,7 +333,7 @@ def test_a_step_that_is_given_up_after_a_part_of_it_was_answered_leaves_texts_as
             return parts
 
         class FirstOnly:
-            """Where only the first part reaches the server."""
+            """An outbox of which only the first part reaches the server."""
             get = outbox.get
 
             def put(self, message):
@@ -419,7 +419,7 @@ def test_what_is_ended_while_it_connects_again_stays_ended(serve, kind):
         server.start()
         with pytest.raises(croupier.CroupierError, match="was ended; connect a new one$"):
             await sampling
-        # Its region is given back behind the error.
+        # Its region is released after the error.
         give_up = time.monotonic() + 10
         while server.regions() and time.monotonic() < give_up:
             await asyncio.sleep(0.02)

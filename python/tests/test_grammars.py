@@ -1,4 +1,4 @@
-"""With a real engine for grammars: llguidance fills the masks, and whatever the logits say, the text is of the grammar."""
+"""A real grammar engine: llguidance fills the masks, and the text follows the grammar, whatever the logits are."""
 
 import json
 
@@ -27,7 +27,7 @@ def matcher(tokenizer):
 
 
 def model(text, vocab_size):
-    """Logits that know nothing of JSON; the same behind the same text."""
+    """Logits that know nothing of JSON. They are the same after the same text."""
     seed = np.random.default_rng([5, len(text), *text[-2:]])
     return (3 * seed.standard_normal(vocab_size)).astype("f4")
 
@@ -67,11 +67,11 @@ def test_texts_follow_the_schema_whatever_the_model_says(server, tokenizer, path
 
 
 def test_drafts_behind_masks_leave_the_text_as_it_is(server, tokenizer):
-    """A draft of what comes anyway, now and then with a wrong token: the text is that of sampling one by one."""
+    """Drafts the text's actual next tokens, now and then with a wrong one: the text is the same as with sampling one by one."""
     expected = one_by_one(server, tokenizer, 9).tokens
     with croupier.connect(server.uds, tokenizer.vocab_size, eos_token_ids=[tokenizer.eos_token]) as stream:
         grammar, text = matcher(tokenizer), stream.open(seed=9, max_tokens=LONGEST)
-        # Behind the end, and behind a token that the grammar forbids, nothing is accepted, so any mask will do.
+        # After the end, and after a token that the grammar forbids, nothing is accepted, so any mask will do.
         accepted, everything = 0, np.full_like(mask_of(grammar, tokenizer), -1)
         while text.finish_reason is None:
             at = len(text.tokens)

@@ -1,4 +1,4 @@
-"""A connection or a region that a signal's handler leaves half made: it ends, and nothing of it is left."""
+"""A connection or a region that a signal handler interrupts while it is made: it ends and leaves nothing behind."""
 
 import os
 import pathlib
@@ -27,7 +27,7 @@ OWN_PROCESS, TRIES = "CROUPIER_TESTS_HALF_MADE", 4
 @pytest.mark.skipif(OWN_PROCESS in os.environ, reason="runs the test below in a process of its own")
 @pytest.mark.parametrize("of", ["stream", "rank"])
 def test_a_connection_that_a_handler_leaves_half_made_ends(of):
-    """gRPC itself aborts its process now and then where a handler has broken into it, and would take all other tests along."""
+    """gRPC now and then aborts its process if a handler interrupts it, which would end all other tests too."""
     test = f"{__file__}::test_in_a_process_of_its_own[{of}]"
     for _ in range(TRIES):
         ran = subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", test], check=False, capture_output=True, text=True,
@@ -43,14 +43,14 @@ def test_a_connection_that_a_handler_leaves_half_made_ends(of):
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("of", ["stream", "rank"])
 def test_in_a_process_of_its_own(server, in_time, of):  # noqa: F811
-    """Wherever in gRPC that was: hanging up waits for a call that only threads of gRPC's end, which may not have been started."""
+    """The interruption may be anywhere in gRPC. Hanging up waits for a call that only gRPC's threads end, which may not have started."""
     with croupier.connect(server.uds, VOCAB, vocab_shards=[1000, 3000]) as zero:
         def attempt(points):
             made, begun = [], time.monotonic()
             points.call(lambda: made.append(croupier.connect(server.uds, VOCAB) if of == "stream" else croupier.attach(zero.shard_token, 1)))
             for each in made:
                 each.end()
-            # What was half made is gone by now. Where a handler breaks a thread of gRPC's own that is not waited for long.
+            # What was half made is gone by now. If a handler breaks one of gRPC's own threads, hanging up does not wait for it for long.
             assert time.monotonic() - begun < 8, points.within
 
         each_point(attempt, 300, also=(str(pathlib.Path(grpc.__file__).parent), threading.__file__))

@@ -1,5 +1,5 @@
-"""A signal's handler that raises, at each point where Python may run one: afterwards a call is done, not begun, or goes on, and never is a
-text, a slot, a step's number or the step before lost. And mistakes, which change nothing."""
+"""A signal handler raises at each point where Python may run one. Afterwards a call is done, or not begun, or it can continue. No text,
+slot, step number or previous step is lost. Also mistakes, which change nothing."""
 
 import asyncio
 import gc
@@ -31,7 +31,8 @@ def slots(stream, path):
 
 
 def goes_on(stream, points):
-    """Takes the result of what was interrupted, or is told that the stream cannot go on, as only amid an answer it may be."""
+    """Takes the result of the interrupted step. Returns False if the stream says that it cannot continue, which is allowed only if it was
+    interrupted while it processed an answer."""
     try:
         if stream._session.steps:
             stream.result()
@@ -58,7 +59,7 @@ def test_a_step_is_done_or_not_begun_or_goes_on(server, in_time, expected, path)
         with croupier.connect(server.uds, VOCAB, data_path=path) as stream:
             old = stream.open(**params(0))
             stream.sample(logits(0, 0), [old])
-            # They go with the step.
+            # These texts are opened with the step.
             texts, held = [stream.open(**params(text)) for text in range(TEXTS)], []
 
             def call():
@@ -112,7 +113,7 @@ def test_a_submit_that_is_cancelled_leaves_the_step_that_is_under_way(server, in
             texts = [stream.open(**params(text)) for text in range(TEXTS)]
             await stream.submit(rows(0), texts)
             with monkeypatch.context() as patch:
-                # Where logits are on a GPU it waits for that first.
+                # If logits are on a GPU, the client first waits for the GPU.
                 patch.setattr(stream._session, "wanted", "device_memory")
                 is_cancelled = await waits.call(stream.submit(rows(1), texts))
             if is_cancelled:
@@ -132,7 +133,7 @@ def test_a_submit_that_is_cancelled_leaves_the_step_that_is_under_way(server, in
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("then", ["result", "give_up"])
 def test_a_step_that_is_cancelled_goes_on_or_is_given_up(server, in_time, expected, path, then):  # noqa: F811
-    """At each of its waits, and again when it goes on. It has the logits that it had."""
+    """The step is cancelled at each of its waits, and again when it continues. It keeps its logits."""
     begun = []
 
     async def attempt(waits):
@@ -159,13 +160,13 @@ def test_a_step_that_is_cancelled_goes_on_or_is_given_up(server, in_time, expect
 
 @pytest.mark.parametrize("path", PATHS)
 def test_a_step_that_goes_on_may_be_interrupted_again(server, in_time, expected, path):  # noqa: F811
-    """Wherever it connects anew, opens texts again and sends the step once more."""
+    """The interruptions come while it reconnects, opens texts again and sends the step once more."""
     def attempt(points):
         with croupier.connect(server.uds, VOCAB, data_path=path) as stream:
             texts = [stream.open(**params(text)) for text in range(TEXTS)]
             stream.sample(written(stream, 0), texts)
             stream.submit(written(stream, 1), texts)
-            # As after the first time.
+            # The state after a first interruption.
             stream._is_down = True
             stream._session.keep_rows()
             points.call(stream.result)
@@ -196,7 +197,7 @@ def test_a_step_is_given_up_or_not(server, in_time, expected, path):  # noqa: F8
 
 
 def test_texts_are_opened_once(server, in_time):  # noqa: F811
-    """None has the id of one whose opening was interrupted, and none is closed that is not open."""
+    """No text gets the id of one whose opening was interrupted, and no text is closed that is not open."""
     with croupier.connect(server.uds, VOCAB) as stream:
         def attempt(points):
             def call():
@@ -204,7 +205,7 @@ def test_texts_are_opened_once(server, in_time):  # noqa: F811
                 stream.open(**params(2))
 
             points.call(call)
-            # All of it is to be opened there.
+            # All of these are still to be opened on the server.
             assert stream._session.opening == stream.sequences
             stream.step(None)
             text = stream.open(**params(1))
@@ -298,7 +299,7 @@ def test_a_mistake_leaves_the_ranks_their_step(server):
         with pytest.raises(ValueError, match="shape"):
             stream.submit(logits(1, 0), [text])
         rank.send(logits(1, 0)[SHARDS[0]:])
-        # On another connection it would be LogitsLost.
+        # On a new connection this would be LogitsLost.
         assert stream.result().work[0].status == croupier.pb.ROW_STATUS_OK
 
 
@@ -333,7 +334,7 @@ def test_rows_that_only_the_garbage_collector_finds_give_back_their_slot(server,
 
 
 def test_rows_that_two_threads_take_are_two(server):
-    """Whenever the one comes between what the other does."""
+    """The other thread interferes at each point."""
     def attempt(points):
         slots = croupier._types.Slots(2)
         mine, other = croupier.Rows(None), croupier.Rows(None)
@@ -373,7 +374,7 @@ def test_a_step_whose_rest_finds_no_slot_is_told(server):
         async with croupier.aio.connect(server.uds, VOCAB, max_rows=2, slots=2) as stream:
             text, *texts = [stream.open(**params(text)) for text in range(5)]
             held = [stream.rows(1), stream.rows(1)]
-            # While it is under way there might be a slot later.
+            # While this step is in flight, a slot might become free later.
             await stream.submit(stream.top_n(logits(0, 0), 900), [text])
             with pytest.raises(croupier.CroupierError, match="every slot is taken"):
                 await stream.submit(np.stack([logits(1, 0)] * 4), texts)

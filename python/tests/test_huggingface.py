@@ -1,5 +1,5 @@
-"""croupier.integrations.huggingface. With transformers installed, `generate` itself is run: what is greedy gives its very tokens, what is
-drawn its distribution. Without, only what becomes of a generation config."""
+"""croupier.integrations.huggingface. If transformers is installed, `generate` itself is run: greedy texts must have the same tokens, drawn
+texts the same distribution. Otherwise only the conversion of a generation config is tested."""
 
 import os
 import signal
@@ -45,13 +45,13 @@ def test_a_generation_config_becomes_sampling_params():
         no_repeat_ngram=pb.NoRepeatNgramParams(size=3),
         sequence_bias=[pb.SequenceBias(token_ids=[5, 6], bias=-1e6), pb.SequenceBias(token_ids=[1, 2], bias=-3.0)],
         forced_last_token=2, length_penalty=pb.LengthPenaltyParams(start=5, factor=1.1))
-    # What filters say counts where tokens are drawn only.
+    # Filters count only if tokens are drawn.
     off = huggingface.sampling_params(config(do_sample=True, epsilon_cutoff=1.0, eta_cutoff=1.0, typical_p=1.5, top_p=2.0), 10)
     assert (off.epsilon_cutoff, off.eta_cutoff, off.typical_p, off.top_p) == (0, 0, 1, 1)
     assert huggingface.sampling_params(config(do_sample=True, top_k=-1), 10).top_k == 0
     greedy = huggingface.sampling_params(config(do_sample=False, top_k=50, temperature=0.7), 10)
     assert greedy == pb.SamplingParams(engine_order=pb.ENGINE_ORDER_TRANSFORMERS, temperature=0, min_tokens=0, max_tokens=0)
-    # Forced only where the text is empty but for one token.
+    # Forced only if the text has a single token.
     assert huggingface.sampling_params(config(forced_bos_token_id=5), 1).forced_first_token == 5
     assert not huggingface.sampling_params(config(forced_bos_token_id=5), 2).HasField("forced_first_token")
 
@@ -77,14 +77,14 @@ def test_what_the_caller_chooses_stands_over_the_config():
 
     usual = dict(temperature=1.0, top_k=50, top_p=1.0, repetition_penalty=1.0)
     params = merged({"xtc_probability": 0.5}, **usual)
-    # Transformers' rules, and a place for all samplers.
+    # Transformers' rules, with a place in the order for all samplers.
     assert params.engine_order == pb.ENGINE_ORDER_TRANSFORMERS and pb.SAMPLER_KIND_XTC in params.sampler_order
     assert (params.temperature, params.top_k, params.xtc_probability) == (1.0, 50, 0.5)
     assert merged({}, **usual).sampler_order == params.sampler_order
     assert merged({"engine_order": pb.ENGINE_ORDER_LLAMA_CPP}, **usual).sampler_order == []
     own = merged({"sampler_order": [pb.SAMPLER_KIND_XTC]}, **usual)
     assert (list(own.sampler_order), own.engine_order) == ([pb.SAMPLER_KIND_XTC], pb.ENGINE_ORDER_TRANSFORMERS)
-    # A preset says what the config leaves at transformers' defaults, and its order counts.
+    # The preset decides what the config leaves at transformers' defaults, and the preset's order counts.
     assert merged({"preset": "chat"}, **usual) == pb.SamplingParams(preset="chat", max_tokens=4)
     said = merged({"preset": "chat", "top_k": 50}, **(usual | dict(temperature=0.5, min_p=0.1)))
     assert said == pb.SamplingParams(preset="chat", max_tokens=4, temperature=0.5, min_p=0.1, top_k=50)
@@ -133,7 +133,7 @@ def test_croupier_params_may_be_what_the_client_takes(given, monkeypatch):
 
 
 def sampler_of(where, params):
-    """That of one text, on a stand-in for torch."""
+    """The sampler of one text, on a stand-in for torch."""
     return huggingface._Sampler(engines.fake_torch(), where, params, 1, [PROMPT], SimpleNamespace(eos_token_id=None, pad_token_id=0))
 
 
@@ -220,7 +220,7 @@ def test_greedy_text_is_that_of_transformers(model, server, name):
     options = dict(attention_mask=torch.tensor(mask), max_new_tokens=24) | GREEDY[name]
     expected = model.generate(torch.tensor(prompts), **options)
     assert torch.equal(generate(model, server.uds, prompts, **options), expected)
-    # The parameters do something.
+    # The parameters have an effect.
     if name != "plain" and not name.startswith("one"):
         without = model.generate(torch.tensor(prompts), **(options | dict.fromkeys(GREEDY[name])))
         assert not torch.equal(expected, without)
@@ -279,7 +279,7 @@ def test_processors_and_criteria_of_the_caller_run(model, server):
 
     class Stop(transformers.StoppingCriteria):
         def __call__(self, input_ids, scores, **_):
-            # The first text alone.
+            # Only the first text.
             return torch.tensor([input_ids.shape[1] >= 9] + [False] * (len(input_ids) - 1))
 
     out = generate(model, server.uds, [PROMPT, PROMPT], do_sample=True, max_new_tokens=10, croupier_seed=3,
@@ -292,12 +292,12 @@ def test_processors_and_criteria_of_the_caller_run(model, server):
 @real
 def test_a_processor_of_the_caller_that_a_field_does_not_explain(model, server):
     own = lambda *each: transformers.LogitsProcessorList(each)  # noqa: E731
-    # The field is off, so it is the caller's: only one token is left.
+    # The field is off, so the processor is the caller's own: only one token is left.
     options = dict(do_sample=True, max_new_tokens=12, croupier_seed=3, logits_processor=own(transformers.TopKLogitsWarper(1)))
     assert torch.equal(generate(model, server.uds, top_k=0, **options), model.generate(torch.tensor([PROMPT]), max_new_tokens=12))
     with pytest.raises(ValueError, match="TopKLogitsWarper with top_k 1, and generation_config.top_k is 50"):
         generate(model, server.uds, top_k=50, **options)
-    # One that says more than the field.
+    # A processor with an option that the field does not have.
     for each, field in ((transformers.RepetitionPenaltyLogitsProcessor(1.2, prompt_ignore_length=3), {"repetition_penalty": 1.2}),
                         (transformers.MinPLogitsWarper(0.1, min_tokens_to_keep=5), {"min_p": 0.1, "top_k": 0})):
         with pytest.raises(ValueError, match=f"{type(each).__name__} with (prompt_ignore_length 3|min_tokens_to_keep 5)"):
@@ -356,7 +356,7 @@ def test_what_transformers_lacks_is_applied(model, serve, tmp_path):
     assert not torch.equal(generate(model, plain.uds, temperature=3.0, top_k=20, **options), expected)
     with croupier.connect(plain.uds, VOCAB, eos_token_ids=[2]) as stream:
         assert torch.equal(generate(model, stream, croupier_params={"preset": "loud"}, **options), expected)
-    # So is a sampler in the server's defaults.
+    # A sampler in the server's defaults is applied too.
     skewed = generate(model, serve(f"--config={config}").uds, **options)
     assert torch.equal(skewed, generate(model, plain.uds, croupier_params={"skew": 5.0}, **options))
     assert not torch.equal(skewed, generate(model, plain.uds, **options))

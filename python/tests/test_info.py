@@ -1,4 +1,4 @@
-"""What a server says of itself, without a stream."""
+"""A server's information about itself, without a stream."""
 
 import asyncio
 import socket
@@ -12,7 +12,7 @@ from test_access import Secured
 
 
 def both(address, **options):
-    """What threads and asyncio are told, or fail with."""
+    """The answers, or the errors, of the threaded and the asyncio client."""
     def tried(call):
         try:
             return call()

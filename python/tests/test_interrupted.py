@@ -1,4 +1,4 @@
-"""What a signal's handler interrupts: the step goes on with `result`, or is given up, and texts are those of a stream without it."""
+"""A signal handler interrupts a step. The step continues with `result` or is given up, and the texts are those of an undisturbed stream."""
 
 import asyncio
 import gc
@@ -19,7 +19,7 @@ TEXTS = 240
 
 
 class Alarm(Exception):
-    """What a handler of one's own may raise."""
+    """An exception that a program's own handler may raise."""
 
 
 def rows(position):
@@ -27,18 +27,18 @@ def rows(position):
 
 
 def opened(server, data_path):
-    # Slots of 8 rows: a step is 30 messages, of which two are under way.
+    # Slots of 8 rows: a step is sent as 30 messages, of which two are in flight.
     stream = croupier.connect(server.uds, VOCAB, data_path=data_path, max_rows=8, slots=2)
     return stream, [stream.open(seed=seed, temperature=0.9, presence_penalty=0.4) for seed in range(TEXTS)]
 
 
 @pytest.fixture
 def interrupted():
-    """Calls something, and interrupts it after so many seconds."""
+    """Calls a function and interrupts it after some seconds."""
     kinds = {}
 
     def handler(*_):
-        # It may be late, and then interrupts nothing: not the test either.
+        # The signal may be late. Then it must interrupt nothing, not even the test.
         if "now" in kinds:
             raise kinds.pop("now")
 
@@ -72,7 +72,7 @@ def expected(server):
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, Alarm])
 def test_a_split_step_goes_on(server, expected, interrupted, data_path, kind):
     hits = 0
-    # A step takes some 30 ms, where other programs run as well longer.
+    # A step takes some 30 ms, or longer if other programs run too.
     for seconds in (0.002, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.08, 0.12, 0.2, 0.3, 0.5):
         if hits > 2:
             break
@@ -81,10 +81,10 @@ def test_a_split_step_goes_on(server, expected, interrupted, data_path, kind):
             stream.sample(rows(0), texts)
             mine = rows(1)
             if interrupted(lambda: stream.sample(mine, texts), seconds, kind):
-                # They may be others by then.
+                # The program may change the logits by then.
                 mine[:] = 0
                 if not any(len(text.tokens) > 1 for text in texts) and not stream._session.steps:
-                    # Before anything was to be sent.
+                    # It was interrupted before anything was to be sent.
                     stream.sample(rows(1), texts)
                 elif stream._session.steps:
                     hits += 1
@@ -108,7 +108,7 @@ def test_a_step_that_is_given_up_leaves_texts_as_they_were(server, expected, int
         with pytest.raises(croupier.CroupierError, match=r"or call give_up\(\)"):
             stream.sample(rows(1), texts)
         stream.give_up()
-        # There is nothing to give up any more.
+        # Now there is nothing to give up.
         stream.give_up()
         for position in (1, 2):
             stream.sample(rows(position), texts)
@@ -138,7 +138,7 @@ def test_a_connect_that_is_cancelled_closes_its_connection(server):
 
         await connect()
         stop(server)
-        # What is not closed is not to be found by chance.
+        # The garbage collector must not happen to find what was not closed.
         gc.disable()
         try:
             before = len(os.listdir("/proc/self/fd"))
@@ -167,7 +167,7 @@ def test_rows_of_another_stream_are_refused(server):
                 mine.sample(theirs, [text])
             with pytest.raises(ValueError, match="belong to another stream"):
                 mine.discard(theirs)
-            # They are still there, and so is their slot.
+            # The rows are still valid, and so is their slot.
             assert len(other.sample(theirs, [other.open(seed=1)])) == len(mine.sample(rows(0)[:1], [text])) == 1
             assert len(other._session.free) == (0 if path == "inline" else other._session.slots)
 
@@ -238,7 +238,7 @@ def test_an_address_of_another_kind_is_told_at_once(address, says):
 
 def test_what_a_handler_raised_is_told_where_python_says_that_a_lock_is_not_held():
     class Replies:
-        """As `threading.Condition` ends where it is interrupted between giving its lock up and waiting."""
+        """Fails as `threading.Condition` does if it is interrupted between releasing its lock and waiting."""
 
         def __iter__(self):
             return self
@@ -254,7 +254,7 @@ def test_what_a_handler_raised_is_told_where_python_says_that_a_lock_is_not_held
 
 
 def test_a_handler_that_comes_when_grpc_has_taken_a_lock_leaves_it_free(server):
-    # As a signal does between taking the lock of a condition, which gRPC's own threads want too, and going into the `with`.
+    # As if a signal came after the lock of a condition was taken, which gRPC's own threads also need, and before the `with` was entered.
     entered = []
 
     def traced(frame, event, _):
@@ -278,7 +278,7 @@ def test_a_handler_that_comes_when_grpc_has_taken_a_lock_leaves_it_free(server):
     with croupier.connect(server.uds, VOCAB) as stream:
         text = stream.open(seed=1)
         interrupted(lambda: stream.sample(rows(0)[:1], [text]))
-        # Which hangs up first: it would wait for ever for a thread that waits for the lock.
+        # `result` hangs up first, and would wait for ever for a thread that waits for the lock.
         signal.alarm(20)
         stream.result()
         signal.alarm(0)

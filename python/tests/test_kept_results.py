@@ -1,4 +1,4 @@
-"""An error about some texts of a step has what the step gave the others: nothing would give it again."""
+"""An error about some texts of a step contains the results of the other texts, because they cannot be obtained again."""
 
 import asyncio
 import contextlib
@@ -30,7 +30,7 @@ async def tasks(*args, **options):
 
 
 async def done(given):
-    """What a call of either kind comes to."""
+    """The result of a call, awaited if necessary."""
     return await given if inspect.isawaitable(given) else given
 
 
@@ -44,7 +44,7 @@ def rows(count):
 
 
 def opened(stream):
-    """One that is opened and one that is not."""
+    """A text that can be opened and one that cannot."""
     return stream.open(prompt=[1, 2, 3], seed=3, logprobs={"top_n": 2}), stream.open(temperature=-1.0)
 
 
@@ -112,7 +112,7 @@ def test_a_row_that_fails_keeps_the_result_of_the_others(server, connected):
 
 
 def refusing(stream, number):
-    """The server has no room for the message with this number, as long as others are behind it."""
+    """Makes the server have no room for the message with this number, as long as others are queued after it."""
     answer = stream._session.answer
 
     def instead(reply):
@@ -129,7 +129,7 @@ def test_a_part_without_room_keeps_the_result_of_the_other_parts(serve, connecte
         async with connected(serve(*BYTES).uds, VOCAB, data_path="inline") as (stream, _):
             texts = [stream.open(seed=text, logprobs={"top_n": 1}) for text in TEXTS]
             await done(stream.step(None))
-            # Two kinds of work that do not emit are in the second part, which there is no room for.
+            # Two kinds of work that emit nothing are in the second part, for which there is no room.
             draft, score = pb.Work(sequence_id=texts[5].id, draft=pb.DraftWork()), pb.Work(score=pb.ScoreWork(token_ids=[1]))
             work = [*texts[:5], draft, score, *texts[6:-1]]
             refusing(stream, stream._session.numbers + 2)

@@ -1,4 +1,5 @@
-"""What a stream or a rank that is left in the middle, ended by another, forked or connected beside others does to those who go on."""
+"""Effects on others of a stream or a rank that is left in the middle of a call, ended by another thread or task, forked, or connected
+concurrently."""
 
 import asyncio
 import os
@@ -50,7 +51,7 @@ def test_a_cancelled_step_that_is_given_up_is_the_stream_s_last_no_more(server, 
         async with croupier.aio.connect(server.uds, VOCAB, data_path=path) as stream:
             texts = [stream.open(seed=1), stream.open(seed=2)]
             got = [await stream.sample(rows(0), texts)]
-            # Nothing is under way, so there is nothing to be given up.
+            # Nothing is in flight, so there is nothing to give up.
             await stream.give_up()
             got.append(await stream.sample(rows(1), texts))
             stop(server)
@@ -147,7 +148,7 @@ def test_a_fork_ends_and_its_parent_goes_on(server, ends):
         stream.sample(logits(1, 0), [text])
         child = os.fork()
         if not child:
-            # Whatever happens here, pytest must not go on twice.
+            # Whatever happens here, pytest must not continue in the child too.
             code = 1
             try:
                 if ends == "end":
@@ -268,7 +269,7 @@ def test_arrays_that_would_lose_something_are_refused(server):
             stream.sample(masked, [text])
         with pytest.raises(TypeError, match="complex64"):
             stream.sample(logits(1, 0).astype("c8"), [text])
-        # bf16, in either order of bytes.
+        # bf16, in either byte order.
         bits = (logits(1, 0).view("<u4") >> 16).astype("<u2")
         assert stream.sample(bits, [text]) == stream.sample(bits.astype(">u2"), [text]) == [int(logits(1, 0).argmax())]
 
@@ -292,7 +293,7 @@ def test_asyncio_connects_once(server):
                 for each, said in (stream, "the stream is connected already"), (rank, "the rank is attached already"):
                     with pytest.raises(croupier.CroupierError, match=said):
                         await each.__aenter__()
-            # Which is another's place by now.
+            # Another rank has taken its place by now.
             async with croupier.aio.attach(stream.shard_token, 1):
                 with pytest.raises(croupier.CroupierError, match="the rank was ended"):
                     await rank.__aenter__()
@@ -308,9 +309,9 @@ def test_a_message_that_is_to_come_again_does_so_whoever_is_cancelled_in_the_pau
         async with croupier.aio.connect(server.uds, VOCAB) as stream:
             text, channel = stream.open(seed=1), stream._channel
             [part] = stream._session.step(logits(1, 0), [text]).parts
-            # As after a refusal.
+            # The state after a refusal.
             stream._session.send(part)
-            # So long that none of them sees its end.
+            # A wait that is longer than this test.
             stream._refused = time.monotonic() + 3600, part
             for _ in range(3):
                 with pytest.raises(asyncio.TimeoutError):

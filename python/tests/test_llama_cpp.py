@@ -1,9 +1,10 @@
-"""Samplers, penalties and DRY against those of llama.cpp itself: the probability of every token, row by row and, where samplers learn,
-position by position. What is known to be otherwise is in test_llama_cpp_differences.py.
+"""Samplers, penalties and DRY, compared with llama.cpp's own: the probability of every token, row by row and, for samplers that learn,
+position by position. Known differences are in test_llama_cpp_differences.py.
 
-Two kinds of rows say less than others. llama.cpp states no order of equal logits, so that of a row that has some only the sorted
-probabilities are compared. And it adds up in f32, so that a threshold may land within a rounding of a token: a row may have other
-survivors than here if llama.cpp leaves those of here to a row whose logits are a millionth away; how many is printed.
+Two kinds of rows are compared less strictly. llama.cpp does not define an order of equal logits, so only the sorted probabilities of
+rows with equal logits are compared. And it sums in f32, so a threshold may be within a rounding error of a token: other survivors than
+here are allowed if llama.cpp keeps the survivors from here in a row whose logits are a millionth away. The number of such rows is
+printed.
 """
 
 import functools
@@ -18,12 +19,12 @@ import numpy as np
 import pytest
 
 VOCAB, LONG, TEXT = 64, 1100, 48
-# Of each shape.
+# Number of rows of each shape.
 ROWS = int(os.environ.get("CROUPIER_LLAMA_ROWS", "50"))
-# At most so many tokens may be asked for.
+# The largest number of tokens that may be requested.
 ASKED = 1024
 TOLERANCE, NEARBY = 2e-6, 1e-6
-# A logit of adaptive-p changes up to 33 times (10 / 0.3) as much as a probability, which llama.cpp has in f32.
+# A logit of adaptive-p changes up to 33 times (10 / 0.3) as much as a probability, which llama.cpp computes in f32.
 STEEP = 33 * 2**-22
 
 pytestmark = pytest.mark.skipif(bool(libllama.why_not()), reason=str(libllama.why_not()))
@@ -42,7 +43,7 @@ SHAPES = {
     "masked": lambda random: np.where(random.random(VOCAB) < 0.3, -np.inf, random.normal(0, 2, VOCAB)),
     "long": lambda random: random.normal(0, 3, LONG),
 }
-# llama.cpp's typical-p adds up 0 * ln 0 where a token is masked, its dynamic temperature and mirostat count such tokens.
+# If a token is masked, llama.cpp's typical-p adds 0 * ln 0. Its dynamic temperature and mirostat count such tokens.
 NO_MASKS = {"masked"}
 BREAKERS = [[3], [9, 4]]
 BIASES, BANNED = {1: 2.5, 5: -3.0, 8: 4.0}, [2, 11]
@@ -56,7 +57,7 @@ def penalties(vocab):
     return ("penalties", vocab, 20, 1.3, 0.2, 0.4)
 
 
-# llama.cpp's samplers, in its order, by the size of the vocabulary; the parameters that stand for them here; and shapes that are left out.
+# llama.cpp's samplers in its order, as a function of the vocabulary size; the equivalent parameters here; and the shapes to leave out.
 CHAINS = {
     "top-k": (lambda v: [("top_k", 10)], {"top_k": 10}, ()),
     "top-p": (lambda v: [("top_p", 0.8, 1)], {"top_p": 0.8}, ()),
@@ -124,26 +125,26 @@ def logits(shape, random):
 
 
 def text(random):
-    """One that repeats itself."""
+    """A text that repeats itself."""
     part = random.integers(0, 12, TEXT // 3)
     return np.concatenate([part, random.integers(0, 12, TEXT - 2 * len(part)), part]).tolist()
 
 
 def given(text):
-    """How a text is opened."""
+    """The options with which a text is opened."""
     return {"prompt": text[:TEXT // 2], "output": text[TEXT // 2:]}
 
 
 def in_order(probabilities, row):
-    """To be compared as they stand, but for rows with equal logits."""
+    """The probabilities for comparison: sorted if the row has equal logits, otherwise as they are."""
     finite = row[np.isfinite(row)]
     return np.sort(probabilities) if len(np.unique(finite)) < len(finite) else probabilities
 
 
 def differs(got, chain, row):
-    """How far probabilities are from those that a chain gives a row; None where others survive for no more than a rounding."""
+    """The distance of the probabilities from those that a chain gives a row; None if other tokens survive because of rounding alone."""
     def expected(row):
-        # A chain may remember what it has seen.
+        # A chain may remember the rows it has seen.
         with chain.clone() as fresh:
             return in_order(fresh.probabilities(row)[0][:ASKED], row)
 
@@ -160,7 +161,7 @@ def test_probabilities_are_those_of_llama_cpp(server, name):
     make, fields, left_out = CHAINS[name]
     random, farthest, roundings, changed, total = np.random.default_rng(7), 0.0, 0, 0, 0
     for shape in (shape for shape in SHAPES if shape not in left_out):
-        # Texts of their own for each row, all in one step.
+        # Each row has a text, and all are in one step.
         rows = np.stack([logits(shape, random) for _ in range(ROWS)])
         texts = [text(random) for _ in range(ROWS)]
         vocab = rows.shape[1]
@@ -183,7 +184,7 @@ def test_probabilities_are_those_of_llama_cpp(server, name):
 def test_a_text_that_is_drawn_here_is_what_llama_cpp_looks_back_on(server):
     make, fields, _ = CHAINS["bias, penalties, dry, top-n-sigma, min-p, dynamic temperature"]
     random, farthest, texts = np.random.default_rng(10), 0.0, 20
-    # The same few rows over and over, so that texts repeat themselves.
+    # A few rows that are used repeatedly, so that texts repeat themselves.
     pool = random.normal(0, 3, (3, texts, VOCAB)).astype(np.float32)
     chains = [libllama.Chain(library(), *make(VOCAB)) for _ in range(texts)]
     with croupier.connect(server.uds, VOCAB, max_rows=texts) as stream:
@@ -201,7 +202,7 @@ def test_a_text_that_is_drawn_here_is_what_llama_cpp_looks_back_on(server):
     print(f"drawn here: {2 * TEXT * texts} positions, largest difference {farthest:.1e}")
 
 
-# Samplers that learn from what was drawn, which llama.cpp's draw themselves: what it draws is scored here, so that both learn the same.
+# Samplers that learn from the drawn token. llama.cpp's draw it themselves. It is scored here, so that both sides learn the same.
 LEARNING = {
     "mirostat 1": (lambda v: [("temp", 1.2), ("mirostat", v, 3, 3.0, 0.1, 100)],
                    {"mirostat": 1, "mirostat_tau": 3.0, "mirostat_eta": 0.1, "temperature": 1.2}, ("plain", "peaked")),
@@ -221,7 +222,7 @@ LEARNING = {
 
 
 def drawn(make, rows):
-    """What llama.cpp draws at each of a text's rows, and its chain as it was before."""
+    """The tokens that llama.cpp draws at each row of a text, with its chain's state before each."""
     tokens, chains = [], []
     with libllama.Chain(library(), *make(rows.shape[1])) as chain:
         for row in rows:
@@ -249,7 +250,7 @@ def test_what_samplers_learn_is_what_llama_cpp_learns(server, name):
                 with chain:
                     difference = differs(got, chain, row)
                 if difference is None:
-                    # From here on both have drawn from something else.
+                    # From here on, the two have drawn from different distributions.
                     roundings += 1
                     break
                 farthest, total = max(farthest, difference), total + 1
@@ -264,7 +265,7 @@ def test_infill_is_that_of_llama_cpp(serve, tmp_path):
     ends, letters = ["<end>", "<turn>"], ["".join(t) for n in (1, 2, 3) for t in itertools.product("abcd", repeat=n)]
     texts = ends + letters[:VOCAB - len(ends)]
     libllama_vocabulary.write(tmp_path / "vocabulary.gguf", texts, eos=0, eot=1)
-    # Tokens that end a text have none that is seen.
+    # Tokens that end a text have no visible text.
     (tmp_path / "vocabulary.json").write_text(json.dumps([None, None, *texts[len(ends):]]))
     vocabulary = libllama_vocabulary.load(library(), tmp_path / "vocabulary.gguf")
     server, random = serve(f"--vocabulary={tmp_path / 'vocabulary.json'}"), np.random.default_rng(9)

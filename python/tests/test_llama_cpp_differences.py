@@ -1,4 +1,4 @@
-"""What docs/engines.md says that llama.cpp does otherwise, each with the smallest row that shows it: what it leaves there, and here."""
+"""The differences from llama.cpp that docs/engines.md lists, each with the smallest row that shows it: what remains there, and here."""
 
 import json
 import os
@@ -12,7 +12,7 @@ import pytest
 pytestmark = pytest.mark.skipif(bool(libllama.why_not()), reason=str(libllama.why_not()))
 MASKED = -np.inf
 ROW = [2.0, 1.9, 1.8, 1.7, -1.0, -2.0, -3.0, -4.0]
-# Its largest is not its most typical.
+# The largest logit is not the most typical one.
 FLAT = [1.4, 0.3, 0.2, 0.1, 0.0, -0.1, -0.2, -0.3, -0.4, -0.5]
 
 
@@ -23,7 +23,7 @@ def library():
 
 @pytest.fixture
 def here(server):
-    """Probabilities of a row's tokens here, rounded."""
+    """The probabilities of a row's tokens here, rounded."""
     def probabilities(row, prompt=(), output=(), **fields):
         logprobs = {"mode": croupier.pb.LOGPROBS_MODE_PROCESSED, "token_ids": range(len(row))}
         with croupier.connect(server.uds, len(row)) as stream:
@@ -36,7 +36,7 @@ def here(server):
 
 @pytest.fixture
 def there(library):
-    """The same of llama.cpp, after a text."""
+    """The same in llama.cpp, after a text."""
     def probabilities(row, *samplers, text=()):
         with libllama.Chain(library, *samplers) as chain:
             chain.accept(text)
@@ -49,9 +49,9 @@ def test_typical_of_a_row_with_a_masked_token_is_not_a_number_there(here, there)
     typical, p = ("typical", 0.4, 1), {"typical_p": 0.4}
     assert here(FLAT, **p) == there(FLAT, typical)
     assert here([*FLAT, MASKED], **p) == [*here(FLAT, **p), 0]
-    # So that nothing is nearer to the entropy than anything else, and the largest ones are first.
+    # Therefore no token is nearer to the entropy than another, and the largest ones come first.
     assert there([*FLAT, MASKED], typical) == there([*FLAT, MASKED], ("top_p", 0.4, 1)) != here([*FLAT, MASKED], **p)
-    # What top-n-sigma leaves out is masked there.
+    # In llama.cpp, top-n-sigma masks the tokens that it removes.
     far = [*FLAT, -9.0]
     assert here(far, top_n_sigma=2.0, **p) == here([*FLAT, MASKED], **p) != there(far, ("top_n_sigma", 2.0), typical)
 
@@ -62,7 +62,7 @@ def test_dynamic_temperature_counts_masked_tokens_there(here, there):
     assert here([*ROW, MASKED], **fields) == [*there(ROW, dynamic), 0] != there([*ROW, MASKED], dynamic)
     left = [*there(ROW[:4], dynamic), 0, 0, 0, 0]
     assert here(ROW, top_n_sigma=0.5, **fields) == left != there(ROW, ("top_n_sigma", 0.5), dynamic)
-    # Not where something behind it takes them away, as its default min-p does.
+    # There is no difference if a later sampler removes them, as llama.cpp's default min-p does.
     assert here(ROW, top_n_sigma=0.5, min_p=0.05, **fields) == left == there(ROW, ("top_n_sigma", 0.5), ("min_p", 0.05, 1), dynamic)
 
 
@@ -73,7 +73,7 @@ def test_mirostat_1_there_counts_masked_tokens_and_keeps_one_where_it_would_keep
     masked = ROW + 92 * [MASKED]
     fields = {"mirostat": 1, "mirostat_tau": 1.0}
     assert here(masked, **fields) == there(ROW, mirostat(8, 1.0)) + 92 * [0] != there(masked, mirostat(100, 1.0))
-    # The estimate for equal logits has no end, and an int has.
+    # The estimate for equal logits is unbounded, but an int is not.
     assert here([0] * 6, mirostat=1, mirostat_tau=3.0) == 6 * [0.16667]
     assert sorted(there([0] * 6, mirostat(6, 3.0))) == [0, 0, 0, 0, 0, 1]
 
@@ -112,9 +112,9 @@ def test_no_window_is_no_penalty_there(here, there, last_n):
 
 
 @pytest.mark.parametrize("breakers, text, last_n", [
-    # The breaker that begins last there, the one that ends last here.
+    # llama.cpp takes the breaker that begins last, Croupier the one that ends last.
     ([[1, 2, 3], [2]], [4, 1, 2, 3, 0, 4, 1, 2, 3], 64),
-    # Of the window's five tokens two end a breaker: it is none there.
+    # The first two of the window's five tokens end a breaker that begins before the window: llama.cpp does not find it.
     ([[3, 7, 7]], [3, 7, 7, 7, 7, 7], 5),
 ])
 def test_breakers_there_are_found_by_where_they_begin(here, there, breakers, text, last_n):
@@ -122,7 +122,7 @@ def test_breakers_there_are_found_by_where_they_begin(here, there, breakers, tex
     fields = {"dry_multiplier": 1.0, "dry_base": 2.0, "dry_allowed_length": 1, "dry_penalty_last_n": last_n}
     mine = here(row, output=text, dry_sequence_breakers=[{"token_ids": breaker} for breaker in breakers], **fields)
     theirs = there(row, ("dry", 1.0, 2.0, 1, last_n, breakers), text=text)
-    # Fewer tokens count here, so that less is taken off, and nothing in the first case.
+    # Fewer tokens count here, so the penalty is smaller, and 0 in the first case.
     assert min(mine) > min(theirs)
 
 
@@ -133,13 +133,13 @@ def test_infill_there_makes_up_a_masked_end_and_takes_the_greedy_choice(serve, l
     infill = ("infill", libllama_vocabulary.load(library, tmp_path / "vocabulary.gguf"))
     row, server = [MASKED, MASKED, 0.3, 0.25, 0.2, 0.15, 0.1, 0.05], serve(f"--vocabulary={tmp_path / 'vocabulary.json'}")
     with croupier.connect(server.uds, len(row), eos_token_ids=[1, 0]) as stream:
-        # None of the texts has a fifth of the probability, and no end may be emitted.
+        # No text has a fifth of the probability, and no token that ends the text may be emitted.
         assert there(row, infill) == [0, 1, 0, 0, 0, 0, 0, 0]
         report = {"max_surviving_token_ids": 8}
         text = stream.open(engine_order="llama_cpp", infill=True, report=report)
         [work] = stream.step(np.array([row], np.float32), [text]).work
         assert list(work.tokens[0].report.surviving_token_ids) == [2, 3, 4, 5, 6, 7]
-        # An end is sure enough to be taken, but not the largest.
+        # The end is likely enough to be taken, but not the most likely token.
         row[0] = 0.0
         assert there(row, infill, ("temp_ext", 0.0, 0.0, 1.0)) == [1, 0, 0, 0, 0, 0, 0, 0]
         assert stream.sample(np.array([row], np.float32), [stream.open(engine_order="llama_cpp", infill=True, temperature=0.0)]) == [2]

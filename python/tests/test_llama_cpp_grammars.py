@@ -1,4 +1,4 @@
-"""Grammars in GBNF against llama.cpp's own sampler for them: which tokens may come, token by token, along texts that the server draws."""
+"""GBNF grammars, compared with llama.cpp's own grammar sampler: the allowed tokens at each position of texts that the server draws."""
 
 import functools
 import itertools
@@ -13,9 +13,9 @@ import pytest
 
 pytestmark = pytest.mark.skipif(bool(libllama.why_not()), reason=str(libllama.why_not()))
 
-#: Grammars of each kind of random ones, and texts of each grammar.
+#: The number of random grammars of each kind, the number of texts of each grammar, and their maximal length.
 RANDOM, TEXTS_OF, LONGEST = int(os.environ.get("CROUPIER_LLAMA_GRAMMARS", "60")), 3, 40
-#: Of random ones: llama.cpp keeps each way to derive what it has read, of which there are ever more.
+#: The same for random grammars, which is shorter: llama.cpp keeps every derivation of what it has read, and their number grows.
 LONGEST_RANDOM = 10
 ENDS = ["<end>", "<turn>"]
 LONGER = ["true", "false", "null", '{"', '":', '", "', "[[", "]}", " true", "12", "int ", "return", "é", "日本", "ab", "ba", "aba", "- ", "\n\n", " \n", "Q", "本"]
@@ -84,7 +84,7 @@ def library():
 @pytest.fixture(scope="module")
 def vocabulary(tmp_path_factory):
     path = tmp_path_factory.mktemp("llama") / "vocabulary.gguf"
-    # Pieces of such vocabularies have another sign for a space.
+    # Pieces of such vocabularies have another character for a space.
     libllama_vocabulary.write(path, [piece.replace(" ", "▁") for piece in PIECES], eos=0, eot=1)
     return libllama_vocabulary.load(library(), path)
 
@@ -96,8 +96,8 @@ def server(serve, tmp_path):
 
 
 def part(random, depth):
-    """A part of a rule, and whether nothing matches it. Rules are called behind a character only, and what nothing matches is not repeated:
-    llama.cpp has no rules that call themselves first, and finds no end in such repetitions."""
+    """A part of a rule, and whether it matches the empty text. Rules are called only after a character, and a part that matches the empty
+    text is not repeated: llama.cpp has no left-recursive rules, and such repetitions never end there."""
     kind = random.integers(0, 4 if depth == 0 else 9)
     if kind < 2:
         return json.dumps("".join(random.choice(list("ab1é "), random.integers(1, 4))), ensure_ascii=False), False
@@ -121,7 +121,7 @@ def rules(random):
 
 
 def follow(server, vocabulary, gbnf, random, longest=LONGEST):
-    """Texts of a grammar; gives how many tokens were drawn, and how many could have come at most and at least."""
+    """Compares texts of a grammar. Returns the number of drawn tokens, and the largest and smallest number of allowed tokens."""
     asked = {"mode": croupier.pb.LOGPROBS_MODE_PROCESSED, "token_ids": range(VOCAB)}
     drawn, counts = 0, []
     with croupier.connect(server.uds, VOCAB, eos_token_ids=[0, 1]) as stream:
@@ -130,7 +130,7 @@ def follow(server, vocabulary, gbnf, random, longest=LONGEST):
             text = stream.open(grammar={"gbnf": gbnf}, logprobs=asked, seed=seed, max_tokens=longest)
             with chain:
                 while text.finish_reason is None:
-                    # Ends and ASCII are not too likely to come.
+                    # Make the tokens that end a text less likely.
                     row = random.normal(0, 1, VOCAB).astype(np.float32) - 2 * (np.arange(VOCAB) < 2)
                     [work] = stream.step(row[None], [text]).work
                     [token] = work.tokens

@@ -1,4 +1,4 @@
-"""Masks of grammars: in every form in which engines fill them, beside texts that have none, through a killed server, on every path."""
+"""Masks of grammars: in every form in which engines fill them, next to texts without masks, through a killed server, on every path."""
 
 import asyncio
 
@@ -14,14 +14,14 @@ WORDS = -(-VOCAB // 32)
 
 
 def allowed(*tokens):
-    """A mask as bool."""
+    """The mask as bools."""
     mask = np.zeros(VOCAB, bool)
     mask[list(tokens)] = True
     return mask
 
 
 def words(mask):
-    """The same in words, with ones behind the vocabulary, as engines leave them."""
+    """The mask as words, with ones after the vocabulary, as engines leave them."""
     bits = np.ones(WORDS * 32, bool)
     bits[:VOCAB] = mask
     return np.packbits(bits, bitorder="little").view("<u4")

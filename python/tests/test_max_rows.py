@@ -1,4 +1,4 @@
-"""Steps of more rows than a slot has, where shared memory is insisted on."""
+"""Steps with more rows than a slot has, if shared memory is required."""
 
 import asyncio
 
@@ -23,7 +23,7 @@ def test_what_insists_on_shared_memory_sends_nothing_in_messages(server, kind):
         with pytest.raises(ValueError, match=said):
             stream.rows(5)
         if options:
-            # Ranks' steps are not split.
+            # Steps of tensor-parallel ranks are not split.
             with pytest.raises(ValueError, match=said):
                 await done(kind, stream.step(batch(0)[:5, :900], [pb.Work(score=pb.ScoreWork(token_ids=range(5)))]))
             with croupier.attach(stream.shard_token, 1, data_path="shared_memory") as rank, pytest.raises(ValueError, match=said):
@@ -32,7 +32,7 @@ def test_what_insists_on_shared_memory_sends_nothing_in_messages(server, kind):
             draft = pb.VerifyWork(draft_token_ids=range(4), deterministic=pb.DeterministicDraft())
             with pytest.raises(ValueError, match=r"^work\[0\] alone takes 5 rows, max_rows is 4; draft fewer tokens, or raise max_rows$"):
                 await done(kind, stream.step(batch(0)[:5], [pb.Work(sequence_id=text.id, verify=draft)]))
-            # Works of fewer rows are sent one after another.
+            # Works with fewer rows are sent one after another.
             scores = [pb.Work(score=pb.ScoreWork(token_ids=[number])) for number in range(5)]
             assert len((await done(kind, stream.step(batch(0)[:5], scores))).work) == 5
         assert stream.data_path_reason == "" and stream.data_path == "shared_memory"
@@ -44,7 +44,7 @@ def test_what_insists_on_shared_memory_sends_nothing_in_messages(server, kind):
 
 @pytest.mark.parametrize("why", ["given up", "lost"])
 def test_between_two_connections_too(server, why):
-    """Of a stream of asyncio, whose `rows` cannot connect it again."""
+    """On an asyncio stream, whose `rows` cannot reconnect it."""
     async def run():
         async with croupier.aio.connect(server.uds, VOCAB, data_path="shared_memory", max_rows=4, reconnect_within=0.1) as stream:
             text, speculation = stream.open(prompt=[1, 2, 3] * 9, proposer={"kind": "ngram"}), croupier.AsyncSpeculation(stream)

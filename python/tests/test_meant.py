@@ -1,4 +1,4 @@
-"""Who brings a parameter along by another engine's name is told the field that means the same, or none."""
+"""If a program gives a parameter by another engine's name, the error names the field with the same meaning, or says that there is none."""
 
 import pathlib
 import re
@@ -12,7 +12,7 @@ from croupier._meant import DIFFERS, ELSEWHERE, MEANT
 PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs" / "engines.md"
 FIELDS = set(pb.SamplingParams.DESCRIPTOR.fields_by_name)
 
-#: Those in the tables of docs/engines.md that are no field here.
+#: Names in the tables of docs/engines.md that are not fields here.
 TABLES = {
     "temp": "temperature", "dynatemp_range": None, "dynatemp_min": "dynatemp_low", "dynatemp_max": "dynatemp_high",
     "min_temp": "dynatemp_low", "max_temp": "dynatemp_high", "temp_exponent": "dynatemp_exponent",
@@ -29,7 +29,7 @@ TABLES = {
     "forced_eos_token_id": "forced_last_token", "thinking_token_budget": "thinking_budget", "WatermarkingConfig": "watermark",
     "SynthIDTextWatermarkingConfig": "watermark", "WatermarkConfig": "watermark",
 }
-#: Other names that the page, or an engine, has.
+#: Other names on that page or in an engine.
 OTHERS = {
     "rep_pen_range": "penalty_last_n", "rep_pen_slope": None, "repetition_context_size": "penalty_last_n", "filter_apply_order": "sampler_order",
     "ban_eos_token": "banned_token_ids", "penalize_nl": None, "diversity_penalty": None, "trace_decode_token_ids": None,
@@ -41,13 +41,13 @@ OTHERS = {
 
 
 def tabled():
-    """Names in the two tables of parameters with a column for each engine, without those that are fields here."""
+    """The names in the two parameter tables with a column for each engine, without those that are fields here."""
     page = PAGE.read_text(encoding="utf-8")
     tables = re.findall(r"^\| here \| llama\.cpp \|.*\n\|[-|]+\n((?:\|.*\n)+)", page, re.MULTILINE)
     assert len(tables) == 3, "the tables have another form"
-    # That of outputs has settings of servers too.
+    # The third table, of outputs, also has settings of servers.
     cells = [cell for table in tables[:2] for row in table.splitlines() for cell in re.split(r" \| ", row.strip("| "))[1:]]
-    # `_max` stands for a name that is written in full before it, `false` for a value.
+    # `_max` abbreviates a name that is written in full before it; `false` is a value.
     names = {name for cell in cells for name in re.findall(r"`(\w+)`", cell) if not name.startswith("_") and name != "false"}
     return names - FIELDS
 

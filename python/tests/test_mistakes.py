@@ -1,4 +1,4 @@
-"""Mistakes of a program are told where they are made, and change nothing else."""
+"""A program's mistakes are reported where they are made, and change nothing else."""
 
 import asyncio
 import base64
@@ -34,7 +34,7 @@ def test_rows_are_sent_once(server, path):
         stream.discard(given_back)
         with pytest.raises(ValueError, match="discarded"):
             stream.sample(given_back, texts)
-        # Neither is its place free twice.
+        # Its slot does not become free twice.
         stream.discard(given_back)
         taken = [stream.rows(1) for _ in range(2)]
         assert not np.shares_memory(taken[0].array, taken[1].array)
@@ -45,7 +45,7 @@ def test_rows_are_sent_once(server, path):
 
 @pytest.mark.parametrize("path", PATHS)
 def test_rows_that_nobody_wrote_are_not_sent(server, path):
-    """An earlier step's logits are in them, or whatever memory held."""
+    """They contain an earlier step's logits, or whatever was in memory."""
     with croupier.connect(server.uds, VOCAB, data_path=path, slots=1) as stream:
         texts = [stream.open(temperature=0.0)]
         stream.sample(hot(3, 1), texts)
@@ -53,7 +53,7 @@ def test_rows_that_nobody_wrote_are_not_sent(server, path):
         for send in stream.sample, stream.step, stream.submit, lambda rows, texts: stream.step((rows, stream.top_n(hot(3, 1), 5)), texts):
             with pytest.raises(ValueError, match=r"were not written.* write\(\) logits, or compute them in array"):
                 send(rows, texts)
-        # Neither does what could not be written count.
+        # A failed write does not count as written.
         with pytest.raises(ValueError, match="shape"):
             rows.write(hot(3, 1)[:, 1:])
         with pytest.raises(ValueError, match="not written"):
@@ -65,7 +65,7 @@ def test_rows_that_nobody_wrote_are_not_sent(server, path):
         rows.array[:] = hot(7, 1)
         stream.sample(rows, texts)
         assert texts[0].tokens == [3, 5, 7]
-        # Nothing is in no rows.
+        # Rows without any row need not be written.
         assert not stream.step(stream.rows(0), []).work
 
 
@@ -92,7 +92,7 @@ def test_a_rank_sends_no_rows_that_nobody_wrote(server, path):
                     send(rows)
                 rows.write(hot(7, 1)[:, :400] if place is stream else np.full((1, 600), -20, np.float32))
                 send(rows)
-            # Nothing that was refused was counted.
+            # The refused sends were not counted.
             assert rank.wait() == [] and texts[0].tokens == [7]
 
 
@@ -185,14 +185,14 @@ def test_texts_are_those_of_the_stream(server):
         own, closed, foreign = stream.open(**params(1)), stream.open(), another.open(**params(2))
         stream.close(closed)
         for text in (foreign, closed):
-            # It has the id of one that is open here.
+            # The text has the id of one that is open on this stream.
             with pytest.raises(ValueError, match=f"sequence {text.id} is not open on this stream"):
                 stream.sample(logits(1, 0), [text])
             with pytest.raises(ValueError, match="is not open"):
                 stream.step(logits(1, 0), [text, pb.Work(sequence_id=own.id, sample=pb.SampleWork(), first_row=0)])
         with pytest.raises(ValueError, match=f"sequence {foreign.id} does not belong to this stream: another stream opened it"):
             stream.close(foreign)
-        # Neither is it closed where its id is that of one that is open here.
+        # Closing the foreign text does not close the text with the same id on this stream.
         assert foreign.id in stream.sequences and list(another.sequences.values()) == [foreign]
         stream.close(closed)
         assert stream.sample(logits(1, 0), [own]) and another.sample(logits(2, 0), [foreign])
@@ -287,7 +287,7 @@ def test_what_is_no_text_no_rows_and_no_parameters_is_told(server):
         assert stream.sample(logits(1, 0), [text])
     with pytest.raises(TypeError, match="vocab_shards is 5, must be a list with the number of columns of each rank"):
         croupier.connect(server.uds, VOCAB, vocab_shards=5)
-    # A number of numpy's is one.
+    # A numpy number is accepted.
     croupier.connect(server.uds, VOCAB, reconnect_within=np.float32(5)).end()
 
 
@@ -304,7 +304,7 @@ def test_what_is_no_rank_is_told(server):
 
 
 def test_rows_are_themselves_and_no_others(server):
-    """Not by what is in them: numpy would ask which numbers are meant."""
+    """Rows are not compared by content, which numpy would refuse as ambiguous."""
     with croupier.connect(server.uds, VOCAB) as stream:
         pair = [stream.rows(2), stream.rows(2)]
         for rows in pair:

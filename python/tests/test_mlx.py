@@ -1,8 +1,8 @@
-"""Samplers and penalties against those of MLX's own mlx-lm: the probability of every token, row by row.
+"""Samplers and penalties, compared with those of MLX's own mlx-lm: the probability of every token, row by row.
 
-Its module `mlx_lm.sample_utils` needs nothing but mlx, so it is loaded without the package around it, which needs more: `pip install "mlx[cpu]"`
-and `pip install --no-deps mlx-lm` do. It adds up in f32, so a threshold may land within a rounding of a token: a row may have other survivors than
-here if mlx-lm leaves those of here to a row whose logits are a millionth away.
+Its module `mlx_lm.sample_utils` needs only mlx, so it is loaded without its package, which needs more. Install it with
+`pip install "mlx[cpu]"` and `pip install --no-deps mlx-lm`. It sums in f32, so a threshold may be within a rounding error of a token:
+other survivors than here are allowed if mlx-lm keeps the survivors from here in a row whose logits are a millionth away.
 """
 
 import importlib.util
@@ -19,13 +19,13 @@ except ImportError:
 
 VOCAB, ROWS = 64, 150
 TOLERANCE, NEARBY = 2e-6, 1e-6
-#: Biases, and penalties with windows of 20 tokens each, as mlx-lm has them unless told otherwise.
+#: Biases, and penalties with windows of 20 tokens each, which is mlx-lm's default.
 BIASES = {1: 2.5, 5: -3.0, 8: 4.0}
 PENALTIES = {"repetition_penalty": 1.3, "presence_penalty": 0.4, "frequency_penalty": 0.2}
 
 
 def load():
-    """Its `sample_utils`; None where it is not installed."""
+    """mlx-lm's `sample_utils`; None if it is not installed."""
     found = importlib.util.find_spec("mlx_lm") if mx is not None else None
     if found is None or not found.submodule_search_locations:
         return None
@@ -39,7 +39,7 @@ def load():
 LIBRARY = load()
 pytestmark = pytest.mark.skipif(LIBRARY is None, reason="mlx and mlx-lm are not installed")
 
-# The arguments of its make_sampler, and the parameters that stand for them here.
+# The arguments of mlx-lm's make_sampler, and the equivalent parameters here.
 CHAINS = {
     "temperature": ({"temp": 0.7}, {"temperature": 0.7}),
     "greedy": ({"temp": 0.0}, {"temperature": 0.0}),
@@ -59,13 +59,13 @@ CHAINS = {
 
 
 def theirs(arguments, row, prompt=None, processors=()):
-    """What mlx-lm draws from."""
+    """The distribution that mlx-lm draws from."""
     drawn = []
     logits = mx.array(row[None])
     for processor in processors:
         logits = processor(mx.array(prompt), logits)
     logprobs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
-    # Its sampler ends with this draw, or with the largest.
+    # Its sampler ends with this draw, or with the argmax.
     own, LIBRARY.categorical_sampling = LIBRARY.categorical_sampling, lambda left, temp: drawn.append(left * (1 / temp))
     try:
         token = LIBRARY.make_sampler(**arguments)(logprobs)
@@ -83,7 +83,7 @@ def same(got, expected):
 
 
 def is_near(got, arguments, row, random, **more):
-    """Whether a row that is a millionth away has these survivors."""
+    """Whether a row whose logits are a millionth away has these survivors."""
     away = (row * (1 + NEARBY * random.normal(0, 1, row.size)).astype(np.float32) for _ in range(40))
     return any(((got > 0) == (theirs(arguments, other, **more) > 0)).all() for other in away)
 

@@ -1,4 +1,4 @@
-"""Streams that leave a server which asks for it: one that drains, or that has had them for long."""
+"""Streams leave a server that asks them to, because it drains or because their connections are old."""
 
 import asyncio
 import os
@@ -16,7 +16,7 @@ from test_waiting import NAMES
 __all__ = ["in_time"]
 
 VOCAB = 500
-#: Seconds; with less, connections end before a call gets through.
+#: Seconds. With less, connections end before a call gets through.
 AGE = 0.1
 OLD = f"--max-connection-age={AGE}s"
 COUNT = 4
@@ -31,7 +31,7 @@ def opened(stream):
 
 
 class Front:
-    """As a Service: passes connections on to the server that stands behind it at the time, if there is one."""
+    """Acts like a Service: forwards connections to the server that is behind it at the time, if there is one."""
 
     def __init__(self):
         self.behind, self.connections = None, 0
@@ -80,7 +80,7 @@ def front():
 
 
 class Worker:
-    """A stream of either kind."""
+    """A stream of the threaded or the asyncio client."""
 
     def __init__(self, kind, address, **options):
         self.loop = asyncio.new_event_loop() if kind == "asyncio" else None
@@ -126,7 +126,7 @@ def test_a_stream_leaves_a_server_that_drains_once_there_is_another(serve, front
         while not worker.stream._session.is_asked_to_leave:
             worker.sample(rows(next(positions)), texts)
             time.sleep(0.02)
-        # It stays as long as there is no other, and is not stopped by that.
+        # The stream stays as long as there is no other server, and can still sample.
         worker.sample(rows(next(positions)), texts)
         assert worker.stream._leave_from > 0 and first.process.poll() is None
         front.behind = serve()
@@ -142,7 +142,7 @@ def test_a_stream_leaves_a_server_that_drains_once_there_is_another(serve, front
 
 @pytest.mark.parametrize("kind", NAMES)
 def test_a_stream_that_is_old_connects_anew(serve, front, expected, kind):
-    # There is no room for its texts twice.
+    # The server has no room for the texts twice.
     front.behind = serve(OLD, f"--max-sequences={COUNT}")
     connections = []
     with Worker(kind, front.address) as worker:
@@ -231,11 +231,11 @@ def test_a_move_may_be_interrupted_anywhere(serve, front, in_time):
         with croupier.connect(front.address, VOCAB, data_path="inline") as stream:
             texts = opened(stream)
             stream.sample(rows(0), texts)
-            # As if it had asked for it.
+            # As if the server had asked it to leave.
             stream._session.is_asked_to_leave, before = True, front.connections
             if points.call(lambda: stream.sample(rows(1), texts)):
                 moved.append("_move_on" in points.within)
-                # What was interrupted before it knew that it moves does so with the next.
+                # If it was interrupted before the move began, the next call moves.
                 stream._session.is_asked_to_leave |= front.connections == before
                 if stream._is_torn:
                     return
@@ -247,7 +247,7 @@ def test_a_move_may_be_interrupted_anywhere(serve, front, in_time):
             stream.sample(rows(2), texts)
             assert [text.tokens for text in texts] == expected
 
-    # Each takes two connections.
+    # Each attempt takes two connections.
     each_point(attempt, 200, every=7)
     assert sum(moved) > 20
 

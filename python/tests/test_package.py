@@ -1,4 +1,4 @@
-"""The packages: what is in them, and that they work where nothing else of the repository is."""
+"""The packages: their contents, and that they work without the rest of the repository."""
 
 import os
 import pathlib
@@ -29,7 +29,7 @@ def run(*command, **options):
 
 
 def built(source, at):
-    """The wheel and the sdist, by the hooks that every standard tool calls."""
+    """The wheel and the sdist, built with the hooks that every standard tool calls."""
     names = run(sys.executable, "-c", BUILD, str(at), cwd=source).split()[-2:]
     return [at / name for name in names]
 
@@ -38,7 +38,7 @@ def built(source, at):
 def packages(tmp_path_factory):
     pytest.importorskip("setuptools", "77", reason="there is no setuptools to build with")
     at = tmp_path_factory.mktemp("packages")
-    # Elsewhere, so that nothing is left in the tree.
+    # Build elsewhere, so that nothing is left in the source tree.
     shutil.copytree(PYTHON, at / "source", ignore=shutil.ignore_patterns("__pycache__", "build", "*.egg-info"))
     return built(at / "source", at)
 
@@ -70,9 +70,9 @@ def test_wheel_and_sdist_have_all_files(packages, tmp_path):
 def test_the_wheel_works_by_itself(packages, tmp_path, server):
     venv.create(tmp_path, with_pip=False)
     (site,) = tmp_path.glob("lib/python*/site-packages")
-    # As pip would: the wheel has nothing to be run.
+    # Install as pip would: the wheel has no scripts to run.
     zipfile.ZipFile(packages[0]).extractall(site)
-    # What it needs is here already.
+    # Its dependencies are already installed here.
     (site / "needed.pth").write_text("\n".join(path for path in sys.path if path.endswith("-packages")))
     said = run(str(tmp_path / "bin" / "python"), "-c", f"""
 import importlib.metadata, croupier

@@ -44,7 +44,7 @@ def test_every_field_of_the_schema_is_there_and_documented():
             wire = getattr(pb, name).DESCRIPTOR.fields_by_name
             assert [field.name for field in dataclasses.fields(kind)] == list(wire)
             assert kind() == kind() and kind().to_pb() == getattr(pb, name)()
-    # Each field has a docstring behind it.
+    # Each field is followed by a docstring.
     lines = source.splitlines()
     fields = [at for at, line in enumerate(lines) if re.match(r"    [a-z]\w*: .+ = ", line)]
     assert len(fields) > 100
@@ -82,7 +82,7 @@ def test_they_become_messages():
 
 
 class Scalar:
-    """A number of PyTorch as far as that matters here: a tensor without a dimension, which has all that tensors have."""
+    """A PyTorch number as far as needed here: a zero-dimensional tensor, with the attributes of tensors."""
 
     ndim = 0
 
@@ -181,7 +181,7 @@ def test_streams_take_them_in_every_form(server):
         {"params": whole},
         {"params": whole.to_pb()},
         {"params": dataclasses.replace(whole, seed=8, temperature=1.5), "seed": 7, "temperature": 0.9},
-        # Which is so by itself.
+        # These leave out return_sampler_state, which is on by default.
         {**chosen, "engine_order": "vllm", "logit_bias": [{"token_id": 3, "bias": 9.0}]},
         {**chosen, "engine_order": "ENGINE_ORDER_VLLM", "logit_bias": [pb.LogitBias(token_id=3, bias=9.0)]},
     ]
@@ -195,7 +195,7 @@ def test_streams_take_them_in_every_form(server):
         with pytest.raises(TypeError, match="no field 'top_pp'; did you mean 'top_p'"):
             stream.open(top_pp=1.0)
         assert len(stream.sequences) == before
-        # Fields stand above the whole, lists too.
+        # Single fields override the whole message, including lists.
         assert list(stream.open(croupier.SamplingParams(stop_token_ids=[1, 2]), stop_token_ids=[3]).params.stop_token_ids) == [3]
     with croupier.connect(server.uds, VOCAB, default_params=croupier.SamplingParams(temperature=0.0)) as stream:
         assert stream.sample(logits(1, 0), [stream.open(whole, temperature=0.0)]) == [int(np.argmax(logits(1, 0)))]
@@ -243,7 +243,7 @@ def test_an_empty_list_does_not_say_the_opposite_of_what_was_meant(server):
         for empty in [], (), np.array([], int), iter([]):
             with pytest.raises(ValueError, match=none):
                 stream.open(allowed_token_ids=empty)
-            # Where the defaults have none it says what is so.
+            # If the defaults have no list, an empty one changes nothing.
             stream.open(stop_token_ids=empty, logit_bias={})
         with pytest.raises(ValueError, match=none):
             stream.open({"allowed_token_ids": []})
@@ -252,7 +252,7 @@ def test_an_empty_list_does_not_say_the_opposite_of_what_was_meant(server):
             stream.fork(few, allowed_token_ids=[])
         all_of_them = stream.fork(few, allowed_token_ids=None)
         assert not all_of_them.params.allowed_token_ids and few.params.allowed_token_ids == [7]
-        # Nobody gave these.
+        # In these, nobody gave the list.
         for whole in croupier.SamplingParams(), pb.SamplingParams(), dataclasses.asdict(croupier.SamplingParams()):
             stream.open(whole)
         whole = croupier.SamplingParams(stop_token_ids=[5], logprobs=croupier.LogprobsParams(top_n=1))
@@ -262,7 +262,7 @@ def test_an_empty_list_does_not_say_the_opposite_of_what_was_meant(server):
             stream.open(taken)
             stream.open(**taken)
             stream.open(taken, temperature=0.5)
-        # Of these somebody did, amid all fields as alone.
+        # In these, somebody did, whether among all fields or alone.
         for empty in [], (), np.array([], int), iter([]):
             given = {**apart, "allowed_token_ids": empty}
             for wrong in (lambda: stream.open(**given), lambda: stream.open(given), lambda: stream.open(croupier.SamplingParams(**given))):
@@ -272,7 +272,7 @@ def test_an_empty_list_does_not_say_the_opposite_of_what_was_meant(server):
             stream.open(croupier.SamplingParams(allowed_token_ids=[]))
         stream.open(croupier.SamplingParams(allowed_token_ids=[]), allowed_token_ids=[7])
         stream.open(croupier.SamplingParams(**json.loads(json.dumps(apart))))
-        # A text may leave its own.
+        # A fork may drop the list of its text.
         assert not stream.fork(stream.open(stop_token_ids=[5]), stop_token_ids=[]).params.stop_token_ids
     with pytest.raises(ValueError, match=none):
         croupier.connect(server.uds, VOCAB, default_params={"allowed_token_ids": []})

@@ -1,5 +1,5 @@
-"""A rank that is interrupted or cancelled: its shard goes with the next call, or it is told that the rank cannot go on. And what is given back
-where an attach or an end is left in the middle."""
+"""A rank that is interrupted or cancelled: its shard is sent with the next call, or the rank says that it cannot continue. Also what is
+released if an attach or an end is interrupted."""
 
 import asyncio
 import inspect
@@ -29,7 +29,7 @@ async def got(result):
 
 
 class Full:
-    """A server that has no room for columns in messages, until there is room."""
+    """A server that has no room for columns in messages until `empty` is called."""
 
     def __init__(self, serve):
         self.server = serve("--max-shard-bytes=20000")
@@ -44,11 +44,11 @@ class Full:
     def fill(self):
         columns = np.zeros((8, SHARDS[1]), np.float32)
         self.rank.send(columns)
-        # The next is refused when that one is there.
+        # The next one is refused while the first one is stored.
         step = self.rank.send(columns)
         while not self.rank._session.unsent:
             self.rank._answer()
-        # It is not sent again.
+        # Do not send it again.
         del self.rank._session.waiting[step]
         self.rank._session.unsent, self.rank._session.announced = None, step - 1
         self.rank._session.step = step
@@ -63,7 +63,7 @@ class Full:
 
 
 class Pausing:
-    """A module, whose first `sleep` is another."""
+    """A module whose first `sleep` is replaced."""
 
     def __init__(self, module, sleep):
         self._module, self._sleep = module, sleep
@@ -85,7 +85,7 @@ async def cancels(seconds):
     await asyncio.sleep(seconds)
 
 
-#: What may come next, and what it gives.
+#: The possible next calls, and their results.
 CALLS = {
     "wait": (lambda rank: rank.wait(), lambda tokens: []),
     "rows": (lambda rank: rank.rows(1), None),
@@ -111,7 +111,7 @@ def test_a_shard_whose_pause_was_left_goes_with_the_next_call(serve, in_time, mo
         with pytest.raises((Alarm, asyncio.CancelledError)):
             await (asyncio.ensure_future(got(rank.wait())) if kind == "asyncio" else got(rank.wait()))
         full.empty()
-        # Rank 0 goes on meanwhile.
+        # Rank 0 continues meanwhile.
         sampled, count = [], 2 if "send" in call else 1
         texts = [stream.open(seed=1), stream.open(seed=2)]
 
@@ -131,13 +131,13 @@ def test_a_shard_whose_pause_was_left_goes_with_the_next_call(serve, in_time, mo
         with croupier.connect(full.server.uds, VOCAB) as stream:
             texts = [stream.open(seed=1), stream.open(seed=2)]
             expected = [stream.sample(rows(position), texts) for position in range(2)]
-        # Rows that a slot does not hold go in messages.
+        # Rows that do not fit into a slot are sent in messages.
         with croupier.connect(full.server.uds, VOCAB, vocab_shards=SHARDS, max_rows=1) as stream:
             asyncio.run(run(full, stream, expected))
 
 
 def over(error, points):
-    """Whether it says that the rank cannot go on, which only what is left in the middle of an answer may."""
+    """Whether the error says that the rank cannot continue, which is allowed only if it was interrupted while it processed an answer."""
     return "interrupted during a wait" in str(error) and "_answer" in points.within
 
 
@@ -174,7 +174,7 @@ def test_a_shard_is_sent_once(server, in_time, path):  # noqa: F811
                 told.append(points)
                 return
             assert stream.result().work[0].status == croupier.pb.ROW_STATUS_OK
-            # And the next one.
+            # The next shard is sent once too.
             assert rank.send(logits(1, 1)[COLUMNS]) == 2
             stream.sample(logits(1, 1)[: SHARDS[0]], [text])
 
@@ -185,7 +185,7 @@ def test_a_shard_is_sent_once(server, in_time, path):  # noqa: F811
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("kind", NAMES)
 def test_a_shard_that_was_announced_and_not_sent_goes_with_the_next_call(server, in_time, kind, call):  # noqa: F811
-    """Where a handler ended the call between the two."""
+    """A handler ended the call between announcing and sending."""
     async def run(stream):
         rank = (croupier if kind == "sync" else croupier.aio).attach(stream.shard_token, 1)
         if kind == "asyncio":
@@ -207,7 +207,7 @@ def test_a_shard_that_was_announced_and_not_sent_goes_with_the_next_call(server,
 
 
 def test_a_refused_shard_is_sent_once_again(serve, in_time):  # noqa: F811
-    """Wherever the call that is to send it is interrupted."""
+    """The call that should send it is interrupted at each point."""
     told = []
 
     def attempt(points):
@@ -234,7 +234,7 @@ def test_a_refused_shard_is_sent_once_again(serve, in_time):  # noqa: F811
 
 @pytest.mark.parametrize("path", PATHS)
 def test_a_rank_that_is_cancelled_goes_on(serve, in_time, path):  # noqa: F811
-    """At each wait of its first two calls, the second of which sends what was refused."""
+    """It is cancelled at each wait of its first two calls, of which the second sends what was refused."""
     server = full = None
     went_on = []
 
@@ -250,7 +250,7 @@ def test_a_rank_that_is_cancelled_goes_on(serve, in_time, path):  # noqa: F811
                         await rank._answer()
                         assert rank._session.unsent, "it was refused"
                         full.empty()
-                        # However long that took.
+                        # Independent of how long that took.
                         pauses = iter([0.001])
                         rank._session.pause = lambda: next(pauses, 0.0)
                     stream.submit(columns[:, : SHARDS[0]], [stream.open(seed=seed) for seed in range(text_count)])
@@ -282,7 +282,7 @@ def test_a_rank_that_is_cancelled_goes_on(serve, in_time, path):  # noqa: F811
 
 
 def test_a_pause_goes_on_where_it_was_left(serve, in_time):  # noqa: F811
-    """However often it is cancelled: the shard is not put off each time."""
+    """However often the call is cancelled, the shard is not delayed again each time."""
     async def run(stream):
         async with croupier.aio.attach(stream.shard_token, 1, data_path="inline") as rank:
             await rank.send(rows(0)[:, COLUMNS])
@@ -312,7 +312,7 @@ def test_a_step_is_announced_once(server):
 
 
 def test_an_attach_that_is_cancelled_gives_its_region_back(server, in_time, monkeypatch):  # noqa: F811
-    """At each of its waits, and where a thread has the region already and has not told it yet."""
+    """It is cancelled at each of its waits, and also while a thread already has the region but has not returned it."""
     attach, mapped, may_tell = _regions.attach, [], threading.Event()
 
     def slowly(*about):
@@ -379,7 +379,7 @@ def test_a_write_of_a_rank_that_fails_is_told(server, in_time):  # noqa: F811
 
 
 class FailingOnce:
-    """A call that has no memory for a message."""
+    """A call that has no memory for its first message."""
 
     def __init__(self, call):
         self._call = call

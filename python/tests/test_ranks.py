@@ -1,4 +1,4 @@
-"""Ranks of a tensor-parallel worker: the tokens of whole rows, in one process, in several, and when one is killed."""
+"""Ranks of a tensor-parallel worker: the tokens are those of whole rows, in one process, in several, and after one is killed."""
 
 import asyncio
 import os
@@ -31,7 +31,7 @@ def write(rows, position, columns):
 
 
 def bring(token, rank, shards, path, count=COUNT):
-    """What a rank above 0 does."""
+    """The work of a rank above 0."""
     with croupier.attach(token, rank, data_path=path) as sampler:
         assert sampler.data_path == path
         assert sampler.vocab_range == range(VOCAB)[columns_of(shards, rank)]
@@ -85,7 +85,7 @@ def test_arrays_of_one_s_own_are_taken_in_every_dtype(server, dtype):
 
 
 def test_every_rank_has_the_tokens_without_a_message_of_rank_0(server):
-    """Texts whose logits depend on the tokens before, as a model's do: a rank that had others would bring other columns."""
+    """The logits depend on earlier tokens, as a model's do: a rank with other tokens would send other columns."""
     shards, seen = [400, 300, 300], {1: [], 2: []}
 
     def rows_of(rows, tokens, columns):
@@ -135,7 +135,7 @@ def test_tokens_that_are_gone_or_never_come_are_told(server):
         with croupier.attach(stream.shard_token, 1, data_path="inline") as rank:
             with pytest.raises(croupier.CroupierError, match="shared memory"):
                 rank.tokens(1)
-        # Rows that found no slot go inline; what a failed row gives is nothing.
+        # Rows without a slot are sent inline. A failed row gives no tokens.
         with croupier.attach(stream.shard_token, 1) as rank:
             rows = np.array([logits(text, 5) for text in range(100)])
             rows[3] = np.nan
@@ -145,7 +145,7 @@ def test_tokens_that_are_gone_or_never_come_are_told(server):
             with pytest.raises(croupier.RowError):
                 stream.sample(rows[:, :300], texts)
             assert rank.tokens(step) == [[*text.tokens] for text in texts] and texts[3].tokens == []
-            # Rank 0 leaves: nobody waits for what will not come.
+            # Rank 0 leaves, so nobody waits for further tokens.
             waiting = threading.Thread(target=stream.end)
             began = time.monotonic()
             waiting.start()
@@ -223,7 +223,7 @@ def test_a_rank_that_is_killed_fails_its_rows_and_another_takes_its_place(server
         sequence = stream.open(prompt=[1, 2], **params(1))
         process = rank_process(stream.shard_token, path, 2)
         own = [logits(1, position)[:400] for position in range(4)]
-        # It takes a while to start; both shards are there before their steps.
+        # The process takes a while to start. Both shards arrive before their steps.
         assert [process.stdout.readline() for _ in range(2)] == ["sent\n"] * 2
         assert [stream.sample(own[0], [sequence]), stream.sample(own[1], [sequence])] == [[t] for t in expected[:2]]
         assert process.stdout.readline() == "[]\n", "both were sampled"
@@ -319,7 +319,7 @@ def test_works_without_logits_and_ranks_do_not_disturb_each_other(server):
         sequence = stream.open(**params(1))
         with croupier.attach(stream.shard_token, 1) as rank:
             for position in range(3):
-                # A step without rows is no step of the ranks.
+                # A step without rows does not count as a step of the ranks.
                 extra = stream.open(**params(2))
                 stream.step(None)
                 stream.close(extra)

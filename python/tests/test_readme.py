@@ -1,4 +1,4 @@
-"""The programs of python/README.md, and the client's in README.md, do what is said there. Only the server's address is another one."""
+"""The programs in python/README.md, and the client's program in README.md, do what is said there. Only the server's address is replaced."""
 
 import ast
 import asyncio
@@ -31,7 +31,7 @@ def test_the_first_program_ends_with_all_texts(server):
         steps.append(len(texts))
         rows = np.full((len(texts), 128_256), -20, np.float32)
         for text, row in zip(texts, rows):
-            # The first prompt's text ends after five tokens, the others only by their number.
+            # The first prompt's text ends after five tokens, the others only at their maximal length.
             row[EOS if text.prompt == (1, 2, 3) and len(text.tokens) == 5 else 7] = 20
         return rows
 
@@ -59,7 +59,7 @@ def test_the_program_of_the_page_on_history_thinks_otherwise_than_it_answers(ser
     names = {name: getattr(croupier, name) for name in ("SamplingParams", "ThinkingBudgetParams")}
     exec(program, names)
     vocab, count = 151_669, 64
-    # All tokens are alike: top_k leaves a thought 20 of them, and top_p 19; the answer is the first.
+    # All tokens are equally likely: in a thought, top_k leaves 20 of them and top_p 19; the answer is the first one.
     flat, end = np.zeros(vocab, np.float32), np.where(np.arange(vocab) == 151_668, 60, 0).astype(np.float32)
     with croupier.connect(server.uds, vocab, max_rows=count) as stream:
         texts = [stream.open(names["params"], seed=seed, prompt=[1, 151_667]) for seed in range(count)]
@@ -70,7 +70,7 @@ def test_the_program_of_the_page_on_history_thinks_otherwise_than_it_answers(ser
 
 
 def test_texts_that_go_on_with_other_parameters_are_drawn_as_they_would_be(server):
-    """As the table of forks says: by one seed, whoever says when."""
+    """As the table of forks says: with one seed, the result is the same whether the server or the worker switches parameters."""
     marked = {"start_token_ids": [1], "end_token_ids": [2], "budget": 100, "temperature": 2.0, "top_k": 7}
     with croupier.connect(server.uds, VOCAB) as stream:
         marks = stream.open(thinking_budget=marked, prompt=[1], seed=5, temperature=0.5)
@@ -93,7 +93,7 @@ def test_texts_that_have_ended_take_no_room(serve):
             texts = [stream.open(max_tokens=1, **params(text)) for text in (1, 2)]
             stream.sample(np.stack([logits(1, 0), logits(2, 0)]), texts)
             assert [text.finish_reason for text in texts] == ["max_tokens"] * 2 and not stream.sequences
-            # Once more does no harm, also when another text has the id.
+            # Closing again does no harm, even if another text has the id.
             other = stream.open(sequence_id=texts[0].id, max_tokens=1, seed=3)
             stream.close(texts[0])
             assert stream.sample(logits(3, 0), [other])
@@ -181,7 +181,7 @@ def test_the_snippet_of_drafts_runs(server):
         for draft in drafts:
             text = [*draft.sequence.prompt, *draft.sequence.tokens, *draft.token_ids]
             for end in range(len(text) - len(draft.token_ids), len(text) + 1):
-                # Counts to nine and begins anew.
+                # The model counts to nine and starts again at 0.
                 rows.append(np.where(np.arange(16) == (text[end - 1] + 1) % 10, 20.0, 0.0))
         return np.asarray(rows, np.float32)
 

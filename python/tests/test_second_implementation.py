@@ -1,7 +1,7 @@
-"""The server against a second implementation (second/), which follows docs/*.md: random rows, texts and verifications of
-drafts have to be equal bit for bit.
+"""Compares the server with a second implementation (second/), which follows docs/*.md: random rows, texts and verifications of
+drafts must be equal bit for bit.
 
-A failure writes what differs as CROUPIER_SECOND_CASE="…"; with that in the environment `-k again` compares it once more.
+A failure prints what differs as CROUPIER_SECOND_CASE="…". With that in the environment, `-k again` compares the case again.
 """
 
 import json
@@ -24,16 +24,16 @@ def connection(serve, tmp_path):
     return wire.Connection(serve("--vocabulary", str(vocabulary)))
 
 
-# By name, how many messages of ten rows, and what draws their parameters.
+# By name: the number of messages with ten rows each, and the function that draws their parameters.
 GROUPS = {
     "everything": (60, everything), "own order": (60, own_order), "history": (40, history),
     **{name: (20, of_engine(name)) for name in orders.ORDERS}, **{kind: (20, of_mark(kind)) for kind in ("kgw", "synthid", "gumbel")},
 }
-# Of texts that think.
+# For texts that think.
 THOUGHTS = {
     "everything": (40, everything), "own order": (40, own_order), **{name: (10, of_engine(name)) for name in orders.ORDERS},
     **{kind: (10, of_mark(kind)) for kind in ("synthid", "gumbel")}}
-# Of scores, and of what removed tokens.
+# For scores, and for the causes that removed tokens.
 TOLD = {
     "everything": everything, "thinking": bounds.params, "thoughts": bounds.thoughtful(everything),
     "KOBOLD_CPP": of_engine("KOBOLD_CPP"), **{name: of_mark(name) for name in ("synthid", "gumbel")}, "mirostat": remembering("mirostat")}
@@ -187,7 +187,7 @@ def lists_of(params_of):
 
 
 def listed_rounds(connection, seed, rule, kinds=rounds.KINDS):
-    """Chains and trees by turns."""
+    """Chains and trees in turn."""
     for number, kind in enumerate(kinds):
         for is_tree, params_of in ((number % 2 == 0, rules.params), (number % 2 == 1, lambda drawing, _: alone(drawing))):
             some = listed_work.some_rounds([*seed, number], 10, kind, is_tree, rule, params_of)
@@ -246,7 +246,7 @@ def few_blocks(connection):
     return blocks(connection, 2)
 
 
-# What is broken, in what way, and what has to see it.
+# By name: the change that breaks the second implementation, and the comparison that must detect it.
 BROKEN = {
     "a constant of the polynomial": (mistakes.another_constant(), rows_of(everything)),
     "top-p that has to exceed its share": ((filters, "reaches", filters.exceeds), rows_of(lambda drawing: {"top_p": 0.5})),
@@ -293,7 +293,7 @@ BROKEN = {
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_mistake_is_seen(connection, monkeypatch, name):
-    """In the second implementation: the server is right, and differs."""
+    """The mistake is in the second implementation, so the correct server differs."""
     change, compare = BROKEN[name]
     assert not any(compare(connection))
     monkeypatch.setattr(*change)

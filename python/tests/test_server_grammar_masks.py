@@ -1,5 +1,5 @@
-"""Against an engine for grammars at the worker: with the masks that llguidance fills for the same tokenizer a text has the very tokens
-that the server gives it by itself."""
+"""Compares the server's grammars with a grammar engine at the worker: with the masks that llguidance fills for the same tokenizer, a text
+has the same tokens as with the server's own masks."""
 
 import json
 
@@ -13,8 +13,8 @@ from test_server_grammars import PARAMS, SCHEMA, behind, going
 llguidance = pytest.importorskip("llguidance", reason="llguidance is not installed")
 engine = pytest.importorskip("llguidance.numpy")
 
-#: All tokens with which the text still can match may come. Without this llguidance leaves, where the next bytes are certain, only the first
-#: of the tokens into which its tokenizer would cut them.
+#: Allows all tokens with which the text can still match. Without this, if the next bytes are certain, llguidance allows only the first of
+#: the tokens into which its tokenizer would split them.
 ALL = '%llguidance {"no_forcing": true}\n'
 LARK = r"""
 start: item ("," " "? item)*
@@ -69,7 +69,7 @@ def masks_of(matchers):
 
 
 def behind_masks(stream, tokenizer, kind, grammar, params):
-    """Texts that the worker masks."""
+    """Texts with masks from the worker."""
     texts = [stream.open(seed=seed, max_tokens=LONGEST, **each) for seed, each in enumerate(params)]
     matchers = {text.id: matcher(tokenizer, kind, grammar) for text in texts}
     while now := going(texts):
@@ -92,7 +92,7 @@ def test_tokens_are_those_behind_the_masks_of_the_same_grammar(server, tokenizer
 
 
 def test_both_hold_where_a_worker_has_a_mask_too(server, tokenizer):
-    """What neither removes may come."""
+    """Only tokens that neither mask removes are allowed."""
     with croupier.connect(server.uds, VOCAB, eos_token_ids=[END]) as stream:
         even = np.arange(VOCAB) % 2 == END % 2
         text, plain = (stream.open(seed=1, grammar={"regex": "[ -~]{12}"}) for _ in range(2))
@@ -106,14 +106,14 @@ def test_both_hold_where_a_worker_has_a_mask_too(server, tokenizer):
 
 
 def may_come(matcher, path):
-    """Whether tokens may come one after another: behind the end of a whole text only that."""
+    """Whether this sequence of tokens is allowed. After the end of a complete text, only the end token is."""
     seen = path[:path.index(END)] if END in path else path
     ahead = matcher.deep_copy()
     return (not seen or ahead.consume_tokens(seen)) and (seen == path or (ahead.is_accepting() and set(path[len(seen):]) == {END}))
 
 
 def test_a_draft_model_draws_what_may_come_and_nothing_else(server, tokenizer):
-    """Draft work is masked behind the tokens that were drafted before it, along every branch."""
+    """Draft work is masked by the tokens that were drafted before it, along every branch."""
     with croupier.connect(server.uds, VOCAB, eos_token_ids=[END], max_rows=64) as stream:
         texts = [stream.open(seed=at, max_tokens=LONGEST, grammar={"json_schema": SCHEMA}) for at in range(4)]
         speculation, drafted = croupier.Speculation(stream), 0

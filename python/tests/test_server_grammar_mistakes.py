@@ -1,4 +1,4 @@
-"""What is wrong with a grammar is told with its field, and harms no other text."""
+"""An error in a grammar is reported with its field, and harms no other text."""
 
 import json
 import re
@@ -19,7 +19,7 @@ def server(serve, tmp_path):
 
 
 def why_not(address, eos=(END,), **fields):
-    """What the server says of a text beside one that is fine."""
+    """The server's error for a text that is opened together with a valid one."""
     with croupier.connect(address, VOCAB, eos_token_ids=list(eos)) as stream:
         texts = [stream.open(seed=1), stream.open(seed=1, **fields)]
         with pytest.raises(croupier.OpenError) as error:
@@ -75,7 +75,7 @@ def test_a_grammar_that_takes_too_long_fails_its_own_text(server):
                 break
         assert [failure.status for failure in failures.values()] == ["GRAMMAR_TOO_COMPLEX"] and list(failures) == [texts[1].id]
         assert failures[texts[1].id].startswith("params.grammar: ") and len(texts[0].tokens) == len(texts[1].tokens) + 1
-        # It stays so, until it is opened again with a simpler one.
+        # The text stays in this state until it is opened again with a simpler grammar.
         with pytest.raises(croupier.RowError) as error:
             stream.sample(model([]), texts[1:])
         assert error.value.failures[texts[1].id].status == "GRAMMAR_TOO_COMPLEX"
@@ -102,7 +102,7 @@ def test_grammars_may_be_given_in_every_form(given, wire):
     for form in (given, croupier.GrammarParams(**given), wire):
         assert params_of(None, {"grammar": form}) == expected == croupier.SamplingParams(grammar=form).to_pb()
         assert params_of({"grammar": {"regex": "b"}}, {"grammar": form}) == expected, "fields stand above the whole"
-    # None is one of its own, and not what is absent.
+    # An explicitly empty grammar is present, and not the same as an absent one.
     assert expected.HasField("grammar")
 
 

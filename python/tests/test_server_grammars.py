@@ -1,5 +1,5 @@
-"""Grammars that the server compiles over its vocabulary: whatever the logits say, the text is of the grammar, on every path, alone and among
-others, with drafts, and when its server goes away."""
+"""Grammars that the server compiles over its vocabulary: whatever the logits are, the text follows the grammar, on every path, alone and
+among others, with drafts, and if its server goes away."""
 
 import asyncio
 import json
@@ -20,7 +20,7 @@ from test_waiting import NAMES
 __all__ = ["front"]
 
 LONGEST = 400
-#: Of texts side by side.
+#: Parameters of texts in one batch.
 PARAMS = [{}, {"temperature": 0.0}, {"temperature": 2.0, "top_k": 5}, {"temperature": 0.5, "frequency_penalty": 0.5}, {"min_p": 0.2},
           {"typical_p": 0.8, "mirostat": 2}, {"xtc_probability": 0.5, "xtc_threshold": 0.05}, {"temperature": 5.0}]
 
@@ -31,7 +31,7 @@ def server(serve, tmp_path):
 
 
 def check(text):
-    """It has ended, and is a value of the schema."""
+    """Checks that the text has ended and is a value of the schema."""
     assert text.finish_reason == "eos" and text.tokens[-1] == END
     value = json.loads(text_of(text.tokens))
     assert list(value) == list(SCHEMA["properties"])
@@ -52,7 +52,7 @@ def rows(texts):
 
 
 async def finished(kind, stream, texts, each_time=lambda: None):
-    """Texts that are drawn to their ends, all in one batch."""
+    """Draws texts to their ends, all in one batch."""
     while now := going(texts):
         await do(kind, stream.sample(rows(now), now))
         each_time()
@@ -74,7 +74,7 @@ async def together(kind, address, path="auto", each_time=lambda stream: None, **
 
 @pytest.fixture
 def expected(server):
-    """One text after another."""
+    """The expected tokens, drawn one text after another."""
     with croupier.connect(server.uds, VOCAB, eos_token_ids=[END], data_path="inline") as stream:
         texts = opened(stream)
         for text in texts:
@@ -177,13 +177,14 @@ def test_columns_of_ranks_and_listed_logits_give_the_same_texts(server, expected
 
 
 def behind(drafts):
-    """The rows that verifications take."""
+    """The rows for verifying these drafts."""
     return np.stack([model([*draft.sequence.tokens, *(draft.token_ids[at] for at in (draft.path(index) if index >= 0 else []))])
                      for draft in drafts for index in range(-1, len(draft.token_ids))])
 
 
 def drafted(text, whole, is_tree):
-    """What comes anyway, now and then with a token that comes not, or that the grammar forbids; as a tree beside what is wrong from the first."""
+    """Drafts the text's actual next tokens, now and then with a wrong token or one that the grammar forbids. In a tree, next to a branch
+    that is wrong from its first token."""
     at = len(text.tokens)
     right = whole[at:at + 3]
     if at % 4 == 3:
@@ -258,7 +259,7 @@ def test_a_grammar_begins_behind_thinking(server, begins, end):
 def test_a_grammar_begins_in_a_text_that_goes_on(server):
     thinks = np.where(np.arange(VOCAB) == 2 + ord("x"), 20, 0).astype("f4")[np.newaxis]
     with croupier.connect(server.uds, VOCAB, eos_token_ids=[END]) as stream:
-        # Thinking that has not come to its end by then; the budget stays, and forces nothing inside the grammar.
+        # Thinking that has not ended by then. The budget remains, but forces nothing inside the grammar.
         budget = {"start_token_ids": [2 + ord("x")], "end_token_ids": [THOUGHT], "budget": 6}
         text = stream.open(seed=1, max_tokens=50, thinking_budget=budget)
         for _ in range(5):
@@ -283,7 +284,7 @@ def test_a_stream_s_grammar_is_that_of_texts_that_say_nothing_else(server):
 
 @pytest.mark.parametrize("is_killed", [False, True])
 def test_a_step_may_open_more_grammars_than_a_message(server, is_killed):
-    """The server ends a stream that wants more than 64 in one message."""
+    """The server ends a stream that opens more than 64 grammars in one message."""
     count = 150
     with croupier.connect(server.uds, VOCAB, eos_token_ids=[END]) as stream:
         texts = [stream.open(seed=at, grammar={"regex": f"{at % 140}[ab]"}) for at in range(count)]

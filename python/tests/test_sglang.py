@@ -1,7 +1,7 @@
-"""croupier.integrations.sglang, on a recorded interface of sglang 0.5.23 (python/sglang/srt/layers/sampler.py, sampling_batch_info.py):
-`Sampler.forward(logits_output, sampling_info, return_logprob, top_logprobs_nums, token_ids_logprobs, positions, *, logprob_logits)` gives
-token ids and writes logprobs into logits_output; `SamplingBatchInfo` has columns of parameters, greedy is top_k 1, all is 1 << 30. A request
-has its own object in its custom_params, as `__req__`, and is ended by its `to_finish` (managers/schedule_batch.py). SGLang itself is not
+"""croupier.integrations.sglang, on the recorded interface of sglang 0.5.23 (python/sglang/srt/layers/sampler.py, sampling_batch_info.py):
+`Sampler.forward(logits_output, sampling_info, return_logprob, top_logprobs_nums, token_ids_logprobs, positions, *, logprob_logits)` returns
+token ids and writes logprobs into logits_output. `SamplingBatchInfo` has columns of parameters; top_k 1 means greedy, 1 << 30 means all. A
+request's object is in its custom_params as `__req__`, and its `to_finish` ends it (managers/schedule_batch.py). SGLang itself is not
 imported here."""
 
 import importlib
@@ -105,22 +105,22 @@ def test_temperatures_beyond_the_server_s_are_the_nearest_that_it_has(sglang, se
     logits[0, 7] = 1
     tokens = [forward(sampler, logits, info([(5e-6, TOP_K_ALL, 1, 0), (2e5, TOP_K_ALL, 1, 0)]))[0] for _ in range(20)]
     assert {int(of[0]) for of in tokens} == {7} and len({int(of[1]) for of in tokens}) > 5
-    # Which JSON can have, and no comparison finds too small.
+    # JSON can contain NaN, and no comparison finds it too small.
     for count in (1, 2):
         assert forward(sampler, logits[:count], info([(float("nan"), TOP_K_ALL, 1, 0), (0.7, TOP_K_ALL, 1, 0)][:count]))[0][0] == 7
 
 
 def test_top_k_and_top_p_cut_one_distribution_but_with_min_p(sglang, server):
-    """As in `Sampler._sample_from_probs` of 0.5.23, whose FlashInfer has filter_apply_order "joint", and renormalizes where min_p is needed."""
+    """As in `Sampler._sample_from_probs` of 0.5.23: FlashInfer has filter_apply_order "joint", and min_p renormalizes probabilities."""
     row = np.full(VOCAB, -np.inf, np.float32)
     row[:4] = np.log([0.4, 0.3, 0.2, 0.1])
     sampler, kept = sglang.CroupierSampler(server.uds), {}
     for given in ((1.0, 2, 0.5, 0.0), (1.0, 2, 0.5, 0.01), (1.0, 3, 0.65, 0.6), (1.0, TOP_K_ALL, 0.75, 0.0), (1.0, 3, 1.0, 0.0), (1.0, 2, 1.0, 0.8)):
         kept[given[1:]] = set(forward(sampler, np.array([row] * 100), info([given] * 100))[0])
-    # 0.4 of all is less than 0.5, and 4/7 of the first two is not.
+    # 0.4 of all tokens' mass is less than 0.5, but 4/7 of the first two tokens' mass is not.
     assert kept == {(2, 0.5, 0.0): {0, 1}, (2, 0.5, 0.01): {0}, (3, 0.65, 0.6): {0, 1}, (TOP_K_ALL, 0.75, 0.0): {0, 1, 2},
                     (3, 1.0, 0.0): {0, 1, 2}, (2, 1.0, 0.8): {0}}
-    # A request may name an order, whose rules are its own.
+    # A request may name another order, which has its own rules.
     for extra, left in (({"sampler_order": ["SAMPLER_KIND_TOP_K", "SAMPLER_KIND_TOP_P"]}, {0}), ({"min_p": 0.01}, {0}),
                         ({"engine_order": "ENGINE_ORDER_CROUPIER"}, {0}), ({"top_a": 0.01}, {0, 1})):
         custom = [{"croupier": extra}] * 100
@@ -177,7 +177,7 @@ def test_replicas_of_data_parallelism_differ_without_seeds(sglang, server, monke
 
     replicas = [drawn(dp_rank=rank, attn_dp_rank=within) for rank in (0, 1) for within in (0, 1)]
     assert len({tuple(each) for each in replicas}) == 4
-    # Without a controller, and in versions that do not say.
+    # Without a controller, and in versions that do not give these values.
     assert drawn(dp_rank=None, attn_dp_rank=0) == drawn() == replicas[0]
 
 
@@ -201,7 +201,7 @@ def test_custom_params(sglang, server, caplog):
     greedy = info(ROWS[:1] * 2, custom=custom)
     order = np.argsort(-rows, axis=1)
     assert forward(sampler, rows, greedy)[0] == [order[0, 1], order[1, 0]]
-    # A request that is wrong is aborted and harms no other. The server refuses the last two.
+    # An invalid request is aborted and harms no other. The server refuses the last two.
     for wrong, says in (({"dry_multiplier": 1.0}, "dry_multiplier, which needs earlier tokens"), ({"nothing": 1}, "nothing"),
                         ({"preset": "chat"}, "preset, which needs"), ("[" * 100_000, "recursion"), ({"top_h": 7.0}, "params.top_h"),
                         ({"allowed_token_ids": [1], "banned_token_ids": [1]}, "no token of the row is left")):
@@ -211,13 +211,13 @@ def test_custom_params(sglang, server, caplog):
         assert forward(sampler, rows, info(ROWS[:1] * 2, custom=custom))[0] == order[:, 0].tolist()
         assert says in asked[0].to_finish.message and asked[0].to_finish.status_code == 400 and asked[1].to_finish is None
         assert says in caplog.text and {record.levelname for record in caplog.records} == {"ERROR"}
-    # One that SGLang ends already is ended as it says, and where it does not say whose custom_params these are nothing can be ended.
+    # If SGLang already ends the request, its reason stays. If custom_params do not name their request, nothing can be ended.
     ended = types.SimpleNamespace(to_finish="already")
     for custom in ({"croupier": {"nothing": 1}, "__req__": ended}, {"croupier": {"nothing": 1}}, {"croupier": {"top_h": 7.0}}):
         caplog.clear()
         assert forward(sampler, rows[:1], info(ROWS[:1], custom=[custom]))[0] == order[:1, 0].tolist()
         assert ended.to_finish == "already" and {record.levelname for record in caplog.records} == {"ERROR"}
-    # Nothing was left behind.
+    # No state is left.
     assert forward(sampler, rows, info(ROWS[:1] * 2))[0] == order[:, 0].tolist()
     assert forward(sampler, rows[:0], info(ROWS[:1]))[0] == []
 
@@ -235,7 +235,7 @@ def test_a_seed_in_custom_params_gives_each_position_a_number_of_its_own(sglang,
 
     first = drawn()
     assert len(set(first)) > 10 and drawn() == drawn(turned=True) == first
-    # It stands above the seed that SGLang has for the request.
+    # It overrides SGLang's seed of the request.
     sampler = sglang.CroupierSampler(server.uds)
     assert forward(sampler, flat, info(plain, [5, 5], [{"croupier": {"seed": "7"}}] * 2), [0, 1])[0] == first[:2]
     with croupier.connect(server.uds, VOCAB) as stream:
@@ -263,7 +263,7 @@ def test_a_row_without_a_token_ends_its_request_or_goes_on_with_another(sglang, 
     rows[1, 3], rows[1, 4] = np.nan, 99
     rows[2] = np.nan
     rows[3] = -np.inf
-    # A grammar's row, whose only token is a NaN.
+    # A row of a grammar, whose only token has a NaN.
     rows[4] = -np.inf
     rows[4, 7] = np.nan
     expected[1:5] = [4, 0, 0, 7]
@@ -284,7 +284,7 @@ def test_a_row_without_a_token_ends_its_request_or_goes_on_with_another(sglang, 
 
 
 def test_a_server_that_opens_no_text_is_an_error(sglang, serve):
-    """Greedy tokens in place of all that was asked for would be a mistake that nobody sees."""
+    """Silently giving greedy tokens instead of what was asked for would be a mistake that nobody notices."""
     with pytest.raises(croupier.OpenError):
         forward(sglang.CroupierSampler(serve("--max-sequences-per-stream=1").uds), logits(4), info(ROWS))
 
@@ -345,11 +345,11 @@ def test_the_plugin_registers_where_a_server_is_named(sglang, monkeypatch):
 
 @pytest.mark.parametrize("raw, resolved, refused", [
     ("EAGLE", "EAGLE", "EAGLE"), (None, "NGRAM", "NGRAM"), ("DSPARK", AttributeError, "DSPARK"), ("STANDALONE", ValueError, "STANDALONE"),
-    # As with --enable-return-aux-hidden-states, where the argument names a way to capture.
+    # As with --enable-return-aux-hidden-states, for which the argument names a capture mode.
     ("EAGLE3", None, None), ("none", "NONE", None), (None, None, None), (None, ValueError, None),
 ])
 def test_speculative_decoding_is_refused_at_the_start(sglang, monkeypatch, raw, resolved, refused):
-    """`eagle_sample` of 0.5.23 (speculative/eagle_utils.py) draws what it verifies and what comes behind it, and asks no sampler."""
+    """`eagle_sample` of 0.5.23 (speculative/eagle_utils.py) draws the verified tokens and the one after them without asking a sampler."""
     monkeypatch.setattr(sglang._sampler, "get_server_args", lambda: types.SimpleNamespace(random_seed=11, speculative_algorithm=raw))
     context = types.ModuleType("sglang.srt.runtime_context")
 
@@ -369,7 +369,7 @@ def test_speculative_decoding_is_refused_at_the_start(sglang, monkeypatch, raw, 
 
 
 def test_an_unseeded_server_has_the_seed_that_sglang_drew(sglang, monkeypatch):
-    """0.5.23 draws one into its configuration and leaves the argument as it was given (`arg_groups/serving_hook.py`)."""
+    """0.5.23 draws a seed into its configuration and leaves the argument as it was given (`arg_groups/serving_hook.py`)."""
     monkeypatch.setattr(sglang._sampler, "get_server_args", lambda: types.SimpleNamespace(random_seed=None, speculative_algorithm=None))
     unseeded, context = sglang._random_seed(), types.ModuleType("sglang.srt.runtime_context")
     context.get_device = lambda: types.SimpleNamespace(random_seed=drawn)
@@ -384,15 +384,15 @@ def test_an_unseeded_server_has_the_seed_that_sglang_drew(sglang, monkeypatch):
 
 
 def test_a_sampling_mask_is_refused_by_name(sglang, server, monkeypatch, caplog):
-    """SGLang 0.5.23 ends a request that has no status of a mask, or the status INVALID, by itself (`get_sampling_mask_finish_reason` of
-    managers/scheduler_components/batch_result_processor.py). With pipeline parallelism a stage has no logits_output without one."""
+    """SGLang 0.5.23 itself ends a request whose mask has no status or the status INVALID (`get_sampling_mask_finish_reason` of
+    managers/scheduler_components/batch_result_processor.py). With pipeline parallelism, a stage has no logits_output without a status."""
     given, rows = info(ROWS[:1] * 4), logits(4)
     given.sampling_mask_batch_indices = [1, 3]
     sampler = sglang.CroupierSampler(server.uds)
     for _ in range(2):
         tokens, output = forward(sampler, rows, given)
         assert tokens == rows.argmax(1).tolist() and not hasattr(output, "sampling_mask_output")
-    # A warning, and that once.
+    # There is one warning.
     assert [record.levelname for record in caplog.records] == ["WARNING"] and "return_sampling_mask" in caplog.text
     monkeypatch.setattr(sglang._sampler, "SamplingMaskOutput", types.SimpleNamespace, raising=False)
     monkeypatch.setattr(sglang._sampler, "SamplingMaskStatus", types.SimpleNamespace(OK=0, OVERFLOW=1, INVALID=2), raising=False)
@@ -403,7 +403,7 @@ def test_a_sampling_mask_is_refused_by_name(sglang, server, monkeypatch, caplog)
         assert tokens == rows.argmax(1).tolist() and (mask and mask.statuses.tolist()) == statuses
     assert mask.lengths.tolist() == mask.selected_logprobs.tolist() == [0, 0] and len(mask.token_ids) == 2
     assert mask.support_logprobs is None and len(caplog.records) == 1
-    # Where nobody asks, nothing is said.
+    # If nobody asks for a mask, there is no warning.
     given.sampling_mask_batch_indices = None
     assert not hasattr(forward(sampler, rows, given)[1], "sampling_mask_output")
 

@@ -1,4 +1,4 @@
-"""The helpers for speculative decoding: texts are those of a worker without drafts where there is no chance in the draft."""
+"""The helpers for speculative decoding: if drafts are certain, texts are those of a worker without drafts."""
 
 import asyncio
 import re
@@ -16,7 +16,7 @@ TREE = [-1, -1, 0, 0, 1, 2]
 
 
 def model(context, sharp=4.0):
-    """A model that looks at the last two tokens; `sharp` 2 instead of 4 makes a draft model of it."""
+    """A model that looks at the last two tokens. With `sharp` 2 instead of 4 it is the draft model."""
     row = np.random.default_rng(zlib.crc32(bytes(context[-2:]))).normal(size=VOCAB)
     return (row * sharp).astype(np.float32)
 
@@ -26,7 +26,7 @@ def draft_model(pairs):
 
 
 def target(drafts):
-    """The rows that verifications take: behind the text, then behind each draft token with those before it."""
+    """The rows for verifying these drafts: after the text, then after each draft token with its predecessors."""
     rows = []
     for draft in drafts:
         text = [*draft.sequence.prompt, *draft.sequence.tokens]
@@ -42,7 +42,7 @@ def test_a_draft_model_may_give_tensors(server):
         return lambda pairs: torch.tensor(draft_model(pairs)).to(kind).requires_grad_(needs)
 
     drawn = set()
-    # Numbers that bf16 has, so that all are the same rows.
+    # Numbers that bf16 can represent, so that all rows are the same.
     exact = lambda pairs: torch.tensor(draft_model(pairs)).bfloat16().float().numpy()  # noqa: E731
     for given in exact, as_tensors(torch.bfloat16, False), as_tensors(torch.bfloat16, True):
         with croupier.connect(server.uds, VOCAB) as stream:
@@ -94,7 +94,7 @@ def test_drafts_end_where_a_text_may_be_no_longer(serve):
             assert len(drafts[0].token_ids) == 2 - len(near.tokens) and len(drafts[1].token_ids) == min(4, 9 - len(other.tokens))
             emitted.append(speculation.verify(drafts, target(drafts))[0].token_ids)
         assert len(near.tokens) == 3 == sum(map(len, emitted))
-        # By hand it is longer: refused, and what to do is told.
+        # A longer draft made by hand is refused, with a hint.
         [last] = [stream.open(prompt=[3] * 9, seed=1)]
         with pytest.raises(croupier.SpeculationError, match="a shorter draft may fit"):
             speculation.verify([Draft(last, [5] * 3)], np.zeros((4, VOCAB), np.float32))
@@ -117,7 +117,7 @@ def test_proposed_in_the_sidecar_not_one_token_changes(server, kind):
 
 
 def test_a_proposal_is_of_the_text_as_it_was(server):
-    """After tokens that the helper was not told of nothing is proposed; told of them, it proposes what follows them."""
+    """After tokens that the helper was not told about, nothing is proposed. Once it is told, it proposes what follows them."""
     fields = dict(proposer=croupier.pb.ProposerParams(kind=croupier.pb.PROPOSER_KIND_NGRAM, min_match=1))
     row = lambda: np.where(np.arange(VOCAB) == 5, 60, 0).astype(np.float32)[None]  # noqa: E731
     with croupier.connect(server.uds, VOCAB) as stream:
@@ -139,7 +139,7 @@ def test_a_chain_of_the_worker_s_own_tokens_is_certain(server):
     with croupier.connect(server.uds, VOCAB) as stream:
         texts, speculation = opened(stream), Speculation(stream)
         while now := going(texts):
-            # Right for the greedy text, a guess for the others; without any now and then.
+            # The draft is right for the greedy text and a guess for the others. Now and then it is empty.
             drafts = [Draft(text, [int(model([*text.prompt, *text.tokens]).argmax())][: len(text.tokens) % 3]) for text in now]
             check(speculation.verify(drafts, target(drafts)))
         assert [text.tokens for text in texts] == plain(server)
@@ -157,13 +157,13 @@ def test_drafts_of_a_model(server, shape):
                 check(verified)
                 accepted += sum(len(each.accepted_path) for each in verified)
                 assert all(len(each.result.verify.tests) >= len(each.accepted_path) for each in verified)
-            # Draft and target have the same most likely token, so what the greedy text drafts is right.
+            # Draft and target model have the same most likely token, so the greedy text's drafts are right.
             assert accepted > TOKENS
             return [text.tokens for text in texts]
 
     first = run()
     assert first == run()
-    # Without chance at temperature 0.
+    # At temperature 0 there is no chance.
     assert first[0] == plain(server)[0]
 
 
@@ -194,7 +194,7 @@ def test_asyncio_gives_the_same(server):
 
 
 def test_the_advice_shortens_drafts(server):
-    """A draft model that is never right: after a while nothing is drafted, but for a try now and then."""
+    """The draft model is never right: after a while nothing is drafted, except for an attempt now and then."""
     def wrong(pairs):
         return -draft_model(pairs)
 
@@ -219,13 +219,13 @@ def test_probabilities_that_the_worker_drew_from(server):
             token = int(np.random.default_rng(len(text.tokens)).choice(VOCAB, p=probs))
             draft = Draft(text, [token], distribution=probs[None])
             [verified] = speculation.verify([draft], target([draft]))
-            # It was drawn from the target itself.
+            # The token was drawn from the target's own distribution.
             assert verified.accepted_path == [0]
 
 
 @pytest.mark.parametrize("name, vocab", [("float16", 151_936), ("bf16", 60), ("bfloat16", 60)])
 def test_probabilities_go_as_they_are_given(server, name, vocab):
-    """Equal ones do not sum to 1 in a narrow format, and the server knows how far they may be off in which."""
+    """In a narrow format, equal probabilities do not sum to 1. The server knows the tolerance of each format."""
     flat = np.full((1, vocab), 1 / vocab, np.float32)
     if name == "bf16":
         given = ((flat.view(np.uint32) + 0x8000) >> 16).astype(np.uint16)
@@ -240,7 +240,7 @@ def test_probabilities_go_as_they_are_given(server, name, vocab):
     rows = np.zeros((2, vocab), np.float32)
     with croupier.connect(server.uds, vocab) as stream:
         text, speculation = stream.open(seed=1), Speculation(stream)
-        # Target and draft are alike.
+        # Target and draft are equal.
         [verified] = speculation.verify([Draft(text, [7], distribution=given)], rows)
         assert verified.accepted_path == [0]
         with pytest.raises(croupier.SpeculationError, match=r"sum to \d\.\d+, not to 1"):
@@ -251,14 +251,14 @@ PARENTS = {"chain": None, "tree": [-1, -1, 0, 1]}
 
 
 def drawn(text, shape):
-    """Draft tokens of the worker's own, each out of a few, with those and their probabilities."""
+    """Draft tokens that the worker draws, each from a few candidates, with these candidates and their probabilities."""
     chance = np.random.default_rng((text.params.seed, len(text.tokens)))
     draft = Draft(text, [0] * 4, PARENTS[shape])
     tokens, ids, probs = [], [], []
     for index in range(4):
         path = [tokens[i] for i in draft.path(index)[:-1]]
         row = model([*text.prompt, *text.tokens, *path], 2.0).astype(np.float64)
-        # Not as many everywhere, nor in order. A sibling is drawn from what the one before it left.
+        # The number of candidates varies, and they are not in token order. A sibling is drawn without the token of the one before it.
         few = [token for token in np.argsort(-row)[: 3 + index % 2 + 1] if shape == "chain" or index != 1 or token != tokens[0]]
         weights = np.exp(row[few])
         ids.append([int(token) for token in few])
@@ -394,7 +394,7 @@ def test_one_bad_row_leaves_the_others(server):
 
 
 def test_a_draft_s_distribution_has_a_row_for_each_token(server):
-    """Turned round it has as many numbers, and a text would be verified against others."""
+    """The transposed array has as many numbers, and the text would be verified against the wrong ones."""
     with croupier.connect(server.uds, VOCAB) as stream:
         [text, *_], speculation = opened(stream), Speculation(stream)
         probs = np.full((2, VOCAB), 1 / VOCAB)
@@ -412,13 +412,13 @@ def test_a_draft_s_distribution_has_a_row_for_each_token(server):
             text, before = stream.open(seed=1, prompt=[1]), text
             assert speculation.verify([Draft(text, [1, 2], distribution=given)], rows)
             assert before is not text and (not before.tokens or text.tokens == before.tokens)
-        # One row for one token.
+        # A single token may have a single row.
         assert speculation.verify([Draft(text, [1], distribution=probs[0])], rows[:2])
 
 
 @pytest.mark.parametrize("shape", ["chain", "tree"])
 def test_the_first_of_a_drafted_model_are_kept_ones(server, shape):
-    """As many are accepted as of a draft of that length, and the text is the same."""
+    """As many tokens are accepted as of a draft of that length, and the text is the same."""
     def run(drafted, verified):
         with croupier.connect(server.uds, VOCAB) as stream:
             [_, text, *_], speculation = opened(stream), Speculation(stream)

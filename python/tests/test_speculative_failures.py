@@ -1,4 +1,5 @@
-"""A row of the draft model that fails ends the draft of its text, and so does an opening; the others are drawn to their ends, and all may be verified."""
+"""A failed row of the draft model ends the draft of its text, and so does a failed opening. The other drafts are completed, and all drafts
+can be verified."""
 
 import asyncio
 import pickle
@@ -23,7 +24,7 @@ def opened(stream):
 
 
 def broken(which, length, asked):
-    """A draft model whose rows for a text are NaN behind so many draft tokens."""
+    """A draft model whose rows for one text are NaN after `length` draft tokens."""
     def model(pairs):
         asked.append([text.id for text, _ in pairs])
         rows = draft_model(pairs)
@@ -34,7 +35,7 @@ def broken(which, length, asked):
     return model
 
 
-# The tree's tokens before its first one behind one of that depth.
+# For the tree: the number of tokens before the first one that comes after `length` draft tokens.
 @pytest.mark.parametrize("length, left", [(0, {"chain": 0, "tree": 0}), (1, {"chain": 1, "tree": 2}), (2, {"chain": 2, "tree": 5})])
 @pytest.mark.parametrize("shape", COUNT)
 def test_one_row_that_fails_leaves_the_others(server, connected, shape, length, left):  # noqa: F811
@@ -52,7 +53,7 @@ def test_one_row_that_fails_leaves_the_others(server, connected, shape, length, 
             for draft, undisturbed in zip(found.drafts, whole):
                 assert draft.sequence is undisturbed.sequence and draft.token_ids == undisturbed.token_ids[:len(draft.token_ids)]
                 assert draft.parents is None if shape == "chain" else draft.parents == TREE[:len(draft.token_ids)]
-            # Not asked for any more of it.
+            # The model is not asked for further rows of this text.
             assert sum(texts[1].id in ids for ids in asked) == (length + 1 if shape == "chain" else [1, 2, 4][length]) and texts[0].id in asked[-1]
             again = pickle.loads(pickle.dumps(found))
             assert [draft.token_ids for draft in again.drafts] == [draft.token_ids for draft in found.drafts]
@@ -96,7 +97,7 @@ def test_one_text_that_is_not_opened_leaves_the_others(server, connected, shape)
             assert [draft.token_ids for draft in found.drafts] == [draft.token_ids for draft in whole]
             again = pickle.loads(pickle.dumps(found))
             assert [draft.token_ids for draft in again.drafts] == [draft.token_ids for draft in found.drafts]
-            # It is told once, and the drafts are verified as any.
+            # The error is raised once, and the drafts can be verified as usual.
             verified = await done(speculation.verify(found.drafts, target(found.drafts)))
             assert first.tokens == verified[0].token_ids and [each.token_ids for each in verified] == [
                 each.token_ids for each in await done(undisturbed.verify(whole, target(whole)))]
@@ -149,7 +150,7 @@ def test_a_text_that_is_not_opened_is_told_though_the_model_fails_then(server, c
 
             def model(pairs):
                 if len(pairs) == 1:
-                    # The second time, without the text. Another may have its id by now.
+                    # The second call is without the text. Another text may have its id by now.
                     if reused:
                         stream.open(seed=2, sequence_id=7)
                     raise RuntimeError("out of memory")

@@ -1,4 +1,4 @@
-"""A server that is lost while a draft is drawn: it is drawn again from its first token, and the texts are the same."""
+"""The server is lost while a draft is drawn: the draft is drawn again from its first token, and the texts are the same."""
 
 import asyncio
 
@@ -18,7 +18,7 @@ def drawing(speculation, texts, shape, model):
 
 
 def replaced(server, how):
-    """Another one in its place; one that ends in order takes the memory of rows along."""
+    """Replaces the server. One that shuts down cleanly also frees the memory of rows."""
     if how != "terminate":
         server.kill()
     else:
@@ -38,7 +38,7 @@ async def run(server, connected, shape, model, **options):  # noqa: F811
         return found, [text.tokens for text in texts]
 
 
-# At which of the model's calls: before the first token of a draft, and between two.
+# The model's calls at which the server is lost: before the first token of a draft, and between two tokens.
 HOW = {"kill": ([], (2, 7, 13, 14)), "kill, in two messages": (["--max-rows-per-step=7"], (2, 7, 13, 14)),
        "terminate": (["--drain-timeout=100ms"], (7, 8))}
 
@@ -62,7 +62,7 @@ def test_a_draft_is_drawn_again_where_the_server_was_lost(serve, connected, shap
 
 
 def test_ranks_attach_again_first(server):
-    """Whose columns nobody else brings."""
+    """Nobody else has the other rank's columns."""
     with croupier.connect(server.uds, VOCAB, vocab_shards=[5, 7]) as stream:
         text, speculation, asked = stream.open(seed=1), croupier.Speculation(stream), []
 
@@ -79,14 +79,14 @@ def test_ranks_attach_again_first(server):
 @pytest.mark.parametrize("shape", ["chain", "tree"])
 @pytest.mark.parametrize("who", ["model", "masks"])
 def test_what_the_model_lost_itself_is_told(server, connected, shape, who):  # noqa: F811
-    """Such as one that works over another stream: nothing would be another time but the rows that it was asked for."""
+    """For example, a model that uses another stream: drawing the draft again would only ask it for the same rows."""
     async def run():
         async with connected(server.uds, VOCAB) as (stream, speculation):
             text, asked = stream.open(seed=1), []
 
             def lost(pairs):
                 asked.append(pairs)
-                # So that it fails and does not go on for ever.
+                # The second call fails, so that the test does not run for ever.
                 raise croupier.LogitsLost("its own") if len(asked) == 1 else AssertionError("asked again")
 
             model, masks = (lost, None) if who == "model" else (draft_model, lost)
@@ -102,7 +102,7 @@ def test_what_the_model_lost_itself_is_told(server, connected, shape, who):  # n
     asyncio.run(run())
 
 
-# What a chain of 4 and the tree are with the next server's limit: a text of 10 tokens with room for two draft tokens, or a step with it for three.
+# A chain of 4 and the tree under the next server's limit: a text of 10 tokens has room for two draft tokens, or a step for three.
 LESS = {"--max-history-tokens=13": {"chain": [-1, 0], "tree": [-1, -1, 0, 0, 1]}, "--max-rows-per-step=4": {"chain": [-1, 0, 1], "tree": [-1, -1, 0]}}
 
 
@@ -122,7 +122,7 @@ def test_a_draft_that_is_drawn_again_goes_by_the_new_server_s_limits(serve, conn
     async def run():
         async with connected(server.uds, VOCAB) as (stream, speculation):
             text = stream.open(seed=1, prompt=[3] * 10)
-            # Opened here, or else there is nothing to open again.
+            # The text is opened here, because otherwise there would be nothing to open again.
             await done(drawing(speculation, [text], shape, draft_model))
             drafts = await done(drawing(speculation, [text], shape, model))
             [parents] = [list(range(-1, len(draft.token_ids) - 1)) if draft.parents is None else draft.parents for draft in drafts]
@@ -136,7 +136,7 @@ def test_a_draft_that_is_drawn_again_goes_by_the_new_server_s_limits(serve, conn
 @pytest.mark.parametrize("alone", [True, False])
 @pytest.mark.parametrize("lost", [1, 2, 3])
 def test_a_text_that_the_next_server_refuses_leaves_the_others(serve, connected, lost, alone):  # noqa: F811
-    """Which takes no text of 10 tokens."""
+    """The next server refuses texts of 10 tokens."""
     server, asked = serve(), []
 
     def model(pairs):
@@ -154,7 +154,7 @@ def test_a_text_that_the_next_server_refuses_leaves_the_others(serve, connected,
                 await done(speculation.chain([longer, *others], model, 4))
             assert [draft.sequence for draft in error.value.drafts] == others
             assert all(len(draft.token_ids) == 4 for draft in error.value.drafts)
-            # Once more for the token that was under way, and never again.
+            # The model is asked once more for the token that was in progress, and never again.
             assert sum(longer.id in ids for ids in asked) == lost
             verified = await done(speculation.verify(error.value.drafts, target(error.value.drafts))) if others else []
             assert [each.token_ids for each in verified] == [text.tokens for text in others]

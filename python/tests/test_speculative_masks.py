@@ -1,4 +1,4 @@
-"""Masks, deadlines and traces of drafts: what `sample` takes, `chain`, `tree` and `verify` take too."""
+"""Masks, deadlines and traces of drafts: `chain`, `tree` and `verify` take the same options as `sample`."""
 
 import asyncio
 import inspect
@@ -20,7 +20,7 @@ COUNT = 12
 
 
 def may_follow(tokens):
-    """The grammar: behind a token come those of its remainder by 7, and one more."""
+    """The grammar: the sum of the tokens modulo 7 determines which tokens may follow. Token 5 always may."""
     mask = np.arange(VOCAB) % 7 == (sum(tokens) + 1) % 7
     return mask | (np.arange(VOCAB) == 5)
 
@@ -34,7 +34,7 @@ def draft_model(pairs):
 
 
 def paths(draft):
-    """The tokens behind which each row of its verification is."""
+    """For each row of the verification, the tokens before it."""
     return [[*draft.sequence.tokens, *(draft.token_ids[at] for at in draft.path(index))] for index in range(-1, len(draft.token_ids))]
 
 
@@ -100,7 +100,7 @@ def test_rows_without_a_mask_may_be_among_others(server):
     with croupier.connect(server.uds, VOCAB) as stream:
         sent, text, speculation = spied(stream), stream.open(seed=1), croupier.Speculation(stream)
         [verified] = speculation.verify([Draft(text, [7, 9], distribution=np.eye(VOCAB)[[7, 9]])], zeros, token_masks=[None, allowed(3), None])
-        # Not in the mask of its row, wherever the first one comes to.
+        # Token 9 is not in the mask of its row, so it is never emitted, whatever happens to the first one.
         assert 9 not in verified.token_ids
         whole = [np.ones(VOCAB, bool)] * 2
         for masks in ([None, None], whole, [None, whole[0]]):
@@ -152,7 +152,7 @@ def test_each_step_has_the_trace_and_the_deadline(server, connected):  # noqa: F
 
 
 def test_a_verification_past_its_deadline_says_so(server):
-    """A rank that never comes has the step wait."""
+    """The step waits for a rank that never attaches."""
     with croupier.connect(server.uds, VOCAB, vocab_shards=[400, 600]) as stream:
         text, speculation = stream.open(seed=1), croupier.Speculation(stream)
         draft = Draft(text, [5])

@@ -1,4 +1,5 @@
-"""No more is drafted than one verification has room for, which cannot be split; what is drafted by hand is told what to do."""
+"""A draft is never longer than a verification has room for, because a verification cannot be split. A longer draft made by hand is refused
+with a hint."""
 
 import asyncio
 import pathlib
@@ -23,24 +24,24 @@ def opened(stream, **fields):
 
 
 def behind(tokens, vocab=VOCAB):
-    """The rows of a model that goes on as the text does, behind each of these."""
+    """The rows after each of these tokens, of a model that continues the text's pattern."""
     made = np.zeros((len(tokens), vocab), np.float32)
     made[range(len(tokens)), [5 + (token - 4) % 4 for token in tokens]] = 60
     return made
 
 
 def rows(draft, vocab=VOCAB):
-    """Of the target."""
+    """The target's rows."""
     return behind([*draft.sequence.prompt, *draft.sequence.tokens, *draft.token_ids][-draft.rows:], vocab)
 
 
-# By each limit: how many draft tokens fit. A message has the mask of each row too, 128 bytes, and 16 for its token.
+# For each limit, the number of draft tokens that fit. A message also contains the mask of each row, 128 bytes, and 16 bytes per token.
 LIMITS = {"rows": (["--max-rows-per-step=10"], 9), "row bytes": ([f"--max-row-bytes-per-step={9 * ROW}", f"--max-message-bytes={9 * ROW}"], None),
           "none": ([], _MOST_DRAFTED)}
 
 
 def room(limit, path):
-    """What there is room for, with 16 rows in a slot: more go in messages, but where shared memory is insisted on."""
+    """The number of draft tokens that fit, with 16 rows in a slot. More rows go in messages, unless shared memory is required."""
     expected = LIMITS[limit][1]
     if expected is None:
         expected = 8 if path != "inline" else (9 * ROW - 512) // (ROW + 128 + 16) - 1
@@ -76,7 +77,7 @@ def test_a_draft_is_no_longer_than_a_verification_has_room_for(serve, connected,
 
 @pytest.mark.parametrize("path", PATHS)
 def test_the_largest_vocabularies_with_default_limits(server, path):
-    """A row of 1 MiB, 64 MiB of rows in a step and in a message."""
+    """A row has 1 MiB. A step and a message may each have 64 MiB of rows."""
     vocab = 262_144
     with croupier.connect(server.uds, vocab, data_path=path) as stream:
         text, speculation = opened(stream), croupier.Speculation(stream)
@@ -123,7 +124,7 @@ def test_where_no_row_fits_nothing_is_drafted(serve):
             speculation.verify([Draft(text)], np.zeros((1, 2000), np.float32))
 
 
-# A shape, and what is left of it by the room that a text has, the token behind the draft included.
+# Shapes, and what remains of each by the number of tokens that the text has room for, including the token after the draft.
 DEEP = {"by levels": ([-1, -1, 0, 0, 1, 2], [[], [-1, -1], [-1, -1, 0, 0, 1]]),
         "by paths": ([-1, 0, 1, -1, 3, 0, 5, -1], [[], [-1, -1, -1], [-1, 0, -1, 2, 0, -1]])}
 
@@ -146,7 +147,7 @@ def test_trees_are_no_deeper_than_a_text_has_room_for(serve, connected, shape): 
                     asked.clear()
                     drafts = await done(speculation.tree([near, other], model, parents))
                     assert [draft.parents for draft in drafts] == [[*left, parents][min(room, 4) - 1], parents]
-                    # Still once for siblings, and for both texts at once.
+                    # Still one call for siblings, and for both texts together.
                     assert len(asked) == len(set(parents)) and asked[0] == 1 + (room > 1)
                     verified = await done(speculation.verify(drafts, target(drafts)))
                     assert 1 <= len(verified[0].token_ids) <= room

@@ -1,4 +1,4 @@
-"""Drafts are of texts that are open on their own stream: of others nothing is sent, no model is asked, and nothing is remembered."""
+"""Drafts are for texts that are open on their own stream. For other texts nothing is sent, no model is asked, and nothing is remembered."""
 
 import asyncio
 import gc
@@ -21,7 +21,7 @@ def connected(request):
 
 
 async def done(given):
-    """What a call of either kind comes to."""
+    """The result of a call, awaited if necessary."""
     return await given if inspect.isawaitable(given) else given
 
 
@@ -42,7 +42,7 @@ def calls(speculation):
 def test_texts_that_are_not_open_here_move_no_other(server, connected, call):
     async def run():
         async with connected(server.uds, VOCAB) as (stream, speculation), connected(server.uds, VOCAB) as (elsewhere, _):
-            # All have the id of one that is open here.
+            # All of them have the ids of texts that are open here.
             closed, ended = stream.open(sequence_id=7), stream.open(sequence_id=8, max_tokens=1)
             stream.close(closed)
             await done(stream.sample(row(), [ended]))
@@ -80,14 +80,14 @@ def test_nothing_is_proposed_for_a_text_that_has_the_id_of_another(server):
         speculation.told([text], stream.step(row(), [text]))
         assert speculation.proposed([text])[0].token_ids
         stream.close(text)
-        # As many tokens as the other had then.
+        # It has as many tokens as the other text had then.
         after = stream.open(sequence_id=3, output=[9], **NGRAM)
         assert speculation.proposed([after]) == [Draft(after)]
 
 
 @pytest.mark.parametrize("max_tokens", [1, 2])
 def test_results_of_texts_that_have_ended_are_forgotten(server, max_tokens):
-    """Without a verification ever, and though the program keeps its texts."""
+    """Even if there is never a verification, and although the program keeps its texts."""
     with croupier.connect(server.uds, VOCAB) as stream:
         speculation, kept = croupier.Speculation(stream), []
         for at in range(50):
@@ -95,13 +95,13 @@ def test_results_of_texts_that_have_ended_are_forgotten(server, max_tokens):
             for _ in range(max_tokens):
                 speculation.told(kept[-1:], stream.step(row(), kept[-1:]))
             assert kept[-1].finish_reason == "max_tokens" and len(speculation._told) == 0
-        # Closed by hand, and not kept.
+        # These texts are closed explicitly and not kept.
         for _ in range(50):
             text = stream.open(**NGRAM)
             speculation.told([text], stream.step(row(), [text]))
             stream.close(text)
         gc.collect()
-        # The stream remembers what it sent last.
+        # The stream still references what it sent last.
         assert len(speculation._told) < 10
         with pytest.raises(ValueError, match="result has 1 works"):
             speculation.told(kept, pb.StepResult(work=[pb.WorkResult()]))

@@ -1,4 +1,4 @@
-"""Steps that are too large for one message: the same tokens as in one, and nothing is sent where that cannot be."""
+"""Steps that are too large for one message: the tokens are the same as with one message, and nothing is sent if a split is impossible."""
 
 import asyncio
 import signal
@@ -13,7 +13,7 @@ from test_client import PATHS, VOCAB, logits, params
 
 TEXTS = tuple(range(1, 24))
 COUNT = 4
-#: Four rows a message, and five a step.
+#: Limits of four rows per message, and of five per step.
 BYTES, ROWS = ["--max-message-bytes=17KiB"], ["--max-rows-per-step=5"]
 
 
@@ -22,7 +22,7 @@ def batch(position, texts=TEXTS):
 
 
 def spied(stream):
-    """The parts that are sent."""
+    """The list of parts that the stream sends."""
     sent, send = [], stream._session.send
     stream._session.send = lambda part: sent.append(part) or send(part)
     return sent
@@ -65,7 +65,7 @@ def expected():
     (ROWS, "rows", 5, {"data_path": "shared_memory"}),
     (ROWS, "array", 5, {"data_path": "shared_memory"}),
     (["--max-row-bytes-per-step=20KiB", "--max-message-bytes=20KiB"], "rows", 5, {"data_path": "shared_memory"}),
-    # More rows than a slot has.
+    # More rows than a slot holds.
     ([], "array", 6, {"data_path": "shared_memory", "max_rows": 4, "slots": 2}),
     ([], "array", 12, {"data_path": "shared_memory", "max_rows": 2, "slots": 1}),
     ([], "rows", 1, {"max_rows": 4}),
@@ -82,7 +82,7 @@ def test_rows_go_in_messages_of_some_mebibytes(server):
         sequences = [stream.open(**params(text)) for text in range(60)]
         tokens = stream.sample(rows, sequences)
         sizes = [part.end - part.first for part in sent]
-        # What opens comes by itself.
+        # Openings are sent separately.
         assert sizes[0] == 0 and sum(sizes) == 60
         assert sizes[1:] == [26, 26, 8] and 26 * vocab * 4 <= _split.TARGET
     with croupier.connect(server.uds, vocab, data_path="shared_memory") as stream:
@@ -92,7 +92,7 @@ def test_rows_go_in_messages_of_some_mebibytes(server):
 
 
 def works(sequences):
-    """Every kind, rows that are shared, out of order and not there."""
+    """Works of every kind, with rows that are shared, out of order or missing."""
     draft = pb.VerifyWork(draft_token_ids=[4, 5], deterministic=pb.DeterministicDraft())
     one, two, three, four, five, six, seven = sequences
     return [one, pb.Work(sequence_id=two.id, verify=draft), pb.Work(score=pb.ScoreWork(token_ids=[1, 2, 3])),
@@ -122,7 +122,7 @@ def test_every_work_finds_its_rows(server, serve, flags, options, listed):
     split = run(serve(*flags) if flags else server, **options)
     assert whole[3] == 1
     assert split[:3] == whole[:3]
-    # Rows that are listed take no room in a slot, so that the rest may be few enough.
+    # Listed rows take no room in a slot, so the other rows may fit.
     assert split[3] > 1 or listed and options.get("max_rows")
     statuses = [work.status for work in whole[1]]
     assert statuses == [pb.ROW_STATUS_OK] * 5 + [pb.ROW_STATUS_OK] * 2 + [pb.ROW_STATUS_OK]
@@ -131,7 +131,7 @@ def test_every_work_finds_its_rows(server, serve, flags, options, listed):
 def test_a_row_that_is_not_there_is_said_to_be_missing(serve):
     with croupier.connect(serve(*ROWS).uds, VOCAB) as stream:
         sequences = [stream.open(**params(text)) for text in TEXTS]
-        # Where a work says its row the client does not count them.
+        # If a work names its row, the client does not check the number of rows.
         last = pb.Work(sequence_id=sequences[-1].id, sample=pb.SampleWork(), first_row=22)
         statuses = [work.status for work in stream.step(batch(0)[:11], [*sequences[:-1], last]).work]
         assert statuses == [pb.ROW_STATUS_OK] * 11 + [pb.ROW_STATUS_ROW_OUT_OF_RANGE] * 12
@@ -206,7 +206,7 @@ def test_a_server_that_is_killed_between_parts_changes_no_token(serve, expected,
                 stream._take()
             server.kill()
             server.start()
-            # Answers that were on the way are gone too.
+            # Answers in transit are lost too.
             stream._replies = iter([])
             assert [work.status for work in stream.result().work] == [pb.ROW_STATUS_OK] * len(TEXTS)
         assert [sequence.tokens for sequence in sequences] == expected
@@ -256,13 +256,13 @@ def test_a_refused_opening_is_one_failure_and_its_work_says_so(serve, count):
             stream.sample(batch(0)[:count], texts)
         assert len(sent) == (1 if count == 2 else 3) and [*error.value.failures] == [2]
         [failed] = [work for work in error.value.result.work if not work.tokens]
-        # What the server says of an unknown text is not all that is known here.
+        # The client knows more about the text than the server says of an unknown one.
         assert failed == error.value.result.work[1]
         assert ("the opening of this id in this step failed" if count == 2 else "(it was not opened: params.temperature: is -1") in failed.message
 
 
 def test_parts_that_are_refused_for_want_of_room_come_again(serve, expected):
-    # One message of two at a time: most parts are refused at first.
+    # The server takes one message at a time, so most parts are refused at first.
     server = serve("--max-message-bytes=17KiB", "--max-bytes-in-flight=20KiB")
     assert text_of(server, parts=6, data_path="inline") == expected
 
@@ -308,7 +308,7 @@ def test_a_score_that_is_too_long_is_told_to_be_sent_as_several(serve, path):
     said = r"work\[0\] alone takes 48000 bytes of rows, max_row_bytes_per_step is 20480; send its tokens as several score works"
     with pytest.raises(ValueError, match=said):
         scores(server, path, rows, [tokens])
-    # As it says.
+    # As the error suggests.
     found = scores(server, path, rows, [tokens[first:first + 4] for first in range(0, 12, 4)])
     assert [(token.token_id, token.logprob, token.rank) for token in found] == expected
 
@@ -377,7 +377,7 @@ def test_a_text_that_is_too_long_for_a_message_is_named(serve):
         with pytest.raises(ValueError, match=said.replace("10", "5")):
             stream.open(prompt=[99] * 5000)
         assert stream.sample(np.zeros(100, np.float32), [stream.open(seed=1)])
-    # One that grew.
+    # A text that grew.
     with croupier.connect(server.uds, 100) as stream:
         text = stream.open(prompt=[99] * 3000)
         stream.step(None)

@@ -1,5 +1,5 @@
-"""SynthID against the processor of Hugging Face Transformers itself: the probability of every token, position by position, with its own
-bits of its own table, and contexts that come again."""
+"""SynthID, compared with Hugging Face Transformers' own processor: the probability of every token, position by position, with the bits of
+its own table, and with repeated contexts."""
 
 import croupier
 import numpy as np

@@ -1,4 +1,4 @@
-"""Tokens read from bytes are those that protobuf reads, or are left to it."""
+"""Tokens read directly from bytes are those that protobuf reads. Other messages are left to protobuf."""
 
 import random
 
@@ -62,7 +62,7 @@ def test_no_change_of_a_byte_is_read_otherwise_than_by_protobuf():
         try:
             result = pb.DecodeResponse.FromString(bytes(changed)).step
         except Exception:
-            # The client reads it by protobuf first, which refuses it.
+            # The client parses the message with protobuf first, which refuses it.
             continue
         read += 1
         assert [work.tokens[0].token_id for work in result.work] == ids

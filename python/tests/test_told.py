@@ -1,4 +1,4 @@
-"""What is wrong with what a program gives is told before anything is sent, with what to give instead."""
+"""Invalid arguments are reported before anything is sent, with what to give instead."""
 
 import asyncio
 import pickle
@@ -19,7 +19,7 @@ def never(pairs):
 
 @pytest.mark.parametrize("path", PATHS)
 def test_a_text_that_is_twice_in_a_step_is_told_before_anything_is_sent(serve, path):
-    # A message has room for one row: it would be split.
+    # With room for one row per message, the step would be split.
     for server in (serve(), serve("--max-rows-per-step=1")):
         with croupier.connect(server.uds, VOCAB, data_path=path) as stream:
             text, other = stream.open(**params(1)), stream.open(**params(2))
@@ -32,7 +32,7 @@ def test_a_text_that_is_twice_in_a_step_is_told_before_anything_is_sent(serve, p
                 stream.sample(np.zeros((3, VOCAB)), [text, other, text])
             assert text.tokens == other.tokens == [] and not stream._session.steps
             assert stream.sample(logits(1, 0), [text]) and len(text.tokens) == 1
-            # Raw scores are of no text.
+            # Raw scores belong to no text.
             score = pb.Work(score=pb.ScoreWork(token_ids=[5]))
             assert [work.status for work in stream.step(Z, [score, score]).work] == [pb.ROW_STATUS_OK] * 2
 
@@ -62,7 +62,7 @@ def test_no_text_is_opened_on_a_stream_that_was_ended(server):
     for call in (stream.open, lambda: stream.open(prompt=[1], temperature=0.5)):
         with pytest.raises(croupier.CroupierError, match="the stream was ended; connect a new one"):
             call()
-    # There is nothing to be done any more.
+    # Closing has no further effect.
     stream.close(text)
 
     async def run():
@@ -139,7 +139,7 @@ def test_infinities_of_the_conversion_are_told_as_such(serve, path, dtype, large
     made = "logits too large for the stream's dtype became infinities when they were converted"
     rows = np.stack([logits(1, 0), logits(2, 0)]).astype(float)
     rows[1, 7] = large
-    # Whole, and in a step that is split, where they wait for a place.
+    # In one message, and in a step that is split, in which rows wait for a slot.
     for server in (serve(), serve("--max-rows-per-step=1")):
         with croupier.connect(server.uds, VOCAB, dtype=dtype, data_path=path, max_rows=1 if path == "shared_memory" else 9) as stream:
             texts, speculation = [stream.open(**params(text)) for text in (1, 2)], Speculation(stream)
@@ -154,7 +154,7 @@ def test_infinities_of_the_conversion_are_told_as_such(serve, path, dtype, large
             stream.submit(rows, texts)
             works = stream.result().work
             assert made in works[1].message and not works[0].message
-            # Those that were there are the program's own, and masks are none.
+            # Infinities in the program's own logits are not blamed on the conversion, and masks are accepted.
             masked = np.where(rows == large, np.inf, rows)[1:]
             with pytest.raises(croupier.RowError) as error:
                 stream.sample(masked, texts[1:])

@@ -1,4 +1,4 @@
-"""Rows of which only the largest logits are sent, from Python."""
+"""Rows of which only the largest logits are sent, through the Python client."""
 
 import asyncio
 
@@ -44,7 +44,7 @@ def test_whole_and_listed_rows_go_together(server):
         texts = [stream.open(**params(text)) for text in (1, 2, 3, 4)]
         rows = np.stack([logits(1, 0), logits(2, 0)])
         one, two = stream.sample(rows, texts[:2])
-        # The same seeds and rows the other way round.
+        # The same seeds and rows, with the second row listed.
         same = [stream.open(**params(text)) for text in (1, 2)]
         result = stream.step((rows[:1], stream.top_n(rows[1:], 100)), same)
         assert [work.tokens[0].token_id for work in result.work] == [one, two]
@@ -77,7 +77,7 @@ def test_rows_of_another_width_and_bits_are_told(server):
     with croupier.connect(server.uds, VOCAB) as stream:
         with pytest.raises(ValueError, match=rf"must be \(rows, {VOCAB}\)"):
             stream.top_n(np.zeros((1, VOCAB // 2), np.float32), 8)
-        # 5.0 and -4.0 as bf16.
+        # 5.0 and -4.0 in bf16.
         bits = np.array([[0x40A0, 0xC080]], np.uint16)
         assert pb.Step.FromString(croupier.TopN([[1, 2]], bits, [0.0]).encode("f32")).top_n.logits == np.array([5, -4], "<f4").tobytes()
         two = stream.top_n(np.zeros((2, VOCAB), np.float32).tobytes(), 1)

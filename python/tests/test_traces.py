@@ -1,4 +1,4 @@
-"""The trace that a stream and its steps belong to, as a collector gets it."""
+"""The trace that a stream and its steps belong to, as a collector receives it."""
 
 import asyncio
 import concurrent.futures
@@ -41,7 +41,7 @@ def collector():
 
 
 def test_steps_have_the_trace_that_they_or_their_stream_name(serve, collector):
-    # Two rows a message: a step that is split is in its trace with all parts.
+    # Two rows per message: all parts of a split step are in its trace.
     server = serve(f"--otlp-endpoint=http://{collector.address}", "--trace-ratio=0", "--max-rows-per-step=2")
     with croupier.connect(server.uds, 100, traceparent=CALL) as stream:
         texts = [stream.open(seed=text) for text in range(3)]

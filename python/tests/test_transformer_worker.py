@@ -1,4 +1,4 @@
-"""python/examples/transformer_worker.py: the same seed gives the same texts, whatever becomes of the server."""
+"""python/examples/transformer_worker.py: the same seed gives the same texts, whatever happens to the server."""
 
 import os
 import pathlib
@@ -62,7 +62,7 @@ def test_the_page_says_whose_texts_a_kill_leaves_alone(once):
     table, texts = run("--speculate=lookup", "--kill-after=25")
     assert "server killed 1 time" in table and texts == once[1]
     page = " ".join((EXAMPLES.parent / "README.md").read_text(encoding="utf-8").split())
-    # Nobody knows then what its drafts were drawn from.
+    # With a draft model, nobody knows after a kill what its drafts were drawn from.
     assert "kills the server midway, and the texts are the same, unless a draft model speculates." in page
 
 
@@ -114,7 +114,7 @@ def test_the_cache_and_trees_give_the_rows_of_the_whole_text():
     for path in ([0], [1], [1, 2], [1, 2, 3]):
         plain = model.forward([model.cache()], [text + [tree[i] for i in path]])[0][-1]
         assert np.allclose(rows[path[-1]], plain, atol=1e-3)
-    # What was not accepted leaves no trace.
+    # Rejected tokens leave no trace.
     cache.keep(len(text), [len(text) + 1, len(text) + 2])
     more = model.forward([cache], [encode("e")])[0][0]
     plain = model.forward([model.cache()], [text + [tree[1], tree[2], *encode("e")]])[0][-1]

@@ -1,4 +1,4 @@
-"""Samplers and penalties against those of Hugging Face Transformers themselves: the probability of every token, row by row."""
+"""Samplers and penalties, compared with those of Hugging Face Transformers: the probability of every token, row by row."""
 
 import croupier
 import numpy as np
@@ -12,10 +12,10 @@ except ImportError:
     torch = hf = logits_process = None
 
 VOCAB, ROWS = 64, 150
-#: Tokens that end a text; for the processor that takes them as likely.
+#: Tokens that end a text, for the processor that emits one if it is likely.
 EOS = [5, 9]
 
-# Their processors, in their order, and the parameters that stand for them here.
+# Transformers' processors in its order, and the equivalent parameters here.
 CHAINS = {
     "temperature": (lambda: [hf.TemperatureLogitsWarper(0.7)], {"temperature": 0.7}),
     "top-k": (lambda: [hf.TopKLogitsWarper(10)], {"top_k": 10}),
@@ -55,7 +55,7 @@ def test_probabilities_are_those_of_transformers(server, name):
     with croupier.connect(server.uds, VOCAB, eos_token_ids=EOS) as stream:
         for _ in range(ROWS):
             prompt, row = random.integers(0, VOCAB, 40).tolist(), random.normal(0, random.uniform(0.5, 4), (1, VOCAB)).astype(np.float32)
-            # So that what looks back finds something.
+            # Processors that look back then find something.
             prompt[-1] = int(random.choice([7, prompt[3]]))
             text = stream.open(engine_order=croupier.pb.ENGINE_ORDER_TRANSFORMERS, logprobs=logprobs, prompt=prompt, **fields)
             given, scores = torch.tensor([prompt]), torch.tensor(row, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""The package passes a strict type checker, and so does what python/README.md shows, as a program of somebody else's would be checked."""
+"""The package passes a strict type checker, and so do the programs in python/README.md, checked as somebody else's program would be."""
 
 import os
 import pathlib
@@ -21,7 +21,7 @@ follow_imports = silent
 [mypy-grpc.*,google.*,sglang.*,torch.*,transformers.*,vllm.*]
 ignore_missing_imports = True
 """
-# What the programs of the page take from around them.
+# The names that the page's programs use without defining them.
 AROUND = """
 import asyncio
 import json
@@ -49,7 +49,7 @@ def keep(text: croupier.Sequence, path: list[int]) -> None: ...
 def target_logits(drafts: list[croupier.Draft]) -> Any: ...
 def draft_model(pairs: list[tuple[croupier.Sequence, list[int]]]) -> Any: ...
 """
-# What stands in its sentences.
+# Expressions from the page's prose.
 SAID = """
 def said(stream: croupier.Stream, text: croupier.Sequence, params: croupier.SamplingParams) -> None:
     croupier.SamplingParams(temperature=0.7, logprobs=croupier.LogprobsParams(top_n=5))
@@ -84,7 +84,7 @@ async def waiting() -> None:
     async with croupier.aio.connect(server, 100, max_rows=5) as stream:
         tokens: list[int] = await stream.sample(logits, texts)
 """
-# What a program gets. An `Any` would be no exact type either.
+# The types that a program gets. `Any` would not be an exact type.
 GETS = """
 from typing_extensions import assert_type
 from croupier import aio, pb
@@ -157,7 +157,7 @@ async def gets_later(text: croupier.Sequence) -> None:
         assert_type(rank, aio.Rank)
         assert_type(await rank.rows(5), croupier.Rows)
 """
-# Each line is a mistake, where there is such a stream.
+# With these streams, each line of `WRONG` is a mistake.
 STREAMS = """
 stream: croupier.Stream
 waiting: croupier.aio.Stream
@@ -197,7 +197,7 @@ stream.open(grammar="[ab]")
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """One for all, so that mypy reads numpy once."""
+    """One folder for all tests, so that mypy reads numpy once."""
     return tmp_path_factory.mktemp("types")
 
 

@@ -1,6 +1,6 @@
-"""croupier.integrations.vllm. With vLLM installed its interface is the real one. Else it is this, recorded from vllm 0.32.0
-(vllm/v1/sample/logits_processor/interface.py): `BatchUpdate` with removed, added, moved, to be applied in this order, added requests as
-(index, params, prompt token ids, output token ids), the last a reference to the request's growing list; `MoveDirectionality`."""
+"""croupier.integrations.vllm. If vLLM is installed, its real interface is used. Otherwise it is recorded from vllm 0.32.0
+(vllm/v1/sample/logits_processor/interface.py): `BatchUpdate` with removed, added and moved, which are applied in this order, and
+`MoveDirectionality`. An added request is (index, params, prompt token ids, output token ids), the last a reference to its growing list."""
 
 import dataclasses
 import enum
@@ -38,7 +38,7 @@ def recorded():
 
 
 def adapter(monkeypatch):
-    """The module, on vLLM's interface."""
+    """The adapter's module, on vLLM's interface."""
     if not IS_REAL:
         for name in ("vllm", "vllm.v1", "vllm.v1.sample"):
             monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
@@ -71,7 +71,7 @@ def processor(vllm, server, **fields):
 
 
 def row(text):
-    """A model of the last two tokens."""
+    """The row of a model that looks at the last two tokens."""
     return np.random.default_rng(zlib.crc32(bytes(text[-2:]))).normal(size=VOCAB).astype(np.float32) * 3
 
 
@@ -83,7 +83,7 @@ class Engine:
         self.batch, self.added, self.removed, self.moved = [], [], [], []
 
     def add(self, each):
-        """Into the lowest hole, or behind the last."""
+        """Adds a request at the lowest hole, or after the last request."""
         if self.removed:
             at = self.removed.pop(self.removed.index(min(self.removed)))
             self.batch[at] = each
@@ -93,13 +93,13 @@ class Engine:
         self.added.append((at, each["params"], each["prompt"], each["output"]))
 
     def remove(self, each):
-        """Before anything is added in a step."""
+        """Removes a request. In a step, this comes before anything is added."""
         at = self.batch.index(each)
         self.batch[at] = None
         self.removed.append(at)
 
     def condense(self):
-        """The last ones move into holes that are left."""
+        """Moves the last requests into the remaining holes."""
         for hole in sorted(self.removed):
             while self.batch and self.batch[-1] is None:
                 self.batch.pop()
@@ -125,7 +125,7 @@ class Engine:
                 continue
             each["true"].append(token)
             if is_late:
-                # Asynchronous scheduling: the token before is there now, this one is not.
+                # With asynchronous scheduling, the previous token is known now, but this one is not.
                 each["output"][:] = [*each["true"][:-1], -1]
             else:
                 each["output"][:] = each["true"]
@@ -136,7 +136,7 @@ def new(prompt, **fields):
 
 
 def alone(server, each, **fields):
-    """The same text from a stream of one's own."""
+    """The same text, sampled on its own stream."""
     with croupier.connect(server.uds, VOCAB) as stream:
         text = stream.open(prompt=each["prompt"], **({"engine_order": croupier.pb.ENGINE_ORDER_VLLM} | fields))
         while len(text.tokens) < len(each["true"]):
@@ -157,7 +157,7 @@ def test_requests_come_go_and_move_and_keep_their_texts(vllm, server, is_late):
             engine.remove(requests[0])
             engine.add(requests[4])
         if step == 8:
-            # A hole that nobody fills: the last request moves there.
+            # No request fills this hole, so the last request moves there.
             engine.remove(requests[2])
         if step == 9:
             engine.swap(0, 2)
@@ -165,7 +165,7 @@ def test_requests_come_go_and_move_and_keep_their_texts(vllm, server, is_late):
             # Preempted ...
             engine.remove(requests[1])
         if step == 15:
-            # ... and back, with its tokens; a newcomer whose prompt takes another step.
+            # ... and resumed with its tokens; also a new request whose prompt takes another step.
             engine.add(requests[1])
             engine.add(requests[5])
         engine.step(thrown_away=requests[5:] if step in (15, 16) else (), is_late=is_late and step not in (4, 11, 14))
@@ -207,7 +207,7 @@ def test_ranks_without_a_seed_agree(vllm, server):
 
 
 def test_engines_of_data_parallelism_differ_without_a_seed(vllm, server):
-    """As of vllm 0.32.0 (config/parallel.py): `reconfigure_for_independent_dp_rank` has each engine of a dense model be rank 0 and keeps
+    """As in vllm 0.32.0 (config/parallel.py): `reconfigure_for_independent_dp_rank` makes each engine of a dense model rank 0 and keeps
     `data_parallel_index`."""
     def run(seed=None, **parallel):
         engine, each = Engine(vllm, processor(vllm, server, parallel_config=types.SimpleNamespace(**parallel))), new([1], seed=seed)
@@ -218,7 +218,7 @@ def test_engines_of_data_parallelism_differ_without_a_seed(vllm, server):
 
     dense = [run(data_parallel_index=index, data_parallel_rank=0) for index in range(3)]
     assert len(set(dense)) == 3 and dense[1] == run(data_parallel_index=1, data_parallel_rank=1)
-    # Where there is no index yet, or nothing at all.
+    # Versions without an index, or without both.
     assert [run(data_parallel_rank=rank) for rank in range(3)] == dense and run() == dense[0]
     assert run(5, data_parallel_index=0) == run(5, data_parallel_index=1)
 
@@ -269,7 +269,7 @@ def test_it_runs_for_greedy_requests_too(vllm, server):
 
 @pytest.mark.skipif(not IS_REAL, reason="vllm is not installed")
 def test_vllm_s_loader_and_sampler_take_it(vllm, server):
-    """A mixed batch through vLLM's own Sampler, with penalties, top-k and a greedy request behind the processor."""
+    """A mixed batch through vLLM's own Sampler, with penalties, top-k and a greedy request after the processor."""
     import torch
     from vllm.v1.sample.logits_processor import LogitsProcessors, _load_logitsprocs_by_fqcns
     from vllm.v1.sample.metadata import SamplingMetadata

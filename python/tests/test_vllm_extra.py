@@ -1,4 +1,4 @@
-"""Parameters in a request's `extra_args["croupier"]` for croupier.integrations.vllm: what vLLM lacks is applied or refused, never left out."""
+"""A request's `extra_args["croupier"]` for croupier.integrations.vllm: parameters that vLLM lacks are applied or refused, never ignored."""
 
 import croupier
 import engines
@@ -7,10 +7,10 @@ import pytest
 from croupier.integrations import _orders
 from test_vllm import IS_REAL, VOCAB, Engine, adapter, alone, new, processor, request, row
 
-#: vLLM's four in its order, and the others where ENGINE_ORDER_CROUPIER has them.
+#: vLLM's four samplers in its order, and the others at their places in ENGINE_ORDER_CROUPIER.
 ORDER = ("min_eos_p temperature smoothing top_n_sigma min_k top_h min_p top_k top_p typical_p tfs top_a epsilon_cutoff eta_cutoff p_less xtc "
          "mirostat infill adaptive_p skew").split()
-#: Samplers that vLLM has not, each with values that change the text.
+#: Samplers that vLLM lacks, each with values that change the text.
 LACKED = [
     {"xtc_probability": 1.0, "xtc_threshold": 0.05}, {"xtc_probability": 1.0, "xtc_expected": True, "xtc_threshold": 0.05},
     {"top_n_sigma": 0.5}, {"min_k": True}, {"typical_p": 0.3}, {"tfs": 0.3}, {"top_a": 2.0}, {"epsilon_cutoff": 0.2}, {"eta_cutoff": 0.4},
@@ -26,7 +26,7 @@ def vllm(monkeypatch):
 
 
 def sampled(vllm, server, each, count=25):
-    """One request's text."""
+    """The text of one request."""
     engine = Engine(vllm, processor(vllm, server))
     engine.add(each)
     for _ in range(count):
@@ -35,7 +35,7 @@ def sampled(vllm, server, each, count=25):
 
 
 def run(vllm, made, params, rows, steps):
-    """How many tokens each step leaves of each row, and the texts."""
+    """The number of tokens that each step leaves of each row, and the texts."""
     outputs = [[] for _ in params]
     added = [(at, each, [1], output) for at, (each, output) in enumerate(zip(params, outputs))]
     made.update_state(vllm._interface.BatchUpdate(batch_size=len(params), removed=[], moved=[], added=added))
@@ -60,7 +60,7 @@ def test_a_sampler_that_vllm_lacks_is_applied(vllm, server, caplog, extra):
 
 def test_every_sampler_has_a_place_in_the_orders_that_are_sent():
     kinds = {getattr(croupier.pb, name) for name in vars(croupier.pb) if name.startswith("SAMPLER_KIND_")}
-    # Dynamic temperature takes the place of temperature.
+    # Dynamic temperature uses the place of temperature.
     kinds -= {croupier.pb.SAMPLER_KIND_UNSPECIFIED, croupier.pb.SAMPLER_KIND_DYNAMIC_TEMPERATURE}
     for order in (_orders.CROUPIER, _orders.TRANSFORMERS, _orders.VLLM, _orders.SGLANG):
         assert len(order) == len(kinds) and set(order) == kinds
@@ -73,7 +73,7 @@ def test_the_orders_that_are_sent_are_the_server_s(server):
     each = new([1], seed=1)
     each["true"] = [0] * 40
     for engine, order in ((croupier.pb.ENGINE_ORDER_CROUPIER, _orders.CROUPIER), (croupier.pb.ENGINE_ORDER_TRANSFORMERS, _orders.TRANSFORMERS)):
-        # Every sampler that the engine has, and those alone.
+        # All samplers that the engine has, and no others.
         if engine == croupier.pb.ENGINE_ORDER_TRANSFORMERS:
             names = ("seed", "temperature", "top_k", "top_p", "min_p", "top_h", "typical_p", "epsilon_cutoff", "eta_cutoff")
             every = {name: every[name] for name in names}
@@ -81,7 +81,7 @@ def test_the_orders_that_are_sent_are_the_server_s(server):
 
 
 def test_vllm_s_rules_stay_unless_the_request_names_others(vllm, server):
-    """With them a temperature is 0.01 at least."""
+    """With vLLM's rules, a temperature is at least 0.01."""
     flat = np.linspace(0, 0.02, VOCAB).astype(np.float32)
     drawn = {}
     for name, extra in {"vllm's": {"top_n_sigma": 100.0}, "an order": {"sampler_order": ["SAMPLER_KIND_TEMPERATURE"]},
@@ -103,12 +103,12 @@ def test_a_preset_says_what_the_request_leaves_at_vllm_s_defaults(vllm, serve, t
     each = new([1], seed=1, extra_args=loud)
     assert sampled(vllm, server, each) == alone(server, each, **said)
     assert sampled(vllm, server, each := new([1], seed=1, top_k=-1, extra_args=loud)) == alone(server, each, **said)
-    # What the request says counts, and what it has for Croupier even more.
+    # The request's parameters override the preset, and its parameters for Croupier override both.
     each = new([1], seed=1, top_p=0.5, presence_penalty=0.5, extra_args={"croupier": {"preset": "loud", "min_p": 0.0}})
     assert sampled(vllm, server, each) == alone(server, each, **(said | dict(top_p=0.5, presence_penalty=0.5, min_p=0.0)))
     each = new([1], seed=1, temperature=0.0, extra_args=loud)
     assert sampled(vllm, server, each) == alone(server, each, temperature=0.0, presence_penalty=1.5, repetition_penalty=1.2)
-    # A preset's own order.
+    # The preset has its own order.
     each = new([1], seed=1, extra_args=llama)
     assert sampled(vllm, server, each) == alone(server, each, seed=1, temperature=2.0, min_p=0.2, engine_order=croupier.pb.ENGINE_ORDER_LLAMA_CPP)
     assert not caplog.records
@@ -134,7 +134,7 @@ def test_what_a_sampler_learned_is_kept_when_a_text_is_opened_again(vllm, server
     for step in range(40):
         engine.step()
         if step == 20:
-            # As when vLLM forces a token behind the processor.
+            # As if vLLM forced a token after the processor.
             each["true"][-1] = each["output"][-1] = (each["true"][-1] + 1) % VOCAB
     with croupier.connect(server.uds, VOCAB) as stream:
         own = dict(seed=1, temperature=1.5, mirostat=2, mirostat_tau=2.0, prompt=[1])
@@ -149,7 +149,7 @@ def test_what_a_sampler_learned_is_kept_when_a_text_is_opened_again(vllm, server
 
 
 def test_what_a_sampler_learned_from_tokens_that_were_thrown_away_is_forgotten(vllm, server):
-    """After a preemption the prompt and the tokens so far are computed again, perhaps in several steps, and all but the last one's token goes."""
+    """After a preemption, the prompt and the tokens so far are recomputed, maybe in several steps. Only the last step's token is kept."""
     learns = {"mirostat": 2, "mirostat_tau": 2.0, "mirostat_eta": 1.0}
     each = new([1], seed=1, temperature=1.5, extra_args={"croupier": learns})
     other, engine = new([2], seed=2), Engine(vllm, processor(vllm, server))
@@ -210,7 +210,7 @@ def test_the_server_is_asked_at_arrival_where_it_is_known(vllm, serve, tmp_path,
              ({"watermark": {"gumbel": {"key": "1"}}, "temperature": 0}, "watermark.gumbel: needs a temperature")]
     fine = [{"xtc_probability": 1.0}, {"preset": "loud"}, {"mirostat": 2}, {"banned_token_ids": [0]}, {"min_keep": 5, "tfs": 0.5}]
     for extra, _ in wrong:
-        # Nobody says where it is.
+        # No address of a server is configured.
         vllm.CroupierLogitsProcessor.validate_params(request(extra_args={"croupier": extra}))
     monkeypatch.setenv("CROUPIER_VLLM_ADDRESS", server.uds)
     for extra, says in wrong:
@@ -218,13 +218,13 @@ def test_the_server_is_asked_at_arrival_where_it_is_known(vllm, serve, tmp_path,
             vllm.CroupierLogitsProcessor.validate_params(request(extra_args={"croupier": extra}))
     for extra in fine:
         vllm.CroupierLogitsProcessor.validate_params(request(extra_args={"croupier": extra}))
-    # One that gives no answer keeps nobody waiting.
+    # A server that does not answer blocks nobody.
     monkeypatch.setattr(vllm.CroupierLogitsProcessor, "address", "unix:/nobody/is/here.sock")
     vllm.CroupierLogitsProcessor.validate_params(request(extra_args={"croupier": wrong[0][0]}))
 
 
 def ended_by(eos=None, stops=(), all_stops=(), **fields):
-    """A request as it comes to the engine, which knows what ends it."""
+    """A request as the engine receives it, with the tokens that end it."""
     made = request(**fields)
     if IS_REAL:
         made._eos_token_id, made.stop_token_ids, made._all_stop_token_ids = eos, list(stops), set(all_stops)

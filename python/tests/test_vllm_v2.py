@@ -1,5 +1,5 @@
-"""croupier.integrations.vllm_v2. With vLLM installed its base class is the real one; the runner's buffers are stand-ins, for they need a GPU:
-as of vllm 0.32.0, vllm/v1/worker/gpu/sample/logits_processor/interface.py, `LogitsProcRequestState` and `LogitsContext`."""
+"""croupier.integrations.vllm_v2. If vLLM is installed, its real base class is used. The runner's buffers are stand-ins, because they need a
+GPU: `LogitsProcRequestState` and `LogitsContext` of vllm 0.32.0 (vllm/v1/worker/gpu/sample/logits_processor/interface.py)."""
 
 import importlib
 import sys
@@ -31,7 +31,7 @@ def vllm(monkeypatch):
 
 
 class Buffer(np.ndarray):
-    """One of the GPU's that counts how often it is looked at."""
+    """A GPU buffer that counts how often it is read."""
 
     looks = 0
 
@@ -41,7 +41,7 @@ class Buffer(np.ndarray):
 
 
 class Runner:
-    """Slots of requests, and batches in any order."""
+    """A runner with slots for requests, and with batches in any order."""
 
     def __init__(self, vllm, server):
         buffer = lambda shape: types.SimpleNamespace(np=np.zeros(shape, np.int32), gpu=np.zeros(shape, np.int32))  # noqa: E731
@@ -62,8 +62,8 @@ class Runner:
         return self.tokens[slot, self.states.prompt_len.np[slot] : self.lengths[slot]].tolist()
 
     def step(self, slots, amid_prompt=(), forced=types.MappingProxyType({})):
-        """Those in `amid_prompt` are not through with their prompt: what they sample is thrown away. `forced`: by slot, tokens that vLLM puts
-        in the place of those that were chosen."""
+        """Runs a step. Requests in `amid_prompt` have not finished their prompts, so their tokens are discarded. `forced`: by slot, tokens
+        with which vLLM replaces the chosen ones."""
         lengths = [self.lengths[slot] - (slot in amid_prompt) for slot in slots]
         logits = engines.tensor([row(self.tokens[slot, :length].tolist()) for slot, length in zip(slots, lengths)])
         context = types.SimpleNamespace(idx_mapping_np=np.array(slots), seq_lens_upper_bound_np=np.array(lengths))
@@ -94,7 +94,7 @@ def test_requests_keep_their_texts_in_any_batch(vllm, server):
     for turn in range(10):
         runner.step([[0, 3, 5], [5, 0, 3], [3, 5]][turn % 3])
     first = runner.text(3)
-    # Another request in the slot, and one that comes back after a preemption, to another slot.
+    # Another request takes the slot, and a preempted one comes back in another slot.
     runner.add(3, [4, 1], seed=4, min_p=0.1)
     runner.add(1, [2, 1], runner.text(0), seed=2, top_p=0.9)
     server.kill()
@@ -105,7 +105,7 @@ def test_requests_keep_their_texts_in_any_batch(vllm, server):
     assert runner.text(1) == alone(server, [2, 1], 18, seed=2, top_p=0.9)
     assert runner.text(5) == alone(server, [3, 1, 4], 20, seed=3, temperature=0.8, top_k=6)
     assert runner.text(3) == alone(server, [4, 1], 10, seed=4, min_p=0.1)
-    # Slot 0 is still held; nobody says that a request has left.
+    # Slot 0 is still held, because nothing tells that its request has left.
     assert len(runner.processor._connected.sequences) == 4
 
 
@@ -128,7 +128,7 @@ def test_penalties_of_a_preset_or_of_the_server_s_defaults_do_not_come_on_top_of
         runner.step([0, 1])
     plain = serve()
     assert runner.text(0) == alone(plain, [1, 1], 20, seed=1)
-    # vLLM has put its presence penalty on the row, so the preset's does not count; the repetition penalty does.
+    # vLLM has already applied its presence penalty to the row, so the preset's does not count. The preset's repetition penalty does.
     assert runner.text(1) == alone(plain, [1, 1], 20, seed=1, temperature=0.9, repetition_penalty=1.5)
 
 

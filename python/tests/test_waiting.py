@@ -1,4 +1,4 @@
-"""How long the client waits for a server, what it says meanwhile, and how it leaves."""
+"""How long the client waits for a server, what it logs meanwhile, and how it leaves."""
 
 import asyncio
 import logging
@@ -21,7 +21,7 @@ NAMES = "sync asyncio".split()
 
 
 def run(kind, address, use=None, **options):
-    """A stream that samples once, or what is to be done with it."""
+    """Connects a stream, and samples once or calls `use` with it."""
     if kind == "sync":
         with croupier.connect(address, VOCAB, **options) as stream:
             return (use or (lambda stream: stream.sample(logits(1, 0), [stream.open(seed=1)])))(stream)
@@ -35,7 +35,7 @@ def run(kind, address, use=None, **options):
 
 def stop(server):
     server.process.send_signal(signal.SIGSTOP)
-    # All of its threads, or one may still answer.
+    # Wait until all of its threads are stopped, because one may still answer.
     os.waitid(os.P_PID, server.process.pid, os.WSTOPPED)
 
 
@@ -62,7 +62,7 @@ async def done(kind, thing):
 
 
 def told(caplog):
-    """What the client logged. asyncio tells of event loops of other tests that gRPC does not know to be closed."""
+    """The client's log records. asyncio also logs about other tests' event loops, which gRPC does not know to be closed."""
     return [record for record in caplog.records if record.name == "croupier"]
 
 
@@ -78,7 +78,7 @@ def test_a_server_that_is_lost_and_found_again_is_told(server, kind, caplog):
     async def use(stream):
         texts = [stream.open(seed=seed) for seed in range(2)]
         await done(kind, stream.sample(rows, texts))
-        # Nothing is told of a connection that serves.
+        # Nothing is logged about a working connection.
         assert not told(caplog)
         began = time.monotonic()
         server.kill()
@@ -89,15 +89,15 @@ def test_a_server_that_is_lost_and_found_again_is_told(server, kind, caplog):
         late.join()
         lost, found = told(caplog)
         assert lost.levelname == "WARNING"
-        # asyncio's gRPC has no more to say where a write finds it first.
+        # asyncio's gRPC gives no reason if a write notices the loss first.
         why = "(UNAVAILABLE: .+|the connection was lost)"
         assert re.fullmatch(f"connection to {server.uds} lost: {why}; reconnecting for up to 60 s", lost.getMessage())
         assert found.levelname == "INFO"
         said = re.fullmatch(f"connected to {server.uds} again after ([0-9.]+) s, 2 texts opened again", found.getMessage())
-        # Until there was a server again at least, however long this process stood still. It is said with three digits.
+        # The logged time is at least that until there was a server again, however long this process was suspended. It has three digits.
         assert 0.99 * (started[0] - lost.created) <= float(said[1]) <= 1.01 * took
         caplog.clear()
-        # One that was given up here is not lost: that is told where no other is there.
+        # A connection that the client gave up is not lost: only the new connection is logged.
         await done(kind, stream.submit(rows, texts))
         await done(kind, stream.give_up())
         await done(kind, stream.sample(rows, texts))
@@ -146,7 +146,7 @@ def test_a_server_that_takes_connections_and_hangs_is_given_up(server, kind):
 
 @pytest.mark.parametrize("kind", NAMES)
 def test_a_server_that_hangs_in_a_step_is_noticed(server, kind, monkeypatch):
-    """The same with a tenth of the seconds: what gRPC has for itself would be a minute all the same."""
+    """The client's timeouts are divided by ten. gRPC's own timeout would still be a minute."""
     real = _wire.options
 
     def sooner(address):
@@ -176,7 +176,7 @@ def test_a_step_has_a_deadline(server):
     with croupier.connect(server.uds, VOCAB, vocab_shards=[400, 600]) as stream:
         text = stream.open()
         with croupier.attach(stream.shard_token, 1):
-            # The other rank's columns do not come.
+            # The other rank's columns do not arrive.
             with pytest.raises(croupier.RowError) as error:
                 stream.sample(logits(1, 0)[:400], [text], deadline_ms=50)
             assert error.value.failures[text.id].status == "DEADLINE_EXCEEDED"
@@ -198,7 +198,7 @@ def test_a_step_has_a_deadline(server):
 
 
 def ended(port, method, count):
-    """Codes of the calls that have ended, when there are so many."""
+    """The codes of ended calls, once there are `count` of them."""
     give_up = time.monotonic() + 30
     while True:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as page:
@@ -219,7 +219,7 @@ def test_the_end_of_a_stream_is_no_cancellation(serve):
     for kind in NAMES:
         run(kind, server.uds)
     with croupier.connect(server.uds, VOCAB) as stream:
-        # Without taking its result.
+        # The result is not taken.
         stream.submit(logits(1, 0), [stream.open()])
     with pytest.raises(RuntimeError), croupier.connect(server.uds, VOCAB) as stream:
         raise RuntimeError
@@ -237,7 +237,7 @@ def test_the_end_of_a_stream_is_no_cancellation(serve):
         asyncio.run(bring(stream.shard_token))
         stream.sample(logits(1, 1)[:400], [text])
     assert ended(port, "Attach", 2) == {"OK": 2}
-    # A server that does not end it is left all the same.
+    # The client leaves even if the server does not end the call.
     stream = croupier.connect(server.uds, VOCAB)
     stop(server)
     started = time.monotonic()
