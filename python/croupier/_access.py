@@ -54,6 +54,8 @@ class Access:
             raise ValueError("tls_cert and tls_key must be given together")
         if self.tls_ca is None and (self.tls_cert is not None or (self.tls_name is not None and self.credentials is None)):
             raise ValueError("tls_cert, tls_key and tls_name need tls_ca, the authorities that sign the server's certificate")
+        if self.credentials is not None and not isinstance(self.credentials, grpc.ChannelCredentials):
+            raise TypeError(f"credentials is {type(self.credentials).__name__}, must be a grpc.ChannelCredentials")
         if self.tls_ca is not None and self.credentials is not None:
             raise ValueError("give tls_ca or credentials, not both")
         if self.address.startswith("unix:") and (self.tls_ca is not None or self.credentials is not None):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import weakref
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -46,12 +48,17 @@ class Entered:
 
 
 class Home:
-    """The event loop in which a stream or rank is connected. In another loop, gRPC's calls would neither continue nor
-    end."""
+    """The call and the connection of a stream or rank, and the event loop in which they are. In another loop, they would
+    neither continue nor end. They end when nothing refers to the stream or rank any more: gRPC itself keeps both for as
+    long as the loop runs."""
 
-    def __init__(self, what: str) -> None:
+    def __init__(self, what: str, owner: object) -> None:
         self._what = what
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._process = os.getpid()
+        self.channel: Any = None
+        self.call: Any = None
+        weakref.finalize(owner, self.leave).atexit = False
 
     def settle(self) -> None:
         """Makes the running loop the home."""
@@ -60,6 +67,20 @@ class Home:
     def is_elsewhere(self) -> bool:
         """Whether the running loop is another one."""
         return self._loop is not None and self._loop is not asyncio.get_running_loop()
+
+    def leave(self) -> None:
+        """Ends the call and the connection from anywhere, in their own loop."""
+        call, channel, self.call, self.channel = self.call, self.channel, None, None
+        if call is None or call.done() or self._loop is None or self._process != os.getpid():
+            return
+
+        def end() -> None:
+            call.call.cancel()
+            _watched(channel.close())
+
+        # A loop that is closed runs nothing any more.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(end)
 
     def check(self) -> None:
         """Raises CroupierError if the running loop is another one."""

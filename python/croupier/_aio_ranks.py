@@ -37,26 +37,24 @@ class Rank(RankFront, Entered):
     def __init__(self, token: str, rank: int, *, address: str | None = None, data_path: str = "auto",
                  attach_within: float = ATTACH_WITHIN, **access: Unpack[AccessOptions]) -> None:
         super().__init__()
-        self._broken, self._home = False, Home("rank")
+        self._broken, self._home = False, Home("rank", self)
         self._session = RankSession(token, rank, address, data_path)
         self._attach_within = seconds("attach_within", attach_within)
         self._access = access_of("attach", self._session.address, access, RankOptions)
-        self._channel: Any = None
-        self._call: Any = None
 
     async def __aenter__(self) -> Rank:
         session = self._session
-        if self._is_ended or self._call is not None:
+        if self._is_ended or self._home.call is not None:
             raise CroupierError("the rank was ended; attach again" if self._is_ended else "the rank is attached already")
         self._home.settle()
-        self._channel = self._access.channel(grpc.aio)
-        self._call = Steady(self._channel.stream_stream(METHOD)(metadata=self._access.metadata()))
+        self._home.channel = self._access.channel(grpc.aio)
+        self._home.call = Steady(self._home.channel.stream_stream(METHOD)(metadata=self._access.metadata()))
         try:
             answer = await within(self._said_hello(), self._attach_within)
             session.attached(answer, await leased(session.mapped, answer))
         except BaseException as error:
             # There is no call that could be ended in order.
-            self._call = None
+            self._home.call = None
             await self.end()
             if isinstance(error, asyncio.TimeoutError):
                 raise CroupierError(no_answer(self._attach_within)) from error
@@ -64,7 +62,7 @@ class Rank(RankFront, Entered):
         return self
 
     async def _said_hello(self) -> bytes:
-        await begin(self._call.call)
+        await begin(self._home.call.call)
         await self._write(self._session.hello)
         return await self._read()
 
@@ -78,15 +76,15 @@ class Rank(RankFront, Entered):
             return
         if self._home.is_elsewhere():
             # As for a stream.
-            self._call = self._channel = None
+            self._home.leave()
         try:
-            if self._call is not None and not self._call.done():
-                await end_in_order(self._call)
+            if self._home.call is not None and not self._home.call.done():
+                await end_in_order(self._home.call)
         finally:
             if self._session.region:
                 self._session.region.close()
-            if self._channel is not None:
-                await self._channel.close()
+            if self._home.channel is not None:
+                await self._home.channel.close()
 
     async def rows(self, count: int) -> Rows:
         """See `croupier.Rank`."""
@@ -113,7 +111,7 @@ class Rank(RankFront, Entered):
             await self._answer()
         while (tokens := await asyncio.to_thread(self._session.tokens, step_id, until, timeout)) is None:
             # First take the answers that came before the end of the call, then raise why it ended.
-            while self._call.done():
+            while self._home.call.done():
                 await self._answer()
         return tokens
 
@@ -125,7 +123,7 @@ class Rank(RankFront, Entered):
         return self._session.told()
 
     def _check_attached(self) -> None:
-        if self._call is None:
+        if self._home.call is None:
             self._check_not_ended()
             raise CroupierError(f"the rank is not attached: use it in `async with {self._entered_as}`")
         self._home.check()
@@ -166,7 +164,7 @@ class Rank(RankFront, Entered):
 
     async def _write(self, message: bytes) -> None:
         try:
-            await self._call.write(message)
+            await self._home.call.write(message)
         except asyncio.InvalidStateError:
             # The call is over. Reading from it raises the reason.
             await self._read()
@@ -189,7 +187,7 @@ class Rank(RankFront, Entered):
 
     async def _read(self) -> bytes:
         try:
-            message = await self._call.read()
+            message = await self._home.call.read()
         except grpc.RpcError as error:
             self._check_not_ended()
             raise failed(said(error), error) from error

@@ -67,7 +67,7 @@ def start(thread: threading.Thread) -> None:
     """Starts a thread."""
     try:
         thread.start()
-    except RuntimeError as error:
+    except (RuntimeError, KeyError) as error:
         _tell(error)
         raise
 
@@ -93,9 +93,10 @@ def is_active(call: Any) -> bool:
 
 
 def _tell(error: BaseException) -> None:
-    """If a signal handler ends a wait at the wrong moment, Python reports that a lock is not held. This raises what the
-    handler raised instead."""
-    if isinstance(error, RuntimeError) and "lock" in str(error) and error.__context__ is not None:
+    """If a signal handler ends a wait at the wrong moment, Python reports that a lock is not held, or that a thread which
+    has just started is unknown. This raises what the handler raised instead."""
+    is_pythons = isinstance(error, KeyError) or (isinstance(error, RuntimeError) and "lock" in str(error))
+    if is_pythons and error.__context__ is not None:
         raise error.__context__ from None
 
 
@@ -210,13 +211,27 @@ def hang_up(owner: int, outbox: queue.SimpleQueue[bytes | None], channel: grpc.C
     if os.getpid() != owner:
         return
     outbox.put(None)
-    if threading.current_thread() not in threads:
-        _close(channel, threads)
+    closed: queue.SimpleQueue[None] = queue.SimpleQueue()
+
+    def close() -> None:
+        try:
+            _close(channel, threads)
+        finally:
+            closed.put(None)
+
+    # In a thread of its own, for which the program waits. A signal handler that ended a close would leave gRPC's channel
+    # half closed, and the next close would wait for the rest forever. Handlers run only in the main thread.
+    is_grpcs = threading.current_thread() in threads
+    try:
+        start(threading.Thread(target=close, daemon=False))
+    except RuntimeError:
+        # From Python 3.12 on, no thread starts while the interpreter ends.
+        if not is_grpcs:
+            close()
         return
-    # The garbage collector has found the stream in one of gRPC's own threads for it. Closing would wait for that
-    # thread, so it happens in another one, for which the program waits.
-    with contextlib.suppress(RuntimeError):
-        threading.Thread(target=_close, args=(channel, threads), daemon=False).start()
+    # If the garbage collector has found the stream in one of gRPC's own threads for it, closing waits for this thread.
+    if not is_grpcs:
+        closed.get()
 
 
 def _close(channel: grpc.Channel, threads: list[threading.Thread]) -> None:

@@ -68,6 +68,8 @@ class Draft:
 
     def path(self, index: int) -> list[int]:
         """The indices of draft tokens from the first to this one. Empty for -1."""
+        if index >= len(self.token_ids):
+            raise IndexError(f"index is {index}, must be below {len(self.token_ids)}, the number of draft tokens")
         found: list[int] = []
         while index >= 0:
             found.append(index)

@@ -219,7 +219,6 @@ class Front:
     def rows(self, count: int) -> Rows:
         """Rows to write logits into, in shared or device memory if there is some. Then give them to `sample` or `step`,
         once: after that their place belongs to another step."""
-        self._session.check_region()
         return self._session.rows(count)
 
     def top_n(self, logits: Numbers, n: int, beyond: str | Iterable[str] = "refuse") -> TopN:

@@ -65,18 +65,18 @@ def message(name: str, given: Mapping[str, object]) -> Any:
             raise ValueError(f"{name} has {' and '.join(chosen)}, must have only one of them")
     try:
         return kind(**plain)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         # protobuf does not say which field is wrong.
         for field, value in plain.items():
             _check(kind, known[field], value)
-        raise type(error)(f"{name}: {error}") from error
+        raise (TypeError if isinstance(error, TypeError) else ValueError)(f"{name}: {error}") from error
 
 
 def _check(kind: Any, field: Any, value: Any) -> None:
     """Checks whether the field of a message may have this value."""
     try:
         kind(**{field.name: value})
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         of = kind.DESCRIPTOR.name
         said = f"{of}.{field.name} is {value!r}, must be {_wanted(field)}"
         raise (TypeError if isinstance(error, TypeError) else ValueError)(said + _documented(of, field.name)) from error
@@ -197,7 +197,7 @@ def _biases(given: Mapping[Any, Any]) -> list[pb.LogitBias]:
     """Biases by token id, as in engines and in OpenAI's API, where ids may be text."""
     try:
         return [pb.LogitBias(token_id=int(token) if isinstance(token, str) else operator.index(token), bias=float(bias)) for token, bias in given.items()]
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise ValueError(f"logit_bias is {given!r}, must be a dict of biases by token id, such as {{5: 2.0}}: {error}") from error
 
 

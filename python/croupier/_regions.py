@@ -113,7 +113,7 @@ class Region:
             error = reply.error
             # In the form that a call's status has.
             code = next((code.name for code in grpc.StatusCode if code.value[0] == error.code), None)
-            said = f"no region: {error.reason}: {error.field} {error.message}"
+            said = f"no region: {error.reason}: {error.field} {error.message}".replace(":  ", ": ")
             raise CroupierError(said, code=code, reason=error.reason, field=error.field or None)
         return reply, files
 

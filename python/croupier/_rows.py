@@ -27,7 +27,7 @@ LOG = logging.getLogger("croupier")
 _PAGE = 4096
 #: Number of batches whose works are kept in serialised form. All but the last one are found only by searching.
 _KEPT = 8
-_NO_REGION = "the stream has ended, so its rows are gone; step(None) connects again"
+_NO_REGION = "the stream is not connected, so it has no rows on the GPU; step(None) connects again"
 #: The message of `LogitsLost`.
 LOST = "the server is gone, and the region with the logits too; write the logits again and send the step again"
 
@@ -84,6 +84,7 @@ class RowKeeper(Texts):
         """Rows to write into: a slot if there is one that is large enough, else memory of their own."""
         # Read only once, because another thread may end the stream.
         count, region = whole("count", count, 0), self.region
+        # Without a region, other rows are moved into the next one when they are sent.
         if region is None and self.wanted == "device_memory":
             raise CroupierError(_NO_REGION)
         on_device = region is not None and region.on_device
@@ -100,11 +101,6 @@ class RowKeeper(Texts):
         offset = region.first + rows.slot * self.slot_bytes
         rows.raw = writable(region.view(self.numpy, count, self.stride, self.columns, offset))
         return rows
-
-    def check_region(self) -> None:
-        """Checks that rows which a program takes have a region, if they need one."""
-        if self.region is None and self.insists:
-            raise CroupierError(_NO_REGION)
 
     @property
     def insists(self) -> bool:
@@ -152,15 +148,16 @@ class RowKeeper(Texts):
     def _kept(self, rows: Rows) -> Rows:
         """The rows, moved into the current region."""
         region = rows.region
-        if region is None or region is self.region:
+        is_due = region is None and self.region is not None and self.insists
+        if not is_due and (region is None or region is self.region):
             return rows
-        if region.on_device:
+        if region is not None and region.on_device:
             # Nobody knows what a GPU had still to write there when the server went away.
             raise LogitsLost(LOST)
         kept = self.rows(len(rows.raw))
         kept.raw[:] = rows.raw if rows.saved is None else rows.saved
         # Checked after copying: if the pages are there now, the copy is complete.
-        if rows.saved is None and region.is_lost():
+        if region is not None and rows.saved is None and region.is_lost():
             self.discard(kept)
             raise LogitsLost(LOST)
         return kept

@@ -60,20 +60,18 @@ class Stream(Front, Entered):
 
     def __init__(self, address: str, vocab_size: int, **options: Unpack[StreamOptions]) -> None:
         super().__init__(address, vocab_size, **options)
-        self._turn, self._home = Turn("task"), Home("stream")
-        self._channel: Any = None
-        self._call: Any = None
+        self._turn, self._home = Turn("task"), Home("stream", self)
         # A message that the server had no room for, and when to send it again. It goes before any other message.
         self._refused: tuple[float, Part] | None = None
 
     async def __aenter__(self) -> Stream:
-        if self._is_ended or self._call is not None:
+        if self._is_ended or self._home.call is not None:
             raise CroupierError("the stream was ended; connect a new one" if self._is_ended else "the stream is connected already")
         self._home.settle()
         try:
             await self._keep_trying()
         except BaseException:
-            self._call = None
+            self._home.call = None
             raise
         return self
 
@@ -82,25 +80,25 @@ class Stream(Front, Entered):
 
     async def end(self) -> None:
         """Ends the stream and frees what it holds."""
-        is_up = self._call is not None and not (self._is_ended or self._is_down)
+        is_up = self._home.call is not None and not (self._is_ended or self._is_down)
         self._is_ended = True
         if self._is_forked():
             return
         if self._home.is_elsewhere():
             # Nothing can be awaited in this loop. The connection ends when its owner is freed.
             self._session.leave_region()
-            self._call = self._channel = None
+            self._home.leave()
             return
         try:
             if is_up and self._turn.is_free():
-                await end_in_order(self._call)
+                await end_in_order(self._home.call)
         finally:
             self._session.leave_region()
-            if self._channel is not None:
-                await self._channel.close()
+            if self._home.channel is not None:
+                await self._home.channel.close()
 
     def _check_not_ended(self) -> None:
-        if self._call is None and not self._is_ended:
+        if self._home.call is None and not self._is_ended:
             raise CroupierError(f"the stream is not connected: use it in `async with {self._entered_as}`")
         super()._check_not_ended()
 
@@ -150,11 +148,11 @@ class Stream(Front, Entered):
                 self._is_down = True
                 self._session.give_up()
                 self._session.steps.clear()
-                await self._channel.close()
+                await self._home.channel.close()
 
     async def _step(self, logits: Logits, work: Iterable[Work], **options: Any) -> tuple[Step, pb.StepResult]:
         with self._turn.mine():
-            self._check_not_ended()
+            self._check_whole()
             if self._session.steps:
                 raise CroupierError("results of steps that were submitted or cancelled were not taken yet; take them first with result(), "
                                     "or call give_up()")
@@ -226,7 +224,7 @@ class Stream(Front, Entered):
     async def _put(self, message: bytes) -> None:
         """Sends a message that the session already counts as waiting. After a reconnect, it has been sent by that."""
         try:
-            await self._call.write(message)
+            await self._home.call.write(message)
         except ENDED as error:
             await self._go_on(error)
 
@@ -252,7 +250,7 @@ class Stream(Front, Entered):
         await self._reconnect(said(why))
 
     async def _read(self) -> bytes:
-        message = await self._call.read()
+        message = await self._home.call.read()
         if message is grpc.aio.EOF:
             raise EOFError
         reply: bytes = message
@@ -272,40 +270,40 @@ class Stream(Front, Entered):
         return why
 
     async def _connect(self, until: float) -> None:
-        self._channel, self._refused = self._access.channel(grpc.aio), None
-        self._call = Steady(self._channel.stream_stream(METHOD)(metadata=self._access.metadata(self._traceparent)))
+        self._home.channel, self._refused = self._access.channel(grpc.aio), None
+        self._home.call = Steady(self._home.channel.stream_stream(METHOD)(metadata=self._access.metadata(self._traceparent)))
         seconds = try_within(until)
         try:
             ready = await within(self._begun(), seconds)
             self._session.offered(ready)
             self._session.move(await leased(self._session.lease, ready, self._address))
         except asyncio.TimeoutError as error:
-            await self._channel.close()
+            await self._home.channel.close()
             raise CroupierError(no_answer(seconds)) from error
         except ENDED as error:
             why = await self._failed(error)
-            await self._channel.close()
+            await self._home.channel.close()
             raise failed(said(why) + self._access.hint(why), why) from why
         except BaseException:
             # After any other exception, including the task's own cancellation, the server already has a stream.
-            await self._channel.close()
+            await self._home.channel.close()
             raise
 
     async def _begun(self) -> pb.StreamReady:
-        await begin(self._call.call)
-        await self._call.write(pb.DecodeRequest(config=self._session.config).SerializeToString())
+        await begin(self._home.call.call)
+        await self._home.call.write(pb.DecodeRequest(config=self._session.config).SerializeToString())
         return pb.DecodeResponse.FromString(await self._read()).ready
 
     async def _move_on(self) -> None:
         """See `croupier.Stream`."""
-        channel, call, began = self._channel, self._call, time.monotonic()
+        channel, call, began = self._home.channel, self._home.call, time.monotonic()
         self._is_down = True
         try:
             await self._connect(began)
         except CroupierError as error:
-            if self._channel is not channel:
-                await self._channel.close()
-            self._channel, self._call = channel, call
+            if self._home.channel is not channel:
+                await self._home.channel.close()
+            self._home.channel, self._home.call = channel, call
             self._stay(began, said(error))
             self._is_down = False
             return
@@ -328,7 +326,7 @@ class Stream(Front, Entered):
         # Until the connection is complete, so that after a cancellation nobody finds half of one.
         self._is_down = True
         self._say_lost(why)
-        await self._channel.close()
+        await self._home.channel.close()
         try:
             await self._keep_trying(self._reopen)
         except CroupierError as error:
@@ -356,8 +354,8 @@ class Stream(Front, Entered):
                 if not isinstance(error, CroupierError):
                     cause = await self._failed(error)
                     why = failed(said(cause), cause)
-                if self._channel is not None:
-                    await self._channel.close()
+                if self._home.channel is not None:
+                    await self._home.channel.close()
                 if not self._is_worth_waiting(cause) or time.monotonic() > give_up:
                     raise why from cause
                 self._say_waiting(said(why))
@@ -367,16 +365,16 @@ class Stream(Front, Entered):
         """See `croupier.Stream`."""
         first, rest = self._session.again()
         for part in first:
-            await self._call.write(self._session.encode(part))
+            await self._home.call.write(self._session.encode(part))
             over = room_until(until)
             while refused := self._session.answer(await self._read()):
                 if time.monotonic() > over:
                     self._session.wait_no_more(part)
                     break
                 await asyncio.sleep(refused[0])
-                await self._call.write(self._session.encode(part))
+                await self._home.call.write(self._session.encode(part))
         for part in rest:
-            await self._call.write(self._session.encode(part))
+            await self._home.call.write(self._session.encode(part))
 
 
 class Sampler:

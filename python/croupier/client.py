@@ -167,7 +167,7 @@ class Stream(Front):
 
     def _step(self, logits: Logits, work: Iterable[Work], **options: Any) -> tuple[Step, pb.StepResult]:
         with self._turn.mine():
-            self._check_not_ended()
+            self._check_whole()
             if self._session.steps:
                 raise CroupierError("results of steps that were submitted or interrupted were not taken yet; take them first with result(), "
                                     "or call give_up()")

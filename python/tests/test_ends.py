@@ -239,3 +239,43 @@ def test_answers_are_for_one_thread_at_a_time(server, in_time):  # noqa: F811
         stream.sample(logits(1, 0)[: SHARDS[0]], [text])
         waiting.join()
         assert told == [[]]
+
+
+@pytest.mark.parametrize("leaves", ["freed", "ended in another loop"])
+def test_asyncio_s_that_nobody_ends_end_where_their_loop_runs(serve, leaves):
+    """gRPC itself keeps a call for as long as its loop runs."""
+    server = serve("--max-streams=3")
+
+    async def run():
+        for at in range(12):
+            stream = croupier.aio.connect(server.uds, VOCAB, reconnect_within=5)
+            await stream.__aenter__()
+            await stream.sample(logits(1, at)[None], [stream.open(seed=at)])
+            if leaves != "freed":
+                await asyncio.to_thread(asyncio.run, stream.end())
+            del stream
+            gc.collect()
+
+    asyncio.run(run())
+
+
+def test_asyncio_s_rank_that_nobody_ends_ends_where_its_loop_runs(server):
+    async def run():
+        async with croupier.aio.connect(server.uds, VOCAB, vocab_shards=SHARDS) as zero:
+            for _ in range(5):
+                # Only one call at a time may attach a rank.
+                rank = await attached(zero)
+                del rank
+                gc.collect()
+
+    async def attached(zero):
+        give_up = time.monotonic() + 10
+        while True:
+            rank = croupier.aio.attach(zero.shard_token, 1)
+            try:
+                return await rank.__aenter__()
+            except croupier.CroupierError as error:
+                assert "already attached" in str(error) and time.monotonic() < give_up
+                await asyncio.sleep(0.01)
+
+    asyncio.run(run())

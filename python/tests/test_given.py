@@ -195,7 +195,7 @@ def test_drafts_are_checked(server):
                             (lambda: Draft(text, [1, 2], [-1]), "parents has 1 entries, must have one for each of 2 draft tokens"),
                             (lambda: Draft(5), "sequence is 5, must be a Sequence that `open` returned"),
                             (lambda: speculation.verify([text], logits(1, 0)), r"drafts\[0\] is Sequence, must be a Draft; Draft\(text\)"),
-                            (lambda: speculation.chain([text, stream.open()], lambda pairs: np.zeros((1, VOCAB))), "gave 1 rows for 2 texts"),
+                            (lambda: speculation.chain([text, stream.open()], lambda pairs: np.zeros((1, VOCAB))), "returned 1 rows for 2 texts"),
                             (lambda: speculation.chain([text], lambda pairs: None), "the draft model returned NoneType, must return a row of logits for each of 1 texts$"),
                             (lambda: speculation.chain([text, stream.open()], lambda pairs: [[0.0] * VOCAB, [0.0]]),
                              rf"returned rows of the shapes \({VOCAB},\), \(1,\), must return rows of equal length"),

@@ -449,3 +449,33 @@ def test_what_samplers_learned_goes_on_whoever_turned_them_on(serve, where, tmp_
         server.start()
 
     assert tokens(lambda: None) == tokens(die)
+
+
+@pytest.mark.parametrize("data_path", ["auto", "shared_memory"])
+def test_asyncio_s_rows_come_back_after_a_long_outage(server, data_path):
+    """They are asked for before the step that connects again."""
+    async def run():
+        async with croupier.aio.connect(server.uds, VOCAB, data_path=data_path, reconnect_within=0) as stream:
+            text, sent = stream.open(seed=1), []
+            for at in range(4):
+                if at == 1:
+                    server.kill()
+                    for _ in range(2):
+                        with pytest.raises(croupier.CroupierError):
+                            await step(stream, text, at)
+                    server.start()
+                sent.append(await step(stream, text, at))
+                assert stream.data_path == "shared_memory"
+            return text.tokens
+
+    async def step(stream, text, at):
+        taken = stream.rows(1)
+        taken.write(rows(1, at))
+        return await stream.sample(taken, [text])
+
+    tokens = asyncio.run(run())
+    with croupier.connect(server.uds, VOCAB) as stream:
+        text = stream.open(seed=1)
+        for at in range(4):
+            stream.sample(rows(1, at), [text])
+        assert tokens == text.tokens

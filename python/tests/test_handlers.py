@@ -118,13 +118,13 @@ def test_a_submit_that_is_cancelled_leaves_the_step_that_is_under_way(server, in
                 is_cancelled = await waits.call(stream.submit(rows(1), texts))
             if is_cancelled:
                 begun.append(len(stream._session.steps) == 2)
-            channel = stream._channel
+            channel = stream._home.channel
             while stream._session.steps:
                 await stream.result()
             for position in range(len(texts[0].tokens), 4):
                 await stream.sample(rows(position), texts)
             assert [text.tokens for text in texts] == expected
-            assert stream._channel is channel, "the connection stays"
+            assert stream._home.channel is channel, "the connection stays"
 
     asyncio.run(each_wait(attempt, 2))
     assert set(begun) == {True, False}
@@ -140,7 +140,7 @@ def test_a_step_that_is_cancelled_goes_on_or_is_given_up(server, in_time, expect
         async with croupier.aio.connect(server.uds, VOCAB, data_path=path, max_rows=2) as stream:
             texts = [stream.open(**params(text)) for text in range(TEXTS)]
             await stream.sample(rows(0), texts)
-            mine, channel = rows(1), stream._channel
+            mine, channel = rows(1), stream._home.channel
             if await waits.call(stream.sample(mine, texts)):
                 mine[:] = 0
                 if begun.append(len(stream._session.steps)) or stream._session.steps:
@@ -149,7 +149,7 @@ def test_a_step_that_is_cancelled_goes_on_or_is_given_up(server, in_time, expect
                     with pytest.raises(asyncio.TimeoutError):
                         await asyncio.wait_for(stream.result(), 0)
                     await getattr(stream, then)()
-                    assert then == "give_up" or stream._channel is channel, "the connection stays"
+                    assert then == "give_up" or stream._home.channel is channel, "the connection stays"
             for position in range(len(texts[0].tokens), 4):
                 await stream.sample(rows(position), texts)
             assert [text.tokens for text in texts] == expected

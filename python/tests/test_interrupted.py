@@ -3,14 +3,16 @@
 import asyncio
 import gc
 import os
+import re
 import signal
 import sys
 import threading
+import time
 
 import croupier
 import numpy as np
 import pytest
-from croupier import _regions
+from croupier import _call, _regions
 from croupier._call import following
 from test_waiting import stop
 
@@ -291,3 +293,54 @@ def test_a_handler_that_comes_when_grpc_has_taken_a_lock_leaves_it_free(server):
             with pytest.raises(croupier.CroupierError):
                 rank.tokens(step, timeout=0.01)
         signal.alarm(0)
+
+
+def test_a_close_that_is_interrupted_too_holds_up_no_later_one(server, interrupted, monkeypatch):
+    close = _call._close
+
+    def slowly(*given):
+        time.sleep(0.3)
+        close(*given)
+
+    monkeypatch.setattr(_call, "_close", slowly)
+    given, hits = rows(0), 0
+    for seconds in (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.08, 0.12, 0.2, 0.3, 0.5):
+        stream, texts = opened(server, "inline")
+        with stream:
+            if not interrupted(lambda: stream.sample(given, texts), seconds, Alarm):
+                continue
+            try:
+                # It hangs up first.
+                assert interrupted(stream.result, 0.1, Alarm)
+            except croupier.CroupierError as error:
+                # It came before the step, or amid an answer.
+                signal.setitimer(signal.ITIMER_REAL, 0)
+                assert re.search("no step was submitted|may have only part of it", str(error))
+                continue
+            stream.result()
+            assert all(len(text.tokens) == 1 for text in texts)
+            hits += 1
+        if hits > 1:
+            break
+    assert hits > 1
+
+
+def test_a_stream_that_was_interrupted_amid_an_answer_says_so_to_the_end(server):
+    stream, texts = opened(server, "inline")
+    with stream:
+
+        def interrupt(frame, event, _):
+            if event == "call" and frame.f_code.co_name == "answer":
+                sys.settrace(None)
+                raise Alarm
+
+        sys.settrace(interrupt)
+        try:
+            with pytest.raises(Alarm):
+                stream.sample(rows(0), texts)
+        finally:
+            sys.settrace(None)
+        # What is given up does not make the texts whole.
+        for call in (stream.result, lambda: stream.sample(rows(0), texts), lambda: stream.give_up() or stream.step(None)):
+            with pytest.raises(croupier.CroupierError, match="may have only part of it; connect again"):
+                call()

@@ -307,7 +307,7 @@ def test_asyncio_connects_once(server):
 def test_a_message_that_is_to_come_again_does_so_whoever_is_cancelled_in_the_pause(server):
     async def run():
         async with croupier.aio.connect(server.uds, VOCAB) as stream:
-            text, channel = stream.open(seed=1), stream._channel
+            text, channel = stream.open(seed=1), stream._home.channel
             [part] = stream._session.step(logits(1, 0), [text]).parts
             # The state after a refusal.
             stream._session.send(part)
@@ -321,7 +321,7 @@ def test_a_message_that_is_to_come_again_does_so_whoever_is_cancelled_in_the_pau
             await stream.submit(logits(1, 1), [text])
             for _ in range(2):
                 await stream.result()
-            assert stream._channel is channel
+            assert stream._home.channel is channel
             return text.tokens
 
     with croupier.connect(server.uds, VOCAB) as stream:

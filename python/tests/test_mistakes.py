@@ -342,3 +342,16 @@ def test_of_a_row_that_lists_its_tokens_the_log_names_the_one_whose_logit_is_no_
     server.process.terminate()
     _, log = server.process.communicate(timeout=60)
     assert f"sequence_id={text.id} row=0 token_id=3 columns=2" in log.decode()
+
+
+@pytest.mark.parametrize("given", [{"temperature": 10**400}, {"logit_bias": {5: 10**400}}, {"repetition_detection": {"min_count": 10**400}}])
+def test_numbers_that_no_message_can_hold_are_named(given):
+    with pytest.raises(ValueError, match=next(iter(given))):
+        croupier.SamplingParams(**given).to_pb()
+    with pytest.raises(IndexError, match="index is 5"):
+        croupier.Draft(croupier.Sequence(1, pb.SamplingParams(), ()), [1]).path(5)
+
+
+def test_credentials_are_those_of_grpc(server):
+    with pytest.raises(TypeError, match="credentials is int"):
+        croupier.connect("127.0.0.1:1", VOCAB, credentials=5)

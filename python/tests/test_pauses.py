@@ -367,10 +367,10 @@ def test_an_end_that_is_interrupted_is_one(server, interrupted, monkeypatch):  #
 def test_a_write_of_a_rank_that_fails_is_told(server, in_time):  # noqa: F811
     async def run(token):
         async with croupier.aio.attach(token, 1) as rank:
-            call, rank._call = rank._call, FailingOnce(rank._call)
+            call, rank._home.call = rank._home.call, FailingOnce(rank._home.call)
             with pytest.raises(MemoryError):
                 await rank.send(logits(1, 0)[COLUMNS])
-            rank._call = call
+            rank._home.call = call
             with pytest.raises(croupier.CroupierError, match="the rank was interrupted during a send or a wait"):
                 await rank.wait()
 

@@ -269,7 +269,7 @@ def test_a_grammar_begins_in_a_text_that_goes_on(server):
         while on.finish_reason is None:
             stream.sample(thinks, [on])
         assert text_of(on.tokens[:5]) == b"xxxxx" and json.loads(text_of(on.tokens[5:])) in (True, False)
-        with pytest.raises(croupier.OpenError, match=r"params.grammar.start_position: is 2, but start_token_ids say where"):
+        with pytest.raises(croupier.OpenError, match=r"params.grammar.start_position: is 2, but start_token_ids also says where"):
             stream.sample(thinks, [stream.open(grammar={"regex": "a", "start_position": 2, "start_token_ids": [THOUGHT]})])
 
 

@@ -150,7 +150,7 @@ def test_a_text_that_the_next_server_refuses_leaves_the_others(serve, connected,
         async with connected(server.uds, VOCAB) as (stream, speculation):
             longer, *others = (stream.open(seed=1, prompt=[3] * count) for count in ((10,) if alone else (10, 2, 3)))
             await done(speculation.chain([longer, *others], draft_model, 4))
-            with pytest.raises(croupier.OpenError, match=f"^sequence {longer.id}: [^;]*max_history_tokens[^;]*$") as error:
+            with pytest.raises(croupier.OpenError, match=f"^sequence {longer.id}: [^;]*max_history_tokens[^;]*; shorten them$") as error:
                 await done(speculation.chain([longer, *others], model, 4))
             assert [draft.sequence for draft in error.value.drafts] == others
             assert all(len(draft.token_ids) == 4 for draft in error.value.drafts)

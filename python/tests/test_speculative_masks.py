@@ -108,7 +108,7 @@ def test_rows_without_a_mask_may_be_among_others(server):
         masked = [len(pb.Step.FromString(part.fixed).work[0].token_masks) for part in sent]
         assert masked == [3 * 4 * -(-VOCAB // 32), 0, 0, 0]
         for masks, said in (([None], "token_masks have 1 rows for 2 rows of logits, must have one for each; use None for no mask"),
-                            ([None, [1.5]], r"token_masks\[1\] is of float64"), (np.ones(VOCAB, bool), "token_masks have the shape")):
+                            ([None, [1.5]], r"token_masks\[1\] is float64"), (np.ones(VOCAB, bool), "token_masks have the shape")):
             with pytest.raises((ValueError, TypeError), match=said):
                 speculation.verify([Draft(text, [7])], zeros[:2], token_masks=masks)
         with pytest.raises(ValueError, match="token_masks have 3 rows for 1 texts, must have one for each"):

@@ -286,8 +286,8 @@ fn a_slip_is_told_once_and_with_what_was_meant() {
     assert!(parse_with(&["inject", "--cpu-request=2000m", "--cpu-limit=2"], &[]).is_ok());
     let range = "--max-streams: \"-1\" is not a whole number in 1 ..= ";
     assert!(only(&["--max-streams", "-1"]).starts_with(range) && only(&["--max-streams=-1"]).starts_with(range));
-    assert_eq!(only(&["bench", "--rate", "-1"]), "--rate: \"-1\" is not a number in 0 ..= 1000000");
-    assert!(only(&["bench", "--rate=NaN"]).starts_with("--rate: \"NaN\" is not a number in 0"));
+    assert_eq!(only(&["bench", "--rate", "-1"]), "--rate: \"-1\" is neither 0 nor a number in 0.001 ..= 1000000");
+    assert!(only(&["bench", "--rate=NaN"]).starts_with("--rate: \"NaN\" is neither 0 nor a number in"));
     assert!(only(&["bench", "--duration", "0"]).starts_with("--duration: \"0\" is not a duration in 1ms ..= "));
     assert_eq!(only(&["top", "--json"]), "the following required arguments were not provided: --once");
     for args in [&["--reflection", "true"][..], &["--reflection"], &["--reflection=true"]] {

@@ -68,7 +68,7 @@ fn json(schema: &Value) -> Result<(), String> {
     }
     if options > MOST_OPTIONS / size(schema) && options > 1 {
         return Err(format!(
-            "has a value with {options} options from anyOf and allOf, too many for a schema of this size; use fewer"
+            "has a value with {options} options from anyOf, oneOf and allOf, too many for a schema of this size; use fewer"
         ));
     }
     Ok(())

@@ -191,7 +191,7 @@ impl<'t> Reader<'t> {
             (None, max) => number(max).filter(|_| min.trim().is_empty()).map(|max| (0, Some(max))),
         };
         match times {
-            None => self.wrong("not a valid repeat count; write {m}, {m,} or {m,n}"),
+            None => self.wrong("not a valid repeat count; write {m}, {m,}, {,n} or {m,n}"),
             Some((min, Some(max))) if min > max => {
                 self.wrong(&format!("{{{min},{max}}} has a minimum above its maximum; swap them"))
             }
@@ -278,7 +278,7 @@ impl<'t> Reader<'t> {
             sign if sign.is_ascii_punctuation() => sign,
             _ => {
                 return self.wrong(
-                    "unknown escape; known: \\n, \\r, \\t, \\xHH, \\uHHHH, \\UHHHHHHHH, and punctuation after a \\",
+                    "unknown escape; known: \\n, \\r, \\t, \\a, \\b, \\e, \\f, \\v, \\0, \\xHH, \\uHHHH, \\UHHHHHHHH, and punctuation after a \\",
                 );
             }
         })

@@ -243,7 +243,7 @@ fn mistakes_are_told_with_their_line() {
         ("root ::= \"\\q\"", "unknown escape; known: \\n,"),
         ("root ::= \"\\uD800\"", "4 hexadecimal digits of a valid character"),
         ("root ::= *", "there is nothing before *"),
-        ("root ::= \"a\"{x}", "not a valid repeat count; write {m}, {m,} or {m,n}"),
+        ("root ::= \"a\"{x}", "not a valid repeat count; write {m}, {m,}, {,n} or {m,n}"),
         ("root ::= \"a\"{3,2}", "{3,2} has a minimum above its maximum"),
         ("root ::= \"a\"{2001}", "at most 2000 times"),
         ("root ::= (\"a\"", "line 1: a group is not closed with )"),
