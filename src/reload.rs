@@ -223,7 +223,7 @@ mod tests {
     fn pair(files: &[File]) -> Result<u32, Vec<String>> {
         let number = |file: &File| {
             let text = String::from_utf8_lossy(&file.bytes);
-            text.trim().parse::<u32>().map_err(|_| vec![format!("{text:?} is no number")])
+            text.trim().parse::<u32>().map_err(|_| vec![format!("{text:?} is not a number")])
         };
         let (one, other) = (number(&files[0])?, number(&files[1])?);
         if one == other { Ok(one) } else { Err(vec!["they differ".to_owned()]) }
@@ -247,7 +247,7 @@ mod tests {
         assert_eq!((watcher.look(), *thing.current()), (Some(Change::Taken), 2));
         write(dir.path(), "3", "x");
         assert_eq!(watcher.look(), None);
-        assert_eq!(watcher.look(), Some(Change::Refused(vec!["\"x\" is no number".to_owned()])));
+        assert_eq!(watcher.look(), Some(Change::Refused(vec!["\"x\" is not a number".to_owned()])));
         assert_eq!((watcher.look(), *thing.current()), (None, 2));
         std::fs::remove_file(dir.path().join("one")).expect("it was there");
         assert_eq!(watcher.look(), None);

@@ -1,4 +1,4 @@
-"""Bans, biases and penalties that follow from the history of a text: docs/history.md, History."""
+"""Bans, biases and penalties that follow from the history of a text: docs/history.md, What comes first."""
 
 import numpy as np
 
@@ -87,7 +87,7 @@ class History:
         return self.dry.get(token) if self.dry_is_late and self.is_penalized(token) else None
 
     def bias(self, token):
-        """The sum of step 2, or None: sequence biases, then DRY; this sum is added to the logit bias (docs/history.md, History)."""
+        """The sum of step 2, or None: sequence biases, then DRY; this sum is added to the logit bias (docs/history.md, What comes first)."""
         parts = list(self.sequence_bias.get(token, ()))
         if token in self.dry and self.late_dry(token) is None:
             parts.append(-self.dry[token])
