@@ -82,20 +82,32 @@ fn verified(
     let plain = RowSpec::plain(LLAMA, Action::Draw { uniform: 0 });
     let spec = RowSpec { chain: Some(Chain::of_filters(&BEGUN)), ..plain };
     let placed = placed(rows, there, batch * (DRAFTED + 1), spec);
-    let (tree, drafts) = (Tree::chain(DRAFTED), [DraftToken { token: 1, source: DraftSource::Deterministic }; DRAFTED]);
-    let job = |rows| VerifyJob {
+    let tree = Tree::chain(DRAFTED);
+    // The likeliest tokens, of which many are accepted.
+    let drafts: Vec<DraftToken<'_>> = (rows.encoded.iter().map(|row| first(row)))
+        .map(|token| DraftToken { token, source: DraftSource::Deterministic })
+        .collect();
+    let drafts = (0..batch * (DRAFTED + 1)).map(|i| drafts[i % drafts.len()]).collect::<Vec<_>>();
+    let job = |(rows, drafts)| VerifyJob {
         rows,
         ends: &[false; DRAFTED],
-        drafts: &drafts,
+        drafts,
         tree: &tree,
         rule: AcceptanceRule::Rejection,
         strict: &[],
         numbers: Numbers { seed: 1, start: 0 },
         measure: false,
     };
-    let jobs = placed.each_ref().map(|rows| rows.chunks(DRAFTED + 1).map(job).collect::<Vec<_>>());
+    let of_jobs = || drafts.chunks(DRAFTED + 1).map(|drafts| &drafts[..DRAFTED]);
+    let jobs = placed.each_ref().map(|rows| rows.chunks(DRAFTED + 1).zip(of_jobs()).map(job).collect::<Vec<_>>());
     let times = compared(backend, [&jobs[0], &jobs[1]], rounds, |backend, jobs| backend.verify(jobs));
     times.ok_or_else(|| "drafts are verified otherwise on the device".to_owned())
+}
+
+/// The likeliest token of a row of f32 logits.
+fn first(row: &[u8]) -> u32 {
+    let logits = Logits::new(Dtype::F32, row);
+    (0..logits.vocab_size() as u32).max_by(|&a, &b| logits.get(a).total_cmp(&logits.get(b))).unwrap_or(0)
 }
 
 /// The same rows in the host's memory and in the device's.

@@ -59,7 +59,7 @@ pub(crate) struct Emulated {
     pub(crate) panics: bool,
     panics_behind_begin: bool,
     /// Changes what launches wrote.
-    spoil: fn(&mut [u8]),
+    pub(crate) spoil: fn(&mut [u8]),
     /// How many bytes were uploaded, and brought back.
     pub(crate) moved: (usize, usize),
     /// The rows of each fetch for the host.

@@ -440,3 +440,67 @@ fn drafts_whose_chains_kernels_begin_are_verified_without_their_rows() {
     result.unwrap_or_else(|error| panic!("{error}"));
     assert!(4 * without.get() > all.get() && accepted.get() > 20);
 }
+
+thread_local!(static LAUNCHES: Cell<usize> = const { Cell::new(0) });
+
+/// Counts a launch, and spoils its results if it is this one.
+fn spoil(outputs: &mut [u8], launch: usize) {
+    if LAUNCHES.replace(LAUNCHES.get() + 1) == launch {
+        outputs.fill(0xFF);
+    }
+}
+
+/// A draft of two tokens before rows of which a top-k leaves five.
+fn draft_of_five(vocab: usize, tokens: [u32; 2], measure: bool) -> draft_jobs::Case {
+    let row = |seed| draft_jobs::Row {
+        chain: Some(Chained { steps: vec![Step::TopK, Step::Temperature], min_keep: 1, ..Chained::default() }),
+        ..draft_jobs::Row::new(Dtype::F32, &cases::row(seed, vocab, 7), Filters { top_k: 5, ..Filters::OFF })
+    };
+    let case = draft_jobs::Case::new(tokens.map(|token| (token, draft_jobs::Source::None)).to_vec());
+    draft_jobs::Case { rows: (0..3).map(row).collect(), measure, ..case }
+}
+
+/// Verifies so many copies of a draft, whose rows are on the device.
+fn verified_there(backend: &mut CudaBackend<Emulated>, case: &draft_jobs::Case, copies: usize) -> Vec<String> {
+    case.with(draft_jobs::plainly, |job| {
+        let there: Vec<OnDevice> = job.rows.iter().map(|row| OnDevice::of(row.logits.bytes().to_vec())).collect();
+        let rows: Vec<RowJob<'_>> = job.rows.iter().zip(&there).map(|(row, there)| moved(row, there, 0)).collect();
+        let jobs = vec![VerifyJob { rows: &rows, ..*job }; copies];
+        backend.verify(&jobs).iter().map(draft_jobs::bits).collect()
+    })
+}
+
+/// The device does not write the results of the launch that lists tokens, of the launch that ranks one, or of neither.
+#[test]
+fn a_draft_about_which_a_kernel_contradicts_itself_is_verified_on_the_host() {
+    if !built() {
+        return;
+    }
+    // Token 2,999 is not among the five, so its rank takes a launch of its own.
+    let case = draft_of_five(3000, [2999, 7], true);
+    let expected = case.expected();
+    assert!(expected.as_ref().unwrap().trials[0].rejected_rank > Some(5));
+    type Spoils = fn(&mut [u8]);
+    let spoils: [Spoils; 3] = [|outputs| spoil(outputs, 0), |outputs| spoil(outputs, 1), |outputs| spoil(outputs, 2)];
+    for (spoil, (handed_over, launches)) in spoils.into_iter().zip([(3, 1), (3, 2), (0, 2)]) {
+        let mut backend = backend("narrow");
+        backend.machine().spoil = spoil;
+        LAUNCHES.set(0);
+        assert_eq!(verified_there(&mut backend, &case, 1), [draft_jobs::bits(&expected)]);
+        let counted: Vec<_> = backend.handed_over().iter().filter(|(_, rows)| *rows > 0).copied().collect();
+        assert_eq!(counted, if handed_over > 0 { vec![("contradiction", handed_over)] } else { vec![] });
+        assert_eq!(LAUNCHES.get(), launches);
+    }
+}
+
+/// Only 256 lists exist at once. These drafts have 258 rows, so they come in two turns.
+#[test]
+fn many_drafts_whose_chains_kernels_begin_are_verified_in_turns() {
+    if !built() {
+        return;
+    }
+    let (case, mut backend) = (draft_of_five(600, [7, 8], false), backend("narrow"));
+    let got = verified_there(&mut backend, &case, 86);
+    assert_eq!(got, vec![draft_jobs::bits(&case.expected()); 86]);
+    assert!(backend.machine().fetches.is_empty());
+}

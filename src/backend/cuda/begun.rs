@@ -28,7 +28,8 @@ use crate::sampling::samplers::xtc;
 /// The most tokens that are reported of a row that is cut by mass and not by top-k. Most such rows leave few, and room
 /// for all is copied.
 const MOST_BY_MASS: u32 = 256;
-/// The most rows whose lists exist at once: 16 bytes for each token, 4 MiB if all lists have the maximum length.
+/// The most rows whose lists exist at once, except for those of a single draft, which may have one more: 16 bytes for each
+/// token, 4 MiB if all lists have the maximum length, beside 8 bytes for each token that kernels reported.
 pub(super) const AT_ONCE: usize = 256;
 
 /// A chain whose beginning a kernel does, even if that is only a mask that leaves a few tokens.
@@ -57,7 +58,7 @@ impl Begun {
             return None;
         }
         // Infill may emit a token that ends the text, even one that the kernel did not leave.
-        let chain = spec.chain.as_ref().filter(|chain| chain.infill.is_none())?;
+        let chain = spec.chain.as_ref().filter(|chain| chain.infill.is_none() && spec.filters.temperature != 0.0)?;
         let begun = Self::split(chain, spec);
         (begun.cuts_by_mass() || begun.is_counted() || begun.masked.is_some()).then_some(begun)
     }

@@ -284,7 +284,9 @@ impl<M: Machine> CudaBackend<M> {
     }
 
     fn hand_over(&mut self, reason: NoKernel, rows: usize) {
-        log_contradiction(reason, rows);
+        if reason == NoKernel::Contradiction && rows > 0 {
+            tracing::error!(rows, "a kernel contradicted itself; the CPU samples these rows");
+        }
         self.handed_over[reason as usize].1 += rows as u64;
     }
 
@@ -293,13 +295,6 @@ impl<M: Machine> CudaBackend<M> {
         // Errors of a context persist, so nothing that it answers from now on can be trusted.
         tracing::error!(%error, device = self.launches.machine.name(), "the CUDA device is lost");
         std::panic::panic_any(DeviceLost)
-    }
-}
-
-/// Logs that rows are handed over because of a bug, if that is the reason.
-fn log_contradiction(reason: NoKernel, rows: usize) {
-    if reason == NoKernel::Contradiction && rows > 0 {
-        tracing::error!(rows, "a kernel contradicted itself; the CPU samples these rows");
     }
 }
 

@@ -3,11 +3,12 @@
 use super::super::ask::{Asked, HostRows, LaunchLimits, NoKernel};
 use super::super::machine::Machine;
 use super::super::taken::Taken;
-use super::super::{CudaBackend, filled, log_contradiction};
+use super::super::{CudaBackend, filled};
 use super::lists::{BegunDraft, together};
 use super::verify;
 use crate::backend::{RowJob, VerifyJob, VerifyResult};
 use crate::sampling::listed::Listed;
+use std::collections::BTreeSet;
 
 impl<M: Machine> CudaBackend<M> {
     /// Verifies drafts: by lists if kernels can report what is left of all their rows, and otherwise by whole rows.
@@ -33,7 +34,9 @@ impl<M: Machine> CudaBackend<M> {
             for draft in now {
                 match draft.lists(&jobs[draft.at], &mut answers) {
                     Ok(lists) => known.push((draft, lists)),
-                    Err(reason) => log_contradiction(reason, jobs[draft.at].rows.len()),
+                    Err(NoKernel::Contradiction) => results[draft.at] = Some(self.verify_doubted(&jobs[draft.at])?),
+                    // Too many tokens are left.
+                    Err(_) => {}
                 }
             }
             let rows = known.iter().map(|(draft, lists)| draft.listed(&jobs[draft.at], lists));
@@ -66,12 +69,32 @@ impl<M: Machine> CudaBackend<M> {
             return Ok(());
         }
         let answers = self.launches.ask(&asked, || ())?;
+        let mut doubted = BTreeSet::new();
         for ((i, trial), answer) in places.into_iter().zip(answers) {
+            let rank = match answer.status() {
+                Some(Ok(())) => answer.written.rank,
+                // The worker has overwritten the row since. What its tokens were is not known any more.
+                Some(Err(_)) => 0,
+                None => {
+                    doubted.insert(i);
+                    0
+                }
+            };
             if let Ok(verified) = &mut verified[i] {
-                verified.trials[trial].rejected_rank = Some(answer.written.rank);
+                verified.trials[trial].rejected_rank = Some(rank);
             }
         }
+        for i in doubted {
+            verified[i] = self.verify_doubted(&jobs[known[i].0.at])?;
+        }
         Ok(())
+    }
+
+    /// Verifies a draft on the other backend, because a kernel contradicted itself about it.
+    fn verify_doubted(&mut self, job: &VerifyJob<'_>) -> Result<VerifyResult, M::Error> {
+        self.hand_over(NoKernel::Contradiction, job.rows.len());
+        let verified = self.verify_fetched(std::slice::from_ref(job))?.pop();
+        Ok(verified.expect("a backend gives a result for each job; this is a bug"))
     }
 
     /// Verifies drafts by whole rows, on the device, and those that the device cannot do on the other backend. Drafts that
@@ -128,13 +151,19 @@ impl<M: Machine> CudaBackend<M> {
             self.hand_over(*reason, job.rows.len());
             rest.push(*job);
         }
-        let mut others = Vec::with_capacity(rest.len());
-        while others.len() < rest.len() {
-            let rest = &rest[others.len()..];
-            let rows = self.launches.fetched(rest.iter().map(|job| job.rows))?;
-            let jobs: Vec<_> = rest.iter().zip(&rows).map(|(job, rows)| VerifyJob { rows, ..*job }).collect();
-            others.extend(self.other.verify(&jobs));
-        }
+        let others = self.verify_fetched(&rest)?;
         Ok((filled(verified.into_iter().map(Result::ok).collect(), others), of_here))
+    }
+
+    /// Verifies drafts on the other backend, with their rows on the host.
+    fn verify_fetched(&mut self, jobs: &[VerifyJob<'_>]) -> Result<Vec<VerifyResult>, M::Error> {
+        let mut verified = Vec::with_capacity(jobs.len());
+        while verified.len() < jobs.len() {
+            let rest = &jobs[verified.len()..];
+            let rows = self.launches.fetched(rest.iter().map(|job| job.rows))?;
+            let here: Vec<_> = rest.iter().zip(&rows).map(|(job, rows)| VerifyJob { rows, ..*job }).collect();
+            verified.extend(self.other.verify(&here));
+        }
+        Ok(verified)
     }
 }

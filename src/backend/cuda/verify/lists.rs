@@ -4,6 +4,7 @@
 //! Only the rank of a rejected draft token, which is measured, counts tokens that are not left. If the token is not
 //! listed, another launch counts them.
 
+use super::super::abi::LISTED;
 use super::super::ask::{Asked, LaunchLimits, NoKernel, has_kernel};
 use super::super::begun::{AT_ONCE, Begun};
 use super::super::read::Answer;
@@ -120,8 +121,9 @@ fn drawn<'a>(row: &RowJob<'a>) -> RowJob<'a> {
 /// Whether a draft token's distribution has few tokens.
 fn is_list(draft: &DraftToken<'_>) -> bool {
     match draft.source {
-        DraftSource::Deterministic | DraftSource::Sparse { .. } => true,
-        DraftSource::Kept(kept) => matches!(kept.form(), Form::List(_)),
+        DraftSource::Deterministic => true,
+        DraftSource::Sparse { tokens, .. } => tokens.len() <= LISTED as usize,
+        DraftSource::Kept(kept) => matches!(kept.form(), Form::List(entries) if entries.len() <= LISTED as usize),
         DraftSource::Dense(_) => false,
     }
 }
