@@ -360,6 +360,10 @@ fn a_start_with_too_little_of_the_system_is_refused_and_says_of_what() {
         let told = told(&format!("-u {threads}"));
         assert!(told.contains(" threads: ") && told.contains("ulimit -u"), "{threads}: {told}");
     }
+    // Without a thread for the log, the line has its format all the same.
+    let told_in_json = told("-u 3; export CROUPIER_LOG_FORMAT=json");
+    let line: serde_json::Value = serde_json::from_str(&told_in_json).expect("a line of JSON");
+    assert!(line["message"].as_str().is_some_and(|message| message.contains(" more threads: ")), "{line}");
     let enough = told("-n 64");
     assert!(enough.contains("--uds: cannot listen on"), "{enough}");
 }

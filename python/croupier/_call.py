@@ -67,7 +67,10 @@ def start(thread: threading.Thread) -> None:
     """Starts a thread."""
     try:
         thread.start()
-    except (RuntimeError, KeyError) as error:
+    except KeyError as error:
+        # A signal handler raised just after the thread began, and Python no longer finds it among those that begin.
+        raise (error.__context__ or error) from None
+    except RuntimeError as error:
         _tell(error)
         raise
 
@@ -93,10 +96,9 @@ def is_active(call: Any) -> bool:
 
 
 def _tell(error: BaseException) -> None:
-    """If a signal handler ends a wait at the wrong moment, Python reports that a lock is not held, or that a thread which
-    has just started is unknown. This raises what the handler raised instead."""
-    is_pythons = isinstance(error, KeyError) or (isinstance(error, RuntimeError) and "lock" in str(error))
-    if is_pythons and error.__context__ is not None:
+    """If a signal handler ends a wait at the wrong moment, Python reports that a lock is not held. This raises what the
+    handler raised instead."""
+    if isinstance(error, RuntimeError) and "lock" in str(error) and error.__context__ is not None:
         raise error.__context__ from None
 
 

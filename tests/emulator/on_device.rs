@@ -149,7 +149,7 @@ fn chains_that_kernels_begin_are_ended_without_their_rows() {
     if !built() {
         return;
     }
-    let (ended, rows) = (Cell::new(0), Cell::new(0));
+    let (ended, rows, raw) = (Cell::new(0), Cell::new(0), Cell::new(0));
     let strategy = prop::collection::vec(begun(), 1..8);
     let result = TestRunner::new(config(60)).run(&strategy, |cases| {
         let mut backend = RUNNING.take().unwrap_or_else(|| backend("narrow"));
@@ -159,12 +159,31 @@ fn chains_that_kernels_begin_are_ended_without_their_rows() {
         assert_eq!(handed_over, looks.iter().sum::<usize>() as u64, "who looks at a row is told");
         rows.set(rows.get() + looks.len());
         ended.set(ended.get() + looks.iter().filter(|&&looks| looks == 0).count());
+        let is_raw = |case: &Case| matches!(case.logprobs, Some((_, LogprobsMode::Raw, _)));
+        raw.set(raw.get() + cases.iter().zip(&looks).filter(|((case, _), looks)| **looks == 0 && is_raw(case)).count());
         RUNNING.set(Some(backend));
         Ok(())
     });
-    println!("{} of {} rows were not looked at", ended.get(), rows.get());
+    println!("{} of {} rows were not looked at, {} of them with raw logprobs", ended.get(), rows.get(), raw.get());
     result.unwrap_or_else(|error| panic!("{error}"));
-    assert!(6 * ended.get() > rows.get());
+    assert!(6 * ended.get() > rows.get() && raw.get() > 2);
+}
+
+/// A raw score depends on the row as it was sent, whatever its chain is.
+#[test]
+fn raw_scores_of_chains_are_those_of_kernels() {
+    if !built() {
+        return;
+    }
+    let chain = Some(Chained { steps: vec![Step::TypicalP(0.9)], min_keep: 1, ..Chained::default() });
+    let scored = |mode| Case {
+        chain: chain.clone(),
+        action: Action::Score { token: 5 },
+        logprobs: Some((3, mode, vec![7])),
+        ..Case::new(Dtype::F32, &cases::row(1, 3000, 7))
+    };
+    let cases = [LogprobsMode::Raw, LogprobsMode::Processed].map(|mode| (scored(mode), Some(0)));
+    assert_eq!(looks(&mut backend("narrow"), &cases), [0, 1]);
 }
 
 prop_compose! {
