@@ -205,7 +205,7 @@ def test_the_server_is_asked_at_arrival_where_it_is_known(vllm, serve, tmp_path,
     presets = tmp_path / "presets.toml"
     presets.write_text("[loud]\ndescription = \"with chance\"\nxtc_probability = 1\n[endless]\ndescription = \"ends\"\nmin_eos_p = 0.5\n")
     server = serve(f"--presets={presets}")
-    wrong = [({"top_h": 7.0}, "top_h: is 7"), ({"preset": "no"}, "preset: is not a preset of this server; known: "), ({"preset": "endless"}, "min_eos_p: needs a token"),
+    wrong = [({"top_h": 7.0}, "top_h: is 7"), ({"preset": "no"}, 'preset: "no" is not a preset of this server; known: '), ({"preset": "endless"}, "min_eos_p: needs a token"),
              ({"engine_order": "ENGINE_ORDER_VLLM", "tfs": 0.5}, "engine_order: has no place for tfs"),
              ({"watermark": {"gumbel": {"key": "1"}}, "temperature": 0}, "watermark.gumbel: needs a temperature")]
     fine = [{"xtc_probability": 1.0}, {"preset": "loud"}, {"mirostat": 2}, {"banned_token_ids": [0]}, {"min_keep": 5, "tfs": 0.5}]

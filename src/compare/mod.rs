@@ -113,9 +113,9 @@ fn compare(args: &CompareArgs) -> Result<Comparison, String> {
     let (sent, plain) = (args.sent.read()?, args.plain.read()?);
     if plain.count() < sent.count() {
         return Err(format!(
-            "{}: has {} rows, but {} has {}; save the plain rows for the same positions of the text",
+            "{}: has {}, but {} has {}; save the plain rows for the same positions of the text",
             args.plain.name(),
-            plain.count(),
+            table::rows(plain.count()),
             args.sent.name(),
             sent.count()
         ));

@@ -52,8 +52,12 @@ fn line(group: &Group<'_>) -> String {
 }
 
 fn side(side: &Side) -> String {
-    let rows = if side.rows == 1 { "row" } else { "rows" };
-    format!("{} {rows} of {} logits ({})", grouped(side.rows as u64), grouped(side.vocab_size as u64), side.dtype)
+    format!("{} of {} logits ({})", rows(side.rows), grouped(side.vocab_size as u64), side.dtype)
+}
+
+/// A number of rows in words.
+pub(super) fn rows(count: usize) -> String {
+    format!("{} {}", grouped(count as u64), if count == 1 { "row" } else { "rows" })
 }
 
 /// The groups, in the order of their first rows.

@@ -333,7 +333,7 @@ fn files_that_cannot_be_compared_are_refused() {
         ..CompareArgs::default()
     };
     let told = compare(&args(&two, &one)).unwrap_err();
-    assert!(told.contains("one: has 1 rows, but ") && told.contains("two has 2; save the plain rows"), "{told}");
+    assert!(told.contains("one: has 1 row, but ") && told.contains("two has 2; save the plain rows"), "{told}");
     assert_eq!(compare(&args(&one, &two)).unwrap().rows_as_plain, 1, "plain rows that nobody asks about");
     let told = |text| compare(&args(&one, &file("bad", text))).unwrap_err();
     assert!(told("1 nan").ends_with("bad: row 0 has NaN for token 1"));

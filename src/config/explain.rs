@@ -227,7 +227,7 @@ mod tests {
         ];
         let found = read(&arguments, &|_| None).unwrap_err();
         let starts = [
-            "--preset: is not a preset of this server; known: ",
+            "--preset: \"cosy\" is not a preset of this server; known: ",
             "--set: \"top_k\" is not KEY=VALUE",
             "--set: seed: give it as --seed",
             "--set: preset: give it as --preset",

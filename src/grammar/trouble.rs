@@ -26,9 +26,10 @@ pub enum Trouble {
 }
 
 impl Trouble {
-    /// The trouble of a text that took longer than [`MOST_TIME`].
+    /// The trouble of a text that took longer than [`time_for`] its masks allows.
     pub(super) fn too_long() -> Self {
-        Self::TooComplex(format!("the grammar's masks take longer than {} ms here", MOST_TIME.as_millis()))
+        let [most, more] = [MOST_TIME, MORE_TIME].map(|time| time.as_millis());
+        Self::TooComplex(format!("the grammar's masks take longer than {most} ms, and {more} ms for each row, here"))
     }
 
     /// The trouble of a text whose automaton has grown beyond so many bytes.

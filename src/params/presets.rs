@@ -72,6 +72,15 @@ impl Preset {
     }
 }
 
+/// A name as an error message repeats it: quoted, and only its beginning if it is long.
+fn told(name: &str) -> String {
+    const TOLD: usize = 64;
+    match name.char_indices().nth(TOLD) {
+        Some((end, _)) => format!("{:?}...", &name[..end]),
+        None => format!("{name:?}"),
+    }
+}
+
 /// The presets of a server, by name.
 #[derive(Debug, Clone, Default)]
 pub struct Presets(Vec<Preset>);
@@ -95,7 +104,7 @@ impl Presets {
         self.0
             .iter()
             .find(|preset| preset.name == name)
-            .ok_or_else(|| FieldError::new("preset", format!("is not a preset of this server; {}", self.listed())))
+            .ok_or_else(|| FieldError::new("preset", format!("{} is not a preset of this server; {}", told(name), self.listed())))
     }
 
     /// The names, or as many of them as fit in an error message.
