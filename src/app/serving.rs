@@ -17,7 +17,7 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio::sync::oneshot::{self, error::RecvError};
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::task::{JoinError, JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
@@ -167,7 +167,7 @@ impl<'a> Serving<'a> {
     async fn until_drained(&mut self, stop: CancellationToken) -> Result<Drained, Error> {
         tokio::select! {
             () = stop.cancelled() => Ok(self.drain().await),
-            ended = self.servers.join_next() => Err(Error::Server(format!("{ended:?}"))),
+            ended = self.servers.join_next() => Err(ended_early(ended)),
         }
     }
 
@@ -213,6 +213,15 @@ impl<'a> Serving<'a> {
             self.servers.abort_all();
         }
     }
+}
+
+/// The error when a server ended that nobody told to.
+fn ended_early(ended: Option<Result<Result<(), String>, JoinError>>) -> Error {
+    Error::Server(match ended {
+        Some(Ok(Err(reason))) => reason,
+        Some(Err(panicked)) => panicked.to_string(),
+        Some(Ok(Ok(()))) | None => "it stopped taking connections".to_owned(),
+    })
 }
 
 /// Resolves when all servers have ended.

@@ -8,7 +8,6 @@ use super::step::{Done, RowFailure, RowStatus, Work, WorkKind};
 use crate::grammar::fill::{Wanted, masks};
 use crate::grammar::propose::proposals;
 use crate::grammar::{Ahead, Trouble};
-use crate::sampling::row::LogprobsMode;
 use crate::sequence::Sequence;
 use std::collections::HashMap;
 
@@ -78,7 +77,7 @@ fn ahead(work: &Work, sequence: &Sequence) -> Option<Ahead> {
             let branch = Branch::of(*draft, sequence.drafts()).ok()?;
             Some(Ahead { is_last_only: true, ..Ahead::chain(branch.path(sequence.drafts())) })
         }
-        WorkKind::Score(score) if score.logprobs.mode == LogprobsMode::Raw => None,
+        WorkKind::Score(score) if score.is_raw() => None,
         WorkKind::Score(score) => Some(Ahead::chain(score.tokens.split_last()?.1.to_vec())),
         WorkKind::Verify(verify) => {
             let parents = verify.parents_among(sequence.drafts());

@@ -3,7 +3,6 @@
 use super::draft::{Branch, check_kept};
 use super::step::{RowFailure, RowStatus, Step, Work, WorkKind};
 use crate::limits::Limits;
-use crate::sampling::row::LogprobsMode;
 use crate::sequence::Sequence;
 use crate::sequence::table::Table;
 
@@ -57,7 +56,7 @@ impl Costs {
         first: u64,
         rows: usize,
     ) -> Result<(), RowFailure> {
-        let is_raw = matches!(kind, WorkKind::Score(score) if score.logprobs.mode == LogprobsMode::Raw);
+        let is_raw = matches!(kind, WorkKind::Score(score) if score.is_raw());
         if sequence.explains() && !is_raw && !matches!(kind, WorkKind::Draft(_)) {
             self.explain(rows, step)?;
         }

@@ -8,7 +8,7 @@ use crate::sampling::logits::Logits;
 use crate::sampling::mask::TokenMask;
 use crate::sampling::observed::learned;
 use crate::sampling::philox::Purpose;
-use crate::sampling::row::{Action, Filters, LogprobsMode, LogprobsSpec, RowOutput, RowSpec};
+use crate::sampling::row::{Action, Filters, LogprobsSpec, RowOutput, RowSpec};
 use crate::sequence::Sequence;
 use crate::sequence::history::Ahead;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -63,12 +63,8 @@ impl<'a> RowSource<'a> {
             WorkKind::Sample => RowRequest::Sample(sequence?),
             WorkKind::Draft(work) => Self::draft(*work, sequence?)?,
             WorkKind::Verify(_) => return None,
-            WorkKind::Score(score) => match score.logprobs.mode {
-                LogprobsMode::Raw => RowRequest::ScoreRaw { score, row },
-                LogprobsMode::Processed | LogprobsMode::Tempered => {
-                    RowRequest::ScoreProcessed { score, row, sequence: sequence? }
-                }
-            },
+            WorkKind::Score(score) if score.is_raw() => RowRequest::ScoreRaw { score, row },
+            WorkKind::Score(score) => RowRequest::ScoreProcessed { score, row, sequence: sequence? },
         };
         Some(Self { logits, mask, request })
     }

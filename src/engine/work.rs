@@ -83,8 +83,8 @@ pub enum DraftsFrom {
     Dense(LogitsBlock),
     /// Here, as the probabilities of some tokens.
     Sparse {
-        /// Where the entries of each draft token end.
-        ends: Vec<usize>,
+        /// How many entries each draft token has.
+        counts: Vec<u32>,
         /// The tokens.
         tokens: Vec<u32>,
         /// Their probabilities.
@@ -164,6 +164,12 @@ impl Masks {
 }
 
 impl Score {
+    /// Whether the scores are of the rows as they were sent. The sequence's parameters and masks play no part then.
+    #[must_use]
+    pub fn is_raw(&self) -> bool {
+        self.logprobs.mode == LogprobsMode::Raw
+    }
+
     /// Checks what can be checked without the sequence.
     ///
     /// # Errors
@@ -171,7 +177,7 @@ impl Score {
     pub fn check(&self, has_sequence: bool, vocab_size: u32, max_top_logprobs: u32) -> Result<(), RowFailure> {
         let checked = if self.tokens.is_empty() {
             Err(FieldError::new("token_ids", "is empty; give the token that followed each row"))
-        } else if self.logprobs.mode != LogprobsMode::Raw && !has_sequence {
+        } else if !self.is_raw() && !has_sequence {
             Err(FieldError::new("logprobs.mode", "PROCESSED and TEMPERED need a sequence_id, whose parameters apply"))
         } else {
             check_tokens("token_ids", &self.tokens, vocab_size)
@@ -246,12 +252,12 @@ impl VerifyWork {
                 Err(FieldError::new("dense.probs", message))
             }
             DraftsFrom::Dense(_) => Ok(()),
-            DraftsFrom::Sparse { ends, .. } if ends.len() != drafts => {
-                let message = format!("has {} entries, must have one for each of {drafts} draft tokens", ends.len());
+            DraftsFrom::Sparse { counts, .. } if counts.len() != drafts => {
+                let message = format!("has {} entries, must have one for each of {drafts} draft tokens", counts.len());
                 Err(FieldError::new("sparse.counts", message))
             }
-            DraftsFrom::Sparse { ends, tokens, probs } => {
-                let counted = ends.last().copied().unwrap_or(0);
+            DraftsFrom::Sparse { counts, tokens, probs } => {
+                let counted = places(counts);
                 if tokens.len() != counted || probs.len() != counted {
                     let (ids, probs) = (tokens.len(), probs.len());
                     let message =
@@ -273,9 +279,8 @@ impl VerifyWork {
         match &self.from {
             DraftsFrom::Kept => None,
             DraftsFrom::Dense(rows) => Some(DraftSource::Dense(rows.row(index as u64)?)),
-            DraftsFrom::Sparse { ends, tokens, probs } => {
-                let start = index.checked_sub(1).map_or(Some(0), |before| ends.get(before).copied())?;
-                let entries = start..*ends.get(index)?;
+            DraftsFrom::Sparse { counts, tokens, probs } => {
+                let entries = places(counts.get(..index)?)..places(counts.get(..=index)?);
                 Some(DraftSource::Sparse { tokens: tokens.get(entries.clone())?, probs: probs.get(entries)? })
             }
             DraftsFrom::Nowhere => Some(DraftSource::Deterministic),
@@ -290,6 +295,11 @@ impl VerifyWork {
             DraftsFrom::Sparse { .. } => "sparse",
         }
     }
+}
+
+/// How many entries draft tokens with these counts have together.
+fn places(counts: &[u32]) -> usize {
+    counts.iter().map(|&count| count as usize).fold(0, usize::saturating_add)
 }
 
 fn invalid(work: &str, error: &FieldError) -> RowFailure {

@@ -101,10 +101,9 @@ impl Presets {
     /// # Errors
     /// There is no preset of that name. The error lists the names that exist.
     pub fn get(&self, name: &str) -> Result<&Preset, FieldError> {
-        self.0
-            .iter()
-            .find(|preset| preset.name == name)
-            .ok_or_else(|| FieldError::new("preset", format!("{} is not a preset of this server; {}", told(name), self.listed())))
+        self.0.iter().find(|preset| preset.name == name).ok_or_else(|| {
+            FieldError::new("preset", format!("{} is not a preset of this server; {}", told(name), self.listed()))
+        })
     }
 
     /// The names, or as many of them as fit in an error message.

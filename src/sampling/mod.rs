@@ -74,9 +74,7 @@ pub fn sample_row(logits: &Logits<'_>, spec: &RowSpec<'_>) -> RowResult {
             requested: wanted.tokens.iter().map(|&t| distribution.logprob(t)).collect(),
         }
     });
-    let raw_only = matches!(spec.action, Action::Score { .. })
-        && spec.logprobs.is_some_and(|wanted| wanted.mode == LogprobsMode::Raw);
-    let observed = (spec.has_state() && !raw_only).then(|| processed.observed(token));
+    let observed = (spec.has_state() && !spec.is_scored_raw()).then(|| processed.observed(token));
     let kept = matches!(spec.action, Action::Propose { .. }).then(|| Box::new(Kept::from(&processed)));
     let report = spec.report.map(|wanted| Box::new(report::report(&raw, &adjusted, &processed, spec, &wanted)));
     Ok(RowOutput { token, logprobs, kept, observed, report, approximation: Approximation::default() })

@@ -70,6 +70,18 @@ impl RowSpec<'_> {
         }
     }
 
+    /// Whether the row only asks for logprobs of a known token, in this mode.
+    #[must_use]
+    pub fn is_scored(&self, mode: LogprobsMode) -> bool {
+        matches!(self.action, Action::Score { .. }) && self.logprobs.is_some_and(|wanted| wanted.mode == mode)
+    }
+
+    /// Whether the row only asks for the raw logprobs of a known token. The sequence's parameters play no part then.
+    #[must_use]
+    pub fn is_scored_raw(&self) -> bool {
+        self.is_scored(LogprobsMode::Raw)
+    }
+
     /// Whether the row's mask or the list of allowed tokens removes a token.
     #[must_use]
     pub fn forbids(&self, token: u32) -> bool {

@@ -12,7 +12,7 @@ use super::view::{self, View, ViewStore};
 use crate::backend::RowJob;
 use crate::sampling::distribution::unless_greedy;
 use crate::sampling::listed::Approximation;
-use crate::sampling::row::{Action, LogprobsMode, LogprobsSpec, RowError, RowOutput, RowResult};
+use crate::sampling::row::{Action, LogprobsMode, RowError, RowOutput, RowResult};
 
 /// Buffers of one thread, reused from row to row. Their size is bounded by the largest row seen, which the vocabulary
 /// limit bounds.
@@ -92,7 +92,7 @@ pub(super) fn sample_row(
     });
     let report = job.spec.report.zip(processed);
     let report = report.map(|(wanted, processed)| report::report(job, &raw, &adjusted, processed, &wanted, store));
-    let observed = processed.filter(|_| job.spec.has_state() && !is_scored_raw(job));
+    let observed = processed.filter(|_| job.spec.has_state() && !job.spec.is_scored_raw());
     let observed = observed.map(|processed| processed.observed(&adjusted, token, store));
     let kept = processed.filter(|_| matches!(job.spec.action, Action::Propose { .. }));
     let kept = kept.map(|processed| Box::new(keep::keep(job, &adjusted, processed, store)));
@@ -100,17 +100,9 @@ pub(super) fn sample_row(
     Ok(RowOutput { token, logprobs, kept, observed, report, approximation: Approximation::default() })
 }
 
-/// Whether the row only asks for the raw logprob of a known token.
-fn is_scored_raw(job: &RowJob<'_>) -> bool {
-    matches!(
-        (job.spec.action, job.spec.logprobs),
-        (Action::Score { .. }, Some(LogprobsSpec { mode: LogprobsMode::Raw, .. }))
-    )
-}
-
 /// Whether the filtered distribution is needed: to draw from it, or to report on it.
 fn is_filtered(job: &RowJob<'_>) -> bool {
-    !is_scored_raw(job) || job.spec.report.is_some()
+    !job.spec.is_scored_raw() || job.spec.report.is_some()
 }
 
 /// What a row's distribution is needed for.

@@ -148,8 +148,7 @@ fn leaves_few(spec: &RowSpec<'_>) -> bool {
 
 /// Whether nothing depends on the row's chain: it only scores a token, by its raw logprobs.
 fn has_idle_chain(spec: &RowSpec<'_>) -> bool {
-    let is_raw = spec.logprobs.is_some_and(|wanted| wanted.mode == LogprobsMode::Raw);
-    is_raw && spec.report.is_none() && matches!(spec.action, Action::Score { .. })
+    spec.is_scored_raw() && spec.report.is_none()
 }
 
 /// A row of a launch, and what is asked about it.

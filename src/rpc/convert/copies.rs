@@ -9,6 +9,7 @@ use crate::params::watermark::{MAX_TABLE_SIZE, SynthidParams};
 use crate::proto;
 use crate::proto::grammar_params::Kind;
 use std::collections::HashSet;
+use std::mem::discriminant;
 
 /// Most entries of default lists, and of presets' lists, that the sequences of one message may copy.
 const MAX_COPIED_ENTRIES: usize = 1 << 24;
@@ -105,22 +106,23 @@ fn check_tables<'a>(
     Err(Error::invalid(field, message))
 }
 
-/// Bounds grammars: each one that is not known yet is compiled.
+/// Bounds grammars: each one that is not known yet is compiled. A text that is given as two kinds is two grammars. Those of
+/// presets do not count: the server has few, whatever a message says.
 fn check_grammars<'a>(params: impl Iterator<Item = &'a proto::SamplingParams>, field: &str) -> Result<(), Error> {
     let grammars = params.filter_map(|own| own.grammar.as_ref()?.kind.as_ref());
-    let texts: HashSet<&str> = grammars
+    let different: HashSet<_> = grammars
         .map(|kind| match kind {
             Kind::JsonSchema(text) | Kind::Regex(text) | Kind::Lark(text) | Kind::Gbnf(text) | Kind::Choices(text) => {
-                text.as_str()
+                (discriminant(kind), text.as_str())
             }
         })
         .collect();
-    if texts.len() <= MAX_GRAMMARS {
+    if different.len() <= MAX_GRAMMARS {
         return Ok(());
     }
     let message = format!(
         "sequences have {} different grammars, at most {MAX_GRAMMARS} are allowed in one message; split it",
-        texts.len()
+        different.len()
     );
     Err(Error::invalid(field, message))
 }

@@ -85,7 +85,10 @@ fn shard(
 pub(in crate::rpc) fn rank(wire: &proto::AttachRank, layout: &Layout) -> Result<usize, Error> {
     let rank = wire.rank as usize;
     if rank == 0 || rank >= layout.ranks() {
-        let message = format!("is {rank}, must be in 1 ..= {}; the stream itself is rank 0", layout.ranks() - 1);
+        let message = match layout.ranks() - 1 {
+            0 => format!("is {rank}, but the stream has no ranks beside rank 0, which is the stream itself"),
+            last => format!("is {rank}, must be in 1 ..= {last}; the stream itself is rank 0"),
+        };
         return Err(Error::invalid("rank", message));
     }
     let columns = layout.columns(rank);

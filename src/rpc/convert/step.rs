@@ -14,6 +14,7 @@ use crate::params::{FieldError, LogprobsParams};
 use crate::proto;
 use crate::region::{LookUpError, Region, StreamRegions};
 use crate::rpc::Received;
+use crate::rpc::blocking::blocking;
 use crate::sampling::row::LogprobsMode;
 use bytes::Bytes;
 use std::sync::Arc;
@@ -72,7 +73,8 @@ pub(in crate::rpc) fn with_listed(
     if logits.data_path() == DataPath::VocabShards {
         return Err(Error::invalid("top_n", "cannot be combined with sharded logits; send inline or region logits"));
     }
-    let listed = top_n::rows(&wire, config).map_err(|e| Error::Invalid(e.within("top_n")))?;
+    let listed = blocking(top_n::takes_long(&wire), || top_n::rows(&wire, config));
+    let listed = listed.map_err(|e| Error::Invalid(e.within("top_n")))?;
     Ok(logits.with_listed(listed))
 }
 
@@ -163,7 +165,7 @@ fn work_kind(wire: proto::work::Kind, has_sequence: bool, config: &Config) -> (u
 
 /// Adds to a work the masks of its rows, or the error that they cause.
 fn with_masks(work: Work, words: Bytes, rows: usize, config: &Config) -> Work {
-    let is_raw = matches!(&work.kind, Ok(WorkKind::Score(score)) if score.logprobs.mode == LogprobsMode::Raw);
+    let is_raw = matches!(&work.kind, Ok(WorkKind::Score(score)) if score.is_raw());
     let masks = if is_raw && !words.is_empty() {
         Err(FieldError::new(
             "token_masks",
@@ -226,11 +228,7 @@ fn drafts_from(wire: Option<proto::verify_work::DraftDistribution>, config: &Con
             Ok(DraftsFrom::Dense(rows))
         }
         Some(Wire::Sparse(sparse)) => {
-            let ends = sparse.counts.iter().scan(0, |end: &mut usize, &count| {
-                *end += count as usize;
-                Some(*end)
-            });
-            Ok(DraftsFrom::Sparse { ends: ends.collect(), tokens: sparse.token_ids, probs: sparse.probs })
+            Ok(DraftsFrom::Sparse { counts: sparse.counts, tokens: sparse.token_ids, probs: sparse.probs })
         }
     }
 }

@@ -115,12 +115,9 @@ impl<'a> AdjustedRow<'a> {
 
     fn sampled(&self) -> Result<RowOutput, RowError> {
         let spec = self.spec;
-        let is_scored = |mode: &[LogprobsMode]| {
-            matches!(spec.action, Action::Score { .. }) && spec.logprobs.is_some_and(|w| mode.contains(&w.mode))
-        };
-        let raw_only = is_scored(&[LogprobsMode::Raw]);
+        let raw_only = spec.is_scored_raw();
         // The result does not depend on the filters, so they may reach as far as they like.
-        let without_filters = raw_only || is_scored(&[LogprobsMode::Tempered]) && !spec.has_state();
+        let without_filters = raw_only || spec.is_scored(LogprobsMode::Tempered) && !spec.has_state();
         let processed = if without_filters && spec.report.is_none() { None } else { Some(self.processed()?) };
         let token = match (spec.action, &processed) {
             (Action::Draw { uniform } | Action::Propose { uniform }, Some(processed)) => {

@@ -263,8 +263,8 @@ impl<'a, F: Format> Blocks<'a, F> {
         blocks(self.row.len() / F::SIZE)
     }
 
-    /// Pointer to BLOCK values, readable at any alignment. For a block that the row does not have, the values are
-    /// arbitrary.
+    /// Pointer to BLOCK values, readable at any alignment. The row must have the block: `block` is below
+    /// [`count`](Self::count).
     #[inline(always)]
     fn get(&self, block: usize) -> *const u8 {
         debug_assert!(block < self.count(), "a row has the block");
