@@ -389,7 +389,8 @@ class GrammarParams(Params["pb.GrammarParams"]):
     regex: str | None = None
     """A regular expression, in the syntax of Rust's regex crate, that the whole text matches."""
     lark: str | None = None
-    """A grammar in the Lark syntax of llguidance; its rule "start" is the whole text."""
+    """A grammar in the Lark syntax of llguidance, which may have JSON schemas in it (%json); its rule "start" is the
+    whole text."""
     gbnf: str | None = None
     """A grammar in llama.cpp's GBNF, which XGrammar calls EBNF; its rule "root" is the whole text."""
     choices: str | Sequence[str] | None = None

@@ -3,6 +3,8 @@ special tokens without visible text."""
 
 import itertools
 import json
+import pathlib
+import re
 
 import numpy as np
 
@@ -22,6 +24,13 @@ BEGIN, END = 0, 1
 LONGER = ['{"', '":', '": ', ' "', '", "', '",', '"}', '},', "[[", "]}", " true", "false", "null", "kind", "name", "stakes", "card", "chip", "die",
           "12", "00", "999", "é", "日本", "\\u", '\\"', "\n  "]
 LONGER += map("".join, itertools.product("aeiounrst", "bcdehiklmnoprstuw"))
+
+
+def documented(language):
+    """The example in this language on the page about structured output."""
+    page = pathlib.Path(__file__).resolve().parents[2] / "docs/structured-output.md"
+    (example,) = re.findall(rf"```{language}\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    return example
 
 
 def letters():

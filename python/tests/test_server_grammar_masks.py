@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import croupier
-from grammar_vocabulary import END, VOCAB, model, started, tokenizer_json
+from grammar_vocabulary import END, VOCAB, documented, model, started, tokenizer_json
 from test_server_grammars import PARAMS, SCHEMA, behind, going
 
 llguidance = pytest.importorskip("llguidance", reason="llguidance is not installed")
@@ -23,6 +23,7 @@ pair: WORD ": " NUMBER
 WORD: /[a-z]{1,6}/
 NUMBER: /-?(0|[1-9][0-9]{0,3})/
 """
+CALLS = documented("lark")
 ADDRESS = {
     "$defs": {"node": {"type": "object", "properties": {"name": {"type": "string", "pattern": "^[a-z]{1,5}$"}, "next": {"$ref": "#/$defs/node"}},
                        "required": ["name"], "additionalProperties": False}},
@@ -31,7 +32,8 @@ ADDRESS = {
 GRAMMARS = [
     ("json_schema", SCHEMA), ("json_schema", ADDRESS), ("json_schema", {"type": ["boolean", "null", "integer"]}),
     ("regex", r"(ab|[0-9]{2,4}|é+)(, (true|false))*"), ("regex", "[a-z]{3,8}@[a-z]{2,6}\\.(com|org)"), ("lark", LARK),
-    ("lark", 'start: head "die"\nhead: /[^\\n]{0,20}/ "\\n"\n'),
+    ("lark", 'start: head "die"\nhead: /[^\\n]{0,20}/ "\\n"\n'), ("lark", CALLS),
+    ("lark", CALLS.replace("start: TEXT (call TEXT)*", "start: call call?")),
 ]
 LONGEST = 120
 

@@ -39,6 +39,9 @@ def why_not(address, eos=(END,), **fields):
     ({"regex": ""}, "params.grammar.regex: is empty"),
     ({"regex": "a" * 65537}, "params.grammar.regex: has 65537 bytes, at most 65536 are allowed"),
     ({"lark": "start: nothing"}, "params.grammar.lark: .*unknown name"),
+    ({"lark": 'start: a\na[temperature=0.1]: "a"'}, "params.grammar.lark: has a temperature= of its own"),
+    ({"lark": "start: %json"}, "params.grammar.lark: has %json without a JSON schema behind it"),
+    ({"lark": 'start: "a" %json {"not": {}}'}, "params.grammar.lark: .*Unimplemented keys"),
     ({"regex": "a", "start_token_ids": [VOCAB]}, r"params.grammar.start_token_ids\[0\]: "),
 ])
 def test_a_grammar_that_is_wrong_is_told_at_its_field(server, grammar, said):

@@ -2,25 +2,17 @@
 //! text, the automaton grows with their product, and nothing stops that: a dozen take gigabytes. These checks cover the
 //! known ways; there may be others.
 
+use super::lark;
 use crate::params::grammar::{GrammarKind, GrammarParams};
 use serde_json::{Map, Value};
 use std::collections::HashMap;
 
 /// How many patterns may have to hold for the same text.
-const MOST_PATTERNS: u64 = 8;
+pub(super) const MOST_PATTERNS: u64 = 8;
 /// The largest product of their lengths, if there are several.
 const MOST_LENGTH: u64 = 1_000_000;
 /// The largest product of one value's options and the size of the whole schema.
 const MOST_OPTIONS: u64 = 1_000_000;
-/// Signs of a Lark grammar for what has to match two things at once, or must not match one.
-const SIGNS: [char; 2] = ['&', '~'];
-/// What a Lark grammar may not have, and why.
-const NOT_IN_LARK: [(&str, &str); 4] = [
-    ("%json", "give the schema as json_schema"),
-    ("capture", "captures are not returned; to match the word itself, write /captur[e]/"),
-    ("stop=\"\"", "a token that ends a text always ends the whole text; leave it out"),
-    ("stop = \"\"", "a token that ends a text always ends the whole text; leave it out"),
-];
 /// Keywords of a schema that become a pattern for the value's text.
 const PATTERNS: [&str; 5] = ["pattern", "format", "multipleOf", "minLength", "maxLength"];
 /// The assumed length of a keyword's pattern if it is not written in the schema.
@@ -39,25 +31,21 @@ pub(super) fn check(params: &GrammarParams) -> Result<(), String> {
     match params.kind {
         // GBNF cannot require that several things hold at once.
         GrammarKind::Regex | GrammarKind::Gbnf | GrammarKind::Choices => Ok(()),
-        GrammarKind::Lark => lark(&params.text),
+        GrammarKind::Lark => lark::check(&params.text),
         // The compiler reports a text that is not JSON.
-        GrammarKind::JsonSchema => serde_json::from_str(&params.text).map_or(Ok(()), |schema| json(&schema)),
+        GrammarKind::JsonSchema => serde_json::from_str(&params.text).map_or(Ok(()), |schema| json(&[schema])),
     }
 }
 
-fn lark(text: &str) -> Result<(), String> {
-    let signs = text.matches(SIGNS).count() as u64;
-    if signs > MOST_PATTERNS {
-        return Err(format!("has {signs} & and ~ operators, at most {MOST_PATTERNS} are allowed"));
-    }
-    match NOT_IN_LARK.iter().find(|(word, _)| text.contains(word)) {
-        Some((word, instead)) => Err(format!("has {word}, which is not allowed: {instead}")),
-        None => Ok(()),
-    }
-}
-
-fn json(schema: &Value) -> Result<(), String> {
-    let Weight { patterns, length, options } = Weights { root: schema, known: HashMap::new() }.most(schema)?;
+/// Checks the schemas of one grammar.
+///
+/// # Errors
+/// What would have to be changed.
+pub(super) fn json(schemas: &[Value]) -> Result<(), String> {
+    let most = |schema| Weights { root: schema, known: HashMap::new() }.most(schema);
+    let most = schemas.iter().map(most).try_fold(Weight::NONE, |sum, next| next.map(|next| sum.most(next)));
+    let Weight { patterns, length, options } = most?;
+    let size = schemas.iter().map(size).fold(0, u64::saturating_add).max(1);
     if patterns > MOST_PATTERNS {
         return Err(format!(
             "has {patterns} patterns that must match the same text, at most {MOST_PATTERNS} are allowed"
@@ -66,7 +54,7 @@ fn json(schema: &Value) -> Result<(), String> {
     if patterns > 1 && length > MOST_LENGTH {
         return Err(format!("has {patterns} long patterns that must match the same text; shorten them"));
     }
-    if options > MOST_OPTIONS / size(schema) && options > 1 {
+    if options > MOST_OPTIONS / size && options > 1 {
         return Err(format!(
             "has a value with {options} options from anyOf, oneOf and allOf, too many for a schema of this size; use fewer"
         ));
@@ -295,18 +283,5 @@ mod tests {
             let told = schema(&format!(r#"{{"items": {{"$ref": "{reference}"}}}}"#)).expect_err(reference);
             assert!(told.contains(reference), "{told}");
         }
-    }
-
-    #[test]
-    fn a_lark_grammar_says_at_once_little() {
-        let lark = |text: &str| checked(GrammarKind::Lark, text);
-        assert_eq!(lark("start: A\nA: /a.*/ & /.*b/ & ~/abb/"), Ok(()));
-        assert!(
-            lark(&format!("start: A\nA: {}", ["/a/"; 10].join(" & ")))
-                .expect_err("too many")
-                .contains("9 & and ~ operators")
-        );
-        assert!(lark(r#"start: %json {"type": "integer"}"#).expect_err("no").contains("json_schema"));
-        assert!(lark("start[capture]: /a/").is_err() && lark("start: a\na[stop=\"\"]: /a/").is_err());
     }
 }

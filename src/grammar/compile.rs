@@ -3,7 +3,7 @@
 use super::running::Running;
 use super::spelling::Spelling;
 use super::thread_time::ThreadTime;
-use super::{CompileError, bounds, gbnf, lock, rules};
+use super::{CompileError, bounds, gbnf, lark, lock, rules};
 use crate::complaints::Complaints;
 use crate::params::FieldError;
 use crate::params::grammar::{GrammarKind, GrammarParams};
@@ -198,8 +198,9 @@ pub(super) fn compile(params: &GrammarParams, tokens: &Arc<Tokens>, turn: Turn) 
         }
     };
     // Stops cut off text that was already read, and `max_tokens` counts only forwards.
-    let is_one_way =
-        params.kind == GrammarKind::Lark && ["max_tokens", "stop"].iter().any(|word| params.text.contains(word));
+    let is_one_way = params.kind == GrammarKind::Lark
+        && lark::parts_of(&params.text)
+            .is_ok_and(|parts| ["max_tokens", "stop"].iter().any(|word| parts.rules.contains(word)));
     let has_rules = !matches!(params.kind, GrammarKind::Regex | GrammarKind::Choices);
     let bytes = BYTES + (BYTES_A_BYTE[usize::from(has_rules)] * params.text.len()).max(of_rules);
     Ok(Compiled { start: Mutex::new(parser), tokens: Arc::clone(tokens), is_one_way, bytes, room: Mutex::default() })

@@ -15,6 +15,7 @@ mod bounds;
 mod compile;
 pub mod fill;
 mod gbnf;
+mod lark;
 mod patience;
 pub mod propose;
 mod rules;
