@@ -43,7 +43,7 @@ use rows::Shape;
 const ROOM: usize = 192 << 20;
 const OFF: Filters = Filters { temperature: 0.8, top_k: 0, top_p: 1.0, min_p: 0.0 };
 /// Most rows in a graph. With more rows, kernels take far longer than a launch costs.
-const MOST_IN_GRAPH: usize = 8;
+const MAX_IN_GRAPH: usize = 8;
 const TOP_20: LogprobsSpec<'static> = LogprobsSpec { top_n: 20, mode: LogprobsMode::Raw, tokens: &[] };
 
 /// Name, filters, whether there are penalties on 64 tokens, logprobs.
@@ -391,7 +391,7 @@ impl Rows {
         let (cold, hot) = (median(timing.cold), median(timing.hot));
         let bytes = (batch * self.vocab * self.dtype.size()) as f32;
         let (rate, reads) = (bytes / cold / 1e3, cold * bench.copy_rate / bytes);
-        let in_graph = match batch <= MOST_IN_GRAPH {
+        let in_graph = match batch <= MAX_IN_GRAPH {
             true => self.with_jobs(batch, mix, |jobs| in_graph(bench, jobs)),
             false => String::new(),
         };

@@ -10,7 +10,7 @@
 
 use croupier::grammar::fill::{Wanted, masks};
 use croupier::grammar::propose::{ToDraft, proposals};
-use croupier::grammar::{Ahead, Grammar, Grammars, Patience, Text};
+use croupier::grammar::{Ahead, CompileDeadline, Grammar, GrammarText, Grammars};
 use croupier::params::grammar::{GrammarKind, GrammarParams, GrammarStart};
 use croupier::permits::Counter;
 use croupier::sampling::mask::TokenMask;
@@ -123,7 +123,7 @@ fn quantile(times: &mut [f64], share: f64) -> f64 {
     times[((times.len() - 1) as f64 * share).round() as usize]
 }
 
-fn wanted(texts: &[Text]) -> Vec<Wanted> {
+fn wanted(texts: &[GrammarText]) -> Vec<Wanted> {
     texts.iter().map(|text| Wanted::new(text, Ahead::default())).collect()
 }
 
@@ -132,9 +132,10 @@ fn main() {
     let (grammars, room) = (Grammars::new(Arc::clone(&vocabulary)), Counter::new(usize::MAX, Gauge::noop()));
     let start = GrammarStart::default;
     let params = |kind, text: &str| GrammarParams { kind, text: text.to_owned(), start: start() };
-    let compiled = |job: &Job| grammars.compile(&params(job.kind, job.grammar), &room, &Patience::default()).unwrap();
+    let compiled =
+        |job: &Job| grammars.compile(&params(job.kind, job.grammar), &room, &CompileDeadline::default()).unwrap();
     let started = Instant::now();
-    grammars.compile(&params(GrammarKind::Regex, "a"), &room, &Patience::default()).unwrap();
+    grammars.compile(&params(GrammarKind::Regex, "a"), &room, &CompileDeadline::default()).unwrap();
     println!(
         "the vocabulary, once: {:.0} ms, {} KiB with a first grammar\n",
         micros(started.elapsed()) / 1e3,
@@ -150,7 +151,7 @@ fn main() {
         let compile = micros(started.elapsed());
         let grammar = Arc::new(Grammar::new(compiled, &GrammarStart::default(), vec![END]));
         let tokens = tokens(&vocabulary, job.text.as_bytes());
-        let opened = |output: &[u32]| Text::open(Arc::clone(&grammar), VOCAB, output).unwrap();
+        let opened = |output: &[u32]| GrammarText::open(Arc::clone(&grammar), VOCAB, output).unwrap();
         let (mut times, mut left) = (Vec::new(), Vec::new());
         // The second round has known states, as all but the first texts of a grammar do.
         for round in 0..2 {
@@ -164,7 +165,7 @@ fn main() {
                 }
             }
         }
-        let mut texts: Vec<Text> = (0..BATCH).map(|_| opened(&[])).collect();
+        let mut texts: Vec<GrammarText> = (0..BATCH).map(|_| opened(&[])).collect();
         let (mut there, mut worked_out) = (Vec::new(), Vec::new());
         for token in tokens.iter().take(20) {
             std::thread::sleep(PAUSE);
@@ -201,7 +202,8 @@ fn main() {
 
 /// Writes a text token by token. After each token, a draft is made and verified.
 fn drafts(name: &str, grammar: &Arc<Grammar>, tokens: &[u32]) {
-    let mut texts: Vec<Text> = (0..BATCH).map(|_| Text::open(Arc::clone(grammar), VOCAB, &[]).unwrap()).collect();
+    let mut texts: Vec<GrammarText> =
+        (0..BATCH).map(|_| GrammarText::open(Arc::clone(grammar), VOCAB, &[]).unwrap()).collect();
     let (mut drafted, mut there, mut worked_out) = (Vec::new(), Vec::new(), Vec::new());
     let mut forced = 0;
     for (at, token) in tokens.iter().enumerate() {

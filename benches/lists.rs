@@ -14,7 +14,7 @@ use clap::Parser;
 use croupier::backend::cpu::{CpuBackend, Level};
 use croupier::backend::{Backend, RowJob};
 use croupier::sampling::adjust::{Penalties, TokenAdjust};
-use croupier::sampling::chain::{Chain, Step};
+use croupier::sampling::chain::{Chain, ChainStep};
 use croupier::sampling::listed::{BeyondTopN, Listed};
 use croupier::sampling::logits::{Dtype, Logits};
 use croupier::sampling::order::Candidate;
@@ -41,7 +41,7 @@ const LENGTHS: [u32; 6] = [64, 256, 20, 1024, 2048, 4096];
 struct Job {
     name: &'static str,
     filters: Filters,
-    steps: &'static [Step],
+    steps: &'static [ChainStep],
     logprobs: Option<LogprobsSpec<'static>>,
     /// Whether tokens outside the list may be emitted, so that their log-sum-exp counts.
     has_rest: bool,
@@ -51,7 +51,7 @@ struct Job {
 
 const OFF: Filters = Filters { temperature: 0.8, top_k: 0, top_p: 1.0, min_p: 0.0 };
 const FEW: Filters = Filters { top_k: 20, top_p: 0.9, ..OFF };
-const LLAMA: &[Step] = &[Step::TopK, Step::TopP, Step::MinP, Step::Temperature];
+const LLAMA: &[ChainStep] = &[ChainStep::TopK, ChainStep::TopP, ChainStep::MinP, ChainStep::Temperature];
 const PLAIN: Job = Job { name: "", filters: FEW, steps: &[], logprobs: None, has_rest: false, is_penalised: false };
 const TOP_20: LogprobsSpec<'static> = LogprobsSpec { top_n: 20, mode: LogprobsMode::Raw, tokens: &[] };
 const JOBS: [Job; 6] = [

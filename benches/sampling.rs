@@ -16,12 +16,12 @@ use croupier::backend::cpu::{CpuBackend, Level};
 use croupier::backend::{Backend, RowJob};
 use croupier::params::watermark::{KgwParams, SeedingScheme};
 use croupier::sampling::adjust::{Adjusts, Penalties, TokenAdjust};
-use croupier::sampling::chain::{Chain, Step};
+use croupier::sampling::chain::{Chain, ChainStep};
 use croupier::sampling::logits::{Dtype, Logits};
 use croupier::sampling::mask::TokenMask;
 use croupier::sampling::row::{Action, Filters, LogprobsMode, LogprobsSpec, RowSpec};
 use croupier::sampling::sample_row;
-use croupier::sampling::watermark::Mark;
+use croupier::sampling::watermark::RowWatermark;
 use croupier::sampling::watermark::greenlist::{Greenlist, Seeds};
 use croupier::sampling::watermark::race::Race;
 use std::collections::BTreeSet;
@@ -51,9 +51,9 @@ struct Job {
     name: &'static str,
     filters: Filters,
     /// A chain of samplers, if not empty.
-    steps: &'static [Step],
+    steps: &'static [ChainStep],
     /// The watermark of the row. If one of the steps is a tournament, that is played in any case.
-    mark: Option<Mark>,
+    mark: Option<RowWatermark>,
     /// The share of the tokens that a mask leaves, if there is a mask.
     left: Option<f32>,
     /// Number of tokens in the history, to which penalties apply.
@@ -138,41 +138,47 @@ fn jobs() -> Vec<Job> {
 
 /// Jobs with samplers beyond the usual filters. The goal is at most 6 at batch 64.
 fn samplers() -> impl Iterator<Item = Job> {
-    const JOBS: &[(&str, &[Step])] = &[
-        ("dynamic temperature", &[Step::DynamicTemperature { low: 0.5, high: 1.5, exponent: 1.0 }]),
-        ("smoothing .3", &[Step::Smoothing { factor: 0.3, curve: 1.0 }]),
-        ("min_eos_p .2", &[Step::MinEosP(0.2), Step::Temperature]),
-        ("typical .9", &[Step::Temperature, Step::TypicalP(0.9)]),
-        ("tail-free .95", &[Step::Temperature, Step::Tfs(0.95)]),
-        ("top-a .2", &[Step::Temperature, Step::TopA(0.2)]),
-        ("top-n-sigma 1", &[Step::TopNSigma(1.0), Step::Temperature]),
-        ("min-k 3", &[Step::MinK(3.0), Step::Temperature]),
-        ("epsilon 3e-4", &[Step::Temperature, Step::EpsilonCutoff(3e-4)]),
-        ("eta 3e-4", &[Step::Temperature, Step::EtaCutoff(3e-4)]),
-        ("top-h .4", &[Step::Temperature, Step::TopH(0.4)]),
-        ("infill behind top-k 40", &[Step::TopK, Step::Infill]),
-        ("infill, nothing before", &[Step::Infill]),
-        ("p-less", &[Step::Temperature, Step::PLess]),
-        ("p-less-norm", &[Step::Temperature, Step::PLessNorm]),
-        ("mirostat 1, tau 5", &[Step::Temperature, Step::MirostatV1 { tau: 5.0, eta: 0.1 }]),
-        ("mirostat 2, tau 5", &[Step::Temperature, Step::MirostatV2 { tau: 5.0, eta: 0.1 }]),
-        ("adaptive-p .5 behind min-p .05", &[Step::MinP, Step::AdaptiveP { target: 0.5, decay: 0.9 }]),
-        ("adaptive-p .5, nothing before", &[Step::AdaptiveP { target: 0.5, decay: 0.9 }]),
-        ("xtc always", &[Step::Temperature, Step::Xtc { probability: 1.0, threshold: 0.1 }]),
-        ("xtc on average", &[Step::Temperature, Step::XtcExpected { probability: 0.5, threshold: 0.1 }]),
-        ("skew .3", &[Step::Temperature, Step::Skew(0.3)]),
-        ("skew .3 behind top-p .95", &[Step::Temperature, Step::TopP, Step::Skew(0.3)]),
-        ("llama.cpp k 40 p .95 min .05", &[Step::TopK, Step::TopP, Step::MinP, Step::Temperature]),
-        ("llama.cpp p .95 min .05", &[Step::TopP, Step::MinP, Step::Temperature]),
-        ("SGLang p .95 with k 40", &[Step::Temperature, Step::TopP, Step::TopK]),
-        ("vLLM min .05 k 40 p .95", &[Step::Temperature, Step::MinP, Step::TopK, Step::TopP]),
-        ("KoboldCpp p .95 min .05", &[Step::AtMost(3000), Step::TopP, Step::MinP, Step::Temperature]),
-        ("KoboldCpp tail-free .95", &[Step::AtMost(3000), Step::TfsOneFewer(0.95), Step::Temperature]),
-        ("mistral.rs k 40 p .95 min .05", &[Step::Temperature, Step::TopK, Step::TopP, Step::MinPAbove]),
-        ("min-p .05, min_keep 3", &[Step::Temperature, Step::MinP]),
-        ("top-p .95, temperature last", &[Step::TopP, Step::Temperature]),
-        ("min-p .05, temperature last", &[Step::MinP, Step::Temperature]),
-        ("min-p .05, skew .3", &[Step::MinP, Step::Temperature, Step::Skew(0.3)]),
+    const JOBS: &[(&str, &[ChainStep])] = &[
+        ("dynamic temperature", &[ChainStep::DynamicTemperature { low: 0.5, high: 1.5, exponent: 1.0 }]),
+        ("smoothing .3", &[ChainStep::Smoothing { factor: 0.3, curve: 1.0 }]),
+        ("min_eos_p .2", &[ChainStep::MinEosP(0.2), ChainStep::Temperature]),
+        ("typical .9", &[ChainStep::Temperature, ChainStep::TypicalP(0.9)]),
+        ("tail-free .95", &[ChainStep::Temperature, ChainStep::Tfs(0.95)]),
+        ("top-a .2", &[ChainStep::Temperature, ChainStep::TopA(0.2)]),
+        ("top-n-sigma 1", &[ChainStep::TopNSigma(1.0), ChainStep::Temperature]),
+        ("min-k 3", &[ChainStep::MinK(3.0), ChainStep::Temperature]),
+        ("epsilon 3e-4", &[ChainStep::Temperature, ChainStep::EpsilonCutoff(3e-4)]),
+        ("eta 3e-4", &[ChainStep::Temperature, ChainStep::EtaCutoff(3e-4)]),
+        ("top-h .4", &[ChainStep::Temperature, ChainStep::TopH(0.4)]),
+        ("infill behind top-k 40", &[ChainStep::TopK, ChainStep::Infill]),
+        ("infill, nothing before", &[ChainStep::Infill]),
+        ("p-less", &[ChainStep::Temperature, ChainStep::PLess]),
+        ("p-less-norm", &[ChainStep::Temperature, ChainStep::PLessNorm]),
+        ("mirostat 1, tau 5", &[ChainStep::Temperature, ChainStep::MirostatV1 { tau: 5.0, eta: 0.1 }]),
+        ("mirostat 2, tau 5", &[ChainStep::Temperature, ChainStep::MirostatV2 { tau: 5.0, eta: 0.1 }]),
+        ("adaptive-p .5 behind min-p .05", &[ChainStep::MinP, ChainStep::AdaptiveP { target: 0.5, decay: 0.9 }]),
+        ("adaptive-p .5, nothing before", &[ChainStep::AdaptiveP { target: 0.5, decay: 0.9 }]),
+        ("xtc always", &[ChainStep::Temperature, ChainStep::Xtc { probability: 1.0, threshold: 0.1 }]),
+        ("xtc on average", &[ChainStep::Temperature, ChainStep::XtcExpected { probability: 0.5, threshold: 0.1 }]),
+        ("skew .3", &[ChainStep::Temperature, ChainStep::Skew(0.3)]),
+        ("skew .3 behind top-p .95", &[ChainStep::Temperature, ChainStep::TopP, ChainStep::Skew(0.3)]),
+        ("llama.cpp k 40 p .95 min .05", &[ChainStep::TopK, ChainStep::TopP, ChainStep::MinP, ChainStep::Temperature]),
+        ("llama.cpp p .95 min .05", &[ChainStep::TopP, ChainStep::MinP, ChainStep::Temperature]),
+        ("SGLang p .95 with k 40", &[ChainStep::Temperature, ChainStep::TopP, ChainStep::TopK]),
+        ("vLLM min .05 k 40 p .95", &[ChainStep::Temperature, ChainStep::MinP, ChainStep::TopK, ChainStep::TopP]),
+        (
+            "KoboldCpp p .95 min .05",
+            &[ChainStep::AtMost(3000), ChainStep::TopP, ChainStep::MinP, ChainStep::Temperature],
+        ),
+        ("KoboldCpp tail-free .95", &[ChainStep::AtMost(3000), ChainStep::TfsOneFewer(0.95), ChainStep::Temperature]),
+        (
+            "mistral.rs k 40 p .95 min .05",
+            &[ChainStep::Temperature, ChainStep::TopK, ChainStep::TopP, ChainStep::MinPAbove],
+        ),
+        ("min-p .05, min_keep 3", &[ChainStep::Temperature, ChainStep::MinP]),
+        ("top-p .95, temperature last", &[ChainStep::TopP, ChainStep::Temperature]),
+        ("min-p .05, temperature last", &[ChainStep::MinP, ChainStep::Temperature]),
+        ("min-p .05, skew .3", &[ChainStep::MinP, ChainStep::Temperature, ChainStep::Skew(0.3)]),
     ];
     // Measured on another machine before this project began, on peaked rows.
     const PEERS: &[(&str, &str)] = &[
@@ -191,12 +197,13 @@ fn samplers() -> impl Iterator<Item = Job> {
 
 /// Jobs with watermarks. The other parameters are those that are usual with them.
 fn marks() -> impl Iterator<Item = Job> {
-    let green = |params: KgwParams| Some(Mark::Green(Greenlist::new(&params, Seeds::new(&params, [1, 2, 3, 4]))));
+    let green =
+        |params: KgwParams| Some(RowWatermark::Green(Greenlist::new(&params, Seeds::new(&params, [1, 2, 3, 4]))));
     let (left, own) = (green(KgwParams::default()), green(KgwParams::with_scheme(SeedingScheme::Selfhash)));
-    let race = Some(Mark::Race(Some(Race { key: 7, context: 9 })));
+    let race = Some(RowWatermark::Race(Some(Race { key: 7, context: 9 })));
     let few = Filters { top_k: 50, top_p: 0.9, ..OFF };
-    const PLAYED: &[Step] = &[Step::Temperature, Step::TopK, Step::TopP, Step::Tournament];
-    const ALL_PLAYED: &[Step] = &[Step::Temperature, Step::Tournament];
+    const PLAYED: &[ChainStep] = &[ChainStep::Temperature, ChainStep::TopK, ChainStep::TopP, ChainStep::Tournament];
+    const ALL_PLAYED: &[ChainStep] = &[ChainStep::Temperature, ChainStep::Tournament];
     let jobs = [
         Job { name: "kgw lefthash, k 50 p .9", filters: few, mark: left, goal: "-/6", ..PLAIN },
         Job { name: "kgw lefthash, temperature only", mark: left, goal: "-/6", ..PLAIN },
@@ -299,8 +306,8 @@ impl Rows {
                     eos: &[2, 7],
                     xtc: 0,
                     state: state(job.steps),
-                    infill: job.steps.contains(&Step::Infill).then(infill),
-                    tournament: job.steps.contains(&Step::Tournament).then(tournament),
+                    infill: job.steps.contains(&ChainStep::Infill).then(infill),
+                    tournament: job.steps.contains(&ChainStep::Tournament).then(tournament),
                 }),
                 penalties: if history.is_some() { penalties } else { Penalties::OFF },
                 adjusts: history.map_or(Adjusts::default(), |history| history.as_slice().into()),

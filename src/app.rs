@@ -248,8 +248,8 @@ impl App {
         let device = device_side(&*self.backend, &self.config, &self.metrics);
         let (engine, thread) = Engine::start(self.backend, Arc::clone(&limits), self.metrics.clone());
         let engine_ended = engine_thread::watch(thread)?;
-        let pulse = engine.pulse();
-        background.spawn(stall::watch(move || pulse.busy_for(), self.config.engine_stall_timeout, health.clone()));
+        let heartbeat = engine.heartbeat();
+        background.spawn(stall::watch(move || heartbeat.busy_for(), self.config.engine_stall_timeout, health.clone()));
         let regions = self.regions.map(|listener| {
             let (count, bytes) = (self.metrics.regions.clone(), self.metrics.region_bytes.clone());
             let socket = listener.path().to_owned();

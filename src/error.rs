@@ -207,7 +207,7 @@ pub enum Refusal {
     TooManyRanks,
     /// `Limits.max_shard_bytes`.
     ShardBytes,
-    /// Grammars that may be compiled at once, [`MOST_COMPILING`](crate::grammar::MOST_COMPILING).
+    /// Grammars that may be compiled at once, [`MAX_COMPILING`](crate::grammar::MAX_COMPILING).
     GrammarsBusy,
 }
 

@@ -6,6 +6,7 @@ pub mod app;
 pub mod automaton;
 pub mod backend;
 pub mod bench;
+mod blocking_semaphore;
 pub mod compare;
 mod complaints;
 pub mod config;
@@ -40,7 +41,6 @@ pub mod tls;
 pub mod tokens;
 pub mod top;
 pub mod trace;
-mod turns;
 pub mod vocabulary;
 pub mod watermark;
 

@@ -56,16 +56,16 @@ pub struct Watcher<T> {
     paths: Vec<PathBuf>,
     make: Make<T>,
     /// The state of the files that was last taken or refused.
-    judged: Print,
+    judged: Fingerprint,
     /// Whether that state was taken.
     is_in_force: bool,
     /// The state at the last look.
-    seen: Print,
+    seen: Fingerprint,
 }
 
 /// A digest of the files' contents, because keys and tokens should not stay in memory longer than they are used; or why
 /// the files cannot be read.
-type Print = Result<[u8; digest::SHA256_OUTPUT_LEN], Vec<String>>;
+type Fingerprint = Result<[u8; digest::SHA256_OUTPUT_LEN], Vec<String>>;
 
 impl<T> Reloaded<T> {
     /// The value in force now. A caller may keep using it, whatever comes after.
@@ -91,7 +91,7 @@ pub fn check<T>(paths: &[PathBuf], make: Make<T>) -> Result<T, Vec<String>> {
 pub fn open<T>(paths: Vec<PathBuf>, make: Make<T>) -> Result<(Arc<Reloaded<T>>, Watcher<T>), Vec<String>> {
     let files = read(&paths)?;
     let target = Arc::new(Reloaded { current: RwLock::new(Arc::new(make(&files)?)) });
-    let seen = Ok(print(&files));
+    let seen = Ok(fingerprint(&files));
     Ok((Arc::clone(&target), Watcher { target, paths, make, judged: seen.clone(), is_in_force: true, seen }))
 }
 
@@ -147,7 +147,7 @@ impl<T: Send + Sync + 'static> Watcher<T> {
 
     fn see(&mut self) -> Result<Vec<File>, Vec<String>> {
         let files = read(&self.paths);
-        self.seen = files.as_ref().map(|files| print(files)).map_err(Clone::clone);
+        self.seen = files.as_ref().map(|files| fingerprint(files)).map_err(Clone::clone);
         files
     }
 
@@ -203,16 +203,16 @@ pub fn read_one(path: &Path) -> Result<Vec<u8>, String> {
     files::read(path, LARGEST).map_err(|problem| format!("{}: {problem}", path.display()))
 }
 
-fn print(files: &[File]) -> [u8; digest::SHA256_OUTPUT_LEN] {
+fn fingerprint(files: &[File]) -> [u8; digest::SHA256_OUTPUT_LEN] {
     let mut context = digest::Context::new(&digest::SHA256);
     for file in files {
         // The length is part of the digest, so that moving bytes from one file to the next counts as a change.
         context.update(&(file.bytes.len() as u64).to_le_bytes());
         context.update(&file.bytes);
     }
-    let mut print = [0; digest::SHA256_OUTPUT_LEN];
-    print.copy_from_slice(context.finish().as_ref());
-    print
+    let mut fingerprint = [0; digest::SHA256_OUTPUT_LEN];
+    fingerprint.copy_from_slice(context.finish().as_ref());
+    fingerprint
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ const SHORTEST: usize = 16;
 /// Most characters of a token. Longer tokens do not fit into the headers that a call may have.
 const LONGEST: usize = 4096;
 /// Most tokens, because each is compared with each token that arrives.
-const MOST: usize = 1024;
+const MAX_TOKENS: usize = 1024;
 
 /// The tokens in a file, with their line numbers.
 pub fn lines(bytes: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
@@ -48,8 +48,8 @@ impl Tokens {
             if before == (digests.len(), problems.len()) {
                 problems.push(format!("{path}: has no token, so nobody could connect"));
             }
-            if digests.len() > MOST {
-                problems.push(format!("{path}: has {} tokens, at most {MOST} are allowed", digests.len()));
+            if digests.len() > MAX_TOKENS {
+                problems.push(format!("{path}: has {} tokens, at most {MAX_TOKENS} are allowed", digests.len()));
             }
         }
         if problems.is_empty() { Ok(Self { digests }) } else { Err(problems) }
@@ -118,7 +118,7 @@ mod tests {
         assert_eq!(problems.len(), 3);
         assert!(!problems.concat().contains("short"));
         assert!(make("# nobody\n").expect_err("none")[0].contains("has no token"));
-        let many: String = (0..=MOST).map(|i| format!("token-number-{i:08}\n")).collect();
+        let many: String = (0..=MAX_TOKENS).map(|i| format!("token-number-{i:08}\n")).collect();
         assert!(make(&many).expect_err("too many")[0].contains("at most 1024"));
     }
 

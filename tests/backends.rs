@@ -13,7 +13,7 @@ use croupier::backend::cpu::{CpuBackend, Level};
 use croupier::backend::{Backend, RowJob};
 use croupier::params::state::{Average, SamplerState};
 use croupier::sampling::adjust::{Penalties, TokenAdjust};
-use croupier::sampling::chain::Step;
+use croupier::sampling::chain::ChainStep;
 use croupier::sampling::distribution::Distribution;
 use croupier::sampling::logits::Dtype;
 use croupier::sampling::philox::{Purpose, uniform};
@@ -98,44 +98,44 @@ proptest! {
 fn short_chain() -> impl Strategy<Value = Chained> {
     let share = || prop_oneof![2 => 0.0f32..1.0, 1 => 1e-4f32..0.05];
     let step = prop_oneof![
-        3 => (share(), share()).prop_map(|(p, threshold)| Step::Xtc { probability: p.max(0.5), threshold }),
-        2 => (share(), share()).prop_map(|(p, threshold)| Step::XtcUnlessIgnored { probability: p, threshold }),
-        3 => (share(), share()).prop_map(|(probability, threshold)| Step::XtcExpected { probability, threshold }),
+        3 => (share(), share()).prop_map(|(p, threshold)| ChainStep::Xtc { probability: p.max(0.5), threshold }),
+        2 => (share(), share()).prop_map(|(p, threshold)| ChainStep::XtcUnlessIgnored { probability: p, threshold }),
+        3 => (share(), share()).prop_map(|(probability, threshold)| ChainStep::XtcExpected { probability, threshold }),
         2 => (share(), share())
-            .prop_map(|(probability, threshold)| Step::XtcExpectedUnlessIgnored { probability, threshold }),
+            .prop_map(|(probability, threshold)| ChainStep::XtcExpectedUnlessIgnored { probability, threshold }),
         4 => (1e-3f32..3.0, prop_oneof![Just(1.0f32), 1.0f32..4.0])
-            .prop_map(|(factor, curve)| Step::Smoothing { factor, curve }),
-        4 => (-3.0f32..3.0).prop_map(Step::Skew),
-        3 => prop_oneof![share(), 1e-6f32..1e-3].prop_map(Step::MinEosP),
-        1 => share().prop_map(Step::TopA),
-        1 => share().prop_map(Step::EtaCutoff),
-        1 => (0.0f32..3.0).prop_map(Step::TopNSigma),
-        2 => prop_oneof![Just(3.0f32), 0.0f32..3e3].prop_map(Step::MinK),
-        2 => share().prop_map(Step::TypicalP),
-        1 => share().prop_map(Step::TypicalAbove),
-        1 => share().prop_map(Step::TypicalTies),
-        1 => share().prop_map(Step::Tfs),
-        1 => share().prop_map(Step::TfsWithRemoved),
-        1 => share().prop_map(Step::TfsOneFewer),
+            .prop_map(|(factor, curve)| ChainStep::Smoothing { factor, curve }),
+        4 => (-3.0f32..3.0).prop_map(ChainStep::Skew),
+        3 => prop_oneof![share(), 1e-6f32..1e-3].prop_map(ChainStep::MinEosP),
+        1 => share().prop_map(ChainStep::TopA),
+        1 => share().prop_map(ChainStep::EtaCutoff),
+        1 => (0.0f32..3.0).prop_map(ChainStep::TopNSigma),
+        2 => prop_oneof![Just(3.0f32), 0.0f32..3e3].prop_map(ChainStep::MinK),
+        2 => share().prop_map(ChainStep::TypicalP),
+        1 => share().prop_map(ChainStep::TypicalAbove),
+        1 => share().prop_map(ChainStep::TypicalTies),
+        1 => share().prop_map(ChainStep::Tfs),
+        1 => share().prop_map(ChainStep::TfsWithRemoved),
+        1 => share().prop_map(ChainStep::TfsOneFewer),
         4 => prop_oneof![Just(0.0f32), Just(1.0), 1e-6f32..1e-3, 0.0f32..1.0]
-            .prop_map(|target| Step::AdaptiveP { target, decay: 0.9 }),
-        1 => Just(Step::PLess),
-        1 => Just(Step::PLessNorm),
-        2 => Just(Step::Infill),
-        1 => Just(Step::TopP),
-        1 => Just(Step::MinPAbove),
-        1 => (1u32..4000).prop_map(Step::AtMost),
-        1 => Just(Step::TopK),
-        1 => Just(Step::TopKTies),
-        1 => Just(Step::MirostatV1 { tau: 5.0, eta: 0.1 }),
-        1 => Just(Step::MirostatV2 { tau: 5.0, eta: 0.1 }),
-        1 => Just(Step::DynamicTemperature { low: 0.5, high: 1.5, exponent: 1.0 }),
+            .prop_map(|target| ChainStep::AdaptiveP { target, decay: 0.9 }),
+        1 => Just(ChainStep::PLess),
+        1 => Just(ChainStep::PLessNorm),
+        2 => Just(ChainStep::Infill),
+        1 => Just(ChainStep::TopP),
+        1 => Just(ChainStep::MinPAbove),
+        1 => (1u32..4000).prop_map(ChainStep::AtMost),
+        1 => Just(ChainStep::TopK),
+        1 => Just(ChainStep::TopKTies),
+        1 => Just(ChainStep::MirostatV1 { tau: 5.0, eta: 0.1 }),
+        1 => Just(ChainStep::MirostatV2 { tau: 5.0, eta: 0.1 }),
+        1 => Just(ChainStep::DynamicTemperature { low: 0.5, high: 1.5, exponent: 1.0 }),
     ];
     let beside = || {
-        let cuts = [Step::MinP, Step::TopP, Step::TopK, Step::TopKTies, Step::AtMost(100)];
-        let some = [&cuts[..], &[Step::MinPAbove, Step::TopNSigma(1.0), Step::Skew(0.4)]].concat();
+        let cuts = [ChainStep::MinP, ChainStep::TopP, ChainStep::TopK, ChainStep::TopKTies, ChainStep::AtMost(100)];
+        let some = [&cuts[..], &[ChainStep::MinPAbove, ChainStep::TopNSigma(1.0), ChainStep::Skew(0.4)]].concat();
         let others = prop::sample::select(some).prop_map(Some);
-        prop_oneof![4 => Just(None), 4 => Just(Some(Step::Temperature)), 3 => others]
+        prop_oneof![4 => Just(None), 4 => Just(Some(ChainStep::Temperature)), 3 => others]
     };
     let min_keep = prop_oneof![4 => Just(1u32), 1 => 2..50u32, 1 => 1000..3000u32];
     let average = prop_oneof![
@@ -160,7 +160,7 @@ fn short_chain() -> impl Strategy<Value = Chained> {
         xtc,
         state: SamplerState {
             mirostat_mu: state.map(|state| state.0),
-            adaptive: state.map(|state| state.1).filter(|_| matches!(step, Step::AdaptiveP { .. })),
+            adaptive: state.map(|state| state.1).filter(|_| matches!(step, ChainStep::AdaptiveP { .. })),
         },
         infill,
         tournament: None,
@@ -216,8 +216,8 @@ proptest! {
     ) {
         let mut case = Case::new(dtype, &row(shape, vocab, seed));
         case.filters = Filters { temperature, min_p, top_k: 0, top_p: 1.0 };
-        let cut = (min_p > 0.0).then_some(Step::MinP);
-        let steps = [Step::Temperature].into_iter().chain(cut).chain([Step::Tournament]).collect();
+        let cut = (min_p > 0.0).then_some(ChainStep::MinP);
+        let steps = [ChainStep::Temperature].into_iter().chain(cut).chain([ChainStep::Tournament]).collect();
         case.chain = Some(Chained { steps, min_keep: 1, tournament: Some(played), ..Chained::default() });
         case.logprobs = shown;
         if adjusted && vocab > 3 {
@@ -234,8 +234,9 @@ proptest! {
 proptest! {
     #![proptest_config(config(200))]
 
-    /// Rows that need only their first tokens, watermarked or not, after short texts and long ones. Tokens are raised and adjusted where
-    /// that may matter. The largest tokens may be banned or adjusted in other ways, or be masked and lie far above all others.
+    /// Rows that need only their first tokens, watermarked or not, after short texts and long ones. Tokens are raised
+    /// and adjusted where that may matter. The largest tokens may be banned or adjusted in other ways, or be masked and
+    /// lie far above all others.
     #[test]
     fn first_tokens_of_touched_rows_are_those_of_the_specification(
         vocab in 150..9000usize,
@@ -280,8 +281,8 @@ proptest! {
     }
 }
 
-/// Uniform numbers that draw the last point of a token and the first of the next, in the order of token ids: an error of one unit of mass
-/// in any earlier token draws another token. Also some other numbers.
+/// Uniform numbers that draw the last point of a token and the first of the next, in the order of token ids: an error
+/// of one unit of mass in any earlier token draws another token. Also some other numbers.
 fn uniforms(case: &Case, random: u64) -> Vec<u64> {
     let (job, mut all) = (case.job(), vec![random, 0, u64::MAX]);
     let Ok(distribution) = Distribution::of(&job.logits, &job.spec) else { return all };
@@ -295,8 +296,8 @@ fn uniforms(case: &Case, random: u64) -> Vec<u64> {
     all
 }
 
-/// 10^6 draws by each available instruction set, thread count and batch arrangement: all are equal. (The specification draws them too, on
-/// rows short enough for it. Some draws are from rows that several blocks of a GPU work on.)
+/// 10^6 draws by each available instruction set, thread count and batch arrangement: all are equal. (The specification
+/// draws them too, on rows short enough for it. Some draws are from rows that several blocks of a GPU work on.)
 #[test]
 fn a_million_draws_are_the_same_everywhere() {
     const ROWS: usize = 64;

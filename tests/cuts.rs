@@ -1,11 +1,11 @@
-//! Long rows whose cut falls on a boundary of the CPU backend's search: masses that sum to exactly the wanted share, ties around the cut,
-//! misleading samples, lists at the limit of their length.
+//! Long rows whose cut falls on a boundary of the CPU backend's search: masses that sum to exactly the wanted share,
+//! ties around the cut, misleading samples, lists at the limit of their length.
 
 use croupier::backend::cpu::{CpuBackend, Level};
 use croupier::backend::{Backend, RowJob};
 use croupier::params::state::{Average, SamplerState};
 use croupier::sampling::adjust::TokenAdjust;
-use croupier::sampling::chain::{Chain, Step};
+use croupier::sampling::chain::{Chain, ChainStep};
 use croupier::sampling::logits::{Dtype, Logits};
 use croupier::sampling::row::{Action, Filters, LogprobsMode, LogprobsSpec, RowSpec};
 use croupier::sampling::sample_row;
@@ -108,41 +108,57 @@ fn cuts_equal_the_specification() {
 }
 
 /// Chains that the backend may run without a list if only a token is asked for.
-fn chains() -> Vec<(Vec<Step>, SamplerState)> {
-    let mut chains: Vec<Vec<Step>> = vec![];
-    chains.extend([0.01, 0.5, 0.9, 0.99, 1.0f32.next_down()].map(|p| vec![Step::TypicalP(p)]));
-    chains.extend([0.25, 0.9].map(|p| vec![Step::Temperature, Step::TypicalAbove(p), Step::Temperature]));
-    chains.extend([0.25, 0.9].map(|p| vec![Step::TypicalTies(p)]));
-    chains.extend([-1.0, 0.3, 2.0].map(|by| vec![Step::TopP, Step::Temperature, Step::Skew(by)]));
-    chains.extend([Step::TopK, Step::TopKTies, Step::TopNSigma(1.0)].map(|cut| vec![cut, Step::Skew(0.3)]));
-    chains.extend([0.0, 3.0, 1e3, 1e5].map(|tau| vec![Step::MinK(tau), Step::Temperature, Step::Skew(0.3)]));
-    chains.extend([0.0, 3.0, 1e4, f32::MAX].map(|tau| vec![Step::Temperature, Step::MinK(tau)]));
-    chains.extend([0.0, 1e3].map(|tau| vec![Step::TopP, Step::MinK(tau), Step::MinP]));
-    chains.extend([0.0, 0.5, 0.95, 1.0f32.next_down()].map(|z| vec![Step::Temperature, Step::Tfs(z)]));
-    chains.extend([0.0, 0.5, 0.95, 1.0f32.next_down()].map(|z| vec![Step::Temperature, Step::TfsWithRemoved(z)]));
-    chains.extend([0.0, 0.5, 0.95, 1.0f32.next_down()].map(|z| vec![Step::Temperature, Step::TfsOneFewer(z)]));
-    chains.extend([1, 5, 1500, 3000].map(|most| vec![Step::AtMost(most), Step::Tfs(0.9), Step::Temperature]));
-    chains.push(vec![Step::Temperature, Step::MinP, Step::TopP]);
+fn chains() -> Vec<(Vec<ChainStep>, SamplerState)> {
+    let mut chains: Vec<Vec<ChainStep>> = vec![];
+    chains.extend([0.01, 0.5, 0.9, 0.99, 1.0f32.next_down()].map(|p| vec![ChainStep::TypicalP(p)]));
+    chains
+        .extend([0.25, 0.9].map(|p| vec![ChainStep::Temperature, ChainStep::TypicalAbove(p), ChainStep::Temperature]));
+    chains.extend([0.25, 0.9].map(|p| vec![ChainStep::TypicalTies(p)]));
+    chains.extend([-1.0, 0.3, 2.0].map(|by| vec![ChainStep::TopP, ChainStep::Temperature, ChainStep::Skew(by)]));
+    chains.extend(
+        [ChainStep::TopK, ChainStep::TopKTies, ChainStep::TopNSigma(1.0)].map(|cut| vec![cut, ChainStep::Skew(0.3)]),
+    );
+    chains.extend(
+        [0.0, 3.0, 1e3, 1e5].map(|tau| vec![ChainStep::MinK(tau), ChainStep::Temperature, ChainStep::Skew(0.3)]),
+    );
+    chains.extend([0.0, 3.0, 1e4, f32::MAX].map(|tau| vec![ChainStep::Temperature, ChainStep::MinK(tau)]));
+    chains.extend([0.0, 1e3].map(|tau| vec![ChainStep::TopP, ChainStep::MinK(tau), ChainStep::MinP]));
+    chains.extend([0.0, 0.5, 0.95, 1.0f32.next_down()].map(|z| vec![ChainStep::Temperature, ChainStep::Tfs(z)]));
+    chains.extend(
+        [0.0, 0.5, 0.95, 1.0f32.next_down()].map(|z| vec![ChainStep::Temperature, ChainStep::TfsWithRemoved(z)]),
+    );
+    chains
+        .extend([0.0, 0.5, 0.95, 1.0f32.next_down()].map(|z| vec![ChainStep::Temperature, ChainStep::TfsOneFewer(z)]));
+    chains.extend(
+        [1, 5, 1500, 3000].map(|most| vec![ChainStep::AtMost(most), ChainStep::Tfs(0.9), ChainStep::Temperature]),
+    );
+    chains.push(vec![ChainStep::Temperature, ChainStep::MinP, ChainStep::TopP]);
     // The number of candidates matters: those without mass count, masked ones do not.
-    chains.push(vec![Step::PLessNorm]);
-    chains.push(vec![Step::Smoothing { factor: 0.3, curve: 1.0 }, Step::PLessNorm]);
-    chains.push(vec![Step::Tfs(0.9), Step::Temperature, Step::Skew(0.3)]);
+    chains.push(vec![ChainStep::PLessNorm]);
+    chains.push(vec![ChainStep::Smoothing { factor: 0.3, curve: 1.0 }, ChainStep::PLessNorm]);
+    chains.push(vec![ChainStep::Tfs(0.9), ChainStep::Temperature, ChainStep::Skew(0.3)]);
     // A minimum mass, at this temperature and at 1, for tokens that are then weighed at another temperature.
-    let last: [&[Step]; 2] = [&[Step::Temperature], &[Step::Temperature, Step::Skew(0.3)]];
+    let last: [&[ChainStep]; 2] = [&[ChainStep::Temperature], &[ChainStep::Temperature, ChainStep::Skew(0.3)]];
     for behind in last {
-        chains.push([&[Step::TopKTies], behind].concat());
-        chains.push([&[Step::MinP], behind].concat());
-        let masses =
-            [Step::MinP, Step::MinPAbove, Step::TopA(0.9), Step::EpsilonCutoff(1e-4), Step::PLess, Step::PLessNorm];
-        for cut in masses.into_iter().chain([Step::TopNSigma(0.5)]) {
-            chains.push([&[Step::Temperature, cut], behind].concat());
+        chains.push([&[ChainStep::TopKTies], behind].concat());
+        chains.push([&[ChainStep::MinP], behind].concat());
+        let masses = [
+            ChainStep::MinP,
+            ChainStep::MinPAbove,
+            ChainStep::TopA(0.9),
+            ChainStep::EpsilonCutoff(1e-4),
+            ChainStep::PLess,
+            ChainStep::PLessNorm,
+        ];
+        for cut in masses.into_iter().chain([ChainStep::TopNSigma(0.5)]) {
+            chains.push([&[ChainStep::Temperature, cut], behind].concat());
         }
     }
-    let mut all: Vec<(Vec<Step>, SamplerState)> =
+    let mut all: Vec<(Vec<ChainStep>, SamplerState)> =
         chains.into_iter().map(|steps| (steps, SamplerState::default())).collect();
     for target in [0.0, 1e-30, 4e-5, 1e-4, 0.03, 0.3, 0.5, 1.0] {
         let adaptive = Some(Average { sum: 0.0, weight: 0.0 });
-        let steps = vec![Step::AdaptiveP { target, decay: 0.9 }, Step::Temperature];
+        let steps = vec![ChainStep::AdaptiveP { target, decay: 0.9 }, ChainStep::Temperature];
         all.push((steps, SamplerState { adaptive, mirostat_mu: None }));
     }
     all

@@ -1,13 +1,13 @@
 //! Checks which code may use what, by reading `src/`.
 //!
-//! It reads text, not syntax: line comments are cut off, string literals stay. That is enough as long as the tests of each rule, below,
-//! show that it can fail.
+//! It reads text, not syntax: line comments are cut off, string literals stay. That is enough as long as the tests of
+//! each rule, below, show that it can fail.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 /// A longer file must be split.
-const MOST_LINES: usize = 400;
+const MAX_LINES: usize = 400;
 /// A SAFETY comment stands at most this many lines above its `unsafe`.
 const SAFETY_WITHIN: usize = 6;
 
@@ -48,8 +48,8 @@ const CONFINED: &[Confined] = &[
 /// The service, the clients, and the generated code itself.
 const GRPC: &[&str] = &["rpc", "message", "bench", "dial", "otlp", "app", "lib.rs"];
 
-/// The order of modules: each may use the modules in its own line and above, never those below. `bench` is a program apart from the server:
-/// only `app`, `config` and `main` may use it.
+/// The order of modules: each may use the modules in its own line and above, never those below. `bench` is a program
+/// apart from the server: only `app`, `config` and `main` may use it.
 const LAYERS: &[&[&str]] = &[
     &[
         "params",
@@ -65,7 +65,7 @@ const LAYERS: &[&[&str]] = &[
         "output",
         "locks",
         "complaints",
-        "turns",
+        "blocking_semaphore",
     ],
     &["limits", "sampling", "automaton"],
     &["speculative", "watermark", "row_files"],
@@ -114,8 +114,8 @@ fn violations(sources: &[Source]) -> Vec<String> {
         layered(source, &mut found);
         safety(source, &mut found);
         let lines = source.text.lines().count();
-        if lines > MOST_LINES {
-            found.push(format!("{}: {lines} lines, at most {MOST_LINES}; split it", source.path));
+        if lines > MAX_LINES {
+            found.push(format!("{}: {lines} lines, at most {MAX_LINES}; split it", source.path));
         }
     }
     found
@@ -173,8 +173,8 @@ fn safety(source: &Source, found: &mut Vec<String>) {
     }
 }
 
-/// Whether `line` uses `word`: a path that begins with a crate or module (`tonic_health` belongs to `tonic`), a keyword, or the start of a
-/// string literal. Words inside a string do not count.
+/// Whether `line` uses `word`: a path that begins with a crate or module (`tonic_health` belongs to `tonic`), a
+/// keyword, or the start of a string literal. Words inside a string do not count.
 fn uses(line: &str, word: &str) -> bool {
     let inside = |c: char| c.is_alphanumeric() || c == '_';
     line.match_indices(word).any(|(at, _)| {
@@ -182,7 +182,8 @@ fn uses(line: &str, word: &str) -> bool {
         let path = after.strip_prefix('_').map_or(after, |rest| rest.trim_start_matches(inside));
         let ends = match word {
             "crate::proto" => !after.starts_with(inside),
-            // An unsafe trait or impl does nothing but promise something. The code that relies on the promise is confined.
+            // An unsafe trait or impl does nothing but promise something. The code that relies on the promise is
+            // confined.
             "unsafe" => !after.starts_with(inside) && ![" trait ", " impl "].iter().any(|item| after.starts_with(item)),
             _ => word.starts_with('"') || path.starts_with("::"),
         };
@@ -217,7 +218,8 @@ fn the_sources_keep_the_rules() {
     assert!(report.is_empty(), "import rules are broken:\n{report}");
 }
 
-/// Files of tests that no other file names as its module, so that nothing would compile them. The roots are in `programs`.
+/// Files of tests that no other file names as its module, so that nothing would compile them. The roots are in
+/// `programs`.
 fn forgotten(tests: &[Source], programs: &str) -> Vec<String> {
     let is_named = |name: &str, by: &dyn Fn(&str) -> bool| {
         let mut others = tests.iter().filter(|source| by(&source.path));
@@ -305,6 +307,6 @@ fn planted_unsafe_without_a_reason_and_overlong_files_are_found() {
         planted("backend/cpu/avx2.rs", &format!("{whole}fn g() {{ unsafe {{ f() }} }}\n{}", "//\n".repeat(9))),
         1
     );
-    assert_eq!(planted("params.rs", &"x\n".repeat(MOST_LINES)), 0);
-    assert_eq!(planted("params.rs", &"x\n".repeat(MOST_LINES + 1)), 1);
+    assert_eq!(planted("params.rs", &"x\n".repeat(MAX_LINES)), 0);
+    assert_eq!(planted("params.rs", &"x\n".repeat(MAX_LINES + 1)), 1);
 }

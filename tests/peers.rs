@@ -1,6 +1,7 @@
-//! Defects that were found in other samplers, by reading their code or their issue threads. Each has a test that this one does not have it.
-//! Some are tested in other files, wholly or in addition: random numbers and batches in `tests/determinism.rs`, fast paths against the
-//! specification in `tests/backends.rs`, shared memory that goes away during a step (Triton's unregister in flight, its null manager) in
+//! Defects that were found in other samplers, by reading their code or their issue threads. Each has a test that this
+//! one does not have it. Some are tested in other files, wholly or in addition: random numbers and batches in
+//! `tests/determinism.rs`, fast paths against the specification in `tests/backends.rs`, shared memory that goes away
+//! during a step (Triton's unregister in flight, its null manager) in
 //! `tests/regions/`.
 
 use crate::chi_square::{DEVIATE, FALSE_ALARM, deviate};
@@ -11,7 +12,7 @@ use croupier::backend::{Backend, RowJob};
 use croupier::params::report::ReportParams as Reported;
 use croupier::params::state::SamplerState as State;
 use croupier::proto::*;
-use croupier::sampling::chain::{Chain, Step as Sampler};
+use croupier::sampling::chain::{Chain, ChainStep as Sampler};
 use croupier::sampling::logits::{Dtype, Logits};
 use croupier::sampling::report::{Bans, ReportSpec};
 use croupier::sampling::row::{Action, Filters, LogprobsMode as Mode, LogprobsSpec, RowOutput, RowSpec};
@@ -81,8 +82,8 @@ fn in_order(count: usize) -> impl Fn(usize) -> Vec<usize> {
     move |_| (0..count).collect()
 }
 
-/// FlashInfer uses the first row's seed for all rows; TensorRT-LLM's fused sampler adds the row's number to it; mistral.rs has one seed for
-/// the whole engine.
+/// FlashInfer uses the first row's seed for all rows; TensorRT-LLM's fused sampler adds the row's number to it;
+/// mistral.rs has one seed for the whole engine.
 #[tokio::test]
 async fn a_seed_belongs_to_its_sequence_and_to_no_row() {
     let server = TestServer::start().await;
@@ -111,8 +112,8 @@ async fn a_neighbour_with_top_k_changes_no_draw() {
     assert_eq!(alone[0], both[0]);
 }
 
-/// Aphrodite skips every other sampler of the batch as soon as one row has mirostat, and keeps mirostat's state by row. KoboldCpp has one
-/// state for all.
+/// Aphrodite skips every other sampler of the batch as soon as one row has mirostat, and keeps mirostat's state by row.
+/// KoboldCpp has one state for all.
 #[tokio::test]
 async fn mirostat_is_its_own_sequences_alone() {
     let server = TestServer::start().await;
@@ -147,9 +148,10 @@ async fn xtc_follows_the_seed() {
     assert_ne!(both[0], both[2], "it does happen");
 }
 
-/// Tokens drawn under XTC come from a mixture of the whole row and the row without its top choice. A roll decides between them. Each
-/// sequence has its own roll at each position, independent of the draw. An engine that used one number for both would never draw token 0
-/// here. One that rolled once for all sequences would draw it in two sequences together twice as often.
+/// Tokens drawn under XTC come from a mixture of the whole row and the row without its top choice. A roll decides
+/// between them. Each sequence has its own roll at each position, independent of the draw. An engine that used one
+/// number for both would never draw token 0 here. One that rolled once for all sequences would draw it in two sequences
+/// together twice as often.
 #[tokio::test]
 async fn xtc_rolls_for_each_sequence_and_apart_from_the_draw() {
     const POSITIONS: u64 = 2_500;
@@ -178,8 +180,8 @@ async fn xtc_rolls_for_each_sequence_and_apart_from_the_draw() {
     assert!(apart.abs() < DEVIATE, "{together} pairs");
 }
 
-/// text-generation-webui's mirostat measures the surprise after its cut, and so does llama.cpp's. The paper measures it before. Here it is
-/// as in llama.cpp, so that `mu` is the same.
+/// text-generation-webui's mirostat measures the surprise after its cut, and so does llama.cpp's. The paper measures it
+/// before. Here it is as in llama.cpp, so that `mu` is the same.
 #[tokio::test]
 async fn mirostat_learns_from_what_it_left_as_llama_cpp_does() {
     let server = TestServer::start().await;
@@ -283,7 +285,8 @@ fn flat_rows_are_not_cut_before_their_samplers() {
     assert!((4000..=4001).contains(&support_size(&typical)));
 }
 
-/// ExLlamaV3's eager top-p drops the token that crosses the threshold; its fused top-p keeps all tokens that are equal to that one.
+/// ExLlamaV3's eager top-p drops the token that crosses the threshold; its fused top-p keeps all tokens that are equal
+/// to that one.
 #[test]
 fn the_crossing_token_stays_on_every_road() {
     // As a list, as a search and as a chain. The shares are 1/2, 1/4, 1/8 and so on.
@@ -314,7 +317,8 @@ fn top_k_keeps_the_same_ties_on_every_road() {
     assert_eq!((support_size(&many), survivors(&many).last()), (2000, Some(&1999)));
 }
 
-/// ExLlamaV2 multiplies its random number by 0.9998, so that the last two ten-thousandths of a distribution are never drawn.
+/// ExLlamaV2 multiplies its random number by 0.9998, so that the last two ten-thousandths of a distribution are never
+/// drawn.
 #[test]
 fn the_last_token_can_be_drawn() {
     let row = vec![0.0; 100_000];

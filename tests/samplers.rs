@@ -1,14 +1,14 @@
 //! Results of chains of samplers, against definitions in f64 written from the papers, not from the code under test.
 //!
-//! Rows are random. If a definition compares two reals that are closer than rounding can tell, the case decides nothing and is left out.
-//! The number of such cases is printed and bounded.
+//! Rows are random. If a definition compares two reals that are closer than rounding can tell, the case decides nothing
+//! and is left out. The number of such cases is printed and bounded.
 
 use croupier::backend::cpu::CpuBackend;
 use croupier::backend::{Backend, RowJob};
 use croupier::params::SamplingParams;
 use croupier::params::chain::SamplerParams;
 use croupier::params::state::{Average, SamplerState};
-use croupier::sampling::chain::{self, Chain, Step};
+use croupier::sampling::chain::{self, Chain, ChainStep};
 use croupier::sampling::logits::{Dtype, Logits};
 use croupier::sampling::order::Candidate;
 use croupier::sampling::philox::{Purpose, uniform};
@@ -58,44 +58,44 @@ fn known() -> Infill<'static> {
 const EOS: [u32; 3] = [11, 1_000_000, 4];
 
 /// A step of a kind, with a random parameter.
-fn step(kind: usize, seed: u64) -> Step {
+fn step(kind: usize, seed: u64) -> ChainStep {
     let share = random(seed, kind as u64) as f32;
     match kind {
-        0 => Step::Temperature,
-        1 => Step::DynamicTemperature { low: share, high: 1.5, exponent: 1.0 + share },
-        2 => Step::Smoothing { factor: 0.1 + share, curve: 1.0 },
-        3 => Step::Smoothing { factor: 0.05 + 0.1 * share, curve: 1.5 },
-        4 => Step::TopK,
-        5 => Step::TopP,
-        6 => Step::MinP,
-        7 => Step::TypicalP(0.05 + 0.9 * share),
-        8 => Step::Tfs(0.05 + 0.9 * share),
-        9 => Step::TopA(share),
-        10 => Step::TopNSigma(0.3 + 2.0 * share),
-        28 => Step::PLessNorm,
-        32 => Step::MinPAbove,
-        33 => Step::TfsOneFewer(0.05 + 0.9 * share),
-        31 => Step::AtMost(1 + (40.0 * share) as u32),
-        30 => Step::XtcExpectedUnlessIgnored { probability: 0.9 * share, threshold: 0.02 + 0.1 * share },
-        29 => Step::TfsWithRemoved(0.05 + 0.9 * share),
+        0 => ChainStep::Temperature,
+        1 => ChainStep::DynamicTemperature { low: share, high: 1.5, exponent: 1.0 + share },
+        2 => ChainStep::Smoothing { factor: 0.1 + share, curve: 1.0 },
+        3 => ChainStep::Smoothing { factor: 0.05 + 0.1 * share, curve: 1.5 },
+        4 => ChainStep::TopK,
+        5 => ChainStep::TopP,
+        6 => ChainStep::MinP,
+        7 => ChainStep::TypicalP(0.05 + 0.9 * share),
+        8 => ChainStep::Tfs(0.05 + 0.9 * share),
+        9 => ChainStep::TopA(share),
+        10 => ChainStep::TopNSigma(0.3 + 2.0 * share),
+        28 => ChainStep::PLessNorm,
+        32 => ChainStep::MinPAbove,
+        33 => ChainStep::TfsOneFewer(0.05 + 0.9 * share),
+        31 => ChainStep::AtMost(1 + (40.0 * share) as u32),
+        30 => ChainStep::XtcExpectedUnlessIgnored { probability: 0.9 * share, threshold: 0.02 + 0.1 * share },
+        29 => ChainStep::TfsWithRemoved(0.05 + 0.9 * share),
         // In half of the cases the cliff alone decides, mostly.
-        27 => Step::MinK(if share < 0.5 { 3.0 } else { 400.0 * (share - 0.5) }),
-        11 => Step::EpsilonCutoff(0.05 * share),
-        12 => Step::EtaCutoff(0.05 * share),
-        13 => Step::TopH(0.1 + 0.8 * share),
-        14 => Step::PLess,
-        15 => Step::MirostatV1 { tau: 3.0, eta: 0.1 },
-        16 => Step::MirostatV2 { tau: 3.0, eta: 0.1 },
-        17 => Step::AdaptiveP { target: share, decay: 0.9 },
-        18 => Step::Skew(3.0 * share - 1.5),
-        19 => Step::XtcExpected { probability: 0.9 * share, threshold: 0.02 + 0.1 * share },
-        20 => Step::TopKTies,
-        21 => Step::TypicalAbove(0.05 + 0.9 * share),
-        22 => Step::TypicalTies(0.05 + 0.9 * share),
-        24 => Step::Infill,
-        25 => Step::MinEosP(0.1 * share),
-        23 => Step::XtcUnlessIgnored { probability: 1.0, threshold: 0.02 + 0.2 * share },
-        _ => Step::Xtc { probability: 1.0, threshold: 0.02 + 0.2 * share },
+        27 => ChainStep::MinK(if share < 0.5 { 3.0 } else { 400.0 * (share - 0.5) }),
+        11 => ChainStep::EpsilonCutoff(0.05 * share),
+        12 => ChainStep::EtaCutoff(0.05 * share),
+        13 => ChainStep::TopH(0.1 + 0.8 * share),
+        14 => ChainStep::PLess,
+        15 => ChainStep::MirostatV1 { tau: 3.0, eta: 0.1 },
+        16 => ChainStep::MirostatV2 { tau: 3.0, eta: 0.1 },
+        17 => ChainStep::AdaptiveP { target: share, decay: 0.9 },
+        18 => ChainStep::Skew(3.0 * share - 1.5),
+        19 => ChainStep::XtcExpected { probability: 0.9 * share, threshold: 0.02 + 0.1 * share },
+        20 => ChainStep::TopKTies,
+        21 => ChainStep::TypicalAbove(0.05 + 0.9 * share),
+        22 => ChainStep::TypicalTies(0.05 + 0.9 * share),
+        24 => ChainStep::Infill,
+        25 => ChainStep::MinEosP(0.1 * share),
+        23 => ChainStep::XtcUnlessIgnored { probability: 1.0, threshold: 0.02 + 0.2 * share },
+        _ => ChainStep::Xtc { probability: 1.0, threshold: 0.02 + 0.2 * share },
     }
 }
 
@@ -163,22 +163,22 @@ fn definitions() {
 #[test]
 fn draws() {
     const DRAWS: u64 = 200_000;
-    let chains: [(&str, &[Step]); 15] = [
-        ("typical", &[Step::Temperature, Step::TypicalP(0.9)]),
-        ("smoothing", &[Step::Smoothing { factor: 0.15, curve: 1.5 }]),
-        ("dynamic temperature", &[Step::DynamicTemperature { low: 0.2, high: 2.0, exponent: 1.3 }]),
-        ("top-n-sigma, temperature last", &[Step::TopNSigma(1.5), Step::Temperature]),
-        ("p-less", &[Step::PLess]),
-        ("mirostat", &[Step::MirostatV1 { tau: 3.0, eta: 0.1 }]),
-        ("mirostat 2 at a temperature", &[Step::Temperature, Step::MirostatV2 { tau: 3.0, eta: 0.1 }]),
-        ("adaptive-p behind min-p", &[Step::MinP, Step::AdaptiveP { target: 0.1, decay: 0.9 }]),
-        ("skew behind top-p", &[Step::TopP, Step::Skew(0.7)]),
-        ("xtc on average", &[Step::XtcExpected { probability: 0.5, threshold: 0.03 }]),
-        ("infill behind top-k", &[Step::TopK, Step::Infill, Step::Temperature]),
-        ("xtc behind min-p", &[Step::MinP, Step::Xtc { probability: 1.0, threshold: 0.05 }]),
-        ("likely ends", &[Step::MinEosP(0.001), Step::Temperature]),
-        ("min-k behind a temperature", &[Step::Temperature, Step::MinK(50.0)]),
-        ("p-less, normalized", &[Step::PLessNorm]),
+    let chains: [(&str, &[ChainStep]); 15] = [
+        ("typical", &[ChainStep::Temperature, ChainStep::TypicalP(0.9)]),
+        ("smoothing", &[ChainStep::Smoothing { factor: 0.15, curve: 1.5 }]),
+        ("dynamic temperature", &[ChainStep::DynamicTemperature { low: 0.2, high: 2.0, exponent: 1.3 }]),
+        ("top-n-sigma, temperature last", &[ChainStep::TopNSigma(1.5), ChainStep::Temperature]),
+        ("p-less", &[ChainStep::PLess]),
+        ("mirostat", &[ChainStep::MirostatV1 { tau: 3.0, eta: 0.1 }]),
+        ("mirostat 2 at a temperature", &[ChainStep::Temperature, ChainStep::MirostatV2 { tau: 3.0, eta: 0.1 }]),
+        ("adaptive-p behind min-p", &[ChainStep::MinP, ChainStep::AdaptiveP { target: 0.1, decay: 0.9 }]),
+        ("skew behind top-p", &[ChainStep::TopP, ChainStep::Skew(0.7)]),
+        ("xtc on average", &[ChainStep::XtcExpected { probability: 0.5, threshold: 0.03 }]),
+        ("infill behind top-k", &[ChainStep::TopK, ChainStep::Infill, ChainStep::Temperature]),
+        ("xtc behind min-p", &[ChainStep::MinP, ChainStep::Xtc { probability: 1.0, threshold: 0.05 }]),
+        ("likely ends", &[ChainStep::MinEosP(0.001), ChainStep::Temperature]),
+        ("min-k behind a temperature", &[ChainStep::Temperature, ChainStep::MinK(50.0)]),
+        ("p-less, normalized", &[ChainStep::PLessNorm]),
     ];
     for (i, (name, steps)) in chains.into_iter().enumerate() {
         let logits = row(300, 4.0, 77 + i as u64);
@@ -220,8 +220,8 @@ fn xtc_by_positions() {
     assert!(deviations.abs() < 4.5);
 }
 
-/// Whether XTC happens says nothing about the draw: of two equal tokens the first, which XTC excludes, is drawn half as often as without
-/// XTC.
+/// Whether XTC happens says nothing about the draw: of two equal tokens the first, which XTC excludes, is drawn half as
+/// often as without XTC.
 #[test]
 fn xtc_and_the_draw_are_independent() {
     let samplers = SamplerParams { xtc_probability: 0.5, xtc_threshold: 0.1, ..SamplerParams::default() };

@@ -14,7 +14,7 @@ const STEPS: u64 = 16;
 /// Bytes of a reply that HTTP/2 takes at once. It may hold two such pieces.
 const PIECE: f64 = 65536.0;
 /// One stream may have an eighth of these bytes, which is less than the replies to all steps have.
-const MOST_BYTES: usize = 32 << 20;
+const MAX_BYTES: usize = 32 << 20;
 
 /// A stream with open sequences, whose steps have large replies.
 async fn talkative(server: &TestServer) -> Worker {
@@ -76,7 +76,7 @@ async fn who_does_not_read_loses_the_stream_and_not_the_others_their_room() {
     let gate = Gate::default();
     let timeout = Duration::from_secs(2);
     let bounds = |limits: &mut croupier::limits::Limits| {
-        (limits.max_bytes_in_flight, limits.reply_timeout) = (MOST_BYTES, timeout);
+        (limits.max_bytes_in_flight, limits.reply_timeout) = (MAX_BYTES, timeout);
     };
     let server = TestServer::with_backend(gate.clone(), bounds).await;
     let mut neighbour = server.worker_with(StreamConfig { vocab_size: NEIGHBOURS_TOKENS, ..config() }).await;
@@ -94,7 +94,7 @@ async fn who_does_not_read_loses_the_stream_and_not_the_others_their_room() {
     // Rows whose reports have no room within the eighth are not sampled, so that others are served all the time.
     let most = serves_until_the_other_is_gone(&server, &mut neighbour).await;
     // The eighth, the messages that wait, and what HTTP/2 holds.
-    assert!(most > 1e6 && most < 0.18 * MOST_BYTES as f64, "{most} bytes");
+    assert!(most > 1e6 && most < 0.18 * MAX_BYTES as f64, "{most} bytes");
     // What HTTP/2 holds counts, and is less than one of the replies.
     let counted = server.series("croupier_in_flight_bytes");
     assert!(counted > 0.0 && counted <= 2.0 * PIECE, "{counted} bytes");
@@ -120,8 +120,8 @@ async fn who_does_not_read_loses_the_stream_and_not_the_others_their_room() {
 
 #[tokio::test]
 async fn who_leaves_without_having_read_why_is_counted_by_that() {
-    // A gated backend stays on its thread. If a step ran where it arrived, the next would be read only after the reply to it, so none would
-    // wait.
+    // A gated backend stays on its thread. If a step ran where it arrived, the next would be read only after the reply
+    // to it, so none would wait.
     let gate = Gate::default();
     gate.open();
     let server = TestServer::with_backend(gate, |limits| limits.reply_timeout = Duration::from_millis(200)).await;
@@ -135,8 +135,8 @@ async fn who_leaves_without_having_read_why_is_counted_by_that() {
     expect(&server, "croupier_requests_total{method=\"Decode\",code=\"ABORTED\"}", 1.0).await;
 }
 
-/// HTTP/2 takes each of this worker's replies whole and asks for no more, so no reply is due. What the worker then sends waits in the
-/// window of its connection, which the other calls of the connection need.
+/// HTTP/2 takes each of this worker's replies whole and asks for no more, so no reply is due. What the worker then
+/// sends waits in the window of its connection, which the other calls of the connection need.
 #[tokio::test]
 async fn who_sends_on_and_does_not_read_is_waited_for_no_longer() {
     const OF_SMALL_REPLIES: u64 = 8;
@@ -194,7 +194,8 @@ async fn with_no_timeout_replies_wait_for_ever() {
     }
 }
 
-/// Texts of millions of tokens are read as they arrive, even while the server checks whether their stream's replies are read.
+/// Texts of millions of tokens are read as they arrive, even while the server checks whether their stream's replies are
+/// read.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn who_opens_long_texts_holds_up_nobody() {
     let server = TestServer::with_limits(|limits| limits.reply_timeout = Duration::from_millis(400)).await;

@@ -1,5 +1,5 @@
-//! Verification on every backend equals the specification bit for bit: every rule, instruction set and dtype; chains and trees; draft
-//! distributions that are kept, sent or absent; rows that aim at the boundaries.
+//! Verification on every backend equals the specification bit for bit: every rule, instruction set and dtype; chains
+//! and trees; draft distributions that are kept, sent or absent; rows that aim at the boundaries.
 
 use croupier::backend::cpu::{CpuBackend, Level};
 use croupier::backend::{Backend, RowJob, VerifyResult};
@@ -10,7 +10,7 @@ use croupier::sampling::logits::Dtype;
 use croupier::sampling::philox::{Purpose, uniform};
 use croupier::sampling::row::{Action, Filters, RowSpec};
 use croupier::sampling::sample_row;
-use croupier::sampling::watermark::Mark;
+use croupier::sampling::watermark::RowWatermark;
 use croupier::sampling::watermark::greenlist::{Greenlist, Seeds};
 use croupier::speculative::draft::DraftError;
 use croupier::speculative::job::VerifyFailure;
@@ -59,7 +59,8 @@ proptest! {
         }
     }
 
-    /// The row that a backend keeps is the specification's distribution, in no more than four bytes for each token, or a list.
+    /// The row that a backend keeps is the specification's distribution, in no more than four bytes for each token, or
+    /// a list.
     #[test]
     fn what_is_kept_is_the_distribution(recipe in recipe(vec![128, 129, 2049, 5000], 0)) {
         let draft = recipe.rows(0).1;
@@ -112,7 +113,8 @@ proptest! {
     }
 }
 
-/// All outcomes of many draws with up to four siblings: each sibling is accepted in some, and residuals are drawn from many blocks.
+/// All outcomes of many draws with up to four siblings: each sibling is accepted in some, and residuals are drawn from
+/// many blocks.
 #[test]
 fn residuals_are_drawn_alike_everywhere() {
     let vocab = 700;
@@ -258,7 +260,8 @@ fn named_edges() {
     }
 }
 
-/// Draws of a greedy row with a greenlist need only the first token. Ranks of rejected tokens and relaxed acceptance need all tokens.
+/// Draws of a greedy row with a greenlist need only the first token. Ranks of rejected tokens and relaxed acceptance
+/// need all tokens.
 #[test]
 fn marked_rows_are_judged_by_all_of_their_tokens() {
     let (vocab, params) = (3000, KgwParams { bias: 2.7, ..KgwParams::default() });
@@ -267,7 +270,7 @@ fn marked_rows_are_judged_by_all_of_their_tokens() {
         let shape = [1, 2, 8, 0][seed as usize % 4];
         let target = Row::new(Dtype::F32, &row(shape, vocab, seed), Filters { temperature: 0.0, ..OFF });
         let greens = Greenlist::new(&params, Seeds::new(&params, vec![seed as u32]));
-        let target = Row { mark: Some(Mark::Green(greens)), ..target };
+        let target = Row { mark: Some(RowWatermark::Green(greens)), ..target };
         for rule in [
             AcceptanceRule::Rejection,
             AcceptanceRule::Relaxed(Relaxed { top_n: 9, delta: 0.004, ..Relaxed::default() }),
@@ -314,8 +317,8 @@ fn a_block_of_more_rows_than_are_set_aside() {
 proptest! {
     #![proptest_config(config(300))]
 
-    /// Rows of which a draw needs only the first tokens, after texts that touch many of their tokens. Draft tokens are of all kinds, also
-    /// those that were largest, and those of blocks that a draw may leave out.
+    /// Rows of which a draw needs only the first tokens, after texts that touch many of their tokens. Draft tokens are
+    /// of all kinds, also those that were largest, and those of blocks that a draw may leave out.
     #[test]
     fn drafts_behind_long_texts_are_verified_alike(
         recipe in recipe(vec![2047, 2048, 2049, 5000], 6),

@@ -2,18 +2,18 @@
 
 use croupier::params::state::{Average, SamplerState};
 use croupier::params::watermark::SynthidParams;
-use croupier::sampling::chain::Step;
+use croupier::sampling::chain::ChainStep;
 use croupier::sampling::samplers::infill::Infill;
 use croupier::sampling::watermark::tournament::{Table, Tournament};
 use croupier::vocabulary::Vocabulary;
 use std::sync::{Arc, LazyLock};
 
 /// What samplers remember in the middle of a text, if there are any that remember something.
-pub(crate) fn state(steps: &[Step]) -> SamplerState {
-    let any = |is: fn(&Step) -> bool| steps.iter().any(is);
+pub(crate) fn state(steps: &[ChainStep]) -> SamplerState {
+    let any = |is: fn(&ChainStep) -> bool| steps.iter().any(is);
     SamplerState {
-        mirostat_mu: any(|s| matches!(s, Step::MirostatV1 { .. } | Step::MirostatV2 { .. })).then_some(10.0),
-        adaptive: any(|s| matches!(s, Step::AdaptiveP { .. })).then_some(Average { sum: 5.0, weight: 10.0 }),
+        mirostat_mu: any(|s| matches!(s, ChainStep::MirostatV1 { .. } | ChainStep::MirostatV2 { .. })).then_some(10.0),
+        adaptive: any(|s| matches!(s, ChainStep::AdaptiveP { .. })).then_some(Average { sum: 5.0, weight: 10.0 }),
     }
 }
 

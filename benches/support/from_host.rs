@@ -5,7 +5,7 @@
 use super::{OFF, Rows, Shape, median};
 use croupier::backend::cuda::{CudaBackend, HostRows};
 use croupier::backend::{Backend, RowJob, VerifyJob};
-use croupier::sampling::chain::{Chain, Step};
+use croupier::sampling::chain::{Chain, ChainStep};
 use croupier::sampling::logits::{Dtype, Foreign, Logits};
 use croupier::sampling::row::{Action, Filters, LogprobsMode, LogprobsSpec, RowSpec};
 use croupier::speculative::job::{DraftSource, DraftToken};
@@ -16,11 +16,11 @@ use cudarc::driver::result;
 use std::time::Instant;
 
 /// llama.cpp's order with its defaults. The kernel begins such a chain, and the CPU ends it.
-const BEGUN: [Step; 4] = [Step::TopK, Step::TopP, Step::MinP, Step::Temperature];
+const BEGUN: [ChainStep; 4] = [ChainStep::TopK, ChainStep::TopP, ChainStep::MinP, ChainStep::Temperature];
 /// The same kind of chain, with many tokens left to the CPU.
-const LONG: [Step; 2] = [Step::TopK, Step::Temperature];
+const LONG: [ChainStep; 2] = [ChainStep::TopK, ChainStep::Temperature];
 /// A chain that the CPU does entirely. The row is copied to the host for it.
-const BROUGHT: [Step; 2] = [Step::TypicalP(0.9), Step::Temperature];
+const BROUGHT: [ChainStep; 2] = [ChainStep::TypicalP(0.9), ChainStep::Temperature];
 
 /// The filters that llama.cpp has by default.
 const LLAMA: Filters = Filters { top_k: 40, top_p: 0.95, min_p: 0.05, ..OFF };
@@ -28,7 +28,7 @@ const LLAMA: Filters = Filters { top_k: 40, top_p: 0.95, min_p: 0.05, ..OFF };
 const RAW: LogprobsSpec<'_> = LogprobsSpec { top_n: 20, mode: LogprobsMode::Raw, tokens: &[] };
 
 /// Name, filters, steps of a chain, logprobs.
-type Kind = (&'static str, Filters, &'static [Step], Option<LogprobsSpec<'static>>);
+type Kind = (&'static str, Filters, &'static [ChainStep], Option<LogprobsSpec<'static>>);
 
 const KINDS: [Kind; 6] = [
     ("greedy", Filters { temperature: 0.0, ..OFF }, &[], None),

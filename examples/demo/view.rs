@@ -6,13 +6,13 @@ use console::truncate_str;
 
 /// Lines that do not belong to lanes: title, figures, pace, spaces in between, the cursor's line.
 const OTHER_LINES: usize = 7;
-const MOST_LINES_PER_LANE: usize = 3;
+const MAX_LINES_PER_LANE: usize = 3;
 
 /// The lanes and the figures, as large as the terminal allows.
 pub(crate) fn frame(state: &State, style: Style) -> Vec<String> {
     let (height, _) = size();
     let width = style.width();
-    let per_lane = (height.saturating_sub(OTHER_LINES) / state.lanes.len()).clamp(1, MOST_LINES_PER_LANE);
+    let per_lane = (height.saturating_sub(OTHER_LINES) / state.lanes.len()).clamp(1, MAX_LINES_PER_LANE);
     let mut lines = Vec::new();
     for (i, (label, text)) in state.lanes.iter().enumerate() {
         let text = tail(&readable(text), width - LABEL_WIDTH - 1, per_lane);

@@ -5,7 +5,7 @@ use crate::lanes::{Drafts, Lane, Prompts};
 use crate::shift::{SHIFTS, Shift};
 use crate::support::screen::{LABEL_WIDTH, Style, excerpt, grouped, wrap};
 use crate::support::{corpus, scrape};
-use crate::tally::{MOST, Tally};
+use crate::tally::{MAX_STANDARD_ERRORS, Tally};
 use crate::view::pair;
 use crate::worker::World;
 use std::fmt::Write as _;
@@ -136,13 +136,13 @@ pub(crate) fn checks(lanes: &[Lane], seen: &[Seen], temperature: f64, page: &str
             _ => {}
         }
         let (claim, detail) = match honest {
-            true => (format!("{}: acceptance within {MOST} standard errors", lane.label), String::new()),
+            true => (format!("{}: acceptance within {MAX_STANDARD_ERRORS} standard errors", lane.label), String::new()),
             false => (format!("{}: detected by its acceptance", lane.label), first_tokens(own)),
         };
         checks.push(Check { claim, detail, holds: own.acceptance().is_honest() == honest });
         if own.drawn.tests > 0 {
             let claim = match honest {
-                true => format!("{}: drawn as claimed, within {MOST} standard errors", lane.label),
+                true => format!("{}: drawn as claimed, within {MAX_STANDARD_ERRORS} standard errors", lane.label),
                 false => format!("{}: detected by what it draws", lane.label),
             };
             checks.push(Check { claim, detail: String::new(), holds: own.drawn.is_honest() == honest });

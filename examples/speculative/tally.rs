@@ -2,10 +2,11 @@
 //!
 //! Each test succeeds with a probability that is known before it is made. So the sum of outcomes minus probabilities is
 //! a martingale, however the tests depend on each other, and its variance is the sum of `p (1 - p)`. With some dozens
-//! of tests the difference in standard errors is normally distributed. More than [`MOST`] of them is not chance.
+//! of tests the difference in standard errors is normally distributed. More than [`MAX_STANDARD_ERRORS`] of them is not
+//! chance.
 
 /// Most standard errors that can be chance. Chance exceeds this once in 16,000 runs.
-pub(crate) const MOST: f64 = 4.0;
+pub(crate) const MAX_STANDARD_ERRORS: f64 = 4.0;
 
 /// The outcomes of one kind of test.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -54,7 +55,7 @@ impl Tally {
 
     /// Whether the difference can be chance.
     pub(crate) fn is_honest(&self) -> bool {
-        self.standard_errors().abs() <= MOST
+        self.standard_errors().abs() <= MAX_STANDARD_ERRORS
     }
 }
 

@@ -7,7 +7,7 @@ use console::truncate_str;
 
 /// Lines that do not belong to lanes: title, address, pace, spaces in between, the cursor's line.
 const OTHER_LINES: usize = 7;
-const MOST_LINES_PER_LANE: usize = 5;
+const MAX_LINES_PER_LANE: usize = 5;
 /// Positions that fit on a line of 80 columns.
 const POSITIONS: usize = 4;
 
@@ -15,7 +15,7 @@ const POSITIONS: usize = 4;
 pub(crate) fn frame(state: &State, style: Style) -> Vec<String> {
     let (height, _) = size();
     let width = style.width() - LABEL_WIDTH - 1;
-    let per_lane = (height.saturating_sub(OTHER_LINES) / state.lanes.len()).clamp(3, MOST_LINES_PER_LANE);
+    let per_lane = (height.saturating_sub(OTHER_LINES) / state.lanes.len()).clamp(3, MAX_LINES_PER_LANE);
     let mut lines = Vec::new();
     for (i, seen) in state.lanes.iter().enumerate() {
         let mut own = vec![style.dim(&truncate_str(&gain(seen), width, ""))];

@@ -6,7 +6,7 @@
 use crate::error::Reason;
 use crate::metrics::Metrics;
 use crate::rpc::connections::listener::Acceptor;
-use crate::rpc::connections::spare::{Behind, Spare};
+use crate::rpc::connections::spare::{Spare, SpareGuard};
 use std::collections::VecDeque;
 use std::future::Future;
 use std::io;
@@ -98,7 +98,7 @@ impl axum::serve::Listener for Listener {
         let io = self.acceptor.next(&self.socket).await;
         let peer = io.peer_addr().unwrap_or_else(|_| SocketAddr::from(([0, 0, 0, 0], 0)));
         let place = self.place().await;
-        (Connection::new(io, place, self.spare.behind(), self.bounds, self.metrics.clone()), peer)
+        (Connection::new(io, place, self.spare.guard(), self.bounds, self.metrics.clone()), peer)
     }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
@@ -117,14 +117,14 @@ pub(super) struct Connection {
     metrics: Metrics,
     _place: Arc<OpenConnection>,
     /// Dropped after `io`, whose descriptor is free by then.
-    _behind: Behind,
+    _guard: SpareGuard,
 }
 
 impl Connection {
-    fn new(io: TcpStream, place: Arc<OpenConnection>, behind: Behind, bounds: Bounds, metrics: Metrics) -> Self {
+    fn new(io: TcpStream, place: Arc<OpenConnection>, guard: SpareGuard, bounds: Bounds, metrics: Metrics) -> Self {
         let leave = Box::pin(place.leave.clone().cancelled_owned());
         let (deadline, end) = (Box::pin(sleep(bounds.request)), Some(Instant::now() + bounds.whole));
-        Self { io, deadline, end, leave, metrics, _place: place, _behind: behind }
+        Self { io, deadline, end, leave, metrics, _place: place, _guard: guard }
     }
 
     /// Returns an error once the connection has to end. Until then, the task is woken when that moment comes.

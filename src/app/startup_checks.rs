@@ -12,7 +12,7 @@ use std::thread;
 /// waits for the engine's end, the log's, the one that frees regions, and one for blocking work.
 const OTHER_THREADS: usize = 6;
 /// Threads that compute masks, and one for a compilation.
-const GRAMMAR_THREADS: usize = grammar::MOST_THREADS + 1;
+const GRAMMAR_THREADS: usize = grammar::MAX_THREADS + 1;
 /// Files that a server opens before anybody connects: events, signals, listeners, spare ones.
 const STARTUP_FILES: usize = 24;
 

@@ -10,7 +10,7 @@ use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Channel;
 
 /// Replies with many logprobs are larger than tonic's default limit of 4 MiB.
-const MOST_REPLY_BYTES: usize = 64 << 20;
+const MAX_REPLY_BYTES: usize = 64 << 20;
 /// What the server may send before it must wait for us: several replies. h2 also derives its budget of small frames
 /// from the windows.
 const STREAM_WINDOW: u32 = 16 << 20;
@@ -36,16 +36,16 @@ pub(super) async fn connect(addr: &Address, access: &Access) -> Result<Client, B
             hint => BenchError::Refused { addr: addr.clone(), reason: why + hint },
         }
     })?;
-    Ok(SamplerClient::with_interceptor(channel, token).max_decoding_message_size(MOST_REPLY_BYTES))
+    Ok(SamplerClient::with_interceptor(channel, token).max_decoding_message_size(MAX_REPLY_BYTES))
 }
 
 /// How long a server may take to answer `GetServerInfo`.
-const MOST_WAIT: Duration = Duration::from_secs(10);
+const MAX_WAIT: Duration = Duration::from_secs(10);
 
 /// The information of the server at an address.
 pub(super) async fn server_info(addr: &Address, access: &Access) -> Result<GetServerInfoResponse, BenchError> {
-    timeout(MOST_WAIT, asked(addr, access)).await.unwrap_or_else(|_| {
-        let reason = format!("something is listening there but did not answer within {} s", MOST_WAIT.as_secs());
+    timeout(MAX_WAIT, asked(addr, access)).await.unwrap_or_else(|_| {
+        let reason = format!("something is listening there but did not answer within {} s", MAX_WAIT.as_secs());
         Err(BenchError::Unreachable { addr: addr.clone(), reason })
     })
 }

@@ -31,7 +31,7 @@ impl Distribution {
 const ROWS: usize = 64;
 /// Most bytes of the pool, including the slots of its rows, so that it fits into a region. If rows are very long, the
 /// pool has fewer distinct rows.
-const MOST_BYTES: usize = 256 << 20;
+const MAX_BYTES: usize = 256 << 20;
 
 /// The rows, one after the other. A message is a slice of them.
 #[derive(Debug, Clone)]
@@ -56,7 +56,7 @@ impl RowPool {
     /// A pool with some columns of the same rows.
     pub(super) fn of_columns(args: &BenchArgs, columns: Range<u32>) -> Self {
         let (whole_row_bytes, rows_per_message) = (args.row_bytes(), args.rows_per_message());
-        let room = MOST_BYTES.saturating_sub(slots::bytes(args.path, args.batch));
+        let room = MAX_BYTES.saturating_sub(slots::bytes(args.path, args.batch));
         let most = (room / whole_row_bytes / rows_per_message).max(1);
         let slots = (1 + ROWS.div_ceil(rows_per_message)).min(most);
         let row_bytes = columns.len() * args.dtype.size();

@@ -14,7 +14,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 /// Longest reply that is read.
-const MOST_REPLY_BYTES: usize = 64 << 10;
+const MAX_REPLY_BYTES: usize = 64 << 10;
 
 /// A connection to the side socket. Its regions end when it ends.
 #[derive(Debug)]
@@ -135,7 +135,7 @@ impl SideClient {
             descriptors.extend(beside);
         }
         let len = u32::from_le_bytes(len) as usize;
-        if len > MOST_REPLY_BYTES {
+        if len > MAX_REPLY_BYTES {
             return Err(SideError::Io(io::ErrorKind::InvalidData.into()));
         }
         let mut bytes = vec![0; len];

@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 /// How long to wait for tokens. Refused steps have none.
-const MOST_WAIT: Duration = Duration::from_secs(10);
+const MAX_WAIT: Duration = Duration::from_secs(10);
 
 /// Bytes that the slots of `rows` rows take behind the rows.
 pub(super) fn bytes(path: LogitsPath, rows: usize) -> usize {
@@ -37,7 +37,7 @@ impl Stream {
         self.group.due = Instant::now();
         for number in 1.. {
             self.send(number, offset)?;
-            if !self.leased.window.wait(offset, number as u32, MOST_WAIT) {
+            if !self.leased.window.wait(offset, number as u32, MAX_WAIT) {
                 return Err(closed());
             }
             let now = Instant::now();

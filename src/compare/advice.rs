@@ -2,7 +2,7 @@
 
 use super::changes::Change;
 use super::diagnosis::{Is, Made};
-use super::{ComparedRow, Comparison, MOST_LEFT_OUT, MOST_VARIATION};
+use super::{ComparedRow, Comparison, MAX_LEFT_OUT, MAX_VARIATION};
 
 const PLACES: &str = "Row i must be the one for the token after the first i tokens of the input: check which positions the worker gathers.";
 const TEMPERATURE: &str = "Send logits before the temperature: the sidecar divides by it, so it counts twice.";
@@ -52,10 +52,10 @@ fn of_row(row: &ComparedRow) -> Vec<&'static str> {
         Is::Unknown => vec![UNKNOWN],
         Is::AllMasked | Is::NotFinite { .. } => vec![FAILS],
     };
-    if row.left_out > MOST_LEFT_OUT {
+    if row.left_out > MAX_LEFT_OUT {
         advice.push(LEFT_OUT);
     }
-    if row.is.is_plain_row(row.row) && row.total_variation > MOST_VARIATION {
+    if row.is.is_plain_row(row.row) && row.total_variation > MAX_VARIATION {
         advice.push(FAR);
     }
     advice

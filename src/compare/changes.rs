@@ -10,7 +10,7 @@ const NAMED: usize = 5;
 /// Least number of columns at the end that count as padding, if all of them differ.
 const LEAST_PADDING: usize = 2;
 /// For each column of padding, at most this many other tokens differ.
-const MOST_BEFORE_PADDING: usize = 4;
+const MAX_BEFORE_PADDING: usize = 4;
 /// A penalty this close to 1 is none.
 const NO_PENALTY: f64 = 0.01;
 /// How much a penalty may differ from token to token, as a share of the logit.
@@ -121,7 +121,7 @@ fn padding(columns: usize, off: &[Off], unmasked: &[u32]) -> Option<u32> {
     let (tail, last) = others.iter().enumerate().take_while(is_last).last()?;
     let (tail, before) = (tail + 1, others.len() - tail - 1);
     // If most of what differs stands elsewhere, the end differs by chance.
-    (tail >= LEAST_PADDING && tail < columns / 2 && before <= MOST_BEFORE_PADDING * tail).then_some(*last)
+    (tail >= LEAST_PADDING && tail < columns / 2 && before <= MAX_BEFORE_PADDING * tail).then_some(*last)
 }
 
 /// Explains tokens off the line. Of the rules that fit every token, the one with the smallest error is taken. For a

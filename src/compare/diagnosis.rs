@@ -17,7 +17,7 @@ const ALIKE: f64 = 0.01;
 /// If more than one token in this many changed, the columns may be in another order.
 const MANY: usize = 128;
 /// How many rows are searched for among other plain rows. The search takes time for each plain row.
-const MOST_SOUGHT: usize = 512;
+const MAX_SOUGHT: usize = 512;
 
 /// What a row turned out to be.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -129,7 +129,7 @@ impl<'a> Reference<'a> {
             return Some(Is::Alike);
         }
         self.sought += 1;
-        let like = (self.sought <= MOST_SOUGHT).then(|| self.places.most_like(pair.sent, row)).flatten()?;
+        let like = (self.sought <= MAX_SOUGHT).then(|| self.places.most_like(pair.sent, row)).flatten()?;
         let plain = widened(self.plain, like, self.columns);
         let made = made_of(like, &Pair { sent: pair.sent, plain: &plain }, &self.counts)?;
         made.precise.then_some(Is::Plain(made))

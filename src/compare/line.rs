@@ -19,7 +19,7 @@ const TOLERANCE: f64 = 10.0;
 const ONE_ROW: f64 = 0.15;
 const SAME: f64 = 0.03;
 /// The share of a row's numbers that tells its format. Penalties in f32 on some tokens of a row of bf16 do not hide it.
-const MOST: f64 = 0.9;
+const MIN_FORMAT_SHARE: f64 = 0.9;
 
 /// Temperatures this close to 1 are none.
 const NEAR_ONE: f64 = 0.01;
@@ -133,7 +133,7 @@ fn resolution(logits: &[f32]) -> f64 {
     let most = |fits: fn(f32) -> bool| {
         let (count, fitting) =
             numbers.clone().fold((0, 0), |(all, some), &logit| (all + 1, some + usize::from(fits(logit))));
-        fitting as f64 >= MOST * f64::from(count)
+        fitting as f64 >= MIN_FORMAT_SHARE * f64::from(count)
     };
     if most(|logit| bf16::from_f32(logit).to_f32() == logit) {
         2f64.powi(-8)

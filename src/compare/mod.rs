@@ -37,9 +37,9 @@ pub struct CompareArgs {
 }
 
 /// A row that differs by more from its plain row is not the model's.
-const MOST_VARIATION: f64 = 0.1;
+const MAX_VARIATION: f64 = 0.1;
 /// Nor is a row that lacks columns with more of the probability.
-const MOST_LEFT_OUT: f64 = 1e-3;
+const MAX_LEFT_OUT: f64 = 1e-3;
 /// Exit codes, as those of diff: the rows are not those of the model, or could not be compared.
 const DIFFERENT: u8 = 1;
 const TROUBLE: u8 = 2;
@@ -82,7 +82,7 @@ struct ComparedRow {
 impl ComparedRow {
     fn is_as_plain(&self) -> bool {
         // Whatever made the row: with such a difference, it is not what the model gives.
-        let is_near = self.total_variation <= MOST_VARIATION && self.left_out <= MOST_LEFT_OUT;
+        let is_near = self.total_variation <= MAX_VARIATION && self.left_out <= MAX_LEFT_OUT;
         is_near && self.is.is_plain_row(self.row)
     }
 }

@@ -9,9 +9,9 @@ use std::fmt::Write as _;
 /// Most spans of row numbers that a line names.
 const SPANS: usize = 4;
 /// Most blocks of columns whose order is written out.
-const MOST_BLOCKS: usize = 16;
+const MAX_BLOCKS: usize = 16;
 /// Most lines of the table. Rows with different tokens changed have lines of their own.
-const MOST_LINES: usize = 30;
+const MAX_LINES: usize = 30;
 
 /// Rows that were changed in the same way.
 struct Group<'a> {
@@ -22,7 +22,7 @@ struct Group<'a> {
 pub(super) fn of(compared: &Comparison) -> String {
     let mut text = format!("sent   {}\nplain  {}\n\n", side(&compared.sent), side(&compared.plain));
     let groups = groups(&compared.rows);
-    let (shown, beyond) = groups.split_at(groups.len().min(MOST_LINES));
+    let (shown, beyond) = groups.split_at(groups.len().min(MAX_LINES));
     let spans: Vec<String> = shown.iter().map(|group| spans(&group.rows)).collect();
     let wide = spans.iter().map(String::len).fold("rows".len(), usize::max);
     let _ = writeln!(text, "{:wide$}  likeliest  total variation  noise  what was sent", "rows");
@@ -103,7 +103,7 @@ fn what(row: &ComparedRow) -> String {
         Is::Plain(made) => made_of(row.row, made),
         Is::Probabilities => "probabilities instead of logits".to_owned(),
         Is::Blocks { order } => {
-            let order: Vec<String> = order.iter().take(MOST_BLOCKS).map(usize::to_string).collect();
+            let order: Vec<String> = order.iter().take(MAX_BLOCKS).map(usize::to_string).collect();
             format!("the plain row's columns in blocks, in the order {}", order.join(", "))
         }
         Is::Alike => "nearly the plain row's distribution, with different logits".to_owned(),

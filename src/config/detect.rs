@@ -16,7 +16,7 @@ pub(super) const DETECT: &str = "detect";
 /// Texts with a smaller p-value are reported as marked.
 const ALPHA: f64 = 1e-3;
 /// Largest line length that may be configured.
-const MOST_LINE_BYTES: u64 = 1 << 30;
+const MAX_CONFIGURABLE_LINE_BYTES: u64 = 1 << 30;
 const PARAMS: &str = "params";
 const SCHEME: &str = "scheme";
 
@@ -93,7 +93,7 @@ pub(super) fn args(matches: &ArgMatches, mut problems: Vec<String>) -> Result<De
         Ok(alpha) if alpha > 0.0 && alpha < 1.0 => Ok(alpha),
         _ => Err(format!("\"{t}\" is not a probability between 0 and 1")),
     };
-    let bytes = |t: &str| values::size(t, 1..=MOST_LINE_BYTES).map(|bytes| bytes as usize);
+    let bytes = |t: &str| values::size(t, 1..=MAX_CONFIGURABLE_LINE_BYTES).map(|bytes| bytes as usize);
     let args = DetectArgs {
         file: reader.read("file", None, |t| Ok(Some(t.into()))),
         mark: mark.unwrap_or(Watermark::Kgw(KgwParams::default())),

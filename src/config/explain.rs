@@ -13,9 +13,9 @@ use toml::{Table, Value};
 
 pub(super) const EXPLAIN: &str = "explain";
 /// Most tokens of each kind that are shown.
-const MOST_SHOWN: u32 = 1000;
+const MAX_SHOWN: u32 = 1000;
 /// An upper bound of the number of rows in a file that may be read.
-const MOST_ROWS: usize = 1 << 30;
+const MAX_ROWS: usize = 1 << 30;
 const SET: &str = "set";
 
 const ABOUT: &str = "Run a row of logits through the samplers and show what each one leaves, and which token results";
@@ -79,7 +79,7 @@ pub(super) fn args(matches: &ArgMatches, env: Env<'_>, problems: Vec<String>) ->
             dtype: reader.read("dtype", None, dtype),
             vocab_size: reader.read("vocab-size", None, vocab_size),
         },
-        row: reader.read("row", 0, |t| values::count(t, 0..=MOST_ROWS)),
+        row: reader.read("row", 0, |t| values::count(t, 0..=MAX_ROWS)),
         params,
         most_listed: config.limits.max_top_logprobs,
         vocabulary: config.vocabulary,
@@ -87,7 +87,7 @@ pub(super) fn args(matches: &ArgMatches, env: Env<'_>, problems: Vec<String>) ->
         prompt: reader.read("prompt", Vec::new(), tokens),
         output: reader.read("output", Vec::new(), tokens),
         seed: reader.read("seed", 0, |t| values::count(t, 0..=u64::MAX)),
-        top: reader.read("top", 10, |t| values::count(t, 0..=MOST_SHOWN)),
+        top: reader.read("top", 10, |t| values::count(t, 0..=MAX_SHOWN)),
         why_not: reader.read("why-not", Vec::new(), tokens),
         json: matches.get_flag("json"),
     };

@@ -12,7 +12,7 @@ pub(super) const DEFAULTS: &str = "defaults";
 /// Largest file. A Kubernetes ConfigMap has the same limit.
 const LARGEST: u64 = 1 << 20;
 /// Most mistakes of one file that are reported at a time.
-pub(super) const MOST_TOLD: usize = 64;
+pub(super) const MAX_TOLD: usize = 64;
 
 /// The content of a file.
 #[derive(Debug, Default)]
@@ -32,11 +32,11 @@ pub(super) fn read(path: &Path, problems: &mut Vec<String>) -> Said {
     file
 }
 
-/// At most [`MOST_TOLD`] mistakes of the file or table called `name`. If there are more, a note says so.
+/// At most [`MAX_TOLD`] mistakes of the file or table called `name`. If there are more, a note says so.
 pub(super) fn at_most(name: &str, mut found: Vec<String>) -> Vec<String> {
-    if found.len() > MOST_TOLD {
-        found.truncate(MOST_TOLD);
-        found.push(format!("{name}: has more mistakes; at most {MOST_TOLD} are reported at a time"));
+    if found.len() > MAX_TOLD {
+        found.truncate(MAX_TOLD);
+        found.push(format!("{name}: has more mistakes; at most {MAX_TOLD} are reported at a time"));
     }
     found
 }
@@ -58,7 +58,7 @@ pub(super) fn table(text: &str, name: &str) -> Result<Table, Vec<String>> {
     // After a mistake, the recovering parser goes on and finds further ones.
     text.parse().map_err(|first| match DeTable::parse_recoverable(text).1 {
         found if found.is_empty() => vec![told(&first)],
-        found => found.iter().take(MOST_TOLD + 1).map(told).collect(),
+        found => found.iter().take(MAX_TOLD + 1).map(told).collect(),
     })
 }
 

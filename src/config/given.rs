@@ -2,7 +2,7 @@
 //! same ranges as those on the wire. After a mistake, reading goes on, so that one mistake does not hide the next.
 
 use super::defaults::{self, NEVER, Parameter};
-use super::file::{MOST_TOLD, at_most, is_setting, unknown_key};
+use super::file::{MAX_TOLD, at_most, is_setting, unknown_key};
 use super::parts::Wrong;
 use crate::limits::Limits;
 use crate::params::presets::CopyParameter;
@@ -35,7 +35,7 @@ pub(super) fn read_over(
 ) -> Given {
     let mut reading = Reading { name, entries: Vec::new(), wrong: Vec::new(), told: Vec::new(), problems: Vec::new() };
     for (key, value) in table {
-        if reading.problems.len() <= MOST_TOLD {
+        if reading.problems.len() <= MAX_TOLD {
             reading.take(key, value);
         }
     }
@@ -47,7 +47,7 @@ pub(super) fn read_over(
             given.copies.push(entry.parameter.copy);
         }
         match given.params.validate(limits.max_vocab_size, limits.max_top_logprobs) {
-            Err(e) if reading.problems.len() <= MOST_TOLD && reading.goes_on_without(&e) => {}
+            Err(e) if reading.problems.len() <= MAX_TOLD && reading.goes_on_without(&e) => {}
             _ => break given,
         }
     };
@@ -100,7 +100,7 @@ impl Reading<'_> {
             self.wrong.push(parameter.key);
             // An order from which a sampler is removed would lead to another mistake: the sampler has no place.
             let is_useful = key != "sampler_order" && wrongs.iter().all(|wrong| entry.cut(&wrong.at));
-            let told = wrongs.into_iter().take(MOST_TOLD + 1);
+            let told = wrongs.into_iter().take(MAX_TOLD + 1);
             self.problems.extend(told.map(|Wrong { at, what }| format!("{}.{key}{at}: {what}", self.name)));
             if !is_useful || !entry.is_readable() {
                 return;

@@ -1,6 +1,6 @@
 //! Presets: those in `presets.toml`, or those in a file that replaces it.
 
-use super::file::{self, MOST_TOLD};
+use super::file::{self, MAX_TOLD};
 use super::given;
 use crate::limits::Limits;
 use crate::params::presets::{Preset, Presets};
@@ -30,12 +30,12 @@ pub(super) fn read(path: Option<&Path>, limits: &Limits, problems: &mut Vec<Stri
         }
     };
     let mut found = Vec::new();
-    if table.len() > Presets::MOST {
-        found.push(format!("{name}: has {} presets, at most {} are allowed", table.len(), Presets::MOST));
+    if table.len() > Presets::MAX {
+        found.push(format!("{name}: has {} presets, at most {} are allowed", table.len(), Presets::MAX));
     }
     let mut presets = Vec::new();
-    for (key, value) in table.into_iter().take(Presets::MOST) {
-        if found.len() <= MOST_TOLD {
+    for (key, value) in table.into_iter().take(Presets::MAX) {
+        if found.len() <= MAX_TOLD {
             presets.extend(preset(&name, key, value, limits, &mut found));
         }
     }

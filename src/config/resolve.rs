@@ -3,7 +3,7 @@
 use super::settings::{SETTINGS, Setting, env_name};
 use super::{Config, file, given, presets};
 use crate::dial::LONGEST_SOCKET_PATH;
-use crate::grammar::{CompileError, Grammars, Patience};
+use crate::grammar::{CompileDeadline, CompileError, Grammars};
 use crate::params::SamplingParams;
 use crate::permits::Counter;
 use crate::vocabulary::Vocabulary;
@@ -120,7 +120,8 @@ impl Config {
         let room = Counter::new(usize::MAX, Gauge::noop());
         for (place, params) in std::iter::once(("defaults".to_owned(), self.defaults.clone())).chain(presets) {
             let Some(grammar) = &params.history.grammar else { continue };
-            let compiled = grammars.as_ref().map(|grammars| grammars.compile(grammar, &room, &Patience::default()));
+            let compiled =
+                grammars.as_ref().map(|grammars| grammars.compile(grammar, &room, &CompileDeadline::default()));
             match compiled {
                 Some(Err(CompileError::Invalid(field))) => problems.push(format!("{place}.grammar.{field}")),
                 Some(Err(CompileError::Busy)) => {

@@ -6,7 +6,7 @@ use super::plan::{Costs, MAX_EXPLAINED_LOGITS, MAX_LISTED_ENTRIES, Planned, plan
 use super::rows::{MAX_AHEAD_ENTRIES, RowSource, run_rows};
 use super::state::{Queued, Stream, StreamId};
 use super::step::{Open, Opened, RowFailure, RowStatus, Step, WorkKind};
-use super::verify::{Lottery, VerifySource, run_verifications};
+use super::verify::{MeasurementSelector, VerifySource, run_verifications};
 use super::{grammar, memory};
 use crate::backend::Backend;
 use crate::limits::Limits;
@@ -126,13 +126,13 @@ impl Batch {
     pub(super) fn run(
         &mut self,
         streams: &HashMap<StreamId, Stream>,
-        lottery: &mut Lottery,
+        selector: &mut MeasurementSelector,
         backend: &mut dyn Backend,
     ) {
         // Planned work always has its rows. If one had none, none may run, because results are matched with works by
         // their order.
         if let Some((rows, verify)) = self.sources(streams) {
-            let verified = run_verifications(&verify, MAX_AHEAD_ENTRIES, lottery, backend);
+            let verified = run_verifications(&verify, MAX_AHEAD_ENTRIES, selector, backend);
             self.results = Results::new(run_rows(&rows, MAX_AHEAD_ENTRIES, backend), verified);
         }
     }

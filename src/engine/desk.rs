@@ -4,7 +4,7 @@
 //! waking is most of what a small step costs. Why and when: `docs/decisions/0024-run-on-the-spot.md`.
 
 use super::state::{Command, State};
-use super::{Pulse, RUN_HERE_BYTES};
+use super::{Heartbeat, RUN_HERE_BYTES};
 use crate::backend::Backend;
 use crate::locks::lock;
 use crate::metrics::Metrics;
@@ -21,7 +21,7 @@ pub(super) struct Core {
     pub(super) inbox: Receiver<Command>,
     pub(super) backend: Box<dyn Backend>,
     pub(super) metrics: Metrics,
-    pub(super) pulse: Pulse,
+    pub(super) heartbeat: Heartbeat,
     /// An upper bound on the weight of the waiting steps. They weigh less if some of them were dropped with their
     /// stream; the bound is reset as soon as none wait.
     pub(super) waiting_bytes: usize,
@@ -47,7 +47,7 @@ impl Core {
             if self.waiting_bytes > max_bytes {
                 return TurnEnd::StepsWait;
             }
-            self.pulse.beat();
+            self.heartbeat.beat();
             self.run_batch();
             // A thread that parked while the batch ran may have used up the wake-up meant for commands that came
             // meanwhile, so these are taken in here.
@@ -59,7 +59,7 @@ impl Core {
         match (self.state.has_work(), ended) {
             (true, _) => return TurnEnd::StepsWait,
             (false, true) => return TurnEnd::Abandoned,
-            (false, false) => self.pulse.rest(),
+            (false, false) => self.heartbeat.rest(),
         }
         TurnEnd::Idle
     }

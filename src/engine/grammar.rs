@@ -7,7 +7,7 @@ use super::state::{Stream, StreamId};
 use super::step::{Done, RowFailure, RowStatus, Work, WorkKind};
 use crate::grammar::fill::{Wanted, masks};
 use crate::grammar::propose::proposals;
-use crate::grammar::{Ahead, Trouble};
+use crate::grammar::{Ahead, MaskError};
 use crate::sequence::Sequence;
 use std::collections::HashMap;
 
@@ -34,13 +34,13 @@ pub(super) fn fill(steps: &mut [BatchedStep], streams: &HashMap<StreamId, Stream
         let batched = &mut steps[at];
         match masks {
             Ok(masks) => batched.step.work[work].masks = batched.step.work[work].masks.and(&masks, vocab_size),
-            Err(trouble) => {
-                let status = match trouble {
-                    Trouble::TooComplex(_) => RowStatus::GrammarTooComplex,
-                    Trouble::NotYet => RowStatus::DeadlineExceeded,
-                    Trouble::Fault(_) => RowStatus::Internal,
+            Err(mask_error) => {
+                let status = match mask_error {
+                    MaskError::TooComplex(_) => RowStatus::GrammarTooComplex,
+                    MaskError::NotYet => RowStatus::DeadlineExceeded,
+                    MaskError::Fault(_) => RowStatus::Internal,
                 };
-                batched.plan[work] = Err(RowFailure::new(status, format!("params.grammar: {trouble}")));
+                batched.plan[work] = Err(RowFailure::new(status, format!("params.grammar: {mask_error}")));
             }
         }
     }

@@ -19,11 +19,11 @@ mod draft;
 mod failure;
 mod finished;
 mod grammar;
+mod heartbeat;
 mod listed;
 mod logits;
 mod memory;
 mod plan;
-mod pulse;
 mod repeated;
 mod reply;
 mod rows;
@@ -45,9 +45,9 @@ use crate::sequence::OpenError;
 use crate::sequence::table::Table;
 use admission::Admission;
 pub use admission::StepPlace;
-pub use complaint::Origin;
+pub use complaint::StepOrigin;
 use desk::{Core, Desk};
-pub use pulse::Pulse;
+pub use heartbeat::Heartbeat;
 use state::{Command, Queued, State, StreamId, StreamSpec};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -82,9 +82,9 @@ impl Engine {
         // The channel is bounded by what goes in: steps hold a place in the queue, streams one of their own
         // or, when they have one step, the places of its sequences.
         let (commands, inbox) = thread_channel::channel();
-        let pulse = Pulse::new();
+        let heartbeat = Heartbeat::new();
         let runs_anywhere = backend.runs_anywhere();
-        let core = Core { state, inbox, backend, metrics, pulse: pulse.clone(), waiting_bytes: 0 };
+        let core = Core { state, inbox, backend, metrics, heartbeat: heartbeat.clone(), waiting_bytes: 0 };
         let desk = Arc::new(Desk::new(core));
         let own = Arc::clone(&desk);
         let thread = std::thread::Builder::new()
@@ -92,7 +92,7 @@ impl Engine {
             .spawn(move || own.drive())
             .expect("cannot start the thread of the engine");
         let link = Arc::new(EngineLink { commands: Some(commands), desk, thread: thread.thread().clone() });
-        (Handle { link, admission, streams: Arc::new(AtomicU64::new(0)), pulse, runs_anywhere }, thread)
+        (Handle { link, admission, streams: Arc::new(AtomicU64::new(0)), heartbeat, runs_anywhere }, thread)
     }
 }
 
@@ -102,7 +102,7 @@ pub struct Handle {
     link: Arc<EngineLink>,
     admission: Arc<Admission>,
     streams: Arc<AtomicU64>,
-    pulse: Pulse,
+    heartbeat: Heartbeat,
     /// Whether the thread that hands over a small step may run it.
     runs_anywhere: bool,
 }
@@ -148,7 +148,7 @@ impl Handle {
     pub fn open_stream(
         &self,
         permit: Arc<Permit>,
-        origin: impl Into<Origin>,
+        origin: impl Into<StepOrigin>,
         capacity: usize,
     ) -> Result<StreamHandle, Error> {
         self.open(self.admission.table(), permit, origin.into(), capacity, self.admission.replies())
@@ -189,7 +189,7 @@ impl Handle {
         place: StepPlace,
         step: Step,
         open: impl ExactSizeIterator<Item = Open>,
-        origin: impl Into<Origin>,
+        origin: impl Into<StepOrigin>,
     ) -> Result<StreamHandle, Error> {
         let openings = open.len();
         let room = self.admission.answers();
@@ -210,7 +210,7 @@ impl Handle {
         &self,
         table: Table,
         permit: Arc<Permit>,
-        origin: Origin,
+        origin: StepOrigin,
         capacity: usize,
         room: Arc<Counter>,
     ) -> Result<StreamHandle, Error> {
@@ -241,8 +241,8 @@ impl Handle {
 
     /// Tells whether the engine makes progress.
     #[must_use]
-    pub fn pulse(&self) -> Pulse {
-        self.pulse.clone()
+    pub fn heartbeat(&self) -> Heartbeat {
+        self.heartbeat.clone()
     }
 
     fn send(&self, command: Command) -> Result<(), Error> {

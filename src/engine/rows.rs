@@ -10,7 +10,7 @@ use crate::sampling::observed::learned;
 use crate::sampling::philox::Purpose;
 use crate::sampling::row::{Action, Filters, LogprobsSpec, RowOutput, RowSpec};
 use crate::sequence::Sequence;
-use crate::sequence::history::Ahead;
+use crate::sequence::history::HistoryAhead;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 /// How many entries of histories may be held at a time for rows that look ahead. Such rows run in several rounds, so
@@ -78,7 +78,7 @@ impl<'a> RowSource<'a> {
 
     /// The history that this row must see if its sequence has not emitted all the tokens before it. Starting from the
     /// `previous` row's history saves growing it from the beginning.
-    fn ahead(&self, previous: Option<&Ahead>) -> Option<Ahead> {
+    fn ahead(&self, previous: Option<&HistoryAhead>) -> Option<HistoryAhead> {
         let (sequence, tokens, previous) = match &self.request {
             RowRequest::Draft { sequence, path, .. } => (sequence, path.as_slice(), None),
             RowRequest::ScoreProcessed { score, row, sequence } => (sequence, score.tokens.get(..*row)?, previous),
@@ -107,7 +107,7 @@ impl<'a> RowSource<'a> {
     }
 
     /// The row's job. `state` is what samplers remember of the rows before, if the row [follows](Self::follows) them.
-    fn job<'b>(&self, ahead: Option<&'b Ahead>, state: Option<SamplerState>) -> RowJob<'b>
+    fn job<'b>(&self, ahead: Option<&'b HistoryAhead>, state: Option<SamplerState>) -> RowJob<'b>
     where
         'a: 'b,
     {
@@ -130,7 +130,7 @@ impl<'a> RowSource<'a> {
     }
 }
 
-fn spec<'b>(sequence: &'b Sequence, ahead: Option<&'b Ahead>, action: Action) -> RowSpec<'b> {
+fn spec<'b>(sequence: &'b Sequence, ahead: Option<&'b HistoryAhead>, action: Action) -> RowSpec<'b> {
     match ahead {
         Some(ahead) => sequence.spec_ahead(ahead, action),
         None => sequence.spec(action),
@@ -178,13 +178,13 @@ fn after(job: Option<&RowJob<'_>>, result: Option<&Result<RowOutput, RowFailure>
 
 /// The histories of the first rows: at least one, and as many as may be held at a time. `before` is the history of the
 /// row before them.
-fn histories(rows: &[RowSource<'_>], before: Option<&Ahead>, max_entries: usize) -> Vec<Option<Ahead>> {
-    let mut histories: Vec<Option<Ahead>> = Vec::with_capacity(rows.len());
+fn histories(rows: &[RowSource<'_>], before: Option<&HistoryAhead>, max_entries: usize) -> Vec<Option<HistoryAhead>> {
+    let mut histories: Vec<Option<HistoryAhead>> = Vec::with_capacity(rows.len());
     let mut entries = 0;
     for source in rows {
         let previous = if histories.is_empty() { before } else { histories.last().and_then(Option::as_ref) };
         let history = source.ahead(previous);
-        entries += history.as_ref().map_or(0, Ahead::weight);
+        entries += history.as_ref().map_or(0, HistoryAhead::weight);
         histories.push(history);
         if entries > max_entries {
             break;

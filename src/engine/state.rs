@@ -7,10 +7,10 @@
 
 use super::admission::StepPermits;
 use super::batch::Batch;
-use super::complaint::Origin;
+use super::complaint::StepOrigin;
 use super::plan::ENTRY_TIME_BYTES;
 use super::step::{Open, Step, StepReply, Work};
-use super::verify::Lottery;
+use super::verify::MeasurementSelector;
 use super::{RUN_HERE_BYTES, grammar};
 use crate::backend::Backend;
 use crate::limits::Limits;
@@ -39,7 +39,7 @@ pub(super) enum Command {
 #[derive(Debug)]
 pub(super) struct StreamSpec {
     pub(super) replies: mpsc::Sender<StepReply>,
-    pub(super) origin: Origin,
+    pub(super) origin: StepOrigin,
     pub(super) table: Table,
     /// The stream's place among the server's streams, or the places of all its sequences. Held until the engine has
     /// forgotten the stream.
@@ -94,7 +94,7 @@ impl Queued {
 #[derive(Debug)]
 pub(super) struct Stream {
     pub(super) table: Table,
-    pub(super) origin: Origin,
+    pub(super) origin: StepOrigin,
     pub(super) replies: mpsc::Sender<StepReply>,
     waiting: VecDeque<Box<Queued>>,
     _permit: Arc<Permit>,
@@ -109,13 +109,13 @@ pub(super) struct State {
     limits: Arc<Limits>,
     metrics: Metrics,
     batches: u64,
-    lottery: Lottery,
+    selector: MeasurementSelector,
 }
 
 impl State {
     pub(super) fn new(limits: Arc<Limits>, metrics: Metrics) -> Self {
         let (streams, ready) = (HashMap::new(), VecDeque::new());
-        Self { streams, ready, limits, metrics, batches: 0, lottery: Lottery::default() }
+        Self { streams, ready, limits, metrics, batches: 0, selector: MeasurementSelector::default() }
     }
 
     /// Takes in a command. Returns the weight of the step that it adds to the waiting ones, if any.
@@ -178,7 +178,7 @@ impl State {
         if batch.fill_masks(&self.streams) {
             self.metrics.grammar_wait.record(asked.elapsed());
         }
-        batch.run(&self.streams, &mut self.lottery, backend);
+        batch.run(&self.streams, &mut self.selector, backend);
     }
 
     /// Commits a batch's tokens and hands out its replies. Replies that say what a grammar forces next come last,

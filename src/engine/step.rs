@@ -11,7 +11,7 @@ pub use super::work::{DraftWork, DraftsFrom, Masks, Score, VerifyWork, Work, Wor
 pub use crate::metrics::{DataPath, Last};
 
 use crate::sequence::OpenError;
-use crate::sequence::table::Charged;
+use crate::sequence::table::ChargedSequence;
 use std::time::Instant;
 
 /// A batch of work on sequences of one stream. It is applied in the order close, open, work.
@@ -72,7 +72,7 @@ pub struct Open {
     /// The worker's id for the sequence.
     pub sequence_id: u64,
     /// The sequence, or what is wrong with it.
-    pub sequence: Result<Charged, OpenError>,
+    pub sequence: Result<ChargedSequence, OpenError>,
 }
 
 impl Open {

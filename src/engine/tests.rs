@@ -11,7 +11,7 @@ use crate::permits::Counter;
 use crate::sampling::logits::Dtype;
 use crate::sampling::row::{LogprobsMode, RowResult};
 use crate::sequence::rules::Rules;
-use crate::sequence::table::Charged;
+use crate::sequence::table::ChargedSequence;
 use crate::sequence::{OpenError, Sequence};
 use metrics::Gauge;
 use plan::MAX_EXPLAINED_LOGITS;
@@ -91,8 +91,8 @@ fn sequence(change: impl FnOnce(&mut SamplingParams)) -> Sequence {
     Sequence::open(Arc::new(Rules::new(params, &[])), 11, &[], &[])
 }
 
-fn charged(sequence: Sequence) -> Result<Charged, OpenError> {
-    Charged::new(sequence, &Counter::new(1 << 20, Gauge::noop()))
+fn charged(sequence: Sequence) -> Result<ChargedSequence, OpenError> {
+    ChargedSequence::new(sequence, &Counter::new(1 << 20, Gauge::noop()))
 }
 
 fn opens(ids: &[u64]) -> Vec<Open> {
@@ -310,18 +310,18 @@ fn its_pulse_says_how_long_it_is_at_a_batch() {
     let ((asked, was_asked), (may, may_answer)) = (thread_channel::channel(), thread_channel::channel());
     let backend = Box::new(Slow(CpuBackend::new(1), asked, may_answer));
     let (handle, _thread) = Engine::start(backend, Arc::new(Limits::default()), Metrics::noop());
-    let pulse = handle.pulse();
+    let heartbeat = handle.heartbeat();
     let stream = handle.open_stream(Arc::new(handle.admit_stream().expect("room")), Metrics::noop().model("test"), 1);
     let mut stream = stream.expect("a stream");
     submit(&stream, step(1, vec![], &[1]), opens(&[1])).expect("room");
     was_asked.recv().expect("the backend is asked");
-    let before = pulse.busy_for().expect("it is at a batch");
+    let before = heartbeat.busy_for().expect("it is at a batch");
     std::thread::sleep(Duration::from_millis(5));
-    assert!(pulse.busy_for().expect("it still is") >= before + Duration::from_millis(4));
+    assert!(heartbeat.busy_for().expect("it still is") >= before + Duration::from_millis(4));
     may.send(()).expect("it waits");
     assert_eq!(statuses(&stream.replies.blocking_recv().expect("a reply")), [None]);
     // The engine becomes idle soon, once it has looked for more work.
-    while pulse.busy_for().is_some() {
+    while heartbeat.busy_for().is_some() {
         std::thread::yield_now();
     }
 }

@@ -12,9 +12,9 @@ use crate::sampling::listed::Approximation;
 use crate::sampling::row::{Action, RowOutput, RowSpec};
 use crate::sequence::Sequence;
 use crate::sequence::drafts::Drafts;
-use crate::sequence::history::Ahead;
+use crate::sequence::history::HistoryAhead;
 use crate::sequence::repeated::WorkRows;
-use crate::sequence::speculation::Origin;
+use crate::sequence::speculation::DraftOrigin;
 use crate::speculative::job::{DraftSource, DraftToken, VerifyFailure};
 use crate::speculative::tree::Tree;
 use crate::speculative::verified::{TokenOrigin, Verified};
@@ -75,12 +75,12 @@ const MEASURED_ONE_IN: u64 = 16;
 /// the text. It does not use a number of the sequence, because texts that share a seed would all be measured at the
 /// same positions, or at none.
 #[derive(Debug, Default)]
-pub(super) struct Lottery {
+pub(super) struct MeasurementSelector {
     key: RandomState,
     drawn: u64,
 }
 
-impl Lottery {
+impl MeasurementSelector {
     fn draw(&mut self) -> bool {
         self.drawn += 1;
         self.key.hash_one(self.drawn) < u64::MAX / MEASURED_ONE_IN
@@ -93,7 +93,7 @@ struct Prepared<'a> {
     tree: Tree,
     drafts: Vec<DraftToken<'a>>,
     /// The sequence's history after each draft token.
-    ahead: Vec<Ahead>,
+    ahead: Vec<HistoryAhead>,
     ends: Vec<bool>,
     /// For each row, whether relaxed acceptance is strict there; empty means nowhere.
     strict: Vec<bool>,
@@ -106,7 +106,7 @@ struct Prepared<'a> {
 pub(super) fn run_verifications(
     sources: &[VerifySource<'_>],
     max_entries: usize,
-    lottery: &mut Lottery,
+    selector: &mut MeasurementSelector,
     backend: &mut dyn Backend,
 ) -> Vec<Result<Verification, RowFailure>> {
     let mut results = Vec::with_capacity(sources.len());
@@ -114,7 +114,7 @@ pub(super) fn run_verifications(
         let mut entries = 0;
         let mut round = Vec::new();
         for source in &sources[results.len()..] {
-            let prepared = Prepared::new(*source, lottery.draw());
+            let prepared = Prepared::new(*source, selector.draw());
             entries += prepared.as_ref().map_or(0, Prepared::weight);
             round.push(prepared);
             if entries > max_entries {
@@ -259,7 +259,7 @@ impl<'a> Prepared<'a> {
     }
 
     fn weight(&self) -> usize {
-        self.ahead.iter().map(Ahead::weight).sum()
+        self.ahead.iter().map(HistoryAhead::weight).sum()
     }
 
     /// The job for the row after draft token `row - 1`; row 0 is the one after the sequence's last token.
@@ -378,10 +378,10 @@ fn proposer(work: &VerifyWork, sequence: &Sequence) -> Proposer {
         DraftsFrom::Dense(_) | DraftsFrom::Sparse { .. } => Proposer::Sent,
         DraftsFrom::Nowhere => match sequence.speculation().and_then(|own| own.origin_of(&work.tokens)) {
             None => Proposer::Deterministic,
-            Some(Origin::Found(ProposerKind::Ngram)) => Proposer::Ngram,
-            Some(Origin::Found(ProposerKind::Suffix)) => Proposer::Suffix,
-            Some(Origin::Found(ProposerKind::Grammar) | Origin::Grammar) => Proposer::Grammar,
-            Some(Origin::Thinking) => Proposer::Thinking,
+            Some(DraftOrigin::Found(ProposerKind::Ngram)) => Proposer::Ngram,
+            Some(DraftOrigin::Found(ProposerKind::Suffix)) => Proposer::Suffix,
+            Some(DraftOrigin::Found(ProposerKind::Grammar) | DraftOrigin::Grammar) => Proposer::Grammar,
+            Some(DraftOrigin::Thinking) => Proposer::Thinking,
         },
     }
 }

@@ -2,7 +2,7 @@
 
 use super::ExplainArgs;
 use crate::grammar::fill::{Wanted, masks};
-use crate::grammar::{Ahead, Grammars, Mask, Patience};
+use crate::grammar::{Ahead, CompileDeadline, Grammars, Mask};
 use crate::params::report::ReportParams;
 use crate::permits::Counter;
 use crate::sequence::Sequence;
@@ -45,7 +45,7 @@ fn with_grammar(args: &ExplainArgs, rules: Rules) -> Result<Rules, String> {
     }
     let grammars = args.vocabulary.clone().map(Grammars::new);
     let room = Counter::new(usize::MAX, Gauge::noop());
-    let rules = rules.with_grammar(grammars.as_ref(), &room, &Patience::default());
+    let rules = rules.with_grammar(grammars.as_ref(), &room, &CompileDeadline::default());
     rules.map_err(|error| by_flags(&error))
 }
 
@@ -58,6 +58,6 @@ fn by_flags(error: &impl Display) -> String {
 pub(super) fn mask(sequence: &Sequence) -> Result<Mask, String> {
     let Some(text) = sequence.text() else { return Ok(None) };
     let found = masks(vec![Wanted::new(text, Ahead::default())]).pop().transpose();
-    let found = found.map_err(|trouble| format!("grammar: {trouble}"))?;
+    let found = found.map_err(|mask_error| format!("grammar: {mask_error}"))?;
     Ok(found.and_then(|masks| masks.into_iter().next()).flatten())
 }

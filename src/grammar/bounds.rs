@@ -8,11 +8,11 @@ use serde_json::{Map, Value};
 use std::collections::HashMap;
 
 /// How many patterns may have to hold for the same text.
-pub(super) const MOST_PATTERNS: u64 = 8;
+pub(super) const MAX_PATTERNS: u64 = 8;
 /// The largest product of their lengths, if there are several.
-const MOST_LENGTH: u64 = 1_000_000;
+const MAX_LENGTH: u64 = 1_000_000;
 /// The largest product of one value's options and the size of the whole schema.
-const MOST_OPTIONS: u64 = 1_000_000;
+const MAX_OPTIONS: u64 = 1_000_000;
 /// Keywords of a schema that become a pattern for the value's text.
 const PATTERNS: [&str; 5] = ["pattern", "format", "multipleOf", "minLength", "maxLength"];
 /// The assumed length of a keyword's pattern if it is not written in the schema.
@@ -46,15 +46,15 @@ pub(super) fn json(schemas: &[Value]) -> Result<(), String> {
     let most = schemas.iter().map(most).try_fold(Weight::NONE, |sum, next| next.map(|next| sum.most(next)));
     let Weight { patterns, length, options } = most?;
     let size = schemas.iter().map(size).fold(0, u64::saturating_add).max(1);
-    if patterns > MOST_PATTERNS {
+    if patterns > MAX_PATTERNS {
         return Err(format!(
-            "has {patterns} patterns that must match the same text, at most {MOST_PATTERNS} are allowed"
+            "has {patterns} patterns that must match the same text, at most {MAX_PATTERNS} are allowed"
         ));
     }
-    if patterns > 1 && length > MOST_LENGTH {
+    if patterns > 1 && length > MAX_LENGTH {
         return Err(format!("has {patterns} long patterns that must match the same text; shorten them"));
     }
-    if options > MOST_OPTIONS / size && options > 1 {
+    if options > MAX_OPTIONS / size && options > 1 {
         return Err(format!(
             "has a value with {options} options from anyOf, oneOf and allOf, too many for a schema of this size; use fewer"
         ));

@@ -4,11 +4,11 @@ use super::running::Running;
 use super::spelling::Spelling;
 use super::thread_time::ThreadTime;
 use super::{CompileError, bounds, gbnf, lark, lock, rules};
+use crate::blocking_semaphore::{BlockingPermit, BlockingSemaphore};
 use crate::complaints::Complaints;
 use crate::params::FieldError;
 use crate::params::grammar::{GrammarKind, GrammarParams};
 use crate::permits::{Counter, Permit};
-use crate::turns::{Turn, Turns};
 use crate::vocabulary::Vocabulary;
 use llguidance::api::{ParserLimits, TopLevelGrammar};
 use llguidance::{ParserFactory, TokenParser};
@@ -24,9 +24,9 @@ use toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie};
 /// grammar, 64 KiB of nothing but such rules, does not overflow this.
 const STACK_BYTES: usize = 256 << 20;
 /// The most threads that compute masks.
-pub const MOST_THREADS: usize = 4;
+pub const MAX_THREADS: usize = 4;
 /// The most states of a text's lexer, of one or two kilobytes each. A schema of some kilobytes has hundreds.
-pub(super) const MOST_STATES: usize = 50_000;
+pub(super) const MAX_STATES: usize = 50_000;
 /// The fuel of the lexer for a mask and for what is read after it, some 14 ms.
 pub(super) const MASK_FUEL: usize = 200_000;
 /// How many items the grammar may make for a mask, some 2.5 ms.
@@ -34,18 +34,18 @@ pub(super) const MASK_ITEMS: usize = 50_000;
 /// How many items it may have at one place.
 pub(super) const PLACE_ITEMS: usize = 2_000;
 /// How long a grammar may take to compile, in CPU time of its thread.
-const MOST_COMPILE: Duration = Duration::from_secs(5);
+const MAX_COMPILE_CPU_TIME: Duration = Duration::from_secs(5);
 /// How long a message waits for it if its thread gets less than a processor.
-const MOST_WAIT: Duration = Duration::from_secs(10);
+const MAX_COMPILE_WALL_TIME: Duration = Duration::from_secs(10);
 /// How many grammars may be compiled at once, including those that nobody waits for any more.
-pub const MOST_COMPILING: usize = 3;
+pub const MAX_COMPILING: usize = 3;
 /// The longest text of a token that grammars can use.
 const LONGEST: usize = 1000;
 const FAILS: &str = "the grammar compiler failed on it";
 const NO_NAMES: &str =
     "the grammar compiler failed on it; this vocabulary names no control tokens (those a tokenizer.json marks special)";
 /// The most characters that are kept of a compiler's message.
-const MOST_TOLD: usize = 300;
+const MAX_TOLD: usize = 300;
 /// What a compiled grammar is counted as, besides its lexer and its text.
 const BYTES: usize = 256 << 10;
 /// What each byte of its text is counted as. Measured for a grammar with rules: 94 to 110 bytes for its rules; for an
@@ -65,7 +65,7 @@ pub(super) struct Tokens {
     /// How many batches are waiting for texts.
     pub(super) waiting: AtomicUsize,
     /// The turns for compiling.
-    pub(super) compiling: Arc<Turns>,
+    pub(super) compiling: Arc<BlockingSemaphore>,
     no_threads: Complaints,
 }
 
@@ -106,14 +106,15 @@ impl Tokens {
         let mut factory = ParserFactory::new_simple(&env).map_err(|e| NoTokens::Vocabulary(told(&e)))?;
         factory.quiet();
         *factory.limits_mut() = ParserLimits {
-            max_lexer_states: MOST_STATES,
+            max_lexer_states: MAX_STATES,
             step_lexer_fuel: MASK_FUEL as u64,
             step_max_items: MASK_ITEMS,
             max_items_in_row: PLACE_ITEMS,
             verbose_errors: false,
             ..ParserLimits::default()
         };
-        let (running, waiting, compiling) = (Running::default(), AtomicUsize::new(0), Turns::new(MOST_COMPILING));
+        let (running, waiting, compiling) =
+            (Running::default(), AtomicUsize::new(0), BlockingSemaphore::new(MAX_COMPILING));
         let (has_special, no_threads) = (!vocabulary.special().is_empty(), Complaints::default());
         Ok(Self { factory, pool, end, has_special, spelling, running, waiting, compiling, no_threads })
     }
@@ -121,7 +122,7 @@ impl Tokens {
 
 /// The pool of threads that compute masks.
 fn threads() -> Result<ThreadPool, ThreadPoolBuildError> {
-    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(MOST_THREADS);
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(MAX_THREADS);
     ThreadPoolBuilder::new()
         .num_threads(threads)
         .thread_name(|_| "croupier-grammar".to_owned())
@@ -159,7 +160,11 @@ impl std::fmt::Debug for Compiled {
 ///
 /// # Errors
 /// What is wrong with the grammar, or that there is no thread for it.
-pub(super) fn compile(params: &GrammarParams, tokens: &Arc<Tokens>, turn: Turn) -> Result<Compiled, CompileError> {
+pub(super) fn compile(
+    params: &GrammarParams,
+    tokens: &Arc<Tokens>,
+    turn: BlockingPermit,
+) -> Result<Compiled, CompileError> {
     let wrong = |message: String| CompileError::Invalid(FieldError::new(params.kind.name(), message));
     bounds::check(params).map_err(wrong)?;
     let (own, with, (sender, done)) = (params.clone(), Arc::clone(tokens), mpsc::channel());
@@ -183,14 +188,17 @@ pub(super) fn compile(params: &GrammarParams, tokens: &Arc<Tokens>, turn: Turn) 
         }
         CompileError::Busy
     })?;
-    let (parser, of_rules) = match ended(&done, &time, MOST_COMPILE, MOST_WAIT) {
+    let (parser, of_rules) = match ended(&done, &time, MAX_COMPILE_CPU_TIME, MAX_COMPILE_WALL_TIME) {
         Ended::Done(compiled) => compiled.map_err(wrong)?,
         Ended::TooLong => {
-            return Err(wrong(format!("takes longer than {} s to compile; simplify it", MOST_COMPILE.as_secs())));
+            return Err(wrong(format!(
+                "takes longer than {} s to compile; simplify it",
+                MAX_COMPILE_CPU_TIME.as_secs()
+            )));
         }
         Ended::Starved => {
             tracing::warn!(
-                waited_s = MOST_WAIT.as_secs(),
+                waited_s = MAX_COMPILE_WALL_TIME.as_secs(),
                 ran_ms = time.taken().unwrap_or_default().as_millis(),
                 "a grammar got too little CPU time to compile; it is refused as GRAMMARS_BUSY"
             );
@@ -300,10 +308,10 @@ pub(super) fn told(error: &impl std::fmt::Display) -> String {
     // The rest names limits that only the embedding program can raise, or lists tokens by properties they lack.
     let rest = ["; either increase limits", "; following special tokens"];
     let words = rest.iter().fold(words, |words, rest| words.split(rest).next().unwrap_or_default());
-    if words.chars().count() <= MOST_TOLD {
+    if words.chars().count() <= MAX_TOLD {
         words.to_owned()
     } else {
-        words.chars().take(MOST_TOLD).collect::<String>() + " ..."
+        words.chars().take(MAX_TOLD).collect::<String>() + " ..."
     }
 }
 

@@ -1,15 +1,15 @@
 //! The masks of a batch's rows.
 
 use super::ahead::Ahead;
+use super::mask_error::MaskError;
 use super::state::Mask;
-use super::text::{Place, Text};
+use super::text::{GrammarText, Place};
 use super::together::{Asked, together};
-use super::trouble::Trouble;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// How long a batch waits for all of its masks. Works whose turn did not come by then may be sent again.
-const MOST_WAIT: Duration = Duration::from_secs(2);
+const MAX_MASK_WAIT: Duration = Duration::from_secs(2);
 
 /// The masks that a work needs.
 #[derive(Debug)]
@@ -21,7 +21,7 @@ pub struct Wanted {
 impl Wanted {
     /// Asks for the masks at these places of a text.
     #[must_use]
-    pub fn new(text: &Text, ahead: Ahead) -> Self {
+    pub fn new(text: &GrammarText, ahead: Ahead) -> Self {
         Self { place: Arc::clone(text.place()), ahead }
     }
 
@@ -37,6 +37,6 @@ impl Wanted {
 
 /// The masks of each work, in order, or why its text has none.
 #[must_use]
-pub fn masks(wanted: Vec<Wanted>) -> Vec<Result<Vec<Mask>, Trouble>> {
-    together(wanted.into_iter().map(Wanted::asked).collect(), MOST_WAIT)
+pub fn masks(wanted: Vec<Wanted>) -> Vec<Result<Vec<Mask>, MaskError>> {
+    together(wanted.into_iter().map(Wanted::asked).collect(), MAX_MASK_WAIT)
 }

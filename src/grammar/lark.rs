@@ -1,6 +1,6 @@
 //! What a Lark grammar may have. Its rules are told apart from the JSON schemas in it, which have limits of their own.
 
-use super::bounds::{self, MOST_PATTERNS};
+use super::bounds::{self, MAX_PATTERNS};
 use serde_json::Value;
 
 /// Signs for what has to match two things at once, or must not match one.
@@ -21,8 +21,8 @@ const NOT_IN_RULES: [(&str, &str); 3] = [
 pub(super) fn check(text: &str) -> Result<(), String> {
     let Parts { rules, schemas } = parts_of(text)?;
     let signs = rules.matches(SIGNS).count() as u64;
-    if signs > MOST_PATTERNS {
-        return Err(format!("has {signs} & and ~ operators, at most {MOST_PATTERNS} are allowed"));
+    if signs > MAX_PATTERNS {
+        return Err(format!("has {signs} & and ~ operators, at most {MAX_PATTERNS} are allowed"));
     }
     if let Some((word, instead)) = NOT_IN_RULES.iter().find(|(word, _)| rules.contains(word)) {
         return Err(format!("has {word}, which is not allowed: {instead}"));

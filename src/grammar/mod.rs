@@ -1,10 +1,10 @@
 //! Grammars of structured output: they decide which tokens may continue a text.
 //!
-//! [`Grammars`] compiles them, once for all sequences that ask for the same one, with llguidance's automata. A [`Text`]
-//! is what one sequence remembers: where in its grammar it stands. While the worker computes a sequence's next row,
-//! threads compute the mask that follows the emitted token, so that the mask is there when the row comes. [`fill`]
-//! gives the masks of a batch, and waits for those that are missing; [`propose`] gives the tokens that a grammar
-//! forces. Read this file, then `compile`, `text`, `state`, [`fill`].
+//! [`Grammars`] compiles them, once for all sequences that ask for the same one, with llguidance's automata. A
+//! [`GrammarText`] is what one sequence remembers: where in its grammar it stands. While the worker computes a
+//! sequence's next row, threads compute the mask that follows the emitted token, so that the mask is there when the row
+//! comes. [`fill`] gives the masks of a batch, and waits for those that are missing; [`propose`] gives the tokens that
+//! a grammar forces. Read this file, then `compile`, `text`, `state`, [`fill`].
 //!
 //! A mask depends on grammar, vocabulary and tokens alone. Each text has an automaton of its own, so that no other text
 //! affects whether it reaches a limit of work or memory. Limits of time catch whatever no other limit bounds.
@@ -13,10 +13,11 @@ mod ahead;
 mod begins;
 mod bounds;
 mod compile;
+mod compile_deadline;
 pub mod fill;
 mod gbnf;
 mod lark;
-mod patience;
+mod mask_error;
 pub mod propose;
 mod rules;
 mod running;
@@ -27,14 +28,13 @@ mod tests;
 mod text;
 mod thread_time;
 mod together;
-mod trouble;
 
 pub use ahead::Ahead;
-pub use compile::{Compiled, MOST_COMPILING, MOST_THREADS};
-pub use patience::Patience;
+pub use compile::{Compiled, MAX_COMPILING, MAX_THREADS};
+pub use compile_deadline::CompileDeadline;
+pub use mask_error::MaskError;
 pub use state::Mask;
-pub use text::Text;
-pub use trouble::Trouble;
+pub use text::GrammarText;
 
 use crate::complaints::Complaints;
 use crate::locks::lock;
@@ -51,9 +51,9 @@ use std::time::{Duration, Instant};
 
 /// How many compiled grammars are kept, whether or not a sequence uses them, for the next one that asks for the same.
 /// [`Grammars::keeping`] changes it.
-const MOST_RECENT: usize = 64;
+const MAX_RECENT: usize = 64;
 /// How many grammars that could not be compiled are remembered, so that they are not tried again at once.
-const MOST_REFUSED: usize = 16;
+const MAX_REFUSED: usize = 16;
 /// How long they are remembered. Not for ever, because one that took too long may be fast enough later.
 const REFUSED_FOR: Duration = Duration::from_secs(60);
 
@@ -154,7 +154,7 @@ impl Grammars {
             table: Mutex::default(),
             compiled: Condvar::new(),
             compile_time: Histogram::noop(),
-            most_recent: MOST_RECENT,
+            most_recent: MAX_RECENT,
         }
     }
 
@@ -172,7 +172,7 @@ impl Grammars {
 
     /// Returns a grammar, and compiles it if it is not there. Compiling takes milliseconds, or tenths of a second for
     /// the largest grammars; the first one also takes the time to make [`Tokens`]. A grammar that is there is found
-    /// however long its message has waited. `patience` is that of the message.
+    /// however long its message has waited. `compile_deadline` is that of the message.
     ///
     /// # Errors
     /// What is wrong with it, at its field; or that there is too little room in `state`, or that too many others are
@@ -181,9 +181,9 @@ impl Grammars {
         &self,
         params: &GrammarParams,
         state: &Arc<Counter>,
-        patience: &Patience,
+        compile_deadline: &CompileDeadline,
     ) -> Result<Arc<Compiled>, CompileError> {
-        let (key, until) = ((params.kind, params.text.clone()), patience.until());
+        let (key, until) = ((params.kind, params.text.clone()), compile_deadline.until());
         let claim = match self.find_or_claim(&key, until)? {
             Lookup::Compiled(found) => return Ok(found),
             Lookup::Claimed(claim) => claim,
@@ -336,7 +336,7 @@ impl GrammarTable {
 
     fn refuse(&mut self, key: &Key, wrong: FieldError) {
         self.refused.push_back(Refused { key: key.clone(), error: wrong, at: Instant::now() });
-        if self.refused.len() > MOST_REFUSED {
+        if self.refused.len() > MAX_REFUSED {
             self.refused.pop_front();
         }
     }

@@ -1,14 +1,14 @@
 //! Draft tokens for texts that have to match a grammar.
 
-use super::text::Text;
+use super::mask_error::MaskError;
+use super::text::GrammarText;
 use super::together::{Asked, together};
-use super::trouble::Trouble;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// How long a reply waits for drafts, which it can do without. Those of a batch of 64 take one millisecond on two
 /// cores.
-const MOST_WAIT: Duration = Duration::from_millis(50);
+const MAX_DRAFT_WAIT: Duration = Duration::from_millis(50);
 
 /// A draft.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -30,7 +30,7 @@ impl Proposed {
 #[derive(Debug)]
 pub struct ToDraft<'t> {
     /// Where the text stands in its grammar.
-    pub text: &'t Text,
+    pub text: &'t GrammarText,
     /// The draft of a proposer, which knows nothing of the grammar.
     pub own: Vec<u32>,
     /// The most tokens that the grammar may force.
@@ -42,7 +42,7 @@ pub struct ToDraft<'t> {
 /// turn does not come in time, its own draft is returned unchecked.
 #[must_use]
 pub fn proposals(texts: Vec<ToDraft<'_>>) -> Vec<Proposed> {
-    within(texts, MOST_WAIT)
+    within(texts, MAX_DRAFT_WAIT)
 }
 
 pub(super) fn within(texts: Vec<ToDraft<'_>>, most_wait: Duration) -> Vec<Proposed> {
@@ -53,7 +53,7 @@ pub(super) fn within(texts: Vec<ToDraft<'_>>, most_wait: Duration) -> Vec<Propos
     let found = together(texts.into_iter().map(asked).collect(), most_wait).into_iter().zip(drafts);
     let found = found.map(|(found, own)| match found {
         Ok(proposed) => proposed,
-        Err(Trouble::NotYet) => Proposed::unchecked(&own),
+        Err(MaskError::NotYet) => Proposed::unchecked(&own),
         Err(_) => Proposed::default(),
     });
     found.collect()

@@ -8,8 +8,8 @@ mod spent;
 use super::ahead::Ahead;
 use super::begins::Before;
 use super::compile::{MASK_FUEL, told};
+use super::mask_error::MaskError;
 use super::text::Place;
-use super::trouble::Trouble;
 use super::{Grammar, lock};
 use bytes::Bytes;
 use extent::Extent;
@@ -24,7 +24,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 pub type Mask = Option<Bytes>;
 
 /// How many bytes the automaton of one text may take.
-const MOST_BYTES: usize = 64 << 20;
+const MAX_BYTES: usize = 64 << 20;
 /// How many bytes its lexer takes besides those that it reports: for each terminal; for each state; and how many
 /// terminals take one more byte in each state. Measured, including what growing by doubling leaves unused.
 const BYTES_PER_TERMINAL: usize = 240;
@@ -39,7 +39,7 @@ pub(super) struct State {
     /// Draft tokens that may follow, and the masks before them and after each, once they are computed.
     ahead: Option<(Vec<u32>, Vec<Mask>)>,
     /// Why there will be no masks any more.
-    failed: Option<Trouble>,
+    failed: Option<MaskError>,
     /// How much the automaton has read.
     read: Extent,
     /// The most that it ever had read, including what was read ahead. It keeps the memory for that.
@@ -85,15 +85,15 @@ struct Read {
 }
 
 /// Runs work on a grammar. A panic in it becomes this text's fault and affects no other text.
-pub(super) fn guarded<T>(work: impl FnOnce() -> anyhow::Result<T>) -> Result<T, Trouble> {
+pub(super) fn guarded<T>(work: impl FnOnce() -> anyhow::Result<T>) -> Result<T, MaskError> {
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(Ok(done)) => Ok(done),
-        Ok(Err(error)) if error.is::<Cancelled>() => Err(Trouble::too_long()),
-        Ok(Err(error)) => match error.downcast::<Trouble>() {
-            Ok(trouble) => Err(trouble),
-            Err(error) => Err(Trouble::TooComplex(told(&error))),
+        Ok(Err(error)) if error.is::<Cancelled>() => Err(MaskError::too_long()),
+        Ok(Err(error)) => match error.downcast::<MaskError>() {
+            Ok(mask_error) => Err(mask_error),
+            Err(error) => Err(MaskError::TooComplex(told(&error))),
         },
-        Err(_) => Err(Trouble::Fault("the grammar's automaton failed on this text".to_owned())),
+        Err(_) => Err(MaskError::Fault("the grammar's automaton failed on this text".to_owned())),
     }
 }
 
@@ -125,7 +125,7 @@ impl State {
     }
 
     /// Reads the emitted tokens that were not read yet.
-    fn read_all(&mut self, place: &Place) -> Result<(), Trouble> {
+    fn read_all(&mut self, place: &Place) -> Result<(), MaskError> {
         if let Some(problem) = &self.failed {
             return Err(problem.clone());
         }
@@ -135,7 +135,8 @@ impl State {
         }
         let read = guarded(|| {
             for token in unread {
-                let wrong = || Trouble::Fault(format!("token {token} was emitted, but the grammar does not allow it"));
+                let wrong =
+                    || MaskError::Fault(format!("token {token} was emitted, but the grammar does not allow it"));
                 anyhow::ensure!(self.read(&place.grammar, token)?, wrong());
             }
             Ok(())
@@ -144,19 +145,19 @@ impl State {
     }
 
     /// The mask after the emitted tokens.
-    pub(super) fn next(&mut self, place: &Place) -> Result<Mask, Trouble> {
+    pub(super) fn next(&mut self, place: &Place) -> Result<Mask, MaskError> {
         self.read_all(place)?;
         if let Some(mask) = &self.mask {
             return Ok(mask.clone());
         }
         match guarded(|| self.here(place)) {
-            Ok(_) if self.bytes() > MOST_BYTES => Err(self.fail(Trouble::too_large(MOST_BYTES))),
+            Ok(_) if self.bytes() > MAX_BYTES => Err(self.fail(MaskError::too_large(MAX_BYTES))),
             Ok(mask) => Ok(self.mask.insert(mask).clone()),
             Err(problem) => Err(self.fail(problem)),
         }
     }
 
-    fn fail(&mut self, problem: Trouble) -> Trouble {
+    fn fail(&mut self, problem: MaskError) -> MaskError {
         (self.mask, self.ahead) = (None, None);
         self.failed = Some(problem.clone());
         problem
@@ -276,7 +277,7 @@ impl State {
 
     /// Computes the masks before and after each of these draft tokens, and keeps them. It stops early if they take much
     /// work or some batch waits for a text.
-    pub(super) fn look_ahead(&mut self, place: &Place, mut draft: Vec<u32>) -> Result<(), Trouble> {
+    pub(super) fn look_ahead(&mut self, place: &Place, mut draft: Vec<u32>) -> Result<(), MaskError> {
         self.ahead = None;
         let here = self.next(place)?;
         if place.grammar.compiled.is_one_way || draft.is_empty() {
@@ -307,7 +308,7 @@ impl State {
         &mut self,
         place: &Place,
         work: impl FnOnce(&mut Self) -> anyhow::Result<T>,
-    ) -> Result<Option<T>, Trouble> {
+    ) -> Result<Option<T>, MaskError> {
         if self.is_cautious {
             return Ok(None);
         }
@@ -331,7 +332,7 @@ impl State {
     }
 
     /// See [`Place::masks`].
-    pub(super) fn along(&mut self, place: &Place, ahead: &Ahead) -> Result<Vec<Mask>, Trouble> {
+    pub(super) fn along(&mut self, place: &Place, ahead: &Ahead) -> Result<Vec<Mask>, MaskError> {
         let here = self.next(place)?;
         if let Some(known) = self.known(ahead) {
             return Ok(known);

@@ -42,7 +42,7 @@ fn params(kind: GrammarKind, text: &str) -> GrammarParams {
 
 fn compiled(kind: GrammarKind, text: &str) -> Arc<Compiled> {
     loop {
-        match GRAMMARS.compile(&params(kind, text), &room(), &Patience::default()) {
+        match GRAMMARS.compile(&params(kind, text), &room(), &CompileDeadline::default()) {
             // Other tests may hold all turns for longer than anybody waits.
             Err(CompileError::Busy) => {}
             compiled => return compiled.expect("it is right"),
@@ -58,24 +58,25 @@ fn text(token: u32) -> &'static [u8] {
     GRAMMARS.vocabulary.text(token)
 }
 
-fn opened(grammar: &Arc<Grammar>, output: &[u32]) -> Text {
-    Text::open(Arc::clone(grammar), VOCAB, output).expect("it matches")
+fn opened(grammar: &Arc<Grammar>, output: &[u32]) -> GrammarText {
+    GrammarText::open(Arc::clone(grammar), VOCAB, output).expect("it matches")
 }
 
 /// What the rows of a work may emit; `None` means everything.
-fn wanted(text: &Text, ahead: Ahead) -> Result<Vec<Option<Vec<u32>>>, Trouble> {
+fn wanted(text: &GrammarText, ahead: Ahead) -> Result<Vec<Option<Vec<u32>>>, MaskError> {
     let found = masks(vec![Wanted::new(text, ahead)]).pop().expect("one work")?;
     let tokens = |mask: &bytes::Bytes| TokenMask::new(mask, VOCAB).tokens().collect();
     Ok(found.iter().map(|mask| mask.as_ref().map(tokens)).collect())
 }
 
 /// The same, repeated if its turn does not come, which may happen on a busy machine.
-fn waited(text: &Text) -> Result<Vec<Option<Vec<u32>>>, Trouble> {
-    let mut tries = (0..30).map(|_| wanted(text, Ahead::default())).skip_while(|found| *found == Err(Trouble::NotYet));
-    tries.next().unwrap_or(Err(Trouble::NotYet))
+fn waited(text: &GrammarText) -> Result<Vec<Option<Vec<u32>>>, MaskError> {
+    let mut tries =
+        (0..30).map(|_| wanted(text, Ahead::default())).skip_while(|found| *found == Err(MaskError::NotYet));
+    tries.next().unwrap_or(Err(MaskError::NotYet))
 }
 
-fn allowed(text: &Text) -> Vec<u32> {
+fn allowed(text: &GrammarText) -> Vec<u32> {
     waited(text).expect("a mask")[0].clone().expect("not all")
 }
 
@@ -130,7 +131,8 @@ fn behind_its_end_a_text_can_only_end() {
     assert_eq!(allowed(&whole), [END, OTHER_END]);
     whole.push(END);
     assert_eq!(allowed(&whole), [END, OTHER_END]);
-    let wrong = |output: &[u32]| Text::open(Arc::clone(&grammar), VOCAB, output).expect_err("it does not match").field;
+    let wrong =
+        |output: &[u32]| GrammarText::open(Arc::clone(&grammar), VOCAB, output).expect_err("it does not match").field;
     assert_eq!(wrong(&[END]), "output_token_ids[0]", "it may not end there");
     assert_eq!(wrong(&[tokens_of("n"), tokens_of("n")].concat()), "output_token_ids[1]");
     assert_eq!(wrong(&[tokens_of("no"), vec![END], tokens_of("o")].concat()), "output_token_ids[3]");
@@ -149,7 +151,7 @@ fn tokens_that_end_a_text_are_no_part_of_it() {
     assert_eq!(allowed(&opened(&grammar, &[b])), [b]);
     assert_eq!(allowed(&opened(&grammar, &[b, b])), [a]);
     assert_eq!(allowed(&opened(&grammar, &[ab, a])), [a], "it has ended");
-    assert!(Text::open(grammar, VOCAB, &[b, a]).is_err());
+    assert!(GrammarText::open(grammar, VOCAB, &[b, a]).is_err());
 }
 
 /// Two paths lead to the same position of a text, with the same lexemes, but different tokens may follow.
@@ -213,7 +215,7 @@ fn rows_may_be_longer_or_shorter_than_the_vocabulary() {
     let whole = allowed(&opened(&grammar, &[]));
     assert!(whole.contains(&(5 + u32::from(b'z'))) && whole.contains(&END));
     for vocab_size in [3, 100, VOCAB - 1, VOCAB + 1, VOCAB + 500] {
-        let text = Text::open(Arc::clone(&grammar), vocab_size, &[]).expect("it matches");
+        let text = GrammarText::open(Arc::clone(&grammar), vocab_size, &[]).expect("it matches");
         let found = masks(vec![Wanted::new(&text, Ahead::default())]).pop().expect("one").expect("a mask");
         let mask = found[0].as_ref().expect("not all");
         assert_eq!(mask.len(), TokenMask::bytes_for(vocab_size));
@@ -240,7 +242,8 @@ fn some_grammars() -> Vec<Arc<Grammar>> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
-    /// A text that grows, one that is opened with the same tokens, and one that looks ahead along a tree are at the same places.
+    /// A text that grows, one that is opened with the same tokens, and one that looks ahead along a tree are at the
+    /// same places.
     #[test]
     fn growing_reopening_and_looking_ahead_agree(choices in prop::collection::vec(any::<u32>(), 1..24), branch in 0usize..20, skips in 0usize..6) {
         for grammar in some_grammars() {
@@ -263,7 +266,8 @@ proptest! {
                 expected.push(Some(allowed(&text)));
                 prop_assert_eq!(allowed(&opened(&grammar, &output)), expected[output.len()].clone().expect("one"));
             }
-            // From a place on the way: a chain to the end, and a second branch, which is equal at first and goes on with a wrong token.
+            // From a place on the way: a chain to the end, and a second branch, which is equal at first and goes on
+            // with a wrong token.
             let start = skips.min(output.len());
             let from = opened(&grammar, &output[..start]);
             let rest = &output[start..];
@@ -322,7 +326,7 @@ proptest! {
     #[test]
     fn no_text_of_a_grammar_fails_the_compiler(text in "[a-z\"/(){}\\[\\]|*+?:,%&@<>=0-9\\\\ \n]{1,60}", kind in 0usize..3) {
         let kind = [GrammarKind::JsonSchema, GrammarKind::Regex, GrammarKind::Lark][kind];
-        if let Ok(compiled) = GRAMMARS.compile(&params(kind, &text), &room(), &Patience::default()) {
+        if let Ok(compiled) = GRAMMARS.compile(&params(kind, &text), &room(), &CompileDeadline::default()) {
             let grammar = Arc::new(Grammar::new(compiled, &GrammarStart::default(), vec![END]));
             let text = opened(&grammar, &[]);
             prop_assert!(wanted(&text, Ahead::default()).is_ok());
@@ -332,7 +336,7 @@ proptest! {
 
 #[test]
 fn what_is_wrong_is_told_at_its_field() {
-    let wrong = |kind, text: &str| match GRAMMARS.compile(&params(kind, text), &room(), &Patience::default()) {
+    let wrong = |kind, text: &str| match GRAMMARS.compile(&params(kind, text), &room(), &CompileDeadline::default()) {
         Err(CompileError::Invalid(FieldError { field, message })) => (field, message),
         other => panic!("{text} gives {other:?}"),
     };

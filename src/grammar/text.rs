@@ -1,10 +1,10 @@
 //! Where one text stands in its grammar.
 
 use super::ahead::Ahead;
+use super::mask_error::{MAX_MASK_TIME, MaskError, time_for};
 use super::propose::Proposed;
 use super::running::OnDrop;
 use super::state::{Mask, Phase, State, guarded};
-use super::trouble::{MOST_TIME, Trouble, time_for};
 use super::{Grammar, lock, thread_time};
 use crate::params::FieldError;
 use llguidance::CancellationHandle;
@@ -24,7 +24,7 @@ const LOOK_EACH: usize = 64;
 
 /// A text that has to match a grammar.
 #[derive(Debug)]
-pub struct Text {
+pub struct GrammarText {
     place: Arc<Place>,
     vocab_size: usize,
     /// How many draft tokens have their masks computed ahead.
@@ -57,7 +57,7 @@ impl std::fmt::Debug for Place {
     }
 }
 
-impl Text {
+impl GrammarText {
     /// A text that has emitted these tokens so far. Its rows have `vocab_size` tokens.
     ///
     /// # Errors
@@ -70,11 +70,11 @@ impl Text {
         let started = thread_time::own();
         for (at, &token) in output.iter().enumerate() {
             let is_late = at % LOOK_EACH == LOOK_EACH - 1 && thread_time::own().saturating_sub(started) > most;
-            let read = if is_late { Err(Trouble::too_long()) } else { guarded(|| state.read(&grammar, token)) };
+            let read = if is_late { Err(MaskError::too_long()) } else { guarded(|| state.read(&grammar, token)) };
             let wrong = match read {
                 Ok(true) => continue,
                 Ok(false) => "is not allowed by the grammar at this position".to_owned(),
-                Err(trouble) => trouble.to_string(),
+                Err(mask_error) => mask_error.to_string(),
             };
             return Err(FieldError::new(format!("output_token_ids[{at}]"), wrong));
         }
@@ -128,7 +128,7 @@ impl Text {
 }
 
 /// Clones the text with an automaton of its own, at the same place.
-impl Clone for Text {
+impl Clone for GrammarText {
     fn clone(&self) -> Self {
         let own = lock(&self.place.state);
         let (mut state, unread) = (own.clone(), lock(&self.place.unread).clone());
@@ -143,7 +143,7 @@ impl Clone for Text {
 }
 
 /// Cancels the work, because nobody waits for the masks of a text that is gone.
-impl Drop for Text {
+impl Drop for GrammarText {
     fn drop(&mut self) {
         self.place.cancel();
     }
@@ -165,7 +165,7 @@ impl Place {
             // Errors are kept in the state, for whoever asks for the masks.
             let _ = match draft {
                 Some(draft) => self.work(time_for(draft.len() + 1), |state| state.look_ahead(self, draft)),
-                None => self.work(MOST_TIME, |state| state.next(self).map(drop)),
+                None => self.work(MAX_MASK_TIME, |state| state.next(self).map(drop)),
             };
         }
     }
@@ -175,7 +175,7 @@ impl Place {
     ///
     /// # Errors
     /// Why there is none.
-    pub(super) fn masks(self: &Arc<Self>, ahead: &Ahead) -> Result<Vec<Mask>, Trouble> {
+    pub(super) fn masks(self: &Arc<Self>, ahead: &Ahead) -> Result<Vec<Mask>, MaskError> {
         self.work(time_for(ahead.masks()), |state| state.along(self, ahead))
     }
 
@@ -183,8 +183,8 @@ impl Place {
     ///
     /// # Errors
     /// Why there will be no masks after it.
-    pub(super) fn propose(self: &Arc<Self>, own: &[u32], most: usize) -> Result<Proposed, Trouble> {
-        self.work(MOST_TIME, |state| state.propose(self, own, most))
+    pub(super) fn propose(self: &Arc<Self>, own: &[u32], most: usize) -> Result<Proposed, MaskError> {
+        self.work(MAX_MASK_TIME, |state| state.propose(self, own, most))
     }
 
     fn work<T>(self: &Arc<Self>, most: Duration, work: impl FnOnce(&mut State) -> T) -> T {
@@ -244,7 +244,7 @@ impl Place {
 
 /// How long reading so many tokens may take.
 fn time_to_read(tokens: usize) -> Duration {
-    MOST_TIME + PER_TOKEN.saturating_mul(u32::try_from(tokens).unwrap_or(u32::MAX))
+    MAX_MASK_TIME + PER_TOKEN.saturating_mul(u32::try_from(tokens).unwrap_or(u32::MAX))
 }
 
 /// Microseconds since some moment, at least 1.

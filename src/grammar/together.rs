@@ -1,10 +1,10 @@
 //! Computes something for many texts at once, and waits for it within limits. A text that takes longer than
-//! [`time_for`](super::trouble::time_for) allows is cancelled, for good.
+//! [`time_for`](super::mask_error::time_for) allows is cancelled, for good.
 
 use super::compile::Tokens;
+use super::mask_error::MaskError;
 use super::running::OnDrop;
 use super::text::Place;
-use super::trouble::Trouble;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc;
@@ -41,33 +41,33 @@ impl Looks {
 
 /// What is asked about one text: known already, or to be computed.
 pub(super) enum Asked<T> {
-    Known(Result<T, Trouble>),
+    Known(Result<T, MaskError>),
     Work { place: Arc<Place>, work: Work<T> },
 }
 
-type Work<T> = Box<dyn FnOnce(&Arc<Place>) -> Result<T, Trouble> + Send>;
+type Work<T> = Box<dyn FnOnce(&Arc<Place>) -> Result<T, MaskError> + Send>;
 
 impl<T> Asked<T> {
     /// Work to be done on a text.
     pub(super) fn new(
         place: Arc<Place>,
-        work: impl FnOnce(&Arc<Place>) -> Result<T, Trouble> + Send + 'static,
+        work: impl FnOnce(&Arc<Place>) -> Result<T, MaskError> + Send + 'static,
     ) -> Self {
         if place.is_cancelled() {
-            return Self::Known(Err(Trouble::too_long()));
+            return Self::Known(Err(MaskError::too_long()));
         }
         Self::Work { place, work: Box::new(work) }
     }
 }
 
 /// The results so far.
-type Results<T> = Vec<Option<Result<T, Trouble>>>;
+type Results<T> = Vec<Option<Result<T, MaskError>>>;
 /// Texts that threads work on, each with the index of its result.
 type Waiting = Vec<(usize, Arc<Place>)>;
 
 /// The results, in order. All threads together compute them, for at most `most` in all; results that are missing then
-/// are [`Trouble::NotYet`]. A text that takes too long fails, and the others do not wait for it.
-pub(super) fn together<T: Send + 'static>(asked: Vec<Asked<T>>, most: Duration) -> Vec<Result<T, Trouble>> {
+/// are [`MaskError::NotYet`]. A text that takes too long fails, and the others do not wait for it.
+pub(super) fn together<T: Send + 'static>(asked: Vec<Asked<T>>, most: Duration) -> Vec<Result<T, MaskError>> {
     let (sender, done) = mpsc::channel();
     // Work that has not begun by the end is skipped.
     let is_over = Arc::new(AtomicBool::new(false));
@@ -78,13 +78,13 @@ pub(super) fn together<T: Send + 'static>(asked: Vec<Asked<T>>, most: Duration) 
     waiting_for(|count| _ = count.fetch_add(1, Ordering::Relaxed));
     let _waits = OnDrop(|| waiting_for(|count| _ = count.fetch_sub(1, Ordering::Relaxed)));
     wait_for(&mut results, &mut waiting, &done, tokens.as_deref(), most);
-    results.into_iter().map(|result| result.unwrap_or(Err(Trouble::NotYet))).collect()
+    results.into_iter().map(|result| result.unwrap_or(Err(MaskError::NotYet))).collect()
 }
 
 /// Starts the work for all results that are not known. Threads send them, until `is_over`.
 fn begun<T: Send + 'static>(
     asked: Vec<Asked<T>>,
-    sender: mpsc::Sender<(usize, Result<T, Trouble>)>,
+    sender: mpsc::Sender<(usize, Result<T, MaskError>)>,
     is_over: &Arc<AtomicBool>,
 ) -> (Results<T>, Waiting) {
     let mut results = Vec::with_capacity(asked.len());
@@ -114,7 +114,7 @@ fn begun<T: Send + 'static>(
 fn wait_for<T>(
     results: &mut Results<T>,
     waiting: &mut Waiting,
-    done: &mpsc::Receiver<(usize, Result<T, Trouble>)>,
+    done: &mpsc::Receiver<(usize, Result<T, MaskError>)>,
     tokens: Option<&Tokens>,
     most: Duration,
 ) {
@@ -136,7 +136,7 @@ fn wait_for<T>(
                 let is_late = place.is_late();
                 if is_late {
                     place.cancel();
-                    results[*at] = Some(Err(Trouble::too_long()));
+                    results[*at] = Some(Err(MaskError::too_long()));
                 }
                 !is_late && started.elapsed() < most
             });

@@ -12,7 +12,7 @@ use super::yaml::{self, Mistake, Node, NodeKind, Stretch};
 
 /// A step of a path within a document.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum PathStep {
     Key(&'static str),
     Item(usize),
 }
@@ -30,7 +30,7 @@ enum Addition {
 pub(super) struct Editor<'a> {
     text: &'a str,
     root: &'a Node,
-    additions: Vec<(Vec<Step>, Addition)>,
+    additions: Vec<(Vec<PathStep>, Addition)>,
 }
 
 /// A replacement of some bytes of the text.
@@ -60,7 +60,7 @@ impl<'a> Editor<'a> {
     }
 
     /// Adds entries to the map at `path` and then `key`. The map is created if it is not there.
-    pub(super) fn entries(&mut self, path: &[Step], key: &'static str, entries: Vec<(String, Node)>) {
+    pub(super) fn entries(&mut self, path: &[PathStep], key: &'static str, entries: Vec<(String, Node)>) {
         match self.there(path, key) {
             Some(path) => self.add(path, Addition::Entries(entries)),
             None => self.set(path, key, Node::map(entries)),
@@ -68,12 +68,12 @@ impl<'a> Editor<'a> {
     }
 
     /// Adds items at the front of the list at `path` and then `key`. The list is created if it is not there.
-    pub(super) fn items(&mut self, path: &[Step], key: &'static str, items: Vec<Node>) {
+    pub(super) fn items(&mut self, path: &[PathStep], key: &'static str, items: Vec<Node>) {
         self.items_before(path, key, 0, items);
     }
 
     /// The same, before the item with this index, or after the last one.
-    pub(super) fn items_before(&mut self, path: &[Step], key: &'static str, at: usize, items: Vec<Node>) {
+    pub(super) fn items_before(&mut self, path: &[PathStep], key: &'static str, at: usize, items: Vec<Node>) {
         match self.there(path, key) {
             Some(path) => self.add(path, Addition::Items(at, items)),
             None => self.set(path, key, Node::list(items)),
@@ -81,22 +81,22 @@ impl<'a> Editor<'a> {
     }
 
     /// Adds an entry to the map at `path`.
-    pub(super) fn set(&mut self, path: &[Step], key: &str, value: Node) {
+    pub(super) fn set(&mut self, path: &[PathStep], key: &str, value: Node) {
         self.add(path.to_vec(), Addition::Entries(vec![(key.to_owned(), value)]));
     }
 
     /// Replaces the node at `path`.
-    pub(super) fn replace(&mut self, path: Vec<Step>, value: Node) {
+    pub(super) fn replace(&mut self, path: Vec<PathStep>, value: Node) {
         self.add(path, Addition::Instead(value));
     }
 
-    fn there(&self, path: &[Step], key: &'static str) -> Option<Vec<Step>> {
-        let path = [path, &[Step::Key(key)]].concat();
+    fn there(&self, path: &[PathStep], key: &'static str) -> Option<Vec<PathStep>> {
+        let path = [path, &[PathStep::Key(key)]].concat();
         find(self.root, &path).is_some().then_some(path)
     }
 
     /// Records an addition. Additions to the same place are merged.
-    fn add(&mut self, path: Vec<Step>, addition: Addition) {
+    fn add(&mut self, path: Vec<PathStep>, addition: Addition) {
         let same = self.additions.iter_mut().find(|(known, _)| *known == path);
         match (same, addition) {
             (Some((_, Addition::Entries(known))), Addition::Entries(new)) => known.extend(new),
@@ -291,19 +291,19 @@ fn key_text(key: &str) -> String {
     Node::string(key).lines().concat()
 }
 
-fn find<'n>(root: &'n Node, path: &[Step]) -> Option<&'n Node> {
+fn find<'n>(root: &'n Node, path: &[PathStep]) -> Option<&'n Node> {
     path.iter().try_fold(root, |node, step| match step {
-        Step::Key(key) => node.get(key),
-        Step::Item(at) => node.items().get(*at),
+        PathStep::Key(key) => node.get(key),
+        PathStep::Item(at) => node.items().get(*at),
     })
 }
 
-fn find_mut<'n>(root: &'n mut Node, path: &[Step]) -> Option<&'n mut Node> {
+fn find_mut<'n>(root: &'n mut Node, path: &[PathStep]) -> Option<&'n mut Node> {
     path.iter().try_fold(root, |node, step| match (step, &mut node.kind) {
-        (Step::Key(key), NodeKind::Map(entries)) => {
+        (PathStep::Key(key), NodeKind::Map(entries)) => {
             entries.iter_mut().find(|(known, _)| known.text() == Some(*key)).map(|(_, value)| value)
         }
-        (Step::Item(at), NodeKind::List(items)) => items.get_mut(*at),
+        (PathStep::Item(at), NodeKind::List(items)) => items.get_mut(*at),
         _ => None,
     })
 }

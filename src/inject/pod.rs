@@ -1,6 +1,6 @@
 //! Finds pod templates, and checks whether a sidecar can be added to one.
 
-use super::edit::{Editor, Step};
+use super::edit::{Editor, PathStep};
 use super::shared::check_merged;
 use super::sidecar::{INJECTED, LABEL, SCRAPE_PORT, Sidecar, has_scrape};
 use super::yaml::{Mistake, Node};
@@ -39,7 +39,7 @@ pub(super) enum Outcome {
 pub(super) struct Template<'a> {
     /// Such as `Deployment/worker`.
     pub(super) name: String,
-    path: Vec<Step>,
+    path: Vec<PathStep>,
     pub(super) node: &'a Node,
     /// Volume claims of a StatefulSet, which adds them to its pods as volumes.
     claims: &'a [Node],
@@ -53,11 +53,11 @@ pub(super) fn templates(document: &Node) -> Result<Vec<Template<'_>>, Mistake> {
     }
     check_merged(document, &[])?;
     let items = document.get("items").map(Node::items).unwrap_or_default();
-    let at = |i| vec![Step::Key("items"), Step::Item(i)];
+    let at = |i| vec![PathStep::Key("items"), PathStep::Item(i)];
     items.iter().enumerate().filter_map(|(i, item)| template(item, at(i)).transpose()).collect()
 }
 
-fn template(object: &Node, mut path: Vec<Step>) -> Result<Option<Template<'_>>, Mistake> {
+fn template(object: &Node, mut path: Vec<PathStep>) -> Result<Option<Template<'_>>, Mistake> {
     let text = |key| object.get(key).and_then(Node::text);
     let (Some(kind), Some(version)) = (text("kind"), text("apiVersion")) else {
         // A merge key could bring in what makes this an object with pods.
@@ -70,7 +70,7 @@ fn template(object: &Node, mut path: Vec<Step>) -> Result<Option<Template<'_>>, 
     for read in [*keys, &["metadata"], &["spec", "volumeClaimTemplates", "metadata"]] {
         check_merged(object, read)?;
     }
-    path.extend(keys.iter().map(|key| Step::Key(key)));
+    path.extend(keys.iter().map(|key| PathStep::Key(key)));
     let metadata = object.get("metadata");
     let name = ["name", "generateName"].iter().find_map(|key| metadata?.get(key)?.text());
     let name = format!("{kind}/{}", name.unwrap_or("(no name)"));
@@ -193,9 +193,12 @@ impl Template<'_> {
     }
 
     fn put_in_place(&self, editor: &mut Editor<'_>, old: &Node, at: usize, sidecar: &Sidecar) {
-        let under = |steps: &[Step]| [&self.path[..], steps].concat();
-        editor.replace(under(&[Step::Key("spec"), Step::Key("initContainers"), Step::Item(at)]), sidecar.container());
-        let annotation = |key| under(&[Step::Key("metadata"), Step::Key("annotations"), Step::Key(key)]);
+        let under = |steps: &[PathStep]| [&self.path[..], steps].concat();
+        editor.replace(
+            under(&[PathStep::Key("spec"), PathStep::Key("initContainers"), PathStep::Item(at)]),
+            sidecar.container(),
+        );
+        let annotation = |key| under(&[PathStep::Key("metadata"), PathStep::Key("annotations"), PathStep::Key(key)]);
         editor.replace(annotation(INJECTED), Node::string(env!("CARGO_PKG_VERSION")));
         // The worker's own annotation, if it has one, names another port. It must stay.
         let port = old.get("ports").and_then(|ports| ports.items().first()?.get("containerPort")?.text());
@@ -246,7 +249,7 @@ impl Template<'_> {
 
     fn add(&self, editor: &mut Editor<'_>, sidecar: &Sidecar, spec: &Node, worker: usize) {
         let under = |keys: &[&'static str]| {
-            [&self.path[..], &keys.iter().map(|key| Step::Key(key)).collect::<Vec<_>>()].concat()
+            [&self.path[..], &keys.iter().map(|key| PathStep::Key(key)).collect::<Vec<_>>()].concat()
         };
         let (pod, of_spec) = (under(&[]), under(&["spec"]));
         let annotations = sidecar.annotations(self.node.at(&["metadata", "annotations"]));
@@ -262,7 +265,7 @@ impl Template<'_> {
         }
         editor.items_before(&of_spec, "initContainers", sidecar.place(spec), vec![sidecar.container()]);
         editor.items(&of_spec, "volumes", vec![sidecar.volume()]);
-        let worker = [of_spec, vec![Step::Key("containers"), Step::Item(worker)]].concat();
+        let worker = [of_spec, vec![PathStep::Key("containers"), PathStep::Item(worker)]].concat();
         editor.items(&worker, "env", vec![sidecar.env()]);
         editor.items(&worker, "volumeMounts", vec![sidecar.mount()]);
     }

@@ -4,7 +4,7 @@
 //! place. The entries of a merge key are not even read, because programs disagree on whether they or the keys beside
 //! them take precedence.
 
-use super::edit::Step;
+use super::edit::PathStep;
 use super::yaml::{Mistake, Node, NodeKind};
 use std::collections::BTreeMap;
 
@@ -32,15 +32,15 @@ pub(super) fn aliases(root: &Node) -> BTreeMap<usize, usize> {
 /// The node at a path. It must not appear in any other place, so that something can be added to it.
 pub(super) fn unshared<'n>(
     root: &'n Node,
-    path: &[Step],
+    path: &[PathStep],
     aliases: &BTreeMap<usize, usize>,
 ) -> Result<Option<&'n Node>, Mistake> {
     let (mut node, mut line) = (root, root.place.line);
     check_unshared(node, line, aliases)?;
     for step in path {
         let next = match step {
-            Step::Key(key) => node.entry(key).map(|(key, value)| (value, key.place.line)),
-            Step::Item(at) => node.items().get(*at).map(|item| (item, item.place.line)),
+            PathStep::Key(key) => node.entry(key).map(|(key, value)| (value, key.place.line)),
+            PathStep::Item(at) => node.items().get(*at).map(|item| (item, item.place.line)),
         };
         let Some(next) = next else { return Ok(None) };
         (node, line) = next;

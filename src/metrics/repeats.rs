@@ -22,8 +22,8 @@ const GENERATION: usize = 2048;
 const PLACES: usize = 2 * GENERATION;
 /// Most bytes that the numbers of one model and proposer take. `max_state_bytes` does not count them, because metrics
 /// outlive sequences.
-pub(super) const MOST_BYTES: usize = 2 * PLACES * size_of::<u64>();
-const _: () = assert!(MOST_BYTES <= 64 << 10, "docs/deployment.md says so");
+pub(super) const MAX_BYTES: usize = 2 * PLACES * size_of::<u64>();
+const _: () = assert!(MAX_BYTES <= 64 << 10, "docs/deployment.md says so");
 
 /// A table of a fixed size, so that it never takes more memory than stated; empty before the first number. The numbers
 /// are random, so each is stored at the place given by its lowest bits, or at the next free place.
@@ -109,7 +109,7 @@ mod tests {
         let repeats = Repeats::default();
         assert_eq!(bytes(&repeats), 0, "nothing is taken before there is something to remember");
         assert!((0..100).all(|seed| counted(&repeats, seed, 0..1000) == 1000));
-        assert_eq!(bytes(&repeats), MOST_BYTES);
+        assert_eq!(bytes(&repeats), MAX_BYTES);
     }
 
     /// The seeds make all numbers compete for the same place. One of the numbers is the one that marks a free place.
@@ -122,6 +122,6 @@ mod tests {
             assert!(new == 0 || new == GENERATION - 2, "{new}");
         }
         assert!(!repeats.is_new(alike(0)) && repeats.is_new(0) && !repeats.is_new(0));
-        assert!(bytes(&repeats) <= MOST_BYTES);
+        assert!(bytes(&repeats) <= MAX_BYTES);
     }
 }

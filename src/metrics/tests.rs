@@ -219,7 +219,7 @@ fn the_documentation_says_how_many_series_there_are_at_most() {
 /// The memory of remembered numbers, which `max_state_bytes` does not count.
 #[test]
 fn the_documentation_says_what_remembered_numbers_take() {
-    let each = repeats::MOST_BYTES >> 10;
+    let each = repeats::MAX_BYTES >> 10;
     let (model, most) = (each * Proposer::ALL.len(), Limits::default().max_model_labels);
     let text = format!(
         "at most {each} KiB for each model label and proposer, once it verifies drafts: {model} KiB for each model label, \

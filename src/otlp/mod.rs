@@ -23,7 +23,7 @@ use tonic_types::StatusExt;
 use wire::{ExportTraceServiceRequest, ExportTraceServiceResponse};
 
 /// Most steps in a request: with their stages about 300 KB.
-const MOST_IN_BATCH: usize = 256;
+const MAX_IN_BATCH: usize = 256;
 /// How long the first span of a batch waits for others.
 const GATHER: Duration = Duration::from_secs(1);
 /// How long the collector may take to answer.
@@ -33,10 +33,10 @@ const PAUSES: [Duration; 4] =
     [Duration::from_secs(1), Duration::from_secs(2), Duration::from_secs(4), Duration::from_secs(8)];
 
 /// Longest pause that a collector may ask for.
-const MOST_PAUSE: Duration = Duration::from_secs(30);
+const MAX_PAUSE: Duration = Duration::from_secs(30);
 
 /// How many characters of a collector's reason are logged.
-const MOST_REASON: usize = 300;
+const MAX_REASON: usize = 300;
 
 /// Where spans go.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -111,7 +111,7 @@ impl Exporter {
     /// Exports until `stop`. Then exports once more what is there, without retries, and ends.
     pub async fn run(mut self, stop: CancellationToken) {
         let mut trouble = false;
-        let mut batch = Vec::with_capacity(MOST_IN_BATCH);
+        let mut batch = Vec::with_capacity(MAX_IN_BATCH);
         while self.next(&mut batch, &stop).await {
             let count: u64 = batch.iter().map(Span::count).sum();
             let request = encode::request(&batch, &self.instance);
@@ -146,7 +146,7 @@ impl Exporter {
         tokio::select! {
             biased;
             () = stop.cancelled() => {}
-            taken = self.spans.recv_many(batch, MOST_IN_BATCH) => if taken == 0 { return false },
+            taken = self.spans.recv_many(batch, MAX_IN_BATCH) => if taken == 0 { return false },
         }
         if !stop.is_cancelled() {
             tokio::select! {
@@ -188,8 +188,8 @@ impl Exporter {
 
 /// Fills a batch up.
 async fn fill(spans: &mut mpsc::Receiver<Span>, batch: &mut Vec<Span>) {
-    while batch.len() < MOST_IN_BATCH {
-        let room = MOST_IN_BATCH - batch.len();
+    while batch.len() < MAX_IN_BATCH {
+        let room = MAX_IN_BATCH - batch.len();
         if spans.recv_many(batch, room).await == 0 {
             return;
         }
@@ -203,7 +203,7 @@ fn rejected(answer: ExportTraceServiceResponse) -> (u64, String) {
 
 /// The beginning of a collector's message, which may be megabytes long.
 fn shortened(reason: &str) -> &str {
-    let end = reason.char_indices().nth(MOST_REASON).map_or(reason.len(), |(at, _)| at);
+    let end = reason.char_indices().nth(MAX_REASON).map_or(reason.len(), |(at, _)| at);
     &reason[..end]
 }
 
@@ -221,7 +221,7 @@ fn pause_after(status: &Status, least: Duration) -> Option<Duration> {
         Code::ResourceExhausted => asked.is_some(),
         _ => false,
     };
-    passes.then(|| asked.unwrap_or_default().clamp(least, MOST_PAUSE))
+    passes.then(|| asked.unwrap_or_default().clamp(least, MAX_PAUSE))
 }
 
 #[cfg(test)]
@@ -243,7 +243,7 @@ mod tests {
         };
         assert_eq!(says(Code::ResourceExhausted, 3), Some(Duration::from_secs(3)));
         assert_eq!(says(Code::Unavailable, 0), Some(least));
-        assert_eq!(says(Code::Unavailable, 3600), Some(MOST_PAUSE), "spans would pile up");
+        assert_eq!(says(Code::Unavailable, 3600), Some(MAX_PAUSE), "spans would pile up");
         assert_eq!(says(Code::Unauthenticated, 3), None);
     }
 }

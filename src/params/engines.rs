@@ -2,7 +2,7 @@
 //! which parts of each engine are implemented here and which are not. Each rule has a test in
 //! `sampling/samplers/tests/engines`.
 
-use super::{Sampler, Step};
+use super::{ChainStep, Sampler};
 
 /// The order of an engine: its samplers, in the order in which it applies them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -97,44 +97,44 @@ pub enum TfsRule {
 impl EngineRules {
     /// The step before all samplers. `None`: there is none, or the `first` sampler leaves no more tokens than it would.
     #[must_use]
-    pub fn before(&self, first: Option<Sampler>, top_k: u32) -> Option<Step> {
+    pub fn before(&self, first: Option<Sampler>, top_k: u32) -> Option<ChainStep> {
         let is_less = first == Some(Sampler::TopK) && (1..=self.at_most).contains(&top_k);
-        (self.at_most > 0 && !is_less).then_some(Step::AtMost(self.at_most))
+        (self.at_most > 0 && !is_less).then_some(ChainStep::AtMost(self.at_most))
     }
 
     /// The step of top-k.
     #[must_use]
-    pub fn top_k(&self, top_k: u32) -> Step {
+    pub fn top_k(&self, top_k: u32) -> ChainStep {
         let is_greedy = self.top_1_is_greedy && top_k == 1;
-        if self.top_k_ties && !is_greedy { Step::TopKTies } else { Step::TopK }
+        if self.top_k_ties && !is_greedy { ChainStep::TopKTies } else { ChainStep::TopK }
     }
 
     /// The step of min-p, if it is on.
     #[must_use]
-    pub fn min_p(&self, min_p: f32) -> Option<Step> {
+    pub fn min_p(&self, min_p: f32) -> Option<ChainStep> {
         match self.min_p_above {
-            true => (min_p > 0.0 && min_p < 1.0).then_some(Step::MinPAbove),
-            false => (min_p > 0.0).then_some(Step::MinP),
+            true => (min_p > 0.0 && min_p < 1.0).then_some(ChainStep::MinPAbove),
+            false => (min_p > 0.0).then_some(ChainStep::MinP),
         }
     }
 
     /// The step of typical-p.
     #[must_use]
-    pub fn typical(&self, p: f32) -> Step {
+    pub fn typical(&self, p: f32) -> ChainStep {
         match self.typical {
-            TypicalRule::Reached => Step::TypicalP(p),
-            TypicalRule::Above => Step::TypicalAbove(p),
-            TypicalRule::Ties => Step::TypicalTies(p),
+            TypicalRule::Reached => ChainStep::TypicalP(p),
+            TypicalRule::Above => ChainStep::TypicalAbove(p),
+            TypicalRule::Ties => ChainStep::TypicalTies(p),
         }
     }
 
     /// The step of tail-free sampling.
     #[must_use]
-    pub fn tfs(&self, z: f32) -> Step {
+    pub fn tfs(&self, z: f32) -> ChainStep {
         match self.tfs {
-            TfsRule::Left => Step::Tfs(z),
-            TfsRule::WithRemoved => Step::TfsWithRemoved(z),
-            TfsRule::OneFewer => Step::TfsOneFewer(z),
+            TfsRule::Left => ChainStep::Tfs(z),
+            TfsRule::WithRemoved => ChainStep::TfsWithRemoved(z),
+            TfsRule::OneFewer => ChainStep::TfsOneFewer(z),
         }
     }
 
@@ -304,8 +304,8 @@ mod tests {
     #[test]
     fn a_top_k_of_one_is_greedy_in_tensorrt_llm_alone() {
         let steps = |engine: EngineOrder| [1, 2].map(|top_k| engine.rules().top_k(top_k));
-        assert_eq!(steps(EngineOrder::TensorrtLlm), [Step::TopK, Step::TopKTies]);
-        assert_eq!(steps(EngineOrder::Transformers), [Step::TopKTies; 2]);
-        assert_eq!(steps(EngineOrder::Vllm), [Step::TopK; 2]);
+        assert_eq!(steps(EngineOrder::TensorrtLlm), [ChainStep::TopK, ChainStep::TopKTies]);
+        assert_eq!(steps(EngineOrder::Transformers), [ChainStep::TopKTies; 2]);
+        assert_eq!(steps(EngineOrder::Vllm), [ChainStep::TopK; 2]);
     }
 }

@@ -28,7 +28,7 @@ pub mod watermark;
 pub use check::check_tokens;
 pub use engines::{EngineOrder, EngineRules, TfsRule, TypicalRule};
 pub use order::SamplerOrder;
-pub use samplers::{Sampler, Step};
+pub use samplers::{ChainStep, Sampler};
 pub use speculation::{
     DraftLengthParams, MAX_DRAFT_COST, MAX_DRAFT_TOKENS, MAX_MATCH, MAX_VERIFY_COST, ProposerKind, ProposerParams,
 };

@@ -87,7 +87,7 @@ pub struct Presets(Vec<Preset>);
 
 impl Presets {
     /// Most presets of a server.
-    pub const MOST: usize = 256;
+    pub const MAX: usize = 256;
 
     /// These presets, sorted by name.
     #[must_use]

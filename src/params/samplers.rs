@@ -53,7 +53,7 @@ pub enum Sampler {
 /// One step in the processing of a row: an active sampler with the values that it needs. Values that may differ from
 /// row to row are in [`Filters`](super::Filters).
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Step {
+pub enum ChainStep {
     /// Uses the EOS tokens of the chain. See [`min_eos_p`](crate::sampling::samplers::min_eos_p).
     MinEosP(f32),
     /// Uses the temperature of the filters.
@@ -242,71 +242,71 @@ impl Sampler {
 
     /// The step that the parameters turn this sampler into. `None`: the sampler is off.
     #[must_use]
-    pub fn step(self, params: &SamplingParams) -> Option<Step> {
-        let on = |is_on: bool, step: Step| is_on.then_some(step);
+    pub fn step(self, params: &SamplingParams) -> Option<ChainStep> {
+        let on = |is_on: bool, step: ChainStep| is_on.then_some(step);
         let rules = params.samplers.sampler_order.rules();
         let SamplerParams { dynatemp_low: low, dynatemp_high: high, dynatemp_exponent: exponent, .. } =
             *params.samplers;
         let listed = params.samplers.sampler_order.samplers();
-        let dynamic = on(high > 0.0, Step::DynamicTemperature { low, high, exponent });
+        let dynamic = on(high > 0.0, ChainStep::DynamicTemperature { low, high, exponent });
         match self {
-            Self::MinEosP => on(params.samplers.min_eos_p > 0.0, Step::MinEosP(params.samplers.min_eos_p)),
+            Self::MinEosP => on(params.samplers.min_eos_p > 0.0, ChainStep::MinEosP(params.samplers.min_eos_p)),
             // If the order has no place for both, dynamic temperature replaces temperature, even if its own place is
             // not reached.
             Self::Temperature if !listed.contains(&Self::DynamicTemperature) && dynamic.is_some() => dynamic,
             Self::DynamicTemperature => dynamic,
             Self::Temperature => {
-                on(params.temperature != 1.0 || params.samplers.temperature_tokens > 0, Step::Temperature)
+                on(params.temperature != 1.0 || params.samplers.temperature_tokens > 0, ChainStep::Temperature)
             }
             Self::Smoothing => {
                 let (factor, curve) = (params.samplers.smoothing_factor, params.samplers.smoothing_curve);
-                on(factor > 0.0, Step::Smoothing { factor, curve })
+                on(factor > 0.0, ChainStep::Smoothing { factor, curve })
             }
-            Self::TopNSigma => on(params.samplers.top_n_sigma > 0.0, Step::TopNSigma(params.samplers.top_n_sigma)),
-            Self::MinK => on(params.samplers.min_k, Step::MinK(params.samplers.min_k_tau)),
-            Self::TopH => on(params.samplers.top_h > 0.0, Step::TopH(params.samplers.top_h)),
+            Self::TopNSigma => on(params.samplers.top_n_sigma > 0.0, ChainStep::TopNSigma(params.samplers.top_n_sigma)),
+            Self::MinK => on(params.samplers.min_k, ChainStep::MinK(params.samplers.min_k_tau)),
+            Self::TopH => on(params.samplers.top_h > 0.0, ChainStep::TopH(params.samplers.top_h)),
             Self::TopK => on(params.top_k > 0, rules.top_k(params.top_k)),
-            Self::TopP => on(params.top_p < 1.0 || params.samplers.top_p_decay < 1.0, Step::TopP),
+            Self::TopP => on(params.top_p < 1.0 || params.samplers.top_p_decay < 1.0, ChainStep::TopP),
             Self::MinP => rules.min_p(params.min_p),
             Self::TypicalP => on(params.samplers.typical_p < 1.0, rules.typical(params.samplers.typical_p)),
             Self::Tfs => on(params.samplers.tfs < 1.0, rules.tfs(params.samplers.tfs)),
-            Self::TopA => on(params.samplers.top_a > 0.0, Step::TopA(params.samplers.top_a)),
+            Self::TopA => on(params.samplers.top_a > 0.0, ChainStep::TopA(params.samplers.top_a)),
             Self::EpsilonCutoff => {
-                on(params.samplers.epsilon_cutoff > 0.0, Step::EpsilonCutoff(params.samplers.epsilon_cutoff))
+                on(params.samplers.epsilon_cutoff > 0.0, ChainStep::EpsilonCutoff(params.samplers.epsilon_cutoff))
             }
-            Self::EtaCutoff => on(params.samplers.eta_cutoff > 0.0, Step::EtaCutoff(params.samplers.eta_cutoff)),
+            Self::EtaCutoff => on(params.samplers.eta_cutoff > 0.0, ChainStep::EtaCutoff(params.samplers.eta_cutoff)),
             Self::Xtc => {
                 let (probability, threshold) = (params.samplers.xtc_probability, params.samplers.xtc_threshold);
                 let expected = params.samplers.xtc_expected.unwrap_or(rules.xtc_expected);
                 let step = match (expected, rules.xtc_unless_ignored) {
-                    (false, false) => Step::Xtc { probability, threshold },
-                    (false, true) => Step::XtcUnlessIgnored { probability, threshold },
-                    (true, false) => Step::XtcExpected { probability, threshold },
-                    (true, true) => Step::XtcExpectedUnlessIgnored { probability, threshold },
+                    (false, false) => ChainStep::Xtc { probability, threshold },
+                    (false, true) => ChainStep::XtcUnlessIgnored { probability, threshold },
+                    (true, false) => ChainStep::XtcExpected { probability, threshold },
+                    (true, true) => ChainStep::XtcExpectedUnlessIgnored { probability, threshold },
                 };
                 on(probability > 0.0, step)
             }
             Self::PLess => {
-                let step = if params.samplers.p_less_norm { Step::PLessNorm } else { Step::PLess };
+                let step = if params.samplers.p_less_norm { ChainStep::PLessNorm } else { ChainStep::PLess };
                 on(params.samplers.p_less, step)
             }
             Self::Mirostat => {
                 let (tau, eta) = (params.samplers.mirostat_tau, params.samplers.mirostat_eta);
                 let first = params.samplers.mirostat == 1;
-                let step = if first { Step::MirostatV1 { tau, eta } } else { Step::MirostatV2 { tau, eta } };
+                let step = if first { ChainStep::MirostatV1 { tau, eta } } else { ChainStep::MirostatV2 { tau, eta } };
                 on(params.samplers.mirostat > 0, step)
             }
-            Self::Infill => on(params.samplers.infill, Step::Infill),
+            Self::Infill => on(params.samplers.infill, ChainStep::Infill),
             Self::AdaptiveP => {
                 let (target, decay) = (params.samplers.adaptive_target, params.samplers.adaptive_decay);
-                on(target >= 0.0, Step::AdaptiveP { target, decay })
+                on(target >= 0.0, ChainStep::AdaptiveP { target, decay })
             }
-            Self::Skew => on(params.samplers.skew != 0.0, Step::Skew(params.samplers.skew)),
+            Self::Skew => on(params.samplers.skew != 0.0, ChainStep::Skew(params.samplers.skew)),
         }
     }
 }
 
-impl Step {
+impl ChainStep {
     /// The sampler that this step belongs to. `None` for the tournament, which belongs to a watermark.
     #[must_use]
     pub fn sampler(&self) -> Option<Sampler> {

@@ -1,31 +1,31 @@
 //! Turns parameters into the steps of a row.
 
 use super::watermark::Watermark;
-use super::{FieldError, SamplingParams, Step};
+use super::{ChainStep, FieldError, SamplingParams};
 
 impl SamplingParams {
     /// The steps of a row, in order. `None` if [`Filters`](super::Filters) in their own order are enough: temperature,
     /// top-k, top-p, min-p. Greedy sampling has no steps, because it takes the first token whatever the samplers are.
     #[must_use]
-    pub fn steps(&self) -> Option<Vec<Step>> {
+    pub fn steps(&self) -> Option<Vec<ChainStep>> {
         if self.is_greedy() {
             return None;
         }
-        let mark = matches!(self.watermark(), Some(Watermark::Synthid(_))).then_some(Step::Tournament);
+        let mark = matches!(self.watermark(), Some(Watermark::Synthid(_))).then_some(ChainStep::Tournament);
         let on = self.order().iter().filter_map(|sampler| sampler.step(self));
         let first = on.clone().next().and_then(|step| step.sampler());
         let before = self.samplers.sampler_order.rules().before(first, self.top_k);
-        let steps: Vec<Step> = before.into_iter().chain(on).chain(mark).collect();
-        let place = |step: &Step| match step {
-            Step::Temperature => Some(0),
-            Step::TopK => Some(1),
-            Step::TopP => Some(2),
-            Step::MinP => Some(3),
+        let steps: Vec<ChainStep> = before.into_iter().chain(on).chain(mark).collect();
+        let place = |step: &ChainStep| match step {
+            ChainStep::Temperature => Some(0),
+            ChainStep::TopK => Some(1),
+            ChainStep::TopP => Some(2),
+            ChainStep::MinP => Some(3),
             _ => None,
         };
         let usual = steps.iter().map(place).is_sorted() && steps.iter().all(|step| place(step).is_some());
-        let cuts = |step: &Step| {
-            use Step::{DynamicTemperature, Smoothing, Temperature, Tournament};
+        let cuts = |step: &ChainStep| {
+            use ChainStep::{DynamicTemperature, Smoothing, Temperature, Tournament};
             !matches!(step, Temperature | DynamicTemperature { .. } | Smoothing { .. } | Tournament)
         };
         (!usual || self.samplers.min_keep > 1 && steps.iter().any(cuts)).then_some(steps)
@@ -46,7 +46,7 @@ mod tests {
     use super::super::{EngineOrder, Sampler, SamplerOrder};
     use super::*;
 
-    fn steps(change: impl FnOnce(&mut SamplingParams)) -> Option<Vec<Step>> {
+    fn steps(change: impl FnOnce(&mut SamplingParams)) -> Option<Vec<ChainStep>> {
         let mut params = SamplingParams::default();
         change(&mut params);
         assert_eq!(params.validate(9, 9), Ok(()));
@@ -60,11 +60,11 @@ mod tests {
         assert_eq!(steps(|p| (p.temperature, p.samplers.typical_p) = (0.0, 0.5)), None, "greedy");
         let order = SamplerOrder::Engine(EngineOrder::LlamaCpp);
         assert_eq!(steps(|p| (p.top_k, p.top_p, p.samplers.sampler_order) = (9, 0.5, order.clone())), None);
-        let last = vec![Step::TopK, Step::Temperature];
+        let last = vec![ChainStep::TopK, ChainStep::Temperature];
         assert_eq!(steps(|p| (p.top_k, p.temperature, p.samplers.sampler_order) = (9, 0.5, order)), Some(last));
-        assert_eq!(steps(|p| (p.top_k, p.samplers.min_keep) = (1, 2)), Some(vec![Step::TopK]));
+        assert_eq!(steps(|p| (p.top_k, p.samplers.min_keep) = (1, 2)), Some(vec![ChainStep::TopK]));
         assert_eq!(steps(|p| (p.temperature, p.samplers.min_keep) = (2.0, 5)), None, "nothing is cut");
-        assert_eq!(steps(|p| p.samplers.typical_p = 0.5), Some(vec![Step::TypicalP(0.5)]));
+        assert_eq!(steps(|p| p.samplers.typical_p = 0.5), Some(vec![ChainStep::TypicalP(0.5)]));
     }
 
     /// Rows without steps use their filters instead.

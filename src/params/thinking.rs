@@ -164,7 +164,7 @@ impl SamplingParams {
 mod tests {
     use super::super::steering::ThinkingBudget;
     use super::super::watermark::{GumbelParams, KgwParams};
-    use super::super::{EngineOrder, Sampler, SamplerOrder, Step};
+    use super::super::{ChainStep, EngineOrder, Sampler, SamplerOrder};
     use super::*;
     use std::sync::Arc;
 
@@ -276,7 +276,13 @@ mod tests {
             p.samplers.sampler_order = SamplerOrder::Engine(EngineOrder::LlamaCpp);
         });
         let own = elsewhere.in_thinking(&CUT);
-        let steps = vec![Step::TopK, Step::TypicalAbove(0.5), Step::TopP, Step::MinP, Step::Temperature];
+        let steps = vec![
+            ChainStep::TopK,
+            ChainStep::TypicalAbove(0.5),
+            ChainStep::TopP,
+            ChainStep::MinP,
+            ChainStep::Temperature,
+        ];
         assert_eq!(own.steps(), Some(steps));
         assert_eq!(own.filters(0), Filters { temperature: 0.25, top_k: 3, top_p: 0.5, min_p: 0.1 });
         let exllama = params(ThinkingFilters { temperature: Some(0.005), ..GREEDY }, |p| {

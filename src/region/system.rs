@@ -22,7 +22,7 @@ const NAME: &str = "croupier-region";
 /// Bytes of a huge page, on the processors on which regions are read fast.
 const HUGE_PAGE: usize = 2 << 20;
 /// Most descriptors beside one message. The kernel cuts off further ones and closes them.
-const MOST_RECEIVED: usize = 4;
+const MAX_RECEIVED: usize = 4;
 
 /// Bytes of a page.
 pub(super) fn page_size() -> usize {
@@ -68,8 +68,8 @@ pub(super) fn map(descriptor: &OwnedFd, len: usize) -> io::Result<NonNull<u8>> {
         _ => (reserve(len)?, MapFlags::FIXED),
     };
     let flags = MapFlags::SHARED | MapFlags::POPULATE | fixed;
-    // SAFETY: a new mapping at a place that the system chooses, or over addresses that were reserved for it: it touches no
-    // memory of this process.
+    // SAFETY: a new mapping at a place that the system chooses, or over addresses that were reserved for it: it touches
+    // no memory of this process.
     match unsafe { rustix::mm::mmap(place, len, protection, flags, descriptor, 0) } {
         Ok(at) => NonNull::new(at.cast()).ok_or_else(|| io::ErrorKind::OutOfMemory.into()),
         Err(error) => {
@@ -108,7 +108,8 @@ fn reserve(len: usize) -> io::Result<*mut c_void> {
 pub(super) fn join_pages(at: NonNull<u8>, len: usize) {
     let whole = len / HUGE_PAGE * HUGE_PAGE;
     if whole > 0 {
-        // SAFETY: it changes where the mapping's bytes lie in memory, and none of them. Where it fails all stays as it was.
+        // SAFETY: it changes where the mapping's bytes lie in memory, and none of them. Where it fails all stays as it
+        // was.
         unsafe { libc::madvise(at.as_ptr().cast(), whole, libc::MADV_COLLAPSE) };
     }
 }
@@ -148,7 +149,7 @@ pub(super) fn send(socket: BorrowedFd<'_>, bytes: &[u8], descriptor: Option<Borr
 
 /// See [`super::pass::receive`].
 pub(super) fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_RECEIVED))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_RECEIVED))];
     let mut beside = RecvAncillaryBuffer::new(&mut space);
     let mut parts = [IoSliceMut::new(bytes)];
     let got = rustix::net::recvmsg(socket.as_fd(), &mut parts, &mut beside, RecvFlags::CMSG_CLOEXEC)?.bytes;

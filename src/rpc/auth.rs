@@ -21,7 +21,7 @@ use tonic_health::pb::health_server;
 const SCHEME: &[u8] = b"bearer";
 
 #[derive(Clone)]
-struct Door {
+struct AuthState {
     tokens: Arc<Reloaded<Tokens>>,
     metrics: Metrics,
 }
@@ -30,22 +30,22 @@ struct Door {
 /// says nothing that is of use to anybody else.
 #[must_use]
 pub fn guarded(routes: Routes, tokens: Arc<Reloaded<Tokens>>, metrics: Metrics) -> Routes {
-    let door = Door { tokens, metrics };
-    Routes::from(routes.into_axum_router().layer(from_fn_with_state(door, check)))
+    let state = AuthState { tokens, metrics };
+    Routes::from(routes.into_axum_router().layer(from_fn_with_state(state, check)))
 }
 
-async fn check(State(door): State<Door>, request: Request, next: Next) -> Response {
+async fn check(State(state): State<AuthState>, request: Request, next: Next) -> Response {
     let (service, method) = split(request.uri().path());
     if service == health_server::SERVICE_NAME {
         return next.run(request).await;
     }
-    let Err(error) = admit(request.headers(), &door.tokens.current()) else { return next.run(request).await };
+    let Err(error) = admit(request.headers(), &state.tokens.current()) else { return next.run(request).await };
     let status = status::from_error(&error);
-    door.metrics.refused(error.reason());
+    state.metrics.refused(error.reason());
     let peer = Caller::of(request.extensions());
     tracing::debug!(peer = %peer.peer(), reason = error.reason().name(), service, method, "a call was refused");
     let method = if service == SERVICE_NAME { method } else { "" };
-    door.metrics.call_finished(method, status::code_name(status.code()), Duration::ZERO);
+    state.metrics.call_finished(method, status::code_name(status.code()), Duration::ZERO);
     status.into_http::<axum::body::Body>().into_response()
 }
 

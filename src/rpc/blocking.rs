@@ -7,9 +7,9 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 
 /// How many stateless calls that take long to take in may run at once. Others wait, with neither a thread nor a place
 /// in the queue, and may leave.
-const MOST_LONG_CALLS: usize = 32;
+const MAX_LONG_CALLS: usize = 32;
 /// Each stream has a thread, up to this many in all, because the system may not give more.
-const MOST_STREAMS: usize = 1024;
+const MAX_STREAMS: usize = 1024;
 /// Threads for reading files and resolving names.
 const OTHERS: usize = 16;
 
@@ -22,12 +22,12 @@ pub(super) fn blocking<T>(long: bool, work: impl FnOnce() -> T) -> T {
 /// How many stateless calls that take long to take in may run at once. Each has a place in the queue; together they
 /// leave most places to others.
 pub(super) fn most_long_calls(limits: &Limits) -> usize {
-    MOST_LONG_CALLS.min(limits.max_queued_steps / 4).max(1)
+    MAX_LONG_CALLS.min(limits.max_queued_steps / 4).max(1)
 }
 
 /// Threads that a server's calls may take beside those of the runtime. A stream may take two: one for the sequences it
 /// opens, one for the regions it leases.
 #[must_use]
 pub fn most_threads(limits: &Limits) -> usize {
-    2 * limits.max_streams.min(MOST_STREAMS) + most_long_calls(limits) + OTHERS
+    2 * limits.max_streams.min(MAX_STREAMS) + most_long_calls(limits) + OTHERS
 }

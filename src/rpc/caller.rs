@@ -1,6 +1,6 @@
 //! What the calls of one connection have in common.
 
-use crate::engine::Origin;
+use crate::engine::StepOrigin;
 use crate::permits::{Counter, Permit};
 use axum::http::Extensions;
 use metrics::Gauge;
@@ -69,7 +69,7 @@ impl Caller {
 
     /// The caller of a request. A request without a connection has a caller without a name.
     pub(super) fn of(extensions: &Extensions) -> Self {
-        extensions.get().cloned().unwrap_or_else(|| Self::called(Origin::NOBODY))
+        extensions.get().cloned().unwrap_or_else(|| Self::called(StepOrigin::NOBODY))
     }
 
     fn called(peer: &str) -> Self {

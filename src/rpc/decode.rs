@@ -10,18 +10,18 @@ use super::caller::Caller;
 use super::convert::config::{Config, config};
 use super::convert::opening::take_long;
 use super::convert::{reply, step};
-use super::held::Held;
 use super::inbound::receive::Requests;
 use super::offers::{offer, ranks};
 use super::outbound::outlet::Outgoing;
 use super::outbound::unread::Answers;
 use super::pace::Pace;
+use super::shard_wait_queue::ShardWaitQueue;
 use super::traces::{self, MaybeSpan};
 use super::{Received, Shared, info};
 use crate::engine::step::StepReply;
-use crate::engine::{Origin, StreamHandle};
+use crate::engine::{StepOrigin, StreamHandle};
 use crate::error::Error;
-use crate::grammar::Patience;
+use crate::grammar::CompileDeadline;
 use crate::message::codec::{Looked, RawDecodeRequest};
 use crate::message::look::Unknown;
 use crate::permits::Permit;
@@ -51,7 +51,7 @@ pub struct DecodeStream {
     /// Where the next replies come from, in order; never more than the steps that may be in flight.
     due: VecDeque<Due>,
     /// Steps that wait for the shards of other ranks, and the steps behind them.
-    held: Held,
+    shard_queue: ShardWaitQueue,
     /// Replies that were handed out, until HTTP/2 has taken them.
     outgoing: Outgoing,
     /// The trace for steps that name none of their own.
@@ -93,9 +93,9 @@ impl DecodeStream {
         started: Instant,
     ) -> Self {
         let (phase, place) = (Phase::Unconfigured, Arc::new(permit));
-        let (due, held) = (VecDeque::new(), Held::default());
+        let (due, shard_queue) = (VecDeque::new(), ShardWaitQueue::default());
         let (outgoing, pace, turn, ended) = (Outgoing::default(), Pace::default(), None, None);
-        Self { shared, caller, place, requests, phase, due, held, outgoing, parent, pace, turn, started, ended }
+        Self { shared, caller, place, requests, phase, due, shard_queue, outgoing, parent, pace, turn, started, ended }
     }
 
     /// The stream's replies after they are handed out.
@@ -141,9 +141,10 @@ impl DecodeStream {
         let limits = &self.shared.limits;
         let state = self.shared.engine.state();
         let wants_regions = wire.wants_regions;
-        let config = config(wire, &self.shared.setup, limits, state, &Patience::default());
+        let config = config(wire, &self.shared.setup, limits, state, &CompileDeadline::default());
         let mut config = config.map_err(|e| e.within("config"))?;
-        let origin = Origin { model: self.shared.metrics.model(&config.model), peer: Arc::clone(self.caller.peer()) };
+        let origin =
+            StepOrigin { model: self.shared.metrics.model(&config.model), peer: Arc::clone(self.caller.peer()) };
         let place = Arc::clone(&self.place);
         let stream = self.shared.engine.open_stream(place, origin, limits.max_steps_in_flight_per_stream)?;
         tracing::debug!(peer = &**self.caller.peer(), model = config.model, "a stream is configured");
@@ -169,17 +170,17 @@ impl DecodeStream {
         let mut span = shared.step_span(&wire.traceparent, self.parent, &received);
         traces::tell(&mut span, |facts| traces::named(facts, &config.model, step_id));
         let sharded = matches!(wire.logits, Some(proto::step::Logits::Sharded(_)));
-        let taken = self.held.place(received.bytes, sharded, stream).and_then(|place| {
+        let taken = self.shard_queue.place(received.bytes, sharded, stream).and_then(|place| {
             let mut unknown = std::mem::take(&mut received.unknown);
             let (step, open) = step::step(wire, config, received, &mut unknown).map_err(|e| e.within("step"))?;
             let (rows, path) = (step.rows(), step.logits.data_path());
             tracing::debug!(step_id, rows, "received a step");
             traces::tell(&mut span, |facts| traces::asked(facts, &step));
-            let (take_long, openings) = (take_long(&open, config), shared.openings(config, Patience::default()));
+            let (take_long, openings) = (take_long(&open, config), shared.openings(config, CompileDeadline::default()));
             let open = open.into_iter().enumerate();
             let open = open.map(|(at, wire)| openings.open(wire, unknown.of_opening(at)));
             // The iterator is lazy: `admit` builds the sequences.
-            blocking(take_long, || self.held.admit(place, step, open, stream))?;
+            blocking(take_long, || self.shard_queue.admit(place, step, open, stream))?;
             Ok(path)
         });
         match taken {
@@ -214,7 +215,7 @@ impl DecodeStream {
 
     /// Frees everything that the engine has of the stream.
     fn free(&mut self) {
-        self.held = Held::default();
+        self.shard_queue = ShardWaitQueue::default();
         self.phase = Phase::Unconfigured;
     }
 
@@ -295,7 +296,7 @@ impl DecodeStream {
             }
             // Hands over one step at a time: its reply may be ready at once, and then goes out first.
             if let Phase::Configured(_, stream) = &self.phase
-                && self.held.poll(stream, context)
+                && self.shard_queue.poll(stream, context)
             {
                 continue;
             }

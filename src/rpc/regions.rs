@@ -30,7 +30,7 @@ use tokio_stream::StreamExt;
 use tonic::Code;
 
 /// Longest request. Every meaningful request is shorter than a tenth of it.
-const MOST_REQUEST_BYTES: usize = 1024;
+const MAX_REQUEST_BYTES: usize = 1024;
 /// The message with a token, including its length. A new connection must send it before long.
 pub const OPENING_BYTES: usize = 4 + 2 + 2 + Token::BYTES;
 
@@ -76,15 +76,15 @@ pub async fn serve(listener: UdsListener, guard: Guard, regions: Arc<Regions>, m
 }
 
 /// The connection of a stream's owner. When it ends, for whatever reason, the stream's regions end.
-struct Tenancy(Option<Arc<StreamRegions>>);
+struct OwnerGuard(Option<Arc<StreamRegions>>);
 
-impl Tenancy {
+impl OwnerGuard {
     fn of(stream: &Arc<StreamRegions>, role: &Role) -> Self {
         Self(matches!(role, Role::Owner).then(|| Arc::clone(stream)))
     }
 }
 
-impl Drop for Tenancy {
+impl Drop for OwnerGuard {
     fn drop(&mut self) {
         self.0.iter().for_each(|stream| stream.end());
     }
@@ -101,13 +101,13 @@ impl Side {
             Ok(Err(error)) => return tracing::debug!(%error, "a region connection ended before it sent its token"),
             Err(_) => return self.metrics.refused(Reason::FirstByteTimeout),
         };
-        let tenancy = Tenancy::of(&stream, &role);
+        let owner_guard = OwnerGuard::of(&stream, &role);
         let ended = tokio::select! {
             () = stream.ended() => Ok(()),
             () = has_left(&role) => Ok(()),
             ended = self.requests(&mut connection, &stream, &role) => ended,
         };
-        drop(tenancy);
+        drop(owner_guard);
         if let Err(error) = ended {
             tracing::debug!(%error, "a region connection ended");
         }
@@ -281,8 +281,8 @@ async fn read(
         read => read?,
     };
     let len = u32::from_le_bytes(len) as usize;
-    if len > MOST_REQUEST_BYTES {
-        let message = format!("the message has {len} bytes, at most {MOST_REQUEST_BYTES} are allowed");
+    if len > MAX_REQUEST_BYTES {
+        let message = format!("the message has {len} bytes, at most {MAX_REQUEST_BYTES} are allowed");
         return Ok(Some(Err(refusal(Code::InvalidArgument, Reason::MalformedMessage.name(), "", &message))));
     }
     let mut bytes = vec![0; len];

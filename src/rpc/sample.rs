@@ -10,11 +10,11 @@ use super::inbound::deadline::Deadline;
 use super::outbound::outlet::Outgoing;
 use super::traces::{self, MaybeSpan};
 use super::{Received, Shared};
-use crate::engine::Origin;
+use crate::engine::StepOrigin;
 use crate::engine::StreamHandle;
 use crate::engine::step::{LogitsBlock, Masks, Step, Work, WorkKind};
 use crate::error::{Error, Refusal};
-use crate::grammar::Patience;
+use crate::grammar::CompileDeadline;
 use crate::message::codec::{Looked, RawSampleRequest};
 use crate::proto;
 use crate::trace::context::Context;
@@ -87,10 +87,10 @@ pub(super) async fn run(call: &mut Call, request: RawSampleRequest) -> Result<pr
     let arrived = received.at;
     *span = shared.sample_span(call.parent, &received);
     shared.admit()?;
-    let patience = call.deadline.patience();
-    let begun = match turn(shared, &request, received.bytes, &patience).await {
+    let compile_deadline = call.deadline.compile_deadline();
+    let begun = match turn(shared, &request, received.bytes, &compile_deadline).await {
         // The call keeps its turn until `begin` is done.
-        Ok(_turn) => begin(shared, &call.caller, span, request, received, &patience),
+        Ok(_turn) => begin(shared, &call.caller, span, request, received, &compile_deadline),
         Err(error) => Err(error),
     };
     // A deadline may pass while long work cannot be interrupted. The client then expects DEADLINE_EXCEEDED, not the
@@ -115,7 +115,7 @@ async fn turn<'s>(
     shared: &'s Shared,
     request: &proto::SampleRequest,
     bytes: usize,
-    patience: &Patience,
+    compile_deadline: &CompileDeadline,
 ) -> Result<Option<SemaphorePermit<'s>>, Error> {
     if !batch_takes_long(request, &shared.setup) {
         return Ok(None);
@@ -124,7 +124,7 @@ async fn turn<'s>(
         return Ok(Some(turn));
     }
     let _waits = (shared.engine.admit_stateless()?, shared.engine.admit_message(bytes)?);
-    let turn = timeout_at(patience.until().into(), shared.long_calls.acquire()).await;
+    let turn = timeout_at(compile_deadline.until().into(), shared.long_calls.acquire()).await;
     // The semaphore is never closed.
     turn.map(Result::ok).map_err(|_| Error::Refused(Refusal::GrammarsBusy))
 }
@@ -136,19 +136,19 @@ fn begin(
     span: &mut MaybeSpan,
     request: proto::SampleRequest,
     mut received: Received,
-    patience: &Patience,
+    compile_deadline: &CompileDeadline,
 ) -> Result<StreamHandle, Error> {
     let place = shared.engine.place(received.bytes)?;
     let mut unknown = std::mem::take(&mut received.unknown);
-    let (config, step, rows) = read(shared, request, received, patience)?;
+    let (config, step, rows) = read(shared, request, received, compile_deadline)?;
     traces::tell(span, |facts| traces::named(facts, &config.model, step.id));
     traces::tell(span, |facts| traces::asked(facts, &step));
     let open: Vec<_> = (0..).zip(rows).map(|(id, row)| opening(id, row)).collect();
-    let (take_long, openings) = (take_long(&open, &config), shared.openings(&config, patience.clone()));
+    let (take_long, openings) = (take_long(&open, &config), shared.openings(&config, compile_deadline.clone()));
     let open = open.into_iter().enumerate();
     let open = open.map(|(at, wire)| openings.open(wire, unknown.of_opening(at)));
     // The iterator is lazy: `run_stateless` builds the sequences.
-    let origin = Origin { model: shared.metrics.model(&config.model), peer: Arc::clone(caller.peer()) };
+    let origin = StepOrigin { model: shared.metrics.model(&config.model), peer: Arc::clone(caller.peer()) };
     blocking(take_long, || shared.engine.run_stateless(place, step, open, origin))
 }
 
@@ -157,7 +157,7 @@ fn read(
     shared: &Shared,
     mut request: proto::SampleRequest,
     received: Received,
-    patience: &Patience,
+    compile_deadline: &CompileDeadline,
 ) -> Result<(Config, Step, Vec<proto::SampleRow>), Error> {
     let wire = proto::StreamConfig {
         vocab_size: request.vocab_size,
@@ -168,7 +168,7 @@ fn read(
         wants_regions: false,
         vocab_shards: None,
     };
-    let config = config(wire, &shared.setup, &shared.limits, shared.engine.state(), patience)?;
+    let config = config(wire, &shared.setup, &shared.limits, shared.engine.state(), compile_deadline)?;
     if request.logits.is_none() && request.top_n.is_none() && !request.rows.is_empty() {
         return Err(Error::invalid("logits", "is required when there are rows"));
     }

@@ -10,15 +10,15 @@ use super::outbound::calls::Calls;
 use super::outbound::unread::{Answers, Replies};
 use super::{Options, RegionSide, ServerSetup, status};
 use crate::backend::BackendInfo;
+use crate::blocking_semaphore::BlockingSemaphore;
 use crate::engine;
 use crate::engine::shards::Shards;
 use crate::error::Error;
-use crate::grammar::Patience;
+use crate::grammar::CompileDeadline;
 use crate::limits::Limits;
 use crate::message::look::Unknown;
 use crate::metrics::{Metrics, Stage};
 use crate::trace::Tracer;
-use crate::turns::Turns;
 use prost::Message;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -37,7 +37,7 @@ pub(super) struct Shared {
     pub(super) seeds: SeedSource,
     /// Turns at building long sequences, one for each core. Turns are needed because the memory of a sequence is
     /// counted only once it is built.
-    pub(super) building: Arc<Turns>,
+    pub(super) building: Arc<BlockingSemaphore>,
     /// Turns at taking in stateless calls that take long.
     pub(super) long_calls: Semaphore,
     /// Cancelled when a drain begins. The server takes no new calls from then on.
@@ -89,7 +89,7 @@ impl Shared {
             info,
             metrics,
             seeds,
-            building: Turns::one_per_core(),
+            building: BlockingSemaphore::one_per_core(),
             long_calls,
             draining,
             closing,
@@ -108,9 +108,9 @@ impl Shared {
         Offered { regions: side.is_some(), device: side.and_then(|side| side.regions.device()) }
     }
 
-    /// The means to open the sequences of one message, whose grammars may wait as long as `patience` says.
-    pub(super) fn openings<'m>(&'m self, config: &'m Config, patience: Patience) -> Openings<'m> {
-        Openings { config, seeds: &self.seeds, building: &self.building, patience }
+    /// The means to open the sequences of one message, whose grammars may wait as long as `compile_deadline` says.
+    pub(super) fn openings<'m>(&'m self, config: &'m Config, compile_deadline: CompileDeadline) -> Openings<'m> {
+        Openings { config, seeds: &self.seeds, building: &self.building, compile_deadline }
     }
 
     pub(super) fn admit(&self) -> Result<(), Error> {

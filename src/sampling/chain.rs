@@ -1,5 +1,5 @@
-//! A chain of samplers: the steps of a row whose sequence asks for more than temperature, top-k, top-p and min-p, or for
-//! another order.
+//! A chain of samplers: the steps of a row whose sequence asks for more than temperature, top-k, top-p and min-p, or
+//! for another order.
 //!
 //! Candidates are the tokens with a finite logit after masks, bias and penalties. Each step sees the candidates that
 //! the step before left, with masses at the temperature so far: `mass = floor(2^y * 2^40)`,
@@ -17,7 +17,7 @@ use super::samplers::{
 };
 use super::watermark::tournament::Tournament;
 use super::{filters, mass};
-pub use crate::params::Step;
+pub use crate::params::ChainStep;
 use crate::params::state::SamplerState;
 use crate::params::{TfsRule, TypicalRule};
 
@@ -25,7 +25,7 @@ use crate::params::{TfsRule, TypicalRule};
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Chain<'a> {
     /// The steps, in order.
-    pub steps: &'a [Step],
+    pub steps: &'a [ChainStep],
     /// No filter keeps fewer candidates than this.
     pub min_keep: u32,
     /// Tokens that XTC never excludes; ascending.
@@ -35,18 +35,18 @@ pub struct Chain<'a> {
     pub xtc: u64,
     /// What samplers remember of earlier tokens.
     pub state: SamplerState,
-    /// EOS tokens, for [`Step::MinEosP`].
+    /// EOS tokens, for [`ChainStep::MinEosP`].
     pub eos: &'a [u32],
-    /// What [`Step::Infill`] needs to know; `None`: the step does nothing.
+    /// What [`ChainStep::Infill`] needs to know; `None`: the step does nothing.
     pub infill: Option<Infill<'a>>,
-    /// The tournament that [`Step::Tournament`] plays; `None`: there is none at this position.
+    /// The tournament that [`ChainStep::Tournament`] plays; `None`: there is none at this position.
     pub tournament: Option<Tournament<'a>>,
 }
 
 impl<'a> Chain<'a> {
     /// A chain of these steps, which need nothing but the filters' parameters.
     #[must_use]
-    pub fn of_filters(steps: &'a [Step]) -> Self {
+    pub fn of_filters(steps: &'a [ChainStep]) -> Self {
         let state = SamplerState::default();
         Self { steps, min_keep: 1, protected: &[], xtc: 0, state, eos: &[], infill: None, tournament: None }
     }
@@ -64,7 +64,7 @@ pub fn watched(
     vocab_size: usize,
     filters: &Filters,
     chain: &Chain<'_>,
-    mut look: impl FnMut(Option<&Step>, &Candidates),
+    mut look: impl FnMut(Option<&ChainStep>, &Candidates),
 ) -> Candidates {
     let end = chain.infill.and_then(|infill| {
         let logit = |token| candidates.iter().find(|c| c.token == token).map_or(f32::NEG_INFINITY, |c| c.logit);
@@ -84,67 +84,71 @@ pub fn watched(
 
 /// Whether a row is drawn from in the order of its candidates instead of by token ids, see [`skew`].
 #[must_use]
-pub fn draws_along(steps: &[Step]) -> bool {
-    matches!(steps.last(), Some(Step::Skew(_)))
+pub fn draws_along(steps: &[ChainStep]) -> bool {
+    matches!(steps.last(), Some(ChainStep::Skew(_)))
 }
 
 /// Takes one step.
-pub(super) fn apply(step: &Step, filters: &Filters, chain: &Chain<'_>, left: &mut Candidates) {
+pub(super) fn apply(step: &ChainStep, filters: &Filters, chain: &Chain<'_>, left: &mut Candidates) {
     match *step {
-        Step::MinEosP(p) => min_eos_p::apply(left, p, chain.eos),
-        Step::Temperature => left.cool(f64::from(filters.temperature)),
-        Step::DynamicTemperature { low, high, exponent } => {
+        ChainStep::MinEosP(p) => min_eos_p::apply(left, p, chain.eos),
+        ChainStep::Temperature => left.cool(f64::from(filters.temperature)),
+        ChainStep::DynamicTemperature { low, high, exponent } => {
             left.cool(temperature::dynamic(left.entropy(), left.kept().len(), low, high, exponent));
         }
-        Step::Smoothing { factor, curve } => left.reshape(smoothing::curve(factor, curve)),
-        Step::AtMost(most) => left.keep_first(most as usize),
-        Step::TopK => left.keep_first(filters.top_k as usize),
-        Step::TopKTies => left.keep_first_and_ties(filters.top_k as usize),
+        ChainStep::Smoothing { factor, curve } => left.reshape(smoothing::curve(factor, curve)),
+        ChainStep::AtMost(most) => left.keep_first(most as usize),
+        ChainStep::TopK => left.keep_first(filters.top_k as usize),
+        ChainStep::TopKTies => left.keep_first_and_ties(filters.top_k as usize),
         // Top-p that decays, and is off otherwise, begins at 1 and cuts nothing there.
-        Step::TopP if filters.top_p >= 1.0 => {}
-        Step::TopP => left.keep_first(filters::reaching(left.kept(), mass::top_p_need(filters.top_p, left.total()))),
-        Step::MinP => left.keep_mass(mass::min_p_need(filters.min_p)),
-        Step::MinPAbove => left.keep_mass(mass::min_p_above(filters.min_p)),
-        Step::TypicalP(p) => typical::apply(left, TypicalRule::Reached, p),
-        Step::TypicalAbove(p) => typical::apply(left, TypicalRule::Above, p),
-        Step::TypicalTies(p) => typical::apply(left, TypicalRule::Ties, p),
-        Step::Tfs(z) => tail_free::apply(left, TfsRule::Left, z),
-        Step::TfsWithRemoved(z) => tail_free::apply(left, TfsRule::WithRemoved, z),
-        Step::TfsOneFewer(z) => tail_free::apply(left, TfsRule::OneFewer, z),
-        Step::TopA(a) => left.keep_mass(cutoffs::top_a(a, left.total())),
-        Step::TopNSigma(n) => top_n_sigma::apply(left, n),
-        Step::MinK(tau) => min_k::apply(left, tau),
-        Step::EpsilonCutoff(epsilon) => left.keep_mass(cutoffs::epsilon(epsilon, left.total())),
-        Step::EtaCutoff(epsilon) => left.keep_mass(cutoffs::eta(epsilon, left.entropy(), left.total())),
-        Step::TopH(share) => top_h::apply(left, share),
-        Step::Xtc { probability, threshold } => {
+        ChainStep::TopP if filters.top_p >= 1.0 => {}
+        ChainStep::TopP => {
+            left.keep_first(filters::reaching(left.kept(), mass::top_p_need(filters.top_p, left.total())))
+        }
+        ChainStep::MinP => left.keep_mass(mass::min_p_need(filters.min_p)),
+        ChainStep::MinPAbove => left.keep_mass(mass::min_p_above(filters.min_p)),
+        ChainStep::TypicalP(p) => typical::apply(left, TypicalRule::Reached, p),
+        ChainStep::TypicalAbove(p) => typical::apply(left, TypicalRule::Above, p),
+        ChainStep::TypicalTies(p) => typical::apply(left, TypicalRule::Ties, p),
+        ChainStep::Tfs(z) => tail_free::apply(left, TfsRule::Left, z),
+        ChainStep::TfsWithRemoved(z) => tail_free::apply(left, TfsRule::WithRemoved, z),
+        ChainStep::TfsOneFewer(z) => tail_free::apply(left, TfsRule::OneFewer, z),
+        ChainStep::TopA(a) => left.keep_mass(cutoffs::top_a(a, left.total())),
+        ChainStep::TopNSigma(n) => top_n_sigma::apply(left, n),
+        ChainStep::MinK(tau) => min_k::apply(left, tau),
+        ChainStep::EpsilonCutoff(epsilon) => left.keep_mass(cutoffs::epsilon(epsilon, left.total())),
+        ChainStep::EtaCutoff(epsilon) => left.keep_mass(cutoffs::eta(epsilon, left.entropy(), left.total())),
+        ChainStep::TopH(share) => top_h::apply(left, share),
+        ChainStep::Xtc { probability, threshold } => {
             if xtc::happens(probability, chain.xtc) {
                 xtc::apply(left, threshold, Ignored::Spared(chain.protected));
             }
         }
-        Step::XtcUnlessIgnored { probability, threshold } => {
+        ChainStep::XtcUnlessIgnored { probability, threshold } => {
             if xtc::happens(probability, chain.xtc) {
                 xtc::apply(left, threshold, Ignored::Stop(chain.protected));
             }
         }
-        Step::XtcExpected { probability, threshold } => {
+        ChainStep::XtcExpected { probability, threshold } => {
             xtc::apply_expected(left, probability, threshold, Ignored::Spared(chain.protected));
         }
-        Step::XtcExpectedUnlessIgnored { probability, threshold } => {
+        ChainStep::XtcExpectedUnlessIgnored { probability, threshold } => {
             xtc::apply_expected(left, probability, threshold, Ignored::Stop(chain.protected));
         }
-        Step::PLess => left.keep_mass(cutoffs::p_less(left.kept().iter().map(|w| w.mass))),
-        Step::PLessNorm => left.keep_mass(cutoffs::p_less_norm(left.kept().iter().map(|w| w.mass))),
-        Step::MirostatV1 { .. } => chain.state.mirostat_mu.into_iter().for_each(|mu| mirostat::apply_first(left, mu)),
-        Step::MirostatV2 { .. } => {
+        ChainStep::PLess => left.keep_mass(cutoffs::p_less(left.kept().iter().map(|w| w.mass))),
+        ChainStep::PLessNorm => left.keep_mass(cutoffs::p_less_norm(left.kept().iter().map(|w| w.mass))),
+        ChainStep::MirostatV1 { .. } => {
+            chain.state.mirostat_mu.into_iter().for_each(|mu| mirostat::apply_first(left, mu))
+        }
+        ChainStep::MirostatV2 { .. } => {
             chain.state.mirostat_mu.into_iter().for_each(|mu| left.keep_mass(mirostat::need(mu, left.total())));
         }
-        Step::Infill => chain.infill.iter().for_each(|known| infill::apply(left, known)),
-        Step::AdaptiveP { target, .. } => {
+        ChainStep::Infill => chain.infill.iter().for_each(|known| infill::apply(left, known)),
+        ChainStep::AdaptiveP { target, .. } => {
             let average = chain.state.adaptive.into_iter();
             average.for_each(|average| adaptive_p::apply(left, adaptive_p::adapted(target, average)));
         }
-        Step::Skew(by) => skew::apply(left, by),
-        Step::Tournament => chain.tournament.iter().for_each(|played| left.play(played)),
+        ChainStep::Skew(by) => skew::apply(left, by),
+        ChainStep::Tournament => chain.tournament.iter().for_each(|played| left.play(played)),
     }
 }

@@ -1,7 +1,7 @@
 //! What samplers learn from a token: how likely it was, as integers.
 
 use super::samplers::{adaptive_p, mirostat};
-use crate::params::Step;
+use crate::params::ChainStep;
 use crate::params::state::SamplerState;
 
 /// A token's share of a distribution.
@@ -43,14 +43,14 @@ pub struct Observed {
 
 /// The samplers' state once this token is known.
 #[must_use]
-pub fn learned(state: SamplerState, steps: &[Step], token: Observed) -> SamplerState {
+pub fn learned(state: SamplerState, steps: &[ChainStep], token: Observed) -> SamplerState {
     let mut next = state;
     for step in steps {
         match *step {
-            Step::MirostatV1 { tau, eta } | Step::MirostatV2 { tau, eta } => {
+            ChainStep::MirostatV1 { tau, eta } | ChainStep::MirostatV2 { tau, eta } => {
                 next.mirostat_mu = state.mirostat_mu.map(|mu| mirostat::learned(mu, tau, eta, token.drawn));
             }
-            Step::AdaptiveP { decay, .. } => {
+            ChainStep::AdaptiveP { decay, .. } => {
                 next.adaptive = state.adaptive.map(|average| adaptive_p::learned(average, decay, token.seen));
             }
             _ => {}
@@ -68,7 +68,7 @@ mod tests {
     #[test]
     fn each_sampler_learns_from_a_share_of_its_own() {
         let state = |mu, sum| SamplerState { mirostat_mu: Some(mu), adaptive: Some(Average { sum, weight: 2.0 }) };
-        let steps = [Step::AdaptiveP { target: 0.5, decay: 0.5 }, Step::MirostatV2 { tau: 5.0, eta: 0.5 }];
+        let steps = [ChainStep::AdaptiveP { target: 0.5, decay: 0.5 }, ChainStep::MirostatV2 { tau: 5.0, eta: 0.5 }];
         let token = Observed { drawn: Share { mass: 1, total: 8 }, seen: Share { mass: 1, total: 4 } };
         // A surprise of 3 bits is 2 below tau. A quarter is added to half of the previous sum.
         assert_eq!(learned(state(10.0, 1.0), &steps, token), state(11.0, 0.75));

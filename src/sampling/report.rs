@@ -5,7 +5,7 @@
 //! [that of integer masses](super::entropy). To find out why a token is not in the support, the row goes through all
 //! steps once more, and each step's result is looked at.
 
-use super::chain::{self, Chain, Step};
+use super::chain::{self, Chain, ChainStep};
 use super::distribution::{self, AdjustedLogits, Distribution};
 use super::entropy::{entropy, entropy_term};
 use super::filters::{self, Weighted};
@@ -275,13 +275,13 @@ fn weighs(mass: Option<u64>) -> bool {
 }
 
 /// The filters as steps of a chain, for a row that has no chain.
-pub(super) fn filter_steps(spec: &RowSpec<'_>) -> Vec<Step> {
+pub(super) fn filter_steps(spec: &RowSpec<'_>) -> Vec<ChainStep> {
     let filters = &spec.filters;
     let on = [
-        (true, Step::Temperature),
-        (filters.top_k > 0, Step::TopK),
-        (filters.top_p < 1.0, Step::TopP),
-        (filters.min_p > 0.0, Step::MinP),
+        (true, ChainStep::Temperature),
+        (filters.top_k > 0, ChainStep::TopK),
+        (filters.top_p < 1.0, ChainStep::TopP),
+        (filters.min_p > 0.0, ChainStep::MinP),
     ];
     on.into_iter().filter(|(on, _)| *on).map(|(_, step)| step).collect()
 }

@@ -8,7 +8,7 @@ use super::logits::Logits;
 use super::mask::TokenMask;
 use super::observed::Observed;
 use super::report::{Report, ReportSpec};
-use super::watermark::Mark;
+use super::watermark::RowWatermark;
 use super::watermark::greenlist::Greenlist;
 use super::watermark::race::Race;
 use crate::params::state::SamplerState;
@@ -42,7 +42,7 @@ pub struct RowSpec<'a> {
     /// When set, only tokens of this mask may be emitted. It comes with the row, not from the sequence.
     pub mask: Option<TokenMask<'a>>,
     /// The row's watermark, where it is not a step of the chain.
-    pub mark: Option<Mark>,
+    pub mark: Option<RowWatermark>,
     /// What to do with the distribution.
     pub action: Action,
     /// What to report about the token.
@@ -110,19 +110,19 @@ impl RowSpec<'_> {
     /// The greenlist, if there is one.
     #[must_use]
     pub fn greens(&self) -> Option<&Greenlist> {
-        if let Some(Mark::Green(greens)) = &self.mark { Some(greens) } else { None }
+        if let Some(RowWatermark::Green(greens)) = &self.mark { Some(greens) } else { None }
     }
 
     /// The race that decides the draw, if one does.
     #[must_use]
     pub fn race(&self) -> Option<Race> {
-        if let Some(Mark::Race(race)) = self.mark { race } else { None }
+        if let Some(RowWatermark::Race(race)) = self.mark { race } else { None }
     }
 
     /// Whether a watermark's key decides the draws of this text, at this position or at others.
     #[must_use]
     pub fn is_raced(&self) -> bool {
-        matches!(self.mark, Some(Mark::Race(_)))
+        matches!(self.mark, Some(RowWatermark::Race(_)))
     }
 
     /// The same spec. `state`, if given, replaces the state of its samplers.
@@ -173,8 +173,8 @@ pub struct RowOutput {
     pub logprobs: Option<TokenLogprobs>,
     /// The distribution that the token was drawn from; present for [`Action::Propose`].
     pub kept: Option<Box<Kept>>,
-    /// How likely the token was; present where samplers [have a state](RowSpec::has_state), unless the row only scores raw
-    /// logprobs.
+    /// How likely the token was; present where samplers [have a state](RowSpec::has_state), unless the row only scores
+    /// raw logprobs.
     pub observed: Option<Observed>,
     /// Present if the spec asks for a report.
     pub report: Option<Box<Report>>,

@@ -7,7 +7,7 @@ use super::filters::Weighted;
 use super::logits::Logits;
 use super::report;
 use super::row::{RowError, RowSpec};
-use crate::params::{Sampler, Step};
+use crate::params::{ChainStep, Sampler};
 
 /// What happened to a row in a stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,7 +74,7 @@ pub fn stages(logits: &Logits<'_>, spec: &RowSpec<'_>) -> Result<Vec<Stage>, Row
     Ok(stages)
 }
 
-fn stage_kind(step: &Step) -> StageKind {
+fn stage_kind(step: &ChainStep) -> StageKind {
     step.sampler().map_or(StageKind::Watermark, StageKind::Sampler)
 }
 

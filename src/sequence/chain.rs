@@ -1,12 +1,12 @@
 //! A sequence's chains of samplers, prepared.
 
 use super::rules::in_order;
-use crate::params::{Filters, SamplingParams, Step, ThinkingFilters};
+use crate::params::{ChainStep, Filters, SamplingParams, ThinkingFilters};
 
 /// Chains of samplers, and their lists.
 #[derive(Debug, Default)]
 pub(super) struct OwnChain {
-    pub(super) steps: Option<Vec<Step>>,
+    pub(super) steps: Option<Vec<ChainStep>>,
     /// What differs while the text thinks.
     pub(super) thinking: Option<InThinking>,
     /// Tokens that XTC never removes, ascending; `None` if those of the base are in force.
@@ -20,7 +20,7 @@ pub(super) struct OwnChain {
 pub(super) struct InThinking {
     params: SamplingParams,
     top_p: Option<f32>,
-    pub(super) steps: Option<Vec<Step>>,
+    pub(super) steps: Option<Vec<ChainStep>>,
 }
 
 impl InThinking {
@@ -58,19 +58,19 @@ impl OwnChain {
         let thinking = self.thinking.as_ref().map_or(0, |thinking| thinking.params.bytes());
         let tokens = self.protected.as_ref().map_or(0, Vec::capacity) + self.ends.capacity();
         let steps: usize = self.chains().map(Vec::capacity).sum();
-        size_of::<Self>() + thinking + steps * size_of::<Step>() + tokens * size_of::<u32>()
+        size_of::<Self>() + thinking + steps * size_of::<ChainStep>() + tokens * size_of::<u32>()
     }
 
     /// The chain of ordinary rows, and that of thinking rows.
-    fn chains(&self) -> impl Iterator<Item = &Vec<Step>> {
+    fn chains(&self) -> impl Iterator<Item = &Vec<ChainStep>> {
         self.steps.iter().chain(self.thinking.iter().filter_map(|thinking| thinking.steps.as_ref()))
     }
 
     pub(super) fn has_min_eos_p(&self) -> bool {
-        self.chains().flatten().any(|step| matches!(step, Step::MinEosP(_)))
+        self.chains().flatten().any(|step| matches!(step, ChainStep::MinEosP(_)))
     }
 
     pub(super) fn has_infill(&self) -> bool {
-        self.chains().any(|steps| steps.contains(&Step::Infill))
+        self.chains().any(|steps| steps.contains(&ChainStep::Infill))
     }
 }

@@ -27,10 +27,10 @@
 
 pub(super) mod bounds;
 
-use super::length::{MOST, power};
-use super::places::FARTHEST;
+use super::length::{MAX_PENALTY, power};
+use super::repeat_index::FARTHEST;
 use super::repeats::{LONGEST_CONTEXT, Match};
-use super::text::Text;
+use super::text::TextView;
 use crate::automaton::{Automaton, Node};
 use crate::params::history::HistoryParams;
 use crate::sampling::adjust::Nudge;
@@ -39,13 +39,13 @@ use bounds::Bounds;
 
 /// How far the end of the text is behind its sequence breakers.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub(super) struct Since {
+pub(super) struct BreakerDistance {
     /// How many of the last tokens come after every breaker.
     tokens: u32,
     place: Node,
 }
 
-impl Since {
+impl BreakerDistance {
     /// Computed from scratch for `text`. The count is unlimited if there is no breaker in the text or in `window`.
     pub(super) fn after(text: &[u32], breakers: Option<&Automaton>, window: usize) -> Self {
         let (mut place, mut end) = (Node::default(), 0);
@@ -83,9 +83,9 @@ pub(super) struct Dry<'a> {
 /// matters.
 pub(super) fn penalise(
     dry: Dry<'_>,
-    text: &Text<'_>,
+    text: &TextView<'_>,
     matches: &[Match],
-    since: Since,
+    since: BreakerDistance,
     counted: Option<&Grams>,
     nudges: &mut Vec<Nudge>,
 ) {
@@ -125,7 +125,8 @@ pub(super) fn context(params: &HistoryParams) -> usize {
 /// A length from which on all repeats are penalised alike; or a number that is [too far](FARTHEST).
 pub(super) fn longest(params: &HistoryParams) -> usize {
     // Well above the largest penalty, so that rounding of the power does not matter.
-    let is_most = |&excess: &u32| f64::from(params.dry_multiplier) * power(params.dry_base, excess) >= 2.0 * MOST;
+    let is_most =
+        |&excess: &u32| f64::from(params.dry_multiplier) * power(params.dry_base, excess) >= 2.0 * MAX_PENALTY;
     let grows = params.dry_base > 1.0;
     let excess = if grows { (0..=FARTHEST as u32).find(is_most).unwrap_or(u32::MAX) } else { 0 };
     let Bounds { longest, exit } = Bounds::of(params);
@@ -134,12 +135,12 @@ pub(super) fn longest(params: &HistoryParams) -> usize {
 
 /// The penalty for a repeat that is `excess` tokens longer than allowed.
 fn penalty(params: &HistoryParams, excess: u32) -> f32 {
-    (f64::from(params.dry_multiplier) * power(params.dry_base, excess)).min(MOST) as f32
+    (f64::from(params.dry_multiplier) * power(params.dry_base, excess)).min(MAX_PENALTY) as f32
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::places::Places;
+    use super::super::repeat_index::RepeatIndex;
     use super::super::repeats;
     use super::*;
     use crate::sampling::steps::steps;
@@ -162,12 +163,13 @@ mod tests {
     }
 
     fn penalties_of(params: &HistoryParams, tokens: &[u32], of_koboldcpp: bool) -> Vec<(u32, f32)> {
-        let text = Text::new(tokens, &[]);
+        let text = TextView::new(tokens, &[]);
         let window = params.dry_window().expect("on");
         let breakers = Automaton::new(&params.dry_sequence_breakers);
         let breakers = Some(&breakers).filter(|_| !params.dry_sequence_breakers.is_empty());
-        let places = Places::new(context(params), longest(params), tokens);
-        let (matches, since) = (repeats::all(tokens, &places, window), Since::after(tokens, breakers, window));
+        let places = RepeatIndex::new(context(params), longest(params), tokens);
+        let (matches, since) =
+            (repeats::all(tokens, &places, window), BreakerDistance::after(tokens, breakers, window));
         let mut nudges = Vec::new();
         penalise(Dry { params, breakers, is_late: false, of_koboldcpp }, &text, &matches, since, None, &mut nudges);
         let mut late = Vec::new();
@@ -300,14 +302,14 @@ mod tests {
     fn breakers_cost_two_steps_a_token_whatever_they_are() {
         let breakers = Automaton::new(&vec![[vec![9], vec![1; 63]].concat(); 1024]);
         let text = vec![1; 1 << 15];
-        let opening = |len: usize| steps(|| _ = Since::after(&text[..len], Some(&breakers), len));
+        let opening = |len: usize| steps(|| _ = BreakerDistance::after(&text[..len], Some(&breakers), len));
         assert!(
             opening(1 << 14) <= 2 << 14 && opening(1 << 15) <= 2 << 15,
             "{} {}",
             opening(1 << 14),
             opening(1 << 15)
         );
-        let mut since = Since::after(&text, Some(&breakers), text.len());
+        let mut since = BreakerDistance::after(&text, Some(&breakers), text.len());
         let going_on = steps(|| (0..1000).for_each(|_| since.push(1, Some(&breakers))));
         assert!(going_on <= 2000, "{going_on}");
         assert_eq!(since.tokens, u32::MAX);
@@ -322,10 +324,10 @@ mod tests {
         ) {
             let automaton = Automaton::new(&breakers);
             let expected = |len: usize| since(&text[..len], &breakers);
-            let opened = Since::after(&text, Some(&automaton), window);
+            let opened = BreakerDistance::after(&text, Some(&automaton), window);
             let near = expected(text.len()).filter(|&since| since < window);
             prop_assert_eq!(opened.tokens, near.map_or(u32::MAX, |since| since as u32));
-            let mut since = Since::after(&[], Some(&automaton), window);
+            let mut since = BreakerDistance::after(&[], Some(&automaton), window);
             for (at, &token) in text.iter().enumerate() {
                 since.push(token, Some(&automaton));
                 prop_assert_eq!(since.tokens, expected(at + 1).map_or(u32::MAX, |since| since as u32));

@@ -1,9 +1,9 @@
 //! What a token changes in a sequence: its position, what is known about single tokens, and what is banned next.
 
-use super::memory::{Memory, MemoryAhead, Now};
+use super::memory::{Memory, MemoryAhead, PositionState};
 use super::rules::Rules;
-use super::text::Text;
-use super::window::{self, Left};
+use super::text::TextView;
+use super::window::{self, EvictedToken};
 use super::{FinishReason, in_order_once};
 use crate::sampling::adjust::TokenAdjust;
 
@@ -19,7 +19,7 @@ pub struct History {
 
 /// The difference between a history and the same history after some more tokens.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Ahead {
+pub struct HistoryAhead {
     recent: Recent,
     /// Entries that replace the history's entries for the same tokens, in token order.
     over: Vec<TokenAdjust>,
@@ -28,12 +28,12 @@ pub struct Ahead {
 
 /// Where a row stands: behind a text, or behind what grew from one. The rules treat both alike.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Here<'a> {
+pub(super) struct HistoryView<'a> {
     recent: &'a Recent,
     /// Bans, biases and counts; then entries that replace some of them.
     known: &'a [TokenAdjust],
     over: &'a [TokenAdjust],
-    now: Option<&'a Now>,
+    now: Option<&'a PositionState>,
 }
 
 /// The end of a text.
@@ -126,19 +126,19 @@ impl History {
     }
 
     /// The start of looking ahead from this history.
-    pub(super) fn ahead(&self) -> Ahead {
+    pub(super) fn ahead(&self) -> HistoryAhead {
         let memory = self.memory.as_ref().map(|memory| memory.ahead());
-        Ahead { recent: self.recent.clone(), over: Vec::new(), memory }
+        HistoryAhead { recent: self.recent.clone(), over: Vec::new(), memory }
     }
 
     /// Where its next row stands.
-    pub(super) fn here(&self) -> Here<'_> {
+    pub(super) fn here(&self) -> HistoryView<'_> {
         let now = self.memory.as_ref().map(|memory| memory.now());
-        Here { recent: &self.recent, known: &self.adjusts, over: &[], now }
+        HistoryView { recent: &self.recent, known: &self.adjusts, over: &[], now }
     }
 }
 
-impl Ahead {
+impl HistoryAhead {
     /// Appends a token to what grew from `history`.
     pub(super) fn push(&mut self, rules: &Rules, history: &History, token: u32) {
         self.recent.push(rules, token);
@@ -169,9 +169,9 @@ impl Ahead {
     }
 
     /// Where the next row stands, behind what grew from `history`.
-    pub(super) fn here<'a>(&'a self, history: &'a History) -> Here<'a> {
+    pub(super) fn here<'a>(&'a self, history: &'a History) -> HistoryView<'a> {
         let now = self.memory.as_ref().map(|memory| memory.now());
-        Here { recent: &self.recent, known: &history.adjusts, over: &self.over, now }
+        HistoryView { recent: &self.recent, known: &history.adjusts, over: &self.over, now }
     }
 
     /// How many entries a copy has to copy.
@@ -183,7 +183,7 @@ impl Ahead {
     }
 }
 
-impl<'a> Here<'a> {
+impl<'a> HistoryView<'a> {
     /// Number of output tokens.
     pub(super) fn position(self) -> u64 {
         self.recent.position
@@ -202,7 +202,7 @@ impl<'a> Here<'a> {
     /// The token that has to come next, if any. One forced by position comes before one forced by the text.
     pub(super) fn forced(self) -> &'a [u32] {
         let by_position = self.recent.forced.as_slice();
-        if by_position.is_empty() { self.now.map_or(&[], Now::forced) } else { by_position }
+        if by_position.is_empty() { self.now.map_or(&[], PositionState::forced) } else { by_position }
     }
 
     /// Whether the text may force one of the next `count` tokens.
@@ -212,12 +212,12 @@ impl<'a> Here<'a> {
 
     /// Why the text ends by its last tokens, if it does.
     pub(super) fn end(self) -> Option<FinishReason> {
-        self.now.and_then(Now::end)
+        self.now.and_then(PositionState::end)
     }
 
     /// Whether the text thinks.
     pub(super) fn thinks(self) -> bool {
-        self.now.is_some_and(Now::thinks)
+        self.now.is_some_and(PositionState::thinks)
     }
 
     /// What is known about single tokens.
@@ -241,7 +241,7 @@ impl<'a> Here<'a> {
     }
 
     /// What the tools that look back say about the next row.
-    pub(super) fn now(self) -> Option<&'a Now> {
+    pub(super) fn now(self) -> Option<&'a PositionState> {
         self.now
     }
 }
@@ -267,7 +267,7 @@ impl Recent {
     }
 
     /// The token that the last one pushed out of the penalties' window, if any.
-    fn left(&self, rules: &Rules, text: &Text<'_>) -> Option<Left> {
+    fn left(&self, rules: &Rules, text: &TextView<'_>) -> Option<EvictedToken> {
         rules.window()?.left(text, self.len(), self.position)
     }
 

@@ -15,12 +15,12 @@ use crate::params::steering::LengthPenalty;
 
 /// The largest multiple of a logit, and the largest penalty: above every logit, but small enough that later arithmetic
 /// stays finite.
-pub(super) const MOST: f64 = 1e30;
+pub(super) const MAX_PENALTY: f64 = 1e30;
 
 /// The multiple of its absolute value that is added to an EOS token's logit when the output has `len` tokens.
 pub(super) fn share(params: &LengthPenalty, len: u64) -> f32 {
     let over = len.saturating_sub(params.start.into());
-    (power(params.factor, over.try_into().unwrap_or(u32::MAX)) - 1.0).min(MOST) as f32
+    (power(params.factor, over.try_into().unwrap_or(u32::MAX)) - 1.0).min(MAX_PENALTY) as f32
 }
 
 /// A power in f64, multiplied out by squaring, so that it has the same bits everywhere.
@@ -46,7 +46,8 @@ mod tests {
         assert_eq!((of(2, 1.5, 0), of(2, 1.5, 2), of(2, 1.5, 3), of(2, 1.5, 5)), (0.0, 0.0, 0.5, 2.375));
         assert_eq!((of(0, 0.5, 1), of(0, 0.5, 2), of(0, 1.0, 9)), (-0.5, -0.75, 0.0));
         assert_eq!((of(0, 100.0, 1000), of(0, 0.01, 1000), of(0, 2.0, u64::MAX)), (1e30, -1.0, 1e30));
-        // Hugging Face tests/generation/test_logits_process.py: start 5, factor 1.1, a logit of 0.5 after 6 and 9 tokens.
+        // Hugging Face tests/generation/test_logits_process.py: start 5, factor 1.1, a logit of 0.5 after 6 and 9
+        // tokens.
         for (len, expected) in [(6u64, 1.1f64), (9, 1.1f64.powi(4))] {
             assert!((f64::from(of(5, 1.1, len)) + 1.0 - expected).abs() < 1e-6);
         }

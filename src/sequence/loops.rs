@@ -8,12 +8,12 @@
 //! furthest place on. So a token costs at most one comparison for each `p` and one for each token of the longest
 //! possible loop, whatever the text.
 
-use super::text::Text;
+use super::text::TextView;
 use crate::params::steering::RepetitionDetection;
 use crate::sampling::steps::step;
 
 /// Whether the text, whose last `output` tokens were emitted, ends with a loop.
-pub(super) fn looping(params: &RepetitionDetection, text: &Text<'_>, output: u64) -> bool {
+pub(super) fn looping(params: &RepetitionDetection, text: &TextView<'_>, output: u64) -> bool {
     let (count, max) = (params.min_count as usize, params.max_pattern_size as usize);
     let output = usize::try_from(output).unwrap_or(usize::MAX);
     let len = text.len().min(output).min(max.saturating_mul(count));
@@ -50,7 +50,7 @@ mod tests {
 
     fn found(text: &[u32], output: u64, (min, max, count): (u32, u32, u32)) -> bool {
         let params = RepetitionDetection { max_pattern_size: max, min_pattern_size: min, min_count: count };
-        looping(&params, &Text::new(&text[..text.len() / 2], &text[text.len() / 2..]), output)
+        looping(&params, &TextView::new(&text[..text.len() / 2], &text[text.len() / 2..]), output)
     }
 
     #[test]

@@ -1,16 +1,16 @@
 //! What the tools that look back remember of a text, and what they say about the next row.
 //!
-//! [`Memory`] is the long part, built from emitted tokens, and exists only if a tool needs it. [`Now`] is the short
-//! part that every token changes: looking ahead copies it and leaves the memory as it is. Both depend on parameters and
-//! tokens alone, not on how the tokens came.
+//! [`Memory`] is the long part, built from emitted tokens, and exists only if a tool needs it. [`PositionState`] is the
+//! short part that every token changes: looking ahead copies it and leaves the memory as it is. Both depend on
+//! parameters and tokens alone, not on how the tokens came.
 
 use super::dry;
-use super::ends::end;
-use super::ngram::{self, OfPrompt, Stood};
-use super::places::Places;
+use super::ngram::{self, NgramIndex, PromptNgrams};
+use super::repeat_index::RepeatIndex;
 use super::repeats::{self, Match};
 use super::rules::Rules;
-use super::text::Text;
+use super::text::TextView;
+use super::text_end::end;
 use super::thinking::Thinking;
 use super::watermark;
 use super::{FinishReason, bias, in_order_once};
@@ -28,34 +28,34 @@ pub(super) struct Memory {
     tokens: Vec<u32>,
     look_back: LookBack,
     grams: Index,
-    now: Now,
+    now: PositionState,
 }
 
 /// Where tokens stood before, for each tool.
 #[derive(Debug, Clone, PartialEq, Default)]
 struct Index {
-    dry: Option<Places>,
+    dry: Option<RepeatIndex>,
     /// The places of each token, if DRY counts them.
     counted: Option<Grams>,
-    ngram: Option<Stood>,
+    ngram: Option<NgramIndex>,
     /// The n-grams of the prompt.
-    prompt: Option<Box<OfPrompt>>,
+    prompt: Option<Box<PromptNgrams>>,
 }
 
 /// A memory with some more tokens, looked ahead at.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct MemoryAhead {
     tokens: Vec<u32>,
-    now: Now,
+    now: PositionState,
 }
 
 /// What holds at one position.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub(super) struct Now {
+pub(super) struct PositionState {
     /// Where the end of the text stood before.
     matches: Vec<Match>,
     /// How far the text's end is behind its sequence breakers.
-    since: dry::Since,
+    since: dry::BreakerDistance,
     /// The state of the automaton of sequence biases.
     biased: Node,
     thinking: Thinking,
@@ -122,12 +122,12 @@ impl Memory {
             let skipped = (prompt.len() + output.len()).saturating_sub(look_back.keep);
             let (of_prompt, of_output) = (skipped.min(prompt.len()), skipped.saturating_sub(prompt.len()));
             let tokens = [&prompt[of_prompt..], &output[of_output..]].concat();
-            let mut memory = Self { tokens, look_back, grams: Index::default(), now: Now::default() };
+            let mut memory = Self { tokens, look_back, grams: Index::default(), now: PositionState::default() };
             if let Some(params) = rules.thinking_budget() {
                 memory.now.thinking = Thinking::after(params, prompt, output, rules.grammar_position());
             }
             memory.index(rules);
-            memory.grams.prompt = rules.no_prompt_ngram().map(|params| Box::new(OfPrompt::new(params, prompt)));
+            memory.grams.prompt = rules.no_prompt_ngram().map(|params| Box::new(PromptNgrams::new(params, prompt)));
             memory.look(rules, output.len() as u64, banned());
             Box::new(memory)
         })
@@ -136,14 +136,14 @@ impl Memory {
     /// Rebuilds the index of all kept tokens.
     fn index(&mut self, rules: &Rules) {
         let look_back = self.look_back;
-        self.grams.ngram = look_back.ngram.map(|(context, _)| Stood::latest(context, &self.tokens));
+        self.grams.ngram = look_back.ngram.map(|(context, _)| NgramIndex::latest(context, &self.tokens));
         if let Some(biased) = rules.biased() {
             self.now.biased = biased.after(&self.tokens);
         }
         if let Some((context, window)) = look_back.dry {
-            let places = Places::new(context, dry::longest(&rules.params().history), &self.tokens);
+            let places = RepeatIndex::new(context, dry::longest(&rules.params().history), &self.tokens);
             self.now.matches = repeats::all(&self.tokens, &places, window);
-            self.now.since = dry::Since::after(&self.tokens, rules.breakers(), window);
+            self.now.since = dry::BreakerDistance::after(&self.tokens, rules.breakers(), window);
             self.grams.dry = Some(places);
             self.grams.counted = dry::bounds::counted(&rules.params().history, &self.tokens);
         }
@@ -157,11 +157,11 @@ impl Memory {
         if let Some(grams) = &mut self.grams.counted {
             grams.push(&self.tokens, token);
         }
-        if let Some(stood) = &mut self.grams.ngram {
-            stood.push_over(&self.tokens, token);
+        if let Some(index) = &mut self.grams.ngram {
+            index.push_over(&self.tokens, token);
         }
         push(&mut self.tokens, token);
-        self.now.append(rules, &self.look_back, &Text::new(&self.tokens, &[]), &self.grams, output);
+        self.now.append(rules, &self.look_back, &TextView::new(&self.tokens, &[]), &self.grams, output);
         if self.tokens.len() > self.look_back.most() {
             self.tokens.drain(..self.tokens.len() - self.look_back.keep);
             self.index(rules);
@@ -170,19 +170,19 @@ impl Memory {
     }
 
     fn look(&mut self, rules: &Rules, output: u64, banned: &mut Vec<u32>) {
-        self.now.look(rules, &Text::new(&self.tokens, &[]), &self.grams, output, banned);
+        self.now.look(rules, &TextView::new(&self.tokens, &[]), &self.grams, output, banned);
     }
 
     pub(super) fn ahead(&self) -> Box<MemoryAhead> {
         Box::new(MemoryAhead { tokens: Vec::new(), now: self.now.clone() })
     }
 
-    pub(super) fn now(&self) -> &Now {
+    pub(super) fn now(&self) -> &PositionState {
         &self.now
     }
 
-    pub(super) fn text(&self) -> Text<'_> {
-        Text::new(&self.tokens, &[])
+    pub(super) fn text(&self) -> TextView<'_> {
+        TextView::new(&self.tokens, &[])
     }
 
     /// Bytes it takes.
@@ -211,17 +211,17 @@ impl Memory {
 
 impl Index {
     fn bytes(&self) -> usize {
-        let grams = self.ngram.as_ref().map_or(0, Stood::bytes) + self.counted.as_ref().map_or(0, Grams::bytes);
-        self.dry.as_ref().map_or(0, Places::bytes) + grams + self.prompt_bytes()
+        let grams = self.ngram.as_ref().map_or(0, NgramIndex::bytes) + self.counted.as_ref().map_or(0, Grams::bytes);
+        self.dry.as_ref().map_or(0, RepeatIndex::bytes) + grams + self.prompt_bytes()
     }
 
     fn prompt_bytes(&self) -> usize {
-        self.prompt.as_ref().map_or(0, |prompt| size_of::<OfPrompt>() + prompt.bytes())
+        self.prompt.as_ref().map_or(0, |prompt| size_of::<PromptNgrams>() + prompt.bytes())
     }
 
     fn bytes_after(&self, len: usize) -> usize {
         let dry = self.dry.as_ref().map_or(0, |places| places.bytes_after(len));
-        let ngram = self.ngram.as_ref().map_or(0, |stood| stood.bytes_after(len));
+        let ngram = self.ngram.as_ref().map_or(0, |index| index.bytes_after(len));
         let counted = self.counted.as_ref().map_or(0, |grams| grams.bytes_after(len));
         dry + ngram + counted + self.prompt_bytes()
     }
@@ -232,18 +232,18 @@ impl MemoryAhead {
     /// `banned`.
     pub(super) fn push(&mut self, rules: &Rules, memory: &Memory, token: u32, output: u64, banned: &mut Vec<u32>) {
         self.tokens.push(token);
-        let text = Text::new(&memory.tokens, &self.tokens);
+        let text = TextView::new(&memory.tokens, &self.tokens);
         self.now.append(rules, &memory.look_back, &text, &memory.grams, output);
         self.now.look(rules, &text, &memory.grams, output, banned);
     }
 
-    pub(super) fn now(&self) -> &Now {
+    pub(super) fn now(&self) -> &PositionState {
         &self.now
     }
 
     /// The text of `memory` and the tokens ahead.
-    pub(super) fn text<'a>(&'a self, memory: &'a Memory) -> Text<'a> {
-        Text::new(&memory.tokens, &self.tokens)
+    pub(super) fn text<'a>(&'a self, memory: &'a Memory) -> TextView<'a> {
+        TextView::new(&memory.tokens, &self.tokens)
     }
 
     /// How many entries a copy has to copy.
@@ -252,9 +252,9 @@ impl MemoryAhead {
     }
 }
 
-impl Now {
+impl PositionState {
     /// Takes in the last token of `text`, with which the output has `output` tokens.
-    fn append(&mut self, rules: &Rules, look_back: &LookBack, text: &Text<'_>, grams: &Index, output: u64) {
+    fn append(&mut self, rules: &Rules, look_back: &LookBack, text: &TextView<'_>, grams: &Index, output: u64) {
         if let (Some((_, window)), Some(places)) = (look_back.dry, &grams.dry) {
             self.matches = repeats::appended(&self.matches, text, places, window);
             if let Some(last) = text.last(1).next() {
@@ -270,7 +270,7 @@ impl Now {
     }
 
     /// Computes what holds for the next row, after `output` emitted tokens; adds bans to `banned`.
-    fn look(&mut self, rules: &Rules, text: &Text<'_>, grams: &Index, output: u64, banned: &mut Vec<u32>) {
+    fn look(&mut self, rules: &Rules, text: &TextView<'_>, grams: &Index, output: u64, banned: &mut Vec<u32>) {
         self.nudges = Vec::new();
         if let Some(biased) = rules.biased() {
             bias::add(rules.sequence_bias(), &biased.holding(self.biased), &mut self.nudges);
@@ -279,8 +279,8 @@ impl Now {
         dry::penalise(rules.dry(), text, &self.matches, self.since, counted, &mut self.nudges);
         bias::sum(&mut self.nudges);
         self.nudges.shrink_to_fit();
-        if let (Some(params), Some(stood)) = (rules.no_repeat_ngram(), &grams.ngram) {
-            ngram::ban(params, text, stood, banned);
+        if let (Some(params), Some(index)) = (rules.no_repeat_ngram(), &grams.ngram) {
+            ngram::ban(params, text, index, banned);
             in_order_once(banned);
         }
         if let (Some(params), Some(prompt)) = (rules.no_prompt_ngram(), &grams.prompt) {

@@ -14,7 +14,6 @@ mod bias;
 mod chain;
 pub mod drafts;
 mod dry;
-mod ends;
 pub mod history;
 mod length;
 mod loops;
@@ -22,18 +21,19 @@ mod memory;
 mod ngram;
 mod opening;
 mod patterns;
-mod places;
+mod repeat_index;
 pub mod repeated;
 mod repeats;
 pub mod rules;
 pub mod speculation;
 pub mod table;
 mod text;
+mod text_end;
 mod thinking;
 mod watermark;
 mod window;
 
-use crate::grammar::Text;
+use crate::grammar::GrammarText;
 use crate::params::acceptance::AcceptanceRule;
 use crate::params::state::SamplerState;
 use crate::params::{FieldError, LogprobsParams, MAX_DRAFT_TOKENS};
@@ -45,7 +45,7 @@ use crate::speculative::numbers::Numbers;
 use crate::speculative::verified::TokenOrigin;
 use acceptance_tally::AcceptanceTally;
 use drafts::Drafts;
-use history::{Ahead, History};
+use history::{History, HistoryAhead};
 pub use opening::OpenError;
 use repeated::EarlierRows;
 use rules::Rules;
@@ -105,7 +105,7 @@ struct RareState {
     /// What its samplers remember.
     state: Option<SamplerState>,
     /// Where the text stands in the grammar that it has to match.
-    text: Option<Text>,
+    text: Option<GrammarText>,
 }
 
 impl Sequence {
@@ -138,7 +138,7 @@ impl Sequence {
     /// At `output_token_ids`, if the grammar does not allow them.
     pub fn with_grammar_text(mut self, vocab_size: usize, output: &[u32]) -> Result<Self, FieldError> {
         if let Some(grammar) = self.rules.grammar() {
-            let text = Text::open(Arc::clone(grammar), vocab_size, output)?;
+            let text = GrammarText::open(Arc::clone(grammar), vocab_size, output)?;
             self.rare.get_or_insert_default().text = Some(text);
         }
         Ok(self)
@@ -146,7 +146,7 @@ impl Sequence {
 
     /// Where it stands in its grammar, if it has one.
     #[must_use]
-    pub fn text(&self) -> Option<&Text> {
+    pub fn text(&self) -> Option<&GrammarText> {
         self.rare.as_ref()?.text.as_ref()
     }
 
@@ -205,7 +205,7 @@ impl Sequence {
 
     /// What to ask of the row at `ahead`, which grew from this sequence. Samplers keep the state that they have now.
     #[must_use]
-    pub fn spec_ahead<'a>(&'a self, ahead: &'a Ahead, action: Action) -> RowSpec<'a> {
+    pub fn spec_ahead<'a>(&'a self, ahead: &'a HistoryAhead, action: Action) -> RowSpec<'a> {
         self.rules.spec(self.seed, ahead.here(&self.history), action).remembering(self.state())
     }
 
@@ -218,12 +218,12 @@ impl Sequence {
     /// The sequence as seen by rows whose earlier tokens are known or proposed but not emitted. [`grow`](Self::grow)
     /// extends it and leaves the sequence as it is.
     #[must_use]
-    pub fn ahead(&self) -> Ahead {
+    pub fn ahead(&self) -> HistoryAhead {
         self.history.ahead()
     }
 
     /// Adds a token to what [`ahead`](Self::ahead) began, and says why the sequence would end with it, if it would.
-    pub fn grow(&self, ahead: &mut Ahead, token: u32) -> Option<FinishReason> {
+    pub fn grow(&self, ahead: &mut HistoryAhead, token: u32) -> Option<FinishReason> {
         ahead.push(&self.rules, &self.history, token);
         self.rules.finish(token, ahead.here(&self.history))
     }
@@ -231,7 +231,7 @@ impl Sequence {
     /// Whether the text thinks, by the beginning and end that `thinking_budget` gives: here, or at what
     /// [grew](Self::grow) from here.
     #[must_use]
-    pub fn thinks(&self, ahead: Option<&Ahead>) -> bool {
+    pub fn thinks(&self, ahead: Option<&HistoryAhead>) -> bool {
         ahead.map_or(self.history.here(), |ahead| ahead.here(&self.history)).thinks()
     }
 
@@ -350,7 +350,7 @@ impl Sequence {
             + self.history.bytes()
             + self.drafts_bytes()
             + self.speculation.as_ref().map_or(0, |s| s.bytes())
-            + self.text().map_or(0, Text::bytes)
+            + self.text().map_or(0, GrammarText::bytes)
     }
 
     /// The most bytes it may take once it has emitted `tokens` more.

@@ -7,7 +7,7 @@
 //! of the whitelist are never banned. With n = 1 every token of the window is banned.
 //!
 //! With `prompt_size` (Hugging Face `EncoderNoRepeatNGramLogitsProcessor`; n = `prompt_size`) a token is also banned if
-//! it followed the last n - 1 tokens anywhere in the prompt, however far back that is ([`OfPrompt`]).
+//! it followed the last n - 1 tokens anywhere in the prompt, however far back that is ([`PromptNgrams`]).
 //!
 //! Only the latest place of each n-gram is chained ([`Grams::push_over`]), because earlier ones would ban the same
 //! token. So a token costs one step, and at most n - 1 comparisons, for each *different* token that followed the last
@@ -18,7 +18,7 @@
 mod singles;
 
 use super::in_order_once;
-use super::text::Text;
+use super::text::TextView;
 use crate::params::history::MAX_LOOK_BACK;
 use crate::params::steering::NoRepeatNgram;
 use crate::sampling::steps::step;
@@ -27,26 +27,26 @@ use singles::Singles;
 
 /// The places of earlier n-grams.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Stood {
+pub(super) enum NgramIndex {
     /// Chained by the tokens before their last one.
-    Behind(Grams),
+    Chained(Grams),
     /// Of single tokens, where n is 1.
     Singles(Singles),
 }
 
-impl Stood {
+impl NgramIndex {
     /// The n-grams of these tokens, each with `context` tokens before its last one.
     pub(super) fn latest(context: usize, tokens: &[u32]) -> Self {
         match context {
             0 => Self::Singles(Singles::latest(tokens)),
-            _ => Self::Behind(Grams::latest(context, tokens)),
+            _ => Self::Chained(Grams::latest(context, tokens)),
         }
     }
 
     /// Appends `token` to `tokens`.
     pub(super) fn push_over(&mut self, tokens: &[u32], token: u32) {
         match self {
-            Self::Behind(grams) => grams.push_over(tokens, token),
+            Self::Chained(grams) => grams.push_over(tokens, token),
             Self::Singles(singles) => singles.push(token, tokens.len()),
         }
     }
@@ -54,7 +54,7 @@ impl Stood {
     /// The memory held, besides its own fields.
     pub(super) fn bytes(&self) -> usize {
         match self {
-            Self::Behind(grams) => grams.bytes(),
+            Self::Chained(grams) => grams.bytes(),
             Self::Singles(singles) => singles.bytes(),
         }
     }
@@ -62,7 +62,7 @@ impl Stood {
     /// The most that [`Self::bytes`] may be once the text has `len` tokens.
     pub(super) fn bytes_after(&self, len: usize) -> usize {
         match self {
-            Self::Behind(grams) => grams.bytes_after(len),
+            Self::Chained(grams) => grams.bytes_after(len),
             Self::Singles(singles) => singles.bytes_after(len),
         }
     }
@@ -78,15 +78,15 @@ pub(super) fn window(params: &NoRepeatNgram) -> usize {
     (if params.window == 0 { MAX_LOOK_BACK } else { params.window }) as usize
 }
 
-/// Adds the tokens that are banned after `text` to `banned`. `stood` has the latest places in the kept part of the
+/// Adds the tokens that are banned after `text` to `banned`. `index` has the latest places in the kept part of the
 /// text, for this [`context`]. The whitelist is sorted.
-pub(super) fn ban(params: &NoRepeatNgram, text: &Text<'_>, stood: &Stood, banned: &mut Vec<u32>) {
+pub(super) fn ban(params: &NoRepeatNgram, text: &TextView<'_>, index: &NgramIndex, banned: &mut Vec<u32>) {
     let (n, context) = (text.len(), context(params));
     let reach = window(params).saturating_sub(context);
     let is_near = |&at: &usize| n - at <= reach;
-    let mut found = match stood {
-        Stood::Singles(singles) => singles.from(n.saturating_sub(reach)),
-        Stood::Behind(_) => Vec::new(),
+    let mut found = match index {
+        NgramIndex::Singles(singles) => singles.from(n.saturating_sub(reach)),
+        NgramIndex::Chained(_) => Vec::new(),
     };
     // Positions of tokens that are only looked ahead at are not chained. They are few, so all are tried.
     for at in (text.kept_len()..n).rev().take_while(is_near) {
@@ -96,7 +96,7 @@ pub(super) fn ban(params: &NoRepeatNgram, text: &Text<'_>, stood: &Stood, banned
             found.insert(place, token);
         }
     }
-    if let Stood::Behind(grams) = stood {
+    if let NgramIndex::Chained(grams) = index {
         let chained = grams.chain_behind(text.last(context)).take_while(is_near);
         found.extend(chained.filter(|&at| text.repeats_before(at, context)).filter_map(|at| text.get(at)));
         in_order_once(&mut found);
@@ -108,27 +108,27 @@ pub(super) fn ban(params: &NoRepeatNgram, text: &Text<'_>, stood: &Stood, banned
 
 /// The n-grams of a prompt.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct OfPrompt {
+pub(super) struct PromptNgrams {
     /// The prompt; empty if n is 1.
     tokens: Vec<u32>,
-    stood: Stood,
+    index: NgramIndex,
 }
 
-impl OfPrompt {
+impl PromptNgrams {
     /// The prompt's n-grams for `prompt_size` of these parameters.
     pub(super) fn new(params: &NoRepeatNgram, prompt: &[u32]) -> Self {
         let context = params.prompt_size as usize - 1;
-        let stood = Stood::latest(context, prompt);
-        let tokens = if let Stood::Behind(_) = stood { prompt.to_vec() } else { Vec::new() };
-        Self { tokens, stood }
+        let index = NgramIndex::latest(context, prompt);
+        let tokens = if let NgramIndex::Chained(_) = index { prompt.to_vec() } else { Vec::new() };
+        Self { tokens, index }
     }
 
     /// Adds the tokens that are banned after `text` to `banned`. The whitelist is sorted.
-    pub(super) fn ban(&self, params: &NoRepeatNgram, text: &Text<'_>, banned: &mut Vec<u32>) {
+    pub(super) fn ban(&self, params: &NoRepeatNgram, text: &TextView<'_>, banned: &mut Vec<u32>) {
         let context = params.prompt_size as usize - 1;
-        let mut found = match &self.stood {
-            Stood::Singles(singles) => singles.from(0),
-            Stood::Behind(grams) => self.behind(grams, text, context),
+        let mut found = match &self.index {
+            NgramIndex::Singles(singles) => singles.from(0),
+            NgramIndex::Chained(grams) => self.behind(grams, text, context),
         };
         found.retain(|token| params.whitelist.binary_search(token).is_err());
         // Exact, so that the list takes no more memory than is counted for it.
@@ -137,7 +137,7 @@ impl OfPrompt {
     }
 
     /// The tokens that followed the end of `text` in the prompt.
-    fn behind(&self, grams: &Grams, text: &Text<'_>, context: usize) -> Vec<u32> {
+    fn behind(&self, grams: &Grams, text: &TextView<'_>, context: usize) -> Vec<u32> {
         if text.len() < context {
             return Vec::new();
         }
@@ -149,12 +149,12 @@ impl OfPrompt {
 
     /// The most tokens that it bans at a position.
     pub(super) fn most_banned(&self) -> usize {
-        if let Stood::Singles(singles) = &self.stood { singles.len() } else { self.tokens.len() }
+        if let NgramIndex::Singles(singles) = &self.index { singles.len() } else { self.tokens.len() }
     }
 
     /// Bytes it takes.
     pub(super) fn bytes(&self) -> usize {
-        self.tokens.capacity() * size_of::<u32>() + self.stood.bytes()
+        self.tokens.capacity() * size_of::<u32>() + self.index.bytes()
     }
 }
 
@@ -168,12 +168,12 @@ mod tests {
     fn banned(params: &NoRepeatNgram, tokens: &[u32], kept: usize) -> BTreeSet<u32> {
         // A part of the text was there when it was opened.
         let opened = kept / 2;
-        let mut stood = Stood::latest(context(params), &tokens[..opened]);
+        let mut index = NgramIndex::latest(context(params), &tokens[..opened]);
         for at in opened..kept {
-            stood.push_over(&tokens[..at], tokens[at]);
+            index.push_over(&tokens[..at], tokens[at]);
         }
         let mut banned = Vec::new();
-        ban(params, &Text::new(&tokens[..kept], &tokens[kept..]), &stood, &mut banned);
+        ban(params, &TextView::new(&tokens[..kept], &tokens[kept..]), &index, &mut banned);
         assert!(banned.is_sorted_by(|a, b| a < b));
         banned.into_iter().collect()
     }
@@ -201,11 +201,12 @@ mod tests {
         let of = |prompt_size, whitelist: &[u32], prompt: &[u32], text: &[u32]| {
             let params = NoRepeatNgram { prompt_size, whitelist: whitelist.to_vec(), ..Default::default() };
             let (mut banned, half) = (Vec::new(), text.len() / 2);
-            OfPrompt::new(&params, prompt).ban(&params, &Text::new(&text[..half], &text[half..]), &mut banned);
+            PromptNgrams::new(&params, prompt).ban(&params, &TextView::new(&text[..half], &text[half..]), &mut banned);
             in_order_once(&mut banned);
             banned
         };
-        // Hugging Face tests/generation/test_logits_process.py: encoder ids, input ids and banned ids, for size 2 and for size 3.
+        // Hugging Face tests/generation/test_logits_process.py: encoder ids, input ids and banned ids, for size 2 and
+        // for size 3.
         let cases: [[&[u32]; 4]; 5] = [
             [&[1, 2, 1, 1], &[1, 2, 1], &[1, 2], &[1]],
             [&[1, 2, 1, 1], &[8, 0, 2], &[1], &[]],
@@ -247,17 +248,17 @@ mod tests {
             let params = NoRepeatNgram { size, whitelist: (2..4098).collect(), ..Default::default() };
             let context = context(&params);
             for (text, shorter) in degenerate(whole).iter().zip(degenerate(half)) {
-                let opening = |text: &[u32]| steps(|| Stood::latest(context, text));
+                let opening = |text: &[u32]| steps(|| NgramIndex::latest(context, text));
                 assert!(opening(text) <= whole as usize && opening(&shorter) <= half as usize);
-                let mut stood = Stood::latest(context, text);
+                let mut index = NgramIndex::latest(context, text);
                 let end = &text[text.len() - context..];
                 let followed: BTreeSet<_> = text.windows(size as usize).filter(|gram| gram.starts_with(end)).collect();
                 let mut banned = Vec::new();
-                let row = steps(|| ban(&params, &Text::new(text, &[]), &stood, &mut banned));
+                let row = steps(|| ban(&params, &TextView::new(text, &[]), &index, &mut banned));
                 // There are only few others with the same hash.
                 assert!(row <= followed.len() + 8, "{row} steps, {} tokens followed", followed.len());
                 let token = text[text.len() / 2];
-                let pushed = steps(|| stood.push_over(text, token));
+                let pushed = steps(|| index.push_over(text, token));
                 assert!(pushed <= followed.len() + 8, "{pushed} steps, {} tokens followed", followed.len());
             }
         }
@@ -267,8 +268,8 @@ mod tests {
     fn a_row_that_looks_ahead_costs_a_step_a_token_ahead() {
         let params = NoRepeatNgram { size: 2, ..Default::default() };
         let (text, ahead) = (vec![1; 1 << 15], vec![1; 1000]);
-        let grams = Stood::latest(1, &text);
-        let row = |ahead| steps(|| ban(&params, &Text::new(&text, ahead), &grams, &mut Vec::new()));
+        let grams = NgramIndex::latest(1, &text);
+        let row = |ahead| steps(|| ban(&params, &TextView::new(&text, ahead), &grams, &mut Vec::new()));
         assert!(row(&ahead) <= 1001 && row(&ahead[..500]) <= 501, "{} {}", row(&ahead), row(&ahead[..500]));
     }
 
@@ -307,7 +308,7 @@ mod tests {
                 expected.extend(prompt.windows(n).filter(|gram| &gram[..n - 1] == end).map(|gram| gram[n - 1]));
             }
             let mut banned = Vec::new();
-            OfPrompt::new(&params, &prompt).ban(&params, &Text::new(&text, &[]), &mut banned);
+            PromptNgrams::new(&params, &prompt).ban(&params, &TextView::new(&text, &[]), &mut banned);
             prop_assert_eq!(banned.into_iter().collect::<BTreeSet<_>>(), expected);
         }
     }

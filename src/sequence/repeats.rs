@@ -1,22 +1,22 @@
 //! Finds where the end of a text stood before, and how much of it: the repeats that DRY penalises.
 //!
 //! A match is a position before the end, together with a length: that many tokens before the position are also the last
-//! tokens of the text. The length is at most what [can matter](Places). Matches shorter than the context are not kept,
-//! and of matches that are the same only the latest is kept. With a window, only matches whose tokens lie in it count.
-//! When a token is appended, a match whose text went on with that token grows by one, and every other match ends. New
-//! matches are found among the chained positions and compared with the end of the text.
+//! tokens of the text. The length is at most what [can matter](RepeatIndex). Matches shorter than the context are not
+//! kept, and of matches that are the same only the latest is kept. With a window, only matches whose tokens lie in it
+//! count. When a token is appended, a match whose text went on with that token grows by one, and every other match
+//! ends. New matches are found among the chained positions and compared with the end of the text.
 //!
 //! | | cost |
 //! |---|---|
 //! | a token | a step for each match; for a new one as many as it is long |
-//! | opening | one step per token (Z-algorithm), however often they repeat, and what [`Places`] takes |
+//! | opening | one step per token (Z-algorithm), however often they repeat, and what [`RepeatIndex`] takes |
 //! | memory | the places, and 8 bytes for each match |
 //!
 //! A text that says one thing over and over has at most as many matches as tokens can matter. A text that repeats the
 //! same few tokens in changing order has one match for each place where they stood.
 
-use super::places::Places;
-use super::text::Text;
+use super::repeat_index::RepeatIndex;
+use super::text::TextView;
 use crate::sampling::steps::step;
 
 /// The longest context that is looked up at once. Longer matches are found as they grow.
@@ -33,15 +33,15 @@ pub(super) struct Match {
 
 /// Computes the matches in the last `window` tokens of a text from scratch, the latest first. `places` are those of the
 /// text.
-pub(super) fn all(text: &[u32], places: &Places, window: usize) -> Vec<Match> {
+pub(super) fn all(text: &[u32], places: &RepeatIndex, window: usize) -> Vec<Match> {
     let lens = lens(&text[text.len().saturating_sub(window)..]);
     let measured = |at: usize| lens[text.len() - at].min(places.matter());
-    matches(&Text::new(text, &[]), 0..0, places, window, measured)
+    matches(&TextView::new(text, &[]), 0..0, places, window, measured)
 }
 
 /// The matches of `text` after its last token was appended. `old` are the matches before that token; `places` are those
 /// of the kept part of the text.
-pub(super) fn appended(old: &[Match], text: &Text<'_>, places: &Places, window: usize) -> Vec<Match> {
+pub(super) fn appended(old: &[Match], text: &TextView<'_>, places: &RepeatIndex, window: usize) -> Vec<Match> {
     let (n, matter) = (text.len(), places.matter());
     let Some(token) = n.checked_sub(1).and_then(|last| text.get(last)) else { return Vec::new() };
     let mut old = old.iter().peekable();
@@ -59,9 +59,9 @@ pub(super) fn appended(old: &[Match], text: &Text<'_>, places: &Places, window: 
 
 /// The matches among the positions in `ahead` and the chained ones, with the lengths that `measured` gives.
 fn matches(
-    text: &Text<'_>,
+    text: &TextView<'_>,
     ahead: std::ops::Range<usize>,
-    places: &Places,
+    places: &RepeatIndex,
     window: usize,
     mut measured: impl FnMut(usize) -> usize,
 ) -> Vec<Match> {
@@ -114,14 +114,14 @@ pub(super) fn most_bytes(len: usize, window: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::super::places::FARTHEST;
+    use super::super::repeat_index::FARTHEST;
     use super::*;
     use crate::sampling::steps::steps;
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
-    /// The longest repeat that each token followed, from the definition: no longer than the window shows, and cut to the length that can
-    /// matter.
+    /// The longest repeat that each token followed, from the definition: no longer than the window shows, and cut to
+    /// the length that can matter.
     fn naive(text: &[u32], context: usize, longest: usize, window: usize) -> BTreeMap<u32, usize> {
         let n = text.len();
         let seen = |at: usize| window.saturating_sub(n - at).min(longest);
@@ -164,7 +164,7 @@ mod tests {
             window in prop_oneof![Just(usize::MAX), 1usize..30],
         ) {
             let longest = context + more;
-            let mut places = Places::new(context, longest, &[]);
+            let mut places = RepeatIndex::new(context, longest, &[]);
             let cut_at = ahead_from.min(text.len());
             let mut matches = all(&[], &places, window);
             for n in 1..=text.len() {
@@ -172,11 +172,11 @@ mod tests {
                     places.push(&text[..n - 1], text[n - 1]);
                 }
                 let kept = n.min(cut_at);
-                matches = appended(&matches, &Text::new(&text[..kept], &text[kept..n]), &places, window);
+                matches = appended(&matches, &TextView::new(&text[..kept], &text[kept..n]), &places, window);
                 let expected = naive(&text[..n], context, longest, window);
                 let bounds = (context, longest, window);
                 prop_assert_eq!(&cut(&matches, &text[..n], bounds), &expected, "{} of {:?}", n, text);
-                let reopened = Places::new(context, longest, &text[..n]);
+                let reopened = RepeatIndex::new(context, longest, &text[..n]);
                 prop_assert_eq!(&cut(&all(&text[..n], &reopened, window), &text[..n], bounds), &expected);
                 prop_assert!(n > cut_at || reopened == places);
                 prop_assert!(matches.capacity() * size_of::<Match>() <= most_bytes(n, window));
@@ -184,8 +184,8 @@ mod tests {
         }
     }
 
-    /// Texts that repeat one token, that cycle, of two random tokens, and of one token with an occasional other one. With each comes the
-    /// number of steps that a token of it may cost if 126 matter.
+    /// Texts that repeat one token, that cycle, of two random tokens, and of one token with an occasional other one.
+    /// With each comes the number of steps that a token of it may cost if 126 matter.
     fn degenerate(len: u32) -> [(Vec<u32>, usize); 4] {
         let chance = |i: u32| (i.wrapping_mul(0x9E37_79B9) ^ i << 7).wrapping_mul(0x85EB_CA6B) >> 31;
         let odd = |i: u32| if i % 2000 == 1999 { 1 + i % 3 } else { 0 };
@@ -202,7 +202,7 @@ mod tests {
         let window = 1 << 15;
         for (which, (text, most)) in degenerate(1 << 15).into_iter().enumerate() {
             let mut places = None;
-            let opening = steps(|| places = Some(Places::new(2, 126, &text)));
+            let opening = steps(|| places = Some(RepeatIndex::new(2, 126, &text)));
             let mut places = places.expect("made");
             let mut matches = Vec::new();
             let looking = steps(|| matches = all(&text, &places, window));
@@ -211,7 +211,7 @@ mod tests {
             for &token in &text[..300] {
                 places.push(&grown, token);
                 grown.push(token);
-                let cost = steps(|| matches = appended(&matches, &Text::new(&grown, &[]), &places, window));
+                let cost = steps(|| matches = appended(&matches, &TextView::new(&grown, &[]), &places, window));
                 assert!(cost <= most, "{which}: {cost}");
             }
         }

@@ -8,7 +8,7 @@ mod rows;
 
 use super::chain::{InThinking, OwnChain};
 use super::dry::Dry;
-use super::history::{Here, merge};
+use super::history::{HistoryView, merge};
 use super::patterns::{OwnPatterns, Patterns};
 use super::speculation::Speculation;
 use super::watermark;
@@ -18,7 +18,7 @@ use crate::automaton::Automaton;
 use crate::grammar::Grammar;
 use crate::params::acceptance::AcceptanceRule;
 use crate::params::steering::{NoRepeatNgram, SequenceBias, ThinkingBudget, TokenBanRange};
-use crate::params::{LogprobsParams, SamplingParams, Step, ThinkingFilters};
+use crate::params::{ChainStep, LogprobsParams, SamplingParams, ThinkingFilters};
 use crate::permits::Permit;
 use crate::sampling::adjust::TokenAdjust;
 use crate::sampling::samplers::top_p_decay;
@@ -266,7 +266,7 @@ impl Rules {
     }
 
     /// The steps of rows, except for thinking rows where those have [steps of their own](Self::thinking).
-    pub(super) fn steps(&self) -> Option<&[Step]> {
+    pub(super) fn steps(&self) -> Option<&[ChainStep]> {
         self.chain.as_ref()?.steps.as_deref()
     }
 
@@ -283,8 +283,8 @@ impl Rules {
         let chains = [(self.steps(), self.params.top_k)].into_iter().chain(thinking);
         chains.map(move |(steps, top_k)| {
             let most = steps?.iter().filter_map(|step| match *step {
-                Step::AtMost(most) => Some(most.max(least) as usize),
-                Step::TopK => Some(top_k.max(least) as usize),
+                ChainStep::AtMost(most) => Some(most.max(least) as usize),
+                ChainStep::TopK => Some(top_k.max(least) as usize),
                 _ => None,
             });
             Some(most.fold(vocab_size, usize::min))
@@ -336,7 +336,7 @@ impl Rules {
     /// EOS, because this sequence asked for it and it stays in force with `ignore_eos`. Both come before stop
     /// sequences, loops and the maximum length, because a text that ended by itself was not cut off. Stop sequences and
     /// loops do not end a text before `min_tokens`.
-    pub(super) fn finish(&self, token: u32, here: Here<'_>) -> Option<FinishReason> {
+    pub(super) fn finish(&self, token: u32, here: HistoryView<'_>) -> Option<FinishReason> {
         if self.stop_tokens().contains(&token) {
             return Some(FinishReason::StopToken);
         }

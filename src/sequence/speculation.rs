@@ -16,7 +16,7 @@ pub struct Speculation {
     /// What was proposed and advised last.
     last: NextDraft,
     /// Where the last proposal came from; `None` if there is no proposer and nothing forced it.
-    origin: Option<Origin>,
+    origin: Option<DraftOrigin>,
     /// The last advice by past acceptance alone, without regard to certain tokens.
     learned: Option<u32>,
     /// How many tokens prompt and output may have together.
@@ -25,7 +25,7 @@ pub struct Speculation {
 
 /// Where proposed draft tokens come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Origin {
+pub enum DraftOrigin {
     /// The proposer that was asked for found them.
     Found(ProposerKind),
     /// The text's grammar forces them.
@@ -82,14 +82,14 @@ impl Speculation {
         let most = advised.map_or(most, |advised| advised as usize);
         let tokens = self.proposer.as_ref().map(|(_, proposer)| proposer.propose(most)).unwrap_or_default();
         (self.last, self.learned) = (NextDraft { tokens, advised }, advised);
-        self.origin = self.proposer.as_ref().map(|(kind, _)| Origin::Found(*kind));
+        self.origin = self.proposer.as_ref().map(|(kind, _)| DraftOrigin::Found(*kind));
         self.last.clone()
     }
 
     /// Shortens the last proposal to the `kept` draft tokens that can still come.
     fn cut(&mut self, kept: usize) -> NextDraft {
         self.last.tokens.truncate(kept);
-        if self.origin == Some(Origin::Thinking) {
+        if self.origin == Some(DraftOrigin::Thinking) {
             self.last.advised = self.advised_for(self.last.tokens.len());
         }
         self.last.clone()
@@ -103,7 +103,7 @@ impl Speculation {
 
     /// Replaces the proposal of [`next`](Self::next) by tokens that are certain. They are worth while, whatever the
     /// acceptance of other drafts.
-    fn certain(&mut self, tokens: Vec<u32>, origin: Origin) -> NextDraft {
+    fn certain(&mut self, tokens: Vec<u32>, origin: DraftOrigin) -> NextDraft {
         let advised = self.advised_for(tokens.len());
         (self.last, self.origin) = (NextDraft { tokens, advised }, Some(origin));
         self.last.clone()
@@ -118,8 +118,8 @@ impl Speculation {
     pub(super) fn by_grammar(&mut self, proposed: Proposed) -> NextDraft {
         let Proposed { tokens, is_forced } = proposed;
         match self.origin {
-            Some(Origin::Thinking) if is_forced => self.last.clone(),
-            _ if is_forced => self.certain(tokens, Origin::Grammar),
+            Some(DraftOrigin::Thinking) if is_forced => self.last.clone(),
+            _ if is_forced => self.certain(tokens, DraftOrigin::Grammar),
             _ => self.cut(tokens.len()),
         }
     }
@@ -132,7 +132,7 @@ impl Speculation {
 
     /// Where these draft tokens came from, if they were proposed here, as far as that is known.
     #[must_use]
-    pub fn origin_of(&self, draft: &[u32]) -> Option<Origin> {
+    pub fn origin_of(&self, draft: &[u32]) -> Option<DraftOrigin> {
         self.origin.filter(|_| !draft.is_empty() && self.last.tokens.starts_with(draft))
     }
 
@@ -195,7 +195,7 @@ impl Sequence {
         let kept = if forced.is_empty() { self.until_forced(&next.tokens) } else { 0 };
         match &mut self.speculation {
             Some(speculation) if forced.is_empty() => speculation.cut(kept),
-            Some(speculation) => speculation.certain(forced, Origin::Thinking),
+            Some(speculation) => speculation.certain(forced, DraftOrigin::Thinking),
             None => next,
         }
     }

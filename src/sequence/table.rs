@@ -14,12 +14,12 @@ const FEW_PLACES: usize = 256;
 
 /// A sequence with the room that is counted for its memory.
 #[derive(Debug)]
-pub struct Charged {
+pub struct ChargedSequence {
     sequence: Sequence,
     room: Permit,
 }
 
-impl Charged {
+impl ChargedSequence {
     /// What every sequence takes, whatever it remembers: its place in a table, at the map's worst load.
     pub const PLACE: usize = 3 * size_of::<(u64, Open)>();
 
@@ -100,7 +100,7 @@ pub struct Table {
 
 #[derive(Debug)]
 struct Open {
-    charged: Charged,
+    charged: ChargedSequence,
     /// The batch that last worked on it; 0 for none.
     batch: u64,
     /// Its place among all sequences of the server.
@@ -126,7 +126,7 @@ impl Table {
     /// # Errors
     /// [`OpenError::AlreadyExists`], [`OpenError::StreamLimit`] or [`Refusal::TooManySequences`]; then nothing has
     /// changed.
-    pub fn open(&mut self, id: u64, charged: Charged) -> Result<(u64, u64), OpenError> {
+    pub fn open(&mut self, id: u64, charged: ChargedSequence) -> Result<(u64, u64), OpenError> {
         let count = self.open.len();
         let Entry::Vacant(place) = self.open.entry(id) else { return Err(OpenError::AlreadyExists) };
         // The server's limit is checked first. By default a stream's limit is as large as the server's, so raising the
@@ -234,7 +234,7 @@ mod tests {
     fn open(table: &mut Table, id: u64) {
         let sequence = Sequence::open(Arc::new(Rules::new(SamplingParams::default(), &[])), 7, &[], &[]);
         let room = Counter::new(usize::MAX, Gauge::noop());
-        let charged = Charged::new(sequence, &room).expect("there is room");
+        let charged = ChargedSequence::new(sequence, &room).expect("there is room");
         table.open(id, charged).expect("it is not open");
     }
 
@@ -256,7 +256,8 @@ mod tests {
             open(&mut table, 1);
             let sequence = Sequence::open(Arc::new(Rules::new(SamplingParams::default(), &[])), 7, &[], &[]);
             let room = Counter::new(usize::MAX, Gauge::noop());
-            let refused = table.open(2, Charged::new(sequence, &room).expect("there is room")).expect_err("it is full");
+            let refused =
+                table.open(2, ChargedSequence::new(sequence, &room).expect("there is room")).expect_err("it is full");
             assert_eq!((table.len(), table.server.used()), (1, 1), "nothing has changed");
             refused
         };

@@ -1,5 +1,5 @@
 use super::patterns::Patterns;
-use super::table::{Charged, Table};
+use super::table::{ChargedSequence, Table};
 use super::*;
 use crate::error::Refusal;
 use crate::params::chain::SamplerParams;
@@ -192,7 +192,7 @@ fn a_plain_sequence_takes_a_kibibyte() {
     let base = Arc::new(Rules::new(base, &EOS));
     let rules = Rules::over(&base, SamplingParams { temperature: 0.5, ..SamplingParams::default() });
     assert!(rules.bytes() < base.bytes() && base.bytes() > 2 * 100 * size_of::<u32>());
-    let bytes = Charged::PLACE + rules.bytes();
+    let bytes = ChargedSequence::PLACE + rules.bytes();
     assert!(bytes <= 1024, "{bytes} bytes");
     let mut sequence = opened(|_| (), &[1; 1000], &[]);
     for _ in 0..1000 {
@@ -207,12 +207,12 @@ fn room_is_for_what_a_sequence_takes() {
     let mut table = Table::new(1, Arc::clone(&server));
     let penalised = || opened(|p| p.frequency_penalty = 0.5, &[], &[]);
     // The place of the table comes out of the same counter here.
-    table.open(1, Charged::new(penalised(), &server).expect("room")).expect("open");
+    table.open(1, ChargedSequence::new(penalised(), &server).expect("room")).expect("open");
     for token in 0..99 {
         assert!(table.may_grow(1, 1, 0));
         let sequence = table.get_mut(1).expect("open");
         sequence.commit(token);
-        let taken = Charged::PLACE + sequence.bytes() + 1;
+        let taken = ChargedSequence::PLACE + sequence.bytes() + 1;
         table.settle(1);
         assert_eq!(server.used(), taken);
     }
@@ -222,7 +222,7 @@ fn room_is_for_what_a_sequence_takes() {
         !table.may_grow(1, 1000, 0) && !table.may_grow(1, 0, 1) && table.may_grow(1, 0, 0),
         "nothing is taken in part"
     );
-    assert!(matches!(Charged::new(penalised(), &server), Err(OpenError::Refused(Refusal::StateBytes))));
+    assert!(matches!(ChargedSequence::new(penalised(), &server), Err(OpenError::Refused(Refusal::StateBytes))));
     drop((full, table));
     assert_eq!(server.used(), 0);
 }

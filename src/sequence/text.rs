@@ -5,12 +5,12 @@ use crate::sampling::steps::step;
 
 /// The last tokens of prompt and output. A *position* is a number of tokens, and names the place behind them.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Text<'a> {
+pub(super) struct TextView<'a> {
     kept: &'a [u32],
     ahead: &'a [u32],
 }
 
-impl<'a> Text<'a> {
+impl<'a> TextView<'a> {
     pub(super) fn new(kept: &'a [u32], ahead: &'a [u32]) -> Self {
         Self { kept, ahead }
     }
@@ -69,7 +69,7 @@ mod tests {
     fn a_text_is_one_wherever_it_is_cut() {
         let all = [1, 2, 3, 1, 2];
         for cut in 0..=all.len() {
-            let text = Text::new(&all[..cut], &all[cut..]);
+            let text = TextView::new(&all[..cut], &all[cut..]);
             assert_eq!((text.len(), text.kept_len()), (5, cut));
             assert_eq!((0..6).map(|at| text.get(at)).collect::<Vec<_>>()[..5], all.map(Some));
             assert_eq!(text.get(5), None);

@@ -19,7 +19,7 @@
 //!
 //! llama.cpp waits for the last bytes of a character before it forces tokens; here a character may be cut.
 
-use super::text::Text;
+use super::text::TextView;
 use crate::params::steering::ThinkingBudget;
 
 /// Where a text is in its thinking.
@@ -45,7 +45,7 @@ impl Thinking {
     /// unless that is 0.
     pub(super) fn after(params: &ThinkingBudget, prompt: &[u32], output: &[u32], over_at: u64) -> Self {
         let mut thinking = Self::default();
-        let text = Text::new(prompt, output);
+        let text = TextView::new(prompt, output);
         // In a prompt nothing is forced; forcing starts behind it.
         for at in 1..=prompt.len() {
             thinking.step(params, &text, at);
@@ -58,12 +58,12 @@ impl Thinking {
     }
 
     /// Takes in the last token of `text`, which was emitted. `is_over` ends any stretch there.
-    pub(super) fn append(&mut self, params: &ThinkingBudget, text: &Text<'_>, is_over: bool) {
+    pub(super) fn append(&mut self, params: &ThinkingBudget, text: &TextView<'_>, is_over: bool) {
         self.emit(params, text, text.len(), is_over);
     }
 
     /// Takes in the emitted token before this position.
-    fn emit(&mut self, params: &ThinkingBudget, text: &Text<'_>, at: usize, is_over: bool) {
+    fn emit(&mut self, params: &ThinkingBudget, text: &TextView<'_>, at: usize, is_over: bool) {
         self.step(params, text, at);
         self.stop(params, text, at);
         if is_over {
@@ -102,7 +102,7 @@ impl Thinking {
     }
 
     /// Takes in the token before this position.
-    fn step(&mut self, params: &ThinkingBudget, text: &Text<'_>, at: usize) {
+    fn step(&mut self, params: &ThinkingBudget, text: &TextView<'_>, at: usize) {
         if self.phase != Phase::Outside {
             self.spent = self.spent.saturating_add(1);
         }
@@ -123,14 +123,14 @@ impl Thinking {
     }
 
     /// Starts forcing if the stretch has spent its whole budget.
-    fn stop(&mut self, params: &ThinkingBudget, text: &Text<'_>, at: usize) {
+    fn stop(&mut self, params: &ThinkingBudget, text: &TextView<'_>, at: usize) {
         if self.phase == Phase::Inside && self.spent >= params.budget {
             self.phase = Phase::Forced(self.said(params, text, at, self.spent));
         }
     }
 
     /// How many of the first forced tokens, at most `most` and never all, the text before this position ends with.
-    fn said(&self, params: &ThinkingBudget, text: &Text<'_>, at: usize, most: u32) -> u32 {
+    fn said(&self, params: &ThinkingBudget, text: &TextView<'_>, at: usize, most: u32) -> u32 {
         let most = most.min(params.forced().len() as u32 - 1);
         (1..=most).rev().find(|&count| text.ends_with(at, &params.forced()[..count as usize])).unwrap_or(0)
     }
@@ -164,7 +164,7 @@ mod tests {
         for &wish in wishes {
             text.push(thinking.forced(params).unwrap_or(wish));
             let output = &text[prompt.len()..];
-            thinking.append(params, &Text::new(&text, &[]), output.len() as u64 == over_at);
+            thinking.append(params, &TextView::new(&text, &[]), output.len() as u64 == over_at);
             assert_eq!(thinking, after(output), "opened again after {output:?}");
         }
         text.split_off(prompt.len())
@@ -266,7 +266,7 @@ mod tests {
                     text.pop();
                     text.push(0);
                 }
-                thinking.append(&params, &Text::new(&text, &[]), false);
+                thinking.append(&params, &TextView::new(&text, &[]), false);
             }
         }
     }

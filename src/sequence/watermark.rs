@@ -5,8 +5,8 @@
 //! uses the output alone, as in Transformers, with tokens 0 before it. SynthID and the race do not mark where the same
 //! context stood before, at one of the last `context_history_size` positions of the output.
 
-use super::memory::Now;
-use super::text::Text;
+use super::memory::PositionState;
+use super::text::TextView;
 use crate::params::SamplingParams;
 use crate::params::watermark::{GumbelParams, SynthidParams, Watermark};
 use crate::sampling::chain::Chain;
@@ -14,7 +14,7 @@ use crate::sampling::row::RowSpec;
 use crate::sampling::watermark::greenlist::{Greenlist, Seeds};
 use crate::sampling::watermark::race::Race;
 use crate::sampling::watermark::tournament::{Table, Tournament};
-use crate::sampling::watermark::{Mark, context, tournament};
+use crate::sampling::watermark::{RowWatermark, context, tournament};
 use std::sync::Arc;
 
 /// What the watermark of the next token depends on, derived from the tokens before it.
@@ -30,8 +30,8 @@ pub(super) enum MarkContext {
 }
 
 /// The part of the mark that all rows of a text have.
-pub(super) fn everywhere(mark: &Watermark) -> Option<Mark> {
-    matches!(mark, Watermark::Gumbel(_)).then_some(Mark::Race(None))
+pub(super) fn everywhere(mark: &Watermark) -> Option<RowWatermark> {
+    matches!(mark, Watermark::Gumbel(_)).then_some(RowWatermark::Race(None))
 }
 
 /// The table that a SynthID mark takes its bits from.
@@ -43,16 +43,16 @@ pub(super) fn table(mark: &Watermark) -> Option<Arc<Table>> {
 pub(super) fn marked<'a>(
     params: &'a SamplingParams,
     table: Option<&'a Table>,
-    now: Option<&Now>,
+    now: Option<&PositionState>,
     row: RowSpec<'a>,
 ) -> RowSpec<'a> {
     let (Some(mark), Some(now)) = (params.watermark(), now) else { return row };
     match (mark, now.mark()) {
         (Watermark::Kgw(kgw), MarkContext::Seeds(seeds)) => {
-            RowSpec { mark: Some(Mark::Green(Greenlist::new(kgw, seeds))), ..row }
+            RowSpec { mark: Some(RowWatermark::Green(Greenlist::new(kgw, seeds))), ..row }
         }
         (Watermark::Gumbel(gumbel), MarkContext::Context(context)) => {
-            RowSpec { mark: Some(Mark::Race(Some(Race { key: gumbel.key, context }))), ..row }
+            RowSpec { mark: Some(RowWatermark::Race(Some(Race { key: gumbel.key, context }))), ..row }
         }
         (Watermark::Synthid(synthid), MarkContext::Context(context)) => {
             let tournament = table.map(|table| Tournament { context, keys: &synthid.keys, table });
@@ -64,7 +64,7 @@ pub(super) fn marked<'a>(
 
 /// The place of the next token: behind `text`, whose last `output` tokens were emitted.
 struct Next<'a> {
-    text: &'a Text<'a>,
+    text: &'a TextView<'a>,
     output: u64,
 }
 
@@ -102,7 +102,7 @@ pub(super) fn reach(mark: &Watermark) -> usize {
 }
 
 /// What the mark depends on after `text`. Its last `output` tokens were emitted, or all of them if it is shorter.
-pub(super) fn context_at(mark: &Watermark, text: &Text<'_>, output: u64) -> MarkContext {
+pub(super) fn context_at(mark: &Watermark, text: &TextView<'_>, output: u64) -> MarkContext {
     let place = Next { text, output };
     match mark {
         Watermark::Kgw(kgw) => match kgw.context_width as usize {
@@ -149,13 +149,13 @@ mod tests {
             let text = &whole[..prompt.len() + n];
             // As many tokens as are kept, cut at any place.
             let kept = &text[text.len().saturating_sub(reach(mark))..];
-            let cuts =
-                (0..=kept.len()).map(|cut| super::context_at(mark, &Text::new(&kept[..cut], &kept[cut..]), n as u64));
+            let cuts = (0..=kept.len())
+                .map(|cut| super::context_at(mark, &TextView::new(&kept[..cut], &kept[cut..]), n as u64));
             let all: Vec<MarkContext> = cuts.collect();
             assert!(all.iter().all(|at| *at == all[0]), "{n}");
             assert_eq!(
                 all[0],
-                super::context_at(mark, &Text::new(text, &[]), n as u64),
+                super::context_at(mark, &TextView::new(text, &[]), n as u64),
                 "what is not kept does not matter: {n}"
             );
             all[0]

@@ -21,7 +21,7 @@
 //! Costs: a token adds one entry and removes one. While prompt tokens that are not counted leave the window, it is also
 //! searched for another occurrence of the token that leaves.
 
-use super::text::Text;
+use super::text::TextView;
 use crate::params::SamplingParams;
 use crate::sampling::adjust::TokenAdjust;
 
@@ -40,7 +40,7 @@ pub(super) struct Window {
 
 /// A token that just left the window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Left {
+pub(super) struct EvictedToken {
     pub(super) token: u32,
     /// Whether the token was counted, as output tokens are. Then every later occurrence is counted too. Otherwise it is
     /// a prompt token that was only seen.
@@ -63,7 +63,7 @@ impl Window {
 
     /// The token that was pushed out when the last token of `text` was appended. The text has `len` tokens in all, of
     /// which `output` were emitted.
-    pub(super) fn left(&self, text: &Text<'_>, len: u64, output: u64) -> Option<Left> {
+    pub(super) fn left(&self, text: &TextView<'_>, len: u64, output: u64) -> Option<EvictedToken> {
         let at = text.len().checked_sub(self.len + 1)?;
         let token = text.get(at)?;
         let distance = self.len as u64 + 1;
@@ -71,7 +71,7 @@ impl Window {
         let counted = distance <= output || self.counts_prompt;
         // Later prompt tokens count as seen too.
         let gone = || !counted && !text.last(self.len).any(|other| other == token);
-        seen.then(|| Left { token, counted, gone: gone() })
+        seen.then(|| EvictedToken { token, counted, gone: gone() })
     }
 }
 
@@ -84,7 +84,7 @@ pub(super) fn stamped(adjust: TokenAdjust, place: u64, window: Option<Window>) -
 }
 
 /// Removes a token that left the window from its entry.
-pub(super) fn take_out(adjust: &mut TokenAdjust, left: Left) {
+pub(super) fn take_out(adjust: &mut TokenAdjust, left: EvictedToken) {
     let gone = if left.counted {
         adjust.output_count = adjust.output_count.saturating_sub(1);
         adjust.output_count == 0
@@ -192,8 +192,9 @@ mod tests {
         assert_eq!(row((1.0, 0.0, 0.0, 2.0), (1, 0, 3)), [8.0, 9.0, 8.0, 4.0, 4.0, 4.0]);
     }
 
-    /// llama.cpp, tests/test-sampling.cpp, `test_penalties` with frequency and presence 5: with the last tokens 0 and 0 1 2 0 0, in the
-    /// prompt or the output, each has `count * 5 + 5` less. 2 and 3 stand for 1 and 2, since 1 has a bias here.
+    /// llama.cpp, tests/test-sampling.cpp, `test_penalties` with frequency and presence 5: with the last tokens 0 and 0
+    /// 1 2 0 0, in the prompt or the output, each has `count * 5 + 5` less. 2 and 3 stand for 1 and 2, since 1 has a
+    /// bias here.
     #[test]
     fn prompts_count_as_in_llama_cpp() {
         let row = |penalties, window, counts, prompt: &[u32], output: &[u32]| {

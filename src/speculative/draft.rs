@@ -114,7 +114,7 @@ impl DraftDistribution {
             return Err(DraftError::NotAProbability { token });
         }
         // A row with such a probability cannot sum to 1. Without one, the sum of the integers does not overflow.
-        if let Some(&(token, prob)) = entries.iter().find(|(_, prob)| *prob > MOST_SENT) {
+        if let Some(&(token, prob)) = entries.iter().find(|(_, prob)| *prob > MAX_SENT) {
             return Err(DraftError::TooLarge { token, bits: prob.to_bits() });
         }
         let weights = Weights::new(entries.into_iter().map(|(token, prob)| (token, sent_mass(prob))));
@@ -130,7 +130,7 @@ impl DraftDistribution {
 }
 
 /// No probability of a row that sums to 1, within any tolerance, is larger than this.
-pub const MOST_SENT: f32 = 2.0;
+pub const MAX_SENT: f32 = 2.0;
 
 /// Whether sent masses sum to 1.
 #[must_use]

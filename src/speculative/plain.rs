@@ -69,17 +69,17 @@ pub trait Target {
 /// If the tree does not have exactly `drafts.len()` tokens, which is a bug.
 pub fn verify(drafts: &[Draft], plan: &Plan<'_>, target: &mut impl Target) -> Result<Verified, VerifyError> {
     assert_eq!(plan.tree.len(), drafts.len(), "one parent per draft token; this is a bug");
-    plan.verify(&mut Plain { drafts, target, here: None })
+    plan.verify(&mut Plain { drafts, target, current: None })
 }
 
 struct Plain<'a, T> {
     drafts: &'a [Draft],
     target: &'a mut T,
-    here: Option<Here>,
+    current: Option<CurrentRow>,
 }
 
 /// The row that the rules look at, and what is left of its target.
-struct Here {
+struct CurrentRow {
     row: usize,
     target: Distribution,
     left: Weights,
@@ -88,13 +88,13 @@ struct Here {
 }
 
 impl<T> Plain<'_, T> {
-    fn here(&self) -> &Here {
-        self.here.as_ref().expect("a rule comes to a row first; this is a bug")
+    fn current(&self) -> &CurrentRow {
+        self.current.as_ref().expect("a rule comes to a row first; this is a bug")
     }
 
     fn residual(&self, factor: f64, node: usize) -> Weights {
         let draft = self.drafts[node].weights();
-        self.here().left.residual(factor, draft.total(), |token| draft.weight(token))
+        self.current().left.residual(factor, draft.total(), |token| draft.weight(token))
     }
 }
 
@@ -122,7 +122,7 @@ impl<T: Target> Positions for Plain<'_, T> {
 
     fn come_to(&mut self, row: usize) -> Result<(), RowError> {
         let target = self.target.distribution(row)?;
-        self.here = Some(Here { row, left: Weights::from(&target), target, is_whole: true });
+        self.current = Some(CurrentRow { row, left: Weights::from(&target), target, is_whole: true });
         Ok(())
     }
 
@@ -131,15 +131,15 @@ impl<T: Target> Positions for Plain<'_, T> {
     }
 
     fn share(&mut self, token: u32) -> f64 {
-        self.here().left.share(token)
+        self.current().left.share(token)
     }
 
     fn draw(&mut self, uniform: u64) -> u32 {
-        let here = self.here();
-        match self.target.race(here.row) {
-            Some(race) => here.target.first_of(race),
-            None if here.is_whole => here.target.draw(uniform),
-            None => here.left.draw(uniform),
+        let current = self.current();
+        match self.target.race(current.row) {
+            Some(race) => current.target.first_of(race),
+            None if current.is_whole => current.target.draw(uniform),
+            None => current.left.draw(uniform),
         }
     }
 
@@ -149,28 +149,28 @@ impl<T: Target> Positions for Plain<'_, T> {
 
     fn take(&mut self, factor: f64, node: usize) {
         let left = self.residual(factor, node);
-        if let Some(here) = self.here.as_mut().filter(|_| left.total() > 0) {
-            (here.left, here.is_whole) = (left, false);
+        if let Some(current) = self.current.as_mut().filter(|_| left.total() > 0) {
+            (current.left, current.is_whole) = (left, false);
         }
     }
 
     fn has_one(&mut self) -> bool {
-        Weights::from(&self.here().target).is_certain()
+        Weights::from(&self.current().target).is_certain()
     }
 
     fn first(&mut self) -> u32 {
-        self.here().target.kept()[0].candidate.token
+        self.current().target.kept()[0].candidate.token
     }
 
     fn entropy(&mut self) -> f64 {
-        let target = &self.here().target;
+        let target = &self.current().target;
         let term =
             |w: &crate::sampling::filters::Weighted| typical::entropy_term(target.exponent(w.candidate.logit), w.mass);
         typical::entropy(target.kept().iter().map(term).sum(), target.total())
     }
 
     fn relaxed(&mut self, relaxed: &Relaxed) -> Result<Vec<u32>, RowError> {
-        let judged = self.target.relaxed(self.here().row)?;
+        let judged = self.target.relaxed(self.current().row)?;
         let accepted = relaxed.accepted(judged.kept().iter().map(|w| w.mass), judged.total());
         Ok(judged.kept()[..accepted].iter().map(|w| w.candidate.token).collect())
     }
@@ -181,7 +181,7 @@ impl<T: Target> Positions for Plain<'_, T> {
     }
 
     fn chance_from(&mut self, node: usize, least: f64) -> f64 {
-        let target = Weights::from(&self.here().target);
+        let target = Weights::from(&self.current().target);
         let draft = self.drafts[node].weights();
         let accepted = draft.entries().iter().filter(|&&(token, _)| {
             let share = target.share(token);
@@ -191,7 +191,7 @@ impl<T: Target> Positions for Plain<'_, T> {
     }
 
     fn rank(&mut self, token: u32) -> u32 {
-        self.here().target.rank(token)
+        self.current().target.rank(token)
     }
 
     fn state_before(&self, row: usize) -> Option<SamplerState> {
@@ -199,7 +199,7 @@ impl<T: Target> Positions for Plain<'_, T> {
     }
 
     fn state_after(&mut self, token: u32) -> Option<SamplerState> {
-        let here = self.here();
-        self.target.state_after(here.row, &here.target, token)
+        let current = self.current();
+        self.target.state_after(current.row, &current.target, token)
     }
 }

@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 
 /// How many steps' spans may wait for the collector: at about 300 bytes each, with their stages, well below 2 MB.
 /// Further spans are dropped.
-const MOST_WAITING: usize = 2048;
+const MAX_WAITING: usize = 2048;
 
 /// Decides which steps are recorded, and records them.
 #[derive(Debug)]
@@ -116,7 +116,7 @@ impl Tracer {
     /// A tracer that records `ratio` of the traces that begin here, and the receiver of its spans.
     #[must_use]
     pub fn new(ratio: f64, metrics: Metrics) -> (Self, mpsc::Receiver<Span>) {
-        let (queue, spans) = mpsc::channel(MOST_WAITING);
+        let (queue, spans) = mpsc::channel(MAX_WAITING);
         (Self { ids: Ids::new(), share: Share::new(ratio), queue, metrics }, spans)
     }
 

@@ -71,10 +71,10 @@ fn a_full_queue_drops_and_counts() {
     let metrics = metrics();
     let (tracer, spans) = Tracer::new(1.0, metrics.clone());
     let now = Instant::now();
-    for _ in 0..MOST_WAITING + 3 {
+    for _ in 0..MAX_WAITING + 3 {
         tracer.end(*tracer.step("", None, now).expect("recorded"), answered(now));
     }
-    assert_eq!(spans.len(), MOST_WAITING);
+    assert_eq!(spans.len(), MAX_WAITING);
     drop(spans);
     tracer.end(*tracer.step("", None, now).expect("recorded"), answered(now));
     let text = metrics.render();

@@ -8,9 +8,9 @@ use crate::locks::lock;
 use std::sync::Mutex;
 
 /// Most products of two probabilities that may be computed to make all distributions. They take a fifth of a second.
-const MOST_WORK: f64 = (1u64 << 28) as f64;
+const MAX_WORK: f64 = (1u64 << 28) as f64;
 /// Most numbers, whatever they cost: the sum of this many is as good as normal.
-const MOST_NUMBERS: usize = 512;
+const MAX_NUMBERS: usize = 512;
 
 /// Distributions of sums. The numbers start at 0.
 #[derive(Debug)]
@@ -26,8 +26,8 @@ impl Sums {
     pub fn new(one: Vec<f64>) -> Self {
         // The distribution for i numbers is made from the one for i - 1, with (i - 1) * values * values products.
         let values = one.len().max(1) as f64;
-        let most = (2.0 * (2.0 * MOST_WORK).sqrt() / values) as usize;
-        Self { most: most.clamp(1, MOST_NUMBERS), of: Mutex::new(vec![vec![1.0], one]) }
+        let most = (2.0 * (2.0 * MAX_WORK).sqrt() / values) as usize;
+        Self { most: most.clamp(1, MAX_NUMBERS), of: Mutex::new(vec![vec![1.0], one]) }
     }
 
     /// Most numbers that may be summed.
@@ -119,7 +119,7 @@ mod tests {
             let sums = Sums::new(vec![1.0 / values as f64; values]);
             assert_eq!((sums.most(), sums.tail(most + 1, 0)), (most, None), "{values}");
             let work: usize = (1..most.div_ceil(2)).map(|numbers| numbers * values * values).sum();
-            assert!((work as f64) <= MOST_WORK, "{values}: {work}");
+            assert!((work as f64) <= MAX_WORK, "{values}: {work}");
         }
     }
 }

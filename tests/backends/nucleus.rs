@@ -1,20 +1,26 @@
-//! Top-p before other filters that cut the order: on flat rows, the backend lets these cut first, which must not change the result.
+//! Top-p before other filters that cut the order: on flat rows, the backend lets these cut first, which must not change
+//! the result.
 
 use super::*;
 
 /// Steps after top-p that cut the order or do nothing, and a step after those.
-fn behind() -> impl Strategy<Value = Vec<Step>> {
-    let idle = Step::Xtc { probability: 0.0, threshold: 0.1 };
+fn behind() -> impl Strategy<Value = Vec<ChainStep>> {
+    let idle = ChainStep::Xtc { probability: 0.0, threshold: 0.1 };
     let cut = prop::sample::select(vec![
-        Step::TopK,
-        Step::TopKTies,
-        Step::MinP,
-        Step::MinP,
-        Step::MinPAbove,
+        ChainStep::TopK,
+        ChainStep::TopKTies,
+        ChainStep::MinP,
+        ChainStep::MinP,
+        ChainStep::MinPAbove,
         idle,
-        Step::Temperature,
+        ChainStep::Temperature,
     ]);
-    let last = prop::sample::select(vec![Step::Temperature, Step::Skew(0.4), Step::TypicalP(0.7), Step::TopA(0.1)]);
+    let last = prop::sample::select(vec![
+        ChainStep::Temperature,
+        ChainStep::Skew(0.4),
+        ChainStep::TypicalP(0.7),
+        ChainStep::TopA(0.1),
+    ]);
     (prop::collection::vec(cut, 1..4), prop::option::of(last))
         .prop_map(|(cuts, last)| cuts.into_iter().chain(last).collect())
 }
@@ -49,8 +55,8 @@ proptest! {
         shown in prop::option::weighted(0.3, Just((3, LogprobsMode::Processed, vec![0]))),
     ) {
         let mut case = Case::new(dtype, &row(shape, vocab, seed));
-        let first = cools.then_some(Step::Temperature);
-        let steps = first.into_iter().chain([Step::TopP]).chain(behind).collect();
+        let first = cools.then_some(ChainStep::Temperature);
+        let steps = first.into_iter().chain([ChainStep::TopP]).chain(behind).collect();
         case.chain = Some(Chained { steps, min_keep, ..Chained::default() });
         (case.filters, case.logprobs) = (filters, shown);
         for uniform in uniforms(&case, uniform) {

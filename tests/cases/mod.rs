@@ -8,14 +8,14 @@ use croupier::params::Decay;
 use croupier::params::report::ReportParams;
 use croupier::params::watermark::KgwParams;
 use croupier::sampling::adjust::{Adjusts, Nudge, Penalties, TokenAdjust};
-use croupier::sampling::chain::Step;
+use croupier::sampling::chain::ChainStep;
 use croupier::sampling::logits::{Dtype, Logits};
 use croupier::sampling::mask::TokenMask;
 use croupier::sampling::mass::{MASS_ONE, exponent, fraction, mass, min_p_need, scale};
 use croupier::sampling::report::{Bans, ReportSpec};
 use croupier::sampling::row::{Action, Filters, LogprobsMode, LogprobsSpec, RowResult, RowSpec};
 use croupier::sampling::sample_row;
-use croupier::sampling::watermark::Mark;
+use croupier::sampling::watermark::RowWatermark;
 use croupier::sampling::watermark::greenlist::{Greenlist, Seeds};
 use proptest::prelude::*;
 
@@ -34,7 +34,7 @@ pub(crate) struct Case {
     pub(crate) banned: Vec<u32>,
     pub(crate) allowed: Option<Vec<u32>>,
     pub(crate) mask: Option<Vec<u8>>,
-    pub(crate) mark: Option<Mark>,
+    pub(crate) mark: Option<RowWatermark>,
     pub(crate) action: Action,
     pub(crate) logprobs: Option<(u32, LogprobsMode, Vec<u32>)>,
     pub(crate) report: Option<ReportParams>,
@@ -213,7 +213,8 @@ prop_compose! {
     }
 }
 
-/// Random nudges: a token, whether it is to be one that has an adjust, a bias, and an amount that is added after penalties.
+/// Random nudges: a token, whether it is to be one that has an adjust, a bias, and an amount that is added after
+/// penalties.
 pub(crate) type Nudged = Vec<(u32, bool, f32, f32)>;
 
 pub(crate) fn nudged() -> impl Strategy<Value = Nudged> {
@@ -240,7 +241,8 @@ fn greens() -> Greenlist {
     (0..).map(of).find(|greens| (128..131).all(|token| greens.raise(token, 0.0) == 0.0)).expect("one of eight")
 }
 
-/// Chains with min-p on a row with two neighbouring logits. The smaller logit has the larger mass, which is just what min-p requires.
+/// Chains with min-p on a row with two neighbouring logits. The smaller logit has the larger mass, which is just what
+/// min-p requires.
 pub(crate) fn masses_the_wrong_way_round() -> [Case; 3] {
     let (more, less) = (f32::from_bits(0xBE99_99B6), f32::from_bits(0xBE99_99B7));
     let mut values = vec![-20.0f32; 3000];
@@ -250,9 +252,9 @@ pub(crate) fn masses_the_wrong_way_round() -> [Case; 3] {
     assert!(more > less && (mass_of(more) + 1..=mass_of(less)).contains(&min_p_need(min_p)));
     let filters = Filters { top_k: 2, min_p, ..Filters::OFF };
     [
-        (vec![Step::Temperature, Step::MinP, Step::TopK], None),
-        (vec![Step::TopK, Step::MinP, Step::Temperature], None),
-        (vec![Step::MinP], Some((3, LogprobsMode::Processed, vec![]))),
+        (vec![ChainStep::Temperature, ChainStep::MinP, ChainStep::TopK], None),
+        (vec![ChainStep::TopK, ChainStep::MinP, ChainStep::Temperature], None),
+        (vec![ChainStep::MinP], Some((3, LogprobsMode::Processed, vec![]))),
     ]
     .map(|(steps, logprobs)| {
         let chain = Some(Chained { steps, min_keep: 1, ..Chained::default() });
@@ -292,7 +294,7 @@ fn single_edges() -> Vec<(&'static str, Case)> {
             Case {
                 filters: Filters { temperature: 0.0, ..off },
                 mask: Some([[0; 16], [0xFF; 16]].concat()),
-                mark: Some(Mark::Green(greens())),
+                mark: Some(RowWatermark::Green(greens())),
                 logprobs: None,
                 ..Case::new(Dtype::F32, &[vec![100.0], vec![0.0; 127], vec![1.0; 128]].concat())
             },
@@ -339,7 +341,8 @@ fn single_edges() -> Vec<(&'static str, Case)> {
     ]
 }
 
-/// Two tokens, and a top-p whose share of their mass is a fraction of a unit more than the first one's mass: rounded up, it needs both.
+/// Two tokens, and a top-p whose share of their mass is a fraction of a unit more than the first one's mass: rounded
+/// up, it needs both.
 fn one_unit_beyond_the_first() -> Case {
     let share_of = |logit: f32| {
         let total = MASS_ONE + mass(exponent(logit, 0.0, scale(1.0)));

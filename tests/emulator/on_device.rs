@@ -8,7 +8,7 @@ use croupier::backend::cuda::CudaBackend;
 use croupier::backend::cuda::ask::has_kernel;
 use croupier::backend::cuda::machine::DeviceRow;
 use croupier::backend::{Backend, RowJob, VerifyJob};
-use croupier::sampling::chain::Step;
+use croupier::sampling::chain::ChainStep;
 use croupier::sampling::kept::Kept;
 use croupier::sampling::logits::{Dtype, Foreign, Logits};
 use croupier::sampling::row::{Action, Filters, LogprobsMode, RowSpec};
@@ -68,8 +68,8 @@ pub(crate) fn moved<'a>(row: &RowJob<'a>, there: &'a OnDevice, gap: usize) -> Ro
 /// A case and, if its row is on the device, how many values are before it there.
 type Placed = (Case, Option<usize>);
 
-/// Runs rows on the device and others in one batch, compares them with the specification, and returns how often each was fetched
-/// for the host.
+/// Runs rows on the device and others in one batch, compares them with the specification, and returns how often each
+/// was fetched for the host.
 fn looks(backend: &mut CudaBackend<Emulated>, cases: &[Placed]) -> Vec<usize> {
     let own: Vec<RowJob<'_>> = cases.iter().map(|(case, _)| case.job()).collect();
     let rows = own.iter().zip(cases).map(|(job, (_, gap))| {
@@ -116,11 +116,11 @@ fn rows_on_the_device_stay_there() {
 }
 
 /// Steps that kernels do, in any order, and some that they do not.
-fn first_steps() -> impl Strategy<Value = Vec<Step>> {
+fn first_steps() -> impl Strategy<Value = Vec<ChainStep>> {
     let step = prop_oneof![
-        3 => Just(Step::Temperature), 3 => Just(Step::TopK), 3 => Just(Step::TopP), 3 => Just(Step::MinP),
-        1 => (1..200u32).prop_map(Step::AtMost), 1 => Just(Step::MinPAbove), 1 => Just(Step::TopKTies),
-        1 => (0.0f32..1.0).prop_map(|p| Step::Xtc { probability: p, threshold: 0.1 })
+        3 => Just(ChainStep::Temperature), 3 => Just(ChainStep::TopK), 3 => Just(ChainStep::TopP), 3 => Just(ChainStep::MinP),
+        1 => (1..200u32).prop_map(ChainStep::AtMost), 1 => Just(ChainStep::MinPAbove), 1 => Just(ChainStep::TopKTies),
+        1 => (0.0f32..1.0).prop_map(|p| ChainStep::Xtc { probability: p, threshold: 0.1 })
     ];
     prop::collection::vec(step, 1..5)
 }
@@ -142,8 +142,8 @@ prop_compose! {
     }
 }
 
-/// If a row's chain begins with such steps, the kernel reports the tokens that are left, and the host does the rest without reading
-/// the row.
+/// If a row's chain begins with such steps, the kernel reports the tokens that are left, and the host does the rest
+/// without reading the row.
 #[test]
 fn chains_that_kernels_begin_are_ended_without_their_rows() {
     if !built() {
@@ -175,7 +175,7 @@ fn raw_scores_of_chains_are_those_of_kernels() {
     if !built() {
         return;
     }
-    let chain = Some(Chained { steps: vec![Step::TypicalP(0.9)], min_keep: 1, ..Chained::default() });
+    let chain = Some(Chained { steps: vec![ChainStep::TypicalP(0.9)], min_keep: 1, ..Chained::default() });
     let scored = |mode| Case {
         chain: chain.clone(),
         action: Action::Score { token: 5 },
@@ -228,8 +228,8 @@ fn chains_of_few_tokens_are_done_without_their_rows() {
     assert!(2 * done.get() > rows.get());
 }
 
-/// Kernels report up to 1,024 tokens that a top-k leaves; with one more, the host samples the row. There are enough rows for two
-/// turns of the host.
+/// Kernels report up to 1,024 tokens that a top-k leaves; with one more, the host samples the row. There are enough
+/// rows for two turns of the host.
 #[test]
 fn long_lists_are_ended_without_their_rows() {
     if !built() {
@@ -237,7 +237,8 @@ fn long_lists_are_ended_without_their_rows() {
     }
     let values: Vec<f32> = (0..3000u32).map(|token| (token * 7919 % 3001) as f32 * -1e-3).collect();
     let case = |top_k| {
-        let chain = Some(Chained { steps: vec![Step::TopK, Step::TypicalP(0.9)], min_keep: 1, ..Chained::default() });
+        let chain =
+            Some(Chained { steps: vec![ChainStep::TopK, ChainStep::TypicalP(0.9)], min_keep: 1, ..Chained::default() });
         (Case { filters: Filters { top_k, ..Filters::OFF }, chain, ..Case::new(Dtype::F32, &values) }, Some(0))
     };
     let mut backend = backend("narrow");
@@ -247,8 +248,8 @@ fn long_lists_are_ended_without_their_rows() {
     assert_eq!(looked, [1], "of a list of 1,025 tokens the kernel tells none");
 }
 
-/// The tokens that min-p leaves need not be the first ones: a top-k after it counts those that are left, and a rank also counts
-/// others.
+/// The tokens that min-p leaves need not be the first ones: a top-k after it counts those that are left, and a rank
+/// also counts others.
 #[test]
 fn what_min_p_leaves_need_not_be_the_first_tokens() {
     if !built() {
@@ -284,7 +285,8 @@ fn rows_of_one_region_are_one_launch_and_one_copy() {
     assert!(backend.machine().launches() > 3 && backend.machine().copies == 3);
 }
 
-/// Rows without a kernel are fetched together, as many as a launch has room for; one that has no room is copied by itself.
+/// Rows without a kernel are fetched together, as many as a launch has room for; one that has no room is copied by
+/// itself.
 #[test]
 fn rows_that_the_host_does_are_fetched_together() {
     if !built() {
@@ -292,7 +294,7 @@ fn rows_that_the_host_does_are_fetched_together() {
     }
     let rows: Vec<Vec<f32>> = (0..100).map(|seed| cases::row(seed, 3008, 1)).collect();
     let there = OnDevice::of(rows.iter().flat_map(|row| Dtype::F32.encode(row)).collect());
-    let chain = Some(Chained { steps: vec![Step::TypicalP(0.9)], min_keep: 1, ..Chained::default() });
+    let chain = Some(Chained { steps: vec![ChainStep::TypicalP(0.9)], min_keep: 1, ..Chained::default() });
     let case = |row: &Vec<f32>| Case { chain: chain.clone(), ..Case::new(Dtype::F32, row) };
     let cases: Vec<Case> = rows.iter().map(case).collect();
     let own: Vec<RowJob<'_>> = cases.iter().map(Case::job).collect();
@@ -410,7 +412,8 @@ prop_compose! {
     }
 }
 
-/// Of the rows of such a draft kernels tell what is left, and the host verifies without a look at them; of others it gets them whole.
+/// Of the rows of such a draft kernels tell what is left, and the host verifies without a look at them; of others it
+/// gets them whole.
 #[test]
 fn drafts_whose_chains_kernels_begin_are_verified_without_their_rows() {
     if !built() {
@@ -472,7 +475,11 @@ fn spoil(outputs: &mut [u8], launch: usize) {
 /// A draft of two tokens before rows of which a top-k leaves five.
 fn draft_of_five(vocab: usize, tokens: [u32; 2], measure: bool) -> draft_jobs::Case {
     let row = |seed| draft_jobs::Row {
-        chain: Some(Chained { steps: vec![Step::TopK, Step::Temperature], min_keep: 1, ..Chained::default() }),
+        chain: Some(Chained {
+            steps: vec![ChainStep::TopK, ChainStep::Temperature],
+            min_keep: 1,
+            ..Chained::default()
+        }),
         ..draft_jobs::Row::new(Dtype::F32, &cases::row(seed, vocab, 7), Filters { top_k: 5, ..Filters::OFF })
     };
     let case = draft_jobs::Case::new(tokens.map(|token| (token, draft_jobs::Source::None)).to_vec());

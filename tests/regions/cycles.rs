@@ -1,5 +1,5 @@
-//! Connect, lease, `kill -9`, over and over: nothing is left over. Every run does this a hundred times. CROUPIER_CYCLES sets another
-//! number, and docs/data-paths.md has the results of 10,000.
+//! Connect, lease, `kill -9`, over and over: nothing is left over. Every run does this a hundred times. CROUPIER_CYCLES
+//! sets another number, and docs/data-paths.md has the results of 10,000.
 
 use super::processes::{A_WHILE, Held, NEVER, SOCKET, Server, at_the_point, until, working};
 use super::*;
@@ -9,7 +9,7 @@ use std::time::Instant;
 const CYCLES: &str = "CROUPIER_CYCLES";
 /// The number of workers in a process that is killed: so many connections, streams, sequences and leases end at once.
 const WORKERS: &str = "CROUPIER_TEST_WORKERS";
-const MOST_WORKERS: usize = 50;
+const MAX_WORKERS: usize = 50;
 /// Memory that the allocator and threads may use and free, whatever the number of cycles.
 const SLACK_KIB: u64 = 16 << 10;
 
@@ -51,7 +51,7 @@ fn resident(server: &Server) -> u64 {
 fn cycles(server: &Server, count: usize, rest: &Held) {
     let mut left = count;
     while left > 0 {
-        let workers = left.min(MOST_WORKERS);
+        let workers = left.min(MAX_WORKERS);
         let mut process = server.process_at("regions::cycles::many_workers", WORKERS, &workers.to_string());
         assert_eq!(server.held().series[0], workers as f64, "all of them have their region when they die");
         process.kill().unwrap();
@@ -68,7 +68,7 @@ async fn nothing_is_left_of_workers_that_connect_lease_and_are_killed() {
     let server = Server::start();
     let idle = blocking(|| server.at_rest());
     // Threads, buffers and handles that are created only once exist after the first cycles.
-    blocking(|| cycles(&server, 2 * MOST_WORKERS, &idle));
+    blocking(|| cycles(&server, 2 * MAX_WORKERS, &idle));
     let nobody = [0.0; 6];
     blocking(|| until(|| counted(&server) == nobody));
     let before = resident(&server);
@@ -84,7 +84,7 @@ async fn nothing_is_left_of_workers_that_connect_lease_and_are_killed() {
         server.held(),
         counted(&server),
     );
-    assert_eq!(granted, (2 * MOST_WORKERS + count) as f64);
+    assert_eq!(granted, (2 * MAX_WORKERS + count) as f64);
     assert!(after < before + SLACK_KIB + count as u64 / 4, "{before} KiB before, {after} KiB after {count} cycles");
     // The check for leaks notices one: a single worker that lives.
     let kept = working(&server.socket()).await;

@@ -3,7 +3,7 @@
 mod tail_free;
 
 use super::{ENDS, EOS, FILTERS, NEAR, STATE, text};
-use croupier::sampling::chain::Step;
+use croupier::sampling::chain::ChainStep;
 
 /// A row as the definitions see it: the logits of the tokens that are left, and whether any comparison was too close.
 pub(super) struct Naive {
@@ -97,72 +97,72 @@ impl Naive {
         self.map(|x| x / temperature);
     }
 
-    pub(super) fn apply(&mut self, step: Step) {
+    pub(super) fn apply(&mut self, step: ChainStep) {
         let p = self.probabilities();
         let most = p.iter().copied().fold(0.0, f64::max);
         let real = f64::from;
         // Equal masses are ties for a cutoff too.
         self.near |= self.close;
         match step {
-            Step::MinEosP(least) => self.min_eos_p(&p, real(least)),
-            Step::Temperature => self.cool(real(FILTERS.temperature)),
-            Step::DynamicTemperature { low, high, exponent } => {
+            ChainStep::MinEosP(least) => self.min_eos_p(&p, real(least)),
+            ChainStep::Temperature => self.cool(real(FILTERS.temperature)),
+            ChainStep::DynamicTemperature { low, high, exponent } => {
                 let share = self.entropy() / (self.left().len() as f64).ln().max(1e-300);
                 let temperature = real(low) + real(high - low) * share.clamp(0.0, 1.0).powf(real(exponent));
                 self.cool(temperature);
             }
-            Step::Smoothing { factor, curve } => {
+            ChainStep::Smoothing { factor, curve } => {
                 let (max, f, c) = (self.max(), real(factor), real(curve));
                 let (k, s) = ((3.0 - c) / 2.0, (c - 1.0) / 2.0);
                 self.temperature = 1.0;
                 self.map(|x| -k * f * (x - max).powi(2) + s * f * (x - max).powi(3));
             }
-            Step::AtMost(most) => {
+            ChainStep::AtMost(most) => {
                 let order = self.by(|t| p[t]);
                 self.keep_first(&order, most as usize);
             }
             // Random rows have no ties.
-            Step::TopK | Step::TopKTies => {
+            ChainStep::TopK | ChainStep::TopKTies => {
                 let order = self.by(|t| p[t]);
                 self.keep_first(&order, FILTERS.top_k as usize);
             }
-            Step::TopP => self.keep_reaching(&self.by(|t| p[t]), real(FILTERS.top_p)),
+            ChainStep::TopP => self.keep_reaching(&self.by(|t| p[t]), real(FILTERS.top_p)),
             // In random rows no token is equal to the threshold.
-            Step::MinP | Step::MinPAbove => self.keep_from(real(FILTERS.min_p) * most),
-            Step::TopA(a) => self.keep_from(real(a) * most * most),
-            Step::EpsilonCutoff(epsilon) => self.keep_from(real(epsilon)),
-            Step::EtaCutoff(e) => self.keep_from(real(e).min(real(e).sqrt() * (-self.entropy()).exp())),
-            Step::TypicalP(share) | Step::TypicalAbove(share) | Step::TypicalTies(share) => {
+            ChainStep::MinP | ChainStep::MinPAbove => self.keep_from(real(FILTERS.min_p) * most),
+            ChainStep::TopA(a) => self.keep_from(real(a) * most * most),
+            ChainStep::EpsilonCutoff(epsilon) => self.keep_from(real(epsilon)),
+            ChainStep::EtaCutoff(e) => self.keep_from(real(e).min(real(e).sqrt() * (-self.entropy()).exp())),
+            ChainStep::TypicalP(share) | ChainStep::TypicalAbove(share) | ChainStep::TypicalTies(share) => {
                 let entropy = self.entropy();
                 let order = self.by(|t| -(-p[t].ln() - entropy).abs());
                 self.keep_reaching(&order, real(share));
             }
-            Step::Tfs(z) => self.tail_free(real(z)),
-            Step::TfsWithRemoved(z) => self.tail_free_of_all(&p, real(z)),
-            Step::TfsOneFewer(z) => self.tail_free_of_kobold(real(z)),
-            Step::TopNSigma(n) => self.top_n_sigma(real(n)),
-            Step::MinK(tau) => self.min_k(real(tau)),
-            Step::TopH(share) => self.top_h(real(share)),
-            Step::Xtc { threshold, .. } => self.exclude(real(threshold), false),
-            Step::XtcUnlessIgnored { threshold, .. } => self.exclude(real(threshold), true),
-            Step::XtcExpected { probability, threshold } => self.expect(real(probability), real(threshold), false),
-            Step::XtcExpectedUnlessIgnored { probability, threshold } => {
+            ChainStep::Tfs(z) => self.tail_free(real(z)),
+            ChainStep::TfsWithRemoved(z) => self.tail_free_of_all(&p, real(z)),
+            ChainStep::TfsOneFewer(z) => self.tail_free_of_kobold(real(z)),
+            ChainStep::TopNSigma(n) => self.top_n_sigma(real(n)),
+            ChainStep::MinK(tau) => self.min_k(real(tau)),
+            ChainStep::TopH(share) => self.top_h(real(share)),
+            ChainStep::Xtc { threshold, .. } => self.exclude(real(threshold), false),
+            ChainStep::XtcUnlessIgnored { threshold, .. } => self.exclude(real(threshold), true),
+            ChainStep::XtcExpected { probability, threshold } => self.expect(real(probability), real(threshold), false),
+            ChainStep::XtcExpectedUnlessIgnored { probability, threshold } => {
                 self.expect(real(probability), real(threshold), true);
             }
-            Step::Skew(by) => self.skew(real(by).exp()),
-            Step::PLess => self.keep_from(p.iter().map(|p| p * p).sum()),
-            Step::PLessNorm => {
-                // For two random tokens: the probability that they are equal, less the probability that they differ divided by the number
-                // of other tokens.
+            ChainStep::Skew(by) => self.skew(real(by).exp()),
+            ChainStep::PLess => self.keep_from(p.iter().map(|p| p * p).sum()),
+            ChainStep::PLessNorm => {
+                // For two random tokens: the probability that they are equal, less the probability that they differ
+                // divided by the number of other tokens.
                 let (same, others) = (p.iter().map(|p| p * p).sum::<f64>(), self.left().len() as f64 - 1.0);
                 self.keep_from(if others > 0.0 { same - (1.0 - same) / others } else { 0.0 });
             }
-            Step::MirostatV1 { .. } => self.mirostat(STATE.mirostat_mu.unwrap_or_default()),
-            Step::MirostatV2 { .. } => self.keep_from((-STATE.mirostat_mu.unwrap_or_default()).exp2()),
-            Step::Infill => self.infill(),
+            ChainStep::MirostatV1 { .. } => self.mirostat(STATE.mirostat_mu.unwrap_or_default()),
+            ChainStep::MirostatV2 { .. } => self.keep_from((-STATE.mirostat_mu.unwrap_or_default()).exp2()),
+            ChainStep::Infill => self.infill(),
             // Nothing is played here: src/sampling/watermark/tournament.rs compares tournaments with their formula.
-            Step::Tournament => {}
-            Step::AdaptiveP { target, .. } => {
+            ChainStep::Tournament => {}
+            ChainStep::AdaptiveP { target, .. } => {
                 let average = STATE.adaptive.map_or(0.0, |average| average.sum / average.weight);
                 let wanted = (2.0 * real(target) - average).clamp(0.0, 1.0);
                 let curve = |p: f64| {
@@ -256,7 +256,8 @@ impl Naive {
         self.keep_first(&order, count);
     }
 
-    /// As in the paper, at temperature 1: each fall relative to the range, divided by its place, and the largest of these.
+    /// As in the paper, at temperature 1: each fall relative to the range, divided by its place, and the largest of
+    /// these.
     fn min_k(&mut self, tau: f64) {
         let order = self.by(|t| self.logits[t].unwrap_or(f64::NEG_INFINITY));
         let logits: Vec<f64> = order.iter().flat_map(|&t| self.logits[t]).map(|x| x * self.temperature).collect();

@@ -8,7 +8,7 @@ use croupier::sampling::logits::{Dtype, Logits};
 use croupier::sampling::mask::TokenMask;
 use croupier::sampling::row::{Action, Filters, RowSpec};
 use croupier::sampling::sample_row;
-use croupier::sampling::watermark::Mark;
+use croupier::sampling::watermark::RowWatermark;
 use croupier::sampling::watermark::race::Race;
 use croupier::speculative::job::{DraftSource, DraftToken};
 use croupier::speculative::numbers::{Numbers, Spot};
@@ -37,7 +37,7 @@ pub(crate) struct Row {
     pub(crate) banned: Vec<u32>,
     pub(crate) allowed: Option<Vec<u32>>,
     pub(crate) mask: Option<Vec<u8>>,
-    pub(crate) mark: Option<Mark>,
+    pub(crate) mark: Option<RowWatermark>,
 }
 
 impl Row {
@@ -140,8 +140,8 @@ pub(crate) fn plainly(job: &RowJob<'_>) -> Box<Kept> {
     sample_row(&job.logits, &job.spec).expect("the draft row is fine").kept.expect("it was asked for")
 }
 
-/// The whole result, with the measured values, by which metrics recognise faults. Floats are printed so that different values look
-/// different.
+/// The whole result, with the measured values, by which metrics recognise faults. Floats are printed so that different
+/// values look different.
 pub(crate) fn bits(result: &VerifyResult) -> String {
     format!("{result:?}")
 }
@@ -190,7 +190,7 @@ pub(crate) struct Recipe {
     pub(crate) banned: Vec<u32>,
     pub(crate) allowed: Option<Vec<u32>>,
     pub(crate) masking: Option<Masking>,
-    pub(crate) mark: Option<Mark>,
+    pub(crate) mark: Option<RowWatermark>,
     /// Parents as fractions of the number of earlier nodes; `None` for a chain.
     pub(crate) tree: Option<Vec<u8>>,
     /// A kind of source for each draft token.
@@ -297,12 +297,12 @@ impl Recipe {
 }
 
 /// The watermark at another position of the text, where there may be no race.
-fn elsewhere(mark: Mark, position: u32) -> Mark {
+fn elsewhere(mark: RowWatermark, position: u32) -> RowWatermark {
     match mark {
-        Mark::Race(Some(race)) if position % 3 != 2 => {
-            Mark::Race(Some(Race { context: race.context.wrapping_add(position.into()), ..race }))
+        RowWatermark::Race(Some(race)) if position % 3 != 2 => {
+            RowWatermark::Race(Some(Race { context: race.context.wrapping_add(position.into()), ..race }))
         }
-        Mark::Race(_) => Mark::Race(None),
+        RowWatermark::Race(_) => RowWatermark::Race(None),
         green => green,
     }
 }

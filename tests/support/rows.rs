@@ -2,11 +2,11 @@
 
 use croupier::params::state::{Average, SamplerState};
 use croupier::params::watermark::{KgwParams, SeedingScheme, SynthidParams};
-use croupier::sampling::chain::{Chain, Step};
+use croupier::sampling::chain::{Chain, ChainStep};
 use croupier::sampling::mask::TokenMask;
 use croupier::sampling::row::Filters;
 use croupier::sampling::samplers::infill::Infill;
-use croupier::sampling::watermark::Mark;
+use croupier::sampling::watermark::RowWatermark;
 use croupier::sampling::watermark::greenlist::{Greenlist, Seeds};
 use croupier::sampling::watermark::race::Race;
 use croupier::sampling::watermark::tournament::{Table, Tournament};
@@ -104,7 +104,7 @@ pub(crate) fn ascending(mut tokens: Vec<u32>, vocab: usize) -> Vec<u32> {
 /// A chain of samplers with everything it borrows.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Chained {
-    pub(crate) steps: Vec<Step>,
+    pub(crate) steps: Vec<ChainStep>,
     pub(crate) min_keep: u32,
     pub(crate) protected: Vec<u32>,
     pub(crate) eos: Vec<u32>,
@@ -134,45 +134,45 @@ impl Chained {
 }
 
 /// Any step, edges included.
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = ChainStep> {
     let share = || prop_oneof![2 => 0.0f32..1.0, 1 => Just(0.0), 1 => Just(1.0), 1 => Just(0.5), 1 => 1e-6f32..1e-3];
     prop_oneof![
-        share().prop_map(Step::MinEosP),
-        Just(Step::Temperature),
+        share().prop_map(ChainStep::MinEosP),
+        Just(ChainStep::Temperature),
         (0.0f32..1.0, 1.0f32..4.0, prop_oneof![Just(1.0f32), 0.0f32..3.0])
-            .prop_map(|(low, high, exponent)| Step::DynamicTemperature { low, high, exponent }),
+            .prop_map(|(low, high, exponent)| ChainStep::DynamicTemperature { low, high, exponent }),
         (1e-3f32..3.0, prop_oneof![2 => Just(1.0f32), 1 => 1.0f32..10.0])
-            .prop_map(|(factor, curve)| Step::Smoothing { factor, curve }),
-        Just(Step::TopK),
-        Just(Step::TopKTies),
-        (1u32..4000).prop_map(Step::AtMost),
-        Just(Step::TopP),
-        Just(Step::MinP),
-        Just(Step::MinPAbove),
-        share().prop_map(Step::TypicalP),
-        share().prop_map(Step::TypicalAbove),
-        share().prop_map(Step::TypicalTies),
-        share().prop_map(Step::Tfs),
-        share().prop_map(Step::TfsWithRemoved),
-        share().prop_map(Step::TfsOneFewer),
-        prop_oneof![share(), 1.0f32..100.0].prop_map(Step::TopA),
-        prop_oneof![share(), 1.0f32..5.0].prop_map(Step::TopNSigma),
-        prop_oneof![Just(3.0f32), share(), 3.0f32..3e3, Just(f32::MAX)].prop_map(Step::MinK),
-        share().prop_map(Step::EpsilonCutoff),
-        share().prop_map(Step::EtaCutoff),
-        share().prop_map(Step::TopH),
-        (share(), share()).prop_map(|(probability, threshold)| Step::Xtc { probability, threshold }),
-        (share(), share()).prop_map(|(probability, threshold)| Step::XtcUnlessIgnored { probability, threshold }),
-        (share(), share()).prop_map(|(probability, threshold)| Step::XtcExpected { probability, threshold }),
+            .prop_map(|(factor, curve)| ChainStep::Smoothing { factor, curve }),
+        Just(ChainStep::TopK),
+        Just(ChainStep::TopKTies),
+        (1u32..4000).prop_map(ChainStep::AtMost),
+        Just(ChainStep::TopP),
+        Just(ChainStep::MinP),
+        Just(ChainStep::MinPAbove),
+        share().prop_map(ChainStep::TypicalP),
+        share().prop_map(ChainStep::TypicalAbove),
+        share().prop_map(ChainStep::TypicalTies),
+        share().prop_map(ChainStep::Tfs),
+        share().prop_map(ChainStep::TfsWithRemoved),
+        share().prop_map(ChainStep::TfsOneFewer),
+        prop_oneof![share(), 1.0f32..100.0].prop_map(ChainStep::TopA),
+        prop_oneof![share(), 1.0f32..5.0].prop_map(ChainStep::TopNSigma),
+        prop_oneof![Just(3.0f32), share(), 3.0f32..3e3, Just(f32::MAX)].prop_map(ChainStep::MinK),
+        share().prop_map(ChainStep::EpsilonCutoff),
+        share().prop_map(ChainStep::EtaCutoff),
+        share().prop_map(ChainStep::TopH),
+        (share(), share()).prop_map(|(probability, threshold)| ChainStep::Xtc { probability, threshold }),
+        (share(), share()).prop_map(|(probability, threshold)| ChainStep::XtcUnlessIgnored { probability, threshold }),
+        (share(), share()).prop_map(|(probability, threshold)| ChainStep::XtcExpected { probability, threshold }),
         (share(), share())
-            .prop_map(|(probability, threshold)| Step::XtcExpectedUnlessIgnored { probability, threshold }),
-        Just(Step::PLess),
-        Just(Step::PLessNorm),
-        Just(Step::Infill),
-        (0.0f32..8.0, share()).prop_map(|(tau, eta)| Step::MirostatV1 { tau, eta }),
-        (0.0f32..8.0, share()).prop_map(|(tau, eta)| Step::MirostatV2 { tau, eta }),
-        (share(), 0.0f32..0.99).prop_map(|(target, decay)| Step::AdaptiveP { target, decay }),
-        (-10.0f32..10.0).prop_map(Step::Skew),
+            .prop_map(|(probability, threshold)| ChainStep::XtcExpectedUnlessIgnored { probability, threshold }),
+        Just(ChainStep::PLess),
+        Just(ChainStep::PLessNorm),
+        Just(ChainStep::Infill),
+        (0.0f32..8.0, share()).prop_map(|(tau, eta)| ChainStep::MirostatV1 { tau, eta }),
+        (0.0f32..8.0, share()).prop_map(|(tau, eta)| ChainStep::MirostatV2 { tau, eta }),
+        (share(), 0.0f32..0.99).prop_map(|(target, decay)| ChainStep::AdaptiveP { target, decay }),
+        (-10.0f32..10.0).prop_map(ChainStep::Skew),
     ]
 }
 
@@ -199,7 +199,7 @@ pub(crate) fn chained() -> impl Strategy<Value = Chained> {
     (steps, min_keep, protected, any::<u64>(), (state(), infill()), tournament).prop_map(
         |(mut steps, min_keep, (protected, eos), xtc, (state, infill), tournament)| {
             // The last step, even if nothing is played.
-            steps.extend(tournament.as_ref().map(|_| Step::Tournament));
+            steps.extend(tournament.as_ref().map(|_| ChainStep::Tournament));
             let (protected, tournament) = (ascending(protected, 300), tournament.flatten());
             Chained { steps, min_keep, protected, eos, xtc, state, infill, tournament }
         },
@@ -231,7 +231,7 @@ pub(crate) fn played() -> impl Strategy<Value = Played> {
 }
 
 /// Any watermark of a row.
-pub(crate) fn mark() -> impl Strategy<Value = Mark> {
+pub(crate) fn mark() -> impl Strategy<Value = RowWatermark> {
     let scheme = prop_oneof![Just(SeedingScheme::Lefthash), Just(SeedingScheme::Selfhash)];
     let ratio = prop_oneof![Just(0.25f32), Just(0.5), 0.001f32..0.999];
     let bias = prop_oneof![3 => 0.0f32..10.0, 1 => Just(100.0)];
@@ -239,10 +239,10 @@ pub(crate) fn mark() -> impl Strategy<Value = Mark> {
     let greens = greens.prop_map(|(hashing_key, seeding_scheme, context, greenlist_ratio, bias)| {
         let context_width = context.len() as u32;
         let params = KgwParams { hashing_key, greenlist_ratio, bias, seeding_scheme, context_width };
-        Mark::Green(Greenlist::new(&params, Seeds::new(&params, context)))
+        RowWatermark::Green(Greenlist::new(&params, Seeds::new(&params, context)))
     });
     let race = prop::option::weighted(0.9, (any::<u64>(), any::<u64>()));
-    let race = race.prop_map(|race| Mark::Race(race.map(|(key, context)| Race { key, context })));
+    let race = race.prop_map(|race| RowWatermark::Race(race.map(|(key, context)| Race { key, context })));
     prop_oneof![greens, race]
 }
 

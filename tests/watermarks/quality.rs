@@ -1,16 +1,16 @@
-//! Over all keys, SynthID's tokens and those of the Gumbel race have the same probabilities as without a watermark; those of a greenlist do
-//! not. False alarms: [`FALSE_ALARM`] for each comparison.
+//! Over all keys, SynthID's tokens and those of the Gumbel race have the same probabilities as without a watermark;
+//! those of a greenlist do not. False alarms: [`FALSE_ALARM`] for each comparison.
 
 use crate::chi_square::{DEVIATE, FALSE_ALARM, deviate};
 use croupier::backend::cpu::CpuBackend;
 use croupier::backend::{Backend, RowJob};
 use croupier::params::state::SamplerState;
 use croupier::params::watermark::{KgwParams, SynthidParams};
-use croupier::sampling::chain::{Chain, Step};
+use croupier::sampling::chain::{Chain, ChainStep};
 use croupier::sampling::logits::{Dtype, Logits};
 use croupier::sampling::philox::{Purpose, uniform};
 use croupier::sampling::row::{Action, Filters, RowSpec};
-use croupier::sampling::watermark::Mark;
+use croupier::sampling::watermark::RowWatermark;
 use croupier::sampling::watermark::greenlist::{Greenlist, Seeds};
 use croupier::sampling::watermark::race::Race;
 use croupier::sampling::watermark::tournament::{Table, Tournament};
@@ -29,13 +29,13 @@ fn probabilities(logits: &[f32]) -> Vec<f64> {
 }
 
 /// How often each token is drawn, each time with another key.
-fn counts(mark: impl Fn(u64, &mut dyn FnMut(Option<Mark>, Option<Tournament<'_>>))) -> Vec<u64> {
+fn counts(mark: impl Fn(u64, &mut dyn FnMut(Option<RowWatermark>, Option<Tournament<'_>>))) -> Vec<u64> {
     let bytes = Dtype::F32.encode(&logits());
     let (mut backend, mut counts) = (CpuBackend::new(1), vec![0; TOKENS]);
     for draw in 0..DRAWS {
         mark(draw, &mut |mark, tournament| {
             let chain = tournament.map(|tournament| Chain {
-                steps: &[Step::Tournament],
+                steps: &[ChainStep::Tournament],
                 min_keep: 1,
                 protected: &[],
                 eos: &[],
@@ -63,7 +63,7 @@ fn any(draw: u64, index: u64) -> u64 {
 #[test]
 fn a_race_keeps_probabilities() {
     let counts = counts(|draw, run| {
-        run(Some(Mark::Race(Some(Race { key: any(draw, 1), context: any(draw, 2) }))), None);
+        run(Some(RowWatermark::Race(Some(Race { key: any(draw, 1), context: any(draw, 2) }))), None);
     });
     let found = deviate(&counts, &probabilities(&logits()));
     println!("race: {found:+.2} standard deviations (false alarms {FALSE_ALARM})");
@@ -100,7 +100,7 @@ fn a_tournament_keeps_probabilities() {
 fn a_greenlist_has_the_formulas_probabilities() {
     let params = KgwParams { greenlist_ratio: 0.5, ..KgwParams::default() };
     let greens = Greenlist::new(&params, Seeds::new(&params, [7]));
-    let counts = counts(|_, run| run(Some(Mark::Green(greens)), None));
+    let counts = counts(|_, run| run(Some(RowWatermark::Green(greens)), None));
     let raised: Vec<f32> = (0..).zip(logits()).map(|(t, x)| if greens.is_green(t) { x + 2.0 } else { x }).collect();
     let (right, plain) = (deviate(&counts, &probabilities(&raised)), deviate(&counts, &probabilities(&logits())));
     println!("greenlist: {right:+.2} standard deviations, {plain:+.2} from the text without it");

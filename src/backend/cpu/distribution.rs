@@ -17,15 +17,15 @@ mod reach;
 mod store;
 
 pub(super) use known::KeptBy;
-pub(super) use race::Runner;
+pub(super) use race::RaceLeader;
 pub(super) use reach::{least_reaching, reach_of};
 
 use super::chain::{self, ChainStore, Chained, Outcome};
 use super::keys;
 use super::passes::{BLOCK, Keep, Range, Sample, Weigh, blocks};
-use super::search::{self, Anchor, Goal, Guess, SearchStore};
+use super::search::{self, Anchor, Guess, PrefixGoal, SearchStore};
 use super::select;
-use super::simd::sums::LOT;
+use super::simd::sums::BLOCKS_PER_LOT;
 use super::view::View;
 use crate::sampling::chain::Chain;
 use crate::sampling::mass::{self, MASS_ONE, min_p_need, top_p_need};
@@ -200,7 +200,7 @@ impl Distribution {
 
     /// Top-k that is too large for a list. Finds the cut, and weighs nothing yet.
     pub(super) fn first(self, top_k: usize, view: &View<'_>, store: &mut Store) -> Self {
-        let goal = Goal { count: true, need: top_k as u64 };
+        let goal = PrefixGoal { count: true, need: top_k as u64 };
         let guess = Guess::new(view, self.weigh, true, Anchor::TOP, &mut store.search.sample);
         let logit = guess.logit(&store.search.sample, top_k as f64);
         let at = search::weighed(view, &guess, logit, &mut store.search);
@@ -244,7 +244,7 @@ impl Distribution {
             return self.list(Some(reach), need, store);
         }
         // Share 0 still keeps the first token.
-        let goal = Goal { count: false, need: reach.max(1) };
+        let goal = PrefixGoal { count: false, need: reach.max(1) };
         let at = at.unwrap_or_else(|| {
             let logit = guess.logit(&store.search.sample, goal.need as f64);
             search::weighed(view, &guess, logit, &mut store.search)
@@ -337,7 +337,7 @@ impl Distribution {
             Kind::One => keys::token(self.last_key),
             Kind::List => store.draw(point),
             Kind::Blocks => self.draw_from_blocks(view, point, 1, store),
-            Kind::Lots => self.draw_from_blocks(view, point, LOT, store),
+            Kind::Lots => self.draw_from_blocks(view, point, BLOCKS_PER_LOT, store),
             Kind::Chain => store.chain.draw(uniform, point),
             Kind::Shaped => store.chain.shaped().draw(view, point, &store.sums),
         }

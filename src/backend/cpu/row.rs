@@ -7,7 +7,7 @@ use super::keep;
 use super::level::Level;
 use super::passes::Scan;
 use super::report;
-use super::verify::LeftStore;
+use super::verify::ResidualStore;
 use super::view::{self, View, ViewStore};
 use crate::backend::RowJob;
 use crate::sampling::distribution::unless_greedy;
@@ -24,7 +24,7 @@ pub(super) struct Scratch {
     /// For a second distribution at the same time, in verification.
     pub(super) other: Store,
     pub(super) keys: Vec<u64>,
-    pub(super) left: LeftStore,
+    pub(super) left: ResidualStore,
 }
 
 /// Scans a row and adjusts it. Returns its largest logit as sent, and leaves in the stores what a [`View`] of it needs.

@@ -30,7 +30,7 @@ const PIVOTS: usize = 64;
 
 /// How a prefix is weighed, and which weight it has to reach.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Goal {
+pub(super) struct PrefixGoal {
     /// Every token weighs 1.
     pub(super) count: bool,
     /// The weight to reach, above 0.
@@ -76,7 +76,7 @@ impl SearchStore {
 pub(super) fn crossing(
     view: &View<'_>,
     guess: &Guess,
-    goal: Goal,
+    goal: PrefixGoal,
     mut at: Anchor,
     store: &mut SearchStore,
 ) -> Option<u64> {
@@ -270,7 +270,7 @@ impl Guess {
 
     /// The next place to look at: probably on the other side of the crossing, as seen from the end `at` of its
     /// interval, or at least not too far.
-    fn next(&self, sample: &Sample, goal: Goal, at: Anchor, interval: Range, attempt: i32) -> Probe {
+    fn next(&self, sample: &Sample, goal: PrefixGoal, at: Anchor, interval: Range, attempt: i32) -> Probe {
         let up = at.weight >= goal.need;
         if attempt >= MAX_GUESSES {
             return Probe::List(if up { interval.high } else { interval.low });

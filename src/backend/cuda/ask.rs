@@ -8,7 +8,7 @@ use crate::speculative::weights::Residual;
 
 /// The most tokens that a mask may leave for kernels, which get them as a list: 64 KiB, an eighth of a row of 128,256
 /// f32 logits.
-const MOST_LEFT: usize = 4096;
+const MAX_LEFT: usize = 4096;
 
 /// Why a row has no kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -143,7 +143,7 @@ fn leaves_few(spec: &RowSpec<'_>) -> bool {
         Some(allowed) => allowed.iter().filter(|&&token| mask.allows(token)).count(),
         None => mask.count(),
     };
-    (1..=MOST_LEFT).contains(&left)
+    (1..=MAX_LEFT).contains(&left)
 }
 
 /// Whether nothing depends on the row's chain: it only scores a token, by its raw logprobs.
@@ -274,7 +274,7 @@ impl<'a> Asked<'a> {
 pub(super) fn room<'a>(job: &RowJob<'_>, drafts: impl Iterator<Item = &'a Proposed<'a>>) -> usize {
     let spec = &job.spec;
     let mut known = spec.adjusts.len_bound() + spec.banned.len() + spec.allowed.map_or(0, <[u32]>::len);
-    known += spec.mask.map_or(0, |mask| mask.count().min(MOST_LEFT));
+    known += spec.mask.map_or(0, |mask| mask.count().min(MAX_LEFT));
     let (mut rows, mut count) = (0, 0);
     for draft in drafts {
         known += listed(draft).count();

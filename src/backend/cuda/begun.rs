@@ -5,8 +5,8 @@
 //! chain as a [listed row](crate::sampling::listed). So the row stays on the device, instead of being brought to the
 //! host whole for a few logits.
 //!
-//! If raw logprobs are wanted, a second launch scores the token that the host drew. They depend on the row as it was sent
-//! and on nothing else, so the list is not needed for them.
+//! If raw logprobs are wanted, a second launch scores the token that the host drew. They depend on the row as it was
+//! sent and on nothing else, so the list is not needed for them.
 //!
 //! If more tokens are left than are reported, the other backend samples the whole row.
 
@@ -16,7 +16,7 @@ use super::read::Answer;
 use crate::backend::{Backend, RowJob};
 use crate::params::MAX_TEMPERATURE;
 use crate::sampling::adjust::Adjusts;
-use crate::sampling::chain::{Chain, Step};
+use crate::sampling::chain::{Chain, ChainStep};
 use crate::sampling::listed::{BeyondTopN, Listed};
 use crate::sampling::logits::Logits;
 use crate::sampling::order::Candidate;
@@ -27,9 +27,9 @@ use crate::sampling::samplers::xtc;
 
 /// The most tokens that are reported of a row that is cut by mass and not by top-k. Most such rows leave few, and room
 /// for all is copied.
-const MOST_BY_MASS: u32 = 256;
-/// The most rows whose lists exist at once, except for those of a single draft, which may have one more: 16 bytes for each
-/// token, 4 MiB if all lists have the maximum length, beside 8 bytes for each token that kernels reported.
+const MAX_BY_MASS: u32 = 256;
+/// The most rows whose lists exist at once, except for those of a single draft, which may have one more: 16 bytes for
+/// each token, 4 MiB if all lists have the maximum length, beside 8 bytes for each token that kernels reported.
 pub(super) const AT_ONCE: usize = 256;
 
 /// A chain whose beginning a kernel does, even if that is only a mask that leaves a few tokens.
@@ -40,7 +40,7 @@ pub(super) struct Begun {
     /// The most tokens that masks leave, if a kernel can report so many.
     masked: Option<u32>,
     /// The steps that the host applies.
-    steps: Vec<Step>,
+    steps: Vec<ChainStep>,
 }
 
 impl Begun {
@@ -80,22 +80,22 @@ impl Begun {
     }
 
     /// Takes a step if kernels can do it after the earlier ones.
-    fn take(&mut self, step: &Step, chain: &Chain<'_>, spec: &RowSpec<'_>) -> bool {
+    fn take(&mut self, step: &ChainStep, chain: &Chain<'_>, spec: &RowSpec<'_>) -> bool {
         let (is_cut, cooled) = (self.cuts_by_mass(), self.steps.len());
         let (own, of) = (&mut self.filters, &spec.filters);
         match *step {
-            Step::TopP if of.top_p >= 1.0 => {}
-            Step::Xtc { probability, .. } | Step::XtcUnlessIgnored { probability, .. }
+            ChainStep::TopP if of.top_p >= 1.0 => {}
+            ChainStep::Xtc { probability, .. } | ChainStep::XtcUnlessIgnored { probability, .. }
                 if !xtc::happens(probability, chain.xtc) => {}
             // The host takes this step too, because its weights need it.
-            Step::Temperature if !is_cut => self.steps.push(*step),
-            Step::TopK if !is_cut => own.top_k = fewer(own.top_k, of.top_k.max(chain.min_keep)),
-            Step::AtMost(most) if !is_cut => own.top_k = fewer(own.top_k, most.max(chain.min_keep)),
-            Step::TopP if chain.min_keep <= 1 && cooled <= 1 && !is_cut => {
+            ChainStep::Temperature if !is_cut => self.steps.push(*step),
+            ChainStep::TopK if !is_cut => own.top_k = fewer(own.top_k, of.top_k.max(chain.min_keep)),
+            ChainStep::AtMost(most) if !is_cut => own.top_k = fewer(own.top_k, most.max(chain.min_keep)),
+            ChainStep::TopP if chain.min_keep <= 1 && cooled <= 1 && !is_cut => {
                 (own.temperature, own.top_p) = (temperature(cooled, of), of.top_p);
             }
             // A rank counts all tokens before one, and min-p may not leave all of them.
-            Step::MinP if chain.min_keep <= 1 && cooled <= 1 && own.min_p <= 0.0 && !is_ranked(spec) => {
+            ChainStep::MinP if chain.min_keep <= 1 && cooled <= 1 && own.min_p <= 0.0 && !is_ranked(spec) => {
                 (own.temperature, own.min_p) = (temperature(cooled, of), of.min_p);
             }
             _ => return false,
@@ -114,8 +114,8 @@ impl Begun {
         can_be_told(self.filters.top_k)
     }
 
-    /// Whether no token that the kernel leaves has one before it in the order that it does not leave. Min-p may leave such
-    /// tokens, since masses do not quite fall with logits.
+    /// Whether no token that the kernel leaves has one before it in the order that it does not leave. Min-p may leave
+    /// such tokens, since masses do not quite fall with logits.
     pub(super) fn leaves_the_first(&self) -> bool {
         self.filters.min_p <= 0.0
     }
@@ -123,7 +123,7 @@ impl Begun {
     /// How many tokens a kernel has to report.
     fn told(&self) -> u32 {
         let counted = Some(self.filters.top_k).filter(|_| self.is_counted());
-        counted.into_iter().chain(self.masked).min().unwrap_or(MOST_BY_MASS)
+        counted.into_iter().chain(self.masked).min().unwrap_or(MAX_BY_MASS)
     }
 
     /// Whether `told` reported tokens are all that is left.
@@ -190,19 +190,19 @@ fn temperature(cooled: usize, of: &Filters) -> f32 {
 }
 
 /// A row with a chain, and what a kernel reported about it.
-pub(super) type Half<'a> = (RowJob<'a>, Begun, Answer);
+pub(super) type PartialRow<'a> = (RowJob<'a>, Begun, Answer);
 
 /// The tokens that are left, what is wrong with their row, or why they are not known.
 pub(super) type KernelList = Result<Result<Listed, RowError>, NoKernel>;
 
 /// The results of rows, or why they have none.
-pub(super) fn ended(halves: &[Half<'_>], host: &mut dyn Backend) -> Vec<Result<RowResult, NoKernel>> {
-    halves.chunks(AT_ONCE).flat_map(|halves| ended_together(halves, host)).collect()
+pub(super) fn ended(partial_rows: &[PartialRow<'_>], host: &mut dyn Backend) -> Vec<Result<RowResult, NoKernel>> {
+    partial_rows.chunks(AT_ONCE).flat_map(|partial_rows| ended_together(partial_rows, host)).collect()
 }
 
-fn ended_together(halves: &[Half<'_>], host: &mut dyn Backend) -> Vec<Result<RowResult, NoKernel>> {
-    let lists: Vec<KernelList> = halves.iter().map(|(job, begun, answer)| begun.list(job, answer)).collect();
-    let jobs = halves.iter().zip(&lists).filter_map(|((job, begun, _), list)| {
+fn ended_together(partial_rows: &[PartialRow<'_>], host: &mut dyn Backend) -> Vec<Result<RowResult, NoKernel>> {
+    let lists: Vec<KernelList> = partial_rows.iter().map(|(job, begun, answer)| begun.list(job, answer)).collect();
+    let jobs = partial_rows.iter().zip(&lists).filter_map(|((job, begun, _), list)| {
         let logits = Logits::of_list(list.as_ref().ok()?.as_ref().ok()?);
         Some(RowJob { logits, spec: begun.rest(&job.spec) })
     });

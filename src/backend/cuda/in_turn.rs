@@ -6,7 +6,7 @@
 
 use super::costs::Costs;
 use super::kinds::{KINDS, Known, OF_BROKEN, broken, row, specs};
-use super::launches::MOST_ROWS;
+use super::launches::MAX_ROWS;
 use super::shape::{Device, chunk};
 use super::warm_up::{all_were_done, compare, difference_of_drafts, draft_token, name, propose};
 use super::{CudaBackend, Machine, OpenError, RowJob, VerifyJob};
@@ -144,7 +144,7 @@ fn which(at: usize, resident: usize, different: usize) -> usize {
 /// `count` rows, of which `resident` run at once.
 fn prove_rows(backend: &mut CudaBackend, jobs: &[RowJob<'_>], resident: usize, count: usize) -> Result<(), OpenError> {
     let expected = backend.other.run(jobs);
-    let order: Vec<usize> = (0..count.min(MOST_ROWS)).map(|at| which(at, resident, jobs.len())).collect();
+    let order: Vec<usize> = (0..count.min(MAX_ROWS)).map(|at| which(at, resident, jobs.len())).collect();
     let repeated: Vec<RowJob<'_>> = order.iter().map(|&of| jobs[of]).collect();
     compare(backend, &repeated, |at| &expected[order[at]])
 }

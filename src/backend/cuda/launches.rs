@@ -11,7 +11,7 @@ use crate::sampling::logits::Dtype;
 /// The most bytes that one launch downloads.
 pub(super) const OUTPUT_BYTES: usize = 8 << 20;
 /// The most rows, and so teams, of one launch. 32 drafts of 8 tokens, each with the row after its last token, take 288.
-pub(super) const MOST_ROWS: usize = 512;
+pub(super) const MAX_ROWS: usize = 512;
 /// A launch with so many bytes to upload begins even if there are more rows, so that it is uploaded and runs while the
 /// rest is packed. These bytes take about 150 us of PCIe at 55 GB/s. This is an estimate, not measured on any device.
 /// Rows on the device are not uploaded.
@@ -115,7 +115,7 @@ impl<M: Machine> Launches<M> {
             let (room, logits) = (asked[row].room(), &asked[row].row.logits);
             bytes += room;
             uploaded += room - logits.device_address().map_or(0, |_| logits.byte_len());
-            let is_full = taken == MOST_ROWS
+            let is_full = taken == MAX_ROWS
                 || bytes > input_bytes
                 || uploaded > most_bytes
                 || packer.outputs_bytes() > OUTPUT_BYTES / 2;

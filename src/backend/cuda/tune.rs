@@ -6,7 +6,7 @@ use super::ask::Asked;
 use super::costs::{Cost, Costs};
 use super::gpu::Gpu;
 use super::kinds::row;
-use super::launches::MOST_ROWS;
+use super::launches::MAX_ROWS;
 use super::machine::Launch;
 use super::shape::{Laid, Shape, chunk, shape_of_team};
 use super::{CudaBackend, DriverError, Machine, RowJob};
@@ -49,7 +49,7 @@ fn of_teams(backend: &mut CudaBackend, dtype: Dtype, vocab_size: usize) -> Resul
     let jobs: Vec<RowJob<'_>> = (0..).zip(MIX).map(|(at, cuts)| RowJob { logits, spec: spec(at, cuts) }).collect();
     // The rows need equally much room.
     let fit = backend.launches.input_bytes / Asked::row(jobs[0]).room();
-    let most = fit.min(MOST_ROWS).min(device.resident(1).saturating_mul(IN_TURN) as usize).max(1);
+    let most = fit.min(MAX_ROWS).min(device.resident(1).saturating_mul(IN_TURN) as usize).max(1);
     let asked: Vec<Asked<'_>> = (0..most).map(|at| Asked::row(jobs[at % jobs.len()])).collect();
     let launch = backend.upload(&asked)?;
     let chunks = (vocab_size as u32).div_ceil(chunk(device.threads));

@@ -27,13 +27,13 @@ const SOME: usize = 3;
 const OF_EACH_TEAM: usize = 151_936;
 /// The longest rows with which drafts are verified. Longer ones take the same paths, but would take most of the time of
 /// a start.
-const MOST_OF_DRAFTS: usize = 128_256;
+const MAX_DRAFT_VOCAB_SIZE: usize = 128_256;
 /// The length of the rows whose drafts have sent probabilities, which are as long as the rows themselves; and how many
 /// rules verify them: the first ones, which look at the probabilities.
 const OF_SENT: usize = 32_000;
 const RULES_OF_SENT: usize = 2;
 /// The most characters of a value that is printed in an error.
-const MOST_TOLD: usize = 400;
+const MAX_TOLD: usize = 400;
 
 /// Samples rows of every kind on the device.
 ///
@@ -55,7 +55,7 @@ pub(super) fn prove(backend: &mut CudaBackend) -> Result<(), OpenError> {
                 let broken = broken.iter().map(|bytes| RowJob { logits: Logits::new(dtype, bytes), ..jobs[OF_BROKEN] });
                 prove_teams(backend, &jobs[..SOME].iter().copied().chain(broken).collect::<Vec<_>>())?;
             }
-            if vocab_size <= MOST_OF_DRAFTS {
+            if vocab_size <= MAX_DRAFT_VOCAB_SIZE {
                 prove_drafts(backend, &jobs)?;
             }
             all_were_done(backend, &name(&jobs[0]))?;
@@ -170,7 +170,7 @@ fn reported(expected: &RowResult, got: &RowResult) -> String {
 
 /// The beginning of a value's debug text.
 fn beginning(of: &impl std::fmt::Debug) -> String {
-    format!("{of:?}").chars().take(MOST_TOLD).collect()
+    format!("{of:?}").chars().take(MAX_TOLD).collect()
 }
 
 /// Every rule. Those that use the draft tokens' distributions come first.

@@ -330,7 +330,7 @@ fn what_is_lacking_is_told_once() {
 fn a_file_full_of_mistakes_is_told_in_part() {
     let lines: Vec<String> = (0..20_000).map(|i| format!("wrong_{i} = 1")).collect();
     let found = told(&lines.join("\n"));
-    let most = file::MOST_TOLD;
+    let most = file::MAX_TOLD;
     let more = |text: &str| text.trim_end().ends_with("has more mistakes; at most 64 are reported at a time");
     assert!(found.len() == most + 1 && more(&found[most]), "{found:#?}");
     let bad: Vec<String> = (0..20_000).map(|i| format!("{{ token_id = {i}, bias = 1e9 }}")).collect();

@@ -177,7 +177,7 @@ fn short_lists_are_run_here_unless_their_sequences_know_much() {
     let vocab_size = 1 << 16;
     let banned = |count: u32| {
         let ban = move |params: &mut SamplingParams| params.banned_token_ids = (1..=count).collect();
-        Open { sequence_id: 2, sequence: Charged::new(sequence(ban), &Counter::new(1 << 30, Gauge::noop())) }
+        Open { sequence_id: 2, sequence: ChargedSequence::new(sequence(ban), &Counter::new(1 << 30, Gauge::noop())) }
     };
     let listed = |id, tokens: u32| {
         let entries = (0..tokens).map(|token| Candidate { logit: token as f32 * -1e-3, token }).collect();

@@ -114,7 +114,7 @@ fn handle_of(limits: &Limits) -> (Handle, thread_channel::Receiver<Command>) {
     let admission = Arc::new(Admission::new(limits, &Metrics::noop()));
     let (desk, thread) = (Arc::new(Desk::empty()), std::thread::current());
     let link = Arc::new(EngineLink { commands: Some(commands), desk, thread });
-    let handle = Handle { link, admission, streams: Arc::default(), pulse: Pulse::new(), runs_anywhere: false };
+    let handle = Handle { link, admission, streams: Arc::default(), heartbeat: Heartbeat::new(), runs_anywhere: false };
     (handle, inbox)
 }
 
@@ -151,14 +151,14 @@ fn a_step_that_runs_alone_is_admitted_before_the_engine_hears_of_it() {
 fn building<'a>(state: &'a Arc<Counter>, built: &'a Cell<usize>) -> impl ExactSizeIterator<Item = Open> + 'a {
     (0..3u32).map(move |id| {
         built.set(built.get() + 1);
-        Open { sequence_id: id.into(), sequence: Charged::new(sequence(|_| ()), state) }
+        Open { sequence_id: id.into(), sequence: ChargedSequence::new(sequence(|_| ()), state) }
     })
 }
 
 #[test]
 fn what_is_refused_builds_nothing_and_takes_nobodys_state() {
     let mut limits = Limits { max_bytes_in_flight: 1 << 14, max_rows_per_step: 1, ..Limits::default() };
-    let one = Charged::PLACE + sequence(|_| ()).bytes_after(1);
+    let one = ChargedSequence::PLACE + sequence(|_| ()).bytes_after(1);
     (limits.max_sequences, limits.max_state_bytes) = (3, 3 * one);
     let (handle, _inbox) = handle_of(&limits);
     let (state, built, model) = (handle.state(), Cell::new(0), || Metrics::noop().model("test"));

@@ -12,7 +12,7 @@ use std::collections::{HashMap, HashSet};
 
 /// The most pairs of states that are looked at for one grammar. Beyond that, terminals count as in each other's way,
 /// and end up as single characters.
-const MOST_PAIRS: usize = 200_000;
+const MAX_PAIRS: usize = 200_000;
 const FUEL: u64 = 10_000_000;
 
 /// What is known about terminals, by their texts.
@@ -64,7 +64,7 @@ impl Apart {
         if let Some(known) = self.over.get(&(ends, wide)) {
             return *known;
         }
-        if self.pairs > MOST_PAIRS {
+        if self.pairs > MAX_PAIRS {
             return Bytes::ALL;
         }
         let over = self.found(ends, wide).unwrap_or(Bytes::ALL);
@@ -80,7 +80,7 @@ impl Apart {
         let (mut seen, mut left, mut over) = (HashSet::from([start]), vec![start], Bytes::default());
         while let Some((at, wide_at)) = left.pop() {
             self.pairs += 1;
-            if self.pairs > MOST_PAIRS {
+            if self.pairs > MAX_PAIRS {
                 return None;
             }
             let is_word = ends.is_accepting(at);

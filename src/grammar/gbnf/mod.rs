@@ -29,9 +29,9 @@ pub(super) use write::text_of;
 /// characters.
 const LONGEST: [usize; 4] = [4096, 512, 64, 0];
 /// The most terminals of one grammar, not counting single characters: some thousand take the compiler seconds.
-const MOST_TERMINALS: usize = 1024;
+const MAX_TERMINALS: usize = 1024;
 /// The largest grammar that may be written.
-const MOST_WRITTEN: usize = 1 << 18;
+const MAX_WRITTEN: usize = 1 << 18;
 
 /// The same grammar in llguidance's Lark syntax.
 ///
@@ -46,11 +46,11 @@ pub(super) fn to_lark(text: &str) -> Result<String, String> {
         let Some(plan) = planned(&rules, longest, &mut apart) else { continue };
         let lark = write::lark(&plan);
         let repeats = lark.matches(['?', '*', '+']).count() + lark.matches("{0,").count();
-        if lark.len() <= MOST_WRITTEN && repeats <= 2 * MAX_GRAMMAR_REPEATS {
+        if lark.len() <= MAX_WRITTEN && repeats <= 2 * MAX_GRAMMAR_REPEATS {
             return Ok(lark);
         }
     }
-    Err(format!("is too large; make it smaller (at most {MOST_WRITTEN} bytes are allowed once its rules are expanded)"))
+    Err(format!("is too large; make it smaller (at most {MAX_WRITTEN} bytes are allowed once its rules are expanded)"))
 }
 
 /// A plan whose terminals are not in each other's way; `None` if there would be too many.
@@ -58,7 +58,7 @@ fn planned(rules: &rules::Rules, longest: usize, apart: &mut Apart) -> Option<Pl
     let mut opened = Opened::default();
     loop {
         let plan = Plan::of(rules, longest, &opened);
-        if plan.terminals.iter().filter(|terminal| !terminal.is_character).count() > MOST_TERMINALS {
+        if plan.terminals.iter().filter(|terminal| !terminal.is_character).count() > MAX_TERMINALS {
             return None;
         }
         let wide = apart.too_wide(&plan);

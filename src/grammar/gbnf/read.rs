@@ -7,7 +7,7 @@ use std::ops::RangeInclusive;
 /// How deep groups may be nested.
 const DEEPEST: usize = 100;
 /// How often a part may be repeated, as in llama.cpp.
-const MOST_TIMES: u32 = 2000;
+const MAX_TIMES: u32 = 2000;
 
 /// Parses the rules of a grammar.
 ///
@@ -195,8 +195,8 @@ impl<'t> Reader<'t> {
             Some((min, Some(max))) if min > max => {
                 self.wrong(&format!("{{{min},{max}}} has a minimum above its maximum; swap them"))
             }
-            Some((min, max)) if min.max(max.unwrap_or(0)) > MOST_TIMES => {
-                self.wrong(&format!("a part may be repeated at most {MOST_TIMES} times; use * for no limit"))
+            Some((min, max)) if min.max(max.unwrap_or(0)) > MAX_TIMES => {
+                self.wrong(&format!("a part may be repeated at most {MAX_TIMES} times; use * for no limit"))
             }
             Some(times) => {
                 self.at += inner.len() + 1;

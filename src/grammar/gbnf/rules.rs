@@ -48,7 +48,7 @@ pub(super) struct Size {
 /// Deeper expressions are not made terminals, because reading one recurses as deep.
 const DEEPEST: usize = 20;
 /// A rule whose calls of itself have more alternatives is not unrolled.
-const MOST_TAILS: usize = 256;
+const MAX_TAILS: usize = 256;
 
 impl Rules {
     pub(super) fn add(&mut self, node: Node) -> Id {
@@ -111,10 +111,10 @@ impl Rules {
                 let (mut own_again, mut own_last) = (vec![], vec![]);
                 let is_tail = before.iter().all(|part| !self.calls(*part, rule))
                     && self.tails(*end, rule, &mut own_again, &mut own_last);
-                let is_small = own_again.len() + own_last.len() <= MOST_TAILS;
+                let is_small = own_again.len() + own_last.len() <= MAX_TAILS;
                 for (ends, of) in [(own_again, again), (own_last, last)] {
                     of.extend(
-                        ends.into_iter().take(MOST_TAILS).map(|end| self.add(Node::All([before, &[end]].concat()))),
+                        ends.into_iter().take(MAX_TAILS).map(|end| self.add(Node::All([before, &[end]].concat()))),
                     );
                 }
                 is_tail && is_small

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 
 /// The most places that are looked at for one more byte. A few grammars have endlessly many, such as repetitions of
 /// repetitions of what may be empty.
-const MOST: usize = 20_000;
+const MAX_STACKS: usize = 20_000;
 
 /// One entry of a stack: something that has still to follow.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -95,7 +95,7 @@ impl Stacks<'_> {
 
     /// Adds a stack once its top is a character, or it is empty.
     fn expand(&mut self, mut stack: Vec<Frame>, seen: &mut BTreeSet<Vec<Frame>>) {
-        self.is_lost |= seen.len() >= MOST;
+        self.is_lost |= seen.len() >= MAX_STACKS;
         if self.is_lost || !seen.insert(stack.clone()) {
             return;
         }

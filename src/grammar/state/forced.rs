@@ -3,7 +3,7 @@
 use super::super::propose::Proposed;
 use super::extent::Extent;
 use super::spent::Spent;
-use super::{Phase, Place, State, Trouble};
+use super::{MaskError, Phase, Place, State};
 use crate::grammar::compile::{MASK_FUEL, PLACE_ITEMS};
 use llguidance::api::StopReason;
 use llguidance::derivre::NextByte;
@@ -19,7 +19,12 @@ const AT_ONCE: usize = 16;
 impl State {
     /// The longer of two drafts after the emitted tokens: `own`, as far as the grammar allows it, and what the grammar
     /// forces, at most `most` tokens.
-    pub(in crate::grammar) fn propose(&mut self, place: &Place, own: &[u32], most: usize) -> Result<Proposed, Trouble> {
+    pub(in crate::grammar) fn propose(
+        &mut self,
+        place: &Place,
+        own: &[u32],
+        most: usize,
+    ) -> Result<Proposed, MaskError> {
         self.read_all(place)?;
         match self.phase {
             Phase::Before(before) => {

@@ -1,7 +1,7 @@
 //! How much work on a text has taken. Work that nobody has asked for stops far from the limits that would end the text.
 
-use super::{MOST_BYTES, State};
-use crate::grammar::compile::{MASK_FUEL, MASK_ITEMS, MOST_STATES};
+use super::{MAX_BYTES, State};
+use crate::grammar::compile::{MASK_FUEL, MASK_ITEMS, MAX_STATES};
 
 /// Between two checks, work may take this fraction of what a mask may take: one in so many.
 const AT_ONCE: usize = 10;
@@ -28,7 +28,7 @@ impl Spent {
     pub(super) fn is_little(self, before: Self) -> bool {
         self.fuel.saturating_sub(before.fuel) < MASK_FUEL / AT_ONCE
             && self.items.saturating_sub(before.items) < MASK_ITEMS / AT_ONCE
-            && self.states < MOST_STATES / SHARE
-            && self.bytes < MOST_BYTES / SHARE
+            && self.states < MAX_STATES / SHARE
+            && self.bytes < MAX_BYTES / SHARE
     }
 }

@@ -4,11 +4,11 @@ use super::super::propose::{Proposed, ToDraft, within};
 use super::*;
 use std::time::Duration;
 
-pub(super) fn proposed(text: &Text, own: &[u32], most: usize) -> Proposed {
+pub(super) fn proposed(text: &GrammarText, own: &[u32], most: usize) -> Proposed {
     within(vec![ToDraft { text, own: own.to_vec(), most }], Duration::from_secs(60)).pop().expect("one text")
 }
 
-fn forced(text: &Text) -> Vec<u32> {
+fn forced(text: &GrammarText) -> Vec<u32> {
     let Proposed { tokens, is_forced } = proposed(text, &[], 64);
     assert_eq!(is_forced, !tokens.is_empty());
     tokens
@@ -125,7 +125,7 @@ fn what_cannot_be_looked_ahead_is_not_forced() {
 #[test]
 fn what_a_row_does_not_have_is_not_drafted() {
     let grammar = grammar(GrammarKind::Regex, "nomaybe!");
-    let shorter = Text::open(grammar, VOCAB - 10, &[]).expect("it matches");
+    let shorter = GrammarText::open(grammar, VOCAB - 10, &[]).expect("it matches");
     let tokens = proposed(&shorter, &[], 8).tokens;
     assert_eq!(spelled(&tokens), "no", "may, be and maybe are behind its end");
     assert!(tokens.iter().all(|&token| (token as usize) < VOCAB - 10));
@@ -162,15 +162,15 @@ fn drafts_that_nobody_verifies_end_no_text() {
     ];
     for (pattern, output, draft) in heavy {
         let compiled = grammars
-            .compile(&params(GrammarKind::Regex, &pattern), &room(), &Patience::default())
+            .compile(&params(GrammarKind::Regex, &pattern), &room(), &CompileDeadline::default())
             .expect("it is right");
         let grammar = Arc::new(Grammar::new(compiled, &GrammarStart::default(), vec![0]));
-        let text = |output: &[u32]| Text::open(Arc::clone(&grammar), texts.len(), output).expect("it matches");
-        let asked = |text: &Text| masks(vec![Wanted::new(text, Ahead::default())]).pop().expect("one text");
+        let text = |output: &[u32]| GrammarText::open(Arc::clone(&grammar), texts.len(), output).expect("it matches");
+        let asked = |text: &GrammarText| masks(vec![Wanted::new(text, Ahead::default())]).pop().expect("one text");
         // Its turn may not come at once on a busy machine.
-        let mask = |text: &Text| {
-            let mut tries = (0..30).map(|_| asked(text)).skip_while(|found| *found == Err(Trouble::NotYet));
-            tries.next().unwrap_or(Err(Trouble::NotYet))
+        let mask = |text: &GrammarText| {
+            let mut tries = (0..30).map(|_| asked(text)).skip_while(|found| *found == Err(MaskError::NotYet));
+            tries.next().unwrap_or(Err(MaskError::NotYet))
         };
         let (mut plain, mut drafting) = (text(&[]), text(&[]));
         for (at, &token) in output.iter().enumerate() {

@@ -41,8 +41,8 @@ fn follow(gbnf: &str, choices: &[prop::sample::Index]) {
     }
 }
 
-/// Rules over a few characters. The first rule calls the others. Each rule calls itself and the others only after a character of its own,
-/// since llama.cpp does not allow left recursion.
+/// Rules over a few characters. The first rule calls the others. Each rule calls itself and the others only after a
+/// character of its own, since llama.cpp does not allow left recursion.
 fn rules() -> impl Strategy<Value = String> {
     prop::collection::vec(body(), 3).prop_map(|bodies| {
         let names = ["root", "one", "two"];
@@ -194,7 +194,7 @@ fn a_rule_may_call_itself_anywhere() {
         let grammar = grammar(GrammarKind::Gbnf, gbnf);
         let text = opened(&grammar, &tokens_of("abb"));
         assert_eq!(allowed(&text), [&[END, OTHER_END][..], &tokens_of("b")].concat(), "{gbnf}");
-        assert!(Text::open(Arc::clone(&grammar), VOCAB, &tokens_of("aba")).is_err(), "{gbnf}");
+        assert!(GrammarText::open(Arc::clone(&grammar), VOCAB, &tokens_of("aba")).is_err(), "{gbnf}");
     }
 }
 
@@ -253,7 +253,8 @@ fn mistakes_are_told_with_their_line() {
         (&deep, "groups are nested more than 100 deep"),
     ];
     for (gbnf, expected) in wrong {
-        let told = GRAMMARS.compile(&params(GrammarKind::Gbnf, gbnf), &room(), &Patience::default()).expect_err(gbnf);
+        let told =
+            GRAMMARS.compile(&params(GrammarKind::Gbnf, gbnf), &room(), &CompileDeadline::default()).expect_err(gbnf);
         let CompileError::Invalid(told) = told else { panic!("{gbnf}: {told:?}") };
         assert!(told.message.contains(expected), "{gbnf}: {told:?}");
     }

@@ -1,6 +1,6 @@
 //! The resources that grammars may use, and what happens to grammars that need more.
 
-use super::super::trouble::Trouble;
+use super::super::mask_error::MaskError;
 use super::*;
 use std::time::{Duration, Instant};
 
@@ -84,7 +84,7 @@ fn the_largest_grammars_are_compiled_or_refused() {
     for (kind, text) in texts {
         let started = Instant::now();
         assert_eq!(params(kind, &text).validate(VOCAB as u32), Ok(()), "what is refused for its length is no test");
-        let compiled = GRAMMARS.compile(&params(kind, &text), &room(), &Patience::default());
+        let compiled = GRAMMARS.compile(&params(kind, &text), &room(), &CompileDeadline::default());
         eprintln!(
             "{kind:?} of {} bytes: {} in {:?}",
             text.len(),
@@ -95,7 +95,10 @@ fn the_largest_grammars_are_compiled_or_refused() {
             Ok(compiled) => {
                 let grammar = Arc::new(Grammar::new(compiled, &GrammarStart::default(), vec![END]));
                 let first = wanted(&opened(&grammar, &[]), Ahead::default());
-                assert!(matches!(first, Ok(_) | Err(Trouble::TooComplex(_) | Trouble::NotYet)), "{kind:?}: {first:?}");
+                assert!(
+                    matches!(first, Ok(_) | Err(MaskError::TooComplex(_) | MaskError::NotYet)),
+                    "{kind:?}: {first:?}"
+                );
             }
             // It is not refused for lack of room or of a turn: there is enough of both.
             Err(error) => assert!(matches!(error, CompileError::Invalid(_)), "{kind:?}: {error:?}"),
@@ -107,7 +110,7 @@ fn the_largest_grammars_are_compiled_or_refused() {
 /// took too long is refused for a while, so each try uses another one.
 fn slow() -> Arc<Grammar> {
     let texts = (0..10).map(|more| params(GrammarKind::Regex, &"a?".repeat(9_000 + more)));
-    let mut compiled = texts.filter_map(|text| GRAMMARS.compile(&text, &room(), &Patience::default()).ok());
+    let mut compiled = texts.filter_map(|text| GRAMMARS.compile(&text, &room(), &CompileDeadline::default()).ok());
     Arc::new(Grammar::new(
         compiled.next().expect("none of ten is compiled in time"),
         &GrammarStart::default(),
@@ -127,9 +130,9 @@ fn a_grammar_that_takes_long_fails_alone() {
     let late = opened(&slow, &tokens_of("a"));
     let found = masks(vec![Wanted::new(&late, Ahead::default()), Wanted::new(&fine, Ahead::default())]);
     assert!(started.elapsed() < Duration::from_secs(20), "{:?}", started.elapsed());
-    assert_eq!(found[0], Err(Trouble::too_long()));
+    assert_eq!(found[0], Err(MaskError::too_long()));
     assert!(found[1].is_ok());
-    assert_eq!(wanted(&late, Ahead::default()), Err(Trouble::too_long()), "it stays so");
+    assert_eq!(wanted(&late, Ahead::default()), Err(MaskError::too_long()), "it stays so");
     assert_eq!(allowed(&fine).len(), 2);
 }
 
@@ -139,12 +142,12 @@ fn slow_texts_that_nobody_waits_for_do_not_keep_the_threads() {
     let slow = slow();
     let fine = grammar(GrammarKind::Regex, "no");
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(4);
-    let idle: Vec<Text> = (0..threads).map(|_| opened(&slow, &tokens_of("a"))).collect();
+    let idle: Vec<GrammarText> = (0..threads).map(|_| opened(&slow, &tokens_of("a"))).collect();
     std::thread::sleep(Duration::from_millis(50));
     let fine = opened(&fine, &[]);
     // Its turn may not come at once on a busy machine.
     let tries = (0..10).map(|_| wanted(&fine, Ahead::default()));
-    assert!(tries.take_while(Result::is_err).all(|result| result == Err(Trouble::NotYet)));
+    assert!(tries.take_while(Result::is_err).all(|result| result == Err(MaskError::NotYet)));
     assert!(wanted(&fine, Ahead::default()).is_ok());
     assert!(idle.iter().any(|text| text.place().is_cancelled()), "nobody saw to it");
 }
@@ -162,7 +165,7 @@ fn a_text_that_reaches_a_limit_harms_no_other_of_its_grammar() {
         greedy.push(5 + u32::from(byte));
         waited(&greedy).err()
     });
-    assert!(matches!(failed, Some(Trouble::TooComplex(_))), "{failed:?}");
+    assert!(matches!(failed, Some(MaskError::TooComplex(_))), "{failed:?}");
     assert!(wanted(&greedy, Ahead::default()).is_err(), "it stays so");
     let fresh = opened(&grammar, &[]);
     assert!(allowed(&other).len() > 3 && allowed(&fresh).len() > 1);
@@ -178,12 +181,12 @@ fn products_of_patterns_are_refused() {
     };
     let started = Instant::now();
     let refused = |kind, text: &str| {
-        GRAMMARS.compile(&params(kind, text), &room(), &Patience::default()).expect_err("it is too much")
+        GRAMMARS.compile(&params(kind, text), &room(), &CompileDeadline::default()).expect_err("it is too much")
     };
     assert!(matches!(refused(GrammarKind::JsonSchema, &schema(57)), CompileError::Invalid(_)));
     let lark = (0..13).map(|i| format!("/(.*a.{{{i}}}b)/")).collect::<Vec<_>>().join(" & ");
     assert!(matches!(refused(GrammarKind::Lark, &format!("start: A\nA: {lark}\n")), CompileError::Invalid(_)));
-    drop(GRAMMARS.compile(&params(GrammarKind::JsonSchema, &schema(8)), &room(), &Patience::default()));
+    drop(GRAMMARS.compile(&params(GrammarKind::JsonSchema, &schema(8)), &room(), &CompileDeadline::default()));
     eprintln!("{:?}", started.elapsed());
 }
 
@@ -194,14 +197,15 @@ fn a_grammar_is_compiled_once_and_waits_for_no_other() {
     let (grammars, room) = (Grammars::new(Arc::new(vocabulary)), room());
     let [slow, right, wrong] = [&*"a?".repeat(20_000), "[ab]{9}", "(a"].map(|text| params(GrammarKind::Regex, text));
     std::thread::scope(|scope| {
-        let late = scope.spawn(|| grammars.compile(&slow, &room, &Patience::default()));
+        let late = scope.spawn(|| grammars.compile(&slow, &room, &CompileDeadline::default()));
         while lock(&grammars.table).compiling.is_empty() {
             std::thread::yield_now();
         }
         let asked = |params| {
             let (grammars, room) = (&grammars, &room);
-            let all: Vec<_> =
-                (0..8).map(|_| scope.spawn(move || grammars.compile(params, room, &Patience::default()))).collect();
+            let all: Vec<_> = (0..8)
+                .map(|_| scope.spawn(move || grammars.compile(params, room, &CompileDeadline::default())))
+                .collect();
             all.into_iter().map(|one| one.join().expect("no panic")).collect::<Vec<_>>()
         };
         let same: Vec<_> = asked(&right).into_iter().map(|one| one.expect("it is right")).collect();
@@ -221,7 +225,7 @@ fn as_many_grammars_are_compiled_at_once_as_may_be() {
     let vocabulary = Vocabulary::new(&[Some(b"a".to_vec())], b"");
     let tokens = Tokens::new(&vocabulary).expect("a vocabulary");
     let taken: Vec<_> = (0..9).filter_map(|_| tokens.compiling.take_until(Instant::now())).collect();
-    assert_eq!(taken.len(), MOST_COMPILING);
+    assert_eq!(taken.len(), MAX_COMPILING);
 }
 
 /// A message keeps its room while it waits, for however many grammars.
@@ -229,18 +233,23 @@ fn as_many_grammars_are_compiled_at_once_as_may_be() {
 fn a_message_that_has_waited_long_begins_no_other_grammar() {
     let vocabulary = Vocabulary::new(&[Some(b"a".to_vec()), Some(b"b".to_vec())], b"");
     let (grammars, room) = (Grammars::new(Arc::new(vocabulary)), room());
-    let asked = |text, patience: &Patience| grammars.compile(&params(GrammarKind::Regex, text), &room, patience);
-    let (patience, late) = (Patience::default(), Patience::over());
-    let first = asked("a", &patience).expect("it is right");
-    let until = patience.until();
-    assert!(asked("a{2}", &patience).is_ok() && patience.until() == until, "time begins with the first one");
+    let asked = |text, compile_deadline: &CompileDeadline| {
+        grammars.compile(&params(GrammarKind::Regex, text), &room, compile_deadline)
+    };
+    let (compile_deadline, late) = (CompileDeadline::default(), CompileDeadline::over());
+    let first = asked("a", &compile_deadline).expect("it is right");
+    let until = compile_deadline.until();
+    assert!(
+        asked("a{2}", &compile_deadline).is_ok() && compile_deadline.until() == until,
+        "time begins with the first one"
+    );
     assert_eq!(asked("a{3}", &late).expect_err("it is too late"), CompileError::Busy);
     assert!(lock(&grammars.table).compiling.is_empty());
     assert!(Arc::ptr_eq(&first, &asked("a", &late).expect("it is there")));
-    for patience in [Patience::default(), late] {
-        assert!(matches!(asked("(", &patience), Err(CompileError::Invalid(_))), "what is wrong is known");
+    for compile_deadline in [CompileDeadline::default(), late] {
+        assert!(matches!(asked("(", &compile_deadline), Err(CompileError::Invalid(_))), "what is wrong is known");
     }
-    assert!(asked("a{3}", &Patience::default()).is_ok(), "it may come again");
+    assert!(asked("a{3}", &CompileDeadline::default()).is_ok(), "it may come again");
 }
 
 #[test]
@@ -250,17 +259,17 @@ fn grammars_are_kept_within_their_room() {
     let room = Counter::new(20 << 20, Gauge::noop());
     grammars.give_way_in(&room);
     let asked = |i: usize| {
-        grammars.compile(&params(GrammarKind::Regex, &format!("a{{{}}}", i + 1)), &room, &Patience::default())
+        grammars.compile(&params(GrammarKind::Regex, &format!("a{{{}}}", i + 1)), &room, &CompileDeadline::default())
     };
     let first = asked(0).expect("there is room");
     let one = room.used();
     assert!(one > 0 && Arc::ptr_eq(&first, &asked(0).expect("it is there")), "the same is compiled once");
-    for i in 1..=MOST_RECENT + 8 {
+    for i in 1..=MAX_RECENT + 8 {
         drop(asked(i).expect("those that nobody has make room"));
     }
     let there = |table: &GrammarTable| table.all.values().filter(|known| known.strong_count() > 0).count();
-    assert!(lock(&grammars.table).recent.len() <= MOST_RECENT);
-    assert!(there(&lock(&grammars.table)) <= MOST_RECENT + 1 && room.used() < (MOST_RECENT + 2) * 2 * one);
+    assert!(lock(&grammars.table).recent.len() <= MAX_RECENT);
+    assert!(there(&lock(&grammars.table)) <= MAX_RECENT + 1 && room.used() < (MAX_RECENT + 2) * 2 * one);
     assert!(Arc::ptr_eq(&first, &asked(0).expect("it is there")), "what somebody has is not compiled again");
     let mut used = vec![first];
     let full = loop {
@@ -282,8 +291,9 @@ fn a_grammar_that_nobody_uses_makes_room_for_others() {
     let grammars = Arc::new(Grammars::new(Arc::new(vocabulary)));
     let room = Counter::new(20 << 20, Gauge::noop());
     grammars.give_way_in(&room);
-    let asked =
-        |i: usize| grammars.compile(&params(GrammarKind::Regex, &format!("a{{{i}}}")), &room, &Patience::default());
+    let asked = |i: usize| {
+        grammars.compile(&params(GrammarKind::Regex, &format!("a{{{i}}}")), &room, &CompileDeadline::default())
+    };
     let mine = asked(1).expect("there is room");
     let one = room.used();
     (2..10).for_each(|i| drop(asked(i).expect("there is room")));
@@ -302,8 +312,11 @@ fn what_gave_its_room_up_is_not_found_again() {
     let grammars = Arc::new(Grammars::new(Arc::new(vocabulary)));
     let room = Counter::new(20 << 20, Gauge::noop());
     grammars.give_way_in(&room);
-    let asked =
-        || grammars.compile(&params(GrammarKind::Regex, "a{9}"), &room, &Patience::default()).expect("there is room");
+    let asked = || {
+        grammars
+            .compile(&params(GrammarKind::Regex, "a{9}"), &room, &CompileDeadline::default())
+            .expect("there is room")
+    };
     drop(asked());
     let one = room.used();
     let pool = &grammars.tokens.get().expect("they are made").pool;

@@ -14,7 +14,7 @@ pub struct Spare(Arc<Mutex<Option<UnixDatagram>>>);
 
 /// Takes the descriptor back when dropped. It must be dropped after the connection, which frees the descriptor.
 #[derive(Debug)]
-pub struct Behind(Spare);
+pub struct SpareGuard(Spare);
 
 impl Spare {
     /// A spare with a descriptor, if there is one.
@@ -54,8 +54,8 @@ impl Spare {
 
     /// A handle for a connection, to be dropped after the connection.
     #[must_use]
-    pub fn behind(&self) -> Behind {
-        Behind(self.clone())
+    pub fn guard(&self) -> SpareGuard {
+        SpareGuard(self.clone())
     }
 }
 
@@ -74,7 +74,7 @@ impl Default for Spare {
     }
 }
 
-impl Drop for Behind {
+impl Drop for SpareGuard {
     fn drop(&mut self) {
         self.0.keep();
     }
@@ -87,9 +87,9 @@ mod tests {
     #[test]
     fn it_is_there_once_and_again_behind_each_connection() {
         let spare = Spare::new();
-        let behind = spare.behind();
+        let guard = spare.guard();
         assert_eq!((spare.in_its_place(|| 1), spare.in_its_place(|| 2)), (Some(1), None));
-        drop(behind);
+        drop(guard);
         assert_eq!(spare.in_its_place(|| 3), Some(3));
     }
 }

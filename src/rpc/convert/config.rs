@@ -5,7 +5,7 @@ use super::rules_cache::RulesCache;
 use crate::engine::shards::Owner;
 use crate::engine::shards::layout::Layout;
 use crate::error::Error;
-use crate::grammar::Patience;
+use crate::grammar::CompileDeadline;
 use crate::limits::Limits;
 use crate::metrics::MAX_LABEL_BYTES;
 use crate::params::{FieldError, MAX_STOP_TOKEN_IDS, SamplingParams, check_tokens};
@@ -65,7 +65,7 @@ impl Config {
 }
 
 /// Checks a configuration. `setup` holds the parameters that the stream leaves absent. The default parameters take
-/// their room from `state`. `patience` belongs to the message that carries the configuration.
+/// their room from `state`. `compile_deadline` belongs to the message that carries the configuration.
 ///
 /// # Errors
 /// The field at fault, relative to the message, or too little room.
@@ -74,7 +74,7 @@ pub(in crate::rpc) fn config(
     setup: &Arc<ServerSetup>,
     limits: &Arc<Limits>,
     state: Arc<Counter>,
-    patience: &Patience,
+    compile_deadline: &CompileDeadline,
 ) -> Result<Config, Error> {
     let vocab_size = wire.vocab_size;
     check_vocab_size(vocab_size, limits).map_err(Error::Invalid)?;
@@ -86,7 +86,7 @@ pub(in crate::rpc) fn config(
     check_eos(&wire.eos_token_ids, vocab_size).map_err(Error::Invalid)?;
     let defaults =
         defaults_of(wire.default_params.unwrap_or_default(), setup, vocab_size, limits).map_err(in_default_params)?;
-    let rules = prepared(defaults, &wire.eos_token_ids, setup, &state, patience)?;
+    let rules = prepared(defaults, &wire.eos_token_ids, setup, &state, compile_deadline)?;
     Ok(Config {
         model,
         vocab_size,
@@ -141,12 +141,12 @@ fn prepared(
     eos_token_ids: &[u32],
     setup: &ServerSetup,
     state: &Arc<Counter>,
-    patience: &Patience,
+    compile_deadline: &CompileDeadline,
 ) -> Result<Arc<Rules>, Error> {
     let rules = Rules::new(defaults, eos_token_ids).with_vocabulary(setup.vocabulary.clone());
     rules.validate().map_err(in_default_params)?;
     let has_grammar = rules.params().history.grammar.is_some();
-    let rules = blocking(has_grammar, || rules.with_grammar(setup.grammars.as_deref(), state, patience));
+    let rules = blocking(has_grammar, || rules.with_grammar(setup.grammars.as_deref(), state, compile_deadline));
     let rules = rules.map_err(refused)?;
     let bytes = rules.bytes();
     rules.charged(state).ok_or_else(|| refused(OpenError::no_room(DEFAULTS, bytes, state.limit())))

@@ -4,19 +4,19 @@ use super::config::Config;
 use super::params::{SeedSource, merged};
 use super::rules_cache::CacheKey;
 use super::samplers;
+use crate::blocking_semaphore::BlockingSemaphore;
 use crate::engine::step::Open;
-use crate::grammar::Patience;
+use crate::grammar::CompileDeadline;
 use crate::params::{FieldError, check_tokens};
 use crate::proto;
 use crate::rpc::ServerSetup;
 use crate::sequence::rules::Rules;
-use crate::sequence::table::Charged;
+use crate::sequence::table::ChargedSequence;
 use crate::sequence::{OpenError, Sequence};
-use crate::turns::Turns;
 use std::sync::Arc;
 
 /// How many tokens can be read in a few milliseconds.
-const MOST_AT_ONCE: usize = 1 << 14;
+const MAX_AT_ONCE: usize = 1 << 14;
 
 /// The means to open the sequences of one message.
 #[derive(Debug)]
@@ -24,23 +24,23 @@ pub(in crate::rpc) struct Openings<'m> {
     pub(in crate::rpc) config: &'m Config,
     pub(in crate::rpc) seeds: &'m SeedSource,
     /// Turns at building long sequences, whose memory is counted only once they are built.
-    pub(in crate::rpc) building: &'m Arc<Turns>,
-    /// The patience of all their grammars together, because the message keeps its room while they are compiled.
-    pub(in crate::rpc) patience: Patience,
+    pub(in crate::rpc) building: &'m Arc<BlockingSemaphore>,
+    /// The deadline of all their grammars together, because the message keeps its room while they are compiled.
+    pub(in crate::rpc) compile_deadline: CompileDeadline,
 }
 
 /// Whether sequences take long to open: because of long texts, or because of grammars, which are compiled and then read
 /// the texts so far. If not, opening them waits for nothing.
 pub(in crate::rpc) fn take_long(wires: &[proto::OpenSequence], config: &Config) -> bool {
     let tokens = |wire: &proto::OpenSequence| wire.prompt_token_ids.len() + wire.output_token_ids.len();
-    wires.iter().map(tokens).sum::<usize>() > MOST_AT_ONCE || wires.iter().any(|wire| has_grammar(wire, config))
+    wires.iter().map(tokens).sum::<usize>() > MAX_AT_ONCE || wires.iter().any(|wire| has_grammar(wire, config))
 }
 
 /// The same for a stateless batch, before its default parameters are read. These may have a grammar too.
 pub(in crate::rpc) fn batch_takes_long(request: &proto::SampleRequest, setup: &ServerSetup) -> bool {
     let tokens = |row: &proto::SampleRow| row.prompt_token_ids.len() + row.output_token_ids.len();
     let params = request.rows.iter().map(|row| row.params.as_ref()).chain([request.default_params.as_ref()]);
-    request.rows.iter().map(tokens).sum::<usize>() > MOST_AT_ONCE
+    request.rows.iter().map(tokens).sum::<usize>() > MAX_AT_ONCE
         || setup.defaults.history.grammar.is_some()
         || params.flatten().any(asks_for_grammar)
 }
@@ -67,7 +67,7 @@ impl Openings<'_> {
         Open { sequence_id, sequence }
     }
 
-    fn sequence(&self, wire: proto::OpenSequence) -> Result<Charged, OpenError> {
+    fn sequence(&self, wire: proto::OpenSequence) -> Result<ChargedSequence, OpenError> {
         let (config, prompt, output) = (self.config, wire.prompt_token_ids, wire.output_token_ids);
         let (tokens, limit) = (prompt.len() + output.len(), config.limits.max_history_tokens);
         if tokens > limit {
@@ -113,7 +113,7 @@ impl Openings<'_> {
         params.validate(config.vocab_size, limits.max_top_logprobs).map_err(|e| e.within("params"))?;
         let rules = Rules::over(&config.rules, params);
         rules.validate().map_err(|e| e.within("params"))?;
-        let rules = rules.with_grammar(config.setup.grammars.as_deref(), &config.state, &self.patience);
+        let rules = rules.with_grammar(config.setup.grammars.as_deref(), &config.state, &self.compile_deadline);
         let rules = rules.map_err(|error| match error {
             OpenError::Invalid(field) => OpenError::Invalid(field.within("params")),
             error => error,
@@ -130,10 +130,10 @@ impl Openings<'_> {
         seed: Option<u64>,
         prompt: &[u32],
         output: &[u32],
-    ) -> Result<Charged, OpenError> {
-        let _turn = (prompt.len() + output.len() > MOST_AT_ONCE).then(|| self.building.take());
+    ) -> Result<ChargedSequence, OpenError> {
+        let _turn = (prompt.len() + output.len() > MAX_AT_ONCE).then(|| self.building.take());
         let sequence = Sequence::open(rules, seed.unwrap_or_else(|| self.seeds.next()), prompt, output);
-        Charged::new(sequence.within(self.config.limits.max_history_tokens), &self.config.state)
+        ChargedSequence::new(sequence.within(self.config.limits.max_history_tokens), &self.config.state)
     }
 }
 
@@ -164,11 +164,11 @@ mod tests {
         let grammars = Some(Arc::new(Grammars::new(Arc::clone(&vocabulary))));
         let setup = ServerSetup { grammars, vocabulary: Some(vocabulary), ..ServerSetup::default() };
         let room = Counter::new(room, Gauge::noop());
-        config(wire, &Arc::new(setup), &Arc::default(), room, &Patience::default()).expect("it is right")
+        config(wire, &Arc::new(setup), &Arc::default(), room, &CompileDeadline::default()).expect("it is right")
     }
 
-    fn openings<'m>(config: &'m Config, seeds: &'m SeedSource, building: &'m Arc<Turns>) -> Openings<'m> {
-        Openings { config, seeds, building, patience: Patience::default() }
+    fn openings<'m>(config: &'m Config, seeds: &'m SeedSource, building: &'m Arc<BlockingSemaphore>) -> Openings<'m> {
+        Openings { config, seeds, building, compile_deadline: CompileDeadline::default() }
     }
 
     fn text(tokens: usize) -> proto::OpenSequence {
@@ -177,13 +177,13 @@ mod tests {
 
     #[test]
     fn long_texts_take_turns_at_being_built_and_short_ones_wait_for_nobody() {
-        let (config, seeds, building) = (configured(usize::MAX), SeedSource::default(), Turns::new(1));
+        let (config, seeds, building) = (configured(usize::MAX), SeedSource::default(), BlockingSemaphore::new(1));
         let openings = openings(&config, &seeds, &building);
         let turn = building.take();
         std::thread::scope(|scope| {
-            let long = scope.spawn(|| openings.open(text(MOST_AT_ONCE + 1), None));
+            let long = scope.spawn(|| openings.open(text(MAX_AT_ONCE + 1), None));
             let counted = config.state.used();
-            let short = openings.open(text(MOST_AT_ONCE), None);
+            let short = openings.open(text(MAX_AT_ONCE), None);
             assert!(short.sequence.is_ok() && config.state.used() > counted);
             std::thread::sleep(Duration::from_millis(200));
             assert!(!long.is_finished(), "it has no turn");
@@ -196,7 +196,7 @@ mod tests {
     /// Without sharing, each sequence would have its own rules, a kilobyte and more.
     #[test]
     fn sequences_that_ask_for_the_same_share_their_rules() {
-        let (config, seeds, building) = (configured(usize::MAX), SeedSource::default(), Turns::new(1));
+        let (config, seeds, building) = (configured(usize::MAX), SeedSource::default(), BlockingSemaphore::new(1));
         let openings = openings(&config, &seeds, &building);
         let empty = config.state.used();
         let asking = |temperature: f32, seed: u64| {
@@ -205,7 +205,7 @@ mod tests {
             let wire = proto::OpenSequence { params: Some(params), ..text(1) };
             openings.open(wire, None).sequence.expect("it is right")
         };
-        let taken = |open: &dyn Fn() -> Charged| {
+        let taken = |open: &dyn Fn() -> ChargedSequence| {
             let before = config.state.used();
             (open(), config.state.used() - before)
         };
@@ -228,11 +228,11 @@ mod tests {
 
     #[test]
     fn a_text_without_room_gives_its_turn_back() {
-        let (config, seeds, building) = (configured(1 << 20), SeedSource::default(), Turns::new(1));
+        let (config, seeds, building) = (configured(1 << 20), SeedSource::default(), BlockingSemaphore::new(1));
         let openings = openings(&config, &seeds, &building);
         let _full = config.state.take(config.state.limit() - config.state.used()).expect("the rest");
         for _ in 0..3 {
-            let Open { sequence, .. } = openings.open(text(MOST_AT_ONCE + 1), None);
+            let Open { sequence, .. } = openings.open(text(MAX_AT_ONCE + 1), None);
             assert!(matches!(sequence, Err(OpenError::Refused(Refusal::StateBytes))), "{sequence:?}");
             assert!(building.take_until(Instant::now()).is_some());
         }
@@ -247,7 +247,7 @@ mod tests {
                 Some(proto::GrammarParams { kind, start_token_ids: vec![99], start_sequences, start_position: 0 });
             let default = proto::SamplingParams { grammar, ..Default::default() };
             let config = configured_with(usize::MAX, default);
-            let (seeds, building) = (SeedSource::default(), Turns::new(1));
+            let (seeds, building) = (SeedSource::default(), BlockingSemaphore::new(1));
             let own = proto::SamplingParams { temperature: Some(0.5), ..Default::default() };
             let (openings, before) = (openings(&config, &seeds, &building), config.state.used());
             let open = openings.open(proto::OpenSequence { params: Some(own), ..text(1) }, None);
@@ -261,7 +261,7 @@ mod tests {
 
     #[test]
     fn the_grammars_of_a_message_have_one_time_to_wait() {
-        let (config, seeds, building) = (configured(usize::MAX), SeedSource::default(), Turns::new(1));
+        let (config, seeds, building) = (configured(usize::MAX), SeedSource::default(), BlockingSemaphore::new(1));
         let matching = |regex: &str| {
             let kind = Some(proto::grammar_params::Kind::Regex(regex.to_owned()));
             let grammar = Some(proto::GrammarParams { kind, ..proto::GrammarParams::default() });
@@ -270,7 +270,7 @@ mod tests {
         };
         let mut openings = openings(&config, &seeds, &building);
         assert!(openings.open(matching("a"), None).sequence.is_ok());
-        openings.patience = Patience::over();
+        openings.compile_deadline = CompileDeadline::over();
         let late = openings.open(matching("aa"), None).sequence;
         assert!(matches!(late, Err(OpenError::Refused(Refusal::GrammarsBusy))), "{late:?}");
         assert!(openings.open(matching("a"), None).sequence.is_ok(), "it is there");

@@ -218,7 +218,7 @@ fn draft_length(wire: &proto::DraftLengthParams) -> Option<DraftLengthParams> {
 }
 
 /// A number that no enum value of the schema reaches.
-const MOST_VALUES: i32 = 100;
+const MAX_VALUES: i32 = 100;
 /// How many values an error message lists.
 const LISTED: usize = 16;
 
@@ -229,7 +229,7 @@ pub(super) fn unknown_value<E: TryFrom<i32>>(field: &str, value: i32, name: fn(&
 
 /// The names of an enum's values, without the unspecified one.
 pub(super) fn known_values<E: TryFrom<i32>>(name: fn(&E) -> &'static str) -> String {
-    let mut names = (1..=MOST_VALUES).filter_map(|number| E::try_from(number).ok()).map(|value| name(&value));
+    let mut names = (1..=MAX_VALUES).filter_map(|number| E::try_from(number).ok()).map(|value| name(&value));
     let first: Vec<&str> = names.by_ref().take(LISTED).collect();
     let more = names.next().map_or("", |_| " and more");
     format!("{}{more}", first.join(", "))

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, Weak};
 /// How many sets of parameters a stream remembers.
 const KNOWN: usize = 4;
 /// Longest encoded set that is remembered. Longer sets have lists, which are seldom the same twice.
-const MOST_BYTES: usize = 512;
+const MAX_BYTES: usize = 512;
 
 /// The sets that were asked for last, the latest at the end. Their rules are kept only as long as a sequence has them.
 #[derive(Debug, Default)]
@@ -25,7 +25,7 @@ impl CacheKey {
     /// The key of parameters whose seed was taken out, since a seed is no rule; `None` if they are too long to be
     /// remembered.
     pub(super) fn of(wire: &proto::SamplingParams) -> Option<Self> {
-        (wire.encoded_len() <= MOST_BYTES).then(|| Self(wire.encode_to_vec()))
+        (wire.encoded_len() <= MAX_BYTES).then(|| Self(wire.encode_to_vec()))
     }
 }
 

@@ -11,11 +11,11 @@ use crate::sampling::logits::Logits;
 use crate::sampling::order::Candidate;
 
 /// How many tokens can be put in order within a few milliseconds.
-const MOST_AT_ONCE: usize = 1 << 16;
+const MAX_AT_ONCE: usize = 1 << 16;
 
 /// Whether it takes long to read these rows, since each one is sorted.
 pub(super) fn takes_long(wire: &proto::TopNRows) -> bool {
-    wire.token_ids.len() > MOST_AT_ONCE
+    wire.token_ids.len() > MAX_AT_ONCE
 }
 
 /// The rows.

@@ -4,7 +4,7 @@
 //! real reason.
 
 use crate::error::Error;
-use crate::grammar::Patience;
+use crate::grammar::CompileDeadline;
 use axum::http::HeaderMap;
 use std::future::Future;
 use std::time::Duration;
@@ -42,8 +42,8 @@ impl Deadline {
     }
 
     /// How long the call's grammars may wait: after the deadline, nobody waits for them.
-    pub(in crate::rpc) fn patience(self) -> Patience {
-        Patience::at_most(self.0.map(Instant::into_std))
+    pub(in crate::rpc) fn compile_deadline(self) -> CompileDeadline {
+        CompileDeadline::at_most(self.0.map(Instant::into_std))
     }
 
     /// The code of a call that ends now without an answer. A client that leaves at the deadline leaves because of it.

@@ -13,7 +13,7 @@ const ENCODING: &str = "grpc-encoding";
 /// Headers that code after this layer reads.
 const ASKED_FOR: [&str; 5] = ["content-type", ENCODING, "grpc-accept-encoding", deadline::HEADER, TRACEPARENT];
 /// How many values of one name are kept. Code that accepts one value checks whether there is a second.
-const MOST: usize = 2;
+const MAX_VALUES: usize = 2;
 
 /// The content types of gRPC.
 const GRPC: [&[u8]; 2] = [b"application/grpc", b"application/grpc+proto"];
@@ -52,7 +52,7 @@ pub(super) fn plain(headers: &HeaderMap) -> Result<(), Error> {
 pub(super) fn lighten(headers: &mut HeaderMap) {
     let mut kept = HeaderMap::with_capacity(ASKED_FOR.len());
     for name in ASKED_FOR {
-        for value in headers.get_all(name).iter().take(MOST) {
+        for value in headers.get_all(name).iter().take(MAX_VALUES) {
             kept.append(HeaderName::from_static(name), copy(value));
         }
     }

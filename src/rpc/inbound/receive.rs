@@ -64,7 +64,7 @@ pub(super) enum Kind {
 }
 
 /// The places that a call takes before its message comes. A stream takes its place later.
-struct Places {
+struct CallPermits {
     /// The place of a stateless call, among all stateless calls.
     stateless: Option<Permit>,
     /// The place of a call that samples nothing, among those of its connection.
@@ -91,14 +91,14 @@ impl Kind {
         matches!(self, Self::Stream | Self::Stateless)
     }
 
-    fn admit(self, shared: &Shared, caller: &Caller) -> Result<Places, Error> {
+    fn admit(self, shared: &Shared, caller: &Caller) -> Result<CallPermits, Error> {
         match self {
-            Self::Stateless => Ok(Places { stateless: Some(shared.engine.admit_stateless()?), small_call: None }),
+            Self::Stateless => Ok(CallPermits { stateless: Some(shared.engine.admit_stateless()?), small_call: None }),
             Self::Small | Self::SmallStream => {
                 let place = caller.small_call_place().ok_or(Error::TooManyCalls(MAX_SMALL_CALLS))?;
-                Ok(Places { stateless: None, small_call: Some(place) })
+                Ok(CallPermits { stateless: None, small_call: Some(place) })
             }
-            Self::Stream => Ok(Places { stateless: None, small_call: None }),
+            Self::Stream => Ok(CallPermits { stateless: None, small_call: None }),
         }
     }
 
@@ -120,7 +120,8 @@ fn unless_grpc(request: &Request, shared: &Shared) -> Option<Response> {
     Some(answer)
 }
 
-/// Watches a call from its headers on: admits it, has its messages watched as they come, and counts it if the service never hears of it.
+/// Watches a call from its headers on: admits it, has its messages watched as they come, and counts it if the service
+/// never hears of it.
 async fn watch(State(shared): State<Arc<Shared>>, mut request: Request, next: Next) -> Response {
     if let Some(answer) = unless_grpc(&request, &shared) {
         return answer;
@@ -128,11 +129,11 @@ async fn watch(State(shared): State<Arc<Shared>>, mut request: Request, next: Ne
     let (service, method) = split(request.uri().path());
     let kind = Kind::of(service, method);
     let open = shared.calls.enter();
-    let mut call = Unheard::new(&shared, (service == SERVICE_NAME).then_some(method));
+    let mut call = UnheardCall::new(&shared, (service == SERVICE_NAME).then_some(method));
     let caller = Caller::of(request.extensions());
     let admitted = headers::plain(request.headers()).and_then(|()| kind.admit(&shared, &caller));
-    let Places { stateless, small_call } = match admitted {
-        Ok(places) => places,
+    let CallPermits { stateless, small_call } = match admitted {
+        Ok(permits) => permits,
         Err(error) => {
             let status = shared.refuse(&error, &caller);
             call.code = status.code();
@@ -276,7 +277,7 @@ impl<T> Requests<T> {
 }
 
 /// Counts a call if the service never hears of it.
-struct Unheard {
+struct UnheardCall {
     shared: Arc<Shared>,
     /// The method, if the call is one of the sampler; other services' calls are not counted.
     method: Option<String>,
@@ -287,7 +288,7 @@ struct Unheard {
     code: Code,
 }
 
-impl Unheard {
+impl UnheardCall {
     fn new(shared: &Arc<Shared>, method: Option<&str>) -> Self {
         let (shared, started) = (Arc::clone(shared), std::time::Instant::now());
         let (heard, left) = (Flag::default(), Flag::default());
@@ -295,7 +296,7 @@ impl Unheard {
     }
 }
 
-impl Drop for Unheard {
+impl Drop for UnheardCall {
     fn drop(&mut self) {
         if let Some(method) = self.method.as_ref().filter(|_| !self.heard.is_set()) {
             self.shared.finished(method, self.started, self.code);

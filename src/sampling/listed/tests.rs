@@ -1,6 +1,6 @@
 use super::*;
 use crate::params::state::SamplerState;
-use crate::sampling::chain::{Chain, Step};
+use crate::sampling::chain::{Chain, ChainStep};
 use crate::sampling::row::{Action, Filters, RowError, RowSpec};
 use crate::sampling::samplers::infill::Infill;
 use crate::vocabulary::Vocabulary;
@@ -53,12 +53,12 @@ fn ranks_are_those_of_a_row_of_minus_infinity_elsewhere() {
     }
 }
 
-/// The token drawn from eight tokens, six of which are listed with about a sixth each, cut to these by top-k, if infill ends the text with
-/// these tokens.
+/// The token drawn from eight tokens, six of which are listed with about a sixth each, cut to these by top-k, if infill
+/// ends the text with these tokens.
 fn ended(ends: &[u32], banned: &[u32], beyond: BeyondTopN) -> Result<u32, RowError> {
     let texts: Vec<_> = (0..8u8).map(|token| Some(vec![b'a' + token])).collect();
     let infill = Some(Infill { vocabulary: &Vocabulary::new(&texts, b""), ends });
-    let (state, steps) = (SamplerState::default(), [Step::TopK, Step::Infill]);
+    let (state, steps) = (SamplerState::default(), [ChainStep::TopK, ChainStep::Infill]);
     let chain = Chain { steps: &steps, min_keep: 1, protected: &[], eos: &[], xtc: 0, state, infill, tournament: None };
     let spec = RowSpec {
         chain: Some(chain),

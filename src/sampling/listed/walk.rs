@@ -7,7 +7,7 @@ use super::NeedsUnlisted;
 use super::rest::Rest;
 use crate::params::Sampler;
 use crate::sampling::candidates::Candidates;
-use crate::sampling::chain::{self, Chain, Step};
+use crate::sampling::chain::{self, Chain, ChainStep};
 use crate::sampling::filters;
 use crate::sampling::mass;
 use crate::sampling::order::Candidate;
@@ -72,18 +72,18 @@ pub(super) struct ChainStart<'a> {
     pub(super) tokens: &'a [Candidate],
     pub(super) temperature: f64,
     /// The steps that are still to be taken, including the top-k.
-    pub(super) steps: &'a [Step],
+    pub(super) steps: &'a [ChainStep],
 }
 
 impl<'a> ChainStart<'a> {
     /// Takes the first steps of a chain, on tokens in order.
     pub(super) fn new(tokens: &'a [Candidate], filters: &Filters, chain: &Chain<'a>, rest: Option<&Rest>) -> Self {
-        let cooling = chain.steps.iter().take_while(|step| **step == Step::Temperature).count();
+        let cooling = chain.steps.iter().take_while(|step| **step == ChainStep::Temperature).count();
         let (cooled, steps) = chain.steps.split_at(cooling);
         let temperature = cooled.iter().fold(1.0, |so_far, _| so_far * f64::from(filters.temperature));
         let most = match steps.first() {
-            Some(Step::TopK) => filters.top_k.max(chain.min_keep) as usize,
-            Some(&Step::AtMost(most)) => most.max(chain.min_keep) as usize,
+            Some(ChainStep::TopK) => filters.top_k.max(chain.min_keep) as usize,
+            Some(&ChainStep::AtMost(most)) => most.max(chain.min_keep) as usize,
             _ => tokens.len(),
         };
         let is_certain = |most: usize| match rest {
@@ -96,8 +96,8 @@ impl<'a> ChainStart<'a> {
 }
 
 /// Whether a step ends the text.
-fn ends(step: &Step, left: &Candidates, chain: &Chain<'_>) -> bool {
-    let known = chain.infill.filter(|_| *step == Step::Infill && chain.min_keep <= 1);
+fn ends(step: &ChainStep, left: &Candidates, chain: &Chain<'_>) -> bool {
+    let known = chain.infill.filter(|_| *step == ChainStep::Infill && chain.min_keep <= 1);
     known.is_some_and(|known| infill::stay(left, &known) == Stay::End)
 }
 
@@ -110,7 +110,7 @@ impl<'a> Unlisted<'a> {
     /// Takes a step; `None`: no unlisted tokens are left after it.
     fn take(
         self,
-        step: &Step,
+        step: &ChainStep,
         left: &mut Candidates,
         filters: &Filters,
         chain: &Chain<'_>,
@@ -119,28 +119,30 @@ impl<'a> Unlisted<'a> {
         let certain = certain(left, self.rest);
         let top_k = (filters.top_k as usize).max(min_keep);
         let taken = match *step {
-            Step::Temperature => Ok(Some(self)),
-            Step::AtMost(most) if (most as usize).max(min_keep) >= vocab_size => return Ok(Some(self)),
-            Step::AtMost(most) if (most as usize).max(min_keep) <= certain => Ok(None),
+            ChainStep::Temperature => Ok(Some(self)),
+            ChainStep::AtMost(most) if (most as usize).max(min_keep) >= vocab_size => return Ok(Some(self)),
+            ChainStep::AtMost(most) if (most as usize).max(min_keep) <= certain => Ok(None),
             // Only unlisted tokens may be cut off.
-            Step::AtMost(_) if certain == left.kept().len() => return Ok(Some(Self { cut: true, ..self })),
-            Step::TopK | Step::TopKTies if top_k >= vocab_size => return Ok(Some(self)),
-            Step::TopK if top_k <= certain => Ok(None),
-            Step::TopKTies if self.has_all_ties(left, top_k) => Ok(None),
-            Step::TopP if filters.top_p >= 1.0 => return Ok(Some(self)),
-            Step::TopP => return self.nucleus(left, filters.top_p, min_keep, certain).map(|()| None),
-            Step::MinP if certain >= min_keep.max(1) => Ok(self.of_mass(mass::min_p_need(filters.min_p), left)),
-            Step::MinPAbove if certain >= min_keep.max(1) => Ok(self.of_mass(mass::min_p_above(filters.min_p), left)),
-            Step::Xtc { probability, .. } | Step::XtcUnlessIgnored { probability, .. } => {
+            ChainStep::AtMost(_) if certain == left.kept().len() => return Ok(Some(Self { cut: true, ..self })),
+            ChainStep::TopK | ChainStep::TopKTies if top_k >= vocab_size => return Ok(Some(self)),
+            ChainStep::TopK if top_k <= certain => Ok(None),
+            ChainStep::TopKTies if self.has_all_ties(left, top_k) => Ok(None),
+            ChainStep::TopP if filters.top_p >= 1.0 => return Ok(Some(self)),
+            ChainStep::TopP => return self.nucleus(left, filters.top_p, min_keep, certain).map(|()| None),
+            ChainStep::MinP if certain >= min_keep.max(1) => Ok(self.of_mass(mass::min_p_need(filters.min_p), left)),
+            ChainStep::MinPAbove if certain >= min_keep.max(1) => {
+                Ok(self.of_mass(mass::min_p_above(filters.min_p), left))
+            }
+            ChainStep::Xtc { probability, .. } | ChainStep::XtcUnlessIgnored { probability, .. } => {
                 if xtc::happens(probability, chain.xtc) {
                     Err(NeedsUnlisted::Sampler(Sampler::Xtc))
                 } else {
                     Ok(Some(self))
                 }
             }
-            Step::MinEosP(p) => return self.ends(p, left, chain, certain),
-            Step::Tournament if chain.tournament.is_none() => Ok(Some(self)),
-            Step::Infill if chain.infill.is_none() => Ok(Some(self)),
+            ChainStep::MinEosP(p) => return self.ends(p, left, chain, certain),
+            ChainStep::Tournament if chain.tournament.is_none() => Ok(Some(self)),
+            ChainStep::Infill if chain.infill.is_none() => Ok(Some(self)),
             _ => Err(step.sampler().map_or(NeedsUnlisted::Draw, NeedsUnlisted::Sampler)),
         };
         if taken.is_ok() {

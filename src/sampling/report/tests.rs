@@ -7,7 +7,7 @@ use crate::sampling::adjust::{Penalties, TokenAdjust};
 use crate::sampling::logits::Dtype;
 use crate::sampling::row::{Action, Filters};
 use crate::sampling::sample_row;
-use crate::sampling::watermark::Mark;
+use crate::sampling::watermark::RowWatermark;
 use crate::sampling::watermark::race::Race;
 use crate::sampling::watermark::tournament::{Table, Tournament};
 use std::collections::HashSet;
@@ -64,7 +64,7 @@ fn the_first_sampler_that_removed_a_token_is_named() {
     assert_eq!(removed(&report), [by(Sampler::TopP), by(Sampler::MinP), None, by(Sampler::TopK)]);
     assert_eq!((report.why_not[2].rank, report.why_not[2].probability), (1, 1.0));
     assert_eq!((report.why_not[1].rank, report.why_not[1].probability), (0, 0.0));
-    let steps = [Step::TypicalP(0.6), Step::TopK];
+    let steps = [ChainStep::TypicalP(0.6), ChainStep::TopK];
     let chain = Chain {
         steps: &steps,
         min_keep: 1,
@@ -89,7 +89,7 @@ fn a_watermark_removes_by_its_key() {
     // Only the winner of the race can be drawn.
     let mut winners = HashSet::new();
     for context in 0..32 {
-        let raced = RowSpec { mark: Some(Mark::Race(Some(Race { key: 5, context }))), ..spec(OFF, &wanted) };
+        let raced = RowSpec { mark: Some(RowWatermark::Race(Some(Race { key: 5, context }))), ..spec(OFF, &wanted) };
         let report = told(&logits, &raced);
         let winner = sample_row(&Logits::new(Dtype::F32, &Dtype::F32.encode(&logits)), &raced).unwrap().token;
         let mut expected = [watermark, watermark, watermark, watermark, precision];
@@ -104,7 +104,7 @@ fn a_watermark_removes_by_its_key() {
     let (keys, table) = ((1..=30).collect::<Vec<u64>>(), Table::of(&SynthidParams::new(vec![])));
     for context in 0..32 {
         let chain = Chain {
-            steps: &[Step::Tournament],
+            steps: &[ChainStep::Tournament],
             min_keep: 1,
             protected: &[],
             eos: &[],

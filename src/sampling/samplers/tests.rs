@@ -1,7 +1,7 @@
 //! Cases calculated by hand. Those with a source have their inputs and expected values from another engine's tests.
 
 use super::super::candidates::Candidates;
-use super::super::chain::{self, Chain, Step};
+use super::super::chain::{self, Chain, ChainStep};
 use super::super::mass::{MASS_ONE, draw_point};
 use super::super::observed::{Observed, Share, learned};
 use super::super::order::Candidate;
@@ -33,7 +33,7 @@ fn after(probs: &[f64], filters: Filters, chain: Chain<'_>) -> Vec<(u32, f64)> {
     left
 }
 
-fn chained(steps: &[Step]) -> Chain<'_> {
+fn chained(steps: &[ChainStep]) -> Chain<'_> {
     Chain {
         steps,
         min_keep: 1,
@@ -48,7 +48,7 @@ fn chained(steps: &[Step]) -> Chain<'_> {
 
 /// Checks which tokens are left, and that their probabilities are the expected ones.
 #[track_caller]
-fn check(probs: &[f64], step: Step, expected: &[(u32, f64)]) {
+fn check(probs: &[f64], step: ChainStep, expected: &[(u32, f64)]) {
     let got = after(probs, FILTERS, chained(&[step]));
     assert_eq!(got.len(), expected.len(), "{step:?} on {probs:?}: {got:?}");
     for (got, expected) in got.iter().zip(expected) {
@@ -56,7 +56,7 @@ fn check(probs: &[f64], step: Step, expected: &[(u32, f64)]) {
     }
 }
 
-fn tokens(probs: &[f64], steps: &[Step]) -> Vec<u32> {
+fn tokens(probs: &[f64], steps: &[ChainStep]) -> Vec<u32> {
     after(probs, FILTERS, chained(steps)).iter().map(|&(token, _)| token).collect()
 }
 
@@ -64,15 +64,15 @@ const FOUR: [f64; 4] = [0.1, 0.2, 0.3, 0.4];
 
 #[test]
 fn llama_cpp_tests_of_typical() {
-    check(&[0.97, 0.01, 0.01, 0.01], Step::TypicalP(0.5), &[(0, 1.0)]);
+    check(&[0.97, 0.01, 0.01, 0.01], ChainStep::TypicalP(0.5), &[(0, 1.0)]);
     let third = 1.0 / 3.0;
-    check(&[0.4, 0.2, 0.2, 0.2], Step::TypicalP(0.5), &[(1, third), (2, third), (3, third)]);
+    check(&[0.4, 0.2, 0.2, 0.2], ChainStep::TypicalP(0.5), &[(1, third), (2, third), (3, third)]);
 }
 
 #[test]
 fn llama_cpp_tests_of_xtc() {
     let down = [0.4, 0.3, 0.2, 0.1];
-    let left = |threshold| tokens(&down, &[Step::Xtc { probability: 0.99, threshold }]);
+    let left = |threshold| tokens(&down, &[ChainStep::Xtc { probability: 0.99, threshold }]);
     assert_eq!(left(0.09), [3]);
     assert_eq!(left(0.19), [2, 3]);
     assert_eq!(left(0.29), [1, 2, 3]);
@@ -81,15 +81,15 @@ fn llama_cpp_tests_of_xtc() {
 
 #[test]
 fn llama_cpp_tests_of_top_n_sigma() {
-    check(&FOUR, Step::TopNSigma(1.0), &[(2, 0.428_571), (3, 0.571_429)]);
-    check(&FOUR, Step::TopNSigma(3.0), &[(0, 0.1), (1, 0.2), (2, 0.3), (3, 0.4)]);
+    check(&FOUR, ChainStep::TopNSigma(1.0), &[(2, 0.428_571), (3, 0.571_429)]);
+    check(&FOUR, ChainStep::TopNSigma(3.0), &[(0, 0.1), (1, 0.2), (2, 0.3), (3, 0.4)]);
 }
 
 #[test]
 fn typical_keeps_the_crossing_token_and_at_least_one() {
     // H = 1.28; deviations from it: 1.02, 0.33, 0.08, 0.36.
     for (p, expected) in [(0.0, vec![2]), (0.3, vec![2]), (0.4, vec![1, 2]), (0.6, vec![1, 2, 3])] {
-        assert_eq!(tokens(&FOUR, &[Step::TypicalP(p)]), expected, "{p}");
+        assert_eq!(tokens(&FOUR, &[ChainStep::TypicalP(p)]), expected, "{p}");
     }
 }
 
@@ -113,35 +113,35 @@ fn tail_free_by_hand() {
 fn cutoffs_by_hand() {
     // 0.4^2 = 0.16.
     for (a, expected) in [(0.5, vec![0, 1, 2, 3]), (0.7, vec![1, 2, 3]), (1.5, vec![2, 3]), (9.0, vec![3])] {
-        assert_eq!(tokens(&FOUR, &[Step::TopA(a)]), expected, "{a}");
+        assert_eq!(tokens(&FOUR, &[ChainStep::TopA(a)]), expected, "{a}");
     }
     for (epsilon, expected) in [(0.05, vec![0, 1, 2, 3]), (0.15, vec![1, 2, 3]), (0.35, vec![3]), (0.9, vec![3])] {
-        assert_eq!(tokens(&FOUR, &[Step::EpsilonCutoff(epsilon)]), expected, "{epsilon}");
+        assert_eq!(tokens(&FOUR, &[ChainStep::EpsilonCutoff(epsilon)]), expected, "{epsilon}");
     }
     // H = 1.28, exp(-H) = 0.278: eta(0.5) = min(0.5, 0.197), eta(0.05) = min(0.05, 0.062).
     for (eta, expected) in [(0.05, vec![0, 1, 2, 3]), (0.5, vec![1, 2, 3]), (1.0, vec![2, 3])] {
-        assert_eq!(tokens(&FOUR, &[Step::EtaCutoff(eta)]), expected, "{eta}");
+        assert_eq!(tokens(&FOUR, &[ChainStep::EtaCutoff(eta)]), expected, "{eta}");
     }
-    assert_eq!(tokens(&[0.25; 4], &[Step::TopA(100.0)]), [0, 1, 2, 3], "ties of the largest stay");
+    assert_eq!(tokens(&[0.25; 4], &[ChainStep::TopA(100.0)]), [0, 1, 2, 3], "ties of the largest stay");
 }
 
 #[test]
 fn top_h_by_hand() {
     // Terms of .4 .3 .2 .1: .3665 .3612 .3219 .2303, H = 1.2799.
     for (share, expected) in [(0.1, vec![3]), (0.29, vec![3]), (0.57, vec![2, 3]), (0.83, vec![1, 2, 3])] {
-        assert_eq!(tokens(&FOUR, &[Step::TopH(share)]), expected, "{share}");
+        assert_eq!(tokens(&FOUR, &[ChainStep::TopH(share)]), expected, "{share}");
     }
-    assert_eq!(tokens(&[1.0; 150], &[Step::TopH(1.0)]).len(), top_h::MOST, "only so many are looked at");
+    assert_eq!(tokens(&[1.0; 150], &[ChainStep::TopH(1.0)]).len(), top_h::MAX_CANDIDATES, "only so many are looked at");
     for n in 1..=100 {
-        assert_eq!(tokens(&vec![1.0; n], &[Step::TopH(1.0)]).len(), n, "all of the entropy");
+        assert_eq!(tokens(&vec![1.0; n], &[ChainStep::TopH(1.0)]).len(), n, "all of the entropy");
         let falling: Vec<f64> = (0..n).map(|i| 0.9f64.powi(i as i32)).collect();
-        assert_eq!(tokens(&falling, &[Step::TopH(1.0)]).len(), n, "all of the entropy");
+        assert_eq!(tokens(&falling, &[ChainStep::TopH(1.0)]).len(), n, "all of the entropy");
     }
 }
 
 #[test]
 fn dynamic_temperature_between_its_ends() {
-    let step = |exponent| Step::DynamicTemperature { low: 0.5, high: 2.0, exponent };
+    let step = |exponent| ChainStep::DynamicTemperature { low: 0.5, high: 2.0, exponent };
     // Equal candidates have the largest possible entropy, a single one has none.
     let hot = |d: f64| temperature::dynamic(d * 4f64.ln(), 4, 0.5, 2.0, 1.0);
     assert_eq!([hot(0.0), hot(0.5), hot(1.0), hot(1.0 + 1e-9)], [0.5, 1.25, 2.0, 2.0]);
@@ -163,8 +163,8 @@ fn smoothing_by_hand() {
     assert_eq!(smoothing::curve(1.0, 1.0)(-1e30), f32::MIN, "no candidate falls out");
     // A temperature before it divides distances, one after it divides the result.
     let probs = [1.0, (-2.0f64).exp()];
-    let steps = [Step::Temperature, Step::Smoothing { factor: 1.0, curve: 1.0 }];
-    let share = |steps: &[Step]| after(&probs, Filters { temperature: 2.0, ..FILTERS }, chained(steps))[1].1;
+    let steps = [ChainStep::Temperature, ChainStep::Smoothing { factor: 1.0, curve: 1.0 }];
+    let share = |steps: &[ChainStep]| after(&probs, Filters { temperature: 2.0, ..FILTERS }, chained(steps))[1].1;
     let expected = |x: f64| x.exp() / (1.0 + x.exp());
     assert!((share(&steps) - expected(-1.0)).abs() < 1e-6);
     assert!((share(&[steps[1], steps[0]]) - expected(-2.0)).abs() < 1e-6);
@@ -197,12 +197,13 @@ fn top_n_sigma_counts_candidates_only() {
 
 #[test]
 fn xtc_spares_what_is_protected_and_weighs_anew() {
-    let step = [Step::Xtc { probability: 1.0, threshold: 0.15 }];
+    let step = [ChainStep::Xtc { probability: 1.0, threshold: 0.15 }];
     let down = [0.4, 0.3, 0.2, 0.1];
     let left = after(&down, FILTERS, Chain { protected: &[0], ..chained(&step) });
     assert_eq!(left.iter().map(|l| l.0).collect::<Vec<_>>(), [0, 2, 3]);
     let rare = [1.0 - 3e-15, 1e-15, 2e-15];
-    let left = chain::run(candidates(&rare), 3, &FILTERS, &chained(&[Step::Xtc { probability: 1.0, threshold: 0.0 }]));
+    let left =
+        chain::run(candidates(&rare), 3, &FILTERS, &chained(&[ChainStep::Xtc { probability: 1.0, threshold: 0.0 }]));
     assert_eq!(left.kept().iter().map(|w| (w.candidate.token, w.mass)).collect::<Vec<_>>(), [(1, MASS_ONE)]);
 }
 
@@ -216,28 +217,28 @@ fn xtc_happens_as_often_as_it_should() {
 #[test]
 fn no_filter_leaves_fewer_than_min_keep() {
     let steps = [
-        Step::TopK,
-        Step::TopKTies,
-        Step::AtMost(1),
-        Step::TopP,
-        Step::MinP,
-        Step::MinPAbove,
-        Step::TypicalP(0.0),
-        Step::TypicalAbove(0.0),
-        Step::TypicalTies(0.0),
-        Step::Tfs(0.0),
-        Step::TfsWithRemoved(0.0),
-        Step::TfsOneFewer(0.0),
-        Step::TopA(9.0),
-        Step::TopNSigma(1e-3),
-        Step::MinK(0.0),
-        Step::EpsilonCutoff(0.9),
-        Step::EtaCutoff(1.0),
-        Step::TopH(1e-3),
-        Step::Xtc { probability: 1.0, threshold: 0.1 },
-        Step::XtcUnlessIgnored { probability: 1.0, threshold: 0.1 },
-        Step::XtcExpected { probability: 1.0, threshold: 0.1 },
-        Step::XtcExpectedUnlessIgnored { probability: 1.0, threshold: 0.1 },
+        ChainStep::TopK,
+        ChainStep::TopKTies,
+        ChainStep::AtMost(1),
+        ChainStep::TopP,
+        ChainStep::MinP,
+        ChainStep::MinPAbove,
+        ChainStep::TypicalP(0.0),
+        ChainStep::TypicalAbove(0.0),
+        ChainStep::TypicalTies(0.0),
+        ChainStep::Tfs(0.0),
+        ChainStep::TfsWithRemoved(0.0),
+        ChainStep::TfsOneFewer(0.0),
+        ChainStep::TopA(9.0),
+        ChainStep::TopNSigma(1e-3),
+        ChainStep::MinK(0.0),
+        ChainStep::EpsilonCutoff(0.9),
+        ChainStep::EtaCutoff(1.0),
+        ChainStep::TopH(1e-3),
+        ChainStep::Xtc { probability: 1.0, threshold: 0.1 },
+        ChainStep::XtcUnlessIgnored { probability: 1.0, threshold: 0.1 },
+        ChainStep::XtcExpected { probability: 1.0, threshold: 0.1 },
+        ChainStep::XtcExpectedUnlessIgnored { probability: 1.0, threshold: 0.1 },
     ];
     let filters = Filters { top_k: 1, top_p: 0.0, min_p: 1.0, ..FILTERS };
     let probs = [0.05, 0.1, 0.15, 0.2, 0.5];
@@ -254,9 +255,9 @@ fn no_filter_leaves_fewer_than_min_keep() {
 fn the_order_is_what_it_says() {
     // With temperature last, the result is what the filter leaves of the row without temperature.
     let filters = Filters { temperature: 5.0, min_p: 0.5, ..FILTERS };
-    let left = |steps: &[Step]| after(&FOUR, filters, chained(steps)).len();
-    assert_eq!(left(&[Step::MinP, Step::Temperature]), 3);
-    assert_eq!(left(&[Step::Temperature, Step::MinP]), 4);
+    let left = |steps: &[ChainStep]| after(&FOUR, filters, chained(steps)).len();
+    assert_eq!(left(&[ChainStep::MinP, ChainStep::Temperature]), 3);
+    assert_eq!(left(&[ChainStep::Temperature, ChainStep::MinP]), 4);
 }
 
 #[test]
@@ -273,17 +274,17 @@ fn a_temperature_beside_another_multiplies() {
 fn p_less_by_hand() {
     // Sums of squares: 0.365, 0.345, 0.25.
     for (probs, expected) in [(vec![0.05, 0.5, 0.3, 0.15], vec![1]), (vec![0.25, 0.4, 0.35], vec![1, 2])] {
-        assert_eq!(tokens(&probs, &[Step::PLess]), expected, "{probs:?}");
+        assert_eq!(tokens(&probs, &[ChainStep::PLess]), expected, "{probs:?}");
     }
-    assert_eq!(tokens(&[0.25; 4], &[Step::PLess]), [0, 1, 2, 3], "the threshold of equal ones is exact");
+    assert_eq!(tokens(&[0.25; 4], &[ChainStep::PLess]), [0, 1, 2, 3], "the threshold of equal ones is exact");
     // (4 * .3 - 1) / 3 = .0667, (3 * .58 - 1) / 2 = .37, (5 * .3 - 1) / 4 = .125 with one that has no mass.
     for (probs, expected) in
         [(&FOUR[..], &[0, 1, 2, 3][..]), (&[0.3, 0.7, 0.0001], &[1]), (&[0.1, 0.2, 0.3, 0.4, 1e-20], &[1, 2, 3])]
     {
-        assert_eq!(tokens(probs, &[Step::PLessNorm]), expected, "{probs:?}");
+        assert_eq!(tokens(probs, &[ChainStep::PLessNorm]), expected, "{probs:?}");
     }
-    assert_eq!(tokens(&[0.25; 4], &[Step::PLessNorm]), [0, 1, 2, 3]);
-    assert_eq!(tokens(&[0.25], &[Step::PLessNorm]), [0], "there are no others");
+    assert_eq!(tokens(&[0.25; 4], &[ChainStep::PLessNorm]), [0, 1, 2, 3]);
+    assert_eq!(tokens(&[0.25], &[ChainStep::PLessNorm]), [0], "there are no others");
     let (one, most) = (u128::from(MASS_ONE), 1u128 << 20);
     assert_eq!(cutoffs::p_less_norm_of(most * one * one, most * one, 1 << 20), 0, "the most there can be");
     assert_eq!(cutoffs::p_less_norm_of(10, 4, 2), 1, "masses 3 and 1: (20 - 16) / 4, exactly");
@@ -297,7 +298,7 @@ fn remembering(mirostat_mu: Option<f64>, adaptive: Option<Average>) -> SamplerSt
 #[test]
 fn mirostat_two_by_hand() {
     // Surprises: 3.32, 2.32, 1.74, 1.32 bits.
-    let step = [Step::MirostatV2 { tau: 1.0, eta: 0.1 }];
+    let step = [ChainStep::MirostatV2 { tau: 1.0, eta: 0.1 }];
     let left = |mu| {
         let left = after(&FOUR, FILTERS, Chain { state: remembering(mu, None), ..chained(&step) });
         left.iter().map(|l| l.0).collect::<Vec<_>>()
@@ -340,7 +341,7 @@ fn adaptive_p_by_hand() {
     let share = Share { mass: 1, total: 2 };
     assert_eq!(adaptive_p::learned(average(4.0, 8.0), 0.75, share), average(3.5, 7.0));
     // Target 0.3, and an average of 0.3 before: logits -10 d^2 / (1 + d) with d = 2/3, 1/3, 0, 1/3.
-    let step = [Step::AdaptiveP { target: 0.3, decay: 0.9 }];
+    let step = [ChainStep::AdaptiveP { target: 0.3, decay: 0.9 }];
     let state = remembering(None, Some(average(3.0, 10.0)));
     let left = after(&FOUR, FILTERS, Chain { state, ..chained(&step) });
     let weights = [2.0f64 / 3.0, 1.0 / 3.0, 0.0, 1.0 / 3.0].map(|d| (-10.0 * d * d / (1.0 + d)).exp());
@@ -356,7 +357,7 @@ fn adaptive_p_by_hand() {
 fn mirostat_learns() {
     let probs: Vec<f64> = (1..400).map(|rank| 1.0 / f64::from(rank)).collect();
     for tau in [2.0f32, 4.0] {
-        let (steps, mut sum) = ([Step::MirostatV2 { tau, eta: 0.1 }], 0.0);
+        let (steps, mut sum) = ([ChainStep::MirostatV2 { tau, eta: 0.1 }], 0.0);
         let mut state = remembering(Some(2.0 * f64::from(tau)), None);
         for position in 0..2000u64 {
             let left = chain::run(candidates(&probs), probs.len(), &FILTERS, &Chain { state, ..chained(&steps) });
@@ -370,7 +371,8 @@ fn mirostat_learns() {
             state = learned(state, &steps, Observed { drawn, seen: drawn });
             sum += if position < 1000 { 0.0 } else { (drawn.total as f64 / drawn.mass as f64).log2() };
         }
-        // mu changes by eta times the distance of the mean, so the mean of n tokens is off by mu's total change over n * eta.
+        // mu changes by eta times the distance of the mean, so the mean of n tokens is off by mu's total change over n
+        // * eta.
         assert!((sum / 1000.0 - f64::from(tau)).abs() < 0.1, "{tau}: {}", sum / 1000.0);
     }
 }

@@ -1,17 +1,17 @@
-//! Top-H (Baghaei Potraghloo et al. 2025; Transformers `TopHLogitsWarper`): bounds the entropy of what is kept by a share of
-//! that of the row.
+//! Top-H (Baghaei Potraghloo et al. 2025; Transformers `TopHLogitsWarper`): bounds the entropy of what is kept by a
+//! share of that of the row.
 //!
-//! Of the [`MOST`] first candidates, renormalised, keeps the prefix whose terms `-p ln p` sum to at most `top_h * H`; the first
-//! always stays. 0 is off.
+//! Of the [`MAX_CANDIDATES`] first candidates, renormalised, keeps the prefix whose terms `-p ln p` sum to at most
+//! `top_h * H`; the first always stays. 0 is off.
 
 use crate::sampling::candidates::Candidates;
 use crate::sampling::entropy::entropy_term;
 use crate::sampling::mass::log_total;
 
 /// How many candidates are looked at; the others go.
-pub const MOST: usize = 100;
+pub const MAX_CANDIDATES: usize = 100;
 
-/// How many candidates stay, from the exponents and masses of the first [`MOST`].
+/// How many candidates stay, from the exponents and masses of the first [`MAX_CANDIDATES`].
 #[must_use]
 pub fn kept(first: impl Iterator<Item = (f32, u64)> + Clone, top_h: f32) -> usize {
     let total: u64 = first.clone().map(|(_, mass)| mass).sum();
@@ -31,6 +31,6 @@ pub fn kept(first: impl Iterator<Item = (f32, u64)> + Clone, top_h: f32) -> usiz
 
 /// Keeps the first candidates, as many as top-H says.
 pub fn apply(left: &mut Candidates, top_h: f32) {
-    let first: Vec<(f32, u64)> = left.kept().iter().take(MOST).map(|w| (left.exponent(w), w.mass)).collect();
+    let first: Vec<(f32, u64)> = left.kept().iter().take(MAX_CANDIDATES).map(|w| (left.exponent(w), w.mass)).collect();
     left.keep_first(kept(first.into_iter(), top_h));
 }

@@ -35,7 +35,7 @@ fn nearest(number: f32) -> u32 {
 
 impl Moments {
     /// The most units that a distance has.
-    pub const MOST: u32 = 1 << BITS;
+    pub const MAX: u32 = 1 << BITS;
     /// From this number to twice as much the floats are exactly the integers, one bit apart.
     pub const SHIFT: f32 = 8_388_608.0;
 
@@ -46,7 +46,7 @@ impl Moments {
     }
 
     /// Adds a number of candidates, the sum of their distances and the sum of the squares of these. Distances are in
-    /// [units](Self::scale), rounded to the nearest, ties to even, and at most [`MOST`](Self::MOST).
+    /// [units](Self::scale), rounded to the nearest, ties to even, and at most [`MAX`](Self::MAX).
     pub fn add_sums(&mut self, number: u64, sum: u64, squares: u64) {
         self.number += number;
         self.sum += sum;
@@ -69,7 +69,7 @@ impl Moments {
     /// caller.
     #[inline(always)]
     pub fn add_all(&mut self, logits: &[f32]) {
-        let most = Self::MOST as f32;
+        let most = Self::MAX as f32;
         // The number and the sum of so few logits fit 32 bits.
         for some in logits.chunks(SOME) {
             let (mut number, mut sum, mut squares) = (0u32, 0u32, 0u64);

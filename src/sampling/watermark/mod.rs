@@ -20,7 +20,7 @@ use race::Race;
 
 /// A row's watermark, where it is not a step of the row's [chain](super::chain).
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Mark {
+pub enum RowWatermark {
     /// A greenlist: some logits are raised.
     Green(Greenlist),
     /// The key decides draws of this text. `None`: not at this position, but at others.
@@ -60,7 +60,8 @@ pub fn context(key: u64, tokens: impl IntoIterator<Item = u32>) -> u64 {
 mod tests {
     use super::*;
 
-    /// From a short Python program that was written from the documentation. It never changes, since it is what a key means.
+    /// From a short Python program that was written from the documentation. It never changes, since it is what a key
+    /// means.
     #[test]
     fn known_contexts() {
         let key = 7 | 1 << 32;

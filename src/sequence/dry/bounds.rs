@@ -10,7 +10,7 @@
 //!
 //! A place costs a step for `dry_max_occurrences`, and as much memory as [`Grams`] of one token.
 
-use super::super::text::Text;
+use super::super::text::TextView;
 use crate::params::history::HistoryParams;
 use crate::speculative::propose::grams::Grams;
 
@@ -43,7 +43,7 @@ pub(in crate::sequence) fn counted(params: &HistoryParams, tokens: &[u32]) -> Op
 
 /// The first of the `most` latest places behind the last token of `text`; 0 if there are fewer. `grams` are those of
 /// the text's kept part.
-pub(super) fn first_place(text: &Text<'_>, grams: &Grams, most: u32) -> usize {
+pub(super) fn first_place(text: &TextView<'_>, grams: &Grams, most: u32) -> usize {
     let Some(last) = text.len().checked_sub(1).and_then(|at| text.get(at)) else { return 0 };
     let ahead = (text.kept_len().max(1)..text.len()).rev();
     let places = ahead.chain(grams.chain_behind([last].into_iter()));
@@ -53,7 +53,7 @@ pub(super) fn first_place(text: &Text<'_>, grams: &Grams, most: u32) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::places::Places;
+    use super::super::super::repeat_index::RepeatIndex;
     use super::super::super::repeats;
     use super::super::*;
     use super::counted;
@@ -67,21 +67,21 @@ mod tests {
         let breakers = Automaton::new(&params.dry_sequence_breakers);
         let breakers = Some(&breakers).filter(|_| !params.dry_sequence_breakers.is_empty());
         let (before, ahead) = tokens.split_at(kept);
-        let places = Places::new(context(params), longest(params), before);
+        let places = RepeatIndex::new(context(params), longest(params), before);
         let (mut matches, counted) = (repeats::all(before, &places, window), counted(params, before));
-        let mut since = Since::after(before, breakers, window);
+        let mut since = BreakerDistance::after(before, breakers, window);
         for more in 1..=ahead.len() {
             since.push(ahead[more - 1], breakers);
-            matches = repeats::appended(&matches, &Text::new(before, &ahead[..more]), &places, window);
+            matches = repeats::appended(&matches, &TextView::new(before, &ahead[..more]), &places, window);
         }
-        let (text, mut nudges) = (Text::new(before, ahead), Vec::new());
+        let (text, mut nudges) = (TextView::new(before, ahead), Vec::new());
         let dry = Dry { params, breakers, is_late: false, of_koboldcpp: false };
         penalise(dry, &text, &matches, since, counted.as_ref(), &mut nudges);
         nudges.into_iter().map(|n| (n.token, n.bias)).collect()
     }
 
-    /// Aphrodite's loop with its numbers, place by place; quadratic. Its differences from DRY without bounds are left out: repeats shorter
-    /// than the allowed length, or since a breaker, do not count, and breakers are not penalised.
+    /// Aphrodite's loop with its numbers, place by place; quadratic. Its differences from DRY without bounds are left
+    /// out: repeats shorter than the allowed length, or since a breaker, do not count, and breakers are not penalised.
     fn aphrodite(params: &HistoryParams, text: &[u32]) -> Vec<(u32, f32)> {
         let is_breaker = |token: u32| params.dry_sequence_breakers.contains(&vec![token]);
         let window = params.dry_window().expect("on").min(text.len());
@@ -131,8 +131,8 @@ mod tests {
 
     #[test]
     fn by_hand() {
-        // 1 2 occurs four times: before 3 with 5 before it, before 4 with 6 5 before it, before 7 with no common token before it, and at
-        // the end.
+        // 1 2 occurs four times: before 3 with 5 before it, before 4 with 6 5 before it, before 7 with no common token
+        // before it, and at the end.
         let text = [5, 1, 2, 3, 6, 5, 1, 2, 4, 0, 1, 2, 7, 6, 5, 1, 2];
         type Case = ((u32, u32, u32), &'static [(u32, f32)]);
         let cases: [Case; 12] = [

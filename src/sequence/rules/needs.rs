@@ -2,7 +2,7 @@
 
 use super::Rules;
 use crate::error::Refusal;
-use crate::grammar::{CompileError, Grammar, Grammars, Patience};
+use crate::grammar::{CompileDeadline, CompileError, Grammar, Grammars};
 use crate::params::FieldError;
 use crate::permits::Counter;
 use crate::sampling::samplers::infill::Infill;
@@ -17,7 +17,7 @@ impl Rules {
         Self { vocabulary, ..self }
     }
 
-    /// The same, with the grammar that the parameters ask for. It is compiled if it is not there yet, with the patience
+    /// The same, with the grammar that the parameters ask for. It is compiled if it is not there yet, by the deadline
     /// of its message.
     ///
     /// # Errors
@@ -26,7 +26,7 @@ impl Rules {
         mut self,
         grammars: Option<&Grammars>,
         state: &Arc<Counter>,
-        patience: &Patience,
+        compile_deadline: &CompileDeadline,
     ) -> Result<Self, OpenError> {
         let Some(params) = &self.params.history.grammar else { return Ok(self) };
         let wrong = |message: &str| Err(OpenError::Invalid(FieldError::new("grammar", message)));
@@ -46,7 +46,7 @@ impl Rules {
                 "needs a server that compiles grammars, and this one does not; start it with grammars and vocabulary",
             );
         };
-        let compiled = grammars.compile(params, state, patience).map_err(|error| match error {
+        let compiled = grammars.compile(params, state, compile_deadline).map_err(|error| match error {
             CompileError::Invalid(field) => OpenError::Invalid(field.within("grammar")),
             CompileError::NoRoom(bytes) => OpenError::no_room("params", bytes, state.limit()),
             CompileError::Busy => OpenError::Refused(Refusal::GrammarsBusy),

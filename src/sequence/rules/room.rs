@@ -4,7 +4,7 @@ use super::Rules;
 use crate::permits::{Counter, Permit};
 use crate::sampling::adjust::TokenAdjust;
 use crate::sampling::watermark::tournament::Table;
-use crate::sequence::history::Here;
+use crate::sequence::history::HistoryView;
 use std::sync::Arc;
 
 impl Rules {
@@ -24,7 +24,7 @@ impl Rules {
     }
 
     /// How many entries of biases, bans and penalties the row has that stands here.
-    pub(in crate::sequence) fn entries(&self, here: Here<'_>) -> usize {
+    pub(in crate::sequence) fn entries(&self, here: HistoryView<'_>) -> usize {
         let nudges = here.now().map_or(0, |now| now.nudges().len());
         self.adjusts(here).len() + nudges + here.banned().len()
     }

@@ -7,9 +7,9 @@ use crate::sampling::adjust::{Adjusts, TokenAdjust};
 use crate::sampling::chain::Chain;
 use crate::sampling::philox::{Purpose, uniform};
 use crate::sampling::row::{Action, LogprobsSpec, RowSpec};
-use crate::sequence::history::Here;
+use crate::sequence::history::HistoryView;
 use crate::sequence::length;
-use crate::sequence::memory::Now;
+use crate::sequence::memory::PositionState;
 
 /// What a row's filters and random numbers depend on.
 struct RowPosition {
@@ -38,13 +38,14 @@ impl Rules {
     }
 
     /// What to ask of the row that stands here.
-    pub(in crate::sequence) fn spec<'a>(&'a self, seed: u64, here: Here<'a>, action: Action) -> RowSpec<'a> {
+    pub(in crate::sequence) fn spec<'a>(&'a self, seed: u64, here: HistoryView<'a>, action: Action) -> RowSpec<'a> {
         let at = RowPosition { seed, position: here.position(), top_p: here.top_p(), thinks: here.thinks() };
         if !here.forced().is_empty() {
             return self.forced_row(at, here.forced(), action);
         }
         let report = self.report(false, here.position(), here.tail());
-        let adjusts = Adjusts::new(self.adjusts(here), here.over()).nudged(here.now().map_or(&[], Now::nudges));
+        let adjusts =
+            Adjusts::new(self.adjusts(here), here.over()).nudged(here.now().map_or(&[], PositionState::nudges));
         let penalties = self.penalties(here.place(), here.position());
         let row = RowSpec { penalties, adjusts, banned: here.banned(), report, ..self.row(at, action) };
         watermark::marked(&self.params, self.table.as_deref(), here.now(), row)
@@ -56,7 +57,7 @@ impl Rules {
         RowSpec { allowed: Some(token), report, ..self.row(at, action) }
     }
 
-    pub(super) fn adjusts<'a>(&'a self, here: Here<'a>) -> &'a [TokenAdjust] {
+    pub(super) fn adjusts<'a>(&'a self, here: HistoryView<'a>) -> &'a [TokenAdjust] {
         if self.remembers_output() { here.known() } else { self.fixed() }
     }
 

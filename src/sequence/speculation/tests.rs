@@ -48,7 +48,7 @@ fn its_own_proposals_are_known_again() {
     let next = speculation.next(usize::MAX);
     assert!(next.tokens.len() > 2);
     let of = |draft: &[u32]| speculation.origin_of(draft);
-    assert_eq!((of(&[4, 5]), of(&[4, 6]), of(&[])), (Some(Origin::Found(ProposerKind::Ngram)), None, None));
+    assert_eq!((of(&[4, 5]), of(&[4, 6]), of(&[])), (Some(DraftOrigin::Found(ProposerKind::Ngram)), None, None));
 }
 
 #[test]
@@ -98,7 +98,7 @@ fn what_a_spent_budget_forces_is_a_draft() {
         let tokens = sequence.next_draft(&[]).tokens;
         (tokens.clone(), sequence.speculation().and_then(|own| own.origin_of(&tokens)))
     };
-    let (found, forced) = (Some(Origin::Found(ProposerKind::Ngram)), Some(Origin::Thinking));
+    let (found, forced) = (Some(DraftOrigin::Found(ProposerKind::Ngram)), Some(DraftOrigin::Thinking));
     assert_eq!(next(2, &[7, 8, 2], 8, &[1, 9, 9]), (vec![7, 8, 2], forced));
     assert_eq!(next(2, &[7, 8, 2], 2, &[1, 9, 9]), (vec![7, 8], forced), "no more than were asked for");
     assert_eq!(next(2, &[7, 8, 2], 8, &[1, 9, 9, 7, 8]), (vec![2], forced), "what is left of them");
@@ -117,7 +117,7 @@ fn what_a_grammar_forces_gives_way_to_a_budget() {
         let tokens = sequence.drafts_by_grammar(Proposed { tokens: forced.to_vec(), is_forced }).tokens;
         (tokens.clone(), sequence.speculation().and_then(|own| own.origin_of(&tokens)))
     };
-    let (budgets, grammars) = (Some(Origin::Thinking), Some(Origin::Grammar));
+    let (budgets, grammars) = (Some(DraftOrigin::Thinking), Some(DraftOrigin::Grammar));
     assert_eq!(by_grammar(2, &[1, 9, 9], &[7, 9, 9, 9], true), (vec![7, 8, 2], budgets));
     assert_eq!(by_grammar(2, &[1, 9, 9], &[7, 8], false), (vec![7, 8], budgets), "it allows no more");
     assert_eq!(by_grammar(3, &[1, 9], &[5, 6, 5, 5], true), (vec![5, 6], grammars), "as far as the budget goes");
@@ -132,7 +132,7 @@ fn what_is_certain_is_advised() {
         speculation.length.as_mut().expect("it is asked for").max_draft_tokens = most;
         (0..200).for_each(|_| speculation.record(&[trial(0, learned)]));
         let by_others = speculation.next(usize::MAX).advised;
-        let forced = speculation.certain(vec![7; 6], Origin::Thinking).advised;
+        let forced = speculation.certain(vec![7; 6], DraftOrigin::Thinking).advised;
         (by_others, forced, speculation.cut(2).advised)
     };
     assert_eq!(advised(16, false), (Some(0), Some(6), Some(2)));

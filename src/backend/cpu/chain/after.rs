@@ -1,6 +1,6 @@
 //! What a step of a chain needs to know of the steps after it: no list is made of a row for as long as these allow.
 
-use crate::sampling::chain::{Chain, Step};
+use crate::sampling::chain::{Chain, ChainStep};
 use crate::sampling::row::Filters;
 use crate::sampling::samplers::xtc;
 
@@ -8,7 +8,7 @@ use crate::sampling::samplers::xtc;
 #[derive(Clone, Copy)]
 pub(super) struct After<'a> {
     /// The steps, in order.
-    pub(super) steps: &'a [Step],
+    pub(super) steps: &'a [ChainStep],
     /// What these steps have in common.
     pub(super) rest: Rest,
     pub(super) filters: &'a Filters,
@@ -16,7 +16,7 @@ pub(super) struct After<'a> {
 }
 
 impl<'a> After<'a> {
-    pub(super) fn new(steps: &'a [Step], filters: &'a Filters, chain: &'a Chain<'a>) -> Self {
+    pub(super) fn new(steps: &'a [ChainStep], filters: &'a Filters, chain: &'a Chain<'a>) -> Self {
         Self { steps, rest: Rest::of(steps, filters, chain), filters, chain }
     }
 }
@@ -37,13 +37,13 @@ pub(super) enum Rest {
 }
 
 impl Rest {
-    fn of(steps: &[Step], filters: &Filters, chain: &Chain<'_>) -> Self {
+    fn of(steps: &[ChainStep], filters: &Filters, chain: &Chain<'_>) -> Self {
         let mut active = steps.iter().filter(|step| !is_idle(step, filters, chain)).peekable();
         if active.peek().is_none() {
             Self::Nothing
-        } else if active.clone().all(|step| matches!(step, Step::Temperature)) {
+        } else if active.clone().all(|step| matches!(step, ChainStep::Temperature)) {
             Self::Temperatures
-        } else if let Some((Step::Skew(_), before)) = steps.split_last()
+        } else if let Some((ChainStep::Skew(_), before)) = steps.split_last()
             && Self::of(before, filters, chain).only_weighs()
         {
             Self::Skewed
@@ -61,37 +61,37 @@ impl Rest {
 }
 
 /// Whether a step does nothing on any row.
-pub(super) fn is_idle(step: &Step, filters: &Filters, chain: &Chain<'_>) -> bool {
+pub(super) fn is_idle(step: &ChainStep, filters: &Filters, chain: &Chain<'_>) -> bool {
     match *step {
-        Step::Temperature => filters.temperature == 1.0,
-        Step::Xtc { probability, .. } | Step::XtcUnlessIgnored { probability, .. } => {
+        ChainStep::Temperature => filters.temperature == 1.0,
+        ChainStep::Xtc { probability, .. } | ChainStep::XtcUnlessIgnored { probability, .. } => {
             !xtc::happens(probability, chain.xtc)
         }
-        Step::TopP => filters.top_p >= 1.0,
-        Step::MirostatV1 { .. } | Step::MirostatV2 { .. } => chain.state.mirostat_mu.is_none(),
-        Step::MinEosP(_) => chain.eos.is_empty(),
-        Step::Infill => chain.infill.is_none(),
-        Step::AdaptiveP { .. } => chain.state.adaptive.is_none(),
-        Step::Tournament => chain.tournament.is_none(),
+        ChainStep::TopP => filters.top_p >= 1.0,
+        ChainStep::MirostatV1 { .. } | ChainStep::MirostatV2 { .. } => chain.state.mirostat_mu.is_none(),
+        ChainStep::MinEosP(_) => chain.eos.is_empty(),
+        ChainStep::Infill => chain.infill.is_none(),
+        ChainStep::AdaptiveP { .. } => chain.state.adaptive.is_none(),
+        ChainStep::Tournament => chain.tournament.is_none(),
         _ => false,
     }
 }
 
 /// Whether a step does the same to tokens that have a mass if tokens without mass come after all of them.
-fn looks_at_masses(step: &Step) -> bool {
+fn looks_at_masses(step: &ChainStep) -> bool {
     match *step {
-        Step::AtMost(_)
-        | Step::TopK
-        | Step::TopP
-        | Step::MinP
-        | Step::MinPAbove
-        | Step::TopA(_)
-        | Step::EpsilonCutoff(_)
-        | Step::EtaCutoff(_)
-        | Step::PLess
-        | Step::TypicalP(_)
-        | Step::MirostatV2 { .. } => true,
-        Step::Xtc { threshold, .. } => threshold > 0.0,
+        ChainStep::AtMost(_)
+        | ChainStep::TopK
+        | ChainStep::TopP
+        | ChainStep::MinP
+        | ChainStep::MinPAbove
+        | ChainStep::TopA(_)
+        | ChainStep::EpsilonCutoff(_)
+        | ChainStep::EtaCutoff(_)
+        | ChainStep::PLess
+        | ChainStep::TypicalP(_)
+        | ChainStep::MirostatV2 { .. } => true,
+        ChainStep::Xtc { threshold, .. } => threshold > 0.0,
         _ => false,
     }
 }

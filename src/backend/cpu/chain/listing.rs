@@ -10,7 +10,7 @@ use crate::backend::cpu::passes::{Range, Squares, Terms, Weigh};
 use crate::backend::cpu::select;
 use crate::backend::cpu::view::View;
 use crate::params::{Sampler, TfsRule, TypicalRule};
-use crate::sampling::chain::{Chain, Step};
+use crate::sampling::chain::{Chain, ChainStep};
 use crate::sampling::entropy::entropy;
 use crate::sampling::mass::{self, min_p_above, min_p_need};
 use crate::sampling::row::Filters;
@@ -35,7 +35,7 @@ pub(super) enum Started<'s, 'c> {
     /// No step is left to take: the stores hold masses by block and the rule, with this total.
     Shaped(u64),
     /// A list, and the steps that are left to take on it.
-    Listed(CandidateList<'s>, &'c [Step]),
+    Listed(CandidateList<'s>, &'c [ChainStep]),
 }
 
 /// What a step does to a whole row.
@@ -111,7 +111,7 @@ impl<'a, 'v> WholeRow<'a, 'v> {
     ) -> Started<'s, 'c> {
         for (at, step) in chain.steps.iter().enumerate() {
             let (from, behind) = (&chain.steps[at..], &chain.steps[at + 1..]);
-            if matches!(step, Step::TopP)
+            if matches!(step, ChainStep::TopP)
                 && filters.top_p < 1.0
                 && let Some((weigh, rest)) = self.nucleus_within(behind, filters, chain, store)
             {
@@ -168,81 +168,88 @@ impl<'a, 'v> WholeRow<'a, 'v> {
         Some(left.weigh)
     }
 
-    pub(super) fn operation<'c>(&mut self, step: &Step, filters: &Filters, chain: &Chain<'c>) -> RowOperation<'c> {
+    pub(super) fn operation<'c>(&mut self, step: &ChainStep, filters: &Filters, chain: &Chain<'c>) -> RowOperation<'c> {
         let (spared, stop) = (Ignored::Spared(chain.protected), Ignored::Stop(chain.protected));
         match *step {
-            Step::Temperature => {
+            ChainStep::Temperature => {
                 self.cool(f64::from(filters.temperature));
                 RowOperation::Nothing
             }
-            Step::DynamicTemperature { low, high, exponent } => {
+            ChainStep::DynamicTemperature { low, high, exponent } => {
                 let Terms { terms, total, candidates } = self.view.terms(self.weigh);
                 self.cool(temperature::dynamic(entropy(terms, total), candidates as usize, low, high, exponent));
                 RowOperation::Nothing
             }
             _ if is_idle(step, filters, chain) => RowOperation::Nothing,
-            Step::AtMost(most) if most as usize >= self.view.vocab_size() => RowOperation::Nothing,
-            Step::TypicalP(_) | Step::TypicalAbove(_) | Step::TypicalTies(_) if self.min_keep > 1 => {
+            ChainStep::AtMost(most) if most as usize >= self.view.vocab_size() => RowOperation::Nothing,
+            ChainStep::TypicalP(_) | ChainStep::TypicalAbove(_) | ChainStep::TypicalTies(_) if self.min_keep > 1 => {
                 RowOperation::OnList
             }
-            Step::Tfs(_) | Step::TfsWithRemoved(_) | Step::TfsOneFewer(_) if self.min_keep > 1 => RowOperation::OnList,
+            ChainStep::Tfs(_) | ChainStep::TfsWithRemoved(_) | ChainStep::TfsOneFewer(_) if self.min_keep > 1 => {
+                RowOperation::OnList
+            }
             _ if self.min_keep > 1 && step.sampler() == Some(Sampler::Xtc) => RowOperation::OnList,
-            Step::Xtc { threshold, .. } => RowOperation::Exclude { threshold, ignored: spared },
-            Step::XtcUnlessIgnored { threshold, .. } => RowOperation::Exclude { threshold, ignored: stop },
-            Step::XtcExpected { probability, threshold } => lower(probability, threshold, spared),
-            Step::XtcExpectedUnlessIgnored { probability, threshold } => lower(probability, threshold, stop),
-            Step::Smoothing { factor, curve } => RowOperation::Smooth(Curve::new(factor, curve)),
-            Step::Skew(by) => RowOperation::Skew(by),
-            Step::AdaptiveP { target, .. } => {
+            ChainStep::Xtc { threshold, .. } => RowOperation::Exclude { threshold, ignored: spared },
+            ChainStep::XtcUnlessIgnored { threshold, .. } => RowOperation::Exclude { threshold, ignored: stop },
+            ChainStep::XtcExpected { probability, threshold } => lower(probability, threshold, spared),
+            ChainStep::XtcExpectedUnlessIgnored { probability, threshold } => lower(probability, threshold, stop),
+            ChainStep::Smoothing { factor, curve } => RowOperation::Smooth(Curve::new(factor, curve)),
+            ChainStep::Skew(by) => RowOperation::Skew(by),
+            ChainStep::AdaptiveP { target, .. } => {
                 let average = chain.state.adaptive;
                 average.map_or(RowOperation::Nothing, |average| {
                     RowOperation::AdaptiveP(adaptive_p::adapted(target, average))
                 })
             }
-            Step::MinEosP(p) => RowOperation::MinEosP(p),
-            Step::Infill => RowOperation::Infill,
-            Step::Tournament => RowOperation::Tournament,
-            Step::MinK(tau) => self.min_k(tau),
-            Step::TypicalP(p) => RowOperation::Typical(TypicalRule::Reached, p),
-            Step::TypicalAbove(p) => RowOperation::Typical(TypicalRule::Above, p),
-            Step::TypicalTies(p) => RowOperation::Typical(TypicalRule::Ties, p),
-            Step::Tfs(z) => RowOperation::TailFree(TfsRule::Left, z),
-            Step::TfsWithRemoved(z) => RowOperation::TailFree(TfsRule::WithRemoved, z),
-            Step::TfsOneFewer(z) => RowOperation::TailFree(TfsRule::OneFewer, z),
+            ChainStep::MinEosP(p) => RowOperation::MinEosP(p),
+            ChainStep::Infill => RowOperation::Infill,
+            ChainStep::Tournament => RowOperation::Tournament,
+            ChainStep::MinK(tau) => self.min_k(tau),
+            ChainStep::TypicalP(p) => RowOperation::Typical(TypicalRule::Reached, p),
+            ChainStep::TypicalAbove(p) => RowOperation::Typical(TypicalRule::Above, p),
+            ChainStep::TypicalTies(p) => RowOperation::Typical(TypicalRule::Ties, p),
+            ChainStep::Tfs(z) => RowOperation::TailFree(TfsRule::Left, z),
+            ChainStep::TfsWithRemoved(z) => RowOperation::TailFree(TfsRule::WithRemoved, z),
+            ChainStep::TfsOneFewer(z) => RowOperation::TailFree(TfsRule::OneFewer, z),
             _ => self.cut_of(step, filters, chain).map_or(RowOperation::OnList, RowOperation::Cut),
         }
     }
 
     /// What is left by a step that does nothing but cut.
-    fn cut_of(&self, step: &Step, filters: &Filters, chain: &Chain<'_>) -> Option<Cut> {
+    fn cut_of(&self, step: &ChainStep, filters: &Filters, chain: &Chain<'_>) -> Option<Cut> {
         let kept = |count: usize| count.max(self.min_keep);
         let mu = chain.state.mirostat_mu.unwrap_or_default();
         Some(match *step {
-            Step::AtMost(most) => Cut::First(kept(most as usize)),
-            Step::TopK => Cut::First(kept(filters.top_k as usize)),
-            Step::TopKTies => Cut::FirstAndTies(kept(filters.top_k as usize)),
-            Step::TopP => Cut::Prefix(filters.top_p),
-            Step::MinP => Cut::Mass(min_p_need(filters.min_p)),
-            Step::MinPAbove => Cut::Mass(min_p_above(filters.min_p)),
-            Step::TopA(a) => Cut::Mass(cutoffs::top_a(a, self.total())),
-            Step::EpsilonCutoff(epsilon) => Cut::Mass(cutoffs::epsilon(epsilon, self.total())),
-            Step::EtaCutoff(epsilon) => {
+            ChainStep::AtMost(most) => Cut::First(kept(most as usize)),
+            ChainStep::TopK => Cut::First(kept(filters.top_k as usize)),
+            ChainStep::TopKTies => Cut::FirstAndTies(kept(filters.top_k as usize)),
+            ChainStep::TopP => Cut::Prefix(filters.top_p),
+            ChainStep::MinP => Cut::Mass(min_p_need(filters.min_p)),
+            ChainStep::MinPAbove => Cut::Mass(min_p_above(filters.min_p)),
+            ChainStep::TopA(a) => Cut::Mass(cutoffs::top_a(a, self.total())),
+            ChainStep::EpsilonCutoff(epsilon) => Cut::Mass(cutoffs::epsilon(epsilon, self.total())),
+            ChainStep::EtaCutoff(epsilon) => {
                 let (entropy, total) = self.entropy();
                 Cut::Mass(cutoffs::eta(epsilon, entropy, total))
             }
-            Step::PLess => Cut::Mass(self.p_less()),
-            Step::PLessNorm => Cut::Mass(self.p_less_norm()),
-            Step::MirostatV1 { .. } => Cut::First(kept(self.mirostat(mu))),
-            Step::MirostatV2 { .. } => Cut::Mass(mirostat::need(mu, self.total())),
-            Step::TopNSigma(n) => Cut::Logit(self.view.moments().least(n)),
-            Step::TopH(share) => Cut::First(kept(self.top_h(share))),
+            ChainStep::PLess => Cut::Mass(self.p_less()),
+            ChainStep::PLessNorm => Cut::Mass(self.p_less_norm()),
+            ChainStep::MirostatV1 { .. } => Cut::First(kept(self.mirostat(mu))),
+            ChainStep::MirostatV2 { .. } => Cut::Mass(mirostat::need(mu, self.total())),
+            ChainStep::TopNSigma(n) => Cut::Logit(self.view.moments().least(n)),
+            ChainStep::TopH(share) => Cut::First(kept(self.top_h(share))),
             // Named one by one, so that no new step can be overlooked.
-            Step::Temperature | Step::DynamicTemperature { .. } | Step::Smoothing { .. } => return None,
-            Step::Xtc { .. } | Step::XtcUnlessIgnored { .. } => return None,
-            Step::XtcExpected { .. } | Step::XtcExpectedUnlessIgnored { .. } => return None,
-            Step::TypicalP(_) | Step::TypicalAbove(_) | Step::TypicalTies(_) | Step::MinK(_) => return None,
-            Step::Tfs(_) | Step::TfsWithRemoved(_) | Step::TfsOneFewer(_) | Step::AdaptiveP { .. } => return None,
-            Step::MinEosP(_) | Step::Infill | Step::Skew(_) | Step::Tournament => return None,
+            ChainStep::Temperature | ChainStep::DynamicTemperature { .. } | ChainStep::Smoothing { .. } => return None,
+            ChainStep::Xtc { .. } | ChainStep::XtcUnlessIgnored { .. } => return None,
+            ChainStep::XtcExpected { .. } | ChainStep::XtcExpectedUnlessIgnored { .. } => return None,
+            ChainStep::TypicalP(_) | ChainStep::TypicalAbove(_) | ChainStep::TypicalTies(_) | ChainStep::MinK(_) => {
+                return None;
+            }
+            ChainStep::Tfs(_)
+            | ChainStep::TfsWithRemoved(_)
+            | ChainStep::TfsOneFewer(_)
+            | ChainStep::AdaptiveP { .. } => return None,
+            ChainStep::MinEosP(_) | ChainStep::Infill | ChainStep::Skew(_) | ChainStep::Tournament => return None,
         })
     }
 
@@ -263,7 +270,7 @@ impl<'a, 'v> WholeRow<'a, 'v> {
 
     fn top_h(&self, share: f32) -> usize {
         let mut keys = vec![];
-        select::top(self.view, top_h::MOST, &mut keys);
+        select::top(self.view, top_h::MAX_CANDIDATES, &mut keys);
         let first = keys.iter().map(|&key| mass::exponent(keys::logit(key), self.weigh.max, self.weigh.scale));
         top_h::kept(first.map(|y| (y, mass::mass(y))), share)
     }

@@ -7,8 +7,8 @@
 mod adapt;
 mod after;
 mod cut;
-mod doubt;
 mod ends;
+mod error_bound;
 mod infill;
 mod interval;
 mod listing;

@@ -7,7 +7,7 @@ use super::listing::{RowOperation, WholeRow};
 use super::{CandidateList, ChainStore};
 use crate::backend::cpu::distribution::least_reaching;
 use crate::backend::cpu::passes::Weigh;
-use crate::sampling::chain::{Chain, Step};
+use crate::sampling::chain::{Chain, ChainStep};
 use crate::sampling::mass::{min_p_above, min_p_need, top_p_need};
 use crate::sampling::row::Filters;
 
@@ -16,18 +16,20 @@ impl WholeRow<'_, '_> {
     /// where there are no such filters, or where their list would hold all candidates.
     pub(super) fn nucleus_within<'c>(
         &mut self,
-        behind: &'c [Step],
+        behind: &'c [ChainStep],
         filters: &Filters,
         chain: &Chain<'_>,
         store: &mut ChainStore,
-    ) -> Option<(Weigh, &'c [Step])> {
-        let least = |step: &Step| match step {
-            Step::MinP => Some(min_p_need(filters.min_p)),
-            Step::MinPAbove => Some(min_p_above(filters.min_p)),
+    ) -> Option<(Weigh, &'c [ChainStep])> {
+        let least = |step: &ChainStep| match step {
+            ChainStep::MinP => Some(min_p_need(filters.min_p)),
+            ChainStep::MinPAbove => Some(min_p_above(filters.min_p)),
             _ => None,
         };
-        let passes = |step: &&Step| {
-            matches!(step, Step::TopK | Step::TopKTies) || least(step).is_some() || is_idle(step, filters, chain)
+        let passes = |step: &&ChainStep| {
+            matches!(step, ChainStep::TopK | ChainStep::TopKTies)
+                || least(step).is_some()
+                || is_idle(step, filters, chain)
         };
         let (cuts, rest) = behind.split_at(behind.iter().take_while(passes).count());
         let mut cuts = cuts.iter().filter(|step| !is_idle(step, filters, chain));

@@ -1,10 +1,10 @@
 //! SynthID's tournament. On a whole row it is played in floats, ten layers at a time: these layers depend only on what
 //! tokens with the same pattern of bits weigh together. Tokens that are as far apart as a table is long have the same
 //! bits in all layers, so they form one class. The token is the one that the specification draws, unless
-//! [rounding](super::doubt) might have changed it. Then, and wherever more than a token is wanted, a list of integers
-//! plays the tournament.
+//! [rounding](super::error_bound) might have changed it. Then, and wherever more than a token is wanted, a list of
+//! integers plays the tournament.
 
-use super::doubt::Doubt;
+use super::error_bound::ErrorBound;
 use super::listing::WholeRow;
 use super::{CandidateList, ChainStore};
 use crate::backend::cpu::distribution::Wanted;
@@ -38,7 +38,7 @@ fn classes(turned: &[u8], tokens: usize) -> usize {
 }
 
 /// Plays some layers. Takes the weight of all tokens of each pattern; returns the factor of each pattern.
-fn play(mut sums: [f64; PATTERNS], layers: usize, doubt: &mut Doubt) -> [f64; PATTERNS] {
+fn play(mut sums: [f64; PATTERNS], layers: usize, error_bound: &mut ErrorBound) -> [f64; PATTERNS] {
     let (mut factors, mut left) = ([1.0; PATTERNS], 1 << layers);
     for layer in 0..layers {
         left /= 2;
@@ -49,7 +49,7 @@ fn play(mut sums: [f64; PATTERNS], layers: usize, doubt: &mut Doubt) -> [f64; PA
         }
         let clear: f64 = clear.into_iter().sum();
         let f = clear / (clear + set.into_iter().sum::<f64>());
-        doubt.play(f);
+        error_bound.play(f);
         for at in 0..left {
             sums[at] = f * sums[2 * at] + (1.0 + f) * sums[2 * at + 1];
         }
@@ -64,8 +64,8 @@ fn play(mut sums: [f64; PATTERNS], layers: usize, doubt: &mut Doubt) -> [f64; PA
 impl Field {
     /// Plays all layers on these masses of whole blocks, -1 for masked tokens. Afterwards a token's weight is its mass
     /// times the product of its class.
-    fn play(&mut self, passes: Passes, turned: &[u8], begins: &[u32], masses: &[f32]) -> Doubt {
-        let (classes, mut doubt) = (classes(turned, masses.len()), Doubt::new(masses.len()));
+    fn play(&mut self, passes: Passes, turned: &[u8], begins: &[u32], masses: &[f32]) -> ErrorBound {
+        let (classes, mut error_bound) = (classes(turned, masses.len()), ErrorBound::new(masses.len()));
         // All entries are written, so old ones need not be cleared.
         self.patterns.resize(classes, 0);
         self.masses.resize(classes, 0.0);
@@ -78,12 +78,12 @@ impl Field {
             for (&pattern, (mass, product)) in self.patterns.iter().zip(weights) {
                 sums[pattern as usize % PATTERNS] += mass * product;
             }
-            let factors = play(sums, begins.len(), &mut doubt);
+            let factors = play(sums, begins.len(), &mut error_bound);
             for (product, &pattern) in self.products.iter_mut().zip(&self.patterns) {
                 *product *= factors[pattern as usize % PATTERNS];
             }
         }
-        doubt
+        error_bound
     }
 
     /// The weights of a block's tokens after the last layer.
@@ -126,9 +126,9 @@ impl WholeRow<'_, '_> {
         let (turned, begins) = (played.table.turned()?, played.begins().collect::<Vec<u32>>());
         let ChainStore { field, weights: masses, .. } = store;
         self.view.weights(self.weigh, masses);
-        let doubt = field.play(self.view.passes(), turned, &begins, masses);
+        let error_bound = field.play(self.view.passes(), turned, &begins, masses);
         let share = uniform as f64 / 18_446_744_073_709_551_616.0;
-        field.token(self.view.passes(), masses, share, doubt.of_a_share())
+        field.token(self.view.passes(), masses, share, error_bound.of_a_share())
     }
 }
 
@@ -249,8 +249,8 @@ mod tests {
                 let keys: Vec<u64> = (0..layers).map(|_| random(&mut state)).collect();
                 let played = Tournament { context: random(&mut state), keys: &keys, table: &table };
                 let begins: Vec<u32> = played.begins().collect();
-                let doubt = field.play(passes, table.turned().unwrap(), &begins, &masses);
-                let off = doubt.of_a_share();
+                let error_bound = field.play(passes, table.turned().unwrap(), &begins, &masses);
+                let off = error_bound.of_a_share();
                 assert!(off < 1e-4, "{shape} {layers} {off}");
                 let (expected, mut from) = (shares(&played, &masses), 0.0);
                 let weights = (0..VOCAB / BLOCK).flat_map(|block| field.block(block, &masses));

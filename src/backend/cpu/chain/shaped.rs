@@ -6,7 +6,7 @@ use super::after::After;
 use super::listing::WholeRow;
 use crate::backend::cpu::distribution::Store;
 use crate::backend::cpu::keys;
-use crate::backend::cpu::passes::{BLOCK, MOST_Y, Range, Shape, Weigh};
+use crate::backend::cpu::passes::{BLOCK, MAX_Y, Range, Shape, Weigh};
 use crate::backend::cpu::view::View;
 use crate::sampling::mass;
 use crate::sampling::observed::Share;
@@ -14,7 +14,7 @@ use crate::sampling::samplers::adaptive_p;
 use crate::sampling::samplers::smoothing::Curve;
 
 /// At most this many tokens may be exceptions to the rule. If there are more, all tokens are listed.
-const MOST_PATCHED: usize = 32;
+const MAX_PATCHED: usize = 32;
 
 /// A row whose tokens are weighed by a rule.
 #[derive(Debug)]
@@ -232,7 +232,7 @@ impl WholeRow<'_, '_> {
 
     /// Whether there are few of these tokens, and the rule gives them no mass that is too large for the sums of blocks.
     fn may_patch(&self, rule: Rule, tokens: &[u32]) -> bool {
-        tokens.len() <= MOST_PATCHED && rule.exponent(self.view.max) <= MOST_Y
+        tokens.len() <= MAX_PATCHED && rule.exponent(self.view.max) <= MAX_Y
     }
 
     /// Weighs the row by a rule with exceptions. Returns the total mass.

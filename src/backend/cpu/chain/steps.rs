@@ -6,7 +6,7 @@ use crate::backend::cpu::keys;
 use crate::backend::cpu::passes::{PAD, Values, Weigh};
 use crate::backend::cpu::view;
 use crate::params::{TfsRule, TypicalRule};
-use crate::sampling::chain::{Chain, Step, draws_along};
+use crate::sampling::chain::{Chain, ChainStep, draws_along};
 use crate::sampling::entropy::{entropy, entropy_term};
 use crate::sampling::mass::{self, MASS_BITS, exponent, min_p_above, min_p_need, top_p_need};
 use crate::sampling::row::Filters;
@@ -16,65 +16,65 @@ use crate::sampling::samplers::{adaptive_p, cutoffs, mirostat, skew, smoothing, 
 
 impl CandidateList<'_> {
     /// Takes one step.
-    pub(super) fn apply(&mut self, step: &Step, filters: &Filters, chain: &Chain<'_>) {
-        if !matches!(step, Step::Smoothing { .. }) {
+    pub(super) fn apply(&mut self, step: &ChainStep, filters: &Filters, chain: &Chain<'_>) {
+        if !matches!(step, ChainStep::Smoothing { .. }) {
             self.weigh_once();
         }
         match *step {
-            Step::MinEosP(p) => self.min_eos_p(p, chain.eos),
-            Step::Temperature => self.cool(f64::from(filters.temperature)),
-            Step::DynamicTemperature { low, high, exponent } => {
+            ChainStep::MinEosP(p) => self.min_eos_p(p, chain.eos),
+            ChainStep::Temperature => self.cool(f64::from(filters.temperature)),
+            ChainStep::DynamicTemperature { low, high, exponent } => {
                 self.cool(temperature::dynamic(self.entropy(), self.len(), low, high, exponent));
             }
-            Step::Smoothing { factor, curve } => self.reshape(smoothing::curve(factor, curve)),
-            Step::AtMost(most) => self.keep_first(most as usize),
-            Step::TopK => self.keep_first(filters.top_k as usize),
-            Step::TopKTies => self.keep_first_and_ties(filters.top_k as usize),
-            Step::TopP if filters.top_p >= 1.0 => {}
-            Step::TopP => self.keep_prefix(top_p_need(filters.top_p, self.total())),
-            Step::MinP => self.keep_mass(min_p_need(filters.min_p)),
-            Step::MinPAbove => self.keep_mass(min_p_above(filters.min_p)),
-            Step::TypicalP(p) => self.typical(TypicalRule::Reached, p),
-            Step::TypicalAbove(p) => self.typical(TypicalRule::Above, p),
-            Step::TypicalTies(p) => self.typical(TypicalRule::Ties, p),
-            Step::Tfs(z) => self.tail_free(TfsRule::Left, z),
-            Step::TfsWithRemoved(z) => self.tail_free(TfsRule::WithRemoved, z),
-            Step::TfsOneFewer(z) => self.tail_free(TfsRule::OneFewer, z),
-            Step::TopA(a) => self.keep_mass(cutoffs::top_a(a, self.total())),
-            Step::TopNSigma(n) => self.top_n_sigma(n),
-            Step::MinK(tau) => self.min_k(tau),
-            Step::EpsilonCutoff(epsilon) => self.keep_mass(cutoffs::epsilon(epsilon, self.total())),
-            Step::EtaCutoff(epsilon) => self.keep_mass(cutoffs::eta(epsilon, self.entropy(), self.total())),
-            Step::TopH(share) => self.top_h(share),
-            Step::Xtc { probability, threshold } => {
+            ChainStep::Smoothing { factor, curve } => self.reshape(smoothing::curve(factor, curve)),
+            ChainStep::AtMost(most) => self.keep_first(most as usize),
+            ChainStep::TopK => self.keep_first(filters.top_k as usize),
+            ChainStep::TopKTies => self.keep_first_and_ties(filters.top_k as usize),
+            ChainStep::TopP if filters.top_p >= 1.0 => {}
+            ChainStep::TopP => self.keep_prefix(top_p_need(filters.top_p, self.total())),
+            ChainStep::MinP => self.keep_mass(min_p_need(filters.min_p)),
+            ChainStep::MinPAbove => self.keep_mass(min_p_above(filters.min_p)),
+            ChainStep::TypicalP(p) => self.typical(TypicalRule::Reached, p),
+            ChainStep::TypicalAbove(p) => self.typical(TypicalRule::Above, p),
+            ChainStep::TypicalTies(p) => self.typical(TypicalRule::Ties, p),
+            ChainStep::Tfs(z) => self.tail_free(TfsRule::Left, z),
+            ChainStep::TfsWithRemoved(z) => self.tail_free(TfsRule::WithRemoved, z),
+            ChainStep::TfsOneFewer(z) => self.tail_free(TfsRule::OneFewer, z),
+            ChainStep::TopA(a) => self.keep_mass(cutoffs::top_a(a, self.total())),
+            ChainStep::TopNSigma(n) => self.top_n_sigma(n),
+            ChainStep::MinK(tau) => self.min_k(tau),
+            ChainStep::EpsilonCutoff(epsilon) => self.keep_mass(cutoffs::epsilon(epsilon, self.total())),
+            ChainStep::EtaCutoff(epsilon) => self.keep_mass(cutoffs::eta(epsilon, self.entropy(), self.total())),
+            ChainStep::TopH(share) => self.top_h(share),
+            ChainStep::Xtc { probability, threshold } => {
                 if xtc::happens(probability, chain.xtc) {
                     self.exclude(threshold, Ignored::Spared(chain.protected));
                 }
             }
-            Step::XtcUnlessIgnored { probability, threshold } => {
+            ChainStep::XtcUnlessIgnored { probability, threshold } => {
                 if xtc::happens(probability, chain.xtc) {
                     self.exclude(threshold, Ignored::Stop(chain.protected));
                 }
             }
-            Step::XtcExpected { probability, threshold } => {
+            ChainStep::XtcExpected { probability, threshold } => {
                 self.lower(probability, threshold, Ignored::Spared(chain.protected));
             }
-            Step::XtcExpectedUnlessIgnored { probability, threshold } => {
+            ChainStep::XtcExpectedUnlessIgnored { probability, threshold } => {
                 self.lower(probability, threshold, Ignored::Stop(chain.protected));
             }
-            Step::PLess => self.keep_mass(cutoffs::p_less(self.store.values.masses.iter().copied())),
-            Step::PLessNorm => self.keep_mass(cutoffs::p_less_norm(self.store.values.masses.iter().copied())),
-            Step::MirostatV1 { .. } => chain.state.mirostat_mu.into_iter().for_each(|mu| self.mirostat(mu)),
-            Step::MirostatV2 { .. } => {
+            ChainStep::PLess => self.keep_mass(cutoffs::p_less(self.store.values.masses.iter().copied())),
+            ChainStep::PLessNorm => self.keep_mass(cutoffs::p_less_norm(self.store.values.masses.iter().copied())),
+            ChainStep::MirostatV1 { .. } => chain.state.mirostat_mu.into_iter().for_each(|mu| self.mirostat(mu)),
+            ChainStep::MirostatV2 { .. } => {
                 chain.state.mirostat_mu.into_iter().for_each(|mu| self.keep_mass(mirostat::need(mu, self.total())));
             }
-            Step::Infill => chain.infill.iter().for_each(|known| self.infill(known)),
-            Step::AdaptiveP { target, .. } => {
+            ChainStep::Infill => chain.infill.iter().for_each(|known| self.infill(known)),
+            ChainStep::AdaptiveP { target, .. } => {
                 let average = chain.state.adaptive.into_iter();
                 average.for_each(|average| self.adapt(adaptive_p::adapted(target, average)));
             }
-            Step::Skew(by) => self.skew(by, draws_along(chain.steps)),
-            Step::Tournament => chain.tournament.iter().for_each(|played| self.play(played)),
+            ChainStep::Skew(by) => self.skew(by, draws_along(chain.steps)),
+            ChainStep::Tournament => chain.tournament.iter().for_each(|played| self.play(played)),
         }
     }
 
@@ -237,7 +237,7 @@ impl CandidateList<'_> {
 
     fn top_h(&mut self, share: f32) {
         let Weigh { max, scale } = self.weigh;
-        let keys = self.store.first_keys(top_h::MOST.min(self.len()));
+        let keys = self.store.first_keys(top_h::MAX_CANDIDATES.min(self.len()));
         let first = keys.iter().map(|&key| exponent(keys::logit(key), max, scale));
         let kept = top_h::kept(first.map(|y| (y, mass::mass(y))), share);
         self.keep_first(kept);

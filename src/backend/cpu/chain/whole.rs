@@ -6,7 +6,7 @@ use super::after::{After, Rest};
 use super::listing::{Cut, RowOperation, WholeRow};
 use crate::backend::cpu::distribution::{self, Distribution, LIST_K, Store, Wanted, least_reaching};
 use crate::backend::cpu::passes::Weigh;
-use crate::sampling::chain::Step;
+use crate::sampling::chain::ChainStep;
 use crate::sampling::samplers::skew;
 use crate::sampling::samplers::smoothing::Curve;
 
@@ -122,7 +122,9 @@ impl WholeRow<'_, '_> {
 
     /// What is left or, where a skew is the last step, the token that it draws. About `share` of the mass is left.
     fn along_cut(&self, left: Distribution, share: f64, after: &After<'_>, lists: &mut Store) -> Distribution {
-        let (Some(&Step::Skew(by)), Wanted::Token(uniform)) = (after.steps.last(), self.wanted) else { return left };
+        let (Some(&ChainStep::Skew(by)), Wanted::Token(uniform)) = (after.steps.last(), self.wanted) else {
+            return left;
+        };
         let (drawn, total) = (skew::share(skew::power(by), uniform), left.total());
         let point = skew::point(drawn, total);
         Distribution::all(self.weigh).along(self.view, drawn * share, |_| point, lists)
@@ -165,7 +167,7 @@ impl WholeRow<'_, '_> {
 
     /// Applies the temperatures among the steps that follow.
     pub(super) fn cool_by(&mut self, after: &After<'_>) {
-        for _ in after.steps.iter().filter(|step| matches!(step, Step::Temperature)) {
+        for _ in after.steps.iter().filter(|step| matches!(step, ChainStep::Temperature)) {
             self.cool(f64::from(after.filters.temperature));
         }
     }

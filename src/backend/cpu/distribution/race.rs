@@ -13,12 +13,12 @@ use crate::sampling::watermark::race::{First, Race, arrival};
 const SLACK: f64 = 1.0 + 1e-5;
 
 /// The token that is first so far, among those looked at.
-pub(in crate::backend::cpu) struct Runner {
+pub(in crate::backend::cpu) struct RaceLeader {
     race: Race,
     first: First,
 }
 
-impl Runner {
+impl RaceLeader {
     pub(in crate::backend::cpu) fn new(race: Race) -> Self {
         Self { race, first: First::default() }
     }
@@ -66,33 +66,33 @@ impl Distribution {
     }
 
     fn first_of(&self, race: Race, view: &View<'_>, store: &Store) -> u32 {
-        let mut runner = Runner::new(race);
+        let mut leader = RaceLeader::new(race);
         match self.kind {
             Kind::One => return keys::token(self.last_key),
             Kind::List => {
-                runner.add_all(store.keys.iter().map(|&key| keys::token(key)).zip(store.masses.iter().copied()));
+                leader.add_all(store.keys.iter().map(|&key| keys::token(key)).zip(store.masses.iter().copied()));
             }
-            Kind::Chain => runner.add_all(store.chain.all_masses()),
-            Kind::Blocks => self.run_blocks(&mut runner, view, store),
+            Kind::Chain => leader.add_all(store.chain.all_masses()),
+            Kind::Blocks => self.run_blocks(&mut leader, view, store),
             Kind::Lots | Kind::Shaped => unreachable!("one draw without a race is all that it is for; this is a bug"),
         }
-        runner.token()
+        leader.token()
     }
 
-    fn run_blocks(&self, runner: &mut Runner, view: &View<'_>, store: &Store) {
+    fn run_blocks(&self, leader: &mut RaceLeader, view: &View<'_>, store: &Store) {
         // Begins with the most likely token, which is always kept: a token that is hard to beat saves work.
-        runner.add_all(std::iter::once((select::first(view), MASS_ONE)));
+        leader.add_all(std::iter::once((select::first(view), MASS_ONE)));
         let (mut words, mut masses) = ([0; BLOCK], [0; BLOCK]);
         for block in (0..view.blocks()).filter(|&block| store.sums[block] > 0) {
-            let most = view.passes().race_words(runner.race, block, &mut words);
+            let most = view.passes().race_words(leader.race, block, &mut words);
             // The cheapest bound comes first.
-            if !runner.may_win(most, store.sums[block] as f64) {
+            if !leader.may_win(most, store.sums[block] as f64) {
                 continue;
             }
             // No token in the block weighs more than its largest logit does, up to rounding, nor more than the whole
             // block.
             let heaviest = (self.mass(view.maxima[block]) + 1).min(store.sums[block]);
-            if !runner.may_win(most, heaviest as f64) {
+            if !leader.may_win(most, heaviest as f64) {
                 continue;
             }
             let values = view.block(block);
@@ -100,7 +100,7 @@ impl Distribution {
             for (i, ((&logit, &mass), &word)) in values.iter().zip(&masses).zip(&words).enumerate() {
                 let token = (block * BLOCK + i) as u32;
                 if mass >= self.need && keys::key(token, logit) <= self.last_key {
-                    runner.add(token, word, mass);
+                    leader.add(token, word, mass);
                 }
             }
         }

@@ -2,7 +2,7 @@
 
 use super::{BLOCK, Blocks, NARROW_Y, Weigh, exponents};
 use crate::backend::cpu::simd::Format;
-use crate::backend::cpu::simd::sums::{GROUP, LOT, SURELY_SMALL_Y, Sums};
+use crate::backend::cpu::simd::sums::{BLOCKS_PER_LOT, GROUP, SURELY_SMALL_Y, Sums};
 use std::marker::PhantomData;
 
 /// Computes exponents from the values of a block.
@@ -43,8 +43,8 @@ impl<S: Sums, F: Format> Exponents<S> for Plain<S, F> {
     }
 }
 
-/// Adds up blocks, at most [`LOT`] of them at a time. Blocks that are probably small are added up as such; if one was
-/// not, the lot has to be added again. Checking each block would cost as much as small sums save.
+/// Adds up blocks, at most [`BLOCKS_PER_LOT`] of them at a time. Blocks that are probably small are added up as such;
+/// if one was not, the lot has to be added again. Checking each block would cost as much as small sums save.
 pub(super) struct Adding<S: Sums> {
     lot: S::Lot,
     /// The largest of the small sums.
@@ -179,6 +179,6 @@ impl<F: Format> Blocks<'_, F> {
     #[inline(always)]
     pub(super) fn lots(&self) -> impl Iterator<Item = std::ops::Range<usize>> + use<F> {
         let count = self.count();
-        (0..count).step_by(LOT).map(move |first| first..count.min(first + LOT))
+        (0..count).step_by(BLOCKS_PER_LOT).map(move |first| first..count.min(first + BLOCKS_PER_LOT))
     }
 }

@@ -70,7 +70,7 @@ pub(super) const PAD: usize = 16;
 /// these, which fits a u32.
 pub(super) const NARROW_Y: f32 = -13.0;
 /// Values that are taken out of a sum again may have exponents above 0, up to this.
-pub(super) const MOST_Y: f32 = 4.0;
+pub(super) const MAX_Y: f32 = 4.0;
 /// A block whose largest exponent is below this has no mass: 2^-41.5 * 2^40 < 1, in any rounding.
 pub(super) const NO_MASS_Y: f32 = -41.5;
 

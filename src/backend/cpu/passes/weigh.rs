@@ -9,7 +9,7 @@ use crate::backend::cpu::simd::sums::{GROUP, Sums};
 use crate::backend::cpu::simd::{Format, Simd};
 use crate::sampling::mass::Y_FLOOR;
 
-/// Mass of each block, and their total. Values may exceed the maximum, by up to [`MOST_Y`](super::MOST_Y) exponents.
+/// Mass of each block, and their total. Values may exceed the maximum, by up to [`MAX_Y`](super::MAX_Y) exponents.
 #[inline(always)]
 pub(in crate::backend::cpu) unsafe fn sums<S: Sums, F: Format>(
     row: &[u8],

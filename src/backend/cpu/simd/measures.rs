@@ -96,7 +96,7 @@ impl<const AMD: bool> Measures for Avx512<AMD> {
         unsafe {
             let (max, units) = into.scale();
             let (max, units) = (_mm512_set1_ps(max), _mm512_set1_ps(units));
-            let (most, shift) = (_mm512_set1_ps(Moments::MOST as f32), _mm512_set1_ps(Moments::SHIFT));
+            let (most, shift) = (_mm512_set1_ps(Moments::MAX as f32), _mm512_set1_ps(Moments::SHIFT));
             let zero = _mm512_setzero_si512();
             let (mut number, mut distance, mut squares) = (0, zero, [zero; 2]);
             for v in (0..BLOCK).step_by(16) {
@@ -158,7 +158,7 @@ impl Measures for Avx2 {
         unsafe {
             let (max, units) = into.scale();
             let (max, units) = (_mm256_set1_ps(max), _mm256_set1_ps(units));
-            let (most, shift) = (_mm256_set1_ps(Moments::MOST as f32), _mm256_set1_ps(Moments::SHIFT));
+            let (most, shift) = (_mm256_set1_ps(Moments::MAX as f32), _mm256_set1_ps(Moments::SHIFT));
             let zero = _mm256_setzero_si256();
             let (mut number, mut distance, mut squares) = (zero, zero, zero);
             for v in (0..BLOCK).step_by(8) {

@@ -13,7 +13,7 @@ use crate::backend::cpu::passes::NARROW_Y;
 /// How many vectors are worked on in parallel. A block consists of whole groups.
 pub(in crate::backend::cpu) const GROUP: usize = 4;
 /// How many blocks are added up lane by lane before the lanes are: as many as lanes have room for.
-pub(in crate::backend::cpu) const LOT: usize = 8;
+pub(in crate::backend::cpu) const BLOCKS_PER_LOT: usize = 8;
 /// Eight masses of a block meet in a lane of AVX-512. With exponents up to this each is at most 2^19.5 and a little
 /// more, so they are less than 2^23 together.
 pub(in crate::backend::cpu) const SURELY_SMALL_Y: f32 = -20.5;
@@ -27,7 +27,7 @@ pub(in crate::backend::cpu) trait Sums: Real {
     type Sum: Copy;
     /// The sum of the masses of a block whose masses are small.
     type Small: Copy;
-    /// The sum of up to [`LOT`] blocks.
+    /// The sum of up to [`BLOCKS_PER_LOT`] blocks.
     type Lot: Copy;
     /// A block whose largest exponent is at most this is probably small.
     const SMALL_Y: f32;
@@ -183,7 +183,7 @@ const EXTRA: i64 = SHIFT.to_bits().wrapping_mul(GROUP as u64).cast_signed();
 mod tests {
     use super::*;
     use crate::backend::cpu::level::Level;
-    use crate::backend::cpu::passes::{BLOCK, MOST_Y, Weigh};
+    use crate::backend::cpu::passes::{BLOCK, MAX_Y, Weigh};
     use crate::sampling::logits::Dtype;
     use crate::sampling::mass::mass;
 
@@ -201,19 +201,19 @@ mod tests {
         assert_eq!(sum, expected);
     }
 
-    /// With the largest possible exponents in every lane, where a sum in too few bits would not be exact; with exponents between two
-    /// integers; and without mass.
+    /// With the largest possible exponents in every lane, where a sum in too few bits would not be exact; with
+    /// exponents between two integers; and without mass.
     #[test]
     fn sums_of_blocks_are_exact_at_every_level() {
         let mixed = |i: usize| match i % 5 {
             0 => f32::NEG_INFINITY,
             1 => -(i as f32) * 0.37,
             2 => -13.0 - i as f32 * 0.111,
-            _ => MOST_Y - (i as f32) * 1e-3,
+            _ => MAX_Y - (i as f32) * 1e-3,
         };
         let rows: [[f32; BLOCK]; 6] = [
-            [MOST_Y; BLOCK],
-            [f32::from_bits(MOST_Y.to_bits() - 1); BLOCK],
+            [MAX_Y; BLOCK],
+            [f32::from_bits(MAX_Y.to_bits() - 1); BLOCK],
             [0.0; BLOCK],
             [-1.234_567; BLOCK],
             std::array::from_fn(mixed),
@@ -252,7 +252,7 @@ mod tests {
             let values: Vec<f32> = (0..37 * BLOCK - 5).map(value).collect();
             let row: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
             let by = |size: usize| values.chunks(size).map(|values| values.iter().map(|&y| mass(y)).sum::<u64>());
-            let (blocks, lots): (Vec<u64>, Vec<u64>) = (by(BLOCK).collect(), by(LOT * BLOCK).collect());
+            let (blocks, lots): (Vec<u64>, Vec<u64>) = (by(BLOCK).collect(), by(BLOCKS_PER_LOT * BLOCK).collect());
             let total: u64 = blocks.iter().sum();
             let above = |cut: f32| values.iter().filter(|&&y| y >= cut).map(|&y| mass(y)).sum::<u64>();
             for level in Level::ALL.into_iter().filter(|level| level.is_available()) {

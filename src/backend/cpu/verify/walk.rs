@@ -1,11 +1,11 @@
 //! Answers what the acceptance rules ask, from rows as they are.
 
-use super::here::{Aside, Here, MOST_ASIDE_BYTES, Weighed};
-use super::left::{Blocks, Left, LeftStore};
+use super::current_row::{CurrentRow, MAX_SUSPENDED_BYTES, SuspendedRow, Weighed};
 use super::passes::Passes;
 use super::proposed::{Cut, Proposed, read_from};
+use super::residual::{Blocks, ResidualStore, RowResidual};
 use crate::backend::cpu::ReadFrom;
-use crate::backend::cpu::distribution::{Distribution, KeptBy, Runner, Store, Wanted};
+use crate::backend::cpu::distribution::{Distribution, KeptBy, RaceLeader, Store, Wanted};
 use crate::backend::cpu::keys;
 use crate::backend::cpu::level::Level;
 use crate::backend::cpu::passes::BLOCK;
@@ -34,13 +34,13 @@ pub(super) struct Walk<'a> {
     store: &'a mut Store,
     other: &'a mut Store,
     keys: &'a mut Vec<u64>,
-    left: &'a mut LeftStore,
+    left: &'a mut ResidualStore,
     read_from: ReadFrom,
-    here: Option<Here>,
+    current: Option<CurrentRow>,
     /// Rows that the walk will come to again, set aside, with their bytes.
-    aside: Vec<(usize, Aside)>,
+    suspended: Vec<(usize, SuspendedRow)>,
     /// How many bytes there is room for besides these.
-    room_aside: usize,
+    room_suspended: usize,
     states: States,
     /// Whether a watermark's key decides draws.
     raced: bool,
@@ -54,8 +54,8 @@ impl<'a> Walk<'a> {
         scratch: &'a mut Scratch,
     ) -> Self {
         let Scratch { maxima, view, processed, other, keys, left } = scratch;
-        let (read_from, aside, states) = (read_from(job), Vec::new(), States::new(job));
-        let (store, here, room_aside, raced) = (processed, None, MOST_ASIDE_BYTES, job.is_raced());
+        let (read_from, suspended, states) = (read_from(job), Vec::new(), States::new(job));
+        let (store, current, room_suspended, raced) = (processed, None, MAX_SUSPENDED_BYTES, job.is_raced());
         Self {
             level,
             job,
@@ -67,39 +67,39 @@ impl<'a> Walk<'a> {
             keys,
             left,
             read_from,
-            here,
-            aside,
-            room_aside,
+            current,
+            suspended,
+            room_suspended,
             states,
             raced,
         }
     }
 
-    fn here(&self) -> &Here {
-        self.here.as_ref().expect("a rule comes to a row first; this is a bug")
+    fn current(&self) -> &CurrentRow {
+        self.current.as_ref().expect("a rule comes to a row first; this is a bug")
     }
 
-    fn here_mut(&mut self) -> &mut Here {
-        self.here.as_mut().expect("a rule comes to a row first; this is a bug")
+    fn current_mut(&mut self) -> &mut CurrentRow {
+        self.current.as_mut().expect("a rule comes to a row first; this is a bug")
     }
 
     fn view(&self) -> View<'_> {
-        self.here().view(self.level, self.job, self.maxima, self.view)
+        self.current().view(self.level, self.job, self.maxima, self.view)
     }
 
     /// The current position, whose target is not a list, and the store of its residuals.
-    fn blocks(&mut self) -> (Blocks<'_>, &mut LeftStore) {
-        let here = self.here.as_ref().expect("a rule comes to a row first; this is a bug");
-        let KeptBy { weigh, last_key, need } = here.target.kept_by();
+    fn blocks(&mut self) -> (Blocks<'_>, &mut ResidualStore) {
+        let current = self.current.as_ref().expect("a rule comes to a row first; this is a bug");
+        let KeptBy { weigh, last_key, need } = current.target.kept_by();
         let last = Candidate { token: keys::token(last_key), logit: keys::logit(last_key) };
         let blocks = Blocks {
             passes: Passes::of(self.level),
-            view: here.view(self.level, self.job, self.maxima, self.view),
-            target: &here.target,
+            view: current.view(self.level, self.job, self.maxima, self.view),
+            target: &current.target,
             sums: self.store.sums(),
             cut: Cut { last: (last_key != u64::MAX).then_some(last), weigh, need },
             drafts: self.drafts,
-            left: here.left,
+            left: current.left,
         };
         (blocks, self.left)
     }
@@ -107,7 +107,7 @@ impl<'a> Walk<'a> {
     /// What is left beyond a draft token's distribution, if the target is a list.
     fn residual(&self, factor: f64, node: usize) -> Option<Weights> {
         let draft = &self.drafts[node];
-        let [_, left] = self.here().list.as_ref()?;
+        let [_, left] = self.current().list.as_ref()?;
         Some(left.residual(factor, draft.total, |token| draft.mass_of(token)))
     }
 
@@ -123,30 +123,30 @@ impl<'a> Walk<'a> {
     /// Leaves the current row. Block verification comes to rows again, and preparing a row is most of its cost.
     fn leave(&mut self) {
         let comes_again = self.job.rule == AcceptanceRule::Block && self.job.tree.is_chain();
-        let Some(here) = self.here.take().filter(|here| comes_again && here.is_small()) else { return };
-        let bytes = here.bytes(self.maxima, self.view, self.store);
-        if bytes <= self.room_aside {
-            self.room_aside -= bytes;
-            self.aside.push((bytes, Aside::new(here, self.maxima, self.view, self.store)));
+        let Some(current) = self.current.take().filter(|current| comes_again && current.is_small()) else { return };
+        let bytes = current.bytes(self.maxima, self.view, self.store);
+        if bytes <= self.room_suspended {
+            self.room_suspended -= bytes;
+            self.suspended.push((bytes, SuspendedRow::new(current, self.maxima, self.view, self.store)));
         }
     }
 
     /// Takes back a row that was set aside.
-    fn taken_back(&mut self, row: usize) -> Option<Here> {
-        let at = self.aside.iter().position(|(_, aside)| aside.here.row == row)?;
-        let (bytes, aside) = self.aside.swap_remove(at);
-        self.room_aside += bytes;
-        Some(aside.back(self.maxima, self.view, self.store))
+    fn taken_back(&mut self, row: usize) -> Option<CurrentRow> {
+        let at = self.suspended.iter().position(|(_, suspended)| suspended.current.row == row)?;
+        let (bytes, suspended) = self.suspended.swap_remove(at);
+        self.room_suspended += bytes;
+        Some(suspended.back(self.maxima, self.view, self.store))
     }
 
     /// The sum of what is left beyond a draft token's distribution, if the target is not a list.
     fn weigh(&mut self, factor: f64, node: usize) -> u64 {
-        match self.here().weighed {
+        match self.current().weighed {
             Some(weighed) if weighed.node == node && weighed.factor == factor => weighed.total,
             _ => {
                 let (blocks, store) = self.blocks();
                 let total = blocks.weigh(factor, node, false, store);
-                self.here_mut().weighed = Some(Weighed { factor, node, total });
+                self.current_mut().weighed = Some(Weighed { factor, node, total });
                 total
             }
         }
@@ -155,9 +155,9 @@ impl<'a> Walk<'a> {
 
 /// The winner of a race among the tokens of a list.
 fn first_of(race: Race, target: &Weights) -> u32 {
-    let mut runner = Runner::new(race);
-    runner.add_all(target.entries().iter().copied());
-    runner.token()
+    let mut leader = RaceLeader::new(race);
+    leader.add_all(target.entries().iter().copied());
+    leader.token()
 }
 
 impl Positions for Walk<'_> {
@@ -182,27 +182,28 @@ impl Positions for Walk<'_> {
     }
 
     fn come_to(&mut self, row: usize) -> Result<(), RowError> {
-        if self.here.as_ref().is_none_or(|here| here.row != row) {
+        if self.current.as_ref().is_none_or(|current| current.row != row) {
             self.leave();
-            let here = match self.taken_back(row) {
-                Some(here) => here,
+            let current = match self.taken_back(row) {
+                Some(current) => current,
                 None => {
                     let max = prepare(self.level, &self.looked_at(row), self.read_from, self.maxima, self.view)?;
                     let spec = self.states.spec(self.job, row);
-                    let here = Here::new(self.level, self.job, row, max, &spec, self.maxima, self.view, self.store);
-                    let view = here.view(self.level, self.job, self.maxima, self.view);
-                    self.states.learn(self.job, row, |token| here.observed(&view, token));
-                    here
+                    let current =
+                        CurrentRow::new(self.level, self.job, row, max, &spec, self.maxima, self.view, self.store);
+                    let view = current.view(self.level, self.job, self.maxima, self.view);
+                    self.states.learn(self.job, row, |token| current.observed(&view, token));
+                    current
                 }
             };
-            self.here = Some(here);
+            self.current = Some(current);
         }
-        self.here_mut().start();
+        self.current_mut().start();
         Ok(())
     }
 
     fn share(&mut self, token: u32) -> f64 {
-        if let Some([_, left]) = &self.here().list {
+        if let Some([_, left]) = &self.current().list {
             return left.share(token);
         }
         let (blocks, store) = self.blocks();
@@ -210,22 +211,22 @@ impl Positions for Walk<'_> {
     }
 
     fn draw(&mut self, uniform: u64) -> u32 {
-        let race = self.job.rows[self.here().row].spec.race();
-        if let Some([target, left]) = &self.here().list {
-            let along = self.here().along.as_ref().filter(|_| !self.here().is_taken_from);
+        let race = self.job.rows[self.current().row].spec.race();
+        if let Some([target, left]) = &self.current().list {
+            let along = self.current().along.as_ref().filter(|_| !self.current().is_taken_from);
             return match (race, along) {
                 (Some(race), _) => first_of(race, target),
                 (None, Some(along)) => along.draw(uniform),
                 (None, None) => left.draw(uniform),
             };
         }
-        if race.is_none() && !matches!(self.here().left, Left::Target) {
+        if race.is_none() && !matches!(self.current().left, RowResidual::Target) {
             let (blocks, store) = self.blocks();
             return blocks.draw(uniform, store);
         }
-        let here = self.here.as_ref().expect("a rule comes to a row first; this is a bug");
-        let view = here.view(self.level, self.job, self.maxima, self.view);
-        here.target.draw_by(race, &view, uniform, self.store)
+        let current = self.current.as_ref().expect("a rule comes to a row first; this is a bug");
+        let view = current.view(self.level, self.job, self.maxima, self.view);
+        current.target.draw_by(race, &view, uniform, self.store)
     }
 
     fn beyond(&mut self, factor: f64, node: usize) -> f64 {
@@ -238,47 +239,47 @@ impl Positions for Walk<'_> {
 
     fn take(&mut self, factor: f64, node: usize) {
         if let Some(residual) = self.residual(factor, node) {
-            let here = self.here_mut();
-            if let Some([_, left]) = here.list.as_mut().filter(|_| residual.total() > 0) {
-                (*left, here.is_taken_from) = (residual, true);
+            let current = self.current_mut();
+            if let Some([_, left]) = current.list.as_mut().filter(|_| residual.total() > 0) {
+                (*left, current.is_taken_from) = (residual, true);
             }
             return;
         }
-        let left = self.here().left;
+        let left = self.current().left;
         let left = match left {
-            Left::Target => Left::Beyond { node, factor, total: self.weigh(factor, node) },
-            Left::Beyond { .. } => {
+            RowResidual::Target => RowResidual::Beyond { node, factor, total: self.weigh(factor, node) },
+            RowResidual::Beyond { .. } => {
                 let (blocks, store) = self.blocks();
-                Left::Dense { total: blocks.weigh(factor, node, true, store) }
+                RowResidual::Dense { total: blocks.weigh(factor, node, true, store) }
             }
             // The weights now in the store would be lost, so this first checks that something remains.
-            Left::Dense { .. } if self.weigh(factor, node) == 0 => return,
-            Left::Dense { .. } => {
+            RowResidual::Dense { .. } if self.weigh(factor, node) == 0 => return,
+            RowResidual::Dense { .. } => {
                 let (blocks, store) = self.blocks();
-                Left::Dense { total: blocks.weigh(factor, node, true, store) }
+                RowResidual::Dense { total: blocks.weigh(factor, node, true, store) }
             }
         };
-        if matches!(left, Left::Beyond { total, .. } | Left::Dense { total } if total > 0) {
+        if matches!(left, RowResidual::Beyond { total, .. } | RowResidual::Dense { total } if total > 0) {
             self.left.take();
-            let here = self.here_mut();
-            (here.left, here.weighed) = (left, None);
+            let current = self.current_mut();
+            (current.left, current.weighed) = (left, None);
         }
     }
 
     fn has_one(&mut self) -> bool {
         // The most likely token alone has this mass.
-        self.here().target.total() == MASS_ONE
+        self.current().target.total() == MASS_ONE
     }
 
     fn first(&mut self) -> u32 {
-        self.here().target.first_token(&self.view(), self.store)
+        self.current().target.first_token(&self.view(), self.store)
     }
 
     fn entropy(&mut self) -> f64 {
-        let total = self.here().target.total();
-        let weigh = self.here().target.kept_by().weigh;
+        let total = self.current().target.total();
+        let weigh = self.current().target.kept_by().weigh;
         let exponent = |logit| crate::sampling::mass::exponent(logit, weigh.max, weigh.scale);
-        if let Some(entropy) = self.here().target.entropy(self.store) {
+        if let Some(entropy) = self.current().target.entropy(self.store) {
             return entropy;
         }
         let (blocks, _) = self.blocks();
@@ -296,9 +297,9 @@ impl Positions for Walk<'_> {
     }
 
     fn relaxed(&mut self, relaxed: &Relaxed) -> Result<Vec<u32>, RowError> {
-        let here = self.here.as_ref().expect("a rule comes to a row first; this is a bug");
-        let view = here.view(self.level, self.job, self.maxima, self.view);
-        let spec = self.job.relaxed(here.row).spec.remembering(self.states.before(here.row));
+        let current = self.current.as_ref().expect("a rule comes to a row first; this is a bug");
+        let view = current.view(self.level, self.job, self.maxima, self.view);
+        let spec = self.job.relaxed(current.row).spec.remembering(self.states.before(current.row));
         let judged = Distribution::processed(&view, &spec.filters, spec.chain.as_ref(), Wanted::All, self.other);
         let most = (relaxed.top_n as usize).min(view.vocab_size());
         let first = judged.first_masses(&view, most, self.keys, self.other);
@@ -314,13 +315,13 @@ impl Positions for Walk<'_> {
     fn chance_from(&mut self, node: usize, least: f64) -> f64 {
         let draft = &self.drafts[node];
         let passes = |mass: u64, total: u64| mass > 0 && share(mass, total) >= least;
-        let total = self.here().target.total();
+        let total = self.current().target.total();
         let mut sum = 0;
-        if let Some([target, _]) = &self.here().list {
+        if let Some([target, _]) = &self.current().list {
             let accepted = target.entries().iter().filter(|&&(_, mass)| passes(mass, total));
             sum = accepted.map(|&(token, _)| draft.mass_of(token)).sum();
         } else if let Some(list) = draft.list() {
-            let (target, view) = (&self.here().target, self.view());
+            let (target, view) = (&self.current().target, self.view());
             let accepted = list.iter().filter(|&&(token, _)| passes(target.mass_of(token, view.value(token)), total));
             sum = accepted.map(|&(_, mass)| mass).sum();
         } else {
@@ -345,7 +346,7 @@ impl Positions for Walk<'_> {
     }
 
     fn state_after(&mut self, token: u32) -> Option<SamplerState> {
-        let here = self.here();
-        self.states.after(self.job, here.row, || here.observed(&self.view(), token))
+        let current = self.current();
+        self.states.after(self.job, current.row, || current.observed(&self.view(), token))
     }
 }

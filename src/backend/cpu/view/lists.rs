@@ -2,7 +2,7 @@
 
 use super::View;
 use crate::backend::cpu::passes::{BLOCK, Range, Values, Weigh};
-use crate::backend::cpu::simd::sums::LOT;
+use crate::backend::cpu::simd::sums::BLOCKS_PER_LOT;
 use crate::sampling::samplers::top_n_sigma::Moments;
 
 impl View<'_> {
@@ -20,9 +20,9 @@ impl View<'_> {
         moments
     }
 
-    /// Writes the mass of each [lot](LOT) of blocks. Returns their total.
+    /// Writes the mass of each [lot](BLOCKS_PER_LOT) of blocks. Returns their total.
     pub(in crate::backend::cpu) fn lot_sums(&self, weigh: Weigh, sums: &mut Vec<u64>) -> u64 {
-        let count = self.blocks().div_ceil(LOT);
+        let count = self.blocks().div_ceil(BLOCKS_PER_LOT);
         sums.clear();
         sums.resize(count + self.side.blocks.len(), 0);
         let (row, beside) = sums.split_at_mut(count);
@@ -32,7 +32,7 @@ impl View<'_> {
         }
         total += self.side.passes.sums(self.side.bytes(), self.side.maxima, weigh, beside);
         for (&block, &sum) in self.side.blocks.iter().zip(beside.iter()) {
-            row[block as usize / LOT] += sum;
+            row[block as usize / BLOCKS_PER_LOT] += sum;
         }
         sums.truncate(count);
         total

@@ -32,7 +32,7 @@ use walk::Walk;
 
 /// More rounds than any rule takes. Each round but the last answers something that the walk before lacked, and siblings
 /// are tested one after the other.
-const MOST_ROUNDS: usize = 1024;
+const MAX_ROUNDS: usize = 1024;
 
 /// Asks the device about rows, and returns one answer for each.
 pub type Launch<'l, E> = dyn FnMut(&[Asked<'_>]) -> Result<Vec<Answer>, E> + 'l;
@@ -64,7 +64,7 @@ pub fn verify<E>(
         }
     }
     look_at_rows(&mut open, launch)?;
-    for _ in 0..MOST_ROUNDS {
+    for _ in 0..MAX_ROUNDS {
         let mut missing = Vec::new();
         let mut left = Vec::with_capacity(open.len());
         for ready in open {

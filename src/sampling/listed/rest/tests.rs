@@ -6,7 +6,7 @@ use crate::sampling::adjust::{Adjusts, Nudge};
 use crate::sampling::mask::TokenMask;
 use crate::sampling::row::{Action, Filters};
 use crate::sampling::steps::steps;
-use crate::sampling::watermark::Mark;
+use crate::sampling::watermark::RowWatermark;
 use crate::sampling::watermark::greenlist::Seeds;
 use proptest::prelude::*;
 
@@ -41,9 +41,9 @@ fn listed(vocab_size: u32, tokens: impl IntoIterator<Item = u32>, least: f32) ->
     Listed::new(vocab_size, entries, rest, false, BeyondTopN::Refuse).expect("a row")
 }
 
-fn green(bias: f32) -> Mark {
+fn green(bias: f32) -> RowWatermark {
     let params = KgwParams { bias, ..KgwParams::default() };
-    Mark::Green(Greenlist::new(&params, Seeds::new(&params, [1, 2, 3])))
+    RowWatermark::Green(Greenlist::new(&params, Seeds::new(&params, [1, 2, 3])))
 }
 
 prop_compose! {

@@ -5,7 +5,7 @@ use crate::sampling::samplers::min_eos_p;
 
 /// The tokens that are left of .1 .2 .3 .4, and their probabilities.
 fn left(p: f32, eos: &[u32], min_keep: u32) -> Vec<(u32, f64)> {
-    after(&FOUR, FILTERS, Chain { eos, min_keep, ..chained(&[Step::MinEosP(p)]) })
+    after(&FOUR, FILTERS, Chain { eos, min_keep, ..chained(&[ChainStep::MinEosP(p)]) })
 }
 
 fn tokens_left(p: f32, eos: &[u32], min_keep: u32) -> Vec<u32> {
@@ -42,7 +42,7 @@ fn one_likely_end_leaves_ends_alone() {
 #[test]
 fn it_is_above_and_not_equal() {
     // A half exactly.
-    let half = |p| after(&[1.0, 1.0], FILTERS, Chain { eos: &[1], ..chained(&[Step::MinEosP(p)]) }).len();
+    let half = |p| after(&[1.0, 1.0], FILTERS, Chain { eos: &[1], ..chained(&[ChainStep::MinEosP(p)]) }).len();
     assert_eq!((half(0.5), half(0.5f32.next_down())), (2, 1));
     for (p, total, need) in [(0.5, 10, 6), (0.25, 10, 3), (0.0, 10, 1), (1.0, 10, 11), (1e-30, 10, 1)] {
         assert_eq!(min_eos_p::need(p, total), need, "{p} of {total}");
@@ -59,15 +59,15 @@ fn it_does_nothing_where_fewer_than_min_keep_would_be_left() {
 #[test]
 fn the_probability_is_that_of_its_place_in_the_order() {
     let filters = Filters { temperature: 0.5, top_k: 2, ..FILTERS };
-    let kept = |steps: &[Step]| {
+    let kept = |steps: &[ChainStep]| {
         let left = after(&FOUR, filters, Chain { eos: &[2], ..chained(steps) });
         left.into_iter().map(|(token, _)| token).collect::<Vec<_>>()
     };
-    let end = Step::MinEosP(0.32);
+    let end = ChainStep::MinEosP(0.32);
     assert_eq!(kept(&[end]), [0, 1, 2, 3], "0.3");
-    assert_eq!(kept(&[Step::TopK, end]), [2], "3 of 7");
-    assert_eq!(kept(&[end, Step::TopK]), [2, 3]);
+    assert_eq!(kept(&[ChainStep::TopK, end]), [2], "3 of 7");
+    assert_eq!(kept(&[end, ChainStep::TopK]), [2, 3]);
     // At temperature .5 its share is .09 of .3.
-    assert_eq!(kept(&[Step::Temperature, Step::MinEosP(0.29)]), [2]);
-    assert_eq!(kept(&[Step::Temperature, Step::MinEosP(0.301)]), [0, 1, 2, 3]);
+    assert_eq!(kept(&[ChainStep::Temperature, ChainStep::MinEosP(0.29)]), [2]);
+    assert_eq!(kept(&[ChainStep::Temperature, ChainStep::MinEosP(0.301)]), [0, 1, 2, 3]);
 }

@@ -1,5 +1,5 @@
-//! Differences of engines, by hand: expected exclusions, and the engines' own rules for ties and thresholds. In these rows shares are
-//! exactly on sums: logits are equal or far apart, so that masses are powers of two.
+//! Differences of engines, by hand: expected exclusions, and the engines' own rules for ties and thresholds. In these
+//! rows shares are exactly on sums: logits are equal or far apart, so that masses are powers of two.
 
 use super::*;
 use crate::params::EngineOrder::{
@@ -31,7 +31,8 @@ fn left(engine: EngineOrder, exponents: &[i32], change: impl FnOnce(&mut Samplin
     // For rows of one sampler: the temperature that makes masses exact is put before it here.
     let filters = Filters { temperature: PLAIN, ..params.filters(0) };
     let on = Sampler::ALL.into_iter().filter(|sampler| engine.samplers().contains(sampler));
-    let steps: Vec<Step> = [Step::Temperature].into_iter().chain(on.filter_map(|s| s.step(&params))).collect();
+    let steps: Vec<ChainStep> =
+        [ChainStep::Temperature].into_iter().chain(on.filter_map(|s| s.step(&params))).collect();
     let protected = params.samplers.xtc_ignore_token_ids.clone();
     let chain = Chain { protected: &protected, min_keep: params.samplers.min_keep, ..chained(&steps) };
     let left = chain::run(halves(exponents), exponents.len(), &filters, &chain);
@@ -43,7 +44,7 @@ fn left(engine: EngineOrder, exponents: &[i32], change: impl FnOnce(&mut Samplin
 #[test]
 fn masses_of_these_rows_are_exact() {
     let filters = Filters { temperature: PLAIN, ..FILTERS };
-    let left = chain::run(halves(&[0, 1, 1, 3]), 4, &filters, &chained(&[Step::Temperature]));
+    let left = chain::run(halves(&[0, 1, 1, 3]), 4, &filters, &chained(&[ChainStep::Temperature]));
     let masses: Vec<u64> = left.kept().iter().map(|w| w.mass).collect();
     assert_eq!(masses, [MASS_ONE, MASS_ONE / 2, MASS_ONE / 2, MASS_ONE / 8]);
 }
@@ -68,8 +69,8 @@ fn vllm_and_llama_cpp_keep_exactly_k() {
     assert_eq!(left(Vllm, &[0; 5], |p| p.top_k = 3), [0, 1, 2]);
 }
 
-/// FlashInfer's "joint" order: a token stays if both top-k and top-p, each on all tokens, keep it. With a min-p SGLang renormalises between
-/// them, like the others.
+/// FlashInfer's "joint" order: a token stays if both top-k and top-p, each on all tokens, keep it. With a min-p SGLang
+/// renormalises between them, like the others.
 #[test]
 fn sglang_cuts_one_distribution_unless_there_is_a_min_p() {
     let params = |min_p: f32| {
@@ -79,18 +80,19 @@ fn sglang_cuts_one_distribution_unless_there_is_a_min_p() {
         params
     };
     let joint = params(0.0).steps().expect("another order");
-    assert_eq!(joint, [Step::Temperature, Step::TopP, Step::TopK]);
+    assert_eq!(joint, [ChainStep::Temperature, ChainStep::TopP, ChainStep::TopK]);
     assert_eq!(params(0.01).steps(), None, "the order of this project");
     // Shares 1/2 and 1/4 of all, 2/3 and 1/3 of the first two.
-    let kept = |steps: &[Step]| {
+    let kept = |steps: &[ChainStep]| {
         chain::run(halves(&[1, 2, 3, 3]), 4, &params(0.0).filters(0), &chained(steps)).kept().iter().count()
     };
-    assert_eq!((kept(&joint), kept(&[Step::Temperature, Step::TopK, Step::TopP])), (2, 1));
+    assert_eq!((kept(&joint), kept(&[ChainStep::Temperature, ChainStep::TopK, ChainStep::TopP])), (2, 1));
 }
 
-/// llama.cpp keeps tokens until the sum is at least p, Transformers drops those on an ascending sum of at most 1 - p, and vLLM drops as
-/// many ties of its pivot as the sum can spare. In exact numbers, all these are the smallest prefix that reaches p. (The same holds for
-/// ExLlamaV2's order here. The engine itself drops the crossing token, as docs/engines.md says.)
+/// llama.cpp keeps tokens until the sum is at least p, Transformers drops those on an ascending sum of at most 1 - p,
+/// and vLLM drops as many ties of its pivot as the sum can spare. In exact numbers, all these are the smallest prefix
+/// that reaches p. (The same holds for ExLlamaV2's order here. The engine itself drops the crossing token, as
+/// docs/engines.md says.)
 #[test]
 fn top_p_keeps_the_crossing_token() {
     let first = [LlamaCpp, Transformers, Vllm, TextGenerationWebui, Exllama, Sglang, Croupier];
@@ -112,7 +114,7 @@ fn some_have_min_p_before_top_p() {
         let mut params = SamplingParams { temperature: PLAIN, top_k: 9, top_p: 0.79, min_p: 0.2, ..Default::default() };
         params.samplers.sampler_order = SamplerOrder::Engine(engine);
         params.validate(64, 9).expect("valid parameters");
-        let own = vec![Step::Temperature, Step::TopK, Step::TopP, Step::MinP];
+        let own = vec![ChainStep::Temperature, ChainStep::TopK, ChainStep::TopP, ChainStep::MinP];
         // Masses 1, 1/4 and four of 1/8: the first has 4/5 of what min-p leaves, and 4/7 of the whole row.
         let steps = params.steps().unwrap_or(own);
         chain::run(halves(&[0, 2, 3, 3, 3, 3]), 6, &params.filters(0), &chained(&steps)).kept().len()
@@ -167,7 +169,7 @@ fn typical_p_has_enough_by_the_engines_own_rule() {
 #[test]
 fn xtc_on_average_does_nothing_where_min_keep_would_stop_it() {
     let of = |probability, min_keep| {
-        let step = [Step::XtcExpected { probability, threshold: 0.1 }];
+        let step = [ChainStep::XtcExpected { probability, threshold: 0.1 }];
         after(&[0.6, 0.4], FILTERS, Chain { min_keep, ..chained(&step) })
     };
     let alone = after(&[0.6, 0.4], FILTERS, chained(&[]));
@@ -181,7 +183,7 @@ fn xtc_on_average_does_nothing_where_min_keep_would_stop_it() {
 #[test]
 fn exllama_xtc_is_an_expectation() {
     let probs = [2.0, 1.0, 0.0, -1.0].map(f64::exp);
-    let step = |probability| [Step::XtcExpected { probability, threshold: 0.1 }];
+    let step = |probability| [ChainStep::XtcExpected { probability, threshold: 0.1 }];
     let got = after(&probs, FILTERS, chained(&step(0.5)));
     let weights = [0.169_081, 0.236_883, 0.087_144, 0.032_059];
     let total: f64 = weights.iter().sum();
@@ -207,13 +209,13 @@ fn exllama_xtc_is_an_expectation() {
         change(&mut params);
         params.steps().unwrap()
     };
-    let expected = [Step::XtcExpected { probability: 0.5, threshold: 0.1 }];
+    let expected = [ChainStep::XtcExpected { probability: 0.5, threshold: 0.1 }];
     assert_eq!(params(|p| p.samplers.xtc_expected = Some(true)), expected);
     assert_eq!(params(|p| p.samplers.sampler_order = SamplerOrder::Engine(Exllama)), expected);
     let exllama = |p: &mut SamplingParams| {
         (p.samplers.sampler_order, p.samplers.xtc_expected) = (SamplerOrder::Engine(Exllama), Some(false));
     };
-    let by_chance = [Step::Xtc { probability: 0.5, threshold: 0.1 }];
+    let by_chance = [ChainStep::Xtc { probability: 0.5, threshold: 0.1 }];
     assert_eq!(params(exllama), by_chance, "asked otherwise");
 }
 
@@ -227,13 +229,13 @@ fn exllama_smooths_before_temperature_and_warms_behind_its_filters() {
         (params.steps(), params.filters(0).temperature)
     };
     // exp(-d^2 * factor / T), where d is not divided by T: this is softmax with exponent 2 at temperature T / factor.
-    let smoothing = Step::Smoothing { factor: 0.5, curve: 1.0 };
+    let smoothing = ChainStep::Smoothing { factor: 0.5, curve: 1.0 };
     let smoothed = steps(|p| (p.temperature, p.samplers.smoothing_factor) = (2.0, 0.5));
-    assert_eq!(smoothed, (Some(vec![smoothing, Step::Temperature]), 2.0));
-    let dynamic = Step::DynamicTemperature { low: 0.0, high: 2.0, exponent: 1.0 };
+    assert_eq!(smoothed, (Some(vec![smoothing, ChainStep::Temperature]), 2.0));
+    let dynamic = ChainStep::DynamicTemperature { low: 0.0, high: 2.0, exponent: 1.0 };
     assert_eq!(
         steps(|p| (p.temperature, p.top_k, p.samplers.dynatemp_high) = (0.5, 5, 2.0)),
-        (Some(vec![Step::Temperature, Step::TopK, dynamic]), 0.5),
+        (Some(vec![ChainStep::Temperature, ChainStep::TopK, dynamic]), 0.5),
         "on what truncation left of the tempered row"
     );
     assert_eq!(steps(|p| (p.temperature, p.samplers.skew) = (0.009, 0.5)), (None, 0.0), "below 0.01: greedy");
@@ -272,21 +274,24 @@ fn an_order_of_ones_own_has_the_rules_that_it_is_given() {
         params.samplers.sampler_order = SamplerOrder::Custom(order, engine);
         params.steps().unwrap()
     };
-    assert_eq!(of(Croupier), [Step::TopK, Step::TypicalP(0.5), Step::Temperature]);
+    assert_eq!(of(Croupier), [ChainStep::TopK, ChainStep::TypicalP(0.5), ChainStep::Temperature]);
     assert_eq!(
         of(TextGenerationWebui),
-        [Step::TopKTies, Step::TypicalTies(0.5), Step::Temperature],
+        [ChainStep::TopKTies, ChainStep::TypicalTies(0.5), ChainStep::Temperature],
         "temperature last"
     );
-    assert_eq!(of(LlamaCpp), [Step::TopK, Step::TypicalAbove(0.5), Step::Temperature]);
+    assert_eq!(of(LlamaCpp), [ChainStep::TopK, ChainStep::TypicalAbove(0.5), ChainStep::Temperature]);
 }
 
-/// Of .5, .3, .1, .05, .05, two are choices at .2. If one of them is protected, nothing happens (ExLlamaV2's `x_tokens <= 1`).
+/// Of .5, .3, .1, .05, .05, two are choices at .2. If one of them is protected, nothing happens (ExLlamaV2's `x_tokens
+/// <= 1`).
 #[test]
 fn exllama_counts_no_protected_token_as_a_choice() {
     let row = [0.5, 0.3, 0.1, 0.05, 0.05];
-    for step in [Step::XtcExpected { probability: 0.5, threshold: 0.2 }, Step::Xtc { probability: 1.0, threshold: 0.2 }]
-    {
+    for step in [
+        ChainStep::XtcExpected { probability: 0.5, threshold: 0.2 },
+        ChainStep::Xtc { probability: 1.0, threshold: 0.2 },
+    ] {
         let of = |protected| after(&row, FILTERS, Chain { protected, ..chained(&[step]) });
         assert_eq!(of(&[1]), of(&[0, 1, 2, 3, 4]), "{step:?}: one choice is none");
         assert!((of(&[1])[0].1 - 0.5).abs() < 1e-6, "{step:?}");

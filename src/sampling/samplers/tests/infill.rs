@@ -173,7 +173,7 @@ fn the_first_candidates_tell_it_where_the_others_cannot_change_it() {
 }
 
 /// The tokens that are left of 0, 1, ... with these probabilities, and their new probabilities.
-fn left(texts: &[&str], ends: &[u32], probs: &[f64], steps: &[Step], min_keep: u32) -> Vec<(u32, f64)> {
+fn left(texts: &[&str], ends: &[u32], probs: &[f64], steps: &[ChainStep], min_keep: u32) -> Vec<(u32, f64)> {
     let vocabulary = vocabulary(texts);
     let infill = Some(Infill { vocabulary: &vocabulary, ends });
     let filters = Filters { top_k: 6, ..FILTERS };
@@ -185,7 +185,7 @@ fn left(texts: &[&str], ends: &[u32], probs: &[f64], steps: &[Step], min_keep: u
 fn what_stays_keeps_its_own_probability() {
     // "a" is judged by .4, but drawn with weight .25 against .3 and .05.
     let texts = ["a", "ab", "b", "c", ""];
-    let got = left(&texts, &[4], &[0.25, 0.15, 0.3, 0.28, 0.02], &[Step::Infill], 1);
+    let got = left(&texts, &[4], &[0.25, 0.15, 0.3, 0.28, 0.02], &[ChainStep::Infill], 1);
     assert_eq!(got, [(0, 0.2941), (2, 0.3529), (3, 0.3294), (4, 0.0235)]);
 }
 
@@ -194,7 +194,7 @@ fn a_text_ends_with_the_first_token_that_may() {
     let texts = ["a", "b", "c", "d", "e", "f", ""];
     let of = |last: f64, ends: &[u32], min_keep| {
         let probs = [0.17, 0.17, 0.16, 0.16, 0.16, 0.16, last];
-        let kept = left(&texts, ends, &probs, &[Step::TopK, Step::Infill], min_keep);
+        let kept = left(&texts, ends, &probs, &[ChainStep::TopK, ChainStep::Infill], min_keep);
         kept.into_iter().map(|(token, _)| token).collect::<Vec<_>>()
     };
     assert_eq!(of(0.02, &[6], 1), [6], "it comes back");
@@ -203,7 +203,7 @@ fn a_text_ends_with_the_first_token_that_may() {
     assert_eq!(of(0.0, &[6], 1), [0, 1, 2, 3, 4, 5], "nothing may end it, so nothing happens");
     assert_eq!(of(0.02, &[6], 2), [0, 1, 2, 3, 4, 5], "one would be fewer than two");
     assert_eq!(
-        left(&texts, &[6], &[0.99 / 6.0; 7], &[Step::TopK, Step::Infill], 1),
+        left(&texts, &[6], &[0.99 / 6.0; 7], &[ChainStep::TopK, ChainStep::Infill], 1),
         [(6, 1.0)],
         "what is alone is certain"
     );
@@ -211,5 +211,5 @@ fn a_text_ends_with_the_first_token_that_may() {
 
 #[test]
 fn without_texts_it_does_nothing() {
-    assert_eq!(after(&FOUR, FILTERS, chained(&[Step::Infill])).len(), 4);
+    assert_eq!(after(&FOUR, FILTERS, chained(&[ChainStep::Infill])).len(), 4);
 }

@@ -2,12 +2,12 @@
 
 use super::super::min_k::{at_least, cliff, fall, kept};
 use super::{FILTERS, chained};
-use crate::sampling::chain::{self, Chain, Step};
+use crate::sampling::chain::{self, Chain, ChainStep};
 use crate::sampling::order::Candidate;
 use crate::sampling::row::Filters;
 
 /// The tokens that a row's steps leave, in order.
-fn left(logits: &[f32], steps: &[Step], min_keep: u32) -> Vec<u32> {
+fn left(logits: &[f32], steps: &[ChainStep], min_keep: u32) -> Vec<u32> {
     let candidate = |(token, &logit): (usize, &f32)| Candidate { token: token as u32, logit };
     let candidates = logits.iter().enumerate().map(candidate).collect();
     let filters = Filters { temperature: 50.0, top_k: 2, ..FILTERS };
@@ -59,13 +59,14 @@ fn edges() {
 #[test]
 fn equal_logits_go_by_their_ids_and_masked_ones_are_no_candidates() {
     // Sorted 5 5 5 0: falls 0 0 5.
-    assert_eq!(left(&[5.0, 0.0, 5.0, 5.0], &[Step::MinK(0.0)], 1), [0, 2, 3]);
+    assert_eq!(left(&[5.0, 0.0, 5.0, 5.0], &[ChainStep::MinK(0.0)], 1), [0, 2, 3]);
     // Two stay. The second of them is one of three equal tokens.
-    assert_eq!(left(&[0.0, 0.5, 0.5, 1.5, 0.5], &[Step::MinK(3.5)], 1), [3, 1]);
-    // Without an earlier step, a masked logit does not reach this step. With one, it is neither the last logit nor a cliff.
+    assert_eq!(left(&[0.0, 0.5, 0.5, 1.5, 0.5], &[ChainStep::MinK(3.5)], 1), [3, 1]);
+    // Without an earlier step, a masked logit does not reach this step. With one, it is neither the last logit nor a
+    // cliff.
     let far = [f32::MAX, f32::MAX, f32::MIN];
-    let lowered = Step::XtcExpected { probability: 0.5, threshold: 0.4 };
-    assert_eq!(left(&far, &[lowered, Step::MinK(0.0)], 1).len(), 1);
+    let lowered = ChainStep::XtcExpected { probability: 0.5, threshold: 0.4 };
+    assert_eq!(left(&far, &[lowered, ChainStep::MinK(0.0)], 1).len(), 1);
 }
 
 #[test]
@@ -73,19 +74,19 @@ fn temperature_does_not_change_what_is_kept() {
     let row = [3.0, 2.75, 2.5, 0.5, 0.25, 0.0];
     // Falls .25 .25 2 .25 .25, over their places .25 .125 .67; R is 3, and 3 / 50 with the temperature.
     for tau in [0.0, 3.0, 14.0] {
-        let alone = left(&row, &[Step::MinK(tau)], 1);
-        assert_eq!(left(&row, &[Step::Temperature, Step::MinK(tau)], 1), alone, "{tau}");
-        assert_eq!(left(&row, &[Step::MinK(tau), Step::Temperature], 1), alone, "{tau}");
+        let alone = left(&row, &[ChainStep::MinK(tau)], 1);
+        assert_eq!(left(&row, &[ChainStep::Temperature, ChainStep::MinK(tau)], 1), alone, "{tau}");
+        assert_eq!(left(&row, &[ChainStep::MinK(tau), ChainStep::Temperature], 1), alone, "{tau}");
     }
-    assert_eq!([0.0, 14.0].map(|tau| left(&row, &[Step::MinK(tau)], 1).len()), [3, 4]);
+    assert_eq!([0.0, 14.0].map(|tau| left(&row, &[ChainStep::MinK(tau)], 1).len()), [3, 4]);
 }
 
 #[test]
 fn it_sees_what_steps_before_it_left() {
     let row = [9.0, 8.0, 0.0, 4.0, 3.0];
-    assert_eq!(left(&row, &[Step::MinK(0.0)], 1), [0, 1], "falls 1 4 1 3");
-    assert_eq!(left(&row, &[Step::TopK, Step::MinK(0.0)], 1), [0], "of two, the first");
-    assert_eq!(left(&row, &[Step::TopK, Step::MinK(2.5)], 1), [0, 1], "and both where they are near");
-    assert_eq!(left(&row, &[Step::MinK(0.0)], 4), [0, 1, 3, 4], "min_keep");
-    assert_eq!(left(&row, &[Step::MinK(0.0)], 99), [0, 1, 3, 4, 2], "more than there are");
+    assert_eq!(left(&row, &[ChainStep::MinK(0.0)], 1), [0, 1], "falls 1 4 1 3");
+    assert_eq!(left(&row, &[ChainStep::TopK, ChainStep::MinK(0.0)], 1), [0], "of two, the first");
+    assert_eq!(left(&row, &[ChainStep::TopK, ChainStep::MinK(2.5)], 1), [0, 1], "and both where they are near");
+    assert_eq!(left(&row, &[ChainStep::MinK(0.0)], 4), [0, 1, 3, 4], "min_keep");
+    assert_eq!(left(&row, &[ChainStep::MinK(0.0)], 99), [0, 1, 3, 4, 2], "more than there are");
 }

@@ -5,7 +5,7 @@ use crate::backend::cpu::passes::{AHEAD, BLOCK, blocks, spread};
 use crate::backend::cpu::simd::real::Real;
 use crate::backend::cpu::simd::{Bf16, F16, F32, Format};
 use crate::sampling::logits::Dtype;
-use crate::speculative::draft::MOST_SENT;
+use crate::speculative::draft::MAX_SENT;
 
 /// A probability up to this has a mass of at most 2^27, so the sum of a block fits a u32.
 const NARROW_SENT: f32 = 1.0 / 8192.0;
@@ -51,7 +51,7 @@ unsafe fn mass_of<S: Real, F: Format>(from: *const u8) -> Option<S::Mass> {
         if !S::any_above(most, NARROW_SENT.to_bits()) {
             return Some(S::narrow_widen(sum));
         }
-        if S::any_above(most, MOST_SENT.to_bits()) {
+        if S::any_above(most, MAX_SENT.to_bits()) {
             return None;
         }
         let mut sum = S::mass_zero();

@@ -43,7 +43,7 @@ pub(super) enum Weighing {
 
 /// What the check of a sent row found.
 pub(super) struct Sent {
-    /// Every number is at least 0 (and none a −0) and at most [`MOST_SENT`](crate::speculative::draft::MOST_SENT).
+    /// Every number is at least 0 (and none a −0) and at most [`MAX_SENT`](crate::speculative::draft::MAX_SENT).
     pub(super) fine: bool,
     /// The sum of the masses, if the row is fine.
     pub(super) total: u64,
@@ -138,7 +138,8 @@ impl Passes {
         (target.dtype == draft.dtype).then(|| unsafe { (self.0.sum_beyond)(target, draft, by) })
     }
 
-    /// The sums of [squared](crate::speculative::weights::squared) and of [cubed](crate::speculative::weights::cubed) shares.
+    /// The sums of [squared](crate::speculative::weights::squared) and of [cubed](crate::speculative::weights::cubed)
+    /// shares.
     pub(super) fn powers(self, masses: &Reals, per: f64) -> [u64; 2] {
         // SAFETY: as above.
         unsafe { (self.0.powers)(masses, per) }

@@ -19,17 +19,17 @@ fn its_order() {
     params.samplers.xtc_ignore_token_ids = vec![1];
     params.validate(9, 9).expect("valid parameters");
     let expected = [
-        Step::Temperature,
-        Step::MinP,
-        Step::TopK,
-        Step::TopP,
-        Step::XtcExpected { probability: 0.5, threshold: 0.1 },
-        Step::AdaptiveP { target: 0.4, decay: 0.9 },
+        ChainStep::Temperature,
+        ChainStep::MinP,
+        ChainStep::TopK,
+        ChainStep::TopP,
+        ChainStep::XtcExpected { probability: 0.5, threshold: 0.1 },
+        ChainStep::AdaptiveP { target: 0.4, decay: 0.9 },
     ];
     assert_eq!(params.steps().expect("a chain"), expected);
     // TabbyAPI's order, with the engine's rules.
     let tabby =
         vec![Sampler::Temperature, Sampler::TopK, Sampler::TopP, Sampler::MinP, Sampler::Xtc, Sampler::AdaptiveP];
     params.samplers.sampler_order = SamplerOrder::Custom(tabby, ExllamaV3);
-    assert_eq!(params.steps().expect("a chain")[2..4], [Step::TopP, Step::MinP]);
+    assert_eq!(params.steps().expect("a chain")[2..4], [ChainStep::TopP, ChainStep::MinP]);
 }

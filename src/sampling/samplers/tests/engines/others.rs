@@ -1,9 +1,10 @@
-//! MLX (`mlx_lm/sample_utils.py`), TensorRT-LLM (`pyexecutor/sampler/ops`) and mistral.rs (`mistralrs-core/src/sampler.rs`).
+//! MLX (`mlx_lm/sample_utils.py`), TensorRT-LLM (`pyexecutor/sampler/ops`) and mistral.rs
+//! (`mistralrs-core/src/sampler.rs`).
 
 use super::*;
 
 /// The steps of an engine's parameters, and the temperature.
-fn steps(engine: EngineOrder, change: impl FnOnce(&mut SamplingParams)) -> (Option<Vec<Step>>, f32) {
+fn steps(engine: EngineOrder, change: impl FnOnce(&mut SamplingParams)) -> (Option<Vec<ChainStep>>, f32) {
     let mut params = SamplingParams::default();
     params.samplers.sampler_order = SamplerOrder::Engine(engine);
     change(&mut params);
@@ -17,8 +18,8 @@ fn mlx_has_temperature_last_and_top_k_behind_xtc() {
         (p.temperature, p.top_k, p.top_p, p.min_p) = (0.5, 9, 0.8, 0.1);
         (p.samplers.xtc_probability, p.samplers.xtc_ignore_token_ids) = (0.5, vec![1]);
     });
-    let xtc = Step::Xtc { probability: 0.5, threshold: 0.1 };
-    assert_eq!(all.expect("a chain"), [Step::TopP, Step::MinP, xtc, Step::TopK, Step::Temperature]);
+    let xtc = ChainStep::Xtc { probability: 0.5, threshold: 0.1 };
+    assert_eq!(all.expect("a chain"), [ChainStep::TopP, ChainStep::MinP, xtc, ChainStep::TopK, ChainStep::Temperature]);
 }
 
 /// `temperature <= 1e-4` is greedy, in f32 too: the f32 nearest to 1e-4 is below it.
@@ -34,7 +35,7 @@ fn tensorrt_llm_has_min_p_first_and_ties_of_top_k() {
     let (all, _) = steps(TensorrtLlm, |p| {
         (p.temperature, p.top_k, p.top_p, p.min_p, p.samplers.top_p_decay) = (0.5, 9, 0.8, 0.1, 0.9)
     });
-    assert_eq!(all.expect("a chain"), [Step::Temperature, Step::MinP, Step::TopKTies, Step::TopP]);
+    assert_eq!(all.expect("a chain"), [ChainStep::Temperature, ChainStep::MinP, ChainStep::TopKTies, ChainStep::TopP]);
 }
 
 /// `if min_p_threshold >= *prob { 0 }`, and `min_p <= 0.0 || min_p >= 1.0` is off.
@@ -45,6 +46,6 @@ fn mistral_rs_keeps_what_is_above_min_p() {
     assert_eq!(of(1f32.next_down()), [0, 3], "the largest stay");
     assert_eq!(of(1.0), [0, 1, 2, 3]);
     let (all, _) = steps(MistralRs, |p| (p.temperature, p.top_k, p.top_p, p.min_p) = (0.5, 9, 0.8, 0.1));
-    assert_eq!(all.expect("a chain"), [Step::Temperature, Step::TopK, Step::TopP, Step::MinPAbove]);
+    assert_eq!(all.expect("a chain"), [ChainStep::Temperature, ChainStep::TopK, ChainStep::TopP, ChainStep::MinPAbove]);
     assert_eq!(steps(MistralRs, |p| (p.temperature, p.top_k, p.top_p) = (0.5, 9, 0.8)).0, None, "the usual way");
 }

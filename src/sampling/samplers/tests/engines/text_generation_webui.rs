@@ -2,8 +2,8 @@
 
 use super::*;
 
-/// Probabilities .5 .3 .2 .05 .01, of which top-k leaves three. These alone have one curvature, .1, so the last token goes. With the zeros
-/// after them, the curvatures are .1, .1 and .2.
+/// Probabilities .5 .3 .2 .05 .01, of which top-k leaves three. These alone have one curvature, .1, so the last token
+/// goes. With the zeros after them, the curvatures are .1, .1 and .2.
 #[test]
 fn it_takes_tail_free_over_the_whole_vocabulary() {
     let of = |engine, k, z| {
@@ -42,8 +42,8 @@ fn it_leaves_out_xtc_where_a_newline_or_eos_would_go() {
     assert_eq!(of(Croupier, &[1]), [1, 2, 3], "here it only spares them");
 }
 
-/// Of .4, .3, .2 and .1, the first two would go at .15. If one of them is ignored, XTC never happens, so its average has no effect either,
-/// however likely it is.
+/// Of .4, .3, .2 and .1, the first two would go at .15. If one of them is ignored, XTC never happens, so its average
+/// has no effect either, however likely it is.
 #[test]
 fn it_expects_nothing_where_a_newline_or_eos_would_go() {
     let of = |engine, probability, ignored: &[u32]| {
@@ -72,12 +72,12 @@ fn it_warms_twice() {
         assert_eq!(params.validate(9, 9), Ok(()));
         params.steps().unwrap()
     };
-    let dynamic = Step::DynamicTemperature { low: 0.0, high: 2.0, exponent: 1.0 };
-    assert_eq!(steps(TextGenerationWebui), [Step::Temperature, dynamic]);
+    let dynamic = ChainStep::DynamicTemperature { low: 0.0, high: 2.0, exponent: 1.0 };
+    assert_eq!(steps(TextGenerationWebui), [ChainStep::Temperature, dynamic]);
     assert_eq!([steps(LlamaCpp), steps(Croupier)], [[dynamic], [dynamic]]);
     // Probabilities .8 and .2 are 16 to 1 at temperature 1/2, and with a temperature of 2 after that 4 to 1 again.
-    let flat = Step::DynamicTemperature { low: 2.0, high: 2.0, exponent: 1.0 };
-    let got = after(&[0.8, 0.2], Filters { temperature: 0.5, ..FILTERS }, chained(&[Step::Temperature, flat]));
+    let flat = ChainStep::DynamicTemperature { low: 2.0, high: 2.0, exponent: 1.0 };
+    let got = after(&[0.8, 0.2], Filters { temperature: 0.5, ..FILTERS }, chained(&[ChainStep::Temperature, flat]));
     assert!((got[0].1 - 0.8).abs() < 1e-5, "{got:?}");
 }
 

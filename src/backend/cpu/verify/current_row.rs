@@ -1,6 +1,6 @@
 //! The row that a walk is at, and the rows that it will come to again.
 
-use super::left::Left;
+use super::residual::RowResidual;
 use crate::backend::VerifyJob;
 use crate::backend::cpu::distribution::{Distribution, Store, Wanted};
 use crate::backend::cpu::level::Level;
@@ -11,7 +11,7 @@ use crate::sampling::samplers::skew::Along;
 use crate::speculative::weights::Weights;
 
 /// The current row.
-pub(super) struct Here {
+pub(super) struct CurrentRow {
     pub(super) row: usize,
     /// The row's largest logit, as sent.
     max: f32,
@@ -24,7 +24,7 @@ pub(super) struct Here {
     /// list then.
     pub(super) along: Option<Along>,
     /// What is left, if the target is not a list.
-    pub(super) left: Left,
+    pub(super) left: RowResidual,
     /// The residual that was weighed last. Valid as long as what is left stays the same.
     pub(super) weighed: Option<Weighed>,
     /// The distribution that adaptive-p saw.
@@ -39,21 +39,21 @@ pub(super) struct Weighed {
 }
 
 /// Rows with longer lists are prepared again rather than set aside.
-const MOST_ASIDE: usize = 2048;
+const MAX_SUSPENDED_TOKENS: usize = 2048;
 
 /// How many bytes all rows that a job sets aside may take. Further rows are prepared again.
-pub(super) const MOST_ASIDE_BYTES: usize = 8 << 20;
+pub(super) const MAX_SUSPENDED_BYTES: usize = 8 << 20;
 
 /// A row that was left, with what the stores held of it: a fifth of a byte for each token, the blocks that masks, bias
-/// and penalties touch, and a list of at most [`MOST_ASIDE`] tokens. It is dropped with the job.
-pub(super) struct Aside {
-    pub(super) here: Here,
+/// and penalties touch, and a list of at most [`MAX_SUSPENDED_TOKENS`] tokens. It is dropped with the job.
+pub(super) struct SuspendedRow {
+    pub(super) current: CurrentRow,
     maxima: Vec<f32>,
     view: ViewStore,
     sums: Vec<u64>,
 }
 
-impl Here {
+impl CurrentRow {
     /// Makes the distribution of a row that was prepared.
     pub(super) fn new(
         level: Level,
@@ -72,13 +72,14 @@ impl Here {
         // The store may still hold the candidates of an earlier row.
         let along = store.chain.take_along().filter(|_| target.is_chain());
         let seen = store.chain.take_seen();
-        Self { row, max, target, list, is_taken_from: false, along, left: Left::Target, weighed: None, seen }
+        Self { row, max, target, list, is_taken_from: false, along, left: RowResidual::Target, weighed: None, seen }
     }
 
     /// Whether the row is small enough to be set aside.
     pub(super) fn is_small(&self) -> bool {
         let seen = self.seen.as_ref().map_or(0, |seen| seen.masses.len());
-        seen <= MOST_ASIDE && self.list.as_ref().is_none_or(|[target, _]| target.entries().len() <= MOST_ASIDE)
+        seen <= MAX_SUSPENDED_TOKENS
+            && self.list.as_ref().is_none_or(|[target, _]| target.entries().len() <= MAX_SUSPENDED_TOKENS)
     }
 
     /// About how many bytes the row takes when it is set aside, with what the stores hold of it.
@@ -87,7 +88,7 @@ impl Here {
         let seen = self.seen.as_ref().map_or(0, |seen| seen.masses.len());
         // Both lists of weights, the candidates that are drawn along, and what adaptive-p saw.
         let lists = (3 * listed + seen) * size_of::<(u32, u64)>();
-        size_of_val(maxima) + view.bytes() + store.sum_bytes() + lists + size_of::<Aside>()
+        size_of_val(maxima) + view.bytes() + store.sum_bytes() + lists + size_of::<SuspendedRow>()
     }
 
     /// What samplers learn from a token.
@@ -118,25 +119,25 @@ impl Here {
             left.clone_from(target);
             self.is_taken_from = false;
         }
-        if !matches!(self.left, Left::Target) {
-            (self.left, self.weighed) = (Left::Target, None);
+        if !matches!(self.left, RowResidual::Target) {
+            (self.left, self.weighed) = (RowResidual::Target, None);
         }
     }
 }
 
-impl Aside {
+impl SuspendedRow {
     /// Takes out of the stores what they hold of a row.
-    pub(super) fn new(here: Here, maxima: &mut Vec<f32>, view: &mut ViewStore, store: &mut Store) -> Self {
+    pub(super) fn new(current: CurrentRow, maxima: &mut Vec<f32>, view: &mut ViewStore, store: &mut Store) -> Self {
         // The store of residuals belongs to the row that the walk is at.
-        let here = Here { left: Left::Target, weighed: None, ..here };
-        Self { here, maxima: std::mem::take(maxima), view: std::mem::take(view), sums: store.take_sums() }
+        let current = CurrentRow { left: RowResidual::Target, weighed: None, ..current };
+        Self { current, maxima: std::mem::take(maxima), view: std::mem::take(view), sums: store.take_sums() }
     }
 
     /// Puts it back into the stores.
-    pub(super) fn back(self, maxima: &mut Vec<f32>, view: &mut ViewStore, store: &mut Store) -> Here {
+    pub(super) fn back(self, maxima: &mut Vec<f32>, view: &mut ViewStore, store: &mut Store) -> CurrentRow {
         (*maxima, *view) = (self.maxima, self.view);
         store.give_sums(self.sums);
-        self.here
+        self.current
     }
 }
 

@@ -12,12 +12,12 @@ use tokio::time::{Sleep, sleep_until};
 
 /// The steps that one stream holds back, in order. There are no more than may be in flight.
 #[derive(Debug, Default)]
-pub(super) struct Held {
+pub(super) struct ShardWaitQueue {
     steps: VecDeque<Admitted>,
     timer: Option<Pin<Box<Sleep>>>,
 }
 
-impl Held {
+impl ShardWaitQueue {
     /// A place for a step, if there is room. A sharded step is held back until its shards are there, and any other step
     /// waits behind the held ones.
     pub(super) fn place(&self, message_bytes: usize, sharded: bool, stream: &StreamHandle) -> Result<StepPlace, Error> {

@@ -5,18 +5,18 @@ use std::time::Duration;
 
 /// How long one text may take for the masks of one work. A mask takes some 20 us, and seldom one millisecond. But a
 /// container that has used up its share of the CPU stops for a tenth of a second.
-pub(super) const MOST_TIME: Duration = Duration::from_millis(500);
+pub(super) const MAX_MASK_TIME: Duration = Duration::from_millis(500);
 /// How much longer it may take for each of the work's rows.
 const MORE_TIME: Duration = Duration::from_millis(5);
 
 /// How long so many masks of a text may take.
 pub(super) fn time_for(masks: usize) -> Duration {
-    MOST_TIME + MORE_TIME.saturating_mul(masks as u32)
+    MAX_MASK_TIME + MORE_TIME.saturating_mul(masks as u32)
 }
 
 /// Why there is no mask.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Trouble {
+pub enum MaskError {
     /// It takes more time or memory than a text may. There will be no masks for it any more.
     TooComplex(String),
     /// Other texts took so long that its turn did not come. The row may be sent again.
@@ -25,20 +25,20 @@ pub enum Trouble {
     Fault(String),
 }
 
-impl Trouble {
-    /// The trouble of a text that took longer than [`time_for`] its masks allows.
+impl MaskError {
+    /// The error of a text that took longer than [`time_for`] its masks allows.
     pub(super) fn too_long() -> Self {
-        let [most, more] = [MOST_TIME, MORE_TIME].map(|time| time.as_millis());
+        let [most, more] = [MAX_MASK_TIME, MORE_TIME].map(|time| time.as_millis());
         Self::TooComplex(format!("the grammar's masks take longer than {most} ms, and {more} ms for each row, here"))
     }
 
-    /// The trouble of a text whose automaton has grown beyond so many bytes.
+    /// The error of a text whose automaton has grown beyond so many bytes.
     pub(super) fn too_large(most: usize) -> Self {
         Self::TooComplex(format!("the grammar's automaton takes more than {} MiB here", most >> 20))
     }
 }
 
-impl fmt::Display for Trouble {
+impl fmt::Display for MaskError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::TooComplex(message) | Self::Fault(message) => f.write_str(message),
@@ -49,4 +49,4 @@ impl fmt::Display for Trouble {
     }
 }
 
-impl std::error::Error for Trouble {}
+impl std::error::Error for MaskError {}

@@ -7,11 +7,11 @@
 use super::FinishReason;
 use super::loops::looping;
 use super::rules::Rules;
-use super::text::Text;
+use super::text::TextView;
 use crate::sampling::steps::step;
 
 /// Why the text ends here, if it does. Its last `output` tokens were emitted.
-pub(super) fn end(rules: &Rules, text: &Text<'_>, output: u64) -> Option<FinishReason> {
+pub(super) fn end(rules: &Rules, text: &TextView<'_>, output: u64) -> Option<FinishReason> {
     let is_last = |stop: &Vec<u32>| {
         let same = |(a, &b)| (step(), a == b).1;
         stop.len() <= text.len()
@@ -48,7 +48,7 @@ mod tests {
             let (kept, prompt) = (cuts.0.index(text.len() + 1), cuts.1.index(text.len() + 1));
             let expected = stops.iter().any(|stop| text[prompt..].ends_with(stop)).then_some(FinishReason::StopSequence);
             let (kept, ahead) = text.split_at(kept);
-            prop_assert_eq!(end(&rules(stops), &Text::new(kept, ahead), (text.len() - prompt) as u64), expected);
+            prop_assert_eq!(end(&rules(stops), &TextView::new(kept, ahead), (text.len() - prompt) as u64), expected);
         }
     }
 
@@ -56,7 +56,7 @@ mod tests {
     fn most_of_them_cost_a_look() {
         let stops = vec![vec![1; MAX_PATTERN_TOKENS]; MAX_STOP_SEQUENCES];
         let (rules, text) = (rules(stops), [1; 100]);
-        let looks = |last, output| steps(|| _ = end(&rules, &Text::new(&text, &[last]), output));
+        let looks = |last, output| steps(|| _ = end(&rules, &TextView::new(&text, &[last]), output));
         assert_eq!(looks(2, 100), MAX_STOP_SEQUENCES);
         assert_eq!(looks(1, 100), MAX_PATTERN_TOKENS, "the first one is it");
         assert_eq!(looks(1, 63), 0, "the output is too short for all");

@@ -4,15 +4,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// The engine's pulse. Clones share it.
+/// The engine's heartbeat. Clones share it.
 #[derive(Debug, Clone)]
-pub struct Pulse {
+pub struct Heartbeat {
     origin: Instant,
     /// Milliseconds from the origin to the last beat, plus one; 0 while the engine waits for work.
     beat: Arc<AtomicU64>,
 }
 
-impl Pulse {
+impl Heartbeat {
     pub(super) fn new() -> Self {
         Self { origin: Instant::now(), beat: Arc::default() }
     }

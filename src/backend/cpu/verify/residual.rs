@@ -10,7 +10,7 @@ use crate::speculative::weights::Residual;
 
 /// Storage of residuals. Kept from draft to draft; bounded by the vocabulary.
 #[derive(Debug, Default)]
-pub(crate) struct LeftStore {
+pub(crate) struct ResidualStore {
     /// The weight that is left, by block.
     sums: Vec<u64>,
     /// The weight by block of the residual that was weighed last.
@@ -21,7 +21,7 @@ pub(crate) struct LeftStore {
 
 /// What is left at a position.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Left {
+pub(super) enum RowResidual {
     /// The whole target.
     Target,
     /// What the target has beyond a draft token's distribution. Computed again where it is needed.
@@ -39,27 +39,27 @@ pub(super) struct Blocks<'a> {
     pub(super) sums: &'a [u64],
     pub(super) cut: Cut,
     pub(super) drafts: &'a [Proposed<'a>],
-    pub(super) left: Left,
+    pub(super) left: RowResidual,
 }
 
 impl Blocks<'_> {
     /// The sum of what is left.
     pub(super) fn total(&self) -> u64 {
         match self.left {
-            Left::Target => self.target.total(),
-            Left::Beyond { total, .. } | Left::Dense { total } => total,
+            RowResidual::Target => self.target.total(),
+            RowResidual::Beyond { total, .. } | RowResidual::Dense { total } => total,
         }
     }
 
     /// The weight that is left of a token.
-    pub(super) fn mass_of(&self, token: u32, store: &LeftStore) -> u64 {
+    pub(super) fn mass_of(&self, token: u32, store: &ResidualStore) -> u64 {
         let target = || self.target.mass_of(token, self.view.value(token));
         match self.left {
-            Left::Target => target(),
-            Left::Beyond { node, factor, .. } => {
+            RowResidual::Target => target(),
+            RowResidual::Beyond { node, factor, .. } => {
                 self.by(factor, node).weight(target(), self.drafts[node].mass_of(token))
             }
-            Left::Dense { .. } => store.dense[token as usize],
+            RowResidual::Dense { .. } => store.dense[token as usize],
         }
     }
 
@@ -83,14 +83,14 @@ impl Blocks<'_> {
     }
 
     /// The weights that are left in a block, as masses.
-    fn left_reals(&self, at: usize, store: &LeftStore, out: &mut Reals) {
+    fn left_reals(&self, at: usize, store: &ResidualStore, out: &mut Reals) {
         let mut weights = [0; BLOCK];
         match self.left {
-            Left::Target => return self.target_reals(at, out),
-            Left::Beyond { node, factor, .. } => {
+            RowResidual::Target => return self.target_reals(at, out),
+            RowResidual::Beyond { node, factor, .. } => {
                 self.beyond(at, self.by(factor, node), node, &mut weights);
             }
-            Left::Dense { .. } => weights.copy_from_slice(&store.dense[at * BLOCK..][..BLOCK]),
+            RowResidual::Dense { .. } => weights.copy_from_slice(&store.dense[at * BLOCK..][..BLOCK]),
         }
         self.passes.as_masses(&weights, out);
     }
@@ -98,7 +98,7 @@ impl Blocks<'_> {
     /// The sum of the target's weights beyond a draft token's distribution in a block; `None` where one pass cannot
     /// compute it.
     fn sum_beyond(&self, at: usize, by: Residual, node: usize) -> Option<u64> {
-        if !matches!(self.left, Left::Target) || !self.cut.is_none() {
+        if !matches!(self.left, RowResidual::Target) || !self.cut.is_none() {
             return None;
         }
         let (row, place) = self.view.place(at);
@@ -107,7 +107,7 @@ impl Blocks<'_> {
 
     /// Weighs, by block, what is left beyond a draft token's distribution, and returns the total. With `dense`, stores
     /// the new weights by token; those of what is left until now are lost.
-    pub(super) fn weigh(&self, factor: f64, node: usize, dense: bool, store: &mut LeftStore) -> u64 {
+    pub(super) fn weigh(&self, factor: f64, node: usize, dense: bool, store: &mut ResidualStore) -> u64 {
         let by = Residual::new(factor, self.total(), self.drafts[node].total);
         store.next.clear();
         store.next.resize(self.sums.len(), 0);
@@ -117,8 +117,8 @@ impl Blocks<'_> {
         let (mut left, mut draft, mut weights) = ([0.0; BLOCK], [0.0; BLOCK], [0; BLOCK]);
         for at in 0..self.sums.len() {
             let here = match self.left {
-                Left::Target => self.sums[at],
-                Left::Beyond { .. } | Left::Dense { .. } => store.sums[at],
+                RowResidual::Target => self.sums[at],
+                RowResidual::Beyond { .. } | RowResidual::Dense { .. } => store.sums[at],
             };
             let sum = if here > 0 && !dense { self.sum_beyond(at, by, node) } else { None };
             if let Some(sum) = sum {
@@ -137,7 +137,7 @@ impl Blocks<'_> {
     }
 
     /// Inverse CDF in token-id order, over a residual.
-    pub(super) fn draw(&self, uniform: u64, store: &LeftStore) -> u32 {
+    pub(super) fn draw(&self, uniform: u64, store: &ResidualStore) -> u32 {
         let mut point = draw_point(uniform, self.total());
         let mut before = |weight: u64| {
             let passed = point >= weight;
@@ -147,18 +147,18 @@ impl Blocks<'_> {
         let at = store.sums.iter().position(|&sum| !before(sum)).expect("the point is below the total; this is a bug");
         let mut weights = [0; BLOCK];
         match self.left {
-            Left::Target => unreachable!("the target draws for itself; this is a bug"),
-            Left::Beyond { node, factor, .. } => {
+            RowResidual::Target => unreachable!("the target draws for itself; this is a bug"),
+            RowResidual::Beyond { node, factor, .. } => {
                 self.beyond(at, self.by(factor, node), node, &mut weights);
             }
-            Left::Dense { .. } => weights.copy_from_slice(&store.dense[at * BLOCK..][..BLOCK]),
+            RowResidual::Dense { .. } => weights.copy_from_slice(&store.dense[at * BLOCK..][..BLOCK]),
         }
         let i = weights.iter().position(|&weight| !before(weight));
         (at * BLOCK + i.expect("the block's weights sum to its sum; this is a bug")) as u32
     }
 }
 
-impl LeftStore {
+impl ResidualStore {
     /// What was weighed last becomes what is left.
     pub(super) fn take(&mut self) {
         std::mem::swap(&mut self.sums, &mut self.next);

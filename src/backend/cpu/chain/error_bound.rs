@@ -17,7 +17,7 @@ const UNIT: f64 = 1.0 / (1u64 << 60) as f64;
 
 /// The bounds after some layers.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Doubt {
+pub(super) struct ErrorBound {
     spread: f64,
     lost: f64,
     gone: f64,
@@ -26,7 +26,7 @@ pub(super) struct Doubt {
     rounding: f64,
 }
 
-impl Doubt {
+impl ErrorBound {
     /// For at most this many tokens.
     pub(super) fn new(tokens: usize) -> Self {
         let rounding = (tokens as f64 + 4096.0) * 2.0 * f64::EPSILON;
@@ -40,7 +40,7 @@ impl Doubt {
         let off = self.tokens * self.lost * UNIT + 2.0 * self.gone + UNIT;
         let (least, most) = (f * (1.0 - spread) - off, (f * (1.0 + 2.0 * spread) + off).min(1.0));
         self.gone *= 1.0 + most;
-        // Takes the alternative that leaves less doubt.
+        // Takes the alternative that leaves the smaller bound.
         if off <= least * most * most {
             self.spread = spread * 2.0 / (1.0 + least) + off / least;
         } else {
@@ -69,22 +69,22 @@ impl Doubt {
 mod tests {
     use super::*;
 
-    /// The doubt that is expected for large vocabularies is small enough to draw from.
+    /// The bound that is expected for large vocabularies is small enough to draw from.
     #[test]
     fn doubts_stay_small() {
         for (tokens, most) in [(1 << 10, 3e-6), (128_256, 4e-6), (1 << 20, 1e-5)] {
-            let mut doubt = Doubt::new(tokens);
-            (0..30).for_each(|_| doubt.play(0.5));
-            assert!(doubt.of_a_share() < most, "{tokens} {doubt:?} {}", doubt.of_a_share());
+            let mut error_bound = ErrorBound::new(tokens);
+            (0..30).for_each(|_| error_bound.play(0.5));
+            assert!(error_bound.of_a_share() < most, "{tokens} {error_bound:?} {}", error_bound.of_a_share());
             // A row with one likely token, whose bit is set in every other layer: the other tokens have next to
             // nothing, or nearly all.
-            let mut doubt = Doubt::new(tokens);
-            (0..30).for_each(|layer| doubt.play(if layer % 2 == 0 { 1e-7 } else { 1.0 - 1e-7 }));
-            assert!(doubt.of_a_share() < 1e-3, "{tokens} {doubt:?} {}", doubt.of_a_share());
+            let mut error_bound = ErrorBound::new(tokens);
+            (0..30).for_each(|layer| error_bound.play(if layer % 2 == 0 { 1e-7 } else { 1.0 - 1e-7 }));
+            assert!(error_bound.of_a_share() < 1e-3, "{tokens} {error_bound:?} {}", error_bound.of_a_share());
         }
         // No draw is certain if so much precision is lost.
-        let mut doubt = Doubt::new(1 << 20);
-        (0..64).for_each(|_| doubt.play(1.0));
-        assert!(doubt.of_a_share() > 0.5, "{doubt:?}");
+        let mut error_bound = ErrorBound::new(1 << 20);
+        (0..64).for_each(|_| error_bound.play(1.0));
+        assert!(error_bound.of_a_share() > 0.5, "{error_bound:?}");
     }
 }

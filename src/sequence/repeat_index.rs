@@ -17,7 +17,7 @@ pub(super) const FARTHEST: usize = 512;
 
 /// The places of a text's kept tokens.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Places {
+pub(super) struct RepeatIndex {
     grams: Grams,
     /// How many tokens before a place matter; `None` means all.
     matter: Option<usize>,
@@ -28,7 +28,7 @@ pub(super) struct Places {
     last: Option<(usize, usize)>,
 }
 
-impl Places {
+impl RepeatIndex {
     /// The places of `tokens`, looked up by the last `context` tokens. Repeats of `longest` or more tokens all count as
     /// equally long.
     pub(super) fn new(context: usize, longest: usize, tokens: &[u32]) -> Self {
