@@ -95,8 +95,8 @@ impl Sidecar {
 
     /// The sidecar's entry in initContainers.
     pub(super) fn container(&self) -> Node {
-        // The worker's connections may take all places at the socket. Then the sidecar is not ready, but it is alive.
-        // So liveness is asked at the admin port.
+        // The worker's connections may take all places at the socket. Then the sidecar is not ready, but it has started
+        // and is alive. So startup and liveness are asked at the admin port.
         let loopback = if self.ipv6 { "[::1]" } else { "127.0.0.1" };
         let (socket, admin) =
             (format!("--addr={}", self.variable().1), format!("--admin=http://{loopback}:{}", self.admin_port));
@@ -115,7 +115,7 @@ impl Sidecar {
             ("securityContext", self.node(&["securityContext"])),
             ("terminationMessagePolicy", Node::string("FallbackToLogsOnError")),
             ("ports", Node::list([port])),
-            ("startupProbe", self.probe("startup", &socket, None)),
+            ("startupProbe", self.probe("startup", &admin, None)),
             ("livenessProbe", self.probe("liveness", &admin, Some("--service=liveness"))),
             ("readinessProbe", self.probe("readiness", &socket, Some("--service=readiness"))),
             ("volumeMounts", Node::list(std::iter::once(self.mount()).chain(self.reading()))),

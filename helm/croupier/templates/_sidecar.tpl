@@ -19,9 +19,10 @@ http://{{ ternary "[::1]" "127.0.0.1" (eq .Values.bindAddress "[::]") }}:{{ .Val
 
 {{- /* An entry of initContainers. It is always restarted, which makes it a sidecar; the worker waits for its startup probe. */ -}}
 {{- define "croupier.sidecar.container" -}}
-{{- /* Startup and readiness are probed over the worker's socket: it closes connections above max_connections, and a worker that cannot
-connect has no sampler. Liveness is probed over the admin port, where workers take no connections: a server that is full must not be
-killed. All probes run within the container, because the pod's network, its policies and meshes are the worker's. */ -}}
+{{- /* Readiness is probed over the worker's socket: it closes connections above max_connections, and a worker that cannot connect has
+no sampler. Startup and liveness are probed over the admin port, where workers take no connections: a server that is full must not be
+killed, and after a restart workers may fill it before the first probe. /readyz answers 200 only when all sockets are open, so the worker
+finds its socket. All probes run within the container, because the pod's network, its policies and meshes are the worker's. */ -}}
 {{- $ask := list "croupier" "healthcheck" (printf "--addr=%s" (include "croupier.sidecar.target" .)) -}}
 {{- $askAdmin := list "croupier" "healthcheck" (printf "--admin=%s" (include "croupier.sidecar.admin" .)) -}}
 {{- /* `croupier healthcheck` waits as long as the kubelet does: with its own default, a longer timeout would have no effect. */ -}}
@@ -37,7 +38,7 @@ killed. All probes run within the container, because the pod's network, its poli
       containerPort: {{ .Values.ports.admin }}
   startupProbe:
     exec:
-      command: {{ toJson (append $ask (printf "--timeout=%vs" ($probes.startup.timeoutSeconds | default 1))) }}
+      command: {{ toJson (append $askAdmin (printf "--timeout=%vs" ($probes.startup.timeoutSeconds | default 1))) }}
     {{- toYaml $probes.startup | nindent 4 }}
   livenessProbe:
     exec:
