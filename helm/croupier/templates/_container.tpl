@@ -10,6 +10,10 @@ args:
 {{- if and (ne .Values.gpu.mode "none") (not .Values.config.backend) }}
   - --backend=cuda
 {{- end }}
+{{- /* Rows of a service come in messages. By default the server leaves these to the CPU, and the GPU would have nothing to do. */ -}}
+{{- if and (eq .Values.mode "service") (ne .Values.gpu.mode "none") (not .Values.config.host_rows) }}
+  - --host-rows=cuda
+{{- end }}
 {{- with .Values.tracing }}
 {{- if .endpoint }}
   - --otlp-endpoint={{ .endpoint }}

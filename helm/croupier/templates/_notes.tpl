@@ -36,6 +36,11 @@ Next:
   kubectl -n {{ .Release.Namespace }} rollout status deployment/{{ $name }}
   kubectl -n {{ .Release.Namespace }} exec deployment/{{ $name }} -- croupier healthcheck --{{ if include "croupier.tlsSecret" . }}admin=http://127.0.0.1:{{ .Values.ports.admin }}{{ else }}addr=127.0.0.1:{{ .Values.ports.grpc }}{{ end }}
   kubectl -n {{ .Release.Namespace }} port-forward service/{{ include "croupier.adminService" . }} {{ .Values.ports.admin }}   # then http://127.0.0.1:{{ .Values.ports.admin }}/metrics
+{{- if ne .Values.gpu.mode "none" }}
+
+Each replica has a GPU. Rows come over the network and are copied to it ({{ with .Values.config.host_rows }}config.host_rows {{ . }}{{ else }}--host-rows=cuda{{ end }}). This pays only where the
+CPU is short and rows are flat: docs/deployment.md, With a GPU.
+{{- end }}
 {{- else -}}
 Croupier {{ .Chart.AppVersion }} for pods of another chart, whose templates include croupier.sidecar.*. The socket is
 
