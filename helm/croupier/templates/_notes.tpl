@@ -119,6 +119,13 @@ WARNING: the network policy lets only pods of {{ .Release.Namespace }} use gRPC,
 WARNING: with two replicas at {{ $scaling.cpuUtilization }} percent of the requested CPU, one has no room for the streams of both while the other is
 replaced. Set autoscaling.cpuUtilization to 45, or use more replicas, unless the CPU limit is far above the request.
 {{- end }}
+{{- $annotated := hasKey (.Values.podAnnotations | default dict) "prometheus.io/scrape" }}
+{{- $scraped := or .Values.serviceMonitor.enabled .Values.podMonitor.enabled $annotated }}
+{{- if and (eq .Values.mode "service") $scaling.keda.enabled (not $scraped) }}
+
+WARNING: KEDA scales on what {{ $scaling.keda.serverAddress }} has scraped from the replicas, and neither serviceMonitor nor podMonitor is
+enabled. Without these figures the number of replicas stays as it is. Enable one, unless something else has Prometheus scrape them.
+{{- end }}
 {{- if and .Values.auth.existingSecret (not (include "croupier.tlsSecret" .)) }}
 
 WARNING: tokens cross the network in plain text. Set tls, unless something else encrypts the traffic between pods.
