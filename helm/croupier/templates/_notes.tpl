@@ -51,6 +51,9 @@ Next:
   kubectl -n {{ .Release.Namespace }} get pods -l croupier/sidecar={{ $name }}
   kubectl -n {{ .Release.Namespace }} logs -l croupier/sidecar={{ $name }} -c {{ .Values.sidecar.containerName }}
   kubectl -n {{ .Release.Namespace }} exec POD -c {{ .Values.sidecar.containerName }} -- croupier healthcheck --addr={{ include "croupier.sidecar.target" . }}
+
+The pod needs a terminationGracePeriodSeconds of at least {{ add .Values.drainTimeoutSeconds 2 }}, 2 more than drainTimeoutSeconds. Otherwise Kubernetes
+kills Croupier, when it restarts it, before the worker's streams have left.
 {{- end }}
 
 Memory of one container, at most:
@@ -84,7 +87,19 @@ would be killed instead of refusing work. Raise it, or lower these settings. A s
 down with it: {{ if $regions }}max_bytes_per_region, {{ end }}max_message_bytes, http2_stream_window.
 {{- end }}
 {{- end }}
-{{- if not $threads }}
+{{- $summed := list "max_state_bytes" "max_bytes_in_flight" "max_vocab_size" "grammars" "max_attached_ranks" "max_shard_bytes" }}
+{{- $summed = concat $summed (list "max_streams" "http2_connection_window" "max_message_bytes" "threads") }}
+{{- if ne .Values.mode "service" }}{{ $summed = concat $summed (list "region_socket" "max_region_bytes") }}{{ end }}
+{{- $overriding := list }}
+{{- range .Values.extraEnv }}
+{{- if and (hasPrefix "CROUPIER_" .name) (has (trimPrefix "CROUPIER_" .name | lower) $summed) }}{{ $overriding = append $overriding .name }}{{ end }}
+{{- end }}
+{{- with $overriding }}
+
+WARNING: extraEnv sets {{ join ", " . }}, which the sum above does not know: a variable overrides the same setting of config. Set
+config.{{ first . | trimPrefix "CROUPIER_" | lower }} instead.
+{{- end }}
+{{- if not (or $threads (has "CROUPIER_THREADS" $overriding)) }}
 
 WARNING: neither resources.limits.cpu nor config.threads is set: the server starts a thread for every core of its node.
 {{- end }}
