@@ -39,8 +39,8 @@ RECIPES = {
 SINCE = {"sidecar-gpu": "1.34.0"}
 
 
-def template(chart, *flags):
-    command = ["helm", "template", "example", str(CHARTS / chart), "--namespace", "inference", *flags]
+def template(chart, *flags, release="example", namespace="inference"):
+    command = ["helm", "template", release, str(CHARTS / chart), "--namespace", namespace, *flags]
     return subprocess.run(command, capture_output=True, text=True)
 
 
@@ -88,7 +88,7 @@ def refusals():
     """Values that must be refused, with words from the message."""
     for case in yaml.safe_load((HERE / "refused.yaml").read_text()):
         flags = case.get("flags", []) + [flag for value in case["set"] for flag in ("--set", value)]
-        done = template(case.get("chart", "croupier"), *flags)
+        done = template(case.get("chart", "croupier"), *flags, release=case.get("release", "example"))
         if done.returncode == 0:
             yield f"{flags} is not refused"
         elif case["says"] not in done.stderr:
@@ -152,6 +152,39 @@ def texts():
         yield "a text is changed in the ConfigMap"
 
 
+# Names that YAML takes for numbers or switches if they are not in quotes.
+ODD = {
+    "croupier": {
+        "nameOverride": "no", "fullnameOverride": "on", "priorityClassName": "1e3", "runtimeClassName": "0x1",
+        "serviceAccount": {"name": "1234"}, "tls": {"existingSecret": "true", "clientAuth": {"enabled": True, "existingSecret": "12", "key": "yes"}},
+        "auth": {"existingSecret": "off", "key": "on"}, "watermark": {"existingSecret": "null"},
+        "tracing": {"endpoint": "https://c:1", "caSecret": "1.5", "caKey": "no"}, "serviceMonitor": {"enabled": True},
+        "gpu": {"mode": "claim", "claim": {"name": "5", "deviceClassName": "6", "existingTemplate": "7"}},
+        "resources": {"limits": {"cpu": 1}}, "autoscaling": {"hpa": {"enabled": True}},
+    },
+    "examples/worker": {"croupier": {
+        "fullnameOverride": "off", "sidecar": {"containerName": "yes", "socketVolume": "8"}, "watermark": {"existingSecret": "null"},
+        "gpu": {"mode": "claim", "claim": {"name": "5", "deviceClassName": "6"}}, "podMonitor": {"enabled": True},
+    }},
+}
+
+
+def odd_names():
+    """Yields errors that Kubernetes would find in manifests with such names, or with a release whose name has a dot."""
+    for chart, values in ODD.items():
+        flags = [flag for key, value in values.items() for flag in ("--set-json", f"{key}={json.dumps(value)}")]
+        done = template(chart, *flags, "--kube-version=1.37.0", release="123", namespace="456")
+        if done.returncode:
+            yield f"odd names are refused: {done.stderr}"
+            continue
+        objects = [o for o in yaml.safe_load_all(done.stdout) if o]
+        yield from invalid("sidecar-gpu", objects)
+        yield from (f"{o['kind']} {o['metadata']} has a name that is no text" for o in objects
+                    if not all(isinstance(o["metadata"][key], str) for key in ("name", "namespace")))
+    names = re.findall(r"(?m)^  name: (.*)$", template("croupier", release="a.b").stdout)
+    yield from (f"the release a.b makes an object {name}" for name in names if "." in name)
+
+
 def injected():
     """The manifests that `croupier inject` makes from those in tests/inject, as tests/inject/mod.rs checks them."""
     files = sorted((ROOT / "tests/inject").glob("*.injected.yaml"))
@@ -183,7 +216,7 @@ def files_differ(objects):
 
 def main():
     bless = "--bless" in sys.argv
-    wrong = [*blind(), *settings(), *ranges(), *relations(), *defaults(), *texts(), *refusals()]
+    wrong = [*blind(), *settings(), *ranges(), *relations(), *defaults(), *texts(), *refusals(), *odd_names()]
     wrong += open_schemas(json.loads((ROOT / "helm/croupier/values.schema.json").read_text()))
     checked, foreign = 0, set()
     for recipe in RECIPES:

@@ -52,8 +52,8 @@ terminationMessagePolicy: FallbackToLogsOnError
 {{- /* Entries of the pod's resourceClaims. */ -}}
 {{- define "croupier.resourceClaims" -}}
 {{- if eq .Values.gpu.mode "claim" -}}
-- name: {{ .Values.gpu.claim.name }}
-  resourceClaimTemplateName: {{ .Values.gpu.claim.existingTemplate | default (printf "%s-gpu" (include "croupier.fullname" .)) }}
+- name: {{ .Values.gpu.claim.name | quote }}
+  resourceClaimTemplateName: {{ .Values.gpu.claim.existingTemplate | default (printf "%s-gpu" (include "croupier.fullname" .)) | quote }}
 {{- end -}}
 {{- end }}
 
@@ -61,7 +61,7 @@ terminationMessagePolicy: FallbackToLogsOnError
 {{- define "croupier.configVolume" -}}
 - name: {{ include "croupier.fullname" . }}-config
   configMap:
-    name: {{ include "croupier.fullname" . }}
+    name: {{ include "croupier.fullname" . | quote }}
 {{- with .Values.vocabulary.volume }}
 - name: {{ include "croupier.fullname" $ }}-vocabulary
   {{- toYaml . | nindent 2 }}
@@ -69,14 +69,14 @@ terminationMessagePolicy: FallbackToLogsOnError
 {{- with .Values.watermark.existingSecret }}
 - name: {{ include "croupier.fullname" $ }}-watermark
   secret:
-    secretName: {{ . }}
+    secretName: {{ . | quote }}
 {{- end }}
 {{- with .Values.tracing.caSecret }}
 - name: {{ include "croupier.fullname" $ }}-collector
   secret:
-    secretName: {{ . }}
+    secretName: {{ . | quote }}
     items:
-      - {key: {{ $.Values.tracing.caKey }}, path: ca.crt}
+      - {key: {{ $.Values.tracing.caKey | quote }}, path: ca.crt}
 {{- end }}
 {{- end }}
 

@@ -1,17 +1,20 @@
+{{- /* The name of objects, with room for what is added to it. A release's name may have dots, which names of Services and volumes must
+not have. Where a name stands alone it is quoted, because YAML takes some for numbers or switches: 123, 1e3, on. */ -}}
 {{- define "croupier.fullname" -}}
 {{- $name := .Values.nameOverride | default .Chart.Name -}}
+{{- $release := .Release.Name | replace "." "-" -}}
 {{- if .Values.fullnameOverride -}}
-{{- .Values.fullnameOverride | trunc 52 | trimSuffix "-" -}}
-{{- else if contains $name .Release.Name -}}
-{{- .Release.Name | trunc 52 | trimSuffix "-" -}}
+{{- .Values.fullnameOverride -}}
+{{- else if contains $name $release -}}
+{{- $release | trunc 52 | trimSuffix "-" -}}
 {{- else -}}
-{{- printf "%s-%s" .Release.Name $name | trunc 52 | trimSuffix "-" -}}
+{{- printf "%s-%s" $release $name | trunc 52 | trimSuffix "-" -}}
 {{- end -}}
 {{- end }}
 
 {{- define "croupier.selectorLabels" -}}
-app.kubernetes.io/name: {{ .Values.nameOverride | default .Chart.Name }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/name: {{ .Values.nameOverride | default .Chart.Name | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end }}
 
 {{- define "croupier.labels" -}}
@@ -25,8 +28,8 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 
 {{- define "croupier.metadata" -}}
-name: {{ include "croupier.fullname" . }}
-namespace: {{ .Release.Namespace }}
+name: {{ include "croupier.fullname" . | quote }}
+namespace: {{ .Release.Namespace | quote }}
 labels:
   {{- include "croupier.labels" . | nindent 2 }}
 {{- end }}
@@ -92,7 +95,9 @@ from the number that was written: 2^53 + 1 is read as 2^53. */ -}}
 {{- $parts := list }}
 {{- range $key, $part := $value }}{{ $parts = append $parts (printf "%s = %s" $key (include "croupier.toml" (list (printf "%s.%s" $path $key) $part))) }}{{ end }}
 {{- printf "{ %s }" (join ", " $parts) }}
-{{- else if or (kindIs "bool" $value) (kindIs "invalid" $value) }}{{ $value }}
+{{- else if kindIs "bool" $value }}{{ $value }}
+{{- else if kindIs "invalid" $value }}
+{{- fail (printf "%s: is null, which TOML does not have; give a value, or leave it out" $path) }}
 {{- else if or (ge (float64 $value) 9007199254740992.0) (le (float64 $value) -9007199254740992.0) }}
 {{- fail (printf "%s: Helm would round a number of 2^53 or more; write it in quotes, which the server accepts for watermark keys" $path) }}
 {{- else if eq (float64 (int64 $value)) (float64 $value) }}{{ int64 $value }}

@@ -26,7 +26,7 @@ previous revision had, whoever changed it since. `helm template` has nothing to 
 {{- $container := include "croupier.container" . | fromYaml -}}
 {{- $flags := list (printf "--listen=%s:%v" .Values.bindAddress .Values.ports.grpc) "--uds=none" (printf "--lame-duck=%vs" .Values.lameDuckSeconds) -}}
 {{- $_ := set $container "args" (concat $container.args $flags (include "croupier.accessFlags" . | fromJsonArray)) -}}
-serviceAccountName: {{ include "croupier.serviceAccountName" . }}
+serviceAccountName: {{ include "croupier.serviceAccountName" . | quote }}
 automountServiceAccountToken: false
 # For a Service called croupier, Kubernetes would set variables with the names of the server's own, `CROUPIER_*`.
 enableServiceLinks: false
@@ -38,10 +38,10 @@ imagePullSecrets:
   {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- with .Values.priorityClassName }}
-priorityClassName: {{ . }}
+priorityClassName: {{ . | quote }}
 {{- end }}
 {{- with .Values.runtimeClassName }}
-runtimeClassName: {{ . }}
+runtimeClassName: {{ . | quote }}
 {{- end }}
 {{- with .Values.nodeSelector }}
 nodeSelector:

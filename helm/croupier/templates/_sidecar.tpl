@@ -30,7 +30,7 @@ finds its socket. All probes run within the container, because the pod's network
 {{- $container := include "croupier.container" . | fromYaml -}}
 {{- $flags := list "--listen=none" (printf "--uds=%s" (include "croupier.sidecar.socket" .)) "--lame-duck=0s" -}}
 {{- $_ := set $container "args" (concat $container.args $flags) -}}
-- name: {{ .Values.sidecar.containerName }}
+- name: {{ .Values.sidecar.containerName | quote }}
   restartPolicy: Always
   {{- toYaml $container | nindent 2 }}
   ports:
@@ -55,14 +55,14 @@ finds its socket. All probes run within the container, because the pod's network
 
 {{- /* Entries of volumes. The socket's volume is on disk, because a socket holds no data. */ -}}
 {{- define "croupier.sidecar.volumes" -}}
-- name: {{ .Values.sidecar.socketVolume }}
+- name: {{ .Values.sidecar.socketVolume | quote }}
   emptyDir: {}
 {{ include "croupier.configVolume" . }}
 {{- end }}
 
 {{- /* Entries of the worker's volumeMounts. */ -}}
 {{- define "croupier.sidecar.volumeMounts" -}}
-- name: {{ .Values.sidecar.socketVolume }}
+- name: {{ .Values.sidecar.socketVolume | quote }}
   mountPath: {{ .Values.sidecar.socketDirectory }}
 {{- end }}
 
@@ -79,7 +79,7 @@ fsGroup: {{ .Values.sidecar.fsGroup }}
 
 {{- /* Labels of the pod, which the PodMonitor selects. */ -}}
 {{- define "croupier.sidecar.podLabels" -}}
-croupier/sidecar: {{ include "croupier.fullname" . }}
+croupier/sidecar: {{ include "croupier.fullname" . | quote }}
 {{- end }}
 
 {{- /* Annotations of the pod. They replace the pod when the configuration changes, since the server reads it only once. */ -}}
@@ -95,6 +95,6 @@ croupier/sidecar: {{ include "croupier.fullname" . }}
 {{- /* Entries of the worker's resources.claims, so that it has the same GPU. Empty without `gpu.mode` claim. */ -}}
 {{- define "croupier.sidecar.claims" -}}
 {{- if eq .Values.gpu.mode "claim" -}}
-- name: {{ .Values.gpu.claim.name }}
+- name: {{ .Values.gpu.claim.name | quote }}
 {{- end -}}
 {{- end }}

@@ -29,24 +29,24 @@ that is mounted alone. */ -}}
 {{- with include "croupier.tlsSecret" . }}
 - name: {{ $name }}-tls
   secret:
-    secretName: {{ . }}
+    secretName: {{ . | quote }}
     items:
       - {key: tls.crt, path: tls.crt}
       - {key: tls.key, path: tls.key}
 {{- if $.Values.tls.clientAuth.enabled }}
 - name: {{ $name }}-clients
   secret:
-    secretName: {{ $.Values.tls.clientAuth.existingSecret | default . }}
+    secretName: {{ $.Values.tls.clientAuth.existingSecret | default . | quote }}
     items:
-      - {key: {{ $.Values.tls.clientAuth.key }}, path: ca.crt}
+      - {key: {{ $.Values.tls.clientAuth.key | quote }}, path: ca.crt}
 {{- end }}
 {{- end }}
 {{- with .Values.auth.existingSecret }}
 - name: {{ $name }}-tokens
   secret:
-    secretName: {{ . }}
+    secretName: {{ . | quote }}
     items:
-      - {key: {{ $.Values.auth.key }}, path: tokens}
+      - {key: {{ $.Values.auth.key | quote }}, path: tokens}
 {{- end }}
 {{- end }}
 
