@@ -261,7 +261,12 @@ impl Template<'_> {
             editor.entries(&pod, "metadata", metadata.map(|(key, value)| (key.to_owned(), value)).to_vec());
         }
         if spec.at(&["securityContext", "fsGroup"]).is_none() {
-            editor.entries(&of_spec, "securityContext", vec![("fsGroup".to_owned(), sidecar.fs_group())]);
+            let mut group = vec![("fsGroup".to_owned(), sidecar.fs_group())];
+            if spec.at(&["securityContext", "fsGroupChangePolicy"]).is_none() {
+                // The group applies to all volumes. The kubelet is to change the files of a large one only once.
+                group.push(("fsGroupChangePolicy".to_owned(), Node::string("OnRootMismatch")));
+            }
+            editor.entries(&of_spec, "securityContext", group);
         }
         editor.items_before(&of_spec, "initContainers", sidecar.place(spec), vec![sidecar.container()]);
         editor.items(&of_spec, "volumes", vec![sidecar.volume()]);

@@ -84,8 +84,10 @@ fn the_sidecar_is_the_charts() {
             assert!(part(&own, key).same(&part(&chart, key)), "{path:?} {key}");
         }
     }
-    let group = ["spec", "securityContext", "fsGroup"];
-    assert!(own.at(&group).expect("a group").same(chart.at(&group).expect("a group")));
+    for key in ["fsGroup", "fsGroupChangePolicy"] {
+        let path = ["spec", "securityContext", key];
+        assert!(own.at(&path).expect(key).same(chart.at(&path).expect(key)), "{key}");
+    }
     assert!(chart.at(&["metadata", "labels", sidecar::LABEL]).is_some(), "the chart's label has another name");
 }
 

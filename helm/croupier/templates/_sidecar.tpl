@@ -72,9 +72,11 @@ finds its socket. All probes run within the container, because the pod's network
   value: {{ include "croupier.sidecar.target" . }}
 {{- end }}
 
-{{- /* Part of the pod's securityContext: both containers are in the group that owns the socket. */ -}}
+{{- /* Part of the pod's securityContext: both containers are in the group that owns the socket. The group applies to all volumes of the
+pod; the kubelet is to change the files of a large one only once, and not at each start. */ -}}
 {{- define "croupier.sidecar.podSecurityContext" -}}
 fsGroup: {{ .Values.sidecar.fsGroup }}
+fsGroupChangePolicy: OnRootMismatch
 {{- end }}
 
 {{- /* Labels of the pod, which the PodMonitor selects. */ -}}
