@@ -150,6 +150,38 @@ async fn an_opening_or_work_of_a_later_schema_fails_alone() {
     assert_eq!(server.series(failed), 1.0);
 }
 
+/// Libraries that write every field of an object also write two of which only one may be set. Decoding keeps the last.
+#[tokio::test]
+async fn what_is_set_together_is_refused_where_it_stands() {
+    let server = TestServer::start().await;
+    let configured = encoded(decode_request::Request::Config(config()));
+    let marks = encoded_field(90, &[encoded_field(3, &[]), encoded_field(1, &[])].concat());
+    let marked = [vec![8, 2], encoded_field(2, &marks)].concat();
+    let opens = [open(1, seeded(5)).encode_to_vec(), marked, open(3, seeded(5)).encode_to_vec()];
+    let drafts = encoded_field(6, &[encoded_field(3, &[]), encoded_field(6, &[])].concat());
+    let works = [sample_work(1).encode_to_vec(), [vec![8, 3], drafts].concat()];
+    let rest = Step { logits: inline(&[logits(5, 0), logits(5, 0)]), ..Default::default() };
+    let fields = opens.iter().map(|open| encoded_field(3, open)).chain(works.iter().map(|work| encoded_field(4, work)));
+    let step = [fields.collect::<Vec<_>>().concat(), rest.encode_to_vec()].concat();
+    let mut replies =
+        call(&server, DECODE, vec![configured.clone(), encoded_field(2, &step)]).await.unwrap().into_inner();
+    replies.message().await.unwrap().expect("the stream is ready");
+    let reply = DecodeResponse::decode(replies.message().await.unwrap().unwrap()).unwrap();
+    let Some(decode_response::Response::Step(result)) = reply.response else { panic!("{reply:?}") };
+    let error = result.open[1].error.as_ref().expect("it was not opened");
+    assert_eq!((result.open[1].status(), error.field.as_str()), (OpenStatus::InvalidArgument, "params.watermark.kgw"));
+    assert_eq!(error.message, "is set together with gumbel; send only one of them");
+    let statuses: Vec<RowStatus> = result.work.iter().map(|work| work.status()).collect();
+    assert_eq!(statuses, [RowStatus::Ok, RowStatus::InvalidWork]);
+    assert!(result.work[1].message.starts_with("verify.deterministic: is set together with kept"), "{result:?}");
+    // How many rows a work takes decides which rows the next works mean.
+    let two_kinds = [sample_work(1).encode_to_vec(), encoded_field(5, &[])].concat();
+    let rows = Step { logits: inline(&[logits(5, 0)]), ..Default::default() };
+    let step = encoded_field(2, &[encoded_field(4, &two_kinds), rows.encode_to_vec()].concat());
+    let (count, status) = outcome(&server, DECODE, vec![configured, step]).await;
+    assert_eq!((count, status.code(), violation(&status).0.as_str()), (1, Code::InvalidArgument, "step.work[0].score"));
+}
+
 #[tokio::test]
 async fn a_row_of_a_later_schema_fails_alone() {
     let server = TestServer::start().await;

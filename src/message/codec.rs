@@ -2,7 +2,7 @@
 //! known.
 
 use super::buffers::{self, Buffers};
-use super::look::{Unknown, look, malformed};
+use super::look::{AllDropped, look, malformed};
 use super::shape::{ANY, ATTACH_REQUEST, DECODE_REQUEST, REGION_REQUEST, SAMPLE_REQUEST, Shape};
 use crate::error::Error;
 use crate::limits::Limits;
@@ -19,13 +19,13 @@ pub(crate) trait Looked: Message + Default {
     /// The fields and sub-messages of the request.
     const SHAPE: &'static Shape;
 
-    /// Decodes the received message. Also returns the unknown fields in its openings and works.
+    /// Decodes the received message. Also returns what decoding drops of its openings and works.
     ///
     /// # Errors
-    /// When the bytes are no such message, or it has more parts than allowed or an unknown field elsewhere.
-    fn read(raw: Raw<Self>, limits: &Limits) -> Result<(Self, Unknown), Error> {
-        let unknown = look(&raw.0, Self::SHAPE, limits)?;
-        Ok((buffers::decode(raw.0).map_err(malformed)?, unknown))
+    /// When the bytes are no such message, or it has more parts than allowed, or something elsewhere is dropped.
+    fn read(raw: Raw<Self>, limits: &Limits) -> Result<(Self, AllDropped), Error> {
+        let dropped = look(&raw.0, Self::SHAPE, limits)?;
+        Ok((buffers::decode(raw.0).map_err(malformed)?, dropped))
     }
 }
 

@@ -2,9 +2,9 @@
 //!
 //! Two bytes on the wire can be an empty sub-message that takes hundreds of bytes once decoded. So a message within the
 //! size limit could still take hundreds of times its size. This check counts sub-messages without decoding anything,
-//! and holds lists to their limits. It also finds fields that the schema does not have: decoding would drop them, what
-//! they ask for would not be done, and nobody would know. And a message that is not protobuf ends in INVALID_ARGUMENT
-//! here, while tonic's own codec would report an internal fault.
+//! and holds lists to their limits. It also finds what decoding would drop, so that it would not be done and nobody
+//! would know: fields that the schema does not have, and all but the last of fields of which only one may be set. And a
+//! message that is not protobuf ends in INVALID_ARGUMENT here, while tonic's own codec would report an internal fault.
 
 use super::shape::Shape;
 use crate::error::Error;
@@ -18,22 +18,49 @@ const MAX_SUB_MESSAGES: usize = 1 << 18;
 /// The largest number that a field may have in protobuf.
 const LARGEST_FIELD: u64 = (1 << 29) - 1;
 
-/// Fields that the schema does not have, in openings and in works: one for each item that has any. Elsewhere they are
-/// errors of the whole message.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Unknown {
-    openings: BTreeMap<usize, FieldError>,
-    works: BTreeMap<usize, FieldError>,
+/// What decoding would drop, and the place of its field.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Dropped {
+    /// A field that the schema does not have.
+    Unknown(FieldError),
+    /// A field that is set together with another one, although only one of them may be.
+    Together(FieldError),
 }
 
-impl Unknown {
-    /// The unknown field of an opening, or of a row of a stateless batch.
-    pub(crate) fn of_opening(&mut self, at: usize) -> Option<FieldError> {
+impl Dropped {
+    fn within(self, part: &str) -> Self {
+        match self {
+            Self::Unknown(field) => Self::Unknown(field.within(part)),
+            Self::Together(field) => Self::Together(field.within(part)),
+        }
+    }
+}
+
+impl From<Dropped> for Error {
+    fn from(dropped: Dropped) -> Self {
+        match dropped {
+            Dropped::Unknown(field) => Self::Unimplemented(field),
+            Dropped::Together(field) => Self::Invalid(field),
+        }
+    }
+}
+
+/// What decoding would drop of openings and works: the first for each item of which it would drop any. Elsewhere it is
+/// an error of the whole message.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct AllDropped {
+    openings: BTreeMap<usize, Dropped>,
+    works: BTreeMap<usize, Dropped>,
+}
+
+impl AllDropped {
+    /// What would be dropped of an opening, or of a row of a stateless batch.
+    pub(crate) fn of_opening(&mut self, at: usize) -> Option<Dropped> {
         self.openings.remove(&at)
     }
 
-    /// The unknown field of a work.
-    pub(crate) fn of_work(&mut self, at: usize) -> Option<FieldError> {
+    /// What would be dropped of a work.
+    pub(crate) fn of_work(&mut self, at: usize) -> Option<Dropped> {
         self.works.remove(&at)
     }
 }
@@ -52,14 +79,14 @@ struct Room<'a> {
     /// Works of a step, or rows of a batch. Each takes at least one row.
     rows: usize,
     limits: &'a Limits,
-    unknown: Unknown,
+    dropped: AllDropped,
 }
 
 impl<'a> Room<'a> {
     fn new(limits: &'a Limits) -> Self {
         let (open, rows) = (limits.max_sequences_per_stream, limits.max_rows_per_step);
         let close = limits.max_sequences;
-        Self { sub_messages: MAX_SUB_MESSAGES, close, open, rows, limits, unknown: Unknown::default() }
+        Self { sub_messages: MAX_SUB_MESSAGES, close, open, rows, limits, dropped: AllDropped::default() }
     }
 
     /// Takes room for a sub-message.
@@ -86,39 +113,43 @@ impl<'a> Room<'a> {
         Ok(())
     }
 
-    /// Where to record an unknown field of the sub-message whose room was just taken, and the sub-message's index.
-    fn item(&mut self, name: &str) -> Option<(&mut BTreeMap<usize, FieldError>, usize)> {
+    /// Where to record what is dropped of the sub-message whose room was just taken, and the sub-message's index.
+    fn item(&mut self, name: &str) -> Option<(&mut BTreeMap<usize, Dropped>, usize)> {
         let (open, rows) = (self.limits.max_sequences_per_stream, self.limits.max_rows_per_step);
         match name {
-            "open[]" => Some((&mut self.unknown.openings, open - self.open - 1)),
-            "rows[]" => Some((&mut self.unknown.openings, rows - self.rows - 1)),
-            "work[]" => Some((&mut self.unknown.works, rows - self.rows - 1)),
+            "open[]" => Some((&mut self.dropped.openings, open - self.open - 1)),
+            "rows[]" => Some((&mut self.dropped.openings, rows - self.rows - 1)),
+            "work[]" => Some((&mut self.dropped.works, rows - self.rows - 1)),
             _ => None,
         }
     }
 }
 
-/// Counts the sub-messages of a request, and finds the unknown fields in its openings and works.
+/// Counts the sub-messages of a request, and finds what decoding would drop of its openings and works.
 ///
 /// # Errors
-/// When there are too many parts, a field elsewhere is unknown, or the bytes are no message.
-pub(super) fn look(message: &[u8], shape: &Shape, limits: &Limits) -> Result<Unknown, Error> {
+/// When there are too many parts, a field elsewhere would be dropped, or the bytes are no message.
+pub(super) fn look(message: &[u8], shape: &Shape, limits: &Limits) -> Result<AllDropped, Error> {
     let mut room = Room::new(limits);
     match count(message, shape, &mut room)? {
-        Some(field) => Err(Error::Unimplemented(field)),
-        None => Ok(room.unknown),
+        Some(dropped) => Err(dropped.into()),
+        None => Ok(room.dropped),
     }
 }
 
-/// Counts down `room` for each sub-message in `message`. Returns the first unknown field outside openings and works.
-/// The depth of the recursion is that of the shape.
-fn count(message: &[u8], shape: &Shape, room: &mut Room<'_>) -> Result<Option<FieldError>, Error> {
-    let (mut bytes, mut unknown, mut one) = (message, None, None);
+/// Counts down `room` for each sub-message in `message`. Returns the first thing that decoding would drop outside of
+/// openings and works. The depth of the recursion is that of the shape.
+fn count(message: &[u8], shape: &Shape, room: &mut Room<'_>) -> Result<Option<Dropped>, Error> {
+    let (mut bytes, mut dropped, mut chosen) = (message, None, None);
     while !bytes.is_empty() {
         let tag = varint(&mut bytes)?;
         let number = field_number(tag)?;
         if !shape.has(number) {
-            unknown.get_or_insert_with(|| unknown_field(number));
+            dropped.get_or_insert_with(|| Dropped::Unknown(unknown_field(number)));
+        }
+        if let Some(name) = shape.choice(number) {
+            let before = chosen.replace(name).filter(|before| *before != name);
+            before.map(|before| dropped.get_or_insert_with(|| Dropped::Together(set_together(name, before))));
         }
         match tag & 7 {
             0 => {
@@ -136,21 +167,23 @@ fn count(message: &[u8], shape: &Shape, room: &mut Room<'_>) -> Result<Option<Fi
                 }
                 let Some((name, inner)) = shape.part(number) else { continue };
                 room.take(name)?;
-                if let Some(other) = one.replace(name).filter(|other| shape.is_one() && *other != name) {
-                    return Err(Error::invalid(name, format!("is set together with {other}; send only one of them")));
-                }
                 let place = || place(name, message, tag, bytes.len());
-                let Some(error) = count(field, inner, room).map_err(|e| e.within(&place()))? else { continue };
+                let Some(of_part) = count(field, inner, room).map_err(|e| e.within(&place()))? else { continue };
                 match room.item(name) {
-                    Some((items, at)) => drop(items.insert(at, error)),
-                    None => drop(unknown.get_or_insert_with(|| error.within(&place()))),
+                    Some((items, at)) => drop(items.insert(at, of_part)),
+                    None => drop(dropped.get_or_insert_with(|| of_part.within(&place()))),
                 }
             }
             // Groups are older than proto3, and would hide what is in them.
             _ => return Err(Error::Malformed("groups are not part of this protocol".to_owned())),
         }
     }
-    Ok(unknown)
+    Ok(dropped)
+}
+
+/// The error for a field of which another is set already, although only one of both may be. Decoding would keep the last.
+fn set_together(name: &str, before: &str) -> FieldError {
+    FieldError::new(name, format!("is set together with {before}; send only one of them"))
 }
 
 /// The number of the field with this tag. A number that no schema can have is an error, because a newer schema cannot

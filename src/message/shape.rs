@@ -10,6 +10,8 @@ pub(crate) struct Shape {
     more: &'static [u64],
     /// The fields that are messages, with their names and shapes. The name of a repeated field ends with `[]`.
     parts: &'static [(u64, &'static str, &'static Shape)],
+    /// The fields of which only one may be set, with their names.
+    choices: &'static [(u64, &'static str)],
 }
 
 impl Shape {
@@ -23,10 +25,9 @@ impl Shape {
         (std::ptr::eq(self, &STEP) && number == 2).then_some("close_sequence_ids")
     }
 
-    /// Whether the message may have only one of its parts. Of two, decoding would keep the last, and their items would
-    /// be counted together.
-    pub(super) fn is_one(&self) -> bool {
-        [&DECODE_REQUEST, &ATTACH_REQUEST, &REGION_REQUEST].into_iter().any(|one| std::ptr::eq(self, one))
+    /// The field's name if it is one of those of which only one may be set.
+    pub(super) fn choice(&self, number: u64) -> Option<&'static str> {
+        self.choices.iter().find(|(of, _)| *of == number).map(|(_, name)| *name)
     }
 
     /// The name and shape of a field that is a message.
@@ -37,7 +38,7 @@ impl Shape {
 
 /// A message without sub-messages.
 const fn leaf(last: u64) -> Shape {
-    Shape { last, more: &[], parts: &[] }
+    Shape { last, more: &[], parts: &[], choices: &[] }
 }
 
 /// A message whose fields do not matter: a client of any schema may ask what this server knows.
@@ -45,7 +46,6 @@ pub(super) static ANY: Shape = leaf(u64::MAX);
 static LOGPROBS: Shape = leaf(3);
 static TOKENS: Shape = leaf(1);
 static PARAMS: Shape = Shape {
-    last: 82,
     more: &[90],
     parts: &[
         (8, "logit_bias[]", &leaf(2)),
@@ -66,32 +66,43 @@ static PARAMS: Shape = Shape {
         (82, "stop_token_sequences[]", &TOKENS),
         (90, "watermark", &WATERMARK),
     ],
+    ..leaf(82)
 };
-static THINKING: Shape = Shape { last: 9, more: &[], parts: &[(5, "other_ends[]", &TOKENS)] };
-static GRAMMAR: Shape = Shape { last: 8, more: &[], parts: &[(7, "start_sequences[]", &TOKENS)] };
-static WATERMARK: Shape =
-    Shape { last: 3, more: &[], parts: &[(1, "kgw", &leaf(5)), (2, "synthid", &leaf(6)), (3, "gumbel", &leaf(3))] };
+static THINKING: Shape = Shape { parts: &[(5, "other_ends[]", &TOKENS)], ..leaf(9) };
+static GRAMMAR: Shape = Shape {
+    parts: &[(7, "start_sequences[]", &TOKENS)],
+    choices: &[(1, "json_schema"), (2, "regex"), (3, "lark"), (5, "gbnf"), (6, "choices")],
+    ..leaf(8)
+};
+static WATERMARK: Shape = Shape {
+    parts: &[(1, "kgw", &leaf(5)), (2, "synthid", &leaf(6)), (3, "gumbel", &leaf(3))],
+    choices: &[(1, "kgw"), (2, "synthid"), (3, "gumbel")],
+    ..leaf(3)
+};
 static CONFIG: Shape =
-    Shape { last: 6, more: &[110], parts: &[(5, "default_params", &PARAMS), (110, "vocab_shards", &leaf(1))] };
+    Shape { more: &[110], parts: &[(5, "default_params", &PARAMS), (110, "vocab_shards", &leaf(1))], ..leaf(6) };
 static STATE: Shape = leaf(3);
-static OPEN: Shape = Shape { last: 5, more: &[], parts: &[(2, "params", &PARAMS), (5, "sampler_state", &STATE)] };
-static SCORE: Shape = Shape { last: 2, more: &[], parts: &[(2, "logprobs", &LOGPROBS)] };
+static OPEN: Shape = Shape { parts: &[(2, "params", &PARAMS), (5, "sampler_state", &STATE)], ..leaf(5) };
+static SCORE: Shape = Shape { parts: &[(2, "logprobs", &LOGPROBS)], ..leaf(2) };
 static VERIFY: Shape = Shape {
-    last: 7,
-    more: &[],
     parts: &[(3, "kept", &leaf(0)), (4, "dense", &leaf(2)), (5, "sparse", &leaf(3)), (6, "deterministic", &leaf(0))],
+    choices: &[(3, "kept"), (4, "dense"), (5, "sparse"), (6, "deterministic")],
+    ..leaf(7)
 };
 static WORK: Shape = Shape {
-    last: 7,
-    more: &[],
     parts: &[(3, "sample", &leaf(0)), (4, "draft", &leaf(2)), (5, "score", &SCORE), (6, "verify", &VERIFY)],
+    choices: &[(3, "sample"), (4, "draft"), (5, "score"), (6, "verify")],
+    ..leaf(7)
 };
 static INLINE: Shape = leaf(2);
 static REGION: Shape = leaf(5);
 static TOP_N: Shape = leaf(6);
-static SHARDED: Shape = Shape { last: 2, more: &[], parts: &[(1, "inline", &INLINE), (2, "region", &REGION)] };
+static SHARDED: Shape = Shape {
+    parts: &[(1, "inline", &INLINE), (2, "region", &REGION)],
+    choices: &[(1, "inline"), (2, "region")],
+    ..leaf(2)
+};
 static STEP: Shape = Shape {
-    last: 9,
     more: &[110, 120],
     parts: &[
         (3, "open[]", &OPEN),
@@ -102,28 +113,35 @@ static STEP: Shape = Shape {
         (110, "sharded", &SHARDED),
         (120, "top_n", &TOP_N),
     ],
+    choices: &[(5, "inline"), (6, "region"), (110, "sharded")],
+    ..leaf(9)
 };
 pub(super) static DECODE_REQUEST: Shape =
-    Shape { last: 2, more: &[], parts: &[(1, "config", &CONFIG), (2, "step", &STEP)] };
-static SHARD: Shape = Shape { last: 3, more: &[], parts: &[(2, "inline", &INLINE), (3, "region", &REGION)] };
+    Shape { parts: &[(1, "config", &CONFIG), (2, "step", &STEP)], choices: &[(1, "config"), (2, "step")], ..leaf(2) };
+static SHARD: Shape = Shape {
+    parts: &[(2, "inline", &INLINE), (3, "region", &REGION)],
+    choices: &[(2, "inline"), (3, "region")],
+    ..leaf(3)
+};
 pub(super) static ATTACH_REQUEST: Shape =
-    Shape { last: 2, more: &[], parts: &[(1, "rank", &leaf(5)), (2, "shard", &SHARD)] };
+    Shape { parts: &[(1, "rank", &leaf(5)), (2, "shard", &SHARD)], choices: &[(1, "rank"), (2, "shard")], ..leaf(2) };
 pub(super) static REGION_REQUEST: Shape = Shape {
     last: 3,
     more: &[110, 130],
     parts: &[
         (1, "hello", &leaf(1)),
-        (2, "lease", &Shape { last: 1, more: &[130], parts: &[(130, "device", &leaf(1))] }),
+        (2, "lease", &Shape { more: &[130], parts: &[(130, "device", &leaf(1))], ..leaf(1) }),
         (3, "release", &leaf(2)),
         (110, "attach", &leaf(2)),
         (130, "lend", &leaf(4)),
     ],
+    choices: &[(1, "hello"), (2, "lease"), (3, "release"), (110, "attach"), (130, "lend")],
 };
-static ROW: Shape = Shape { last: 6, more: &[], parts: &[(1, "params", &PARAMS), (5, "sampler_state", &STATE)] };
+static ROW: Shape = Shape { parts: &[(1, "params", &PARAMS), (5, "sampler_state", &STATE)], ..leaf(6) };
 pub(super) static SAMPLE_REQUEST: Shape = Shape {
-    last: 7,
     more: &[120],
     parts: &[(5, "default_params", &PARAMS), (6, "rows[]", &ROW), (7, "logits", &INLINE), (120, "top_n", &TOP_N)],
+    ..leaf(7)
 };
 
 #[cfg(test)]
@@ -154,6 +172,11 @@ mod tests {
                 }
                 None => found.push(format!("{name}.{} is not counted", field.name())),
             }
+        }
+        let choices = schema[name].field.iter().filter(|field| field.oneof_index.is_some() && !field.proto3_optional());
+        let choices: Vec<_> = choices.map(|field| (field.number() as u64, field.name().to_owned())).collect();
+        if choices != shape.choices.iter().map(|(number, name)| (*number, (*name).to_owned())).collect::<Vec<_>>() {
+            found.push(format!("{name} and its shape differ in what may be set together: {choices:?}"));
         }
         if shape.parts.len() != fields.len() {
             found.push(format!("{name} has {} sub-messages, its shape {}", fields.len(), shape.parts.len()));

@@ -11,7 +11,7 @@ use super::{Shared, status};
 use crate::engine::shards::attachment::Attachment;
 use crate::error::Error;
 use crate::message::codec::{Looked, RawAttachRequest};
-use crate::message::look::Unknown;
+use crate::message::look::AllDropped;
 use crate::permits::Permit;
 use crate::proto;
 use crate::proto::attach_request::Request;
@@ -63,15 +63,15 @@ impl AttachStream {
 
     fn accept(&mut self, request: RawAttachRequest) {
         let accepted = proto::AttachRequest::read(request, &self.shared.limits)
-            .and_then(|(request, unknown)| self.take_in(request, unknown));
+            .and_then(|(request, dropped)| self.take_in(request, dropped));
         if let Err(error) = accepted {
             let status = self.shared.refuse(&error, &self.caller);
             self.end(status);
         }
     }
 
-    fn take_in(&mut self, request: proto::AttachRequest, unknown: Unknown) -> Result<(), Error> {
-        let bytes = self.shared.received(&request, unknown).bytes;
+    fn take_in(&mut self, request: proto::AttachRequest, dropped: AllDropped) -> Result<(), Error> {
+        let bytes = self.shared.received(&request, dropped).bytes;
         match request.request {
             None => Err(Error::invalid(
                 "request",

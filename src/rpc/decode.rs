@@ -23,7 +23,7 @@ use crate::engine::{StepOrigin, StreamHandle};
 use crate::error::Error;
 use crate::grammar::CompileDeadline;
 use crate::message::codec::{Looked, RawDecodeRequest};
-use crate::message::look::Unknown;
+use crate::message::look::AllDropped;
 use crate::permits::Permit;
 use crate::proto;
 use crate::proto::decode_request::Request;
@@ -106,7 +106,7 @@ impl DecodeStream {
     /// Takes in one request. Its reply, or the end of the stream, is due afterwards.
     fn accept(&mut self, request: RawDecodeRequest) {
         match proto::DecodeRequest::read(request, &self.shared.limits)
-            .and_then(|(request, unknown)| self.take_in(request, unknown))
+            .and_then(|(request, dropped)| self.take_in(request, dropped))
         {
             Ok(due) => self.due.push_back(due),
             Err(error) => {
@@ -116,8 +116,8 @@ impl DecodeStream {
         }
     }
 
-    fn take_in(&mut self, request: proto::DecodeRequest, unknown: Unknown) -> Result<Due, Error> {
-        let received = self.shared.received(&request, unknown);
+    fn take_in(&mut self, request: proto::DecodeRequest, dropped: AllDropped) -> Result<Due, Error> {
+        let received = self.shared.received(&request, dropped);
         if let Some(turn) = self.turn.take() {
             self.shared.metrics.worker_turn.record(received.at.saturating_duration_since(turn));
         }
@@ -171,14 +171,14 @@ impl DecodeStream {
         traces::tell(&mut span, |facts| traces::named(facts, &config.model, step_id));
         let sharded = matches!(wire.logits, Some(proto::step::Logits::Sharded(_)));
         let taken = self.shard_queue.place(received.bytes, sharded, stream).and_then(|place| {
-            let mut unknown = std::mem::take(&mut received.unknown);
-            let (step, open) = step::step(wire, config, received, &mut unknown).map_err(|e| e.within("step"))?;
+            let mut dropped = std::mem::take(&mut received.dropped);
+            let (step, open) = step::step(wire, config, received, &mut dropped).map_err(|e| e.within("step"))?;
             let (rows, path) = (step.rows(), step.logits.data_path());
             tracing::debug!(step_id, rows, "received a step");
             traces::tell(&mut span, |facts| traces::asked(facts, &step));
             let (take_long, openings) = (take_long(&open, config), shared.openings(config, CompileDeadline::default()));
             let open = open.into_iter().enumerate();
-            let open = open.map(|(at, wire)| openings.open(wire, unknown.of_opening(at)));
+            let open = open.map(|(at, wire)| openings.open(wire, dropped.of_opening(at)));
             // The iterator is lazy: `admit` builds the sequences.
             blocking(take_long, || self.shard_queue.admit(place, step, open, stream))?;
             Ok(path)

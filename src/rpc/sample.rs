@@ -82,8 +82,8 @@ impl Drop for Call {
 /// A mistake in the message's shape, or no room.
 pub(super) async fn run(call: &mut Call, request: RawSampleRequest) -> Result<proto::SampleResponse, Error> {
     let (shared, span) = (&call.shared, &mut call.span);
-    let (request, unknown) = proto::SampleRequest::read(request, &shared.limits)?;
-    let received = shared.received(&request, unknown);
+    let (request, dropped) = proto::SampleRequest::read(request, &shared.limits)?;
+    let received = shared.received(&request, dropped);
     let arrived = received.at;
     *span = shared.sample_span(call.parent, &received);
     shared.admit()?;
@@ -139,14 +139,14 @@ fn begin(
     compile_deadline: &CompileDeadline,
 ) -> Result<StreamHandle, Error> {
     let place = shared.engine.place(received.bytes)?;
-    let mut unknown = std::mem::take(&mut received.unknown);
+    let mut dropped = std::mem::take(&mut received.dropped);
     let (config, step, rows) = read(shared, request, received, compile_deadline)?;
     traces::tell(span, |facts| traces::named(facts, &config.model, step.id));
     traces::tell(span, |facts| traces::asked(facts, &step));
     let open: Vec<_> = (0..).zip(rows).map(|(id, row)| opening(id, row)).collect();
     let (take_long, openings) = (take_long(&open, &config), shared.openings(&config, compile_deadline.clone()));
     let open = open.into_iter().enumerate();
-    let open = open.map(|(at, wire)| openings.open(wire, unknown.of_opening(at)));
+    let open = open.map(|(at, wire)| openings.open(wire, dropped.of_opening(at)));
     // The iterator is lazy: `run_stateless` builds the sequences.
     let origin = StepOrigin { model: shared.metrics.model(&config.model), peer: Arc::clone(caller.peer()) };
     blocking(take_long, || shared.engine.run_stateless(place, step, open, origin))

@@ -16,7 +16,7 @@ use crate::engine::shards::Shards;
 use crate::error::Error;
 use crate::grammar::CompileDeadline;
 use crate::limits::Limits;
-use crate::message::look::Unknown;
+use crate::message::look::AllDropped;
 use crate::metrics::{Metrics, Stage};
 use crate::trace::Tracer;
 use prost::Message;
@@ -63,7 +63,7 @@ pub(super) struct Received {
     /// The message's encoded size.
     pub(super) bytes: usize,
     /// Fields in the message's openings and works that this server does not know.
-    pub(super) unknown: Unknown,
+    pub(super) dropped: AllDropped,
 }
 
 impl Shared {
@@ -139,10 +139,10 @@ impl Shared {
     }
 
     /// Records a message of Decode, Attach or Sample that came in.
-    pub(super) fn received(&self, message: &impl Message, unknown: Unknown) -> Received {
+    pub(super) fn received(&self, message: &impl Message, dropped: AllDropped) -> Received {
         let bytes = message.encoded_len();
         self.metrics.request_bytes.record(bytes as f64);
-        Received { at: Instant::now(), bytes, unknown }
+        Received { at: Instant::now(), bytes, dropped }
     }
 
     /// Records a message of Decode, Attach or Sample that goes out.

@@ -16,8 +16,16 @@ fn many() -> Limits {
     Limits { max_sequences, max_sequences_per_stream, max_rows_per_step, ..Limits::default() }
 }
 
-fn looked(message: &[u8], shape: &Shape) -> Result<Unknown, Error> {
+fn looked(message: &[u8], shape: &Shape) -> Result<AllDropped, Error> {
     look(message, shape, &many())
+}
+
+/// The field of an opening or a work that the schema does not have.
+fn unknown(dropped: Dropped) -> String {
+    match dropped {
+        Dropped::Unknown(field) => field.field,
+        Dropped::Together(_) => panic!("{dropped:?}"),
+    }
 }
 
 fn counted(bytes: &[u8], shape: &Shape) -> usize {
@@ -90,19 +98,19 @@ fn unknown_fields_are_those_of_their_opening_or_work() {
     let works = [with(4, &[field(3, &[])]), with(4, &[field(4, &[0x18, 1])]), with(4, &[field(9, &[])])];
     let opens = [open(&[]), open(&[newer(), count.clone()]), open(&[with(17, &[newer()])]), open(&[scheme]), open(&[])];
     let message = with(2, &[opens.concat(), works.concat()]);
-    let mut unknown = looked(&message, &DECODE_REQUEST).expect("the message itself is well formed");
-    let paths = [1, 2, 3].map(|at| unknown.of_opening(at).expect("one").field);
+    let mut dropped = looked(&message, &DECODE_REQUEST).expect("the message itself is well formed");
+    let paths = [1, 2, 3].map(|at| dropped.of_opening(at).map(unknown).expect("one"));
     assert_eq!(paths, ["params.91", "params.logprobs.91", "params.watermark.9"]);
-    let paths = [1, 2].map(|at| unknown.of_work(at).expect("one").field);
+    let paths = [1, 2].map(|at| dropped.of_work(at).map(unknown).expect("one"));
     assert_eq!(paths, ["draft.3", "9"]);
-    assert_eq!(unknown, Unknown::default(), "and no others");
+    assert_eq!(dropped, AllDropped::default(), "and no others");
     // A step that comes twice counts as one, with the items of both.
     let twice = [with(2, &[open(&[])]), with(2, &[open(&[]), open(&[count])])].concat();
-    let mut unknown = looked(&twice, &DECODE_REQUEST).expect("well formed");
-    assert_eq!(unknown.of_opening(2).expect("one").field, "params.95");
+    let mut dropped = looked(&twice, &DECODE_REQUEST).expect("well formed");
+    assert_eq!(dropped.of_opening(2).map(unknown).expect("one"), "params.95");
     let rows = [with(6, &[]), with(6, &[with(1, &[newer()])]), with(6, &[newer()])].concat();
-    let mut unknown = looked(&rows, &SAMPLE_REQUEST).expect("well formed");
-    assert_eq!([1, 2].map(|at| unknown.of_opening(at).expect("one").field), ["params.91", "91"]);
+    let mut dropped = looked(&rows, &SAMPLE_REQUEST).expect("well formed");
+    assert_eq!([1, 2].map(|at| dropped.of_opening(at).map(unknown).expect("one")), ["params.91", "91"]);
 }
 
 #[test]
@@ -126,7 +134,7 @@ fn unknown_fields_elsewhere_are_the_messages() {
         }
     }
     // A client of any schema may ask what this server knows.
-    assert_eq!(looked(&field(9, &[]), &ANY), Ok(Unknown::default()));
+    assert_eq!(looked(&field(9, &[]), &ANY), Ok(AllDropped::default()));
 }
 
 #[test]
@@ -153,12 +161,39 @@ fn a_request_is_of_one_kind() {
     let (first, second) = (with(1, &[]), with(2, &[]));
     for shape in [&DECODE_REQUEST, &ATTACH_REQUEST] {
         for one in [&first, &second] {
-            assert_eq!(looked(&one.repeat(2), shape), Ok(Unknown::default()), "protobuf merges them");
+            assert_eq!(looked(&one.repeat(2), shape), Ok(AllDropped::default()), "protobuf merges them");
         }
         let both = [&*second, &first, &second].concat();
         let refused = looked(&both, shape).unwrap_err().to_string();
         assert!(refused.contains("send only one of them"), "{refused}");
     }
+}
+
+/// Of two, decoding would keep the last, and the other would be neither done nor reported.
+#[test]
+fn only_one_of_a_choice_is_set() {
+    let works = [
+        with(4, &[field(3, &[]), field(5, &[])]),
+        with(4, &[with(6, &[field(3, &[]), field(5, &[]), field(3, &[])])]),
+        with(4, &[with(6, &[field(6, &[]), field(6, &[])])]),
+    ];
+    let grammar = with(81, &[field(1, b"{}"), field(2, b"a")]);
+    let opens = [with(3, &[with(2, &[grammar])]), with(3, &[with(2, &[with(90, &[field(3, &[]), field(1, &[])])])])];
+    let message = with(2, &[works.concat(), opens.concat()]);
+    let mut dropped = looked(&message, &DECODE_REQUEST).expect("the message itself is well formed");
+    let told = |dropped: Option<Dropped>| match dropped {
+        Some(Dropped::Together(field)) => field.to_string(),
+        other => panic!("{other:?}"),
+    };
+    let is_set = |field: &str, other: &str| format!("{field}: is set together with {other}; send only one of them");
+    assert_eq!(told(dropped.of_work(0)), is_set("score", "sample"));
+    assert_eq!(told(dropped.of_work(1)), is_set("verify.sparse", "kept"));
+    assert_eq!(told(dropped.of_opening(0)), is_set("params.grammar.regex", "json_schema"));
+    assert_eq!(told(dropped.of_opening(1)), is_set("params.watermark.kgw", "gumbel"));
+    assert_eq!(dropped, AllDropped::default(), "protobuf merges what is set twice");
+    let logits = with(2, &[field(5, &[]), field(6, &[])]);
+    let refused = looked(&logits, &DECODE_REQUEST);
+    assert_eq!(refused, Err(Error::invalid("step.region", "is set together with inline; send only one of them")));
 }
 
 #[test]
@@ -171,7 +206,7 @@ fn what_follows_an_unknown_field_counts_too() {
 #[test]
 fn too_many_are_refused_before_they_are_decoded() {
     let full = |count| step(proto::Step { work: vec![proto::Work::default(); count], ..Default::default() });
-    assert_eq!(looked(&full(MAX_SUB_MESSAGES - 1), &DECODE_REQUEST), Ok(Unknown::default()));
+    assert_eq!(looked(&full(MAX_SUB_MESSAGES - 1), &DECODE_REQUEST), Ok(AllDropped::default()));
     let refused = looked(&full(MAX_SUB_MESSAGES), &DECODE_REQUEST);
     assert_eq!(refused, Err(Error::TooManyItems { limit: MAX_SUB_MESSAGES }));
 }
@@ -207,7 +242,7 @@ fn lists_past_their_limits_are_refused_before_they_are_decoded() {
     let opens = |count| proto::Step { open: vec![Default::default(); count], ..Default::default() };
     let works = |count| proto::Step { work: vec![Default::default(); count], ..Default::default() };
     for fits in [opens(3), works(2)] {
-        assert_eq!(said(&step(fits), &DECODE_REQUEST), Ok(Unknown::default()));
+        assert_eq!(said(&step(fits), &DECODE_REQUEST), Ok(AllDropped::default()));
     }
     let refused = said(&step(opens(4)), &DECODE_REQUEST).unwrap_err();
     assert!(refused.starts_with("step.open: ") && refused.contains("max_sequences_per_stream is 3"), "{refused}");
@@ -215,17 +250,17 @@ fn lists_past_their_limits_are_refused_before_they_are_decoded() {
     assert!(refused.starts_with("step.work: ") && refused.contains("max_rows_per_step is 2"), "{refused}");
     // This holds whether the list is packed or not, and however long each number is.
     let closes = |ids: &[u64]| proto::Step { close_sequence_ids: ids.to_vec(), ..Default::default() };
-    assert_eq!(said(&step(closes(&[1, u64::MAX, 300, 0])), &DECODE_REQUEST), Ok(Unknown::default()));
+    assert_eq!(said(&step(closes(&[1, u64::MAX, 300, 0])), &DECODE_REQUEST), Ok(AllDropped::default()));
     let refused = said(&step(closes(&[0; 5])), &DECODE_REQUEST).unwrap_err();
     assert!(refused.starts_with("step.close_sequence_ids: ") && refused.contains("max_sequences is 4"), "{refused}");
     let unpacked = with(2, &[[0x10, 1].repeat(4)]);
-    assert_eq!(said(&unpacked, &DECODE_REQUEST), Ok(Unknown::default()));
+    assert_eq!(said(&unpacked, &DECODE_REQUEST), Ok(AllDropped::default()));
     let unpacked = with(2, &[[0x10, 1].repeat(5)]);
     assert!(said(&unpacked, &DECODE_REQUEST).unwrap_err().starts_with("step.close_sequence_ids: "));
     // A field that comes twice counts as one, with the items of both.
     let twice = [step(opens(2)), step(opens(2))].concat();
     assert!(said(&twice, &DECODE_REQUEST).unwrap_err().starts_with("step.open: "));
     let rows = |count| proto::SampleRequest { rows: vec![Default::default(); count], ..Default::default() };
-    assert_eq!(said(&rows(2).encode_to_vec(), &SAMPLE_REQUEST), Ok(Unknown::default()));
+    assert_eq!(said(&rows(2).encode_to_vec(), &SAMPLE_REQUEST), Ok(AllDropped::default()));
     assert!(said(&rows(3).encode_to_vec(), &SAMPLE_REQUEST).unwrap_err().starts_with("rows: "));
 }

@@ -7,7 +7,8 @@ use super::samplers;
 use crate::blocking_semaphore::BlockingSemaphore;
 use crate::engine::step::Open;
 use crate::grammar::CompileDeadline;
-use crate::params::{FieldError, check_tokens};
+use crate::message::look::Dropped;
+use crate::params::check_tokens;
 use crate::proto;
 use crate::rpc::ServerSetup;
 use crate::sequence::rules::Rules;
@@ -56,12 +57,13 @@ fn asks_for_grammar(own: &proto::SamplingParams) -> bool {
 
 impl Openings<'_> {
     /// A sequence to open, checked and built. It takes its room here, when its memory is allocated, so that sequences
-    /// of waiting steps are bounded too. If the wire message has an `unknown` field, no sequence is built: it would be
-    /// sampled as if it had not asked for that.
-    pub(in crate::rpc) fn open(&self, wire: proto::OpenSequence, unknown: Option<FieldError>) -> Open {
+    /// of waiting steps are bounded too. If something of the wire message was `dropped`, no sequence is built: it
+    /// would be sampled as if it had not asked for that.
+    pub(in crate::rpc) fn open(&self, wire: proto::OpenSequence, dropped: Option<Dropped>) -> Open {
         let sequence_id = wire.sequence_id;
-        let sequence = match unknown {
-            Some(field) => Err(OpenError::Unimplemented(field)),
+        let sequence = match dropped {
+            Some(Dropped::Unknown(field)) => Err(OpenError::Unimplemented(field)),
+            Some(Dropped::Together(field)) => Err(OpenError::Invalid(field)),
             None => self.sequence(wire),
         };
         Open { sequence_id, sequence }

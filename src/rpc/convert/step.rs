@@ -9,7 +9,7 @@ use crate::engine::step::{
     VerifyWork, Work, WorkKind,
 };
 use crate::error::Error;
-use crate::message::look::Unknown;
+use crate::message::look::{AllDropped, Dropped};
 use crate::params::{FieldError, LogprobsParams};
 use crate::proto;
 use crate::region::{LookUpError, Region, StreamRegions};
@@ -29,7 +29,7 @@ pub(in crate::rpc) fn step(
     wire: proto::Step,
     config: &Config,
     received: Received,
-    unknown: &mut Unknown,
+    dropped: &mut AllDropped,
 ) -> Result<(Step, Vec<proto::OpenSequence>), Error> {
     check_copies(wire.open.iter().map(|open| open.params.as_ref()), "open", config)?;
     let logits = match wire.logits {
@@ -46,7 +46,7 @@ pub(in crate::rpc) fn step(
         None => return Err(Error::invalid("logits", "is required when there is work; set inline")),
     };
     let logits = with_listed(logits, wire.top_n, config)?;
-    let work = works(wire.work, unknown, &logits, config)?;
+    let work = works(wire.work, dropped, &logits, config)?;
     let slots =
         wire.token_slots.map(|wire| slots(&wire, &work, config).map_err(|e| e.within("token_slots"))).transpose()?;
     let Received { at: received, bytes: message_bytes, .. } = received;
@@ -114,10 +114,16 @@ fn region(regions: &StreamRegions, id: u64, generation: u64) -> Result<Arc<Regio
     })
 }
 
-/// The works with the rows they use. A work that names no first row starts after the rows of the work before it.
+/// Whether a field of a work is its kind.
+fn is_kind(field: &FieldError) -> bool {
+    !field.field.contains('.')
+}
+
+/// The works with the rows they use. A work that names no first row starts after the rows of the work before it. So a
+/// work without a kind, or with two, is no mistake of this work alone: the next work's rows would be unknown too.
 fn works(
     wire: Vec<proto::Work>,
-    unknown: &mut Unknown,
+    dropped: &mut AllDropped,
     logits: &LogitsBlock,
     config: &Config,
 ) -> Result<Vec<Work>, Error> {
@@ -125,17 +131,22 @@ fn works(
     let mut works = Vec::with_capacity(wire.len());
     for (at, wire) in wire.into_iter().enumerate() {
         let first_row = wire.first_row.map_or(next_row, u64::from);
-        let unknown = unknown.of_work(at);
+        let dropped = dropped.of_work(at);
         let Some(kind) = wire.kind else {
-            // This is no mistake of this work alone: the number of rows it uses decides where the next work's rows
-            // start.
-            return Err(match unknown {
-                Some(field) => Error::Unimplemented(field).within(&format!("work[{at}]")),
+            return Err(match dropped {
+                Some(dropped) => Error::from(dropped).within(&format!("work[{at}]")),
                 None => Error::invalid(format!("work[{at}].kind"), "is not set; set sample, draft, score or verify"),
             });
         };
         let (rows, kind) = work_kind(kind, wire.sequence_id.is_some(), config);
-        let kind = unknown.map_or(kind, |field| Err(RowFailure::new(RowStatus::Unimplemented, field.to_string())));
+        let kind = match dropped {
+            None => kind,
+            Some(Dropped::Together(field)) if is_kind(&field) => {
+                return Err(Error::Invalid(field).within(&format!("work[{at}]")));
+            }
+            Some(Dropped::Together(field)) => Err(RowFailure::new(RowStatus::InvalidWork, field.to_string())),
+            Some(Dropped::Unknown(field)) => Err(RowFailure::new(RowStatus::Unimplemented, field.to_string())),
+        };
         next_row = first_row + rows as u64;
         last_row = next_row.max(last_row);
         used += rows.max(1);
