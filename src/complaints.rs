@@ -27,6 +27,17 @@ impl Complaints {
     }
 }
 
+/// Logs a line at level info once in a while, with the number of lines that were left out, and otherwise at debug.
+macro_rules! complain_at_times {
+    ($complaints:expr, $($line:tt)+) => {
+        match $complaints.next(std::time::Instant::now()) {
+            Some(more) => tracing::info!(more, $($line)+),
+            None => tracing::debug!($($line)+),
+        }
+    };
+}
+pub(crate) use complain_at_times;
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -50,10 +50,14 @@ pub fn log_without_thread(format: LogFormat, error: &dyn std::error::Error) {
     }
 }
 
-/// A filter with which clients cannot fill the log: h2 warns of each connection that resets too many streams. A filter
-/// that names targets, or asks for more than information, stays as it is.
+/// A filter with which clients cannot fill the log: h2 warns of each connection that resets too many streams, and rustls
+/// of each that names an IP address as its server, as Node's do. A filter that names targets, or asks for more than
+/// information, stays as it is.
 fn of_strangers(filter: &str) -> String {
-    if matches!(filter.trim(), "warn" | "info") { format!("{filter},h2=error") } else { filter.to_owned() }
+    match filter.trim() {
+        "warn" | "info" => format!("{filter},h2=error,rustls=error"),
+        _ => filter.to_owned(),
+    }
 }
 
 /// Logs panics like everything else. What Rust prints of a panic is several lines without a JSON object, which a parser

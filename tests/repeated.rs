@@ -33,6 +33,29 @@ async fn a_row_that_a_text_had_before_is_counted() {
     assert_eq!(counted(&server)[..2], [4.0, 0.0]);
 }
 
+/// Rows that follow the same token are not compared, also where the first of these tokens is the last one of the prompt.
+#[tokio::test]
+async fn a_first_row_is_not_compared_where_its_token_repeats_the_prompts_end() {
+    let server = TestServer::start().await;
+    let mut worker = server.worker().await;
+    let behind = |id: u64, prompt: &[u32], output: &[u32]| OpenSequence {
+        prompt_token_ids: prompt.to_vec(),
+        output_token_ids: output.to_vec(),
+        ..open(id, seeded(id))
+    };
+    // The last two texts did not end with token 4 before they emitted it.
+    let opens = vec![behind(1, &[7, 4], &[]), behind(2, &[7], &[4]), behind(3, &[4, 7], &[]), behind(4, &[4], &[7])];
+    worker.step(open_step(opens)).await;
+    let mut row: Vec<f32> = logits(9, 0).iter().map(|logit| logit - 60.0).collect();
+    row[4] = 0.0;
+    for (id, expected) in [(1, 0.0), (2, 0.0), (3, 1.0), (4, 2.0)] {
+        for _ in 0..2 {
+            worker.step(sample_step(&[(id, row.clone())])).await;
+        }
+        assert_eq!(counted(&server)[0], expected, "sequence {id}");
+    }
+}
+
 /// Rows that say nothing: masked rows, and rows in which all tokens are equal.
 #[tokio::test]
 async fn rows_of_which_little_is_seen_are_not_counted() {

@@ -33,7 +33,8 @@ class Server:
 
     def start(self):
         binary = os.environ.get("CROUPIER_BIN") or pytest.exit("set CROUPIER_BIN to the croupier binary", returncode=2)
-        command = [binary, "serve", "--log-level=warn", "--uds", self.path, *self.flags]
+        level = [] if "--log-level" in self.flags else ["--log-level=warn"]
+        command = [binary, "serve", *level, "--uds", self.path, *self.flags]
         if not any(flag.startswith("--admin=") for flag in self.flags):
             command.append("--admin=none")
         if not any(flag.startswith("--listen=") for flag in self.flags):

@@ -355,3 +355,33 @@ def test_numbers_that_no_message_can_hold_are_named(given):
 def test_credentials_are_those_of_grpc(server):
     with pytest.raises(TypeError, match="credentials is int"):
         croupier.connect("127.0.0.1:1", VOCAB, credentials=5)
+
+
+def test_who_does_what_wrong_is_told_in_the_log_once_in_a_while(serve):
+    """A metric says that there are such mistakes, and which. Only the log says where they come from."""
+    server = serve("--log-level", "info", stderr=subprocess.PIPE)
+    with croupier.connect(server.uds, VOCAB) as stream:
+        text, idle = stream.open(seed=1), stream.open(seed=2, allowed_token_ids=[5])
+        infinite, masked = np.zeros((1, VOCAB), np.float32), np.zeros((1, VOCAB), np.float32)
+        infinite[0, 9], masked[0, 5] = np.inf, -np.inf
+        for _ in range(3):
+            with pytest.raises(croupier.RowError, match="infin"):
+                stream.sample(infinite, [text])
+            with pytest.raises(croupier.RowError):
+                stream.sample(masked, [idle])
+            with pytest.raises(croupier.OpenError):
+                stream.open(temperature=-1.0)
+                stream.sample(np.zeros((1, VOCAB), np.float32), [text])
+        ids = text.id, idle.id
+    for _ in range(3):
+        with pytest.raises(croupier.CroupierError):
+            croupier.connect(server.uds, 1 << 24)
+    server.process.terminate()
+    _, log = server.process.communicate(timeout=60)
+    peer = f'peer="unix, process {os.getpid()}"'
+    for said, where in [("bad logits", f"sequence_id={ids[0]} row=0 column=9 columns=1"),
+                        ("work was not done", 'status="all_masked"'),
+                        ("a sequence was not opened: params.temperature", 'status="invalid_argument"'),
+                        ("refused: config.vocab_size", 'reason="INVALID_FIELD"')]:
+        told = [line for line in log.decode().splitlines() if said in line]
+        assert len(told) == 1 and peer in told[0] and where in told[0], (said, log.decode())

@@ -59,6 +59,12 @@ impl RowFailure {
         Self { cause: Some(Cause::NotOpened), ..Self::new(RowStatus::UnknownSequence, message) }
     }
 
+    /// Whether the reason is that the work's sequence could not be opened in the same step.
+    #[must_use]
+    pub fn is_not_opened(&self) -> bool {
+        matches!(self.cause, Some(Cause::NotOpened))
+    }
+
     /// The failure's name in metrics. Operators have to know which limit was reached, and must not mistake a refused
     /// opening for a worker that has lost its sequences.
     #[must_use]

@@ -3,11 +3,10 @@
 use super::admission::InFlight;
 use super::batch::BatchedStep;
 use super::commit::{Results, finish};
-use super::complaint::complain;
-use super::memory;
 use super::repeated::{FirstRow, like_neighbours};
 use super::state::{Stream, StreamId};
 use super::step::{Done, Opened, RowFailure, RowStatus, Step, StepReply};
+use super::{complaint, memory};
 use crate::grammar::propose::ToDraft;
 use crate::metrics::{Last, Metrics, ModelMetrics, Repeated, WorkKind};
 use crate::sampling::fingerprint::{Fingerprint, is_flat};
@@ -48,9 +47,10 @@ impl Stream {
     /// Commits the results of a step's rows.
     pub(super) fn finish(&mut self, batched: BatchedStep, results: &mut Results) -> Finished {
         let BatchedStep { stream, mut step, open, plan, permits, .. } = batched;
-        open.iter()
-            .filter_map(|opened| opened.result.as_ref().err())
-            .for_each(|error| self.origin.model.open_failed(error.label()));
+        for (id, error) in open.iter().filter_map(|opened| Some((opened.sequence_id, opened.result.as_ref().err()?))) {
+            self.origin.model.open_failed(error.label());
+            complaint::opening(&self.origin, step.id, id, error);
+        }
         let (mut work, mut first_rows) = (Vec::with_capacity(plan.len()), Vec::new());
         for (asked, planned) in std::mem::take(&mut step.work).into_iter().zip(plan) {
             let (sequence, first_row, rows) = (asked.sequence_id, asked.first_row, asked.rows());
@@ -121,7 +121,7 @@ impl Stream {
         for worked in &work {
             worked.sequence.into_iter().for_each(|id| self.table.settle(id));
             record(metrics, &self.origin.model, worked.rows, &worked.done);
-            complain(&self.origin, step.id, &step.logits, worked);
+            complaint::work(&self.origin, step.id, &step.logits, worked);
         }
         let work: Vec<_> = work.into_iter().map(|worked| worked.done).collect();
         // Room first, so that whoever sees the reply or the tokens also sees the room.

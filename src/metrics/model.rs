@@ -42,8 +42,7 @@ pub struct ModelMetrics {
     pub without_distribution: Counter,
     /// Shares of draft tokens that were accepted, by sequence.
     pub sequence_acceptance: Histogram,
-    /// Limits log lines about bad logits of this model.
-    pub(crate) bad_logits: Arc<Complaints>,
+    pub(crate) complaints: Arc<ModelComplaints>,
     name: Arc<str>,
     by_reason: Arc<ByReason>,
     pub(super) speculation: Arc<Speculation>,
@@ -55,6 +54,17 @@ struct ByReason {
     failed: Vec<Counter>,
     finished: Vec<Counter>,
     not_opened: Vec<Counter>,
+}
+
+/// Limits log lines about what a model's workers do wrong, of each kind by itself.
+#[derive(Debug, Default)]
+pub(crate) struct ModelComplaints {
+    /// Logits that no worker means to send.
+    pub(crate) bad_logits: Complaints,
+    /// Other work that was not done.
+    pub(crate) works: Complaints,
+    /// Sequences that were not opened.
+    pub(crate) openings: Complaints,
 }
 
 impl ModelMetrics {
@@ -72,7 +82,7 @@ impl ModelMetrics {
             beyond_advice: cat::SPEC_BEYOND_ADVICE.as_counter(r, &[("model", model)]),
             without_distribution: cat::SPEC_WITHOUT_DISTRIBUTION.as_counter(r, &[("model", model)]),
             sequence_acceptance: cat::SPEC_SEQUENCE_ACCEPTANCE.as_histogram(r, &[("model", model)]),
-            bad_logits: Arc::default(),
+            complaints: Arc::default(),
             name: model.into(),
             by_reason: Arc::new(ByReason {
                 rows: each(cat::ROWS, "kind", &WorkKind::ALL.map(WorkKind::name)),

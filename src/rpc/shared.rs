@@ -11,6 +11,7 @@ use super::outbound::unread::{Answers, Replies};
 use super::{Options, RegionSide, ServerSetup, status};
 use crate::backend::BackendInfo;
 use crate::blocking_semaphore::BlockingSemaphore;
+use crate::complaints::{Complaints, complain_at_times};
 use crate::engine;
 use crate::engine::shards::Shards;
 use crate::error::Error;
@@ -34,6 +35,8 @@ pub(super) struct Shared {
     pub(super) setup: Arc<ServerSetup>,
     pub(super) info: BackendInfo,
     pub(super) metrics: Metrics,
+    /// Limits log lines about calls, steps and messages that are refused.
+    refusals: Complaints,
     pub(super) seeds: SeedSource,
     /// Turns at building long sequences, one for each core. Turns are needed because the memory of a sequence is
     /// counted only once it is built.
@@ -88,6 +91,7 @@ impl Shared {
             setup,
             info,
             metrics,
+            refusals: Complaints::default(),
             seeds,
             building: BlockingSemaphore::one_per_core(),
             long_calls,
@@ -128,7 +132,8 @@ impl Shared {
     pub(super) fn refuse(&self, error: &Error, caller: &Caller) -> Status {
         self.metrics.refused(error.reason());
         let status = status::from_error(error);
-        tracing::debug!(peer = &**caller.peer(), reason = error.reason().name(), "refused: {}", status.message());
+        let (peer, reason) = (&**caller.peer(), error.reason().name());
+        complain_at_times!(self.refusals, peer, reason, "refused: {}", status.message());
         status
     }
 

@@ -127,7 +127,7 @@ impl Sequence {
             rare,
             last_token_origin: TokenOrigin::default(),
             acceptance: AcceptanceTally::default(),
-            earlier_rows: EarlierRows::default(),
+            earlier_rows: EarlierRows::behind(prompt, output),
         }
     }
 

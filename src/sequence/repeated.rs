@@ -20,6 +20,16 @@ pub(super) struct EarlierRows {
     prints: [Option<Fingerprint>; 3],
     /// The last token emitted since the sequence was opened.
     last: Option<u32>,
+    /// The last token that the sequence was opened with. A worker may leave out its prompt, or give a part of it, so
+    /// this is not known to be what the first row follows.
+    opened_with: Option<u32>,
+}
+
+impl EarlierRows {
+    /// No rows yet, in a text of these tokens.
+    pub(super) fn behind(prompt: &[u32], output: &[u32]) -> Self {
+        Self { opened_with: output.last().or(prompt.last()).copied(), ..Self::default() }
+    }
 }
 
 impl Sequence {
@@ -28,10 +38,11 @@ impl Sequence {
     /// token again are not compared: in a text that repeats itself they are nearly alike, and in a few bits the same.
     pub fn note_rows(&mut self, rows: WorkRows, emitted: &[u32]) -> bool {
         let is_again = rows.first.is_some_and(|first| self.earlier_rows.prints.contains(&Some(first)));
-        let (before, last) = (self.earlier_rows.last, emitted.last().copied());
+        let EarlierRows { last: before, opened_with, .. } = self.earlier_rows;
+        let (before, last) = (before.or(opened_with), emitted.last().copied());
         let first = rows.first.filter(|_| before.is_none() || before != last);
         let behind = rows.behind.map(|row| row.filter(|(_, token)| Some(*token) != last).map(|(print, _)| print));
-        self.earlier_rows = EarlierRows { prints: [first, behind[0], behind[1]], last };
+        self.earlier_rows = EarlierRows { prints: [first, behind[0], behind[1]], last, opened_with };
         is_again
     }
 
