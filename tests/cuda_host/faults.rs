@@ -20,7 +20,7 @@ use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 
-/// Exit codes of docs/operations.md.
+/// Exit codes of docs/operations-reference.md.
 const START: i32 = 1;
 const DEVICE_LOST: i32 = 86;
 const DEVICE_MEMORY: i32 = 88;

@@ -1,5 +1,5 @@
 """Everything that rules, dashboard and autoscaling query exists: metrics, labels, label values, buckets. Every alert is
-explained in docs/operations.md, and has a unit test in which it fires and one in which it is silent."""
+explained in docs/operations.md or docs/operations-drafts.md, and has a unit test in which it fires and one in which it is silent."""
 
 import json
 import pathlib
@@ -11,6 +11,8 @@ import yaml
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CHART = ROOT / "helm" / "croupier"
 DASHBOARD = CHART / "files" / "dashboard.json"
+# The pages with a section for each alert. The first one has the table of all.
+RUNBOOKS = ["operations.md", "operations-drafts.md"]
 # Metrics that Prometheus itself has, and labels that it adds when it scrapes.
 BUILT_IN = {"up", "ALERTS"}
 SCRAPE_LABELS = {"namespace", "job", "instance", "pod", "container", "service", "alertstate", "alertname"}
@@ -174,6 +176,26 @@ def untested(alerts):
     yield from (f"no test sees {alert} silent" for alert in alerts - silent)
 
 
+def misplaced(rules, pages):
+    """Yields alerts that do not point to their section, sections that belong to no alert, and alerts that the first page does not list."""
+    places = {name: page for page, text in pages.items() for name in re.findall(r"^### (Croupier\w+)$", text, re.M)}
+    alerts = {rule["alert"]: rule["annotations"].get("runbook", "") for rule in rules if "alert" in rule}
+    yield from (f"docs/{page} describes {name}, which is not an alert" for name, page in places.items() if name not in alerts)
+    for name, runbook in alerts.items():
+        page = places.get(name)
+        if page is None:
+            yield f"no page has a section {name}"
+            continue
+        if f"docs/{page}#{name.lower()}." not in runbook:
+            yield f"{name} does not point to its section in docs/{page}"
+        first = next(iter(pages))
+        # A link to this anchor of the first page, as earlier versions had it, leads to the heading or to the row of the table.
+        if page != first and f'<a id="{name.lower()}"></a>[{name}]({page}#{name.lower()})' not in pages[first]:
+            yield f"the table of docs/{first} does not lead to {name}"
+        if page == first and f"[{name}](#{name.lower()})" not in pages[first]:
+            yield f"the table of docs/{first} does not list {name}"
+
+
 def main():
     metrics = documented()
     assert len(metrics) > 30, "the table of docs/metrics.md was not found"
@@ -184,17 +206,14 @@ def main():
     for expr, legend in [("sum by (a, b) (x)", "{{a}}"), ("croupier_ready", "ready")]:
         assert list(mixed_up([{"title": "", "targets": [{"expr": expr, "legendFormat": legend}]}], {})), expr
     assert list(unseen({"croupier_ready": set()}, []))
+    assert list(misplaced([{"alert": "CroupierA", "annotations": {}}], {"a.md": "### CroupierB"}))
     rules = [rule for group in yaml.safe_load((CHART / "files" / "rules.yaml").read_text())["groups"] for rule in group["rules"]]
     recorded = {rule["record"] for rule in rules if "record" in rule}
     alerts = {rule["alert"] for rule in rules if "alert" in rule}
     asked = list(queries())
     wrong = [f"{place}: {what}" for place, query in asked for what in complaints(query, metrics, recorded)]
     wrong += untested(alerts)
-    sections = set(re.findall(r"^### (\w+)$", (ROOT / "docs" / "operations.md").read_text(), re.M))
-    wrong += [f"docs/operations.md has no section {alert}" for alert in alerts - sections]
-    wrong += [f"docs/operations.md describes {name}, which is not an alert" for name in sections - alerts if name.startswith("Croupier")]
-    wrong += [f"{rule['alert']} does not point to its section" for rule in rules if "alert" in rule
-              and f"docs/operations.md#{rule['alert'].lower()}." not in rule["annotations"].get("runbook", "")]
+    wrong += misplaced(rules, {page: (ROOT / "docs" / page).read_text() for page in RUNBOOKS})
     dashboard = json.loads(DASHBOARD.read_text())["panels"]
     wrong += [*undescribed(dashboard), *mixed_up(dashboard, recorded_labels(rules)), *unseen(metrics, asked)]
     if wrong:

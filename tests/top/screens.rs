@@ -81,10 +81,10 @@ fn recorded_pages_look_as_they_must() {
 
 #[test]
 fn the_picture_of_the_documentation_is_the_screen() {
-    let page = include_str!("../../docs/operations.md");
+    let page = include_str!("../../docs/operations-reference.md");
     let picture = shown(&DRAFTS, 4, 80, 74);
     let picture = picture.trim_end();
-    assert!(page.contains(&format!("```text\n{picture}\n```")), "docs/operations.md lacks:\n{picture}");
+    assert!(page.contains(&format!("```text\n{picture}\n```")), "docs/operations-reference.md lacks:\n{picture}");
 }
 
 /// The rates are checked against the pages' own lines.
