@@ -32,7 +32,8 @@ fn a_preset_can_be_that_of_an_engine() {
     assert_eq!((params.top_k, history.penalty_last_n, params.counts_prompt()), (40, 64, false));
     params.frequency_penalty = 0.1;
     assert!(params.counts_prompt(), "as the engine does");
-    assert_eq!(history.dry_sequence_breakers, [vec![198], vec![25], vec![1, 2]]);
+    assert_eq!(history.dry_penalty_last_n, 64);
+    assert_eq!(history.dry_sequence_breakers, [[198], [25], [1], [9]]);
 
     let (_dir, path) =
         file("[mine]\ndescription = \"one\"\nsampler_order = [\"top_k\", \"xtc\", \"temperature\"]\ntop_k = 3\n");
