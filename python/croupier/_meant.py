@@ -13,6 +13,8 @@ _NAMES: dict[str | None, str] = {
     "tfs": "tfs_z",
     "top_n_sigma": "nsigma top_nsigma",
     "mirostat": "mirostat_mode",
+    "mirostat_tau": "mirostat_ent",
+    "mirostat_eta": "mirostat_lr",
     "top_p_reset_token_ids": "top_p_reset_ids",
     "min_keep": "min_tokens_to_keep",
     "xtc_ignore_token_ids": "xtc_special_tokens",
@@ -22,8 +24,9 @@ _NAMES: dict[str | None, str] = {
     "repetition_penalty": "repeat_penalty rep_pen token_repetition_penalty",
     "frequency_penalty": "token_frequency_penalty",
     "presence_penalty": "token_presence_penalty",
-    "penalty_last_n": "repeat_last_n repetition_penalty_range rep_pen_range token_repetition_range repetition_context_size",
-    "penalty_decay_n": "token_repetition_decay",
+    "penalty_last_n": "repeat_last_n repetition_penalty_range rep_pen_range token_repetition_range repetition_context_size "
+                      "presence_context_size frequency_context_size",
+    "penalty_decay_n": "token_repetition_decay repetition_decay",
     "dry_penalty_last_n": "dry_range",
     "no_repeat_ngram": "no_repeat_ngram_size encoder_no_repeat_ngram_size",
     "length_penalty": "exponential_decay_length_penalty",
@@ -35,17 +38,19 @@ _NAMES: dict[str | None, str] = {
     "token_ban_ranges": "begin_suppress_tokens",
     "forced_first_token": "forced_bos_token_id",
     "forced_last_token": "forced_eos_token_id",
-    "thinking_budget": "thinking_token_budget reasoning_budget post_thinking",
+    "repetition_detection": "loop_detect_window stop_on_loop",
+    "thinking_budget": "thinking_token_budget reasoning_budget reasoning_budget_tokens budget_tokens max_thinking_tokens post_thinking",
     "watermark": "watermarking_config watermark_config WatermarkingConfig WatermarkConfig SynthIDTextWatermarkingConfig",
     # Length, ends, and what is reported.
     "min_tokens": "min_new_tokens",
-    "max_tokens": "max_new_tokens max_completion_tokens n_predict",
+    "max_tokens": "max_new_tokens max_completion_tokens max_output_tokens n_predict num_predict",
     "stop_token_ids": "eos_token_id end_id",
     "stop_token_sequences": "stop stop_strings",
-    "logprobs": "n_probs",
+    "logprobs": "n_probs logprob_token_ids token_ids_logprob",
+    "report": "return_sampling_mask",
     # Grammars, and their own fields.
     "grammar": "json_schema regex lark gbnf structured_outputs response_format guided_decoding guided_json guided_regex guided_choice guided_grammar "
-               "start_sequences start_position",
+               "structural_tag start_sequences start_position",
     "json_schema": "json",
     "gbnf": "ebnf",
     "choices": "choice",
@@ -53,6 +58,7 @@ _NAMES: dict[str | None, str] = {
     # docs/engines.md.
     None: """dynatemp_range dynamic_temperature max_length min_length
           rep_pen_slope normalize trace_decode_token_ids filter_prefer_eos remove_invalid_values renormalize_logits guidance_scale cfg_scale
+          cfg_negative_prompt negative_prompt negative_prompt_ids
           max_probability beam_search_diversity_rate diversity_penalty penalize_nl pad_token_id bos_token_id n_keep""",
 }
 
@@ -60,10 +66,20 @@ _NAMES: dict[str | None, str] = {
 #: something else.
 MEANT = {name: field for field, names in _NAMES.items() for name in names.split()}
 
-#: For such a name: how the field differs, if a number means something else there.
+#: For such a name: how the field differs, if a number means something else there or the meaning is that of a part.
 DIFFERS = {
     "dry_range": "In it -1 means the whole text, and 0 turns DRY off.",
+    "repeat_last_n": "In it 0 means the whole text, not that there is no penalty.",
     "rep_pen_range": "In it 0 means the whole text.",
+    "repetition_penalty_range": "In it 0 means the whole text. DRY has a window of its own, dry_penalty_last_n.",
+    "presence_context_size": "It holds for all three penalties.",
+    "frequency_context_size": "It holds for all three penalties.",
+    "loop_detect_window": "It counts how often a pattern comes, whatever its length.",
+    "stop_on_loop": "It counts how often a pattern comes, whatever its length.",
+    "logprob_token_ids": "Give them as its token_ids.",
+    "token_ids_logprob": "Give them as its token_ids.",
+    "return_sampling_mask": "Give it max_surviving_token_ids.",
+    "structural_tag": "See docs/structured-output.md#tool-calls.",
     "stop": "It takes token ids; searching the output for text is up to the worker.",
     "stop_strings": "It takes token ids; searching the output for text is up to the worker.",
 }
@@ -76,7 +92,8 @@ _ELSEWHERE = {
         "prompt_logprobs logprob_start_len",
     "the worker truncates a prompt before it opens the text": "truncate_prompt_tokens",
     "Croupier sees only tokens; turning them into text is up to the worker":
-        "detokenize skip_special_tokens spaces_between_special_tokens include_stop_str_in_output stop_regex",
+        "banned_strings token_healing detokenize skip_special_tokens spaces_between_special_tokens include_stop_str_in_output stop_regex",
+    "contrastive search and DoLa need a model's inner layers, which are not sent": "penalty_alpha dola_layers",
     "texts have no time limit; the worker closes them when their time is up": "max_time t_max_predict_ms",
     "temperature=0 is greedy, any other temperature draws": "do_sample greedy",
 }

@@ -37,6 +37,11 @@ OTHERS = {
     "sampling_seed": "seed", "sampler_seed": "seed", "watermarking_config": "watermark", "tfs_z": "tfs", "n_probs": "logprobs",
     "stop": "stop_token_sequences", "stop_strings": "stop_token_sequences", "bad_words_token_ids": "bad_words", "guided_decoding": "grammar",
     "topK": "top_k", "minP": "min_p", "maxTokens": "max_tokens", "bos_token_id": None, "max_new_tokens": "max_tokens", "json_schema": "grammar", "structured_outputs": "grammar",
+    "budget_tokens": "thinking_budget", "max_thinking_tokens": "thinking_budget", "reasoning_budget_tokens": "thinking_budget",
+    "logprob_token_ids": "logprobs", "token_ids_logprob": "logprobs", "return_sampling_mask": "report", "repetition_decay": "penalty_decay_n",
+    "mirostat_ent": "mirostat_tau", "mirostat_lr": "mirostat_eta", "num_predict": "max_tokens", "max_output_tokens": "max_tokens",
+    "loop_detect_window": "repetition_detection", "stop_on_loop": "repetition_detection", "structural_tag": "grammar",
+    "presence_context_size": "penalty_last_n", "frequency_context_size": "penalty_last_n", "negative_prompt": None, "cfg_negative_prompt": None,
 }
 
 
@@ -68,8 +73,9 @@ def test_an_engine_s_name_leads_to_the_field_that_means_the_same(name, field):
 def test_a_number_that_says_something_else_there_is_told():
     with pytest.raises(TypeError, match="did you mean 'dry_penalty_last_n'\\? In it -1 means the whole text, and 0 turns DRY off.$"):
         croupier.SamplingParams(dry_range=0)
-    assert {name: MEANT[name] for name in DIFFERS} == {
-        "dry_range": "dry_penalty_last_n", "rep_pen_range": "penalty_last_n", "stop": "stop_token_sequences", "stop_strings": "stop_token_sequences"}
+    with pytest.raises(TypeError, match="did you mean 'penalty_last_n'\\? In it 0 means the whole text, not that there is no penalty.$"):
+        croupier.SamplingParams(repeat_last_n=0)
+    assert {*DIFFERS} <= {name for name, field in MEANT.items() if field is not None}
 
 
 @pytest.mark.parametrize("name, said", [
@@ -77,7 +83,8 @@ def test_a_number_that_says_something_else_there_is_told():
     ("num_return_sequences", "a sequence is one text; open several"), ("use_beam_search", "beam search over several texts is up to the worker"),
     ("num_beams", "beam search over several texts is up to the worker"), ("prompt_logprobs", "use score work for the logprobs of a prompt"),
     ("truncate_prompt_tokens", "the worker truncates a prompt"), ("skip_special_tokens", "Croupier sees only tokens"),
-    ("max_time", "texts have no time limit"), ("do_sample", "temperature=0 is greedy"),
+    ("banned_strings", "Croupier sees only tokens"), ("token_healing", "Croupier sees only tokens"),
+    ("penalty_alpha", "contrastive search and DoLa need"), ("max_time", "texts have no time limit"), ("do_sample", "temperature=0 is greedy"),
 ])
 def test_what_is_done_elsewhere_is_said(name, said):
     with pytest.raises(TypeError) as error:
