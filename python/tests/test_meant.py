@@ -9,7 +9,10 @@ import croupier
 from croupier import pb
 from croupier._meant import DIFFERS, ELSEWHERE, MEANT
 
-PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs" / "engines.md"
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "engines.md"
+#: The server's names of the same kind, for files and `--set`.
+SERVER = ROOT / "src" / "config" / "meant.rs"
 FIELDS = set(pb.SamplingParams.DESCRIPTOR.fields_by_name)
 
 #: Names in the tables of docs/engines.md that are not fields here.
@@ -102,3 +105,28 @@ def test_what_is_meant_is_there():
     grammars = set(pb.GrammarParams.DESCRIPTOR.fields_by_name)
     assert {field for field in MEANT.values() if field is not None} <= FIELDS | grammars
     assert not FIELDS & set(MEANT), "a field is meant by its own name"
+
+
+def of_the_server(table):
+    """One of the server's tables: what is meant, or told, by name."""
+    text = SERVER.read_text(encoding="utf-8")
+    body = re.search(rf"^const {table}: Names = &\[\n(.*?)^\];", text, re.MULTILINE | re.DOTALL).group(1)
+    # A backslash continues a string on the next line, without its indentation.
+    body = re.sub(r"\\\n\s*", "", body)
+    pairs = re.findall(r'\(\s*"([^"]*)",\s*"([^"]*)",?\s*\)', body)
+    assert len(pairs) == body.count("(") and len(pairs) > 2, "the table has another form"
+    return pairs
+
+
+def test_the_server_means_the_same_by_these_names():
+    names = {name: field for field, others in of_the_server("PARAMETERS") for name in others.split()}
+    assert len(names) > 50 and set(names.values()) <= FIELDS
+    assert {name: MEANT.get(name, "unknown") for name in names} == names
+    differs = dict(of_the_server("DIFFERS"))
+    assert differs == {name: DIFFERS[name] for name in differs}
+    assert not {name for name, _ in of_the_server("INSTEAD")} & {name for name, field in MEANT.items() if field is not None}
+
+
+def test_the_server_means_samplers_in_an_order():
+    kinds = {value.name.removeprefix("SAMPLER_KIND_").lower() for value in pb.SamplerKind.DESCRIPTOR.values}
+    assert {sampler for sampler, _ in of_the_server("SAMPLERS")} <= kinds

@@ -3,6 +3,7 @@
 
 use super::defaults::{self, NEVER, Parameter};
 use super::file::{MAX_TOLD, at_most, is_setting, unknown_key};
+use super::meant;
 use super::parts::Wrong;
 use crate::limits::Limits;
 use crate::params::presets::CopyParameter;
@@ -90,7 +91,10 @@ impl Reading<'_> {
                 None if is_setting(key) => {
                     format!("{path}: is a setting of the server; it belongs at the top level of its file")
                 }
-                None => unknown_key(&path, key, defaults::keys()),
+                None => match meant::parameter(key) {
+                    Some(hint) => format!("{path}: unknown key; {hint}"),
+                    None => unknown_key(&path, key, defaults::keys()),
+                },
             });
             return;
         };

@@ -19,6 +19,7 @@ mod flags;
 mod given;
 mod inject;
 mod marks;
+mod meant;
 mod named;
 mod parts;
 mod presets;

@@ -74,8 +74,14 @@ fn every_mistake_in_an_order_or_a_list_is_told() {
             "engine_order = 1",
             "engine_order: 1 is not an engine; known: croupier, llama_cpp, vllm, transformers, text_generation_webui, exllama, sglang, kobold_cpp, exllama_v3, mlx, tensorrt_llm, mistral_rs",
         ),
+        (r#"engine_order = "LLAMA_CPP""#, "engine_order: \"LLAMA_CPP\" is not an engine; did you mean llama_cpp?"),
         ("engine_order = \"vllm\"\ntfs = 0.5", "engine_order: has no place for tfs, which is on"),
         (r#"sampler_order = ["topk"]"#, "sampler_order[0]: \"topk\" is not a sampler; did you mean top_k?"),
+        (r#"sampler_order = ["typ_p"]"#, "sampler_order[0]: \"typ_p\" is not a sampler; did you mean typical_p?"),
+        (
+            r#"sampler_order = ["penalties", "top_k"]"#,
+            "sampler_order[0]: \"penalties\" is not a sampler; it always comes before the samplers, so leave it out",
+        ),
         (r#"sampler_order = ["smoothing_factor"]"#, "\"smoothing_factor\" is not a sampler; did you mean smoothing?"),
         (r#"sampler_order = "top_k""#, "sampler_order: \"top_k\" is not a list of samplers, such as [\"top_k\""),
         (r#"sampler_order = ["top_k", "top_k"]"#, "sampler_order[1]: top_k is given twice; give it once"),
@@ -84,6 +90,9 @@ fn every_mistake_in_an_order_or_a_list_is_told() {
         ("dry_sequence_breakers = 5", "dry_sequence_breakers: 5 is not a list of token ids, such as [198, [25, 220]]"),
         ("dry_sequence_breakers = [1, []]", "dry_sequence_breakers[1].token_ids: is empty"),
         ("dry_sequence_breakers = [9999999]", "dry_sequence_breakers[0].token_ids[0]: token id 9999999 is outside"),
+        ("typ_p = 0.5", "typ_p: unknown key; did you mean typical_p?"),
+        ("repeat_last_n = 64", "repeat_last_n: unknown key; did you mean penalty_last_n? In it 0 means the whole text"),
+        ("dynatemp_range = 0.5", "dynatemp_range: unknown key; give both ends, dynatemp_low and dynatemp_high"),
         ("dry_sequence_breaker = [1]", "dry_sequence_breaker: unknown key; did you mean dry_sequence_breakers?"),
     ];
     for (line, expected) in cases {
