@@ -279,6 +279,8 @@ catalog! {
     TRACE_CONTEXTS_INVALID = Def::counter("croupier_trace_contexts_invalid_total", Unit::Count,
         "Trace contexts of calls and steps that were ignored because they are invalid; without otlp_endpoint none are looked at.");
     PROCESS_CPU = Def::counter("process_cpu_seconds_total", Unit::Seconds, "User and system CPU time spent, whole seconds.");
+    CPU_WAIT = Def::counter("croupier_cpu_wait_seconds_total", Unit::Seconds,
+        "Time that threads of the process were ready to run and waited for a core, whole seconds; 0 where the kernel does not count it.");
     PROCESS_RESIDENT = Def::gauge("process_resident_memory_bytes", Unit::Bytes, "Resident memory.");
     PROCESS_VIRTUAL = Def::gauge("process_virtual_memory_bytes", Unit::Bytes, "Virtual memory.");
     PROCESS_OPEN_FDS = Def::gauge("process_open_fds", Unit::Count, "Open file descriptors.");

@@ -5,6 +5,7 @@
 //! [`Metrics::upkeep`] empties.
 
 pub(crate) mod catalog;
+mod cpu_wait;
 pub mod exposition;
 mod labelled;
 mod labels;

@@ -1,6 +1,7 @@
 //! What the operating system says about the process.
 
 use super::catalog as cat;
+use super::cpu_wait::CpuWait;
 use metrics::{Counter, Gauge, Recorder};
 use metrics_process::collector;
 
@@ -8,6 +9,8 @@ use metrics_process::collector;
 #[derive(Debug)]
 pub(super) struct Process {
     cpu: Counter,
+    waited: CpuWait,
+    cpu_wait: Counter,
     resident: Gauge,
     virtual_memory: Gauge,
     open_fds: Gauge,
@@ -20,6 +23,8 @@ impl Process {
     pub(super) fn register(r: &dyn Recorder) -> Self {
         Self {
             cpu: cat::PROCESS_CPU.as_counter(r, &[]),
+            waited: CpuWait::default(),
+            cpu_wait: cat::CPU_WAIT.as_counter(r, &[]),
             resident: cat::PROCESS_RESIDENT.as_gauge(r, &[]),
             virtual_memory: cat::PROCESS_VIRTUAL.as_gauge(r, &[]),
             open_fds: cat::PROCESS_OPEN_FDS.as_gauge(r, &[]),
@@ -32,6 +37,7 @@ impl Process {
     /// Updates the gauges. Called for each scrape, not on a timer.
     pub(super) fn update(&self) {
         self.show(&collector::collect());
+        self.cpu_wait.absolute(self.waited.update().as_secs());
     }
 
     /// Sets the gauges. Values that could not be read, for lack of a file descriptor, stay as they were: a start time
