@@ -23,6 +23,8 @@ pub struct RowFile {
     pub dtype: Option<Dtype>,
     /// Logits in a row; `None` means the last dimension of an array, or all logits of the file.
     pub vocab_size: Option<usize>,
+    /// What stands before `dtype` in the flag that gives the format: `sent-` or `plain-` where there are two files.
+    pub flag_prefix: &'static str,
 }
 
 /// All rows of a file. There is at least one, and each has at least one logit.
@@ -63,6 +65,11 @@ impl RowFile {
         bytes.and_then(|bytes| self.rows(&bytes)).map_err(|problem| format!("{}: {problem}", self.name()))
     }
 
+    /// The flag that gives the format.
+    fn flag(&self) -> String {
+        format!("--{}dtype", self.flag_prefix)
+    }
+
     /// The rows in the bytes of a file.
     fn rows(&self, bytes: &[u8]) -> Result<Rows, String> {
         let numbers = self.numbers(bytes)?;
@@ -99,16 +106,16 @@ impl RowFile {
     fn numbers<'a>(&self, bytes: &'a [u8]) -> Result<Numbers<'a>, String> {
         let in_writing = |byte: u8| between(byte.into()) || b"+-.0123456789e".contains(&byte);
         match self.dtype {
-            _ if bytes.starts_with(NPY) => array(bytes, self.dtype),
+            _ if bytes.starts_with(NPY) => array(bytes, self),
             _ if bytes.starts_with(ZIP) => {
                 Err("is a zip archive, as torch.save and numpy.savez write; save the row alone with numpy.save"
                     .to_owned())
             }
             Some(_) if !bytes.is_empty() && bytes.iter().all(|&byte| in_writing(byte)) => {
-                Err("contains numbers as text; leave --dtype out, it is for bare binary numbers".to_owned())
+                Err(format!("contains numbers as text; leave {} out, it is for bare binary numbers", self.flag()))
             }
             Some(dtype) => Ok(Numbers { dtype, bytes: bytes.into(), width: None }),
-            None => written(bytes),
+            None => written(bytes, &self.flag()),
         }
     }
 }
@@ -142,17 +149,16 @@ fn between(c: char) -> bool {
     c.is_whitespace() || matches!(c, ',' | '[' | ']')
 }
 
-/// Reads numbers from a text.
-fn written(bytes: &[u8]) -> Result<Numbers<'_>, String> {
+/// Reads numbers from a text. `flag` gives the format of a file that is none.
+fn written<'a>(bytes: &'a [u8], flag: &str) -> Result<Numbers<'a>, String> {
     let Ok(text) = std::str::from_utf8(bytes) else {
-        return Err(
-            "is neither a numpy array nor text; for bare binary numbers give their format, such as --dtype f32"
-                .to_owned(),
-        );
+        return Err(format!(
+            "is neither a numpy array nor text; for bare binary numbers give their format, such as {flag} f32"
+        ));
     };
     if bytes.len() > LARGEST_TEXT {
         return Err(format!(
-            "has more than {LARGEST_TEXT} bytes of text; give the row alone, or bare binary numbers with --dtype"
+            "has more than {LARGEST_TEXT} bytes of text; give the row alone, or bare binary numbers with {flag}"
         ));
     }
     let mut numbers = Vec::new();
@@ -166,7 +172,7 @@ fn written(bytes: &[u8]) -> Result<Numbers<'_>, String> {
 
 /// Reads an array as `numpy.save` writes it (NEP 1): a magic, a version, the length of the header, the header, the
 /// numbers.
-fn array(bytes: &[u8], named: Option<Dtype>) -> Result<Numbers<'_>, String> {
+fn array<'a>(bytes: &'a [u8], file: &RowFile) -> Result<Numbers<'a>, String> {
     let cut = || "is a truncated numpy array".to_owned();
     let length_bytes = match bytes.get(NPY.len()).ok_or_else(cut)? {
         1 => 2,
@@ -178,7 +184,7 @@ fn array(bytes: &[u8], named: Option<Dtype>) -> Result<Numbers<'_>, String> {
     let length = length.iter().rev().fold(0usize, |sum, &byte| sum << 8 | usize::from(byte));
     let (header, numbers) = bytes[start + length_bytes..].split_at_checked(length).ok_or_else(cut)?;
     let header = String::from_utf8_lossy(header);
-    let dtype = dtype_of(value(&header, "descr").unwrap_or_default(), named)?;
+    let dtype = dtype_of(value(&header, "descr").unwrap_or_default(), file)?;
     let dimensions = dimensions(value(&header, "shape").unwrap_or_default())?;
     if dimensions.len() > 1 && value(&header, "fortran_order").is_some_and(|order| order.starts_with("True")) {
         return Err("is an array in Fortran order; save numpy.ascontiguousarray(array) instead".to_owned());
@@ -202,18 +208,19 @@ fn value<'a>(header: &'a str, key: &str) -> Option<&'a str> {
     Some(rest.trim_start())
 }
 
-fn dtype_of(descr: &str, named: Option<Dtype>) -> Result<Dtype, String> {
+fn dtype_of(descr: &str, file: &RowFile) -> Result<Dtype, String> {
     let descr = &*shown(descr.split('\'').nth(1).unwrap_or_default());
-    match (descr, named) {
+    match (descr, file.dtype) {
         ("<f4", None | Some(Dtype::F32)) => Ok(Dtype::F32),
         ("<f2", None | Some(Dtype::F16)) => Ok(Dtype::F16),
         // numpy itself has no bfloat16; libraries write it as two raw bytes or as an integer.
         ("|V2" | "<V2" | "<u2" | "<i2", Some(dtype)) if dtype.size() == 2 => Ok(dtype),
         ("|V2" | "<V2" | "<u2" | "<i2", None) => {
-            Err(format!("is an array of \"{descr}\"; give the format of these two-byte values: --dtype bf16 or f16"))
+            let flag = file.flag();
+            Err(format!("is an array of \"{descr}\"; give the format of these two-byte values: {flag} bf16 or f16"))
         }
         ("<f4" | "<f2", Some(dtype)) => {
-            Err(format!("is an array of \"{descr}\", which does not match --dtype {}", dtype.name()))
+            Err(format!("is an array of \"{descr}\", which does not match {} {}", file.flag(), dtype.name()))
         }
         _ => Err(format!(
             "is an array of \"{descr}\"; logits must be float32 or float16, little endian: save them with astype('float32')"
@@ -242,7 +249,7 @@ mod tests {
     }
 
     fn file(dtype: Option<Dtype>, vocab_size: Option<usize>) -> RowFile {
-        RowFile { path: None, dtype, vocab_size }
+        RowFile { dtype, vocab_size, ..RowFile::default() }
     }
 
     #[test]
@@ -287,6 +294,12 @@ mod tests {
         assert!(told(&npy("<f4", "(2,)", &[0; 4]), RowFile::default()).contains("has 4 bytes"));
         assert_eq!(told(&npy("<f4", "(4, 0)", &[]), RowFile::default()), "has no logits");
         assert_eq!(told(b"", file(Some(Dtype::F32), None)), "has no logits");
+        let plain = RowFile { flag_prefix: "plain-", ..RowFile::default() };
+        assert!(told(b"\xFF\xFE", plain.clone()).ends_with("such as --plain-dtype f32"));
+        assert!(told(&npy("<V2", "(1,)", &[0; 2]), plain.clone()).ends_with("--plain-dtype bf16 or f16"));
+        let named = RowFile { dtype: Some(Dtype::F16), ..plain };
+        assert!(told(&npy("<f4", "(1,)", &[0; 4]), named.clone()).ends_with("does not match --plain-dtype f16"));
+        assert!(told(b"1 2", named).contains("leave --plain-dtype out"));
         assert!(told(b"1 2 3 4\n", file(Some(Dtype::F32), None)).contains("leave --dtype out"));
         let many = vec![0; 2 * ((1 << 20) + 1)];
         assert!(told(&many, file(Some(Dtype::F16), None)).starts_with("has 1048577 logits in a row, at most 1048576"));

@@ -2,6 +2,7 @@
 
 use super::changes::Change;
 use super::diagnosis::{Is, Made};
+use super::reshaped::Reshape;
 use super::{ComparedRow, Comparison, MAX_LEFT_OUT, MAX_VARIATION};
 
 const PLACES: &str = "Row i must be the one for the token after the first i tokens of the input: check which positions the worker gathers.";
@@ -22,6 +23,10 @@ const PROBABILITIES: &str = "Send logits or log-probabilities, not probabilities
 const BLOCKS: &str = "Check the order in which the columns of tensor-parallel ranks are gathered.";
 const RESHAPED: &str =
     "Check the number format (f16 read as bf16?) and the model's last steps: final_logit_softcapping, a scale, a norm.";
+const FORMAT: &str = "Both 16-bit formats have the same size: check the dtype that rows are sent with, or --sent-dtype and \
+                      --plain-dtype of this comparison.";
+const SOFTCAP: &str = "Check the model's last step: its final_logit_softcapping has to be applied once, in the worker and in \
+                       the plain pass.";
 const UNKNOWN: &str = "A row that matches no plain row comes from another text, another model or another attention mask, or its \
                        columns are mixed up. In a tree, check whether a node attends to the siblings before it; after a \
                        rejection, check whether the KV cache was truncated.";
@@ -48,7 +53,8 @@ fn of_row(row: &ComparedRow) -> Vec<&'static str> {
         Is::Probabilities => vec![PROBABILITIES],
         Is::Blocks { .. } => vec![BLOCKS],
         Is::Alike => vec![NOISE],
-        Is::Reshaped => vec![RESHAPED],
+        Is::Reshaped { by: Reshape::Format { .. } } => vec![FORMAT],
+        Is::Reshaped { by: Reshape::Curve } => vec![RESHAPED],
         Is::Unknown => vec![UNKNOWN],
         Is::AllMasked | Is::NotFinite { .. } => vec![FAILS],
     };
@@ -71,6 +77,7 @@ fn of_made(row: usize, made: &Made) -> Vec<&'static str> {
     };
     let noted = [
         (made.plain_row != row).then_some(PLACES),
+        made.softcap.map(|_| SOFTCAP),
         made.temperature.map(|_| TEMPERATURE),
         made.shift.map(|_| SHIFT),
         (!made.precise).then_some(NOISE),

@@ -1,7 +1,8 @@
 //! Finds the tokens of a row that lie off its [line](super::line), and what caused that: masks, filters, padding,
-//! penalties.
+//! [penalties](super::penalties).
 
-use super::line::{Line, Pair, is_masked, median};
+use super::line::{Line, Pair, is_masked};
+use super::penalties::{self, Rule, Text};
 use serde::Serialize;
 use std::collections::HashMap;
 
@@ -11,10 +12,6 @@ const NAMED: usize = 5;
 const LEAST_PADDING: usize = 2;
 /// For each column of padding, at most this many other tokens differ.
 const MAX_BEFORE_PADDING: usize = 4;
-/// A penalty this close to 1 is none.
-const NO_PENALTY: f64 = 0.01;
-/// How much a penalty may differ from token to token, as a share of the logit.
-const LOOSE: f64 = 0.002;
 
 /// One change to some tokens of a row.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -27,8 +24,8 @@ pub(super) enum Change {
     /// Some tokens are not masked, although the plain row masks them.
     Unmasked { tokens: usize, first: Vec<u32> },
     /// The columns at the end have other numbers: rows are longer than the vocabulary, and these columns were never
-    /// written.
-    Padding { from: u32, columns: usize },
+    /// written. `beyond`: the plain row does not have them.
+    Padding { from: u32, columns: usize, beyond: bool },
     /// Positive logits were divided by the penalty, and others multiplied.
     RepetitionPenalty { penalty: f64, tokens: usize, in_text: Option<usize> },
     /// Logits are lower by one number, and by another one for each occurrence of the token in the text.
@@ -40,12 +37,12 @@ pub(super) enum Change {
 }
 
 /// A token off the line.
-struct Off {
-    token: u32,
-    plain: f64,
+pub(super) struct Off {
+    pub(super) token: u32,
+    pub(super) plain: f64,
     /// The sent logit with scale and shift undone.
-    sent: f64,
-    tolerance: f64,
+    pub(super) sent: f64,
+    pub(super) tolerance: f64,
 }
 
 /// The changes to tokens of a row. `counts` has the number of occurrences of each token in the text, if that is known.
@@ -60,15 +57,19 @@ pub(super) fn of(pair: &Pair<'_>, line: &Line, counts: &HashMap<u32, u32>) -> Ve
         }
     }
     let mut found: Vec<Change> = filtered(pair, line, &masked).into_iter().collect();
-    if let Some(from) = padding(pair.sent.len(), &off, &unmasked) {
-        found.push(Change::Padding { from, columns: pair.sent.len() - from as usize });
+    if let Some(&from) = unmasked.iter().find(|&&token| token as usize >= pair.width) {
+        found.push(Change::Padding { from, columns: pair.sent.len() - from as usize, beyond: true });
+        unmasked.retain(|&token| token < from);
+    }
+    if let Some(from) = padding(pair.width, &off, &unmasked) {
+        found.push(Change::Padding { from, columns: pair.width - from as usize, beyond: false });
         off.retain(|token| token.token < from);
         unmasked.retain(|&token| token < from);
     }
     if !unmasked.is_empty() {
         found.push(Change::Unmasked { tokens: unmasked.len(), first: first(&unmasked) });
     }
-    found.extend(moved(&off, line, counts));
+    found.extend(moved(&off, line, pair, counts));
     found
 }
 
@@ -124,35 +125,51 @@ fn padding(columns: usize, off: &[Off], unmasked: &[u32]) -> Option<u32> {
     (tail >= LEAST_PADDING && tail < columns / 2 && before <= MAX_BEFORE_PADDING * tail).then_some(*last)
 }
 
-/// Explains tokens off the line. Of the rules that fit every token, the one with the smallest error is taken. For a
-/// single token only its difference can be said, unless the token is in the text.
-fn moved(off: &[Off], line: &Line, counts: &HashMap<u32, u32>) -> Option<Change> {
+/// Explains tokens off the line.
+fn moved(off: &[Off], line: &Line, pair: &Pair<'_>, counts: &HashMap<u32, u32>) -> Vec<Change> {
     if off.is_empty() {
-        return None;
+        return Vec::new();
     }
     let tokens = off.len();
     let first: Vec<u32> = off.iter().take(NAMED).map(|off| off.token).collect();
     let in_text = (!counts.is_empty()).then(|| off.iter().filter(|off| counts.contains_key(&off.token)).count());
-    // Behind much noise, the tokens that stand out are those with the most noise.
+    // Behind much noise, the tokens that stand out are those with the most noise. For a single token only its
+    // difference can be said, unless the token is in the text.
     let can_tell = line.is_precise() && (tokens > 1 || in_text == Some(1));
-    let rules = if can_tell { rules(off, line, counts) } else { Vec::new() };
-    let fits = rules.into_iter().filter_map(|rule| Some((misfit(off, &rule, counts)?, rule)));
-    // Of equally good rules, take the first one, which has the fewest parameters.
-    let best = fits.min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, rule)| rule);
+    let rule = can_tell.then(|| penalties::of(off, line, &Text::of(off, pair, counts))).flatten();
     let most = || off.iter().map(|off| off.sent - off.plain).max_by(|a, b| a.abs().total_cmp(&b.abs()));
-    Some(match best {
-        Some(Rule::Bias(bias)) => Change::Bias { bias, tokens, in_text, first },
-        Some(Rule::Repetition { penalty, .. }) => Change::RepetitionPenalty { penalty, tokens, in_text },
-        Some(Rule::Counts { presence, frequency }) => Change::CountPenalty { presence, frequency, tokens },
-        None => Change::Changed { tokens, most: most().unwrap_or_default(), in_text, first },
-    })
+    match rule {
+        Some(Rule::Bias(bias)) => vec![Change::Bias { bias, tokens, in_text, first }],
+        Some(Rule::Penalties(found)) => {
+            let (penalty, presence, frequency) = (found.repetition, found.presence, found.frequency);
+            let repetition = found.has_repetition().then_some(Change::RepetitionPenalty { penalty, tokens, in_text });
+            let counted = found.is_counted().then_some(Change::CountPenalty { presence, frequency, tokens });
+            repetition.into_iter().chain(counted).collect()
+        }
+        None => vec![Change::Changed { tokens, most: most().unwrap_or_default(), in_text, first }],
+    }
 }
 
 impl Change {
+    /// How many tokens it is about, and the first of them, if it names some.
+    pub(super) fn named(&self) -> Option<(usize, &[u32])> {
+        match self {
+            Self::Masked { tokens, first }
+            | Self::Unmasked { tokens, first }
+            | Self::Bias { tokens, first, .. }
+            | Self::Changed { tokens, first, .. } => Some((*tokens, first)),
+            Self::Filtered { .. }
+            | Self::Padding { .. }
+            | Self::RepetitionPenalty { .. }
+            | Self::CountPenalty { .. } => None,
+        }
+    }
+
     /// How many tokens have another logit.
     pub(super) fn moved(&self) -> usize {
         match self {
             Self::Filtered { .. } | Self::Masked { .. } | Self::Unmasked { .. } => 0,
+            Self::Padding { beyond: true, .. } => 0,
             Self::Padding { columns, .. } => *columns,
             Self::RepetitionPenalty { tokens, .. }
             | Self::CountPenalty { tokens, .. }
@@ -160,74 +177,4 @@ impl Change {
             | Self::Changed { tokens, .. } => *tokens,
         }
     }
-}
-
-/// A rule that may have been applied to tokens.
-enum Rule {
-    Bias(f64),
-    /// Depends on the sign of the logit. `shift` was added to the logit before.
-    Repetition {
-        penalty: f64,
-        shift: f64,
-    },
-    Counts {
-        presence: f64,
-        frequency: f64,
-    },
-}
-
-/// The rules, each with the parameters that fit these tokens best.
-fn rules(off: &[Off], line: &Line, counts: &HashMap<u32, u32>) -> Vec<Rule> {
-    let bias = Rule::Bias(median(off.iter().map(|off| off.sent - off.plain).collect()));
-    // Log-probabilities are shifted before a penalty is applied. But a penalized row may also be shifted afterwards.
-    let repetition = [0.0, line.shift / line.scale].into_iter().filter_map(|shift| {
-        let penalties: Vec<f64> = off.iter().filter_map(|off| off.penalty(shift)).collect();
-        let penalty = (!penalties.is_empty()).then(|| median(penalties))?;
-        ((penalty - 1.0).abs() > NO_PENALTY).then_some(Rule::Repetition { penalty, shift })
-    });
-    [bias].into_iter().chain(repetition).chain(counted(off, counts)).collect()
-}
-
-impl Off {
-    /// The repetition penalty that explains the sent logit. `None` if the logit is too close to 0.
-    fn penalty(&self, shift: f64) -> Option<f64> {
-        let (plain, sent) = (self.plain + shift, self.sent + shift);
-        let is_seen = plain.abs() > 2.0 * self.tolerance && plain * sent > 0.0;
-        is_seen.then_some(if plain > 0.0 { plain / sent } else { sent / plain })
-    }
-
-    /// The logit that a rule would give.
-    fn by(&self, rule: &Rule, counts: &HashMap<u32, u32>) -> f64 {
-        match *rule {
-            Rule::Bias(bias) => self.plain + bias,
-            Rule::Repetition { penalty, shift } => {
-                let logit = self.plain + shift;
-                (if logit > 0.0 { logit / penalty } else { logit * penalty }) - shift
-            }
-            Rule::Counts { presence, frequency } => self.plain - presence - frequency * count(self, counts),
-        }
-    }
-}
-
-fn count(off: &Off, counts: &HashMap<u32, u32>) -> f64 {
-    f64::from(counts.get(&off.token).copied().unwrap_or_default())
-}
-
-/// The total error of a rule over all tokens. `None`: the error of some token is too large.
-fn misfit(off: &[Off], rule: &Rule, counts: &HashMap<u32, u32>) -> Option<f64> {
-    let of = |off: &Off| {
-        let missed = (off.sent - off.by(rule, counts)).abs();
-        (missed <= 2.0 * off.tolerance + LOOSE * off.plain.abs()).then_some(missed)
-    };
-    off.iter().map(of).sum()
-}
-
-/// Fits penalties by the number of occurrences in the text: a least-squares line through the differences of the tokens.
-fn counted(off: &[Off], counts: &HashMap<u32, u32>) -> Option<Rule> {
-    let points: Vec<(f64, f64)> = off.iter().map(|off| (count(off, counts), off.plain - off.sent)).collect();
-    let of = points.len() as f64;
-    let (x, y) = (points.iter().map(|p| p.0).sum::<f64>() / of, points.iter().map(|p| p.1).sum::<f64>() / of);
-    let square: f64 = points.iter().map(|p| (p.0 - x).powi(2)).sum();
-    let frequency = points.iter().map(|p| (p.0 - x) * (p.1 - y)).sum::<f64>() / square;
-    (square > 0.0).then_some(Rule::Counts { presence: y - frequency * x, frequency })
 }

@@ -21,10 +21,12 @@ const SAME: f64 = 0.03;
 /// The share of a row's numbers that tells its format. Penalties in f32 on some tokens of a row of bf16 do not hide it.
 const MIN_FORMAT_SHARE: f64 = 0.9;
 
-/// Temperatures this close to 1 are none.
-const NEAR_ONE: f64 = 0.01;
-/// A temperature moves logits by so many times the noise at least.
+/// A temperature is named if its logarithm is larger than this, which is what one factor rounded to bf16 can make.
+const NEAR_ONE: f64 = 1.0 / 256.0;
+/// A temperature moves a typical logit by so many times the noise at least.
 const CLEAR: f64 = 2.0;
+/// The noise that rounding alone makes, as a part of the last place. A median of differences that are mostly 0 hides it.
+const ROUNDING: f64 = 0.5;
 /// A shift smaller than this part of a logit does not count.
 const NEAR_ZERO: f64 = 1e-3;
 
@@ -33,6 +35,16 @@ const NEAR_ZERO: f64 = 1e-3;
 pub(super) struct Pair<'a> {
     pub(super) sent: &'a [f32],
     pub(super) plain: &'a [f32],
+    /// Columns that the plain row really has. Those beyond are masked in `plain`.
+    pub(super) width: usize,
+}
+
+/// Some logits of a pair, `(plain, sent)`, in the order of the plain ones. There is at least one.
+#[derive(Debug, Clone)]
+pub(super) struct Points {
+    pub(super) all: Vec<(f64, f64)>,
+    /// The last place of the coarser format of the two, in parts of a number.
+    resolution: f64,
 }
 
 /// The line, and how well it fits.
@@ -62,30 +74,48 @@ pub(super) fn is_masked(logit: f32) -> bool {
     logit <= -MASKED
 }
 
-impl Line {
-    /// Fits the line. `None`: no token is unmasked in both rows.
-    pub(super) fn through(pair: &Pair<'_>) -> Option<Self> {
+impl Points {
+    /// `None`: no token is unmasked in both rows.
+    pub(super) fn of(pair: &Pair<'_>) -> Option<Self> {
         let tokens: Vec<usize> = pair.common().collect();
         let step = tokens.len().div_ceil(SAMPLE).max(1);
         let of = |&token: &usize| (f64::from(pair.plain[token]), f64::from(pair.sent[token]));
-        let mut points: Vec<(f64, f64)> = tokens.iter().step_by(step).map(of).collect();
-        points.sort_unstable_by(|a, b| a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1)));
-        let last = points.len().checked_sub(1)?;
-        let middle = (points[last * 84 / 100].0 - points[last * 16 / 100].0) / 2.0;
-        // Rows with one value for nearly all tokens still have a range.
-        let spread = if middle > 0.0 { middle } else { (points[last].0 - points[0].0) / 2.0 };
-        let half = points.len() / 2;
+        let mut all: Vec<(f64, f64)> = tokens.iter().step_by(step).map(of).collect();
+        all.sort_unstable_by(|a, b| a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1)));
+        let resolution = resolution(pair.sent).max(resolution(pair.plain));
+        (!all.is_empty()).then_some(Self { all, resolution })
+    }
+
+    /// The same with other plain logits, which are in the same order.
+    pub(super) fn with(&self, plain: impl Fn(f64) -> f64) -> Self {
+        Self { all: self.all.iter().map(|&(x, y)| (plain(x), y)).collect(), resolution: self.resolution }
+    }
+}
+
+impl Line {
+    /// Fits the line.
+    pub(super) fn through(points: &Points) -> Self {
+        let half = points.all.len() / 2;
         let steep = |at: usize| {
-            let ((x, y), (far_x, far_y)) = (points[at], points[at + half]);
+            let ((x, y), (far_x, far_y)) = (points.all[at], points.all[at + half]);
             (far_x > x).then(|| (far_y - y) / (far_x - x))
         };
         let slopes: Vec<f64> = (0..half).filter_map(steep).collect();
-        let scale = if points.len() < LEAST_SLOPED || slopes.is_empty() { 1.0 } else { median(slopes) };
-        let shift = median(points.iter().map(|(x, y)| y - scale * x).collect());
-        let noise = DEVIATIONS * median(points.iter().map(|(x, y)| (y - scale * x - shift).abs()).collect());
-        let resolution = resolution(pair.sent).max(resolution(pair.plain));
-        let quantum = resolution * median(points.iter().map(|(_, y)| y.abs()).collect());
-        Some(Self { scale, shift, noise, spread, resolution, quantum })
+        let scale = if points.all.len() < LEAST_SLOPED || slopes.is_empty() { 1.0 } else { median(slopes) };
+        let shift = median(points.all.iter().map(|(x, y)| y - scale * x).collect());
+        Self::given(points, scale, shift)
+    }
+
+    /// The line with this scale and shift.
+    pub(super) fn given(points: &Points, scale: f64, shift: f64) -> Self {
+        let (all, resolution) = (&points.all, points.resolution);
+        let last = all.len() - 1;
+        let middle = (all[last * 84 / 100].0 - all[last * 16 / 100].0) / 2.0;
+        // Rows with one value for nearly all tokens still have a range.
+        let spread = if middle > 0.0 { middle } else { (all[last].0 - all[0].0) / 2.0 };
+        let noise = noise(all.iter().map(|(x, y)| y - scale * x - shift));
+        let quantum = resolution * median(all.iter().map(|(_, y)| y.abs()).collect());
+        Self { scale, shift, noise, spread, resolution, quantum }
     }
 
     /// Whether one row is the other, apart from changes.
@@ -98,10 +128,14 @@ impl Line {
         self.is_near(SAME)
     }
 
-    /// Whether the scale is a temperature: it moves logits by more than the noise does.
+    /// Whether the scale is a temperature: it moves logits by more than noise and rounding do.
     pub(super) fn has_temperature(&self) -> bool {
-        let moved = (self.scale - 1.0).abs();
-        moved > NEAR_ONE && moved * self.spread >= CLEAR * self.noise
+        is_temperature(self.scale) && (self.scale - 1.0).abs() * self.spread >= CLEAR * self.with_rounding(self.noise)
+    }
+
+    /// A noise, or that of rounding if it is larger.
+    pub(super) fn with_rounding(&self, noise: f64) -> f64 {
+        noise.max(ROUNDING * self.quantum)
     }
 
     /// Whether the shift is more than noise.
@@ -120,6 +154,11 @@ impl Line {
         (f64::from(sent) - self.shift) / self.scale
     }
 
+    /// Whether a logit may have been rounded to another one.
+    pub(super) fn rounds_to(&self, logit: f64, rounded: f32) -> bool {
+        (logit - f64::from(rounded)).abs() <= self.resolution * logit.abs()
+    }
+
     /// The largest allowed difference between that and the plain logit.
     pub(super) fn tolerance(&self, sent: f32, plain: f32) -> f64 {
         let (sent, plain) = (f64::from(sent.abs()), f64::from(plain.abs()) * self.scale);
@@ -127,8 +166,18 @@ impl Line {
     }
 }
 
+/// Whether a scale is one that somebody may have wanted.
+pub(super) fn is_temperature(scale: f64) -> bool {
+    scale > 0.0 && scale.ln().abs() > NEAR_ONE
+}
+
+/// A standard deviation that a few outliers do not affect. There must be at least one number.
+fn noise(differences: impl Iterator<Item = f64>) -> f64 {
+    DEVIATIONS * median(differences.map(f64::abs).collect())
+}
+
 /// The resolution of the shortest format that can represent most of these numbers.
-fn resolution(logits: &[f32]) -> f64 {
+pub(super) fn resolution(logits: &[f32]) -> f64 {
     let numbers = logits.iter().filter(|&&logit| !is_masked(logit));
     let most = |fits: fn(f32) -> bool| {
         let (count, fitting) =

@@ -3,13 +3,17 @@
 //! by the temperature are still logits.
 //!
 //! [`row_files`](crate::row_files) reads both files. [`diagnosis`] decides what a row is: [`line`](mod@line) finds what
-//! was done to all of its logits, [`changes`] what was done to some of them, [`reshaped`] columns in another order and
-//! numbers of another format, [`places`] the plain row that a row comes from. [`table`] shows the result.
+//! was done to all of its logits ([`curve`]: with a softcap, [`few`]: if only a few are left), [`changes`] what was done
+//! to some of them ([`penalties`]: by which rule), [`reshaped`] columns in another order and numbers of another format,
+//! [`places`] the plain row that a row comes from. [`table`] shows the result.
 
 mod advice;
 mod changes;
+mod curve;
 mod diagnosis;
+mod few;
 mod line;
+mod penalties;
 mod places;
 mod reshaped;
 mod table;

@@ -2,7 +2,9 @@
 //! tensor-parallel worker make them if they are gathered in the wrong order, and numbers that went through a curve or
 //! were read in another format.
 
-use super::line::{Pair, is_masked};
+use super::line::{Line, Pair, Points, is_masked};
+use half::{bf16, f16};
+use serde::Serialize;
 
 /// Into how many blocks a row may be cut.
 const BLOCKS: [usize; 6] = [2, 4, 8, 16, 32, 64];
@@ -15,6 +17,46 @@ const SAME: f64 = 0.98;
 const RANKED: usize = 4096;
 /// The least correlation of ranks of two rows in the same order.
 const IN_ORDER: f64 = 0.995;
+
+/// How far from 1 the scale of a row may be that is read in its own format.
+const NEAR: f64 = 0.2;
+
+/// What gave a row other numbers in about the same order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case", tag = "kind")]
+pub(super) enum Reshape {
+    /// The bits are numbers of one format and were read as those of another.
+    Format { bits_of: &'static str, read_as: &'static str },
+    /// A curve that is no softcap.
+    Curve,
+}
+
+/// Whether the row as sent is the plain row if its bits are read in the other 16-bit format.
+pub(super) fn misread(pair: &Pair<'_>) -> Option<Reshape> {
+    let is_plain = |sent: &[f32]| {
+        let line = Points::of(&Pair { sent, ..*pair }).map(|points| Line::through(&points));
+        line.is_some_and(|line| (line.scale - 1.0).abs() < NEAR && line.is_precise())
+    };
+    let as_bf16 = |&read: &f32| {
+        let bits = f16::from_f32(read);
+        (bits.is_nan() || bits.to_f32() == read).then(|| bf16::from_bits(bits.to_bits()).to_f32())
+    };
+    let as_f16 = |&read: &f32| {
+        let bits = bf16::from_f32(read);
+        (bits.is_nan() || bits.to_f32() == read).then(|| f16::from_bits(bits.to_bits()).to_f32())
+    };
+    let is_finite = |sent: &[f32]| sent.iter().all(|logit| *logit < f32::INFINITY);
+    let fits = |other: Option<Vec<f32>>| other.is_some_and(|sent| is_finite(&sent) && is_plain(&sent));
+    let found = if fits(pair.sent.iter().map(as_bf16).collect()) {
+        Reshape::Format { bits_of: "bf16", read_as: "f16" }
+    } else if fits(pair.sent.iter().map(as_f16).collect()) {
+        Reshape::Format { bits_of: "f16", read_as: "bf16" }
+    } else {
+        return None;
+    };
+    // Where all logits are nearly equal, other bits can be nearly as good as the right ones.
+    (!is_finite(pair.sent) || !is_plain(pair.sent)).then_some(found)
+}
 
 /// The order of the plain row's blocks in the row as sent, if it has them all in another order.
 pub(super) fn order_of_blocks(pair: &Pair<'_>) -> Option<Vec<usize>> {

@@ -15,8 +15,9 @@ SENT and PLAIN are files of rows: arrays that numpy.save wrote (float32 or float
 numbers, or numbers as text. Row i of both files is for the same position in the same text. For SENT, save in the worker what it is \
 about to send; for PLAIN, run the model once over the whole text, without a cache. The text of a node of a tree is the path to it.
 
-A row's noise is what remains of the difference after a temperature and a shift are removed: a standard deviation, in logits. \
-Rounding to 16 bits causes a few hundredths. The total variation is the probability that a token drawn at temperature 1 differs.
+A row's noise is what remains of the difference after a temperature and a shift are removed: a standard deviation, in logits \
+of the plain row. Rounding to 16 bits causes a few hundredths. The total variation is the probability that a token drawn at \
+temperature 1 differs.
 
   croupier compare sent.npy plain.npy
   croupier compare sent.npy plain.npy --text 5,7,7,2    # the tokens before the rows: tells which penalties
@@ -54,11 +55,13 @@ pub(super) fn args(matches: &ArgMatches, problems: Vec<String>) -> Result<Compar
             path: reader.read("sent", None, |t| Ok(Some(t.into()))),
             dtype: reader.read("sent-dtype", None, dtype),
             vocab_size: of_sent,
+            flag_prefix: "sent-",
         },
         plain: RowFile {
             path: reader.read("plain", None, |t| Ok(Some(t.into()))),
             dtype: reader.read("plain-dtype", None, dtype),
             vocab_size: of_plain,
+            flag_prefix: "plain-",
         },
         text: reader.read("text", Vec::new(), tokens),
         json: matches.get_flag("json"),
@@ -78,8 +81,13 @@ mod tests {
     #[test]
     fn both_files_have_their_own_format_and_one_width() {
         let flags = ["a", "b", "--sent-dtype=bf16", "--vocab-size", "7", "--text", "5, 7", "--json"];
-        let file = |path: &str, dtype, width| RowFile { path: Some(path.into()), dtype, vocab_size: Some(width) };
-        let (sent, plain) = (file("a", Some(Dtype::Bf16), 7), |width| file("b", None, width));
+        let file = |path: &str, dtype, width, flag_prefix| RowFile {
+            path: Some(path.into()),
+            dtype,
+            vocab_size: Some(width),
+            flag_prefix,
+        };
+        let (sent, plain) = (file("a", Some(Dtype::Bf16), 7, "sent-"), |width| file("b", None, width, "plain-"));
         let expected = |width| CompareArgs { sent: sent.clone(), plain: plain(width), text: vec![5, 7], json: true };
         assert_eq!(read(&flags).unwrap(), expected(7));
         assert_eq!(read(&[&flags[..], &["--plain-vocab-size=8"]].concat()).unwrap(), expected(8));

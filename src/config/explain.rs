@@ -78,6 +78,7 @@ pub(super) fn args(matches: &ArgMatches, env: Env<'_>, problems: Vec<String>) ->
             path: reader.read("file", None, |t| Ok(Some(t.into()))),
             dtype: reader.read("dtype", None, dtype),
             vocab_size: reader.read("vocab-size", None, vocab_size),
+            ..RowFile::default()
         },
         row: reader.read("row", 0, |t| values::count(t, 0..=MAX_ROWS)),
         params,
