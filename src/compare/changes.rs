@@ -1,5 +1,5 @@
 //! Finds the tokens of a row that lie off its [line](super::line), and what caused that: masks, filters, padding,
-//! [penalties](super::penalties).
+//! [penalties].
 
 use super::line::{Line, Pair, is_masked};
 use super::penalties::{self, Rule, Text};

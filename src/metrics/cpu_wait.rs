@@ -61,6 +61,7 @@ fn waited(schedstat: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     #[test]
     fn a_threads_line_has_its_waiting_second() {
@@ -92,15 +93,19 @@ mod tests {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let (wait, least) = (CpuWait::default(), Duration::from_millis(20));
         let before = wait.update();
-        let ended = std::sync::atomic::AtomicBool::new(false);
+        let ended = AtomicBool::new(false);
         std::thread::scope(|scope| {
             for _ in 0..3 * cores {
-                scope.spawn(|| while !ended.load(std::sync::atomic::Ordering::Relaxed) {});
+                scope.spawn(|| {
+                    while !ended.load(Ordering::Relaxed) {
+                        std::hint::spin_loop();
+                    }
+                });
             }
             while wait.update() - before < least {
                 std::thread::sleep(Duration::from_millis(5));
             }
-            ended.store(true, std::sync::atomic::Ordering::Relaxed);
+            ended.store(true, Ordering::Relaxed);
         });
     }
 }
