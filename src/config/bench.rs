@@ -45,7 +45,7 @@ pub(super) fn command() -> clap::Command {
         .arg(with("transport", "NAME", "How logits get to the server: inline, or shm (shared memory, all rows of a stream in one step; the rows are there before the first step, as if a device had put them there), or shm-slots (the same, and tokens come back through shared memory too)", d.path.name().to_owned()))
         .arg(option("shards", "N,...", "Measure rows whose columns come from this many ranks, each in its own process, next to whole rows in the same run: 1,2,4,8"))
         .arg(with("rate", "HZ", "Steps per second for each message (the sequences that travel together), to measure latency at a given load; 0: as fast as replies come", d.rate.to_string()))
-        .arg(with("rounds", "N", "Number of rounds, whose medians are shown; 0: three with --baseline, else one", d.rounds.to_string()))
+        .arg(with("rounds", "N", "Number of rounds, whose medians are shown; 0: three with --baseline, --in-process or --shards, else one", d.rounds.to_string()))
         .arg(with("seed", "N", "Seed of rows and sequences", d.seed.to_string()))
         .arg(switch("in-process", "Also run the same rows on a backend in this process, alternately, and show the ratio"))
         .arg(switch("baseline", "Also measure a bare tonic stream, alternately, and show the ratio"))

@@ -23,7 +23,7 @@ const EXAMPLES: &str = "\
 The row is an array that numpy.save wrote (float32 or float16; its last dimension is a row), bare binary numbers with --dtype, \
 or numbers as text, separated by spaces or commas.
 
-Parameters come from the server's file ([defaults]) or environment, then from --preset, then from each --set, written as in \
+Parameters come from the server's file ([defaults], --config or CROUPIER_CONFIG), then from --preset, then from each --set, written as in \
 [defaults] of docs/configuration.md. The token is the one that a server draws for the same logits, parameters, prompt, output and \
 seed. Stateful samplers (mirostat and adaptive-p) start with a fresh state.
 

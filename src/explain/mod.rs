@@ -237,7 +237,7 @@ mod tests {
         let params = SamplingParams { banned_token_ids: vec![0], top_k: 2, ..SamplingParams::default() };
         let told = of_four(&args(params)).unwrap();
         let stages: Vec<_> = told.stages.iter().map(|stage| (stage.stage, stage.tokens_left)).collect();
-        assert_eq!(stages, [("as sent", 4), ("masks, bias, penalties", 3), ("temperature", 3), ("top_k", 2)]);
+        assert_eq!(stages, [("as sent", 4), ("masks, bias, penalties", 3), ("top_k", 2)]);
         let tokens: Vec<_> = told.tokens.iter().map(|token| (token.token, token.removed_by)).collect();
         assert_eq!(tokens, [(1, None), (2, None), (0, Some("banned_token_ids")), (3, Some("top_k"))]);
         let near = |a: f64, b: f64| assert!((a - b).abs() < 1e-6, "{a} is not {b}");
@@ -270,7 +270,10 @@ mod tests {
         let gumbel = marked(Watermark::Gumbel(GumbelParams::new(7)));
         let synthid = marked(Watermark::Synthid(SynthidParams::new(vec![1, 2, 3])));
         let last = |params| of_four(&args(params)).unwrap().stages.pop().unwrap();
-        assert_eq!((last(greedy).stage, last(xtc.clone()).stage, last(gumbel).stage), ("greedy", "xtc", "temperature"));
+        assert_eq!(
+            (last(greedy).stage, last(xtc.clone()).stage, last(gumbel).stage),
+            ("greedy", "xtc", "masks, bias, penalties")
+        );
         assert_eq!(last(synthid).stage, "watermark");
         assert_eq!(last(xtc).tokens_left, 1);
     }

@@ -61,7 +61,11 @@ pub fn stages(logits: &Logits<'_>, spec: &RowSpec<'_>) -> Result<Vec<Stage>, Row
     let filter_steps = report::filter_steps(spec);
     let chain = spec.chain.unwrap_or(Chain::of_filters(&filter_steps));
     chain::watched(distribution::finite(&adjusted).collect(), adjusted.len(), &spec.filters, &chain, |step, left| {
-        let Some(step) = step else { return };
+        // A temperature of 1 does nothing, so it has no place of its own: an order may have it last, and the filters that
+        // are done in its place first.
+        let Some(step) = step.filter(|step| **step != ChainStep::Temperature || spec.filters.temperature != 1.0) else {
+            return;
+        };
         let terms = left.kept().iter().map(|w| entropy_term(left.exponent(w), w.mass)).sum();
         stages.push(Stage {
             kind: stage_kind(step),

@@ -70,7 +70,11 @@ pub fn main(args: &DetectArgs) -> ExitCode {
     match run(args, from, &mut io::stdout().lock()) {
         Ok(()) => ExitCode::SUCCESS,
         // A reader that closes the pipe wants no more output. That is no failure.
-        Err(TextError::Io(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        Err(TextError::Unwritten(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        Err(error @ TextError::Unwritten(_)) => {
+            output::complain(&format!("croupier detect: {error}"));
+            ExitCode::FAILURE
+        }
         Err(error) => {
             let whence = args.file.as_ref().map_or_else(|| "standard input".into(), |path| path.display().to_string());
             output::complain(&format!("croupier detect: {whence}: {error}"));
@@ -91,21 +95,26 @@ pub fn run(args: &DetectArgs, from: impl BufRead, to: &mut impl Write) -> Result
         let looked = TextLine { line, tokens: text.tokens.len(), marked: found.p_value < args.alpha, found: &found };
         looked_at += 1;
         marked += u64::from(looked.marked);
-        if args.json {
-            serde_json::to_writer(&mut *to, &looked).map_err(io::Error::from)?;
-            writeln!(to)?;
-        } else {
-            if looked_at == 1 {
-                writeln!(to, "{}", table_head(&found.evidence))?;
-            }
-            writeln!(to, "{}", table_row(&looked))?;
-        }
+        write_line(args, to, looked_at == 1, &looked).map_err(TextError::Unwritten)?;
     }
     if !args.json {
         let texts = if looked_at == 1 { "text" } else { "texts" };
-        writeln!(to, "{looked_at} {texts}, {marked} marked (p-value below {})", args.alpha)?;
+        writeln!(to, "{looked_at} {texts}, {marked} marked (p-value below {})", args.alpha)
+            .map_err(TextError::Unwritten)?;
     }
     Ok(())
+}
+
+/// Writes what was found of a text, behind the table's head if it is the first.
+fn write_line(args: &DetectArgs, to: &mut impl Write, is_first: bool, looked: &TextLine<'_>) -> io::Result<()> {
+    if args.json {
+        serde_json::to_writer(&mut *to, looked)?;
+        return writeln!(to);
+    }
+    if is_first {
+        writeln!(to, "{}", table_head(&looked.found.evidence))?;
+    }
+    writeln!(to, "{}", table_row(looked))
 }
 
 fn table_head(evidence: &Evidence) -> String {
@@ -138,16 +147,14 @@ mod tests {
     use super::*;
     use crate::params::watermark::KgwParams;
 
+    fn args(json: bool) -> DetectArgs {
+        let mark = Watermark::Kgw(KgwParams::default());
+        DetectArgs { file: None, mark, alpha: 1e-3, json, max_line_bytes: 99 }
+    }
+
     fn told(json: bool, texts: &str) -> (String, Option<String>) {
-        let args = DetectArgs {
-            file: None,
-            mark: Watermark::Kgw(KgwParams::default()),
-            alpha: 1e-3,
-            json,
-            max_line_bytes: 99,
-        };
         let mut to = Vec::new();
-        let error = run(&args, texts.as_bytes(), &mut to).err().map(|e| e.to_string());
+        let error = run(&args(json), texts.as_bytes(), &mut to).err().map(|e| e.to_string());
         (String::from_utf8(to).unwrap(), error)
     }
 
@@ -195,5 +202,14 @@ mod tests {
         let (told, error) = told(true, "[1, 2]\nno");
         assert_eq!(told.lines().count(), 1);
         assert!(error.unwrap().starts_with("line 2: "));
+    }
+
+    /// The input is not at fault.
+    #[test]
+    fn what_cannot_be_written_is_told_as_that() {
+        for (json, room) in [(false, 0), (true, 0), (false, 100)] {
+            let error = run(&args(json), "[1]\n".as_bytes(), &mut &mut vec![0; room][..]).unwrap_err();
+            assert!(matches!(error, TextError::Unwritten(_)), "{error:?}");
+        }
     }
 }

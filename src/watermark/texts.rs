@@ -31,6 +31,9 @@ pub enum TextError {
     /// The input cannot be read.
     #[error("{0}")]
     Io(#[from] io::Error),
+    /// A result cannot be written.
+    #[error("cannot write to standard output: {0}")]
+    Unwritten(io::Error),
 }
 
 impl Line {
