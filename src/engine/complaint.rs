@@ -70,16 +70,7 @@ pub(super) fn work(origin: &StepOrigin, step_id: u64, logits: &LogitsBlock, work
     let (peer, model, status) = (&*origin.peer, &origin.model, failure.label());
     // That a row listed too few tokens is no mistake, and an opening that failed has a line of its own.
     if failure.status == RowStatus::BeyondTopN || failure.is_not_opened() {
-        tracing::debug!(
-            peer,
-            model = model.name(),
-            step_id,
-            sequence_id,
-            status,
-            "work was not done: {}",
-            failure.message
-        );
-        return;
+        return quietly(origin, step_id, sequence_id, failure);
     }
     complain_at_times!(
         model.complaints.works,
@@ -93,22 +84,18 @@ pub(super) fn work(origin: &StepOrigin, step_id: u64, logits: &LogitsBlock, work
     );
 }
 
+/// Logs work that was not done for those who look at level debug.
+fn quietly(origin: &StepOrigin, step_id: u64, sequence_id: Option<u64>, failure: &RowFailure) {
+    let (peer, model, status) = (&*origin.peer, origin.model.name(), failure.label());
+    tracing::debug!(peer, model, step_id, sequence_id, status, "work was not done: {}", failure.message);
+}
+
 /// Warns once in a while of logits that no worker means to send. Row, column and number may show what made them. A row
 /// of nothing but such logits is a model's fault; some at the end of a row are padding that nobody wrote.
 fn bad_logits(origin: &StepOrigin, step_id: u64, logits: &LogitsBlock, worked: &Worked, failure: &RowFailure) {
     let (peer, model, sequence_id) = (&*origin.peer, &origin.model, worked.sequence);
     let Some(more) = model.complaints.bad_logits.next(Instant::now()) else {
-        let status = failure.label();
-        tracing::debug!(
-            peer,
-            model = model.name(),
-            step_id,
-            sequence_id,
-            status,
-            "work was not done: {}",
-            failure.message
-        );
-        return;
+        return quietly(origin, step_id, sequence_id, failure);
     };
     let bad = first_bad(logits, worked, failure.status);
     let (row, columns) = (bad.as_ref().map(|bad| bad.row), bad.as_ref().map(|bad| bad.columns));
