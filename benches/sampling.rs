@@ -15,6 +15,7 @@ use clap::Parser;
 use croupier::backend::cpu::{CpuBackend, Level};
 use croupier::backend::{Backend, RowJob};
 use croupier::params::watermark::{KgwParams, SeedingScheme};
+use croupier::params::{MirostatVersion, TfsRule, TypicalRule, XtcRule};
 use croupier::sampling::adjust::{Adjusts, Penalties, TokenAdjust};
 use croupier::sampling::chain::{Chain, ChainStep};
 use croupier::sampling::logits::{Dtype, Logits};
@@ -142,8 +143,8 @@ fn samplers() -> impl Iterator<Item = Job> {
         ("dynamic temperature", &[ChainStep::DynamicTemperature { low: 0.5, high: 1.5, exponent: 1.0 }]),
         ("smoothing .3", &[ChainStep::Smoothing { factor: 0.3, curve: 1.0 }]),
         ("min_eos_p .2", &[ChainStep::MinEosP(0.2), ChainStep::Temperature]),
-        ("typical .9", &[ChainStep::Temperature, ChainStep::TypicalP(0.9)]),
-        ("tail-free .95", &[ChainStep::Temperature, ChainStep::Tfs(0.95)]),
+        ("typical .9", &[ChainStep::Temperature, ChainStep::TypicalP(TypicalRule::Reached, 0.9)]),
+        ("tail-free .95", &[ChainStep::Temperature, ChainStep::Tfs(TfsRule::Left, 0.95)]),
         ("top-a .2", &[ChainStep::Temperature, ChainStep::TopA(0.2)]),
         ("top-n-sigma 1", &[ChainStep::TopNSigma(1.0), ChainStep::Temperature]),
         ("min-k 3", &[ChainStep::MinK(3.0), ChainStep::Temperature]),
@@ -152,14 +153,33 @@ fn samplers() -> impl Iterator<Item = Job> {
         ("top-h .4", &[ChainStep::Temperature, ChainStep::TopH(0.4)]),
         ("infill behind top-k 40", &[ChainStep::TopK, ChainStep::Infill]),
         ("infill, nothing before", &[ChainStep::Infill]),
-        ("p-less", &[ChainStep::Temperature, ChainStep::PLess]),
-        ("p-less-norm", &[ChainStep::Temperature, ChainStep::PLessNorm]),
-        ("mirostat 1, tau 5", &[ChainStep::Temperature, ChainStep::MirostatV1 { tau: 5.0, eta: 0.1 }]),
-        ("mirostat 2, tau 5", &[ChainStep::Temperature, ChainStep::MirostatV2 { tau: 5.0, eta: 0.1 }]),
+        ("p-less", &[ChainStep::Temperature, ChainStep::PLess { norm: false }]),
+        ("p-less-norm", &[ChainStep::Temperature, ChainStep::PLess { norm: true }]),
+        (
+            "mirostat 1, tau 5",
+            &[ChainStep::Temperature, ChainStep::Mirostat { version: MirostatVersion::One, tau: 5.0, eta: 0.1 }],
+        ),
+        (
+            "mirostat 2, tau 5",
+            &[ChainStep::Temperature, ChainStep::Mirostat { version: MirostatVersion::Two, tau: 5.0, eta: 0.1 }],
+        ),
         ("adaptive-p .5 behind min-p .05", &[ChainStep::MinP, ChainStep::AdaptiveP { target: 0.5, decay: 0.9 }]),
         ("adaptive-p .5, nothing before", &[ChainStep::AdaptiveP { target: 0.5, decay: 0.9 }]),
-        ("xtc always", &[ChainStep::Temperature, ChainStep::Xtc { probability: 1.0, threshold: 0.1 }]),
-        ("xtc on average", &[ChainStep::Temperature, ChainStep::XtcExpected { probability: 0.5, threshold: 0.1 }]),
+        (
+            "xtc always",
+            &[
+                ChainStep::Temperature,
+                ChainStep::Xtc {
+                    rule: XtcRule { expected: false, unless_ignored: false },
+                    probability: 1.0,
+                    threshold: 0.1,
+                },
+            ],
+        ),
+        (
+            "xtc on average",
+            &[ChainStep::Temperature, ChainStep::Xtc { rule: XtcRule::EXPECTED, probability: 0.5, threshold: 0.1 }],
+        ),
         ("skew .3", &[ChainStep::Temperature, ChainStep::Skew(0.3)]),
         ("skew .3 behind top-p .95", &[ChainStep::Temperature, ChainStep::TopP, ChainStep::Skew(0.3)]),
         ("llama.cpp k 40 p .95 min .05", &[ChainStep::TopK, ChainStep::TopP, ChainStep::MinP, ChainStep::Temperature]),
@@ -170,7 +190,10 @@ fn samplers() -> impl Iterator<Item = Job> {
             "KoboldCpp p .95 min .05",
             &[ChainStep::AtMost(3000), ChainStep::TopP, ChainStep::MinP, ChainStep::Temperature],
         ),
-        ("KoboldCpp tail-free .95", &[ChainStep::AtMost(3000), ChainStep::TfsOneFewer(0.95), ChainStep::Temperature]),
+        (
+            "KoboldCpp tail-free .95",
+            &[ChainStep::AtMost(3000), ChainStep::Tfs(TfsRule::OneFewer, 0.95), ChainStep::Temperature],
+        ),
         (
             "mistral.rs k 40 p .95 min .05",
             &[ChainStep::Temperature, ChainStep::TopK, ChainStep::TopP, ChainStep::MinPAbove],

@@ -12,6 +12,7 @@ use crate::rows::{ascending, eos, infill, masking};
 use croupier::backend::cpu::{CpuBackend, Level};
 use croupier::backend::{Backend, RowJob};
 use croupier::params::state::{Average, SamplerState};
+use croupier::params::{MirostatVersion, TfsRule, TypicalRule, XtcRule};
 use croupier::sampling::adjust::{Penalties, TokenAdjust};
 use croupier::sampling::chain::ChainStep;
 use croupier::sampling::distribution::Distribution;
@@ -98,11 +99,11 @@ proptest! {
 fn short_chain() -> impl Strategy<Value = Chained> {
     let share = || prop_oneof![2 => 0.0f32..1.0, 1 => 1e-4f32..0.05];
     let step = prop_oneof![
-        3 => (share(), share()).prop_map(|(p, threshold)| ChainStep::Xtc { probability: p.max(0.5), threshold }),
-        2 => (share(), share()).prop_map(|(p, threshold)| ChainStep::XtcUnlessIgnored { probability: p, threshold }),
-        3 => (share(), share()).prop_map(|(probability, threshold)| ChainStep::XtcExpected { probability, threshold }),
+        3 => (share(), share()).prop_map(|(p, threshold)| ChainStep::Xtc { rule: XtcRule::default(), probability: p.max(0.5), threshold }),
+        2 => (share(), share()).prop_map(|(p, threshold)| ChainStep::Xtc { rule: XtcRule { expected: false, unless_ignored: true }, probability: p, threshold }),
+        3 => (share(), share()).prop_map(|(probability, threshold)| ChainStep::Xtc { rule: XtcRule::EXPECTED, probability, threshold }),
         2 => (share(), share())
-            .prop_map(|(probability, threshold)| ChainStep::XtcExpectedUnlessIgnored { probability, threshold }),
+            .prop_map(|(probability, threshold)| ChainStep::Xtc { rule: XtcRule { expected: true, unless_ignored: true }, probability, threshold }),
         4 => (1e-3f32..3.0, prop_oneof![Just(1.0f32), 1.0f32..4.0])
             .prop_map(|(factor, curve)| ChainStep::Smoothing { factor, curve }),
         4 => (-3.0f32..3.0).prop_map(ChainStep::Skew),
@@ -111,24 +112,24 @@ fn short_chain() -> impl Strategy<Value = Chained> {
         1 => share().prop_map(ChainStep::EtaCutoff),
         1 => (0.0f32..3.0).prop_map(ChainStep::TopNSigma),
         2 => prop_oneof![Just(3.0f32), 0.0f32..3e3].prop_map(ChainStep::MinK),
-        2 => share().prop_map(ChainStep::TypicalP),
-        1 => share().prop_map(ChainStep::TypicalAbove),
-        1 => share().prop_map(ChainStep::TypicalTies),
-        1 => share().prop_map(ChainStep::Tfs),
-        1 => share().prop_map(ChainStep::TfsWithRemoved),
-        1 => share().prop_map(ChainStep::TfsOneFewer),
+        2 => share().prop_map(|p| ChainStep::TypicalP(TypicalRule::Reached, p)),
+        1 => share().prop_map(|p| ChainStep::TypicalP(TypicalRule::Above, p)),
+        1 => share().prop_map(|p| ChainStep::TypicalP(TypicalRule::Ties, p)),
+        1 => share().prop_map(|z| ChainStep::Tfs(TfsRule::Left, z)),
+        1 => share().prop_map(|z| ChainStep::Tfs(TfsRule::WithRemoved, z)),
+        1 => share().prop_map(|z| ChainStep::Tfs(TfsRule::OneFewer, z)),
         4 => prop_oneof![Just(0.0f32), Just(1.0), 1e-6f32..1e-3, 0.0f32..1.0]
             .prop_map(|target| ChainStep::AdaptiveP { target, decay: 0.9 }),
-        1 => Just(ChainStep::PLess),
-        1 => Just(ChainStep::PLessNorm),
+        1 => Just(ChainStep::PLess { norm: false }),
+        1 => Just(ChainStep::PLess { norm: true }),
         2 => Just(ChainStep::Infill),
         1 => Just(ChainStep::TopP),
         1 => Just(ChainStep::MinPAbove),
         1 => (1u32..4000).prop_map(ChainStep::AtMost),
         1 => Just(ChainStep::TopK),
         1 => Just(ChainStep::TopKTies),
-        1 => Just(ChainStep::MirostatV1 { tau: 5.0, eta: 0.1 }),
-        1 => Just(ChainStep::MirostatV2 { tau: 5.0, eta: 0.1 }),
+        1 => Just(ChainStep::Mirostat { version: MirostatVersion::One, tau: 5.0, eta: 0.1 }),
+        1 => Just(ChainStep::Mirostat { version: MirostatVersion::Two, tau: 5.0, eta: 0.1 }),
         1 => Just(ChainStep::DynamicTemperature { low: 0.5, high: 1.5, exponent: 1.0 }),
     ];
     let beside = || {

@@ -4,6 +4,7 @@
 use croupier::backend::cpu::{CpuBackend, Level};
 use croupier::backend::{Backend, RowJob};
 use croupier::params::state::{Average, SamplerState};
+use croupier::params::{TfsRule, TypicalRule};
 use croupier::sampling::adjust::TokenAdjust;
 use croupier::sampling::chain::{Chain, ChainStep};
 use croupier::sampling::logits::{Dtype, Logits};
@@ -110,10 +111,13 @@ fn cuts_equal_the_specification() {
 /// Chains that the backend may run without a list if only a token is asked for.
 fn chains() -> Vec<(Vec<ChainStep>, SamplerState)> {
     let mut chains: Vec<Vec<ChainStep>> = vec![];
-    chains.extend([0.01, 0.5, 0.9, 0.99, 1.0f32.next_down()].map(|p| vec![ChainStep::TypicalP(p)]));
     chains
-        .extend([0.25, 0.9].map(|p| vec![ChainStep::Temperature, ChainStep::TypicalAbove(p), ChainStep::Temperature]));
-    chains.extend([0.25, 0.9].map(|p| vec![ChainStep::TypicalTies(p)]));
+        .extend([0.01, 0.5, 0.9, 0.99, 1.0f32.next_down()].map(|p| vec![ChainStep::TypicalP(TypicalRule::Reached, p)]));
+    chains.extend(
+        [0.25, 0.9]
+            .map(|p| vec![ChainStep::Temperature, ChainStep::TypicalP(TypicalRule::Above, p), ChainStep::Temperature]),
+    );
+    chains.extend([0.25, 0.9].map(|p| vec![ChainStep::TypicalP(TypicalRule::Ties, p)]));
     chains.extend([-1.0, 0.3, 2.0].map(|by| vec![ChainStep::TopP, ChainStep::Temperature, ChainStep::Skew(by)]));
     chains.extend(
         [ChainStep::TopK, ChainStep::TopKTies, ChainStep::TopNSigma(1.0)].map(|cut| vec![cut, ChainStep::Skew(0.3)]),
@@ -123,20 +127,26 @@ fn chains() -> Vec<(Vec<ChainStep>, SamplerState)> {
     );
     chains.extend([0.0, 3.0, 1e4, f32::MAX].map(|tau| vec![ChainStep::Temperature, ChainStep::MinK(tau)]));
     chains.extend([0.0, 1e3].map(|tau| vec![ChainStep::TopP, ChainStep::MinK(tau), ChainStep::MinP]));
-    chains.extend([0.0, 0.5, 0.95, 1.0f32.next_down()].map(|z| vec![ChainStep::Temperature, ChainStep::Tfs(z)]));
     chains.extend(
-        [0.0, 0.5, 0.95, 1.0f32.next_down()].map(|z| vec![ChainStep::Temperature, ChainStep::TfsWithRemoved(z)]),
+        [0.0, 0.5, 0.95, 1.0f32.next_down()].map(|z| vec![ChainStep::Temperature, ChainStep::Tfs(TfsRule::Left, z)]),
     );
-    chains
-        .extend([0.0, 0.5, 0.95, 1.0f32.next_down()].map(|z| vec![ChainStep::Temperature, ChainStep::TfsOneFewer(z)]));
     chains.extend(
-        [1, 5, 1500, 3000].map(|most| vec![ChainStep::AtMost(most), ChainStep::Tfs(0.9), ChainStep::Temperature]),
+        [0.0, 0.5, 0.95, 1.0f32.next_down()]
+            .map(|z| vec![ChainStep::Temperature, ChainStep::Tfs(TfsRule::WithRemoved, z)]),
+    );
+    chains.extend(
+        [0.0, 0.5, 0.95, 1.0f32.next_down()]
+            .map(|z| vec![ChainStep::Temperature, ChainStep::Tfs(TfsRule::OneFewer, z)]),
+    );
+    chains.extend(
+        [1, 5, 1500, 3000]
+            .map(|most| vec![ChainStep::AtMost(most), ChainStep::Tfs(TfsRule::Left, 0.9), ChainStep::Temperature]),
     );
     chains.push(vec![ChainStep::Temperature, ChainStep::MinP, ChainStep::TopP]);
     // The number of candidates matters: those without mass count, masked ones do not.
-    chains.push(vec![ChainStep::PLessNorm]);
-    chains.push(vec![ChainStep::Smoothing { factor: 0.3, curve: 1.0 }, ChainStep::PLessNorm]);
-    chains.push(vec![ChainStep::Tfs(0.9), ChainStep::Temperature, ChainStep::Skew(0.3)]);
+    chains.push(vec![ChainStep::PLess { norm: true }]);
+    chains.push(vec![ChainStep::Smoothing { factor: 0.3, curve: 1.0 }, ChainStep::PLess { norm: true }]);
+    chains.push(vec![ChainStep::Tfs(TfsRule::Left, 0.9), ChainStep::Temperature, ChainStep::Skew(0.3)]);
     // A minimum mass, at this temperature and at 1, for tokens that are then weighed at another temperature.
     let last: [&[ChainStep]; 2] = [&[ChainStep::Temperature], &[ChainStep::Temperature, ChainStep::Skew(0.3)]];
     for behind in last {
@@ -147,8 +157,8 @@ fn chains() -> Vec<(Vec<ChainStep>, SamplerState)> {
             ChainStep::MinPAbove,
             ChainStep::TopA(0.9),
             ChainStep::EpsilonCutoff(1e-4),
-            ChainStep::PLess,
-            ChainStep::PLessNorm,
+            ChainStep::PLess { norm: false },
+            ChainStep::PLess { norm: true },
         ];
         for cut in masses.into_iter().chain([ChainStep::TopNSigma(0.5)]) {
             chains.push([&[ChainStep::Temperature, cut], behind].concat());

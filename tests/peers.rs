@@ -9,6 +9,7 @@ use crate::support::*;
 use crate::work::*;
 use croupier::backend::cpu::{CpuBackend, Level};
 use croupier::backend::{Backend, RowJob};
+use croupier::params::TypicalRule;
 use croupier::params::report::ReportParams as Reported;
 use croupier::params::state::SamplerState as State;
 use croupier::proto::*;
@@ -281,7 +282,7 @@ fn flat_rows_are_not_cut_before_their_samplers() {
     let row = vec![0.0; 5000];
     let top_p = run(&row, Filters { top_p: 0.9, ..OFF }, &[], 0);
     assert_eq!(support_size(&top_p), 4500);
-    let typical = run(&row, OFF, &[Sampler::TypicalP(0.8)], 0);
+    let typical = run(&row, OFF, &[Sampler::TypicalP(TypicalRule::Reached, 0.8)], 0);
     assert!((4000..=4001).contains(&support_size(&typical)));
 }
 

@@ -5,9 +5,9 @@
 
 use croupier::backend::cpu::CpuBackend;
 use croupier::backend::{Backend, RowJob};
-use croupier::params::SamplingParams;
 use croupier::params::chain::SamplerParams;
 use croupier::params::state::{Average, SamplerState};
+use croupier::params::{MirostatVersion, SamplingParams, TfsRule, TypicalRule, XtcRule};
 use croupier::sampling::chain::{self, Chain, ChainStep};
 use croupier::sampling::logits::{Dtype, Logits};
 use croupier::sampling::order::Candidate;
@@ -68,34 +68,42 @@ fn step(kind: usize, seed: u64) -> ChainStep {
         4 => ChainStep::TopK,
         5 => ChainStep::TopP,
         6 => ChainStep::MinP,
-        7 => ChainStep::TypicalP(0.05 + 0.9 * share),
-        8 => ChainStep::Tfs(0.05 + 0.9 * share),
+        7 => ChainStep::TypicalP(TypicalRule::Reached, 0.05 + 0.9 * share),
+        8 => ChainStep::Tfs(TfsRule::Left, 0.05 + 0.9 * share),
         9 => ChainStep::TopA(share),
         10 => ChainStep::TopNSigma(0.3 + 2.0 * share),
-        28 => ChainStep::PLessNorm,
+        28 => ChainStep::PLess { norm: true },
         32 => ChainStep::MinPAbove,
-        33 => ChainStep::TfsOneFewer(0.05 + 0.9 * share),
+        33 => ChainStep::Tfs(TfsRule::OneFewer, 0.05 + 0.9 * share),
         31 => ChainStep::AtMost(1 + (40.0 * share) as u32),
-        30 => ChainStep::XtcExpectedUnlessIgnored { probability: 0.9 * share, threshold: 0.02 + 0.1 * share },
-        29 => ChainStep::TfsWithRemoved(0.05 + 0.9 * share),
+        30 => ChainStep::Xtc {
+            rule: XtcRule { expected: true, unless_ignored: true },
+            probability: 0.9 * share,
+            threshold: 0.02 + 0.1 * share,
+        },
+        29 => ChainStep::Tfs(TfsRule::WithRemoved, 0.05 + 0.9 * share),
         // In half of the cases the cliff alone decides, mostly.
         27 => ChainStep::MinK(if share < 0.5 { 3.0 } else { 400.0 * (share - 0.5) }),
         11 => ChainStep::EpsilonCutoff(0.05 * share),
         12 => ChainStep::EtaCutoff(0.05 * share),
         13 => ChainStep::TopH(0.1 + 0.8 * share),
-        14 => ChainStep::PLess,
-        15 => ChainStep::MirostatV1 { tau: 3.0, eta: 0.1 },
-        16 => ChainStep::MirostatV2 { tau: 3.0, eta: 0.1 },
+        14 => ChainStep::PLess { norm: false },
+        15 => ChainStep::Mirostat { version: MirostatVersion::One, tau: 3.0, eta: 0.1 },
+        16 => ChainStep::Mirostat { version: MirostatVersion::Two, tau: 3.0, eta: 0.1 },
         17 => ChainStep::AdaptiveP { target: share, decay: 0.9 },
         18 => ChainStep::Skew(3.0 * share - 1.5),
-        19 => ChainStep::XtcExpected { probability: 0.9 * share, threshold: 0.02 + 0.1 * share },
+        19 => ChainStep::Xtc { rule: XtcRule::EXPECTED, probability: 0.9 * share, threshold: 0.02 + 0.1 * share },
         20 => ChainStep::TopKTies,
-        21 => ChainStep::TypicalAbove(0.05 + 0.9 * share),
-        22 => ChainStep::TypicalTies(0.05 + 0.9 * share),
+        21 => ChainStep::TypicalP(TypicalRule::Above, 0.05 + 0.9 * share),
+        22 => ChainStep::TypicalP(TypicalRule::Ties, 0.05 + 0.9 * share),
         24 => ChainStep::Infill,
         25 => ChainStep::MinEosP(0.1 * share),
-        23 => ChainStep::XtcUnlessIgnored { probability: 1.0, threshold: 0.02 + 0.2 * share },
-        _ => ChainStep::Xtc { probability: 1.0, threshold: 0.02 + 0.2 * share },
+        23 => ChainStep::Xtc {
+            rule: XtcRule { expected: false, unless_ignored: true },
+            probability: 1.0,
+            threshold: 0.02 + 0.2 * share,
+        },
+        _ => ChainStep::Xtc { rule: XtcRule::default(), probability: 1.0, threshold: 0.02 + 0.2 * share },
     }
 }
 
@@ -164,21 +172,27 @@ fn definitions() {
 fn draws() {
     const DRAWS: u64 = 200_000;
     let chains: [(&str, &[ChainStep]); 15] = [
-        ("typical", &[ChainStep::Temperature, ChainStep::TypicalP(0.9)]),
+        ("typical", &[ChainStep::Temperature, ChainStep::TypicalP(TypicalRule::Reached, 0.9)]),
         ("smoothing", &[ChainStep::Smoothing { factor: 0.15, curve: 1.5 }]),
         ("dynamic temperature", &[ChainStep::DynamicTemperature { low: 0.2, high: 2.0, exponent: 1.3 }]),
         ("top-n-sigma, temperature last", &[ChainStep::TopNSigma(1.5), ChainStep::Temperature]),
-        ("p-less", &[ChainStep::PLess]),
-        ("mirostat", &[ChainStep::MirostatV1 { tau: 3.0, eta: 0.1 }]),
-        ("mirostat 2 at a temperature", &[ChainStep::Temperature, ChainStep::MirostatV2 { tau: 3.0, eta: 0.1 }]),
+        ("p-less", &[ChainStep::PLess { norm: false }]),
+        ("mirostat", &[ChainStep::Mirostat { version: MirostatVersion::One, tau: 3.0, eta: 0.1 }]),
+        (
+            "mirostat 2 at a temperature",
+            &[ChainStep::Temperature, ChainStep::Mirostat { version: MirostatVersion::Two, tau: 3.0, eta: 0.1 }],
+        ),
         ("adaptive-p behind min-p", &[ChainStep::MinP, ChainStep::AdaptiveP { target: 0.1, decay: 0.9 }]),
         ("skew behind top-p", &[ChainStep::TopP, ChainStep::Skew(0.7)]),
-        ("xtc on average", &[ChainStep::XtcExpected { probability: 0.5, threshold: 0.03 }]),
+        ("xtc on average", &[ChainStep::Xtc { rule: XtcRule::EXPECTED, probability: 0.5, threshold: 0.03 }]),
         ("infill behind top-k", &[ChainStep::TopK, ChainStep::Infill, ChainStep::Temperature]),
-        ("xtc behind min-p", &[ChainStep::MinP, ChainStep::Xtc { probability: 1.0, threshold: 0.05 }]),
+        (
+            "xtc behind min-p",
+            &[ChainStep::MinP, ChainStep::Xtc { rule: XtcRule::default(), probability: 1.0, threshold: 0.05 }],
+        ),
         ("likely ends", &[ChainStep::MinEosP(0.001), ChainStep::Temperature]),
         ("min-k behind a temperature", &[ChainStep::Temperature, ChainStep::MinK(50.0)]),
-        ("p-less, normalized", &[ChainStep::PLessNorm]),
+        ("p-less, normalized", &[ChainStep::PLess { norm: true }]),
     ];
     for (i, (name, steps)) in chains.into_iter().enumerate() {
         let logits = row(300, 4.0, 77 + i as u64);

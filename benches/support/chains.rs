@@ -12,7 +12,7 @@ use std::sync::{Arc, LazyLock};
 pub(crate) fn state(steps: &[ChainStep]) -> SamplerState {
     let any = |is: fn(&ChainStep) -> bool| steps.iter().any(is);
     SamplerState {
-        mirostat_mu: any(|s| matches!(s, ChainStep::MirostatV1 { .. } | ChainStep::MirostatV2 { .. })).then_some(10.0),
+        mirostat_mu: any(|s| matches!(s, ChainStep::Mirostat { .. })).then_some(10.0),
         adaptive: any(|s| matches!(s, ChainStep::AdaptiveP { .. })).then_some(Average { sum: 5.0, weight: 10.0 }),
     }
 }

@@ -5,6 +5,7 @@
 use super::{OFF, Rows, Shape, median};
 use croupier::backend::cuda::{CudaBackend, HostRows};
 use croupier::backend::{Backend, RowJob, VerifyJob};
+use croupier::params::TypicalRule;
 use croupier::sampling::chain::{Chain, ChainStep};
 use croupier::sampling::logits::{Dtype, Foreign, Logits};
 use croupier::sampling::row::{Action, Filters, LogprobsMode, LogprobsSpec, RowSpec};
@@ -20,7 +21,7 @@ const BEGUN: [ChainStep; 4] = [ChainStep::TopK, ChainStep::TopP, ChainStep::MinP
 /// The same kind of chain, with many tokens left to the CPU.
 const LONG: [ChainStep; 2] = [ChainStep::TopK, ChainStep::Temperature];
 /// A chain that the CPU does entirely. The row is copied to the host for it.
-const BROUGHT: [ChainStep; 2] = [ChainStep::TypicalP(0.9), ChainStep::Temperature];
+const BROUGHT: [ChainStep; 2] = [ChainStep::TypicalP(TypicalRule::Reached, 0.9), ChainStep::Temperature];
 
 /// The filters that llama.cpp has by default.
 const LLAMA: Filters = Filters { top_k: 40, top_p: 0.95, min_p: 0.05, ..OFF };

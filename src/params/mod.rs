@@ -9,6 +9,7 @@
 pub mod acceptance;
 pub mod chain;
 mod check;
+mod engine_rules;
 mod engines;
 pub mod grammar;
 pub mod history;
@@ -26,9 +27,10 @@ mod thinking;
 pub mod watermark;
 
 pub use check::check_tokens;
-pub use engines::{EngineOrder, EngineRules, TfsRule, TypicalRule};
+pub use engine_rules::{EngineRules, TfsRule, TypicalRule, XtcRule};
+pub use engines::EngineOrder;
 pub use order::SamplerOrder;
-pub use samplers::{ChainStep, Sampler};
+pub use samplers::{ChainStep, MirostatVersion, Sampler};
 pub use speculation::{
     DraftLengthParams, MAX_DRAFT_COST, MAX_DRAFT_TOKENS, MAX_MATCH, MAX_VERIFY_COST, ProposerKind, ProposerParams,
 };

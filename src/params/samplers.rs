@@ -1,7 +1,7 @@
 //! The samplers of a row, and the steps that parameters turn them into.
 
-use super::SamplingParams;
 use super::chain::SamplerParams;
+use super::{SamplingParams, TfsRule, TypicalRule, XtcRule};
 
 /// A sampler that has a place in the order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -50,6 +50,15 @@ pub enum Sampler {
     Skew,
 }
 
+/// The versions of mirostat.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MirostatVersion {
+    /// Keeps a number of tokens.
+    One,
+    /// Keeps probabilities from one on.
+    Two,
+}
+
 /// One step in the processing of a row: an active sampler with the values that it needs. Values that may differ from
 /// row to row are in [`Filters`](super::Filters).
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -87,17 +96,9 @@ pub enum ChainStep {
     /// As `MinP`, but without tokens that are equal to the threshold.
     MinPAbove,
     /// See [`typical`](crate::sampling::samplers::typical).
-    TypicalP(f32),
-    /// As `TypicalP`, but stops only when the kept tokens have more than this share.
-    TypicalAbove(f32),
-    /// As `TypicalP`, but also keeps tokens that are as far from the entropy as the last one kept.
-    TypicalTies(f32),
+    TypicalP(TypicalRule, f32),
     /// See [`tail_free`](crate::sampling::samplers::tail_free).
-    Tfs(f32),
-    /// As `Tfs`, but tokens that were removed before count as masses of 0.
-    TfsWithRemoved(f32),
-    /// As `Tfs`, but keeps one token fewer.
-    TfsOneFewer(f32),
+    Tfs(TfsRule, f32),
     /// See [`cutoffs`](crate::sampling::samplers::cutoffs).
     TopA(f32),
     /// See [`top_n_sigma`](crate::sampling::samplers::top_n_sigma).
@@ -112,45 +113,22 @@ pub enum ChainStep {
     TopH(f32),
     /// See [`xtc`](crate::sampling::samplers::xtc).
     Xtc {
-        /// The probability that XTC is applied at a position.
-        probability: f32,
-        /// Least probability of a top choice.
-        threshold: f32,
-    },
-    /// As `Xtc`, but does nothing if it would remove an ignored token.
-    XtcUnlessIgnored {
-        /// The probability that XTC is applied at a position.
-        probability: f32,
-        /// Least probability of a top choice.
-        threshold: f32,
-    },
-    /// XTC's average effect, applied at every position.
-    XtcExpected {
-        /// The probability whose effect is averaged.
-        probability: f32,
-        /// Least probability of a top choice.
-        threshold: f32,
-    },
-    /// As `XtcExpected`, but does nothing if it would lower an ignored token.
-    XtcExpectedUnlessIgnored {
-        /// The probability whose effect is averaged.
+        /// What it does to top choices.
+        rule: XtcRule,
+        /// The probability that XTC is applied at a position or, in the expected form, whose effect is averaged.
         probability: f32,
         /// Least probability of a top choice.
         threshold: f32,
     },
     /// See [`cutoffs`](crate::sampling::samplers::cutoffs).
-    PLess,
-    /// The normalized form of p-less.
-    PLessNorm,
-    /// Version 1 of mirostat. See [`mirostat`](crate::sampling::samplers::mirostat).
-    MirostatV1 {
-        /// The surprise to aim at, in bits.
-        tau: f32,
-        /// Learning rate.
-        eta: f32,
+    PLess {
+        /// Whether the normalized form is taken.
+        norm: bool,
     },
-    /// Version 2 of mirostat.
-    MirostatV2 {
+    /// See [`mirostat`](crate::sampling::samplers::mirostat).
+    Mirostat {
+        /// Which tokens it keeps.
+        version: MirostatVersion,
         /// The surprise to aim at, in bits.
         tau: f32,
         /// Learning rate.
@@ -244,66 +222,63 @@ impl Sampler {
     #[must_use]
     pub fn step(self, params: &SamplingParams) -> Option<ChainStep> {
         let on = |is_on: bool, step: ChainStep| is_on.then_some(step);
-        let rules = params.samplers.sampler_order.rules();
-        let SamplerParams { dynatemp_low: low, dynatemp_high: high, dynatemp_exponent: exponent, .. } =
-            *params.samplers;
-        let listed = params.samplers.sampler_order.samplers();
-        let dynamic = on(high > 0.0, ChainStep::DynamicTemperature { low, high, exponent });
+        let s: &SamplerParams = &params.samplers;
+        let rules = s.sampler_order.rules();
         match self {
-            Self::MinEosP => on(params.samplers.min_eos_p > 0.0, ChainStep::MinEosP(params.samplers.min_eos_p)),
-            // If the order has no place for both, dynamic temperature replaces temperature, even if its own place is
-            // not reached.
-            Self::Temperature if !listed.contains(&Self::DynamicTemperature) && dynamic.is_some() => dynamic,
-            Self::DynamicTemperature => dynamic,
-            Self::Temperature => {
-                on(params.temperature != 1.0 || params.samplers.temperature_tokens > 0, ChainStep::Temperature)
-            }
+            Self::MinEosP => on(s.min_eos_p > 0.0, ChainStep::MinEosP(s.min_eos_p)),
+            Self::Temperature => temperature(params),
+            Self::DynamicTemperature => dynamic_temperature(s),
             Self::Smoothing => {
-                let (factor, curve) = (params.samplers.smoothing_factor, params.samplers.smoothing_curve);
+                let (factor, curve) = (s.smoothing_factor, s.smoothing_curve);
                 on(factor > 0.0, ChainStep::Smoothing { factor, curve })
             }
-            Self::TopNSigma => on(params.samplers.top_n_sigma > 0.0, ChainStep::TopNSigma(params.samplers.top_n_sigma)),
-            Self::MinK => on(params.samplers.min_k, ChainStep::MinK(params.samplers.min_k_tau)),
-            Self::TopH => on(params.samplers.top_h > 0.0, ChainStep::TopH(params.samplers.top_h)),
+            Self::TopNSigma => on(s.top_n_sigma > 0.0, ChainStep::TopNSigma(s.top_n_sigma)),
+            Self::MinK => on(s.min_k, ChainStep::MinK(s.min_k_tau)),
+            Self::TopH => on(s.top_h > 0.0, ChainStep::TopH(s.top_h)),
             Self::TopK => on(params.top_k > 0, rules.top_k(params.top_k)),
-            Self::TopP => on(params.top_p < 1.0 || params.samplers.top_p_decay < 1.0, ChainStep::TopP),
+            Self::TopP => on(params.top_p < 1.0 || s.top_p_decay < 1.0, ChainStep::TopP),
             Self::MinP => rules.min_p(params.min_p),
-            Self::TypicalP => on(params.samplers.typical_p < 1.0, rules.typical(params.samplers.typical_p)),
-            Self::Tfs => on(params.samplers.tfs < 1.0, rules.tfs(params.samplers.tfs)),
-            Self::TopA => on(params.samplers.top_a > 0.0, ChainStep::TopA(params.samplers.top_a)),
-            Self::EpsilonCutoff => {
-                on(params.samplers.epsilon_cutoff > 0.0, ChainStep::EpsilonCutoff(params.samplers.epsilon_cutoff))
-            }
-            Self::EtaCutoff => on(params.samplers.eta_cutoff > 0.0, ChainStep::EtaCutoff(params.samplers.eta_cutoff)),
+            Self::TypicalP => on(s.typical_p < 1.0, ChainStep::TypicalP(rules.typical, s.typical_p)),
+            Self::Tfs => on(s.tfs < 1.0, ChainStep::Tfs(rules.tfs, s.tfs)),
+            Self::TopA => on(s.top_a > 0.0, ChainStep::TopA(s.top_a)),
+            Self::EpsilonCutoff => on(s.epsilon_cutoff > 0.0, ChainStep::EpsilonCutoff(s.epsilon_cutoff)),
+            Self::EtaCutoff => on(s.eta_cutoff > 0.0, ChainStep::EtaCutoff(s.eta_cutoff)),
             Self::Xtc => {
-                let (probability, threshold) = (params.samplers.xtc_probability, params.samplers.xtc_threshold);
-                let expected = params.samplers.xtc_expected.unwrap_or(rules.xtc_expected);
-                let step = match (expected, rules.xtc_unless_ignored) {
-                    (false, false) => ChainStep::Xtc { probability, threshold },
-                    (false, true) => ChainStep::XtcUnlessIgnored { probability, threshold },
-                    (true, false) => ChainStep::XtcExpected { probability, threshold },
-                    (true, true) => ChainStep::XtcExpectedUnlessIgnored { probability, threshold },
-                };
-                on(probability > 0.0, step)
+                let (probability, threshold) = (s.xtc_probability, s.xtc_threshold);
+                let rule = XtcRule { expected: s.xtc_expected.unwrap_or(rules.xtc.expected), ..rules.xtc };
+                on(probability > 0.0, ChainStep::Xtc { rule, probability, threshold })
             }
-            Self::PLess => {
-                let step = if params.samplers.p_less_norm { ChainStep::PLessNorm } else { ChainStep::PLess };
-                on(params.samplers.p_less, step)
-            }
+            Self::PLess => on(s.p_less, ChainStep::PLess { norm: s.p_less_norm }),
             Self::Mirostat => {
-                let (tau, eta) = (params.samplers.mirostat_tau, params.samplers.mirostat_eta);
-                let first = params.samplers.mirostat == 1;
-                let step = if first { ChainStep::MirostatV1 { tau, eta } } else { ChainStep::MirostatV2 { tau, eta } };
-                on(params.samplers.mirostat > 0, step)
+                let version = if s.mirostat == 1 { MirostatVersion::One } else { MirostatVersion::Two };
+                let (tau, eta) = (s.mirostat_tau, s.mirostat_eta);
+                on(s.mirostat > 0, ChainStep::Mirostat { version, tau, eta })
             }
-            Self::Infill => on(params.samplers.infill, ChainStep::Infill),
+            Self::Infill => on(s.infill, ChainStep::Infill),
             Self::AdaptiveP => {
-                let (target, decay) = (params.samplers.adaptive_target, params.samplers.adaptive_decay);
+                let (target, decay) = (s.adaptive_target, s.adaptive_decay);
                 on(target >= 0.0, ChainStep::AdaptiveP { target, decay })
             }
-            Self::Skew => on(params.samplers.skew != 0.0, ChainStep::Skew(params.samplers.skew)),
+            Self::Skew => on(s.skew != 0.0, ChainStep::Skew(s.skew)),
         }
     }
+}
+
+/// The step of temperature. If the order has no place for both, dynamic temperature replaces it, even if its own place is
+/// not reached.
+fn temperature(params: &SamplingParams) -> Option<ChainStep> {
+    let s = &params.samplers;
+    let dynamic = dynamic_temperature(s);
+    if dynamic.is_some() && !s.sampler_order.samplers().contains(&Sampler::DynamicTemperature) {
+        return dynamic;
+    }
+    (params.temperature != 1.0 || s.temperature_tokens > 0).then_some(ChainStep::Temperature)
+}
+
+/// The step of dynamic temperature.
+fn dynamic_temperature(s: &SamplerParams) -> Option<ChainStep> {
+    let (low, high, exponent) = (s.dynatemp_low, s.dynatemp_high, s.dynatemp_exponent);
+    (high > 0.0).then_some(ChainStep::DynamicTemperature { low, high, exponent })
 }
 
 impl ChainStep {
@@ -318,18 +293,17 @@ impl ChainStep {
             Self::AtMost(_) | Self::TopK | Self::TopKTies => Sampler::TopK,
             Self::TopP => Sampler::TopP,
             Self::MinP | Self::MinPAbove => Sampler::MinP,
-            Self::TypicalP(_) | Self::TypicalAbove(_) | Self::TypicalTies(_) => Sampler::TypicalP,
-            Self::Tfs(_) | Self::TfsWithRemoved(_) | Self::TfsOneFewer(_) => Sampler::Tfs,
+            Self::TypicalP(..) => Sampler::TypicalP,
+            Self::Tfs(..) => Sampler::Tfs,
             Self::TopA(_) => Sampler::TopA,
             Self::TopNSigma(_) => Sampler::TopNSigma,
             Self::MinK(_) => Sampler::MinK,
             Self::EpsilonCutoff(_) => Sampler::EpsilonCutoff,
             Self::EtaCutoff(_) => Sampler::EtaCutoff,
             Self::TopH(_) => Sampler::TopH,
-            Self::Xtc { .. } | Self::XtcUnlessIgnored { .. } => Sampler::Xtc,
-            Self::XtcExpected { .. } | Self::XtcExpectedUnlessIgnored { .. } => Sampler::Xtc,
-            Self::PLess | Self::PLessNorm => Sampler::PLess,
-            Self::MirostatV1 { .. } | Self::MirostatV2 { .. } => Sampler::Mirostat,
+            Self::Xtc { .. } => Sampler::Xtc,
+            Self::PLess { .. } => Sampler::PLess,
+            Self::Mirostat { .. } => Sampler::Mirostat,
             Self::Infill => Sampler::Infill,
             Self::AdaptiveP { .. } => Sampler::AdaptiveP,
             Self::Skew(_) => Sampler::Skew,

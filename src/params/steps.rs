@@ -45,6 +45,7 @@ impl SamplingParams {
 mod tests {
     use super::super::{EngineOrder, Sampler, SamplerOrder};
     use super::*;
+    use crate::params::TypicalRule;
 
     fn steps(change: impl FnOnce(&mut SamplingParams)) -> Option<Vec<ChainStep>> {
         let mut params = SamplingParams::default();
@@ -64,7 +65,7 @@ mod tests {
         assert_eq!(steps(|p| (p.top_k, p.temperature, p.samplers.sampler_order) = (9, 0.5, order)), Some(last));
         assert_eq!(steps(|p| (p.top_k, p.samplers.min_keep) = (1, 2)), Some(vec![ChainStep::TopK]));
         assert_eq!(steps(|p| (p.temperature, p.samplers.min_keep) = (2.0, 5)), None, "nothing is cut");
-        assert_eq!(steps(|p| p.samplers.typical_p = 0.5), Some(vec![ChainStep::TypicalP(0.5)]));
+        assert_eq!(steps(|p| p.samplers.typical_p = 0.5), Some(vec![ChainStep::TypicalP(TypicalRule::Reached, 0.5)]));
     }
 
     /// Rows without steps use their filters instead.

@@ -166,6 +166,7 @@ mod tests {
     use super::super::watermark::{GumbelParams, KgwParams};
     use super::super::{ChainStep, EngineOrder, Sampler, SamplerOrder};
     use super::*;
+    use crate::params::TypicalRule;
     use std::sync::Arc;
 
     fn params(filters: ThinkingFilters, change: impl FnOnce(&mut SamplingParams)) -> SamplingParams {
@@ -278,7 +279,7 @@ mod tests {
         let own = elsewhere.in_thinking(&CUT);
         let steps = vec![
             ChainStep::TopK,
-            ChainStep::TypicalAbove(0.5),
+            ChainStep::TypicalP(TypicalRule::Above, 0.5),
             ChainStep::TopP,
             ChainStep::MinP,
             ChainStep::Temperature,

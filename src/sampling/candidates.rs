@@ -5,6 +5,7 @@ use super::filters::{self, Weighted};
 use super::mass;
 use super::observed::Seen;
 use super::order::Candidate;
+use super::samplers::cutoffs::{self, Masses};
 use super::samplers::skew::Along;
 use super::sort;
 use super::watermark::tournament::{self, Tournament};
@@ -137,7 +138,7 @@ impl Candidates {
     /// Entropy in nats.
     #[must_use]
     pub fn entropy(&self) -> f64 {
-        entropy(self.kept.iter().map(|w| entropy_term(self.exponent(w), w.mass)).sum(), self.total())
+        self.entropy_and_total().0
     }
 
     /// Divides logits by a temperature, on top of earlier temperatures.
@@ -277,5 +278,24 @@ impl Candidates {
     #[must_use]
     pub fn into_survivors(self) -> Survivors {
         Survivors { kept: self.kept, max: self.max, scale: self.scale, seen: self.seen }
+    }
+}
+
+impl Masses for Candidates {
+    fn total(&self) -> u64 {
+        filters::total(&self.kept)
+    }
+
+    fn entropy_and_total(&self) -> (f64, u64) {
+        let total = self.total();
+        (entropy(self.kept.iter().map(|w| entropy_term(self.exponent(w), w.mass)).sum(), total), total)
+    }
+
+    fn squares_and_total(&self) -> (u128, u128) {
+        cutoffs::squares(self.kept.iter().map(|w| w.mass))
+    }
+
+    fn candidates(&self) -> usize {
+        self.kept.len()
     }
 }

@@ -19,7 +19,6 @@ use super::watermark::tournament::Tournament;
 use super::{filters, mass};
 pub use crate::params::ChainStep;
 use crate::params::state::SamplerState;
-use crate::params::{TfsRule, TypicalRule};
 
 /// A row's chain of steps.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -90,6 +89,9 @@ pub fn draws_along(steps: &[ChainStep]) -> bool {
 
 /// Takes one step.
 pub(super) fn apply(step: &ChainStep, filters: &Filters, chain: &Chain<'_>, left: &mut Candidates) {
+    if let Some(need) = cutoffs::least_mass(step, filters, chain, left) {
+        return left.keep_mass(need);
+    }
     match *step {
         ChainStep::MinEosP(p) => min_eos_p::apply(left, p, chain.eos),
         ChainStep::Temperature => left.cool(f64::from(filters.temperature)),
@@ -105,43 +107,21 @@ pub(super) fn apply(step: &ChainStep, filters: &Filters, chain: &Chain<'_>, left
         ChainStep::TopP => {
             left.keep_first(filters::reaching(left.kept(), mass::top_p_need(filters.top_p, left.total())))
         }
-        ChainStep::MinP => left.keep_mass(mass::min_p_need(filters.min_p)),
-        ChainStep::MinPAbove => left.keep_mass(mass::min_p_above(filters.min_p)),
-        ChainStep::TypicalP(p) => typical::apply(left, TypicalRule::Reached, p),
-        ChainStep::TypicalAbove(p) => typical::apply(left, TypicalRule::Above, p),
-        ChainStep::TypicalTies(p) => typical::apply(left, TypicalRule::Ties, p),
-        ChainStep::Tfs(z) => tail_free::apply(left, TfsRule::Left, z),
-        ChainStep::TfsWithRemoved(z) => tail_free::apply(left, TfsRule::WithRemoved, z),
-        ChainStep::TfsOneFewer(z) => tail_free::apply(left, TfsRule::OneFewer, z),
-        ChainStep::TopA(a) => left.keep_mass(cutoffs::top_a(a, left.total())),
+        ChainStep::TypicalP(rule, p) => typical::apply(left, rule, p),
+        ChainStep::Tfs(rule, z) => tail_free::apply(left, rule, z),
         ChainStep::TopNSigma(n) => top_n_sigma::apply(left, n),
         ChainStep::MinK(tau) => min_k::apply(left, tau),
-        ChainStep::EpsilonCutoff(epsilon) => left.keep_mass(cutoffs::epsilon(epsilon, left.total())),
-        ChainStep::EtaCutoff(epsilon) => left.keep_mass(cutoffs::eta(epsilon, left.entropy(), left.total())),
         ChainStep::TopH(share) => top_h::apply(left, share),
-        ChainStep::Xtc { probability, threshold } => {
-            if xtc::happens(probability, chain.xtc) {
-                xtc::apply(left, threshold, Ignored::Spared(chain.protected));
+        ChainStep::Xtc { rule, probability, threshold } => {
+            let ignored = Ignored::by(rule, chain.protected);
+            if rule.expected {
+                xtc::apply_expected(left, probability, threshold, ignored);
+            } else if xtc::happens(probability, chain.xtc) {
+                xtc::apply(left, threshold, ignored);
             }
         }
-        ChainStep::XtcUnlessIgnored { probability, threshold } => {
-            if xtc::happens(probability, chain.xtc) {
-                xtc::apply(left, threshold, Ignored::Stop(chain.protected));
-            }
-        }
-        ChainStep::XtcExpected { probability, threshold } => {
-            xtc::apply_expected(left, probability, threshold, Ignored::Spared(chain.protected));
-        }
-        ChainStep::XtcExpectedUnlessIgnored { probability, threshold } => {
-            xtc::apply_expected(left, probability, threshold, Ignored::Stop(chain.protected));
-        }
-        ChainStep::PLess => left.keep_mass(cutoffs::p_less(left.kept().iter().map(|w| w.mass))),
-        ChainStep::PLessNorm => left.keep_mass(cutoffs::p_less_norm(left.kept().iter().map(|w| w.mass))),
-        ChainStep::MirostatV1 { .. } => {
-            chain.state.mirostat_mu.into_iter().for_each(|mu| mirostat::apply_first(left, mu))
-        }
-        ChainStep::MirostatV2 { .. } => {
-            chain.state.mirostat_mu.into_iter().for_each(|mu| left.keep_mass(mirostat::need(mu, left.total())));
+        ChainStep::Mirostat { .. } => {
+            chain.state.mirostat_mu.into_iter().for_each(|mu| mirostat::apply_first(left, mu));
         }
         ChainStep::Infill => chain.infill.iter().for_each(|known| infill::apply(left, known)),
         ChainStep::AdaptiveP { target, .. } => {
@@ -150,5 +130,8 @@ pub(super) fn apply(step: &ChainStep, filters: &Filters, chain: &Chain<'_>, left
         }
         ChainStep::Skew(by) => skew::apply(left, by),
         ChainStep::Tournament => chain.tournament.iter().for_each(|played| left.play(played)),
+        // Named one by one, so that no new step can be overlooked.
+        ChainStep::MinP | ChainStep::MinPAbove | ChainStep::TopA(_) | ChainStep::PLess { .. } => {}
+        ChainStep::EpsilonCutoff(_) | ChainStep::EtaCutoff(_) => {}
     }
 }

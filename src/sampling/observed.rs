@@ -47,7 +47,7 @@ pub fn learned(state: SamplerState, steps: &[ChainStep], token: Observed) -> Sam
     let mut next = state;
     for step in steps {
         match *step {
-            ChainStep::MirostatV1 { tau, eta } | ChainStep::MirostatV2 { tau, eta } => {
+            ChainStep::Mirostat { tau, eta, .. } => {
                 next.mirostat_mu = state.mirostat_mu.map(|mu| mirostat::learned(mu, tau, eta, token.drawn));
             }
             ChainStep::AdaptiveP { decay, .. } => {
@@ -62,13 +62,17 @@ pub fn learned(state: SamplerState, steps: &[ChainStep], token: Observed) -> Sam
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::params::MirostatVersion;
     use crate::params::state::Average;
 
     /// Mirostat learns from the distribution of the draw, adaptive-p from the probabilities before it.
     #[test]
     fn each_sampler_learns_from_a_share_of_its_own() {
         let state = |mu, sum| SamplerState { mirostat_mu: Some(mu), adaptive: Some(Average { sum, weight: 2.0 }) };
-        let steps = [ChainStep::AdaptiveP { target: 0.5, decay: 0.5 }, ChainStep::MirostatV2 { tau: 5.0, eta: 0.5 }];
+        let steps = [
+            ChainStep::AdaptiveP { target: 0.5, decay: 0.5 },
+            ChainStep::Mirostat { version: MirostatVersion::Two, tau: 5.0, eta: 0.5 },
+        ];
         let token = Observed { drawn: Share { mass: 1, total: 8 }, seen: Share { mass: 1, total: 4 } };
         // A surprise of 3 bits is 2 below tau. A quarter is added to half of the previous sum.
         assert_eq!(learned(state(10.0, 1.0), &steps, token), state(11.0, 0.75));

@@ -2,10 +2,11 @@
 //! the result.
 
 use super::*;
+use croupier::params::{TypicalRule, XtcRule};
 
 /// Steps after top-p that cut the order or do nothing, and a step after those.
 fn behind() -> impl Strategy<Value = Vec<ChainStep>> {
-    let idle = ChainStep::Xtc { probability: 0.0, threshold: 0.1 };
+    let idle = ChainStep::Xtc { rule: XtcRule::default(), probability: 0.0, threshold: 0.1 };
     let cut = prop::sample::select(vec![
         ChainStep::TopK,
         ChainStep::TopKTies,
@@ -18,7 +19,7 @@ fn behind() -> impl Strategy<Value = Vec<ChainStep>> {
     let last = prop::sample::select(vec![
         ChainStep::Temperature,
         ChainStep::Skew(0.4),
-        ChainStep::TypicalP(0.7),
+        ChainStep::TypicalP(TypicalRule::Reached, 0.7),
         ChainStep::TopA(0.1),
     ]);
     (prop::collection::vec(cut, 1..4), prop::option::of(last))

@@ -8,6 +8,7 @@ use croupier::backend::cuda::CudaBackend;
 use croupier::backend::cuda::ask::has_kernel;
 use croupier::backend::cuda::machine::DeviceRow;
 use croupier::backend::{Backend, RowJob, VerifyJob};
+use croupier::params::{TypicalRule, XtcRule};
 use croupier::sampling::chain::ChainStep;
 use croupier::sampling::kept::Kept;
 use croupier::sampling::logits::{Dtype, Foreign, Logits};
@@ -120,7 +121,7 @@ fn first_steps() -> impl Strategy<Value = Vec<ChainStep>> {
     let step = prop_oneof![
         3 => Just(ChainStep::Temperature), 3 => Just(ChainStep::TopK), 3 => Just(ChainStep::TopP), 3 => Just(ChainStep::MinP),
         1 => (1..200u32).prop_map(ChainStep::AtMost), 1 => Just(ChainStep::MinPAbove), 1 => Just(ChainStep::TopKTies),
-        1 => (0.0f32..1.0).prop_map(|p| ChainStep::Xtc { probability: p, threshold: 0.1 })
+        1 => (0.0f32..1.0).prop_map(|p| ChainStep::Xtc { rule: XtcRule::default(), probability: p, threshold: 0.1 })
     ];
     prop::collection::vec(step, 1..5)
 }
@@ -175,7 +176,11 @@ fn raw_scores_of_chains_are_those_of_kernels() {
     if !built() {
         return;
     }
-    let chain = Some(Chained { steps: vec![ChainStep::TypicalP(0.9)], min_keep: 1, ..Chained::default() });
+    let chain = Some(Chained {
+        steps: vec![ChainStep::TypicalP(TypicalRule::Reached, 0.9)],
+        min_keep: 1,
+        ..Chained::default()
+    });
     let scored = |mode| Case {
         chain: chain.clone(),
         action: Action::Score { token: 5 },
@@ -237,8 +242,11 @@ fn long_lists_are_ended_without_their_rows() {
     }
     let values: Vec<f32> = (0..3000u32).map(|token| (token * 7919 % 3001) as f32 * -1e-3).collect();
     let case = |top_k| {
-        let chain =
-            Some(Chained { steps: vec![ChainStep::TopK, ChainStep::TypicalP(0.9)], min_keep: 1, ..Chained::default() });
+        let chain = Some(Chained {
+            steps: vec![ChainStep::TopK, ChainStep::TypicalP(TypicalRule::Reached, 0.9)],
+            min_keep: 1,
+            ..Chained::default()
+        });
         (Case { filters: Filters { top_k, ..Filters::OFF }, chain, ..Case::new(Dtype::F32, &values) }, Some(0))
     };
     let mut backend = backend("narrow");
@@ -294,7 +302,11 @@ fn rows_that_the_host_does_are_fetched_together() {
     }
     let rows: Vec<Vec<f32>> = (0..100).map(|seed| cases::row(seed, 3008, 1)).collect();
     let there = OnDevice::of(rows.iter().flat_map(|row| Dtype::F32.encode(row)).collect());
-    let chain = Some(Chained { steps: vec![ChainStep::TypicalP(0.9)], min_keep: 1, ..Chained::default() });
+    let chain = Some(Chained {
+        steps: vec![ChainStep::TypicalP(TypicalRule::Reached, 0.9)],
+        min_keep: 1,
+        ..Chained::default()
+    });
     let case = |row: &Vec<f32>| Case { chain: chain.clone(), ..Case::new(Dtype::F32, row) };
     let cases: Vec<Case> = rows.iter().map(case).collect();
     let own: Vec<RowJob<'_>> = cases.iter().map(Case::job).collect();

@@ -3,6 +3,7 @@
 mod tail_free;
 
 use super::{ENDS, EOS, FILTERS, NEAR, STATE, text};
+use croupier::params::{MirostatVersion, TfsRule};
 use croupier::sampling::chain::ChainStep;
 
 /// A row as the definitions see it: the logits of the tokens that are left, and whether any comparison was too close.
@@ -132,33 +133,37 @@ impl Naive {
             ChainStep::TopA(a) => self.keep_from(real(a) * most * most),
             ChainStep::EpsilonCutoff(epsilon) => self.keep_from(real(epsilon)),
             ChainStep::EtaCutoff(e) => self.keep_from(real(e).min(real(e).sqrt() * (-self.entropy()).exp())),
-            ChainStep::TypicalP(share) | ChainStep::TypicalAbove(share) | ChainStep::TypicalTies(share) => {
+            ChainStep::TypicalP(_, share) => {
                 let entropy = self.entropy();
                 let order = self.by(|t| -(-p[t].ln() - entropy).abs());
                 self.keep_reaching(&order, real(share));
             }
-            ChainStep::Tfs(z) => self.tail_free(real(z)),
-            ChainStep::TfsWithRemoved(z) => self.tail_free_of_all(&p, real(z)),
-            ChainStep::TfsOneFewer(z) => self.tail_free_of_kobold(real(z)),
+            ChainStep::Tfs(TfsRule::Left, z) => self.tail_free(real(z)),
+            ChainStep::Tfs(TfsRule::WithRemoved, z) => self.tail_free_of_all(&p, real(z)),
+            ChainStep::Tfs(TfsRule::OneFewer, z) => self.tail_free_of_kobold(real(z)),
             ChainStep::TopNSigma(n) => self.top_n_sigma(real(n)),
             ChainStep::MinK(tau) => self.min_k(real(tau)),
             ChainStep::TopH(share) => self.top_h(real(share)),
-            ChainStep::Xtc { threshold, .. } => self.exclude(real(threshold), false),
-            ChainStep::XtcUnlessIgnored { threshold, .. } => self.exclude(real(threshold), true),
-            ChainStep::XtcExpected { probability, threshold } => self.expect(real(probability), real(threshold), false),
-            ChainStep::XtcExpectedUnlessIgnored { probability, threshold } => {
-                self.expect(real(probability), real(threshold), true);
+            ChainStep::Xtc { rule, threshold, .. } if !rule.expected => {
+                self.exclude(real(threshold), rule.unless_ignored)
+            }
+            ChainStep::Xtc { rule, probability, threshold } => {
+                self.expect(real(probability), real(threshold), rule.unless_ignored);
             }
             ChainStep::Skew(by) => self.skew(real(by).exp()),
-            ChainStep::PLess => self.keep_from(p.iter().map(|p| p * p).sum()),
-            ChainStep::PLessNorm => {
+            ChainStep::PLess { norm: false } => self.keep_from(p.iter().map(|p| p * p).sum()),
+            ChainStep::PLess { norm: true } => {
                 // For two random tokens: the probability that they are equal, less the probability that they differ
                 // divided by the number of other tokens.
                 let (same, others) = (p.iter().map(|p| p * p).sum::<f64>(), self.left().len() as f64 - 1.0);
                 self.keep_from(if others > 0.0 { same - (1.0 - same) / others } else { 0.0 });
             }
-            ChainStep::MirostatV1 { .. } => self.mirostat(STATE.mirostat_mu.unwrap_or_default()),
-            ChainStep::MirostatV2 { .. } => self.keep_from((-STATE.mirostat_mu.unwrap_or_default()).exp2()),
+            ChainStep::Mirostat { version: MirostatVersion::One, .. } => {
+                self.mirostat(STATE.mirostat_mu.unwrap_or_default())
+            }
+            ChainStep::Mirostat { version: MirostatVersion::Two, .. } => {
+                self.keep_from((-STATE.mirostat_mu.unwrap_or_default()).exp2())
+            }
             ChainStep::Infill => self.infill(),
             // Nothing is played here: src/sampling/watermark/tournament.rs compares tournaments with their formula.
             ChainStep::Tournament => {}

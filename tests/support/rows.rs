@@ -2,6 +2,7 @@
 
 use croupier::params::state::{Average, SamplerState};
 use croupier::params::watermark::{KgwParams, SeedingScheme, SynthidParams};
+use croupier::params::{MirostatVersion, TfsRule, TypicalRule, XtcRule};
 use croupier::sampling::chain::{Chain, ChainStep};
 use croupier::sampling::mask::TokenMask;
 use croupier::sampling::row::Filters;
@@ -149,28 +150,43 @@ fn step() -> impl Strategy<Value = ChainStep> {
         Just(ChainStep::TopP),
         Just(ChainStep::MinP),
         Just(ChainStep::MinPAbove),
-        share().prop_map(ChainStep::TypicalP),
-        share().prop_map(ChainStep::TypicalAbove),
-        share().prop_map(ChainStep::TypicalTies),
-        share().prop_map(ChainStep::Tfs),
-        share().prop_map(ChainStep::TfsWithRemoved),
-        share().prop_map(ChainStep::TfsOneFewer),
+        share().prop_map(|p| ChainStep::TypicalP(TypicalRule::Reached, p)),
+        share().prop_map(|p| ChainStep::TypicalP(TypicalRule::Above, p)),
+        share().prop_map(|p| ChainStep::TypicalP(TypicalRule::Ties, p)),
+        share().prop_map(|z| ChainStep::Tfs(TfsRule::Left, z)),
+        share().prop_map(|z| ChainStep::Tfs(TfsRule::WithRemoved, z)),
+        share().prop_map(|z| ChainStep::Tfs(TfsRule::OneFewer, z)),
         prop_oneof![share(), 1.0f32..100.0].prop_map(ChainStep::TopA),
         prop_oneof![share(), 1.0f32..5.0].prop_map(ChainStep::TopNSigma),
         prop_oneof![Just(3.0f32), share(), 3.0f32..3e3, Just(f32::MAX)].prop_map(ChainStep::MinK),
         share().prop_map(ChainStep::EpsilonCutoff),
         share().prop_map(ChainStep::EtaCutoff),
         share().prop_map(ChainStep::TopH),
-        (share(), share()).prop_map(|(probability, threshold)| ChainStep::Xtc { probability, threshold }),
-        (share(), share()).prop_map(|(probability, threshold)| ChainStep::XtcUnlessIgnored { probability, threshold }),
-        (share(), share()).prop_map(|(probability, threshold)| ChainStep::XtcExpected { probability, threshold }),
-        (share(), share())
-            .prop_map(|(probability, threshold)| ChainStep::XtcExpectedUnlessIgnored { probability, threshold }),
-        Just(ChainStep::PLess),
-        Just(ChainStep::PLessNorm),
+        (share(), share()).prop_map(|(probability, threshold)| ChainStep::Xtc {
+            rule: XtcRule::default(),
+            probability,
+            threshold
+        }),
+        (share(), share()).prop_map(|(probability, threshold)| ChainStep::Xtc {
+            rule: XtcRule { expected: false, unless_ignored: true },
+            probability,
+            threshold
+        }),
+        (share(), share()).prop_map(|(probability, threshold)| ChainStep::Xtc {
+            rule: XtcRule::EXPECTED,
+            probability,
+            threshold
+        }),
+        (share(), share()).prop_map(|(probability, threshold)| ChainStep::Xtc {
+            rule: XtcRule { expected: true, unless_ignored: true },
+            probability,
+            threshold
+        }),
+        Just(ChainStep::PLess { norm: false }),
+        Just(ChainStep::PLess { norm: true }),
         Just(ChainStep::Infill),
-        (0.0f32..8.0, share()).prop_map(|(tau, eta)| ChainStep::MirostatV1 { tau, eta }),
-        (0.0f32..8.0, share()).prop_map(|(tau, eta)| ChainStep::MirostatV2 { tau, eta }),
+        (0.0f32..8.0, share()).prop_map(|(tau, eta)| ChainStep::Mirostat { version: MirostatVersion::One, tau, eta }),
+        (0.0f32..8.0, share()).prop_map(|(tau, eta)| ChainStep::Mirostat { version: MirostatVersion::Two, tau, eta }),
         (share(), 0.0f32..0.99).prop_map(|(target, decay)| ChainStep::AdaptiveP { target, decay }),
         (-10.0f32..10.0).prop_map(ChainStep::Skew),
     ]

@@ -85,8 +85,7 @@ impl Begun {
         let (own, of) = (&mut self.filters, &spec.filters);
         match *step {
             ChainStep::TopP if of.top_p >= 1.0 => {}
-            ChainStep::Xtc { probability, .. } | ChainStep::XtcUnlessIgnored { probability, .. }
-                if !xtc::happens(probability, chain.xtc) => {}
+            ChainStep::Xtc { rule, probability, .. } if !rule.expected && !xtc::happens(probability, chain.xtc) => {}
             // The host takes this step too, because its weights need it.
             ChainStep::Temperature if !is_cut => self.steps.push(*step),
             ChainStep::TopK if !is_cut => own.top_k = fewer(own.top_k, of.top_k.max(chain.min_keep)),

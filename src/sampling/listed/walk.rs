@@ -133,12 +133,8 @@ impl<'a> Unlisted<'a> {
             ChainStep::MinPAbove if certain >= min_keep.max(1) => {
                 Ok(self.of_mass(mass::min_p_above(filters.min_p), left))
             }
-            ChainStep::Xtc { probability, .. } | ChainStep::XtcUnlessIgnored { probability, .. } => {
-                if xtc::happens(probability, chain.xtc) {
-                    Err(NeedsUnlisted::Sampler(Sampler::Xtc))
-                } else {
-                    Ok(Some(self))
-                }
+            ChainStep::Xtc { rule, probability, .. } if !rule.expected && !xtc::happens(probability, chain.xtc) => {
+                Ok(Some(self))
             }
             ChainStep::MinEosP(p) => return self.ends(p, left, chain, certain),
             ChainStep::Tournament if chain.tournament.is_none() => Ok(Some(self)),

@@ -1,6 +1,7 @@
 //! Cases calculated by hand.
 
 use super::*;
+use crate::params::TypicalRule;
 use crate::params::state::SamplerState;
 use crate::params::watermark::SynthidParams;
 use crate::sampling::adjust::{Penalties, TokenAdjust};
@@ -64,7 +65,7 @@ fn the_first_sampler_that_removed_a_token_is_named() {
     assert_eq!(removed(&report), [by(Sampler::TopP), by(Sampler::MinP), None, by(Sampler::TopK)]);
     assert_eq!((report.why_not[2].rank, report.why_not[2].probability), (1, 1.0));
     assert_eq!((report.why_not[1].rank, report.why_not[1].probability), (0, 0.0));
-    let steps = [ChainStep::TypicalP(0.6), ChainStep::TopK];
+    let steps = [ChainStep::TypicalP(TypicalRule::Reached, 0.6), ChainStep::TopK];
     let chain = Chain {
         steps: &steps,
         min_keep: 1,

@@ -9,8 +9,8 @@ use super::super::philox::{Purpose, uniform};
 use super::super::row::Filters;
 use super::top_n_sigma::Moments;
 use super::*;
-use crate::params::Sampler;
 use crate::params::state::{Average, SamplerState};
+use crate::params::{MirostatVersion, Sampler, TfsRule, TypicalRule, XtcRule};
 
 mod ends;
 mod engines;
@@ -64,15 +64,15 @@ const FOUR: [f64; 4] = [0.1, 0.2, 0.3, 0.4];
 
 #[test]
 fn llama_cpp_tests_of_typical() {
-    check(&[0.97, 0.01, 0.01, 0.01], ChainStep::TypicalP(0.5), &[(0, 1.0)]);
+    check(&[0.97, 0.01, 0.01, 0.01], ChainStep::TypicalP(TypicalRule::Reached, 0.5), &[(0, 1.0)]);
     let third = 1.0 / 3.0;
-    check(&[0.4, 0.2, 0.2, 0.2], ChainStep::TypicalP(0.5), &[(1, third), (2, third), (3, third)]);
+    check(&[0.4, 0.2, 0.2, 0.2], ChainStep::TypicalP(TypicalRule::Reached, 0.5), &[(1, third), (2, third), (3, third)]);
 }
 
 #[test]
 fn llama_cpp_tests_of_xtc() {
     let down = [0.4, 0.3, 0.2, 0.1];
-    let left = |threshold| tokens(&down, &[ChainStep::Xtc { probability: 0.99, threshold }]);
+    let left = |threshold| tokens(&down, &[ChainStep::Xtc { rule: XtcRule::default(), probability: 0.99, threshold }]);
     assert_eq!(left(0.09), [3]);
     assert_eq!(left(0.19), [2, 3]);
     assert_eq!(left(0.29), [1, 2, 3]);
@@ -89,7 +89,7 @@ fn llama_cpp_tests_of_top_n_sigma() {
 fn typical_keeps_the_crossing_token_and_at_least_one() {
     // H = 1.28; deviations from it: 1.02, 0.33, 0.08, 0.36.
     for (p, expected) in [(0.0, vec![2]), (0.3, vec![2]), (0.4, vec![1, 2]), (0.6, vec![1, 2, 3])] {
-        assert_eq!(tokens(&FOUR, &[ChainStep::TypicalP(p)]), expected, "{p}");
+        assert_eq!(tokens(&FOUR, &[ChainStep::TypicalP(TypicalRule::Reached, p)]), expected, "{p}");
     }
 }
 
@@ -197,13 +197,17 @@ fn top_n_sigma_counts_candidates_only() {
 
 #[test]
 fn xtc_spares_what_is_protected_and_weighs_anew() {
-    let step = [ChainStep::Xtc { probability: 1.0, threshold: 0.15 }];
+    let step = [ChainStep::Xtc { rule: XtcRule::default(), probability: 1.0, threshold: 0.15 }];
     let down = [0.4, 0.3, 0.2, 0.1];
     let left = after(&down, FILTERS, Chain { protected: &[0], ..chained(&step) });
     assert_eq!(left.iter().map(|l| l.0).collect::<Vec<_>>(), [0, 2, 3]);
     let rare = [1.0 - 3e-15, 1e-15, 2e-15];
-    let left =
-        chain::run(candidates(&rare), 3, &FILTERS, &chained(&[ChainStep::Xtc { probability: 1.0, threshold: 0.0 }]));
+    let left = chain::run(
+        candidates(&rare),
+        3,
+        &FILTERS,
+        &chained(&[ChainStep::Xtc { rule: XtcRule::default(), probability: 1.0, threshold: 0.0 }]),
+    );
     assert_eq!(left.kept().iter().map(|w| (w.candidate.token, w.mass)).collect::<Vec<_>>(), [(1, MASS_ONE)]);
 }
 
@@ -223,22 +227,22 @@ fn no_filter_leaves_fewer_than_min_keep() {
         ChainStep::TopP,
         ChainStep::MinP,
         ChainStep::MinPAbove,
-        ChainStep::TypicalP(0.0),
-        ChainStep::TypicalAbove(0.0),
-        ChainStep::TypicalTies(0.0),
-        ChainStep::Tfs(0.0),
-        ChainStep::TfsWithRemoved(0.0),
-        ChainStep::TfsOneFewer(0.0),
+        ChainStep::TypicalP(TypicalRule::Reached, 0.0),
+        ChainStep::TypicalP(TypicalRule::Above, 0.0),
+        ChainStep::TypicalP(TypicalRule::Ties, 0.0),
+        ChainStep::Tfs(TfsRule::Left, 0.0),
+        ChainStep::Tfs(TfsRule::WithRemoved, 0.0),
+        ChainStep::Tfs(TfsRule::OneFewer, 0.0),
         ChainStep::TopA(9.0),
         ChainStep::TopNSigma(1e-3),
         ChainStep::MinK(0.0),
         ChainStep::EpsilonCutoff(0.9),
         ChainStep::EtaCutoff(1.0),
         ChainStep::TopH(1e-3),
-        ChainStep::Xtc { probability: 1.0, threshold: 0.1 },
-        ChainStep::XtcUnlessIgnored { probability: 1.0, threshold: 0.1 },
-        ChainStep::XtcExpected { probability: 1.0, threshold: 0.1 },
-        ChainStep::XtcExpectedUnlessIgnored { probability: 1.0, threshold: 0.1 },
+        ChainStep::Xtc { rule: XtcRule::default(), probability: 1.0, threshold: 0.1 },
+        ChainStep::Xtc { rule: XtcRule { expected: false, unless_ignored: true }, probability: 1.0, threshold: 0.1 },
+        ChainStep::Xtc { rule: XtcRule::EXPECTED, probability: 1.0, threshold: 0.1 },
+        ChainStep::Xtc { rule: XtcRule { expected: true, unless_ignored: true }, probability: 1.0, threshold: 0.1 },
     ];
     let filters = Filters { top_k: 1, top_p: 0.0, min_p: 1.0, ..FILTERS };
     let probs = [0.05, 0.1, 0.15, 0.2, 0.5];
@@ -274,21 +278,25 @@ fn a_temperature_beside_another_multiplies() {
 fn p_less_by_hand() {
     // Sums of squares: 0.365, 0.345, 0.25.
     for (probs, expected) in [(vec![0.05, 0.5, 0.3, 0.15], vec![1]), (vec![0.25, 0.4, 0.35], vec![1, 2])] {
-        assert_eq!(tokens(&probs, &[ChainStep::PLess]), expected, "{probs:?}");
+        assert_eq!(tokens(&probs, &[ChainStep::PLess { norm: false }]), expected, "{probs:?}");
     }
-    assert_eq!(tokens(&[0.25; 4], &[ChainStep::PLess]), [0, 1, 2, 3], "the threshold of equal ones is exact");
+    assert_eq!(
+        tokens(&[0.25; 4], &[ChainStep::PLess { norm: false }]),
+        [0, 1, 2, 3],
+        "the threshold of equal ones is exact"
+    );
     // (4 * .3 - 1) / 3 = .0667, (3 * .58 - 1) / 2 = .37, (5 * .3 - 1) / 4 = .125 with one that has no mass.
     for (probs, expected) in
         [(&FOUR[..], &[0, 1, 2, 3][..]), (&[0.3, 0.7, 0.0001], &[1]), (&[0.1, 0.2, 0.3, 0.4, 1e-20], &[1, 2, 3])]
     {
-        assert_eq!(tokens(probs, &[ChainStep::PLessNorm]), expected, "{probs:?}");
+        assert_eq!(tokens(probs, &[ChainStep::PLess { norm: true }]), expected, "{probs:?}");
     }
-    assert_eq!(tokens(&[0.25; 4], &[ChainStep::PLessNorm]), [0, 1, 2, 3]);
-    assert_eq!(tokens(&[0.25], &[ChainStep::PLessNorm]), [0], "there are no others");
+    assert_eq!(tokens(&[0.25; 4], &[ChainStep::PLess { norm: true }]), [0, 1, 2, 3]);
+    assert_eq!(tokens(&[0.25], &[ChainStep::PLess { norm: true }]), [0], "there are no others");
     let (one, most) = (u128::from(MASS_ONE), 1u128 << 20);
-    assert_eq!(cutoffs::p_less_norm_of(most * one * one, most * one, 1 << 20), 0, "the most there can be");
-    assert_eq!(cutoffs::p_less_norm_of(10, 4, 2), 1, "masses 3 and 1: (20 - 16) / 4, exactly");
-    assert_eq!(cutoffs::p_less_norm_of(26, 6, 2), 3, "masses 5 and 1: (52 - 36) / 6, up");
+    assert_eq!(cutoffs::p_less_norm(most * one * one, most * one, 1 << 20), 0, "the most there can be");
+    assert_eq!(cutoffs::p_less_norm(10, 4, 2), 1, "masses 3 and 1: (20 - 16) / 4, exactly");
+    assert_eq!(cutoffs::p_less_norm(26, 6, 2), 3, "masses 5 and 1: (52 - 36) / 6, up");
 }
 
 fn remembering(mirostat_mu: Option<f64>, adaptive: Option<Average>) -> SamplerState {
@@ -298,7 +306,7 @@ fn remembering(mirostat_mu: Option<f64>, adaptive: Option<Average>) -> SamplerSt
 #[test]
 fn mirostat_two_by_hand() {
     // Surprises: 3.32, 2.32, 1.74, 1.32 bits.
-    let step = [ChainStep::MirostatV2 { tau: 1.0, eta: 0.1 }];
+    let step = [ChainStep::Mirostat { version: MirostatVersion::Two, tau: 1.0, eta: 0.1 }];
     let left = |mu| {
         let left = after(&FOUR, FILTERS, Chain { state: remembering(mu, None), ..chained(&step) });
         left.iter().map(|l| l.0).collect::<Vec<_>>()
@@ -357,7 +365,7 @@ fn adaptive_p_by_hand() {
 fn mirostat_learns() {
     let probs: Vec<f64> = (1..400).map(|rank| 1.0 / f64::from(rank)).collect();
     for tau in [2.0f32, 4.0] {
-        let (steps, mut sum) = ([ChainStep::MirostatV2 { tau, eta: 0.1 }], 0.0);
+        let (steps, mut sum) = ([ChainStep::Mirostat { version: MirostatVersion::Two, tau, eta: 0.1 }], 0.0);
         let mut state = remembering(Some(2.0 * f64::from(tau)), None);
         for position in 0..2000u64 {
             let left = chain::run(candidates(&probs), probs.len(), &FILTERS, &Chain { state, ..chained(&steps) });

@@ -17,6 +17,7 @@
 //! the others have no mass nothing happens.
 
 use super::cutoffs;
+use crate::params::XtcRule;
 use crate::sampling::candidates::Candidates;
 use crate::sampling::filters::Weighted;
 
@@ -51,7 +52,13 @@ pub enum Ignored<'p> {
     Stop(&'p [u32]),
 }
 
-impl Ignored<'_> {
+impl<'p> Ignored<'p> {
+    /// As the rule says.
+    #[must_use]
+    pub fn by(rule: XtcRule, tokens: &'p [u32]) -> Self {
+        if rule.unless_ignored { Self::Stop(tokens) } else { Self::Spared(tokens) }
+    }
+
     /// Whether this token does not count as a choice.
     #[must_use]
     pub fn spares(&self, token: u32) -> bool {

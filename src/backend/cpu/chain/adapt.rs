@@ -11,6 +11,7 @@ use crate::backend::cpu::passes::{Adapt, BLOCK, Values, Weigh};
 use crate::sampling::mass::{self, MASS_ONE};
 use crate::sampling::observed::Seen;
 use crate::sampling::samplers::adaptive_p::{self, Near};
+use crate::sampling::samplers::cutoffs::Masses;
 
 impl CandidateList<'_> {
     /// Adaptive-p.

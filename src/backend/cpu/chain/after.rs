@@ -1,5 +1,6 @@
 //! What a step of a chain needs to know of the steps after it: no list is made of a row for as long as these allow.
 
+use crate::params::{MirostatVersion, TypicalRule, XtcRule};
 use crate::sampling::chain::{Chain, ChainStep};
 use crate::sampling::row::Filters;
 use crate::sampling::samplers::xtc;
@@ -64,11 +65,9 @@ impl Rest {
 pub(super) fn is_idle(step: &ChainStep, filters: &Filters, chain: &Chain<'_>) -> bool {
     match *step {
         ChainStep::Temperature => filters.temperature == 1.0,
-        ChainStep::Xtc { probability, .. } | ChainStep::XtcUnlessIgnored { probability, .. } => {
-            !xtc::happens(probability, chain.xtc)
-        }
+        ChainStep::Xtc { rule, probability, .. } => !rule.expected && !xtc::happens(probability, chain.xtc),
         ChainStep::TopP => filters.top_p >= 1.0,
-        ChainStep::MirostatV1 { .. } | ChainStep::MirostatV2 { .. } => chain.state.mirostat_mu.is_none(),
+        ChainStep::Mirostat { .. } => chain.state.mirostat_mu.is_none(),
         ChainStep::MinEosP(_) => chain.eos.is_empty(),
         ChainStep::Infill => chain.infill.is_none(),
         ChainStep::AdaptiveP { .. } => chain.state.adaptive.is_none(),
@@ -88,10 +87,10 @@ fn looks_at_masses(step: &ChainStep) -> bool {
         | ChainStep::TopA(_)
         | ChainStep::EpsilonCutoff(_)
         | ChainStep::EtaCutoff(_)
-        | ChainStep::PLess
-        | ChainStep::TypicalP(_)
-        | ChainStep::MirostatV2 { .. } => true,
-        ChainStep::Xtc { threshold, .. } => threshold > 0.0,
+        | ChainStep::PLess { norm: false }
+        | ChainStep::TypicalP(TypicalRule::Reached, _)
+        | ChainStep::Mirostat { version: MirostatVersion::Two, .. } => true,
+        ChainStep::Xtc { rule, threshold, .. } => rule == XtcRule::default() && threshold > 0.0,
         _ => false,
     }
 }

@@ -6,6 +6,7 @@ use super::whole::StepResult;
 use super::{CandidateList, ChainStore};
 use crate::backend::cpu::keys;
 use crate::sampling::mass::{MASS_ONE, exponent, mass};
+use crate::sampling::samplers::cutoffs::Masses;
 use crate::sampling::samplers::min_eos_p;
 
 /// A token that ends the text.

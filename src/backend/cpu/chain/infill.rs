@@ -9,6 +9,7 @@ use super::{CandidateList, ChainStore};
 use crate::backend::cpu::distribution::reach_of;
 use crate::backend::cpu::keys;
 use crate::backend::cpu::passes::{Range, Values};
+use crate::sampling::samplers::cutoffs::Masses;
 use crate::sampling::samplers::infill::{Infill, Stay, Sums};
 
 /// On a whole row, tokens with at least one part in this many of its mass are looked at; first by the one number, then

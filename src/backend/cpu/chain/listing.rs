@@ -9,14 +9,15 @@ use crate::backend::cpu::keys;
 use crate::backend::cpu::passes::{Range, Squares, Terms, Weigh};
 use crate::backend::cpu::select;
 use crate::backend::cpu::view::View;
-use crate::params::{Sampler, TfsRule, TypicalRule};
+use crate::params::{TfsRule, TypicalRule};
 use crate::sampling::chain::{Chain, ChainStep};
 use crate::sampling::entropy::entropy;
-use crate::sampling::mass::{self, min_p_above, min_p_need};
+use crate::sampling::mass;
 use crate::sampling::row::Filters;
+use crate::sampling::samplers::cutoffs::{self, Masses};
 use crate::sampling::samplers::smoothing::Curve;
 use crate::sampling::samplers::xtc::{self, Ignored};
-use crate::sampling::samplers::{adaptive_p, cutoffs, mirostat, temperature, top_h};
+use crate::sampling::samplers::{adaptive_p, mirostat, temperature, top_h};
 
 /// A row of which all candidates are left.
 pub(super) struct WholeRow<'a, 'v> {
@@ -80,14 +81,6 @@ pub(super) enum Cut {
     FirstAndTies(usize),
     /// The nucleus with this share of the mass.
     Prefix(f32),
-}
-
-/// The operation of XTC's expected form.
-fn lower(probability: f32, threshold: f32, ignored: Ignored<'_>) -> RowOperation<'_> {
-    if probability >= 1.0 {
-        return RowOperation::Exclude { threshold, ignored };
-    }
-    RowOperation::Lower { probability, threshold, ignored }
 }
 
 impl<'a, 'v> WholeRow<'a, 'v> {
@@ -169,7 +162,6 @@ impl<'a, 'v> WholeRow<'a, 'v> {
     }
 
     pub(super) fn operation<'c>(&mut self, step: &ChainStep, filters: &Filters, chain: &Chain<'c>) -> RowOperation<'c> {
-        let (spared, stop) = (Ignored::Spared(chain.protected), Ignored::Stop(chain.protected));
         match *step {
             ChainStep::Temperature => {
                 self.cool(f64::from(filters.temperature));
@@ -182,17 +174,17 @@ impl<'a, 'v> WholeRow<'a, 'v> {
             }
             _ if is_idle(step, filters, chain) => RowOperation::Nothing,
             ChainStep::AtMost(most) if most as usize >= self.view.vocab_size() => RowOperation::Nothing,
-            ChainStep::TypicalP(_) | ChainStep::TypicalAbove(_) | ChainStep::TypicalTies(_) if self.min_keep > 1 => {
+            ChainStep::TypicalP(..) | ChainStep::Tfs(..) | ChainStep::Xtc { .. } if self.min_keep > 1 => {
                 RowOperation::OnList
             }
-            ChainStep::Tfs(_) | ChainStep::TfsWithRemoved(_) | ChainStep::TfsOneFewer(_) if self.min_keep > 1 => {
-                RowOperation::OnList
+            ChainStep::Xtc { rule, probability, threshold } => {
+                let ignored = Ignored::by(rule, chain.protected);
+                // With probability 1 the expected form removes top choices too.
+                match rule.expected && probability < 1.0 {
+                    true => RowOperation::Lower { probability, threshold, ignored },
+                    false => RowOperation::Exclude { threshold, ignored },
+                }
             }
-            _ if self.min_keep > 1 && step.sampler() == Some(Sampler::Xtc) => RowOperation::OnList,
-            ChainStep::Xtc { threshold, .. } => RowOperation::Exclude { threshold, ignored: spared },
-            ChainStep::XtcUnlessIgnored { threshold, .. } => RowOperation::Exclude { threshold, ignored: stop },
-            ChainStep::XtcExpected { probability, threshold } => lower(probability, threshold, spared),
-            ChainStep::XtcExpectedUnlessIgnored { probability, threshold } => lower(probability, threshold, stop),
             ChainStep::Smoothing { factor, curve } => RowOperation::Smooth(Curve::new(factor, curve)),
             ChainStep::Skew(by) => RowOperation::Skew(by),
             ChainStep::AdaptiveP { target, .. } => {
@@ -205,18 +197,17 @@ impl<'a, 'v> WholeRow<'a, 'v> {
             ChainStep::Infill => RowOperation::Infill,
             ChainStep::Tournament => RowOperation::Tournament,
             ChainStep::MinK(tau) => self.min_k(tau),
-            ChainStep::TypicalP(p) => RowOperation::Typical(TypicalRule::Reached, p),
-            ChainStep::TypicalAbove(p) => RowOperation::Typical(TypicalRule::Above, p),
-            ChainStep::TypicalTies(p) => RowOperation::Typical(TypicalRule::Ties, p),
-            ChainStep::Tfs(z) => RowOperation::TailFree(TfsRule::Left, z),
-            ChainStep::TfsWithRemoved(z) => RowOperation::TailFree(TfsRule::WithRemoved, z),
-            ChainStep::TfsOneFewer(z) => RowOperation::TailFree(TfsRule::OneFewer, z),
+            ChainStep::TypicalP(rule, p) => RowOperation::Typical(rule, p),
+            ChainStep::Tfs(rule, z) => RowOperation::TailFree(rule, z),
             _ => self.cut_of(step, filters, chain).map_or(RowOperation::OnList, RowOperation::Cut),
         }
     }
 
     /// What is left by a step that does nothing but cut.
     fn cut_of(&self, step: &ChainStep, filters: &Filters, chain: &Chain<'_>) -> Option<Cut> {
+        if let Some(need) = cutoffs::least_mass(step, filters, chain, self) {
+            return Some(Cut::Mass(need));
+        }
         let kept = |count: usize| count.max(self.min_keep);
         let mu = chain.state.mirostat_mu.unwrap_or_default();
         Some(match *step {
@@ -224,31 +215,15 @@ impl<'a, 'v> WholeRow<'a, 'v> {
             ChainStep::TopK => Cut::First(kept(filters.top_k as usize)),
             ChainStep::TopKTies => Cut::FirstAndTies(kept(filters.top_k as usize)),
             ChainStep::TopP => Cut::Prefix(filters.top_p),
-            ChainStep::MinP => Cut::Mass(min_p_need(filters.min_p)),
-            ChainStep::MinPAbove => Cut::Mass(min_p_above(filters.min_p)),
-            ChainStep::TopA(a) => Cut::Mass(cutoffs::top_a(a, self.total())),
-            ChainStep::EpsilonCutoff(epsilon) => Cut::Mass(cutoffs::epsilon(epsilon, self.total())),
-            ChainStep::EtaCutoff(epsilon) => {
-                let (entropy, total) = self.entropy();
-                Cut::Mass(cutoffs::eta(epsilon, entropy, total))
-            }
-            ChainStep::PLess => Cut::Mass(self.p_less()),
-            ChainStep::PLessNorm => Cut::Mass(self.p_less_norm()),
-            ChainStep::MirostatV1 { .. } => Cut::First(kept(self.mirostat(mu))),
-            ChainStep::MirostatV2 { .. } => Cut::Mass(mirostat::need(mu, self.total())),
+            ChainStep::Mirostat { .. } => Cut::First(kept(self.mirostat(mu))),
             ChainStep::TopNSigma(n) => Cut::Logit(self.view.moments().least(n)),
             ChainStep::TopH(share) => Cut::First(kept(self.top_h(share))),
             // Named one by one, so that no new step can be overlooked.
             ChainStep::Temperature | ChainStep::DynamicTemperature { .. } | ChainStep::Smoothing { .. } => return None,
-            ChainStep::Xtc { .. } | ChainStep::XtcUnlessIgnored { .. } => return None,
-            ChainStep::XtcExpected { .. } | ChainStep::XtcExpectedUnlessIgnored { .. } => return None,
-            ChainStep::TypicalP(_) | ChainStep::TypicalAbove(_) | ChainStep::TypicalTies(_) | ChainStep::MinK(_) => {
-                return None;
-            }
-            ChainStep::Tfs(_)
-            | ChainStep::TfsWithRemoved(_)
-            | ChainStep::TfsOneFewer(_)
-            | ChainStep::AdaptiveP { .. } => return None,
+            ChainStep::Xtc { .. } | ChainStep::TypicalP(..) | ChainStep::MinK(_) => return None,
+            ChainStep::Tfs(..) | ChainStep::AdaptiveP { .. } => return None,
+            ChainStep::MinP | ChainStep::MinPAbove | ChainStep::TopA(_) | ChainStep::PLess { .. } => return None,
+            ChainStep::EpsilonCutoff(_) | ChainStep::EtaCutoff(_) => return None,
             ChainStep::MinEosP(_) | ChainStep::Infill | ChainStep::Skew(_) | ChainStep::Tournament => return None,
         })
     }
@@ -256,16 +231,6 @@ impl<'a, 'v> WholeRow<'a, 'v> {
     pub(super) fn cool(&mut self, temperature: f64) {
         self.temperature *= temperature;
         self.weigh.scale = mass::scale_of(self.temperature);
-    }
-
-    pub(super) fn total(&self) -> u64 {
-        self.view.total(self.weigh)
-    }
-
-    /// Entropy in nats, and the total mass.
-    pub(super) fn entropy(&self) -> (f64, u64) {
-        let Terms { terms, total, .. } = self.view.terms(self.weigh);
-        (entropy(terms, total), total)
     }
 
     fn top_h(&self, share: f32) -> usize {
@@ -282,18 +247,6 @@ impl<'a, 'v> WholeRow<'a, 'v> {
         let first = keys.iter().map(|&key| keys::logit(key)).filter(|&logit| logit > f32::NEG_INFINITY);
         let first = first.map(|logit| mass::exponent(logit, self.weigh.max, self.weigh.scale));
         mirostat::first(first, self.view.count(f32::MIN) as usize, mu)
-    }
-
-    /// The least mass that p-less keeps.
-    fn p_less(&self) -> u64 {
-        let Squares { squares, total } = self.view.squares(self.weigh);
-        cutoffs::p_less_of(squares, u128::from(total))
-    }
-
-    /// The least mass that p-less-norm keeps.
-    fn p_less_norm(&self) -> u64 {
-        let Squares { squares, total } = self.view.squares(self.weigh);
-        cutoffs::p_less_norm_of(squares, u128::from(total), self.view.count(f32::MIN) as usize)
     }
 
     pub(super) fn left<'s>(&self, store: &'s mut ChainStore) -> CandidateList<'s> {
@@ -362,5 +315,25 @@ impl<'a, 'v> WholeRow<'a, 'v> {
         let mut left = self.list(Range { low, high: f32::INFINITY }, store);
         left.retain_up_to(Some(last), |_, _| false);
         left
+    }
+}
+
+impl Masses for WholeRow<'_, '_> {
+    fn total(&self) -> u64 {
+        self.view.total(self.weigh)
+    }
+
+    fn entropy_and_total(&self) -> (f64, u64) {
+        let Terms { terms, total, .. } = self.view.terms(self.weigh);
+        (entropy(terms, total), total)
+    }
+
+    fn squares_and_total(&self) -> (u128, u128) {
+        let Squares { squares, total } = self.view.squares(self.weigh);
+        (squares, u128::from(total))
+    }
+
+    fn candidates(&self) -> usize {
+        self.view.count(f32::MIN) as usize
     }
 }

@@ -35,6 +35,7 @@ use crate::sampling::mass::{self, exponent};
 use crate::sampling::observed::{Seen, Share};
 use crate::sampling::order::Candidate;
 use crate::sampling::row::{Filters, LogprobsSpec, TokenLogprobs};
+use crate::sampling::samplers::cutoffs::Masses;
 use crate::sampling::samplers::skew::Along;
 use cut::Bins;
 use listing::{Started, WholeRow};

@@ -10,6 +10,7 @@ use crate::backend::cpu::passes::Weigh;
 use crate::sampling::chain::{Chain, ChainStep};
 use crate::sampling::mass::{min_p_above, min_p_need, top_p_need};
 use crate::sampling::row::Filters;
+use crate::sampling::samplers::cutoffs::Masses;
 
 impl WholeRow<'_, '_> {
     /// Lists what top-p and such filters after it leave. Returns the weights, and the steps after these filters. `None`

@@ -5,14 +5,15 @@ use super::{CandidateList, ChainStore};
 use crate::backend::cpu::keys;
 use crate::backend::cpu::passes::{PAD, Values, Weigh};
 use crate::backend::cpu::view;
-use crate::params::{TfsRule, TypicalRule};
+use crate::params::TfsRule;
 use crate::sampling::chain::{Chain, ChainStep, draws_along};
 use crate::sampling::entropy::{entropy, entropy_term};
-use crate::sampling::mass::{self, MASS_BITS, exponent, min_p_above, min_p_need, top_p_need};
+use crate::sampling::mass::{self, MASS_BITS, exponent, top_p_need};
 use crate::sampling::row::Filters;
+use crate::sampling::samplers::cutoffs::{self, Masses};
 use crate::sampling::samplers::top_n_sigma::{self, Moments};
 use crate::sampling::samplers::xtc::Ignored;
-use crate::sampling::samplers::{adaptive_p, cutoffs, mirostat, skew, smoothing, tail_free, temperature, top_h, xtc};
+use crate::sampling::samplers::{adaptive_p, mirostat, skew, smoothing, tail_free, temperature, top_h, xtc};
 
 impl CandidateList<'_> {
     /// Takes one step.
@@ -20,11 +21,14 @@ impl CandidateList<'_> {
         if !matches!(step, ChainStep::Smoothing { .. }) {
             self.weigh_once();
         }
+        if let Some(need) = cutoffs::least_mass(step, filters, chain, self) {
+            return self.keep_mass(need);
+        }
         match *step {
             ChainStep::MinEosP(p) => self.min_eos_p(p, chain.eos),
             ChainStep::Temperature => self.cool(f64::from(filters.temperature)),
             ChainStep::DynamicTemperature { low, high, exponent } => {
-                self.cool(temperature::dynamic(self.entropy(), self.len(), low, high, exponent));
+                self.cool(temperature::dynamic(self.entropy_and_total().0, self.len(), low, high, exponent));
             }
             ChainStep::Smoothing { factor, curve } => self.reshape(smoothing::curve(factor, curve)),
             ChainStep::AtMost(most) => self.keep_first(most as usize),
@@ -32,42 +36,20 @@ impl CandidateList<'_> {
             ChainStep::TopKTies => self.keep_first_and_ties(filters.top_k as usize),
             ChainStep::TopP if filters.top_p >= 1.0 => {}
             ChainStep::TopP => self.keep_prefix(top_p_need(filters.top_p, self.total())),
-            ChainStep::MinP => self.keep_mass(min_p_need(filters.min_p)),
-            ChainStep::MinPAbove => self.keep_mass(min_p_above(filters.min_p)),
-            ChainStep::TypicalP(p) => self.typical(TypicalRule::Reached, p),
-            ChainStep::TypicalAbove(p) => self.typical(TypicalRule::Above, p),
-            ChainStep::TypicalTies(p) => self.typical(TypicalRule::Ties, p),
-            ChainStep::Tfs(z) => self.tail_free(TfsRule::Left, z),
-            ChainStep::TfsWithRemoved(z) => self.tail_free(TfsRule::WithRemoved, z),
-            ChainStep::TfsOneFewer(z) => self.tail_free(TfsRule::OneFewer, z),
-            ChainStep::TopA(a) => self.keep_mass(cutoffs::top_a(a, self.total())),
+            ChainStep::TypicalP(rule, p) => self.typical(rule, p),
+            ChainStep::Tfs(rule, z) => self.tail_free(rule, z),
             ChainStep::TopNSigma(n) => self.top_n_sigma(n),
             ChainStep::MinK(tau) => self.min_k(tau),
-            ChainStep::EpsilonCutoff(epsilon) => self.keep_mass(cutoffs::epsilon(epsilon, self.total())),
-            ChainStep::EtaCutoff(epsilon) => self.keep_mass(cutoffs::eta(epsilon, self.entropy(), self.total())),
             ChainStep::TopH(share) => self.top_h(share),
-            ChainStep::Xtc { probability, threshold } => {
-                if xtc::happens(probability, chain.xtc) {
-                    self.exclude(threshold, Ignored::Spared(chain.protected));
+            ChainStep::Xtc { rule, probability, threshold } => {
+                let ignored = Ignored::by(rule, chain.protected);
+                if rule.expected {
+                    self.lower(probability, threshold, ignored);
+                } else if xtc::happens(probability, chain.xtc) {
+                    self.exclude(threshold, ignored);
                 }
             }
-            ChainStep::XtcUnlessIgnored { probability, threshold } => {
-                if xtc::happens(probability, chain.xtc) {
-                    self.exclude(threshold, Ignored::Stop(chain.protected));
-                }
-            }
-            ChainStep::XtcExpected { probability, threshold } => {
-                self.lower(probability, threshold, Ignored::Spared(chain.protected));
-            }
-            ChainStep::XtcExpectedUnlessIgnored { probability, threshold } => {
-                self.lower(probability, threshold, Ignored::Stop(chain.protected));
-            }
-            ChainStep::PLess => self.keep_mass(cutoffs::p_less(self.store.values.masses.iter().copied())),
-            ChainStep::PLessNorm => self.keep_mass(cutoffs::p_less_norm(self.store.values.masses.iter().copied())),
-            ChainStep::MirostatV1 { .. } => chain.state.mirostat_mu.into_iter().for_each(|mu| self.mirostat(mu)),
-            ChainStep::MirostatV2 { .. } => {
-                chain.state.mirostat_mu.into_iter().for_each(|mu| self.keep_mass(mirostat::need(mu, self.total())));
-            }
+            ChainStep::Mirostat { .. } => chain.state.mirostat_mu.into_iter().for_each(|mu| self.mirostat(mu)),
             ChainStep::Infill => chain.infill.iter().for_each(|known| self.infill(known)),
             ChainStep::AdaptiveP { target, .. } => {
                 let average = chain.state.adaptive.into_iter();
@@ -75,23 +57,14 @@ impl CandidateList<'_> {
             }
             ChainStep::Skew(by) => self.skew(by, draws_along(chain.steps)),
             ChainStep::Tournament => chain.tournament.iter().for_each(|played| self.play(played)),
+            // Named one by one, so that no new step can be overlooked.
+            ChainStep::MinP | ChainStep::MinPAbove | ChainStep::TopA(_) | ChainStep::PLess { .. } => {}
+            ChainStep::EpsilonCutoff(_) | ChainStep::EtaCutoff(_) => {}
         }
     }
 
     pub(super) fn len(&self) -> usize {
         self.store.values.tokens.len()
-    }
-
-    pub(super) fn total(&self) -> u64 {
-        self.store.values.masses.iter().sum()
-    }
-
-    pub(super) fn entropy(&self) -> f64 {
-        let Values { logits, masses, .. } = &self.store.values;
-        let Weigh { max, scale } = self.weigh;
-        let terms =
-            logits.iter().zip(masses).map(|(&logit, &mass)| entropy_term(exponent(logit, max, scale), mass)).sum();
-        entropy(terms, self.total())
     }
 
     /// Weighs the candidates, unless that has been done.
@@ -270,5 +243,28 @@ impl CandidateList<'_> {
         self.store.along = is_last.then(|| skew::Along::new(power, along));
         (self.temperature, self.weigh.scale) = (1.0, mass::scale(1.0));
         self.weigh();
+    }
+}
+
+impl Masses for CandidateList<'_> {
+    fn total(&self) -> u64 {
+        self.store.values.masses.iter().sum()
+    }
+
+    fn entropy_and_total(&self) -> (f64, u64) {
+        let Values { logits, masses, .. } = &self.store.values;
+        let Weigh { max, scale } = self.weigh;
+        let terms =
+            logits.iter().zip(masses).map(|(&logit, &mass)| entropy_term(exponent(logit, max, scale), mass)).sum();
+        let total = self.total();
+        (entropy(terms, total), total)
+    }
+
+    fn squares_and_total(&self) -> (u128, u128) {
+        cutoffs::squares(self.store.values.masses.iter().copied())
+    }
+
+    fn candidates(&self) -> usize {
+        self.len()
     }
 }

@@ -11,6 +11,7 @@ use crate::backend::cpu::passes::{Range, Sample, Weigh};
 use crate::backend::cpu::select;
 use crate::params::TypicalRule;
 use crate::sampling::mass::{MASS_BITS, exponent, mass};
+use crate::sampling::samplers::cutoffs::Masses;
 use crate::sampling::samplers::typical::{centre, deviation, need};
 
 /// How many half widths are tried, each four times the one before, until everything is listed.
@@ -32,8 +33,8 @@ const LEAST_REST: f32 = 0.02;
 
 impl CandidateList<'_> {
     pub(super) fn typical(&mut self, rule: TypicalRule, p: f32) {
-        let total = self.total();
-        let (need, centre) = (need(rule, p, total).max(1), centre(self.entropy(), total));
+        let (entropy, total) = self.entropy_and_total();
+        let (need, centre) = (need(rule, p, total).max(1), centre(entropy, total));
         let Some((_, last)) = self.nearest(need, centre) else { return };
         let mut last = typical_last(rule, last);
         if self.min_keep > 1 {
@@ -95,7 +96,7 @@ impl WholeRow<'_, '_> {
         lists: &mut Store,
         store: &mut ChainStore,
     ) -> StepResult {
-        let (entropy, total) = self.entropy();
+        let (entropy, total) = self.entropy_and_total();
         let (need, centre) = (need(rule, p, total).max(1), centre(entropy, total));
         let (asked, guess) = (Asked { rule, need, centre }, self.guess(centre, total, lists.sample()));
         if self.is_for_a_token()

@@ -8,6 +8,7 @@ use crate::backend::cpu::distribution::{Distribution, Store};
 use crate::backend::cpu::keys;
 use crate::backend::cpu::passes::Values;
 use crate::sampling::mass;
+use crate::sampling::samplers::cutoffs::Masses;
 use crate::sampling::samplers::xtc::{self, Ignored};
 
 impl WholeRow<'_, '_> {

@@ -6,7 +6,7 @@ use crate::params::EngineOrder::{
     self, Croupier, Exllama, ExllamaV3, KoboldCpp, LlamaCpp, MistralRs, Mlx, Sglang, TensorrtLlm, TextGenerationWebui,
     Transformers, Vllm,
 };
-use crate::params::{SamplerOrder, SamplingParams};
+use crate::params::{SamplerOrder, SamplingParams, TypicalRule, XtcRule};
 
 mod exllama_v3;
 mod kobold_cpp;
@@ -169,7 +169,7 @@ fn typical_p_has_enough_by_the_engines_own_rule() {
 #[test]
 fn xtc_on_average_does_nothing_where_min_keep_would_stop_it() {
     let of = |probability, min_keep| {
-        let step = [ChainStep::XtcExpected { probability, threshold: 0.1 }];
+        let step = [ChainStep::Xtc { rule: XtcRule::EXPECTED, probability, threshold: 0.1 }];
         after(&[0.6, 0.4], FILTERS, Chain { min_keep, ..chained(&step) })
     };
     let alone = after(&[0.6, 0.4], FILTERS, chained(&[]));
@@ -183,7 +183,7 @@ fn xtc_on_average_does_nothing_where_min_keep_would_stop_it() {
 #[test]
 fn exllama_xtc_is_an_expectation() {
     let probs = [2.0, 1.0, 0.0, -1.0].map(f64::exp);
-    let step = |probability| [ChainStep::XtcExpected { probability, threshold: 0.1 }];
+    let step = |probability| [ChainStep::Xtc { rule: XtcRule::EXPECTED, probability, threshold: 0.1 }];
     let got = after(&probs, FILTERS, chained(&step(0.5)));
     let weights = [0.169_081, 0.236_883, 0.087_144, 0.032_059];
     let total: f64 = weights.iter().sum();
@@ -209,13 +209,13 @@ fn exllama_xtc_is_an_expectation() {
         change(&mut params);
         params.steps().unwrap()
     };
-    let expected = [ChainStep::XtcExpected { probability: 0.5, threshold: 0.1 }];
+    let expected = [ChainStep::Xtc { rule: XtcRule::EXPECTED, probability: 0.5, threshold: 0.1 }];
     assert_eq!(params(|p| p.samplers.xtc_expected = Some(true)), expected);
     assert_eq!(params(|p| p.samplers.sampler_order = SamplerOrder::Engine(Exllama)), expected);
     let exllama = |p: &mut SamplingParams| {
         (p.samplers.sampler_order, p.samplers.xtc_expected) = (SamplerOrder::Engine(Exllama), Some(false));
     };
-    let by_chance = [ChainStep::Xtc { probability: 0.5, threshold: 0.1 }];
+    let by_chance = [ChainStep::Xtc { rule: XtcRule::default(), probability: 0.5, threshold: 0.1 }];
     assert_eq!(params(exllama), by_chance, "asked otherwise");
 }
 
@@ -274,13 +274,13 @@ fn an_order_of_ones_own_has_the_rules_that_it_is_given() {
         params.samplers.sampler_order = SamplerOrder::Custom(order, engine);
         params.steps().unwrap()
     };
-    assert_eq!(of(Croupier), [ChainStep::TopK, ChainStep::TypicalP(0.5), ChainStep::Temperature]);
+    assert_eq!(of(Croupier), [ChainStep::TopK, ChainStep::TypicalP(TypicalRule::Reached, 0.5), ChainStep::Temperature]);
     assert_eq!(
         of(TextGenerationWebui),
-        [ChainStep::TopKTies, ChainStep::TypicalTies(0.5), ChainStep::Temperature],
+        [ChainStep::TopKTies, ChainStep::TypicalP(TypicalRule::Ties, 0.5), ChainStep::Temperature],
         "temperature last"
     );
-    assert_eq!(of(LlamaCpp), [ChainStep::TopK, ChainStep::TypicalAbove(0.5), ChainStep::Temperature]);
+    assert_eq!(of(LlamaCpp), [ChainStep::TopK, ChainStep::TypicalP(TypicalRule::Above, 0.5), ChainStep::Temperature]);
 }
 
 /// Of .5, .3, .1, .05, .05, two are choices at .2. If one of them is protected, nothing happens (ExLlamaV2's `x_tokens
@@ -289,8 +289,8 @@ fn an_order_of_ones_own_has_the_rules_that_it_is_given() {
 fn exllama_counts_no_protected_token_as_a_choice() {
     let row = [0.5, 0.3, 0.1, 0.05, 0.05];
     for step in [
-        ChainStep::XtcExpected { probability: 0.5, threshold: 0.2 },
-        ChainStep::Xtc { probability: 1.0, threshold: 0.2 },
+        ChainStep::Xtc { rule: XtcRule::EXPECTED, probability: 0.5, threshold: 0.2 },
+        ChainStep::Xtc { rule: XtcRule::default(), probability: 1.0, threshold: 0.2 },
     ] {
         let of = |protected| after(&row, FILTERS, Chain { protected, ..chained(&[step]) });
         assert_eq!(of(&[1]), of(&[0, 1, 2, 3, 4]), "{step:?}: one choice is none");

@@ -2,6 +2,7 @@
 
 use super::super::min_k::{at_least, cliff, fall, kept};
 use super::{FILTERS, chained};
+use crate::params::XtcRule;
 use crate::sampling::chain::{self, Chain, ChainStep};
 use crate::sampling::order::Candidate;
 use crate::sampling::row::Filters;
@@ -65,7 +66,7 @@ fn equal_logits_go_by_their_ids_and_masked_ones_are_no_candidates() {
     // Without an earlier step, a masked logit does not reach this step. With one, it is neither the last logit nor a
     // cliff.
     let far = [f32::MAX, f32::MAX, f32::MIN];
-    let lowered = ChainStep::XtcExpected { probability: 0.5, threshold: 0.4 };
+    let lowered = ChainStep::Xtc { rule: XtcRule::EXPECTED, probability: 0.5, threshold: 0.4 };
     assert_eq!(left(&far, &[lowered, ChainStep::MinK(0.0)], 1).len(), 1);
 }
 

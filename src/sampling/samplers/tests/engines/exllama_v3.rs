@@ -1,6 +1,7 @@
 //! ExLlamaV3, `generator/sampler/{presets,custom}.py`.
 
 use super::*;
+use crate::params::XtcRule;
 
 /// `cumsum - p < top_p`, and the first token whatever it has (1.6.5; earlier versions dropped the token that crosses).
 #[test]
@@ -23,7 +24,7 @@ fn its_order() {
         ChainStep::MinP,
         ChainStep::TopK,
         ChainStep::TopP,
-        ChainStep::XtcExpected { probability: 0.5, threshold: 0.1 },
+        ChainStep::Xtc { rule: XtcRule::EXPECTED, probability: 0.5, threshold: 0.1 },
         ChainStep::AdaptiveP { target: 0.4, decay: 0.9 },
     ];
     assert_eq!(params.steps().expect("a chain"), expected);

@@ -1,6 +1,7 @@
 //! KoboldCpp, `gpttype_adapter.cpp`.
 
 use super::*;
+use crate::params::{MirostatVersion, TfsRule, TypicalRule, XtcRule};
 
 /// The steps of these parameters.
 fn steps(change: impl FnOnce(&mut SamplingParams)) -> Vec<ChainStep> {
@@ -28,14 +29,14 @@ fn its_order() {
     let expected = [
         ChainStep::TopK,
         ChainStep::TopA(0.3),
-        ChainStep::TfsOneFewer(0.9),
-        ChainStep::TypicalAbove(0.7),
+        ChainStep::Tfs(TfsRule::OneFewer, 0.9),
+        ChainStep::TypicalP(TypicalRule::Above, 0.7),
         ChainStep::TopP,
         ChainStep::MinP,
         ChainStep::Temperature,
         ChainStep::Smoothing { factor: 0.2, curve: 1.5 },
         ChainStep::TopNSigma(2.0),
-        ChainStep::Xtc { probability: 0.5, threshold: 0.1 },
+        ChainStep::Xtc { rule: XtcRule::default(), probability: 0.5, threshold: 0.1 },
         ChainStep::AdaptiveP { target: 0.4, decay: 0.9 },
     ];
     assert_eq!(all, expected);
@@ -78,7 +79,7 @@ fn its_tail_free_keeps_one_fewer() {
     assert_eq!(left(KoboldCpp, &[0, 3, 4], |p| p.samplers.tfs = 0.5), [0, 1, 2]);
     assert_eq!(left(Croupier, &[0, 3, 4], |p| p.samplers.tfs = 0.5), [0]);
     let kept = |min_keep| {
-        let step = [ChainStep::Temperature, ChainStep::TfsOneFewer(0.8)];
+        let step = [ChainStep::Temperature, ChainStep::Tfs(TfsRule::OneFewer, 0.8)];
         let chain = Chain { min_keep, ..chained(&step) };
         let filters = Filters { temperature: PLAIN, ..FILTERS };
         chain::run(halves(&[0, 1, 2, 3, 3]), 5, &filters, &chain).kept().len()
@@ -94,7 +95,7 @@ fn its_mirostat_takes_the_place_of_its_filters() {
         p.samplers.smoothing_factor = 0.2;
     });
     let smoothing = ChainStep::Smoothing { factor: 0.2, curve: 1.0 };
-    let mirostat = ChainStep::MirostatV1 { tau: 5.0, eta: 0.1 };
+    let mirostat = ChainStep::Mirostat { version: MirostatVersion::One, tau: 5.0, eta: 0.1 };
     assert_eq!(on, [ChainStep::AtMost(3000), ChainStep::Temperature, smoothing, mirostat]);
     let mut params = SamplingParams { top_k: 40, ..SamplingParams::default() };
     (params.samplers.mirostat, params.samplers.sampler_order) = (2, SamplerOrder::Engine(KoboldCpp));

@@ -2,6 +2,7 @@
 //! (`mistralrs-core/src/sampler.rs`).
 
 use super::*;
+use crate::params::XtcRule;
 
 /// The steps of an engine's parameters, and the temperature.
 fn steps(engine: EngineOrder, change: impl FnOnce(&mut SamplingParams)) -> (Option<Vec<ChainStep>>, f32) {
@@ -18,7 +19,7 @@ fn mlx_has_temperature_last_and_top_k_behind_xtc() {
         (p.temperature, p.top_k, p.top_p, p.min_p) = (0.5, 9, 0.8, 0.1);
         (p.samplers.xtc_probability, p.samplers.xtc_ignore_token_ids) = (0.5, vec![1]);
     });
-    let xtc = ChainStep::Xtc { probability: 0.5, threshold: 0.1 };
+    let xtc = ChainStep::Xtc { rule: XtcRule::default(), probability: 0.5, threshold: 0.1 };
     assert_eq!(all.expect("a chain"), [ChainStep::TopP, ChainStep::MinP, xtc, ChainStep::TopK, ChainStep::Temperature]);
 }
 
