@@ -270,12 +270,17 @@ mod tests {
         let gumbel = marked(Watermark::Gumbel(GumbelParams::new(7)));
         let synthid = marked(Watermark::Synthid(SynthidParams::new(vec![1, 2, 3])));
         let last = |params| of_four(&args(params)).unwrap().stages.pop().unwrap();
-        assert_eq!(
-            (last(greedy).stage, last(xtc.clone()).stage, last(gumbel).stage),
-            ("greedy", "xtc", "masks, bias, penalties")
-        );
+        assert_eq!((last(greedy).stage, last(xtc.clone()).stage), ("greedy", "xtc"));
         assert_eq!(last(synthid).stage, "watermark");
         assert_eq!(last(xtc).tokens_left, 1);
+        // After two tokens the race does not mark yet, after four it does.
+        assert_eq!(last(gumbel.clone()).stage, "masks, bias, penalties");
+        let told = of_four(&ExplainArgs { prompt: vec![1, 2], top: 4, ..args(gumbel) }).unwrap();
+        let (race, drawn) = (told.stages.last().unwrap(), told.tokens.iter().find(|t| t.token == told.token).unwrap());
+        assert_eq!((race.stage, race.tokens_left), ("watermark", 1));
+        assert!((race.kept - f64::from(drawn.probability)).abs() < 1e-6, "{race:?}, {drawn:?}");
+        let lost = told.tokens.iter().filter(|t| t.removed_by == Some("watermark"));
+        assert_eq!(lost.count(), 3);
     }
 
     #[test]

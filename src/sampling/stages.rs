@@ -5,6 +5,7 @@ use super::distribution::{self, AdjustedLogits, Distribution};
 use super::entropy::{entropy, entropy_term};
 use super::filters::Weighted;
 use super::logits::Logits;
+use super::order::Candidate;
 use super::report;
 use super::row::{RowError, RowSpec};
 use crate::params::{ChainStep, Sampler};
@@ -20,7 +21,7 @@ pub enum StageKind {
     Greedy,
     /// A sampler's step.
     Sampler(Sampler),
-    /// A watermark's step, which belongs to no sampler.
+    /// A watermark's step, which belongs to no sampler: a tournament, or the race that takes the place of the draw.
     Watermark,
 }
 
@@ -43,11 +44,12 @@ pub struct Stage {
 /// [`RowError`] when the row has no distribution.
 pub fn stages(logits: &Logits<'_>, spec: &RowSpec<'_>) -> Result<Vec<Stage>, RowError> {
     let raw = distribution::widened(logits)?;
-    let AdjustedLogits { logits: adjusted, best } = distribution::adjusted(&raw, spec)?;
+    let row = distribution::adjusted(&raw, spec)?;
+    let AdjustedLogits { logits: ref adjusted, best } = row;
     let sent = Distribution::raw(&raw);
     let mut before = Shares::of(sent.kept());
     let first = Stage { kind: StageKind::Sent, left: sent.kept().len(), kept: 1.0, entropy: report::entropy_of(&sent) };
-    let plain = Distribution::raw(&adjusted);
+    let plain = Distribution::raw(adjusted);
     let kept = before.held_by(plain.kept());
     let second =
         Stage { kind: StageKind::Adjusted, left: plain.kept().len(), kept, entropy: report::entropy_of(&plain) };
@@ -60,7 +62,7 @@ pub fn stages(logits: &Logits<'_>, spec: &RowSpec<'_>) -> Result<Vec<Stage>, Row
     }
     let filter_steps = report::filter_steps(spec);
     let chain = spec.chain.unwrap_or(Chain::of_filters(&filter_steps));
-    chain::watched(distribution::finite(&adjusted).collect(), adjusted.len(), &spec.filters, &chain, |step, left| {
+    chain::watched(distribution::finite(adjusted).collect(), adjusted.len(), &spec.filters, &chain, |step, left| {
         // A temperature of 1 does nothing, so it has no place of its own: an order may have it last, and the filters that
         // are done in its place first.
         let Some(step) = step.filter(|step| **step != ChainStep::Temperature || spec.filters.temperature != 1.0) else {
@@ -75,7 +77,15 @@ pub fn stages(logits: &Logits<'_>, spec: &RowSpec<'_>) -> Result<Vec<Stage>, Row
         });
         before = Shares::of(left.kept());
     });
+    stages.extend(race_stage(&row, spec, &before));
     Ok(stages)
+}
+
+/// The stage of a race, if one decides the draw. No sampler removes the tokens that lost it, but none of them can be drawn.
+fn race_stage(row: &AdjustedLogits, spec: &RowSpec<'_>, before: &Shares) -> Option<Stage> {
+    let token = Distribution::processed(row, spec).first_of(spec.race()?);
+    let only = Weighted { candidate: Candidate { token, logit: row.logits[token as usize] }, mass: 1 };
+    Some(Stage { kind: StageKind::Watermark, left: 1, kept: before.held_by(&[only]), entropy: 0.0 })
 }
 
 fn stage_kind(step: &ChainStep) -> StageKind {
@@ -110,6 +120,9 @@ mod tests {
     use super::*;
     use crate::sampling::logits::Dtype;
     use crate::sampling::row::{Action, Filters};
+    use crate::sampling::sample_row;
+    use crate::sampling::watermark::RowWatermark;
+    use crate::sampling::watermark::race::Race;
 
     fn of(logits: &[f32], filters: Filters) -> Vec<Stage> {
         let row = Dtype::F32.encode(logits);
@@ -142,6 +155,28 @@ mod tests {
         ];
         for ((stage, kept), entropy) in found.iter().zip(kept).zip(entropies) {
             assert!((stage.kept - kept).abs() < 1e-6 && (stage.entropy - entropy).abs() < 1e-6, "{stage:?}");
+        }
+    }
+
+    #[test]
+    fn a_race_is_the_last_stage_and_leaves_its_winner() {
+        let row = Dtype::F32.encode(&[4f32.ln(), 2f32.ln(), 0.0, 0.0]);
+        let filters = Filters { temperature: 1.0, top_k: 2, top_p: 1.0, min_p: 0.0 };
+        for key in 0..20 {
+            let race = |race| Some(RowWatermark::Race(race));
+            let spec = RowSpec {
+                mark: race(Some(Race { key, context: 9 })),
+                ..RowSpec::plain(filters, Action::Draw { uniform: 0 })
+            };
+            let logits = Logits::new(Dtype::F32, &row);
+            let found = stages(&logits, &spec).unwrap();
+            let (last, winner) = (found.last().unwrap(), sample_row(&logits, &spec).unwrap().token);
+            assert_eq!((found.len(), last.kind, last.left, last.entropy), (4, StageKind::Watermark, 1, 0.0));
+            // Top-k left 4 and 2 of 8.
+            let share = [2.0 / 3.0, 1.0 / 3.0][winner as usize];
+            assert!((last.kept - share).abs() < 1e-6, "{last:?}");
+            let seeded = stages(&logits, &RowSpec { mark: race(None), ..spec }).unwrap();
+            assert_eq!(seeded[..], found[..3], "a context that is not marked");
         }
     }
 
