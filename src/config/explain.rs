@@ -245,6 +245,26 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_mistake_names_the_file_that_sets_the_parameter_at_fault() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = dir.path().join("croupier.toml");
+        let found = |lines: &str, set: &str| {
+            std::fs::write(&path, format!("[defaults]\n{lines}\n")).expect("it is written");
+            let config = format!("--config={}", path.display());
+            read(&[config.as_str(), "--set", set], &|_| None).unwrap_err()
+        };
+        let lacks = "has no place for tfs, which is on; turn it off, or give your own order in sampler_order, which keeps the rules of vllm";
+        let inherited = "engine_order of the server's file or the preset";
+        assert_eq!(found("engine_order = \"vllm\"", "tfs=0.5"), [format!("{inherited}: {lacks}")]);
+        assert_eq!(found("tfs = 0.5", "engine_order=vllm"), [format!("--set.engine_order: {lacks}")]);
+        let lacks = "has no place for tfs, which is on; add it or turn it off";
+        let inherited = "sampler_order of the server's file or the preset";
+        assert_eq!(found("sampler_order = [\"top_k\"]", "tfs=0.5"), [format!("{inherited}: {lacks}")]);
+        // Nobody set this one.
+        assert!(found("", "penalty_decay_n=5")[0].starts_with("--set.penalty_last_n: is 0, but penalty_decay_n"));
+    }
+
     /// The same holds for a sequence that sets parameters over those of its stream.
     #[test]
     fn filters_that_are_set_go_before_those_of_a_thinking_in_the_file() {

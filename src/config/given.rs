@@ -27,14 +27,15 @@ pub(super) fn read(name: &str, table: &Table, limits: &Limits, problems: &mut Ve
     read_over(&SamplingParams::default(), (name, table), limits, problems)
 }
 
-/// As `read`, but starts from existing parameters.
+/// As `read`, but starts from existing parameters: those of the server's file, and of a preset.
 pub(super) fn read_over(
     base: &SamplingParams,
     (name, table): (&str, &Table),
     limits: &Limits,
     problems: &mut Vec<String>,
 ) -> Given {
-    let mut reading = Reading { name, entries: Vec::new(), wrong: Vec::new(), told: Vec::new(), problems: Vec::new() };
+    let mut reading =
+        Reading { name, base, entries: Vec::new(), wrong: Vec::new(), told: Vec::new(), problems: Vec::new() };
     for (key, value) in table {
         if reading.problems.len() <= MAX_TOLD {
             reading.take(key, value);
@@ -73,6 +74,8 @@ struct Entry {
 /// The state while a table is read.
 struct Reading<'n> {
     name: &'n str,
+    /// The parameters that the table is read over.
+    base: &'n SamplingParams,
     entries: Vec<Entry>,
     /// Parameters with mistakes.
     wrong: Vec<&'static str>,
@@ -126,7 +129,11 @@ impl Reading<'_> {
         // A value that was reported and removed is missing now. That is no further mistake.
         let is_told = self.told.contains(&place);
         if !is_told && !follows && !self.wrong.iter().any(needs) {
-            self.problems.push(format!("{}.{place}: {}", self.name, e.message));
+            self.problems.push(if found.is_none() && self.is_inherited(key) {
+                format!("{place} of the server's file or the preset: {}", e.message)
+            } else {
+                format!("{}.{place}: {}", self.name, e.message)
+            });
         }
         match found {
             Some(i) => {
@@ -148,6 +155,15 @@ impl Reading<'_> {
                 self.entries.len() < before
             }
         }
+    }
+
+    /// Whether the parameters that the table is read over set this one.
+    fn is_inherited(&self, key: &str) -> bool {
+        defaults::parameter(key).is_some_and(|parameter| {
+            let mut copied = SamplingParams::default();
+            (parameter.copy)(self.base, &mut copied);
+            copied != SamplingParams::default()
+        })
     }
 }
 

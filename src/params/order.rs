@@ -141,7 +141,7 @@ impl SamplingParams {
     fn no_place(&self, missing: &[Sampler], names: &[&str]) -> FieldError {
         let (are, them) = are_them(names.len());
         let lacks = format!("has no place for {}, which {are} on", names.join(", "));
-        if let SamplerOrder::Engine(_) = self.samplers.sampler_order {
+        if let SamplerOrder::Engine(engine) = self.samplers.sampler_order {
             // A sequence that gives no such tokens inherits those of its stream, so leaving them out of the sequence is
             // not enough.
             let off = if names == [XTC_IGNORED] {
@@ -149,7 +149,7 @@ impl SamplingParams {
             } else {
                 format!("turn {them} off")
             };
-            let fix = "or give your own order in sampler_order, which keeps the engine's rules";
+            let fix = format!("or give your own order in sampler_order, which keeps the rules of {}", engine.name());
             return FieldError::new("engine_order", format!("{lacks}; {off}, {fix}"));
         }
         // Samplers behind the one that draws the token are reported first; other missing ones are reported once that is
@@ -216,20 +216,21 @@ mod tests {
             params.validate(9, 9).map_err(|e| e.to_string())
         };
         let of = SamplerOrder::Engine;
-        let lacks = |name| {
-            let fix = "turn it off, or give your own order in sampler_order, which keeps the engine's rules";
+        let lacks = |name, engine| {
+            let fix =
+                format!("turn it off, or give your own order in sampler_order, which keeps the rules of {engine}");
             format!("engine_order: has no place for {name}, which is on; {fix}")
         };
         assert_eq!(
             at_fault(|p| (p.samplers.tfs, p.samplers.sampler_order) = (0.5, SamplerOrder::Engine(EngineOrder::Vllm))),
-            Err(lacks("tfs"))
+            Err(lacks("tfs", "vllm"))
         );
         assert_eq!(
             at_fault(|p| {
                 (p.samplers.tfs, p.samplers.top_a, p.samplers.min_keep) = (0.5, 0.5, 2);
                 p.samplers.sampler_order = SamplerOrder::Engine(EngineOrder::Vllm);
             }),
-            Err(lacks("tfs, top_a, min_keep").replace("is on; turn it", "are on; turn them")),
+            Err(lacks("tfs, top_a, min_keep", "vllm").replace("is on; turn it", "are on; turn them")),
             "all of them"
         );
         assert_eq!(
@@ -252,7 +253,7 @@ mod tests {
                 (p.top_k, p.samplers.mirostat) = (40, 2);
                 p.samplers.sampler_order = SamplerOrder::Engine(EngineOrder::LlamaCpp);
             }),
-            Err(lacks("top_k")),
+            Err(lacks("top_k", "llama_cpp")),
             "llama.cpp's mirostat takes the place of its filters"
         );
         // A sampler after the one that draws the token is never applied. It must be reported, not silently ignored.
