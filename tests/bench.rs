@@ -93,6 +93,13 @@ fn a_timetable_sets_the_pace() {
     let report = json(&bench(&[&timed[..], &SMALL[..6]].concat()));
     let tokens_per_second = report["croupier"]["tokens_per_second"].as_f64().expect("a number");
     assert!((100.0..=450.0).contains(&tokens_per_second), "{report}");
+    let pace = &report["croupier"]["pace"];
+    assert_eq!(pace["wanted_steps_per_second"].as_f64(), Some(100.0), "{report}");
+    assert!(pace["steps_per_second"].as_f64() > Some(0.0) && pace["is_reached"].is_boolean(), "{report}");
+    // No server answers a million messages a second, one after the other.
+    let hurried = bench(&[&["--spawn", "uds", "--rate", "1e6"][..], &SMALL[..8]].concat());
+    let told = String::from_utf8_lossy(&hurried.stdout);
+    assert!(told.contains("croupier: --rate was not reached: ") && told.contains(" of 1000000.00 steps/s"), "{told}");
 }
 
 /// A server that is killed when its test ends.

@@ -1,6 +1,7 @@
 //! The report of a measurement, for people and for programs.
 
 use super::load::Tally;
+use super::pace::Pace;
 use super::{Address, BenchArgs};
 use crate::proto::GetServerInfoResponse;
 use serde::Serialize;
@@ -34,6 +35,8 @@ pub struct SideReport {
     pub streams: usize,
     /// Number of streams that ran, in the round with the fewest.
     pub streams_ran: usize,
+    /// How many messages were answered per second, beside how many were due. `None`: none was due at a set time.
+    pub pace: Option<Pace>,
 }
 
 impl SideReport {
@@ -90,7 +93,8 @@ impl Report {
     ) -> Self {
         let shares = shares(&rounds);
         let inner: Vec<&Tally> = rounds.iter().filter_map(|round| round.in_process.as_ref()).collect();
-        let in_process = (!inner.is_empty()).then(|| side(args, &inner));
+        // It samples one batch after the other, whatever the rate.
+        let in_process = (!inner.is_empty()).then(|| SideReport { pace: None, ..side(args, &inner) });
         let shares_of_in_process = rounds
             .iter()
             .zip(&inner)
@@ -188,6 +192,7 @@ pub(super) fn side(args: &BenchArgs, rounds: &[&Tally]) -> SideReport {
         failures,
         streams: args.streams,
         streams_ran: args.streams - rounds.iter().map(|tally| tally.missing).max().unwrap_or(0),
+        pace: Pace::of(args, rounds.iter().map(|tally| tally.steps)),
     }
 }
 
@@ -217,21 +222,25 @@ impl fmt::Display for Report {
             row(f, "in process", inner)?;
         }
         if !self.shares_of_in_process.is_empty() {
-            let each: Vec<String> = self.shares_of_in_process.iter().map(|share| format!("{share:.2}")).collect();
             let share = median(self.shares_of_in_process.iter().copied());
-            writeln!(f, "\ncroupier / in process  {share:.2}  (rounds: {})", each.join(", "))?;
+            writeln!(f, "\ncroupier / in process  {share:.2}  ({})", ratios(&self.shares_of_in_process))?;
         }
         if let Some((p50, p99)) = self.added_milliseconds {
             writeln!(f, "added to a step        p50 {p50:.3} ms, p99 {p99:.3} ms")?;
         }
         if let Some(share) = self.share_of_baseline {
-            let each: Vec<String> = self.shares.iter().map(|share| format!("{share:.2}")).collect();
-            writeln!(f, "\ncroupier / bare tonic  {share:.2}  (rounds: {}; goal 0.80)", each.join(", "))?;
+            writeln!(f, "\ncroupier / bare tonic  {share:.2}  ({}; goal 0.80)", ratios(&self.shares))?;
         }
         writeln!(f)?;
         failures(f, "croupier", &self.croupier)?;
         self.baseline.as_ref().map_or(Ok(()), |baseline| failures(f, "bare tonic", baseline))
     }
+}
+
+/// What a ratio of two sides is the median of. It is not the ratio of the medians in the table.
+pub(super) fn ratios(of_rounds: &[f64]) -> String {
+    let each: Vec<String> = of_rounds.iter().map(|ratio| format!("{ratio:.2}")).collect();
+    format!("tokens/s; median of the rounds' ratios: {}", each.join(", "))
 }
 
 pub(super) fn heading(f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -251,6 +260,9 @@ pub(super) fn row(f: &mut fmt::Formatter<'_>, name: &str, side: &SideReport) -> 
 pub(super) fn failures(f: &mut fmt::Formatter<'_>, name: &str, side: &SideReport) -> fmt::Result {
     if side.streams_ran < side.streams {
         writeln!(f, "{name}: {} of {} streams ran", side.streams_ran, side.streams)?;
+    }
+    if let Some(pace) = side.pace {
+        writeln!(f, "{name}: {pace}")?;
     }
     if side.failures.is_empty() {
         return match side.tokens_per_second > 0.0 {

@@ -93,9 +93,9 @@ impl fmt::Display for ShardReport {
         }
         writeln!(f)?;
         for ranks in &self.shards {
-            let each: Vec<String> = ranks.shares_of_whole.iter().map(|share| format!("{share:.2}")).collect();
             let share = report::median(ranks.shares_of_whole.iter().copied());
-            writeln!(f, "{} rank(s) / whole rows  {share:.2}  (rounds: {})", ranks.ranks, each.join(", "))?;
+            let of_rounds = report::ratios(&ranks.shares_of_whole);
+            writeln!(f, "{} rank(s) / whole rows  {share:.2}  ({of_rounds})", ranks.ranks)?;
         }
         writeln!(f)?;
         report::failures(f, "whole rows", &self.whole)?;
