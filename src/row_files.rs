@@ -21,7 +21,8 @@ pub struct RowFile {
     pub path: Option<std::path::PathBuf>,
     /// The format of bare binary numbers, or of an array that does not name its format.
     pub dtype: Option<Dtype>,
-    /// Logits in a row; `None` means the last dimension of an array, or all logits of the file.
+    /// Logits in a row; `None` means the last dimension of an array, the length of a text's lists or lines, or all logits
+    /// of the file.
     pub vocab_size: Option<usize>,
     /// What stands before `dtype` in the flag that gives the format: `sent-` or `plain-` where there are two files.
     pub flag_prefix: &'static str,
@@ -115,7 +116,7 @@ impl RowFile {
                 Err(format!("contains numbers as text; leave {} out, it is for bare binary numbers", self.flag()))
             }
             Some(dtype) => Ok(Numbers { dtype, bytes: bytes.into(), width: None }),
-            None => written(bytes, &self.flag()),
+            None => written(bytes, self),
         }
     }
 }
@@ -149,8 +150,9 @@ fn between(c: char) -> bool {
     c.is_whitespace() || matches!(c, ',' | '[' | ']')
 }
 
-/// Reads numbers from a text. `flag` gives the format of a file that is none.
-fn written<'a>(bytes: &'a [u8], flag: &str) -> Result<Numbers<'a>, String> {
+/// Reads numbers from a text.
+fn written<'a>(bytes: &'a [u8], file: &RowFile) -> Result<Numbers<'a>, String> {
+    let flag = file.flag();
     let Ok(text) = std::str::from_utf8(bytes) else {
         return Err(format!(
             "is neither a numpy array nor text; for bare binary numbers give their format, such as {flag} f32"
@@ -162,12 +164,35 @@ fn written<'a>(bytes: &'a [u8], flag: &str) -> Result<Numbers<'a>, String> {
         ));
     }
     let mut numbers = Vec::new();
-    for word in text.split(between).filter(|word| !word.is_empty()) {
+    for word in words(text) {
         let number: f32 =
             word.parse().map_err(|_| format!("logit {}: \"{}\" is not a number", numbers.len(), shown(word)))?;
         numbers.push(number);
     }
-    Ok(Numbers { dtype: Dtype::F32, bytes: Dtype::F32.encode(&numbers).into(), width: None })
+    let width = if file.vocab_size.is_none() { width(text)? } else { None };
+    Ok(Numbers { dtype: Dtype::F32, bytes: Dtype::F32.encode(&numbers).into(), width })
+}
+
+/// The numbers of a text as they stand there.
+fn words(text: &str) -> impl Iterator<Item = &str> {
+    text.split(between).filter(|word| !word.is_empty())
+}
+
+/// The length of a text's rows, if the text has several: lists in brackets, or else lines of one length. Lines of
+/// different lengths, or of one number each, are one row that was broken into lines.
+fn width(text: &str) -> Result<Option<usize>, String> {
+    let has_lists = text.contains(']');
+    let rows = text.split(if has_lists { ']' } else { '\n' });
+    let counts: Vec<usize> = rows.map(|row| words(row).count()).filter(|&count| count > 0).collect();
+    let first = counts.first().copied().filter(|&first| first > 1);
+    match counts.iter().find(|&&count| Some(count) != first) {
+        None => Ok(first),
+        Some(other) if has_lists && first.is_some() => Err(format!(
+            "has lists of {} and of {other} logits; rows must have the same length, or give it with --vocab-size",
+            counts[0]
+        )),
+        Some(_) => Ok(None),
+    }
 }
 
 /// Reads an array as `numpy.save` writes it (NEP 1): a magic, a version, the length of the header, the header, the
@@ -258,14 +283,29 @@ mod tests {
         let of = |vocab_size| Rows { dtype: Dtype::F32, vocab_size, bytes: numbers.clone() };
         let text = b"[[1, 2.5],\n [-Infinity -3e0]]";
         let bare = Some(Dtype::F32);
-        assert_eq!(RowFile::default().rows(text).unwrap(), of(4));
-        assert_eq!(file(None, Some(2)).rows(text).unwrap(), of(2));
+        assert_eq!(RowFile::default().rows(text).unwrap(), of(2));
+        assert_eq!(file(None, Some(4)).rows(text).unwrap(), of(4));
         assert_eq!(file(bare, None).rows(&numbers).unwrap(), of(4));
         assert_eq!(file(bare, Some(2)).rows(&numbers).unwrap(), of(2));
         assert_eq!(RowFile::default().rows(&npy("<f4", "(4,)", &numbers)).unwrap(), of(4));
         assert_eq!(RowFile::default().rows(&npy("<f4", "(1, 2, 2)", &numbers)).unwrap(), of(2));
         let half = Rows { dtype: Dtype::Bf16, vocab_size: 1, bytes: vec![0x80, 0x3F] };
         assert_eq!(file(Some(Dtype::Bf16), None).rows(&npy("|V2", "(1,)", &half.bytes)).unwrap(), half);
+    }
+
+    #[test]
+    fn a_text_may_have_several_rows() {
+        let width = |text: &str| file(None, None).rows(text.as_bytes()).map(|rows| rows.vocab_size);
+        for text in ["1 2 3\n4 5 6", "1, 2, 3,\r\n\r\n4, 5, 6\r\n", "[1, 2, 3]\n[4, 5, 6]", "[[1 2\n 3]\n [4 5\n 6]]"] {
+            assert_eq!(width(text), Ok(3), "{text:?}");
+        }
+        // One row, as numpy prints it, and as it is wrapped or written down.
+        for text in ["[1 2 3\n 4 5 6]", "1 2 3 4\n5 6\n", "1\n2\n3\n4\n5\n6\n", "1 2 3 4 5 6"] {
+            assert_eq!(width(text), Ok(6), "{text:?}");
+        }
+        let uneven = "has lists of 2 and of 1 logits; rows must have the same length, or give it with --vocab-size";
+        assert_eq!(width("[[1, 2], [3]]").unwrap_err(), uneven);
+        assert_eq!(file(None, Some(3)).rows(b"[[1, 2], [3]]").unwrap().count(), 1);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The command line of `croupier compare`.
 
-use super::explain::{dtype, tokens, vocab_size};
+use super::explain::{dtype, path, tokens, vocab_size};
 use super::flags::{Reader, option, switch};
 use crate::compare::CompareArgs;
 use crate::row_files::RowFile;
@@ -12,8 +12,9 @@ const ABOUT: &str =
     "Compare rows as a worker sends them with those of a plain forward pass, and say what was done to them";
 const EXAMPLES: &str = "\
 SENT and PLAIN are files of rows: arrays that numpy.save wrote (float32 or float16; the last dimension is a row), bare binary \
-numbers, or numbers as text. Row i of both files is for the same position in the same text. For SENT, save in the worker what it is \
-about to send; for PLAIN, run the model once over the whole text, without a cache. The text of a node of a tree is the path to it.
+numbers, or numbers as text (a row on each line, or a list in brackets for each). One of them may be -, standard input. Row i of \
+both files is for the same position in the same text. For SENT, save in the worker what it is about to send; for PLAIN, run the \
+model once over the whole text, without a cache. The text of a node of a tree is the path to it.
 
 A row's noise is what remains of the difference after a temperature and a shift are removed: a standard deviation, in logits \
 of the plain row. Rounding to 16 bits causes a few hundredths. The total variation is the probability that a token drawn at \
@@ -52,13 +53,13 @@ pub(super) fn args(matches: &ArgMatches, problems: Vec<String>) -> Result<Compar
     let of_plain = reader.read("plain-vocab-size", of_sent, vocab_size);
     let args = CompareArgs {
         sent: RowFile {
-            path: reader.read("sent", None, |t| Ok(Some(t.into()))),
+            path: reader.read("sent", None, path),
             dtype: reader.read("sent-dtype", None, dtype),
             vocab_size: of_sent,
             flag_prefix: "sent-",
         },
         plain: RowFile {
-            path: reader.read("plain", None, |t| Ok(Some(t.into()))),
+            path: reader.read("plain", None, path),
             dtype: reader.read("plain-dtype", None, dtype),
             vocab_size: of_plain,
             flag_prefix: "plain-",
@@ -66,6 +67,9 @@ pub(super) fn args(matches: &ArgMatches, problems: Vec<String>) -> Result<Compar
         text: reader.read("text", Vec::new(), tokens),
         json: matches.get_flag("json"),
     };
+    if args.sent.path.is_none() && args.plain.path.is_none() {
+        reader.note("PLAIN: is standard input, as SENT is; name a file for one of them".to_owned());
+    }
     reader.end(args)
 }
 
@@ -91,6 +95,14 @@ mod tests {
         let expected = |width| CompareArgs { sent: sent.clone(), plain: plain(width), text: vec![5, 7], json: true };
         assert_eq!(read(&flags).unwrap(), expected(7));
         assert_eq!(read(&[&flags[..], &["--plain-vocab-size=8"]].concat()).unwrap(), expected(8));
+    }
+
+    #[test]
+    fn one_of_the_files_may_be_standard_input() {
+        assert_eq!(read(&["-", "b"]).unwrap().sent.path, None);
+        assert_eq!(read(&["a", "-"]).unwrap().plain.path, None);
+        let both = read(&["-", "-"]).unwrap_err();
+        assert_eq!(both, ["PLAIN: is standard input, as SENT is; name a file for one of them"]);
     }
 
     #[test]

@@ -9,6 +9,7 @@ use crate::params::{GivenFilters, MAX_VOCAB_SIZE, SamplingParams};
 use crate::row_files::RowFile;
 use crate::sampling::logits::Dtype;
 use clap::{Arg, ArgAction, ArgMatches};
+use std::path::PathBuf;
 use toml::{Table, Value};
 
 pub(super) const EXPLAIN: &str = "explain";
@@ -21,7 +22,7 @@ const SET: &str = "set";
 const ABOUT: &str = "Run a row of logits through the samplers and show what each one leaves, and which token results";
 const EXAMPLES: &str = "\
 The row is an array that numpy.save wrote (float32 or float16; its last dimension is a row), bare binary numbers with --dtype, \
-or numbers as text, separated by spaces or commas.
+or numbers as text, separated by spaces or commas. A text has several rows if it has lines of one length, or lists in brackets.
 
 Parameters come from the server's file ([defaults], --config or CROUPIER_CONFIG), then from --preset, then from each --set, written as in \
 [defaults] of docs/configuration.md. The token is the one that a server draws for the same logits, parameters, prompt, output and \
@@ -40,7 +41,7 @@ pub(super) fn command(config: Arg) -> clap::Command {
     clap::Command::new(EXPLAIN)
         .about(ABOUT)
         .after_help(EXAMPLES)
-        .arg(Arg::new("file").value_name("FILE").help("The logits [default: standard input]"))
+        .arg(Arg::new("file").value_name("FILE").help("The logits; - is standard input [default: -]"))
         .arg(config)
         .arg(option("preset", "NAME", "Preset whose parameters override those of the file"))
         .arg(
@@ -52,7 +53,7 @@ pub(super) fn command(config: Arg) -> clap::Command {
         .arg(option("output", "ID,ID,...", "Tokens that follow it; the row is for the next one [default: none]"))
         .arg(option("eos", "ID,ID,...", "Tokens that end the text [default: none]"))
         .arg(option("dtype", "NAME", "Format of bare binary numbers: f32, f16 or bf16, little endian"))
-        .arg(option("vocab-size", "N", "Logits per row [default: an array's last dimension, else all numbers]"))
+        .arg(option("vocab-size", "N", "Logits per row [default: as in the array or the text, else all numbers]"))
         .arg(option("row", "N", "Which row, from 0 [default: 0]"))
         .arg(option(
             "top",
@@ -75,7 +76,7 @@ pub(super) fn args(matches: &ArgMatches, env: Env<'_>, problems: Vec<String>) ->
     let mut reader = Reader::new(matches, problems);
     let args = ExplainArgs {
         file: RowFile {
-            path: reader.read("file", None, |t| Ok(Some(t.into()))),
+            path: reader.read("file", None, path),
             dtype: reader.read("dtype", None, dtype),
             vocab_size: reader.read("vocab-size", None, vocab_size),
             ..RowFile::default()
@@ -154,6 +155,11 @@ fn pair(text: &str) -> Result<(String, Value), String> {
     Ok((key.to_owned(), read.unwrap_or_else(|| Value::String(value.to_owned()))))
 }
 
+/// The path of a file of rows. `None`: standard input, which is called `-`.
+pub(super) fn path(text: &str) -> Result<Option<PathBuf>, String> {
+    Ok((text != "-").then(|| text.into()))
+}
+
 /// The format of a file's numbers, if it is given.
 pub(super) fn dtype(text: &str) -> Result<Option<Dtype>, String> {
     values::one_of(text, &DTYPES).map(Some)
@@ -200,6 +206,8 @@ mod tests {
         assert_eq!(args.params.samplers.sampler_order.engine(), crate::params::EngineOrder::Vllm);
         let file = RowFile { dtype: Some(Dtype::Bf16), ..RowFile::default() };
         assert_eq!((args.file, args.row, args.eos, args.seed, args.top), (file, 2, vec![5, 7], 0, 10));
+        let path = |argument| read(&[argument], &|_| None).unwrap().file.path;
+        assert_eq!([path("-"), path("./-")], [None, Some(PathBuf::from("./-"))]);
     }
 
     #[test]

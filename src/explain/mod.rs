@@ -57,6 +57,9 @@ pub struct ExplainArgs {
 /// The explanation of a row. Its fields are those of the JSON object.
 #[derive(Debug, Clone, Serialize, PartialEq)]
 struct Explanation {
+    /// Which row of the file, and how many it has.
+    row: usize,
+    rows: usize,
     vocab_size: usize,
     dtype: &'static str,
     /// Tokens whose logit was sent as −∞.
@@ -129,6 +132,7 @@ fn explain(args: &ExplainArgs) -> Result<Explanation, String> {
     let mask = mask.as_deref().map(|words| TokenMask::new(words, logits.vocab_size()));
     let spec = RowSpec { mask, ..sequence.spec(sequence.draw(Purpose::Sample)) };
     let mut explanation = explain_row(args, &logits, &spec).map_err(|error| format!("{whence}: {error}"))?;
+    explanation.rows = rows.count();
     explanation.finish_reason = sequence.commit(explanation.token).map(FinishReason::label);
     Ok(explanation)
 }
@@ -160,6 +164,8 @@ fn explain_row(args: &ExplainArgs, logits: &Logits<'_>, spec: &RowSpec<'_>) -> R
         b.probability.total_cmp(&a.probability).then(b.logit.total_cmp(&a.logit)).then(a.token.cmp(&b.token))
     });
     Ok(Explanation {
+        row: args.row,
+        rows: 1,
         vocab_size: logits.vocab_size(),
         dtype: logits.dtype().name(),
         masked_as_sent: logits.vocab_size() - sent.kept().len(),
@@ -254,6 +260,17 @@ mod tests {
             "{table}"
         );
         assert!(table.contains(&format!(">{:>8} ", told.token)), "{table}");
+    }
+
+    #[test]
+    fn one_row_of_several_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = RowFile { path: Some(dir.path().join("rows")), ..RowFile::default() };
+        std::fs::write(dir.path().join("rows"), "1 0 0 0\n0 9 0 0\n").unwrap();
+        let told = explain(&ExplainArgs { file, row: 1, ..args(SamplingParams::default()) }).unwrap();
+        assert_eq!((told.row, told.rows, told.vocab_size, told.tokens[0].token), (1, 2, 4, 1));
+        assert!(table::render(&told).starts_with("row 1 of rows 0 to 1: 4 logits (f32), 0 of them"));
+        assert!(table::render(&Explanation { row: 0, rows: 1, ..told }).starts_with("4 logits"));
     }
 
     #[test]

@@ -10,8 +10,10 @@ const BAR: f32 = 24.0;
 const TEXT: usize = 16;
 
 pub(super) fn render(explanation: &Explanation) -> String {
+    let (row, last) = (explanation.row, explanation.rows - 1);
+    let which = if last > 0 { format!("row {row} of rows 0 to {last}: ") } else { String::new() };
     let mut table = format!(
-        "{} logits ({}), {} of them -infinity; position {}, seed {}\n\n",
+        "{which}{} logits ({}), {} of them -infinity; position {}, seed {}\n\n",
         grouped(explanation.vocab_size as u64),
         explanation.dtype,
         grouped(explanation.masked_as_sent as u64),
