@@ -152,7 +152,21 @@ fn pair(text: &str) -> Result<(String, Value), String> {
     // In a text with line breaks, nothing may be taken for another key.
     let read = file::table(&format!("value = {value}"), SET).ok().filter(|table| table.len() == 1);
     let read = read.and_then(|mut table| table.remove("value"));
+    if let (None, Some(number)) = (&read, completed(value)) {
+        return Err(format!("{key}: \"{value}\" is not a number as TOML has them; write {number}"));
+    }
     Ok((key.to_owned(), read.unwrap_or_else(|| Value::String(value.to_owned()))))
+}
+
+/// A number that lacks the digit before or behind its point, with that digit.
+fn completed(value: &str) -> Option<String> {
+    value.parse::<f64>().ok()?;
+    let (sign, digits) = value.split_at(usize::from(value.starts_with(['-', '+'])));
+    if digits.starts_with('.') {
+        Some(format!("{sign}0{digits}"))
+    } else {
+        digits.ends_with('.').then(|| format!("{value}0"))
+    }
 }
 
 /// The path of a file of rows. `None`: standard input, which is called `-`.
@@ -170,10 +184,16 @@ pub(super) fn vocab_size(text: &str) -> Result<Option<usize>, String> {
     values::count(text, 1..=MAX_VOCAB_SIZE as usize).map(Some)
 }
 
-/// Parses token ids such as `5,7,9`.
+/// Parses token ids such as `5,7,9`. A text without any has no tokens.
 pub(super) fn tokens(text: &str) -> Result<Vec<u32>, String> {
-    let token = |part: &str| part.trim().parse().map_err(|_| format!("\"{}\" is not a token id", part.trim()));
-    text.split(',').filter(|part| !part.trim().is_empty()).map(token).collect()
+    if text.trim().is_empty() {
+        return Ok(Vec::new());
+    }
+    let parts: Vec<&str> = text.split(',').map(str::trim).collect();
+    if let Some(at) = parts.iter().position(|part| part.is_empty()) {
+        return Err(format!("entry {} of {} is empty; put one comma between two token ids", at + 1, parts.len()));
+    }
+    parts.into_iter().map(|part| part.parse().map_err(|_| format!("\"{part}\" is not a token id"))).collect()
 }
 
 #[cfg(test)]
@@ -251,6 +271,23 @@ mod tests {
         for (found, start) in found.iter().zip(starts) {
             assert!(found.starts_with(start), "{found} is not {start}");
         }
+    }
+
+    #[test]
+    fn what_is_missing_in_a_number_or_a_list_is_told() {
+        let told = |flags: [&str; 2]| read(&flags, &|_| None).map(|args| (args.params.top_p, args.prompt));
+        for (value, meant) in [(".9", "0.9"), ("1.", "1.0"), ("+.5", "+0.5")] {
+            let expected = format!("--set: top_p: \"{value}\" is not a number as TOML has them; write {meant}");
+            let (wrong, right) = (format!("top_p={value}"), format!("top_p={meant}"));
+            assert_eq!(told(["--set", wrong.as_str()]), Err(vec![expected]));
+            told(["--set", right.as_str()]).unwrap();
+        }
+        assert!(told(["--set", "top_p=x."]).unwrap_err()[0].starts_with("--set.top_p: \"x.\" is not a number"));
+        let empty =
+            |at, of| Err(vec![format!("--prompt: entry {at} of {of} is empty; put one comma between two token ids")]);
+        assert_eq!(told(["--prompt", "1,,2"]), empty(2, 3));
+        assert_eq!(told(["--prompt", "1, 2, "]), empty(3, 3));
+        assert_eq!(told(["--prompt", " "]), Ok((1.0, vec![])));
     }
 
     #[test]
