@@ -33,6 +33,11 @@ pub(crate) fn complain(line: &str) {
     let _ = io::stderr().lock().write_all(format!("{line}\n").as_bytes());
 }
 
+/// A number of things, such as "1 row" or "1,234 rows". `thing` is the word for one of them.
+pub(crate) fn counted(number: u64, thing: &str) -> String {
+    format!("{} {thing}{}", grouped(number), if number == 1 { "" } else { "s" })
+}
+
 /// Formats 1234567 as "1,234,567".
 pub(crate) fn grouped(number: u64) -> String {
     let digits = number.to_string();
@@ -44,4 +49,15 @@ pub(crate) fn grouped(number: u64) -> String {
         text.push(digit);
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_thing_is_not_many() {
+        assert_eq!([0, 1, 2].map(|n| counted(n, "row")), ["0 rows", "1 row", "2 rows"]);
+        assert_eq!(counted(1_234_567, "f32 logit"), "1,234,567 f32 logits");
+    }
 }

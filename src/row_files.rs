@@ -1,6 +1,7 @@
 //! Rows of logits in files: as numpy arrays, bare binary numbers, or numbers as text.
 
 use crate::files;
+use crate::output::counted;
 use crate::params::MAX_VOCAB_SIZE;
 use crate::sampling::logits::{Dtype, Logits};
 use std::io;
@@ -78,14 +79,15 @@ impl RowFile {
         let count = numbers.bytes.len() / size;
         if !numbers.bytes.len().is_multiple_of(size) {
             return Err(format!(
-                "has {} bytes, which is not a whole number of {} values",
-                numbers.bytes.len(),
+                "has {}, which is not a whole number of {} values",
+                counted(numbers.bytes.len() as u64, "byte"),
                 numbers.dtype.name()
             ));
         }
         let width = match (numbers.width, self.vocab_size) {
             (Some(own), Some(asked)) if own != asked => {
-                return Err(format!("is an array with rows of {own} logits, but --vocab-size is {asked}"));
+                let own = counted(own as u64, "logit");
+                return Err(format!("is an array with rows of {own}, but --vocab-size is {asked}"));
             }
             (own, asked) => asked.or(own).unwrap_or(count),
         };
@@ -99,7 +101,8 @@ impl RowFile {
             ));
         }
         if !count.is_multiple_of(width) {
-            return Err(format!("has {count} logits, which is not a whole number of rows of {width}"));
+            let logits = counted(count as u64, "logit");
+            return Err(format!("has {logits}, which is not a whole number of rows of {width}"));
         }
         Ok(Rows { dtype: numbers.dtype, vocab_size: width, bytes: numbers.bytes.into_owned() })
     }
@@ -188,7 +191,7 @@ fn width(text: &str) -> Result<Option<usize>, String> {
     match counts.iter().find(|&&count| Some(count) != first) {
         None => Ok(first),
         Some(other) if has_lists && first.is_some() => Err(format!(
-            "has lists of {} and of {other} logits; rows must have the same length, or give it with --vocab-size",
+            "has lists of different lengths, {} and {other}; make them alike, or give the length of a row with --vocab-size",
             counts[0]
         )),
         Some(_) => Ok(None),
@@ -217,9 +220,9 @@ fn array<'a>(bytes: &'a [u8], file: &RowFile) -> Result<Numbers<'a>, String> {
     let count = dimensions.iter().try_fold(1usize, |product, &n| product.checked_mul(n));
     if count.and_then(|count| count.checked_mul(dtype.size())) != Some(numbers.len()) {
         return Err(format!(
-            "is an array of {} that has {} bytes of data, which does not match its shape",
+            "is an array of {} that has {} of data, which does not match its shape",
             dtype.name(),
-            numbers.len()
+            counted(numbers.len() as u64, "byte")
         ));
     }
     // An array of one dimension may have several rows, one after the other.
@@ -303,8 +306,7 @@ mod tests {
         for text in ["[1 2 3\n 4 5 6]", "1 2 3 4\n5 6\n", "1\n2\n3\n4\n5\n6\n", "1 2 3 4 5 6"] {
             assert_eq!(width(text), Ok(6), "{text:?}");
         }
-        let uneven = "has lists of 2 and of 1 logits; rows must have the same length, or give it with --vocab-size";
-        assert_eq!(width("[[1, 2], [3]]").unwrap_err(), uneven);
+        assert!(width("[[1, 2], [3]]").unwrap_err().starts_with("has lists of different lengths, 2 and 1; "));
         assert_eq!(file(None, Some(3)).rows(b"[[1, 2], [3]]").unwrap().count(), 1);
     }
 

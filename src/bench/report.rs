@@ -3,6 +3,7 @@
 use super::load::Tally;
 use super::pace::Pace;
 use super::{Address, BenchArgs};
+use crate::output::counted;
 use crate::proto::GetServerInfoResponse;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -141,20 +142,20 @@ fn shares(rounds: &[RoundReport]) -> Vec<f64> {
 
 /// A description of the server.
 pub(super) fn server(info: &GetServerInfoResponse) -> String {
-    format!("{} {}, {}, {} threads", info.version, info.backend, info.device, info.parallelism)
+    let threads = counted(info.parallelism.into(), "thread");
+    format!("{} {}, {}, {threads}", info.version, info.backend, info.device)
 }
 
 pub(super) fn describe(args: &BenchArgs) -> String {
     let pace =
         if args.rate > 0.0 { format!("{} steps/s each", args.rate) } else { "as fast as replies come".to_owned() };
     format!(
-        "{} streams x {} sequences, {} {} logits a row ({}), {} rows a step ({} KiB, {}), mix {}, {pace}, {:?} a round",
-        args.streams,
-        args.batch,
-        args.vocab,
-        args.dtype.name(),
+        "{} x {}, {} a row ({}), {} a step ({} KiB, {}), mix {}, {pace}, {:?} a round",
+        counted(args.streams as u64, "stream"),
+        counted(args.batch as u64, "sequence"),
+        counted(args.vocab.into(), &format!("{} logit", args.dtype.name())),
         args.distribution.name(),
-        args.rows_per_message(),
+        counted(args.rows_per_message() as u64, "row"),
         args.rows_per_message() * args.row_bytes() / 1024,
         args.path.name(),
         args.mix.name(),
@@ -259,7 +260,7 @@ pub(super) fn row(f: &mut fmt::Formatter<'_>, name: &str, side: &SideReport) -> 
 
 pub(super) fn failures(f: &mut fmt::Formatter<'_>, name: &str, side: &SideReport) -> fmt::Result {
     if side.streams_ran < side.streams {
-        writeln!(f, "{name}: {} of {} streams ran", side.streams_ran, side.streams)?;
+        writeln!(f, "{name}: {} of {} ran", side.streams_ran, counted(side.streams as u64, "stream"))?;
     }
     if let Some(pace) = side.pace {
         writeln!(f, "{name}: {pace}")?;

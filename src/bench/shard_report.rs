@@ -3,6 +3,7 @@
 use super::load::Tally;
 use super::report::{self, SideReport};
 use super::{Address, BenchArgs};
+use crate::output::counted;
 use crate::proto::GetServerInfoResponse;
 use serde::Serialize;
 use std::fmt;
@@ -24,6 +25,12 @@ pub struct RanksReport {
     pub croupier: SideReport,
     /// Share of the tokens per second of whole rows, in each round.
     pub shares_of_whole: Vec<f64>,
+}
+
+impl RanksReport {
+    fn name(&self) -> String {
+        counted(self.ranks.into(), "rank")
+    }
 }
 
 /// The whole report of ranks beside whole rows. Figures are medians over the rounds.
@@ -89,18 +96,16 @@ impl fmt::Display for ShardReport {
         report::heading(f)?;
         report::row(f, "whole rows", &self.whole)?;
         for ranks in &self.shards {
-            report::row(f, &format!("{} rank(s)", ranks.ranks), &ranks.croupier)?;
+            report::row(f, &ranks.name(), &ranks.croupier)?;
         }
         writeln!(f)?;
         for ranks in &self.shards {
             let share = report::median(ranks.shares_of_whole.iter().copied());
             let of_rounds = report::ratios(&ranks.shares_of_whole);
-            writeln!(f, "{} rank(s) / whole rows  {share:.2}  ({of_rounds})", ranks.ranks)?;
+            writeln!(f, "{} / whole rows  {share:.2}  ({of_rounds})", ranks.name())?;
         }
         writeln!(f)?;
         report::failures(f, "whole rows", &self.whole)?;
-        self.shards
-            .iter()
-            .try_for_each(|ranks| report::failures(f, &format!("{} rank(s)", ranks.ranks), &ranks.croupier))
+        self.shards.iter().try_for_each(|ranks| report::failures(f, &ranks.name(), &ranks.croupier))
     }
 }

@@ -13,6 +13,7 @@ use super::shard_report::{ShardReport, ShardRound};
 use super::writer::{Writer, WriterArgs};
 use super::{Address, BenchArgs, BenchError, LogitsPath, Target, client};
 use crate::dial::Access;
+use crate::output::counted;
 use crate::proto::decode_request::Request as Ask;
 use crate::proto::decode_response::Response as Answer;
 use crate::proto::step::Logits;
@@ -50,7 +51,7 @@ pub(super) async fn run(args: &BenchArgs) -> Result<ShardReport, BenchError> {
         let whole = load::measure(args, &addr, &args.access, &pool, &counter).await?;
         let mut sharded = Vec::new();
         for &ranks in &args.shards {
-            let counter = progress.of(&format!("{ranks} ranks"), round);
+            let counter = progress.of(&counted(ranks.into(), "rank"), round);
             sharded.push(measure(args, &addr, &columns(args.vocab, ranks), &counter).await?);
         }
         rounds.push(ShardRound { whole, sharded });

@@ -5,7 +5,7 @@ use super::curve::Softcap;
 use super::diagnosis::{Is, Made};
 use super::reshaped::Reshape;
 use super::{ComparedRow, Comparison, Side, advice};
-use crate::output::grouped;
+use crate::output::{counted, grouped};
 use std::fmt::Write as _;
 
 /// Most spans of row numbers that a line names.
@@ -34,8 +34,8 @@ pub(super) fn of(compared: &Comparison) -> String {
     }
     if !beyond.is_empty() {
         let rows: usize = beyond.iter().map(|group| group.rows.len()).sum();
-        let _ =
-            writeln!(text, "... and {} more rows, changed in other ways; --json lists them all", grouped(rows as u64));
+        let more = counted(rows as u64, "more row");
+        let _ = writeln!(text, "... and {more}, changed in other ways; --json lists them all");
     }
     let (as_plain, all) = (compared.rows_as_plain as u64, compared.rows.len() as u64);
     let _ = writeln!(text, "\nrows that match the model: {} of {}", grouped(as_plain), grouped(all));
@@ -60,12 +60,12 @@ fn line(group: &Group<'_>) -> String {
 }
 
 fn side(side: &Side) -> String {
-    format!("{} of {} logits ({})", rows(side.rows), grouped(side.vocab_size as u64), side.dtype)
+    format!("{} of {} ({})", rows(side.rows), counted(side.vocab_size as u64, "logit"), side.dtype)
 }
 
 /// A number of rows in words.
 pub(super) fn rows(count: usize) -> String {
-    format!("{} {}", grouped(count as u64), if count == 1 { "row" } else { "rows" })
+    counted(count as u64, "row")
 }
 
 /// The groups, in the order of their first rows.
@@ -115,11 +115,8 @@ fn what(rows: &[&ComparedRow]) -> String {
         };
         let counts = || rows.iter().filter_map(of_row);
         let (least, most) = (counts().min().unwrap_or_default(), counts().max().unwrap_or_default());
-        match (least, most) {
-            (1, 1) => "1 other".to_owned(),
-            (least, most) if least == most => format!("{} others", grouped(most as u64)),
-            (least, most) => format!("{} to {} others", grouped(least as u64), grouped(most as u64)),
-        }
+        let most_others = counted(most as u64, "other");
+        if least == most { most_others } else { format!("{} to {most_others}", grouped(least as u64)) }
     };
     rows.first().map(|row| what_of(row, &others)).unwrap_or_default()
 }
@@ -177,6 +174,7 @@ fn change(change: &Change, others: &str) -> String {
         Change::Padding { from, columns, beyond: true } => {
             format!("the last {columns} columns (from {from} on) lie beyond the plain row")
         }
+        Change::Padding { from, columns: 1, .. } => format!("a different number in the last column ({from})"),
         Change::Padding { from, columns, .. } => {
             format!("different numbers in the last {columns} columns (from {from} on)")
         }

@@ -122,10 +122,7 @@ impl Stop {
 }
 
 fn counted(problems: &[String]) -> String {
-    match problems.len() {
-        1 => "1 mistake".to_owned(),
-        n => format!("{n} mistakes"),
-    }
+    output::counted(problems.len() as u64, "mistake")
 }
 
 /// The clap definition of the whole command line.

@@ -7,7 +7,7 @@
 mod opening;
 mod table;
 
-use crate::output;
+use crate::output::{self, counted};
 use crate::params::SamplingParams;
 use crate::params::report::ReportParams;
 use crate::row_files::{RowFile, Rows};
@@ -139,8 +139,8 @@ fn explain(args: &ExplainArgs) -> Result<Explanation, String> {
 
 fn row_of(rows: &Rows, row: usize) -> Result<Logits<'_>, String> {
     rows.get(row).ok_or_else(|| {
-        let (last, width) = (rows.count() - 1, rows.vocab_size);
-        format!("has no row {row} (--row); its rows are 0 to {last}, of {width} logits each")
+        let (last, logits) = (rows.count() - 1, counted(rows.vocab_size as u64, "logit"));
+        format!("has no row {row} (--row); its rows are 0 to {last}, of {logits} each")
     })
 }
 

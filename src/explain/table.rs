@@ -1,7 +1,7 @@
 //! An explanation as tables for people.
 
 use super::{ExplainedStage, ExplainedToken, Explanation};
-use crate::output::grouped;
+use crate::output::{counted, grouped};
 use std::fmt::Write as _;
 
 /// Width of the bar of the most likely token.
@@ -13,8 +13,8 @@ pub(super) fn render(explanation: &Explanation) -> String {
     let (row, last) = (explanation.row, explanation.rows - 1);
     let which = if last > 0 { format!("row {row} of rows 0 to {last}: ") } else { String::new() };
     let mut table = format!(
-        "{which}{} logits ({}), {} of them -infinity; position {}, seed {}\n\n",
-        grouped(explanation.vocab_size as u64),
+        "{which}{} ({}), {} of them -infinity; position {}, seed {}\n\n",
+        counted(explanation.vocab_size as u64, "logit"),
         explanation.dtype,
         grouped(explanation.masked_as_sent as u64),
         explanation.position,

@@ -2,6 +2,7 @@
 
 use super::view::{Section, Theme, header, sections};
 use super::{Figures, Scrape, Source, TopError};
+use crate::output::counted;
 use ratatui::Frame;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -122,7 +123,7 @@ fn foot_line(screen: &Screen, hidden: u16) -> Line<'static> {
         return Line::from(Span::styled(text, Style::new().add_modifier(Modifier::REVERSED)));
     }
     let below = hidden - screen.scroll;
-    let more = if below > 0 { format!("   {below} more lines below") } else { String::new() };
+    let more = if below > 0 { format!("   {} below", counted(below.into(), "more line")) } else { String::new() };
     Line::from(Span::styled(format!("{KEYS}{more}"), Style::new().add_modifier(Modifier::DIM)))
 }
 

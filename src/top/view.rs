@@ -6,7 +6,7 @@ use super::speculation::{First, NOT_CHANCE, Position, Proposer, Rejected, Shift}
 use super::table::{column, flow, table};
 use super::units::{bytes, rate, share, time, uptime};
 use crate::metrics::catalog::{self as cat, Def};
-use crate::output::{self, grouped};
+use crate::output::{self, counted, grouped};
 use ratatui::style::{Color, Modifier, Style, Stylize};
 use ratatui::text::{Line, Span};
 
@@ -110,8 +110,8 @@ fn section(theme: Theme, title: &str, aside: &str, lines: Vec<Line<'static>>) ->
 fn tokens(f: &Figures, history: &[f64], theme: Theme, width: usize) -> Section {
     let items = vec![
         plain(format!("{} tokens/s", rate(f.tokens.per_second))).add_modifier(Modifier::BOLD),
-        plain(format!("{} rows in flight", grouped(f.rows_in_flight))),
-        plain(format!("{} tokens since the start", grouped(f.tokens.total))),
+        plain(format!("{} in flight", counted(f.rows_in_flight, "row"))),
+        plain(format!("{} since the start", counted(f.tokens.total, "token"))),
     ];
     let mut lines = flow(items, width);
     let most = history.iter().copied().fold(0.0, f64::max);

@@ -98,9 +98,8 @@ pub fn run(args: &DetectArgs, from: impl BufRead, to: &mut impl Write) -> Result
         write_line(args, to, looked_at == 1, &looked).map_err(TextError::Unwritten)?;
     }
     if !args.json {
-        let texts = if looked_at == 1 { "text" } else { "texts" };
-        writeln!(to, "{looked_at} {texts}, {marked} marked (p-value below {})", args.alpha)
-            .map_err(TextError::Unwritten)?;
+        let texts = output::counted(looked_at, "text");
+        writeln!(to, "{texts}, {marked} marked (p-value below {})", args.alpha).map_err(TextError::Unwritten)?;
     }
     Ok(())
 }
