@@ -1,6 +1,7 @@
 //! Output of subcommands. Unlike `println!`, nothing here panics when a standard stream is closed or its disk full.
 
 use std::io::{self, Write};
+use unicode_width::UnicodeWidthStr;
 
 /// Writes `text` to standard output. A reader may stop when it has seen enough, as `head` does; that is no error.
 ///
@@ -51,9 +52,32 @@ pub(crate) fn grouped(number: u64) -> String {
     text
 }
 
+/// The text with spaces behind it, up to this width in a terminal, where Chinese letters for example take two columns.
+pub(crate) fn padded(text: &str, width: usize) -> String {
+    format!("{text}{}", " ".repeat(width.saturating_sub(text.width())))
+}
+
+/// The text, or as much of its beginning as leaves room for a mark in this width.
+pub(crate) fn cut(text: &str, width: usize) -> String {
+    if text.width() <= width {
+        return text.to_owned();
+    }
+    let ends = text.char_indices().map(|(at, _)| at);
+    let end = ends.take_while(|&end| text[..end].width() < width).last().unwrap_or(0);
+    format!("{}…", &text[..end])
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn wide_letters_take_two_columns() {
+        assert_eq!(padded("模型", 6), "模型  ");
+        assert_eq!(padded("模型", 3), "模型");
+        assert_eq!([cut("模型名字", 8), cut("模型名字", 7), cut("模型名字", 6)], ["模型名字", "模型名…", "模型…"]);
+        assert_eq!(cut("abcd", 3), "ab…");
+    }
 
     #[test]
     fn one_thing_is_not_many() {

@@ -1,7 +1,7 @@
 //! An explanation as tables for people.
 
 use super::{ExplainedStage, ExplainedToken, Explanation};
-use crate::output::{counted, grouped};
+use crate::output::{counted, cut, grouped, padded};
 use std::fmt::Write as _;
 
 /// Width of the bar of the most likely token.
@@ -48,7 +48,7 @@ fn stage_line(stage: &ExplainedStage) -> String {
 
 fn token_line(token: &ExplainedToken, drawn: u32, most: f32, has_texts: bool) -> String {
     let text = token.text.as_deref().map(shown).unwrap_or_default();
-    let text = if has_texts { format!("  {text:TEXT$}") } else { String::new() };
+    let text = if has_texts { format!("  {}", padded(&text, TEXT)) } else { String::new() };
     let logits = [token.logit, token.adjusted_logit].map(logit).join(" ");
     let shares = format!("{:>8.5} {:>8.5}", token.raw_probability, token.probability);
     let fate = match token.removed_by {
@@ -67,6 +67,33 @@ fn logit(logit: f32) -> String {
 
 /// A token's text on one line. Quotes make spaces visible.
 fn shown(text: &str) -> String {
-    let quoted = format!("{text:?}");
-    if quoted.chars().count() <= TEXT { quoted } else { quoted.chars().take(TEXT - 1).chain(['…']).collect() }
+    cut(&format!("{text:?}"), TEXT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use unicode_width::UnicodeWidthStr;
+
+    #[test]
+    fn columns_stand_below_each_other_whatever_the_letters() {
+        let line = |text: &str| {
+            let token = ExplainedToken {
+                token: 7,
+                text: Some(text.to_owned()),
+                logit: 1.0,
+                adjusted_logit: 1.0,
+                raw_probability: 0.5,
+                probability: 0.0,
+                removed_by: Some("top_k"),
+            };
+            token_line(&token, 7, 1.0, true)
+        };
+        let column = |text: &str| line(text).split_once("1.0000").unwrap().0.width();
+        for text in ["模型", "한국어 단어가 길다 아주 길다", "🙂🙂", "é", "\x1b[31m\n", "a very long text of a token"]
+        {
+            assert_eq!(column(text), column("a"), "{text:?}");
+        }
+        assert!(line("模型").contains("\"模型\"") && !line("\x1b").contains('\x1b'));
+    }
 }
