@@ -99,9 +99,15 @@ pub fn run(args: &DetectArgs, from: impl BufRead, to: &mut impl Write) -> Result
     }
     if !args.json {
         let texts = output::counted(looked_at, "text");
-        writeln!(to, "{texts}, {marked} marked (p-value below {})", args.alpha).map_err(TextError::Unwritten)?;
+        let alpha = limit(args.alpha);
+        writeln!(to, "{texts}, {marked} marked (p-value below {alpha})").map_err(TextError::Unwritten)?;
     }
     Ok(())
+}
+
+/// The largest p-value of a mark, without a row of zeros if it is small.
+fn limit(alpha: f64) -> String {
+    if alpha < 1e-4 { format!("{alpha:e}") } else { alpha.to_string() }
 }
 
 /// Writes what was found of a text, behind the table's head if it is the first.
@@ -169,6 +175,12 @@ mod tests {
         let expected =
             r#"{"line":2,"tokens":1,"scored":0,"green":0,"expected":0.0,"z":0.0,"p_value":1.0,"marked":false}"#;
         assert_eq!(json.trim_end(), expected);
+    }
+
+    #[test]
+    fn small_limits_are_powers_of_ten() {
+        assert_eq!([0.05, 1e-3, 1e-4].map(limit), ["0.05", "0.001", "0.0001"]);
+        assert_eq!([1e-5, 1.5e-7, 1e-60].map(limit), ["1e-5", "1.5e-7", "1e-60"]);
     }
 
     #[test]
