@@ -18,7 +18,7 @@ pub(super) fn width() -> usize {
 /// All figures without colour, for pipes and logs.
 pub(super) fn page(figures: &Figures, width: usize) -> String {
     let theme = Theme { color: false };
-    let mut lines = header(figures, theme, width);
+    let mut lines = header(figures, true, theme, width);
     for section in sections(figures, &[], theme, width).into_iter().flatten() {
         lines.extend([Line::default(), section.title]);
         lines.extend(section.lines);

@@ -84,12 +84,12 @@ fn push<T>(queue: &mut VecDeque<T>, item: T, most: usize) {
 pub fn draw(screen: &mut Screen, frame: &mut Frame<'_>) {
     let area = frame.area();
     let Some(figures) = &screen.figures else {
-        let text = format!("Reading http://{}/metrics ...", screen.address);
-        frame.render_widget(Paragraph::new(text), area);
+        let reading = Line::from(format!("Reading http://{}/metrics ...", screen.address));
+        frame.render_widget(Paragraph::new(no_answer(screen).unwrap_or(reading)), area);
         return;
     };
     let rates: Vec<f64> = screen.rates.iter().copied().collect();
-    let head = header(figures, screen.theme, area.width.into());
+    let head = header(figures, screen.failed.is_none(), screen.theme, area.width.into());
     let head_height = u16::try_from(head.len()).unwrap_or(u16::MAX);
     let rows = [Constraint::Length(head_height), Constraint::Min(0), Constraint::Length(1)];
     let [top, body, foot] = Layout::vertical(rows).areas(area);
@@ -117,10 +117,15 @@ fn stacked(sections: Vec<Section>) -> Vec<Line<'static>> {
     sections.into_iter().flat_map(lines).collect()
 }
 
+/// Why the last scrape failed, if it did.
+fn no_answer(screen: &Screen) -> Option<Line<'static>> {
+    let text = format!("NO ANSWER, trying again: {}", screen.failed.as_ref()?);
+    Some(Line::from(Span::styled(text, Style::new().add_modifier(Modifier::REVERSED))))
+}
+
 fn foot_line(screen: &Screen, hidden: u16) -> Line<'static> {
-    if let Some(reason) = &screen.failed {
-        let text = format!("NO ANSWER, trying again: {reason}");
-        return Line::from(Span::styled(text, Style::new().add_modifier(Modifier::REVERSED)));
+    if let Some(line) = no_answer(screen) {
+        return line;
     }
     let below = hidden - screen.scroll;
     let more = if below > 0 { format!("   {} below", counted(below.into(), "more line")) } else { String::new() };

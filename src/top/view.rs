@@ -71,9 +71,14 @@ pub(super) struct Section {
     pub(super) lines: Vec<Line<'static>>,
 }
 
-/// A description of the server, in as many lines as it needs.
-pub(super) fn header(f: &Figures, theme: Theme, width: usize) -> Vec<Line<'static>> {
-    let state = if f.ready { theme.paint("ready", Color::Green) } else { theme.paint("NOT READY", Color::Red) };
+/// A description of the server, in as many lines as it needs. A server that did not answer the last look may no longer
+/// be what the figures say.
+pub(super) fn header(f: &Figures, answers: bool, theme: Theme, width: usize) -> Vec<Line<'static>> {
+    let state = match f.ready {
+        _ if !answers => theme.paint("NO ANSWER", Color::Red),
+        true => theme.paint("ready", Color::Green),
+        false => theme.paint("NOT READY", Color::Red),
+    };
     let device = if f.device.is_empty() { f.backend.clone() } else { format!("{} ({})", f.backend, f.device) };
     let mut items = vec![
         theme.bold(format!("croupier {}", f.version)),

@@ -311,8 +311,20 @@ fn without_an_answer_the_last_figures_stay() {
     screen.look(Err("Connection refused".to_owned()));
     let after = text(&drawn(&mut screen, 80, 40));
     assert!(after.contains("NO ANSWER, trying again: Connection refused"), "{after}");
-    let body = |screen: &str| screen.lines().take(39).map(str::to_owned).collect::<Vec<_>>();
+    // Two lines about the server, then its figures.
+    let body = |screen: &str| screen.lines().take(39).skip(2).map(str::to_owned).collect::<Vec<_>>();
     assert_eq!(body(&before), body(&after));
+    let state = |screen: &str| screen.lines().take(2).collect::<Vec<_>>().join("  ");
+    assert!(state(&before).contains("  ready  ") && !state(&after).contains("ready"), "{after}");
+    assert!(state(&after).contains("  NO ANSWER  "), "{after}");
+    // It answers again.
+    screen.look(Scrape::read(LOAD[1], Duration::from_secs(4), started(LOAD[1]) + 104.0));
+    assert!(state(&text(&drawn(&mut screen, 80, 40))).contains("  ready  "));
+    // Before the second look there are no figures yet.
+    let mut first = seen(&LOAD[..1], 2, PLAIN);
+    first.look(Err("Connection refused".to_owned()));
+    let after = text(&drawn(&mut first, 80, 3));
+    assert!(after.starts_with("NO ANSWER, trying again: Connection refused"), "{after}");
 }
 
 #[test]
