@@ -102,6 +102,16 @@ fn a_timetable_sets_the_pace() {
     assert!(told.contains("croupier: --rate was not reached: ") && told.contains(" of 1000000.00 steps/s"), "{told}");
 }
 
+#[test]
+fn an_output_that_is_full_is_named() {
+    let full = std::fs::File::options().write(true).open("/dev/full").expect("every Linux has it");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_croupier"));
+    let output = command.args(["bench", "--spawn", "uds"]).args(SMALL).stdout(full).output().expect("the program runs");
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    assert!(told.contains("croupier bench: cannot write to standard output: "), "{told}");
+}
+
 /// A server that is killed when its test ends.
 struct Server(Child);
 

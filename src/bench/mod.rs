@@ -103,11 +103,8 @@ pub fn main(args: BenchArgs) -> ExitCode {
         block_on(run(args)).map(|r| (if json { r.to_json() + "\n" } else { r.to_string() }, is_complete(&r)))
     };
     match measured {
-        Ok((text, is_complete)) => match output::say(&text) {
-            Err(error) => failed(&error.into()),
-            Ok(()) if is_complete => ExitCode::SUCCESS,
-            Ok(()) => ExitCode::FAILURE,
-        },
+        Ok((text, is_complete)) if output::said("croupier bench", &text) && is_complete => ExitCode::SUCCESS,
+        Ok(_) => ExitCode::FAILURE,
         Err(error) => failed(&error),
     }
 }

@@ -80,6 +80,9 @@ pub enum TopError {
     /// The output is not a terminal, or the input, from which keys are read.
     #[error("the {0} is not a terminal; use --once for a table, or --once --json for a JSON object")]
     NoTerminal(&'static str),
+    /// The table or the JSON object cannot be written.
+    #[error("cannot write to standard output: {0}")]
+    Unwritten(io::Error),
     /// The terminal cannot be used.
     #[error(transparent)]
     Io(#[from] io::Error),
@@ -90,7 +93,7 @@ impl TopError {
         match self {
             Self::NotCroupier { .. } => EXIT_NOT_CROUPIER,
             Self::NoTerminal(_) => crate::config::EXIT_CONFIG,
-            Self::Unreachable { .. } | Self::Io(_) => 1,
+            Self::Unreachable { .. } | Self::Unwritten(_) | Self::Io(_) => 1,
         }
     }
 }
@@ -128,5 +131,5 @@ async fn run(args: &TopArgs) -> Result<(), TopError> {
     let now = source.scrape().await?;
     let figures = Figures::between(&args.authority, &before, &now, &before);
     let text = if args.json { figures.to_json() + "\n" } else { plain::page(&figures, plain::width()) };
-    Ok(output::say(&text)?)
+    output::say(&text).map_err(TopError::Unwritten)
 }

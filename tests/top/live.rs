@@ -139,3 +139,18 @@ async fn the_table_is_plain_text_of_80_columns() {
         assert!(text.contains(word), "{word} in\n{text}");
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_output_that_is_full_is_named() {
+    let server = start(config()).await;
+    let admin = server.addresses.admin.unwrap().to_string();
+    let run = move || {
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_croupier"));
+        command.args(["top", "--once", "--interval=300ms", "--admin", &admin]).stdout(full).output().unwrap()
+    };
+    let output = tokio::task::spawn_blocking(run).await.unwrap();
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    assert!(told.starts_with("croupier: cannot write to standard output: "), "{told}");
+}
