@@ -249,3 +249,29 @@ async fn model_labels_are_counted_beside_how_many_there_may_be() {
     workers[3].step(sample_step(&[(1, crate::support::logits(1, 0))])).await;
     assert_eq!(server.series("croupier_tokens_total{model=\"other\"}"), 1.0);
 }
+
+/// Who holds streams and sequences is named by the model; a stream that ends takes its sequences along.
+#[tokio::test]
+async fn open_streams_and_sequences_are_counted_by_model() {
+    let server = TestServer::with_limits(|limits| limits.max_sequences_per_stream = 3).await;
+    let opened = async |model: &str, ids: std::ops::Range<u64>| {
+        let config = StreamConfig { model: model.to_owned(), ..crate::support::config() };
+        let mut worker = server.worker_with(config).await;
+        for sequence_id in ids {
+            worker.step(open_step(vec![OpenSequence { sequence_id, ..Default::default() }])).await;
+        }
+        worker
+    };
+    let held = |model: &str| {
+        ["streams", "sequences"].map(|what| server.series(&format!("croupier_model_{what}{{model=\"{model}\"}}")))
+    };
+    let mut first = opened("a", 0..2).await;
+    let second = opened("a", 0..4).await;
+    let _other = opened("b", 7..8).await;
+    assert_eq!([held("a"), held("b")], [[2.0, 5.0], [1.0, 1.0]], "the fourth of a stream is refused");
+    first.step(Step { close_sequence_ids: vec![1, 1, 9], ..Default::default() }).await;
+    assert_eq!(held("a"), [2.0, 4.0]);
+    drop(second);
+    server.expect_sequences(2).await;
+    assert_eq!([held("a"), held("b")], [[1.0, 1.0], [1.0, 1.0]]);
+}

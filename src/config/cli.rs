@@ -195,47 +195,40 @@ pub fn parse_process() -> Result<Command, Stop> {
 pub fn parse(args: impl IntoIterator<Item = OsString>, env: Env<'_>) -> Result<Command, Stop> {
     let args = with_subcommand(args.into_iter().collect());
     let (matches, problems) = matches(args)?;
+    let wrong = |problems: Vec<String>| Stop::mistakes(&problems);
     match matches.subcommand() {
         Some((HEALTHCHECK, sub)) => healthcheck(sub, env, problems).map(Command::Healthcheck),
-        Some((bench::BENCH, sub)) => bench::args(sub, problems).map(Command::Bench).map_err(|p| Stop::mistakes(&p)),
-        Some((top::TOP, sub)) => top::args(sub, problems).map(Command::Top).map_err(|p| Stop::mistakes(&p)),
-        Some((inject::INJECT, sub)) => inject::args(sub, problems).map(Command::Inject).map_err(|p| Stop::mistakes(&p)),
+        Some((bench::BENCH, sub)) => bench::args(sub, problems).map(Command::Bench).map_err(wrong),
+        Some((top::TOP, sub)) => top::args(sub, problems).map(Command::Top).map_err(wrong),
+        Some((inject::INJECT, sub)) => inject::args(sub, problems).map(Command::Inject).map_err(wrong),
         Some((explain::EXPLAIN, sub)) => {
-            let args = explain::args(sub, env, problems);
-            args.map(|args| Command::Explain(Box::new(args))).map_err(|p| Stop::mistakes(&p))
+            explain::args(sub, env, problems).map(Box::new).map(Command::Explain).map_err(wrong)
         }
         Some((compare::COMPARE, sub)) => {
-            let args = compare::args(sub, problems);
-            args.map(|args| Command::Compare(Box::new(args))).map_err(|p| Stop::mistakes(&p))
+            compare::args(sub, problems).map(Box::new).map(Command::Compare).map_err(wrong)
         }
-        Some((detect::DETECT, sub)) => {
-            let args = detect::args(sub, problems);
-            args.map(|args| Command::Detect(Box::new(args))).map_err(|p| Stop::mistakes(&p))
-        }
-        Some((bench::BASELINE, sub)) => {
-            bench::baseline_args(sub, problems).map(Command::BenchBaseline).map_err(|p| Stop::mistakes(&p))
-        }
-        Some((bench::WRITER, sub)) => {
-            bench::writer_args(sub, problems).map(Command::BenchWriter).map_err(|p| Stop::mistakes(&p))
-        }
-        Some((_, sub)) => {
-            let flags = |name: &str| flag(sub, name);
-            let (mut config, mut problems) = resolve(&flags, env, problems);
-            secrets::check(&config, &mut problems);
-            config.read_vocabulary(&mut problems);
-            config.check_grammars(|| source_of_grammars(&flags, env), &mut problems);
-            if !problems.is_empty() {
-                return Err(Stop::logged(&problems, config.log_format));
-            }
-            if sub.get_flag(CHECK) {
-                return Err(
-                    check::told(&config).map_or_else(|problem| Stop::mistakes(&[problem]), |text| Stop::told(&text))
-                );
-            }
-            Ok(Command::Serve(Box::new(config)))
-        }
-        None => Err(Stop::mistakes(&problems)),
+        Some((detect::DETECT, sub)) => detect::args(sub, problems).map(Box::new).map(Command::Detect).map_err(wrong),
+        Some((bench::BASELINE, sub)) => bench::baseline_args(sub, problems).map(Command::BenchBaseline).map_err(wrong),
+        Some((bench::WRITER, sub)) => bench::writer_args(sub, problems).map(Command::BenchWriter).map_err(wrong),
+        Some((_, sub)) => serve(sub, env, problems),
+        None => Err(wrong(problems)),
     }
+}
+
+/// The configuration of a server, with everything read and checked that can be checked before it starts.
+fn serve(sub: &ArgMatches, env: Env<'_>, problems: Vec<String>) -> Result<Command, Stop> {
+    let flags = |name: &str| flag(sub, name);
+    let (mut config, mut problems) = resolve(&flags, env, problems);
+    secrets::check(&config, &mut problems);
+    config.read_vocabulary(&mut problems);
+    config.check_grammars(|| source_of_grammars(&flags, env), &mut problems);
+    if !problems.is_empty() {
+        return Err(Stop::logged(&problems, config.log_format));
+    }
+    if sub.get_flag(CHECK) {
+        return Err(check::told(&config).map_or_else(|problem| Stop::mistakes(&[problem]), |text| Stop::told(&text)));
+    }
+    Ok(Command::Serve(Box::new(config)))
 }
 
 /// `croupier` and `croupier --flag` mean `croupier serve`, so that an image needs no command.

@@ -30,7 +30,6 @@ pub(super) struct Batch {
     entries: usize,
     /// How many logits are explained.
     explained: usize,
-    pub(super) results: Results,
 }
 
 /// A step in a batch.
@@ -43,21 +42,14 @@ pub(super) struct BatchedStep {
     pub(super) open: Vec<Opened>,
     /// What each work needs, or why it is not done.
     pub(super) plan: Vec<Result<Planned, RowFailure>>,
+    /// What the backend found, once it has run.
+    pub(super) results: Results,
     pub(super) permits: InFlight,
 }
 
 impl Batch {
     pub(super) fn new(number: u64, gathered: Instant) -> Self {
-        Self {
-            number,
-            gathered,
-            steps: Vec::new(),
-            rows: 0,
-            row_bytes: 0,
-            entries: 0,
-            explained: 0,
-            results: Results::default(),
-        }
+        Self { number, gathered, steps: Vec::new(), rows: 0, row_bytes: 0, entries: 0, explained: 0 }
     }
 
     /// Whether the step's rows fit. A batch without rows has room for any step.
@@ -80,7 +72,8 @@ impl Batch {
         let open = open_all(&mut stream.table, std::mem::take(&mut step.open));
         let plan = self.plan(&mut stream.table, &step, &open, &mut permits.in_flight.reply, limits);
         drop(permits.queued);
-        self.steps.push(BatchedStep { stream: id, step, weight, open, plan, permits: permits.in_flight });
+        let (results, permits) = (Results::default(), permits.in_flight);
+        self.steps.push(BatchedStep { stream: id, step, weight, open, plan, results, permits });
     }
 
     /// Finds out what each work of a step needs, or why it is not done, and takes room for what it may report.
@@ -129,11 +122,13 @@ impl Batch {
         selector: &mut MeasurementSelector,
         backend: &mut dyn Backend,
     ) {
-        // Planned work always has its rows. If one had none, none may run, because results are matched with works by
-        // their order.
-        if let Some((rows, verify)) = self.sources(streams) {
-            let verified = run_verifications(&verify, MAX_AHEAD_ENTRIES, selector, backend);
-            self.results = Results::new(run_rows(&rows, MAX_AHEAD_ENTRIES, backend), verified);
+        // Planned work always has its rows. If one had none, none may run, because results come in the order of the
+        // plans.
+        let Some((rows, verify)) = self.sources(streams) else { return };
+        let mut verified = run_verifications(&verify, MAX_AHEAD_ENTRIES, selector, backend).into_iter();
+        let mut rows = run_rows(&rows, MAX_AHEAD_ENTRIES, backend).into_iter();
+        for step in &mut self.steps {
+            step.results = Results::of(&step.plan, &mut rows, &mut verified);
         }
     }
 

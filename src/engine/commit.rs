@@ -3,14 +3,14 @@
 use super::draft::Branch;
 use super::plan::Planned;
 use super::step::{Done, DraftWork, RowFailure, RowStatus, Work, WorkKind};
-use super::verify::Verification;
+use super::verification::Verification;
 use crate::metrics::Proposer;
 use crate::sampling::row::RowOutput;
 use crate::sequence::Sequence;
 use crate::sequence::table::Table;
 use crate::speculative::verified::TokenOrigin;
 
-/// The results of a batch's rows.
+/// The results of a step's rows.
 #[derive(Debug, Default)]
 pub(super) struct Results {
     /// One result for each row that no verification uses, in order.
@@ -20,23 +20,18 @@ pub(super) struct Results {
 }
 
 impl Results {
-    pub(super) fn new(
-        rows: Vec<Result<RowOutput, RowFailure>>,
-        verified: Vec<Result<Verification, RowFailure>>,
+    /// Takes the results of a step's plan from those of a batch.
+    pub(super) fn of(
+        plan: &[Result<Planned, RowFailure>],
+        rows: &mut impl Iterator<Item = Result<RowOutput, RowFailure>>,
+        verified: &mut impl Iterator<Item = Result<Verification, RowFailure>>,
     ) -> Self {
+        let planned = || plan.iter().flatten();
+        let plain = planned().map(|planned| if let Planned::Rows(rows) = planned { *rows } else { 0 }).sum();
+        let verifications = planned().filter(|planned| matches!(planned, Planned::Verify(_))).count();
+        let rows: Vec<_> = rows.by_ref().take(plain).collect();
+        let verified: Vec<_> = verified.by_ref().take(verifications).collect();
         Self { rows: rows.into_iter(), verified: verified.into_iter() }
-    }
-
-    /// Skips the results of a step whose stream was closed while its batch ran. This cannot happen as long as the
-    /// thread that runs a batch holds the desk until the batch is committed. If it did happen, the results of other
-    /// steps would otherwise be taken for the skipped ones.
-    pub(super) fn skip(&mut self, plan: &[Result<Planned, RowFailure>]) {
-        for planned in plan.iter().flatten() {
-            match planned {
-                Planned::Rows(rows) => self.rows.by_ref().take(*rows).for_each(drop),
-                Planned::Verify(_) => drop(self.verified.next()),
-            }
-        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::admission::InFlight;
 use super::batch::BatchedStep;
-use super::commit::{Results, finish};
+use super::commit::finish;
 use super::repeated::{FirstRow, like_neighbours};
 use super::state::{Stream, StreamId};
 use super::step::{Done, Opened, RowFailure, RowStatus, Step, StepReply};
@@ -45,8 +45,8 @@ impl Worked {
 
 impl Stream {
     /// Commits the results of a step's rows.
-    pub(super) fn finish(&mut self, batched: BatchedStep, results: &mut Results) -> Finished {
-        let BatchedStep { stream, mut step, open, plan, permits, .. } = batched;
+    pub(super) fn finish(&mut self, batched: BatchedStep) -> Finished {
+        let BatchedStep { stream, mut step, open, plan, mut results, permits, .. } = batched;
         for (id, error) in open.iter().filter_map(|opened| Some((opened.sequence_id, opened.result.as_ref().err()?))) {
             self.origin.model.open_failed(error.label());
             complaint::opening(&self.origin, step.id, id, error);
@@ -57,7 +57,7 @@ impl Stream {
             let kept = |table: &Table| sequence.and_then(|id| table.get(id)).map_or(0, |found| found.drafts().len());
             let before = kept(&self.table);
             let advised = sequence.filter(|_| asked.is_verify()).and_then(|id| self.table.get(id)?.advised());
-            let done = planned.and_then(|planned| finish(&mut self.table, asked, planned, results));
+            let done = planned.and_then(|planned| finish(&mut self.table, asked, planned, &mut results));
             self.origin.model.unverified.increment(unverified(&done, before, kept(&self.table)));
             self.tested(sequence, advised, &done);
             first_rows.extend(self.look_at_rows(sequence, step.logits.row(first_row), &done));

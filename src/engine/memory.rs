@@ -1,7 +1,7 @@
 //! How much memory a step takes until it is answered, and its reply until the worker has read it.
 
 use super::step::{Done, Open, Opened, RowFailure, Step, Work, WorkKind};
-use super::verify::Verification;
+use super::verification::Verification;
 use crate::params::state::SamplerState;
 use crate::permits::Permit;
 use crate::sampling::row::RowOutput;

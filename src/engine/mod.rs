@@ -33,6 +33,7 @@ mod state;
 pub mod step;
 #[cfg(test)]
 mod tests;
+mod verification;
 mod verify;
 mod work;
 
@@ -48,7 +49,7 @@ pub use admission::StepPlace;
 pub use complaint::StepOrigin;
 use desk::{Core, Desk};
 pub use heartbeat::Heartbeat;
-use state::{Command, Queued, State, StreamId, StreamSpec};
+use state::{Command, Queued, State, StreamId, StreamPermits, StreamSpec};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc as thread_channel;
@@ -151,7 +152,15 @@ impl Handle {
         origin: impl Into<StepOrigin>,
         capacity: usize,
     ) -> Result<StreamHandle, Error> {
-        self.open(self.admission.table(), permit, origin.into(), capacity, self.admission.replies())
+        let origin = origin.into();
+        let shown = Some(origin.model.streams.take_anyway(1));
+        self.open(
+            self.admission.table(),
+            StreamPermits { _place: permit, _shown: shown },
+            origin,
+            capacity,
+            self.admission.replies(),
+        )
     }
 
     /// Takes a place among the stateless calls whose messages are on their way.
@@ -200,7 +209,8 @@ impl Handle {
             _ => Ok(open),
         };
         let open = open.map(all_or_nothing).collect::<Result<_, _>>()?;
-        let stream = self.open(table, Arc::new(places), origin.into(), 1, room)?;
+        let stream =
+            self.open(table, StreamPermits { _place: Arc::new(places), _shown: None }, origin.into(), 1, room)?;
         stream.queue(Queued::new(step, open, permits))?;
         Ok(stream)
     }
@@ -209,15 +219,15 @@ impl Handle {
     fn open(
         &self,
         table: Table,
-        permit: Arc<Permit>,
+        permits: StreamPermits,
         origin: StepOrigin,
         capacity: usize,
         room: Arc<Counter>,
     ) -> Result<StreamHandle, Error> {
         let (sender, replies) = mpsc::channel(capacity.max(1));
-        let table = table.recorded(origin.model.sequence_acceptance.clone());
+        let table = table.recorded(origin.model.sequence_acceptance.clone(), origin.model.sequences.clone());
         let stream = self.streams.fetch_add(1, Ordering::Relaxed);
-        self.send(Command::Open { stream, spec: Box::new(StreamSpec { replies: sender, origin, table, permit }) })?;
+        self.send(Command::Open { stream, spec: Box::new(StreamSpec { replies: sender, origin, table, permits }) })?;
         Ok(StreamHandle { stream, engine: self.clone(), replies, room, takes_long: AtomicBool::new(false) })
     }
 

@@ -1,7 +1,7 @@
 //! The results of a step.
 
 use super::failure::RowFailure;
-use super::verify::Verification;
+use super::verification::Verification;
 use crate::params::state::SamplerState;
 use crate::permits::Permit;
 use crate::sampling::row::RowOutput;

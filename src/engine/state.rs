@@ -41,9 +41,16 @@ pub(super) struct StreamSpec {
     pub(super) replies: mpsc::Sender<StepReply>,
     pub(super) origin: StepOrigin,
     pub(super) table: Table,
-    /// The stream's place among the server's streams, or the places of all its sequences. Held until the engine has
-    /// forgotten the stream.
-    pub(super) permit: Arc<Permit>,
+    pub(super) permits: StreamPermits,
+}
+
+/// The places that a stream holds until the engine has forgotten it.
+#[derive(Debug)]
+pub(super) struct StreamPermits {
+    /// The stream's place among the server's streams, or the places of all its sequences.
+    pub(super) _place: Arc<Permit>,
+    /// Its place among the streams of its model label, if it is shown there.
+    pub(super) _shown: Option<Permit>,
 }
 
 /// A waiting step, and the room it takes.
@@ -97,7 +104,7 @@ pub(super) struct Stream {
     pub(super) origin: StepOrigin,
     pub(super) replies: mpsc::Sender<StepReply>,
     waiting: VecDeque<Box<Queued>>,
-    _permit: Arc<Permit>,
+    _permits: StreamPermits,
 }
 
 /// All of the engine's state.
@@ -122,9 +129,9 @@ impl State {
     pub(super) fn apply(&mut self, command: Command) -> usize {
         match command {
             Command::Open { stream, spec } => {
-                let StreamSpec { replies, origin, table, permit } = *spec;
+                let StreamSpec { replies, origin, table, permits } = *spec;
                 let waiting = VecDeque::new();
-                self.streams.insert(stream, Stream { table, origin, replies, waiting, _permit: permit });
+                self.streams.insert(stream, Stream { table, origin, replies, waiting, _permits: permits });
             }
             Command::Step { stream: id, mut queued } => {
                 let Some(stream) = self.streams.get_mut(&id) else { return 0 };
@@ -184,14 +191,11 @@ impl State {
     /// Commits a batch's tokens and hands out its replies. Replies that say what a grammar forces next come last,
     /// because finding that out takes a while.
     pub(super) fn commit(&mut self, batch: Batch, now: Instant) {
-        let (mut results, started) = (batch.results, batch.gathered);
+        let started = batch.gathered;
         let (mut later, mut waiting) = (Vec::new(), HashSet::new());
         for step in batch.steps {
-            let Some(stream) = self.streams.get_mut(&step.stream) else {
-                results.skip(&step.plan);
-                continue;
-            };
-            let finished = stream.finish(step, &mut results);
+            let Some(stream) = self.streams.get_mut(&step.stream) else { continue };
+            let finished = stream.finish(step);
             // Replies of a stream go out in order, so those behind a waiting reply wait too.
             if waiting.contains(&finished.stream) || stream.drafts_by_grammar(&finished) {
                 waiting.insert(finished.stream);

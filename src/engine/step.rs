@@ -6,7 +6,7 @@ pub use super::logits::{LogitsBlock, RegionRows};
 pub use super::reply::{Done, Opened, StepReply};
 pub use super::shards::join::Sharded;
 pub use super::slots::{BYTES as SLOT_BYTES, Slots};
-pub use super::verify::Verification;
+pub use super::verification::Verification;
 pub use super::work::{DraftWork, DraftsFrom, Masks, Score, VerifyWork, Work, WorkKind};
 pub use crate::metrics::{DataPath, Last};
 

@@ -45,9 +45,9 @@ impl Bench {
 
     fn stream(&mut self, stream: StreamId) -> mpsc::Receiver<StepReply> {
         let (replies, receiver) = mpsc::channel(64);
-        let (table, permit) = (self.admission.table(), self.admission.stream().expect("room"));
-        let spec =
-            StreamSpec { replies, origin: Metrics::noop().model("test").into(), table, permit: Arc::new(permit) };
+        let (table, permit) = (self.admission.table(), Arc::new(self.admission.stream().expect("room")));
+        let (origin, permits) = (Metrics::noop().model("test").into(), StreamPermits { _place: permit, _shown: None });
+        let spec = StreamSpec { replies, origin, table, permits };
         self.state.apply(Command::Open { stream, spec: Box::new(spec) });
         receiver
     }

@@ -1,23 +1,18 @@
 //! Turns verify work into jobs of the backend, and into the rows that report on emitted tokens.
 
-use super::repeated::VerifiedRows;
 use super::rows::{guarded, run_guarded};
-use super::step::{DraftsFrom, LogitsBlock, Masks, RowFailure, RowStatus, VerifyWork};
+use super::step::{LogitsBlock, Masks, RowFailure, RowStatus, VerifyWork};
+use super::verification::Verification;
 use crate::backend::{Backend, RowJob, VerifyJob};
-use crate::metrics::{Last, Proposer, Round};
+use crate::params::FieldError;
 use crate::params::acceptance::AcceptanceRule;
-use crate::params::{FieldError, ProposerKind};
-use crate::sampling::fingerprint::{Fingerprint, is_flat};
 use crate::sampling::listed::Approximation;
 use crate::sampling::row::{Action, RowOutput, RowSpec};
 use crate::sequence::Sequence;
-use crate::sequence::drafts::Drafts;
 use crate::sequence::history::HistoryAhead;
-use crate::sequence::repeated::WorkRows;
-use crate::sequence::speculation::DraftOrigin;
 use crate::speculative::job::{DraftSource, DraftToken, VerifyFailure};
 use crate::speculative::tree::Tree;
-use crate::speculative::verified::{TokenOrigin, Verified};
+use crate::speculative::verified::Verified;
 use std::borrow::Cow;
 use std::hash::{BuildHasher, RandomState};
 
@@ -29,43 +24,6 @@ pub(super) struct VerifySource<'a> {
     pub(super) masks: &'a Masks,
     pub(super) first_row: u64,
     pub(super) sequence: &'a Sequence,
-}
-
-/// The result of a verify work.
-#[derive(Debug)]
-pub struct Verification {
-    /// What the verification found.
-    pub verified: Verified,
-    /// The emitted tokens with what is reported about them.
-    pub outputs: Vec<RowOutput>,
-    /// Where the draft tokens came from.
-    pub proposer: Proposer,
-    /// How many draft tokens there were.
-    pub drafted: usize,
-    /// How many of the first draft tokens are those that the sequence kept, whatever the work says they were drawn
-    /// from.
-    pub kept: usize,
-    /// The largest number of draft tokens that could have been accepted.
-    pub depth: usize,
-    /// How the last emitted token came about.
-    pub last: Last,
-    /// How the token before the draft came about.
-    pub after: TokenOrigin,
-    /// Tokens of the text before the draft.
-    pub text_tokens: u64,
-    /// Whether acceptance depends on the ratio of target and draft probability.
-    pub by_ratio: bool,
-    /// Whether the worker asked for the expected acceptance and it was computed.
-    pub tests_wanted: bool,
-    /// Whether the draft tokens are kept ones that were drawn by chance, but the work said that they have no
-    /// distribution.
-    pub without_distribution: bool,
-    /// The first row, and the rows around the last emitted token.
-    pub rows: WorkRows,
-    /// How many rows after a draft token equal the row before it.
-    pub like_parents: usize,
-    /// How many rows a token was drawn from although their logits are all the same number.
-    pub flat: usize,
 }
 
 /// One in this many verifications is measured without being asked for, to see whether acceptance is as expected.
@@ -88,9 +46,9 @@ impl MeasurementSelector {
 }
 
 /// Everything that one job borrows.
-struct Prepared<'a> {
-    source: VerifySource<'a>,
-    tree: Tree,
+pub(super) struct Prepared<'a> {
+    pub(super) source: VerifySource<'a>,
+    pub(super) tree: Tree,
     drafts: Vec<DraftToken<'a>>,
     /// The sequence's history after each draft token.
     ahead: Vec<HistoryAhead>,
@@ -98,7 +56,7 @@ struct Prepared<'a> {
     /// For each row, whether relaxed acceptance is strict there; empty means nowhere.
     strict: Vec<bool>,
     /// Whether the expected acceptance is computed.
-    measure: bool,
+    pub(super) measure: bool,
 }
 
 /// Runs verify works; one result for each, in order. At most `max_entries` of histories that look ahead are held at a
@@ -140,7 +98,7 @@ fn run_round(
         .map(|prepared| {
             let prepared = prepared?;
             let (verified, outputs) = verified.next().unwrap_or_else(lost)?;
-            Ok(prepared.finished(verified, outputs))
+            Ok(Verification::of(&prepared, verified, outputs))
         })
         .collect()
 }
@@ -195,36 +153,6 @@ fn report(ready: &[&Prepared<'_>], verified: &mut [Result<Emitted, RowFailure>],
                 Ok(_) => *result = Err(RowFailure::new(RowStatus::Internal, "the report is for other tokens")),
                 Err(failure) => *result = Err(failure),
             }
-        }
-    }
-}
-
-impl Verification {
-    /// How the last emitted token came about, as the next verification sees it.
-    pub(super) fn last_token_origin(&self) -> TokenOrigin {
-        match self.last {
-            // Without draft tokens, a verification is a plain row by another name.
-            _ if self.drafted == 0 => TokenOrigin::Sampled,
-            Last::Accepted => TokenOrigin::Accepted,
-            Last::Recovered => TokenOrigin::Recovered,
-            Last::Bonus => TokenOrigin::Bonus,
-        }
-    }
-
-    /// What metrics need to know of the verification.
-    pub(super) fn round(&self) -> Round<'_> {
-        Round {
-            proposer: self.proposer,
-            drafted: self.drafted,
-            accepted: self.verified.accepted_count(),
-            emitted: self.outputs.len(),
-            lossless: self.verified.lossless,
-            last: self.last,
-            after: self.after,
-            text_tokens: self.text_tokens,
-            one_by_one: !self.verified.is_block,
-            by_ratio: self.by_ratio,
-            trials: &self.verified.trials,
         }
     }
 }
@@ -311,51 +239,6 @@ impl<'a> Prepared<'a> {
         jobs.into_iter()
     }
 
-    fn finished(self, verified: Verified, outputs: Vec<RowOutput>) -> Verification {
-        let children = self.tree.children(verified.accepted_path.last().copied());
-        let last = match verified.emitted.len() > verified.accepted_count() {
-            false => Last::Accepted,
-            true if children.is_empty() => Last::Bonus,
-            true => Last::Recovered,
-        };
-        let VerifySource { work, sequence, logits, first_row, .. } = self.source;
-        let (proposer, tests_wanted) = (proposer(work, sequence), work.measure && self.measure);
-        let (drafted, depth, after) = (self.drafts.len(), self.tree.depth(), sequence.last_token_origin());
-        let by_ratio = matches!(sequence.acceptance(), AcceptanceRule::Rejection | AcceptanceRule::Block);
-        let kept = sequence.drafts().in_common(&work.tokens);
-        let without_distribution = by_ratio
-            && proposer == Proposer::Deterministic
-            && kept == drafted
-            && is_by_chance(&work.tokens, sequence.drafts());
-        let sent: Vec<_> = (0..=drafted as u64).map(|row| logits.row(first_row + row)).collect();
-        let fingerprints: Vec<_> = sent.iter().map(|row| Fingerprint::of(row.as_ref()?)).collect();
-        let flat_at = |row: usize, token: u32| {
-            fingerprints[row].is_none() && sent[row].as_ref().is_some_and(|logits| is_flat(logits, token))
-        };
-        let drawn_from = std::iter::once(0).chain(verified.accepted_path.iter().map(|&node| node + 1));
-        let flat = drawn_from.zip(&verified.emitted).filter(|&(row, &token)| flat_at(row, token)).count();
-        let all = VerifiedRows { fingerprints: &fingerprints, tree: &self.tree, tokens: &work.tokens };
-        let rows = all.around_the_last(verified.accepted_path.last().copied(), last);
-        let like_parents = all.like_parents(sequence.last_emitted());
-        Verification {
-            verified,
-            outputs,
-            proposer,
-            drafted,
-            kept,
-            depth,
-            last,
-            after,
-            text_tokens: sequence.history_len(),
-            by_ratio,
-            tests_wanted,
-            without_distribution,
-            rows,
-            like_parents,
-            flat,
-        }
-    }
-
     fn failed(&self, failure: &VerifyFailure) -> RowFailure {
         match failure {
             VerifyFailure::Target(error) => {
@@ -369,27 +252,6 @@ impl<'a> Prepared<'a> {
             }
         }
     }
-}
-
-/// Where the draft tokens came from.
-fn proposer(work: &VerifyWork, sequence: &Sequence) -> Proposer {
-    match work.from {
-        DraftsFrom::Kept => Proposer::Kept,
-        DraftsFrom::Dense(_) | DraftsFrom::Sparse { .. } => Proposer::Sent,
-        DraftsFrom::Nowhere => match sequence.speculation().and_then(|own| own.origin_of(&work.tokens)) {
-            None => Proposer::Deterministic,
-            Some(DraftOrigin::Found(ProposerKind::Ngram)) => Proposer::Ngram,
-            Some(DraftOrigin::Found(ProposerKind::Suffix)) => Proposer::Suffix,
-            Some(DraftOrigin::Found(ProposerKind::Grammar) | DraftOrigin::Grammar) => Proposer::Grammar,
-            Some(DraftOrigin::Thinking) => Proposer::Thinking,
-        },
-    }
-}
-
-/// Whether any of these kept tokens could have been another one.
-fn is_by_chance(tokens: &[u32], kept: &Drafts) -> bool {
-    let is_drawn = |(at, token): (usize, u32)| kept.kept(at).is_some_and(|of| of.mass(token) < of.total());
-    tokens.iter().copied().enumerate().any(is_drawn)
 }
 
 fn lost() -> RowFailure {

@@ -155,8 +155,7 @@ impl std::fmt::Debug for Compiled {
     }
 }
 
-/// Compiles a grammar on a new thread, which has the stack that this may need. If it takes too long, the thread is left
-/// to itself.
+/// Compiles a grammar.
 ///
 /// # Errors
 /// What is wrong with the grammar, or that there is no thread for it.
@@ -167,12 +166,53 @@ pub(super) fn compile(
 ) -> Result<Compiled, CompileError> {
     let wrong = |message: String| CompileError::Invalid(FieldError::new(params.kind.name(), message));
     bounds::check(params).map_err(wrong)?;
+    let (parser, of_rules) = parsed(params, tokens, turn)?.map_err(wrong)?;
+    // Stops cut off text that was already read, and `max_tokens` counts only forwards.
+    let is_one_way = params.kind == GrammarKind::Lark
+        && lark::parts_of(&params.text)
+            .is_ok_and(|parts| ["max_tokens", "stop"].iter().any(|word| parts.rules.contains(word)));
+    let has_rules = !matches!(params.kind, GrammarKind::Regex | GrammarKind::Choices);
+    let bytes = BYTES + (BYTES_A_BYTE[usize::from(has_rules)] * params.text.len()).max(of_rules);
+    Ok(Compiled { start: Mutex::new(parser), tokens: Arc::clone(tokens), is_one_way, bytes, room: Mutex::default() })
+}
+
+/// What a compiler's thread sends: the automaton and how many bytes its rules take, or what is wrong with the grammar.
+type Parsed = Result<(TokenParser, usize), String>;
+
+/// Has a new thread compile a grammar, which has the stack that this may need. If it takes too long, the thread is left to
+/// itself.
+fn parsed(params: &GrammarParams, tokens: &Arc<Tokens>, turn: BlockingPermit) -> Result<Parsed, CompileError> {
+    let time = Arc::new(ThreadTime::default());
+    let done = begin(params, tokens, turn, &time)?;
+    match ended(&done, &time, MAX_COMPILE_CPU_TIME, MAX_COMPILE_WALL_TIME) {
+        Ended::Done(parsed) => Ok(parsed),
+        Ended::TooLong => {
+            let most = MAX_COMPILE_CPU_TIME.as_secs();
+            Ok(Err(format!("takes longer than {most} s to compile; simplify it")))
+        }
+        Ended::Starved => {
+            tracing::warn!(
+                waited_s = MAX_COMPILE_WALL_TIME.as_secs(),
+                ran_ms = time.taken().unwrap_or_default().as_millis(),
+                "a grammar got too little CPU time to compile; it is refused as GRAMMARS_BUSY"
+            );
+            Err(CompileError::Busy)
+        }
+    }
+}
+
+/// Starts the thread that compiles a grammar. `time` tells how long it has run.
+fn begin(
+    params: &GrammarParams,
+    tokens: &Arc<Tokens>,
+    turn: BlockingPermit,
+    time: &Arc<ThreadTime>,
+) -> Result<mpsc::Receiver<Parsed>, CompileError> {
     let (own, with, (sender, done)) = (params.clone(), Arc::clone(tokens), mpsc::channel());
     // The compiler fails if it is asked for a control token and there are none.
     let is_named = !tokens.has_special && params.text.contains('<');
     let told = move |message: String| if is_named && message == FAILS { NO_NAMES.to_owned() } else { message };
-    let time = Arc::new(ThreadTime::default());
-    let its = Arc::clone(&time);
+    let its = Arc::clone(time);
     let work = move || {
         its.begin();
         let compiled = catch_unwind(AssertUnwindSafe(|| parser(&own, &with.factory)));
@@ -188,30 +228,7 @@ pub(super) fn compile(
         }
         CompileError::Busy
     })?;
-    let (parser, of_rules) = match ended(&done, &time, MAX_COMPILE_CPU_TIME, MAX_COMPILE_WALL_TIME) {
-        Ended::Done(compiled) => compiled.map_err(wrong)?,
-        Ended::TooLong => {
-            return Err(wrong(format!(
-                "takes longer than {} s to compile; simplify it",
-                MAX_COMPILE_CPU_TIME.as_secs()
-            )));
-        }
-        Ended::Starved => {
-            tracing::warn!(
-                waited_s = MAX_COMPILE_WALL_TIME.as_secs(),
-                ran_ms = time.taken().unwrap_or_default().as_millis(),
-                "a grammar got too little CPU time to compile; it is refused as GRAMMARS_BUSY"
-            );
-            return Err(CompileError::Busy);
-        }
-    };
-    // Stops cut off text that was already read, and `max_tokens` counts only forwards.
-    let is_one_way = params.kind == GrammarKind::Lark
-        && lark::parts_of(&params.text)
-            .is_ok_and(|parts| ["max_tokens", "stop"].iter().any(|word| parts.rules.contains(word)));
-    let has_rules = !matches!(params.kind, GrammarKind::Regex | GrammarKind::Choices);
-    let bytes = BYTES + (BYTES_A_BYTE[usize::from(has_rules)] * params.text.len()).max(of_rules);
-    Ok(Compiled { start: Mutex::new(parser), tokens: Arc::clone(tokens), is_one_way, bytes, room: Mutex::default() })
+    Ok(done)
 }
 
 /// How a thread's work ended.
@@ -245,7 +262,7 @@ fn ended<T>(done: &mpsc::Receiver<T>, time: &ThreadTime, most: Duration, most_wa
 }
 
 /// The automaton, and how many bytes its rules take.
-fn parser(params: &GrammarParams, factory: &ParserFactory) -> Result<(TokenParser, usize), String> {
+fn parser(params: &GrammarParams, factory: &ParserFactory) -> Parsed {
     let grammar = match params.kind {
         GrammarKind::JsonSchema => {
             let schema = serde_json::from_str(&params.text).map_err(|e| format!("is not valid JSON: {e}"))?;

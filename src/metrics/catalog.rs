@@ -220,6 +220,9 @@ catalog! {
         "Memory that sequences, default parameters and grammars may take (max_state_bytes).");
     OPENINGS_FAILED = Def::counter("croupier_openings_failed_total", Unit::Count,
         "Sequences that a step or a row of Sample would have opened but could not, by model label and reason.");
+    MODEL_STREAMS = Def::gauge("croupier_model_streams", Unit::Count, "Decode streams open, by model label.");
+    MODEL_SEQUENCES = Def::gauge("croupier_model_sequences", Unit::Count,
+        "Sequences open, by model label; those of Sample as long as their call is answered.");
     SEQUENCES_FINISHED = Def::counter("croupier_sequences_finished_total", Unit::Count,
         "Sequences that ended by themselves, by model label and finish reason.");
     SPEC_DRAFTS = Def::counter("croupier_spec_decode_num_drafts_total", Unit::Count,

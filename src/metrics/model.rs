@@ -4,6 +4,7 @@ use super::labelled::labelled;
 use super::speculative::Speculation;
 use super::{WorkKind, catalog as cat, labels};
 use crate::complaints::Complaints;
+use crate::permits;
 use metrics::{Counter, Gauge, Histogram, Recorder};
 use std::collections::HashMap;
 use std::sync::{Arc, Once, PoisonError, RwLock};
@@ -30,6 +31,10 @@ pub const MAX_LABEL_BYTES: usize = 128;
 pub struct ModelMetrics {
     /// Tokens emitted.
     pub tokens: Counter,
+    /// Decode streams open. There is no limit of their own.
+    pub streams: Arc<permits::Counter>,
+    /// Sequences open.
+    pub sequences: Gauge,
     /// Works whose rows were cut to the tokens that they list.
     pub truncated: Counter,
     /// Rows that came again, in the order of [`Repeated`].
@@ -74,6 +79,8 @@ impl ModelMetrics {
         };
         Self {
             tokens: cat::TOKENS.as_counter(r, &[("model", model)]),
+            streams: permits::Counter::new(usize::MAX, cat::MODEL_STREAMS.as_gauge(r, &[("model", model)])),
+            sequences: cat::MODEL_SEQUENCES.as_gauge(r, &[("model", model)]),
             truncated: cat::ROWS_TRUNCATED.as_counter(r, &[("model", model)]),
             repeated: Arc::new(
                 Repeated::ALL.map(|like| cat::ROWS_REPEATED.as_counter(r, &[("model", model), ("like", like.name())])),

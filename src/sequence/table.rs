@@ -4,7 +4,7 @@ use super::{OpenError, Sequence};
 use crate::error::Refusal;
 use crate::params::FieldError;
 use crate::permits::{Counter, Permit};
-use metrics::Histogram;
+use metrics::{Gauge, Histogram};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
@@ -95,6 +95,8 @@ pub struct Table {
     open: HashMap<u64, Open>,
     limit: usize,
     server: Arc<Counter>,
+    /// Shows how many are open.
+    shown: Permit,
     acceptance: Histogram,
 }
 
@@ -107,17 +109,23 @@ struct Open {
     _permit: Permit,
 }
 
+/// Room without a limit, whose use the gauge shows.
+fn shown(gauge: Gauge) -> Permit {
+    Counter::new(usize::MAX, gauge).take_anyway(0)
+}
+
 impl Table {
     /// An empty table for at most `limit` sequences, which also count as sequences of the server.
     #[must_use]
     pub fn new(limit: usize, server: Arc<Counter>) -> Self {
-        Self { open: HashMap::new(), limit, server, acceptance: Histogram::noop() }
+        Self { open: HashMap::new(), limit, server, shown: shown(Gauge::noop()), acceptance: Histogram::noop() }
     }
 
-    /// The same, recording for each sequence that is closed what share of its draft tokens was accepted.
+    /// The same, recording for each sequence that is closed what share of its draft tokens was accepted, and adding to
+    /// `active` how many are open. To be called before any is.
     #[must_use]
-    pub fn recorded(mut self, acceptance: Histogram) -> Self {
-        self.acceptance = acceptance;
+    pub fn recorded(mut self, acceptance: Histogram, active: Gauge) -> Self {
+        (self.acceptance, self.shown) = (acceptance, shown(active));
         self
     }
 
@@ -137,6 +145,7 @@ impl Table {
         }
         let opened = (charged.sequence.seed(), charged.sequence.position());
         place.insert(Open { charged, batch: 0, _permit: permit });
+        self.shown.set(self.open.len());
         Ok(opened)
     }
 
@@ -146,6 +155,7 @@ impl Table {
         gone.and_then(|gone| gone.charged.sequence.accepted_share())
             .into_iter()
             .for_each(|share| self.acceptance.record(share));
+        self.shown.set(self.open.len());
         self.shrink();
     }
 
@@ -223,7 +233,6 @@ mod tests {
     use super::*;
     use crate::params::SamplingParams;
     use crate::sequence::rules::Rules;
-    use metrics::Gauge;
 
     fn opened(ids: std::ops::Range<u64>) -> Table {
         let mut table = Table::new(usize::MAX, Counter::new(usize::MAX, Gauge::noop()));

@@ -142,13 +142,9 @@ async fn watch(State(shared): State<Arc<Shared>>, mut request: Request, next: Ne
     };
     // A stream may last as long as it likes: for streams, tonic bounds only the time until they begin.
     let deadline = if kind == Kind::Stateless { Deadline::of(request.headers()) } else { Deadline::default() };
-    headers::lighten(request.headers_mut());
-    let (heard, left, part) = (call.heard.clone(), call.left.clone(), PartialMessage::default());
-    request.extensions_mut().insert(heard);
-    request.extensions_mut().insert(part.clone());
-    request.extensions_mut().insert(deadline);
-    let fault = Fault::default();
-    let signals = Signals { left, part, fault: fault.clone() };
+    let (part, fault) = (PartialMessage::default(), Fault::default());
+    prepare(&mut request, &call, &part, deadline);
+    let signals = Signals { left: call.left.clone(), part, fault: fault.clone() };
     let request = request.map(|body| {
         let incoming = Incoming::new(body.into_data_stream(), &shared, kind, stateless, caller.clone(), signals);
         Body::from_stream(incoming)
@@ -167,6 +163,15 @@ async fn watch(State(shared): State<Arc<Shared>>, mut request: Request, next: Ne
         Kind::SmallStream => outlet::in_place(fault.at_end_of(response), small_call),
     };
     calls::open_until_dropped(response, open)
+}
+
+/// Leaves a request only the headers that are needed, and with it what the service and its answer need to know.
+fn prepare(request: &mut Request, call: &UnheardCall, part: &PartialMessage, deadline: Deadline) {
+    headers::lighten(request.headers_mut());
+    let extensions = request.extensions_mut();
+    extensions.insert(call.heard.clone());
+    extensions.insert(part.clone());
+    extensions.insert(deadline);
 }
 
 /// Whether something has happened to a call. Clones share one flag.
