@@ -175,7 +175,10 @@ async fn a_bad_row_of_many_that_are_scored_is_named() {
     rows[3][7] = f32::NAN;
     let result = worker.step(Step { work: vec![score], logits: inline(&rows), ..Default::default() }).await;
     let told = &result.work[0];
-    assert_eq!((told.status(), &*told.message), (RowStatus::NanLogits, "scored row 3: the row has a NaN logit"));
+    assert_eq!(
+        (told.status(), &*told.message),
+        (RowStatus::NanLogits, "scored row 3: the row has a NaN logit, at token 7")
+    );
 }
 
 /// Every number format, with and without padding, with the last row cut short or whole.

@@ -252,7 +252,7 @@ def test_a_bad_row_fails_alone_and_is_named(server):
         with pytest.raises(croupier.RowError) as error:
             stream.sample(rows, [good, bad])
         [(failed, failure)] = error.value.failures.items()
-        assert (failed, failure, failure.status) == (bad.id, "the row has a NaN logit", "NAN_LOGITS")
+        assert (failed, failure, failure.status) == (bad.id, "the row has a NaN logit, at token 7", "NAN_LOGITS")
         assert (len(good.tokens), len(bad.tokens)) == (1, 0)
         assert stream.sample(write(stream, [1, 2], 1), [good, bad])
 

@@ -1,6 +1,8 @@
 //! Why work of a step was not done.
 
 use crate::error::Refusal;
+use crate::sampling::fault;
+use crate::sampling::logits::Logits;
 use crate::sampling::row::RowError;
 use std::borrow::Cow;
 
@@ -77,8 +79,10 @@ impl RowFailure {
     }
 }
 
-impl From<RowError> for RowFailure {
-    fn from(error: RowError) -> Self {
+impl RowFailure {
+    /// The failure of a row, which says where in the row the error lies.
+    #[must_use]
+    pub fn of_row(error: RowError, row: Option<&Logits<'_>>) -> Self {
         let status = match error {
             RowError::Nan => RowStatus::NanLogits,
             RowError::PositiveInfinity => RowStatus::PositiveInfinity,
@@ -88,7 +92,7 @@ impl From<RowError> for RowFailure {
                 return Self::new(RowStatus::BeyondTopN, message);
             }
         };
-        Self::new(status, error.to_string())
+        Self::new(status, row.map_or_else(|| error.to_string(), |row| fault::told(error, row)))
     }
 }
 

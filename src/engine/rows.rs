@@ -196,7 +196,10 @@ fn histories(rows: &[RowSource<'_>], before: Option<&HistoryAhead>, max_entries:
 /// The backend's results, one per job. If the backend panics, only these rows fail and the server stays up.
 pub(super) fn run_guarded(backend: &mut dyn Backend, jobs: &[RowJob<'_>]) -> Vec<Result<RowOutput, RowFailure>> {
     match guarded(jobs.len(), || backend.run(jobs)) {
-        Ok(results) => results.into_iter().map(|result| result.map_err(RowFailure::from)).collect(),
+        Ok(results) => {
+            let results = results.into_iter().zip(jobs);
+            results.map(|(result, job)| result.map_err(|error| RowFailure::of_row(error, Some(&job.logits)))).collect()
+        }
         Err(failure) => vec![Err(failure); jobs.len()],
     }
 }

@@ -242,7 +242,8 @@ impl<'a> Prepared<'a> {
     fn failed(&self, failure: &VerifyFailure) -> RowFailure {
         match failure {
             VerifyFailure::Target(error) => {
-                let RowFailure { status, message, .. } = error.error.into();
+                let row = self.source.logits.row(self.source.first_row + error.row as u64);
+                let RowFailure { status, message, .. } = RowFailure::of_row(error.error, row.as_ref());
                 RowFailure::new(status, format!("target row {}: {message}", error.row))
             }
             VerifyFailure::Draft { index, error } => {

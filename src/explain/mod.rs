@@ -12,6 +12,7 @@ use crate::params::SamplingParams;
 use crate::params::report::ReportParams;
 use crate::row_files::{RowFile, Rows};
 use crate::sampling::distribution::Distribution;
+use crate::sampling::fault;
 use crate::sampling::logits::Logits;
 use crate::sampling::mask::TokenMask;
 use crate::sampling::philox::Purpose;
@@ -131,7 +132,8 @@ fn explain(args: &ExplainArgs) -> Result<Explanation, String> {
     let mask = opening::mask(&sequence)?;
     let mask = mask.as_deref().map(|words| TokenMask::new(words, logits.vocab_size()));
     let spec = RowSpec { mask, ..sequence.spec(sequence.draw(Purpose::Sample)) };
-    let mut explanation = explain_row(args, &logits, &spec).map_err(|error| format!("{whence}: {error}"))?;
+    let mut explanation =
+        explain_row(args, &logits, &spec).map_err(|error| format!("{whence}: {}", fault::told(error, &logits)))?;
     explanation.rows = rows.count();
     explanation.finish_reason = sequence.commit(explanation.token).map(FinishReason::label);
     Ok(explanation)

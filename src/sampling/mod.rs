@@ -19,6 +19,7 @@ pub mod candidates;
 pub mod chain;
 pub mod distribution;
 pub mod entropy;
+pub mod fault;
 pub mod filters;
 pub mod fingerprint;
 pub mod kept;
