@@ -47,6 +47,41 @@ fn mask(so_far: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
+/// A top-n row is short, but its mask has a bit for each token.
+#[tokio::test(flavor = "multi_thread")]
+async fn masks_of_short_rows_count_as_rows_do() {
+    const LONG: u32 = 6400;
+    let server = TestServer::with_limits(|limits| limits.max_row_bytes_per_step = 6 * LONG as usize / 8).await;
+    let mut worker = server.worker_with(StreamConfig { vocab_size: LONG, ..with_eos() }).await;
+    worker.step(open_step(vec![open(1, matching(1)), open(2, seeded(2))])).await;
+    let listed = |rows: usize| TopNRows {
+        counts: vec![1; rows],
+        token_ids: vec![2; rows],
+        logits: vec![0; 4 * rows],
+        rest_logsumexp: vec![0.0; rows],
+        beyond: vec![BeyondTopN::Mark.into(); rows],
+        ..Default::default()
+    };
+    let score = |id: u64, rows: usize, mode: LogprobsMode| {
+        let logprobs = LogprobsParams { mode: mode.into(), ..Default::default() };
+        let score = ScoreWork { token_ids: vec![1; rows], logprobs: Some(logprobs) };
+        Step { work: vec![score_work(Some(id), score)], top_n: Some(listed(rows)), ..Default::default() }
+    };
+    let mut told = async |id, rows, mode| {
+        let done = worker.step(score(id, rows, mode)).await.work.remove(0);
+        (done.status(), done.message)
+    };
+    for (id, rows, mode) in
+        [(1, 6, LogprobsMode::Processed), (2, 7, LogprobsMode::Processed), (1, 7, LogprobsMode::Raw)]
+    {
+        assert_eq!(told(id, rows, mode).await, (RowStatus::Ok, String::new()), "{id} {rows} {mode:?}");
+    }
+    let (status, message) = told(1, 7, LogprobsMode::Processed).await;
+    assert_eq!(status, RowStatus::InvalidWork);
+    assert!(message.starts_with("params.grammar: the masks of this step's rows would take 5600 bytes"), "{message}");
+    assert!(message.contains("max_row_bytes_per_step is 4800; split the step"), "{message}");
+}
+
 /// Draws tokens until the text ends.
 async fn drawn(worker: &mut Worker, id: u64, masked: bool) -> Vec<u32> {
     let mut tokens = Vec::new();

@@ -2,7 +2,7 @@
 
 use super::admission::InFlight;
 use super::commit::Results;
-use super::plan::{Costs, MAX_EXPLAINED_LOGITS, MAX_LISTED_ENTRIES, Planned, plan_work};
+use super::plan::{Costs, ENTRIES_A_SPARSE, MAX_EXPLAINED_LOGITS, MAX_LISTED_ENTRIES, Planned, plan_work};
 use super::rows::{MAX_AHEAD_ENTRIES, RowSource, run_rows};
 use super::state::{Queued, Stream, StreamId};
 use super::step::{Open, Opened, RowFailure, RowStatus, Step, WorkKind};
@@ -24,9 +24,9 @@ pub(super) struct Batch {
     pub(super) steps: Vec<BatchedStep>,
     /// How many rows are to run.
     pub(super) rows: usize,
-    /// Bytes of the rows that the batch's steps use.
+    /// Bytes of the rows that the batch's steps use, of draft distributions over all tokens, and of masks of grammars.
     row_bytes: usize,
-    /// Entries of sequences that the batch's top-n rows go through.
+    /// Entries of sequences that the batch's top-n rows go through, and what takes as long.
     entries: usize,
     /// How many logits are explained.
     explained: usize,
@@ -105,7 +105,8 @@ impl Batch {
             self.rows += planned.as_ref().map_or(0, |planned| planned.rows());
             plan.push(planned);
         }
-        self.entries += costs.entries;
+        self.entries += costs.entries.saturating_add(step.sparse_entries().saturating_mul(ENTRIES_A_SPARSE));
+        self.row_bytes += costs.mask_bytes;
         self.explained += costs.explained;
         plan
     }

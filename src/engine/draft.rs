@@ -76,13 +76,12 @@ pub(super) fn check_kept(work: &VerifyWork, sequence: &Sequence) -> Result<(), R
         );
         return Err(invalid(&FieldError::new(format!("verify.draft_token_ids[{at}]"), message)));
     }
-    match &work.parents {
-        Some(parents) if *parents != drafts.parents(len) => {
-            let message = "do not match those of draft work; leave them out";
-            Err(invalid(&FieldError::new("verify.parents", message)))
-        }
-        _ => Ok(()),
+    let sent = work.parents.iter().flatten().zip(drafts.parents(len));
+    if let Some((at, (sent, kept))) = sent.enumerate().find(|(_, (sent, kept))| *sent != kept) {
+        let message = format!("is {sent}, but {kept} in draft work; leave verify.parents out");
+        return Err(invalid(&FieldError::new(format!("verify.parents[{at}]"), message)));
     }
+    Ok(())
 }
 
 fn invalid(error: &FieldError) -> RowFailure {

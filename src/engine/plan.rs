@@ -3,6 +3,7 @@
 use super::draft::{Branch, check_kept};
 use super::step::{RowFailure, RowStatus, Step, Work, WorkKind};
 use crate::limits::Limits;
+use crate::sampling::mask::TokenMask;
 use crate::sequence::Sequence;
 use crate::sequence::table::Table;
 
@@ -34,12 +35,18 @@ pub(super) const MAX_EXPLAINED_LOGITS: usize = 1 << 20;
 /// about a tenth of a second.
 pub(super) const MAX_LISTED_ENTRIES: usize = 1 << 24;
 
+/// How many of these entries take as long as one of a sparse draft distribution over a whole vocabulary, which is sorted:
+/// about 50 ns. In the short distributions of a step that a reading thread may run, one takes no longer than these.
+pub(super) const ENTRIES_A_SPARSE: usize = 8;
+
 /// Bytes of a whole row that take as long as one of these entries: about 6 ns.
 pub(super) const ENTRY_TIME_BYTES: usize = 128;
 
 /// What a step costs so far beyond what the bytes of its rows bound.
 #[derive(Debug, Default)]
 pub(super) struct Costs {
+    /// Bytes of the masks of grammars.
+    pub(super) mask_bytes: usize,
     /// How many logits are to be explained.
     pub(super) explained: usize,
     /// How many entries top-n rows go through.
@@ -55,13 +62,31 @@ impl Costs {
         step: &Step,
         first: u64,
         rows: usize,
+        most_bytes: usize,
     ) -> Result<(), RowFailure> {
         let is_raw = matches!(kind, WorkKind::Score(score) if score.is_raw());
+        if sequence.text().is_some() && !is_raw {
+            self.mask(rows, step, most_bytes)?;
+        }
         if sequence.explains() && !is_raw && !matches!(kind, WorkKind::Draft(_)) {
             self.explain(rows, step)?;
         }
         let listed = if is_raw { 0 } else { step.logits.rests_among(first, rows) };
         if listed > 0 { self.go_through(listed, sequence) } else { Ok(()) }
+    }
+
+    /// A top-n row may be a few bytes, but its mask has a bit for each token.
+    fn mask(&mut self, rows: usize, step: &Step, most: usize) -> Result<(), RowFailure> {
+        let all = rows.saturating_mul(TokenMask::bytes_for(step.logits.vocab_size())).saturating_add(self.mask_bytes);
+        if all > most {
+            let message = format!(
+                "params.grammar: the masks of this step's rows would take {all} bytes, but max_row_bytes_per_step is {most}; \
+                 split the step, and score fewer tokens in one work"
+            );
+            return Err(RowFailure::new(RowStatus::InvalidWork, message));
+        }
+        self.mask_bytes = all;
+        Ok(())
     }
 
     fn explain(&mut self, rows: usize, step: &Step) -> Result<(), RowFailure> {
@@ -112,7 +137,7 @@ pub(super) fn plan_work(
     }
     step.logits.check(first, rows, matches!(planned, Planned::Verify(_)))?;
     if let Some(sequence) = sequence {
-        costs.add(kind, sequence, step, first, rows)?;
+        costs.add(kind, sequence, step, first, rows, limits.max_row_bytes_per_step)?;
     }
     if let Some(id) = work.sequence_id {
         take_room(table, id, work, step)?;
@@ -148,7 +173,8 @@ fn planned(kind: &WorkKind, sequence: Option<&Sequence>, limits: &Limits) -> Res
         }
         WorkKind::Score(score) => Ok(Planned::Rows(score.tokens.len())),
         WorkKind::Verify(verify) => {
-            check_kept(verify, may_emit(sequence, verify.most_emitted(), limits)?)?;
+            let kept = may_emit(sequence, 1, limits)?.drafts();
+            check_kept(verify, may_emit(sequence, verify.most_emitted(kept), limits)?)?;
             Ok(Planned::Verify(verify.rows()))
         }
     }
@@ -159,7 +185,10 @@ fn planned(kind: &WorkKind, sequence: Option<&Sequence>, limits: &Limits) -> Res
 fn take_room(table: &mut Table, id: u64, work: &Work, step: &Step) -> Result<(), RowFailure> {
     let fits = match work.kind.as_ref().map_err(RowFailure::clone)? {
         WorkKind::Sample => table.may_grow(id, 1, 0),
-        WorkKind::Verify(verify) => table.may_grow(id, verify.most_emitted(), 0),
+        WorkKind::Verify(verify) => {
+            let emitted = table.get(id).map_or(0, |sequence| verify.most_emitted(sequence.drafts()));
+            table.may_grow(id, emitted, 0)
+        }
         WorkKind::Draft(_) => {
             let vocab_size = step.logits.vocab_size();
             let kept = table.get(id).map_or(0, |sequence| sequence.most_kept_bytes(vocab_size));

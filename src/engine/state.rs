@@ -89,8 +89,9 @@ impl Queued {
             let rows = logits.rests_among(work.first_row, work.rows());
             let Some(id) = work.sequence_id.filter(|_| rows > 0) else { continue };
             // Sequences that this step opens count as the largest of them. One that an earlier step opens is not known
-            // yet and may be of any size.
-            let known = table.get(id).map(Sequence::entries).max(*opened).unwrap_or(usize::MAX);
+            // yet and may be of any size, so the step is left to the engine's thread. The weight stays a number that can
+            // be subtracted again.
+            let known = table.get(id).map(Sequence::entries).max(*opened).unwrap_or(RUN_HERE_BYTES);
             let weight = rows.saturating_mul(known).saturating_mul(ENTRY_TIME_BYTES);
             self.weight = self.weight.saturating_add(weight);
         }

@@ -10,6 +10,7 @@ pub use super::verification::Verification;
 pub use super::work::{DraftWork, DraftsFrom, Masks, Score, VerifyWork, Work, WorkKind};
 pub use crate::metrics::{DataPath, Last};
 
+use super::plan::ENTRY_TIME_BYTES;
 use crate::sequence::OpenError;
 use crate::sequence::table::ChargedSequence;
 use std::time::Instant;
@@ -45,17 +46,29 @@ impl Step {
         self.work.iter().map(Work::rows).sum()
     }
 
-    /// Bytes of these rows.
+    /// Bytes of these rows, and of draft distributions over all tokens.
     #[must_use]
     pub fn row_bytes(&self) -> usize {
-        self.work.iter().map(|work| self.logits.bytes_of(work.first_row, work.rows())).fold(0, usize::saturating_add)
+        let rows = self.work.iter().map(|work| self.logits.bytes_of(work.first_row, work.rows()));
+        rows.chain(self.verifications().map(VerifyWork::dense_bytes)).fold(0, usize::saturating_add)
     }
 
-    /// Bytes of whole rows that take as long to sample as these rows do.
+    /// Bytes of whole rows that take as long to sample as these rows do, with their draft distributions.
     #[must_use]
     pub fn time_bytes(&self) -> usize {
-        let each = self.work.iter().map(|work| self.logits.time_bytes_of(work.first_row, work.rows()));
-        each.fold(0, usize::saturating_add)
+        let rows = self.work.iter().map(|work| self.logits.time_bytes_of(work.first_row, work.rows()));
+        let dense = self.verifications().map(VerifyWork::dense_bytes);
+        let sparse = self.sparse_entries().saturating_mul(ENTRY_TIME_BYTES);
+        rows.chain(dense).fold(sparse, usize::saturating_add)
+    }
+
+    /// How many tokens of draft distributions have a probability that was sent by itself.
+    pub(super) fn sparse_entries(&self) -> usize {
+        self.verifications().map(VerifyWork::sparse_entries).fold(0, usize::saturating_add)
+    }
+
+    fn verifications(&self) -> impl Iterator<Item = &VerifyWork> {
+        self.work.iter().filter_map(Work::verify)
     }
 
     /// Every sequence that the step names.

@@ -14,7 +14,7 @@ use crate::sequence::rules::Rules;
 use crate::sequence::table::ChargedSequence;
 use crate::sequence::{OpenError, Sequence};
 use metrics::Gauge;
-use plan::MAX_EXPLAINED_LOGITS;
+use plan::{ENTRIES_A_SPARSE, MAX_EXPLAINED_LOGITS, MAX_LISTED_ENTRIES};
 use std::time::{Duration, Instant};
 use step::*;
 

@@ -106,7 +106,12 @@ impl Work {
     }
 
     pub(super) fn is_verify(&self) -> bool {
-        matches!(self.kind, Ok(WorkKind::Verify(_)))
+        self.verify().is_some()
+    }
+
+    /// The verification, if it is one.
+    pub(super) fn verify(&self) -> Option<&VerifyWork> {
+        if let Ok(WorkKind::Verify(verify)) = &self.kind { Some(verify) } else { None }
     }
 
     pub(super) fn is_score(&self) -> bool {
@@ -205,11 +210,10 @@ impl VerifyWork {
     }
 
     /// The most tokens that the work may emit: the longest path and one more.
-    #[must_use]
-    pub fn most_emitted(&self) -> usize {
-        let Some(parents) = &self.parents else { return self.rows() };
+    pub(super) fn most_emitted(&self, kept: &Drafts) -> usize {
+        let parents = self.parents_among(kept);
         let mut depths: Vec<usize> = Vec::with_capacity(parents.len());
-        for &parent in parents {
+        for parent in parents {
             let above = usize::try_from(parent).ok().and_then(|parent| depths.get(parent)).copied();
             depths.push(above.unwrap_or(0) + 1);
         }
@@ -257,6 +261,10 @@ impl VerifyWork {
                 Err(FieldError::new("sparse.counts", message))
             }
             DraftsFrom::Sparse { counts, tokens, probs } => {
+                if let Some((at, count)) = counts.iter().enumerate().find(|&(_, &count)| count > vocab_size) {
+                    let message = format!("is {count}, but vocab_size is {vocab_size}; name each token once");
+                    return Err(FieldError::new(format!("sparse.counts[{at}]"), message));
+                }
                 let counted = places(counts);
                 if tokens.len() != counted || probs.len() != counted {
                     let (ids, probs) = (tokens.len(), probs.len());
@@ -266,6 +274,22 @@ impl VerifyWork {
                 }
                 check_tokens("sparse.token_ids", tokens, vocab_size)
             }
+        }
+    }
+
+    /// Bytes of the probabilities that were sent for all tokens. They are read as rows are.
+    pub(super) fn dense_bytes(&self) -> usize {
+        match &self.from {
+            DraftsFrom::Dense(rows) => rows.bytes_of(0, self.tokens.len()),
+            DraftsFrom::Kept | DraftsFrom::Nowhere | DraftsFrom::Sparse { .. } => 0,
+        }
+    }
+
+    /// How many tokens have a probability that was sent by itself.
+    pub(super) fn sparse_entries(&self) -> usize {
+        match &self.from {
+            DraftsFrom::Sparse { tokens, .. } => tokens.len(),
+            DraftsFrom::Kept | DraftsFrom::Nowhere | DraftsFrom::Dense(_) => 0,
         }
     }
 

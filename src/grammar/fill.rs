@@ -1,15 +1,11 @@
 //! The masks of a batch's rows.
 
 use super::ahead::Ahead;
-use super::mask_error::MaskError;
+use super::mask_error::{MAX_MASK_WAIT, MaskError};
 use super::state::Mask;
 use super::text::{GrammarText, Place};
 use super::together::{Asked, together};
 use std::sync::Arc;
-use std::time::Duration;
-
-/// How long a batch waits for all of its masks. Works whose turn did not come by then may be sent again.
-const MAX_MASK_WAIT: Duration = Duration::from_secs(2);
 
 /// The masks that a work needs.
 #[derive(Debug)]

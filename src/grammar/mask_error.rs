@@ -9,9 +9,15 @@ pub(super) const MAX_MASK_TIME: Duration = Duration::from_millis(500);
 /// How much longer it may take for each of the work's rows.
 const MORE_TIME: Duration = Duration::from_millis(5);
 
+/// How long a batch waits for all of its masks. Works whose turn did not come by then may be sent again.
+pub(super) const MAX_MASK_WAIT: Duration = Duration::from_secs(2);
+/// The most that one work may take, however many rows it has. It is less than a batch waits, so that a work that takes
+/// too long by itself is told so, and not to come again.
+const MAX_WORK_TIME: Duration = Duration::from_millis(1500);
+
 /// How long so many masks of a text may take.
 pub(super) fn time_for(masks: usize) -> Duration {
-    MAX_MASK_TIME + MORE_TIME.saturating_mul(masks as u32)
+    (MAX_MASK_TIME + MORE_TIME.saturating_mul(masks as u32)).min(MAX_WORK_TIME)
 }
 
 /// Why there is no mask.
@@ -28,8 +34,10 @@ pub enum MaskError {
 impl MaskError {
     /// The error of a text that took longer than [`time_for`] its masks allows.
     pub(super) fn too_long() -> Self {
-        let [most, more] = [MAX_MASK_TIME, MORE_TIME].map(|time| time.as_millis());
-        Self::TooComplex(format!("the grammar's masks take longer than {most} ms, and {more} ms for each row, here"))
+        let [most, more, all] = [MAX_MASK_TIME, MORE_TIME, MAX_WORK_TIME].map(|time| time.as_millis());
+        Self::TooComplex(format!(
+            "the grammar's masks take longer than {most} ms, and {more} ms for each row up to {all} ms for one work, here"
+        ))
     }
 
     /// The error of a text whose automaton has grown beyond so many bytes.

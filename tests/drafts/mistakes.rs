@@ -69,7 +69,8 @@ async fn bad_speculation_fails_alone_and_changes_nothing() {
         (InvalidWork, "verify.sparse.counts", counts(&[], &[], &[])),
         (InvalidWork, "verify.sparse.counts", counts(&[2], &[1], &[1.0])),
         (InvalidWork, "verify.sparse.counts", counts(&[1], &[1], &[1.0, 0.0])),
-        (InvalidWork, "verify.sparse.counts", counts(&[u32::MAX], &[1], &[1.0])),
+        (InvalidWork, "verify.sparse.counts[0]", counts(&[u32::MAX], &[1], &[1.0])),
+        (InvalidWork, "verify.sparse.counts[0]", counts(&[VOCAB + 1], &vec![1; 51], &vec![0.0; 51])),
         (RowOutOfRange, "needs 5 rows", verify(chain(&[1; 4], deterministic()))),
         (RowOutOfRange, "needs 2 rows", Work { first_row: Some(3), ..verify(chain(&[1], deterministic())) }),
         (NanLogits, "target row 0", Work { first_row: Some(2), ..verify(chain(&[], deterministic())) }),
@@ -153,6 +154,13 @@ async fn a_draft_may_not_outgrow_the_history() {
     worker.verify(2, chain(&[1; 4], deterministic()), &rows).await;
     let flat = VerifyWork { parents: vec![-1; 4], ..chain(&[1, 2, 3, 4], deterministic()) };
     worker.verify(3, flat, &rows).await;
+    // Draft work knows its tree, so nobody has to send it.
+    worker.step(open_step(vec![text(4, seeded(1))])).await;
+    let mut siblings = Vec::new();
+    for _ in 0..4 {
+        siblings.push(worker.draft(4, DraftWork { parent: Some(-1), ..Default::default() }, logits(1, 0)).await);
+    }
+    worker.verify(4, chain(&siblings, kept()), &rows).await;
 }
 
 #[tokio::test]

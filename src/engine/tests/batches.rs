@@ -61,6 +61,35 @@ fn a_batch_is_bounded_by_the_bytes_of_its_rows() {
     assert_eq!((bench.run(), ids(&mut one), ids(&mut two)), (1, vec![], vec![2]));
 }
 
+/// What a draft's tokens were drawn from may be all of a message, where rows are lists of a few tokens.
+#[test]
+fn a_batch_is_bounded_by_the_draft_distributions_that_it_reads() {
+    let row = VOCAB as usize * size_of::<f32>();
+    let sparse = MAX_LISTED_ENTRIES.div_ceil(ENTRIES_A_SPARSE);
+    let listed =
+        || DraftsFrom::Sparse { counts: vec![sparse as u32], tokens: vec![0; sparse], probs: vec![1.0; sparse] };
+    let all = || DraftsFrom::Dense(block(1));
+    // The second kind has two rows and a distribution, of five rows that fit.
+    for (from, most) in [(&listed as &dyn Fn() -> DraftsFrom, usize::MAX), (&all, 5 * row)] {
+        let mut bench = Bench::new(|limits| limits.max_row_bytes_per_step = most);
+        let (mut one, mut two) = (bench.stream(1), bench.stream(2));
+        let verifying = |id| {
+            let verify = VerifyWork { tokens: vec![3], parents: None, from: from(), measure: false };
+            let work = Work {
+                sequence_id: Some(1),
+                first_row: 0,
+                kind: Ok(WorkKind::Verify(verify)),
+                masks: Masks::default(),
+            };
+            Step { work: vec![work], logits: block(2), ..step(id, opens(&[1]), &[]) }
+        };
+        bench.submit(1, verifying(1));
+        bench.submit(2, verifying(2));
+        assert_eq!((bench.run(), ids(&mut one), ids(&mut two)), (1, vec![1], vec![]));
+        assert_eq!((bench.run(), ids(&mut one), ids(&mut two)), (1, vec![], vec![2]));
+    }
+}
+
 #[test]
 fn a_batch_is_bounded_by_the_logits_that_it_explains() {
     let mut bench = Bench::new(|_| ());
