@@ -5,6 +5,8 @@ use super::finished::Worked;
 use super::step::{LogitsBlock, RowFailure, RowStatus};
 use crate::complaints::complain_at_times;
 use crate::metrics::ModelMetrics;
+use crate::sampling::fault::{self, Found};
+use crate::sampling::row::RowError;
 use crate::sequence::OpenError;
 use std::sync::Arc;
 use std::time::Instant;
@@ -30,21 +32,6 @@ impl From<ModelMetrics> for StepOrigin {
     fn from(model: ModelMetrics) -> Self {
         Self { model, peer: Self::NOBODY.into() }
     }
-}
-
-/// The first logit that is NaN or +infinity, whichever the row has, and how many of them it has.
-struct BadLogit {
-    row: u64,
-    at: LogitPlace,
-    columns: usize,
-}
-
-/// The place of a logit in its row.
-enum LogitPlace {
-    /// A column of a whole row.
-    Column(usize),
-    /// A token of a row that lists its tokens and so has no columns.
-    Token(u32),
 }
 
 /// Logs a sequence that was not opened.
@@ -97,13 +84,16 @@ fn bad_logits(origin: &StepOrigin, step_id: u64, logits: &LogitsBlock, worked: &
     let Some(more) = model.complaints.bad_logits.next(Instant::now()) else {
         return quietly(origin, step_id, sequence_id, failure);
     };
-    let bad = first_bad(logits, worked, failure.status);
-    let (row, columns) = (bad.as_ref().map(|bad| bad.row), bad.as_ref().map(|bad| bad.columns));
-    let (column, token_id) = match bad.map(|bad| bad.at) {
-        Some(LogitPlace::Column(column)) => (Some(column), None),
-        Some(LogitPlace::Token(token)) => (None, Some(token)),
-        None => (None, None),
+    let error = match failure.status {
+        RowStatus::PositiveInfinity => RowError::PositiveInfinity,
+        _ => RowError::Nan,
     };
+    let bad = first_bad(logits, worked, error);
+    let (row, columns) = bad.map(|(row, found)| (row, found.count)).unzip();
+    let first = bad.and_then(|(_, found)| found.first);
+    // A row that lists its tokens has no columns.
+    let is_list = row.and_then(|row| logits.row(row)).is_some_and(|row| row.listed().is_some());
+    let (column, token_id) = if is_list { (None, first) } else { (first, None) };
     tracing::warn!(
         peer,
         model = model.name(),
@@ -119,26 +109,10 @@ fn bad_logits(origin: &StepOrigin, step_id: u64, logits: &LogitsBlock, worked: &
     );
 }
 
-/// The first bad logit. `None` if the rows are in a device's memory, or have changed since.
-fn first_bad(logits: &LogitsBlock, worked: &Worked, status: RowStatus) -> Option<BadLogit> {
-    let is_bad = |logit: f32| match status {
-        RowStatus::PositiveInfinity => logit == f32::INFINITY,
-        _ => logit.is_nan(),
-    };
+/// The first row with bad logits. `None` if the rows are in a device's memory, or have changed since.
+fn first_bad(logits: &LogitsBlock, worked: &Worked, error: RowError) -> Option<(u64, Found)> {
     (worked.first_row..).take(worked.rows.min(MAX_ROWS)).find_map(|row| {
-        let logits = logits.row(row).filter(|row| row.device_address().is_none())?;
-        if let Some(listed) = logits.listed() {
-            let mut bad = listed.entries().iter().filter(|entry| is_bad(entry.logit));
-            let at = LogitPlace::Token(bad.next()?.token);
-            return Some(BadLogit { row, at, columns: 1 + bad.count() });
-        }
-        let mut copy = vec![0; logits.byte_len()];
-        let values = logits.taken(&mut copy).widen();
-        let column = values.iter().position(|value| is_bad(*value))?;
-        Some(BadLogit {
-            row,
-            at: LogitPlace::Column(column),
-            columns: values.iter().filter(|value| is_bad(**value)).count(),
-        })
+        let found = fault::find(error, &logits.row(row)?).filter(|found| found.count > 0)?;
+        Some((row, found))
     })
 }

@@ -1,5 +1,6 @@
 //! Compiles the text of a grammar into an automaton over tokens, within limits.
 
+use super::message::{self, FAILS};
 use super::running::Running;
 use super::spelling::Spelling;
 use super::thread_time::ThreadTime;
@@ -41,11 +42,8 @@ const MAX_COMPILE_WALL_TIME: Duration = Duration::from_secs(10);
 pub const MAX_COMPILING: usize = 3;
 /// The longest text of a token that grammars can use.
 const LONGEST: usize = 1000;
-const FAILS: &str = "the grammar compiler failed on it";
 const NO_NAMES: &str =
     "the grammar compiler failed on it; this vocabulary names no control tokens (those a tokenizer.json marks special)";
-/// The most characters that are kept of a compiler's message.
-const MAX_TOLD: usize = 300;
 /// What a compiled grammar is counted as, besides its lexer and its text.
 const BYTES: usize = 256 << 10;
 /// What each byte of its text is counted as. Measured for a grammar with rules: 94 to 110 bytes for its rules; for an
@@ -103,7 +101,7 @@ impl Tokens {
         words.push(Vec::new());
         let spelling = Spelling::new(&words);
         let env: TokEnv = Arc::new(ApproximateTokEnv::new(TokTrie::from(&TokRxInfo::new(end + 1, end), &words)));
-        let mut factory = ParserFactory::new_simple(&env).map_err(|e| NoTokens::Vocabulary(told(&e)))?;
+        let mut factory = ParserFactory::new_simple(&env).map_err(|e| NoTokens::Vocabulary(message::told(&e)))?;
         factory.quiet();
         *factory.limits_mut() = ParserLimits {
             max_lexer_states: MAX_STATES,
@@ -276,7 +274,10 @@ fn parser(params: &GrammarParams, factory: &ParserFactory) -> Parsed {
             TopLevelGrammar::from_regex(&texts.join("|"))
         }
     };
-    let mut parser = factory.create_parser(grammar).map_err(|e| told(&e))?;
+    let is_expression = params.kind == GrammarKind::Regex;
+    let mut parser = factory
+        .create_parser(grammar)
+        .map_err(|e| if is_expression { message::told_of_expression(&e) } else { message::told(&e) })?;
     parser.start_without_prompt();
     let of_rules = rules::bytes(parser.parser.grammar());
     Ok((parser, of_rules))
@@ -310,25 +311,6 @@ impl Compiled {
         let is_taken = taken.is_some();
         *lock(&self.room) = taken;
         is_taken
-    }
-}
-
-/// A compiler's message, on one line of bounded length.
-pub(super) fn told(error: &impl std::fmt::Display) -> String {
-    let text = error.to_string();
-    // The compiler's panics come with their source positions.
-    if text.starts_with("panic: ") {
-        return FAILS.to_owned();
-    }
-    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    let words = words.trim_end_matches("<non-verbose/>").trim_end();
-    // The rest names limits that only the embedding program can raise, or lists tokens by properties they lack.
-    let rest = ["; either increase limits", "; following special tokens"];
-    let words = rest.iter().fold(words, |words, rest| words.split(rest).next().unwrap_or_default());
-    if words.chars().count() <= MAX_TOLD {
-        words.to_owned()
-    } else {
-        words.chars().take(MAX_TOLD).collect::<String>() + " ..."
     }
 }
 

@@ -18,6 +18,7 @@ pub mod fill;
 mod gbnf;
 mod lark;
 mod mask_error;
+mod message;
 pub mod propose;
 mod rules;
 mod running;

@@ -7,8 +7,9 @@ mod making;
 mod spent;
 
 use super::begins::Before;
-use super::compile::{MASK_FUEL, told};
+use super::compile::MASK_FUEL;
 use super::mask_error::MaskError;
+use super::message::told;
 use super::text::Place;
 use super::{Grammar, lock};
 use bytes::Bytes;

@@ -357,7 +357,13 @@ fn what_is_wrong_is_told_at_its_field() {
     let (field, message) = wrong(GrammarKind::JsonSchema, r#"{"type": "no such type"}"#);
     assert!(field == "json_schema" && message.contains("no such type"), "{message}");
     let (field, message) = wrong(GrammarKind::Regex, "(ab");
-    assert!(field == "regex" && message.contains("unclosed group"), "{message}");
+    assert_eq!((&*field, &*message), ("regex", "unclosed group, at character 1"));
+    let (_, message) = wrong(GrammarKind::Regex, r"a[z-a]\n");
+    assert_eq!(message, "invalid character class range, the start must be <= the end, at character 3");
+    let (_, message) = wrong(GrammarKind::Regex, r"a\b");
+    assert!(message.contains("word boundary") && !message.contains("start:"), "{message}");
+    let (_, message) = wrong(GrammarKind::JsonSchema, r#"{"not": {"type": "string"}}"#);
+    assert!(message.ends_with(r#"follow here: ["not"]; write the schema without them"#), "{message}");
     let (field, message) = wrong(GrammarKind::Lark, "start: nothing");
     assert!(field == "lark" && message.contains("nothing"), "{message}");
     assert!(!message.contains('\n') && message.len() < 1000);

@@ -12,66 +12,75 @@ enum Special {
     NegativeInfinity,
 }
 
-/// How many such logits a row has.
+/// The logits at fault of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Found {
-    count: usize,
+pub struct Found {
+    /// How many there are.
+    pub count: usize,
     /// The token of the first of them, if there is one.
-    first: Option<usize>,
+    pub first: Option<u32>,
 }
 
-/// The error with where it lies in the row. Rows on a device and lists are not looked at.
+/// The error with where it lies in the row.
 #[must_use]
 pub fn told(error: RowError, row: &Logits<'_>) -> String {
-    if row.listed().is_some() || row.is_foreign() && !row.in_parts() {
-        return error.to_string();
-    }
-    let size = row.vocab_size();
-    match error {
-        RowError::Nan => match find(row, Special::Nan) {
-            Found { count, .. } if count == size => format!("all {size} logits of the row are NaN"),
-            Found { count: 1, first: Some(token) } => format!("{error}, at token {token}"),
-            Found { count, first: Some(token) } => {
-                format!("the row has {count} NaN logits, the first at token {token}")
-            }
-            Found { first: None, .. } => error.to_string(),
-        },
-        RowError::PositiveInfinity => match find(row, Special::PositiveInfinity) {
-            Found { count: 1, first: Some(token) } => {
-                format!("the row has a +infinity logit as sent, at token {token}")
-            }
-            Found { count, first: Some(token) } => {
-                format!("the row has {count} +infinity logits as sent, the first at token {token}")
-            }
-            Found { first: None, .. } => {
-                "the row has a +infinity logit after bias and penalties, none as sent".to_owned()
-            }
-        },
-        RowError::AllMasked => match size - find(row, Special::NegativeInfinity).count {
-            0 => format!("no token of the row is left: all {size} logits are -infinity as sent"),
-            left => format!(
-                "no token of the row is left: {left} of its {size} logits are above -infinity, and a bias, a mask, the \
-                 grammar, bans or min_tokens forbid these tokens"
-            ),
-        },
-        RowError::Beyond(_) => error.to_string(),
+    let (Some(Found { count, first }), size) = (find(error, row), row.vocab_size()) else { return error.to_string() };
+    match (error, count, first) {
+        (RowError::Nan, ..) if count == size => format!("all {size} logits of the row are NaN"),
+        (RowError::Nan, 1, Some(token)) => format!("{error}, at token {token}"),
+        (RowError::Nan, _, Some(token)) => format!("the row has {count} NaN logits, the first at token {token}"),
+        (RowError::PositiveInfinity, 1, Some(token)) => {
+            format!("the row has a +infinity logit as sent, at token {token}")
+        }
+        (RowError::PositiveInfinity, _, Some(token)) => {
+            format!("the row has {count} +infinity logits as sent, the first at token {token}")
+        }
+        (RowError::PositiveInfinity, _, None) => {
+            "the row has a +infinity logit after bias and penalties, none as sent".to_owned()
+        }
+        (RowError::AllMasked, ..) if count == size => {
+            format!("no token of the row is left: all {size} logits are -infinity as sent")
+        }
+        (RowError::AllMasked, ..) if row.listed().is_none() => format!(
+            "no token of the row is left: {} of its {size} logits are above -infinity, and a bias, a mask, the grammar, \
+             bans or min_tokens forbid these tokens",
+            size - count
+        ),
+        _ => error.to_string(),
     }
 }
 
-/// Counts such logits.
-fn find(row: &Logits<'_>, special: Special) -> Found {
+/// The logits that the error is about: those that are NaN, +infinity, or -infinity where no token is left. `None` for a
+/// row on a device.
+#[must_use]
+pub fn find(error: RowError, row: &Logits<'_>) -> Option<Found> {
+    let special = match error {
+        RowError::Nan => Special::Nan,
+        RowError::PositiveInfinity => Special::PositiveInfinity,
+        RowError::AllMasked => Special::NegativeInfinity,
+        RowError::Beyond(_) => return None,
+    };
+    if let Some(listed) = row.listed() {
+        let mut found = listed.entries().iter().filter(|entry| special.is_in_f32(entry.logit.to_bits()));
+        let first = found.next().map(|entry| entry.token);
+        return Some(Found { count: usize::from(first.is_some()) + found.count(), first });
+    }
+    (!row.is_foreign() || row.in_parts()).then(|| count_all(row, special))
+}
+
+fn count_all(row: &Logits<'_>, special: Special) -> Found {
     let (size, mut piece) = (row.dtype().size(), [0; PIECE]);
     let mut found = Found { count: 0, first: None };
     for from in (0..row.byte_len()).step_by(PIECE) {
         let part = &mut piece[..PIECE.min(row.byte_len() - from)];
         row.copy_from(from, part);
         let here = match row.dtype() {
-            Dtype::F32 => count(part, |bytes| special.is(u32::from_le_bytes(bytes), 0x7f80_0000, 1 << 31)),
+            Dtype::F32 => count(part, |bytes| special.is_in_f32(u32::from_le_bytes(bytes))),
             Dtype::F16 => count(part, |bytes| special.is(u16::from_le_bytes(bytes).into(), 0x7c00, 1 << 15)),
             Dtype::Bf16 => count(part, |bytes| special.is(u16::from_le_bytes(bytes).into(), 0x7f80, 1 << 15)),
         };
         found.count += here.count;
-        found.first = found.first.or(here.first.map(|first| from / size + first));
+        found.first = found.first.or(here.first.map(|first| (from / size) as u32 + first));
     }
     found
 }
@@ -81,10 +90,15 @@ fn find(row: &Logits<'_>, special: Special) -> Found {
 fn count<const N: usize>(piece: &[u8], is: impl Fn([u8; N]) -> bool) -> Found {
     let values = || piece.as_chunks::<N>().0.iter();
     let count: u32 = values().map(|&bytes| u32::from(is(bytes))).sum();
-    Found { count: count as usize, first: if count > 0 { values().position(|&bytes| is(bytes)) } else { None } }
+    let first = || values().zip(0..).find(|&(&bytes, _)| is(bytes)).map(|(_, at)| at);
+    Found { count: count as usize, first: if count > 0 { first() } else { None } }
 }
 
 impl Special {
+    fn is_in_f32(self, bits: u32) -> bool {
+        self.is(bits, 0x7f80_0000, 1 << 31)
+    }
+
     /// Whether a number with these bits is one, in a format with these bits of +infinity and this sign.
     fn is(self, bits: u32, infinity: u32, sign: u32) -> bool {
         match self {

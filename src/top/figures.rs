@@ -51,11 +51,15 @@ pub struct Latency {
     pub p99: Option<f64>,
 }
 
-/// The work done for one model label.
+/// The work done for one model label, and what is open for it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Model {
     /// The model label.
     pub model: String,
+    /// Decode streams open.
+    pub streams: u64,
+    /// Sequences open.
+    pub sequences: u64,
     /// Tokens emitted.
     pub tokens: Count,
     /// Rows answered with OK, by kind of work. Kinds without rows are left out.
@@ -107,7 +111,7 @@ pub struct Figures {
     pub resident_bytes: u64,
     /// Latencies by stage.
     pub latency: Vec<Latency>,
-    /// Work by model label, for labels that had work.
+    /// Work by model label, for labels that had work or have sequences open.
     pub models: Vec<Model>,
     /// How logits reached the server.
     pub paths: Paths,
@@ -184,10 +188,15 @@ fn latency(d: &Difference<'_>) -> Vec<Latency> {
 fn models(d: &Difference<'_>) -> Vec<Model> {
     let rows = d.by(&cat::ROWS, ["model", "kind"]);
     let invalid = d.by(&cat::ROWS_INVALID, ["model"]);
+    let [streams, sequences] = [&cat::MODEL_STREAMS, &cat::MODEL_SEQUENCES].map(|def| d.by(def, ["model"]));
+    let open =
+        |gauge: &BTreeMap<[&str; 1], Increase>, model: &str| gauge.get(&[model]).map_or(0, |open| open.total as u64);
     let model = |([model], tokens): (&[&str; 1], &Increase)| {
         let own = rows.iter().filter(|([m, _], rows)| m == model && rows.total > 0.0);
         Model {
             model: (*model).to_owned(),
+            streams: open(&streams, model),
+            sequences: open(&sequences, model),
             tokens: Count::new(*tokens, d.seconds),
             rows: own.map(|([_, kind], rows)| ((*kind).to_owned(), Count::new(*rows, d.seconds))).collect(),
             rows_invalid: Count::new(invalid.get(&[*model]).copied().unwrap_or_default(), d.seconds),
@@ -195,7 +204,7 @@ fn models(d: &Difference<'_>) -> Vec<Model> {
     };
     let all = d.by(&cat::TOKENS, ["model"]);
     let mut models: Vec<Model> = all.iter().map(model).collect();
-    models.retain(|m| m.tokens.total > 0 || !m.rows.is_empty() || m.rows_invalid.total > 0);
+    models.retain(|m| m.tokens.total > 0 || !m.rows.is_empty() || m.rows_invalid.total > 0 || m.sequences > 0);
     models
 }
 

@@ -170,13 +170,14 @@ fn models(f: &Figures, theme: Theme, width: usize) -> Section {
         column("verify/s", 3),
         column("bad rows/s", 1),
         column("tokens", 2),
+        column("sequences", 6),
     ];
     let row = |m: &Model| {
         let kind = |kind: &str| rate(m.rows.get(kind).map_or(0.0, |rows| rows.per_second));
         let bad = rate(m.rows_invalid.per_second);
         let bad = if m.rows_invalid.new > 0 { theme.paint(bad, Color::Red) } else { plain(bad) };
         let rows = ["sample", "draft", "verify"].map(|k| plain(kind(k)));
-        let ends = [bad, plain(grouped(m.tokens.total))];
+        let ends = [bad, plain(grouped(m.tokens.total)), plain(grouped(m.sequences))];
         [vec![plain(m.model.clone()), plain(rate(m.tokens.per_second))], rows.to_vec(), ends.to_vec()].concat()
     };
     let rows: Vec<_> = f.models.iter().map(row).collect();
