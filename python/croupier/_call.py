@@ -178,6 +178,15 @@ def is_from_core(error: grpc.RpcError) -> bool:
     return bool(error.code() == grpc.StatusCode.INTERNAL and error.details() == "Internal error from Core")
 
 
+def forget(error: BaseException | None) -> None:
+    """Drops where an error that was dealt with, and those behind it, were raised. An error of gRPC is the call itself,
+    so the frames there refer to it. Through the callers' frames, the logits and the region of the step that was
+    interrupted would stay until the garbage collector runs."""
+    while error is not None:
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__
+
+
 def may_pass(error: BaseException | None) -> bool:
     """Whether connecting again may work later: the server is not there yet, or is still full of what was there
     before."""

@@ -132,6 +132,7 @@ class Session(StepMaker):
         for part in parts:
             if part.logits is not None:
                 part.logits.give_back()
+            part.drop()
 
     def give_up(self) -> None:
         """Cleans up after the end of the stream. Texts stay, to be opened again. Steps without a result, and the
@@ -162,8 +163,6 @@ class Session(StepMaker):
         rest, self.reopened = self._without_answer(), closed + known
         first = [Part(Step(left=1, opens_failed=self.not_reopened), 0, b"".join(wire), open)
                  for open, wire in self._openings(closed + known, CroupierError)]
-        for part in first:
-            part.step.parts.append(part)
         self.waiting = deque([*first, *rest])
         return first, rest
 
@@ -279,7 +278,8 @@ class Session(StepMaker):
         step = part.step
         step.left -= 1
         if not step.left:
-            self._finish(step)
+            # A part that opens texts again is alone, and its step does not list it.
+            self._finish(step, step.parts or [part])
         return None
 
     def _let_go(self, rows: Rows) -> None:
@@ -287,8 +287,8 @@ class Session(StepMaker):
         if not rows.users:
             rows.give_back()
 
-    def _finish(self, step: Step) -> None:
-        for part in step.parts:
+    def _finish(self, step: Step, parts: list[Part]) -> None:
+        for part in parts:
             if part.refused:
                 # The texts that it should open and close go with the next step.
                 self.put_back(part.open, part.close)
@@ -299,6 +299,7 @@ class Session(StepMaker):
                 apply(part, self.sequences, self.close)
                 if not part.is_plain:
                     self._note_drafts(part)
+            part.drop()
 
     def _note_drafts(self, part: Part) -> None:
         for text, emitting in zip(part.texts, part.emits):

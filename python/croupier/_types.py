@@ -196,6 +196,12 @@ class Part:
         assert self.result is not None
         return self.result
 
+    def drop(self) -> None:
+        """Drops what nobody needs once the whole step has its answers, or was given up. The step refers to its parts,
+        so with a part that refers to the step, the logits would stay until the garbage collector runs."""
+        self.logits = self.source = None
+        del self.step
+
 
 @dataclass(eq=False)
 class Step:

@@ -20,7 +20,7 @@ from ._results import checked
 from ._status import failed, said
 from ._types import Part, Rows, Sequence, Step
 from ._wire import METHOD
-from ._call import Turn, is_gone, no_answer
+from ._call import Turn, forget, is_gone, no_answer
 from .client import room_until, sampled, try_within
 from .errors import CroupierError
 from .schema import pb
@@ -247,6 +247,8 @@ class Stream(Front, Entered):
         why = await self._failed(error)
         if not is_gone(why):
             raise self._given_up(why) from error
+        forget(error)
+        forget(why)
         await self._reconnect(said(why))
 
     async def _read(self) -> bytes:
@@ -359,6 +361,8 @@ class Stream(Front, Entered):
                 if not self._is_worth_waiting(cause) or time.monotonic() > give_up:
                     raise why from cause
                 self._say_waiting(said(why))
+                forget(error)
+                forget(why)
             await asyncio.sleep(next(pauses))
 
     async def _reopen(self, until: float) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from ._call import Limit, Turn, dial, end_in_order, following, hang_up, is_gone, no_answer
+from ._call import Limit, Turn, dial, end_in_order, following, forget, hang_up, is_gone, no_answer
 from ._checks import listed
 from ._front import Front, backing_off
 from ._options import StreamOptions
@@ -213,7 +213,9 @@ class Stream(Front):
             self._check_not_ended()
             if not is_gone(error):
                 raise self._given_up(error) from error
-            self._reconnect(said(error))
+            why = said(error)
+            forget(error)
+            self._reconnect(why)
             return
         self._is_torn = True
         refused = self._session.answer(reply)
@@ -315,6 +317,7 @@ class Stream(Front):
                 if not self._is_worth_waiting(cause) or time.monotonic() > give_up:
                     raise
                 self._say_waiting(said(error))
+                forget(error)
             time.sleep(next(pauses))
 
     def _reopen(self, until: float) -> None:
