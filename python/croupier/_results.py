@@ -154,11 +154,19 @@ def _not_done(part: Part) -> pb.StepResult:
     return pb.StepResult(open=opened, work=[pb.WorkResult(message=part.refused) for _ in part.texts])
 
 
-def checked(step: Step, result: pb.StepResult) -> pb.StepResult:
+def checked(step: Step, result: pb.StepResult, rows: dict[int, Failure] | None = None) -> pb.StepResult:
     """The result of a step in which everything succeeded. Otherwise raises `OpenError` or `RowError`, which contain the
-    result: whatever succeeded was done."""
+    result: whatever succeeded was done. `rows` are rows that failed, if these raise. Otherwise, only parts that there
+    was no room for do."""
+    is_failed, rows = bool(step.refused or rows), step.failures if rows is None else rows
     if step.opens_failed:
-        raise OpenError(step.opens_failed, result)
-    if step.refused:
-        raise RowError(step.failures, result)
+        others = rows_of_others(rows, step.opens_failed) if is_failed else {}
+        raise OpenError(step.opens_failed, result) from (RowError(others, result) if others else None)
+    if is_failed:
+        raise RowError(rows, result)
     return result
+
+
+def rows_of_others(rows: dict[int, Failure], opens_failed: dict[int, Failure]) -> dict[int, Failure]:
+    """The rows that failed, without those of texts that were not opened, which say nothing more."""
+    return {number: why for number, why in rows.items() if number not in opens_failed}

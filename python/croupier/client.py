@@ -21,7 +21,7 @@ from ._results import checked
 from ._status import failed, said
 from ._types import Part, Rows, Sequence, Step
 from ._wire import METHOD
-from .errors import CroupierError, Failure, RowError
+from .errors import CroupierError, Failure
 from .schema import pb
 
 if TYPE_CHECKING:
@@ -113,8 +113,8 @@ class Stream(Front):
     def sample(self, logits: Logits, sequences: Iterable[Sequence], *, token_masks: Masks | None = None, traceparent: str = "",
                deadline_ms: int = 0) -> list[int]:
         """Samples the next token of each sequence from its row. Raises `RowError` if a row gives no token, and
-        `OpenError` if a sequence was not opened. The other sequences have their tokens, and the error contains the
-        `result` of the whole step.
+        `OpenError` if a sequence was not opened; if rows of others gave no token, the `RowError` about them is its
+        `__cause__`. The other sequences have their tokens, and the error contains the `result` of the whole step.
 
         token_masks: which tokens may be sampled, as grammar engines fill it: int32 or uint32 words in the shape (rows,
         vocab_size / 32 rounded up), with bit i % 32 of word i / 32 for token i; or bool in the shape (rows,
@@ -348,9 +348,7 @@ def room_until(until: float) -> float:
 
 def sampled(sequences: list[Sequence], step: Step, result: pb.StepResult) -> list[int]:
     """The tokens of a step that samples these sequences. Raises as `Stream.sample` does."""
-    checked(step, result)
     closed = Failure("another thread closed the text before its step", "CLOSED")
     gone = {sequence.id: closed for sequence, emitting in zip(sequences, step.emits) if emitting is None}
-    if failures := gone | step.failures:
-        raise RowError(failures, result)
+    checked(step, result, gone | step.failures)
     return [sequence.tokens[-1] for sequence in sequences]

@@ -85,7 +85,8 @@ class RowError(CroupierError):
 
 class OpenError(CroupierError):
     """Some sequences were not opened, or not again after a reconnect, and are forgotten. The others are open, and have
-    what the step gave them. The step was done, so do not send it again."""
+    what the step gave them. The step was done, so do not send it again. If rows of others failed, the `RowError` or
+    `SpeculationError` about them is the `__cause__`."""
 
     def __init__(self, failures: dict[int, Failure], result: pb.StepResult | None = None, verified: Listing[Verified | None] = (),
                  drafts: Listing[Draft] = ()) -> None:
@@ -100,8 +101,7 @@ class OpenError(CroupierError):
         empty."""
         self.drafts = list(drafts)
         """For `Speculation.chain` and `tree`, whose `result` is that of the first step that reported it: the drafts of
-        all texts that are still open, as in `SpeculationError.drafts`. If rows failed too, the `SpeculationError` with
-        the reasons is the `__cause__`. Otherwise empty."""
+        all texts that are still open, as in `SpeculationError.drafts`. Otherwise empty."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.failures, self.result, self.verified, self.drafts)

@@ -24,7 +24,7 @@ from ._arrays import as_array, is_on_device
 from ._checks import below, check_once, listed, text, whole
 from ._drafts import Draft, SpeculationError, Undrawn, Verified, parents_of
 from ._masks import encoded
-from ._results import failure_of
+from ._results import failure_of, rows_of_others
 from ._types import Sequence, Step
 from .client import Stream
 from .errors import Failure, LogitsLost, OpenError
@@ -281,7 +281,8 @@ class _Plan(Generic[_S]):
             verified.append(Verified(draft, tokens, list(found.accepted_path), _LAST.get(found.last_token, "other"), found.lossless, told))
         self._forget_ended()
         if step.opens_failed:
-            raise OpenError(step.opens_failed, result, verified)
+            others = rows_of_others(failures, step.opens_failed)
+            raise OpenError(step.opens_failed, result, verified) from (SpeculationError(others, verified, result) if others else None)
         if failures:
             raise SpeculationError(failures, verified, result)
         return [each for each in verified if each is not None]
@@ -316,8 +317,8 @@ class Speculation(_Plan[Stream]):
     def verify(self, drafts: Iterable[Draft], logits: Logits, measure: bool = False, *, token_masks: Masks | None = None,
                traceparent: str = "", deadline_ms: int = 0) -> list[Verified]:
         """Verifies drafts with the target's logits: `Draft.rows` rows for each draft, in order. Raises
-        `SpeculationError`, and `OpenError` if a text was not opened. Their `verified` has the results of the other
-        drafts.
+        `SpeculationError`, and `OpenError` if a text was not opened; then a `SpeculationError` about drafts of others is
+        its `__cause__`. Their `verified` has the results of the other drafts.
 
         A text without a draft may be among them, as `Draft(text)`: it gets the token that `sample` would give.
 

@@ -111,6 +111,28 @@ def test_a_row_that_fails_keeps_the_result_of_the_others(server, connected):
     asyncio.run(run())
 
 
+def test_a_refused_opening_hides_no_row_of_another_text_that_failed(server, connected):
+    async def run():
+        async with connected(server.uds, VOCAB) as (stream, speculation):
+            given = rows(3)
+            given[1] = np.nan
+            for call, kind in (stream.sample, croupier.RowError), (lambda logits, texts: speculation.verify([Draft(text) for text in texts], logits),
+                                                                   croupier.SpeculationError):
+                (good, bad), other = opened(stream), stream.open(seed=4)
+                with pytest.raises(croupier.OpenError) as error:
+                    await done(call(given, [good, other, bad]))
+                why = error.value.__cause__
+                assert type(why) is kind and error.value.failures.keys() == {bad.id}
+                assert {number: failure.status for number, failure in why.failures.items()} == {other.id: "NAN_LOGITS"}
+                assert why.result == error.value.result and len(good.tokens) == 1 and not other.tokens
+                # Without such a row there is no cause: the row of a text that was not opened says nothing more.
+                with pytest.raises(croupier.OpenError) as error:
+                    await done(call(rows(3), [good, other, stream.open(temperature=-1.0)]))
+                assert error.value.__cause__ is None
+
+    asyncio.run(run())
+
+
 def refusing(stream, number):
     """Makes the server have no room for the message with this number, as long as others are queued after it."""
     answer = stream._session.answer
