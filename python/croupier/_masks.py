@@ -57,6 +57,8 @@ def _wire(at: int, row: Numbers | None, vocab_size: int) -> bytes:
     """A mask as it is sent. Empty if it removes nothing."""
     if row is None:
         return b""
+    if isinstance(row, (bytes, bytearray)):
+        _check_bits(at, len(row), vocab_size, "bytes", "numpy.frombuffer(mask, bool)")
     words = _words(at, _array(row), vocab_size)
     rest = vocab_size % 32
     there = np.full(len(words), 0xFFFFFFFF, _WORD)
@@ -77,7 +79,17 @@ def _words(at: int, row: Array, vocab_size: int) -> Array:
     if row.dtype.kind not in "iu" or row.dtype.itemsize != 4:
         raise TypeError(f"token_masks[{at}] is {row.dtype}, must be int32 or uint32 words with a bit for each token, or bool")
     _check(at, len(row), count, "words")
+    _check_bits(at, len(row), vocab_size, "words", "mask.astype(bool)")
     return np.ascontiguousarray(row[:count].astype(row.dtype.newbyteorder("<"), copy=False)).view(_WORD)
+
+
+def _check_bits(at: int, length: int, vocab_size: int, what: str, instead: str) -> None:
+    """Checks that a mask does not have a number for each token. Those would be taken for bits, and other tokens would
+    be removed. Beyond the first word, no vocabulary is padded to 8 times its size."""
+    bits = length * (8 if what == "bytes" else 32)
+    if length >= vocab_size and bits >= vocab_size + 32:
+        raise ValueError(f"token_masks[{at}] has {length} {what} for a vocabulary of {vocab_size}, and a {what[:-1]} has the bits of {bits // length} "
+                         f"tokens; if it has a number for each token, give {instead}")
 
 
 def _check(at: int, length: int, least: int, what: str) -> None:

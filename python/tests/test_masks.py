@@ -101,6 +101,9 @@ def test_a_mask_that_leaves_nothing_fails_its_row_alone(server):
     (np.zeros((2, VOCAB - 1), bool), ValueError, f"at least {VOCAB}"),
     (np.zeros((2, WORDS), "i8"), TypeError, "int32 or uint32"),
     (np.zeros((2, VOCAB), "f4"), TypeError, "int32 or uint32"),
+    (np.ones((2, VOCAB), "i4"), ValueError, rf"token_masks\[0\] has {VOCAB} words for a vocabulary of {VOCAB}, .* give mask.astype\(bool\)"),
+    (np.ones((2, VOCAB), "u4"), ValueError, "has the bits of 32 tokens"),
+    ([None, allowed(5).tobytes()], ValueError, rf"token_masks\[1\] has {VOCAB} bytes .* has the bits of 8 tokens.* numpy.frombuffer\(mask, bool\)"),
     (np.zeros(WORDS, "u4"), ValueError, r"must be \(rows, words"),
     ([np.zeros((1, WORDS), "u4"), None], ValueError, r"token_masks\[0\]"),
 ])
@@ -116,6 +119,18 @@ def test_a_text_of_another_stream_is_refused(server):
     with croupier.connect(server.uds, VOCAB) as stream, croupier.connect(server.uds, VOCAB) as other:
         with pytest.raises(ValueError, match="not open on this stream"):
             stream.masked([other.open(**params(1))], [None])
+
+
+@pytest.mark.parametrize("vocab, padded", [(1, 32), (8, 32), (31, 64), (32, 64), (100, 256), (50_257, 65_536)])
+def test_masks_for_a_padded_vocabulary_are_taken(vocab, padded):
+    class Text:
+        id = 3
+
+    of = np.zeros(padded // 32, "u4")
+    of[0] = 1
+    for mask in (of, of.tobytes()):
+        [work] = masked([Text()], [mask], vocab)
+        assert len(work.token_masks) == (-(-vocab // 32) * 4 if vocab > 1 else 0)
 
 
 def test_the_words_are_those_of_the_wire():
