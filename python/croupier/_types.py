@@ -73,8 +73,9 @@ class Rows:
     def array(self) -> Any:
         """A numpy array, or in device memory a `DeviceArray`. The return type is Any because these two have too little
         in common. Its shape is (rows, vocab_size), and it has the stream's dtype. bf16 appears as uint16, its bits:
-        numbers that are assigned are converted to bf16, but other libraries must write the bits. In device memory it
-        has `__cuda_array_interface__`. The place belongs to these rows as long as the array or a view of it exists,
+        numbers that are assigned are converted to bf16, but other libraries must write the bits. With f32 and f16 it is
+        a plain array, where numpy takes uint16 for whole numbers; `write` takes it for bf16. In device memory it has
+        `__cuda_array_interface__`. The place belongs to these rows as long as the array or a view of it exists,
         until the rows are sent."""
         # Nobody sees what is done with the array, so the rows count as written.
         self.is_written = True

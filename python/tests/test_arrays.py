@@ -288,8 +288,17 @@ def test_one_number_may_be_assigned_to_bf16_rows():
     for wrong in (lambda: np.add(ROWS[:1, :4], 1, out=array), lambda: np.copyto(array, ROWS[:1, :4])):
         with pytest.raises(TypeError, match="same_kind"):
             wrong()
-    # Arrays of other formats are plain numpy arrays.
-    assert type(writable(ROWS)) is np.ndarray
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16"])
+def test_bits_are_written_to_rows_of_other_formats_not_assigned(dtype):
+    """These arrays are numpy's own, which takes uint16 for whole numbers."""
+    rows = Rows(writable(np.zeros((3, VOCAB), DTYPES[dtype][1])))
+    assert type(rows.raw) is np.ndarray
+    rows.write(BITS)
+    assert (rows.raw == widened(BITS).astype(DTYPES[dtype][1])).all()
+    rows.array[:] = 0 * BITS + 3
+    assert (rows.raw == 3).all()
 
 
 @pytest.mark.parametrize("given", [ROWS, ROWS.astype(np.float64), ROWS.tolist(), BITS])
