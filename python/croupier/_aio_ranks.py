@@ -93,11 +93,14 @@ class Rank(RankFront, Entered):
 
     async def send(self, logits: Whole, step_id: int | None = None) -> int:
         """See `croupier.Rank`."""
+        await self._send_unsent()
+        # Checked before room is waited for and taken.
+        self._session.number(step_id)
         if not isinstance(logits, Rows):
             await self._wait_for_room()
-            logits = self._session.placed(logits)
-        await self._send_unsent()
-        step = self._session.announce(logits, step_id)
+        with self._session.to_announce(logits) as rows:
+            await self._send_unsent()
+            step = self._session.announce(rows, step_id)
         await self._send_unsent()
         return step
 

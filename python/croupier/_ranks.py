@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import os
 import time
 import weakref
 from collections import OrderedDict
+from collections.abc import Iterator
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
@@ -27,7 +29,7 @@ from .errors import CroupierError
 from .schema import pb
 
 if TYPE_CHECKING:
-    from ._forms import Numbers, OnDevice
+    from ._forms import Numbers, OnDevice, Whole
 
 METHOD = "/croupier.v1.Sampler/Attach"
 #: Longest time to wait for the server's first answer, in seconds.
@@ -155,12 +157,30 @@ class RankSession:
         rows = as_rows(logits, self.columns, self.group.dtype)
         return filled(self, rows, len(rows))
 
-    def announce(self, rows: Rows, step_id: int | None) -> int:
-        """Makes the message that announces a step's columns. It is sent next. Returns the step id."""
-        rows.check_to_send(self)
+    @contextlib.contextmanager
+    def to_announce(self, logits: Whole) -> Iterator[Rows]:
+        """The rank's columns, as rows. If they are not announced, a place that was taken here is free again."""
+        if isinstance(logits, Rows):
+            yield logits
+            return
+        rows = self.placed(logits)
+        try:
+            yield rows
+        except BaseException:
+            self.discard(rows)
+            raise
+
+    def number(self, step_id: int | None) -> int:
+        """The step id of the next columns, as given or the next one."""
         number = self.step if step_id is None else whole("step_id", step_id, 1, MOST_64)
         if number <= self.announced:
             raise ValueError(f"step_id is {number}, must be above {self.announced}, the step_id of the previous shard")
+        return number
+
+    def announce(self, rows: Rows, step_id: int | None) -> int:
+        """Makes the message that announces a step's columns. It is sent next. Returns the step id."""
+        rows.check_to_send(self)
+        number = self.number(step_id)
         shard = pb.VocabShard(step_id=number)
         if rows.slot is None:
             shard.inline.data = self._data(rows)

@@ -98,11 +98,14 @@ class Rank(RankFront):
     def send(self, logits: Whole, step_id: int | None = None) -> int:
         """Announces this rank's columns of the next step, or of `step_id`, which must be a later one. Returns the step
         id."""
+        self._send_unsent()
+        # Checked before room is waited for and taken.
+        self._session.number(step_id)
         if not isinstance(logits, Rows):
             self._wait_for_room()
-            logits = self._session.placed(logits)
-        self._send_unsent()
-        step = self._session.announce(logits, step_id)
+        with self._session.to_announce(logits) as rows:
+            self._send_unsent()
+            step = self._session.announce(rows, step_id)
         self._send_unsent()
         return step
 

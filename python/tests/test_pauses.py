@@ -302,10 +302,12 @@ def test_a_step_is_announced_once(server):
     with croupier.connect(server.uds, VOCAB, vocab_shards=SHARDS) as stream, croupier.attach(stream.shard_token, 1) as rank:
         text = stream.open(**params(1))
         assert rank.send(logits(1, 0)[COLUMNS], step_id=1) == 1
-        free = rank._session.free
+        free, kept = rank._session.free, []
         for wrong, said in ((1, "step_id is 1, must be above 1, the step_id of the previous shard"), (0, "must be in 1"), (-1, "must be in 1")):
-            with pytest.raises(ValueError, match=said):
+            with pytest.raises(ValueError, match=said) as error:
                 rank.send(logits(1, 0)[COLUMNS], step_id=wrong)
+            # Even while somebody has the error, whose frames refer to the rows.
+            kept.append(error.value)
         assert rank._session.free == free
         stream.sample(logits(1, 0)[: SHARDS[0]], [text])
         assert rank.wait() == []

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 import croupier
-from croupier import pb
+from croupier import _ranks, pb
 from test_client import PATHS, VOCAB, logits, params, text_of
+from test_waiting import NAMES, done
 
 TEXTS = (1, 2, 3)
 COUNT = 12
@@ -338,3 +339,34 @@ def test_the_example_runs(server):
     for wrong in ([], [server.uds], [server.uds, "many"], [server.uds, "0"]):
         said = subprocess.run([*command[:2], *wrong], env=environment, capture_output=True, text=True)
         assert said.returncode == 2 and said.stderr.startswith("usage: ") and "Traceback" not in said.stderr, said
+
+
+@pytest.mark.parametrize("kind", NAMES)
+def test_columns_that_are_not_announced_leave_their_slot_free(server, kind, monkeypatch):
+    """Also while somebody has the errors, whose frames refer to the rows."""
+    def failing(*_):
+        raise OverflowError("no announcement")
+
+    columns, kept = logits(1, 0)[500:], []
+
+    async def use(rank):
+        await done(kind, rank.send(columns))
+        free = rank._session.free
+        assert len(free) == 1
+        monkeypatch.setattr(_ranks, "Announced", failing)
+        for step_id, error in ((1, ValueError), (2, OverflowError)) * 2:
+            with pytest.raises(error) as raised:
+                await done(kind, rank.send(columns, step_id=step_id))
+            kept.append(raised.value)
+            assert rank._session.free == free
+
+    async def attached(token):
+        async with croupier.aio.attach(token, 1) as rank:
+            await use(rank)
+
+    with croupier.connect(server.uds, VOCAB, vocab_shards=[500, 500], slots=2) as stream:
+        if kind == "asyncio":
+            asyncio.run(attached(stream.shard_token))
+        else:
+            with croupier.attach(stream.shard_token, 1) as rank:
+                asyncio.run(use(rank))
