@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -20,6 +19,8 @@ if TYPE_CHECKING:
 METHOD = "/croupier.v1.Sampler/GetServerInfo"
 #: Longest time to wait for the answer, in seconds.
 ANSWER_WITHIN = 10.0
+#: What gRPC gets at most, a year. Deadlines that its clock does not reach are over at once.
+_MOST_WITHIN = 365 * 86400.0
 
 
 def server_info(address: str, *, answer_within: float = ANSWER_WITHIN, **access: Unpack[AccessOptions]) -> pb.GetServerInfoResponse:
@@ -43,7 +44,7 @@ class Asked:
 
     def __init__(self, address: str, answer_within: float, access: Any) -> None:
         self.access: Access = access_of("server_info", address, access, InfoOptions)
-        self._within = min(seconds("answer_within", answer_within), threading.TIMEOUT_MAX)
+        self._within = min(seconds("answer_within", answer_within), _MOST_WITHIN)
 
     def call(self, channel: Any) -> Any:
         """The answer, or an awaitable of it."""

@@ -216,8 +216,10 @@ def _as_lines(choices: Iterable[Any]) -> str:
     for line in lines:
         if not isinstance(line, str):
             raise TypeError(f"choices has {line!r}, must be a list of strings")
-        if "\n" in line:
-            raise ValueError(f"choices has {line!r}, which has more than one line; use a regex instead")
+        if "\n" in line or "\r" in line:
+            raise ValueError(f"choices has {line!r}, and a choice is one line without line ends; use a regex instead")
+        if not line:
+            raise ValueError("choices has '', and a choice cannot be empty; leave it out, or use a regex such as (yes|no)?")
     return "\n".join(lines)
 
 

@@ -33,6 +33,12 @@ def test_a_server_says_what_it_is(serve):
         assert "chat" in [preset.name for preset in info.presets] and not info.HasField("vocabulary")
 
 
+@pytest.mark.parametrize("within", [9e9, float("inf")])
+def test_its_answer_may_be_waited_for_without_a_limit(server, within):
+    for info in both(server.uds, answer_within=within):
+        assert isinstance(info, pb.GetServerInfoResponse), info
+
+
 def test_it_takes_the_options_of_tls_and_tokens(serve, tmp_path):
     secured = Secured(serve, tmp_path)
     for info in both(secured.address, **secured.options):

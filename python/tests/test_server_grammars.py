@@ -3,6 +3,7 @@ among others, with drafts, and if its server goes away."""
 
 import asyncio
 import json
+import re
 import signal
 import time
 
@@ -152,8 +153,13 @@ def test_choices_and_rules_are_written_too(server, grammar, words):
 
 
 def test_choices_are_texts_of_one_line():
-    with pytest.raises(ValueError, match=r"choices has 'a\\nb', which has more than one line; use a regex instead"):
-        croupier.GrammarParams(choices=["c", "a\nb"]).to_pb()
+    for wrong in ("a\nb", "yes\r", "a\rb"):
+        with pytest.raises(ValueError, match=re.escape(f"choices has {wrong!r}, and a choice is one line without line ends; use a regex")):
+            croupier.GrammarParams(choices=["c", wrong]).to_pb()
+    # On the wire, the last of these would be gone.
+    for wrong in (["", "yes"], ["yes", ""], [""]):
+        with pytest.raises(ValueError, match="choices has '', and a choice cannot be empty; leave it out, or use a regex"):
+            croupier.GrammarParams(choices=wrong).to_pb()
     with pytest.raises(TypeError, match=r"choices has 5, must be a list of strings"):
         croupier.GrammarParams(choices=["c", 5]).to_pb()
 
