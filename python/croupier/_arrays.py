@@ -150,14 +150,15 @@ def _of_tensor(tensor: Any) -> Array:
 def narrowing(rows: Rows | None = None) -> contextlib.AbstractContextManager[None]:
     """A context for converting numbers to a smaller type. Numbers that are too large become infinities, which masks
     need, and numpy would warn about. If an infinity is not a mask, the server reports it. `rows`, the destination, then
-    records the reason."""
+    records the reason. Numbers that are too small become 0, and a NaN is also for the server to report, so neither
+    raises, whatever the program has set in numpy: the step may have begun."""
     if rows is None:
-        return np.errstate(over="ignore")
+        return np.errstate(over="ignore", under="ignore", invalid="ignore")
 
     def note(*_: object) -> None:
         rows.is_overflowed = True
 
-    return np.errstate(over="call", call=note)
+    return np.errstate(over="call", under="ignore", invalid="ignore", call=note)
 
 
 def bf16(values: Array) -> Array:

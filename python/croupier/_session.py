@@ -217,9 +217,11 @@ class Session(StepMaker):
             part.logits, part.source = self._placed(part.source), None
             part.logits.users, part.logits.is_spent = 1, True
             self.synchronize()
+        # First, because it may fail: only what can be sent waits for an answer.
+        request = self.encode(part)
         part.is_begun = True
         self.waiting.append(part)
-        return self.encode(part)
+        return request
 
     def not_begun(self) -> Part | None:
         """The next part whose turn has not come yet."""

@@ -13,6 +13,7 @@ import croupier
 from croupier import Rows
 from croupier._device import DeviceArray
 from croupier._arrays import DTYPES, as_rows, bf16, format_named, widened, writable
+from test_client import PATHS
 
 VOCAB = 100
 ROWS = np.random.default_rng(1).normal(size=(3, VOCAB)).astype(np.float32) * 3
@@ -288,6 +289,27 @@ def test_one_number_may_be_assigned_to_bf16_rows():
     for wrong in (lambda: np.add(ROWS[:1, :4], 1, out=array), lambda: np.copyto(array, ROWS[:1, :4])):
         with pytest.raises(TypeError, match="same_kind"):
             wrong()
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_no_setting_of_numpy_makes_a_conversion_fail(server, path):
+    tiny = np.full((1, VOCAB), 1e-300)
+    with croupier.connect(server.uds, VOCAB, data_path=path) as stream, np.errstate(all="raise"):
+        text = stream.open()
+        stream.sample(tiny, [text])
+        stream.submit(tiny, [text])
+        stream.result()
+        assert len(text.tokens) == 2
+
+
+def test_a_message_that_cannot_be_made_waits_for_no_answer(server, monkeypatch):
+    with croupier.connect(server.uds, VOCAB, data_path="inline") as stream:
+        text = stream.open()
+        with monkeypatch.context() as patched, pytest.raises(MemoryError):
+            patched.setattr(stream._session, "encode", lambda part: (_ for _ in ()).throw(MemoryError))
+            stream.sample(ROWS[:1], [text])
+        assert not stream._session.waiting
+        assert stream.result().work[0].tokens and len(text.tokens) == 1
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f16"])
