@@ -58,7 +58,7 @@ class Texts:
         if sequence_id is None and self.ids >= MOST_64:
             raise ValueError(f"no id is left after sequence_id {self.ids}; give every text a sequence_id, or none of them")
         sequence = Sequence(self.ids + 1 if sequence_id is None else sequence_id, params, tuple(prompt), output, state=state,
-                            owner=self.mark)
+                            owner=self.mark, opened_with=params.SerializeToString())
         sequence.finish_reason = self._finish_reason(sequence)
         if not sequence.finish_reason:
             self._check_size(sequence)
@@ -154,7 +154,7 @@ class Texts:
 
     def _check_size(self, sequence: Sequence) -> None:
         """Checks that a message has room for the text."""
-        most = SPARE + _ID * (len(sequence.prompt) + len(sequence.tokens)) + sequence.params.ByteSize()
+        most = SPARE + _ID * (len(sequence.prompt) + len(sequence.tokens)) + len(sequence.opened_with)
         if most > self.limits.message_bytes - SPARE:
             self._openings([sequence], ValueError)
 

@@ -27,7 +27,7 @@ class Sequence:
     id: int
     params: pb.SamplingParams
     """The parameters that `open` received, as a `SamplingParams`. If neither these nor the stream's `default_params`
-    have a seed, they contain the one that was chosen here. They do not contain what the stream's `default_params` and
+    have a seed, they contain the one that was chosen here. Changing them has no effect; `fork` does that. They do not contain what the stream's `default_params` and
     `eos_token_ids` add, so another stream that continues the text needs the same two."""
     prompt: tuple[int, ...]
     tokens: list[int] = field(default_factory=list)
@@ -42,6 +42,9 @@ class Sequence:
     """Why the server did not open it."""
     owner: object = field(default=None, repr=False)
     """An object that identifies the stream which opened it."""
+    opened_with: bytes = field(default=b"", repr=False)
+    """The serialised parameters that `open` received. They are what is sent, also when the text is opened again, so
+    that a change of `params` meanwhile cannot change the text after a reconnect."""
 
 
 @dataclass(eq=False)

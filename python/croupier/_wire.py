@@ -54,7 +54,7 @@ def _tag(message: str, field: str) -> bytes:
 
 
 _STEP = _tag("DecodeRequest", "step")
-_OPEN = _tag("Step", "open")
+_OPEN, _PARAMS = _tag("Step", "open"), _tag("OpenSequence", "params")
 _INLINE, _REGION, _SHARDED = (_tag("Step", name) for name in ("inline", "region", "sharded"))
 _SHARDED_INLINE, _SHARDED_REGION = (_tag("ShardedLogits", name) for name in ("inline", "region"))
 _DATA = _tag("InlineLogits", "data")
@@ -62,8 +62,9 @@ _DATA = _tag("InlineLogits", "data")
 
 def opening(sequence: Sequence) -> bytes:
     """What opens a text, or opens it again with its tokens so far."""
-    body = pb.OpenSequence(sequence_id=sequence.id, params=sequence.params, prompt_token_ids=sequence.prompt,
-                           output_token_ids=sequence.tokens, sampler_state=sequence.state).SerializeToString()
+    body = pb.OpenSequence(sequence_id=sequence.id, prompt_token_ids=sequence.prompt, output_token_ids=sequence.tokens,
+                           sampler_state=sequence.state).SerializeToString()
+    body += _PARAMS + varint(len(sequence.opened_with)) + sequence.opened_with
     return _OPEN + varint(len(body)) + body
 
 

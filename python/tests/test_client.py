@@ -126,6 +126,22 @@ def test_a_text_goes_on_elsewhere_with_the_same_defaults_of_the_stream(server):
     assert text.tokens == whole.tokens and text.finish_reason == whole.finish_reason == "max_tokens"
 
 
+def test_a_change_of_a_text_s_parameters_changes_no_token(server):
+    drawn = []
+    for kill in (False, True):
+        with croupier.connect(server.uds, VOCAB) as stream:
+            text = stream.open(**params(5))
+            for position in range(4):
+                # Before it is opened, and when it is opened again.
+                text.params.temperature = 0
+                if kill and position == 2:
+                    server.kill()
+                    server.start()
+                stream.sample(np.zeros((1, VOCAB), np.float32), [text])
+            drawn.append(text.tokens)
+    assert drawn[0] == drawn[1] and drawn[0] != [0] * 4 and len({*drawn[0]}) > 1
+
+
 @pytest.mark.parametrize("path", PATHS)
 def test_a_killed_server_changes_no_token(server, path):
     expected = text_of(server, 30, path)
