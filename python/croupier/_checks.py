@@ -104,7 +104,14 @@ def token_ids(name: str, given: Any) -> list[int]:
         raise TypeError(f"{name} is {given!r}, must be a list of token ids") from None
     if {*map(type, ids)} <= {int} and (not ids or (min(ids) >= 0 and max(ids) <= MOST)):
         return ids
-    return [below(f"{name}[{at}]", value) for at, value in enumerate(ids)]
+    return [_token_id(f"{name}[{at}]", value) for at, value in enumerate(ids)]
+
+
+def _token_id(name: str, value: Any) -> int:
+    if isinstance(value, bool):
+        # To Python it is a number. It comes from a mask in the place of ids.
+        raise TypeError(f"{name} is {value!r}, must be a token id, a whole number")
+    return below(name, value)
 
 
 def sequence_id(value: Any) -> int:

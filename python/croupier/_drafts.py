@@ -34,6 +34,11 @@ class Draft:
     probabilities that the worker drew from, in the shape (draft tokens, vocab_size), or only those that are not 0, as a
     `SparseDistribution`. With a vocabulary of 128,256 a whole row is 513 KB for each draft token."""
 
+    if TYPE_CHECKING:
+        # Tokens and parents may be given as arrays too, and are lists afterwards.
+        def __init__(self, sequence: Sequence, token_ids: Iterable[int] = (), parents: Iterable[int] | None = None,
+                     distribution: npt.ArrayLike | Exported | SparseDistribution = "deterministic") -> None: ...
+
     def __post_init__(self) -> None:
         if not isinstance(self.sequence, Sequence):
             raise TypeError(f"sequence is {self.sequence!r}, must be a Sequence that `open` returned")

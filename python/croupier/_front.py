@@ -38,6 +38,10 @@ _STAY_SECONDS, _STAY_TIMES = 1.0, 5
 #: The first and the longest pause between two attempts to connect, in seconds.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
 
+#: The message of `result` if there is no step.
+NO_STEP = ("no step was submitted, or the submitted steps were given up; a step that was cancelled or interrupted had not begun yet, or was "
+           "already complete: the number of its texts' tokens says which")
+
 
 def backing_off() -> Iterator[float]:
     """Pauses between attempts to connect. The upper bound doubles each time, and the pauses are random, so that the

@@ -13,7 +13,7 @@ import grpc
 from ._aio_call import ENDED, Entered, Home, Steady, begin, end_in_order, is_cancelled, leased, within
 from ._aio_ranks import Rank, attach
 from ._checks import listed
-from ._front import Front, backing_off
+from ._front import NO_STEP, Front, backing_off
 from ._info import ANSWER_WITHIN, Asked
 from ._options import AccessOptions, StreamOptions
 from ._results import checked
@@ -134,7 +134,7 @@ class Stream(Front, Entered):
             self._check_not_ended()
             self._home.check()
             if not self._session.steps:
-                raise CroupierError("no step was submitted, or the submitted steps were given up")
+                raise CroupierError(NO_STEP)
             with self._kept():
                 await self._be_connected()
                 await self._send()

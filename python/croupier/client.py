@@ -15,7 +15,7 @@ import grpc
 
 from ._call import Limit, Turn, dial, end_in_order, following, forget, hang_up, is_gone, no_answer
 from ._checks import listed
-from ._front import Front, backing_off
+from ._front import NO_STEP, Front, backing_off
 from ._options import StreamOptions
 from ._results import checked
 from ._status import failed, said
@@ -148,7 +148,7 @@ class Stream(Front):
         with self._turn.mine():
             self._check_not_ended()
             if not self._session.steps:
-                raise CroupierError("no step was submitted, or the submitted steps were given up")
+                raise CroupierError(NO_STEP)
             with self._kept():
                 # An interrupted step continues where it was.
                 self._be_connected()

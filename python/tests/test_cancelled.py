@@ -2,8 +2,10 @@
 
 import asyncio
 
+import croupier
 import pytest
 from croupier._aio_call import begin, within
+from test_client import VOCAB, logits
 
 
 class Refused(Exception):
@@ -75,5 +77,24 @@ def test_what_takes_too_long_is_cancelled_before_that_is_told():
 
     async def ended_elsewhere():
         raise asyncio.CancelledError
+
+    asyncio.run(main())
+
+
+def test_there_is_nothing_to_continue_if_a_cancelled_step_had_not_begun(server):
+    async def main():
+        async with croupier.aio.connect(server.uds, VOCAB) as stream:
+            text = stream.open(seed=1)
+            await stream.sample(logits(1, 0), [text])
+            await stream.submit(logits(1, 1), [text])
+            await stream.give_up()
+            server.kill()
+            # It connects again first, which takes until there is a server.
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(stream.sample(logits(1, 1), [text]), 0.1)
+            with pytest.raises(croupier.CroupierError, match="a step that was cancelled or interrupted had not begun yet, or was already complete"):
+                await stream.result()
+            server.start()
+            assert len(text.tokens) == 1 and await stream.sample(logits(1, 1), [text]) == text.tokens[1:]
 
     asyncio.run(main())

@@ -18,6 +18,8 @@ MOST = (1 << 32) - 1
     ({"prompt": [5, "a"]}, r"prompt\[1\] is 'a', must be a whole number"),
     ({"prompt": np.array([1.0, 2.0])}, r"prompt\[0\] is 1.0, must be a whole number"),
     ({"prompt": np.array([[1, 2]])}, r"prompt\[0\] is \[1, 2\], must be a whole number"),
+    ({"prompt": [5, True]}, r"prompt\[1\] is True, must be a token id, a whole number"),
+    ({"output": np.array([False])}, r"output\[0\] is False, must be a token id"),
     ({"prompt": "text"}, "prompt is str, must be a list of token ids"),
     ({"prompt": 5}, "prompt is 5, must be a list of token ids"),
     ({"prompt": np.int64(5)}, "prompt is .*5.*, must be a list of token ids"),

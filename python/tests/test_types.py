@@ -130,6 +130,7 @@ def gets(rank: croupier.Rank, given: dict[str, Any], wanted: croupier.SamplingFi
     assert_type(drafts, list[croupier.Draft])
     assert_type(drafts[0].work(), pb.Work)
     for ids, probabilities in ([[5]], [[1.0]]), (mask, logits):
+        assert_type(croupier.Draft(text, np.array([5]), parents=np.array([-1])).token_ids, list[int])
         croupier.Draft(text, [5], distribution=croupier.SparseDistribution(ids, probabilities))
     speculation.tree([text], lambda pairs: logits, [-1], token_masks=lambda pairs: [mask, None], traceparent="x", deadline_ms=50)
     verified = speculation.verify(drafts, logits, token_masks=[mask, None], traceparent="x", deadline_ms=50)
