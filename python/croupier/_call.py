@@ -187,11 +187,17 @@ def forget(error: BaseException | None) -> None:
         error = error.__cause__ or error.__context__
 
 
+def is_too_late(error: BaseException | None) -> bool:
+    """Whether the server ended the call because messages took too long: replies were not read, or a message did not
+    arrive."""
+    return isinstance(error, grpc.RpcError) and bool(error.code() == grpc.StatusCode.ABORTED)
+
+
 def may_pass(error: BaseException | None) -> bool:
     """Whether connecting again may work later: the server is not there yet, or is still full of what was there
-    before."""
+    before, or messages took too long."""
     full = isinstance(error, grpc.RpcError) and error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
-    return full or is_gone(error)
+    return full or is_gone(error) or is_too_late(error)
 
 
 def no_answer(seconds: float) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ._access import access_of, is_distrusted
 from ._arrays import as_rows, in_dtype, narrowing
-from ._call import may_pass
+from ._call import is_gone, is_too_late, may_pass
 from ._checks import header, listed, text, token_ids, whole
 from ._options import AccessOptions, StreamOptions, seconds
 from ._masks import masked
@@ -67,6 +67,8 @@ class Front:
         self._is_down = self._is_ended = False
         # Whether an answer is being taken in.
         self._is_torn = False
+        # Whether a call ended because messages took too long, and no step was answered since.
+        self._is_late = False
         self._has_served = False
         # Whether the user was told that the stream waits for a server, and since when the stream has been reconnecting.
         self._is_told, self._since = False, math.inf
@@ -96,6 +98,14 @@ class Front:
         self._is_down = True
         self._since, self._is_told = math.inf, False
         return failed(f"{said(why)}; steps without a result are given up, texts are unchanged, and the next step connects again", why)
+
+    def _is_worth_reconnecting(self, error: BaseException) -> bool:
+        """Whether what is lost may be done on another connection. If messages took too long, it gets one, but not
+        twice without an answer in between: the same messages would take too long again, for ever."""
+        if not is_too_late(error):
+            return is_gone(error)
+        is_again, self._is_late = self._is_late, True
+        return not is_again
 
     def _is_worth_waiting(self, cause: BaseException | None) -> bool:
         """Whether connecting again may work later. Before the first connection, a certificate that is not trusted is a

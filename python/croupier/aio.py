@@ -20,7 +20,7 @@ from ._results import checked
 from ._status import failed, said
 from ._types import Part, Rows, Sequence, Step
 from ._wire import METHOD
-from ._call import Turn, forget, is_gone, no_answer
+from ._call import Turn, forget, no_answer
 from .client import room_until, sampled, try_within
 from .errors import CroupierError
 from .schema import pb
@@ -238,14 +238,14 @@ class Stream(Front, Entered):
             return
         self._is_torn = True
         refused = self._session.answer(reply)
-        self._is_torn = False
+        self._is_torn = self._is_late = False
         if refused:
             self._refused = time.monotonic() + refused[0], refused[1]
 
     async def _go_on(self, error: BaseException) -> None:
         self._check_not_ended()
         why = await self._failed(error)
-        if not is_gone(why):
+        if not self._is_worth_reconnecting(why):
             raise self._given_up(why) from error
         forget(error)
         forget(why)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from ._call import Limit, Turn, dial, end_in_order, following, forget, hang_up, is_gone, no_answer
+from ._call import Limit, Turn, dial, end_in_order, following, forget, hang_up, no_answer
 from ._checks import listed
 from ._front import NO_STEP, Front, backing_off
 from ._options import StreamOptions
@@ -211,7 +211,7 @@ class Stream(Front):
             reply = following(self._replies)
         except (grpc.RpcError, StopIteration) as error:
             self._check_not_ended()
-            if not is_gone(error):
+            if not self._is_worth_reconnecting(error):
                 raise self._given_up(error) from error
             why = said(error)
             forget(error)
@@ -219,7 +219,7 @@ class Stream(Front):
             return
         self._is_torn = True
         refused = self._session.answer(reply)
-        self._is_torn = False
+        self._is_torn = self._is_late = False
         if refused:
             self._try_again(*refused)
 
