@@ -189,6 +189,15 @@ fn width(text: &str) -> Result<Option<usize>, String> {
     let counts: Vec<usize> = rows.map(|row| words(row).count()).filter(|&count| count > 0).collect();
     let first = counts.first().copied().filter(|&first| first > 1);
     match counts.iter().find(|&&count| Some(count) != first) {
+        // One long row whose lines happen to be equal looks like this too.
+        None if !has_lists && first.is_some_and(|first| counts.len() > first) => {
+            let (lines, each) = (counts.len(), counts[0]);
+            Err(format!(
+                "has {lines} lines of {each} numbers each; give --vocab-size {each} if each line is a row, or --vocab-size {} if \
+                 they are one row",
+                lines * each
+            ))
+        }
         None => Ok(first),
         Some(other) if has_lists && first.is_some() => Err(format!(
             "has lists of different lengths, {} and {other}; make them alike, or give the length of a row with --vocab-size",
@@ -306,6 +315,9 @@ mod tests {
         for text in ["[1 2 3\n 4 5 6]", "1 2 3 4\n5 6\n", "1\n2\n3\n4\n5\n6\n", "1 2 3 4 5 6"] {
             assert_eq!(width(text), Ok(6), "{text:?}");
         }
+        let wrapped = "has 3 lines of 2 numbers each; give --vocab-size 2 if each line is a row, or --vocab-size 6 if they are one row";
+        assert_eq!(width("1 2\n3 4\n5 6\n"), Err(wrapped.to_owned()));
+        assert_eq!(file(None, Some(6)).rows(b"1 2\n3 4\n5 6\n").unwrap().count(), 1);
         assert!(width("[[1, 2], [3]]").unwrap_err().starts_with("has lists of different lengths, 2 and 1; "));
         assert_eq!(file(None, Some(3)).rows(b"[[1, 2], [3]]").unwrap().count(), 1);
     }

@@ -178,13 +178,21 @@ def is_from_core(error: grpc.RpcError) -> bool:
     return bool(error.code() == grpc.StatusCode.INTERNAL and error.details() == "Internal error from Core")
 
 
+#: What gRPC raises for a call that ended.
+_OWN = (grpc.RpcError, StopIteration, EOFError)
+
+
 def forget(error: BaseException | None) -> None:
-    """Drops where an error that was dealt with, and those behind it, were raised. An error of gRPC is the call itself,
-    so the frames there refer to it. Through the callers' frames, the logits and the region of the step that was
-    interrupted would stay until the garbage collector runs."""
-    while error is not None:
+    """Drops where an error that was dealt with, and those of gRPC behind it, were raised. An error of gRPC is the call
+    itself, so the frames there refer to it. Through the callers' frames, the logits and the region of the step that was
+    interrupted would stay until the garbage collector runs. Other errors behind it may be the caller's, who handles one
+    while it uses the stream."""
+    dealt_with = set()
+    while error is not None and id(error) not in dealt_with:
+        dealt_with.add(id(error))
         error.__traceback__ = None
-        error = error.__cause__ or error.__context__
+        behind = error.__cause__ or error.__context__
+        error = behind if isinstance(behind, _OWN) else None
 
 
 def is_too_late(error: BaseException | None) -> bool:

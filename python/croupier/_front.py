@@ -22,6 +22,7 @@ from ._status import failed, said
 from ._texts import new_seed
 from ._top_n import TopN, largest
 from ._types import Rows, Sequence, given_rows
+from ._wire import opened_params
 from .errors import CroupierError
 from .params import SamplingFields
 from .schema import pb
@@ -212,7 +213,7 @@ class Front:
         self._check_own(sequence)
         self._session.check_forked(sequence)
         tokens = list(sequence.tokens) if output is None else token_ids("output", output)
-        params = params_of(sequence.params, fields, self._session.config.default_params)
+        params = params_of(opened_params(sequence), fields, self._session.config.default_params)
         if "seed" not in fields:
             params.seed = new_seed()
         if sampler_state is None and tokens[:len(sequence.tokens)] == sequence.tokens:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from ._checks import MOST_64, sequence_id as checked_id, token_ids
 from ._split import SPARE, Limits, apart, chunks
 from ._types import Sequence
-from ._wire import opening
+from ._wire import opened_params, opening
 from .errors import Failure
 from .schema import pb
 
@@ -169,7 +169,8 @@ class Texts:
                             f"max_message_bytes is {self.limits.message_bytes}")
         # One message may open as many texts as the stream can have. Further texts are then refused one by one, not with
         # the whole stream.
-        grammars = [s.params.grammar.SerializeToString() if s.params.HasField("grammar") else None for s in sequences]
+        params = [opened_params(sequence) for sequence in sequences]
+        grammars = [p.grammar.SerializeToString() if p.HasField("grammar") else None for p in params]
         whole = chunks([len(one) for one in wire], most, self.limits.sequences)
         runs = [run for each in whole for run in apart(each, grammars, _MOST_GRAMMARS)]
         return [(sequences[run.start:run.stop], wire[run.start:run.stop]) for run in runs]

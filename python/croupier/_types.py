@@ -27,8 +27,9 @@ class Sequence:
     id: int
     params: pb.SamplingParams
     """The parameters that `open` received, as a `SamplingParams`. If neither these nor the stream's `default_params`
-    have a seed, they contain the one that was chosen here. Changing them has no effect; `fork` does that. They do not contain what the stream's `default_params` and
-    `eos_token_ids` add, so another stream that continues the text needs the same two."""
+    have a seed, they contain the one that was chosen here. Changing them has no effect; `fork` opens a text with others.
+    They do not contain what the stream's `default_params` and `eos_token_ids` add, so another stream that continues the
+    text needs the same two."""
     prompt: tuple[int, ...]
     tokens: list[int] = field(default_factory=list)
     """The tokens so far: first those given when the text was opened, then those emitted."""

@@ -68,6 +68,11 @@ def opening(sequence: Sequence) -> bytes:
     return _OPEN + varint(len(body)) + body
 
 
+def opened_params(sequence: Sequence) -> pb.SamplingParams:
+    """The parameters that a text was opened with, a copy."""
+    return pb.SamplingParams.FromString(sequence.opened_with)
+
+
 def inline(rows: Array, is_sharded: bool) -> list[bytes | memoryview]:
     """Rows in the message. They are copied once, when the message is joined."""
     data = np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data

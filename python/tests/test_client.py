@@ -139,7 +139,21 @@ def test_a_change_of_a_text_s_parameters_changes_no_token(server):
                     server.start()
                 stream.sample(np.zeros((1, VOCAB), np.float32), [text])
             drawn.append(text.tokens)
+            assert stream.fork(text).params.temperature > 0.8
     assert drawn[0] == drawn[1] == drawn[2]
+
+
+def test_an_error_that_the_caller_handles_keeps_its_place(server):
+    with croupier.connect(server.uds, VOCAB) as stream:
+        text = stream.open(**params(5))
+        try:
+            raise ValueError("of the caller")
+        except ValueError as error:
+            server.kill()
+            server.start()
+            stream.sample(logits(1, 0), [text])
+            assert error.__traceback__ is not None
+    assert len(text.tokens) == 1
 
 
 @pytest.mark.parametrize("path", PATHS)

@@ -67,7 +67,8 @@ pub(super) fn args(matches: &ArgMatches, problems: Vec<String>) -> Result<Compar
         text: reader.read("text", Vec::new(), tokens),
         json: matches.get_flag("json"),
     };
-    if args.sent.path.is_none() && args.plain.path.is_none() {
+    let is_input = |name: &str| matches.get_one::<String>(name).is_some_and(|path| path == "-");
+    if is_input("sent") && is_input("plain") {
         reader.note("PLAIN: is standard input, as SENT is; name a file for one of them".to_owned());
     }
     reader.end(args)
@@ -103,6 +104,9 @@ mod tests {
         assert_eq!(read(&["a", "-"]).unwrap().plain.path, None);
         let both = read(&["-", "-"]).unwrap_err();
         assert_eq!(both, ["PLAIN: is standard input, as SENT is; name a file for one of them"]);
+        // Clap tells of files that are not given.
+        let none = command().ignore_errors(true).try_get_matches_from([COMPARE]).unwrap();
+        assert!(args(&none, Vec::new()).is_ok());
     }
 
     #[test]

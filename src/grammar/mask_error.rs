@@ -13,7 +13,7 @@ const MORE_TIME: Duration = Duration::from_millis(5);
 pub(super) const MAX_MASK_WAIT: Duration = Duration::from_secs(2);
 /// The most that one work may take, however many rows it has. It is less than a batch waits, so that a work that takes
 /// too long by itself is told so, and not to come again.
-const MAX_WORK_TIME: Duration = Duration::from_millis(1500);
+const MAX_WORK_TIME: Duration = Duration::from_millis(1800);
 
 /// How long so many masks of a text may take.
 pub(super) fn time_for(masks: usize) -> Duration {

@@ -22,7 +22,7 @@ use crate::sampling::row::Filters;
 pub trait Masses {
     /// The sum of the masses.
     fn total(&self) -> u64;
-    /// The entropy in nats.
+    /// The entropy in nats, and the sum of the masses.
     fn entropy_and_total(&self) -> (f64, u64);
     /// The sum of the squares of the masses, and the sum of the masses.
     fn squares_and_total(&self) -> (u128, u128);
