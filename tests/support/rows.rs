@@ -137,6 +137,9 @@ impl Chained {
 /// Any step, edges included.
 fn step() -> impl Strategy<Value = ChainStep> {
     let share = || prop_oneof![2 => 0.0f32..1.0, 1 => Just(0.0), 1 => Just(1.0), 1 => Just(0.5), 1 => 1e-6f32..1e-3];
+    let xtc = |rule| {
+        (share(), share()).prop_map(move |(probability, threshold)| ChainStep::Xtc { rule, probability, threshold })
+    };
     prop_oneof![
         share().prop_map(ChainStep::MinEosP),
         Just(ChainStep::Temperature),
@@ -162,26 +165,10 @@ fn step() -> impl Strategy<Value = ChainStep> {
         share().prop_map(ChainStep::EpsilonCutoff),
         share().prop_map(ChainStep::EtaCutoff),
         share().prop_map(ChainStep::TopH),
-        (share(), share()).prop_map(|(probability, threshold)| ChainStep::Xtc {
-            rule: XtcRule::default(),
-            probability,
-            threshold
-        }),
-        (share(), share()).prop_map(|(probability, threshold)| ChainStep::Xtc {
-            rule: XtcRule { expected: false, unless_ignored: true },
-            probability,
-            threshold
-        }),
-        (share(), share()).prop_map(|(probability, threshold)| ChainStep::Xtc {
-            rule: XtcRule::EXPECTED,
-            probability,
-            threshold
-        }),
-        (share(), share()).prop_map(|(probability, threshold)| ChainStep::Xtc {
-            rule: XtcRule { expected: true, unless_ignored: true },
-            probability,
-            threshold
-        }),
+        xtc(XtcRule::default()),
+        xtc(XtcRule { expected: false, unless_ignored: true }),
+        xtc(XtcRule::EXPECTED),
+        xtc(XtcRule { expected: true, unless_ignored: true }),
         Just(ChainStep::PLess { norm: false }),
         Just(ChainStep::PLess { norm: true }),
         Just(ChainStep::Infill),
