@@ -107,6 +107,7 @@ impl Worker<'_> {
             eos_token_ids: vec![END_OF_TEXT],
             default_params: None,
             wants_regions: false,
+            draft_vocabulary: Vec::new(),
             vocab_shards: None,
         }
     }

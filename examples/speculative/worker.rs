@@ -96,6 +96,7 @@ impl Worker {
             eos_token_ids: vec![END_OF_TEXT],
             default_params: None,
             wants_regions: false,
+            draft_vocabulary: Vec::new(),
             vocab_shards: None,
         };
         let (requests, replies) = client::open(client, config, 1).await?;

@@ -224,9 +224,8 @@ def dtype_of(array: Memory) -> str:
     return next(name for name, (_, own) in DTYPES.items() if own == array.dtype)
 
 
-def filled(place: Place, array: Array | OnDevice, count: int) -> Rows:
-    """Takes rows from `place` and fills them with these values. If that fails, the rows are given back."""
-    rows = place.rows(count)
+def filled(rows: Rows, array: Array | OnDevice, place: Place) -> Rows:
+    """Fills rows that were taken from `place` with these values. If that fails, the rows are given back."""
     try:
         with narrowing(rows):
             rows.raw[:] = array

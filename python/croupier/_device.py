@@ -143,10 +143,13 @@ def row_count(logits: OnDevice, columns: int, dtype: np.dtype[Any]) -> int:
 
 def count_of(logits: Array | OnDevice) -> int:
     """The number of rows of an array on the host or on a GPU."""
-    if isinstance(logits, np.ndarray):
-        return len(logits)
-    shape: tuple[int, ...] = tuple(logits.__cuda_array_interface__["shape"])
-    return shape[0] if len(shape) == 2 else 1
+    return shape_of(logits)[0]
+
+
+def shape_of(logits: Array | OnDevice) -> tuple[int, int]:
+    """The numbers of rows and of columns of an array on the host or on a GPU."""
+    shape = logits.shape if isinstance(logits, np.ndarray) else tuple(logits.__cuda_array_interface__["shape"])
+    return (shape[0] if len(shape) == 2 else 1), shape[-1]
 
 
 def some(logits: Array | OnDevice, first: int, end: int) -> Array | OnDevice:

@@ -51,9 +51,7 @@ class Lines(Protocol):
 
 
 class Place(Protocol):
-    """The owner of rows, which also takes them back."""
-
-    def rows(self, count: int) -> Rows: ...
+    """The owner of rows, which takes them back."""
 
     def discard(self, rows: Rows) -> None: ...
 

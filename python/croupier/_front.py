@@ -59,11 +59,13 @@ class Front:
     def __init__(self, address: str, vocab_size: int, *, dtype: Dtype = "f32", model: str = "",
                  eos_token_ids: Iterable[int] = (), default_params: Parameters | None = None, data_path: str = "auto",
                  max_rows: int = 64, slots: int = 2, reconnect_within: float = 30.0,
-                 vocab_shards: Iterable[int] | None = None, device: str | None = None, traceparent: str = "",
+                 vocab_shards: Iterable[int] | None = None, draft_vocabulary: Iterable[int] | None = None,
+                 device: str | None = None, traceparent: str = "",
                  **access: Unpack[AccessOptions]) -> None:
         self._access = access_of("connect", address, access, StreamOptions)
         defaults = None if default_params is None else params_of(default_params, {})
-        self._session = Session(vocab_size, dtype, text("model", model), eos_token_ids, defaults, data_path, max_rows, slots, vocab_shards, device)
+        self._session = Session(vocab_size, dtype, text("model", model), eos_token_ids, defaults, data_path, max_rows, slots, vocab_shards,
+                                draft_vocabulary, device)
         self._address, self._patience = address, seconds("reconnect_within", reconnect_within)
         self._is_down = self._is_ended = False
         # Whether an answer is being taken in.
@@ -231,10 +233,12 @@ class Front:
         if sequence.owner is not self._session.mark:
             raise ValueError(f"sequence {sequence.id} does not belong to this stream: another stream opened it")
 
-    def rows(self, count: int) -> Rows:
+    def rows(self, count: int, *, draft: bool = False) -> Rows:
         """Rows to write logits into, in shared or device memory if there is some. Then give them to `sample` or `step`,
-        once: after that their place belongs to another step."""
-        return self._session.rows(count)
+        once: after that their place belongs to another step.
+
+        draft: rows for draft work, which are shorter where there is a `draft_vocabulary`."""
+        return self._session.rows(count, self._session.draft_columns if draft else None)
 
     def top_n(self, logits: Numbers, n: int, beyond: str | Iterable[str] = "refuse") -> TopN:
         """The `n` largest logits of each row, for links that are too slow for whole rows. Give them to `sample` or

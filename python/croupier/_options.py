@@ -40,6 +40,7 @@ class StreamOptions(AccessOptions, total=False):
     slots: int
     reconnect_within: float
     vocab_shards: Iterable[int] | None
+    draft_vocabulary: Iterable[int] | None
     device: str | None
     traceparent: str
 
@@ -65,7 +66,7 @@ def seconds(name: str, value: Any) -> float:
     return float(value)
 
 
-def check_options(data_path: str, vocab_shards: Any, device: str | None) -> None:
+def check_options(data_path: str, vocab_shards: Any, draft_vocabulary: Any, device: str | None) -> None:
     """Checks the options, alone and in combination."""
     if data_path not in _DATA_PATHS:
         raise ValueError(f"data_path is {data_path!r}, must be one of {', '.join(_DATA_PATHS)}")
@@ -73,6 +74,9 @@ def check_options(data_path: str, vocab_shards: Any, device: str | None) -> None
         raise TypeError(f"vocab_shards is {vocab_shards!r}, must be a list with the number of columns of each rank")
     if data_path == "device_memory" and vocab_shards is not None:
         raise ValueError("data_path device_memory cannot be used with vocab_shards: it takes whole rows, and ranks compute on different GPUs")
+    if vocab_shards is not None and draft_vocabulary is not None:
+        raise ValueError("draft_vocabulary cannot be used with vocab_shards: the rows of this stream come in columns of ranks, and draft work "
+                         "needs whole ones; draw drafts otherwise and send their distribution")
     if device is not None:
         text("device", device)
     if device is not None and data_path != "device_memory":

@@ -155,7 +155,7 @@ class RankSession:
     def placed(self, logits: Numbers | OnDevice) -> Rows:
         """The rank's columns in a place from which they can be announced."""
         rows = as_rows(logits, self.columns, self.group.dtype)
-        return filled(self, rows, len(rows))
+        return filled(self.rows(len(rows)), rows, self)
 
     @contextlib.contextmanager
     def to_announce(self, logits: Whole) -> Iterator[Rows]:

@@ -37,9 +37,9 @@ class RowKeeper(Texts):
 
     def __init__(self, vocab_size: int, dtype: Dtype, model: str, eos_token_ids: Iterable[int], default_params: pb.SamplingParams | None,
                  data_path: str, max_rows: int, slots: int, vocab_shards: Iterable[int] | None = None,
-                 device: str | None = None) -> None:
+                 draft_vocabulary: Iterable[int] | None = None, device: str | None = None) -> None:
         self.dtype = format_named(dtype)
-        check_options(data_path, vocab_shards, device)
+        check_options(data_path, vocab_shards, draft_vocabulary, device)
         vocab_size, max_rows, slots = (whole(name, value, 1, MOST) for name, value in (("vocab_size", vocab_size), ("max_rows", max_rows),
                                                                                 ("slots", slots)))
         wire, self.numpy = DTYPES[self.dtype]
@@ -54,6 +54,12 @@ class RowKeeper(Texts):
             self.config.vocab_shards.columns.extend(self.shards)
         # The number of columns that are sent from here.
         self.columns = self.shards[0] if self.shards else vocab_size
+        if draft_vocabulary is not None:
+            self.config.draft_vocabulary.extend(token_ids("draft_vocabulary", draft_vocabulary))
+            if not self.config.draft_vocabulary:
+                raise ValueError("draft_vocabulary is empty, must have the token of each column of the draft model's rows")
+        # The number of columns of rows for draft work.
+        self.draft_columns = len(self.config.draft_vocabulary) or self.columns
         self.offer: pb.ShardOffer | None = None
         # Rows begin at a multiple of 64 bytes.
         together = 64 // self.numpy.itemsize
@@ -80,10 +86,11 @@ class RowKeeper(Texts):
         # The number of connections so far. Each connection has lost the drafts that the ones before kept.
         self.connections = 0
 
-    def rows(self, count: int) -> Rows:
-        """Rows to write into: a slot if there is one that is large enough, else memory of their own."""
+    def rows(self, count: int, columns: int | None = None) -> Rows:
+        """Rows to write into: a slot if there is one that is large enough, else memory of their own. They have all
+        columns that are sent from here, unless there shall be another number."""
         # Read only once, because another thread may end the stream.
-        count, region = whole("count", count, 0), self.region
+        count, region, columns = whole("count", count, 0), self.region, self.columns if columns is None else columns
         # Without a region, other rows are moved into the next one when they are sent.
         if region is None and self.wanted == "device_memory":
             raise CroupierError(_NO_REGION)
@@ -94,12 +101,12 @@ class RowKeeper(Texts):
             check_slot(self.wanted, count, self.max_rows)
             self._say_inline(f"a step had more rows than max_rows, {self.max_rows}; connect with a larger one", logging.WARNING)
         if region is None or count > self.max_rows:
-            return Rows(writable(np.empty((count, self.columns), self.numpy)), owner=weakref.ref(self))
+            return Rows(writable(np.empty((count, columns), self.numpy)), owner=weakref.ref(self))
         rows = Rows(None, region=region, owner=weakref.ref(self))
         if not self.taken.take(rows) or rows.slot is None:
             raise CroupierError(self._no_slot())
         offset = region.first + rows.slot * self.slot_bytes
-        rows.raw = writable(region.view(self.numpy, count, self.stride, self.columns, offset))
+        rows.raw = writable(region.view(self.numpy, count, self.stride, columns, offset))
         return rows
 
     @property
@@ -154,7 +161,7 @@ class RowKeeper(Texts):
         if region is not None and region.on_device:
             # Nobody knows what a GPU had still to write there when the server went away.
             raise LogitsLost(LOST)
-        kept = self.rows(len(rows.raw))
+        kept = self.rows(*rows.raw.shape)
         kept.raw[:] = rows.raw if rows.saved is None else rows.saved
         # Checked after copying: if the pages are there now, the copy is complete.
         if region is not None and rows.saved is None and region.is_lost():

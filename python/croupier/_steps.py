@@ -43,8 +43,11 @@ _Works = tuple[bytes, list[Sequence | None], list[Sequence | None]]
 class _Asked:
     """A step as it was requested."""
 
-    def __init__(self, work: list[Work], rows: Rows | None, source: Array | OnDevice | None, top_n: TopN | None, about: bytes) -> None:
+    def __init__(self, work: list[Work], rows: Rows | None, source: Array | OnDevice | None, top_n: TopN | None, about: bytes,
+                 columns: int) -> None:
         self.work, self.rows, self.source, self.top_n, self.about = work, rows, source, top_n, about
+        # Of a whole row.
+        self.columns = columns
         self.opening: list[Sequence] = []
         self.closing: list[int] = []
         # The number of steps with ranks' rows, and the number of messages, after this step.
@@ -72,9 +75,11 @@ class StepMaker(Sharing):
         each work."""
         whole, top_n = _apart(logits)
         about = _about(traceparent, deadline_ms)
-        rows, source = self._brought(whole, keep)
+        works = listed("work", work, "texts or works", "text")
+        columns = self._columns_of(works)
+        rows, source = self._brought(whole, keep, columns)
         try:
-            asked = _Asked(listed("work", work, "texts or works", "text"), rows, source, top_n, about)
+            asked = _Asked(works, rows, source, top_n, about, columns)
             self.check_open(asked.work)
             count = asked.whole + len(asked.listed)
             if not one_each:
@@ -155,21 +160,34 @@ class StepMaker(Sharing):
         if any(sequence in part.emits for step in list(self.steps) for part in step.parts):
             raise ValueError(f"sequence {sequence.id} is in a step that is under way; take its result first, with result()")
 
-    def _brought(self, logits: Whole | None, keep: bool) -> tuple[Rows | None, Array | OnDevice | None]:
+    def _columns_of(self, work: list[Work]) -> int:
+        """How many columns whole rows for these works have."""
+        if not self.config.draft_vocabulary:
+            return self.columns
+        drafts = [isinstance(item, pb.Work) and item.WhichOneof("kind") == "draft" for item in work]
+        if any(drafts) and not all(drafts):
+            raise ValueError(f"work[{drafts.index(not drafts[0])}] is {'other' if drafts[0] else 'draft'} work, unlike work[0]; with a "
+                             "draft_vocabulary draft work has rows of another length, so send it in steps of its own")
+        return self.draft_columns if any(drafts) else self.columns
+
+    def _brought(self, logits: Whole | None, keep: bool, columns: int) -> tuple[Rows | None, Array | OnDevice | None]:
         """Rows in a place from which they can be sent, or logits that do not fit there at once."""
         if logits is None:
             return None, None
         if isinstance(logits, Rows):
             logits.check_to_send(self)
+            if logits.raw.shape[1] != columns:
+                raise ValueError(f"these rows have {logits.raw.shape[1]} columns, must have {columns}; take rows for draft work with "
+                                 "rows(count, draft=True)")
             rows = self._kept(logits)
             self.synchronize()
             return rows, None
         # Read only once, because another thread may end the stream.
         region = self.region
         if region is not None and region.on_device and is_on_device(logits):
-            count = _device.row_count(logits, self.columns, self.numpy)
+            count = _device.row_count(logits, columns, self.numpy)
         else:
-            logits = as_rows(logits, self.columns, self.dtype)
+            logits = as_rows(logits, columns, self.dtype)
             count = len(logits)
         if region is None or (count > self.max_rows and self.shards):
             if region is not None:
@@ -188,7 +206,7 @@ class StepMaker(Sharing):
         return rows, None
 
     def _placed(self, logits: Array | OnDevice) -> Rows:
-        return filled(self, logits, _device.count_of(logits))
+        return filled(self.rows(*_device.shape_of(logits)), logits, self)
 
     def _parts(self, step: Step, asked: _Asked) -> list[Part]:
         openings = self._openings(asked.opening, ValueError) if asked.opening else []
@@ -224,7 +242,7 @@ class StepMaker(Sharing):
             used = sum([max(need.end - need.first, 1) for need in needs])
             size = sum([need.size for need in needs])
         counted = used * self.vocab_size * itemsize if whole else 0
-        sent = whole * self.columns * itemsize if asked.rows is not None and asked.rows.slot is None else 0
+        sent = whole * asked.columns * itemsize if asked.rows is not None and asked.rows.slot is None else 0
         if asked.listed:
             listed = sum(asked.listed)
             counted = max(counted, listed * LISTED_BYTES, used * LISTED_BYTES * max(asked.listed))
@@ -266,7 +284,7 @@ class StepMaker(Sharing):
         itemsize = self.numpy.itemsize
         sent = [count * (5 + itemsize) + 16 for count in asked.listed]
         used = [self.vocab_size * itemsize] * asked.whole + [LISTED_BYTES * count for count in asked.listed]
-        inline = [self.columns * itemsize] * asked.whole + sent
+        inline = [asked.columns * itemsize] * asked.whole + sent
         if asked.source is None:
             in_message = asked.rows is not None and asked.rows.slot is None
             return Cut(self.limits, used, inline if in_message else [0] * asked.whole + sent)(needs)

@@ -102,9 +102,9 @@ class Stream(Front, Entered):
             raise CroupierError(f"the stream is not connected: use it in `async with {self._entered_as}`")
         super()._check_not_ended()
 
-    def rows(self, count: int) -> Rows:
+    def rows(self, count: int, *, draft: bool = False) -> Rows:
         self._check_not_ended()
-        return super().rows(count)
+        return super().rows(count, draft=draft)
 
     rows.__doc__ = Front.rows.__doc__
 

@@ -65,6 +65,9 @@ class Stream(Front):
     vocab_shards: columns of each tensor-parallel rank. This stream is then rank 0: its rows have the first of these
     columns. The other ranks `attach` with `shard_token` and send the rest. Steps under way when the server goes away
     raise `LogitsLost`.
+    draft_vocabulary: the tokens of a draft model that knows only some of them, as the heads of EAGLE-3 do: entry i is the
+    token of column i. Logits for draft work then have so many columns, and everything else speaks of the text's tokens.
+    For a table of offsets, such as d2t, it is `numpy.arange(len(d2t)) + d2t`. Not with `vocab_shards`.
     tls_ca, tls_cert, tls_key, tls_name, auth_token, credentials: TLS and tokens, for HOST:PORT. The first three are
     names of PEM files: the authorities of the server's certificate, and, if the server asks for one, the client's own
     certificate and key. tls_name is the name in the server's certificate, if `address` has another one. auth_token is a
@@ -100,12 +103,12 @@ class Stream(Front):
             self._left()
             self._hang_up()
 
-    def rows(self, count: int) -> Rows:
+    def rows(self, count: int, *, draft: bool = False) -> Rows:
         with self._turn.mine():
             self._be_connected()
             # The result is bound to a name: a signal handler that runs after the last call in a `with` could find the
             # turn left but not ended.
-            rows = super().rows(count)
+            rows = super().rows(count, draft=draft)
         return rows
 
     rows.__doc__ = Front.rows.__doc__

@@ -1,5 +1,7 @@
-//! Rows of logits as they arrived: in the message, in a region, as columns of several ranks, or as lists.
+//! Rows of logits as they arrived: in the message, in a region, as columns of several ranks or of a draft model, or as
+//! lists.
 
+use super::draft_vocabulary::{DraftRows, DraftVocabulary};
 use super::listed::ListedRows;
 use super::shards::join::Sharded;
 use crate::metrics::DataPath;
@@ -24,8 +26,13 @@ pub struct LogitsBlock {
 #[derive(Debug)]
 pub(super) enum Data {
     Inline(Bytes),
-    Region { region: Arc<Region>, offset: usize },
+    Region {
+        region: Arc<Region>,
+        offset: usize,
+    },
     Sharded(Box<Sharded>),
+    /// Columns of the tokens that the draft model knows.
+    OfDraftModel(Box<DraftRows>),
 }
 
 /// Where rows lie in a region, as a step says it.
@@ -76,6 +83,7 @@ impl LogitsBlock {
                 let Sharded::Awaited(_, own) = &**sharded else { return Ok(()) };
                 return own.check_used(used);
             }
+            Data::OfDraftModel(draft) => return draft.sent.check_used(used).map_err(DraftVocabulary::told),
             Data::Region { .. } => return Ok(()),
         };
         if used == 0 || self.rows <= used {
@@ -168,6 +176,7 @@ impl LogitsBlock {
                 Some(Logits::foreign(self.dtype, region.memory(), offset + start, self.vocab_size()))
             }
             Data::Sharded(sharded) => sharded.row(self.dtype, start),
+            Data::OfDraftModel(draft) => draft.row(row),
         }
     }
 
@@ -183,6 +192,7 @@ impl LogitsBlock {
             Data::Region { region, .. } if region.device().is_some() => DataPath::DeviceMemory,
             Data::Region { .. } => DataPath::SharedMemory,
             Data::Sharded(_) => DataPath::VocabShards,
+            Data::OfDraftModel(draft) => draft.sent.data_path(),
         }
     }
 }

@@ -16,6 +16,7 @@ mod commit;
 mod complaint;
 mod desk;
 mod draft;
+mod draft_vocabulary;
 mod failure;
 mod finished;
 mod grammar;

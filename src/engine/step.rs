@@ -1,5 +1,6 @@
 //! A step in domain terms: what one message asks for, and the results.
 
+pub use super::draft_vocabulary::DraftVocabulary;
 pub use super::failure::{RowFailure, RowStatus};
 pub use super::listed::ListedRows;
 pub use super::logits::{LogitsBlock, RegionRows};

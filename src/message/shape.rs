@@ -80,7 +80,7 @@ static WATERMARK: Shape = Shape {
     ..leaf(3)
 };
 static CONFIG: Shape =
-    Shape { more: &[110], parts: &[(5, "default_params", &PARAMS), (110, "vocab_shards", &leaf(1))], ..leaf(6) };
+    Shape { more: &[110], parts: &[(5, "default_params", &PARAMS), (110, "vocab_shards", &leaf(1))], ..leaf(7) };
 static STATE: Shape = leaf(3);
 static OPEN: Shape = Shape { parts: &[(2, "params", &PARAMS), (5, "sampler_state", &STATE)], ..leaf(5) };
 static SCORE: Shape = Shape { parts: &[(2, "logprobs", &LOGPROBS)], ..leaf(2) };

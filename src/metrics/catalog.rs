@@ -215,9 +215,9 @@ catalog! {
     SEQUENCES = Def::gauge("croupier_sequences_active", Unit::Count, "Sequences open.");
     SEQUENCES_CAPACITY = Def::gauge("croupier_sequences_capacity", Unit::Count, "Sequences that may be open (max_sequences).");
     STATE_BYTES = Def::gauge("croupier_state_bytes", Unit::Bytes,
-        "Memory of the state of sequences, including waiting ones, of streams' default parameters, and of compiled grammars, some of which are kept for the next text.");
+        "Memory of the state of sequences, including waiting ones, of streams' default parameters and draft vocabularies, and of compiled grammars, some of which are kept for the next text.");
     STATE_BYTES_CAPACITY = Def::gauge("croupier_state_capacity_bytes", Unit::Bytes,
-        "Memory that sequences, default parameters and grammars may take (max_state_bytes).");
+        "Memory that sequences, default parameters, draft vocabularies and grammars may take (max_state_bytes).");
     OPENINGS_FAILED = Def::counter("croupier_openings_failed_total", Unit::Count,
         "Sequences that a step or a row of Sample would have opened but could not, by model label and reason.");
     MODEL_STREAMS = Def::gauge("croupier_model_streams", Unit::Count, "Decode streams open, by model label.");

@@ -166,6 +166,7 @@ fn read(
         eos_token_ids: request.eos_token_ids,
         default_params: request.default_params,
         wants_regions: false,
+        draft_vocabulary: Vec::new(),
         vocab_shards: None,
     };
     let config = config(wire, &shared.setup, &shared.limits, shared.engine.state(), compile_deadline)?;

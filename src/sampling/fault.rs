@@ -65,7 +65,13 @@ pub fn find(error: RowError, row: &Logits<'_>) -> Option<Found> {
         let first = found.next().map(|entry| entry.token);
         return Some(Found { count: usize::from(first.is_some()) + found.count(), first });
     }
-    (!row.is_foreign() || row.in_parts()).then(|| count_all(row, special))
+    if row.device_address().is_some() {
+        return None;
+    }
+    // Rows of ranks and of a draft model can only be copied whole.
+    let mut own = vec![0; if row.is_foreign() && !row.in_parts() { row.byte_len() } else { 0 }];
+    let row = if own.is_empty() { *row } else { row.taken(&mut own) };
+    Some(count_all(&row, special))
 }
 
 fn count_all(row: &Logits<'_>, special: Special) -> Found {

@@ -9,3 +9,4 @@ mod rounds;
 mod shifts;
 mod siblings;
 mod texts;
+mod vocabulary;

@@ -29,6 +29,7 @@ pub fn config(draw: &mut Draw, way: &Way) -> StreamConfig {
         eos_token_ids: draw.once(0, 3),
         default_params: draw.happens(0.5).then(|| params(draw)),
         wants_regions: matches!(way, Way::Region(_)),
+        draft_vocabulary: Vec::new(),
         vocab_shards: sharded,
     }
 }

@@ -4,6 +4,7 @@ use super::params::{known_values, merged, unknown_value, with_lists};
 use super::rules_cache::RulesCache;
 use crate::engine::shards::Owner;
 use crate::engine::shards::layout::Layout;
+use crate::engine::step::DraftVocabulary;
 use crate::error::Error;
 use crate::grammar::CompileDeadline;
 use crate::limits::Limits;
@@ -30,6 +31,8 @@ pub(in crate::rpc) struct Config {
     pub(in crate::rpc) model: String,
     pub(super) vocab_size: u32,
     pub(super) dtype: Dtype,
+    /// The tokens of the draft model, if its rows have fewer columns than the target's.
+    pub(super) draft_vocabulary: Option<Arc<DraftVocabulary>>,
     /// The default parameters, prepared. All sequences without parameters of their own share them, and the others build
     /// on them.
     pub(super) rules: Arc<Rules>,
@@ -82,6 +85,7 @@ pub(in crate::rpc) fn config(
     let layout =
         wire.vocab_shards.map(|wire| Layout::new(&wire.columns, vocab_size, dtype, limits.max_ranks_per_stream));
     let layout = layout.transpose().map_err(|e| Error::Invalid(e.within("vocab_shards")))?;
+    let draft_vocabulary = draft_vocabulary(wire.draft_vocabulary, vocab_size, &state)?;
     let model = model(wire.model).map_err(Error::Invalid)?;
     check_eos(&wire.eos_token_ids, vocab_size).map_err(Error::Invalid)?;
     let defaults =
@@ -91,6 +95,7 @@ pub(in crate::rpc) fn config(
         model,
         vocab_size,
         dtype,
+        draft_vocabulary,
         rules,
         rules_cache: RulesCache::default(),
         limits: Arc::clone(limits),
@@ -117,6 +122,26 @@ fn check_eos(eos_token_ids: &[u32], vocab_size: u32) -> Result<(), FieldError> {
         return Err(FieldError::new("eos_token_ids", message));
     }
     check_tokens("eos_token_ids", eos_token_ids, vocab_size)
+}
+
+/// The draft model's tokens, with the room that the list takes; `None` where its rows are as long as the target's.
+fn draft_vocabulary(
+    token_ids: Vec<u32>,
+    vocab_size: u32,
+    state: &Arc<Counter>,
+) -> Result<Option<Arc<DraftVocabulary>>, Error> {
+    if token_ids.is_empty() {
+        return Ok(None);
+    }
+    let vocabulary = DraftVocabulary::new(token_ids, vocab_size).map_err(Error::Invalid)?;
+    let bytes = vocabulary.bytes();
+    match state.take(bytes) {
+        Some(room) => Ok(Some(Arc::new(vocabulary.charged(room)))),
+        None => Err(match OpenError::no_room(DraftVocabulary::FIELD, bytes, state.limit()) {
+            OpenError::Refused(refusal) => Error::Refused(refusal),
+            never => Error::Invalid(never.into()),
+        }),
+    }
 }
 
 /// The stream's default parameters, merged over the server's.

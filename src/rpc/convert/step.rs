@@ -5,8 +5,8 @@ use super::copies::check_copies;
 use super::params::logprobs;
 use super::{shards, top_n};
 use crate::engine::step::{
-    DataPath, DraftWork, DraftsFrom, LogitsBlock, Masks, RegionRows, RowFailure, RowStatus, Score, Slots, Step,
-    VerifyWork, Work, WorkKind,
+    DataPath, DraftVocabulary, DraftWork, DraftsFrom, LogitsBlock, Masks, RegionRows, RowFailure, RowStatus, Score,
+    Slots, Step, VerifyWork, Work, WorkKind,
 };
 use crate::error::Error;
 use crate::message::look::{AllDropped, Dropped};
@@ -33,15 +33,7 @@ pub(in crate::rpc) fn step(
 ) -> Result<(Step, Vec<proto::OpenSequence>), Error> {
     check_copies(wire.open.iter().map(|open| open.params.as_ref()), "open", config)?;
     let logits = match wire.logits {
-        Some(proto::step::Logits::Inline(inline)) => {
-            inline_logits(inline, config).map_err(|e| Error::Invalid(e.within("inline")))?
-        }
-        Some(proto::step::Logits::Region(_)) if !config.has_regions => {
-            let message = "this server has no region data path (see GetServerInfo); send inline logits";
-            return Err(Error::Unimplemented(FieldError::new("region", message)));
-        }
-        Some(proto::step::Logits::Region(region)) => region_logits(&region, config).map_err(|e| e.within("region"))?,
-        Some(proto::step::Logits::Sharded(sharded)) => shards::rows(sharded, wire.step_id, config)?,
+        Some(logits) => whole_rows(logits, wire.step_id, draft_model_of(&wire.work, config)?, config)?,
         None if wire.work.is_empty() || wire.top_n.is_some() => LogitsBlock::empty(config.dtype, config.vocab_size),
         None => return Err(Error::invalid("logits", "is required when there is work; set inline")),
     };
@@ -53,6 +45,59 @@ pub(in crate::rpc) fn step(
     let deadline = (wire.deadline_ms > 0).then(|| received + Duration::from_millis(wire.deadline_ms.into()));
     let (id, close, open) = (wire.step_id, wire.close_sequence_ids, Vec::new());
     Ok((Step { id, close, open, work, logits, message_bytes, received, deadline, slots }, wire.open))
+}
+
+/// The draft model's vocabulary, if the step's rows are those of a draft model that has its own.
+///
+/// # Errors
+/// At a work whose rows would be those of the other model.
+fn draft_model_of<'a>(work: &[proto::Work], config: &'a Config) -> Result<Option<&'a Arc<DraftVocabulary>>, Error> {
+    let Some(vocabulary) = &config.draft_vocabulary else { return Ok(None) };
+    // A work without a kind is a mistake of another sort.
+    let kinds = work.iter().enumerate().filter_map(|(at, work)| Some((at, work.kind.as_ref()?)));
+    let mut drafts = kinds.map(|(at, kind)| (at, matches!(kind, proto::work::Kind::Draft(_))));
+    let Some((at_first, first)) = drafts.next() else { return Ok(None) };
+    if let Some((at, _)) = drafts.find(|(_, is_draft)| *is_draft != first) {
+        let (is, of_first) = if first { ("is no draft work", "is") } else { ("is draft work", "is not") };
+        let message = format!(
+            "{is}, but work[{at_first}] {of_first}: with draft_vocabulary, a step's rows are those of one model; send \
+             draft work in steps of its own"
+        );
+        return Err(Error::invalid(format!("work[{at}]"), message));
+    }
+    Ok(first.then_some(vocabulary))
+}
+
+/// A step's whole rows, which are those of the draft model if it has its own vocabulary.
+fn whole_rows(
+    wire: proto::step::Logits,
+    step_id: u64,
+    draft_model: Option<&Arc<DraftVocabulary>>,
+    config: &Config,
+) -> Result<LogitsBlock, Error> {
+    let columns = draft_model.map_or(config.vocab_size, |vocabulary| vocabulary.columns());
+    let rows = match wire {
+        proto::step::Logits::Inline(inline) => {
+            let rows = LogitsBlock::new(inline.data, config.dtype, columns, inline.row_stride);
+            rows.map_err(|e| Error::Invalid(e.within("inline")))
+        }
+        proto::step::Logits::Region(_) if !config.has_regions => {
+            let message = "this server has no region data path (see GetServerInfo); send inline logits";
+            return Err(Error::Unimplemented(FieldError::new("region", message)));
+        }
+        proto::step::Logits::Region(region) => region_logits(&region, columns, config).map_err(|e| e.within("region")),
+        proto::step::Logits::Sharded(_) if draft_model.is_some() => {
+            let message = "cannot be combined with draft work where there is a draft_vocabulary; send these rows inline \
+                           or in a region";
+            return Err(Error::invalid("sharded", message));
+        }
+        proto::step::Logits::Sharded(sharded) => shards::rows(sharded, step_id, config),
+    };
+    match (rows, draft_model) {
+        (Ok(rows), Some(vocabulary)) => Ok(rows.of_draft_model(vocabulary)),
+        (Err(Error::Invalid(error)), Some(_)) => Err(Error::Invalid(DraftVocabulary::told(error))),
+        (rows, _) => rows,
+    }
 }
 
 /// Logits that the message carries.
@@ -79,9 +124,9 @@ pub(in crate::rpc) fn with_listed(
 }
 
 /// Logits that lie in a region of the stream.
-fn region_logits(wire: &proto::RegionLogits, config: &Config) -> Result<LogitsBlock, Error> {
+fn region_logits(wire: &proto::RegionLogits, columns: u32, config: &Config) -> Result<LogitsBlock, Error> {
     let (region, place) = region_rows(wire, regions(config)?)?;
-    LogitsBlock::in_region(region, place, config.dtype, config.vocab_size).map_err(Error::Invalid)
+    LogitsBlock::in_region(region, place, config.dtype, columns).map_err(Error::Invalid)
 }
 
 /// The place in a region of the stream where a step's tokens go.
