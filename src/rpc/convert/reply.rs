@@ -42,24 +42,32 @@ pub(super) fn told(refusal: Refusal) -> proto::Refusal {
     }
 }
 
-fn open_result(opened: Opened) -> proto::OpenResult {
+/// What an error of an opening is called: as the result of the opening itself on a stream, and as the status of the row
+/// that opens the sequence in a stateless batch.
+fn statuses(error: &OpenError) -> (proto::OpenStatus, RowStatus) {
     use proto::OpenStatus as Wire;
+    match error {
+        OpenError::Invalid(_) => (Wire::InvalidArgument, RowStatus::InvalidWork),
+        OpenError::Unimplemented(_) => (Wire::Unimplemented, RowStatus::Unimplemented),
+        OpenError::HistoryLimit { .. } | OpenError::StateLimit { .. } => {
+            (Wire::ResourceExhausted, RowStatus::HistoryLimit)
+        }
+        // None of these is a row's: each row has an id of its own, and a batch without room is refused whole.
+        OpenError::AlreadyExists => (Wire::AlreadyExists, RowStatus::InvalidWork),
+        OpenError::StreamLimit { .. } | OpenError::Refused(_) => (Wire::ResourceExhausted, RowStatus::InvalidWork),
+    }
+}
+
+fn open_result(opened: Opened) -> proto::OpenResult {
     let sequence_id = opened.sequence_id;
     let error = match opened.result {
         Ok((seed, position)) => {
-            return proto::OpenResult { sequence_id, status: Wire::Ok.into(), seed, position, error: None };
+            let status = proto::OpenStatus::Ok.into();
+            return proto::OpenResult { sequence_id, status, seed, position, error: None };
         }
         Err(error) => error,
     };
-    let status = match &error {
-        OpenError::Invalid(_) => Wire::InvalidArgument,
-        OpenError::Unimplemented(_) => Wire::Unimplemented,
-        OpenError::AlreadyExists => Wire::AlreadyExists,
-        OpenError::HistoryLimit { .. }
-        | OpenError::StateLimit { .. }
-        | OpenError::StreamLimit { .. }
-        | OpenError::Refused(_) => Wire::ResourceExhausted,
-    };
+    let (status, _) = statuses(&error);
     let FieldError { field, message } = error.into();
     let error = Some(proto::FieldError { field, message });
     proto::OpenResult { sequence_id, status: status.into(), error, ..Default::default() }
@@ -144,12 +152,7 @@ pub(in crate::rpc) fn sample_row(opened: Opened, result: Result<Done, RowFailure
     let seed = match opened.result {
         Ok((seed, _)) => seed,
         Err(error) => {
-            let status = match &error {
-                OpenError::HistoryLimit { .. } | OpenError::StateLimit { .. } => RowStatus::HistoryLimit,
-                OpenError::Unimplemented(_) => RowStatus::Unimplemented,
-                _ => RowStatus::InvalidWork,
-            };
-            let status = row_status(status);
+            let status = row_status(statuses(&error).1);
             return proto::SampleRowResult { status, message: error.to_string(), ..Default::default() };
         }
     };
