@@ -9,6 +9,7 @@ use crate::rpc::connections::handshake::{self, Handshake};
 use crate::rpc::connections::listener::{self, Guard};
 use crate::rpc::connections::uds::UdsListener;
 use crate::rpc::health::{Health, State};
+use crate::rpc::server::ConnectionSettings;
 use crate::rpc::{Calls, RegionSide, Service, auth, regions, server};
 use crate::secrets::Secrets;
 use std::future::Future;
@@ -37,9 +38,22 @@ fn beside_uds(places: usize) -> usize {
     (places - (places / UDS_SHARE).max(1)).max(1)
 }
 
+/// The parts of the configuration that apply to connections.
+fn connection_settings(config: &Config) -> ConnectionSettings {
+    ConnectionSettings {
+        max_streams: config.limits.max_streams,
+        stream_window: config.http2.stream_window,
+        connection_window: config.http2.connection_window,
+        keepalive_interval: config.keepalive_interval,
+        keepalive_timeout: config.keepalive_timeout,
+        max_age: config.max_connection_age,
+    }
+}
+
 /// The gRPC servers of all transports.
 pub(super) struct Serving<'a> {
     config: &'a Config,
+    connections: ConnectionSettings,
     health: &'a Health,
     metrics: &'a Metrics,
     servers: JoinSet<Result<(), String>>,
@@ -63,9 +77,9 @@ impl<'a> Serving<'a> {
         let permits = Arc::new(Semaphore::new(config.limits.max_connections));
         let guard = Guard::grpc(permits, config.first_byte_timeout, stop.clone(), kill.clone(), metrics.clone());
         let (calls, refuse, close) = (service.calls(), service.drain_token(), service.closing_token());
-        let routes = server::routes(service, health, config, &stop);
-        let servers = JoinSet::new();
-        Self { config, health, metrics, servers, guard, routes, calls, refuse, close, stop, kill }
+        let routes = server::routes(service, health, config.reflection, &stop);
+        let (servers, connections) = (JoinSet::new(), connection_settings(config));
+        Self { config, connections, health, metrics, servers, guard, routes, calls, refuse, close, stop, kill }
     }
 
     pub(super) fn serve_regions(&mut self, listener: UdsListener, side: RegionSide) {
@@ -90,23 +104,23 @@ impl<'a> Serving<'a> {
             Some(tokens) => auth::guarded(self.routes.clone(), Arc::clone(&tokens.current), self.metrics.clone()),
             None => self.routes.clone(),
         };
-        let (stopped, frame) = (guard.stopped(), config.http2.frame_size_tcp);
+        let (stopped, settings, frame) = (guard.stopped(), self.connections, config.http2.frame_size_tcp);
         if let Some(tls) = &secrets.tls {
             let handshake = Handshake { tls: Arc::clone(&tls.current), timeout: config.tls_handshake_timeout };
             let connections = handshake::incoming(listener, guard, handshake);
-            self.servers.spawn(server::serve(connections, stopped, routes, config, frame));
+            self.servers.spawn(server::serve(connections, stopped, routes, settings, frame));
         } else {
             let (connections, closed) = listener::incoming(listener, guard);
-            self.spawn(server::serve(connections, stopped, routes, config, frame), closed);
+            self.spawn(server::serve(connections, stopped, routes, settings, frame), closed);
         }
     }
 
     pub(super) fn serve_uds(&mut self, listener: UdsListener) {
-        let config = self.config;
         let guard = self.guard.for_transport(Transport::Uds);
         let (stopped, routes) = (guard.stopped(), self.routes.clone());
+        let (settings, frame) = (self.connections, self.config.http2.frame_size_uds);
         let (connections, closed) = listener::incoming(listener, guard);
-        self.spawn(server::serve(connections, stopped, routes, config, config.http2.frame_size_uds), closed);
+        self.spawn(server::serve(connections, stopped, routes, settings, frame), closed);
     }
 
     /// Runs a server. It counts as ended only when its socket is closed; otherwise the process could end and leave the

@@ -3,7 +3,6 @@
 use super::Service;
 use super::health::Health;
 use super::outbound::until::Until;
-use crate::config::Config;
 use crate::proto::FILE_DESCRIPTOR_SET;
 use axum::body::Body;
 use axum::extract::{Request, State};
@@ -24,11 +23,28 @@ const MAX_HEADER_BYTES: u32 = 8 << 10;
 /// this HTTP/2 limit a call waits silently in the client.
 const OTHER_CALLS: usize = 100;
 
-/// All routes that are served. After `stop`, only calls of the sampler last.
+/// What the connections of all sockets may do, and for how long.
+#[derive(Debug, Clone, Copy)]
+pub struct ConnectionSettings {
+    /// Most Decode streams of one connection.
+    pub max_streams: usize,
+    /// How many bytes a client may send on one stream before it must wait.
+    pub stream_window: u32,
+    /// How many bytes a client may send on one connection before it must wait.
+    pub connection_window: u32,
+    /// Time between pings to a silent client. Zero: no pings.
+    pub keepalive_interval: Duration,
+    /// The time within which a ping must be answered.
+    pub keepalive_timeout: Duration,
+    /// A connection older than this takes no new calls. Zero: no age limit.
+    pub max_age: Duration,
+}
+
+/// All routes that are served, with those of reflection if `reflects`. After `stop`, only calls of the sampler last.
 #[must_use]
-pub fn routes(service: Service, health: &Health, config: &Config, stop: &CancellationToken) -> Routes {
+pub fn routes(service: Service, health: &Health, reflects: bool, stop: &CancellationToken) -> Routes {
     let health = HealthServer::new(health.service(stop.clone()));
-    let routes = if config.reflection { reflection(stop) } else { Routes::default() };
+    let routes = if reflects { reflection(stop) } else { Routes::default() };
     service.add_to(routes.add_service(health))
 }
 
@@ -70,7 +86,7 @@ pub fn serve<I, C, F>(
     connections: I,
     stopped: F,
     routes: Routes,
-    config: &Config,
+    settings: ConnectionSettings,
     frame_size: u32,
 ) -> impl Future<Output = Result<(), String>> + Send + 'static + use<I, C, F>
 where
@@ -78,23 +94,23 @@ where
     C: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
     F: Future<Output = ()> + Send + 'static,
 {
-    let calls = config.limits.max_streams.saturating_add(OTHER_CALLS);
+    let calls = settings.max_streams.saturating_add(OTHER_CALLS);
     let per_connection = u32::try_from(calls).unwrap_or(u32::MAX);
-    let keepalive = Some(config.keepalive_interval).filter(|interval| *interval > Duration::ZERO);
+    let keepalive = Some(settings.keepalive_interval).filter(|interval| *interval > Duration::ZERO);
     // The windows are fixed: adaptive windows start at 64 KiB, and shrink h2's budget for small frames with them.
     let mut server = tonic::transport::Server::builder();
-    if config.max_connection_age > Duration::ZERO {
+    if settings.max_age > Duration::ZERO {
         // There is no grace period: running streams hold a worker's sequences, and end when the worker closes them.
-        server = server.max_connection_age(config.max_connection_age);
+        server = server.max_connection_age(settings.max_age);
     }
     let router = server
-        .initial_stream_window_size(config.http2.stream_window)
-        .initial_connection_window_size(config.http2.connection_window)
+        .initial_stream_window_size(settings.stream_window)
+        .initial_connection_window_size(settings.connection_window)
         .http2_adaptive_window(Some(false))
         .max_frame_size(frame_size)
         .max_concurrent_streams(per_connection)
         .http2_keepalive_interval(keepalive)
-        .http2_keepalive_timeout(Some(config.keepalive_timeout))
+        .http2_keepalive_timeout(Some(settings.keepalive_timeout))
         .http2_max_header_list_size(MAX_HEADER_BYTES)
         .add_routes(routes);
     async move { router.serve_with_incoming_shutdown(connections, stopped).await.map_err(|e| e.to_string()) }

@@ -122,7 +122,7 @@ impl TestServer {
         let router = Server::builder()
             .initial_stream_window_size(4 << 20)
             .initial_connection_window_size(8 << 20)
-            .add_routes(routes(service, &Health::new(metrics.clone()).await, &Config::default(), &stop));
+            .add_routes(routes(service, &Health::new(metrics.clone()).await, false, &stop));
         let stopped = stop.clone().cancelled_owned();
         let address = match transport {
             Transport::Tcp => {
