@@ -6,6 +6,7 @@
 use super::caller::Caller;
 use super::convert::shards;
 use super::inbound::receive::Requests;
+use super::offers::region_offer;
 use super::outbound::unread::Answers;
 use super::{Shared, status};
 use crate::engine::shards::attachment::Attachment;
@@ -16,7 +17,7 @@ use crate::permits::Permit;
 use crate::proto;
 use crate::proto::attach_request::Request;
 use crate::proto::attach_response::Response;
-use crate::region::{Guest, TOKEN_LIFE};
+use crate::region::Guest;
 use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -89,12 +90,7 @@ impl AttachStream {
         let place = Arc::clone(&self.place);
         let attached = self.shared.shards.attach(shards::token(wire), place, |layout| shards::rank(wire, layout));
         let rank = attached.map_err(|e: Error| e.within("rank"))?;
-        let guest = self.invite(&rank);
-        let region_offer = guest.as_ref().map(|(guest, path)| proto::RegionOffer {
-            socket_path: path.clone(),
-            token: guest.token().bytes().to_vec(),
-            expires_in_ms: TOKEN_LIFE.as_millis() as u32,
-        });
+        let (guest, region_offer) = self.invite(&rank).unzip();
         tracing::debug!(rank = rank.rank(), "a rank is attached");
         let (last_step_id, ahead) = (rank.settled(), u32::try_from(rank.most_ahead()).unwrap_or(u32::MAX));
         self.due.push_back(Ok(Response::Ready(proto::RankReady {
@@ -102,15 +98,18 @@ impl AttachStream {
             last_step_id,
             max_shards_ahead: ahead,
         })));
-        self.phase = Phase::Attached { rank, _guest: guest.map(|(guest, _)| guest) };
+        self.phase = Phase::Attached { rank, _guest: guest };
         Ok(())
     }
 
     /// Lets the rank map the stream's regions, if there are any.
-    fn invite(&self, rank: &Attachment) -> Option<(Guest, String)> {
+    fn invite(&self, rank: &Attachment) -> Option<(Guest, proto::RegionOffer)> {
         let (side, regions) = (self.shared.region_side.as_ref()?, rank.regions()?);
         match side.regions.invite_guest(regions) {
-            Ok(guest) => Some((guest, side.socket.display().to_string())),
+            Ok(guest) => {
+                let offer = region_offer(side, guest.token());
+                Some((guest, offer))
+            }
             Err(error) => {
                 tracing::error!(%error, "regions cannot be offered to a rank");
                 None

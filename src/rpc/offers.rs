@@ -4,7 +4,7 @@ use super::convert::config::Config;
 use super::{RegionSide, Shared};
 use crate::error::Error;
 use crate::proto;
-use crate::region::TOKEN_LIFE;
+use crate::region::{TOKEN_LIFE, Token};
 use std::sync::Arc;
 
 /// Makes the group of the stream's ranks, if the stream has ranks. The group lives as long as the stream's
@@ -30,8 +30,13 @@ pub(super) fn offer(side: &RegionSide, config: &mut Config) -> Option<proto::Reg
             return None;
         }
     };
-    let token = invitation.token().bytes().to_vec();
+    let offer = region_offer(side, invitation.token());
     config.invitation = Some(invitation);
+    Some(offer)
+}
+
+/// Where a client finds the regions that its token admits it to.
+pub(super) fn region_offer(side: &RegionSide, token: &Token) -> proto::RegionOffer {
     let socket_path = side.socket.display().to_string();
-    Some(proto::RegionOffer { socket_path, token, expires_in_ms: TOKEN_LIFE.as_millis() as u32 })
+    proto::RegionOffer { socket_path, token: token.bytes().to_vec(), expires_in_ms: TOKEN_LIFE.as_millis() as u32 }
 }
