@@ -356,7 +356,7 @@ pub fn run(config: Config) -> ExitCode {
     drop(guard);
     if is_engine_busy || code == EXIT_DEVICE_LOST || cuda::hangs() {
         uds::remove_own_files();
-        cuda::end_at_once(code);
+        shutdown::end_at_once(code);
     }
     ExitCode::from(code)
 }

@@ -1,8 +1,8 @@
-//! Signals: those that stop the server, and the one that reloads files.
+//! Signals: those that stop the server, and the one that reloads files. And an end that waits for nothing.
 
-use crate::backend::cuda;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag::{register, register_conditional_shutdown};
+use signal_hook::low_level;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
@@ -71,7 +71,7 @@ pub fn on_signal(before_end: fn()) -> io::Result<CancellationToken> {
                     before_end();
                     // The exit code is the one a shell reports for a process that a signal ended. Nothing is waited
                     // for, least of all a device that hangs.
-                    cuda::end_at_once(u8::try_from(128 + number).unwrap_or(u8::MAX));
+                    end_at_once(u8::try_from(128 + number).unwrap_or(u8::MAX));
                 }
             }
         }
@@ -94,4 +94,10 @@ pub fn on_hangup() -> io::Result<watch::Receiver<()>> {
         }
     });
     Ok(receiver)
+}
+
+/// Ends the process without the work that libraries do at exit. The CUDA driver's would wait for a lost device, for
+/// ever if that hangs. The system takes back all resources.
+pub fn end_at_once(code: u8) -> ! {
+    low_level::exit(code.into())
 }

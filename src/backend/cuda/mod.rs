@@ -52,7 +52,7 @@ use launches::{Launches, OUTPUT_BYTES};
 use machine::Machine;
 use read::Answer;
 use std::sync::Arc;
-pub use wait::{end_at_once, hangs, is_lost};
+pub use wait::{hangs, is_lost};
 
 /// The most bytes that one launch uploads. Larger batches take several launches.
 const INPUT_BYTES: usize = 64 << 20;

@@ -78,13 +78,6 @@ pub fn is_lost() -> bool {
     LOST.load(Ordering::SeqCst)
 }
 
-/// Ends the process without the work that libraries do at exit. The driver's would wait for a lost device, for ever if
-/// that hangs. The system takes back all resources.
-pub fn end_at_once(code: u8) -> ! {
-    // SAFETY: it takes a number and does not return; nothing of this process runs any more.
-    unsafe { libc::_exit(code.into()) }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
