@@ -54,19 +54,9 @@ pub(super) struct SuspendedRow {
 }
 
 impl CurrentRow {
-    /// Makes the distribution of a row that was prepared.
-    pub(super) fn new(
-        level: Level,
-        job: &VerifyJob<'_>,
-        row: usize,
-        max: f32,
-        spec: &RowSpec<'_>,
-        maxima: &[f32],
-        adjusted: &ViewStore,
-        store: &mut Store,
-    ) -> Self {
-        let view = view(level, job, row, max, maxima, adjusted);
-        let target = Distribution::processed(&view, &spec.filters, spec.chain.as_ref(), Wanted::All, store);
+    /// Makes the distribution of a row that was prepared, given its number, its largest logit as sent and its view.
+    pub(super) fn new(row: usize, max: f32, view: &View<'_>, spec: &RowSpec<'_>, store: &mut Store) -> Self {
+        let target = Distribution::processed(view, &spec.filters, spec.chain.as_ref(), Wanted::All, store);
         let list = target.entries(store).map(|entries| Weights::new(entries.into_iter()));
         let list = list.map(|list| [list.clone(), list]);
         // The store may still hold the candidates of an earlier row.
@@ -142,7 +132,7 @@ impl SuspendedRow {
 }
 
 /// The view of a prepared row, given its number and its largest logit as sent.
-fn view<'v>(
+pub(super) fn view<'v>(
     level: Level,
     job: &VerifyJob<'v>,
     row: usize,

@@ -1,6 +1,6 @@
 //! Answers what the acceptance rules ask, from rows as they are.
 
-use super::current_row::{CurrentRow, MAX_SUSPENDED_BYTES, SuspendedRow, Weighed};
+use super::current_row::{self, CurrentRow, MAX_SUSPENDED_BYTES, SuspendedRow, Weighed};
 use super::passes::Passes;
 use super::proposed::{Cut, Proposed, read_from};
 use super::residual::{Blocks, ResidualStore, RowResidual};
@@ -188,10 +188,8 @@ impl Positions for Walk<'_> {
                 Some(current) => current,
                 None => {
                     let max = prepare(self.level, &self.looked_at(row), self.read_from, self.maxima, self.view)?;
-                    let spec = self.states.spec(self.job, row);
-                    let current =
-                        CurrentRow::new(self.level, self.job, row, max, &spec, self.maxima, self.view, self.store);
-                    let view = current.view(self.level, self.job, self.maxima, self.view);
+                    let view = current_row::view(self.level, self.job, row, max, self.maxima, self.view);
+                    let current = CurrentRow::new(row, max, &view, &self.states.spec(self.job, row), self.store);
                     self.states.learn(self.job, row, |token| current.observed(&view, token));
                     current
                 }
