@@ -33,7 +33,8 @@ pub struct Memory {
 
 // SAFETY: the mapping is this value's alone, and is read by volatile and atomic loads and written by atomic stores only.
 unsafe impl Send for Memory {}
-// SAFETY: as above; these may run on several threads at once.
+// SAFETY: the mapping is read by volatile and atomic loads and written by atomic stores only, which may run on several
+// threads at once.
 unsafe impl Sync for Memory {}
 
 /// `len` rounded up to whole pages.

@@ -256,7 +256,8 @@ macro_rules! tables {
     (@without $simd:ty, ($($feature:tt)*), $pass:ident($($arg:ident: $type:ty),*) -> $output:ty) => {
         $(#[target_feature(enable = $feature)])*
         pub(super) unsafe fn $pass($($arg: $type),*) -> $output {
-            // SAFETY: as for the passes below.
+            // SAFETY: compiled with the level's instructions; called only through a table of a level that
+            // the CPU has.
             unsafe { passes::$pass::<$simd>($($arg),*) }
         }
     };
@@ -281,110 +282,90 @@ macro_rules! tables {
 
 levels!(tables);
 
-/// Safe wrappers: the level is available, and the slices are as long as the passes index them.
+/// Safe wrappers.
+// SAFETY (whole impl): Passes exist only for levels that this CPU has, and slices are as long as the passes index them.
 impl Passes {
     pub(super) fn scan(self, row: &[u8], maxima: &mut [f32]) -> Scan {
-        // SAFETY: Passes exist only for levels that the CPU has (so below).
         unsafe { (self.0.scan)(row, maxima) }
     }
 
     pub(super) fn far_scan(self, row: &[u8], maxima: &mut [f32]) -> Scan {
-        // SAFETY: as above.
         unsafe { (self.0.far_scan)(row, maxima) }
     }
 
     pub(super) fn sums(self, row: &[u8], maxima: &[f32], weigh: Weigh, sums: &mut [u64]) -> u64 {
-        // SAFETY: as above.
         unsafe { (self.0.sums)(row, maxima, weigh, sums) }
     }
 
     pub(super) fn lot_sums(self, row: &[u8], maxima: &[f32], weigh: Weigh, sums: &mut [u64]) -> u64 {
-        // SAFETY: as above.
         unsafe { (self.0.lot_sums)(row, maxima, weigh, sums) }
     }
 
     pub(super) fn kept_sums(self, row: &[u8], maxima: &[f32], weigh: Weigh, keep: Keep, sums: &mut [u64]) -> u64 {
-        // SAFETY: as above.
         unsafe { (self.0.kept_sums)(row, maxima, weigh, keep, sums) }
     }
 
     pub(super) fn range_sums(self, row: &[u8], maxima: &[f32], weigh: Weigh, range: Range, sums: &mut [u64]) -> u64 {
-        // SAFETY: as above.
         unsafe { (self.0.range_sums)(row, maxima, weigh, range, sums) }
     }
 
     pub(super) fn shaped_sums(self, row: &[u8], maxima: &[f32], shape: Shape, sums: &mut [u64]) -> u64 {
-        // SAFETY: as above.
         unsafe { (self.0.shaped_sums)(row, maxima, shape, sums) }
     }
 
     pub(super) fn collect(self, row: &[u8], maxima: &[f32], at_least: f32, keys: &mut Vec<u64>) {
-        // SAFETY: as above.
         unsafe { (self.0.collect)(row, maxima, at_least, keys) }
     }
 
     pub(super) fn total(self, row: &[u8], maxima: &[f32], weigh: Weigh) -> u64 {
-        // SAFETY: as above.
         unsafe { (self.0.total)(row, maxima, weigh) }
     }
 
     pub(super) fn split(self, row: &[u8], maxima: &[f32], weigh: Weigh, cut: f32, above: &mut [u64]) -> Split {
-        // SAFETY: as above.
         unsafe { (self.0.split)(row, maxima, weigh, cut, above) }
     }
 
     pub(super) fn between(self, row: &[u8], maxima: &[f32], range: Range, inside: &mut Values) {
-        // SAFETY: as above.
         unsafe { (self.0.between)(row, maxima, range, inside) }
     }
 
     pub(super) fn sample(self, row: &[u8], weigh: Weigh, below: f32, spread: &mut Sample) {
-        // SAFETY: as above.
         unsafe { (self.0.sample)(row, weigh, below, spread) }
     }
 
     pub(super) fn preceding(self, row: &[u8], maxima: &[f32], skip: Skip, value: f32) -> u64 {
-        // SAFETY: as above.
         unsafe { (self.0.preceding)(row, maxima, skip, value) }
     }
 
     pub(super) fn least(self, row: &[u8], maxima: &[f32]) -> f32 {
-        // SAFETY: as above.
         unsafe { (self.0.least)(row, maxima) }
     }
 
     pub(super) fn moments(self, row: &[u8], maxima: &[f32], into: &mut Moments) {
-        // SAFETY: as above.
         unsafe { (self.0.moments)(row, maxima, into) }
     }
 
     pub(super) fn widen(self, row: &[u8], block: usize, bits: u128, out: &mut [f32]) {
-        // SAFETY: as above.
         unsafe { (self.0.widen)(row, block, bits, out) }
     }
 
     pub(super) fn masked(self, row: &[u8], mask: TokenMask<'_>, maxima: &mut [f32]) {
-        // SAFETY: as above.
         unsafe { (self.0.masked)(row, mask, maxima) }
     }
 
     pub(super) fn terms(self, row: &[u8], maxima: &[f32], weigh: Weigh) -> Terms {
-        // SAFETY: as above.
         unsafe { (self.0.terms)(row, maxima, weigh) }
     }
 
     pub(super) fn squares(self, row: &[u8], maxima: &[f32], weigh: Weigh) -> Squares {
-        // SAFETY: as above.
         unsafe { (self.0.squares)(row, maxima, weigh) }
     }
 
     pub(super) fn weights(self, row: &[u8], maxima: &[f32], weigh: Weigh, out: &mut [f32]) -> u64 {
-        // SAFETY: as above.
         unsafe { (self.0.weights)(row, maxima, weigh, out) }
     }
 
     pub(super) fn adapted(self, weights: &[f32], by: Adapt<'_>, sums: &mut [u64]) -> u64 {
-        // SAFETY: as above.
         unsafe { (self.0.adapted)(weights, by, sums) }
     }
 }

@@ -97,7 +97,7 @@ impl Device {
             return Ok(());
         }
         let (from, stream) = (slot.outputs.device, slot.stream);
-        // SAFETY: as for the upload.
+        // SAFETY: the pinned memory is the slot's, as long as the device's, and nobody touches it until `finish`.
         unsafe { result::memcpy_dtoh_async(&mut slot.outputs.host_mut()[..launch.outputs], from, stream) }
     }
 

@@ -27,7 +27,7 @@ pub(super) struct CudaMemory {
 
 // SAFETY: driver handles may be used from any thread; each use makes the context current in its own.
 unsafe impl Send for CudaMemory {}
-// SAFETY: as above; the driver's calls lock what they share.
+// SAFETY: driver handles may be used from several threads at once; the driver's calls lock what they share.
 unsafe impl Sync for CudaMemory {}
 
 /// The properties of allocations.
@@ -237,7 +237,7 @@ struct Mapped {
 
 // SAFETY: addresses and handles may be used from any thread.
 unsafe impl Send for Mapped {}
-// SAFETY: as above; it is read by copying only.
+// SAFETY: addresses and handles may be used from several threads at once; the memory is read by copying only.
 unsafe impl Sync for Mapped {}
 
 // SAFETY: the memory is freed when `self` is dropped, and is on the device, where no reference can be.
@@ -282,7 +282,7 @@ struct Opened {
 
 // SAFETY: addresses may be used from any thread.
 unsafe impl Send for Opened {}
-// SAFETY: as above; it is read by copying only.
+// SAFETY: addresses may be used from several threads at once; the memory is read by copying only.
 unsafe impl Sync for Opened {}
 
 // SAFETY: the memory is freed when `self` is dropped, and is on the device, where no reference can be.
@@ -301,7 +301,8 @@ impl Drop for Opened {
         if self.at == 0 || hangs() {
             return;
         }
-        // SAFETY: as for memory made here; it was opened once by this value.
+        // SAFETY: the context is retained for the life of the process; the memory was opened once, by this value. On a
+        // lost device all of it fails, and the process ends.
         unsafe {
             let _ = result::ctx::set_current(self.context).and_then(|()| settle());
             let _ = sys::cuIpcCloseMemHandle(self.at);
@@ -319,7 +320,8 @@ pub(super) struct Room {
 
 // SAFETY: addresses may be used from any thread.
 unsafe impl Send for Room {}
-// SAFETY: as above; only the thread that drives the device writes it, and no launch reads it then.
+// SAFETY: addresses may be used from several threads at once; only the thread that drives the device writes the memory,
+// and no launch reads it then.
 unsafe impl Sync for Room {}
 
 impl Room {

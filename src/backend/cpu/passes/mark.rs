@@ -92,7 +92,7 @@ unsafe fn raise_block<S: Greens>(greens: &Greenlist, keys: &S::Keys, block: usiz
         if at == 0 {
             least = numbers;
         } else {
-            // SAFETY: as above.
+            // SAFETY: see the module.
             unsafe { S::least(&mut least, &numbers) };
         }
     }

@@ -133,13 +133,13 @@ unsafe fn sum_u64(a: __m256i) -> u64 {
 
 #[inline(always)]
 unsafe fn widen_bf16(halves: __m128i) -> __m256 {
-    // SAFETY: the caller's, as all here.
+    // SAFETY: the caller has AVX2.
     unsafe { _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(halves))) }
 }
 
 #[inline(always)]
 unsafe fn fetch_halves<const KEEP: bool>(from: *const u8, to: *mut u8) -> __m128i {
-    // SAFETY: as above; `from` is aligned.
+    // SAFETY: the caller has AVX2; `from` is aligned and readable, and `to` has room for a vector with `KEEP`.
     unsafe {
         let values = from.cast::<__m128i>().read_volatile();
         if KEEP {

@@ -76,13 +76,13 @@ unsafe fn philox8(mut counter: [__m512i; 4], keys: &[[__m512i; 2]; ROUNDS]) -> [
 
 #[inline(always)]
 unsafe fn widen_bf16(halves: __m256i) -> __m512 {
-    // SAFETY: the caller's, as all here.
+    // SAFETY: the caller has AVX-512.
     unsafe { _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(halves))) }
 }
 
 #[inline(always)]
 unsafe fn fetch_halves<const KEEP: bool>(from: *const u8, to: *mut u8) -> __m256i {
-    // SAFETY: as above; `from` is aligned.
+    // SAFETY: the caller has AVX-512; `from` is aligned and readable, and `to` has room for a vector with `KEEP`.
     unsafe {
         let values = from.cast::<__m256i>().read_volatile();
         if KEEP {

@@ -100,7 +100,7 @@ impl Greens for Avx2 {
     }
 }
 
-// SAFETY (whole impl): as above.
+// SAFETY (whole impl): as Simd of the same level; loads and stores stay inside the arrays, which hold whole vectors.
 #[cfg(target_arch = "x86_64")]
 impl<const AMD: bool> Greens for Avx512<AMD> {
     #[inline(always)]

@@ -134,7 +134,7 @@ impl<const AMD: bool> Measures for Avx512<AMD> {
     }
 }
 
-// SAFETY (whole impl): as above.
+// SAFETY (whole impl): as Simd of the same level; loads stay inside the arrays, which hold whole vectors.
 #[cfg(target_arch = "x86_64")]
 impl Measures for Avx2 {
     #[inline(always)]

@@ -37,7 +37,7 @@ impl Staging {
     }
 
     pub(in crate::backend::cuda) fn host_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above, and borrowed once.
+        // SAFETY: `bytes` initialised bytes, this value's alone, and borrowed once.
         unsafe { std::slice::from_raw_parts_mut(self.host, self.bytes) }
     }
 }

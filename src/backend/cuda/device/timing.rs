@@ -39,7 +39,7 @@ impl Device {
             result::graph::destroy(graph)?;
             executable?
         };
-        // SAFETY: as above.
+        // SAFETY: executable and stream are live.
         let run = || unsafe { result::graph::launch(executable, stream) };
         let round = || timed(stream, run, run);
         let times: Result<Vec<f32>, DriverError> = (0..rounds).map(|_| Ok(round()? / launches as f32)).collect();

@@ -104,6 +104,7 @@ macro_rules! table {
 
 levels!(table);
 
+// SAFETY (whole impl): Passes exist only for levels that this CPU has, and blocks begin inside their rows.
 impl Passes {
     /// # Panics
     /// If this CPU lacks the level, which makes every pass safe to call.
@@ -122,44 +123,37 @@ impl Passes {
 
     /// The masses of a block.
     pub(super) fn reals(self, block: &Block<'_>, out: &mut Reals) {
-        // SAFETY: Passes exist only for levels that the CPU has (so below).
         unsafe { (self.0.reals)(block, out) }
     }
 
     /// Computes a residual's weights and returns their sum.
     pub(super) fn beyond(self, target: &Reals, draft: &Reals, by: Residual, out: &mut [u64; BLOCK]) -> u64 {
-        // SAFETY: as above.
         unsafe { (self.0.beyond)(target, draft, by, out) }
     }
 
     /// The same sum without the weights, for two blocks of which no token is cut off; `None` if their formats differ.
     pub(super) fn sum_beyond(self, target: &Block<'_>, draft: &Block<'_>, by: Residual) -> Option<u64> {
-        // SAFETY: as above.
         (target.dtype == draft.dtype).then(|| unsafe { (self.0.sum_beyond)(target, draft, by) })
     }
 
     /// The sums of [squared](crate::speculative::weights::squared) and of [cubed](crate::speculative::weights::cubed)
     /// shares.
     pub(super) fn powers(self, masses: &Reals, per: f64) -> [u64; 2] {
-        // SAFETY: as above.
         unsafe { (self.0.powers)(masses, per) }
     }
 
     /// Weights below 2^52 as masses.
     pub(super) fn as_masses(self, weights: &[u64; BLOCK], out: &mut Reals) {
-        // SAFETY: as above.
         unsafe { (self.0.as_masses)(weights, out) }
     }
 
     /// The sum of a block's entropy terms.
     pub(super) fn entropy(self, block: &Block<'_>) -> u64 {
-        // SAFETY: as above.
         unsafe { (self.0.entropy)(block) }
     }
 
     /// Whether a sent row has valid probabilities, and the sum of their masses.
     pub(super) fn check(self, dtype: Dtype, row: &[u8]) -> Sent {
-        // SAFETY: as above.
         unsafe { (self.0.check)(dtype, row) }
     }
 }
