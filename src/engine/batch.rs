@@ -88,21 +88,24 @@ impl Batch {
         // If an opening fails, its id may still belong to an open sequence, with another text that must go on
         // untouched.
         let failed: HashSet<u64> = open.iter().filter(|open| open.result.is_err()).map(|o| o.sequence_id).collect();
-        let expired = step.deadline.is_some_and(|deadline| self.gathered > deadline);
-        let without_rows = step.logits.failure();
+        let is_late = step.deadline.is_some_and(|deadline| self.gathered > deadline);
+        let late =
+            || RowFailure::new(RowStatus::DeadlineExceeded, "the step's deadline passed before its rows started");
+        let of_step = step.logits.failure().or_else(|| is_late.then(late));
         let (mut plan, mut costs) = (Vec::with_capacity(step.work.len()), Costs::default());
         for work in &step.work {
-            let planned = if work.sequence_id.is_some_and(|sequence| failed.contains(&sequence)) {
-                Err(RowFailure::not_opened())
-            } else if let Some(failure) = &without_rows {
-                Err(failure.clone())
-            } else if expired {
-                Err(RowFailure::new(RowStatus::DeadlineExceeded, "the step's deadline passed before its rows started"))
-            } else {
-                plan_work(table, work, step, &mut costs, self.number, limits)
+            let mut with_work = costs;
+            let planned = match (work.sequence_id, &of_step) {
+                (Some(id), _) if failed.contains(&id) => Err(RowFailure::not_opened()),
+                (_, Some(failure)) => Err(failure.clone()),
+                (_, None) => plan_work(table, work, step, &mut with_work, self.number, limits),
             };
             let planned = planned.and_then(|planned| memory::reserve_lists(reply_room, table, work).map(|()| planned));
-            self.rows += planned.as_ref().map_or(0, |planned| planned.rows());
+            if let Ok(planned) = &planned {
+                self.rows += planned.rows();
+                // Only what is done costs anything: other works of the step may need what a failed one does not use.
+                costs = with_work;
+            }
             plan.push(planned);
         }
         self.entries += costs.entries.saturating_add(step.sparse_entries().saturating_mul(ENTRIES_A_SPARSE));

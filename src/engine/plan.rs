@@ -43,7 +43,7 @@ pub(super) const ENTRIES_A_SPARSE: usize = 8;
 pub(super) const ENTRY_TIME_BYTES: usize = 128;
 
 /// What a step costs so far beyond what the bytes of its rows bound.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Costs {
     /// Bytes of the masks of grammars.
     pub(super) mask_bytes: usize,
@@ -117,7 +117,7 @@ impl Costs {
     }
 }
 
-/// Returns what a work needs, or why it cannot be done.
+/// Returns what a work needs, and adds what it costs; or says why it cannot be done. The costs are of no use then.
 pub(super) fn plan_work(
     table: &mut Table,
     work: &Work,

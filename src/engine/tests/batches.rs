@@ -108,3 +108,24 @@ fn a_batch_is_bounded_by_the_logits_that_it_explains() {
     assert_eq!((bench.run(), ids(&mut one), ids(&mut two)), (1, vec![1], vec![]));
     assert_eq!((bench.run(), ids(&mut one), ids(&mut two)), (1, vec![], vec![2]));
 }
+
+#[test]
+fn a_work_that_is_not_done_costs_its_step_nothing() {
+    let mut bench = Bench::new(|limits| limits.max_bytes_in_flight = 1 << 20);
+    let mut replies = bench.stream(1);
+    let asking = |sequence_id, top_n| {
+        let asks = sequence(|params| {
+            explained(params);
+            params.logprobs = Some(LogprobsParams { top_n, mode: LogprobsMode::Raw, token_ids: Vec::new() });
+        });
+        Open { sequence_id, sequence: charged(asks) }
+    };
+    // Each row is as long as a step may explain. There is no room for what the first one may report.
+    let bytes = vec![0; 2 * MAX_EXPLAINED_LOGITS * size_of::<f32>()];
+    let logits = LogitsBlock::new(bytes.into(), Dtype::F32, MAX_EXPLAINED_LOGITS as u32, 0).expect("two rows");
+    bench.submit(1, Step { logits, ..step(1, vec![asking(1, 1 << 20), asking(2, 1)], &[1, 2]) });
+    bench.run();
+    let work = replies.try_recv().expect("a reply").work;
+    assert!(matches!(&work[0], Err(failure) if failure.status == RowStatus::ReplyBytes), "{:?}", work[0]);
+    assert!(matches!(&work[1], Ok(Done::Sampled { .. })), "{:?}", work[1]);
+}
