@@ -16,6 +16,7 @@ pub mod error;
 pub mod explain;
 pub mod files;
 pub mod grammar;
+mod growth;
 pub mod healthcheck;
 pub mod inject;
 pub mod limits;

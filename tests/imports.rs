@@ -66,6 +66,7 @@ const LAYERS: &[&[&str]] = &[
         "locks",
         "complaints",
         "blocking_semaphore",
+        "growth",
     ],
     &["limits", "sampling", "automaton"],
     &["speculative", "watermark", "row_files"],

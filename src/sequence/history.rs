@@ -5,6 +5,7 @@ use super::rules::Rules;
 use super::text::TextView;
 use super::window::{self, EvictedToken};
 use super::{FinishReason, in_order_once};
+use crate::growth::{make_room, spare};
 use crate::sampling::adjust::TokenAdjust;
 
 /// The tokens of a sequence as far as later rows depend on them.
@@ -84,9 +85,7 @@ impl History {
             match find(&self.adjusts, token) {
                 Ok(at) => absorb(&mut self.adjusts[at], &emitted),
                 Err(at) => {
-                    if self.adjusts.len() == self.adjusts.capacity() {
-                        self.adjusts.reserve_exact(spare(self.adjusts.len()));
-                    }
+                    make_room(&mut self.adjusts);
                     self.adjusts.insert(at, emitted);
                 }
             }
@@ -321,12 +320,6 @@ impl Lists {
     fn bytes(&self) -> usize {
         size_of::<Self>() + (self.tail.capacity() + self.banned.capacity()) * size_of::<u32>()
     }
-}
-
-/// By how many entries a full list of `len` grows: enough that growing costs next to nothing per token, and little
-/// enough that no more than a quarter of a long list lies idle.
-fn spare(len: usize) -> usize {
-    len / 4 + 16
 }
 
 /// The index of a token's entry, or where it would be inserted.

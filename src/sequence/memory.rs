@@ -15,8 +15,9 @@ use super::thinking::Thinking;
 use super::watermark;
 use super::{FinishReason, bias, in_order_once};
 use crate::automaton::{Automaton, Node};
+use crate::growth::{after_growth, push};
 use crate::sampling::adjust::Nudge;
-use crate::speculative::propose::grams::{Grams, after_growth, push};
+use crate::speculative::propose::grams::Grams;
 
 /// How many tokens beyond those needed are kept before they are dropped together.
 const SLACK: usize = 256;

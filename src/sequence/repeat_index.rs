@@ -9,8 +9,9 @@
 //! is then known. Otherwise the tokens before the two places are compared one by one, as far as they matter, which is
 //! no further than [`FARTHEST`]. The memory is 4 bytes a token, besides the grams.
 
+use crate::growth::{after_growth, push};
 use crate::sampling::steps::step;
-use crate::speculative::propose::grams::{Grams, after_growth, push};
+use crate::speculative::propose::grams::Grams;
 
 /// If more tokens than this matter, no two places are treated as the same.
 pub(super) const FARTHEST: usize = 512;

@@ -3,8 +3,8 @@
 //! They are kept in token order, so that the tokens of a window are read off in order: one step for each different
 //! token. A further token is found by binary search. Inserting it moves those behind it, which copies at most 256 KiB.
 
+use crate::growth::{after_growth, make_room};
 use crate::sampling::steps::step;
-use crate::speculative::propose::grams::after_growth;
 
 /// A token and its latest place.
 type Latest = (u32, u32);
@@ -37,10 +37,7 @@ impl Singles {
         match self.places.binary_search_by_key(&token, |&(token, _)| token) {
             Ok(i) => self.places[i].1 = at as u32,
             Err(i) => {
-                if self.places.len() == self.places.capacity() {
-                    let len = self.places.len() + 1;
-                    self.places.reserve_exact(after_growth(0, len) - len);
-                }
+                make_room(&mut self.places);
                 self.places.insert(i, (token, at as u32));
             }
         }

@@ -3,6 +3,7 @@
 //! [`index`](super::index) says what a *position* is and what pushing costs. A sequence's rules against repetition use
 //! these chains too.
 
+use crate::growth::{after_growth, push};
 use crate::sampling::steps::step;
 use std::collections::HashSet;
 
@@ -158,19 +159,6 @@ impl Grams {
         let heads = self.heads.capacity().max(buckets(len));
         (heads + after_growth(self.previous.capacity(), len)) * size_of::<u32>()
     }
-}
-
-/// Appends a value. The list grows by a quarter instead of doubling, because memory counts here.
-pub(crate) fn push(values: &mut Vec<u32>, value: u32) {
-    if values.len() == values.capacity() {
-        values.reserve_exact(values.len() / 4 + FIRST_BUCKETS);
-    }
-    values.push(value);
-}
-
-/// The largest capacity that such a list may have once it has `len` tokens: it grows by a quarter when it is full.
-pub(crate) fn after_growth(capacity: usize, len: usize) -> usize {
-    capacity.max(len + len / 4 + FIRST_BUCKETS)
 }
 
 /// The number of buckets for a text of `len` tokens: the next power of two above `len`.

@@ -17,7 +17,8 @@
 //! These bounds hold whatever the tokens are, even if they are chosen to collide: hashes decide only which candidates
 //! are compared, never whether they match.
 
-use super::grams::{Grams, after_growth, push};
+use super::grams::Grams;
+use crate::growth::{after_growth, push};
 
 /// Most positions that a search looks at on each level.
 pub(super) const CANDIDATES: usize = 64;
