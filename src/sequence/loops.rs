@@ -4,42 +4,22 @@
 //! tokens are the same `p` tokens `min_count` times. The sequence ends with the token that completes the loop, but not
 //! before it has `min_tokens`.
 //!
-//! How far the reversed text repeats itself after `p` tokens is a Z-function: each comparison that holds moves its
-//! furthest place on. So a token costs at most one comparison for each `p` and one for each token of the longest
-//! possible loop, whatever the text.
+//! That is how far the end of the text repeats itself ([`EndRepeats`](super::text::EndRepeats)). So a token costs at most
+//! one comparison for each `p` and one for each token of the longest possible loop, whatever the text.
 
 use super::text::TextView;
 use crate::params::steering::RepetitionDetection;
-use crate::sampling::steps::step;
 
 /// Whether the text, whose last `output` tokens were emitted, ends with a loop.
 pub(super) fn looping(params: &RepetitionDetection, text: &TextView<'_>, output: u64) -> bool {
     let (count, max) = (params.min_count as usize, params.max_pattern_size as usize);
     let output = usize::try_from(output).unwrap_or(usize::MAX);
     let len = text.len().min(output).min(max.saturating_mul(count));
-    let back = |at: usize| text.get(text.len() - 1 - at);
-    // repeats[p]: how many tokens, from the last one back, equal the token `p` places before.
-    let mut repeats = Vec::with_capacity(max.min(len) + 1);
-    repeats.push(len);
-    // The furthest place known to repeat, and where that repetition begins.
-    let (mut begin, mut end) = (0, 0);
-    for pattern in 1..=max.min(len.saturating_sub(1)) {
-        let known = if pattern < end { repeats[pattern - begin].min(end - pattern) } else { 0 };
-        let mut repeat = known;
-        // If the known repeat stops before the furthest place, it stops there for good.
-        while pattern + repeat < len && pattern + repeat >= end && (step(), back(repeat) == back(pattern + repeat)).1 {
-            repeat += 1;
-        }
-        if pattern + repeat > end {
-            (begin, end) = (pattern, pattern + repeat);
-        }
-        let span = pattern * count;
-        if pattern >= params.min_pattern_size as usize && span <= len && repeat >= span - pattern {
-            return true;
-        }
-        repeats.push(repeat);
-    }
-    false
+    let mut repeats = text.end_repeats(len);
+    (1..=max.min(len.saturating_sub(1))).any(|pattern| {
+        let (repeat, span) = (repeats.find_next(), pattern * count);
+        pattern >= params.min_pattern_size as usize && span <= len && repeat >= span - pattern
+    })
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@
 
 use crate::growth::{after_growth, push};
 use crate::sampling::steps::step;
-use crate::speculative::propose::grams::Grams;
+use crate::speculative::propose::grams::{Grams, agreeing};
 
 /// If more tokens than this matter, no two places are treated as the same.
 pub(super) const FARTHEST: usize = 512;
@@ -58,16 +58,12 @@ impl RepeatIndex {
 
     /// How many tokens before a place agree with the last ones, of those that matter.
     fn equal(&self, tokens: &[u32], place: usize, matter: usize) -> usize {
-        let (end, before) = (tokens.len(), &tokens[..place]);
         match self.last {
             Some((last, equal)) if last + 1 == place => {
                 step();
-                if tokens[last] == tokens[end - 1] { (equal + 1).min(matter) } else { 0 }
+                if tokens[last] == tokens[tokens.len() - 1] { (equal + 1).min(matter) } else { 0 }
             }
-            _ => {
-                let pairs = before.iter().rev().zip(tokens.iter().rev()).take(matter);
-                pairs.take_while(|(a, b)| (step(), a == b).1).count()
-            }
+            _ => agreeing(tokens, place, matter),
         }
     }
 

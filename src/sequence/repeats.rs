@@ -9,7 +9,7 @@
 //! | | cost |
 //! |---|---|
 //! | a token | a step for each match; for a new one as many as it is long |
-//! | opening | one step per token (Z-algorithm), however often they repeat, and what [`RepeatIndex`] takes |
+//! | opening | at most two steps per token (Z-function), however often they repeat, and what [`RepeatIndex`] takes |
 //! | memory | the places, and 8 bytes for each match |
 //!
 //! A text that says one thing over and over has at most as many matches as tokens can matter. A text that repeats the
@@ -85,26 +85,11 @@ fn matches(
     matches
 }
 
-/// For each distance from the end: how many tokens before that place agree with the last ones of the text (Z-algorithm
-/// on the reversed text).
+/// For each distance from the end: how many tokens before that place agree with the last ones of the text.
 fn lens(text: &[u32]) -> Vec<usize> {
-    let n = text.len();
-    let token = |i: usize| text[n - 1 - i];
-    let mut lens = vec![0usize; n];
-    let (mut left, mut right) = (0, 0);
-    for k in 1..n {
-        let mut len = if k < right { lens[k - left].min(right - k) } else { 0 };
-        step();
-        while k + len < n && token(len) == token(k + len) {
-            step();
-            len += 1;
-        }
-        lens[k] = len;
-        if k + len > right {
-            (left, right) = (k, k + len);
-        }
-    }
-    lens
+    let mut repeats = TextView::new(text, &[]).end_repeats(text.len());
+    (1..text.len()).for_each(|_| _ = repeats.find_next());
+    repeats.into_lens()
 }
 
 /// The most bytes of matches that a text of `len` tokens may have.

@@ -55,9 +55,53 @@ impl<'a> TextView<'a> {
         (0..most.min(at)).take_while(|back| (step(), is_same(back)).1).count()
     }
 
+    /// How far the last `len` tokens repeat themselves; see [`EndRepeats`].
+    pub(super) fn end_repeats(self, len: usize) -> EndRepeats<'a> {
+        EndRepeats { text: self, lens: vec![len], begin: 0, end: 0 }
+    }
+
     /// Whether the `count` tokens before `at` equal the last `count` of the text.
     pub(super) fn repeats_before(&self, at: usize, count: usize) -> bool {
         count <= at && self.back_from(at).zip(self.back_from(self.len())).take(count).all(|(a, b)| a == b)
+    }
+}
+
+/// How far the end of a text repeats itself: for each distance, how many tokens, from the last one back, equal the
+/// token that many places before. This is the Z-function of the reversed text, found one distance after the other. Each
+/// comparison that holds moves the furthest place known to repeat on, so all distances together cost at most one
+/// comparison for each of them and one for each token, whatever the text.
+#[derive(Debug)]
+pub(super) struct EndRepeats<'a> {
+    text: TextView<'a>,
+    /// What is known for each distance from 0 on.
+    lens: Vec<usize>,
+    /// The furthest place known to repeat, counted from the end, and where its repetition begins.
+    end: usize,
+    begin: usize,
+}
+
+impl EndRepeats<'_> {
+    /// How far the end repeats itself at the next distance, which must be less than the number of tokens.
+    pub(super) fn find_next(&mut self) -> usize {
+        let (len, distance) = (self.lens[0], self.lens.len());
+        let back = |at: usize| self.text.get(self.text.len() - 1 - at);
+        let is_known = distance < self.end;
+        let mut repeat = if is_known { self.lens[distance - self.begin].min(self.end - distance) } else { 0 };
+        // If the known repeat stops before the furthest place, it stops there for good.
+        let may_go_on = |repeat: usize| distance + repeat < len && distance + repeat >= self.end;
+        while may_go_on(repeat) && (step(), back(repeat) == back(distance + repeat)).1 {
+            repeat += 1;
+        }
+        if distance + repeat > self.end {
+            (self.begin, self.end) = (distance, distance + repeat);
+        }
+        self.lens.push(repeat);
+        repeat
+    }
+
+    /// What was found for each distance; for 0, all tokens.
+    pub(super) fn into_lens(self) -> Vec<usize> {
+        self.lens
     }
 }
 

@@ -161,6 +161,12 @@ impl Grams {
     }
 }
 
+/// How many tokens before `position` agree with the last ones of a text; counts up to `most`.
+pub(crate) fn agreeing(tokens: &[u32], position: usize, most: usize) -> usize {
+    let pairs = tokens[..position].iter().rev().zip(tokens.iter().rev()).take(most);
+    pairs.take_while(|(a, b)| (step(), a == b).1).count()
+}
+
 /// The number of buckets for a text of `len` tokens: the next power of two above `len`.
 fn buckets(len: usize) -> usize {
     (len + 1).next_power_of_two().max(FIRST_BUCKETS)

@@ -17,7 +17,7 @@
 //! These bounds hold whatever the tokens are, even if they are chosen to collide: hashes decide only which candidates
 //! are compared, never whether they match.
 
-use super::grams::Grams;
+use super::grams::{Grams, agreeing};
 use crate::growth::{after_growth, push};
 
 /// Most positions that a search looks at on each level.
@@ -89,7 +89,7 @@ impl Index {
         for position in level.chain().take(self.candidates) {
             #[cfg(test)]
             super::tests::count_candidate();
-            let length = self.matching(position);
+            let length = agreeing(&self.tokens, position, self.longest);
             if length > found.length {
                 found = Matches { length, positions: Vec::new() };
             }
@@ -101,12 +101,6 @@ impl Index {
             }
         }
         found
-    }
-
-    /// How many tokens before `position` agree with those at the end of the text.
-    fn matching(&self, position: usize) -> usize {
-        let pairs = self.tokens[..position].iter().rev().zip(self.tokens.iter().rev());
-        pairs.take(self.longest).take_while(|(a, b)| a == b).count()
     }
 
     /// The token at `position`, in the text followed by the draft. A match that reaches the end of the text continues
