@@ -21,13 +21,18 @@ pub(in crate::backend) fn logit(key: u64) -> f32 {
     from_ascending(!((key >> 32) as u32))
 }
 
-/// The tokens of the `n` first keys, in order.
-pub(super) fn first(mut keys: Vec<u64>, n: usize) -> Vec<u32> {
+/// Keeps the `n` first keys, in order.
+pub(super) fn keep_first(keys: &mut Vec<u64>, n: usize) {
     if n < keys.len() && n > 0 {
         keys.select_nth_unstable(n - 1);
     }
     keys.truncate(n);
     keys.sort_unstable();
+}
+
+/// The tokens of the `n` first keys, in order.
+pub(super) fn first(mut keys: Vec<u64>, n: usize) -> Vec<u32> {
+    keep_first(&mut keys, n);
     keys.into_iter().map(token).collect()
 }
 

@@ -3,7 +3,7 @@
 //! If k blocks have a maximum of at least t, then at least k tokens do. So the first k tokens all have logits of at
 //! least t, and lie in blocks whose maximum is at least t. Only those blocks are read again.
 
-use super::keys::{ascending, from_ascending};
+use super::keys::{ascending, from_ascending, keep_first};
 use super::level::Passes;
 use super::view::View;
 
@@ -50,11 +50,7 @@ pub(super) fn top(view: &View<'_>, k: usize, keys: &mut Vec<u64>) {
         return keys.clear();
     }
     view.collect(bound_of_top(view.passes(), view.maxima, view.max, k), keys);
-    if keys.len() > k {
-        keys.select_nth_unstable(k - 1);
-        keys.truncate(k);
-    }
-    keys.sort_unstable();
+    keep_first(keys, k);
 }
 
 /// The first token of the order.

@@ -227,11 +227,7 @@ impl ChainStore {
     fn first_keys(&self, n: usize) -> Vec<u64> {
         let values = &self.values;
         let mut keys: Vec<u64> = values.tokens.iter().zip(&values.logits).map(|(&t, &l)| keys::key(t, l)).collect();
-        if n < keys.len() && n > 0 {
-            keys.select_nth_unstable(n - 1);
-        }
-        keys.truncate(n);
-        keys.sort_unstable();
+        keys::keep_first(&mut keys, n);
         keys
     }
 
