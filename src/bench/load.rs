@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tonic::Streaming;
 
@@ -78,6 +79,9 @@ impl Tally {
     }
 }
 
+/// How a stream ended; an error outside means that it never began.
+type StreamEnd = Result<Result<Tally, BenchError>, BenchError>;
+
 /// Runs all streams during the warm-up and the duration.
 pub(super) async fn measure(
     args: &BenchArgs,
@@ -95,7 +99,7 @@ pub(super) async fn measure(
         until: from + args.duration,
     });
     let watch = counter.watch();
-    let mut streams = tokio::task::JoinSet::new();
+    let mut streams = JoinSet::new();
     for number in 0..args.streams as u64 {
         let (addr, access, shared) = (addr.clone(), access.clone(), Arc::clone(&shared));
         streams.spawn(async move {
@@ -103,8 +107,17 @@ pub(super) async fn measure(
             Ok::<_, BenchError>(worker.run().await)
         });
     }
-    let mut all = Tally::new();
-    let mut last_error = None;
+    let (all, last_error) = tally_of(streams).await;
+    watch.abort();
+    match last_error {
+        Some(error) if all.tokens == 0 => Err(error),
+        _ => Ok(all),
+    }
+}
+
+/// The replies of all streams once they have ended, and the error of the last one that failed.
+async fn tally_of(mut streams: JoinSet<StreamEnd>) -> (Tally, Option<BenchError>) {
+    let (mut all, mut last_error) = (Tally::new(), None);
     while let Some(ended) = streams.join_next().await {
         let ended = ended.expect("a stream's task does not panic");
         all.missing += usize::from(ended.is_err());
@@ -116,11 +129,7 @@ pub(super) async fn measure(
             }
         }
     }
-    watch.abort();
-    match last_error {
-        Some(error) if all.tokens == 0 => Err(error),
-        _ => Ok(all),
-    }
+    (all, last_error)
 }
 
 /// The reason under which a stream counts that broke or never began.

@@ -82,22 +82,13 @@ pub(super) fn with_lists(mut params: SamplingParams, base: &SamplingParams) -> S
 /// Merges `wire` over `defaults`, without the lists and logprobs of `defaults`: these are the same for all and kept
 /// once.
 fn over(mut wire: proto::SamplingParams, defaults: &SamplingParams) -> Result<SamplingParams, FieldError> {
-    let acceptance = match &wire.acceptance {
-        Some(wire) => acceptance(wire).map_err(|e| e.within("acceptance"))?,
-        None => defaults.acceptance,
-    };
+    let acceptance = wire.acceptance.as_ref().map_or(Ok(defaults.acceptance), acceptance);
+    let acceptance = acceptance.map_err(|e| e.within("acceptance"))?;
     let logprobs = wire.logprobs.as_ref().map(logprobs).transpose();
     let logprobs = logprobs.map_err(|e| e.within("logprobs"))?;
-    let proposer = match &wire.proposer {
-        // An empty message turns off the stream's proposer.
-        Some(wire) if *wire == proto::ProposerParams::default() => None,
-        Some(wire) => Some(proposer(wire).map_err(|e| e.within("proposer"))?),
-        None => defaults.proposer,
-    };
-    let draft_length = match &wire.draft_length {
-        Some(wire) => draft_length(wire),
-        None => defaults.draft_length,
-    };
+    let proposer = wire.proposer.as_ref().map_or(Ok(defaults.proposer), proposer);
+    let proposer = proposer.map_err(|e| e.within("proposer"))?;
+    let draft_length = wire.draft_length.as_ref().map_or(defaults.draft_length, draft_length);
     let penalties = penalties(&wire, defaults);
     let samplers = samplers::merged(&mut wire, &defaults.samplers)?;
     let history = history::merged(&mut wire, &defaults.history)?;
@@ -183,8 +174,11 @@ fn acceptance(wire: &proto::AcceptanceParams) -> Result<AcceptanceRule, FieldErr
     })
 }
 
-/// A proposer inside the sidecar. Its ranges are not checked yet.
-fn proposer(wire: &proto::ProposerParams) -> Result<ProposerParams, FieldError> {
+/// A proposer inside the sidecar, with ranges not checked yet; `None` if an empty message turns off the stream's.
+fn proposer(wire: &proto::ProposerParams) -> Result<Option<ProposerParams>, FieldError> {
+    if *wire == proto::ProposerParams::default() {
+        return Ok(None);
+    }
     let kind = match proto::ProposerKind::try_from(wire.kind) {
         Ok(proto::ProposerKind::Ngram) => ProposerKind::Ngram,
         Ok(proto::ProposerKind::Suffix) => ProposerKind::Suffix,
@@ -201,13 +195,13 @@ fn proposer(wire: &proto::ProposerParams) -> Result<ProposerParams, FieldError> 
         Err(_) => return Err(unknown_value("kind", wire.kind, proto::ProposerKind::as_str_name)),
     };
     let default = ProposerParams::new(kind);
-    Ok(ProposerParams {
+    Ok(Some(ProposerParams {
         kind,
         max_draft_tokens: wire.max_draft_tokens.unwrap_or(default.max_draft_tokens),
         min_match: wire.min_match.unwrap_or(default.min_match),
         max_match: wire.max_match.unwrap_or(default.max_match),
         min_token_prob: wire.min_token_prob.unwrap_or(default.min_token_prob),
-    })
+    }))
 }
 
 /// The input of the advice on draft lengths, with ranges not checked yet; `None` means no advice.
