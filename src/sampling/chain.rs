@@ -18,6 +18,7 @@ use super::samplers::{
 use super::watermark::tournament::Tournament;
 use super::{filters, mass};
 pub use crate::params::ChainStep;
+use crate::params::XtcRule;
 use crate::params::state::SamplerState;
 
 /// A row's chain of steps.
@@ -112,14 +113,7 @@ pub(super) fn apply(step: &ChainStep, filters: &Filters, chain: &Chain<'_>, left
         ChainStep::TopNSigma(n) => top_n_sigma::apply(left, n),
         ChainStep::MinK(tau) => min_k::apply(left, tau),
         ChainStep::TopH(share) => top_h::apply(left, share),
-        ChainStep::Xtc { rule, probability, threshold } => {
-            let ignored = Ignored::by(rule, chain.protected);
-            if rule.expected {
-                xtc::apply_expected(left, probability, threshold, ignored);
-            } else if xtc::happens(probability, chain.xtc) {
-                xtc::apply(left, threshold, ignored);
-            }
-        }
+        ChainStep::Xtc { rule, probability, threshold } => apply_xtc(rule, probability, threshold, chain, left),
         ChainStep::Mirostat { .. } => {
             chain.state.mirostat_mu.into_iter().for_each(|mu| mirostat::apply_first(left, mu));
         }
@@ -133,5 +127,15 @@ pub(super) fn apply(step: &ChainStep, filters: &Filters, chain: &Chain<'_>, left
         // Named one by one, so that no new step can be overlooked.
         ChainStep::MinP | ChainStep::MinPAbove | ChainStep::TopA(_) | ChainStep::PLess { .. } => {}
         ChainStep::EpsilonCutoff(_) | ChainStep::EtaCutoff(_) => {}
+    }
+}
+
+/// XTC, by chance or as its expectation.
+fn apply_xtc(rule: XtcRule, probability: f32, threshold: f32, chain: &Chain<'_>, left: &mut Candidates) {
+    let ignored = Ignored::by(rule, chain.protected);
+    if rule.expected {
+        xtc::apply_expected(left, probability, threshold, ignored);
+    } else if xtc::happens(probability, chain.xtc) {
+        xtc::apply(left, threshold, ignored);
     }
 }

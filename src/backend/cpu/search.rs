@@ -12,6 +12,7 @@ use super::level::Passes;
 use super::passes::{PAD, Range, Sample, Values, Weigh};
 use super::view::View;
 use crate::sampling::mass::MASS_BITS;
+use std::ops::ControlFlow;
 
 /// How many lists and weighing passes there are before the whole remaining interval is listed.
 const MAX_GUESSES: i32 = 6;
@@ -83,8 +84,7 @@ pub(super) fn crossing(
     // Invariant: the crossing lies in the interval.
     let mut interval = Range { low: f32::MIN, high: guess.from.logit };
     for attempt in 0.. {
-        let up = at.weight >= goal.need;
-        if up {
+        if at.weight >= goal.need {
             interval.low = at.logit
         } else {
             interval.high = at.logit
@@ -92,32 +92,46 @@ pub(super) fn crossing(
         if interval.high <= f32::MIN {
             return None;
         }
-        let to = match guess.next(&store.sample, goal, at, interval, attempt) {
-            Probe::List(to) => to,
-            Probe::Weigh(to) => {
-                at = weighed(view, guess, to, store);
-                continue;
-            }
-        };
-        let range = if up { Range { low: at.logit, high: to } } else { Range { low: to, high: at.logit } };
-        view.between(goal.count, guess.weigh, range, &mut store.inside);
-        let listed: u64 = store.inside.masses.iter().sum();
-        let above = if up { at.weight - listed } else { at.weight };
-        let found = (above < goal.need && above + listed >= goal.need)
-            .then(|| resolve(view, goal.need - above, range, &mut store.inside));
-        if !goal.count {
-            match found.map(keys::up_to) {
-                Some(kept) => store.shift(!up, |token, logit| kept(token, logit) != up),
-                // There is no crossing in the list, so the whole list changes sides.
-                None => store.shift(!up, |_, _| true),
-            }
+        match guess.next(&store.sample, goal, at, interval, attempt) {
+            Probe::Weigh(to) => at = weighed(view, guess, to, store),
+            Probe::List(to) => match listed(view, guess.weigh, goal, at, to, store) {
+                ControlFlow::Break(crossing) => return Some(crossing),
+                ControlFlow::Continue(next) => at = next,
+            },
         }
-        if found.is_some() {
-            return found;
-        }
-        at = Anchor { logit: to, weight: if up { above } else { above + listed } };
     }
     unreachable!("the list of the whole interval either holds the crossing or there is none")
+}
+
+/// Lists the values between the known place `at` and the place `to`. Returns the key of the crossing, if it is one of
+/// them, or else `to` with its weight. In a search by mass the sums by block follow: they are those at the crossing or
+/// at `to`.
+fn listed(
+    view: &View<'_>,
+    weigh: Weigh,
+    goal: PrefixGoal,
+    at: Anchor,
+    to: f32,
+    store: &mut SearchStore,
+) -> ControlFlow<u64, Anchor> {
+    let up = at.weight >= goal.need;
+    let range = if up { Range { low: at.logit, high: to } } else { Range { low: to, high: at.logit } };
+    view.between(goal.count, weigh, range, &mut store.inside);
+    let listed: u64 = store.inside.masses.iter().sum();
+    let above = if up { at.weight - listed } else { at.weight };
+    let found = (above < goal.need && above + listed >= goal.need)
+        .then(|| resolve(view, goal.need - above, range, &mut store.inside));
+    if !goal.count {
+        match found.map(keys::up_to) {
+            Some(kept) => store.shift(!up, |token, logit| kept(token, logit) != up),
+            // There is no crossing in the list, so the whole list changes sides.
+            None => store.shift(!up, |_, _| true),
+        }
+    }
+    match found {
+        Some(crossing) => ControlFlow::Break(crossing),
+        None => ControlFlow::Continue(Anchor { logit: to, weight: if up { above } else { above + listed } }),
+    }
 }
 
 /// The weight at and above a place; in a search by mass also by block.

@@ -5,7 +5,7 @@ use super::{CandidateList, ChainStore};
 use crate::backend::cpu::keys;
 use crate::backend::cpu::passes::{PAD, Values, Weigh};
 use crate::backend::cpu::view;
-use crate::params::TfsRule;
+use crate::params::{TfsRule, XtcRule};
 use crate::sampling::chain::{Chain, ChainStep, draws_along};
 use crate::sampling::entropy::{entropy, entropy_term};
 use crate::sampling::mass::{self, MASS_BITS, exponent, top_p_need};
@@ -41,14 +41,7 @@ impl CandidateList<'_> {
             ChainStep::TopNSigma(n) => self.top_n_sigma(n),
             ChainStep::MinK(tau) => self.min_k(tau),
             ChainStep::TopH(share) => self.top_h(share),
-            ChainStep::Xtc { rule, probability, threshold } => {
-                let ignored = Ignored::by(rule, chain.protected);
-                if rule.expected {
-                    self.lower(probability, threshold, ignored);
-                } else if xtc::happens(probability, chain.xtc) {
-                    self.exclude(threshold, ignored);
-                }
-            }
+            ChainStep::Xtc { rule, probability, threshold } => self.xtc(rule, probability, threshold, chain),
             ChainStep::Mirostat { .. } => chain.state.mirostat_mu.into_iter().for_each(|mu| self.mirostat(mu)),
             ChainStep::Infill => chain.infill.iter().for_each(|known| self.infill(known)),
             ChainStep::AdaptiveP { target, .. } => {
@@ -60,6 +53,16 @@ impl CandidateList<'_> {
             // Named one by one, so that no new step can be overlooked.
             ChainStep::MinP | ChainStep::MinPAbove | ChainStep::TopA(_) | ChainStep::PLess { .. } => {}
             ChainStep::EpsilonCutoff(_) | ChainStep::EtaCutoff(_) => {}
+        }
+    }
+
+    /// XTC, by chance or as its expectation.
+    fn xtc(&mut self, rule: XtcRule, probability: f32, threshold: f32, chain: &Chain<'_>) {
+        let ignored = Ignored::by(rule, chain.protected);
+        if rule.expected {
+            self.lower(probability, threshold, ignored);
+        } else if xtc::happens(probability, chain.xtc) {
+            self.exclude(threshold, ignored);
         }
     }
 

@@ -6,7 +6,7 @@ use super::after::{After, Rest};
 use super::listing::{Cut, RowOperation, WholeRow};
 use crate::backend::cpu::distribution::{self, Distribution, LIST_K, Store, Wanted, least_reaching};
 use crate::backend::cpu::passes::Weigh;
-use crate::sampling::chain::ChainStep;
+use crate::sampling::chain::{Chain, ChainStep};
 use crate::sampling::samplers::skew;
 use crate::sampling::samplers::smoothing::Curve;
 
@@ -41,12 +41,7 @@ impl WholeRow<'_, '_> {
         match operation {
             RowOperation::Nothing => StepResult::Unchanged,
             RowOperation::OnList => StepResult::NotDone,
-            RowOperation::Tournament => {
-                // The tournament is the last step. Where samplers have a state, more than the token is needed.
-                let played = chain.tournament.as_ref().filter(|_| chain.state.is_empty());
-                let token = played.and_then(|played| self.play(played, store));
-                token.map_or(StepResult::NotDone, |token| StepResult::Finished(Distribution::one(self.view, token)))
-            }
+            RowOperation::Tournament => self.play_last(chain, store),
             RowOperation::MinEosP(p) => self.min_eos_p(p, chain.eos, store),
             RowOperation::Infill => chain.infill.map_or(StepResult::Unchanged, |known| self.infill(&known, store)),
             RowOperation::TailFree(rule, z) => self.tail_free(rule, z, after, lists, store),
@@ -57,27 +52,42 @@ impl WholeRow<'_, '_> {
                 self.lower(probability, threshold, ignored, after, lists, store)
             }
             RowOperation::Smooth(curve) => self.smooth(curve, after, lists, store),
-            RowOperation::Skew(by) => match self.wanted {
-                Wanted::Token(uniform) if after.steps.is_empty() && chain.state.is_empty() => {
-                    let share = skew::share(skew::power(by), uniform);
-                    let all = Distribution::all(self.weigh);
-                    StepResult::Finished(all.along(self.view, share, |total| skew::point(share, total), lists))
-                }
-                _ => StepResult::NotDone,
-            },
+            RowOperation::Skew(by) => self.draw_along(by, after, lists),
             RowOperation::Cut(Cut::Prefix(top_p)) => self.cut_nucleus(top_p, after, lists, store),
-            RowOperation::Cut(cut) => {
-                if let Some(whole) = self.cut_in_place(&cut, after, lists) {
-                    return StepResult::Finished(whole);
-                }
-                let first = self.first_of_many(&cut, lists);
-                let listed = match first {
-                    Some(first) => Some(self.list_cut(&first, lists, store).weigh),
-                    None => self.cut(cut, store),
-                };
-                listed.map_or(StepResult::NotDone, StepResult::Listed)
-            }
+            RowOperation::Cut(cut) => self.cut_or_list(cut, after, lists, store),
         }
+    }
+
+    /// What a tournament draws. It is the last step. Where samplers have a state, more than the token is needed.
+    fn play_last(&self, chain: &Chain<'_>, store: &mut ChainStore) -> StepResult {
+        let played = chain.tournament.as_ref().filter(|_| chain.state.is_empty());
+        let token = played.and_then(|played| self.play(played, store));
+        token.map_or(StepResult::NotDone, |token| StepResult::Finished(Distribution::one(self.view, token)))
+    }
+
+    /// The token that a skew draws from the whole row, if it is the last step and only a token is wanted.
+    fn draw_along(&self, by: f32, after: &After<'_>, lists: &mut Store) -> StepResult {
+        match self.wanted {
+            Wanted::Token(uniform) if after.steps.is_empty() && after.chain.state.is_empty() => {
+                let share = skew::share(skew::power(by), uniform);
+                let all = Distribution::all(self.weigh);
+                StepResult::Finished(all.along(self.view, share, |total| skew::point(share, total), lists))
+            }
+            _ => StepResult::NotDone,
+        }
+    }
+
+    /// What a cut leaves: in place if possible, or as a list.
+    fn cut_or_list(&mut self, cut: Cut, after: &After<'_>, lists: &mut Store, store: &mut ChainStore) -> StepResult {
+        if let Some(whole) = self.cut_in_place(&cut, after, lists) {
+            return StepResult::Finished(whole);
+        }
+        let first = self.first_of_many(&cut, lists);
+        let listed = match first {
+            Some(first) => Some(self.list_cut(&first, lists, store).weigh),
+            None => self.cut(cut, store),
+        };
+        listed.map_or(StepResult::NotDone, StepResult::Listed)
     }
 
     /// What top-p with this share leaves.
