@@ -1,8 +1,9 @@
 //! `croupier healthcheck`: for a container's health check or an exec probe.
 
+mod grpc;
+
 use crate::config::{HealthcheckArgs, Target};
 use crate::rpc::health::{LIVENESS, READINESS};
-use crate::rpc::probe;
 use crate::{admin_client, output};
 use std::process::ExitCode;
 
@@ -29,7 +30,7 @@ fn ask(args: &HealthcheckArgs) -> Result<(), String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|e| e.to_string())?;
     let asked = async {
         match &args.target {
-            Target::Grpc(address) => probe::check(address, &args.access, &args.service).await,
+            Target::Grpc(address) => grpc::check(address, &args.access, &args.service).await,
             Target::Admin(url) => admin(url, &args.service).await,
         }
     };

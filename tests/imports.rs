@@ -46,7 +46,7 @@ const CONFINED: &[Confined] = &[
 ];
 
 /// The service, the clients, and the generated code itself.
-const GRPC: &[&str] = &["rpc", "message", "bench", "dial", "otlp", "app", "lib.rs"];
+const GRPC: &[&str] = &["rpc", "message", "bench", "dial", "otlp", "healthcheck/grpc", "app", "lib.rs"];
 
 /// The order of modules: each may use the modules in its own line and above, never those below. `bench` is a program
 /// apart from the server: only `app`, `config` and `main` may use it.

@@ -19,7 +19,6 @@ mod info;
 mod offers;
 mod outbound;
 mod pace;
-pub mod probe;
 mod refusals;
 pub mod regions;
 mod sample;

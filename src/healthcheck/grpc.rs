@@ -1,7 +1,7 @@
-//! The client of the health service, for `croupier healthcheck`.
+//! The client of the gRPC health service.
 
-use super::health::{LIVENESS, READINESS};
 use crate::dial::{Access, causes, hint};
+use crate::rpc::health::{LIVENESS, READINESS};
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
@@ -10,7 +10,7 @@ use tonic_health::pb::health_client::HealthClient;
 ///
 /// # Errors
 /// Why the answer is not SERVING, as text for people.
-pub async fn check(address: &str, access: &Access, service: &str) -> Result<(), String> {
+pub(super) async fn check(address: &str, access: &Access, service: &str) -> Result<(), String> {
     let channel = access.endpoint(address)?.connect().await;
     let channel = channel.map_err(|error| {
         let why = causes(&error);
