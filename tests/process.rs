@@ -3,8 +3,9 @@
 use croupier::config::LogFormat;
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::Permissions;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
@@ -322,8 +323,32 @@ fn open_files_are_as_many_as_may_be_and_few_are_told() {
     server.signal("TERM");
     server.end();
     let mut log = String::new();
-    std::io::Read::read_to_string(&mut server.0.stderr.take().expect("it is piped"), &mut log).expect("text");
+    server.0.stderr.take().expect("it is piped").read_to_string(&mut log).expect("text");
     assert!(log.contains("\"descriptors\":300") && log.contains("lower max_connections"), "{log}");
+}
+
+/// A metric counts them. Only the log says which setting refused them, and who they are.
+#[test]
+fn refused_connections_are_told_in_the_log_once_in_a_while() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let socket = dir.path().join("s");
+    let mut server = Server::start(&socket, &["--max-connections=1"]);
+    let connect = || {
+        let client = UnixStream::connect(&socket).expect("the backlog takes it");
+        client.set_nonblocking(true).expect("a socket");
+        client
+    };
+    let clients = [connect(), connect(), connect()];
+    let is_closed = |mut client: &UnixStream| matches!(client.read(&mut [0; 64]), Ok(0));
+    until(|| (clients.iter().filter(|client| is_closed(client)).count() >= 2).then_some(()));
+    drop(clients);
+    server.signal("TERM");
+    server.end();
+    let mut log = String::new();
+    server.0.stderr.take().expect("it is piped").read_to_string(&mut log).expect("text");
+    let told: Vec<&str> = log.lines().filter(|line| line.contains("a connection was refused")).collect();
+    assert!(told.len() == 1 && told[0].contains("max_connections is 1 and as many are open"), "{log}");
+    assert!(told[0].contains("\"peer\":\"unix"), "{log}");
 }
 
 /// Starts a server from a shell that has set a limit first. If it got that far, it would find its socket in use.

@@ -16,7 +16,6 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
 use tokio::sync::oneshot::{self, error::RecvError};
 use tokio::task::{JoinError, JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep_until, timeout};
@@ -74,8 +73,8 @@ impl<'a> Serving<'a> {
     /// Prepares the servers; none serves yet.
     pub(super) fn new(config: &'a Config, service: Service, health: &'a Health, metrics: &'a Metrics) -> Self {
         let (stop, kill) = (CancellationToken::new(), CancellationToken::new());
-        let permits = Arc::new(Semaphore::new(config.limits.max_connections));
-        let guard = Guard::grpc(permits, config.first_byte_timeout, stop.clone(), kill.clone(), metrics.clone());
+        let places = config.limits.max_connections;
+        let guard = Guard::grpc(places, config.first_byte_timeout, stop.clone(), kill.clone(), metrics.clone());
         let (calls, refuse, close) = (service.calls(), service.drain_token(), service.closing_token());
         let routes = server::routes(service, health, config.reflection, &stop);
         let (servers, connections) = (JoinSet::new(), connection_settings(config));

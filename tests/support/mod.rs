@@ -29,7 +29,6 @@ use croupier::vocabulary::Vocabulary;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::sync::Semaphore;
 use tokio_stream::wrappers::{TcpListenerStream, UnixListenerStream};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tonic::Status;
@@ -245,8 +244,7 @@ fn region_side(
 ) -> RegionSide {
     let socket = dir.join("socket.region");
     let all = Regions::with_device(limits, metrics.regions.clone(), metrics.region_bytes.clone(), device);
-    let (permits, timeout) = (Arc::new(Semaphore::new(64)), Duration::from_secs(1));
-    let guard = Guard::grpc(permits, timeout, stop.clone(), stop.clone(), metrics.clone());
+    let guard = Guard::grpc(64, Duration::from_secs(1), stop.clone(), stop.clone(), metrics.clone());
     let guard = guard.for_transport(Counted::Region).opening_with(regions::OPENING_BYTES);
     tokio::spawn(regions::serve(UdsListener::bind(&socket).unwrap(), guard, Arc::clone(&all), metrics.clone()));
     RegionSide { regions: all, socket }

@@ -4,9 +4,10 @@
 //! for a client that never sends one; keepalive only begins after it. So this module wraps each connection.
 
 use super::connection::{Connection, ConnectionPermit};
+use super::places::{Full, Places};
 use super::spare::Spare;
 use super::uds::UdsListener;
-use crate::complaints::Complaints;
+use crate::complaints::{Complaints, complain_at_times};
 use crate::error::Reason;
 use crate::metrics::{Metrics, Transport};
 use crate::rpc::caller::Peer;
@@ -20,7 +21,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
-use tokio::sync::{Semaphore, TryAcquireError, mpsc};
+use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 use tokio_stream::wrappers::ReceiverStream;
@@ -126,9 +127,10 @@ impl Acceptor {
 /// The limits that connections must keep.
 #[derive(Debug, Clone)]
 pub struct Guard {
-    permits: Arc<Semaphore>,
+    /// The places of all transports.
+    places: Places,
     /// The places of this transport, if it has fewer than all transports together.
-    share: Option<Arc<Semaphore>>,
+    share: Option<Places>,
     /// How many bytes must have come within `timeout`.
     pub(super) opening_bytes: usize,
     /// The bytes that connections begin with, if these are known.
@@ -143,20 +145,23 @@ pub struct Guard {
     acceptor: Acceptor,
     /// Limits log lines about clients that speak another protocol.
     pub(super) strangers: Arc<Complaints>,
+    /// Limits log lines about connections without a place.
+    refusals: Arc<Complaints>,
 }
 
 impl Guard {
-    /// A guard for gRPC: the HTTP/2 preface must come within `timeout`. Clones share `permits` and so the limit.
+    /// A guard for gRPC: at most `places` connections are open, and the HTTP/2 preface must come within `timeout`. Clones
+    /// share the places.
     #[must_use]
     pub fn grpc(
-        permits: Arc<Semaphore>,
+        places: usize,
         timeout: Duration,
         stop: CancellationToken,
         kill: CancellationToken,
         metrics: Metrics,
     ) -> Self {
         Self {
-            permits,
+            places: Places::new(places),
             share: None,
             opening_bytes: PREFACE.len(),
             preface: PREFACE,
@@ -166,6 +171,7 @@ impl Guard {
             open: Gauge::noop(),
             acceptor: Acceptor::new(metrics.clone()),
             strangers: Arc::default(),
+            refusals: Arc::default(),
             metrics,
         }
     }
@@ -179,7 +185,7 @@ impl Guard {
     /// The same guard, which admits at most `places` of the connections of all transports.
     #[must_use]
     pub fn at_most(self, places: usize) -> Self {
-        Self { share: Some(Arc::new(Semaphore::new(places))), ..self }
+        Self { share: Some(Places::new(places)), ..self }
     }
 
     /// How long a connection may take to open.
@@ -211,15 +217,24 @@ impl Guard {
             match self.take_place() {
                 Ok(place) => return (io, place),
                 // A connection closed at once tells the client more than one that nobody answers.
-                Err(_) => self.metrics.refused(Reason::TooManyConnections),
+                Err(full) => self.refuse(&io, full),
             }
         }
     }
 
+    /// Counts and logs a connection that has no place.
+    fn refuse(&self, io: &impl Peer, full: Full) {
+        self.metrics.refused(Reason::TooManyConnections);
+        let peer = io.peer();
+        complain_at_times!(self.refusals, peer, "a connection was refused: {full}");
+    }
+
     /// A place for one more connection, if there is one.
-    fn take_place(&self) -> Result<ConnectionPermit, TryAcquireError> {
-        let share = self.share.clone().map(Semaphore::try_acquire_owned).transpose()?;
-        let permit = Arc::clone(&self.permits).try_acquire_owned()?;
+    fn take_place(&self) -> Result<ConnectionPermit, Full> {
+        let all = self.places.number;
+        let of_share = |share: &Places| share.take().ok_or(Full::Share { share: share.number, all });
+        let share = self.share.as_ref().map(of_share).transpose()?;
+        let permit = self.places.take().ok_or(Full::All(all))?;
         Ok(ConnectionPermit::new(permit, share, self.open.clone()))
     }
 }
@@ -308,8 +323,8 @@ mod tests {
     fn guard(stop: &CancellationToken) -> (Guard, Metrics) {
         let info = BackendInfo { name: "cpu", device: String::new(), parallelism: 1 };
         let metrics = Metrics::new(&Limits::default(), &info);
-        let (permits, timeout, kill) = (Arc::new(Semaphore::new(1)), Duration::from_secs(60), CancellationToken::new());
-        (Guard::grpc(permits, timeout, stop.clone(), kill, metrics.clone()), metrics)
+        let (timeout, kill) = (Duration::from_secs(60), CancellationToken::new());
+        (Guard::grpc(1, timeout, stop.clone(), kill, metrics.clone()), metrics)
     }
 
     #[tokio::test]
@@ -318,9 +333,11 @@ mod tests {
         let listener = Exhausted(AtomicUsize::new(0));
         let admitted = guard.admit(&listener).await;
         assert!(metrics.render().contains("croupier_accept_errors_total 3"));
-        assert_eq!(guard.permits.available_permits(), 0);
+        assert_eq!(guard.take_place().err(), Some(Full::All(1)));
         drop(admitted);
-        assert_eq!(guard.permits.available_permits(), 1);
+        assert!(guard.take_place().is_ok());
+        let guard = guard.at_most(0);
+        assert_eq!(guard.take_place().err(), Some(Full::Share { share: 0, all: 1 }));
     }
 
     /// A listener without descriptors. Once there is a descriptor, there is no memory for a socket.

@@ -1,9 +1,10 @@
-//! Connections before their calls. Read [`listener`], `connection`, [`handshake`]; [`uds`] is the file of the Unix
-//! socket.
+//! Connections before their calls. Read [`listener`], `places`, `connection`, [`handshake`]; [`uds`] is the file of the
+//! Unix socket.
 
 pub(super) mod connection;
 pub mod handshake;
 pub mod listener;
+mod places;
 pub mod spare;
 pub mod uds;
 
