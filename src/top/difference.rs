@@ -67,7 +67,12 @@ impl<'a> Difference<'a> {
 
     /// The counters of a family, summed over all labels.
     pub(super) fn all(&self, def: &Def) -> Increase {
-        self.by(def, []).into_values().next().unwrap_or_default()
+        self.counted(def).unwrap_or_default()
+    }
+
+    /// The same; `None` if the server does not have this family.
+    pub(super) fn counted(&self, def: &Def) -> Option<Increase> {
+        self.by(def, []).into_values().next()
     }
 
     /// The histograms of a family, summed over all labels but these.
@@ -83,6 +88,11 @@ impl<'a> Difference<'a> {
             }
         }
         groups
+    }
+
+    /// The histograms of a family, summed over all labels. `None` if the server does not have this family.
+    pub(super) fn histogram(&self, def: &Def) -> Option<Histogram> {
+        self.histograms(def, []).into_values().next()
     }
 
     fn samples(&self, def: &Def) -> &'a [Sample] {
@@ -124,6 +134,11 @@ impl Histogram {
             Ok(at) => self.buckets[at].1 += observations,
             Err(at) => self.buckets.insert(at, (bound, observations)),
         }
+    }
+
+    /// `None` without observations.
+    pub(super) fn mean(&self) -> Option<f64> {
+        (self.count.new > 0.0).then(|| self.sum / self.count.new)
     }
 
     /// A quantile, 0 to 1, estimated as Prometheus' `histogram_quantile` does: observations are taken as evenly spread

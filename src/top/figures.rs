@@ -1,7 +1,7 @@
 //! The figures that follow from two scrapes, in the terms of docs/metrics.md.
 
 use super::difference::{Difference, Increase};
-use super::{Paths, Scrape, Speculation};
+use super::{Load, Paths, Scrape, Speculation};
 use crate::metrics::Stage;
 use crate::metrics::catalog::{self as cat, Def};
 use serde::Serialize;
@@ -111,6 +111,8 @@ pub struct Figures {
     pub resident_bytes: u64,
     /// Latencies by stage.
     pub latency: Vec<Latency>,
+    /// How busy the server is, and what it waits for.
+    pub load: Load,
     /// Work by model label, for labels that had work or have sequences open.
     pub models: Vec<Model>,
     /// How logits reached the server.
@@ -136,11 +138,12 @@ const FILL: [(&str, Def, Def); 10] = [
 ];
 
 impl Figures {
-    /// What happened between `before` and `now`. Speculation is counted from `long_before`: only one draft token in
-    /// sixteen is measured, so a short time gives too few for a share.
+    /// What happened between `before` and `now`. Two parts are counted from `long_before`, since a short time says little
+    /// about them: speculation, of which only one draft token in sixteen is measured, and the load, of which the CPU
+    /// time is told in whole seconds.
     #[must_use]
     pub fn between(address: &str, before: &Scrape, now: &Scrape, long_before: &Scrape) -> Self {
-        let d = Difference::new(before, now);
+        let (d, long) = (Difference::new(before, now), Difference::new(long_before, now));
         let fill = |(resource, used, capacity): &(&'static str, Def, Def)| Fill {
             resource,
             used: d.gauge(used) as u64,
@@ -160,9 +163,10 @@ impl Figures {
             fill: FILL.iter().map(fill).filter(|fill| fill.capacity > 0).collect(),
             resident_bytes: d.gauge(&cat::PROCESS_RESIDENT) as u64,
             latency: latency(&d),
+            load: Load::of(&long),
             models: models(&d),
             paths: Paths::of(&d),
-            speculation: Speculation::of(&Difference::new(long_before, now)),
+            speculation: Speculation::of(&long),
             errors: errors(&d),
         }
     }

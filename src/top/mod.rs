@@ -5,6 +5,7 @@
 
 mod difference;
 mod figures;
+mod load;
 mod paths;
 mod plain;
 mod scrape;
@@ -15,11 +16,13 @@ mod units;
 mod view;
 
 pub use figures::{Count, Error, Figures, Fill, Latency, Model};
+pub use load::{Durations, Load};
 pub use paths::{HandedOver, Path, Paths};
 pub use scrape::{Scrape, Source};
 pub use screen::{Screen, draw};
 pub use speculation::{
-    Drawn, ENOUGH_TO_SAY_SHIFTED, Measured, NOT_CHANCE, Position, Proposer, Rejected, SHIFTED, Shift, Speculation,
+    Drawn, ENOUGH_TO_SAY_SHIFTED, Measured, NOT_CHANCE, Position, Proposer, Rejected, SHIFTED, Shift, Siblings,
+    Speculation,
 };
 pub use view::{Theme, full};
 

@@ -50,7 +50,6 @@ impl Paths {
             let count = |of: Option<&Increase>| Count::new(of.copied().unwrap_or_default(), d.seconds);
             Path { data_path: name[0].to_owned(), steps: count(steps.get(&name)), shards: count(shards.get(&name)) }
         };
-        let waits = d.histograms(&cat::SHARD_WAIT, []);
         let rows = d.by(&cat::HANDED_OVER, ["reason"]).into_iter();
         let handed_over =
             rows.map(|([reason], rows)| HandedOver { reason: reason.to_owned(), rows: Count::new(rows, d.seconds) });
@@ -58,7 +57,7 @@ impl Paths {
             regions: d.gauge(&cat::REGIONS) as u64,
             ranks: d.gauge(&cat::SHARD_RANKS) as u64,
             used: names.into_iter().map(path).filter(|p| p.steps.total + p.shards.total > 0).collect(),
-            shard_wait_p99: waits.get(&[]).and_then(|wait| wait.quantile(0.99)),
+            shard_wait_p99: d.histogram(&cat::SHARD_WAIT).and_then(|wait| wait.quantile(0.99)),
             handed_over: handed_over.filter(|h| h.rows.total > 0).collect(),
         }
     }

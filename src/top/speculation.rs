@@ -35,6 +35,8 @@ pub struct Proposer {
     pub measured: Measured,
     /// Whether draft tokens were drawn from the distributions that the worker claims.
     pub drawn: Drawn,
+    /// Whether later siblings in trees were drawn from the distributions that the worker claims.
+    pub siblings: Siblings,
     /// Whether rows are one place off, by label `shift`.
     pub shifts: Vec<Shift>,
     /// Mean total variation between draft and target distribution. `None` if none was measured.
@@ -71,6 +73,19 @@ pub struct Drawn {
     /// The expected mean probability of tokens drawn from these distributions.
     pub expected: Option<f64>,
     /// The difference in standard errors. Beyond 4 it is not chance.
+    pub standard_errors: f64,
+}
+
+/// Later siblings in trees that are the same token as an earlier one.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct Siblings {
+    /// Number of later siblings that were looked at.
+    pub compared: u64,
+    /// How many of them repeat an earlier one.
+    pub repeated: u64,
+    /// How many are expected to, by the distributions that they are claimed to be drawn from.
+    pub expected: f64,
+    /// The difference in standard errors, as in the alert CroupierSiblingsNotAsClaimed. Beyond 4 it is not chance.
     pub standard_errors: f64,
 }
 
@@ -152,6 +167,7 @@ impl Speculation {
                 emitted_tokens: count(&emitted),
                 measured: positions.measured(who),
                 drawn: distributions.drawn(who),
+                siblings: distributions.siblings(who),
                 shifts: distributions.shifts(who),
                 total_variation: distributions.total_variation(who),
                 rejected: distributions.rejected(who),
@@ -184,6 +200,8 @@ struct Distributions<'a> {
     expected: BTreeMap<Who<'a>, Histogram>,
     variance: BTreeMap<Who<'a>, Histogram>,
     total_variation: BTreeMap<Who<'a>, Histogram>,
+    repeated_siblings: BTreeMap<Who<'a>, Increase>,
+    expected_repeated_siblings: BTreeMap<Who<'a>, Histogram>,
     /// By shift, too.
     own: BTreeMap<Where<'a>, Histogram>,
     shifted: BTreeMap<Where<'a>, Histogram>,
@@ -199,6 +217,8 @@ impl<'a> Distributions<'a> {
             expected: d.histograms(&cat::SPEC_EXPECTED_DRAFT_PROBABILITY, by),
             variance: d.histograms(&cat::SPEC_DRAFT_PROBABILITY_VARIANCE, by),
             total_variation: d.histograms(&cat::SPEC_TOTAL_VARIATION, by),
+            repeated_siblings: d.by(&cat::SPEC_REPEATED_SIBLINGS, by),
+            expected_repeated_siblings: d.histograms(&cat::SPEC_EXPECTED_REPEATED_SIBLINGS, by),
             own: d.histograms(&cat::SPEC_OWN_OVERLAP, ["model", "proposer", "shift"]),
             shifted: d.histograms(&cat::SPEC_SHIFTED_OVERLAP, ["model", "proposer", "shift"]),
             ranks: d.histograms(&cat::SPEC_REJECTED_RANK, ["model", "proposer", "reason"]),
@@ -215,6 +235,19 @@ impl<'a> Distributions<'a> {
             probability: share(probability, tokens),
             expected: share(expected, tokens),
             standard_errors: (probability - expected) / (variance + FEW).sqrt(),
+        }
+    }
+
+    /// The variance of how many repeat is at most the expected number.
+    fn siblings(&self, who: Who<'_>) -> Siblings {
+        let (expected, compared) =
+            self.expected_repeated_siblings.get(&who).map_or((0.0, 0.0), |h| (h.sum, h.count.new));
+        let repeated = self.repeated_siblings.get(&who).map_or(0.0, |repeated| repeated.new);
+        Siblings {
+            compared: compared as u64,
+            repeated: repeated as u64,
+            expected,
+            standard_errors: (repeated - expected) / (expected + FEW).sqrt(),
         }
     }
 

@@ -1,5 +1,7 @@
 //! The figures as lines of text, for a terminal and for a plain page.
 
+mod load;
+
 use super::figures::{Count, Error, Figures, Fill, Latency, Model};
 use super::paths::{HandedOver, Path};
 use super::speculation::{First, NOT_CHANCE, Position, Proposer, Rejected, Shift};
@@ -99,7 +101,12 @@ pub(super) fn header(f: &Figures, answers: bool, theme: Theme, width: usize) -> 
 /// is room.
 pub(super) fn sections(f: &Figures, history: &[f64], theme: Theme, width: usize) -> [Vec<Section>; 2] {
     [
-        vec![tokens(f, history, theme, width), latency(f, theme, width), fill(f, theme, width)],
+        vec![
+            tokens(f, history, theme, width),
+            latency(f, theme, width),
+            load::load(f, theme, width),
+            fill(f, theme, width),
+        ],
         vec![models(f, theme, width), paths(f, theme, width), speculation(f, theme, width), errors(f, theme, width)],
     ]
 }
@@ -264,6 +271,9 @@ fn measured(p: &Proposer, theme: Theme) -> Vec<Span<'static>> {
     }
     if p.drawn.tokens > 0 {
         items.push(off("drawn", p.drawn.standard_errors, "not as claimed", theme));
+    }
+    if p.siblings.compared > 0 {
+        items.push(off("siblings", p.siblings.standard_errors, "not as claimed", theme));
     }
     items.extend(p.shifts.iter().filter(|shift| shift.is_shifted).map(|shift| off_by_one(shift, theme)));
     items.extend(p.total_variation.map(|distance| plain(format!("tv {}", share(Some(distance))))));

@@ -112,6 +112,11 @@ async fn the_numbers_are_those_of_what_was_sent() {
     let total = find(&seen["latency"], "stage", "total");
     assert_eq!(total["steps"]["new"], STEPS, "{seen}");
     assert!(total["p50"].as_f64() <= total["p99"].as_f64() && total["p50"].as_f64() > Some(0.0), "{seen}");
+    let load = &seen["load"];
+    assert!(load["busy"].as_f64() > Some(0.0) && load["cores_used"].as_f64() >= Some(0.0), "{seen}");
+    assert!(load["rows_per_batch"].as_f64() >= Some((ROWS + 1) as f64), "{seen}");
+    assert!(load["steps_per_batch"].as_f64() >= Some(1.0) && load["sampling_threads"].as_u64() >= Some(1), "{seen}");
+    assert_eq!(load["grammar_compile"]["count"]["total"], 0, "{seen}");
     assert_eq!(find(&seen["errors"], "reason", "nan_logits")["count"]["new"], STEPS, "{seen}");
     assert_eq!(find(&seen["errors"], "reason", "invalid_field")["count"]["new"], 1, "{seen}");
     assert_eq!(find(&seen["errors"], "reason", "Sample INVALID_ARGUMENT")["count"]["new"], 1, "{seen}");

@@ -57,14 +57,14 @@ fn recorded_pages_look_as_they_must() {
     let mut wrong = Vec::new();
     for (name, pages, apart, width, height) in [
         ("wide", &[DRAFTS[0], &busy][..], 4, 132, 46),
-        ("80-columns", &DRAFTS[..], 4, 80, 74),
-        ("60-columns", &DRAFTS[..], 4, 60, 74),
-        ("40-columns", &DRAFTS[..], 4, 40, 94),
+        ("80-columns", &DRAFTS[..], 4, 80, 78),
+        ("60-columns", &DRAFTS[..], 4, 60, 79),
+        ("40-columns", &DRAFTS[..], 4, 40, 100),
         ("low", &DRAFTS[..], 4, 80, 12),
         ("without-drafts", &LOAD[..], 2, 80, 44),
         ("paths", &PATHS[..], 2, 80, 48),
-        ("empty", &[EMPTY, EMPTY][..], 2, 80, 34),
-        ("restarted", &[LOAD[1], DRAFTS[0]][..], 2, 80, 74),
+        ("empty", &[EMPTY, EMPTY][..], 2, 80, 37),
+        ("restarted", &[LOAD[1], DRAFTS[0]][..], 2, 80, 78),
         ("before-the-second-look", &[EMPTY][..], 2, 80, 3),
     ] {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/top/screens/{name}.txt"));
@@ -82,7 +82,7 @@ fn recorded_pages_look_as_they_must() {
 #[test]
 fn the_picture_of_the_documentation_is_the_screen() {
     let page = include_str!("../../docs/operations-reference.md");
-    let picture = shown(&DRAFTS, 4, 80, 74);
+    let picture = shown(&DRAFTS, 4, 80, 78);
     let picture = picture.trim_end();
     assert!(page.contains(&format!("```text\n{picture}\n```")), "docs/operations-reference.md lacks:\n{picture}");
 }
@@ -102,6 +102,55 @@ fn rates_are_differences_over_the_time_between() {
     let total = screen.lines().find(|l| l.starts_with("total")).unwrap();
     assert_eq!(total.split_whitespace().nth(1), Some(steps.as_str()), "{screen}");
     assert!(screen.contains("no drafts since the start"), "{screen}");
+}
+
+/// The words of a screen's section from its title to the empty line after it.
+fn section<'a>(screen: &'a str, title: &str) -> Vec<&'a str> {
+    let lines = screen.lines().skip_while(|line| !line.starts_with(title)).take_while(|line| !line.is_empty());
+    lines.flat_map(str::split_whitespace).collect()
+}
+
+#[test]
+fn the_load_is_that_of_the_server() {
+    let new = |begins: &str| value(DRAFTS[1], begins) - value(DRAFTS[0], begins);
+    let mean = |of: &str| new(&format!("{of}_sum")) / new(&format!("{of}_count"));
+    let load = section(&shown(&DRAFTS, 4, 80, 78), "LOAD").join(" ");
+    for said in [
+        format!("engine busy {:.2} ", new("croupier_batch_duration_seconds_sum") / 4.0).replace(" 0.", " ."),
+        format!("{:.1} cores used", new("process_cpu_seconds_total ") / 4.0),
+        format!("{:.1} steps a batch", mean("croupier_batch_steps")),
+        format!("{:.1} rows a batch", mean("croupier_batch_rows")),
+        "worker's turn p50".to_owned(),
+    ] {
+        assert!(load.contains(&said), "{said} in {load}");
+    }
+    // These pages do not count the waiting for cores, and no text had a grammar.
+    assert!(!load.contains("waited for") && !load.contains("grammar"), "{load}");
+    // The pages of an older server lack more.
+    let older = section(&shown(&LOAD, 2, 80, 44), "LOAD").join(" ");
+    assert!(older.contains("cores used") && !older.contains("busy") && !older.contains("turn"), "{older}");
+}
+
+#[test]
+fn waiting_for_cores_and_for_grammars_is_told() {
+    let histogram = |name: &str, count: u32| {
+        let name = format!("croupier_grammar_{name}_seconds");
+        format!(
+            "# TYPE {name} histogram\n{name}_bucket{{le=\"0.1\"}} {count}\n{name}_bucket{{le=\"+Inf\"}} {count}\n\
+             {name}_sum 0\n{name}_count {count}\n"
+        )
+    };
+    let page = |page: &str, waited: u32, masks: u32| {
+        let name = "croupier_cpu_wait_seconds_total";
+        let (wait, compile) = (histogram("wait", masks), histogram("compile", 7));
+        format!("{page}# TYPE {name} counter\n{name} {waited}\n{wait}{compile}")
+    };
+    let pages = [page(LOAD[0], 10, 0), page(LOAD[1], 13, 100)];
+    let load = section(&shown(&[&pages[0], &pages[1]], 2, 80, 44), "LOAD").join(" ");
+    assert!(load.contains("1.5 cores waited for"), "{load}");
+    assert!(load.contains("grammar wait p50 50.0 ms p99 99.0 ms"), "{load}");
+    // None was compiled between the pages.
+    assert!(!load.contains("compile"), "{load}");
 }
 
 #[test]
@@ -173,6 +222,30 @@ fn acceptance_is_shown_beside_what_was_expected() {
     for wrong in ["not as expected", "not as claimed"] {
         assert_eq!(screen.matches(wrong).count(), 1, "{screen}");
     }
+}
+
+/// The alert on siblings has the same formula and the same bound.
+#[test]
+fn siblings_that_are_not_drawn_as_claimed_are_told() {
+    let labels = "{model=\"spec-sent\",proposer=\"sent\"}";
+    let page = |page: &str, repeated: u32, expected: u32| {
+        let (found, of) = ("num_repeated_siblings_total", "expected_repeated_siblings");
+        let [found, of] = [found, of].map(|name| format!("croupier_spec_decode_{name}"));
+        format!(
+            "{page}# TYPE {found} counter\n{found}{labels} {repeated}\n\
+             # TYPE {of} histogram\n{of}_sum{labels} {expected}\n{of}_count{labels} {expected}00\n"
+        )
+    };
+    let told = |repeated: u32| {
+        let pages = [page(DRAFTS[0], 1, 1), page(DRAFTS[1], 1 + repeated, 33)];
+        let screen = shown(&[&pages[0], &pages[1]], 4, 80, 100);
+        let block: Vec<&str> = screen.lines().skip_while(|line| !line.starts_with("spec-sent sent")).take(4).collect();
+        block.join(" ")
+    };
+    assert!(told(68).contains("siblings +6.0 se: not as claimed"), "{}", told(68));
+    assert!(told(0).contains("siblings -5.3 se: not as claimed"), "{}", told(0));
+    assert!(told(32).contains("siblings +0.0 se") && !told(32).contains("not as claimed"), "{}", told(32));
+    assert!(!shown(&DRAFTS, 4, 80, 100).contains("siblings"), "chains have none");
 }
 
 /// A page in which the two overlaps of one shift are exchanged, and the other shift is left out.
