@@ -2,14 +2,16 @@
 //! that a server gives for the same logits, parameters, history, seed and position.
 //!
 //! [`row_files`](crate::row_files) reads the row, [`opening`] opens the text,
-//! [`sampling::stages`](crate::sampling::stages) follows the row, [`table`] shows the result.
+//! [`sampling::stages`](crate::sampling::stages) follows the row, [`changed`] compares parameters with what was used,
+//! [`table`] shows the result.
 
+mod changed;
 mod opening;
 mod table;
 
 use crate::output::{self, counted};
-use crate::params::SamplingParams;
 use crate::params::report::ReportParams;
+use crate::params::{Sampler, SamplingParams};
 use crate::row_files::{RowFile, Rows};
 use crate::sampling::distribution::Distribution;
 use crate::sampling::fault;
@@ -22,9 +24,13 @@ use crate::sampling::sample_row;
 use crate::sampling::stages::{Stage, StageKind, stages};
 use crate::sequence::FinishReason;
 use crate::vocabulary::Vocabulary;
+use changed::Changed;
 use serde::Serialize;
 use std::process::ExitCode;
 use std::sync::Arc;
+
+/// The name of the stage that takes the most likely token.
+const GREEDY: &str = "greedy";
 
 /// The arguments of `croupier explain`.
 #[derive(Debug, Clone)]
@@ -84,6 +90,9 @@ struct Explanation {
 #[derive(Debug, Clone, Serialize, PartialEq)]
 struct ExplainedStage {
     stage: &'static str,
+    /// What became of its parameter, if that was not used as it was given.
+    #[serde(flatten)]
+    changed: Option<Changed>,
     tokens_left: usize,
     kept: f64,
     entropy_bits: f64,
@@ -173,7 +182,7 @@ fn explain_row(args: &ExplainArgs, logits: &Logits<'_>, spec: &RowSpec<'_>) -> R
         masked_as_sent: logits.vocab_size() - sent.kept().len(),
         seed: args.seed,
         position: args.output.len(),
-        stages: stages(logits, spec)?.iter().map(ExplainedStage::from).collect(),
+        stages: stages(logits, spec)?.iter().map(|stage| explain_stage(args, stage, &spec.filters)).collect(),
         token,
         logprob: drawn.logprob(token),
         raw_logprob: sent.logprob(token),
@@ -195,17 +204,21 @@ fn explain_token(args: &ExplainArgs, fate: &WhyNot, raw_logprob: f32) -> Explain
     }
 }
 
-impl From<&Stage> for ExplainedStage {
-    fn from(stage: &Stage) -> Self {
-        let name = match stage.kind {
-            StageKind::Sent => "as sent",
-            StageKind::Adjusted => "masks, bias, penalties",
-            StageKind::Greedy => "greedy",
-            StageKind::Sampler(sampler) => sampler.kind_name(),
-            StageKind::Watermark => "watermark",
-        };
-        let entropy_bits = stage.entropy / std::f64::consts::LN_2;
-        Self { stage: name, tokens_left: stage.left, kept: stage.kept, entropy_bits }
+fn explain_stage(args: &ExplainArgs, stage: &Stage, filters: &Filters) -> ExplainedStage {
+    let name = match stage.kind {
+        StageKind::Sent => "as sent",
+        StageKind::Adjusted => "masks, bias, penalties",
+        StageKind::Greedy => GREEDY,
+        StageKind::AtMost(_) => Sampler::TopK.kind_name(),
+        StageKind::Sampler(sampler) => sampler.kind_name(),
+        StageKind::Watermark => "watermark",
+    };
+    ExplainedStage {
+        stage: name,
+        changed: Changed::of(stage.kind, filters, &args.params),
+        tokens_left: stage.left,
+        kept: stage.kept,
+        entropy_bits: stage.entropy / std::f64::consts::LN_2,
     }
 }
 
@@ -214,6 +227,7 @@ mod tests {
     use super::*;
     use crate::params::grammar::{GrammarKind, GrammarParams, GrammarStart};
     use crate::params::watermark::{GumbelParams, SynthidParams, Watermark};
+    use crate::params::{EngineOrder, SamplerOrder};
 
     fn args(params: SamplingParams) -> ExplainArgs {
         ExplainArgs {
@@ -300,6 +314,38 @@ mod tests {
         assert!((race.kept - f64::from(drawn.probability)).abs() < 1e-6, "{race:?}, {drawn:?}");
         let lost = told.tokens.iter().filter(|t| t.removed_by == Some("watermark"));
         assert_eq!(lost.count(), 3);
+    }
+
+    #[test]
+    fn values_that_were_not_used_as_given_are_told() {
+        let in_order_of = |engine, temperature| {
+            let mut params = SamplingParams { temperature, ..SamplingParams::default() };
+            params.samplers.sampler_order = SamplerOrder::Engine(engine);
+            params
+        };
+        let (mut decays, mut warms) = (SamplingParams::default(), in_order_of(EngineOrder::Croupier, 0.5));
+        (decays.top_p, decays.samplers.top_p_decay) = (0.8, 0.5);
+        (warms.samplers.temperature_end, warms.samplers.temperature_tokens) = (2.5, 4);
+        for (params, name, json) in [
+            (in_order_of(EngineOrder::Croupier, 0.005), "temperature", ""),
+            (in_order_of(EngineOrder::Vllm, 0.005), "temperature 0.01 (0.005 given)", r#""used":0.01,"given":0.005,"#),
+            (
+                in_order_of(EngineOrder::Exllama, 0.005),
+                "greedy (temperature 0.005 given)",
+                r#""used":0.0,"given":0.005,"#,
+            ),
+            (in_order_of(EngineOrder::KoboldCpp, 1.0), "top_k 3000 (0 given)", r#""used":3000,"given":0,"#),
+            // Two tokens came before.
+            (decays, "top_p 0.2 (0.8 given)", r#""used":0.2,"given":0.8,"#),
+            (warms, "temperature 1.5 (0.5 given)", r#""used":1.5,"given":0.5,"#),
+        ] {
+            let told = of_four(&args(params)).unwrap();
+            let table = table::render(&told);
+            let last = table.split("\n\n").nth(1).and_then(|stages| stages.lines().last()).unwrap();
+            assert_eq!(last.split("  ").next(), Some(name), "{table}");
+            let written = serde_json::to_string(told.stages.last().unwrap()).unwrap();
+            assert!(written.contains(&format!("\",{json}\"tokens_left\"")), "{written}");
+        }
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! An explanation as tables for people.
 
-use super::{ExplainedStage, ExplainedToken, Explanation};
+use super::{ExplainedStage, ExplainedToken, Explanation, GREEDY};
 use crate::output::{counted, cut, grouped, padded};
 use std::fmt::Write as _;
 
@@ -8,6 +8,8 @@ use std::fmt::Write as _;
 const BAR: f32 = 24.0;
 /// Width of a token's text.
 const TEXT: usize = 16;
+/// Least width of a stage.
+const STAGE: usize = 24;
 
 pub(super) fn render(explanation: &Explanation) -> String {
     let (row, last) = (explanation.row, explanation.rows - 1);
@@ -20,8 +22,7 @@ pub(super) fn render(explanation: &Explanation) -> String {
         explanation.position,
         explanation.seed
     );
-    table += &format!("{:24} {:>11} {:>9} {:>13}\n", "stage", "tokens left", "kept", "entropy, bits");
-    explanation.stages.iter().for_each(|stage| table += &stage_line(stage));
+    table += &stage_lines(&explanation.stages);
     let has_texts = explanation.tokens.iter().any(|token| token.text.is_some());
     let text = if has_texts { format!("  {:TEXT$}", "text") } else { String::new() };
     let columns = [
@@ -41,9 +42,24 @@ pub(super) fn render(explanation: &Explanation) -> String {
     table
 }
 
-fn stage_line(stage: &ExplainedStage) -> String {
-    let kept = format!("{:.2} %", stage.kept * 100.0);
-    format!("{:24} {:>11} {kept:>9} {:>13.3}\n", stage.stage, grouped(stage.tokens_left as u64), stage.entropy_bits)
+fn stage_lines(stages: &[ExplainedStage]) -> String {
+    let names: Vec<String> = stages.iter().map(name).collect();
+    let width = names.iter().map(String::len).fold(STAGE, usize::max);
+    let mut lines = format!("{:width$} {:>11} {:>9} {:>13}\n", "stage", "tokens left", "kept", "entropy, bits");
+    for (stage, name) in stages.iter().zip(names) {
+        let (left, kept) = (grouped(stage.tokens_left as u64), format!("{:.2} %", stage.kept * 100.0));
+        let _ = writeln!(lines, "{name:width$} {left:>11} {kept:>9} {:>13.3}", stage.entropy_bits);
+    }
+    lines
+}
+
+/// The name of a stage, and the values of its parameter if that was not used as it was given.
+fn name(stage: &ExplainedStage) -> String {
+    match (&stage.changed, stage.stage) {
+        (None, name) => name.to_owned(),
+        (Some(changed), GREEDY) => format!("{GREEDY} (temperature {} given)", changed.given),
+        (Some(changed), name) => format!("{name} {} ({} given)", changed.used, changed.given),
+    }
 }
 
 fn token_line(token: &ExplainedToken, drawn: u32, most: f32, has_texts: bool) -> String {

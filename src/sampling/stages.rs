@@ -21,6 +21,8 @@ pub enum StageKind {
     Greedy,
     /// A sampler's step.
     Sampler(Sampler),
+    /// An engine's rule kept this many of the most likely tokens, whatever top-k is.
+    AtMost(u32),
     /// A watermark's step, which belongs to no sampler: a tournament, or the race that takes the place of the draw.
     Watermark,
 }
@@ -89,7 +91,10 @@ fn race_stage(row: &AdjustedLogits, spec: &RowSpec<'_>, before: &Shares) -> Opti
 }
 
 fn stage_kind(step: &ChainStep) -> StageKind {
-    step.sampler().map_or(StageKind::Watermark, StageKind::Sampler)
+    match *step {
+        ChainStep::AtMost(most) => StageKind::AtMost(most),
+        step => step.sampler().map_or(StageKind::Watermark, StageKind::Sampler),
+    }
 }
 
 /// Masses by token before a stage, to compute which share a later stage keeps.
