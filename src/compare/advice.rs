@@ -4,8 +4,12 @@ use super::changes::Change;
 use super::diagnosis::{Is, Made};
 use super::reshaped::Reshape;
 use super::{ComparedRow, Comparison, MAX_LEFT_OUT, MAX_VARIATION};
+use std::collections::BTreeMap;
 
-const PLACES: &str = "Row i must be the one for the token after the first i tokens of the input: check which positions the worker gathers.";
+const PLACES: &str = "Row i of both files must be for the same position: check which positions the worker gathers, and where each \
+                      file begins. In a verification, row i comes after the first i draft tokens.";
+const BEYOND: &str = "A row at the edge that matches no plain row goes with that: its position lies before the first plain row or \
+                      behind the last.";
 const TEMPERATURE: &str = "Send logits before the temperature: the sidecar divides by it, so it counts twice.";
 const PENALTIES: &str =
     "Send logits before penalties and biases: the sidecar applies the sequence's own, so they count twice.";
@@ -32,18 +36,40 @@ const UNKNOWN: &str = "A row that matches no plain row comes from another text, 
                        rejection, check whether the KV cache was truncated.";
 const FAILS: &str =
     "The sidecar cannot draw a token from such a row, so its work fails (docs/errors.md, row statuses).";
+const NOT_FINITE: &str = "A NaN or +infinity comes from an overflow in 16 bits, a broken weight, or a buffer that the model has not \
+                          written.";
 const LEFT_OUT: &str = "Send all columns: the missing ones hold part of the probability.";
 const FAR: &str = "A row with a total variation above 0.1 does not count as the model's, whatever the cause.";
 
 /// The advice for all rows, each sentence once.
 pub(super) fn of(compared: &Comparison) -> Vec<&'static str> {
+    let by = usual_offset(compared);
+    let is_beyond = |row: &&ComparedRow| by.is_some_and(|by| lies_beyond(row, by, compared.plain.rows));
+    let (beyond, rows): (Vec<&ComparedRow>, Vec<&ComparedRow>) = compared.rows.iter().partition(is_beyond);
     let mut all: Vec<&'static str> = Vec::new();
-    for advice in compared.rows.iter().flat_map(of_row) {
+    for advice in rows.into_iter().flat_map(of_row).chain(beyond.first().map(|_| BEYOND)) {
         if !all.contains(&advice) {
             all.push(advice);
         }
     }
     all
+}
+
+/// By how many places at least half of the rows are off, all in one direction. `None`: most are in their places.
+fn usual_offset(compared: &Comparison) -> Option<isize> {
+    let mut counts: BTreeMap<isize, usize> = BTreeMap::new();
+    for row in &compared.rows {
+        if let Is::Plain(made) = &row.is {
+            *counts.entry(made.plain_row as isize - row.row as isize).or_default() += 1;
+        }
+    }
+    counts.into_iter().find(|(by, count)| *by != 0 && 2 * count >= compared.rows.len()).map(|(by, _)| by)
+}
+
+/// Whether a row that matches no plain row is off by as much as the others, and its plain row is not in the file.
+fn lies_beyond(row: &ComparedRow, by: isize, plain_rows: usize) -> bool {
+    let place = row.row.checked_add_signed(by);
+    matches!(row.is, Is::Unknown) && place.is_none_or(|place| place >= plain_rows)
 }
 
 fn of_row(row: &ComparedRow) -> Vec<&'static str> {
@@ -56,7 +82,8 @@ fn of_row(row: &ComparedRow) -> Vec<&'static str> {
         Is::Reshaped { by: Reshape::Format { .. } } => vec![FORMAT],
         Is::Reshaped { by: Reshape::Curve } => vec![RESHAPED],
         Is::Unknown => vec![UNKNOWN],
-        Is::AllMasked | Is::NotFinite { .. } => vec![FAILS],
+        Is::AllMasked => vec![FAILS],
+        Is::NotFinite { .. } => vec![FAILS, NOT_FINITE],
     };
     if row.left_out > MAX_LEFT_OUT {
         advice.push(LEFT_OUT);

@@ -125,10 +125,11 @@ fn compare(args: &CompareArgs) -> Result<Comparison, String> {
         ));
     }
     check_numbers(&args.plain, &plain)?;
+    let columns = sent.vocab_size.max(plain.vocab_size);
+    check_text(&args.text, columns)?;
     let mut counts = HashMap::new();
     args.text.iter().for_each(|&token| *counts.entry(token).or_insert(0) += 1);
     let mut reference = Reference::new(&plain, sent.vocab_size, counts);
-    let columns = sent.vocab_size.max(plain.vocab_size);
     let mut compared = |row| {
         let is = reference.compare(row, &widened(&sent, row, sent.vocab_size));
         let (logits, own) = (widened(&sent, row, columns), widened(&plain, row, columns));
@@ -152,13 +153,27 @@ fn check_numbers(file: &RowFile, plain: &Rows) -> Result<(), String> {
     for row in 0..plain.count() {
         let logits = widened(plain, row, plain.vocab_size);
         if let Some(token) = logits.iter().position(|logit| logit.is_nan() || *logit == f32::INFINITY) {
-            return Err(format!("{}: row {row} has {} for token {token}", file.name(), logits[token]));
+            return Err(of_plain(file, &format!("row {row} has {} for token {token}", logits[token])));
         }
         if logits.iter().all(|&logit| logit == f32::NEG_INFINITY) {
-            return Err(format!("{}: row {row} has -infinity for every token", file.name()));
+            return Err(of_plain(file, &format!("row {row} has -infinity for every token")));
         }
     }
     Ok(())
+}
+
+/// An error about a plain row, and what to look at.
+fn of_plain(file: &RowFile, problem: &str) -> String {
+    let format = if file.dtype.is_some() { ", or --plain-dtype" } else { "" };
+    format!("{}: {problem}, so there is nothing to compare with; check the plain pass{format}", file.name())
+}
+
+/// Checks that rows have a column for each token of the text. Another tokenizer's tokens would tell of no penalty.
+fn check_text(text: &[u32], columns: usize) -> Result<(), String> {
+    match text.iter().find(|&&token| token as usize >= columns) {
+        Some(token) => Err(format!("--text: token {token} must be below {columns}, the number of logits in a row")),
+        None => Ok(()),
+    }
 }
 
 impl Side {

@@ -335,8 +335,11 @@ fn files_that_cannot_be_compared_are_refused() {
     assert!(told.contains("one: has 1 row, but ") && told.contains("two has 2; save the plain rows"), "{told}");
     assert_eq!(compare(&args(&one, &two)).unwrap().rows_as_plain, 1, "plain rows that nobody asks about");
     let told = |text| compare(&args(&one, &file("bad", text))).unwrap_err();
-    assert!(told("1 nan").ends_with("bad: row 0 has NaN for token 1"));
-    assert!(told("1 2 -inf -inf").ends_with("bad: row 1 has -infinity for every token"));
+    let nothing = "so there is nothing to compare with; check the plain pass";
+    assert!(told("1 nan").ends_with(&format!("bad: row 0 has NaN for token 1, {nothing}")));
+    assert!(told("1 2 -inf -inf").ends_with(&format!("bad: row 1 has -infinity for every token, {nothing}")));
+    let text = CompareArgs { text: vec![1, 2], ..args(&one, &two) };
+    assert_eq!(compare(&text).unwrap_err(), "--text: token 2 must be below 2, the number of logits in a row");
     assert!(
         compare(&args(&one, &RowFile { path: Some("/nowhere".into()), ..RowFile::default() }))
             .unwrap_err()

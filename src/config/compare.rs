@@ -16,9 +16,9 @@ numbers, or numbers as text (a row on each line, or a list in brackets for each)
 both files is for the same position in the same text. For SENT, save in the worker what it is about to send; for PLAIN, run the \
 model once over the whole text, without a cache. The text of a node of a tree is the path to it.
 
-A row's noise is what remains of the difference after a temperature and a shift are removed: a standard deviation, in logits \
-of the plain row. Rounding to 16 bits causes a few hundredths. The total variation is the probability that a token drawn at \
-temperature 1 differs.
+In the table, likeliest says in how many of these rows the likeliest token is that of the plain row. The total variation is the \
+probability that a token drawn at temperature 1 differs. A row's noise is what remains of the difference after a softcap, a \
+temperature and a shift are removed: a standard deviation, in logits of the plain row. Rounding to 16 bits causes a few hundredths.
 
   croupier compare sent.npy plain.npy
   croupier compare sent.npy plain.npy --text 5,7,7,2    # the tokens before the rows: tells which penalties
@@ -35,7 +35,11 @@ pub(super) fn command() -> clap::Command {
         .after_help(EXAMPLES)
         .arg(file("sent", "SENT").help("Rows as the worker sends them"))
         .arg(file("plain", "PLAIN").help("Rows of a plain forward pass, at least as many"))
-        .arg(option("text", "ID,ID,...", "Tokens of the text before the first row [default: none]"))
+        .arg(option(
+            "text",
+            "ID,ID,...",
+            "Tokens of the text before the first row, prompt included: tells penalties apart [default: none]",
+        ))
         .arg(option("sent-dtype", "NAME", "Format of bare binary numbers in SENT: f32, f16 or bf16, little endian"))
         .arg(option("plain-dtype", "NAME", "Format of bare binary numbers in PLAIN"))
         .arg(option("vocab-size", "N", "Logits per row, where a file does not say [default: all its numbers]"))

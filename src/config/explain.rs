@@ -2,7 +2,7 @@
 
 use super::bench::DTYPES;
 use super::flags::{Reader, flag, option, switch};
-use super::resolve::{Env, resolve};
+use super::resolve::{CONFIG, Env, resolve};
 use super::{Config, defaults, file, given, values};
 use crate::explain::ExplainArgs;
 use crate::params::{GivenFilters, MAX_VOCAB_SIZE, SamplingParams};
@@ -18,6 +18,8 @@ const MAX_SHOWN: u32 = 1000;
 /// An upper bound of the number of rows in a file that may be read.
 const MAX_ROWS: usize = 1 << 30;
 const SET: &str = "set";
+/// The setting of a server that has a flag here too.
+const VOCABULARY: &str = "vocabulary";
 
 const ABOUT: &str = "Run a row of logits through the samplers and show what each one leaves, and which token results";
 const EXAMPLES: &str = "\
@@ -31,7 +33,7 @@ seed. Stateful samplers (mirostat and adaptive-p) start with a fresh state.
   echo 2.5 1 0.5 0 -1 | croupier explain --set temperature=0.8 --set top_k=3
   croupier explain logits.npy --row 3 --preset creative --output 5,7 --seed 42
   croupier explain logits.npy --set 'banned_token_ids=[279]' --why-not 279 --json
-  CROUPIER_VOCABULARY=tokenizer.json croupier explain logits.npy --eos 2 --set 'grammar={regex=\"yes|no\"}'
+  croupier explain logits.npy --vocabulary tokenizer.json --eos 2 --set 'grammar={regex=\"yes|no\"}'
 
 Exit code 0 when there is a token; 1 when the row cannot be read, leaves no token, or does not fit the arguments; 2 for a mistake \
 in the arguments.";
@@ -43,6 +45,11 @@ pub(super) fn command(config: Arg) -> clap::Command {
         .after_help(EXAMPLES)
         .arg(Arg::new("file").value_name("FILE").help("The logits; - is standard input [default: -]"))
         .arg(config)
+        .arg(option(
+            VOCABULARY,
+            "PATH",
+            "File with the text of each token: a tokenizer.json, or a JSON array by token id [default: as for the server]",
+        ))
         .arg(option("preset", "NAME", "Preset whose parameters override those of the file"))
         .arg(
             option(SET, "KEY=VALUE", "A parameter, which overrides file and preset; may be repeated")
@@ -69,8 +76,8 @@ pub(super) fn command(config: Arg) -> clap::Command {
 /// # Errors
 /// Every mistake, including those found before.
 pub(super) fn args(matches: &ArgMatches, env: Env<'_>, problems: Vec<String>) -> Result<ExplainArgs, Vec<String>> {
-    let only_file = |name: &str| (name == super::resolve::CONFIG).then(|| flag(matches, name)).flatten();
-    let (mut config, mut problems) = resolve(&only_file, env, problems);
+    let of_server = |name: &str| [CONFIG, VOCABULARY].contains(&name).then(|| flag(matches, name)).flatten();
+    let (mut config, mut problems) = resolve(&of_server, env, problems);
     config.read_vocabulary(&mut problems);
     let params = params(matches, &config, &mut problems);
     let mut reader = Reader::new(matches, problems);
@@ -204,7 +211,7 @@ mod tests {
     use std::ffi::OsString;
 
     fn read(arguments: &[&str], env: Env<'_>) -> Result<ExplainArgs, Vec<String>> {
-        let config = option(super::super::resolve::CONFIG, "PATH", "");
+        let config = option(CONFIG, "PATH", "");
         let arguments = [&["explain"], arguments].concat();
         args(&command(config).try_get_matches_from(arguments).expect("clap reads it"), env, Vec::new())
     }
@@ -228,6 +235,21 @@ mod tests {
         assert_eq!((args.file, args.row, args.eos, args.seed, args.top), (file, 2, vec![5, 7], 0, 10));
         let path = |argument| read(&[argument], &|_| None).unwrap().file.path;
         assert_eq!([path("-"), path("./-")], [None, Some(PathBuf::from("./-"))]);
+    }
+
+    #[test]
+    fn the_texts_of_tokens_have_a_flag() {
+        let dir = tempfile::tempdir().unwrap();
+        let texts = dir.path().join("texts.json");
+        std::fs::write(&texts, r#"["a", "b"]"#).unwrap();
+        let flag = format!("--vocabulary={}", texts.display());
+        let env = |name: &str| (name == "CROUPIER_VOCABULARY").then(|| OsString::from("/nowhere"));
+        let texts_of = |flags: &[&str], env: Env<'_>| {
+            read(flags, env).map(|args| args.vocabulary.map(|texts| texts.text(1).to_vec()))
+        };
+        assert_eq!(texts_of(&[flag.as_str()], &env), Ok(Some(b"b".to_vec())));
+        assert_eq!(texts_of(&[], &|_| None), Ok(None));
+        assert!(texts_of(&[], &env).unwrap_err()[0].starts_with("--vocabulary: /nowhere: "));
     }
 
     #[test]

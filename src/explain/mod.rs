@@ -364,7 +364,12 @@ mod tests {
         let start = GrammarStart { position: 1, ..GrammarStart::default() };
         let regex = GrammarParams { kind: GrammarKind::Regex, text: "ab*".to_owned(), start };
         grammar.history.grammar = Some(Arc::new(regex));
-        assert!(told(args(grammar.clone())).starts_with("grammar: needs the texts of tokens; set vocabulary"));
+        assert!(
+            told(args(grammar.clone())).starts_with("grammar: needs the texts of tokens; give --vocabulary, or turn")
+        );
+        let mut infill = SamplingParams::default();
+        infill.samplers.infill = true;
+        assert!(told(args(infill)).starts_with("infill: needs the texts of tokens; give --vocabulary, or turn"));
         let texts = ["a", "b", "c", ""].map(|text| Some(text.as_bytes().to_vec()));
         let known = ExplainArgs { vocabulary: Some(Arc::new(Vocabulary::new(&texts, b""))), ..args(grammar) };
         assert_eq!(told(known.clone()), "--output[1]: is not allowed by the grammar at this position");

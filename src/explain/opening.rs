@@ -6,7 +6,7 @@ use crate::grammar::{Ahead, CompileDeadline, Grammars, Mask};
 use crate::params::report::ReportParams;
 use crate::permits::Counter;
 use crate::sequence::Sequence;
-use crate::sequence::rules::Rules;
+use crate::sequence::rules::{LACKS_TEXTS, Rules};
 use metrics::Gauge;
 use std::fmt::Display;
 use std::sync::Arc;
@@ -27,7 +27,10 @@ pub(super) fn open(args: &ExplainArgs, vocab_size: u32) -> Result<Sequence, Stri
     params.samplers.report = Some(Box::new(ReportParams { support_size: true, ..ReportParams::default() }));
     params.validate(vocab_size, args.most_listed).map_err(|error| error.to_string())?;
     let rules = Rules::new(params, &args.eos).with_vocabulary(args.vocabulary.clone());
-    rules.validate().map_err(|error| by_flags(&error))?;
+    rules.validate().map_err(|error| match error.message.as_str() {
+        LACKS_TEXTS => lacks_texts(&error.field, "false"),
+        _ => by_flags(&error),
+    })?;
     let sequence = Sequence::open(Arc::new(with_grammar(args, rules)?), args.seed, &args.prompt, &args.output);
     let sequence = sequence.with_grammar_text(vocab_size as usize, &args.output);
     let sequence = sequence.map_err(|error| by_flags(&error))?;
@@ -40,13 +43,17 @@ pub(super) fn open(args: &ExplainArgs, vocab_size: u32) -> Result<Sequence, Stri
 /// The rules with their compiled grammar, if they have one.
 fn with_grammar(args: &ExplainArgs, rules: Rules) -> Result<Rules, String> {
     if rules.params().history.grammar.is_some() && args.vocabulary.is_none() {
-        let source = "set vocabulary in the --config file, or CROUPIER_VOCABULARY";
-        return Err(format!("grammar: needs the texts of tokens; {source}, or leave it out with --set grammar={{}}"));
+        return Err(lacks_texts("grammar", "{}"));
     }
     let grammars = args.vocabulary.clone().map(Grammars::new);
     let room = Counter::new(usize::MAX, Gauge::noop());
     let rules = rules.with_grammar(grammars.as_ref(), &room, &CompileDeadline::default());
     rules.map_err(|error| by_flags(&error))
+}
+
+/// The error that a parameter needs the texts of tokens. `off` turns it off.
+fn lacks_texts(parameter: &str, off: &str) -> String {
+    format!("{parameter}: needs the texts of tokens; give --vocabulary, or turn it off with --set {parameter}={off}")
 }
 
 /// An error message that names the flags in place of the wire's fields.

@@ -6,6 +6,8 @@ mod reports;
 mod room;
 mod rows;
 
+pub(crate) use needs::LACKS_TEXTS;
+
 use super::chain::{InThinking, OwnChain};
 use super::dry::Dry;
 use super::history::{HistoryView, merge};

@@ -57,11 +57,33 @@ fn counts_are_given_and_one_is_singular() {
 }
 
 #[test]
+fn a_row_beyond_the_plain_rows_goes_with_the_places_of_the_others() {
+    let (plain, other) = (model(304), model(305));
+    let told = |sent: &[Vec<f32>]| table::of(&compared(sent, &plain, &[]));
+    let goes_with_that = |text: &str| {
+        let all = ["unlike any plain row", "Row i of both files", "goes with that"];
+        all.iter().all(|words| text.contains(words)) && !text.contains("another text")
+    };
+    // The first row belongs before the first plain row, or the last one behind the last.
+    let late = [&other[..1], &plain[..ROWS - 1]].concat();
+    let early = [&plain[1..], &other[..1]].concat();
+    for text in [told(&late), told(&early)] {
+        assert!(goes_with_that(&text), "{text}");
+    }
+    // In the middle, nothing but the row itself is to blame.
+    let mut middle = late;
+    middle[3] = other[3].clone();
+    assert!(told(&middle).contains("comes from another text"), "{}", told(&middle));
+    assert!(told(&other).contains("comes from another text") && !told(&other).contains("goes with that"));
+}
+
+#[test]
 fn a_row_without_a_distribution_has_no_likeliest_token() {
     let plain = model(303);
     let likeliest = likeliest(&plain[0]) as usize;
     let nan = each(&plain[..1], |token, logit| if token + 1 == likeliest { f32::NAN } else { logit });
     let masked = each(&plain[..1], |_, _| f32::NEG_INFINITY);
+    assert!(table::of(&compared(&nan, &plain, &[])).contains("- A NaN or +infinity comes from an overflow"));
     for sent in [nan, masked] {
         let shown = line(&sent, &plain);
         assert_eq!(shown.split_whitespace().nth(1), Some("-"), "{shown}");

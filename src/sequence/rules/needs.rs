@@ -10,6 +10,10 @@ use crate::sequence::OpenError;
 use crate::vocabulary::Vocabulary;
 use std::sync::Arc;
 
+/// Said of infill where there are no texts of tokens.
+pub(crate) const LACKS_TEXTS: &str =
+    "needs the texts of tokens, which this server does not have; start it with vocabulary";
+
 impl Rules {
     /// The same, with the texts of tokens if they are known.
     #[must_use]
@@ -88,7 +92,7 @@ impl Rules {
         let Some(chain) = self.chain.as_ref().filter(|chain| chain.has_infill()) else { return Ok(()) };
         let wrong = |message: &str| Err(FieldError::new("infill", message));
         if self.vocabulary().is_none() {
-            return wrong("needs the texts of tokens, which this server does not have; start it with vocabulary");
+            return wrong(LACKS_TEXTS);
         }
         if chain.ends.is_empty() {
             return wrong("needs a token that ends the text; give eos_token_ids without ignore_eos, or stop_token_ids");
