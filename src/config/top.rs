@@ -15,7 +15,9 @@ pub(super) fn command() -> clap::Command {
     let with = |name, value, help, default: String| option_with(name, value, help, &default);
     let url = format!("http://{}", d.authority);
     clap::Command::new(TOP)
-        .about("Show what a running server does: tokens, latency, load, bounds, drafts, errors; live, or once as a table")
+        .about(
+            "Show what a running server does: tokens, latency, load, bounds, drafts, errors; live, or once as a table",
+        )
         .after_help("Exit codes: 1 no answer, 2 wrong flags or no terminal, 3 the answer is not Croupier's")
         .arg(with("admin", "URL", "The server's admin port", url))
         .arg(with("interval", "TIME", "Time between two readings of its metrics", values::show_duration(d.interval)))

@@ -60,7 +60,7 @@ async fn round(worker: &mut Worker, ids: &[u64], turn: u64, row: fn(&[f32]) -> V
     for place in 0..3 {
         let rows: Vec<_> = ids.iter().map(|id| row(&logits(*id, 100 * turn + place))).collect();
         let work = |id: &u64| {
-            let masked = (id + turn + place) % 4 == 0;
+            let masked = (id + turn + place).is_multiple_of(4);
             Work {
                 token_masks: if masked { even().into() } else { Default::default() },
                 ..draft_work(*id, DraftWork::default())
