@@ -117,6 +117,7 @@ fn step(texts: &Texts, open: bool) -> proto::Step {
         prompt_token_ids: prompt(id),
         output_token_ids: texts[id as usize].tokens.clone(),
         sampler_state: texts[id as usize].state,
+        predicted_output_token_ids: Vec::new(),
     };
     let sample = |id| proto::Work {
         sequence_id: Some(id),

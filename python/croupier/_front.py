@@ -182,22 +182,26 @@ class Front:
 
     def open(self, params: Parameters | None = None, *, prompt: Iterable[int] = (), output: Iterable[int] = (),
              sequence_id: int | None = None, sampler_state: pb.SamplerState | Mapping[str, Any] | None = None,
-             **fields: Unpack[SamplingFields]) -> Sequence:
+             predicted: Iterable[int] = (), **fields: Unpack[SamplingFields]) -> Sequence:
         """Opens a new text, or one that continues after `output`. Its parameters are a `SamplingParams`, a message of
         the wire, or fields by name. Fields take precedence over those of `params`.
 
         sampler_state: with `output`, what its samplers remembered after these tokens: `state` of the sequence that drew
         them, a `SamplerState` or a dict of its fields. Without it, mirostat and adaptive-p start again.
+        predicted: with a proposer "ngram" or "suffix", tokens that the output may repeat, in whole or in parts. They are
+        drafted as if the prompt had been continued with them before, and change no token.
 
         The text is opened with the next step.
         """
         # This does not check the connection, because a text may be opened before there is one, and during a step.
         Front._check_not_ended(self)
         state: pb.SamplerState | None = message("SamplerState", sampler_state) if isinstance(sampler_state, Mapping) else sampler_state
-        return self._session.open(params_of(params, fields, self._session.config.default_params), prompt, output, sequence_id, state)
+        params = params_of(params, fields, self._session.config.default_params)
+        return self._session.open(params, prompt, output, sequence_id, state, predicted)
 
     def fork(self, sequence: Sequence, *, output: Iterable[int] | None = None, sequence_id: int | None = None,
-             sampler_state: pb.SamplerState | Mapping[str, Any] | None = None, **fields: Unpack[SamplingFields]) -> Sequence:
+             sampler_state: pb.SamplerState | Mapping[str, Any] | None = None, predicted: Iterable[int] | None = None,
+             **fields: Unpack[SamplingFields]) -> Sequence:
         """Opens a new text with the prompt, parameters and tokens of a text of this stream. That text stays unchanged
         and may have ended. `fields` take precedence over its parameters. Without a `seed` among them the new text gets
         another seed, so the two continue differently.
@@ -207,6 +211,7 @@ class Front:
         sampler_state: what its samplers remember. Without it, it is copied from the text if `output` begins with all of
         the text's tokens. Otherwise, or with `{}`, mirostat and adaptive-p start again. `fields` that turn these
         samplers off need `{}`, because there is nothing to remember.
+        predicted: as for `open`. Without it, what was predicted of the text. `fields` without a proposer need `[]`.
 
         The text is opened with the next step. It inherits no drafts, nor what the server knows about the acceptance of
         the text's drafts. Raises `ValueError` while a step with the text is under way: take its result first. Call it
@@ -220,7 +225,8 @@ class Front:
             params.seed = new_seed()
         if sampler_state is None and tokens[:len(sequence.tokens)] == sequence.tokens:
             sampler_state = sequence.state
-        return self.open(params, prompt=sequence.prompt, output=tokens, sequence_id=sequence_id, sampler_state=sampler_state)
+        return self.open(params, prompt=sequence.prompt, output=tokens, sequence_id=sequence_id, sampler_state=sampler_state,
+                         predicted=sequence.predicted if predicted is None else predicted)
 
     def close(self, sequence: Sequence) -> None:
         """Closes a text that has not ended, with the next step. Texts with a `finish_reason` are closed already."""

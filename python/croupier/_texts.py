@@ -41,24 +41,24 @@ class Texts:
         self.mark = object()
 
     def open(self, params: pb.SamplingParams, prompt: Iterable[int], output: Iterable[int], sequence_id: int | None,
-             state: pb.SamplerState | None = None) -> Sequence:
+             state: pb.SamplerState | None = None, predicted: Iterable[int] = ()) -> Sequence:
         """Opens a text. All mistakes in it are reported here, because in a step they would stop the other texts too."""
-        before, tokens = token_ids("prompt", prompt), token_ids("output", output)
+        before, tokens, ahead = token_ids("prompt", prompt), token_ids("output", output), token_ids("predicted", predicted)
         if state is not None and not isinstance(state, pb.SamplerState):
             raise TypeError(f"sampler_state is {state!r}, must be a SamplerState or a dict of its fields")
         sequence_id = None if sequence_id is None else checked_id(sequence_id)
         self._choose(params)
         with self.changing:
-            return self._opened(params, before, tokens, sequence_id, state)
+            return self._opened(params, before, tokens, sequence_id, state, ahead)
 
     def _opened(self, params: pb.SamplingParams, prompt: list[int], output: list[int], sequence_id: int | None,
-                state: pb.SamplerState | None) -> Sequence:
+                state: pb.SamplerState | None, predicted: list[int]) -> Sequence:
         if sequence_id in self.sequences:
             raise ValueError(f"sequence {sequence_id} is already open")
         if sequence_id is None and self.ids >= MOST_64:
             raise ValueError(f"no id is left after sequence_id {self.ids}; give every text a sequence_id, or none of them")
         sequence = Sequence(self.ids + 1 if sequence_id is None else sequence_id, params, tuple(prompt), output, state=state,
-                            owner=self.mark, opened_with=params.SerializeToString())
+                            predicted=tuple(predicted), owner=self.mark, opened_with=params.SerializeToString())
         sequence.finish_reason = self._finish_reason(sequence)
         if not sequence.finish_reason:
             self._check_size(sequence)
@@ -154,7 +154,7 @@ class Texts:
 
     def _check_size(self, sequence: Sequence) -> None:
         """Checks that a message has room for the text."""
-        most = SPARE + _ID * (len(sequence.prompt) + len(sequence.tokens)) + len(sequence.opened_with)
+        most = SPARE + _ID * (len(sequence.prompt) + len(sequence.tokens) + len(sequence.predicted)) + len(sequence.opened_with)
         if most > self.limits.message_bytes - SPARE:
             self._openings([sequence], ValueError)
 
@@ -164,7 +164,7 @@ class Texts:
         most = self.limits.message_bytes - SPARE
         for sequence, one in zip(sequences, wire):
             if len(one) > most:
-                tokens = len(sequence.prompt) + len(sequence.tokens)
+                tokens = len(sequence.prompt) + len(sequence.tokens) + len(sequence.predicted)
                 raise error(f"sequence {sequence.id}: opening it with its {tokens} tokens takes {len(one)} bytes, "
                             f"max_message_bytes is {self.limits.message_bytes}")
         # One message may open as many texts as the stream can have. Further texts are then refused one by one, not with

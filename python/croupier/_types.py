@@ -39,6 +39,8 @@ class Sequence:
     state: pb.SamplerState | None = None
     """What its samplers remember, as a `SamplerState`, if one of them learns from each token and
     `params.return_sampler_state` is on. It is on by default."""
+    predicted: tuple[int, ...] = ()
+    """Tokens that the output may repeat."""
     refused: Failure | None = None
     """Why the server did not open it."""
     owner: object = field(default=None, repr=False)

@@ -63,7 +63,7 @@ _DATA = _tag("InlineLogits", "data")
 def opening(sequence: Sequence) -> bytes:
     """What opens a text, or opens it again with its tokens so far."""
     body = pb.OpenSequence(sequence_id=sequence.id, prompt_token_ids=sequence.prompt, output_token_ids=sequence.tokens,
-                           sampler_state=sequence.state).SerializeToString()
+                           sampler_state=sequence.state, predicted_output_token_ids=sequence.predicted).SerializeToString()
     body += _PARAMS + varint(len(sequence.opened_with)) + sequence.opened_with
     return _OPEN + varint(len(body)) + body
 

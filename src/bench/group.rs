@@ -109,6 +109,7 @@ impl Group {
             prompt_token_ids: prompt.collect(),
             output_token_ids: Vec::new(),
             sampler_state: None,
+            predicted_output_token_ids: Vec::new(),
         }
     }
 }

@@ -82,7 +82,7 @@ static WATERMARK: Shape = Shape {
 static CONFIG: Shape =
     Shape { more: &[110], parts: &[(5, "default_params", &PARAMS), (110, "vocab_shards", &leaf(1))], ..leaf(7) };
 static STATE: Shape = leaf(3);
-static OPEN: Shape = Shape { parts: &[(2, "params", &PARAMS), (5, "sampler_state", &STATE)], ..leaf(5) };
+static OPEN: Shape = Shape { parts: &[(2, "params", &PARAMS), (5, "sampler_state", &STATE)], ..leaf(6) };
 static SCORE: Shape = Shape { parts: &[(2, "logprobs", &LOGPROBS)], ..leaf(2) };
 static VERIFY: Shape = Shape {
     parts: &[(3, "kept", &leaf(0)), (4, "dense", &leaf(2)), (5, "sparse", &leaf(3)), (6, "deterministic", &leaf(0))],

@@ -226,5 +226,6 @@ fn opening(sequence_id: u64, row: proto::SampleRow) -> proto::OpenSequence {
         prompt_token_ids: row.prompt_token_ids,
         output_token_ids: row.output_token_ids,
         sampler_state: row.sampler_state,
+        predicted_output_token_ids: Vec::new(),
     }
 }

@@ -51,36 +51,7 @@ use repeated::EarlierRows;
 use rules::Rules;
 use speculation::Speculation;
 use std::sync::Arc;
-
-/// Why a sequence ended. The numbers are those of the wire.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-pub enum FinishReason {
-    /// One of the stream's EOS tokens.
-    Eos = 1,
-    /// One of its stop tokens.
-    StopToken = 2,
-    /// Its output has as many tokens as it may have.
-    MaxTokens = 3,
-    /// Its output only repeats itself.
-    Repetition = 4,
-    /// Its output ends with one of its stop sequences.
-    StopSequence = 5,
-}
-
-impl FinishReason {
-    /// Name as used in metrics.
-    #[must_use]
-    pub fn label(self) -> &'static str {
-        match self {
-            Self::Eos => "eos",
-            Self::StopToken => "stop_token",
-            Self::MaxTokens => "max_tokens",
-            Self::Repetition => "repetition",
-            Self::StopSequence => "stop_sequence",
-        }
-    }
-}
+pub use text_end::FinishReason;
 
 /// One growing text with its own parameters.
 #[derive(Debug, Clone)]
@@ -112,9 +83,15 @@ impl Sequence {
     /// A sequence with this prompt that has emitted `output` so far.
     #[must_use]
     pub fn open(rules: Arc<Rules>, seed: u64, prompt: &[u32], output: &[u32]) -> Self {
+        Self::predicted(rules, seed, prompt, output, &[])
+    }
+
+    /// The same. Proposers look in `predicted` too, which is what the output may repeat.
+    #[must_use]
+    pub fn predicted(rules: Arc<Rules>, seed: u64, prompt: &[u32], output: &[u32], predicted: &[u32]) -> Self {
         let history = History::new(&rules, prompt, output);
         let finished = output.last().and_then(|&last| rules.finish(last, history.here()));
-        let speculation = rules.speculation(prompt, output);
+        let speculation = rules.speculation(prompt, output, predicted);
         let state = Some(SamplerState::new(rules.params())).filter(|state| !state.is_empty());
         let rare = state.map(|state| Box::new(RareState { state: Some(state), text: None }));
         Self {

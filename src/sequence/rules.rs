@@ -255,8 +255,8 @@ impl Rules {
     }
 
     /// What the sequence remembers to propose draft tokens.
-    pub(super) fn speculation(&self, prompt: &[u32], output: &[u32]) -> Option<Box<Speculation>> {
-        Speculation::new(&self.params, prompt, output)
+    pub(super) fn speculation(&self, prompt: &[u32], output: &[u32], predicted: &[u32]) -> Option<Box<Speculation>> {
+        Speculation::new(&self.params, prompt, output, predicted)
     }
 
     /// How top-p decays.

@@ -44,9 +44,11 @@ pub struct NextDraft {
 }
 
 impl Speculation {
-    /// The state after `prompt` and `output`; `None` if the parameters ask for neither a proposer nor advice.
-    pub(super) fn new(params: &SamplingParams, prompt: &[u32], output: &[u32]) -> Option<Box<Self>> {
-        let proposer = params.proposer.as_ref().map(|asked| (asked.kind, Proposer::new(asked, prompt, output)));
+    /// The state after `prompt` and `output`, of which `predicted` may be repeated; `None` if the parameters ask for
+    /// neither a proposer nor advice.
+    pub(super) fn new(params: &SamplingParams, prompt: &[u32], output: &[u32], predicted: &[u32]) -> Option<Box<Self>> {
+        let found_in = |asked| Proposer::predicting(asked, prompt, output, predicted);
+        let proposer = params.proposer.as_ref().map(|asked| (asked.kind, found_in(asked)));
         let length = params.draft_length;
         let asked = proposer.is_some() || length.is_some();
         let (seen, last) = (Acceptance::default(), NextDraft::default());

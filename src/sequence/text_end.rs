@@ -1,14 +1,43 @@
-//! Decides whether several of a text's last tokens end it: stop sequences, and loops.
+//! Why a text ends, and whether several of its last tokens end it: stop sequences, and loops.
 //!
 //! A stop sequence (TensorRT-LLM's stop words, mlx-lm's stop sequences) ends the text if the output ends with it, all
 //! of it being output. A sequence is compared from its last token back, so most cost a look at one token, and all of
 //! them together at most a look at the 4,096 tokens that they may have.
 
-use super::FinishReason;
 use super::loops::looping;
 use super::rules::Rules;
 use super::text::TextView;
 use crate::sampling::steps::step;
+
+/// Why a sequence ended. The numbers are those of the wire.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum FinishReason {
+    /// One of the stream's EOS tokens.
+    Eos = 1,
+    /// One of its stop tokens.
+    StopToken = 2,
+    /// Its output has as many tokens as it may have.
+    MaxTokens = 3,
+    /// Its output only repeats itself.
+    Repetition = 4,
+    /// Its output ends with one of its stop sequences.
+    StopSequence = 5,
+}
+
+impl FinishReason {
+    /// Name as used in metrics.
+    #[must_use]
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Eos => "eos",
+            Self::StopToken => "stop_token",
+            Self::MaxTokens => "max_tokens",
+            Self::Repetition => "repetition",
+            Self::StopSequence => "stop_sequence",
+        }
+    }
+}
 
 /// Why the text ends here, if it does. Its last `output` tokens were emitted.
 pub(super) fn end(rules: &Rules, text: &TextView<'_>, output: u64) -> Option<FinishReason> {

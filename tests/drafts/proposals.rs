@@ -189,3 +189,73 @@ async fn parameters_of_proposers_are_checked() {
         assert_eq!(result.open[0].error.as_ref().unwrap().field, field);
     }
 }
+
+/// The number of verifications until the text has 60 tokens, and the text.
+async fn speculated(worker: &mut Worker, id: u64, predicted: &[u32]) -> (usize, Vec<u32>) {
+    let opening = OpenSequence {
+        prompt_token_ids: vec![2, 3],
+        predicted_output_token_ids: predicted.to_vec(),
+        ..open(id, proposing(ProposerKind::Ngram, 5))
+    };
+    let opened = worker.step(open_step(vec![opening])).await;
+    assert_eq!(opened.open[0].status(), OpenStatus::Ok, "{opened:?}");
+    let (mut text, mut draft, mut steps) = (Vec::new(), Vec::new(), 0);
+    while text.len() < 60 {
+        // Irregular: without what is predicted nothing comes again.
+        let rows: Vec<_> = (0..=draft.len()).map(|ahead| logits(77, (text.len() + ahead) as u64)).collect();
+        let work = worker.verify(id, chain(&draft, deterministic()), &rows).await;
+        text.extend(ids(&work));
+        (draft, steps) = (work.proposed_token_ids, steps + 1);
+    }
+    (steps, text)
+}
+
+#[tokio::test]
+async fn what_is_predicted_is_drafted_and_changes_not_one_token() {
+    let server = TestServer::start().await;
+    let mut worker = server.worker().await;
+    let (alone, text) = speculated(&mut worker, 1, &[]).await;
+    let (all, same) = speculated(&mut worker, 2, &text).await;
+    assert_eq!(same, text);
+    // The first token comes alone, and then eight and one more at a time.
+    assert_eq!(all, 1 + 59_usize.div_ceil(9), "{alone} without");
+    // A version with changes.
+    let mut changed = [&text[..20], &[1, 1, 1], &text[25..]].concat();
+    changed[30] = (changed[30] + 1) % VOCAB;
+    let (some, same) = speculated(&mut worker, 3, &changed).await;
+    assert_eq!(same, text);
+    assert!(all < some && some < alone / 2, "{all} {some} {alone}");
+    let (_, same) = speculated(&mut worker, 4, &(0..VOCAB).rev().collect::<Vec<_>>()).await;
+    assert_eq!(same, text, "a wrong one only costs time");
+}
+
+#[tokio::test]
+async fn what_is_predicted_in_vain_or_in_excess_is_refused() {
+    let server = TestServer::with_limits(|limits| limits.max_history_tokens = 100).await;
+    let mut worker = server.worker().await;
+    let with = |kind, predicted: Vec<u32>| OpenSequence {
+        predicted_output_token_ids: predicted,
+        ..open(1, SamplingParams { proposer: kind, ..seeded(1) })
+    };
+    let of = |kind: ProposerKind| Some(ProposerParams { kind: kind.into(), ..Default::default() });
+    for (field, message, opening) in [
+        ("predicted_output_token_ids", "set params.proposer to NGRAM or SUFFIX", with(None, vec![1])),
+        ("predicted_output_token_ids", "set params.proposer to", with(of(ProposerKind::Grammar), vec![1])),
+        (
+            "predicted_output_token_ids",
+            "has 101 tokens, above max_history_tokens 100",
+            with(of(ProposerKind::Ngram), vec![1; 101]),
+        ),
+        ("predicted_output_token_ids[1]", "token id 50 is outside", with(of(ProposerKind::Suffix), vec![1, 50])),
+    ] {
+        let result = worker.step(open_step(vec![opening])).await;
+        assert_eq!(result.open[0].status(), OpenStatus::InvalidArgument, "{message}");
+        let error = result.open[0].error.as_ref().unwrap();
+        assert_eq!(error.field, field);
+        assert!(error.message.contains(message), "{}", error.message);
+    }
+    let opened = worker.step(open_step(vec![with(of(ProposerKind::Suffix), vec![1; 100])])).await;
+    assert_eq!(opened.open[0].status(), OpenStatus::Ok);
+    drop(worker);
+    server.expect_series("croupier_state_bytes", 0.0).await;
+}

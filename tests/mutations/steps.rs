@@ -100,7 +100,7 @@ fn opening(draw: &mut Draw, sequence_id: u64) -> OpenSequence {
     let params = SamplingParams { return_sampler_state: Some(true), ..params(draw) };
     let prompt_token_ids = draw.tokens(0, 12);
     let output_token_ids = draw.tokens(0, 3);
-    OpenSequence { sequence_id, params: Some(params), prompt_token_ids, output_token_ids, sampler_state: None }
+    OpenSequence { sequence_id, params: Some(params), prompt_token_ids, output_token_ids, ..Default::default() }
 }
 
 fn work_of(draw: &mut Draw, sequence_id: u64, rows: &mut u32) -> Work {

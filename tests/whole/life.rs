@@ -170,6 +170,7 @@ impl Life {
             prompt_token_ids: self.prompt.clone(),
             output_token_ids: self.text.clone(),
             sampler_state: self.state,
+            predicted_output_token_ids: Vec::new(),
         }
     }
 

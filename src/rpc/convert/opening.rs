@@ -8,7 +8,7 @@ use crate::blocking_semaphore::BlockingSemaphore;
 use crate::engine::step::Open;
 use crate::grammar::CompileDeadline;
 use crate::message::look::Dropped;
-use crate::params::check_tokens;
+use crate::params::{FieldError, ProposerKind, check_tokens};
 use crate::proto;
 use crate::rpc::ServerSetup;
 use crate::sequence::rules::Rules;
@@ -33,7 +33,9 @@ pub(in crate::rpc) struct Openings<'m> {
 /// Whether sequences take long to open: because of long texts, or because of grammars, which are compiled and then read
 /// the texts so far. If not, opening them waits for nothing.
 pub(in crate::rpc) fn take_long(wires: &[proto::OpenSequence], config: &Config) -> bool {
-    let tokens = |wire: &proto::OpenSequence| wire.prompt_token_ids.len() + wire.output_token_ids.len();
+    let tokens = |wire: &proto::OpenSequence| {
+        wire.prompt_token_ids.len() + wire.output_token_ids.len() + wire.predicted_output_token_ids.len()
+    };
     wires.iter().map(tokens).sum::<usize>() > MAX_AT_ONCE || wires.iter().any(|wire| has_grammar(wire, config))
 }
 
@@ -55,6 +57,32 @@ fn asks_for_grammar(own: &proto::SamplingParams) -> bool {
     own.grammar.is_some() || !own.preset.is_empty()
 }
 
+/// The tokens of a sequence to open.
+struct Texts<'a> {
+    prompt: &'a [u32],
+    output: &'a [u32],
+    predicted: &'a [u32],
+}
+
+/// Checks what is predicted: it is for proposers that look for the text's last tokens.
+fn check_predicted(predicted: &[u32], rules: &Rules, config: &Config) -> Result<(), FieldError> {
+    const FIELD: &str = "predicted_output_token_ids";
+    if predicted.is_empty() {
+        return Ok(());
+    }
+    if rules.params().proposer.is_none_or(|proposer| proposer.kind == ProposerKind::Grammar) {
+        let message =
+            "has no effect without a proposer that looks for earlier tokens; set params.proposer to NGRAM or SUFFIX";
+        return Err(FieldError::new(FIELD, message));
+    }
+    let limit = config.limits.max_history_tokens;
+    if predicted.len() > limit {
+        let message = format!("has {} tokens, above max_history_tokens {limit}; shorten it", predicted.len());
+        return Err(FieldError::new(FIELD, message));
+    }
+    check_tokens(FIELD, predicted, config.vocab_size)
+}
+
 impl Openings<'_> {
     /// A sequence to open, checked and built. It takes its room here, when its memory is allocated, so that sequences
     /// of waiting steps are bounded too. If something of the wire message was `dropped`, no sequence is built: it
@@ -71,6 +99,7 @@ impl Openings<'_> {
 
     fn sequence(&self, wire: proto::OpenSequence) -> Result<ChargedSequence, OpenError> {
         let (config, prompt, output) = (self.config, wire.prompt_token_ids, wire.output_token_ids);
+        let predicted = wire.predicted_output_token_ids;
         let (tokens, limit) = (prompt.len() + output.len(), config.limits.max_history_tokens);
         if tokens > limit {
             return Err(OpenError::HistoryLimit { tokens, limit });
@@ -78,7 +107,8 @@ impl Openings<'_> {
         check_tokens("prompt_token_ids", &prompt, config.vocab_size)?;
         check_tokens("output_token_ids", &output, config.vocab_size)?;
         let (rules, seed) = self.rules(wire.params.unwrap_or_default())?;
-        let charged = self.built(rules, seed, &prompt, &output)?;
+        check_predicted(&predicted, &rules, config)?;
+        let charged = self.built(rules, seed, &Texts { prompt: &prompt, output: &output, predicted: &predicted })?;
         // This is outside the turn: a grammar may read for long, and then only the caller who asked for it should wait.
         charged.then(|sequence| {
             let sequence = sequence.with_grammar_text(config.vocab_size as usize, &output)?;
@@ -126,15 +156,10 @@ impl Openings<'_> {
 
     /// A sequence with its texts so far and its room. Long sequences take turns, because otherwise each call could
     /// build one before any of them is counted.
-    fn built(
-        &self,
-        rules: Arc<Rules>,
-        seed: Option<u64>,
-        prompt: &[u32],
-        output: &[u32],
-    ) -> Result<ChargedSequence, OpenError> {
-        let _turn = (prompt.len() + output.len() > MAX_AT_ONCE).then(|| self.building.take());
-        let sequence = Sequence::open(rules, seed.unwrap_or_else(|| self.seeds.next()), prompt, output);
+    fn built(&self, rules: Arc<Rules>, seed: Option<u64>, texts: &Texts<'_>) -> Result<ChargedSequence, OpenError> {
+        let &Texts { prompt, output, predicted } = texts;
+        let _turn = (prompt.len() + output.len() + predicted.len() > MAX_AT_ONCE).then(|| self.building.take());
+        let sequence = Sequence::predicted(rules, seed.unwrap_or_else(|| self.seeds.next()), prompt, output, predicted);
         ChargedSequence::new(sequence.within(self.config.limits.max_history_tokens), &self.config.state)
     }
 }

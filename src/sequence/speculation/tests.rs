@@ -14,7 +14,7 @@ fn speculation(advice: bool) -> Speculation {
         draft_length: advice.then(|| DraftLengthParams::new(0.9)),
         ..SamplingParams::default()
     };
-    *Speculation::new(&params, &[1, 2, 3, 4, 5, 6, 7, 1, 2], &[3]).expect("it is asked for")
+    *Speculation::new(&params, &[1, 2, 3, 4, 5, 6, 7, 1, 2], &[3], &[]).expect("it is asked for")
 }
 
 fn trial(depth: usize, accepted: bool) -> Trial {
@@ -36,7 +36,7 @@ fn trial(depth: usize, accepted: bool) -> Trial {
 
 #[test]
 fn nothing_asked_nothing_remembered() {
-    assert_eq!(Speculation::new(&SamplingParams::default(), &[1; 9], &[]), None);
+    assert_eq!(Speculation::new(&SamplingParams::default(), &[1; 9], &[], &[]), None);
 }
 
 #[test]

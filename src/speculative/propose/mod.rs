@@ -19,6 +19,9 @@ mod tests;
 use crate::params::{ProposerKind, ProposerParams};
 use index::{CANDIDATES, Index};
 
+/// Stands behind what was predicted, where nothing can be proposed. It is no token of any vocabulary.
+const END: u32 = u32::MAX;
+
 /// The proposer of one sequence, with the sequence's text.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Proposer {
@@ -31,10 +34,20 @@ impl Proposer {
     /// The proposer of a text. The parameters must be valid, and the text must have fewer than 2^32 tokens.
     #[must_use]
     pub fn new(params: &ProposerParams, prompt: &[u32], output: &[u32]) -> Self {
+        Self::predicting(params, prompt, output, &[])
+    }
+
+    /// The proposer of a text whose output may repeat `predicted`. It looks there as in an earlier part of the text, one
+    /// in which the prompt was continued by what is predicted: so the beginning of the output has a match too.
+    #[must_use]
+    pub fn predicting(params: &ProposerParams, prompt: &[u32], output: &[u32], predicted: &[u32]) -> Self {
         let (shortest, longest) = (params.min_match as usize, params.max_match as usize);
+        let earlier = if predicted.is_empty() { &[] } else { &prompt[prompt.len().saturating_sub(longest)..] };
+        let end = if predicted.is_empty() { &[][..] } else { &[END] };
+        let parts = [earlier, predicted, end, prompt, output];
         let index = (params.kind != ProposerKind::Grammar).then(|| {
-            let mut index = Index::new(shortest, longest, CANDIDATES, prompt.len() + output.len());
-            prompt.iter().chain(output).for_each(|&token| index.push(token));
+            let mut index = Index::new(shortest, longest, CANDIDATES, parts.iter().map(|part| part.len()).sum());
+            parts.into_iter().flatten().for_each(|&token| index.push(token));
             index
         });
         Self { params: *params, index }

@@ -7,6 +7,7 @@
 //! then continues into itself: after `a b a b` it is `a b a b …`, where copying from the first match ends after two
 //! tokens.
 
+use super::END;
 use super::index::Index;
 
 pub(super) fn propose(index: &Index, limit: usize) -> Vec<u32> {
@@ -14,7 +15,11 @@ pub(super) fn propose(index: &Index, limit: usize) -> Vec<u32> {
     if let Some(found) = index.longest_match(1) {
         draft.reserve_exact(limit);
         for position in found.positions[0]..found.positions[0] + limit {
-            draft.push(index.token(position, &draft));
+            let token = index.token(position, &draft);
+            if token == END {
+                break;
+            }
+            draft.push(token);
         }
     }
     draft

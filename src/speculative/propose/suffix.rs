@@ -9,8 +9,9 @@
 //! Arctic differs in three ways. There the context of each length makes a draft and the one with the highest sum of
 //! estimates wins; all occurrences vote; and the texts of earlier requests vote too. Here the longest context decides,
 //! its latest occurrences vote, and no other sequence's text is used, so that what one user sees never depends on
-//! another.
+//! another, unless the worker gives one as what is predicted.
 
+use super::END;
 use super::index::{CANDIDATES, Index};
 
 pub(super) fn propose(index: &Index, min_token_prob: f32, limit: usize) -> Vec<u32> {
@@ -22,7 +23,7 @@ pub(super) fn propose(index: &Index, min_token_prob: f32, limit: usize) -> Vec<u
     while draft.len() < limit {
         let votes: Vec<u32> = voters.iter().map(|at| index.token(at + draft.len(), &draft)).collect();
         let (token, count) = winner(&votes);
-        if (count as f32) / (all as f32) < min_token_prob {
+        if token == END || (count as f32) / (all as f32) < min_token_prob {
             break;
         }
         let mut vote = votes.iter();

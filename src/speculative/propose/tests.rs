@@ -208,6 +208,44 @@ proptest! {
     }
 }
 
+#[test]
+fn what_is_predicted_is_proposed_from_the_first_token_on_and_no_further() {
+    let predicted = [10, 11, 12, 13, 14, 15, 16];
+    for kind in [ProposerKind::Ngram, ProposerKind::Suffix] {
+        let params = params(kind, 1, 4);
+        let mut proposer = Proposer::predicting(&params, &[1, 2, 3], &[], &predicted);
+        assert_eq!(proposer.propose(2), [10, 11], "the prompt was continued like this before");
+        let mut output = Vec::new();
+        // As predicted, then not, and back again. Suffix matching drafts no more tokens than match.
+        for (token, ngram, suffix) in [
+            (10, &predicted[1..], &[11, 12, 13, 14][..]),
+            (99, &[], &[]),
+            (12, &[13, 14, 15, 16], &[13]),
+            (13, &[14, 15, 16], &[14, 15]),
+            (16, &[], &[]),
+        ] {
+            output.push(token);
+            proposer.push(token);
+            let expected = if kind == ProposerKind::Ngram { ngram } else { suffix };
+            assert_eq!(proposer.propose(16), expected, "{kind:?} after {output:?}");
+            let opened = Proposer::predicting(&params, &[1, 2, 3], &output, &predicted);
+            assert_eq!(opened, proposer, "{kind:?} after {output:?}");
+        }
+        // Without a prompt the first token comes from nowhere.
+        assert!(Proposer::predicting(&params, &[], &[], &predicted).propose(16).is_empty());
+        assert_eq!(Proposer::predicting(&params, &[], &[15], &predicted).propose(16), [16]);
+    }
+}
+
+#[test]
+fn the_text_itself_counts_before_what_is_predicted() {
+    // Both have a 7 behind 5 6, and the text's is the later one.
+    let proposer = Proposer::predicting(&params(ProposerKind::Ngram, 2, 5), &[1, 5, 6, 8, 5, 6], &[], &[5, 6, 7]);
+    assert_eq!(proposer.propose(1), [5], "after the whole prompt, which ends with what stands before");
+    let proposer = Proposer::predicting(&params(ProposerKind::Ngram, 2, 2), &[1, 5, 6, 8, 5, 6], &[], &[5, 6, 7]);
+    assert_eq!(proposer.propose(1), [8], "of equal matches, the latest");
+}
+
 /// Single tokens whose contexts fall into one bucket of a table of 2^15.
 fn colliding(count: usize) -> Vec<u32> {
     let bucket = |token: u32| grams::bucket(grams::value(token), 1 << 15);
