@@ -6,6 +6,8 @@ MOST_VOTERS = 64
 DEFAULTS = {
     "NGRAM": dict(max_draft_tokens=8, min_match=2, max_match=5),
     "SUFFIX": dict(max_draft_tokens=8, min_match=1, max_match=24, min_token_prob=0.1)}
+# Stands behind what is predicted.
+END = None
 
 
 def room(text):
@@ -13,17 +15,19 @@ def room(text):
     return text.params.max_tokens - text.position - 1 if text.params.max_tokens else 1 << 32
 
 
-def proposed(text, advised):
-    """Proposed draft tokens after the text, at most as many as advised."""
+def proposed(text, advised, predicted=()):
+    """Proposed draft tokens after the text, whose output was predicted, at most as many as advised."""
     rule = text.params.proposer
     if rule is None:
         return []
     rule = {**DEFAULTS[rule["kind"]], **rule}
     most = min(rule["max_draft_tokens"], room(text), *([] if advised is None else [advised]))
-    length, places = longest_match(text.tokens, rule)
+    # As if the prompt had been continued with what is predicted before.
+    tokens = [*text.prompt[-rule["max_match"] :], *predicted, END, *text.tokens] if predicted else text.tokens
+    length, places = longest_match(tokens, rule)
     if not places:
         return []
-    return followed(text.tokens, places[0], most) if rule["kind"] == "NGRAM" else voted(text.tokens, places, min(most, length), rule)
+    return followed(tokens, places[0], most) if rule["kind"] == "NGRAM" else voted(tokens, places, min(most, length), rule)
 
 
 def longest_match(tokens, rule):
@@ -39,7 +43,10 @@ def followed(tokens, place, count):
     """Prompt lookup. A match that reaches the end of the text continues in the draft."""
     draft = []
     for i in range(place, place + count):
-        draft.append([*tokens, *draft][i])
+        token = [*tokens, *draft][i]
+        if token is END:
+            break
+        draft.append(token)
     return draft
 
 
@@ -51,7 +58,7 @@ def voted(tokens, places, count, rule):
         votes = [[*tokens, *draft][place + len(draft)] for place in voters]
         # Of tokens with equally many votes, the one that was seen last wins.
         winner = max(votes, key=votes.count)
-        if f32(votes.count(winner)) / f32(everyone) < f32(as_f32(rule["min_token_prob"])):
+        if winner is END or f32(votes.count(winner)) / f32(everyone) < f32(as_f32(rule["min_token_prob"])):
             break
         voters = [place for place, vote in zip(voters, votes) if vote == winner]
         draft.append(winner)

@@ -42,6 +42,8 @@ class Speculated:
     case: cases.Case
     # Whether nothing is ever drafted.
     is_idle: bool = False
+    # What the output is predicted to be.
+    predicted: tuple = ()
 
     def at(self, step, text):
         """The step's round. A draft without tokens is a plain row."""
@@ -60,7 +62,9 @@ def texts(seed, count, rule):
     for _ in range(count):
         case = cases.case(
             int(own.integers(1 << 62)), vocab, eos, "f32", lambda drawing: {**params(drawing, rule), **rules.rule_of(drawing, rule)})
-        yield Speculated(dataclasses.replace(bounds.going_on(case), is_masked=False, state={}))
+        case = dataclasses.replace(bounds.going_on(case), is_masked=False, state={})
+        predicted = own.integers(vocab, size=int(own.integers(1, 40))).tolist() if case.params.proposer and own.random() < 0.5 else []
+        yield Speculated(case, predicted=tuple(predicted))
 
 
 def idle_texts(seed, count):
@@ -95,7 +99,7 @@ class Walk:
         is_over = verdict.finish != "UNSPECIFIED"
         advised = None if is_over else self.acceptance.advised(self.text)
         return {"status": "OK", "tokens": verdict.tokens, "advised": advised,
-                "proposed": [] if is_over else proposers.proposed(self.text, advised)}
+                "proposed": [] if is_over else proposers.proposed(self.text, advised, self.speculated.predicted)}
 
 
 def said(answer):
@@ -112,7 +116,8 @@ def differences(connection, some, steps=12):
         for i, each in enumerate(some):
             case = each.case
             opening.open.add(
-                sequence_id=i, params=wire.params_message(case), prompt_token_ids=case.prompt, output_token_ids=case.output)
+                sequence_id=i, params=wire.params_message(case), prompt_token_ids=case.prompt, output_token_ids=case.output,
+                predicted_output_token_ids=each.predicted)
         wire.check_opened(opening, stream.step(opening, []))
         going = {i: Walk(each) for i, each in enumerate(some)}
         for _ in range(steps):
