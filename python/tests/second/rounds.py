@@ -21,6 +21,8 @@ class Round:
     case: cases.Case
     kind: str
     parents: list
+    # The tokens of the draft model by column, if it does not know all (StreamConfig.draft_vocabulary).
+    known: tuple = dataclasses.field(default=(), kw_only=True)
 
     def next_case(self):
         return dataclasses.replace(self.case, logits_seed=self.case.logits_seed + 1, is_masked=False)
@@ -40,7 +42,13 @@ class Round:
 
     def draft_rows(self):
         chance, rows = self.chance(2), self.rows()
-        return [proposals.near(rows[parent + 1], chance) for parent in self.parents]
+        return [self.known_of(proposals.near(rows[parent + 1], chance)) for parent in self.parents]
+
+    def known_of(self, row):
+        """The row in which all tokens that the draft model does not know are masked."""
+        if self.known:
+            row[~np.isin(np.arange(len(row)), self.known)] = -np.inf
+        return row
 
     def sent(self):
         """Draft tokens that the worker draws itself, and the probabilities they were drawn from (None: certain)."""
@@ -55,7 +63,7 @@ class Round:
         return self.rows()
 
     def sent_draft_rows(self):
-        return self.draft_rows()
+        return [row[list(self.known)] if self.known else row for row in self.draft_rows()]
 
     def encoded(self, probs):
         """The probabilities as they are sent, and their dtype. Only dense ones may have another dtype than the rows."""
@@ -84,13 +92,20 @@ def rounds(seed, count, kind, is_tree, rule, params_of=None, vocabs=VOCABS):
     own = np.random.default_rng(seed)
     vocab = int(own.choice(vocabs))
     eos = own.choice(vocab, own.integers(2), replace=False).tolist()
+    known = known_tokens(np.random.default_rng([*np.atleast_1d(seed), 1]), vocab) if kind == "kept" else ()
     for _ in range(count):
         case = cases.case(
             int(own.integers(1 << 62)), vocab, eos, "f32", lambda drawing: {**params_of(drawing, rule), **rules.rule_of(drawing, rule)})
         length = int(own.integers(0, 6))
         parents = [int(own.integers(-1, i)) for i in range(length)] if is_tree else list(range(-1, length - 1))
         case = dataclasses.replace(bounds.going_on(case), is_masked=own.random() < 0.2, state={})
-        yield Round(case.asking(8) if case.logits_seed % 3 == 0 else case, kind, parents)
+        yield Round(case.asking(8) if case.logits_seed % 3 == 0 else case, kind, parents, known=known)
+
+
+def known_tokens(chance, vocab):
+    """Some tokens in any order, in one of two streams."""
+    count = int(chance.integers(max(vocab // 4, 1), vocab + 1))
+    return tuple(chance.choice(vocab, count, replace=False).tolist()) if chance.random() < 0.5 else ()
 
 
 def draft_of(each):
@@ -200,7 +215,7 @@ def differences(connection, some):
 def observed(connection, some):
     """The server's result for each round."""
     first = some[0].case
-    with wire.Stream(connection, first.vocab, first.eos) as stream:
+    with wire.Stream(connection, first.vocab, first.eos, some[0].known) as stream:
         opening = pb.Step()
         for i, each in enumerate(some):
             opening.open.add(

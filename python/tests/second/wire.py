@@ -165,9 +165,9 @@ class Connection:
 class Stream:
     """A stream of f32 rows that does one step after another."""
 
-    def __init__(self, connection, vocab, eos):
+    def __init__(self, connection, vocab, eos, draft_vocabulary=()):
         self.requests = queue.Queue()
-        config = pb.StreamConfig(vocab_size=vocab, logits_dtype=pb.LOGITS_DTYPE_F32, eos_token_ids=eos)
+        config = pb.StreamConfig(vocab_size=vocab, logits_dtype=pb.LOGITS_DTYPE_F32, eos_token_ids=eos, draft_vocabulary=draft_vocabulary)
         self.requests.put(pb.DecodeRequest(config=config))
         self.answers, self.steps = connection.decode(iter(self.requests.get, None)), 0
         next(self.answers)
