@@ -328,6 +328,9 @@ fn single_edges() -> Vec<(&'static str, Case)> {
         ("NaN in the tail", Case::new(Dtype::F32, &[vec![0.0; 400], vec![f32::NAN]].concat())),
         ("negative NaN and infinity", Case::new(Dtype::F32, &[-f32::NAN, f32::INFINITY])),
         ("infinity", Case::new(Dtype::Bf16, &[vec![0.0; 140], vec![f32::INFINITY]].concat())),
+        ("a banned NaN", Case { banned: vec![9], ..zeros_but(Dtype::F16, f32::NAN) }),
+        ("a banned infinity", Case { banned: vec![9], ..zeros_but(Dtype::Bf16, f32::INFINITY) }),
+        ("a banned infinity, all banned", Case { banned: (0..11).collect(), ..zeros_but(Dtype::F32, f32::INFINITY) }),
         ("nothing left", Case::new(Dtype::F32, &[f32::NEG_INFINITY; 130])),
         ("everything banned", Case { banned: (0..130).collect(), ..Case::new(Dtype::F32, &[1.0; 130]) }),
         (
@@ -337,8 +340,21 @@ fn single_edges() -> Vec<(&'static str, Case)> {
                 ..Case::new(Dtype::F32, &[0.0, f32::MAX, 1.0])
             },
         ),
+        (
+            "a bias that overflows, for a token that ends a text",
+            Case {
+                adjusts: vec![TokenAdjust { token: 1, flags: TokenAdjust::END, bias: f32::MAX, output_count: 0 }],
+                penalties: Penalties { length: 0.5, ..Penalties::OFF },
+                ..Case::new(Dtype::F32, &[0.0, f32::MAX, 1.0])
+            },
+        ),
         ("denormals", Case::new(Dtype::F32, &row(11, 1000, 3))),
     ]
+}
+
+/// Eleven tokens, of which the tenth has this logit.
+fn zeros_but(dtype: Dtype, tenth: f32) -> Case {
+    Case::new(dtype, &[vec![0.0; 9], vec![tenth, 0.0]].concat())
 }
 
 /// Two tokens, and a top-p whose share of their mass is a fraction of a unit more than the first one's mass: rounded
