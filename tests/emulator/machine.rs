@@ -1,7 +1,7 @@
 //! The whole backend with the emulator as its machine: batches cut into launches, two launches under way, rows handed over, foreign
 //! rows, drafts proposed and verified, and a machine that fails.
 
-use super::harness::{Emulator, built, config};
+use super::harness::{Emulator, UNUSED, built, config};
 use super::on_device::{OnDevice, device_bytes};
 use crate::cases::{self, Case, case, summary};
 use crate::draft_jobs::{self, recipe, together};
@@ -72,7 +72,7 @@ pub(crate) struct Emulated {
 
 impl Emulated {
     fn start(build: &str) -> Self {
-        let slots = std::array::from_fn(|_| Slot { inputs: vec![0xEE; ROOM], ..Slot::default() });
+        let slots = std::array::from_fn(|_| Slot { inputs: vec![UNUSED; ROOM], ..Slot::default() });
         Self {
             emulator: Emulator::start(build),
             slots,
@@ -130,7 +130,7 @@ impl Machine for Emulated {
         self.events.push(Event::Begun(slot));
         self.parted += usize::from(launch.parts().count() > 1);
         let inputs = &self.slots[slot].inputs;
-        let mut uploaded = vec![0xAB; launch.inputs];
+        let mut uploaded = vec![UNUSED; launch.inputs];
         for part in uploads(launch.inputs, rows) {
             self.moved.0 += part.len();
             uploaded[part.clone()].copy_from_slice(&inputs[part]);
@@ -167,7 +167,7 @@ impl Machine for Emulated {
     fn fetch(&mut self, slot: usize, rows: &[DeviceRow]) -> Result<&[u8], Self::Error> {
         assert!(self.slots.iter().all(|slot| slot.written.is_none()), "rows of a launch under way are where these go");
         let inputs = &mut self.slots[slot].inputs;
-        inputs.fill(0xEE);
+        inputs.fill(UNUSED);
         rows.iter().for_each(|row| inputs[row.to..row.to + row.bytes].copy_from_slice(&device_bytes(row)));
         self.fetches.push(rows.to_vec());
         Ok(inputs)

@@ -150,6 +150,29 @@ fn residuals_are_drawn_alike_where_a_draft_is_cut() {
     }
 }
 
+/// Rows of lengths around those of vectors, lanes and warps, of which nearly all is left after a rejected token. What follows them
+/// in memory would be likely, and weighs nothing.
+#[test]
+fn what_follows_a_row_is_not_weighed() {
+    if !built() {
+        return;
+    }
+    let mut emulator = Emulator::start("narrow");
+    for dtype in Dtype::ALL {
+        let case = |vocab: usize| {
+            let likely = |token| if token == 3 { 9.0 } else { 0.0 };
+            let draft = Row::new(dtype, &(0..vocab).map(likely).collect::<Vec<f32>>(), OFF);
+            let rows = vec![Row::new(dtype, &vec![1.0; vocab], OFF); 2];
+            Case { rows, ..Case::new(vec![(3, Source::Kept(draft))]) }
+        };
+        let sizes = [5..=12, 125..=132, 252..=260, 1021..=1029].into_iter().flatten();
+        let cases: Vec<Case> = sizes.map(case).collect();
+        let rejects = |case: &&Case| case.expected().is_ok_and(|found| found.emitted[0] != 3);
+        assert!(cases.iter().filter(rejects).count() > 25);
+        check(&mut emulator, &cases, LAYOUT);
+    }
+}
+
 /// Deterministic samples of the recipes: `wanted` chooses among them.
 fn samples(count: usize, wanted: impl Fn(&Recipe) -> bool) -> Vec<Case> {
     let mut runner = TestRunner::new_with_rng(
