@@ -173,6 +173,42 @@ fn what_follows_a_row_is_not_weighed() {
     }
 }
 
+/// Two siblings that are mostly rejected, each with a row of its own format, or without a row.
+#[test]
+fn siblings_may_have_different_formats() {
+    if !built() {
+        return;
+    }
+    let (vocab, target) = (300, [2.0, -1.0, 0.5, 1.0]);
+    let likely = |dtype, sent: bool, token: usize| {
+        let value = |at: usize| match (at == token, sent) {
+            (true, _) => [8.0, 0.75][usize::from(sent)],
+            (false, true) => 0.25 / 299.0,
+            (false, false) => [0.0, 0.25, -2.0][at % 3],
+        };
+        let values: Vec<f32> = (0..vocab).map(value).collect();
+        match sent {
+            true => Source::Dense(dtype, dtype.encode(&values)),
+            false => Source::Kept(Row::new(dtype, &values, OFF)),
+        }
+    };
+    let source = |kind: usize, token: u32| match kind {
+        6 => Source::Sparse(vec![token, 90], vec![0.5, 0.5]),
+        _ => likely(Dtype::ALL[kind % 3], kind >= 3, token as usize),
+    };
+    let target: Vec<f32> = target.into_iter().cycle().take(vocab).collect();
+    let case = |kinds: usize| Case {
+        rows: vec![Row::new(Dtype::F32, &target, OFF); 3],
+        parents: vec![-1, -1],
+        numbers: Numbers { seed: kinds as u64, start: 3 },
+        ..Case::new(vec![(7, source(kinds % 7, 7)), (11, source(kinds / 7, 11))])
+    };
+    let cases: Vec<Case> = (0..49).map(case).collect();
+    let rejects = |case: &&Case| case.expected().is_ok_and(|found| !matches!(found.emitted[0], 7 | 11));
+    assert!(cases.iter().filter(rejects).count() > 40);
+    check(&mut Emulator::start("narrow"), &cases, LAYOUT);
+}
+
 /// Deterministic samples of the recipes: `wanted` chooses among them.
 fn samples(count: usize, wanted: impl Fn(&Recipe) -> bool) -> Vec<Case> {
     let mut runner = TestRunner::new_with_rng(
