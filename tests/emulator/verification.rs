@@ -11,6 +11,7 @@ use croupier::backend::cuda::verify::verify;
 use croupier::backend::{Backend, RowJob, VerifyJob, VerifyResult};
 use croupier::sampling::kept::Kept;
 use croupier::sampling::logits::Dtype;
+use croupier::sampling::mass::{exponent, mass, scale};
 use croupier::sampling::row::{Action, Filters};
 use croupier::speculative::numbers::Numbers;
 use croupier::speculative::rule::AcceptanceRule;
@@ -171,6 +172,28 @@ fn what_follows_a_row_is_not_weighed() {
         assert!(cases.iter().filter(rejects).count() > 25);
         check(&mut emulator, &cases, LAYOUT);
     }
+}
+
+/// Probabilities that were sent become masses when what is left is summed, and again when a token is drawn from it. Here each is half
+/// a unit of mass, which is rounded up, and half of what the target has.
+#[test]
+fn sent_probabilities_are_rounded_alike_in_sums_and_draws() {
+    if !built() {
+        return;
+    }
+    let (vocab, unlikely, least) = (1500, 1.0 / (1u64 << 41) as f32, -27.0);
+    let target = |at| [0.0, f32::NEG_INFINITY].get(at).copied().unwrap_or(least);
+    let target: Vec<f32> = (0..vocab).map(target).collect();
+    assert_eq!(mass(exponent(least, 0.0, scale(1.0))), 2);
+    let sent: Vec<f32> = (0..vocab).map(|at| if at == 0 { 1.0 } else { unlikely }).collect();
+    let case = |seed| Case {
+        rows: vec![Row::new(Dtype::F32, &target, OFF); 2],
+        numbers: Numbers { seed, start: 3 },
+        ..Case::new(vec![(1, Source::Dense(Dtype::F32, Dtype::F32.encode(&sent)))])
+    };
+    let cases: Vec<Case> = (0..20).map(case).collect();
+    assert!(cases.iter().all(|case| case.expected().is_ok_and(|found| found.emitted[0] > 1)));
+    check(&mut Emulator::start("narrow"), &cases, LAYOUT);
 }
 
 /// Two siblings that are mostly rejected, each with a row of its own format, or without a row.
