@@ -1,6 +1,8 @@
 //! Rows that aim at the boundaries, for all tests that compare with the specification.
 #![allow(dead_code)] // Each test file uses a part.
 
+mod shares;
+
 pub(crate) use crate::rows::{Chained, SHAPES, chained, filters, mark, row};
 use crate::rows::{ascending, masking};
 use croupier::backend::RowJob;
@@ -266,7 +268,7 @@ pub(crate) fn masses_the_wrong_way_round() -> [Case; 3] {
 /// Cases in which the property tests once found faults, by name, and edges that they could miss.
 pub(crate) fn named_edges() -> Vec<(&'static str, Case)> {
     let inverted = masses_the_wrong_way_round().map(|case| ("min_p in a chain, between two such masses", case));
-    [single_edges(), inverted.to_vec()].concat()
+    [single_edges(), inverted.to_vec(), shares::edges()].concat()
 }
 
 fn single_edges() -> Vec<(&'static str, Case)> {
