@@ -219,14 +219,23 @@ fn first_tokens_of_both_views(build: &str, vocab: u32, team_sizes: &[u32]) {
     for &team_size in team_sizes {
         let most = team_size * (emulator.threads >> team_size.next_power_of_two().trailing_zeros()) / 4;
         let mut cases = Vec::new();
-        // With every fourth token likely, each thread has some: more threads than can be noted.
-        for (likely, apart) in
-            [(5, 7), (20, 97), (400, 8), (600, 8), (600, 7), (1020, 8), (1100, 8), (vocab / 4 - 1, 4)]
-        {
+        // Some are so near each other that any bound of the first tokens lets all into the list: one token more than half of a block's
+        // room, and more than all. With every fourth token likely, each thread has some: more threads than can be noted.
+        for (likely, apart, steps) in [
+            (5, 7, 10),
+            (20, 97, 10),
+            (513, 8, 14),
+            (600, 8, 10),
+            (600, 7, 10),
+            (1020, 8, 10),
+            (1100, 8, 14),
+            (vocab / 4 - 1, 4, 10),
+        ] {
             let first = rng.below(u64::from(vocab - likely * apart)) as u32;
             let tokens: Vec<u32> = (0..likely).map(|i| first + i * apart).collect();
             let mut logits: Vec<f32> = (0..vocab).map(|_| -20.0 - rng.below(64) as f32 / 16.0).collect();
-            tokens.iter().for_each(|&t| logits[t as usize] = 5.0 + rng.below(16) as f32 / 1024.0);
+            let step = 1.0 / (1 << steps) as f32;
+            tokens.iter().for_each(|&t| logits[t as usize] = 5.0 + rng.below(16) as f32 * step);
             let few = 1 + rng.below(u64::from(most)) as u32;
             cases.extend(cases_of_both_views(&logits, &tokens, (few, most), &mut rng));
         }
