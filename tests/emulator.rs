@@ -13,7 +13,7 @@ mod verification;
 
 use crate::cases::{Case, SHAPES, bits, case, row, summary};
 use crate::rows::Lcg;
-use croupier::backend::cuda::abi::SLICE_CHUNKS;
+use croupier::backend::cuda::abi::{LISTED, SLICE_CHUNKS};
 use croupier::backend::cuda::ask::{Asked, has_kernel};
 use croupier::sampling::adjust::{Penalties, TokenAdjust};
 use croupier::sampling::logits::Dtype;
@@ -139,6 +139,31 @@ fn lists_of_every_kind_of_length() {
             });
             check(&mut emulator, &cases, Layout { team_size: 3, teams: 2, cached: 1, seed: rng.next() });
         }
+    }
+}
+
+/// As many likely tokens as a list holds, and one more. Each is one of another thread in its chunk, so that as many threads of one
+/// block are noted.
+#[test]
+fn one_token_more_than_a_list_holds() {
+    if !built() {
+        return;
+    }
+    let mut emulator = Emulator::start("narrow");
+    let (threads, chunk) = (emulator.threads, 16 * emulator.threads);
+    // The first vector of each thread. Those of a warp are adjacent.
+    let place = |i: u32| i / threads * chunk + i % threads / 32 * 512 + i % 32 * 4;
+    for likely in [LISTED, LISTED + 1] {
+        let mut rng = Lcg(29);
+        let mut logits: Vec<f32> = (0..20 * chunk).map(|_| -20.0 - rng.below(64) as f32 / 16.0).collect();
+        (0..likely).for_each(|i| logits[place(i) as usize] = 5.0 + rng.below(16) as f32 / 16384.0);
+        let cases = [1000, LISTED].map(|top_k| Case {
+            filters: Filters { top_k, ..Filters::OFF },
+            action: Action::Draw { uniform: u64::MAX },
+            logprobs: Some((top_k, LogprobsMode::Processed, vec![0, place(likely - 1)])),
+            ..Case::new(Dtype::F32, &logits)
+        });
+        check(&mut emulator, &cases, Layout { team_size: 1, teams: 1, cached: 1, seed: rng.next() });
     }
 }
 
