@@ -351,6 +351,16 @@ fn single_edges() -> Vec<(&'static str, Case)> {
             },
         ),
         ("denormals", Case::new(Dtype::F32, &row(11, 1000, 3))),
+        (
+            "denormals of 16 bits",
+            Case {
+                filters: Filters { temperature: 1e-5, ..off },
+                ..Case::new(
+                    Dtype::F16,
+                    &(0..1024u16).map(|i| f32::from(i * 37 % 1024) / 16_777_216.0).collect::<Vec<_>>(),
+                )
+            },
+        ),
     ]
 }
 
