@@ -74,6 +74,37 @@ fn what_is_kept_is_the_distribution() {
     assert!(lists > 100 && rows > 100);
 }
 
+/// The bound of the first tokens is rounded, so the last of them may be just at the bound: one without an adjust, one that has its
+/// place by a bias, or one as it was sent.
+#[test]
+fn first_tokens_at_their_bound() {
+    if !built() {
+        return;
+    }
+    // From the second one on, each is in a bin of its own, whose end is halfway between two floats.
+    let value = |i: u16| 1000.0 - f32::from(if i > 0 { i + 15 } else { 0 }) / 16_384.0;
+    let touched = |token, bias| TokenAdjust { token, bias, ..TokenAdjust::default() };
+    let mut emulator = Emulator::start("narrow");
+    for top in 2..=16 {
+        let mut logits = vec![0.0; 300];
+        (0..40).for_each(|i| logits[100 + 4 * usize::from(i)] = value(i));
+        let case = Case {
+            filters: Filters { top_k: top, ..Filters::OFF },
+            logprobs: Some((top, LogprobsMode::Raw, vec![0])),
+            ..Case::new(Dtype::F32, &logits)
+        };
+        logits[0] = value(top as u16 - 1) - 1.0;
+        let raised = Case { bytes: Dtype::F32.encode(&logits), adjusts: vec![touched(0, 1.0)], ..case.clone() };
+        let lowered = Case { adjusts: (0..40).map(|i| touched(100 + 4 * i, -1.0)).collect(), ..case.clone() };
+        let draws =
+            |case: &Case| [0, u64::MAX].map(|uniform| Case { action: Action::Draw { uniform }, ..case.clone() });
+        let cases = [case, raised, lowered].map(|case| draws(&case)).concat();
+        for (case, got) in cases.iter().zip(run(&mut emulator, &cases, Layout { team_size: 1, ..LAYOUT }, &unspoilt)) {
+            assert_eq!(got.as_ref().map(bits), Some(bits(&case.expected())), "{}", summary(case));
+        }
+    }
+}
+
 /// Deterministic samples of the cases: `wanted` chooses among them.
 fn samples(count: usize, wanted: impl Fn(&Case) -> bool) -> Vec<Case> {
     let rng = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
