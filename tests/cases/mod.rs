@@ -343,6 +343,14 @@ fn single_edges() -> Vec<(&'static str, Case)> {
             },
         ),
         (
+            "a token raised to the logit of the first one",
+            Case {
+                filters: Filters { temperature: 0.0, ..off },
+                adjusts: vec![TokenAdjust { token: 1, flags: 0, bias: 1.0, output_count: 0 }],
+                ..Case::new(Dtype::F32, &[0.0, 0.0, 0.0, 1.0])
+            },
+        ),
+        (
             "a bias that overflows, for a token that ends a text",
             Case {
                 adjusts: vec![TokenAdjust { token: 1, flags: TokenAdjust::END, bias: f32::MAX, output_count: 0 }],
