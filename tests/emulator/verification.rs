@@ -15,6 +15,7 @@ use croupier::sampling::mass::{exponent, mass, scale};
 use croupier::sampling::row::{Action, Filters};
 use croupier::speculative::numbers::Numbers;
 use croupier::speculative::rule::AcceptanceRule;
+use croupier::speculative::typical::Typical;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::{Config, TestRunner};
@@ -155,6 +156,22 @@ fn residuals_are_drawn_alike_where_a_draft_is_cut() {
             check(&mut emulator, cases, LAYOUT);
         }
     }
+}
+
+/// Typical acceptance is measured by what a draft gives to the tokens that are typical of the target.
+#[test]
+fn what_a_draft_gives_to_typical_tokens_is_measured() {
+    if !built() {
+        return;
+    }
+    let row = |logits: [f32; 4]| Row::new(Dtype::F32, &logits.into_iter().cycle().take(300).collect::<Vec<_>>(), OFF);
+    let case = |epsilon| Case {
+        rows: vec![row([4.0, 0.0, 1.0, 2.0]); 2],
+        rule: AcceptanceRule::Typical(Typical { epsilon, alpha: 1.0 }),
+        ..Case::new(vec![(3, Source::Kept(row([1.0, 2.0, 0.5, 3.0])))])
+    };
+    let cases = [0.0, 0.001, 0.01, 1.0].map(case);
+    check(&mut Emulator::start("narrow"), &cases, LAYOUT);
 }
 
 /// Rows of lengths around those of vectors, lanes and warps, of which nearly all is left after a rejected token. What follows them
