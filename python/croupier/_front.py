@@ -189,7 +189,8 @@ class Front:
         sampler_state: with `output`, what its samplers remembered after these tokens: `state` of the sequence that drew
         them, a `SamplerState` or a dict of its fields. Without it, mirostat and adaptive-p start again.
         predicted: with a proposer "ngram" or "suffix", tokens that the output may repeat, in whole or in parts. They are
-        drafted as if the prompt had been continued with them before, and change no token.
+        drafted as if the prompt had been continued with them before, and with the acceptance rules "rejection" and
+        "block" they change no token.
 
         The text is opened with the next step.
         """

@@ -76,7 +76,7 @@ class StepMaker(Sharing):
         whole, top_n = _apart(logits)
         about = _about(traceparent, deadline_ms)
         works = listed("work", work, "texts or works", "text")
-        columns = self._columns_of(works)
+        columns = self.columns if whole is None else self._columns_of(works)
         rows, source = self._brought(whole, keep, columns)
         try:
             asked = _Asked(works, rows, source, top_n, about, columns)

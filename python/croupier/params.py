@@ -223,10 +223,11 @@ class AcceptanceParams(Params["pb.AcceptanceParams"]):
 
 @dataclass(frozen=True, kw_only=True)
 class ProposerParams(Params["pb.ProposerParams"]):
-    """A proposer inside the sidecar. It sees the sequence's prompt and output. Memory per token with the defaults: 31
-    bytes (NGRAM), 44 bytes (SUFFIX), none (GRAMMAR). In a text with a grammar, NGRAM and SUFFIX propose no further than
-    the grammar allows; where what the grammar forces is longer, they propose that, as GRAMMAR does. Every kind proposes
-    the tokens that a spent thinking_budget forces, and its own proposals end where these begin."""
+    """A proposer inside the sidecar. It sees the sequence's prompt and output, and its predicted output. Memory for
+    each of their tokens with the defaults: 31 bytes (NGRAM), 44 bytes (SUFFIX), none (GRAMMAR). In a text with a
+    grammar, NGRAM and SUFFIX propose no further than the grammar allows; where what the grammar forces is longer, they
+    propose that, as GRAMMAR does. Every kind proposes the tokens that a spent thinking_budget forces, and its own
+    proposals end where these begin."""
 
     kind: ProposerKind | int | str | None = None
     """How draft tokens are found. Required where anything is set."""

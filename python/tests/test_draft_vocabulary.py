@@ -117,6 +117,17 @@ def test_rows_without_an_answer_are_sent_again(serve):
         assert [work.tokens[0].token_id for work in stream.step(rows, draft_works(texts)).work] == expected
 
 
+def test_lists_name_tokens_of_the_text(server):
+    results = []
+    for options in {"draft_vocabulary": KNOWN}, {}:
+        with croupier.connect(server.uds, VOCAB, **options) as stream:
+            texts = [stream.open(seed=seed, top_k=2) for seed in range(3)]
+            rows = stream.top_n(whole([(text, []) for text in texts]), 4)
+            # Of both models in one step, since each list says which tokens it has.
+            results.append(stream.step(rows, [*draft_works(texts[:2]), texts[2]]).work)
+    assert results[0] == results[1] and all(work.status == croupier.pb.ROW_STATUS_OK for work in results[0])
+
+
 def test_a_mistake_is_told_before_anything_is_sent(server):
     with croupier.connect(server.uds, VOCAB, draft_vocabulary=KNOWN) as stream:
         texts = texts_of(stream)

@@ -7,54 +7,49 @@ use crate::permits::Permit;
 use crate::sampling::logits::{Dtype, Foreign, Logits};
 use std::sync::Arc;
 
+/// Bytes of a row in shared memory that are read at once: they stay in the nearest cache.
+const AT_ONCE: usize = 4096;
+
 /// The tokens that a stream's draft model knows: column `i` of its rows is the logit of token `i` of this list.
 #[derive(Debug)]
 pub struct DraftVocabulary {
     token_ids: Box<[u32]>,
     vocab_size: u32,
-    _room: Option<Permit>,
+    _room: Permit,
 }
 
 impl DraftVocabulary {
     /// The name of the list, for errors.
     pub const FIELD: &'static str = "draft_vocabulary";
 
-    /// A list of different tokens of a vocabulary.
+    /// A list of different tokens of a vocabulary, with the room that it takes: 4 bytes for each.
     ///
     /// # Errors
     /// When it is empty, has a token that is not in the vocabulary, or one twice.
-    pub fn new(token_ids: Vec<u32>, vocab_size: u32) -> Result<Self, FieldError> {
+    pub fn new(token_ids: Vec<u32>, vocab_size: u32, room: Permit) -> Result<Self, FieldError> {
         let wrong = |message: String| Err(FieldError::new(Self::FIELD, message));
         if token_ids.is_empty() || token_ids.len() > vocab_size as usize {
             return wrong(format!("has {} entries, must have 1 ..= vocab_size {vocab_size}", token_ids.len()));
         }
         check_tokens(Self::FIELD, &token_ids, vocab_size)?;
-        let mut columns = vec![None; vocab_size as usize];
-        for (column, &token) in (0u32..).zip(&token_ids) {
-            if let Some(earlier) = columns[token as usize].replace(column) {
-                return Err(FieldError::new(
-                    format!("{}[{column}]", Self::FIELD),
-                    format!(
-                        "is {token}, as {}[{earlier}] is; each token has one column. Of a table of offsets (d2t), send the \
-                         sum of each entry and its index",
-                        Self::FIELD
-                    ),
-                ));
-            }
+        let mut seen = vec![0u64; (vocab_size as usize).div_ceil(64)];
+        let is_again = |token: &u32| {
+            let (word, bit) = (&mut seen[*token as usize / 64], 1 << (token % 64));
+            std::mem::replace(word, *word | bit) & bit != 0
+        };
+        if let Some(column) = token_ids.iter().position(is_again) {
+            let token = token_ids[column];
+            let earlier = token_ids.iter().position(|&earlier| earlier == token).unwrap_or_default();
+            return Err(FieldError::new(
+                format!("{}[{column}]", Self::FIELD),
+                format!(
+                    "is {token}, as {}[{earlier}] is; each token has one column. Of a table of offsets (d2t), send the sum \
+                     of each entry and its index",
+                    Self::FIELD
+                ),
+            ));
         }
-        Ok(Self { token_ids: token_ids.into(), vocab_size, _room: None })
-    }
-
-    /// The same list with the room that it takes.
-    #[must_use]
-    pub fn charged(self, room: Permit) -> Self {
-        Self { _room: Some(room), ..self }
-    }
-
-    /// Bytes that the list takes.
-    #[must_use]
-    pub fn bytes(&self) -> usize {
-        size_of_val(&*self.token_ids)
+        Ok(Self { token_ids: token_ids.into(), vocab_size, _room: room })
     }
 
     /// How many columns the draft model's rows have.
@@ -113,32 +108,47 @@ unsafe impl Foreign for DraftRows {
             "rows of a draft model are copied whole; this is a bug"
         );
         let sent = self.sent.row((offset / row_bytes) as u64).expect("the row is there; this is a bug");
-        let mut own = Vec::new();
-        if sent.is_foreign() {
-            own.resize(sent.byte_len(), 0);
-        }
-        let sent = sent.taken(&mut own);
         match sent.dtype() {
-            Dtype::F32 => spread(&self.vocabulary.token_ids, sent.bytes(), to, f32::NEG_INFINITY.to_le_bytes()),
-            Dtype::F16 => spread(&self.vocabulary.token_ids, sent.bytes(), to, half::f16::NEG_INFINITY.to_le_bytes()),
-            Dtype::Bf16 => spread(&self.vocabulary.token_ids, sent.bytes(), to, half::bf16::NEG_INFINITY.to_le_bytes()),
+            Dtype::F32 => self.spread(sent, to, f32::NEG_INFINITY.to_le_bytes()),
+            Dtype::F16 => self.spread(sent, to, half::f16::NEG_INFINITY.to_le_bytes()),
+            Dtype::Bf16 => self.spread(sent, to, half::bf16::NEG_INFINITY.to_le_bytes()),
         }
     }
 }
 
-/// Writes each value to the place of its token, and `unknown` to all other places.
-fn spread<const N: usize>(token_ids: &[u32], values: &[u8], to: &mut [u8], unknown: [u8; N]) {
-    let to = to.as_chunks_mut::<N>().0;
-    to.fill(unknown);
-    for (&token, value) in token_ids.iter().zip(values.as_chunks::<N>().0) {
-        to[token as usize] = *value;
+impl DraftRows {
+    /// Writes each value of a row to the place of its token, and `unknown` to all other places.
+    fn spread<const N: usize>(&self, sent: Logits<'_>, to: &mut [u8], unknown: [u8; N]) {
+        let (token_ids, to) = (&*self.vocabulary.token_ids, to.as_chunks_mut::<N>().0);
+        to.fill(unknown);
+        let mut put = |token_ids: &[u32], values: &[u8]| {
+            for (&token, value) in token_ids.iter().zip(values.as_chunks::<N>().0) {
+                to[token as usize] = *value;
+            }
+        };
+        if sent.in_parts() {
+            let mut piece = [0; AT_ONCE];
+            for (tokens, from) in token_ids.chunks(AT_ONCE / N).zip((0..).step_by(AT_ONCE)) {
+                let piece = &mut piece[..tokens.len() * N];
+                sent.copy_from(from, piece);
+                put(tokens, piece);
+            }
+        } else {
+            let mut own = vec![0; if sent.is_foreign() { sent.byte_len() } else { 0 }];
+            put(token_ids, sent.taken(&mut own).bytes());
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::params::FieldError;
+    use crate::permits::Counter;
+
+    fn listed(token_ids: &[u32], vocab_size: u32) -> Result<DraftVocabulary, FieldError> {
+        let room = Counter::new(usize::MAX, metrics::Gauge::noop()).take_anyway(0);
+        DraftVocabulary::new(token_ids.to_vec(), vocab_size, room)
+    }
 
     fn block(dtype: Dtype, rows: &[&[f32]]) -> LogitsBlock {
         let columns = rows[0].len() as u32;
@@ -150,7 +160,7 @@ mod tests {
     fn each_value_goes_to_its_token_and_all_other_tokens_are_masked() {
         for dtype in Dtype::ALL {
             // Not in the order of ids, as some tables are.
-            let vocabulary = Arc::new(DraftVocabulary::new(vec![5, 0, 3], 6).expect("a list"));
+            let vocabulary = Arc::new(listed(&[5, 0, 3], 6).expect("a list"));
             let rows = block(dtype, &[&[1.0, 2.0, 3.0], &[-1.0, f32::NEG_INFINITY, 0.5]]).of_draft_model(&vocabulary);
             assert_eq!((rows.rows(), rows.vocab_size()), (2, 6));
             assert_eq!(rows.bytes_of(0, 2), 2 * 6 * dtype.size(), "they count as what is sampled");
@@ -168,7 +178,7 @@ mod tests {
     #[test]
     fn a_list_that_is_none_is_refused() {
         let refused = |token_ids: &[u32]| {
-            let FieldError { field, message } = DraftVocabulary::new(token_ids.to_vec(), 4).expect_err("a mistake");
+            let FieldError { field, message } = listed(token_ids, 4).expect_err("a mistake");
             format!("{field}: {message}")
         };
         assert_eq!(refused(&[]), "draft_vocabulary: has 0 entries, must have 1 ..= vocab_size 4");

@@ -192,7 +192,10 @@ impl LogitsBlock {
             Data::Region { region, .. } if region.device().is_some() => DataPath::DeviceMemory,
             Data::Region { .. } => DataPath::SharedMemory,
             Data::Sharded(_) => DataPath::VocabShards,
-            Data::OfDraftModel(draft) => draft.sent.data_path(),
+            Data::OfDraftModel(draft) => match draft.sent.data_path() {
+                DataPath::None if self.listed.len() > 0 => DataPath::TopN,
+                path => path,
+            },
         }
     }
 }

@@ -96,7 +96,7 @@ fn every_reason_not_to_open_a_sequence_has_a_series_of_its_own_and_is_documented
         OpenError::Invalid(FieldError::new("params.top_k", "is wrong")),
         OpenError::Unimplemented(FieldError::new("params.91", "is new")),
         OpenError::AlreadyExists,
-        OpenError::HistoryLimit { tokens: 2, limit: 1 },
+        OpenError::HistoryLimit { predicted: false, tokens: 2, limit: 1 },
         OpenError::StreamLimit { open: 1 },
         OpenError::Refused(Refusal::TooManySequences),
         OpenError::Refused(Refusal::StateBytes),

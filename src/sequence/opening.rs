@@ -14,9 +14,11 @@ pub enum OpenError {
     Unimplemented(FieldError),
     /// A sequence with this id is open already.
     AlreadyExists,
-    /// The history is longer than `max_history_tokens`.
+    /// There are more tokens than `max_history_tokens`.
     HistoryLimit {
-        /// Tokens of prompt and output.
+        /// Whether they are those of the predicted output, which count by themselves.
+        predicted: bool,
+        /// Tokens of prompt and output, or of the predicted output.
         tokens: usize,
         /// How many there may be.
         limit: usize,
@@ -40,6 +42,9 @@ pub enum OpenError {
 }
 
 impl OpenError {
+    /// The field of the predicted output.
+    pub const PREDICTED: &str = "predicted_output_token_ids";
+
     /// Name as used in metrics.
     #[must_use]
     pub fn label(&self) -> &'static str {
@@ -76,11 +81,15 @@ impl From<OpenError> for FieldError {
             OpenError::AlreadyExists => {
                 Self::new("sequence_id", "is already open on this stream; close it first or use another id")
             }
-            OpenError::HistoryLimit { tokens, limit } => {
+            OpenError::HistoryLimit { predicted: false, tokens, limit } => {
                 let message = format!(
                     "prompt and output have {tokens} tokens together, above max_history_tokens {limit}; shorten them"
                 );
                 Self::new("prompt_token_ids", message)
+            }
+            OpenError::HistoryLimit { predicted: true, tokens, limit } => {
+                let message = format!("has {tokens} tokens, above max_history_tokens {limit}; shorten it");
+                Self::new(OpenError::PREDICTED, message)
             }
             OpenError::StateLimit { field, bytes, limit } => {
                 let message = format!(

@@ -165,6 +165,49 @@ async fn a_bad_row_fails_alone() {
     assert_eq!(statuses, [RowStatus::Ok, RowStatus::RowOutOfRange, RowStatus::RowOutOfRange, RowStatus::RowOutOfRange]);
 }
 
+#[tokio::test]
+async fn top_n_rows_name_tokens_of_the_text() {
+    let server = TestServer::start().await;
+    let (mut one, mut other) = (server.worker_with(with_vocabulary(known())).await, server.worker().await);
+    let ids = [1, 2, 3];
+    for worker in [&mut one, &mut other] {
+        worker.step(open_step(ids.map(|id| open(id, SamplingParams { top_k: Some(2), ..seeded(id) })).into())).await;
+    }
+    // All that the row may emit, in no order.
+    let listed = || TopNRows {
+        counts: vec![3],
+        token_ids: vec![9, 1, 30],
+        logits: Dtype::F32.encode(&[1.0, 1.2, 1.1]),
+        rest_logsumexp: vec![f32::NEG_INFINITY],
+        ..Default::default()
+    };
+    let rows = |row: fn(&[f32]) -> Vec<f32>| inline(&[row(&logits(1, 5)), row(&logits(2, 5))]);
+    let step = |logits| Step {
+        work: ids.map(|id| draft_work(id, DraftWork { restart: true, ..Default::default() })).into(),
+        logits,
+        top_n: Some(listed()),
+        ..Default::default()
+    };
+    let expected = other.step(step(rows(whole))).await.work;
+    assert!(expected.iter().all(|work| work.status() == RowStatus::Ok), "{expected:?}");
+    assert_eq!(one.step(step(rows(short))).await.work, expected);
+    // Lists alone, also beside no rows: of any work.
+    let mixed = |logits| Step {
+        work: vec![
+            Work { first_row: Some(0), ..draft_work(1, DraftWork::default()) },
+            Work { first_row: Some(0), ..sample_work(2) },
+        ],
+        logits,
+        top_n: Some(listed()),
+        ..Default::default()
+    };
+    assert_eq!(one.step(mixed(None)).await.work, other.step(mixed(None)).await.work);
+    let none = || Some(step::Logits::Inline(InlineLogits::default()));
+    let drafts = || Step { work: mixed(None).work.into_iter().take(1).collect(), ..mixed(none()) };
+    assert_eq!(one.step(drafts()).await.work, other.step(drafts()).await.work);
+    server.expect_series("croupier_steps_total{data_path=\"top_n\"}", 4.0).await;
+}
+
 /// How a stream with this configuration ends.
 async fn refused(server: &TestServer, config: StreamConfig) -> Status {
     let mut worker = server.stream().await.unwrap();

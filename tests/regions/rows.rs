@@ -142,3 +142,37 @@ async fn a_row_that_comes_again_is_counted() {
         assert_eq!(server.series(again), expected, "position {position}");
     }
 }
+
+/// A draft model's rows have one column for each token that it knows.
+#[tokio::test(flavor = "multi_thread")]
+async fn short_rows_of_a_draft_model_are_read_where_they_lie() {
+    let server = server().await;
+    let known: Vec<u32> = (0..VOCAB).rev().step_by(3).collect();
+    let config = StreamConfig { draft_vocabulary: known.clone(), ..config() };
+    let short = |id: u64| -> Vec<f32> { known.iter().map(|&token| logits(id, 1)[token as usize]).collect() };
+    let (mut worker, _side, mut region) = leased(&server, config.clone()).await;
+    worker.step(open_step([1, 2, 3].map(|id| open(id, seeded(id))).into())).await;
+    let step = |logits| {
+        let draft = |id| Work {
+            sequence_id: Some(id),
+            kind: Some(work::Kind::Draft(DraftWork { restart: true, ..Default::default() })),
+            ..Default::default()
+        };
+        Step { work: [1, 2, 3].map(draft).into(), logits, ..Default::default() }
+    };
+    let expected = worker.step(step(inline(&[1, 2, 3].map(short)))).await.work;
+    assert!(expected.iter().all(|work| known.contains(&token(work))), "{expected:?}");
+    for (offset, row_stride) in [(0, 0), (4, 0), (4096, 64), (12, VOCAB)] {
+        let stride = u64::from(if row_stride == 0 { known.len() as u32 } else { row_stride }) * 4;
+        for id in 1..4 {
+            region.window.write((offset + (id - 1) * stride) as usize, &bytes(&short(id)));
+        }
+        let logits = at(RegionLogits { row_stride, ..place(&region, offset, 3) });
+        assert_eq!(worker.step(step(logits)).await.work, expected, "from {offset}, stride {row_stride}");
+    }
+    let wrong = at(RegionLogits { row_stride: known.len() as u32 - 1, ..place(&region, 0, 3) });
+    worker.send_step(step(wrong)).await;
+    let status = worker.step_reply().await.unwrap_err();
+    assert_eq!(violation(&status).0, "step.region.row_stride");
+    assert!(status.message().contains("below the size of draft_vocabulary 17"), "{status}");
+}

@@ -278,3 +278,21 @@ async fn regions_of_other_streams_are_out_of_reach_of_a_rank() {
     server.expect_series("croupier_shard_ranks", 0.0).await;
     assert_eq!(server.series("croupier_regions"), 2.0);
 }
+
+/// Columns of ranks are those of the target.
+#[tokio::test(flavor = "multi_thread")]
+async fn draft_work_of_a_draft_vocabulary_has_whole_rows() {
+    let server = server().await;
+    let (mut worker, _) = rank_0(&server, StreamConfig { draft_vocabulary: vec![7, 3], ..sharded(&TWO) }).await;
+    worker.step(open_step(vec![open(1, seeded(5))])).await;
+    let draft = || {
+        let kind = Some(work::Kind::Draft(DraftWork::default()));
+        vec![Work { sequence_id: Some(1), kind, ..Default::default() }]
+    };
+    let whole = Step { work: draft(), logits: inline(&[vec![1.0, 2.0]]), ..Default::default() };
+    assert!([7, 3].contains(&token(&worker.step(whole).await.work[0])));
+    worker.send_step(Step { work: draft(), ..own_step(&TWO, 5, 0) }).await;
+    let status = worker.step_reply().await.unwrap_err();
+    assert_eq!((status.code(), violation(&status).0.as_str()), (Code::InvalidArgument, "step.sharded"), "{status}");
+    assert!(status.message().contains("draft work where there is a draft_vocabulary"), "{status}");
+}

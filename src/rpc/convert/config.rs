@@ -1,5 +1,6 @@
 //! The configuration of a stream: checked once, and in force for all of its steps.
 
+use super::opening::MAX_AT_ONCE;
 use super::params::{known_values, merged, unknown_value, with_lists};
 use super::rules_cache::RulesCache;
 use crate::engine::shards::Owner;
@@ -133,15 +134,14 @@ fn draft_vocabulary(
     if token_ids.is_empty() {
         return Ok(None);
     }
-    let vocabulary = DraftVocabulary::new(token_ids, vocab_size).map_err(Error::Invalid)?;
-    let bytes = vocabulary.bytes();
-    match state.take(bytes) {
-        Some(room) => Ok(Some(Arc::new(vocabulary.charged(room)))),
-        None => Err(match OpenError::no_room(DraftVocabulary::FIELD, bytes, state.limit()) {
+    let bytes = size_of_val(&*token_ids);
+    let room =
+        state.take(bytes).ok_or_else(|| match OpenError::no_room(DraftVocabulary::FIELD, bytes, state.limit()) {
             OpenError::Refused(refusal) => Error::Refused(refusal),
             never => Error::Invalid(never.into()),
-        }),
-    }
+        })?;
+    let vocabulary = blocking(token_ids.len() > MAX_AT_ONCE, || DraftVocabulary::new(token_ids, vocab_size, room));
+    Ok(Some(Arc::new(vocabulary.map_err(Error::Invalid)?)))
 }
 
 /// The stream's default parameters, merged over the server's.

@@ -17,7 +17,7 @@ use crate::sequence::{OpenError, Sequence};
 use std::sync::Arc;
 
 /// How many tokens can be read in a few milliseconds.
-const MAX_AT_ONCE: usize = 1 << 14;
+pub(super) const MAX_AT_ONCE: usize = 1 << 14;
 
 /// The means to open the sequences of one message.
 #[derive(Debug)]
@@ -65,22 +65,20 @@ struct Texts<'a> {
 }
 
 /// Checks what is predicted: it is for proposers that look for the text's last tokens.
-fn check_predicted(predicted: &[u32], rules: &Rules, config: &Config) -> Result<(), FieldError> {
-    const FIELD: &str = "predicted_output_token_ids";
+fn check_predicted(predicted: &[u32], rules: &Rules, config: &Config) -> Result<(), OpenError> {
     if predicted.is_empty() {
         return Ok(());
     }
     if rules.params().proposer.is_none_or(|proposer| proposer.kind == ProposerKind::Grammar) {
         let message =
             "has no effect without a proposer that looks for earlier tokens; set params.proposer to NGRAM or SUFFIX";
-        return Err(FieldError::new(FIELD, message));
+        return Err(FieldError::new(OpenError::PREDICTED, message).into());
     }
-    let limit = config.limits.max_history_tokens;
-    if predicted.len() > limit {
-        let message = format!("has {} tokens, above max_history_tokens {limit}; shorten it", predicted.len());
-        return Err(FieldError::new(FIELD, message));
+    let (tokens, limit) = (predicted.len(), config.limits.max_history_tokens);
+    if tokens > limit {
+        return Err(OpenError::HistoryLimit { predicted: true, tokens, limit });
     }
-    check_tokens(FIELD, predicted, config.vocab_size)
+    Ok(check_tokens(OpenError::PREDICTED, predicted, config.vocab_size)?)
 }
 
 impl Openings<'_> {
@@ -102,7 +100,7 @@ impl Openings<'_> {
         let predicted = wire.predicted_output_token_ids;
         let (tokens, limit) = (prompt.len() + output.len(), config.limits.max_history_tokens);
         if tokens > limit {
-            return Err(OpenError::HistoryLimit { tokens, limit });
+            return Err(OpenError::HistoryLimit { predicted: false, tokens, limit });
         }
         check_tokens("prompt_token_ids", &prompt, config.vocab_size)?;
         check_tokens("output_token_ids", &output, config.vocab_size)?;
