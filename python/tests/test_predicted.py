@@ -80,3 +80,24 @@ def test_a_mistake_in_it_is_told(server):
             text = stream.open(params, predicted=predicted)
             with pytest.raises(croupier.OpenError, match=why):
                 stream.sample(row(0), [text])
+
+
+def test_long_matches_and_drafts_suit_a_prediction(server):
+    """As docs/speculative.md advises: with the defaults, five tokens that stand in several places lead to the wrong one."""
+    chance = np.random.default_rng(5)
+    lines = [chance.integers(VOCAB, size=7).tolist() for _ in range(12)]
+    file = [token for at in chance.integers(12, size=100) for token in [*lines[at], int(chance.integers(VOCAB))]]
+    # A token in thirty is another one.
+    edited = [token if chance.random() < 0.97 else (token + 1) % VOCAB for token in file]
+    steps = {}
+    with croupier.connect(server.uds, VOCAB) as stream:
+        for name, more in ("defaults", {}), ("long matches", {"max_match": 32}), ("and drafts", {"max_match": 32, "max_draft_tokens": 32}):
+            text = stream.open(proposer=croupier.ProposerParams(kind="ngram", **more), temperature=0.0, max_tokens=len(edited), predicted=file)
+            speculation, steps[name] = Speculation(stream), 0
+            while text.finish_reason is None:
+                drafts = speculation.proposed([text])
+                places = range(len(text.tokens), len(text.tokens) + len(drafts[0].token_ids) + 1)
+                speculation.verify(drafts, np.stack([9.0 * np.eye(VOCAB, dtype=np.float32)[edited[place]] for place in places]))
+                steps[name] += 1
+            assert text.tokens == edited
+    assert steps["and drafts"] < steps["long matches"] < steps["defaults"] < len(edited) / 2, steps
