@@ -5,7 +5,7 @@ const LEAST: usize = 16;
 
 /// By how many entries a full list of `len` grows: enough that growing costs next to nothing per entry, and little
 /// enough that no more than a quarter of a long list lies idle.
-pub(crate) fn spare(len: usize) -> usize {
+fn spare(len: usize) -> usize {
     len / 4 + LEAST
 }
 
@@ -27,6 +27,14 @@ pub(crate) fn after_growth(capacity: usize, len: usize) -> usize {
     capacity.max(len + spare(len))
 }
 
+/// The capacity that a list has once entries were appended one by one until it has `len`.
+pub(crate) fn after_pushes(mut capacity: usize, len: usize) -> usize {
+    while capacity < len {
+        capacity += spare(capacity);
+    }
+    capacity
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -36,7 +44,9 @@ mod tests {
         let (mut list, mut inserted) = (Vec::new(), Vec::new());
         for len in 1..2000 {
             let most = [after_growth(list.capacity(), len), after_growth(inserted.capacity(), len)];
+            let exactly = after_pushes(list.capacity(), len);
             push(&mut list, len);
+            assert_eq!(list.capacity(), exactly, "{len}");
             make_room(&mut inserted);
             inserted.insert(0, len);
             assert!(list.capacity() <= most[0] && inserted.capacity() <= most[1], "{len}");

@@ -100,4 +100,4 @@ def test_long_matches_and_drafts_suit_a_prediction(server):
                 speculation.verify(drafts, np.stack([9.0 * np.eye(VOCAB, dtype=np.float32)[edited[place]] for place in places]))
                 steps[name] += 1
             assert text.tokens == edited
-    assert steps["and drafts"] < steps["long matches"] < steps["defaults"] < len(edited) / 2, steps
+    assert steps == {"defaults": 160, "long matches": 154, "and drafts": 99}

@@ -213,14 +213,14 @@ pub(super) static SETTINGS: &[Setting] = &[
         "max-history-tokens",
         max_history_tokens,
         1..=(1 << 28),
-        "Prompt and output tokens of one sequence, together. Must cover the model's longest context"
+        "Prompt and output tokens of one sequence, together; its predicted output may have as many. Must cover the model's longest context"
     ),
     size!(
         "max-state-bytes",
         limits.max_state_bytes,
         usize,
         1 << 20..=1 << 46,
-        "Memory for the state of all sequences (their own parameters and, with penalties, 16 to 20 bytes for each distinct token) and for grammars. When it is used up, the server refuses to open more; set it to the memory you can spare"
+        "Memory for the state of all sequences (their own parameters and, with penalties, 16 to 20 bytes for each distinct token), for streams' draft vocabularies, and for grammars. When it is used up, the server refuses to open more; set it to the memory you can spare"
     ),
     limit!("max-rows-per-step", max_rows_per_step, 1..=1_000_000, "Logits rows in one step"),
     size!(

@@ -109,7 +109,8 @@ fn bad_logits(origin: &StepOrigin, step_id: u64, logits: &LogitsBlock, worked: &
     );
 }
 
-/// The first row with bad logits. `None` if the rows are in a device's memory, or have changed since.
+/// The first row with bad logits. `None` if a device reads the rows where they lie, or if they
+/// have changed since.
 fn first_bad(logits: &LogitsBlock, worked: &Worked, error: RowError) -> Option<(u64, Found)> {
     (worked.first_row..).take(worked.rows.min(MAX_ROWS)).find_map(|row| {
         let found = fault::find(error, &logits.row(row)?).filter(|found| found.count > 0)?;

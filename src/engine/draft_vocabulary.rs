@@ -22,15 +22,24 @@ impl DraftVocabulary {
     /// The name of the list, for errors.
     pub const FIELD: &'static str = "draft_vocabulary";
 
+    /// Checks how many tokens there are, before room is taken for them.
+    ///
+    /// # Errors
+    /// When there are none, or more than in the vocabulary.
+    pub fn check_len(len: usize, vocab_size: u32) -> Result<(), FieldError> {
+        if len == 0 || len > vocab_size as usize {
+            let message = format!("has {len} entries, must have 1 ..= vocab_size {vocab_size}");
+            return Err(FieldError::new(Self::FIELD, message));
+        }
+        Ok(())
+    }
+
     /// A list of different tokens of a vocabulary, with the room that it takes: 4 bytes for each.
     ///
     /// # Errors
     /// When it is empty, has a token that is not in the vocabulary, or one twice.
     pub fn new(token_ids: Vec<u32>, vocab_size: u32, room: Permit) -> Result<Self, FieldError> {
-        let wrong = |message: String| Err(FieldError::new(Self::FIELD, message));
-        if token_ids.is_empty() || token_ids.len() > vocab_size as usize {
-            return wrong(format!("has {} entries, must have 1 ..= vocab_size {vocab_size}", token_ids.len()));
-        }
+        Self::check_len(token_ids.len(), vocab_size)?;
         check_tokens(Self::FIELD, &token_ids, vocab_size)?;
         let mut seen = vec![0u64; (vocab_size as usize).div_ceil(64)];
         let is_again = |token: &u32| {
@@ -108,16 +117,21 @@ unsafe impl Foreign for DraftRows {
             "rows of a draft model are copied whole; this is a bug"
         );
         let sent = self.sent.row((offset / row_bytes) as u64).expect("the row is there; this is a bug");
+        self.spread_any(sent, to);
+    }
+}
+
+impl DraftRows {
+    /// Writes each value of a row to the place of its token, and −∞ to all other places.
+    fn spread_any(&self, sent: Logits<'_>, to: &mut [u8]) {
         match sent.dtype() {
             Dtype::F32 => self.spread(sent, to, f32::NEG_INFINITY.to_le_bytes()),
             Dtype::F16 => self.spread(sent, to, half::f16::NEG_INFINITY.to_le_bytes()),
             Dtype::Bf16 => self.spread(sent, to, half::bf16::NEG_INFINITY.to_le_bytes()),
         }
     }
-}
 
-impl DraftRows {
-    /// Writes each value of a row to the place of its token, and `unknown` to all other places.
+    /// The same for values of N bytes; all other places get `unknown`.
     fn spread<const N: usize>(&self, sent: Logits<'_>, to: &mut [u8], unknown: [u8; N]) {
         let (token_ids, to) = (&*self.vocabulary.token_ids, to.as_chunks_mut::<N>().0);
         to.fill(unknown);
@@ -172,6 +186,31 @@ mod tests {
             assert_eq!(widened(0), [2.0, none, none, 3.0, none, 1.0], "{dtype:?}");
             assert_eq!(widened(1), [none, none, none, 0.5, none, -1.0], "{dtype:?}");
             assert!(rows.row(2).is_none());
+        }
+    }
+
+    /// A row that can only be copied whole, as one in the memory of a device.
+    #[derive(Debug)]
+    struct Whole(Vec<u8>);
+
+    // SAFETY: it gives no place, only copies.
+    unsafe impl Foreign for Whole {
+        fn copy(&self, offset: usize, to: &mut [u8]) {
+            to.copy_from_slice(&self.0[offset..][..to.len()]);
+        }
+    }
+
+    #[test]
+    fn rows_that_are_copied_whole_are_spread_alike() {
+        for dtype in Dtype::ALL {
+            let vocabulary = Arc::new(listed(&[5, 0, 3], 6).expect("a list"));
+            let values = [1.0, 2.0, 3.0];
+            let draft = DraftRows { sent: block(dtype, &[&values]), vocabulary };
+            let (whole, mut spread) = (Whole(dtype.encode(&values)), vec![0; draft.row_bytes()]);
+            draft.spread_any(Logits::foreign(dtype, &whole, 0, 3), &mut spread);
+            let mut expected = vec![0; draft.row_bytes()];
+            draft.copy(0, &mut expected);
+            assert_eq!(spread, expected, "{dtype:?}");
         }
     }
 

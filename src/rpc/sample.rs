@@ -173,7 +173,7 @@ fn read(
     if request.logits.is_none() && request.top_n.is_none() && !request.rows.is_empty() {
         return Err(Error::invalid("logits", "is required when there are rows"));
     }
-    let logits = step::inline_logits(request.logits.unwrap_or_default(), &config)
+    let logits = step::inline_logits(request.logits.unwrap_or_default(), request.vocab_size, &config)
         .map_err(|e| Error::Invalid(e.within("logits")))?;
     let logits = step::with_listed(logits, request.top_n, &config)?;
     check_rows(&request.rows, &logits, &config, shared.limits.max_sequences)?;

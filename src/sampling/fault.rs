@@ -51,7 +51,7 @@ pub fn told(error: RowError, row: &Logits<'_>) -> String {
 }
 
 /// The logits that the error is about: those that are NaN, +infinity, or -infinity where no token is left. `None` for a
-/// row on a device.
+/// row that a device reads where it lies.
 #[must_use]
 pub fn find(error: RowError, row: &Logits<'_>) -> Option<Found> {
     let special = match error {

@@ -5,7 +5,7 @@ use super::rules::Rules;
 use super::text::TextView;
 use super::window::{self, EvictedToken};
 use super::{FinishReason, in_order_once};
-use crate::growth::{make_room, spare};
+use crate::growth::{after_pushes, make_room};
 use crate::sampling::adjust::TokenAdjust;
 
 /// The tokens of a sequence as far as later rows depend on them.
@@ -111,10 +111,7 @@ impl History {
     /// The most bytes it may take once `tokens` more are appended.
     pub(super) fn bytes_after(&self, rules: &Rules, tokens: usize) -> usize {
         let (now, most) = (self.adjusts.capacity(), self.adjusts.len() + tokens);
-        let mut capacity = now;
-        while rules.remembers_output() && capacity < most {
-            capacity += spare(capacity);
-        }
+        let capacity = if rules.remembers_output() { after_pushes(now, most) } else { now };
         let memory = self.memory.as_ref().map_or(0, |memory| memory.bytes_after(rules, tokens) - memory.bytes());
         let most_banned = self.memory.as_ref().map_or(0, |memory| memory.most_banned(tokens));
         // Bans by position only add to these where n-grams make such a list at all.

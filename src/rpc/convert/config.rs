@@ -134,12 +134,10 @@ fn draft_vocabulary(
     if token_ids.is_empty() {
         return Ok(None);
     }
-    let bytes = size_of_val(&*token_ids);
-    let room =
-        state.take(bytes).ok_or_else(|| match OpenError::no_room(DraftVocabulary::FIELD, bytes, state.limit()) {
-            OpenError::Refused(refusal) => Error::Refused(refusal),
-            never => Error::Invalid(never.into()),
-        })?;
+    DraftVocabulary::check_len(token_ids.len(), vocab_size).map_err(Error::Invalid)?;
+    let (field, bytes) = (DraftVocabulary::FIELD, size_of_val(&*token_ids));
+    let no_room = || refused(field, OpenError::no_room(field, bytes, state.limit()));
+    let room = state.take(bytes).ok_or_else(no_room)?;
     let vocabulary = blocking(token_ids.len() > MAX_AT_ONCE, || DraftVocabulary::new(token_ids, vocab_size, room));
     Ok(Some(Arc::new(vocabulary.map_err(Error::Invalid)?)))
 }
@@ -172,17 +170,18 @@ fn prepared(
     rules.validate().map_err(in_default_params)?;
     let has_grammar = rules.params().history.grammar.is_some();
     let rules = blocking(has_grammar, || rules.with_grammar(setup.grammars.as_deref(), state, compile_deadline));
-    let rules = rules.map_err(refused)?;
+    let rules = rules.map_err(|error| refused(DEFAULTS, error))?;
     let bytes = rules.bytes();
-    rules.charged(state).ok_or_else(|| refused(OpenError::no_room(DEFAULTS, bytes, state.limit())))
+    rules.charged(state).ok_or_else(|| refused(DEFAULTS, OpenError::no_room(DEFAULTS, bytes, state.limit())))
 }
 
-/// The error when default parameters, or their grammar, cannot be prepared.
-fn refused(error: OpenError) -> Error {
+/// The error when the part of the configuration in this field cannot be prepared: a list, or default parameters with
+/// their grammar.
+fn refused(field: &'static str, error: OpenError) -> Error {
     match error {
         OpenError::Refused(refusal) => Error::Refused(refusal),
         OpenError::StateLimit { bytes, limit, .. } => {
-            Error::Invalid(OpenError::StateLimit { field: DEFAULTS, bytes, limit }.into())
+            Error::Invalid(OpenError::StateLimit { field, bytes, limit }.into())
         }
         error => in_default_params(error.into()),
     }

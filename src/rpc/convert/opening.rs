@@ -64,21 +64,14 @@ struct Texts<'a> {
     predicted: &'a [u32],
 }
 
-/// Checks what is predicted: it is for proposers that look for the text's last tokens.
-fn check_predicted(predicted: &[u32], rules: &Rules, config: &Config) -> Result<(), OpenError> {
-    if predicted.is_empty() {
-        return Ok(());
-    }
+/// Checks that what is predicted has a use: a proposer that looks for the text's last tokens.
+fn check_finds(rules: &Rules) -> Result<(), FieldError> {
     if rules.params().proposer.is_none_or(|proposer| proposer.kind == ProposerKind::Grammar) {
         let message =
             "has no effect without a proposer that looks for earlier tokens; set params.proposer to NGRAM or SUFFIX";
-        return Err(FieldError::new(OpenError::PREDICTED, message).into());
+        return Err(FieldError::new(OpenError::PREDICTED, message));
     }
-    let (tokens, limit) = (predicted.len(), config.limits.max_history_tokens);
-    if tokens > limit {
-        return Err(OpenError::HistoryLimit { predicted: true, tokens, limit });
-    }
-    Ok(check_tokens(OpenError::PREDICTED, predicted, config.vocab_size)?)
+    Ok(())
 }
 
 impl Openings<'_> {
@@ -104,8 +97,14 @@ impl Openings<'_> {
         }
         check_tokens("prompt_token_ids", &prompt, config.vocab_size)?;
         check_tokens("output_token_ids", &output, config.vocab_size)?;
+        if predicted.len() > limit {
+            return Err(OpenError::HistoryLimit { predicted: true, tokens: predicted.len(), limit });
+        }
+        check_tokens(OpenError::PREDICTED, &predicted, config.vocab_size)?;
         let (rules, seed) = self.rules(wire.params.unwrap_or_default())?;
-        check_predicted(&predicted, &rules, config)?;
+        if !predicted.is_empty() {
+            check_finds(&rules)?;
+        }
         let charged = self.built(rules, seed, &Texts { prompt: &prompt, output: &output, predicted: &predicted })?;
         // This is outside the turn: a grammar may read for long, and then only the caller who asked for it should wait.
         charged.then(|sequence| {

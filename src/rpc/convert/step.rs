@@ -78,8 +78,7 @@ fn whole_rows(
     let columns = draft_model.map_or(config.vocab_size, |vocabulary| vocabulary.columns());
     let rows = match wire {
         proto::step::Logits::Inline(inline) => {
-            let rows = LogitsBlock::new(inline.data, config.dtype, columns, inline.row_stride);
-            rows.map_err(|e| Error::Invalid(e.within("inline")))
+            inline_logits(inline, columns, config).map_err(|e| Error::Invalid(e.within("inline")))
         }
         proto::step::Logits::Region(_) if !config.has_regions => {
             let message = "this server has no region data path (see GetServerInfo); send inline logits";
@@ -100,9 +99,13 @@ fn whole_rows(
     }
 }
 
-/// Logits that the message carries.
-pub(in crate::rpc) fn inline_logits(wire: proto::InlineLogits, config: &Config) -> Result<LogitsBlock, FieldError> {
-    LogitsBlock::new(wire.data, config.dtype, config.vocab_size, wire.row_stride)
+/// Rows of `columns` logits that the message carries.
+pub(in crate::rpc) fn inline_logits(
+    wire: proto::InlineLogits,
+    columns: u32,
+    config: &Config,
+) -> Result<LogitsBlock, FieldError> {
+    LogitsBlock::new(wire.data, config.dtype, columns, wire.row_stride)
 }
 
 /// Adds to `logits` the rows of which only the largest logits were sent.
