@@ -1,7 +1,7 @@
 //! Rows of a draft model that knows only some of the target's tokens, as the heads of EAGLE-3 do.
 
 use super::listed::ListedRows;
-use super::logits::{Data, LogitsBlock};
+use super::logits::{Data, LogitsBlock, called};
 use crate::params::{FieldError, check_tokens};
 use crate::permits::Permit;
 use crate::sampling::logits::{Dtype, Foreign, Logits};
@@ -70,7 +70,7 @@ impl DraftVocabulary {
     /// An error about rows that have this many columns. It speaks of a vocabulary's size.
     #[must_use]
     pub fn told(error: FieldError) -> FieldError {
-        FieldError { message: error.message.replace("vocab_size", "the size of draft_vocabulary"), ..error }
+        called(error, "the size of draft_vocabulary")
     }
 }
 

@@ -200,6 +200,11 @@ impl LogitsBlock {
     }
 }
 
+/// An error about rows whose number of columns is not the vocabulary's, but is called `columns`.
+pub(super) fn called(error: FieldError, columns: &str) -> FieldError {
+    FieldError { message: error.message.replace("vocab_size", columns), ..error }
+}
+
 /// Bytes of a row, and bytes from one row to the next.
 fn row_sizes(dtype: Dtype, vocab_size: u32, row_stride: u32) -> Result<(usize, usize), FieldError> {
     let row_stride = if row_stride == 0 { vocab_size } else { row_stride };

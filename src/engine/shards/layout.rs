@@ -1,7 +1,7 @@
 //! Which columns each rank has, and a rank's columns of a block of rows.
 
 use super::join::Awaited;
-use crate::engine::logits::Data;
+use crate::engine::logits::{Data, called};
 use crate::engine::step::{ListedRows, LogitsBlock, RegionRows, RowFailure, Sharded};
 use crate::params::FieldError;
 use crate::region::Region;
@@ -78,8 +78,7 @@ impl Layout {
             let message = format!("is {row_stride}, below the rank's {columns} columns; rows would overlap");
             return Err(FieldError::new("row_stride", message));
         }
-        LogitsBlock::new(data, self.dtype, columns, row_stride)
-            .map_err(|error| FieldError::new(error.field, error.message.replace("vocab_size", "the rank's columns")))
+        LogitsBlock::new(data, self.dtype, columns, row_stride).map_err(|error| called(error, "the rank's columns"))
     }
 
     /// The rank's columns of whole rows in a region.
