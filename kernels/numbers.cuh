@@ -149,7 +149,7 @@ __device__ inline u64 top_p_need(u64 fraction, u64 total) {
 // floor(uniform * total / 2^64).
 __device__ inline u64 draw_point(u64 uniform, u64 total) { return __umul64hi(uniform, total); }
 
-// The strength of a penalty on a token, by the distance to the token's latest occurrence: Decay::strength in src/params/mod.rs.
+// The strength of a penalty on a token, by the distance to its latest occurrence: Decay::strength in src/params/penalties.rs.
 __device__ inline float strength_of(const TokenAdjust& adjust, const RowJob& job) {
     u32 distance = (job.place - (adjust.flags >> kPlaceShift)) & 0xFFFFu;
     u32 over = distance > job.last_n ? distance - job.last_n : 0;
@@ -159,22 +159,24 @@ __device__ inline float strength_of(const TokenAdjust& adjust, const RowJob& job
 // The logit after ban, bias and penalties, operation by operation as in src/sampling/adjust.rs.
 __device__ CROUPIER_ONCE inline float adjusted_logit(TokenAdjust adjust, float x, const RowJob& job) {
     if (adjust.flags & kBanned) return minus_infinity();
-    x = x + adjust.bias;
+    bool is_late = adjust.flags & kLate, subtracts_first = job.flags & kSubtractFirst;
+    x = x + (is_late ? 0.0f : adjust.bias);
     float repetition = job.repetition, strength = 1.0f;
     bool repeats = (adjust.flags & kSeen) && repetition != 1.0f;
     if (job.decay_n > 0) {
         strength = strength_of(adjust, job);
         repetition = 1.0f + (repetition - 1.0f) * strength;
     }
+    // At full strength this multiplies by 1, which is exact.
+    float by_count = (float)adjust.output_count * job.frequency * strength, by_presence = job.presence * strength;
+    bool counts = adjust.output_count > 0;
+    if (counts && subtracts_first) x = x - by_count - by_presence;
     if (repeats) x = x > 0.0f ? x / repetition : x * repetition;
     if ((adjust.flags & kPrompt) && job.encoder != 1.0f) x = x > 0.0f ? x * job.encoder : x / job.encoder;
-    if (adjust.output_count > 0) {
-        // At full strength this multiplies by 1, which is exact.
-        x = x - (float)adjust.output_count * job.frequency * strength;
-        x = x - job.presence * strength;
-    }
+    if (counts && !subtracts_first) x = x - by_count - by_presence;
     bool ends = (adjust.flags & kEnds) && job.length != 0.0f && x > minus_infinity() && x < plus_infinity();
-    return ends ? fminf(x + fabsf(x) * job.length, 3.402823466e+38f) : x;
+    if (ends) x = fminf(x + fabsf(x) * job.length, 3.402823466e+38f);
+    return is_late ? x + adjust.bias : x;
 }
 
 // Rounds a real number from 0 to 2^52 to the nearest integer, ties to even: the doubles from 2^52 to 2^53 are exactly the integers,

@@ -64,6 +64,8 @@ constexpr u32 kEntropy = 64;
 constexpr u32 kDrafted = 128;
 // Write the distribution that the token is drawn from to RowJob::left.
 constexpr u32 kKeep = 256;
+// Frequency and presence penalties are subtracted before the others multiply and divide.
+constexpr u32 kSubtractFirst = 512;
 
 // RowResult::status.
 constexpr u32 kOk = 0;
@@ -84,6 +86,7 @@ constexpr u32 kBanned = 1;
 constexpr u32 kSeen = 2;
 constexpr u32 kPrompt = 4;
 constexpr u32 kEnds = 8;
+constexpr u32 kLate = 16;
 // The bits above these: the position of the token's latest occurrence in the text, modulo 2^16.
 constexpr u32 kPlaceShift = 16;
 

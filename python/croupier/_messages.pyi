@@ -610,6 +610,8 @@ class SamplingParams(_Message):
     def grammar(self) -> GrammarParams: ...
     @property
     def stop_token_sequences(self) -> _Messages[TokenSequence]: ...
+    subtract_penalties_first: bool
+    bias_after_penalties: bool
     preset: str
     @property
     def watermark(self) -> WatermarkParams: ...
@@ -652,8 +654,9 @@ class SamplingParams(_Message):
                  dry_max_ngram: int | None = ..., dry_max_occurrences: int | None = ...,
                  dry_early_exit_match_len: int | None = ..., min_k: bool | None = ..., min_k_tau: float | None = ...,
                  p_less_norm: bool | None = ..., grammar: GrammarParams | _Fields | None = ...,
-                 stop_token_sequences: _Iterable[TokenSequence | _Fields] | None = ..., preset: str | None = ...,
-                 watermark: WatermarkParams | _Fields | None = ...) -> None: ...
+                 stop_token_sequences: _Iterable[TokenSequence | _Fields] | None = ...,
+                 subtract_penalties_first: bool | None = ..., bias_after_penalties: bool | None = ...,
+                 preset: str | None = ..., watermark: WatermarkParams | _Fields | None = ...) -> None: ...
 
 class WatermarkParams(_Message):
     @property

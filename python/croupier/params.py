@@ -132,10 +132,10 @@ class EngineOrder(enum.IntEnum):
     EXLLAMA = 6
     """ExLlamaV2: smoothing, temperature, top_k, top_p, top_a, min_p, tfs, typical_p, mirostat, dynamic temperature,
     xtc, skew. A temperature up to 0.01 is greedy, and xtc_expected is on. DRY comes after the penalties. Sets
-    penalties_count_prompt."""
+    penalties_count_prompt and bias_after_penalties."""
     SGLANG = 7
     """SGLang: temperature, top_p, top_k, so that both cut one distribution. With min_p: temperature, top_k, top_p,
-    min_p."""
+    min_p. Sets subtract_penalties_first and bias_after_penalties."""
     KOBOLD_CPP = 8
     """top_k, top_a, tfs, typical_p, top_p, min_p, temperature, smoothing, top_n_sigma, xtc, adaptive_p. With mirostat:
     temperature, smoothing, mirostat. All of them see only the first 3,000 tokens. tfs keeps one token fewer, typical_p
@@ -150,7 +150,8 @@ class EngineOrder(enum.IntEnum):
     """temperature, min_p, top_k, top_p. A temperature up to 1e-4 is greedy. top_k also keeps tokens that are equal to
     the last one it keeps. Sets penalties_count_prompt."""
     MISTRAL_RS = 12
-    """temperature, top_k, top_p, min_p. min_p keeps what is above its threshold, and at 1 it is off."""
+    """temperature, top_k, top_p, min_p. min_p keeps what is above its threshold, and at 1 it is off. Sets
+    subtract_penalties_first and bias_after_penalties."""
 
 
 class SeedingScheme(enum.IntEnum):
@@ -484,6 +485,7 @@ class SamplingParams(Params["pb.SamplingParams"]):
     no_repeat_ngram, min_tokens, the row's token mask); logit_bias, sequence_bias and DRY; repetition_penalty;
     encoder_repetition_penalty; frequency_penalty and presence_penalty; length_penalty; the greenlist of watermark.kgw;
     the samplers, from temperature to the filters, in the order that sampler_order or engine_order gives; the draw.
+    engine_order, subtract_penalties_first and bias_after_penalties may have another order of biases, DRY and penalties.
 
     The order of tokens is logit descending, then token id ascending, so ties have one answer. At least one token
     survives every filter.
@@ -763,6 +765,14 @@ class SamplingParams(Params["pb.SamplingParams"]):
     """The sequence ends with FINISH_REASON_STOP_SEQUENCE when its output ends with one of these, which stays part of
     the output. One that begins in the prompt does not count, and one that is complete before min_tokens ends nothing.
     At most 64. Server default: none."""
+    subtract_penalties_first: bool | None = None
+    """frequency_penalty and presence_penalty are subtracted before repetition_penalty and encoder_repetition_penalty
+    multiply and divide, instead of after them: of a logit of 4, a presence penalty of 1 and a repetition penalty of 2
+    make (4 - 1) / 2 instead of 4 / 2 - 1. SGLang, mistral.rs and MLC-LLM do so. Server default: true with the
+    engine_order SGLANG or MISTRAL_RS, else false."""
+    bias_after_penalties: bool | None = None
+    """logit_bias and sequence_bias are added after all penalties, instead of before them. SGLang, mistral.rs and
+    ExLlamaV2 do so. Server default: true with the engine_order EXLLAMA, SGLANG or MISTRAL_RS, else false."""
     preset: str = ""
     """A named set of parameters of the server, such as "chat", for fields that are absent here. GetServerInfo lists the
     names; another name is invalid. A sequence's fields come first, then its preset, then the stream's fields and its
@@ -857,5 +867,7 @@ class SamplingFields(TypedDict, total=False):
     p_less_norm: bool | None
     grammar: GrammarParams | pb.GrammarParams | Mapping[str, Any] | None
     stop_token_sequences: Sequence[TokenSequence | pb.TokenSequence | Mapping[str, Any] | Sequence[int | SupportsIndex]] | None
+    subtract_penalties_first: bool | None
+    bias_after_penalties: bool | None
     preset: str
     watermark: WatermarkParams | pb.WatermarkParams | Mapping[str, Any] | None

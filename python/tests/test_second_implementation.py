@@ -10,9 +10,9 @@ import os
 import pytest
 
 from second import (
-    advice, bounds, candidates, cases, comparison, drafts, endings, filters, listed, listed_work, lists, measures, mirostat, mistakes,
+    adjust, advice, bounds, candidates, cases, comparison, drafts, endings, filters, listed, listed_work, lists, measures, mirostat, mistakes,
     numbers, orders, proposers, reasons, rounds, row, rules, scores, speculation, thinking, verification, walks, wire)
-from second.kinds import REMEMBERING, alone, everything, history, of_engine, of_mark, own_order, remembering, thoughts_alone
+from second.kinds import REMEMBERING, alone, biased, everything, history, of_engine, of_mark, own_order, remembering, thoughts_alone
 
 SEED = 20261128
 
@@ -170,15 +170,15 @@ def rows_of(params_of):
     return lambda connection: [comparison.differences(connection, some) for some in cases.messages(SEED, 20, 10, params_of)]
 
 
-def scores_of(params_of):
+def scores_of(params_of, count=2):
     return lambda connection, seed=(SEED,): [
-        scores.differences(connection, list(scores.scores([*seed, number], 10, params_of))) for number in range(2)]
+        scores.differences(connection, list(scores.scores([*seed, number], 10, params_of))) for number in range(count)]
 
 
-def reasons_of(params_of):
+def reasons_of(params_of, count=2):
     return lambda connection, seed=(SEED,): [
         comparison.differences(connection, [bounds.going_on(case).asking() for case in some])
-        for number in range(2) for some in cases.messages([*seed, number], 1, 10, params_of)]
+        for number in range(count) for some in cases.messages([*seed, number], 1, 10, params_of)]
 
 
 def lists_of(params_of):
@@ -228,9 +228,9 @@ def drafts_with_thoughts(connection):
     return thoughtful_rounds(connection, [SEED], False, "REJECTION")
 
 
-def trees(rule):
+def trees(rule, count=4):
     return lambda connection: [
-        rounds.differences(connection, list(rounds.rounds([SEED, number], 10, "dense", True, rule))) for number in range(4)]
+        rounds.differences(connection, list(rounds.rounds([SEED, number], 10, "dense", True, rule))) for number in range(count)]
 
 
 def blocks(connection, count=7):
@@ -251,7 +251,8 @@ BROKEN = {
     "a constant of the polynomial": (mistakes.another_constant(), rows_of(everything)),
     "top-p that has to exceed its share": ((filters, "reaches", filters.exceeds), rows_of(lambda drawing: {"top_p": 0.5})),
     "ties by the larger id": ((candidates, "token_order", mistakes.larger_ids_first), rows_of(everything)),
-    "two penalties in another order": (mistakes.penalties_in_another_order(), rows_of(history)),
+    "two penalties in another order": ((adjust, "steps", mistakes.penalties_in_another_order), rows_of(history)),
+    "biases that always come first": ((adjust.history.History, "bias", mistakes.biases_always_first), rows_of(biased)),
     "a residual without its factor": ((drafts, "residual", mistakes.residual_without_factor), blocks),
     "another purpose of the draw": ((numbers, "DRAW", 1), rows_of(everything)),
     "an end among forced tokens": ((thinking, "is_over", mistakes.an_end_among_forced_tokens), texts_that_think),
@@ -262,14 +263,14 @@ BROKEN = {
     "relaxed outside of thinking": ((verification.Verification, "is_strict", lambda *_: False), drafts_that_think),
     "verified tokens by another rank": ((row.Result, "rank", mistakes.rank_of_what_is_left), blocks),
     "masks of other rows": ((rounds, "Measured", mistakes.masks_of_other_rows), few_blocks),
-    "a measure against the whole target": ((measures.Measured, "left_for_later", mistakes.nothing_is_taken), trees("REJECTION")),
+    "a measure against the whole target": ((measures.Measured, "left_for_later", mistakes.nothing_is_taken), trees("REJECTION", 12)),
     "a block's measure without its factor": ((measures, "in_common", mistakes.whole_chance), blocks),
     "expected as if all tokens were alike": ((measures, "share_of", mistakes.all_tokens_alike), trees("TYPICAL")),
     "tests in another order": ((measures.Measured, "turns", mistakes.tests_in_the_order_of_the_draft), trees("GREEDY")),
     "verified tokens are forgotten": ((rounds, "following", mistakes.verified_and_forgotten), few_blocks),
     "scored texts that do not grow": ((scores.row, "behind", mistakes.texts_that_stay), scores_of(history)),
-    "bans in another order": ((reasons.history, "bans", mistakes.bans_in_another_order), reasons_of(history)),
-    "bans of scored tokens in another order": ((reasons.history, "bans", mistakes.bans_in_another_order), scores_of(history)),
+    "bans in another order": ((reasons.history, "bans", mistakes.bans_in_another_order), reasons_of(history, 8)),
+    "bans of scored tokens in another order": ((reasons.history, "bans", mistakes.bans_in_another_order), scores_of(history, 8)),
     "masks of a draft are allowed lists": ((reasons.Reasons, "removed_by", mistakes.masks_are_allowed_lists), blocks),
     "survivors by their ids": ((row.Result, "survivors", mistakes.survivors_by_ids), rows_of(everything)),
     "a state that was not asked for": ((comparison, "of_state", mistakes.state_of_all), rows_of(remembering("mirostat"))),

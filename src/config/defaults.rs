@@ -183,6 +183,8 @@ static PARAMETERS: &[Parameter] = &[
     parameter!(history.penalty_decay_n, whole),
     parameter!(history.prompt_ignore_length, whole),
     decided!(history.penalties_count_prompt, boolean, "set by engine_order"),
+    decided!(history.subtract_penalties_first, boolean, "set by engine_order"),
+    decided!(history.bias_after_penalties, boolean, "set by engine_order"),
     parameter!(history.encoder_repetition_penalty, float),
     nothing!(history.no_repeat_ngram, composed::no_repeat_ngram, Some),
     nothing!(history.length_penalty, composed::length_penalty, Some),

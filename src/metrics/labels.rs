@@ -73,7 +73,7 @@ pub(super) const HANDED_OVER: &[&str] = &[
     "chain",
     "report",
     "watermark",
-    "late_dry",
+    "two_biases",
     "token_mask",
     "top_n",
     "tempered_logprobs",

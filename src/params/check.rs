@@ -190,13 +190,15 @@ mod tests {
     }
 
     /// Fields for which every value is valid.
-    const ANY_VALUE: [&str; 12] = [
+    const ANY_VALUE: [&str; 14] = [
         "top_k",
         "max_tokens",
         "ignore_eos",
         "seed",
         "prompt_ignore_length",
         "penalties_count_prompt",
+        "subtract_penalties_first",
+        "bias_after_penalties",
         "p_less",
         "p_less_norm",
         "min_k",

@@ -32,6 +32,11 @@ pub struct EngineRules {
     pub dry_of_koboldcpp: bool,
     /// Frequency and presence penalties also count the prompt, unless `penalties_count_prompt` says otherwise.
     pub penalties_count_prompt: bool,
+    /// Frequency and presence penalties are subtracted before the repetition penalty divides, unless
+    /// `subtract_penalties_first` says otherwise.
+    pub subtract_penalties_first: bool,
+    /// Biases are added after the penalties, unless `bias_after_penalties` says otherwise.
+    pub bias_after_penalties: bool,
 }
 
 /// When typical-p has kept enough tokens.

@@ -136,7 +136,8 @@ impl EngineOrder {
         // prompt.
         let with_prompt = EngineRules { dry_is_late: true, penalties_count_prompt: true, ..rules };
         match self {
-            Self::Croupier | Self::Sglang => rules,
+            Self::Croupier => rules,
+            Self::Sglang => EngineRules { subtract_penalties_first: true, bias_after_penalties: true, ..rules },
             Self::LlamaCpp => EngineRules { typical: TypicalRule::Above, ..with_prompt },
             Self::Vllm => EngineRules { least_temperature: 0.01, ..rules },
             Self::Transformers => EngineRules { top_k_ties: true, typical: TypicalRule::Ties, ..rules },
@@ -151,7 +152,9 @@ impl EngineOrder {
                     ..with_prompt
                 }
             }
-            Self::Exllama => EngineRules { xtc: XtcRule::EXPECTED, greedy_below: 0.01, ..with_prompt },
+            Self::Exllama => {
+                EngineRules { xtc: XtcRule::EXPECTED, greedy_below: 0.01, bias_after_penalties: true, ..with_prompt }
+            }
             Self::KoboldCpp => EngineRules {
                 at_most: 3000,
                 typical: TypicalRule::Above,
@@ -169,7 +172,9 @@ impl EngineOrder {
                 penalties_count_prompt: true,
                 ..rules
             },
-            Self::MistralRs => EngineRules { min_p_above: true, ..rules },
+            Self::MistralRs => {
+                EngineRules { min_p_above: true, subtract_penalties_first: true, bias_after_penalties: true, ..rules }
+            }
         }
     }
 

@@ -67,6 +67,12 @@ pub struct HistoryParams {
     /// `None`: as the engine of the order does, see
     /// [`SamplingParams::counts_prompt`](super::SamplingParams::counts_prompt).
     pub penalties_count_prompt: Option<bool>,
+    /// Whether frequency and presence penalties are subtracted before the repetition penalty divides. `None`: as the
+    /// engine of the order does, see [`SamplingParams::penalties`](super::SamplingParams::penalties).
+    pub subtract_penalties_first: Option<bool>,
+    /// Whether `logit_bias` and `sequence_bias` are added after all penalties. `None`: as the engine of the order does,
+    /// see [`SamplingParams::biases_late`](super::SamplingParams::biases_late).
+    pub bias_after_penalties: Option<bool>,
     /// Multiplies positive logits of the prompt's tokens and divides their other logits. 1e-4 ..= 1e4; 1: off.
     pub encoder_repetition_penalty: f32,
     /// No n-gram appears twice. `None`: off.
@@ -113,6 +119,8 @@ impl Off for HistoryParams {
         penalty_decay_n: 0,
         prompt_ignore_length: 0,
         penalties_count_prompt: None,
+        subtract_penalties_first: None,
+        bias_after_penalties: None,
         encoder_repetition_penalty: 1.0,
         no_repeat_ngram: None,
         length_penalty: None,
@@ -282,6 +290,8 @@ impl HistoryParams {
             penalty_decay_n,
             prompt_ignore_length,
             penalties_count_prompt,
+            subtract_penalties_first,
+            bias_after_penalties,
             encoder_repetition_penalty,
             no_repeat_ngram,
             length_penalty,

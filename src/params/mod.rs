@@ -14,6 +14,7 @@ mod engines;
 pub mod grammar;
 pub mod history;
 mod order;
+mod penalties;
 pub mod presets;
 pub mod rare;
 pub mod report;
@@ -30,6 +31,7 @@ pub use check::check_tokens;
 pub use engine_rules::{EngineRules, TfsRule, TypicalRule, XtcRule};
 pub use engines::EngineOrder;
 pub use order::SamplerOrder;
+pub use penalties::{Decay, Penalties};
 pub use samplers::{ChainStep, MirostatVersion, Sampler};
 pub use speculation::{
     DraftLengthParams, MAX_DRAFT_COST, MAX_DRAFT_TOKENS, MAX_MATCH, MAX_VERIFY_COST, ProposerKind, ProposerParams,
@@ -79,63 +81,6 @@ pub struct Filters {
 impl Filters {
     /// No filter: every token may be drawn.
     pub const OFF: Self = Self { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0 };
-}
-
-/// The penalties of a sequence at one position. Sources: repetition penalty, Keskar et al. 2019 (CTRL); frequency and
-/// presence penalty, OpenAI API; encoder repetition penalty, Hugging Face transformers.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Penalties {
-    /// Divides positive logits and multiplies the others, for tokens in the prompt or the output. 1: off.
-    pub repetition: f32,
-    /// Subtracted once per occurrence in the output, and per occurrence in the prompt where [the prompt
-    /// counts](SamplingParams::counts_prompt). 0: off.
-    pub frequency: f32,
-    /// Subtracted once if the token has at least one occurrence that counts. 0: off.
-    pub presence: f32,
-    /// Multiplies positive logits and divides the others, for tokens in the prompt. 1: off.
-    pub encoder: f32,
-    /// How the first three penalties fall off with distance.
-    pub decay: Decay,
-    /// For tokens that end the text: this factor times the absolute value of the token's logit is added to the logit.
-    /// 0: off.
-    pub length: f32,
-}
-
-/// How penalties fall off with the distance of a token's latest occurrence.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Decay {
-    /// The place of the row's token in the text, modulo 2^16. Places are numbered from 1.
-    pub place: u16,
-    /// Penalties have their full strength up to this distance.
-    pub last_n: u16,
-    /// The number of tokens, beyond `last_n`, over which the strength falls off. 0: off. `last_n + decay_n` is at most
-    /// 65,535.
-    pub decay_n: u16,
-}
-
-impl Decay {
-    /// Full strength everywhere.
-    pub const OFF: Decay = Decay { place: 0, last_n: 0, decay_n: 0 };
-
-    /// The share of a penalty that is left for a token whose latest occurrence is at this place, modulo 2^16. 0 ..= 1.
-    #[must_use]
-    #[inline]
-    pub fn strength(&self, latest: u16) -> f32 {
-        let over = self.place.wrapping_sub(latest).saturating_sub(self.last_n);
-        (1.0 - f32::from(over) / (f32::from(self.decay_n) + 1.0)).max(0.0)
-    }
-}
-
-impl Penalties {
-    /// No penalty.
-    pub const OFF: Penalties =
-        Penalties { repetition: 1.0, frequency: 0.0, presence: 0.0, encoder: 1.0, decay: Decay::OFF, length: 0.0 };
-
-    /// Whether every penalty is off, so that history does not matter.
-    #[must_use]
-    pub fn is_off(&self) -> bool {
-        *self == Self::OFF
-    }
 }
 
 /// Which distribution logprobs describe.
@@ -354,27 +299,5 @@ impl SamplingParams {
             draft_length,
         );
         [own, SamplerParams::field_names(), HistoryParams::field_names()].concat()
-    }
-
-    /// Whether there is a frequency or presence penalty that also counts tokens of the prompt. The parameters decide,
-    /// or else the rules of the order's engine.
-    #[must_use]
-    pub fn counts_prompt(&self) -> bool {
-        let by_engine = || self.samplers.sampler_order.rules().penalties_count_prompt;
-        let is_on = self.frequency_penalty != 0.0 || self.presence_penalty != 0.0;
-        is_on && self.history.penalties_count_prompt.unwrap_or_else(by_engine)
-    }
-
-    /// All penalties that do not depend on the position, at full strength.
-    #[must_use]
-    pub fn penalties(&self) -> Penalties {
-        Penalties {
-            repetition: self.repetition_penalty,
-            frequency: self.frequency_penalty,
-            presence: self.presence_penalty,
-            encoder: self.history.encoder_repetition_penalty,
-            decay: Decay::OFF,
-            length: 0.0,
-        }
     }
 }

@@ -1,7 +1,7 @@
 //! The parameters that this server reports as supported.
 
 /// Names of the implemented fields of the wire's `SamplingParams`, for `GetServerInfo`.
-pub const SUPPORTED: [&str; 83] = [
+pub const SUPPORTED: [&str; 85] = [
     "temperature",
     "top_k",
     "top_p",
@@ -83,6 +83,8 @@ pub const SUPPORTED: [&str; 83] = [
     "p_less_norm",
     "grammar",
     "stop_token_sequences",
+    "subtract_penalties_first",
+    "bias_after_penalties",
     "preset",
     "watermark",
 ];

@@ -1,9 +1,10 @@
 //! What a sequence does to single logits before any filter: masks, bias, penalties.
 //!
 //! Each is a function of one token's logit and of what the sequence knows about that token. So a row needs only the
-//! tokens that something is known about; all others keep their logit. The order is fixed: ban, bias, repetition
-//! penalty, encoder repetition penalty, frequency penalty, presence penalty, length penalty, and last of all what an
-//! engine's DRY subtracts ([`Nudge::late`]).
+//! tokens that something is known about; all others keep their logit. The order is: ban, bias, repetition penalty,
+//! encoder repetition penalty, frequency penalty, presence penalty, length penalty. Some engines subtract the frequency
+//! and presence penalties first ([`Penalties::subtract_first`]), and some add a bias, or what DRY subtracts, last of all
+//! ([`TokenAdjust::LATE`], [`Nudge::late`]).
 
 mod adjusts;
 
@@ -16,8 +17,9 @@ pub use adjusts::{Adjusted, Adjusts, Nudge};
 pub struct TokenAdjust {
     /// The token.
     pub token: u32,
-    /// [`TokenAdjust::BANNED`], [`TokenAdjust::SEEN`], [`TokenAdjust::PROMPT`], [`TokenAdjust::END`]; above these,
-    /// where penalties fall off with distance, the [place](TokenAdjust::at) of the token's latest occurrence.
+    /// [`TokenAdjust::BANNED`], [`TokenAdjust::SEEN`], [`TokenAdjust::PROMPT`], [`TokenAdjust::END`],
+    /// [`TokenAdjust::LATE`]; above these, where penalties fall off with distance, the [place](TokenAdjust::at) of the
+    /// token's latest occurrence.
     pub flags: u32,
     /// Added to the logit; 0 for none.
     pub bias: f32,
@@ -35,6 +37,8 @@ impl TokenAdjust {
     pub const PROMPT: u32 = 4;
     /// The token ends the text.
     pub const END: u32 = 8;
+    /// The bias is added after all penalties.
+    pub const LATE: u32 = 16;
     /// The bit at which the place of the latest occurrence begins.
     pub(crate) const PLACE: u32 = 16;
 
@@ -84,58 +88,53 @@ impl TokenAdjust {
         if self.flags & Self::BANNED != 0 {
             return f32::NEG_INFINITY;
         }
-        let biased = logit + self.bias;
-        let x = if penalties.decay.decay_n > 0 {
-            self.decayed(biased, penalties)
-        } else {
-            self.penalised(biased, penalties)
-        };
+        // A bias of 0 is added too, so that a zero has the same sign wherever the bias is added.
+        let is_late = self.flags & Self::LATE != 0;
+        let biased = logit + if is_late { 0.0 } else { self.bias };
+        let x = self.penalised(biased, penalties);
         // An infinity stays as it is, since +∞ - ∞ would be NaN. The minimum keeps a mask that is the least finite
         // number from becoming +∞.
         let lengthened = self.flags & Self::END != 0 && penalties.length != 0.0 && x.is_finite();
-        if lengthened { (x + x.abs() * penalties.length).min(f32::MAX) } else { x }
+        let x = if lengthened { (x + x.abs() * penalties.length).min(f32::MAX) } else { x };
+        if is_late { x + self.bias } else { x }
     }
 
-    /// The penalties at full strength.
+    /// All penalties but that on length.
     #[inline]
-    fn penalised(&self, mut x: f32, penalties: &Penalties) -> f32 {
-        if self.flags & Self::SEEN != 0 && penalties.repetition != 1.0 {
-            x = if x > 0.0 { x / penalties.repetition } else { x * penalties.repetition };
+    fn penalised(&self, x: f32, penalties: &Penalties) -> f32 {
+        let (mut strength, mut repetition) = (1.0, penalties.repetition);
+        if penalties.decay.decay_n > 0 {
+            strength = penalties.decay.strength(self.place());
+            repetition = 1.0 + (repetition - 1.0) * strength;
         }
-        x = self.encoder(x, penalties);
-        if self.output_count > 0 {
-            x -= self.output_count as f32 * penalties.frequency;
-            x -= penalties.presence;
-        }
-        x
+        let repeats = self.flags & Self::SEEN != 0 && penalties.repetition != 1.0;
+        let is_prompt = self.flags & Self::PROMPT != 0 && penalties.encoder != 1.0;
+        let scaled = |x: f32| {
+            let x = if repeats { shrunk(x, repetition) } else { x };
+            if is_prompt { grown(x, penalties.encoder) } else { x }
+        };
+        let lowered = |x: f32| {
+            if self.output_count == 0 {
+                return x;
+            }
+            // At full strength this multiplies by 1, which is exact.
+            let x = x - self.output_count as f32 * penalties.frequency * strength;
+            x - penalties.presence * strength
+        };
+        if penalties.subtract_first { scaled(lowered(x)) } else { lowered(scaled(x)) }
     }
+}
 
-    /// The encoder repetition penalty: the repetition penalty with multiplication and division exchanged.
-    #[inline]
-    fn encoder(&self, x: f32, penalties: &Penalties) -> f32 {
-        if self.flags & Self::PROMPT == 0 || penalties.encoder == 1.0 {
-            x
-        } else if x > 0.0 {
-            x * penalties.encoder
-        } else {
-            x / penalties.encoder
-        }
-    }
+/// The repetition penalty.
+#[inline]
+fn shrunk(x: f32, by: f32) -> f32 {
+    if x > 0.0 { x / by } else { x * by }
+}
 
-    /// The penalties where their strength depends on distance.
-    fn decayed(&self, mut x: f32, penalties: &Penalties) -> f32 {
-        let strength = penalties.decay.strength(self.place());
-        if self.flags & Self::SEEN != 0 && penalties.repetition != 1.0 {
-            let repetition = 1.0 + (penalties.repetition - 1.0) * strength;
-            x = if x > 0.0 { x / repetition } else { x * repetition };
-        }
-        x = self.encoder(x, penalties);
-        if self.output_count > 0 {
-            x -= self.output_count as f32 * penalties.frequency * strength;
-            x -= penalties.presence * strength;
-        }
-        x
-    }
+/// The encoder repetition penalty: the repetition penalty with multiplication and division exchanged.
+#[inline]
+fn grown(x: f32, by: f32) -> f32 {
+    if x > 0.0 { x * by } else { x / by }
 }
 
 #[cfg(test)]
@@ -152,8 +151,11 @@ mod tests {
         let encoder = Penalties { encoder: 2.0, ..off };
         let decay = Decay { place: 3, last_n: 2, decay_n: 3 };
         let faded = Penalties { decay, ..all };
+        let first = Penalties { subtract_first: true, ..all };
+        let [faded_first, encoder_first] = [Penalties { decay, ..first }, Penalties { encoder: 4.0, ..first }];
         let length = Penalties { length: 0.5, ..all };
         let shorter = Penalties { length: -0.5, ..off };
+        let late = |adjust: TokenAdjust| TokenAdjust { flags: adjust.flags | TokenAdjust::LATE, ..adjust };
         let seen = TokenAdjust { flags: TokenAdjust::SEEN, ..TokenAdjust::default() };
         let twice = TokenAdjust { output_count: 2, ..seen };
         let biased = TokenAdjust { bias: 1.0, ..twice };
@@ -199,6 +201,23 @@ mod tests {
             (TokenAdjust { flags: twice.flags | TokenAdjust::END, ..twice }, 3.0, length, 0.375),
             (end, f32::NEG_INFINITY, length, f32::NEG_INFINITY),
             (end, f32::INFINITY, shorter, f32::INFINITY),
+            // As in SGLang and mistral.rs: (3 - 1.25) / 2. The sign that counts is that of the difference.
+            (twice, 3.0, first, 0.875),
+            (twice, 1.0, first, -0.5),
+            (twice, -1.0, first, -4.5),
+            (biased, 3.0, first, 1.375),
+            (far, 3.0, faded_first, (3.0 - 0.5 - 0.125) / 1.5),
+            (TokenAdjust { flags: prompt.flags, ..twice }, 3.0, encoder_first, 3.5),
+            (seen, 3.0, first, 1.5),
+            (banned, 3.0, first, f32::NEG_INFINITY),
+            // A bias behind the penalties, in either order.
+            (late(biased), 3.0, all, 1.25),
+            (late(biased), 3.0, first, 1.875),
+            (late(biased), -3.0, all, -6.25),
+            (late(biased), 3.0, off, 4.0),
+            (late(banned), 3.0, all, f32::NEG_INFINITY),
+            (late(biased), f32::NEG_INFINITY, all, f32::NEG_INFINITY),
+            (late(TokenAdjust { bias: 1.0, ..end }), 3.0, length, 5.5),
         ];
         for (adjust, logit, penalties, expected) in cases {
             assert_eq!(adjust.apply(logit, &penalties), expected, "{adjust:?} on {logit} with {penalties:?}");

@@ -7,11 +7,12 @@ use super::patterns::Patterns;
 use crate::params::steering::SequenceBias;
 use crate::sampling::adjust::Nudge;
 
-/// Adds the biases with these numbers to `nudges`, in their order.
-pub(super) fn add(biases: &[SequenceBias], numbers: &[u32], nudges: &mut Vec<Nudge>) {
+/// Adds the biases with these numbers to `nudges`, in their order. `are_late`: they come after the penalties.
+pub(super) fn add(biases: &[SequenceBias], numbers: &[u32], are_late: bool, nudges: &mut Vec<Nudge>) {
     nudges.extend(numbers.iter().filter_map(|&number| {
         let biased = &biases[number as usize];
-        biased.token_ids.last().map(|&token| Nudge { token, bias: biased.bias, late: 0.0 })
+        let (bias, late) = if are_late { (0.0, biased.bias) } else { (biased.bias, 0.0) };
+        biased.token_ids.last().map(|&token| Nudge { token, bias, late })
     }));
 }
 
@@ -44,7 +45,7 @@ mod tests {
         let patterns = Patterns::new(biases.iter().map(|biased| biased.token_ids.as_slice()));
         let of = |text: &[u32]| {
             let mut nudges = Vec::new();
-            add(&biases, &patterns.holding(patterns.after(text)), &mut nudges);
+            add(&biases, &patterns.holding(patterns.after(text)), false, &mut nudges);
             sum(&mut nudges);
             nudges.into_iter().map(|n| (n.token, n.bias)).collect::<Vec<_>>()
         };

@@ -274,7 +274,8 @@ impl PositionState {
     fn look(&mut self, rules: &Rules, text: &TextView<'_>, grams: &Index, output: u64, banned: &mut Vec<u32>) {
         self.nudges = Vec::new();
         if let Some(biased) = rules.biased() {
-            bias::add(rules.sequence_bias(), &biased.holding(self.biased), &mut self.nudges);
+            let holding = biased.holding(self.biased);
+            bias::add(rules.sequence_bias(), &holding, rules.biases_late(), &mut self.nudges);
         }
         let counted = grams.counted.as_ref();
         dry::penalise(rules.dry(), text, &self.matches, self.since, counted, &mut self.nudges);

@@ -108,8 +108,8 @@ impl Rules {
 
     /// Whether these rules adjust other tokens than their base does.
     fn has_own_fixed(&self) -> bool {
-        let base = self.base.as_ref().map(|base| base.params.history.length_penalty.is_some());
-        self.params.changes_tokens() || base != Some(self.params.history.length_penalty.is_some())
+        let of = |rules: &Self| (rules.params.history.length_penalty.is_some(), rules.biases_late());
+        self.params.changes_tokens() || self.base.as_deref().map(of) != Some(of(self))
     }
 
     fn merge_fixed(&self) -> Vec<TokenAdjust> {
@@ -117,7 +117,9 @@ impl Rules {
         let bans = self.list(|params| &params.banned_token_ids).iter().chain(words);
         let bans = bans.map(|&token| TokenAdjust { token, flags: TokenAdjust::BANNED, ..TokenAdjust::default() });
         let biases = self.list(|params| &params.logit_bias).iter();
-        let biases = biases.map(|&(token, bias)| TokenAdjust { token, bias, ..TokenAdjust::default() });
+        let late = |bias| if bias != 0.0 && self.biases_late() { TokenAdjust::LATE } else { 0 };
+        let biases =
+            biases.map(|&(token, bias)| TokenAdjust { token, bias, flags: late(bias), ..TokenAdjust::default() });
         let ends = self.inherited(|rules| rules.eos.as_deref()).unwrap_or_default();
         let ends = if self.params.history.length_penalty.is_some() { ends } else { &[] };
         let ends = ends.iter().map(|&token| TokenAdjust { token, flags: TokenAdjust::END, ..TokenAdjust::default() });
@@ -189,6 +191,11 @@ impl Rules {
     /// Finds sequence biases.
     pub(super) fn biased(&self) -> Option<&Patterns> {
         self.inherited(|rules| rules.patterns.as_ref()?.biases.as_ref())
+    }
+
+    /// Whether biases are added after the penalties.
+    pub(super) fn biases_late(&self) -> bool {
+        self.params.biases_late()
     }
 
     /// DRY's sequence breakers.

@@ -12,6 +12,7 @@ use crate::sampling::adjust::{Adjusts, TokenAdjust};
 use crate::sampling::row::LogprobsMode;
 use proptest::prelude::*;
 
+mod places;
 mod tools;
 use tools::any_history;
 

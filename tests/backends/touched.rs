@@ -49,14 +49,15 @@ fn penalties() -> impl Strategy<Value = Penalties> {
     let (decay, length) =
         (prop_oneof![4 => Just(Decay::OFF), 1 => decay], prop_oneof![3 => Just(0.0f32), 1 => -1.0f32..3.0]);
     let counted = || prop_oneof![1 => Just(0.0f32), 3 => -2.0f32..2.0];
-    (ratio(), ratio(), counted(), counted(), decay, length).prop_map(
-        |(repetition, encoder, frequency, presence, decay, length)| Penalties {
+    (ratio(), ratio(), counted(), counted(), decay, length, any::<bool>()).prop_map(
+        |(repetition, encoder, frequency, presence, decay, length, subtract_first)| Penalties {
             repetition,
             frequency,
             presence,
             encoder,
             decay,
             length,
+            subtract_first,
         },
     )
 }

@@ -149,15 +149,16 @@ prop_compose! {
         dtype in prop::sample::select(&Dtype::ALL[..]),
         shift in 0..3usize,
         filters in filters(),
-        (repetition, frequency, presence, history) in (
+        (repetition, frequency, presence, history, subtract_first) in (
             prop_oneof![Just(1.0f32), 0.5f32..2.0], prop_oneof![Just(0.0f32), -2.0f32..2.0],
             prop_oneof![Just(0.0f32), -2.0f32..2.0],
-            prop::option::weighted(0.2, (0.5f32..2.0, prop_oneof![Just(Decay::OFF), decay()], -1.0f32..3.0))
+            prop::option::weighted(0.2, (0.5f32..2.0, prop_oneof![Just(Decay::OFF), decay()], -1.0f32..3.0)),
+            any::<bool>()
         ),
         touched in prop_oneof![
             2 => Just(vec![]),
-            2 => prop::collection::vec((any::<u32>(), 0..16u32, -5.0f32..5.0, 0..4u32), 1..40),
-            1 => prop::collection::vec((any::<u32>(), 0..16u32, -5.0f32..5.0, 0..4u32), 100..400)
+            2 => prop::collection::vec((any::<u32>(), 0..32u32, -5.0f32..5.0, 0..4u32), 1..40),
+            1 => prop::collection::vec((any::<u32>(), 0..32u32, -5.0f32..5.0, 0..4u32), 100..400)
         ],
         (ban_first, nudged) in (any::<bool>(), prop::option::weighted(0.3, nudged())),
         banned in prop_oneof![Just(vec![]), prop::collection::vec(any::<u32>(), 1..10)],
@@ -197,7 +198,7 @@ prop_compose! {
         bytes.extend_from_slice(&case.bytes);
         Case {
             shift, bytes, filters, chain, mark, adjusts, nudges,
-            penalties: Penalties { repetition, frequency, presence, encoder, decay, length },
+            penalties: Penalties { repetition, frequency, presence, encoder, decay, length, subtract_first },
             banned: ascending(banned, vocab),
             allowed: allowed.map(|a| ascending(a, vocab)),
             mask: masking.map(|masking| masking.words(vocab)),

@@ -9,6 +9,7 @@ use croupier::backend::cuda::machine::Launch;
 use croupier::backend::cuda::pack::Packer;
 use croupier::backend::cuda::read::Answer;
 use croupier::backend::cuda::shape::{Laid, Shape, chunk, shared_bytes};
+use croupier::sampling::adjust::TokenAdjust;
 use croupier::sampling::logits::Dtype;
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
@@ -166,6 +167,19 @@ pub(crate) fn each_job(rows: usize, inputs: &mut [u8], change: impl Fn(&mut abi:
         let mut job = bytemuck::pod_read_unaligned(place);
         change(&mut job);
         place.copy_from_slice(bytemuck::bytes_of(&job));
+    }
+}
+
+/// Changes the flags of all that is known about single tokens.
+pub(crate) fn each_flags(rows: usize, inputs: &mut [u8], change: impl Fn(u32) -> u32) {
+    for row in 0..rows {
+        let job: abi::RowJob =
+            bytemuck::pod_read_unaligned(&inputs[row * size_of::<abi::RowJob>()..][..size_of::<abi::RowJob>()]);
+        let known = &mut inputs[job.adjusts as usize..][..job.adjust_count as usize * size_of::<TokenAdjust>()];
+        for place in known.chunks_exact_mut(size_of::<TokenAdjust>()) {
+            let flags: u32 = bytemuck::pod_read_unaligned(&place[4..8]);
+            place[4..8].copy_from_slice(&change(flags).to_le_bytes());
+        }
     }
 }
 

@@ -1,9 +1,9 @@
 //! Plain rows and draft rows with the kernels on a CPU: what is kept of a draft row around the longest lists, and proof that wrong
 //! inputs of a kernel are noticed.
 
-use super::harness::{Emulator, Layout, Spoil, built, each_job, unspoilt};
+use super::harness::{Emulator, Layout, Spoil, built, each_flags, each_job, unspoilt};
 use crate::cases::{Case, SHAPES, bits, case, row, summary};
-use croupier::backend::cuda::abi::LISTED;
+use croupier::backend::cuda::abi::{self, LISTED};
 use croupier::backend::cuda::ask::{Asked, has_kernel};
 use croupier::params::Decay;
 use croupier::sampling::adjust::{Penalties, TokenAdjust};
@@ -128,7 +128,15 @@ fn with_history(case: Case) -> Case {
     Case {
         filters: Filters::OFF,
         chain: None,
-        penalties: Penalties { repetition: 1.3, frequency: 0.2, presence: 0.4, encoder: 0.8, decay, length: 0.7 },
+        penalties: Penalties {
+            repetition: 1.3,
+            frequency: 0.2,
+            presence: 0.4,
+            encoder: 0.8,
+            decay,
+            length: 0.7,
+            ..case.penalties
+        },
         adjusts: case.adjusts.iter().map(placed).collect(),
         logprobs: Some((5, LogprobsMode::Processed, vec![0])),
         ..case
@@ -136,7 +144,7 @@ fn with_history(case: Case) -> Case {
 }
 
 /// Each of these would give plausible tokens.
-const OF_HISTORY: [(&str, Spoil<'static>); 6] = [
+const OF_HISTORY: [(&str, Spoil<'static>); 9] = [
     ("no encoder penalty", &|_, rows, inputs| each_job(rows, inputs, |job| job.encoder = 1.0)),
     ("no length penalty", &|_, rows, inputs| each_job(rows, inputs, |job| job.length = 0.0)),
     ("penalties at full strength", &|_, rows, inputs| each_job(rows, inputs, |job| job.decay_n = 0)),
@@ -145,6 +153,13 @@ const OF_HISTORY: [(&str, Spoil<'static>); 6] = [
     }),
     ("penalties that fall off one token later", &|_, rows, inputs| each_job(rows, inputs, |job| job.last_n += 1)),
     ("penalties that fall off more slowly", &|_, rows, inputs| each_job(rows, inputs, |job| job.decay_n += 1)),
+    ("penalties that always divide first", &|_, rows, inputs| {
+        each_job(rows, inputs, |job| job.flags &= !abi::SUBTRACT_FIRST)
+    }),
+    ("penalties that always subtract first", &|_, rows, inputs| {
+        each_job(rows, inputs, |job| job.flags |= abi::SUBTRACT_FIRST)
+    }),
+    ("biases before the penalties", &|_, rows, inputs| each_flags(rows, inputs, |flags| flags & !TokenAdjust::LATE)),
 ];
 
 /// The same for the distribution that a draft token is drawn from.

@@ -81,7 +81,7 @@ fn no_kernel(row: &Row) -> Option<NoKernel> {
         (row.chain.is_some() && row.filters.temperature != 0.0, NoKernel::Chain),
         (row.mark.is_some(), NoKernel::Watermark),
         (left == 0 || left > 4096, NoKernel::TokenMask),
-        (spec.adjusts.are_late(&spec.penalties), NoKernel::LateDry),
+        (spec.adjusts.have_two_biases(&spec.penalties), NoKernel::TwoBiases),
     ];
     reasons.into_iter().find(|reason| reason.0).map(|(_, reason)| reason)
 }

@@ -95,7 +95,7 @@ fn order(draw: &mut Draw) -> Vec<i32> {
 }
 
 /// Every parameter of the schema.
-pub const FIELDS: [(&str, Set); 83] = [
+pub const FIELDS: [(&str, Set); 85] = [
     ("temperature", |p, d| p.temperature = Some(d.edge(&[0.0, 1.0, 1e-5, 1e5, 0.7, 0.005], (0.05, 3.0)))),
     ("top_k", |p, d| p.top_k = Some(if d.happens(0.4) { d.one_of(&[0, 1, 2, u32::MAX]) } else { d.below(60) })),
     ("top_p", |p, d| p.top_p = Some(d.share())),
@@ -216,6 +216,8 @@ pub const FIELDS: [(&str, Set); 83] = [
     ("xtc_expected", |p, d| p.xtc_expected = Some(d.happens(0.7))),
     ("infill", |p, d| p.infill = Some(d.happens(0.8))),
     ("penalties_count_prompt", |p, d| p.penalties_count_prompt = Some(d.happens(0.7))),
+    ("subtract_penalties_first", |p, d| p.subtract_penalties_first = Some(d.happens(0.7))),
+    ("bias_after_penalties", |p, d| p.bias_after_penalties = Some(d.happens(0.7))),
     ("min_eos_p", |p, d| p.min_eos_p = Some(d.share())),
     ("dry_max_ngram", |p, d| p.dry_max_ngram = Some(d.one_of(&[0, 3, 5, 32_768]))),
     ("dry_max_occurrences", |p, d| p.dry_max_occurrences = Some(d.one_of(&[0, 1, 2, 1024]))),

@@ -8,9 +8,9 @@ from second.numbers import f32
 LARGEST = np.finfo(f32).max
 
 
-def bias(x, token, past):
+def early_bias(x, token, past):
     """docs/numbers.md, From logit to adjusted logit, step 2."""
-    add = past.bias(token)
+    add = past.bias(token, late=False)
     return x if add is None else f32(x + add)
 
 
@@ -58,14 +58,17 @@ def length(x, token, past):
     return min(f32(x + f32(abs(x) * past.share)), LARGEST)
 
 
-def late_dry(x, token, past):
+def late_bias(x, token, past):
     """docs/numbers.md, From logit to adjusted logit, step 7."""
-    penalty = past.late_dry(token)
-    return x if penalty is None else f32(x - penalty)
+    add = past.bias(token, late=True)
+    return x if add is None else f32(x + add)
 
 
-# Steps 2 to 7, in their order.
-STEPS = [bias, repetition, encoder_repetition, frequency, presence, length, late_dry]
+def steps(past):
+    """Steps 2 to 7, in their order."""
+    scale, subtract = [repetition, encoder_repetition], [frequency, presence]
+    penalties = subtract + scale if past.subtracts_first else scale + subtract
+    return [early_bias, *penalties, length, late_bias]
 
 
 def adjust(logits, text, mask=None):
@@ -92,7 +95,7 @@ def moved(logits, text):
     x, past = logits.copy(), history.History(text)
     with np.errstate(over="ignore"):
         for token in past.tokens():
-            for step in STEPS:
+            for step in steps(past):
                 x[token] = step(x[token], token, past)
         green = marks.green(text, len(x))
         if green:

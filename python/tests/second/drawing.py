@@ -85,6 +85,10 @@ class Drawing:
         if self.chance(probability):
             given["penalties_count_prompt"] = self.chance(0.6)
         if self.chance(probability):
+            given["subtract_penalties_first"] = self.chance(0.6)
+        if self.chance(probability):
+            given["bias_after_penalties"] = self.chance(0.6)
+        if self.chance(probability):
             given.update(penalty_last_n=self.random.randint(1, 15), penalty_decay_n=self.random.randint(0, 15))
         if self.chance(probability / 2):
             given["prompt_ignore_length"] = self.random.randint(1, 15)

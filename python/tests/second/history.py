@@ -67,6 +67,8 @@ class History:
         self.last, self.counts = seen(text)
         self.dry = dry.penalties(text)
         self.dry_is_late = params.engine in orders.DRY_AFTER_PENALTIES
+        self.bias_is_late = decided(params.bias_after_penalties, params.engine, orders.BIAS_AFTER_PENALTIES)
+        self.subtracts_first = decided(params.subtract_penalties_first, params.engine, orders.SUBTRACT_FIRST)
         self.logit_bias = {token: f32(bias) for token, bias in params.logit_bias}
         self.sequence_bias = sequence_biases(text)
         self.share = length_share(text)
@@ -82,19 +84,19 @@ class History:
                 or (token in self.counts and (params.frequency_penalty != 0 or params.presence_penalty != 0))
                 or (token in self.eos and self.share is not None))
 
-    def late_dry(self, token):
-        """The DRY penalty that is applied after the other penalties, or None."""
-        return self.dry.get(token) if self.dry_is_late and self.is_penalized(token) else None
-
-    def bias(self, token):
-        """The sum of step 2, or None: sequence biases, then DRY; this sum is added to the logit bias (docs/history.md, What comes first)."""
-        parts = list(self.sequence_bias.get(token, ()))
-        if token in self.dry and self.late_dry(token) is None:
+    def bias(self, token, late):
+        """The sum of step 2, or if `late` that of step 7, or None: sequence biases, then DRY; this sum is added to the logit bias
+        (docs/history.md, What comes first)."""
+        can_be_late = self.is_penalized(token)
+        bias_is_here = (self.bias_is_late and can_be_late) == late
+        dry_is_here = (self.dry_is_late and can_be_late) == late
+        parts = list(self.sequence_bias.get(token, ())) if bias_is_here else []
+        if token in self.dry and dry_is_here:
             parts.append(-self.dry[token])
         total = None
         for part in parts:
             total = part if total is None else f32(total + part)
-        if token in self.logit_bias:
+        if token in self.logit_bias and bias_is_here:
             own = self.logit_bias[token]
             total = own if total is None else f32(own + total)
         return total
@@ -106,12 +108,15 @@ class History:
         return f32(1) if beyond <= 0 else f32(1) - f32(f32(beyond) / f32(params.penalty_decay_n + 1))
 
 
+def decided(given, engine, engines):
+    """What a parameter says, or if it is absent whether the engine is one of these."""
+    return engine in engines if given is None else given
+
+
 def seen(text):
     """How far back the last occurrence of each token is, and how often the token counts (docs/history.md, Windows of penalties)."""
     params, last, counts = text.params, {}, {}
-    counts_prompt = params.penalties_count_prompt
-    if counts_prompt is None:
-        counts_prompt = params.engine in orders.COUNT_PROMPT
+    counts_prompt = decided(params.penalties_count_prompt, params.engine, orders.COUNT_PROMPT)
     begin = min(params.prompt_ignore_length, len(text.prompt))
     if params.penalty_last_n:
         begin = max(begin, len(text.tokens) - params.penalty_last_n - params.penalty_decay_n)

@@ -18,6 +18,12 @@ def history(drawing):
     return {"temperature": drawing.one_of(0.0, 1.0), **drawing.penalties(0.4), **drawing.steering(0.2)}
 
 
+def biased(drawing):
+    """Biases after a penalty on some of their tokens."""
+    given = {"repetition_penalty": 1.5, "bias_after_penalties": True}
+    return {**history(drawing), **given, "logit_bias": [(token, 2.0) for token in drawing.token_set(20)]}
+
+
 def of_engine(name):
     return lambda drawing: {**drawing.samplers(name, False, 0.35), **drawing.penalties()}
 

@@ -17,11 +17,18 @@ def larger_ids_first(ids, x):
     return sorted(range(len(ids)), key=lambda i: (-float(x[i]), -ids[i]))
 
 
-def penalties_in_another_order():
-    steps = list(adjust.STEPS)
-    repetition, presence = steps.index(adjust.repetition), steps.index(adjust.presence)
-    steps[repetition], steps[presence] = steps[presence], steps[repetition]
-    return adjust, "STEPS", steps
+def penalties_in_another_order(past, steps=adjust.steps):
+    order = steps(past)
+    repetition, presence = order.index(adjust.repetition), order.index(adjust.presence)
+    order[repetition], order[presence] = order[presence], order[repetition]
+    return order
+
+
+def biases_always_first(self, token, late, bias=history.History.bias):
+    if late:
+        return None
+    self.bias_is_late = False
+    return bias(self, token, late)
 
 
 def residual_without_factor(target, draft, factor=1.0, residual=drafts.residual):

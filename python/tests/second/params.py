@@ -15,6 +15,7 @@ SAMPLERS = dict(
     min_keep=1)
 HISTORY = dict(
     repetition_penalty=1.0, encoder_repetition_penalty=1.0, frequency_penalty=0.0, presence_penalty=0.0, penalties_count_prompt=None,
+    subtract_penalties_first=None, bias_after_penalties=None,
     penalty_last_n=0, penalty_decay_n=0, prompt_ignore_length=0, logit_bias=(), sequence_bias=(), allowed_token_ids=(),
     banned_token_ids=(), bad_words=(), token_ban_ranges=(), min_tokens=0, max_tokens=0, ignore_eos=False, stop_token_ids=(),
     no_repeat_ngram=None, length_penalty=None, dry_multiplier=0.0, dry_base=1.75, dry_allowed_length=2, dry_penalty_last_n=-1,

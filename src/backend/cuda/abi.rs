@@ -35,6 +35,8 @@ pub const ENTROPY: u32 = 64;
 pub const DRAFTED: u32 = 128;
 /// Write the distribution that the token is drawn from.
 pub const KEEP: u32 = 256;
+/// Frequency and presence penalties are subtracted before the others multiply and divide.
+pub const SUBTRACT_FIRST: u32 = 512;
 
 /// The draft has no row: all its masses are among the adjusts.
 pub const NO_ROW: u32 = 0;
@@ -196,6 +198,7 @@ mod tests {
             ("kEntropy", ENTROPY),
             ("kDrafted", DRAFTED),
             ("kKeep", KEEP),
+            ("kSubtractFirst", SUBTRACT_FIRST),
             ("kNoRow", NO_ROW),
             ("kRowF32", ROW_F32),
             ("kRowF16", ROW_F16),
@@ -210,6 +213,7 @@ mod tests {
             ("kSeen", TokenAdjust::SEEN),
             ("kPrompt", TokenAdjust::PROMPT),
             ("kEnds", TokenAdjust::END),
+            ("kLate", TokenAdjust::LATE),
             ("kPlaceShift", TokenAdjust::PLACE),
         ];
         for (name, value) in pairs {

@@ -25,8 +25,8 @@ pub enum NoKernel {
     Report,
     /// Its text has a watermark.
     Watermark,
-    /// DRY's reduction comes after the penalties.
-    LateDry,
+    /// A token has a bias before the penalties and one after them, as when DRY comes after them.
+    TwoBiases,
     /// It has a mask that leaves many tokens, or none.
     TokenMask,
     /// Only some of its tokens are known.
@@ -47,7 +47,7 @@ impl NoKernel {
         Self::Chain,
         Self::Report,
         Self::Watermark,
-        Self::LateDry,
+        Self::TwoBiases,
         Self::TokenMask,
         Self::TopN,
         Self::TemperedLogprobs,
@@ -64,7 +64,7 @@ impl NoKernel {
             Self::Chain => "chain",
             Self::Report => "report",
             Self::Watermark => "watermark",
-            Self::LateDry => "late_dry",
+            Self::TwoBiases => "two_biases",
             Self::TokenMask => "token_mask",
             Self::TopN => "top_n",
             Self::TemperedLogprobs => "tempered_logprobs",
@@ -131,7 +131,7 @@ pub fn has_kernel(spec: &RowSpec<'_>) -> Result<(), NoKernel> {
         Some(wanted) if wanted.mode == LogprobsMode::Tempered => Err(NoKernel::TemperedLogprobs),
         _ if spec.report.is_some() => Err(NoKernel::Report),
         _ if !leaves_few(spec) => Err(NoKernel::TokenMask),
-        _ if spec.adjusts.are_late(&spec.penalties) => Err(NoKernel::LateDry),
+        _ if spec.adjusts.have_two_biases(&spec.penalties) => Err(NoKernel::TwoBiases),
         _ => Ok(()),
     }
 }

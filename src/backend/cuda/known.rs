@@ -7,8 +7,9 @@ use std::iter::Peekable;
 /// Appends all that is known about single tokens to `to`, as one ascending list. Returns whether only these tokens may
 /// be emitted.
 pub(super) fn merge(spec: &RowSpec<'_>, to: &mut Vec<TokenAdjust>) -> bool {
-    // `early` is enough, because rows with late adjustments have no kernel.
-    let mut known = spec.adjusts.iter().map(|adjust| adjust.early()).peekable();
+    // One bias is enough, because rows where a token has two have no kernel.
+    let known = spec.adjusts.iter().map(|adjust| adjust.with_one_bias(&spec.penalties).unwrap_or(adjust.known));
+    let mut known = known.peekable();
     let mut banned = spec.banned.iter().copied().peekable();
     if let Some(allowed) = spec.allowed {
         let left = allowed.iter().filter(|&&token| !spec.is_masked(token));

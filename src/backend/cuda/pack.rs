@@ -310,13 +310,14 @@ fn described(asked: &Asked<'_>) -> abi::RowJob {
     let keep = if most_left.is_some() { abi::KEEP } else { 0 };
     let greedy = if spec.filters.temperature == 0.0 { abi::GREEDY } else { 0 };
     let penalties = &spec.penalties;
+    let first = if penalties.subtract_first { abi::SUBTRACT_FIRST } else { 0 };
     abi::RowJob {
         uniform,
         min_p_need: need,
         top_p_fraction: mass::fraction(spec.filters.top_p.min(1.0)),
         last_key,
         vocab_size: asked.row.logits.vocab_size() as u32,
-        flags: greedy | score | report | weighs | keep,
+        flags: greedy | score | report | weighs | keep | first,
         top_k: spec.filters.top_k,
         scale: scale(spec),
         raw_scale: mass::scale(1.0),

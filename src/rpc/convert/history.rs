@@ -29,6 +29,8 @@ pub(super) fn merged(wire: &mut proto::SamplingParams, defaults: &HistoryParams)
         penalty_decay_n: wire.penalty_decay_n.unwrap_or(defaults.penalty_decay_n),
         prompt_ignore_length: wire.prompt_ignore_length.unwrap_or(defaults.prompt_ignore_length),
         penalties_count_prompt: wire.penalties_count_prompt.or(defaults.penalties_count_prompt),
+        subtract_penalties_first: wire.subtract_penalties_first.or(defaults.subtract_penalties_first),
+        bias_after_penalties: wire.bias_after_penalties.or(defaults.bias_after_penalties),
         encoder_repetition_penalty: wire.encoder_repetition_penalty.unwrap_or(defaults.encoder_repetition_penalty),
         dry_sequence_breakers: sequences(breakers),
         no_repeat_ngram: wire.no_repeat_ngram.take().map(no_repeat_ngram),

@@ -4,7 +4,7 @@ use super::{history, samplers};
 use crate::params::acceptance::{AcceptanceRule, AcceptanceSettings, Relaxed, Typical};
 use crate::params::presets::Presets;
 use crate::params::{
-    Decay, DraftLengthParams, FieldError, GivenFilters, LogprobsParams, Penalties, ProposerKind, ProposerParams,
+    DraftLengthParams, FieldError, GivenFilters, LogprobsParams, Penalties, ProposerKind, ProposerParams,
     SamplingParams,
 };
 use crate::proto;
@@ -128,8 +128,7 @@ pub(super) fn penalties(wire: &proto::SamplingParams, defaults: &SamplingParams)
         frequency: wire.frequency_penalty.unwrap_or(defaults.frequency_penalty),
         presence: wire.presence_penalty.unwrap_or(defaults.presence_penalty),
         encoder: wire.encoder_repetition_penalty.unwrap_or(defaults.history.encoder_repetition_penalty),
-        decay: Decay::OFF,
-        length: 0.0,
+        ..Penalties::OFF
     }
 }
 

@@ -22,19 +22,31 @@ pub struct Nudge {
 pub struct Adjusted {
     /// Everything but the late bias.
     pub known: TokenAdjust,
-    /// [`Nudge::late`].
+    /// What is added after the penalties: a bias that is [late](TokenAdjust::LATE), and [`Nudge::late`].
     late: f32,
     /// The bias including the late bias.
     whole: f32,
 }
 
 impl Adjusted {
+    #[inline]
     fn of(known: TokenAdjust, nudge: Option<&Nudge>) -> Self {
-        let Some(nudge) = nudge else { return Self { known, late: 0.0, whole: known.bias } };
+        if nudge.is_none() && known.flags & TokenAdjust::LATE == 0 {
+            return Self { known, late: 0.0, whole: known.bias };
+        }
+        Self::sum(known, nudge.unwrap_or(&Nudge { token: known.token, bias: 0.0, late: 0.0 }))
+    }
+
+    fn sum(known: TokenAdjust, nudge: &Nudge) -> Self {
         // Nothing is added where there is nothing to add, so that a zero keeps its sign.
         let more = if nudge.late == 0.0 { nudge.bias } else { nudge.bias + nudge.late };
         let sum = |more| if known.is_idle() { more } else { known.bias + more };
-        Self { known: TokenAdjust { bias: sum(nudge.bias), ..known }, late: nudge.late, whole: sum(more) }
+        let (early, late) = match known.flags & TokenAdjust::LATE {
+            0 => (sum(nudge.bias), nudge.late),
+            _ => (nudge.bias, known.bias + nudge.late),
+        };
+        let flags = known.flags & !TokenAdjust::LATE;
+        Self { known: TokenAdjust { bias: early, flags, ..known }, late, whole: sum(more) }
     }
 
     /// The token.
@@ -49,26 +61,25 @@ impl Adjusted {
         self.known.flags & TokenAdjust::BANNED != 0
     }
 
-    /// Whether some bias is added after the penalties.
+    /// The adjustment with one bias: before the penalties, or after them. `None`: there is one before them and one
+    /// after them.
     #[must_use]
-    pub fn is_late(&self, penalties: &Penalties) -> bool {
-        self.late != 0.0 && self.known.is_penalised(penalties)
-    }
-
-    /// The adjustment where nothing [is late](Self::is_late): one bias, before the penalties.
-    #[must_use]
-    pub fn early(&self) -> TokenAdjust {
-        TokenAdjust { bias: self.whole, ..self.known }
+    #[inline]
+    pub fn with_one_bias(&self, penalties: &Penalties) -> Option<TokenAdjust> {
+        if self.late == 0.0 || !self.known.is_penalised(penalties) {
+            return Some(TokenAdjust { bias: self.whole, ..self.known });
+        }
+        let late = TokenAdjust { bias: self.late, flags: self.known.flags | TokenAdjust::LATE, ..self.known };
+        (self.known.bias == 0.0).then_some(late)
     }
 
     /// The adjusted logit, see [`TokenAdjust::apply`].
     #[must_use]
     #[inline]
     pub fn apply(&self, logit: f32, penalties: &Penalties) -> f32 {
-        if self.is_late(penalties) {
-            self.known.apply(logit, penalties) + self.late
-        } else {
-            self.early().apply(logit, penalties)
+        match self.with_one_bias(penalties) {
+            Some(adjust) => adjust.apply(logit, penalties),
+            None => self.known.apply(logit, penalties) + self.late,
         }
     }
 }
@@ -119,11 +130,12 @@ impl<'a> Adjusts<'a> {
         Some(Adjusted::of(known.or_else(nothing)?, nudge))
     }
 
-    /// Whether some bias is added after the penalties. Costs a search for each nudge that has a late bias.
+    /// Whether some token has a bias before the penalties and one after them. Costs a search for each nudge, since a
+    /// token without one has at most one bias.
     #[must_use]
-    pub fn are_late(&self, penalties: &Penalties) -> bool {
-        let mut late = self.nudges.iter().filter(|nudge| nudge.late != 0.0);
-        !penalties.is_off() && late.any(|nudge| self.get(nudge.token).is_some_and(|found| found.is_late(penalties)))
+    pub fn have_two_biases(&self, penalties: &Penalties) -> bool {
+        let two = |nudge: &Nudge| self.get(nudge.token).is_some_and(|found| found.with_one_bias(penalties).is_none());
+        !penalties.is_off() && self.nudges.iter().any(two)
     }
 
     /// Calls `each` with the entries in ascending order. Faster than [`Adjusts::iter`] where there is only the base
@@ -274,10 +286,11 @@ mod tests {
                 let nudges = [Nudge { token: 7, bias, late }];
                 let adjusts = Adjusts::new(&[], std::slice::from_ref(&known)).nudged(&nudges);
                 let found = adjusts.get(7).expect("it is there");
-                assert_eq!(adjusts.are_late(&penalties), found.is_late(&penalties));
-                if !found.is_late(&penalties) {
-                    assert_eq!(found.early().apply(logit, &penalties), found.apply(logit, &penalties));
-                }
+                let two = late != 0.0 && known.is_penalised(&penalties);
+                assert_eq!(
+                    (adjusts.have_two_biases(&penalties), found.with_one_bias(&penalties).is_none()),
+                    (two, two)
+                );
                 found.apply(logit, &penalties)
             };
             assert_eq!((of(-3.0, 0.0), of(0.0, -3.0)), (first, last), "{known:?} on {logit} with {penalties:?}");
@@ -286,6 +299,20 @@ mod tests {
             let nudges = [Nudge { token: 7, bias: 0.5, late: -3.0 }];
             let apart = Adjusts::new(&[both], &[]).nudged(&nudges).get(7).expect("it is there");
             assert_eq!(apart.apply(logit, &penalties), last);
+            // If that bias is late too, it is as if the logit had none and DRY subtracted less.
+            let late = TokenAdjust { bias: -2.5, flags: known.flags | TokenAdjust::LATE, ..known };
+            let none = TokenAdjust { bias: 0.0, ..known };
+            let of = |known, early, late| {
+                let nudges = [Nudge { token: 7, bias: early, late }];
+                let adjusts = Adjusts::new(std::slice::from_ref(&known), &[]).nudged(&nudges);
+                (adjusts.get(7).expect("it is there").apply(logit, &penalties), adjusts.have_two_biases(&penalties))
+            };
+            assert_eq!(of(late, 0.0, -0.5), of(none, 0.0, -3.0), "{known:?} on {logit} with {penalties:?}");
+            assert_eq!(of(late, 1.0, -0.5), of(none, 1.0, -3.0), "{known:?} on {logit} with {penalties:?}");
+            assert_eq!(
+                Adjusts::new(&[late], &[]).get(7).map(|a| a.apply(logit, &penalties)),
+                Some(of(none, 0.0, -2.5).0)
+            );
         }
     }
 
@@ -295,16 +322,20 @@ mod tests {
         let (bias, late) = (0.7, -0.3);
         let [apart, one, alone] =
             [(bias, late), (bias + late, 0.0), (0.0, late)].map(|(bias, late)| [Nudge { token: 3, bias, late }]);
-        let of = |nudges: &[Nudge], logit| {
+        let of = |entry: TokenAdjust, nudges: &[Nudge], logit| {
             let entries = [entry];
             let adjusts = Adjusts::new(&entries, &[]).nudged(nudges);
-            adjusts.get(3).expect("it is there").apply(logit, &Penalties::OFF)
+            adjusts.get(3).expect("it is there").apply(logit, &Penalties::OFF).to_bits()
         };
+        let late_entry = TokenAdjust { flags: TokenAdjust::LATE, ..entry };
         for logit in [0.0, -0.0, 1e-8, 0.123, -7.7, 1e9, f32::NEG_INFINITY] {
-            assert_eq!(of(&apart, logit).to_bits(), of(&one, logit).to_bits(), "{logit}");
+            assert_eq!(of(entry, &apart, logit), of(entry, &one, logit), "{logit}");
+            assert_eq!(of(late_entry, &apart, logit), of(entry, &one, logit), "{logit}");
         }
         // If a late bias is all there is, it is added like a plain nudge.
-        assert_eq!(Adjusts::default().nudged(&alone).get(3).map(|a| a.early().bias), Some(late));
-        assert!(!Adjusts::new(&[entry], &[]).nudged(&apart).are_late(&Penalties { repetition: 2.0, ..Penalties::OFF }));
+        let alone = Adjusts::default().nudged(&alone).get(3).expect("it is there");
+        assert_eq!(alone.with_one_bias(&Penalties::OFF).map(|a| a.bias), Some(late));
+        let repetition = Penalties { repetition: 2.0, ..Penalties::OFF };
+        assert!(!Adjusts::new(&[entry], &[]).nudged(&apart).have_two_biases(&repetition));
     }
 }

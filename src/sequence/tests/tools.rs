@@ -1,7 +1,6 @@
 //! Tools that look back at a text or depend on its positions.
 
 use super::*;
-use crate::backend::cuda::ask::{NoKernel, has_kernel};
 use crate::params::ThinkingFilters;
 use crate::params::steering::*;
 use crate::params::watermark::*;
@@ -28,7 +27,8 @@ prop_compose! {
         dry in (prop_oneof![Just(0.0f32), 0.1f32..2.0], 1.0f32..3.0, 1u32..4, prop_oneof![Just(-1), 0i32..12]),
         breakers in prop::collection::vec(prop::collection::vec(0u32..4, 1..4), 0..3),
         bounds in (prop_oneof![2 => Just(0u32), 1 => 4u32..9], prop_oneof![Just(0u32), 1u32..6], prop_oneof![Just(0u32), 1u32..6]),
-        window in (0u32..8, 0u32..6, 0u32..6, prop_oneof![Just(1.0f32), 0.5f32..2.0], any::<Option<bool>>()),
+        window in (0u32..8, 0u32..6, 0u32..6, prop_oneof![Just(1.0f32), 0.5f32..2.0]),
+        places in any::<[Option<bool>; 3]>(),
         ngram in prop::option::of((0u32..4, 0u32..9, prop::collection::vec(0u32..4, 0..2), 0u32..4)),
         length in prop::option::of((0u32..6, 0.5f32..2.0)),
         biases in prop::collection::vec((prop::collection::vec(0u32..4, 1..4), -2.0f32..2.0), 0..4),
@@ -71,7 +71,9 @@ prop_compose! {
             penalty_decay_n: if window.0 == 0 { 0 } else { window.1 },
             prompt_ignore_length: window.2,
             encoder_repetition_penalty: window.3,
-            penalties_count_prompt: window.4,
+            penalties_count_prompt: places[0],
+            subtract_penalties_first: places[1],
+            bias_after_penalties: places[2],
             dry_multiplier: dry.0,
             dry_base: dry.1,
             dry_allowed_length: dry.2,
@@ -185,53 +187,6 @@ fn length_makes_eos_likelier_unless_it_is_ignored() {
         p.ignore_eos = true;
     };
     assert_eq!(eos(&ignoring, &[5, 5, 5]), [Some(2.0), banned]);
-}
-
-/// From docs/engines.md, "Engines' rules": the result for a logit of 4 with a repetition penalty of 2 and 1 subtracted by DRY.
-#[test]
-fn dry_stands_where_the_engine_has_it() {
-    use EngineOrder::*;
-    let at_first =
-        [Croupier, Vllm, Transformers, KoboldCpp, MistralRs].map(|engine| (SamplerOrder::Engine(engine), 1.5));
-    let at_last = [LlamaCpp, TextGenerationWebui, Exllama, ExllamaV3].map(|engine| (SamplerOrder::Engine(engine), 1.0));
-    for (order, expected) in
-        at_first.into_iter().chain(at_last).chain([(SamplerOrder::Custom(vec![], EngineOrder::Croupier), 1.5)])
-    {
-        let change = |repetition_penalty: f32| {
-            move |p: &mut SamplingParams| {
-                (p.repetition_penalty, p.temperature, p.samplers.sampler_order) =
-                    (repetition_penalty, 0.0, order.clone());
-                p.history.dry_multiplier = 1.0;
-            }
-        };
-        // 8 followed 5 6.
-        let prompt = [5, 6, 8, 7, 5];
-        let adjusted = |spec: &RowSpec<'_>, token| {
-            let found = spec.adjusts.get(token)?;
-            Some((found.apply(4.0, &spec.penalties), found.is_late(&spec.penalties)))
-        };
-        let penalised = change(2.0);
-        let mut sequence = opened(&penalised, &prompt, &[]);
-        let mut ahead = sequence.ahead();
-        sequence.grow(&mut ahead, 6);
-        let expected = (expected, expected == 1.0);
-        let drafted = sequence.spec_ahead(&ahead, Action::Draw { uniform: 0 });
-        assert_eq!(adjusted(&drafted, 8), Some(expected), "a draft");
-        let drafted = shown(&drafted);
-        sequence.commit(6);
-        let spec = sequence.spec(Action::Draw { uniform: 0 });
-        assert_eq!((adjusted(&spec, 8), shown(&spec)), (Some(expected), drafted));
-        assert_eq!(adjusted(&spec, 7), Some((2.0, false)), "no repeat");
-        assert_eq!(has_kernel(&spec), if expected.1 { Err(NoKernel::LateDry) } else { Ok(()) });
-        // A token to which the penalty does not apply.
-        let ignoring = |p: &mut SamplingParams| {
-            penalised(p);
-            p.history.prompt_ignore_length = 4;
-        };
-        let unseen = opened(ignoring, &prompt, &[6]);
-        let spec = unseen.spec(unseen.draw(Purpose::Sample));
-        assert_eq!((adjusted(&spec, 8), has_kernel(&spec)), (Some((3.0, false)), Ok(())));
-    }
 }
 
 #[test]
@@ -362,7 +317,9 @@ fn what_is_forgotten_is_not_missed() {
             assert_eq!((next_row(&sequence), sequence.finished()), (next_row(&reopened), reopened.finished()), "{at}");
         }
         let spec = sequence.spec(sequence.draw(Purpose::Sample));
-        nudged += usize::from(spec.adjusts.iter().any(|adjust| adjust.early().bias != 0.0));
+        nudged += usize::from(
+            spec.adjusts.iter().any(|adjust| adjust.with_one_bias(&spec.penalties).is_none_or(|one| one.bias != 0.0)),
+        );
         (banned, forced) = (banned + spec.banned.len(), forced + usize::from(spec.allowed.is_some()));
         let most = sequence.bytes_after(1);
         sequence.commit(tokens[at]);
