@@ -612,6 +612,8 @@ class SamplingParams(_Message):
     def stop_token_sequences(self) -> _Messages[TokenSequence]: ...
     subtract_penalties_first: bool
     bias_after_penalties: bool
+    @property
+    def dry_sequence_breaker_texts(self) -> _Scalars[str]: ...
     preset: str
     @property
     def watermark(self) -> WatermarkParams: ...
@@ -656,7 +658,8 @@ class SamplingParams(_Message):
                  p_less_norm: bool | None = ..., grammar: GrammarParams | _Fields | None = ...,
                  stop_token_sequences: _Iterable[TokenSequence | _Fields] | None = ...,
                  subtract_penalties_first: bool | None = ..., bias_after_penalties: bool | None = ...,
-                 preset: str | None = ..., watermark: WatermarkParams | _Fields | None = ...) -> None: ...
+                 dry_sequence_breaker_texts: _Iterable[str] | None = ..., preset: str | None = ...,
+                 watermark: WatermarkParams | _Fields | None = ...) -> None: ...
 
 class WatermarkParams(_Message):
     @property

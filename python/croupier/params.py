@@ -647,8 +647,8 @@ class SamplingParams(Params["pb.SamplingParams"]):
     """DRY looks only at this many of the last tokens. Range -1 .. 32,768; -1: 32,768, which is the whole of most texts;
     0: DRY is off. Server default -1."""
     dry_sequence_breakers: Sequence[TokenSequence | pb.TokenSequence | Mapping[str, Any] | Sequence[int | SupportsIndex]] | None = None
-    """No repeat reaches across one of these, and a breaker of a single token is never penalised. At most 1,024. Server
-    default: none."""
+    """No repeat reaches across one of these, and a breaker of a single token is never penalised. At most 1,024. Texts
+    are given as dry_sequence_breaker_texts. Server default: none."""
     penalty_last_n: int | SupportsIndex | None = None
     """repetition_penalty, frequency_penalty and presence_penalty see only this many of the last tokens of prompt and
     output. Range 0 .. 1,048,576; 0: all. Server default 0."""
@@ -773,6 +773,13 @@ class SamplingParams(Params["pb.SamplingParams"]):
     bias_after_penalties: bool | None = None
     """logit_bias and sequence_bias are added after all penalties, instead of before them. SGLang, mistral.rs and
     ExLlamaV2 do so. Server default: true with the engine_order EXLLAMA, SGLANG or MISTRAL_RS, else false."""
+    dry_sequence_breaker_texts: Sequence[str] | None = None
+    """More sequence breakers of DRY, given as texts: no repeat reaches across a token with which one of them is
+    complete, whichever tokens spell it, and a token whose own text has one is never penalised. What counts are the
+    bytes of the tokens' texts, one after the other; a control token has its name, and a token with neither ends what
+    has begun. llama.cpp breaks at line ends, colons, quotation marks and asterisks unless told otherwise. It needs a
+    vocabulary (GetServerInfoResponse.vocabulary); without one, the field is invalid wherever DRY is on. At most 64,
+    each of 1 .. 64 bytes of UTF-8. Server default: none."""
     preset: str = ""
     """A named set of parameters of the server, such as "chat", for fields that are absent here. GetServerInfo lists the
     names; another name is invalid. A sequence's fields come first, then its preset, then the stream's fields and its
@@ -869,5 +876,6 @@ class SamplingFields(TypedDict, total=False):
     stop_token_sequences: Sequence[TokenSequence | pb.TokenSequence | Mapping[str, Any] | Sequence[int | SupportsIndex]] | None
     subtract_penalties_first: bool | None
     bias_after_penalties: bool | None
+    dry_sequence_breaker_texts: Sequence[str] | None
     preset: str
     watermark: WatermarkParams | pb.WatermarkParams | Mapping[str, Any] | None

@@ -51,6 +51,7 @@ SAMPLERS = {
     "adaptive_p": [c_float, c_float, c_uint32],
     "logit_bias": [c_int32, c_int32, POINTER(LogitBias)],
     "infill": [c_void_p],
+    "dry": [c_void_p, c_float, c_float, c_int32, c_int32, POINTER(ctypes.c_char_p), c_size_t],
     "grammar": [c_void_p, c_char_p, c_char_p],
 }
 # The constructor that takes breakers as tokens, made for llama.cpp's own tests: a C++ function, by its mangled name.
@@ -93,6 +94,10 @@ class Library:
         tokens = [(c_int32 * len(breaker))(*breaker) for breaker in breakers]
         vectors = (Vector * len(tokens))(*map(Vector.of, tokens))
         return self.init_dry(multiplier, base, allowed_length, last_n, ctypes.byref(Vector.of(vectors)))
+
+    def dry_at_texts(self, vocabulary, multiplier, base, allowed_length, last_n, breakers):
+        texts = (ctypes.c_char_p * len(breakers))(*(breaker.encode() for breaker in breakers))
+        return self.init["dry"](vocabulary, multiplier, base, allowed_length, last_n, texts, len(breakers))
 
     def logit_bias(self, vocab, biases):
         return self.init["logit_bias"](vocab, len(biases), (LogitBias * len(biases))(*biases.items()))

@@ -46,7 +46,7 @@ def write(path, texts, eos, eot):
 
 
 def load(library, path):
-    """The vocabulary as `infill` takes it. It lives as long as the process."""
+    """The vocabulary as `infill` and `dry` take it. It lives as long as the process."""
     loaded = library.loaded
     loaded.llama_model_default_params.restype = ModelParams
     loaded.llama_model_load_from_file.argtypes, loaded.llama_model_load_from_file.restype = [c_char_p, ModelParams], c_void_p

@@ -261,14 +261,46 @@ def test_what_samplers_learn_is_what_llama_cpp_learns(server, name):
     assert roundings <= 1
 
 
-def test_infill_is_that_of_llama_cpp(serve, tmp_path):
+def with_texts(tmp_path):
+    """llama.cpp's vocabulary of texts of up to three letters behind two tokens that end a text, and the server's file of the same."""
     ends, letters = ["<end>", "<turn>"], ["".join(t) for n in (1, 2, 3) for t in itertools.product("abcd", repeat=n)]
     texts = ends + letters[:VOCAB - len(ends)]
     libllama_vocabulary.write(tmp_path / "vocabulary.gguf", texts, eos=0, eot=1)
     # Tokens that end a text have no visible text.
     (tmp_path / "vocabulary.json").write_text(json.dumps([None, None, *texts[len(ends):]]))
-    vocabulary = libllama_vocabulary.load(library(), tmp_path / "vocabulary.gguf")
-    server, random = serve(f"--vocabulary={tmp_path / 'vocabulary.json'}"), np.random.default_rng(9)
+    return libllama_vocabulary.load(library(), tmp_path / "vocabulary.gguf"), tmp_path / "vocabulary.json"
+
+
+def test_dry_breaks_at_texts_as_in_llama_cpp(serve, tmp_path):
+    vocabulary, file = with_texts(tmp_path)
+    server, random, broken, changed = serve(f"--vocabulary={file}"), np.random.default_rng(10), 0, 0
+    fields = {"engine_order": "llama_cpp", "dry_multiplier": 0.8, "dry_base": 1.3, "dry_penalty_last_n": 60}
+    for breakers in ["a"], ["c", "d"], []:
+        # A few tokens, most of which have no breaker.
+        some = random.choice(np.arange(2, VOCAB), (4 * ROWS, 8))
+        texts = [row[random.choice(8, 30)].tolist() for row in some]
+        texts = [text + text[(at := random.integers(20)):at + 9] for text in texts]
+        rows = random.normal(0, 2, (len(texts), VOCAB)).astype(np.float32)
+        with croupier.connect(server.uds, VOCAB, max_rows=len(rows)) as stream:
+            opened = [stream.open(prompt=text, logprobs=asked(VOCAB), dry_sequence_breaker_texts=breakers, **fields) for text in texts]
+            results = stream.step(rows, opened).work
+        for text, row, work in zip(texts, rows, results, strict=True):
+            got = np.exp(np.array(work.tokens[0].requested_logprobs, np.float64))
+            with libllama.Chain(library(), ("dry_at_texts", vocabulary, 0.8, 1.3, 2, 60, breakers)) as chain, \
+                    libllama.Chain(library(), ("dry_at_texts", vocabulary, 0.8, 1.3, 2, 60, [])) as without:
+                for each in chain, without:
+                    each.accept(text)
+                difference = differs(got, chain, row)
+                broken += not np.allclose(chain.probabilities(row)[0], without.probabilities(row)[0])
+            assert difference is not None and difference < TOLERANCE, (breakers, text, difference)
+            changed += not np.allclose(got, plain(row))
+    print(f"dry at texts: {12 * ROWS} rows, {changed} changed, {broken} otherwise without breakers")
+    assert changed > 3 * ROWS and broken > ROWS
+
+
+def test_infill_is_that_of_llama_cpp(serve, tmp_path):
+    vocabulary, file = with_texts(tmp_path)
+    server, random = serve(f"--vocabulary={file}"), np.random.default_rng(9)
     rows = np.stack([random.normal(0, random.uniform(2, 5), VOCAB) for _ in range(4 * ROWS)]).astype(np.float32)
     with croupier.connect(server.uds, VOCAB, max_rows=len(rows), eos_token_ids=[1, 0]) as stream:
         fields = {"engine_order": "llama_cpp", "top_k": 20, "top_p": 0.95, "infill": True}

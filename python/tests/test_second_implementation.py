@@ -12,7 +12,7 @@ import pytest
 from second import (
     adjust, advice, bounds, candidates, cases, comparison, drafts, endings, filters, listed, listed_work, lists, measures, mirostat, mistakes,
     numbers, orders, proposers, reasons, rounds, row, rules, scores, speculation, thinking, verification, walks, wire)
-from second.kinds import REMEMBERING, alone, biased, everything, history, of_engine, of_mark, own_order, remembering, thoughts_alone
+from second.kinds import REMEMBERING, alone, biased, breaking, everything, history, of_engine, of_mark, own_order, remembering, thoughts_alone
 
 SEED = 20261128
 
@@ -253,6 +253,7 @@ BROKEN = {
     "ties by the larger id": ((candidates, "token_order", mistakes.larger_ids_first), rows_of(everything)),
     "two penalties in another order": ((adjust, "steps", mistakes.penalties_in_another_order), rows_of(history)),
     "biases that always come first": ((adjust.history.History, "bias", mistakes.biases_always_first), rows_of(biased)),
+    "breakers as tokens alone": ((adjust.history.dry, "ends_a_text", lambda *_: False), rows_of(breaking)),
     "a residual without its factor": ((drafts, "residual", mistakes.residual_without_factor), blocks),
     "another purpose of the draw": ((numbers, "DRAW", 1), rows_of(everything)),
     "an end among forced tokens": ((thinking, "is_over", mistakes.an_end_among_forced_tokens), texts_that_think),

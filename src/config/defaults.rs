@@ -1,6 +1,6 @@
 //! Sampling parameters in files: which parameters `[defaults]` and presets may contain, and how each is read.
 
-use super::parts::{Read, Wrong, boolean, float, sequences, signed, token, tokens, whole};
+use super::parts::{Read, Wrong, boolean, float, sequences, signed, texts, token, tokens, whole};
 use super::{composed, marks, named};
 use crate::params::presets::CopyParameter;
 use crate::params::{SamplerOrder, SamplingParams};
@@ -176,6 +176,7 @@ static PARAMETERS: &[Parameter] = &[
     parameter!(history.dry_allowed_length, whole),
     parameter!(history.dry_penalty_last_n, signed),
     nothing!(history.dry_sequence_breakers, sequences),
+    nothing!(history.dry_sequence_breaker_texts, texts),
     parameter!(history.dry_max_ngram, whole),
     parameter!(history.dry_max_occurrences, whole),
     parameter!(history.dry_early_exit_match_len, whole),

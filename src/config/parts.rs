@@ -72,6 +72,11 @@ pub(super) fn tokens(value: &Value) -> Read<Vec<u32>> {
     list(value, "token ids, such as [198, 25]", token)
 }
 
+/// Such as `["\n", ":"]`.
+pub(super) fn texts(value: &Value) -> Read<Vec<String>> {
+    list(value, "texts, such as [\"\\n\", \":\"]", text)
+}
+
 /// Such as `[198, [25, 220]]`: a single token, and two tokens in a row.
 pub(super) fn sequences(value: &Value) -> Read<Vec<Vec<u32>>> {
     let sequence = |value: &Value| match value {

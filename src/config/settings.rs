@@ -81,7 +81,7 @@ pub(super) static SETTINGS: &[Setting] = &[
     path!(
         "vocabulary",
         vocabulary_file,
-        "File with the text of each token, for params.grammar and params.infill: a Hugging Face tokenizer.json (BPE or Unigram), or a JSON array of texts by token id, null where a token has none; at most 64 MiB. none: token texts are unknown. Read once"
+        "File with the text of each token, for params.grammar, params.infill and params.dry_sequence_breaker_texts: a Hugging Face tokenizer.json (BPE or Unigram), or a JSON array of texts by token id, null where a token has none; at most 64 MiB. none: token texts are unknown. Read once"
     ),
     switch!(
         "grammars",

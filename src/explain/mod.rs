@@ -370,6 +370,11 @@ mod tests {
         let mut infill = SamplingParams::default();
         infill.samplers.infill = true;
         assert!(told(args(infill)).starts_with("infill: needs the texts of tokens; give --vocabulary, or turn"));
+        let mut dry = SamplingParams::default();
+        (dry.history.dry_multiplier, dry.history.dry_sequence_breaker_texts) = (0.8, vec!["\n".to_owned()]);
+        let told_of_dry = told(args(dry));
+        assert!(told_of_dry.starts_with("dry_sequence_breaker_texts: needs"), "{told_of_dry}");
+        assert!(told_of_dry.ends_with("turn it off with --set dry_multiplier=0"), "{told_of_dry}");
         let texts = ["a", "b", "c", ""].map(|text| Some(text.as_bytes().to_vec()));
         let known = ExplainArgs { vocabulary: Some(Arc::new(Vocabulary::new(&texts, b""))), ..args(grammar) };
         assert_eq!(told(known.clone()), "--output[1]: is not allowed by the grammar at this position");

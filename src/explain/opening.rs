@@ -28,7 +28,8 @@ pub(super) fn open(args: &ExplainArgs, vocab_size: u32) -> Result<Sequence, Stri
     params.validate(vocab_size, args.most_listed).map_err(|error| error.to_string())?;
     let rules = Rules::new(params, &args.eos).with_vocabulary(args.vocabulary.clone());
     rules.validate().map_err(|error| match error.message.as_str() {
-        LACKS_TEXTS => lacks_texts(&error.field, "false"),
+        LACKS_TEXTS if error.field == "infill" => lacks_texts("infill", "infill=false"),
+        LACKS_TEXTS => lacks_texts(&error.field, "dry_multiplier=0"),
         _ => by_flags(&error),
     })?;
     let sequence = Sequence::open(Arc::new(with_grammar(args, rules)?), args.seed, &args.prompt, &args.output);
@@ -43,7 +44,7 @@ pub(super) fn open(args: &ExplainArgs, vocab_size: u32) -> Result<Sequence, Stri
 /// The rules with their compiled grammar, if they have one.
 fn with_grammar(args: &ExplainArgs, rules: Rules) -> Result<Rules, String> {
     if rules.params().history.grammar.is_some() && args.vocabulary.is_none() {
-        return Err(lacks_texts("grammar", "{}"));
+        return Err(lacks_texts("grammar", "grammar={}"));
     }
     let grammars = args.vocabulary.clone().map(Grammars::new);
     let room = Counter::new(usize::MAX, Gauge::noop());
@@ -51,9 +52,9 @@ fn with_grammar(args: &ExplainArgs, rules: Rules) -> Result<Rules, String> {
     rules.map_err(|error| by_flags(&error))
 }
 
-/// The error that a parameter needs the texts of tokens. `off` turns it off.
+/// The error that a parameter needs the texts of tokens. The setting `off` turns it off.
 fn lacks_texts(parameter: &str, off: &str) -> String {
-    format!("{parameter}: needs the texts of tokens; give --vocabulary, or turn it off with --set {parameter}={off}")
+    format!("{parameter}: needs the texts of tokens; give --vocabulary, or turn it off with --set {off}")
 }
 
 /// An error message that names the flags in place of the wire's fields.

@@ -66,7 +66,7 @@ static PARAMS: Shape = Shape {
         (82, "stop_token_sequences[]", &TOKENS),
         (90, "watermark", &WATERMARK),
     ],
-    ..leaf(84)
+    ..leaf(85)
 };
 static THINKING: Shape = Shape { parts: &[(5, "other_ends[]", &TOKENS)], ..leaf(9) };
 static GRAMMAR: Shape = Shape {

@@ -1,6 +1,6 @@
 //! Which values of the parameters are valid: every range is checked here and nowhere else.
 
-use super::history::check_sequences;
+use super::history::MAX_PATTERN_TOKENS;
 use super::*;
 use std::fmt::Display;
 
@@ -148,6 +148,38 @@ fn first_duplicate(mut tokens: Vec<u32>) -> Option<u32> {
     tokens.windows(2).find(|pair| pair[0] == pair[1]).map(|pair| pair[0])
 }
 
+/// Checks one token sequence: 1 ..= [`MAX_PATTERN_TOKENS`] tokens, all in the vocabulary.
+pub(super) fn check_pattern(field: &str, tokens: &[u32], vocab_size: u32) -> Result<(), FieldError> {
+    if tokens.is_empty() {
+        return Err(FieldError::new(field, "is empty; leave it out or give its tokens"));
+    }
+    check_len(field, tokens.len(), MAX_PATTERN_TOKENS)?;
+    check_tokens(field, tokens, vocab_size)
+}
+
+/// Checks a list of token sequences, each of which is a message of its own. There may be at most `most`.
+pub(super) fn check_sequences(field: &str, all: &[Vec<u32>], most: usize, vocab_size: u32) -> Result<(), FieldError> {
+    check_len(field, all.len(), most)?;
+    let each = |(i, tokens): (usize, &Vec<u32>)| check_pattern(&format!("{field}[{i}].token_ids"), tokens, vocab_size);
+    all.iter().enumerate().try_for_each(each)
+}
+
+/// Checks a list of texts, at most `most`, each of 1 ..= `most_bytes` bytes.
+pub(super) fn check_texts(field: &str, texts: &[String], most: usize, most_bytes: usize) -> Result<(), FieldError> {
+    check_len(field, texts.len(), most)?;
+    for (i, text) in texts.iter().enumerate() {
+        let at = format!("{field}[{i}]");
+        if text.is_empty() {
+            return Err(FieldError::new(at, "is empty; leave it out or give a text"));
+        }
+        if text.len() > most_bytes {
+            let message = format!("has {} bytes, at most {most_bytes} are allowed", text.len());
+            return Err(FieldError::new(at, message));
+        }
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::acceptance::Synthetic;
@@ -211,7 +243,7 @@ mod tests {
     fn every_field_has_a_range_or_is_known_to_have_none() {
         let logprobs = Some(LogprobsParams { top_n: 21, mode: LogprobsMode::Raw, token_ids: vec![] });
         type Change = fn(&mut SamplingParams);
-        let out_of_range: [(&str, Change); 68] = [
+        let out_of_range: [(&str, Change); 69] = [
             ("temperature", |p| p.temperature = -1.0),
             ("top_p", |p| p.top_p = 2.0),
             ("min_p", |p| p.min_p = 2.0),
@@ -270,6 +302,7 @@ mod tests {
             ("dry_allowed_length", |p| p.history.dry_allowed_length = 0),
             ("dry_penalty_last_n", |p| p.history.dry_penalty_last_n = -2),
             ("dry_sequence_breakers", |p| p.history.dry_sequence_breakers = vec![vec![100]]),
+            ("dry_sequence_breaker_texts", |p| p.history.dry_sequence_breaker_texts = vec![String::new()]),
             ("dry_max_ngram", |p| p.history.dry_max_ngram = u32::MAX),
             ("dry_max_occurrences", |p| p.history.dry_max_occurrences = u32::MAX),
             ("dry_early_exit_match_len", |p| p.history.dry_early_exit_match_len = u32::MAX),

@@ -1,7 +1,6 @@
 //! The grammar of structured output, which a text has to match.
 
-use super::check::{check_len, check_tokens};
-use super::history::check_sequences;
+use super::check::{check_len, check_sequences, check_tokens};
 use super::{FieldError, MAX_STOP_TOKEN_IDS};
 
 /// Longest text of a grammar, in bytes. It also bounds how deep compilation recurses.

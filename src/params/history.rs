@@ -1,7 +1,7 @@
 //! Parameters of the tools that work on a text's history: what may be repeated, and what may not. The formulas of each
 //! tool are documented at its file in [`sequence`](crate::sequence). The ranges are checked here.
 
-use super::check::{check_len, check_tokens, in_range};
+use super::check::{check_len, check_sequences, check_texts, in_range};
 use super::grammar::GrammarParams;
 use super::rare::Off;
 use super::steering::{
@@ -20,8 +20,12 @@ pub const MAX_DRY_BASE: f32 = 1e4;
 pub const MAX_DRY_ALLOWED_LENGTH: u32 = 1024;
 /// Most tokens over which penalties fall off, together with the tokens before these. A place among them takes 16 bits.
 pub const MAX_DECAY_WINDOW: u32 = (1 << 16) - 1;
-/// Most sequence breakers of DRY.
+/// Most sequence breakers of DRY that are given as tokens.
 pub const MAX_DRY_BREAKERS: usize = 1024;
+/// Most sequence breakers of DRY that are given as texts.
+pub const MAX_DRY_BREAKER_TEXTS: usize = 64;
+/// Most bytes of one of these texts.
+pub const MAX_DRY_BREAKER_BYTES: usize = 64;
 /// Largest `dry_max_occurrences`. Each token takes up to that many steps.
 pub const MAX_DRY_OCCURRENCES: u32 = 1024;
 /// Largest `dry_early_exit_match_len`. The lengths of repeats are distinguished up to this length.
@@ -49,6 +53,8 @@ pub struct HistoryParams {
     pub dry_penalty_last_n: i32,
     /// DRY's sequence breakers: no repeat reaches across one of these.
     pub dry_sequence_breakers: Vec<Vec<u32>>,
+    /// More of them, given as texts. They need the texts of tokens.
+    pub dry_sequence_breaker_texts: Vec<String>,
     /// DRY compares this many tokens before the last one. More than `dry_allowed_length`, at most 32,768. 0: all.
     pub dry_max_ngram: u32,
     /// DRY looks at this many earlier occurrences of the last token, the latest ones. At most 1024. 0: all.
@@ -112,6 +118,7 @@ impl Off for HistoryParams {
         dry_allowed_length: 2,
         dry_penalty_last_n: -1,
         dry_sequence_breakers: Vec::new(),
+        dry_sequence_breaker_texts: Vec::new(),
         dry_max_ngram: 0,
         dry_max_occurrences: 0,
         dry_early_exit_match_len: 0,
@@ -148,6 +155,8 @@ impl HistoryParams {
         let hint = " (-1: as many as allowed, 0: off)";
         in_range("dry_penalty_last_n", self.dry_penalty_last_n, -1, MAX_LOOK_BACK as i32, hint)?;
         check_sequences("dry_sequence_breakers", &self.dry_sequence_breakers, MAX_DRY_BREAKERS, vocab_size)?;
+        let (texts, most) = (&self.dry_sequence_breaker_texts, MAX_DRY_BREAKER_TEXTS);
+        check_texts("dry_sequence_breaker_texts", texts, most, MAX_DRY_BREAKER_BYTES)?;
         self.validate_search()?;
         self.validate_penalties()?;
         self.validate_steering(vocab_size)
@@ -248,6 +257,7 @@ impl HistoryParams {
     pub fn bytes(&self) -> usize {
         let (breakers, stops) = (&self.dry_sequence_breakers, &self.stop_token_sequences);
         let (biases, ranges) = (&self.sequence_bias, &self.token_ban_ranges);
+        let texts = &self.dry_sequence_breaker_texts;
         let ngram = self.no_repeat_ngram.as_ref();
         let thinking = self.thinking_budget.as_ref();
         let lists = breakers
@@ -259,6 +269,8 @@ impl HistoryParams {
         let lists = lists.chain(thinking.iter().flat_map(|thinking| thinking.lists()));
         lists.map(Vec::capacity).sum::<usize>() * size_of::<u32>()
             + (breakers.capacity() + stops.capacity()) * size_of::<Vec<u32>>()
+            + texts.capacity() * size_of::<String>()
+            + texts.iter().map(String::capacity).sum::<usize>()
             + biases.capacity() * size_of::<SequenceBias>()
             + ranges.capacity() * size_of::<TokenBanRange>()
             + ngram.map_or(0, |_| size_of::<NoRepeatNgram>())
@@ -283,6 +295,7 @@ impl HistoryParams {
             dry_allowed_length,
             dry_penalty_last_n,
             dry_sequence_breakers,
+            dry_sequence_breaker_texts,
             dry_max_ngram,
             dry_max_occurrences,
             dry_early_exit_match_len,
@@ -308,22 +321,6 @@ impl HistoryParams {
     }
 }
 
-/// Checks one token sequence: 1 ..= [`MAX_PATTERN_TOKENS`] tokens, all in the vocabulary.
-pub(super) fn check_pattern(field: &str, tokens: &[u32], vocab_size: u32) -> Result<(), FieldError> {
-    if tokens.is_empty() {
-        return Err(FieldError::new(field, "is empty; leave it out or give its tokens"));
-    }
-    check_len(field, tokens.len(), MAX_PATTERN_TOKENS)?;
-    check_tokens(field, tokens, vocab_size)
-}
-
-/// Checks a list of token sequences, each of which is a message of its own. There may be at most `most`.
-pub(super) fn check_sequences(field: &str, all: &[Vec<u32>], most: usize, vocab_size: u32) -> Result<(), FieldError> {
-    check_len(field, all.len(), most)?;
-    let each = |(i, tokens): (usize, &Vec<u32>)| check_pattern(&format!("{field}[{i}].token_ids"), tokens, vocab_size);
-    all.iter().enumerate().try_for_each(each)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -338,7 +335,7 @@ mod tests {
     fn each_range_is_checked_and_named() {
         assert_eq!(fault(|_| ()), None);
         type Change = fn(&mut HistoryParams);
-        let bad: [(&str, Change); 25] = [
+        let bad: [(&str, Change); 28] = [
             ("dry_multiplier", |p| p.dry_multiplier = -0.1),
             ("dry_multiplier", |p| p.dry_multiplier = f32::NAN),
             ("dry_multiplier", |p| p.dry_multiplier = 1e5),
@@ -350,6 +347,9 @@ mod tests {
             ("dry_penalty_last_n", |p| p.dry_penalty_last_n = -2),
             ("dry_penalty_last_n", |p| p.dry_penalty_last_n = (1 << 15) + 1),
             ("dry_sequence_breakers", |p| p.dry_sequence_breakers = vec![vec![1]; 1025]),
+            ("dry_sequence_breaker_texts", |p| p.dry_sequence_breaker_texts = vec!["a".to_owned(); 65]),
+            ("dry_sequence_breaker_texts[1]", |p| p.dry_sequence_breaker_texts = vec!["a".to_owned(), String::new()]),
+            ("dry_sequence_breaker_texts[0]", |p| p.dry_sequence_breaker_texts = vec!["a".repeat(65)]),
             ("dry_sequence_breakers[1].token_ids", |p| p.dry_sequence_breakers = vec![vec![1], vec![]]),
             ("dry_sequence_breakers[0].token_ids", |p| p.dry_sequence_breakers = vec![vec![1; 65]]),
             ("dry_sequence_breakers[0].token_ids[1]", |p| p.dry_sequence_breakers = vec![vec![1, 100]]),

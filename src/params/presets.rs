@@ -124,11 +124,14 @@ impl Presets {
 }
 
 impl SamplingParams {
-    /// Number of tokens in the lists that an automaton is made of.
+    /// Number of tokens and bytes in the lists that an automaton is made of.
     fn pattern_tokens(&self) -> usize {
         let patterns = self.bad_words.iter().chain(&self.history.dry_sequence_breakers);
         let patterns = patterns.chain(self.history.sequence_bias.iter().map(|bias| &bias.token_ids)).map(Vec::as_slice);
-        patterns.chain(self.history.grammar.iter().flat_map(|grammar| grammar.start.starts())).map(<[u32]>::len).sum()
+        let starts = self.history.grammar.iter().flat_map(|grammar| grammar.start.starts());
+        let tokens: usize = patterns.chain(starts).map(<[u32]>::len).sum();
+        // An automaton over texts has a node for each byte.
+        tokens + self.history.dry_sequence_breaker_texts.iter().map(String::len).sum::<usize>()
     }
 
     /// Number of entries in all other lists.

@@ -1,8 +1,8 @@
 //! Parameters of the tools that forbid, favour or force tokens because of the tokens before them or because of their
 //! position. The ranges are checked here.
 
-use super::check::{check_len, check_tokens, in_range};
-use super::history::{MAX_LOOK_BACK, check_pattern, check_sequences};
+use super::check::{check_len, check_pattern, check_sequences, check_tokens, in_range};
+use super::history::MAX_LOOK_BACK;
 use super::{FieldError, MAX_LOGIT_BIAS, ThinkingFilters};
 
 /// Longest n-gram that may be kept from appearing again.

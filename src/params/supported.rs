@@ -1,7 +1,7 @@
 //! The parameters that this server reports as supported.
 
 /// Names of the implemented fields of the wire's `SamplingParams`, for `GetServerInfo`.
-pub const SUPPORTED: [&str; 85] = [
+pub const SUPPORTED: [&str; 86] = [
     "temperature",
     "top_k",
     "top_p",
@@ -85,6 +85,7 @@ pub const SUPPORTED: [&str; 85] = [
     "stop_token_sequences",
     "subtract_penalties_first",
     "bias_after_penalties",
+    "dry_sequence_breaker_texts",
     "preset",
     "watermark",
 ];

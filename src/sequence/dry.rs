@@ -23,55 +23,26 @@
 //! here, the product is cut, so that no penalty is ever a ban, but no logit shows the difference. There, the breaker
 //! that *begins* last limits repeats, which its source calls a flaw where one breaker lies inside another; here, it is
 //! the one that ends last. There, a breaker that begins before the window does not count; here, one that ends in it
-//! does. There, breakers are strings, and every tokenisation of one breaks.
+//! does. There, breakers are strings; here, they are [tokens or texts](breakers).
 
 pub(super) mod bounds;
+pub(super) mod breakers;
 
 use super::length::{MAX_PENALTY, power};
 use super::repeat_index::FARTHEST;
 use super::repeats::{LONGEST_CONTEXT, Match};
 use super::text::TextView;
-use crate::automaton::{Automaton, Node};
 use crate::params::history::HistoryParams;
 use crate::sampling::adjust::Nudge;
 use crate::speculative::propose::grams::Grams;
 use bounds::Bounds;
-
-/// How far the end of the text is behind its sequence breakers.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub(super) struct BreakerDistance {
-    /// How many of the last tokens come after every breaker.
-    tokens: u32,
-    place: Node,
-}
-
-impl BreakerDistance {
-    /// Computed from scratch for `text`. The count is unlimited if there is no breaker in the text or in `window`.
-    pub(super) fn after(text: &[u32], breakers: Option<&Automaton>, window: usize) -> Self {
-        let (mut place, mut end) = (Node::default(), 0);
-        if let Some(breakers) = breakers {
-            for (at, &token) in text.iter().enumerate() {
-                place = breakers.next(place, token);
-                end = if breakers.ends(place) { at + 1 } else { end };
-            }
-        }
-        let since = text.len() - end;
-        Self { tokens: if end == 0 || since >= window { u32::MAX } else { since as u32 }, place }
-    }
-
-    /// Takes in one more token.
-    pub(super) fn push(&mut self, token: u32, breakers: Option<&Automaton>) {
-        self.place = breakers.map_or(self.place, |breakers| breakers.next(self.place, token));
-        let ends = breakers.is_some_and(|breakers| breakers.ends(self.place));
-        self.tokens = if ends { 0 } else { self.tokens.saturating_add(1) };
-    }
-}
+use breakers::{BreakerDistance, Breakers};
 
 /// How DRY penalises a sequence.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Dry<'a> {
     pub(super) params: &'a HistoryParams,
-    pub(super) breakers: Option<&'a Automaton>,
+    pub(super) breakers: Breakers<'a>,
     /// Whether it comes behind the penalties.
     pub(super) is_late: bool,
     /// Whether KoboldCpp's two rules of its own apply.
@@ -111,8 +82,7 @@ pub(super) fn penalise(
         let (token, length) = ((packed >> 32) as u32, !(packed as u32));
         let less = -penalty(params, length - params.dry_allowed_length);
         let (bias, late) = if is_late { (0.0, less) } else { (less, 0.0) };
-        let is_breaker = breakers.is_some_and(|breakers| breakers.is_one(token));
-        (of_koboldcpp || !is_breaker).then_some(Nudge { token, bias, late })
+        (of_koboldcpp || !breakers.has(token)).then_some(Nudge { token, bias, late })
     }));
 }
 
@@ -143,6 +113,7 @@ mod tests {
     use super::super::repeat_index::RepeatIndex;
     use super::super::repeats;
     use super::*;
+    use crate::automaton::Automaton;
     use crate::sampling::steps::steps;
     use proptest::prelude::*;
     use std::collections::BTreeMap;
@@ -166,7 +137,7 @@ mod tests {
         let text = TextView::new(tokens, &[]);
         let window = params.dry_window().expect("on");
         let breakers = Automaton::new(&params.dry_sequence_breakers);
-        let breakers = Some(&breakers).filter(|_| !params.dry_sequence_breakers.is_empty());
+        let breakers = Breakers { tokens: Some(&breakers), texts: None };
         let places = RepeatIndex::new(context(params), longest(params), tokens);
         let (matches, since) =
             (repeats::all(tokens, &places, window), BreakerDistance::after(tokens, breakers, window));
@@ -301,16 +272,17 @@ mod tests {
     #[test]
     fn breakers_cost_two_steps_a_token_whatever_they_are() {
         let breakers = Automaton::new(&vec![[vec![9], vec![1; 63]].concat(); 1024]);
+        let breakers = Breakers { tokens: Some(&breakers), texts: None };
         let text = vec![1; 1 << 15];
-        let opening = |len: usize| steps(|| _ = BreakerDistance::after(&text[..len], Some(&breakers), len));
+        let opening = |len: usize| steps(|| _ = BreakerDistance::after(&text[..len], breakers, len));
         assert!(
             opening(1 << 14) <= 2 << 14 && opening(1 << 15) <= 2 << 15,
             "{} {}",
             opening(1 << 14),
             opening(1 << 15)
         );
-        let mut since = BreakerDistance::after(&text, Some(&breakers), text.len());
-        let going_on = steps(|| (0..1000).for_each(|_| since.push(1, Some(&breakers))));
+        let mut since = BreakerDistance::after(&text, breakers, text.len());
+        let going_on = steps(|| (0..1000).for_each(|_| since.push(1, breakers)));
         assert!(going_on <= 2000, "{going_on}");
         assert_eq!(since.tokens, u32::MAX);
     }
@@ -323,16 +295,21 @@ mod tests {
             window in 1usize..60,
         ) {
             let automaton = Automaton::new(&breakers);
+            let of = Breakers { tokens: Some(&automaton), texts: None };
             let expected = |len: usize| since(&text[..len], &breakers);
-            let opened = BreakerDistance::after(&text, Some(&automaton), window);
+            let opened = BreakerDistance::after(&text, of, window);
             let near = expected(text.len()).filter(|&since| since < window);
             prop_assert_eq!(opened.tokens, near.map_or(u32::MAX, |since| since as u32));
-            let mut since = BreakerDistance::after(&[], Some(&automaton), window);
+            let mut since = BreakerDistance::after(&[], of, window);
             for (at, &token) in text.iter().enumerate() {
-                since.push(token, Some(&automaton));
+                since.push(token, of);
                 prop_assert_eq!(since.tokens, expected(at + 1).map_or(u32::MAX, |since| since as u32));
             }
-            prop_assert_eq!(since.place, opened.place);
+            // Tokens that follow count the same.
+            since.push(0, of);
+            let mut going_on = opened;
+            going_on.push(0, of);
+            prop_assert_eq!(since.tokens == 0, going_on.tokens == 0);
         }
 
         #[test]

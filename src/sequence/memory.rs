@@ -4,7 +4,7 @@
 //! short part that every token changes: looking ahead copies it and leaves the memory as it is. Both depend on
 //! parameters and tokens alone, not on how the tokens came.
 
-use super::dry;
+use super::dry::{self, breakers::BreakerDistance};
 use super::ngram::{self, NgramIndex, PromptNgrams};
 use super::repeat_index::RepeatIndex;
 use super::repeats::{self, Match};
@@ -14,7 +14,7 @@ use super::text_end::end;
 use super::thinking::Thinking;
 use super::watermark;
 use super::{FinishReason, bias, in_order_once};
-use crate::automaton::{Automaton, Node};
+use crate::automaton::Node;
 use crate::growth::{after_growth, push};
 use crate::sampling::adjust::Nudge;
 use crate::speculative::propose::grams::Grams;
@@ -56,7 +56,7 @@ pub(super) struct PositionState {
     /// Where the end of the text stood before.
     matches: Vec<Match>,
     /// How far the text's end is behind its sequence breakers.
-    since: dry::BreakerDistance,
+    since: BreakerDistance,
     /// The state of the automaton of sequence biases.
     biased: Node,
     thinking: Thinking,
@@ -85,8 +85,7 @@ impl LookBack {
         let params = &rules.params().history;
         let dry = params.dry_window().map(|window| (dry::context(params), window));
         // Extra tokens, because a breaker may end where the window begins.
-        let for_dry =
-            dry.map_or(0, |(_, window)| window.saturating_add(rules.breakers().map_or(0, Automaton::longest)));
+        let for_dry = dry.map_or(0, |(_, window)| window.saturating_add(rules.breakers().longest()));
         let ngram = rules.no_repeat_ngram().map(|params| (ngram::context(params), ngram::window(params)));
         let keep = [
             for_dry,
@@ -144,7 +143,7 @@ impl Memory {
         if let Some((context, window)) = look_back.dry {
             let places = RepeatIndex::new(context, dry::longest(&rules.params().history), &self.tokens);
             self.now.matches = repeats::all(&self.tokens, &places, window);
-            self.now.since = dry::BreakerDistance::after(&self.tokens, rules.breakers(), window);
+            self.now.since = BreakerDistance::after(&self.tokens, rules.breakers(), window);
             self.grams.dry = Some(places);
             self.grams.counted = dry::bounds::counted(&rules.params().history, &self.tokens);
         }

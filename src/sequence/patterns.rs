@@ -8,6 +8,7 @@
 //!
 //! The memory is at most 20 bytes for each token of the sequences and 4 for each sequence.
 
+use super::dry::breakers::of_texts;
 use crate::automaton::{Automaton, Node};
 use crate::params::SamplingParams;
 use crate::sampling::steps::step;
@@ -33,8 +34,10 @@ pub(super) struct OwnPatterns {
     /// Bad words of two or more tokens. Those of one token are plain bans.
     pub(super) words: Option<Patterns>,
     pub(super) biases: Option<Patterns>,
-    /// DRY's sequence breakers.
+    /// DRY's sequence breakers that are given as tokens.
     pub(super) breakers: Option<Automaton>,
+    /// Those that are given as texts.
+    pub(super) breaker_texts: Option<Automaton>,
 }
 
 impl OwnPatterns {
@@ -46,13 +49,15 @@ impl OwnPatterns {
         let biases = (!biases.is_empty()).then(|| Patterns::new(biases.iter().map(|bias| bias.token_ids.as_slice())));
         let breakers = &params.history.dry_sequence_breakers;
         let breakers = (!breakers.is_empty()).then(|| Automaton::new(breakers));
-        let has_some = words.is_some() || biases.is_some() || breakers.is_some();
-        has_some.then(|| Box::new(Self { words, biases, breakers }))
+        let texts = &params.history.dry_sequence_breaker_texts;
+        let breaker_texts = (!texts.is_empty()).then(|| of_texts(texts));
+        let has_some = words.is_some() || biases.is_some() || breakers.is_some() || breaker_texts.is_some();
+        has_some.then(|| Box::new(Self { words, biases, breakers, breaker_texts }))
     }
 
     pub(super) fn bytes(&self) -> usize {
         let beside = |patterns: &Option<Patterns>| patterns.as_ref().map_or(0, Patterns::bytes);
-        let breakers = self.breakers.as_ref().map_or(0, Automaton::bytes);
+        let breakers: usize = [&self.breakers, &self.breaker_texts].into_iter().flatten().map(Automaton::bytes).sum();
         size_of::<Self>() + beside(&self.words) + beside(&self.biases) + breakers
     }
 }

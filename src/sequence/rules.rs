@@ -10,6 +10,7 @@ pub(crate) use needs::LACKS_TEXTS;
 
 use super::chain::{InThinking, OwnChain};
 use super::dry::Dry;
+use super::dry::breakers::Breakers;
 use super::history::{HistoryView, merge};
 use super::patterns::{OwnPatterns, Patterns};
 use super::speculation::Speculation;
@@ -78,6 +79,9 @@ impl Rules {
         }
         if !params.history.dry_sequence_breakers.is_empty() {
             drop(take(&mut params.history.dry_sequence_breakers));
+        }
+        if !params.history.dry_sequence_breaker_texts.is_empty() {
+            drop(take(&mut params.history.dry_sequence_breaker_texts));
         }
         rules
     }
@@ -199,8 +203,14 @@ impl Rules {
     }
 
     /// DRY's sequence breakers.
-    pub(super) fn breakers(&self) -> Option<&Automaton> {
-        self.inherited(|rules| rules.patterns.as_ref()?.breakers.as_ref())
+    pub(super) fn breakers(&self) -> Breakers<'_> {
+        let texts = self.breaker_texts().zip(self.vocabulary());
+        Breakers { tokens: self.inherited(|rules| rules.patterns.as_ref()?.breakers.as_ref()), texts }
+    }
+
+    /// Those that are given as texts.
+    fn breaker_texts(&self) -> Option<&Automaton> {
+        self.inherited(|rules| rules.patterns.as_ref()?.breaker_texts.as_ref())
     }
 
     /// How DRY penalises.

@@ -166,7 +166,9 @@ fn breakers_are_there_once_and_counted() {
     // Rules with a base keep only the automaton, and not even that if they have no breakers of their own.
     let (own, none) = (Rules::over(&plain, params), Rules::over(&base, SamplingParams::default()));
     assert!((none.bytes() + 4 * 12..base.bytes() / 2).contains(&own.bytes()), "{} {}", own.bytes(), none.bytes());
-    assert!(own.breakers().zip(none.breakers()).is_some_and(|(own, none)| own == none && own.longest() == 3));
+    assert!(
+        own.breakers().tokens.zip(none.breakers().tokens).is_some_and(|(own, none)| own == none && own.longest() == 3)
+    );
 }
 
 #[test]

@@ -73,7 +73,8 @@ impl Vocabulary {
 
     /// The same, with its control tokens and their names.
     #[must_use]
-    pub fn with_special(self, special: Vec<(u32, String)>) -> Self {
+    pub fn with_special(self, mut special: Vec<(u32, String)>) -> Self {
+        special.sort_by_key(|(token, _)| *token);
         Self { special, ..self }
     }
 
@@ -85,7 +86,18 @@ impl Vocabulary {
         self.ends.get(at).and_then(|&end| self.texts.get(start..end)).unwrap_or_default()
     }
 
-    /// Control tokens, and their names.
+    /// The text of a token, or the name of a control token; empty if it has neither.
+    #[must_use]
+    pub fn spelling(&self, token: u32) -> &[u8] {
+        match self.text(token) {
+            [] => {
+                self.special.binary_search_by_key(&token, |(of, _)| *of).map_or(&[], |at| self.special[at].1.as_bytes())
+            }
+            text => text,
+        }
+    }
+
+    /// Control tokens, by ascending token, and their names.
     #[must_use]
     pub fn special(&self) -> &[(u32, String)] {
         &self.special

@@ -2,7 +2,11 @@
 
 use crate::history::tools::pattern;
 use crate::support::*;
+use croupier::backend::cpu::CpuBackend;
+use croupier::limits::Limits;
+use croupier::proto::decode_request::Request;
 use croupier::proto::*;
+use croupier::rpc::ServerSetup;
 
 fn bad() -> Vec<(&'static str, SamplingParams)> {
     let p = SamplingParams::default;
@@ -24,6 +28,12 @@ fn bad() -> Vec<(&'static str, SamplingParams)> {
     ]);
     steering(&mut cases);
     marks(&mut cases);
+    let texts = |texts: Vec<String>| SamplingParams { dry_sequence_breaker_texts: texts, ..p() };
+    cases.extend([
+        ("params.dry_sequence_breaker_texts", texts(vec!["a".to_owned(); 65])),
+        ("params.dry_sequence_breaker_texts[1]", texts(vec!["a".to_owned(), String::new()])),
+        ("params.dry_sequence_breaker_texts[0]", texts(vec!["é".repeat(33)])),
+    ]);
     let breakers = |token_ids: &[u32]| vec![pattern(token_ids)];
     cases.extend([
         ("params.dry_allowed_length", SamplingParams { dry_allowed_length: Some(0), ..p() }),
@@ -205,5 +215,28 @@ async fn a_bad_value_is_named_and_its_neighbour_goes_on() {
         let expected = token(&alone.step(sample_step(&[(1, logits(5, position))])).await.work[0]);
         assert_eq!(token(&result.work[1]), expected);
         server.expect_sequences(2).await;
+    }
+}
+
+#[tokio::test]
+async fn breakers_that_are_texts_need_the_texts_of_tokens() {
+    let known = TestServer::start().await;
+    let setup = ServerSetup::default();
+    let bare = TestServer::with_setup(Transport::Tcp, Limits::default(), Box::new(CpuBackend::new(1)), setup).await;
+    let dry = |dry_multiplier| SamplingParams {
+        dry_multiplier: Some(dry_multiplier),
+        dry_sequence_breaker_texts: vec!["\n".to_owned()],
+        ..seeded(1)
+    };
+    for (server, params, is_refused) in [(&bare, dry(0.8), true), (&bare, dry(0.0), false), (&known, dry(0.8), false)] {
+        let opened = server.worker().await.step(open_step(vec![open(1, params.clone())])).await.open.remove(0);
+        let error = opened.error.clone().unwrap_or_default();
+        assert_eq!(opened.status() == OpenStatus::InvalidArgument, is_refused, "{opened:?}");
+        assert_eq!(error.field == "params.dry_sequence_breaker_texts", is_refused);
+        assert_eq!(error.message.contains("start it with vocabulary"), is_refused, "{}", error.message);
+        let mut stream = server.stream().await.unwrap();
+        stream.send(Request::Config(StreamConfig { default_params: Some(params), ..config() })).await;
+        let told = stream.reply().await.map_err(|status| violation(&status).0);
+        assert_eq!(told.err(), is_refused.then(|| "config.default_params.dry_sequence_breaker_texts".to_owned()));
     }
 }

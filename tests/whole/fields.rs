@@ -95,7 +95,7 @@ fn order(draw: &mut Draw) -> Vec<i32> {
 }
 
 /// Every parameter of the schema.
-pub const FIELDS: [(&str, Set); 85] = [
+pub const FIELDS: [(&str, Set); 86] = [
     ("temperature", |p, d| p.temperature = Some(d.edge(&[0.0, 1.0, 1e-5, 1e5, 0.7, 0.005], (0.05, 3.0)))),
     ("top_k", |p, d| p.top_k = Some(if d.happens(0.4) { d.one_of(&[0, 1, 2, u32::MAX]) } else { d.below(60) })),
     ("top_p", |p, d| p.top_p = Some(d.share())),
@@ -163,6 +163,9 @@ pub const FIELDS: [(&str, Set); 85] = [
     ("dry_allowed_length", |p, d| p.dry_allowed_length = Some(if d.happens(0.2) { 1024 } else { 1 + d.below(4) })),
     ("dry_penalty_last_n", |p, d| p.dry_penalty_last_n = Some(d.one_of(&[-1, 0, 3, 10, 32_768]))),
     ("dry_sequence_breakers", |p, d| p.dry_sequence_breakers = sequences(d, 3, 3)),
+    ("dry_sequence_breaker_texts", |p, d| {
+        p.dry_sequence_breaker_texts = (0..1 + d.below(3)).map(|_| d.below(200).to_string()).collect();
+    }),
     ("penalty_last_n", |p, d| p.penalty_last_n = Some(d.one_of(&[0, 1, 5, 20, 1 << 20]))),
     ("penalty_decay_n", |p, d| p.penalty_decay_n = Some(d.one_of(&[0, 1, 7, 30]))),
     ("prompt_ignore_length", |p, d| p.prompt_ignore_length = Some(d.one_of(&[0, 1, 9, u32::MAX]))),

@@ -100,6 +100,7 @@ class Drawing:
                      dry_allowed_length=self.one_of(1, 2, 2, 3))
         bounds = dict(
             dry_penalty_last_n=whole(0, 20), dry_sequence_breakers=[self.tokens(whole(1, 2)) for _ in range(2)],
+            dry_sequence_breaker_texts=[format(whole(2, 31), "b")[1:] for _ in range(whole(1, 2))],
             dry_max_ngram=given["dry_allowed_length"] + whole(1, 3), dry_max_occurrences=whole(1, 4), dry_early_exit_match_len=whole(1, 4))
         return {**given, **{name: value for name, value in bounds.items() if self.chance(0.25)}}
 

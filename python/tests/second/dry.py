@@ -22,10 +22,11 @@ def penalties(text):
     params = text.params
     if params.dry_multiplier == 0:
         return {}
-    spared = set() if params.engine == "KOBOLD_CPP" else {word[0] for word in params.dry_sequence_breakers if len(word) == 1}
+    spared = {word[0] for word in params.dry_sequence_breakers if len(word) == 1}
     found = {}
     for token, length in longest_repeats(text).items():
-        if token not in spared:
+        is_breaker = token in spared or any(word in spelling(text, token) for word in params.dry_sequence_breaker_texts)
+        if params.engine == "KOBOLD_CPP" or not is_breaker:
             found[token] = f32(min(params.dry_multiplier * power(params.dry_base, length - params.dry_allowed_length), MOST))
     return found
 
@@ -35,7 +36,7 @@ def longest_repeats(text):
     params, tokens = text.params, text.tokens
     window = WINDOW if params.dry_penalty_last_n == -1 else params.dry_penalty_last_n
     begin = max(0, len(tokens) - window)
-    limit = behind_last_breaker(tokens, begin, params.dry_sequence_breakers)
+    limit = behind_last_breaker(text, begin)
     if params.engine == "KOBOLD_CPP" and limit <= params.dry_allowed_length and limit < len(tokens) - begin:
         return {}
     if params.dry_max_ngram:
@@ -65,9 +66,25 @@ def repeats(tokens, begin, limit, params):
             return
 
 
-def behind_last_breaker(tokens, begin, breakers):
+def behind_last_breaker(text, begin):
     """The number of tokens in the window after the breaker that ends last (docs/history.md, DRY, Breakers)."""
+    tokens, breakers = text.tokens, text.params.dry_sequence_breakers
     for end in range(len(tokens), begin, -1):
-        if any(len(word) <= end and tokens[end - len(word) : end] == list(word) for word in breakers):
+        if any(len(word) <= end and tokens[end - len(word) : end] == list(word) for word in breakers) or ends_a_text(text, end):
             return len(tokens) - end
     return len(tokens) - begin
+
+
+def ends_a_text(text, end):
+    """Whether a breaker that is a text ends in the last of the first `end` tokens (docs/history.md, DRY, Breakers)."""
+    if not text.params.dry_sequence_breaker_texts:
+        return False
+    spelled = ""
+    for token in text.tokens[:end]:
+        spelled = spelled + spelling(text, token) if spelling(text, token) else ""
+    ends = range(len(spelled) - len(spelling(text, text.tokens[end - 1])) + 1, len(spelled) + 1)
+    return any(spelled[:to].endswith(word) for to in ends for word in text.params.dry_sequence_breaker_texts)
+
+
+def spelling(text, token):
+    return text.texts[token] if token < len(text.texts) else ""

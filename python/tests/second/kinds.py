@@ -24,6 +24,11 @@ def biased(drawing):
     return {**history(drawing), **given, "logit_bias": [(token, 2.0) for token in drawing.token_set(20)]}
 
 
+def breaking(drawing):
+    """DRY whose breakers are short texts."""
+    return {"dry_multiplier": 1.0, "dry_allowed_length": 1, "dry_sequence_breaker_texts": ["01", "110"][:drawing.one_of(1, 2)]}
+
+
 def of_engine(name):
     return lambda drawing: {**drawing.samplers(name, False, 0.35), **drawing.penalties()}
 

@@ -19,7 +19,7 @@ HISTORY = dict(
     penalty_last_n=0, penalty_decay_n=0, prompt_ignore_length=0, logit_bias=(), sequence_bias=(), allowed_token_ids=(),
     banned_token_ids=(), bad_words=(), token_ban_ranges=(), min_tokens=0, max_tokens=0, ignore_eos=False, stop_token_ids=(),
     no_repeat_ngram=None, length_penalty=None, dry_multiplier=0.0, dry_base=1.75, dry_allowed_length=2, dry_penalty_last_n=-1,
-    dry_sequence_breakers=(), dry_max_ngram=0, dry_max_occurrences=0, dry_early_exit_match_len=0, forced_first_token=None,
+    dry_sequence_breakers=(), dry_sequence_breaker_texts=(), dry_max_ngram=0, dry_max_occurrences=0, dry_early_exit_match_len=0, forced_first_token=None,
     forced_last_token=None, stop_token_sequences=(), repetition_detection=None, thinking_budget=None)
 DEFAULTS = {"engine": "CROUPIER", **SAMPLERS, **HISTORY, "kgw": None, "synthid": None, "gumbel": None, "acceptance": None,
             "proposer": None, "draft_length": None}
@@ -64,7 +64,7 @@ class Params(dict):
 
 @dataclasses.dataclass(frozen=True)
 class Text:
-    """The inputs of sampling besides the logits. `texts` are the texts of the vocabulary's tokens, for infill."""
+    """The inputs of sampling besides the logits. `texts` are the texts of the vocabulary's tokens, for infill and DRY."""
 
     params: Params
     prompt: list

@@ -33,7 +33,7 @@ fn a_preset_can_be_that_of_an_engine() {
     params.frequency_penalty = 0.1;
     assert!(params.counts_prompt(), "as the engine does");
     assert_eq!(history.dry_penalty_last_n, 64);
-    assert_eq!(history.dry_sequence_breakers, [[198], [25], [1], [9]]);
+    assert_eq!(history.dry_sequence_breaker_texts, ["\n", ":", "\"", "*"]);
 
     let (_dir, path) =
         file("[mine]\ndescription = \"one\"\nsampler_order = [\"top_k\", \"xtc\", \"temperature\"]\ntop_k = 3\n");

@@ -33,6 +33,7 @@ pub(super) fn merged(wire: &mut proto::SamplingParams, defaults: &HistoryParams)
         bias_after_penalties: wire.bias_after_penalties.or(defaults.bias_after_penalties),
         encoder_repetition_penalty: wire.encoder_repetition_penalty.unwrap_or(defaults.encoder_repetition_penalty),
         dry_sequence_breakers: sequences(breakers),
+        dry_sequence_breaker_texts: take(&mut wire.dry_sequence_breaker_texts),
         no_repeat_ngram: wire.no_repeat_ngram.take().map(no_repeat_ngram),
         length_penalty: wire.length_penalty.map(length_penalty).or(defaults.length_penalty),
         sequence_bias: biases.into_iter().map(sequence_bias).collect(),

@@ -74,7 +74,7 @@ pub(super) fn with_lists(mut params: SamplingParams, base: &SamplingParams) -> S
     fill!(is_empty: logit_bias, allowed_token_ids, banned_token_ids, bad_words, stop_token_ids);
     fill!(is_empty: samplers.xtc_ignore_token_ids, samplers.top_p_reset_token_ids);
     fill!(is_empty: history.dry_sequence_breakers, history.sequence_bias, history.token_ban_ranges);
-    fill!(is_empty: history.stop_token_sequences);
+    fill!(is_empty: history.stop_token_sequences, history.dry_sequence_breaker_texts);
     fill!(is_none: logprobs, samplers.report, history.no_repeat_ngram, history.thinking_budget);
     params
 }

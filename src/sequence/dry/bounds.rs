@@ -65,7 +65,7 @@ mod tests {
     fn penalties(params: &HistoryParams, tokens: &[u32], kept: usize) -> Vec<(u32, f32)> {
         let window = params.dry_window().expect("on");
         let breakers = Automaton::new(&params.dry_sequence_breakers);
-        let breakers = Some(&breakers).filter(|_| !params.dry_sequence_breakers.is_empty());
+        let breakers = Breakers { tokens: Some(&breakers), texts: None };
         let (before, ahead) = tokens.split_at(kept);
         let places = RepeatIndex::new(context(params), longest(params), before);
         let (mut matches, counted) = (repeats::all(before, &places, window), counted(params, before));

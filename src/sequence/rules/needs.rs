@@ -10,7 +10,7 @@ use crate::sequence::OpenError;
 use crate::vocabulary::Vocabulary;
 use std::sync::Arc;
 
-/// Said of infill where there are no texts of tokens.
+/// Said of what needs the texts of tokens where there are none.
 pub(crate) const LACKS_TEXTS: &str =
     "needs the texts of tokens, which this server does not have; start it with vocabulary";
 
@@ -89,9 +89,13 @@ impl Rules {
             let message = "needs a token that ends the text; give eos_token_ids";
             return Err(FieldError::new("length_penalty", message));
         }
+        let has_texts = self.vocabulary().is_some();
+        if self.params.history.dry_window().is_some() && self.breaker_texts().is_some() && !has_texts {
+            return Err(FieldError::new("dry_sequence_breaker_texts", LACKS_TEXTS));
+        }
         let Some(chain) = self.chain.as_ref().filter(|chain| chain.has_infill()) else { return Ok(()) };
         let wrong = |message: &str| Err(FieldError::new("infill", message));
-        if self.vocabulary().is_none() {
+        if !has_texts {
             return wrong(LACKS_TEXTS);
         }
         if chain.ends.is_empty() {
@@ -114,7 +118,7 @@ impl Rules {
         if self.chain.as_ref().is_some_and(|chain| chain.has_min_eos_p()) { self.eos() } else { &[] }
     }
 
-    fn vocabulary(&self) -> Option<&Vocabulary> {
+    pub(super) fn vocabulary(&self) -> Option<&Vocabulary> {
         self.inherited(|rules| rules.vocabulary.as_deref())
     }
 

@@ -3,6 +3,7 @@
 use super::*;
 use crate::backend::cuda::ask::{NoKernel, has_kernel};
 use crate::sampling::row::Action;
+use crate::vocabulary::Vocabulary;
 
 /// A logit of 4 as a row has it, and whether a kernel can do so.
 fn adjusted(spec: &RowSpec<'_>, token: u32) -> (f32, Result<(), NoKernel>) {
@@ -127,4 +128,87 @@ fn penalties_come_in_the_order_of_the_engine_or_the_parameter() {
             .subtract_first
     );
     assert!(opened(first, &[], &[]).spec(Action::Draw { uniform: 0 }).penalties.is_off());
+}
+
+/// A vocabulary in which 3 and 4 end a line, and 5 and 6 do so together.
+fn lines() -> Arc<Vocabulary> {
+    let texts = ["x", "a", "b", "\n", "b\n\n", "<", "br>"].map(|text| Some(text.as_bytes().to_vec()));
+    Arc::new(Vocabulary::new(&texts, b""))
+}
+
+/// DRY with these breakers, and nothing else.
+fn dry(texts: &[&str]) -> SamplingParams {
+    let history = HistoryParams {
+        dry_multiplier: 1.0,
+        dry_base: 2.0,
+        dry_sequence_breaker_texts: texts.iter().map(|text| (*text).to_owned()).collect(),
+        ..HistoryParams::default()
+    };
+    SamplingParams { history: history.into(), ..SamplingParams::default() }
+}
+
+#[test]
+fn no_repeat_reaches_across_a_text_and_no_token_with_one_is_penalised() {
+    let (again, line) = (&[1, 2, 3, 1, 7, 1, 2, 3][..], &[3, 1, 2, 4, 7, 3, 1, 2][..]);
+    for (texts, text, token, expected) in [
+        // 1 2 3 was followed by 1.
+        (&["never"][..], again, 1, 2.0),
+        (&["\n"], again, 1, 4.0),
+        (&["b\n"], again, 1, 4.0),
+        (&["<br>"], again, 1, 2.0),
+        // 3 1 2 was followed by 4, two tokens after a line's end.
+        (&["<br>"], line, 4, 2.0),
+        (&["a\n"], line, 4, 2.0),
+        (&["\n\n"], line, 4, 4.0),
+        (&["a"], line, 4, 4.0),
+    ] {
+        let rules = Rules::new(dry(texts), &EOS).with_vocabulary(Some(lines()));
+        assert_eq!(rules.validate(), Ok(()));
+        let sequence = Sequence::open(Arc::new(rules), 7, text, &[]);
+        let spec = sequence.spec(sequence.draw(Purpose::Sample));
+        assert_eq!(adjusted(&spec, token).0, expected, "{texts:?} {text:?}");
+    }
+}
+
+#[test]
+fn texts_break_the_same_however_a_text_came() {
+    let text = [1, 2, 3, 1, 2, 1, 7, 1, 2, 3, 1, 5, 6, 1, 2, 3, 1, 2, 5, 6, 1, 2, 3];
+    for texts in [&["\n"][..], &["b\n", "<br>"], &["a<br>a"], &["\n", "<b"]] {
+        let base = Arc::new(Rules::new(dry(texts), &EOS).with_vocabulary(Some(lines())));
+        let rules = [Arc::clone(&base), Arc::new(Rules::over(&base, dry(&[])))];
+        let known = |spec: &RowSpec<'_>| format!("{:?}", spec.adjusts.iter().collect::<Vec<_>>());
+        let of = |rules: &Arc<Rules>, len: usize| {
+            let opened = Sequence::open(Arc::clone(rules), 7, &text[..len / 2], &text[len / 2..len]);
+            known(&opened.spec(Action::Draw { uniform: 0 }))
+        };
+        let expected: Vec<String> = (0..=text.len()).map(|len| of(&base, len)).collect();
+        assert!(expected.iter().any(|known| known.contains("token")), "something is penalised");
+        for rules in &rules {
+            for from in 0..text.len() {
+                let mut sequence = Sequence::open(Arc::clone(rules), 7, &text[..from / 3], &text[from / 3..from]);
+                let mut ahead = sequence.ahead();
+                for (at, &token) in text.iter().enumerate().skip(from) {
+                    sequence.grow(&mut ahead, token);
+                    let drafted = sequence.spec_ahead(&ahead, Action::Draw { uniform: 0 });
+                    assert_eq!(known(&drafted), expected[at + 1], "{texts:?} from {from} to {at}");
+                }
+                sequence.commit(text[from]);
+                assert_eq!(known(&sequence.spec(Action::Draw { uniform: 0 })), expected[from + 1], "{texts:?} {from}");
+            }
+        }
+    }
+}
+
+#[test]
+fn breakers_that_are_texts_need_the_texts_of_tokens() {
+    let off = |mut params: SamplingParams| {
+        params.history.dry_multiplier = 0.0;
+        params
+    };
+    let refused = |rules: Rules| rules.validate().err().map(|error| error.field);
+    assert_eq!(refused(Rules::new(dry(&["\n"]), &EOS)).as_deref(), Some("dry_sequence_breaker_texts"));
+    let base = Arc::new(Rules::new(dry(&["\n"]), &EOS));
+    assert_eq!(refused(Rules::over(&base, dry(&[]))).as_deref(), Some("dry_sequence_breaker_texts"));
+    assert_eq!(refused(Rules::new(dry(&["\n"]), &EOS).with_vocabulary(Some(lines()))), None);
+    assert_eq!(refused(Rules::new(off(dry(&["\n"])), &EOS)), None);
 }

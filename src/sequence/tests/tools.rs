@@ -79,6 +79,7 @@ prop_compose! {
             dry_allowed_length: dry.2,
             dry_penalty_last_n: dry.3,
             dry_sequence_breakers: breakers,
+            dry_sequence_breaker_texts: Vec::new(),
             dry_max_ngram: bounds.0,
             dry_max_occurrences: bounds.1,
             dry_early_exit_match_len: bounds.2,
