@@ -102,7 +102,7 @@ fn gains(name: &str, text: &[u32]) {
         let mut proposer = Proposer::new(&params, &text[..1], &[]);
         let (mut at, mut steps, mut drafted, mut accepted) = (1, 0, 0, 0);
         while at < text.len() {
-            let draft = proposer.propose(text.len() - at - 1);
+            let draft = proposer.propose(text.len() - at - 1).tokens;
             let right = draft.iter().zip(&text[at..]).take_while(|(a, b)| a == b).count();
             text[at..=at + right].iter().for_each(|&token| proposer.push(token));
             (steps, drafted, accepted) = (steps + 1, drafted + draft.len(), accepted + right);

@@ -158,6 +158,7 @@ fn proposer(work: &VerifyWork, sequence: &Sequence) -> Proposer {
             None => Proposer::Deterministic,
             Some(DraftOrigin::Found(ProposerKind::Ngram)) => Proposer::Ngram,
             Some(DraftOrigin::Found(ProposerKind::Suffix)) => Proposer::Suffix,
+            Some(DraftOrigin::Predicted) => Proposer::Prediction,
             Some(DraftOrigin::Found(ProposerKind::Grammar) | DraftOrigin::Grammar) => Proposer::Grammar,
             Some(DraftOrigin::Thinking) => Proposer::Thinking,
         },

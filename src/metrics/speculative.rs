@@ -19,10 +19,12 @@ labelled! {
         Sent = "sent",
         /// The worker, without their distribution.
         Deterministic = "deterministic",
-        /// Prompt lookup inside the sidecar.
+        /// Prompt lookup inside the sidecar, in the text.
         Ngram = "ngram",
-        /// Suffix matching inside the sidecar.
+        /// Suffix matching inside the sidecar, in the text.
         Suffix = "suffix",
+        /// Either of the two, in what the worker predicted of the text.
+        Prediction = "prediction",
         /// The text's grammar, which forces what comes next.
         Grammar = "grammar",
         /// The text's thinking budget, which is used up.

@@ -26,8 +26,10 @@ pub struct Speculation {
 /// Where proposed draft tokens come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DraftOrigin {
-    /// The proposer that was asked for found them.
+    /// The proposer that was asked for found them in the text.
     Found(ProposerKind),
+    /// A proposer found them in what the worker predicted.
+    Predicted,
     /// The text's grammar forces them.
     Grammar,
     /// The text's thinking budget is spent and forces them.
@@ -82,9 +84,10 @@ impl Speculation {
         let advised = self.length.as_ref().map(|length| self.seen.advise(length));
         let advised = advised.map(|advised| advised.min(u32::try_from(most).unwrap_or(u32::MAX)));
         let most = advised.map_or(most, |advised| advised as usize);
-        let tokens = self.proposer.as_ref().map(|(_, proposer)| proposer.propose(most)).unwrap_or_default();
-        (self.last, self.learned) = (NextDraft { tokens, advised }, advised);
-        self.origin = self.proposer.as_ref().map(|(kind, _)| DraftOrigin::Found(*kind));
+        let found = self.proposer.as_ref().map(|(_, proposer)| proposer.propose(most)).unwrap_or_default();
+        (self.last, self.learned) = (NextDraft { tokens: found.tokens, advised }, advised);
+        let origin = |kind| if found.is_predicted { DraftOrigin::Predicted } else { DraftOrigin::Found(kind) };
+        self.origin = self.proposer.as_ref().map(|(kind, _)| origin(*kind));
         self.last.clone()
     }
 

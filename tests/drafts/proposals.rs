@@ -219,6 +219,11 @@ async fn what_is_predicted_is_drafted_and_changes_not_one_token() {
     assert_eq!(same, text);
     // The first token comes alone, and then eight and one more at a time.
     assert_eq!(all, 1 + 59_usize.div_ceil(9), "{alone} without");
+    // Metrics tell these drafts from those found in the text: all but one token of each verification.
+    let accepted = |proposer| {
+        format!("croupier_spec_decode_num_accepted_tokens_total{{model=\"default\",proposer=\"{proposer}\"}}")
+    };
+    assert_eq!(server.series(&accepted("prediction")), (59 - (all - 1)) as f64);
     // A version with changes.
     let mut changed = [&text[..20], &[1, 1, 1], &text[25..]].concat();
     changed[30] = (changed[30] + 1) % VOCAB;

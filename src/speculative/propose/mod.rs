@@ -28,6 +28,17 @@ pub struct Proposer {
     params: ProposerParams,
     /// `None` if only the grammar proposes.
     index: Option<Index>,
+    /// How many tokens stand before the text: those of the prediction, and what precedes them.
+    predicted: usize,
+}
+
+/// Draft tokens that a proposer found, each following the one before it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Found {
+    /// The tokens.
+    pub tokens: Vec<u32>,
+    /// Whether the latest place where all of them stand is in what was predicted.
+    pub is_predicted: bool,
 }
 
 impl Proposer {
@@ -45,12 +56,13 @@ impl Proposer {
         let earlier = if predicted.is_empty() { &[] } else { &prompt[prompt.len().saturating_sub(longest)..] };
         let end = if predicted.is_empty() { &[][..] } else { &[END] };
         let parts = [earlier, predicted, end, prompt, output];
+        let before = parts[..3].iter().map(|part| part.len()).sum();
         let index = (params.kind != ProposerKind::Grammar).then(|| {
             let mut index = Index::new(shortest, longest, CANDIDATES, parts.iter().map(|part| part.len()).sum());
             parts.into_iter().flatten().for_each(|&token| index.push(token));
             index
         });
-        Self { params: *params, index }
+        Self { params: *params, index, predicted: before }
     }
 
     /// Appends an emitted token.
@@ -61,13 +73,14 @@ impl Proposer {
     /// Draft tokens, each following the one before it, that may continue the text: at most `max` and
     /// `max_draft_tokens`, and none without a match.
     #[must_use]
-    pub fn propose(&self, max: usize) -> Vec<u32> {
-        let (limit, Some(index)) = (max.min(self.most()), &self.index) else { return Vec::new() };
-        match self.params.kind {
+    pub fn propose(&self, max: usize) -> Found {
+        let (limit, Some(index)) = (max.min(self.most()), &self.index) else { return Found::default() };
+        let (tokens, latest) = match self.params.kind {
             ProposerKind::Ngram => ngram::propose(index, limit),
             ProposerKind::Suffix => suffix::propose(index, self.params.min_token_prob, limit),
-            ProposerKind::Grammar => Vec::new(),
-        }
+            ProposerKind::Grammar => return Found::default(),
+        };
+        Found { is_predicted: !tokens.is_empty() && latest < self.predicted, tokens }
     }
 
     /// The most draft tokens that the parameters allow in one draft.

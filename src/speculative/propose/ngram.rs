@@ -10,17 +10,16 @@
 use super::END;
 use super::index::Index;
 
-pub(super) fn propose(index: &Index, limit: usize) -> Vec<u32> {
-    let mut draft = Vec::new();
-    if let Some(found) = index.longest_match(1) {
-        draft.reserve_exact(limit);
-        for position in found.positions[0]..found.positions[0] + limit {
-            let token = index.token(position, &draft);
-            if token == END {
-                break;
-            }
-            draft.push(token);
+/// The draft, and the place that it was copied from.
+pub(super) fn propose(index: &Index, limit: usize) -> (Vec<u32>, usize) {
+    let Some(found) = index.longest_match(1) else { return (Vec::new(), 0) };
+    let (first, mut draft) = (found.positions[0], Vec::with_capacity(limit));
+    for position in first..first + limit {
+        let token = index.token(position, &draft);
+        if token == END {
+            break;
         }
+        draft.push(token);
     }
-    draft
+    (draft, first)
 }

@@ -14,8 +14,9 @@
 use super::END;
 use super::index::{CANDIDATES, Index};
 
-pub(super) fn propose(index: &Index, min_token_prob: f32, limit: usize) -> Vec<u32> {
-    let Some(found) = index.longest_match(CANDIDATES) else { return Vec::new() };
+/// The draft, and the latest place where all of it stands.
+pub(super) fn propose(index: &Index, min_token_prob: f32, limit: usize) -> (Vec<u32>, usize) {
+    let Some(found) = index.longest_match(CANDIDATES) else { return (Vec::new(), 0) };
     let all = found.positions.len();
     let mut voters = found.positions;
     let limit = limit.min(found.length);
@@ -30,7 +31,9 @@ pub(super) fn propose(index: &Index, min_token_prob: f32, limit: usize) -> Vec<u
         voters.retain(|_| vote.next() == Some(&token));
         draft.push(token);
     }
-    draft
+    // The latest comes first.
+    let latest = voters[0];
+    (draft, latest)
 }
 
 /// The token with the most votes, of equals the first in `votes`, and its number of votes.

@@ -24,7 +24,7 @@ fn params(kind: ProposerKind, min_match: u32, max_match: u32) -> ProposerParams 
 }
 
 fn proposed(params: &ProposerParams, text: &[u32]) -> Vec<u32> {
-    Proposer::new(params, text, &[]).propose(usize::MAX)
+    Proposer::new(params, text, &[]).propose(usize::MAX).tokens
 }
 
 /// The definition: the longest match in a text, and every position after such a match, latest first.
@@ -116,7 +116,7 @@ fn a_draft_is_never_longer_than_asked_for() {
     for kind in [ProposerKind::Ngram, ProposerKind::Suffix] {
         let proposer = Proposer::new(&params(kind, 1, 64), &text, &[]);
         for max in [0, 1, 5, 16, 17, usize::MAX] {
-            assert_eq!(proposer.propose(max), [1, 2, 3, 4].repeat(16)[..max.min(16)], "{kind:?}");
+            assert_eq!(proposer.propose(max).tokens, [1, 2, 3, 4].repeat(16)[..max.min(16)], "{kind:?}");
         }
     }
 }
@@ -214,7 +214,7 @@ fn what_is_predicted_is_proposed_from_the_first_token_on_and_no_further() {
     for kind in [ProposerKind::Ngram, ProposerKind::Suffix] {
         let params = params(kind, 1, 4);
         let mut proposer = Proposer::predicting(&params, &[1, 2, 3], &[], &predicted);
-        assert_eq!(proposer.propose(2), [10, 11], "the prompt was continued like this before");
+        assert_eq!(proposer.propose(2).tokens, [10, 11], "the prompt was continued like this before");
         let mut output = Vec::new();
         // As predicted, then not, and back again. Suffix matching drafts no more tokens than match.
         for (token, ngram, suffix) in [
@@ -227,23 +227,41 @@ fn what_is_predicted_is_proposed_from_the_first_token_on_and_no_further() {
             output.push(token);
             proposer.push(token);
             let expected = if kind == ProposerKind::Ngram { ngram } else { suffix };
-            assert_eq!(proposer.propose(16), expected, "{kind:?} after {output:?}");
+            let found = proposer.propose(16);
+            assert_eq!(found.tokens, expected, "{kind:?} after {output:?}");
+            assert_eq!(found.is_predicted, !expected.is_empty(), "{kind:?} after {output:?}");
             let opened = Proposer::predicting(&params, &[1, 2, 3], &output, &predicted);
             assert_eq!(opened, proposer, "{kind:?} after {output:?}");
         }
         // Without a prompt the first token comes from nowhere.
-        assert!(Proposer::predicting(&params, &[], &[], &predicted).propose(16).is_empty());
-        assert_eq!(Proposer::predicting(&params, &[], &[15], &predicted).propose(16), [16]);
+        assert!(Proposer::predicting(&params, &[], &[], &predicted).propose(16).tokens.is_empty());
+        assert_eq!(Proposer::predicting(&params, &[], &[15], &predicted).propose(16).tokens, [16]);
     }
 }
 
 #[test]
 fn the_text_itself_counts_before_what_is_predicted() {
     // Both have a 7 behind 5 6, and the text's is the later one.
+    let found = |tokens: &[u32], is_predicted| Found { tokens: tokens.to_vec(), is_predicted };
     let proposer = Proposer::predicting(&params(ProposerKind::Ngram, 2, 5), &[1, 5, 6, 8, 5, 6], &[], &[5, 6, 7]);
-    assert_eq!(proposer.propose(1), [5], "after the whole prompt, which ends with what stands before");
+    assert_eq!(proposer.propose(1), found(&[5], true), "after the whole prompt, which ends with what stands before");
     let proposer = Proposer::predicting(&params(ProposerKind::Ngram, 2, 2), &[1, 5, 6, 8, 5, 6], &[], &[5, 6, 7]);
-    assert_eq!(proposer.propose(1), [8], "of equal matches, the latest");
+    assert_eq!(proposer.propose(1), found(&[8], false), "of equal matches, the latest");
+    // What the text and the prediction go on with alike is the text's.
+    for kind in [ProposerKind::Ngram, ProposerKind::Suffix] {
+        let proposer =
+            |prompt: &[u32], predicted: &[u32]| Proposer::predicting(&params(kind, 2, 2), prompt, &[], predicted);
+        assert_eq!(proposer(&[5, 6, 7, 9, 5, 6], &[5, 6, 7, 4]).propose(1), found(&[7], false));
+        assert_eq!(proposer(&[5, 6, 8, 9, 5, 6], &[]).propose(1), found(&[8], false));
+    }
+    // Three places of the prediction outvote one of the text.
+    let proposer = Proposer::predicting(
+        &params(ProposerKind::Suffix, 2, 2),
+        &[5, 6, 8, 9, 5, 6],
+        &[],
+        &[5, 6, 7, 5, 6, 7, 5, 6, 7],
+    );
+    assert_eq!(proposer.propose(1), found(&[7], true));
 }
 
 /// Single tokens whose contexts fall into one bucket of a table of 2^15.
@@ -291,7 +309,7 @@ fn the_bound_of_work_is_reached() {
     let last = tokens.pop().expect("a token");
     // The last token is new, but 199 others have its hash.
     let proposer = Proposer::new(&params(ProposerKind::Ngram, 1, 1), &tokens, &[last]);
-    assert_eq!(examined(|| assert!(proposer.propose(8).is_empty())), CANDIDATES);
+    assert_eq!(examined(|| assert!(proposer.propose(8).tokens.is_empty())), CANDIDATES);
 }
 
 #[test]
