@@ -9,6 +9,7 @@ use crate::params::steering::{SequenceBias, ThinkingBudget};
 use crate::params::{EngineOrder, Filters, LogprobsParams, SamplerOrder, SamplingParams, ThinkingFilters};
 use crate::permits::Counter;
 use crate::sampling::adjust::{Adjusts, TokenAdjust};
+use crate::sampling::kept::Form;
 use crate::sampling::row::LogprobsMode;
 use proptest::prelude::*;
 
@@ -375,4 +376,14 @@ fn the_numbers_of_a_row_are_those_of_its_position_in_the_output() {
         sequence.grow(&mut ahead, 8);
         assert_eq!(of_xtc(sequence.spec_ahead(&ahead, action)), number(position + 1, Purpose::Xtc));
     }
+}
+
+#[test]
+fn what_samplers_remember_after_a_draft_token_counts_as_its_memory() {
+    let with = |state: Option<SamplerState>| {
+        let mut sequence = opened(|_| (), &[1], &[]);
+        sequence.keep_draft(None, 3, Box::new(Kept::new(Form::List(vec![(3, 1)]), 1)), state);
+        sequence.bytes()
+    };
+    assert_eq!(with(Some(SamplerState::default())), with(None) + size_of::<SamplerState>());
 }

@@ -244,6 +244,21 @@ mod tests {
         assert_eq!(forced, None);
     }
 
+    #[test]
+    fn as_many_tokens_are_needed_as_its_longest_sequence_has() {
+        let budget = |start: usize, end: usize, forced: usize, other: usize| ThinkingBudget {
+            start_token_ids: vec![1; start],
+            end_token_ids: vec![2; end],
+            budget: 3,
+            forced_token_ids: vec![3; forced],
+            other_ends: vec![vec![4; other]],
+            ..Default::default()
+        };
+        for (start, end, forced, other) in [(9, 1, 2, 3), (1, 9, 2, 3), (1, 2, 9, 3), (1, 2, 3, 9)] {
+            assert_eq!(Thinking::reach(&budget(start, end, forced, other)), 9);
+        }
+    }
+
     proptest! {
         #[test]
         fn it_is_as_vllm_defines_it(

@@ -76,6 +76,21 @@ fn proposals_are_as_long_as_is_advised() {
     assert_eq!(speculation.next(usize::MAX).advised, Some(1), "it is tried again some time");
 }
 
+#[test]
+fn a_step_without_a_draft_is_recorded_only_where_none_was_advised() {
+    let mut speculation = speculation(true);
+    (0..50).for_each(|_| speculation.record(&[trial(0, true), trial(1, false)]));
+    assert_eq!(speculation.next(usize::MAX).advised, Some(1));
+    let seen = speculation.seen.clone();
+    speculation.record(&[]);
+    assert_eq!(speculation.seen, seen, "one was worth while, and nobody tried it");
+    (0..200).for_each(|_| speculation.record(&[trial(0, false)]));
+    assert_eq!(speculation.next(usize::MAX).advised, Some(0));
+    let seen = speculation.seen.clone();
+    speculation.record(&[]);
+    assert_ne!(speculation.seen, seen, "what was seen before counts less");
+}
+
 /// A text that thinks between tokens 1 and 2, and asks for drafts.
 fn thinking(budget: u32, forced: &[u32], most: u32, prompt: &[u32], output: &[u32]) -> Sequence {
     let thinking = ThinkingBudget {
@@ -107,6 +122,11 @@ fn what_a_spent_budget_forces_is_a_draft() {
     assert_eq!(next(4, &[7, 8, 2], 4, &[1, 3, 4]), (vec![5, 6], found), "no further than the budget goes");
     assert_eq!(next(4, &[9, 9, 2], 8, &[1, 3, 4]), (vec![5, 6, 9, 9], found), "a forced token may be found");
     assert_eq!(next(3, &[7, 2], 6, &[3, 4]), (vec![5, 6, 9, 9, 3, 4], found), "it does not think");
+    // The prompt goes on with 1, 5, 6, 9: it thinks, and the third token after that has to be 7.
+    let begun = |most| thinking(2, &[7, 2], most, &[3, 4, 1, 5, 6, 9, 2, 8], &[3, 4]).next_draft(&[]).tokens;
+    for most in 3..8 {
+        assert_eq!(begun(most), [1, 5, 6], "a draft of {most} that begins to think");
+    }
 }
 
 #[test]

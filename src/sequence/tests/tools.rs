@@ -190,6 +190,23 @@ fn length_makes_eos_likelier_unless_it_is_ignored() {
     assert_eq!(eos(&ignoring, &[5, 5, 5]), [Some(2.0), banned]);
 }
 
+/// The window has the last token of the breaker only, and after it one token over and over.
+#[test]
+fn a_breaker_that_ends_where_the_window_begins_is_seen() {
+    let dry = |p: &mut SamplingParams| {
+        (p.history.dry_multiplier, p.history.dry_base, p.history.dry_allowed_length) = (1.0, 2.0, 1);
+        (p.history.dry_penalty_last_n, p.history.dry_sequence_breakers) = (6, vec![vec![0, 2, 2]]);
+    };
+    let bias = |prompt: &[u32]| {
+        let sequence = opened(dry, prompt, &[]);
+        let spec = sequence.spec(sequence.draw(Purpose::Sample));
+        spec.adjusts.get(2)?.with_one_bias(&spec.penalties).map(|adjust| adjust.bias)
+    };
+    // Five tokens repeat, of which four come after the breaker: 2^(5 - 1), and 2^(4 - 1).
+    assert_eq!(bias(&[9, 9, 9, 2, 2, 2, 2, 2, 2]), Some(-16.0));
+    assert_eq!(bias(&[9, 9, 0, 2, 2, 2, 2, 2, 2]), Some(-8.0));
+}
+
 #[test]
 fn a_tool_that_looks_back_takes_room_for_what_it_needs() {
     let tokens: Vec<u32> = (0..5000).map(|i| i * 7919 % 97).collect();
