@@ -8,7 +8,8 @@ use crate::region::{Region, Regions};
 use crate::sampling::logits::Dtype;
 use metrics::Gauge;
 use proptest::prelude::*;
-use std::task::{Context, Poll, Waker};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::Instant;
 
 const VOCAB: u32 = 12;
@@ -114,6 +115,28 @@ fn columns_that_lie_together_are_read_where_they_lie() {
     }
 }
 
+/// Row 0 of both begins at the same place of the region, but not row 1.
+#[test]
+fn columns_whose_rows_lie_otherwise_are_put_together() {
+    let (shards, regions) = (shards(|_| {}), Regions::new(&Limits::default(), Gauge::noop(), Gauge::noop()));
+    let invitation = regions.invite().expect("a token");
+    let owner = shards.open(layout(&[5, 7]), None).expect("a token");
+    let rank = attach(&shards, &owner, 1).expect("it is expected");
+    let region = regions.lease(invitation.regions(), 1 << 12).expect("room");
+    region.words().expect("it is the host's").write(0, (0..1024).map(|at| (at as f32).to_bits()));
+    let columns = |rank, row_stride| {
+        let place = RegionRows { offset: 8, rows: 2, row_stride };
+        owner.layout().in_region(rank, Arc::clone(&region), place).expect("they lie there")
+    };
+    let mut block = LogitsBlock::awaiting(columns(0, 20), owner.awaited(1), VOCAB);
+    rank.announce(1, columns(1, 24), 0).expect("room");
+    assert_eq!(join(&mut block, Instant::now()), None);
+    let mut bytes = vec![0; VOCAB as usize * 4];
+    block.row(1).expect("it is there").copy_to(&mut bytes);
+    // 2 + 20 and the four after it, then those from 2 + 24 + 5 on.
+    assert_eq!(bytes, Dtype::F32.encode(&(22..27).chain(31..38).map(|at| at as f32).collect::<Vec<_>>()));
+}
+
 #[test]
 fn the_largest_steps_have_all_of_their_columns_too() {
     let shards = shards(|_| {});
@@ -210,6 +233,57 @@ fn steps_behind_one_that_waited_in_vain_do_not_wait_as_long_again() {
     assert!(last.failure().is_none());
     let mut later = step(&owner, 4, &[1]);
     assert_eq!(join(&mut later, start + 6 * second), Some(start + 11 * second), "the one before it had its shards");
+}
+
+/// The next step had its shards by then, or waits for them as long as any.
+#[test]
+fn a_step_that_failed_at_once_takes_no_time_from_the_next() {
+    let shards = shards(|limits| limits.shard_timeout = Duration::from_secs(5));
+    let owner = shards.open(layout(&[6, 6]), None).expect("a token");
+    let mut blocks = [1, 2].map(|step_id| step(&owner, step_id, &[1]));
+    let (start, second, [first, next]) = (Instant::now(), Duration::from_secs(1), &mut blocks);
+    drop(attach(&shards, &owner, 1).expect("it is expected"));
+    assert_eq!(join(first, start + 3 * second), None);
+    assert_eq!(failure(first), ShardFailure::Left { rank: 1 });
+    let _back = attach(&shards, &owner, 1).expect("it is expected again");
+    assert_eq!(join(next, start + 3 * second), Some(start + 8 * second));
+}
+
+/// Counts how often it is woken.
+#[derive(Debug, Default)]
+struct Woken(AtomicUsize);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn a_waiting_step_is_woken_when_it_need_not_wait_any_longer() {
+    let shards = shards(|_| {});
+    let owner = shards.open(layout(&[4, 4, 4]), None).expect("a token");
+    let ranks = [1, 2].map(|rank| attach(&shards, &owner, rank).expect("it is expected"));
+    let woken = Arc::new(Woken::default());
+    let waker = Waker::from(Arc::clone(&woken));
+    let waits = |block: &mut LogitsBlock| {
+        let sharded = block.sharded().expect("it has shards");
+        sharded.join(Instant::now(), None, &mut Context::from_waker(&waker)).is_some()
+    };
+    let mut block = step(&owner, 1, &[1]);
+    assert!(waits(&mut block));
+    ranks[0].announce(1, columns(owner.layout(), 1, &[1]), 0).expect("room");
+    assert_eq!(woken.0.load(Ordering::Relaxed), 0, "rank 2 is missing");
+    ranks[1].announce(1, columns(owner.layout(), 2, &[1]), 0).expect("room");
+    assert_eq!(woken.0.load(Ordering::Relaxed), 1);
+    assert!(!waits(&mut block) && block.failure().is_none());
+    let mut block = step(&owner, 2, &[1]);
+    assert!(waits(&mut block));
+    let [_stays, leaves] = ranks;
+    drop(leaves);
+    assert_eq!(woken.0.load(Ordering::Relaxed), 2, "one that left does not come");
+    assert!(!waits(&mut block));
+    assert_eq!(failure(&mut block), ShardFailure::Left { rank: 2 });
 }
 
 #[test]

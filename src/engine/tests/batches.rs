@@ -129,3 +129,20 @@ fn a_work_that_is_not_done_costs_its_step_nothing() {
     assert!(matches!(&work[0], Err(failure) if failure.status == RowStatus::ReplyBytes), "{:?}", work[0]);
     assert!(matches!(&work[1], Ok(Done::Sampled { .. })), "{:?}", work[1]);
 }
+
+/// Draft work reports nothing.
+#[test]
+fn draft_work_explains_nothing_and_takes_no_share_of_what_may_be_explained() {
+    let mut bench = Bench::new(|_| ());
+    let mut replies = bench.stream(1);
+    // Each draft token keeps its row.
+    let state = Counter::new(1 << 30, Gauge::noop());
+    let asking = |sequence_id| Open { sequence_id, sequence: ChargedSequence::new(sequence(explained), &state) };
+    let bytes = vec![0; 2 * MAX_EXPLAINED_LOGITS * size_of::<f32>()];
+    let logits = LogitsBlock::new(bytes.into(), Dtype::F32, MAX_EXPLAINED_LOGITS as u32, 0).expect("two rows");
+    let mut both = Step { logits, ..step(1, vec![asking(1), asking(2)], &[1, 2]) };
+    both.work[0].kind = Ok(WorkKind::Draft(DraftWork { restart: false, parent: None }));
+    bench.submit(1, both);
+    bench.run();
+    assert_eq!(statuses(&replies.try_recv().expect("a reply")), [None, None]);
+}
