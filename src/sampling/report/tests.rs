@@ -6,6 +6,7 @@ use crate::params::state::SamplerState;
 use crate::params::watermark::SynthidParams;
 use crate::sampling::adjust::{Penalties, TokenAdjust};
 use crate::sampling::logits::Dtype;
+use crate::sampling::mask::TokenMask;
 use crate::sampling::row::{Action, Filters};
 use crate::sampling::sample_row;
 use crate::sampling::watermark::RowWatermark;
@@ -140,18 +141,28 @@ fn what_survives_has_its_rank_and_probability() {
 }
 
 #[test]
+fn what_was_sent_as_no_choice_is_named_before_the_mask_and_that_before_the_list() {
+    let wanted = why(&[1, 2, 3]);
+    let words = 0b1001u32.to_le_bytes();
+    let masked = RowSpec { mask: Some(TokenMask::new(&words, 4)), allowed: Some(&[0]), ..spec(OFF, &wanted) };
+    let report = told(&[0.0, f32::NEG_INFINITY, 0.0, 0.0], &masked);
+    assert_eq!(removed(&report), [Removed::RawLogit, Removed::TokenMask, Removed::AllowedTokenIds].map(Some));
+}
+
+#[test]
 fn masks_are_told_apart() {
     let logits = [1.0; 12];
     let wanted = why(&[1, 2, 3, 4, 5, 6, 7, 8]);
     let banned = |token| TokenAdjust { token, flags: TokenAdjust::BANNED, ..TokenAdjust::default() };
     let overflowing = TokenAdjust { token: 8, bias: f32::MIN, output_count: 1, ..TokenAdjust::default() };
     let adjusts = [banned(1), banned(2), overflowing];
-    let words = [vec![2], vec![9, 3], vec![8, 7]];
+    // Token 1 ends a word too, but not here; and 3 and 4 have further causes behind the first.
+    let words = [vec![2], vec![9, 3], vec![8, 7], vec![8, 1]];
     let ranges = [
-        TokenBanRange { token_ids: vec![5], start: 4, length: 2 },
+        TokenBanRange { token_ids: vec![3, 4, 5], start: 4, length: 2 },
         TokenBanRange { token_ids: vec![6], start: 0, length: 2 },
     ];
-    let bans = Bans { forced: false, position: 4, ends: &[4], words: &words, tail: &[9], ranges: &ranges };
+    let bans = Bans { forced: false, position: 4, ends: &[3, 4], words: &words, tail: &[9], ranges: &ranges };
     let row = RowSpec {
         penalties: Penalties { presence: f32::MAX, ..Penalties::OFF },
         adjusts: adjusts.as_slice().into(),
@@ -170,6 +181,8 @@ fn masks_are_told_apart() {
         Removed::Penalties,
     ];
     assert_eq!(removed(&told(&logits, &row)), expected.map(Some));
+    let greedy = RowSpec { filters: Filters { temperature: 0.0, ..OFF }, ..row };
+    assert_eq!(removed(&told(&logits, &greedy)), expected.map(Some), "they come before the greedy choice");
     for (forced, expected) in [(false, Removed::AllowedTokenIds), (true, Removed::ForcedToken)] {
         let bans = Bans { forced, ..Bans::default() };
         let only =
