@@ -95,6 +95,32 @@ fn by_words(words: &[&str], so_far: &[u8]) -> Vec<u32> {
     (0..VOCAB as u32).filter(|token| is_end(token) || goes_on(token)).collect()
 }
 
+/// The same draft comes again, but the text is longer by two tokens.
+#[test]
+fn masks_ahead_are_those_of_the_text_as_it_is_now() {
+    let grammar = grammar(GrammarKind::Regex, "xxxz");
+    let [x, z] = ["x", "z"].map(|word| Some(tokens_of(word)));
+    let draft = || tokens_of("x");
+    let mut text = opened(&grammar, &[]);
+    text.work_ahead(&draft());
+    // A batch that waits would end the work.
+    std::thread::sleep(std::time::Duration::from_millis(150));
+    assert_eq!(wanted(&text, Ahead::chain(draft())).expect("masks"), [x.clone(), x.clone()]);
+    tokens_of("xx").into_iter().for_each(|token| text.push(token));
+    assert_eq!(wanted(&text, Ahead::chain(draft())).expect("masks"), [x, z]);
+}
+
+#[test]
+fn looking_ahead_again_takes_no_more_memory() {
+    let text = opened(&grammar(GrammarKind::Regex, "[xyz]{40}"), &[]);
+    let look = || {
+        assert!(wanted(&text, Ahead::chain(tokens_of("xyzxyzxyz"))).is_ok());
+        text.bytes()
+    };
+    let once = look();
+    assert_eq!((0..20).map(|_| look()).max(), Some(once));
+}
+
 /// Compares the masks at all places of a finite language with its words. Returns how many places it has.
 fn compare_with_words(grammar: &Arc<Grammar>, words: &[&str]) -> usize {
     let (mut left, mut seen) = (vec![Vec::new()], 0);
