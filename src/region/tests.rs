@@ -95,9 +95,14 @@ fn big_regions_are_freed_by_a_thread_of_their_own_and_their_room_is_waited_for()
     assert_eq!(regions.bytes.used(), 4 << 20, "it waits for the thread");
     stream.release(small.0, small.1).expect("it is leased");
     assert_eq!(regions.bytes.used(), 3 << 20, "a small one is freed at once");
-    drop(go_on);
     // Makes room by waiting until the first region is freed.
-    lease(2 << 20).expect("room");
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| lease(2 << 20));
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(!waits.is_finished(), "there is no room yet");
+        drop(go_on);
+        waits.join().expect("it does not panic").expect("room");
+    });
     assert_eq!((regions.bytes.used(), regions.count.used()), (2 << 20, 1));
     drop(invitation);
     regions.freeing.settle();
