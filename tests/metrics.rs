@@ -1,12 +1,11 @@
 //! Prometheus sees what `docs/metrics.md` says.
 
 use crate::common::{config, http_get, start};
-use crate::support::{Gate, TestServer, Worker, inline, open, open_step, sample_step, seeded};
+use crate::support::{Gate, TestServer, Worker, inline, open, open_step, sample_step, score_work, seeded};
+use crate::work::{chain, deterministic};
 use croupier::metrics::exposition::{Family, Kind, parse};
-use croupier::proto::verify_work::DraftDistribution;
 use croupier::proto::{
-    DeterministicDraft, DraftLengthParams, OpenSequence, RowStatus, SamplingParams, Step, StreamConfig, VerifyWork,
-    Work, work,
+    DraftLengthParams, OpenSequence, RowStatus, SamplingParams, ScoreWork, Step, StreamConfig, VerifyWork,
 };
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -194,14 +193,13 @@ async fn verify(worker: &mut Worker, id: u64, drafts: usize, all: bool) -> u32 {
     if !all {
         draft_token_ids[drafts - 1] = 5;
     }
-    let row: Vec<f32> =
-        (0..crate::support::config().vocab_size).map(|token| if token == 3 { 9.0 } else { 0.0 }).collect();
-    let draft_distribution = Some(DraftDistribution::Deterministic(DeterministicDraft {}));
-    let verify = VerifyWork { draft_token_ids, draft_distribution, ..Default::default() };
-    let work = vec![Work { sequence_id: Some(id), kind: Some(work::Kind::Verify(verify)), ..Default::default() }];
-    let result = worker.step(Step { work, logits: inline(&vec![row; drafts + 1]), ..Default::default() }).await;
-    assert_eq!(result.work[0].status(), RowStatus::Ok, "{result:?}");
-    result.work[0].advised_draft_length.expect("it is advised")
+    let work = worker.verify(id, chain(&draft_token_ids, deterministic()), &vec![sure(3); drafts + 1]).await;
+    work.advised_draft_length.expect("it is advised")
+}
+
+/// A row whose most likely token is this one.
+fn sure(token: u32) -> Vec<f32> {
+    (0..crate::support::VOCAB).map(|other| if other == token { 9.0 } else { 0.0 }).collect()
 }
 
 #[tokio::test]
@@ -233,6 +231,48 @@ async fn what_each_sequence_accepts_is_told_when_it_goes_and_what_exceeds_advice
     drop(worker);
     server.expect_sequences(0).await;
     assert_eq!((told("count"), told("sum")), (2.0, 19.0 / 20.0 + 1.0));
+}
+
+/// A tree is no deeper for having siblings.
+#[tokio::test]
+async fn a_tree_exceeds_advice_by_its_depth_and_not_by_its_tokens() {
+    let server = TestServer::start().await;
+    let mut worker = server.worker().await;
+    let draft_length = Some(DraftLengthParams { draft_cost: 0.1, verify_cost: 0.0, max_draft_tokens: Some(1) });
+    let params = SamplingParams { temperature: Some(0.0), draft_length, ..seeded(1) };
+    worker.step(open_step(vec![open(1, params)])).await;
+    assert_eq!(verify(&mut worker, 1, 1, true).await, 1);
+    for (parents, beyond) in [(vec![-1, -1], 0.0), (vec![-1, 0], 1.0)] {
+        let tree = VerifyWork { parents, ..chain(&[3, 5], deterministic()) };
+        let verified = worker.verify(1, tree, &vec![sure(3); 3]).await;
+        assert_eq!(verified.advised_draft_length, Some(1));
+        let series = "croupier_spec_decode_num_draft_tokens_beyond_advice_total{model=\"default\"}";
+        assert_eq!(server.series(series), beyond);
+    }
+}
+
+#[tokio::test]
+async fn draft_tokens_behind_the_end_of_a_text_were_not_rejected() {
+    let server = TestServer::start().await;
+    let mut worker = server.worker().await;
+    let params = SamplingParams { temperature: Some(0.0), max_tokens: Some(16), ..seeded(1) };
+    worker.step(open_step(vec![open(1, params)])).await;
+    let work = worker.verify(1, chain(&[3; 20], deterministic()), &vec![sure(3); 21]).await;
+    assert_eq!((work.tokens.len(), work.verify.map(|verify| verify.accepted_count)), (16, Some(16)));
+    worker.step(Step { close_sequence_ids: vec![1], ..Default::default() }).await;
+    let told =
+        |part: &str| server.series(&format!("croupier_spec_decode_sequence_acceptance_{part}{{model=\"default\"}}"));
+    assert_eq!((told("count"), told("sum")), (1.0, 1.0));
+}
+
+#[tokio::test]
+async fn a_work_that_asks_for_no_rows_counts_as_one_that_failed() {
+    let server = TestServer::start().await;
+    let mut worker = server.worker().await;
+    let nothing = score_work(None, ScoreWork::default());
+    let result = worker.step(Step { work: vec![nothing], logits: inline(&[]), ..Default::default() }).await;
+    assert_eq!(result.work[0].status(), RowStatus::InvalidWork);
+    assert_eq!(server.series("croupier_rows_invalid_total{model=\"default\",reason=\"invalid_work\"}"), 1.0);
 }
 
 #[tokio::test]

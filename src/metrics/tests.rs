@@ -41,6 +41,10 @@ fn model_labels_are_bounded() {
         assert!(text.contains(&format!("croupier_tokens_total{line}")), "{line} is missing in:\n{text}");
     }
     assert!(!text.contains("model=\"c\""));
+    let longest = "y".repeat(MAX_LABEL_BYTES);
+    let metrics = self::metrics(1);
+    metrics.model(&longest).tokens.increment(1);
+    assert!(metrics.render().contains(&format!("croupier_tokens_total{{model=\"{longest}\"}} 1\n")));
 }
 
 /// Without file descriptors nothing can be read. Zeros would look like a restart.
@@ -154,6 +158,94 @@ fn every_reason_to_hand_a_row_over_has_a_series() {
         let line = format!("croupier_backend_handed_over_rows_total{{reason=\"{}\"}} 2\n", reason.name());
         assert!(metrics.render().contains(&line), "{line}");
     }
+}
+
+/// What is told of a verification with a single trial, behind one with the same trial that was not measured.
+fn told_of(trial: Trial, by_ratio: bool) -> String {
+    let metrics = metrics(1);
+    let (proposer, last, after) = (Proposer::Sent, Last::Recovered, TokenOrigin::Sampled);
+    let (drafted, accepted, emitted, text_tokens) = (1, 0, 1, 1);
+    let (lossless, one_by_one, trials) = (true, true, &[trial][..]);
+    let round = Round {
+        proposer,
+        drafted,
+        accepted,
+        emitted,
+        lossless,
+        last,
+        after,
+        text_tokens,
+        one_by_one,
+        by_ratio,
+        trials,
+    };
+    let (expected, total_variation, chances, rejected_rank) = (None, None, None, None);
+    let unmeasured = [Trial { expected, total_variation, chances, rejected_rank, shifts: Shifts::default(), ..trial }];
+    metrics.verified(&metrics.model("m"), &Round { trials: &unmeasured, ..round });
+    metrics.verified(&metrics.model("m"), &round);
+    metrics.render()
+}
+
+/// A rejected token that was measured: the draft has it for certain, and the target has it with this probability.
+fn rejected(target: f64, mean: f64) -> Trial {
+    Trial {
+        index: 0,
+        depth: 0,
+        number: 77,
+        is_first: true,
+        accepted: false,
+        expected: Some(target),
+        total_variation: Some(1.0 - target),
+        chances: Some(Chances { target, draft: 1.0, own: OwnProbability { mean, variance: 0.0 } }),
+        rejected_rank: Some(0),
+        repeat: None,
+        shifts: Shifts { late: Some(1.0), early: None, next: None },
+    }
+}
+
+#[test]
+fn a_rejection_is_told_by_its_reason_with_its_rank_if_that_is_known() {
+    for (target, by_ratio, reason) in [
+        (0.0, true, "ruled_out"),
+        (0.0, false, "ruled_out"),
+        (0.05, true, "unlikely"),
+        (0.5, true, "chance"),
+        (0.5, false, "rule"),
+    ] {
+        let labels = format!("{{model=\"m\",proposer=\"sent\",reason=\"{reason}\"}}");
+        let text = told_of(rejected(target, 0.5), by_ratio);
+        for line in
+            [format!("num_measured_rejected_tokens_total{labels} 1\n"), format!("rejected_rank_count{labels} 0\n")]
+        {
+            assert!(text.contains(&format!("croupier_spec_decode_{line}")), "{line} is missing in:\n{text}");
+        }
+    }
+}
+
+#[test]
+fn a_number_counts_when_its_test_is_measured() {
+    let text = told_of(rejected(0.5, 0.5), true);
+    let line = "croupier_spec_decode_draft_probability_count{model=\"m\",proposer=\"sent\"} 1\n";
+    assert!(text.contains(line), "{text}");
+}
+
+#[test]
+fn a_token_that_was_certain_does_not_count_as_shifted() {
+    for (mean, shifted) in [(0.5, 1), (1.0, 0)] {
+        let text = told_of(rejected(0.25, mean), true);
+        let of = "{model=\"m\",proposer=\"sent\",shift=\"late\"}";
+        assert!(text.contains(&format!("croupier_spec_decode_num_shifted_drafts_total{of} {shifted}\n")), "{text}");
+    }
+}
+
+#[test]
+fn a_shard_without_rows_counts_as_sent_in_a_message() {
+    let metrics = metrics(1);
+    for way in [DataPath::None, DataPath::Inline, DataPath::SharedMemory] {
+        metrics.shards.announced(way);
+    }
+    let text = metrics.render();
+    assert!(text.contains("croupier_shards_total{data_path=\"inline\"} 2\n"), "{text}");
 }
 
 /// The number of series without any verified draft, and after this many models have done everything there is.

@@ -181,6 +181,10 @@ async fn drawn_tokens_that_nobody_verifies_are_counted() {
         let series = "croupier_spec_decode_num_unverified_tokens_total{model=\"default\"}";
         server.expect_series(series, unverified).await;
     }
+    // The tokens of another draft are verified instead of the kept ones.
+    let drawn = worker.draft(1, DraftWork { restart: true, ..Default::default() }, row.clone()).await;
+    worker.verify(1, chain(&[(drawn + 1) % VOCAB], deterministic()), &vec![row.clone(); 2]).await;
+    unverified += 1.0;
     // A restart drops tokens, and so does the close of a sequence. The latter do not count: there is no text that they could bias.
     for restart in [true, false, true] {
         worker.draft(1, DraftWork { restart, ..Default::default() }, row.clone()).await;
