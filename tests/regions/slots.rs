@@ -192,6 +192,15 @@ async fn places_that_are_none_are_told_by_field_and_harm_nobody() {
     };
     assert!(worker.step(step([1, 2], room(2))).await.in_slots);
     assert_eq!(read(&region, room(2)).2.len(), 2);
+    // A work that cannot be read has a slot too, which says so.
+    let unreadable = || score_work(None, ScoreWork::default());
+    let with_unreadable = |id, offset| Step { work: vec![sample_work(id), unreadable()], ..step([id, id + 1], offset) };
+    worker.step(Step { logits: inline(std::slice::from_ref(&row)), ..with_unreadable(3, room(2)) }).await;
+    let (_, is_all, slots) = read(&region, room(2));
+    assert_eq!((is_all, slots.len(), slots[1].status), (false, 2, RowStatus::InvalidWork as i32));
+    let short = Step { logits: inline(std::slice::from_ref(&row)), ..with_unreadable(5, room(1)) };
+    let status = worker.failing_step(short).await;
+    assert_eq!((status.code(), violation(&status).0.as_str()), (Code::InvalidArgument, "step.token_slots.offset"));
     // A stream without regions.
     let mut without = server.worker().await;
     let status = without.failing_step(Step { open: Vec::new(), ..step([1, 2], 0) }).await;
@@ -215,6 +224,54 @@ async fn the_result_leaves_out_only_what_it_was_asked_to() {
     let result = worker.step(step(2, both)).await;
     assert!(!result.in_slots && result.work == plain.work, "{result:?}");
     assert_eq!(read(&region, SLOTS), (result.step_id as u32, true, told(&plain.work)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_slots_cannot_tell_stays_in_the_result() {
+    let server = server().await;
+    let (mut worker, _side, region) = leased(&server, config()).await;
+    let none = || seeded(5);
+    let logprobs = |top_n, token_ids| SamplingParams {
+        logprobs: Some(LogprobsParams { top_n, token_ids, ..Default::default() }),
+        ..none()
+    };
+    let cases = [
+        ("nothing", none(), true),
+        ("the token's logprob", logprobs(0, vec![]), true),
+        ("the most likely tokens", logprobs(2, vec![]), false),
+        ("tokens that were asked for", logprobs(0, vec![3]), false),
+        (
+            "a report",
+            SamplingParams { report: Some(ReportParams { entropy: true, ..Default::default() }), ..none() },
+            false,
+        ),
+        (
+            "the samplers' state",
+            SamplingParams { mirostat: Some(2), return_sampler_state: Some(true), ..none() },
+            false,
+        ),
+        (
+            "advice",
+            SamplingParams {
+                draft_length: Some(DraftLengthParams { draft_cost: 0.1, ..Default::default() }),
+                ..none()
+            },
+            false,
+        ),
+    ];
+    for (id, (what, params, is_left_out)) in (1..).zip(cases) {
+        let step = |id, slots| Step {
+            open: vec![open(id, params.clone())],
+            work: vec![sample_work(id)],
+            logits: inline(&[logits(5, 0)]),
+            token_slots: slots,
+            ..Default::default()
+        };
+        let plain = worker.step(step(id, None)).await;
+        let result = worker.step(step(100 + id, slots_at(&region, SLOTS))).await;
+        assert_eq!(result.in_slots, is_left_out, "{what}");
+        assert_eq!(result.work, if is_left_out { Vec::new() } else { plain.work }, "{what}");
+    }
 }
 
 /// The worker gives up the region while its step is under way: the server writes where nobody reads, and goes on.
