@@ -173,3 +173,20 @@ async fn each_place_of_its_own_in_the_region_gives_them_too() {
         expected
     );
 }
+
+/// The region is rank 0's: another rank that lets go of it takes it from nobody.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_region_stays_when_another_rank_unmaps_it() {
+    let server = server().await;
+    let columns = [20, 30];
+    let (_worker, ready) = rank_0(&server, StreamConfig { wants_regions: true, ..sharded(&columns) }).await;
+    let (mut side, region) = lease(&ready);
+    let (mut rank, offered) =
+        Rank::try_attach(&server, rank::about(&token_of(&ready), &columns, 1), &columns).await.unwrap();
+    rank.map(&offered.region_offer.unwrap(), &region.lease);
+    server.expect_series("croupier_connections{transport=\"region\"}", 2.0).await;
+    rank.region = None;
+    server.expect_series("croupier_connections{transport=\"region\"}", 1.0).await;
+    assert_eq!(server.series("croupier_regions"), 1.0);
+    blocking(|| side.release(&region.lease).unwrap());
+}

@@ -67,6 +67,40 @@ async fn the_deadline_of_a_step_holds_while_it_waits() {
     assert_eq!(vec![dealt], inline_tokens(&server, 5, 1).await);
 }
 
+/// The step before it waits without a deadline, which is longer.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_deadline_of_a_step_behind_another_holds_too() {
+    let server = server().await;
+    let (mut worker, mut ranks) = group(&server, &TWO).await;
+    worker.step(open_step(vec![open(1, seeded(5))])).await;
+    worker.send_step(own_step(&TWO, 5, 0)).await;
+    worker.send_step(Step { deadline_ms: 400, ..own_step(&TWO, 5, 1) }).await;
+    // Both wait, the first of them with its timer set.
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    ranks[0].announce(2, &[logits(5, 0)]).await;
+    assert_eq!(worker.step_reply().await.unwrap().work[0].status(), RowStatus::Ok);
+    let late =
+        tokio::time::timeout(Duration::from_secs(10), worker.step_reply()).await.expect("at its deadline").unwrap();
+    assert_eq!(failure(&late).0, RowStatus::DeadlineExceeded);
+}
+
+/// There is place for one step that waits for shards, and for one that waits for the engine.
+#[tokio::test(flavor = "multi_thread")]
+async fn steps_behind_one_that_waits_for_shards_keep_nobody_else_out() {
+    let server = server_with(|limits| limits.max_queued_steps = 1).await;
+    let (mut worker, mut ranks) = group(&server, &TWO).await;
+    let mut other = server.worker().await;
+    worker.step(open_step(vec![open(1, seeded(5))])).await;
+    worker.send_step(own_step(&TWO, 5, 0)).await;
+    worker.send_step(open_step(vec![open(2, seeded(6))])).await;
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert!(other.step(open_step(vec![open(1, seeded(5))])).await.refusal.is_none());
+    ranks[0].announce(2, &[logits(5, 0)]).await;
+    assert_eq!(worker.step_reply().await.unwrap().work[0].status(), RowStatus::Ok);
+    let refusal = worker.step_reply().await.unwrap().refusal.expect("it is held back as well");
+    assert_eq!(refusal.reason, "QUEUE_FULL");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rank_that_leaves_fails_the_step_at_once_and_all_until_it_is_back() {
     let server = server().await;
