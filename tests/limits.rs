@@ -3,6 +3,7 @@
 mod in_flight;
 
 use crate::support::*;
+use crate::work::*;
 use croupier::proto::*;
 use croupier::sampling::logits::Dtype;
 use std::time::Duration;
@@ -112,6 +113,15 @@ async fn history_of_a_sequence() {
     assert_eq!(result.work[0].status(), RowStatus::HistoryLimit);
     let failed = |reason| format!("croupier_rows_invalid_total{{model=\"default\",reason=\"{reason}\"}}");
     assert_eq!(["history_limit", "state_bytes"].map(|reason| server.series(&failed(reason))), [1.0, 0.0]);
+    // A draft token needs room for itself and for those before it, however little is emitted yet.
+    worker.step(open_step(vec![OpenSequence { prompt_token_ids: vec![1; 2], ..open(3, seeded(1)) }])).await;
+    let draft = || step_of(draft_work(3, DraftWork::default()), &[logits(1, 0)]);
+    for status in [RowStatus::Ok, RowStatus::Ok, RowStatus::HistoryLimit] {
+        assert_eq!(worker.step(draft()).await.work[0].status(), status);
+    }
+    // Text of the greatest length is no longer than that.
+    let whole = OpenSequence { prompt_token_ids: vec![1; 3], output_token_ids: vec![1], ..open(4, seeded(1)) };
+    assert_eq!(worker.step(open_step(vec![whole])).await.open[0].status(), OpenStatus::Ok);
 }
 
 /// The bytes that rows may report count before the report exists: they could be many while a worker does not read.

@@ -93,16 +93,19 @@ async fn a_wrong_mask_fails_its_work_alone() {
         masked(sample_work(3), &[mask([])]),
         sample_work(4),
         masked(score_work(None, score), &[mask([1])]),
+        masked(score_work(None, ScoreWork::default()), &[vec![0xFF; 7]]),
     ];
     let rows = vec![falling(); 5];
     let result = worker.step(Step { work, logits: inline(&rows), ..Default::default() }).await;
     use RowStatus::{AllMasked, InvalidWork, Ok};
     let statuses: Vec<RowStatus> = result.work.iter().map(WorkResult::status).collect();
-    assert_eq!(statuses, [InvalidWork, InvalidWork, AllMasked, Ok, InvalidWork]);
+    assert_eq!(statuses, [InvalidWork, InvalidWork, AllMasked, Ok, InvalidWork, InvalidWork]);
     let message = &result.work[0].message;
     assert!(message.starts_with("token_masks: has 7 bytes, must have none or 8"), "{message}");
     assert!(result.work[1].message.starts_with("token_masks: has 16 bytes"), "{}", result.work[1].message);
     assert!(result.work[4].message.contains("PROCESSED"), "{}", result.work[4].message);
+    let message = &result.work[5].message;
+    assert!(message.starts_with("score.token_ids: is empty"), "the work's own mistake comes first: {message}");
     // Each sequence is where it was before.
     let plain = worker.step(sample_step(&[1, 2, 3].map(|id| (id, falling())))).await;
     assert!(plain.work.iter().all(|work| work.status() == Ok));

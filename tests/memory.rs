@@ -58,6 +58,21 @@ async fn memory_of_sequences() {
     server.expect_series(STATE, 0.0).await;
 }
 
+/// Parameters that would fit alone, but never beside those of their stream.
+#[tokio::test]
+async fn memory_of_parameters_beside_those_of_the_stream() {
+    let server = TestServer::with_limits(|limits| limits.max_state_bytes = 64 << 10).await;
+    let biases = |tokens| SamplingParams {
+        logit_bias: (0..tokens).map(|token_id| LogitBias { token_id, bias: 0.5 }).collect(),
+        ..SamplingParams::default()
+    };
+    let default_params = Some(biases(2000));
+    let mut worker = server.worker_with(StreamConfig { vocab_size: 1 << 16, default_params, ..config() }).await;
+    let never = worker.step(open_step(vec![open(1, biases(2500))])).await.open[0].error.clone().unwrap();
+    assert_eq!(never.field, "params");
+    assert!(never.message.contains("max_state_bytes is 65536, so it never fits"), "{}", never.message);
+}
+
 #[tokio::test]
 async fn memory_of_a_sequence_that_grows() {
     let server = TestServer::with_limits(|limits| limits.max_state_bytes = 8 << 10).await;

@@ -314,4 +314,32 @@ mod tests {
         let last = TokenBanRange { start: u32::MAX, length: u32::MAX, ..range };
         assert!(last.holds_at(u64::from(u32::MAX)) && !last.holds_at(u64::from(u32::MAX) * 2));
     }
+
+    const TOKENS: usize = 100;
+
+    fn of_ngram(whitelist: Vec<u32>) -> usize {
+        let ngram = NoRepeatNgram { whitelist, ..NoRepeatNgram::default() };
+        HistoryParams { no_repeat_ngram: Some(Box::new(ngram)), ..HistoryParams::default() }.bytes()
+    }
+
+    fn of_thinking(change: impl FnOnce(&mut ThinkingBudget)) -> usize {
+        let mut thinking = ThinkingBudget { other_ends: vec![Vec::new()], ..ThinkingBudget::default() };
+        change(&mut thinking);
+        HistoryParams { thinking_budget: Some(Box::new(thinking)), ..HistoryParams::default() }.bytes()
+    }
+
+    #[test]
+    fn each_list_counts_as_memory() {
+        let tokens = || vec![1; TOKENS];
+        assert_eq!(of_ngram(tokens()), of_ngram(Vec::new()) + TOKENS * size_of::<u32>());
+        let none = of_thinking(|_| ());
+        for with in [
+            of_thinking(|thinking| thinking.start_token_ids = tokens()),
+            of_thinking(|thinking| thinking.end_token_ids = tokens()),
+            of_thinking(|thinking| thinking.forced_token_ids = tokens()),
+            of_thinking(|thinking| thinking.other_ends[0] = tokens()),
+        ] {
+            assert_eq!(with, none + TOKENS * size_of::<u32>());
+        }
+    }
 }

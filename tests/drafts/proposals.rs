@@ -94,6 +94,37 @@ async fn a_spent_thinking_budget_is_drafted_and_changes_not_one_token() {
     assert_eq!((count("num_drafts_total"), count("num_accepted_tokens_total")), (1.0, forced[0].len() as f64));
 }
 
+/// They are accepted in any case.
+#[tokio::test]
+async fn advice_learns_nothing_from_tokens_that_are_forced() {
+    let server = TestServer::start().await;
+    let mut worker = server.worker().await;
+    let thinking = ThinkingBudgetParams {
+        start_token_ids: vec![11],
+        end_token_ids: vec![12],
+        forced_token_ids: vec![5, 6, 7, 8, 12],
+        ..Default::default()
+    };
+    let params = SamplingParams {
+        thinking_budget: Some(thinking),
+        temperature: Some(0.0),
+        draft_length: Some(DraftLengthParams { draft_cost: 0.3, ..Default::default() }),
+        ..proposing(ProposerKind::Ngram, 5)
+    };
+    let text = |id| OpenSequence { prompt_token_ids: vec![11], ..open(id, params.clone()) };
+    worker.step(open_step(vec![text(1), text(2)])).await;
+    let row = logits(1, 1);
+    let (mut drafted, mut sampled) = (Vec::new(), Vec::new());
+    for _ in 0..6 {
+        sampled.push(only(worker.step(step_of(sample_work(2), std::slice::from_ref(&row))).await));
+    }
+    drafted.push(only(worker.step(step_of(sample_work(1), std::slice::from_ref(&row))).await));
+    assert_eq!(drafted[0].proposed_token_ids, [6, 7, 8, 12], "what is left of them");
+    drafted.push(worker.verify(1, chain(&[6, 7, 8, 12], deterministic()), &vec![row; 5]).await);
+    assert!(drafted.iter().flat_map(ids).eq(sampled.iter().flat_map(ids)));
+    assert_eq!(drafted[1].advised_draft_length, sampled[5].advised_draft_length);
+}
+
 #[tokio::test]
 async fn a_text_opened_again_is_proposed_the_same() {
     let server = TestServer::start().await;
@@ -261,7 +292,9 @@ async fn what_is_predicted_in_vain_or_in_excess_is_refused() {
         assert_eq!(error.field, field);
         assert!(error.message.contains(message), "{}", error.message);
     }
-    let opened = worker.step(open_step(vec![with(of(ProposerKind::Suffix), vec![1; 100])])).await;
+    // What is predicted is no part of the text.
+    let longest = OpenSequence { prompt_token_ids: vec![1; 9], ..with(of(ProposerKind::Suffix), vec![1; 100]) };
+    let opened = worker.step(open_step(vec![longest])).await;
     assert_eq!(opened.open[0].status(), OpenStatus::Ok);
     drop(worker);
     server.expect_series("croupier_state_bytes", 0.0).await;

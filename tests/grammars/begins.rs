@@ -23,6 +23,25 @@ async fn a_grammar_may_begin_behind_a_token_and_be_switched_off() {
     assert_eq!([0, 1, 2].map(|work: usize| token(&result.work[work])), [2, 1, 40]);
 }
 
+/// The stream's grammar is compiled once, but what ends a text is the text's own.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_text_in_its_streams_grammar_ends_with_its_own_stop_tokens() {
+    let server = TestServer::start().await;
+    let default_params = Some(SamplingParams { temperature: Some(0.0), grammar: regex("b"), ..seeded(1) });
+    let mut worker = server.worker_with(StreamConfig { default_params, ..with_eos() }).await;
+    let stopping = SamplingParams { stop_token_ids: vec![5], ..SamplingParams::default() };
+    worker.step(open_step(vec![open(1, SamplingParams::default()), open(2, stopping)])).await;
+    // "b" is 2, the only token that may come first. 5 is the largest.
+    let mut row: Vec<f32> = (0..VOCAB).map(|token| -0.1 * token as f32).collect();
+    row[5] = 1.0;
+    let step = || sample_step(&[(1, row.clone()), (2, row.clone())]);
+    let first = worker.step(step()).await;
+    assert_eq!([0, 1].map(|work: usize| token(&first.work[work])), [2, 2]);
+    let ended = worker.step(step()).await.work;
+    assert_eq!((token(&ended[0]), ended[0].finish_reason()), (EOS, FinishReason::Eos));
+    assert_eq!((token(&ended[1]), ended[1].finish_reason()), (5, FinishReason::StopToken));
+}
+
 /// gpt-oss ends thinking with such a sequence. Here it is 40 41 40, whose first token comes twice.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_grammar_may_begin_behind_several_tokens() {

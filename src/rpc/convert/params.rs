@@ -233,6 +233,7 @@ mod tests {
     use super::*;
     use crate::config::{self, Command};
     use crate::params::ThinkingFilters;
+    use crate::params::presets::{CopyParameter, Preset};
     use crate::params::steering::ThinkingBudget;
 
     /// Together, `merged` and `with_lists` cover everything that a preset or the server's defaults can say.
@@ -253,6 +254,27 @@ mod tests {
             let defaults = merged(proto::SamplingParams::default(), &expected, &config.presets);
             assert_eq!(defaults.map(|params| with_lists(params, &expected)), Ok(expected), "{}", preset.name);
         }
+    }
+
+    #[test]
+    fn a_filter_that_is_given_goes_before_that_of_its_presets_thinking() {
+        let thinking = |budget, temperature| {
+            let filters = ThinkingFilters { temperature, top_k: Some(5), ..ThinkingFilters::default() };
+            Some(Box::new(ThinkingBudget { budget, filters, ..ThinkingBudget::default() }))
+        };
+        let (mut defaults, mut params) = (SamplingParams::default(), SamplingParams::default());
+        defaults.history.thinking_budget = thinking(9, Some(2.0));
+        params.history.thinking_budget = thinking(7, Some(3.0));
+        let copies: Vec<CopyParameter> =
+            vec![|from, to| to.history.thinking_budget.clone_from(&from.history.thinking_budget)];
+        let preset = Preset::new(("thinks".to_owned(), String::new(), String::new()), params, copies);
+        let wire = proto::SamplingParams {
+            preset: "thinks".to_owned(),
+            temperature: Some(1.0),
+            ..proto::SamplingParams::default()
+        };
+        let merged = merged(wire, &defaults, &Presets::new(vec![preset])).expect("no mistake");
+        assert_eq!(merged.history.thinking_budget, thinking(7, None));
     }
 
     /// Sets each filter alone, over a thinking that has all four.

@@ -46,3 +46,36 @@ impl RulesCache {
         known.push_back((key, Arc::downgrade(rules)));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::params::SamplingParams;
+
+    fn key(top_k: u32) -> CacheKey {
+        CacheKey::of(&proto::SamplingParams { top_k: Some(top_k), ..Default::default() }).expect("it is short")
+    }
+
+    fn rules() -> Arc<Rules> {
+        Arc::new(Rules::new(SamplingParams::default(), &[]))
+    }
+
+    #[test]
+    fn rules_that_nobody_has_any_more_stand_in_nobodys_way() {
+        let cache = RulesCache::default();
+        for _ in 0..3 {
+            let rules = rules();
+            cache.add(key(1), &rules);
+            assert!(cache.find(&key(1)).is_some_and(|found| Arc::ptr_eq(&found, &rules)));
+            drop(rules);
+            assert!(cache.find(&key(1)).is_none(), "only sequences keep them");
+        }
+        let kept: Vec<_> = (0..KNOWN as u32).map(|top_k| (top_k, rules())).collect();
+        for (top_k, rules) in &kept {
+            cache.add(key(*top_k), rules);
+            // Of sequences that were closed at once.
+            cache.add(key(100 + top_k), &self::rules());
+        }
+        assert!(kept.iter().skip(1).all(|(top_k, _)| cache.find(&key(*top_k)).is_some()), "they take no places");
+    }
+}
