@@ -45,7 +45,7 @@ fn banned(sequence: &Sequence) -> Vec<u32> {
 fn a_stop_token_goes_before_eos_and_both_before_the_length() {
     let (stop_eos, stop, both) = (vec![2, 3], vec![3], |p: &mut SamplingParams| p.max_tokens = 1);
     type Change = Box<dyn Fn(&mut SamplingParams)>;
-    let cases: [(Option<FinishReason>, u32, Change); 8] = [
+    let cases: [(Option<FinishReason>, u32, Change); 9] = [
         (None, 5, Box::new(|_| ())),
         (Some(FinishReason::Eos), 2, Box::new(|_| ())),
         (Some(FinishReason::Eos), 9, Box::new(both)),
@@ -53,6 +53,7 @@ fn a_stop_token_goes_before_eos_and_both_before_the_length() {
         (Some(FinishReason::StopToken), 3, Box::new(move |p| (p.max_tokens, p.stop_token_ids) = (1, stop.clone()))),
         (None, 2, Box::new(|p| p.ignore_eos = true)),
         (Some(FinishReason::MaxTokens), 2, Box::new(|p| (p.ignore_eos, p.max_tokens) = (true, 1))),
+        (Some(FinishReason::StopToken), 2, Box::new(|p| p.stop_token_ids = vec![2])),
         // If EOS is given as a stop token, it ends the sequence whatever ignore_eos says.
         (
             Some(FinishReason::StopToken),

@@ -241,6 +241,20 @@ mod tests {
         }
     }
 
+    /// Tokens that no tool needs are dropped together, after some hundreds.
+    #[test]
+    fn what_left_the_window_of_a_long_text_is_forgotten() {
+        let rules = Arc::new(Rules::new(params((1.5, 0.5, 0.25, 1.0), (3, 2, 0), false), &[]));
+        let text: Vec<u32> = (0..1000).map(|at| at * at % 7 % VOCAB).collect();
+        let mut sequence = Sequence::open(Arc::clone(&rules), 1, &[0, 1], &[]);
+        for (at, &token) in text.iter().enumerate() {
+            sequence.commit(token);
+            let reopened = Sequence::open(Arc::clone(&rules), 1, &[0, 1], &text[..=at]);
+            assert_eq!(logits(&sequence, 1.0), logits(&reopened, 1.0), "{at}");
+            assert_eq!(sequence.entries(), reopened.entries(), "{at}");
+        }
+    }
+
     proptest! {
         #[test]
         fn penalties_are_those_of_the_definition(
