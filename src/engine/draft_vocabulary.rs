@@ -226,5 +226,6 @@ mod tests {
         let twice = refused(&[1, 2, 1]);
         assert!(twice.starts_with("draft_vocabulary[2]: is 1, as draft_vocabulary[0] is;"), "{twice}");
         assert!(twice.contains("d2t"), "{twice}");
+        assert_eq!(listed(&[3, 1, 0, 2], 4).map(|all| all.columns()), Ok(4), "all tokens, in another order");
     }
 }

@@ -329,3 +329,21 @@ fn places(counts: &[u32]) -> usize {
 fn invalid(work: &str, error: &FieldError) -> RowFailure {
     RowFailure::new(RowStatus::InvalidWork, format!("{work}.{error}"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_for_which_the_others_say_nothing_keeps_its_own_mask() {
+        let mask = |tokens: u32| Bytes::from(tokens.to_le_bytes().to_vec());
+        let allowed = |masks: &Masks| {
+            [0, 1].map(|row| masks.row(row).map(|mask| mask.tokens().collect::<Vec<_>>()).expect("a mask"))
+        };
+        let others = [Some(mask(0b0110)), None];
+        let all: Vec<u32> = (0..4).collect();
+        assert_eq!(allowed(&Masks::default().and(&others, 4)), [vec![1, 2], all]);
+        let own = Masks::new("token_masks", [mask(0b0011), mask(0b1001)].concat().into(), 2, 4).expect("two rows");
+        assert_eq!(allowed(&own.and(&others, 4)), [vec![1], vec![0, 3]]);
+    }
+}
