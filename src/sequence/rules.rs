@@ -112,8 +112,8 @@ impl Rules {
 
     /// Whether these rules adjust other tokens than their base does.
     fn has_own_fixed(&self) -> bool {
-        let of = |rules: &Self| (rules.params.history.length_penalty.is_some(), rules.biases_late());
-        self.params.changes_tokens() || self.base.as_deref().map(of) != Some(of(self))
+        let base = self.base.as_ref().map(|base| base.params.history.length_penalty.is_some());
+        self.params.changes_tokens() || base != Some(self.params.history.length_penalty.is_some())
     }
 
     fn merge_fixed(&self) -> Vec<TokenAdjust> {
@@ -121,9 +121,7 @@ impl Rules {
         let bans = self.list(|params| &params.banned_token_ids).iter().chain(words);
         let bans = bans.map(|&token| TokenAdjust { token, flags: TokenAdjust::BANNED, ..TokenAdjust::default() });
         let biases = self.list(|params| &params.logit_bias).iter();
-        let late = |bias| if bias != 0.0 && self.biases_late() { TokenAdjust::LATE } else { 0 };
-        let biases =
-            biases.map(|&(token, bias)| TokenAdjust { token, bias, flags: late(bias), ..TokenAdjust::default() });
+        let biases = biases.map(|&(token, bias)| TokenAdjust { token, bias, ..TokenAdjust::default() });
         let ends = self.inherited(|rules| rules.eos.as_deref()).unwrap_or_default();
         let ends = if self.params.history.length_penalty.is_some() { ends } else { &[] };
         let ends = ends.iter().map(|&token| TokenAdjust { token, flags: TokenAdjust::END, ..TokenAdjust::default() });

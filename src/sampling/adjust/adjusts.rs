@@ -93,19 +93,34 @@ pub struct Adjusts<'a> {
     base: &'a [TokenAdjust],
     over: &'a [TokenAdjust],
     nudges: &'a [Nudge],
+    /// [`TokenAdjust::LATE`] if the biases of both lists of entries are late, or else 0.
+    late: u32,
 }
 
 impl<'a> Adjusts<'a> {
     /// `base`, with the entries of `over` instead of its own for the same tokens; both in ascending order.
     #[must_use]
     pub fn new(base: &'a [TokenAdjust], over: &'a [TokenAdjust]) -> Self {
-        Self { base, over, nudges: &[] }
+        Self { base, over, nudges: &[], late: 0 }
     }
 
     /// The same with `nudges`, which are in ascending order, each token once.
     #[must_use]
     pub fn nudged(self, nudges: &'a [Nudge]) -> Self {
         Self { nudges, ..self }
+    }
+
+    /// The same, with the biases of the entries added after the penalties if `are_late`. Nudges stay as they are.
+    #[must_use]
+    pub fn biased_late(self, are_late: bool) -> Self {
+        Self { late: if are_late { TokenAdjust::LATE } else { 0 }, ..self }
+    }
+
+    /// An entry, with its bias where [`biased_late`](Self::biased_late) has it.
+    #[inline]
+    fn placed(&self, adjust: TokenAdjust) -> TokenAdjust {
+        let late = if adjust.bias == 0.0 { 0 } else { self.late };
+        TokenAdjust { flags: adjust.flags | late, ..adjust }
     }
 
     /// An upper bound of the number of entries.
@@ -125,6 +140,7 @@ impl<'a> Adjusts<'a> {
     pub fn get(&self, token: u32) -> Option<Adjusted> {
         let find = |list: &[TokenAdjust]| Some(list[list.binary_search_by_key(&token, |adjust| adjust.token).ok()?]);
         let known = find(self.over).or_else(|| find(self.base)).filter(|adjust| !adjust.is_idle());
+        let known = known.map(|adjust| self.placed(adjust));
         let nudge = self.nudges.binary_search_by_key(&token, |nudge| nudge.token).ok().map(|at| &self.nudges[at]);
         let nothing = || nudge.map(|_| TokenAdjust { token, ..TokenAdjust::default() });
         Some(Adjusted::of(known.or_else(nothing)?, nudge))
@@ -144,7 +160,7 @@ impl<'a> Adjusts<'a> {
     pub fn for_each(&self, mut each: impl FnMut(Adjusted)) {
         if self.over.is_empty() && self.nudges.is_empty() {
             let known = self.base.iter().filter(|adjust| !adjust.is_idle());
-            known.for_each(|adjust| each(Adjusted::of(*adjust, None)));
+            known.for_each(|adjust| each(Adjusted::of(self.placed(*adjust), None)));
         } else {
             self.iter().for_each(each);
         }
@@ -154,6 +170,8 @@ impl<'a> Adjusts<'a> {
     pub fn iter(&self) -> impl Iterator<Item = Adjusted> + use<'a> {
         // A token that was seen and has left the window may have left an entry that says nothing.
         let known = over(self.base, self.over).filter(|adjust| !adjust.is_idle());
+        let lists = *self;
+        let known = known.map(move |adjust| lists.placed(adjust));
         let (mut known, mut nudges) = (known.peekable(), self.nudges.iter().peekable());
         std::iter::from_fn(move || {
             match first(known.peek(), nudges.peek(), |known, nudge| known.token.cmp(&nudge.token))? {
@@ -309,10 +327,15 @@ mod tests {
             };
             assert_eq!(of(late, 0.0, -0.5), of(none, 0.0, -3.0), "{known:?} on {logit} with {penalties:?}");
             assert_eq!(of(late, 1.0, -0.5), of(none, 1.0, -3.0), "{known:?} on {logit} with {penalties:?}");
-            assert_eq!(
-                Adjusts::new(&[late], &[]).get(7).map(|a| a.apply(logit, &penalties)),
-                Some(of(none, 0.0, -2.5).0)
-            );
+            let alone = |adjusts: Adjusts<'_>| adjusts.get(7).map(|a| a.apply(logit, &penalties));
+            assert_eq!(alone(Adjusts::new(&[late], &[])), Some(of(none, 0.0, -2.5).0));
+            // The same for all entries at once, in all ways to look at them.
+            let early = [TokenAdjust { bias: -2.5, ..known }];
+            for adjusts in [Adjusts::new(&early, &[]), Adjusts::new(&[], &early)].map(|lists| lists.biased_late(true)) {
+                assert_eq!(alone(adjusts), Some(of(none, 0.0, -2.5).0));
+                assert_eq!(adjusts.iter().next(), adjusts.get(7));
+                adjusts.for_each(|found| assert_eq!(Some(found), adjusts.get(7)));
+            }
         }
     }
 

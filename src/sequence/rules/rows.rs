@@ -44,8 +44,8 @@ impl Rules {
             return self.forced_row(at, here.forced(), action);
         }
         let report = self.report(false, here.position(), here.tail());
-        let adjusts =
-            Adjusts::new(self.adjusts(here), here.over()).nudged(here.now().map_or(&[], PositionState::nudges));
+        let nudges = here.now().map_or(&[][..], PositionState::nudges);
+        let adjusts = Adjusts::new(self.adjusts(here), here.over()).nudged(nudges).biased_late(self.biases_late());
         let penalties = self.penalties(here.place(), here.position());
         let row = RowSpec { penalties, adjusts, banned: here.banned(), report, ..self.row(at, action) };
         watermark::marked(&self.params, self.table.as_deref(), here.now(), row)
