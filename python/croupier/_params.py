@@ -169,6 +169,9 @@ def _plain(field: Any, value: Any) -> Any:
         return as_json(value)
     if field.name == "choices" and _is_many(value):
         return _as_lines(value)
+    if isinstance(value, (str, bytes)) and _is_list(field) and field.type == field.TYPE_STRING:
+        # Otherwise each character would be a text of its own.
+        raise TypeError(f"{field.containing_type.name}.{field.name} is {value!r}, must be a list of texts, such as [{value!r}]")
     if isinstance(value, (str, bytes)) and field.enum_type is None:
         return value
     if isinstance(value, str) and _is_list(field):

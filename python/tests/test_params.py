@@ -121,6 +121,8 @@ def test_mistakes_name_what_is_meant():
         (lambda: croupier.GrammarParams(words=1), "GrammarParams has no field 'words'; known: json_schema, regex, lark"),
         (lambda: croupier.SamplingParams(sampler_order="temperature").to_pb(),
          r"SamplingParams.sampler_order is 'temperature', must be a list of names, such as \['temperature'\]; known: unspecified, temperature, "),
+        (lambda: croupier.SamplingParams(dry_sequence_breaker_texts="<|im_end|>").to_pb(),
+         r"SamplingParams.dry_sequence_breaker_texts is '<.im_end.>', must be a list of texts, such as \['<.im_end.>'\]$"),
         (lambda: croupier.SamplingParams(engine_order="vlm").to_pb(), "^SamplingParams.engine_order is 'vlm', must be one of .*vllm"),
         (lambda: croupier.WatermarkParams(kgw=croupier.KgwParams(), gumbel=croupier.GumbelParams(key=1)).to_pb(), "kgw and gumbel"),
     ]:

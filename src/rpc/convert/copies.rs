@@ -139,8 +139,8 @@ fn check_patterns<'a>(
         return Ok(());
     }
     let message = format!(
-        "sequences with a preset that has dry_sequence_breakers, bad_words, sequence_bias or a grammar's start_sequences \
-         would prepare {tokens} tokens of them, at most {MAX_PRESET_PATTERN_TOKENS} are allowed in one message; split it, or \
+        "sequences with a preset that has dry_sequence_breakers, dry_sequence_breaker_texts, bad_words, sequence_bias or a \
+         grammar's start_sequences would prepare {tokens} tokens and bytes of texts of them, at most {MAX_PRESET_PATTERN_TOKENS} are allowed in one message; split it, or \
          name the preset in the stream's default_params"
     );
     Err(Error::invalid(field, message))

@@ -7,6 +7,9 @@
 use crate::automaton::{Automaton, Node};
 use crate::vocabulary::Vocabulary;
 
+/// A search for the last breaker goes back by this many tokens at a time.
+const PART: usize = 256;
+
 /// An automaton over the bytes of texts.
 pub(in crate::sequence) fn of_texts(texts: &[String]) -> Automaton {
     let bytes: Vec<Vec<u32>> = texts.iter().map(|text| text.bytes().map(u32::from).collect()).collect();
@@ -39,6 +42,21 @@ impl Breakers<'_> {
     pub(super) fn has(&self, token: u32) -> bool {
         self.tokens.is_some_and(|tokens| tokens.is_one(token))
             || self.texts.is_some_and(|(texts, of)| spelled(texts, &mut Node::default(), of.spelling(token)))
+    }
+
+    /// Where the automata are before the token at `to`. That depends on few tokens before it.
+    fn before(&self, text: &[u32], to: usize) -> Places {
+        let (mut from, mut bytes) = (to, 0);
+        if let Some((texts, of)) = self.texts {
+            while from > 0 && bytes < texts.longest() && !of.spelling(text[from - 1]).is_empty() {
+                from -= 1;
+                bytes += of.spelling(text[from]).len();
+            }
+        }
+        let from = from.min(to.saturating_sub(self.tokens.map_or(0, Automaton::longest)));
+        let mut places = Places::default();
+        text[from..to].iter().for_each(|&token| _ = self.take(&mut places, token));
+        places
     }
 
     /// Takes in one more token. Returns whether a breaker ends with it.
@@ -76,16 +94,24 @@ pub(in crate::sequence) struct BreakerDistance {
 }
 
 impl BreakerDistance {
-    /// Computed from scratch for `text`. The count is unlimited if there is no breaker in the text or in `window`.
+    /// Computed from scratch for `text`. The count is unlimited if there is no breaker in the text or in `window`. It
+    /// takes a step or two for each token from the last breaker on, and for each byte of their texts.
     pub(in crate::sequence) fn after(text: &[u32], breakers: Breakers<'_>, window: usize) -> Self {
-        let (mut places, mut end) = (Places::default(), 0);
-        if breakers.longest() > 0 {
-            for (at, &token) in text.iter().enumerate() {
-                end = if breakers.take(&mut places, token) { at + 1 } else { end };
+        let first = text.len().saturating_sub(window);
+        let (mut places, mut to) = (None, text.len());
+        while breakers.longest() > 0 && to > first {
+            let from = to.saturating_sub(PART).max(first);
+            let (mut here, mut end) = (breakers.before(text, from), None);
+            for (&token, behind) in text[from..to].iter().zip(from + 1..) {
+                end = if breakers.take(&mut here, token) { Some(behind) } else { end };
             }
+            places = places.or(Some(here));
+            if let Some(end) = end {
+                return Self { tokens: (text.len() - end) as u32, places: places.unwrap_or_default() };
+            }
+            to = from;
         }
-        let since = text.len() - end;
-        Self { tokens: if end == 0 || since >= window { u32::MAX } else { since as u32 }, places }
+        Self { tokens: u32::MAX, places: places.unwrap_or_default() }
     }
 
     /// Takes in one more token.
@@ -149,6 +175,8 @@ mod tests {
             spellings in prop::collection::vec("[ab]{1,3}", 1..6),
             texts in prop::collection::vec("[ab]{1,4}", 1..4),
             text in prop::collection::vec(0..6usize, 0..20),
+            far in prop_oneof![Just(0usize), 200..600usize],
+            window in 0..700usize,
         ) {
             let of = vocabulary(&[&[""], &spellings.iter().map(String::as_str).collect::<Vec<_>>()[..]].concat());
             let text: Vec<u32> = text.into_iter().map(|at| 1 + (at % spellings.len()) as u32).collect();
@@ -165,6 +193,15 @@ mod tests {
             prop_assert_eq!(distances(&texts, &of, &text), expected);
             let automaton = of_texts(&texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>());
             let breakers = Breakers { tokens: None, texts: Some((&automaton, &of)) };
+            // Where a breaker is far behind, the search goes back part by part, and then goes on the same.
+            let far = [&text[..], &vec![0; far], &text[..text.len() / 2]].concat();
+            let mut pushed = BreakerDistance::after(&[], breakers, far.len());
+            far.iter().for_each(|&token| pushed.push(token, breakers));
+            let window = window.min(far.len());
+            let opened = BreakerDistance::after(&far, breakers, window);
+            let near = Some(pushed.tokens).filter(|&since| (since as usize) < window);
+            prop_assert_eq!(opened.tokens, near.unwrap_or(u32::MAX));
+            prop_assert_eq!(opened.places, pushed.places);
             for token in 1..=spellings.len() as u32 {
                 let has = texts.iter().any(|breaker| spellings[token as usize - 1].contains(breaker));
                 prop_assert_eq!(breakers.has(token), has);

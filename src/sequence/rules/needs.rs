@@ -78,7 +78,9 @@ impl Rules {
         if let Some(filters) = self.thinking_filters() {
             let found = self.params.validate_thinking(filters, self.protected());
             let is_own = self.params.history.thinking_budget.is_some();
-            found.map_err(|error| if is_own { error } else { of_a_default(error) })?;
+            let hint =
+                "; the thinking budget comes from default_params or the server; an empty thinking_budget turns it off";
+            found.map_err(|error| if is_own { error } else { of_a_default(error, hint) })?;
         }
         if self.chain.as_ref().is_some_and(|chain| chain.has_min_eos_p()) && self.eos().is_empty() {
             let message = "needs a token that ends the text; give eos_token_ids, without ignore_eos";
@@ -91,7 +93,10 @@ impl Rules {
         }
         let has_texts = self.vocabulary().is_some();
         if self.params.history.dry_window().is_some() && self.breaker_texts().is_some() && !has_texts {
-            return Err(FieldError::new("dry_sequence_breaker_texts", LACKS_TEXTS));
+            let error = FieldError::new("dry_sequence_breaker_texts", LACKS_TEXTS);
+            let is_own = self.patterns.as_ref().is_some_and(|own| own.breaker_texts.is_some());
+            let hint = "; the texts come from default_params or the server; a dry_multiplier of 0 turns DRY off";
+            return Err(if is_own { error } else { of_a_default(error, hint) });
         }
         let Some(chain) = self.chain.as_ref().filter(|chain| chain.has_infill()) else { return Ok(()) };
         let wrong = |message: &str| Err(FieldError::new("infill", message));
@@ -129,9 +134,7 @@ impl Rules {
     }
 }
 
-/// Explains an error in a thinking setting that comes from defaults, not from the text's own parameters.
-fn of_a_default(error: FieldError) -> FieldError {
-    let message = error.message
-        + "; the thinking budget comes from default_params or the server; an empty thinking_budget turns it off";
-    FieldError { message, ..error }
+/// Explains an error in something that comes from defaults, not from the text's own parameters.
+fn of_a_default(error: FieldError, hint: &str) -> FieldError {
+    FieldError { message: error.message + hint, ..error }
 }

@@ -90,8 +90,10 @@ fn biases_stand_where_the_engine_or_the_parameter_has_them() {
 
 #[test]
 fn a_bias_of_the_stream_comes_where_the_sequence_has_it() {
-    let base = SamplingParams { logit_bias: vec![(8, 2.0)], repetition_penalty: 2.0, ..SamplingParams::default() };
+    let biases = [8].into_iter().chain(100..2000).map(|token| (token, 2.0)).collect();
+    let base = SamplingParams { logit_bias: biases, repetition_penalty: 2.0, ..SamplingParams::default() };
     let base = Arc::new(Rules::new(base, &EOS));
+    let copying = SamplingParams { banned_token_ids: vec![1], ..SamplingParams::default() };
     for (late, expected) in [(None, 3.0), (Some(true), 4.0), (Some(false), 3.0)] {
         let history = HistoryParams { bias_after_penalties: late, ..HistoryParams::default() };
         let own = SamplingParams { repetition_penalty: 2.0, history: history.into(), ..SamplingParams::default() };
@@ -100,6 +102,8 @@ fn a_bias_of_the_stream_comes_where_the_sequence_has_it() {
             let spec = sequence.spec(sequence.draw(Purpose::Sample));
             assert_eq!(adjusted(&spec, 8), (expected, Ok(())), "{late:?}");
         }
+        // The stream's lists are not copied for that: many sequences of a message may have biases otherwise.
+        assert!(Rules::over(&base, own).bytes() < Rules::over(&base, copying.clone()).bytes(), "{late:?}");
     }
 }
 
@@ -206,9 +210,12 @@ fn breakers_that_are_texts_need_the_texts_of_tokens() {
         params
     };
     let refused = |rules: Rules| rules.validate().err().map(|error| error.field);
+    let told = |rules: Rules| rules.validate().expect_err("no texts").message;
     assert_eq!(refused(Rules::new(dry(&["\n"]), &EOS)).as_deref(), Some("dry_sequence_breaker_texts"));
     let base = Arc::new(Rules::new(dry(&["\n"]), &EOS));
     assert_eq!(refused(Rules::over(&base, dry(&[]))).as_deref(), Some("dry_sequence_breaker_texts"));
+    assert!(told(Rules::over(&base, dry(&[]))).contains("the texts come from default_params or the server"));
+    assert!(!told(Rules::over(&base, dry(&["\n"]))).contains("default_params"));
     assert_eq!(refused(Rules::new(dry(&["\n"]), &EOS).with_vocabulary(Some(lines()))), None);
     assert_eq!(refused(Rules::new(off(dry(&["\n"])), &EOS)), None);
 }
