@@ -160,25 +160,28 @@ fn every_reason_to_hand_a_row_over_has_a_series() {
     }
 }
 
+/// A verification of these draft tokens, of which the first is rejected.
+fn rejecting(proposer: Proposer, trials: &[Trial]) -> Round<'_> {
+    Round {
+        proposer,
+        drafted: trials.len(),
+        accepted: 0,
+        emitted: 1,
+        lossless: true,
+        last: Last::Recovered,
+        after: TokenOrigin::Sampled,
+        text_tokens: 1,
+        one_by_one: true,
+        by_ratio: true,
+        trials,
+    }
+}
+
 /// What is told of a verification with a single trial, behind one with the same trial that was not measured.
 fn told_of(trial: Trial, by_ratio: bool) -> String {
     let metrics = metrics(1);
-    let (proposer, last, after) = (Proposer::Sent, Last::Recovered, TokenOrigin::Sampled);
-    let (drafted, accepted, emitted, text_tokens) = (1, 0, 1, 1);
-    let (lossless, one_by_one, trials) = (true, true, &[trial][..]);
-    let round = Round {
-        proposer,
-        drafted,
-        accepted,
-        emitted,
-        lossless,
-        last,
-        after,
-        text_tokens,
-        one_by_one,
-        by_ratio,
-        trials,
-    };
+    let trials = [trial];
+    let round = Round { by_ratio, ..rejecting(Proposer::Sent, &trials) };
     let (expected, total_variation, chances, rejected_rank) = (None, None, None, None);
     let unmeasured = [Trial { expected, total_variation, chances, rejected_rank, shifts: Shifts::default(), ..trial }];
     metrics.verified(&metrics.model("m"), &Round { trials: &unmeasured, ..round });
@@ -269,22 +272,8 @@ fn series(model_labels: usize) -> (usize, usize) {
     };
     let trials: Vec<Trial> = (0..40).map(trial).collect();
     for (model, proposer) in models.iter().flat_map(|model| Proposer::ALL.map(|proposer| (model, proposer))) {
-        let (drafted, accepted, emitted, last) = (trials.len(), trials.len(), 1, Last::Bonus);
-        let (lossless, one_by_one, by_ratio) = (true, true, true);
-        let after = TokenOrigin::Bonus;
-        let round = |text_tokens| Round {
-            proposer,
-            drafted,
-            accepted,
-            emitted,
-            lossless,
-            last,
-            after,
-            text_tokens,
-            one_by_one,
-            by_ratio,
-            trials: &trials,
-        };
+        let (accepted, last, after) = (trials.len(), Last::Bonus, TokenOrigin::Bonus);
+        let round = |text_tokens| Round { accepted, last, after, text_tokens, ..rejecting(proposer, &trials) };
         Lengths::all().for_each(|tokens| metrics.verified(model, &round(tokens)));
     }
     (plain, count())
