@@ -110,7 +110,7 @@ async def do(kind, thing):
 
 
 async def over_a_full_server(kind, address, between, patience, freed_after, **given):
-    """The tokens of three texts, and the errors, over a connection that is cut only on the client's side."""
+    """The tokens of three texts, and the first error, over a connection that is cut only on the client's side."""
     raised = []
     module = croupier if kind == "sync" else croupier.aio
     stream = module.connect(f"unix:{address}", VOCAB, data_path="inline", reconnect_within=patience)
@@ -122,18 +122,21 @@ async def over_a_full_server(kind, address, between, patience, freed_after, **gi
     held, between.held = between.held, []
     if freed_after:
         threading.Timer(freed_after, held[-1][1].shutdown, [socket.SHUT_RDWR]).start()
-    try:
-        await do(kind, stream.sample(rows(3, 1), texts))
-    except croupier.OpenError as error:
-        raised.append(error)
-        held[-1][1].shutdown(socket.SHUT_RDWR)
-        # The texts have lost nothing.
-        at = [number for number, text in enumerate(texts) if text.refused]
+    give_up, at = time.monotonic() + 60, [0, 1, 2]
+    while at:
+        try:
+            await do(kind, stream.sample(rows(3, 1)[at], [texts[number] for number in at]))
+        except croupier.OpenError as error:
+            assert time.monotonic() < give_up, "the server keeps the places of a connection that is cut"
+            if not raised:
+                held[-1][1].shutdown(socket.SHUT_RDWR)
+            raised.append(error)
+        # The texts have lost nothing. The server needs a moment to notice that the other connection is gone.
+        at = [number for number in at if texts[number].refused]
         for number in at:
             texts[number] = stream.open(texts[number].params, prompt=texts[number].prompt, output=texts[number].tokens)
-        await do(kind, stream.sample(rows(3, 1)[at], [texts[number] for number in at]))
     await do(kind, stream.end())
-    return [text.tokens for text in texts], raised
+    return [text.tokens for text in texts], raised[:1]
 
 
 @pytest.mark.parametrize("kind", NAMES)
