@@ -4,10 +4,10 @@ FROM rust:1.90-slim-bookworm AS build
 WORKDIR /src
 # Places of panics stay in the program; lines of backtraces would make it five times larger.
 ENV CARGO_PROFILE_RELEASE_DEBUG=0
-# Dependencies first, for a program that does nothing: this layer is kept until the list of them changes. Benches and examples
-# are not copied, so the manifest must not ask for them.
+# Dependencies first, for a program that does nothing: this layer is kept until the list of them changes. Tests, benches and
+# examples are not copied, so the manifest must not ask for them.
 COPY Cargo.toml Cargo.lock ./
-RUN sed -i '/^\[\[bench\]\]/,/^$/d; /^\[\[example\]\]/,/^$/d' Cargo.toml \
+RUN sed -i -E '/^\[\[(test|bench|example)\]\]/,/^$/d' Cargo.toml \
     && mkdir src \
     && touch src/lib.rs \
     && echo 'fn main() {}' >build.rs \
