@@ -29,7 +29,8 @@ pub(super) enum Change {
     /// Positive logits were divided by the penalty, and others multiplied.
     RepetitionPenalty { penalty: f64, tokens: usize, in_text: Option<usize> },
     /// Logits are lower by one number, and by another one for each occurrence of the token in the text.
-    CountPenalty { presence: f64, frequency: f64, tokens: usize },
+    /// `subtracted_first`: before a repetition penalty, not behind it.
+    CountPenalty { presence: f64, frequency: f64, subtracted_first: bool, tokens: usize },
     /// All of these logits are higher by one number.
     Bias { bias: f64, tokens: usize, in_text: Option<usize>, first: Vec<u32> },
     /// None of the above. `most` is the largest difference.
@@ -141,10 +142,11 @@ fn moved(off: &[Off], line: &Line, pair: &Pair<'_>, counts: &HashMap<u32, u32>) 
     match rule {
         Some(Rule::Bias(bias)) => vec![Change::Bias { bias, tokens, in_text, first }],
         Some(Rule::Penalties(found)) => {
-            let (penalty, presence, frequency) = (found.repetition, found.presence, found.frequency);
-            let repetition = found.has_repetition().then_some(Change::RepetitionPenalty { penalty, tokens, in_text });
-            let counted = found.is_counted().then_some(Change::CountPenalty { presence, frequency, tokens });
-            repetition.into_iter().chain(counted).collect()
+            let (presence, frequency, subtracted_first) =
+                (found.presence, found.frequency, found.is_subtracted_first());
+            let repetition = found.repetition().map(|penalty| Change::RepetitionPenalty { penalty, tokens, in_text });
+            let counted = Change::CountPenalty { presence, frequency, subtracted_first, tokens };
+            repetition.into_iter().chain(found.is_counted().then_some(counted)).collect()
         }
         None => vec![Change::Changed { tokens, most: most().unwrap_or_default(), in_text, first }],
     }

@@ -29,15 +29,24 @@ pub(super) enum Rule {
     Penalties(Penalties),
 }
 
-/// Penalties, in the order in which engines apply them.
+/// Penalties, in one of the orders in which engines apply them.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Penalties {
-    /// 1 if there is none. It depends on the sign of the logit, to which `shift` was added before.
-    pub(super) repetition: f64,
-    shift: f64,
+    repeated: Repeated,
     pub(super) presence: f64,
     pub(super) frequency: f64,
     parameters: usize,
+}
+
+/// A repetition penalty, and where it stands.
+#[derive(Debug, Clone, Copy)]
+struct Repeated {
+    /// 1 if there is none.
+    penalty: f64,
+    /// Added to the logit before, since the penalty depends on the sign.
+    shift: f64,
+    /// Whether the other penalties are subtracted before this one.
+    is_last: bool,
 }
 
 /// What is known about the text.
@@ -84,11 +93,11 @@ fn rules(off: &[Off], line: &Line, text: &Text<'_>) -> Vec<Rule> {
     let repetition = shifts.into_iter().filter_map(|shift| {
         let penalties: Vec<f64> = off.iter().filter_map(|off| off.penalty(shift)).collect();
         let about = (!penalties.is_empty()).then(|| median(penalties))?;
-        let alone = |repetition| Penalties { repetition, shift, presence: 0.0, frequency: 0.0, parameters: 1 };
+        let alone = |penalty| Penalties::repeated(Repeated { penalty, shift, is_last: false });
         // Logits near 0 say little about a penalty, and large ones much.
         let error = |penalty| off.iter().map(|off| (alone(penalty).by(off, 0.0) - off.sent).powi(2)).sum();
         let found = alone(narrowed((about - WIDE, about + WIDE), NARROWED, error));
-        found.has_repetition().then_some(Rule::Penalties(found))
+        found.repetition().is_some().then_some(Rule::Penalties(found))
     });
     let counted: Vec<Rule> = if text.tells_counts { counted(off, shifts, text) } else { Vec::new() };
     // A bias on just the tokens of the text is a presence penalty, where one can be told from a frequency penalty.
@@ -96,28 +105,30 @@ fn rules(off: &[Off], line: &Line, text: &Text<'_>) -> Vec<Rule> {
     counted.into_iter().chain(bias).chain(repetition).collect()
 }
 
-/// Rules with penalties by the number of occurrences in the text, alone and behind a repetition penalty.
+/// Rules with penalties by the number of occurrences in the text, alone, and behind and before a repetition penalty.
 fn counted(off: &[Off], shifts: [f64; 2], text: &Text<'_>) -> Vec<Rule> {
     let mut found = Vec::new();
     for terms in [(true, false), (false, true), (true, true)] {
         if terms == (true, false) && !text.is_complete {
             continue;
         }
-        found.push(fitted(off, (1.0, 0.0), terms, text).0);
-        found.extend(shifts.map(|shift| with_repetition(off, shift, terms, text)));
+        found.push(fitted(off, Repeated { penalty: 1.0, shift: 0.0, is_last: false }, terms, text).0);
+        for is_last in [false, true] {
+            found.extend(shifts.map(|shift| with_repetition(off, (shift, is_last), terms, text)));
+        }
     }
     found.retain(|rule| rule.parameters < off.len() && (rule.parameters == 1 || rule.is_plausible()));
     found.into_iter().map(Rule::Penalties).collect()
 }
 
-/// The best repetition penalty with these terms behind it.
-fn with_repetition(off: &[Off], shift: f64, terms: (bool, bool), text: &Text<'_>) -> Penalties {
-    let error = |penalty: f64| fitted(off, (penalty, shift), terms, text).1;
+/// The best repetition penalty with these terms.
+fn with_repetition(off: &[Off], (shift, is_last): (f64, bool), terms: (bool, bool), text: &Text<'_>) -> Penalties {
+    let fitted = |penalty: f64| fitted(off, Repeated { penalty, shift, is_last }, terms, text);
+    let error = |penalty: f64| fitted(penalty).1;
     let (least, step, count) = TRIED;
     let tried = (0..count).map(|at| least + step * at as f64).map(|penalty| (error(penalty), penalty));
     let best = tried.min_by(|a, b| a.0.total_cmp(&b.0)).map_or(1.0, |(_, penalty)| penalty);
-    let penalty = narrowed((best - step, best + step), NARROWED, error);
-    fitted(off, (penalty, shift), terms, text).0
+    fitted(narrowed((best - step, best + step), NARROWED, error)).0
 }
 
 /// The place of the minimum in an interval, by the golden section.
@@ -130,13 +141,13 @@ pub(super) fn narrowed((mut from, mut to): (f64, f64), times: usize, error: impl
     (from + to) / 2.0
 }
 
-/// Presence and frequency penalties by least squares, for a given repetition penalty and the shift before it, and the
-/// sum of squares that is left.
-fn fitted(off: &[Off], before: (f64, f64), terms: (bool, bool), text: &Text<'_>) -> (Penalties, f64) {
-    let (repetition, shift) = before;
-    let has_repetition = usize::from(repetition != 1.0);
-    let mut found = Penalties { repetition, shift, presence: 0.0, frequency: 0.0, parameters: 1 + has_repetition };
-    let points: Vec<(f64, f64)> = off.iter().map(|off| (text.count(off), found.by(off, 0.0) - off.sent)).collect();
+/// Presence and frequency penalties by least squares, for a given repetition penalty, and the sum of squares that is
+/// left.
+fn fitted(off: &[Off], repeated: Repeated, terms: (bool, bool), text: &Text<'_>) -> (Penalties, f64) {
+    let mut found = Penalties::repeated(repeated);
+    // Where all logits have one sign, both orders fit, with other numbers. So the rarer one has to be worth something.
+    found.parameters += usize::from(repeated.penalty != 1.0) + usize::from(repeated.is_last);
+    let points: Vec<(f64, f64)> = off.iter().map(|off| (text.count(off), repeated.subtracted(off))).collect();
     let of = points.len() as f64;
     let (x, y) = (points.iter().map(|p| p.0).sum::<f64>() / of, points.iter().map(|p| p.1).sum::<f64>() / of);
     let products = |x: f64, y: f64| points.iter().map(|p| (p.0 - x) * (p.1 - y)).sum::<f64>();
@@ -150,8 +161,7 @@ fn fitted(off: &[Off], before: (f64, f64), terms: (bool, bool), text: &Text<'_>)
         (false, _) => found.frequency = products(0.0, 0.0) / squares(0.0),
         (true, false) => found.presence = y,
     }
-    let left = points.iter().map(|p| (p.1 - found.presence - found.frequency * p.0).powi(2)).sum();
-    (found, left)
+    (found, off.iter().map(|off| (found.by(off, text.count(off)) - off.sent).powi(2)).sum())
 }
 
 impl Rule {
@@ -164,8 +174,15 @@ impl Rule {
 }
 
 impl Penalties {
-    pub(super) fn has_repetition(&self) -> bool {
-        (self.repetition - 1.0).abs() > NO_PENALTY
+    /// A repetition penalty alone.
+    fn repeated(repeated: Repeated) -> Self {
+        Self { repeated, presence: 0.0, frequency: 0.0, parameters: 1 }
+    }
+
+    /// The repetition penalty, if there is one.
+    pub(super) fn repetition(&self) -> Option<f64> {
+        let penalty = self.repeated.penalty;
+        ((penalty - 1.0).abs() > NO_PENALTY).then_some(penalty)
     }
 
     /// Whether there is a presence or frequency penalty.
@@ -173,18 +190,42 @@ impl Penalties {
         self.presence != 0.0 || self.frequency != 0.0
     }
 
+    /// Whether presence and frequency penalties were subtracted before the repetition penalty.
+    pub(super) fn is_subtracted_first(&self) -> bool {
+        self.repeated.is_last
+    }
+
     /// Whether each part of the rule does something.
     fn is_plausible(&self) -> bool {
         let does_something = |penalty: f64| penalty == 0.0 || penalty.abs() >= LEAST;
-        let repeats = self.repetition == 1.0 || self.has_repetition();
+        let repeats = self.repeated.penalty == 1.0 || self.repetition().is_some();
         repeats && does_something(self.presence) && does_something(self.frequency)
     }
 
     /// The logit that the penalties make of a token that is so often in the text.
     fn by(&self, off: &Off, count: f64) -> f64 {
-        let logit = off.plain + self.shift;
-        let repeated = if logit > 0.0 { logit / self.repetition } else { logit * self.repetition };
-        repeated - self.shift - self.presence - self.frequency * count
+        let counted = self.presence + self.frequency * count;
+        if self.repeated.is_last {
+            self.repeated.of(off.plain - counted)
+        } else {
+            self.repeated.of(off.plain) - counted
+        }
+    }
+}
+
+impl Repeated {
+    fn of(&self, logit: f64) -> f64 {
+        let logit = logit + self.shift;
+        (if logit > 0.0 { logit / self.penalty } else { logit * self.penalty }) - self.shift
+    }
+
+    /// What the other penalties must have subtracted, to make the sent logit of the plain one.
+    fn subtracted(&self, off: &Off) -> f64 {
+        if self.is_last {
+            off.plain - Self { penalty: 1.0 / self.penalty, ..*self }.of(off.sent)
+        } else {
+            self.of(off.plain) - off.sent
+        }
     }
 }
 

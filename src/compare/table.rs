@@ -181,10 +181,11 @@ fn change(change: &Change, others: &str) -> String {
         Change::RepetitionPenalty { penalty, tokens, in_text } => {
             format!("a repetition penalty of {penalty:.2}{}", of_text(*tokens, *in_text))
         }
-        Change::CountPenalty { presence, frequency, .. } => {
+        Change::CountPenalty { presence, frequency, subtracted_first, .. } => {
             let of = |kind: &str, penalty: f64| (penalty != 0.0).then(|| format!("a {kind} penalty of {penalty:.2}"));
             let parts = [of("presence", *presence), of("frequency", *frequency)];
-            parts.into_iter().flatten().collect::<Vec<_>>().join(" and ")
+            let order = if *subtracted_first { " before it" } else { "" };
+            parts.into_iter().flatten().collect::<Vec<_>>().join(" and ") + order
         }
         Change::Bias { bias, tokens, in_text, first } => {
             format!("{bias:+.2} on {}{}", named(*tokens, first), of_text(*tokens, *in_text))

@@ -140,7 +140,7 @@ fn penalties_are_told_apart() {
     }
     let counted = each(&plain, |token, logit| logit - if count(token) > 0.0 { 0.5 + 0.2 * count(token) } else { 0.0 });
     match &made(&counted, &plain, &TEXT).changes[..] {
-        [Change::CountPenalty { presence, frequency, tokens: 9 }] => {
+        [Change::CountPenalty { presence, frequency, subtracted_first: false, tokens: 9 }] => {
             assert!(near(*presence, 0.5) && near(*frequency, 0.2), "{presence} {frequency}");
         }
         other => panic!("{other:?}"),

@@ -6,12 +6,23 @@ const SEEN: [u32; 6] = [11, 11, 22, 33, 33, 33];
 
 /// With a repetition penalty first, then a presence and a frequency penalty.
 fn with(rows: &[Vec<f32>], repetition: f32, presence: f32, frequency: f32, text: &[u32]) -> Vec<Vec<f32>> {
+    counted(rows, text, |logit, count| repeated(logit, repetition) - presence - frequency * count)
+}
+
+/// With a presence and a frequency penalty first, then a repetition penalty.
+fn subtracted_first(rows: &[Vec<f32>], repetition: f32, presence: f32, frequency: f32) -> Vec<Vec<f32>> {
+    counted(rows, &TEXT, |logit, count| repeated(logit - presence - frequency * count, repetition))
+}
+
+fn repeated(logit: f32, penalty: f32) -> f32 {
+    if logit > 0.0 { logit / penalty } else { logit * penalty }
+}
+
+/// With other logits for the tokens of the text. `change` gets the number of occurrences too.
+fn counted(rows: &[Vec<f32>], text: &[u32], change: impl Fn(f32, f32) -> f32) -> Vec<Vec<f32>> {
     each(rows, |token, logit| match text.iter().filter(|&&other| other as usize == token).count() as f32 {
         0.0 => logit,
-        count => {
-            let repeated = if logit > 0.0 { logit / repetition } else { logit * repetition };
-            repeated - presence - frequency * count
-        }
+        count => change(logit, count),
     })
 }
 
@@ -51,8 +62,48 @@ fn every_mixture_of_penalties_is_named() {
             let made = made(&sent, &plain, text);
             let (a, b, c) = found(&made);
             let is_right = near(a, repetition.into()) && near(b, presence.into()) && near(c, frequency.into());
-            assert!(is_right, "{repetition} {presence} {frequency}: {made:?}");
+            assert!(is_right && !is_first(&made), "{repetition} {presence} {frequency}: {made:?}");
             assert_eq!(b == 0.0 && c == 0.0, presence == 0.0 && frequency == 0.0, "{made:?}");
+        }
+    }
+}
+
+/// Whether a rule was found in which presence and frequency penalties come first.
+fn is_first(made: &Made) -> bool {
+    made.changes.iter().any(|change| matches!(change, Change::CountPenalty { subtracted_first: true, .. }))
+}
+
+#[test]
+fn the_order_of_penalties_is_named() {
+    let plain = model(204);
+    for (repetition, presence, frequency) in [(1.3, 0.5, 0.0), (1.5, 0.0, 0.3), (1.2, 0.4, 0.3), (0.7, 0.5, 0.2)] {
+        let sent = subtracted_first(&plain, repetition, presence, frequency);
+        for sent in [each(&sent, |_, logit| logit / 0.8), sent] {
+            let made = made(&sent, &plain, &TEXT);
+            let (a, b, c) = found(&made);
+            let is_right = near(a, repetition.into()) && near(b, presence.into()) && near(c, frequency.into());
+            assert!(is_right && is_first(&made), "{repetition} {presence} {frequency}: {made:?}");
+        }
+    }
+    let shown = table::of(&compared(&subtracted_first(&plain, 1.3, 0.5, 0.25), &plain, &TEXT));
+    let both = "a repetition penalty of 1.30 (all in the text), a presence penalty of 0.50 and a frequency penalty of \
+                0.25 before it\n";
+    assert!(shown.contains(both), "{shown}");
+}
+
+/// Where all logits have one sign, both orders can make the same rows.
+#[test]
+fn the_usual_order_is_named_unless_the_other_fits_better() {
+    let plain = each(&model(205), |_, logit| logit + 100.0);
+    for (repetition, presence, frequency) in [(1.3, 0.5, 0.0), (1.2, 0.4, 0.3)] {
+        for sent in [
+            with(&plain, repetition, presence, frequency, &TEXT),
+            subtracted_first(&plain, repetition, presence * repetition, frequency * repetition),
+        ] {
+            let made = made(&sent, &plain, &TEXT);
+            let (a, b, c) = found(&made);
+            let is_right = near(a, repetition.into()) && near(b, presence.into()) && near(c, frequency.into());
+            assert!(is_right && !is_first(&made), "{repetition} {presence} {frequency}: {made:?}");
         }
     }
 }
