@@ -62,6 +62,8 @@ pub struct DecodeStream {
     /// are due.
     turn: Option<Instant>,
     started: Instant,
+    /// When the worker is asked to leave, if ever.
+    leaves: Option<Instant>,
     ended: Option<Code>,
 }
 
@@ -94,8 +96,23 @@ impl DecodeStream {
     ) -> Self {
         let (phase, place) = (Phase::Unconfigured, Arc::new(permit));
         let (due, shard_queue) = (VecDeque::new(), ShardWaitQueue::default());
-        let (outgoing, pace, turn, ended) = (Outgoing::default(), Pace::default(), None, None);
-        Self { shared, caller, place, requests, phase, due, shard_queue, outgoing, parent, pace, turn, started, ended }
+        let (outgoing, pace, leaves) = (Outgoing::default(), Pace::default(), shared.stream_ages.end(started));
+        Self {
+            shared,
+            caller,
+            place,
+            requests,
+            phase,
+            due,
+            shard_queue,
+            outgoing,
+            parent,
+            pace,
+            turn: None,
+            started,
+            leaves,
+            ended: None,
+        }
     }
 
     /// The stream's replies after they are handed out.
@@ -269,7 +286,7 @@ impl DecodeStream {
 
     fn message(&self, mut response: Response) -> proto::DecodeResponse {
         if let Response::Step(result) = &mut response {
-            result.go_away = self.shared.asks_to_leave(self.started);
+            result.go_away = self.shared.asks_to_leave(self.leaves);
         }
         proto::DecodeResponse { response: Some(response) }
     }

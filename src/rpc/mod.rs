@@ -26,6 +26,7 @@ pub mod server;
 mod shard_wait_queue;
 mod shared;
 mod status;
+mod stream_age;
 mod traces;
 
 use crate::backend::BackendInfo;

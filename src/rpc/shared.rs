@@ -8,6 +8,7 @@ use super::convert::params::SeedSource;
 use super::info::Offered;
 use super::outbound::calls::Calls;
 use super::outbound::unread::{Answers, Replies};
+use super::stream_age::StreamAges;
 use super::{Options, RegionSide, ServerSetup, status};
 use crate::backend::BackendInfo;
 use crate::blocking_semaphore::BlockingSemaphore;
@@ -48,8 +49,7 @@ pub(super) struct Shared {
     /// Cancelled at the end of a drain. Streams that are still open end then.
     pub(super) closing: CancellationToken,
     pub(super) calls: Calls,
-    /// Streams that are older than this are asked to leave; zero means never.
-    pub(super) max_age: Duration,
+    pub(super) stream_ages: StreamAges,
     /// How long a client may take to answer a ping. A client that was silent this long when its connection was cut did
     /// not answer.
     pub(super) ping_timeout: Duration,
@@ -98,7 +98,7 @@ impl Shared {
             draining,
             closing,
             calls,
-            max_age,
+            stream_ages: StreamAges::from(max_age),
             ping_timeout,
             region_side,
             shards,
@@ -121,11 +121,9 @@ impl Shared {
         if self.draining.is_cancelled() { Err(Error::Draining) } else { Ok(()) }
     }
 
-    /// Whether a stream is asked to leave. This begins about when its connection gets GOAWAY, because GOAWAY says
-    /// nothing to open streams.
-    pub(super) fn asks_to_leave(&self, started: Instant) -> bool {
-        let is_old = !self.max_age.is_zero() && started.elapsed() >= self.max_age;
-        is_old || self.draining.is_cancelled()
+    /// Whether a stream whose [age](StreamAges) ends then is asked to leave. GOAWAY says nothing to open streams.
+    pub(super) fn asks_to_leave(&self, end: Option<Instant>) -> bool {
+        end.is_some_and(|end| Instant::now() >= end) || self.draining.is_cancelled()
     }
 
     /// Counts an error that refuses or ends a call, and returns its status.
