@@ -68,7 +68,8 @@ impl Tree {
     /// Whether each token follows the one before it.
     #[must_use]
     pub fn is_chain(&self) -> bool {
-        *self == Self::chain(self.len())
+        // Then each has one child, but for the last. Children come after their parents, so it is the next one.
+        self.children[..self.len()].iter().all(|children| children.len() == 1)
     }
 
     /// Where a node stands.
