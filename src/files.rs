@@ -1,7 +1,8 @@
 //! Reads whole files, up to a limit: a file that is longer is an error and is not read further.
 
+use crate::output::complain;
 use std::fs::File;
-use std::io::Read;
+use std::io::{self, IsTerminal, Read, StdinLock};
 use std::path::Path;
 
 /// The bytes of a file, which may have at most `most`.
@@ -27,7 +28,17 @@ pub fn at_most(from: impl Read, most: u64) -> Result<Vec<u8>, String> {
     }
 }
 
-fn cannot(error: &std::io::Error) -> String {
+/// Standard input. If it is a terminal, a line says that it is read: nothing else would show what the command waits for.
+#[must_use]
+pub fn standard_input() -> StdinLock<'static> {
+    let stdin = io::stdin();
+    if stdin.is_terminal() {
+        complain("reading from the terminal; end with Ctrl-D");
+    }
+    stdin.lock()
+}
+
+fn cannot(error: &io::Error) -> String {
     format!("cannot be read: {error}")
 }
 

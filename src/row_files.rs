@@ -4,7 +4,6 @@ use crate::files;
 use crate::output::counted;
 use crate::params::MAX_VOCAB_SIZE;
 use crate::sampling::logits::{Dtype, Logits};
-use std::io;
 
 /// Largest file that is read.
 const LARGEST: u64 = 1 << 30;
@@ -62,7 +61,7 @@ impl RowFile {
     pub fn read(&self) -> Result<Rows, String> {
         let bytes = match &self.path {
             Some(path) => files::read(path, LARGEST),
-            None => files::at_most(io::stdin().lock(), LARGEST),
+            None => files::at_most(files::standard_input(), LARGEST),
         };
         bytes.and_then(|bytes| self.rows(&bytes)).map_err(|problem| format!("{}: {problem}", self.name()))
     }
@@ -181,29 +180,31 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
     text.split(between).filter(|word| !word.is_empty())
 }
 
-/// The length of a text's rows, if the text has several: lists in brackets, or else lines of one length. Lines of
-/// different lengths, or of one number each, are one row that was broken into lines.
+/// The length of a text's rows, if the text has several: lists in brackets, or else lines of one length. Lines of one
+/// number each are one row. Lines of different lengths may be a row that was broken into lines, or rows whose last one
+/// is cut off, so they are refused.
 fn width(text: &str) -> Result<Option<usize>, String> {
     let has_lists = text.contains(']');
     let rows = text.split(if has_lists { ']' } else { '\n' });
     let counts: Vec<usize> = rows.map(|row| words(row).count()).filter(|&count| count > 0).collect();
-    let first = counts.first().copied().filter(|&first| first > 1);
-    match counts.iter().find(|&&count| Some(count) != first) {
+    let Some(&first) = counts.first() else { return Ok(None) };
+    let lines = counts.len();
+    match counts.iter().find(|&&count| count != first) {
+        None if first == 1 => Ok(None),
         // One long row whose lines happen to be equal looks like this too.
-        None if !has_lists && first.is_some_and(|first| counts.len() > first) => {
-            let (lines, each) = (counts.len(), counts[0]);
-            Err(format!(
-                "has {lines} lines of {each} numbers each; give --vocab-size {each} if each line is a row, or --vocab-size {} if \
-                 they are one row",
-                lines * each
-            ))
-        }
-        None => Ok(first),
-        Some(other) if has_lists && first.is_some() => Err(format!(
-            "has lists of different lengths, {} and {other}; make them alike, or give the length of a row with --vocab-size",
-            counts[0]
+        None if !has_lists && lines > first => Err(format!(
+            "has {lines} lines of {first} numbers each; give --vocab-size {first} if each line is a row, or --vocab-size {} if \
+             they are one row",
+            lines * first
         )),
-        Some(_) => Ok(None),
+        None => Ok(Some(first)),
+        Some(other) if has_lists => Err(format!(
+            "has lists of different lengths, {first} and {other}; make them alike, or give the length of a row with --vocab-size"
+        )),
+        Some(other) => Err(format!(
+            "has lines of different lengths, {first} and {other}; make them alike, or give --vocab-size {} if they are one row",
+            counts.iter().sum::<usize>()
+        )),
     }
 }
 
@@ -312,8 +313,14 @@ mod tests {
             assert_eq!(width(text), Ok(3), "{text:?}");
         }
         // One row, as numpy prints it, and as it is wrapped or written down.
-        for text in ["[1 2 3\n 4 5 6]", "1 2 3 4\n5 6\n", "1\n2\n3\n4\n5\n6\n", "1 2 3 4 5 6"] {
+        for text in ["[1 2 3\n 4 5 6]", "[1 2 3 4\n 5 6]", "1\n2\n3\n4\n5\n6\n", "1 2 3 4 5 6"] {
             assert_eq!(width(text), Ok(6), "{text:?}");
+        }
+        for (text, lengths) in [("1 2 3 4\n5 6\n", "4 and 2"), ("1\n2 3 4\n5 6", "1 and 3"), ("1 2 3\n4 5 6\n", "")] {
+            let ragged = "; make them alike, or give --vocab-size 6 if they are one row";
+            let told = format!("has lines of different lengths, {lengths}{ragged}");
+            assert_eq!(width(text), if lengths.is_empty() { Ok(3) } else { Err(told) }, "{text:?}");
+            assert_eq!(file(None, Some(6)).rows(text.as_bytes()).unwrap().count(), 1);
         }
         let wrapped = "has 3 lines of 2 numbers each; give --vocab-size 2 if each line is a row, or --vocab-size 6 if they are one row";
         assert_eq!(width("1 2\n3 4\n5 6\n"), Err(wrapped.to_owned()));

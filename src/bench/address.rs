@@ -50,6 +50,9 @@ impl std::str::FromStr for Address {
         let text = text.strip_prefix("http://").unwrap_or(text);
         match text.rsplit_once(':') {
             Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => Ok(Address::Tcp(text.to_owned())),
+            _ if text.starts_with(['/', '.']) => {
+                Err(format!("\"{text}\" is not a valid address; for a socket write unix:{text}, else HOST:PORT"))
+            }
             _ => Err(format!("\"{text}\" is not a valid address; use HOST:PORT or unix:PATH")),
         }
     }
@@ -80,6 +83,8 @@ mod tests {
         }
         let (fits, long) = (format!("unix:{}", "x".repeat(107)), format!("unix:{}", "x".repeat(108)));
         assert!(fits.parse::<Address>().is_ok());
+        let told = "/run/s".parse::<Address>().unwrap_err();
+        assert!(told.contains("for a socket write unix:/run/s, else HOST:PORT"), "{told}");
         for text in [&long, "", "unix:", "unix:@s", "host", "host:", ":1", "host:70000"] {
             assert!(text.parse::<Address>().is_err(), "{text}");
         }

@@ -227,7 +227,7 @@ impl fmt::Display for Report {
             writeln!(f, "\ncroupier / in process  {share:.2}  ({})", ratios(&self.shares_of_in_process))?;
         }
         if let Some((p50, p99)) = self.added_milliseconds {
-            writeln!(f, "added to a step        p50 {p50:.3} ms, p99 {p99:.3} ms")?;
+            writeln!(f, "added to a step        {p50:.3} ms (p50 less p50), {p99:.3} ms (p99 less p99)")?;
         }
         if let Some(share) = self.share_of_baseline {
             writeln!(f, "\ncroupier / bare tonic  {share:.2}  ({}; goal 0.80)", ratios(&self.shares))?;

@@ -4,7 +4,7 @@ use super::changes::Change;
 use super::curve::Softcap;
 use super::diagnosis::{Is, Made};
 use super::reshaped::Reshape;
-use super::{ComparedRow, Comparison, Side, advice};
+use super::{ComparedRow, Comparison, MAX_LEFT_OUT, Side, advice};
 use crate::output::{counted, grouped};
 use std::fmt::Write as _;
 
@@ -124,6 +124,12 @@ fn what(rows: &[&ComparedRow]) -> String {
 /// What a row is. `others` says how many tokens a change, given by its place, has beyond those that it names.
 fn what_of(row: &ComparedRow, others: &dyn Fn(usize) -> String) -> String {
     match &row.is {
+        Is::Same if row.left_out > MAX_LEFT_OUT => {
+            format!(
+                "the plain row without its last columns, which have {:.1} % of the probability",
+                100.0 * row.left_out
+            )
+        }
         Is::Same => "the plain row, number for number".to_owned(),
         Is::Plain(made) => made_of(row.row, made, others),
         Is::Probabilities => "probabilities instead of logits".to_owned(),

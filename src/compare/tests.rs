@@ -287,6 +287,10 @@ fn columns_that_are_mixed_up_or_missing_are_told() {
     let compared = compared(&half, &plain, &[]);
     assert_eq!(compared.rows_as_plain, 0, "{}", table::of(&compared));
     assert!(compared.rows.iter().all(|row| row.left_out > 0.2), "{}", table::of(&compared));
+    let shown = table::of(&compared);
+    assert!(
+        shown.contains("the plain row without its last columns, which have ") && !shown.contains("number for number")
+    );
 }
 
 #[test]

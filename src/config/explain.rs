@@ -123,7 +123,11 @@ fn params(matches: &ArgMatches, config: &Config, problems: &mut Vec<String>) -> 
         }
     }
     over_thinking(&mut params, |params| {
-        let given = given::read_over(params, (&format!("--{SET}"), &table), &config.limits, problems);
+        let (name, mut wrong) = (format!("--{SET}"), Vec::new());
+        let given = given::read_over(params, (&name, &table), &config.limits, &mut wrong);
+        // As they were written: in files, a parameter stands in the table of this name.
+        let told = |wrong: String| wrong.replacen(&format!("{name}."), &format!("{name} "), 1);
+        problems.extend(wrong.into_iter().map(told));
         let filters = GivenFilters::by(|to| given.copies.iter().for_each(|copy| copy(&given.params, to)));
         *params = given.params;
         filters
@@ -283,9 +287,9 @@ mod tests {
             "--set: seed: give it as --seed",
             "--set: preset: give it as --preset",
             "--set: \"=3\" names no parameter; write for example top_k=50",
-            "--set.max_streams: is a setting of the server; it belongs at the top level of its file",
-            "--set.topp: unknown key; did you mean top_p?",
-            "--set.top_p: is 2, must be in ",
+            "--set max_streams: is a setting of the server; it belongs at the top level of its file",
+            "--set topp: unknown key; did you mean top_p?",
+            "--set top_p: is 2, must be in ",
             "--dtype: \"f64\" is not one of f32, f16, bf16",
             "--prompt: \"a\" is not a token id",
         ];
@@ -304,7 +308,7 @@ mod tests {
             assert_eq!(told(["--set", wrong.as_str()]), Err(vec![expected]));
             told(["--set", right.as_str()]).unwrap();
         }
-        assert!(told(["--set", "top_p=x."]).unwrap_err()[0].starts_with("--set.top_p: \"x.\" is not a number"));
+        assert!(told(["--set", "top_p=x."]).unwrap_err()[0].starts_with("--set top_p: \"x.\" is not a number"));
         let empty =
             |at, of| Err(vec![format!("--prompt: entry {at} of {of} is empty; put one comma between two token ids")]);
         assert_eq!(told(["--prompt", "1,,2"]), empty(2, 3));
@@ -324,12 +328,12 @@ mod tests {
         let lacks = "has no place for tfs, which is on; turn it off, or give your own order in sampler_order, which keeps the rules of vllm";
         let inherited = "engine_order of the server's file or the preset";
         assert_eq!(found("engine_order = \"vllm\"", "tfs=0.5"), [format!("{inherited}: {lacks}")]);
-        assert_eq!(found("tfs = 0.5", "engine_order=vllm"), [format!("--set.engine_order: {lacks}")]);
+        assert_eq!(found("tfs = 0.5", "engine_order=vllm"), [format!("--set engine_order: {lacks}")]);
         let lacks = "has no place for tfs, which is on; add it or turn it off";
         let inherited = "sampler_order of the server's file or the preset";
         assert_eq!(found("sampler_order = [\"top_k\"]", "tfs=0.5"), [format!("{inherited}: {lacks}")]);
         // Nobody set this one.
-        assert!(found("", "penalty_decay_n=5")[0].starts_with("--set.penalty_last_n: is 0, but penalty_decay_n"));
+        assert!(found("", "penalty_decay_n=5")[0].starts_with("--set penalty_last_n: is 0, but penalty_decay_n"));
     }
 
     /// The same holds for a sequence that sets parameters over those of its stream.

@@ -133,7 +133,10 @@ fn settings(matches: &ArgMatches, problems: &mut Vec<String>) -> Vec<(String, St
         "uds" => Some("/croupier.sock".to_owned()),
         _ => settings.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone()),
     };
-    problems.extend(resolve(&flag, &|_| None, Vec::new()).1);
+    let found = resolve(&flag, &|_| None, Vec::new()).1;
+    // They name flags of `serve`.
+    let told = |problem: String| problem.strip_prefix("--").map(|of| format!("--setting {of}")).unwrap_or(problem);
+    problems.extend(found.into_iter().map(told));
     settings
 }
 

@@ -42,8 +42,14 @@ pub(super) fn size(text: &str, range: RangeInclusive<u64>) -> Result<u64, String
     };
     let bytes = digits.parse::<u64>().ok().zip(factor).and_then(|(n, f)| n.checked_mul(f));
     bytes.filter(|n| range.contains(n)).ok_or_else(|| {
-        let (low, high) = (show_size(*range.start()), show_size(*range.end()));
-        format!("\"{text}\" is not a size in {low} ..= {high}; write bytes, or a number with KiB, MiB or GiB")
+        // One byte less than a round number is meant as that number.
+        let (low, below) = (show_size(*range.start()), range.end().saturating_add(1));
+        let high = if below.is_multiple_of(GIB) {
+            format!("< {}", show_size(below))
+        } else {
+            format!("= {}", show_size(*range.end()))
+        };
+        format!("\"{text}\" is not a size in {low} ..{high}; write bytes, or a number with KiB, MiB or GiB")
     })
 }
 

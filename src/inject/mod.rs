@@ -15,7 +15,6 @@ mod yaml;
 use crate::{files, output};
 use pod::Outcome;
 use sidecar::Sidecar;
-use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use yaml::Mistake;
@@ -199,7 +198,7 @@ fn visible(text: &str) -> String {
 fn run(args: &InjectArgs) -> Result<Injected, InjectError> {
     let read = match &args.file {
         Some(path) => files::read(path, LARGEST),
-        None => files::at_most(io::stdin().lock(), LARGEST),
+        None => files::at_most(files::standard_input(), LARGEST),
     };
     let text = String::from_utf8(read.map_err(InjectError::Unreadable)?);
     inject(&text.map_err(|_| InjectError::Unreadable("is not UTF-8".to_owned()))?, args)

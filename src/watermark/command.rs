@@ -2,6 +2,7 @@
 
 use super::texts::{TextError, Texts};
 use super::{Detector, Evidence, Found};
+use crate::files;
 use crate::output;
 use crate::params::watermark::Watermark;
 use std::fmt::Write as _;
@@ -58,7 +59,7 @@ pub fn main(args: &DetectArgs) -> ExitCode {
         output::complain(&format!("croupier detect: {doubt}"));
     }
     let from: Box<dyn BufRead> = match &args.file {
-        None => Box::new(io::stdin().lock()),
+        None => Box::new(files::standard_input()),
         Some(path) => match File::open(path) {
             Ok(file) => Box::new(BufReader::new(file)),
             Err(error) => {

@@ -45,6 +45,9 @@ fn what_stands_in_the_wrong_table_is_told_where_it_belongs() {
     let told = mistakes(&["inject", "--setting", "thread=2", "--setting", "xyzzy=2"], &[]);
     assert!(told.contains("unknown setting thread; did you mean threads?\n"), "{told}");
     assert!(told.contains("unknown setting xyzzy\n"), "{told}");
+    let told = mistakes(&["inject", "--setting=threads=two", "--setting=max_message_bytes=64"], &[]);
+    assert!(told.contains("--setting threads: \"two\" is not a whole number in 1 ..= 1024"), "{told}");
+    assert!(told.contains("--setting max-message-bytes: \"64\" is not a size in 4KiB ..< 4GiB; "), "{told}");
 }
 
 #[test]
