@@ -86,10 +86,28 @@ def queries():
     yield from adapter()
 
 
+def adapter_rules():
+    """The queries of prometheus-adapter in docs/scaling.md, as they are there."""
+    return re.findall(r"metricsQuery: '(.+)'", (ROOT / "docs/scaling.md").read_text())
+
+
 def adapter():
-    """Yields the queries of prometheus-adapter in docs/scaling.md."""
-    for query in re.findall(r"metricsQuery: '(.+)'", (ROOT / "docs/scaling.md").read_text()):
+    """Yields these queries, filled in."""
+    for query in adapter_rules():
         yield "prometheus-adapter", query.replace("<<.GroupBy>>", "instance").replace("<<.LabelMatchers>>", 'job="croupier"')
+
+
+def untested_scaling():
+    """Yields queries of autoscalers on CPU that scaling_test.yaml does not have."""
+    text = (ROOT / "tests/rules/scaling_test.yaml").read_text()
+    pods = "example-croupier-7d9f-abcde|example-croupier-7d9f-fghij"
+    labels = f'namespace="inference",pod=~"{pods}"'
+    asked = [query for place, query in queries() if place == "KEDA"]
+    asked += [query.replace("<<.GroupBy>>", "pod").replace("<<.LabelMatchers>>", labels) for query in adapter_rules()]
+    asked = [query for query in asked if "process_cpu_seconds_total" in query]
+    yield from (f"no unit test asks {query}" for query in asked if f"- expr: {query}\n" not in text)
+    if len(asked) != 2:
+        yield f"{len(asked)} autoscalers ask for CPU"
 
 
 def as_rules():
@@ -213,6 +231,7 @@ def main():
     asked = list(queries())
     wrong = [f"{place}: {what}" for place, query in asked for what in complaints(query, metrics, recorded)]
     wrong += untested(alerts)
+    wrong += untested_scaling()
     wrong += misplaced(rules, {page: (ROOT / "docs" / page).read_text() for page in RUNBOOKS})
     dashboard = json.loads(DASHBOARD.read_text())["panels"]
     wrong += [*undescribed(dashboard), *mixed_up(dashboard, recorded_labels(rules)), *unseen(metrics, asked)]
