@@ -214,9 +214,42 @@ def files_differ(objects):
         yield "the dashboard's ConfigMap differs from files/dashboard.json"
 
 
+def slow_steps():
+    """`prometheusRule.slowStepSeconds` may be any edge of the histogram, and nothing else. Rules and dashboard then say so everywhere, and
+    match the edge as Prometheus 2 has it, which is as the server writes it, and as Prometheus 3 does."""
+    lists = re.search(r"const STEP_SECONDS: &\[f64\] = &\[([^\]]*)\]", (ROOT / "src/metrics/catalog.rs").read_text())[1]
+    edges = [float(edge) for edge in re.findall(r"[\d._e-]+", lists)]
+    schema = json.loads((ROOT / "helm/croupier/values.schema.json").read_text())
+    taken = schema["properties"]["prometheusRule"]["properties"]["slowStepSeconds"]["enum"]
+    if taken != edges:
+        yield f"slowStepSeconds may be {taken}, and the histogram has the edges {edges}"
+    told = {0.05: ("0.05", "0.05", "50 ms"), 1: ("1", "1.0", "1 s"), 2.5: ("2.5", "2.5", "2.5 s"), 10: ("10", "10.0", "10 s"),
+            0.00015: ("0.00015", "0.00015", "0.15 ms"), 0.000075: ("0.000075", "7.5e-05", "0.075 ms")}
+    for seconds, (two, three, words) in told.items():
+        flags = [f"prometheusRule={{\"enabled\":true,\"slowStepSeconds\":{seconds:f}}}", 'dashboard={"enabled":true}']
+        done = template("croupier", *(part for flag in flags for part in ("--set-json", flag)))
+        if done.returncode:
+            yield f"slowStepSeconds {seconds} is refused: {done.stderr}"
+            continue
+        objects = [o for o in yaml.safe_load_all(done.stdout) if o]
+        rules = json.dumps(next(o for o in objects if o["kind"] == "PrometheusRule")["spec"])
+        dashboard = json.loads(next(o for o in objects if o["metadata"]["name"].endswith("-dashboard"))["data"]["croupier.json"])
+        for what, text, edges_asked, times_told in [("rules", rules, 6, 3), ("dashboard", json.dumps(dashboard), 2, 2)]:
+            asked = re.findall(r'le=(~?)\\"([^"]*)\\"', text)
+            matches = [edge for kind, of in asked for edge in (two, three) if (re.fullmatch(of, edge) if kind else of == edge)]
+            others = [edge for kind, of in asked for edge in map(str, edges) if float(edge) != seconds and re.fullmatch(of, edge)]
+            if len(asked) != edges_asked or len(matches) != 2 * edges_asked or others or (two == three) != (asked[0][0] == ""):
+                yield f"the {what} with slowStepSeconds {seconds} ask for {asked}"
+            if len(re.findall(rf"\b{re.escape(words)}\b", text)) != times_told or (seconds != 0.025 and re.search(r"\b25 ms|\b0\.025\b", text)):
+                yield f"the {what} with slowStepSeconds {seconds} do not say {words} {times_told} times"
+        steps = next(p for p in dashboard["panels"] if "The objective is" in p.get("description", ""))["fieldConfig"]["defaults"]["thresholds"]["steps"]
+        if [step["value"] for step in steps[1:]] != [round(0.4 * seconds, 9), seconds]:
+            yield f"the colours of the dashboard with slowStepSeconds {seconds}: {steps}"
+
+
 def main():
     bless = "--bless" in sys.argv
-    wrong = [*blind(), *settings(), *ranges(), *relations(), *defaults(), *texts(), *refusals(), *odd_names()]
+    wrong = [*blind(), *settings(), *ranges(), *relations(), *defaults(), *texts(), *refusals(), *odd_names(), *slow_steps()]
     wrong += open_schemas(json.loads((ROOT / "helm/croupier/values.schema.json").read_text()))
     checked, foreign = 0, set()
     for recipe in RECIPES:

@@ -186,3 +186,23 @@ context and the setting's key. */ -}}
 {{- printf "%s/%s" .Release.Namespace (include "croupier.fullname" .) -}}
 {{- end -}}
 {{- end }}
+
+{{- /* The rules or the dashboard, with `prometheusRule.slowStepSeconds` in place of 25 ms. Takes a list of the context and the text. */ -}}
+{{- define "croupier.slowStep" -}}
+{{- $seconds := (first .).Values.prometheusRule.slowStepSeconds | default 0.025 | float64 -}}
+{{- $text := last . -}}
+{{- if ne $seconds 0.025 -}}
+{{- /* Prometheus 2 keeps the edge as the server writes it, such as 1 or 0.00005. Prometheus 3 makes 1.0 and 5e-05 of these. */ -}}
+{{- $edge := printf "%.6f" $seconds | trimAll "0" | trimSuffix "." -}}
+{{- $edge = hasPrefix "." $edge | ternary (printf "0%s" $edge) $edge -}}
+{{- $edges := list $edge (regexMatch "[.e]" (toString $seconds) | ternary (toString $seconds) (printf "%s.0" (toString $seconds))) | uniq -}}
+{{- /* In JSON there is a backslash before a quote. */ -}}
+{{- $quote := contains "le=\"0.025\"" $text | ternary "\"" "\\\"" -}}
+{{- $matcher := len $edges | eq 1 | ternary (printf "le=%s%s%s" $quote $edge $quote) (printf "le=~%s%s%s" $quote (join "|" $edges | replace "." "[.]") $quote) -}}
+{{- $text = $text | replace (printf "le=%s0.025%s" $quote $quote) $matcher -}}
+{{- $text = $text | replace "25 ms" (ge $seconds 1.0 | ternary (printf "%v s" $seconds) (printf "%v ms" (mulf $seconds 1000))) -}}
+{{- /* The colours of the dashboard's 99th percentile: orange from two fifths of that time on. */ -}}
+{{- $text = regexReplaceAll "\"value\": 0[.]01(\\s+\\},\\s+\\{\\s+\"color\": \"red\",\\s+\"value\": )0[.]025\\b" $text (printf "\"value\": %v${1}%v" (mulf $seconds 0.4) $seconds) -}}
+{{- end -}}
+{{- $text -}}
+{{- end }}
