@@ -254,6 +254,8 @@ async fn healthcheck_speaks_tls() {
     let path = |mounted: &Mounted, name: &str| mounted.path(name).display().to_string();
     let (cert, key, ca) = (path(&dir, "tls.crt"), path(&dir, "tls.key"), path(&dir, "ca.crt"));
     let full = ["--tls-ca", &ca, "--tls-cert", &cert, "--tls-key", &key];
+    // The admin port, at which the server was ready, may know it before the health service.
+    until("serving", async || secured.healthcheck(&full).status.success()).await;
     let some = secured.healthcheck(&full);
     assert_eq!((some.status.code(), some.stdout.as_slice()), (Some(0), b"serving\n".as_slice()), "{some:?}");
     let named = secured.healthcheck(&[&full[..], &["--tls-name", "other.example"]].concat());
