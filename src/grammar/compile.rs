@@ -162,9 +162,20 @@ pub(super) fn compile(
     tokens: &Arc<Tokens>,
     turn: BlockingPermit,
 ) -> Result<Compiled, CompileError> {
+    compile_within(params, tokens, turn, MAX_COMPILE_CPU_TIME, MAX_COMPILE_WALL_TIME)
+}
+
+/// The same within other limits: the compiler may run for `most` and may take until `most_wait`.
+pub(super) fn compile_within(
+    params: &GrammarParams,
+    tokens: &Arc<Tokens>,
+    turn: BlockingPermit,
+    most: Duration,
+    most_wait: Duration,
+) -> Result<Compiled, CompileError> {
     let wrong = |message: String| CompileError::Invalid(FieldError::new(params.kind.name(), message));
     bounds::check(params).map_err(wrong)?;
-    let (parser, of_rules) = parsed(params, tokens, turn)?.map_err(wrong)?;
+    let (parser, of_rules) = parsed(params, tokens, turn, most, most_wait)?.map_err(wrong)?;
     // Stops cut off text that was already read, and `max_tokens` counts only forwards.
     let is_one_way = params.kind == GrammarKind::Lark
         && lark::parts_of(&params.text)
@@ -179,18 +190,24 @@ type Parsed = Result<(TokenParser, usize), String>;
 
 /// Has a new thread compile a grammar, which has the stack that this may need. If it takes too long, the thread is left to
 /// itself.
-fn parsed(params: &GrammarParams, tokens: &Arc<Tokens>, turn: BlockingPermit) -> Result<Parsed, CompileError> {
+fn parsed(
+    params: &GrammarParams,
+    tokens: &Arc<Tokens>,
+    turn: BlockingPermit,
+    most: Duration,
+    most_wait: Duration,
+) -> Result<Parsed, CompileError> {
     let time = Arc::new(ThreadTime::default());
     let done = begin(params, tokens, turn, &time)?;
-    match ended(&done, &time, MAX_COMPILE_CPU_TIME, MAX_COMPILE_WALL_TIME) {
+    match ended(&done, &time, most, most_wait) {
         Ended::Done(parsed) => Ok(parsed),
         Ended::TooLong => {
-            let most = MAX_COMPILE_CPU_TIME.as_secs();
+            let most = most.as_secs();
             Ok(Err(format!("takes longer than {most} s to compile; simplify it")))
         }
         Ended::Starved => {
             tracing::warn!(
-                waited_s = MAX_COMPILE_WALL_TIME.as_secs(),
+                waited_s = most_wait.as_secs(),
                 ran_ms = time.taken().unwrap_or_default().as_millis(),
                 "a grammar got too little CPU time to compile; it is refused as GRAMMARS_BUSY"
             );
