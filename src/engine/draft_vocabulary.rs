@@ -189,28 +189,40 @@ mod tests {
         }
     }
 
-    /// A row that can only be copied whole, as one in the memory of a device.
+    /// A row that is copied: piece by piece, as one in shared memory, or only whole, as one in the memory of a device.
     #[derive(Debug)]
-    struct Whole(Vec<u8>);
+    struct Copied {
+        bytes: Vec<u8>,
+        in_parts: bool,
+    }
 
     // SAFETY: it gives no place, only copies.
-    unsafe impl Foreign for Whole {
+    unsafe impl Foreign for Copied {
         fn copy(&self, offset: usize, to: &mut [u8]) {
-            to.copy_from_slice(&self.0[offset..][..to.len()]);
+            to.copy_from_slice(&self.bytes[offset..][..to.len()]);
+        }
+
+        fn in_parts(&self) -> bool {
+            self.in_parts
         }
     }
 
     #[test]
-    fn rows_that_are_copied_whole_are_spread_alike() {
+    fn rows_that_are_copied_are_spread_alike() {
+        // Several pieces, the last of them short.
+        let columns = 5 * AT_ONCE as u32 / 4 + 1;
+        let tokens: Vec<u32> = (0..columns).rev().map(|column| 2 * column).collect();
+        let values: Vec<f32> = (0..columns).map(|column| (column % 251) as f32).collect();
         for dtype in Dtype::ALL {
-            let vocabulary = Arc::new(listed(&[5, 0, 3], 6).expect("a list"));
-            let values = [1.0, 2.0, 3.0];
+            let vocabulary = Arc::new(listed(&tokens, 2 * columns).expect("a list"));
             let draft = DraftRows { sent: block(dtype, &[&values]), vocabulary };
-            let (whole, mut spread) = (Whole(dtype.encode(&values)), vec![0; draft.row_bytes()]);
-            draft.spread_any(Logits::foreign(dtype, &whole, 0, 3), &mut spread);
             let mut expected = vec![0; draft.row_bytes()];
             draft.copy(0, &mut expected);
-            assert_eq!(spread, expected, "{dtype:?}");
+            for in_parts in [false, true] {
+                let (row, mut spread) = (Copied { bytes: dtype.encode(&values), in_parts }, vec![0; draft.row_bytes()]);
+                draft.spread_any(Logits::foreign(dtype, &row, 0, values.len()), &mut spread);
+                assert!(spread == expected, "{dtype:?}, in parts: {in_parts}");
+            }
         }
     }
 

@@ -248,6 +248,27 @@ fn work_on_an_id_whose_opening_failed_touches_no_other_text() {
     }
 }
 
+/// The rows behind a bad one have results too, which are not those of the next work.
+#[test]
+fn a_work_that_fails_leaves_the_next_one_its_results() {
+    let mut bench = Bench::new(|_| ());
+    let mut replies = bench.stream(1);
+    let score = |first_row, tokens| {
+        let logprobs = LogprobsParams { top_n: 0, mode: LogprobsMode::Raw, token_ids: Vec::new() };
+        let kind = Ok(WorkKind::Score(Score { tokens, logprobs }));
+        Work { sequence_id: None, first_row, kind, masks: Masks::default() }
+    };
+    let mut values = vec![0.0; 4 * VOCAB as usize];
+    values[3] = f32::NAN;
+    let logits = LogitsBlock::new(Dtype::F32.encode(&values).into(), Dtype::F32, VOCAB, 0).expect("whole rows");
+    bench.submit(1, Step { work: vec![score(0, vec![1, 2, 3]), score(3, vec![4])], logits, ..step(1, vec![], &[]) });
+    bench.run();
+    let work = replies.try_recv().expect("a reply").work;
+    assert!(matches!(&work[0], Err(failure) if failure.status == RowStatus::NanLogits), "{:?}", work[0]);
+    let Ok(Done::Scored(outputs)) = &work[1] else { panic!("expected a score, got {:?}", work[1]) };
+    assert_eq!(outputs.iter().map(|output| output.token).collect::<Vec<_>>(), [4]);
+}
+
 /// Histories that look ahead are kept for one round at a time. The bound of a round must not show in the results.
 #[test]
 fn processed_scores_do_not_depend_on_rounds() {

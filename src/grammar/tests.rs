@@ -5,6 +5,7 @@ use metrics::Gauge;
 use proptest::prelude::*;
 use std::sync::LazyLock;
 
+mod busy;
 mod forced;
 mod gbnf;
 mod lark;
@@ -65,7 +66,7 @@ fn opened(grammar: &Arc<Grammar>, output: &[u32]) -> GrammarText {
 /// What the rows of a work may emit; `None` means everything.
 fn wanted(text: &GrammarText, ahead: Ahead) -> Result<Vec<Option<Vec<u32>>>, MaskError> {
     let found = masks(vec![Wanted::new(text, ahead)]).pop().expect("one work")?;
-    let tokens = |mask: &bytes::Bytes| TokenMask::new(mask, VOCAB).tokens().collect();
+    let tokens = |mask: &bytes::Bytes| TokenMask::new(mask, text.vocab_size()).tokens().collect();
     Ok(found.iter().map(|mask| mask.as_ref().map(tokens)).collect())
 }
 

@@ -154,6 +154,12 @@ async fn a_draft_may_not_outgrow_the_history() {
     worker.verify(2, chain(&[1; 4], deterministic()), &rows).await;
     let flat = VerifyWork { parents: vec![-1; 4], ..chain(&[1, 2, 3, 4], deterministic()) };
     worker.verify(3, flat, &rows).await;
+    // Draft tokens count with those that they follow.
+    worker.step(open_step(vec![text(5, seeded(1))])).await;
+    for status in [RowStatus::Ok, RowStatus::Ok, RowStatus::HistoryLimit] {
+        let drafted = worker.step(step_of(draft_work(5, DraftWork::default()), &rows[..1])).await;
+        assert_eq!(drafted.work[0].status(), status, "{}", drafted.work[0].message);
+    }
     // Draft work knows its tree, so nobody has to send it.
     worker.step(open_step(vec![text(4, seeded(1))])).await;
     let mut siblings = Vec::new();

@@ -179,10 +179,10 @@ fn room_comes_back_whatever_becomes_of_a_shard() {
     let mut block = step(&owner, 4, &[1]);
     join(&mut block, Instant::now());
     assert_eq!((shards.bytes.used(), released(&rank)), (0, Some(Released { step_id: 3, joined: false })));
-    // A shard whose rank leaves, and then its group.
-    rank.announce(5, shard(), 60).expect("room");
+    // A shard that takes all room, whose rank leaves, and then its group.
+    rank.announce(5, shard(), 100).expect("room");
     drop(rank);
-    assert_eq!((shards.bytes.used(), shards.ranks.used()), (60, 0));
+    assert_eq!((shards.bytes.used(), shards.ranks.used()), (100, 0));
     drop(owner);
     assert_eq!(shards.bytes.used(), 0);
     drop(block);

@@ -1,6 +1,9 @@
 //! Steps that form one batch, and steps that wait for the next.
 
 use super::*;
+use crate::grammar::{CompileDeadline, Grammars};
+use crate::params::grammar::{GrammarKind, GrammarParams, GrammarStart};
+use crate::vocabulary::Vocabulary;
 
 #[test]
 fn waiting_steps_of_all_streams_make_one_batch() {
@@ -87,6 +90,33 @@ fn a_batch_is_bounded_by_the_draft_distributions_that_it_reads() {
         bench.submit(2, verifying(2));
         assert_eq!((bench.run(), ids(&mut one), ids(&mut two)), (1, vec![1], vec![]));
         assert_eq!((bench.run(), ids(&mut one), ids(&mut two)), (1, vec![], vec![2]));
+    }
+}
+
+/// A grammar's mask has a bit for each token of its row, in words of 32.
+#[test]
+fn a_batch_is_bounded_by_the_masks_of_its_rows() {
+    let texts: Vec<_> = (0..VOCAB as u8).map(|token| Some(vec![b'a' + token])).collect();
+    let grammars = Grammars::new(Arc::new(Vocabulary::new(&texts, b"")));
+    let (text, start) = ("[a-p]*".to_owned(), GrammarStart::default());
+    let grammar = Arc::new(GrammarParams { kind: GrammarKind::Regex, text, start });
+    let state = Counter::new(usize::MAX, Gauge::noop());
+    let matching = || {
+        let mut params = SamplingParams::default();
+        params.history.grammar = Some(Arc::clone(&grammar));
+        let rules = Rules::new(params, &[0]).with_grammar(Some(&grammars), &state, &CompileDeadline::default());
+        let sequence = Sequence::open(Arc::new(rules.expect("it is right")), 11, &[], &[]);
+        let sequence = sequence.with_grammar_text(VOCAB as usize, &[]).expect("it begins");
+        vec![Open { sequence_id: 1, sequence: ChargedSequence::new(sequence, &state) }]
+    };
+    let (row, mask) = (VOCAB as usize * size_of::<f32>(), size_of::<u32>());
+    for (most, together) in [(2 * row + mask, 2), (2 * row + mask - 1, 1)] {
+        let mut bench = Bench::new(|limits| limits.max_row_bytes_per_step = most);
+        let (mut one, mut two) = (bench.stream(1), bench.stream(2));
+        bench.submit(1, step(1, matching(), &[1]));
+        bench.submit(2, step(2, matching(), &[1]));
+        assert_eq!(bench.run(), together);
+        assert_eq!((ids(&mut one), ids(&mut two).len()), (vec![1], together - 1));
     }
 }
 

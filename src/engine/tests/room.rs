@@ -2,6 +2,9 @@
 
 use super::*;
 use crate::params::FieldError;
+use crate::params::steering::NoRepeatNgram;
+use crate::sampling::listed::{BeyondTopN, Listed};
+use crate::sampling::order::Candidate;
 use std::cell::Cell;
 
 #[test]
@@ -224,6 +227,15 @@ fn all_that_a_reply_says_is_counted_until_it_is_read() {
     assert_eq!(reply(opens(&[1]), vec![]).0, size_of::<Opened>(), "it is open, which takes no text");
     assert_eq!(reply(vec![wrong(3)], vec![]).0, size_of::<Opened>() + TEXT);
     assert_eq!(reply(vec![], vec![unfit()]).0, size_of::<Result<Done, RowFailure>>() + TEXT);
+    // Scores count with their lists.
+    let logprobs = LogprobsParams { top_n: 3, mode: LogprobsMode::Raw, token_ids: vec![1, 2] };
+    let score = Ok(WorkKind::Score(Score { tokens: vec![1], logprobs }));
+    let score = Work { sequence_id: None, first_row: 0, kind: score, masks: Masks::default() };
+    let (scored, told) = reply(vec![], vec![score]);
+    let Ok(Done::Scored(outputs)) = &told.work[0] else { panic!("expected a score, got {:?}", told.work[0]) };
+    let lists = outputs[0].logprobs.as_ref().map_or(0, |told| size_of_val(&*told.top) + size_of_val(&*told.requested));
+    assert!(lists > 0 && scored == size_of_val(&*told.work) + size_of_val(&**outputs) + lists, "{scored} {lists}");
+    drop(told);
     // Proposed tokens count too.
     let sample = Work { sequence_id: Some(1), first_row: 0, kind: Ok(WorkKind::Sample), masks: Masks::default() };
     let (plain, mut reply) = reply(vec![], vec![sample]);
@@ -245,6 +257,55 @@ fn wrong(sequence_id: u64) -> Open {
 fn unfit() -> Work {
     let failure = RowFailure::new(RowStatus::InvalidWork, "x".repeat(TEXT));
     Work { sequence_id: None, first_row: 0, kind: Err(failure), masks: Masks::default() }
+}
+
+/// The status of a work of a new sequence whose state has so many bytes of room.
+fn status_with(
+    state: usize,
+    sequence: &dyn Fn() -> Sequence,
+    kind: WorkKind,
+    logits: LogitsBlock,
+) -> Option<RowStatus> {
+    let mut bench = Bench::new(|_| ());
+    let mut replies = bench.stream(1);
+    let room = Counter::new(ChargedSequence::PLACE + state, Gauge::noop());
+    let open = vec![Open { sequence_id: 1, sequence: ChargedSequence::new(sequence(), &room) }];
+    let work = Work { sequence_id: Some(1), first_row: 0, kind: Ok(kind), masks: Masks::default() };
+    bench.submit(1, Step { work: vec![work], logits, ..step(1, open, &[]) });
+    bench.run();
+    statuses(&replies.try_recv().expect("a reply"))[0]
+}
+
+/// A whole row of these few tokens would take a quarter of that.
+#[test]
+fn a_draft_token_of_a_listed_row_takes_the_room_of_its_list() {
+    let new = || sequence(|_| ());
+    let most = new().bytes_after(0) + VOCAB as usize * size_of::<(u32, u64)>();
+    let status = |state| {
+        let entries = (0..VOCAB).map(|token| Candidate { logit: 0.0, token }).collect();
+        let row = Listed::new(VOCAB, entries, f32::NEG_INFINITY, true, BeyondTopN::Mark).expect("a row");
+        let logits = LogitsBlock::empty(Dtype::F32, VOCAB).with_listed(ListedRows::new(vec![Ok(row)]));
+        status_with(state, &new, WorkKind::Draft(DraftWork { restart: false, parent: None }), logits)
+    };
+    assert_eq!([most, most - 1].map(status), [None, Some(RowStatus::HistoryLimit)]);
+}
+
+#[test]
+fn a_verification_takes_room_for_all_tokens_that_it_may_emit() {
+    const DRAFTED: usize = 100;
+    let new = || {
+        sequence(|params| {
+            params.history.no_repeat_ngram = Some(Box::new(NoRepeatNgram { size: 3, ..Default::default() }))
+        })
+    };
+    let most = new().bytes_after(DRAFTED + 1);
+    assert!(most > new().bytes_after(DRAFTED) && most > new().bytes_after(1));
+    let status = |state| {
+        let tokens = vec![3; DRAFTED];
+        let verify = VerifyWork { tokens, parents: None, from: DraftsFrom::Nowhere, measure: false };
+        status_with(state, &new, WorkKind::Verify(verify), block(DRAFTED as u64 + 1))
+    };
+    assert_eq!([most, most - 1].map(status), [None, Some(RowStatus::HistoryLimit)]);
 }
 
 #[test]

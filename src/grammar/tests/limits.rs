@@ -1,6 +1,7 @@
 //! The resources that grammars may use, and what happens to grammars that need more.
 
 use super::super::mask_error::MaskError;
+use super::busy::while_busy;
 use super::*;
 use std::time::{Duration, Instant};
 
@@ -293,8 +294,12 @@ fn a_grammar_that_nobody_uses_makes_room_for_others() {
     };
     let mine = asked(1).expect("there is room");
     let one = room.used();
-    (2..10).for_each(|i| drop(asked(i).expect("there is room")));
-    assert!(room.used() > 8 * one, "they are kept");
+    drop(asked(2).expect("there is room"));
+    let second = room.used() - one;
+    (3..11).for_each(|i| drop(asked(i).expect("there is room")));
+    let all = room.used();
+    assert!(all > 9 * one, "they are kept");
+    assert!(room.take(room.limit() - all + second).is_some() && room.used() == all - second, "no more than is needed");
     let (kept, most) = (room.used(), room.limit() - one);
     assert!(room.take(most + 1).is_none(), "what somebody has stays");
     assert_eq!(room.used(), kept, "and where that would not do, all stay");
@@ -316,23 +321,10 @@ fn what_gave_its_room_up_is_not_found_again() {
     };
     drop(asked());
     let one = room.used();
-    let pool = &grammars.tokens.get().expect("they are made").pool;
-    let (held, hold) = std::sync::mpsc::channel::<()>();
-    let hold = Mutex::new(hold);
-    let threads = pool.current_num_threads();
-    let busy = std::sync::Barrier::new(threads + 1);
-    pool.in_place_scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(|_| {
-                busy.wait();
-                let _ = lock(&hold).recv();
-            });
-        }
-        busy.wait();
+    while_busy(&grammars, || {
         assert!(room.take(room.limit()).is_some() && room.used() == 0, "it gives way");
-        let again = asked();
+        let _again = asked();
         assert_eq!(room.used(), one, "what is in use is counted");
-        drop((again, held));
     });
 }
 
