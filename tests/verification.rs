@@ -12,6 +12,7 @@ use croupier::sampling::row::{Action, Filters, RowSpec};
 use croupier::sampling::sample_row;
 use croupier::sampling::watermark::RowWatermark;
 use croupier::sampling::watermark::greenlist::{Greenlist, Seeds};
+use croupier::sampling::watermark::race::Race;
 use croupier::speculative::draft::DraftError;
 use croupier::speculative::job::VerifyFailure;
 use croupier::speculative::numbers::Numbers;
@@ -156,6 +157,34 @@ fn residuals_of_a_few_units_are_drawn_alike() {
         drawn.extend(check("a few units", &case).expect("the rows are fine").emitted);
     }
     assert!(drawn.len() == 30 && !drawn.contains(&150), "{drawn:?}");
+}
+
+/// A key may draw another token than the one that alone is left. What is left then stays, and is what the next sibling
+/// is held against.
+#[test]
+fn what_is_left_stays_if_nothing_would_remain() {
+    let [a, b, c, other] = [10, 200, 400, 600];
+    let target: Vec<f32> = (0..700).map(|token| if [a, b, c].contains(&token) { 0.0 } else { -1e3 }).collect();
+    let mut reached = 0;
+    for key in 0..30 {
+        let mark = Some(RowWatermark::Race(Some(Race { key, context: 1 })));
+        let row = Row { mark, ..Row::new(Dtype::F32, &target, OFF) };
+        // The first takes a, and the second, which the target does not have, b.
+        let half = Source::Sparse(vec![b, other], vec![0.5; 2]);
+        let drafts = vec![(a, Source::None), (other, half), (c, Source::None), (c, Source::None)];
+        let case = Case { rows: vec![row; 5], parents: vec![-1; 4], ..Case::new(drafts) };
+        let expected = case.expected();
+        for level in levels() {
+            let mut backend = CpuBackend::with_level(1, level);
+            let got = case.with(plainly, |job| backend.verify(&[*job]).remove(0));
+            assert_eq!(bits(&got), bits(&expected), "{key}, {}", level.name());
+        }
+        if let Some(last) = expected.expect("the rows are fine").trials.get(3) {
+            assert_eq!(last.chances.expect("it is measured").target, 1.0, "c alone is left");
+            reached += 1;
+        }
+    }
+    assert!(reached > 3, "{reached}");
 }
 
 fn sample_of(logits: &[f32], seed: u64) -> u32 {

@@ -196,6 +196,28 @@ fn where_relaxed_acceptance_is_strict_the_text_is_the_plain_one() {
     assert!(accepted > 500, "{accepted}");
 }
 
+/// A test that the plain row's draw decides tells the number of that draw, so that it counts once however often it is
+/// made.
+#[test]
+fn a_strict_test_tells_the_plain_rows_number() {
+    let rule = AcceptanceRule::Relaxed(Relaxed { top_n: 9, delta: 1.0, ..Relaxed::default() });
+    let numbers = |strict: [bool; 3], first: u32| {
+        let (tree, drafts) = (Tree::chain(2), flat(&[first, 2]));
+        let mut rows = Given { drafts: vec![first, 2], ..Given::new(&[A, B, C]) };
+        let plan = Plan { tree: &tree, rule, strict: &strict, numbers: NUMBERS, measure: true };
+        let verified = plain::verify(&drafts, &plan, &mut rows).unwrap();
+        verified.trials.iter().map(|trial| trial.number).collect::<Vec<_>>()
+    };
+    let plain = [NUMBERS.sample(0), NUMBERS.sample(1)];
+    for first in 0..3 {
+        let relaxed = numbers([false; 3], first);
+        assert!(relaxed.len() == 2 && relaxed != plain);
+        assert_eq!(numbers([false, true, false], first), [relaxed[0], plain[1]]);
+        let strict = numbers([true, false, false], first);
+        assert_eq!(strict, [plain[0], relaxed[1]][..strict.len()]);
+    }
+}
+
 #[test]
 fn synthetic_acceptance_has_its_rate() {
     for rate in [0.0f32, 0.3, 1.0] {
@@ -280,6 +302,17 @@ fn trials_by_hand() {
     assert!(verified.trials.get(1).is_none_or(|trial| (trial.expected.unwrap() - 1.0 / 7.0).abs() < 1e-6));
 }
 
+/// A token that several earlier siblings have counts once.
+#[test]
+fn repeats_among_siblings_by_hand() {
+    let tree = Tree::new(&[-1; 4], 4).unwrap();
+    let rule = Typical(typical::Typical { epsilon: 0.2, alpha: 1.0 });
+    let verified = verify_tree(&flat(&[2, 2, 1, 2]), &tree, &rule, &NUMBERS, &mut Given::new(&[A; 5])).unwrap();
+    let repeats = verified.trials.iter().map(|trial| trial.repeat.map(|repeat| (repeat.expected, repeat.found)));
+    let expected = [None, Some((0.25, true)), Some((0.25, false)), Some((0.5, true))];
+    assert_eq!(repeats.collect::<Vec<_>>(), expected);
+}
+
 #[test]
 fn blocks_report_what_they_expect() {
     let verified = chain(&flat(&[1, 2]), Block, &mut Given::new(&[&[0.5, 0.125, 0.25, 0.125], B, C]));
@@ -287,6 +320,11 @@ fn blocks_report_what_they_expect() {
     assert!((verified.trials[0].expected.unwrap() - 0.75).abs() < 1e-6);
     assert!((verified.trials[1].expected.unwrap() - 0.4).abs() < 1e-6);
     assert!((verified.trials[1].total_variation.unwrap() - 0.45).abs() < 1e-6);
+    // A certain draft token behind p_1 = 1/2: 0.7 / 2.
+    let drafts = [flat(&[1]), certain(&[2])].concat();
+    let verified = chain(&drafts, Block, &mut Given::new(&[&[0.5, 0.125, 0.25, 0.125], B, C]));
+    assert!((verified.trials[1].expected.unwrap() - 0.35).abs() < 1e-6);
+    assert!((verified.trials[1].total_variation.unwrap() - 0.3).abs() < 1e-6);
 }
 
 /// Draft tokens after the end of the text are dropped, and no token follows it.

@@ -89,6 +89,14 @@ mod tests {
     }
 
     #[test]
+    fn of_equal_falls_the_first_counts() {
+        // Falls 2 3 6 8: divided by their places, all are 2 except the second.
+        assert_eq!(cliff(&[20.0, 18.0, 15.0, 9.0, 1.0], 1.0), Some(1));
+        // Behind the first two a fall is at most (18 - 14) / 2, which is no more than the first.
+        assert_eq!([14.0, 13.5].map(|last| cliff(&[20.0, 18.0], last)), [Some(1), None]);
+    }
+
+    #[test]
     fn the_first_logits_tell_the_cliff_of_the_specification_or_nothing() {
         let mut state = 1u64;
         let mut random = || {
