@@ -118,6 +118,35 @@ async fn who_does_not_read_loses_the_stream_and_not_the_others_their_room() {
     expect(&server, "croupier_requests_total{method=\"Decode\",code=\"ABORTED\"}", 1.0).await;
 }
 
+/// A stream that has ended for a reason of its own keeps it, even if its worker does not read so far in time.
+#[tokio::test]
+async fn who_made_a_mistake_hears_of_it_although_replies_before_it_are_lost() {
+    let gate = Gate::default();
+    let timeout = Duration::from_millis(400);
+    let server = TestServer::with_backend(gate.clone(), |limits| limits.reply_timeout = timeout).await;
+    let mut silent = talkative(&server).await;
+    for _ in 0..STEPS {
+        silent.send_step(large_step()).await;
+    }
+    silent.send(decode_request::Request::Config(config())).await;
+    // The server reads the mistake before it answers the first step.
+    gate.wait_for_batch().await;
+    expect(&server, "croupier_rejected_total{reason=\"invalid_field\"}", 1.0).await;
+    gate.open();
+    server.expect_sequences(0).await;
+    let mut told = 0;
+    let end = loop {
+        match silent.step_reply().await {
+            Ok(_) => told += 1,
+            Err(status) => break status,
+        }
+    };
+    assert!(told < STEPS, "all were read");
+    assert_eq!((end.code(), violation(&end).0.as_str()), (Code::InvalidArgument, "config"), "{end}");
+    assert_eq!(server.series("croupier_rejected_total{reason=\"reply_timeout\"}"), 0.0);
+    expect(&server, "croupier_requests_total{method=\"Decode\",code=\"INVALID_ARGUMENT\"}", 1.0).await;
+}
+
 #[tokio::test]
 async fn who_leaves_without_having_read_why_is_counted_by_that() {
     // A gated backend stays on its thread. If a step ran where it arrived, the next would be read only after the reply

@@ -195,6 +195,28 @@ fn settings_that_contradict_each_other_are_told() {
 }
 
 #[test]
+fn what_bounds_something_else_may_be_as_large() {
+    let read = config(
+        &[
+            "--lame-duck=40s",
+            "--drain-timeout=40s",
+            "--http2-stream-window=1MiB",
+            "--http2-connection-window=1MiB",
+            "--max-message-bytes=8MiB",
+            "--max-bytes-in-flight=8MiB",
+            "--max-row-bytes-per-step=8MiB",
+            "--max-bytes-per-region=8MiB",
+            "--max-region-bytes=8MiB",
+        ],
+        &[],
+    );
+    assert_eq!((read.lame_duck, read.drain_timeout), (Duration::from_secs(40), Duration::from_secs(40)));
+    assert!(
+        mistakes(&["--lame-duck=40001ms", "--drain-timeout=40s"], &[]).contains("lame-duck is above drain-timeout")
+    );
+}
+
+#[test]
 fn limits_that_contradict_each_other_are_told() {
     let text = mistakes(
         &[

@@ -121,6 +121,18 @@ fn what_cannot_be_looked_ahead_is_not_forced() {
     assert!(forced(&lark("start: <begin> \"no\" | \"yes\"\n")).is_empty());
 }
 
+/// A token that ends the text is no part of it, even where the grammar forces the text that it has.
+#[test]
+fn a_token_that_ends_the_text_is_not_drafted() {
+    let compiled = compiled(GrammarKind::Regex, "nomaybe!");
+    let spelling = compiled.tokens.spelling.of(b"nomaybe!");
+    assert_eq!(spelling.iter().map(|&token| spelled(&[token])).collect::<Vec<_>>(), ["no", "maybe", "!"]);
+    let grammar = Arc::new(Grammar::new(compiled, &GrammarStart::default(), vec![END, spelling[1]]));
+    let text = opened(&grammar, &[]);
+    assert_eq!(proposed(&text, &[], 8), Proposed { tokens: spelling[..1].to_vec(), is_forced: true });
+    assert_eq!(proposed(&text, &spelling, 8), Proposed { tokens: spelling[..1].to_vec(), is_forced: false });
+}
+
 /// If a row is shorter than the vocabulary, tokens beyond its end must not be drafted.
 #[test]
 fn what_a_row_does_not_have_is_not_drafted() {

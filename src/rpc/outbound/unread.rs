@@ -159,11 +159,23 @@ fn idle<S>(stream: &Mutex<Watched<S>>) -> Option<MutexGuard<'_, Watched<S>>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::cell::Cell;
     use std::panic::{AssertUnwindSafe, catch_unwind};
     use std::pin::pin;
 
-    /// A call that does nothing but hold something.
-    struct Stuck;
+    /// A call that does nothing but hold something, at the looks of which `is_stuck` says so.
+    struct Stuck {
+        looks: Cell<u32>,
+        is_stuck: fn(u32) -> bool,
+        given_up: bool,
+    }
+
+    impl Stuck {
+        fn watched(is_stuck: fn(u32) -> bool) -> Arc<Mutex<Watched<Self>>> {
+            let answers = Self { looks: Cell::new(0), is_stuck, given_up: false };
+            Arc::new(Mutex::new(Watched { answers, unasked: 0, asked: true, waker: None }))
+        }
+    }
 
     impl Stream for Stuck {
         type Item = ();
@@ -175,12 +187,15 @@ mod tests {
 
     impl Answers for Stuck {
         fn looks_stuck(&self) -> bool {
-            true
+            self.looks.update(|looks| looks + 1);
+            (self.is_stuck)(self.looks.get())
         }
 
         fn take_in_next(&mut self, _: &mut Context<'_>) {}
 
-        fn give_up(&mut self) {}
+        fn give_up(&mut self) {
+            self.given_up = true;
+        }
 
         fn close(&mut self) {}
     }
@@ -190,7 +205,7 @@ mod tests {
     fn a_timeout_of_zero_never_comes() {
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
         let _inside = runtime.enter();
-        let stream = Arc::new(Mutex::new(Watched { answers: Stuck, unasked: 0, asked: true, waker: None }));
+        let stream = Stuck::watched(|_| true);
         let begun = |timeout| {
             let watch = watch(Arc::downgrade(&stream), timeout, CancellationToken::new());
             let poll = || pin!(watch).poll(&mut Context::from_waker(Waker::noop()));
@@ -198,5 +213,31 @@ mod tests {
         };
         assert_eq!(begun(Duration::ZERO), Ok(Poll::Pending));
         assert_eq!(begun(Duration::from_secs(60)), Err(()), "this would not show");
+    }
+
+    /// Answers that are taken piece by piece may take longer than the timeout.
+    #[test]
+    fn who_moves_on_now_and_then_is_not_given_up() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
+        let looks = |is_stuck, until: u32| {
+            let stream = Stuck::watched(is_stuck);
+            let looked = async {
+                while lock(&stream).answers.looks.get() < until {
+                    sleep(AGAIN).await;
+                }
+            };
+            let weak = Arc::downgrade(&stream);
+            runtime.block_on(async {
+                tokio::select! {
+                    () = give_up_unread(&weak, LOOKS * AGAIN) => {}
+                    () = looked => {}
+                }
+            });
+            let watched = lock(&stream);
+            (watched.answers.given_up, watched.answers.looks.get())
+        };
+        assert_eq!(looks(|_| true, u32::MAX), (true, LOOKS + 1), "one look begins its time");
+        assert!(!looks(|look| !look.is_multiple_of(LOOKS + 1), 8 * LOOKS).0);
+        assert!(looks(|look| !look.is_multiple_of(LOOKS + 2), u32::MAX).0);
     }
 }
