@@ -29,7 +29,6 @@ pub fn at_most(from: impl Read, most: u64) -> Result<Vec<u8>, String> {
 }
 
 /// Standard input. If it is a terminal, a line says that it is read: nothing else would show what the command waits for.
-#[must_use]
 pub fn standard_input() -> StdinLock<'static> {
     let stdin = io::stdin();
     if stdin.is_terminal() {
