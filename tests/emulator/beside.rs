@@ -52,7 +52,10 @@ impl Backend for Watched {
     }
 
     fn verify(&mut self, jobs: &[VerifyJob<'_>]) -> Vec<VerifyResult> {
-        self.1.note(jobs.len());
+        // Drafts of the device, of whose rows kernels left lists, are not what it is asked about the host's memory.
+        if !jobs.iter().flat_map(|job| job.rows).any(|row| row.logits.listed().is_some()) {
+            self.1.note(jobs.len());
+        }
         self.0.verify(jobs)
     }
 }
