@@ -8,8 +8,8 @@
 
 #![allow(clippy::print_stdout, clippy::unwrap_used)]
 
-use croupier::grammar::fill::{Wanted, masks};
-use croupier::grammar::propose::{ToDraft, proposals};
+use croupier::grammar::fill::{Pending, Wanted};
+use croupier::grammar::propose::{PendingDrafts, ToDraft};
 use croupier::grammar::{Ahead, CompileDeadline, Grammar, GrammarText, Grammars};
 use croupier::params::grammar::{GrammarKind, GrammarParams, GrammarStart};
 use croupier::permits::Counter;
@@ -158,7 +158,7 @@ fn main() {
             for at in 0..tokens.len() {
                 let text = [opened(&tokens[..at])];
                 let started = Instant::now();
-                let found = masks(wanted(&text)).pop().unwrap().unwrap();
+                let found = Pending::begin(wanted(&text)).masks().pop().unwrap().unwrap();
                 if round > 0 {
                     times.push(micros(started.elapsed()));
                     left.push(TokenMask::new(found[0].as_ref().unwrap(), VOCAB).count() as f64);
@@ -170,11 +170,11 @@ fn main() {
         for token in tokens.iter().take(20) {
             std::thread::sleep(PAUSE);
             let started = Instant::now();
-            drop(masks(wanted(&texts)));
+            drop(Pending::begin(wanted(&texts)).masks());
             there.push(micros(started.elapsed()));
             texts.iter_mut().for_each(|text| text.push(*token));
             let started = Instant::now();
-            drop(masks(wanted(&texts)));
+            drop(Pending::begin(wanted(&texts)).masks());
             worked_out.push(micros(started.elapsed()));
         }
         println!(
@@ -210,7 +210,7 @@ fn drafts(name: &str, grammar: &Arc<Grammar>, tokens: &[u32]) {
         texts.iter_mut().for_each(|text| text.push(*token));
         let asked = texts.iter().map(|text| ToDraft { text, own: vec![], most: DRAFT }).collect();
         let started = Instant::now();
-        let draft = proposals(asked).pop().unwrap().tokens;
+        let draft = PendingDrafts::begin(asked).drafts().pop().unwrap().tokens;
         drafted.push(micros(started.elapsed()));
         forced += usize::from(tokens.get(at + 1).is_some_and(|next| draft.first() == Some(next)));
         if draft.is_empty() {
@@ -218,13 +218,13 @@ fn drafts(name: &str, grammar: &Arc<Grammar>, tokens: &[u32]) {
         }
         let asked = texts.iter().map(|text| Wanted::new(text, Ahead::chain(draft.clone()))).collect();
         let started = Instant::now();
-        drop(masks(asked));
+        drop(Pending::begin(asked).masks());
         worked_out.push(micros(started.elapsed()));
         texts.iter_mut().for_each(|text| text.work_ahead(&draft));
         std::thread::sleep(PAUSE);
         let asked = texts.iter().map(|text| Wanted::new(text, Ahead::chain(draft.clone()))).collect();
         let started = Instant::now();
-        drop(masks(asked));
+        drop(Pending::begin(asked).masks());
         there.push(micros(started.elapsed()));
     }
     if there.is_empty() {

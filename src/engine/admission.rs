@@ -78,8 +78,8 @@ pub struct StepPlace {
 /// The room of one step.
 #[derive(Debug)]
 pub(super) struct StepPermits {
-    /// The step's place in the queue, given back when a batch takes the step. Before that, its place among the held
-    /// steps, if it is held back.
+    /// The step's place in the queue, given back when the batch begins that runs the step. Before that, its place among
+    /// the held steps, if it is held back.
     pub(super) queued: Permit,
     pub(super) in_flight: InFlight,
 }

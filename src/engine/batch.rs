@@ -1,19 +1,21 @@
 //! One batch: the steps it took, the rows they need, and the results.
 
-use super::admission::InFlight;
+use super::admission::{InFlight, StepPermits};
+use super::aside::Aside;
 use super::commit::Results;
+use super::grammar::StepMasks;
+use super::memory;
 use super::plan::{Costs, ENTRIES_A_SPARSE, MAX_EXPLAINED_LOGITS, MAX_LISTED_ENTRIES, Planned, plan_work};
 use super::rows::{MAX_AHEAD_ENTRIES, RowSource, run_rows};
 use super::state::{Queued, Stream, StreamId};
 use super::step::{Open, Opened, RowFailure, RowStatus, Step, WorkKind};
 use super::verify::{MeasurementSelector, VerifySource, run_verifications};
-use super::{grammar, memory};
 use crate::backend::Backend;
 use crate::limits::Limits;
 use crate::permits::Permit;
 use crate::sequence::table::Table;
 use std::collections::{HashMap, HashSet};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Steps that run together, and their results afterwards.
 #[derive(Debug)]
@@ -22,14 +24,36 @@ pub(super) struct Batch {
     /// When the batch was gathered.
     pub(super) gathered: Instant,
     pub(super) steps: Vec<BatchedStep>,
+    taken: Taken,
+}
+
+/// What steps take of a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Taken {
     /// How many rows are to run.
     pub(super) rows: usize,
-    /// Bytes of the rows that the batch's steps use, of draft distributions over all tokens, and of masks of grammars.
+    /// Bytes of the rows that the steps use, of draft distributions over all tokens, and of masks of grammars.
     row_bytes: usize,
-    /// Entries of sequences that the batch's top-n rows go through, and what takes as long.
+    /// Entries of sequences that top-n rows go through, and what takes as long.
     entries: usize,
     /// How many logits are explained.
     explained: usize,
+}
+
+impl Taken {
+    /// What these steps take together.
+    pub(super) fn all(steps: &[BatchedStep]) -> Self {
+        steps.iter().fold(Self::default(), |all, step| all.and(step.taken))
+    }
+
+    fn and(self, other: Self) -> Self {
+        Self {
+            rows: self.rows.saturating_add(other.rows),
+            row_bytes: self.row_bytes.saturating_add(other.row_bytes),
+            entries: self.entries.saturating_add(other.entries),
+            explained: self.explained.saturating_add(other.explained),
+        }
+    }
 }
 
 /// A step in a batch.
@@ -42,6 +66,11 @@ pub(super) struct BatchedStep {
     pub(super) open: Vec<Opened>,
     /// What each work needs, or why it is not done.
     pub(super) plan: Vec<Result<Planned, RowFailure>>,
+    taken: Taken,
+    /// Its place in the queue, until its batch begins.
+    pub(super) queued: Option<Permit>,
+    /// The masks of its rows, until they are filled in.
+    pub(super) masks: Option<StepMasks>,
     /// What the backend found, once it has run.
     pub(super) results: Results,
     pub(super) permits: InFlight,
@@ -49,50 +78,79 @@ pub(super) struct BatchedStep {
 
 impl Batch {
     pub(super) fn new(number: u64, gathered: Instant) -> Self {
-        Self { number, gathered, steps: Vec::new(), rows: 0, row_bytes: 0, entries: 0, explained: 0 }
+        Self { number, gathered, steps: Vec::new(), taken: Taken::default() }
+    }
+
+    /// How many rows are to run.
+    pub(super) fn rows(&self) -> usize {
+        self.taken.rows
     }
 
     /// Whether the step's rows fit. A batch without rows has room for any step.
     pub(super) fn has_room_for(&self, step: &Step, limits: &Limits) -> bool {
-        let fits = |taken: usize, more: usize, limit: usize| taken.saturating_add(more) <= limit;
-        self.rows == 0
-            || self.entries < MAX_LISTED_ENTRIES
-                && self.explained < MAX_EXPLAINED_LOGITS
-                && fits(self.rows, step.rows(), limits.max_rows_per_step)
-                && fits(self.row_bytes, step.row_bytes(), limits.max_row_bytes_per_step)
+        self.has_room(Taken { rows: step.rows(), row_bytes: step.row_bytes(), ..Taken::default() }, limits)
     }
 
-    /// Takes a step: closes and opens its sequences, and plans its rows.
+    /// The same for steps that take this much.
+    pub(super) fn has_room(&self, more: Taken, limits: &Limits) -> bool {
+        let all = self.taken.and(more);
+        self.taken.rows == 0
+            || self.taken.entries < MAX_LISTED_ENTRIES
+                && self.taken.explained < MAX_EXPLAINED_LOGITS
+                && all.rows <= limits.max_rows_per_step
+                && all.row_bytes <= limits.max_row_bytes_per_step
+    }
+
+    /// Takes a step: closes and opens its sequences, plans its rows, and asks for their masks.
     pub(super) fn take(&mut self, id: StreamId, queued: Queued, stream: &mut Stream, limits: &Limits) {
         let Queued { mut step, mut permits, weight } = queued;
-        self.row_bytes += step.row_bytes();
         for &sequence in &step.close {
             stream.table.close(sequence);
         }
         let open = open_all(&mut stream.table, std::mem::take(&mut step.open));
-        let plan = self.plan(&mut stream.table, &step, &open, &mut permits.in_flight.reply, limits);
-        drop(permits.queued);
-        let (results, permits) = (Results::default(), permits.in_flight);
-        self.steps.push(BatchedStep { stream: id, step, weight, open, plan, results, permits });
+        let (plan, taken) = self.plan(&mut stream.table, &step, &open, &mut permits.in_flight.reply, limits);
+        let StepPermits { queued, in_flight: permits } = permits;
+        let (queued, masks, results) = (Some(queued), None, Results::default());
+        let mut batched = BatchedStep { stream: id, step, weight, open, plan, taken, queued, masks, results, permits };
+        batched.masks = StepMasks::ask(&batched, &stream.table);
+        self.taken = self.taken.and(taken);
+        self.steps.push(batched);
     }
 
-    /// Finds out what each work of a step needs, or why it is not done, and takes room for what it may report.
+    /// Takes a step that an earlier batch took and set aside. Its masks are there.
+    pub(super) fn take_back(&mut self, mut step: BatchedStep, table: &mut Table) {
+        step.fill_masks(Duration::ZERO);
+        if let Some(late) = late(&step.step, self.gathered) {
+            step.plan.iter_mut().filter(|planned| planned.is_ok()).for_each(|planned| *planned = Err(late.clone()));
+        }
+        for id in step.step.work.iter().filter_map(|work| work.sequence_id) {
+            table.enter_batch(id, self.number);
+        }
+        self.taken = self.taken.and(step.taken);
+        self.steps.push(step);
+    }
+
+    /// Fills in the masks of rows that have to match a grammar, and sets steps aside whose masks take long.
+    pub(super) fn fill_masks(&mut self, aside: &mut Aside) {
+        aside.fill(self);
+        self.taken = Taken::all(&self.steps);
+    }
+
+    /// Finds out what each work of a step needs, or why it is not done, and takes room for what it may report. Returns
+    /// also what the step takes of the batch.
     fn plan(
-        &mut self,
+        &self,
         table: &mut Table,
         step: &Step,
         open: &[Opened],
         reply_room: &mut Permit,
         limits: &Limits,
-    ) -> Vec<Result<Planned, RowFailure>> {
+    ) -> (Vec<Result<Planned, RowFailure>>, Taken) {
         // If an opening fails, its id may still belong to an open sequence, with another text that must go on
         // untouched.
         let failed: HashSet<u64> = open.iter().filter(|open| open.result.is_err()).map(|o| o.sequence_id).collect();
-        let is_late = step.deadline.is_some_and(|deadline| self.gathered > deadline);
-        let late =
-            || RowFailure::new(RowStatus::DeadlineExceeded, "the step's deadline passed before its rows started");
-        let of_step = step.logits.failure().or_else(|| is_late.then(late));
-        let (mut plan, mut costs) = (Vec::with_capacity(step.work.len()), Costs::default());
+        let of_step = step.logits.failure().or_else(|| late(step, self.gathered));
+        let (mut plan, mut costs, mut rows) = (Vec::with_capacity(step.work.len()), Costs::default(), 0);
         for work in &step.work {
             let mut with_work = costs;
             let planned = match (work.sequence_id, &of_step) {
@@ -101,22 +159,24 @@ impl Batch {
                 (_, None) => plan_work(table, work, step, &mut with_work, self.number, limits),
             };
             let planned = planned.and_then(|planned| memory::reserve_lists(reply_room, table, work).map(|()| planned));
+            if let (Err(_), Some(id)) = (&planned, work.sequence_id) {
+                // No later step may be in this batch with what this one's reply settles.
+                table.enter_batch(id, self.number);
+            }
             if let Ok(planned) = &planned {
-                self.rows += planned.rows();
+                rows += planned.rows();
                 // Only what is done costs anything: other works of the step may need what a failed one does not use.
                 costs = with_work;
             }
             plan.push(planned);
         }
-        self.entries += costs.entries.saturating_add(step.sparse_entries().saturating_mul(ENTRIES_A_SPARSE));
-        self.row_bytes += costs.mask_bytes;
-        self.explained += costs.explained;
-        plan
-    }
-
-    /// Fills in the masks of rows that have to match a grammar. Returns whether there are such rows.
-    pub(super) fn fill_masks(&mut self, streams: &HashMap<StreamId, Stream>) -> bool {
-        grammar::fill(&mut self.steps, streams)
+        let taken = Taken {
+            rows,
+            row_bytes: step.row_bytes().saturating_add(costs.mask_bytes),
+            entries: costs.entries.saturating_add(step.sparse_entries().saturating_mul(ENTRIES_A_SPARSE)),
+            explained: costs.explained,
+        };
+        (plan, taken)
     }
 
     /// Runs all rows.
@@ -137,7 +197,7 @@ impl Batch {
     }
 
     fn sources<'a>(&'a self, streams: &'a HashMap<StreamId, Stream>) -> Option<Sources<'a>> {
-        let (mut rows, mut verify) = (Vec::with_capacity(self.rows), Vec::new());
+        let (mut rows, mut verify) = (Vec::with_capacity(self.rows()), Vec::new());
         for batched in &self.steps {
             let table = &streams.get(&batched.stream)?.table;
             for (work, planned) in batched.step.work.iter().zip(&batched.plan) {
@@ -167,6 +227,26 @@ impl Batch {
         }
         Some((rows, verify))
     }
+}
+
+impl BatchedStep {
+    /// Fills in its masks if all of them are there within this time. Returns whether that is so.
+    pub(super) fn fill_masks(&mut self, within: Duration) -> bool {
+        let Some(mut masks) = self.masks.take() else { return true };
+        if !masks.wait(within) {
+            self.masks = Some(masks);
+            return false;
+        }
+        masks.fill(self);
+        true
+    }
+}
+
+/// Why no work of a step is done whose rows would start so late.
+fn late(step: &Step, start: Instant) -> Option<RowFailure> {
+    let is_late = step.deadline.is_some_and(|deadline| start > deadline);
+    let late = || RowFailure::new(RowStatus::DeadlineExceeded, "the step's deadline passed before its rows started");
+    is_late.then(late)
 }
 
 /// Opens the sequences of a step, as far as there is room for them.

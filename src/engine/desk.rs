@@ -4,7 +4,7 @@
 //! waking is most of what a small step costs. Why and when: `docs/decisions/0024-run-on-the-spot.md`.
 
 use super::state::{Command, State};
-use super::{Heartbeat, RUN_HERE_BYTES};
+use super::{Heartbeat, RUN_HERE_BYTES, aside};
 use crate::backend::Backend;
 use crate::locks::lock;
 use crate::metrics::Metrics;
@@ -29,11 +29,13 @@ pub(super) struct Core {
 
 /// What is left to do after a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum TurnEnd {
+pub(super) enum TurnEnd {
     /// Nothing, until somebody brings more.
     Idle,
     /// Steps wait for another batch.
     StepsWait,
+    /// Steps wait for a grammar's threads, and nothing else is left.
+    GrammarsWork,
     /// Nothing, for good: nobody holds the engine any more.
     Abandoned,
 }
@@ -41,7 +43,7 @@ enum TurnEnd {
 impl Core {
     /// Takes in what arrived and runs one batch of the waiting steps, unless all waiting steps together weigh more than
     /// `max_bytes`.
-    fn turn(&mut self, max_bytes: usize) -> TurnEnd {
+    pub(super) fn turn(&mut self, max_bytes: usize) -> TurnEnd {
         let mut ended = self.receive_all();
         if self.state.has_work() {
             if self.waiting_bytes > max_bytes {
@@ -53,15 +55,18 @@ impl Core {
             // meanwhile, so these are taken in here.
             ended = self.receive_all();
         }
-        if !self.state.has_work() {
+        if self.state.has_work() {
+            return TurnEnd::StepsWait;
+        }
+        let waits = !self.state.aside.is_empty();
+        if !waits {
             self.waiting_bytes = 0;
         }
-        match (self.state.has_work(), ended) {
-            (true, _) => return TurnEnd::StepsWait,
-            (false, true) => return TurnEnd::Abandoned,
-            (false, false) => self.heartbeat.rest(),
+        if ended {
+            return TurnEnd::Abandoned;
         }
-        TurnEnd::Idle
+        self.heartbeat.rest();
+        if waits { TurnEnd::GrammarsWork } else { TurnEnd::Idle }
     }
 
     /// Takes in all commands that have come. Returns whether nobody is left who could send more.
@@ -82,14 +87,15 @@ impl Core {
         let Self { state, backend, metrics, .. } = self;
         let started = Instant::now();
         let mut batch = state.gather(started);
+        state.fill_masks(&mut batch);
         if batch.steps.is_empty() {
             return;
         }
         let weight = batch.steps.iter().map(|step| step.weight).fold(0, usize::saturating_add);
         self.waiting_bytes = self.waiting_bytes.saturating_sub(weight);
         metrics.batch_steps.record(batch.steps.len() as f64);
-        metrics.batch_rows.record(batch.rows as f64);
-        if batch.rows > 0 {
+        metrics.batch_rows.record(batch.rows() as f64);
+        if batch.rows() > 0 {
             state.run(&mut batch, backend.as_mut());
             for (reason, rows) in backend.handed_over() {
                 metrics.handed_over(reason, std::mem::take(rows));
@@ -134,11 +140,15 @@ impl Desk {
     /// # Panics
     /// With whatever panicked at the desk, here or on another thread.
     pub(super) fn drive(&self) {
+        if let DeskState::Core(core) = &mut *self.lock() {
+            core.state.aside.wakes(std::thread::current());
+        }
         loop {
             // The lock is released before this thread parks.
             let end = turn(&mut self.lock(), usize::MAX);
             match end {
                 Some(TurnEnd::StepsWait) => {}
+                Some(TurnEnd::GrammarsWork) => std::thread::park_timeout(aside::LOOK),
                 Some(TurnEnd::Idle) => std::thread::park(),
                 Some(TurnEnd::Abandoned) | None => break,
             }

@@ -3,68 +3,110 @@
 use super::batch::BatchedStep;
 use super::draft::Branch;
 use super::finished::Finished;
-use super::state::{Stream, StreamId};
 use super::step::{Done, RowFailure, RowStatus, Work, WorkKind};
-use crate::grammar::fill::{Wanted, masks};
-use crate::grammar::propose::proposals;
+use crate::grammar::fill::{Pending, Wanted};
+use crate::grammar::propose::PendingDrafts;
 use crate::grammar::{Ahead, MaskError};
 use crate::sequence::Sequence;
-use std::collections::HashMap;
+use crate::sequence::table::Table;
+use std::thread::Thread;
+use std::time::Duration;
 
-/// Adds grammar masks to the rows of works that are going to run, on top of the masks that their worker sent. A work
-/// whose masks cannot be computed is not done. Returns whether any work needed masks.
-pub(super) fn fill(steps: &mut [BatchedStep], streams: &HashMap<StreamId, Stream>) -> bool {
-    let (mut places, mut wanted) = (Vec::new(), Vec::new());
-    for (at, batched) in steps.iter().enumerate() {
-        let Some(stream) = streams.get(&batched.stream) else { continue };
+/// The grammar masks of a step's rows, under way.
+#[derive(Debug)]
+pub(super) struct StepMasks {
+    /// For each work that has masks, its index in the step, and how many tokens its rows have.
+    places: Vec<(usize, usize)>,
+    pending: Pending,
+}
+
+impl StepMasks {
+    /// Asks for the masks of a step's works that are going to run; `None` if they have none.
+    pub(super) fn ask(batched: &BatchedStep, table: &Table) -> Option<Self> {
+        let (mut places, mut wanted) = (Vec::new(), Vec::new());
         for (work, asked) in batched.step.work.iter().enumerate().filter(|(work, _)| batched.plan[*work].is_ok()) {
-            let sequence = asked.sequence_id.and_then(|id| stream.table.get(id));
+            let sequence = asked.sequence_id.and_then(|id| table.get(id));
             let Some((sequence, text)) = sequence.and_then(|sequence| Some((sequence, sequence.text()?))) else {
                 continue;
             };
             let Some(ahead) = ahead(asked, sequence) else { continue };
-            places.push((at, work, text.vocab_size()));
+            places.push((work, text.vocab_size()));
             wanted.push(Wanted::new(text, ahead));
         }
+        (!places.is_empty()).then(|| Self { places, pending: Pending::begin(wanted) })
     }
-    if wanted.is_empty() {
-        return false;
+
+    /// See [`Pending::wait`].
+    pub(super) fn wait(&mut self, at_most: Duration) -> bool {
+        self.pending.wait(at_most)
     }
-    for ((at, work, vocab_size), masks) in places.into_iter().zip(masks(wanted)) {
-        let batched = &mut steps[at];
-        match masks {
-            Ok(masks) => batched.step.work[work].masks = batched.step.work[work].masks.and(&masks, vocab_size),
-            Err(mask_error) => {
-                let status = match mask_error {
-                    MaskError::TooComplex(_) => RowStatus::GrammarTooComplex,
-                    MaskError::NotYet => RowStatus::DeadlineExceeded,
-                    MaskError::Fault(_) => RowStatus::Internal,
-                };
-                batched.plan[work] = Err(RowFailure::new(status, format!("params.grammar: {mask_error}")));
+
+    /// See [`Pending::wakes`].
+    pub(super) fn wakes(&self, thread: Thread) {
+        self.pending.wakes(thread);
+    }
+
+    /// Adds the masks to the step's rows, on top of those that its worker sent. A work whose masks cannot be computed is
+    /// not done.
+    pub(super) fn fill(self, batched: &mut BatchedStep) {
+        for ((work, vocab_size), masks) in self.places.into_iter().zip(self.pending.masks()) {
+            match masks {
+                Ok(masks) => batched.step.work[work].masks = batched.step.work[work].masks.and(&masks, vocab_size),
+                Err(mask_error) => {
+                    let status = match mask_error {
+                        MaskError::TooComplex(_) => RowStatus::GrammarTooComplex,
+                        MaskError::NotYet => RowStatus::DeadlineExceeded,
+                        MaskError::Fault(_) => RowStatus::Internal,
+                    };
+                    batched.plan[work] = Err(RowFailure::new(status, format!("params.grammar: {mask_error}")));
+                }
             }
         }
     }
-    true
 }
 
-/// Adds the drafts of texts that have a grammar: what the grammar forces, or the proposers' drafts as far as the
-/// grammar allows them.
-pub(super) fn propose(finished: &mut [Finished], streams: &mut HashMap<StreamId, Stream>) {
-    let (mut places, mut texts) = (Vec::new(), Vec::new());
-    for (at, finished) in finished.iter().enumerate() {
-        let Some(stream) = streams.get(&finished.stream) else { continue };
-        for (work, worked) in finished.work.iter().enumerate() {
-            if let Some(draft) = worked.draft_by_grammar(&stream.table) {
-                places.push((at, work));
-                texts.push(draft);
+/// The drafts of a stream's texts that have a grammar, under way: what the grammar forces, or the proposers' drafts as far
+/// as the grammar allows them.
+#[derive(Debug)]
+pub(super) struct StreamDrafts {
+    /// For each draft, the index of its step, and of its work there.
+    places: Vec<(usize, usize)>,
+    pending: PendingDrafts,
+}
+
+impl StreamDrafts {
+    /// Asks for the drafts that finished steps of one stream want.
+    pub(super) fn ask(finished: &[Finished], table: &Table) -> Self {
+        let (mut places, mut texts) = (Vec::new(), Vec::new());
+        for (at, finished) in finished.iter().enumerate() {
+            for (work, worked) in finished.work.iter().enumerate() {
+                if let Some(draft) = worked.draft_by_grammar(table) {
+                    places.push((at, work));
+                    texts.push(draft);
+                }
             }
         }
+        Self { places, pending: PendingDrafts::begin(texts) }
     }
-    for ((at, work), proposed) in places.into_iter().zip(proposals(texts)) {
-        let (stream, worked) = (streams.get_mut(&finished[at].stream), &mut finished[at].work[work]);
-        let sequence = stream.and_then(|stream| stream.table.get_mut(worked.sequence?));
-        if let Some((next, sequence)) = worked.done.as_mut().ok().and_then(Done::next_mut).zip(sequence) {
-            *next = sequence.drafts_by_grammar(proposed);
+
+    /// See [`PendingDrafts::wait`].
+    pub(super) fn wait(&mut self, at_most: Duration) -> bool {
+        self.pending.wait(at_most)
+    }
+
+    /// See [`PendingDrafts::wakes`].
+    pub(super) fn wakes(&self, thread: Thread) {
+        self.pending.wakes(thread);
+    }
+
+    /// Adds the drafts to their steps and sequences.
+    pub(super) fn add(self, finished: &mut [Finished], table: &mut Table) {
+        for ((at, work), proposed) in self.places.into_iter().zip(self.pending.drafts()) {
+            let worked = &mut finished[at].work[work];
+            let sequence = worked.sequence.and_then(|id| table.get_mut(id));
+            if let Some((next, sequence)) = worked.done.as_mut().ok().and_then(Done::next_mut).zip(sequence) {
+                *next = sequence.drafts_by_grammar(proposed);
+            }
         }
     }
 }

@@ -6,11 +6,13 @@
 //! nothing to do.
 //!
 //! There is no timer. An idle engine starts a step at once; while the backend runs, steps of all streams pile up and
-//! become the next batch. Read [`step`] (what goes in and comes out), then `state` (the pure state machine), `batch`,
-//! `plan` (what a work needs), `rows` and `verify` (what the backend is asked), `commit` and `finished` (what is done
-//! with the results). This file only drives them.
+//! become the next batch. Steps that wait for a grammar's threads are set `aside`, and others do not wait for them. Read
+//! [`step`] (what goes in and comes out), then `state` (the pure state machine), `batch`, `plan` (what a work needs),
+//! `rows` and `verify` (what the backend is asked), `commit` and `finished` (what is done with the results). This file
+//! only drives them.
 
 mod admission;
+mod aside;
 mod batch;
 mod commit;
 mod complaint;

@@ -1,17 +1,22 @@
 //! The engine's state: every stream's sequences and waiting steps. It is a state machine without clock or channel. Its
-//! callers say what arrived and what time it is, and it waits for nothing but the results of a grammar's threads.
+//! callers say what arrived and what time it is, and it waits for nothing but the results of a grammar's threads, and not
+//! for long.
 //!
 //! A batch takes the waiting steps of all streams in turn, and each stream's steps in order. A step waits for the next
 //! batch if it names a sequence that the current batch already works on, because its rows depend on tokens that are not
-//! drawn yet. The rest of its stream waits with it.
+//! drawn yet. The rest of its stream waits with it. So it is with a step whose masks take long, which is set
+//! [aside](super::aside).
 
+use super::RUN_HERE_BYTES;
 use super::admission::StepPermits;
-use super::batch::Batch;
+use super::aside::{Aside, Unanswered};
+use super::batch::{Batch, BatchedStep};
 use super::complaint::StepOrigin;
+use super::finished::Finished;
+use super::grammar::StreamDrafts;
 use super::plan::ENTRY_TIME_BYTES;
 use super::step::{Open, Step, StepReply, Work};
 use super::verify::MeasurementSelector;
-use super::{RUN_HERE_BYTES, grammar};
 use crate::backend::Backend;
 use crate::limits::Limits;
 use crate::metrics::{Metrics, Stage};
@@ -19,7 +24,7 @@ use crate::permits::Permit;
 use crate::sequence::Sequence;
 use crate::sequence::table::Table;
 use std::cell::LazyCell;
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::mpsc;
@@ -108,12 +113,21 @@ pub(super) struct Stream {
     _permits: StreamPermits,
 }
 
+impl Stream {
+    /// Whether nobody waits for its replies any more.
+    pub(super) fn is_gone(&self) -> bool {
+        self.replies.is_closed()
+    }
+}
+
 /// All of the engine's state.
 #[derive(Debug)]
 pub(super) struct State {
     streams: HashMap<StreamId, Stream>,
     /// Streams with waiting steps, in the order in which they are served, each once.
     ready: VecDeque<StreamId>,
+    /// Steps whose masks or drafts take long. Their streams are not ready meanwhile.
+    pub(super) aside: Aside,
     limits: Arc<Limits>,
     metrics: Metrics,
     batches: u64,
@@ -122,8 +136,8 @@ pub(super) struct State {
 
 impl State {
     pub(super) fn new(limits: Arc<Limits>, metrics: Metrics) -> Self {
-        let (streams, ready) = (HashMap::new(), VecDeque::new());
-        Self { streams, ready, limits, metrics, batches: 0, selector: MeasurementSelector::default() }
+        let (streams, ready, aside) = (HashMap::new(), VecDeque::new(), Aside::default());
+        Self { streams, ready, aside, limits, metrics, batches: 0, selector: MeasurementSelector::default() }
     }
 
     /// Takes in a command. Returns the weight of the step that it adds to the waiting ones, if any.
@@ -138,30 +152,39 @@ impl State {
                 let Some(stream) = self.streams.get_mut(&id) else { return 0 };
                 queued.weigh_entries(&stream.table);
                 let weight = queued.weight;
-                if stream.waiting.is_empty() {
+                if stream.waiting.is_empty() && !self.aside.holds(id) {
                     self.ready.push_back(id);
                 }
                 stream.waiting.push_back(queued);
                 return weight;
             }
-            Command::Close { stream } => drop(self.streams.remove(&stream)),
+            Command::Close { stream } => {
+                self.aside.forget(stream);
+                self.streams.remove(&stream);
+            }
         }
         0
     }
 
-    /// Whether any step waits.
-    pub(super) fn has_work(&self) -> bool {
-        !self.ready.is_empty()
+    /// Whether any step waits, and could run now.
+    pub(super) fn has_work(&mut self) -> bool {
+        self.aside.look() || !self.ready.is_empty()
     }
 
-    /// Takes waiting steps into a batch: all of them, unless limits on rows or the order of a stream forbid it.
+    /// Takes waiting steps into a batch: all of them, unless limits on rows or the order of a stream forbid it. What was
+    /// set aside comes first.
     pub(super) fn gather(&mut self, now: Instant) -> Batch {
         self.batches += 1;
         let mut batch = Batch::new(self.batches, now);
+        self.answer_aside(now);
+        for (id, since) in self.aside.take_back(&mut batch, &mut self.streams, &self.limits) {
+            self.metrics.grammar_wait.record(now.saturating_duration_since(since));
+            self.serve_again(id);
+        }
         let mut later = VecDeque::new();
         while let Some(id) = self.ready.pop_front() {
             // Steps of a stream that is gone are dropped here and cost nothing.
-            let Some(stream) = self.streams.get_mut(&id).filter(|stream| !stream.replies.is_closed()) else {
+            let Some(stream) = self.streams.get_mut(&id).filter(|stream| !stream.is_gone()) else {
                 continue;
             };
             let fits = stream.waiting.front().is_some_and(|queued| {
@@ -169,7 +192,6 @@ impl State {
                     && !queued.step.sequence_ids().any(|sequence| stream.table.is_in_batch(sequence, batch.number))
             });
             if fits && let Some(queued) = stream.waiting.pop_front() {
-                self.metrics.stage(Stage::Queue, now.saturating_duration_since(queued.step.received));
                 batch.take(id, *queued, stream, &self.limits);
             }
             if !stream.waiting.is_empty() {
@@ -180,41 +202,85 @@ impl State {
         batch
     }
 
-    /// Fills in a batch's masks and runs its rows on the backend.
-    pub(super) fn run(&mut self, batch: &mut Batch, backend: &mut dyn Backend) {
-        let asked = Instant::now();
-        if batch.fill_masks(&self.streams) {
+    /// Fills in a batch's masks, after which its steps leave the queue. Steps whose masks take long leave the batch, and a
+    /// later one takes them back.
+    pub(super) fn fill_masks(&mut self, batch: &mut Batch) {
+        if batch.steps.iter().any(|step| step.masks.is_some()) {
+            let asked = Instant::now();
+            batch.fill_masks(&mut self.aside);
             self.metrics.grammar_wait.record(asked.elapsed());
+            self.leave_out();
         }
+        for BatchedStep { step, queued, .. } in &mut batch.steps {
+            drop(queued.take());
+            self.metrics.stage(Stage::Queue, batch.gathered.saturating_duration_since(step.received));
+        }
+    }
+
+    /// Runs a batch's rows on the backend.
+    pub(super) fn run(&mut self, batch: &mut Batch, backend: &mut dyn Backend) {
         batch.run(&self.streams, &mut self.selector, backend);
     }
 
     /// Commits a batch's tokens and hands out its replies. Replies that say what a grammar forces next come last,
-    /// because finding that out takes a while.
+    /// because finding that out takes a while; if it takes long, they are set aside.
     pub(super) fn commit(&mut self, batch: Batch, now: Instant) {
         let started = batch.gathered;
-        let (mut later, mut waiting) = (Vec::new(), HashSet::new());
+        let mut later: Vec<(StreamId, Vec<Finished>)> = Vec::new();
         for step in batch.steps {
             let Some(stream) = self.streams.get_mut(&step.stream) else { continue };
             let finished = stream.finish(step);
             // Replies of a stream go out in order, so those behind a waiting reply wait too.
-            if waiting.contains(&finished.stream) || stream.drafts_by_grammar(&finished) {
-                waiting.insert(finished.stream);
-                later.push(finished);
-            } else {
-                stream.answer(finished, &self.metrics, started, now);
+            match later.iter_mut().find(|(id, _)| *id == finished.stream) {
+                Some((_, waiting)) => waiting.push(finished),
+                None if stream.drafts_by_grammar(&finished) => later.push((finished.stream, vec![finished])),
+                None => stream.answer(finished, &self.metrics, started, now),
             }
         }
         if later.is_empty() {
             return;
         }
         let asked = Instant::now();
-        grammar::propose(&mut later, &mut self.streams);
+        let asking = |(id, finished): (StreamId, Vec<Finished>)| {
+            let drafts = StreamDrafts::ask(&finished, &self.streams.get(&id)?.table);
+            Some(Unanswered { stream: id, finished, drafts, started, ended: now })
+        };
+        let unanswered = later.into_iter().filter_map(asking).collect();
+        let drafted = self.aside.with_drafts(unanswered);
         self.metrics.grammar_wait.record(asked.elapsed());
-        for finished in later {
-            if let Some(stream) = self.streams.get_mut(&finished.stream) {
-                stream.answer(finished, &self.metrics, started, now);
-            }
+        self.answer(drafted);
+        self.leave_out();
+    }
+
+    /// Answers steps whose drafts are there.
+    fn answer(&mut self, drafted: Vec<Unanswered>) {
+        for Unanswered { stream: id, mut finished, drafts, started, ended } in drafted {
+            let Some(stream) = self.streams.get_mut(&id) else { continue };
+            drafts.add(&mut finished, &mut stream.table);
+            finished.into_iter().for_each(|finished| stream.answer(finished, &self.metrics, started, ended));
+        }
+    }
+
+    /// Answers what was set aside and has its drafts now.
+    fn answer_aside(&mut self, now: Instant) {
+        let drafted = self.aside.drafted();
+        let ids: Vec<StreamId> = drafted.iter().map(|group| group.stream).collect();
+        drafted.iter().for_each(|group| self.metrics.grammar_wait.record(now.saturating_duration_since(group.ended)));
+        self.answer(drafted);
+        ids.into_iter().for_each(|id| self.serve_again(id));
+    }
+
+    /// Leaves out streams of which steps were set aside.
+    fn leave_out(&mut self) {
+        let aside = &self.aside;
+        self.ready.retain(|&id| !aside.holds(id));
+    }
+
+    /// Serves a stream again of which steps were set aside.
+    fn serve_again(&mut self, id: StreamId) {
+        let waits = self.streams.get(&id).is_some_and(|stream| !stream.waiting.is_empty());
+        if waits && !self.aside.holds(id) {
+            self.ready.push_back(id);
         }
     }
 

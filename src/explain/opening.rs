@@ -1,7 +1,7 @@
 //! Opens the text whose next token the row is for, and asks its grammar what is allowed there.
 
 use super::ExplainArgs;
-use crate::grammar::fill::{Wanted, masks};
+use crate::grammar::fill::{Pending, Wanted};
 use crate::grammar::{Ahead, CompileDeadline, Grammars, Mask};
 use crate::params::report::ReportParams;
 use crate::permits::Counter;
@@ -65,7 +65,7 @@ fn by_flags(error: &impl Display) -> String {
 /// The tokens that the text's grammar allows next. `None`: every token.
 pub(super) fn mask(sequence: &Sequence) -> Result<Mask, String> {
     let Some(text) = sequence.text() else { return Ok(None) };
-    let found = masks(vec![Wanted::new(text, Ahead::default())]).pop().transpose();
+    let found = Pending::begin(vec![Wanted::new(text, Ahead::default())]).masks().pop().transpose();
     let found = found.map_err(|mask_error| format!("grammar: {mask_error}"))?;
     Ok(found.and_then(|masks| masks.into_iter().next()).flatten())
 }

@@ -9,9 +9,9 @@ pub(super) const MAX_MASK_TIME: Duration = Duration::from_millis(500);
 /// How much longer it may take for each of the work's rows.
 const MORE_TIME: Duration = Duration::from_millis(5);
 
-/// How long a batch waits for all of its masks. Works whose turn did not come by then may be sent again.
+/// How long a step waits for all of its masks. Works whose turn did not come by then may be sent again.
 pub(super) const MAX_MASK_WAIT: Duration = Duration::from_secs(2);
-/// The most that one work may take, however many rows it has. It is less than a batch waits, so that a work that takes
+/// The most that one work may take, however many rows it has. It is less than a step waits, so that a work that takes
 /// too long by itself is told so, and not to come again.
 const MAX_WORK_TIME: Duration = Duration::from_millis(1800);
 

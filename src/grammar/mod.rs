@@ -3,7 +3,7 @@
 //! [`Grammars`] compiles them, once for all sequences that ask for the same one, with llguidance's automata. A
 //! [`GrammarText`] is what one sequence remembers: where in its grammar it stands. While the worker computes a
 //! sequence's next row, threads compute the mask that follows the emitted token, so that the mask is there when the row
-//! comes. [`fill`] gives the masks of a batch, and waits for those that are missing; [`propose`] gives the tokens that
+//! comes. [`fill`] gives the masks of rows, and waits for those that are missing; [`propose`] gives the tokens that
 //! a grammar forces. Read this file, then `compile`, `text`, `state`, [`fill`].
 //!
 //! A mask depends on grammar, vocabulary and tokens alone. Each text has an automaton of its own, so that no other text
@@ -35,6 +35,8 @@ pub use compile::{Compiled, MAX_COMPILING, MAX_THREADS};
 pub use compile_deadline::CompileDeadline;
 pub use mask_error::MaskError;
 pub use state::Mask;
+#[cfg(test)]
+pub(crate) use tests::busy::{hold_up, while_busy};
 pub use text::GrammarText;
 
 use crate::complaints::Complaints;

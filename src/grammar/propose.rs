@@ -2,8 +2,9 @@
 
 use super::mask_error::MaskError;
 use super::text::GrammarText;
-use super::together::{Asked, together};
+use super::together::{Asked, UnderWay};
 use std::sync::Arc;
+use std::thread::Thread;
 use std::time::Duration;
 
 /// How long a reply waits for drafts, which it can do without. Those of a batch of 64 take one millisecond on two
@@ -37,24 +38,50 @@ pub struct ToDraft<'t> {
     pub most: usize,
 }
 
-/// The draft for each text: its own draft, as far as its grammar allows it, or tokens that spell what the grammar
-/// forces, whichever is longer. The draft is empty for texts in trouble, which the next row will report. If a text's
-/// turn does not come in time, its own draft is returned unchecked.
-#[must_use]
-pub fn proposals(texts: Vec<ToDraft<'_>>) -> Vec<Proposed> {
-    within(texts, MAX_DRAFT_WAIT)
+/// Drafts for several texts, which threads work out.
+#[derive(Debug)]
+pub struct PendingDrafts {
+    found: UnderWay<Proposed>,
+    own: Vec<Vec<u32>>,
 }
 
-pub(super) fn within(texts: Vec<ToDraft<'_>>, most_wait: Duration) -> Vec<Proposed> {
-    let drafts: Vec<Vec<u32>> = texts.iter().map(|text| text.own.clone()).collect();
-    let asked = |ToDraft { text, own, most }: ToDraft<'_>| {
-        Asked::new(Arc::clone(text.place()), move |place| place.propose(&own, most))
-    };
-    let found = together(texts.into_iter().map(asked).collect(), most_wait).into_iter().zip(drafts);
-    let found = found.map(|(found, own)| match found {
-        Ok(proposed) => proposed,
-        Err(MaskError::NotYet) => Proposed::unchecked(&own),
-        Err(_) => Proposed::default(),
-    });
-    found.collect()
+impl PendingDrafts {
+    /// Has all threads together work out the drafts of these texts.
+    #[must_use]
+    pub fn begin(texts: Vec<ToDraft<'_>>) -> Self {
+        Self::within(texts, MAX_DRAFT_WAIT)
+    }
+
+    pub(super) fn within(texts: Vec<ToDraft<'_>>, most_wait: Duration) -> Self {
+        let own: Vec<Vec<u32>> = texts.iter().map(|text| text.own.clone()).collect();
+        let asked = |ToDraft { text, own, most }: ToDraft<'_>| {
+            Asked::new(Arc::clone(text.place()), move |place| place.propose(&own, most))
+        };
+        Self { found: UnderWay::begin(texts.into_iter().map(asked).collect(), most_wait), own }
+    }
+
+    /// Waits for at most so long. Returns whether [`Self::drafts`] need not wait.
+    pub fn wait(&mut self, at_most: Duration) -> bool {
+        self.found.wait(at_most)
+    }
+
+    /// Has this thread woken once all drafts are there. They may be already, and only who looks at them notices that
+    /// their time is over, so look again before parking, and from time to time.
+    pub fn wakes(&self, thread: Thread) {
+        self.found.wakes(thread);
+    }
+
+    /// The draft for each text: its own draft, as far as its grammar allows it, or tokens that spell what the grammar
+    /// forces, whichever is longer. The draft is empty for texts in trouble, which the next row will report. If a text's
+    /// turn does not come in time, its own draft is returned unchecked.
+    #[must_use]
+    pub fn drafts(self) -> Vec<Proposed> {
+        let found = self.found.results().into_iter().zip(self.own);
+        let found = found.map(|(found, own)| match found {
+            Ok(proposed) => proposed,
+            Err(MaskError::NotYet) => Proposed::unchecked(&own),
+            Err(_) => Proposed::default(),
+        });
+        found.collect()
+    }
 }

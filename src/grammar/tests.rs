@@ -1,11 +1,11 @@
-use super::fill::{Wanted, masks};
+use super::fill::{Pending, Wanted};
 use super::*;
 use crate::sampling::mask::TokenMask;
 use metrics::Gauge;
 use proptest::prelude::*;
 use std::sync::LazyLock;
 
-mod busy;
+pub(super) mod busy;
 mod forced;
 mod gbnf;
 mod lark;
@@ -65,7 +65,7 @@ fn opened(grammar: &Arc<Grammar>, output: &[u32]) -> GrammarText {
 
 /// What the rows of a work may emit; `None` means everything.
 fn wanted(text: &GrammarText, ahead: Ahead) -> Result<Vec<Option<Vec<u32>>>, MaskError> {
-    let found = masks(vec![Wanted::new(text, ahead)]).pop().expect("one work")?;
+    let found = Pending::begin(vec![Wanted::new(text, ahead)]).masks().pop().expect("one work")?;
     let tokens = |mask: &bytes::Bytes| TokenMask::new(mask, text.vocab_size()).tokens().collect();
     Ok(found.iter().map(|mask| mask.as_ref().map(tokens)).collect())
 }
@@ -243,7 +243,8 @@ fn rows_may_be_longer_or_shorter_than_the_vocabulary() {
     assert!(whole.contains(&(5 + u32::from(b'z'))) && whole.contains(&END));
     for vocab_size in [3, 100, VOCAB - 1, VOCAB + 1, VOCAB + 500] {
         let text = GrammarText::open(Arc::clone(&grammar), vocab_size, &[]).expect("it matches");
-        let found = masks(vec![Wanted::new(&text, Ahead::default())]).pop().expect("one").expect("a mask");
+        let found =
+            Pending::begin(vec![Wanted::new(&text, Ahead::default())]).masks().pop().expect("one").expect("a mask");
         let mask = found[0].as_ref().expect("not all");
         assert_eq!(mask.len(), TokenMask::bytes_for(vocab_size));
         let expected: Vec<u32> = whole.iter().copied().filter(|&token| (token as usize) < vocab_size).collect();

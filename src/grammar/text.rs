@@ -8,6 +8,7 @@ use super::state::{Mask, Phase, State, guarded};
 use super::{Grammar, lock, thread_time};
 use crate::params::FieldError;
 use llguidance::CancellationHandle;
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -47,8 +48,18 @@ pub(super) struct Place {
     until: AtomicU64,
     /// Whether a thread is going to work on it.
     is_queued: AtomicBool,
+    /// What threads are given to do with it.
+    turns: Mutex<Turns>,
     /// How many bytes its automaton took when last seen.
     bytes: AtomicUsize,
+}
+
+/// Work on one text, done by one thread at a time, so that a slow text keeps no more than one.
+#[derive(Default)]
+struct Turns {
+    waiting: VecDeque<Box<dyn FnOnce() + Send>>,
+    /// Whether a thread does it.
+    is_taken: bool,
 }
 
 impl std::fmt::Debug for Place {
@@ -95,7 +106,7 @@ impl GrammarText {
         *lock(&self.place.draft) = Some(draft.to_vec());
         if !self.place.is_queued.swap(true, Ordering::Relaxed) {
             let place = Arc::clone(&self.place);
-            self.place.grammar.compiled.tokens.pool.spawn(move || place.catch_up());
+            self.place.spawn(move || place.catch_up());
         }
     }
 
@@ -153,8 +164,29 @@ impl Place {
     fn new(grammar: Arc<Grammar>, vocab_size: usize, state: State, cancellation: CancellationHandle) -> Self {
         let (unread, until, is_queued) = (Mutex::default(), AtomicU64::new(0), AtomicBool::new(false));
         let (bytes, draft) = (AtomicUsize::new(state.bytes()), Mutex::default());
-        let cancellation = Mutex::new(cancellation);
-        Self { grammar, vocab_size, unread, state: Mutex::new(state), cancellation, draft, until, is_queued, bytes }
+        let (cancellation, state, turns) = (Mutex::new(cancellation), Mutex::new(state), Mutex::default());
+        Self { grammar, vocab_size, unread, state, cancellation, draft, until, is_queued, turns, bytes }
+    }
+
+    /// Has some thread do this work on the text, once no other thread works on it.
+    pub(super) fn spawn(self: &Arc<Self>, work: impl FnOnce() + Send + 'static) {
+        let place = Arc::clone(self);
+        self.grammar.compiled.tokens.pool.spawn(move || place.in_turn(Box::new(work)));
+    }
+
+    /// Does the work, and what comes meanwhile; leaves it to the thread that is at it already, if there is one.
+    fn in_turn(&self, work: Box<dyn FnOnce() + Send>) {
+        let mut turns = lock(&self.turns);
+        turns.waiting.push_back(work);
+        if std::mem::replace(&mut turns.is_taken, true) {
+            return;
+        }
+        while let Some(next) = turns.waiting.pop_front() {
+            drop(turns);
+            next();
+            turns = lock(&self.turns);
+        }
+        turns.is_taken = false;
     }
 
     /// Computes the masks after all emitted tokens and after those of a draft, if they are not there yet.
@@ -208,9 +240,9 @@ impl Place {
         (token as usize) < tokens && !self.grammar.ends.contains(&token)
     }
 
-    /// Whether some batch waits for this text or for another one.
+    /// Whether some batch waits for this text or for another one, or other work on this one does.
     pub(super) fn somebody_waits(&self) -> bool {
-        self.grammar.compiled.tokens.waiting.load(Ordering::Relaxed) > 0
+        self.grammar.compiled.tokens.waiting.load(Ordering::Relaxed) > 0 || !lock(&self.turns).waiting.is_empty()
     }
 
     /// Whether its work was cancelled because it took too long.

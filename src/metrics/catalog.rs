@@ -195,8 +195,8 @@ catalog! {
         "How long streams waited for their workers: from the last reply that was due to the next message.");
     BACKEND_THREADS = Def::gauge("croupier_backend_threads", Unit::Count, "Threads that sample (threads).");
     GRAMMAR_WAIT = Def::histogram("croupier_grammar_wait_seconds", Unit::Seconds, STEP_SECONDS,
-        "How long batches with rows that have to match a grammar waited: for their masks before their rows ran, or for what the \
-         grammar forces before they were answered.");
+        "How long rows that have to match a grammar waited: batches for masks, and for what grammars force as drafts (2 ms \
+         each at most), and what was set aside because that took longer, until it went on.");
     GRAMMAR_COMPILE = Def::histogram("croupier_grammar_compile_seconds", Unit::Seconds, STEP_SECONDS,
         "How long grammars took to compile; one that is compiled already is not compiled again.");
     REQUEST_BYTES = Def::histogram("croupier_request_bytes", Unit::Bytes, BYTES, "Encoded size of request messages of Decode, Attach and Sample.");

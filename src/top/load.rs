@@ -24,7 +24,7 @@ pub struct Load {
     pub rows_per_batch: Option<f64>,
     /// How long streams waited for their workers.
     pub worker_turn: Option<Durations>,
-    /// How long batches waited for grammars.
+    /// How long batches and steps waited for grammars.
     pub grammar_wait: Option<Durations>,
     /// How long grammars took to compile.
     pub grammar_compile: Option<Durations>,

@@ -1,9 +1,6 @@
 //! Steps that form one batch, and steps that wait for the next.
 
 use super::*;
-use crate::grammar::{CompileDeadline, Grammars};
-use crate::params::grammar::{GrammarKind, GrammarParams, GrammarStart};
-use crate::vocabulary::Vocabulary;
 
 #[test]
 fn waiting_steps_of_all_streams_make_one_batch() {
@@ -96,19 +93,8 @@ fn a_batch_is_bounded_by_the_draft_distributions_that_it_reads() {
 /// A grammar's mask has a bit for each token of its row, in words of 32.
 #[test]
 fn a_batch_is_bounded_by_the_masks_of_its_rows() {
-    let texts: Vec<_> = (0..VOCAB as u8).map(|token| Some(vec![b'a' + token])).collect();
-    let grammars = Grammars::new(Arc::new(Vocabulary::new(&texts, b"")));
-    let (text, start) = ("[a-p]*".to_owned(), GrammarStart::default());
-    let grammar = Arc::new(GrammarParams { kind: GrammarKind::Regex, text, start });
-    let state = Counter::new(usize::MAX, Gauge::noop());
-    let matching = || {
-        let mut params = SamplingParams::default();
-        params.history.grammar = Some(Arc::clone(&grammar));
-        let rules = Rules::new(params, &[0]).with_grammar(Some(&grammars), &state, &CompileDeadline::default());
-        let sequence = Sequence::open(Arc::new(rules.expect("it is right")), 11, &[], &[]);
-        let sequence = sequence.with_grammar_text(VOCAB as usize, &[]).expect("it begins");
-        vec![Open { sequence_id: 1, sequence: ChargedSequence::new(sequence, &state) }]
-    };
+    let grammars = Matching::new();
+    let matching = || vec![grammars.open(1)];
     let (row, mask) = (VOCAB as usize * size_of::<f32>(), size_of::<u32>());
     for (most, together) in [(2 * row + mask, 2), (2 * row + mask - 1, 1)] {
         let mut bench = Bench::new(|limits| limits.max_row_bytes_per_step = most);

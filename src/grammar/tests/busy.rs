@@ -1,10 +1,11 @@
 //! What holds while all threads of a server's grammars are busy.
 
 use super::*;
+use crate::grammar::propose::{PendingDrafts, Proposed, ToDraft};
 use std::sync::{Barrier, mpsc};
 
 /// Runs `work` while no thread works on a text.
-pub(super) fn while_busy<T>(grammars: &Grammars, work: impl FnOnce() -> T) -> T {
+pub(crate) fn while_busy<T>(grammars: &Grammars, work: impl FnOnce() -> T) -> T {
     let pool = &grammars.tokens.get().expect("they are made").pool;
     let (held, hold) = mpsc::channel::<()>();
     let hold = Mutex::new(hold);
@@ -22,6 +23,19 @@ pub(super) fn while_busy<T>(grammars: &Grammars, work: impl FnOnce() -> T) -> T 
         drop(held);
         done
     })
+}
+
+/// Keeps all threads from what they are given from now on, until the result is dropped. What they were given before they
+/// do first.
+pub(crate) fn hold_up(grammars: &Grammars) -> mpsc::Sender<()> {
+    let pool = &grammars.tokens.get().expect("they are made").pool;
+    let (held, hold) = mpsc::channel::<()>();
+    let hold = Arc::new(Mutex::new(hold));
+    for _ in 0..pool.current_num_threads() {
+        let hold = Arc::clone(&hold);
+        pool.spawn(move || _ = lock(&hold).recv());
+    }
+    held
 }
 
 /// A server's grammars over "a" and "b", one of them, and texts of that.
@@ -51,4 +65,88 @@ fn a_text_is_counted_by_what_it_read_when_it_was_opened() {
     let (grammars, text) = over_two("[ab]*");
     let [short, long] = while_busy(&grammars, || [text(&[0]).bytes(), text(&[0; 1001]).bytes()]);
     assert!(long > short + 1000 * 96, "{short} {long}");
+}
+
+/// Whoever has nothing else to do may park until the last of the masks is there.
+#[test]
+fn a_thread_is_woken_by_the_last_mask() {
+    let (grammars, text) = over_two("[ab]*");
+    let texts = [text(&[0]), text(&[1])];
+    let (parks, parked) = mpsc::channel();
+    let long = Duration::from_secs(120);
+    let waiting = while_busy(&grammars, || {
+        texts.iter().for_each(|text| lock(&text.place().unread).push(0));
+        let mut pending = Pending::begin(texts.iter().map(|text| Wanted::new(text, Ahead::default())).collect());
+        let waiting = std::thread::spawn(move || {
+            pending.wakes(std::thread::current());
+            let started = Instant::now();
+            while !pending.wait(Duration::ZERO) {
+                let _ = parks.send(());
+                std::thread::park_timeout(long);
+            }
+            (started.elapsed(), pending.masks())
+        });
+        parked.recv().expect("it waits");
+        waiting
+    });
+    let (took, masks) = waiting.join().expect("no panic");
+    assert!(took < long, "nobody woke the thread");
+    assert!(masks.len() == 2 && masks.iter().all(Result::is_ok));
+}
+
+/// What was asked is not computed for nobody.
+#[test]
+fn masks_that_nobody_waits_for_any_more_are_not_begun() {
+    let (grammars, text) = over_two("[ab]*");
+    let text = text(&[0]);
+    while_busy(&grammars, || {
+        lock(&text.place().unread).push(0);
+        let mut pending = Pending::begin(vec![Wanted::new(&text, Ahead::default())]);
+        assert!(!pending.wait(Duration::from_millis(1)));
+        assert!(!text.place().somebody_waits(), "looking ahead goes on");
+        drop(pending);
+    });
+    // What was asked first runs first.
+    let pool = &grammars.tokens.get().expect("they are made").pool;
+    (0..pool.current_num_threads() * 4).for_each(|_| pool.install(|| ()));
+    assert_eq!(lock(&text.place().unread).len(), 1, "nobody has read it");
+}
+
+/// Whoever does other things meanwhile may look only once the time is over.
+#[test]
+fn what_is_there_is_taken_however_late_one_looks() {
+    let (grammars, text) = over_two("aab");
+    let texts = [text(&[0]), text(&[0])];
+    let most = Duration::from_millis(30);
+    let mut pending = while_busy(&grammars, || {
+        let asked = texts.iter().map(|text| ToDraft { text, own: vec![1], most: 4 }).collect();
+        PendingDrafts::within(asked, most)
+    });
+    // The threads are busy only once they have done what they were given before.
+    while_busy(&grammars, || ());
+    std::thread::sleep(2 * most);
+    assert!(pending.wait(Duration::ZERO));
+    let forced = Proposed { tokens: vec![0, 1], is_forced: true };
+    assert_eq!(pending.drafts(), [forced.clone(), forced]);
+}
+
+/// However much is asked about a text, one thread at a time works on it, and the others on other texts.
+#[test]
+fn a_slow_text_keeps_one_thread() {
+    let (grammars, text) = over_two("[ab]*");
+    let (slow, other) = (text(&[0]), text(&[0]));
+    let threads = grammars.tokens.get().expect("they are made").pool.current_num_threads();
+    let (held, hold) = mpsc::channel::<()>();
+    slow.place().spawn(move || _ = hold.recv());
+    lock(&slow.place().unread).push(0);
+    let wanted = (0..2 * threads).map(|_| Wanted::new(&slow, Ahead::default())).collect();
+    let mut pending = Pending::begin(wanted);
+    if threads > 1 {
+        lock(&other.place().unread).push(0);
+        assert_eq!(waited(&other), Ok(vec![Some(vec![0, 1])]));
+    }
+    assert!(!pending.wait(Duration::from_millis(50)), "it has to wait for its turn");
+    assert!(slow.place().somebody_waits());
+    drop(held);
+    assert!(pending.masks().iter().all(Result::is_ok));
 }

@@ -1,11 +1,14 @@
 //! Tokens that a grammar forces, and how far it lets others propose.
 
-use super::super::propose::{Proposed, ToDraft, within};
+use super::super::propose::{PendingDrafts, Proposed, ToDraft};
 use super::*;
 use std::time::Duration;
 
 pub(super) fn proposed(text: &GrammarText, own: &[u32], most: usize) -> Proposed {
-    within(vec![ToDraft { text, own: own.to_vec(), most }], Duration::from_secs(60)).pop().expect("one text")
+    PendingDrafts::within(vec![ToDraft { text, own: own.to_vec(), most }], Duration::from_secs(60))
+        .drafts()
+        .pop()
+        .expect("one text")
 }
 
 fn forced(text: &GrammarText) -> Vec<u32> {
@@ -178,7 +181,9 @@ fn drafts_that_nobody_verifies_end_no_text() {
             .expect("it is right");
         let grammar = Arc::new(Grammar::new(compiled, &GrammarStart::default(), vec![0]));
         let text = |output: &[u32]| GrammarText::open(Arc::clone(&grammar), texts.len(), output).expect("it matches");
-        let asked = |text: &GrammarText| masks(vec![Wanted::new(text, Ahead::default())]).pop().expect("one text");
+        let asked = |text: &GrammarText| {
+            Pending::begin(vec![Wanted::new(text, Ahead::default())]).masks().pop().expect("one text")
+        };
         // Its turn may not come at once on a busy machine.
         let mask = |text: &GrammarText| {
             let mut tries = (0..30).map(|_| asked(text)).skip_while(|found| *found == Err(MaskError::NotYet));

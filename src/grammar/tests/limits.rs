@@ -126,7 +126,8 @@ fn a_grammar_that_takes_long_fails_alone() {
     let fine = opened(&grammar(GrammarKind::Regex, "no"), &[]);
     let started = Instant::now();
     let late = opened(&slow, &tokens_of("a"));
-    let found = masks(vec![Wanted::new(&late, Ahead::default()), Wanted::new(&fine, Ahead::default())]);
+    let found =
+        Pending::begin(vec![Wanted::new(&late, Ahead::default()), Wanted::new(&fine, Ahead::default())]).masks();
     assert!(started.elapsed() < Duration::from_secs(20), "{:?}", started.elapsed());
     assert_eq!(found[0], Err(MaskError::too_long()));
     assert!(found[1].is_ok());
