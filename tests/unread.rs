@@ -3,7 +3,7 @@
 use crate::support::*;
 use croupier::proto::*;
 use std::time::Duration;
-use tonic::Code;
+use tonic::{Code, Status};
 use tonic_types::StatusExt;
 
 /// The reply to a step of these rows has a megabyte, with a logprob of every token for every sequence.
@@ -103,6 +103,16 @@ async fn who_does_not_read_loses_the_stream_and_not_the_others_their_room() {
     assert_eq!(server.series("croupier_streams"), 2.0, "what HTTP/2 has of it keeps its place");
 
     // Replies that were on their way arrive, then the reason why there are no more.
+    let end = end_of_replies(&mut silent).await;
+    assert_eq!(end.code(), Code::Aborted);
+    assert!(end.message().contains("2s (reply_timeout)"), "{end}");
+    assert_eq!(end.get_details_error_info().expect("a reason").reason, "REPLY_TIMEOUT");
+    expect(&server, "croupier_streams", 1.0).await;
+    expect(&server, "croupier_requests_total{method=\"Decode\",code=\"ABORTED\"}", 1.0).await;
+}
+
+/// Reads the replies that still arrive, which are not all, and then why there are no more.
+async fn end_of_replies(silent: &mut Worker) -> Status {
     let mut told = 0;
     let end = loop {
         match silent.step_reply().await {
@@ -111,11 +121,7 @@ async fn who_does_not_read_loses_the_stream_and_not_the_others_their_room() {
         }
     };
     assert!(told < STEPS, "all were read");
-    assert_eq!(end.code(), Code::Aborted);
-    assert!(end.message().contains("2s (reply_timeout)"), "{end}");
-    assert_eq!(end.get_details_error_info().expect("a reason").reason, "REPLY_TIMEOUT");
-    expect(&server, "croupier_streams", 1.0).await;
-    expect(&server, "croupier_requests_total{method=\"Decode\",code=\"ABORTED\"}", 1.0).await;
+    end
 }
 
 /// A stream that has ended for a reason of its own keeps it, even if its worker does not read so far in time.
@@ -134,14 +140,7 @@ async fn who_made_a_mistake_hears_of_it_although_replies_before_it_are_lost() {
     expect(&server, "croupier_rejected_total{reason=\"invalid_field\"}", 1.0).await;
     gate.open();
     server.expect_sequences(0).await;
-    let mut told = 0;
-    let end = loop {
-        match silent.step_reply().await {
-            Ok(_) => told += 1,
-            Err(status) => break status,
-        }
-    };
-    assert!(told < STEPS, "all were read");
+    let end = end_of_replies(&mut silent).await;
     assert_eq!((end.code(), violation(&end).0.as_str()), (Code::InvalidArgument, "config"), "{end}");
     assert_eq!(server.series("croupier_rejected_total{reason=\"reply_timeout\"}"), 0.0);
     expect(&server, "croupier_requests_total{method=\"Decode\",code=\"INVALID_ARGUMENT\"}", 1.0).await;
