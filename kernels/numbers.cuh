@@ -16,19 +16,19 @@ __device__ inline bool has_chance(float x) { return x > minus_infinity(); }
 
 // Number formats of logits, which are read in vectors of 16 bytes.
 struct F32 {
-    static constexpr u32 kPerVector = 4, kFormat = kRowF32;
+    static constexpr u32 kPerVector = 4, kFormat = kRowF32, kMinusInfinity = 0xFF800000u;
     __device__ static float widen(u32 word, u32) { return __uint_as_float(word); }
 };
 
 struct Bf16 {
-    static constexpr u32 kPerVector = 8, kFormat = kRowBf16;
+    static constexpr u32 kPerVector = 8, kFormat = kRowBf16, kMinusInfinity = 0xFF80u;
     __device__ static float widen(u32 word, u32 half) {
         return __uint_as_float(half == 0 ? word << 16 : word & 0xFFFF0000u);
     }
 };
 
 struct F16 {
-    static constexpr u32 kPerVector = 8, kFormat = kRowF16;
+    static constexpr u32 kPerVector = 8, kFormat = kRowF16, kMinusInfinity = 0xFC00u;
     __device__ static float widen(u32 word, u32 half) {
         u32 bits = half == 0 ? word & 0xFFFFu : word >> 16;
         u32 sign = (bits & 0x8000u) << 16;

@@ -148,6 +148,15 @@ struct RowJob {
     u32 most_left;
 };
 
+// A row of some columns that is written as a row of the whole vocabulary.
+struct SpreadJob {
+    u64 from;    // the address of its first logit, one for each column
+    u64 to;      // 16-byte aligned, writable to a multiple of 16 bytes
+    u64 tokens;  // u32: the token of each column, all different
+    u32 columns;
+    u32 vocab_size;
+};
+
 struct RowResult {
     u64 total;      // mass of the distribution that is reported from; weigh_rows: the sum
     u64 last_key;   // the last token that filters left
@@ -176,6 +185,7 @@ constexpr u64 kUnlisted = ~0ull;
 static_assert(sizeof(TokenAdjust) == 16, "shared with the host");
 static_assert(sizeof(DraftRow) == 64, "shared with the host");
 static_assert(sizeof(RowJob) == 168, "shared with the host");
+static_assert(sizeof(SpreadJob) == 32, "shared with the host");
 static_assert(sizeof(RowResult) == 48, "shared with the host");
 static_assert(sizeof(ReportedToken) == 8, "shared with the host");
 static_assert(sizeof(Left) == 24, "shared with the host");

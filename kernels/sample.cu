@@ -3,7 +3,8 @@
 //
 // Grid: (blocks of a team, teams). A team is the blocks that work on one row. Each takes rows in turn, from `first` up to `rows`.
 // Read params.cuh (what comes in and goes out, and the words used here), numbers.cuh, team.cuh, row.cuh, list.cuh, pass.cuh,
-// search.cuh, steps.cuh and what they include, then this file; weigh.cuh for verification.
+// search.cuh, steps.cuh and what they include, then this file; weigh.cuh for verification, spread.cuh for rows of a draft model.
+#include "spread.cuh"
 #include "steps.cuh"
 #include "weigh.cuh"
 
@@ -183,12 +184,18 @@ __device__ void weigh_rows(const u8* inputs, u8* outputs, Scratch* scratch, u32 
 
 #define CROUPIER_ARGUMENTS \
     const u8 *inputs, u8 *outputs, Scratch *scratch, u32 first, u32 rows, u32 slice_chunks, [[maybe_unused]] u32 cached_vectors
+// In the same places as those above, so that all kernels are called alike.
+#define CROUPIER_SPREAD_ARGUMENTS \
+    const u8 *inputs, u8 *outputs, [[maybe_unused]] Scratch *scratch, [[maybe_unused]] u32 first, u32 rows, u32 parts, u32 jobs_at
 #define CROUPIER_KERNELS(name, Element)                                                                            \
     extern "C" __global__ void __launch_bounds__(kThreads) sample_rows_##name(CROUPIER_ARGUMENTS) {                 \
         sample_rows<Element>(inputs, outputs, scratch, first, rows, slice_chunks, cached_vectors);                 \
     }                                                                                                              \
     extern "C" __global__ void __launch_bounds__(kThreads) weigh_rows_##name(CROUPIER_ARGUMENTS) {               \
         weigh_rows<Element>(inputs, outputs, scratch, first, rows, slice_chunks);                                  \
+    }                                                                                                              \
+    extern "C" __global__ void __launch_bounds__(kThreads) spread_rows_##name(CROUPIER_SPREAD_ARGUMENTS) {        \
+        spread_rows<Element>(inputs, outputs, rows, parts, jobs_at);                                               \
     }
 
 CROUPIER_KERNELS(f32, F32)

@@ -9,6 +9,7 @@ mod harness;
 mod machine;
 mod on_device;
 mod plain;
+mod spread;
 mod verification;
 
 use crate::cases::{Case, SHAPES, bits, case, row, summary};

@@ -9,6 +9,7 @@ use croupier::params::TypicalRule;
 use croupier::sampling::chain::{Chain, ChainStep};
 use croupier::sampling::logits::{Dtype, Foreign, Logits};
 use croupier::sampling::row::{Action, Filters, LogprobsMode, LogprobsSpec, RowSpec};
+use croupier::sampling::spread::SpreadRows;
 use croupier::speculative::job::{DraftSource, DraftToken};
 use croupier::speculative::numbers::Numbers;
 use croupier::speculative::rule::AcceptanceRule;
@@ -39,6 +40,8 @@ const KINDS: [Kind; 6] = [
     ("top-k 256 in a chain of its own", Filters { top_k: 256, ..OFF }, &LONG, None),
     ("typical-p .9, by the CPU", OFF, &BROUGHT, None),
 ];
+/// A draft model knows one of so many tokens.
+const KNOWN: usize = 4;
 /// Draft tokens of each verification.
 const DRAFTED: usize = 4;
 
@@ -66,10 +69,33 @@ pub(crate) fn table(backend: &mut CudaBackend, vocab: usize, batches: &[usize], 
                 .ok_or_else(|| format!("{name}: rows have other tokens on the device"))?;
             println!("| {batch} | {name} | {times} |");
         }
+        let times = of_draft_model(backend, &*there, vocab, batch, rounds)?;
+        println!("| {batch} | draft rows of {} logits, top-k 50, top-p .9 | {times} |", vocab / KNOWN);
         let times = verified(backend, &rows, &*there, batch, rounds)?;
         println!("| {batch} | {DRAFTED} draft tokens each, llama.cpp's order | {times} |");
     }
     Ok(())
+}
+
+/// Rows of a draft model that knows every fourth token, whose worker spreads them over the vocabulary in the host's
+/// memory, or leaves them as they are on the device.
+fn of_draft_model(
+    backend: &mut CudaBackend,
+    sent: &dyn Foreign,
+    vocab_size: usize,
+    batch: usize,
+    rounds: usize,
+) -> Result<String, String> {
+    let token_ids: Vec<u32> = (0..vocab_size / KNOWN).map(|column| (column * KNOWN) as u32).collect();
+    let rows = SpreadRows { sent, dtype: Dtype::F32, token_ids: &token_ids, vocab_size };
+    let mut whole = vec![vec![0; vocab_size * Dtype::F32.size()]; batch];
+    whole.iter_mut().enumerate().for_each(|(at, row)| rows.row(at).copy_to(row));
+    let filters = Filters { top_k: 50, top_p: 0.9, ..OFF };
+    let spec = RowSpec::plain(filters, Action::Draw { uniform: 0x9E37_79B9_7F4A_7C15 });
+    let own: Vec<RowJob<'_>> = whole.iter().map(|row| RowJob { logits: Logits::new(Dtype::F32, row), spec }).collect();
+    let there: Vec<RowJob<'_>> = (0..batch).map(|at| RowJob { logits: rows.row(at), spec }).collect();
+    let times = compared(backend, [&own, &there], rounds, |backend, jobs| backend.run(jobs));
+    times.ok_or_else(|| "rows of a draft model have other tokens on the device".to_owned())
 }
 
 /// Verifies drafts without chance whose rows have chains.

@@ -4,11 +4,9 @@ use super::listed::ListedRows;
 use super::logits::{Data, LogitsBlock, called};
 use crate::params::{FieldError, check_tokens};
 use crate::permits::Permit;
-use crate::sampling::logits::{Dtype, Foreign, Logits};
+use crate::sampling::logits::{Foreign, Logits};
+use crate::sampling::spread::Spread;
 use std::sync::Arc;
-
-/// Bytes of a row in shared memory that are read at once: they stay in the nearest cache.
-const AT_ONCE: usize = 4096;
 
 /// The tokens that a stream's draft model knows: column `i` of its rows is the logit of token `i` of this list.
 #[derive(Debug)]
@@ -88,6 +86,14 @@ impl DraftRows {
         self.vocabulary.vocab_size as usize * self.sent.dtype.size()
     }
 
+    /// The row that begins at this byte.
+    fn at(&self, offset: usize) -> Spread<'_> {
+        let row_bytes = self.row_bytes();
+        assert!(offset.is_multiple_of(row_bytes), "a row of a draft model begins where one ends; this is a bug");
+        let sent = self.sent.row((offset / row_bytes) as u64).expect("the row is there; this is a bug");
+        Spread { sent, token_ids: &self.vocabulary.token_ids }
+    }
+
     /// A row; `None` if there is none with this index.
     pub(super) fn row(&self, row: u64) -> Option<Logits<'_>> {
         let vocab_size = self.vocabulary.vocab_size as usize;
@@ -111,46 +117,12 @@ impl LogitsBlock {
 // SAFETY: it gives no place, only copies.
 unsafe impl Foreign for DraftRows {
     fn copy(&self, offset: usize, to: &mut [u8]) {
-        let row_bytes = self.row_bytes();
-        assert!(
-            offset.is_multiple_of(row_bytes) && to.len() == row_bytes,
-            "rows of a draft model are copied whole; this is a bug"
-        );
-        let sent = self.sent.row((offset / row_bytes) as u64).expect("the row is there; this is a bug");
-        self.spread_any(sent, to);
-    }
-}
-
-impl DraftRows {
-    /// Writes each value of a row to the place of its token, and −∞ to all other places.
-    fn spread_any(&self, sent: Logits<'_>, to: &mut [u8]) {
-        match sent.dtype() {
-            Dtype::F32 => self.spread(sent, to, f32::NEG_INFINITY.to_le_bytes()),
-            Dtype::F16 => self.spread(sent, to, half::f16::NEG_INFINITY.to_le_bytes()),
-            Dtype::Bf16 => self.spread(sent, to, half::bf16::NEG_INFINITY.to_le_bytes()),
-        }
+        assert_eq!(to.len(), self.row_bytes(), "rows of a draft model are copied whole; this is a bug");
+        self.at(offset).write(to);
     }
 
-    /// The same for values of N bytes; all other places get `unknown`.
-    fn spread<const N: usize>(&self, sent: Logits<'_>, to: &mut [u8], unknown: [u8; N]) {
-        let (token_ids, to) = (&*self.vocabulary.token_ids, to.as_chunks_mut::<N>().0);
-        to.fill(unknown);
-        let mut put = |token_ids: &[u32], values: &[u8]| {
-            for (&token, value) in token_ids.iter().zip(values.as_chunks::<N>().0) {
-                to[token as usize] = *value;
-            }
-        };
-        if sent.in_parts() {
-            let mut piece = [0; AT_ONCE];
-            for (tokens, from) in token_ids.chunks(AT_ONCE / N).zip((0..).step_by(AT_ONCE)) {
-                let piece = &mut piece[..tokens.len() * N];
-                sent.copy_from(from, piece);
-                put(tokens, piece);
-            }
-        } else {
-            let mut own = vec![0; if sent.is_foreign() { sent.byte_len() } else { 0 }];
-            put(token_ids, sent.taken(&mut own).bytes());
-        }
+    fn spread(&self, offset: usize) -> Option<Spread<'_>> {
+        Some(self.at(offset))
     }
 }
 
@@ -158,6 +130,7 @@ impl DraftRows {
 mod tests {
     use super::*;
     use crate::permits::Counter;
+    use crate::sampling::logits::Dtype;
 
     fn listed(token_ids: &[u32], vocab_size: u32) -> Result<DraftVocabulary, FieldError> {
         let room = Counter::new(usize::MAX, metrics::Gauge::noop()).take_anyway(0);
@@ -186,43 +159,6 @@ mod tests {
             assert_eq!(widened(0), [2.0, none, none, 3.0, none, 1.0], "{dtype:?}");
             assert_eq!(widened(1), [none, none, none, 0.5, none, -1.0], "{dtype:?}");
             assert!(rows.row(2).is_none());
-        }
-    }
-
-    /// A row that is copied: piece by piece, as one in shared memory, or only whole, as one in the memory of a device.
-    #[derive(Debug)]
-    struct Copied {
-        bytes: Vec<u8>,
-        in_parts: bool,
-    }
-
-    // SAFETY: it gives no place, only copies.
-    unsafe impl Foreign for Copied {
-        fn copy(&self, offset: usize, to: &mut [u8]) {
-            to.copy_from_slice(&self.bytes[offset..][..to.len()]);
-        }
-
-        fn in_parts(&self) -> bool {
-            self.in_parts
-        }
-    }
-
-    #[test]
-    fn rows_that_are_copied_are_spread_alike() {
-        // Several pieces, the last of them short.
-        let columns = 5 * AT_ONCE as u32 / 4 + 1;
-        let tokens: Vec<u32> = (0..columns).rev().map(|column| 2 * column).collect();
-        let values: Vec<f32> = (0..columns).map(|column| (column % 251) as f32).collect();
-        for dtype in Dtype::ALL {
-            let vocabulary = Arc::new(listed(&tokens, 2 * columns).expect("a list"));
-            let draft = DraftRows { sent: block(dtype, &[&values]), vocabulary };
-            let mut expected = vec![0; draft.row_bytes()];
-            draft.copy(0, &mut expected);
-            for in_parts in [false, true] {
-                let (row, mut spread) = (Copied { bytes: dtype.encode(&values), in_parts }, vec![0; draft.row_bytes()]);
-                draft.spread_any(Logits::foreign(dtype, &row, 0, values.len()), &mut spread);
-                assert!(spread == expected, "{dtype:?}, in parts: {in_parts}");
-            }
         }
     }
 

@@ -1,6 +1,7 @@
 //! One row of logits as it arrived: bytes in one of three number formats, possibly unaligned, or a [list](super::listed).
 
 use super::listed::Listed;
+use super::spread::Spread;
 use std::marker::PhantomData;
 
 /// Number format of logits; values are little endian.
@@ -85,6 +86,12 @@ pub unsafe trait Foreign: std::fmt::Debug + Sync {
 
     /// The address for the device that samples, if this is memory of that device.
     fn device_address(&self) -> Option<u64> {
+        None
+    }
+
+    /// What the row at `offset` is made from, if it is not in memory as such.
+    fn spread(&self, offset: usize) -> Option<Spread<'_>> {
+        let _ = offset;
         None
     }
 }
@@ -220,6 +227,18 @@ impl<'a> Logits<'a> {
             Source::Foreign { memory, offset, .. } => memory.device_address().map(|address| address + offset as u64),
             Source::Here(_) | Source::Listed(_) => None,
         }
+    }
+
+    /// What the row is made from, if it is not in memory as such.
+    #[must_use]
+    pub fn spread(&self) -> Option<Spread<'a>> {
+        if let Source::Foreign { memory, offset, .. } = self.source { memory.spread(offset) } else { None }
+    }
+
+    /// Whether the row, or the one that it is made from, is in memory of the device.
+    #[must_use]
+    pub fn is_on_device(&self) -> bool {
+        self.spread().map_or(*self, |spread| spread.sent).device_address().is_some()
     }
 
     /// Whether it is foreign and may be [read in parts](Foreign::in_parts).

@@ -8,7 +8,8 @@
 //! - [`filters`] (top-k, top-p, min-p), [`chain`] (all other samplers, and any order of samplers)
 //! - [`distribution`] (the draw), [`watermark`]
 //! - [`report`] (why a token was not drawn), [`stages`] (what each step left)
-//! - [`listed`] (rows of which the worker sends only the largest logits)
+//! - [`listed`] (rows of which the worker sends only the largest logits), [`spread`] (rows of a draft model that knows
+//!   only some tokens)
 
 // Some functions of the standard library give different results on different platforms, and no token may depend on
 // them. clippy.toml lists them.
@@ -34,6 +35,7 @@ pub mod report;
 pub mod row;
 pub mod samplers;
 pub(crate) mod sort;
+pub mod spread;
 pub mod stages;
 pub(crate) mod steps;
 pub mod watermark;

@@ -85,7 +85,17 @@ fn roads() -> [SamplingParams; 4] {
     ]
 }
 
-/// All tokens of those texts. `place` returns the logits of a step, with one row for all texts.
+/// The tokens that the draft model knows, in no order.
+fn known() -> Vec<u32> {
+    (0..VOCAB).filter(|token| token % 3 != 1).map(|token| (token * 7 + 20) % VOCAB).collect()
+}
+
+fn drafting() -> StreamConfig {
+    StreamConfig { draft_vocabulary: known(), ..config() }
+}
+
+/// All tokens of those texts, and a draft token before each. `place` returns the logits of a step, with one row for all
+/// texts, of the whole vocabulary or of the draft model's.
 async fn texts(worker: &mut Worker, first: u64, mut place: impl FnMut(&[f32]) -> Option<step::Logits>) -> Vec<u32> {
     let opens = (first..).zip(roads()).map(|(id, params)| open(id, params)).collect();
     worker.step(open_step(opens)).await;
@@ -101,9 +111,15 @@ async fn texts(worker: &mut Worker, first: u64, mut place: impl FnMut(&[f32]) ->
         if position % 2 == 1 {
             work[0].kind = Some(work::Kind::Verify(verify));
         }
-        let logits = place(&logits(5, position));
-        let result = worker.step(Step { work, logits, ..Default::default() }).await;
-        tokens.extend(result.work.iter().map(token));
+        let row = logits(5, position);
+        let draft = DraftWork { restart: true, ..Default::default() };
+        let drafts = work.iter().map(|work| Work { kind: Some(work::Kind::Draft(draft)), ..work.clone() }).collect();
+        let of_draft: Vec<f32> = known().iter().map(|&token| row[token as usize]).collect();
+        for (work, row) in [(drafts, of_draft), (work, row)] {
+            let logits = place(&row);
+            let result = worker.step(Step { work, logits, ..Default::default() }).await;
+            tokens.extend(result.work.iter().map(token));
+        }
     }
     tokens
 }
@@ -114,7 +130,7 @@ async fn texts(worker: &mut Worker, first: u64, mut place: impl FnMut(&[f32]) ->
 async fn worker_process() {
     let (Ok(socket), Ok(uuid)) = (std::env::var(SOCKET), std::env::var(DEVICE)) else { return };
     let channel = tonic::transport::Endpoint::from_shared(format!("unix://{socket}")).unwrap().connect().await.unwrap();
-    let (mut worker, offer) = Worker::over(channel).await.unwrap().with_regions(config()).await;
+    let (mut worker, offer) = Worker::over(channel).await.unwrap().with_regions(drafting()).await;
     let mut side = SideClient::connect(Path::new(&offer.socket_path), &offer.token).unwrap();
     let (Reply::Leased(lease), descriptors) = blocking(|| side.ask(on(&uuid, REGION)).unwrap()) else { panic!() };
     let region = OnDevice::map(&descriptors[0], lease.bytes as usize, &uuid);
@@ -167,7 +183,7 @@ async fn tokens_of_rows_on_a_gpu_are_those_of_inline_rows() {
     let server = TestServer::with(Transport::Unix, Limits::default(), Box::new(backend)).await;
     let info = server.client().await.get_server_info(GetServerInfoRequest {}).await.unwrap().into_inner();
     assert!(info.data_paths.iter().any(|path| path == "device_memory"), "{info:?}");
-    let mut inline_worker = server.worker().await;
+    let mut inline_worker = server.worker_with(drafting()).await;
     let expected = texts(&mut inline_worker, 1, |row| inline(&[row.to_vec()])).await;
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "device_memory::gpu::worker_process", "--ignored", "--nocapture"]);

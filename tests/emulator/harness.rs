@@ -22,6 +22,12 @@ use std::process::{Child, Command, Stdio};
 /// logits, or so large that they have no mass, would not show that.
 pub(crate) const UNUSED: u8 = 0x41;
 
+/// What the emulator fills outputs with before a launch.
+pub(crate) const UNWRITTEN: u8 = 0xCD;
+
+/// The place of `spread_rows` behind the kernels that are asked about rows.
+const SPREAD: usize = Kernel::ALL.len();
+
 /// A running program with one build of the kernels.
 pub(crate) struct Emulator {
     child: Child,
@@ -120,9 +126,21 @@ impl Emulator {
             laid: Laid::from(shape),
             inputs: inputs.len(),
             outputs: packer.outputs_bytes(),
+            spread_at: 0,
+            spread: 0,
         };
         let outputs = self.run(&launch, layout.seed, &inputs);
         rows.iter().enumerate().map(|(i, row)| packer.answer(i, row, &inputs, &outputs)).collect()
+    }
+
+    /// Spreads a launch's rows, which lie behind its inputs: `from` in their jobs is where. Returns what was written to
+    /// the inputs.
+    pub(crate) fn spread(&mut self, launch: &Launch, parts: u32, seed: u64, inputs: &[u8]) -> Vec<u8> {
+        let teams = launch.spread * parts;
+        let (slice_chunks, cached_vectors) = (parts, launch.spread_at as u32);
+        let shape = Shape { team_size: 1, teams, slice_chunks, cached_vectors, shared_bytes: 0 };
+        let launch = Launch { outputs: launch.inputs, ..*launch };
+        self.run_program(SPREAD, &launch, seed, inputs, 0..launch.spread, shape)
     }
 
     /// Runs a launch and returns its outputs.
@@ -130,7 +148,6 @@ impl Emulator {
         let run = |(rows, shape)| self.run_part(launch, seed, inputs, rows, shape);
         let parts: Vec<Vec<u8>> = launch.parts().map(run).collect();
         // The bytes that a part does not write are as the emulator filled them.
-        const UNWRITTEN: u8 = 0xCD;
         let written = |bytes: &mut Vec<u8>, part: Vec<u8>| {
             bytes.iter_mut().zip(part).filter(|(_, byte)| *byte != UNWRITTEN).for_each(|(to, byte)| *to = byte);
         };
@@ -138,8 +155,20 @@ impl Emulator {
     }
 
     fn run_part(&mut self, launch: &Launch, seed: u64, inputs: &[u8], rows: Range<u32>, shape: Shape) -> Vec<u8> {
+        self.run_program(launch.kernel as usize, launch, seed, inputs, rows, shape)
+    }
+
+    fn run_program(
+        &mut self,
+        kernel: usize,
+        launch: &Launch,
+        seed: u64,
+        inputs: &[u8],
+        rows: Range<u32>,
+        shape: Shape,
+    ) -> Vec<u8> {
         let format = Dtype::ALL.iter().position(|&d| d == launch.dtype).unwrap();
-        let program = (launch.kernel as usize * Dtype::ALL.len() + format) as u32;
+        let program = (kernel * Dtype::ALL.len() + format) as u32;
         let Shape { team_size, teams, slice_chunks, cached_vectors, shared_bytes } = shape;
         let layout = [team_size, teams, slice_chunks, cached_vectors, shared_bytes];
         let words: Vec<u32> =

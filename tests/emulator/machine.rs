@@ -46,11 +46,13 @@ struct Slot {
 
 /// The emulator as a machine, and a log of what it was asked.
 pub(crate) struct Emulated {
-    emulator: Emulator,
+    pub(super) emulator: Emulator,
     slots: [Slot; SLOTS],
     events: Vec<Event>,
     /// Copies made on the device for launches.
     pub(crate) copies: usize,
+    /// In how many parts the rows of each launch with such rows were spread.
+    pub(crate) parts_of_spread: Vec<u32>,
     /// How many launches laid out their last rows differently from the others.
     parted: usize,
     /// How many launches succeed before it fails.
@@ -78,6 +80,7 @@ impl Emulated {
             slots,
             events: vec![],
             copies: 0,
+            parts_of_spread: vec![],
             parted: 0,
             good_for: usize::MAX,
             panics: false,
@@ -135,8 +138,11 @@ impl Machine for Emulated {
             self.moved.0 += part.len();
             uploaded[part.clone()].copy_from_slice(&inputs[part]);
         }
-        self.copies += rows.len();
-        rows.iter().for_each(|row| uploaded[row.to..row.to + row.bytes].copy_from_slice(&device_bytes(row)));
+        for row in rows.iter().filter(|row| row.columns.is_none()) {
+            self.copies += 1;
+            uploaded[row.to..row.to + row.bytes].copy_from_slice(&device_bytes(row));
+        }
+        self.spread(launch, rows, &mut uploaded);
         self.slots[slot].written = Some(self.emulator.run(launch, self.events.len() as u64, &uploaded));
         self.slots[slot].uploaded = uploaded;
         self.slots[slot].outputs = vec![0xCD; launch.outputs];

@@ -41,8 +41,16 @@ void check_clean(const Scratch& scratch) {
     if (scratch.arrived != 0 || scratch.left != 0) emulator::fault("a launch left something for the next one");
 }
 
-void run(const Request& request, const u8* inputs, u8* outputs, std::vector<Scratch>& scratch) {
+// The addresses of rows that are spread come as offsets in the inputs.
+void place_rows(const Request& request, u8* inputs) {
+    for (u32 row = 0; row < request.rows; ++row) {
+        reinterpret_cast<SpreadJob*>(inputs + request.cached_vectors)[row].from += reinterpret_cast<u64>(inputs);
+    }
+}
+
+void run(const Request& request, u8* inputs, u8* outputs, std::vector<Scratch>& scratch) {
     auto kernel = kKernels[request.kernel].run;
+    if (kernel == kSpread[request.kernel % 3]) place_rows(request, inputs);
     for (u32 team = 0; team < request.teams; ++team) scratch[team * request.team_size].arrived = request.arrived;
     emulator::Machine::self().launch(
         emulator::Index{request.team_size, request.teams, 1}, kThreads, request.shared_bytes, request.seed,

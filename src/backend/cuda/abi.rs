@@ -123,6 +123,19 @@ pub struct DraftRow {
     pub vocab_size: u32,
 }
 
+/// A row of some columns that is written as a row of the whole vocabulary. `from` is an address, the other places are
+/// offsets in the inputs.
+#[derive(Debug, Clone, Copy, Default, Pod, Zeroable)]
+#[repr(C)]
+#[allow(missing_docs)]
+pub struct SpreadJob {
+    pub from: u64,
+    pub to: u64,
+    pub tokens: u64,
+    pub columns: u32,
+    pub vocab_size: u32,
+}
+
 /// The result of a row, as the kernels write it.
 #[derive(Debug, Clone, Copy, Default, Pod, Zeroable)]
 #[repr(C)]
@@ -165,6 +178,7 @@ const _: () = {
     assert!(size_of::<TokenAdjust>() == 16);
     assert!(size_of::<DraftRow>() == 64);
     assert!(size_of::<RowJob>() == 168);
+    assert!(size_of::<SpreadJob>() == 32);
     assert!(size_of::<RowResult>() == 48);
     assert!(size_of::<ReportedToken>() == 8);
     assert!(size_of::<Left>() == 24);
@@ -229,7 +243,7 @@ mod tests {
     fn fields_stand_in_the_same_order() {
         let text = include_str!("../../../kernels/params.cuh");
         let here = include_str!("abi.rs");
-        for name in ["RowJob", "DraftRow", "RowResult", "ReportedToken", "Left"] {
+        for name in ["RowJob", "DraftRow", "SpreadJob", "RowResult", "ReportedToken", "Left"] {
             let fields = |text: &str, opening: &str| -> String {
                 let body = text.split_once(opening).expect(name).1.split_once("\n}").expect(name).0;
                 let words = body.lines().filter_map(|line| line.trim().split(['/', ';', ',']).next());

@@ -3,6 +3,7 @@
 use super::abi;
 use crate::backend::RowJob;
 use crate::backend::cpu::{Proposed, Source};
+use crate::sampling::logits::Logits;
 use crate::sampling::row::{Action, LogprobsMode, RowSpec};
 use crate::speculative::weights::Residual;
 
@@ -102,7 +103,7 @@ impl LaunchLimits {
     pub(super) fn check_logits(&self, row: &RowJob<'_>) -> Result<(), NoKernel> {
         if row.logits.listed().is_some() {
             Err(NoKernel::TopN)
-        } else if self.host_rows == HostRows::Cpu && row.logits.device_address().is_none() {
+        } else if self.host_rows == HostRows::Cpu && !row.logits.is_on_device() {
             Err(NoKernel::HostMemory)
         } else {
             Ok(())
@@ -282,7 +283,12 @@ pub(super) fn room<'a>(job: &RowJob<'_>, drafts: impl Iterator<Item = &'a Propos
         count += 1;
     }
     let wanted = spec.logprobs.map_or(0, |wanted| wanted.tokens.len());
-    job.logits.byte_len() + rows + (16 + 8 * count) * known + 4 * wanted + 1024
+    job.logits.byte_len() + table_bytes(&job.logits) + rows + (16 + 8 * count) * known + 4 * wanted + 1024
+}
+
+/// How many bytes the tokens of a row take that is spread on the device.
+pub(super) fn table_bytes(row: &Logits<'_>) -> usize {
+    row.spread().filter(|_| row.is_on_device()).map_or(0, |spread| size_of_val(spread.token_ids))
 }
 
 /// The tokens whose masses in a draft do not come from the draft's row.
@@ -296,7 +302,7 @@ pub(super) fn listed<'a>(draft: &'a Proposed<'_>) -> impl Iterator<Item = u32> +
 }
 
 /// The row that all other masses of a draft come from.
-pub(super) fn row_of<'a>(draft: &'a Proposed<'_>) -> Option<crate::sampling::logits::Logits<'a>> {
+pub(super) fn row_of<'a>(draft: &'a Proposed<'_>) -> Option<Logits<'a>> {
     match &draft.source {
         Source::List(_) => None,
         Source::Row(row) => Some(row.logits()),

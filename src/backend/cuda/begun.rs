@@ -46,8 +46,7 @@ pub(super) struct Begun {
 impl Begun {
     /// How a row's chain is divided; `None` if it has no chain, or if the host cannot end it.
     pub(super) fn of(job: &RowJob<'_>) -> Option<Self> {
-        job.logits.device_address()?;
-        let spec = &job.spec;
+        let spec = job.logits.is_on_device().then_some(&job.spec)?;
         let has_logprobs = spec.logprobs.is_none_or(|wanted| match wanted.mode {
             LogprobsMode::Processed => true,
             LogprobsMode::Raw => wanted.top_n <= abi::LISTED,

@@ -76,8 +76,8 @@ impl Device {
 
     /// Begins a launch: upload, kernel, download, in the order of the slot's stream.
     ///
-    /// Rows that are on the device are copied there, between upload and kernel. A worker may write them at any time,
-    /// but a kernel reads a row several times and must see the same values.
+    /// Rows that are on the device are copied there, or spread, between upload and kernel. A worker may write them at any
+    /// time, but a kernel reads a row several times and must see the same values.
     pub(super) fn begin(&self, slot: &mut Slot, launch: &Launch, rows: &[DeviceRow]) -> Result<(), DriverError> {
         let inputs = &slot.inputs;
         for part in uploads(launch.inputs, rows) {
@@ -85,12 +85,16 @@ impl Device {
             // SAFETY: the pinned memory is the slot's, as long as the device's, and nobody touches it until `finish`.
             unsafe { result::memcpy_htod_async(to, &inputs.host()[part], slot.stream)? };
         }
-        for &DeviceRow { from, to, bytes, .. } in rows {
+        for &DeviceRow { from, to, bytes, columns, .. } in rows {
             assert!(to + bytes <= inputs.bytes, "a row has its place in the inputs; this is a bug");
+            if columns.is_some() {
+                continue;
+            }
             // SAFETY: the row lies in a region, which lives until its step is answered and is given up only when the device
             // has done its work; its place is the slot's, as was just checked.
             unsafe { result::memcpy_dtod_async(inputs.device + to as u64, from, bytes, slot.stream)? };
         }
+        self.spread(slot, launch)?;
         self.unwrite(slot, launch)?;
         self.launch(slot, launch)?;
         if launch.is_written_to_host() {
@@ -113,27 +117,43 @@ impl Device {
         unsafe { result::memset_d8_async(slot.outputs.device, UNWRITTEN, bytes, slot.stream) }
     }
 
+    /// Begins spreading rows over the vocabulary, into their places in the inputs.
+    fn spread(&self, slot: &Slot, launch: &Launch) -> Result<(), DriverError> {
+        if launch.spread == 0 {
+            return Ok(());
+        }
+        let parts = launch.spread_parts(self.facts.multiprocessors);
+        let (kernel, inputs) = (self.kernels.spread[format(launch)], slot.inputs.device);
+        let shape = Shape {
+            team_size: 1,
+            teams: launch.spread * parts,
+            shared_bytes: 0,
+            slice_chunks: parts,
+            cached_vectors: launch.spread_at as u32,
+        };
+        self.launch_part(slot.stream, kernel, (inputs, inputs, slot.scratch), 0..launch.spread, shape)
+    }
+
     fn launch(&self, slot: &Slot, launch: &Launch) -> Result<(), DriverError> {
         self.launch_on(slot.stream, slot, launch)
     }
 
     fn launch_on(&self, stream: sys::CUstream, slot: &Slot, launch: &Launch) -> Result<(), DriverError> {
-        let format = Dtype::ALL.iter().position(|&d| d == launch.dtype).expect("every format is listed");
-        let kernel = self.kernels[launch.kernel as usize][format];
+        let kernel = self.kernels.rows[launch.kernel as usize][format(launch)];
         let outputs = if launch.is_written_to_host() { slot.outputs.seen } else { slot.outputs.device };
-        launch.parts().try_for_each(|(rows, shape)| self.launch_part(stream, kernel, slot, outputs, rows, shape))
+        let memory = (slot.inputs.device, outputs, slot.scratch);
+        launch.parts().try_for_each(|(rows, shape)| self.launch_part(stream, kernel, memory, rows, shape))
     }
 
     fn launch_part(
         &self,
         stream: sys::CUstream,
         kernel: sys::CUfunction,
-        slot: &Slot,
-        outputs: sys::CUdeviceptr,
+        (inputs, outputs, scratch): (sys::CUdeviceptr, sys::CUdeviceptr, sys::CUdeviceptr),
         rows: Range<u32>,
         shape: Shape,
     ) -> Result<(), DriverError> {
-        let mut arguments = (slot.inputs.device, outputs, slot.scratch, rows.start, rows.end);
+        let mut arguments = (inputs, outputs, scratch, rows.start, rows.end);
         let mut laid = (shape.slice_chunks, shape.cached_vectors);
         let mut pointers = [
             (&raw mut arguments.0).cast::<c_void>(),
@@ -161,6 +181,15 @@ impl Device {
         unsafe { sys::cuLaunchKernelEx(&raw const config, kernel, pointers.as_mut_ptr(), std::ptr::null_mut()) }
             .result()?;
         Ok(())
+    }
+
+    /// Writes bytes to the slot's inputs on the device, and waits. Returns their address. No launch of it may be under way.
+    pub(super) fn lay(&self, slot: &mut Slot, bytes: &[u8]) -> Result<u64, DriverError> {
+        slot.inputs.host_mut()[..bytes.len()].copy_from_slice(bytes);
+        // SAFETY: the pinned memory is the slot's, as long as the device's, and nobody touches it until `finish`.
+        unsafe { result::memcpy_htod_async(slot.inputs.device, &slot.inputs.host()[..bytes.len()], slot.stream)? };
+        self.finish(slot)?;
+        Ok(slot.inputs.device)
     }
 
     /// Brings parts of a launch's inputs back to the host, as they are on the device.
@@ -201,10 +230,15 @@ impl Device {
     }
 }
 
+/// The index of a launch's number format.
+fn format(launch: &Launch) -> usize {
+    Dtype::ALL.iter().position(|&d| d == launch.dtype).expect("every format is listed")
+}
+
 /// How many clusters of so many blocks run at once with so much shared memory, one block on a multiprocessor, whichever
 /// the kernel.
 fn resident(kernels: &Functions, team_size: u32, shared_bytes: u32) -> u32 {
-    let of_each = kernels.iter().flatten().map(|&kernel| resident_of(kernel, team_size, shared_bytes));
+    let of_each = kernels.rows.iter().flatten().map(|&kernel| resident_of(kernel, team_size, shared_bytes));
     of_each.min().expect("there are kernels")
 }
 

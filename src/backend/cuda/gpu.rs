@@ -40,6 +40,11 @@ impl Gpu {
 }
 
 impl Gpu {
+    /// Writes bytes to memory that the first slot's launches do not use, and waits. Returns their address.
+    pub(super) fn lay(&mut self, bytes: &[u8]) -> Result<u64, DriverError> {
+        self.device.lay(&mut self.slots[1], bytes)
+    }
+
     /// The memory that holds rows of drafts, if the device has room for it.
     fn held(&mut self) -> Option<Arc<Room>> {
         let is_due = self.lacked.is_none_or(|at| at.elapsed() >= ASKED_AGAIN);

@@ -29,8 +29,14 @@ const HOPPERS: i32 = 9;
 /// Shared memory and L1 share a multiprocessor's memory. This gives all of it, in percent, to shared memory.
 const ALL_SHARED: i32 = 100;
 
-/// The functions, by kernel, then by number format.
-pub(super) type Functions = [[sys::CUfunction; 3]; 2];
+/// The functions of the kernels, by number format.
+#[derive(Debug)]
+pub(super) struct Functions {
+    /// The kernels that are asked about rows.
+    pub(super) rows: [[sys::CUfunction; 3]; 2],
+    /// `spread_rows`.
+    pub(super) spread: [sys::CUfunction; 3],
+}
 
 /// Which image of the kernels a device runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -123,14 +129,20 @@ fn load_first(capability: (i32, i32), shared_bytes: i32) -> Result<(Functions, I
     Ok((load(PTX.as_ptr())?, Image::Ptx { because }))
 }
 
+fn function(module: sys::CUmodule, kernel: &str, dtype: Dtype) -> Result<sys::CUfunction, DriverError> {
+    let name = CString::new(format!("{kernel}_{}", dtype.name())).expect("a name without NUL");
+    // SAFETY: the module is loaded and stays so.
+    unsafe { result::module::get_function(module, name) }
+}
+
 fn functions(module: sys::CUmodule, shared_bytes: i32) -> Result<Functions, DriverError> {
-    let mut kernels = [[std::ptr::null_mut(); 3]; 2];
-    for (places, kernel) in kernels.iter_mut().zip(Kernel::ALL) {
+    let mut kernels = Functions { rows: [[std::ptr::null_mut(); 3]; 2], spread: [std::ptr::null_mut(); 3] };
+    for (place, dtype) in kernels.spread.iter_mut().zip(Dtype::ALL) {
+        *place = function(module, "spread_rows", dtype)?;
+    }
+    for (places, kernel) in kernels.rows.iter_mut().zip(Kernel::ALL) {
         for (place, dtype) in places.iter_mut().zip(Dtype::ALL) {
-            let name = format!("{}_{}", kernel.name(), dtype.name());
-            let name = CString::new(name).expect("a name without NUL");
-            // SAFETY: the module is loaded and stays so.
-            let function = unsafe { result::module::get_function(module, name)? };
+            let function = function(module, kernel.name(), dtype)?;
             *place = function;
             let set = |attribute, value| {
                 // SAFETY: the function exists.

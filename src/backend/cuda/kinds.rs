@@ -45,10 +45,15 @@ impl Known {
 }
 
 fn adjusts(count: usize, vocab_size: usize) -> Vec<TokenAdjust> {
-    let known = [TokenAdjust::SEEN, TokenAdjust::SEEN | TokenAdjust::PROMPT, TokenAdjust::END];
+    let late = TokenAdjust::SEEN | TokenAdjust::LATE;
+    let known = [TokenAdjust::SEEN, TokenAdjust::SEEN | TokenAdjust::PROMPT, TokenAdjust::END, late];
     let apart = (vocab_size / count) as u32;
-    let adjust =
-        |i: u32| TokenAdjust { token: i * apart, flags: known[i as usize % 3], bias: 0.5, output_count: i % 4 };
+    let adjust = |i: u32| TokenAdjust {
+        token: i * apart,
+        flags: known[i as usize % known.len()],
+        bias: 0.5,
+        output_count: i % 4,
+    };
     (0..count as u32).map(|i| adjust(i).at(i as u16)).collect()
 }
 
@@ -57,13 +62,16 @@ pub(super) fn specs(known: &Known) -> impl Iterator<Item = RowSpec<'_>> {
     let penalties = Penalties { repetition: 1.1, frequency: 0.2, presence: 0.1, ..Penalties::OFF };
     let decay = Decay { place: FEW as u16, last_n: 8, decay_n: 40 };
     let of_history = Penalties { encoder: 1.2, decay, length: 0.3, ..penalties };
+    // As SGLang and mistral.rs do it. Raw and processed logprobs come in turn.
+    let subtracting =
+        move |i: usize| Penalties { subtract_first: i % 4 > 1, ..if i > 0 { of_history } else { penalties } };
     let drawn = move |i: usize| {
         let (temperature, top_k, top_p, min_p) = FILTERS[i % FILTERS.len()];
         let mode = if i.is_multiple_of(2) { LogprobsMode::Raw } else { LogprobsMode::Processed };
         RowSpec {
             filters: Filters { temperature, top_k, top_p, min_p },
             chain: None,
-            penalties: if i > 0 { of_history } else { penalties },
+            penalties: subtracting(i),
             adjusts: if i.is_multiple_of(3) { known.few.as_slice().into() } else { [].as_slice().into() },
             banned: &BANNED,
             allowed: None,

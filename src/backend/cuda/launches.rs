@@ -112,9 +112,9 @@ impl<M: Machine> Launches<M> {
         packer.clear();
         let (mut bytes, mut uploaded) = (0, 0);
         for (taken, &row) in rows.iter().enumerate() {
-            let (room, logits) = (asked[row].room(), &asked[row].row.logits);
+            let (room, logits) = (asked[row].room() - packer.spared(&asked[row]), &asked[row].row.logits);
             bytes += room;
-            uploaded += room - logits.device_address().map_or(0, |_| logits.byte_len());
+            uploaded += room - if logits.is_on_device() { logits.byte_len() } else { 0 };
             let is_full = taken == MAX_ROWS
                 || bytes > input_bytes
                 || uploaded > most_bytes
@@ -147,7 +147,8 @@ impl<M: Machine> Launches<M> {
             Kernel::Weigh => weighing(rows, largest, bytes, &facts),
         };
         let (inputs, outputs) = (packer.inputs_bytes(), packer.outputs_bytes());
-        let launch = Launch { kernel, dtype, rows, laid, inputs, outputs };
+        let (spread_at, spread) = packer.spread();
+        let launch = Launch { kernel, dtype, rows, laid, inputs, outputs, spread_at, spread };
         // Set before the launch begins, because part of it may be under way even if beginning it panics.
         self.busy[slot] = true;
         self.machine.begin(slot, &launch, &packer.device_rows())?;

@@ -1,5 +1,6 @@
 //! What launches run on: a GPU, or a substitute in tests.
 
+use super::abi;
 use super::ask::Kernel;
 use super::shape::{self, Laid, Shape};
 use crate::backend::DeviceMemory;
@@ -30,6 +31,10 @@ pub struct Launch {
     pub inputs: usize,
     /// Bytes of the outputs.
     pub outputs: usize,
+    /// The place in the inputs of the jobs that spread rows, which is done before the kernel runs.
+    pub spread_at: usize,
+    /// How many rows are spread.
+    pub spread: u32,
 }
 
 impl Launch {
@@ -40,6 +45,12 @@ impl Launch {
         let end = rest.map_or(self.rows, |(from, _)| from.min(self.rows));
         let rest = rest.map(|(_, shape)| (end..self.rows, shape)).filter(|(rows, _)| !rows.is_empty());
         std::iter::once((0..end, shape)).chain(rest)
+    }
+
+    /// How many blocks spread a row: more if there are few rows, so that all multiprocessors have work.
+    #[must_use]
+    pub fn spread_parts(&self, multiprocessors: u32) -> u32 {
+        (multiprocessors / self.spread.max(1)).clamp(1, abi::MAX_TEAM)
     }
 
     /// Whether kernels write the outputs straight to host memory. They write outputs once and never read them, and a
@@ -61,7 +72,7 @@ pub struct HostMemory<'a> {
     pub outputs: &'a [u8],
 }
 
-/// A row, or several in sequence, that a worker wrote on the device. It is copied on the device into a launch's inputs
+/// A row, or several in sequence, that a worker wrote on the device. It is brought on the device into a launch's inputs
 /// before the launch reads it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DeviceRow {
@@ -71,8 +82,10 @@ pub struct DeviceRow {
     pub from: u64,
     /// Its destination, as an offset in the inputs.
     pub to: usize,
-    /// Its length.
+    /// Its length there.
     pub bytes: usize,
+    /// How many logits it has at its address, if it is spread over the vocabulary. Otherwise it is copied.
+    pub columns: Option<u32>,
 }
 
 impl DeviceRow {
@@ -80,7 +93,15 @@ impl DeviceRow {
     #[must_use]
     pub fn of(row: &Logits<'_>, to: usize) -> Option<Self> {
         let (memory, from) = (row.memory()?, row.device_address()?);
-        Some(Self { memory, from, to, bytes: row.byte_len() })
+        Some(Self { memory, from, to, bytes: row.byte_len(), columns: None })
+    }
+
+    /// The same for a row that is made from one on the device.
+    #[must_use]
+    pub fn of_spread(row: &Logits<'_>, to: usize) -> Option<Self> {
+        let sent = row.spread()?.sent;
+        let columns = Some(sent.vocab_size() as u32);
+        Some(Self { bytes: row.byte_len(), columns, ..Self::of(&sent, to)? })
     }
 
     /// Adds it to others. It is joined to the last one if it follows on that at both source and destination, because a
@@ -88,6 +109,9 @@ impl DeviceRow {
     /// addresses are adjacent.
     pub fn add_to(self, rows: &mut Vec<Self>) {
         let follows = |last: &&mut Self| {
+            if last.columns.is_some() || self.columns.is_some() {
+                return false;
+            }
             let ends = (last.memory, last.from + last.bytes as u64, last.to + last.bytes);
             ends == (self.memory, self.from, self.to)
         };
@@ -173,7 +197,7 @@ mod tests {
 
     #[test]
     fn what_is_not_on_the_device_is_uploaded() {
-        let row = |to, bytes| DeviceRow { memory: 0, from: 0, to, bytes };
+        let row = |to, bytes| DeviceRow { memory: 0, from: 0, to, bytes, columns: None };
         let of = |inputs, rows: &[DeviceRow]| uploads(inputs, rows).flatten().collect::<Vec<usize>>();
         let all = |ranges: &[(usize, usize)]| ranges.iter().flat_map(|&(a, b)| a..b).collect::<Vec<usize>>();
         assert_eq!(of(100, &[]), all(&[(0, 100)]));
@@ -185,11 +209,14 @@ mod tests {
 
     #[test]
     fn rows_in_turn_are_one_copy() {
-        let copies = |rows: &[(usize, u64, usize)]| {
+        let of = |rows: &[(usize, u64, usize)], columns| {
             let mut copies = vec![];
-            rows.iter().for_each(|&(memory, from, to)| DeviceRow { memory, from, to, bytes: 32 }.add_to(&mut copies));
+            let row = |&(memory, from, to): &_| DeviceRow { memory, from, to, bytes: 32, columns };
+            rows.iter().for_each(|place| row(place).add_to(&mut copies));
             copies.iter().map(|copy| (copy.from, copy.to, copy.bytes)).collect::<Vec<_>>()
         };
+        let copies = |rows| of(rows, None);
+        assert_eq!(of(&[(1, 96, 0), (1, 128, 32)], Some(8)).len(), 2, "each is spread by itself");
         assert_eq!(copies(&[(1, 96, 0), (1, 128, 32), (1, 160, 64)]), [(96, 0, 96)]);
         assert_eq!(copies(&[(1, 96, 0), (1, 128, 48)]), [(96, 0, 32), (128, 48, 32)], "there is a gap");
         assert_eq!(copies(&[(1, 96, 0), (1, 64, 32)]), [(96, 0, 32), (64, 32, 32)], "in another order");

@@ -11,7 +11,7 @@
 //! 6. `launches` (launches one after the other), [`machine`] (what runs them), this file (which rows go to the GPU)
 //! 7. `choose`, [`image`], `wait` and `device` (the driver), `lend` (device memory for workers)
 //! 8. [`mod@verify`] (drafts), in it `assign` (which drafts go to the GPU) and `lists` (drafts of which the host gets lists)
-//! 9. `kinds`, `warm_up` and `in_turn` (what a device proves before it serves)
+//! 9. `kinds`, `warm_up`, `in_turn` and `spread` (what a device proves before it serves)
 
 pub mod abi;
 pub mod ask;
@@ -32,6 +32,7 @@ pub mod machine;
 pub mod pack;
 pub mod read;
 pub mod shape;
+mod spread;
 mod taken;
 pub mod timing;
 mod tune;
@@ -152,6 +153,7 @@ impl CudaBackend {
     /// If a result differs, or the driver fails.
     pub fn prove(&mut self) -> Result<(), OpenError> {
         warm_up::prove(self)?;
+        spread::prove(self)?;
         self.prove_teams()
     }
 

@@ -1,8 +1,8 @@
 //! Turns the jobs of a batch into the bytes that kernels read, and the bytes that they write into results. This is
 //! plain data and arithmetic: the same with a GPU and in the tests that run the kernels on a CPU.
 
-use super::abi::{self, DraftRow, Left, ReportedToken, RowResult as Written};
-use super::ask::{Asked, RowTask, WeighBy, listed, row_of};
+use super::abi::{self, DraftRow, Left, ReportedToken, RowResult as Written, SpreadJob};
+use super::ask::{Asked, RowTask, WeighBy, listed, row_of, table_bytes};
 use super::keep;
 use super::known::{know_too, merge};
 use super::machine::{ALIGNMENT, DeviceRow};
@@ -12,6 +12,7 @@ use crate::sampling::adjust::TokenAdjust;
 use crate::sampling::logits::{Dtype, Logits};
 use crate::sampling::mass;
 use crate::sampling::row::{Action, LogprobsMode, RowSpec};
+use crate::sampling::spread::Spread;
 use crate::speculative::weights::Residual;
 use bytemuck::bytes_of;
 use std::ops::Range;
@@ -26,10 +27,13 @@ pub struct Packer {
     /// For each draft, its masses of the tokens in its target row's adjusts (what is known about single tokens).
     masses: Vec<u64>,
     adjusts: Vec<TokenAdjust>,
-    /// For each row, the first adjust of each chunk, then the requested tokens.
+    /// For each row, the first adjust of each chunk, then the requested tokens; and the tokens of rows that are spread.
     words: Vec<u32>,
+    spread: Vec<SpreadJob>,
+    /// The tokens of these rows: the address of each list, its length and its place in `words`.
+    tables: Vec<(usize, usize, usize)>,
     logits_bytes: usize,
-    /// Rows that are on the device, with their places in the logits part of the inputs.
+    /// Rows that are brought from the device, with their places in the logits part of the inputs.
     on_device: Vec<DeviceRow>,
     /// Bytes of the reports, and of the distributions that rows keep.
     told_bytes: usize,
@@ -40,7 +44,8 @@ impl Packer {
     #[must_use]
     pub fn new(chunk: u32) -> Self {
         let (rows, drafts, masses, adjusts, words) = (vec![], vec![], vec![], vec![], vec![]);
-        Self { chunk, rows, drafts, masses, adjusts, words, logits_bytes: 0, on_device: vec![], told_bytes: 0 }
+        let (spread, tables, on_device, logits_bytes, told_bytes) = (vec![], vec![], vec![], 0, 0);
+        Self { chunk, rows, drafts, masses, adjusts, words, spread, tables, logits_bytes, on_device, told_bytes }
     }
 
     /// Forgets the rows.
@@ -50,6 +55,8 @@ impl Packer {
         self.masses.clear();
         self.adjusts.clear();
         self.words.clear();
+        self.spread.clear();
+        self.tables.clear();
         self.on_device.clear();
         self.logits_bytes = 0;
         self.told_bytes = 0;
@@ -88,10 +95,45 @@ impl Packer {
         });
         if let Some(there) = DeviceRow::of(logits, self.logits_bytes) {
             there.add_to(&mut self.on_device);
+        } else if let Some(spread) = logits.spread() {
+            self.push_spread(&spread, logits);
         }
         self.logits_bytes += logits.byte_len().next_multiple_of(ALIGNMENT);
         self.told_bytes += told + most_left.map_or(0, |most| size_of::<Left>() + most * size_of::<ReportedToken>());
         asked.drafts().for_each(|(draft, by)| self.push_draft(draft, by, first_adjust));
+    }
+
+    /// Adds a row that is made from another, if that is on the device.
+    fn push_spread(&mut self, spread: &Spread<'_>, row: &Logits<'_>) {
+        let Some(there) = DeviceRow::of_spread(row, self.logits_bytes) else { return };
+        let (address, columns) = (spread.token_ids.as_ptr().addr(), spread.token_ids.len());
+        let table = self.tables.iter().find(|(at, len, _)| (*at, *len) == (address, columns)).map(|(.., place)| *place);
+        let table = table.unwrap_or_else(|| {
+            let place = self.words.len();
+            self.words.extend_from_slice(spread.token_ids);
+            self.tables.push((address, columns, place));
+            place
+        });
+        self.spread.push(SpreadJob {
+            from: there.from,
+            to: self.logits_bytes as u64,
+            tokens: (table * size_of::<u32>()) as u64,
+            columns: columns as u32,
+            vocab_size: row.vocab_size() as u32,
+        });
+        there.add_to(&mut self.on_device);
+    }
+
+    /// How many bytes [`Asked::room`] counts for a row's list of tokens, if an earlier row has brought the same list.
+    #[must_use]
+    pub fn spared(&self, asked: &Asked<'_>) -> usize {
+        let Some(spread) = asked.row.logits.spread() else { return 0 };
+        let (address, columns) = (spread.token_ids.as_ptr().addr(), spread.token_ids.len());
+        if self.tables.iter().any(|(at, len, _)| (*at, *len) == (address, columns)) {
+            table_bytes(&asked.row.logits)
+        } else {
+            0
+        }
     }
 
     /// Adds what is known about single tokens. Returns the index of the first entry, and whether only these tokens may
@@ -156,6 +198,12 @@ impl Packer {
         self.reports_at() + self.told_bytes
     }
 
+    /// The place in the inputs of the jobs that spread rows, and their number.
+    #[must_use]
+    pub fn spread(&self) -> (usize, u32) {
+        (self.spread_at(), self.spread.len() as u32)
+    }
+
     /// The rows that are on the device, with their places in the inputs.
     #[must_use]
     pub fn device_rows(&self) -> Vec<DeviceRow> {
@@ -174,7 +222,7 @@ impl Packer {
         let mut drafts = self.drafts.iter();
         for ((row, asked), place) in self.rows.iter().zip(asked).zip(rows.chunks_exact_mut(size_of::<abi::RowJob>())) {
             place.copy_from_slice(bytes_of(&self.placed(row)));
-            if asked.row.logits.device_address().is_none() {
+            if !asked.row.logits.is_on_device() {
                 put(row.logits, &asked.row.logits);
             }
             for ((draft, _), placed) in asked.drafts().zip(drafts.by_ref()) {
@@ -208,6 +256,10 @@ impl Packer {
         }
         let mut put = |at: usize, bytes: &[u8]| to[at - first..][..bytes.len()].copy_from_slice(bytes);
         put(self.masses_at(), bytemuck::cast_slice(&self.masses));
+        for (at, job) in self.spread.iter().enumerate() {
+            let (to, tokens) = (job.to + self.logits_at() as u64, job.tokens + self.words_at() as u64);
+            put(self.spread_at() + at * size_of::<SpreadJob>(), bytes_of(&SpreadJob { to, tokens, ..*job }));
+        }
         put(self.words_at(), bytemuck::cast_slice(&self.words));
         let places = to[self.adjusts_at() - first..].chunks_exact_mut(size_of::<TokenAdjust>());
         for (adjust, place) in self.adjusts.iter().zip(places) {
@@ -227,8 +279,7 @@ impl Packer {
             return Vec::new();
         }
         let lacks = |(row, asked): (usize, &Asked<'_>)| {
-            asked.row.logits.device_address()?;
-            asked.most_left()?;
+            asked.most_left().filter(|_| asked.row.logits.is_on_device())?;
             let written: Written =
                 bytemuck::pod_read_unaligned(&outputs[row * size_of::<Written>()..][..size_of::<Written>()]);
             let left: Left = bytemuck::pod_read_unaligned(
@@ -281,8 +332,12 @@ impl Packer {
         self.masses_at() + self.masses.len() * size_of::<u64>()
     }
 
-    fn words_at(&self) -> usize {
+    fn spread_at(&self) -> usize {
         self.adjusts_at() + self.adjusts.len() * size_of::<TokenAdjust>()
+    }
+
+    fn words_at(&self) -> usize {
+        self.spread_at() + self.spread.len() * size_of::<SpreadJob>()
     }
 
     fn logits_at(&self) -> usize {
