@@ -2,7 +2,7 @@
 //! text, the automaton grows with their product, and nothing stops that: a dozen take gigabytes. These checks cover the
 //! known ways; there may be others.
 
-use super::lark;
+use super::{exact, lark};
 use crate::params::grammar::{GrammarKind, GrammarParams};
 use serde_json::{Map, Value};
 use std::collections::HashMap;
@@ -59,7 +59,7 @@ pub(super) fn json(schemas: &[Value]) -> Result<(), String> {
             "has a value with {options} options from anyOf, oneOf and allOf, too many for a schema of this size; use fewer"
         ));
     }
-    Ok(())
+    schemas.iter().try_for_each(exact::check)
 }
 
 /// The number of values in a schema.
@@ -177,7 +177,7 @@ impl<'s> Weights<'s> {
         }
         match object.get("$ref").and_then(Value::as_str) {
             None => Ok(found),
-            Some(reference) => Ok(found.and(self.of(self.target(reference)?, depth)?)),
+            Some(reference) => Ok(found.and(self.of(target(self.root, reference)?, depth)?)),
         }
     }
 
@@ -192,13 +192,17 @@ impl<'s> Weights<'s> {
         }
         Ok(most)
     }
+}
 
-    fn target(&self, reference: &str) -> Result<&'s Value, String> {
-        let pointer = reference.strip_prefix('#').map(unescaped);
-        pointer.and_then(|pointer| self.root.pointer(&pointer)).ok_or_else(|| {
-            format!("has the unknown reference {reference:?}; refer only to parts of this schema, such as #/$defs/name")
-        })
-    }
+/// What a reference in a schema refers to.
+///
+/// # Errors
+/// Nothing in the schema.
+pub(super) fn target<'s>(root: &'s Value, reference: &str) -> Result<&'s Value, String> {
+    let pointer = reference.strip_prefix('#').map(unescaped);
+    pointer.and_then(|pointer| root.pointer(&pointer)).ok_or_else(|| {
+        format!("has the unknown reference {reference:?}; refer only to parts of this schema, such as #/$defs/name")
+    })
 }
 
 /// The entries of a keyword whose value is a list.

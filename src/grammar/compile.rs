@@ -4,14 +4,14 @@ use super::message::{self, FAILS};
 use super::running::Running;
 use super::spelling::Spelling;
 use super::thread_time::ThreadTime;
-use super::{CompileError, bounds, gbnf, lark, lock, rules};
+use super::{CompileError, bounds, lark, lock, rules, source};
 use crate::blocking_semaphore::{BlockingPermit, BlockingSemaphore};
 use crate::complaints::Complaints;
 use crate::params::FieldError;
 use crate::params::grammar::{GrammarKind, GrammarParams};
 use crate::permits::{Counter, Permit};
 use crate::vocabulary::Vocabulary;
-use llguidance::api::{ParserLimits, TopLevelGrammar};
+use llguidance::api::{ParserLimits, StopReason};
 use llguidance::{ParserFactory, TokenParser};
 use rayon::{ThreadPool, ThreadPoolBuildError, ThreadPoolBuilder};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -42,6 +42,7 @@ const MAX_COMPILE_WALL_TIME: Duration = Duration::from_secs(10);
 pub const MAX_COMPILING: usize = 3;
 /// The longest text of a token that grammars can use.
 const LONGEST: usize = 1000;
+const NO_TEXT: &str = "matches no text that can be written with the tokens of this vocabulary";
 const NO_NAMES: &str =
     "the grammar compiler failed on it; this vocabulary names no control tokens (those a tokenizer.json marks special)";
 /// What a compiled grammar is counted as, besides its lexer and its text.
@@ -173,7 +174,7 @@ pub(super) fn compile_within(
     most: Duration,
     most_wait: Duration,
 ) -> Result<Compiled, CompileError> {
-    let wrong = |message: String| CompileError::Invalid(FieldError::new(params.kind.name(), message));
+    let wrong = |told: String| CompileError::Invalid(FieldError::new(params.kind.name(), message::bounded(&told)));
     bounds::check(params).map_err(wrong)?;
     let (parser, of_rules) = parsed(params, tokens, turn, most, most_wait)?.map_err(wrong)?;
     // Stops cut off text that was already read, and `max_tokens` counts only forwards.
@@ -278,26 +279,24 @@ fn ended<T>(done: &mpsc::Receiver<T>, time: &ThreadTime, most: Duration, most_wa
 
 /// The automaton, and how many bytes its rules take.
 fn parser(params: &GrammarParams, factory: &ParserFactory) -> Parsed {
-    let grammar = match params.kind {
-        GrammarKind::JsonSchema => {
-            let schema = serde_json::from_str(&params.text).map_err(|e| format!("is not valid JSON: {e}"))?;
-            TopLevelGrammar::from_json_schema(schema)
-        }
-        GrammarKind::Regex => TopLevelGrammar::from_regex(&params.text),
-        GrammarKind::Lark => TopLevelGrammar::from_lark(params.text.clone()),
-        GrammarKind::Gbnf => TopLevelGrammar::from_lark(gbnf::to_lark(&params.text)?),
-        GrammarKind::Choices => {
-            let texts: Vec<String> = params.choices().map(gbnf::text_of).collect();
-            TopLevelGrammar::from_regex(&texts.join("|"))
-        }
-    };
-    let is_expression = params.kind == GrammarKind::Regex;
-    let mut parser = factory
-        .create_parser(grammar)
-        .map_err(|e| if is_expression { message::told_of_expression(&e) } else { message::told(&e) })?;
+    let mut parser = factory.create_parser(source::of(params)?).map_err(|e| source::told(params, &e))?;
     parser.start_without_prompt();
+    begins(&parser, params)?;
     let of_rules = rules::bytes(parser.parser.grammar());
     Ok((parser, of_rules))
+}
+
+/// Whether a text that matches can begin, so that a grammar without texts is refused at once.
+fn begins(parser: &TokenParser, params: &GrammarParams) -> Result<(), String> {
+    let mut first = parser.deep_clone();
+    if first.is_accepting() {
+        return Ok(());
+    }
+    match first.compute_mask() {
+        Ok(mask) if !mask.is_zero() => Ok(()),
+        Err(error) if first.stop_reason() != StopReason::NoExtensionBias => Err(source::told(params, &error)),
+        Ok(_) | Err(_) => Err(NO_TEXT.to_owned()),
+    }
 }
 
 impl Compiled {

@@ -6,7 +6,7 @@ use serde_json::Value;
 /// Signs for what has to match two things at once, or must not match one.
 const SIGNS: [char; 2] = ['&', '~'];
 /// What stands in front of a schema.
-const SCHEMA: &str = "%json";
+pub(super) const SCHEMA: &str = "%json";
 /// What rules may not have, and why.
 const NOT_IN_RULES: [(&str, &str); 3] = [
     ("capture", "captures are not returned; to match the word itself, write /captur[e]/"),

@@ -21,7 +21,23 @@ pub(super) fn told(error: &impl std::fmt::Display) -> String {
         Some(keys) => format!("has keywords that no grammar can follow here: {keys}; write the schema without them"),
         None => words.to_owned(),
     };
-    if words.chars().count() <= MAX_TOLD { words } else { words.chars().take(MAX_TOLD).collect::<String>() + " ..." }
+    bounded(&words)
+}
+
+/// A message of bounded length: it may quote what was written.
+pub(super) fn bounded(words: &str) -> String {
+    if words.chars().count() <= MAX_TOLD {
+        words.to_owned()
+    } else {
+        words.chars().take(MAX_TOLD).collect::<String>() + " ..."
+    }
+}
+
+/// The same of a grammar that was translated: places in the translation tell nothing.
+pub(super) fn told_of_translation(error: &impl std::fmt::Display) -> String {
+    let text = error.to_string();
+    let behind_place = text.split_once("): ").filter(|(place, _)| place.starts_with("at ")).map(|(_, what)| what);
+    told(&behind_place.and_then(|what| what.lines().next()).unwrap_or(&text))
 }
 
 /// The same of a grammar that is an expression. The compiler wraps it in a rule and points into that.
@@ -64,5 +80,7 @@ mod tests {
         assert_eq!(told(&"two\n  lines"), "two lines");
         assert_eq!(told(&"x".repeat(999)).chars().count(), MAX_TOLD + 4);
         assert_eq!(told(&"panic: at src/file.rs"), FAILS);
+        let places = "at 2(5): Token range end too large: 99999\n1 | start: r0\n2 | r0: <[99999]>\n        ^";
+        assert_eq!(told_of_translation(&places), "Token range end too large: 99999");
     }
 }

@@ -14,6 +14,9 @@ mod begins;
 mod bounds;
 mod compile;
 mod compile_deadline;
+mod complement;
+mod escapes;
+mod exact;
 pub mod fill;
 mod gbnf;
 mod lark;
@@ -22,6 +25,7 @@ mod message;
 pub mod propose;
 mod rules;
 mod running;
+mod source;
 mod spelling;
 mod state;
 #[cfg(test)]

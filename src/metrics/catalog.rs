@@ -41,8 +41,11 @@ const SHARES: &[f64] = &[0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95
 const SHARES_BY_POSITION: &[f64] = &[0.1, 0.25, 0.5, 0.75, 0.9];
 /// Shares whose mean is all that matters.
 const MEAN_SHARES: &[f64] = &[0.5];
-/// Ranks of tokens.
-pub(crate) const RANKS: &[f64] = &[1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0, 100.0, 1000.0, 10_000.0];
+/// Ranks of tokens. A tenth and half of each common vocabulary, from 32,000 to 262,144 tokens, lie in different buckets.
+pub(crate) const RANKS: &[f64] = &[
+    1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0, 100.0, 300.0, 1000.0, 3000.0, 10_000.0, 20_000.0, 50_000.0, 100_000.0,
+    200_000.0,
+];
 
 /// The type of a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -36,3 +36,96 @@ fn a_call_is_drafted_as_far_as_it_is_forced() {
     assert_eq!(forced(""), br#"yes"stop max_tokens"no"#);
     assert_eq!(forced("yes\"st"), br#"op max_tokens"no"#);
 }
+
+/// Tokens drawn at random where the grammar allows them, until the text ends or has 40 of them. Returns its bytes.
+fn drawn(grammar: &Arc<Grammar>, seed: u64) -> (Vec<u8>, bool) {
+    let (mut text, mut bytes, mut random) = (opened(grammar, &[]), Vec::new(), seed);
+    for _ in 0..40 {
+        let allowed = allowed(&text);
+        random = random.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(0x1405_7B7E_F767_814F);
+        let token = allowed[(random >> 33) as usize % allowed.len()];
+        text.push(token);
+        if [END, OTHER_END].contains(&token) {
+            return (bytes, true);
+        }
+        assert!(token >= 5, "token {token} is a control token, behind {bytes:?}");
+        bytes.extend(super::text(token));
+    }
+    (bytes, false)
+}
+
+/// What a grammar excludes is text; it does not allow what is none.
+#[test]
+fn all_but_some_texts_are_texts() {
+    let begins_well = |bytes: &[u8]| match std::str::from_utf8(bytes) {
+        Ok(_) => true,
+        Err(error) => error.error_len().is_none(),
+    };
+    for lark in [
+        "start: ~/a*/",
+        "start: A\nA: ~(/(?s:.*)no(?s:.*)/)",
+        "start: \"ye\" (~\"s\" | /b/)",
+        "start: A~2\nA: /x/ | ~/./",
+    ] {
+        let grammar = grammar(GrammarKind::Lark, lark);
+        let (mut ended, mut written) = (0, 0);
+        for seed in 0..40 {
+            let (bytes, is_end) = drawn(&grammar, seed);
+            assert!(begins_well(&bytes), "{lark}: {bytes:?}");
+            assert!(!is_end || std::str::from_utf8(&bytes).is_ok(), "{lark}: {bytes:?}");
+            (ended, written) = (ended + usize::from(is_end), written + bytes.len());
+        }
+        assert!(written > 40, "{lark}: {written} bytes, {ended} texts ended");
+    }
+}
+
+fn refused(kind: GrammarKind, text: &str) -> String {
+    loop {
+        match GRAMMARS.compile(&params(kind, text), &room(), &CompileDeadline::default()) {
+            Err(CompileError::Busy) => {}
+            Err(CompileError::Invalid(error)) => return error.message,
+            other => panic!("{text}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_grammar_of_no_text_is_refused() {
+    for (kind, text) in [
+        (GrammarKind::Regex, "[a&&b]"),
+        (GrammarKind::Gbnf, "root ::= root"),
+        (GrammarKind::Lark, "start: start"),
+        (GrammarKind::JsonSchema, r##"{"$ref": "#"}"##),
+    ] {
+        let told = refused(kind, text);
+        assert!(told.starts_with("matches no text"), "{text}: {told}");
+    }
+    // One that matches nothing but the empty text, and one that begins with a control token.
+    for (kind, text) in [(GrammarKind::Regex, ""), (GrammarKind::Lark, "start: <begin> \"a\"")] {
+        compiled(kind, text);
+    }
+}
+
+/// A name has one spelling, so that no schema of a name can be avoided.
+#[test]
+fn no_name_is_spelled_otherwise() {
+    let schema = r#"{"type": "object", "properties": {"no": {"const": 12}}, "required": ["no"],
+        "x-guidance": {"whitespace_flexible": false}}"#;
+    for (kind, text) in
+        [(GrammarKind::JsonSchema, schema.to_owned()), (GrammarKind::Lark, format!("start: %json {schema}"))]
+    {
+        let grammar = grammar(kind, &text);
+        let next = |so_far: &str| {
+            let next = allowed(&opened(&grammar, &tokens_of(so_far)));
+            move |byte: u8| next.contains(&(5 + u32::from(byte)))
+        };
+        let (behind, escape) = (next("{\"no\":12,\""), next("{\"no\":12,\"\\"));
+        assert!(behind(b'a') && behind(b'\\') && escape(b'n') && escape(b'"') && !escape(b'u'), "{kind:?}");
+    }
+    // Where no other name is allowed, a value may have any escape.
+    let closed = schema
+        .replace("\"required\"", "\"additionalProperties\": false, \"required\"")
+        .replace("{\"const\": 12}", "{}");
+    let next = allowed(&opened(&grammar(GrammarKind::JsonSchema, &closed), &tokens_of("{\"no\":\"\\")));
+    assert!(next.contains(&(5 + u32::from(b'u'))));
+}

@@ -1,0 +1,34 @@
+//! What the compiler is given for a grammar, and what it says of that in words about what was written.
+
+use super::{complement, escapes, gbnf, message};
+use crate::params::grammar::{GrammarKind, GrammarParams};
+use llguidance::api::TopLevelGrammar;
+
+/// A grammar as the compiler reads it.
+///
+/// # Errors
+/// What is wrong with it, if that shows already.
+pub(super) fn of(params: &GrammarParams) -> Result<TopLevelGrammar, String> {
+    Ok(match params.kind {
+        GrammarKind::JsonSchema => {
+            let schema = serde_json::from_str(&params.text).map_err(|e| format!("is not valid JSON: {e}"))?;
+            TopLevelGrammar::from_json_schema(escapes::of_schema(schema))
+        }
+        GrammarKind::Regex => TopLevelGrammar::from_regex(&params.text),
+        GrammarKind::Lark => TopLevelGrammar::from_lark(complement::of_texts(&escapes::of_lark(&params.text))),
+        GrammarKind::Gbnf => TopLevelGrammar::from_lark(gbnf::to_lark(&params.text)?),
+        GrammarKind::Choices => {
+            let texts: Vec<String> = params.choices().map(gbnf::text_of).collect();
+            TopLevelGrammar::from_regex(&texts.join("|"))
+        }
+    })
+}
+
+/// What the compiler says of it.
+pub(super) fn told(params: &GrammarParams, error: &impl std::fmt::Display) -> String {
+    match params.kind {
+        GrammarKind::Regex => message::told_of_expression(error),
+        GrammarKind::Gbnf => message::told_of_translation(error),
+        GrammarKind::JsonSchema | GrammarKind::Lark | GrammarKind::Choices => message::told(error),
+    }
+}
