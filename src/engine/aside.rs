@@ -49,6 +49,13 @@ pub(super) struct Aside {
     unanswered: Vec<Unanswered>,
     /// The streams of both.
     streams: HashSet<StreamId>,
+    /// Streams whose last step was set aside for its masks. No batch waits for these until a step has them at once;
+    /// otherwise every batch would wait, for as long as somebody is slow.
+    slow_masks: HashSet<StreamId>,
+    /// The same for drafts.
+    slow_drafts: HashSet<StreamId>,
+    /// Streams whose steps the batch in hand has taken back: that these have their masks does not make them quick.
+    back: HashSet<StreamId>,
     /// [`GRACE`], except in tests.
     grace: Duration,
     /// Whom the last of a step's masks, or of a stream's drafts, wakes.
@@ -57,8 +64,18 @@ pub(super) struct Aside {
 
 impl Default for Aside {
     fn default() -> Self {
-        let (unmasked, unanswered, streams) = (Vec::new(), Vec::new(), HashSet::new());
-        Self { unmasked, unanswered, streams, grace: GRACE, engine: None }
+        let (streams, back) = (HashSet::new(), HashSet::new());
+        let (slow_masks, slow_drafts) = (HashSet::new(), HashSet::new());
+        Self {
+            unmasked: vec![],
+            unanswered: vec![],
+            streams,
+            slow_masks,
+            slow_drafts,
+            back,
+            grace: GRACE,
+            engine: None,
+        }
     }
 }
 
@@ -79,12 +96,19 @@ impl Aside {
         let until = Instant::now() + self.grace;
         let before = self.unmasked.len();
         for mut step in std::mem::take(&mut batch.steps) {
+            let grace = grace_of(step.stream, &self.slow_masks, until);
             match self.unmasked[before..].iter_mut().find(|group| group.stream == step.stream) {
                 Some(group) => group.steps.push(step),
-                None if step.fill_masks(until.saturating_duration_since(Instant::now())) => batch.steps.push(step),
+                None if step.fill_masks(grace) => {
+                    if !self.back.contains(&step.stream) {
+                        self.slow_masks.remove(&step.stream);
+                    }
+                    batch.steps.push(step);
+                }
                 None => {
                     let (stream, since, is_ready) = (step.stream, batch.gathered, false);
                     self.streams.insert(stream);
+                    self.slow_masks.insert(stream);
                     self.unmasked.push(Unmasked { stream, steps: vec![step], since, is_ready });
                 }
             }
@@ -104,6 +128,7 @@ impl Aside {
         limits: &Limits,
     ) -> Vec<(StreamId, Instant)> {
         let mut back = Vec::new();
+        self.back.clear();
         for group in std::mem::take(&mut self.unmasked) {
             if !(group.is_ready && batch.has_room(Taken::all(&group.steps), limits)) {
                 self.unmasked.push(group);
@@ -114,6 +139,7 @@ impl Aside {
             for step in group.steps {
                 batch.take_back(step, &mut stream.table);
             }
+            self.back.insert(group.stream);
             back.push((group.stream, group.since));
         }
         self.count_streams();
@@ -125,12 +151,14 @@ impl Aside {
         let until = Instant::now() + self.grace;
         let mut ready = Vec::new();
         for mut group in unanswered {
-            if group.drafts.wait(until.saturating_duration_since(Instant::now())) {
+            if group.drafts.wait(grace_of(group.stream, &self.slow_drafts, until)) {
+                self.slow_drafts.remove(&group.stream);
                 ready.push(group);
                 continue;
             }
             self.engine.iter().for_each(|engine| group.drafts.wakes(engine.clone()));
             self.streams.insert(group.stream);
+            self.slow_drafts.insert(group.stream);
             self.unanswered.push(group);
         }
         ready
@@ -180,10 +208,17 @@ impl Aside {
 
     /// Drops the steps of a stream that is gone.
     pub(super) fn forget(&mut self, stream: StreamId) {
+        self.slow_masks.remove(&stream);
+        self.slow_drafts.remove(&stream);
         if !self.streams.remove(&stream) {
             return;
         }
         self.unmasked.retain(|group| group.stream != stream);
         self.unanswered.retain(|group| group.stream != stream);
     }
+}
+
+/// How long to wait for a stream, in a batch that waits until then.
+fn grace_of(stream: StreamId, slow: &HashSet<StreamId>, until: Instant) -> Duration {
+    if slow.contains(&stream) { Duration::ZERO } else { until.saturating_duration_since(Instant::now()) }
 }

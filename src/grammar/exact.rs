@@ -263,7 +263,7 @@ mod tests {
 
     #[test]
     fn a_schema_within_itself_is_followed_to_an_end() {
-        let itself = vec![r##"{"$ref": "#"}"##; 12].join(",");
+        let itself = [r##"{"$ref": "#"}"##; 12].join(",");
         assert_eq!(
             checked(&format!(r#"{{"anyOf": [{itself}], "allOf": [{itself}, {{"oneOf": [{itself}]}}]}}"#)),
             Ok(())

@@ -112,7 +112,8 @@ impl<M: Machine> Launches<M> {
         packer.clear();
         let (mut bytes, mut uploaded) = (0, 0);
         for (taken, &row) in rows.iter().enumerate() {
-            let (room, logits) = (asked[row].room() - packer.spared(&asked[row]), &asked[row].row.logits);
+            let logits = &asked[row].row.logits;
+            let room = asked[row].room() - packer.spread.spared(logits);
             bytes += room;
             uploaded += room - if logits.is_on_device() { logits.byte_len() } else { 0 };
             let is_full = taken == MAX_ROWS

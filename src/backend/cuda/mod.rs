@@ -3,7 +3,7 @@
 //! Reading order:
 //!
 //! 1. `kernels/README.md` (what the kernels do), [`abi`] (what host and kernels share)
-//! 2. [`ask`] (what a launch is asked), [`pack`] (jobs to bytes), [`read`] (bytes to results)
+//! 2. [`ask`] (what a launch is asked), [`pack`] and `tables` (jobs to bytes), [`read`] (bytes to results)
 //! 3. `begun` (chains that a kernel begins and the host ends), `keep` (the distribution that a draft row was drawn
 //!    from)
 //! 4. `taken` (rows that others may write), `fetch` (rows on the device that the CPU samples)
@@ -33,6 +33,7 @@ pub mod pack;
 pub mod read;
 pub mod shape;
 mod spread;
+mod tables;
 mod taken;
 pub mod timing;
 mod tune;

@@ -1,18 +1,18 @@
 //! Turns the jobs of a batch into the bytes that kernels read, and the bytes that they write into results. This is
 //! plain data and arithmetic: the same with a GPU and in the tests that run the kernels on a CPU.
 
-use super::abi::{self, DraftRow, Left, ReportedToken, RowResult as Written, SpreadJob};
-use super::ask::{Asked, RowTask, WeighBy, listed, row_of, table_bytes};
+use super::abi::{self, DraftRow, Left, ReportedToken, RowResult as Written};
+use super::ask::{Asked, RowTask, WeighBy, listed, row_of};
 use super::keep;
 use super::known::{know_too, merge};
 use super::machine::{ALIGNMENT, DeviceRow};
 use super::read::Answer;
+use super::tables::Tables;
 use crate::backend::cpu::{Proposed, Source, keys};
 use crate::sampling::adjust::TokenAdjust;
 use crate::sampling::logits::{Dtype, Logits};
 use crate::sampling::mass;
 use crate::sampling::row::{Action, LogprobsMode, RowSpec};
-use crate::sampling::spread::Spread;
 use crate::speculative::weights::Residual;
 use bytemuck::bytes_of;
 use std::ops::Range;
@@ -29,9 +29,7 @@ pub struct Packer {
     adjusts: Vec<TokenAdjust>,
     /// For each row, the first adjust of each chunk, then the requested tokens; and the tokens of rows that are spread.
     words: Vec<u32>,
-    spread: Vec<SpreadJob>,
-    /// The tokens of these rows: the address of each list, its length and its place in `words`.
-    tables: Vec<(usize, usize, usize)>,
+    pub(super) spread: Tables,
     logits_bytes: usize,
     /// Rows that are brought from the device, with their places in the logits part of the inputs.
     on_device: Vec<DeviceRow>,
@@ -44,8 +42,8 @@ impl Packer {
     #[must_use]
     pub fn new(chunk: u32) -> Self {
         let (rows, drafts, masses, adjusts, words) = (vec![], vec![], vec![], vec![], vec![]);
-        let (spread, tables, on_device, logits_bytes, told_bytes) = (vec![], vec![], vec![], 0, 0);
-        Self { chunk, rows, drafts, masses, adjusts, words, spread, tables, logits_bytes, on_device, told_bytes }
+        let (spread, on_device, logits_bytes, told_bytes) = (Tables::default(), vec![], 0, 0);
+        Self { chunk, rows, drafts, masses, adjusts, words, spread, logits_bytes, on_device, told_bytes }
     }
 
     /// Forgets the rows.
@@ -56,7 +54,6 @@ impl Packer {
         self.adjusts.clear();
         self.words.clear();
         self.spread.clear();
-        self.tables.clear();
         self.on_device.clear();
         self.logits_bytes = 0;
         self.told_bytes = 0;
@@ -95,45 +92,12 @@ impl Packer {
         });
         if let Some(there) = DeviceRow::of(logits, self.logits_bytes) {
             there.add_to(&mut self.on_device);
-        } else if let Some(spread) = logits.spread() {
-            self.push_spread(&spread, logits);
+        } else if let Some(there) = self.spread.push(logits, self.logits_bytes, &mut self.words) {
+            there.add_to(&mut self.on_device);
         }
         self.logits_bytes += logits.byte_len().next_multiple_of(ALIGNMENT);
         self.told_bytes += told + most_left.map_or(0, |most| size_of::<Left>() + most * size_of::<ReportedToken>());
         asked.drafts().for_each(|(draft, by)| self.push_draft(draft, by, first_adjust));
-    }
-
-    /// Adds a row that is made from another, if that is on the device.
-    fn push_spread(&mut self, spread: &Spread<'_>, row: &Logits<'_>) {
-        let Some(there) = DeviceRow::of_spread(row, self.logits_bytes) else { return };
-        let (address, columns) = (spread.token_ids.as_ptr().addr(), spread.token_ids.len());
-        let table = self.tables.iter().find(|(at, len, _)| (*at, *len) == (address, columns)).map(|(.., place)| *place);
-        let table = table.unwrap_or_else(|| {
-            let place = self.words.len();
-            self.words.extend_from_slice(spread.token_ids);
-            self.tables.push((address, columns, place));
-            place
-        });
-        self.spread.push(SpreadJob {
-            from: there.from,
-            to: self.logits_bytes as u64,
-            tokens: (table * size_of::<u32>()) as u64,
-            columns: columns as u32,
-            vocab_size: row.vocab_size() as u32,
-        });
-        there.add_to(&mut self.on_device);
-    }
-
-    /// How many bytes [`Asked::room`] counts for a row's list of tokens, if an earlier row has brought the same list.
-    #[must_use]
-    pub fn spared(&self, asked: &Asked<'_>) -> usize {
-        let Some(spread) = asked.row.logits.spread() else { return 0 };
-        let (address, columns) = (spread.token_ids.as_ptr().addr(), spread.token_ids.len());
-        if self.tables.iter().any(|(at, len, _)| (*at, *len) == (address, columns)) {
-            table_bytes(&asked.row.logits)
-        } else {
-            0
-        }
     }
 
     /// Adds what is known about single tokens. Returns the index of the first entry, and whether only these tokens may
@@ -201,7 +165,7 @@ impl Packer {
     /// The place in the inputs of the jobs that spread rows, and their number.
     #[must_use]
     pub fn spread(&self) -> (usize, u32) {
-        (self.spread_at(), self.spread.len() as u32)
+        (self.spread_at(), self.spread.rows() as u32)
     }
 
     /// The rows that are on the device, with their places in the inputs.
@@ -256,11 +220,8 @@ impl Packer {
         }
         let mut put = |at: usize, bytes: &[u8]| to[at - first..][..bytes.len()].copy_from_slice(bytes);
         put(self.masses_at(), bytemuck::cast_slice(&self.masses));
-        for (at, job) in self.spread.iter().enumerate() {
-            let (to, tokens) = (job.to + self.logits_at() as u64, job.tokens + self.words_at() as u64);
-            put(self.spread_at() + at * size_of::<SpreadJob>(), bytes_of(&SpreadJob { to, tokens, ..*job }));
-        }
         put(self.words_at(), bytemuck::cast_slice(&self.words));
+        self.spread.write(self.logits_at(), self.words_at(), &mut to[self.spread_at() - first..]);
         let places = to[self.adjusts_at() - first..].chunks_exact_mut(size_of::<TokenAdjust>());
         for (adjust, place) in self.adjusts.iter().zip(places) {
             // Field by field, because the type belongs to the specification, which knows nothing of bytes.
@@ -337,7 +298,7 @@ impl Packer {
     }
 
     fn words_at(&self) -> usize {
-        self.spread_at() + self.spread.len() * size_of::<SpreadJob>()
+        self.spread_at() + self.spread.bytes()
     }
 
     fn logits_at(&self) -> usize {
