@@ -77,7 +77,7 @@ class Front:
         self._is_told, self._since = False, math.inf
         self._traceparent = header("traceparent", text("traceparent", traceparent))
         # The time from which another server may be looked for. For a Unix socket there is no other server.
-        self._leave_from = math.inf if address.startswith("unix") else 0.0
+        self._leave_from = math.inf if address.startswith(("unix:", "unix-abstract:")) else 0.0
         self._owner = os.getpid()
 
     def _is_forked(self) -> bool:

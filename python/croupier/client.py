@@ -91,7 +91,8 @@ class Stream(Front):
 
     def end(self) -> None:
         """Ends the stream and frees what it holds."""
-        is_up = not (self._is_ended or self._is_down)
+        # When the program ends, the stream has hung up before its last objects are let go, and no thread can be started any more.
+        is_up = not (self._is_ended or self._is_down) and getattr(self._hang_up, "alive", True)
         self._is_ended = True
         if self._is_forked():
             return

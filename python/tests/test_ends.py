@@ -279,3 +279,34 @@ def test_asyncio_s_rank_that_nobody_ends_ends_where_its_loop_runs(server):
                 await asyncio.sleep(0.01)
 
     asyncio.run(run())
+
+
+# What still has the stream when the interpreter lets go of the last objects.
+HOLDERS = {
+    "generator": """
+def tokens():
+    with croupier.connect(sys.argv[1], int(sys.argv[2])) as stream:
+        text = stream.open(seed=1)
+        while True:
+            yield stream.sample(numpy.zeros((1, int(sys.argv[2])), "f4"), [text])[0]
+held = tokens()
+next(held)
+""",
+    "finalizer": """
+class Held:
+    def __init__(self):
+        self.stream = croupier.connect(sys.argv[1], int(sys.argv[2]))
+    def __del__(self):
+        self.stream.end()
+held = Held()
+""",
+}
+
+
+@pytest.mark.parametrize("how", ["end", "exception"])
+@pytest.mark.parametrize("holder", HOLDERS)
+def test_a_program_ends_though_something_still_has_the_stream(server, holder, how):
+    program = "import sys, croupier, numpy\n" + HOLDERS[holder] + ("raise SystemExit(7)\n" if how == "exception" else "")
+    command = [sys.executable, "-c", program, server.uds, str(VOCAB)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (7 if how == "exception" else 0, "")
