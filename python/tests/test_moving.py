@@ -163,7 +163,8 @@ def test_a_step_under_way_and_a_draft_keep_it_there(serve, front):
         time.sleep(AGE)
         stream.sample(rows(0), texts)
         stream.submit(rows(1), texts)
-        time.sleep(AGE)
+        # Long enough that the next reply asks it to leave, whatever was added to the age by chance.
+        time.sleep(2 * AGE)
         before = front.connections
         stream.submit(rows(2), texts)
         stream.result(), stream.result()
