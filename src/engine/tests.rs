@@ -164,7 +164,7 @@ impl Matching {
         let rules =
             Rules::new(params, &[15]).with_grammar(Some(&self.grammars), &self.state, &CompileDeadline::default());
         let sequence = Sequence::open(Arc::new(rules.expect("it is right")), 11, &[], &[]);
-        let sequence = sequence.with_grammar_text(VOCAB as usize, &[]).expect("it begins");
+        let sequence = sequence.with_grammar_text(&Arc::default(), VOCAB as usize, &[]).expect("it begins");
         Open { sequence_id, sequence: ChargedSequence::new(sequence, &self.state) }
     }
 }

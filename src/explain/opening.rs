@@ -33,7 +33,7 @@ pub(super) fn open(args: &ExplainArgs, vocab_size: u32) -> Result<Sequence, Stri
         _ => by_flags(&error),
     })?;
     let sequence = Sequence::open(Arc::new(with_grammar(args, rules)?), args.seed, &args.prompt, &args.output);
-    let sequence = sequence.with_grammar_text(vocab_size as usize, &args.output);
+    let sequence = sequence.with_grammar_text(&Arc::default(), vocab_size as usize, &args.output);
     let sequence = sequence.map_err(|error| by_flags(&error))?;
     match sequence.finished() {
         Some(reason) => Err(format!("--output: already ends the text ({}); no token follows it", reason.label())),

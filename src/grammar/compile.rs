@@ -1,6 +1,7 @@
 //! Compiles the text of a grammar into an automaton over tokens, within limits.
 
 use super::message::{self, FAILS};
+use super::queue::Queue;
 use super::running::Running;
 use super::spelling::Spelling;
 use super::thread_time::ThreadTime;
@@ -15,7 +16,6 @@ use llguidance::api::{ParserLimits, StopReason};
 use llguidance::{ParserFactory, TokenParser};
 use rayon::{ThreadPool, ThreadPoolBuildError, ThreadPoolBuilder};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -60,9 +60,9 @@ pub(super) struct Tokens {
     /// Whether some control tokens have a name.
     has_special: bool,
     pub(super) spelling: Spelling,
+    /// The work that waits for the pool's threads.
+    pub(super) queue: Queue,
     pub(super) running: Running,
-    /// How many batches are waiting for texts.
-    pub(super) waiting: AtomicUsize,
     /// The turns for compiling.
     pub(super) compiling: Arc<BlockingSemaphore>,
     no_threads: Complaints,
@@ -112,10 +112,10 @@ impl Tokens {
             verbose_errors: false,
             ..ParserLimits::default()
         };
-        let (running, waiting, compiling) =
-            (Running::default(), AtomicUsize::new(0), BlockingSemaphore::new(MAX_COMPILING));
+        let queue = Queue::new(pool.current_num_threads());
+        let (running, compiling) = (Running::default(), BlockingSemaphore::new(MAX_COMPILING));
         let (has_special, no_threads) = (!vocabulary.special().is_empty(), Complaints::default());
-        Ok(Self { factory, pool, end, has_special, spelling, running, waiting, compiling, no_threads })
+        Ok(Self { factory, pool, end, has_special, spelling, queue, running, compiling, no_threads })
     }
 }
 

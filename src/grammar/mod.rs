@@ -23,6 +23,7 @@ mod lark;
 mod mask_error;
 mod message;
 pub mod propose;
+mod queue;
 mod rules;
 mod running;
 mod source;
@@ -38,6 +39,7 @@ pub use ahead::Ahead;
 pub use compile::{Compiled, MAX_COMPILING, MAX_THREADS};
 pub use compile_deadline::CompileDeadline;
 pub use mask_error::MaskError;
+pub use queue::Flow;
 pub use state::Mask;
 #[cfg(test)]
 pub(crate) use tests::busy::{hold_up, while_busy};

@@ -60,7 +60,7 @@ fn text(token: u32) -> &'static [u8] {
 }
 
 fn opened(grammar: &Arc<Grammar>, output: &[u32]) -> GrammarText {
-    GrammarText::open(Arc::clone(grammar), VOCAB, output).expect("it matches")
+    GrammarText::open(Arc::clone(grammar), &Arc::default(), VOCAB, output).expect("it matches")
 }
 
 /// What the rows of a work may emit; `None` means everything.
@@ -158,8 +158,9 @@ fn behind_its_end_a_text_can_only_end() {
     assert_eq!(allowed(&whole), [END, OTHER_END]);
     whole.push(END);
     assert_eq!(allowed(&whole), [END, OTHER_END]);
-    let wrong =
-        |output: &[u32]| GrammarText::open(Arc::clone(&grammar), VOCAB, output).expect_err("it does not match").field;
+    let wrong = |output: &[u32]| {
+        GrammarText::open(Arc::clone(&grammar), &Arc::default(), VOCAB, output).expect_err("it does not match").field
+    };
     assert_eq!(wrong(&[END]), "output_token_ids[0]", "it may not end there");
     assert_eq!(wrong(&[tokens_of("n"), tokens_of("n")].concat()), "output_token_ids[1]");
     assert_eq!(wrong(&[tokens_of("no"), vec![END], tokens_of("o")].concat()), "output_token_ids[3]");
@@ -178,7 +179,7 @@ fn tokens_that_end_a_text_are_no_part_of_it() {
     assert_eq!(allowed(&opened(&grammar, &[b])), [b]);
     assert_eq!(allowed(&opened(&grammar, &[b, b])), [a]);
     assert_eq!(allowed(&opened(&grammar, &[ab, a])), [a], "it has ended");
-    assert!(GrammarText::open(grammar, VOCAB, &[b, a]).is_err());
+    assert!(GrammarText::open(grammar, &Arc::default(), VOCAB, &[b, a]).is_err());
 }
 
 /// Two paths lead to the same position of a text, with the same lexemes, but different tokens may follow.
@@ -242,7 +243,7 @@ fn rows_may_be_longer_or_shorter_than_the_vocabulary() {
     let whole = allowed(&opened(&grammar, &[]));
     assert!(whole.contains(&(5 + u32::from(b'z'))) && whole.contains(&END));
     for vocab_size in [3, 100, VOCAB - 1, VOCAB + 1, VOCAB + 500] {
-        let text = GrammarText::open(Arc::clone(&grammar), vocab_size, &[]).expect("it matches");
+        let text = GrammarText::open(Arc::clone(&grammar), &Arc::default(), vocab_size, &[]).expect("it matches");
         let found =
             Pending::begin(vec![Wanted::new(&text, Ahead::default())]).masks().pop().expect("one").expect("a mask");
         let mask = found[0].as_ref().expect("not all");

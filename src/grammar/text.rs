@@ -3,6 +3,7 @@
 use super::ahead::Ahead;
 use super::mask_error::{MAX_MASK_TIME, MaskError, time_for};
 use super::propose::Proposed;
+use super::queue::{Flow, Pace, Why, Work};
 use super::running::OnDrop;
 use super::state::{Mask, Phase, State, guarded};
 use super::{Grammar, lock, thread_time};
@@ -48,6 +49,9 @@ pub(super) struct Place {
     until: AtomicU64,
     /// Whether a thread is going to work on it.
     is_queued: AtomicBool,
+    /// Whose text it is.
+    flow: Arc<Flow>,
+    pace: Pace,
     /// What threads are given to do with it.
     turns: Mutex<Turns>,
     /// How many bytes its automaton took when last seen.
@@ -57,7 +61,7 @@ pub(super) struct Place {
 /// Work on one text, done by one thread at a time, so that a slow text keeps no more than one.
 #[derive(Default)]
 struct Turns {
-    waiting: VecDeque<Box<dyn FnOnce() + Send>>,
+    waiting: VecDeque<Work>,
     /// Whether a thread does it.
     is_taken: bool,
 }
@@ -69,11 +73,16 @@ impl std::fmt::Debug for Place {
 }
 
 impl GrammarText {
-    /// A text that has emitted these tokens so far. Its rows have `vocab_size` tokens.
+    /// A text of this flow that has emitted these tokens so far. Its rows have `vocab_size` tokens.
     ///
     /// # Errors
     /// At `output_token_ids`, if they do not match the grammar.
-    pub fn open(grammar: Arc<Grammar>, vocab_size: usize, output: &[u32]) -> Result<Self, FieldError> {
+    pub fn open(
+        grammar: Arc<Grammar>,
+        flow: &Arc<Flow>,
+        vocab_size: usize,
+        output: &[u32],
+    ) -> Result<Self, FieldError> {
         let phase = grammar.begins.first().map_or(Phase::Inside, Phase::Before);
         let mut state = State::new(grammar.compiled.parser(), phase);
         let cancellation = state.cancellation();
@@ -89,7 +98,7 @@ impl GrammarText {
             };
             return Err(FieldError::new(format!("output_token_ids[{at}]"), wrong));
         }
-        let place = Arc::new(Place::new(grammar, vocab_size, state, cancellation));
+        let place = Arc::new(Place::new(grammar, Arc::clone(flow), vocab_size, state, cancellation));
         let mut text = Self { place, vocab_size, drafted: 0 };
         text.work_ahead(&[]);
         Ok(text)
@@ -106,7 +115,7 @@ impl GrammarText {
         *lock(&self.place.draft) = Some(draft.to_vec());
         if !self.place.is_queued.swap(true, Ordering::Relaxed) {
             let place = Arc::clone(&self.place);
-            self.place.spawn(move || place.catch_up());
+            self.place.spawn(Why::Ahead, move || place.catch_up());
         }
     }
 
@@ -146,8 +155,9 @@ impl Clone for GrammarText {
         drop(own);
         // A copy of an automaton has a cancellation handle of its own.
         let cancellation = state.cancellation();
-        let (grammar, vocab_size) = (Arc::clone(&self.place.grammar), self.vocab_size);
-        let place = Place::new(grammar, vocab_size, state, cancellation);
+        let Place { grammar, flow, vocab_size, .. } = &*self.place;
+        let (grammar, flow, vocab_size) = (Arc::clone(grammar), Arc::clone(flow), *vocab_size);
+        let place = Place::new(grammar, flow, vocab_size, state, cancellation);
         *lock(&place.unread) = unread;
         Self { place: Arc::new(place), vocab_size, drafted: self.drafted }
     }
@@ -161,21 +171,29 @@ impl Drop for GrammarText {
 }
 
 impl Place {
-    fn new(grammar: Arc<Grammar>, vocab_size: usize, state: State, cancellation: CancellationHandle) -> Self {
+    fn new(
+        grammar: Arc<Grammar>,
+        flow: Arc<Flow>,
+        vocab_size: usize,
+        state: State,
+        cancellation: CancellationHandle,
+    ) -> Self {
         let (unread, until, is_queued) = (Mutex::default(), AtomicU64::new(0), AtomicBool::new(false));
         let (bytes, draft) = (AtomicUsize::new(state.bytes()), Mutex::default());
         let (cancellation, state, turns) = (Mutex::new(cancellation), Mutex::new(state), Mutex::default());
-        Self { grammar, vocab_size, unread, state, cancellation, draft, until, is_queued, turns, bytes }
+        let pace = Pace::default();
+        Self { grammar, vocab_size, unread, state, cancellation, draft, until, is_queued, flow, pace, turns, bytes }
     }
 
     /// Has some thread do this work on the text, once no other thread works on it.
-    pub(super) fn spawn(self: &Arc<Self>, work: impl FnOnce() + Send + 'static) {
+    pub(super) fn spawn(self: &Arc<Self>, why: Why, work: impl FnOnce() + Send + 'static) {
         let place = Arc::clone(self);
-        self.grammar.compiled.tokens.pool.spawn(move || place.in_turn(Box::new(work)));
+        let work = Box::new(move || place.in_turn(Box::new(work)));
+        self.grammar.compiled.tokens.give(&self.flow, &self.pace, why, work);
     }
 
     /// Does the work, and what comes meanwhile; leaves it to the thread that is at it already, if there is one.
-    fn in_turn(&self, work: Box<dyn FnOnce() + Send>) {
+    fn in_turn(&self, work: Work) {
         let mut turns = lock(&self.turns);
         turns.waiting.push_back(work);
         if std::mem::replace(&mut turns.is_taken, true) {
@@ -223,7 +241,9 @@ impl Place {
         let mut state = lock(&self.state);
         self.until.store(clock() + most.as_micros() as u64, Ordering::Relaxed);
         let _ends = OnDrop(|| self.until.store(0, Ordering::Relaxed));
+        let began = Instant::now();
         let done = self.grammar.compiled.tokens.running.during(self, || work(&mut state));
+        self.pace.note(began.elapsed(), &self.flow);
         self.bytes.store(state.bytes(), Ordering::Relaxed);
         done
     }
@@ -240,9 +260,9 @@ impl Place {
         (token as usize) < tokens && !self.grammar.ends.contains(&token)
     }
 
-    /// Whether some batch waits for this text or for another one, or other work on this one does.
+    /// Whether something was asked for that waits for a thread, or for this one.
     pub(super) fn somebody_waits(&self) -> bool {
-        self.grammar.compiled.tokens.waiting.load(Ordering::Relaxed) > 0 || !lock(&self.turns).waiting.is_empty()
+        self.grammar.compiled.tokens.queue.has_asked() || !lock(&self.turns).waiting.is_empty()
     }
 
     /// Whether its work was cancelled because it took too long.

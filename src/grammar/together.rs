@@ -3,6 +3,7 @@
 
 use super::compile::Tokens;
 use super::mask_error::MaskError;
+use super::queue::Why;
 use super::running::OnDrop;
 use super::text::Place;
 use std::fmt;
@@ -129,10 +130,6 @@ impl<T> UnderWay<T> {
     /// Waits for what threads send, but not for longer than this, and cancels texts that take too long meanwhile.
     /// Returns whether nothing is left to wait for.
     pub(super) fn wait(&mut self, at_most: Duration) -> bool {
-        let tokens = self.tokens.clone();
-        let waiting_for = |count: fn(&AtomicUsize)| tokens.iter().for_each(|tokens| count(&tokens.waiting));
-        waiting_for(|count| _ = count.fetch_add(1, Ordering::Relaxed));
-        let _waits = OnDrop(|| waiting_for(|count| _ = count.fetch_sub(1, Ordering::Relaxed)));
         let (began, look) = (Instant::now(), LOOK.min(self.most));
         let mut is_over = false;
         while !self.waiting.is_empty() && !is_over {
@@ -212,7 +209,7 @@ fn begun<T: Send + 'static>(
                         let _ = sender.send((at, work(&place)));
                     }
                 };
-                own.spawn(work);
+                own.spawn(Why::Asked, work);
                 None
             }
         });

@@ -32,7 +32,7 @@ mod traces;
 use crate::backend::BackendInfo;
 use crate::engine;
 use crate::error::Error;
-use crate::grammar::Grammars;
+use crate::grammar::{Flow, Grammars};
 use crate::limits::Limits;
 use crate::message::codec::{Looked, RawAttachRequest, RawDecodeRequest, RawGetServerInfoRequest, RawSampleRequest};
 use crate::metrics::Metrics;
@@ -77,6 +77,8 @@ pub struct ServerSetup {
     pub vocabulary: Option<Arc<Vocabulary>>,
     /// Grammars over the vocabulary.
     pub grammars: Option<Arc<Grammars>>,
+    /// The texts of all calls of `Sample`, which take turns with those of streams as if they were one stream.
+    pub sample_flow: Arc<Flow>,
 }
 
 impl ServerSetup {

@@ -169,7 +169,8 @@ fn read(
         draft_vocabulary: Vec::new(),
         vocab_shards: None,
     };
-    let config = config(wire, &shared.setup, &shared.limits, shared.engine.state(), compile_deadline)?;
+    let mut config = config(wire, &shared.setup, &shared.limits, shared.engine.state(), compile_deadline)?;
+    config.flow = Arc::clone(&shared.setup.sample_flow);
     if request.logits.is_none() && request.top_n.is_none() && !request.rows.is_empty() {
         return Err(Error::invalid("logits", "is required when there are rows"));
     }

@@ -33,7 +33,7 @@ mod thinking;
 mod watermark;
 mod window;
 
-use crate::grammar::GrammarText;
+use crate::grammar::{Flow, GrammarText};
 use crate::params::acceptance::AcceptanceRule;
 use crate::params::state::SamplerState;
 use crate::params::{FieldError, LogprobsParams, MAX_DRAFT_TOKENS};
@@ -108,14 +108,19 @@ impl Sequence {
         }
     }
 
-    /// The same, with its place in its grammar, if it has one. Rows have `vocab_size` tokens; `output` is what the
-    /// sequence has emitted.
+    /// The same, with its place in its grammar, if it has one, as a text of this flow. Rows have `vocab_size` tokens;
+    /// `output` is what the sequence has emitted.
     ///
     /// # Errors
     /// At `output_token_ids`, if the grammar does not allow them.
-    pub fn with_grammar_text(mut self, vocab_size: usize, output: &[u32]) -> Result<Self, FieldError> {
+    pub fn with_grammar_text(
+        mut self,
+        flow: &Arc<Flow>,
+        vocab_size: usize,
+        output: &[u32],
+    ) -> Result<Self, FieldError> {
         if let Some(grammar) = self.rules.grammar() {
-            let text = GrammarText::open(Arc::clone(grammar), vocab_size, output)?;
+            let text = GrammarText::open(Arc::clone(grammar), flow, vocab_size, output)?;
             self.rare.get_or_insert_default().text = Some(text);
         }
         Ok(self)

@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::grammar::propose::{PendingDrafts, Proposed, ToDraft};
+use crate::grammar::queue::{Pace, SLOW, Why};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Barrier, mpsc};
 
 /// Runs `work` while no thread works on a text.
@@ -45,7 +47,9 @@ fn over_two(regex: &str) -> (Grammars, impl Fn(&[u32]) -> GrammarText) {
     let compiled = grammars.compile(&params(GrammarKind::Regex, regex), &room(), &CompileDeadline::default());
     let grammar = Grammar::new(compiled.expect("it is right"), &GrammarStart::default(), Vec::new());
     let grammar = Arc::new(grammar);
-    (grammars, move |output: &[u32]| GrammarText::open(Arc::clone(&grammar), 2, output).expect("it matches"))
+    (grammars, move |output: &[u32]| {
+        GrammarText::open(Arc::clone(&grammar), &Arc::default(), 2, output).expect("it matches")
+    })
 }
 
 #[test]
@@ -103,13 +107,14 @@ fn masks_that_nobody_waits_for_any_more_are_not_begun() {
         lock(&text.place().unread).push(0);
         let mut pending = Pending::begin(vec![Wanted::new(&text, Ahead::default())]);
         assert!(!pending.wait(Duration::from_millis(1)));
-        assert!(!text.place().somebody_waits(), "looking ahead goes on");
+        assert!(text.place().somebody_waits(), "and looking ahead would end for it");
         drop(pending);
     });
     // What was asked first runs first.
     let pool = &grammars.tokens.get().expect("they are made").pool;
     (0..pool.current_num_threads() * 4).for_each(|_| pool.install(|| ()));
     assert_eq!(lock(&text.place().unread).len(), 1, "nobody has read it");
+    assert!(!text.place().somebody_waits(), "looking ahead goes on");
 }
 
 /// Whoever does other things meanwhile may look only once the time is over.
@@ -137,7 +142,7 @@ fn a_slow_text_keeps_one_thread() {
     let (slow, other) = (text(&[0]), text(&[0]));
     let threads = grammars.tokens.get().expect("they are made").pool.current_num_threads();
     let (held, hold) = mpsc::channel::<()>();
-    slow.place().spawn(move || _ = hold.recv());
+    slow.place().spawn(Why::Asked, move || _ = hold.recv());
     lock(&slow.place().unread).push(0);
     let wanted = (0..2 * threads).map(|_| Wanted::new(&slow, Ahead::default())).collect();
     let mut pending = Pending::begin(wanted);
@@ -149,4 +154,49 @@ fn a_slow_text_keeps_one_thread() {
     assert!(slow.place().somebody_waits());
     drop(held);
     assert!(pending.masks().iter().all(Result::is_ok));
+}
+
+/// A stream waits for one piece of another's work, and not for all of it.
+#[test]
+fn a_stream_with_many_slow_texts_does_not_hold_up_another() {
+    let (grammars, text) = over_two("[ab]*");
+    let (slow, other) = (Arc::new(Flow::default()), text(&[0]));
+    let (tokens, pace, done) =
+        (grammars.tokens.get().expect("they are made"), Pace::default(), Arc::new(AtomicUsize::new(0)));
+    let works = 100 * tokens.pool.current_num_threads();
+    for _ in 0..works {
+        let done = Arc::clone(&done);
+        let work = move || {
+            std::thread::sleep(Duration::from_millis(3));
+            done.fetch_add(1, Ordering::Relaxed);
+        };
+        tokens.give(&slow, &pace, Why::Asked, Box::new(work));
+    }
+    lock(&other.place().unread).push(0);
+    assert_eq!(waited(&other), Ok(vec![Some(vec![0, 1])]));
+    let done = done.load(Ordering::Relaxed);
+    assert!(done < works / 2, "{done} of {works} were done before");
+}
+
+/// What waits because it is slow is done in the end, whoever else asks, and also behind a panic.
+#[test]
+fn slow_texts_have_their_turns_in_the_end() {
+    let (grammars, text) = over_two("[ab]*");
+    let (flow, slow, other) = (Arc::new(Flow::default()), Pace::default(), text(&[0]));
+    let tokens = grammars.tokens.get().expect("they are made");
+    slow.note(2 * SLOW, &flow);
+    let (sender, done) = mpsc::channel();
+    for at in 0..20 {
+        let sender = sender.clone();
+        let work = move || {
+            std::thread::sleep(Duration::from_millis(1));
+            assert!(at % 2 == 0, "a panic on purpose");
+            let _ = sender.send(());
+        };
+        tokens.give(&flow, &slow, Why::Asked, Box::new(work));
+        lock(&other.place().unread).push(0);
+        assert_eq!(waited(&other), Ok(vec![Some(vec![0, 1])]));
+    }
+    drop(sender);
+    assert_eq!(done.iter().count(), 10);
 }

@@ -140,7 +140,7 @@ fn a_token_that_ends_the_text_is_not_drafted() {
 #[test]
 fn what_a_row_does_not_have_is_not_drafted() {
     let grammar = grammar(GrammarKind::Regex, "nomaybe!");
-    let shorter = GrammarText::open(grammar, VOCAB - 10, &[]).expect("it matches");
+    let shorter = GrammarText::open(grammar, &Arc::default(), VOCAB - 10, &[]).expect("it matches");
     let tokens = proposed(&shorter, &[], 8).tokens;
     assert_eq!(spelled(&tokens), "no", "may, be and maybe are behind its end");
     assert!(tokens.iter().all(|&token| (token as usize) < VOCAB - 10));
@@ -180,7 +180,9 @@ fn drafts_that_nobody_verifies_end_no_text() {
             .compile(&params(GrammarKind::Regex, &pattern), &room(), &CompileDeadline::default())
             .expect("it is right");
         let grammar = Arc::new(Grammar::new(compiled, &GrammarStart::default(), vec![0]));
-        let text = |output: &[u32]| GrammarText::open(Arc::clone(&grammar), texts.len(), output).expect("it matches");
+        let text = |output: &[u32]| {
+            GrammarText::open(Arc::clone(&grammar), &Arc::default(), texts.len(), output).expect("it matches")
+        };
         let asked = |text: &GrammarText| {
             Pending::begin(vec![Wanted::new(text, Ahead::default())]).masks().pop().expect("one text")
         };

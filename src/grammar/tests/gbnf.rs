@@ -194,7 +194,7 @@ fn a_rule_may_call_itself_anywhere() {
         let grammar = grammar(GrammarKind::Gbnf, gbnf);
         let text = opened(&grammar, &tokens_of("abb"));
         assert_eq!(allowed(&text), [&[END, OTHER_END][..], &tokens_of("b")].concat(), "{gbnf}");
-        assert!(GrammarText::open(Arc::clone(&grammar), VOCAB, &tokens_of("aba")).is_err(), "{gbnf}");
+        assert!(GrammarText::open(Arc::clone(&grammar), &Arc::default(), VOCAB, &tokens_of("aba")).is_err(), "{gbnf}");
     }
 }
 

@@ -7,7 +7,7 @@ use crate::engine::shards::Owner;
 use crate::engine::shards::layout::Layout;
 use crate::engine::step::DraftVocabulary;
 use crate::error::Error;
-use crate::grammar::CompileDeadline;
+use crate::grammar::{CompileDeadline, Flow};
 use crate::limits::Limits;
 use crate::metrics::MAX_LABEL_BYTES;
 use crate::params::{FieldError, MAX_STOP_TOKEN_IDS, SamplingParams, check_tokens};
@@ -44,6 +44,8 @@ pub(in crate::rpc) struct Config {
     pub(super) setup: Arc<ServerSetup>,
     /// Room for what is remembered of sequences.
     pub(super) state: Arc<Counter>,
+    /// The stream's texts that have a grammar, which take turns with those of others.
+    pub(in crate::rpc) flow: Arc<Flow>,
     /// Whether the server has regions at all.
     pub(in crate::rpc) has_regions: bool,
     /// The stream's right to regions. The regions end when it is dropped.
@@ -102,6 +104,7 @@ pub(in crate::rpc) fn config(
         limits: Arc::clone(limits),
         setup: Arc::clone(setup),
         state,
+        flow: Arc::default(),
         has_regions: false,
         invitation: None,
         layout,

@@ -108,7 +108,7 @@ impl Openings<'_> {
         let charged = self.built(rules, seed, &Texts { prompt: &prompt, output: &output, predicted: &predicted })?;
         // This is outside the turn: a grammar may read for long, and then only the caller who asked for it should wait.
         charged.then(|sequence| {
-            let sequence = sequence.with_grammar_text(config.vocab_size as usize, &output)?;
+            let sequence = sequence.with_grammar_text(&config.flow, config.vocab_size as usize, &output)?;
             let Some(wire) = wire.sampler_state else { return Ok(sequence) };
             let state = samplers::state(wire).and_then(|state| sequence.with_sampler_state(state));
             state.map_err(|e| e.within("sampler_state"))
