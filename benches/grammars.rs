@@ -151,7 +151,7 @@ fn main() {
         let compile = micros(started.elapsed());
         let grammar = Arc::new(Grammar::new(compiled, &GrammarStart::default(), vec![END]));
         let tokens = tokens(&vocabulary, job.text.as_bytes());
-        let opened = |output: &[u32]| GrammarText::open(Arc::clone(&grammar), VOCAB, output).unwrap();
+        let opened = |output: &[u32]| GrammarText::open(Arc::clone(&grammar), &Arc::default(), VOCAB, output).unwrap();
         let (mut times, mut left) = (Vec::new(), Vec::new());
         // The second round has known states, as all but the first texts of a grammar do.
         for round in 0..2 {
@@ -202,8 +202,9 @@ fn main() {
 
 /// Writes a text token by token. After each token, a draft is made and verified.
 fn drafts(name: &str, grammar: &Arc<Grammar>, tokens: &[u32]) {
+    let flow = Arc::default();
     let mut texts: Vec<GrammarText> =
-        (0..BATCH).map(|_| GrammarText::open(Arc::clone(grammar), VOCAB, &[]).unwrap()).collect();
+        (0..BATCH).map(|_| GrammarText::open(Arc::clone(grammar), &flow, VOCAB, &[]).unwrap()).collect();
     let (mut drafted, mut there, mut worked_out) = (Vec::new(), Vec::new(), Vec::new());
     let mut forced = 0;
     for (at, token) in tokens.iter().enumerate() {

@@ -71,12 +71,22 @@ impl Counter {
 
     /// Adds `more` to what is in use, unless there is less room.
     fn reserve(&self, more: usize) -> bool {
+        self.reserve_within(None, more)
+    }
+
+    /// The same for what counts in `whole` already, of which this counter is a part.
+    fn reserve_within(&self, whole: Option<&Arc<Self>>, more: usize) -> bool {
         let taken = self.reserve_here(more);
-        if taken && self.whole.as_ref().is_some_and(|whole| !whole.reserve(more)) {
+        if taken && self.around(whole).is_some_and(|around| !around.reserve_within(whole, more)) {
             self.give_back_here(more);
             return false;
         }
         taken
+    }
+
+    /// The counter of which this one is a part, unless that is `whole`.
+    fn around(&self, whole: Option<&Arc<Self>>) -> Option<&Arc<Self>> {
+        self.whole.as_ref().filter(|around| !whole.is_some_and(|whole| Arc::ptr_eq(around, whole)))
     }
 
     fn reserve_here(&self, more: usize) -> bool {
@@ -101,10 +111,10 @@ impl Counter {
         self.limit.checked_sub(amount).map(|left| self.used().saturating_sub(left))
     }
 
-    fn reserve_anyway(&self, more: usize) {
+    fn reserve_anyway_within(&self, whole: Option<&Arc<Self>>, more: usize) {
         self.used.fetch_add(more, Ordering::Relaxed);
         self.gauge.increment(more as f64);
-        self.whole.iter().for_each(|whole| whole.reserve_anyway(more));
+        self.around(whole).into_iter().for_each(|around| around.reserve_anyway_within(whole, more));
     }
 
     /// Whether this much room is left in this counter, which may be a part or the whole. For a part, the whole is not
@@ -179,6 +189,29 @@ impl Permit {
         may
     }
 
+    /// Makes the permit stand for room of `part` too, a part of its counter, and returns whether there was room.
+    /// Without room nothing changes.
+    #[must_use]
+    pub fn join_part(&mut self, part: &Arc<Counter>) -> bool {
+        let joins = part.reserve_within(Some(&self.counter), self.amount);
+        if joins {
+            self.counter = Arc::clone(part);
+        }
+        joins
+    }
+
+    /// The same, beyond the limits of parts if necessary.
+    pub fn join_part_anyway(&mut self, part: &Arc<Counter>) {
+        part.reserve_anyway_within(Some(&self.counter), self.amount);
+        self.counter = Arc::clone(part);
+    }
+
+    /// Whether the permit stands for room of this counter itself.
+    #[must_use]
+    pub fn is_of(&self, counter: &Arc<Counter>) -> bool {
+        Arc::ptr_eq(&self.counter, counter)
+    }
+
     /// Makes the permit stand for room of the whole only, and no longer of a part.
     pub fn leave_part(&mut self) {
         while let Some(whole) = self.counter.whole.clone() {
@@ -191,7 +224,7 @@ impl Permit {
     /// room until there is some again.
     pub fn set(&mut self, amount: usize) {
         if amount > self.amount {
-            self.counter.reserve_anyway(amount - self.amount);
+            self.counter.reserve_anyway_within(None, amount - self.amount);
             self.amount = amount;
         } else {
             let _ = self.resize(amount);
@@ -304,5 +337,24 @@ mod tests {
         assert_eq!(counter.used(), 1);
         drop(one);
         assert_eq!(counter.used(), 0);
+    }
+
+    #[test]
+    fn a_permit_joins_a_part_of_what_it_has_already() {
+        let whole = Counter::new(10, Gauge::noop());
+        let around = whole.part(6);
+        let (part, other) = (around.part(4), around.part(4));
+        let mut mine = whole.take(3).expect("room");
+        assert!(mine.join_part(&part) && mine.is_of(&part));
+        assert_eq!([&part, &around, &whole].map(|counter| counter.used()), [3, 3, 3]);
+        let mut next = whole.take(4).expect("room");
+        assert!(!next.join_part(&part) && !next.join_part(&other), "neither there nor around it");
+        assert_eq!([&part, &other, &around, &whole].map(|counter| counter.used()), [3, 0, 3, 7], "nothing changes");
+        next.join_part_anyway(&other);
+        assert_eq!([&part, &other, &around, &whole].map(|counter| counter.used()), [3, 4, 7, 7]);
+        mine.leave_part();
+        assert_eq!([&part, &other, &around, &whole].map(|counter| counter.used()), [0, 4, 4, 7]);
+        drop((next, mine));
+        assert_eq!([&part, &other, &around, &whole].map(|counter| counter.used()), [0; 4]);
     }
 }

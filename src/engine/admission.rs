@@ -4,6 +4,7 @@
 //! and lists before its sequences are built. So a refused step costs little and takes nobody's room. The permits travel
 //! with the step, and give the room back when they are dropped, on whatever path.
 
+use super::aside_room::{AsideRoom, AsideShare};
 use super::memory;
 use super::step::{Open, Step};
 use crate::error::Refusal;
@@ -28,6 +29,8 @@ pub(super) struct Admission {
     rows: Arc<Counter>,
     /// Rows of steps that are held back.
     held_rows: Arc<Counter>,
+    /// What is set aside for its grammars.
+    aside: AsideShare,
     streams: Arc<Counter>,
     sequences: Arc<Counter>,
     state: Arc<Counter>,
@@ -38,6 +41,8 @@ pub(super) struct Admission {
 /// Together they leave an eighth to steps that wait for nobody.
 #[derive(Debug)]
 struct ByteShares {
+    /// All of what follows, except for replies of streams.
+    waits: Arc<Counter>,
     /// Messages of stateless calls. They are on their way and may never come.
     incoming: Arc<Counter>,
     /// Steps that are held back for their shards.
@@ -60,6 +65,7 @@ impl ByteShares {
             incoming: waits.part(messages(3)),
             held: waits.part(messages(4)),
             answers: waits.part(eighths(1)),
+            waits,
             replies: bytes.part(eighths(2)),
             max_stream_replies: eighths(1),
         }
@@ -71,6 +77,8 @@ impl ByteShares {
 pub struct StepPlace {
     place: Permit,
     bytes: Permit,
+    /// Where its rows take room.
+    rows: Arc<Counter>,
     /// Whether the step is held back, for its own shards or behind a step that waits for shards.
     pub(super) held: bool,
 }
@@ -106,11 +114,14 @@ impl Admission {
     pub(super) fn new(limits: &Limits, metrics: &Metrics) -> Self {
         let bytes = Counter::new(limits.max_bytes_in_flight, metrics.bytes_in_flight.clone());
         let rows = Counter::new(limits.max_rows_in_flight(), metrics.rows_in_flight.clone());
+        let queued = Counter::new(limits.max_queued_steps, metrics.queue_depth.clone());
+        let shares = ByteShares::new(&bytes, limits.max_message_bytes);
         Self {
-            queued: Counter::new(limits.max_queued_steps, metrics.queue_depth.clone()),
+            aside: AsideShare::new(&queued, &shares.waits, &rows, limits),
+            queued,
             held: Counter::new(limits.max_queued_steps, Gauge::noop()),
             stateless: Counter::new(limits.max_queued_steps, Gauge::noop()),
-            shares: ByteShares::new(&bytes, limits.max_message_bytes),
+            shares,
             bytes,
             held_rows: rows.part(limits.max_rows_in_flight() / 2),
             rows,
@@ -123,16 +134,17 @@ impl Admission {
 
     /// A place for a step that goes to the engine, and room for its message; or the refusal, if there is too little.
     pub(super) fn place(&self, message_bytes: usize) -> Result<StepPlace, Refusal> {
-        let place = self.queued.take(1).ok_or(Refusal::QueueFull)?;
-        let bytes = self.bytes.take(message_bytes).ok_or(Refusal::BytesInFlight)?;
-        Ok(StepPlace { place, bytes, held: false })
+        step_place([&self.queued, &self.bytes, &self.rows], message_bytes, false)
     }
 
     /// The same for a step that is held back until it need not wait for shards.
     pub(super) fn held_place(&self, message_bytes: usize) -> Result<StepPlace, Refusal> {
-        let place = self.held.take(1).ok_or(Refusal::QueueFull)?;
-        let bytes = self.shares.held.take(message_bytes).ok_or(Refusal::BytesInFlight)?;
-        Ok(StepPlace { place, bytes, held: true })
+        step_place([&self.held, &self.shares.held, &self.held_rows], message_bytes, true)
+    }
+
+    /// The same for a step behind steps of its stream that are set aside.
+    pub(super) fn place_aside(room: &AsideRoom, message_bytes: usize) -> Result<StepPlace, Refusal> {
+        step_place(room.counters(), message_bytes, false)
     }
 
     /// Room for a step with `openings` openings, once its message is read. `replies` is the room for replies of its
@@ -144,11 +156,10 @@ impl Admission {
         openings: usize,
         replies: &Arc<Counter>,
     ) -> Result<StepPermits, Refusal> {
-        let StepPlace { place: queued, mut bytes, held } = place;
+        let StepPlace { place: queued, mut bytes, rows, .. } = place;
         if !bytes.resize(memory::of_message(step)) {
             return Err(Refusal::BytesInFlight);
         }
-        let rows = if held { &self.held_rows } else { &self.rows };
         let rows = rows.take(step.rows()).ok_or(Refusal::RowsInFlight)?;
         let reply = self.reply(memory::of_places(step, openings), replies).ok_or(Refusal::BytesInFlight)?;
         // This may exceed the limit, by the lists of one step for each core: a message that fits must not be refused
@@ -209,6 +220,11 @@ impl Admission {
         self.shares.replies.part(self.shares.max_stream_replies)
     }
 
+    /// Room for what a stream has set aside.
+    pub(super) fn aside(&self) -> AsideRoom {
+        self.aside.of_stream()
+    }
+
     /// Room for the answers of stateless calls.
     pub(super) fn answers(&self) -> Arc<Counter> {
         Arc::clone(&self.shares.answers)
@@ -222,4 +238,15 @@ impl Admission {
     pub(super) fn open_sequences(&self) -> usize {
         self.sequences.used()
     }
+}
+
+/// A place for a step, room for its message, and the counter for its rows, out of these three.
+fn step_place(
+    [places, bytes, rows]: [&Arc<Counter>; 3],
+    message_bytes: usize,
+    held: bool,
+) -> Result<StepPlace, Refusal> {
+    let place = places.take(1).ok_or(Refusal::QueueFull)?;
+    let bytes = bytes.take(message_bytes).ok_or(Refusal::BytesInFlight)?;
+    Ok(StepPlace { place, bytes, rows: Arc::clone(rows), held })
 }

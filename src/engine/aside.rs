@@ -2,10 +2,11 @@
 //! batch that took them and which a later one takes back, and steps whose rows have run, and whose texts' drafts are not
 //! there yet. The rest of their stream waits with them.
 
+use super::aside_room::AsideRoom;
 use super::batch::{Batch, BatchedStep, Taken};
 use super::finished::Finished;
-use super::grammar::StreamDrafts;
-use super::state::{Stream, StreamId};
+use super::grammar::{StepMasks, StreamDrafts};
+use super::stream::{Stream, StreamId};
 use crate::limits::Limits;
 use std::collections::{HashMap, HashSet};
 use std::thread::Thread;
@@ -178,16 +179,36 @@ impl Aside {
 
     /// Looks at all that was set aside. Returns whether anything of it can go on.
     pub(super) fn look(&mut self) -> bool {
-        let unanswered: HashSet<StreamId> = self.unanswered.iter().map(|group| group.stream).collect();
+        if self.is_empty() {
+            return false;
+        }
+        let (now, unanswered) =
+            (Instant::now(), self.unanswered.iter().map(|group| group.stream).collect::<HashSet<_>>());
         for group in &mut self.unmasked {
             // Each step is looked at, because that ends texts that take too long.
-            let masks = group.steps.iter_mut().filter_map(|step| step.masks.as_mut());
-            let lacking = masks.fold(0, |lacking, masks| lacking + usize::from(!masks.wait(Duration::ZERO)));
+            let lacking = group.steps.iter_mut().fold(0, |lacking, step| lacking + usize::from(step.lacks_masks(now)));
             // Replies of a stream go out in order.
             group.is_ready = lacking == 0 && !unanswered.contains(&group.stream);
         }
         let drafted = self.unanswered.iter_mut().any(|group| group.drafts.wait(Duration::ZERO));
         drafted || self.unmasked.iter().any(|group| group.is_ready)
+    }
+
+    /// Makes what was set aside of a stream take its room there. If there is too little, its steps go on without the
+    /// masks that they lack.
+    pub(super) fn keep(&mut self, stream: StreamId, room: &AsideRoom, mut fits: bool) {
+        let Some(group) = self.unmasked.iter_mut().find(|group| group.stream == stream) else { return };
+        for step in &mut group.steps {
+            fits &= step.queued.as_mut().is_none_or(|queued| room.keep(queued, &mut step.permits));
+        }
+        if !fits {
+            group.steps.iter_mut().filter_map(|step| step.masks.as_mut()).for_each(StepMasks::give_up);
+        }
+    }
+
+    /// The streams of which steps are set aside.
+    pub(super) fn streams(&self) -> impl Iterator<Item = StreamId> {
+        self.streams.iter().copied()
     }
 
     /// Whether steps of this stream were set aside.

@@ -2,13 +2,15 @@
 
 use super::admission::{InFlight, StepPermits};
 use super::aside::Aside;
+use super::aside_room;
 use super::commit::Results;
 use super::grammar::StepMasks;
 use super::memory;
 use super::plan::{Costs, ENTRIES_A_SPARSE, MAX_EXPLAINED_LOGITS, MAX_LISTED_ENTRIES, Planned, plan_work};
+use super::queued::Queued;
 use super::rows::{MAX_AHEAD_ENTRIES, RowSource, run_rows};
-use super::state::{Queued, Stream, StreamId};
 use super::step::{Open, Opened, RowFailure, RowStatus, Step, WorkKind};
+use super::stream::{Stream, StreamId};
 use super::verify::{MeasurementSelector, VerifySource, run_verifications};
 use crate::backend::Backend;
 use crate::limits::Limits;
@@ -61,8 +63,6 @@ impl Taken {
 pub(super) struct BatchedStep {
     pub(super) stream: StreamId,
     pub(super) step: Step,
-    /// See [`Queued`].
-    pub(super) weight: usize,
     pub(super) open: Vec<Opened>,
     /// What each work needs, or why it is not done.
     pub(super) plan: Vec<Result<Planned, RowFailure>>,
@@ -103,7 +103,7 @@ impl Batch {
 
     /// Takes a step: closes and opens its sequences, plans its rows, and asks for their masks.
     pub(super) fn take(&mut self, id: StreamId, queued: Queued, stream: &mut Stream, limits: &Limits) {
-        let Queued { mut step, mut permits, weight } = queued;
+        let Queued { mut step, mut permits, .. } = queued;
         for &sequence in &step.close {
             stream.table.close(sequence);
         }
@@ -111,18 +111,17 @@ impl Batch {
         let (plan, taken) = self.plan(&mut stream.table, &step, &open, &mut permits.in_flight.reply, limits);
         let StepPermits { queued, in_flight: permits } = permits;
         let (queued, masks, results) = (Some(queued), None, Results::default());
-        let mut batched = BatchedStep { stream: id, step, weight, open, plan, taken, queued, masks, results, permits };
+        let mut batched = BatchedStep { stream: id, step, open, plan, taken, queued, masks, results, permits };
         batched.masks = StepMasks::ask(&batched, &stream.table);
         self.taken = self.taken.and(taken);
         self.steps.push(batched);
     }
 
-    /// Takes a step that an earlier batch took and set aside. Its masks are there.
+    /// Takes a step that an earlier batch took and set aside. Its masks are there, or it is too late for them.
     pub(super) fn take_back(&mut self, mut step: BatchedStep, table: &mut Table) {
+        aside_room::leave(step.queued.as_mut(), &mut step.permits);
+        step.end_if_late(self.gathered);
         step.fill_masks(Duration::ZERO);
-        if let Some(late) = late(&step.step, self.gathered) {
-            step.plan.iter_mut().filter(|planned| planned.is_ok()).for_each(|planned| *planned = Err(late.clone()));
-        }
         for id in step.step.work.iter().filter_map(|work| work.sequence_id) {
             table.enter_batch(id, self.number);
         }
@@ -230,6 +229,20 @@ impl Batch {
 }
 
 impl BatchedStep {
+    /// Whether it waits for masks, which it does no longer than its deadline.
+    pub(super) fn lacks_masks(&mut self, now: Instant) -> bool {
+        self.end_if_late(now);
+        self.masks.as_mut().is_some_and(|masks| !masks.wait(Duration::ZERO))
+    }
+
+    /// Does none of its work if its deadline has passed.
+    fn end_if_late(&mut self, now: Instant) {
+        if let Some(late) = late(&self.step, now) {
+            self.masks = None;
+            self.plan.iter_mut().filter(|planned| planned.is_ok()).for_each(|planned| *planned = Err(late.clone()));
+        }
+    }
+
     /// Fills in its masks if all of them are there within this time. Returns whether that is so.
     pub(super) fn fill_masks(&mut self, within: Duration) -> bool {
         let Some(mut masks) = self.masks.take() else { return true };

@@ -22,9 +22,6 @@ pub(super) struct Core {
     pub(super) backend: Box<dyn Backend>,
     pub(super) metrics: Metrics,
     pub(super) heartbeat: Heartbeat,
-    /// An upper bound on the weight of the waiting steps. They weigh less if some of them were dropped with their
-    /// stream; the bound is reset as soon as none wait.
-    pub(super) waiting_bytes: usize,
 }
 
 /// What is left to do after a turn.
@@ -46,7 +43,7 @@ impl Core {
     pub(super) fn turn(&mut self, max_bytes: usize) -> TurnEnd {
         let mut ended = self.receive_all();
         if self.state.has_work() {
-            if self.waiting_bytes > max_bytes {
+            if self.state.weight() > max_bytes {
                 return TurnEnd::StepsWait;
             }
             self.heartbeat.beat();
@@ -58,24 +55,18 @@ impl Core {
         if self.state.has_work() {
             return TurnEnd::StepsWait;
         }
-        let waits = !self.state.aside.is_empty();
-        if !waits {
-            self.waiting_bytes = 0;
-        }
         if ended {
             return TurnEnd::Abandoned;
         }
         self.heartbeat.rest();
-        if waits { TurnEnd::GrammarsWork } else { TurnEnd::Idle }
+        if self.state.aside.is_empty() { TurnEnd::Idle } else { TurnEnd::GrammarsWork }
     }
 
     /// Takes in all commands that have come. Returns whether nobody is left who could send more.
     fn receive_all(&mut self) -> bool {
         loop {
             match self.inbox.try_recv() {
-                Ok(command) => {
-                    self.waiting_bytes = self.waiting_bytes.saturating_add(self.state.apply(command));
-                }
+                Ok(command) => self.state.apply(command),
                 Err(TryRecvError::Empty) => return false,
                 Err(TryRecvError::Disconnected) => return true,
             }
@@ -91,8 +82,6 @@ impl Core {
         if batch.steps.is_empty() {
             return;
         }
-        let weight = batch.steps.iter().map(|step| step.weight).fold(0, usize::saturating_add);
-        self.waiting_bytes = self.waiting_bytes.saturating_sub(weight);
         metrics.batch_steps.record(batch.steps.len() as f64);
         metrics.batch_rows.record(batch.rows() as f64);
         if batch.rows() > 0 {

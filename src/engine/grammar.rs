@@ -46,6 +46,11 @@ impl StepMasks {
         self.pending.wakes(thread);
     }
 
+    /// See [`Pending::give_up`].
+    pub(super) fn give_up(&mut self) {
+        self.pending.give_up();
+    }
+
     /// Adds the masks to the step's rows, on top of those that its worker sent. A work whose masks cannot be computed is
     /// not done.
     pub(super) fn fill(self, batched: &mut BatchedStep) {
@@ -55,7 +60,7 @@ impl StepMasks {
                 Err(mask_error) => {
                     let status = match mask_error {
                         MaskError::TooComplex(_) => RowStatus::GrammarTooComplex,
-                        MaskError::NotYet => RowStatus::DeadlineExceeded,
+                        MaskError::NotYet | MaskError::NoRoom => RowStatus::DeadlineExceeded,
                         MaskError::Fault(_) => RowStatus::Internal,
                     };
                     batched.plan[work] = Err(RowFailure::new(status, format!("params.grammar: {mask_error}")));

@@ -7,12 +7,13 @@
 //!
 //! There is no timer. An idle engine starts a step at once; while the backend runs, steps of all streams pile up and
 //! become the next batch. Steps that wait for a grammar's threads are set `aside`, and others do not wait for them. Read
-//! [`step`] (what goes in and comes out), then `state` (the pure state machine), `batch`, `plan` (what a work needs),
+//! [`step`] (what goes in and comes out), then `state` (the pure state machine) and `stream`, `batch`, `plan` (what a work needs),
 //! `rows` and `verify` (what the backend is asked), `commit` and `finished` (what is done with the results). This file
 //! only drives them.
 
 mod admission;
 mod aside;
+mod aside_room;
 mod batch;
 mod commit;
 mod complaint;
@@ -27,6 +28,7 @@ mod listed;
 mod logits;
 mod memory;
 mod plan;
+mod queued;
 mod repeated;
 mod reply;
 mod rows;
@@ -34,6 +36,7 @@ pub mod shards;
 mod slots;
 mod state;
 pub mod step;
+mod stream;
 #[cfg(test)]
 mod tests;
 mod verification;
@@ -49,16 +52,19 @@ use crate::sequence::OpenError;
 use crate::sequence::table::Table;
 use admission::Admission;
 pub use admission::StepPlace;
+use aside_room::AsideRoom;
 pub use complaint::StepOrigin;
 use desk::{Core, Desk};
 pub use heartbeat::Heartbeat;
-use state::{Command, Queued, State, StreamId, StreamPermits, StreamSpec};
+use queued::Queued;
+use state::{Command, State};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc as thread_channel;
 use std::task::{Context, Poll};
 use std::thread::{JoinHandle, Thread};
 use step::{Open, Step, StepReply};
+use stream::{StreamId, StreamPermits, StreamSpec};
 use tokio::sync::mpsc;
 
 /// The thread that hands over a step may run it itself if the step and everything that waits take at most the time of
@@ -88,7 +94,7 @@ impl Engine {
         let (commands, inbox) = thread_channel::channel();
         let heartbeat = Heartbeat::new();
         let runs_anywhere = backend.runs_anywhere();
-        let core = Core { state, inbox, backend, metrics, heartbeat: heartbeat.clone(), waiting_bytes: 0 };
+        let core = Core { state, inbox, backend, metrics, heartbeat: heartbeat.clone() };
         let desk = Arc::new(Desk::new(core));
         let own = Arc::clone(&desk);
         let thread = std::thread::Builder::new()
@@ -230,8 +236,10 @@ impl Handle {
         let (sender, replies) = mpsc::channel(capacity.max(1));
         let table = table.recorded(origin.model.sequence_acceptance.clone(), origin.model.sequences.clone());
         let stream = self.streams.fetch_add(1, Ordering::Relaxed);
-        self.send(Command::Open { stream, spec: Box::new(StreamSpec { replies: sender, origin, table, permits }) })?;
-        Ok(StreamHandle { stream, engine: self.clone(), replies, room, takes_long: AtomicBool::new(false) })
+        let aside = Arc::new(self.admission.aside());
+        let spec = StreamSpec { replies: sender, origin, table, aside: Arc::clone(&aside), permits };
+        self.send(Command::Open { stream, spec: Box::new(spec) })?;
+        Ok(StreamHandle { stream, engine: self.clone(), replies, room, aside, takes_long: AtomicBool::new(false) })
     }
 
     /// Room for what is remembered of sequences. Whoever builds a sequence takes its room here.
@@ -279,6 +287,8 @@ pub struct StreamHandle {
     replies: mpsc::Receiver<StepReply>,
     /// Room for the stream's replies until they are read.
     room: Arc<Counter>,
+    /// Room for its steps behind one that is set aside.
+    aside: Arc<AsideRoom>,
     /// Whether the stream ever opened a sequence whose rows may take long.
     takes_long: AtomicBool,
 }
@@ -289,6 +299,9 @@ impl StreamHandle {
     /// # Errors
     /// When there is too little.
     pub fn place(&self, message_bytes: usize) -> Result<StepPlace, Error> {
+        if self.aside.is_in_use() {
+            return Admission::place_aside(&self.aside, message_bytes).map_err(Error::Refused);
+        }
         self.engine.place(message_bytes)
     }
 

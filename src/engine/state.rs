@@ -7,30 +7,19 @@
 //! drawn yet. The rest of its stream waits with it. So it is with a step whose masks take long, which is set
 //! [aside](super::aside).
 
-use super::RUN_HERE_BYTES;
-use super::admission::StepPermits;
 use super::aside::{Aside, Unanswered};
 use super::batch::{Batch, BatchedStep};
-use super::complaint::StepOrigin;
 use super::finished::Finished;
 use super::grammar::StreamDrafts;
-use super::plan::ENTRY_TIME_BYTES;
-use super::step::{Open, Step, StepReply, Work};
+use super::queued::Queued;
+use super::stream::{Stream, StreamId, StreamSpec};
 use super::verify::MeasurementSelector;
 use crate::backend::Backend;
 use crate::limits::Limits;
 use crate::metrics::{Metrics, Stage};
-use crate::permits::Permit;
-use crate::sequence::Sequence;
-use crate::sequence::table::Table;
-use std::cell::LazyCell;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
-use tokio::sync::mpsc;
-
-/// The engine's number for a stream.
-pub(super) type StreamId = u64;
 
 /// A command to the engine.
 #[derive(Debug)]
@@ -38,86 +27,6 @@ pub(super) enum Command {
     Open { stream: StreamId, spec: Box<StreamSpec> },
     Step { stream: StreamId, queued: Box<Queued> },
     Close { stream: StreamId },
-}
-
-/// What a new stream brings with it.
-#[derive(Debug)]
-pub(super) struct StreamSpec {
-    pub(super) replies: mpsc::Sender<StepReply>,
-    pub(super) origin: StepOrigin,
-    pub(super) table: Table,
-    pub(super) permits: StreamPermits,
-}
-
-/// The places that a stream holds until the engine has forgotten it.
-#[derive(Debug)]
-pub(super) struct StreamPermits {
-    /// The stream's place among the server's streams, or the places of all its sequences.
-    pub(super) _place: Arc<Permit>,
-    /// Its place among the streams of its model label, if it is shown there.
-    pub(super) _shown: Option<Permit>,
-}
-
-/// A waiting step, and the room it takes.
-#[derive(Debug)]
-pub(super) struct Queued {
-    pub(super) step: Step,
-    pub(super) permits: StepPermits,
-    /// The time that the step takes, in bytes of whole rows that take as long. It decides which thread may run the step
-    /// ([`RUN_HERE_BYTES`]).
-    pub(super) weight: usize,
-}
-
-impl Queued {
-    /// Puts a step together with the sequences it opens.
-    pub(super) fn new(step: Step, open: Vec<Open>, mut permits: StepPermits) -> Self {
-        permits.opened(&open);
-        // Two kinds of step take longer than their rows tell. A score penalises each of its rows for the text so far,
-        // and there may be many rows. An explanation goes through its row once for each filter.
-        let is_long = step.work.iter().any(Work::is_score) || open.iter().any(Open::takes_long);
-        let step = Step { open, ..step };
-        let queued = Self { weight: step.time_bytes(), step, permits };
-        if is_long { queued.for_engine_thread() } else { queued }
-    }
-
-    /// The same step, left to the engine's thread because it takes longer than its rows tell.
-    pub(super) fn for_engine_thread(self) -> Self {
-        Self { weight: self.weight.max(RUN_HERE_BYTES + 1), ..self }
-    }
-
-    /// Adds the time for what sequences know of tokens: every top-n row goes through these entries as a whole row does,
-    /// however short it is.
-    fn weigh_entries(&mut self, table: &Table) {
-        let Step { open, work, logits, .. } = &self.step;
-        let opened = LazyCell::new(|| open.iter().flat_map(|open| &open.sequence).map(|open| open.entries()).max());
-        for work in work {
-            let rows = logits.rests_among(work.first_row, work.rows());
-            let Some(id) = work.sequence_id.filter(|_| rows > 0) else { continue };
-            // Sequences that this step opens count as the largest of them. One that an earlier step opens is not known
-            // yet and may be of any size, so the step is left to the engine's thread. The weight stays a number that can
-            // be subtracted again.
-            let known = table.get(id).map(Sequence::entries).max(*opened).unwrap_or(RUN_HERE_BYTES);
-            let weight = rows.saturating_mul(known).saturating_mul(ENTRY_TIME_BYTES);
-            self.weight = self.weight.saturating_add(weight);
-        }
-    }
-}
-
-/// What the engine keeps for one stream.
-#[derive(Debug)]
-pub(super) struct Stream {
-    pub(super) table: Table,
-    pub(super) origin: StepOrigin,
-    pub(super) replies: mpsc::Sender<StepReply>,
-    waiting: VecDeque<Box<Queued>>,
-    _permits: StreamPermits,
-}
-
-impl Stream {
-    /// Whether nobody waits for its replies any more.
-    pub(super) fn is_gone(&self) -> bool {
-        self.replies.is_closed()
-    }
 }
 
 /// All of the engine's state.
@@ -128,6 +37,12 @@ pub(super) struct State {
     ready: VecDeque<StreamId>,
     /// Steps whose masks or drafts take long. Their streams are not ready meanwhile.
     pub(super) aside: Aside,
+    /// What the waiting steps of ready streams weigh.
+    ready_weight: usize,
+    /// Whether something that was set aside can go on.
+    aside_is_ready: bool,
+    /// Whether the next batch takes waiting steps before those that were set aside.
+    ready_first: bool,
     limits: Arc<Limits>,
     metrics: Metrics,
     batches: u64,
@@ -137,69 +52,92 @@ pub(super) struct State {
 impl State {
     pub(super) fn new(limits: Arc<Limits>, metrics: Metrics) -> Self {
         let (streams, ready, aside) = (HashMap::new(), VecDeque::new(), Aside::default());
-        Self { streams, ready, aside, limits, metrics, batches: 0, selector: MeasurementSelector::default() }
+        let (ready_weight, aside_is_ready, ready_first) = (0, false, false);
+        let selector = MeasurementSelector::default();
+        Self { streams, ready, aside, ready_weight, aside_is_ready, ready_first, limits, metrics, batches: 0, selector }
     }
 
-    /// Takes in a command. Returns the weight of the step that it adds to the waiting ones, if any.
-    pub(super) fn apply(&mut self, command: Command) -> usize {
+    /// Takes in a command.
+    pub(super) fn apply(&mut self, command: Command) {
         match command {
             Command::Open { stream, spec } => {
-                let StreamSpec { replies, origin, table, permits } = *spec;
-                let waiting = VecDeque::new();
-                self.streams.insert(stream, Stream { table, origin, replies, waiting, _permits: permits });
+                self.streams.insert(stream, Stream::new(*spec));
             }
-            Command::Step { stream: id, mut queued } => {
-                let Some(stream) = self.streams.get_mut(&id) else { return 0 };
-                queued.weigh_entries(&stream.table);
-                let weight = queued.weight;
-                if stream.waiting.is_empty() && !self.aside.holds(id) {
-                    self.ready.push_back(id);
-                }
-                stream.waiting.push_back(queued);
-                return weight;
-            }
-            Command::Close { stream } => {
-                self.aside.forget(stream);
-                self.streams.remove(&stream);
+            Command::Step { stream, queued } => self.take_in(stream, queued),
+            Command::Close { stream: id } => {
+                self.aside.forget(id);
+                let gone = self.streams.remove(&id).filter(|stream| !stream.is_aside());
+                self.ready_weight = self.ready_weight.saturating_sub(gone.map_or(0, |stream| stream.weight()));
             }
         }
-        0
+    }
+
+    /// Takes in a step.
+    fn take_in(&mut self, id: StreamId, mut queued: Box<Queued>) {
+        let Some(stream) = self.streams.get_mut(&id) else { return };
+        queued.weigh_entries(&stream.table);
+        if !stream.is_aside() {
+            self.ready_weight = self.ready_weight.saturating_add(queued.weight);
+            if !stream.waits() {
+                self.ready.push_back(id);
+            }
+        }
+        stream.push(queued);
     }
 
     /// Whether any step waits, and could run now.
     pub(super) fn has_work(&mut self) -> bool {
-        self.aside.look() || !self.ready.is_empty()
+        self.aside_is_ready = self.aside.look();
+        self.aside_is_ready || !self.ready.is_empty()
+    }
+
+    /// What the steps weigh that wait and could run now, as [`Self::has_work`] has found them. What was set aside is left
+    /// to the engine's thread.
+    pub(super) fn weight(&self) -> usize {
+        if self.aside_is_ready { usize::MAX } else { self.ready_weight }
     }
 
     /// Takes waiting steps into a batch: all of them, unless limits on rows or the order of a stream forbid it. What was
-    /// set aside comes first.
+    /// set aside comes first, but not twice before steps for which there was no room.
     pub(super) fn gather(&mut self, now: Instant) -> Batch {
         self.batches += 1;
         let mut batch = Batch::new(self.batches, now);
         self.answer_aside(now);
+        if self.ready_first {
+            self.gather_ready(&mut batch);
+        }
         for (id, since) in self.aside.take_back(&mut batch, &mut self.streams, &self.limits) {
             self.metrics.grammar_wait.record(now.saturating_duration_since(since));
             self.serve_again(id);
         }
+        self.gather_ready(&mut batch);
+        self.ready_first = !self.ready_first && !self.ready.is_empty();
+        batch
+    }
+
+    /// Takes steps of ready streams into a batch.
+    fn gather_ready(&mut self, batch: &mut Batch) {
         let mut later = VecDeque::new();
         while let Some(id) = self.ready.pop_front() {
-            // Steps of a stream that is gone are dropped here and cost nothing.
-            let Some(stream) = self.streams.get_mut(&id).filter(|stream| !stream.is_gone()) else {
+            let Some(stream) = self.streams.get_mut(&id) else { continue };
+            // Steps of a stream that is gone are dropped with it, and cost nothing until then.
+            if stream.is_gone() {
+                self.ready_weight = self.ready_weight.saturating_sub(stream.forget_weight());
                 continue;
-            };
-            let fits = stream.waiting.front().is_some_and(|queued| {
+            }
+            let fits = stream.first().is_some_and(|queued| {
                 batch.has_room_for(&queued.step, &self.limits)
                     && !queued.step.sequence_ids().any(|sequence| stream.table.is_in_batch(sequence, batch.number))
             });
-            if fits && let Some(queued) = stream.waiting.pop_front() {
+            if fits && let Some(queued) = stream.pop() {
+                self.ready_weight = self.ready_weight.saturating_sub(queued.weight);
                 batch.take(id, *queued, stream, &self.limits);
             }
-            if !stream.waiting.is_empty() {
+            if stream.waits() {
                 if fits { &mut self.ready } else { &mut later }.push_back(id);
             }
         }
         self.ready = later;
-        batch
     }
 
     /// Fills in a batch's masks, after which its steps leave the queue. Steps whose masks take long leave the batch, and a
@@ -270,18 +208,39 @@ impl State {
         ids.into_iter().for_each(|id| self.serve_again(id));
     }
 
-    /// Leaves out streams of which steps were set aside.
+    /// Leaves out streams of which steps were set aside, and makes these take their room there.
     fn leave_out(&mut self) {
+        let held: Vec<StreamId> = self.aside.streams().collect();
+        for id in held {
+            let Some(stream) = self.streams.get_mut(&id).filter(|stream| !stream.is_aside()) else { continue };
+            self.ready_weight = self.ready_weight.saturating_sub(stream.weight());
+            let fits = stream.set_aside();
+            self.aside.keep(id, stream.aside_room(), fits);
+        }
         let aside = &self.aside;
         self.ready.retain(|&id| !aside.holds(id));
     }
 
     /// Serves a stream again of which steps were set aside.
     fn serve_again(&mut self, id: StreamId) {
-        let waits = self.streams.get(&id).is_some_and(|stream| !stream.waiting.is_empty());
-        if waits && !self.aside.holds(id) {
+        let Some(stream) = self.streams.get_mut(&id).filter(|_| !self.aside.holds(id)) else { return };
+        stream.go_on();
+        self.ready_weight = self.ready_weight.saturating_add(stream.weight());
+        if stream.waits() {
             self.ready.push_back(id);
         }
+    }
+
+    /// Whether steps of a stream are set aside.
+    #[cfg(test)]
+    pub(super) fn is_aside(&self, id: StreamId) -> bool {
+        self.aside.holds(id)
+    }
+
+    /// The room for what is set aside of a stream.
+    #[cfg(test)]
+    pub(super) fn aside_room(&self, id: StreamId) -> Arc<super::aside_room::AsideRoom> {
+        Arc::clone(self.streams[&id].aside_room())
     }
 
     /// How many streams there are.

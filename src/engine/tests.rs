@@ -8,7 +8,6 @@ use crate::error::Refusal;
 use crate::grammar::{CompileDeadline, Grammars};
 use crate::params::grammar::{GrammarKind, GrammarParams, GrammarStart};
 use crate::params::report::ReportParams;
-
 use crate::params::{LogprobsParams, ProposerKind, ProposerParams, SamplingParams};
 use crate::permits::Counter;
 use crate::sampling::logits::Dtype;
@@ -23,6 +22,7 @@ use std::time::{Duration, Instant};
 use step::*;
 
 mod aside;
+mod aside_room;
 mod batches;
 mod desk;
 mod room;
@@ -54,7 +54,7 @@ impl Bench {
         let (replies, receiver) = mpsc::channel(64);
         let (table, permit) = (self.admission.table(), Arc::new(self.admission.stream().expect("room")));
         let (origin, permits) = (Metrics::noop().model("test").into(), StreamPermits { _place: permit, _shown: None });
-        let spec = StreamSpec { replies, origin, table, permits };
+        let spec = StreamSpec { replies, origin, table, aside: Arc::new(self.admission.aside()), permits };
         self.state.apply(Command::Open { stream, spec: Box::new(spec) });
         receiver
     }

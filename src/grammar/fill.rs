@@ -56,6 +56,11 @@ impl Pending {
         self.0.wakes(thread);
     }
 
+    /// Waits no longer. What is not there is [`MaskError::NoRoom`].
+    pub fn give_up(&mut self) {
+        self.0.give_up(&MaskError::NoRoom);
+    }
+
     /// The masks of each work, in order, or why its text has none.
     #[must_use]
     pub fn masks(self) -> Vec<Result<Vec<Mask>, MaskError>> {

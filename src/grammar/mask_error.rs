@@ -27,6 +27,8 @@ pub enum MaskError {
     TooComplex(String),
     /// Other texts took so long that its turn did not come. The row may be sent again.
     NotYet,
+    /// Too much waits for masks already, so that this cannot wait too. The row may be sent again.
+    NoRoom,
     /// An internal fault. There will be no masks for it any more.
     Fault(String),
 }
@@ -53,6 +55,10 @@ impl fmt::Display for MaskError {
             Self::NotYet => {
                 f.write_str("the masks are not ready, because other grammars take too long; send the row again")
             }
+            Self::NoRoom => f.write_str(
+                "the masks are not ready, and too many steps wait for masks already; send the row again, and fewer steps \
+                 ahead",
+            ),
         }
     }
 }

@@ -154,6 +154,15 @@ impl<T> UnderWay<T> {
         self.waiting.is_empty()
     }
 
+    /// Waits no longer. What is not there has this error.
+    pub(super) fn give_up(&mut self, error: &MaskError) {
+        self.wait(Duration::ZERO);
+        self.shared.is_over.store(true, Ordering::Relaxed);
+        for (at, _) in self.waiting.drain(..) {
+            self.results[at] = Some(Err(error.clone()));
+        }
+    }
+
     fn take_in(&mut self, (at, result): (usize, Result<T, MaskError>)) {
         self.waiting.retain(|(waiting, _)| *waiting != at);
         self.results[at] = self.results[at].take().or(Some(result));

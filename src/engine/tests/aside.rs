@@ -6,7 +6,10 @@ use crate::engine::desk::TurnEnd;
 use crate::grammar::{hold_up, while_busy};
 
 /// A state that sets steps aside at once, and grammars whose threads are busy while `work` runs.
-fn while_masks_lack(change: impl FnOnce(&mut Limits), work: impl FnOnce(&mut Bench, &Matching)) -> (Bench, Matching) {
+pub(super) fn while_masks_lack(
+    change: impl FnOnce(&mut Limits),
+    work: impl FnOnce(&mut Bench, &Matching),
+) -> (Bench, Matching) {
     let (mut bench, matching) = (Bench::new(change), Matching::new());
     bench.state.aside.set_grace(Duration::ZERO);
     // The first text makes the threads.
@@ -15,7 +18,7 @@ fn while_masks_lack(change: impl FnOnce(&mut Limits), work: impl FnOnce(&mut Ben
     (bench, matching)
 }
 
-fn until_it_has_work(bench: &mut Bench) {
+pub(super) fn until_it_has_work(bench: &mut Bench) {
     let started = Instant::now();
     while !bench.state.has_work() {
         assert!(started.elapsed().as_secs() < 60, "the masks never came");
@@ -188,24 +191,6 @@ fn steps_of_a_stream_that_is_gone_are_dropped() {
 }
 
 #[test]
-fn steps_keep_their_places_in_the_queue() {
-    let replies = std::cell::RefCell::new(None);
-    let (mut bench, _matching) = while_masks_lack(
-        |limits| limits.max_queued_steps = 1,
-        |bench, matching| {
-            replies.replace(Some(bench.stream(1)));
-            bench.submit(1, step(1, vec![matching.open(1)], &[1]));
-            assert_eq!(bench.run(), 0);
-            assert_eq!(bench.permits(&step(2, vec![], &[]), false).err(), Some(Refusal::QueueFull));
-        },
-    );
-    until_it_has_work(&mut bench);
-    let mut batch = bench.state.gather(bench.now);
-    bench.state.fill_masks(&mut batch);
-    assert!(batch.steps.len() == 1 && bench.permits(&step(2, vec![], &[]), false).is_ok(), "its batch begins");
-}
-
-#[test]
 fn a_batch_takes_back_what_it_has_room_for() {
     let replies = std::cell::RefCell::new(vec![]);
     let (mut bench, _matching) = while_masks_lack(
@@ -343,7 +328,7 @@ fn what_was_set_aside_is_left_to_the_engines_thread() {
             let state = std::mem::replace(&mut bench.state, State::new(Arc::default(), Metrics::noop()));
             let (sender, inbox) = thread_channel::channel();
             let (backend, metrics, heartbeat) = (Box::new(CpuBackend::new(1)), Metrics::noop(), Heartbeat::new());
-            let mut core = Core { state, inbox, backend, metrics, heartbeat, waiting_bytes: 0 };
+            let mut core = Core { state, inbox, backend, metrics, heartbeat };
             sender.send(Command::Step { stream: 1, queued }).expect("it is there");
             assert_eq!(core.turn(usize::MAX), TurnEnd::GrammarsWork);
             assert_eq!(core.heartbeat.busy_for(), None, "it is not stuck");
@@ -358,7 +343,6 @@ fn what_was_set_aside_is_left_to_the_engines_thread() {
     }
     assert_eq!((core.turn(RUN_HERE_BYTES), ids(&mut replies)), (TurnEnd::StepsWait, vec![]));
     assert_eq!((core.turn(usize::MAX), ids(&mut replies)), (TurnEnd::Idle, vec![1]));
-    assert_eq!(core.waiting_bytes, 0);
 }
 
 /// The whole engine, with its thread.
