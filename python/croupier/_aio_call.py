@@ -58,6 +58,7 @@ class Home:
         self._process = os.getpid()
         self.channel: Any = None
         self.call: Any = None
+        self._ending: asyncio.Future[None] | None = None
         weakref.finalize(owner, self.leave).atexit = False
 
     def settle(self) -> None:
@@ -67,6 +68,16 @@ class Home:
     def is_elsewhere(self) -> bool:
         """Whether the running loop is another one."""
         return self._loop is not None and self._loop is not asyncio.get_running_loop()
+
+    async def end(self, ending: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Runs `ending`, or waits for the one that runs. It continues if those who wait for it are cancelled: closing
+        the connection under another one's read would raise a cancellation there, of a task that nobody cancelled."""
+        if self._ending is None or self._ending.done():
+            self._ending = _watched(ending())
+        running = self._ending
+        await asyncio.wait([running])
+        if not running.cancelled():
+            running.result()
 
     def leave(self) -> None:
         """Ends the call and the connection from anywhere, in their own loop."""

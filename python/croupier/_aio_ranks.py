@@ -76,15 +76,23 @@ class Rank(RankFront, Entered):
             return
         if self._home.is_elsewhere():
             # As for a stream.
+            self._leave_region()
             self._home.leave()
+            return
+        await self._home.end(self._end)
+
+    async def _end(self) -> None:
         try:
             if self._home.call is not None and not self._home.call.done():
                 await end_in_order(self._home.call)
         finally:
-            if self._session.region:
-                self._session.region.close()
+            self._leave_region()
             if self._home.channel is not None:
                 await self._home.channel.close()
+
+    def _leave_region(self) -> None:
+        if self._session.region:
+            self._session.region.close()
 
     async def rows(self, count: int) -> Rows:
         """See `croupier.Rank`."""

@@ -89,6 +89,9 @@ class Stream(Front, Entered):
             self._session.leave_region()
             self._home.leave()
             return
+        await self._home.end(lambda: self._end(is_up))
+
+    async def _end(self, is_up: bool) -> None:
         try:
             if is_up and self._turn.is_free():
                 await end_in_order(self._home.call)

@@ -1,11 +1,16 @@
 """Cancellations at any time during the waits of the asyncio client."""
 
 import asyncio
+import signal
+
+import grpc
+import pytest
 
 import croupier
-import pytest
+from croupier import _aio_call
 from croupier._aio_call import begin, within
 from test_client import VOCAB, logits
+from test_leaving import SHARDS, stop
 
 
 class Refused(Exception):
@@ -98,3 +103,43 @@ def test_there_is_nothing_to_continue_if_a_cancelled_step_had_not_begun(server):
             assert len(text.tokens) == 1 and await stream.sample(logits(1, 1), [text]) == text.tokens[1:]
 
     asyncio.run(main())
+
+
+async def begun(server, of):
+    """A stream or rank, with something sent."""
+    stream = await croupier.aio.connect(server.uds, VOCAB, vocab_shards=SHARDS if of == "rank" else None).__aenter__()
+    if of == "stream":
+        await stream.sample(logits(1, 0), [stream.open(seed=1)])
+        return stream, stream
+    return stream, await croupier.aio.attach(stream.shard_token, 1).__aenter__()
+
+
+@pytest.mark.parametrize("of", ["stream", "rank"])
+def test_tasks_that_end_one_at_a_time_are_not_cancelled_by_each_other(server, of):
+    async def run():
+        for _ in range(5):
+            zero, one = await begun(server, of)
+            assert await asyncio.gather(one.end(), one.__aexit__(None, None, None), one.end(), return_exceptions=True) == [None] * 3
+            await zero.end()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("of", ["stream", "rank"])
+def test_an_end_goes_on_if_one_who_waits_for_it_is_cancelled(server, monkeypatch, of):
+    monkeypatch.setattr(_aio_call, "PART_WITHIN", 60)
+
+    async def run():
+        zero, one = await begun(server, of)
+        stop(server)
+        ends = [asyncio.create_task(one.end()) for _ in range(3)]
+        await asyncio.sleep(0.1)
+        ends[0].cancel()
+        await asyncio.wait(ends, timeout=0.2)
+        assert [end.done() for end in ends] == [True, False, False] and ends[0].cancelled()
+        server.process.send_signal(signal.SIGCONT)
+        assert await asyncio.wait_for(asyncio.gather(*ends[1:], one.end()), 30) == [None] * 3
+        assert await one._home.call.call.code() == grpc.StatusCode.OK, "it was not cut off"
+        await zero.end()
+
+    asyncio.run(run())
