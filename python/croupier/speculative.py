@@ -186,7 +186,7 @@ class _Plan(Generic[_S]):
                 behind |= {(at, parent): row for at, row in zip(fresh, rows)}
             works = [pb.Work(sequence_id=drafts[at].sequence.id, draft=pb.DraftWork(restart=token == 0, parent=places[at][parent]),
                              token_masks=behind[at, parent][1]) for at in now]
-            logits = _stacked([behind[at, parent][0] for at in now])
+            logits: Any = _stacked([behind[at, parent][0] for at in now])
             try:
                 done: tuple[Step, pb.StepResult] = yield lambda: self.stream._step(logits, works, **asks.about)
             except LogitsLost:
@@ -195,6 +195,12 @@ class _Plan(Generic[_S]):
                     raise
                 return None
             step, result = done
+            has_siblings = parent in shape.parents[token + 1:]
+            for at, row in zip(now, logits):
+                _, mask = behind.pop((at, parent))
+                if has_siblings:
+                    # A copy of the model's row, whose memory the model may use for the next rows.
+                    behind[at, parent] = row, mask
             if step.opens_failed:
                 failed.not_opened(step.opens_failed, result)
                 # Whatever comes in between, such as a mistake of the model, a later step reports them.

@@ -100,6 +100,25 @@ def test_drafts_end_where_a_text_may_be_no_longer(serve):
             speculation.verify([Draft(last, [5] * 3)], np.zeros((4, VOCAB), np.float32))
 
 
+@pytest.mark.parametrize("form", ["array", "lists"])
+def test_a_draft_model_may_use_its_memory_again(server, form):
+    rows = np.empty((3, VOCAB), np.float32)
+    memory = rows if form == "array" else rows.tolist()
+
+    def reuses(pairs):
+        for at, row in enumerate(draft_model(pairs)):
+            memory[at][:] = row
+        return memory
+
+    drawn = []
+    for draft in draft_model, reuses:
+        with croupier.connect(server.uds, VOCAB) as stream:
+            texts = opened(stream)
+            # The rows of siblings are not drawn from one after another.
+            drawn.append([draft.token_ids for draft in Speculation(stream).tree(texts, draft, [-1, 0, -1, 0, 2, 1, -1])])
+    assert drawn[0] == drawn[1]
+
+
 @pytest.mark.parametrize("kind", ["NGRAM", "SUFFIX"])
 def test_proposed_in_the_sidecar_not_one_token_changes(server, kind):
     fields = dict(proposer=croupier.pb.ProposerParams(kind=getattr(croupier.pb, f"PROPOSER_KIND_{kind}")))
