@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,6 +22,8 @@ _DISTRUSTED = "CERTIFICATE_VERIFY_FAILED"
 _PEM = "-----BEGIN "
 #: What gRPC says about a server that speaks plain HTTP. It depends on which part of the answer gRPC sees first.
 _NO_GRPC = ("http2 header with status", "Data frame with END_STREAM flag received")
+#: The variables in which gRPC looks for a proxy, in its order.
+_PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
 
 
 @dataclass(frozen=True)
@@ -93,6 +96,9 @@ class Access:
             return "; this address does not serve gRPC, is it the admin port?"
         if error.code() != grpc.StatusCode.UNAVAILABLE or self.address.startswith("unix:"):
             return ""
+        if proxy := _proxy(details):
+            return (f"; the connection goes through the proxy that the environment variable {proxy} names; to connect directly, add the server's host to "
+                    "no_grpc_proxy")
         if "WRONG_VERSION_NUMBER" in details and self.tls_ca is not None:
             return "; the server does not use TLS, leave out tls_ca="
         if "Hostname Verification Check failed" in details:
@@ -153,6 +159,14 @@ def is_distrusted(error: BaseException | None) -> bool:
 def _closed(details: str) -> bool:
     """Whether a server was there and closed the connection. A server with TLS does so if it misses something."""
     return any(said in details for said in ("Socket closed", "reset by peer", "Unwrap failed"))
+
+
+def _proxy(details: str) -> str:
+    """The environment variable with the proxy that an error is about. Empty if the connection was a direct one: the
+    proxy's port is then not in the error."""
+    name = next((name for name in _PROXIES if os.environ.get(name)), "")
+    port = re.search(r":(\d+)/?$", os.environ.get(name, ""))
+    return name if "HTTP proxy" in details or f":{port[1] if port else 443}:" in details else ""
 
 
 def access_of(what: str, address: str, given: Mapping[str, Any], known: type) -> Access:

@@ -1,6 +1,7 @@
 """TLS and tokens, against a server that requires both."""
 
 import asyncio
+import contextlib
 import socket
 import threading
 import time
@@ -154,6 +155,41 @@ def test_mistakes_in_the_address_are_told_at_once(serve, tmp_path):
     serve(f"--admin=127.0.0.1:{port}")
     with pytest.raises(croupier.CroupierError, match="is it the admin port"):
         croupier.connect(f"127.0.0.1:{port}", VOCAB)
+
+
+@pytest.mark.parametrize("proxy", ["is not there", "refuses"])
+@pytest.mark.parametrize("variable", ["grpc_proxy", "https_proxy", "http_proxy"])
+def test_a_proxy_of_the_environment_is_named(monkeypatch, variable, proxy):
+    def told(said):
+        async def enter():
+            async with croupier.aio.connect("127.0.0.1:1", VOCAB, reconnect_within=0):
+                pass
+
+        for call in (lambda: croupier.connect("127.0.0.1:1", VOCAB, reconnect_within=0), lambda: asyncio.run(enter()),
+                     lambda: croupier.server_info("127.0.0.1:1")):
+            with pytest.raises(croupier.CroupierError, match=f"UNAVAILABLE: .*{said}$"):
+                call()
+
+    def refuse():
+        with contextlib.suppress(OSError):
+            while True:
+                caller, _ = listener.accept()
+                with caller:
+                    caller.recv(4096)
+                    caller.sendall(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n")
+
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        if proxy == "refuses":
+            listener.listen()
+            threading.Thread(target=refuse, daemon=True).start()
+        for name in ("grpc_proxy", "https_proxy", "http_proxy", "no_proxy", "no_grpc_proxy"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv(variable, f"http://127.0.0.1:{listener.getsockname()[1]}")
+        told(f"; the connection goes through the proxy that the environment variable {variable} names; to connect directly, add the server's "
+             "host to no_grpc_proxy")
+        monkeypatch.setenv("no_grpc_proxy", "127.0.0.1")
+        told("Connection refused")
 
 
 LONG = "/tmp/" + "ä" * 60
