@@ -25,6 +25,8 @@ DTYPES: dict[str, tuple[int, np.dtype[Any]]] = {
 #: The names that other libraries use.
 _CALLED = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 _BITS = DTYPES["bf16"][1]
+#: The least number that bf16 rounds to an infinity, halfway between its largest one and 2 ** 128.
+_TOO_LARGE = np.float32(2.0**128 - 2.0**119)
 #: kDLCPU, and host memory that a GPU can reach.
 _ON_HOST = (1, 3)
 _NUMBERS = "fiub"
@@ -147,28 +149,39 @@ def _of_tensor(tensor: Any) -> Array:
     return array.view(_BITS) if is_bf16 else array
 
 
-def narrowing(rows: Rows | None = None) -> contextlib.AbstractContextManager[None]:
+def narrowing(rows: Rows | None = None, given: object = None) -> contextlib.AbstractContextManager[None]:
     """A context for converting numbers to a smaller type. Numbers that are too large become infinities, which masks
     need, and numpy would warn about. If an infinity is not a mask, the server reports it. `rows`, the destination, then
-    records the reason. Numbers that are too small become 0, and a NaN is also for the server to report, so neither
-    raises, whatever the program has set in numpy: the step may have begun."""
+    records the reason; if `given` was converted before, it says so itself. Numbers that are too small become 0, and a
+    NaN is also for the server to report, so neither raises, whatever the program has set in numpy: the step may have
+    begun."""
     if rows is None:
         return np.errstate(over="ignore", under="ignore", invalid="ignore")
 
     def note(*_: object) -> None:
         rows.is_overflowed = True
 
+    if isinstance(given, _Overflowed):
+        note()
     return np.errstate(over="call", under="ignore", invalid="ignore", call=note)
+
+
+class _Overflowed(np.ndarray[Any, np.dtype[Any]]):
+    """bf16 as its bits, of numbers some of which were too large and became infinities."""
 
 
 def bf16(values: Array) -> Array:
     """The numbers as bf16. numpy has no such type. Numbers of float32 are rounded to nearest even."""
+    given = values
     with narrowing():
-        values = np.asarray(values, "<f4")
+        values = np.asarray(given, "<f4")
+        large = values >= _TOO_LARGE
+        is_overflowed = large.any() and np.any(given[large] < np.inf)
     bits = values.view("<u4")
     # A NaN whose payload is in the lower half would become an infinity.
     rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
-    return np.where(np.isnan(values), 0x7FC0, rounded).astype("<u2")
+    made: Array = np.where(np.isnan(values), 0x7FC0, rounded).astype("<u2")
+    return made.view(_Overflowed) if is_overflowed else made
 
 
 def widened(values: Array) -> Array:
@@ -227,7 +240,7 @@ def dtype_of(array: Memory) -> str:
 def filled(rows: Rows, array: Array | OnDevice, place: Place) -> Rows:
     """Fills rows that were taken from `place` with these values. If that fails, the rows are given back."""
     try:
-        with narrowing(rows):
+        with narrowing(rows, array):
             rows.raw[:] = array
         rows.is_written = True
     except BaseException:

@@ -243,7 +243,7 @@ class Session(StepMaker):
         return message(part.fixed + self._slots_of(part), [self.places[key]])
 
     def _numbers(self, rows: Rows, first: int, end: int) -> Array:
-        with narrowing(rows):
+        with narrowing(rows, rows.raw):
             numbers: Array = np.ascontiguousarray(rows.raw[first:end], self.numpy)
         return numbers
 

@@ -194,7 +194,7 @@ class StepMaker(Sharing):
                 check_slot(self.wanted, count, self.max_rows)
             rows = Rows(logits)
             if keep:
-                with narrowing(rows):
+                with narrowing(rows, logits):
                     rows.raw = np.array(logits, self.numpy)
             return rows, None
         if count > self.max_rows:
@@ -295,7 +295,7 @@ class StepMaker(Sharing):
                 raise
             # A work that needs more rows than a slot has is sent in the message.
             rows = Rows(None)
-            with narrowing(rows):
+            with narrowing(rows, asked.source):
                 rows.raw = np.array(asked.source, self.numpy)
             asked.rows, asked.source = rows, None
             return Cut(self.limits, used, inline)(needs)

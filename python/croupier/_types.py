@@ -99,7 +99,7 @@ class Rows:
             logits = as_rows(logits, self.raw.shape[1], dtype_of(self.raw))
             if len(logits) != len(self.raw):
                 raise ValueError(f"logits have {len(logits)} rows, must have {len(self.raw)}")
-        with narrowing(self):
+        with narrowing(self, logits):
             self.raw[:] = logits
         self.is_written = True
 

@@ -134,7 +134,7 @@ def test_logits_of_no_numbers_are_told_by_their_type(server):
 
 
 @pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("dtype, large", [("f32", 1e39), ("f16", 1e5)])
+@pytest.mark.parametrize("dtype, large", [("f32", 1e39), ("f16", 1e5), ("bf16", 1e39), ("bf16", 3.4e38)])
 def test_infinities_of_the_conversion_are_told_as_such(serve, path, dtype, large):
     made = "logits too large for the stream's dtype became infinities when they were converted"
     rows = np.stack([logits(1, 0), logits(2, 0)]).astype(float)
