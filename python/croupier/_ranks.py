@@ -19,7 +19,7 @@ import numpy as np
 from . import _regions
 from ._regions import Region
 from ._arrays import DTYPES, as_rows, filled, writable
-from ._checks import MOST_64, whole
+from ._checks import MOST, MOST_64, text, whole
 from ._options import check_slot
 from ._slots import Places
 from ._split import SPARE
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 METHOD = "/croupier.v1.Sampler/Attach"
 #: Longest time to wait for the server's first answer, in seconds.
 ATTACH_WITHIN = 30.0
-#: What rank 0's token always contains.
-_TOKEN_HAS = "address token columns dtype step region slots max_rows".split()
 #: The message if all slots are taken by rows that were not sent.
 NO_SLOT = "every slot holds rows that were not sent; send or discard one of them first"
 #: Seconds between checks of whether the group still exists, while waiting for tokens.
@@ -59,20 +57,36 @@ class Unsent:
     due: float = 0.0
 
 
+def _group_of(token: str) -> SimpleNamespace:
+    """What rank 0's token says. It is checked as a whole, because a token that was damaged would fail later, where nothing
+    says why."""
+    try:
+        group = SimpleNamespace(**{"max_message_bytes": 0, "tokens": None, **json.loads(base64.urlsafe_b64decode(token))})
+        numbers = [group.step, group.slots, group.max_rows, group.max_message_bytes, *group.columns]
+        for place, count in (group.region, 5), (group.tokens, 3):
+            if place is not None and (not isinstance(place, list) or len(place) != count):
+                raise ValueError(f"a place is {place!r}, must have {count} numbers")
+            numbers += place or []
+        for number in numbers:
+            whole("a number", number, 0, MOST_64)
+        whole("vocab_size", sum(group.columns), 1, MOST)
+        bytes.fromhex(group.token)
+        if text("dtype", group.dtype) not in DTYPES:
+            raise ValueError(f"dtype is {group.dtype!r}")
+        text("address", group.address)
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ValueError("token is not a shard token; give the `shard_token` of rank 0's stream") from error
+    return group
+
+
 class RankSession:
     """The state of one rank."""
 
     def __init__(self, token: str, rank: int, address: str | None, data_path: str) -> None:
         if data_path not in ("auto", "inline", "shared_memory"):
             raise ValueError(f"data_path is {data_path!r}, must be auto, inline or shared_memory")
-        try:
-            self.group = SimpleNamespace(**json.loads(base64.urlsafe_b64decode(token)))
-            columns = self.group.columns
-            if missing := [name for name in _TOKEN_HAS if not hasattr(self.group, name)]:
-                raise ValueError(f"it has no {missing[0]}")
-        except (ValueError, TypeError, AttributeError) as error:
-            raise ValueError("token is not a shard token; give the `shard_token` of rank 0's stream") from error
-        rank = whole("rank", rank)
+        self.group = _group_of(token)
+        rank, columns = whole("rank", rank), self.group.columns
         if not 0 < rank < len(columns):
             raise ValueError(f"rank is {rank}, must be in 1 ..= {len(columns) - 1}; rank 0 is the stream itself")
         self.rank, self.wanted = rank, data_path
@@ -200,7 +214,7 @@ class RankSession:
 
     def _data(self, rows: Rows) -> bytes:
         data: bytes = rows.raw.tobytes()
-        most = getattr(self.group, "max_message_bytes", 0)
+        most = self.group.max_message_bytes
         if most and len(data) + SPARE > most:
             raise ValueError(f"{len(rows.raw)} rows are {len(data)} bytes, max_message_bytes is {most}; a step of tensor-parallel "
                              "ranks cannot be split, because all ranks count its rows together; send fewer rows")
@@ -225,7 +239,7 @@ class RankSession:
 
     def tokens(self, step_id: int, until: float, timeout: float) -> list[list[int]] | None:
         """Waits a moment for a step's tokens. `timeout` is the whole time to wait, and `until` is when that is over."""
-        place = getattr(self.group, "tokens", None)
+        place = self.group.tokens
         if self.region is None or place is None:
             raise CroupierError("tokens are sent only in shared memory, which this rank does not have: " + (self.reason or "rank 0 has none"))
         tokens = Places(self.region, *place).wait(step_id, min(_MOMENT, until - time.monotonic()))

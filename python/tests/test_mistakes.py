@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import croupier
-from croupier import pb
+from croupier import _ranks, pb
 from test_client import PATHS, VOCAB, logits, params, write
 
 
@@ -301,6 +301,27 @@ def test_what_is_no_rank_is_told(server):
             other = base64.urlsafe_b64encode(json.dumps({key: value for key, value in facts.items() if key != name}).encode()).decode()
             with pytest.raises(ValueError, match="token is not a shard token; give the `shard_token` of rank 0's stream"):
                 croupier.attach(other, 1)
+
+
+NO_NUMBERS = "5", None, [5], 1.5, -1, 1 << 64
+NO_PLACES = "", 0, [], {}, [1], "12345", [1, 2, "3"], [1, 2, 3, 4, "5"], [1, 2, 3, 4, -5]
+
+
+@pytest.mark.parametrize("name, wrong", [
+    ("address", (None, 5, ["unix:/x"])), ("token", (None, 5, "xy", "abc", [])), ("dtype", (None, 5, "f64", "", ["f32"])),
+    ("columns", (None, 5, {"400": 600}, "46", [400, "600"], [400, 600.0], [401, -1], [0, 0], [400, 1 << 32])),
+    ("step", NO_NUMBERS), ("slots", NO_NUMBERS), ("max_rows", NO_NUMBERS), ("max_message_bytes", NO_NUMBERS),
+    ("region", NO_PLACES), ("tokens", NO_PLACES),
+])
+def test_a_shard_token_that_was_damaged_is_told(name, wrong):
+    facts = {"address": "unix:/none", "token": "ab" * 16, "columns": [400, 600], "dtype": "f32", "step": 1, "region": [1, 1, 64, 4096, 1008],
+             "slots": 2, "max_rows": 64, "max_message_bytes": 1 << 20, "tokens": [0, 64, 8]}
+    _ranks.RankSession(base64.urlsafe_b64encode(json.dumps(facts).encode()).decode(), 1, None, "auto")
+    for value in wrong:
+        token = base64.urlsafe_b64encode(json.dumps({**facts, name: value}).encode()).decode()
+        for attach in croupier.attach, croupier.aio.attach:
+            with pytest.raises(ValueError, match="^token is not a shard token; give the `shard_token` of rank 0's stream$"):
+                attach(token, 1)
 
 
 def test_rows_are_themselves_and_no_others(server):
