@@ -60,7 +60,8 @@ def as_array(logits: Numbers | OnDevice, dtype: str) -> Array:
     if isinstance(logits, np.ma.MaskedArray):
         raise TypeError("logits are a masked array, whose mask would be lost; give logits.filled(-numpy.inf)")
     if isinstance(logits, np.ndarray):
-        return logits
+        # Rows of a matrix would be matrices, not rows of numbers.
+        return np.asarray(logits)
     if is_on_device(logits):
         raise ValueError("logits are on a GPU; connect with data_path=\"device_memory\" and without vocab_shards, "
                          "or give a copy on the host, such as logits.cpu() of a tensor")

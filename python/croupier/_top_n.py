@@ -47,6 +47,8 @@ class TopN:
     def encode(self, dtype: str) -> bytes:
         """The part of a step for these rows, on a stream with logits of that dtype."""
         ids = [ids_of(row, f"ids[{at}]") for at, row in enumerate(self.ids)]
+        if odd := [at for at, row in enumerate(ids) if row.ndim != 1]:
+            raise ValueError(f"ids[{odd[0]}] has the shape {ids[odd[0]].shape}, must be one-dimensional: the token ids of one row")
         with narrowing():
             logits = [in_dtype(as_array(row, dtype), dtype).astype(DTYPES[dtype][1]) for row in self.logits]
         if [row.shape for row in ids] != [row.shape for row in logits]:

@@ -115,6 +115,19 @@ def test_other_forms_are_converted(form):
     assert rows.shape == expected.shape and np.array_equal(rows, expected)
 
 
+def test_a_matrix_is_taken_as_its_rows(server):
+    matrix, ids = ROWS.view(np.matrix), np.array([[3, 5], [5, 7]]).view(np.matrix)
+    with croupier.connect(server.uds, VOCAB) as stream:
+        listed, expected = stream.top_n(matrix, 5), stream.top_n(ROWS, 5)
+        assert [ids.tolist() for ids in listed.ids] == [ids.tolist() for ids in expected.ids]
+        text = stream.open(seed=1)
+        masks = np.zeros((1, VOCAB), bool)
+        masks[0, 9] = True
+        assert stream.sample(matrix[:1], [text], token_masks=masks.view(np.matrix)) == [9]
+        with pytest.raises(ValueError, match=r"ids\[0\] has the shape \(1, 2\), must be one-dimensional: the token ids of one row"):
+            stream.sample(croupier.TopN(ids, np.ones((2, 2)), [0.0, 0.0]), [text, stream.open()])
+
+
 def test_what_is_no_rows_is_refused():
     for wrong, said in [
         (ROWS[:, 1:], "shape"), (ROWS[None], "shape"), (ROWS.reshape(-1), "shape"), (b"\0" * 401, "401 bytes, must be a multiple of 4, the size of one f32"),
