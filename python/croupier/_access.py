@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 
 from ._address import check_address
-from ._checks import check_known, header
+from ._checks import check_known, header, text
 from ._wire import options
 from .errors import CroupierError
 
@@ -53,6 +53,8 @@ class Access:
             if not isinstance(self.auth_token, str):
                 raise TypeError(f"auth_token is {type(self.auth_token).__name__}, must be a string or a function that returns one")
             header("auth_token", self.auth_token.strip())
+        if self.tls_name is not None:
+            text("tls_name", self.tls_name)
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ValueError("tls_cert and tls_key must be given together")
         if self.tls_ca is None and (self.tls_cert is not None or (self.tls_name is not None and self.credentials is None)):
@@ -143,7 +145,7 @@ class Access:
         path = getattr(self, name)
         try:
             found = None if path is None else pathlib.Path(path).read_bytes()
-        except OSError as error:
+        except (OSError, ValueError) as error:
             raise CroupierError(f"{name}: {error}") from error
         # Otherwise gRPC would report it at each attempt, as long as it waits for the server.
         if found is not None and _PEM.encode() not in found:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 
+from ._checks import check_unicode
+
 #: The end of addresses by name or number. Addresses for gRPC's resolvers, such as dns:///, have it too.
 _PORT = re.compile(r"(?P<host>.*):(?P<port>[0-9]+)")
 #: Schemes of other clients' addresses. gRPC would look for a host of that name until it gives up.
@@ -21,7 +23,11 @@ def check_address(address: object) -> None:
     """Raises TypeError or ValueError with a suggestion if the address is wrong."""
     if not isinstance(address, str):
         raise TypeError(f"address is {address!r}, {_FORMS}")
+    check_unicode("address", address)
     said = f"address is {address!r}, "
+    if "\0" in address:
+        # gRPC would take what comes before it for the whole address.
+        raise ValueError(f"{said}{_FORMS} without NUL")
     if address.lower().startswith(_SCHEMES):
         raise ValueError(f"{said}{_FORMS} without a scheme; for TLS give tls_ca")
     kind, _, path = address.partition(":")

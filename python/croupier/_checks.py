@@ -47,9 +47,12 @@ def _near(name: str, meant: str | None, known: list[str]) -> list[str]:
 def whole(name: str, value: Any, least: int | None = None, most: int | None = None) -> int:
     """A whole number, of Python or of a library."""
     try:
-        number = operator.index(value)
+        # To Python, True is one too.
+        number = None if isinstance(value, bool) else operator.index(value)
     except TypeError:
-        raise TypeError(f"{name} is {value!r}, must be a whole number") from None
+        number = None
+    if number is None:
+        raise TypeError(f"{name} is {value!r}, must be a whole number")
     if (least is not None and number < least) or (most is not None and number > most):
         raise ValueError(f"{name} is {number}, must be " + (f"at least {least}" if most is None else f"in {least} ..= {most}"))
     return number
@@ -83,7 +86,16 @@ def text(name: str, value: Any) -> str:
     """Checks that something is text. protobuf and gRPC would also complain, but without naming the argument."""
     if not isinstance(value, str):
         raise TypeError(f"{name} is {value!r}, must be a string")
+    check_unicode(name, value)
     return value
+
+
+def check_unicode(name: str, value: str) -> None:
+    """Refuses text that has no UTF-8."""
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{name} is {value!r}, must be valid Unicode; {value[error.start]!r} is half of a character") from None
 
 
 def header(name: str, value: str) -> str:

@@ -61,7 +61,7 @@ class InfoOptions(AccessOptions, total=False):
 
 def seconds(name: str, value: Any) -> float:
     """Checks a time in seconds. It may be infinite."""
-    if not isinstance(value, numbers.Real) or not float(value) >= 0:
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not float(value) >= 0:
         raise ValueError(f"{name} is {value!r}, must be a number of seconds, at least 0")
     return float(value)
 

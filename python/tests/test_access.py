@@ -112,6 +112,9 @@ def test_what_is_wrong_is_said(secured, tmp_path):
     refused(croupier.CroupierError, "UNAVAILABLE.*may require a client certificate, give tls_cert= and tls_key=", tls_cert=None, tls_key=None)
     refused(croupier.CroupierError, "UNAVAILABLE.*may require TLS, give tls_ca=", tls_ca=None, tls_cert=None, tls_key=None)
     refused(croupier.CroupierError, "tls_ca: .*none.pem", tls_ca=tmp_path / "none.pem")
+    refused(croupier.CroupierError, "tls_ca: .*surrogates not allowed", tls_ca="/\ud800")
+    refused(croupier.CroupierError, "tls_ca: .*null byte", tls_ca="/\0")
+    refused(TypeError, "tls_name is 5, must be a string", tls_name=5)
     refused(ValueError, "tls_cert and tls_key must be given together", tls_key=None)
     refused(ValueError, "need tls_ca", tls_ca=None)
     refused(ValueError, "Unix socket has no TLS", address=secured.server.uds)
@@ -212,6 +215,9 @@ LONG = "/tmp/" + "ä" * 60
     ("http://127.0.0.1:50051", "without a scheme; for TLS give tls_ca$"),
     ("/run/croupier.sock", "a path; for a Unix socket give 'unix:/run/croupier.sock'$"),
     ("unix.sock", "a path; for a Unix socket give 'unix:unix.sock'$"),
+    ("unix:/run/\ud800.sock", r"address is 'unix:/run/\\ud800.sock', must be valid Unicode; '\\ud800' is half of a character$"),
+    ("unix:/run/croupier\0.sock", "must be unix:PATH or HOST:PORT without NUL$"),
+    ("127.0.0.1\0:50051", "must be unix:PATH or HOST:PORT without NUL$"),
     ("unix:", "which has no path; give for example unix:/run/croupier/croupier.sock$"),
     ("unix://run/croupier.sock", "begins with two slashes; give 'unix:/run/croupier.sock' or 'unix:run/croupier.sock'$"),
     (f"unix:{LONG}", f"address has a path of 125 bytes, a Unix socket's has at most 107: {LONG}; have the server listen on a shorter one"),

@@ -2,6 +2,7 @@
 
 import gc
 import pickle
+import re
 
 import numpy as np
 import pytest
@@ -27,6 +28,7 @@ MOST = (1 << 32) - 1
     ({"sequence_id": -1}, "sequence_id is -1, must be in 0"),
     ({"sequence_id": 1 << 64}, "sequence_id is 18446744073709551616, must be in 0"),
     ({"sequence_id": "a"}, "sequence_id is 'a', must be a whole number"),
+    ({"sequence_id": True}, "sequence_id is True, must be a whole number"),
     ({"sampler_state": 5}, "sampler_state is 5, must be a SamplerState"),
 ])
 def test_a_text_is_checked_when_it_is_opened(server, given, said):
@@ -56,10 +58,30 @@ def test_token_ids_come_in_many_forms(server):
     ({"eos_token_ids": [-1]}, r"eos_token_ids\[0\] is -1, must be in 0"),
     ({"eos_token_ids": 5}, "eos_token_ids is 5, must be a list of token ids"),
     ({"vocab_shards": [500, 0]}, r"vocab_shards\[1\] is 0, must be in 1 ..= 4294967295"),
+    ({"vocab_size": True}, "vocab_size is True, must be a whole number"),
+    ({"max_rows": True}, "max_rows is True, must be a whole number"),
+    ({"slots": True}, "slots is True, must be a whole number"),
+    ({"vocab_shards": [999, True]}, r"vocab_shards\[1\] is True, must be a whole number"),
+    ({"reconnect_within": True}, "reconnect_within is True, must be a number of seconds, at least 0"),
+    ({"model": "\ud800"}, r"model is '\\ud800', must be valid Unicode; '\\ud800' is half of a character"),
 ])
 def test_options_are_checked(options, said):
     with pytest.raises((ValueError, TypeError), match=said):
         croupier.connect("unix:/none", **{"vocab_size": VOCAB, **options})
+
+
+def test_true_is_no_count(server):
+    with croupier.connect(server.uds, VOCAB) as stream:
+        text, speculation = stream.open(**params(1)), croupier.Speculation(stream)
+        for name, call in (("n", lambda: stream.top_n(logits(1, 0), True)), ("count", lambda: stream.rows(True)),
+                           ("deadline_ms", lambda: stream.sample(logits(1, 0), [text], deadline_ms=True)),
+                           ("at_most", lambda: speculation.chain([text], list, True)),
+                           ("parents[0]", lambda: speculation.tree([text], list, [False]))):
+            with pytest.raises(TypeError, match=rf"{re.escape(name)} is (True|False), must be a whole number"):
+                call()
+        with pytest.raises(ValueError, match=r"traceparent is '\\ud800', must be valid Unicode"):
+            stream.sample(logits(1, 0), [text], traceparent="\ud800")
+        assert stream.sample(logits(1, 0), [text])
 
 
 def test_rows_and_work_are_as_many(server):
