@@ -13,6 +13,7 @@ import grpc
 
 from ._address import check_address
 from ._checks import check_known, header, text
+from ._status import failed
 from ._wire import options
 from .errors import CroupierError
 
@@ -115,6 +116,12 @@ class Access:
         if self.tls_ca is not None:
             return "; the server may require a client certificate, give tls_cert= and tls_key="
         return "; the server may require TLS, give tls_ca="
+
+    def raise_hinted(self, error: BaseException) -> None:
+        """Raises an error about a call that did not begin together with what may be wrong with the options, if that is
+        known."""
+        if isinstance(error, CroupierError) and (cause := error.__cause__) and (hint := self.hint(cause)):
+            raise failed(f"{error}{hint}", error) from cause
 
     def metadata(self, traceparent: str = "") -> tuple[tuple[str, str], ...] | None:
         """The metadata of a call. If there is none, it is None and not empty: gRPC for threads accepts both, gRPC for

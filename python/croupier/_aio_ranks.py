@@ -58,6 +58,7 @@ class Rank(RankFront, Entered):
             await self.end()
             if isinstance(error, asyncio.TimeoutError):
                 raise CroupierError(no_answer(self._attach_within)) from error
+            self._access.raise_hinted(error)
             raise
         return self
 

@@ -67,6 +67,7 @@ class Rank(RankFront):
             self.end()
             if isinstance(error, CroupierError) and limited.said():
                 raise CroupierError(limited.said()) from error
+            self._access.raise_hinted(error)
             raise
 
     def __enter__(self) -> Rank:

@@ -127,6 +127,25 @@ def test_what_is_wrong_is_said(secured, tmp_path):
             croupier.attach(stream.shard_token, 1, adress="x")
 
 
+def test_what_is_wrong_is_said_to_ranks_too(secured):
+    with croupier.connect(secured.address, VOCAB, vocab_shards=[400, 600], **secured.options) as stream:
+        def refused(match, **changes):
+            options = {**secured.options, **changes}
+
+            async def enter():
+                async with croupier.aio.attach(stream.shard_token, 1, **options):
+                    pass
+
+            for call in (lambda: croupier.attach(stream.shard_token, 1, **options)), lambda: asyncio.run(enter()):
+                with pytest.raises(croupier.CroupierError, match=match) as error:
+                    call()
+                assert error.value.code in match
+
+        refused("UNAUTHENTICATED.*requires a token, give auth_token=$", auth_token=None)
+        refused("UNAVAILABLE.*may require a client certificate, give tls_cert= and tls_key=$", tls_cert=None, tls_key=None)
+        refused("UNAVAILABLE.*may require TLS, give tls_ca=$", tls_ca=None, tls_cert=None, tls_key=None)
+
+
 def test_asyncio_says_each_time_why_the_server_refused(serve, tmp_path):
     """If a write meets the refusal, gRPC says only that the write failed. On an idle machine this happens to one connection in five."""
     (tmp_path / "tokens").write_text(TOKEN)
