@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ._arrays import DTYPES, as_array, in_dtype, narrowing
+from ._checks import listed
 from .schema import pb
 
 if TYPE_CHECKING:
@@ -40,7 +41,12 @@ class TopN:
     beyond: str | Sequence[str] = "refuse"
 
     def __post_init__(self) -> None:
-        for choice in [self.beyond] if isinstance(self.beyond, str) else self.beyond:
+        for name, rows in ("ids", self.ids), ("logits", self.logits):
+            try:
+                sum(map(len, rows))
+            except TypeError:
+                raise TypeError(f"{name} of a TopN are {rows!r}, must be a row for each row of logits, such as [[...], [...]]") from None
+        for choice in [self.beyond] if isinstance(self.beyond, str) else listed("beyond", self.beyond, "choices", "'mark'"):
             if choice not in _BEYOND:
                 raise ValueError(f"beyond is {choice!r}, must be one of {', '.join(_BEYOND)}")
 
@@ -53,7 +59,7 @@ class TopN:
             logits = [in_dtype(as_array(row, dtype), dtype).astype(DTYPES[dtype][1]) for row in self.logits]
         if [row.shape for row in ids] != [row.shape for row in logits]:
             raise ValueError("ids and logits differ in shape")
-        rest = np.asarray(self.rest_logsumexp, np.float32).reshape(-1)
+        rest = self._rest()
         if len(rest) != len(ids):
             raise ValueError(f"rest_logsumexp has {len(rest)} entries for {len(ids)} rows, must have one for each")
         beyond = [self.beyond] * len(ids) if isinstance(self.beyond, str) else list(self.beyond)
@@ -69,8 +75,14 @@ class TopN:
     def part(self, first: int, end: int) -> TopN:
         """Some of the rows."""
         beyond = self.beyond if isinstance(self.beyond, str) else self.beyond[first:end]
-        rest = np.asarray(self.rest_logsumexp, np.float32).reshape(-1)[first:end]
-        return TopN(self.ids[first:end], self.logits[first:end], rest, self.ties_in_order, beyond)
+        return TopN(self.ids[first:end], self.logits[first:end], self._rest()[first:end], self.ties_in_order, beyond)
+
+    def _rest(self) -> Array:
+        try:
+            with narrowing():
+                return np.asarray(self.rest_logsumexp, np.float32).reshape(-1)
+        except (TypeError, ValueError):
+            raise TypeError(f"rest_logsumexp is {self.rest_logsumexp!r}, must be a number for each row") from None
 
 
 def ids_of(row: npt.ArrayLike, name: str) -> npt.NDArray[np.uint32]:
@@ -106,4 +118,4 @@ def largest(rows: Array, n: int, beyond: str | Iterable[str]) -> TopN:
         top = others.max() if len(others) else 0.0
         with np.errstate(divide="ignore"):
             rest.append(top + np.log(np.exp(others - top).sum()))
-    return TopN(ids, logits, rest, ties_in_order=True, beyond=beyond if isinstance(beyond, str) else list(beyond))
+    return TopN(ids, logits, rest, ties_in_order=True, beyond=beyond if isinstance(beyond, str) else listed("beyond", beyond, "choices", "'mark'"))

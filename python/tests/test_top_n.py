@@ -82,3 +82,22 @@ def test_rows_of_another_width_and_bits_are_told(server):
         assert pb.Step.FromString(croupier.TopN([[1, 2]], bits, [0.0]).encode("f32")).top_n.logits == np.array([5, -4], "<f4").tobytes()
         two = stream.top_n(np.zeros((2, VOCAB), np.float32).tobytes(), 1)
         assert len(two.ids) == 2
+
+
+def test_a_list_that_is_none_is_told(server):
+    given = {"ids": [[1, 2]], "logits": [[1.0, 0.5]], "rest_logsumexp": [0.0]}
+    for name, wrong, said in (("ids", [1, 2], r"ids of a TopN are \[1, 2\], must be a row for each"), ("ids", None, "ids of a TopN are None"),
+                              ("logits", [1.0, 0.5], r"logits of a TopN are \[1.0, 0.5\], must be a row for each"),
+                              ("beyond", None, "beyond is NoneType, must be a list of choices"), ("beyond", {}, "beyond is dict, must be a list of choices")):
+        with pytest.raises(TypeError, match=said):
+            croupier.TopN(**{**given, name: wrong})
+    with croupier.connect(server.uds, VOCAB) as stream:
+        text = stream.open(seed=1)
+        with pytest.raises(TypeError, match="beyond is NoneType, must be a list of choices"):
+            stream.top_n(logits(1, 0), 5, None)
+        with pytest.raises(TypeError, match="rest_logsumexp is 'much', must be a number for each row"):
+            stream.sample(croupier.TopN(**{**given, "rest_logsumexp": "much"}), [text])
+        # Whatever the program has set in numpy, what is too large for a float32 is for the server to report.
+        with np.errstate(all="raise"), pytest.raises(croupier.RowError, match="rest_logsumexp"):
+            stream.sample(croupier.TopN(**{**given, "rest_logsumexp": 1e300}), [text])
+        assert stream.sample(logits(1, 0), [text])
