@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 #: The largest numbers of the wire.
 MOST = (1 << 32) - 1
 MOST_64 = (1 << 64) - 1
-#: Most field names that a message lists.
-_SHOWN = 20
+#: Most field names that a message lists, and most characters of a value that it shows.
+_SHOWN, _LONG = 20, 400
 _T = TypeVar("_T")
 
 
@@ -82,10 +82,16 @@ def check_once(name: str, texts: Iterable[int | None]) -> None:
                              "send the second one in the next step")
 
 
+def shown(value: object) -> str:
+    """A value in a message, or its beginning. It may be a row of a whole vocabulary, or a long schema."""
+    said = repr(value)
+    return said if len(said) <= _LONG else f"{said[:_LONG]}..."
+
+
 def text(name: str, value: Any) -> str:
     """Checks that something is text. protobuf and gRPC would also complain, but without naming the argument."""
     if not isinstance(value, str):
-        raise TypeError(f"{name} is {value!r}, must be a string")
+        raise TypeError(f"{name} is {shown(value)}, must be a string")
     check_unicode(name, value)
     return value
 
@@ -95,7 +101,7 @@ def check_unicode(name: str, value: str) -> None:
     try:
         value.encode()
     except UnicodeEncodeError as error:
-        raise ValueError(f"{name} is {value!r}, must be valid Unicode; {value[error.start]!r} is half of a character") from None
+        raise ValueError(f"{name} is {shown(value)}, must be valid Unicode; {value[error.start]!r} is half of a character") from None
 
 
 def header(name: str, value: str) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from google.protobuf.descriptor import FieldDescriptor
 
-from ._checks import MOST, MOST_64, check_known
+from ._checks import MOST, MOST_64, check_known, shown
 from ._meant import DIFFERS, ELSEWHERE, MEANT
 from .schema import pb
 
@@ -78,7 +78,7 @@ def _check(kind: Any, field: Any, value: Any) -> None:
         kind(**{field.name: value})
     except (TypeError, ValueError, OverflowError) as error:
         of = kind.DESCRIPTOR.name
-        said = f"{of}.{field.name} is {value!r}, must be {_wanted(field)}"
+        said = f"{of}.{field.name} is {shown(value)}, must be {_wanted(field)}"
         raise (TypeError if isinstance(error, TypeError) else ValueError)(said + _documented(of, field.name)) from error
 
 
@@ -201,7 +201,7 @@ def _biases(given: Mapping[Any, Any]) -> list[pb.LogitBias]:
     try:
         return [pb.LogitBias(token_id=int(token) if isinstance(token, str) else operator.index(token), bias=float(bias)) for token, bias in given.items()]
     except (TypeError, ValueError, OverflowError) as error:
-        raise ValueError(f"logit_bias is {given!r}, must be a dict of biases by token id, such as {{5: 2.0}}: {error}") from error
+        raise ValueError(f"logit_bias is {shown(given)}, must be a dict of biases by token id, such as {{5: 2.0}}: {error}") from error
 
 
 def as_json(schema: Any) -> str:

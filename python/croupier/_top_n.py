@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ._arrays import DTYPES, as_array, in_dtype, narrowing
-from ._checks import listed
+from ._checks import listed, shown
 from .schema import pb
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class TopN:
             try:
                 sum(map(len, rows))
             except TypeError:
-                raise TypeError(f"{name} of a TopN are {rows!r}, must be a row for each row of logits, such as [[...], [...]]") from None
+                raise TypeError(f"{name} of a TopN are {shown(rows)}, must be a row for each row of logits, such as [[...], [...]]") from None
         for choice in [self.beyond] if isinstance(self.beyond, str) else listed("beyond", self.beyond, "choices", "'mark'"):
             if choice not in _BEYOND:
                 raise ValueError(f"beyond is {choice!r}, must be one of {', '.join(_BEYOND)}")
@@ -82,7 +82,7 @@ class TopN:
             with narrowing():
                 return np.asarray(self.rest_logsumexp, np.float32).reshape(-1)
         except (TypeError, ValueError):
-            raise TypeError(f"rest_logsumexp is {self.rest_logsumexp!r}, must be a number for each row") from None
+            raise TypeError(f"rest_logsumexp is {shown(self.rest_logsumexp)}, must be a number for each row") from None
 
 
 def ids_of(row: npt.ArrayLike, name: str) -> npt.NDArray[np.uint32]:

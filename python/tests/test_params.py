@@ -175,6 +175,16 @@ def test_mistakes_name_their_field(given, kind, said):
     assert str(error.value).startswith(said)
 
 
+@pytest.mark.parametrize("given", [
+    {"allowed_token_ids": np.ones(100_000, bool)}, {"logit_bias": np.zeros(100_000)}, {"logit_bias": dict.fromkeys(range(100_000), "x")},
+    {"grammar": {"json_schema": "\ud800" * 100_000}},
+])
+def test_a_mistake_in_a_long_value_has_a_short_message(given):
+    with pytest.raises((TypeError, ValueError), match=rf"{next(iter(given))}.* is .*\.\.\., must be") as error:
+        croupier.SamplingParams(**given).to_pb()
+    assert len(str(error.value)) < 1500
+
+
 def test_streams_take_them_in_every_form(server):
     chosen = {"seed": 7, "temperature": 0.9, "top_k": 40}
     whole = croupier.SamplingParams(**chosen, engine_order=croupier.EngineOrder.VLLM, logit_bias=[croupier.LogitBias(token_id=3, bias=9.0)],
