@@ -91,9 +91,10 @@ class Stream(Front):
 
     def end(self) -> None:
         """Ends the stream and frees what it holds."""
+        # As for a rank.
+        is_first, self._is_ended = not self._is_ended, True
         # When the program ends, the stream has hung up before its last objects are let go, and no thread can be started any more.
-        is_up = not (self._is_ended or self._is_down) and getattr(self._hang_up, "alive", True)
-        self._is_ended = True
+        is_up = is_first and not self._is_down and getattr(self._hang_up, "alive", True)
         if self._is_forked():
             return
         try:

@@ -78,13 +78,14 @@ class Rank(RankFront):
 
     def end(self) -> None:
         """Leaves the group. Whatever was sent before stays valid."""
-        self._is_ended = True
+        # Nothing is called in between, so of several threads only one reads what is left. gRPC has no second reader.
+        is_first, self._is_ended = not self._is_ended, True
         if self._is_forked():
             return
         try:
             # If another thread, or the code that a signal handler interrupted, waits for an answer, that wait ends with
             # the connection.
-            if self._hang_up.alive and not self._is_cut_off and self._turn.is_free():
+            if is_first and self._hang_up.alive and not self._is_cut_off and self._turn.is_free():
                 end_in_order(self._outbox, self._replies)
         finally:
             if self._session.region:

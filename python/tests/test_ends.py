@@ -16,9 +16,9 @@ import pytest
 
 import croupier
 from croupier import _call
-from interrupting import each_point, in_time  # noqa: F401
+from interrupting import Points, each_point, in_time  # noqa: F401
 from test_client import VOCAB, logits
-from test_leaving import SHARDS
+from test_leaving import SHARDS, stop
 
 
 @pytest.mark.parametrize("of", ["stream", "rank"])
@@ -224,6 +224,59 @@ def test_a_rank_that_waits_may_be_ended(server, in_time, path, by):  # noqa: F81
         finally:
             signal.signal(signal.SIGUSR1, before)
         assert told == []
+
+
+@pytest.mark.parametrize("by", ["another thread", "a handler"])
+@pytest.mark.parametrize("of", ["stream", "rank"])
+def test_one_that_is_being_ended_may_be_ended(server, in_time, of, by):  # noqa: F811
+    zero, told = croupier.connect(server.uds, VOCAB, vocab_shards=SHARDS), []
+    one = zero if of == "stream" else croupier.attach(zero.shard_token, 1)
+
+    def ends(*_):
+        try:
+            one.end()
+        except BaseException as error:
+            told.append(error)
+
+    before = signal.signal(signal.SIGUSR1, ends)
+    try:
+        # The first end waits for the server to answer.
+        stop(server)
+        later = threading.Timer(0.3, ends if by == "another thread" else lambda: os.kill(os.getpid(), signal.SIGUSR1))
+        later.start()
+        ends()
+        later.join()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+        server.process.send_signal(signal.SIGCONT)
+    assert told == []
+    zero.end()
+
+
+@pytest.mark.parametrize("of", ["stream", "rank"])
+def test_two_threads_may_end_one_at_once(server, in_time, monkeypatch, of):  # noqa: F811
+    """The second one begins at each of the first points of the first one."""
+    monkeypatch.setattr(_call, "PART_WITHIN", 0.3)
+    told = []
+
+    def ends(one):
+        try:
+            one.end()
+        except BaseException as error:
+            told.append(error)
+
+    for count in range(1, 7):
+        zero = croupier.connect(server.uds, VOCAB, vocab_shards=SHARDS)
+        one, points = zero if of == "stream" else croupier.attach(zero.shard_token, 1), Points(count)
+        other = threading.Thread(target=ends, args=[one])
+        points.does = lambda: (other.start(), time.sleep(0.1))
+        stop(server)
+        points.call(lambda: ends(one))
+        server.process.send_signal(signal.SIGCONT)
+        assert points.left == 0
+        other.join()
+        assert told == []
+        zero.end()
 
 
 def test_answers_are_for_one_thread_at_a_time(server, in_time):  # noqa: F811
