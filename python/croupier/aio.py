@@ -69,7 +69,8 @@ class Stream(Front, Entered):
             raise CroupierError("the stream was ended; connect a new one" if self._is_ended else "the stream is connected already")
         self._home.settle()
         try:
-            await self._keep_trying()
+            with self._waited():
+                await self._keep_trying()
         except BaseException:
             self._home.call = None
             raise
@@ -175,26 +176,30 @@ class Stream(Front, Entered):
         except CroupierError:
             raise
         except BaseException as error:
-            is_cancelled_alone = isinstance(error, asyncio.CancelledError)
             if len(self._session.steps) > before:
-                self._is_down |= not is_cancelled_alone
+                self._is_down |= not isinstance(error, asyncio.CancelledError)
                 self._session.keep_rows()
-            if is_cancelled_alone:
-                self._check_cancelled()
-            raise
+            with self._waited():
+                raise
 
-    def _check_cancelled(self) -> None:
-        """If another task ended this call, raises that instead of the cancellation."""
-        if self._is_ended and not is_cancelled():
-            self._check_not_ended()
+    @contextlib.contextmanager
+    def _waited(self) -> Iterator[None]:
+        """Around waits: if another task ended the call, raises that instead of the cancellation that gRPC makes of it."""
+        try:
+            yield
+        except asyncio.CancelledError:
+            if self._is_ended and not is_cancelled():
+                super()._check_not_ended()
+            raise
 
     async def _be_connected(self) -> None:
         self._check_whole()
         self._home.check()
-        if self._is_down:
-            await self._reconnect()
-        elif self._is_to_leave():
-            await self._move_on()
+        with self._waited():
+            if self._is_down:
+                await self._reconnect()
+            elif self._is_to_leave():
+                await self._move_on()
 
     async def _begin(self, logits: Logits, work: Iterable[Work], **options: Any) -> None:
         # In the loop this would block it. If it is cancelled, nothing has happened yet.
@@ -344,9 +349,10 @@ class Stream(Front, Entered):
         """See `croupier.Stream`."""
         give_up, pauses = time.monotonic() + self._patience, backing_off()
         while True:
+            # Another task may have ended the stream meanwhile.
+            super()._check_not_ended()
             try:
                 await self._connect(give_up)
-                # Another task may have ended the stream meanwhile.
                 super()._check_not_ended()
                 if then is not None:
                     await then(give_up)

@@ -307,9 +307,10 @@ class Stream(Front):
         """Connects and then calls `then`. It keeps trying as long as `reconnect_within` allows."""
         give_up, pauses = time.monotonic() + self._patience, backing_off()
         while True:
+            # Another thread may have ended the stream meanwhile.
+            self._check_not_ended()
             try:
                 self._connect(give_up)
-                # Another thread may have ended the stream meanwhile.
                 self._check_not_ended()
                 then(give_up)
                 self._check_not_ended()

@@ -279,6 +279,32 @@ def test_two_threads_may_end_one_at_once(server, in_time, monkeypatch, of):  # n
         zero.end()
 
 
+@pytest.mark.parametrize("is_there", [True, False], ids=["does not answer", "is not there"])
+@pytest.mark.parametrize("kind", ["sync", "asyncio", "asyncio, at first"])
+def test_a_stream_that_waits_for_its_server_may_be_ended(server, in_time, kind, is_there):  # noqa: F811
+    async def run():
+        stream = (croupier if kind == "sync" else croupier.aio).connect(server.uds, VOCAB, reconnect_within=600)
+        if kind == "asyncio":
+            await stream.__aenter__()
+        text = stream.open(seed=1)
+        server.kill()
+        if is_there:
+            server.start()
+            stop(server)
+        else:
+            os.unlink(server.path)
+        waits = {"sync": lambda: asyncio.to_thread(stream.sample, logits(1, 0), [text]), "asyncio": lambda: stream.sample(logits(1, 0), [text]),
+                 "asyncio, at first": lambda: stream.__aenter__()}[kind]
+        waiting = asyncio.ensure_future(waits())
+        await asyncio.sleep(0.5)
+        await asyncio.to_thread(stream.end) if kind == "sync" else await stream.end()
+        with pytest.raises(croupier.CroupierError, match="^the stream was ended; connect a new one$"):
+            await waiting
+        server.process.send_signal(signal.SIGCONT)
+
+    asyncio.run(run())
+
+
 def test_answers_are_for_one_thread_at_a_time(server, in_time):  # noqa: F811
     with croupier.connect(server.uds, VOCAB, vocab_shards=SHARDS) as stream, croupier.attach(stream.shard_token, 1) as rank:
         text, told = stream.open(seed=1), []
