@@ -2,6 +2,7 @@
 //! text, the automaton grows with their product, and nothing stops that: a dozen take gigabytes. These checks cover the
 //! known ways; there may be others.
 
+use super::place::{self, Wrong};
 use super::{exact, lark};
 use crate::params::grammar::{GrammarKind, GrammarParams};
 use serde_json::{Map, Value};
@@ -42,22 +43,13 @@ pub(super) fn check(params: &GrammarParams) -> Result<(), String> {
 /// # Errors
 /// What would have to be changed.
 pub(super) fn json(schemas: &[Value]) -> Result<(), String> {
-    let most = |schema| Weights { root: schema, known: HashMap::new() }.most(schema);
-    let most = schemas.iter().map(most).try_fold(Weight::NONE, |sum, next| next.map(|next| sum.most(next)));
-    let Weight { patterns, length, options } = most?;
     let size = schemas.iter().map(size).fold(0, u64::saturating_add).max(1);
-    if patterns > MAX_PATTERNS {
-        return Err(format!(
-            "has {patterns} patterns that must match the same text, at most {MAX_PATTERNS} are allowed"
-        ));
-    }
-    if patterns > 1 && length > MAX_LENGTH {
-        return Err(format!("has {patterns} long patterns that must match the same text; shorten them"));
-    }
-    if options > MAX_OPTIONS / size && options > 1 {
-        return Err(format!(
-            "has a value with {options} options from anyOf, oneOf and allOf, too many for a schema of this size; use fewer"
-        ));
+    for schema in schemas {
+        let mut weights = Weights { root: schema, size, known: HashMap::new(), too_much: None };
+        let most = weights.most(schema).map_err(|wrong| place::told(schema, wrong))?;
+        if let Some(told) = most.too_much(size) {
+            return Err(weights.too_much.map_or(told, |wrong| place::told(schema, wrong)));
+        }
     }
     schemas.iter().try_for_each(exact::check)
 }
@@ -101,6 +93,23 @@ impl Weight {
         }
     }
 
+    /// What of it is too much in a grammar whose schemas have `size` values.
+    fn too_much(self, size: u64) -> Option<String> {
+        let Self { patterns, length, options } = self;
+        if patterns > MAX_PATTERNS {
+            Some(format!("has {patterns} patterns that must match the same text, at most {MAX_PATTERNS} are allowed"))
+        } else if patterns > 1 && length > MAX_LENGTH {
+            Some(format!("has {patterns} long patterns that must match the same text; shorten them"))
+        } else if options > MAX_OPTIONS / size && options > 1 {
+            Some(format!(
+                "has a value with {options} options from anyOf, oneOf and allOf, too many for a schema of this size; \
+                 use fewer"
+            ))
+        } else {
+            None
+        }
+    }
+
     /// The larger value of each field.
     fn most(self, other: Self) -> Self {
         Self {
@@ -114,20 +123,25 @@ impl Weight {
 /// The weights of schemas, and of what they refer to.
 struct Weights<'s> {
     root: &'s Value,
+    size: u64,
     /// By the address of a schema; `None` while its weight is being computed.
     known: HashMap<*const Value, Option<Weight>>,
+    /// The first schema found of which too much has to hold, with nothing inside it of which this is so.
+    too_much: Option<Wrong<'s>>,
 }
 
 impl<'s> Weights<'s> {
     /// The largest weight of all schemas in a value.
-    fn most(&mut self, value: &'s Value) -> Result<Weight, String> {
+    fn most(&mut self, value: &'s Value) -> Result<Weight, Wrong<'s>> {
         let mut most = Weight::NONE;
         let mut left = vec![value];
         while let Some(value) = left.pop() {
             match value {
                 Value::Object(object) => {
-                    if !std::ptr::eq(value, self.root) && object.get("$id").is_some_and(Value::is_string) {
-                        return Err("has an $id below the root; refer to parts by #/$defs/name instead".to_owned());
+                    let id = object.get("$id").filter(|id| id.is_string() && !std::ptr::eq(value, self.root));
+                    if let Some(id) = id {
+                        let wrong = "has an $id below the root; refer to parts by #/$defs/name instead";
+                        return Err((wrong.to_owned(), id));
                     }
                     most = most.most(self.of(value, 0)?);
                     left.extend(object.values());
@@ -140,10 +154,10 @@ impl<'s> Weights<'s> {
     }
 
     /// The weight of a schema.
-    fn of(&mut self, schema: &'s Value, depth: usize) -> Result<Weight, String> {
+    fn of(&mut self, schema: &'s Value, depth: usize) -> Result<Weight, Wrong<'s>> {
         let Value::Object(object) = schema else { return Ok(Weight::NONE) };
         if depth > DEEPEST {
-            return Err(format!("nests schemas more than {DEEPEST} deep; flatten it"));
+            return Err((format!("nests schemas more than {DEEPEST} deep; flatten it"), schema));
         }
         match self.known.get(&std::ptr::from_ref(schema)) {
             Some(Some(known)) => return Ok(*known),
@@ -152,13 +166,17 @@ impl<'s> Weights<'s> {
             None => {}
         }
         self.known.insert(schema, None);
-        let found = self.own(object, depth + 1)?.most(self.parts(object, depth + 1)?);
+        let own = self.own(object, depth + 1)?;
+        if self.too_much.is_none() {
+            self.too_much = own.too_much(self.size).map(|wrong| (wrong, schema));
+        }
+        let found = own.most(self.parts(object, depth + 1)?);
         self.known.insert(schema, Some(found));
         Ok(found)
     }
 
     /// The weight of what holds for the value itself.
-    fn own(&mut self, object: &'s Map<String, Value>, depth: usize) -> Result<Weight, String> {
+    fn own(&mut self, object: &'s Map<String, Value>, depth: usize) -> Result<Weight, Wrong<'s>> {
         let keyword = |key: &&str| object.get(*key);
         let own = PATTERNS.iter().filter_map(keyword);
         let own = own.map(|value| Weight::pattern(value.as_str().map_or(LENGTH as usize, str::len)));
@@ -175,14 +193,15 @@ impl<'s> Weights<'s> {
             }
             found = found.and(Weight { options: options.max(1), ..most });
         }
-        match object.get("$ref").and_then(Value::as_str) {
-            None => Ok(found),
-            Some(reference) => Ok(found.and(self.of(target(self.root, reference)?, depth)?)),
-        }
+        let Some((value, reference)) = object.get("$ref").and_then(|value| Some((value, value.as_str()?))) else {
+            return Ok(found);
+        };
+        let to = target(self.root, reference).map_err(|wrong| (wrong, value))?;
+        Ok(found.and(self.of(to, depth)?))
     }
 
     /// The largest weight of what holds for its parts.
-    fn parts(&mut self, object: &'s Map<String, Value>, depth: usize) -> Result<Weight, String> {
+    fn parts(&mut self, object: &'s Map<String, Value>, depth: usize) -> Result<Weight, Wrong<'s>> {
         let by_name = BY_NAME.iter().filter_map(|key| object.get(*key)?.as_object()).flat_map(Map::values);
         let parts = PARTS.iter().filter_map(|key| object.get(*key));
         let parts = parts.flat_map(|part| part.as_array().map_or(std::slice::from_ref(part), Vec::as_slice));

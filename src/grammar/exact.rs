@@ -1,6 +1,7 @@
 //! Rejects schemas of which the compiler would allow more than they say: numbers that an f64 does not hold, bounds that are
 //! excluded and yet allowed, and names that count twice.
 
+use super::place::{self, Wrong};
 use serde_json::{Map, Value};
 use std::collections::HashSet;
 
@@ -20,12 +21,16 @@ const DEEPEST: usize = 16;
 /// # Errors
 /// What would have to be changed.
 pub(super) fn check(root: &Value) -> Result<(), String> {
+    check_all(root).map_err(|wrong| place::told(root, wrong))
+}
+
+fn check_all(root: &Value) -> Result<(), Wrong<'_>> {
     let mut left = vec![root];
     while let Some(value) = left.pop() {
         match value {
             Value::Object(object) => {
                 check_numbers(object)?;
-                check_options(root, object, Holds::default(), 0)?;
+                check_options(root, value, Holds::default(), 0)?;
                 for (key, part) in object.iter().filter(|(key, _)| !VALUES.contains(&key.as_str())) {
                     match part {
                         Value::Object(named) if BY_NAME.contains(&key.as_str()) => left.extend(named.values()),
@@ -41,22 +46,24 @@ pub(super) fn check(root: &Value) -> Result<(), String> {
 }
 
 /// Checks the size of a schema's bounds, and of the whole numbers that it names.
-fn check_numbers(object: &Map<String, Value>) -> Result<(), String> {
+fn check_numbers(object: &Map<String, Value>) -> Result<(), Wrong<'_>> {
     let too_large = |number: &&Value| number.as_f64().is_some_and(|number| number.abs() > MOST);
     for key in BOUNDS {
         if let Some(bound) = object.get(key).filter(too_large) {
-            return Err(format!(
+            let wrong = format!(
                 "has {key} {bound}, but bounds can be followed only from -{MOST} to {MOST} (2^53 - 1); use a smaller one, or leave it out"
-            ));
+            );
+            return Err((wrong, bound));
         }
     }
     let mut left: Vec<&Value> = ["const", "enum"].iter().filter_map(|key| object.get(*key)).collect();
     while let Some(value) = left.pop() {
         match value {
             Value::Number(number) if number.as_f64().is_some_and(|own| own.abs() > MOST) && !number.is_f64() => {
-                return Err(format!(
+                let wrong = format!(
                     "has the value {number}, but whole numbers can be followed only from -{MOST} to {MOST} (2^53 - 1)"
-                ));
+                );
+                return Err((wrong, value));
             }
             Value::Object(object) => left.extend(object.values()),
             Value::Array(list) => left.extend(list),
@@ -87,18 +94,14 @@ struct Holds<'s> {
 }
 
 /// Checks what holds at once for a value: the keywords of a schema, of all that it refers to, and of one option.
-fn check_options<'s>(
-    root: &'s Value,
-    object: &'s Map<String, Value>,
-    mut holds: Holds<'s>,
-    depth: usize,
-) -> Result<(), String> {
+fn check_options<'s>(root: &'s Value, schema: &'s Value, mut holds: Holds<'s>, depth: usize) -> Result<(), Wrong<'s>> {
+    let Value::Object(object) = schema else { return Ok(()) };
     let before = holds.options.len();
     holds.take(root, object);
-    holds.check()?;
+    holds.check().map_err(|wrong| (wrong, schema))?;
     if depth < DEEPEST {
         let options: Vec<&Value> = holds.options[before..].iter().copied().flatten().collect();
-        for option in options.into_iter().filter_map(Value::as_object) {
+        for option in options {
             check_options(root, option, Holds { options: vec![], ..holds.clone() }, depth + 1)?;
         }
     }

@@ -2,8 +2,12 @@
 
 /// What is said where the compiler does not say what is wrong.
 pub(super) const FAILS: &str = "the grammar compiler failed on it";
-/// The most characters of a message.
+/// The most characters of a compiler's message.
 const MAX_TOLD: usize = 300;
+/// The most characters of the place that it is about.
+const MAX_PLACE: usize = 150;
+/// The most characters of all that is said.
+const MOST: usize = 500;
 
 /// A compiler's message, on one line of bounded length.
 pub(super) fn told(error: &impl std::fmt::Display) -> String {
@@ -21,15 +25,28 @@ pub(super) fn told(error: &impl std::fmt::Display) -> String {
         Some(keys) => format!("has keywords that no grammar can follow here: {keys}; write the schema without them"),
         None => words.to_owned(),
     };
-    bounded(&words)
+    cut(&words, MAX_TOLD)
 }
 
 /// A message of bounded length: it may quote what was written.
 pub(super) fn bounded(words: &str) -> String {
-    if words.chars().count() <= MAX_TOLD {
-        words.to_owned()
-    } else {
-        words.chars().take(MAX_TOLD).collect::<String>() + " ..."
+    cut(words, MOST)
+}
+
+/// The same with the place in a schema that it is about, if that is known, which is a pointer.
+pub(super) fn placed(words: &str, pointer: Option<&str>) -> String {
+    let words = cut(words, MAX_TOLD);
+    match pointer {
+        None => words,
+        Some("") => words + " (at the root)",
+        Some(pointer) => format!("{words} (at {})", cut(pointer, MAX_PLACE)),
+    }
+}
+
+fn cut(words: &str, most: usize) -> String {
+    match words.char_indices().nth(most) {
+        None => words.to_owned(),
+        Some((end, _)) => words[..end].to_owned() + " ...",
     }
 }
 

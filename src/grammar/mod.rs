@@ -22,6 +22,7 @@ mod gbnf;
 mod lark;
 mod mask_error;
 mod message;
+mod place;
 pub mod propose;
 mod queue;
 mod rules;

@@ -1,8 +1,9 @@
 //! What the compiler is given for a grammar, and what it says of that in words about what was written.
 
-use super::{complement, escapes, gbnf, message};
+use super::{complement, escapes, gbnf, message, place};
 use crate::params::grammar::{GrammarKind, GrammarParams};
 use llguidance::api::TopLevelGrammar;
+use serde_json::Value;
 
 /// A grammar as the compiler reads it.
 ///
@@ -10,10 +11,7 @@ use llguidance::api::TopLevelGrammar;
 /// What is wrong with it, if that shows already.
 pub(super) fn of(params: &GrammarParams) -> Result<TopLevelGrammar, String> {
     Ok(match params.kind {
-        GrammarKind::JsonSchema => {
-            let schema = serde_json::from_str(&params.text).map_err(|e| format!("is not valid JSON: {e}"))?;
-            TopLevelGrammar::from_json_schema(escapes::of_schema(schema))
-        }
+        GrammarKind::JsonSchema => TopLevelGrammar::from_json_schema(escapes::of_schema(schema(&params.text)?)),
         GrammarKind::Regex => TopLevelGrammar::from_regex(&params.text),
         GrammarKind::Lark => TopLevelGrammar::from_lark(complement::of_texts(&escapes::of_lark(&params.text))),
         GrammarKind::Gbnf => TopLevelGrammar::from_lark(gbnf::to_lark(&params.text)?),
@@ -24,11 +22,18 @@ pub(super) fn of(params: &GrammarParams) -> Result<TopLevelGrammar, String> {
     })
 }
 
+fn schema(text: &str) -> Result<Value, String> {
+    serde_json::from_str(text).map_err(|e| format!("is not valid JSON: {e}"))
+}
+
 /// What the compiler says of it.
 pub(super) fn told(params: &GrammarParams, error: &impl std::fmt::Display) -> String {
     match params.kind {
         GrammarKind::Regex => message::told_of_expression(error),
         GrammarKind::Gbnf => message::told_of_translation(error),
-        GrammarKind::JsonSchema | GrammarKind::Lark | GrammarKind::Choices => message::told(error),
+        GrammarKind::JsonSchema => {
+            schema(&params.text).map_or_else(|_| message::told(error), |schema| place::told_by_compiler(&schema, error))
+        }
+        GrammarKind::Lark | GrammarKind::Choices => message::told(error),
     }
 }

@@ -10,6 +10,7 @@ mod forced;
 mod gbnf;
 mod lark;
 mod limits;
+mod schemas;
 
 const END: u32 = 1;
 const OTHER_END: u32 = 2;
@@ -392,7 +393,7 @@ fn what_is_wrong_is_told_at_its_field() {
     let (_, message) = wrong(GrammarKind::Regex, r"a\b");
     assert!(message.contains("word boundary") && !message.contains("start:"), "{message}");
     let (_, message) = wrong(GrammarKind::JsonSchema, r#"{"not": {"type": "string"}}"#);
-    assert!(message.ends_with(r#"follow here: ["not"]; write the schema without them"#), "{message}");
+    assert!(message.ends_with(r#"follow here: ["not"]; write the schema without them (at /not)"#), "{message}");
     let (field, message) = wrong(GrammarKind::Lark, "start: nothing");
     assert!(field == "lark" && message.contains("nothing"), "{message}");
     assert!(!message.contains('\n') && message.len() < 1000);
