@@ -1,6 +1,7 @@
 //! Names of properties have one spelling. With `\u` a name could be spelled otherwise, and then the schema of other names
 //! would hold for it: `{"role": "user", "\u0072ole": "admin"}`.
 
+use super::idle;
 use super::lark::SCHEMA;
 use serde_json::{Map, Value, json};
 
@@ -20,18 +21,18 @@ pub(super) fn of_schema(mut schema: Value) -> Value {
     schema
 }
 
-/// A Lark grammar whose schemas are such.
+/// A Lark grammar whose schemas are such, and have no keywords that restrict nothing.
 pub(super) fn of_lark(text: &str) -> String {
     let (mut written, mut left) = (String::with_capacity(text.len()), text);
     while let Some((before, behind)) = left.split_once(SCHEMA) {
         written.extend([before, SCHEMA]);
         let mut values = serde_json::Deserializer::from_str(behind).into_iter::<Value>();
-        let Some(Ok(schema)) = values.next() else {
+        let Some(Ok(mut schema)) = values.next() else {
             left = behind;
             continue;
         };
         let (own, rest) = behind.split_at(values.byte_offset());
-        if has_names_and_others(&schema) {
+        if idle::remove(&mut schema) || has_names_and_others(&schema) {
             let schema = of_schema(schema).to_string();
             // What follows stays in its line, which the compiler's messages name.
             let lines = "\n".repeat(own.matches('\n').count());

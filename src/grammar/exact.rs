@@ -119,7 +119,8 @@ impl<'s> Holds<'s> {
         self.required.extend(required.filter_map(Value::as_str));
         self.min_properties = self.min_properties.max(object.get("minProperties").and_then(Value::as_u64).unwrap_or(0));
         self.is_closed |= object.get("additionalProperties") == Some(&Value::Bool(false));
-        self.has_patterns |= object.get("patternProperties").is_some();
+        self.has_patterns |=
+            object.get("patternProperties").and_then(Value::as_object).is_some_and(|all| !all.is_empty());
         let lists = |keys: &'static [&str]| keys.iter().filter_map(|key| object.get(*key)?.as_array());
         self.options.extend(lists(&["anyOf", "oneOf"]).map(Vec::as_slice));
         let reference = object.get("$ref").and_then(Value::as_str).and_then(|to| super::bounds::target(root, to).ok());
@@ -258,6 +259,7 @@ mod tests {
             r#"{"minProperties": 1}"#,
             r#"{"minProperties": 3, "required": ["a", "b"]}"#,
             r#"{"minProperties": 2, "additionalProperties": false, "properties": {"a": {}, "b": {}}}"#,
+            r#"{"minProperties": 2, "additionalProperties": false, "patternProperties": {}}"#,
             r#"{"allOf": [{"minProperties": 2, "required": ["a"]}, {"required": ["b"]}]}"#,
         ] {
             assert_eq!(checked(right), Ok(()), "{right}");

@@ -19,6 +19,7 @@ mod escapes;
 mod exact;
 pub mod fill;
 mod gbnf;
+mod idle;
 mod lark;
 mod mask_error;
 mod message;

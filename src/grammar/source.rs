@@ -1,6 +1,6 @@
 //! What the compiler is given for a grammar, and what it says of that in words about what was written.
 
-use super::{complement, escapes, gbnf, message, place};
+use super::{complement, escapes, gbnf, idle, message, place};
 use crate::params::grammar::{GrammarKind, GrammarParams};
 use llguidance::api::TopLevelGrammar;
 use serde_json::Value;
@@ -22,8 +22,11 @@ pub(super) fn of(params: &GrammarParams) -> Result<TopLevelGrammar, String> {
     })
 }
 
+/// A schema without keywords that restrict nothing.
 fn schema(text: &str) -> Result<Value, String> {
-    serde_json::from_str(text).map_err(|e| format!("is not valid JSON: {e}"))
+    let mut schema = serde_json::from_str(text).map_err(|e| format!("is not valid JSON: {e}"))?;
+    idle::remove(&mut schema);
+    Ok(schema)
 }
 
 /// What the compiler says of it.

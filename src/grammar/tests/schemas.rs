@@ -1,6 +1,12 @@
-//! What is said of JSON schemas that cannot be followed.
+//! JSON schemas: keywords that restrict nothing, and what is said of those that cannot be followed.
 
 use super::*;
+
+/// The bytes that may follow.
+fn next(schema: &str, so_far: &str) -> Vec<u8> {
+    let text = opened(&grammar(GrammarKind::JsonSchema, schema), &tokens_of(so_far));
+    allowed(&text).iter().filter_map(|token| u8::try_from(token.checked_sub(5)?).ok()).collect()
+}
 
 /// What is said of a schema on its own, and inside a Lark grammar.
 fn refused(schema: &str) -> [String; 2] {
@@ -14,6 +20,42 @@ fn refused(schema: &str) -> [String; 2] {
             }
         }
     })
+}
+
+const IDLE: &str = r##"{"type": ["array", "object"], "uniqueItems": false, "not": false, "propertyNames": {"type": "string"},
+    "unevaluatedItems": {"title": "any"}, "unevaluatedProperties": true, "dependentRequired": {"a": []},
+    "dependentSchemas": {"a": true}, "dependencies": {}, "contains": {"type": "null"}, "minContains": 0,
+    "if": {"type": "object"}, "then": {}, "additionalItems": true, "$recursiveAnchor": false, "$dynamicAnchor": "here",
+    "items": {"$ref": "#/$defs/number"}, "additionalProperties": {"$ref": "#/$defs/number"},
+    "$defs": {"number": {"type": "integer", "title": "n", "description": "d", "$comment": "c", "default": 1,
+        "examples": [1], "deprecated": true, "readOnly": true, "writeOnly": false, "uniqueItems": false}},
+    "patternProperties": {}, "minItems": 0, "minProperties": 0, "required": [],
+    "x-guidance": {"whitespace_flexible": false}}"##;
+
+#[test]
+fn keywords_that_restrict_nothing_are_no_reason_to_refuse_a_schema() {
+    let rest = r#"{"type": ["array", "object"], "items": {"type": "integer"}, "additionalProperties": {"type": "integer"},
+        "x-guidance": {"whitespace_flexible": false}}"#;
+    for so_far in ["", "[", "[-", "[12", "[12,", "{", "{\"a\":", "{\"a\":0", "{\"a\":0}"] {
+        assert_eq!(next(IDLE, so_far), next(rest, so_far), "behind {so_far}");
+    }
+    compiled(GrammarKind::Lark, &format!("start: %json {IDLE}"));
+    let within_itself = r##"{"type": "object", "properties": {"a": {"$ref": "#", "deprecated": true}}}"##;
+    assert!(next(within_itself, "{\"a\":").contains(&b'{'));
+}
+
+/// Beside it, the compiler would not look at the items in front.
+#[test]
+fn additional_items_are_those_behind_a_list_of_items() {
+    for additional in ["true", "false", "{\"type\": \"integer\"}"] {
+        let schema =
+            format!(r#"{{"type": "array", "prefixItems": [{{"type": "null"}}], "additionalItems": {additional}}}"#);
+        let first = next(&schema, "[");
+        assert!(first.contains(&b'n') && first.contains(&b']') && !first.contains(&b'1'), "{first:?}");
+        let old = schema.replace("prefixItems", "items");
+        let second = next(&old, "[null");
+        assert_eq!(second.contains(&b','), additional != "false", "{second:?}");
+    }
 }
 
 #[test]
