@@ -66,6 +66,7 @@ pub(super) struct Tokens {
     /// The turns for compiling.
     pub(super) compiling: Arc<BlockingSemaphore>,
     no_threads: Complaints,
+    panics: Complaints,
 }
 
 /// Why there are no [`Tokens`].
@@ -114,8 +115,17 @@ impl Tokens {
         };
         let queue = Queue::new(pool.current_num_threads());
         let (running, compiling) = (Running::default(), BlockingSemaphore::new(MAX_COMPILING));
-        let (has_special, no_threads) = (!vocabulary.special().is_empty(), Complaints::default());
-        Ok(Self { factory, pool, end, has_special, spelling, queue, running, compiling, no_threads })
+        let has_special = !vocabulary.special().is_empty();
+        let (no_threads, panics) = (Complaints::default(), Complaints::default());
+        Ok(Self { factory, pool, end, has_special, spelling, queue, running, compiling, no_threads, panics })
+    }
+
+    /// Logs once in a while that the compiler panicked. The panic's message is left out: it may quote the grammar.
+    fn complain_of_panic(&self, params: &GrammarParams) {
+        if let Some(more) = self.panics.next(Instant::now()) {
+            let (kind, bytes) = (params.kind.name(), params.text.len());
+            tracing::warn!(kind, bytes, more, "the grammar compiler panicked on a grammar, which is refused");
+        }
     }
 }
 
@@ -201,7 +211,12 @@ fn parsed(
     let time = Arc::new(ThreadTime::default());
     let done = begin(params, tokens, turn, &time)?;
     match ended(&done, &time, most, most_wait) {
-        Ended::Done(parsed) => Ok(parsed),
+        Ended::Done(parsed) => {
+            if parsed.as_ref().is_err_and(|told| told == FAILS) {
+                tokens.complain_of_panic(params);
+            }
+            Ok(parsed)
+        }
         Ended::TooLong => {
             let most = most.as_secs();
             Ok(Err(format!("takes longer than {most} s to compile; simplify it")))

@@ -10,6 +10,7 @@ mod forced;
 mod gbnf;
 mod lark;
 mod limits;
+mod panics;
 mod schemas;
 
 const END: u32 = 1;
