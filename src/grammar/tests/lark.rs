@@ -79,6 +79,39 @@ fn all_but_some_texts_are_texts() {
     }
 }
 
+/// Bytes that are no text begin the names of control tokens.
+#[test]
+fn no_expression_matches_what_is_no_text() {
+    for (kind, text) in [
+        (GrammarKind::Regex, r"a(?-u:\xff)"),
+        (GrammarKind::Regex, r"(?-u:[^a])*"),
+        (GrammarKind::Regex, r"(?s-u:.)"),
+        (GrammarKind::Regex, r"(?-u:\xC3)(?-u:\xA9)"),
+        (GrammarKind::Lark, r"start: /(?-u:\xff)<end>/"),
+        (GrammarKind::Lark, "%ignore /(?-u:\\xff)/\nstart: \"a\" \"b\""),
+        (GrammarKind::JsonSchema, r#"{"type": "string", "pattern": "(?-u:\\W)"}"#),
+        (GrammarKind::JsonSchema, r#"{"patternProperties": {"(?-u:\\xff)": {}}}"#),
+        (GrammarKind::JsonSchema, r#"{"x-guidance": {"whitespace_pattern": "(?-u:\\xff)"}}"#),
+    ] {
+        let told = refused(kind, text);
+        assert!(told.contains("invalid UTF-8"), "{told}");
+    }
+    // These are the characters of these numbers.
+    for (kind, text) in [
+        (GrammarKind::Regex, r"\xff"),
+        (GrammarKind::Lark, r#"start: "\xff""#),
+        (GrammarKind::Gbnf, r#"root ::= "\xff""#),
+        (
+            GrammarKind::JsonSchema,
+            r#"{"type": "string", "pattern": "^\\xff$", "x-guidance": {"whitespace_flexible": false}}"#,
+        ),
+    ] {
+        let start = if kind == GrammarKind::JsonSchema { "\"" } else { "" };
+        let may = allowed(&opened(&grammar(kind, text), &tokens_of(start)));
+        assert_eq!(may, [5 + 0xC3], "{text}");
+    }
+}
+
 fn refused(kind: GrammarKind, text: &str) -> String {
     loop {
         match GRAMMARS.compile(&params(kind, text), &room(), &CompileDeadline::default()) {
