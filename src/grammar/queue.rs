@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// Work on a text that takes longer is slow. A mask takes some 20 us, and seldom one millisecond.
-pub(super) const SLOW: Duration = Duration::from_millis(10);
+pub(super) const SLOW: Duration = Duration::from_millis(5);
 /// After so many quick pieces of work, new texts of a stream no longer count as slow.
 const QUICK_AGAIN: u32 = 64;
 /// For so long after different streams have asked, one thread is kept from slow texts.

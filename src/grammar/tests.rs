@@ -213,14 +213,6 @@ fn a_text_ends_only_where_its_grammar_does() {
 
 /// Each of the properties may come next.
 #[test]
-fn an_object_may_have_hundreds_of_optional_properties() {
-    let properties = (0..300).map(|i| format!(r#""p{i}": {{"type": "null"}}"#)).collect::<Vec<_>>().join(",");
-    let grammar = grammar(GrammarKind::JsonSchema, &format!(r#"{{"type": "object", "properties": {{{properties}}}}}"#));
-    let text = opened(&grammar, &tokens_of(r#"{"p299":null,"p"#));
-    assert!(wanted(&text, Ahead::default()).is_ok());
-}
-
-#[test]
 fn a_grammar_begins_where_it_is_asked_to() {
     let compiled = compiled(GrammarKind::Regex, "no");
     let grammar = Arc::new(Grammar::new(compiled, &behind(&[BEGIN, UNWRITTEN]), vec![END]));

@@ -270,6 +270,12 @@ impl Place {
         lock(&self.cancellation).is_cancelled()
     }
 
+    /// Whether some thread works on it.
+    #[cfg(test)]
+    pub(super) fn is_worked_on(&self) -> bool {
+        self.until.load(Ordering::Relaxed) != 0
+    }
+
     /// Whether some thread works on it that should be done by now.
     pub(super) fn is_late(&self) -> bool {
         let until = self.until.load(Ordering::Relaxed);

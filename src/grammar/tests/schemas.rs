@@ -124,3 +124,11 @@ fn what_is_said_of_a_schema_is_of_bounded_length() {
         assert!(told[0].contains("(at /"), "{told:?}");
     }
 }
+
+#[test]
+fn an_object_may_have_hundreds_of_optional_properties() {
+    let properties = (0..300).map(|i| format!(r#""p{i}": {{"type": "null"}}"#)).collect::<Vec<_>>().join(",");
+    let grammar = grammar(GrammarKind::JsonSchema, &format!(r#"{{"type": "object", "properties": {{{properties}}}}}"#));
+    let text = opened(&grammar, &tokens_of(r#"{"p299":null,"p"#));
+    assert!(wanted(&text, Ahead::default()).is_ok());
+}
