@@ -5,6 +5,7 @@
 //! the chunks of the row that one of them works on (kernels/README.md has all words).
 
 mod beside;
+mod by_position;
 mod harness;
 mod machine;
 mod on_device;

@@ -34,11 +34,12 @@ fn kept(emulator: &mut Emulator, job: &RowJob<'_>, layout: Layout) -> Box<Kept> 
     result.expect("the kernel contradicted itself").unwrap().kept.unwrap()
 }
 
-/// The results of the cases, verified together, and how many rows each launch has.
+/// The results of the cases, verified together on a device that does `at_once` rows at once, and how many rows each launch has.
 fn run(
     emulator: &mut Emulator,
     cases: &[Case],
     layout: Layout,
+    at_once: usize,
     spoil: Spoil<'_>,
 ) -> (Vec<Result<VerifyResult, NoKernel>>, Vec<usize>) {
     let (mut results, mut launches) = (vec![], vec![]);
@@ -47,7 +48,7 @@ fn run(
     together(cases, &keep, &mut Vec::new(), &mut |jobs: &[VerifyJob<'_>]| {
         let verified = verify::<Infallible>(
             jobs,
-            LaunchLimits { bytes: ROOM, logits: 1 << 20, host_rows: HostRows::Cuda },
+            LaunchLimits { bytes: ROOM, logits: 1 << 20, at_once, host_rows: HostRows::Cuda },
             &mut |asked| {
                 launches.push(asked.len());
                 let answers: Vec<Answer> = emulator.borrow_mut().ask(asked, layout, spoil);
@@ -60,7 +61,12 @@ fn run(
 }
 
 fn check(emulator: &mut Emulator, cases: &[Case], layout: Layout) -> Vec<usize> {
-    let (results, launches) = run(emulator, cases, layout, &unspoilt);
+    check_on(emulator, cases, layout, usize::MAX)
+}
+
+/// The same on a device that does `at_once` rows at once.
+pub(crate) fn check_on(emulator: &mut Emulator, cases: &[Case], layout: Layout, at_once: usize) -> Vec<usize> {
+    let (results, launches) = run(emulator, cases, layout, at_once, &unspoilt);
     for (case, got) in cases.iter().zip(results) {
         match got {
             Ok(got) => assert_eq!(bits(&got), bits(&case.expected()), "{layout:?} on {}", summary(case)),
@@ -100,13 +106,14 @@ fn random_drafts(build: &str, batches: u32, largest: usize, most: usize, vocabs:
     if !built() {
         return;
     }
-    let strategy = (prop::collection::vec(cases(vocabs, most), 1..largest), layout());
-    let result = TestRunner::new(config(batches)).run(&strategy, |(cases, layout)| {
+    let at_once = prop_oneof![Just(usize::MAX), 0..2 * most];
+    let strategy = (prop::collection::vec(cases(vocabs, most), 1..largest), layout(), at_once);
+    let result = TestRunner::new(config(batches)).run(&strategy, |(cases, layout, at_once)| {
         thread_local!(static RUNNING: RefCell<Option<Emulator>> = const { RefCell::new(None) });
         let mut emulator = RUNNING.take().unwrap_or_else(|| Emulator::start(build));
         let cases: Vec<Case> = cases.into_iter().flatten().collect();
         if !cases.is_empty() {
-            check(&mut emulator, &cases, layout);
+            check_on(&mut emulator, &cases, layout, at_once);
         }
         RUNNING.set(Some(emulator));
         Ok(())
@@ -273,7 +280,7 @@ fn samples(count: usize, wanted: impl Fn(&Recipe) -> bool) -> Vec<Case> {
     found
 }
 
-const LAYOUT: Layout = Layout { team_size: 2, teams: 2, cached: 0, seed: 5 };
+pub(crate) const LAYOUT: Layout = Layout { team_size: 2, teams: 2, cached: 0, seed: 5 };
 
 /// What a verification costs: one launch if draws decide, one more for what a rejected draft leaves, and one more for block
 /// verification. In a chain, only the row that rejected is weighed: a walk that lacks an answer does not ask about what would
@@ -361,7 +368,9 @@ fn verification_of_planted_faults_is_seen() {
     let cases = samples(120, is_wanted);
     let mut differing = |spoil: Spoil<'_>| {
         let mut differs = |case: &&Case| {
-            let ran = AssertUnwindSafe(|| run(&mut emulator, std::slice::from_ref(*case), LAYOUT, spoil).0.remove(0));
+            let ran = AssertUnwindSafe(|| {
+                run(&mut emulator, std::slice::from_ref(*case), LAYOUT, usize::MAX, spoil).0.remove(0)
+            });
             match catch_unwind(ran) {
                 Ok(Ok(got)) => bits(&got) != bits(&case.expected()),
                 // A kernel that contradicts itself is caught; a row without a kernel says nothing.

@@ -91,6 +91,8 @@ pub struct LaunchLimits {
     pub bytes: usize,
     /// The most logits of a row.
     pub logits: usize,
+    /// How many rows run at once.
+    pub at_once: usize,
     /// Who takes rows that are not on the device.
     pub host_rows: HostRows,
 }

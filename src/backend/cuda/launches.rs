@@ -59,7 +59,13 @@ impl<M: Machine> Launches<M> {
 
     /// Which rows a launch takes.
     pub(super) fn limits(&self) -> LaunchLimits {
-        LaunchLimits { bytes: self.input_bytes, logits: self.machine.facts().most_logits(), host_rows: self.host_rows }
+        let facts = self.machine.facts();
+        LaunchLimits {
+            bytes: self.input_bytes,
+            logits: facts.most_logits(),
+            at_once: facts.resident(1) as usize,
+            host_rows: self.host_rows,
+        }
     }
 
     /// Asks about rows that have kernels and fit, and returns one answer for each, in order. `beside` is called once,

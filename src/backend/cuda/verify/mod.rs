@@ -1,8 +1,9 @@
 //! Verification on the device. The host decides which draft tokens are accepted, by the rules of
 //! [`speculative`](crate::speculative), from what kernels report about rows.
 //!
-//! 1. All target rows are sampled as plain rows, each with the number of its position. For drafts without chance, and
-//!    for greedy, relaxed and synthetic acceptance, this is all that is asked.
+//! 1. Target rows are sampled as plain rows, each with the number of its position. For drafts without chance, and
+//!    for greedy, relaxed and synthetic acceptance, this is all that is asked. Where there are more rows than run at
+//!    once, the [first of each draft](rows) are asked first, and others when a rule comes to them.
 //! 2. The rule [walks](walk) along what is [known](table). If it needs something that is not known yet, a sum or a draw
 //!    over a whole row, it continues with a placeholder, and the walk does not count. What was missing is asked, and
 //!    the rule walks again. Rejection takes one such round, for the token it draws in the end (two if a draft leaves
@@ -12,10 +13,11 @@
 //! host verifies. [`assign`] decides who verifies a draft.
 //!
 //! A rule is a function of the answers, so a walk with complete answers gives the specification's result. Rows after a
-//! rejected token are computed in vain, and their errors are ignored, as in the specification.
+//! rejected token are computed in vain, if they are, and their errors are ignored, as in the specification.
 
 mod assign;
 mod lists;
+mod rows;
 mod table;
 mod walk;
 
@@ -27,11 +29,13 @@ use crate::backend::{VerifyJob, VerifyResult};
 use crate::sampling::row::{Action, RowJob, RowSpec};
 use crate::speculative::job::VerifyFailure;
 use crate::speculative::rule::AcceptanceRule;
+use rows::Positions;
+use std::ops::Range;
 use table::{Query, Table};
-use walk::Walk;
+use walk::{Lacks, Walk};
 
-/// More rounds than any rule takes. Each round but the last answers something that the walk before lacked, and siblings
-/// are tested one after the other.
+/// More rounds than any rule takes. Each round but the last answers something that the walk before lacked: siblings are
+/// tested one after the other, and rows of a long draft asked for some at a time.
 const MAX_ROUNDS: usize = 1024;
 
 /// Asks the device about rows, and returns one answer for each.
@@ -63,52 +67,64 @@ pub fn verify<E>(
             Err(reason) => results[at] = Err(reason),
         }
     }
-    look_at_rows(&mut open, launch)?;
+    let positions = Positions::new(&open, &limits);
+    let mut missing = Missing { rows: positions.first(&open), queries: vec![] };
     for _ in 0..MAX_ROUNDS {
-        let mut missing = Vec::new();
+        if open.is_empty() {
+            break;
+        }
+        missing.ask(&mut open, launch)?;
         let mut left = Vec::with_capacity(open.len());
+        let mut lacking = Vec::with_capacity(open.len());
         for ready in open {
             let Some(walk) = Walk::new(&ready.table, &ready.drafts) else { continue };
             match walk.verify() {
                 Ok(result) => results[ready.at] = Ok(result),
-                Err(queries) => {
-                    missing.extend(queries.into_iter().map(|query| (left.len(), query)));
+                Err(lacks) => {
                     left.push(ready);
+                    lacking.push(lacks);
                 }
             }
         }
+        missing = Missing::new(lacking, &left, &positions);
         open = left;
-        if open.is_empty() {
-            break;
-        }
-        ask(&mut open, missing, launch)?;
     }
     Ok(results)
 }
 
-/// Samples the target rows of all jobs.
-fn look_at_rows<E>(open: &mut [Open<'_>], launch: &mut Launch<'_, E>) -> Result<(), E> {
-    let asked: Vec<Asked<'_>> = open.iter().flat_map(|ready| ready.table.rows()).collect();
-    if asked.is_empty() {
-        return Ok(());
-    }
-    let mut answers = launch(&asked)?.into_iter();
-    let mut each: Vec<Vec<Answer>> = Vec::with_capacity(open.len());
-    each.extend(open.iter().map(|ready| answers.by_ref().take(ready.table.rows().count()).collect()));
-    open.iter_mut().zip(each).for_each(|(ready, answers)| ready.table.see(answers));
-    Ok(())
+/// What walks lacked, with the indices of the jobs.
+struct Missing {
+    rows: Vec<(usize, Range<usize>)>,
+    queries: Vec<(usize, Query)>,
 }
 
-/// Asks for what the walks lacked.
-fn ask<E>(open: &mut [Open<'_>], missing: Vec<(usize, Query)>, launch: &mut Launch<'_, E>) -> Result<(), E> {
-    let asked: Vec<Asked<'_>> =
-        missing.iter().map(|(at, query)| open[*at].table.asked(query, &open[*at].drafts)).collect();
-    let answers = launch(&asked)?;
-    drop(asked);
-    for ((at, query), answer) in missing.into_iter().zip(answers) {
-        open[at].table.learn(query, &answer);
+impl Missing {
+    /// What these jobs lack.
+    fn new(lacking: Vec<Lacks>, open: &[Open<'_>], positions: &Positions) -> Self {
+        let rows: Vec<(usize, usize)> = lacking.iter().enumerate().filter_map(|(at, l)| Some((at, l.row?))).collect();
+        let queries = lacking.into_iter().enumerate();
+        let queries = queries.flat_map(|(at, lacks)| lacks.queries.into_iter().map(move |query| (at, query))).collect();
+        Self { rows: positions.next(open, &rows), queries }
     }
-    Ok(())
+
+    /// Asks for it in one launch.
+    fn ask<E>(self, open: &mut [Open<'_>], launch: &mut Launch<'_, E>) -> Result<(), E> {
+        let Self { rows, queries } = self;
+        let of_rows = rows.iter().map(|(at, rows)| open[*at].table.rows(rows.clone()).collect::<Vec<_>>());
+        let of_rows: Vec<Vec<Asked<'_>>> = of_rows.collect();
+        let counts: Vec<usize> = of_rows.iter().map(Vec::len).collect();
+        let of_queries = queries.iter().map(|(at, query)| open[*at].table.asked(query, &open[*at].drafts));
+        let asked: Vec<Asked<'_>> = of_rows.into_iter().flatten().chain(of_queries).collect();
+        let mut answers = launch(&asked)?.into_iter();
+        drop(asked);
+        for ((at, rows), count) in rows.into_iter().zip(counts) {
+            open[at].table.see(rows, answers.by_ref().take(count));
+        }
+        for ((at, query), answer) in queries.into_iter().zip(answers) {
+            open[at].table.learn(query, &answer);
+        }
+        Ok(())
+    }
 }
 
 impl<'a> Open<'a> {

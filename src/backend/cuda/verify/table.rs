@@ -12,6 +12,7 @@ use crate::speculative::rule::AcceptanceRule;
 use crate::speculative::shifts;
 use crate::speculative::weights::Residual;
 use std::collections::HashMap;
+use std::ops::Range;
 
 /// A sum over a row, or a draw from it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -73,8 +74,10 @@ pub(super) struct Table<'a> {
     tokens: Vec<Vec<u32>>,
     /// How many of the first tokens are needed.
     top_n: u32,
-    /// One for each row, once they are sampled; empty if a kernel contradicted itself.
-    targets: Vec<Result<Target, RowError>>,
+    /// One for each row, once it is sampled.
+    targets: Vec<Option<Result<Target, RowError>>>,
+    /// Whether a kernel contradicted itself.
+    is_broken: bool,
     /// For rows that are judged at another temperature: first tokens with their masses, and the total.
     judged: Vec<(Vec<(u32, u64)>, u64)>,
     answers: HashMap<Query, Found>,
@@ -100,9 +103,10 @@ impl<'a> Table<'a> {
             tokens
         };
         let tokens = (0..job.rows.len()).map(needed).collect();
+        let targets = job.rows.iter().map(|_| None).collect();
         let top_n = if let AcceptanceRule::Relaxed(relaxed) = job.rule { relaxed.top_n } else { 0 };
-        let (targets, judged, answers) = (Vec::new(), Vec::new(), HashMap::new());
-        Self { job, tokens, top_n, targets, judged, answers }
+        let (judged, answers) = (Vec::new(), HashMap::new());
+        Self { job, tokens, top_n, targets, is_broken: false, judged, answers }
     }
 
     /// How many draft tokens come before a row.
@@ -120,13 +124,25 @@ impl<'a> Table<'a> {
         self.job.numbers.residual(self.depth(row))
     }
 
-    /// What is asked first: each row, then the rows that are judged at another temperature.
-    pub(super) fn rows(&self) -> impl Iterator<Item = Asked<'_>> {
-        let judged = (0..self.job.rows.len()).filter(|&row| self.is_judged_apart(row)).map(|row| {
+    /// Whether rows can be asked for when the rule comes to them, each behind the one before it. A rule that looks at
+    /// all rows would ask for them one by one.
+    pub(super) fn is_asked_by_position(&self, drafts: &[Proposed<'_>]) -> bool {
+        let comes_to_each = match self.job.rule {
+            AcceptanceRule::Greedy | AcceptanceRule::Rejection | AcceptanceRule::Synthetic(_) => true,
+            AcceptanceRule::Relaxed(_) => (0..self.job.rows.len()).all(|row| !self.is_judged_apart(row)),
+            AcceptanceRule::Block => drafts.iter().all(Proposed::is_certain),
+            AcceptanceRule::Typical(_) => false,
+        };
+        comes_to_each && self.job.tree.is_chain() && !self.job.measure
+    }
+
+    /// What is asked about these rows: each row, then those that are judged at another temperature.
+    pub(super) fn rows(&self, rows: Range<usize>) -> impl Iterator<Item = Asked<'_>> {
+        let judged = rows.clone().filter(|&row| self.is_judged_apart(row)).map(|row| {
             let action = Action::Draw { uniform: 0 };
             unranked(self.job.relaxed(row), action, self.top_n, &[])
         });
-        let targets = (0..self.job.rows.len()).map(|row| {
+        let targets = rows.map(|row| {
             let top_n = if self.is_judged_apart(row) { 0 } else { self.top_n };
             let action = Action::Draw { uniform: self.sample(row) };
             unranked(self.job.rows[row], action, top_n, &self.tokens[row])
@@ -139,37 +155,34 @@ impl<'a> Table<'a> {
     }
 
     /// Takes the answers to [`Self::rows`].
-    pub(super) fn see(&mut self, answers: Vec<Answer>) {
-        let mut answers = answers.into_iter();
-        let mut targets = Vec::with_capacity(self.job.rows.len());
-        for (row, answer) in answers.by_ref().take(self.job.rows.len()).enumerate() {
-            let Some(status) = answer.status() else { return };
+    pub(super) fn see(&mut self, rows: Range<usize>, mut answers: impl Iterator<Item = Answer>) {
+        for (row, answer) in rows.clone().zip(answers.by_ref()) {
+            let Some(status) = answer.status() else { return self.is_broken = true };
             let top_n = if self.is_judged_apart(row) { 0 } else { self.top_n };
-            targets.push(status.map(|()| Target::new(&answer, &self.job.rows[row].spec, top_n)));
+            self.targets[row] = Some(status.map(|()| Target::new(&answer, &self.job.rows[row].spec, top_n)));
         }
-        let apart: Vec<usize> = (0..self.job.rows.len()).filter(|&row| self.is_judged_apart(row)).collect();
+        let apart: Vec<usize> = rows.filter(|&row| self.is_judged_apart(row)).collect();
         for (row, answer) in apart.into_iter().zip(answers) {
-            let Some(status) = answer.status() else { return };
+            let Some(status) = answer.status() else { return self.is_broken = true };
             // A row without a distribution has none at any temperature.
             let judged = status.map(|()| Target::new(&answer, &self.job.relaxed(row).spec, self.top_n));
             self.judged.push(judged.map_or((vec![], 1), |judged| (judged.top, judged.total)));
         }
-        self.targets = targets;
     }
 
-    /// Whether the rows were sampled.
-    pub(super) fn is_seen(&self) -> bool {
-        self.targets.len() == self.job.rows.len()
+    /// Whether a kernel contradicted itself.
+    pub(super) fn is_broken(&self) -> bool {
+        self.is_broken
     }
 
-    /// What is known about a row.
-    pub(super) fn target(&self, row: usize) -> Result<&Target, RowError> {
-        self.targets[row].as_ref().map_err(|&error| error)
+    /// What is known about a row; `None` if it was not asked for.
+    pub(super) fn target(&self, row: usize) -> Option<Result<&Target, RowError>> {
+        self.targets[row].as_ref().map(|target| target.as_ref().map_err(|&error| error))
     }
 
     /// What relaxed acceptance judges: the first tokens with their masses, and the total.
     pub(super) fn judged(&self, row: usize) -> Result<(&[(u32, u64)], u64), RowError> {
-        let target = self.target(row)?;
+        let target = self.target(row).expect("a rule judges the row that it came to; this is a bug")?;
         if !self.is_judged_apart(row) {
             return Ok((&target.top, target.total));
         }
@@ -184,7 +197,7 @@ impl<'a> Table<'a> {
 
     pub(super) fn learn(&mut self, query: Query, answer: &Answer) {
         if answer.status() != Some(Ok(())) {
-            self.targets.clear();
+            self.is_broken = true;
             return;
         }
         let written = &answer.written;
@@ -220,7 +233,8 @@ impl<'a> Table<'a> {
         'a: 'b,
     {
         let RowJob { logits, spec } = self.job.rows[row];
-        let (last_key, first_key) = self.target(row).map_or((0, 0), |target| (target.last_key, target.first_key));
+        let target = self.target(row).and_then(Result::ok);
+        let (last_key, first_key) = target.map_or((0, 0), |target| (target.last_key, target.first_key));
         // A greedy row has one token, with mass one, whatever min-p is.
         let need = need.max(if spec.filters.temperature == 0.0 { 0 } else { min_p_need(&spec) });
         let spec = RowSpec { action, logprobs: None, ..spec };

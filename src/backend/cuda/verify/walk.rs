@@ -22,38 +22,40 @@ pub(super) struct Walk<'a> {
     /// Whether what is left here is unknown. Then nothing is asked about it, because the question would be about
     /// another distribution.
     is_unknown: bool,
-    /// What the walk lacked. If there is anything, the walk does not count.
-    missing: Vec<Query>,
+    lacks: Lacks,
+}
+
+/// What a walk lacked. If there is anything, the walk does not count.
+#[derive(Debug, Default)]
+pub(super) struct Lacks {
+    pub(super) queries: Vec<Query>,
+    /// The first row that it came to and that is not known. It ended there.
+    pub(super) row: Option<usize>,
 }
 
 impl<'a> Walk<'a> {
-    /// `None` if the rows are not known, because a kernel contradicted itself.
+    /// `None` if a kernel contradicted itself.
     pub(super) fn new(table: &'a Table<'a>, drafts: &'a [Proposed<'a>]) -> Option<Self> {
-        table.is_seen().then(|| Self {
-            table,
-            drafts,
-            row: 0,
-            taken: vec![],
-            total: 1,
-            is_unknown: false,
-            missing: vec![],
-        })
+        let lacks = Lacks::default();
+        (!table.is_broken()).then(|| Self { table, drafts, row: 0, taken: vec![], total: 1, is_unknown: false, lacks })
     }
 
     /// The outcome, or what it lacks.
-    pub(super) fn verify(mut self) -> Result<VerifyResult, Vec<Query>> {
+    pub(super) fn verify(mut self) -> Result<VerifyResult, Lacks> {
         let result = self.table.job.plan().verify(&mut self);
-        if self.missing.is_empty() { Ok(result.map_err(Into::into)) } else { Err(self.missing) }
+        let Lacks { queries, row } = &self.lacks;
+        if queries.is_empty() && row.is_none() { Ok(result.map_err(Into::into)) } else { Err(self.lacks) }
     }
 
     fn target(&self) -> &'a Target {
-        self.table.target(self.row).expect("a rule comes to a row first; this is a bug")
+        let target = self.table.target(self.row).and_then(Result::ok);
+        target.expect("a rule comes to a row first; this is a bug")
     }
 
     fn answer(&mut self, query: Query) -> Option<Found> {
         let answer = self.table.answer(&query);
-        if answer.is_none() && !self.missing.contains(&query) {
-            self.missing.push(query);
+        if answer.is_none() && !self.lacks.queries.contains(&query) {
+            self.lacks.queries.push(query);
         }
         answer
     }
@@ -90,7 +92,12 @@ impl Positions for Walk<'_> {
     }
 
     fn come_to(&mut self, row: usize) -> Result<(), RowError> {
-        self.total = self.table.target(row)?.total;
+        let Some(target) = self.table.target(row) else {
+            self.lacks.row.get_or_insert(row);
+            // Any error ends the walk.
+            return Err(RowError::AllMasked);
+        };
+        self.total = target?.total;
         self.row = row;
         self.is_unknown = false;
         self.taken.clear();
@@ -141,7 +148,7 @@ impl Positions for Walk<'_> {
         let terms = self.answer(Query::Entropy { row: self.row });
         if terms.is_none() {
             // Asks for all rows at once, to take one round instead of one for each row.
-            for row in (0..self.table.job.rows.len()).filter(|&row| self.table.target(row).is_ok()) {
+            for row in (0..self.table.job.rows.len()).filter(|&row| matches!(self.table.target(row), Some(Ok(_)))) {
                 self.answer(Query::Entropy { row });
             }
         }
