@@ -121,7 +121,7 @@ fn drafts_in_the_hosts_memory_are_the_cpus_while_the_device_does_its_own() {
         let cases: Vec<draft_jobs::Case> = recipes.iter().filter_map(draft_jobs::Recipe::case).collect();
         let (mut backend, seen) = watched();
         // If the device cannot hold rows, they are copied to the host, but the device still verifies them.
-        backend.machine().holds = holds;
+        backend.machine().holds = if holds { usize::MAX } else { 0 };
         let backend = RefCell::new(backend);
         let keep =
             |job: &RowJob<'_>| -> Box<Kept> { backend.borrow_mut().run(&[*job]).remove(0).unwrap().kept.unwrap() };

@@ -66,8 +66,8 @@ pub(crate) struct Emulated {
     pub(crate) moved: (usize, usize),
     /// The rows of each fetch for the host.
     pub(crate) fetches: Vec<Vec<DeviceRow>>,
-    /// Whether rows of drafts may be held.
-    pub(crate) holds: bool,
+    /// How many bytes of rows of drafts may be held.
+    pub(crate) holds: usize,
     /// How many launches have not been waited for.
     pub(crate) under_way: Arc<AtomicUsize>,
 }
@@ -88,7 +88,7 @@ impl Emulated {
             spoil: |_| (),
             moved: (0, 0),
             fetches: vec![],
-            holds: true,
+            holds: usize::MAX,
             under_way: Arc::default(),
         }
     }
@@ -179,11 +179,15 @@ impl Machine for Emulated {
         Ok(inputs)
     }
 
+    fn held_bytes(&self) -> usize {
+        self.holds
+    }
+
     fn hold(&mut self, rows: &[DeviceRow], bytes: usize) -> Result<Option<Arc<dyn Foreign + Send>>, Self::Error> {
         assert!(self.slots.iter().all(|slot| slot.written.is_none()), "what is held may be read by a launch");
         let mut held = vec![0xBA; bytes];
         rows.iter().for_each(|row| held[row.to..row.to + row.bytes].copy_from_slice(&device_bytes(row)));
-        Ok(self.holds.then(|| Arc::new(OnDevice::of(held)) as Arc<dyn Foreign + Send>))
+        Ok((bytes <= self.holds).then(|| Arc::new(OnDevice::of(held)) as Arc<dyn Foreign + Send>))
     }
 }
 

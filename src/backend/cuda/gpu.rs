@@ -110,6 +110,10 @@ impl Machine for Gpu {
         Ok(slot.inputs.host())
     }
 
+    fn held_bytes(&self) -> usize {
+        HELD_BYTES
+    }
+
     fn hold(&mut self, rows: &[DeviceRow], bytes: usize) -> Result<Option<Arc<dyn Foreign + Send>>, DriverError> {
         let Some(room) = self.held().filter(|room| bytes <= room.len()) else { return Ok(None) };
         self.device.gather(&self.slots[0], rows, &room)?;

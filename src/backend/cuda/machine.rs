@@ -183,6 +183,9 @@ pub trait Machine: Send {
     /// If it does not answer.
     fn fetch(&mut self, slot: usize, rows: &[DeviceRow]) -> Result<&[u8], Self::Error>;
 
+    /// How many bytes [`Self::hold`] has room for, if the machine has any memory for that.
+    fn held_bytes(&self) -> usize;
+
     /// Copies rows into `bytes` bytes of the machine's own memory, which holds them until the next call. `None` if it
     /// has not that much.
     ///

@@ -52,6 +52,17 @@ impl Taken {
         Ok(Self { held, copies })
     }
 
+    /// How many of the first jobs have no more than `bytes` bytes of rows on the device together, but at least one.
+    pub(super) fn together(jobs: &[VerifyJob<'_>], bytes: usize) -> usize {
+        let mut end = 0;
+        let fits = |job: &&VerifyJob<'_>| {
+            let rows = job.rows.iter().filter_map(|row| DeviceRow::of(&row.logits, 0));
+            end += rows.map(|row| row.bytes.next_multiple_of(ALIGNMENT)).sum::<usize>();
+            end <= bytes
+        };
+        jobs.iter().take_while(fits).count().max(1)
+    }
+
     /// The rows of each job, with their copies as logits.
     pub(super) fn rows<'a>(&'a self, jobs: &[VerifyJob<'a>]) -> Vec<Vec<RowJob<'a>>> {
         let own = |(row, copy): (&RowJob<'a>, &'a Copied)| {

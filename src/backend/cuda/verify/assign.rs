@@ -108,17 +108,32 @@ impl<M: Machine> CudaBackend<M> {
             self.hand_over(reason, job.rows.len());
         }
         let foreign = there.iter().flat_map(|job| job.rows).any(|row| row.logits.is_foreign());
-        let (verified, others) = if foreign {
-            let launches = &mut self.launches;
-            let taken = launches.settle().and_then(|()| Taken::of(launches, &there))?;
-            let rows = taken.rows(&there);
-            let there: Vec<_> = there.iter().zip(&rows).map(|(job, rows)| VerifyJob { rows, ..*job }).collect();
-            self.try_verify(&there, &here)?
-        } else {
-            self.try_verify(&there, &here)?
-        };
+        let (verified, others) =
+            if foreign { self.verify_foreign(&there, &here)? } else { self.try_verify(&there, &here)? };
         let mut verified = verified.into_iter();
         Ok(filled(left.iter().map(|left| left.map_or_else(|| verified.next(), |_| None)).collect(), others))
+    }
+
+    /// The same as [`Self::try_verify`] for jobs with foreign rows, which are copied first: as many at a time as the
+    /// device has room to hold.
+    fn verify_foreign(
+        &mut self,
+        jobs: &[VerifyJob<'_>],
+        here: &[VerifyJob<'_>],
+    ) -> Result<(Vec<VerifyResult>, Vec<VerifyResult>), M::Error> {
+        let (mut verified, mut of_here) = (Vec::with_capacity(jobs.len()), Vec::new());
+        while verified.len() < jobs.len() {
+            let rest = &jobs[verified.len()..];
+            let launches = &mut self.launches;
+            let now = &rest[..Taken::together(rest, launches.machine.held_bytes())];
+            let taken = launches.settle().and_then(|()| Taken::of(launches, now))?;
+            let rows = taken.rows(now);
+            let now: Vec<_> = now.iter().zip(&rows).map(|(job, rows)| VerifyJob { rows, ..*job }).collect();
+            let (found, beside) = self.try_verify(&now, if verified.is_empty() { here } else { &[] })?;
+            verified.extend(found);
+            of_here.extend(beside);
+        }
+        Ok((verified, of_here))
     }
 
     /// Why the other backend verifies a job, if that can be told from where and what its logits are. Only for jobs
