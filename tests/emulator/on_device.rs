@@ -5,6 +5,7 @@ use super::machine::{Emulated, backend, backend_with};
 use crate::cases::{self, Case, Chained, case, summary};
 use crate::draft_jobs::{self, recipe, together};
 use croupier::backend::cuda::CudaBackend;
+use croupier::backend::cuda::abi;
 use croupier::backend::cuda::ask::has_kernel;
 use croupier::backend::cuda::machine::{ALIGNMENT, DeviceRow};
 use croupier::backend::{Backend, RowJob, VerifyJob};
@@ -532,6 +533,37 @@ fn a_draft_about_which_a_kernel_contradicts_itself_is_verified_on_the_host() {
         assert_eq!(counted, if handed_over > 0 { vec![("contradiction", handed_over)] } else { vec![] });
         assert_eq!(LAUNCHES.get(), launches);
     }
+}
+
+/// The device does not write the result of the first row of a launch, which is one draft's.
+#[test]
+fn a_contradiction_about_one_draft_changes_no_other() {
+    if !built() {
+        return;
+    }
+    let case = |seed: u64| {
+        let row = |at: u64| draft_jobs::Row::new(Dtype::F32, &cases::row(0, 700, seed + at), Filters::OFF);
+        let sources = [7, 8, 9].map(|token| (token, draft_jobs::Source::None)).to_vec();
+        draft_jobs::Case { rows: (0..4).map(row).collect(), measure: false, ..draft_jobs::Case::new(sources) }
+    };
+    let cases = [10, 20, 30].map(case);
+    let [first, second, third] = &cases;
+    let expected = cases.each_ref().map(|case| draft_jobs::bits(&case.expected()));
+    assert!(expected[0] != expected[1] && expected[1] != expected[2], "mixing them up would show");
+    let mut backend = backend("narrow");
+    backend.machine().spoil = |outputs| {
+        if LAUNCHES.replace(LAUNCHES.get() + 1) == 0 {
+            outputs[..size_of::<abi::RowResult>()].fill(0xFF);
+        }
+    };
+    LAUNCHES.set(0);
+    let mut verified = |jobs: &[VerifyJob<'_>]| backend.verify(jobs).iter().map(draft_jobs::bits).collect::<Vec<_>>();
+    let plainly = draft_jobs::plainly;
+    let got = first
+        .with(plainly, |one| second.with(plainly, |two| third.with(plainly, |three| verified(&[*one, *two, *three]))));
+    assert_eq!(got, expected);
+    let counted: Vec<_> = backend.handed_over().iter().filter(|(_, rows)| *rows > 0).copied().collect();
+    assert_eq!(counted, [("contradiction", 4)]);
 }
 
 /// Only 256 lists exist at once. These drafts have 258 rows, so they come in two turns.

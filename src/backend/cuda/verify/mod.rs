@@ -118,7 +118,9 @@ impl Missing {
         let mut answers = launch(&asked)?.into_iter();
         drop(asked);
         for ((at, rows), count) in rows.into_iter().zip(counts) {
-            open[at].table.see(rows, answers.by_ref().take(count));
+            // All of its answers, also if a kernel contradicted itself in the first.
+            let own: Vec<Answer> = answers.by_ref().take(count).collect();
+            open[at].table.see(rows, own);
         }
         for ((at, query), answer) in queries.into_iter().zip(answers) {
             open[at].table.learn(query, &answer);

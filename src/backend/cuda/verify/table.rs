@@ -155,7 +155,8 @@ impl<'a> Table<'a> {
     }
 
     /// Takes the answers to [`Self::rows`].
-    pub(super) fn see(&mut self, rows: Range<usize>, mut answers: impl Iterator<Item = Answer>) {
+    pub(super) fn see(&mut self, rows: Range<usize>, answers: Vec<Answer>) {
+        let mut answers = answers.into_iter();
         for (row, answer) in rows.clone().zip(answers.by_ref()) {
             let Some(status) = answer.status() else { return self.is_broken = true };
             let top_n = if self.is_judged_apart(row) { 0 } else { self.top_n };
