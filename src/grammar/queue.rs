@@ -19,7 +19,7 @@ const QUICK_AGAIN: u32 = 64;
 /// For so long after different streams have asked, one thread is kept from slow texts.
 const SHARED: Duration = Duration::from_secs(1);
 
-/// A piece of work.
+/// What a piece of work does.
 pub(super) type Work = Box<dyn FnOnce() + Send>;
 
 /// The texts of one stream, which take turns with those of others.
@@ -68,16 +68,19 @@ pub(super) enum Why {
 /// The work that waits for threads. It is bounded by the texts, and by the steps in flight.
 pub(super) struct Queue {
     waiting: Mutex<Waiting>,
-    /// How many threads may be at slow texts while several streams ask.
-    most_slow: usize,
+    threads: usize,
 }
 
-#[derive(Default)]
 struct Waiting {
     asked: Lanes,
     ahead: Lanes,
-    /// How many threads are at slow texts.
-    slow_running: usize,
+    /// How many threads will come for work.
+    coming: usize,
+    /// How many threads may be at slow texts while several streams ask, and how many are.
+    most_slow: usize,
+    slow: usize,
+    /// How many of them do what nobody asked for.
+    slow_ahead: usize,
     /// Whether the last work to begin was slow, so that it is a quick one's turn.
     was_slow: bool,
     /// The flow that came last, and until when another one that came before it counts.
@@ -85,6 +88,7 @@ struct Waiting {
     shared_until: Option<Instant>,
 }
 
+/// Work on texts that are quick and on those that are slow.
 #[derive(Default)]
 struct Lanes {
     quick: Lane,
@@ -93,27 +97,41 @@ struct Lanes {
 
 /// The flows with work, in the order in which they are served, each once.
 #[derive(Default)]
-struct Lane(VecDeque<(Arc<Flow>, VecDeque<Work>)>);
+struct Lane {
+    flows: VecDeque<(Arc<Flow>, VecDeque<Item>)>,
+    len: usize,
+}
+
+/// A piece of work, and the pace of its text.
+struct Item {
+    pace: Arc<Pace>,
+    work: Work,
+}
+
+/// A piece of work that a thread does.
+struct Piece {
+    work: Work,
+    is_slow: bool,
+    why: Why,
+}
 
 impl Lane {
-    fn push(&mut self, flow: &Arc<Flow>, work: Work) {
-        match self.0.iter_mut().find(|(other, _)| Arc::ptr_eq(other, flow)) {
-            Some((_, works)) => works.push_back(work),
-            None => self.0.push_back((Arc::clone(flow), VecDeque::from([work]))),
+    fn push(&mut self, flow: &Arc<Flow>, item: Item) {
+        self.len += 1;
+        match self.flows.iter_mut().find(|(other, _)| Arc::ptr_eq(other, flow)) {
+            Some((_, items)) => items.push_back(item),
+            None => self.flows.push_back((Arc::clone(flow), VecDeque::from([item]))),
         }
     }
 
-    fn pop(&mut self) -> Option<Work> {
-        let (flow, mut works) = self.0.pop_front()?;
-        let work = works.pop_front();
-        if !works.is_empty() {
-            self.0.push_back((flow, works));
+    fn pop(&mut self) -> Option<(Arc<Flow>, Item)> {
+        let (flow, mut items) = self.flows.pop_front()?;
+        let item = items.pop_front()?;
+        self.len -= 1;
+        if !items.is_empty() {
+            self.flows.push_back((Arc::clone(&flow), items));
         }
-        work
-    }
-
-    fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        Some((flow, item))
     }
 }
 
@@ -121,84 +139,126 @@ impl Lanes {
     /// The next work, and whether it is slow.
     fn pop(&mut self, may_be_slow: bool, slow_first: bool) -> Option<(Work, bool)> {
         let Self { quick, slow } = self;
-        let is_slow = may_be_slow && !slow.is_empty() && (slow_first || quick.is_empty());
-        let work = if is_slow { slow.pop() } else { quick.pop() };
-        Some((work?, is_slow))
+        if may_be_slow && slow_first && slow.len > 0 {
+            return slow.pop().map(|(_, item)| (item.work, true));
+        }
+        while let Some((flow, item)) = quick.pop() {
+            if !item.pace.is_slow(&flow) {
+                return Some((item.work, false));
+            }
+            // That shows since it was given.
+            slow.push(&flow, item);
+        }
+        let last = if may_be_slow { slow.pop() } else { None };
+        last.map(|(_, item)| (item.work, true))
     }
 }
 
 impl Waiting {
-    fn push(&mut self, flow: &Arc<Flow>, why: Why, is_slow: bool, work: Work, now: Instant) {
+    /// For so many threads.
+    fn new(threads: usize) -> Self {
+        let most_slow = threads.saturating_sub(1).max(1);
+        let (asked, ahead) = (Lanes::default(), Lanes::default());
+        let (last, shared_until) = (None, None);
+        Self { asked, ahead, coming: 0, most_slow, slow: 0, slow_ahead: 0, was_slow: false, last, shared_until }
+    }
+
+    fn push(&mut self, flow: &Arc<Flow>, why: Why, item: Item, now: Instant) {
         if self.last.as_ref().is_some_and(|last| !Arc::ptr_eq(last, flow)) {
             self.shared_until = Some(now + SHARED);
         }
         self.last = Some(Arc::clone(flow));
         let lanes = if why == Why::Asked { &mut self.asked } else { &mut self.ahead };
-        if is_slow { &mut lanes.slow } else { &mut lanes.quick }.push(flow, work);
+        if item.pace.is_slow(flow) { &mut lanes.slow } else { &mut lanes.quick }.push(flow, item);
     }
 
-    /// Whether one more thread may work on a slow text.
-    fn may_be_slow(&self, most_slow: usize, now: Instant) -> bool {
-        self.slow_running < most_slow || self.shared_until.is_none_or(|until| now >= until)
+    /// How many more threads may work on slow texts.
+    fn free_for_slow(&self, now: Instant) -> usize {
+        let is_shared = self.shared_until.is_some_and(|until| now < until);
+        if is_shared { self.most_slow.saturating_sub(self.slow) } else { usize::MAX }
     }
 
-    /// The next work to do, and whether it is slow; `None` if there is none that may be done now.
-    fn next(&mut self, most_slow: usize, now: Instant) -> Option<(Work, bool)> {
-        let (may_be_slow, slow_first) = (self.may_be_slow(most_slow, now), !self.was_slow);
-        let next = self.asked.pop(may_be_slow, slow_first).or_else(|| self.ahead.pop(may_be_slow, false));
-        let (_, is_slow) = next.as_ref()?;
-        self.was_slow = *is_slow;
-        self.slow_running += usize::from(*is_slow);
-        next
+    /// The next work to do; `None` if there is none that may be done now.
+    fn next(&mut self, now: Instant) -> Option<Piece> {
+        let (may_be_slow, slow_first) = (self.free_for_slow(now) > 0, !self.was_slow);
+        let asked = self.asked.pop(may_be_slow, slow_first).map(|found| (found, Why::Asked));
+        let next = asked.or_else(|| Some((self.ahead.pop(may_be_slow, false)?, Why::Ahead)));
+        let ((work, is_slow), why) = next?;
+        self.was_slow = is_slow;
+        self.count_slow(is_slow, why, |slow| slow + 1);
+        Some(Piece { work, is_slow, why })
+    }
+
+    /// A piece of work has ended.
+    fn end(&mut self, is_slow: bool, why: Why) {
+        self.count_slow(is_slow, why, |slow| slow - 1);
+    }
+
+    fn count_slow(&mut self, is_slow: bool, why: Why, count: impl Fn(usize) -> usize) {
+        if is_slow {
+            self.slow = count(self.slow);
+            if why == Why::Ahead {
+                self.slow_ahead = count(self.slow_ahead);
+            }
+        }
+    }
+
+    /// How many more threads have to come, of so many. A thread may have found nothing that it could do, and have left
+    /// what can be done now; so this is asked whenever something changes.
+    fn lacks(&mut self, threads: usize, now: Instant) -> usize {
+        let slow = (self.asked.slow.len + self.ahead.slow.len).min(self.free_for_slow(now));
+        let more = (self.asked.quick.len + self.ahead.quick.len + slow).saturating_sub(self.coming).min(threads);
+        self.coming += more;
+        more
+    }
+
+    /// Whether something was asked for that could begin, if what nobody asked for ended.
+    fn has_asked(&self, now: Instant) -> bool {
+        let Lanes { quick, slow } = &self.asked;
+        quick.len > 0 || slow.len > 0 && (self.slow_ahead > 0 || self.free_for_slow(now) > 0)
     }
 }
 
 impl Queue {
     /// For so many threads.
     pub(super) fn new(threads: usize) -> Self {
-        Self { waiting: Mutex::default(), most_slow: threads.saturating_sub(1).max(1) }
+        Self { waiting: Mutex::new(Waiting::new(threads)), threads }
     }
 
-    /// Whether a thread could do something that was asked for.
+    /// Whether what is computed ahead should end for something that was asked for.
     pub(super) fn has_asked(&self) -> bool {
-        let waiting = lock(&self.waiting);
-        let Lanes { quick, slow } = &waiting.asked;
-        !quick.is_empty() || !slow.is_empty() && waiting.may_be_slow(self.most_slow, Instant::now())
+        lock(&self.waiting).has_asked(Instant::now())
     }
 }
 
 impl Tokens {
     /// Has some thread do this work on a text of this flow.
-    pub(super) fn give(self: &Arc<Self>, flow: &Arc<Flow>, pace: &Pace, why: Why, work: Work) {
-        lock(&self.queue.waiting).push(flow, why, pace.is_slow(flow), work, Instant::now());
-        self.wake();
+    pub(super) fn give(self: &Arc<Self>, flow: &Arc<Flow>, pace: &Arc<Pace>, why: Why, work: Work) {
+        let item = Item { pace: Arc::clone(pace), work };
+        self.change(|waiting, now| waiting.push(flow, why, item, now));
     }
 
-    /// Has some thread do the next work.
-    fn wake(self: &Arc<Self>) {
-        let own = Arc::clone(self);
-        self.pool.spawn(move || own.do_next());
+    /// Changes what waits, and has threads come that are lacking then.
+    fn change<T>(self: &Arc<Self>, change: impl FnOnce(&mut Waiting, Instant) -> T) -> T {
+        let (mut waiting, now) = (lock(&self.queue.waiting), Instant::now());
+        let changed = change(&mut waiting, now);
+        let lacks = waiting.lacks(self.queue.threads, now);
+        drop(waiting);
+        for _ in 0..lacks {
+            let own = Arc::clone(self);
+            self.pool.spawn(move || own.do_next());
+        }
+        changed
     }
 
     fn do_next(self: &Arc<Self>) {
-        let next = lock(&self.queue.waiting).next(self.queue.most_slow, Instant::now());
-        let Some((work, is_slow)) = next else { return };
-        let _ends = OnDrop(|| {
-            if is_slow {
-                self.slow_ended();
-            }
+        let next = self.change(|waiting, now| {
+            waiting.coming -= 1;
+            waiting.next(now)
         });
+        let Some(Piece { work, is_slow, why }) = next else { return };
+        let _ends = OnDrop(|| self.change(|waiting, _| waiting.end(is_slow, why)));
         work();
-    }
-
-    /// Slow work that had to wait for this may begin. The thread that came for it has left since.
-    fn slow_ended(self: &Arc<Self>) {
-        let mut waiting = lock(&self.queue.waiting);
-        waiting.slow_running -= 1;
-        if !waiting.asked.slow.is_empty() || !waiting.ahead.slow.is_empty() {
-            drop(waiting);
-            self.wake();
-        }
     }
 }
 
@@ -207,31 +267,61 @@ mod tests {
     use super::*;
     use std::sync::mpsc;
 
-    /// Work that waits, and what was done so far.
+    /// Work that waits for so many threads, and what was done so far.
     struct Bench {
         waiting: Waiting,
+        threads: usize,
+        /// Slow work that has begun and not ended.
+        running: Vec<Why>,
         done: (mpsc::Sender<char>, mpsc::Receiver<char>),
         now: Instant,
     }
 
     impl Bench {
-        fn new() -> Self {
-            Self { waiting: Waiting::default(), done: mpsc::channel(), now: Instant::now() }
+        fn new(threads: usize) -> Self {
+            let (waiting, now) = (Waiting::new(threads), Instant::now());
+            Self { waiting, threads, running: vec![], done: mpsc::channel(), now }
         }
 
         fn push(&mut self, flow: &Arc<Flow>, why: Why, is_slow: bool, names: &str) {
+            let pace = Arc::new(Pace(AtomicU8::new(if is_slow { Pace::SLOW } else { Pace::QUICK })));
+            self.push_paced(flow, why, &pace, names);
+        }
+
+        fn push_paced(&mut self, flow: &Arc<Flow>, why: Why, pace: &Arc<Pace>, names: &str) {
             for name in names.chars() {
                 let sender = self.done.0.clone();
-                self.waiting.push(flow, why, is_slow, Box::new(move || _ = sender.send(name)), self.now);
+                let item = Item { pace: Arc::clone(pace), work: Box::new(move || _ = sender.send(name)) };
+                self.waiting.push(flow, why, item, self.now);
+                self.waiting.lacks(self.threads, self.now);
             }
         }
 
-        /// The names of what may be done now, in order. Slow work never ends.
-        fn order(&mut self, most_slow: usize) -> String {
-            while let Some((work, _)) = self.waiting.next(most_slow, self.now) {
+        /// Lets threads that come do what they find, and returns its names, in order. Quick work ends at once, slow work
+        /// does not.
+        fn come(&mut self) -> String {
+            while self.waiting.coming > 0 {
+                self.waiting.coming -= 1;
+                let next = self.waiting.next(self.now);
+                self.waiting.lacks(self.threads, self.now);
+                let Some(Piece { work, is_slow, why }) = next else { continue };
                 work();
+                if is_slow {
+                    self.running.push(why);
+                } else {
+                    self.waiting.end(is_slow, why);
+                    self.waiting.lacks(self.threads, self.now);
+                }
             }
             self.done.1.try_iter().collect()
+        }
+
+        /// The same once a slow piece has ended.
+        fn end_slow(&mut self) -> String {
+            let why = self.running.remove(0);
+            self.waiting.end(true, why);
+            self.waiting.lacks(self.threads, self.now);
+            self.come()
         }
     }
 
@@ -241,44 +331,85 @@ mod tests {
 
     #[test]
     fn streams_take_turns() {
-        let (mut bench, [many, one, two]) = (Bench::new(), flows());
+        let (mut bench, [many, one, two]) = (Bench::new(1), flows());
         bench.push(&many, Why::Asked, false, "abcdef");
         bench.push(&one, Why::Asked, false, "1");
         bench.push(&two, Why::Asked, false, "xy");
-        assert_eq!(bench.order(1), "a1xbycdef");
+        assert_eq!(bench.come(), "a1xbycdef");
     }
 
     #[test]
     fn what_is_asked_for_comes_first() {
-        let (mut bench, [one, two, _]) = (Bench::new(), flows());
+        let (mut bench, [one, two, _]) = (Bench::new(1), flows());
         bench.push(&one, Why::Ahead, false, "xyz");
         bench.push(&one, Why::Asked, true, "a");
         bench.push(&two, Why::Asked, false, "b");
-        assert_eq!(bench.order(1), "abxyz");
+        assert_eq!(bench.come(), "abxyz");
     }
 
     /// A thread is left for others, and slow texts have their turns on the rest.
     #[test]
     fn slow_texts_do_not_take_all_threads() {
-        let (mut bench, [slow, quick, _]) = (Bench::new(), flows());
+        let (mut bench, [slow, quick, _]) = (Bench::new(2), flows());
         bench.push(&slow, Why::Asked, true, "ABCD");
         bench.push(&slow, Why::Ahead, true, "X");
         bench.push(&quick, Why::Asked, false, "abc");
-        assert_eq!(bench.order(2), "AaBbc");
-        assert_eq!(bench.order(2), "");
-        bench.waiting.slow_running -= 1;
+        assert_eq!(bench.come(), "Aabc");
         bench.push(&quick, Why::Asked, false, "de");
-        assert_eq!(bench.order(2), "Cde");
+        assert_eq!((bench.come().as_str(), bench.end_slow().as_str(), bench.end_slow().as_str()), ("de", "B", "C"));
         // Nobody else asks any more.
         bench.now += SHARED;
-        assert_eq!(bench.order(2), "DX");
+        assert_eq!(bench.end_slow(), "DX");
+    }
+
+    /// A thread that comes for quick work may do slow work that others have left. Another one comes for the quick one then.
+    #[test]
+    fn nothing_is_left_lying() {
+        let (mut bench, [slow, quick, _]) = (Bench::new(2), flows());
+        bench.push(&slow, Why::Asked, true, "A");
+        bench.push(&quick, Why::Asked, false, "a");
+        assert_eq!(bench.come(), "Aa");
+        bench.push(&slow, Why::Asked, true, "B");
+        assert_eq!((bench.come().as_str(), bench.waiting.coming), ("", 0), "nobody comes in vain");
+        bench.now += SHARED;
+        bench.push(&slow, Why::Asked, false, "b");
+        assert_eq!(bench.come(), "Bb");
+        assert_eq!((bench.end_slow(), bench.end_slow()), (String::new(), String::new()));
+        assert_eq!((bench.waiting.slow, bench.waiting.coming), (0, 0));
     }
 
     #[test]
     fn one_stream_alone_has_all_threads() {
-        let (mut bench, [slow, ..]) = (Bench::new(), flows());
+        let (mut bench, [slow, ..]) = (Bench::new(2), flows());
         bench.push(&slow, Why::Asked, true, "ABC");
-        assert_eq!(bench.order(1), "ABC");
+        assert_eq!(bench.come(), "ABC");
+    }
+
+    #[test]
+    fn work_given_before_its_stream_was_known_to_be_slow_is_slow() {
+        let (mut bench, [slow, quick, _]) = (Bench::new(2), flows());
+        let paces = [(); 3].map(|()| Arc::new(Pace::default()));
+        paces.iter().zip(["A", "B", "C"]).for_each(|(pace, name)| bench.push_paced(&slow, Why::Asked, pace, name));
+        bench.push(&quick, Why::Asked, false, "a");
+        paces[0].note(2 * SLOW, &slow);
+        assert_eq!(bench.come(), "aA");
+        assert_eq!(bench.end_slow(), "B");
+    }
+
+    #[test]
+    fn looking_ahead_ends_for_what_could_begin_then() {
+        let (mut bench, [slow, quick, _]) = (Bench::new(2), flows());
+        let has_asked = |bench: &Bench| bench.waiting.has_asked(bench.now);
+        bench.push(&quick, Why::Ahead, false, "a");
+        bench.push(&slow, Why::Ahead, true, "A");
+        assert_eq!((bench.come().as_str(), has_asked(&bench)), ("aA", false));
+        bench.push(&slow, Why::Asked, true, "B");
+        assert_eq!((bench.come().as_str(), has_asked(&bench)), ("", true));
+        assert_eq!(bench.end_slow(), "B");
+        bench.push(&slow, Why::Asked, true, "C");
+        assert!(!has_asked(&bench), "it waits for what was asked for");
+        bench.push(&quick, Why::Asked, false, "b");
+        assert!(has_asked(&bench));
     }
 
     #[test]

@@ -51,7 +51,7 @@ pub(super) struct Place {
     is_queued: AtomicBool,
     /// Whose text it is.
     flow: Arc<Flow>,
-    pace: Pace,
+    pace: Arc<Pace>,
     /// What threads are given to do with it.
     turns: Mutex<Turns>,
     /// How many bytes its automaton took when last seen.
@@ -181,7 +181,7 @@ impl Place {
         let (unread, until, is_queued) = (Mutex::default(), AtomicU64::new(0), AtomicBool::new(false));
         let (bytes, draft) = (AtomicUsize::new(state.bytes()), Mutex::default());
         let (cancellation, state, turns) = (Mutex::new(cancellation), Mutex::new(state), Mutex::default());
-        let pace = Pace::default();
+        let pace = Arc::new(Pace::default());
         Self { grammar, vocab_size, unread, state, cancellation, draft, until, is_queued, flow, pace, turns, bytes }
     }
 

@@ -162,7 +162,7 @@ fn a_stream_with_many_slow_texts_does_not_hold_up_another() {
     let (grammars, text) = over_two("[ab]*");
     let (slow, other) = (Arc::new(Flow::default()), text(&[0]));
     let (tokens, pace, done) =
-        (grammars.tokens.get().expect("they are made"), Pace::default(), Arc::new(AtomicUsize::new(0)));
+        (grammars.tokens.get().expect("they are made"), Arc::new(Pace::default()), Arc::new(AtomicUsize::new(0)));
     let works = 100 * tokens.pool.current_num_threads();
     for _ in 0..works {
         let done = Arc::clone(&done);
@@ -182,7 +182,7 @@ fn a_stream_with_many_slow_texts_does_not_hold_up_another() {
 #[test]
 fn slow_texts_have_their_turns_in_the_end() {
     let (grammars, text) = over_two("[ab]*");
-    let (flow, slow, other) = (Arc::new(Flow::default()), Pace::default(), text(&[0]));
+    let (flow, slow, other) = (Arc::new(Flow::default()), Arc::new(Pace::default()), text(&[0]));
     let tokens = grammars.tokens.get().expect("they are made");
     slow.note(2 * SLOW, &flow);
     let (sender, done) = mpsc::channel();
