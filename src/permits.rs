@@ -206,10 +206,10 @@ impl Permit {
         self.counter = Arc::clone(part);
     }
 
-    /// Whether the permit stands for room of this counter itself.
+    /// Whether the permit stands for room of a part.
     #[must_use]
-    pub fn is_of(&self, counter: &Arc<Counter>) -> bool {
-        Arc::ptr_eq(&self.counter, counter)
+    pub fn is_of_part(&self) -> bool {
+        self.counter.whole.is_some()
     }
 
     /// Makes the permit stand for room of the whole only, and no longer of a part.
@@ -345,7 +345,7 @@ mod tests {
         let around = whole.part(6);
         let (part, other) = (around.part(4), around.part(4));
         let mut mine = whole.take(3).expect("room");
-        assert!(mine.join_part(&part) && mine.is_of(&part));
+        assert!(!mine.is_of_part() && mine.join_part(&part) && mine.is_of_part());
         assert_eq!([&part, &around, &whole].map(|counter| counter.used()), [3, 3, 3]);
         let mut next = whole.take(4).expect("room");
         assert!(!next.join_part(&part) && !next.join_part(&other), "neither there nor around it");

@@ -55,10 +55,12 @@ impl Stream {
 
     /// Adds a step.
     pub(super) fn push(&mut self, mut queued: Box<Queued>) {
+        // It may have been let in just before the others were set aside, or went on.
+        let StepPermits { queued: place, in_flight } = &mut queued.permits;
         if self.is_aside() {
-            // It may have been let in just before the others were set aside.
-            let StepPermits { queued, in_flight } = &mut queued.permits;
-            self.aside.keep_anyway(queued, in_flight);
+            self.aside.keep_anyway(place, in_flight);
+        } else {
+            aside_room::leave(Some(place), in_flight);
         }
         self.weight = self.weight.saturating_add(queued.weight);
         self.waiting.push_back(queued);

@@ -94,14 +94,14 @@ fn what_goes_on_takes_its_room_among_all_steps_again() {
 /// Otherwise one stream could have all the room there is, and for seconds.
 #[test]
 fn a_step_does_not_wait_for_masks_if_its_stream_has_too_much_in_flight() {
-    for behind in [3, 4] {
+    for behind in [4, 5] {
         let replies = std::cell::RefCell::new(None);
         let (mut bench, _matching) = while_masks_lack(sixteen, |bench, matching| {
             let mut one = bench.stream(1);
             bench.submit(1, large(1, vec![matching.open(1)], &[1]));
             (2..2 + behind).for_each(|id| bench.submit(1, large(id, vec![], &[1])));
-            assert_eq!((bench.run(), bench.state.has_work()), (0, behind == 4));
-            if behind == 4 {
+            assert_eq!((bench.run(), bench.state.has_work()), (0, behind == 5));
+            if behind == 5 {
                 assert_eq!(bench.run(), 1);
                 let reply = one.try_recv().expect("it is answered at once");
                 let Err(failure) = &reply.work[0] else { panic!("there are no masks: {:?}", reply.work) };
@@ -123,6 +123,24 @@ fn a_step_does_not_wait_for_masks_if_its_stream_has_too_much_in_flight() {
     }
 }
 
+/// Otherwise two streams could keep all others from waiting.
+#[test]
+fn one_step_of_each_stream_has_room_that_others_cannot_take() {
+    let (bench, _matching) = while_masks_lack(sixteen, |bench, matching| {
+        let streams = [1, 2, 3, 4, 5].map(|stream| bench.stream(stream));
+        for (stream, behind) in [(1, 3), (2, 1), (3, 0), (4, 0), (5, 0)] {
+            bench.submit(stream, large(1, vec![matching.open(1)], &[1]));
+            (2..2 + behind).for_each(|id| bench.submit(stream, large(id, vec![], &[1])));
+            assert_eq!(bench.run(), 0);
+            // Half of all bytes are taken by then.
+            assert_eq!((bench.state.is_aside(stream), bench.state.has_work()), (true, stream == 5));
+        }
+        drop(streams);
+        (1..=5).for_each(|stream| bench.state.apply(Command::Close { stream }));
+    });
+    assert_eq!(bench.admission.bytes_in_flight().used(), 0);
+}
+
 /// Where a message may be as large as all that is left for what waits, a step that is alone waits all the same.
 #[test]
 fn the_only_step_that_waits_has_room() {
@@ -130,9 +148,9 @@ fn the_only_step_that_waits_has_room() {
         |limits| (limits.max_bytes_in_flight, limits.max_message_bytes) = (1 << 14, 1 << 10),
         |bench, matching| {
             let _one = bench.stream(1);
-            let open = (0..20).map(|id| matching.open(id)).collect();
+            let open = (0..50).map(|id| matching.open(id)).collect();
             let step = Step { message_bytes: 1 << 10, ..step(1, open, &[1]) };
-            assert!(memory::of_step(&step, 20) > 1 << 12, "it is more than two eighths");
+            assert!(memory::of_step(&step, 50) > 1 << 13, "it is more than half");
             bench.submit(1, step);
             assert_eq!((bench.run(), bench.state.has_work()), (0, false));
             bench.state.apply(Command::Close { stream: 1 });
